@@ -8,7 +8,7 @@ PROCESSES ?= 3
 PYTEST := $(BIN)/python -m pytest --numprocesses=$(PROCESSES) --dist=loadscope --no-loadscope-reorder --ignore=tests/kubernetes
 unexport PYTHONDONTWRITEBYTECODE  # tests start many processes: compiled modules are kept
 AGENT := hyperpod-elastic-agent==1.1.3  # its metadata pins an older torch, hence --no-deps
-TIERS := amzn-sagemaker-checkpointing==1.1.3  # of what it wants, only S3 classes that are not used are missing
+TIERS := amzn-sagemaker-checkpointing==1.1.3  # of its dependencies, only unused S3 classes are missing
 
 .PHONY: run check test test-kubernetes lint types imports generated bench mutants coverage clean
 run: $(VENV)/ready

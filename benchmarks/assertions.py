@@ -82,7 +82,7 @@ def _is_of_tests(each: Any) -> bool:
 
 
 class Counter:
-    """A pytest plugin that counts what is collected."""
+    """A pytest plugin that counts collected tests."""
 
     def __init__(self) -> None:
         self.cases, self.reachable = 0, 0

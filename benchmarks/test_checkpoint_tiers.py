@@ -1,4 +1,4 @@
-"""What checkpoints in tiers cost: how long training stands still, each tier's speed, and a restore, beside floors.
+"""Costs of checkpoints in tiers: how long training pauses, each tier's speed, and a restore, beside lower bounds.
 
 Ranks are forked processes of one gloo group. The state is of plain tensors, each rank's own, all of them touched.
 Every time is the slowest rank's; ratios are medians over rounds in which ours and its floor take turns.

@@ -72,7 +72,7 @@ def test_kills(tmp_path, report):
 
 
 def _left(output: Path) -> str:
-    """Tell what is left of an output."""
+    """Return the state of an output."""
     names = os.listdir(output) if output.exists() else []
     if not names:
         return "absent"

@@ -1,4 +1,4 @@
-"""What becomes of command lines that nobody would write: exit code 1 would be a fault of the program's own."""
+"""Runs invalid command lines: exit code 1 would be an error of the program itself."""
 
 import json
 import subprocess

@@ -25,7 +25,7 @@ MOST_GROWTH_MIB = 200.0
 """What 50 followers may add: some 4 MiB each, mostly the TLS contexts of their connections and threads' stacks."""
 
 MOST_LATER_MIB = 30.0
-"""What nine times as many lines may add to that: nothing but what the allocator keeps."""
+"""Allowed growth with nine times as many lines: only memory that the allocator keeps."""
 
 JOB = "HyperPodPyTorchJob"
 

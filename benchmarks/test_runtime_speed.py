@@ -136,7 +136,7 @@ def test_the_check_for_scale_events(tmp_path, report):
         report(f"step that exchanges {kind}: {wall_s * 1e3:.2f} ms; its calls {calls_s * 1e6:.0f} us of a processor")
     for what, with_check, without in (
         ("our trainer, with its loss", "loss and signal", "loss"),
-        ("a script that tells no loss", "signal", "nothing"),
+        ("a script that reports no loss", "signal", "nothing"),
     ):
         pairs = zip(found[with_check], found[without], strict=True)
         wall = statistics.median(ours[0] / bare[0] - 1 for ours, bare in pairs)

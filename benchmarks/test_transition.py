@@ -115,7 +115,7 @@ def test_growing_from_two_nodes_to_three(tmp_path, report):
             f"(stop {stop:.2f}, import {imports:.2f}, group {group:.2f})"
         )
         report(
-            f"   pre-warming {found['wait_s']:.2f}, while training goes on; then stop {found['stop_s']:.2f}, "
+            f"   pre-warming {found['wait_s']:.2f}, while training continues; then stop {found['stop_s']:.2f}, "
             f"restart {found['restart_s']:.2f} ({parts})"
         )
     report(f"median ratio {statistics.median(ratios):.2f} of {ROUNDS}")

@@ -32,7 +32,7 @@ def prepare(overrides: Sequence[str], context: LaunchContext, cache: Composition
     Args:
         overrides: Hydra overrides, as on the command line.
         context: Everything else that a launch depends on.
-        cache: What earlier launches of this process have read; None where there are none.
+        cache: Files that earlier launches of this process have read; None for the first.
 
     Raises:
         ProblemsFound: Every fault in what the user gave.

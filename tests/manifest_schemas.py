@@ -112,6 +112,10 @@ def _closed(schema: Any) -> Any:
     return closed
 
 
+SELINUX_TYPES = ("container_t", "container_init_t", "container_kvm_t", "container_engine_t")
+"""Source: Kubernetes, Pod Security Standards, Baseline: SELinux."""
+
+
 def beyond_restricted(pod: dict[str, Any]) -> Iterator[str]:
     """Yield each control of the restricted profile that refuses a pod spec, by its name there.
 
@@ -139,6 +143,7 @@ def beyond_restricted(pod: dict[str, Any]) -> Iterator[str]:
 def _of_container(context: dict[str, Any], of_pod: dict[str, Any]) -> Iterator[str]:
     inherited = {**of_pod, **context}
     capabilities = context.get("capabilities", {})
+    selinux = inherited.get("seLinuxOptions", {})
     refused = {
         "Privileged Containers": context.get("privileged", False) is not False,
         "Privilege Escalation": context.get("allowPrivilegeEscalation") is not False,
@@ -149,6 +154,6 @@ def _of_container(context: dict[str, Any], of_pod: dict[str, Any]) -> Iterator[s
         "Capabilities: add": not set(capabilities.get("add", [])) <= {"NET_BIND_SERVICE"},
         "procMount": context.get("procMount", "Default") != "Default",
         "AppArmor": inherited.get("appArmorProfile", {}).get("type", "RuntimeDefault") == "Unconfined",
-        "SELinux": bool(inherited.get("seLinuxOptions", {}).keys() & {"user", "role"}),
+        "SELinux": bool(selinux.keys() & {"user", "role"}) or selinux.get("type", "container_t") not in SELINUX_TYPES,
     }
     yield from (name for name, is_refused in refused.items() if is_refused)

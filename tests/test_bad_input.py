@@ -167,6 +167,17 @@ def test_faulty_defaults_name_file_line_and_column(files, says, problems, tmp_pa
     assert [word for word in says if word not in str(problem)] == []
 
 
+def test_circle_is_named_where_a_library_has_raised_the_recursion_limit(problems, tmp_path):
+    (tmp_path / "a.yaml").write_text("defaults:\n  - a@_here_")
+    usual = sys.getrecursionlimit()
+    sys.setrecursionlimit(30_000)
+    try:
+        (problem,) = problems("recipes=a.yaml")
+    finally:
+        sys.setrecursionlimit(usual)
+    assert "lead back to itself" in str(problem)
+
+
 @pytest.mark.slow
 def test_defaults_that_multiply_are_refused(problems, tmp_path):
     for i in NINE:

@@ -143,6 +143,12 @@ FAULTS = [
     (("instance_type=ml.trn1.32xlarge",), "E231", "instance_type", "not among"),
     (("instance_type=g5.12xlarge", "recipes.trainer.devices=8"), "E232", "recipes.trainer.devices", "4 accelerators"),
     (("recipes.run.name=My_Run.Name",), "E301", "recipes.run.name", "recipes.run.name=my-run-name"),
+    (
+        ("recipes.training_config.model_config.model_name_or_path=''",),
+        "E112",
+        "recipes.training_config.model_config.model_name_or_path",
+        "value: ''\n     remedy: recipes.training_config.model_config.model_name_or_path=meta-llama/",
+    ),
     (("cluster.namespace=Team_A",), "E302", "cluster.namespace", "DNS label"),
     (("cluster.custom_labels={a b: c}",), "E303", "cluster.custom_labels.a b", "label key"),
     (("cluster.custom_labels={a: 'b c'}",), "E303", "cluster.custom_labels.a", "label value"),
@@ -151,7 +157,7 @@ FAULTS = [
     (("cluster.annotations={recipe-launcher/digest: abc}",), "E304", None, "reserved"),
     (("cluster.annotations={kueue.x-k8s.io/elastic-job: 'true'}",), "E304", None, "other kinds of job"),
     (("container='Not An Image'",), "E305", "container", "image reference"),
-    (("container=null",), "E305", "container", "no image of its own"),
+    (("container=null",), "E305", "container", "no default image"),
     (("cluster.pullPolicy=Sometimes",), "E102", "cluster.pullPolicy", "IfNotPresent"),
     (("cluster.restartPolicy=Maybe",), "E102", "cluster.restartPolicy", "OnFailure"),
     (("cluster.cleanPodPolicy=Sometimes",), "E102", "cluster.cleanPodPolicy", "OnlyComplete"),
@@ -192,6 +198,16 @@ def test_a_fault_is_one_problem(problems, overrides, code, path, says):
     assert says in str(problem)
     assert problem.where
     assert "abc123" not in str(problem)
+
+
+@pytest.mark.parametrize(
+    ("name", "label"),
+    [("-A_b!c-", "a-b-c"), ("!!!", "my-run"), ("A" * 64, "a" * 63), (f"{'a' * 62}_b", "a" * 62)],
+    ids=["characters", "nothing left", "long", "cut at a hyphen"],
+)
+def test_a_name_that_is_not_a_label_is_mended(problems, name, label):
+    (problem,) = problems(f"recipes.run.name='{name}'")
+    assert (problem.code, problem.remedy) == ("E301", f"recipes.run.name={label}")
 
 
 @pytest.mark.parametrize(

@@ -76,12 +76,12 @@ def test_without_a_tier_the_job_is_as_it_was(render, words):
 
 
 def test_a_script_of_ones_own_gets_the_section_by_a_variable(prepare):
-    from launcher.families.custom import INTERFACE
+    from launcher.families.custom import INTERFACES
 
     job = prepare("training_cfg={entry_module: json.tool, run: {ntasks_per_node: 2}}", S3)
-    assert json.loads(INTERFACE.workers.env(job)[ENV_CHECKPOINTING]) == section(job)
+    assert json.loads(INTERFACES[None].workers.env(job)[ENV_CHECKPOINTING]) == section(job)
     plain = prepare("training_cfg={entry_module: json.tool, run: {ntasks_per_node: 2}}")
-    assert ENV_CHECKPOINTING not in INTERFACE.workers.env(plain)
+    assert ENV_CHECKPOINTING not in INTERFACES[None].workers.env(plain)
 
 
 FAULTS = [
@@ -100,7 +100,12 @@ FAULTS = [
     ((f"{SET}.persistent.path='s3://bucket/*'",), "E261", f"{KEY}.persistent.path", "policy"),
     ((f"{SET}.persistent.path=gs://bucket/x",), "E261", f"{KEY}.persistent.path", "not a supported kind of storage"),
     ((f"{SET}.persistent.path=checkpoints",), "E261", f"{KEY}.persistent.path", "absolute"),
-    ((f"{SET}.persistent.path=/fsx/x",), "E262", f"{KEY}.persistent.path", "lost with them"),
+    (
+        (f"{SET}.persistent.path=/fsx/x",),
+        "E262",
+        f"{KEY}.persistent.path",
+        "lost with them\n     value: '/fsx/x'\n     allowed: s3://bucket/prefix",
+    ),
     ((CLAIM, f"{SET}.persistent.path=/fsx2/x"), "E262", f"{KEY}.persistent.path", "/fsx/…"),
     ((CLAIM, f"{SET}.persistent.path=/fsx/../x"), "E262", f"{KEY}.persistent.path", "/fsx/…"),
     ((S3, f"{SET}.role_arn='arn:aws:iam::111122223333:role/*'"), "E102", f"{KEY}.role_arn", "role/"),
@@ -142,6 +147,35 @@ def test_training_jobs_keep_checkpoints_only_where_the_service_does(problems, pr
     assert section(job)["persistent"]["path"] == "/opt/ml/checkpoints/a" and notices(job, "N133")
     (found,) = problems(*words, f"{SET}.persistent.path=/opt/ml/checkpoints/../a")
     assert found.code == "E265" and found.allowed == "/opt/ml/checkpoints/…"
+
+
+DATA = "/opt/ml/input/data"
+
+
+@pytest.mark.parametrize(
+    ("access", "path", "allowed"),
+    [
+        ("rw", f"{DATA}/fs/a", None),
+        ("rw", f"{DATA}/s3/a", f"{DATA}/fs/…"),
+        ("ro", f"{DATA}/fs/a", "s3://bucket/prefix"),
+    ],
+    ids=["kept", "of S3", "read-only"],
+)
+def test_a_path_in_a_file_system_outlives_a_training_job(access, path, allowed, problems, prepare):
+    jobs = "cluster.sm_jobs_config"
+    system = f"{{id: fs-01234567, type: EFS, directory_path: /x, access: {access}}}"
+    words = (
+        *(LLAMA_K8S[0], "cluster=sm_jobs", f"{jobs}.role={ROLE}", f"{jobs}.output_path=s3://bucket/out"),
+        f"{jobs}.vpc={{subnets: [subnet-1], security_group_ids: [sg-1]}}",
+        f"+{jobs}.inputs.channels.s3={{s3: s3://bucket/a}}",
+        f"+{jobs}.inputs.channels.fs={{file_system: {system}}}",
+        f"{SET}.persistent.path={path}",
+    )
+    if allowed is None:
+        assert section(prepare(*words))["persistent"]["path"] == path
+    else:
+        (found,) = problems(*words)
+        assert (found.code, found.value, found.allowed) == ("E265", path, allowed)
 
 
 def test_a_folder_below_a_mount_is_taken(prepare):
@@ -435,7 +469,7 @@ def test_bandwidths_are_each_tiers_own(recipes):
         (("tiny_lm_cpu", "--parameters", "1e9", "--config", "x.json"), "E801", "one of"),
         (("tiny_lm_cpu@9",), "E803", "1, 2, 3, 4"),
         (("tiny_lm_cpu", "--config", "x.json"), "E807", "cannot be read"),
-        (("tiny_lm_cpu", "--config", "list.json"), "E807", "no model's config.json"),
+        (("tiny_lm_cpu", "--config", "list.json"), "E807", "not a model's config.json"),
         (("tiny_lm_cpu", "--config", "mamba.json"), "E807", "'mamba' is not supported"),
         (
             ("training/custom/script", "training_cfg.entry_module=a", "training_cfg.run.ntasks_per_node=2"),

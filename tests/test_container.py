@@ -1,5 +1,6 @@
 """An image of one's own: its build context read by linters, its entrypoint run as process 1 with the real agent."""
 
+import ast
 import contextlib
 import importlib.metadata
 import json
@@ -12,6 +13,7 @@ import subprocess
 import sys
 import tempfile
 import time
+import tomllib
 from pathlib import Path
 
 import psutil
@@ -304,6 +306,26 @@ def test_the_library_is_the_runtime_and_no_more():
         assert (ROOT / "launcher" / path).read_text(encoding="utf-8") == text
     runtime = {path.relative_to(ROOT / "launcher") for path in (ROOT / "launcher/runtime").rglob("*.py")}
     assert runtime == {path for path in places if path.parts[0] == "runtime" and path.suffix == ".py"}
+
+
+def test_every_module_of_the_launcher_that_the_library_imports_is_in_it():
+    library = {name.removeprefix("lib/"): text for name, text in container.files(BASE).items()}
+    imported = {
+        (f"{node.module}.{each.name}", str(node.module))
+        for name, text in library.items()
+        for node in (ast.walk(ast.parse(text)) if name.endswith(".py") else ())
+        if isinstance(node, ast.ImportFrom) and str(node.module).startswith("launcher")
+        for each in node.names
+    }
+    places = {pair: [module.replace(".", "/") for module in pair] for pair in imported}
+    ends = (".py", "/__init__.py")
+    assert len(imported) > 100
+    assert [pair for pair in imported if not any(f"{p}{end}" in library for p in places[pair] for end in ends)] == []
+
+
+def test_the_trainer_extra_is_installed():
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
+    assert set(project["optional-dependencies"]["trainer"]) <= set(container.REQUIREMENTS)
 
 
 def test_the_entrypoint_s_modules_are_all_in_the_library(tmp_path):

@@ -123,7 +123,8 @@ def test_a_batch_is_planned_and_checked_by_the_family_s_own_keys(prepare, proble
 
 def test_a_family_of_several_roles_is_refused_where_only_workers_are_started(problems, family):
     (problem,) = problems(family(NO_BATCH, EVALUATION, ("workers", "head", "submitter")), *K8S)
-    assert problem.code == "E113" and "head, submitter" in problem.message
+    assert (problem.code, problem.path, problem.value) == ("E113", "recipes.run.model_type", "made_up")
+    assert "head, submitter" in problem.message
 
 
 def test_roles_are_found_by_their_name(prepare):

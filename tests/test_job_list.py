@@ -304,8 +304,8 @@ def test_a_job_s_name_stands_for_it_wherever_a_job_is_named(tmp_path, monkeypatc
         (("--name", "x", "--name=y"), "is given twice"),
         (("--name", "taken"), "is already the name of"),
         (("--name", "x" * 64), "is not a valid job name"),
-        (("--name", "x", "--multirun", "recipes.trainer.num_nodes=1,2"), "--multirun makes several"),
-        (("--name", "x", "--multi", "recipes.trainer.num_nodes=1,2"), "--multirun makes several"),
+        (("--name", "x", "--multirun", "recipes.trainer.num_nodes=1,2"), "--multirun starts several"),
+        (("--name", "x", "--multi", "recipes.trainer.num_nodes=1,2"), "--multirun starts several"),
     ],
     ids=["blank", "path", "flag", "missing", "twice", "taken", "long", "several", "abbreviated"],
 )
@@ -338,7 +338,7 @@ def test_a_bundle_is_named_when_it_is_rendered_or_launched(recipes, monkeypatch)
     assert recipes("launch", "first")[0] == 2
 
     def refuse(*_, **__):
-        raise fail("E405", "cluster", "this bundle's job is running already")
+        raise fail("E405", "cluster", "this bundle's job is already running")
 
     monkeypatch.setattr(launch, "launch", refuse)
     assert recipes("launch", "second", "--name", "third")[0] == 2

@@ -208,7 +208,7 @@ def test_a_job_that_runs_unrecorded_is_named(bundle, monkeypatch):
         raise OSError(28, "No space left on device")
 
     monkeypatch.setattr(registry, "write_text", full)
-    with pytest.raises(ProblemsFound, match=f"E710.*\n.*runs as {NAME}, unrecorded.*the disk is full"):
+    with pytest.raises(ProblemsFound, match=f"E710.*\n.*runs as {NAME}, but is not recorded.*the disk is full"):
         pipeline.submit(bundle, Cluster(RUNNING))
 
 
@@ -425,7 +425,7 @@ def test_scale_asks_for_the_size(record, on, capsys):
     assert cli.run(["scale", NAME, "--nodes", "3"]) == 0
     assert cli.run(["scale", NAME, "--nodes", "2", "--min-nodes", "1", "--json"]) == 0
     asked, told = capsys.readouterr().out.split("\n", 1)
-    assert asked.startswith("asked for 3 nodes;") and json.loads(told) == {"job": NAME, "nodes": 2}
+    assert asked.startswith("requested 3 nodes;") and json.loads(told) == {"job": NAME, "nodes": 2}
     assert cluster.calls == [("scale", 3, None), ("scale", 2, 1)]
 
 

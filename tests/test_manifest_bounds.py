@@ -57,7 +57,7 @@ REFUSED = [
         RIGHTS.format("appArmorProfile: {type: Unconfined, localhostProfile: a}"),
         "E310",
         f"{CONTEXT}.appArmorProfile.localhostProfile",
-        "Localhost",
+        "Localhost only\n     value: 'a'",
     ),
     (
         RIGHTS.format("privileged: true, allowPrivilegeEscalation: false"),
@@ -72,6 +72,55 @@ REFUSED = [
         "SYS_ADMIN",
     ),
     (RIGHTS.format("runAsNonRoot: true, runAsUser: 0"), "E310", f"{CONTEXT}.runAsUser", "root"),
+    (
+        RIGHTS.format("seccompProfile: {type: Localhost, localhostProfile: /a}"),
+        "E310",
+        f"{CONTEXT}.seccompProfile.localhostProfile",
+        "/a",
+    ),
+    (
+        RIGHTS.format("seccompProfile: {type: Localhost, localhostProfile: ''}"),
+        "E310",
+        f"{CONTEXT}.seccompProfile.localhostProfile",
+        "is empty",
+    ),
+    (
+        RIGHTS.format("appArmorProfile: {type: Localhost, localhostProfile: ' a'}"),
+        "E310",
+        f"{CONTEXT}.appArmorProfile.localhostProfile",
+        "value: ' a'",
+    ),
+    (
+        RIGHTS.format(f"appArmorProfile: {{type: Localhost, localhostProfile: {'a' * 4096}}}"),
+        "E310",
+        f"{CONTEXT}.appArmorProfile.localhostProfile",
+        "4095",
+    ),
+    (
+        RIGHTS.format("allowPrivilegeEscalation: false, privileged: true"),
+        "E310",
+        f"{CONTEXT}.allowPrivilegeEscalation",
+        "value: False",
+    ),
+    (RIGHTS.format("runAsUser: 0, runAsNonRoot: true"), "E310", f"{CONTEXT}.runAsUser", "value: 0"),
+    (RESOURCES.format("hugepages: 2Mi"), "E309", "recipes.resources.hugepages", "memory beside"),
+    (
+        "cluster.volumes=[{volumeName: a, hostPath: /, mountPath: /b}, {volumeName: a, hostPath: /, mountPath: /c}]",
+        "E306",
+        "cluster.volumes.1.volumeName",
+        "value: 'a'",
+    ),
+    *(
+        (
+            f"cluster.volumes=[{{volumeName: {name}, hostPath: /a, mountPath: /b}}]",
+            "E306",
+            "cluster.volumes.0.volumeName",
+            "free",
+        )
+        for name in ("config", "shm")
+    ),
+    (VOLUME.format("a/b", "/b"), "E313", HOST, "/a/b"),
+    (VOLUME.format("/a", "b"), "E313", MOUNT, "remedy: /b"),
     (VOLUME.format("/a/../b", "/a"), "E313", HOST, ".."),
     (VOLUME.format("..", "/a"), "E313", HOST, "absolute"),
     (VOLUME.format("''", "/a"), "E313", HOST, "absolute"),
@@ -85,6 +134,7 @@ REFUSED = [
     (VOLUME.format("/a", "/config"), "E313", MOUNT, "/config"),
     (VOLUME.format("/a", "//config/x"), "E313", MOUNT, "/config"),
     (VOLUME.format("/a", "/dev/shm/"), "E313", MOUNT, "twice"),
+    (VOLUME.format("/a", "/dev/shm/"), "E313", MOUNT, "value: '/dev/shm/'"),
     (VOLUME.format("/a", "/var/log/sagemaker_checkpointing"), "E313", MOUNT, "twice"),
     (CLAIM.format("a", "data"), "E313", "cluster.persistent_volume_claims.0.mountPath", "/data"),
     (CLAIM.format("A", "/a"), "E306", "cluster.persistent_volume_claims.0.claimName", "DNS"),
@@ -163,6 +213,10 @@ FINE = [
     RIGHTS.format("seccompProfile: {type: Localhost, localhostProfile: a/b.json}"),
     RIGHTS.format("appArmorProfile: {type: Localhost, localhostProfile: a}"),
     RIGHTS.format("seLinuxOptions: {level: 's0:c1,c2'}, readOnlyRootFilesystem: true"),
+    RIGHTS.format(f"appArmorProfile: {{type: Localhost, localhostProfile: {'a' * 4095}}}"),
+    RIGHTS.format("appArmorProfile: {type: Localhost, localhostProfile: /a/..}"),
+    RIGHTS.format("privileged: true, allowPrivilegeEscalation: true"),
+    RIGHTS.format("runAsNonRoot: true, runAsUser: 1"),
     VOLUME.format("/a/..b/c..", "/a"),
     VOLUME.format("/", "/host"),
     VOLUME.format("/a", "/processes"),
@@ -179,6 +233,7 @@ FINE = [
     f"container='a.example.com:5000/b/c__d:1@sha256:{DIGEST}'",
     "container='localhost/a'",
     "container='[::1]:5000/a'",
+    "env_vars=null",
     f"{REPOSITORY}=https://github.com/a/b.git",
     f"{REPOSITORY}='git@github.com:a/b'",
     f"{REPOSITORY}='host.example:a/b'",
@@ -205,6 +260,29 @@ def test_a_repository_below_a_mount_is_within_reach_of_the_pod(prepare, problems
     assert problem.code == "E323"
 
 
+def test_the_names_of_claims_volumes_are_taken(prepare, problems):
+    claims = "cluster.persistent_volume_claims=[{claimName: a, mountPath: /x}, {claimName: b, mountPath: /y}]"
+    volume = "cluster.volumes=[{{volumeName: claim-{}, hostPath: /a, mountPath: /b}}]"
+    prepare(*LLAMA_K8S, claims, volume.format(2))
+    (problem,) = problems(*LLAMA_K8S, claims, volume.format(1))
+    assert (problem.code, problem.path) == ("E306", "cluster.volumes.0.volumeName")
+
+
+@pytest.mark.parametrize(
+    ("path", "remedy"),
+    [("a", "/a"), ("", None), ("a/../b", None), ("/a/../b", None)],
+    ids=["a", "none", "up", "rooted"],
+)
+def test_a_relative_mount_is_mended_from_the_root(problems, path, remedy):
+    (problem,) = problems(*LLAMA_K8S, VOLUME.format("/a", f"'{path}'"))
+    assert (problem.code, problem.path, problem.remedy) == ("E313", MOUNT, remedy)
+
+
+def test_a_claim_is_not_mounted_over_a_volume(problems):
+    (problem,) = problems(*LLAMA_K8S, VOLUME.format("/a", "/b"), CLAIM.format("a", "/b/"))
+    assert (problem.code, problem.path) == ("E313", "cluster.persistent_volume_claims.0.mountPath")
+
+
 TITLE = "recipes.display_name={}"
 THRICE = "${recipes.display_name}" * 3  # one override alone cannot be as long
 
@@ -226,9 +304,13 @@ def test_a_word_that_no_program_can_be_passed_is_refused(prepare, problems, over
 
 
 @pytest.mark.slow
-def test_many_variables_are_too_long_together(problems):
-    many = [f"+env_vars.A{i}={'b' * 60_000}" for i in range(18)]
-    (problem,) = problems(*LLAMA_K8S, *many)
+def test_variables_and_arguments_have_a_limit_together(prepare, problems):
+    words = ("~env_vars.NCCL_DEBUG", "cluster.command=[a,b]", TITLE.format("b" * 43_689))
+    full = [f"+env_vars.A{i}='{THRICE}b'" for i in range(7)]  # each 128 KiB with its null
+    left = bounds.ARGS_LIMIT - 7 * (128 << 10) - 2 * 43_689 - len("a b A7= ")
+    last = "+env_vars.A7='${recipes.display_name}${recipes.display_name}" + "b" * left
+    prepare(*LLAMA_K8S, *words, *full, f"{last}'")
+    (problem,) = problems(*LLAMA_K8S, *words, *full, f"{last}b'")
     assert (problem.code, problem.path) == ("E324", "env_vars")
 
 
@@ -246,6 +328,29 @@ def test_a_null_character_is_refused(recipes, tmp_path):
     recipe.write_text(f'defaults:\n  - /recipes/{_full_name()}@_here_\n  - _self_\npre_script: ["a\\0b"]\n')
     code, _, errors = recipes("render", str(recipe), "cluster=k8s")
     assert code == 2 and "E324 recipes.pre_script" in errors and "null character" in errors
+
+
+@pytest.mark.parametrize(
+    ("override", "path"),
+    [
+        ("+env_vars.A='a\0b'", "env_vars.A"),
+        ("git.branch='a\0b'", "git.branch"),
+        ("cluster.command=[x,'a\0b']", "cluster.command.1"),
+        ("++recipes.post_script=[x,'a\0b']", "recipes.post_script"),
+        ("training_cfg.script_args=[{-a: 1},{-b: 'a\0b'}]", "recipes.training_cfg.script_args.1"),
+        ("training_cfg.script_args=[{-a: [1,'a\0b']}]", "recipes.training_cfg.script_args.0"),
+    ],
+    ids=["variable", "git", "word", "commands", "argument", "arguments"],
+)
+def test_a_null_character_is_found_in_every_word(problems, override, path):
+    script = (
+        "recipes=training/custom/script",
+        "training_cfg.entry_module=json.tool",
+        "training_cfg.run.ntasks_per_node=8",
+    )
+    base = (*script, *LLAMA_K8S[1:], "container=me/image:1") if "script_args" in override else LLAMA_K8S
+    (problem,) = problems(*base, override)
+    assert (problem.code, problem.path) == ("E324", path)
 
 
 def _full_name():

@@ -16,6 +16,11 @@ SCRIPT_K8S = (
     "container=me/image:1",
 )
 OWN = (*LLAMA_K8S, "cluster.run_as_root=false")
+ARGS = "recipes.training_config.training_args"
+STRICT = (
+    "allowPrivilegeEscalation: false, runAsNonRoot: true, capabilities: {drop: [ALL]},"
+    " seccompProfile: {type: RuntimeDefault}"
+)
 CAPABILITIES = {"Capabilities: add", "Running as Non-root"}
 
 
@@ -78,7 +83,14 @@ def test_pods_are_restricted(pods, overrides):
                 "Seccomp",
                 "Capabilities: drop",
             },
-            ["privileged", "allowPrivilegeEscalation", "root", "capabilities", "seccomp"],
+            [
+                "privileged",
+                "allowPrivilegeEscalation",
+                "root",
+                "capabilities",
+                "seccomp",
+                "(cluster.security_context)",
+            ],
         ),
         (
             (
@@ -90,8 +102,18 @@ def test_pods_are_restricted(pods, overrides):
             {"Running as Non-root", "Running as Non-root user", "AppArmor", "SELinux"},
             ["user 0", "AppArmor", "may run as root", "seLinuxOptions"],
         ),
+        (
+            (*LLAMA_K8S, f"cluster.security_context={{{STRICT}, seLinuxOptions: {{role: r}}}}"),
+            {"SELinux"},
+            ["seLinux"],
+        ),
+        (
+            (*LLAMA_K8S, f"cluster.security_context={{{STRICT}, seLinuxOptions: {{type: spc_t}}}}"),
+            {"SELinux"},
+            ["seLinux"],
+        ),
     ],
-    ids=["published_image", "asked_for", "host_network", "host_path", "privileged", "own_context"],
+    ids=["published_image", "asked_for", "host_network", "host_path", "privileged", "own_context", "role", "type"],
 )
 def test_each_exception_is_named(pods, overrides, controls, says):
     refused, said = pods(*overrides)
@@ -100,10 +122,24 @@ def test_each_exception_is_named(pods, overrides, controls, says):
     assert all(part in said[0] for part in says)
 
 
+def test_a_user_of_the_recipe_s_own_is_that_of_the_container(render):
+    (template,) = templates(yaml_io.load(render(*OWN, "cluster.run_as_user=1000").files["manifests/job.yaml"]))
+    (container,) = template["spec"]["containers"]
+    assert container["securityContext"] == {
+        "allowPrivilegeEscalation": False,
+        "runAsNonRoot": True,
+        "runAsUser": 1000,
+        "capabilities": {"drop": ["ALL"]},
+        "seccompProfile": {"type": "RuntimeDefault"},
+    }
+
+
 def test_what_root_gets_names_efa_memory_only_where_there_is_efa(pods):
     (_, several), (_, one) = pods(*LLAMA_K8S, ELASTIC), pods(*LLAMA_K8S, "recipes.trainer.num_nodes=1")
     assert any("IPC_LOCK" in message for message in several)
     assert not any("IPC_LOCK" in message for message in one)
+    _, two = pods(*LLAMA_K8S, "recipes.trainer.num_nodes=2", f"{ARGS}.train_batch_size=16")
+    assert any("IPC_LOCK" in message for message in two)
 
 
 def test_a_secret_s_value_is_in_no_file(render, monkeypatch):

@@ -2,6 +2,9 @@
 
 from pathlib import Path
 
+import pytest
+from conftest import ELASTIC
+
 from launcher import rules
 from launcher.config.compose import compose
 from launcher.planning.check import check
@@ -37,3 +40,82 @@ def test_planning_only_plans_and_notices_follow(prepare, context):
     assert found == prepare(*overrides).notices
     codes = [notice.code for notice in found]
     assert codes[0] == "N165" and codes == sorted(codes, key=rules.ORDER.index)
+
+
+ARGS = "recipes.training_config.training_args"
+DATA = "recipes.training_config.datasets"
+FILES = (f"{DATA}.train_data.file_path=/d/a", f"{DATA}.val_data.file_path=/d/b")
+FIVE = (*LLAMA_K8S, ELASTIC, "++recipes.scale_config=auto", "recipes.elastic_policy.max_nodes=5")
+EXTRA = (ELASTIC, "++recipes.extra_keys=[training_config.x,y.z]")
+AT_3_NODES = "+recipes.scale_config.3.training_config.x=1"
+DIRECTORY = "training_args.training_dir"
+CASES = {
+    "paths": (
+        LLAMA_K8S,
+        f"N107 {DIRECTORY}, datasets.train_data.file_path, datasets.val_data.file_path are empty: "
+        "the container's own default applies",
+    ),
+    "path": ((*LLAMA_K8S, *FILES), f"N107 {DIRECTORY} is empty: the container's own default applies"),
+    "no path": ((*LLAMA_K8S, *FILES, f"{ARGS}.training_dir=/d/c"), "N107"),
+    "no container": ((f"{ARGS}.training_dir=''",), "N107"),
+    "key of a size": (
+        (*LLAMA_K8S, *EXTRA, AT_3_NODES),
+        "N127 extra_keys names y.z, which this recipe does not set",
+    ),
+    "starved": (
+        (*FIVE, f"{ARGS}.train_batch_size=20"),
+        "N110 3 to 5 nodes are omitted: some rank would get none of the 20 samples",
+    ),
+    "undivided": (
+        (*FIVE, f"{ARGS}.ring_attn_size=16"),
+        "N111 1, 3, 5 nodes are omitted: their ranks do not form complete sequence-parallel groups",
+    ),
+    "all divided": (FIVE, "N111"),
+    "slower": (
+        (*FIVE, "++recipes.planner.sizes=useful"),
+        "N112 5 nodes are omitted: no faster than smaller ones",
+    ),
+    "passes": (
+        (*FIVE, "instance_type=ml.g5.12xlarge"),
+        "N113 uneven shares take several passes at 3 nodes: the training code must split them by "
+        "micro_train_batch_size, as the built-in code does",
+    ),
+    "static": (
+        (*LLAMA_K8S, "++recipes.scale_config=auto"),
+        "N124 the job is static, so auto plans a single size: ++recipes.elastic_policy.is_elastic=true makes it "
+        "elastic",
+    ),
+    "planner": (
+        (*LLAMA_K8S, "++recipes.planner.sizes=useful"),
+        "N115 recipes.planner has no effect: scale_config is not auto",
+    ),
+    "no planner": (LLAMA_K8S, "N115"),
+    "planner in use": ((*FIVE, "++recipes.planner.sizes=useful"), "N115"),
+}
+
+
+@pytest.mark.parametrize(("overrides", "expected"), CASES.values(), ids=CASES)
+def test_a_notice_names_what_it_is_about(prepare, overrides, expected):
+    """A code without a message stands for no such notice."""
+    code, _, message = expected.partition(" ")
+    found = [notice.message for notice in prepare(*overrides).notices if notice.code == code]
+    assert found == ([message] if message else [])
+
+
+CHECKPOINTS = "++recipes.checkpointing.persistent.path=s3://bucket/x"
+GRACEFUL = "recipes.elastic_policy.use_graceful_shutdown"
+
+
+@pytest.mark.parametrize(
+    ("overrides", "is_made"),
+    [
+        ((ELASTIC, f"{GRACEFUL}=true"), True),
+        ((ELASTIC, f"{GRACEFUL}=false"), False),
+        ((), False),
+        ((CHECKPOINTS,), True),
+    ],
+    ids=["graceful", "killed", "static", "static with checkpoints"],
+)
+def test_checkpoints_are_forecast_where_a_notice_needs_it(context, overrides, is_made):
+    checked = check(compose((*LLAMA_K8S, *overrides), Path(context.cwd), context.suffix))
+    assert (rules._forecast(checked) is not None) is is_made

@@ -1,9 +1,11 @@
 """Who trains: the published image's program or the open trainer, in earnest or as a rehearsal."""
 
+import importlib.util
 import json
 
 import pytest
 
+from launcher.common import yaml_io
 from launcher.common.names import CONFIG_DIR
 from launcher.planning import plan_report
 
@@ -65,3 +67,204 @@ def test_a_shipped_scenario_comes_within_the_steps_of_a_rehearsal():
     ]
     assert [str(event.at) for event in _brought_forward(events, 9)] == ["step 3", "5 seconds", "step 6"]
     assert _brought_forward(events, 300) == events
+
+
+TRAIN = "recipes.training_config.datasets.train_data.file_path"
+VALIDATION = "recipes.training_config.datasets.val_data.file_path"
+MODEL = "recipes.training_config.model_config.model_name_or_path"
+ADAPTERS = "recipes.training_config.model_config.lora_checkpoint_file_path"
+GPT_OSS = ("recipes=fine-tuning/gpt_oss/llmft_gpt_oss_120b_seq4k_gpu_sft_lora",)
+
+
+def found(problems):
+    return [(problem.code, problem.path) for problem in problems]
+
+
+@pytest.mark.parametrize(
+    ("words", "expected"),
+    [
+        (LLMFT, [TRAIN]),
+        ((*LLMFT, f"{TRAIN}=absent.jsonl", f"{MODEL}=models/absent/here"), [MODEL, TRAIN]),
+        ((*LLMFT, f"{TRAIN}=/absent/a.jsonl", f"{VALIDATION}=/absent/b", f"{ADAPTERS}=/absent/c"), None),
+        ((*LLMFT, f"{MODEL}=/absent/model"), [MODEL, TRAIN]),
+        ((*LLMFT, f"{MODEL}=./org"), [MODEL, TRAIN]),
+        ((*K8S, IMAGE, "cluster.trainer=open"), [TRAIN]),
+    ],
+    ids=["empty", "relative", "every path", "absolute", "no hub id", "elsewhere"],
+)
+def test_a_model_or_data_that_is_absent_is_a_problem_that_names_the_rehearsal(problems, words, expected):
+    reported = problems(*words)
+    assert found(reported) == [("E116", path) for path in expected or (TRAIN, VALIDATION, ADAPTERS)]
+    assert all("rehearse=true" in problem.remedy and problem.where for problem in reported)
+
+
+def test_an_empty_model_is_a_problem_and_a_rehearsal_needs_none(problems, prepare):
+    assert found(problems(*GPT_OSS)) == [("E116", MODEL), ("E116", TRAIN)]
+    assert prepare(*GPT_OSS, "rehearse=true").is_rehearsal
+
+
+def test_files_are_found_from_the_folder_of_the_launch(prepare, tmp_path):
+    (tmp_path / "train.jsonl").touch()
+    (tmp_path / "model").mkdir()
+    job = prepare(*LLMFT, f"{TRAIN}=train.jsonl", f"{MODEL}=model")
+    assert (job.trainer, job.is_rehearsal) == ("open", False)
+    assert prepare(*LLMFT, f"{TRAIN}={tmp_path}/train.jsonl", f"{MODEL}=org/model-1.0").trainer == "open"
+
+
+def test_a_data_channel_counts_as_data(prepare, problems, tmp_path):
+    words = (
+        *LLMFT,
+        "cluster=sm_local",
+        "instance_type=p5.48xlarge",
+        f"cluster.sm_jobs_config.output_path=file://{tmp_path}",
+    )
+    assert found(problems(*words)) == [("E116", TRAIN)]
+    assert prepare(*words, f"cluster.sm_jobs_config.inputs.s3={{train: 'file://{tmp_path}'}}").trainer == "open"
+    assert prepare(*words, f"{TRAIN}=/opt/ml/input/data/other/a.jsonl").trainer == "open"
+    other = f"cluster.sm_jobs_config.inputs.s3={{other: 'file://{tmp_path}'}}"
+    assert found(problems(*words, other)) == [("E116", TRAIN)]
+
+
+SCRIPT = ("training_cfg.entry_module=json", "training_cfg.run.ntasks_per_node=1")
+FAULTS = [
+    # overrides, code, key, a word of the text
+    (("recipes=training/tiny/tiny_lm_cpu", "cluster.trainer=published"), "E114", "cluster.trainer", "leave"),
+    (("recipes=training/tiny/tiny_lm_cpu", "cluster.trainer=open"), "E114", "cluster.trainer", "tiny_lm"),
+    (
+        ("training_cfg.entry_script=a.py", "training_cfg.run.ntasks_per_node=1", "cluster.trainer=open"),
+        "E114",
+        None,
+        "custom",
+    ),
+    (("recipes=training/tiny/tiny_lm_cpu", "rehearse=true"), "E115", "rehearse", "tiny_lm"),
+    ((*K8S, "rehearse=true"), "E115", "rehearse", "cluster.trainer=open"),
+    ((*LLMFT, "cluster.command=[train.py]", "rehearse=true"), "E115", "rehearse", "start command"),
+    ((*LLMFT, "rehearse=true", "cluster.trainer=both"), "E102", "cluster.trainer", "published"),
+    ((*LLMFT, "rehearse=maybe"), "E102", "rehearse", "true or false"),
+    ((*LLMFT, "cluster.trainer=published"), "E404", "cluster.trainer", "cluster.trainer=open"),
+    ((*K8S, "cluster.trainer=open", "rehearse=true"), "E117", "container", "recipes container"),
+    ((*K8S, "cluster.trainer=open", "rehearse=true", "container=null"), "E117", "container", "recipes container"),
+    ((*LLMFT, "rehearse=true", "git.repo_url_or_path=https://host/r"), "E119", "git.repo_url_or_path", "published"),
+]
+
+
+@pytest.mark.parametrize(
+    ("words", "code", "path", "says"), FAULTS, ids=[f"{each[1]}-{' '.join(each[0])}" for each in FAULTS]
+)
+def test_a_choice_that_is_not_there_is_one_problem(problems, words, code, path, says):
+    (problem,) = problems(*words)
+    assert problem.code == code and path in (None, problem.path)
+    assert says in str(problem)
+
+
+def test_a_start_command_of_ones_own_has_no_trainer(prepare):
+    job = prepare(*LLMFT, "cluster.command=[train.py]")
+    assert job.trainer is None and "trainer" not in plan_report.summary(job)
+
+
+def test_a_rehearsal_is_a_notice(prepare):
+    codes = [notice.code for notice in prepare(*LLMFT, "rehearse=true").notices]
+    assert codes[0] == "N173"
+
+
+def test_a_rehearsal_needs_no_accelerator(prepare, problems):
+    words = (
+        *LLMFT,
+        "cluster=k8s",
+        "cluster.trainer=open",
+        IMAGE,
+        "recipes.instance_types=[]",
+        "instance_type=m5.2xlarge",
+    )
+    one = ("recipes.trainer.devices=1", "recipes.trainer.num_nodes=1")
+    assert prepare(*words, *one, "rehearse=true").resources.accelerators == 0
+    assert ("E235", "instance_type") in found(problems(*words, *one))
+
+
+def pod_of(bundle):
+    spec = yaml_io.load(bundle.files["manifests/job.yaml"])["spec"]["replicaSpecs"][0]["template"]["spec"]
+    (pod,) = spec["containers"]
+    return pod
+
+
+@pytest.mark.parametrize("runtime", ["image", "launcher"])
+def test_pods_start_the_open_trainer_without_root(render, runtime):
+    words = (*K8S, ELASTIC, "cluster.trainer=open", IMAGE, "rehearse=true", f"cluster.runtime={runtime}")
+    pod = pod_of(render(*words))
+    program = ["-m", "launcher.runtime.entrypoint", "--rehearse", "--config-path=/config"]
+    assert pod["image"] == "registry.example/mine:1" and pod["command"][-4:] == program
+    assert pod["securityContext"]["runAsNonRoot"] is True and "add" not in pod["securityContext"]["capabilities"]
+    variables = {entry["name"] for entry in pod["env"]}
+    assert "NNODES" in variables and not variables & {"GIT_REPO_URL", "SCRIPT_PATH"}
+
+
+def test_torchrun_starts_the_open_trainer_of_a_kubeflow_job(render):
+    words = (*K8S, "cluster.trainer=open", IMAGE, "rehearse=true", "cluster.use_hyperpod_pytorch_job=false")
+    spec = yaml_io.load(render(*words).files["manifests/job.yaml"])["spec"]["pytorchReplicaSpecs"]["Master"]
+    command = spec["template"]["spec"]["containers"][0]["command"]
+    assert "torchrun" in command and command[-4:-1] == ["-m", "launcher.runtime.entrypoint", "--rehearse"]
+
+
+SM_JOBS = (
+    *(*LLMFT, "cluster=sm_jobs", "instance_type=p5.48xlarge", "cluster.trainer=open"),
+    "cluster.sm_jobs_config.role=arn:aws:iam::123456789012:role/train",
+    "cluster.sm_jobs_config.output_path=s3://results/out",
+)
+ECR = "container=123456789012.dkr.ecr.eu-west-1.amazonaws.com/mine:1"
+
+
+def test_a_training_job_starts_the_open_trainer_by_the_start_script(render, problems):
+    bundle = render(*SM_JOBS, ECR, "rehearse=true")
+    asked = json.loads(bundle.files["request.json"])["AlgorithmSpecification"]
+    assert asked["ContainerEntrypoint"] == ["/bin/bash", "/opt/ml/input/data/recipe/start.sh"]
+    words = '-m launcher.runtime.entrypoint --rehearse --config-path "$recipe"'
+    assert bundle.files["start.sh"].rstrip().endswith(words)
+    assert found(problems(*SM_JOBS, "rehearse=true")) == [("E117", "container")]
+    assert found(problems(*SM_JOBS, "rehearse=true", "container=null")) == [("E117", "container")]
+
+
+def test_a_training_job_on_this_machine_names_the_open_trainer(problems, tmp_path):
+    output = f"cluster.sm_jobs_config.output_path=file://{tmp_path}"
+    (problem,) = problems(
+        *LLMFT, "cluster=sm_local", "instance_type=p5.48xlarge", output, "cluster.trainer=published"
+    )
+    assert (problem.code, problem.path) == ("E430", "cluster.trainer")
+    assert problem.remedy.startswith("cluster.trainer=open")
+
+
+@pytest.mark.parametrize("words", [(), ("cluster=sm_local", "instance_type=p5.48xlarge")], ids=["local", "sm_local"])
+def test_packages_of_the_trainer_extra_are_missed_before_anything_runs(problems, monkeypatch, tmp_path, words):
+    real = importlib.util.find_spec
+    monkeypatch.setattr(importlib.util, "find_spec", lambda name: None if name == "peft" else real(name))
+    output = [f"cluster.sm_jobs_config.output_path=file://{tmp_path}"] if words else []
+    (problem,) = problems(*LLMFT, *words, *output, "rehearse=true")
+    assert problem.code in ("E401", "E430") and "peft" in problem.message
+    assert problem.remedy == "pip install '.[local,trainer]'"
+
+
+def test_a_rehearsal_needs_a_known_architecture(problems, prepare, tmp_path):
+    for name in ("acme/unheard-7b", "models/unheard"):
+        (problem,) = problems(*LLMFT, "rehearse=true", f"{MODEL}={name}")
+        assert (problem.code, problem.path, problem.value) == ("E116", MODEL, name)
+        assert "Qwen/Qwen3-8B" in problem.allowed
+    (tmp_path / "models/unheard").mkdir(parents=True)
+    (tmp_path / "models/unheard/config.json").touch()
+    assert prepare(*LLMFT, "rehearse=true", f"{MODEL}=models/unheard").is_rehearsal
+    assert prepare(*LLMFT, "rehearse=true", f"{MODEL}=openai/gpt-oss-20b-bf16").is_rehearsal
+    elsewhere = (*K8S, IMAGE, "cluster.trainer=open", "rehearse=true")
+    assert prepare(*elsewhere, f"{MODEL}=/fsx/models/mine").is_rehearsal
+    assert found(problems(*elsewhere, f"{MODEL}=acme/unheard-7b")) == [("E116", MODEL)]
+
+
+@pytest.mark.parametrize(
+    ("words", "says"),
+    [
+        ((*LLMFT, "recipes.training_config.model_config.attn_implementation=flash_attention_2"), "sdpa computes"),
+        (GPT_OSS, "eager computes"),
+        (LLMFT, None),
+    ],
+    ids=["llama", "gpt_oss", "sdpa"],
+)
+def test_the_plan_names_the_attention_that_stands_in_on_this_machine(prepare, words, says):
+    messages = [notice.message for notice in prepare(*words, "rehearse=true").notices if notice.code == "N175"]
+    assert len(messages) == bool(says) and all(says in message for message in messages)

@@ -61,8 +61,8 @@ REASONS = {
     "long-name": "a name in this path is too long",
     "long-path": "a name in this path is too long",
     "null": "embedded null byte",
-    "tilde": "~ is expanded by a shell only",
-    "tilde-of-nobody": "~ is expanded by a shell only",
+    "tilde": "only a shell expands ~",
+    "tilde-of-nobody": "only a shell expands ~",
 }
 
 

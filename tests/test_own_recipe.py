@@ -81,7 +81,7 @@ def test_a_new_recipe_says_what_it_inherits(base, tmp_path, context):
     assert lines[0] == f"# yaml-language-server: $schema=.schemas/{written['run']['model_type']}.json"
     assert json.loads((tmp_path / ".schemas" / f"{written['run']['model_type']}.json").read_text())["properties"]
 
-    start = next(i for i, line in enumerate(lines) if line.startswith("# What people change most"))
+    start = next(i for i, line in enumerate(lines) if line.startswith("# The keys changed most often"))
     nested_lines = [line.removeprefix("#") for line in lines[start + 1 :] if line.startswith("#  ")]
     assert len(nested_lines) > 10
     text = "\n".join([*lines[:start], *(line.removeprefix("#") for line in lines[start + 1 : -2])])
@@ -178,7 +178,7 @@ def test_a_script_recipe_takes_the_published_section(prepare, tmp_path):
 
 
 FAULTS = [
-    (("recipes=training/custom/script",), "E106", "entry_script", "no script"),
+    (("recipes=training/custom/script",), "E106", "entry_script", "script to run is missing"),
     ((SCRIPT, "training_cfg.entry_module=a", *K8S), "E106", "entry_script", "both"),
     ((SCRIPT, *K8S, "training_cfg.script_args=[{a: {b: c}}]"), "E107", "script_args.0.a", "a text"),
     ((SCRIPT, *K8S, "training_cfg.script_args=[{a: 1, b: 2}]"), "E107", "script_args.0", "one name"),
@@ -192,7 +192,7 @@ FAULTS = [
         (SCRIPT, *K8S, "recipes.trainer.devices=4"),
         "E111",
         "recipes.trainer.devices",
-        "leave out recipes.trainer.devices",
+        "omit recipes.trainer.devices",
     ),
     (("training_cfg.entry_script=absent.py",), "E404", "entry_script", "no such file"),
     (("training_cfg.entry_module=absent_module",), "E404", "cluster", "absent_module"),

@@ -49,7 +49,7 @@ def test_scale_config_wins_over_the_base(prepare):
 def test_an_override_of_the_base_wins_at_every_size_and_says_so(prepare):
     job = prepare(*LLAMA_K8S, ELASTIC, f"{LR}=0.0002")
     assert {p.learning_rate for p in job.scales} == {2e-4}
-    assert "learning_rate=0.0002 from the command line wins over scale_config at 7 sizes" in str(job.notices)
+    assert "learning_rate=0.0002 from the command line overrides scale_config at 7 sizes" in str(job.notices)
 
 
 def test_an_override_of_one_size_wins_over_all(prepare):

@@ -284,7 +284,7 @@ def test_an_override_of_the_base_wins_over_planned_sizes_too(prepare):
             (f"++{POLICY}.replica_increment_step=2", "++recipes.planner.sizes=worthwhile"),
             "E225",
             f"{POLICY}.replica_increment_step",
-            "none can be left out",
+            "none can be omitted",
         ),
         (("++recipes.planner.sizes=best",), "E102", "recipes.planner.sizes", "worthwhile"),
         (("++recipes.planner.max_micro=3",), "E101", "recipes.planner.max_micro", "max_micro_batch_size"),
@@ -353,9 +353,9 @@ def test_a_recipe_without_a_learning_rate_is_planned_without_one():
     rateless = replace(inputs(job, own={"train_batch_size"}), has_rate=False)
     found = size_planner.basis(job, rateless, is_elastic=True)
     assert found.learning_rate is None
-    assert found.description == "64 samples a step (yours), at most 8 in a pass (the base recipe)"
+    assert found.description == "64 samples per step (yours), at most 8 in a pass (the base recipe)"
     unsaid = size_planner.basis(job, replace(rateless, own=frozenset()), is_elastic=True)
-    assert unsaid.description == "64 samples a step (the base recipe), at most 8 in a pass (the base recipe)"
+    assert unsaid.description == "64 samples per step (the base recipe), at most 8 in a pass (the base recipe)"
 
 
 @pytest.mark.slow

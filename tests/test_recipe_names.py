@@ -92,7 +92,7 @@ def test_every_command_about_recipes_takes_it(command, file, recipes):
 def test_a_recipe_may_inherit_it(file, recipes, tmp_path):
     code, _, err = recipes("new", "own.yaml", "--from", str(file))
     if code:  # what Hydra's `defaults` cannot name
-        assert err.startswith("E805") and "means something else in defaults" in err and not Path("own.yaml").exists()
+        assert err.startswith("E805") and "has another meaning in defaults" in err and not Path("own.yaml").exists()
         return
     code, out, err = recipes("show", "own.yaml")
     assert (code, err) == (0, "") and yaml_io.load(out)["run"]["name"] == "own"

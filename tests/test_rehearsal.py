@@ -130,7 +130,7 @@ def test_crashes_partial_preemption_a_late_checkpoint_and_an_operator_that_is_aw
     assert code == 0, err
     assert sizes_of(tmp_path) == [(0, 2), (2, 2), (2, 2), (2, 1)]
     assert "event  job more (normal-priority) arrives and waits: it needs 1 node and can have 0" in out
-    assert "event  the operator goes away for 1 s" in out
+    assert "event  the operator is down for 1 s" in out
     assert_every_sample_once_an_epoch(tmp_path)
     assert losses_in_the_model(bundle_of(tmp_path) / "run") == pytest.approx(alone, abs=1e-5)
     assert_one_whole_run(tmp_path)
@@ -189,7 +189,7 @@ def test_a_running_job_is_scaled_from_another_shell_and_leaves_nothing_when_its_
         code, _, err = run("scale", name, "--nodes", "7", cwd=tmp_path, module=True)
         assert code == 2 and "E413" in err and "1, 2, 3, 4" in err
         code, out, _ = run("scale", name, "--nodes", "2", cwd=tmp_path, module=True)
-        assert code == 0 and "asked for 2 nodes" in out
+        assert code == 0 and "requested 2 nodes" in out
         wait_for(lambda: running_on(tmp_path, 2), "two nodes")
         assert listening_addresses(tmp_path) == {"127.0.0.1"}
         run("scale", name, "--nodes", "1", cwd=tmp_path, module=True)

@@ -1,10 +1,13 @@
 """How a rule is registered, when it applies, and what a rule that fails on a faulty value does."""
 
+from types import SimpleNamespace
+
 import pytest
 
 from launcher import rules
 from launcher.common.problems import Problem
-from launcher.rules import Rule, elasticity
+from launcher.model.recipe_keys import BatchKeys, RecipeKeys
+from launcher.rules import BATCH, SAME_FOLDER, Rule, elasticity
 
 
 def check(checked, problem):
@@ -78,3 +81,40 @@ def test_a_notice_is_made_with_its_rule_s_code():
 
     rule = rules.NoticeRule("N998", "a source", advice)
     assert [str(each) for each in rule.notices("this")] == ["note  N998 this is odd"]
+    assert rule.reason == "" and rule.clusters == ()
+
+
+def test_a_rule_is_registered_by_its_decorator(monkeypatch):
+    monkeypatch.setattr(rules, "_rules", [])
+    monkeypatch.setattr(rules, "_notice_rules", [])
+    assert rules.rule("E999", "a", "b", source="one")(check) is check
+    assert rules.notice_rule("N999", source="other")(check) is check
+    assert rules._by_code() == (Rule("E999", ("a", "b"), "one", check),)
+    assert rules._in_order() == (rules.NoticeRule("N999", "other", check),)
+
+
+def test_a_notice_rule_is_about_the_cluster_of_its_module():
+    by_code = {each.code: each for each in rules.all_notice_rules()}
+    assert by_code["N117"].clusters == ("k8s",) and by_code["N165"].clusters == ()
+    assert [name for name in ("k8s", "local") if by_code["N117"].applies(name)] == ["k8s"]
+
+
+KEYS = RecipeKeys(batch=BatchKeys("a.samples", "a.micro", "a.rate", "a.shares"), same_folder="a.folder")
+
+
+@pytest.mark.parametrize(
+    ("keys", "faulty", "stand_ins"),
+    [
+        (KEYS, ["recipes.a.samples"], {BATCH}),
+        (KEYS, ["recipes.a.shares.small"], {BATCH}),
+        (KEYS, ["recipes.a.folder"], {SAME_FOLDER}),
+        (KEYS, ["recipes.b", "recipes.a"], {BATCH, SAME_FOLDER}),
+        (KEYS, ["recipes.b", "a.samples"], set()),
+        (KEYS, [], set()),
+        (RecipeKeys(), ["recipes.a.samples", "recipes"], set()),
+    ],
+    ids=["batch", "share", "folder", "all", "others", "none", "no keys"],
+)
+def test_a_faulty_key_affects_the_need_that_stands_for_it(keys, faulty, stand_ins):
+    checked = SimpleNamespace(recipe=SimpleNamespace(keys=keys))
+    assert rules.faulty_needs(checked, faulty) == {*faulty, *stand_ins}

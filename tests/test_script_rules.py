@@ -17,7 +17,7 @@ CLUSTERS = {
     "k8s": ("cluster=k8s",),
 }
 TRAIN = "training_cfg.entry_script=train.py"
-ITS_OWN = f"{TRAIN}; or {J}.toolkit=false for an image with a program of its own"
+ITS_OWN = f"{TRAIN}; or {J}.toolkit=false for an image with its own program"
 
 
 @pytest.fixture
@@ -116,7 +116,7 @@ def test_a_library_alone_is_no_second_launcher(faults):
 )
 def test_the_data_parallel_library_runs_in_training_jobs_on_few_instances(faults, cluster, instance, path, value):
     (fault,) = [fault for fault in faults(cluster, ENTRY, instance, f"++{DATA}=true") if fault[0] == "E257"]
-    assert fault[1:] == (path, value, f"++{D}.torch_distributed.enabled=true in place of it")
+    assert fault[1:] == (path, value, f"++{D}.torch_distributed.enabled=true instead")
 
 
 @pytest.mark.parametrize("cluster", ["sm_jobs", "sm_local"])

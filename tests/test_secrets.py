@@ -86,6 +86,71 @@ def test_a_secret_is_refused_and_not_repeated(overrides, tmp_path, monkeypatch, 
     assert not list(tmp_path.iterdir())
 
 
+SCRIPT = (
+    *("recipes=training/custom/script", "cluster=k8s", "container=img:1"),
+    *("training_cfg.entry_module=json.tool", "training_cfg.run.ntasks_per_node=8"),
+)
+URL = "https://me:abc123@example.com/x"
+TOKEN = "hf_abcdefghijklmnopqrstuvwxyzabcdefgh"
+TRACKING = "recipes.training_config.mlflow.tracking_uri"
+DATA = "recipes.training_config.datasets.train_data.file_path"
+GIVEN, WORDS = "training_cfg.script_args", "recipes.training_cfg.script_args"
+WANDB = "recipes.training_config.use_wandb"
+DECLARED = "recipes.extra_keys=[words,training_config.use_wandb]"
+PLACES = {
+    "tracking-url": ((*K8S, f"{TRACKING}={URL}"), "E603", TRACKING, None),
+    "git-url": ((*K8S, f"git.repo_url_or_path={URL}"), "E603", "git.repo_url_or_path", None),
+    "git-url-query": ((*K8S, f"git.repo_url_or_path='{URL}?a=b'"), "E603", "git.repo_url_or_path", None),
+    "git-url-of-a-section": ((*K8S, f"git={{repo_url_or_path: '{URL}'}}"), "E603", "git.repo_url_or_path", "git"),
+    "variable": ((*K8S, f"+env_vars.PROXY={URL}"), "E606", "env_vars.PROXY", None),
+    "secret-variable": ((*K8S, f"+env_vars.MY_TOKEN={URL}"), "E602", "env_vars.MY_TOKEN", None),
+    "token-in-a-secret-variable": ((*K8S, f"+env_vars.MY_TOKEN={TOKEN}"), "E602", "env_vars.MY_TOKEN", None),
+    "words": ((*K8S, "++recipes.words=[run,--password,abc123]", DECLARED), "E607", "recipes.words", None),
+    "in-a-list": (
+        (*K8S, "++recipes.words=[run,{a: 1},{b: [{password: abc123}]}]", DECLARED),
+        *("E607", "recipes.words.2.b.0.password", None),
+    ),
+    "option": ((*SCRIPT, f"{GIVEN}=[{{-x: 1}},{{--password: abc123}}]"), "E608", f"{WORDS}.1.--password", None),
+    "option-s-list": ((*SCRIPT, f"{GIVEN}=[{{--api-keys: [abc, def]}}]"), "E608", f"{WORDS}.0.--api-keys", None),
+    "option-s-url": ((*SCRIPT, f"{GIVEN}=[{{--from: '{URL}'}}]"), "E608", f"{WORDS}.0.--from", None),
+    "option-s-urls": ((*SCRIPT, f"{GIVEN}=[{{--from: [1, '{URL}']}}]"), "E608", f"{WORDS}.0.--from", None),
+    "before": ((*K8S, "+recipes.pre_script=[ls,'curl -u me:abc123 h']"), "E608", "recipes.pre_script.1", None),
+    "after": ((*K8S, "+recipes.post_script=['curl -u me:abc123 h',ls]"), "E608", "recipes.post_script.0", None),
+    "command": ((*K8S, "+cluster.command=[sh,-c,'train --hf-token abc123']"), "E608", "cluster.command", None),
+    "annotation": ((*K8S, "cluster.annotations={a.b/apiKey: abc}"), "E608", "cluster.annotations.a.b/apiKey", None),
+    "annotation-s-url": ((*K8S, f"cluster.annotations={{a: '{URL}'}}"), "E608", "cluster.annotations.a", None),
+    "wandb": ((*K8S, f"++{WANDB}=abc123", DECLARED), "E608", WANDB, None),
+    "token": ((*K8S, f"{DATA}={TOKEN}"), "E609", DATA, None),
+    "url": ((*K8S, f"{DATA}={URL}"), "E609", DATA, None),
+    "reference": (("git.token={secretKeyRef: {name: a, key: b}}",), "E605", "git.token", "git.token=…"),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize(("overrides", "code", "path", "where"), PLACES.values(), ids=PLACES)
+def test_a_secret_is_one_problem_at_its_key(problems, overrides, code, path, where):
+    (problem,) = problems(*overrides)
+    assert (problem.code, problem.path, problem.where) == (code, path, where or path)
+
+
+HARMLESS = {
+    "words": (*K8S, "++recipes.words=[run,password,abc123]", DECLARED),
+    "options": (*K8S, "++recipes.words=[--epochs,abc123]", DECLARED),
+    "reference": (*K8S, "++recipes.words={password: {env: DB_PASS}}", DECLARED),
+    "wandb": (*K8S, f"++{WANDB}=true", DECLARED),
+    "no-wandb": (*K8S, f"++{WANDB}=''", DECLARED),
+    "annotation": (*K8S, "cluster.annotations={a: b}"),
+    "at-sign": (*K8S, f"{DATA}=/data/a@b"),
+    "variable": (*K8S, "+env_vars.A={secretKeyRef: {name: a, key: b}}"),
+    "local-variable": ("+env_vars.A={env: B}",),
+    "list": (*SCRIPT, f"{GIVEN}=[{{--keys: [1, a]}}]"),
+}
+
+
+@pytest.mark.parametrize("overrides", HARMLESS.values(), ids=HARMLESS)
+def test_what_is_not_a_secret_is_accepted(prepare, overrides):
+    assert prepare(*overrides).name
+
+
 @pytest.mark.parametrize("value", ["12345678901", "[1234567, 2]", "{a: 1234567}"], ids=["number", "list", "mapping"])
 def test_what_is_under_a_secret_s_name_need_not_be_text(problems, value):
     (problem,) = problems(*K8S, f"++recipes.db_password={value}", "recipes.extra_keys=[db_password]")

@@ -1,5 +1,6 @@
 """Values of the user's own files against an inherited scale_config: none is replaced in silence."""
 
+import json
 import sys
 from pathlib import Path
 
@@ -109,7 +110,7 @@ def test_a_file_whose_self_comes_first_loses_and_is_named(elastic, prepare, tmp_
         f"defaults: [_self_, {INHERITED}]\ntraining_config: {{training_args: {{seed: 7, max_epochs: 9}}}}\n"
     )
     (message,) = notices(prepare("recipes=mine.yaml", "cluster=k8s", *elastic), "N168")
-    assert message.startswith(f"seed, max_epochs of {file} lose to its defaults") and "_self_" in message
+    assert message.startswith(f"defaults after _self_ override seed, max_epochs of {file}")
 
 
 @pytest.mark.slow
@@ -134,4 +135,75 @@ def test_a_default_of_a_file_of_the_users_own_may_have_its_self_first_too(prepar
     )
     write(tmp_path / "mine.yaml", "training_config: {training_args: {seed: 8}}\n", "team@_here_")
     (message,) = notices(prepare("recipes=mine.yaml", "cluster=k8s"), "N168")
-    assert message.startswith(f"seed of {tmp_path / 'team.yaml'} lose")
+    assert message.startswith(f"defaults after _self_ override seed of {tmp_path / 'team.yaml'}")
+
+
+ARGS = {"seed": 7, "max_epochs": 9, "train_batch_size": 3, "micro_train_batch_size": 3, "learning_rate": 0.3}
+
+
+@pytest.mark.parametrize(
+    ("count", "named"),
+    [
+        (1, "seed"),
+        (4, "seed, max_epochs, train_batch_size, micro_train_batch_size"),
+        (5, "seed, max_epochs, train_batch_size, micro_train_batch_size and 1 more"),
+    ],
+)
+def test_a_notice_names_at_most_four_keys_that_lose(count, named, prepare, tmp_path):
+    lost = dict(list(ARGS.items())[:count])
+    (tmp_path / "mine.yaml").write_text(
+        f"defaults: [_self_, {INHERITED}]\ntraining_config: {{training_args: {json.dumps(lost)}}}\n"
+    )
+    (message,) = notices(prepare("recipes=mine.yaml", "cluster=k8s"), "N168")
+    assert message.startswith(f"defaults after _self_ override {named} of {tmp_path / 'mine.yaml'}")
+
+
+def test_a_file_whose_value_its_defaults_repeat_loses_nothing(prepare, tmp_path):
+    text = f"defaults: [_self_, {INHERITED}]\ntraining_config: {{training_args: {{seed: 42}}}}\n"
+    (tmp_path / "mine.yaml").write_text(text)
+    job = prepare("recipes=mine.yaml", "cluster=k8s")
+    assert get(job.config, "recipes.training_config.training_args.seed") == 42 and notices(job, "N168") == []
+
+
+@pytest.mark.parametrize(
+    ("sizes", "micro", "count"), [((), 1, 1), (("recipes.scale_config=auto",), 4, 0)], ids=["own", "planned"]
+)
+def test_a_bound_has_an_effect_on_planned_sizes_only(sizes, micro, count, prepare, tmp_path):
+    write(
+        tmp_path / "mine.yaml",
+        f"training_config: {{training_args: {{micro_train_batch_size: {micro}}}}}\n",
+        INHERITED,
+    )
+    found = notices(prepare("recipes=mine.yaml", "cluster=k8s", ELASTIC, *sizes))
+    assert [message.partition(" of ")[0] for message in found] == [f"micro_train_batch_size={micro}"] * count
+
+
+NOTE = "training_config.training_args.note"
+NOTES = f"extra_keys: [{NOTE}]\ntraining_config: {{training_args: {{note: base}}}}\n"
+LONG = "b" * 80
+
+
+@pytest.mark.parametrize(
+    ("override", "says"),
+    [
+        (f"~recipes.{NOTE}", "the removal of note"),
+        (f"recipes.{NOTE}=short", "note=short"),
+        (f"recipes.{NOTE}={'b' * 60}", f"note={'b' * 60}"),
+        (f"recipes.{NOTE}={LONG}", f"note={'b' * 59}…"),
+    ],
+    ids=["removal", "short", "at most", "long"],
+)
+@pytest.mark.parametrize(("sizes", "count"), [((3,), "1 size"), ((3, 4), "2 sizes")], ids=["one", "two"])
+def test_what_an_override_wins_over_is_noticed(override, says, sizes, count, prepare, tmp_path):
+    at_sizes = ", ".join(f"{nodes}: {{training_config: {{training_args: {{note: x}}}}}}" for nodes in sizes)
+    write(tmp_path / "mine.yaml", f"{NOTES}scale_config: {{{at_sizes}}}\n", INHERITED)
+    job = prepare("recipes=mine.yaml", "cluster=k8s", ELASTIC, override)
+    assert notices(job, "N104") == [f"{says} from the command line overrides scale_config at {count}"]
+
+
+def test_a_long_value_that_sizes_replace_is_cut(prepare, tmp_path):
+    at_sizes = ", ".join(f"{nodes}: {{training_config: {{training_args: {{note: x}}}}}}" for nodes in (3, 4, 8))
+    write(tmp_path / "sized.yaml", f"{NOTES}scale_config: {{{at_sizes}}}\n", INHERITED)
+    file = write(tmp_path / "mine.yaml", NOTES.replace("base", LONG), "sized@_here_")
+    (message,) = notices(prepare("recipes=mine.yaml", "cluster=k8s", ELASTIC))
+    assert message.startswith(f"note={'b' * 59}… of {file}:3 has no effect at 3 to 4, 8 nodes")

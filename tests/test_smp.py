@@ -16,6 +16,7 @@ from launcher.model.parallelism import mpi, smp
 from launcher.model.parallelism.distribution import Distribution, SmpParameters
 from launcher.model.parallelism.mpi import MpiRun
 from launcher.model.parallelism.ranks import host_names
+from launcher.model.parallelism.smp_parameters import PARAMETERS
 from launcher.planning.check import examine, with_origin
 from launcher.rules import all_rules
 
@@ -82,7 +83,7 @@ def test_the_documents_example_is_accepted(found):
 
 
 def test_every_parameter_has_a_type_a_default_and_a_description():
-    assert smp.PARAMETERS.keys() == SmpParameters.model_fields.keys() == descriptions(SmpParameters).keys()
+    assert PARAMETERS.keys() == SmpParameters.model_fields.keys() == descriptions(SmpParameters).keys()
 
 
 def test_the_page_has_every_parameter_with_its_default_framework_and_version():
@@ -92,8 +93,8 @@ def test_the_page_has_every_parameter_with_its_default_framework_and_version():
         for line in page.splitlines()
         if line.startswith("| `") and len(cells := [cell.strip() for cell in line.strip("|").split("|")]) == 5
     }
-    assert rows.keys() == smp.PARAMETERS.keys()
-    for name, known in smp.PARAMETERS.items():
+    assert rows.keys() == PARAMETERS.keys()
+    for name, known in PARAMETERS.items():
         default, framework, since = rows[name]
         assert framework == {None: "both", "pytorch": "PyTorch", "tensorflow": "TensorFlow"}[known.framework], name
         assert since == (".".join(map(str, known.since)) if known.since else ""), name
@@ -263,14 +264,14 @@ FAULTS = [
     ((parameter("partitions", 4), "instance_type=g5.12xlarge"), "E251", "mpi.processes_per_host", "has 4 GPUs"),
     ((f"{D}.mpi.processes_per_host=4",), "E252", "mpi.processes_per_host", "plans 8 processes"),
     ((f"{D}.mpi.custom_mpi_options='-x A=\"1 2\"'",), "E253", "mpi.custom_mpi_options", "quotes"),
-    ((f"{D}.mpi.custom_mpi_options='-np 4'",), "E253", "mpi.custom_mpi_options", "-np would move"),
+    ((f"{D}.mpi.custom_mpi_options='-np 4'",), "E253", "mpi.custom_mpi_options", "-np would change"),
     ((f"{D}.mpi.custom_mpi_options='--map-by=node'",), "E253", "mpi.custom_mpi_options", "--map-by=node"),
     ((f"{D}.mpi.custom_mpi_options='-nolocal'",), "E253", "mpi.custom_mpi_options", "-nolocal"),
     (
         (f"{D}.mpi.custom_mpi_options='-mca rmaps_base_mapping_policy node'",),
         "E253",
         "mpi.custom_mpi_options",
-        "rmaps_base_mapping_policy would move",
+        "rmaps_base_mapping_policy would change",
     ),
     ((f"{D}.mpi.custom_mpi_options='--NCCL_DEBUG'",), "E253", "mpi.custom_mpi_options", "no value"),
     (
@@ -291,6 +292,28 @@ FAULTS = [
         "parameters.active_microbatches",
         "more than one",
     ),
+    ((parameter("partitions", 3),), "E243", "parameters.partitions", "of 3 partitions\n"),
+    ((parameter("pipeline_parallel_degree", 2),), "E242", "parameters.partitions", "remedy: ~recipes.distribution"),
+    ((parameter("partitions", None),), "E242", "parameters.partitions", "remedy: ++recipes.distribution"),
+    ((parameter("partitions", 4), parameter("ddp", False)), "E247", "parameters.ddp", "2 replicas"),
+    (
+        (parameter("ddp", None), parameter("tensor_parallel_degree", 2), parameter("partitions", 4)),
+        "E247",
+        "parameters.ddp",
+        "tensor parallel degree of 2",
+    ),
+    ((f"{D}.mpi.custom_mpi_options='\\\\a'",), "E253", "mpi.custom_mpi_options", "backslashes"),
+    (
+        (
+            "~recipes.distribution.mpi",
+            "~recipes.distribution.smdistributed.modelparallel",
+            f"{D}.smdistributed.dataparallel={{enabled: true, custom_mpi_options: -np 4}}",
+            "instance_type=p4d.24xlarge",
+        ),
+        "E253",
+        "dataparallel.custom_mpi_options",
+        "-np would change the planned placement",
+    ),
 ]
 
 
@@ -310,8 +333,18 @@ def test_a_fault_is_one_problem_that_names_rule_key_and_remedy(overrides, code, 
 def test_a_cluster_without_mpi_refuses_it(cluster, found):
     container = ("container=me/image:1",) if cluster == "k8s" else ()
     (problem,) = found(f"cluster={cluster}", *container, base=(*JOB[:3], *JOB[4:], *WRITTEN))
-    assert problem.code == "E240"
+    assert (problem.code, problem.path) == ("E240", "recipes.distribution")
     assert f"cluster={cluster}" in problem.message
+
+
+@pytest.mark.parametrize(
+    ("section", "is_refused"),
+    [("mpi: {enabled: true}", True), ("mpi: {enabled: false}", False)],
+    ids=["enabled", "not enabled"],
+)
+def test_a_cluster_without_mpi_refuses_mpi_alone(section, is_refused, found):
+    problems = found("cluster=local", f"{D}={{{section}}}", base=(*JOB[:3], *JOB[4:]))
+    assert [problem.code for problem in problems] == ["E240"] * is_refused
 
 
 def test_every_rule_has_a_fault_above_that_shows_it():
@@ -339,6 +372,13 @@ RIGHT_JOBS = {
     "two-replicas-of-four-parts": (parameter("partitions", 4),),
     "one-replica-needs-no-ddp": (parameter("partitions", 8), parameter("ddp", False)),
     "tensorflow-with-horovod": (f"{LIBRARY}.framework=tensorflow", f"~{P[2:]}.ddp", parameter("horovod", True)),
+    "tensorflow-in-a-cluster": (
+        f"{LIBRARY}.framework=tensorflow",
+        f"~{P[2:]}.ddp",
+        parameter("horovod", True),
+        parameter("placement_strategy", "cluster"),
+    ),
+    "placement-of-an-old-version": (f"{LIBRARY}.version='1.2'", parameter("placement_strategy", "cluster")),
     "newer-name": (f"~{P[2:]}.partitions", parameter("pipeline_parallel_degree", 4), f"{LIBRARY}.version='1.6.0'"),
     "tensor-slices": (parameter("tensor_parallel_degree", 4), parameter("placement_strategy", "PDT")),
     "manual-split": (parameter("auto_partition", False), parameter("default_partition", 1)),

@@ -135,6 +135,8 @@ LOG = "/data/training.log"
         ((VOLUME.format("/database"),), False),
         ((VOLUME.format("/data/models"),), False),
         ((VOLUME.format("/data, readOnly: true"),), False),
+        ((DATA, VOLUME.format("/data/training.log, readOnly: true")), False),
+        ((VOLUME.format("/data, readOnly: true"), DATA.replace("/data", "/data/training.log")), True),
     ],
 )
 def test_the_image_s_log_file_is_written_where_it_outlives_the_pod(render, prepare, mounts, is_kept):

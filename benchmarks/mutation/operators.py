@@ -1,7 +1,7 @@
 """The mutation operators: small faults that a test should notice, made one at a time in a module's syntax tree.
 
 The set is that of mutmut 3, with conditions negated, values not returned and statements left out as in PIT. Text that
-only people read is left as it is: f-strings, docstrings, and the message, `allowed` and `remedy` of a Problem.
+only people read is unchanged: f-strings, docstrings, and the message, `allowed` and `remedy` of a Problem.
 """
 
 import ast
@@ -71,7 +71,7 @@ class Mutant:
     Args:
         function: Qualified name of the function, "" for what runs when the module is imported.
         text: The faulty statement in one line; with the function's name it identifies the mutant.
-        original: The statement as it is.
+        original: The original statement.
         first_line: First line of the statement.
         last_line: Last line of the statement; of a compound one, of its head.
         place: Where the tree differs.

@@ -41,7 +41,7 @@ BROKEN = 70
 """Exit code of a fork that could not judge its mutant."""
 MEASURED = pytest.StashKey[coverage.Coverage]()
 AT_IMPORT = "import"
-"""Name of what runs before the tests, among those of the tests that reach a line."""
+"""Placeholder for code that runs before the tests, among the tests that reach a line."""
 KILLED, SURVIVED, UNREACHED = "killed", "survived", "unreached"
 
 
@@ -120,7 +120,7 @@ class Session:
         return True
 
     def _baseline(self, session: pytest.Session) -> None:
-        """Run every test as it is; note its time, and the lines of the modules that it reaches."""
+        """Run every test on the unchanged code; record its time, and the lines of the modules that it reaches."""
         for item, following in zip(session.items, [*session.items[1:], session.items[-1]], strict=True):
             self.measured.switch_context(item.nodeid)
             began = time.process_time()
@@ -173,14 +173,14 @@ class Target:
         return {"seconds": time.perf_counter() - began, "mutants": results}
 
     def _control(self) -> None:
-        """Run the tests on the code as it is, in forks as a mutant's: none may fail.
+        """Run the tests on the unchanged code, in forks as for a mutant: none may fail.
 
         Raises:
             pytest.UsageError: One failed, so that it is not known what killed the mutants.
         """
         for again in (False, True):
             if by := self._run(None, self.names, again=again):
-                how = "imported again" if again else "as it is"
+                how = "imported again" if again else "unchanged"
                 raise pytest.UsageError(f"without a mutant, with the code {how}, a test fails: {by}")
 
     def _judge(self, mutant: Mutant) -> tuple[str, str]:
@@ -207,7 +207,7 @@ class Target:
         return found
 
     def _reaching(self, mutant: Mutant) -> set[str]:
-        """Return the tests that reach a mutant; of what runs at import, those that reach a use of it, or all."""
+        """Return the tests that reach a mutant; for code run at import, those that reach a use of it, or all."""
         if mutant.function and mutant.first_line in self.at_import:
             return set(self.names)
         spans = [(mutant.first_line, mutant.last_line)]
@@ -223,7 +223,7 @@ class Target:
         """Run tests in a fork; return the one that fails, or what ended the fork.
 
         Args:
-            mutant: What is wrong there; None leaves the code as it is.
+            mutant: The mutant to apply; None leaves the code unchanged.
             names: Of the tests, in their order.
             again: Whether to import the project's modules again.
         """
@@ -263,7 +263,7 @@ class Target:
         for cache in self.caches:
             cache.cache_clear()
         items = [self.items[name] for name in names]
-        items[0].session._setupstate.teardown_exact(items[0])
+        items[0].session._setupstate.teardown_exact(items[0].parent)  # that item too: it may be the last that ran
         for item, following in zip(items, [*items[1:], None], strict=True):
             reports = runtestprotocol(item, nextitem=following, log=False)
             if failed := [report.longreprtext for report in reports if report.failed]:

@@ -1,9 +1,11 @@
-"""An image of the user's own with the agent and this launcher's runtime, and what a job that runs in it needs. Pure.
+"""The user's own image with the agent and this launcher's runtime, and the requirements of jobs in it. Pure.
 
 Source: AWS, Using elastic training in Amazon SageMaker HyperPod, Build Training Container.
 """
 
+import ast
 import re
+from collections.abc import Iterator
 from pathlib import Path
 
 from launcher.common.problems import Problem, fail
@@ -16,27 +18,35 @@ from launcher.model.job_spec import DEFAULT_SAVE_TIMEOUT_S, JobSpec
 AGENT = "hyperpod-elastic-agent==1.1.3"
 
 REQUIREMENTS = (
+    "accelerate>=1.15",
     "amzn-sagemaker-checkpointing==1.1.3",
     "boto3>=1.44",
     "fastapi>=0.113.0",
+    "huggingface-hub>=2",
+    "jinja2>=3.1",
     "mlflow-skinny>=3.6,<4",
     "numpy",
+    "peft>=0.21,<0.22",
     "psutil",
+    "pyarrow>=26",
     "pyyaml>=6",
+    "safetensors>=0.8",
+    "tokenizers>=0.23",
+    "transformers>=5.23,<6",
     "uvicorn[standard]>=0.30.6",
     "xxhash>=3.4",
 )
-"""What the runtime and the agent import beside torch, the memory tier's client among it.
+"""Imports of the runtime and the agent beside torch, including the memory tier's client.
 
 Source: pyproject.toml; the agent's own metadata.
 """
 
 UID = 1000
-"""User and group of the container: not root, as the restricted profile has it."""
+"""User and group of the container: not root, as the restricted profile requires."""
 
 HOME = "/opt/recipes"
 CONFIG_MOUNT = "/config"
-"""Where a job's configurations are mounted."""
+"""Mount path of a job's configurations."""
 
 _PORT = 8080
 """Source: HyperPod training operator: the agent's port."""
@@ -50,13 +60,13 @@ _PACKAGE = Path(__file__).resolve().parent.parent
 _SHIPPED = (
     "__init__.py",
     "common/__init__.py",
-    "common/names.py",
-    "common/prctl.py",
     "backends/__init__.py",
     "backends/kubernetes/__init__.py",
     "backends/kubernetes/process_one.py",
 )
+"""Beside the runtime and the modules of `common` that it imports."""
 _RUNTIME = "runtime"
+_COMMON = "launcher.common"
 _FIXED_IMAGE = re.compile(r"[A-Za-z0-9][\w./:-]*(?::(?!latest$)[\w.-]+|@sha256:[0-9a-f]{64})", re.ASCII)
 
 
@@ -89,7 +99,23 @@ def _library() -> dict[str, str]:
         for path in (_PACKAGE / _RUNTIME).rglob("*")
         if path.is_file() and "__pycache__" not in path.parts
     )
-    return {name: (_PACKAGE / name).read_text(encoding="utf-8") for name in (*_SHIPPED, *runtime)}
+    found = {name: (_PACKAGE / name).read_text(encoding="utf-8") for name in (*_SHIPPED, *runtime)}
+    waiting = [text for name, text in found.items() if name.endswith(".py")]
+    while waiting:
+        for name in _common_imports(waiting.pop()):
+            if name not in found:
+                found[name] = (_PACKAGE / name).read_text(encoding="utf-8")
+                waiting.append(found[name])
+    return found
+
+
+def _common_imports(text: str) -> Iterator[str]:
+    """Yield the files of `launcher.common` that a module's text imports."""
+    for node in ast.walk(ast.parse(text)):
+        if isinstance(node, ast.ImportFrom) and (node.module or "").startswith(_COMMON):
+            _, _, module = (node.module or "").removeprefix("launcher.").partition(".")
+            for name in [module] if module else [each.name for each in node.names]:
+                yield f"common/{name}.py"
 
 
 def command(job: JobSpec) -> tuple[str, ...]:
@@ -119,9 +145,9 @@ def is_own(job: JobSpec) -> bool:
 
 
 def problems(job: JobSpec) -> tuple[Problem, ...]:
-    """Return what a job asks of such an image that it does not have: training code from elsewhere, or itself."""
+    """Return a Problem if a job needs features that this image lacks: fetched training code, or the entrypoint."""
     git = job.config["git"]
-    message = "an image of your own has its code in it, and fetches none"
+    message = "your own image contains its code, and does not fetch any"
     remedy = "put the code into the image, or cluster.runtime=image"
     found = [
         Problem("E367", f"git.{key}", message, value=git[key], remedy=remedy)
@@ -129,7 +155,7 @@ def problems(job: JobSpec) -> tuple[Problem, ...]:
         if git[key]
     ]
     if job.image and is_published_image(job.image):
-        message = "is the published image, which has no entrypoint of this launcher"
-        remedy = "container=<image that recipes container made>, or cluster.runtime=image"
+        message = "is the published image, which lacks this launcher's entrypoint"
+        remedy = "container=<image built with recipes container>, or cluster.runtime=image"
         found.append(Problem("E367", "container", message, value=job.image, remedy=remedy))
     return tuple(found)

@@ -1,4 +1,4 @@
-"""The outline of an adopted job, as its cluster had it, in a folder without a bundle. `jobs.adopted` writes it."""
+"""The outline of an adopted job, from its cluster, in a folder without a bundle. `jobs.adopted` writes it."""
 
 import json
 from collections.abc import Mapping
@@ -10,7 +10,7 @@ from launcher.common.problems import fail
 
 
 def is_adopted(folder: Path) -> bool:
-    """Return whether a folder is that of an adopted job."""
+    """Return whether a folder belongs to an adopted job."""
     return (folder / ADOPTED_FILE).is_file()
 
 

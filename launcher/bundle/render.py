@@ -22,7 +22,7 @@ def render_bundle(job: JobSpec, context: LaunchContext, backend: Backend) -> Bun
 
     Args:
         job: The planned job.
-        context: When, where and by whom it is launched.
+        context: The launch's time, place and user.
         backend: Renders its own files.
 
     Returns:
@@ -69,7 +69,7 @@ def bundle_digest(hashes: Mapping[str, str]) -> str:
 
 
 def config_files(job: JobSpec) -> dict[str, str]:
-    """Return the configurations the container reads: the initial size's under the base name, then one a size.
+    """Return the configurations the container reads: the initial size's under the base name, then one per size.
 
     Source: file names as the published image looks them up.
     """

@@ -18,12 +18,12 @@ from launcher.model.job_spec import Bundle
 
 _EXECUTABLE = ".sh"
 RESULTS = "results"
-"""Where bundles are written unless `base_results_dir` says otherwise."""
+"""Default folder of bundles, unless `base_results_dir` is set."""
 _MOST_NAMES = 8
 
 
 def refuse_unwritable(directory: Path) -> None:
-    """Raise a Problem where a bundle could not be written to `directory`. Leaves nothing behind.
+    """Raise a Problem if a bundle could not be written to `directory`. Leaves nothing behind.
 
     Raises:
         ProblemsFound: `directory` exists, or the operating system refuses a folder beside it.
@@ -89,7 +89,7 @@ def _refuse_tilde(folder: Path, absent: Sequence[Path]) -> None:
     for path in absent:
         if path.name.startswith("~"):
             remedy = f"base_results_dir={os.path.expanduser(folder.relative_to(path.parent))}"
-            raise fail("E702", "base_results_dir", "~ is expanded by a shell only", value=path.name, remedy=remedy)
+            raise fail("E702", "base_results_dir", "only a shell expands ~", value=path.name, remedy=remedy)
 
 
 def locate(name: str) -> Path:
@@ -133,14 +133,14 @@ def _found(name: str, file: str) -> Path | None:
 
 
 def _named(name: str) -> Iterator[Path]:
-    """Yield the folders of jobs with a name of the user's own: under `results`, or in the folder before the slash."""
+    """Yield the folders of jobs that users named: under `results`, or in the folder before the slash."""
     path = Path(name)
     results = path.parent if path.name != name else Path(RESULTS)
     yield from (folder for folder, known in given_names(results) if known == path.name)
 
 
 def given_names(results: Path) -> Iterator[tuple[Path, str]]:
-    """Yield the folder and the name of each job of a results folder that has a name of the user's own."""
+    """Yield the folder and the name of each job of a results folder that a user named."""
     for file in sorted(results.glob(f"[!.]*/{NAME_FILE}")):
         if known := given_name(file.parent):
             yield file.parent, known
@@ -155,7 +155,7 @@ def given_name(folder: Path) -> str | None:
 
 
 def _bundleless(folder: Path) -> ProblemsFound:
-    message = "its job was adopted from a cluster; this machine has no bundle of it"
+    message = "its job was adopted from a cluster; this machine does not have its bundle"
     remedy = "recipes status, logs, events, wait, cancel, scale, pods and exec work without one"
     return fail("E713", str(folder), message, remedy=remedy)
 
@@ -213,7 +213,7 @@ def read(directory: Path) -> tuple[Bundle, str]:
 
 
 def _files_in(directory: Path) -> set[str]:
-    """Return the files of a bundle but for its job's record and the folder that the job writes to as it runs."""
+    """Return the files of a bundle except its job's record and the folder that the running job writes to."""
     own = (RUN_DIR, JOB_FILE, NAME_FILE)
     # Such a file has a partial file beside it while it is written, which a killed process leaves.
     partial = tuple(f".{name}." for name in (JOB_FILE, NAME_FILE))

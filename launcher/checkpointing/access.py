@@ -1,4 +1,4 @@
-"""What a cluster and a bucket need for a job's tiers: files of its bundle, for their administrators."""
+"""Requirements of a job's tiers on a cluster and a bucket: files of its bundle, for their administrators."""
 
 import json
 

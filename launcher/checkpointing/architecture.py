@@ -47,7 +47,7 @@ def weights(config: Config) -> tuple[Weight, ...]:
     """Return every weight of a model. A model of several parts is counted by its `text_config`.
 
     Raises:
-        UnknownArchitecture: Its `model_type` is none of `KNOWN`, or a size is missing.
+        UnknownArchitecture: Its `model_type` is not in `KNOWN`, or a size is missing.
     """
     part = config.get("text_config")
     config = part if isinstance(part, Mapping) else config
@@ -57,7 +57,7 @@ def weights(config: Config) -> tuple[Weight, ...]:
     try:
         found = (*_ends(config), *KNOWN[kind](config))
     except KeyError as error:
-        raise UnknownArchitecture(f"the configuration has no {error.args[0]}") from error
+        raise UnknownArchitecture(f"the configuration lacks {error.args[0]}") from error
     except (AttributeError, TypeError, ZeroDivisionError) as error:
         raise UnknownArchitecture(f"the configuration holds a value that is not a size: {error}") from error
     for weight in found:
@@ -70,12 +70,13 @@ def weights(config: Config) -> tuple[Weight, ...]:
 
 
 def num_parameters(config: Config) -> int:
-    """Return the parameters of a model. Raises as `weights` does."""
+    """Return the parameters of a model. Raises like `weights`."""
     return sum(weight.parameters for weight in weights(config))
 
 
 def _ends(config: Config) -> Iterator[Weight]:
-    """Yield what a model has once: embeddings, the last norm, and the head unless it shares the embeddings."""
+    """Yield the weights that a model has once: embeddings, the last norm, and the head unless it shares the
+    embeddings."""
     hidden, vocabulary = config["hidden_size"], config["vocab_size"]
     yield Weight("embed_tokens", vocabulary, hidden, 1, kind="other")
     yield _vector("norm", hidden, 1)
@@ -158,7 +159,7 @@ def _qwen3_moe(config: Config) -> Iterator[Weight]:
 
 
 def _mixture(prefix: str, layers: int, experts: int, hidden: int, inner: int) -> Iterator[Weight]:
-    """Yield a router and its experts, which are one parameter a matrix. Source: transformers 5, its MoE layers."""
+    """Yield a router and its experts, which are one parameter per matrix. Source: transformers 5, its MoE layers."""
     yield Weight(f"{prefix}.gate", hidden, experts, layers, kind="router")
     yield Weight(f"{prefix}.experts.gate_up_proj", hidden, 2 * inner, layers * experts, kind="experts")
     yield Weight(f"{prefix}.experts.down_proj", inner, hidden, layers * experts, kind="experts")

@@ -4,7 +4,7 @@ import math
 from dataclasses import dataclass
 
 RATE_PER_NODE_HOUR = 419 / (54 * 24 * 2048)
-"""Failures of one node in an hour: 419 in 54 days of 16,384 GPUs, eight a node.
+"""Failures of one node per hour: 419 in 54 days of 16,384 GPUs, eight per node.
 
 Source: Grattafiori et al., The Llama 3 Herd of Models (2024), section 3.3.4.
 """
@@ -16,7 +16,7 @@ _EXPONENT_LIMIT = 700
 
 @dataclass(frozen=True, slots=True)
 class Saving:
-    """What one way of saving costs.
+    """The cost of one way of saving.
 
     Args:
         blocked_s: Time for which training stops.
@@ -36,9 +36,9 @@ class Saving:
         return max(daly(self.blocked_s, self.mtbf_s), self.save_s - self.blocked_s, math.ulp(1.0))
 
     def goodput(self, interval_s: float) -> float:
-        """Return the expected part of all time, 0 to 1, in which training makes progress that lasts.
+        """Return the expected fraction of time, 0 to 1, in which training makes lasting progress.
 
-        A failure also loses what a save under way would have kept: `save_s` less the part that training waits for.
+        A failure also loses the work of a save in progress: `save_s` minus the time that training waits for.
 
         Args:
             interval_s: Training between two saves.

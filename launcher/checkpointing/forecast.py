@@ -1,4 +1,4 @@
-"""What checkpoints of a recipe will cost: sizes and times at each of its sizes. Pure."""
+"""Expected cost of a recipe's checkpoints: sizes and times at each of its sizes. Pure."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -19,20 +19,20 @@ WAYS = (WAITING, PERSISTENT, MEMORY)
 
 @dataclass(frozen=True, slots=True)
 class Forecast:
-    """What is expected of a recipe's checkpoints. Rates in GB a second for each node, times in seconds.
+    """Forecast for a recipe's checkpoints. Rates in GB/s per node, times in seconds.
 
     Args:
-        content: What a checkpoint holds.
-        ranks_per_node: Processes a node.
+        content: Content of a checkpoint.
+        ranks_per_node: Processes per node.
         sizes: Numbers of nodes the job may have, ascending.
-        section: The recipe's section; an empty one where it has none.
-        failures_per_node_hour: Of one node.
-        restart_s: From a failure until training continues.
-        step_s: Of one optimizer step; None when unknown.
-        copy_rate: From the devices to main memory.
-        memory_rate: To the memory tier.
-        persistent_rate: To persistent storage.
-        storage_rate: What persistent storage takes of all nodes together; None without a bound.
+        section: The recipe's section; an empty one if it has none.
+        failures_per_node_hour: Failures of one node per hour.
+        restart_s: Time from a failure until training continues.
+        step_s: Time of one optimizer step; None if unknown.
+        copy_rate: Rate from the devices to main memory.
+        memory_rate: Rate to the memory tier.
+        persistent_rate: Rate to persistent storage.
+        storage_rate: Total rate of persistent storage for all nodes; None without a bound.
     """
 
     content: Content
@@ -52,7 +52,7 @@ class Forecast:
         return self.share_of(self.content.sharding, nodes)
 
     def share_of(self, sharding: Sharding, nodes: int) -> Share:
-        """Return the same for another way to spread states."""
+        """Return the same for another sharding of states."""
         content = self.content
         return share(content.total_bytes, sharding, nodes, self.ranks_per_node, is_dealt=content.is_dealt)
 
@@ -61,7 +61,7 @@ class Forecast:
         return self.share(nodes).node_written / (self.copy_rate * GB)
 
     def persistent_s(self, nodes: int) -> float:
-        """Return how long a checkpoint takes to persistent storage: that of the slowest node, or of the storage."""
+        """Return the time of a checkpoint to persistent storage: that of the slowest node, or of the storage."""
         own = self.share(nodes).node_written / (self.persistent_rate * GB)
         shared = self.content.total_bytes / (self.storage_rate * GB) if self.storage_rate else 0.0
         return max(own, shared)
@@ -71,7 +71,7 @@ class Forecast:
         return self.share(nodes).node_written / (self.memory_rate * GB)
 
     def saving(self, way: str, nodes: int) -> Saving:
-        """Return what one of `WAYS` of saving costs at a size."""
+        """Return the cost of one of `WAYS` of saving at a size."""
         copy_s, failures_s = self.copy_s(nodes), mtbf_s(self.failures_per_node_hour, nodes)
         save_s = copy_s + (self.memory_s(nodes) if way == MEMORY else self.persistent_s(nodes))
         blocked_s = save_s if way == WAITING else copy_s
@@ -81,24 +81,23 @@ class Forecast:
 def forecast(
     checked: CheckedRecipe, estimate: Estimate | None = None, model_config: Mapping[str, Any] | None = None
 ) -> Forecast | None:
-    """Return what is expected of a checked recipe's checkpoints; None while its parameters are unknown.
+    """Return the forecast for a checked recipe's checkpoints; None if its parameters are unknown.
 
     Args:
         checked: The recipe.
-        estimate: What is known, in place of the recipe's own estimate.
-        model_config: A model's config.json, in place of the recipe's model.
+        estimate: Estimate that replaces the recipe's own.
+        model_config: A model's config.json that replaces the recipe's model.
 
     Raises:
-        UnknownArchitecture: The configuration is of an architecture that is not counted.
+        UnknownArchitecture: The configuration's architecture is not supported.
     """
     section = checked.recipe.checkpointing or Checkpointing()
     known = estimate or section.estimate or Estimate()
-    own = checked.recipe.content(None if known.parameters else model_config)
-    saved = known.parameters or own.saved
-    if not saved:
+    content = _content(checked, known, model_config)
+    if content is None:
         return None
     return Forecast(
-        content=_replaced(own, known, saved),
+        content=content,
         ranks_per_node=checked.devices,
         sizes=tuple(scale.nodes for scale in checked.sizes),
         section=section,
@@ -112,8 +111,12 @@ def forecast(
     )
 
 
-def _replaced(own: Content, known: Estimate, saved: int) -> Content:
-    """Return what a family saves, with the recipe's own estimate in its place."""
+def _content(checked: CheckedRecipe, known: Estimate, model_config: Mapping[str, Any] | None) -> Content | None:
+    """Return what a family saves, with what is known in its place; None while the parameters are unknown."""
+    own = checked.recipe.content(None if known.parameters else model_config)
+    saved = known.parameters or own.saved
+    if not saved:
+        return None
     parameters = own.parameters if saved == own.saved else None
     return Content(
         saved,

@@ -1,4 +1,4 @@
-"""The cadence as a picture: expected goodput over intervals, and over nodes at the best interval.
+"""A picture of the cadence: expected goodput over intervals, and over nodes at the best interval.
 
 Colours are from the palette of Okabe and Ito, which colour-blind people can distinguish; lines differ too.
 """
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 _WIDTH, _HEIGHT, _DPI = 9.6, 4.2, 150
 """Inches and dots per inch."""
 _LOOKS = {MEMORY: ("#0072B2", "-"), PERSISTENT: ("#E69F00", "--"), WAITING: ("#D55E00", ":")}
-"""Colour and line of each way; the dashed line lies over the solid one, which it often follows."""
+"""Colour and line of each way; the dashed line is drawn over the solid one, which it often follows."""
 _POINTS = 240
 _ZOOM = 5
 """The axis of goodput shows this many times the least loss of the worst way."""
@@ -32,7 +32,7 @@ _MOST_NODES = 4096
 
 
 def draw(expected: Forecast, nodes: int, title: str, path: Path) -> None:
-    """Draw a forecast to a file whose suffix names the format. The same forecast gives the same bytes.
+    """Draw a forecast to a file whose suffix names the format. The same forecast yields the same bytes.
 
     Raises:
         ProblemsFound: It cannot be drawn there; see `pictures.save`.
@@ -99,7 +99,7 @@ def _draw_nodes(axes: "Axes", expected: Forecast, nodes: int) -> None:
 
 
 def _frame(axes: "Axes", lowest: float) -> None:
-    """Let the axis of goodput, in percent, begin at `lowest` and leave room for a dot at 100."""
+    """Start the axis of goodput, in percent, at `lowest`, with room for a dot at 100."""
     bottom = max(0.0, lowest - 0.05 * (100 - lowest))
     axes.set_ylim(bottom, 100 + 0.02 * (100 - bottom))
     axes.ticklabel_format(axis="y", useOffset=False)

@@ -1,4 +1,4 @@
-"""How large a checkpoint is, and which part of it each rank holds and writes.
+"""Sizes of checkpoints, and the parts that each rank holds and writes.
 
 GiB are 2**30 bytes, GB are 1e9. The document on managed tiered checkpointing divides by 2**30 and writes GB.
 """
@@ -15,14 +15,14 @@ GIB, GB = 2**30, 10**9
 
 @dataclass(frozen=True, slots=True)
 class Share:
-    """How a checkpoint falls on the ranks, in bytes.
+    """Distribution of a checkpoint over the ranks, in bytes.
 
     Args:
-        sharding: How states are spread.
+        sharding: How states are sharded.
         held: State that one rank holds.
-        written: Most that one rank writes.
-        writers: Ranks that write.
-        node_written: Most that one node writes.
+        written: Maximum that one rank writes.
+        writers: Number of ranks that write.
+        node_written: Maximum that one node writes.
     """
 
     sharding: Sharding
@@ -33,7 +33,7 @@ class Share:
 
 
 def share(total_bytes: int, sharding: Sharding, nodes: int, ranks_per_node: int, *, is_dealt: bool = False) -> Share:
-    """Return how a checkpoint falls on the ranks.
+    """Return the distribution of a checkpoint over the ranks.
 
     `fsdp` shards over all ranks, `hsdp` over those of a node with a replica on each node, `ddp` not at all. Of
     replicas each part is written once, spread evenly; of `ddp` one rank writes everything unless it `is_dealt` out.
@@ -55,10 +55,10 @@ def lora_parameters(weights: Iterable[Weight], peft: Mapping[str, Any]) -> int:
     Routers, and experts that are one parameter, are not linear layers: only `target_parameters` reaches the latter.
 
     Args:
-        weights: Of the model.
+        weights: Weights of the model.
         peft: The recipe's `peft_config`.
 
-    Source: Hu et al., LoRA (2021), section 4.1: r·(inputs + outputs) each; PEFT, LoraConfig: all-linear leaves out
+    Source: Hu et al., LoRA (2021), section 4.1: r·(inputs + outputs) each; PEFT, LoraConfig: all-linear omits
     the head, bias, use_dora (Liu et al., DoRA (2024): one magnitude for each output), target_parameters.
     """
     total, weights = 0, tuple(weights)
@@ -95,10 +95,10 @@ has two, amzn-sagemaker-checkpointing 1.1.3, checkpointing/filesystem/writer.py.
 
 
 def memory_needed(node_bytes: int, retention: int, replicas: int, host_copies: int = 1) -> int:
-    """Return the bytes of main memory that the memory tier takes on one node, at most.
+    """Return the maximum bytes of main memory that the memory tier uses on one node.
 
     Each node holds `retention` checkpoints and the one being written, of its own and of `replicas` neighbours, and
-    the copies that the devices' state is first taken into.
+    the host copies that the devices' state is first copied to.
 
     Source: AWS, managed tiered checkpointing, Solution overview: a copy in the instance's memory, then a replica on
     adjacent nodes.

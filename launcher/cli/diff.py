@@ -1,4 +1,4 @@
-"""What two recipes, two sizes, or a recipe and a bundle have different: one line a key."""
+"""Differences between two recipes, two sizes, or a recipe and a bundle: one line per key."""
 
 import json
 from collections.abc import Mapping, Sequence
@@ -20,11 +20,11 @@ from launcher.planning.job_planner import LAUNCHER_KEYS, named
 from launcher.rules import hardware
 
 _HOW = ("dry_run", "server_dry_run", "wait")
-"""Keys that say what a launch does, not what the job is."""
+"""Keys that define what a launch does, not the job."""
 _AT_LAUNCH = tuple(
     f"recipes.training_config.mlflow.{key}" for key in ("run_id", "tracking_uri", "run_name", "experiment_name")
 )
-"""Keys that a launch fills in: a bundle has them, and composing the same words again does not."""
+"""Keys that a launch fills in: a bundle has them, but composing the same overrides again does not."""
 _UNSIZED = frozenset(LAUNCHER_KEYS) - {"checkpointing"}
 """Keys of a recipe that no configuration of a size has."""
 _TITLE = "training_config"
@@ -33,12 +33,12 @@ _TITLE = "training_config"
 
 @dataclass(frozen=True, slots=True)
 class Side:
-    """One of the two things that are compared.
+    """One side of a comparison.
 
     Args:
-        title: What it is, in a word or two.
+        title: Short description.
         leaves: Dotted path to value.
-        notices: What the user should know of it.
+        notices: Notices about it.
     """
 
     title: str
@@ -52,11 +52,11 @@ def of_recipe(
     """Return a composed recipe.
 
     Args:
-        title: What it is called.
-        words: Overrides, the one that chooses it among them.
+        title: Its title.
+        words: Overrides, including the one that chooses the recipe.
         nodes: Its size; None for the base recipe.
-        is_sized: Whether the recipe alone is compared, as at one size, and not the whole configuration.
-        suffix: End of the name of the job that it is compared with; None if it is not compared with a bundle.
+        is_sized: Whether only the recipe is compared, as for one size, not the complete configuration.
+        suffix: Name suffix of the job that it is compared with; None if it is not compared with a bundle.
 
     Raises:
         ProblemsFound: It does not compose, or has no such size.
@@ -73,10 +73,10 @@ def of_recipe(
 
 
 def of_bundle(folder: Path, nodes: int | None, *, is_sized: bool) -> Side:
-    """Return what a bundle on disk holds: its whole configuration, or what the container reads at one size.
+    """Return a bundle on disk: its complete configuration, or what the container reads at one size.
 
     Raises:
-        ProblemsFound: It is no bundle, or has no such size.
+        ProblemsFound: It is not a bundle, or has no such size.
     """
     name = f"{CONFIG_DIR}/{config_name(nodes) if nodes else BASE_CONFIG}" if is_sized else "recipe.yaml"
     files = bundles.read(folder)[0].files
@@ -93,13 +93,13 @@ def cluster_of(folder: Path) -> str:
     """Return the choice of `cluster` that a bundle was rendered for.
 
     Raises:
-        ProblemsFound: It is no bundle.
+        ProblemsFound: It is not a bundle.
     """
     return bundles.read(folder)[1]
 
 
 def suffix_of(folder: Path) -> str:
-    """Return the end of the name of a bundle's job, which each launch draws anew.
+    """Return the name suffix of a bundle's job, which is random for each launch.
 
     Raises:
         ProblemsFound: It is not a bundle.
@@ -108,10 +108,10 @@ def suffix_of(folder: Path) -> str:
 
 
 def again(folder: Path) -> tuple[Side, Side]:
-    """Return a bundle, and what its own overrides compose to now, without what only a launch fills in.
+    """Return a bundle and what its overrides compose to now, without the keys that only a launch fills in.
 
     Raises:
-        ProblemsFound: It is no bundle, or its overrides no longer compose.
+        ProblemsFound: It is not a bundle, or its overrides no longer compose.
     """
     then = of_bundle(folder, None, is_sized=False)
     said = json.loads((folder / MANIFEST).read_text(encoding="utf-8"))
@@ -140,5 +140,5 @@ def changes(old: Side, new: Side) -> list[str]:
 
 
 def _in_order(path: str) -> list[tuple[int, str]]:
-    """Return what sorts paths by their words, sizes by their number."""
+    """Return a sort key: paths by their words, sizes by their number."""
     return [(int(word), "") if is_index(word) else (-1, word) for word in path.split(".")]

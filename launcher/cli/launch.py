@@ -92,15 +92,20 @@ def _main(overrides: Sequence[str], name: str | None, cache: CompositionCache | 
     except KeyboardInterrupt as interrupt:
         return exit_code(interrupt)
     except ProblemsFound as error:
-        if "debug=true" in (text.lstrip("+") for text in overrides):
-            traceback.print_exception(error, chain=False)  # its causes may contain a secret
-        console.show_problems(error.problems, error.outcome or outcome)
+        _show_refusal(error, overrides, error.outcome or outcome)
         return USER_ERROR
     except OSError as error:
         if (problem := os_errors.environmental(error)) is None:
             raise
         console.show_problems((problem,), outcome)
         return USER_ERROR
+
+
+def _show_refusal(error: ProblemsFound, overrides: Sequence[str], outcome: str) -> None:
+    """Print why nothing was launched; with debug=true also where that was found."""
+    if "debug=true" in (text.lstrip("+") for text in overrides):
+        traceback.print_exception(error, chain=False)  # its causes may contain a secret
+    console.show_problems(error.problems, outcome)
 
 
 def _prepared(
@@ -126,7 +131,7 @@ def launch(bundle: Bundle, backend_name: str, *, wait: bool = False, is_again: b
 
     Args:
         bundle: The bundle.
-        backend_name: Its choice of `cluster`.
+        backend_name: The bundle's choice of `cluster`.
         wait: Whether to follow a job that outlives this process.
         is_again: Whether to start a finished job again.
 
@@ -188,7 +193,7 @@ def _settle_finished(bundle: Bundle, backend: Backend, *, is_again: bool) -> Non
 
 
 def conclude(job: JobRecord, status: JobStatus) -> None:
-    """Close the MLflow run of a job elsewhere, once; if the store refuses, the next command tries again."""
+    """Close the MLflow run of a remote job, once; if the store refuses, the next command tries again."""
     if job.is_closed or status.state is JobState.DELETED or outline.is_adopted(job.handle.bundle_dir):
         return  # an adopted job's run is known to its own bundle only
     try:
@@ -281,7 +286,7 @@ def _cancel(backend: Backend, handle: JobHandle, signal_name: str) -> None:
 
 def _close(bundle: Bundle, status: JobStatus) -> None:
     """Send the remaining metrics of a job that ended on this machine, and print how it ended."""
-    from launcher import timeline  # compiling a recipe does not pay for it
+    from launcher import timeline  # not imported at the top, to keep compiling fast
 
     run_dir = bundle.directory / RUN_DIR
     course = None

@@ -1,4 +1,4 @@
-"""The `recipes` command: its commands in order, and how it ends. What each does is in `launcher.cli.commands`."""
+"""The `recipes` command: its commands in order, and its exit codes. The commands are in `launcher.cli.commands`."""
 
 import os
 from collections.abc import Callable, Sequence
@@ -13,7 +13,9 @@ from launcher.cli.commands import (
     build_context,
     checkpoint,
     cluster,
+    comparing,
     compiling,
+    data,
     governance,
     inspect,
     instance_types,
@@ -32,12 +34,13 @@ _COMPLETE = "_RECIPES_COMPLETE"
 """Environment variable by which a shell asks for completion."""
 
 _COMMANDS: dict[str, dict[str, Callable[..., None]]] = {
-    "Recipes": {"list": inspect.list_, "show": inspect.show, "explain": inspect.explain, "diff": inspect.diff},
+    "Recipes": {"list": inspect.list_, "show": inspect.show, "explain": inspect.explain, "diff": comparing.diff},
     "From a recipe to a job": {
         "check": compiling.check,
         "plan": compiling.plan,
         "ranks": ranks.ranks,
         "checkpoint": checkpoint.checkpoint,
+        "data": data.data,
         "render": compiling.render,
         "launch": jobs.launch,
         "new": compiling.new,
@@ -68,7 +71,7 @@ _COMMANDS: dict[str, dict[str, Callable[..., None]]] = {
         "docs": project.docs,
     },
 }
-"""Every command under the heading that the help shows it with."""
+"""Every command, under its heading in the help."""
 
 
 class _Command(TyperCommand):
@@ -115,7 +118,7 @@ class _Grouped(TyperGroup):
 app = typer.Typer(
     cls=_Grouped,
     add_completion=True,
-    rich_markup_mode=None,  # boxes cost 0.2 s and are in the way of a pipe
+    rich_markup_mode=None,  # boxes cost 0.2 s and disturb piped output
     pretty_exceptions_enable=False,
     context_settings={"help_option_names": ["-h", "--help"]},
 )
@@ -174,7 +177,7 @@ def _run(words: Sequence[str]) -> int:
 
 
 def _command(words: Sequence[str]) -> Any:
-    """Return the command, with our completion in place of typer's."""
+    """Return the command, with the launcher's completion in place of typer's."""
     command = typer.main.get_command(app)
     if _COMPLETE in os.environ or any("completion" in word for word in words):
         from launcher.cli.commands import bash_completion

@@ -1,4 +1,4 @@
-"""A recipe of the user's own, written from a template: it inherits another one and shows what people change most."""
+"""A recipe of the user's own, written from a template: it inherits another one and shows its most important keys."""
 
 import json
 import os
@@ -20,11 +20,11 @@ from launcher.model.config_tree import get
 from launcher.model.validation import submodel
 
 SCHEMAS = ".schemas"
-"""Folder beside the recipe that holds the schema its first line names."""
+"""Folder beside the recipe for the schema that its first line names."""
 
 _ARGS = "training_config.training_args"
 _OF_DEFAULTS = re.compile(r"[@$\n\r\t]|^(?:optional|override) |^\s|\s$|^/|:/")
-"""What Hydra reads in a name of `defaults`. Source: Hydra, The Defaults List."""
+"""Names that Hydra interprets in `defaults`. Source: Hydra, The Defaults List."""
 _OFTEN_CHANGED = (
     "instance_types",
     "trainer.devices",
@@ -50,24 +50,24 @@ _OFTEN_CHANGED = (
     "elastic_policy.min_nodes",
     "elastic_policy.max_nodes",
 )
-"""Keys that a new recipe shows, where the recipe it inherits has them; neighbours stand together."""
+"""Keys that a new recipe shows if its parent has them; related keys are adjacent."""
 
 
 def write(path: Path, base: str) -> Path:
-    """Write a recipe that inherits another, and beside it the schema that editors complete it by.
+    """Write a recipe that inherits another, and beside it the schema for completion in editors.
 
     Args:
-        path: The file to write; it ends in .yaml, and is not there yet.
+        path: The file to write; it ends in .yaml, and must not exist.
         base: The recipe it inherits: a name under recipes/, or a file in the same folder.
 
     Returns:
         The schema's file.
 
     Raises:
-        ProblemsFound: The file exists or cannot be written, its name is no recipe's, or there is no such `base`.
+        ProblemsFound: The file exists or cannot be written, its name is not valid, or `base` does not exist.
     """
     if path.suffix not in (".yaml", ".yml"):
-        raise fail("E805", str(path), "a recipe's file ends in .yaml", remedy=f"{path}.yaml")
+        raise fail("E805", str(path), "a recipe's file must end in .yaml", remedy=f"{path}.yaml")
     if os.path.lexists(path):
         raise fail("E805", str(path), "exists and is never overwritten", remedy="another name, or remove it first")
     recipe = compose([f"recipes={quoted(base)}"], Path.cwd()).tree["recipes"]
@@ -100,20 +100,20 @@ def _inherits(path: Path, base: str) -> str:
     file = Path(base).expanduser()
     if file.resolve().parent != path.parent.resolve():
         remedy = f"write it into {file.parent}, or use that folder with hydra.searchpath"
-        raise fail("E805", str(path), "inherits a file of its own folder only", value=base, remedy=remedy)
+        raise fail("E805", str(path), "can only inherit a file of its own folder", value=base, remedy=remedy)
     if found := _OF_DEFAULTS.search(file.stem):
-        message = f"a name with {found[0]!r} means something else in defaults"
-        raise fail("E805", str(path), message, value=base, remedy="rename the file that it inherits")
+        message = f"a name with {found[0]!r} has another meaning in defaults"
+        raise fail("E805", str(path), message, value=base, remedy="rename the inherited file")
     return f"{file.stem}@_here_"
 
 
 def _flow(entry: str) -> str:
-    """Return an entry of a list as YAML reads it back."""
+    """Return an entry of a list, quoted for YAML."""
     return entry if re.fullmatch(r"/?[\w./-]+@_here_", entry, re.ASCII) else yaml_io.dump_flow(entry)
 
 
 def _lines(recipe: Mapping[str, Any], model_type: str) -> Iterator[str]:
-    """Yield a recipe's often changed keys as lines of YAML, each with what it means."""
+    """Yield a recipe's often changed keys as lines of YAML, each with its meaning."""
     family = recipe_model(model_type)
     opened: tuple[str, ...] = ()
     for path in _OFTEN_CHANGED:
@@ -129,7 +129,7 @@ def _lines(recipe: Mapping[str, Any], model_type: str) -> Iterator[str]:
 
 
 def _written(name: str, value: Any) -> str:
-    """Return a key and its value in one line, a list as in a flow."""
+    """Return a key and its value in one line, a list in flow style."""
     if isinstance(value, list | Mapping):
         return f"{name}: {json.dumps(value, ensure_ascii=False)}"
     return yaml_io.dump({name: value}).rstrip("\n")

@@ -12,12 +12,12 @@ VERSION_FLAG, NAME_FLAG = "--version", "--name"
 
 @dataclass(frozen=True, slots=True)
 class OwnFlags:
-    """What the flags ask for, and the words that are left.
+    """The parsed flags, and the remaining words.
 
     Args:
         words: Overrides and Hydra's flags.
-        name: What the user calls the job, if anything.
-        is_version: Whether to print the version and nothing else.
+        name: The user's name for the job, if any.
+        is_version: Whether to print only the version.
     """
 
     words: tuple[str, ...]
@@ -26,7 +26,7 @@ class OwnFlags:
 
 
 def read(words: Sequence[str]) -> OwnFlags:
-    """Read our flags from a command line.
+    """Read the launcher's own flags from a command line.
 
     Raises:
         ProblemsFound: --name has no value, is given twice, or would name several jobs.
@@ -44,7 +44,7 @@ def read(words: Sequence[str]) -> OwnFlags:
     if len(names) > 1:
         raise _refused("is given twice; a job has one name", names[-1])
     if names and any(word == "-m" or _abbreviates(word, "--multirun") for word in left):
-        raise _refused("names one job, and --multirun makes several", names[0])
+        raise _refused("names one job, but --multirun starts several", names[0])
     return OwnFlags(tuple(left), names[0] if names else None, any(_abbreviates(word, VERSION_FLAG) for word in left))
 
 
@@ -55,7 +55,7 @@ def _value(word: str | None) -> str:
 
 
 def _abbreviates(word: str, flag: str) -> bool:
-    """Return whether a word is a flag, or the beginning of one that Hydra's parser would take for it."""
+    """Return whether a word is a flag, or a prefix that Hydra's parser would expand to one."""
     return len(word) > len("--") and flag.startswith(word)
 
 
@@ -67,7 +67,7 @@ def serve(words: Sequence[str], run: Callable[..., int]) -> int:
     """Serve a command line with flags; return the exit code.
 
     Args:
-        words: What follows `main.py`.
+        words: The arguments of `main.py`.
         run: Called with the overrides of each job, and its name.
     """
     from launcher import identity

@@ -1,6 +1,6 @@
-"""Ranks as a picture: a row of processes for each host, a colour for each replica.
+"""A picture of ranks: a row of processes for each host, a colour for each replica.
 
-Colours are tints of the palette of Okabe and Ito, which colour-blind people tell apart; numbers say the same.
+Colours are tints of the palette of Okabe and Ito, which colour-blind people can distinguish; numbers say the same.
 """
 
 from pathlib import Path
@@ -19,10 +19,10 @@ _DPI = 150
 
 
 def draw(placement: Placement, path: Path) -> None:
-    """Draw where ranks lie to a file whose suffix names the format. The same ranks give the same bytes.
+    """Draw the placement of ranks to a file whose suffix names the format. The same ranks yield the same bytes.
 
     Raises:
-        ProblemsFound: It cannot be drawn there, as `pictures.save` says.
+        ProblemsFound: It cannot be drawn there; see `pictures.save`.
     """
     pictures.save(path, "ranks", lambda: _figure(placement))
 
@@ -50,7 +50,7 @@ def _figure(placement: Placement) -> Any:
 
 
 def title(placement: Placement) -> str:
-    """Return a placement in a line."""
+    """Describe a placement in one line."""
     sliced = f" × {placement.tensor} tensor slices" if placement.tensor > 1 else ""
     parts = f"{placement.partitions} partition{'s' if placement.partitions > 1 else ''}{sliced}"
     copies = f"{placement.replicas} replica{'s' if placement.replicas > 1 else ''}"

@@ -1,7 +1,7 @@
-"""Every recipe of a catalogue on every instance type it lists, at every size: what `recipes check --all` runs.
+"""`recipes check --all`: every recipe of a catalogue on every instance type it lists, at every size.
 
-A recipe is composed once. What differs between its instance types, and between the elastic job and the static one, is
-then set on the composition: the same trees that composing them one by one would give, in a fraction of the time.
+A recipe is composed once. Values that differ between instance types, and between the elastic and the static job, are
+then set on the composition, which gives the same trees as separate compositions in a fraction of the time.
 """
 
 import dataclasses
@@ -27,7 +27,7 @@ from launcher.rules import Rule, faulty_needs, notices, rules_for
 
 _INSTANCE, _ELASTIC = "instance_type", "recipes.elastic_policy.is_elastic"
 _DEALING = ("E221", "E222", "E223")
-"""Codes of the rules on how samples are dealt out to the ranks."""
+"""Codes of the rules on the distribution of samples to ranks."""
 _SCRIPT = "recipes.training_cfg"
 
 
@@ -38,11 +38,11 @@ class Checked:
     Args:
         recipe: Its name.
         path: Its file.
-        instance_type: What it was checked on; None when it could not be composed.
-        is_elastic: Whether as an elastic job.
-        num_sizes: Sizes that were planned; 0 where there are Problems.
-        problems: What is wrong with it.
-        notices: What a user of this recipe on this instance type should know.
+        instance_type: The instance type it was checked on; None if it could not be composed.
+        is_elastic: Whether it was checked as an elastic job.
+        num_sizes: Number of planned sizes; 0 if there are Problems.
+        problems: Its Problems.
+        notices: Its notices on this instance type.
     """
 
     recipe: str
@@ -55,15 +55,15 @@ class Checked:
 
 
 def sweep(entries: Sequence[Entry], context: LaunchContext, overrides: Sequence[str] = ()) -> Iterator[Checked]:
-    """Check every recipe on each of its instance types, static and, where it has a policy, elastic.
+    """Check every recipe on each of its instance types, static and, if it has a policy, elastic.
 
     Args:
         entries: The recipes.
-        context: Of the launches that are tried.
-        overrides: For every recipe; without a cluster among them, cluster=k8s.
+        context: The context of the launches.
+        overrides: Overrides for every recipe; the default cluster is k8s.
 
     Yields:
-        One result for each recipe, instance type and kind of job, in that order, as soon as it is there.
+        One result for each recipe, instance type and kind of job, in that order, as soon as it is ready.
     """
     cache = CompositionCache()
     for entry in entries:
@@ -88,7 +88,7 @@ def choice(entry: Entry) -> list[str]:
 
 
 def _brought(base: Composition) -> list[str]:
-    """Return stand-ins for what a recipe leaves to each launch: the image, and a script of the user's own."""
+    """Return placeholders for what a recipe leaves to each launch: the image, and the user's own script."""
     words = [] if base.tree.get("container") else ["container=image-of-the-launch"]
     script = get(base.tree, _SCRIPT)
     if isinstance(script, Mapping) and not (script.get("entry_script") or script.get("entry_module")):
@@ -99,7 +99,7 @@ def _brought(base: Composition) -> list[str]:
 def variants(
     base: Composition, context: LaunchContext, cache: CompositionCache | None = None
 ) -> Iterator[Composition]:
-    """Yield a recipe's composition for each instance type it lists, as static and as elastic job."""
+    """Yield a recipe's composition for each instance type it lists, as a static and as an elastic job."""
     recipe = base.tree["recipes"]
     listed = recipe.get("instance_types") if isinstance(recipe, Mapping) else None
     types = listed if isinstance(listed, list) and listed else [base.tree.get(_INSTANCE)]
@@ -118,7 +118,7 @@ def _composed_anew(
 
 
 def _with_values(base: Composition, said: Mapping[str, object]) -> Composition:
-    """Return a composition as it would be with these overrides at its end."""
+    """Return a composition as if these overrides were appended."""
     tree = base.tree
     for path, value in said.items():
         tree = replaced(tree, path, value)
@@ -176,7 +176,7 @@ def _is_for_more_devices(checked: CheckedRecipe | None, others: Sequence[Problem
 
 
 def _is_valid_elsewhere(checked: CheckedRecipe) -> bool:
-    """Return whether an elastic recipe's samples add up with all the devices it is written for, and not here."""
+    """Return whether an elastic recipe's samples add up with the devices it is written for, but not here."""
     if not checked.is_elastic or checked.recipe.scale_config == AUTO:
         return False
     if checked.devices >= checked.recipe.trainer.devices or not _dealing_problems(checked):

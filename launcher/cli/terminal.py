@@ -29,7 +29,7 @@ _QUIET_S = 2.0
 _PATIENCE_S = 5.0
 """Seconds without a step after which a job counts as waiting, unless its steps take that long."""
 _WAITING = "waiting"
-"""Activity of a job without steps, if no news gives a better one."""
+"""Activity of a job without steps, if no event gives a better one."""
 _STATE_STYLES = {
     JobState.PENDING: "yellow",
     JobState.SCALING: "yellow",
@@ -225,11 +225,11 @@ class _Pulse:
         if self._pause == _WAITING:
             self._patience_s = max(_PATIENCE_S, 3 * gap_s)
         elif gap_s > self._patience_s:
-            self._pause = _WAITING  # what the news reported is over
+            self._pause = _WAITING  # the event is over
         self._said, self._since = said, now_s
 
     def news(self, line: str) -> None:
-        """Record a line of news. A fault and a suspension stop the training; scaling up does not."""
+        """Record an event's line. A fault and a suspension stop the training; scaling up does not."""
         kind, _, words = line.partition("  ")
         is_suspension = kind == "scale" and " -> 0 " in words
         if kind == "fault" or is_suspension:
@@ -250,7 +250,7 @@ class _Pulse:
 
 
 def _follow_plain(lines: Iterator[str]) -> None:
-    """Print lines, one step every two seconds; always the step before a line of news and the last step."""
+    """Print lines, one step every two seconds; always the step before an event and the last step."""
     last_s, held_back = 0.0, []
     try:
         for line in lines:

@@ -51,7 +51,7 @@ def secrets_of(tree: Any, path: str = "") -> Iterator[tuple[str, str]]:
         tree: Any value of it.
         path: Dotted path of that value.
     """
-    name = next((part for part in path.split(".") if names_secret(part)), path.rpartition(".")[2])
+    name = _telling_name(path)
     if isinstance(tree, Mapping):
         if not is_reference(tree):
             for key, value in tree.items():
@@ -63,6 +63,12 @@ def secrets_of(tree: Any, path: str = "") -> Iterator[tuple[str, str]]:
         yield path, str(tree)
     elif isinstance(tree, str) and not tree.isalnum():
         yield from ((path, value) for value in secret_forms.secrets_in(tree))
+
+
+def _telling_name(path: str) -> str:
+    """Return the first word of a path that names a secret, else its last word."""
+    words = path.split(".")
+    return next(filter(names_secret, words), words[-1])
 
 
 def _remember(value: str, where: str) -> None:

@@ -169,16 +169,20 @@ def _spans(text: str, *, has_members: bool) -> Iterator[tuple[int, int]]:
             are not.
     """
     yield from _user_info_spans(text)
-    for match in _ASSIGNED.finditer(text):
-        name = match[1] or match[2] or (match[3] if has_members else "")
-        if name and is_clear(name, match[4].strip("'\"")):
-            yield match.span(4)
+    yield from _assigned_spans(text, has_members=has_members)
     for match in _SPACED.finditer(text) if has_members else ():
         if is_clear(match[1], match[2]):
             yield match.span(2)
     for match in _GIVEN.finditer(text):
         if match.lastindex and is_written(match[match.lastindex]):
             yield match.span(match.lastindex)
+
+
+def _assigned_spans(text: str, *, has_members: bool) -> Iterator[tuple[int, int]]:
+    for match in _ASSIGNED.finditer(text):
+        name = match[1] or match[2] or (match[3] if has_members else "")
+        if name and is_clear(name, match[4].strip("'\"")):
+            yield match.span(4)
 
 
 def _user_info_spans(text: str) -> Iterator[tuple[int, int]]:

@@ -120,9 +120,9 @@ def _is_ambiguous(words: list[str], name: str) -> bool:
     """Return whether the last word, ambiguous by itself, is a secret's here: DB_PASS, GITHUB_PAT, WANDB_KEY."""
     last, before = words[-1], words[-2] if len(words) > 1 else ""
     is_variable = name.isupper()
-    match last:  # one case for each ambiguous word, hence the number of branches
+    match last:  # one case for each ambiguous word
         case "key":
-            return before in _KEYS or bool(is_variable and before and before not in _PLAIN_KEYS)
+            return _is_secret_key(before, is_variable=is_variable)
         case "pass":
             return before not in _PASSES
         case "pwd":
@@ -130,9 +130,17 @@ def _is_ambiguous(words: list[str], name: str) -> bool:
         case "pat":
             return before in _PATS or is_variable
         case "auth":
-            return not before or before in _AUTHS or (is_variable and before != "tracking")
+            return _is_secret_auth(before, is_variable=is_variable)
         case _:
             return False
+
+
+def _is_secret_key(before: str, *, is_variable: bool) -> bool:
+    return before in _KEYS or bool(is_variable and before and before not in _PLAIN_KEYS)
+
+
+def _is_secret_auth(before: str, *, is_variable: bool) -> bool:
+    return not before or before in _AUTHS or (is_variable and before != "tracking")
 
 
 @lru_cache(maxsize=16384)

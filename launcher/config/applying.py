@@ -1,6 +1,6 @@
 """The values of overrides, set one by one on the composed files, and why one cannot be."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from hydra.core.override_parser.types import Override
@@ -68,7 +68,7 @@ def _landing(config: DictConfig, override: Override) -> list[str]:
 
 
 def _keys_at(config: DictConfig, path: str) -> bool:
-    """Return whether a mapping with keys stands at a path, to which an empty one adds nothing."""
+    """Return whether a path holds a non-empty mapping, to which an empty one adds nothing."""
     try:
         node = OmegaConf.select(config, path)
     except OmegaConfBaseException:
@@ -98,7 +98,7 @@ def _set(config: DictConfig, override: Override) -> Problem | None:
 
 
 def _unreachable(config: DictConfig, key: str, where: str) -> Problem | None:
-    """Return why a key cannot be reached: a list on the way lacks the item, or a reference stands in the way."""
+    """Return why a key cannot be reached: a list on the path lacks the item, or a reference blocks the path."""
     node: Any = config
     names = key.split(".")
     for i, name in enumerate(names):
@@ -135,7 +135,7 @@ def _remove(config: DictConfig, override: Override) -> Problem | None:
     if not OmegaConf.is_dict(node) or name not in node:
         place = _misplaced(config, key)
         near = f"did you mean ~{place}?" if place else None
-        return Problem("E008", key, "cannot be removed: there is no such key", remedy=near, where=where)
+        return Problem("E008", key, "cannot be removed: no such key exists", remedy=near, where=where)
     if override.value() not in (None, "") and OmegaConf.select(config, key) != override.value():
         remedy = f"~{key} removes it, whatever its value"
         return Problem("E008", key, "cannot be removed: it has another value", remedy=remedy, where=where)
@@ -152,10 +152,15 @@ def _misplaced(config: DictConfig, key: str) -> str | None:
     found = [path for path, _ in leaves(tree) if path.endswith(f".{key}") and not path.startswith(SCALES)]
     if found:
         return " or ".join(found[:_MOST_PLACES])
-    of_parts = {name: names for name in ("recipes", "cluster") if (names := tree.get(name)) and head in names}
+    return next((f"{part}.{key}" for part in _parts_with(tree, head)), None)
+
+
+def _parts_with(tree: Mapping[str, Any], head: str) -> list[str]:
+    """Return which of recipe and cluster have a key, or where a recipe may have it."""
+    of_parts = [name for name in ("recipes", "cluster") if (names := tree.get(name)) and head in names]
     if not of_parts and head in field_names(RecipeBase):
-        of_parts = {"recipes": None}
-    return next((f"{name}.{key}" for name in of_parts), None)
+        return ["recipes"]
+    return of_parts
 
 
 def _is_planned(config: DictConfig, values: Sequence[Override]) -> bool:

@@ -46,12 +46,12 @@ class Entry:
     Args:
         name: Path under `recipes/` without `.yaml`, as `recipes=` takes it.
         display_name: One line for people; empty when the recipe has none.
-        family: The folder it lies in.
+        family: Its folder.
         model: Its `run.name`; empty when the user must give one.
         model_name_or_path: The weights to start from; empty when the user must give them.
         technique: Objective and weights trained, e.g. `sft_lora` or `dpo_fft`; None if the recipe names none.
         is_elastic: Whether it has an `elastic_policy`, on or off.
-        instance_types: What it was made for, in the recipe's order.
+        instance_types: The instance types it supports, in the recipe's order.
         model_type: Its recipe family in `launcher.families`; empty for a script of the user's own.
         path: Its file.
     """
@@ -132,7 +132,7 @@ def _value(layers: Sequence[dict[str, Any]], key: str) -> Any:
 
 
 def _target(key: str, num_dots: int, path: str) -> str:
-    """Return the key of the recipe that a reference at `key` means: one dot stands for the mapping `key` is in."""
+    """Return the key of the recipe that a reference at `key` means: one dot means the mapping `key` is in."""
     if num_dots == 0:
         head, _, path = path.partition(".")
         parents: list[str] | None = [] if head == _FOLDER and path else None
@@ -187,7 +187,7 @@ class Layer:
 
     @property
     def recipe(self) -> dict[str, Any]:
-        """What it sets in the recipe."""
+        """The values it sets in the recipe."""
         return (self.tree.get(_FOLDER) if self.is_global else self.tree) or {}
 
 

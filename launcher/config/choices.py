@@ -1,7 +1,7 @@
 """The files that overrides choose: recipe, cluster, and parts of them."""
 
 import os
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -43,18 +43,22 @@ def choose(parsed: Sequence[Override], cwd: Path) -> Choices:
     for override in files.values():
         if cluster and override.key_or_group == "cluster":
             continue
-        if override.key_or_group == "recipes" and (user_recipe := _recipe_file(override, cwd, folders)):
+        if user_recipe := _recipe_file(override, cwd, folders):
             search.append(f"{UserRecipe.scheme()}://{user_recipe}")
             words.append(f"recipes={USER_RECIPE}")
         else:
             words.append(override.input_line or "")
     if problems := tuple(filter(None, (_group_problem(override, search) for override in files.values()))):
         raise ProblemsFound(problems)
+    return Choices((*words, *_implied(chosen, cluster)), tuple(search))
+
+
+def _implied(chosen: Collection[str], cluster: str | None) -> Iterator[str]:
+    """Yield what overrides of values choose: a cluster by another key, the script recipe by its section."""
     if cluster:
-        words.append(f"cluster={cluster}")
+        yield f"cluster={cluster}"
     if "recipes" not in chosen and any(key.startswith("recipes.training_cfg") for key in chosen):
-        words.append(f"recipes={_SCRIPT_RECIPE}")
-    return Choices(tuple(words), tuple(search))
+        yield f"recipes={_SCRIPT_RECIPE}"
 
 
 def _cluster(chosen: Mapping[str, Any]) -> str | None:
@@ -100,6 +104,8 @@ def _group_problem(override: Override, search: Sequence[str]) -> Problem | None:
 def _recipe_file(override: Override, cwd: Path, search: Sequence[str]) -> Path | None:
     """Return the file that `recipes=` names, or None when it names a recipe that Hydra finds."""
     name = str(override.value())
+    if override.key_or_group != "recipes":
+        return None
     if not name.endswith(recipe_files.ENDINGS):
         return recipe_files.in_folders(name, search)
     path = recipe_files.existing(name, cwd)

@@ -39,8 +39,8 @@ def compose(
         overrides: Hydra overrides, as on the command line; `recipes=` may stand anywhere.
         cwd: Folder that relative recipe files are looked up in.
         suffix: End of the job's name. If given, references to run.name get the name of the job, so that paths made
-            of it are different for each job. run.name itself stays as it is stated.
-        cache: What earlier compositions have read; None where there are none.
+            of it are different for each job. run.name itself is unchanged.
+        cache: Files that earlier compositions have read; None for the first.
 
     Raises:
         ProblemsFound: A malformed override, an unknown recipe or cluster, a file that is not YAML, a value
@@ -60,6 +60,15 @@ def compose(
     )
     if files.references + sum(text.count("${") for text in overrides) > interpolation.FEW:
         refuse_faulty_references(config, composition)
+    composition = _resolved(composition, config, suffix, has_corrections=has_corrections)
+    unused = (*unused_choices(parsed, composition.sources), *effects.unused(values))
+    return dataclasses.replace(composition, unused=unused)
+
+
+def _resolved(
+    composition: Composition, config: DictConfig, suffix: str | None, *, has_corrections: bool
+) -> Composition:
+    """Return the composition with its values, every reference resolved."""
     stated = interpolation.give_job_name(config, suffix) if suffix else {}
     tree: Mapping[str, Any] = resolve(config, composition)
     for path, name in stated.items():
@@ -70,7 +79,6 @@ def compose(
         tree={**tree, "recipes": {**tree["recipes"], "scale_config": AUTO}} if has_corrections else tree,
         corrections=tree["recipes"]["scale_config"] if has_corrections else {},
         name_paths=tuple(stated) or composition.name_paths,
-        unused=(*unused_choices(parsed, composition.sources), *effects.unused(values)),
     )
 
 

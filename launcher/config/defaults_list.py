@@ -70,7 +70,7 @@ def unplaced(config: str, file: Path) -> Iterator[Problem]:
 
 
 def after_self(config: str, search: Sequence[str]) -> frozenset[Path]:
-    """Return every file that stands above a config because its `defaults` name it after `_self_`, or lead to it so.
+    """Return every file that overrides a config because its `defaults`, directly or not, list it after `_self_`.
 
     Args:
         config: A config of the composition, as `find` takes it.
@@ -117,9 +117,7 @@ def _walk(
 
 def _entries(file: Path, base: str, *, is_after_self: bool = False) -> Iterator[_Entry]:
     """Yield what the defaults of a file name, or name after `_self_`, and every item that names nothing."""
-    root = yaml_io.load_nodes(file.read_text(encoding="utf-8-sig"))
-    pairs = root.value if isinstance(root, yaml.MappingNode) else []
-    for node in (value for key, value in pairs if key.value == "defaults"):
+    for node in _lists(file):
         if not isinstance(node, yaml.SequenceNode):
             yield _Entry(None, "", "defaults must be a list", _place(file, node))
             continue
@@ -129,6 +127,13 @@ def _entries(file: Path, base: str, *, is_after_self: bool = False) -> Iterator[
             yield from _named(file, base, item)
         for item in [item for item in node.value if item.value == _SELF][1:]:
             yield _Entry(None, "", "_self_ may appear only once in a list of defaults", _place(file, item))
+
+
+def _lists(file: Path) -> list[yaml.Node]:
+    """Return the `defaults` of a file; there may be none, or several by mistake."""
+    root = yaml_io.load_nodes(file.read_text(encoding="utf-8-sig"))
+    pairs = root.value if isinstance(root, yaml.MappingNode) else []
+    return [value for key, value in pairs if key.value == "defaults"]
 
 
 def _named(file: Path, base: str, item: yaml.Node) -> Iterator[_Entry]:

@@ -23,7 +23,7 @@ from launcher.config import defaults_list
 from launcher.config.choices import Choices
 from launcher.config.collection import CONFIG, clusters
 from launcher.config.file_cache import FileCache, FileText, Reader, keep
-from launcher.config.hydra_errors import refused, unknown_choice
+from launcher.config.hydra_errors import refused, too_many_files, unknown_choice
 from launcher.config.hydra_sources import LoadedFile, RecipeFiles, register
 from launcher.config.layer_merge import NotPlain, merge_layers
 from launcher.config.value_sources import Layer
@@ -111,7 +111,7 @@ def _compose(choices: Choices, cache: FileCache) -> Files:
     try:
         overrides, repository = loader._parse_overrides_and_create_caching_repo(CONFIG, list(choices.words))
         _serve(repository, reader)  # Hydra has read the search path, and made its sources anew
-        _bound(repository)
+        _bound(repository, choices)
         made_of = create_defaults_list(
             repo=repository,
             config_name=CONFIG,
@@ -169,13 +169,13 @@ def _plain(layer: ResultDefault, loaded: ConfigResult) -> tuple[str, Mapping[str
     return package or "", loaded.tree
 
 
-def _bound(repository: Any) -> None:
+def _bound(repository: Any, choices: Choices) -> None:
     """Let a composition read no more files than `_MOST_FILES`, each as often as `defaults` name it."""
     load, loads = repository.load_config, itertools.count(1)
 
     def load_bounded(config_path: str) -> Any:
         if next(loads) > _MOST_FILES:
-            raise fail("E005", "defaults", f"name more than {_MOST_FILES} files", value=config_path)
+            raise too_many_files(config_path, _MOST_FILES, choices)
         return load(config_path)
 
     repository.load_config = load_bounded

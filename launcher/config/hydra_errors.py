@@ -5,7 +5,7 @@ from collections.abc import Sequence
 
 from hydra.errors import MissingConfigException
 
-from launcher.common.problems import ProblemsFound, fail, first_line
+from launcher.common.problems import Problem, ProblemsFound, fail, first_line
 from launcher.common.suggestions import nearest
 from launcher.config import defaults_list
 from launcher.config.choices import Choices
@@ -21,11 +21,10 @@ _NOT_CHOSEN = re.compile(r"Could not override '([^']+)'\. No match in the defaul
 def refused(error: Exception, choices: Choices) -> ProblemsFound:
     """Return why Hydra refused: a choice that does not exist, or faulty `defaults` behind one that does."""
     missing = error.missing_cfg_file or "" if isinstance(error, MissingConfigException) else ""
-    chosen = [(group, option.strip("'\"")) for group, _, option in (word.partition("=") for word in choices.words)]
-    for group, option in chosen:
+    for group, option in map(_group_and_option, choices.words):
         if group in GROUPS and (missing == f"{group}/{option}" or "${" in option):
             return unknown_choice(group, option, choices)
-    if problems := tuple(p for group, option in chosen for p in defaults_list.faults(group, option, choices.search)):
+    if problems := _faulty_defaults(choices):
         return ProblemsFound(problems)
     message = first_line(error)
     if absent := _NOT_CHOSEN.match(message):
@@ -33,11 +32,33 @@ def refused(error: Exception, choices: Choices) -> ProblemsFound:
     return fail("E003", " ".join(choices.words), message, remedy=REMEDY_SYNTAX)
 
 
+def too_many_files(config: str, most: int, choices: Choices) -> ProblemsFound:
+    """Return why a composition reads more than `most` files: `defaults` that lead back to themselves, or too many.
+
+    Args:
+        config: The first file above the bound.
+        most: The bound.
+        choices: The chosen files.
+    """
+    if problems := _faulty_defaults(choices):
+        return ProblemsFound(problems)
+    return fail("E005", "defaults", f"name more than {most} files", value=config)
+
+
+def _faulty_defaults(choices: Choices) -> tuple[Problem, ...]:
+    chosen = map(_group_and_option, choices.words)
+    return tuple(p for group, option in chosen for p in defaults_list.faults(group, option, choices.search))
+
+
+def _group_and_option(word: str) -> tuple[str, str]:
+    group, _, option = word.partition("=")
+    return group, option.strip("'\"")
+
+
 def unknown_choice(group: str, name: str, choices: Choices) -> ProblemsFound:
     names = (config.partition("/") for config in known_configs(choices.search))
     known = clusters() if group == "cluster" else [path for folder, _, path in names if folder == group]
-    near = nearest(name, known, cutoff=0.5) or ([] if name else known)
-    remedy = f"did you mean {' or '.join(f'{group}={n}' for n in near[:_MOST_NEAR])}?" if near else None
+    remedy = _near(group, name, known)
     return fail(
         "E005",
         group,
@@ -46,6 +67,11 @@ def unknown_choice(group: str, name: str, choices: Choices) -> ProblemsFound:
         allowed=", ".join(known) if group == "cluster" else None,
         remedy=_from_list(name, known) or remedy or ALL_RECIPES if group == "recipes" else remedy,
     )
+
+
+def _near(group: str, name: str, known: Sequence[str]) -> str | None:
+    near = nearest(name, known, cutoff=0.5) or ([] if name else known)
+    return f"did you mean {' or '.join(f'{group}={n}' for n in near[:_MOST_NEAR])}?" if near else None
 
 
 def _from_list(name: str, known: Sequence[str]) -> str | None:

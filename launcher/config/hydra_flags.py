@@ -95,6 +95,11 @@ def _faults(flags: argparse.Namespace, unknown: Sequence[str]) -> Iterator[Probl
     asked = [_spelled(name) for name in _ALONE if getattr(flags, name, None)]
     if len(asked) > 1:
         yield Problem("E801", " ".join(asked), "cannot be given together", allowed="one of them")
+    yield from _misused(flags)
+
+
+def _misused(flags: argparse.Namespace) -> Iterator[Problem]:
+    """Yield a Problem for each flag without the one that it belongs to, or with a faulty value."""
     if flags.resolve and not (flags.cfg or flags.help):
         yield Problem("E801", "--resolve", "has an effect only with --cfg or --help", remedy="--cfg job --resolve")
     if flags.package and not flags.cfg:
@@ -143,7 +148,7 @@ def _by_hydra(flags: argparse.Namespace) -> int:
     """Let Hydra print the output that the flags request.
 
     Raises:
-        ProblemsFound: It does not compose what is chosen.
+        ProblemsFound: It does not compose the choice.
     """
     register()
     before = sys.argv, os.environ.get("HYDRA_FULL_ERROR"), logging.raiseExceptions

@@ -28,7 +28,7 @@ from launcher.common.secret_names import names_secret
 from launcher.config.file_cache import FileCache, Reader
 
 USER_RECIPE = "file/_recipe_"
-"""Choice under `recipes` that stands for a recipe given as a file outside the collection."""
+"""Choice under `recipes` that represents a recipe given as a file outside the collection."""
 
 _NEIGHBOURS = "recipes"
 """Group from which Hydra looks up what that file's `defaults` name without a slash: the files beside it."""

@@ -125,7 +125,7 @@ def unresolved(node: Any, path: str) -> Iterator[Problem]:
 
     Args:
         node: A container of a configuration.
-        path: Dotted path it lies at.
+        path: Its dotted path.
     """
     keys = node.keys() if OmegaConf.is_dict(node) else range(len(node))
     for key in keys:
@@ -147,7 +147,7 @@ def unresolved(node: Any, path: str) -> Iterator[Problem]:
 def give_job_name(config: Any, suffix: str) -> dict[str, str]:
     """Set run.name to the job's name, so that references follow; return the stated names, by path.
 
-    An MLflow experiment keeps the stated name: it holds the runs of many jobs. A name that is faulty stays as it is.
+    An MLflow experiment keeps the stated name: it holds the runs of many jobs. A faulty name is unchanged.
     """
     try:
         name, script_name, experiment = (OmegaConf.select(config, path) for path in _NAMES)

@@ -62,7 +62,7 @@ def _headings(found: Sequence[Sequence[str]]) -> list[str]:
 
 
 def _choices(text: str) -> list[str]:
-    """Return the overrides that one stands for: itself, where it sweeps over nothing."""
+    """Return the overrides that one expands to: itself, if it does not sweep."""
     if problem := unreadable(text):
         raise ProblemsFound((problem,))
     try:

@@ -82,7 +82,7 @@ def _faults(override: Override) -> Iterator[Problem]:
 
 
 def _placed(key: str) -> str:
-    """Return where a key stands: the published `training_cfg` is a part of the recipe."""
+    """Return the path of a key: the published `training_cfg` is a part of the recipe."""
     return f"recipes.{key}" if key.partition(".")[0] == "training_cfg" else key
 
 

@@ -69,7 +69,7 @@ _STAND_INS = "base/custom/"
 
 
 def is_stand_in(origin: str | None) -> bool:
-    """Return whether a value of this origin is only a default for one that nobody stated."""
+    """Return whether a value of this origin is only a default for a value that was not set."""
     return (origin or "").startswith(_STAND_INS)
 
 

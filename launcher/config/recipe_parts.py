@@ -4,7 +4,7 @@ Reads the files themselves, without Hydra: a hundred recipes in a fraction of a 
 """
 
 import functools
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -38,17 +38,29 @@ def defaults(model_type: str) -> dict[str, Given]:
     A value in a part of every recipe is the default, and so is a value on which all alternative parts agree.
     """
     made_of = [_made_of(entry.path) for entry in catalogue.entries() if entry.model_type == model_type]
-    everywhere = set.intersection(*map(set, made_of)) if made_of else set()
+    if not made_of:
+        return {}
+    everywhere = set.intersection(*map(set, made_of))
     chosen = {part for parts in made_of for part in parts if part.is_relative_to(COLLECTION / "base")}
-    others: dict[str, list[Any]] = {}
-    for part in sorted(chosen - everywhere):
-        for path, value in values_of(part).items():
-            others.setdefault(path, []).append(value)
+    others = _values_by_path(sorted(chosen - everywhere))
     given = {path: _agreed(values) for path, values in others.items()}
-    for part in (part for part in made_of[0] if part in everywhere) if made_of else ():
+    for part in (part for part in made_of[0] if part in everywhere):
         for path, value in values_of(part).items():
-            given[path] = Given((value,), tuple(other for other in _distinct(others.get(path, [])) if other != value))
+            given[path] = _overridden(value, others.get(path, []))
     return given
+
+
+def _values_by_path(parts: Sequence[Path]) -> dict[str, list[Any]]:
+    """Return dotted path to its value in each part that has one."""
+    found: dict[str, list[Any]] = {}
+    for part in parts:
+        for path, value in values_of(part).items():
+            found.setdefault(path, []).append(value)
+    return found
+
+
+def _overridden(value: Any, others: list[Any]) -> Given:
+    return Given((value,), tuple(other for other in _distinct(others) if other != value))
 
 
 def _agreed(values: list[Any]) -> Given:

@@ -34,11 +34,18 @@ def _parted(words: Sequence[str]) -> int:
     """Return how many words at the start of `words` are one override."""
     first, second, third = (*words[:3], "", "")[:3]
     if _is_bare(first) and not first.startswith("=") and second.startswith("="):
-        return 2 if second != "=" else 3 if third else 1
+        return _num_to_value(second, third)
     if not second or not _is_bare(second) or second.startswith("="):
         return 1
     is_open = first.endswith("=") and first.count("=") == 1
     return 2 if is_open or (_is_key(first.removesuffix(":")) and not _is_key(second)) else 1
+
+
+def _num_to_value(second: str, third: str) -> int:
+    """Return how many words a key and its value are: `key =value`, `key = value`, or a key alone."""
+    if second != "=":
+        return 2
+    return 3 if third else 1
 
 
 def _is_key(word: str) -> bool:

@@ -1,8 +1,7 @@
 """Recipe families: one module for each `run.model_type`, and nothing elsewhere names one.
 
 A module has `Recipe`, the typed recipe, and `INTERFACES`, how its programs are started: by trainer, or under None if
-there is only one. Everything that is a family's own is in its module; code outside asks through these two and names
-no family.
+there is only one. Everything specific to a family is in its module; other code uses these two and names no family.
 """
 
 import importlib
@@ -18,7 +17,7 @@ if TYPE_CHECKING:
     from launcher.model.recipe import RecipeBase
 
 BUNDLE_CONFIGS = f"bundle:{CONFIG_DIR}"
-"""Argument of a program that stands for the folder of the configurations, wherever the job runs."""
+"""Placeholder in a program's arguments for the folder of the configurations, wherever the job runs."""
 
 
 def names() -> list[str]:

@@ -1,4 +1,4 @@
-"""A script of your own: the launcher starts it on every rank and leaves the training to it."""
+"""Your own script: the launcher starts it on every rank and leaves the training to it."""
 
 import json
 from collections.abc import Iterator, Mapping
@@ -22,21 +22,21 @@ _MLFLOW = {"MLFLOW_TRACKING_URI": "tracking_uri", "MLFLOW_RUN_ID": "run_id"}
 
 
 class TrainingConfig(TrainingSection):
-    """What the launcher plans with; further keys that the script reads are declared in `extra_keys`."""
+    """Values that the launcher plans with; further keys that the script reads are declared in `extra_keys`."""
 
     training_args: BatchArgs
     """Batch, learning rate and folder of the checkpoints."""
 
 
 class Recipe(TrainingRecipe):
-    """A recipe that runs a script of its user."""
+    """A recipe that runs the user's own script."""
 
     training_config: TrainingConfig
-    """What the launcher plans with, and what the script reads of it."""
+    """Values that the launcher plans with and the script reads."""
     training_cfg: CustomTraining
     """The script, its arguments, and the job's name and size."""
     distribution: Distribution | None = None
-    """Start by MPI, and SageMaker's model parallel library, for jobs under SageMaker's contract. Left out: the
+    """Start by MPI, and SageMaker's model parallel library, for jobs under SageMaker's contract. Default: the
     launcher's own start."""
 
     @property
@@ -52,7 +52,7 @@ class Recipe(TrainingRecipe):
 
 
 def _program(job: JobSpec) -> tuple[str, ...]:
-    """Return script or module and its arguments. A script on this machine is found from any folder."""
+    """Return script or module and its arguments. The path of a script on this machine is made absolute."""
     training = get(job.config, "recipes.training_cfg")
     return (
         *_entry(job, training),

@@ -15,7 +15,7 @@ Fraction = Annotated[float, Field(ge=0, lt=1)]
 
 
 class ModelConfig(Model):
-    """A causal transformer; sizes in features, one token a byte."""
+    """A causal transformer; sizes in features, one token per byte."""
 
     vocab_size: PositiveInt
     """Distinct tokens. 256 covers every byte; the tokens of the data are bytes."""
@@ -33,7 +33,7 @@ class Data(Model):
     """A text file; `builtin:` ones ship with the runtime. `limit` in samples."""
 
     name: str
-    """A label; nothing reads it."""
+    """A label; ignored."""
     file_path: Annotated[str, Field(min_length=1)]
     """Text file on this machine, or builtin:NAME for one that ships with the runtime."""
     limit: PositiveInt | None
@@ -41,10 +41,10 @@ class Data(Model):
 
 
 class Datasets(Model):
-    """What is trained on."""
+    """The training data."""
 
     train_data: Data
-    """The text that is trained on."""
+    """The training text."""
 
 
 class TrainingArgs(BatchArgs):
@@ -55,16 +55,16 @@ class TrainingArgs(BatchArgs):
     adam_betas: Annotated[list[Fraction], Field(min_length=2, max_length=2)]
     """AdamW's two decay rates of the running means, of gradients and of their squares."""
     load_checkpoint: bool
-    """true continues from a checkpoint in training_dir. false removes it and starts anew; restarts within the job
+    """true resumes from a checkpoint in training_dir. false removes it and starts over; restarts within the job
     still resume."""
     logging_steps: PositiveInt
     """Optimizer steps between two printed lines. metrics.jsonl and MLflow have every step."""
     log_samples: bool
-    """true writes down which samples each rank trained on, under run/samples/. For checking data order."""
+    """true records which samples each rank trained on, under run/samples/. For checking data order."""
     lr_scheduler: Literal["cosine", "constant"]
-    """Shape of the learning rate after warm-up: cosine falls to zero at the end, constant stays."""
+    """Schedule of the learning rate after warm-up: cosine falls to zero at the end, constant stays."""
     lr_warmup_ratio: Fraction
-    """Part of all samples over which the learning rate rises from zero to its peak, 0 to below 1."""
+    """Fraction of all samples over which the learning rate rises from zero to its peak, 0 to below 1."""
     max_ckpt_num: PositiveInt
     """Checkpoints kept; older ones are removed."""
     max_epochs: PositiveInt
@@ -74,9 +74,9 @@ class TrainingArgs(BatchArgs):
     max_norm: Annotated[float, Field(gt=0)]
     """Gradients with a larger norm are scaled down to it, against jumps in the loss."""
     min_step_seconds: Annotated[float, Field(ge=0)]
-    """Least seconds of an optimizer step; 0 for no limit. A rehearsal keeps the pace of the real job with it."""
+    """Minimum duration of an optimizer step; 0 for no limit. A rehearsal uses it to keep the pace of the real job."""
     save_steps: NonNegativeInt
-    """Optimizer steps between two checkpoints; 0 saves at the end only. A fault loses at most so many."""
+    """Optimizer steps between two checkpoints; 0 saves only at the end. A fault loses at most so many."""
     seed: int
     """Seed of weights, sample order and dropout. The same seed and batch give the same sample order at any size."""
     strategy: Literal["ddp", "fsdp2"]
@@ -92,7 +92,7 @@ class TrainingConfig(TrainingSection):
     model_settings: ModelConfig = Field(alias="model_config")
     """The transformer's size."""
     datasets: Datasets
-    """The text that is trained on."""
+    """The training text."""
     training_args: TrainingArgs
     """Optimizer, batch, checkpoints, logging."""
 

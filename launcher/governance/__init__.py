@@ -1,1 +1,1 @@
-"""What a cluster's administrator applies for a team, and whether a job fits into it."""
+"""Objects that a cluster's administrator applies for a team, and whether a job fits its quotas."""

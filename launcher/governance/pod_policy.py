@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 from launcher.common.problems import Notice, Problem
 
 if TYPE_CHECKING:
-    from launcher.governance.team_manifests import Team
+    from launcher.governance.team import Team
 
 POLICY = "policy"
 """Our own profile: baseline with the exceptions that jobs need."""

@@ -1,6 +1,6 @@
 """Jobs that were launched elsewhere and are followed from here: a folder with a record, and no bundle.
 
-Commands that need the bundle refuse such a job. Beside the record is an outline of the job as its cluster had it,
+Commands that need the bundle refuse such a job. Beside the record is an outline of the job from its cluster,
 without its containers' commands and variables, which may hold secrets.
 """
 

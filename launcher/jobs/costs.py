@@ -1,4 +1,4 @@
-"""What a job costs by the hour and at most, at each size of its plan. The prices are of `launcher.jobs.prices`."""
+"""Costs of a job per hour and at most, at each size of its plan. Prices come from `launcher.jobs.prices`."""
 
 import math
 from dataclasses import asdict, dataclass
@@ -12,17 +12,17 @@ from launcher.model.instances import canonical
 from launcher.model.job_spec import JobSpec
 
 _SECONDS_PER_HOUR = 3600
-SERVERLESS = "no price of a serverless job is known: AWS chooses its instances"
+SERVERLESS = "the price of a serverless job is unknown: AWS chooses its instances"
 
 
 @dataclass(frozen=True, slots=True)
 class Cost:
-    """What a job costs at one size.
+    """The cost of a job at one size.
 
     Args:
-        nodes: Its instances.
-        per_hour: Price of all of them for an hour.
-        hours: Most hours that are paid for; None where nothing bounds it.
+        nodes: Number of instances.
+        per_hour: Price of all instances per hour.
+        hours: Maximum billed hours; None if unbounded.
     """
 
     nodes: int
@@ -31,55 +31,55 @@ class Cost:
 
     @property
     def instance_hours(self) -> float | None:
-        """Most instance-hours that are paid for."""
+        """Maximum billed instance-hours."""
         return None if self.hours is None else self.nodes * self.hours
 
     @property
     def most(self) -> float | None:
-        """Most that it costs."""
+        """Maximum cost."""
         return None if self.hours is None else self.per_hour * self.hours
 
 
 def costs(job: JobSpec, prices: Prices, hours: float | None = None) -> tuple[Cost, ...]:
-    """Return what a job costs at each size of its plan.
+    """Return a job's cost at each size of its plan.
 
     Args:
         job: The planned job.
         prices: The price table.
-        hours: How long it runs; None takes what bounds a training job, where something does. A warm pool is paid for
-            beside that.
+        hours: Duration; None takes the time limit of a training job, if it has one. A warm pool is billed
+            in addition.
 
     Raises:
-        ProblemsFound: The table lacks an instance type of the job, it does not run that long, or its instances are
-            not known.
+        ProblemsFound: The table lacks an instance type of the job, its time limit is shorter, or its instances are
+            unknown.
     """
     if is_serverless(job):
-        raise fail("E806", "--prices", SERVERLESS, remedy="leave out --prices and --hours")
+        raise fail("E806", "--prices", SERVERLESS, remedy="omit --prices and --hours")
     groups = described(job.backend).instance_groups(job.settings)
     bound = _bound_h(job, hours)
     if groups:
         per_hour = sum(each.count * prices.of(each.instance_type) for each in groups)
         return (Cost(sum(each.count for each in groups), per_hour, bound),)
     if job.resources.instance_type is None:
-        raise fail("E806", "--prices", "a job on this machine has no instances to pay for", remedy="cluster=sm_jobs")
+        raise fail("E806", "--prices", "a job on this machine has no billed instances", remedy="cluster=sm_jobs")
     price = prices.of(job.resources.instance_type)
     return tuple(Cost(point.nodes, point.nodes * price, bound) for point in job.scales)
 
 
 def is_serverless(job: JobSpec) -> bool:
-    """Return whether AWS chooses the instances of a job, so that those of its plan are not paid for."""
+    """Return whether AWS chooses the instances of a job, so those of its plan are not billed."""
     return described(job.backend).chooses_instances(job.settings)
 
 
 def instance_types(job: JobSpec) -> tuple[str, ...]:
-    """Return the instance types that a job pays for, each with its `ml.`; none on this machine."""
+    """Return the billed instance types of a job, each with its `ml.`; none on this machine."""
     groups = described(job.backend).instance_groups(job.settings)
     names = [each.instance_type for each in groups] or [job.resources.instance_type or ""]
     return tuple(dict.fromkeys(canonical(name) for name in names if name))
 
 
 def bases(job: JobSpec, prices: Prices) -> list[str]:
-    """Return in a line for each instance type what its price is."""
+    """Return one line with the price of each instance type."""
     unit = f" {prices.currency}" if prices.currency else ""
     return [
         f"{name} {f'{prices.per_hour[name]:,.6f}'.rstrip('0').rstrip('.')}{unit} an hour: {prices.basis[name]}"
@@ -101,7 +101,7 @@ def table(found: tuple[Cost, ...], prices: Prices) -> list[str]:
 
 
 def as_json(job: JobSpec, found: tuple[Cost, ...], prices: Prices) -> dict[str, Any]:
-    """Return costs, and what they are computed from, as plain data."""
+    """Return costs, and the prices they are computed from, as plain data."""
     sizes = [
         {
             "nodes": cost.nodes,
@@ -119,7 +119,7 @@ def as_json(job: JobSpec, found: tuple[Cost, ...], prices: Prices) -> dict[str, 
 
 
 def _bound_h(job: JobSpec, hours: float | None) -> float | None:
-    """Return the hours that are paid for: until the backend stops the job, and those for which instances stay."""
+    """Return the billed hours: until the backend stops the job, plus those in which instances are kept."""
     if hours is not None and not math.isfinite(hours):
         raise fail("E806", "--hours", "must be a number of hours", value=hours)
     limit = described(job.backend).runtime_limit(job.settings)
@@ -127,6 +127,6 @@ def _bound_h(job: JobSpec, hours: float | None) -> float | None:
         return hours
     if hours is not None and hours > limit.hours:
         remedy = f"{limit.key}={math.ceil(hours * _SECONDS_PER_HOUR)}"
-        message = "the job is stopped before that"
+        message = "the job is stopped earlier"
         raise fail("E806", "--hours", message, value=hours, allowed=f"at most {limit.hours:g}", remedy=remedy)
     return (limit.hours if hours is None else hours) + limit.warm_hours

@@ -24,7 +24,7 @@ def problems(name: str | None, results: Path | None = None) -> tuple[Problem, ..
 
     Args:
         name: As the user gave it; None for a job without a name.
-        results: The folder of the job's bundle; None looks at the name alone.
+        results: The folder of the job's bundle; None checks only the name.
     """
     if name is None:
         return ()
@@ -71,7 +71,7 @@ def given(folder: Path, name: str | None) -> Iterator[None]:
 
 
 def _taken(name: str, results: Path, besides: Path | None = None) -> tuple[Problem, ...]:
-    """Return a Problem if a job of a results folder has a name already, as its own or as its folder's."""
+    """Return a Problem if a job of a results folder already has the name, as its own or its folder's."""
     own = besides and besides.resolve()
     folders = [results / name, *(folder for folder, known in bundles.given_names(results) if known == name)]
     taken = next((folder for folder in folders if folder.exists() and folder.resolve() != own), None)

@@ -136,10 +136,12 @@ class Filter:
             return False
         if self.recipe is not None and self.recipe.lower() not in (each.recipe or "").lower():
             return False
-        time = each.time if self.older_than or self.newer_than else None
-        if self.older_than and (time is None or time > now - _age(self.older_than)):
+        return not (self.older_than or self.newer_than) or self._is_of_age(each.time, now)
+
+    def _is_of_age(self, time: datetime | None, now: datetime) -> bool:
+        if time is None or (self.older_than and time > now - _age(self.older_than)):
             return False
-        return not self.newer_than or (time is not None and time >= now - _age(self.newer_than))
+        return not self.newer_than or time >= now - _age(self.newer_than)
 
 
 def _age(text: str) -> timedelta:
@@ -154,7 +156,7 @@ def listing(results: Path) -> tuple[ListedJob, ...]:
 
 
 def listed(folder: Path) -> ListedJob:
-    """Return a bundle or an adopted job as its record has it."""
+    """Return a bundle or an adopted job from its record."""
     try:
         return ListedJob(folder, read(folder))
     except ProblemsFound as error:

@@ -21,7 +21,7 @@ _KINDS = {
     "block": "EC2 Capacity Block",
 }
 _PREFERRED = {"training": ("training", "studio", "ec2", "block")}
-"""Kinds of price for a use of instances, the nearest to what is charged first."""
+"""Kinds of price for a use of instances, the closest to the charged price first."""
 _OTHERS = ("ec2", "block")
 _REMARKS = {
     "studio": "training's rates are within 0.4 % of it where both are known",
@@ -33,13 +33,13 @@ _REMARKS = {
 
 @dataclass(frozen=True, slots=True)
 class Basis:
-    """What a price is.
+    """The origin of a price.
 
     Args:
-        kind: Who charges it for what.
-        region: Where; "" if it is the user's.
-        date: When it was so, as YYYY-MM-DD; "" if it is the user's.
-        remark: How it differs from what the job pays; "" if it does not.
+        kind: The service that charges it.
+        region: The region; "" for the user's prices.
+        date: Its date, as YYYY-MM-DD; "" for the user's prices.
+        remark: How it differs from the price that the job pays; "" if it does not.
     """
 
     kind: str
@@ -57,9 +57,9 @@ class Prices:
     """A price table.
 
     Args:
-        per_hour: Price of one instance for an hour, by its type with `ml.`.
-        currency: What the numbers are in; "" where the table does not say.
-        basis: What each price is.
+        per_hour: Price of one instance per hour, by its type with `ml.`.
+        currency: Currency of the prices; "" if the table does not state it.
+        basis: The origin of each price.
     """
 
     per_hour: Mapping[str, float]
@@ -67,10 +67,10 @@ class Prices:
     basis: Mapping[str, Basis] = field(default_factory=dict)
 
     def of(self, instance_type: str) -> float:
-        """Return the price of an instance for an hour.
+        """Return the price of an instance per hour.
 
         Raises:
-            ProblemsFound: The table has none.
+            ProblemsFound: The table does not have it.
         """
         name = canonical(instance_type)
         if name not in self.per_hour:
@@ -81,10 +81,10 @@ class Prices:
 
 
 def shipped(use: str | None) -> Prices:
-    """Return the dated prices that come nearest to what instances cost, in USD.
+    """Return the dated prices that are closest to the real ones, in USD.
 
     Args:
-        use: What they are used for, as in `instances.csv`; None for EC2's.
+        use: Use of the instances, as in `instances.csv`; None for EC2's prices.
     """
     order = _PREFERRED.get(use or "", _OTHERS)
     text = Path(__file__).with_name("prices.csv").read_text(encoding="utf-8")
@@ -99,32 +99,36 @@ def shipped(use: str | None) -> Prices:
 
 
 def read(path: Path) -> Prices:
-    """Read a price table: YAML, instance type to the price of an hour, and `currency` if wanted.
+    """Read a price table: YAML, instance type to the price per hour, and optionally `currency`.
 
     Raises:
         ProblemsFound: It cannot be read, or every entry that is not a price.
     """
+    tree = _mapping(path)
+    rows = {name: price for name, price in tree.items() if name != _CURRENCY}
+    wrong = [
+        Problem("E806", f"{path.name}: {name}", "is not a price per hour", value=price, allowed="a number, 0 or more")
+        for name, price in rows.items()
+        if not _is_price(price)
+    ]
+    if wrong:
+        raise ProblemsFound(tuple(wrong))
+    times = Counter(canonical(str(name)) for name in rows)
+    for name in (name for name, count in times.items() if count > 1):
+        raise fail("E806", f"{path.name}: {name}", "has two prices, with and without ml.", allowed="one of them")
+    prices = {canonical(str(name)): float(price) for name, price in rows.items()}
+    return Prices(prices, str(tree.get(_CURRENCY) or ""), dict.fromkeys(prices, Basis(path.name)))
+
+
+def _mapping(path: Path) -> Mapping[Any, Any]:
     try:
         tree = yaml_io.load(path.read_text(encoding="utf-8"))
     except (OSError, ValueError, yaml.MarkedYAMLError) as error:
         raise fail("E806", "--prices", f"cannot be read: {error}", value=str(path)) from error
     if not isinstance(tree, Mapping):
-        allowed = "ml.p5.48xlarge: <price of an hour>"
+        allowed = "ml.p5.48xlarge: <price per hour>"
         raise fail("E806", "--prices", "is not a table", value=str(path), allowed=allowed)
-    wrong = [
-        Problem(
-            "E806", f"{path.name}: {name}", "is not a price of an hour", value=price, allowed="a number, 0 or more"
-        )
-        for name, price in tree.items()
-        if name != _CURRENCY and not _is_price(price)
-    ]
-    if wrong:
-        raise ProblemsFound(tuple(wrong))
-    times = Counter(canonical(str(name)) for name in tree if name != _CURRENCY)
-    for name in (name for name, count in times.items() if count > 1):
-        raise fail("E806", f"{path.name}: {name}", "has two prices, with and without ml.", allowed="one of them")
-    prices = {canonical(str(name)): float(price) for name, price in tree.items() if name != _CURRENCY}
-    return Prices(prices, str(tree.get(_CURRENCY) or ""), dict.fromkeys(prices, Basis(path.name)))
+    return tree
 
 
 def unknown(prices: Prices, described: str | None = None) -> tuple[Notice, ...]:

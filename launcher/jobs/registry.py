@@ -1,4 +1,4 @@
-"""Submitted jobs: the record in each one's bundle, `job.json`, from which any later process finds the job again."""
+"""Submitted jobs: the record in each bundle, `job.json`, through which any later process finds the job."""
 
 import contextlib
 import fcntl
@@ -22,7 +22,7 @@ from launcher.model.job_spec import Bundle, JobHandle, JobState, JobStatus
 from launcher.runtime.durable import write_text
 
 _NATIVE = ("native_id", "kind", "namespace", "context", "uid", "server")
-"""What a record keeps of a handle beside the bundle's own name and place."""
+"""Fields of a handle that a record keeps, beside the bundle's name and location."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,11 +32,11 @@ class JobRecord:
     Args:
         handle: How its backend finds it.
         digest: Its bundle's.
-        submitted: When, ISO 8601 in UTC.
+        submitted: Time of submission, ISO 8601 in UTC.
         user: Who submitted it.
-        cancelled_by: The user who cancelled it from this bundle; None if nobody did.
-        ended: How it ended, once a command has seen that; the job itself may be gone by then.
-        is_closed: Whether its MLflow run has the final state too.
+        cancelled_by: The user who cancelled it from this bundle; None if it was not.
+        ended: Final status, once a command has observed it; the job itself may be deleted by then.
+        is_closed: Whether its MLflow run also has the final state.
         is_submitted: False while a launch is under way, and after one that was killed.
     """
 
@@ -51,7 +51,7 @@ class JobRecord:
 
 
 def refuse_unwritable(folder: Path) -> None:
-    """Raise a Problem where a job of the bundle in `folder` could not be recorded.
+    """Raise a Problem if a job of the bundle in `folder` could not be recorded.
 
     Raises:
         ProblemsFound: The folder cannot be written to.
@@ -144,13 +144,13 @@ def record(bundle: Bundle, handle: JobHandle, user: str) -> JobRecord:
         with locked(bundle.directory):
             write(bundle.directory, job)
     except OSError as error:
-        unwritten = _unwritten(bundle.directory, f"the job runs as {handle.native_id}, unrecorded", error)
+        unwritten = _unwritten(bundle.directory, f"the job runs as {handle.native_id}, but is not recorded", error)
         raise ProblemsFound(unwritten.problems, f"the job was submitted as {handle.native_id}") from error
     return job
 
 
 def read(folder: Path) -> JobRecord | None:
-    """Return the record of the job of the bundle in `folder`; None where it was never submitted.
+    """Return the record of the job of the bundle in `folder`; None if it was never submitted.
 
     Raises:
         ProblemsFound: The record is damaged.
@@ -165,7 +165,7 @@ def _findable(job: JobRecord) -> JobRecord:
 
 
 def _stored(folder: Path) -> JobRecord | None:
-    """Return the record as it is on disk; see `read`."""
+    """Return the record on disk; see `read`."""
     try:
         fields = json.loads((folder / JOB_FILE).read_text(encoding="utf-8"))
         native = {"server": None, **fields["native"]}  # earlier versions did not record it
@@ -208,7 +208,7 @@ def status(job: JobRecord, backend: Backend) -> JobStatus:
 
 
 def changes(job: JobRecord, backend: Backend, *, timeout_s: float | None = None) -> Iterator[JobStatus]:
-    """Yield a job as it is now, then as it is after each change, the last time as it ended.
+    """Yield a job's status now and after each change, up to its final one.
 
     Raises:
         ProblemsFound: It has not ended after `timeout_s` seconds (None never gives up), or the backend refuses.

@@ -1,4 +1,4 @@
-"""Launching a bundle whose job has ended: refused where it succeeded, unless the user asks for it again."""
+"""Launching a bundle whose job has ended: refused if it succeeded, unless the user requests it."""
 
 import contextlib
 from pathlib import Path
@@ -15,7 +15,7 @@ def finished(folder: Path, backend: Backend) -> tuple[JobRecord, JobStatus] | No
     """Return the job of the bundle in `folder` and its final status; None if it has not ended or was never launched.
 
     Raises:
-        ProblemsFound: Its backend cannot be asked.
+        ProblemsFound: Its backend cannot be reached.
     """
     job = None
     with contextlib.suppress(ProblemsFound):  # a damaged record is replaced by the launch
@@ -27,7 +27,7 @@ def finished(folder: Path, backend: Backend) -> tuple[JobRecord, JobStatus] | No
 
 
 def refuse(job: JobRecord) -> ProblemsFound:
-    """Return the Problem that a job has succeeded already."""
+    """Return the Problem that a job has already succeeded."""
     return fail(
         "E715",
         shown_path(job.handle.bundle_dir),

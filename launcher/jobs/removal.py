@@ -26,8 +26,8 @@ class Removable:
     """A bundle that may be removed.
 
     Args:
-        job: As it is listed.
-        num_bytes: Of all its files.
+        job: The listed job.
+        num_bytes: Size of all its files.
     """
 
     job: ListedJob
@@ -36,7 +36,7 @@ class Removable:
 
 @dataclass(frozen=True, slots=True)
 class Chosen:
-    """What a user wants to remove.
+    """The bundles that a user requests to remove.
 
     Args:
         removable: Bundles that may be removed.
@@ -101,7 +101,7 @@ def remove(each: Removable) -> bool:
             folder.rename(doomed)
         for left in folder.parent.glob(f".*{_REMOVED}"):  # those of processes that were killed, too
             if not left.is_symlink():
-                shutil.rmtree(left, onerror=_unless_gone)  # removes links, and never what they lead to
+                shutil.rmtree(left, onerror=_unless_gone)  # removes links, but never their targets
     except OSError as error:
         raise fail("E718", str(folder), f"cannot be removed: {error}") from error
     return True

@@ -1,1 +1,1 @@
-"""What passes between the stages: typed recipes, batches, sizes, instance types, jobs, the backend protocol."""
+"""Values passed between the stages: typed recipes, batches, sizes, instance types, jobs, the backend protocol."""

@@ -1,12 +1,12 @@
-"""What every backend offers: a description of itself, which checking and planning read, and the running of jobs.
+"""The protocol of backends: a description, which checking and planning read, and operations on jobs.
 
 A backend is a package under `launcher.backends`, loaded by name (`backend_registry`). Its module `description` holds
-the describing half, `DESCRIPTION`; code outside of the package asks it and never compares names of backends. One that
-only describes itself has its keys checked, and cannot launch jobs yet.
+the description, `DESCRIPTION`; code outside the package uses it and never compares names of backends. A backend that
+only has a description has its keys checked, but cannot launch jobs yet.
 
-What a method cannot do is a ProblemsFound with its reason; there are no other exceptions. A JobHandle comes from
+A method that fails raises ProblemsFound with the reason, and no other exception. A JobHandle comes from
 `submit`, or from the job's record (`jobs.registry`) in a later process, so following a job needs nothing that is kept
-in the backend's object. tests/job_suite.py holds every backend to this.
+in the backend's object. tests/job_suite.py tests every backend for this.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
@@ -27,7 +27,7 @@ from launcher.model.job_spec import (
     Trainer,
 )
 
-if TYPE_CHECKING:  # a command that only follows jobs does without pydantic
+if TYPE_CHECKING:  # a command that only follows jobs does not need pydantic
     from launcher.model.checked_recipe import CheckedRecipe
     from launcher.model.cluster_options import ClusterOptions
 
@@ -35,16 +35,16 @@ OptionsT = TypeVar("OptionsT", bound="ClusterOptions")
 """The typed `cluster` section of a backend."""
 
 NEWS = ("event", "fault", "scale")
-"""First words of the log lines, followed by two spaces, in which a backend reports what happens to the job."""
+"""First words, followed by two spaces, of log lines in which a backend reports a job's events."""
 
 RANK_0 = LogSelection()
 
 
 class MemoryKeeper(Enum):
-    """Who keeps the checkpoints of `recipes.checkpointing.memory`."""
+    """The keeper of the checkpoints of `recipes.checkpointing.memory`."""
 
     SERVICE = "service"
-    """A service on each node, to which the pods hand staged copies."""
+    """A service on each node, to which the pods pass staged copies."""
     WORKERS = "workers"
     """The workers' own runtime."""
 
@@ -54,7 +54,7 @@ class InstanceGroup:
     """Instances of one type within a job.
 
     Args:
-        instance_type: The type, as it was given.
+        instance_type: The type, as given.
         count: Number of instances.
     """
 
@@ -64,12 +64,12 @@ class InstanceGroup:
 
 @dataclass(frozen=True, slots=True)
 class RuntimeLimit:
-    """When a backend stops a job by itself.
+    """The time limit at which a backend stops a job.
 
     Args:
-        hours: Most hours that a job runs.
+        hours: Maximum hours that a job runs.
         key: Dotted path of the key that sets the limit, in seconds.
-        warm_hours: Hours for which its instances stay, and are paid for, after the job.
+        warm_hours: Hours for which its instances are kept, and billed, after the job.
     """
 
     hours: float
@@ -78,9 +78,9 @@ class RuntimeLimit:
 
 
 class BackendDescription(Generic[OptionsT]):
-    """What a backend is, as far as checking, planning and listing need to know. Loading one imports little else.
+    """The description of a backend for checking, planning and listing. Loading one imports little else.
 
-    A subclass in the backend's package states what differs from the defaults. Its options are the typed `cluster`
+    A subclass in the backend's package overrides the defaults. Its options are the typed `cluster`
     section.
     """
 
@@ -91,14 +91,14 @@ class BackendDescription(Generic[OptionsT]):
     cluster_types: ClassVar[tuple[str, ...]]
     """Values of the published key `cluster_type` that agree with it."""
     title: ClassVar[str]
-    """What users call the place where its jobs run."""
+    """The users' name for the place where its jobs run."""
     rule_modules: ClassVar[tuple[str, ...]] = ()
-    """Modules of the rules about its jobs, with E and N codes, beside those of `launcher.rules`."""
+    """Modules of the rules for its jobs, with E and N codes, beside those of `launcher.rules`."""
 
     runs_here: ClassVar[bool] = False
     """Whether jobs run on the machine that launches them, whatever they are planned for."""
     has_instances: ClassVar[bool] = True
-    """Whether a node is an instance of `instance_type`, which decides devices, memory and prices."""
+    """Whether a node is an instance of `instance_type`, which determines devices, memory and prices."""
     has_containers: ClassVar[bool] = True
     """Whether processes run in containers, which see neither the files nor the folder of the launching machine."""
     default_trainer: ClassVar[Trainer] = PUBLISHED
@@ -106,21 +106,21 @@ class BackendDescription(Generic[OptionsT]):
     runs_training_jobs: ClassVar[bool] = False
     """Whether jobs are SageMaker training jobs: a request, channels, and an image whose toolkit starts scripts."""
     resizes_jobs: ClassVar[bool] = False
-    """Whether the size of a running job may change, as `recipes.elastic_policy` asks for."""
+    """Whether the size of a running job may change, as `recipes.elastic_policy` requests."""
     has_pods: ClassVar[bool] = False
     """Whether jobs have pods on a cluster: whether it is a `PodBackend`."""
     memory_tier: ClassVar[MemoryKeeper | None] = None
-    """Who keeps checkpoints in memory; None where `recipes.checkpointing.memory` is unsupported."""
+    """The keeper of checkpoints in memory; None if `recipes.checkpointing.memory` is unsupported."""
     has_bundle: ClassVar[bool] = True
-    """Whether processes have every file of the bundle, not its configurations only."""
+    """Whether processes have every file of the bundle, not only its configurations."""
     toolkit_key: ClassVar[str | None] = None
-    """Key whose false starts the image's own program in place of a script; None where images have none."""
+    """Key whose false starts the image's own program instead of a script; None if images have none."""
     secret_sources: ClassVar[tuple[str, ...]] = ("env", "secretKeyRef")
     """Kinds of secret references that its jobs can resolve."""
     url_keys: ClassVar[tuple[str, ...]] = ()
     """Keys beyond the common ones in which its own rules look for URLs with credentials."""
     instance_use: ClassVar[str | None] = None
-    """The `use` of instance types, in `instances.csv`, whose prices its jobs pay; None for those of EC2."""
+    """The `use` of instance types, in `instances.csv`, whose prices apply to its jobs; None for EC2's prices."""
 
     def load(self) -> "Backend | None":
         """Return the part that runs jobs; None if there is none yet."""
@@ -131,19 +131,19 @@ class BackendDescription(Generic[OptionsT]):
         raise NotImplementedError
 
     def job_kind(self, job: JobSpec) -> str:
-        """Return what a job is called in its plan."""
+        """Return the name of the kind of job, for its plan."""
         return self.title
 
     def initial_nodes(self, job: JobSpec) -> int | None:
-        """Return the size that a job starts with if the backend decides that; None leaves it to the recipe."""
+        """Return the size that a job starts with if the backend determines that; None leaves it to the recipe."""
         return None
 
     def waits(self, options: OptionsT) -> bool:
-        """Return whether the `cluster` section asks to follow the job until it has ended, as wait=true does."""
+        """Return whether the `cluster` section requests to follow the job until it has ended, like wait=true."""
         return False
 
     def spot_keys(self, options: OptionsT) -> Iterator[tuple[str, object]]:
-        """Yield path and value of each key of the typed `cluster` section that asks for Spot capacity."""
+        """Yield path and value of each key of the typed `cluster` section that requests Spot capacity."""
         yield from ()
 
     def chooses_instances(self, options: OptionsT) -> bool:
@@ -151,7 +151,7 @@ class BackendDescription(Generic[OptionsT]):
         return False
 
     def starts_scripts(self, checked: "CheckedRecipe") -> bool:
-        """Return whether a job needs a script to start; False if its image runs a program of its own."""
+        """Return whether a job needs a script to start; False if its image runs its own program."""
         return True
 
     def replaces_program(self, options: OptionsT) -> bool:
@@ -171,11 +171,11 @@ class BackendDescription(Generic[OptionsT]):
         return None
 
     def secret_values(self, checked: "CheckedRecipe") -> Iterator[tuple[str, Mapping[str, Any]]]:
-        """Yield path and content of each mapping of its section that must not hold a secret in clear."""
+        """Yield path and content of each mapping of its section that must not hold a secret in clear text."""
         yield from ()
 
     def secret_words(self, checked: "CheckedRecipe") -> Iterator[tuple[str, Sequence[str]]]:
-        """Yield path and words of each command of its section that must not hold a secret in clear."""
+        """Yield path and words of each command of its section that must not hold a secret in clear text."""
         yield from ()
 
 
@@ -183,13 +183,14 @@ class Backend(Protocol):
     """Turns a planned job into files, and files into a running job."""
 
     name: ClassVar[str]
-    """That of its description."""
+    """The name in its description."""
 
     ends_with_launcher: ClassVar[bool]
     """Whether a job ends with the process that submitted it, which therefore follows it until then."""
 
     def check(self, job: JobSpec) -> tuple[Problem, ...]:
-        """Return what the backend, or this machine, does not support in `job`. Changes nothing, asks no server."""
+        """Return what the backend, or this machine, does not support in `job`. Changes nothing, contacts no
+        server."""
 
     def render(self, job: JobSpec, configs: Mapping[str, str]) -> dict[str, str]:
         """Return the backend's own files of the bundle, relative path to text. Pure.
@@ -200,7 +201,7 @@ class Backend(Protocol):
         """
 
     def validate(self, bundle: Bundle) -> tuple[Problem, ...]:
-        """Return every reason why a bundle, on disk or not, would be refused where it is to run.
+        """Return every reason why a bundle, on disk or not, would be refused at its destination.
 
         Creates nothing.
         """
@@ -212,7 +213,7 @@ class Backend(Protocol):
 
         Args:
             bundle: The bundle.
-            known: Its job that was submitted before and is not known to have ended.
+            known: Its earlier submitted job that is not known to have ended.
 
         Raises:
             ProblemsFound: That job is on another cluster (E348).
@@ -224,14 +225,14 @@ class Backend(Protocol):
         A bundle whose job exists already is not submitted again; the handle's `is_new` is then false.
 
         Raises:
-            ProblemsFound: Every reason for which it was not submitted; nothing of it is left.
+            ProblemsFound: Every reason why it was not submitted; nothing remains of it.
         """
 
     def status(self, handle: JobHandle) -> JobStatus:
-        """Return the job as it is now; DELETED if it was submitted and no longer exists."""
+        """Return the job's current status; DELETED if it was submitted and no longer exists."""
 
     def wait(self, handle: JobHandle, *, timeout_s: float | None = None) -> Iterator[JobStatus]:
-        """Yield the job as it is now, then as it is after each change, the last time as it ended.
+        """Yield the job's status now and after each change, up to its final one.
 
         Args:
             handle: The job.
@@ -246,41 +247,41 @@ class Backend(Protocol):
         """
 
     def events(self, handle: JobHandle, *, follow: bool) -> Iterator[JobEvent]:
-        """Yield what happened to the job, oldest first; with `follow`, until it has ended, each event once."""
+        """Yield the job's events, oldest first; with `follow`, until it has ended, each event once."""
 
     def scale(self, handle: JobHandle, num_nodes: int, min_nodes: int | None = None) -> None:
         """Request another size. Returns once that is accepted; the job follows according to its recipe.
 
         Args:
             handle: The job.
-            num_nodes: The most it may have.
-            min_nodes: The least it may have; None for the plan's smallest size.
+            num_nodes: Maximum number of nodes.
+            min_nodes: Minimum number of nodes; None for the plan's smallest size.
 
         Raises:
             ProblemsFound: The job does not run (E412), or its plan has no such size (E413).
         """
 
     def cancel(self, handle: JobHandle) -> None:
-        """Stop the job and everything it started; return when nothing of it runs. A job that has ended is left alone.
+        """Stop the job and everything it started; return when all of it has ended. A finished job is left unchanged.
 
         Raises:
             ProblemsFound: It cannot be stopped, or does not end.
         """
 
     def clear(self, handle: JobHandle) -> None:
-        """Remove what is left of a job that has ended, where it would keep its bundle from being launched again.
+        """Remove the remains of a finished job if they would prevent its bundle from being launched again.
 
         Raises:
-            ProblemsFound: It cannot be removed, or this backend runs no bundle twice (E716).
+            ProblemsFound: It cannot be removed, or this backend cannot run a bundle twice (E716).
         """
 
 
 @runtime_checkable
 class PodBackend(Protocol):
-    """What a backend offers beside `Backend` where a job has pods on a cluster."""
+    """The further protocol of a backend whose jobs have pods on a cluster."""
 
     def pods(self, handle: JobHandle) -> tuple[JobPod, ...]:
-        """Return the job's pods as they are now, in the order of their ranks."""
+        """Return the job's current pods, in the order of their ranks."""
 
     def run_in_pod(self, handle: JobHandle, rank: int, command: Sequence[str]) -> int:
         """Run a command in the pod of a rank, with this process's standard streams; return its exit code.

@@ -18,12 +18,12 @@ class Model(BaseModel):
         frozen=True,
         allow_inf_nan=False,
         protected_namespaces=(),
-        defer_build=True,  # a part is built with the model that contains it, not by itself first
+        defer_build=True,  # a part is built with the model that contains it, not separately first
     )
 
 
 def default(value: str | bool | int | None, *, is_required: bool = True) -> Any:
-    """Declare what a file of the collection sets a key to: `recipes docs` writes it there, and into the reference.
+    """Declare a key's value in a file of the collection: `recipes docs` writes it there, and into the reference.
 
     Args:
         value: The value.
@@ -49,7 +49,7 @@ Listed = Annotated[list[_T], BeforeValidator(indexed)]
 INT32, INT64 = 2**31 - 1, 2**63 - 1
 """Largest numbers of 32 and 64 bits with a sign; every reader of a configuration holds the latter."""
 MOST_SAMPLES = INT32
-"""Largest batch. What is counted, divided and printed for every size stays small."""
+"""Largest batch. Keeps the numbers that are computed and printed for every size small."""
 
 PositiveInt = Annotated[int, Field(ge=1, le=INT64)]
 BatchSize = Annotated[int, Field(ge=1, le=MOST_SAMPLES)]
@@ -72,4 +72,4 @@ def _module(name: str) -> str:
 
 
 ModuleName = Annotated[str, AfterValidator(_module)]
-"""What `python -m` starts. Source: Python, Command line and environment: -m."""
+"""Name of a module for `python -m`. Source: Python, Command line and environment: -m."""

@@ -1,4 +1,5 @@
-"""Batch arithmetic: how the samples of one optimizer step fall on the data-parallel ranks. Pure functions."""
+"""Batch arithmetic: how the samples of one optimizer step are distributed to the data-parallel ranks. Pure
+functions."""
 
 import math
 from collections.abc import Iterable, Iterator
@@ -36,7 +37,7 @@ def accumulation_steps(share: int, micro_batch_size: int) -> int | None:
 def largest_micro_batch(share: int, limit: int) -> int:
     """Return the largest divisor of `share` that is at most `limit` (both at least 1).
 
-    A divisor above the square root has its counterpart below, so that no more numbers than that are tried.
+    A divisor above the square root has its counterpart below, so no more numbers are tried.
     """
     root = math.isqrt(share)
     for counterpart in range(-(-share // limit), root + 1):
@@ -51,7 +52,7 @@ class Fit:
 
     Args:
         split: Samples per data-parallel rank and optimizer step.
-        micro_batch_size: Most samples of a forward pass.
+        micro_batch_size: Maximum samples of a forward pass.
         grad_accumulation: Forward passes per optimizer step, of the ranks with the larger share.
     """
 
@@ -63,9 +64,9 @@ class Fit:
 def fit(samples: int, data_parallel_size: int, max_micro_batch_size: int) -> Fit | None:
     """Return how `samples` per optimizer step are trained best, or None when a rank would get none.
 
-    First the largest share is as small as it can be, so that ranks idle least; then the passes are as few as they
-    can be; then their micro batch is as small as it can be. Equal shares are cut into equal passes, because a trainer
-    that accumulates them knows one size of pass only.
+    Minimizes first the largest share, so that ranks idle least; then the number of passes;
+    then their micro batch. Equal shares are split into equal passes, because a trainer
+    that accumulates them supports only one size of pass.
     """
     split = nearest_split(samples, data_parallel_size)
     if split is None:
@@ -83,22 +84,22 @@ def passes(share: int, max_micro_batch_size: int) -> tuple[int, int]:
 
 
 def balance(split: BatchSplit, data_parallel_size: int) -> float:
-    """Return `largest share · W ÷ samples`: 1 where no rank waits for another, 1.25 where a step takes 1.25 times as
+    """Return `largest share · W ÷ samples`: 1 if no rank waits for another, 1.25 if a step takes 1.25 times as
     long as it would with equal shares."""
     return split.large * data_parallel_size / split.samples(data_parallel_size)
 
 
 def idle_fraction(split: BatchSplit, data_parallel_size: int) -> float:
-    """Return the part of all ranks' time, 0 to 1, that is spent waiting for the ranks with the largest share."""
+    """Return the fraction of all ranks' time, 0 to 1, that is spent waiting for the ranks with the largest share."""
     return 1 - 1 / balance(split, data_parallel_size)
 
 
 def no_faster_than(shares: Iterable[float]) -> Iterator[int | None]:
-    """Yield for each size, smallest first, the index of the first smaller one that is as fast; None where none is.
+    """Yield for each size, smallest first, the index of the first smaller one that is as fast; None if none is.
 
     Args:
-        shares: Largest share of each size, or that per sample where the sizes' batches differ. It decides the time of
-            a step: a size whose largest share is not smaller than that of fewer ranks wins nothing by its ranks.
+        shares: Largest share of each size, or that per sample if the sizes' batches differ. It determines the time of
+            a step: a size whose largest share is not smaller than that of fewer ranks gains nothing from its ranks.
     """
     fastest: tuple[float, int] | None = None
     for index, share in enumerate(shares):

@@ -1,4 +1,4 @@
-"""A composition with its types: what rules read and what is planned."""
+"""A typed composition, which rules read and from which jobs are planned."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -20,7 +20,7 @@ class SizedRecipe:
     Args:
         nodes: Number of nodes; 0 if the key is not a positive number (which is a Problem).
         path: Dotted path of the size, `recipes` for a static job.
-        own: What the entry of `scale_config` itself sets.
+        own: The values that the entry of `scale_config` itself sets.
         tree: Resolved recipe tree at this size.
         recipe: The same, typed.
         is_faulty: Whether its own entry has a fault, so that no other rule needs to check it.
@@ -36,18 +36,18 @@ class SizedRecipe:
 
 @dataclass(frozen=True, slots=True)
 class CheckedRecipe:
-    """A composition with its types, before and after the rules have checked it.
+    """A typed composition, before and after the rules have checked it.
 
     Args:
-        composition: Where every value comes from.
+        composition: Origin of every value.
         launch: The top level, typed.
         settings: The `cluster` section, typed by its backend; `options_of` narrows it.
         recipe: The base recipe, typed by its family.
-        instance: What the chosen instance type has; None when unknown, or on this machine.
+        instance: The chosen instance type; None if unknown, or on this machine.
         scales: Every size the job may run at, ascending.
-        overridden_sizes: Of each base override that wins over entries of `scale_config`, over how many.
-        size_plan: The planned sizes, where `scale_config` is `auto`.
-        trainer: Who trains; None for a family without the choice.
+        overridden_sizes: For each base override that overrides entries of `scale_config`, their number.
+        size_plan: The planned sizes, if `scale_config` is `auto`.
+        trainer: The chosen trainer; None for a family without the choice.
     """
 
     composition: Composition
@@ -83,15 +83,15 @@ class CheckedRecipe:
 
     @property
     def devices(self) -> int:
-        """Processes a node: the recipe's, but no more than the instance has unless an override sets them."""
-        wanted = self.recipe.trainer.devices or 1  # None in the stand-in for a faulty one
+        """Processes per node: the recipe's, but no more than the instance has unless an override sets them."""
+        wanted = self.recipe.trainer.devices or 1  # None in the placeholder for a faulty one
         if self.instance and self.instance.processes and not self.is_explicit("recipes.trainer.devices"):
             return min(wanted, self.instance.processes)
         return wanted
 
     @property
     def entries(self) -> Mapping[str, Any]:
-        """What was written for single sizes: `scale_config`, or the overrides on top of planned ones."""
+        """The entries for single sizes: `scale_config`, or the overrides on top of planned ones."""
         entries = self.recipe.scale_config
         return entries if isinstance(entries, Mapping) else self.composition.corrections
 

@@ -1,4 +1,4 @@
-"""What a checkpoint holds: a family answers it, `checkpointing` computes sizes and times from it."""
+"""Content of a checkpoint: a family provides it, `checkpointing` computes sizes and times from it."""
 
 import math
 from collections.abc import Mapping
@@ -16,7 +16,7 @@ OPTIMIZERS: Mapping[str, float] = {
     "adam_8bit": 2 * (1 + 4 / _BLOCK),
     "none": 0,
 }
-"""Bytes that an optimizer keeps of each trained parameter, beside the parameter.
+"""Bytes that an optimizer keeps for each trained parameter, beside the parameter.
 
 `adam_fp16` three 16-bit numbers, `adam_fp32` both moments in 32 bits, `adam_fp32_master` those and a 32-bit copy of
 the parameter, `adam_8bit` both moments in 8 bits and a 32-bit scale for each block.
@@ -31,15 +31,15 @@ SHARDINGS: tuple[Sharding, ...] = ("fsdp", "hsdp", "ddp")
 
 @dataclass(frozen=True, slots=True)
 class Content:
-    """What a checkpoint holds.
+    """Content of a checkpoint.
 
     Args:
         saved: Parameters in the checkpoint: all of the model, or its adapters.
         dtype: Number format of the saved weights, a key of `DTYPES`.
         optimizer: A key of `OPTIMIZERS`.
-        sharding: How the state is spread over ranks.
-        parameters: Of the complete model; None if only `saved` is known.
-        is_dealt: Whether the ranks share the writing of what each of them holds, also under `ddp`.
+        sharding: How the state is sharded over ranks.
+        parameters: Parameters of the complete model; None if only `saved` is known.
+        is_dealt: Whether the ranks divide the writing of replicated content among them, also under `ddp`.
     """
 
     saved: int

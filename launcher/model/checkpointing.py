@@ -1,4 +1,4 @@
-"""The recipe's section `checkpointing`, typed, and as the training program reads it."""
+"""The recipe's section `checkpointing`, typed, and in the form for the training program."""
 
 from collections.abc import Mapping
 from pathlib import Path
@@ -35,7 +35,7 @@ class MemoryTier(Model):
     frequency: PositiveInt | None = None
     """Optimizer steps between two saves; 10 when left out. A fault loses at most so many, and the save under way."""
     retention: PositiveInt | None = None
-    """Checkpoints kept, 3 when left out; each takes its size in the nodes' memory, once more for each replica."""
+    """Checkpoints kept, 3 when left out; each takes its size in the nodes' memory, plus once for each replica."""
 
 
 class PersistentTier(Model):
@@ -46,47 +46,47 @@ class PersistentTier(Model):
     retention: PositiveInt | None = None
     """Checkpoints kept, 2 when left out; older ones are removed."""
     path: Annotated[str, Field(min_length=1)]
-    """Where they go: s3://bucket/prefix, or a folder that every node reaches, as the job sees it. On this machine it
-    may be relative to the folder the job is launched from."""
+    """Their location: s3://bucket/prefix, or a folder that every node can reach, as a path in the job. On this
+    machine it may be relative to the folder the job is launched from."""
 
 
 class Estimate(Model):
-    """What is known about model, failures and storage, for `recipes checkpoint` and the notices of a launch."""
+    """Estimates for model, failures and storage, for `recipes checkpoint` and the notices of a launch."""
 
     parameters: Parameters | None = None
     """Parameters that a checkpoint holds, for a model that the launcher does not know; otherwise counted."""
     dtype: Literal["float32", "bfloat16", "float16", "float8"] | None = None
-    """Number format of the saved weights. Left out: what the family's training program saves."""
+    """Number format of the saved weights. Default: what the family's training program saves."""
     optimizer: Literal["adam_fp16", "adam_fp32", "adam_fp32_master", "adam_8bit", "none"] | None = None
-    """What the optimizer keeps of each trained parameter: adam_fp16 6 bytes, adam_fp32 8, adam_fp32_master 12,
-    adam_8bit about 2, none 0. Left out: what the family's training program keeps."""
+    """State that the optimizer keeps for each trained parameter: adam_fp16 6 bytes, adam_fp32 8, adam_fp32_master 12,
+    adam_8bit about 2, none 0. Default: what the family's training program keeps."""
     sharding: Literal["fsdp", "hsdp", "ddp"] | None = None
-    """How states are spread: fsdp over all ranks, hsdp over those of a node, ddp not at all. Left out: as the family
-    trains; ddp for a script of your own."""
+    """How states are sharded: fsdp over all ranks, hsdp over those of a node, ddp not at all. Default: as the family
+    trains; ddp for your own script."""
     step_s: Rate | None = None
     """Seconds of one optimizer step, measured; turns seconds between saves into steps. Without it no steps are
     reported."""
     failures_per_node_hour: Rate | None = None
-    """Failures of one node in an hour; 1.6e-4 when left out, those of a published run on 2,048 nodes."""
+    """Failures of one node per hour; 1.6e-4 when left out, those of a published run on 2,048 nodes."""
     restart_s: Rate | None = None
-    """Seconds from a failure until training continues, without the steps it repeats; 300 when left out."""
+    """Seconds from a failure until training continues, without repeated steps; 300 when left out."""
     copy_gb_per_s: Rate | None = None
-    """GB (1e9 bytes) a second that a node copies from its devices to main memory, while training waits; 40 when left
-    out."""
+    """GB (1e9 bytes) per second that a node copies from its devices to main memory, while training waits; 40 when
+    left out."""
     memory_gb_per_s: Rate | None = None
-    """GB (1e9 bytes) a second that a node saves to the memory tier, replicas included; 10 when left out."""
+    """GB (1e9 bytes) per second that a node saves to the memory tier, replicas included; 10 when left out."""
     persistent_gb_per_s: Rate | None = None
-    """GB (1e9 bytes) a second that a node writes to persistent storage; 1 when left out."""
+    """GB (1e9 bytes) per second that a node writes to persistent storage; 1 when left out."""
     storage_gb_per_s: Rate | None = None
-    """GB (1e9 bytes) a second that persistent storage takes from all nodes together; no bound when left out."""
+    """GB (1e9 bytes) per second that persistent storage accepts from all nodes together; no bound when left out."""
 
 
 class Checkpointing(Model):
-    """Where checkpoints go, how often, and how many are kept. Without a tier the training program saves in its own
+    """Locations of checkpoints, their frequency and number. Without a tier the training program saves in its own
     way."""
 
     namespace: Annotated[str, Field(pattern=r"^[A-Za-z0-9_-]+$", max_length=63)] | None = None
-    """Name under which checkpoints are found again: letters, digits, _ and -. The job's name when left out, so that a
+    """Name under which checkpoints are stored: letters, digits, _ and -. The job's name when left out, so that a
     new launch starts without any."""
     memory: MemoryTier | None = None
     """Frequent checkpoints in the nodes' memory, copied to neighbours; none when left out. On cluster=k8s the cluster
@@ -105,27 +105,27 @@ class Checkpointing(Model):
     """Seconds for which requests to a tier that throttles or cannot be reached are retried before loading fails; 600
     when left out. A job never starts from an older step because of it."""
     replicas: NonNegativeInt | None = None
-    """Copies of each memory checkpoint that neighbour nodes hold; 1 when left out. HyperPod decides it itself."""
+    """Copies of each memory checkpoint that neighbour nodes hold; 1 when left out. HyperPod determines it itself."""
     memory_percent: Annotated[int, Field(ge=1, le=100)] | None = None
-    """Part of each node's main memory, 1 to 100 %, that the cluster sets aside for the memory tier
-    (InstanceMemoryAllocationPercentage). Left out: the cluster's own."""
+    """Part of each node's main memory, 1 to 100 %, that the cluster reserves for the memory tier
+    (InstanceMemoryAllocationPercentage). Default: the cluster's own."""
     role_arn: Annotated[str, Field(pattern=r"^arn:aws[a-z-]*:iam::\d{12}:role/[A-Za-z0-9_+=,.@/-]+$")] | None = None
-    """IAM role of the pods, where the bucket belongs to another account: the bundle then has the policy which that
-    account gives its bucket."""
+    """IAM role of the pods, if the bucket belongs to another account: the bundle then has the policy that this
+    account must set on its bucket."""
     max_lost_work_minutes: Rate | None = None
-    """Most work, in minutes, that you accept to lose with all nodes; with estimate.step_s a notice reports when the
-    persistent tier risks more. Left out: no notice."""
+    """Maximum work, in minutes, that may be lost with all nodes; with estimate.step_s a notice reports if the
+    persistent tier risks more. Default: no notice."""
     estimate: Estimate | None = None
-    """What is known about failures, storage and pace. It changes reports and notices only, not the job."""
+    """Estimates of failures, storage and speed. They change only reports and notices, not the job."""
 
     @property
     def has_tiers(self) -> bool:
-        """Whether any tier is asked for."""
+        """Whether any tier is requested."""
         return self.memory is not None or self.persistent is not None
 
 
 def compiled(section: Checkpointing, job_name: str, base: Path | None) -> dict[str, Any] | None:
-    """Return the section as the training program reads it, every key with its value; None without a tier.
+    """Return the section in the form for the training program, every key with its value; None without a tier.
 
     Args:
         section: As the recipe has it.

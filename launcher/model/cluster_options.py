@@ -1,4 +1,4 @@
-"""The `cluster` section as its backend types it, and how a rule gets at its own backend's options."""
+"""The `cluster` section typed by its backend, and a rule's access to its own backend's options."""
 
 from typing import Protocol, TypeVar
 

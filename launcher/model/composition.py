@@ -1,4 +1,4 @@
-"""What overrides mean: one resolved tree, and what set each of its values. `config` makes it."""
+"""The result of overrides: one resolved tree, and the origin of each value. Created by `config`."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -13,12 +13,12 @@ RUN_NAME = "recipes.run.name"
 
 @dataclass(frozen=True, slots=True)
 class Setting:
-    """One place that sets a value, whether or not another place wins over it.
+    """One place that sets a value, overridden or not.
 
     Args:
         path: Dotted path that is set: the requested one, or the ancestor that replaces it.
         value: As written; a reference stays a reference.
-        origin: `file:line`, the override, or what else decides.
+        origin: `file:line`, the override, or another source.
         is_override: Whether the user typed it.
     """
 
@@ -29,11 +29,11 @@ class Setting:
 
 
 class UnusedOverride(NamedTuple):
-    """An override that changes nothing.
+    """An override that has no effect.
 
     Args:
-        override: As it may be shown.
-        reason: Why.
+        override: The override, in a form that may be shown.
+        reason: Why it has no effect.
     """
 
     override: str
@@ -49,7 +49,7 @@ class ValueSources(Protocol):
 
     @property
     def own_layers(self) -> frozenset[int]:
-        """Numbers of the layers whose files are the user's and not of the collection."""
+        """Numbers of the layers whose files are the user's, not the collection's."""
 
     def settings(self, path: str) -> tuple[Setting, ...]:
         """Return every place that sets the leaf `path`, lowest precedence first: files, then overrides as typed."""
@@ -58,7 +58,7 @@ class ValueSources(Protocol):
         """Return number and value of each layer that sets `path`, lowest precedence first."""
 
     def above(self, layer: int) -> frozenset[int]:
-        """Return the layers that win over one because its `defaults` name them after `_self_`."""
+        """Return the layers that override one because its `defaults` list them after `_self_`."""
 
     def place(self, layer: int) -> tuple[Path, str]:
         """Return file and package of a layer."""
@@ -72,7 +72,7 @@ class ValueSources(Protocol):
 
 @dataclass(frozen=True)
 class Composition:
-    """What the overrides mean.
+    """The effect of the overrides.
 
     Args:
         tree: The complete configuration, resolved; every key a string.
@@ -82,10 +82,10 @@ class Composition:
         explicit: Dotted path of every leaf an override sets, to that override.
         sources: The files and overrides it was made from.
         removed: Dotted path of every key an override removes, to that override.
-        corrections: What overrides of single sizes set where `scale_config` is `auto`, by size; None removes one.
-        unused: The overrides that change nothing.
+        corrections: Values of overrides of single sizes if `scale_config` is `auto`, by size; None removes a size.
+        unused: The overrides that have no effect.
         chosen: Group and package of every choice of a file, to the override that makes it.
-        has_default_policy: Whether overrides make a recipe without an `elastic_policy` elastic, by the default.
+        has_default_policy: Whether overrides make a recipe without an `elastic_policy` elastic by default.
         name_paths: Dotted paths of run.name and, if it refers to training_cfg.run.name, of that one.
     """
 
@@ -113,7 +113,7 @@ class Composition:
         return _overridden(self.sources.leaf_origins, self.decided) | dict(self.chosen)
 
     def origin(self, path: str) -> str | None:
-        """Return what set `path`: an override, or `file:line`. None if nothing did.
+        """Return the origin of `path`: an override, or `file:line`. None if nothing set it.
 
         For a path that is not a leaf, the origin of its last descendant or, failing that, its nearest ancestor.
         """
@@ -135,7 +135,7 @@ def nearest_origin(origins: Mapping[str, str], path: str) -> str | None:
 
 
 def _overridden(files: Mapping[str, str], overrides: Mapping[str, str]) -> dict[str, str]:
-    """Return the origins with the overrides on top, without those of what an override replaced."""
+    """Return the origins with the overrides on top, without those that an override replaced."""
     below = tuple(f"{path}." for path in overrides)
     kept = {path: origin for path, origin in files.items() if not path.startswith(below)}
     above = {above for path in overrides for above in prefixes(path)} & kept.keys()

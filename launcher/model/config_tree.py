@@ -17,11 +17,11 @@ if TYPE_CHECKING:
 AUTO = "auto"
 """Value of `scale_config` for planned sizes."""
 SCALES = "recipes.scale_config"
-"""Where single sizes are written."""
+"""Key of single sizes."""
 ABSENT = object()
-"""Stands for the value of a key that does not exist."""
+"""Represents the value of a key that does not exist."""
 MOST_SIZES = 5000
-"""Sizes of one job. Each is a configuration that is typed, checked and written."""
+"""Sizes of one job. Each is a configuration that is validated, checked and written."""
 _SIZE = "trainer.num_nodes"
 _MOST_VALUE = 60
 """Characters of a value that a notice repeats."""
@@ -36,7 +36,7 @@ class ScaleTree:
 
     Args:
         key: As written.
-        own: What the entry itself sets and no override of the base key replaces.
+        own: Values that the entry sets and that no override of the base key replaces.
         tree: The recipe at this size, without `scale_config`.
     """
 
@@ -56,7 +56,7 @@ def steps(policy: "ElasticSettings") -> range:
 
 
 def too_many_sizes(policy: "ElasticSettings | None", scale_config: Any) -> Problem | None:
-    """Return what is wrong if an elastic policy leads to more sizes than a job may have; it makes none of them.
+    """Return a Problem if an elastic policy leads to more sizes than a job may have; it creates none of them.
 
     Args:
         policy: Typed and without fault; None for a job that is never elastic.
@@ -70,7 +70,7 @@ def too_many_sizes(policy: "ElasticSettings | None", scale_config: Any) -> Probl
     return Problem(
         "E218",
         "recipes.elastic_policy.max_nodes",
-        f"{policy.min_nodes} to {policy.max_nodes} nodes are {count} sizes, each with a configuration of its own",
+        f"{policy.min_nodes} to {policy.max_nodes} nodes are {count} sizes, each with its own configuration",
         value=policy.max_nodes,
         allowed=f"at most {MOST_SIZES} sizes",
         remedy=f"recipes.elastic_policy.replica_increment_step={step} or more, or a smaller max_nodes",
@@ -78,7 +78,7 @@ def too_many_sizes(policy: "ElasticSettings | None", scale_config: Any) -> Probl
 
 
 def static_tree(recipe: Mapping[str, Any], num_nodes: int) -> Mapping[str, Any]:
-    """Return the recipe at a size that has no `scale_config` entry. It shares with `recipe` what is the same."""
+    """Return the recipe at a size that has no `scale_config` entry. Equal parts are shared with `recipe`."""
     return replaced({key: value for key, value in recipe.items() if key != "scale_config"}, _SIZE, num_nodes)
 
 
@@ -92,7 +92,7 @@ def scale_trees(
         explicit: Dotted path (from `recipes.`) of every leaf the user's overrides set or remove.
 
     Returns:
-        The merged trees in ascending size, and of each base override that wins over sizes, over how many.
+        The merged trees in ascending size, and for each base override of sizes, their number.
     """
     entries = recipe.get("scale_config")
     if not isinstance(entries, Mapping):
@@ -105,15 +105,18 @@ def scale_trees(
         of_size = f"{SCALES}.{key}."
         typed = {path.removeprefix(of_size): None for path in explicit if path.startswith(of_size)}.keys()
         for override in base_overrides:
-            if not typed.isdisjoint(prefixes(override)):
-                continue
-            path = reachable(tree, override)
-            value = lookup(recipe, path)
-            shadowed[override] += lookup(own, path) not in (ABSENT, value)
-            tree = without(tree, path) if value is ABSENT else replaced(tree, path, value)
-            own = _cleared(own, path)
+            if typed.isdisjoint(prefixes(override)):
+                path = reachable(tree, override)
+                shadowed[override] += lookup(own, path) not in (ABSENT, lookup(recipe, path))
+                tree, own = _as_in(recipe, tree, path), _cleared(own, path)
         scales.append(ScaleTree(key, own, _with_typed(tree, entries[key], typed)))
     return tuple(scales), {path: count for path, count in shadowed.items() if count}
+
+
+def _as_in(recipe: Mapping[str, Any], tree: Mapping[str, Any], path: str) -> Mapping[str, Any]:
+    """Return a size's tree with the value that the recipe has at a path."""
+    value = lookup(recipe, path)
+    return without(tree, path) if value is ABSENT else replaced(tree, path, value)
 
 
 def reachable(tree: Any, path: str) -> str:
@@ -135,7 +138,7 @@ def _with_typed(tree: Mapping[str, Any], entry: Any, typed: Iterable[str]) -> Ma
 
 
 def is_base(path: str) -> bool:
-    """Return whether a path is of the base recipe, whose value holds at every size.
+    """Return whether a path belongs to the base recipe, whose value applies at every size.
 
     `trainer.num_nodes` is the size a job starts with, and bounds and steps belong to the job, not to a size.
     """
@@ -143,7 +146,7 @@ def is_base(path: str) -> bool:
 
 
 def merged(tree: Any, other: Mapping[str, Any]) -> Any:
-    """Return `tree` with `other` over it, key by key; both are left as they are.
+    """Return `tree` with `other` over it, key by key; both are unchanged.
 
     A mapping of items (`{0: {type: Foo}}`) over a list that has them changes these; anything else replaces.
     """
@@ -164,7 +167,7 @@ def _takes(value: Any, other: Mapping[str, Any]) -> bool:
 
 
 def child(node: Any, key: str) -> Any:
-    """Return what a mapping has under a key, or a list at an index; ABSENT if it has nothing there."""
+    """Return a mapping's value of a key, or a list's item at an index; ABSENT if there is none."""
     if isinstance(node, Mapping):
         return node.get(key, ABSENT)
     return node[int(key)] if isinstance(node, list) and is_index(key) and int(key) < len(node) else ABSENT
@@ -207,9 +210,9 @@ def get(tree: Any, path: str) -> Any:
 
 
 def replaced(tree: Mapping[str, Any], path: str, value: Any) -> Mapping[str, Any]:
-    """Return `tree` with another value at a dotted path; what is on the way is new, the rest is shared.
+    """Return `tree` with another value at a dotted path; nodes along the path are copied, the rest is shared.
 
-    A value on the way that holds no such key or item gives way to a mapping.
+    A value on the path without the key or item is replaced by a mapping.
     """
     found: Mapping[str, Any] = _replaced(tree, path, value)
     return found

@@ -25,14 +25,14 @@ _NAME_LENGTH = 34
 
 @dataclass(frozen=True, slots=True)
 class LaunchContext:
-    """What makes two launches of the same recipe differ.
+    """The values in which launches of the same recipe differ.
 
     Args:
         cwd: Current folder; relative paths start here.
         suffix: Random part of the job's name, lower-case letters and digits.
         created: Time of the launch, ISO 8601 in UTC.
-        user: Who launches.
-        git_revision: Revision of the checkout the recipes lie in; None when installed, or without git.
+        user: Name of the user.
+        git_revision: Revision of the recipes' checkout; None if installed, or without git.
         versions: Version of each package that shapes a bundle.
     """
 
@@ -45,7 +45,7 @@ class LaunchContext:
 
     @classmethod
     def read(cls) -> "LaunchContext":
-        """Read the context of this process, now."""
+        """Read the current context of this process."""
         letters = string.ascii_lowercase + string.digits
         return cls(
             cwd=Path.cwd(),

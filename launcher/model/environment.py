@@ -1,4 +1,4 @@
-"""The variables a job's workers get, from the composed configuration. A secret is only ever named."""
+"""The variables a job's workers get, from the composed configuration. Secrets are only referenced by name."""
 
 from collections.abc import Iterator, Mapping
 from typing import Any
@@ -10,7 +10,7 @@ _SECRETS = {"HF_TOKEN": "recipes.run.hf_access_token", "GIT_TOKEN": "git.token"}
 
 
 def plain_variables(config: Mapping[str, Any]) -> dict[str, str]:
-    """Return the user's variables that are written as they are."""
+    """Return the user's variables that are written unchanged."""
     return {
         name: str(value).lower() if isinstance(value, bool) else str(value)
         for name, value in (config.get("env_vars") or {}).items()
@@ -19,7 +19,7 @@ def plain_variables(config: Mapping[str, Any]) -> dict[str, str]:
 
 
 def secret_variables(config: Mapping[str, Any]) -> dict[str, Mapping[str, Any]]:
-    """Return the variables that hold secrets, each with the reference to where its value is."""
+    """Return the variables that hold secrets, each with the reference to its value."""
     return {name: ref for name, _, ref in secret_references(config)}
 
 

@@ -24,12 +24,12 @@ class InstanceSpec(Model):
     """GPUs or Trainium chips of an instance; 0 on a CPU instance. Required, as vcpus and memory_gib are, unless the
     table has the type."""
     accelerator: Literal["gpu", "neuron"] | None = None
-    """Kind of accelerator: it decides which Kubernetes resource is requested. Required with accelerators."""
+    """Kind of accelerator: it determines the requested Kubernetes resource. Required with accelerators."""
     processes: Annotated[int, Field(ge=0, le=4096)] | None = None
-    """Most worker processes of an instance, such as one for each logical Neuron core. Left out: one for each
+    """Maximum worker processes of an instance, such as one for each logical Neuron core. Default: one for each
     accelerator."""
     efa_devices: Annotated[int, Field(ge=0, le=1024)] | None = None
-    """EFA network devices of an instance. Left out: none."""
+    """EFA network devices of an instance. Default: none."""
     vcpus: PositiveInt | None = None
     """Virtual CPUs of an instance."""
     memory_gib: PositiveInt | None = None
@@ -43,7 +43,7 @@ def find(instance_type: object, specs: Iterable[InstanceSpec] | None = ()) -> In
 
     Args:
         instance_type: Its name, with or without `ml.`; a faulty value is not a type.
-        specs: What the recipe describes.
+        specs: The recipe's descriptions.
     """
     found = table().get(canonical(instance_type))
     for spec in specs or ():
@@ -53,7 +53,7 @@ def find(instance_type: object, specs: Iterable[InstanceSpec] | None = ()) -> In
 
 
 def missing(spec: InstanceSpec) -> list[str]:
-    """Return the keys that a description lacks. For a type of the table, it gives only what differs."""
+    """Return the keys that a description lacks. For a type of the table, it only needs the differences."""
     known = table().get(canonical(spec.name))
     needed = () if known else _NEEDED
     if spec.accelerators and not (known and known.accelerator_resource):

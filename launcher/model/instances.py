@@ -5,7 +5,7 @@ from functools import cache
 from pathlib import Path
 
 COUNTED_MEMORY_GIB = {"ml.p5.48xlarge": 640}
-"""GiB a node counts in a quota, where that is not all it has.
+"""GiB that a node counts in a quota, if less than all of its memory.
 
 Source: AWS, Using elastic training, Auto-scaling: 8 ml.p5.48xlarge have a quota of 5120Gi.
 """
@@ -25,20 +25,20 @@ class Instance:
     """One instance type.
 
     Args:
-        name: With the `ml.` prefix.
+        name: Name with the `ml.` prefix.
         accelerators: GPUs or Trainium devices; 0 on a CPU instance.
         accelerator_resource: Kubernetes resource name, None on a CPU instance.
-        processes: Worker processes the accelerators serve, one a GPU or Neuron core; 0 means any number.
+        processes: Worker processes for the accelerators, one per GPU or Neuron core; 0 means any number.
         efa: EFA network devices.
         gpudirect_rdma: Whether they reach accelerator memory without the host's; None if unknown.
         vcpus: Virtual CPUs.
         memory_gib: Main memory, in GiB, rounded down.
-        accelerator: What each accelerator is; "" on a CPU instance.
+        accelerator: Name of each accelerator; "" on a CPU instance.
         accelerator_memory_gib: Memory of each; 0 on a CPU instance.
         network_gbps: Baseline of its network; None if unknown.
         nvme_gb: Instance store, 0 for none.
         architecture: `x86_64` or `arm64`; "" if unknown.
-        use: Where SageMaker has it: `training`, `hyperpod`, both, or neither for one that a recipe describes.
+        use: Where SageMaker offers it: `training`, `hyperpod`, both, or neither for one that a recipe describes.
     """
 
     name: str
@@ -62,7 +62,7 @@ class Instance:
         return COUNTED_MEMORY_GIB.get(self.name, self.memory_gib)
 
     def efa_of(self, accelerators: int) -> int:
-        """Return the EFA devices of a pod with so many of the accelerators: its part of the node's, at least one.
+        """Return the EFA devices of a pod with that many accelerators: its share of the node's, at least one.
 
         A pod without accelerators gets none: its ranks communicate by gloo, over TCP.
         """
@@ -72,12 +72,12 @@ class Instance:
 
 
 def requested(instance: Instance, accelerators: int, memory_gib: int | None = None) -> dict[str, str]:
-    """Return the cpu and memory that a pod requests, so that it leaves the others of its node theirs.
+    """Return the cpu and memory that a pod requests, so that enough remains for other pods of its node.
 
     Args:
-        instance: What the node is.
-        accelerators: How many of the node's accelerators the pod takes. On a node without any it is the full node.
-        memory_gib: Main memory that the node counts in a quota; None takes the usual.
+        instance: The node's instance type.
+        accelerators: Number of the node's accelerators that the pod uses. A node without any is used completely.
+        memory_gib: Main memory that the node counts in a quota; None uses the default.
 
     Returns:
         Kubernetes quantities. The pods of a full node request 90 % of it, and no more memory than it counts.

@@ -1,4 +1,4 @@
-"""How a family's programs are started: its roles, and what the images of the family expect."""
+"""How a family's programs are started: its roles, and the expectations of the family's images."""
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
@@ -21,7 +21,7 @@ def is_published_image(image: str) -> bool:
 
 
 class Entry(Enum):
-    """What starts the program in an image under the contract of SageMaker training jobs."""
+    """Starts the program in an image under the contract of SageMaker training jobs."""
 
     LAUNCHER = "launcher"
     """A start script that the launcher puts beside the recipe."""
@@ -95,14 +95,14 @@ class Interface:
     """How a family's programs are started.
 
     Args:
-        roles: What a job consists of, workers among it.
+        roles: The roles of a job, including workers.
         takes_config_path: Whether the program is given the folder of configurations with `--config-path`.
-        cuts_uneven_shares: Whether the program cuts an uneven share by the micro batch, rather than taking it in one
+        cuts_uneven_shares: Whether the program splits an uneven share by the micro batch, instead of taking it in one
             pass unless its size sets that key.
         runs_as_root: Whether the program of the family's published image runs as root.
         accelerator: Kind of accelerator that the program needs, `gpu` or `neuron`; None if it runs without.
-        entry: What starts the program in a SageMaker training job.
-        has_own_checkpoints: Whether the image's own program decides what it does with `recipes.checkpointing`.
+        entry: Starts the program in a SageMaker training job.
+        has_own_checkpoints: Whether the image's own program interprets `recipes.checkpointing`.
         modules: Modules that the program imports before its first step; a warm start has imported them already.
         needs: Packages of the `trainer` extra that the program imports.
         rehearsal_steps: Optimizer steps of a job's rehearsal; 0 if the program has none.

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, Literal
 from launcher.common.problems import Notice
 from launcher.model.instances import Instance
 
-if TYPE_CHECKING:  # a command that only follows jobs does without pydantic
+if TYPE_CHECKING:  # a command that only follows jobs does not need pydantic
     from launcher.model.cluster_options import ClusterOptions
 
 Trainer = Literal["published", "open"]
@@ -20,7 +20,7 @@ OPEN: Trainer = "open"
 """The trainer of this package, `launcher.runtime`."""
 
 DEFAULT_SAVE_TIMEOUT_S = 600
-"""Seconds for a last checkpoint if the recipe names none.
+"""Seconds for a last checkpoint if the recipe does not set them.
 
 Source: the smallest graceful_shutdown_timeout of the published elastic recipes, which are 600, 900 and 1200.
 """
@@ -28,7 +28,7 @@ Source: the smallest graceful_shutdown_timeout of the published elastic recipes,
 
 @dataclass(frozen=True, slots=True)
 class BatchSplit:
-    """How the samples of one optimizer step fall on the data-parallel ranks.
+    """How the samples of one optimizer step are distributed to the data-parallel ranks.
 
     The first `num_small` ranks take `small` samples each, the others `large`. An even split has
     `small == large`.
@@ -95,7 +95,7 @@ class ScalePoint:
 
     @property
     def largest_share(self) -> float | None:
-        """Part of a step's samples that the rank with the most of them takes: it decides the time of a step."""
+        """Largest fraction of a step's samples that a rank takes: it determines the time of a step."""
         samples = self.samples_per_step
         return self.batch.split.large / samples if self.batch and samples else None
 
@@ -141,7 +141,7 @@ class Resources:
         accelerators: Devices of `accelerator_resource` per node; 0 for a CPU job.
         accelerator_resource: Kubernetes resource name, or None.
         efa: EFA devices per node.
-        instance: All that a node has; None on this machine.
+        instance: The node's instance type; None on this machine.
     """
 
     instance_type: str | None
@@ -159,7 +159,7 @@ class JobSpec:
         name: Job name, a DNS label of at most 63 characters.
         backend: Name of the package under `launcher.backends`.
         recipe: Recipe path as the user named it.
-        nproc_per_node: Worker processes a node.
+        nproc_per_node: Worker processes per node.
         initial_nodes: Nodes the job starts with.
         scales: One point per size, ascending.
         elastic: None for a job of fixed size.
@@ -169,7 +169,7 @@ class JobSpec:
         settings: The `cluster` section, typed by its backend; `options_of` narrows it.
         config: The complete composed configuration, resolved, without secrets.
         overrides: As typed by the user.
-        notices: What the user should know.
+        notices: Notices for the user.
         cwd: Folder that the user's relative paths start from.
         save_timeout_s: Seconds that the workers of a job, elastic or not, have for a last checkpoint.
         trainer: Who trains; None for a family without the choice.
@@ -208,8 +208,8 @@ class Bundle:
 
     Args:
         job_name: Name of the job and of the bundle's folder.
-        directory: Where the bundle is (to be) written.
-        files: Relative path to text, `bundle.json` among them.
+        directory: The bundle's directory, written or not.
+        files: Relative path to text, including `bundle.json`.
         digest: sha256 over every other file, hex.
     """
 
@@ -249,14 +249,14 @@ class JobHandle:
         backend: The choice of `cluster`.
         job_name: Name of the job and of its bundle's folder.
         bundle_dir: The bundle's folder, absolute.
-        native_id: What the backend calls it: the resource's name, the operator's pid.
-        kind: Kind of the resource, where the backend has several.
-        namespace: Where the resource lies; None where there are none.
-        context: Which cluster, by the name that later commands reach it with; None within it, or on this machine.
-        uid: Tells the job from others of its name, before and after it; None where names are not used again, and
+        native_id: The backend's identifier: the resource's name, the operator's pid.
+        kind: Kind of the resource, if the backend has several.
+        namespace: Namespace of the resource; None if the backend has none.
+        context: Name of the cluster for later commands; None inside it, or on this machine.
+        uid: Distinguishes the job from earlier and later ones of its name; None if names are not reused, and
             after a launch that was killed before it could record it.
-        server: Which cluster the context led to when the job was submitted; None where contexts keep their meaning.
-        is_new: False where this bundle's job was there already, so that nothing was submitted. Not recorded.
+        server: The context's cluster when the job was submitted; None if contexts do not change.
+        is_new: False if this bundle's job already existed, so nothing was submitted. Not recorded.
     """
 
     backend: str
@@ -273,13 +273,13 @@ class JobHandle:
 
 @dataclass(frozen=True, slots=True)
 class JobStatus:
-    """A job as last seen.
+    """The last observed status of a job.
 
     Args:
-        state: Where it is in its life.
+        state: The job's state.
         nodes: Nodes it runs on now.
-        message: In words: what it waits for, or why it ended.
-        target_nodes: Nodes it changes to; None while it does not.
+        message: Why it is pending, or why it ended.
+        target_nodes: Nodes it is scaling to; None if it is not scaling.
         restarts: How often its workers were restarted.
         faulty_nodes: Names of the nodes that failed last.
     """
@@ -294,14 +294,14 @@ class JobStatus:
 
 @dataclass(frozen=True, slots=True)
 class JobEvent:
-    """Something that happened to a job.
+    """An event of a job.
 
     Args:
-        time_s: When, in seconds since the epoch.
-        kind: One word of the backend's: a reason in CamelCase, or what the operator did.
-        message: In words.
-        about: What it happened to, as `Kind/name` or `node 1`; "" for the job itself.
-        is_warning: Whether something is wrong.
+        time_s: Time in seconds since the epoch.
+        kind: One word from the backend: a reason in CamelCase, or the operator's action.
+        message: Description.
+        about: The object concerned, as `Kind/name` or `node 1`; "" for the job itself.
+        is_warning: Whether it is a warning.
     """
 
     time_s: float
@@ -313,7 +313,7 @@ class JobEvent:
 
 @dataclass(frozen=True, slots=True)
 class JobPod:
-    """A pod of a job, where jobs have pods.
+    """A pod of a job.
 
     Args:
         name: Its name.
@@ -322,7 +322,7 @@ class JobPod:
         phase: Pending, Running, Succeeded, Failed or Unknown.
         is_ready: Whether all its containers are ready.
         restarts: How often its containers were restarted.
-        created_s: When it was made, in seconds since the epoch.
+        created_s: Time of its creation, in seconds since the epoch.
         reason: Why it waits, restarts or failed; "" if nothing is wrong with it.
     """
 
@@ -338,13 +338,13 @@ class JobPod:
 
 @dataclass(frozen=True, slots=True)
 class LogSelection:
-    """Which of a job's log lines to show.
+    """A selection of a job's log lines.
 
     Args:
         ranks: Ranks, ascending; None for all. A line of one among several begins with `rank <n> | `,
-            or `rank <n> on <host> | ` where one host's log has what all ranks write.
-        attempt: Number of the one start of the workers to show, from 0; None for all, with the news of the job.
-        is_stderr: Whether to show what was written to standard error in place of standard output.
+            or `rank <n> on <host> | ` if one host's log has the lines of all ranks.
+        attempt: Number of the one start of the workers to show, from 0; None for all, with the events of the job.
+        is_stderr: Whether to show standard error instead of standard output.
         has_headings: Whether a line that begins with `== attempt <n>` marks the start of each attempt.
     """
 

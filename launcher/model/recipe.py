@@ -45,11 +45,11 @@ class SecretKeyRef(Model):
     name: Annotated[str, AfterValidator(_secret_name)]
     """Name of the Secret object, in the job's own namespace."""
     key: Annotated[str, AfterValidator(_secret_key)]
-    """Which entry of that Secret holds the value."""
+    """Entry of that Secret that holds the value."""
 
 
 class SecretRef(Model):
-    """Where a secret is found at run time. Exactly one of the two is given, and never the value itself."""
+    """Reference to a secret, resolved at run time. Set exactly one of the two, never the value itself."""
 
     secretKeyRef: SecretKeyRef | None = None
     """A Kubernetes Secret that the pod reads; for cluster=k8s."""
@@ -67,27 +67,27 @@ class Run(Model):
     """Name of the job, and the family that trains it."""
 
     name: str
-    """Start of the job's name (its first 34 characters; a random ending follows), and the default MLflow experiment.
+    """Start of the job's name (its first 34 characters; a random suffix follows), and the default MLflow experiment.
     A DNS label: at most 63 lower-case letters, digits and -. The container, and paths that refer to it as
     ${recipes.run.name}, get the job's name."""
     results_dir: str
     """Folder for results, as the container sees it. The default ends with the job's name, so that two launches share
     no folder. The bundle's own folder follows base_results_dir."""
     model_type: str
-    """The family that trains it. It decides which keys a recipe may have and which program is started."""
+    """The family that trains it. It determines the keys of a recipe and the program that is started."""
     hf_access_token: SecretRef | None
-    """Where the Hugging Face token is found; the job gets it as HF_TOKEN. Needed for gated models. Never the token
+    """Reference to the Hugging Face token; the job gets it as HF_TOKEN. Required for gated models. Never the token
     itself."""
 
 
 class Trainer(Model):
-    """Processes a node, and nodes the job starts with."""
+    """Processes per node, and initial number of nodes."""
 
     devices: DeviceCount
-    """Worker processes a node, one for each accelerator. On an instance with fewer it is lowered, with a notice,
+    """Worker processes per node, one for each accelerator. On an instance with fewer it is lowered, with a notice,
     unless you set it yourself."""
     num_nodes: NodeCount
-    """Nodes the job starts with. A static job keeps them; an elastic one starts at its smallest size where this is
+    """Nodes the job starts with. A static job keeps them; an elastic one starts at its smallest size if this is
     not one of its sizes."""
 
 
@@ -95,14 +95,14 @@ class Mlflow(Model):
     """How the job is tracked. An empty tracking_uri: a sqlite file on this machine, no tracking on a cluster."""
 
     enabled: bool | None = None
-    """false turns tracking off. Left out, a job is always tracked on this machine, and on a cluster if tracking_uri
+    """false turns tracking off. By default a job is always tracked on this machine, and on a cluster if tracking_uri
     names a store."""
     tracking_uri: str | None
     """MLflow server (http, https), ARN of a SageMaker tracking server, or a path on this machine. Empty: a sqlite
     file under base_results_dir on cluster=local, no tracking on a cluster."""
     run_id: str | None
     """A run to continue, of the store at tracking_uri. Empty: a new run is created at launch and its id written into
-    every size, so that scale events continue one curve."""
+    every size, so that metrics continue in one run across scale events."""
     experiment_name: str | None = None
     """Experiment that a new run belongs to; run.name when left out."""
     run_name: str | None = None
@@ -115,8 +115,8 @@ class Preemption(Model):
     base_priority_class: Annotated[str, Field(min_length=1)]
     """PriorityClass of the min_nodes pods that always train: high enough not to be preempted."""
     elastic_priority_class: Annotated[str, Field(min_length=1)]
-    """PriorityClass of the pods beyond min_nodes, which a more important job may take. It must rank below the base
-    part's."""
+    """PriorityClass of the pods beyond min_nodes, which a job with higher priority may preempt. It must rank below
+    the base part's."""
 
 
 class ElasticSettings(Model):
@@ -126,26 +126,26 @@ class ElasticSettings(Model):
     """Whether the job may change its size while it trains. The sizes then replace the static batch and learning rate,
     and a notice names the changes."""
     min_nodes: NodeCount
-    """Fewest nodes it trains on; with fewer it waits. Raising it drops the sizes below."""
+    """Minimum number of nodes; with fewer the job waits. Raising it drops smaller sizes."""
     max_nodes: NodeCount
     """Largest size. The operator uses free nodes up to this number, so it also bounds the cost. Lowering it
-    drops the sizes above."""
+    drops larger sizes."""
     replica_increment_step: PositiveInt | None = None
-    """Nodes between two sizes: min_nodes, min_nodes + step, … An alternative to a table in scale_config, where every
-    size trains with the same numbers."""
+    """Nodes between two sizes: min_nodes, min_nodes + step, … An alternative to a table in scale_config, with which
+    every size trains with the same settings."""
     use_graceful_shutdown: bool
-    """true lets workers save a checkpoint when the size changes. false ends them at once; they redo what the last
-    regular checkpoint does not hold."""
+    """true lets workers save a checkpoint when the size changes. false terminates them at once; they repeat the steps
+    since the last regular checkpoint."""
     scaling_timeout: NonNegative32 | None = None
-    """Seconds to wait before a scale-up. More keeps a job from restarting for nodes that soon leave again; less uses
-    free nodes earlier."""
+    """Seconds to wait before a scale-up. A longer wait avoids restarts for nodes that soon leave again; a shorter one
+    uses free nodes earlier."""
     graceful_shutdown_timeout: NonNegative32 | None = None
-    """Seconds workers have to save and exit before they are killed. Raise it when the checkpoint of a large model
-    takes longer, or its work is lost."""
+    """Seconds workers have to save and exit before they are killed. Raise it if the checkpoint of a large model
+    takes longer, or that work is lost."""
     faulty_timeout: NonNegative32 | None = None
     """Seconds to wait for a lost or faulty node to come back before the job continues with fewer."""
     scale_up_snooze_time: NonNegative32 | None = None
-    """Seconds after a restart in which the job does not grow, against one restart on another."""
+    """Seconds after a restart in which the job does not grow, to avoid consecutive restarts."""
     preemption: Preemption | None = None
     """Two priorities for one job, so that only its elastic nodes are preempted. Needs min_nodes below max_nodes."""
 
@@ -154,31 +154,31 @@ class RecipeResources(Model):
     """Extra resources of each pod, as Kubernetes quantities."""
 
     hugepages: str | int | None = None
-    """2 MiB huge pages for each pod, as a quantity (5120Mi). Needs memory beside it. EFA may want them; the node must
-    have them set aside."""
+    """2 MiB huge pages for each pod, as a quantity (5120Mi). Requires memory. EFA may need them; the node must
+    have reserved them."""
     memory: str | int | None = None
-    """Main memory for each pod, requested and at most, as a quantity (512Gi). Left out: no limit, and a request
-    by the pod's part of its node's accelerators."""
+    """Main memory for each pod, as request and limit, a quantity (512Gi). By default no limit, and a request
+    in proportion to the pod's share of its node's accelerators."""
     cpu: str | int | None = None
-    """Processors for each pod, requested and at most, as a quantity (96). Left out: no limit, and a request
-    by the pod's part of its node's accelerators."""
+    """Processors for each pod, as request and limit, a quantity (96). By default no limit, and a request
+    in proportion to the pod's share of its node's accelerators."""
 
 
 USEFUL = ("useful", "worthwhile")
-"""Values of `planner.sizes` that leave out sizes no faster than a smaller one; the latter is the older word."""
+"""Values of `planner.sizes` that omit sizes no faster than a smaller one; the latter is the older word."""
 
 
 class Planner(Model):
     """How `scale_config: auto` plans. Without it, sizes are planned by the defaults."""
 
     max_micro_batch_size: BatchSize | None = None
-    """Most samples that one device's memory holds in a forward pass. Left out: the largest that the recipe's own
-    sizes use."""
+    """Maximum number of samples that fit in one device's memory in a forward pass. Default: the largest that the
+    recipe's sizes use."""
     learning_rate: Literal["keep", "sqrt", "linear"] | None = None
     """How the learning rate follows a train_batch_size that you change: by the square root of the change (Adam), in
     proportion to it (SGD), or not at all (keep, the default)."""
     sizes: Literal["all", "useful", "worthwhile"] | None = None
-    """all, the default, allows every number of nodes at which each rank has a sample; useful leaves out those that
+    """all, the default, allows every number of nodes at which each rank has a sample; useful omits those that
     are no faster than a smaller one. worthwhile is the older word for useful."""
 
 
@@ -190,7 +190,7 @@ class CustomRun(Model):
     nodes: NodeCount
     """Nodes the job starts with."""
     ntasks_per_node: DeviceCount
-    """Worker processes a node; one for each accelerator uses them all."""
+    """Worker processes per node; one for each accelerator uses them all."""
 
 
 def _argument(value: Any) -> Any:
@@ -200,7 +200,7 @@ def _argument(value: Any) -> Any:
 
 
 class CustomTraining(Model):
-    """A custom script in place of a recipe's own trainer."""
+    """A custom script instead of a recipe's own trainer."""
 
     entry_script: str | None = None
     """Path of the Python script that is started on every rank. Either this or entry_module."""
@@ -213,14 +213,14 @@ class CustomTraining(Model):
 
 
 class RecipeBase(Model, ABC):
-    """What every recipe has, whatever its model_type. A family subclasses it and adds its own sections."""
+    """The common part of all recipes, whatever their model_type. A family subclasses it and adds its own sections."""
 
     display_name: str
     """The recipe's title in lists."""
     version: str
     """The recipe's own version, for your records."""
     instance_types: list[str]
-    """Instance types it was tried on and fits the memory of; another one is refused unless you add it. An empty list
+    """Instance types it was tested on and fits in memory; others are refused unless you add them. An empty list
     allows any."""
     instance_specs: Listed[InstanceSpec] | None = None
     """Instance types that the launcher's table lacks, described: [{name: p9.48xlarge, accelerators: 8,
@@ -229,16 +229,16 @@ class RecipeBase(Model, ABC):
     run: Run
     """Name of the job, and the family that trains it."""
     trainer: Trainer
-    """Processes a node, and nodes at the start."""
+    """Processes per node, and initial number of nodes."""
     elastic_policy: ElasticSettings | None = None
-    """Whether and how far the job may change its size. Left out: it never does."""
+    """Whether and how far the job may change its size. By default it never does."""
     scale_config: dict[str, Any] | Literal["auto"] | None = None
-    """What changes at each size: number of nodes to trainer.num_nodes and training_config keys. `auto` derives the
-    sizes from the batch, the memory bound and the instance; an override of one size's key then holds on top."""
+    """Changes at each size: number of nodes to trainer.num_nodes and training_config keys. `auto` derives the
+    sizes from the batch, the memory bound and the instance; an override of one size's key then applies on top."""
     planner: Planner | None = None
-    """How `scale_config: auto` plans; it has no effect on sizes written by hand."""
+    """How `scale_config: auto` plans; it has no effect on sizes in the recipe."""
     training_cfg: CustomTraining | None = None
-    """A script of your own: what is started on every rank. Recipes of model_type custom only."""
+    """Your own script, started on every rank. Only for recipes of model_type custom."""
     pre_script: list[str] | None = None
     """Shell commands the image runs on each node before training, in this order."""
     post_script: list[str] | None = None
@@ -246,19 +246,19 @@ class RecipeBase(Model, ABC):
     resources: RecipeResources | None = None
     """Processors, memory and huge pages of each pod, beyond its accelerators. cluster=k8s only."""
     extra_keys: list[str] | None = None
-    """Dotted paths of recipe keys that your container reads and no family knows, e.g.
+    """Dotted paths of recipe keys that your container reads but the family does not define, e.g.
     training_config.training_args.my_key. They are passed on unchecked; any other unknown key is an error."""
     checkpointless: bool | None = None
-    """Checkpointless training. Not yet supported, and never together with an elastic job."""
+    """Checkpointless training. Not yet supported, and incompatible with elastic jobs."""
     checkpointing: Checkpointing | None = None
-    """Tiers that checkpoints go to, and what is known of failures and storage. A job with tiers is never elastic."""
+    """Tiers that checkpoints go to, and rates of failures and storage. A job with tiers is never elastic."""
 
     keys: ClassVar[RecipeKeys] = RecipeKeys()
-    """Where the family keeps what the launcher reads."""
+    """The family's keys for values that the launcher reads."""
 
     @property
     def batch(self) -> Batch | None:
-        """The numbers of the batch; None for a family that trains with none, or keeps it to itself."""
+        """The numbers of the batch; None for a family without a batch, or that does not expose it."""
         return None
 
     @property
@@ -286,7 +286,7 @@ class RecipeBase(Model, ABC):
         """Return what the training program saves; 0 parameters if the model is unknown.
 
         Args:
-            config: A model's config.json, to count in place of the recipe's own model.
+            config: A model's config.json, to count instead of the recipe's own model.
         """
 
     def at_size(self, nodes: int, own: Mapping[str, Any]) -> Self:
@@ -294,7 +294,7 @@ class RecipeBase(Model, ABC):
 
         Args:
             nodes: Number of nodes.
-            own: What the size sets, as a tree.
+            own: The values that the size sets, as a tree.
         """
         uneven = self.keys.batch.uneven_batch if self.keys.batch else ""
         updates = _updates(self, own, uneven)
@@ -324,7 +324,7 @@ def _updates(model: Model, own: Mapping[str, Any], uneven: str, above: str = "")
 
 
 class Git(Model):
-    """Training code other than the image's own."""
+    """Training code that replaces the image's own."""
 
     repo_url_or_path: str | None
     """Repository the image's start script clones the training code from. Credentials do not belong in it: see token.
@@ -332,18 +332,18 @@ class Git(Model):
     branch: str | None
     """Branch to check out; the repository's default branch when null."""
     commit: str | None
-    """Commit to check out, for a job that can be repeated; the branch's newest when null."""
+    """Commit to check out, for a reproducible job; the branch's newest when null."""
     entry_script: str | None
-    """Path of the training script to start: absolute, such as /app/src/train.py, or inside the repository. Wins over
+    """Path of the training script to start: absolute, such as /app/src/train.py, or inside the repository. Overrides
     entry_module."""
     entry_module: ModuleName | None
-    """Python module to start in place of the family's own, as by python -m."""
+    """Python module to start instead of the family's own, as with python -m."""
     token: SecretRef | None
-    """Where the token of a private repository is found. The manifest refers to it; its value is never written."""
+    """Reference to the token of a private repository. The manifest refers to it; its value is never written."""
     update_adapter: bool
     """true makes the image's start script update its adapter package from git."""
     use_default: bool
-    """Accepted because the published scripts set it; nothing reads it."""
+    """Accepted because the published scripts set it; ignored."""
 
 
 class Launch(Model):
@@ -356,29 +356,29 @@ class Launch(Model):
     cluster_type: str | None
     """The same choice as cluster, for scripts that set it; the two must agree."""
     instance_type: str
-    """What each node is, with or without ml. It gives accelerators, EFA devices and the batch arithmetic. Not used on
-    cluster=local."""
+    """Instance type of each node, with or without ml. It gives accelerators, EFA devices and the batch arithmetic.
+    Not used on cluster=local."""
     container: str | None
-    """Image of the job. null takes the recipe's own, where it has one."""
+    """Image of the job. null uses the recipe's own, if it has one."""
     base_results_dir: Annotated[str, Field(min_length=1)]
     """Folder that receives one bundle for each job, <job name>/; relative to the current folder."""
     rehearse: bool
     """true trains a small model of the recipe's architecture, with random weights, on samples made up on the spot;
     every other key of the recipe applies. Nothing is downloaded. Needs the open trainer, see cluster.trainer."""
     dry_run: bool
-    """true writes the bundle and stops. Where tracking is on, it opens the MLflow run too."""
+    """true writes the bundle and stops. If tracking is on, it also opens the MLflow run."""
     server_dry_run: bool
-    """true asks the cluster whether it would take the job, object by object, and otherwise does as dry_run=true."""
+    """true lets the cluster validate every object of the job, and otherwise acts like dry_run=true."""
     wait: bool
-    """true follows the job to its end once it is submitted. A job on this machine is followed in any case."""
+    """true follows the job to its end once it is submitted. A job on this machine is always followed."""
     debug: bool
     """debug=true on the command line shows the traceback behind a Problem."""
     env_vars: dict[str, str | int | float | bool | SecretRef | None] | None
-    """Environment of every worker; yours win over the launcher's. null leaves a variable out; a secret is
+    """Environment of every worker; yours override the launcher's. null removes a variable; a secret is
     {secretKeyRef: {name, key}} or {env: NAME}."""
     git: Git
-    """Training code other than the image's own."""
+    """Training code that replaces the image's own."""
     training_cfg: CustomTraining | None
-    """A script of your own. Overrides of it set recipes.training_cfg, which is its place in a file."""
+    """Your own script. Its overrides set recipes.training_cfg, which is its section in a file."""
     training_config: str | None
     """Filled with the chosen recipe's path; the published launcher's scripts read it."""

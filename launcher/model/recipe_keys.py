@@ -1,4 +1,4 @@
-"""Where a family keeps what the launcher reads of every recipe, in whatever shape; and the batch as it is read."""
+"""The keys of a family for values that the launcher reads from every recipe; and the batch it reads."""
 
 from dataclasses import dataclass
 from typing import Literal, Protocol
@@ -7,17 +7,17 @@ from launcher.model.base_model import Model, ShareSize
 
 
 class UnevenBatch(Model):
-    """Samples per optimizer step of each rank where they do not divide."""
+    """Samples per optimizer step of each rank if they do not divide evenly."""
 
     use_uneven_batch: bool
-    """true deals the samples by the three numbers below, false evenly. launcher.runtime cuts the shares by
+    """true distributes the samples by the three numbers below, false evenly. launcher.runtime splits the shares by
     micro_train_batch_size; the published recipes take each in one pass."""
     num_dp_groups_with_small_batch_size: ShareSize | None = None
-    """How many data-parallel ranks take the small share; all others take the large one."""
+    """Number of data-parallel ranks with the small share; all others take the large one."""
     small_local_batch_size: ShareSize | None = None
     """Samples per optimizer step of each rank with the small share; at least 1."""
     large_local_batch_size: ShareSize | None = None
-    """Samples per optimizer step of each other rank, and without a micro batch the most a device holds at once.
+    """Samples per optimizer step of each other rank, and without a micro batch the maximum in a device's memory.
     small · num_small + large · (ranks − num_small) must be train_batch_size."""
 
 
@@ -38,7 +38,7 @@ class Batch(Protocol):
 
     @property
     def uneven_batch(self) -> UnevenBatch | None:
-        """How samples are dealt where they do not divide over the ranks; None: evenly."""
+        """How samples are distributed if they do not divide over the ranks; None: evenly."""
 
     @property
     def ranks_per_sample(self) -> int:
@@ -47,7 +47,7 @@ class Batch(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class BatchKeys:
-    """Where a family keeps its batch: dotted paths in the recipe.
+    """The keys of a family's batch: dotted paths in the recipe.
 
     Args:
         train_batch_size: Samples per optimizer step over all ranks.
@@ -74,7 +74,7 @@ class BatchKeys:
 
     @property
     def dealt_by(self) -> tuple[str, ...]:
-        """The keys that decide how samples are dealt to ranks: all but the learning rate."""
+        """The keys that determine the distribution of samples to ranks: all but the learning rate."""
         return (self.train_batch_size, self.micro_train_batch_size, *self.sample_groups, self.uneven_batch)
 
     @property
@@ -85,20 +85,20 @@ class BatchKeys:
 
     @property
     def bound(self) -> str:
-        """The path whose override bounds every planned size and replaces the value of none."""
+        """The path whose override bounds every planned size without replacing a value."""
         return f"recipes.{self.micro_train_batch_size}"
 
 
 @dataclass(frozen=True, slots=True)
 class RecipeKeys:
-    """Where a family keeps what the launcher reads of it: dotted paths in the recipe, None for what it has not.
+    """The keys of a family that the launcher reads: dotted paths in the recipe, None for missing ones.
 
     Args:
         batch: The keys of its batch.
         mlflow: Section of the MLflow run.
         training_dir: Folder of checkpoints and results.
         same_folder: Whether a restart continues in that folder.
-        left_to_image: Keys whose empty value stands for the container's own default.
+        left_to_image: Keys whose empty value selects the container's own default.
     """
 
     batch: BatchKeys | None = None

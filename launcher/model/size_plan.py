@@ -1,4 +1,4 @@
-"""Planned sizes of a job, and what they were derived from."""
+"""Planned sizes of a job, and the values they are derived from."""
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
@@ -7,7 +7,7 @@ from typing import Any, Literal
 from launcher.model.recipe_keys import Batch, BatchKeys
 
 BatchName = Literal["train_batch_size", "micro_train_batch_size", "learning_rate"]
-"""The numbers of a batch that a plan decides, by their names in `BatchKeys`."""
+"""The numbers of a batch that a plan determines, by their names in `BatchKeys`."""
 BATCH: BatchName = "train_batch_size"
 MICRO: BatchName = "micro_train_batch_size"
 RATE: BatchName = "learning_rate"
@@ -16,11 +16,11 @@ _MOST_SHOWN = 8
 
 @dataclass(frozen=True, slots=True)
 class BatchInputs:
-    """What the files set of a recipe's batch, and which of it is the user's own choice.
+    """The batch values that the files of a recipe set, and which of them the user chose.
 
     Args:
-        keys: Where the family keeps its batch.
-        batch: The base recipe's, typed.
+        keys: The family's keys of the batch.
+        batch: The base recipe's batch, typed.
         table: The recipe's own `scale_config`, which `auto` shadows; empty if it has none.
         base: Values of the base keys below the user's own.
         own: Base keys that the user set: by an override, in the file that sets `auto`, or in a file of their own that
@@ -39,12 +39,12 @@ class BatchInputs:
 
 @dataclass(frozen=True, slots=True)
 class SizingBasis:
-    """What every size is derived from.
+    """The values that every size is derived from.
 
     Args:
         samples: Samples per optimizer step, at every size.
         learning_rate: Peak, at every size; None leaves the base recipe's.
-        max_micro: Most samples per forward pass on one rank: the memory bound.
+        max_micro: Maximum samples per forward pass on one rank: the memory bound.
         description: The three as text, with the source of each.
     """
 
@@ -59,12 +59,12 @@ class SizePlan:
     """The planned sizes.
 
     Args:
-        basis: What they are derived from.
-        entries: Number of nodes, as text, to what that size sets; ascending.
-        starved: Sizes left out because some rank would get no sample.
-        undivided: Sizes left out because their ranks do not divide into sequence-parallel groups.
-        slower: Sizes left out because a smaller one is as fast.
-        accumulated: Sizes, not left out, whose uneven shares take several passes.
+        basis: The values they are derived from.
+        entries: Number of nodes, as text, to that size's values; ascending.
+        starved: Sizes omitted because some rank would get no sample.
+        undivided: Sizes omitted because their ranks do not divide into sequence-parallel groups.
+        slower: Sizes omitted because a smaller one is as fast.
+        accumulated: Planned sizes whose uneven shares take several passes.
     """
 
     basis: SizingBasis
@@ -76,7 +76,7 @@ class SizePlan:
 
 
 def spans(sizes: Iterable[int]) -> str:
-    """Return ascending numbers as `1 to 4, 6, 8`, the middle left out where there are many parts."""
+    """Return ascending numbers as `1 to 4, 6, 8`, the middle omitted if there are many parts."""
     parts: list[list[int]] = []
     for size in sizes:
         if parts and size == parts[-1][-1] + 1:

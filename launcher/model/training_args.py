@@ -1,6 +1,6 @@
 """The shape that several families share: `training_config` with `training_args` and `mlflow`.
 
-A family of another shape subclasses `RecipeBase` and answers for itself where its batch is.
+A family of another shape subclasses `RecipeBase` and defines where its batch is.
 """
 
 from typing import Annotated, ClassVar
@@ -12,7 +12,7 @@ from launcher.model.recipe import Mlflow, RecipeBase
 from launcher.model.recipe_keys import BatchKeys, RecipeKeys, UnevenBatch
 
 ARGS = "training_config.training_args"
-"""Where the optimizer's and the batch's keys are."""
+"""Path of the optimizer's and the batch's keys."""
 BATCH_KEYS = BatchKeys(
     train_batch_size=f"{ARGS}.train_batch_size",
     micro_train_batch_size=f"{ARGS}.micro_train_batch_size",
@@ -32,17 +32,17 @@ class BatchArgs(Model):
     """Samples per forward pass on one rank. Larger is faster and needs more device memory; the outcome stays the
     same, as accumulation makes up the difference."""
     learning_rate: Annotated[float, Field(gt=0)]
-    """Peak learning rate, after warm-up. An override of this key holds at every size."""
+    """Peak learning rate, after warm-up. An override of this key applies at every size."""
     ring_attn_size: BatchSize
-    """Ranks that share the sequence of one sample; a divisor of the ranks at every size. Raise it when one sample
-    does not fit in a device's memory: it leaves fewer ranks to deal samples to."""
+    """Ranks that share the sequence of one sample; a divisor of the ranks at every size. Raise it if one sample
+    does not fit in a device's memory: it leaves fewer data-parallel ranks."""
     training_dir: str
     """Folder of checkpoints and results, as the job sees it; storage that every node and every restart reaches."""
     override_training_dir: bool
     """true continues in the same folder after every restart, which an elastic job needs: it resumes from what it
     wrote there."""
     uneven_batch: UnevenBatch | None = None
-    """How samples are dealt where they do not divide over the ranks. Left out: evenly."""
+    """How samples are distributed if they do not divide over the ranks. Default: evenly."""
 
     @property
     def ranks_per_sample(self) -> int:
@@ -56,10 +56,10 @@ class TrainingSection(Model):
     training_args: BatchArgs
     """Optimizer, batch, checkpoints, logging."""
     mlflow: Mlflow
-    """Where the job's one MLflow run lives."""
+    """The job's MLflow run."""
     force_rerun: bool
-    """Handed to the training image unchanged, which decides about results of an earlier run; the published recipes
-    leave it false but for three. The runtime of tiny_lm does not read it."""
+    """Passed unchanged to the training image, which handles results of an earlier run; the published recipes
+    leave it false, except three. The runtime of tiny_lm does not read it."""
 
 
 class TrainingRecipe(RecipeBase):
@@ -74,7 +74,7 @@ class TrainingRecipe(RecipeBase):
     )
 
     training_config: TrainingSection
-    """What the training program reads."""
+    """The section for the training program."""
 
     @property
     def batch(self) -> BatchArgs:

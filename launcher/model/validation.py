@@ -26,7 +26,7 @@ _ALLOWED = {
 
 
 def type_problems(model: type[BaseModel], tree: Any, prefix: str) -> tuple[Any, tuple[Problem, ...]]:
-    """Return the typed value of `tree`, or a stand-in without its faulty parts, and every fault.
+    """Return the typed value of `tree`, or a placeholder without its faulty parts, and every fault.
 
     Args:
         model: The model to type with.
@@ -34,7 +34,7 @@ def type_problems(model: type[BaseModel], tree: Any, prefix: str) -> tuple[Any, 
         prefix: Dotted path of `tree`, put before each fault's own path; may be empty.
 
     Returns:
-        The model and no Problem; or an unvalidated stand-in (absent where faulty) and the Problems.
+        The model and no Problem; or an unvalidated placeholder (without faulty values) and the Problems.
     """
     try:
         return model.model_validate(tree), ()
@@ -44,14 +44,13 @@ def type_problems(model: type[BaseModel], tree: Any, prefix: str) -> tuple[Any, 
 
 
 def _one_per_value(errors: list[ErrorDetails]) -> Iterator[ErrorDetails]:
-    """Leave one error for a value that matches no member of a union; it allows what any of them does.
+    """Leave one error for a value that matches no member of a union; it allows every member's values.
 
     If the faults are inside the value, those are left alone.
     """
     seen: dict[tuple[Any, ...], list[ErrorDetails]] = {}
     for error in errors:
-        last = error["loc"][-1:] if error["type"] == "extra_forbidden" else ()  # a key, whatever it looks like
-        loc = (*(part for part in error["loc"][: len(error["loc"]) - len(last)] if not _is_union_tag(part)), *last)
+        loc = _location(error)
         seen.setdefault(loc, []).append({**error, "loc": loc})
     inside = {loc[:n] for loc in seen for n in range(1, len(loc))}
     for loc, (first, *others) in seen.items():
@@ -62,6 +61,12 @@ def _one_per_value(errors: list[ErrorDetails]) -> Iterator[ErrorDetails]:
             allowed = f"{_allowed(first)} or {literal['ctx']['expected']}"
             literal = {**literal, "msg": f"should be {allowed}", "ctx": {"expected": allowed}}
         yield literal or first
+
+
+def _location(error: ErrorDetails) -> tuple[int | str, ...]:
+    """Return the keys to a faulty value, without the names of the members of unions."""
+    last = error["loc"][-1:] if error["type"] == "extra_forbidden" else ()  # a key, whatever it looks like
+    return *(part for part in error["loc"][: len(error["loc"]) - len(last)] if not _is_union_tag(part)), *last
 
 
 def _is_union_tag(part: int | str) -> bool:
@@ -85,7 +90,7 @@ def _problem(model: type[BaseModel], error: ErrorDetails, prefix: str) -> Proble
         return Problem(
             "E601",
             path,
-            "a secret is named, never written: its value would end up in files and logs",
+            "a secret is referenced by name, never written: its value would end up in files and logs",
             allowed="{secretKeyRef: {name: …, key: …}} or {env: NAME}",
             remedy=f'"{path}={{secretKeyRef:{{name:my-secret,key:token}}}}"',
         )
@@ -118,7 +123,7 @@ def _fields_at(model: type[BaseModel], loc: tuple[int | str, ...]) -> list[str]:
 
 
 def field_names(model: type[BaseModel]) -> list[str]:
-    """Return the keys of `model` as a recipe spells them."""
+    """Return the keys of `model` as spelled in a recipe."""
     return sorted(info.alias or name for name, info in model.model_fields.items())
 
 
@@ -161,16 +166,20 @@ def _is_list(annotation: Any) -> bool:
 
 
 def _stand_in(model: type[BaseModel], tree: Any) -> Any:
-    """Build `model` from `tree` without validating; rules that need a faulty key are left out anyway."""
+    """Build `model` from `tree` without validating; rules that need a faulty key are skipped anyway."""
     values = {}
     for name, info in model.model_fields.items():
         value = tree.get(info.alias or name) if isinstance(tree, Mapping) else None
-        inner, held = _model_in(info.annotation), _model_of_values(info.annotation)
-        if held and isinstance(value, Mapping):
-            value = {key: _stand_in(held, item) for key, item in value.items()}
-        elif inner and _is_list(info.annotation):
-            value = [_stand_in(inner, item) for item in value] if isinstance(value, list) else []
-        elif inner and (value is not None or type(None) not in get_args(info.annotation)):
-            value = _stand_in(inner, value)
-        values[name] = value
+        values[name] = _stand_in_value(info.annotation, value)
     return model.model_construct(**values)
+
+
+def _stand_in_value(annotation: Any, value: Any) -> Any:
+    inner, held = _model_in(annotation), _model_of_values(annotation)
+    if held and isinstance(value, Mapping):
+        return {key: _stand_in(held, item) for key, item in value.items()}
+    if inner and _is_list(annotation):
+        return [_stand_in(inner, item) for item in value] if isinstance(value, list) else []
+    if inner and (value is not None or type(None) not in get_args(annotation)):
+        return _stand_in(inner, value)
+    return value

@@ -31,6 +31,7 @@ from launcher.model.config_tree import (
 )
 from launcher.model.job_spec import Trainer
 from launcher.model.recipe import Launch, RecipeBase
+from launcher.model.size_plan import SizePlan
 from launcher.model.validation import field_names, is_field, type_problems
 from launcher.planning import size_planner
 from launcher.rules import SIZES, faulty_needs, related, rules_for
@@ -43,7 +44,7 @@ _OF_SIZE = re.compile(r"recipes\.(scale_config\.[^.]+\.)?")
 
 
 def check(composition: Composition) -> CheckedRecipe:
-    """Type a composition and put it through every rule.
+    """Validate a composition and check it with every rule.
 
     Raises:
         ProblemsFound: Every fault found, each with its origin.
@@ -55,13 +56,13 @@ def check(composition: Composition) -> CheckedRecipe:
 
 
 def examine(composition: Composition) -> tuple[CheckedRecipe | None, list[Problem]]:
-    """Type a composition and put it through every rule; return it, as far as it can be typed, with its faults.
+    """Validate a composition and check it with every rule; return it, as far as it is valid, with its faults.
 
-    The faults are without their origins, which cost more than all rules together.
+    The faults lack their origins, which cost more than all rules together.
     """
     checked, problems = _type(composition)
     if misspelt := [problem for problem in problems if problem.code == "E101" and problem.remedy in _MISSPELT]:
-        return None, misspelt  # whatever else is wrong is wrong with a job that was not meant
+        return None, misspelt  # other faults would concern a job that was not intended
     if checked is None:
         return None, problems
     faulty = faulty_needs(checked, (problem.path for problem in problems))
@@ -82,8 +83,7 @@ def _type(composition: Composition) -> tuple[CheckedRecipe | None, list[Problem]
         return None, found
     recipe, recipe_problems = _type_recipe(family, recipe_tree)
     found += recipe_problems
-    if any(related(instance_specs.KEY, problem.path) for problem in recipe_problems):
-        recipe = recipe.model_copy(update={"instance_specs": None})
+    recipe = _without_faulty_instance(recipe, recipe_problems)
     instance = None if not backend.has_instances else instance_specs.find(launch.instance_type, recipe.instance_specs)
     trainer = _trainer(recipe_tree["run"]["model_type"], backend, settings, settings_problems)
     checked = CheckedRecipe(composition, launch, settings, recipe, instance, (), {}, trainer=trainer)
@@ -120,24 +120,34 @@ def _plan_sizes(
     tree = {**composition.tree["recipes"], "scale_config": entries}
     explicit = {path: text for path, text in composition.decided.items() if path != keys.bound}
     trees, overridden = scale_trees(tree, explicit)
-    uneven = f"{keys.uneven_batch}."
-    is_plain = not any(f".{uneven}" in f".{path}." for path in explicit)
-    known = {
-        entry.key: recipe.at_size(size_of(entry.key), entry.own)
-        for entry in trees
-        if is_plain and entries[entry.key] is plan.entries[entry.key]
-    }
+    known = {} if _is_on(explicit, keys.uneven_batch) else _as_planned(recipe, plan, trees, entries)
     scales, problems = _typed_scales(family, trees, entries, known)
     if not checked.is_elastic:
-        static = [dataclasses.replace(scale, path="recipes") for scale in scales]
-        scales = tuple(static) or (_static(family, recipe, tree),)
+        scales = _as_static(scales) or (_static(family, recipe, tree),)
     checked = dataclasses.replace(checked, scales=scales, overridden_sizes=overridden, size_plan=plan)
     return checked, [*found, *problems]
 
 
+def _is_on(paths: Iterable[str], part: str) -> bool:
+    """Return whether a key is on any of these paths."""
+    return any(f".{part}." in f".{path}." for path in paths)
+
+
+def _as_planned(
+    recipe: RecipeBase, plan: SizePlan, trees: Iterable[ScaleTree], entries: Mapping[str, Any]
+) -> dict[str, RecipeBase]:
+    """Return the typed recipe at each size that nothing but the plan sets."""
+    own = [entry for entry in trees if entries[entry.key] is plan.entries[entry.key]]
+    return {entry.key: recipe.at_size(size_of(entry.key), entry.own) for entry in own}
+
+
+def _as_static(scales: Iterable[SizedRecipe]) -> tuple[SizedRecipe, ...]:
+    return tuple(dataclasses.replace(scale, path="recipes") for scale in scales)
+
+
 def _unplannable(recipe: RecipeBase) -> Problem:
-    message = f"{recipe.run.model_type} has no batch that sizes could be planned from"
-    return Problem("E227", "recipes.scale_config", message, value=AUTO, remedy="write the sizes, or leave it out")
+    message = f"{recipe.run.model_type} has no batch to plan sizes from"
+    return Problem("E227", "recipes.scale_config", message, value=AUTO, remedy="list the sizes, or omit it")
 
 
 def _family(recipe: Mapping[str, Any]) -> tuple[type[RecipeBase] | None, list[Problem]]:
@@ -145,7 +155,7 @@ def _family(recipe: Mapping[str, Any]) -> tuple[type[RecipeBase] | None, list[Pr
     if "run" not in recipe:
         remedy = "inherit one with defaults: [/recipes/training/tiny/tiny_lm_cpu@_here_, _self_]"
         return None, [
-            Problem("E103", "recipes.run", "is missing: a recipe names the program that trains it", remedy=remedy)
+            Problem("E103", "recipes.run", "is missing: a recipe must name the program that trains it", remedy=remedy)
         ]
     if not isinstance(get(recipe, "run"), Mapping):
         return None, [Problem("E102", "recipes.run", "should be a mapping", value=get(recipe, "run"))]
@@ -172,14 +182,14 @@ def _scales(
     *,
     faulty: bool,
 ) -> tuple[tuple[SizedRecipe, ...], list[Problem], Mapping[str, int]]:
-    """Type the recipe at every size. The sizes of a static job are one: its own.
+    """Type the recipe at every size. A static job has one size.
 
     Args:
         family: The recipe's model.
         recipe: The typed base recipe.
         tree: The same, as composed.
         explicit: Each leaf that the user's overrides set, to that override.
-        faulty: Whether a key that decides the sizes is faulty.
+        faulty: Whether a key that determines the sizes is faulty.
     """
     trees, overridden = scale_trees(tree, explicit)
     policy = recipe.elastic_policy
@@ -228,7 +238,7 @@ def _faults_of_scale(entry: ScaleTree, faults: tuple[Problem, ...]) -> list[Prob
 
 
 def _type_recipe(family: type[RecipeBase], tree: Mapping[str, Any]) -> tuple[RecipeBase, tuple[Problem, ...]]:
-    """Type a recipe without the keys it declares in `extra_keys`: those go to the container unchecked."""
+    """Type a recipe without the keys it declares in `extra_keys`: those are passed to the container unchecked."""
     extra = tree.get("extra_keys")
     if isinstance(extra, list):
         for path in (str(path) for path in extra if not is_field(family, str(path))):
@@ -236,10 +246,17 @@ def _type_recipe(family: type[RecipeBase], tree: Mapping[str, Any]) -> tuple[Rec
     return type_problems(family, tree, "recipes")
 
 
-def with_origin(composition: Composition, problems: list[Problem]) -> tuple[Problem, ...]:
-    """Return faults with where each faulty value came from, and where a key that is not here belongs.
+def _without_faulty_instance(recipe: RecipeBase, problems: Iterable[Problem]) -> RecipeBase:
+    """Return a recipe without the instance type that it describes, where that description is faulty."""
+    if any(related(instance_specs.KEY, problem.path) for problem in problems):
+        return recipe.model_copy(update={"instance_specs": None})
+    return recipe
 
-    A value that only refers to a faulty one is left out: the fault is reported there.
+
+def with_origin(composition: Composition, problems: list[Problem]) -> tuple[Problem, ...]:
+    """Return faults with the origin of each faulty value, and the place where an unknown key belongs.
+
+    A value that only refers to a faulty one is omitted: the fault is reported there.
     """
     faulty = {tuple(problem.path.split(".")) for problem in problems}
     own = (p for p in problems if p.code != "E102" or not _repeats(composition, p.path, faulty))
@@ -250,7 +267,7 @@ def with_origin(composition: Composition, problems: list[Problem]) -> tuple[Prob
 
 
 def _origin(composition: Composition, problem: Problem) -> str | None:
-    """Return what set a faulty value; without the text of an unknown key, which may be a misspelt secret."""
+    """Return the origin of a faulty value; without the text of an unknown key, which may be a misspelt secret."""
     origin = composition.origin(problem.path)
     if origin is None or problem.code != "E101" or origin not in composition.explicit.values():
         return origin
@@ -267,12 +284,9 @@ def _repeats(composition: Composition, path: str, faulty: set[tuple[str, ...]]) 
 
 
 def _with_places(composition: Composition, problems: list[Problem]) -> list[Problem]:
-    """Add to each unknown key where its name is known, else how to declare all unknown keys of the recipe."""
-    known: dict[str, dict[str, None]] = {}
-    for path, _ in leaves(composition.tree):
-        if "scale_config" not in path:
-            for prefix in prefixes(path):
-                known.setdefault(prefix.rpartition(".")[2], {})[prefix] = None
+    """Add to each unknown key the place where its name is known, else how to declare all unknown keys of the
+    recipe."""
+    known = _paths_by_name(composition.tree)
     placed = [_with_place(composition, known, p) if p.code == "E101" else p for p in problems]
     unread = [p for p in placed if p.code == "E101" and not p.remedy and p.path.startswith("recipes.")]
     declared = get(composition.tree, "recipes.extra_keys")
@@ -280,6 +294,16 @@ def _with_places(composition: Composition, problems: list[Problem]) -> list[Prob
     remedy = f"recipes.extra_keys=[{','.join(dict.fromkeys(map(str, keys)))}] if your training code reads "
     remedy += "it" if len(unread) == 1 else "them"
     return [dataclasses.replace(p, remedy=remedy) if p in unread else p for p in placed]
+
+
+def _paths_by_name(tree: Mapping[str, Any]) -> dict[str, dict[str, None]]:
+    """Return each name of a key to the paths that end in it, those of sizes left out."""
+    known: dict[str, dict[str, None]] = {}
+    for path, _ in leaves(tree):
+        if "scale_config" not in path:
+            for prefix in prefixes(path):
+                known.setdefault(prefix.rpartition(".")[2], {})[prefix] = None
+    return known
 
 
 def _clusters_with(path: str) -> list[str]:
@@ -291,13 +315,11 @@ def _clusters_with(path: str) -> list[str]:
 
 
 def _with_place(composition: Composition, known: Mapping[str, Iterable[str]], problem: Problem) -> Problem:
-    """Add where the name of an unknown key is known: `learning_rate=…` without its long path."""
-    name, unknown = problem.path.rpartition(".")[2], problem.path
+    """Add the place where the name of an unknown key is known: `learning_rate=…` without its long path."""
+    unknown = problem.path
     if others := _clusters_with(unknown):
         return dataclasses.replace(problem, remedy=f"only with cluster={' or cluster='.join(others)}")
-    places = [p for p in known.get(name, ()) if p != unknown and not p.startswith(f"{unknown}.") and p != name]
-    if not places and name == unknown and name in field_names(RecipeBase):
-        places = [f"recipes.{name}"]
+    places = _known_places(known, unknown)
     if not places:
         return problem
     inside = [leaf for leaf, _ in leaves(get(composition.tree, unknown), unknown)]
@@ -305,3 +327,12 @@ def _with_place(composition: Composition, known: Mapping[str, Iterable[str]], pr
     rest = whole.removeprefix(unknown)
     remedy = f"did you mean {' or '.join(f'{place}{rest}' for place in places[:3])}?"
     return dataclasses.replace(problem, path=whole, remedy=remedy)
+
+
+def _known_places(known: Mapping[str, Iterable[str]], unknown: str) -> list[str]:
+    """Return the other paths that end in the same name as an unknown key."""
+    name = unknown.rpartition(".")[2]
+    places = [p for p in known.get(name, ()) if p != unknown and not p.startswith(f"{unknown}.") and p != name]
+    if not places and name == unknown and name in field_names(RecipeBase):
+        return [f"recipes.{name}"]
+    return places

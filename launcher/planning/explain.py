@@ -1,4 +1,4 @@
-"""Where the value of a key comes from, at every size: the place that wins, and every place it wins over."""
+"""The origin of a key's value, at every size: the place that sets it, and every overridden place."""
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -35,9 +35,9 @@ class Value:
 
     Args:
         nodes: Number of nodes; None for the base recipe, or a key that no size changes.
-        value: Resolved; ABSENT where the size has no such key.
+        value: Resolved value; ABSENT if the size has no such key.
         origin: The place that sets it; None when nothing in the files or overrides does.
-        shadowed: Places it wins over, nearest first.
+        shadowed: Overridden places, nearest first.
     """
 
     nodes: int | None
@@ -68,7 +68,7 @@ class Sizes:
 
     @cached_property
     def trees(self) -> dict[int, Mapping[str, Any]]:
-        """Number of nodes to the recipe at that size, also where the recipe is not elastic."""
+        """Number of nodes to the recipe at that size, even if the recipe is not elastic."""
         recipe = self.composition.tree["recipes"]
         if self._checked is not None:
             return {scale.nodes: scale.tree for scale in self._checked.scales if scale.nodes}
@@ -122,19 +122,26 @@ def find(sizes: Sizes, key: str) -> list[str]:
     """Return the leaves that `key` names: a path, the end of one (`learning_rate`), or a mapping above some.
 
     Raises:
-        ProblemsFound: There is no such key; the nearest are named.
+        ProblemsFound: No such key exists; similar ones are suggested.
     """
     known = sizes.paths
     for path in (key, f"{_ROOT}{key}"):
-        if path in known:
-            return [path]
-        if inside := [leaf for leaf in known if leaf.startswith(f"{path}.")]:
-            return inside
-        if lookup(sizes.composition.tree, path) is not ABSENT:  # in a list, which is one leaf
-            return [leaf for leaf in prefixes(path) if leaf in known]
+        if (leaves := _leaves_at(sizes, known, path)) is not None:
+            return leaves
     if found := [leaf for leaf in known if f".{key}." in f"{leaf}." and not leaf.startswith(f"{SCALES}.")]:
         return found
     raise fail("E101", key, "no such key in this recipe", remedy=_suggestion(key, known))
+
+
+def _leaves_at(sizes: Sizes, known: Sequence[str], path: str) -> list[str] | None:
+    """Return the leaves at or below a path, or the one that contains it; None where nothing is there."""
+    if path in known:
+        return [path]
+    if inside := [leaf for leaf in known if leaf.startswith(f"{path}.")]:
+        return inside
+    if lookup(sizes.composition.tree, path) is ABSENT:
+        return None
+    return [leaf for leaf in prefixes(path) if leaf in known]  # in a list, which is one leaf
 
 
 def _suggestion(key: str, known: Sequence[str]) -> str | None:
@@ -147,7 +154,7 @@ def _suggestion(key: str, known: Sequence[str]) -> str | None:
 
 
 def explain(sizes: Sizes, path: str) -> tuple[Value, ...]:
-    """Return the value of a leaf in the base recipe, then at each size, with all that set it.
+    """Return the value of a leaf in the base recipe, then at each size, with all places that set it.
 
     A key that sizes cannot change (`cluster.…`, `elastic_policy`) has one value.
     """
@@ -161,7 +168,7 @@ def explain(sizes: Sizes, path: str) -> tuple[Value, ...]:
 
 
 def _at(sizes: Sizes, path: str, nodes: int) -> tuple[Setting, ...]:
-    """Return all that sets a leaf of the recipe at a size, lowest precedence first."""
+    """Return all places that set a leaf of the recipe at a size, lowest precedence first."""
     composition = sizes.composition
     at_base = composition.sources.settings(path)
     own = composition.sources.settings(f"{SCALES}.{nodes}.{path.removeprefix(_ROOT)}")

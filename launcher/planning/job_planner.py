@@ -31,7 +31,7 @@ from launcher.rules.custom import is_script, is_unstated
 
 LAUNCHER_KEYS = ("extra_keys", "planner", "checkpointing", "instance_specs", "elastic_policy")
 """Keys of a recipe that only the launcher reads, as written. The published configurations of a size
-have no elastic_policy either: the operator decides about sizes."""
+have no elastic_policy either: the operator chooses sizes."""
 
 
 def plan(checked: CheckedRecipe, context: LaunchContext) -> JobSpec:
@@ -120,7 +120,7 @@ def _step_batch(checked: CheckedRecipe, found: SizedBatch) -> StepBatch:
 
 
 def _learning_rate(checked: CheckedRecipe, found: SizedBatch) -> float | None:
-    """Return the learning rate of a size; None if the recipe of a script states none and a stand-in holds."""
+    """Return the learning rate of a size; None if the recipe of a script has a placeholder instead of one."""
     key = found.keys.learning_rate
     if is_script(checked) and get(found.size.own, key) is None and is_unstated(checked, f"recipes.{key}"):
         return None
@@ -128,7 +128,7 @@ def _learning_rate(checked: CheckedRecipe, found: SizedBatch) -> float | None:
 
 
 def _micro_of_uneven(checked: CheckedRecipe, found: SizedBatch) -> int | None:
-    """Return the largest pass of a size with uneven shares, None where a share is one pass.
+    """Return the largest pass of a size with uneven shares, None if a share is one pass.
 
     Source: the published elastic recipes, whose uneven sizes set no micro batch beside a base of 1.
     """
@@ -140,7 +140,7 @@ def _micro_of_uneven(checked: CheckedRecipe, found: SizedBatch) -> int | None:
 def _container_config(
     checked: CheckedRecipe, tree: Mapping[str, Any], name: str, tiers: Mapping[str, Any] | None
 ) -> Mapping[str, Any]:
-    """Return the recipe as the container reads it: the job's name, real devices, no secret, no launcher keys.
+    """Return the recipe for the container: the job's name, real devices, no secret, no launcher keys.
 
     Values that are the same at every size are shared; they must not be modified.
     """
@@ -153,7 +153,7 @@ def _container_config(
 
 
 def _with_tracking(config: Mapping[str, Any], section: str | None) -> Mapping[str, Any]:
-    """Return a configuration with the tracking settings as the container reads them: empty for no tracking."""
+    """Return a configuration with the tracking settings for the container: empty for no tracking."""
     if section is None or (mlflow := get(config, section)) is None:
         return config
     kept = {key: value for key, value in mlflow.items() if key != "enabled"}

@@ -1,4 +1,4 @@
-"""A plan as a picture: samples per rank, idle time and learning rate over nodes.
+"""A picture of a plan: samples per rank, idle time and learning rate over nodes.
 
 matplotlib is imported when one is drawn.
 Colours are from the palette of Okabe and Ito, which remain distinct for colour-blind readers; shapes differ too.
@@ -19,12 +19,12 @@ _WIDTH, _HEIGHT, _DPI = 9.0, 6.2, 150
 _EVEN, _UNEVEN, _QUIET = "#0072B2", "#E69F00", pictures.QUIET
 _SHARES, _RATE = plan_report.COLUMNS[2], plan_report.COLUMNS[4]
 _MOST_TICKS = 24
-"""Sizes that each get a label on the axis."""
+"""Maximum number of sizes with a label each on the axis."""
 _DOT = 5.0
 
 
 def draw(job: JobSpec, path: Path) -> None:
-    """Draw a job's plan to a file whose suffix names the format. The same plan gives the same bytes.
+    """Draw a job's plan to a file whose suffix names the format. The same plan yields the same bytes.
 
     Raises:
         ProblemsFound: It cannot be saved there, see `pictures.save`.
@@ -78,7 +78,7 @@ def _draw_shares(axes: "Axes", job: JobSpec, nodes: list[int]) -> None:
 
 
 def _draw_idle(axes: "Axes", job: JobSpec, nodes: list[int]) -> None:
-    """Draw which part of all ranks' time is spent waiting; hollow where a smaller size is as fast."""
+    """Draw the fraction of all ranks' time spent waiting; hollow if a smaller size is as fast."""
     is_useful = [other is None for other in plan_report.as_fast_as(job)]
     values = [100 * (plan_report.point_idle(point) or 0) for point in job.scales]
     axes.vlines(nodes, 0, values, color="#c8cdd2", linewidth=1.0)
@@ -103,7 +103,7 @@ def _draw_rates(axes: "Axes", job: JobSpec) -> None:
 
 
 def _size(job: JobSpec) -> float:
-    """Return a dot's diameter in points: smaller where there are many sizes."""
+    """Return a dot's diameter in points: smaller if there are many sizes."""
     return _DOT if len(job.scales) <= 4 * _MOST_TICKS else 1.5
 
 

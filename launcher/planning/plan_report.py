@@ -10,7 +10,7 @@ COLUMNS = ("nodes", "ranks", "samples per rank", "micro x accum", "learning rate
 """Headings of the plan's columns, wherever it is shown. `micro x accum`: samples per forward pass of a rank, and the
 forward passes accumulated for one optimizer step."""
 IDLE, SPEEDUP = "idle", "speedup"
-"""Further columns: the part of all ranks' time spent waiting, and the speed relative to the smallest size's."""
+"""Further columns: the fraction of all ranks' time spent waiting, and the speed relative to the smallest size's."""
 REMARKS = "remarks"
 _NONE = "none"
 START_MARK = "*"
@@ -18,7 +18,7 @@ _NUMBERS = ("nodes", "ranks", IDLE, SPEEDUP)
 """Columns that are aligned to the right."""
 _MOST_BARS = 40
 _LEAST_BAR = 10
-"""Columns a bar has on the narrowest terminal."""
+"""Columns of a bar on the narrowest terminal."""
 
 
 def row(point: ScalePoint) -> tuple[str, ...]:
@@ -53,7 +53,7 @@ def _idle_text(point: ScalePoint) -> str:
 
 
 def _speedup(first: ScalePoint, point: ScalePoint) -> str:
-    """Return how many times as fast as the smallest size one is."""
+    """Return a size's speedup over the smallest size."""
     if not first.largest_share or not point.largest_share:
         return _NONE
     return f"{first.largest_share / point.largest_share:.2f}"
@@ -89,12 +89,12 @@ def point_balance(point: ScalePoint) -> float | None:
 
 
 def point_idle(point: ScalePoint) -> float | None:
-    """Return the part of all ranks' time, 0 to 1, spent waiting for the largest share; None without a batch."""
+    """Return the fraction of all ranks' time, 0 to 1, spent waiting for the largest share; None without a batch."""
     return batch.idle_fraction(point.batch.split, point.data_parallel_size) if point.batch else None
 
 
 def as_fast_as(job: JobSpec) -> list[int | None]:
-    """Return for each size the nodes of the smallest one that is as fast, None where none is or none is known."""
+    """Return for each size the nodes of the smallest one that is as fast, None if there is none or it is unknown."""
     shares = [share for point in job.scales if (share := point.largest_share)]
     if len(shares) < len(job.scales):
         return [None] * len(job.scales)
@@ -114,7 +114,7 @@ def chart(job: JobSpec, width: int = 80) -> list[str]:
     """Return bars of each size's largest share, its idle part hatched, for a terminal of `width` columns; none
     without a batch.
 
-    Where there are many sizes, the first and last of them are shown.
+    If there are many sizes, only the first and last are shown.
     """
     points = [(point, point.batch.split.large) for point in job.scales if point.batch]
     if not points:
@@ -144,7 +144,7 @@ def _samples(job: JobSpec) -> str:
 
 
 def samples_per_rank(point: ScalePoint) -> str:
-    """Return how the samples fall on the ranks, as `16` or `5 on 16, 6 on 8`."""
+    """Return the distribution of samples to ranks, as `16` or `5 on 16, 6 on 8`."""
     if point.batch is None:
         return _NONE
     split = point.batch.split

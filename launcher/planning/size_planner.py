@@ -1,10 +1,10 @@
 """`scale_config: auto`: every size a job may take, derived from one batch, one memory bound and the real devices.
 
-The result has the form of a `scale_config` written by hand, so that the rules check it by the same arithmetic.
+The result has the form of a hand-written `scale_config`, so the rules check it by the same arithmetic.
 """
 
 import math
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from launcher.config.provenance import is_stand_in
@@ -21,20 +21,16 @@ _OWN_SIZES, _BASE = "the recipe's own sizes", "the base recipe"
 
 
 def given(composition: Composition, keys: BatchKeys, base_batch: Batch) -> BatchInputs:
-    """Return what a recipe's files set of its batch, below what the user chose.
+    """Return the batch values that a recipe's files set, without the user's.
 
     Args:
-        composition: Where every value comes from.
-        keys: Where the family keeps its batch.
-        base_batch: That of the base recipe, typed.
+        composition: Origin of every value.
+        keys: The family's keys of the batch.
+        base_batch: The base recipe's batch, typed.
     """
     written = composition.sources.layers("recipes.scale_config")
-    first_own = max((layer for layer, value in written if value == AUTO), default=math.inf)
-    below = max((layer for layer, value in written if value != AUTO), default=-1)
-    chosen = {layer for layer in composition.sources.own_layers if layer > below}
-    table: Mapping[str, Any] = {}
-    for _, value in written:
-        table = merged(table, value) if isinstance(value, Mapping) else table if value == AUTO else {}
+    first_own, chosen = _own_layers(written, composition.sources.own_layers)
+    table = _written_sizes(value for _, value in written)
     base: dict[BatchName, Any] = {}
     own: set[BatchName] = set()
     for name in (BATCH, MICRO, RATE):
@@ -48,36 +44,54 @@ def given(composition: Composition, keys: BatchKeys, base_batch: Batch) -> Batch
     return BatchInputs(keys, base_batch, table, base, frozenset(own), has_rate)
 
 
+def _own_layers(written: Sequence[tuple[int, Any]], user: Iterable[int]) -> tuple[float, set[int]]:
+    """Return the layer that plans the sizes, and the user's layers above all that write them by hand."""
+    first_own = max((layer for layer, value in written if value == AUTO), default=math.inf)
+    below = max((layer for layer, value in written if value != AUTO), default=-1)
+    return first_own, {layer for layer in user if layer > below}
+
+
+def _written_sizes(values: Iterable[Any]) -> Mapping[str, Any]:
+    """Return the sizes that files write by hand, each file's over those before it; `auto` leaves them."""
+    table: Mapping[str, Any] = {}
+    for value in values:
+        if isinstance(value, Mapping):
+            table = merged(table, value)
+        elif value != AUTO:
+            table = {}
+    return table
+
+
 def basis(recipe: RecipeBase, given: BatchInputs, *, is_elastic: bool) -> SizingBasis:
     """Return batch, learning rate and memory bound: the user's, else the recipe's own sizes', else the base recipe's.
 
-    Batch and learning rate belong together, so they are taken from the recipe's own sizes only where these agree on
+    Batch and learning rate belong together, so they are taken from the recipe's own sizes only if these agree on
     both. A static job has never read them.
 
     Args:
         recipe: The typed base recipe.
-        given: What the files set.
+        given: The values that the files set.
         is_elastic: Whether the job may change its size.
     """
     (samples, rate), source = _inherited(given, is_elastic=is_elastic)
     is_own = BATCH in given.own
-    texts = [f"{samples} samples a step and learning rate {rate:g} ({source})"]
+    texts = [f"{samples} samples per step and learning rate {rate:g} ({source})"]
     chosen: float | None = rate
     if is_own or RATE in given.own:
         chosen, reason = _learning_rate(recipe, given, samples, rate, source)
         samples = given.batch.train_batch_size if is_own else samples
         texts = [
-            f"{samples} samples a step ({'yours' if is_own else source})",
+            f"{samples} samples per step ({'yours' if is_own else source})",
             f"learning rate {chosen:g} ({reason})",
         ]
     if not given.has_rate:
-        chosen, texts = None, [f"{samples} samples a step ({'yours' if is_own else source})"]
+        chosen, texts = None, [f"{samples} samples per step ({'yours' if is_own else source})"]
     max_micro, reason = _memory_bound(recipe, given)
     return SizingBasis(samples, chosen, max_micro, ", ".join([*texts, f"at most {max_micro} in a pass ({reason})"]))
 
 
 def _inherited(given: BatchInputs, *, is_elastic: bool) -> tuple[tuple[int, float], str]:
-    """Return batch and learning rate below what the user chose, and where they are from."""
+    """Return batch and learning rate without the user's values, and their source."""
     keys, own = given.keys, given.batch
     base = _whole(given.base[BATCH]) or own.train_batch_size, _number(given.base[RATE]) or own.learning_rate
     pairs = {
@@ -93,7 +107,7 @@ def _inherited(given: BatchInputs, *, is_elastic: bool) -> tuple[tuple[int, floa
 def _learning_rate(
     recipe: RecipeBase, given: BatchInputs, samples: int, rate: float, source: str
 ) -> tuple[float, str]:
-    """Return the learning rate where the user chose a part of the batch, and the reason for it.
+    """Return the learning rate if the user chose a part of the batch, and the reason for it.
 
     Source: the linear rule, Goyal et al. 2017, "Accurate, Large Minibatch SGD"; the square root for Adam, Malladi et
     al. 2022, "On the SDEs and Scaling Rules for Adaptive Gradient Algorithms". The published elastic recipes follow
@@ -124,7 +138,7 @@ def _memory_bound(recipe: RecipeBase, given: BatchInputs) -> tuple[int, str]:
 
 
 def _pass_of(keys: BatchKeys, entry: object, base_micro: int) -> int:
-    """Return the largest pass of a size written by hand: an uneven share is one pass.
+    """Return the largest pass of a hand-written size: an uneven share is one pass.
 
     Source: the published elastic recipes: sizes whose uneven share exceeds the micro batch of the others are absent.
     """
@@ -148,21 +162,12 @@ def plan(recipe: RecipeBase, devices: int, given: BatchInputs, *, is_elastic: bo
 
     Args:
         recipe: The typed base recipe; `BatchKeys.planned_from` must be valid.
-        devices: Worker processes a node.
-        given: What the files set of its batch.
+        devices: Worker processes per node.
+        given: The batch values that the files set.
         is_elastic: Whether the job may change its size.
     """
     found = basis(recipe, given, is_elastic=is_elastic)
-    fits: dict[int, batch.Fit] = {}
-    starved, undivided = [], []
-    for nodes in _candidates(recipe, is_elastic):
-        size, rest = divmod(nodes * devices, recipe.ranks_per_sample)
-        if rest:
-            undivided.append(nodes)
-        elif fitted := batch.fit(found.samples, size, found.max_micro):
-            fits[nodes] = fitted
-        else:
-            starved.append(nodes)
+    fits, starved, undivided = _fits(recipe, devices, found, _candidates(recipe, is_elastic))
     is_selective = recipe.planner is not None and recipe.planner.sizes in USEFUL
     slower = _slower(fits) if is_elastic and is_selective else frozenset()
     kept = {nodes: fitted for nodes, fitted in fits.items() if nodes not in slower}
@@ -174,6 +179,23 @@ def plan(recipe: RecipeBase, devices: int, given: BatchInputs, *, is_elastic: bo
         slower=tuple(nodes for nodes in fits if nodes in slower),
         accumulated=tuple(n for n, f in kept.items() if f.grad_accumulation > 1 and not f.split.is_even),
     )
+
+
+def _fits(
+    recipe: RecipeBase, devices: int, found: SizingBasis, sizes: Iterable[int]
+) -> tuple[dict[int, batch.Fit], list[int], list[int]]:
+    """Return how the batch fits each size, the sizes it is too small for, and those not of full model replicas."""
+    fits: dict[int, batch.Fit] = {}
+    starved, undivided = [], []
+    for nodes in sizes:
+        size, rest = divmod(nodes * devices, recipe.ranks_per_sample)
+        if rest:
+            undivided.append(nodes)
+        elif fitted := batch.fit(found.samples, size, found.max_micro):
+            fits[nodes] = fitted
+        else:
+            starved.append(nodes)
+    return fits, starved, undivided
 
 
 def _candidates(recipe: RecipeBase, is_elastic: bool) -> range:
@@ -188,7 +210,7 @@ def _slower(fits: Mapping[int, batch.Fit]) -> frozenset[int]:
 
 
 def _entry(nodes: int, fitted: batch.Fit, found: SizingBasis, given: BatchInputs) -> Mapping[str, Any]:
-    """Return a size as `scale_config` writes it."""
+    """Return a size as an entry of `scale_config`."""
     keys, split = given.keys, fitted.split
     values: dict[str, object] = {
         keys.train_batch_size: found.samples,

@@ -1,7 +1,7 @@
-"""What a recipe must pass and what its user should know: one module for each subject.
+"""Checks of a recipe, and notices about it: one module for each subject.
 
 A rule is a generator with a code and a source. One with an E code yields Problems of a `CheckedRecipe`; one with an N
-code yields Notices of a `PlannedRecipe`, which passed all the others. Each makes them with the function it is given,
+code yields Notices of a `PlannedRecipe`, which has no Problems. Each creates them with the function it receives,
 which adds its code.
 """
 
@@ -21,22 +21,23 @@ from launcher.model.job_spec import JobSpec
 SIZES = tuple(
     f"recipes.elastic_policy.{key}" for key in ("is_elastic", "min_nodes", "max_nodes", "replica_increment_step")
 )
-"""The keys that decide which sizes a job may take: what a rule about sizes needs."""
+"""The keys that determine the sizes of a job: needed by every rule about sizes."""
 
 BATCH, SAME_FOLDER = "<batch>", "<same folder>"
-"""Stand among the needs of a rule for keys that each family has elsewhere: those that deal samples to ranks, and the
+"""Placeholders in a rule's needs for keys that vary by family: those that distribute samples to ranks, and the
 one that keeps a restarted job in its folder."""
 
 ORDER = (
     *("N173", "N165", "N168", "N167"),  # what was typed, and what is in the user's files
     *("N109", "N110", "N111", "N112", "N113", "N104"),  # the sizes, and what holds at each
     *("N161", "N160", "N162", "N163", "N164"),  # the hardware
-    *("N101", "N108", "N102", "N103", "N124", "N125", "N115", "N105", "N116", "N106"),  # what differs from the recipe
-    *("N107", "N127", "N128", "N126", "N118"),  # what may be an oversight
+    *("N101", "N108", "N102", "N103", "N124", "N125", "N115", "N105", "N116", "N106"),  # differences from the recipe
+    *("N174", "N175"),  # what a trainer does differently
+    *("N107", "N127", "N128", "N126", "N118"),  # possible oversights
     *("N133", "N134", "N130", "N131", "N138", "N132", "N135"),  # checkpoints
     *("N117", "N166", "N170", "N172", "N171", "N136"),  # the cluster's own
 )
-"""The order in which a launch prints its notices; one that is not listed comes last."""
+"""The order in which a launch prints its notices; unlisted ones come last."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,7 +47,7 @@ class PlannedRecipe:
     Args:
         checked: The recipe.
         job: The job.
-        forecast: What its checkpoints are expected to cost; None if unknown, or if nothing asks for it.
+        forecast: Expected cost of its checkpoints; None if unknown or not needed.
     """
 
     checked: CheckedRecipe
@@ -62,13 +63,13 @@ Advice = Callable[[PlannedRecipe, MakeNotice], Iterator[Notice]]
 
 @dataclass(frozen=True, slots=True)
 class Rule:
-    """One check.
+    """One rule.
 
     Args:
         code: The code of its Problems.
-        needs: Dotted paths it reads, prefixes of them allowed, BATCH or SAME_FOLDER. It is left out if one of them is
-            faulty in itself, so that one fault is reported once.
-        source: Where the rule comes from.
+        needs: Dotted paths it reads, prefixes of them allowed, BATCH or SAME_FOLDER. It is skipped if one of them is
+            itself faulty, so that each fault is reported once.
+        source: The rule's source.
         check: Yields the Problems of a CheckedRecipe; its docstring is the reason.
     """
 
@@ -79,22 +80,22 @@ class Rule:
 
     @property
     def reason(self) -> str:
-        """Why it is a rule, in a sentence or two."""
+        """The reason for the rule."""
         return _reason(self.check)
 
     @property
     def clusters(self) -> tuple[str, ...]:
-        """The choices of `cluster` whose jobs it is about; none if it is about all."""
+        """The choices of `cluster` it applies to; none if it applies to all."""
         return _clusters(self.check)
 
     def applies(self, backend: str, faulty: frozenset[str]) -> bool:
-        """Return whether it is about a backend's jobs and none of the keys it needs is faulty."""
+        """Return whether it applies to a backend's jobs and none of the keys it needs is faulty."""
         return _is_about(self.check, backend) and not any(related(need, bad) for need in self.needs for bad in faulty)
 
     def problems(self, checked: CheckedRecipe, *, is_faulty: bool) -> list[Problem]:
         """Return the Problems of a recipe.
 
-        The stand-in for a faulty value may be of any type, so that a rule may fail on it. The rule runs again once
+        The stand-in for a faulty value may be of any type, so a rule may fail on it. The rule runs again once
         the fault is fixed.
         """
         try:
@@ -107,11 +108,11 @@ class Rule:
 
 @dataclass(frozen=True, slots=True)
 class NoticeRule:
-    """One thing that a user should know of a job that is otherwise right.
+    """One piece of advice about a valid job.
 
     Args:
         code: The code of its Notices.
-        source: Where the rule comes from.
+        source: The rule's source.
         advice: Yields the Notices of a PlannedRecipe; its docstring is the reason.
     """
 
@@ -121,16 +122,16 @@ class NoticeRule:
 
     @property
     def reason(self) -> str:
-        """Why it is worth knowing, in a sentence or two."""
+        """The reason for the notice."""
         return _reason(self.advice)
 
     @property
     def clusters(self) -> tuple[str, ...]:
-        """The choices of `cluster` whose jobs it is about; none if it is about all."""
+        """The choices of `cluster` it applies to; none if it applies to all."""
         return _clusters(self.advice)
 
     def applies(self, backend: str) -> bool:
-        """Return whether it is about a backend's jobs."""
+        """Return whether it applies to a backend's jobs."""
         return _is_about(self.advice, backend)
 
     def notices(self, planned: PlannedRecipe) -> Iterator[Notice]:
@@ -144,7 +145,7 @@ _notice_rules: list[NoticeRule] = []
 
 
 def rule(code: str, *needs: str, source: str) -> Callable[[Check], Check]:
-    """Register the decorated generator of Problems as the rule `code`: of the backend whose module it stands in."""
+    """Register the decorated generator of Problems as the rule `code`, for the backend of its module."""
 
     def register(check: Check) -> Check:
         _rules.append(Rule(code, needs, source, check))
@@ -154,7 +155,7 @@ def rule(code: str, *needs: str, source: str) -> Callable[[Check], Check]:
 
 
 def notice_rule(code: str, *, source: str) -> Callable[[Advice], Advice]:
-    """Register the decorated generator of Notices as the rule `code`: of the backend whose module it stands in."""
+    """Register the decorated generator of Notices as the rule `code`, for the backend of its module."""
 
     def register(advice: Advice) -> Advice:
         _notice_rules.append(NoticeRule(code, source, advice))
@@ -181,32 +182,32 @@ def all_notice_rules() -> tuple[NoticeRule, ...]:
 
 @cache
 def rules_for(backend: str) -> tuple[Rule, ...]:
-    """Return the rules that may be about a cluster, by code; those of other backends are not imported."""
+    """Return the rules that may apply to a cluster, by code; those of other backends are not imported."""
     _import(backend)
     return _by_code()
 
 
 @cache
 def notice_rules_for(backend: str) -> tuple[NoticeRule, ...]:
-    """Return the notice rules about a cluster, in the order in which notices are printed."""
+    """Return the notice rules for a cluster, in the order in which notices are printed."""
     _import(backend)
     return tuple(each for each in _in_order() if each.applies(backend))
 
 
 def notices(checked: CheckedRecipe, job: JobSpec, expected: Forecast | None = None) -> tuple[Notice, ...]:
-    """Return everything that the user should know of a planned job, in the order in which it is printed. Pure.
+    """Return all notices about a planned job, in the order in which they are printed. Pure.
 
     Args:
         checked: The recipe.
         job: The job that was planned from it.
-        expected: What its checkpoints cost, in place of the forecast from the recipe alone.
+        expected: Cost of its checkpoints, instead of the forecast from the recipe.
     """
     planned = PlannedRecipe(checked, job, expected or _forecast(checked))
     return tuple(notice for each in notice_rules_for(checked.backend) for notice in each.notices(planned))
 
 
 def related(a: str, b: str) -> bool:
-    """Return whether two dotted paths are the same or one holds the other."""
+    """Return whether two dotted paths are the same or one contains the other."""
     return a == b or a.startswith(b + ".") or b.startswith(a + ".")
 
 
@@ -216,7 +217,7 @@ def _forecast(checked: CheckedRecipe) -> Forecast | None:
 
 
 def _is_about(generator: Check | Advice, backend: str) -> bool:
-    """Return whether a rule is about a backend's jobs: one of this package, or of the backend's own modules."""
+    """Return whether a rule applies to a backend's jobs: one of this package, or of the backend's modules."""
     module = generator.__module__
     return module.startswith(f"{__name__}.") or module in backend_registry.described(backend).rule_modules
 
@@ -231,7 +232,7 @@ def _reason(generator: Check | Advice) -> str:
 
 
 def _import(backend: str) -> None:
-    """Import the modules of rules about every cluster and about this one, so that they are registered."""
+    """Import the modules of rules for every cluster and for this one, so that they are registered."""
     for module in pkgutil.iter_modules(__path__):
         importlib.import_module(f"{__name__}.{module.name}")
     for name in backend_registry.described(backend).rule_modules:
@@ -239,7 +240,7 @@ def _import(backend: str) -> None:
 
 
 def faulty_needs(checked: CheckedRecipe, faulty: Iterable[str]) -> frozenset[str]:
-    """Return the needs that faulty keys affect: the keys themselves, and what stands for one of them."""
+    """Return the needs that faulty keys affect: the keys themselves, and placeholders for one of them."""
     paths, keys = frozenset(faulty), checked.recipe.keys
     own = {BATCH: keys.batch.dealt_by if keys.batch else (), SAME_FOLDER: (keys.same_folder,)}
     return paths | {

@@ -1,4 +1,4 @@
-"""Whether the samples of one optimizer step can be dealt out at every size."""
+"""Checks that the samples of one optimizer step can be distributed at every size."""
 
 import math
 from collections.abc import Callable, Iterator, Sequence
@@ -22,12 +22,12 @@ _SOURCE = "AWS, Using elastic training in Amazon SageMaker HyperPod, Uneven Batc
 
 @dataclass(frozen=True, slots=True)
 class SizedBatch:
-    """How one size deals the samples of an optimizer step.
+    """How one size distributes the samples of an optimizer step.
 
     Args:
         size: The size.
         batch: Its batch, typed.
-        keys: Where the recipe's family keeps it.
+        keys: The batch's keys in the recipe's family.
         data_parallel_size: Ranks divided by the ranks that share one sample, rounded down.
     """
 
@@ -38,12 +38,12 @@ class SizedBatch:
 
     @property
     def uneven(self) -> UnevenBatch | None:
-        """The shares of an uneven batch; None if samples are dealt evenly."""
+        """The shares of an uneven batch; None if samples are distributed evenly."""
         section = self.batch.uneven_batch
         return section if section and section.use_uneven_batch else None
 
     def path(self, key: str) -> str:
-        """Return where the user finds a key: in the size's own entry if that sets it, else in the base recipe."""
+        """Return the path of a key for the user: in the size's own entry if that sets it, else in the base recipe."""
         return f"{self.size.path}.{key}" if get(self.size.own, key) is not None else f"recipes.{key}"
 
     def own_path(self, key: str) -> str:
@@ -59,14 +59,14 @@ def split_of(uneven: UnevenBatch) -> BatchSplit | None:
 
 
 def planned(checked: CheckedRecipe) -> tuple[SizedRecipe, ...]:
-    """Return the sizes that the job may take, but for those with a fault in themselves."""
+    """Return the sizes that the job may take, except those that are themselves faulty."""
     if checked.instance and checked.instance.processes and checked.devices > checked.instance.processes:
-        return ()  # a Problem of its own; the arithmetic would only repeat it
+        return ()  # reported separately; the arithmetic would only repeat it
     return tuple(scale for scale in checked.sizes if not scale.is_faulty)
 
 
 def sized_batch(checked: CheckedRecipe, size: SizedRecipe) -> SizedBatch | None:
-    """Return how a size deals its samples; None if the family has no batch."""
+    """Return how a size distributes its samples; None if the family has no batch."""
     batch, keys = size.recipe.batch, size.recipe.keys.batch
     return None if batch is None or keys is None else SizedBatch(size, batch, keys, checked.data_parallel_size(size))
 
@@ -77,7 +77,7 @@ def planned_batches(checked: CheckedRecipe) -> tuple[SizedBatch, ...]:
 
 
 def _divided(checked: CheckedRecipe) -> tuple[SizedBatch, ...]:
-    """Return the batches that can be judged: none while some ranks do not divide into groups."""
+    """Return the batches that can be checked: none while some ranks do not divide into groups."""
     return () if _undivided(checked) else planned_batches(checked)
 
 
@@ -92,7 +92,7 @@ def ranks_divide(checked: CheckedRecipe, problem: Callable[..., Problem]) -> Ite
         ranks, group = size.nodes * checked.devices, size.recipe.ranks_per_sample
         found = sized_batch(checked, size)
         if found is None or not found.keys.sample_groups or ranks % size.recipe.model_parallel_size:
-            return  # whatever shares its sequence, a replica has no room: a Problem of its own
+            return  # the ranks do not form complete replicas: reported separately
         common = math.gcd(*(s.nodes * checked.devices for s in planned(checked)))
         yield problem(
             found.path(found.keys.sample_groups[0]),
@@ -104,7 +104,7 @@ def ranks_divide(checked: CheckedRecipe, problem: Callable[..., Problem]) -> Ite
 
 @rule("E221", *_NEEDS, source=_SOURCE)
 def even_batches_divide(checked: CheckedRecipe, problem: Callable[..., Problem]) -> Iterator[Problem]:
-    """train_batch_size = W · micro_train_batch_size · accumulation steps, a whole number of them."""
+    """train_batch_size = W · micro_train_batch_size · accumulation steps, an integer."""
     undivided: dict[str, list[SizedBatch]] = {}
     for each in _divided(checked):
         pass_samples = each.data_parallel_size * each.batch.micro_train_batch_size
@@ -116,7 +116,7 @@ def even_batches_divide(checked: CheckedRecipe, problem: Callable[..., Problem])
         its = "" if is_own else f"size {first.size.nodes} has no batch of its own: "
         yield problem(
             path,
-            f"{its}{total} samples a step are no multiple of {first.data_parallel_size} data-parallel ranks"
+            f"{its}{total} samples per step are not a multiple of {first.data_parallel_size} data-parallel ranks"
             f" × micro batch {first.batch.micro_train_batch_size} at {_where(checked, first.size)}{_nor_at(more)}",
             value=total,
             remedy=_even_remedy(checked, [first, *more]),
@@ -177,7 +177,7 @@ def uneven_batches_add_up(checked: CheckedRecipe, problem: Callable[..., Problem
 
 @rule("E224", *_NEEDS, source=_PLANNER)
 def some_size_is_planned(checked: CheckedRecipe, problem: Callable[..., Problem]) -> Iterator[Problem]:
-    """A planned job has at least one size at which each rank gets a sample."""
+    """A planned job needs at least one size at which each rank gets a sample."""
     policy, keys = checked.elastic, checked.recipe.keys.batch
     if checked.size_plan is None or policy is None or keys is None or checked.sizes:
         return
@@ -191,8 +191,8 @@ def some_size_is_planned(checked: CheckedRecipe, problem: Callable[..., Problem]
     yield problem(
         "recipes.scale_config",
         f"no size from {policy.min_nodes} to {policy.max_nodes} nodes × {checked.devices} devices can be planned:"
-        f" {needed} data-parallel ranks at least, each of {group} device{'s' if group > 1 else ''},"
-        f" {samples} samples a step",
+        f" at least {needed} data-parallel ranks, each of {group} device{'s' if group > 1 else ''},"
+        f" {samples} samples per step",
         value="auto",
         remedy=f"recipes.{keys.train_batch_size}={needed} or more"
         if needed > samples
@@ -202,7 +202,7 @@ def some_size_is_planned(checked: CheckedRecipe, problem: Callable[..., Problem]
 
 @rule("E225", *_NEEDS, source=_PLANNER)
 def every_step_is_planned(checked: CheckedRecipe, problem: Callable[..., Problem]) -> Iterator[Problem]:
-    """The operator takes any size that a step leads to, so none can be left out."""
+    """The operator may use any size that a step leads to, so none can be omitted."""
     step = checked.elastic and checked.elastic.replica_increment_step
     if not step or checked.size_plan is None or not checked.size_plan.entries:
         return
@@ -210,22 +210,22 @@ def every_step_is_planned(checked: CheckedRecipe, problem: Callable[..., Problem
     asked = [key for key, value in checked.entries.items() if value is None]
     if missing := (*plan.starved, *plan.undivided):
         last = list(plan.entries)[-1]
-        remedy = f"recipes.elastic_policy.max_nodes={last}" if not plan.undivided else "leave out the step"
+        remedy = f"recipes.elastic_policy.max_nodes={last}" if not plan.undivided else "omit the step"
         yield problem(
             path, f"leads to sizes that cannot be planned: {spans(sorted(missing))}", value=step, remedy=remedy
         )
     if plan.slower or asked:
         yield problem(
             path,
-            "takes every size from min_nodes on, so none can be left out",
+            "leads to every size from min_nodes on, so none can be omitted",
             value=step,
-            remedy="leave out the step" if plan.slower else f"keep size {', '.join(asked)}",
+            remedy="omit the step" if plan.slower else f"keep size {', '.join(asked)}",
         )
 
 
 @rule("E226", *_NEEDS, source=_PLANNER)
 def corrected_sizes_are_planned(checked: CheckedRecipe, problem: Callable[..., Problem]) -> Iterator[Problem]:
-    """What is typed for a single size changes a planned one."""
+    """An override for a single size must name a planned size."""
     if checked.size_plan is None or not checked.is_elastic:
         return
     for key in checked.entries:
@@ -244,7 +244,7 @@ def _where(checked: CheckedRecipe, size: SizedRecipe) -> str:
 
 
 def _batch_path(checked: CheckedRecipe, each: SizedBatch) -> str:
-    """Return where a batch that does not divide was chosen: by a size that states none, in its own entry."""
+    """Return the path where a batch that does not divide is set; for a size without one, in its own entry."""
     keys = each.keys
     is_stated = any(get(each.size.own, key) is not None for key in keys.dealt_by)
     chosen = (f"recipes.{keys.train_batch_size}", f"recipes.{keys.micro_train_batch_size}")
@@ -258,14 +258,14 @@ def _nor_at(batches: Sequence[SizedBatch]) -> str:
 
 
 def _auto(checked: CheckedRecipe, total: int, size: int) -> str:
-    """Return the remedy that plans the sizes, where it would help."""
+    """Return the remedy that plans the sizes, if it would help."""
     if total < size or checked.recipe.scale_config == AUTO:
         return ""
     return "; or ++recipes.scale_config=auto plans it"
 
 
 def _even_remedy(checked: CheckedRecipe, batches: Sequence[SizedBatch]) -> str:
-    """Return what to type so that the same batch divides at all of these sizes."""
+    """Return overrides with which the same batch divides at all of these sizes."""
     first, is_one = batches[0], len(batches) == 1
     total, micro = first.batch.train_batch_size, min(each.batch.micro_train_batch_size for each in batches)
     ranks = [each.data_parallel_size for each in batches]
@@ -302,7 +302,7 @@ def _uneven_remedy(checked: CheckedRecipe, each: SizedBatch) -> str:
 
 
 def _split_text(each: SizedBatch, split: BatchSplit) -> str:
-    """Return the override that deals a size's samples by a split."""
+    """Return the override that distributes a size's samples by a split."""
     return (
         f'"++{each.own_path(each.keys.uneven_batch)}={{use_uneven_batch: true,'
         f" num_dp_groups_with_small_batch_size: {split.num_small}, small_local_batch_size: {split.small},"

@@ -1,4 +1,4 @@
-"""Where checkpoints go: whether the tiers fit the job, the cluster, each other, and the time and memory they have."""
+"""Checks of checkpoint tiers: against the job, the cluster, each other, and the available time and memory."""
 
 import math
 import re
@@ -25,7 +25,7 @@ _MINUTE_S = 60
 _LEAST_GOODPUT = 0.005
 """Shown as 0 %."""
 _AGENTS_TIMEOUT_S = 15
-"""The time that workers have to save where the job gives none, or 0.
+"""The time that workers have to save if the job sets none, or 0.
 
 Source: hyperpod-elastic-agent 1.1.3, run.py: --shutdown-timeout.
 """
@@ -43,7 +43,7 @@ def not_tiered(checked: CheckedRecipe, problem: Callable[..., Problem]) -> Itera
 
 @rule("E260", KEY, source=f"{_PAGE}, Best practices")
 def frequencies_fit(checked: CheckedRecipe, problem: Callable[..., Problem]) -> Iterator[Problem]:
-    """A persistent checkpoint is one of the memory tier's that is also written out, so its steps are a multiple."""
+    """A persistent checkpoint is a memory tier's checkpoint that is also written out, so its steps are a multiple."""
     section = checked.recipe.checkpointing
     if not section or not section.memory or not section.persistent:
         return
@@ -71,7 +71,7 @@ def path_is_reached(checked: CheckedRecipe, problem: Callable[..., Problem]) -> 
         if not is_bucket(bucket):
             yield problem(f"{KEY}.persistent.path", "names no bucket", value=path, allowed=allowed)
         elif not _PREFIX.fullmatch(prefix):
-            message = "has a prefix with signs that mean something else in a policy or an address"
+            message = "has a prefix with characters that are special in a policy or an address"
             yield problem(f"{KEY}.persistent.path", message, value=path, allowed="letters, digits, and !_.'()-/")
     elif _SCHEME.match(path):
         yield problem(f"{KEY}.persistent.path", "is not a supported kind of storage", value=path, allowed=allowed)
@@ -81,7 +81,7 @@ def path_is_reached(checked: CheckedRecipe, problem: Callable[..., Problem]) -> 
 
 @rule("E263", KEY, "cluster", source=f"{_PAGE}, Conclusion")
 def cluster_has_memory_tier(checked: CheckedRecipe, problem: Callable[..., Problem]) -> Iterator[Problem]:
-    """The memory tier is a service of HyperPod on EKS; this machine has its own stand-in."""
+    """The memory tier is a service of HyperPod on EKS; this machine simulates it."""
     section = checked.recipe.checkpointing
     if section and section.memory and described(checked.backend).memory_tier is None:
         yield problem(
@@ -129,7 +129,7 @@ def image_reads_the_section(planned: PlannedRecipe, notice: MakeNotice) -> Itera
         and described(planned.checked.backend).has_containers
     )
     if is_read and recipe.checkpointing and recipe.checkpointing.has_tiers:
-        yield notice("recipes.checkpointing is for the image's own program to read; save_steps is its own key")
+        yield notice("the image's own program reads recipes.checkpointing; its own key is save_steps")
 
 
 @notice_rule("N130", source=_CHECKPOINTING)
@@ -153,27 +153,33 @@ def saving_takes_longer_than_stopping(planned: PlannedRecipe, notice: MakeNotice
 
 @notice_rule("N131", source=_CHECKPOINTING)
 def memory_is_too_small(planned: PlannedRecipe, notice: MakeNotice) -> Iterator[Notice]:
-    """A node's memory has to hold every checkpoint that the memory tier keeps on it."""
+    """A node's memory must hold every checkpoint that the memory tier keeps on it."""
     expected, instance = planned.forecast, planned.checked.instance
     memory = expected.section.memory if expected else None
     if expected is None or memory is None or instance is None:
         return
     section, kept = expected.section, memory.retention or MEMORY_KEPT
     replicas = REPLICAS if section.replicas is None else section.replicas
-    # The service has a part of the memory for itself; what the pods stage is beside it.
-    is_service = described(planned.checked.backend).memory_tier is MemoryKeeper.SERVICE
-    copies = SERVICE_HOST_COPIES if is_service else 1
+    copies, in_tier = _host_copies(planned.checked.backend)
     total, percent = instance.memory_gib * GIB, section.memory_percent or 100
     for nodes in expected.sizes:
         size, neighbours = expected.share(nodes).node_written, min(replicas, nodes - 1)
         need = memory_needed(size, kept, neighbours, copies)
-        own = memory_needed(size, kept, neighbours, 0 if is_service else copies)
+        own = memory_needed(size, kept, neighbours, in_tier)
         if need > total or own > total * percent // 100:
             yield notice(
                 f"{kept} checkpoints in memory, their replicas and {copies} host copies need up to {_gib(need)} on a"
                 f" node at {nodes} nodes, {_gib(own)} of them in the tier; {instance.name} has {_gib(total)},"
                 f" and {percent} % for the tier are {_gib(total * percent // 100)}",
             )
+
+
+def _host_copies(backend: str) -> tuple[int, int]:
+    """Return how many host copies of a checkpoint a node holds, and how many of them the memory tier has to hold."""
+    if described(backend).memory_tier is MemoryKeeper.SERVICE:
+        # The service has a part of the memory for itself; what the pods stage is beside it.
+        return SERVICE_HOST_COPIES, 0
+    return 1, 1
 
 
 @notice_rule("N138", source=_CHECKPOINTING)

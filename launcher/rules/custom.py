@@ -1,4 +1,4 @@
-"""A script of the user's own: what starts it, and what only other recipes read."""
+"""The user's own script: its launcher, and keys that only other recipes read."""
 
 from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Any, cast
@@ -23,17 +23,17 @@ _UNREAD = {
     "git": ("repo_url_or_path", "branch", "commit", "entry_script", "entry_module", "token"),
     "recipes": ("pre_script", "post_script"),
 }
-"""Keys that the image of other recipes reads and a script of your own does not."""
+"""Keys that the images of other recipes read, but the user's own script does not."""
 
 
 def script_of(checked: CheckedRecipe) -> "Recipe | None":
-    """Return the recipe of a job that runs a script of the user's own; None for other jobs."""
-    # The family is not imported to ask for its class: its models cost every compile milliseconds.
+    """Return the recipe of a job that runs the user's own script; None for other jobs."""
+    # The family's class is not imported for this: its models cost every compile milliseconds.
     return cast("Recipe", checked.recipe) if is_script(checked) else None
 
 
 def is_script(checked: CheckedRecipe) -> bool:
-    """Return whether the job runs a script of the user's own."""
+    """Return whether the job runs the user's own script."""
     return checked.recipe.run.model_type == FAMILY
 
 
@@ -43,31 +43,31 @@ def is_serverless(checked: CheckedRecipe) -> bool:
 
 
 def is_unstated(checked: CheckedRecipe, path: str) -> bool:
-    """Return whether no file or override states a value, so that the part's own stands in."""
+    """Return whether no file or override states a value, so the part's own default applies."""
     return is_stand_in(checked.composition.origin(path))
 
 
 @rule("E105", _SCRIPT, "recipes.run.model_type", source=_KEYS)
 def only_scripts_have_training_cfg(checked: CheckedRecipe, problem: Callable[..., Problem]) -> Iterator[Problem]:
-    """A recipe with a trainer of its own would not start the script."""
+    """A recipe with its own trainer would not start the script."""
     if checked.recipe.training_cfg is not None and not is_script(checked):
         yield problem(
             _SCRIPT,
             f"this recipe trains with {checked.recipe.run.model_type}, which does not run your script",
-            remedy="recipes=training/custom/script, or leave out training_cfg",
+            remedy="recipes=training/custom/script, or omit training_cfg",
         )
 
 
 @rule("E106", f"{_SCRIPT}.entry_script", f"{_SCRIPT}.entry_module", "cluster", source=_KEYS)
 def one_entry(checked: CheckedRecipe, problem: Callable[..., Problem]) -> Iterator[Problem]:
-    """Every rank starts one program: a script or a module, unless a training job's image has a program of its own."""
+    """Every rank starts one program: a script or a module, unless a training job's image has its own program."""
     if (script := script_of(checked)) is None:
         return
     given = [value for value in (script.training_cfg.entry_script, script.training_cfg.entry_module) if value]
     if len(given) != 1 and (given or described(checked.backend).starts_scripts(checked)):
         yield problem(
             f"{_SCRIPT}.entry_script",
-            "both a script and a module are given" if given else "there is no script to run",
+            "both a script and a module are given" if given else "the script to run is missing",
             value=" and ".join(given) or None,
             allowed="one of entry_script and entry_module",
             remedy=f"{_SCRIPT}.entry_module=null" if given else _missing_entry(checked),
@@ -75,14 +75,14 @@ def one_entry(checked: CheckedRecipe, problem: Callable[..., Problem]) -> Iterat
 
 
 def _missing_entry(checked: CheckedRecipe) -> str:
-    """Return what to type where nothing starts; an image may have a program of its own."""
+    """Return the remedy for a missing script; an image may have its own program."""
     remedy, key = "training_cfg.entry_script=train.py", described(checked.backend).toolkit_key
-    return f"{remedy}; or {key}=false for an image with a program of its own" if key else remedy
+    return f"{remedy}; or {key}=false for an image with its own program" if key else remedy
 
 
 @rule("E107", f"{_SCRIPT}.script_args", source=_KEYS)
 def arguments_are_words(checked: CheckedRecipe, problem: Callable[..., Problem]) -> Iterator[Problem]:
-    """An argument is a name and a value, in the order they are given."""
+    """An argument is a name and a value, in the given order."""
     script, has_bundle = script_of(checked), described(checked.backend).has_bundle
     arguments = script.training_cfg.script_args if script else None
     for i, argument in enumerate(arguments or ()):
@@ -93,7 +93,7 @@ def arguments_are_words(checked: CheckedRecipe, problem: Callable[..., Problem])
             if not _is_value(value):
                 yield problem(f"{path}.{name}", "is not a valid argument value", value=value, allowed=_VALUES)
             elif not has_bundle and str(value).startswith("bundle:") and value != BUNDLE_CONFIGS:
-                message = "a pod has the bundle's configurations only"
+                message = "a pod has only the bundle's configurations"
                 yield problem(f"{path}.{name}", message, value=value, allowed=BUNDLE_CONFIGS)
 
 
@@ -110,20 +110,20 @@ def nothing_is_unread(checked: CheckedRecipe, problem: Callable[..., Problem]) -
     """Keys of the launcher's own images would have no effect on your script."""
     for section, names in _UNREAD.items() if is_script(checked) else ():
         if section == "recipes" and getattr(checked.settings, "runtime", None) == "launcher":
-            continue  # the entrypoint of an image of one's own runs them
+            continue  # the entrypoint of the user's own image runs them
         holder = checked.launch.git if section == "git" else checked.recipe
         for name in names:
             if (value := getattr(holder, name)) is not None:
                 yield problem(
                     f"{section}.{name}",
-                    "is read by the LLMFT image only, not by a script of yours",
+                    "is read only by the LLMFT image, not by your script",
                     value=None if name == "token" else value,
                     remedy=f"training_cfg.{name}={value}" if name.startswith("entry_") else f"{section}.{name}=null",
                 )
 
 
 def states_no_processes(checked: CheckedRecipe) -> bool:
-    """Return whether devices would idle because the number of processes a node runs is not given."""
+    """Return whether devices would idle because the number of processes per node is not given."""
     instance = checked.instance
     if not is_script(checked) or instance is None or checked.recipe.trainer.devices >= instance.processes:
         return False
@@ -132,12 +132,12 @@ def states_no_processes(checked: CheckedRecipe) -> bool:
 
 @rule("E109", *_PROCESSES, "instance_type", "cluster", source="launcher/model/instances.csv")
 def processes_are_stated(checked: CheckedRecipe, problem: Callable[..., Problem]) -> Iterator[Problem]:
-    """One process a node leaves all devices but one idle, and they are paid for. A serverless job plans none."""
+    """One process per node leaves all devices but one idle, although they are billed. A serverless job plans none."""
     if checked.instance and states_no_processes(checked):
         most = checked.instance.processes
         yield problem(
             _PROCESSES[0],
-            f"the number of processes a node runs is missing: {checked.instance.name} has devices for {most}",
+            f"the number of processes per node is missing: {checked.instance.name} has devices for {most}",
             value=checked.recipe.trainer.devices,
             remedy=f"training_cfg.run.ntasks_per_node={most}",
         )
@@ -145,18 +145,18 @@ def processes_are_stated(checked: CheckedRecipe, problem: Callable[..., Problem]
 
 @rule("E110", *SIZES, _BATCH, source="docs/concepts.md, Sizes and precedence")
 def elastic_batch_is_stated(checked: CheckedRecipe, problem: Callable[..., Problem]) -> Iterator[Problem]:
-    """The samples of a step stay the same at every size; what is not stated cannot be kept."""
+    """The samples per step stay the same at every size, which requires that they are stated."""
     if is_script(checked) and checked.is_elastic and is_unstated(checked, _BATCH):
         yield problem(
             _BATCH,
-            "an elastic script states how many samples it takes per optimizer step, over all ranks",
+            "an elastic script must state its samples per optimizer step, over all ranks",
             remedy=f"{_BATCH}=…, which your script reads from the configuration of its size",
         )
 
 
 @rule("E111", "recipes.trainer", f"{_SCRIPT}.run", source=_KEYS)
 def sizes_agree(checked: CheckedRecipe, problem: Callable[..., Problem]) -> Iterator[Problem]:
-    """`training_cfg.run` and `trainer` name the same numbers; where both are given, they agree."""
+    """`training_cfg.run` and `trainer` set the same numbers; if both are given, they must agree."""
     script = script_of(checked)
     if script is None or (run := script.training_cfg.run) is None:
         return
@@ -165,11 +165,11 @@ def sizes_agree(checked: CheckedRecipe, problem: Callable[..., Problem]) -> Iter
         ("recipes.trainer.devices", checked.recipe.trainer.devices, "ntasks_per_node", run.ntasks_per_node),
     ):
         if value != other and checked.is_explicit(path) and checked.is_explicit(f"{_SCRIPT}.run.{name}"):
-            yield problem(path, f"training_cfg.run.{name} is {other}", value=value, remedy=f"leave out {path}")
+            yield problem(path, f"training_cfg.run.{name} is {other}", value=value, remedy=f"omit {path}")
 
 
 @notice_rule("N116", source=_KEYS)
 def batch_is_unstated(planned: PlannedRecipe, notice: MakeNotice) -> Iterator[Notice]:
-    """The launcher does not know how many samples a script takes in a step until its recipe states it."""
+    """The launcher does not know how many samples a script uses per step unless its recipe states it."""
     if is_script(planned.checked) and is_unstated(planned.checked, _BATCH):
         yield notice("the recipe states no batch for your script, so the plan counts one sample per rank")

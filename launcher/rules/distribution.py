@@ -1,4 +1,4 @@
-"""How `distribution` starts a script: by one launcher, on instances that it runs on."""
+"""How `distribution` starts a script: by one launcher, on instances that it supports."""
 
 from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING
@@ -25,7 +25,7 @@ def _distribution(checked: CheckedRecipe) -> "Distribution | None":
 
 @rule("E256", _D, source=f"{_SDK}, validate_distribution; sagemaker-training toolkit 5.1.4, runner.py")
 def one_launcher(checked: CheckedRecipe, problem: Callable[..., Problem]) -> Iterator[Problem]:
-    """mpirun, torchrun and the data parallel library's launcher each start all processes; the toolkit takes one."""
+    """mpirun, torchrun and the data parallel library's launcher each start all processes; the toolkit uses one."""
     distribution = _distribution(checked)
     if distribution is None:
         return
@@ -33,7 +33,7 @@ def one_launcher(checked: CheckedRecipe, problem: Callable[..., Problem]) -> Ite
     for other in others:
         yield problem(
             f"{_D}.{other}.enabled",
-            f"{first} starts the script too",
+            f"{first} also starts the script",
             value=True,
             remedy=f"++{_D}.{other}.enabled=false",
         )
@@ -46,14 +46,14 @@ def one_launcher(checked: CheckedRecipe, problem: Callable[..., Problem]) -> Ite
 
 @rule("E257", _DATA, "instance_type", source=f"{_SDK}, validate_smdistributed")
 def data_parallel_runs_here(checked: CheckedRecipe, problem: Callable[..., Problem]) -> Iterator[Problem]:
-    """The data parallel library runs on four instance types, with a process on each of their GPUs."""
+    """The data parallel library runs on four instance types, with one process per GPU."""
     distribution = _distribution(checked)
     if distribution is None or not distribution.is_data_parallel:
         return
-    remedy = f"++{_TORCH}.enabled=true in place of it"
+    remedy = f"++{_TORCH}.enabled=true instead"
     backend = described(checked.backend)
     if backend.runs_here or not backend.runs_training_jobs:
-        message = "the data parallel library is in AWS's training images only"
+        message = "only AWS's training images have the data parallel library"
         yield problem(f"{_DATA}.enabled", message, value=True, allowed="cluster=sm_jobs", remedy=remedy)
     elif checked.instance and checked.instance.name not in _SMDDP:
         allowed = ", ".join(sorted(_SMDDP))
@@ -63,7 +63,7 @@ def data_parallel_runs_here(checked: CheckedRecipe, problem: Callable[..., Probl
 
 @rule("E258", _TORCH, "recipes.trainer", "recipes.training_cfg.run", source="sagemaker-training toolkit 5.1.4")
 def processes_have_a_launcher(checked: CheckedRecipe, problem: Callable[..., Problem]) -> Iterator[Problem]:
-    """Without a launcher the toolkit starts one process a host, which knows of no other."""
+    """Without a launcher the toolkit starts one process per host, each on its own."""
     distribution = _distribution(checked)
     if distribution is None or distribution.torch_distributed is None or distribution.starts:
         return

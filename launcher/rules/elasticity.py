@@ -1,4 +1,4 @@
-"""When a job may be elastic, and which sizes it may take."""
+"""Checks whether a job may be elastic, and which sizes it may have."""
 
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any
@@ -36,7 +36,7 @@ def refuses_elastic(
 
 @rule("E201", f"{POLICY}.min_nodes", f"{POLICY}.max_nodes", source=f"{PAGE}, Elastic Policy")
 def bounds_in_order(checked: CheckedRecipe, problem: Callable[..., Problem]) -> Iterator[Problem]:
-    """A job cannot have fewer nodes at most than at least."""
+    """The maximum number of nodes cannot be less than the minimum."""
     policy = checked.recipe.elastic_policy
     if policy and policy.min_nodes > policy.max_nodes:
         yield problem(
@@ -49,7 +49,7 @@ def bounds_in_order(checked: CheckedRecipe, problem: Callable[..., Problem]) -> 
 
 @rule("E202", *SIZES, source=f"{PAGE}, Elastic Policy: replica_increment_step")
 def step_or_scales(checked: CheckedRecipe, problem: Callable[..., Problem]) -> Iterator[Problem]:
-    """Sizes come from a step or from a list; the operator takes exactly one."""
+    """Sizes come from a step or from a list; the operator accepts exactly one."""
     if checked.elastic is None:
         return
     step, scales = checked.elastic.replica_increment_step, checked.recipe.scale_config
@@ -59,19 +59,19 @@ def step_or_scales(checked: CheckedRecipe, problem: Callable[..., Problem]) -> I
             "is given together with scale_config",
             value=step,
             allowed="one of the two",
-            remedy="recipes.scale_config=auto plans the step's sizes; leave out the step to keep the scales",
+            remedy="recipes.scale_config=auto plans the step's sizes; omit the step to keep the scales",
         )
     if not step and not scales:
         yield problem(
             "recipes.scale_config",
-            "an elastic job needs sizes, and neither scale_config nor replica_increment_step gives any",
+            "an elastic job needs sizes, but neither scale_config nor replica_increment_step defines any",
             remedy="++recipes.scale_config=auto plans every size",
         )
 
 
 @rule("E203", source=f"{PAGE}, Scale Config")
 def scale_keys_are_sizes(checked: CheckedRecipe, problem: Callable[..., Problem]) -> Iterator[Problem]:
-    """A key of scale_config is a number of nodes, its value what changes there."""
+    """A key of scale_config is a number of nodes; its value holds the changes for that size."""
     for key, own in checked.entries.items():
         if not isinstance(own, Mapping) and not (own is None and checked.size_plan):
             yield problem(f"recipes.scale_config.{key}", "must be a mapping of keys", value=own)
@@ -81,7 +81,7 @@ def scale_keys_are_sizes(checked: CheckedRecipe, problem: Callable[..., Problem]
 
 @rule("E214", source=f"{PAGE}, Scale Config")
 def scales_change_training_only(checked: CheckedRecipe, problem: Callable[..., Problem]) -> Iterator[Problem]:
-    """What a size may change is how it trains; the job's name, devices and bounds are the same at every size."""
+    """A size may only change training settings; the job's name, devices and bounds are the same at every size."""
     for key, own in checked.entries.items():
         for path, value in leaves(own):
             if path and path != "trainer.num_nodes" and not path.startswith("training_config."):
@@ -109,7 +109,7 @@ def scale_key_is_num_nodes(checked: CheckedRecipe, problem: Callable[..., Proble
 
 @rule("E205", *SIZES, source=f"{PAGE}, Scale Config")
 def scales_within_bounds(checked: CheckedRecipe, problem: Callable[..., Problem]) -> Iterator[Problem]:
-    """A size outside [min_nodes, max_nodes] would never be used; where the user moved a bound it is dropped."""
+    """A size outside [min_nodes, max_nodes] would never be used; if the user moved a bound it is dropped."""
     policy = checked.elastic
     if policy is None or not isinstance(checked.recipe.scale_config, Mapping):
         return
@@ -136,7 +136,7 @@ def bounds_moved(checked: CheckedRecipe) -> bool:
 
 @rule("E206", *SIZES, "recipes.trainer.num_nodes", source=f"{PAGE}, Elastic Policy")
 def starts_at_a_size(checked: CheckedRecipe, problem: Callable[..., Problem]) -> Iterator[Problem]:
-    """A job starts at one of its sizes."""
+    """A job must start at one of its sizes."""
     start, sizes = checked.recipe.trainer.num_nodes, [scale.nodes for scale in checked.sizes]
     if not checked.is_elastic or not checked.is_explicit("recipes.trainer.num_nodes"):
         return
@@ -158,7 +158,7 @@ def not_checkpointless(checked: CheckedRecipe, problem: Callable[..., Problem]) 
 
 @rule("E209", *SIZES, "cluster", source=LIMITS)
 def not_spot(checked: CheckedRecipe, problem: Callable[..., Problem]) -> Iterator[Problem]:
-    """Spot capacity leaves without the operator's knowledge."""
+    """Spot capacity is reclaimed without the operator's knowledge."""
     for path, value in described(checked.backend).spot_keys(checked.settings):
         yield from refuses_elastic(checked, problem, path, "Spot capacity", value=value)
 
@@ -180,7 +180,7 @@ def needs_the_operator(checked: CheckedRecipe, problem: Callable[..., Problem]) 
     source=f"{PAGE}, Monitor training on MLFlow (note on the training directory)",
 )
 def keeps_its_training_dir(checked: CheckedRecipe, problem: Callable[..., Problem]) -> Iterator[Problem]:
-    """A restart that makes a new directory does not find the checkpoint."""
+    """A restart in a new directory would not find the checkpoint."""
     key = checked.recipe.keys.same_folder
     if key and checked.is_elastic and not checked.recipe.resumes_in_same_folder:
         path = f"recipes.{key}"
@@ -195,7 +195,7 @@ def keeps_its_training_dir(checked: CheckedRecipe, problem: Callable[..., Proble
 
 @rule("E215", *SIZES, f"{POLICY}.preemption", source=f"{PAGE}, Preemption by high priority job: replicaSpecs")
 def tiers_need_two_parts(checked: CheckedRecipe, problem: Callable[..., Problem]) -> Iterator[Problem]:
-    """Two priorities are for two parts: a base that can train by itself, and nodes beyond it."""
+    """Two priorities need two parts: a base that can train alone, and additional nodes."""
     policy = checked.recipe.elastic_policy
     if policy is None or policy.preemption is None:
         return
@@ -215,12 +215,12 @@ def tiers_need_two_parts(checked: CheckedRecipe, problem: Callable[..., Problem]
 
 @rule("E216", f"{POLICY}.preemption", source=f"{PAGE}, Preemption by high priority job: replicaSpecs")
 def tiers_differ(checked: CheckedRecipe, problem: Callable[..., Problem]) -> Iterator[Problem]:
-    """Two parts of one priority would be preempted alike."""
+    """Two parts with the same priority would be preempted alike."""
     preemption = checked.recipe.elastic_policy and checked.recipe.elastic_policy.preemption
     if preemption and preemption.base_priority_class == preemption.elastic_priority_class:
         yield problem(
             f"{POLICY}.preemption.elastic_priority_class",
-            "is the base part's class too, so that both parts would be preempted alike",
+            "is also the base part's class, so both parts would be preempted alike",
             value=preemption.elastic_priority_class,
             allowed="a class of lower priority",
         )
@@ -228,7 +228,7 @@ def tiers_differ(checked: CheckedRecipe, problem: Callable[..., Problem]) -> Ite
 
 @rule("E213", "cluster_type", source="the published launcher's own convention")
 def cluster_type_agrees(checked: CheckedRecipe, problem: Callable[..., Problem]) -> Iterator[Problem]:
-    """`cluster` and `cluster_type` name the same thing."""
+    """`cluster` and `cluster_type` have the same meaning."""
     backend = described(checked.backend)
     cluster = backend.choice
     if checked.launch.cluster_type not in (None, *backend.cluster_types):
@@ -236,7 +236,7 @@ def cluster_type_agrees(checked: CheckedRecipe, problem: Callable[..., Problem])
             "cluster_type",
             f"does not agree with cluster={cluster}",
             value=checked.launch.cluster_type,
-            remedy=f"cluster_type={cluster}, or leave it out",
+            remedy=f"cluster_type={cluster}, or omit it",
         )
 
 
@@ -252,7 +252,7 @@ def sizes_outside_moved_bounds(planned: PlannedRecipe, notice: MakeNotice) -> It
 
 @notice_rule("N108", source=_PRECEDENCE)
 def max_nodes_adds_no_size(planned: PlannedRecipe, notice: MakeNotice) -> Iterator[Notice]:
-    """max_nodes alone adds no size where a table lists them."""
+    """max_nodes alone adds no size if a table lists the sizes."""
     checked, largest = planned.checked, planned.job.scales[-1].nodes
     if checked.elastic and checked.is_explicit(f"{POLICY}.max_nodes"):
         limit = checked.elastic.max_nodes
@@ -262,7 +262,7 @@ def max_nodes_adds_no_size(planned: PlannedRecipe, notice: MakeNotice) -> Iterat
 
 @notice_rule("N102", source=_PRECEDENCE)
 def starts_at_another_size(planned: PlannedRecipe, notice: MakeNotice) -> Iterator[Notice]:
-    """A job starts on its smallest size if num_nodes is not one, and on what its scenario gives it."""
+    """A job starts on its smallest size if num_nodes is not one of its sizes, or on the nodes of its scenario."""
     checked, start = planned.checked, planned.job.initial_nodes
     wanted = checked.recipe.trainer.num_nodes
     if start == wanted:
@@ -270,9 +270,7 @@ def starts_at_another_size(planned: PlannedRecipe, notice: MakeNotice) -> Iterat
     if start == start_size(wanted, [scale.nodes for scale in checked.sizes]):
         yield notice(f"the job starts on {start} nodes: {wanted} is not one of its sizes")
     elif any(map(checked.is_explicit, _NUM_NODES)):
-        yield notice(
-            f"the job starts on {start} nodes, which its scenario gives it; num_nodes={wanted} has no effect"
-        )
+        yield notice(f"the job starts on {start} nodes, as set by its scenario; num_nodes={wanted} has no effect")
 
 
 @notice_rule("N125", source=_PRECEDENCE)

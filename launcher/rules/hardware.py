@@ -1,4 +1,4 @@
-"""Whether the chosen instance type exists, suits the recipe and has the devices, and what to know of it."""
+"""Checks that the instance type exists, suits the recipe and has the devices, and notices about it."""
 
 import re
 from collections import Counter
@@ -31,7 +31,7 @@ _NAME = re.compile(r"ml\.[a-z0-9-]+\.[a-z0-9-]+")
 
 @rule("E230", "instance_type", "recipes.instance_types", _SPECS, source=_TABLE)
 def instance_is_known(checked: CheckedRecipe, problem: Callable[..., Problem]) -> Iterator[Problem]:
-    """The devices of a type decide the batch; one that the table lacks is described by the recipe."""
+    """A type's devices determine the batch; the recipe must describe a type that the table lacks."""
     if (
         not described(checked.backend).has_instances
         or checked.instance is not None
@@ -50,7 +50,7 @@ def instance_is_known(checked: CheckedRecipe, problem: Callable[..., Problem]) -
 
 @rule("E231", "instance_type", "recipes.instance_types", _SPECS, source="the recipe's own instance_types")
 def instance_is_listed(checked: CheckedRecipe, problem: Callable[..., Problem]) -> Iterator[Problem]:
-    """A recipe lists what it was tried on; its batch fits in those devices' memory."""
+    """A recipe lists the types it was tested on; its batch fits into their memory."""
     allowed, lack = _allowed(checked), _lack(checked)
     if checked.instance and allowed and checked.instance.name not in allowed:
         remedy = f'"recipes.instance_types=[{checked.instance.name}]" if you know that it fits'
@@ -65,7 +65,7 @@ def instance_is_listed(checked: CheckedRecipe, problem: Callable[..., Problem]) 
 
 @rule("E235", "instance_type", "recipes.instance_types", "recipes.run.model_type", _SPECS, source=_TABLE)
 def program_finds_its_accelerators(checked: CheckedRecipe, problem: Callable[..., Problem]) -> Iterator[Problem]:
-    """A program for GPUs fails on an instance without any, after the instance was waited and paid for."""
+    """A program for GPUs fails on an instance without any, after waiting for the instance and paying for it."""
     allowed, lack = _allowed(checked), _lack(checked)
     if checked.instance and lack and (not allowed or checked.instance.name in allowed):
         kind = _accelerator(checked)
@@ -81,7 +81,7 @@ def program_finds_its_accelerators(checked: CheckedRecipe, problem: Callable[...
 
 @rule("E233", "recipes.instance_types", _SPECS, source=_TABLE)
 def listed_instances_are_known(checked: CheckedRecipe, problem: Callable[..., Problem]) -> Iterator[Problem]:
-    """A misspelt type in a recipe's list would refuse the intended one."""
+    """A misspelt type in a recipe's list would exclude the intended one."""
     known = list(instances.table())
     for i, name in enumerate(checked.recipe.instance_types):
         if instances.canonical(name) not in known and not _is_described(checked, name):
@@ -96,7 +96,7 @@ def listed_instances_are_known(checked: CheckedRecipe, problem: Callable[..., Pr
 
 @rule("E234", _SPECS, source=_TABLE)
 def descriptions_are_complete(checked: CheckedRecipe, problem: Callable[..., Problem]) -> Iterator[Problem]:
-    """A job depends on these values, so the description of a type gives what the table lacks."""
+    """A job depends on these values, so the description of a type must provide those that the table lacks."""
     specs = checked.recipe.instance_specs or ()
     keys = ", ".join(instance_specs.InstanceSpec.model_fields)
     for i, spec in enumerate(specs):
@@ -126,7 +126,7 @@ def devices_exist(checked: CheckedRecipe, problem: Callable[..., Problem]) -> It
 
 
 def _lack(checked: CheckedRecipe) -> str:
-    """Return in words which accelerators the recipe's program needs and the instance does not have; "" for none."""
+    """Describe the accelerators that the recipe's program needs and the instance lacks; "" for none."""
     kind = _accelerator(checked)
     if checked.instance is None or kind is None or checked.instance.accelerator_resource == instances.RESOURCES[kind]:
         return ""
@@ -150,7 +150,7 @@ def _is_described(checked: CheckedRecipe, name: str) -> bool:
 
 
 def _example(name: str) -> str:
-    """Return a description of a type, of any where the name cannot be one."""
+    """Return an example description of a type; of another type if the name is invalid."""
     return instance_specs.EXAMPLE % (name if _NAME.fullmatch(instances.canonical(name)) else "p9.48xlarge")
 
 
@@ -167,7 +167,7 @@ def _allowed_words(checked: CheckedRecipe) -> str:
 
 @notice_rule("N160", source=_TABLE)
 def instance_types_are_unknown(planned: PlannedRecipe, notice: MakeNotice) -> Iterator[Notice]:
-    """An instance type that the table lacks may be a typo, also where nothing uses it."""
+    """An instance type that the table lacks may be a typo, even if nothing uses it."""
     checked = planned.checked
     if not described(checked.backend).has_instances:
         yield from unknown(checked.composition)
@@ -181,7 +181,7 @@ def instance_types_are_unknown(planned: PlannedRecipe, notice: MakeNotice) -> It
 
 
 def unknown(composition: Composition) -> Iterator[Notice]:
-    """Yield a notice where a configuration, checked or not, has an instance type that the table lacks."""
+    """Yield a notice if a configuration, checked or not, has an instance type that the table lacks."""
     name, specs = composition.tree.get("instance_type"), get(composition.tree, _SPECS)
     own = [str(get(spec, "name")) for spec in specs] if isinstance(specs, list) else []
     if isinstance(name, str) and instances.canonical(name) not in {
@@ -205,7 +205,7 @@ def unknown_nodes(instance_types: Iterable[str | None]) -> Iterator[Notice]:
 
 @notice_rule("N161", source=_TABLE)
 def description_differs(planned: PlannedRecipe, notice: MakeNotice) -> Iterator[Notice]:
-    """A type is taken as the recipe describes it, and not as the table has it."""
+    """The recipe's description of a type overrides the table."""
     instance = planned.checked.instance
     if instance is None:
         return
@@ -242,12 +242,12 @@ def devices_are_lowered(planned: PlannedRecipe, notice: MakeNotice) -> Iterator[
     """The instance has fewer accelerators than the recipe's devices; the batch follows the real number."""
     checked, stated = planned.checked, planned.checked.recipe.trainer.devices
     if checked.instance and checked.devices != stated:
-        yield notice(f"{checked.devices} processes a node, as {checked.instance.name} has; the recipe has {stated}")
+        yield notice(f"{checked.devices} processes per node, as {checked.instance.name} has; the recipe has {stated}")
 
 
 @notice_rule("N128", source=_TABLE)
 def accelerators_are_idle(planned: PlannedRecipe, notice: MakeNotice) -> Iterator[Notice]:
-    """Accelerators that no process uses are still paid for."""
+    """Accelerators that no process uses are still billed."""
     checked = planned.checked
     idle = checked.instance.accelerators - planned.job.resources.accelerators if checked.instance else 0
     if checked.instance and idle and not is_serverless(checked):

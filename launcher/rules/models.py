@@ -1,4 +1,4 @@
-"""What a recipe leaves to its user: the model, its data, keys of the training code."""
+"""Settings that a recipe leaves to its user: the model, its data, keys of the training code."""
 
 from collections.abc import Callable, Iterator
 
@@ -8,6 +8,7 @@ from launcher.model.backend_registry import described
 from launcher.model.checked_recipe import CheckedRecipe
 from launcher.model.config_tree import ABSENT, get, lookup
 from launcher.model.interface import WORKERS
+from launcher.model.job_spec import OPEN
 from launcher.rules import MakeNotice, PlannedRecipe, notice_rule, rule
 
 MODEL = "recipes.training_config.model_config.model_name_or_path"
@@ -16,16 +17,16 @@ _TYPES = "launcher/model/recipe.py, launcher/families and the settings of each c
 
 @rule("E112", MODEL, source="transformers, from_pretrained")
 def model_is_named(checked: CheckedRecipe, problem: Callable[..., Problem]) -> Iterator[Problem]:
-    """A model that a recipe names cannot be loaded once its name is taken away."""
+    """A recipe's model cannot be loaded if an override removes its name."""
     if get(checked.composition.tree, MODEL) != "":
         return
     if named := [setting.value for setting in checked.composition.sources.settings(MODEL) if setting.value]:
-        yield problem(MODEL, "is empty: there is no model to load", value="", remedy=f"{MODEL}={named[-1]}")
+        yield problem(MODEL, "is empty: the model to load is missing", value="", remedy=f"{MODEL}={named[-1]}")
 
 
 @rule("E113", "recipes.run.model_type", source="launcher/families")
 def every_role_is_started(checked: CheckedRecipe, problem: Callable[..., Problem]) -> Iterator[Problem]:
-    """A job is complete with all the roles of its family, and a cluster without a head would wait for it."""
+    """A job needs all the roles of its family; without a head, its workers would wait for it."""
     others = [
         role.name for role in interface(checked.recipe.run.model_type, checked.trainer).roles if role.name != WORKERS
     ]
@@ -40,7 +41,7 @@ def every_role_is_started(checked: CheckedRecipe, problem: Callable[..., Problem
 @notice_rule("N126", source=_TYPES)
 def model_is_not_chosen(planned: PlannedRecipe, notice: MakeNotice) -> Iterator[Notice]:
     """A recipe that leaves the model to you has no weights to start from."""
-    if get(planned.checked.composition.tree, MODEL) == "":
+    if planned.checked.trainer != OPEN and get(planned.checked.composition.tree, MODEL) == "":
         yield notice("model_name_or_path is empty: give a folder, or a name on the Hugging Face Hub")
 
 
@@ -50,7 +51,7 @@ def paths_are_empty(planned: PlannedRecipe, notice: MakeNotice) -> Iterator[Noti
     checked = planned.checked
     paths = [key for key in checked.recipe.keys.left_to_image if get(checked.composition.tree["recipes"], key) == ""]
     empty = [path.removeprefix("training_config.") for path in paths]
-    if empty and described(checked.backend).has_containers:
+    if empty and described(checked.backend).has_containers and checked.trainer != OPEN:
         verb = "is" if len(empty) == 1 else "are"
         yield notice(f"{', '.join(empty)} {verb} empty: the container's own default applies")
 

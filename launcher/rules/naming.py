@@ -13,10 +13,10 @@ _OBJECT_NAMES = "Kubernetes, Object Names and IDs"
 
 @rule("E301", "recipes.run.name", source=_OBJECT_NAMES)
 def run_name_is_dns_label(checked: CheckedRecipe, problem: Callable[..., Problem]) -> Iterator[Problem]:
-    """The job's name starts with run.name, and names pods and label values too."""
+    """The job's name starts with run.name, and is part of names of pods and of label values."""
     name = checked.recipe.run.name
     if not DNS_LABEL.fullmatch(name):
-        mended = re.sub(r"[^a-z0-9]+", "-", name.lower()).strip("-")[:63] or "my-run"
+        mended = re.sub(r"[^a-z0-9]+", "-", name.lower())[:63].strip("-") or "my-run"
         yield problem(
             "recipes.run.name",
             "is not a valid DNS label",

@@ -7,7 +7,7 @@ from launcher.model.backend_registry import described, descriptions
 from launcher.model.checked_recipe import CheckedRecipe
 from launcher.rules import rule
 
-_ROADMAP = "docs/decisions.md, What is not there yet"
+_ROADMAP = "docs/decisions.md, Not supported yet"
 
 
 @rule("E901", source=_ROADMAP)

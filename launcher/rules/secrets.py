@@ -1,4 +1,4 @@
-"""Secrets are named, never written."""
+"""Secrets are referenced by name, never written."""
 
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -30,15 +30,15 @@ _CHECKED_FOR_URLS = (
 """Keys in which other rules look for URLs with credentials, beside those of the chosen cluster."""
 _UNREACHABLE = {
     "env": ("a pod cannot read this shell's environment", "{secretKeyRef: {name: …, key: …}}"),
-    "secretKeyRef": ("there is no Kubernetes Secret on this machine", "{env: NAME}"),
+    "secretKeyRef": ("this machine has no Kubernetes Secrets", "{env: NAME}"),
 }
-"""Why a kind of reference cannot be resolved, and which can."""
+"""Why a kind of reference cannot be resolved, and the kind that can."""
 _DECISION = "docs/decisions.md, Secrets are references"
 
 
 @rule("E602", "env_vars", source=_DECISION)
 def env_holds_no_secret(checked: CheckedRecipe, problem: Callable[..., Problem]) -> Iterator[Problem]:
-    """A variable that is named like a secret names where the secret is."""
+    """A variable that is named like a secret must refer to a secret."""
     for name, value in (checked.launch.env_vars or {}).items():
         if not isinstance(value, SecretRef) and is_clear(name, value):
             yield problem(
@@ -51,7 +51,7 @@ def env_holds_no_secret(checked: CheckedRecipe, problem: Callable[..., Problem])
 
 @rule("E603", "recipes.training_config.mlflow", "git", source=_DECISION)
 def urls_hold_no_secret(checked: CheckedRecipe, problem: Callable[..., Problem]) -> Iterator[Problem]:
-    """A URL with a user name and password in it carries them into every file."""
+    """A URL with a user name and password copies them into every file."""
     urls = {
         "recipes.training_config.mlflow.tracking_uri": checked.recipe.mlflow and checked.recipe.mlflow.tracking_uri,
         "git.repo_url_or_path": checked.launch.git.repo_url_or_path,
@@ -81,8 +81,8 @@ def recipe_holds_no_secret(checked: CheckedRecipe, problem: Callable[..., Proble
     """A key that is named like a secret, declared in extra_keys, would be written into the configuration."""
     for path in _named_secrets(checked.composition.tree["recipes"], "recipes"):
         if path.startswith("recipes.training_cfg.script_args."):
-            continue  # E608 is about these
-        yield problem(path, "looks like a secret written in clear", where=path)
+            continue  # E608 covers these
+        yield problem(path, "looks like a secret in clear text", where=path)
 
 
 def _named_secrets(tree: Mapping[str, Any], path: str) -> Iterator[str]:
@@ -93,11 +93,15 @@ def _named_secrets(tree: Mapping[str, Any], path: str) -> Iterator[str]:
         elif isinstance(value, Mapping) and not is_reference(value):
             yield from _named_secrets(value, f"{path}.{key}")
         elif isinstance(value, list):
-            words = [each for each in value if isinstance(each, str)]
-            if any(word.startswith("-") for word in words) and holds_secret(" ".join(words)):
-                yield f"{path}.{key}"
-            for i, each in enumerate(value):
-                yield from _named_secrets(each, f"{path}.{key}.{i}") if isinstance(each, Mapping) else ()
+            yield from _secrets_of_list(value, f"{path}.{key}")
+
+
+def _secrets_of_list(items: list[Any], path: str) -> Iterator[str]:
+    words = [each for each in items if isinstance(each, str)]
+    if any(word.startswith("-") for word in words) and holds_secret(" ".join(words)):
+        yield path
+    for i, each in enumerate(items):
+        yield from _named_secrets(each, f"{path}.{i}") if isinstance(each, Mapping) else ()
 
 
 @rule(
@@ -112,10 +116,10 @@ def _named_secrets(tree: Mapping[str, Any], path: str) -> Iterator[str]:
     source=_DECISION,
 )
 def words_hold_no_secret(checked: CheckedRecipe, problem: Callable[..., Problem]) -> Iterator[Problem]:
-    """Arguments, commands and labels are written as they are; use_wandb takes no API key."""
+    """Arguments, commands and labels are written unchanged; use_wandb does not accept an API key."""
     remedy = "name it in env_vars: NAME={secretKeyRef: {name: …, key: …}}, and read $NAME"
     for path in dict.fromkeys((*_argument_secrets(checked), *_command_secrets(checked), *_labelled_secrets(checked))):
-        yield problem(path, "looks like a secret written in clear", remedy=remedy, where=path)
+        yield problem(path, "looks like a secret in clear text", remedy=remedy, where=path)
     for path, value in leaves(checked.composition.tree["recipes"]):
         if path.rpartition(".")[2] == "use_wandb" and isinstance(value, str) and is_written(value):
             path = f"recipes.{path}"
@@ -155,7 +159,7 @@ def _labelled_secrets(checked: CheckedRecipe) -> Iterator[str]:
 
 @rule("E609", source=_DECISION)
 def values_hold_no_token(checked: CheckedRecipe, problem: Callable[..., Problem]) -> Iterator[Problem]:
-    """Tokens and URLs with credentials show by their form, whatever the key is called that holds one."""
+    """Tokens and URLs with credentials are recognised by their form, whatever their key is called."""
     remedy = "name it in env_vars: NAME={secretKeyRef: {name: …, key: …}}"
     texts = [
         (path, f"{path} {value}")
@@ -166,14 +170,14 @@ def values_hold_no_token(checked: CheckedRecipe, problem: Callable[..., Problem]
     has_tokens = holds_token("\n".join(text for _, text in texts))  # one search instead of hundreds
     for path, text in texts:
         if has_tokens and holds_token(text):
-            yield problem(path, "holds an access token or a key in clear", remedy=remedy, where=path)
+            yield problem(path, "holds an access token or a key in clear text", remedy=remedy, where=path)
         elif "@" in text and not path.startswith(others) and holds_user_info(text):
             yield problem(path, "holds a URL with credentials", remedy=remedy, where=path)
 
 
 @rule("E604", "env_vars", source="POSIX.1-2017, Base Definitions, 8.1 Environment Variable Definition")
 def env_names_are_names(checked: CheckedRecipe, problem: Callable[..., Problem]) -> Iterator[Problem]:
-    """A shell cannot export another kind of name."""
+    """A shell cannot export variables with other names."""
     for name in checked.launch.env_vars or {}:
         if not _ENV_NAME.fullmatch(name):
             yield problem(

@@ -1,4 +1,4 @@
-"""Values that the user gave and others replace: overrides, and those of his own files."""
+"""Values of the user that others replace: overrides, and those in the user's files."""
 
 from collections.abc import Collection, Iterator
 
@@ -13,14 +13,14 @@ from launcher.rules import MakeNotice, PlannedRecipe, notice_rule
 
 _PRECEDENCE = "docs/concepts.md, Sizes and precedence"
 _MOST_NAMES = 4
-"""Keys that a notice names."""
+"""Maximum number of keys that a notice names."""
 _MOST_VALUE = 60
-"""Characters of a value that a notice repeats."""
+"""Maximum length of a value that a notice repeats."""
 
 
 @notice_rule("N165", source=_PRECEDENCE)
 def overrides_without_effect(planned: PlannedRecipe, notice: MakeNotice) -> Iterator[Notice]:
-    """An override that a later one undoes, or that adds nothing, is probably a slip."""
+    """An override that a later one undoes, or that has no effect, is probably a mistake."""
     composition = planned.checked.composition
     for unused in composition.unused:
         yield notice(f"{unused.override} changes nothing: {unused.reason}")
@@ -31,7 +31,7 @@ def overrides_without_effect(planned: PlannedRecipe, notice: MakeNotice) -> Iter
 
 @notice_rule("N104", source=_PRECEDENCE)
 def overrides_win_over_sizes(planned: PlannedRecipe, notice: MakeNotice) -> Iterator[Notice]:
-    """An override of a base key wins over every size that sets it too."""
+    """An override of a base key also overrides every size that sets it."""
     recipe = planned.checked.composition.tree["recipes"]
     for path, count in planned.checked.overridden_sizes.items():
         name = path.removeprefix(f"{reachable(recipe, path).rpartition('.')[0]}.")
@@ -39,12 +39,12 @@ def overrides_win_over_sizes(planned: PlannedRecipe, notice: MakeNotice) -> Iter
         text = clipped(value_text(value, path), _MOST_VALUE)
         what = f"the removal of {name}" if value is ABSENT else f"{name}={text}"
         sizes = f"{count} size{'s' if count > 1 else ''}"
-        yield notice(f"{what} from the command line wins over scale_config at {sizes}")
+        yield notice(f"{what} from the command line overrides scale_config at {sizes}")
 
 
 @notice_rule("N168", source="Hydra, The Defaults List")
 def files_lose_to_their_defaults(planned: PlannedRecipe, notice: MakeNotice) -> Iterator[Notice]:
-    """Defaults after _self_ win over the file that names them."""
+    """Defaults after _self_ override the file that lists them."""
     composition = planned.checked.composition
     for layer in sorted(composition.sources.own_layers):
         if not (above := composition.sources.above(layer)):
@@ -54,8 +54,8 @@ def files_lose_to_their_defaults(planned: PlannedRecipe, notice: MakeNotice) -> 
             names = ", ".join(path.rpartition(".")[2] for path in losing[:_MOST_NAMES])
             more = f" and {len(losing) - _MOST_NAMES} more" if len(losing) > _MOST_NAMES else ""
             file, _ = composition.sources.place(layer)
-            what = f"{names}{more} of {file} lose to its defaults, which stand after _self_"
-            yield notice(f"{what}: move _self_ to their end, or leave it out")
+            what = f"defaults after _self_ override {names}{more} of {file}"
+            yield notice(f"{what}: move _self_ to the end of the list, or omit it")
 
 
 def _loses(composition: Composition, path: str, layer: int, above: Collection[int]) -> bool:
@@ -66,7 +66,7 @@ def _loses(composition: Composition, path: str, layer: int, above: Collection[in
 
 @notice_rule("N167", source=_PRECEDENCE)
 def files_lose_to_sizes(planned: PlannedRecipe, notice: MakeNotice) -> Iterator[Notice]:
-    """scale_config wins over the base value of a file that inherits it."""
+    """scale_config overrides the base value of a file that inherits it."""
     checked, composition = planned.checked, planned.checked.composition
     if not checked.is_elastic or not composition.sources.own_layers:
         return
@@ -78,10 +78,12 @@ def files_lose_to_sizes(planned: PlannedRecipe, notice: MakeNotice) -> Iterator[
 
 
 def _differing(checked: CheckedRecipe) -> dict[str, list[SizedRecipe]]:
-    """Return the sizes that set another value than the base recipe has, by path."""
+    """Return the sizes with another value than the base recipe, by path."""
     base, keys = checked.composition.tree["recipes"], checked.recipe.keys.batch
     found: dict[str, list[SizedRecipe]] = {}
-    bound = keys.bound if keys and checked.size_plan else None  # planned passes are at most it, so it has an effect
+    bound = (
+        keys.bound if keys and checked.size_plan else None
+    )  # it is the upper bound of planned passes, so it has an effect
     for scale in checked.sizes:
         for path, value in leaves(scale.own):
             full = f"recipes.{path}"
@@ -106,4 +108,4 @@ def _replaced_at(composition: Composition, path: str, sizes: list[int]) -> str:
     name, value = path.rpartition(".")[2], lookup(composition.tree["recipes"], path)
     text, place = clipped(value_text(value, path), _MOST_VALUE), composition.origin(f"recipes.{path}")
     what = f"{name}={text} of {place} has no effect at {spans(sizes)} nodes, where scale_config has other values"
-    return f"{what}: set it there, or by the override recipes.{path}=… at every size"
+    return f"{what}: set it there, or at every size with the override recipes.{path}=…"

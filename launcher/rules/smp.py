@@ -9,7 +9,8 @@ from launcher.model.backend_registry import choices, described
 from launcher.model.base_model import Model
 from launcher.model.checked_recipe import CheckedRecipe
 from launcher.model.instances import Instance
-from launcher.model.parallelism.smp import PARAMETERS, TENSORFLOW, TORCH, effective
+from launcher.model.parallelism.smp import effective
+from launcher.model.parallelism.smp_parameters import PARAMETERS, TENSORFLOW, TORCH
 from launcher.model.training_args import BATCH_KEYS
 from launcher.rules import SIZES, rule
 from launcher.rules.batches import planned, planned_batches
@@ -32,7 +33,7 @@ _DECISIONS = "docs/decisions.md, Model parallelism and MPI"
 
 _GPU = "nvidia.com/gpu"
 _NO_SMP, _NO_SMP_IMAGE = "p5.48xlarge", "2.0.1-gpu-py310-cu121"
-"""What SMP 1 does not run on, beside anything without GPUs; and tag of an image that has none for MPI."""
+"""Instance types that SMP 1 does not support, beside those without GPUs; tag of images without MPI support."""
 
 
 def _distribution(checked: CheckedRecipe) -> "Distribution | None":
@@ -52,7 +53,7 @@ def _given(parameters: Model) -> dict[str, object]:
 
 
 def _is_split(given: "SmpParameters") -> bool:
-    """Return whether it is known how many parts the model has; else that is a Problem of its own."""
+    """Return whether the number of the model's parts is known; if not, that is reported separately."""
     return bool(given.partitions or given.pipeline_parallel_degree)
 
 
@@ -65,7 +66,7 @@ def a_cluster_reads_it(checked: CheckedRecipe, problem: Callable[..., Problem]) 
     if not described(checked.backend).runs_training_jobs:
         yield problem(
             _D,
-            f"cluster={described(checked.backend).choice} starts no script by MPI",
+            f"cluster={described(checked.backend).choice} does not start scripts by MPI",
             allowed=choices(lambda each: each.runs_training_jobs),
             remedy=f"~{_D}",
         )
@@ -73,7 +74,7 @@ def a_cluster_reads_it(checked: CheckedRecipe, problem: Callable[..., Problem]) 
 
 @rule("E241", _D, source=_PAGE)
 def mpi_is_enabled(checked: CheckedRecipe, problem: Callable[..., Problem]) -> Iterator[Problem]:
-    """The library uses MPI internally. Without it each host would start one process and train a model of its own."""
+    """The library uses MPI internally. Without it each host would start one process and train its own model."""
     distribution = _distribution(checked)
     if distribution and distribution.library and not distribution.is_mpi:
         yield problem(
@@ -86,7 +87,7 @@ def mpi_is_enabled(checked: CheckedRecipe, problem: Callable[..., Problem]) -> I
 
 @rule("E242", _D, source=f"{_PAGE}, smdistributed Parameters (partitions)")
 def partitions_are_given(checked: CheckedRecipe, problem: Callable[..., Problem]) -> Iterator[Problem]:
-    """How many parts a model is split into has no default; it has two names, of which one is given."""
+    """The number of partitions of a model has no default; it has two names, of which one must be given."""
     if (found := _split(checked)) is None:
         return
     given = found[1]
@@ -104,7 +105,7 @@ def partitions_are_given(checked: CheckedRecipe, problem: Callable[..., Problem]
 
 @rule("E243", *_WORLD, source=f"{_PAGE}, Ranking Basics: mp_groups are disjoint and of one size")
 def ranks_are_whole_replicas(checked: CheckedRecipe, problem: Callable[..., Problem]) -> Iterator[Problem]:
-    """Each rank is part of one replica, and a replica is partitions × tensor parallel degree ranks."""
+    """Each rank is part of one replica, and a replica has partitions × tensor parallel degree ranks."""
     if (found := _split(checked)) is None:
         return
     split, tensor = found[0].degrees
@@ -114,7 +115,7 @@ def ranks_are_whole_replicas(checked: CheckedRecipe, problem: Callable[..., Prob
             sliced = f" × tensor parallel degree {tensor}" if tensor > 1 else ""
             yield problem(
                 f"{_P}.{_split_name(found[1])}",
-                f"{ranks} ranks ({scale.nodes} × {checked.devices}) are no multiple of {split} partitions{sliced}",
+                f"{ranks} ranks ({scale.nodes} × {checked.devices}) are not a multiple of {split} partitions{sliced}",
                 value=split,
                 allowed=f"a divisor of {ranks // tensor}" if ranks % tensor == 0 else f"a multiple of {tensor} ranks",
             )
@@ -127,7 +128,7 @@ def _split_name(given: "SmpParameters") -> str:
 
 @rule("E244", *_WORLD, _MICRO, _UNEVEN, source=f"{_PAGE}, smdistributed Parameters (microbatches)")
 def batches_are_whole_microbatches(checked: CheckedRecipe, problem: Callable[..., Problem]) -> Iterator[Problem]:
-    """The batch that a script hands to a step is cut into microbatches of one size."""
+    """The batch that a script passes to a step is split into microbatches of equal size."""
     found = _split(checked)
     if found is None or is_unstated(checked, _MICRO):
         return
@@ -153,7 +154,7 @@ def batches_are_whole_microbatches(checked: CheckedRecipe, problem: Callable[...
 
 @rule("E245", _D, source=f"{_SDK}, validate_mp_config")
 def one_kind_of_data_parallelism(checked: CheckedRecipe, problem: Callable[..., Problem]) -> Iterator[Problem]:
-    """Replicas train together by DistributedDataParallel or by Horovod, not by both."""
+    """Replicas train together through DistributedDataParallel or Horovod, not both."""
     if (found := _split(checked)) and found[1].ddp and found[1].horovod:
         other = "ddp" if found[0].framework == TENSORFLOW else "horovod"
         yield problem(f"{_P}.{other}", "ddp and horovod are both true", value=True, remedy=f"++{_P}.{other}=false")
@@ -161,7 +162,7 @@ def one_kind_of_data_parallelism(checked: CheckedRecipe, problem: Callable[..., 
 
 @rule("E246", _D, source=f"{_PAGE}, TensorFlow-specific parameters, PyTorch-specific parameters")
 def framework_has_the_parameter(checked: CheckedRecipe, problem: Callable[..., Problem]) -> Iterator[Problem]:
-    """Some parameters exist for one framework only; the SDK passes them on to the other, where they do nothing."""
+    """Some parameters exist for one framework only; the SDK passes them to the other, where they have no effect."""
     if (found := _split(checked)) is None:
         return
     framework, given = found[0].framework, found[1]
@@ -178,7 +179,7 @@ def framework_has_the_parameter(checked: CheckedRecipe, problem: Callable[..., P
     if framework == TENSORFLOW and given.placement_strategy not in (None, "cluster", "spread"):
         yield problem(
             f"{_P}.placement_strategy",
-            "tensorflow has no tensor parallelism, and no order of three kinds",
+            "tensorflow has neither tensor parallelism nor orders of three dimensions",
             value=given.placement_strategy,
             allowed="cluster, spread",
         )
@@ -186,7 +187,7 @@ def framework_has_the_parameter(checked: CheckedRecipe, problem: Callable[..., P
 
 @rule("E247", *_WORLD, source=f"{_PAGE}, ddp, horovod and tensor_parallel_degree")
 def replicas_train_together(checked: CheckedRecipe, problem: Callable[..., Problem]) -> Iterator[Problem]:
-    """Several replicas that do not average their gradients are several trainings; tensor slices need the same."""
+    """Replicas that do not average their gradients train separately; tensor slices need averaging too."""
     if (found := _split(checked)) is None or not _is_split(found[1]):
         return
     distribution, given = found
@@ -206,7 +207,7 @@ def replicas_train_together(checked: CheckedRecipe, problem: Callable[..., Probl
 
 @rule("E248", _D, source=f"{_PAGE}, smdistributed Parameters (auto_partition, default_partition)")
 def default_partition_exists(checked: CheckedRecipe, problem: Callable[..., Problem]) -> Iterator[Problem]:
-    """Without automatic splitting, what the script places nowhere goes to a partition that is named and exists."""
+    """Without automatic splitting, layers that the script does not place go to a named, existing partition."""
     if (found := _split(checked)) is None:
         return
     distribution, given = found
@@ -218,7 +219,7 @@ def default_partition_exists(checked: CheckedRecipe, problem: Callable[..., Prob
     elif value is not None and value >= split and _is_split(given):
         yield problem(
             f"{_P}.default_partition",
-            f"there are {split} partitions, counted from 0",
+            f"there are {split} partitions, numbered from 0",
             value=value,
             allowed=f"0 to {split - 1}" if split > 1 else "0",
         )
@@ -241,7 +242,7 @@ def version_has_the_parameter(checked: CheckedRecipe, problem: Callable[..., Pro
             needed = ".".join(map(str, since))
             yield problem(
                 f"{_P}.{name}",
-                f"needs version {needed} of the library; the image is stated to have {version}",
+                f"needs version {needed} of the library; the image is declared to have {version}",
                 value=getattr(given, name),
                 remedy=f"~{_P}.{name}",
             )
@@ -253,29 +254,32 @@ def version_has_the_parameter(checked: CheckedRecipe, problem: Callable[..., Pro
     source=f"{_SDK}, validate_distribution and Framework._distribution_configuration",
 )
 def instance_runs_it(checked: CheckedRecipe, problem: Callable[..., Problem]) -> Iterator[Problem]:
-    """The library puts each process on a GPU of its own; Trainium has its own launcher, and P5 its own library."""
+    """The library places each process on its own GPU; Trainium has its own launcher, and P5 its own library."""
     distribution, instance = _distribution(checked), checked.instance
     if distribution is None or instance is None or not (distribution.is_mpi or distribution.library):
         return
     if distribution.library and _NO_SMP_IMAGE in (checked.launch.container or ""):
-        message = "that image has no model parallel library that MPI starts"
+        message = "that image has no model parallel library that runs under MPI"
         yield problem("container", message, value=checked.launch.container, remedy="an image of SMP 1")
-    if distribution.library and instance.accelerator_resource != _GPU:
-        reason = "has no GPUs, and the model parallel library needs one a process"
-    elif distribution.library and _NO_SMP in instance.name:
-        reason = "is not supported by the model parallel library that MPI starts"
-    elif instance.name.startswith("ml.trn"):
-        reason = "starts scripts by torchrun only, not by MPI"
-    else:
-        return
-    yield problem(
-        "instance_type", f"{instance.name} {reason}", value=instance.name, remedy="instance_type=p4d.24xlarge"
-    )
+    if reason := _why_not(instance, needs_library=bool(distribution.library)):
+        message = f"{instance.name} {reason}"
+        yield problem("instance_type", message, value=instance.name, remedy="instance_type=p4d.24xlarge")
+
+
+def _why_not(instance: Instance, *, needs_library: bool) -> str | None:
+    """Return why MPI, or the library that it starts, does not run on an instance type; None if it does."""
+    if needs_library and instance.accelerator_resource != _GPU:
+        return "has no GPUs, but the model parallel library needs one per process"
+    if needs_library and _NO_SMP in instance.name:
+        return "is not supported by the model parallel library under MPI"
+    if instance.name.startswith("ml.trn"):
+        return "starts scripts by torchrun only, not by MPI"
+    return None
 
 
 @rule("E251", _MPI, "instance_type", source=f"{_PAGE}, mpi Parameters (processes_per_host)")
 def processes_have_gpus(checked: CheckedRecipe, problem: Callable[..., Problem]) -> Iterator[Problem]:
-    """A process and a GPU belong to each other."""
+    """Each process needs its own GPU."""
     processes, instance = _processes(checked), checked.instance
     if processes and instance and _exceeds(instance, processes):
         gpus = instance.accelerators
@@ -289,7 +293,7 @@ def processes_have_gpus(checked: CheckedRecipe, problem: Callable[..., Problem])
 
 
 def _processes(checked: CheckedRecipe) -> int | None:
-    """Return `processes_per_host` where MPI is enabled and it is given."""
+    """Return `processes_per_host` if MPI is enabled and it is given."""
     distribution = _distribution(checked)
     return distribution.started_by_mpi.processes_per_host if distribution and distribution.started_by_mpi else None
 
@@ -300,7 +304,7 @@ def _exceeds(instance: Instance | None, processes: int) -> bool:
 
 @rule("E252", _MPI, "recipes.trainer", "recipes.training_cfg.run", "instance_type", source=_DECISIONS)
 def processes_agree(checked: CheckedRecipe, problem: Callable[..., Problem]) -> Iterator[Problem]:
-    """The batch is dealt to trainer.devices processes a node; MPI must start as many."""
+    """The batch is distributed to trainer.devices processes per node; MPI must start as many."""
     processes = _processes(checked)
     if (
         not processes
@@ -311,15 +315,15 @@ def processes_agree(checked: CheckedRecipe, problem: Callable[..., Problem]) -> 
         return
     yield problem(
         f"{_MPI}.processes_per_host",
-        f"the recipe plans {checked.devices} processes a node",
+        f"the recipe plans {checked.devices} processes per node",
         value=processes,
-        remedy=f"training_cfg.run.ntasks_per_node={processes}, or leave processes_per_host out",
+        remedy=f"training_cfg.run.ntasks_per_node={processes}, or omit processes_per_host",
     )
 
 
 @rule("E253", _MPI, _DATA, source="sagemaker-training toolkit 5.1.4, mpi.py and smdataparallel.py; mpirun(1)")
 def options_are_words(checked: CheckedRecipe, problem: Callable[..., Problem]) -> Iterator[Problem]:
-    """Custom options are split at blanks, and must leave the number of ranks and their places as they are planned."""
+    """Custom options are split at blanks, and must not change the planned number and placement of ranks."""
     distribution = _distribution(checked)
     mpi, data = (distribution.started_by_mpi, distribution.data_parallel) if distribution else (None, None)
     if mpi and mpi.custom_mpi_options:
@@ -334,9 +338,9 @@ def _option_faults(path: str, options: str, problem: Callable[..., Problem]) -> 
 
     words = options.split()
     if re.search("[\"'\\\\]", options):
-        yield problem(path, "quotes and backslashes reach mpirun as they are, as parts of a word", value=options)
+        yield problem(path, "quotes and backslashes reach mpirun literally, as parts of a word", value=options)
     if moving := [w for w in words if w.partition("=")[0] in mpi.PLACING or w.startswith(mpi.PLACING_PARAMETERS)]:
-        message = f"{', '.join(moving)} would move ranks away from where the plan has them"
+        message = f"{', '.join(moving)} would change the planned placement of ranks"
         yield problem(path, message, value=options, remedy="set processes_per_host and trainer.num_nodes")
     try:
         mpi.parted(words)
@@ -357,7 +361,7 @@ def ddp_options_have_ddp(checked: CheckedRecipe, problem: Callable[..., Problem]
 
 @rule("E255", _D, source=f"{_PAGE}, PyTorch-specific parameters (offload_activations)")
 def offloading_has_microbatches(checked: CheckedRecipe, problem: Callable[..., Problem]) -> Iterator[Problem]:
-    """Activations are offloaded while other microbatches run; with one there is no such time."""
+    """Activations are offloaded while other microbatches run; with a single one they cannot be."""
     found = _split(checked)
     if found is None or not found[1].offload_activations or not _is_split(found[1]):
         return

@@ -1,17 +1,25 @@
 """Who trains a recipe: whether it has the choice, and what the open trainer asks for."""
 
+import re
 from collections.abc import Callable, Iterator
+from typing import TYPE_CHECKING
 
 from launcher import families
 from launcher.common.problems import Notice, Problem
 from launcher.model.backend_registry import described
 from launcher.model.checked_recipe import CheckedRecipe
+from launcher.model.config_tree import ABSENT, get, lookup
 from launcher.model.interface import is_published_image
 from launcher.model.job_spec import OPEN
 from launcher.rules import MakeNotice, PlannedRecipe, notice_rule, rule
 
+if TYPE_CHECKING:
+    from launcher.runtime.finetune.key_terms import Finding
+
 _TRAINER = "cluster.trainer"
 _MODEL_TYPE = "recipes.run.model_type"
+_CODE = ("repo_url_or_path", "branch", "commit", "entry_script", "entry_module", "token")
+_OF_SIZE = re.compile(r"recipes\.(scale_config\.[^.]+\.)?")
 _DOCS = "docs/open-trainer.md"
 
 
@@ -59,3 +67,83 @@ def job_is_a_rehearsal(planned: PlannedRecipe, notice: MakeNotice) -> Iterator[N
         yield notice(
             "a rehearsal: a small model with random weights is trained on made-up samples; its results are not usable"
         )
+
+
+@rule("E118", "recipes.training_config", _TRAINER, _MODEL_TYPE, source=_DOCS)
+def open_trainer_does_what_is_asked(checked: CheckedRecipe, problem: Callable[..., Problem]) -> Iterator[Problem]:
+    """A value that the open trainer cannot follow would be another training than the recipe's."""
+    for path, finding in _findings(checked):
+        if finding.is_refused:
+            remedy = f"{path}={finding.condition.remedy}" if finding.condition.remedy else None
+            yield problem(path, finding.reason, value=finding.value, remedy=remedy)
+
+
+@rule("E119", "git", _TRAINER, source=_DOCS)
+def open_trainer_fetches_no_code(checked: CheckedRecipe, problem: Callable[..., Problem]) -> Iterator[Problem]:
+    """Training code of a repository replaces the closed program, which the open trainer has replaced already."""
+    if checked.trainer != OPEN:
+        return
+    for name in _CODE:
+        if (value := getattr(checked.launch.git, name)) is not None:
+            shown = None if name == "token" else value
+            message = "is read by the published image only, not by the open trainer"
+            yield problem(f"git.{name}", message, value=shown, remedy=f"git.{name}=null")
+
+
+@notice_rule("N174", source=_DOCS)
+def open_trainer_reads_otherwise(planned: PlannedRecipe, notice: MakeNotice) -> Iterator[Notice]:
+    """A value has no effect on the open trainer, or another one than it names."""
+    reasons: dict[str, list[str]] = {}
+    for path, reason in _unread(planned.checked):
+        reasons.setdefault(reason, []).append(path.removeprefix("recipes.").removeprefix("training_config."))
+    for reason, keys in reasons.items():
+        yield notice(f"the open trainer does not read {', '.join(dict.fromkeys(keys))}: {reason}")
+
+
+@notice_rule("N175", source="transformers, Attention Interface")
+def attention_may_differ(planned: PlannedRecipe, notice: MakeNotice) -> Iterator[Notice]:
+    """A kernel for GPUs does not run on every machine; another one computes the same there."""
+    checked = planned.checked
+    if checked.trainer != OPEN or not described(checked.backend).runs_here:
+        return
+    from launcher.runtime.finetune.architectures import KNOWN
+    from launcher.runtime.model_configs import known_beginning  # few compiles need either
+
+    model = get(checked.composition.tree, "recipes.training_config.model_config")
+    config = known_beginning(model["model_name_or_path"] or checked.recipe.run.name)
+    wish = model["attn_implementation"]
+    if config and wish not in (fallback := KNOWN[config["model_type"]].attention, "eager"):
+        yield notice(
+            f"attn_implementation={wish}: where this machine cannot compute it, {fallback} computes the same"
+        )
+
+
+def _unread(checked: CheckedRecipe) -> Iterator[tuple[str, str]]:
+    """Yield path and reason of each value that is noticed, and of each key without effect that an override sets."""
+    if checked.trainer != OPEN:
+        return
+    from launcher.runtime.finetune.keys import key_of  # few compiles need it
+
+    noticed = {path: found.reason for path, found in _findings(checked) if not found.is_refused}
+    yield from noticed.items()
+    for path in checked.composition.explicit:
+        key = key_of(_OF_SIZE.sub("", path, count=1)) if path.startswith("recipes.") else None
+        if key and not key.has_effect and path not in noticed:
+            yield path, key.effect
+
+
+def _findings(checked: CheckedRecipe) -> Iterator[tuple[str, "Finding"]]:
+    """Yield path and finding of each value that is noticed or refused: of the recipe, then of a size alone."""
+    if checked.trainer != OPEN:
+        return
+    from launcher.runtime.finetune.key_terms import Recipe
+    from launcher.runtime.finetune.keys import findings
+
+    known = set()
+    for finding in findings(Recipe(checked.composition.tree["recipes"], checked.is_elastic)):
+        known.add((finding.key, str(finding.value)))
+        yield f"recipes.{finding.key}", finding
+    for size in checked.sizes if checked.is_elastic else ():
+        for finding in findings(Recipe(size.tree, is_elastic=True)):
+            if (finding.key, str(finding.value)) not in known and lookup(size.own, finding.key) is not ABSENT:
+                yield f"{size.path}.{finding.key}", finding

@@ -55,7 +55,7 @@ def stop_signal_held() -> Iterator[None]:
 
 
 def install_event_handler() -> None:
-    """Install the handler of the agent's stop signal; without the agent's package there is no such signal.
+    """Install the handler of the agent's stop signal; without the agent's package that signal does not exist.
 
     Importing the agent's handler takes seconds, in which an unhandled signal would kill the process: the signal is
     blocked, and delivered once the handler is installed.

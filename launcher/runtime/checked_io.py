@@ -134,7 +134,7 @@ class CheckedReader(FileSystemReader):
     def load_into(self, state: dict[str, Any]) -> None:
         """Load this rank's part of the checkpoint into `state`.
 
-        Each rank plans for itself: `.metadata`, which all ranks have, holds all that they could agree on.
+        Each rank plans alone: `.metadata`, which all ranks have, holds everything that they could agree on.
 
         Raises:
             Damaged: A piece is missing or changed; `state` then holds parts of the checkpoint.

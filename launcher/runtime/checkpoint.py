@@ -230,7 +230,7 @@ class Checkpoints:
         self.folder.mkdir(parents=True, exist_ok=True)
         remove_leftovers(self.folder)
         if path.exists() and path not in self._damaged and path not in written(self.folder):
-            raise FolderInUse(f"{path} already exists and is not a checkpoint; it is left as it is")
+            raise FolderInUse(f"{path} already exists and is not a checkpoint; it is left unchanged")
 
     def _publish(self, partial: Path, path: Path, progress: Progress) -> None:
         write_text(partial / PROGRESS, sealed(partial, progress))

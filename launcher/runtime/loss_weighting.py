@@ -12,7 +12,7 @@ from launcher.runtime.stop_consensus import StopConsensus
 
 
 class OutsideOfSteps(RuntimeError):
-    """The script asked for the current batch while there is none."""
+    """The script requested the current batch outside of a batch."""
 
 
 class LossWeighting:
@@ -81,7 +81,7 @@ class LossWeighting:
 
         Args:
             total: Sum over the current batch, shape `()`.
-            step_total: What the sums of all ranks and batches of the optimizer step are divided by; the same
+            step_total: Divisor of the sums of all ranks and batches of the optimizer step; the same
                 number on all ranks, more than 0.
         """
         if not step_total > 0:

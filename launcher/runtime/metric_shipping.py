@@ -168,7 +168,7 @@ class _Delivery:
     def _deliver_steps(self) -> int:
         """Send every step that is not acknowledged yet and return the number of steps sent.
 
-        If a step was repeated before it was sent, the last time counts. A step that the server has stays as it is.
+        If a step was repeated before it was sent, the last time counts. A step that the server has is unchanged.
 
         Raises:
             TrackingUnavailable: The server refused or is unreachable. Earlier acknowledgements are kept.

@@ -133,12 +133,12 @@ def _loopback_store(place: Place) -> dist.Store | None:
 
 
 def rank() -> int:
-    """Return this process's rank; 0 where there is no process group."""
+    """Return this process's rank; 0 if there is no process group."""
     return dist.get_rank() if dist.is_initialized() else 0
 
 
 def world_size() -> int:
-    """Return the number of ranks; 1 where there is no process group."""
+    """Return the number of ranks; 1 if there is no process group."""
     return dist.get_world_size() if dist.is_initialized() else 1
 
 

@@ -140,7 +140,7 @@ class _Fork:
         self.is_wanted = bool(numbers)
         if not numbers:
             os.kill(self._pid, signal.SIGKILL)
-            # Its own children too: the agent kills a worker with its whole process group.
+            # Its own children too: the agent kills a worker with its process group.
             with contextlib.suppress(ProcessLookupError):
                 os.killpg(self._pid, signal.SIGKILL)
         return self.is_wanted

@@ -87,7 +87,7 @@ class Causes:
         faults = self._faults(decision)
         fresh = self._unused_hits(faults)
         self._used += fresh
-        # The workers of other nodes fail because one is gone: such a fault is a cause only if there is no other.
+        # The workers of other nodes fail because one is gone: this fault is a cause only if there is no other.
         own = [fault for fault in faults if _is_own(fault) and not any(self._led_to(hit, fault) for hit in fresh)]
         roots = sorted([*fresh, *own], key=lambda event: event.time) or faults[:1]
         if not roots:

@@ -59,7 +59,7 @@ class _Flag:
 
 def draw(timeline: Timeline, path: Path) -> None:
     """Draw a timeline to a file whose suffix names the format. The same timeline gives the same bytes."""
-    with matplotlib.rc_context(_STYLE):  # type: ignore[arg-type]  # matplotlib 3.11 wants literal keys
+    with matplotlib.rc_context(_STYLE):  # type: ignore[arg-type]  # matplotlib 3.11 requires literal keys
         figure = _figure(timeline)
         figure.savefig(path, metadata={"Date": None} if path.suffix == ".svg" else None)
 

@@ -11,7 +11,7 @@ mount --make-rprivate /
 echo "$name" > /proc/sys/kernel/hostname
 mount --bind "$folder/hosts" /etc/hosts
 if [ ! -d /opt/ml ]; then
-  # /opt is not ours to write to: a copy stands in for it, whose entries are the real ones.
+  # /opt must not be changed: a copy replaces it, whose entries link to the real ones.
   mkdir -p "$folder/opt"
   mount -t tmpfs none "$folder/opt"
   for entry in /opt/* /opt/.[!.]*; do

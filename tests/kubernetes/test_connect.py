@@ -168,4 +168,4 @@ def read_for(period_s):
 
 
 def test_a_context_that_is_named_goes_before_the_pod_s_account(in_pod):
-    assert refusal("prod").message.startswith("cannot be used: there is no kubeconfig")
+    assert refusal("prod").message.startswith("cannot be used: no kubeconfig exists")

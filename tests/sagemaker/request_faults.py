@@ -22,7 +22,7 @@ FAULTS = {
         f"{J}.recipe_path",
         "s3://bucket/folder",
     ),
-    "role-form": ((f"{J}.role=arn:aws:iam::12:role/train-role",), "E102", f"{J}.role", "RoleArn has another form"),
+    "role-form": ((f"{J}.role=arn:aws:iam::12:role/train-role",), "E102", f"{J}.role", "RoleArn has the wrong form"),
     "role-length": ((f"{J}.role=a",), "E102", f"{J}.role", "20 to 2048"),
     "output-form": ((f"{J}.output_path=/tmp",), "E102", f"{J}.output_path", "s3"),
     "output-length": ((f"{J}.output_path=s3://data/{LONG * 2}",), "E102", f"{J}.output_path", "0 to 1024"),
@@ -50,7 +50,7 @@ FAULTS = {
         (f"+{J}.inputs.channels.a={{s3: s3://data/m, s3_data_type: AugmentedManifestFile}}",),
         "E372",
         f"{J}.inputs.channels.a.s3_data_type",
-        "streamed",
+        "cannot read an augmented",
     ),
     "augmented-whole": (
         (f"+{J}.inputs.channels.a={{s3: s3://data/m, mode: Pipe, s3_data_type: AugmentedManifestFile}}",),
@@ -118,7 +118,7 @@ FAULTS = {
         ),
         "E373",
         f"{J}.inputs.channels.a",
-        "whole",
+        "complete file system",
     ),
     "efs-id": (
         (f"{J}.inputs.file_system={{id: fs-x, type: EFS, directory_path: /x}}", VPC),
@@ -139,7 +139,12 @@ FAULTS = {
         "at most 19",
     ),
     "recipe-channel": ((f"{J}.inputs.s3={{recipe: s3://data/}}",), "E374", f"{J}.inputs.s3.recipe", "another name"),
-    "dotted-channel": ((f"{J}.inputs.s3={{..: s3://data/}}",), "E374", f"{J}.inputs.s3...", "no name of a folder"),
+    "dotted-channel": (
+        (f"{J}.inputs.s3={{..: s3://data/}}",),
+        "E374",
+        f"{J}.inputs.s3...",
+        "not a valid folder name",
+    ),
     "same-channel": (
         (f"{J}.inputs.s3={{a: s3://data/}}", f"+{J}.inputs.channels.a={{s3: s3://data/}}"),
         "E374",
@@ -206,7 +211,7 @@ FAULTS = {
         (f"{J}.instance_groups=[{{name: a, instance_type: m5.large, instance_count: 1}}]",),
         "E378",
         f"{J}.instance_groups",
-        "in none of them",
+        "none has the planned",
     ),
     "groups-no-list": ((f"{J}.instance_groups=30",), "E102", f"{J}.instance_groups", "list"),
     "no-type": (("instance_type=null",), "E102", "instance_type", "a text"),
@@ -235,7 +240,7 @@ FAULTS = {
         ),
         "E368",
         f"{J}.instance_groups.1.instance_type",
-        "has 4 GPUs, and MPI starts 8",
+        "has 4 GPUs, but MPI starts 8",
     ),
     "no-such-group": (
         (f"+{J}.inputs.channels.a={{s3: s3://data/, instance_groups: [x]}}",),
@@ -247,7 +252,7 @@ FAULTS = {
         ("instance_type=m5.8xlarge", "training_cfg.run.ntasks_per_node=1"),
         "E379",
         "instance_type",
-        "runs",
+        "did you mean ml.m5.",
     ),
     "own-disk-key": (
         ("instance_type=g5.12xlarge", "training_cfg.run.ntasks_per_node=4", f"{J}.volume_kms_key=alias/a"),
@@ -288,7 +293,7 @@ FAULTS = {
         (f"{J}.checkpoints={{s3_uri: s3://data/c, local_path: /proc/x}}",),
         "E102",
         f"{J}.checkpoints.local_path",
-        "holds no files",
+        "cannot hold files",
     ),
     "tensorboard-in-model": (
         (f"{J}.tensorboard_config={{output_path: s3://data/t, container_logs_path: /opt/ml/model/tb}}",),
@@ -320,7 +325,7 @@ FAULTS = {
         f"{J}.tensorboard_config.output_path",
         "bucket",
     ),
-    "bucket-of-source": ((f"{J}.source_dir=s3://A/c.tar.gz",), "E391", f"{J}.source_dir", "not there"),
+    "bucket-of-source": ((f"{J}.source_dir=s3://A/c.tar.gz",), "E391", f"{J}.source_dir", "does not exist"),
     "bucket-of-https": (
         (f"{J}.inputs.s3={{a: 'https://s3.eu-west-1.amazonaws.com/A/x/'}}",),
         "E102",
@@ -337,7 +342,7 @@ FAULTS = {
         (f"+{J}.inputs.channels.a={{s3: s3://data/m/, s3_data_type: ManifestFile}}",),
         "E372",
         f"{J}.inputs.channels.a.s3",
-        "names one object",
+        "must be one object",
     ),
     **{
         f"image-{name}": ((f"container='{image}'",), "E371", "container", "not an image reference")
@@ -441,7 +446,7 @@ FAULTS = {
         ("training_cfg.entry_script=null", "training_cfg.entry_module=a.b"),
         "E385",
         f"{CFG}.entry_module",
-        "no modules",
+        "not modules",
     ),
     "script-path": (
         ("training_cfg.entry_script=/abs/train.py",),
@@ -454,13 +459,13 @@ FAULTS = {
         ("training_cfg.entry_script=null", f"{J}.toolkit=true", f"{J}.container_entrypoint=[train]"),
         "E106",
         f"{CFG}.entry_script",
-        "no script",
+        "script to run is missing",
     ),
     "no-script-for-the-image": (
         ("training_cfg.entry_script=null",),
         "E106",
         f"{CFG}.entry_script",
-        f"{J}.toolkit=false for an image with a program of its own",
+        f"{J}.toolkit=false for an image with its own program",
     ),
     "unread-source": (
         (f"{J}.toolkit=false", f"{J}.source_dir=s3://code/x.tar.gz"),
@@ -475,7 +480,7 @@ FAULTS = {
         "does not start this job",
     ),
     "flag": (("training_cfg.script_args=[{--fast: null}]",), "E385", None, "one value"),
-    "dash": (("training_cfg.script_args=[{-lr: 1}]",), "E385", None, "two before more"),
+    "dash": (("training_cfg.script_args=[{-lr: 1}]",), "E385", None, "two before a longer"),
     "twice": (("training_cfg.script_args=[{--rate: 1}, {--rate: 2}]",), "E385", None, "twice"),
     "processes": (
         ("training_cfg.run.ntasks_per_node=4",),
@@ -495,13 +500,13 @@ FAULTS = {
         (f"{DIST}.mpi.enabled=true", f"{DIST}.torch_distributed.enabled=true"),
         "E256",
         "recipes.distribution.torch_distributed.enabled",
-        "mpi starts the script too",
+        "mpi also starts the script",
     ),
     "launcher-and-library": (
         (f"{DIST}.mpi.enabled=true", f"{DIST}.smdistributed.dataparallel.enabled=true"),
         "E256",
         "recipes.distribution.smdistributed.dataparallel.enabled",
-        "mpi starts the script too",
+        "mpi also starts the script",
     ),
     "dataparallel-instance": (
         (f"{DIST}.smdistributed.dataparallel.enabled=true", "instance_type=p5.48xlarge"),
@@ -519,7 +524,7 @@ FAULTS = {
         (f"{DIST}.smdistributed.dataparallel={{enabled: true, custom_mpi_options: -np 4}}",),
         "E253",
         "recipes.distribution.smdistributed.dataparallel.custom_mpi_options",
-        "move ranks",
+        "placement of ranks",
     ),
     "no-launcher": (
         (f"{DIST}.torch_distributed.enabled=false",),
@@ -565,7 +570,7 @@ FAULTS = {
         (f"{J}.profiler.rules=[{{name: a, image: b}}, {{name: a, image: c}}]",),
         "E102",
         f"{J}.profiler.rules",
-        "two rules have one name: a",
+        "two rules have the same name: a",
     ),
     "tensors-in-the-model": (
         (f"{J}.debugger={{output_path: s3://data/t, local_path: /opt/ml/model/t}}",),
@@ -631,7 +636,7 @@ FAULTS = {
         (f"+{J}.inputs.channels.a={{dataset_arn: '{DATASET}', accept_eula: true}}",),
         "E373",
         f"{J}.inputs.channels.a",
-        "of what s3 names",
+        "apply only to s3",
     ),
     "isolated": (
         (f"{J}.network_isolation=true", f"{J}.source_dir=s3://data/s.tar.gz"),
@@ -648,11 +653,143 @@ FAULTS = {
     ),
     "source-packed": ((f"{J}.source_dir=/x/a.tar.gz",), "E391", f"{J}.source_dir", "aws s3 cp /x/a.tar.gz s3://"),
     "source-prefix": ((f"{J}.source_dir=s3://data/code/",), "E391", f"{J}.source_dir", "allowed: s3://….tar.gz"),
-    "tag-aws": ((f"+{SDK}.tags=[{{Key: 'aws:x', Value: y}}]",), "E102", f"{SDK}.tags.0.Key", "Amazon's own"),
-    "tag-twice": ((f"+{SDK}.tags=[{{Key: a, Value: b}},{{Key: a, Value: c}}]",), "E388", f"{SDK}.tags", "one key"),
+    "tag-aws": ((f"+{SDK}.tags=[{{Key: 'aws:x', Value: y}}]",), "E102", f"{SDK}.tags.0.Key", "reserved for Amazon"),
+    "tag-twice": ((f"+{SDK}.tags=[{{Key: a, Value: b}},{{Key: a, Value: c}}]",), "E388", f"{SDK}.tags", "same key"),
     "tag-form": ((f"+{SDK}.tags=[{{Key: 'a?', Value: y}}]",), "E102", f"{SDK}.tags.0.Key", "Tags.Key"),
     "tag-count": ((f"{J}.tags={{{', '.join(f't{i}: a' for i in range(51))}}}",), "E102", f"{J}.tags", "50"),
     "metric": ((f"{J}.metric_definitions=[{{name: a, regex: {LONG}}}]",), "E102", None, "1 to 500"),
     "entrypoint": ((f"{J}.container_entrypoint=[{LONG}]",), "E102", f"{J}.container_entrypoint.0", "256"),
     "region": ((f"{J}.region=Frankfurt",), "E102", f"{J}.region", ""),
+    "fifo-clash-underscore": (
+        (f"{J}.inputs.s3={{a_b_0: s3://data/}}", f"+{J}.inputs.channels.a_b={{s3: s3://data/, mode: Pipe}}"),
+        "E374",
+        f"{J}.inputs.s3.a_b_0",
+        "FIFO 0 of channel a_b",
+    ),
+    "fifo-clash-by-default": (
+        (f"{J}.inputs.s3={{a: s3://data/, a_0: s3://data/}}", f"{J}.input_mode=Pipe"),
+        "E374",
+        f"{J}.inputs.s3.a_0",
+        "FIFO 0 of channel a",
+    ),
+    "only-groups": ((f"{J}.vpc.security_group_ids=[sg-1]",), "E375", f"{J}.vpc.subnets", "vpc.subnets=[…]"),
+    "two-file-systems-no-vpc": (
+        tuple(f"+{J}.inputs.channels.{name}={{file_system: {EFS}}}" for name in "ab"),
+        "E375",
+        f"{J}.vpc",
+        "channel a is",
+    ),
+    "one-dot-channel": ((f"{J}.inputs.s3={{.: s3://data/}}",), "E374", f"{J}.inputs.s3..", "not a valid folder name"),
+    "folder-of-data": ((f"{J}.inputs.s3={{a: file:///x}}",), "E369", f"{J}.inputs.s3.a", "sm_local"),
+    "folder-of-output": ((f"{J}.output_path=file:///x",), "E369", f"{J}.output_path", "sm_local"),
+    "output-by-https": (
+        (f"{J}.output_path=https://data.s3.eu-west-1.amazonaws.com/x",),
+        "E369",
+        f"{J}.output_path",
+        "s3://bucket/folder",
+    ),
+    "reserved-spot": (
+        (
+            f"{J}.spot=true",
+            f"{J}.stopping_condition.max_wait_s=86400",
+            f"{J}.training_plan_arn=arn:aws:sagemaker:eu-west-1:123456789012:training-plan/mine",
+        ),
+        "E377",
+        f"{J}.training_plan_arn",
+        "spot=false",
+    ),
+    "warm-groups": (
+        (
+            f"{J}.keep_alive_s=60",
+            f"{J}.instance_groups=[{{name: a, instance_type: p3.16xlarge, instance_count: 1}}]",
+        ),
+        "E377",
+        f"{J}.keep_alive_s",
+        "several types",
+    ),
+    "groups-of-one-name": (
+        (
+            "training_cfg.run.nodes=2",
+            f"{J}.instance_groups=[{{name: a, instance_type: p3.16xlarge, instance_count: 1}},"
+            " {name: a, instance_type: p3.16xlarge, instance_count: 1}]",
+        ),
+        "E378",
+        f"{J}.instance_groups",
+        "value: 'a'",
+    ),
+    "unknown-type-of-a-group": (
+        (
+            "training_cfg.run.nodes=2",
+            f"{J}.instance_groups=[{{name: a, instance_type: p3.16xlarge, instance_count: 1}},"
+            " {name: b, instance_type: p3.99xlarge, instance_count: 1}]",
+        ),
+        "E379",
+        f"{J}.instance_groups.1.instance_type",
+        "value: 'p3.99xlarge'\n     remedy: did you mean ml.p3.",
+    ),
+    "logs-in-the-checkpoints": (
+        (
+            f"{J}.checkpoints.s3_uri=s3://data/c",
+            f"{J}.tensorboard_config={{output_path: s3://data/t, container_logs_path: /opt/ml/checkpoints/x}}",
+        ),
+        "E381",
+        f"{J}.checkpoints.local_path",
+        "value: '/opt/ml/checkpoints'",
+    ),
+    "serverless-script": (
+        (*SERVERLESS, *ON_BASE_MODEL, "training_cfg.entry_script=train.py"),
+        "E336",
+        f"{CFG}.entry_script",
+        "entry_script=null",
+    ),
+    "variable-ours-of-the-job": (
+        (f"{J}.environment={{TRAINING_JOB_ARN: x}}",),
+        "E383",
+        f"{J}.environment.TRAINING_JOB_ARN",
+        "itself",
+    ),
+    "no-dash": (("training_cfg.script_args=[{lr: 1}]",), "E385", f"{CFG}.script_args.0.lr", "two before a"),
+    "two-dashes": (("training_cfg.script_args=[{-a: 1},{--X: 1}]",), "E385", f"{CFG}.script_args.1.--X", "one dash"),
+    "several-values": (
+        ("training_cfg.script_args=[{--lr: [1, 2]}]",),
+        "E385",
+        f"{CFG}.script_args.0.--lr",
+        "one value",
+    ),
+    "toolkit-s-name": (("training_cfg.script_args=[{--sagemaker_x: 1}]",), "E385", None, "toolkit's own"),
+    "one-of-two": (("training_cfg.run.ntasks_per_node=1", "training_cfg.run.nodes=2"), "E386", None, "starts 8"),
+    "cpu-processes": (
+        ("instance_type=m5.xlarge", "training_cfg.run.ntasks_per_node=2", "training_cfg.run.nodes=2"),
+        "E386",
+        f"{CFG}.run.ntasks_per_node",
+        "starts 1",
+    ),
+    "source-by-url": ((f"{J}.source_dir=https://h/x.tar.gz",), "E391", f"{J}.source_dir", "below /opt\n     set by"),
+}
+GROUP = f"{J}.instance_groups=[{{name: a, instance_type: p3.16xlarge, instance_count: 1}}]"
+FINE = {
+    # what only resembles a fault
+    "19-channels": (f"{J}.inputs.s3={{{', '.join(f'c{i}: s3://data/' for i in range(19))}}}",),
+    "no-fifo-s-name": (
+        f"{J}.inputs.s3={{a_x: s3://data/, b_0: s3://data/}}",
+        f"+{J}.inputs.channels.a={{s3: s3://data/, mode: Pipe}}",
+    ),
+    "output-by-https": (
+        f"{J}.output_path=https://data.s3.eu-west-1.amazonaws.com/x",
+        f"{J}.recipe_path=s3://data/x",
+    ),
+    "spot": (f"{J}.spot=true", f"{J}.stopping_condition={{max_runtime_s: 10, max_wait_s: 10, max_pending_s: null}}"),
+    "group": (GROUP, f"+{J}.inputs.channels.a={{s3: s3://data/, instance_groups: [a]}}"),
+    "platform": (f"{J}.image_access.mode=Platform",),
+    "checkpoints-and-logs": (
+        f"{J}.checkpoints.s3_uri=s3://data/c",
+        f"{J}.tensorboard_config.output_path=s3://data/t",
+    ),
+    "serverless": (*SERVERLESS, *ON_BASE_MODEL),
+    "options": ("training_cfg.script_args=[{-X: 1}, {--XX: 2}]",),
+    "one-process": ("training_cfg.run.ntasks_per_node=1",),
+    "cpu-nodes": ("instance_type=m5.xlarge", "training_cfg.run.ntasks_per_node=1", "training_cfg.run.nodes=2"),
+    "mpi-processes": (f"{DIST}.mpi.enabled=true", "training_cfg.run.ntasks_per_node=4"),
+    "source-in-the-image": (f"{J}.source_dir=/opt/code",),
+    "tags": (f"+{SDK}.tags=[{{Key: a, Value: b}},{{Key: b, Value: b}}]",),
 }

@@ -108,15 +108,15 @@ def test_a_manifest_lists_keys_below_a_prefix(data, tmp_path):
 @pytest.mark.parametrize(
     ("text", "code", "says"),
     [
-        ("{", "E423", "is no JSON"),
+        ("{", "E423", "is not valid JSON"),
         ("{}", "E423", "begins with a prefix"),
         ('[{"prefix": 3}, "a"]', "E423", "has no prefix"),
         ('[{"prefix": "s3://b/", "more": 1}, "a"]', "E423", "has no prefix"),
         ('[{"prefix": "BASE/"}]', "E423", "lists no object"),
-        ('[{"prefix": "BASE/"}, "a", 3]', "E423", "no key"),
-        ('[{"prefix": "BASE/"}, "a", "gone", "too"]', "E420 E420", "is not there"),
-        ('[{"prefix": "ftp://x/"}, "a"]', "E421", "no store"),
-        ('[{"prefix": "BASE/"}, "../source"]', "E420", "is not there"),
+        ('[{"prefix": "BASE/"}, "a", 3]', "E423", "not a key"),
+        ('[{"prefix": "BASE/"}, "a", "gone", "too"]', "E420 E420", "does not exist"),
+        ('[{"prefix": "ftp://x/"}, "a"]', "E421", "not in a store"),
+        ('[{"prefix": "BASE/"}, "../source"]', "E420", "does not exist"),
     ],
 )
 def test_a_damaged_manifest_is_refused(tmp_path, text, code, says):
@@ -198,9 +198,9 @@ def test_a_file_system_is_mounted_where_it_is_on_this_machine(tmp_path):
 @pytest.mark.parametrize(
     ("known", "says"),
     [
-        ({}, "nothing says where"),
-        ({"fs-0123456789abcdef0": "/nowhere"}, "no such folder"),
-        ({"fs-01": "/"}, "nothing"),
+        ({}, "is configured for"),
+        ({"fs-0123456789abcdef0": "/nowhere"}, "does not exist"),
+        ({"fs-01": "/"}, "no folder"),
     ],
     ids=["unknown", "absent", "another's"],
 )
@@ -337,7 +337,7 @@ def test_what_cannot_be_read_is_told(bucket, tmp_path):
         bucket.client.delete_object(Bucket=bucket.name, Key="train/a")
         with pytest.raises(OSError, match="Input/output"):
             (feed.mounts[0][0] / "a").read_bytes()
-        assert "train/a is not there" in feed.problem.message
+        assert "train/a does not exist" in feed.problem.message
     finally:
         feed.close()
 
@@ -357,7 +357,7 @@ def test_a_view_whose_server_is_killed_is_unmounted(bucket, tmp_path):
 def test_a_mount_that_is_refused_says_why(tmp_path):
     view, how = fastfile.mount(tmp_path / "none", [], Stores())
     assert view is None
-    assert "copied before the job begins" in how and "No such file" in how
+    assert "copied before the job starts" in how and "No such file" in how
 
 
 @pytest.mark.parametrize("lack", ["mfusepy", "device"])
@@ -369,7 +369,7 @@ def test_without_fuse_it_is_a_copy_and_says_so(bucket, tmp_path, monkeypatch, la
         monkeypatch.setattr(os, "access", lambda *_: False)
     stores = Stores(endpoint=bucket.endpoint)
     (feed,) = prepare([channel(f"{bucket.uri}/train/", "FastFile")], "File", place(tmp_path), stores)
-    assert "copied before the job begins" in feed.note
+    assert "copied before the job starts" in feed.note
     assert tree(feed.mounts[0][0]) == {"a": b"x"}
 
 

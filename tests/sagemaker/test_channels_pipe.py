@@ -180,7 +180,7 @@ def test_an_augmented_manifest_is_streamed_attribute_by_attribute(data, stream):
 @pytest.mark.parametrize(
     ("text", "says"),
     [
-        (b'{"a-ref": 3}', "refers to no object"),
+        (b'{"a-ref": 3}', "does not refer to an object"),
         (b'{"b": 3}', "has no attribute 'a-ref'"),
         (b"[1]\n{", "line 2"),
         (b"\n", "has no line"),

@@ -122,7 +122,7 @@ def test_a_name_that_is_no_text_is_no_key(bucket, tmp_path):
     (tmp_path / "x").touch()
     with pytest.raises(ProblemsFound, match="E421") as raised:
         Stores(endpoint=bucket.endpoint).put(tmp_path / "x", f"{bucket.uri}/a\udcff")
-    assert "no UTF-8" in raised.value.problems[0].message
+    assert "not valid UTF-8" in raised.value.problems[0].message
 
 
 def test_s3_without_credentials_is_a_problem(bucket, monkeypatch, tmp_path):

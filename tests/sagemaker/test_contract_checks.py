@@ -18,6 +18,7 @@ from launcher.model.parallelism.ranks import host_names
 
 OUT = f"{J}.output_path=s3://results/out"
 STARTS = f"{J}.container_entrypoint=[python3,/code/train.py]"
+SERVERLESS = ("base_model_arn=arn:aws:sagemaker:eu-west-1:aws:hub-content/Hub/Model/a/1.0.0", "job_type=FineTuning")
 SCRIPT = ("recipes=training/custom/script", *TINY[1:4], OUT, "training_cfg.entry_script=train.py")
 
 
@@ -131,6 +132,11 @@ def test_groups_have_their_own_hosts(tmp_path):
             id="a library of AWS's images",
         ),
         pytest.param(
+            (*SCRIPT, "training_cfg.entry_script=null", *(f"{J}.serverless.{each}" for each in SERVERLESS)),
+            *("E336", f"{J}.serverless"),
+            id="a serverless job",
+        ),
+        pytest.param(
             (*TINY, OUT, f"{J}.tags={{a: {'b' * 257}}}"), "E102", f"{J}.tags.a", id="what the API would refuse"
         ),
     ],
@@ -180,10 +186,39 @@ def test_what_this_machine_does_not_play_is_told(prepare):
     asked = (f"{J}.network_isolation=true", f"{J}.profiler.disabled=true")
     (notice,) = (n for n in prepare(*words, *asked).notices if n.code == "N136")
     assert notice.message == (
-        "not simulated on this machine: the 8 accelerators of ml.p3.16xlarge (hosts share what this machine has);"
-        " me/image:1 (what is installed here stands for it); network_isolation, ProfilerConfig"
+        "not simulated on this machine: the 8 accelerators of ml.p3.16xlarge (hosts share this machine's);"
+        " me/image:1 (the software installed here replaces it); network_isolation, ProfilerConfig"
     )
     assert not [n for n in prepare(*TINY, OUT, STARTS).notices if n.code == "N136"]
+
+
+MPI = "++recipes.distribution.mpi.enabled=true"
+GROUPS = (
+    *("training_cfg.run.nodes=2", MPI),
+    f"{J}.instance_groups=[{{name: a, instance_type: p3.16xlarge, instance_count: 1}},"
+    " {name: b, instance_type: p2.16xlarge, instance_count: 1}]",
+)
+
+
+@pytest.mark.parametrize(
+    ("more", "shares", "is_toolkits"),
+    [
+        ((), ["8 accelerators of ml.p3.16xlarge"], True),
+        ((MPI,), ["8 accelerators of ml.p3.16xlarge"], False),
+        (GROUPS, ["8 accelerators of ml.p3.16xlarge", "16 accelerators of ml.p2.16xlarge"], False),
+    ],
+    ids=["toolkit", "MPI", "groups"],
+)
+def test_hosts_share_the_accelerators_of_this_machine(more, shares, is_toolkits, prepare, tmp_path, monkeypatch):
+    monkeypatch.setattr(shutil, "which", lambda name, **_: f"/bin/{name}")
+    (tmp_path / "train.py").touch()
+    instance = ("instance_type=p3.16xlarge", "training_cfg.run.ntasks_per_node=8")
+    job = prepare(*SCRIPT, *instance, f"{J}.source_dir={tmp_path}", *more)
+    (message,) = (notice.message for notice in job.notices if notice.code == "N136")
+    starts = "; the toolkit starts one process for each, else one per host" if is_toolkits else ""
+    shared = f"(hosts share this machine's{starts})"
+    expected = "; ".join(f"the {each} {shared}" for each in shares)
+    assert message == f"not simulated on this machine: {expected}"
 
 
 def test_words_are_mapped_only_where_they_name_opt_ml(tmp_path):
@@ -331,7 +366,7 @@ def test_a_stored_key_that_leaves_the_checkpoints_folder_is_refused(hosts, tmp_p
     kept = sync.Kept("/opt/ml/checkpoints", "s3://bucket/ckpt/", is_brought=True)
     stores = Stores()
     monkeypatch.setattr(Stores, "list", lambda stores, uri: iter([Object(f"{uri}../../../evil", 1)]))
-    with pytest.raises(ProblemsFound, match="no path below a folder"):
+    with pytest.raises(ProblemsFound, match="not a path below a folder"):
         sync.Sync(kept, hosts, stores, tmp_path).bring()
     assert not list(tmp_path.rglob("evil"))
 

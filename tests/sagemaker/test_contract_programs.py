@@ -25,7 +25,9 @@ SCRIPT = (
     "training_cfg.entry_script=train.py",
 )
 
-pytestmark = pytest.mark.skipif(isolation.probe() is isolation.FOLDERS, reason="this kernel gives no namespaces")
+pytestmark = pytest.mark.skipif(
+    isolation.probe() is isolation.FOLDERS, reason="this kernel does not allow namespaces"
+)
 needs_toolkit = pytest.mark.skipif(
     not (TOOLKIT / "train").exists(), reason="needs the toolkit: tests/engines/install_toolkit.sh"
 )

@@ -34,7 +34,7 @@ pytest_plugins = ("s3_server",)
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="needs Linux")
 
 BEST = isolation.probe()
-needs_namespaces = pytest.mark.skipif(BEST is isolation.FOLDERS, reason="this kernel gives no namespaces")
+needs_namespaces = pytest.mark.skipif(BEST is isolation.FOLDERS, reason="this kernel does not allow namespaces")
 
 LOOK = """
 import json, os, pathlib, socket
@@ -394,7 +394,7 @@ def test_a_second_wish_ends_a_job_whose_output_is_on_its_way(program, tmp_path, 
             os.kill(operator_of(job.handle.bundle_dir), signal.SIGINT)
             assert job.end(5).state is JobState.CANCELLED
             wait_for(lambda: not processes_of(tmp_path), 5)
-    assert job.statuses()[-2:] == ["Uploading", "Stopped"] and "not whole" in job.told()
+    assert job.statuses()[-2:] == ["Uploading", "Stopped"] and "incomplete output" in job.told()
     assert not (job.run_dir / "hosts").exists()
 
 

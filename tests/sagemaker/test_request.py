@@ -11,14 +11,15 @@ import pytest
 from conftest import LLAMA, ROOT, frozen_context
 from hypothesis import event, given, settings
 from hypothesis import strategies as st
-from request_faults import BASE_MODEL, DATASET, DIST, FAULTS, HUB, PACKAGE, SERVERLESS, VPC, J
+from request_faults import BASE_MODEL, DATASET, DIST, FAULTS, FINE, HUB, ON_BASE_MODEL, PACKAGE, SERVERLESS, VPC, J
 
 from launcher import pipeline
 from launcher.backends.sagemaker import constraints, default_values, request, submit
 from launcher.backends.sagemaker.backend import SageMakerBackend
-from launcher.backends.sagemaker.keys import SDK_NAMES
+from launcher.backends.sagemaker.estimator_names import SDK_NAMES
 from launcher.backends.sagemaker.training_options import EstimatorArguments, Settings
 from launcher.common import yaml_io
+from launcher.common.secret_names import is_secret
 from launcher.model.instances import table
 from launcher.model.validation import type_problems
 
@@ -264,6 +265,27 @@ def test_each_fault_names_its_rule(name, problems, reviewed):
     assert says in str(found[0])
 
 
+@pytest.mark.parametrize("name", FINE)
+def test_what_only_resembles_a_fault_is_accepted(name, prepare):
+    assert prepare(*SCRIPT, *FINE[name]).backend == "sm_jobs"
+
+
+@pytest.mark.parametrize(
+    "override",
+    [
+        f"{J}.network_isolation=true",
+        f"+{J}.additional_estimator_kwargs.encrypt_inter_container_traffic=true",
+        f"{J}.placement.multiple_jobs=true",
+        f"{J}.metric_definitions=[{{name: a, regex: '(b)'}}]",
+    ],
+)
+def test_the_remedy_for_a_serverless_job_s_container_is_accepted(override, problems, prepare):
+    words = (*SCRIPT, *SERVERLESS, *ON_BASE_MODEL, override)
+    (problem,) = problems(*words)
+    assert (problem.code, problem.path) == ("E336", override.lstrip("+").partition("=")[0])
+    assert prepare(*words, problem.remedy).name
+
+
 def test_faults_of_different_kinds_come_together(problems):
     some = [
         "role-form",
@@ -367,20 +389,27 @@ def test_hyperparameters_are_plain_text_for_a_program_without_the_toolkit(words,
         ),
         pytest.param(
             (f"{J}.inputs.s3={{train: 's3://data/a/'}}", f"+{J}.inputs.channels.Train={{s3: s3://data/b/}}"),
-            [("N171", "SM_CHANNEL_TRAIN")],
+            [("N171", "channels train and Train differ only by case: SM_CHANNEL_TRAIN")],
             id="channels",
         ),
         pytest.param(
             (f"{J}.inputs.s3={{Recipe: 's3://data/a/'}}",), [("N171", "SM_CHANNEL_RECIPE")], id="the recipe's"
         ),
-        pytest.param((f"{J}.hyperparameters={{lr: 1, LR: 2}}",), [("N171", "SM_HP_LR")], id="hyperparameters"),
+        pytest.param(
+            (f"{J}.hyperparameters={{lr: 1, LR: 2}}",),
+            [("N171", "hyperparameters lr and LR differ only by case: SM_HP_LR")],
+            id="hyperparameters",
+        ),
+        pytest.param(
+            (*SERVERLESS, *ON_BASE_MODEL), [("N172", "the plan's instances have no effect")], id="serverless"
+        ),
         pytest.param(
             (f"{J}.hyperparameters={{lr: 1, LR: 2}}", f"{J}.toolkit=false"), [], id="hyperparameters as plain text"
         ),
     ],
 )
 def test_what_is_likely_a_slip_is_a_notice(words, said, prepare):
-    found = [notice for notice in prepare(*SCRIPT, *words).notices if notice.code in ("N170", "N171")]
+    found = [notice for notice in prepare(*SCRIPT, *words).notices if notice.code in ("N170", "N171", "N172")]
     assert [notice.code for notice in found] == [code for code, _ in said]
     assert all(word in notice.message for notice, (_, word) in zip(found, said, strict=True))
 
@@ -502,7 +531,7 @@ def test_a_request_that_is_accepted_is_one_that_the_model_takes(defaults, data):
     usual = {"role": "arn:aws:iam::123456789012:role/train", "output_path": "s3://data/x"}
     tree = {"sm_jobs_config": {**defaults, **usual, **drawn}, "container_mounts": None}
     typed, faults = type_problems(Settings, tree, "cluster")
-    assert all(fault.code == "E102" and fault.message for fault in faults)
+    assert all(fault.code == ("E601" if is_secret(fault.path) else "E102") and fault.message for fault in faults)
     blamed = {fault.path.split(".")[2] for fault in faults}
     assert blamed <= set(drawn)
     event("refused" if faults else "accepted")
@@ -527,12 +556,14 @@ def test_rendering_twice_gives_the_same_bytes(tmp_path):
 @pytest.mark.slow
 def test_the_start_script_tells_each_host_its_place(tmp_path, render, shellcheck):
     recipe, config, bin_dir = tmp_path / "ml/input/data/recipe", tmp_path / "ml/input/config", tmp_path / "bin"
-    for folder in (recipe, config, bin_dir):
+    channels = [recipe.parent / name for name in ("train", "my-data")]
+    for folder in (recipe, config, bin_dir, *channels):
         folder.mkdir(parents=True)
     start = recipe / "start.sh"
     start.write_text(render(*TINY, "recipes.trainer.devices=2").files["start.sh"], encoding="utf-8")
     torchrun = bin_dir / "torchrun"
-    torchrun.write_text('#!/bin/sh\necho "$NCCL_SOCKET_IFNAME" "$@"\n', encoding="utf-8")
+    names = '"$NCCL_SOCKET_IFNAME" "$SM_CHANNEL_TRAIN" "$SM_CHANNEL_MY_DATA" "$SM_MODEL_DIR"'
+    torchrun.write_text(f'#!/bin/sh\necho {names} "$@"\n', encoding="utf-8")
     torchrun.chmod(0o755)
     hosts = ["algo-1", "algo-10", "algo-2"]
     resources = {"current_host": "algo-2", "hosts": hosts, "network_interface_name": "eth7"}
@@ -541,7 +572,7 @@ def test_the_start_script_tells_each_host_its_place(tmp_path, render, shellcheck
     done = subprocess.run(["/bin/bash", str(start)], env=env, capture_output=True, text=True, timeout=200)
     assert done.returncode == 0, done.stderr
     assert done.stdout.split() == [
-        "eth7",
+        *("eth7", *map(str, channels), str(tmp_path / "ml/model")),
         *("--nnodes", "3", "--node_rank", "2", "--nproc_per_node", "2"),
         *("--master_addr", "algo-1", "--master_port", "7777"),
         *("-m", "launcher.runtime.entrypoint", "--config-path", str(recipe)),

@@ -74,7 +74,7 @@ def test_the_plan_shows_what_it_costs(recipes, prices):
 
 @pytest.mark.parametrize(
     ("hours", "says"),
-    [("nan", "must be a number of hours"), ("inf", "must be a number of hours"), ("25", "stopped before that")],
+    [("nan", "must be a number of hours"), ("inf", "must be a number of hours"), ("25", "stopped earlier")],
 )
 def test_hours_that_a_job_cannot_run_are_refused(recipes, prices, hours, says):
     code, _, err = recipes("plan", *PLAN, "--prices", str(prices), "--hours", hours)
@@ -143,7 +143,7 @@ def test_a_serverless_job_has_no_instances_to_describe_or_pay_for(recipes, price
     words = ("plan", "training/custom/script", *NEEDED, *(f"{J}.serverless.{each}" for each in SERVERLESS))
     code, out, err = recipes(*words)
     assert code == 0 and err == ""
-    assert "no price of a serverless job is known: AWS chooses its instances" in out
+    assert "the price of a serverless job is unknown: AWS chooses its instances" in out
     assert "USD" not in out and "stay idle" not in out
     assert json.loads(recipes(*words, "--json")[1])["costs"] is None
     code, _, err = recipes(*words, "--prices", str(prices))

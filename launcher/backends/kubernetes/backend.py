@@ -106,7 +106,7 @@ class KubernetesBackend:
         """Create the bundle's objects atomically; the same bundle again changes nothing.
 
         Raises:
-            ProblemsFound: Every reason for which it was not submitted; nothing of it is left.
+            ProblemsFound: Every reason why it was not submitted; nothing remains of it.
         """
         from launcher.backends.kubernetes import submit
 
@@ -282,7 +282,7 @@ def _unfinished(connection: Connection, handle: JobHandle, seen: JobStatus) -> J
     from launcher.backends.kubernetes import submit
 
     found = submit.existing(connection, _bundle(handle))
-    words = f"exists: {', '.join(map(str, found))}" if found else "nothing of it exists"
+    words = f"exists: {', '.join(map(str, found))}" if found else "none of its objects exists"
     message = f"its launch made no job, or has not made it yet; {words}; recipes launch starts it again"
     return replace(seen, message=message)
 

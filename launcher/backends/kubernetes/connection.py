@@ -66,7 +66,7 @@ class Connection:
         return self._exchange("GET", path, query or {}, accept=accept)
 
     def apply(self, path: str, body: Mapping[str, Any], manager: str, *, dry_run: bool = False) -> dict[str, Any]:
-        """Create or update an object by server-side apply; return it as it is now."""
+        """Create or update an object by server-side apply; return its current state."""
         query = {"fieldManager": manager, "fieldValidation": "Strict"} | ({"dryRun": "All"} if dry_run else {})
         return self._exchange("PATCH", path, query, body, APPLY)
 
@@ -192,7 +192,7 @@ class Connection:
         self.api.update_params_for_auth(headers, sent, ["BearerToken"])
         timeouts = (CONNECT_TIMEOUT_S, read_timeout_s)
         try:
-            # Not through call_api: it expects every refusal to have a body, and a bad certificate has none.
+            # Not through call_api: it expects every refusal to have a body, but a bad certificate has none.
             answer: BaseHTTPResponse = self.api.rest_client.request(
                 method, self.host + path, sent, headers, body, _preload_content=False, _request_timeout=timeouts
             )
@@ -262,7 +262,7 @@ def connect(context: str | None) -> Connection:
         context: Name of the context; None for the current one, or inside a cluster.
 
     Raises:
-        ProblemsFound: The client is not installed, or there is no usable configuration.
+        ProblemsFound: The client is not installed, or no usable configuration exists.
     """
     try:
         from kubernetes import client, config
@@ -292,7 +292,7 @@ def _load(config: Any, settings: Any, context: str | None) -> str | None:
     """Fill `settings`; return the context's name, None for a pod's own account.
 
     Raises:
-        ProblemsFound: There is no such context, or it uses a login method that Kubernetes has removed.
+        ProblemsFound: No such context exists, or it uses a login method that Kubernetes has removed.
     """
     files = os.environ.get("KUBECONFIG") or "~/.kube/config"  # the client reads it only on import
     known, users, current = _contexts(config, files)
@@ -301,7 +301,7 @@ def _load(config: Any, settings: Any, context: str | None) -> str | None:
         config.load_incluster_config(settings)
         return None
     if not known:
-        raise config.ConfigException(f"there is no kubeconfig ({files}), and this is not a pod of a cluster")
+        raise config.ConfigException(f"no kubeconfig exists ({files}), and this is not a pod of a cluster")
     if not name or name not in known:
         message = "is not a context of the kubeconfig" if name else "the kubeconfig has no current context"
         raise fail("E341", "cluster.kube_context", message, value=name or None, allowed=", ".join(known))

@@ -62,7 +62,7 @@ class PodOfRank:
         """Return the running pod of the rank.
 
         Raises:
-            ProblemsFound: There is no such rank, or no pod of it runs now.
+            ProblemsFound: No such rank exists, or none of its pods is running.
         """
         self.places.require(self.rank)
         place = self.rank // self.places.nproc_per_node

@@ -132,7 +132,7 @@ def _pods(connection: Connection, namespace: str | None) -> list[Mapping[str, An
 
 
 def _read(job: Mapping[str, Any], pods: list[Mapping[str, Any]] | None) -> ClusterJob:
-    """Return a job as it is listed; an unreadable status does not fail the list."""
+    """Return a job for the list; an unreadable status does not make the list fail."""
     metadata = job["metadata"]
     annotations = metadata.get("annotations") or {}
     state, nodes, message = None, None, ""
@@ -177,7 +177,7 @@ def find(connection: Connection, namespace: str, name: str, kind: str | None) ->
         kind: Its kind; None if only one kind has that name.
 
     Raises:
-        ProblemsFound: There is no such job, or one of each kind.
+        ProblemsFound: No such job exists, or one of each kind does.
     """
     check_name(namespace, "--namespace")
     check_job_name(name)

@@ -116,7 +116,7 @@ def _running(connection: Connection, target: Target) -> Mapping[str, Any]:
 def cancel(connection: Connection, target: Target, others: Sequence[api_objects.Manifest]) -> None:
     """Delete a running job and its other objects; return when none of its pods is left.
 
-    A target without a uid stands for the objects of a launch that was killed before it created the job.
+    A target without a uid represents the objects of a launch that was killed before it created the job.
 
     Raises:
         ProblemsFound: The API refuses, or pods do not terminate.

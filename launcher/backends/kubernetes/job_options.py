@@ -16,7 +16,7 @@ Topology = Literal[
     "topology.k8s.aws/network-node-layer-2",
     "topology.k8s.aws/network-node-layer-3",
 ]
-"""Node labels that tell how near nodes are. Source: the HyperPod training job model, topology annotations."""
+"""Node labels of the network topology. Source: the HyperPod training job model, topology annotations."""
 UserId = Annotated[int, Field(ge=1, le=INT32)]
 AnyUserId = Annotated[int, Field(ge=0, le=INT32)]
 """User and group ids. Source: Kubernetes, IsValidUserID of the API's validation."""
@@ -24,7 +24,7 @@ AnyUserId = Annotated[int, Field(ge=0, le=INT32)]
 
 @dataclass(frozen=True, slots=True)
 class PodField:
-    """Marks a key whose value, unless null, is a field of the pods' spec as it is: no other code need read it.
+    """Marks a key whose value, unless null, becomes a field of the pods' spec unchanged; no other code reads it.
 
     Args:
         name: The field. Source: Kubernetes API, PodSpec.
@@ -34,12 +34,12 @@ class PodField:
 
 
 class Toleration(Model):
-    """A taint of nodes that the pods put up with. Source: Kubernetes, Taints and Tolerations."""
+    """A toleration of a node taint by the pods. Source: Kubernetes, Taints and Tolerations."""
 
     key: Word | None = None
     """The taint's key; left out, with operator Exists, every taint is tolerated."""
     operator: Literal["Exists", "Equal"] | None = None
-    """Exists takes any value of the taint, Equal the one given; Kubernetes' default is Equal."""
+    """Exists matches any value of the taint, Equal the given one; Kubernetes' default is Equal."""
     value: str | None = None
     """The taint's value; only with Equal."""
     effect: Literal["NoSchedule", "PreferNoSchedule", "NoExecute"] | None = None
@@ -49,81 +49,81 @@ class Toleration(Model):
 
 
 class RestartPolicy(Model):
-    """How restarts are counted and given up; `elastic_policy.scale_up_snooze_time` is written here too."""
+    """How restarts are counted and limited; `elastic_policy.scale_up_snooze_time` is written here too."""
 
     evalPeriodSeconds: Positive32
     """Seconds of the window in which restarts are counted."""
     maxFullJobRestarts: NonNegative32 | None = None
-    """Restarts of the whole job in that window before it fails."""
+    """Restarts of the complete job in that window before it fails."""
     numRestartBeforeFullJobRestart: NonNegative32 | None = None
-    """Restarts of the processes alone in that window before the whole job, pods included, is restarted."""
+    """Restarts of only the processes in that window before the complete job, pods included, is restarted."""
     maxNumRepeatOffendersToAvoid: NonNegative32 | None = None
-    """Most nodes that failed again and again which a restart keeps away from."""
+    """Maximum number of repeatedly failing nodes that a restart avoids."""
 
 
 class LogMonitor(Model):
-    """A watch over the log lines of the processes that ends a hanging or slow job's attempt.
+    """A monitor of the processes' log lines that ends a hanging or slow job's attempt.
 
     Source: the HyperPod elastic agent's log agent, which reads patterns as Python's `re.match` does.
     """
 
     name: Word
-    """What it is called in events; none twice."""
+    """Its name in events; unique."""
     logPattern: Word
     """Regular expression from the start of a line (begin with .* to find it anywhere); its first group is the metric.
     """
     expectedStartCutOffInSeconds: Positive32 | None = None
-    """Seconds to the first match; beyond them the job hangs."""
+    """Seconds to the first match; after that the job counts as hanging."""
     expectedRecurringFrequencyInSeconds: Positive32 | None = None
-    """Seconds between two matches; beyond them the job hangs."""
+    """Seconds between two matches; after that the job counts as hanging."""
     metricThreshold: Annotated[int, Field(ge=-INT32, le=INT32)] | None = None
-    """What the metric is compared with, a whole number. Together with operator."""
+    """Integer that the metric is compared with. Requires operator."""
     operator: Literal["gt", "gteq", "lt", "lteq", "eq"] | None = None
-    """How a slow job's metric compares with metricThreshold: lteq calls it slow at or below the threshold."""
+    """How a slow job's metric compares with metricThreshold: lteq means slow at or below the threshold."""
     metricEvaluationDataPoints: Positive32 | None = None
     """Matches in a row that must be slow before the job counts as slow; 1 when left out."""
     stopPattern: Word | None = None
-    """Regular expression of the line after which this watch ends."""
+    """Regular expression of the line after which monitoring ends."""
 
 
 class RunPolicy(Model):
-    """How long the job may take, how often it starts again, what is watched. Times in seconds; the operator's names.
+    """Time limits, restarts and monitoring. Times in seconds; the operator's names.
 
     Source: the HyperPod training job model, runPolicy; AWS, Using the training operator to run jobs.
     """
 
     activeDeadlineSeconds: Positive32 | None = None
-    """Seconds after which the job is ended, done or not."""
+    """Seconds after which the job is terminated, finished or not."""
     startupDeadlineSeconds: Positive32 | None = None
     """Seconds its pods have to start before the job fails."""
     faultDeadlineSeconds: Positive32 | None = None
     """Seconds it has to recover from a fault before it fails."""
     jobMaxRetryCount: NonNegative32 | None = None
-    """Restarts over the job's whole life before it fails; a Kubeflow job's backoffLimit."""
+    """Restarts over the job's lifetime before it fails; a Kubeflow job's backoffLimit."""
     suspend: bool | None = None
-    """true makes the job without starting it. Kueue sets this itself."""
+    """true creates the job without starting it. Kueue sets this itself."""
     ttlSecondsAfterFinished: Annotated[int, Field(ge=-1, le=INT32)] | None = None
-    """Seconds after which an ended job is removed, its pods and logs with it; -1 keeps it. When left out, a
+    """Seconds after which a finished job is removed, with its pods and logs; -1 keeps it. When left out, a
     HyperPodPyTorchJob is kept for a day (86400); a Kubeflow job stays."""
     workloadMode: Word | None = None
-    """A choice of the operator's, handed to it unchanged."""
+    """An option of the operator, passed to it unchanged."""
     restartPolicy: RestartPolicy | None = None
-    """How restarts are counted and when they are given up."""
+    """How restarts are counted and limited."""
     logMonitoringConfiguration: Annotated[Listed[LogMonitor], Field(min_length=1)] | None = None
-    """Watches over the log that find a job that hangs or is slow."""
+    """Monitors of the log that detect a hanging or slow job."""
 
 
 class HostVolume(Model):
     """A folder of the node, mounted into the pod."""
 
     volumeName: str
-    """Name of the volume in the pod: a DNS label, none twice."""
+    """Name of the volume in the pod: a DNS label, unique."""
     hostPath: str
     """Folder of the node, an absolute path. Every node must have it."""
     mountPath: str
-    """Where the container sees it, an absolute path."""
+    """Mount path in the container, an absolute path."""
     readOnly: bool | None = None
-    """true lets the container only read it."""
+    """true mounts it read-only."""
 
 
 class Claim(Model):
@@ -132,9 +132,9 @@ class Claim(Model):
     claimName: str
     """Name of the PersistentVolumeClaim, in the job's namespace. Many pods mount it: ReadWriteMany."""
     mountPath: str
-    """Where the container sees it, an absolute path."""
+    """Mount path in the container, an absolute path."""
     readOnly: bool | None = None
-    """true lets the container only read it."""
+    """true mounts it read-only."""
 
 
 class LabelSelector(Model):
@@ -143,9 +143,9 @@ class LabelSelector(Model):
     required: dict[str, Values] | None = None
     """Label to allowed values: pods run only on nodes that have one of them for each label."""
     preferred: dict[str, Values] | None = None
-    """Label to preferred values: such nodes are taken first."""
+    """Label to preferred values: matching nodes are used first."""
     weights: Listed[Annotated[int, Field(ge=1, le=100)]] | None = None
-    """How much each preferred label counts, 1 to 100, in their order; 100 each when left out."""
+    """Weight of each preferred label, 1 to 100, in their order; default: 100 each."""
 
 
 _CAPABILITIES = frozenset(
@@ -172,19 +172,19 @@ Capability = Annotated[str, AfterValidator(_capability)]
 
 
 class Capabilities(Model):
-    """Rights of root, one by one. Source: capabilities(7)."""
+    """Single privileges of root. Source: capabilities(7)."""
 
     add: Listed[Capability] | None = None
-    """Capabilities that the container gets beyond the runtime's own; they reach root alone."""
+    """Capabilities added to the runtime's defaults; they apply only to root."""
     drop: Listed[Capability] | None = None
-    """Capabilities that are taken from it; the restricted profile wants ALL."""
+    """Capabilities that are dropped; the restricted profile requires ALL."""
 
 
 class Profile(Model):
     """A profile of seccomp or AppArmor."""
 
     type: Literal["RuntimeDefault", "Localhost", "Unconfined"]
-    """RuntimeDefault is the runtime's own, Localhost one of the node, Unconfined none."""
+    """RuntimeDefault is the runtime's own profile, Localhost one of the node's, Unconfined none."""
     localhostProfile: str | None = None
     """Name of the node's profile; with type Localhost only."""
 
@@ -203,16 +203,16 @@ class SeLinuxOptions(Model):
 
 
 class SecurityContext(Model):
-    """A container's rights, by the API's own names. Source: Kubernetes API, SecurityContext."""
+    """A container's privileges, by the API's own names. Source: Kubernetes API, SecurityContext."""
 
     allowPrivilegeEscalation: bool | None = None
-    """Whether a process may gain more rights than its parent has."""
+    """Whether a process may gain more privileges than its parent."""
     appArmorProfile: Profile | None = None
-    """AppArmor profile; clusters from Kubernetes 1.30 on."""
+    """AppArmor profile; requires Kubernetes 1.30."""
     capabilities: Capabilities | None = None
-    """Rights of root that are added and dropped."""
+    """Capabilities that are added and dropped."""
     privileged: bool | None = None
-    """true gives the container every right of root on its node."""
+    """true gives the container all privileges of root on its node."""
     procMount: Literal["Default"] | None = None
     """How /proc is mounted. Unmasked needs a user namespace, which these pods do not have."""
     readOnlyRootFilesystem: bool | None = None
@@ -233,81 +233,83 @@ class Settings(ClusterOptions):
     """Every key of cluster=k8s."""
 
     pullPolicy: Literal["Always", "IfNotPresent", "Never"] = default("Always")
-    """When a node pulls the image: Always notices a tag that moved, IfNotPresent starts faster, Never needs it there.
+    """When a node pulls the image: Always detects a moved tag, IfNotPresent starts faster, Never requires it there.
     """
     restartPolicy: Annotated[Literal["Always", "OnFailure", "Never"], PodField("restartPolicy")] = default("Never")
-    """What the kubelet does with a container that ended. Leave Never: the training operator restarts jobs."""
+    """Whether the kubelet restarts a finished container. Leave Never: the training operator restarts jobs."""
     namespace: str = default("default")
     """Namespace of the job, its ConfigMap, Secrets and claims. A team's is hyperpod-ns-<team>."""
     kube_context: str | None = default(None)
-    """Context of the kubeconfig that the job is submitted with; null for the current one."""
+    """Context of the kubeconfig for the submission; null for the current one."""
     custom_labels: dict[str, str] | None = default(None)
     """Further labels of the job and its pods, e.g. for cost reports."""
     annotations: dict[str, str] | None = default(None)
     """Annotations of the job and its pods."""
     service_account_name: str | None = default(None)
-    """Service account of the pods; its token is mounted only when one is named. Needed for access to S3 by IAM roles.
+    """Service account of the pods; its token is mounted only if one is named. Needed for access to S3 by IAM roles.
     """
     priority_class_name: str | None = default(None)
     """PriorityClass of the pods, which must exist. Exclusive with elastic_policy.preemption."""
     workload_priority_class: str | None = default(None)
-    """Kueue's WorkloadPriorityClass: order in the queue and who preempts whom; other than the pods' own priority.
+    """Kueue's WorkloadPriorityClass: order in the queue and preemption; separate from the pods' own priority.
     Task governance names it <class>-priority."""
     queue_name: str | None = default(None)
-    """Kueue LocalQueue that admits the job, e.g. hyperpod-ns-<team>-localqueue; null does without Kueue."""
+    """Kueue LocalQueue that admits the job, e.g. hyperpod-ns-<team>-localqueue; null bypasses Kueue."""
     request_node_share: bool = default(True)
-    """true requests for each pod as much of its node's processors and memory as it takes of the accelerators, where
-    recipes.resources gives none. false requests neither: for a queue that covers neither."""
+    """true requests for each pod the same share of its node's processors and memory as of the accelerators, unless
+    recipes.resources sets them. false requests neither: for a queue that covers neither."""
     volumes: Listed[HostVolume] | None = default(None)
     """Folders of the nodes to mount, e.g. FSx for Lustre or local NVMe."""
     persistent_volume_claims: Listed[Claim] | None = default(None)
     """Claims to mount. On the command line also +cluster.persistent_volume_claims.0.claimName=…"""
     label_selector: LabelSelector | None = default(None)
-    """Which nodes the pods may or should run on, beyond the instance type."""
+    """Nodes that the pods may or should run on, beyond the instance type."""
     preferred_topology: Topology | None = default(None)
-    """Nearness that Kueue tries to give the pods: a node label they should have in common. Needs queue_name."""
+    """Topology constraint that Kueue prefers: a node label that the pods should have in common. Needs queue_name."""
     required_topology: Topology | None = default(None)
-    """Nearness that Kueue waits for: a node label the pods must have in common. Exclusive with preferred_topology."""
+    """Topology constraint that Kueue requires: a node label that the pods must have in common. Exclusive with
+    preferred_topology."""
     node_selector: dict[str, str] | None = default(None)
     """Further labels that a node must have beside its instance type, such as one that health checks set:
     {sagemaker.amazonaws.com/deep-health-check-status: Passed}."""
     instance_type_label: Literal["beta.kubernetes.io/instance-type", "node.kubernetes.io/instance-type"] = default(
         "beta.kubernetes.io/instance-type"
     )
-    """Node label that holds the instance type. HyperPod's nodes have both; others may have the second only."""
+    """Node label that holds the instance type. HyperPod's nodes have both; others may have only the second."""
     tolerations: Listed[Toleration] | None = default(None)
-    """Taints of nodes that the pods put up with."""
+    """Tolerations of node taints by the pods."""
     spares: NonNegative32 | None = default(None)
-    """Pods beyond the job's nodes that Kueue reserves, ready to stand in for a failed one. Needs queue_name; with two
+    """Pods beyond the job's nodes that Kueue reserves, ready to replace a failed one. Needs queue_name; with two
     priorities they belong to the base part."""
     run_policy: RunPolicy | None = default(None)
     """Deadlines, retries, restarts, removal and log monitoring, by the operator's own names."""
     cleanPodPolicy: Literal["All", "OnlyComplete", "Running", "None"] | None = default(None)
-    """Which pods are removed when the job has ended; null leaves the operator's default. None keeps them, for looking
-    at. OnlyComplete is a HyperPodPyTorchJob's, Running a Kubeflow job's."""
+    """Which pods are removed when the job has ended; null leaves the operator's default. None keeps them for
+    inspection. OnlyComplete is a HyperPodPyTorchJob's, Running a Kubeflow job's."""
     use_hyperpod_pytorch_job: bool = default(True)
-    """true makes a HyperPodPyTorchJob, which elastic jobs need. false makes a Kubeflow PyTorchJob of fixed size, in
-    which torchrun starts the workers."""
+    """true creates a HyperPodPyTorchJob, which elastic jobs need. false creates a Kubeflow PyTorchJob of fixed size,
+    in which torchrun starts the workers."""
     hostNetwork: bool | None = default(None)
-    """true puts pods on the node's network, where their ports may collide. Leave null unless the network needs it."""
+    """true puts pods on the node's network, where their ports may collide. Leave null unless the network requires
+    it."""
     cpu_instance_type: str | Listed[str] | None = default(None)
-    """For the submitter of Ray jobs; no recipe here is one, and nothing reads it."""
+    """For the submitter of Ray jobs; no recipe here uses Ray, so it is ignored."""
     runtime: Literal["image", "launcher"] = default("image")
-    """How the container starts: image as the recipe's published image does; launcher as an image does that recipes
-    container made, with your code and this launcher's runtime."""
+    """How the container starts: image, like the recipe's published image; launcher, like an image that recipes
+    container built, with your code and this launcher's runtime."""
     command: Listed[Word] | None = default(None)
-    """Words that replace the image's start command. The variables that command would read stay set."""
+    """Words that replace the image's start command. The variables that the command would read are still set."""
     security_context: SecurityContext | None = default(None)
-    """Replaces the container's whole securityContext, which otherwise is as the restricted profile wants it."""
+    """Replaces the container's complete securityContext, which by default satisfies the restricted profile."""
     run_as_root: bool | None = default(None)
-    """true lets the container run as root, with what root needs to write to mounted folders; false refuses to start
-    it so. null takes what the family's published image needs."""
+    """true lets the container run as root, with the capabilities to write to mounted folders; false refuses to start
+    it as root. null follows the family's published image."""
     run_as_user: UserId | None = default(None)
-    """User id the container runs as, whatever its image says. An image whose own user is root or a name needs one."""
+    """User id the container runs as, overriding its image's. Required if the image's user is root or a name."""
     fs_group: UserId | None = default(None)
-    """Group id that mounted claims are made writable for."""
+    """Group id that gets write access to mounted claims."""
     container_mounts: Listed[str] | None = default(None)
-    """Slurm's key, accepted so that one script serves every cluster; nothing reads it here."""
+    """Slurm's key, accepted so that one script works with every cluster; ignored here."""
 
 
 def k8s_options(job: HasOptions) -> Settings:

@@ -5,7 +5,7 @@ Source: Kubernetes, "Object Names and IDs" (RFC 1123 labels and subdomains), "La
 """
 
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 
 from launcher.backends.kubernetes.api_objects import PREFIX
 from launcher.backends.kubernetes.bounds import (
@@ -15,7 +15,7 @@ from launcher.backends.kubernetes.bounds import (
     is_label_key,
     is_label_value,
 )
-from launcher.backends.kubernetes.job_options import k8s_options
+from launcher.backends.kubernetes.job_options import Settings, k8s_options
 from launcher.common.problems import Problem
 from launcher.common.secret_forms import holds_credentials
 from launcher.common.secret_names import names_secret
@@ -32,11 +32,11 @@ _RESERVED = re.compile(r"(^|\.)(kubernetes\.io|k8s\.io|x-k8s\.io)$")
 
 @rule("E302", "cluster.namespace", source=_OBJECT_NAMES)
 def namespace_is_dns_label(checked: CheckedRecipe, problem: Callable[..., Problem]) -> Iterator[Problem]:
-    """A namespace is a DNS label."""
+    """A namespace must be a valid DNS label."""
     if not DNS_LABEL.fullmatch(k8s_options(checked).namespace):
         yield problem(
             "cluster.namespace",
-            "is no DNS label",
+            "is not a valid DNS label",
             value=k8s_options(checked).namespace,
             allowed="1 to 63 lower-case letters, digits and -",
         )
@@ -58,25 +58,32 @@ def labels_are_labels(checked: CheckedRecipe, problem: Callable[..., Problem]) -
     """A label key has a name of at most 63 characters and an optional DNS prefix; a value at most 63 characters."""
     for path, key, values in _labels(checked):
         if key is not None and not is_label_key(key):
-            yield problem(path, "is no label key", value=key, allowed="[dns-prefix/]name, name of 1 to 63 characters")
+            yield problem(
+                path, "is not a valid label key", value=key, allowed="[dns-prefix/]name, name of 1 to 63 characters"
+            )
         for value in values:
             if not is_label_value(value):
                 yield problem(
                     path,
-                    "is no label value",
+                    "is not a valid label value",
                     value=None if names_secret(key or "") else value,
                     allowed="at most 63 letters, digits, -, _ and ., starting and ending with a letter or digit",
                 )
-    for name in k8s_options(checked).custom_labels or {}:
-        prefix = name.partition("/")[0]
-        if "/" in name and _RESERVED.search(prefix):
+    yield from _reserved_prefixes(k8s_options(checked).custom_labels or {}, problem)
+
+
+def _reserved_prefixes(labels: Mapping[str, str], problem: Callable[..., Problem]) -> Iterator[Problem]:
+    """Yield a Problem for each label whose prefix belongs to Kubernetes or to the launcher."""
+    for name in labels:
+        prefix, slash, _ = name.partition("/")
+        if slash and _RESERVED.search(prefix):
             yield problem(
                 f"cluster.custom_labels.{name}",
                 f"{prefix} is reserved for Kubernetes itself",
                 value=name,
                 remedy="cluster.queue_name and cluster.workload_priority_class set Kueue's labels",
             )
-        if prefix == PREFIX and "/" in name:
+        if slash and prefix == PREFIX:
             yield problem(
                 f"cluster.custom_labels.{name}",
                 f"{PREFIX}/ is reserved for the labels by which the launcher finds a job's pods",
@@ -86,40 +93,50 @@ def labels_are_labels(checked: CheckedRecipe, problem: Callable[..., Problem]) -
 
 
 def _labels(checked: CheckedRecipe) -> Iterator[tuple[str, str | None, list[str]]]:
-    """Yield path, key and values of everything that is, or selects, a label or a taint."""
+    """Yield path, key and values of every label or taint, and of every selector of them."""
     settings = k8s_options(checked)
-    if checked.instance:  # an unknown one is a Problem of its own
+    yield from _labels_of_nodes(checked, settings)
+    yield from _label_mappings(settings)
+    for name in ("queue_name", "workload_priority_class"):
+        if value := getattr(settings, name):
+            yield f"cluster.{name}", name, [value]
+
+
+def _labels_of_nodes(checked: CheckedRecipe, settings: Settings) -> Iterator[tuple[str, str | None, list[str]]]:
+    """Yield what stands for the instance type, and the taints that the job tolerates."""
+    if checked.instance:  # an unknown one is reported separately
         yield "instance_type", settings.instance_type_label, [canonical(checked.launch.instance_type)]
     for i, each in enumerate(settings.tolerations or ()):
         yield f"cluster.tolerations.{i}.key", each.key or None, []
         yield f"cluster.tolerations.{i}.value", None, [each.value or ""]
+
+
+def _label_mappings(settings: Settings) -> Iterator[tuple[str, str | None, list[str]]]:
+    """Yield the labels of the job, and those by which it selects nodes."""
     for name in ("custom_labels", "node_selector"):
         for key, value in (getattr(settings, name) or {}).items():
             yield f"cluster.{name}.{key}", key, [value]
     for kind in ("required", "preferred"):
         for key, values in (getattr(settings.label_selector, kind, None) or {}).items():
             yield f"cluster.label_selector.{kind}.{key}", key, values
-    for name in ("queue_name", "workload_priority_class"):
-        if value := getattr(settings, name):
-            yield f"cluster.{name}", name, [value]
 
 
 @rule("E304", "cluster.annotations", source="Kubernetes, Annotations: Syntax and character set")
 def annotations_are_annotations(checked: CheckedRecipe, problem: Callable[..., Problem]) -> Iterator[Problem]:
-    """An annotation's key is written like a label's, and all hold 256 KiB; Kueue's elastic-job is of other jobs.
+    """An annotation's key has a label's form, all hold 256 KiB together; Kueue's elastic-job is for other jobs.
 
     The launcher's own prefix is reserved.
     """
     size = sum(len(text.encode()) for item in (k8s_options(checked).annotations or {}).items() for text in item)
     if size > (most := ANNOTATIONS_LIMIT - OWN_ANNOTATIONS):
-        allowed = f"at most {most} bytes, as an object holds {ANNOTATIONS_LIMIT}, the launcher's own among them"
+        allowed = f"at most {most} bytes, as an object holds {ANNOTATIONS_LIMIT}, including the launcher's own"
         yield problem("cluster.annotations", f"are {size} bytes", allowed=allowed)
     for key in k8s_options(checked).annotations or {}:
         path = f"cluster.annotations.{key}"
         if not is_annotation_key(key):
             yield problem(
                 path,
-                "is no annotation key",
+                "is not a valid annotation key",
                 value=key,
                 allowed="[dns-prefix/]name, name of 1 to 63 characters",
             )
@@ -132,13 +149,13 @@ def annotations_are_annotations(checked: CheckedRecipe, problem: Callable[..., P
 
 @rule("E305", "container", source="Distribution, reference grammar")
 def image_is_a_reference(checked: CheckedRecipe, problem: Callable[..., Problem]) -> Iterator[Problem]:
-    """A pod needs an image, written as a registry reads it."""
+    """A pod needs a valid image reference."""
     image = checked.launch.container
     if not image and checked.trainer != OPEN:
-        yield problem("container", "the recipe has no image of its own", remedy="container=<registry>/<name>:<tag>")
+        yield problem("container", "the recipe has no default image", remedy="container=<registry>/<name>:<tag>")
     elif image and not is_image(image):
         shown = {"where": "container"} if holds_credentials(image) else {"value": image}
-        yield problem("container", "is no image reference", allowed=IMAGE_FORM, **shown)
+        yield problem("container", "is not a valid image reference", allowed=IMAGE_FORM, **shown)
 
 
 @rule(
@@ -151,7 +168,7 @@ def image_is_a_reference(checked: CheckedRecipe, problem: Callable[..., Problem]
     source=_OBJECT_NAMES,
 )
 def names_are_dns_names(checked: CheckedRecipe, problem: Callable[..., Problem]) -> Iterator[Problem]:
-    """Objects the job refers to have DNS names."""
+    """Names of objects that the job refers to must be valid DNS names."""
     keys = ("service_account_name", "priority_class_name", "queue_name", "workload_priority_class")
     names = {f"cluster.{key}": getattr(k8s_options(checked), key) for key in keys}
     preemption = checked.recipe.elastic_policy and checked.recipe.elastic_policy.preemption
@@ -159,7 +176,7 @@ def names_are_dns_names(checked: CheckedRecipe, problem: Callable[..., Problem])
         names[f"recipes.elastic_policy.preemption.{key}"] = getattr(preemption, key, None)
     for path, name in names.items():
         if name is not None and not DNS_SUBDOMAIN.fullmatch(name):
-            yield problem(path, "is no DNS name", value=name, allowed="lower-case letters, digits, - and .")
+            yield problem(path, "is not a valid DNS name", value=name, allowed="lower-case letters, digits, - and .")
 
 
 @rule(
@@ -168,7 +185,7 @@ def names_are_dns_names(checked: CheckedRecipe, problem: Callable[..., Problem])
     source="Kubernetes, Assigning Pods to Nodes: Node affinity weight",
 )
 def weights_match_preferences(checked: CheckedRecipe, problem: Callable[..., Problem]) -> Iterator[Problem]:
-    """Each preferred label has one weight; left out, each counts 100."""
+    """Each preferred label has one weight; the default is 100 for each."""
     selector = getattr(k8s_options(checked), "label_selector", None)
     if selector and selector.weights is not None and len(selector.weights) != len(selector.preferred or {}):
         yield problem(

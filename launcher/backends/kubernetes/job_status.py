@@ -68,15 +68,20 @@ def read(view: View) -> JobStatus:
     nodes = len([pod for pod in pods if _phase(pod) == "Running"])
     if view.job is None:
         return _finished(view, nodes) or JobStatus(JobState.DELETED, nodes, "the cluster no longer has it")
-    status = lenient.mapping(view.job, "status")
+    return _of_existing(view, view.job, pods, nodes)
+
+
+def _of_existing(view: View, job: Mapping[str, Any], pods: Sequence[Mapping[str, Any]], nodes: int) -> JobStatus:
+    """Return the status of a job that the cluster still has."""
+    status = lenient.mapping(job, "status")
     conditions = _true_conditions(status)
     name, state = next(((name, state) for name, state in STATES if name in conditions), ("", JobState.PENDING))
     faults = _Faults(lenient.count(status.get("restartCount")), _faulty(status))
-    unknown = tuple(_uninterpreted(view.job.get("status"), conditions))
+    unknown = tuple(_uninterpreted(job.get("status"), conditions))
     if state.is_final:  # also during deletion: its end does not change
         why = failures(pods) if state is JobState.FAILED else ()
         return faults.status(state, nodes, (_reason(conditions[name]), *why, *unknown))
-    if lenient.mapping(view.job, "metadata").get("deletionTimestamp"):
+    if lenient.mapping(job, "metadata").get("deletionTimestamp"):
         return faults.status(JobState.PENDING, nodes, ["is being deleted"])
     if state is JobState.PENDING:
         return faults.status(state, nodes, (_waiting(view, nodes), *faults.words(), *unknown))
@@ -226,11 +231,17 @@ def _queued(view: View) -> str | None:
         return "is suspended" if lenient.mapping(view.job, "spec", "runPolicy").get("suspend") is True else None
     statuses = [lenient.mapping(each, "status") for each in view.workloads]
     waiting = [each for each in statuses if "Admitted" not in _true_conditions(each)]
-    for condition in (each for status in waiting for each in lenient.mappings(status.get("conditions"))):
-        if condition.get("type") == "QuotaReserved" and condition.get("status") == "False":
-            message = lenient.text(condition.get("message")).rstrip(".")
-            return f"waits for quota in queue {queue}: {message}"
+    if condition := next(_refused_quotas(waiting), None):
+        message = lenient.text(condition.get("message")).rstrip(".")
+        return f"waits for quota in queue {queue}: {message}"
     return f"waits in queue {queue} for admission" if waiting or not view.pods else None
+
+
+def _refused_quotas(statuses: Iterable[Mapping[str, Any]]) -> Iterator[Mapping[str, Any]]:
+    """Yield each condition by which Kueue says that a workload has no quota."""
+    for condition in (each for status in statuses for each in lenient.mappings(status.get("conditions"))):
+        if condition.get("type") == "QuotaReserved" and condition.get("status") == "False":
+            yield condition
 
 
 def _obstacles(pods: Sequence[Mapping[str, Any]]) -> Iterator[str]:

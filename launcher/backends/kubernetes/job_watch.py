@@ -179,7 +179,7 @@ class Observer:
         connection: Its `stop` ends the watches.
         target: The job.
         inbox: Receives None after each change, the exception of a watch that gave up, and what `put` is given.
-        job: The custom resource as it is now; None once it is deleted.
+        job: The current custom resource; None once it is deleted.
         selected: The pods that the job's selector selects.
         last: The custom resource as it was last seen, also once it is deleted.
         known: The lists that have arrived: job, pods.
@@ -324,7 +324,7 @@ def current_status(
     Args:
         connection: The cluster.
         target: The job.
-        job: The custom resource as it is now; None once it is deleted.
+        job: The current custom resource; None once it is deleted.
         pods: The job's own pods.
         last: The custom resource as it was last seen.
     """

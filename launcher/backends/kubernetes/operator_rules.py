@@ -1,4 +1,4 @@
-"""What the operators of training jobs and Kueue take: fields of each kind of job, log monitors, queues, topology."""
+"""Constraints of the training operators and Kueue: fields of each kind of job, log monitors, queues, topology."""
 
 import re
 from collections.abc import Callable, Iterator
@@ -26,7 +26,7 @@ _TOPOLOGY_PREFIX = "kueue.x-k8s.io/podset-"
 
 @rule("E314", "cluster.use_hyperpod_pytorch_job", "cluster.run_policy", source=_KUBEFLOW)
 def fields_are_of_this_kind(checked: CheckedRecipe, problem: Callable[..., Problem]) -> Iterator[Problem]:
-    """A Kubeflow PyTorchJob has no field for what the HyperPod operator alone does; it would silently not be done."""
+    """A Kubeflow PyTorchJob has no field for features of the HyperPod operator; they would silently be ignored."""
     settings = k8s_options(checked)
     if settings.use_hyperpod_pytorch_job is not False:
         return
@@ -47,7 +47,7 @@ def fields_are_of_this_kind(checked: CheckedRecipe, problem: Callable[..., Probl
     source=f"{_KUBEFLOW}; AWS, Using the training operator to run jobs",
 )
 def clean_policy_is_of_this_kind(checked: CheckedRecipe, problem: Callable[..., Problem]) -> Iterator[Problem]:
-    """The two kinds of job share two of three words."""
+    """The two kinds of job share two of three values."""
     policy, is_hyperpod = (
         k8s_options(checked).cleanPodPolicy,
         k8s_options(checked).use_hyperpod_pytorch_job,
@@ -55,7 +55,7 @@ def clean_policy_is_of_this_kind(checked: CheckedRecipe, problem: Callable[..., 
     if policy is not None and policy not in (allowed := _POLICIES[is_hyperpod]):
         kind = "HyperPodPyTorchJob" if is_hyperpod else "Kubeflow PyTorchJob"
         yield problem(
-            "cluster.cleanPodPolicy", f"a {kind} has no such policy", value=policy, allowed=", ".join(allowed)
+            "cluster.cleanPodPolicy", f"is not a policy of a {kind}", value=policy, allowed=", ".join(allowed)
         )
 
 
@@ -68,12 +68,12 @@ def log_monitors_work(checked: CheckedRecipe, problem: Callable[..., Problem]) -
     monitors = getattr(k8s_options(checked).run_policy, "logMonitoringConfiguration", None) or ()
     for i, monitor in enumerate(monitors):
         if monitor.name in {other.name for other in monitors[:i]}:
-            yield problem(f"{_MONITORS}.{i}.name", "is another monitor's name too", value=monitor.name)
+            yield problem(f"{_MONITORS}.{i}.name", "is also the name of another monitor", value=monitor.name)
         groups = 0
         for key in ("logPattern", "stopPattern"):
             compiled = _compiled(getattr(monitor, key) or "")
             if isinstance(compiled, str):
-                path, message = f"{_MONITORS}.{i}.{key}", f"is no regular expression: {compiled}"
+                path, message = f"{_MONITORS}.{i}.{key}", f"is not a valid regular expression: {compiled}"
                 yield problem(path, message, value=getattr(monitor, key))
             elif key == "logPattern":
                 groups = compiled.groups
@@ -82,7 +82,7 @@ def log_monitors_work(checked: CheckedRecipe, problem: Callable[..., Problem]) -
 
 
 def _compiled(pattern: str) -> re.Pattern[str] | str:
-    """Return a compiled pattern, or why there is none."""
+    """Return the compiled pattern, or why it does not compile."""
     try:
         return re.compile(pattern)
     except (re.error, RecursionError, OverflowError) as error:
@@ -90,7 +90,7 @@ def _compiled(pattern: str) -> re.Pattern[str] | str:
 
 
 def _half_given(monitor: Any, groups: int) -> Iterator[tuple[str, str]]:
-    """Yield each key of a monitor that would have no effect, and why."""
+    """Yield each key of a monitor that would have no effect, with the reason."""
     if monitor.operator and monitor.metricThreshold is None:
         yield "operator", "needs a metricThreshold to compare with"
     if monitor.metricThreshold is not None and not monitor.operator:
@@ -98,17 +98,17 @@ def _half_given(monitor: Any, groups: int) -> Iterator[tuple[str, str]]:
     if monitor.metricThreshold is not None and not groups:
         yield "logPattern", "needs a group around the number that is compared with metricThreshold"
     if monitor.metricEvaluationDataPoints and monitor.metricThreshold is None:
-        yield "metricEvaluationDataPoints", "counts comparisons, and there is no metricThreshold"
+        yield "metricEvaluationDataPoints", "counts comparisons, but metricThreshold is missing"
 
 
 @rule("E317", "cluster.queue_name", *(f"cluster.{key}" for key in _FOR_KUEUE), source=_KUEUE)
 def kueue_has_a_queue(checked: CheckedRecipe, problem: Callable[..., Problem]) -> Iterator[Problem]:
-    """Kueue reads these of jobs in a queue only; without one they do nothing, and a job with spares fails."""
+    """Kueue reads these only for jobs in a queue; without one they have no effect, and a job with spares fails."""
     for key in _FOR_KUEUE:
         if (value := getattr(k8s_options(checked), key)) and not k8s_options(checked).queue_name:
             yield problem(
                 f"cluster.{key}",
-                "is read by Kueue, and the job has no queue",
+                "is read by Kueue, but the job has no queue",
                 value=value,
                 remedy="cluster.queue_name=…",
             )
@@ -122,7 +122,7 @@ def kueue_has_a_queue(checked: CheckedRecipe, problem: Callable[..., Problem]) -
     source=_KUEUE,
 )
 def topology_is_asked_for_once(checked: CheckedRecipe, problem: Callable[..., Problem]) -> Iterator[Problem]:
-    """Kueue refuses pods with more than one wish for their nearness."""
+    """Kueue refuses pods with more than one topology constraint."""
     keys = [f"cluster.{key}" for key in _FOR_KUEUE[1:3] if getattr(k8s_options(checked), key)]
     keys += [
         f"cluster.annotations.{key}"
@@ -130,16 +130,18 @@ def topology_is_asked_for_once(checked: CheckedRecipe, problem: Callable[..., Pr
         if key.startswith(_TOPOLOGY_PREFIX) and key.endswith("-topology")
     ]
     for first, path in pairwise(keys):
-        yield problem(path, f"asks for another nearness than {first}", remedy=f"leave out {path}")
+        yield problem(path, f"conflicts with the topology constraint {first}", remedy=f"leave out {path}")
 
 
 @rule("E319", "cluster.tolerations", source="Kubernetes, Taints and Tolerations")
 def tolerations_are_whole(checked: CheckedRecipe, problem: Callable[..., Problem]) -> Iterator[Problem]:
-    """Which parts of a toleration go together."""
+    """Fields of a toleration must be consistent."""
     for i, one in enumerate(k8s_options(checked).tolerations or ()):
         path = f"cluster.tolerations.{i}"
         if one.operator == "Exists" and one.value:
-            yield problem(f"{path}.value", "operator Exists takes any value", value=one.value, remedy="leave it out")
+            yield problem(
+                f"{path}.value", "operator Exists matches any value", value=one.value, remedy="leave it out"
+            )
         if one.key is None and one.operator != "Exists":
             yield problem(f"{path}.key", "is missing", allowed="a taint's key; none only with operator Exists")
         if one.tolerationSeconds is not None and one.effect != "NoExecute":
@@ -148,11 +150,11 @@ def tolerations_are_whole(checked: CheckedRecipe, problem: Callable[..., Problem
 
 @rule("E320", "cluster.node_selector", "instance_type", source="docs/manifest.md")
 def instance_is_selected_once(checked: CheckedRecipe, problem: Callable[..., Problem]) -> Iterator[Problem]:
-    """The instance type decides devices and batches too, so it has one place."""
+    """The instance type also determines devices and batches, so it is set in one place."""
     for label, value in (k8s_options(checked).node_selector or {}).items():
         if label.endswith("node.kubernetes.io/instance-type") or label == "beta.kubernetes.io/instance-type":
             path = f"cluster.node_selector.{label}"
-            yield problem(path, "is written from instance_type", value=value, remedy=f"instance_type={value}")
+            yield problem(path, "is set from instance_type", value=value, remedy=f"instance_type={value}")
 
 
 @rule(
@@ -167,7 +169,7 @@ def user_is_named_once(checked: CheckedRecipe, problem: Callable[..., Problem]) 
     settings = k8s_options(checked)
     if settings.run_as_root and settings.run_as_user:
         yield problem(
-            "cluster.run_as_user", "is not root, which cluster.run_as_root asks for", value=settings.run_as_user
+            "cluster.run_as_user", "is not root, which cluster.run_as_root requires", value=settings.run_as_user
         )
     for key in ("run_as_root", "run_as_user"):
         if settings.security_context and (value := getattr(settings, key)) is not None:

@@ -189,13 +189,8 @@ class Reader:
             if now.number > number + 1:
                 yield _lost(self.pod, number, "the rest of " if window.latest else "")
                 return
-            before, is_previous = window.latest, now.number > number
-            is_over = is_previous or now.is_over
-            query = {
-                "container": _container_name(pod),
-                "previous": is_previous or None,
-                "follow": (self.is_followed and not is_over) or None,
-            }
+            before = window.latest
+            query = self._query(pod, now, number)
             outcome = yield from self._attempt(window, number, query)
             num_missing += outcome is _Outcome.MISSING
             if num_missing > 1:  # the log was deleted with its container
@@ -203,11 +198,27 @@ class Reader:
                     yield _lost(self.pod, number)
                 return
             is_silent = window.latest == before
-            # A complete answer may be cut short between server and node: a finished run is read until nothing is new.
-            if outcome is _Outcome.COMPLETE and (is_silent if is_over else not self.is_followed):
+            if outcome is _Outcome.COMPLETE and self._is_read(now, number, is_silent=is_silent):
                 return
             failures = failures + 1 if is_silent else 0
             self.connection.stop.wait(pause_s(failures))
+
+    def _query(self, pod: Mapping[str, Any], now: Run, number: int) -> Mapping[str, object]:
+        """Return the request for the log of one run, the pod's newest run being `now`."""
+        is_previous = now.number > number
+        return {
+            "container": _container_name(pod),
+            "previous": is_previous or None,
+            "follow": (self.is_followed and not is_previous and not now.is_over) or None,
+        }
+
+    def _is_read(self, now: Run, number: int, *, is_silent: bool) -> bool:
+        """Return whether a complete answer was a run's last one; `is_silent` if it had no new line.
+
+        An answer may be cut short between server and node, so a run that has ended is read until nothing is new.
+        """
+        is_over = now.number > number or now.is_over
+        return is_silent if is_over else not self.is_followed
 
     def _attempt(self, window: Window, number: int, query: Mapping[str, object]) -> Generator[str, None, _Outcome]:
         """Yield the new lines of one request; return how it ended."""
@@ -241,12 +252,7 @@ class Reader:
     def _is_current(self, number: int) -> bool:
         """Return whether the log that was just opened belongs to a run, not to the next one."""
         pod = self._pod()
-        return pod is not None and not _is_previous(pod, number)
-
-
-def _is_previous(pod: Mapping[str, Any] | None, number: int) -> bool:
-    """Return whether a run is the API's previous one: another one was started after it."""
-    return int(_container(pod).get("restartCount") or 0) > number
+        return pod is not None and int(_container(pod).get("restartCount") or 0) <= number
 
 
 def _is_finished(pod: Mapping[str, Any]) -> bool:
@@ -268,7 +274,7 @@ def read_logs(
     """Return the selected lines; with `follow`, and with the job's news, until it has ended.
 
     Raises:
-        ProblemsFound: There is no such rank, attempt or stream.
+        ProblemsFound: No such rank, attempt or stream exists.
         ApiError: The API refuses.
         Unreachable: It does not answer.
     """

@@ -79,7 +79,7 @@ class Filter:
         return ranks is None or any(place * nproc <= rank < (place + 1) * nproc for rank in ranks)
 
     def shown(self, pod: str, text: str) -> str | None:
-        """Return a line as it is printed; None if it belongs to another rank."""
+        """Return a line in printed form; None if it belongs to another rank."""
         nproc, place = self.places.nproc_per_node, self.places.place(pod)
         if place is None:
             return f"{pod} | {text}"

@@ -10,7 +10,7 @@ from posixpath import isabs
 from typing import Any
 
 from launcher.backends.kubernetes import bounds
-from launcher.backends.kubernetes.job_options import k8s_options
+from launcher.backends.kubernetes.job_options import SecurityContext, k8s_options
 from launcher.common.names import CHECKPOINT_LOG
 from launcher.common.problems import Problem
 from launcher.common.secret_forms import holds_credentials
@@ -94,20 +94,23 @@ def rights_agree(checked: CheckedRecipe, problem: Callable[..., Problem]) -> Ite
     for key, value in leaves(context.model_dump(exclude_none=True)):
         if value in ("", [], {}):
             yield problem(f"{_CONTEXT}.{key}".rstrip("."), "is empty", remedy="leave it out")
-    if context.allowPrivilegeEscalation is False:
-        added = (context.capabilities and context.capabilities.add) or ()
-        why = "privileged" if context.privileged else "SYS_ADMIN" if "SYS_ADMIN" in added else None
-        if why:
-            message = f"is always true for a container with {why}"
-            yield problem(f"{_CONTEXT}.allowPrivilegeEscalation", message, value=False)
+    if context.allowPrivilegeEscalation is False and (why := _escalates(context)):
+        message = f"is always true for a container with {why}"
+        yield problem(f"{_CONTEXT}.allowPrivilegeEscalation", message, value=False)
     if context.runAsNonRoot and context.runAsUser == 0:
         yield problem(f"{_CONTEXT}.runAsUser", "is root, which runAsNonRoot refuses to start", value=0)
     for name in ("seccompProfile", "appArmorProfile"):
         yield from _profile_faults(name, getattr(context, name), problem)
 
 
+def _escalates(context: SecurityContext) -> str | None:
+    """Return by what a container's processes may always gain privileges, None if they need not."""
+    added = (context.capabilities and context.capabilities.add) or ()
+    return "privileged" if context.privileged else "SYS_ADMIN" if "SYS_ADMIN" in added else None
+
+
 def _profile_faults(name: str, profile: Any, problem: Callable[..., Problem]) -> Iterator[Problem]:
-    """Yield what is wrong with a profile: a node's own is named, and no other one is."""
+    """Yield what is wrong with a profile: a node's own profile needs a name, and no other kind may have one."""
     if profile is None:
         return
     path, file = f"{_CONTEXT}.{name}.localhostProfile", profile.localhostProfile
@@ -115,13 +118,17 @@ def _profile_faults(name: str, profile: Any, problem: Callable[..., Problem]) ->
         yield problem(path, "is missing: type Localhost takes a profile of the node")
     elif profile.type != "Localhost" and file is not None:
         yield problem(path, "is for type Localhost only", value=file, remedy="leave it out")
-    elif file and name == "seccompProfile" and (isabs(file) or ".." in file.split("/")):
+    elif file and name == "seccompProfile" and _leaves_folder(file):
         yield problem(
             path, "is a path below the kubelet's seccomp folder", value=file, allowed="relative, without '..'"
         )
     elif file and (file != file.strip() or len(file.encode()) > bounds.PATH_LIMIT):
         allowed = f"at most {bounds.PATH_LIMIT} bytes, no space around it"
         yield problem(path, "is not a valid profile name", value=file, allowed=allowed)
+
+
+def _leaves_folder(path: str) -> bool:
+    return isabs(path) or ".." in path.split("/")
 
 
 @rule("E323", "git.repo_url_or_path", *_VOLUMES, source="git-clone(1), Git URLs")

@@ -105,7 +105,7 @@ def _names_taken(connection: Connection, manifests: Sequence[Manifest]) -> Itera
 
 
 def find(connection: Connection, manifest: Manifest, *, is_sure: bool = False) -> Mapping[str, Any] | Problem | None:
-    """Return an object as it is now, None if it does not exist, or a Problem if that is unknown.
+    """Return the current object, None if it does not exist, or a Problem if that is unknown.
 
     Args:
         connection: The cluster.
@@ -237,15 +237,21 @@ def kueue_version(connection: Connection) -> str | None:
 
 def _quotas(connection: Connection, job: Manifest) -> tuple[list[Problem], tuple[Notice, ...]]:
     """Return a Problem for each readable quota that the job exceeds, and a notice for each that limits its growth."""
-    limit_ranges = (_readable(connection, path("LimitRange", job.namespace)) or {}).get("items", ())
-    listed = (_readable(connection, path("ResourceQuota", job.namespace)) or {}).get("items")
+    limit_ranges = _items(connection, "LimitRange", job.namespace) or ()
+    listed = _items(connection, "ResourceQuota", job.namespace)
     quotas = [Quota.of_namespace(quota, limit_ranges) for quota in listed or ()]
-    unbounded = tuple(_unbounded(job)) if listed is not None and not any(quota.hard for quota in quotas) else ()
+    is_unbounded = listed is not None and not any(quota.hard for quota in quotas)
+    unbounded = tuple(_unbounded(job)) if is_unbounded else ()
     if (queue := _cluster_queue(connection, job)) is not None:
         quotas.append(Quota.of_queue(queue, limit_ranges))
     problems = [problem for quota in quotas for problem in exceeds(job.body, quota)]
     notices = tuple(notice for quota in quotas for notice in limits_growth(job.body, quota))
     return problems, notices + unbounded
+
+
+def _items(connection: Connection, kind: str, namespace: str) -> Any:
+    """Return the objects of a kind in a namespace; None if they cannot be read."""
+    return (_readable(connection, path(kind, namespace)) or {}).get("items")
 
 
 def _unbounded(job: Manifest) -> Iterator[Notice]:

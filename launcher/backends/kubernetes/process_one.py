@@ -3,7 +3,7 @@
     python -m launcher.backends.kubernetes.process_one ARGUMENTS-OF-HYPERPODRUN
 
 The kernel delivers to process 1 only the signals that it handles. The agent handles SIGTERM while workers run, not
-while it imports or waits for its start: such a pod would run until the end of its grace period.
+while it imports or waits for its start: a pod without this would run until the end of its grace period.
 
 Source: kill(2), Notes; torch.distributed.elastic.multiprocessing.api, PContext.start.
 """

@@ -20,7 +20,7 @@ _SELINUX_TYPES = ("", "container_t", "container_init_t", "container_kvm_t", "con
 
 
 def container_context(job: JobSpec) -> dict[str, Any]:
-    """Return the container's securityContext: the user's own, or the restricted profile with what root needs.
+    """Return the container's securityContext: the user's own, or the restricted profile with the exceptions for root.
 
     IPC_LOCK is for root alone: an added capability has no effect for other users, whose EFA devices register memory
     within the node's limit.

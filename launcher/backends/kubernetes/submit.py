@@ -23,7 +23,7 @@ class Submitted:
     """A job on the cluster.
 
     Args:
-        job: The custom resource as it is now.
+        job: The current custom resource.
         server: The cluster.
         is_new: Whether this call created it.
         notices: What the user should know about it.
@@ -127,7 +127,7 @@ def _failed(connection: Connection, own: Sequence[Manifest], error: ApiError | U
 
 
 def _existing(connection: Connection, wanted: Sequence[Manifest]) -> list[Mapping[str, Any] | None]:
-    """Return each object as it is now; None if it does not exist.
+    """Return each current object; None if it does not exist.
 
     Raises:
         ProblemsFound: The cluster does not answer that.

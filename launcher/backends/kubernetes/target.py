@@ -88,7 +88,7 @@ def own_pods(pods: Iterable[Object], target: Target, job: Object | None) -> tupl
     Args:
         pods: The pods that `target.selector` selects.
         target: The job.
-        job: The custom resource as it is now; None once it is deleted.
+        job: The current custom resource; None once it is deleted.
     """
     holders = Holders.of(job)
     return tuple(pod for pod in pods if _is_own(pod, target, holders))
@@ -111,7 +111,7 @@ def is_event_of(event: Object, target: Target, job: Object | None, pods: Iterabl
     Args:
         event: The event.
         target: The job.
-        job: The custom resource as it is now; None once it is deleted.
+        job: The current custom resource; None once it is deleted.
         pods: The job's own pods.
     """
     about = lenient.mapping(event, "involvedObject")

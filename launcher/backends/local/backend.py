@@ -173,7 +173,7 @@ class LocalBackend:
         return replace(handle, native_id=str(operator.pid), kind="process")
 
     def status(self, handle: JobHandle) -> JobStatus:
-        """Return the job as it is now; failed when its operator ended without a last word.
+        """Return the job's current status; failed if its operator ended without reporting a result.
 
         Raises:
             ProblemsFound: The folder of a job that this process submitted was removed; the job has ended (E418).
@@ -196,7 +196,7 @@ class LocalBackend:
         return JobStatus(JobState.FAILED, 0, operator_exit.why_it_died(run_dir), restarts=snapshot.attempt)
 
     def wait(self, handle: JobHandle, *, timeout_s: float | None = None) -> Iterator[JobStatus]:
-        """Yield the job as it is now, then after each change, until it has ended or the time is over.
+        """Yield the job's status now and after each change, until it has ended or the time is over.
 
         After the final state, the operator of a job that this process submitted is given time to remove its files.
 

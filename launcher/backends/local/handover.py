@@ -29,7 +29,7 @@ class Handover:
         requested: Size that a user requested; None for any.
         rehearsal: State of the simulated cluster; None without a scenario.
         slow_save_s: How long the next checkpoint of a graceful stop is delayed.
-        interrupts: Number of signals that asked for the end of the job, and the last of them.
+        interrupts: Number of signals that requested the end of the job, and the last of them.
     """
 
     launched: float

@@ -21,7 +21,7 @@ _DRAFT = f".{_PREFIX}"
 def node_folder(pid: int) -> Path:
     """Return the folder for temporary files of the node whose process has this pid.
 
-    The agent leaves its socket and a log there even if it exits by itself.
+    The agent leaves its socket and a log there even if it exits normally.
 
     Source: hyperpod_elastic_agent 1.1.3, ipc/socket.py and logagent/log_agent.py.
     """
@@ -45,7 +45,7 @@ def hold_node_folders(pid: int) -> None:
     Raises:
         OSError: The folder for temporary files cannot be created.
     """
-    with contextlib.suppress(OSError):  # without shared memory there is no such folder
+    with contextlib.suppress(OSError):  # without shared memory this folder does not exist
         _hold(node_memory(pid))
     _hold(node_folder(pid))
 

@@ -64,7 +64,7 @@ class Cause(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Fault:
-    """A failed node, the cause, and the agent's message. A hang concerns the whole job and has node -1."""
+    """A failed node, the cause, and the agent's message. A hang affects the complete job and has node -1."""
 
     node: int
     cause: Cause
@@ -116,7 +116,7 @@ class Observation:
     Args:
         now_s: Time of the poll.
         reports: Every node.
-        interrupts: How many signals have asked for the end of the job.
+        interrupts: Number of signals that have requested the end of the job.
         failed_commands: Commands that failed, as faults of their nodes.
         capacity: Nodes the job may have now.
         step: The last optimizer step done; 0 if none.
@@ -163,7 +163,7 @@ class Policy:
         graceful_timeout_s: How long stopped workers may take to save; None kills them at once.
         scaling_timeout_s: How long additional nodes must be available before a scale-up.
         faulty_timeout_s: How long to wait for a lost node before a scale-down.
-        snooze_s: How long after a start of the workers there is no scale-up.
+        snooze_s: Time after a start of the workers without scale-ups.
     """
 
     sizes: tuple[int, ...]

@@ -1,4 +1,4 @@
-"""The scenario of a rehearsal, which a simulated cluster plays: as written, and as resolved for one job."""
+"""The scenario of a rehearsal on a simulated cluster: as written, and as resolved for one job."""
 
 import json
 from collections.abc import Callable, Mapping
@@ -12,7 +12,7 @@ from launcher.common.names import SCENARIO_FILE
 from launcher.model.base_model import Listed, Model, NodeCount, NonNegativeInt, PositiveInt
 
 PRIORITY_CLASSES = {"low-priority": 100, "normal-priority": 500, "high-priority": 1000}
-"""Priority of each class if a scenario defines none; the higher number goes first.
+"""Priority of each class if a scenario defines none; higher numbers go first.
 
 Source: names from AWS, Using elastic training in Amazon SageMaker HyperPod, Use-case examples; numbers our own.
 """
@@ -206,6 +206,6 @@ _DESCRIPTIONS: Mapping[str, Callable[[Any], str]] = {
     "slow_checkpoint": lambda slow: f"a checkpoint takes {slow.seconds:g} s",
     "hang": lambda hang: f"worker {hang.rank} hangs",
     "bit_rot": lambda rot: f"{rot.num_bytes} bytes of the newest checkpoint are damaged",
-    "operator_restart": lambda restart: f"the operator goes away for {restart.down:g} s",
+    "operator_restart": lambda restart: f"the operator is down for {restart.down:g} s",
 }
 """The description of each action in reports."""

@@ -80,15 +80,20 @@ def resolve(job: JobSpec) -> tuple[Scenario | None, tuple[Problem, ...]]:
     origins = {**_typed_origins(job.overrides), **reading.origins}
     if problems := (*reading.problems, *inline_problems):
         return None, tuple(replace(problem, where=nearest_origin(origins, problem.path)) for problem in problems)
-    is_shipped = settings.scenario in shipped_names()
-    steps = interface(job.model_type, job.trainer).rehearsal_steps(job) if job.is_rehearsal and is_shipped else 0
-    written = _brought_forward(reading.written.events, steps) if steps else reading.written.events
+    written = _rehearsed(job, settings.scenario, reading.written.events)
     events = [(f"{_FILE_PATH}.events.{i}", event) for i, event in enumerate(written)]
     events += [(f"cluster.events.{i}", event) for i, event in enumerate(inline.events)]
     scenario = _completed(job, reading.written, [event for _, event in events])
     listing = _Listing(tuple(events), origins)
     rules = (_unknown_classes, _tiers_out_of_order, _arrivals_and_departures, _never_fits)
     return scenario, tuple(problem for rule in rules for problem in rule(job, scenario, listing))
+
+
+def _rehearsed(job: JobSpec, scenario: str | None, events: list[Event]) -> list[Event]:
+    """Return a file's events; those of a shipped file earlier where the job is a rehearsal."""
+    is_shorter = job.is_rehearsal and scenario in shipped_names()
+    steps = interface(job.model_type, job.trainer).rehearsal_steps(job) if is_shorter else 0
+    return _brought_forward(events, steps) if steps else events
 
 
 def _brought_forward(events: list[Event], steps: int) -> list[Event]:

@@ -11,39 +11,40 @@ PositiveSeconds = Annotated[float, Field(gt=0, le=1e7)]
 
 
 class Hang(Model):
-    """When a job whose workers run counts as hanging; it is then restarted from its newest checkpoint.
+    """Time limits after which a job with running workers counts as hanging; it is then restarted from its newest
+    checkpoint.
 
     Source: names of HyperPod's runPolicy.logMonitoringConfiguration; here the steps are watched, not log lines.
     """
 
     expectedStartCutOffInSeconds: PositiveSeconds | None = None
-    """Seconds from a start of the workers to the first step, and for a checkpoint; 1200 when left out. Left out, a
-    script of your own that has reported no step yet is not watched."""
+    """Seconds from a start of the workers to the first step, and for a checkpoint; 1200 when left out. By default a
+    custom script that has not reported a step yet is not monitored."""
     expectedRecurringFrequencyInSeconds: PositiveSeconds | None = None
-    """Seconds between two steps. Left out, ten times the longest of the last 50 steps, and at least 60."""
+    """Seconds between two steps. Default: ten times the longest of the last 50 steps, at least 60."""
     otherWorkCutOffInSeconds: PositiveSeconds | None = None
-    """Seconds for an evaluation, an export and what the script does after its last step, each. Left out, there is no
+    """Seconds for each of an evaluation, an export, and the script's work after its last step. Default: no
     limit."""
     stopPattern: Annotated[str, Field(min_length=1)] | None = None
-    """Regular expression, from the start of a line of rank 0's output, after which the watch ends."""
+    """Regular expression, from the start of a line of rank 0's output, after which monitoring ends."""
 
 
 class Settings(ClusterOptions):
     """Every key of cluster=local. Events are typed with their scenario: their models cost every launch 30 ms."""
 
     command: Listed[str] | None = default(None)
-    """Words after the agent's options, such as a script of your own and its arguments; null trains with the family's
+    """Words after the agent's options, such as your own script and its arguments; null trains with the family's
     own program."""
     container_mounts: Listed[str] | None = default(None)
-    """Slurm's key, accepted so that one script serves every cluster; nothing reads it here."""
+    """Slurm's key, accepted so that one script works with every cluster; ignored here."""
     contract: Literal["sagemaker"] | None = None
-    """sagemaker runs the job as a SageMaker training job would run, on this machine, and adds the keys below
+    """sagemaker runs the job on this machine like a SageMaker training job, and adds the keys below
     cluster.sm_jobs_config; null, the default, runs the launcher's own agents."""
     scenario: Annotated[str, Field(min_length=1)] | None = None
-    """What happens to the simulated cluster: a name of recipes_collection/scenarios, or a YAML file. Left out:
-    nothing does."""
+    """Events of the simulated cluster: a name of recipes_collection/scenarios, or a YAML file. Default:
+    none."""
     hang: Hang | None = None
-    """When the job counts as hanging; null takes the defaults of the keys below."""
+    """Time limits after which the job counts as hanging; null takes the defaults of the keys below."""
     collective_timeout: PositiveSeconds | None = None
     """Seconds that a collective of the workers may take before it fails; 600 when left out. On other clusters set the
     variable RECIPES_COLLECTIVE_TIMEOUT in env_vars."""

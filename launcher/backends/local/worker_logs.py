@@ -7,7 +7,7 @@ Source: torch.distributed.elastic.multiprocessing.api, DefaultLogsSpecs.reify.
 """
 
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Generator, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
@@ -96,22 +96,15 @@ def follow_attempts(
     from launcher.backends.local.event_log import EventLogReader  # start-up time: compiling imports this module
 
     events_until = EventLogReader(run_dir).until if selection.attempt is None else _no_events
-    # One loop despite its branches: lines, events and the end must be checked in this order at every poll.
     wait = pause or _no_pause
-    current: _Reader | None = None
-    index = 0
-    while True:
+    lines = _AttemptLines(run_dir, selection)
+    while True:  # lines, events and the end are checked in this order at every poll
         known, ended = attempts()
         over = ended or pause is None
-        if index < len(known):
-            current = current or _Reader(run_dir, known[index], selection)
-            is_complete = over or index + 1 < len(known)
-            yield from current.new_lines(complete_only=not is_complete)
-            if is_complete:
-                index, current = index + 1, None
-                if index < len(known):
-                    yield from events_until(known[index].started)
-                continue
+        if (yield from lines.read(known, over=over)):
+            if lines.index < len(known):
+                yield from events_until(known[lines.index].started)
+            continue
         if known or over:  # without attempts, the events belong to an earlier launch
             yield from events_until(None)
         if over:
@@ -125,6 +118,27 @@ def _no_pause() -> None:
 
 def _no_events(_time_s: float | None) -> Iterator[str]:
     return iter(())
+
+
+class _AttemptLines:
+    """Reads the selected lines attempt after attempt; `index` is the place of the attempt that is read."""
+
+    def __init__(self, run_dir: Path, selection: Selection):
+        self._run_dir = run_dir
+        self._selection = selection
+        self._reader: _Reader | None = None
+        self.index = 0
+
+    def read(self, known: Sequence[Attempt], *, over: bool) -> Generator[str, None, bool]:
+        """Yield the new lines of one attempt; return whether it has ended, so that the next one follows."""
+        if self.index >= len(known):
+            return False
+        self._reader = self._reader or _Reader(self._run_dir, known[self.index], self._selection)
+        is_complete = over or self.index + 1 < len(known)
+        yield from self._reader.new_lines(complete_only=not is_complete)
+        if is_complete:
+            self.index, self._reader = self.index + 1, None
+        return is_complete
 
 
 class _Reader:
@@ -228,4 +242,4 @@ def _check_rank(nodes: int, selection: Selection) -> None:
     ranks = nodes * selection.nproc_per_node
     if nodes and selection.ranks and selection.ranks[-1] >= ranks:
         allowed = f"0 to {ranks - 1}"
-        raise fail("E707", "--rank", "no attempt has such a rank", value=selection.ranks[-1], allowed=allowed)
+        raise fail("E707", "--rank", "no attempt has this rank", value=selection.ranks[-1], allowed=allowed)

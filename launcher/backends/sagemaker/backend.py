@@ -1,4 +1,4 @@
-"""SageMaker training jobs: one request, and the recipe beside the data."""
+"""SageMaker training jobs: one request, with the recipe beside the data."""
 
 import json
 import time
@@ -17,14 +17,14 @@ from launcher.model.backend import RANK_0
 from launcher.model.job_spec import Bundle, JobEvent, JobHandle, JobSpec, JobStatus, LogSelection
 
 _PATIENCE_S = 1800.0
-"""How long a stopped job may take to save, upload and end: it has 120 s after SIGTERM, and then uploads."""
+"""Time limit for a stopped job to save, upload and terminate: it has 120 s after SIGTERM, then uploads."""
 
 
 class SageMakerBackend:
-    """Renders a request, sends it, and follows what becomes of the job.
+    """Renders a request, sends it, and follows the job.
 
     Args:
-        poll_s: Seconds between two looks at a job.
+        poll_s: Seconds between two polls of a job.
     """
 
     name: ClassVar[str] = "sm_jobs"
@@ -34,7 +34,7 @@ class SageMakerBackend:
         self._poll_s = poll_s
 
     def _services(self, handle: JobHandle) -> Services:
-        """Return the services that are asked about a job."""
+        """Return the services that answer queries about a job."""
         return connect(handle.context)
 
     def check(self, job: JobSpec) -> tuple[Problem, ...]:
@@ -43,7 +43,7 @@ class SageMakerBackend:
         return submit.request_problems(json.loads(request.render(job, configs)[request.REQUEST]))
 
     def render(self, job: JobSpec, configs: Mapping[str, str]) -> dict[str, str]:
-        """Return the request, and what starts the program where the image does not."""
+        """Return the request, and the start file for images that do not start the program themselves."""
         return request.render(job, configs)
 
     def validate(self, bundle: Bundle) -> tuple[Problem, ...]:
@@ -51,13 +51,13 @@ class SageMakerBackend:
         return submit.validate(_connection(bundle), bundle)
 
     def intent(self, bundle: Bundle, known: JobHandle | None) -> JobHandle | None:
-        """Return None: SageMaker makes a job by one request, whose name the bundle has."""
+        """Return None: one request creates the job, under the name in the bundle."""
 
     def submit(self, bundle: Bundle) -> JobHandle:
         """Upload the recipe and start the job; the same bundle again changes nothing.
 
         Raises:
-            ProblemsFound: Every reason for which it was not submitted; nothing of it is left.
+            ProblemsFound: Every reason why it was not submitted; nothing remains of it.
         """
         connection = _connection(bundle)
         arn, is_new = submit.submit(connection, bundle)
@@ -72,20 +72,20 @@ class SageMakerBackend:
         )
 
     def status(self, handle: JobHandle) -> JobStatus:
-        """Return the job as SageMaker has it now."""
+        """Return the job's current state in SageMaker."""
         with api_errors_as_problems():
             return following.read_status(self._services(handle), _target(handle))
 
     def wait(self, handle: JobHandle, *, timeout_s: float | None = None) -> Iterator[JobStatus]:
-        """Yield the job's status now and after each change, the last time as it ended."""
+        """Yield the job's status now and after each change, up to its final one."""
         with api_errors_as_problems():
             yield from following.wait(self._services(handle), _target(handle), timeout_s, self._poll_s)
 
     def logs(self, handle: JobHandle, selection: LogSelection = RANK_0, *, follow: bool) -> Iterator[str]:
-        """Yield what the selected ranks' hosts wrote; with `follow`, and what happens to the job, until it ended.
+        """Yield the output of the selected ranks' hosts; with `follow`, also the job's events, until it has ended.
 
         Raises:
-            ProblemsFound: No such rank or attempt exists, or the error stream alone is asked for.
+            ProblemsFound: No such rank or attempt exists, or only the error stream is requested.
         """
         connection, target = self._services(handle), _target(handle)
         with api_errors_as_problems():
@@ -123,22 +123,22 @@ class SageMakerBackend:
             deadline = time.monotonic() + _PATIENCE_S
             while not following.read_status(connection, target).state.is_final:
                 if time.monotonic() > deadline:
-                    raise fail("E397", "job", "is stopping, and has not ended", value=handle.native_id)
+                    raise fail("E397", "job", "is stopping, but has not ended yet", value=handle.native_id)
                 time.sleep(self._poll_s)
 
     def clear(self, handle: JobHandle) -> None:
-        """Refuse: SageMaker keeps every training job, and its name with it.
+        """Refuse: SageMaker keeps every training job and its name.
 
         Raises:
             ProblemsFound: Always (E716).
         """
-        message = "the name of a training job can be used once, and this job has ended"
-        remedy = "render the recipe again, for a job with a name of its own"
+        message = "a training job's name can be used only once, and this job has ended"
+        remedy = "render the recipe again; the new job gets a new name"
         raise fail("E716", "job", message, value=handle.native_id, remedy=remedy)
 
 
 def _stop(connection: Services, target: Target) -> None:
-    """Stop a job; one that ended meanwhile is refused, and is what was wanted."""
+    """Stop a job; a refusal because it has ended meanwhile is a success."""
     try:
         connection.call("sagemaker", "stop_training_job", TrainingJobName=target.name)
     except Refused:
@@ -152,7 +152,7 @@ def _connection(bundle: Bundle) -> Connection:
 
 
 def _target(handle: JobHandle) -> Target:
-    """Return what SageMaker knows a job by.
+    """Return the identifiers of a job in SageMaker.
 
     Raises:
         ProblemsFound: The bundle is damaged.

@@ -1,6 +1,6 @@
 """The AWS services that a training job needs: SageMaker, CloudWatch Logs and S3, in one region.
 
-boto3 repeats what failed for a passing reason, throttling among it; whatever is left is a Problem.
+boto3 retries transient errors, throttling included; any other error is a Problem.
 """
 
 import os
@@ -27,8 +27,8 @@ class Refused(Exception):
     """A service refused a call.
 
     Args:
-        code: The service's code of the error.
-        message: Its own words.
+        code: The service's error code.
+        message: The service's message.
         status: HTTP status.
     """
 
@@ -38,14 +38,14 @@ class Refused(Exception):
 
 
 class Services(Protocol):
-    """What answers the calls that follow a job: AWS, or its stand-in on this machine."""
+    """The services that answer the calls for a job: those of AWS, or their simulation on this machine."""
 
     def call(self, service: str, operation: str, **arguments: Any) -> dict[str, Any]:
-        """Call an operation of a service, as boto3 names them.
+        """Call an operation of a service; both names are boto3's.
 
         Raises:
             Refused: The service refuses.
-            ProblemsFound: It cannot be asked.
+            ProblemsFound: It cannot be reached.
         """
 
 
@@ -56,7 +56,7 @@ class Connection:
     Args:
         region: Its name.
         session: boto3's Session.
-        clients: Clients that have been made, by service.
+        clients: Existing clients, by service.
     """
 
     region: str
@@ -68,7 +68,7 @@ class Connection:
 
         Raises:
             Refused: The service refuses.
-            ProblemsFound: It cannot be asked.
+            ProblemsFound: It cannot be reached.
         """
         from botocore.exceptions import BotoCoreError, ClientError
 
@@ -96,10 +96,10 @@ class Connection:
 
 
 def client(session: Any, service: str, config: Any, endpoint: str | None = None) -> Any:
-    """Return boto3's client of a service.
+    """Return boto3's client for a service.
 
     Raises:
-        ProblemsFound: There is nobody to ask as, or what the environment names as an endpoint is none.
+        ProblemsFound: There are no credentials, or the endpoint in the environment is not a valid URL.
     """
     from botocore.exceptions import BotoCoreError
 
@@ -108,21 +108,23 @@ def client(session: Any, service: str, config: Any, endpoint: str | None = None)
     except BotoCoreError as error:
         raise ProblemsFound((_unasked(error),)) from error
     except ValueError as error:
-        raise fail("E396", _REGION, f"AWS cannot be asked: {error}", remedy="AWS_ENDPOINT_URL is a URL") from error
+        raise fail(
+            "E396", _REGION, f"AWS cannot be called: {error}", remedy="AWS_ENDPOINT_URL must be a URL"
+        ) from error
 
 
 def connect(region: str | None) -> Connection:
     """Return the services in a region, by default that of the user's AWS configuration.
 
     Raises:
-        ProblemsFound: boto3 is not installed, or nobody says which region.
+        ProblemsFound: boto3 is not installed, or no region is configured.
     """
     return _connect(region, tuple(sorted(each for each in os.environ.items() if each[0].startswith("AWS_"))))
 
 
 @cache
 def _connect(region: str | None, _environment: tuple[tuple[str, str], ...]) -> Connection:
-    """Return the services as the environment has them: making a client takes half a second."""
+    """Return the services for the current environment, cached: creating a client takes half a second."""
     try:
         import boto3
         from botocore.exceptions import BotoCoreError
@@ -140,10 +142,10 @@ def _connect(region: str | None, _environment: tuple[tuple[str, str], ...]) -> C
 
 @contextmanager
 def api_errors_as_problems(path: str = "cluster.sm_jobs_config") -> Iterator[None]:
-    """Let a call that is refused within the block be a Problem.
+    """Raise a refused call within the block as a Problem.
 
     Raises:
-        ProblemsFound: One was.
+        ProblemsFound: A call was refused.
     """
     try:
         yield
@@ -156,15 +158,15 @@ def problem(error: Refused, path: str) -> Problem:
     if error.code in _UNKNOWN_USER:
         return Problem("E394", path, f"AWS does not know you: {error.message}", remedy="log in again: aws sso login")
     if error.code in _DENIED or error.status == 403:
-        remedy = "ask for the permission that it names"
+        remedy = "request the permission named in the message"
         return Problem("E395", path, f"AWS does not allow it: {error.message}", remedy=remedy)
     if error.code in _PASSING or error.status >= 500:
-        return Problem("E396", path, f"AWS is in trouble or asks for patience: {error}", remedy="try again later")
+        return Problem("E396", path, f"AWS is unavailable or throttles requests: {error}", remedy="try again later")
     return Problem("E397", path, f"AWS refuses: {error}")
 
 
 def _unasked(error: Exception) -> Problem:
-    """Return why AWS could not be asked: nobody to ask as, or no answer."""
+    """Return why AWS could not be called: no credentials, or no answer."""
     from botocore import exceptions
 
     nobody = (

@@ -1,4 +1,4 @@
-"""What CreateTrainingJob takes: every constraint of its members, checked before the service is asked.
+"""The constraints of CreateTrainingJob's members, all checked before the service is called.
 
 botocore itself checks required members, types and minima only.
 
@@ -32,12 +32,12 @@ _WORDS = {
     "boolean": "true or false",
 }
 
-# What Java means by a class of characters, where Python means another one or has none.
+# Java's meaning of a character class that Python lacks or defines differently.
 _OUTSIDE = {r"\d": "[0-9]", r"\w": "[A-Za-z0-9_]", ".": "[^\n\r\u0085\u2028\u2029]"}
 _INSIDE = {
     r"\p{Alnum}": "A-Za-z0-9",
     r"\p{L}": r"\w",
-    r"\p{N}": "",  # \w has digits
+    r"\p{N}": "",  # \w includes digits
     r"\p{Z}": " \u00a0\u1680\u2000-\u200a\u2028\u2029\u202f\u205f\u3000",
 }
 _TOKEN = re.compile(r"\\p\{\w+\}|\\.|.", re.S)
@@ -48,10 +48,10 @@ class Fault:
     """A value that the service would refuse.
 
     Args:
-        member: Where it is in the request, as `ResourceConfig.InstanceGroups.0.InstanceCount`; "" for the request.
-        message: What is wrong with it, with the API's name of what it is.
-        value: The value; None where it is absent.
-        allowed: What the service takes.
+        member: Its path in the request, as `ResourceConfig.InstanceGroups.0.InstanceCount`; "" for the request.
+        message: What is wrong with it, with the API's name for the member.
+        value: The value; None if it is absent.
+        allowed: What the service accepts.
     """
 
     member: str
@@ -64,14 +64,14 @@ def faults(value: Any, member: str = "") -> Iterator[Fault]:
     """Yield everything that the service would refuse about a request, or about the value of one of its members.
 
     Args:
-        value: As in the request's JSON.
+        value: The value, as in the request's JSON.
         member: Path of the member in `api.json`; "" for the request itself.
     """
     yield from _faults(value, member, member)
 
 
 def member(path: str) -> Callable[[Any], Any]:
-    """Return a validator of a pydantic field that holds what goes to a member of the request."""
+    """Return a pydantic validator for a field whose value becomes a member of the request."""
 
     def validate(value: Any) -> Any:
         found = next(faults(value, path), None)
@@ -94,7 +94,7 @@ def _faults(value: Any, path: str, at: str) -> Iterator[Fault]:
         yield Fault(at, f"{name} has the wrong type", value, _WORDS.get(kind, "a whole number"))
         return
     yield from _own_faults(value, shape, name, at)
-    content: Any = value  # its type is checked above by the name of its shape
+    content: Any = value  # its type is checked above, by the name of its shape
     if kind == "list":
         for i, item in enumerate(content):
             yield from _faults(item, f"{path}[]", f"{at}.{i}")
@@ -119,14 +119,9 @@ def _member_faults(value: Mapping[str, Any], shape: Mapping[str, Any], path: str
 
 
 def _own_faults(value: Any, shape: Mapping[str, Any], name: str, at: str) -> Iterator[Fault]:
-    """Yield what is wrong with the size of a value, its form, or its not being one of those listed."""
+    """Yield what is wrong with a value: its size, its form, or that it is not one of the listed values."""
     kind = shape["type"]
-    size = value if kind in ("integer", "long") else len(value) if kind in ("string", "list", "map") else None
-    least, most = shape.get("min", 0), shape.get("max")
-    if size is not None and (("min" in shape and size < least) or (most is not None and size > most)):
-        unit = {"string": " characters", "list": " entries", "map": " entries"}.get(kind, "")
-        allowed = f"at least {least}" if most is None else f"{least} to {most}"
-        yield Fault(at, f"{name} is {size}{unit}", value if len(str(value)) < 80 else None, f"{allowed}{unit}")
+    yield from _size_faults(value, shape, name, at)
     if kind in _BITS and value.bit_length() >= _BITS[kind]:
         yield Fault(at, f"{name} has more than {_BITS[kind]} bits", value)
     enum = shape.get("enum")
@@ -135,7 +130,21 @@ def _own_faults(value: Any, shape: Mapping[str, Any], name: str, at: str) -> Ite
         yield Fault(at, f"{name} has no such value", value, ", ".join(names) if len(names) < 20 else None)
     pattern = shape.get("pattern")
     if pattern and not java_pattern(pattern).fullmatch(value):
-        yield Fault(at, f"{name} has another form", value, _described(pattern))
+        yield Fault(at, f"{name} has the wrong form", value, _described(pattern))
+
+
+_UNITS = {"integer": "", "long": "", "string": " characters", "list": " entries", "map": " entries"}
+
+
+def _size_faults(value: Any, shape: Mapping[str, Any], name: str, at: str) -> Iterator[Fault]:
+    kind = shape["type"]
+    if kind not in _UNITS:
+        return
+    size, unit = value if kind in ("integer", "long") else len(value), _UNITS[kind]
+    least, most = shape.get("min"), shape.get("max")
+    if (least is not None and size < least) or (most is not None and size > most):
+        allowed = f"at least {least}" if most is None else f"{least or 0} to {most}"
+        yield Fault(at, f"{name} is {size}{unit}", value if len(str(value)) < 80 else None, f"{allowed}{unit}")
 
 
 def _described(pattern: str) -> str:
@@ -146,7 +155,7 @@ def _described(pattern: str) -> str:
 def java_pattern(pattern: str) -> re.Pattern[str]:
     """Return a pattern of the service model as Python's; use its `fullmatch`, as the service does.
 
-    Source: Java, java.util.regex.Pattern: \\d and \\w are ASCII, and a dot is anything but five ends of a line.
+    Source: Java, java.util.regex.Pattern: \\d and \\w are ASCII, and a dot matches all but five line ends.
     """
     is_inside, words = False, []
     for token in _TOKEN.findall(pattern):
@@ -158,7 +167,7 @@ def java_pattern(pattern: str) -> re.Pattern[str]:
 
 
 def _name(path: str) -> str:
-    """Return how messages call a member."""
+    """Return a member's name as messages show it."""
     text = path.replace("[]", "").replace("{value}", " value").replace("{key}", " key")
     return text or "CreateTrainingJob"
 

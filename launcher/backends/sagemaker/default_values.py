@@ -1,4 +1,4 @@
-"""What a request for a training job is made of: channels, hyperparameters and variables. Pure.
+"""The parts of a request for a training job: channels, hyperparameters and variables. Pure.
 
 Source: how recipes and scripts reach the container: SageMaker Python SDK 2.257.6, PyTorch(training_recipe=) and
 Framework.hyperparameters.
@@ -24,14 +24,14 @@ if TYPE_CHECKING:
     from launcher.model.checked_recipe import CheckedRecipe
 
 START = "start.sh"
-"""File beside the recipe that starts the program, in images that have no start of their own for it."""
+"""File beside the recipe that starts the program in images that do not start it themselves."""
 
 RECIPE_CHANNEL = "recipe"
 RECIPE_DIR = f"/opt/ml/input/data/{RECIPE_CHANNEL}"
 """Where the container finds the recipe. Source: SDK 2.257.6, sagemaker_recipe_local_path."""
 
 DEFAULT_CHANNEL = "training"
-"""Channel of an input that has no name. Source: SDK 2.257.6, _Job._format_inputs_to_input_config."""
+"""Channel of an unnamed input. Source: SDK 2.257.6, _Job._format_inputs_to_input_config."""
 
 DEFAULT_MAX_RUNTIME_S = 86400
 """Source: StoppingCondition, MaxRuntimeInSeconds: one day, unless the request says otherwise."""
@@ -43,7 +43,7 @@ Source: Amazon SageMaker API, StopTrainingJob; torch.distributed.run: --shutdown
 """
 
 CHECKPOINTS, TENSORBOARD = "/opt/ml/checkpoints", "/opt/ml/output/tensorboard"
-"""Folders of the container that are kept in S3. Source: CheckpointConfig, TensorBoardOutputConfig: LocalPath."""
+"""Folders of the container that are copied to S3. Source: CheckpointConfig, TensorBoardOutputConfig: LocalPath."""
 
 _FSX = "FSxLustre"
 _HASH_LENGTH = 12
@@ -51,17 +51,17 @@ _HASH_LENGTH = 12
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """What a request follows from, of a job that is being checked or is planned.
+    """The inputs of a request, for a job that is being checked or is planned.
 
     Args:
         jobs: `cluster.sm_jobs_config`, the estimator's names resolved.
-        tree: The whole composed configuration.
-        entry: What starts the program in the container, as the recipe's family has it.
-        nodes: Instances.
-        processes: Worker processes an instance.
+        tree: The complete composed configuration.
+        entry: The command that starts the program in the container, from the recipe's family.
+        nodes: Number of instances.
+        processes: Worker processes per instance.
         instance_type: With its `ml.` prefix.
         image: Container image, or None.
-        variables: Variables of the workers that the family sets.
+        variables: Environment variables that the family sets for the workers.
     """
 
     jobs: "SmJobs"
@@ -76,14 +76,14 @@ class Plan:
 
 @dataclass(frozen=True, slots=True)
 class ChannelPlan:
-    """A channel as the request has it.
+    """A channel of the request.
 
     Args:
-        name: The channel's.
-        path: Dotted path of the key that gives it; "" for the recipe's own.
-        mode: Its own mode, None for the job's.
+        name: The channel's name.
+        path: Dotted path of the key that defines it; "" for the recipe's own.
+        mode: Its own mode; None for the job's.
         source: DataSource of the API.
-        more: Its further members, by the API's names.
+        more: Its other members, by the API's names.
     """
 
     name: str
@@ -94,7 +94,7 @@ class ChannelPlan:
 
 
 def of_draft(checked: "CheckedRecipe") -> Plan:
-    """Return the same of a job that is being checked, as far as it is known."""
+    """Return the inputs for a job that is being checked, as far as they are known."""
     return Plan(
         jobs_of(checked),
         checked.composition.tree,
@@ -107,12 +107,12 @@ def of_draft(checked: "CheckedRecipe") -> Plan:
 
 
 def is_started(plan: Plan) -> bool:
-    """Tell whether the launcher itself starts the program in the container: one without SageMaker's own start."""
+    """Return whether the launcher itself starts the program in the container, since SageMaker does not."""
     return plan.entry is Entry.LAUNCHER and not plan.jobs.container_entrypoint
 
 
 def has_toolkit(plan: Plan) -> bool:
-    """Return whether the sagemaker-training toolkit in the image starts the program and reads the hyperparameters.
+    """Return whether the image's sagemaker-training toolkit starts the program and reads the hyperparameters.
 
     Source: SageMaker Python SDK 2.257.6: `Framework` is for images with the toolkit, `Estimator` for any other.
     """
@@ -130,19 +130,19 @@ def is_serverless(jobs: "SmJobs") -> bool:
 
 
 def groups(jobs: "SmJobs") -> "list[InstanceGroup]":
-    """Return the instance groups; none where all instances are of one type."""
+    """Return the instance groups; none if all instances are of one type."""
     return list(jobs.instance_groups or ())
 
 
 def recipe_channel(jobs: "SmJobs", name: str, recipe: Mapping[str, str]) -> ChannelPlan:
-    """Return the channel that brings the recipe. Its place follows from its content: nothing else can be there."""
+    """Return the channel that brings the recipe. Its URI contains a digest of its content."""
     digest = hashlib.sha256(json.dumps(recipe, sort_keys=True).encode()).hexdigest()[:_HASH_LENGTH]
     place = f"{(jobs.recipe_path or jobs.output_path or '').rstrip('/')}/{name}/recipe/{digest}/"
     return ChannelPlan(RECIPE_CHANNEL, "", "File", _s3(place, "S3Prefix", "FullyReplicated"))
 
 
 def channels(jobs: "SmJobs") -> list[ChannelPlan]:
-    """Return the user's channels: those of `inputs.s3`, the file system's, and those said in full."""
+    """Return the user's channels: those of `inputs.s3`, the file system's, and those of `inputs.channels`."""
     path, inputs = "cluster.sm_jobs_config.inputs", jobs.inputs
     found = [
         ChannelPlan(name, f"{path}.s3.{name}", None, _s3(uri, "S3Prefix", "FullyReplicated"))
@@ -158,7 +158,7 @@ def channels(jobs: "SmJobs") -> list[ChannelPlan]:
 
 
 def _source(channel: "Channel") -> dict[str, Any]:
-    """Return a channel's DataSource; {} where it has none."""
+    """Return a channel's DataSource; {} if it has none."""
     if channel.file_system and not channel.s3:
         return _files(channel.file_system)
     if channel.dataset_arn and not channel.s3:
@@ -202,13 +202,13 @@ def _files(system: "FileSystem") -> dict[str, Any]:
 
 
 def environment(plan: Plan) -> dict[str, str]:
-    """Return the container's variables; `env_vars` wins over `environment`, as in the published launcher."""
+    """Return the container's environment variables; `env_vars` overrides `environment`, as published."""
     patience = {"PET_SHUTDOWN_TIMEOUT": str(STOP_S)}
     return {**patience, **(plan.jobs.environment or {}), **plan.variables, **plain_variables(plan.tree)}
 
 
 def hyperparameters(plan: Plan) -> dict[str, str]:
-    """Return the image's, the script's and the user's own hyperparameters, each as text."""
+    """Return the hyperparameters of the image, the script and the user, each as text."""
     is_json = has_toolkit(plan) and plan.jobs.pysdk_launch_executor != "model_trainer"
     encoded = {name: _encoded(value, is_json=is_json) for name, value in _values(plan)}
     return encoded | _distribution(plan)
@@ -228,9 +228,9 @@ def _values(plan: Plan) -> Iterator[tuple[str, Any]]:
 
 
 def arguments(script: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
-    """Yield a script's arguments as the toolkit's hyperparameters: their names without dashes.
+    """Yield a script's arguments as the toolkit's hyperparameters: their names without the leading dashes.
 
-    The toolkit writes a boolean as Python does, and every other cluster in small letters; as a text it stays so.
+    The toolkit capitalizes booleans, as Python does; other clusters use lower case, which a text preserves.
     """
     for argument in script["script_args"] or ():
         for name, value in argument.items():
@@ -241,7 +241,7 @@ def arguments(script: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
 def _encoded(value: Any, *, is_json: bool) -> str:
     """Return a hyperparameter as text.
 
-    The toolkit reads each as JSON, so that a quoted text stays one; any other program reads the text as it is.
+    The toolkit reads each as JSON, so a quoted text remains a text; any other program reads it unchanged.
 
     Source: How Amazon SageMaker Provides Training Information: `"eta": "0.001"`; SDK 2.257.6, to_json; SDK 3.20.0,
     safe_serialize.
@@ -250,7 +250,7 @@ def _encoded(value: Any, *, is_json: bool) -> str:
 
 
 def _distribution(plan: Plan) -> dict[str, str]:
-    """Return how a script's processes are started: as the recipe's distribution says, else by torchrun."""
+    """Return how a script's processes are started: by the recipe's distribution, else by torchrun."""
     if plan.entry is not Entry.SCRIPT or not has_toolkit(plan):
         return {}
     tree = get(plan.tree, "recipes.distribution") or {}
@@ -260,7 +260,7 @@ def _distribution(plan: Plan) -> dict[str, str]:
         found |= {"sagemaker_torch_distributed_enabled": "true"}
         found |= {"sagemaker_instance_type": json.dumps(plan.instance_type)}
     names = [group.name for group in groups(plan.jobs)]
-    if found and len(names) > 1:  # else each group would train by itself
+    if found and len(names) > 1:  # else each group would train on its own
         found["sagemaker_distribution_instance_groups"] = json.dumps(names)
     return found
 

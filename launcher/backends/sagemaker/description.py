@@ -1,4 +1,4 @@
-"""What cluster=sm_jobs is: SageMaker training jobs. The keys of their section are in `training_options`."""
+"""Describes cluster=sm_jobs, SageMaker training jobs. The keys of the section are in `training_options`."""
 
 from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, ClassVar, TypeVar
@@ -16,7 +16,7 @@ TrainingOptions = TypeVar("TrainingOptions", bound="Settings")
 JOBS = "cluster.sm_jobs_config"
 _SECONDS_PER_HOUR = 3600
 _WORDS, _NAMED = ("container_entrypoint", "container_arguments"), ("environment", "hyperparameters", "tags")
-"""Keys of a training job's request that are words, and that are values by name."""
+"""Keys of a training job's request that are lists of words, and those that are mappings of values."""
 RULE_MODULES = (
     "launcher.backends.sagemaker.input_rules",
     "launcher.backends.sagemaker.job_rules",
@@ -28,7 +28,7 @@ RULE_MODULES = (
 
 
 class TrainingJobDescription(BackendDescription[TrainingOptions]):
-    """Describes jobs by a request of SageMaker, wherever they run."""
+    """Describes jobs that a SageMaker request defines, wherever they run."""
 
     title: ClassVar[str] = "SageMaker training jobs"
     rule_modules: ClassVar[tuple[str, ...]] = RULE_MODULES
@@ -41,7 +41,7 @@ class TrainingJobDescription(BackendDescription[TrainingOptions]):
         return options.sm_jobs_config.wait is True
 
     def spot_keys(self, options: TrainingOptions) -> Iterator[tuple[str, object]]:
-        """Yield the key that takes spot capacity, by our name and by the estimator's."""
+        """Yield the key that selects spot capacity, by the launcher's name and by the estimator's."""
         jobs = options.sm_jobs_config
         if getattr(jobs, "spot", None) is True:
             yield f"{JOBS}.spot", True
@@ -87,7 +87,7 @@ class TrainingJobDescription(BackendDescription[TrainingOptions]):
                 yield f"{JOBS}.{name}.rules.{i}.parameters", each.parameters or {}
 
     def secret_words(self, checked: "CheckedRecipe") -> Iterator[tuple[str, Sequence[str]]]:
-        """Yield the words that start the container."""
+        """Yield the words of the container's start command."""
         yield from _given(checked, *_WORDS)
 
 
@@ -100,7 +100,7 @@ class SageMakerDescription(TrainingJobDescription["Settings"]):
     instance_use: ClassVar[str | None] = "training"
 
     def load(self) -> Backend:
-        """Return what runs training jobs on AWS."""
+        """Return the backend that runs training jobs on AWS."""
         from launcher.backends.sagemaker.backend import BACKEND
 
         return BACKEND
@@ -112,7 +112,7 @@ class SageMakerDescription(TrainingJobDescription["Settings"]):
         return Settings
 
     def job_kind(self, job: JobSpec) -> str:
-        """Return what a plan calls a training job."""
+        """Return a plan's name for a training job."""
         return "SageMaker training job"
 
     def chooses_instances(self, options: "Settings") -> bool:
@@ -122,7 +122,7 @@ class SageMakerDescription(TrainingJobDescription["Settings"]):
         return default_values.is_serverless(options.sm_jobs_config)
 
     def runtime_limit(self, options: "Settings") -> RuntimeLimit:
-        """Return the stopping condition, and how long a warm pool stays."""
+        """Return the stopping condition, and how long a warm pool is kept."""
         from launcher.backends.sagemaker.default_values import DEFAULT_MAX_RUNTIME_S
         from launcher.backends.sagemaker.training_options import effective
 

@@ -1,6 +1,6 @@
-"""Bounds that AWS's documents set and the API's patterns do not: where a job may write, which buckets there can be.
+"""Bounds that AWS documents but the API's patterns omit: where a job may write, and valid bucket names.
 
-Each function returns the value it is given, or raises ValueError with the reason, as pydantic's validators do.
+Each function returns its argument, or raises ValueError with the reason, as pydantic's validators do.
 """
 
 import posixpath
@@ -10,14 +10,14 @@ from pathlib import PurePosixPath
 from launcher.common import syntax
 
 FILE = "file:///"
-"""What the URI of a folder of this machine begins with."""
+"""Prefix of the URI of a folder of this machine."""
 
 INPUT, MODEL = "/opt/ml/input", "/opt/ml/model"
-"""Folders that SageMaker fills, and uploads itself. Source: Amazon SageMaker, Training storage folders."""
+"""Folders that SageMaker itself fills or uploads. Source: Amazon SageMaker, Training storage folders."""
 _SYSTEM = ("/proc", "/sys", "/dev")
 
 _HTTPS = re.compile(r"(?:(?P<bucket>.+)\.)?s3[.-](?:[a-z0-9-]+\.)*amazonaws\.com(?:\.cn)?")
-"""Host of S3, with a virtual-hosted bucket or without. Source: Amazon S3 User Guide, Virtual hosting of buckets."""
+"""Host of S3, with or without a virtual-hosted bucket. Source: Amazon S3 User Guide, Virtual hosting of buckets."""
 _KMS_KEY = re.compile(
     r"(arn:aws[a-z-]*:kms:[a-z0-9-]+:\d{12}:(key/|(?=alias/)))?"
     r"([0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}|mrk-[0-9a-f]{32}|alias/[a-zA-Z0-9/_-]+)"
@@ -27,7 +27,7 @@ _NAMED_GROUP = re.compile(r"\(\?<(?=[A-Za-z])")
 
 
 def s3_uri(uri: str) -> str:
-    """Hold a URI of S3 to what a bucket may be called; a folder of this machine is left to a rule."""
+    """Require an S3 URI to have a valid bucket name; a rule checks folders of this machine."""
     if uri.startswith(FILE):
         return uri
     scheme, _, rest = uri.partition("://")
@@ -43,7 +43,7 @@ def s3_uri(uri: str) -> str:
 
 
 def kept_folder(path: str) -> str:
-    """Hold a container's folder that is copied to S3 to what does not mix with the folders SageMaker itself fills.
+    """Require that a container's folder copied to S3 does not overlap those that SageMaker itself fills.
 
     Source: Amazon SageMaker API, CheckpointConfig, TensorBoardOutputConfig, DebugHookConfig: LocalPath.
     """
@@ -52,26 +52,26 @@ def kept_folder(path: str) -> str:
         if folder.is_relative_to(own) or PurePosixPath(own).is_relative_to(folder):
             raise ValueError(f"{path} overlaps {own}, which SageMaker itself fills or uploads: /opt/ml/checkpoints")
     if any(folder.is_relative_to(own) for own in _SYSTEM):
-        raise ValueError(f"{path} holds no files: /opt/ml/checkpoints")
+        raise ValueError(f"{path} cannot hold files: /opt/ml/checkpoints")
     return path
 
 
 def absolute_path(path: str) -> str:
-    """Hold a path to one that begins with / and has no `.`, `..` or empty parts."""
+    """Require a path to begin with / and to have no `.`, `..` or empty parts."""
     if not path.startswith("/") or posixpath.normpath(path).strip("/") != path.strip("/"):
         raise ValueError("must be an absolute path without . and .. parts")
     return path
 
 
 def image(name: str) -> str:
-    """Hold an image to a name by which it can be fetched."""
+    """Require an image to be a valid image reference."""
     if not syntax.is_image(name):
         raise ValueError(f"is not an image reference: {syntax.IMAGE_FORM}")
     return name
 
 
 def metric_regex(expression: str) -> str:
-    """Hold a metric's expression to one that compiles and has a group, which captures the number.
+    """Require a metric's expression to compile and to have a group, which captures the number.
 
     Source: SageMaker AI, Define training metrics. Groups may be named as in Python or as in Java.
     """
@@ -85,7 +85,7 @@ def metric_regex(expression: str) -> str:
 
 
 def kms_key(key: str) -> str:
-    """Hold a key to one of the forms by which KMS knows it."""
+    """Require a key to have one of the forms of KMS key identifiers."""
     if not _KMS_KEY.fullmatch(key):
         raise ValueError("must be a KMS key's id or ARN, alias/<name>, or the ARN of an alias")
     return key

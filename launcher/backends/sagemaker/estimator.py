@@ -1,4 +1,4 @@
-"""What published scripts hand to the SDK's estimator: other names of the keys of sm_jobs_config."""
+"""Arguments that published scripts pass to the SDK's estimator: aliases of the keys of sm_jobs_config."""
 
 from typing import Annotated
 
@@ -32,22 +32,22 @@ class SdkTag(Model):
     """A tag as the SDK spells it."""
 
     Key: TagKey
-    """What the tag is called: at most 128 characters, not beginning with aws:."""
+    """The tag's key: at most 128 characters, not beginning with aws:."""
     Value: TagValue
-    """What it says: at most 256 characters."""
+    """The tag's value: at most 256 characters."""
 
 
 class SdkMetric(Model):
     """A metric as the SDK spells it."""
 
     Name: MetricName
-    """What CloudWatch calls the metric."""
+    """The metric's name in CloudWatch."""
     Regex: MetricRegex
-    """What finds its value in a line of the log."""
+    """Regular expression that finds its value in a line of the log."""
 
 
 class EstimatorArguments(Model):
-    """What published scripts hand to the SDK's estimator: each another name of a key of sm_jobs_config."""
+    """Arguments that published scripts pass to the SDK's estimator, each an alias of a key of sm_jobs_config."""
 
     role: RoleArn | None = None
     """The same as role."""

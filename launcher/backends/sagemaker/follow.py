@@ -1,7 +1,7 @@
-"""A training job as it goes on: its description, asked for again and again, and its hosts' log streams.
+"""Follows a training job: polls its description, and reads its hosts' log streams.
 
-CloudWatch keeps one stream a host and start, without telling one rank of a host from another, or errors from output.
-What mpirun has marked is its rank's, and all of that is in the first host's stream; any other line counts for the
+CloudWatch keeps one stream per host and start, which separates neither a host's ranks nor errors from output.
+Lines with mpirun's prefix, all in the first host's stream, belong to the rank it names; any other line counts for the
 first rank of its host.
 """
 
@@ -21,30 +21,30 @@ LOG_GROUP = "/aws/sagemaker/TrainingJobs"
 """Source: SageMaker AI, Amazon CloudWatch Logs for Amazon SageMaker AI."""
 
 POLL_S = 5.0
-"""Seconds between two looks at a job."""
+"""Seconds between two polls of a job."""
 _LATE_LOOKS = 2
-"""Looks at the log after a job has ended: what it wrote last comes late."""
+"""Polls of the log after a job has ended: its last lines arrive late."""
 _NOT_FOUND = ("ResourceNotFound", "ResourceNotFoundException")
 _NO_JOB = (*_NOT_FOUND, "ValidationException")
-"""Codes of DescribeTrainingJob for a job that does not exist: the documented ones, and the one it answers with.
+"""Error codes of DescribeTrainingJob for a job that does not exist: those documented, and the one it returns.
 
-Its only argument is a name that fits the API's pattern, so that nothing else can be invalid.
+Its only argument is a name that matches the API's pattern, so nothing else can be invalid.
 
 Source: Amazon SageMaker API, DescribeTrainingJob; botocore's waiter EndpointDeleted, which takes ValidationException.
 """
 _TAG = re.compile(r"\[\d+,(?:mpirank:)?(\d+)(?:,algo-\d+)?\]<std(?:out|err)>:?")
-"""What mpirun begins a line with, or the toolkit makes of it: its host goes by number, and is wrong from ten on."""
+"""Prefix of a line by mpirun, or the toolkit's version of it; its host number is wrong from ten on."""
 
 
 @dataclass(frozen=True, slots=True)
 class Target:
-    """A submitted job: its name, and where its ranks are.
+    """A submitted job: its name and the placement of its ranks.
 
     Args:
-        name: The training job's.
-        nodes: Its instances.
-        processes: Worker processes of each.
-        arn: Tells it from others of its name.
+        name: The training job's name.
+        nodes: Number of its instances.
+        processes: Worker processes per instance.
+        arn: Distinguishes it from other jobs of the same name.
     """
 
     name: str
@@ -59,7 +59,7 @@ class Target:
 
 
 def describe(connection: Services, name: str) -> dict[str, Any] | None:
-    """Return a job as SageMaker has it; None where it has none of that name.
+    """Return SageMaker's description of a job; None if no job has that name.
 
     Raises:
         Refused: SageMaker refuses.
@@ -75,19 +75,19 @@ def describe(connection: Services, name: str) -> dict[str, Any] | None:
 
 
 def own(connection: Services, target: Target) -> dict[str, Any] | None:
-    """Return this very job as SageMaker has it; None where it is gone."""
+    """Return SageMaker's description of exactly this job; None if it was deleted."""
     found = describe(connection, target.name)
     return found if found and (not target.arn or found["TrainingJobArn"] == target.arn) else None
 
 
 def read_status(connection: Services, target: Target) -> JobStatus:
-    """Return a job's status, asked for now."""
+    """Query a job's status and return it."""
     found = own(connection, target)
     return status.read(found) if found else status.DELETED
 
 
 def wait(connection: Services, target: Target, timeout_s: float | None, poll_s: float) -> Iterator[JobStatus]:
-    """Yield a job's status now and after each change, the last time as it ended."""
+    """Yield a job's status now and after each change, up to its final one."""
     deadline = time.monotonic() + (float("inf") if timeout_s is None else timeout_s)
     seen = None
     while True:
@@ -101,7 +101,7 @@ def wait(connection: Services, target: Target, timeout_s: float | None, poll_s: 
 
 
 def events(connection: Services, target: Target, poll_s: float, *, follow: bool) -> Iterator[JobEvent]:
-    """Yield what happened to a job; with `follow`, until it has ended."""
+    """Yield a job's events; with `follow`, until it has ended."""
     seen: dict[tuple[float, str], str] = {}
     while (found := own(connection, target)) is not None:
         yield from _news(found, seen)
@@ -111,11 +111,11 @@ def events(connection: Services, target: Target, poll_s: float, *, follow: bool)
 
 
 def _news(found: Mapping[str, Any], seen: dict[tuple[float, str], str]) -> Iterator[JobEvent]:
-    """Yield the events that are new, and of those whose message has grown since, the new part.
+    """Yield new events, and the new part of those whose message has grown.
 
     Args:
-        found: The described job.
-        seen: Messages of the events that were yielded, by time and kind; brought up to date.
+        found: The job's description.
+        seen: Messages of the events yielded so far, by time and kind; updated.
     """
     for event in status.events(found):
         key = (event.time_s, event.kind)
@@ -128,29 +128,29 @@ def _news(found: Mapping[str, Any], seen: dict[tuple[float, str], str]) -> Itera
 
 
 def refuse_unknown(connection: Services, target: Target, selection: LogSelection) -> None:
-    """Raise a Problem where a job cannot have the log lines that are asked for.
+    """Raise a Problem if a job cannot have the requested log lines.
 
     Raises:
-        ProblemsFound: There is no such rank, attempt or stream.
+        ProblemsFound: No such rank, attempt or stream exists.
     """
     if selection.is_stderr:
         raise fail("E398", "--stderr", "CloudWatch keeps both outputs of a host as one stream", remedy="leave it out")
     most = target.nodes * target.processes - 1
     for rank in selection.ranks or ():
         if rank > most:
-            raise fail("E707", "--rank", "there is no such rank", value=rank, allowed=f"0 to {most}")
+            raise fail("E707", "--rank", "no such rank exists", value=rank, allowed=f"0 to {most}")
     if selection.attempt is not None:
         found = _streams(connection, target)
         attempts = max(map(len, found.values()), default=0)
         if selection.attempt >= attempts:
             allowed = f"0 to {attempts - 1}" if attempts else "none yet"
-            raise fail("E706", "--attempt", "there is no such attempt", value=selection.attempt, allowed=allowed)
+            raise fail("E706", "--attempt", "no such attempt exists", value=selection.attempt, allowed=allowed)
 
 
 def logs(
     connection: Services, target: Target, selection: LogSelection, poll_s: float, *, follow: bool
 ) -> Iterator[str]:
-    """Yield the selected log lines; with `follow`, and what happens to the job, until it has ended."""
+    """Yield the selected log lines; with `follow`, also the job's events, until it has ended."""
     reader = _Reader(connection, target, selection)
     seen: dict[tuple[float, str], str] = {}
     looks_left = _LATE_LOOKS
@@ -171,14 +171,14 @@ def logs(
 
 @dataclass(slots=True)
 class _Reader:
-    """Reads each stream from where it stopped last.
+    """Reads each stream from where the last read ended.
 
     Args:
         connection: The services.
         target: The job.
-        selection: Which lines.
-        tokens: Where to go on, by stream.
-        headed: Streams whose heading was yielded.
+        selection: The lines to yield.
+        tokens: Token of each stream's next page, by stream.
+        headed: Streams whose heading has been yielded.
     """
 
     connection: Services
@@ -198,7 +198,7 @@ class _Reader:
                     yield from self._headed(stream, f"== attempt {attempt} on {host}", ranks)
 
     def _headed(self, stream: str, heading: str, ranks: Sequence[int]) -> Iterator[str]:
-        """Yield the selected lines of a stream that are new, its heading before the first of all."""
+        """Yield the selected new lines of a stream, with its heading before the first one."""
         for line in self._new(stream):
             for shown in self._shown(line, ranks):
                 if self.selection.has_headings and stream not in self.headed:
@@ -212,7 +212,7 @@ class _Reader:
         return [rank for rank in ranks if self.selection.ranks is None or rank in self.selection.ranks]
 
     def _shown(self, line: str, ranks: Sequence[int]) -> Iterator[str]:
-        """Yield a line as it is shown, where it is one of a selected rank."""
+        """Yield a line as it is shown if it belongs to a selected rank."""
         found, target = _TAG.match(line), self.target
         rank = int(found[1]) if found else None
         if rank is None or rank >= target.nodes * target.processes:
@@ -223,7 +223,7 @@ class _Reader:
             yield f"rank {rank} on {host} | {text}" if self.selection.has_prefixes else text
 
     def _new(self, stream: str) -> Iterator[str]:
-        """Yield the lines of a stream that have come since; the same token twice is its end for now."""
+        """Yield a stream's new lines; a repeated token marks its current end."""
         while True:
             token = self.tokens.get(stream)
             page = self.connection.call(
@@ -248,7 +248,7 @@ def _streams(connection: Services, target: Target) -> Mapping[str, list[str]]:
         try:
             page = connection.call("logs", "describe_log_streams", **query)
         except Refused as error:
-            if error.code in _NOT_FOUND:  # nothing was written yet
+            if error.code in _NOT_FOUND:  # nothing has been written yet
                 return found
             raise
         for stream in page["logStreams"]:

@@ -1,7 +1,8 @@
-"""Training jobs of SageMaker: where the data comes from, and through which network."""
+"""Training jobs of SageMaker: the sources of the data, and the network to reach them."""
 
 from collections import Counter
 from collections.abc import Callable, Iterator
+from typing import TYPE_CHECKING
 
 from launcher.backends.sagemaker import default_values, modes
 from launcher.backends.sagemaker.keys import API, JOBS, jobs_of, sm_rule
@@ -9,12 +10,20 @@ from launcher.common.problems import Problem
 from launcher.model.backend_registry import described
 from launcher.model.checked_recipe import CheckedRecipe
 
+if TYPE_CHECKING:
+    from launcher.backends.sagemaker.training_options import Channel
+
 _INPUT = "How Amazon SageMaker Provides Training Information"
+_REFUSED_NAMES = {
+    default_values.RECIPE_CHANNEL: "is the name of the recipe's channel",
+    **dict.fromkeys((".", ".."), "is not a valid folder name"),
+}
+"""Names that a channel cannot have, and why."""
 
 
 @sm_rule("E372", "inputs", "input_mode", source=f"{API}: Channel, S3DataSource; {_INPUT}")
 def modes_suit_their_sources(checked: CheckedRecipe, problem: Callable[..., Problem]) -> Iterator[Problem]:
-    """Each mode reads some sources only; others are refused, or are read in another way than is meant."""
+    """Each mode reads only some sources; others are refused, or are read in a way that is not intended."""
     jobs = jobs_of(checked)
     for channel in default_values.channels(jobs):
         mode = channel.mode or jobs.input_mode
@@ -25,43 +34,47 @@ def modes_suit_their_sources(checked: CheckedRecipe, problem: Callable[..., Prob
 
 @sm_rule("E373", "inputs", source=f"{API}: Channel; {_INPUT}")
 def channels_have_one_source(checked: CheckedRecipe, problem: Callable[..., Problem]) -> Iterator[Problem]:
-    """A channel is a place in S3 or a folder of a file system."""
+    """A channel is a location in S3 or a folder of a file system."""
     inputs = jobs_of(checked).inputs
     if inputs.s3 and inputs.file_system:
         message = "is given together with inputs.s3"
-        remedy = f"{JOBS}.inputs.channels takes both kinds, by name"
+        remedy = f"{JOBS}.inputs.channels accepts both kinds, by name"
         yield problem(f"{JOBS}.inputs.file_system", message, remedy=remedy)
     for name, channel in (inputs.channels or {}).items():
-        sources = sum(map(bool, (channel.s3, channel.file_system, channel.dataset_arn)))
-        if sources != 1:
-            message = "has two sources" if sources else "has no source"
-            allowed = "one of s3, file_system and dataset_arn"
-            yield problem(f"{JOBS}.inputs.channels.{name}", message, allowed=allowed)
-        elif not channel.s3 and (channel.accept_eula is not None or channel.hub_content_arn):
-            yield problem(f"{JOBS}.inputs.channels.{name}", "accept_eula and hub_content_arn are of what s3 names")
-        if channel.file_system and (channel.distribution != "FullyReplicated" or channel.instance_groups):
-            path = f"{JOBS}.inputs.channels.{name}"
-            yield problem(path, "a file system is mounted whole on every host", allowed="neither shares nor groups")
+        yield from _source_faults(channel, f"{JOBS}.inputs.channels.{name}", problem)
+
+
+def _source_faults(channel: "Channel", path: str, problem: Callable[..., Problem]) -> Iterator[Problem]:
+    sources = sum(map(bool, (channel.s3, channel.file_system, channel.dataset_arn)))
+    if sources != 1:
+        message = "has two sources" if sources else "has no source"
+        yield problem(path, message, allowed="one of s3, file_system and dataset_arn")
+    elif not channel.s3 and (channel.accept_eula is not None or channel.hub_content_arn):
+        yield problem(path, "accept_eula and hub_content_arn apply only to s3")
+    if channel.file_system and (channel.distribution != "FullyReplicated" or channel.instance_groups):
+        yield problem(
+            path, "every host mounts the complete file system", allowed="neither distribution nor instance_groups"
+        )
 
 
 @sm_rule("E374", "inputs", "input_mode", source=f"{API}: InputDataConfig; {_INPUT}")
 def channels_have_their_own_places(checked: CheckedRecipe, problem: Callable[..., Problem]) -> Iterator[Problem]:
-    """Channels are 20 at most, the recipe's among them, and each has a folder or its FIFOs for itself."""
+    """At most 20 channels, the recipe's included, each with its own folder or FIFOs."""
     jobs = jobs_of(checked)
     found = default_values.channels(jobs)
     most = 20
     if len(found) + 1 > most:
-        yield problem(f"{JOBS}.inputs", f"are {len(found)} channels, and the recipe's", allowed=f"at most {most - 1}")
+        yield problem(
+            f"{JOBS}.inputs", f"has {len(found)} channels beside the recipe's", allowed=f"at most {most - 1}"
+        )
     times = Counter(channel.name for channel in found)
+    streamed = {channel.name for channel in found if (channel.mode or jobs.input_mode) == "Pipe"}
     for channel in found:
-        if channel.name == default_values.RECIPE_CHANNEL:
-            yield problem(channel.path, "that channel brings the recipe", value=channel.name, allowed="another name")
-        elif channel.name in (".", ".."):
-            yield problem(channel.path, "is no name of a folder", value=channel.name, allowed="another name")
+        if channel.name in _REFUSED_NAMES:
+            yield problem(channel.path, _REFUSED_NAMES[channel.name], value=channel.name, allowed="another name")
         elif times[channel.name] > 1 and ".channels." in channel.path:
-            yield problem(channel.path, "is the name of another channel too", value=channel.name)
+            yield problem(channel.path, "is also the name of another channel", value=channel.name)
         base, _, epoch = channel.name.rpartition("_")
-        streamed = {other.name for other in found if (other.mode or jobs.input_mode) == "Pipe"}
         if epoch.isdigit() and base in streamed:
             message = f"is also the name of FIFO {epoch} of channel {base}"
             yield problem(channel.path, message, value=channel.name, allowed="another name")
@@ -69,16 +82,18 @@ def channels_have_their_own_places(checked: CheckedRecipe, problem: Callable[...
 
 @sm_rule("E375", "inputs", "vpc", "image_access", source=f"{API}: VpcConfig, TrainingImageConfig")
 def networks_are_given(checked: CheckedRecipe, problem: Callable[..., Problem]) -> Iterator[Problem]:
-    """File systems and private registries are reached through a network of your own, which has subnets and groups.
+    """File systems and private registries are reached through your own VPC, which needs subnets and groups.
 
-    On this machine a folder stands for a file system.
+    On this machine a folder takes the place of a file system.
     """
     jobs = jobs_of(checked)
     given = [key for key in ("subnets", "security_group_ids") if getattr(jobs.vpc, key)]
     if len(given) == 1:
         other = "security_group_ids" if given == ["subnets"] else "subnets"
         yield problem(
-            f"{JOBS}.vpc.{other}", f"is missing: {given[0]} alone is no network", remedy=f"{JOBS}.vpc.{other}=[…]"
+            f"{JOBS}.vpc.{other}",
+            f"is missing: a VPC needs both, not only {given[0]}",
+            remedy=f"{JOBS}.vpc.{other}=[…]",
         )
     if given or described(checked.backend).runs_here:
         return

@@ -1,22 +1,22 @@
-"""Training jobs of SageMaker: what the members of a request ask of each other, which no length or pattern says.
+"""Training jobs of SageMaker: constraints between members of a request, beyond lengths and patterns.
 
-What one member may be by itself is checked where it is typed (`backends/sagemaker/members.py`).
+Constraints on a single member are checked in its type (`backends/sagemaker/members.py`).
 """
 
 import functools
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import PurePosixPath
 from typing import TYPE_CHECKING
 
 from launcher.backends.sagemaker import constraints, default_values
 from launcher.backends.sagemaker.documented import FILE
+from launcher.backends.sagemaker.estimator_names import SDK_NAMES
 from launcher.backends.sagemaker.keys import (
     API,
     JOBS,
     KWARGS,
     SCRIPT,
-    SDK_NAMES,
     given_jobs,
     jobs_of,
     path_of,
@@ -35,12 +35,12 @@ from launcher.rules import rule
 from launcher.rules.custom import is_script
 
 if TYPE_CHECKING:
-    from launcher.backends.sagemaker.training_options import SmJobs
+    from launcher.backends.sagemaker.training_options import InstanceGroup, SmJobs
 
 _DECISIONS = "docs/decisions.md, Training jobs of SageMaker"
 
 _SERVERLESS = ("accept_eula", "technique", "peft", "evaluation_type", "evaluator_arn", "sequence_length")
-"""Keys of `serverless` that say how a model is customized or evaluated."""
+"""Keys of `serverless` that define how a model is customized or evaluated."""
 _OF_CONTAINERS = (
     *("algorithm_name", "checkpoints.s3_uri", "container_arguments", "container_entrypoint", "encrypt_traffic"),
     *("environment", "image_access.mode", "instance_groups", "keep_alive_s", "metric_definitions"),
@@ -54,7 +54,7 @@ _PLACES = ("output_path", "recipe_path", "inputs", "checkpoints", "tensorboard_c
 
 @sm_rule("E370", "role", "output_path", source=f"{API}: required members")
 def required_keys_are_given(checked: CheckedRecipe, problem: Callable[..., Problem]) -> Iterator[Problem]:
-    """A job acts as a role and writes its results somewhere; neither has a default. Here it acts as you."""
+    """A job acts as a role and writes its results somewhere; neither has a default. Locally it runs as you."""
     jobs = jobs_of(checked)
     examples = {"output_path": "s3://<bucket>/<folder>"}
     if not described(checked.backend).runs_here:
@@ -66,35 +66,35 @@ def required_keys_are_given(checked: CheckedRecipe, problem: Callable[..., Probl
 
 @sm_rule("E371", "algorithm_name", "serverless", more=("container",), source=f"{API}: AlgorithmSpecification")
 def one_image(checked: CheckedRecipe, problem: Callable[..., Problem]) -> Iterator[Problem]:
-    """A job runs an image or an algorithm; given both or neither, it fails after it has been accepted.
+    """A job runs an image or an algorithm; given both or neither, it would fail after being accepted.
 
-    On this machine what is installed stands for the image.
+    On this machine the installed software takes the image's place.
     """
     name, image = jobs_of(checked).algorithm_name, checked.launch.container
     if name and image:
         yield problem(
             f"{JOBS}.algorithm_name", "is given together with an image", value=name, remedy="container=null"
         )
-    elif (
-        not name
-        and not image
-        and not described(checked.backend).runs_here
-        and not default_values.is_serverless(jobs_of(checked))
-        and checked.trainer != OPEN
-    ):
+    needs_none = described(checked.backend).runs_here or default_values.is_serverless(jobs_of(checked))
+    if not (name or image or needs_none or checked.trainer == OPEN):
         remedy = "container=<account>.dkr.ecr.<region>.amazonaws.com/<name>:<tag>"
-        yield problem("container", "there is no image, and the recipe has none of its own", remedy=remedy)
-    faults = list(constraints.faults(image, "AlgorithmSpecification.TrainingImage")) if image else []
+        yield problem("container", "is missing, and the recipe defines no image", remedy=remedy)
+    if image:
+        yield from _image_faults(image, problem)
+
+
+def _image_faults(image: str, problem: Callable[..., Problem]) -> Iterator[Problem]:
+    faults = list(constraints.faults(image, "AlgorithmSpecification.TrainingImage"))
     for fault in faults:
         yield problem("container", fault.message, value=fault.value, allowed=fault.allowed)
-    if image and not faults and not is_image(image):
+    if not faults and not is_image(image):
         shown = {} if holds_credentials(image) else {"value": image}
         yield problem("container", "is not an image reference", allowed=IMAGE_FORM, **shown)
 
 
 @sm_rule("E376", "stopping_condition", "spot", source=f"{API}: StoppingCondition, EnableManagedSpotTraining")
 def spot_jobs_say_how_long(checked: CheckedRecipe, problem: Callable[..., Problem]) -> Iterator[Problem]:
-    """A spot job says how long it waits and trains, and that is no shorter than it may train; others do not wait."""
+    """A spot job needs a time limit for waiting and training, at least its limit for training; others do not wait."""
     jobs = jobs_of(checked)
     limit = jobs.stopping_condition
     runtime = limit.max_runtime_s or default_values.DEFAULT_MAX_RUNTIME_S
@@ -106,19 +106,19 @@ def spot_jobs_say_how_long(checked: CheckedRecipe, problem: Callable[..., Proble
     elif limit.max_wait_s is not None and not jobs.spot:
         yield problem(path, "only a spot job waits", value=limit.max_wait_s, remedy=f"{JOBS}.spot=true")
     elif limit.max_wait_s is not None and limit.max_wait_s < runtime:
-        message = f"is less than the {runtime} s it may train"
+        message = f"is less than max_runtime_s, {runtime}"
         yield problem(path, message, value=limit.max_wait_s, allowed=f"at least {runtime}")
 
 
 @sm_rule("E369", *_PLACES, source="docs/sagemaker.md")
 def folders_are_of_this_machine(checked: CheckedRecipe, problem: Callable[..., Problem]) -> Iterator[Problem]:
-    """file:// names a folder of this machine, which a training job of AWS cannot reach; https:// is AWS's to read."""
+    """file:// names a folder of this machine, which a training job on AWS cannot reach; only AWS reads https://."""
     jobs, is_here = jobs_of(checked), described(checked.backend).runs_here
     for path, value in leaves(jobs.model_dump(include=set(_PLACES), exclude_none=True), JOBS):
         if not isinstance(value, str):
             continue
         if is_here and value.startswith("https://"):
-            message = "is in no store that is known on this machine"
+            message = "is not in a store that this machine supports"
             yield problem(path, message, value=value, allowed="s3://bucket/key or file:///path")
         elif not is_here and value.startswith(FILE):
             remedy = "s3://…, or cluster=sm_local"
@@ -126,7 +126,7 @@ def folders_are_of_this_machine(checked: CheckedRecipe, problem: Callable[..., P
     key = "recipe_path" if jobs.recipe_path else "output_path"
     place = getattr(jobs, key) or ""
     if not is_here and place.startswith("https://"):
-        message = "is where the recipe is uploaded to"
+        message = "is where the recipe is uploaded"
         yield problem(
             path_of(checked, key), message, value=place, allowed="s3://bucket/folder", remedy=f"{JOBS}.{key}=s3://…"
         )
@@ -138,14 +138,15 @@ def folders_are_of_this_machine(checked: CheckedRecipe, problem: Callable[..., P
     source=f"{API}: ResourceConfig; SageMaker AI, Managed warm pools, Use training plans",
 )
 def capacity_is_of_one_kind(checked: CheckedRecipe, problem: Callable[..., Problem]) -> Iterator[Problem]:
-    """Spot capacity, reserved capacity and warm pools exclude each other, and a warm pool is of one instance type."""
+    """Spot capacity, reserved capacity and warm pools exclude each other; a warm pool has one instance type."""
     jobs = jobs_of(checked)
     if jobs.spot and jobs.keep_alive_s:
         yield problem(path_of(checked, "keep_alive_s"), "spot instances are not kept warm", value=jobs.keep_alive_s)
     if jobs.spot and jobs.training_plan_arn:
         yield problem(
             path_of(checked, "training_plan_arn"),
-            "reserved capacity is no spot capacity",
+            "reserved capacity cannot be spot capacity",
+            value=jobs.training_plan_arn,
             remedy=f"{JOBS}.spot=false",
         )
     if jobs.keep_alive_s and jobs.instance_groups:
@@ -160,35 +161,46 @@ def capacity_is_of_one_kind(checked: CheckedRecipe, problem: Callable[..., Probl
     source=f"{API}: InstanceGroup; SageMaker Python SDK 2.257.6, validate_distribution",
 )
 def groups_add_up(checked: CheckedRecipe, problem: Callable[..., Problem]) -> Iterator[Problem]:
-    """Groups have their own names and together as many instances as are planned; who names a group means one."""
+    """Group names are unique, references name existing groups, and the groups add up to the planned instances."""
     jobs, path = jobs_of(checked), f"{JOBS}.instance_groups"
     names = [group.name for group in default_values.groups(jobs)]
+    yield from _unknown_groups(jobs, names, problem)
+    nodes = checked.recipe.trainer.num_nodes
+    placed = sum(each.instance_count for each in jobs.placement.specifications or ())
+    if placed > nodes:
+        message = f"places {placed} instances; the job is planned for {nodes}"
+        yield problem(f"{JOBS}.placement.specifications", message, value=placed)
+    for name in [name for name, times in Counter(names).items() if times > 1]:
+        yield problem(path, "two groups have the same name", value=name)
+    if names and jobs.instance_groups:
+        yield from _unplanned(checked, jobs.instance_groups, nodes, problem)
+
+
+def _unknown_groups(jobs: "SmJobs", names: Sequence[str], problem: Callable[..., Problem]) -> Iterator[Problem]:
+    """Yield a Problem for each group that a channel names and that does not exist."""
     for channel in default_values.channels(jobs):
         wanted = channel.source.get("S3DataSource", {}).get("InstanceGroupNames", ())
         for name in (each for each in wanted if each not in names):
             allowed = ", ".join(names) or "none without instance_groups"
-            yield problem(f"{channel.path}.instance_groups", "there is no such group", value=name, allowed=allowed)
-    placed = sum(each.instance_count for each in jobs.placement.specifications or ())
-    if placed > checked.recipe.trainer.num_nodes:
-        message = f"places {placed} instances; the job is planned for {checked.recipe.trainer.num_nodes}"
-        yield problem(f"{JOBS}.placement.specifications", message, value=placed)
-    for name in [name for name, times in Counter(names).items() if times > 1]:
-        yield problem(path, "two groups have one name", value=name)
-    groups = jobs.instance_groups or ()
-    if not names or not groups:
-        return
-    count, nodes = sum(group.instance_count for group in groups), checked.recipe.trainer.num_nodes
+            yield problem(f"{channel.path}.instance_groups", "no such group exists", value=name, allowed=allowed)
+
+
+def _unplanned(
+    checked: CheckedRecipe, groups: Sequence["InstanceGroup"], nodes: int, problem: Callable[..., Problem]
+) -> Iterator[Problem]:
+    """Yield a Problem where the groups are not the instances that are planned."""
+    path, count = f"{JOBS}.instance_groups", sum(group.instance_count for group in groups)
     if count != nodes:
-        message = f"have {count} instances together; the job is planned for {nodes}"
+        message = f"have {count} instances in total; the job is planned for {nodes}"
         yield problem(path, message, value=count, remedy=f"recipes.trainer.num_nodes={count}")
     types = {canonical(group.instance_type) for group in groups}
     if canonical(checked.launch.instance_type) not in types:
-        yield problem(path, "the planned instance_type is in none of them", value=checked.launch.instance_type)
+        yield problem(path, "none has the planned instance_type", value=checked.launch.instance_type)
 
 
 @sm_rule("E379", "instance_groups", more=("instance_type",), source=f"{API}: ResourceConfig, InstanceType")
 def instances_train(checked: CheckedRecipe, problem: Callable[..., Problem]) -> Iterator[Problem]:
-    """HyperPod has instance types that training jobs do not. One that a recipe describes may be newer."""
+    """HyperPod has instance types that training jobs lack. A type that a recipe describes may be newer."""
     known = constraints.instance_types()
     named = {"instance_type": checked.instance.name} if checked.instance else {}
     groups = enumerate(default_values.groups(jobs_of(checked)))
@@ -197,18 +209,18 @@ def instances_train(checked: CheckedRecipe, problem: Callable[..., Problem]) -> 
         instance = checked.instance_of(name)
         if canonical(name) not in known and (instance is None or instance.use):
             remedy = did_you_mean(canonical(name), sorted(known))
-            yield problem(path, "no training job runs on that type", value=name, remedy=remedy)
+            yield problem(path, "training jobs do not run on that type", value=name, remedy=remedy)
 
 
 @sm_rule("E380", "volume_kms_key", "instance_groups", more=("instance_type",), source=f"{API}: VolumeKmsKeyId")
 def own_disks_have_own_keys(checked: CheckedRecipe, problem: Callable[..., Problem]) -> Iterator[Problem]:
-    """Instances with a disk of their own encrypt it by themselves, and refuse a key for it."""
+    """Instances with local disks encrypt these themselves, and refuse a key for them."""
     jobs = jobs_of(checked)
     types = [group.instance_type for group in default_values.groups(jobs)] or [checked.launch.instance_type]
     own = sorted({found.name for found in map(checked.instance_of, types) if found and found.nvme_gb})
     if jobs.volume_kms_key and own:
         path = path_of(checked, "volume_kms_key")
-        yield problem(path, f"{', '.join(own)} encrypts its own disk", remedy=f"{JOBS}.volume_kms_key=null")
+        yield problem(path, f"{', '.join(own)} encrypts its local disk itself", remedy=f"{JOBS}.volume_kms_key=null")
 
 
 @sm_rule(
@@ -217,7 +229,7 @@ def own_disks_have_own_keys(checked: CheckedRecipe, problem: Callable[..., Probl
     source=f"{API}: TensorBoardOutputConfig, CheckpointConfig, MlflowConfig, TrainingImageConfig, DebugHookConfig",
 )
 def details_have_their_subject(checked: CheckedRecipe, problem: Callable[..., Problem]) -> Iterator[Problem]:
-    """A detail of what is not asked for would silently do nothing."""
+    """A detail of a feature that is off would silently have no effect."""
     jobs = jobs_of(checked)
     pairs = (
         ("tensorboard_config", "container_logs_path", "output_path"),
@@ -238,12 +250,15 @@ def details_have_their_subject(checked: CheckedRecipe, problem: Callable[..., Pr
     yield from _overlapping(jobs, functools.partial(problem, path_of(checked, "checkpoints.local_path")))
     if jobs.image_access.credentials_provider_arn and jobs.image_access.mode == "Platform":
         yield problem(
-            f"{JOBS}.image_access.mode", "credentials are for a private registry", value="Platform", allowed="Vpc"
+            f"{JOBS}.image_access.mode",
+            "credentials_provider_arn needs a private registry",
+            value="Platform",
+            allowed="Vpc",
         )
 
 
 def _overlapping(jobs: "SmJobs", problem: Callable[..., Problem]) -> Iterator[Problem]:
-    """Yield that checkpoints and TensorBoard's logs, which go to different places, are in one folder."""
+    """Yield a Problem if checkpoints and TensorBoard's logs, which go to different places, share a folder."""
     if not (jobs.checkpoints.s3_uri and jobs.tensorboard_config.output_path):
         return
     kept = PurePosixPath(jobs.checkpoints.local_path or default_values.CHECKPOINTS)
@@ -254,27 +269,27 @@ def _overlapping(jobs: "SmJobs", problem: Callable[..., Problem]) -> Iterator[Pr
 
 @rule("E387", f"{JOBS}.recipe_overrides", source=_DECISIONS)
 def overrides_are_overrides(checked: CheckedRecipe, problem: Callable[..., Problem]) -> Iterator[Problem]:
-    """One way to override a recipe; a second one, applied later, would escape every check."""
+    """There is one way to override a recipe; overrides applied later would escape every check."""
     for name, value in (given_jobs(checked).recipe_overrides or {}).items():
         path = f"{JOBS}.recipe_overrides.{name}"
-        yield problem(path, "recipe keys are overridden as any others", value=value, remedy=f"recipes.{name}=…")
+        yield problem(path, "recipe keys are overridden like any other key", value=value, remedy=f"recipes.{name}=…")
 
 
 @rule("E388", JOBS, source=_DECISIONS)
 def keys_are_given_once(checked: CheckedRecipe, problem: Callable[..., Problem]) -> Iterator[Problem]:
-    """The estimator's names and ours mean the same keys, so each is given by one of them."""
+    """The estimator's names are aliases of the launcher's keys, so each key is given under one name."""
     jobs = given_jobs(checked)
     for name, path in SDK_NAMES.items():
         value = getattr(jobs.additional_estimator_kwargs, name, None)
         if value is None or not checked.is_explicit(f"{JOBS}.{path}"):
             continue
         yield problem(
-            f"{KWARGS}.{name}", f"{path} is given too, which is the same", value=value, allowed="one of them"
+            f"{KWARGS}.{name}", f"{path}, which is the same key, is given too", value=value, allowed="one of them"
         )
     tags = getattr(jobs.additional_estimator_kwargs, "tags", None) or ()
     for key, times in Counter(tag.Key for tag in tags).items():
         if times > 1:
-            yield problem(f"{KWARGS}.tags", "two tags have one key", value=key)
+            yield problem(f"{KWARGS}.tags", "two tags have the same key", value=key)
 
 
 @sm_rule(
@@ -284,21 +299,22 @@ def keys_are_given_once(checked: CheckedRecipe, problem: Callable[..., Problem])
     source=f"{API}: ServerlessJobConfig",
 )
 def serverless_jobs_have_no_container(checked: CheckedRecipe, problem: Callable[..., Problem]) -> Iterator[Problem]:
-    """AWS runs a recipe of its own on instances of its choice: what describes a container would do nothing."""
+    """AWS runs its own recipe on instances of its choice: keys that describe a container would have no effect."""
     jobs = jobs_of(checked)
     if not default_values.is_serverless(jobs):
         return
-    message, path = "is of a container, which a serverless job does not have", f"{JOBS}.serverless"
+    message, path = "describes a container, which a serverless job does not have", f"{JOBS}.serverless"
     if described(checked.backend).runs_here:
-        yield problem(path, "AWS alone runs a serverless job", remedy="cluster=sm_jobs")
+        yield problem(path, "serverless jobs run on AWS only", remedy="cluster=sm_jobs")
     if not is_script(checked):
         remedy = "recipes=training/custom/script, and the job's own hyperparameters"
-        yield problem(path, "AWS runs a recipe of its own, not this one", remedy=remedy)
+        yield problem(path, "AWS runs its own recipe, not this one", remedy=remedy)
     for key in _OF_CONTAINERS:
         section, _, name = key.rpartition(".")
         value = getattr(getattr(jobs, section) if section else jobs, name)
         if value not in (None, False):
-            yield problem(path_of(checked, key), message, value=value, remedy=f"{JOBS}.{key}=null")
+            path, nothing = path_of(checked, key), "false" if value is True else "null"
+            yield problem(path, message, value=value, remedy=f"{path}={nothing}")
     if checked.launch.container:
         yield problem("container", message, value=checked.launch.container, remedy="container=null")
     script = getattr(checked.recipe, "training_cfg", None)

@@ -1,11 +1,12 @@
-"""The keys of `cluster.sm_jobs_config` as rules know them: each has a name of ours, some the estimator's too.
+"""The keys of `cluster.sm_jobs_config` for rules: each has the launcher's name, some also the estimator's.
 
-Every compilation imports this, whatever its cluster; the typed settings come with the first rule that needs them.
+Every compilation imports this; the first rule that needs the typed settings imports those.
 """
 
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
+from launcher.backends.sagemaker.estimator_names import SDK_NAMES
 from launcher.rules import rule
 
 if TYPE_CHECKING:
@@ -17,34 +18,6 @@ JOBS = "cluster.sm_jobs_config"
 KWARGS = f"{JOBS}.additional_estimator_kwargs"
 API = "Amazon SageMaker API, CreateTrainingJob"
 SCRIPT = "recipes.training_cfg"
-
-SDK_NAMES = {
-    "role": "role",
-    "max_run": "stopping_condition.max_runtime_s",
-    "max_wait": "stopping_condition.max_wait_s",
-    "use_spot_instances": "spot",
-    "max_retry_attempts": "max_retries",
-    "keep_alive_period_in_seconds": "keep_alive_s",
-    "volume_size": "volume_size_gb",
-    "volume_kms_key": "volume_kms_key",
-    "output_kms_key": "output_kms_key",
-    "input_mode": "input_mode",
-    "subnets": "vpc.subnets",
-    "security_group_ids": "vpc.security_group_ids",
-    "encrypt_inter_container_traffic": "encrypt_traffic",
-    "enable_network_isolation": "network_isolation",
-    "checkpoint_s3_uri": "checkpoints.s3_uri",
-    "checkpoint_local_path": "checkpoints.local_path",
-    "code_location": "recipe_path",
-    "source_dir": "source_dir",
-    "training_plan": "training_plan_arn",
-    "hyperparameters": "hyperparameters",
-    "metric_definitions": "metric_definitions",
-    "container_entry_point": "container_entrypoint",
-    "container_arguments": "container_arguments",
-    "tags": "tags",
-}
-"""The estimator's name of a key, to ours. Source: SageMaker Python SDK 2.257.6, EstimatorBase."""
 
 
 def needs(*keys: str) -> tuple[str, ...]:
@@ -59,7 +32,7 @@ def sm_rule(code: str, *keys: str, more: tuple[str, ...] = (), source: str) -> C
 
 
 def given_jobs(job: "HasOptions") -> "SmJobs":
-    """Return the typed keys of a checked recipe or a planned job, as they were given."""
+    """Return the typed keys of a checked recipe or a planned job, as given."""
     from launcher.backends.sagemaker.training_options import Settings
     from launcher.model.cluster_options import options_of
 
@@ -74,7 +47,7 @@ def jobs_of(checked: "CheckedRecipe") -> "SmJobs":
 
 
 def path_of(checked: "CheckedRecipe", key: str) -> str:
-    """Return where a key was given: by its own name, or by the estimator's."""
+    """Return the path under which a key was given: its own name, or the estimator's."""
     given = given_jobs(checked).additional_estimator_kwargs
     for name, path in SDK_NAMES.items():
         if path == key and getattr(given, name, None) is not None:

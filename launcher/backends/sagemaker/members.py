@@ -1,4 +1,4 @@
-"""Types of values that go to one member of CreateTrainingJob, held to its bounds where they are typed."""
+"""Types of values for single members of CreateTrainingJob, with their bounds."""
 
 from typing import Annotated, Literal
 
@@ -10,9 +10,9 @@ from launcher.model.base_model import Listed
 
 
 def _is_free(key: str) -> str:
-    """Refuse a tag's key that is Amazon's own. Source: Tagging AWS resources, Tag naming limits."""
+    """Refuse a tag's key that is reserved for Amazon. Source: Tagging AWS resources, Tag naming limits."""
     if key.lower().startswith("aws:"):
-        raise ValueError("tags that begin with aws: are Amazon's own")
+        raise ValueError("tags that begin with aws: are reserved for Amazon")
     return key
 
 
@@ -23,7 +23,7 @@ S3Uri = Annotated[
     AfterValidator(lambda uri: uri if uri.startswith(FILE) else member("OutputDataConfig.S3OutputPath")(uri)),
     AfterValidator(s3_uri),
 ]
-"""A folder of this machine is for cluster=sm_local; a rule keeps it from a training job of AWS."""
+"""A folder of this machine is for cluster=sm_local; a rule refuses it in a training job on AWS."""
 KmsKey = Annotated[str, AfterValidator(member("OutputDataConfig.KmsKeyId")), AfterValidator(kms_key)]
 KeptFolder = Annotated[str, AfterValidator(member("CheckpointConfig.LocalPath")), AfterValidator(kept_folder)]
 VolumeSize = Annotated[int, Field(ge=1, le=16384), AfterValidator(member("ResourceConfig.VolumeSizeInGB"))]
@@ -31,7 +31,7 @@ VolumeSize = Annotated[int, Field(ge=1, le=16384), AfterValidator(member("Resour
 Seed = Annotated[int, AfterValidator(member("InputDataConfig[].ShuffleConfig.Seed"))]
 Count = Annotated[int, Field(ge=1), AfterValidator(member("ResourceConfig.InstanceGroups[].InstanceCount"))]
 MaxRuntime = Annotated[int, Field(le=28 * 86400), AfterValidator(member("StoppingCondition.MaxRuntimeInSeconds"))]
-"""Source: StoppingCondition: the maximum is 28 days, which is in the prose only."""
+"""Source: StoppingCondition: the maximum is 28 days, which only the description states."""
 MaxWait = Annotated[int, AfterValidator(member("StoppingCondition.MaxWaitTimeInSeconds"))]
 MaxPending = Annotated[int, AfterValidator(member("StoppingCondition.MaxPendingTimeInSeconds"))]
 Retries = Annotated[int, AfterValidator(member("RetryStrategy.MaximumRetryAttempts"))]

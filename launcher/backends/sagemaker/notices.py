@@ -1,4 +1,4 @@
-"""What a user should know of a training job that SageMaker would accept as it is."""
+"""Notices about a training job that SageMaker would accept unchanged."""
 
 from collections import defaultdict
 from collections.abc import Iterable, Iterator
@@ -12,22 +12,22 @@ _TRAINING_JOBS = "docs/decisions.md, Training jobs of SageMaker"
 
 @notice_rule("N170", source=_TRAINING_JOBS)
 def spot_job_saves_nothing(planned: PlannedRecipe, notice: MakeNotice) -> Iterator[Notice]:
-    """Spot capacity is taken back at any time, and without checkpoints all work is lost."""
+    """Spot capacity can be reclaimed at any time, and without checkpoints all work is lost."""
     jobs = request.of_job(planned.job).jobs
     if jobs.spot and not jobs.checkpoints.s3_uri:
-        yield notice("spot=true without checkpoints.s3_uri: an interrupted job starts again from its first step")
+        yield notice("spot=true without checkpoints.s3_uri: an interrupted job restarts from its first step")
 
 
 @notice_rule("N172", source=_TRAINING_JOBS)
 def instances_are_not_chosen(planned: PlannedRecipe, notice: MakeNotice) -> Iterator[Notice]:
-    """A serverless job runs on instances of AWS's choice, which no plan knows."""
+    """A serverless job runs on instances of AWS's choice, which the plan cannot know."""
     if default_values.is_serverless(request.of_job(planned.job).jobs):
-        yield notice("AWS chooses the instances of a serverless job: those of the plan have no effect")
+        yield notice("AWS chooses the instances of a serverless job: the plan's instances have no effect")
 
 
 @notice_rule("N171", source=_TRAINING_JOBS)
 def names_become_one(planned: PlannedRecipe, notice: MakeNotice) -> Iterator[Notice]:
-    """The toolkit names channels and hyperparameters in capitals, where some become one."""
+    """The toolkit puts names of channels and hyperparameters in capitals, which makes some of them equal."""
     plan = request.of_job(planned.job)
     channels = [channel.name for channel in default_values.channels(plan.jobs)]
     found = [*_alike("channels", "SM_CHANNEL_", [*channels, default_values.RECIPE_CHANNEL])]
@@ -37,7 +37,7 @@ def names_become_one(planned: PlannedRecipe, notice: MakeNotice) -> Iterator[Not
 
 
 def _alike(kind: str, prefix: str, names: Iterable[str]) -> Iterator[str]:
-    """Yield a sentence about names that differ by case only.
+    """Yield a message for names that differ only by case.
 
     Source: sagemaker-training toolkit 5.1.4, SM_CHANNEL_…
     """
@@ -46,4 +46,4 @@ def _alike(kind: str, prefix: str, names: Iterable[str]) -> Iterator[str]:
         groups[name.upper()].append(name)
     for upper, same in groups.items():
         if len(same) > 1:
-            yield f"{kind} {' and '.join(same)} differ by case only: {prefix}{upper} names one of them"
+            yield f"{kind} {' and '.join(same)} differ only by case: {prefix}{upper} holds one of them"

@@ -4,7 +4,7 @@ Source: Amazon SageMaker API 2017-07-24, CreateTrainingJob.
 """
 
 import json
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 from launcher.backends.sagemaker import default_values, sections
@@ -26,7 +26,7 @@ def render(job: JobSpec, configs: Mapping[str, str]) -> dict[str, str]:
 
     Args:
         job: The planned job.
-        configs: The configurations that the recipe's channel brings.
+        configs: The configurations that the recipe's channel provides.
     """
     plan = of_job(job)
     start = {}
@@ -41,9 +41,9 @@ def build(plan: Plan, name: str, recipe: Mapping[str, str]) -> dict[str, Any]:
     """Return the request.
 
     Args:
-        plan: What it follows from.
-        name: The job's.
-        recipe: What the recipe's channel brings, file name to text.
+        plan: The inputs of the request.
+        name: The job's name.
+        recipe: The files of the recipe's channel, file name to text.
     """
     jobs = plan.jobs
     text = render_template(
@@ -64,18 +64,18 @@ def build(plan: Plan, name: str, recipe: Mapping[str, str]) -> dict[str, Any]:
         nodes=plan.nodes,
         max_runtime_s=jobs.stopping_condition.max_runtime_s or DEFAULT_MAX_RUNTIME_S,
     )
-    request: dict[str, Any] = yaml_io.load(text) | dict(sections.members(jobs))
+    request: dict[str, Any] = yaml_io.load(text) | dict(members(jobs))
     return request
 
 
 def _channels(jobs: SmJobs, name: str, recipe: Mapping[str, str]) -> list[default_values.ChannelPlan]:
-    """Return the channels; a serverless job, which has a recipe of AWS's own, is not given this one."""
+    """Return the channels; without the recipe's for a serverless job, which runs a recipe of AWS."""
     own = default_values.channels(jobs)
     return own if default_values.is_serverless(jobs) else [*own, default_values.recipe_channel(jobs, name, recipe)]
 
 
 def of_job(job: JobSpec) -> Plan:
-    """Return what the request of a planned job follows from."""
+    """Return the inputs of a planned job's request."""
     return Plan(
         effective(given_jobs(job)),
         job.config,
@@ -89,8 +89,34 @@ def of_job(job: JobSpec) -> Plan:
 
 
 def recipe_files(files: Mapping[str, str]) -> dict[str, str]:
-    """Return what the recipe's channel of a bundle brings, file name to text."""
+    """Return the files of a bundle's recipe channel, file name to text."""
     configs = {
         path.removeprefix(f"{CONFIG_DIR}/"): text for path, text in files.items() if path.startswith(CONFIG_DIR)
     }
     return configs | ({START: files[START]} if START in files else {})
+
+
+def members(jobs: SmJobs) -> Iterator[tuple[str, Any]]:
+    """Yield the request's members that come from sections and switches, except those of ResourceConfig."""
+    for name, section in (
+        ("DebugHookConfig", jobs.debugger),
+        ("ProfilerConfig", jobs.profiler),
+        ("ExperimentConfig", jobs.experiment),
+        ("ModelPackageConfig", jobs.model_package),
+        ("ServerlessJobConfig", jobs.serverless),
+    ):
+        if value := sections.api(section, without={"rules"}):
+            yield name, value
+    for name, rules in (
+        ("DebugRuleConfigurations", jobs.debugger.rules),
+        ("ProfilerRuleConfigurations", jobs.profiler.rules),
+    ):
+        if rules:
+            yield name, [sections.api(rule) for rule in rules]
+    for name, switch, is_on in (
+        ("RemoteDebugConfig", "EnableRemoteDebug", jobs.remote_debug),
+        ("InfraCheckConfig", "EnableInfraCheck", jobs.infra_check),
+        ("SessionChainingConfig", "EnableSessionTagChaining", jobs.session_tag_chaining),
+    ):
+        if is_on is not None:
+            yield name, {switch: is_on}

@@ -1,4 +1,4 @@
-"""Training jobs of SageMaker: what tells the container what to run, and what it takes of it."""
+"""Training jobs of SageMaker: the program that the container runs, and its arguments."""
 
 import re
 import shlex
@@ -25,9 +25,9 @@ if TYPE_CHECKING:
 
 _TOOLKIT = "sagemaker-training toolkit 5.1.4"
 _ENTRY = re.compile(r"(?!(.*/)?\.\.(/|$))[A-Za-z0-9._][A-Za-z0-9._+-]*(/[A-Za-z0-9._+-]+)*\.(py|sh)")
-"""Source: sagemaker-training toolkit 5.1.4, entry_point.py; what ends otherwise is run as a command."""
+"""Source: sagemaker-training toolkit 5.1.4, entry_point.py; anything else is run as a command."""
 _STARTS = ("toolkit", "container_entrypoint", "algorithm_name")
-"""Keys that decide whether the toolkit starts the job's program."""
+"""Keys that determine whether the toolkit starts the job's program."""
 _RESERVED_VARIABLES = ("TRAINING_JOB_NAME", "TRAINING_JOB_ARN")
 
 
@@ -38,7 +38,7 @@ _RESERVED_VARIABLES = ("TRAINING_JOB_NAME", "TRAINING_JOB_ARN")
     source=f"{API}: HyperParameters; SageMaker Python SDK 2.257.6, Framework",
 )
 def hyperparameters_fit(checked: CheckedRecipe, problem: Callable[..., Problem]) -> Iterator[Problem]:
-    """What tells the image of the recipe, its distribution and its arguments are hyperparameters too: 100 in all."""
+    """The recipe, its distribution and its arguments are passed as hyperparameters too: 100 in total."""
     plan = default_values.of_draft(checked)
     own = plan.jobs.hyperparameters or {}
     bare = replace(plan, jobs=plan.jobs.model_copy(update={"hyperparameters": None}))
@@ -54,7 +54,7 @@ def hyperparameters_fit(checked: CheckedRecipe, problem: Callable[..., Problem])
 
 @sm_rule("E383", "environment", more=("env_vars",), source=f"{API}: Environment")
 def variables_fit(checked: CheckedRecipe, problem: Callable[..., Problem]) -> Iterator[Problem]:
-    """`env_vars` and `environment` together are 100 variables of 512 characters; two names are SageMaker's own."""
+    """`env_vars` and `environment` hold at most 100 variables of 512 characters together; two names are reserved."""
     plan = default_values.of_draft(checked)
     found = default_values.environment(plan)
     own = checked.launch.env_vars or {}
@@ -67,10 +67,10 @@ def variables_fit(checked: CheckedRecipe, problem: Callable[..., Problem]) -> It
 
 @rule("E384", "recipes.run.hf_access_token", "git.token", "env_vars", source=f"{API}: Environment")
 def secrets_are_fetched(checked: CheckedRecipe, problem: Callable[..., Problem]) -> Iterator[Problem]:
-    """A request is plain text, which whoever may describe the job can read: it has no place for a secret."""
+    """A request is plain text, readable by anyone allowed to describe the job, so it must not hold a secret."""
     for _, path, _ in secret_references(checked.composition.tree):
-        remedy = "let the job's role read it from Secrets Manager; take the reference out"
-        yield problem(path, "a training job's request has no place for a secret", remedy=remedy)
+        remedy = "let the job's role read it from Secrets Manager, and remove the reference"
+        yield problem(path, "a training job's request must not hold a secret", remedy=remedy)
 
 
 @sm_rule(
@@ -80,7 +80,7 @@ def secrets_are_fetched(checked: CheckedRecipe, problem: Callable[..., Problem])
     source=_TOOLKIT,
 )
 def toolkit_starts_the_script(checked: CheckedRecipe, problem: Callable[..., Problem]) -> Iterator[Problem]:
-    """The toolkit in the image starts a script and hands it hyperparameters, as --name value, sorted by name."""
+    """The image's toolkit starts a script and passes it hyperparameters as --name value, sorted by name."""
     if (recipe := script_of(checked)) is None:
         return
     if not _has_toolkit(checked):
@@ -88,10 +88,10 @@ def toolkit_starts_the_script(checked: CheckedRecipe, problem: Callable[..., Pro
         return
     script = recipe.training_cfg
     if script.entry_module:
-        message = "the toolkit starts scripts, no modules"
+        message = "the toolkit starts scripts, not modules"
         yield problem(f"{SCRIPT}.entry_module", message, value=script.entry_module, allowed="entry_script=train.py")
     elif script.entry_script and not _ENTRY.fullmatch(script.entry_script):
-        message = "is no path inside source_dir that the toolkit starts"
+        message = "is not a path inside source_dir that the toolkit can start"
         allowed = "a relative path of letters, digits, ., _, + and - that ends in .py or .sh"
         yield problem(f"{SCRIPT}.entry_script", message, value=script.entry_script, allowed=allowed)
     seen: set[str] = set()
@@ -99,14 +99,14 @@ def toolkit_starts_the_script(checked: CheckedRecipe, problem: Callable[..., Pro
         for name, value in argument.items():
             if fault := _unpassable(name, value, seen):
                 path = f"{SCRIPT}.script_args.{i}.{name}"
-                yield problem(path, fault, value=value, allowed=f"{JOBS}.container_entrypoint takes any words")
+                yield problem(path, fault, value=value, allowed=f"{JOBS}.container_entrypoint accepts any words")
             seen.add(name.lstrip("-"))
 
 
 def _unread(recipe: "Recipe", checked: CheckedRecipe, problem: Callable[..., Problem]) -> Iterator[Problem]:
-    """Yield the keys that only the toolkit reads, in a job that it does not start."""
+    """Yield the keys that only the toolkit reads, for a job that it does not start."""
     key = path_of(checked, "source_dir")
-    remedy = f"{JOBS}.toolkit=true where the image has it, or {{}}=null"
+    remedy = f"{JOBS}.toolkit=true if the image has it, or {{}}=null"
     message = "is read by the sagemaker-training toolkit, which does not start this job's program"
     if source := jobs_of(checked).source_dir:
         yield problem(key, message, value=source, remedy=remedy.format(key))
@@ -119,16 +119,16 @@ def _has_toolkit(checked: CheckedRecipe) -> bool:
 
 
 def _unpassable(name: str, value: Any, seen: set[str]) -> str | None:
-    """Return why the toolkit would not hand an argument to the script as it is meant, None where it would."""
+    """Return why the toolkit would not pass an argument to the script as intended; None if it would."""
     bare = name.lstrip("-")
     if name != (f"-{bare}" if len(bare) == 1 else f"--{bare}"):
-        return "the toolkit writes one dash before one letter and two before more"
+        return "the toolkit writes one dash before a single letter and two before a longer name"
     if bare in seen:
-        return "is given twice, and a hyperparameter has one value"
+        return "is given twice, but a hyperparameter has one value"
     if bare.startswith("sagemaker_"):
-        return "begins as the toolkit's own hyperparameters, which it does not hand on"
+        return "begins like the toolkit's own hyperparameters, which it does not pass on"
     if value is None or isinstance(value, list):
-        return "the toolkit hands on one value for each name"
+        return "the toolkit passes one value for each name"
     return None
 
 
@@ -139,7 +139,7 @@ def _unpassable(name: str, value: Any, seen: set[str]) -> str | None:
     source=f"{_TOOLKIT}, torch_distributed.py: one process a GPU or Neuron core",
 )
 def toolkit_starts_as_many(checked: CheckedRecipe, problem: Callable[..., Problem]) -> Iterator[Problem]:
-    """Without MPI the toolkit itself decides how many processes a host runs: one for each device."""
+    """Without MPI the toolkit decides how many processes a host runs: one for each device."""
     if not is_script(checked) or checked.instance is None or not _has_toolkit(checked):
         return
     mpi = getattr(getattr(checked.recipe, "distribution", None), "is_mpi", False)
@@ -162,7 +162,7 @@ def toolkit_starts_as_many(checked: CheckedRecipe, problem: Callable[..., Proble
     source=f"{_TOOLKIT}, environment.py and runner.py",
 )
 def groups_start_as_many(checked: CheckedRecipe, problem: Callable[..., Problem]) -> Iterator[Problem]:
-    """Instances of all groups run the script together, each as many processes as the plan counts."""
+    """Instances of all groups run the script together, each with the planned number of processes."""
     jobs = jobs_of(checked)
     found = [checked.instance_of(group.instance_type) for group in default_values.groups(jobs)]
     if not is_script(checked) or not _has_toolkit(checked) or checked.instance not in found:
@@ -175,7 +175,7 @@ def groups_start_as_many(checked: CheckedRecipe, problem: Callable[..., Problem]
 
 
 def _another_count(instance: Instance, checked: CheckedRecipe, distribution: "Distribution | None") -> str | None:
-    """Return why an instance of a further group runs not as many processes as the plan counts, None where it does."""
+    """Return why an instance of another group does not run the planned number of processes; None if it does."""
     if distribution is None or not distribution.is_mpi:
         starts = instance.processes or 1
         return (
@@ -185,7 +185,7 @@ def _another_count(instance: Instance, checked: CheckedRecipe, distribution: "Di
         )
     has_enough = instance.accelerators >= checked.devices or not (instance.accelerators or distribution.library)
     return (
-        None if has_enough else f"has {instance.accelerators} GPUs, and MPI starts {checked.devices} processes here"
+        None if has_enough else f"has {instance.accelerators} GPUs, but MPI starts {checked.devices} processes here"
     )
 
 
@@ -193,19 +193,19 @@ def _another_count(instance: Instance, checked: CheckedRecipe, distribution: "Di
     "E390", "network_isolation", "source_dir", more=(SCRIPT,), source=f"{API}: EnableNetworkIsolation; {_TOOLKIT}"
 )
 def isolated_containers_fetch_nothing(checked: CheckedRecipe, problem: Callable[..., Problem]) -> Iterator[Problem]:
-    """The toolkit fetches an archive of code itself, which a container without a network cannot."""
+    """The toolkit downloads an archive of code itself, which a container without a network cannot do."""
     jobs = jobs_of(checked)
     source = jobs.source_dir or ""
     if is_script(checked) and jobs.network_isolation and source.startswith(("s3://", "https://")):
-        remedy = "a channel with the code unpacked, and source_dir=/opt/ml/input/data/<channel>"
+        remedy = "a channel with the unpacked code, and source_dir=/opt/ml/input/data/<channel>"
         yield problem(
-            path_of(checked, "source_dir"), "cannot be fetched without a network", value=source, remedy=remedy
+            path_of(checked, "source_dir"), "cannot be downloaded without a network", value=source, remedy=remedy
         )
 
 
 @sm_rule("E391", "source_dir", source=_TOOLKIT)
 def source_is_reachable(checked: CheckedRecipe, problem: Callable[..., Problem]) -> Iterator[Problem]:
-    """The toolkit unpacks an archive in S3, or takes a folder of the image, which is not this machine."""
+    """The toolkit unpacks an archive from S3, or uses a folder of the image; it cannot see this machine's."""
     jobs, key = jobs_of(checked), path_of(checked, "source_dir")
     source, is_here = jobs.source_dir or "", described(checked.backend).runs_here
     if not source or _is_archive(source) or source.startswith("/opt/"):
@@ -213,10 +213,10 @@ def source_is_reachable(checked: CheckedRecipe, problem: Callable[..., Problem])
     if not is_here:
         allowed = "s3://….tar.gz, or a folder of the image below /opt"
         remedy = None if "://" in source else _packed(source, jobs, key)
-        yield problem(key, "is not there in a container", value=source, allowed=allowed, remedy=remedy)
+        yield problem(key, "does not exist in the container", value=source, allowed=allowed, remedy=remedy)
     elif not Path(source).is_absolute():
-        allowed = "a whole path, which begins with /, or s3://….tar.gz"
-        yield problem(key, "is looked for from each host's own folder", value=source, allowed=allowed)
+        allowed = "an absolute path, or s3://….tar.gz"
+        yield problem(key, "is relative to each host's own working folder", value=source, allowed=allowed)
 
 
 def _is_archive(source: str) -> bool:
@@ -225,7 +225,7 @@ def _is_archive(source: str) -> bool:
 
 
 def _packed(source: str, jobs: "SmJobs", key: str) -> str:
-    """Return the commands that bring a folder of this machine, or an archive of it, to where a container finds it."""
+    """Return the commands that upload a folder of this machine, or an archive of it, for the container."""
     place = next((uri for uri in (jobs.recipe_path, jobs.output_path) if uri and uri.startswith("s3://")), "s3://…")
     archive = f"{place.rstrip('/')}/code/sourcedir.tar.gz"
     is_packed = source.endswith((".tar.gz", ".tgz"))

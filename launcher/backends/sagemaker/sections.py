@@ -1,11 +1,10 @@
-"""Sections of sm_jobs_config that become members of CreateTrainingJob; their keys have the API's names as aliases.
+"""Sections of sm_jobs_config that become members of CreateTrainingJob; the API's names are aliases of their keys.
 
-A section of which no key is given is left out of the request.
+A section without any given key is left out of the request.
 """
 
-from collections.abc import Iterator
 from collections.abc import Set as AbstractSet
-from typing import TYPE_CHECKING, Annotated, Any, Literal
+from typing import Annotated, Any, Literal
 
 from pydantic import AfterValidator, Field
 
@@ -14,17 +13,14 @@ from launcher.backends.sagemaker.documented import absolute_path, image, kept_fo
 from launcher.backends.sagemaker.members import Count, S3Uri, VolumeSize
 from launcher.model.base_model import Listed, Model, default
 
-if TYPE_CHECKING:
-    from launcher.backends.sagemaker.training_options import SmJobs
-
 
 def _is(name: str) -> Any:
-    """Return the field whose value goes to the member of that name."""
+    """Return the field whose value becomes the member of that name."""
     return Field(serialization_alias=name)
 
 
 def _held(path: str) -> AfterValidator:
-    """Return the validator of a text that must keep the bounds of the member at `path`."""
+    """Return the validator of a text that must be within the bounds of the member at `path`."""
     return AfterValidator(member(path))
 
 
@@ -56,9 +52,9 @@ class Placed(Model):
     """Instances of one UltraServer."""
 
     instance_count: Annotated[Count, _is("InstanceCount")]
-    """How many instances it has of the job, at least 1."""
+    """Number of the job's instances on it, at least 1."""
     ultra_server_id: Annotated[UltraServer | None, _is("UltraServerId")] = None
-    """The UltraServer; any when left out."""
+    """The UltraServer's id; any UltraServer when left out."""
 
 
 class Placement(Model):
@@ -76,7 +72,7 @@ class Collection(Model):
     """Tensors that are saved together."""
 
     name: Annotated[str, _held("DebugHookConfig.CollectionConfigurations[].CollectionName"), _is("CollectionName")]
-    """What the collection is called, such as losses."""
+    """Name of the collection, such as losses."""
     parameters: Annotated[HookParameter | None, _is("CollectionParameters")] = None
     """{name: text}, such as {save_interval: '50'}; at most 20."""
 
@@ -85,26 +81,26 @@ class WatchRule(Model):
     """A rule that runs beside the job and watches what Debugger saves."""
 
     name: Annotated[RuleName, _is("RuleConfigurationName")]
-    """What the rule is called, each by its own name."""
+    """Name of the rule; unique."""
     image: Annotated[RuleImage, _is("RuleEvaluatorImage")]
-    """Image that evaluates it."""
+    """Image that evaluates the rule."""
     instance_type: Annotated[RuleInstance | None, _is("InstanceType")] = None
     """Processing instance for a rule of your own, with ml."""
     volume_size_gb: Annotated[VolumeSize | None, _is("VolumeSizeInGB")] = None
-    """Disk of that instance in GB."""
+    """Disk size of that instance in GB."""
     local_path: Annotated[Folder | None, _is("LocalPath")] = None
     """Folder in its container; /opt/ml/processing/output/rule/ when left out."""
     output_path: Annotated[S3Uri | None, _is("S3OutputPath")] = None
-    """s3:// folder for what it finds."""
+    """s3:// folder for its results."""
     parameters: Annotated[Annotated[RuleParameter, Field(max_length=100)] | None, _is("RuleParameters")] = None
     """{name: text} for the rule, at most 100."""
 
 
 def _named_apart(rules: Any) -> Any:
-    """Refuse two rules of one name. Source: DebugRuleConfiguration, ProfilerRuleConfiguration: unique names."""
+    """Refuse two rules of the same name. Source: DebugRuleConfiguration, ProfilerRuleConfiguration: unique names."""
     names = [each.name for each in rules]
     if twice := sorted({name for name in names if names.count(name) > 1}):
-        raise ValueError(f"two rules have one name: {', '.join(twice)}")
+        raise ValueError(f"two rules have the same name: {', '.join(twice)}")
     return rules
 
 
@@ -112,12 +108,12 @@ Rules = Annotated[Listed[WatchRule], Field(max_length=20), AfterValidator(_named
 
 
 class Debugger(Model):
-    """SageMaker Debugger: tensors that are saved, and rules that watch them."""
+    """SageMaker Debugger: tensors to save, and rules that watch them."""
 
     output_path: Annotated[S3Uri | None, _is("S3OutputPath")] = default(None)
-    """s3:// folder for tensors. Needed by local_path, hook_parameters and collections."""
+    """s3:// folder for tensors. Required by local_path, hook_parameters and collections."""
     local_path: Annotated[Tensors | None, _is("LocalPath")] = default(None)
-    """Folder in the container that they are written to; /opt/ml/output/tensors when null."""
+    """Folder in the container that tensors are written to; /opt/ml/output/tensors when null."""
     hook_parameters: Annotated[Annotated[HookParameter, Field(max_length=20)] | None, _is("HookParameters")] = (
         default(None)
     )
@@ -131,12 +127,12 @@ class Debugger(Model):
 
 
 class Profiler(Model):
-    """SageMaker Debugger's profiler of the system."""
+    """SageMaker Debugger's system profiler."""
 
     disabled: Annotated[bool | None, _is("DisableProfiler")] = default(None)
-    """true turns it off, also where AWS would run it by default."""
+    """true turns it off, even where AWS enables it by default."""
     output_path: Annotated[S3Uri | None, _is("S3OutputPath")] = default(None)
-    """s3:// folder for what it measures."""
+    """s3:// folder for its measurements."""
     interval_ms: Annotated[
         Literal[100, 200, 500, 1000, 5000, 60000] | None, _is("ProfilingIntervalInMilliseconds")
     ] = default(None)
@@ -144,7 +140,7 @@ class Profiler(Model):
     parameters: Annotated[Annotated[HookParameter, Field(max_length=20)] | None, _is("ProfilingParameters")] = (
         default(None)
     )
-    """{name: text} of what is profiled, at most 20."""
+    """{name: text} for the profiler, at most 20."""
     rules: Rules | None = default(None)
     """[{name, image, parameters, …}], at most 20."""
 
@@ -153,11 +149,11 @@ class Experiment(Model):
     """The SageMaker experiment that the job is part of."""
 
     experiment_name: Annotated[ExperimentName | None, _is("ExperimentName")] = default(None)
-    """An experiment that exists."""
+    """Name of an existing experiment."""
     trial_name: Annotated[ExperimentName | None, _is("TrialName")] = default(None)
-    """A trial of it that exists."""
+    """Name of an existing trial of it."""
     component_name: Annotated[ExperimentName | None, _is("TrialComponentDisplayName")] = default(None)
-    """How the job is shown in it."""
+    """Name under which the job is shown in it."""
     run_name: Annotated[ExperimentName | None, _is("RunName")] = default(None)
     """Run of the experiment."""
 
@@ -172,14 +168,14 @@ class ModelPackage(Model):
 
 
 class Serverless(Model):
-    """A job on instances of AWS's choice, by a recipe of AWS's own; it has no container."""
+    """A job on instances of AWS's choice, with AWS's own recipe; it has no container."""
 
     base_model_arn: Annotated[BaseModelArn | None, _is("BaseModelArn")] = default(None)
     """ARN of the model in a hub that is customized or evaluated."""
     accept_eula: Annotated[bool | None, _is("AcceptEula")] = default(None)
     """true accepts the model's license."""
     job_type: Annotated[Literal["FineTuning", "Evaluation"] | None, _is("JobType")] = default(None)
-    """What the job does. Needed with base_model_arn."""
+    """Kind of job. Required with base_model_arn."""
     technique: Annotated[Literal["SFT", "DPO", "RLVR", "RLAIF"] | None, _is("CustomizationTechnique")] = default(None)
     """How a model is fine-tuned."""
     peft: Annotated[Literal["LORA"] | None, _is("Peft")] = default(None)
@@ -189,37 +185,11 @@ class Serverless(Model):
     ] = default(None)
     """How a model is evaluated."""
     evaluator_arn: Annotated[EvaluatorArn | None, _is("EvaluatorArn")] = default(None)
-    """ARN of the evaluator, for a scorer or a reward of your own."""
+    """ARN of the evaluator, for your own scorer or reward."""
     sequence_length: Annotated[SequenceLength | None, _is("SequenceLength")] = default(None)
-    """Longest sequence in thousands of tokens, such as 8K."""
-
-
-def members(jobs: "SmJobs") -> Iterator[tuple[str, Any]]:
-    """Yield the members of the request that sections and switches become; ResourceConfig's are not among them."""
-    for name, section in (
-        ("DebugHookConfig", jobs.debugger),
-        ("ProfilerConfig", jobs.profiler),
-        ("ExperimentConfig", jobs.experiment),
-        ("ModelPackageConfig", jobs.model_package),
-        ("ServerlessJobConfig", jobs.serverless),
-    ):
-        if value := api(section, without={"rules"}):
-            yield name, value
-    for name, rules in (
-        ("DebugRuleConfigurations", jobs.debugger.rules),
-        ("ProfilerRuleConfigurations", jobs.profiler.rules),
-    ):
-        if rules:
-            yield name, [api(rule) for rule in rules]
-    for name, switch, is_on in (
-        ("RemoteDebugConfig", "EnableRemoteDebug", jobs.remote_debug),
-        ("InfraCheckConfig", "EnableInfraCheck", jobs.infra_check),
-        ("SessionChainingConfig", "EnableSessionTagChaining", jobs.session_tag_chaining),
-    ):
-        if is_on is not None:
-            yield name, {switch: is_on}
+    """Maximum sequence length in thousands of tokens, such as 8K."""
 
 
 def api(section: Model, *, without: AbstractSet[str] = frozenset()) -> dict[str, Any]:
-    """Return what is given of a section, by the API's names."""
+    """Return the given keys of a section, by the API's names."""
     return section.model_dump(by_alias=True, exclude_none=True, exclude=set(without))

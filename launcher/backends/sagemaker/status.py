@@ -1,4 +1,4 @@
-"""What SageMaker says of a training job, as one state and a few words. Pure."""
+"""SageMaker's description of a training job as a state and a short message. Pure."""
 
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
@@ -16,15 +16,15 @@ _STATES = {
 """TrainingJobStatus to state. Source: Amazon SageMaker API, DescribeTrainingJob."""
 
 _TRAINING = ("Training", "Uploading", "Updating", "Stopping")
-"""SecondaryStatus of a job whose instances train."""
+"""SecondaryStatus of a job that is training."""
 _OUT_OF_TIME = ("MaxRuntimeExceeded", "MaxWaitTimeExceeded")
-"""SecondaryStatus of a job that was stopped by its own limit, which nobody asked for."""
+"""SecondaryStatus of a job that its own time limit stopped, not a user."""
 _WARNINGS = ("Failed", "Interrupted", "Restarting", *_OUT_OF_TIME)
 
 LEFT_OUT = "LeftOut"
-"""What of a job's output was not kept, in the description of a job of this machine. AWS describes no such thing."""
+"""Field that lists output that was not kept, in the description of a job of this machine. AWS has no such field."""
 
-DELETED = JobStatus(JobState.DELETED, 0, "SageMaker no longer has it")
+DELETED = JobStatus(JobState.DELETED, 0, "no longer exists in SageMaker")
 
 
 def read(job: Mapping[str, Any]) -> JobStatus:
@@ -44,7 +44,7 @@ def num_instances(resources: Mapping[str, Any]) -> int:
 
 
 def events(job: Mapping[str, Any]) -> Iterator[JobEvent]:
-    """Yield what happened to a described job, oldest first."""
+    """Yield the events of a described job, oldest first."""
     for each in _transitions(job):
         name = each["Status"]
         message = each.get("StatusMessage") or _spaced(name)
@@ -55,7 +55,7 @@ def events(job: Mapping[str, Any]) -> Iterator[JobEvent]:
 
 
 def _words(job: Mapping[str, Any], state: JobState) -> str:
-    """Return what a job waits for, or why it ended."""
+    """Return the reason a job is pending, or why it ended."""
     secondary: str = job["SecondaryStatus"]
     last: str | None = next((each.get("StatusMessage") for each in reversed(_transitions(job))), None)
     if state is JobState.FAILED:
@@ -69,7 +69,7 @@ def _words(job: Mapping[str, Any], state: JobState) -> str:
 
 
 def _spaced(name: str) -> str:
-    """Return a name in CamelCase as words; capitals in a row stay one."""
+    """Split a CamelCase name into words; consecutive capitals stay together."""
     words = "".join(
         f" {c}" if c.isupper() and i and not name[i - 1].isupper() else c for i, c in enumerate(name)
     ).split()
@@ -82,5 +82,5 @@ def _transitions(job: Mapping[str, Any]) -> Sequence[Mapping[str, Any]]:
 
 
 def _restarts(transitions: Sequence[Mapping[str, Any]]) -> int:
-    """Return how often a job started again. Source: RetryStrategy: its secondary status is Starting anew."""
+    """Return how often a job restarted. Source: RetryStrategy: its secondary status is Starting again."""
     return max(0, len([each for each in transitions if each["Status"] == "Starting"]) - 1)

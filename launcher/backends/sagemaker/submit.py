@@ -1,4 +1,4 @@
-"""A bundle to a training job: its recipe into S3, then the request; whole, once, or not at all."""
+"""Submits a bundle as a training job, atomically and once: uploads its recipe to S3, then sends the request."""
 
 import contextlib
 import json
@@ -16,14 +16,14 @@ from launcher.model.job_spec import Bundle
 
 _INSTANCE_TYPE = re.compile(r"ml\.[a-z0-9-]+\.[a-z0-9-]+")
 _COMPARED = ("HyperParameters", "Environment", "RoleArn")
-"""Members by which a job is known to be a bundle's, beside the place of its recipe, which its content is part of."""
+"""Members that identify a bundle's job, beside the URI of its recipe, which contains a digest of the content."""
 
 
 def request_of(bundle: Bundle) -> dict[str, Any]:
     """Return the request of a bundle.
 
     Raises:
-        ProblemsFound: It has none.
+        ProblemsFound: It has no request.
     """
     try:
         request: dict[str, Any] = json.loads(bundle.files[REQUEST])
@@ -33,9 +33,9 @@ def request_of(bundle: Bundle) -> dict[str, Any]:
 
 
 def request_problems(request: Mapping[str, Any]) -> tuple[Problem, ...]:
-    """Return what the API would refuse about a whole request, by its own names.
+    """Return what the API would refuse in a complete request, by the API's names.
 
-    The service may know newer instance types than `api.json`: which one a job may have is E379's to say.
+    The service may know newer instance types than `api.json`: E379 checks which one a job may have.
     """
     return tuple(
         Problem("E399", f"{REQUEST}: {fault.member}", fault.message, value=fault.value, allowed=fault.allowed)
@@ -45,7 +45,7 @@ def request_problems(request: Mapping[str, Any]) -> tuple[Problem, ...]:
 
 
 def validate(connection: Connection, bundle: Bundle) -> tuple[Problem, ...]:
-    """Return why SageMaker would not take a bundle, as far as it says without making a job of it."""
+    """Return why SageMaker would refuse a bundle, as far as it reports that without creating a job."""
     request = request_of(bundle)
     found = request_problems(request)
     try:
@@ -59,7 +59,7 @@ def submit(connection: Connection, bundle: Bundle) -> tuple[str, bool]:
     """Start the job of a bundle; return its ARN, and whether it is new.
 
     Raises:
-        ProblemsFound: Every reason against it; nothing of it is left.
+        ProblemsFound: Every reason why it was refused; nothing remains of it.
     """
     request = request_of(bundle)
     if found := request_problems(request):
@@ -94,7 +94,7 @@ def _create(connection: Connection, request: Mapping[str, Any]) -> str:
     except Refused as error:
         if error.code != "ResourceInUse":
             raise
-        # A request whose answer was lost has been repeated: then the job is this very one.
+        # If a request is repeated because its answer was lost, the existing job is this one.
         there = describe(connection, request["TrainingJobName"])
         if there is None:
             raise
@@ -102,7 +102,7 @@ def _create(connection: Connection, request: Mapping[str, Any]) -> str:
 
 
 def _may_be_there(connection: Connection, request: Mapping[str, Any]) -> bool:
-    """Tell whether a job was made whose answer was lost, or nobody says: such a job still has to read its recipe."""
+    """Return whether the job exists although its answer was lost, or may: it then still has to read its recipe."""
     try:
         there = describe(connection, request["TrainingJobName"])
     except (Refused, ProblemsFound):
@@ -111,10 +111,10 @@ def _may_be_there(connection: Connection, request: Mapping[str, Any]) -> bool:
 
 
 def _known(there: Mapping[str, Any], request: Mapping[str, Any]) -> str:
-    """Return the ARN of a job that is there already.
+    """Return the ARN of a job that already exists.
 
     Raises:
-        ProblemsFound: It is another one.
+        ProblemsFound: It is another bundle's job.
     """
     if not _is_same(there, request):
         raise ProblemsFound((_taken(request),))
@@ -124,8 +124,10 @@ def _known(there: Mapping[str, Any], request: Mapping[str, Any]) -> str:
 
 def _taken(request: Mapping[str, Any]) -> Problem:
     name = request["TrainingJobName"]
-    message = "another training job of this account has the name, in this region"
-    return Problem("E397", "recipes.run.name", message, value=name, remedy="launch it anew; names end at random")
+    message = "another training job of this account has that name in this region"
+    return Problem(
+        "E397", "recipes.run.name", message, value=name, remedy="launch the recipe again; names have a random suffix"
+    )
 
 
 def _is_same(there: Mapping[str, Any], request: Mapping[str, Any]) -> bool:
@@ -134,7 +136,7 @@ def _is_same(there: Mapping[str, Any], request: Mapping[str, Any]) -> bool:
 
 
 def _recipe_uri(job: Mapping[str, Any]) -> str | None:
-    """Return where a job's recipe is; None for a job that is not the launcher's."""
+    """Return the URI of a job's recipe; None for a job that is not the launcher's."""
     for channel in job.get("InputDataConfig") or ():
         if channel["ChannelName"] == RECIPE_CHANNEL:
             uri: str | None = channel["DataSource"].get("S3DataSource", {}).get("S3Uri")
@@ -144,20 +146,20 @@ def _recipe_uri(job: Mapping[str, Any]) -> str | None:
 
 def _place(request: Mapping[str, Any]) -> tuple[str, str]:
     """Return bucket and prefix of a request's recipe."""
-    # Not urlsplit: a key may have # and ?, which S3 reads as they stand.
+    # Not urlsplit: a key may contain # and ?, which S3 takes literally.
     bucket, _, prefix = (_recipe_uri(request) or "").removeprefix("s3://").partition("/")
     return bucket, prefix
 
 
 def _upload(connection: Connection, bucket: str, prefix: str, files: Mapping[str, str]) -> None:
-    if not bucket:  # a serverless job has no channel for it
+    if not bucket:  # a serverless job has no recipe channel
         return
     for name, text in files.items():
         connection.call("s3", "put_object", Bucket=bucket, Key=prefix + name, Body=text.encode())
 
 
 def _take_back(connection: Connection, bucket: str, prefix: str, files: Mapping[str, str]) -> None:
-    """Remove a recipe whose job was not made. Where that is refused too, the first refusal says more."""
+    """Remove the recipe of a job that was not created. If that is refused too, the first refusal is more useful."""
     for name in files if bucket else ():
         with contextlib.suppress(Refused, ProblemsFound):
             connection.call("s3", "delete_object", Bucket=bucket, Key=prefix + name)

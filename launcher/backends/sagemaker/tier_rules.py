@@ -1,4 +1,4 @@
-"""Training jobs of SageMaker: which folders of the container outlive it, where checkpoints are to go to one."""
+"""Training jobs of SageMaker: which folders of the container are kept, for checkpoints that go to a folder."""
 
 import posixpath
 from collections.abc import Callable, Iterator
@@ -16,7 +16,7 @@ _DATA = "/opt/ml/input/data"
 
 @sm_rule("E265", "checkpoints", "inputs", more=("recipes.checkpointing",), source=f"{API}: CheckpointConfig, Channel")
 def path_outlives_the_container(checked: CheckedRecipe, problem: Callable[..., Problem]) -> Iterator[Problem]:
-    """What a container writes outside the folders that the service keeps is gone with it."""
+    """Files that a container writes outside the folders that the service keeps are lost with it."""
     section = checked.recipe.checkpointing
     path = section.persistent.path if section and section.persistent else ""
     if not path.startswith("/"):
@@ -32,7 +32,7 @@ def path_outlives_the_container(checked: CheckedRecipe, problem: Callable[..., P
     if not any(real.is_relative_to(place) for place in places):
         yield problem(
             _PATH,
-            "lies in no folder of the container that is kept: it would be lost with it",
+            "is not in a folder of the container that is kept: checkpoints would be lost with it",
             value=path,
             allowed=", ".join(f"{place}/…" for place in places) or "s3://bucket/prefix",
             remedy=f"{JOBS}.checkpoints.s3_uri=s3://<bucket>/<folder> {_PATH}={default_values.CHECKPOINTS}",

@@ -1,11 +1,11 @@
-"""The `cluster` section of cluster=sm_jobs. What the API bounds is held to its bounds here, field by field."""
+"""The `cluster` section of cluster=sm_jobs. Each field enforces the API's bounds."""
 
 from typing import Annotated, Any, Literal
 
 from pydantic import Field
 
 from launcher.backends.sagemaker.estimator import EstimatorArguments
-from launcher.backends.sagemaker.keys import SDK_NAMES
+from launcher.backends.sagemaker.estimator_names import SDK_NAMES
 from launcher.backends.sagemaker.members import (
     AlgorithmName,
     Attributes,
@@ -61,7 +61,7 @@ class TensorBoard(Model):
     output_path: S3Uri | None = default(None)
     """s3:// folder that receives TensorBoard's logs while the job runs."""
     container_logs_path: KeptFolder | None = default(None)
-    """Where the training writes them in the container; /opt/ml/output/tensorboard when null. Needs output_path."""
+    """Folder in the container they are written to; /opt/ml/output/tensorboard when null. Needs output_path."""
 
 
 class FileSystem(Model):
@@ -70,41 +70,41 @@ class FileSystem(Model):
     id: FileSystemId
     """The file system's id, fs-…."""
     type: Literal["EFS", "FSxLustre", "FSx"]
-    """EFS, or FSx for Lustre by either name."""
+    """EFS, or FSx for Lustre under either name."""
     directory_path: DirectoryPath
-    """Folder on it that holds the data; for FSx it begins with the file system's mount name."""
+    """Folder of the file system that holds the data; for FSx it begins with the file system's mount name."""
     access: Literal["ro", "rw"] = "ro"
     """ro, the default, mounts it read-only; rw lets the job write there."""
 
 
 class Channel(Model):
-    """One data channel: what it holds, and how the container gets it."""
+    """One data channel: its source, and how the container receives it."""
 
     s3: S3Uri | None = None
-    """s3:// prefix, or manifest file. Either this or file_system."""
+    """s3:// prefix, or a manifest file. Either this or file_system."""
     file_system: FileSystem | None = None
     """A folder of a file system. Either this or s3."""
     dataset_arn: DatasetArn | None = None
-    """ARN of a data set in a hub, in place of both."""
+    """ARN of a data set in a hub, instead of both."""
     mode: Mode | None = None
-    """How the container gets it; the job's input_mode when left out. File copies it before training, FastFile mounts
+    """How the container receives it; default: the job's input_mode. File copies it before training, FastFile mounts
     it read-only and reads on demand, Pipe streams it through FIFOs."""
     s3_data_type: Literal["S3Prefix", "ManifestFile", "AugmentedManifestFile", "Converse"] = "S3Prefix"
-    """What s3 names: every object below a prefix, or a manifest that lists objects."""
+    """Meaning of s3: every object below a prefix, or a manifest that lists objects."""
     distribution: Literal["FullyReplicated", "ShardedByS3Key"] = "FullyReplicated"
-    """Whether each host gets all objects, or its share of them."""
+    """Whether each host gets all objects, or only its share of them."""
     attribute_names: Attributes | None = None
     """Attributes of an augmented manifest to stream, at least one."""
     instance_groups: Groups | None = None
-    """Names of the instance groups that get it; all when left out."""
+    """Names of the instance groups that receive it; all when left out."""
     content_type: ChannelText | None = None
-    """MIME type, told to the container."""
+    """MIME type, passed to the container."""
     compression: Literal["None", "Gzip"] | None = None
-    """Gzip unpacks what is streamed; Pipe mode only."""
+    """Gzip decompresses the stream; Pipe mode only."""
     record_wrapper: Literal["None", "RecordIO"] | None = None
     """RecordIO wraps each object in a record; Pipe mode only."""
     shuffle_seed: Seed | None = None
-    """Shuffles the objects, in Pipe mode anew for each epoch."""
+    """Shuffles the objects, in Pipe mode differently in each epoch."""
     accept_eula: bool | None = None
     """true accepts the license of the model that s3 names."""
     hub_content_arn: HubArn | None = None
@@ -117,44 +117,44 @@ class Inputs(Model):
     s3: dict[ChannelName, S3Uri] | None = default(None)
     """Channel name to s3:// folder; the container sees each under /opt/ml/input/data/<channel>."""
     file_system: FileSystem | None = default(None)
-    """A file system in place of S3, as the channel `training`."""
+    """A file system instead of S3, as the channel `training`."""
     channels: dict[ChannelName, Channel] | None = default(None, is_required=False)
-    """Channel name to its source, mode and form, where more is to be said than a folder."""
+    """Channel name to its source, mode and format, for channels that need more than a folder."""
 
 
 class Checkpoints(Model):
-    """Files that are kept in S3 while the job runs, and are there again after a restart."""
+    """Files that are kept in S3 while the job runs, and restored after a restart."""
 
     s3_uri: S3Uri | None = default(None)
-    """s3:// folder that the local one is synchronised with, both ways."""
+    """s3:// folder that the local one is synchronised with, in both directions."""
     local_path: KeptFolder | None = default(None)
     """Folder in the container; /opt/ml/checkpoints when null. Needs s3_uri."""
 
 
 class StoppingCondition(Model):
-    """When the job is stopped, in seconds. It gets SIGTERM, and 120 s later SIGKILL."""
+    """Time limits of the job, in seconds. It then gets SIGTERM, and SIGKILL 120 s later."""
 
     max_runtime_s: MaxRuntime | None = default(None)
-    """Most seconds it trains, retries included: at most 28 days, by the service's default one. It bounds the cost."""
+    """Maximum time it trains, retries included: at most 28 days, by default one day. It bounds the cost."""
     max_wait_s: MaxWait | None = default(None)
-    """Most seconds a spot job waits and trains; not below max_runtime_s. Needs spot=true."""
+    """Maximum time a spot job waits and trains; at least max_runtime_s. Needs spot=true."""
     max_pending_s: MaxPending | None = default(None)
-    """Most seconds it waits for accelerated instances: 1800 to 2419200."""
+    """Maximum time it waits for accelerated instances: 1800 to 2419200."""
 
 
 class InstanceGroup(Model):
     """Instances of one type in a job that has several."""
 
     name: GroupName
-    """How channels and scripts call it."""
+    """Name of the group, for channels and scripts."""
     instance_type: str
-    """What its instances are, with or without ml."""
+    """Instance type, with or without ml."""
     instance_count: Count
-    """How many it has."""
+    """Number of instances."""
 
 
 class Vpc(Model):
-    """The network the containers are in."""
+    """The network of the containers."""
 
     subnets: Subnets | None = default(None)
     """Subnet ids, 1 to 16. Needs security_group_ids."""
@@ -163,12 +163,12 @@ class Vpc(Model):
 
 
 class ImageAccess(Model):
-    """How the image is fetched."""
+    """How the image is pulled."""
 
     mode: Literal["Platform", "Vpc"] | None = default(None)
-    """Platform fetches it from ECR; Vpc from a private registry in your network, and needs vpc."""
+    """Platform pulls it from ECR; Vpc pulls it from a private registry in your network, and needs vpc."""
     credentials_provider_arn: CredentialsArn | None = default(None)
-    """Lambda function that gives the registry's credentials. Needs mode=Vpc."""
+    """Lambda function that returns the registry's credentials. Needs mode=Vpc."""
 
 
 class MlflowApp(Model):
@@ -186,7 +186,7 @@ class Metric(Model):
     """A number that is read from the log."""
 
     name: MetricName
-    """What CloudWatch calls it."""
+    """Name of the metric in CloudWatch."""
     regex: MetricRegex
     """Regular expression whose first group is the number."""
 
@@ -195,80 +195,80 @@ Metrics = Annotated[Listed[Metric], Field(max_length=40)]
 
 
 class SmJobs(Model):
-    """The keys of a training job; the first nine as the published launcher names them."""
+    """The keys of a training job; the first nine have the published launcher's names."""
 
     pysdk_launch_executor: Literal["estimator", "model_trainer"] | bool | None = default(None)
-    """Which SDK's spelling of hyperparameters the toolkit in the image reads: estimator, the default, writes every
-    value as JSON; model_trainer leaves texts as they are, as all images without the toolkit need them. The launcher
+    """The SDK whose spelling of hyperparameters the image reads: estimator, the default, writes every
+    value as JSON; model_trainer leaves texts unchanged, as all images without the toolkit need. The launcher
     itself uses neither SDK."""
     output_path: S3Uri | None = default(None)
     """s3:// folder that receives <job>/output/model.tar.gz and output.tar.gz."""
     tensorboard_config: TensorBoard
     """Where TensorBoard's logs go."""
     wait: bool = default(False)
-    """true follows the job until it has ended, as wait=true does."""
+    """true follows the job until it has ended, like wait=true."""
     inputs: Inputs
-    """Where the data comes from."""
+    """Sources of the data."""
     additional_estimator_kwargs: EstimatorArguments | None = default(None)
-    """The same keys by the names that the SDK's estimator has for them, e.g. max_run."""
+    """The same keys under the SDK estimator's names, e.g. max_run."""
     recipe_overrides: dict[str, Any] | None = default(None)
     """Recipe keys for the published launcher. Here every recipe key is overridden as recipes.<key>."""
     environment: Environment | None = default(None)
-    """Variables of the container, at most 100; env_vars win over them. At most 512 characters each."""
+    """Variables of the container, at most 100; env_vars override them. At most 512 characters each."""
     region: Annotated[str, Field(pattern=r"^[a-z]{2}(-[a-z]+)+-[0-9]+$")] | None = default(None)
     """Region the job runs in; that of your AWS configuration when null."""
     role: RoleArn | None = default(None)
-    """ARN of the IAM role that the job acts as. Needed."""
+    """ARN of the IAM role that the job acts as. Required."""
     output_kms_key: KmsKey | None = default(None)
     """Key that encrypts the results: id, ARN or alias."""
     output_compression: Literal["GZIP", "NONE"] | None = default(None)
-    """NONE leaves the model's files as they are, for large models; GZIP, the default, makes one archive."""
+    """NONE uploads the model's files unchanged, for large models; GZIP, the default, uploads one archive."""
     recipe_path: S3Uri | None = default(None)
     """s3:// folder that the recipe is uploaded to, below <job>/recipe/; output_path when null."""
     toolkit: bool | None = default(None)
-    """true where the sagemaker-training toolkit starts the script, as in AWS's framework images; false where the
+    """true if the sagemaker-training toolkit starts the script, as in AWS's framework images; false if the
     image has a program of its own, such as XGBoost's: it gets hyperparameters as plain text, and needs no script.
-    null takes false with container_entrypoint or algorithm_name, else true."""
+    null means false with container_entrypoint or algorithm_name, else true."""
     source_dir: str | None = default(None)
     """Your script's folder: an s3:// archive (.tar.gz), or a folder of the image; with cluster=sm_local one
-    of this machine. Where the image has it in /opt/ml/code, null."""
+    of this machine. null if the image has it in /opt/ml/code."""
     input_mode: Mode = default("File")
-    """Mode of every channel that has none of its own."""
+    """Mode of every channel that does not set its own."""
     checkpoints: Checkpoints
-    """What survives a restart."""
+    """Files that survive a restart."""
     stopping_condition: StoppingCondition
-    """When the job is stopped."""
+    """Time limits of the job."""
     max_retries: Retries | None = default(None)
-    """How often a job that fails by the service's own fault is started again, 1 to 30; never when null."""
+    """How often a job that fails because of an internal service error is restarted, 1 to 30; never when null."""
     spot: bool = default(False)
-    """true takes spot capacity: cheaper, and interrupted at any time. Needs stopping_condition.max_wait_s."""
+    """true uses spot capacity: cheaper, but it can be interrupted anytime. Needs stopping_condition.max_wait_s."""
     keep_alive_s: KeepAlive | None = default(None)
-    """Seconds that the instances stay warm, and are paid for, after the job: at most 21600."""
+    """Seconds that the instances are kept warm, and billed, after the job: at most 21600."""
     instance_groups: Annotated[Listed[InstanceGroup], Field(max_length=5)] | None = default(None)
-    """Instances of several types in one job, as many as trainer.num_nodes together. One of the groups has
+    """Instances of several types in one job, trainer.num_nodes in total. One of the groups has
     instance_type; a script runs on all of them together."""
     volume_size_gb: VolumeSize | None = default(30)
-    """Disk of each instance in GB, at most 16384. Instances with a disk of their own use that."""
+    """Disk size of each instance in GB, at most 16384. Instances with local disks use those."""
     volume_kms_key: KmsKey | None = default(None)
-    """Key that encrypts that disk; not for instances with a disk of their own."""
+    """Key that encrypts that disk; not for instances with local disks."""
     training_plan_arn: PlanArn | None = default(None)
-    """Reserved capacity to run on."""
+    """ARN of the training plan whose reserved capacity the job uses."""
     vpc: Vpc
-    """The network the containers are in."""
+    """The network of the containers."""
     network_isolation: bool = default(False)
-    """true gives containers no network but each other's; S3 channels still come."""
+    """true limits containers to the network among themselves; S3 channels still work."""
     encrypt_traffic: bool = default(False)
-    """true encrypts what instances send each other, which slows distributed training."""
+    """true encrypts traffic between instances, which slows distributed training."""
     image_access: ImageAccess
-    """How the image is fetched."""
+    """How the image is pulled."""
     algorithm_name: AlgorithmName | None = default(None)
-    """An algorithm of yours or of the Marketplace in place of container; then container=null."""
+    """Your own algorithm or one from AWS Marketplace, instead of container; needs container=null."""
     container_entrypoint: Words | None = default(None)
-    """Words that start the container in place of its own; each at most 256 characters."""
+    """Words of a start command that replaces the container's own; each at most 256 characters."""
     container_arguments: Words | None = default(None)
-    """Words after them."""
+    """Arguments after those words."""
     hyperparameters: Scalars | None = default(None)
-    """Further hyperparameters, for what the image reads beside the recipe."""
+    """Further hyperparameters that the image reads beside the recipe."""
     metric_definitions: Metrics | None = default(None)
     """Numbers that CloudWatch reads from the log, at most 40."""
     tags: Tags | None = default(None)
@@ -276,25 +276,25 @@ class SmJobs(Model):
     mlflow: MlflowApp
     """SageMaker's own MLflow."""
     metrics_time_series: bool | None = default(None)
-    """true keeps metrics as time series, which SageMaker Studio draws."""
+    """true stores metrics as time series, which SageMaker Studio plots."""
     placement: Placement
     """Where instances of an UltraServer are placed."""
     serverless: Serverless
-    """A job on instances of AWS's choice, by a recipe of AWS's own, in place of an image."""
+    """A job on instances of AWS's choice, with AWS's own recipe instead of an image."""
     model_package: ModelPackage
     """Where the trained model is registered."""
     experiment: Experiment
     """The SageMaker experiment that the job is part of."""
     debugger: Debugger
-    """SageMaker Debugger: tensors that are saved, and rules that watch them."""
+    """SageMaker Debugger: tensors to save, and rules that watch them."""
     profiler: Profiler
-    """SageMaker Debugger's profiler of the system."""
+    """SageMaker Debugger's system profiler."""
     remote_debug: bool | None = default(None)
-    """true lets you into the running containers by AWS Systems Manager."""
+    """true gives you access to the running containers through AWS Systems Manager."""
     infra_check: bool | None = default(None)
     """true checks the instances' hardware before the job starts."""
     session_tag_chaining: bool | None = default(None)
-    """true hands the session tags of whoever starts the job on to the job's role."""
+    """true passes the session tags of the user who starts the job to the job's role."""
 
 
 class Settings(ClusterOptions):
@@ -303,11 +303,11 @@ class Settings(ClusterOptions):
     sm_jobs_config: SmJobs
     """The training job's own keys."""
     container_mounts: Listed[str] | None = default(None)
-    """Slurm's key, accepted so that one script serves every cluster; nothing reads it here."""
+    """Slurm's key, accepted so that one script works with every cluster; ignored here."""
 
 
 def effective(job: SmJobs) -> SmJobs:
-    """Return the keys with those that are given by the estimator's names in their place."""
+    """Return the keys, with those given under the estimator's names resolved."""
     given = job.additional_estimator_kwargs
     for name, path in SDK_NAMES.items():
         value = getattr(given, name, None)
@@ -316,7 +316,7 @@ def effective(job: SmJobs) -> SmJobs:
         if name == "tags":
             value = {tag.Key: tag.Value for tag in value}
         elif name == "metric_definitions":
-            # Not validated twice: rules read also those keys of a job whose others are faulty.
+            # Not validated again: rules also read these keys when others of the job are faulty.
             value = [Metric.model_construct(name=metric.Name, regex=metric.Regex) for metric in value]
         section, _, key = path.rpartition(".")
         if section:

@@ -1,4 +1,4 @@
-"""What a job leaves: the model and other output of all hosts together, and why it failed.
+"""A job's output: the model and other files of all hosts combined, and the failure reason.
 
 Source: How Amazon SageMaker Processes Training Output; Amazon SageMaker API, OutputDataConfig.
 """
@@ -15,19 +15,19 @@ from launcher.backends.sagemaker_local.optml import Host
 from launcher.backends.sagemaker_local.record import MOST_REASON
 
 MODEL, DATA = "model", "output/data"
-"""Folders of /opt/ml that are kept."""
+"""Folders of /opt/ml that are uploaded."""
 
 _COMPRESSION = 6
-"""Level of gzip: its own default, a fifth slower than the fastest and a tenth smaller."""
+"""Level of gzip: its default, a fifth slower than the fastest level, with output a tenth smaller."""
 
 
 @dataclass(frozen=True, slots=True)
 class Gathered:
-    """A folder of every host as one.
+    """One folder, merged from all hosts.
 
     Args:
-        entries: Path inside the folder to what is there, in the order of paths.
-        clashes: What several hosts have, in words; the first host's is kept.
+        entries: Path inside the folder to the entry's real path, sorted.
+        clashes: Messages about entries that several hosts have; the first host's is kept.
     """
 
     entries: Mapping[str, Path]
@@ -35,7 +35,7 @@ class Gathered:
 
 
 def gather(hosts: Sequence[Host], folder: str) -> Gathered:
-    """Return what all hosts have in a folder of their /opt/ml; folders that several have are one."""
+    """Return the merged contents of a folder of /opt/ml on all hosts."""
     owners: dict[str, tuple[str, Path]] = {}
     clashes = []
     for host in hosts:
@@ -43,7 +43,7 @@ def gather(hosts: Sequence[Host], folder: str) -> Gathered:
         for path in _below(top):
             name = str(path.relative_to(top))
             if name.rpartition("/")[0] in dropped:
-                dropped.add(name)  # below what is a file on another host; that was told
+                dropped.add(name)  # below a file of another host, which has been reported
             elif name not in owners:
                 owners[name] = (host.name, path)
             elif not (_is_folder(path) and _is_folder(owners[name][1])):
@@ -53,24 +53,24 @@ def gather(hosts: Sequence[Host], folder: str) -> Gathered:
 
 
 def archive(found: Gathered, path: Path) -> None:
-    """Write what was gathered to a .tar.gz."""
+    """Write the merged folder to a .tar.gz."""
     with tarfile.open(path, "w:gz", compresslevel=_COMPRESSION) as tar:
         for name, source in found.entries.items():
             tar.add(source, arcname=name, recursive=False, filter=_as_root)
 
 
 def publish(request: Mapping[str, Any], hosts: Sequence[Host], stores: Stores, scratch: Path) -> list[str]:
-    """Put a job's output where its request says, each object whole or not at all; return what is to be told of it.
+    """Upload a job's output to the request's location, each object atomically; return messages for the user.
 
     Args:
-        request: The job's.
+        request: The job's request.
         hosts: Its hosts, whose programs have ended.
-        stores: Where the output goes.
-        scratch: Folder for archives that are being written.
+        stores: The stores that receive the output.
+        scratch: Folder for archives while they are written.
 
     Raises:
         ProblemsFound: The store refuses.
-        OSError: This machine's disk does.
+        OSError: This machine's disk refuses.
     """
     output, base = request["OutputDataConfig"], output_uri(request)
     model, data = gather(hosts, MODEL), gather(hosts, DATA)
@@ -84,35 +84,35 @@ def publish(request: Mapping[str, Any], hosts: Sequence[Host], stores: Stores, s
 
 
 def output_uri(request: Mapping[str, Any]) -> str:
-    """Return the place of a job's output."""
+    """Return the URI of a job's output."""
     return f"{request['OutputDataConfig']['S3OutputPath'].rstrip('/')}/{request['TrainingJobName']}/output"
 
 
 def model_uri(request: Mapping[str, Any]) -> str:
-    """Return what DescribeTrainingJob calls S3ModelArtifacts."""
+    """Return the S3ModelArtifacts of DescribeTrainingJob."""
     is_plain = request["OutputDataConfig"].get("CompressionType") == "NONE"
     return f"{output_uri(request)}/{'model/' if is_plain else 'model.tar.gz'}"
 
 
 def failure_reason(hosts: Iterable[Host], code: int) -> str:
-    """Return why a job's program failed: what the first of these hosts wrote that did, or the exit code."""
+    """Return why a job's program failed: the message of the first of these hosts that wrote one, or the exit code."""
     texts = (_failure(host) for host in hosts)
     return next(filter(None, texts), f"AlgorithmError: , exit code: {code}")
 
 
 def _failure(host: Host) -> str:
-    """Return what a host's program wrote of its failure, as far as SageMaker reads it; "" where it wrote nothing."""
+    """Return a host's failure message, as far as SageMaker reads it; "" if its program wrote none."""
     path = host.led(host.root / "output" / "failure")
     try:
-        with files.open_regular(str(path)) as file:  # a FIFO would keep the job from its end
-            # No character has more than four bytes.
+        with files.open_regular(str(path)) as file:  # a FIFO would block the job's end
+            # A character has at most four bytes.
             return file.read(4 * MOST_REASON).decode(errors="replace")[:MOST_REASON]
     except OSError:
         return ""
 
 
 def _put_files(found: Gathered, hosts: Sequence[Host], base: str, stores: Stores) -> list[str]:
-    """Put files as objects, and files that links lead to; return which links lead to none."""
+    """Upload files, and the files that links lead to; return messages about broken links."""
     lost = []
     for name, path in found.entries.items():
         host = next(host for host in hosts if path.is_relative_to(host.root))
@@ -120,7 +120,7 @@ def _put_files(found: Gathered, hosts: Sequence[Host], base: str, stores: Stores
         if source.is_file():
             stores.put(source, f"{base}/{name}")
         elif path.is_symlink():
-            lost.append(f"{MODEL}/{name} is a link that leads to no file: a store has none, so it is left out")
+            lost.append(f"{MODEL}/{name} is a link to no file, which a store cannot hold, so it is left out")
     return lost
 
 
@@ -136,7 +136,7 @@ def _put_archive(found: Gathered, uri: str, stores: Stores, scratch: Path) -> No
 
 
 def _below(top: Path) -> Iterator[Path]:
-    """Yield what is below a folder, folders before what is in them."""
+    """Yield the entries below a folder, each folder before its contents."""
     if not _is_folder(top):
         return
     for path in sorted(top.iterdir()):
@@ -149,7 +149,7 @@ def _is_folder(path: Path) -> bool:
 
 
 def _as_root(member: tarfile.TarInfo) -> tarfile.TarInfo | None:
-    """Return an archive's member as a container writes it; sockets and FIFOs are no output."""
+    """Return an archive's member as a container would write it; None for sockets and FIFOs."""
     member.uid = member.gid = 0
     member.uname = member.gname = "root"
     return member if member.isreg() or member.isdir() or member.issym() or member.islnk() else None

@@ -34,23 +34,23 @@ from launcher.families import interface
 from launcher.model.cluster_options import options_of
 from launcher.model.config_tree import get
 from launcher.model.interface import Entry
-from launcher.model.job_spec import Bundle, JobHandle, JobSpec
+from launcher.model.job_spec import OPEN, Bundle, JobHandle, JobSpec
 
 _POLL_S = 0.1
 _ROLE = f"arn:aws:iam::{record.ACCOUNT}:role/you"
-"""Stands for the role that no job of this machine acts as: its programs have your own credentials."""
+"""Placeholder for a role: programs on this machine run with your own credentials."""
 
 _END_PATIENCE_S = 30.0
-"""Seconds that an operator may take to exit after its job."""
+"""Time limit for an operator to exit after its job."""
 
 
 class ContractBackend(SageMakerBackend):
-    """Plays SageMaker for one job. Jobs end with the process that submitted them.
+    """Simulates SageMaker for one job. Jobs end with the process that submitted them.
 
     Args:
-        patience_s: Between SIGTERM and SIGKILL.
-        sync_s: Between two looks at checkpoints.
-        chosen: How hosts are kept apart; None finds out what the kernel allows.
+        patience_s: Seconds between SIGTERM and SIGKILL.
+        sync_s: Seconds between two scans for checkpoints.
+        chosen: How hosts are isolated; None selects the best way that the kernel allows.
     """
 
     name: ClassVar[str] = "contract"
@@ -68,7 +68,7 @@ class ContractBackend(SageMakerBackend):
         self._operators: dict[Path, subprocess.Popen[bytes]] = {}
 
     def check(self, job: JobSpec) -> tuple[Problem, ...]:
-        """Return what the API would refuse about the request, and what this machine cannot do."""
+        """Return what the API would refuse in the request, and what this machine cannot do."""
         made = json.loads(request.render(_with_role(job), config_files(job))[request.REQUEST])
         if sys.platform != "linux":
             message = "cluster=local needs Linux, whose kernel ends a job's processes with the job"
@@ -76,7 +76,7 @@ class ContractBackend(SageMakerBackend):
         return (*submit.request_problems(_in_s3(made)), *_unstartable(job, made), *_unread(made), *_unkept(made))
 
     def render(self, job: JobSpec, configs: Mapping[str, str]) -> dict[str, str]:
-        """Return the request as a training job of AWS has it, and the parts of this machine that stand for AWS."""
+        """Return the request as for AWS, and the settings of this machine's simulation."""
         settings = options_of(job, Settings)
         machine = {
             "region": settings.sm_jobs_config.region,
@@ -87,25 +87,25 @@ class ContractBackend(SageMakerBackend):
 
     def validate(self, bundle: Bundle) -> tuple[Problem, ...]:
         """Refuse: no server exists that could validate the bundle."""
-        message = "a job on this machine has no server that could be asked; its checks are those of every launch"
+        message = "no server can validate a job on this machine; every launch runs all its checks"
         return (Problem("E416", "server_dry_run", message, value=True, remedy="dry_run=true"),)
 
     def intent(self, bundle: Bundle, known: JobHandle | None) -> JobHandle | None:
-        """Return None: a job here is found by its bundle."""
+        """Return None: a job here is found through its bundle."""
 
     def submit(self, bundle: Bundle) -> JobHandle:
         """Start the bundle's operator; it ends with this process. Call it from the main thread.
 
         Raises:
-            ProblemsFound: The bundle's job is running already (E405), or this kernel cannot run it (E432).
+            ProblemsFound: The bundle's job is already running (E405), or this kernel cannot run it (E432).
         """
         made = submit.request_of(bundle)
         folder = bundle.directory.resolve()
         run_dir = folder / RUN_DIR
         run_dir.mkdir(exist_ok=True)
         if is_alive(run_dir):
-            remedy = "end it first, with Ctrl-C where it runs"
-            raise fail("E405", "cluster", "this bundle's job is running already", remedy=remedy)
+            remedy = "stop it first, with Ctrl-C in its terminal"
+            raise fail("E405", "cluster", "this bundle's job is already running", remedy=remedy)
         (run_dir / record.DESCRIPTION_FILE).unlink(missing_ok=True)
         shutil.rmtree(run_dir / record.LOG_DIR, ignore_errors=True)
         operator = self._start(folder, run_dir, made)
@@ -116,7 +116,7 @@ class ContractBackend(SageMakerBackend):
         return JobHandle(self.name, bundle.job_name, folder, made["TrainingJobName"], kind="training job", uid=arn)
 
     def cancel(self, handle: JobHandle) -> None:
-        """Stop the job as StopTrainingJob does, at once where it is stopping already; return when nothing is left.
+        """Stop the job as StopTrainingJob does, at once if it is already stopping; return when none of it runs.
 
         Raises:
             ProblemsFound: It does not end (E415).
@@ -125,13 +125,15 @@ class ContractBackend(SageMakerBackend):
         run_dir, deadline = handle.bundle_dir / RUN_DIR, time.monotonic() + _END_PATIENCE_S
         while is_alive(run_dir):
             if time.monotonic() > deadline:
-                raise fail("E415", "job", "does not end: a process of it still runs", value=handle.job_name)
+                raise fail(
+                    "E415", "job", "does not terminate: one of its processes still runs", value=handle.job_name
+                )
             time.sleep(_POLL_S)
         if operator := self._operators.get(handle.bundle_dir):
             operator.wait()
 
     def clear(self, handle: JobHandle) -> None:
-        """Return at once: a launch here replaces what the one before it has left."""
+        """Return at once: a launch here replaces the previous one's remains."""
 
     def _services(self, handle: JobHandle) -> Services:
         if operator := self._operators.get(handle.bundle_dir):
@@ -141,14 +143,14 @@ class ContractBackend(SageMakerBackend):
     def _start(self, folder: Path, run_dir: Path, made: Mapping[str, Any]) -> subprocess.Popen[bytes]:
         chosen = self._chosen or isolation.probe()
         if program.is_mpi(made) and not chosen.is_private:
-            message = "mpirun reaches hosts by their namespaces, and this kernel gives none"
+            message = "mpirun reaches hosts through namespaces, which this kernel does not allow"
             raise fail("E432", "recipes.distribution.mpi", message)
         if not chosen.has_own_pids and importlib.util.find_spec("psutil") is None:
-            message = "this kernel gives a job no process numbers of its own, and psutil is not here to find them"
+            message = "this kernel allows no PID namespace for a job, and without psutil its processes are not found"
             raise fail("E432", "cluster", message, remedy="pip install '.[local]'")
         words = (sys.executable, "-m", "launcher.backends.sagemaker_local.operator", "--isolation", chosen.name)
         with (run_dir / record.OPERATOR_LOG).open("wb") as log:
-            # Its standard input is closed when this process exits, for whatever reason.
+            # Its standard input is closed whenever this process exits, for any reason.
             operator = subprocess.Popen(
                 isolation.guarded(chosen, run_dir / HOSTS_DIR, (*words, *self._options, str(folder))),
                 env=launcher_path(),
@@ -162,7 +164,7 @@ class ContractBackend(SageMakerBackend):
 
 
 def _with_role(job: JobSpec) -> JobSpec:
-    """Return a job that acts as a role, which no request can do without."""
+    """Return a job that acts as a role, which every request requires."""
     jobs = given_jobs(job)
     if effective(jobs).role:
         return job
@@ -171,7 +173,7 @@ def _with_role(job: JobSpec) -> JobSpec:
 
 
 def _in_s3(value: Any) -> Any:
-    """Return a request whose folders of this machine are in S3, as the API's patterns want them."""
+    """Return a request with S3 URIs in place of this machine's folders, for the API's patterns."""
     if isinstance(value, dict):
         return {key: _in_s3(inner) for key, inner in value.items()}
     if isinstance(value, list):
@@ -180,7 +182,7 @@ def _in_s3(value: Any) -> Any:
 
 
 def _unstartable(job: JobSpec, made: Mapping[str, Any]) -> Iterator[Problem]:
-    """Yield why a job's program cannot be started here."""
+    """Yield the reasons why a job's program cannot be started here."""
     jobs, entry = effective(given_jobs(job)), f"{JOBS}.container_entrypoint"
     if jobs.container_entrypoint:
         return
@@ -189,39 +191,44 @@ def _unstartable(job: JobSpec, made: Mapping[str, Any]) -> Iterator[Problem]:
             remedy = "apt-get install --no-install-recommends openmpi-bin"
             yield Problem("E430", "recipes.distribution.mpi", "mpirun is not installed", remedy=remedy)
         if not jobs.source_dir or not Path(jobs.source_dir).is_dir():
-            message = "mpirun starts a script of a folder of this machine, and this is none"
+            message = "mpirun needs a script in a folder of this machine, and this is not one"
             yield Problem("E430", f"{JOBS}.source_dir", message, value=jobs.source_dir)
         else:
             yield from _absent_script(job, jobs.source_dir)
     elif default_values.is_started(request.of_job(job)):
-        if importlib.util.find_spec("torch") is None:
-            message = "the program needs torch, which this Python does not have"
-            yield Problem("E430", "cluster", message, remedy="pip install '.[local]'")
+        needs = interface(job.model_type, job.trainer).needs
+        if missing := [name for name in ("torch", *needs) if importlib.util.find_spec(name) is None]:
+            message = (
+                f"the program needs packages that are not installed in this Python environment: {', '.join(missing)}"
+            )
+            extras = "local,trainer" if needs else "local"
+            yield Problem("E430", "cluster", message, value="sm_local", remedy=f"pip install '.[{extras}]'")
     elif interface(job.model_type, job.trainer).entry is Entry.SCRIPT:
         if shutil.which(program.TRAIN, path=launcher_path()["PATH"]) is None:
             yield _without_train(job, entry)
         if jobs.source_dir and not jobs.source_dir.startswith((f"{OPT_ML}/", "s3://")):
             yield from _absent_script(job, jobs.source_dir)
     else:
-        message = "the image has the program of this family, and no image runs here"
-        yield Problem("E430", "recipes.run.model_type", message, value=job.model_type, remedy=f"{entry}=[…]")
+        message = "this family's program is in the image, and no image runs here"
+        remedy = f"cluster.trainer={OPEN}, or {entry}=[…]"
+        yield Problem("E430", "cluster.trainer", message, value=job.trainer, remedy=remedy)
 
 
 def _without_train(job: JobSpec, entry: str) -> Problem:
-    """Return the Problem of a machine without the program that the image would start."""
+    """Return the Problem that the program which the image would start is not installed."""
     words = f"{entry}=[python3,{job.cwd}/train.py]"
     if not default_values.has_toolkit(request.of_job(job)):
         message = "the image starts its own program, train, which is not installed on this machine"
         return Problem("E430", f"{JOBS}.toolkit", message, value=False, remedy=words)
-    message = "an image starts scripts by the toolkit's train, which is not here"
+    message = "an image starts scripts with the toolkit's train, which is not installed here"
     return Problem("E430", f"{SCRIPT}.entry_script", message, remedy=f"pip install sagemaker-training, or {words}")
 
 
 def _absent_script(job: JobSpec, source_dir: str) -> Iterator[Problem]:
-    """Yield that a folder of this machine lacks the script that is to be started."""
+    """Yield a Problem if a folder of this machine lacks the script to start."""
     script = get(job.config, f"{SCRIPT}.entry_script")
     if not Path(source_dir, script).is_file():
-        message = f"has no {script}, which is to be started"
+        message = f"has no {script}, the script to start"
         yield Problem("E430", f"{JOBS}.source_dir", message, value=source_dir)
 
 
@@ -235,10 +242,10 @@ def _unread(made: Mapping[str, Any]) -> Iterator[Problem]:
 
 
 def _unkept(made: Mapping[str, Any]) -> Iterator[Problem]:
-    """Yield which folders are not a host's own, so that nothing would keep them."""
+    """Yield the folders that hosts do not have for themselves, so that they would not be kept."""
     for folder in kept(made):
         if not folder.path.startswith(f"{OPT_ML}/"):
-            message = "is not below /opt/ml, all that a host has of its own here"
+            message = "is not below /opt/ml, the only folder that each host here has for itself"
             yield Problem("E431", f"{JOBS}.checkpoints.local_path", message, value=folder.path)
 
 
@@ -246,7 +253,7 @@ def _await_first_word(run_dir: Path, operator: subprocess.Popen[bytes]) -> None:
     """Wait until the operator reports that the job starts.
 
     Raises:
-        ProblemsFound: It ended before.
+        ProblemsFound: It ended before that.
     """
     while not (run_dir / record.DESCRIPTION_FILE).exists():
         if operator.poll() is not None and not (run_dir / record.DESCRIPTION_FILE).exists():

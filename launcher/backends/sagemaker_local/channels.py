@@ -1,4 +1,4 @@
-"""Input channels of one host: from the request's InputDataConfig to what a container finds in /opt/ml/input/data.
+"""Input channels of one host: from the request's InputDataConfig to the contents of /opt/ml/input/data.
 
 Source: How Amazon SageMaker Provides Training Information; Amazon SageMaker API 2017-07-24, Channel.
 """
@@ -19,13 +19,13 @@ from launcher.common.problems import Problem, ProblemsFound, fail
 
 @dataclass(frozen=True, slots=True)
 class Place:
-    """Where a host's inputs go.
+    """The location of a host's inputs.
 
     Args:
-        data_dir: The host's …/input/data, by its real path outside of the host's mount namespace.
-        host: Its name, as algo-1.
+        data_dir: The host's …/input/data, by its real path outside the host's mount namespace.
+        host: Its name, such as algo-1.
         hosts: Every host of the job, sorted as strings.
-        groups: Hosts of each instance group, sorted as strings; none where there are no groups.
+        groups: Hosts of each instance group, sorted as strings; empty if there are no groups.
     """
 
     data_dir: Path
@@ -39,12 +39,12 @@ class Feed:
     """One channel on one host.
 
     Args:
-        name: The channel's.
-        mounts: Read-only bind mounts: real source, and path relative to the data folder, where a folder waits.
-        writable_mounts: The same, of file systems with access rw.
-        note: How the channel is provided where that differs from SageMaker; "" where it does not.
-        writer: What streams it in Pipe mode.
-        view: What shows it in FastFile mode.
+        name: The channel's name.
+        mounts: Read-only bind mounts: real source, and mount point relative to the data folder.
+        writable_mounts: The same, for file systems with access rw.
+        note: How the channel is provided if that differs from SageMaker; else "".
+        writer: Streams it in Pipe mode.
+        view: Serves it in FastFile mode.
     """
 
     name: str
@@ -56,12 +56,12 @@ class Feed:
 
     @property
     def problem(self) -> Problem | None:
-        """Why it came to a halt while the job ran, which the job cannot go on without; None while all is well."""
+        """Why it failed while the job ran, which ends the job; None if it works."""
         source = self.writer or self.view
         return source.problem if source else None
 
     def start(self) -> None:
-        """Begin what runs beside the job: the writer of Pipe mode, whose first FIFO is there then.
+        """Start the writer of Pipe mode; its first FIFO exists when this returns.
 
         Raises:
             ProblemsFound: The system refuses.
@@ -73,7 +73,7 @@ class Feed:
                 raise fail("E425", self.name, f"cannot be streamed: {error}") from error
 
     def close(self) -> None:
-        """End it; never blocks for long."""
+        """Stop it; never blocks for long."""
         if self.writer:
             self.writer.close()
         if self.view:
@@ -81,16 +81,16 @@ class Feed:
 
 
 def prepare(channels: Sequence[Mapping[str, Any]], default_mode: str, place: Place, stores: Stores) -> list[Feed]:
-    """Provide a host's channels: copy those in File mode, and return all. Channels of other groups are left out.
+    """Provide a host's channels: copy those in File mode, and return all, without those of other groups.
 
     Args:
         channels: InputDataConfig of the request.
         default_mode: AlgorithmSpecification.TrainingInputMode.
-        place: The host.
-        stores: Where the objects are.
+        place: The host's inputs.
+        stores: The stores that hold the objects.
 
     Raises:
-        ProblemsFound: Every fault of every channel; nothing runs or is mounted then.
+        ProblemsFound: Every fault of every channel; nothing has been started or mounted.
     """
     contents: list[_Content] = []
     problems: list[Problem] = []
@@ -118,7 +118,7 @@ def channels_of(channels: Sequence[Mapping[str, Any]], place: Place) -> list[Map
 
 
 def input_data_config(channels: Sequence[Mapping[str, Any]], default_mode: str) -> dict[str, dict[str, str]]:
-    """Return inputdataconfig.json: what a container is told of each of its channels.
+    """Return inputdataconfig.json: each channel's description for the container.
 
     Source: How Amazon SageMaker Provides Training Information, Input Data Configuration.
     """
@@ -139,7 +139,7 @@ def _mode(channel: Mapping[str, Any], default_mode: str) -> str:
 
 
 def _sharers(channel: Mapping[str, Any], place: Place) -> tuple[str, ...]:
-    """Return the hosts that a channel goes to."""
+    """Return the hosts that receive a channel."""
     names = channel["DataSource"].get("S3DataSource", {}).get("InstanceGroupNames")
     if not names or not place.groups:
         return place.hosts
@@ -148,13 +148,13 @@ def _sharers(channel: Mapping[str, Any], place: Place) -> tuple[str, ...]:
 
 @dataclass(frozen=True, slots=True)
 class _Content:
-    """A channel that has been looked at: what it holds, before anything is copied.
+    """A channel with its listed content, before anything is copied.
 
     Args:
-        channel: As the request has it.
+        channel: The channel in the request.
         mode: Its input mode.
-        entries: Its objects; none of a file system.
-        folder: Where its file system's folder is on this machine; None for S3.
+        entries: Its objects; empty for a file system.
+        folder: Its file system's folder on this machine; None for S3.
     """
 
     channel: Mapping[str, Any]
@@ -164,7 +164,7 @@ class _Content:
 
     @classmethod
     def of(cls, channel: Mapping[str, Any], default_mode: str, stores: Stores) -> "_Content":
-        """Return what a channel holds.
+        """List a channel's content.
 
         Raises:
             ProblemsFound: Everything that is wrong with it.
@@ -202,7 +202,7 @@ class _Content:
         return name
 
     def _share(self, place: Place, epoch: int = 0) -> list[Entry]:
-        """Return the host's part. Source: ShuffleConfig: shuffled first, then shared out, anew in each epoch."""
+        """Return the host's part. Source: ShuffleConfig: shuffled first, then divided, in each epoch again."""
         seed = (self.channel.get("ShuffleConfig") or {}).get("Seed")
         if self._is_whole:
             return manifests.share(self.entries, 0, 1, seed, epoch)
@@ -253,26 +253,28 @@ class _Content:
         return folder
 
     def _thin(self, place: Place) -> str:
-        """Return what to say of a host without any object: it is paid for all the same."""
+        """Return a warning if hosts get no object: they are billed all the same."""
         hosts = 1 if self._is_whole else len(_sharers(self.channel, place))
         few = len(self.entries) < hosts
         return f"{len(self.entries)} objects for {hosts} hosts: some get none" if few else ""
 
 
 def _folder(source: Mapping[str, Any], path: str, stores: Stores) -> Path:
-    """Return the folder of this machine that stands for a file system's.
+    """Return the folder of this machine that replaces a file system's.
 
     Raises:
-        ProblemsFound: Nobody says which, or it is not there.
+        ProblemsFound: No folder is configured, or it does not exist.
     """
     whole = os.path.normpath(f"{source['FileSystemId']}/{source['DirectoryPath'].strip('/')}")
     known = sorted((key.rstrip("/") for key in stores.file_systems), key=len, reverse=True)
     root = next((key for key in known if f"{whole}/".startswith(f"{key}/")), None)
     if root is None:
         remedy = f"cluster.file_systems={{{source['FileSystemId']}: /folder}}"
-        raise fail("E424", path, "nothing says where that file system is on this machine", value=whole, remedy=remedy)
+        raise fail(
+            "E424", path, "no folder of this machine is configured for that file system", value=whole, remedy=remedy
+        )
     mapped = {key.rstrip("/"): value for key, value in stores.file_systems.items()}[root]
     folder = Path(mapped, whole.removeprefix(root).lstrip("/"))
     if not folder.is_dir():
-        raise fail("E424", path, "that file system has no such folder on this machine", value=str(folder))
+        raise fail("E424", path, "the folder of that file system does not exist on this machine", value=str(folder))
     return folder

@@ -1,4 +1,4 @@
-"""The `cluster` section of cluster=sm_local: a training job's keys, and where its stores are."""
+"""The `cluster` section of cluster=sm_local: a training job's keys, and the locations of its stores."""
 
 from typing import Annotated, Literal
 
@@ -15,13 +15,13 @@ _FileSystem = Annotated[str, Field(pattern=r"^fs-[0-9a-f]{8,}(/.*)?$")]
 
 
 class Settings(training_options.Settings):
-    """Every key of cluster=sm_local; output_path, inputs and checkpoints may be file:///folder too."""
+    """Every key of cluster=sm_local; output_path, inputs and checkpoints may also be file:///folder."""
 
     contract: Literal["sagemaker"] = default("sagemaker")
-    """Whose container contract the job runs under."""
+    """The container contract that the job runs under."""
     s3_endpoint: Annotated[str, Field(pattern=_URL)] | None = default(None)
-    """Where S3 answers, such as http://127.0.0.1:9000; AWS when null."""
+    """Endpoint of S3, such as http://127.0.0.1:9000; AWS when null."""
     file_systems: dict[_FileSystem, Annotated[str, Field(pattern=r"^/")]] | None = default(None)
-    """{fs-…: folder of this machine that stands for that file system}; fs-…/folder stands for a part of one."""
+    """{fs-…: folder of this machine that replaces that file system}; fs-…/folder names a part of one."""
     command: None = default(None)
-    """The agent's words, which no training job has: see sm_jobs_config.container_entrypoint."""
+    """Arguments of the agent, which training jobs do not have: see sm_jobs_config.container_entrypoint."""

@@ -1,4 +1,4 @@
-"""What cluster=sm_local is: a training job on this machine, under SageMaker's container contract."""
+"""Describes cluster=sm_local: a training job on this machine, under SageMaker's container contract."""
 
 from typing import TYPE_CHECKING, ClassVar
 
@@ -11,9 +11,9 @@ if TYPE_CHECKING:
 
 
 class SageMakerLocalDescription(TrainingJobDescription["Settings"]):
-    """Describes training jobs that this machine plays. cluster=local cluster.contract=sagemaker selects it too."""
+    """Describes training jobs simulated on this machine. cluster=local cluster.contract=sagemaker selects it too."""
 
-    name: ClassVar[str] = "contract"  # as bundles and records of earlier versions have it
+    name: ClassVar[str] = "contract"  # the name in bundles and records of earlier versions
     choice: ClassVar[str] = "sm_local"
     cluster_types: ClassVar[tuple[str, ...]] = ("sm_local", "local")
     rule_modules: ClassVar[tuple[str, ...]] = (*RULE_MODULES, "launcher.backends.sagemaker_local.unsupported")
@@ -21,7 +21,7 @@ class SageMakerLocalDescription(TrainingJobDescription["Settings"]):
     default_trainer: ClassVar[Trainer] = OPEN
 
     def load(self) -> Backend:
-        """Return what runs training jobs on this machine."""
+        """Return the backend that runs training jobs on this machine."""
         from launcher.backends.sagemaker_local.backend import BACKEND
 
         return BACKEND
@@ -33,7 +33,7 @@ class SageMakerLocalDescription(TrainingJobDescription["Settings"]):
         return Settings
 
     def job_kind(self, job: JobSpec) -> str:
-        """Return what a plan calls such a job."""
+        """Return a plan's name for the job."""
         return "SageMaker training job on this machine"
 
 

@@ -1,4 +1,4 @@
-"""What mpirun takes for ssh between the hosts of a job: `python enter.py HOST COMMAND...`. Standard library only.
+"""Replaces ssh for mpirun between a job's hosts: `python enter.py HOST COMMAND...`. Standard library only.
 
 The command joins the namespaces of the host's program. Source: OpenMPI FAQ, Running jobs under rsh/ssh; nsenter(1).
 """
@@ -9,7 +9,7 @@ import time
 from pathlib import Path
 
 ENV_HOSTS_DIR = "RECIPES_HOSTS_DIR"
-"""Environment variable of mpirun: folder that has a folder of each host."""
+"""Environment variable of mpirun: the parent of the hosts' folders."""
 
 CODE = "/opt/ml/code"
 
@@ -18,7 +18,7 @@ _POLL_S = 0.02
 
 
 def words(host: str, line: str) -> tuple[str, ...]:
-    """Return the words that run a shell's line on a host, once that is there."""
+    """Return the arguments that run a shell line on a host, as soon as the host exists."""
     pid = Path(os.environ[ENV_HOSTS_DIR], host, "pid")
     deadline = time.monotonic() + _PATIENCE_S
     while not pid.exists():

@@ -1,7 +1,7 @@
 """FastFile mode: a channel's objects as a read-only folder, each read from its store when it is read.
 
-The folder is a FUSE file system, whose server is this module as a program of its own. It ends with the process that
-mounted the folder: it then reads the end of its standard input.
+The folder is a FUSE file system, whose server is this module as a separate program. It ends with the process that
+mounted the folder, when it reads the end of its standard input.
 
 Source: How Amazon SageMaker Provides Training Information, FastFile mode; fuse(4), mount.fuse3(8).
 """
@@ -28,10 +28,10 @@ from launcher.backends.sagemaker_local.objects import Stores
 from launcher.common.problems import Problem, ProblemsFound
 
 _BLOCK_BYTES = 4 << 20
-"""What is asked of S3 at once: as long as it takes to begin, 100 MB/s bring about that much."""
+"""Size of a request to S3: at 100 MB/s, about the data of one request's latency."""
 
 _BLOCKS = 2
-"""Blocks kept of each open file: the kernel reads ahead, and not always in order."""
+"""Blocks cached per open file: the kernel reads ahead, and not always in order."""
 
 _CLOSE_TIMEOUT_S = 5.0
 _READY = b"ready\n"
@@ -43,10 +43,10 @@ class View:
     """A mounted folder.
 
     Args:
-        folder: Where.
+        folder: The mount point.
         server: The process that serves it.
-        to_server: Its standard input, which it lives as long as.
-        from_server: Its standard output: what it could not read.
+        to_server: Its standard input; it ends when this is closed.
+        from_server: Its standard output: read errors.
     """
 
     folder: Path
@@ -56,7 +56,7 @@ class View:
 
     @property
     def problem(self) -> Problem | None:
-        """What could not be read, of which the program has heard no more than that; None where all could."""
+        """The read error of which the program saw only an error code; None if there was none."""
         if self.server.poll() is None and not select.select([self.from_server], [], [], 0)[0]:
             return None
         reason = self.from_server.readline().decode().strip()
@@ -68,7 +68,7 @@ class View:
         with contextlib.suppress(subprocess.TimeoutExpired):
             self.server.wait(_CLOSE_TIMEOUT_S)
         if self.server.poll() != 0:
-            # It hangs or was killed; where somebody still reads, the folder goes when he has ended.
+            # It hangs or was killed; if it is still in use, the folder is unmounted after its last reader.
             subprocess.run(["umount", "--lazy", self.folder], stderr=subprocess.DEVNULL, check=False)
             self.server.kill()
             self.server.wait()
@@ -76,10 +76,10 @@ class View:
 
 
 def mount(folder: Path, entries: Sequence[Entry], stores: Stores) -> tuple[View | None, str]:
-    """Show entries in a folder.
+    """Mount a folder that shows entries.
 
     Returns:
-        The view, None where this machine cannot; and how the channel is provided, in words.
+        The view, None if this machine cannot mount it; and a description of how the channel is provided.
     """
     if reason := _lacking():
         return None, _copied(reason)
@@ -102,20 +102,20 @@ def mount(folder: Path, entries: Sequence[Entry], stores: Stores) -> tuple[View 
         server.stdin.flush()
     if server.stdout.readline() == _READY:
         server.stderr.close()
-        return View(folder, server, server.stdin, server.stdout), "read when it is read, through FUSE"
+        return View(folder, server, server.stdin, server.stdout), "read on demand, through FUSE"
     reason = server.communicate()[1].decode(errors="replace").strip().rpartition("\n")[2]
-    return None, _copied(reason or "FUSE is refused")
+    return None, _copied(reason or "FUSE is not permitted")
 
 
 def _copied(reason: str) -> str:
-    return f"copied before the job begins, where SageMaker reads on demand ({reason})"
+    return f"copied before the job starts, whereas SageMaker reads on demand ({reason})"
 
 
 def _lacking() -> str:
-    """Return what this machine lacks; "" where it lacks nothing that can be known beforehand."""
+    """Return the missing requirement on this machine; "" if none is known to be missing."""
     if importlib.util.find_spec("mfusepy") is None:
         return "mfusepy is not installed"
-    return "" if os.access("/dev/fuse", os.R_OK | os.W_OK) else "/dev/fuse is not for you"
+    return "" if os.access("/dev/fuse", os.R_OK | os.W_OK) else "/dev/fuse is not accessible"
 
 
 @dataclass(slots=True)
@@ -123,11 +123,11 @@ class _OpenFile:
     """An open file, whose blocks are fetched as they are read.
 
     Args:
-        stores: Where it is.
-        uri: Its object's.
-        size: Bytes.
-        blocks: Blocks that were read last, by number.
-        lock: Held while they are read or fetched.
+        stores: The stores that hold it.
+        uri: Its object's URI.
+        size: Its size in bytes.
+        blocks: The blocks read last, by number.
+        lock: Held while blocks are read or fetched.
     """
 
     stores: Stores
@@ -137,7 +137,7 @@ class _OpenFile:
     lock: threading.Lock
 
     def read(self, offset: int, count: int) -> bytes:
-        """Return bytes of it; fewer at its end."""
+        """Read bytes of it; fewer at its end."""
         end = min(offset + count, self.size)
         with self.lock:
             return b"".join(self._parts(offset, end))
@@ -147,7 +147,7 @@ class _OpenFile:
             number, first = divmod(offset, _BLOCK_BYTES)
             part = self._block(number)[first : first + end - offset]
             if not part:
-                raise OSError(errno.EIO, "shorter than it was listed", self.uri)
+                raise OSError(errno.EIO, "shorter than listed", self.uri)
             yield part
             offset += len(part)
 
@@ -165,11 +165,11 @@ class _OpenFile:
 
 
 class _Tree:
-    """The files and folders of a view, and those that are open.
+    """The files and folders of a view, and the open files.
 
     Args:
         files: URI and size of each file, by path.
-        stores: Where they are.
+        stores: The stores that hold them.
     """
 
     def __init__(self, files: Mapping[str, tuple[str, int]], stores: Stores):
@@ -189,7 +189,7 @@ class _Tree:
             self._enter(folder)
 
     def attributes(self, path: str) -> dict[str, Any] | None:
-        """Return what stat(2) tells; None where there is nothing."""
+        """Return the fields of stat(2); None if nothing exists at the path."""
         if path in self.folders:
             kind, size, links = stat.S_IFDIR | 0o555, 0, 2
         elif path in self.files:
@@ -206,7 +206,7 @@ class _Tree:
         } | times
 
     def open(self, path: str) -> int:
-        """Return a handle of a file."""
+        """Open a file and return its handle."""
         uri, size = self.files[path]
         with self._lock:
             self._last += 1
@@ -224,7 +224,7 @@ class _Tree:
 
 
 def _operations(tree: _Tree) -> Any:
-    """Return a tree as FUSE calls it."""
+    """Return a tree as FUSE operations."""
     import mfusepy
 
     class Operations(mfusepy.Operations):  # type: ignore[misc]  # mfusepy has no types
@@ -260,7 +260,7 @@ def _operations(tree: _Tree) -> Any:
 
 
 def _end_with(lifeline: int) -> None:
-    """Unmount when the process that holds the other end of a pipe has closed it, or has ended."""
+    """Unmount when the process at the other end of a pipe has closed it or ended."""
     os.read(lifeline, 1)
     main_thread = threading.main_thread().ident
     assert main_thread  # it has been started
@@ -271,7 +271,7 @@ def main() -> None:
     """Serve the view that standard input describes.
 
     Raises:
-        SystemExit: It cannot be mounted; the last line of standard error says why.
+        SystemExit: It cannot be mounted; the last line of standard error is the reason.
     """
     try:
         import mfusepy

@@ -1,4 +1,4 @@
-"""Files of this machine as objects: listed as S3 lists keys, copied within the kernel, published whole."""
+"""Files of this machine as objects: listed as S3 lists keys, copied within the kernel, published atomically."""
 
 import errno
 import io
@@ -12,7 +12,7 @@ _CHUNK_BYTES = 1 << 30
 _READ = os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC
 _WRITE = os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC
 _NO_RANGE = (errno.EXDEV, errno.EINVAL, errno.ENOSYS, errno.EOPNOTSUPP)
-"""Source: copy_file_range(2), ERRORS: what file systems say that cannot."""
+"""Source: copy_file_range(2), ERRORS: the errors of file systems without support."""
 
 _NO_TMPFILE = (errno.EOPNOTSUPP, errno.EISDIR, errno.EINVAL)
 """Source: open(2), O_TMPFILE."""
@@ -32,7 +32,7 @@ def beginning_with(prefix: str) -> Iterator[tuple[str, int]]:
 
 
 def _below(folder: str, name: str, above: frozenset[tuple[int, int]]) -> Iterator[tuple[str, int]]:
-    """Yield files below a folder whose entry begins with a name. A folder that leads to one above it is left out."""
+    """Yield files below a folder whose entry begins with a name. A link to a parent folder is left out."""
     with os.scandir(folder or "/") as entries:
         for entry in entries:
             if not entry.name.startswith(name):
@@ -50,25 +50,25 @@ def open_regular(path: str) -> io.FileIO:
     """Open a regular file for reading, unbuffered.
 
     Raises:
-        OSError: It is none, or cannot be read.
+        OSError: It is not a regular file, or cannot be read.
     """
     return io.FileIO(_descriptor(path))
 
 
 def _descriptor(path: str) -> int:
-    """Open a regular file; a FIFO, whose opening may never end, is refused."""
+    """Open a regular file; refuse a FIFO, which may block for ever."""
     fd = os.open(path, _READ)
     if not stat.S_ISREG(os.fstat(fd).st_mode):
         os.close(fd)
-        raise OSError(errno.EINVAL, "is no regular file", path)
+        raise OSError(errno.EINVAL, "is not a regular file", path)
     return fd
 
 
 def copy(source: str, target: str) -> None:
-    """Copy a regular file's bytes, sharing them where the file system can; what is incomplete is removed.
+    """Copy a regular file, sharing its bytes if the file system can; an incomplete copy is removed.
 
     Raises:
-        OSError: One of both refuses.
+        OSError: Reading or writing fails.
     """
     read = _descriptor(source)
     try:
@@ -97,10 +97,10 @@ def _pour(read: int, write: int) -> None:
 
 
 def publish(source: str, target: str) -> None:
-    """Copy a file so that its copy is there whole or not at all, also when the copying process is killed.
+    """Copy a file atomically, even if the copying process is killed.
 
     Raises:
-        OSError: One of both refuses.
+        OSError: Reading or writing fails.
     """
     folder = Path(target).parent
     folder.mkdir(parents=True, exist_ok=True)
@@ -120,7 +120,7 @@ def publish(source: str, target: str) -> None:
 
 
 def _publish_renamed(read: int, target: str) -> None:
-    """Publish where files without a name cannot be, as on NFS: a killed copy leaves its other name behind."""
+    """Publish where unnamed files are unsupported, as on NFS: a killed copy leaves a temporary file behind."""
     passing = _passing_name(target)
     try:
         write = os.open(passing, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o666)
@@ -134,8 +134,8 @@ def _publish_renamed(read: int, target: str) -> None:
 
 
 def _give_name(fd: int, target: str) -> None:
-    """Let a nameless file be `target`, in place of another one. Source: open(2), O_TMPFILE: linking it."""
-    # Only with a folder's descriptor does Python call linkat(2), which alone follows the link of /proc.
+    """Link an unnamed file as `target`, replacing an existing one. Source: open(2), O_TMPFILE."""
+    # Python calls linkat(2), which alone follows the link in /proc, only with a folder's descriptor.
     try:
         os.link(f"/proc/self/fd/{fd}", target, src_dir_fd=fd, follow_symlinks=True)
     except FileExistsError:

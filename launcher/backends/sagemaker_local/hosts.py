@@ -1,4 +1,4 @@
-"""The hosts of one attempt: started together, watched, and ended together."""
+"""The hosts of one attempt: started, watched and terminated together."""
 
 import os
 import signal
@@ -24,8 +24,8 @@ class Ended:
 
     Args:
         host: The host.
-        code: Exit status, 128 + N where signal N ended it.
-        is_lost: Whether it was killed by nobody of ours, as an instance that is lost takes its program along.
+        code: Exit status, 128 + N if signal N ended it.
+        is_lost: Whether something other than the launcher killed it, as when an instance is lost.
     """
 
     host: Host
@@ -38,10 +38,10 @@ class Fleet:
     """The programs of an attempt.
 
     Args:
-        log_dir: Receives a log of each host.
+        log_dir: Folder for the log of each host.
         attempt: Number of the attempt, from 0.
-        lock: The job's lock, which every program holds too.
-        running: Programs that run.
+        lock: The job's lock, which every program inherits.
+        running: Running programs.
     """
 
     log_dir: Path
@@ -53,7 +53,7 @@ class Fleet:
         """Start a host's program.
 
         Raises:
-            OSError: It is not there, where the host has no namespaces; else its shell says so, and ends with 127.
+            OSError: It does not exist. With namespaces the host's shell reports that instead, and exits with 127.
         """
         self.log_dir.mkdir(exist_ok=True)
         with (self.log_dir / f"{host.name}-{self.attempt:02}.log").open("wb") as log:
@@ -70,7 +70,7 @@ class Fleet:
         self.running[host.name] = (host, process)
 
     def collect(self) -> list[Ended]:
-        """Return the hosts whose programs have ended since, and forget them."""
+        """Return the hosts whose programs have ended since the last call, and forget them."""
         ended = []
         for name, (host, process) in list(self.running.items()):
             if (code := process.poll()) is not None:
@@ -79,15 +79,15 @@ class Fleet:
         return ended
 
     def terminate(self) -> None:
-        """Ask every program to end, as a container's first process is asked."""
+        """Send every program the signal that stops a container's first process."""
         for _, process in self.running.values():
             process.send_signal(signal.SIGTERM)
 
 
 def kill_all() -> None:
-    """Kill every process of the job but this one, its operator, and return when they are gone."""
+    """Kill every process of the job except this one, its operator, and return when they have ended."""
     if os.getpid() != 1:
-        # Without process numbers of its own, a job's processes are those below its operator.
+        # Without a PID namespace, a job's processes are the descendants of its operator.
         from launcher.backends.local.processes import kill_descendants
 
         kill_descendants()
@@ -95,7 +95,7 @@ def kill_all() -> None:
     deadline = time.monotonic() + _KILL_TIMEOUT_S
     while time.monotonic() < deadline:
         try:
-            os.kill(-1, signal.SIGKILL)  # everybody with numbers of this namespace
+            os.kill(-1, signal.SIGKILL)  # every process of this PID namespace
         except ProcessLookupError:
             return
         if not _reaped():
@@ -111,12 +111,12 @@ def _reaped() -> bool:
 
 
 def _with_parent(words: Sequence[str]) -> list[str]:
-    """Return the words of a program that ends with this process; where this is process 1, the kernel sees to it."""
+    """Return the arguments of a program that ends with this process; if this is process 1, the kernel ends it."""
     return [*words] if os.getpid() == 1 else ["setpriv", "--pdeathsig", "KILL", *words]
 
 
 def _private(host: Host, words: Sequence[str], feeds: Sequence[Feed]) -> list[str]:
-    """Return the words that give a program its host's namespaces first."""
+    """Return the arguments that start a program inside its host's namespaces."""
     mounts = [("ro", *mount) for feed in feeds for mount in feed.mounts]
     mounts += [("rw", *mount) for feed in feeds for mount in feed.writable_mounts]
     places = [str(word) for mount in mounts for word in mount]
@@ -125,7 +125,7 @@ def _private(host: Host, words: Sequence[str], feeds: Sequence[Feed]) -> list[st
 
 
 def _linked(host: Host, feeds: Sequence[Feed]) -> Path:
-    """Let links stand for mounts; return where the program starts."""
+    """Create links in place of mounts; return the folder the program starts in."""
     for feed in feeds:
         for source, name in (*feed.mounts, *feed.writable_mounts):
             place = host.data_dir / name

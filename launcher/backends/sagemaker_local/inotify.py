@@ -1,4 +1,4 @@
-"""Wait for others to open or close a file. Linux only. Source: inotify(7)."""
+"""Wait until other processes open or close a file. Linux only. Source: inotify(7)."""
 
 import ctypes
 import os
@@ -11,14 +11,14 @@ _EVENTS_BYTES = 4096
 
 
 class Watch:
-    """What happens to one file, since the watch was made.
+    """Events of one file since the watch was created.
 
     Args:
-        path: The file's.
-        events: Which events.
+        path: The file's path.
+        events: The events to watch.
 
     Raises:
-        OSError: The kernel refuses: there are too many watches, or no such file.
+        OSError: The kernel refuses: too many watches, or no such file exists.
     """
 
     def __init__(self, path: str, events: int):
@@ -31,7 +31,7 @@ class Watch:
         self._checked(self._libc.inotify_add_watch(self.fd, os.fsencode(path), ctypes.c_uint32(events)))
 
     def forget(self) -> None:
-        """Drop what has happened so far."""
+        """Drop the events so far."""
         try:
             while os.read(self.fd, _EVENTS_BYTES):
                 pass
@@ -39,7 +39,7 @@ class Watch:
             return
 
     def close(self) -> None:
-        """End it."""
+        """Stop watching."""
         os.close(self.fd)
 
     def _checked(self, result: int) -> int:

@@ -1,4 +1,4 @@
-"""Who wants a job to stop: a signal, or the end of the process that launched it.
+"""Requests to stop a job: a signal, or the end of the process that launched it.
 
 Source: fcntl(2), F_SETOWN and O_ASYNC: a pipe whose other end is closed sends SIGIO.
 """
@@ -13,14 +13,14 @@ from types import FrameType
 
 _SIGNALS = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
 _TICK_S = 0.25
-"""What a signal that another thread has taken waits for the main thread, which alone runs what it does."""
+"""Maximum delay of a signal that another thread receives: only the main thread runs its handler."""
 
 
 class Interrupts:
-    """Counts the wishes to stop, and rests until there is one or a child has ended. For the main thread.
+    """Counts requests to stop, and waits until one arrives or a child has ended. For the main thread.
 
     Args:
-        launcher: Descriptor whose other end the launching process holds; None where nobody does.
+        launcher: Descriptor whose other end the launching process holds; None if there is none.
     """
 
     def __init__(self, launcher: int | None):
@@ -31,7 +31,7 @@ class Interrupts:
         self._woken, self._waker = os.pipe2(os.O_CLOEXEC | os.O_NONBLOCK)
 
     def listen(self) -> None:
-        """Take signals from now on."""
+        """Handle signals from now on."""
         signal.set_wakeup_fd(self._waker, warn_on_full_buffer=False)
         for signum in (signal.SIGCHLD, signal.SIGALRM):
             signal.signal(signum, lambda _signum, _frame: None)
@@ -54,16 +54,16 @@ class Interrupts:
 
     @contextmanager
     def at_once(self, end: Callable[[], None], spared: int = 0) -> Iterator[None]:
-        """Let a wish to stop call `end`, which does not return, in the middle of what the block does.
+        """Let a request to stop call `end`, which does not return, within the block.
 
-        Whatever is waited for there, such as a store that does not answer, need not be waited for.
+        This interrupts any wait within the block, such as for a store that does not answer.
 
         Args:
-            end: Exits, or raises.
-            spared: Wishes, of the whole job, that do not count yet.
+            end: Function that exits or raises.
+            spared: Number of requests, counted over the job, that are ignored.
         """
         self._end, self._spared = end, spared
-        # The kernel may hand a signal to another thread, while this one waits for a store and does not hear of it.
+        # The kernel may deliver a signal to another thread while this one waits for a store and does not notice.
         signal.setitimer(signal.ITIMER_REAL, _TICK_S, _TICK_S)
         try:
             self.rest(0)
@@ -78,12 +78,12 @@ class Interrupts:
         self._end_if_wished()
 
     def _look(self, _signum: int, _frame: FrameType | None) -> None:
-        """End what may be ended at once where the launcher has ended; elsewhere a rest finds that out."""
+        """Call `end` if the launcher has ended within the block; elsewhere `rest` detects that."""
         if self._end:
             self.rest(0)
             self._end_if_wished()
 
     def _end_if_wished(self) -> None:
         if self._end and self.count > self._spared:
-            end, self._end = self._end, None  # another wish must not interrupt the end
+            end, self._end = self._end, None  # another request must not interrupt `end`
             end()

@@ -1,4 +1,4 @@
-"""How much of a host this machine can play: asked of the kernel each time a job begins.
+"""How well this machine can isolate hosts: probed in the kernel whenever a job starts.
 
 Source: unshare(1), namespaces(7), user_namespaces(7).
 """
@@ -11,7 +11,7 @@ from pathlib import Path
 
 _OWN_PIDS = ("--pid", "--fork", "--kill-child", "--mount-proc")
 _JANITOR = 'trap \'\' HUP INT TERM; "$@"; code=$?; rm -rf "$0"; exit $code'
-"""Runs the operator, and takes the hosts' folders away behind it, however it ended."""
+"""Runs the operator, then removes the hosts' folders, however it ended."""
 
 _TRIAL = """
 set -e
@@ -25,13 +25,13 @@ _TRIAL_TIMEOUT_S = 10.0
 
 @dataclass(frozen=True, slots=True)
 class Isolation:
-    """A way to keep hosts apart.
+    """A way to isolate hosts.
 
     Args:
-        name: What the operator is told.
-        words: Words before the operator's command: what they start ends with them.
-        is_private: Whether each host has an /opt/ml, a name and an /etc/hosts of its own.
-        note: What a user is told.
+        name: Value of the operator's --isolation.
+        words: Words before the operator's command; every process of the job ends with theirs.
+        is_private: Whether each host has its own /opt/ml, host name and /etc/hosts.
+        note: Message for the user.
     """
 
     name: str
@@ -49,37 +49,37 @@ FOLDERS = Isolation(
     "folders",
     (),
     False,
-    "this kernel gives no namespaces: each host has a folder in place of /opt/ml, which SM_* and SAGEMAKER_BASE_DIR"
-    " name, and words that begin with /opt/ml/ are written anew; host names do not resolve, and what would be"
-    " mounted is a link, which can be written through",
+    "this kernel does not allow namespaces: each host has a folder instead of /opt/ml, which SM_* and"
+    " SAGEMAKER_BASE_DIR name, and words that begin with /opt/ml/ are rewritten; host names do not resolve, and"
+    " mounts are replaced by links, which allow writing",
 )
-"""What is always possible."""
+"""Always possible."""
 
 
-_NOTE = "each host has an /opt/ml, a name and an /etc/hosts of its own, by namespaces"
-_SHARED = "processes share this machine's numbers"
+_NOTE = "each host has its own /opt/ml, host name and /etc/hosts, through namespaces"
+_SHARED = "processes share this machine's process ids"
 _ROOT, _USER = ("unshare", "--mount"), ("unshare", "--map-root-user", "--mount")
 
 AS_ROOT = (
     Isolation("root", (*_ROOT, *_OWN_PIDS), True, f"{_NOTE} as root"),
     Isolation("root-shared-pids", _ROOT, True, f"{_NOTE} as root; {_SHARED}"),
 )
-"""What root can do, the best first."""
+"""Ways available to root, best first."""
 
 AS_USER = (
     Isolation("user", (*_USER, *_OWN_PIDS), True, f"{_NOTE} as an ordinary user, who is root inside"),
     Isolation("user-shared-pids", _USER, True, f"{_NOTE} as an ordinary user, who is root inside; {_SHARED}"),
 )
-"""What an ordinary user can do where the kernel lets users make namespaces, the best first."""
+"""Ways available to an ordinary user if the kernel lets users create namespaces, best first."""
 
 
 def guarded(isolation: Isolation, hosts_dir: Path, words: Sequence[str]) -> list[str]:
-    """Return the words that start an operator: nothing of its job outlives it, nor do the hosts' folders."""
+    """Return the start command of an operator: no process of its job outlives it, nor do the hosts' folders."""
     return ["sh", "-c", _JANITOR, str(hosts_dir), *isolation.words, *words]
 
 
 def probe() -> Isolation:
-    """Return the best way that works, tried out on a process that changes nothing."""
+    """Return the best way that works, tested with a process that changes nothing."""
     candidates = AS_ROOT if os.geteuid() == 0 else AS_USER
     return next(filter(_works, candidates), FOLDERS)
 

@@ -1,4 +1,4 @@
-"""The life of a training job on this machine: data in, programs, output; stopped, timed and tried again.
+"""The life of a training job on this machine: input, programs, output; stop, time limit and retries.
 
 Source: Amazon SageMaker API, StoppingCondition, RetryStrategy, StopTrainingJob, DescribeTrainingJob.
 """
@@ -27,34 +27,34 @@ from launcher.common.problems import ProblemsFound
 from launcher.model.parallelism.ranks import host_names
 
 HOSTS_DIR = "hosts"
-"""Folder of the run folder that holds each host's /opt/ml. It goes when the job ends, as instances do."""
+"""Folder of the run folder that holds each host's /opt/ml. It is removed when the job ends, like instances."""
 
 EXIT_STOPPED = 130
 """Exit status of the operator of a job that was stopped."""
 
 _INTERNAL = "InternalServerError: {} was lost"
 _LOOK_S = 0.25
-"""Between two looks at what tells of itself by no signal: channels, and the time."""
+"""Seconds between two polls of channels and of the time, which raise no signal."""
 _TAKE_BACK_S = 2.0
-"""What a store gets to take back what has come of an object, where somebody does not wait for it."""
+"""Time limit for a store to remove an incomplete object when the user stops the job again."""
 
 _log = logging.getLogger("job")
 
 
 @dataclass(frozen=True, slots=True)
 class Orders:
-    """What a job is to do.
+    """The inputs of a job.
 
     Args:
         request: CreateTrainingJob.
-        arn: The job's.
-        region: The job's.
-        recipe: Files that the recipe's channel brings, and where it brings them from.
-        stores: Where its data is and its output goes.
+        arn: The job's ARN.
+        region: The job's region.
+        recipe: Files of the recipe's channel, and their source.
+        stores: The stores of its data and output.
         run_dir: The job's folder on this machine.
-        isolation: How its hosts are kept apart.
-        patience_s: Between SIGTERM and SIGKILL.
-        sync_s: Between two looks at its checkpoints.
+        isolation: How its hosts are isolated.
+        patience_s: Seconds between SIGTERM and SIGKILL.
+        sync_s: Seconds between two scans for its checkpoints.
     """
 
     request: Mapping[str, Any]
@@ -69,7 +69,7 @@ class Orders:
 
     @property
     def hosts_dir(self) -> Path:
-        """Folder of the hosts' folders."""
+        """Parent of the hosts' folders."""
         return self.run_dir / HOSTS_DIR
 
     @property
@@ -80,16 +80,16 @@ class Orders:
 
     @property
     def retries(self) -> int:
-        """How often a job whose host was lost is started again."""
+        """How often a job is restarted after the loss of a host."""
         attempts: int = (self.request.get("RetryStrategy") or {}).get("MaximumRetryAttempts", 0)
         return attempts
 
     @property
     def note(self) -> str:
-        """How this machine differs from what the request asks for."""
-        isolated = self.request.get("EnableNetworkIsolation") and "no network is taken from the hosts"
+        """How this machine differs from the request."""
+        isolated = self.request.get("EnableNetworkIsolation") and "hosts keep their network"
         image = self.request["AlgorithmSpecification"].get("TrainingImage")
-        image = image and f"what is installed here stands for {image}"
+        image = image and f"the software installed here replaces {image}"
         return "; ".join(filter(None, (self.isolation.note, isolated, image)))
 
     @property
@@ -106,9 +106,9 @@ class End:
     """How an attempt ended.
 
     Args:
-        secondary: The secondary status that a job ends with.
+        secondary: The job's final secondary status.
         reason: Why it failed.
-        is_lost: Whether that was no fault of the program's.
+        is_lost: Whether a lost host, not the program, is the cause.
     """
 
     secondary: str
@@ -120,9 +120,9 @@ COMPLETED = End("Completed")
 
 
 class _GivenUp(BaseException):
-    """Somebody asked again while output went into its store: raised there, so that a store takes back what it has.
+    """A second request to stop during the upload of output; when raised, a store removes its incomplete object.
 
-    No exception that anything on the way would catch.
+    Not an Exception, so that nothing on the way catches it.
     """
 
 
@@ -131,11 +131,11 @@ class Job:
     """One training job.
 
     Args:
-        orders: What it is to do.
-        record: What is told of it.
-        interrupts: Who wants it to stop.
+        orders: Its inputs.
+        record: Its description.
+        interrupts: Requests to stop it.
         lock: The lock of its run folder.
-        deadline: When its time is over, on the monotonic clock; None before it trains.
+        deadline: End of its time limit, on the monotonic clock; None before it trains.
     """
 
     orders: Orders
@@ -165,7 +165,7 @@ class Job:
         return end.secondary
 
     def _attempt(self, number: int) -> End:
-        """Run the job's programs once, from fresh hosts to their output in its store."""
+        """Run the job's programs once, from new hosts to the upload of their output."""
         shutil.rmtree(self.orders.hosts_dir, ignore_errors=True)
         feeds: dict[str, list[Feed]] = {}
         syncing = None
@@ -186,7 +186,7 @@ class Job:
         return self._upload(end, syncing, is_repeated=end.is_lost and number < self.orders.retries)
 
     def _download(self, feeds: dict[str, list[Feed]]) -> list[Sync]:
-        """Give every host its folders, channels and checkpoints; return what is to be kept from now on."""
+        """Create every host's folders, channels and checkpoints; return the folders to synchronise."""
         request, stores = self.orders.request, self.orders.stores
         for source, uri in self.orders.recipe:
             stores.put(source, uri)
@@ -204,35 +204,35 @@ class Job:
         return syncs
 
     def _end_at_once(self) -> NoReturn:
-        """End the job, of which nothing runs yet."""
+        """End the job before any program has started."""
         self.record.enter("Stopped")
         _exit()
 
     def _give_up(self, end: End) -> NoReturn:
-        """End the job while its output is put: what is not whole in its store is taken back, if that is quick."""
+        """End the job during the upload of its output: incomplete objects are removed, if that is quick."""
         if end.reason:
             self.record.fail(end.reason)
-        self.record.enter("Stopped" if end is COMPLETED else end.secondary, "what was not whole was not kept")
+        self.record.enter("Stopped" if end is COMPLETED else end.secondary, "incomplete output was not kept")
         signal.signal(signal.SIGALRM, lambda _signum, _frame: _exit())
         signal.setitimer(signal.ITIMER_REAL, _TAKE_BACK_S)  # a store that does not answer is not waited for
         raise _GivenUp
 
     def _groups(self) -> dict[str, tuple[str, ...]]:
-        """Return the hosts of each instance group; none where the request has no groups."""
+        """Return the hosts of each instance group; empty if the request has no groups."""
         found: dict[str, tuple[str, ...]] = {}
         for host in self.hosts if "InstanceGroups" in self.orders.request["ResourceConfig"] else ():
             found[host.group] = (*found.get(host.group, ()), host.name)
         return found
 
     def _train(self, number: int, feeds: Mapping[str, Sequence[Feed]]) -> End:
-        """Run the programs until they have ended or have to."""
+        """Run the programs until they have ended or must be stopped."""
         self.record.enter("Training", "; ".join(sorted({feed.note for feed in _all(feeds) if feed.note})))
         if self.deadline is None:
             self.deadline = time.monotonic() + self.orders.max_runtime_s
         fleet = Fleet(self.orders.run_dir / LOG_DIR, number, self.lock)
         for feed in _all(feeds):
             feed.start()
-        # The first host last: where mpirun starts there, the others are to be found.
+        # The first host last: mpirun may start there, and needs to find the others.
         for host in reversed(self.hosts):
             words = program.words(self.orders.request, self.hosts, host)
             fleet.start(host, words, self._environment(host), feeds[host.name])
@@ -252,9 +252,9 @@ class Job:
         return found
 
     def _verdict(self, fleet: Fleet, feeds: Mapping[str, Sequence[Feed]]) -> End | None:
-        """Return how the attempt ended, None while it goes on."""
+        """Return how the attempt ended; None while it runs."""
         ended = fleet.collect()
-        # Where one host is lost, the others' programs fail for it.
+        # If one host is lost, the others' programs fail because of it.
         failed = sorted((each for each in ended if each.code), key=lambda each: not each.is_lost)
         if failed:
             return _failed(failed, self.hosts)
@@ -267,7 +267,7 @@ class Job:
         return None
 
     def _stop(self, fleet: Fleet) -> End:
-        """Ask the programs to end, and wait as long as SageMaker does, or until somebody asks again."""
+        """Stop the programs, and wait as long as SageMaker does, or until a second request to stop."""
         asked = self.interrupts.count
         self.record.enter("Stopping")
         fleet.terminate()
@@ -278,16 +278,16 @@ class Job:
         return End("Stopped" if asked else "MaxRuntimeExceeded")
 
     def _upload(self, end: End, syncing: Syncing, *, is_repeated: bool) -> End:
-        """Put the output into its store, whichever way the programs ended; return how the attempt ended then.
+        """Upload the output, however the programs ended; return how the attempt ended.
 
         Args:
             end: How the programs ended.
-            syncing: What keeps checkpoints, which come first.
-            is_repeated: Whether another attempt follows, whose output is the job's.
+            syncing: Synchronises checkpoints, which are uploaded first.
+            is_repeated: Whether another attempt follows, which provides the job's output.
         """
         self.record.enter("Uploading")
         try:
-            # The first wish is StopTrainingJob's, which keeps the output.
+            # The first request is StopTrainingJob's, which keeps the output.
             with self.interrupts.at_once(lambda: self._give_up(end), max(1, self.interrupts.count)):
                 notes, faults = self._put(syncing, is_repeated=is_repeated)
         except _GivenUp:
@@ -303,12 +303,12 @@ class Job:
         return end
 
     def _put(self, syncing: Syncing, *, is_repeated: bool) -> tuple[list[str], list[str]]:
-        """Put checkpoints and output into their stores; return what is to be told, and what was refused."""
+        """Upload checkpoints and output; return messages for the user, and errors."""
         orders, notes, faults = self.orders, [], []
         steps = [syncing.finish]
         if not is_repeated:
             steps.append(lambda: artefacts.publish(orders.request, self.hosts, orders.stores, orders.hosts_dir))
-        for step in steps:  # what one store refuses does not keep another from its part
+        for step in steps:  # one store's refusal does not stop the others
             try:
                 notes += step()
             except (ProblemsFound, OSError) as error:
@@ -317,13 +317,13 @@ class Job:
 
 
 def _exit() -> NoReturn:
-    """End this process, and with it all that is left of its job."""
+    """End this process, and with it all that remains of its job."""
     logging.shutdown()
     os._exit(EXIT_STOPPED)
 
 
 def _failed(failed: Sequence[Ended], hosts: Sequence[Host]) -> End:
-    """Return why an attempt failed: a lost host, else what one has written, those that failed first."""
+    """Return why an attempt failed: a lost host, else the message of the first host that failed."""
     first = failed[0]
     if first.is_lost:
         return End("Failed", _INTERNAL.format(first.host.name), is_lost=True)
@@ -331,7 +331,7 @@ def _failed(failed: Sequence[Ended], hosts: Sequence[Host]) -> End:
 
 
 def _client_error(error: ProblemsFound | OSError) -> str:
-    """Return what keeps a job from its data, or its output from its place, as a FailureReason."""
+    """Return a failure to read data or upload output as a FailureReason."""
     text = "; ".join(f"{p.path}: {p.message}" for p in error.problems) if isinstance(error, ProblemsFound) else error
     return f"ClientError: {text}"
 

@@ -1,4 +1,4 @@
-"""What a channel consists of: the objects below a prefix, those of a manifest, or the lines of an augmented one.
+"""A channel's content: the objects below a prefix, those of a manifest, or the lines of an augmented one.
 
 Source: Amazon SageMaker API 2017-07-24, S3DataSource and ShuffleConfig; Amazon SageMaker AI Developer Guide,
 Augmented Manifest Files for Training Jobs.
@@ -14,19 +14,20 @@ from launcher.backends.sagemaker_local.objects import Object, Stores
 from launcher.common.problems import Problem, ProblemsFound, fail
 
 Piece: TypeAlias = Object | bytes
-"""What is streamed as one: an object's bytes, or a value of an augmented manifest."""
+"""A unit of streaming: an object's bytes, or a value of an augmented manifest."""
 
 _MOST_SHOWN = 10
+_FORM = '[{"prefix": "s3://bucket/folder/"}, "key", …]'
 _REFERENCE = "-ref"
 
 
 @dataclass(frozen=True, slots=True)
 class Entry:
-    """What is kept together when a channel is shared out or shuffled: an object, or a line of an augmented manifest.
+    """A unit of sharing and shuffling: an object, or a line of an augmented manifest.
 
     Args:
-        path: Its file's, below the channel's folder; "" for a line, which is no file.
-        pieces: What is streamed of it, in order.
+        path: Its file's path below the channel's folder; "" for a line, which is not a file.
+        pieces: The pieces to stream, in order.
     """
 
     path: str
@@ -39,7 +40,7 @@ class Entry:
 
 
 def read(source: Mapping[str, Any], stores: Stores) -> list[Entry]:
-    """Return what an S3DataSource of a request names, in its order.
+    """Return the entries of a request's S3DataSource, in its order.
 
     Raises:
         ProblemsFound: Everything that is wrong with it.
@@ -58,14 +59,14 @@ def read(source: Mapping[str, Any], stores: Stores) -> list[Entry]:
 
 
 def share(entries: Sequence[Entry], index: int, count: int, seed: int | None, epoch: int) -> list[Entry]:
-    """Return one host's part of the entries, shuffled where there is a seed: differently in each epoch.
+    """Return one host's part of the entries; with a seed, shuffled differently in each epoch.
 
     Args:
-        entries: All of them, in an order that is the same on every host.
-        index: The host's, from 0.
+        entries: All of them, in the same order on every host.
+        index: The host's index, from 0.
         count: Hosts that share them; 1 gives them all.
-        seed: ShuffleConfig's; None leaves the order.
-        epoch: From 0.
+        seed: ShuffleConfig's; None keeps the order.
+        epoch: The epoch, from 0.
     """
     found = list(entries)
     if seed is not None:
@@ -74,13 +75,13 @@ def share(entries: Sequence[Entry], index: int, count: int, seed: int | None, ep
 
 
 def path_problems(entries: Sequence[Entry]) -> Iterator[Problem]:
-    """Yield why entries cannot be files side by side: paths that leave the folder, or that two of them need."""
+    """Yield why entries cannot be files of one folder: paths that leave it, or that two entries need."""
     taken: dict[str, str] = {}
     for entry in entries:
         (found,) = entry.objects
         uri = found.uri
         if _is_outside(entry.path):
-            yield Problem("E422", uri, "is no path below a folder", value=entry.path)
+            yield Problem("E422", uri, "is not a path below a folder", value=entry.path)
         elif taken.setdefault(entry.path, uri) != uri:
             yield Problem("E422", uri, f"would be the same file as {taken[entry.path]}", value=entry.path)
     folders = {folder for path in taken for folder in _folders(path)}
@@ -98,10 +99,10 @@ def _folders(path: str) -> Iterator[str]:
 
 
 def _path_below(prefix: str, uri: str) -> str:
-    """Return an object's path below the folder that a prefix means.
+    """Return an object's path below the folder of a prefix.
 
     The folder data/train of the prefix data/train is left out of the path; in data/train-2/x, where the prefix is a
-    part of a name, the whole name stays.
+    part of a name, the complete name stays.
     """
     folder = prefix.rpartition("/")[0] + "/"
     name = prefix.removeprefix(folder)
@@ -111,21 +112,7 @@ def _path_below(prefix: str, uri: str) -> str:
 
 def _manifest(uri: str, stores: Stores) -> list[Entry]:
     """Return the objects of a manifest: [{"prefix": "s3://…"}, "key", …]."""
-    try:
-        with stores.open(uri) as stream:
-            listed = json.load(stream)
-    except ValueError as error:
-        raise fail("E423", uri, f"is no JSON: {error}") from error
-    allowed = '[{"prefix": "s3://bucket/folder/"}, "key", …]'
-    if not isinstance(listed, list) or not listed or not isinstance(listed[0], dict):
-        raise fail("E423", uri, "is no list that begins with a prefix", allowed=allowed)
-    prefix, keys = listed[0].get("prefix"), listed[1:]
-    if list(listed[0]) != ["prefix"] or not isinstance(prefix, str) or not prefix:
-        raise fail("E423", uri, "has no prefix", value=listed[0], allowed=allowed)
-    wrong = [key for key in keys if not isinstance(key, str)]
-    if wrong or not keys:
-        message = "lists something that is no key" if wrong else "lists no object"
-        raise fail("E423", uri, message, value=wrong[:1] or None, allowed=allowed)
+    prefix, keys = _listed(uri, stores)
     there = {found.uri: found for found in stores.list(prefix)}
     missing = [key for key in keys if prefix + key not in there]
     if missing:
@@ -133,15 +120,42 @@ def _manifest(uri: str, stores: Stores) -> list[Entry]:
     return [Entry(key.lstrip("/"), (there[prefix + key],)) for key in keys]
 
 
+def _listed(uri: str, stores: Stores) -> tuple[str, list[str]]:
+    """Return a manifest's prefix and keys."""
+    try:
+        with stores.open(uri) as stream:
+            listed = json.load(stream)
+    except ValueError as error:
+        raise fail("E423", uri, f"is not valid JSON: {error}") from error
+    if not isinstance(listed, list) or not listed or not isinstance(listed[0], dict):
+        raise fail("E423", uri, "is not a list that begins with a prefix", allowed=_FORM)
+    return _prefix(listed[0], uri), _keys(listed[1:], uri)
+
+
+def _prefix(first: dict[str, Any], uri: str) -> str:
+    prefix = first.get("prefix")
+    if list(first) != ["prefix"] or not isinstance(prefix, str) or not prefix:
+        raise fail("E423", uri, "has no prefix", value=first, allowed=_FORM)
+    return prefix
+
+
+def _keys(keys: list[Any], uri: str) -> list[str]:
+    wrong = [key for key in keys if not isinstance(key, str)]
+    if wrong or not keys:
+        message = "lists an item that is not a key" if wrong else "lists no object"
+        raise fail("E423", uri, message, value=wrong[:1] or None, allowed=_FORM)
+    return keys
+
+
 def _missing(prefix: str, keys: Sequence[str], uri: str) -> Iterator[Problem]:
     for key in keys[:_MOST_SHOWN]:
-        yield Problem("E420", prefix + key, "is not there", where=uri)
+        yield Problem("E420", prefix + key, "does not exist", where=uri)
     if len(keys) > _MOST_SHOWN:
-        yield Problem("E420", uri, f"lists {len(keys) - _MOST_SHOWN} more objects that are not there")
+        yield Problem("E420", uri, f"lists {len(keys) - _MOST_SHOWN} more objects that do not exist")
 
 
 def _augmented(uri: str, names: Sequence[str], stores: Stores) -> list[Entry]:
-    """Return the lines of an augmented manifest: the chosen attributes of each, references by what they refer to."""
+    """Return the lines of an augmented manifest: the chosen attributes of each, with references resolved."""
     entries, problems = [], []
     with stores.open(uri) as stream:
         lines = stream.read().splitlines()
@@ -156,26 +170,26 @@ def _augmented(uri: str, names: Sequence[str], stores: Stores) -> list[Entry]:
     if problems:
         raise ProblemsFound(tuple(problems[:_MOST_SHOWN]))
     if not entries:
-        raise fail("E423", uri, "has no line")
+        raise fail("E423", uri, "has no lines")
     return entries
 
 
 def _reason(error: Exception) -> str:
     if isinstance(error, KeyError):
         return f"has no attribute {error}"
-    return "is no JSON object" if isinstance(error, TypeError) else str(error)
+    return "is not a JSON object" if isinstance(error, TypeError) else str(error)
 
 
 def _piece(line: Mapping[str, Any], name: str) -> Piece:
-    """Return an attribute's piece: texts as they are, other values as JSON.
+    """Return an attribute's piece: texts unchanged, other values as JSON.
 
     Raises:
         KeyError: The line has no such attribute.
-        ValueError: A reference is none.
+        ValueError: A reference is not a valid URI.
     """
     value = line[name]
     if name.endswith(_REFERENCE):
         if not isinstance(value, str) or "://" not in value:
-            raise ValueError(f"{name} refers to no object: {value!r}")
+            raise ValueError(f"{name} does not refer to an object: {value!r}")
         return Object(value, -1)
     return (value if isinstance(value, str) else json.dumps(value, separators=(",", ":"))).encode()

@@ -1,4 +1,4 @@
-"""Objects in S3 and on this machine, by URI. URIs are read as they stand: S3 encodes nothing in them.
+"""Objects in S3 and on this machine, by URI. URIs are read literally: S3 encodes nothing in them.
 
 A folder of this machine is listed as S3 lists: the prefix file:///data/train means /data/train/… and /data/train-2.
 """
@@ -20,16 +20,16 @@ from launcher.common.problems import ProblemsFound, fail
 FILE, S3 = "file://", "s3://"
 
 _THREADS = 16
-"""Requests at once: one object of S3 takes tens of milliseconds to begin."""
+"""Requests at once: an object of S3 has a latency of tens of milliseconds."""
 
 _COPIERS = 2
-"""Files copied at once, of those on this machine."""
+"""Files of this machine copied at once."""
 
 _BATCH = 128
-"""Files that one of them copies before it looks whether to go on."""
+"""Files that each thread copies before it checks whether to continue."""
 
 _SMALL_BYTES = 8 << 20
-"""Objects up to this size come in one request, larger ones in parts. Source: boto3, TransferConfig."""
+"""Objects up to this size are read in one request, larger ones in parts. Source: boto3, TransferConfig."""
 
 _ATTEMPTS = 5
 _CONNECT_TIMEOUT_S = 5
@@ -37,7 +37,7 @@ _ABSENT = ("404", "NoSuchKey", "NoSuchBucket", "NotFound")
 """Source: Amazon S3, Error responses; a HEAD has no body, so its code is the status."""
 
 _REGION_OF_OTHERS = "us-east-1"
-"""Region told to a server that is not AWS, which mostly ignores it."""
+"""Region for a server other than AWS, most of which ignore it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,8 +45,8 @@ class Object:
     """An object of a store.
 
     Args:
-        uri: Where it is: s3://bucket/key or file:///path.
-        size: Bytes.
+        uri: Its URI: s3://bucket/key or file:///path.
+        size: Its size in bytes.
     """
 
     uri: str
@@ -58,9 +58,9 @@ class Stores:
     """Object stores by scheme: s3:// through boto3's usual credentials, and file:// for folders of this machine.
 
     Args:
-        endpoint: Where S3 answers; None is AWS.
+        endpoint: Endpoint of S3; None is AWS.
         region: S3's region; None is that of the user's AWS configuration.
-        file_systems: Where file systems lie on this machine: by `fs-…`, or by `fs-…/folder`.
+        file_systems: Folders of this machine that replace file systems: by `fs-…`, or by `fs-…/folder`.
     """
 
     endpoint: str | None = None
@@ -69,7 +69,7 @@ class Stores:
     _connection: Connection | None = None
 
     def list(self, uri: str) -> Iterator[Object]:
-        """Yield the objects whose URI begins with a prefix, sorted by key; folders are none.
+        """Yield the objects whose URI begins with a prefix, sorted by key; folders are not objects.
 
         Raises:
             ProblemsFound: The store refuses.
@@ -90,10 +90,10 @@ class Stores:
                 more = {"ContinuationToken": token} if token else None
 
     def fetch(self, uri: str, path: Path) -> None:
-        """Copy an object to a file, whose folder is made where it is missing.
+        """Copy an object to a file, whose folder is created if it is missing.
 
         Raises:
-            ProblemsFound: There is no such object, or the store refuses.
+            ProblemsFound: No such object exists, or the store refuses.
         """
         with _told(uri):
             path.parent.mkdir(parents=True, exist_ok=True)
@@ -106,7 +106,7 @@ class Stores:
         """Copy objects to files, many at a time.
 
         Raises:
-            ProblemsFound: What kept the first one; others may have been copied.
+            ProblemsFound: The first error; other objects may have been copied.
         """
         targets = [(found, os.fspath(path)) for found, path in wanted]
         for folder in sorted({path.rpartition("/")[0] for _, path in targets}):
@@ -132,12 +132,12 @@ class Stores:
     def open(self, uri: str, offset: int = 0, count: int | None = None) -> "BinaryIO | S3Stream":
         """Return an object's bytes, from `offset` on, as a stream to be closed.
 
-        Of S3, at most `count` of them are asked for.
+        From S3, at most `count` bytes are requested.
 
-        A stream of S3 goes on where it was when its connection is lost, as idle ones are.
+        A stream of S3 resumes at its position when its connection is lost, as idle ones are.
 
         Raises:
-            ProblemsFound: There is no such object, or the store refuses.
+            ProblemsFound: No such object exists, or the store refuses.
         """
         with _told(uri):
             if (path := _local(uri)) is not None:
@@ -148,7 +148,7 @@ class Stores:
             return S3Stream(self._s3(), uri, offset, count)
 
     def put(self, path: Path, uri: str) -> None:
-        """Copy a file to an object; it appears whole or not at all.
+        """Copy a file to an object; it appears atomically.
 
         Raises:
             ProblemsFound: The store refuses.
@@ -160,12 +160,12 @@ class Stores:
                 self._transfer("upload_file", uri, path)
 
     def folder(self, uri: str) -> Path | None:
-        """Return the folder of this machine that a URI with a slash at its end names; None for other URIs."""
+        """Return the folder of this machine named by a URI with a final slash; None for other URIs."""
         path = _local(uri)
         return Path(path) if path is not None and path.endswith("/") else None
 
     def _copy(self, wanted: Iterable[tuple[str, str]]) -> None:
-        """Copy files of this machine, 10,000 of them in the time that cp takes."""
+        """Copy files of this machine, 10,000 of them as fast as cp."""
         for uri, path in wanted:
             try:
                 files.copy(uri.removeprefix(FILE), path)
@@ -177,7 +177,7 @@ class Stores:
             shutil.copyfileobj(stream, target, 1 << 20)
 
     def _transfer(self, operation: str, uri: str, path: Path) -> None:
-        """Move an object in parts; S3 shows it when all have come, and boto3 names the file likewise."""
+        """Transfer an object in parts; it appears when all have arrived, in S3 and as boto3's file."""
         from boto3.exceptions import Boto3Error
 
         bucket, key = _place(uri)
@@ -187,7 +187,7 @@ class Stores:
             raise fail("E421", uri, str(error)) from error
 
     def _s3(self) -> Connection:
-        """Return the connection to S3; threads share it."""
+        """Return the connection to S3, shared by threads."""
         if self._connection is None:
             made = connect(self.region or (_REGION_OF_OTHERS if self.endpoint else None))
             from botocore.config import Config
@@ -203,13 +203,13 @@ class Stores:
 
 
 class S3Stream(io.RawIOBase):
-    """An object of S3, read from where it stopped when its connection was lost. Its `size` is the whole object's.
+    """An object of S3, resumed where its connection was lost. Its `size` is the complete object's.
 
     Args:
-        connection: The service.
-        uri: The object's.
-        offset: Where to begin, in bytes.
-        count: How many bytes to ask for at most; None asks for all.
+        connection: The connection to the service.
+        uri: The object's URI.
+        offset: Start of the stream, in bytes.
+        count: Maximum number of bytes to request; None requests all.
     """
 
     def __init__(self, connection: Connection, uri: str, offset: int = 0, count: int | None = None):
@@ -221,14 +221,14 @@ class S3Stream(io.RawIOBase):
         self._body = self._opened()
 
     def readable(self) -> bool:
-        """Tell that it can be read."""
+        """Return True: it can be read."""
         return True
 
     def readinto(self, buffer: Any) -> int:
         """Read up to the buffer's size; 0 at the end.
 
         Raises:
-            ProblemsFound: The connection was lost too often, or the object changed meanwhile.
+            ProblemsFound: The connection was lost too often, or the object has changed.
         """
         from botocore.exceptions import BotoCoreError
 
@@ -265,12 +265,12 @@ def _local(uri: str) -> str | None:
     """Return the path of a file:// URI; None for one of S3.
 
     Raises:
-        ProblemsFound: It is neither.
+        ProblemsFound: It is neither of these.
     """
     if uri.startswith(S3):
         return None
     if not uri.startswith(f"{FILE}/"):
-        raise fail("E421", uri, "is in no store that is known here", allowed="s3://bucket/key or file:///path")
+        raise fail("E421", uri, "is not in a store that is supported here", allowed="s3://bucket/key or file:///path")
     return uri.removeprefix(FILE)
 
 
@@ -282,7 +282,7 @@ def _place(uri: str) -> tuple[str, str]:
 
 @contextmanager
 def _told(uri: str) -> Iterator[None]:
-    """Let what a store refuses within the block be a Problem about the URI.
+    """Raise a store's refusal within the block as a Problem about the URI.
 
     Raises:
         ProblemsFound: It refused.
@@ -291,17 +291,17 @@ def _told(uri: str) -> Iterator[None]:
         yield
     except Refused as error:
         if error.code in _ABSENT:
-            raise fail("E420", uri, f"is not there: {error.message}") from error
+            raise fail("E420", uri, f"does not exist: {error.message}") from error
         raise ProblemsFound((problem(error, uri),)) from error
     except OSError as error:
         raise _refused(error, uri) from error
     except UnicodeEncodeError as error:
-        raise fail("E421", uri, "is no UTF-8, which keys of S3 are", value=ascii(uri)) from error
+        raise fail("E421", uri, "is not valid UTF-8, which keys of S3 must be", value=ascii(uri)) from error
 
 
 def _refused(error: OSError, uri: str) -> ProblemsFound:
-    """Return what the system says about a URI, as a Problem."""
+    """Return the system's error about a URI as a Problem."""
     if isinstance(error, FileNotFoundError):
-        return fail("E420", uri, "is not there")
+        return fail("E420", uri, "does not exist")
     named = f" ({error.filename})" if error.filename else ""
     return fail("E421", uri, f"{error.strerror or error}{named}")

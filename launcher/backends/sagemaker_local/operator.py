@@ -1,4 +1,4 @@
-"""The process that plays SageMaker on this machine, for one job.
+"""The process that simulates SageMaker on this machine for one job.
 
     python -m launcher.backends.sagemaker_local.operator BUNDLE_DIR
 
@@ -25,10 +25,10 @@ from launcher.common.job_lock import JobAlreadyRunning, lock
 from launcher.common.names import CONFIG_DIR, RUN_DIR
 
 MACHINE_FILE = "machine.json"
-"""In the bundle: what the request does not say, because AWS would know it."""
+"""File in the bundle for settings that the request omits because AWS would know them."""
 
 PATIENCE_S = 120.0
-"""Between SIGTERM and SIGKILL. Source: Amazon SageMaker API, StopTrainingJob."""
+"""Seconds between SIGTERM and SIGKILL. Source: Amazon SageMaker API, StopTrainingJob."""
 
 EXIT_FAILED, EXIT_BUSY = 3, 4
 _EXITS = {"Completed": 0, "Stopped": EXIT_STOPPED}
@@ -39,9 +39,13 @@ _log = logging.getLogger("operator")
 def main(argv: list[str] | None = None) -> int:
     """Run the job of a bundle; return the exit status."""
     parser = argparse.ArgumentParser(prog="operator", description="Run a bundle's training job on this machine.")
-    parser.add_argument("--isolation", default=isolation.FOLDERS.name, help="how hosts are kept apart")
-    parser.add_argument("--patience", type=float, default=PATIENCE_S, metavar="SECONDS", help="SIGTERM to SIGKILL")
-    parser.add_argument("--sync", type=float, default=INTERVAL_S, metavar="SECONDS", help="looks at checkpoints")
+    parser.add_argument("--isolation", default=isolation.FOLDERS.name, help="how hosts are isolated")
+    parser.add_argument(
+        "--patience", type=float, default=PATIENCE_S, metavar="SECONDS", help="from SIGTERM to SIGKILL"
+    )
+    parser.add_argument(
+        "--sync", type=float, default=INTERVAL_S, metavar="SECONDS", help="between scans for checkpoints"
+    )
     parser.add_argument("--with-launcher", action="store_true", help="stop when standard input ends")
     parser.add_argument("bundle_dir", type=Path)
     args = parser.parse_args(argv)
@@ -87,7 +91,7 @@ def _orders(bundle_dir: Path, args: argparse.Namespace) -> Orders:
 
 
 def _recipe(bundle_dir: Path, request: Mapping[str, Any]) -> Iterator[tuple[Path, str]]:
-    """Yield what the recipe's channel is to bring, and where from."""
+    """Yield the files of the recipe's channel, and their source."""
     channels = request["InputDataConfig"]
     uri = next(c["DataSource"]["S3DataSource"]["S3Uri"] for c in channels if c["ChannelName"] == "recipe")
     start = bundle_dir / "start.sh"

@@ -1,4 +1,4 @@
-"""A host's /opt/ml: its folders, its configuration files, and where a word that names it is really found.
+"""A host's /opt/ml: its folders, its configuration files, and the real paths behind words that name it.
 
 Source: Amazon SageMaker, How Amazon SageMaker Provides Training Information; sagemaker-training toolkit 5.1.4,
 environment.py, for the newer keys of resourceconfig.json.
@@ -14,14 +14,14 @@ from typing import Any
 
 OPT_ML = "/opt/ml"
 INTERFACE = "lo"
-"""Network interface of every host: they share this machine's, and reach each other by it."""
+"""Network interface of every host: all share this machine's loopback."""
 
 HOMOGENEOUS = "homogeneousCluster"
-"""Instance group of a job that has none."""
+"""Instance group of a job without groups."""
 
 _FOLDERS = ("input/config", "input/data", "model", "output/data", "checkpoints", "code")
 _MOST_LINKS = 40
-"""Source: path_resolution(7): more links in a row are an error."""
+"""Source: path_resolution(7): a longer chain of links is an error."""
 _NAMED = re.compile(r"(?<![\w.-])/opt/ml(?![\w.-])")
 
 
@@ -30,11 +30,11 @@ class Host:
     """A host of a job.
 
     Args:
-        name: As algo-1.
+        name: Its name, such as algo-1.
         group: Its instance group.
         instance_type: With its `ml.` prefix.
-        folder: What it has on this machine: ml, its /opt/ml, and hosts, its /etc/hosts.
-        is_private: Whether its program finds that at /opt/ml.
+        folder: Its folder on this machine: holds ml, its /opt/ml, and hosts, its /etc/hosts.
+        is_private: Whether its program sees that as /opt/ml.
     """
 
     name: str
@@ -50,20 +50,20 @@ class Host:
 
     @property
     def data_dir(self) -> Path:
-        """Where its channels are."""
+        """Parent of its channels."""
         return self.root / "input" / "data"
 
     @property
     def base(self) -> str:
-        """Its /opt/ml as its program finds it."""
+        """Its /opt/ml as its program sees it."""
         return OPT_ML if self.is_private else str(self.root)
 
     def real(self, path: str) -> Path:
-        """Return where a path below /opt/ml is on this machine."""
+        """Return the path on this machine of a path below /opt/ml."""
         return self.root / path.removeprefix(OPT_ML).strip("/")
 
     def led(self, path: Path) -> Path:
-        """Return where a path of this machine below the host's folder leads, links read as its program reads them."""
+        """Return the target of a path below the host's folder, with links resolved as its program would."""
         for _ in range(_MOST_LINKS):
             if not path.is_symlink():
                 break
@@ -73,12 +73,12 @@ class Host:
         return path
 
     def mapped(self, word: str) -> str:
-        """Return a word as the host's program is to get it."""
+        """Return a word in the form for the host's program."""
         return word if self.is_private else _NAMED.sub(lambda _: self.base, word)
 
 
 def hosts(resources: Mapping[str, Any], names: Sequence[str], folder: Path, *, is_private: bool) -> tuple[Host, ...]:
-    """Return the hosts of a ResourceConfig, sorted as strings; groups take them by number, in the request's order."""
+    """Return the hosts of a ResourceConfig, sorted as strings; groups get them by number, in the request's order."""
     whole = {"InstanceGroupName": HOMOGENEOUS, "InstanceCount": len(names), **resources}
     groups = resources.get("InstanceGroups") or [whole]
     owners = [group for group in groups for _ in range(group["InstanceCount"])]
@@ -92,12 +92,12 @@ def hosts(resources: Mapping[str, Any], names: Sequence[str], folder: Path, *, i
 
 
 def lay_out(host: Host, peers: Sequence[Host], request: Mapping[str, Any], inputs: Mapping[str, Any]) -> None:
-    """Make a host's folders and configuration files.
+    """Create a host's folders and configuration files.
 
     Args:
         host: The host.
         peers: All hosts.
-        request: The job's.
+        request: The job's request.
         inputs: inputdataconfig.json.
     """
     for name in _FOLDERS:
@@ -130,7 +130,7 @@ def resource_config(host: Host, peers: Sequence[Host]) -> dict[str, Any]:
 
 
 def host_names(peers: Sequence[Host]) -> str:
-    """Return /etc/hosts: each host has an address of its own, and all are this machine.
+    """Return /etc/hosts: each host has its own address, and all are this machine.
 
     Source: RFC 6890, 127.0.0.0/8 is the loopback.
     """

@@ -1,4 +1,4 @@
-"""Pipe mode: a channel as one FIFO an epoch, `<channel>_0` first; the next appears when the last is closed.
+"""Pipe mode: a channel as one FIFO per epoch, `<channel>_0` first; the next appears when the previous one is closed.
 
 Source: How Amazon SageMaker Provides Training Information, Pipe mode; Amazon SageMaker API 2017-07-24, Channel.
 """
@@ -27,12 +27,12 @@ from launcher.backends.sagemaker_local.objects import S3, S3Stream, Stores
 from launcher.common.problems import Problem, ProblemsFound, fail
 
 _PIPE_BYTES = 1 << 20
-"""Capacity of a FIFO: what anyone may ask for. Source: pipe(7), /proc/sys/fs/pipe-max-size."""
+"""Capacity of a FIFO: the limit for ordinary users. Source: pipe(7), /proc/sys/fs/pipe-max-size."""
 
 _CHUNK_BYTES = 1 << 20
 _GATHERED_BYTES = 1 << 18
 _SMALL_BYTES = 1 << 16
-"""Files up to the second are gathered up to the first."""
+"""Files up to the second size are gathered up to the first."""
 
 _AHEAD = 8
 """Objects of S3 that are requested before their turn."""
@@ -41,11 +41,11 @@ _CLOSE_TIMEOUT_S = 5.0
 
 _MAGIC = 0xCED7230A
 _MOST_BYTES = (1 << 29) - 1
-"""What begins a record, and what its length has 29 bits for. Source: Apache MXNet, dmlc/recordio.h."""
+"""Magic number of a record, and the limit of its length of 29 bits. Source: Apache MXNet, dmlc/recordio.h."""
 
 
 class _Ended(Exception):
-    """The writer was told to end."""
+    """The writer was requested to end."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,7 +53,7 @@ class Form:
     """How a channel's objects are streamed.
 
     Args:
-        is_gzip: Whether they are unpacked.
+        is_gzip: Whether they are decompressed.
         is_recordio: Whether each is wrapped in a record.
     """
 
@@ -62,11 +62,11 @@ class Form:
 
 
 class Fifo:
-    """One epoch's FIFO, written without blocking. It appears when its writer is ready, and is gone after its reader.
+    """One epoch's FIFO, written without blocking. It exists from when its writer is ready until its reader closes it.
 
     Args:
-        path: Where.
-        wake_fd: Descriptor that becomes readable when the writer shall end.
+        path: Its path.
+        wake_fd: Descriptor that becomes readable when the writer must end.
 
     Raises:
         OSError: The system refuses.
@@ -77,7 +77,7 @@ class Fifo:
         self._kept = bytearray()
         hidden = path.with_name(f".{path.name}")
         os.mkfifo(hidden)
-        # Opened both ways it waits for nobody, and a reader's open succeeds at once, which the watch tells of.
+        # Opened both ways it does not block, and a reader's open, which the watch reports, succeeds at once.
         self._fd = os.open(hidden, os.O_RDWR | os.O_CLOEXEC)
         try:
             with contextlib.suppress(PermissionError):
@@ -90,10 +90,10 @@ class Fifo:
         hidden.rename(path)
 
     def wait_for_reader(self) -> None:
-        """Return when somebody reads.
+        """Return when a reader has opened it.
 
         Raises:
-            _Ended: The writer shall end.
+            _Ended: The writer must end.
         """
         self._wait(self._watch.fd, select.POLLIN)
         both, self._fd = self._fd, os.open(self.path, os.O_WRONLY | os.O_NONBLOCK | os.O_CLOEXEC)
@@ -101,11 +101,11 @@ class Fifo:
         self._watch.change(str(self.path), inotify.READER_CLOSED)
 
     def send(self, data: bytes | memoryview) -> None:
-        """Write bytes, or keep a few until there are more: waking the reader costs more than to copy them.
+        """Write bytes, or buffer a few until there are more: waking the reader costs more than copying them.
 
         Raises:
-            BrokenPipeError: Nobody reads any more.
-            _Ended: The writer shall end.
+            BrokenPipeError: The reader has closed it.
+            _Ended: The writer must end.
         """
         if len(self._kept) + len(data) > _GATHERED_BYTES:
             self.flush()
@@ -115,12 +115,12 @@ class Fifo:
             self._kept += data
 
     def flush(self) -> None:
-        """Write what was kept; raises as `send` does."""
+        """Write the buffered bytes; raises like `send`."""
         kept, self._kept = self._kept, bytearray()
         self._write(kept)
 
     def send_file(self, fd: int, count: int) -> int:
-        """Write up to `count` bytes of a file, many without copying them; return how many there were."""
+        """Write up to `count` bytes of a file, without copying where possible; return how many there were."""
         if count <= _SMALL_BYTES:
             data = os.pread(fd, count, 0)
             self.send(data)
@@ -150,7 +150,7 @@ class Fifo:
         """Let the reader see the end, wait until it has closed, and remove the FIFO.
 
         Raises:
-            _Ended: The writer shall end.
+            _Ended: The writer must end.
         """
         os.close(self._fd)
         self._fd = -1
@@ -168,7 +168,7 @@ class Fifo:
         self.path.unlink(missing_ok=True)
 
     def _is_read(self) -> bool:
-        """Tell whether somebody has it open: to write to a FIFO that nobody reads fails."""
+        """Return whether a reader has it open: writing to a FIFO without a reader fails."""
         try:
             os.close(os.open(self.path, os.O_WRONLY | os.O_NONBLOCK | os.O_CLOEXEC))
         except OSError as error:
@@ -186,13 +186,13 @@ class Fifo:
 
 
 class Writer(threading.Thread):
-    """Writes a channel's epochs for as long as somebody reads them.
+    """Writes a channel's epochs as long as they are read.
 
     Args:
         stem: The FIFOs' path without the epoch.
-        epochs: What there is to stream in an epoch.
-        form: How.
-        stores: Where the objects are.
+        epochs: Returns the entries to stream in an epoch.
+        form: How objects are streamed.
+        stores: The stores that hold the objects.
     """
 
     def __init__(self, stem: Path, epochs: Callable[[int], Sequence[Entry]], form: Form, stores: Stores):
@@ -201,10 +201,10 @@ class Writer(threading.Thread):
         self._stem, self._epochs, self._form, self._stores = stem, epochs, form, stores
         self._wake_fd = -1
         self._reading = stem.name
-        self._fifo: Fifo  # there from start() on
+        self._fifo: Fifo  # exists from start() on
 
     def start(self) -> None:
-        """Begin with epoch 0, whose FIFO is there when this returns.
+        """Start with epoch 0, whose FIFO exists when this returns.
 
         Raises:
             OSError: The system refuses.
@@ -214,7 +214,7 @@ class Writer(threading.Thread):
         super().start()
 
     def run(self) -> None:
-        """Write epoch after epoch; one that cannot be read stays open, so that it does not look like its end."""
+        """Write epoch after epoch; on an error the FIFO stays open, so that it does not look like the epoch's end."""
         epoch = 0
         try:
             while True:
@@ -231,7 +231,7 @@ class Writer(threading.Thread):
             self._fifo.remove()
 
     def close(self) -> None:
-        """End the writer and remove its FIFO. One that waits for S3 ends when that answers or gives up."""
+        """End the writer and remove its FIFO. A writer that waits for S3 ends when the request completes or fails."""
         if self._wake_fd < 0:
             return
         os.eventfd_write(self._wake_fd, 1)
@@ -264,7 +264,7 @@ class Writer(threading.Thread):
         self._fifo.end()
 
     def _opened(self, epoch: int) -> Generator[tuple[str, Any], None, None]:
-        """Yield each piece of an epoch: its name, and its bytes or a stream; those of S3 are asked for early."""
+        """Yield each piece of an epoch: its name, and its bytes or a stream; those of S3 are requested early."""
         pieces = (piece for entry in self._epochs(epoch) for piece in entry.pieces)
         waiting: deque[tuple[str, Any]] = deque()
         pool = ThreadPoolExecutor(_AHEAD)
@@ -291,7 +291,7 @@ class Writer(threading.Thread):
         return piece.uri, self._stores.open(piece.uri)
 
     def _finished(self, begun: tuple[str, Any]) -> tuple[str, Any]:
-        """Return a piece when it is there; the reader is not kept waiting for those before it."""
+        """Return a piece when it has arrived; send buffered ones first, so that the reader does not wait for them."""
         uri, found = begun
         if not isinstance(found, Future):
             return begun
@@ -313,11 +313,11 @@ class Writer(threading.Thread):
                 self._send_record(size, lambda: self._pour(whole, size))
 
     def _send_record(self, size: int, send: Callable[[], Any]) -> None:
-        """Send a piece, in a record where that is wanted.
+        """Send a piece, in a record if configured.
 
-        A record's bytes are not searched for the magic number: who reads a FIFO cannot begin in its middle.
+        A record's bytes are not searched for the magic number: a reader cannot start in the middle of a FIFO.
 
-        Source: dmlc/recordio.h: magic, three flag bits (0: whole) and length, bytes, padding to 4.
+        Source: dmlc/recordio.h: magic, three flag bits (0: complete) and length, bytes, padding to 4.
         """
         if not self._form.is_recordio:
             send()
@@ -344,7 +344,7 @@ class Writer(threading.Thread):
 
 
 def _close_result(begun: Future[Any]) -> None:
-    """Close the stream that nobody waits for any more."""
+    """Close a stream that is no longer needed."""
     if not begun.cancelled() and begun.exception() is None:
         begun.result().close()
 
@@ -354,7 +354,7 @@ def _size(stream: Any) -> int:
 
 
 def _unpacked(stream: Any, uri: str) -> Any:
-    """Return a file in memory that holds what is unpacked, since a record begins with its length.
+    """Return the decompressed bytes as a file in memory, since a record begins with its length.
 
     Raises:
         ProblemsFound: It is too large for a record.
@@ -365,6 +365,6 @@ def _unpacked(stream: Any, uri: str) -> Any:
         size += len(data)
         if size > _MOST_BYTES:
             whole.close()
-            raise fail("E425", uri, "unpacked, is too large for a record", allowed=f"{_MOST_BYTES} bytes")
+            raise fail("E425", uri, "is too large for a record when decompressed", allowed=f"{_MOST_BYTES} bytes")
         whole.write(data)
     return whole

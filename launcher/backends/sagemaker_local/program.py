@@ -1,4 +1,4 @@
-"""What a host runs: the container's own words, the image's `train`, or mpirun where the job starts by MPI.
+"""A host's program: the container's own start command, the image's `train`, or mpirun if the job uses MPI.
 
 Source: Amazon SageMaker, How Amazon SageMaker Runs Your Training Image; sagemaker-training toolkit 5.1.4,
 entry_point.py and mpi.py.
@@ -16,21 +16,21 @@ from launcher.backends.sagemaker_local.optml import INTERFACE, OPT_ML, Host, res
 from launcher.model.parallelism import mpi
 
 TRAIN = "train"
-"""The argument that an image is run with, and the toolkit's program."""
+"""The argument that SageMaker runs an image with, and the toolkit's program."""
 
 CODE = f"{OPT_ML}/code"
 _REST = ("sleep", "infinity")
-"""Program of a host that mpirun reaches from the first one."""
+"""Program of a host that mpirun on the first host reaches."""
 
 
 def is_mpi(request: Mapping[str, Any]) -> bool:
-    """Tell whether mpirun starts the job's program, from the first host on all."""
+    """Return whether mpirun on the first host starts the job's program on all hosts."""
     own = request["AlgorithmSpecification"].get("ContainerEntrypoint")
     return not own and (request.get("HyperParameters") or {}).get("sagemaker_mpi_enabled") == "true"
 
 
 def words(request: Mapping[str, Any], hosts: Sequence[Host], host: Host) -> tuple[str, ...]:
-    """Return the words of a host's program."""
+    """Return the command line of a host's program."""
     if is_mpi(request):
         return _mpirun(request, hosts, host) if host is hosts[0] else _REST
     algorithm = request["AlgorithmSpecification"]
@@ -42,7 +42,7 @@ def bring_code(request: Mapping[str, Any], host: Host) -> None:
     """Copy the script's folder into a host, for a program that the toolkit does not start.
 
     Raises:
-        OSError: It is not there.
+        OSError: It does not exist.
     """
     source = _parameter(request, "sagemaker_submit_directory")
     if is_mpi(request) and source and not source.startswith(f"{OPT_ML}/"):
@@ -66,7 +66,7 @@ def _mpirun(request: Mapping[str, Any], hosts: Sequence[Host], host: Host) -> tu
 
 
 def mpi_variables() -> dict[str, str]:
-    """Return the variables by which mpirun reaches the other hosts. Source: OpenMPI FAQ, Tuning (OMPI_MCA_…)."""
+    """Return the variables that let mpirun reach the other hosts. Source: OpenMPI FAQ, Tuning (OMPI_MCA_…)."""
     return {"OMPI_MCA_plm_rsh_agent": f"{sys.executable} {enter.__file__}"}
 
 

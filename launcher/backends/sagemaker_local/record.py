@@ -1,4 +1,4 @@
-"""A training job on this machine as DescribeTrainingJob would have it, kept in a file of the run folder.
+"""A training job's description as DescribeTrainingJob would return it, kept in a file of the run folder.
 
 Source: Amazon SageMaker API, DescribeTrainingJob, SecondaryStatusTransition.
 """
@@ -19,13 +19,13 @@ OPERATOR_LOG = "operator.log"
 LOG_DIR = "logs"
 
 ACCOUNT, REGION = "000000000000", "us-east-1"
-"""Account, and region where the recipe names none, of jobs that AWS never sees."""
+"""Account and default region of jobs that AWS never sees."""
 
 MOST_REASON = 1024
-"""Characters of a FailureReason. Source: DescribeTrainingJob."""
+"""Maximum length of a FailureReason. Source: DescribeTrainingJob."""
 
 _MOST_NOTES = 10
-"""Files that are left out by name in a description."""
+"""Number of omitted files that a description names."""
 
 _MESSAGES = {
     "Starting": "Preparing the hosts",
@@ -39,7 +39,7 @@ _MESSAGES = {
     "MaxRuntimeExceeded": "Training job ran longer than MaxRuntimeInSeconds, and was stopped",
 }
 _STATUSES = {"Completed": "Completed", "Failed": "Failed", "Stopped": "Stopped", "MaxRuntimeExceeded": "Stopped"}
-"""TrainingJobStatus of a SecondaryStatus that a job ends with."""
+"""TrainingJobStatus of each final SecondaryStatus."""
 
 
 def arn(name: str, region: str) -> str:
@@ -49,12 +49,12 @@ def arn(name: str, region: str) -> str:
 
 @dataclass(slots=True)
 class Record:
-    """A job's description while it runs; each change is in the file before it is acted upon.
+    """A job's description while it runs; each change is written before it takes effect.
 
     Args:
         path: The file.
         fields: The description; times are seconds since the epoch.
-        is_stopping: Whether somebody has asked for the job's end.
+        is_stopping: Whether the job has been requested to stop.
     """
 
     path: Path
@@ -62,7 +62,7 @@ class Record:
     is_stopping: bool = field(default=False)
 
     def enter(self, secondary: str, note: str = "") -> None:
-        """Begin a secondary status; `note` stands behind its message."""
+        """Begin a secondary status; `note` is appended to its message."""
         now, transitions = time.time(), self.fields["SecondaryStatusTransitions"]
         if transitions:
             transitions[-1].setdefault("EndTime", now)
@@ -79,7 +79,7 @@ class Record:
         self._write()
 
     def leave_out(self, notes: Sequence[str]) -> None:
-        """Add to the present status, and to the job, what of its output is not kept; all of it is in the log."""
+        """Add the output that is not kept to the current status and to the job; the log lists all of it."""
         if not notes:
             return
         further = [f"and {len(notes) - _MOST_NOTES} more, in {OPERATOR_LOG}"] if len(notes) > _MOST_NOTES else []
@@ -89,13 +89,13 @@ class Record:
         self._write()
 
     def fail(self, reason: str) -> None:
-        """Say why the job fails."""
+        """Record why the job fails."""
         self.fields["FailureReason"] = redaction.masked(reason)[:MOST_REASON]
 
     def _write(self) -> None:
         draft = self.path.with_name(f".{self.path.name}.draft")
         text = json.dumps(self.fields, indent=1, ensure_ascii=False)
-        draft.write_bytes(text.encode(errors="replace"))  # a file's name may be no UTF-8
+        draft.write_bytes(text.encode(errors="replace"))  # a file's name may not be UTF-8
         draft.replace(self.path)  # a reader sees the old text or the new
 
 
@@ -107,7 +107,7 @@ def begin(run_dir: Path, request: Mapping[str, Any], region: str) -> Record:
 
 
 def read(run_dir: Path) -> dict[str, Any] | None:
-    """Return a job's description with times as boto3 has them; None where there is none.
+    """Return a job's description with times as boto3 returns them; None if there is none.
 
     Raises:
         ValueError: It is damaged.

@@ -14,13 +14,13 @@ from launcher.common.job_lock import is_alive
 from launcher.common.problems import fail
 
 _MOST_BYTES = 1 << 20
-"""Bytes of a page of log lines. Source: GetLogEvents."""
+"""Maximum size of a page of log lines. Source: GetLogEvents."""
 
 PID_FILE = "operator.pid"
-"""In the run folder: number of the process group that the operator is in, on this machine."""
+"""File in the run folder: the operator's process group id on this machine."""
 
 _AGAIN = "recipes launch <bundle> runs the job again"
-_DIED = "InternalServerError: the process that ran the job ended without a last word; see"
+_DIED = "InternalServerError: the process that ran the job ended without reporting a result; see"
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,10 +34,10 @@ class LocalServices:
     run_dir: Path
 
     def call(self, service: str, operation: str, **arguments: Any) -> dict[str, Any]:
-        """Call an operation of a service, as boto3 names them.
+        """Call an operation of a service; both names are boto3's.
 
         Raises:
-            Refused: There is no such job or stream, or the job has ended.
+            Refused: No such job or stream exists, or the job has ended.
             ProblemsFound: The job's record is damaged (E414).
         """
         calls = {
@@ -49,7 +49,7 @@ class LocalServices:
         return calls[operation](arguments)
 
     def _describe(self, arguments: Mapping[str, Any]) -> dict[str, Any]:
-        # First the lock, then the file: what a dead operator has said is its last word.
+        # First the lock, then the file: a dead operator no longer changes it.
         is_running = is_alive(self.run_dir)
         try:
             found = record.read(self.run_dir)
@@ -77,7 +77,7 @@ class LocalServices:
         return {"logStreams": [{"logStreamName": f"{prefix}{path.stem}"} for path in logs]}
 
     def _events(self, arguments: Mapping[str, Any]) -> dict[str, Any]:
-        """Return whole lines from where the token says; of a job that has ended, the last piece too."""
+        """Return complete lines from the token's position; after the job has ended, also an incomplete last line."""
         is_running = is_alive(self.run_dir)
         name = arguments["logStreamName"].rpartition("/")[2]
         offset = int(arguments.get("nextToken", 0))

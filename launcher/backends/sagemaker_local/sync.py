@@ -1,4 +1,4 @@
-"""Folders that are kept in a store while the job runs: checkpoints, both ways, and TensorBoard's logs, one way.
+"""Folders synchronised with a store while the job runs: checkpoints, both ways, and TensorBoard's logs, one way.
 
 Source: Amazon SageMaker API, CheckpointConfig, TensorBoardOutputConfig; SageMaker AI, Checkpoints in SageMaker AI.
 """
@@ -18,22 +18,22 @@ from launcher.backends.sagemaker_local.optml import Host
 from launcher.common.problems import ProblemsFound
 
 INTERVAL_S = 2.0
-"""Between two looks at the folders. SageMaker does not say how often it looks."""
+"""Seconds between two scans of the folders. SageMaker does not document its interval."""
 
 _log = logging.getLogger("sync")
 
 _Seen = tuple[int, int]
-"""Size in bytes and time of change in nanoseconds."""
+"""Size in bytes and modification time in nanoseconds."""
 
 
 @dataclass(frozen=True, slots=True)
 class Kept:
-    """A folder of every host that a store keeps.
+    """A folder of every host that is kept in a store.
 
     Args:
         path: Below /opt/ml.
         uri: The store's folder.
-        is_brought: Whether a host that starts gets what the store has.
+        is_brought: Whether a new host receives the store's content.
     """
 
     path: str
@@ -42,7 +42,7 @@ class Kept:
 
 
 def kept(request: Mapping[str, Any]) -> list[Kept]:
-    """Return the folders that a request wants kept."""
+    """Return the folders that a request defines to be kept."""
     found = []
     if config := request.get("CheckpointConfig"):
         found.append(
@@ -60,16 +60,16 @@ def kept(request: Mapping[str, Any]) -> list[Kept]:
 
 @dataclass(slots=True)
 class Sync:
-    """Keeps one folder of all hosts.
+    """Synchronises one folder of all hosts.
 
     Args:
         folder: The folder.
-        hosts: The job's.
-        stores: Where it is kept.
-        scratch: Folder for copies of files that are being written to.
-        known: What the store has of each host's files.
-        owners: Whose file of a name the store has.
-        notes: What is to be told, each once.
+        hosts: The job's hosts.
+        stores: The stores that keep it.
+        scratch: Folder for copies of files that may change.
+        known: State of each host's files in the store.
+        owners: Host whose file the store has, by name.
+        notes: Messages for the user, each once.
     """
 
     folder: Kept
@@ -81,10 +81,10 @@ class Sync:
     notes: list[str] = field(default_factory=list)
 
     def bring(self) -> None:
-        """Let every host begin with what the store has.
+        """Copy the store's content to every host.
 
         Raises:
-            ProblemsFound: The store refuses, or a key of it is no path below the folder.
+            ProblemsFound: The store refuses, or one of its keys is not a path below the folder.
         """
         found = list(self.stores.list(self.folder.uri)) if self.folder.is_brought else []
         entries = [Entry(each.uri.removeprefix(self.folder.uri), (each,)) for each in found]
@@ -97,11 +97,11 @@ class Sync:
             self.known |= {path: seen for _, _, path, seen in self._files([host])}
 
     def send(self, *, settled: Mapping[Path, _Seen] | None = None) -> dict[Path, _Seen]:
-        """Put what has changed into the store; return every file as it is now.
+        """Upload changed files; return the current state of every file.
 
         Args:
-            settled: Files as they were a look ago: only what has stayed so is put. None puts everything: no program
-                runs any more.
+            settled: State of the files at the previous scan: only files unchanged since are uploaded.
+                None, once no program runs, uploads all.
 
         Raises:
             ProblemsFound: The store refuses.
@@ -115,7 +115,7 @@ class Sync:
         return now
 
     def _owns(self, host: Host, name: str) -> bool:
-        """Tell whether the store's file of a name is this host's; the first one to change it keeps it."""
+        """Return whether the store's file of a name is this host's: the first host to change it owns it."""
         owner = self.owners.setdefault(name, host.name)
         note = f"{self.folder.path}/{name} is on {owner} and on {host.name}: the first is kept"
         if owner != host.name and note not in self.notes:
@@ -123,7 +123,7 @@ class Sync:
         return owner == host.name
 
     def _put(self, host: Host, path: Path, name: str, seen: _Seen) -> None:
-        """Put a file, unless it changes meanwhile: then the next look does."""
+        """Upload a file, unless it changes meanwhile: then the next scan does."""
         source, copy = host.led(path), self.scratch / "synced"
         try:
             shutil.copyfile(source, copy)
@@ -154,11 +154,11 @@ def _seen(path: Path) -> _Seen | None:
 
 
 class Syncing:
-    """Sends folders every now and then, beside the job, until it is told to stop.
+    """Uploads folders at intervals, beside the job, until it is stopped.
 
     Args:
         folders: What to keep.
-        interval_s: Between two looks.
+        interval_s: Seconds between two scans.
     """
 
     def __init__(self, folders: Sequence[Sync], interval_s: float):
@@ -170,7 +170,7 @@ class Syncing:
             self._thread.start()
 
     def finish(self) -> list[str]:
-        """Send what is left, once no program of the job runs; return what is to be told.
+        """Upload the rest, after all programs have ended; return messages for the user.
 
         Raises:
             ProblemsFound: The store refuses.
@@ -188,4 +188,4 @@ class Syncing:
             try:
                 looks = [folder.send(settled=look) for folder, look in zip(self.folders, looks, strict=True)]
             except (ProblemsFound, OSError) as error:
-                _log.warning("not kept now; the next look tries again: %s", error)
+                _log.warning("upload failed; the next scan retries: %s", error)

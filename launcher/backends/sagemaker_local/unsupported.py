@@ -1,8 +1,8 @@
-"""What a recipe asks of SageMaker that nobody plays on this machine."""
+"""Settings of a recipe that are not simulated on this machine."""
 
 from collections.abc import Iterator
 
-from launcher.backends.sagemaker import default_values, request, sections
+from launcher.backends.sagemaker import default_values, request
 from launcher.backends.sagemaker.keys import given_jobs
 from launcher.backends.sagemaker.training_options import SmJobs, effective
 from launcher.common.problems import Notice
@@ -16,7 +16,7 @@ from launcher.rules import MakeNotice, PlannedRecipe, notice_rule
 
 @notice_rule("N136", source="docs/sagemaker.md")
 def settings_are_without_effect(planned: PlannedRecipe, notice: MakeNotice) -> Iterator[Notice]:
-    """Only what a program can see of a training job is simulated on this machine."""
+    """Only the parts of a training job that a program can observe are simulated on this machine."""
     job, jobs = planned.job, effective(given_jobs(planned.job))
     if words := "; ".join((*_accelerators(job, jobs), *_image(job, jobs), *_settings(jobs))):
         yield notice(f"not simulated on this machine: {words}")
@@ -28,12 +28,12 @@ def _accelerators(job: JobSpec, jobs: SmJobs) -> Iterator[str]:
         and default_values.has_toolkit(request.of_job(job))
         and not _is_mpi(job)
     )
-    starts = ", of which the toolkit starts a process each, else one a host" if is_toolkits else ""
+    starts = "; the toolkit starts one process for each, else one per host" if is_toolkits else ""
     types = [group.instance_type for group in default_values.groups(jobs)] or [job.resources.instance_type or ""]
     for name in dict.fromkeys(map(canonical, types)):
         instance = job.resources.instance if name == job.resources.instance_type else table().get(name)
         if instance and instance.accelerators:
-            yield f"the {instance.accelerators} accelerators of {name} (hosts share what this machine has{starts})"
+            yield f"the {instance.accelerators} accelerators of {name} (hosts share this machine's{starts})"
 
 
 def _is_mpi(job: JobSpec) -> bool:
@@ -42,7 +42,7 @@ def _is_mpi(job: JobSpec) -> bool:
 
 def _image(job: JobSpec, jobs: SmJobs) -> Iterator[str]:
     if image := job.image or jobs.algorithm_name:
-        yield f"{image} (what is installed here stands for it)"
+        yield f"{image} (the software installed here replaces it)"
 
 
 def _settings(jobs: SmJobs) -> Iterator[str]:
@@ -59,6 +59,6 @@ def _settings(jobs: SmJobs) -> Iterator[str]:
         "mlflow": jobs.mlflow.resource_arn,
         "metric_definitions": jobs.metric_definitions,
     }
-    found = [key for key, value in keys.items() if value] + [name for name, _ in sections.members(jobs)]
+    found = [key for key, value in keys.items() if value] + [name for name, _ in request.members(jobs)]
     if found:
         yield ", ".join(found)

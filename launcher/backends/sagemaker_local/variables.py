@@ -20,13 +20,13 @@ _HOME = Path(launcher.__file__).resolve().parent.parent
 
 _KEPT = ("HOME", "LANG", "LD_LIBRARY_PATH", "LOGNAME", "PATH", "PYTHONPATH", "TERM", "TMPDIR", "TZ", "USER")
 _KEPT_PREFIXES = ("AWS_", "LC_")
-"""What of this machine's own variables a program gets: where things are, and who it is for AWS, as by its role."""
+"""This machine's variables that a program inherits: paths, and AWS credentials in place of a role."""
 
 RECIPE_DIR, START = "/opt/ml/input/data/recipe", "start.sh"
-"""Where the recipe's channel is, and what starts the launcher's own program there."""
+"""Path of the recipe's channel, and the start file of the launcher's own program there."""
 
 _OWN_PREFIX = "sagemaker_"
-"""Hyperparameters that begin so are the toolkit's, not the program's."""
+"""Prefix of hyperparameters for the toolkit, not for the program."""
 _PLACES = tuple(
     f"{_OWN_PREFIX}{name}"
     for name in (
@@ -34,22 +34,22 @@ _PLACES = tuple(
         "s3_output",
     )
 )
-"""Those of them that the toolkit takes out of what a framework gets. Source: params.py, SAGEMAKER_HYPERPARAMETERS."""
+"""Those of them that the toolkit does not pass to a framework. Source: params.py, SAGEMAKER_HYPERPARAMETERS."""
 _DISTRIBUTIONS = ("sagemaker_mpi_enabled", "sagemaker_torch_distributed_enabled")
-"""Those of them that the launcher sets by which a host's group trains together."""
+"""Those of them that the launcher sets so that a host's group trains together."""
 _UNNAMED = (
     *("additional_framework_parameters", "channel_input_dirs", "distribution_hosts", "hyperparameters", "is_master"),
     *("job_name", "master_hostname"),
 )
-"""What the toolkit knows and gives no variable of that name. Source: environment.py, to_env_vars."""
+"""Values of the toolkit without a variable of the same name. Source: environment.py, to_env_vars."""
 
 
 def launcher_path() -> dict[str, str]:
-    """Return this process's variables with which a child finds this Python's programs, and this launcher."""
+    """Return variables with which a child process finds this Python's programs and this launcher."""
     home = str(_HOME)
     programs = (str(Path(sys.executable).parent), os.environ.get("PATH", os.defpath))
     found = {**os.environ, "PATH": os.pathsep.join(programs)}
-    # PYTHONPATH comes before the standard library: an installed launcher must not put its neighbours there.
+    # PYTHONPATH comes before the standard library: an installed launcher must not put other packages there.
     if home not in sysconfig.get_paths().values():
         inherited = os.environ.get("PYTHONPATH")
         found["PYTHONPATH"] = f"{home}{os.pathsep}{inherited}" if inherited else home
@@ -59,23 +59,17 @@ def launcher_path() -> dict[str, str]:
 def of_job(
     request: Mapping[str, Any], arn: str, region: str, endpoint: str | None, hosts: Sequence[Host], host: Host
 ) -> dict[str, str]:
-    """Return the whole environment of a host's program.
+    """Return the complete environment of a host's program.
 
     Args:
-        request: The job's.
-        arn: The job's.
-        region: The job's.
-        endpoint: Where S3 answers; None is AWS.
-        hosts: All of the job's.
-        host: The program's.
+        request: The job's request.
+        arn: The job's ARN.
+        region: The job's region.
+        endpoint: Endpoint of S3; None is AWS.
+        hosts: All hosts of the job.
+        host: The program's host.
     """
-    own = {n: v for n, v in os.environ.items() if n in _KEPT or n.startswith(_KEPT_PREFIXES)}
-    entry = request["AlgorithmSpecification"].get("ContainerEntrypoint") or ()
-    if f"{RECIPE_DIR}/{START}" not in entry:
-        # Only the launcher's own program finds the launcher in a checkout; to any other it is not there.
-        paths = [path for path in own.pop("PYTHONPATH", "").split(os.pathsep) if path and path != str(_HOME)]
-        own |= {"PYTHONPATH": os.pathsep.join(paths)} if paths else {}
-    found = own | {"AWS_REGION": region, "AWS_DEFAULT_REGION": region}
+    found = _inherited(request) | {"AWS_REGION": region, "AWS_DEFAULT_REGION": region}
     found |= {"AWS_ENDPOINT_URL_S3": endpoint} if endpoint else {}
     found |= {"TRAINING_JOB_NAME": request["TrainingJobName"], "TRAINING_JOB_ARN": arn}
     if not host.is_private:
@@ -84,8 +78,19 @@ def of_job(
     return found | {name: host.mapped(value) for name, value in (request.get("Environment") or {}).items()}
 
 
+def _inherited(request: Mapping[str, Any]) -> dict[str, str]:
+    """Return what the program keeps of this process's environment."""
+    own = {n: v for n, v in os.environ.items() if n in _KEPT or n.startswith(_KEPT_PREFIXES)}
+    entry = request["AlgorithmSpecification"].get("ContainerEntrypoint") or ()
+    if f"{RECIPE_DIR}/{START}" not in entry:
+        # Only the launcher's own program finds the launcher in a checkout; to any other it is not there.
+        paths = [path for path in own.pop("PYTHONPATH", "").split(os.pathsep) if path and path != str(_HOME)]
+        own |= {"PYTHONPATH": os.pathsep.join(paths)} if paths else {}
+    return own
+
+
 def decoded(request: Mapping[str, Any], host: Host) -> dict[str, Any]:
-    """Return the hyperparameters of the program itself, each read as JSON where it is."""
+    """Return the hyperparameters of the program itself, each parsed as JSON if it is JSON."""
     found = {}
     for name, text in (request.get("HyperParameters") or {}).items():
         if not name.startswith(_OWN_PREFIX):
@@ -94,7 +99,7 @@ def decoded(request: Mapping[str, Any], host: Host) -> dict[str, Any]:
 
 
 def toolkit(request: Mapping[str, Any], hosts: Sequence[Host], host: Host) -> dict[str, str]:
-    """Return the SM_* variables of a host whose configuration files are there."""
+    """Return the SM_* variables of a host whose configuration files exist."""
     found = _training_env(request, hosts, host)
     values, folders = found["hyperparameters"], found["channel_input_dirs"]
     named = {name: value for name, value in found.items() if name not in _UNNAMED} | {
@@ -110,7 +115,7 @@ def toolkit(request: Mapping[str, Any], hosts: Sequence[Host], host: Host) -> di
 
 
 def arguments(values: Mapping[str, Any]) -> Iterator[str]:
-    """Yield the words by which a script gets hyperparameters, sorted by name. Source: toolkit 5.1.4, to_cmd_args."""
+    """Yield hyperparameters as a script's arguments, sorted by name. Source: toolkit 5.1.4, to_cmd_args."""
     for name in sorted(values):
         value = values[name]
         if isinstance(value, Mapping):
@@ -119,7 +124,7 @@ def arguments(values: Mapping[str, Any]) -> Iterator[str]:
 
 
 def _training_env(request: Mapping[str, Any], hosts: Sequence[Host], host: Host) -> dict[str, Any]:
-    """Return what the toolkit's Environment knows, by its names."""
+    """Return the toolkit's Environment, by its names."""
     given = {name: _read(host.mapped(text)) for name, text in (request.get("HyperParameters") or {}).items()}
     script = given.get("sagemaker_program")
     inputs = json.loads((host.root / "input/config/inputdataconfig.json").read_text(encoding="utf-8"))
@@ -151,7 +156,7 @@ def _training_env(request: Mapping[str, Any], hosts: Sequence[Host], host: Host)
 
 
 def _groups(hosts: Sequence[Host], host: Host, given: Mapping[str, Any]) -> dict[str, Any]:
-    """Return what it knows of hosts and their groups."""
+    """Return the Environment's values for hosts and their groups."""
     resources = resource_config(host, hosts)
     groups = {group["instance_group_name"]: group for group in resources["instance_groups"]}
     starts = any(given.get(name) for name in _DISTRIBUTIONS)
@@ -176,7 +181,7 @@ def _groups(hosts: Sequence[Host], host: Host, given: Mapping[str, Any]) -> dict
 
 
 def _text(value: Any) -> str:
-    """Return a value as the toolkit writes it: texts as they are, all else as compact, sorted JSON."""
+    """Return a value as the toolkit writes it: texts unchanged, all else as compact, sorted JSON."""
     if value is None or isinstance(value, str):
         return value or ""
     return json.dumps(value, sort_keys=True, separators=(",", ":"))

@@ -1,1 +1,1 @@
-"""Jobs on Slurm: options that are read, and nothing that submits yet."""
+"""Jobs on Slurm: options are checked, but submission is not supported yet."""

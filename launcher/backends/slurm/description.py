@@ -1,4 +1,4 @@
-"""What cluster=slurm is: keys that are checked, so that scripts of the published launcher are understood."""
+"""Describes cluster=slurm: its keys are checked, so that scripts of the published launcher are accepted."""
 
 from typing import TYPE_CHECKING, ClassVar
 

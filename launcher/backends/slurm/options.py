@@ -17,18 +17,18 @@ class Settings(ClusterOptions):
     """Every key of cluster=slurm."""
 
     exclusive: bool = default(True)
-    """true takes whole nodes; false lets other jobs share them."""
+    """true allocates nodes exclusively; false lets other jobs share them."""
     mem: NonNegativeInt = default(0)
     """Memory per node in MiB; 0 takes all of it."""
     job_name_prefix: str = default("sagemaker-")
-    """Put before the job's name in Slurm's queue."""
+    """Prefix of the job's name in Slurm's queue."""
     slurm_create_submission_file_only: bool = default(False)
-    """true writes the batch script and does not submit it."""
+    """true writes the batch script without submitting it."""
     stderr_to_stdout: bool = default(True)
-    """true writes one log of both streams; false keeps errors apart."""
+    """true writes one log of both streams; false separates errors."""
     srun_args: Listed[str] | None = default(None)
     """Words added to srun."""
     slurm_docker_cfg: SlurmDocker
     """How nodes that run containers with docker start them."""
     container_mounts: Listed[str] | None = default(None)
-    """Paths of the node that the container sees at the same place, such as data on a shared file system."""
+    """Paths of the node that are mounted at the same path in the container, such as data on a shared file system."""

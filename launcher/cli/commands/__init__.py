@@ -1,1 +1,1 @@
-"""The `recipes` command: what each of its commands does. Every import that costs time waits for its command."""
+"""The commands of `recipes`. Slow imports happen inside the command that needs them."""

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from launcher.common.paths import COLLECTION
-from launcher.common.problems import fail
+from launcher.common.problems import ProblemsFound, fail
 from launcher.common.suggestions import nearest
 from launcher.config.collection import recipe_names
 
@@ -110,13 +110,17 @@ def full_name(word: str, overrides: Sequence[str] = ()) -> str:
     known = list(dict.fromkeys(name for folder in folders(overrides) for name in recipe_names(folder)))
     if word in known:
         return word
+    return _named_by_last_word(word, known)
+
+
+def _named_by_last_word(word: str, known: Sequence[str]) -> str:
     found = [name for name in known if name.rpartition("/")[2] == word]
     if len(found) > 1:
         raise fail("E802", word, "several recipes have this name", allowed=", ".join(found))
     if not found:
         near = nearest(word, [name.rpartition("/")[2] for name in known], cutoff=0.5)
         remedy = f"did you mean {' or '.join(near)}?" if near else "list all: recipes list"
-        raise fail("E005", "recipes", "there is no recipe of that name", value=word, remedy=remedy)
+        raise fail("E005", "recipes", "no recipe has that name", value=word, remedy=remedy)
     return found[0]
 
 
@@ -191,12 +195,17 @@ def complete_job(incomplete: str) -> list[str]:
 
 
 def _composed_before(params: dict[str, Any]) -> "Composition | None":
-    """Compose the recipe of a command line with the overrides so far; None if that fails."""
-    from launcher.cli.commands import completion
-
+    """Compose the recipe of a command line with the overrides so far, without invalid ones; None if that fails."""
     names, overrides = split_args(params.get("words"))
     name = params.get("recipe") or next(iter(names), None)
-    return completion.composed(name, params.get("overrides") or overrides) if name else None
+    if not name:
+        return None
+    for given in (params.get("overrides") or overrides, ()):
+        try:
+            return composed(Target.read(name).name, given)
+        except ProblemsFound:
+            continue
+    return None
 
 
 Recipe = Annotated[

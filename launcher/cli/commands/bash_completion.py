@@ -48,6 +48,6 @@ class BashComplete(_completion_classes.BashComplete):
 
 
 def register() -> None:
-    """Put this in the place of typer's; call it after typer has put its own there."""
+    """Register this in place of typer's; call it after typer has registered its own."""
     add_completion_class(BashComplete, _BASH)
     _completion_shared._completion_scripts[_BASH] = _SCRIPT

@@ -1,4 +1,4 @@
-"""The command that makes the build context of an image."""
+"""The command that writes the build context of an image."""
 
 from pathlib import Path
 from typing import Annotated
@@ -7,10 +7,10 @@ import typer
 
 
 def container(
-    base: Annotated[str, typer.Option("--base", metavar="IMAGE", help="What it builds on: has python3, pip, torch.")],
+    base: Annotated[str, typer.Option("--base", metavar="IMAGE", help="Base image, with python3, pip and torch.")],
     out: Annotated[Path, typer.Option("--out", metavar="DIR", help="Folder for the build.", file_okay=False)],
 ) -> None:
-    """Write a folder to build an image in. It has the agent and this launcher's runtime on top of yours."""
+    """Write the build context of an image. It adds the agent and this launcher's runtime to yours."""
     from launcher.bundle import container as images
     from launcher.cli.commands.governance import write
     from launcher.common import console

@@ -1,4 +1,4 @@
-"""What `recipes check` found, for people, for programs and for GitHub Actions."""
+"""Reports of `recipes check`: for people, for programs and for GitHub Actions."""
 
 import dataclasses
 import re
@@ -24,13 +24,13 @@ from launcher.model.context import LaunchContext
 
 _PLACE = re.compile(r"(.+\.ya?ml):(\d+)(?::(\d+))?")
 _MIB = 1024
-"""KiB of one. Source: getrusage(2), ru_maxrss."""
+"""KiB per MiB. Source: getrusage(2), ru_maxrss."""
 _MOST_SHOWN = 4
-"""Instance types named in one line."""
+"""Maximum number of instance types named in one line."""
 
 
 def checked(name: str, overrides: Sequence[str], context: LaunchContext) -> Checked:
-    """Check one recipe, as a user names it, as it would be launched with these overrides."""
+    """Check one recipe, as named by the user, as it would be launched with these overrides."""
     path = Path(name)
     try:
         words = [choice(name, overrides), *overrides]
@@ -51,7 +51,7 @@ def checked(name: str, overrides: Sequence[str], context: LaunchContext) -> Chec
 
 
 def swept(overrides: Sequence[str], context: LaunchContext, *, is_quiet: bool) -> list[Checked]:
-    """Check every recipe on every instance type it lists; on a terminal, say how far it is."""
+    """Check every recipe on every instance type it lists; on a terminal, show the progress."""
     entries = catalogue.entries()
     results = sweep(entries, context, overrides)
     return list(results if is_quiet else _counted(results, len(entries)))
@@ -68,7 +68,7 @@ def _counted(results: Iterable[Checked], num_recipes: int) -> Iterator[Checked]:
 
 
 def report(results: Sequence[Checked]) -> None:
-    """Print every Problem once, with the recipe and the instance types it is met on; else what is right."""
+    """Print every Problem once, with its recipe and instance types; for valid recipes, a line of their own."""
     for result in results:
         if not result.problems and len(results) == len({r.recipe for r in results}):
             _say_right(result)
@@ -76,8 +76,7 @@ def report(results: Sequence[Checked]) -> None:
     shared = _shared(places)
     for text, recipes in shared.items():
         console.show_problem(text)
-        more = f" and {len(recipes) - _MOST_SHOWN} more" if len(recipes) > _MOST_SHOWN else ""
-        console.say(f"     in {len(recipes)} recipes: {', '.join(recipes[:_MOST_SHOWN])}{more}", stderr=True)
+        console.say(f"     in {len(recipes)} recipes: {_first(recipes)}", stderr=True)
     for (recipe, text), (_, types) in places.items():
         if text in shared:
             continue
@@ -86,8 +85,13 @@ def report(results: Sequence[Checked]) -> None:
             shown = recipe
         console.show_problem(text)
         if types and len(results) > 1:
-            more = f" and {len(types) - _MOST_SHOWN} more" if len(types) > _MOST_SHOWN else ""
-            console.say(f"     on {', '.join(types[:_MOST_SHOWN])}{more}", stderr=True)
+            console.say(f"     on {_first(types)}", stderr=True)
+
+
+def _first(names: Sequence[str]) -> str:
+    """Return the first names, and how many more there are."""
+    more = f" and {len(names) - _MOST_SHOWN} more" if len(names) > _MOST_SHOWN else ""
+    return f"{', '.join(names[:_MOST_SHOWN])}{more}"
 
 
 def _say_right(result: Checked) -> None:
@@ -107,7 +111,7 @@ def count(results: Sequence[Checked]) -> None:
 
 
 def summarize(results: Sequence[Checked], seconds: float) -> None:
-    """Print how much was checked, what that took and what came of it; of the notices only how many there are."""
+    """Print a summary: what was checked, its cost, the number of Problems, and how many jobs have each notice."""
     peak_mib = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / _MIB
     num_problems, recipes = _num_distinct(results), {result.recipe for result in results}
     sizes = sum(result.num_sizes for result in results)
@@ -117,7 +121,7 @@ def summarize(results: Sequence[Checked], seconds: float) -> None:
     num_jobs = Counter(code for result in results for code in {notice.code for notice in result.notices})
     if num_jobs:
         listed = ", ".join(f"{code} on {number} jobs" for code, number in sorted(num_jobs.items()))
-        console.say(f"notes: {listed}; recipes rules says why", "dim")
+        console.say(f"notes: {listed}; recipes rules explains them", "dim")
 
 
 def annotate(results: Sequence[Checked]) -> None:
@@ -135,7 +139,7 @@ def annotate(results: Sequence[Checked]) -> None:
 
 
 def _escaped(text: str, more: str = "") -> str:
-    """Return a text as a workflow command takes it. Source: GitHub's actions/toolkit, command.ts."""
+    """Return a text escaped for a workflow command. Source: GitHub's actions/toolkit, command.ts."""
     for sign in "%\r\n" + more:
         text = text.replace(sign, f"%{ord(sign):02X}")
     return text
@@ -150,7 +154,7 @@ def _file_and_line(problem: Problem, result: Checked) -> tuple[str, int | None]:
 
 
 def as_json(results: Sequence[Checked]) -> dict[str, Any]:
-    """Return what was checked and found as plain data."""
+    """Return the results as plain data."""
     return {
         "num_problems": _num_distinct(results),
         "checked": [

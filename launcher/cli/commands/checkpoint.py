@@ -1,9 +1,9 @@
-"""The command that tells how large checkpoints are and how often to save them."""
+"""The command that estimates the size of checkpoints and how often to save them."""
 
 import json
 import math
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -22,6 +22,7 @@ from launcher.common.problems import fail
 
 if TYPE_CHECKING:
     from launcher.checkpointing.forecast import Forecast
+    from launcher.common.problems import Notice
     from launcher.model.checked_recipe import CheckedRecipe
     from launcher.model.checkpointing import Estimate
 
@@ -30,25 +31,28 @@ _RATES = ("copy", "memory", "persistent", "storage")
 
 
 _Parameters = Annotated[
-    float | None, typer.Option(metavar="N", min=1, help="Parameters saved, such as 70e9, in place of counting.")
+    float | None,
+    typer.Option(metavar="N", min=1, help="Number of saved parameters, such as 70e9, instead of counting."),
 ]
 _Config = Annotated[
     Path | None,
-    typer.Option("--config", metavar="FILE", help="A model's config.json to count instead.", dir_okay=False),
+    typer.Option("--config", metavar="FILE", help="A model's config.json, to count parameters from.", dir_okay=False),
 ]
 _Failures = Annotated[
     float | None,
-    typer.Option("--failures-per-node-hour", metavar="X", help="Failures of one node in an hour."),
+    typer.Option("--failures-per-node-hour", metavar="X", help="Failures of one node per hour."),
 ]
 _Mtbf = Annotated[
-    float | None, typer.Option("--mtbf-hours", metavar="H", help="Hours between failures of the job, instead.")
+    float | None, typer.Option("--mtbf-hours", metavar="H", help="Alternatively, hours between failures of the job.")
 ]
 _Bandwidth = Annotated[
     list[str] | None,
-    typer.Option(metavar="TIER=GB/S", help="memory, persistent or copy, a node; storage, all nodes. Repeat it."),
+    typer.Option(
+        metavar="TIER=GB/S", help="memory, persistent or copy, per node; storage, for all nodes. Repeatable."
+    ),
 ]
 _Restart = Annotated[
-    float | None, typer.Option("--restart-s", metavar="S", help="Seconds from a failure to training.")
+    float | None, typer.Option("--restart-s", metavar="S", help="Seconds from a failure until training resumes.")
 ]
 _Step = Annotated[float | None, typer.Option("--step-s", metavar="S", help="Seconds of one optimizer step.")]
 
@@ -66,7 +70,7 @@ def checkpoint(
     picture: Picture = None,
     as_json: AsJson = False,
 ) -> None:
-    """Tell how large checkpoints are and how often to save. Bytes of each rank, the best interval, the goodput."""
+    """Estimate the size of checkpoints and how often to save. Bytes of each rank, the best interval, the goodput."""
     from launcher import rules
     from launcher.checkpointing import report
     from launcher.common import console
@@ -83,25 +87,36 @@ def checkpoint(
     given |= {"parameters": _whole(parameters), **_bandwidths(bandwidth or ())}
     expected = _forecast(checked, target.name, _estimate(checked, given), config)
     if picture is not None:
-        from launcher.checkpointing import picture as pictures
-
-        pictures.draw(expected, nodes, target.name.rpartition("/")[2], picture)
+        _draw(expected, nodes, target, picture)
     job = plan(checked, LaunchContext.read())
     found = [notice for notice in rules.notices(checked, job, expected) if notice.code in _ABOUT_THE_FORECAST]
     if as_json:
         said = [{"code": notice.code, "message": notice.message} for notice in found]
         print(json.dumps(report.as_json(expected, nodes) | {"notices": said}, indent=2))
         return
-    console.say_all(report.lines(expected, nodes))
-    for notice in found:
-        console.show_notice(notice)
+    _say(expected, nodes, found)
     if picture is not None:
         console.say(f"picture {console.shown_path(picture)}")
 
 
+def _draw(expected: "Forecast", nodes: int, target: Target, picture: Path) -> None:
+    from launcher.checkpointing import picture as pictures
+
+    pictures.draw(expected, nodes, target.name.rpartition("/")[2], picture)
+
+
+def _say(expected: "Forecast", nodes: int, notices: Iterable["Notice"]) -> None:
+    from launcher.checkpointing import report
+    from launcher.common import console
+
+    console.say_all(report.lines(expected, nodes))
+    for notice in notices:
+        console.show_notice(notice)
+
+
 def _rate(rate: float | None, mtbf_hours: float | None, nodes: int) -> float | None:
     if rate is not None and mtbf_hours is not None:
-        message = "a node's failures and the job's are two ways to say one thing"
+        message = "a node's failure rate and the job's are two forms of the same value"
         raise fail("E801", "recipes checkpoint", message, allowed="one of --failures-per-node-hour and --mtbf-hours")
     if mtbf_hours is not None and not 1e-9 <= mtbf_hours * nodes <= 1e9:
         allowed = "a finite number of hours above 0, from 1e-9 to 1e9 with all nodes together"
@@ -110,7 +125,7 @@ def _rate(rate: float | None, mtbf_hours: float | None, nodes: int) -> float | N
 
 
 def _whole(number: float | None) -> float | None:
-    """Return a number without its fraction; what is no number stays as it is, for the types to refuse."""
+    """Return a number without its fraction; anything else unchanged, for validation to refuse."""
     return round(number) if number is not None and math.isfinite(number) else number
 
 
@@ -124,12 +139,12 @@ def _bandwidths(words: Sequence[str]) -> dict[str, float]:
             equals = ""
         if not equals or name not in _RATES:
             allowed = ", ".join(f"{rate}=GB/S" for rate in _RATES)
-            raise fail("E801", "--bandwidth", "is no tier and its rate", value=word, allowed=allowed)
+            raise fail("E801", "--bandwidth", "is not a tier with its rate", value=word, allowed=allowed)
     return found
 
 
 def _estimate(checked: "CheckedRecipe", given: Mapping[str, Any]) -> "Estimate":
-    """Return the recipe's estimate with what the command line says in its place.
+    """Return the recipe's estimate, with the values of the command line in its place.
 
     Raises:
         ProblemsFound: A value is outside its range.
@@ -153,7 +168,7 @@ def _forecast(checked: "CheckedRecipe", name: str, estimate: "Estimate", config:
     from launcher.checkpointing.forecast import forecast
 
     if config is not None and estimate.parameters:
-        message = "the parameters are given, and a config.json to count them by"
+        message = "both the number of parameters and a config.json to count them are given"
         raise fail("E801", "recipes checkpoint", message, allowed="one of --parameters and --config")
     config = config or _beside_the_model(checked)
     try:
@@ -161,13 +176,13 @@ def _forecast(checked: "CheckedRecipe", name: str, estimate: "Estimate", config:
     except UnknownArchitecture as error:
         raise fail("E807", str(config), str(error), remedy="--parameters N") from error
     if expected is None:
-        message = "the model's parameters are unknown, and with them the size of its checkpoints"
+        message = "the model's number of parameters is unknown, and so is the size of its checkpoints"
         raise fail("E807", name, message, remedy="--parameters 8e9, or --config FILE, the model's config.json")
     return expected
 
 
 def _beside_the_model(checked: "CheckedRecipe") -> Path | None:
-    """Return the config.json of a model that the recipe names by a folder which this machine has too."""
+    """Return the config.json of the recipe's model, if its folder exists on this machine too."""
     from launcher.model.config_tree import get
     from launcher.rules.models import MODEL
 
@@ -182,5 +197,5 @@ def _read(path: Path) -> Mapping[str, Any]:
     except (OSError, ValueError) as error:
         raise fail("E807", str(path), f"cannot be read: {error}") from error
     if not isinstance(tree, Mapping) or not tree:
-        raise fail("E807", str(path), "is no model's config.json")
+        raise fail("E807", str(path), "is not a model's config.json")
     return tree

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from launcher.cli.commands.arguments import AsJson
-from launcher.cli.commands.pods import age
+from launcher.cli.commands.pod_table import age
 from launcher.common.problems import fail
 
 if TYPE_CHECKING:
@@ -28,11 +28,11 @@ _WAITING = ("queue", "place", "job", "namespace", "priority", "age", "why")
 
 Context = Annotated[
     str | None,
-    typer.Option("--context", metavar="NAME", help="Of the kubeconfig; its current one otherwise."),
+    typer.Option("--context", metavar="NAME", help="Context of the kubeconfig; default: the current one."),
 ]
 Namespace = Annotated[
     str | None,
-    typer.Option("--namespace", "-n", metavar="NAME", help="The context's own otherwise."),
+    typer.Option("--namespace", "-n", metavar="NAME", help="Default: the context's own."),
 ]
 
 
@@ -77,13 +77,13 @@ def adopt(
     context: Context = None,
     namespace: Namespace = None,
     kind: Annotated[
-        str | None, typer.Option("--kind", metavar="KIND", help="HyperPodPyTorchJob or PyTorchJob, where both exist.")
+        str | None, typer.Option("--kind", metavar="KIND", help="HyperPodPyTorchJob or PyTorchJob, if both exist.")
     ] = None,
     name: Annotated[
-        str | None, typer.Option("--as", metavar="NAME", help="Its name under results/; its own otherwise.")
+        str | None, typer.Option("--as", metavar="NAME", help="Its name under results/; default: its own.")
     ] = None,
 ) -> None:
-    """Follow a job that was launched elsewhere. It gets a record under results/, and no bundle."""
+    """Follow a job that was launched elsewhere. It gets a record under results/, but no bundle."""
     from launcher.backends.kubernetes import api_objects, inventory, server
     from launcher.bundle import store
     from launcher.cli import terminal
@@ -106,7 +106,7 @@ def adopt(
 
 
 def _record(connection: "Connection", found: Any, folder: Path, cluster_id: str) -> "JobRecord":
-    """Return the record of a job as its cluster has it; values that only its bundle has stay empty."""
+    """Return the record of a job from its cluster; values that only its bundle has stay empty."""
     from launcher.backends.kubernetes import api_objects, lenient
     from launcher.backends.kubernetes.description import DESCRIPTION
     from launcher.jobs.registry import JobRecord
@@ -126,7 +126,7 @@ def _connected(context: str | None) -> "Iterator[Connection]":
     """Yield a connection; a request that fails within the block raises a Problem.
 
     Raises:
-        ProblemsFound: There is no such cluster, or it refuses.
+        ProblemsFound: No such cluster exists, or it refuses.
     """
     from launcher.backends.kubernetes.api_errors import api_errors_as_problems
     from launcher.backends.kubernetes.connection import connect
@@ -191,14 +191,17 @@ def _show_nodes(found: "Capacity") -> None:
         return
     console.show_table(_NODES, [_node_cells(node) for node in found.nodes])
     accelerated = [node for node in found.nodes if node.resource]
-    for instance in sorted({node.instance or "-" for node in accelerated}):
-        console.say(_total(instance, [node for node in accelerated if (node.instance or "-") == instance]))
+    by_instance: dict[str, list[Node]] = {}
+    for node in accelerated:
+        by_instance.setdefault(node.instance or "-", []).append(node)
+    for instance, nodes in sorted(by_instance.items()):
+        console.say(_total(instance, nodes))
     for notice in hardware.unknown_nodes(node.instance for node in accelerated):
         console.show_notice(notice, stderr=True)
 
 
 def _total(instance: str, nodes: "Sequence[Node]") -> str:
-    """Return the line that sums up the nodes of one instance type."""
+    """Return the line that summarizes the nodes of one instance type."""
     usable = [node for node in nodes if node.state == "Ready"]
     free = "?" if any(node.free is None for node in usable) else sum(node.free or 0 for node in usable)
     total = sum(node.accelerators for node in usable)
@@ -231,4 +234,4 @@ def _show_queues(found: "Capacity") -> None:
         console.say("")
         console.show_table(_WAITING, waiting)
     elif found.waiting is not None:
-        console.say("\nnothing waits for quota")
+        console.say("\nno workload is waiting for quota")

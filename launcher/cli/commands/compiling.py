@@ -23,6 +23,7 @@ from launcher.cli.commands.arguments import (
 from launcher.common.problems import ProblemsFound, fail
 
 if TYPE_CHECKING:
+    from launcher.jobs.prices import Prices
     from launcher.model.job_spec import JobSpec
 
 
@@ -31,7 +32,7 @@ def check(
         list[str] | None,
         typer.Argument(
             metavar="[RECIPE]... [KEY=VALUE]...",
-            help="Recipes, and overrides of them all.",
+            help="Recipes, and overrides for all of them.",
             autocompletion=complete_recipe_or_override,
         ),
     ] = None,
@@ -77,12 +78,13 @@ def plan(
         typer.Option(
             "--prices",
             metavar="FILE",
-            help="Your prices: YAML, instance type to an hour. Else dated ones.",
+            help="Your prices: YAML, instance type to price per hour. Default: dated ones.",
             dir_okay=False,
         ),
     ] = None,
     hours: Annotated[
-        float | None, typer.Option("--hours", min=0, help="How long it runs, for its cost; a training job's limit.")
+        float | None,
+        typer.Option("--hours", min=0, help="Duration of the job, for its cost; default: a training job's limit."),
     ] = None,
     as_json: AsJson = False,
 ) -> None:
@@ -114,23 +116,34 @@ def _costs(job: "JobSpec", table: Path | None, hours: float | None) -> tuple[dic
 
     A job on this machine costs nothing, so its costs are computed only with `--prices` or `--hours`.
     """
-    from launcher.common import console
     from launcher.jobs import costs
+    from launcher.model.backend_registry import described
+
+    is_asked = table is not None or hours is not None
+    if described(job.backend).runs_here and not is_asked:
+        return {}, []
+    if costs.is_serverless(job) and not is_asked:
+        return {"costs": None}, [costs.SERVERLESS]
+    prices = _prices(job, table)
+    hint = "" if table else "; give yours with --prices FILE"
+    lacking = [name for name in costs.instance_types(job) if name not in prices.per_hour]
+    if lacking and table is None:
+        return {"costs": None}, [f"no known price of {', '.join(lacking)}{hint}"]
+    found = costs.costs(job, prices, hours)
+    source = [f"{line}{hint}" for line in costs.bases(job, prices)]
+    return {"costs": costs.as_json(job, found, prices)}, [*costs.table(found, prices), *source]
+
+
+def _prices(job: "JobSpec", table: Path | None) -> "Prices":
+    """Return the user's prices, else the dated ones, with a notice of the user's unknown instance types."""
+    from launcher.common import console
     from launcher.jobs import prices as tables
     from launcher.model.backend_registry import described
 
-    if described(job.backend).runs_here and table is None and hours is None:
-        return {}, []
-    if costs.is_serverless(job) and table is None and hours is None:
-        return {"costs": None}, [costs.SERVERLESS]
     prices = tables.read(table) if table else tables.shipped(described(job.backend).instance_use)
     for notice in tables.unknown(prices, job.resources.instance_type):
         console.show_notice(notice, stderr=True)
-    if table is None and (lacking := [name for name in costs.instance_types(job) if name not in prices.per_hour]):
-        return {"costs": None}, [f"no known price of {', '.join(lacking)}; give yours with --prices FILE"]
-    found = costs.costs(job, prices, hours)
-    source = [f"{line}{'' if table else '; give yours with --prices FILE'}" for line in costs.bases(job, prices)]
-    return {"costs": costs.as_json(job, found, prices)}, [*costs.table(found, prices), *source]
+    return prices
 
 
 def render(
@@ -169,7 +182,7 @@ def new(
         typer.Option("--from", metavar="RECIPE", help="The recipe it inherits.", autocompletion=complete_recipe),
     ] = "training/tiny/tiny_lm_cpu",
 ) -> None:
-    """Write a recipe of your own. It inherits another one, and shows the keys that are changed most often."""
+    """Write your own recipe. It inherits another one, and shows the keys that are changed most often."""
     from launcher.cli import new_recipe as own
     from launcher.common import console
 

@@ -4,7 +4,6 @@ import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from launcher.common.problems import ProblemsFound
 from launcher.common.secret_names import is_secret
 from launcher.config.collection import recipe_names
 
@@ -114,15 +113,3 @@ def _current(composition: "Composition", path: str) -> list[str]:
         return []
     text = value_text(value, path)
     return [text] if _PLAIN.fullmatch(text) else []
-
-
-def composed(name: str, overrides: Sequence[str]) -> "Composition | None":
-    """Compose a recipe with the preceding overrides; without them if they are invalid; None if that fails too."""
-    from launcher.cli.commands import arguments
-
-    for given in (overrides, ()):
-        try:
-            return arguments.composed(arguments.Target.read(name).name, given)
-        except ProblemsFound:
-            continue
-    return None

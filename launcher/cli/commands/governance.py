@@ -14,14 +14,14 @@ from launcher.common.problems import Problem, ProblemsFound, fail
 
 if TYPE_CHECKING:
     from launcher.governance.cluster_wide import Origin
-    from launcher.governance.team_manifests import Team
+    from launcher.governance.team import Team
 
 Out = Annotated[
     Path | None,
     typer.Option(
         "--out",
         metavar="DIR",
-        help="Write one file per subject there; for several teams, in one folder each.",
+        help="Write one file per subject there; with several teams, each in its own folder.",
         file_okay=False,
     ),
 ]
@@ -51,7 +51,6 @@ def governance(
 
     Each team= starts another team. Objects that teams share must be the same for all of them.
     """
-    from launcher.common import console, yaml_io
     from launcher.governance import team_manifests
 
     if context and not cluster:
@@ -61,17 +60,33 @@ def governance(
     files = {team.team: team_manifests.files(team) for team in found}
     paths = _paths(files)
     _check_differences(files, {(out / path).parent.absolute() for path in paths} if out else set())
+    if out is None or as_json:
+        _print(files, as_json=as_json)
+    else:
+        write(out, paths)
+        _say_written(out, paths)
+    _show_notices(found)
+
+
+def _show_notices(teams: "Sequence[Team]") -> None:
+    """Print the notices of every team, each once."""
+    from launcher.common import console
+    from launcher.governance import team_manifests
+
+    for notice in dict.fromkeys(notice for team in teams for notice in team_manifests.notices(team)):
+        console.show_notice(notice, stderr=True)
+
+
+def _print(files: Mapping[str, Mapping[str, str]], *, as_json: bool) -> None:
+    """Print the objects of every team, those that teams share once."""
+    from launcher.common import yaml_io
+
     texts = list(dict.fromkeys(text for each in files.values() for text in each.values()))
     if as_json:
         items = [each for text in texts for each in yaml_io.load_documents(text)]
         print(json.dumps({"apiVersion": "v1", "kind": "List", "items": items}, indent=2))
-    elif out is None:
-        sys.stdout.write("---\n".join(texts))
     else:
-        write(out, paths)
-        _say_written(out, paths)
-    for notice in dict.fromkeys(notice for team in found for notice in team_manifests.notices(team)):
-        console.show_notice(notice, stderr=True)
+        sys.stdout.write("---\n".join(texts))
 
 
 def _say_written(out: Path, paths: Mapping[str, str]) -> None:
@@ -84,7 +99,7 @@ def _say_written(out: Path, paths: Mapping[str, str]) -> None:
 
 
 def _paths(files: Mapping[str, Mapping[str, str]]) -> dict[str, str]:
-    """Return each file's text by its path; each of several teams has a folder of its own."""
+    """Return each file's text by its path; each of several teams has its own folder."""
     return {
         f"{team}/{name}" if len(files) > 1 else name: text
         for team, each in files.items()

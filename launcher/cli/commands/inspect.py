@@ -1,11 +1,9 @@
-"""Commands that inspect recipes: list them, show one, explain where a value comes from, compare two."""
+"""Commands that inspect recipes: list them, show one, explain where a value comes from."""
 
 import dataclasses
 import json
-import os
 import sys
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
@@ -15,26 +13,21 @@ from launcher.cli.commands.arguments import (
     Overrides,
     SizedRecipe,
     Target,
-    choice,
     complete_key,
-    complete_recipe,
     composed,
     folders,
     say_unknown_instance,
     split_args,
 )
-from launcher.common.problems import Problem, ProblemsFound, fail
+from launcher.common.problems import fail
 from launcher.common.redaction import masked
 from launcher.common.secret_names import is_secret
 from launcher.config import catalogue
 
 if TYPE_CHECKING:
-    from launcher.cli.diff import Side
     from launcher.config.catalogue import Entry
     from launcher.planning.explain import Sizes, Value
 
-_DIFFERENT = 1
-"""Exit code of a diff with --exit-code if there are differences. Source: diff(1), git-diff(1) --exit-code."""
 _ROOMY = 120
 """Minimum columns of a listing with instance types."""
 _MOST_NAMES = 30
@@ -58,9 +51,7 @@ def list_(
     """List the available recipes."""
     if elastic and static:
         raise fail("E801", "recipes list", "no recipe is both", allowed="one of --elastic and --static")
-    parts, overrides = split_args(words)
-    if unknown := [arg for arg in overrides if not arg.startswith("hydra.searchpath=")]:
-        raise fail("E801", unknown[0], "a listing takes no overrides", allowed="hydra.searchpath=[FOLDER]")
+    parts, overrides = _words_and_folders(words)
     every = [entry for folder in folders(overrides) for entry in catalogue.entries(folder)]
     tests = _filters(every, parts, family, model, technique, instance)
     if elastic or static:
@@ -70,6 +61,14 @@ def list_(
         print(json.dumps([_entry_json(entry) for entry in found], indent=2))
     else:
         _say_listed(found, len(every))
+
+
+def _words_and_folders(words: Sequence[str] | None) -> tuple[list[str], list[str]]:
+    """Return the words of a listing, and the overrides that add folders."""
+    parts, overrides = split_args(words)
+    if unknown := [arg for arg in overrides if not arg.startswith("hydra.searchpath=")]:
+        raise fail("E801", unknown[0], "a listing takes no overrides", allowed="hydra.searchpath=[FOLDER]")
+    return parts, overrides
 
 
 def _say_listed(found: Sequence["Entry"], num_recipes: int) -> None:
@@ -297,96 +296,3 @@ def _say_explained(sizes: "Sizes", key: str, found: Mapping[str, Sequence["Value
             console.say("the job is static and uses the base value", "yellow")
     if not is_name:
         console.say_all(explain_text.several(found, console.width()))
-
-
-def diff(
-    old: Annotated[
-        str,
-        typer.Argument(
-            metavar="RECIPE[@NODES]|BUNDLE", help="A recipe, or a bundle's folder.", autocompletion=complete_recipe
-        ),
-    ],
-    new: Annotated[
-        str | None,
-        typer.Argument(
-            metavar="[RECIPE[@NODES]|BUNDLE]",
-            help="The same; default: what the bundle's overrides compose to now.",
-            autocompletion=complete_recipe,
-        ),
-    ] = None,
-    overrides: Overrides = None,
-    exit_code: Annotated[bool, typer.Option("--exit-code", help="Exit with 1 if anything differs.")] = False,
-) -> None:
-    """Compare two recipes, sizes or bundles. A single bundle is compared with what its overrides compose to now."""
-    from launcher.cli import diff as diffs
-    from launcher.common import console
-
-    if new is not None and "=" in new:  # an override: `recipes diff BUNDLE KEY=VALUE` has nothing to apply it to
-        raise fail("E801", new, "missing second argument: overrides follow two recipes or bundles")
-    sides = _with_now(old) if new is None else _sides(old, new, overrides or ())
-    lines = diffs.changes(*sides)
-    for notice in dict.fromkeys(notice for side in sides for notice in side.notices):
-        console.show_notice(notice, stderr=True)
-    styles = {"-": "red", "+": "green"}
-    if lines:
-        console.say_all([(f"--- {sides[0].title}", "bold"), (f"+++ {sides[1].title}", "bold")])
-        console.say_all((line, styles[line[0]]) for line in lines)
-    else:
-        console.say("no difference", "dim", stderr=True)
-    if lines and exit_code:
-        raise typer.Exit(_DIFFERENT)
-
-
-def _with_now(name: str) -> tuple["Side", "Side"]:
-    """Return a bundle, and what its overrides compose to now.
-
-    Raises:
-        ProblemsFound: It is not a bundle, or its overrides no longer compose.
-    """
-    from launcher.cli import diff as diffs
-
-    if (folder := _bundle(name)) is None:
-        message = (
-            "is not a bundle directory" if os.path.isdir(name) else "missing second argument: what to compare with"
-        )
-        raise fail("E801", name, message, remedy="recipes diff A B, or recipes diff BUNDLE")
-    return diffs.again(folder)
-
-
-def _sides(old: str, new: str, overrides: Sequence[str]) -> tuple["Side", "Side"]:
-    from launcher.cli import diff as diffs
-
-    targets = [_target(old), _target(new)]
-    is_sized = any(target.nodes is not None for target in targets)
-    folders = [_bundle(target.name) for target in targets]
-    bundles = [folder for folder in folders if folder]
-    args = [*(f"cluster={diffs.cluster_of(folder)}" for folder in bundles[:1]), *overrides]
-    suffix = diffs.suffix_of(bundles[0]) if bundles else None
-    sides: list[Side] = []
-    problems: list[Problem] = []
-    for name, target, folder in zip((old, new), targets, folders, strict=True):
-        try:
-            if folder:
-                sides.append(diffs.of_bundle(folder, target.nodes, is_sized=is_sized))
-            else:
-                chosen = [choice(target.name, args), *args]
-                sides.append(diffs.of_recipe(name, chosen, target.nodes, is_sized=is_sized, suffix=suffix))
-        except ProblemsFound as error:
-            problems += [problem for problem in error.problems if problem not in problems]
-    if problems:
-        raise ProblemsFound(tuple(problems))
-    if len(bundles) == 1 and not is_sized:
-        sides = [diffs.without_launch(side) for side in sides]
-    return sides[0], sides[1]
-
-
-def _target(text: str) -> Target:
-    """Parse a name; a bundle whose name ends like a size is that bundle."""
-    return Target(text, None) if _bundle(text) else Target.read(text)
-
-
-def _bundle(name: str) -> Path | None:
-    """Return the folder of a bundle of this name; None if there is none."""
-    from launcher.bundle import store as bundles
-
-    return bundles.find(name)

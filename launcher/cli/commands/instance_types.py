@@ -1,8 +1,8 @@
 """The command that lists instance types."""
 
 import json
-from collections.abc import Callable
-from dataclasses import asdict
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Annotated
 
 import typer
@@ -19,22 +19,51 @@ _RDMA = {True: "yes", False: "-", None: "?"}
 _USES = ("training", "hyperpod")
 
 
+@dataclass(frozen=True, slots=True)
+class _Wanted:
+    """The filters of a listing; None, or an empty one, selects all."""
+
+    words: Sequence[str]
+    accelerator: str | None
+    memory_gib: float | None
+    has_efa: bool
+    use: str | None
+    max_price: float | None
+
+    def is_met_by(self, each: "Instance", per_hour: Mapping[str, float]) -> bool:
+        """Return whether an instance type meets every filter."""
+        return self._has_accelerator(each) and self._is_offered(each, per_hour)
+
+    def _has_accelerator(self, each: "Instance") -> bool:
+        if self.accelerator is not None and self.accelerator.lower() not in each.accelerator.lower():
+            return False
+        return self.memory_gib is None or each.accelerator_memory_gib >= self.memory_gib
+
+    def _is_offered(self, each: "Instance", per_hour: Mapping[str, float]) -> bool:
+        if not all(word.lower() in each.name for word in self.words) or (self.has_efa and each.efa <= 0):
+            return False
+        if self.use is not None and self.use not in each.use:
+            return False
+        return self.max_price is None or per_hour.get(each.name, float("inf")) <= self.max_price
+
+
 def instances(
     words: Annotated[list[str] | None, typer.Argument(metavar="[WORD]...", help="Parts of the name.")] = None,
     accelerator: Annotated[
         str | None, typer.Option("--accelerator", metavar="NAME", help="Part of its name: H100, NVIDIA, Trainium.")
     ] = None,
     memory: Annotated[
-        float | None, typer.Option("--accelerator-memory", metavar="GIB", min=0, help="At least, of each.")
+        float | None,
+        typer.Option("--accelerator-memory", metavar="GIB", min=0, help="Minimum GiB of each accelerator."),
     ] = None,
     efa: Annotated[bool, typer.Option("--efa", help="With EFA.")] = False,
     use: Annotated[str | None, typer.Option("--use", metavar="USE", help="training or hyperpod.")] = None,
     most: Annotated[
-        float | None, typer.Option("--max-price", metavar="USD", min=0, help="At most, for an hour, where known.")
+        float | None, typer.Option("--max-price", metavar="USD", min=0, help="Maximum price per hour, if known.")
     ] = None,
     as_json: AsJson = False,
 ) -> None:
-    """List instance types. Shows what each has, and its dated price."""
+    """List instance types. Shows the hardware of each, and its dated price."""
     from launcher.common import console
     from launcher.jobs import prices
     from launcher.model.instances import table
@@ -42,15 +71,8 @@ def instances(
     if use not in (None, *_USES):
         raise fail("E801", "--use", "is not a use of instances", value=use, allowed=" or ".join(_USES))
     known = prices.shipped(use or "training")
-    tests: list[tuple[bool, Callable[[Instance], bool]]] = [
-        (bool(words), lambda each: all(word.lower() in each.name for word in words or ())),
-        (accelerator is not None, lambda each: (accelerator or "").lower() in each.accelerator.lower()),
-        (memory is not None, lambda each: each.accelerator_memory_gib >= (memory or 0)),
-        (efa, lambda each: each.efa > 0),
-        (use is not None, lambda each: use in each.use),
-        (most is not None, lambda each: known.per_hour.get(each.name, float("inf")) <= (most or 0)),
-    ]
-    found = [each for each in table().values() if all(test(each) for is_given, test in tests if is_given)]
+    wanted = _Wanted(words or (), accelerator, memory, efa, use, most)
+    found = [each for each in table().values() if wanted.is_met_by(each, known.per_hour)]
     if as_json:
         print(json.dumps([_as_json(each, known) for each in found], indent=2))
         return

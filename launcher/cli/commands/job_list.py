@@ -41,9 +41,7 @@ def _complete_backend(incomplete: str) -> list[str]:
 
 States = Annotated[
     list[str] | None,
-    typer.Option(
-        "--state", metavar="STATE", help="E.g. failed; several times for several.", autocompletion=_complete_state
-    ),
+    typer.Option("--state", metavar="STATE", help="E.g. failed; repeatable.", autocompletion=_complete_state),
 ]
 BackendName = Annotated[
     str | None,
@@ -52,9 +50,9 @@ BackendName = Annotated[
 RecipePart = Annotated[str | None, typer.Option("--recipe", metavar="WORD", help="Part of the recipe's path.")]
 OlderThan = Annotated[
     str | None,
-    typer.Option("--older-than", metavar="AGE", help="Submitted before, e.g. 30m, 12h, 7d, 2w ago."),
+    typer.Option("--older-than", metavar="AGE", help="Submitted longer ago, e.g. 30m, 12h, 7d, 2w."),
 ]
-NewerThan = Annotated[str | None, typer.Option("--newer-than", metavar="AGE", help="Submitted since.")]
+NewerThan = Annotated[str | None, typer.Option("--newer-than", metavar="AGE", help="Submitted more recently.")]
 DryRuns = Annotated[bool, typer.Option("--all", "-a", help="Also bundles that were never launched.")]
 
 
@@ -81,7 +79,7 @@ def jobs(
     is_everywhere: Annotated[bool, typer.Option("--all-namespaces", "-A", help="With --cluster.")] = False,
     as_json: AsJson = False,
 ) -> None:
-    """List jobs and their states. Without dry runs; with --cluster, the jobs of all users there."""
+    """List jobs and their states. Excludes dry runs; with --cluster, lists the jobs of all users there."""
     wanted = _filter(state, backend, recipe, older_than, newer_than, dry_runs)
     if not cluster:
         if context or namespace or is_everywhere:
@@ -132,7 +130,7 @@ def _list(folder: str | None, wanted: "Filter", *, as_json: bool) -> None:
     elif not every:
         console.say(f"no bundles in {folder}", "dim", stderr=True)
     elif not num_hidden:
-        console.say("no such jobs", "dim", stderr=True)
+        console.say("no matching jobs", "dim", stderr=True)
     if num_hidden and not as_json:
         runs = f"{num_hidden} dry run{'s' if num_hidden > 1 else ''}"
         console.say(f"{runs} not shown; --all shows {'them' if num_hidden > 1 else 'it'}", "dim", stderr=True)
@@ -174,7 +172,9 @@ def remove(
     names: Annotated[
         list[str] | None,
         typer.Argument(
-            metavar="[JOB]...", help="These; else those that the filters select.", autocompletion=complete_job
+            metavar="[JOB]...",
+            help="Jobs to remove; default: those that the filters select.",
+            autocompletion=complete_job,
         ),
     ] = None,
     folder: Annotated[
@@ -189,34 +189,39 @@ def remove(
     yes: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")] = False,
     as_json: AsJson = False,
 ) -> None:
-    """Delete bundles and everything their jobs wrote there. Never those of running jobs; asks first."""
+    """Delete bundles and everything their jobs wrote there. Never of running jobs; asks for confirmation."""
     from launcher.bundle import store
     from launcher.jobs import removal
 
     wanted = _filter(state, backend, recipe, older_than, newer_than, dry_runs)
     results = Path(folder or store.RESULTS)
     if bool(names) is not wanted.is_empty or (names and wanted.has_dry_runs):
-        message = "give jobs, or filters that select them" if not names else "jobs that are named cannot be filtered"
+        message = "give jobs, or filters that select them" if not names else "filters do not apply to named jobs"
         raise fail("E801", "recipes jobs remove", message, remedy="recipes jobs remove --older-than 30d")
     chosen = removal.named(results, names) if names else removal.selected(results, wanted)
     _remove(chosen, is_confirmed=yes, as_json=as_json)
 
 
 def _remove(chosen: "removal.Chosen", *, is_confirmed: bool, as_json: bool) -> None:
-    """Print the chosen bundles, ask unless that is confirmed, and remove them."""
-    from launcher.common import console
+    """Print the chosen bundles, ask unless already confirmed, and remove them."""
     from launcher.jobs import removal
 
     if not as_json:
         _show_removable(chosen)
     is_wanted = bool(chosen.removable) and (is_confirmed or _is_confirmed(chosen.removable))
-    removed = [each for each in chosen.removable if removal.remove(each)] if is_wanted else []
+    wanted = chosen.removable if is_wanted else ()
+    removed = [each for each in wanted if removal.remove(each)]
     if as_json:
         print(json.dumps([{"job": each.job.name, "bytes": each.num_bytes} for each in removed], indent=2))
         return
-    for each in chosen.removable if is_wanted else ():
-        if each not in removed:
-            console.say(f"kept {each.job.name}: it was launched in the meantime", "yellow", stderr=True)
+    _say_removed(wanted, removed)
+
+
+def _say_removed(wanted: "Sequence[removal.Removable]", removed: "Sequence[removal.Removable]") -> None:
+    from launcher.common import console
+
+    for each in [each for each in wanted if each not in removed]:
+        console.say(f"kept {each.job.name}: it was launched in the meantime", "yellow", stderr=True)
     console.say(f"removed {_jobs(removed)}; MLflow runs are kept" if removed else "nothing was removed")
 
 
@@ -245,7 +250,7 @@ def _is_confirmed(removable: "Sequence[removal.Removable]") -> bool:
     """Ask on the terminal whether to remove bundles.
 
     Raises:
-        ProblemsFound: There is no terminal.
+        ProblemsFound: Standard input is not a terminal.
     """
     total = _size(sum(each.num_bytes for each in removable))
     if not sys.stdin.isatty():

@@ -12,12 +12,8 @@ from launcher.common.problems import fail
 
 def launch(
     bundle: BundleName,
-    wait: Annotated[
-        bool, typer.Option("--wait", help="Follow it to its end. On this machine that is always done.")
-    ] = False,
-    again: Annotated[
-        bool, typer.Option("--again", help="Also where its job has ended; one that succeeded is refused without it.")
-    ] = False,
+    wait: Annotated[bool, typer.Option("--wait", help="Follow it to its end. Always so on this machine.")] = False,
+    again: Annotated[bool, typer.Option("--again", help="Launch again even if its job has succeeded.")] = False,
     name: GivenName = None,
 ) -> None:
     """Launch a bundle that was rendered earlier and follow the job. One that failed resumes from its checkpoint."""
@@ -37,29 +33,29 @@ def launch(
 
 def logs(
     job: JobName,
-    follow: Annotated[bool, typer.Option("--follow", "-f", help="Until the job has ended.")] = False,
+    follow: Annotated[bool, typer.Option("--follow", "-f", help="Continue until the job has ended.")] = False,
     rank: Annotated[
-        list[int] | None, typer.Option("--rank", min=0, help="Whose lines; several times for several. 0 by itself.")
+        list[int] | None, typer.Option("--rank", min=0, help="Rank to show; repeatable. Default: 0.")
     ] = None,
-    all_ranks: Annotated[bool, typer.Option("--all-ranks", help="Those of all ranks.")] = False,
+    all_ranks: Annotated[bool, typer.Option("--all-ranks", help="Show all ranks.")] = False,
     attempt: Annotated[
         int | None,
-        typer.Option("--attempt", min=0, help="One start of the workers only; in a pod, of its container."),
+        typer.Option("--attempt", min=0, help="Only one start of the workers; in a pod, of its container."),
     ] = None,
-    stderr: Annotated[bool, typer.Option("--stderr", help="What they wrote to standard error.")] = False,
+    stderr: Annotated[bool, typer.Option("--stderr", help="Show standard error.")] = False,
     operator: Annotated[
-        bool, typer.Option("--operator", help="What the training operator's own log says of the job, on k8s.")
+        bool, typer.Option("--operator", help="On k8s: the training operator's own log about the job.")
     ] = False,
     as_json: AsLines = False,
 ) -> None:
-    """Show what the workers wrote, attempt by attempt."""
+    """Show the output of the workers, by attempt."""
     from launcher.cli.commands import lifecycle
     from launcher.common import console
     from launcher.model.job_spec import LogSelection
 
     if operator:
         if follow or rank or all_ranks or attempt is not None or stderr:
-            raise fail("E801", "--operator", "selects no ranks or attempts, and is not followed")
+            raise fail("E801", "--operator", "cannot be combined with ranks, attempts or --follow")
         _operator_log(job, as_json=as_json)
         return
 
@@ -82,16 +78,16 @@ def _operator_log(job: str, *, as_json: bool) -> None:
 
 def scale(
     job: JobName,
-    nodes: Annotated[int, typer.Option("--nodes", min=1, help="Nodes it shall have; a size of its plan.")],
+    nodes: Annotated[int, typer.Option("--nodes", min=1, help="Requested number of nodes; a size of its plan.")],
     min_nodes: Annotated[
         int | None,
         typer.Option(
-            "--min-nodes", min=1, help="Nodes it goes on with at least, on k8s; else its plan's smallest size."
+            "--min-nodes", min=1, help="On k8s: minimum number of nodes; default: its plan's smallest size."
         ),
     ] = None,
     as_json: AsJson = False,
 ) -> None:
-    """Ask a running job for another size. Where a scenario plays, it is the most it may have."""
+    """Request another size of a running job. During a scenario, it is an upper limit."""
     from launcher.cli.commands import lifecycle
     from launcher.common import console
 
@@ -100,11 +96,11 @@ def scale(
     if as_json:
         print(json.dumps({"job": record.handle.job_name, "nodes": nodes}, indent=2))
         return
-    console.say(f"asked for {nodes} node{'s' if nodes > 1 else ''}; recipes events -f {job} tells when it has them")
+    console.say(f"requested {nodes} node{'s' if nodes > 1 else ''}; follow the change with: recipes events -f {job}")
 
 
 def timeline(bundle: BundleName, as_json: AsJson = False) -> None:
-    """Show when a job scaled, and what it cost."""
+    """Show when a job scaled, and the cost of it."""
     from launcher import timeline as timelines
     from launcher.bundle import store as bundles
     from launcher.cli import terminal

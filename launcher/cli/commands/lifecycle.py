@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from launcher.cli.commands.arguments import AsJson, AsLines, JobName
-from launcher.cli.commands.pods import show_reasons, troubled_json
+from launcher.cli.commands.pod_table import show_reasons, troubled_json
 
 if TYPE_CHECKING:
     from launcher.jobs.registry import JobRecord
@@ -20,7 +20,7 @@ _RANK = re.compile(r"rank (\d+)(?: on \S+)? \| ")
 
 
 def status(job: JobName, as_json: AsJson = False) -> None:
-    """Show a job's state and size. With the reason why it is pending, or why it ended."""
+    """Show a job's state and size. Includes why it is pending, or why it ended."""
     from launcher.bundle.store import given_name
     from launcher.cli import terminal
     from launcher.common import console
@@ -47,7 +47,7 @@ def status(job: JobName, as_json: AsJson = False) -> None:
 
 def events(
     job: JobName,
-    follow: Annotated[bool, typer.Option("--follow", "-f", help="Until the job has ended.")] = False,
+    follow: Annotated[bool, typer.Option("--follow", "-f", help="Continue until the job has ended.")] = False,
     as_json: AsLines = False,
 ) -> None:
     """Show the events of a job. On this machine, the observations and actions of its operator in the last launch."""
@@ -67,7 +67,8 @@ def events(
 def wait(
     job: JobName,
     timeout_s: Annotated[
-        float | None, typer.Option("--timeout", metavar="SECONDS", min=0, help="Give up then, with exit code 2.")
+        float | None,
+        typer.Option("--timeout", metavar="SECONDS", min=0, help="Give up after this time, with exit code 2."),
     ] = None,
     as_json: AsLines = False,
 ) -> None:
@@ -131,7 +132,7 @@ def opened(name: str) -> tuple["Backend", "JobRecord"]:
     """Return a submitted job that a user names, and its backend.
 
     Raises:
-        ProblemsFound: There is no such job, or it was never submitted.
+        ProblemsFound: No such job exists, or it was never submitted.
     """
     from launcher.bundle import store as bundles
     from launcher.jobs.registry import submitted
@@ -151,7 +152,7 @@ def _troubled_pods(backend: "Backend", record: "JobRecord", seen: "JobStatus") -
 
 
 def log_json(line: str, selection: "LogSelection") -> dict[str, Any]:
-    """Return a line of a job's log as plain data: its rank, or the kind of news."""
+    """Return a line of a job's log as plain data: with its rank, or the kind of event."""
     from launcher.model.backend import NEWS
 
     kind, _, rest = line.partition("  ")

@@ -1,26 +1,29 @@
-"""Commands about the program itself: its schemas, its codes, and the files that are made from it."""
+"""Commands about the program itself: its schemas, its codes, and the files that are generated from it."""
 
 import json
 import textwrap
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from launcher.cli.commands.arguments import AsJson
 from launcher.common.problems import ProblemsFound, fail
 
+if TYPE_CHECKING:
+    from launcher.cli.devtools.codes import Code
+
 _WIDTH = 100
-"""Columns of a reason where there is no terminal."""
+"""Columns of a reason without a terminal."""
 _INDENT = " " * 6
 _MOST_FILES = 8
 
-Check = Annotated[bool, typer.Option("--check", help="Write nothing; exit code 2 where something is not current.")]
+Check = Annotated[bool, typer.Option("--check", help="Write nothing; exit code 2 if a file is out of date.")]
 
 
 def _complete_model_type(incomplete: str) -> list[str]:
-    """Return the families that a word may become."""
+    """Return the families that complete a word."""
     from launcher import families
 
     return [name for name in families.names() if name.startswith(incomplete)]
@@ -29,15 +32,13 @@ def _complete_model_type(incomplete: str) -> list[str]:
 def schema(
     model_type: Annotated[
         str | None,
-        typer.Argument(
-            metavar="[MODEL_TYPE]", help="Without it, those there are.", autocompletion=_complete_model_type
-        ),
+        typer.Argument(metavar="[MODEL_TYPE]", help="Default: list all.", autocompletion=_complete_model_type),
     ] = None,
     out: Annotated[
         Path | None, typer.Option("--out", metavar="FILE", help="Write it to a file.", dir_okay=False)
     ] = None,
 ) -> None:
-    """Print the JSON Schema of a recipe file. Editors show by it every key's meaning, unit and default."""
+    """Print the JSON Schema of a recipe file. With it, editors show each key's meaning, unit and default."""
     from launcher import families
     from launcher.common import console
     from launcher.common.suggestions import did_you_mean
@@ -70,23 +71,28 @@ def schema(
 
 def rules(
     words: Annotated[
-        list[str] | None, typer.Argument(metavar="[CODE|WORD]...", help="Only these codes, or those about a word.")
+        list[str] | None,
+        typer.Argument(metavar="[CODE|WORD]...", help="Only these codes, or those that mention a word."),
     ] = None,
     as_json: AsJson = False,
 ) -> None:
     """List every code, its reason and its source."""
     from launcher.cli.devtools.codes import all_codes
-    from launcher.common import console
 
-    codes = all_codes()
-    said = {c.code: f"{c.subject} {c.reason} {c.source}" for c in codes}
-    found = [c for c in codes if not words or any(_is_about(c.code, said[c.code], word) for word in words)]
+    found = [code for code in all_codes() if not words or any(_is_about(code, word) for word in words)]
     if not found:
-        raise fail("E802", " ".join(words or ()), "no code is that, or is about it", remedy="recipes rules lists all")
+        raise fail("E802", " ".join(words or ()), "no code matches or mentions it", remedy="recipes rules lists all")
     if as_json:
         keys = ("code", "subject", "reason", "source", "cluster")
         print(json.dumps([{key: getattr(code, key) for key in keys} for code in found], indent=2))
         return
+    _say_rules(found)
+
+
+def _say_rules(found: Sequence["Code"]) -> None:
+    """Print codes under their subjects."""
+    from launcher.common import console
+
     width, subject = console.width() or _WIDTH, ""
     for code in found:
         if code.subject != subject:
@@ -98,10 +104,11 @@ def rules(
         console.say_all([*((line, "") for line in reason), *((line, "dim") for line in source)])
 
 
-def _is_about(code: str, text: str, word: str) -> bool:
-    """Tell whether a word begins a code or, if it looks like none, is in what the code is about."""
-    is_code = word[:1].upper() in ("E", "N") and word[1:].isdigit()
-    return code.startswith(word.upper()) if is_code else word.lower() in text.lower()
+def _is_about(code: "Code", word: str) -> bool:
+    """Return whether a word begins a code or, if it looks like none, is in what the code is about."""
+    if word[:1].upper() in ("E", "N") and word[1:].isdigit():
+        return code.code.startswith(word.upper())
+    return word.lower() in f"{code.subject} {code.reason} {code.source}".lower()
 
 
 def scripts(check: Check = False) -> None:
@@ -113,7 +120,7 @@ def scripts(check: Check = False) -> None:
 
 
 def docs(check: Check = False) -> None:
-    """Write the pages of docs/ that are generated. Recipes, keys, codes and commands."""
+    """Write the generated pages of docs/. Recipes, keys, codes and commands."""
     from launcher.cli.devtools import reference
     from launcher.common.paths import CHECKOUT
 
@@ -128,15 +135,17 @@ def _generate(
     stale: Callable[[Path], Sequence[Path]],
     write: Callable[[Path], Sequence[Path]],
 ) -> None:
-    """Write what is stale below a folder of the checkout, or say what is.
+    """Write the stale files below a folder of the checkout, or with `check` only report them.
 
     Raises:
-        ProblemsFound: There is no checkout; it refuses; or, with `check`, something is stale.
+        ProblemsFound: There is no checkout, it is not writable or, with `check`, a file is stale.
     """
     from launcher.common import console
 
     if checkout is None:
-        raise fail("E805", f"recipes {command}", "the package is installed; its files are made in a checkout")
+        raise fail(
+            "E805", f"recipes {command}", "the package is installed; these files are generated in a checkout only"
+        )
     if check:
         if found := [str(Path(folder, path)) for path in stale(checkout / folder)]:
             raise _stale(command, found)
@@ -156,6 +165,6 @@ def _stale(command: str, found: Sequence[str]) -> ProblemsFound:
     return fail(
         "E804",
         f"recipes {command}",
-        f"not as the code makes them: {', '.join(found[:_MOST_FILES])}{more}",
-        remedy=f"recipes {command}, then commit what it wrote",
+        f"differ from what the code generates: {', '.join(found[:_MOST_FILES])}{more}",
+        remedy=f"recipes {command}, then commit the written files",
     )

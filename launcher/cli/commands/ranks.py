@@ -35,13 +35,13 @@ def ranks(
         str | None,
         typer.Argument(
             metavar="[RECIPE[@NODES]]",
-            help="A recipe with distribution; one size of it. Without it, the options below.",
+            help="A recipe with distribution, or one size of it. Without it, use the options below.",
             autocompletion=complete_recipe,
         ),
     ] = None,
     overrides: Overrides = None,
     hosts: Annotated[int | None, typer.Option(metavar="N", min=1, help="Hosts.")] = None,
-    processes: Annotated[int | None, typer.Option(metavar="N", min=1, help="Processes a host.")] = None,
+    processes: Annotated[int | None, typer.Option(metavar="N", min=1, help="Processes per host.")] = None,
     partitions: Annotated[int | None, typer.Option(metavar="N", min=1, help="Partitions of the model.")] = None,
     tensor: Annotated[int | None, typer.Option(metavar="N", min=1, help="Tensor parallel degree.")] = None,
     strategy: Annotated[
@@ -50,7 +50,7 @@ def ranks(
     picture: Picture = None,
     as_json: AsJson = False,
 ) -> None:
-    """Show the placement of ranks. Host, local rank and both groups of each, for a recipe or for numbers."""
+    """Show the placement of ranks. Host, local rank and both groups of each, for a recipe or for given numbers."""
     from launcher.cli import ranks_picture
     from launcher.common import console
 
@@ -97,7 +97,7 @@ def _of_recipe(target: Target, overrides: Sequence[str]) -> "Placement":
     """Return the placement of a recipe at one of its sizes, by default its smallest.
 
     Raises:
-        ProblemsFound: A key that determines the placement is invalid, or there is no such size.
+        ProblemsFound: A key that determines the placement is invalid, or the recipe has no such size.
     """
     from launcher.model.parallelism.ranks import Placement, host_names
     from launcher.planning.check import examine, with_origin

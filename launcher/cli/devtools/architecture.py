@@ -25,7 +25,7 @@ _WIDTH, _ROW, _GAP, _HEAD, _FOOT, _DPI = 11.0, 0.46, 0.08, 1.5, 0.3, 150
 _LEFT, _NAME, _RIGHT = 0.15, 1.45, 10.45
 """Inches: the left edge of the layers, the width of a name, the right edge of the layers."""
 _LINE, _CHARACTER = 0.2, 0.066
-"""Inches of a line of a contract, and of a character of a description."""
+"""Inches: the height of a contract's line, the width of a description's character."""
 _TINTS = ("#DCEBF7", "#E3F2EA")
 _ACCENT = "#0072B2"
 
@@ -41,11 +41,11 @@ class Package:
 
 @dataclass(frozen=True, slots=True)
 class Outline:
-    """What the picture shows.
+    """The content of the picture.
 
     Attributes:
-        flow: Values and the stages between them, in turns.
-        layers: From the top; packages of one layer do not import each other.
+        flow: Values and the stages between them, alternating.
+        layers: From the top; packages of the same layer do not import each other.
         contracts: Names of the import contracts beside the order of the layers.
     """
 

@@ -25,7 +25,7 @@ def _text(options: type[BaseModel]) -> str:
 
 
 def _keys(model: type[BaseModel], indent: str) -> Iterator[str]:
-    """Yield the lines of a mapping; a key that is left out unless a user gives it is described in a comment."""
+    """Yield the lines of a mapping; a key that is absent unless a user sets it is described in a comment."""
     texts = descriptions(model)
     for name, info in model.model_fields.items():
         key, inner = info.alias or name, submodel(model, info.alias or name)

@@ -20,6 +20,8 @@ from launcher.config import catalogue, recipe_parts
 from launcher.model import backend_registry
 from launcher.model.backend_registry import described
 from launcher.model.base_model import INT64
+from launcher.runtime.finetune import keys as finetune_keys
+from launcher.runtime.finetune.key_terms import Key
 
 DOCS = Path("docs")
 PICTURE = DOCS / "pictures/plan.png"
@@ -29,7 +31,7 @@ _CLUSTER_FILES = Path("recipes_collection/cluster")
 _ROOT = CHECKOUT or Path()
 _MOST_EXAMPLES = 4
 _MOST_CHARACTERS = 60
-"""Of a default in a table."""
+"""Maximum characters of a default in a table."""
 
 
 def pages() -> dict[Path, str]:
@@ -71,6 +73,7 @@ def _texts() -> dict[Path, str]:
         DOCS / "reference/keys.md": _keys(),
         DOCS / "reference/rules.md": _rules(),
         DOCS / "reference/commands.md": _commands(),
+        DOCS / "reference/open-trainer.md": _open_trainer(),
         **{_CLUSTER_FILES / name: text for name, text in cluster_files.files().items()},
     }
     return {path: text.rstrip("\n") + "\n" for path, text in made.items()}
@@ -81,7 +84,7 @@ def _terminal() -> dict[Path, str]:
 
 
 def _changed(root: Path, texts: Mapping[Path, str]) -> dict[Path, Callable[[Path], Any]]:
-    """Return what writes each text that differs from its file."""
+    """Return a writer for each text that differs from its file."""
     return {
         path: functools.partial(Path.write_text, data=text, encoding="utf-8")
         for path, text in texts.items()
@@ -90,7 +93,7 @@ def _changed(root: Path, texts: Mapping[Path, str]) -> dict[Path, Callable[[Path
 
 
 def _stale_pictures(root: Path) -> dict[Path, Callable[[Path], Any]]:
-    """Return what draws each picture that is stale."""
+    """Return a drawer for each picture that is stale."""
     terminal = _terminal()
     drawings = _drawings(terminal[PICTURE.with_suffix(".svg")])
     return _changed(root, terminal) | {
@@ -99,7 +102,7 @@ def _stale_pictures(root: Path) -> dict[Path, Callable[[Path], Any]]:
 
 
 def _drawings(svg: str) -> dict[Path, tuple[str, Callable[[Path], None]]]:
-    """Return the pictures that matplotlib draws: the text that each one shows, and what draws it to a file."""
+    """Return matplotlib's pictures: the text that each one shows, and the function that draws it to a file."""
     outline = repr(architecture.outline())
     drawings: dict[Path, tuple[str, Callable[[Path], None]]] = {PICTURE: (svg, functools.partial(draw_plan, svg=svg))}
     for path in (ARCHITECTURE, ARCHITECTURE.with_suffix(".svg")):
@@ -113,7 +116,7 @@ def _cell(text: str) -> str:
 
 
 def _code(text: str) -> str:
-    """Return what stands in a table's cell as code."""
+    """Return a text as code in a table's cell."""
     return text.replace("|", "\\|")
 
 
@@ -150,6 +153,18 @@ def _code_row(code: Code) -> dict[str, str]:
     return {"code": code.code, "reason": _cell(code.reason + where), "source": _cell(code.source)}
 
 
+def _open_trainer() -> str:
+    named = finetune_keys.SECTIONS.items()
+    sections = [{"title": title, "rows": [_trainer_row(key) for key in keys]} for title, keys in named]
+    return render_template("docs/open-trainer.md.j2", sections=sections)
+
+
+def _trainer_row(key: Key) -> dict[str, str]:
+    reasons = [(each, "" if each.reason == key.effect else f", {each.reason}") for each in key.conditions]
+    others = "; ".join(f"{each.when}: {each.treatment}{reason}" for each, reason in reasons)
+    return {"path": key.path, "treatment": key.treatment, "effect": _cell(key.effect), "others": _cell(others)}
+
+
 @dataclass(frozen=True, slots=True)
 class _Table:
     """The keys of one mapping: rows of name, kind of value, default and description."""
@@ -161,9 +176,7 @@ class _Table:
 def _keys() -> str:
     chapters = [("A launch", "`key=value` on the command line.", schema.launch_schema(), "")]
     for name in families.names():
-        text = (
-            f"The keys of a recipe file; on the command line each begins with `recipes.`. `run.model_type: {name}`."
-        )
+        text = f"The keys of a recipe file; on the command line prefixed with `recipes.`. `run.model_type: {name}`."
         chapters.append((f"Recipes: {name}", text, schema.recipe_schema(name), ""))
     for name in backend_registry.names():
         tree, extended = schema.own_cluster_schema(name)
@@ -196,7 +209,7 @@ def _inside(node: Mapping[str, Any]) -> Mapping[str, Any]:
 
 
 def _kind(node: Mapping[str, Any]) -> str:
-    """Return what a value may be, in words."""
+    """Return a description of a value's type."""
     if "anyOf" in node:
         return " or ".join(dict.fromkeys(_kind(member) for member in node["anyOf"]))
     if "enum" in node or "const" in node:
@@ -219,7 +232,7 @@ def _bounds(node: Mapping[str, Any]) -> str:
 
 
 def _default(node: Mapping[str, Any], name: str) -> str:
-    """Return the default, and the values beside it that parts of recipes have."""
+    """Return the default, and other values that parts of recipes have."""
     examples = [_value(value, name) for value in node.get("examples", ())]
     shown = [*examples[:_MOST_EXAMPLES], *(["…"] if len(examples) > _MOST_EXAMPLES else [])]
     if "default" not in node:
@@ -253,7 +266,7 @@ def _commands() -> str:
 
 
 def _record(param: Any, context: Any) -> tuple[str, str] | None:
-    """Return spelling and meaning of a parameter, an argument's without the type that typer adds."""
+    """Return a parameter's spelling and description; an argument's without the type that typer adds."""
     is_argument = param.param_type_name == "argument"
     return (param.metavar, param.help or "") if is_argument else param.get_help_record(context)
 

@@ -1,7 +1,7 @@
 """JSON Schema of recipe files, for editors: every key with its type, unit, effect and default.
 
 Descriptions are the docstrings of the models' fields, read from the source only when a schema is generated; defaults
-are the values in the collection's parts. A launch uses nothing of this.
+are the values in the collection's parts. A launch does not use this module.
 
 Source: JSON Schema, draft 2020-12. Only two references are used, for editors that support no later draft than 07.
 """
@@ -28,14 +28,14 @@ from launcher.model.validation import field_names
 
 DIALECT = "https://json-schema.org/draft/2020-12/schema"
 _REFERENCE = r"^(\$\{.+\}|\?\?\?)$"
-"""A value that refers to another one, or that an inheriting file must set.
+"""A value that refers to another value, or that an inheriting file must set.
 
 Source: OmegaConf documentation, Variable interpolation and Mandatory missing values.
 """
 _SIZE = "^[1-9][0-9]*$"
 _DEFAULTS = {
     "description": "Files this one is made of, lowest precedence first, e.g. /base/llmft/common@_here_: a path from"
-    " recipes_collection/ or the search path, without .yaml. _self_ is this file and stands last to win.",
+    " recipes_collection/ or the search path, without .yaml. _self_ is this file; last, it overrides the others.",
     "type": "array",
     "items": {"type": ["string", "object"]},
 }
@@ -57,7 +57,7 @@ def json_schema(model_type: str) -> dict[str, Any]:
         "$schema": DIALECT,
         "title": f"Recipe of model_type {model_type}",
         **_with_references(schema),
-        "type": "object",  # of the file itself, which can be no reference
+        "type": "object",  # of the file itself, which cannot be a reference
         "if": {"not": {"required": ["extra_keys"]}},
         "then": {"$ref": "#/$defs/known_keys"},
         "$defs": {"known_keys": known},
@@ -70,7 +70,7 @@ def schema_file(model_type: str) -> str:
 
 
 def recipe_schema(model_type: str) -> dict[str, Any]:
-    """Return the schema of a whole recipe of a known family: only its own keys, and no references."""
+    """Return the schema of a complete recipe of a known family: only its own keys, and no references."""
     model = recipe_model(model_type)
     return _of_model(model, recipe_parts.defaults(model_type))
 
@@ -108,7 +108,7 @@ def _given(values: Mapping[str, Any]) -> dict[str, Given]:
 
 
 def descriptions(model: type[BaseModel]) -> dict[str, str]:
-    """Return what the docstring under each field says, by the field's name; a subclass's own wins."""
+    """Return the docstring under each field, by the field's name; a subclass's overrides its parents'."""
     found: dict[str, str] = {}
     for owner in reversed(model.__mro__):
         if issubclass(owner, BaseModel) and owner is not BaseModel:
@@ -146,7 +146,7 @@ class _Generator(GenerateJsonSchema):
 
 
 def _of_model(model: type[BaseModel], values: Mapping[str, Given]) -> dict[str, Any]:
-    """Return a model's schema as one tree, with the values that parts give its keys."""
+    """Return a model's schema as one tree, with the values that parts set for its keys."""
     made = model.model_json_schema(by_alias=True, schema_generator=_Generator)
     schema: dict[str, Any] = _inlined(made, made.get("$defs", {}))
     for path, given in values.items():
@@ -155,7 +155,7 @@ def _of_model(model: type[BaseModel], values: Mapping[str, Given]) -> dict[str, 
 
 
 def _set_values(node: Any, keys: list[str], given: Given) -> None:
-    """Write the values of a dotted path into the schema of its key, or of the free mapping that holds it."""
+    """Write the values of a dotted path into the schema of its key, or of the free-form mapping that holds it."""
     for i, key in enumerate(keys):
         properties = get(mapping_in(node), "properties")
         if properties is None and given.default:
@@ -171,7 +171,7 @@ def _set_values(node: Any, keys: list[str], given: Given) -> None:
 
 
 def _inlined(node: Any, defs: Mapping[str, Any]) -> Any:
-    """Return a copy of a schema with every reference replaced by what it refers to; a field's own text wins."""
+    """Return a copy of a schema with every reference replaced by its target; a field's own text takes precedence."""
     if isinstance(node, list):
         return [_inlined(item, defs) for item in node]
     if not isinstance(node, dict):
@@ -189,7 +189,7 @@ def mapping_in(node: Any) -> Any:
 
 
 def _known_properties(mapping: dict[str, Any]) -> dict[str, Any]:
-    """Move `additionalProperties: false` out of a mapping's schema into one that only lists the known keys."""
+    """Move `additionalProperties: false` from a mapping's schema into one that only lists the known keys."""
     mapping.pop("additionalProperties")
     known = {key: _known_keys(node) for key, node in mapping["properties"].items()}
     return {"properties": known, "additionalProperties": False}
@@ -201,7 +201,7 @@ def _known_keys(schema: Mapping[str, Any]) -> dict[str, Any] | bool:
 
 
 def _describe_sizes(node: dict[str, Any], known: dict[str, Any]) -> None:
-    """Say what an entry of scale_config may change: what a size trains with, and the number of nodes it is for."""
+    """Describe the keys of a scale_config entry: training settings of a size, and its number of nodes."""
     own = {"trainer": ("num_nodes",), "training_config": None}
 
     def entry(root: str) -> dict[str, Any]:
@@ -225,7 +225,7 @@ def _describe_sizes(node: dict[str, Any], known: dict[str, Any]) -> None:
 
 
 def _with_references(node: Any) -> Any:
-    """Allow `${…}` and `???` wherever something else than a text belongs."""
+    """Allow `${…}` and `???` wherever anything other than a text is expected."""
     if isinstance(node, list):
         return [_with_references(item) for item in node]
     if not isinstance(node, dict):
@@ -237,4 +237,4 @@ def _with_references(node: Any) -> Any:
 
 
 _LITERAL = ("default", "examples", "enum", "const", "description")
-"""Keywords whose values are no schemas."""
+"""Keywords whose values are not schemas."""

@@ -1,8 +1,8 @@
 """`launcher_scripts/`: for each recipe a script that turns its environment into overrides. Generated, never edited.
 
-A family whose recipes run as they are has a template in `templates/scripts/`; that of users' own scripts has none.
+A family whose recipes run unchanged has a template in `templates/scripts/`; the one for users' scripts has none.
 
-Source: names of scripts and of variables as the published launcher's scripts have them.
+Source: names of scripts and of variables follow the published launcher's scripts.
 """
 
 import os
@@ -23,13 +23,13 @@ def scripts() -> dict[Path, str]:
 
 
 def stale(folder: Path) -> list[Path]:
-    """Return what is not as it would be generated, paths below `folder`, sorted.
+    """Return the scripts that differ from generated ones, as sorted paths below `folder`.
 
     Args:
         folder: A `launcher_scripts/` folder.
 
     Returns:
-        Scripts that are absent, changed, not executable, or of no recipe.
+        Scripts that are missing, changed, not executable, or without a recipe.
     """
     return _stale(folder, scripts())
 
@@ -41,10 +41,10 @@ def _stale(folder: Path, wanted: Mapping[Path, str]) -> list[Path]:
 
 
 def write(folder: Path) -> list[Path]:
-    """Write what is stale in `folder`; a script of no recipe is removed.
+    """Write the stale scripts in `folder`; remove scripts without a recipe.
 
     Returns:
-        What was written or removed, paths below `folder`.
+        The written and removed scripts, as paths below `folder`.
     """
     wanted = scripts()
     found = _stale(folder, wanted)

@@ -1,4 +1,4 @@
-"""What a command prints on a terminal, as a picture: SVG by rich, PNG by matplotlib.
+"""Pictures of a command's terminal output: SVG by rich, PNG by matplotlib.
 
 Both libraries are imported when a picture is drawn. The PNG looks the same in every viewer; an SVG depends on the
 viewer's fonts.
@@ -25,17 +25,17 @@ COMMAND = (
     "recipes plan fine-tuning/llama/llmft_llama3_1_8b_instruct_seq4k_gpu_sft_lora \\\n"
     "    ++recipes.elastic_policy.is_elastic=true cluster=k8s"
 )
-"""The command of the README's picture, as it is typed."""
+"""The command of the README's picture, as typed."""
 WIDTH = 100
 """Columns of the terminal."""
 _SUFFIX = re.compile(r"(?<=-)[a-z0-9]{5}(?=   )")
-"""The random end of a job's name, in a plan's first line."""
+"""The random suffix of a job's name, in a plan's first line."""
 _FIXED = "x068q"
 _VARIABLES = {"TERM": "xterm-256color", "COLUMNS": str(WIDTH), "COLORTERM": "truecolor", "LINES": "50"}
 _CELL, _DPI = 18, 144
-"""Pixels a column, in the PNG, and its dots per inch."""
+"""Pixels per column of the PNG, and its dots per inch."""
 _ADVANCE = 1233 / 2048
-"""Width of each character of DejaVu Sans Mono in its font size."""
+"""Width of each character of DejaVu Sans Mono relative to its font size."""
 _LINE, _BASELINE, _BAR, _MARGIN = 2.1, 0.75, 3.0, 1.0
 """Height of a line, its baseline as a part of it, the window's bar and margin, in columns."""
 _BUTTONS = ("#ff5f57", "#febc2e", "#28c840")
@@ -73,7 +73,7 @@ class _Terminal(io.StringIO):
 
 
 def plan_picture() -> str:
-    """Return the SVG of COMMAND and its output. The same plan gives the same bytes.
+    """Return the SVG of COMMAND and its output. The same plan yields the same bytes.
 
     Raises:
         ProblemsFound: The command fails.
@@ -91,7 +91,7 @@ def draw_plan(path: Path, svg: str) -> None:
 
     Args:
         path: The file.
-        svg: The same as an SVG; `pictures.shows` finds it again in the file.
+        svg: The same as an SVG; embedded in the file for `pictures.shows`.
 
     Raises:
         ProblemsFound: The command fails, or the file cannot be drawn.
@@ -107,7 +107,7 @@ def _shown() -> "Text":
 
 
 def _figure(text: "Text") -> Any:
-    """Return a terminal window, one matplotlib text for each run of characters of one style."""
+    """Return a terminal window, one matplotlib text for each run of characters with the same style."""
     from matplotlib.figure import Figure
     from rich.console import Console
     from rich.terminal_theme import SVG_EXPORT_THEME as THEME
@@ -147,7 +147,7 @@ def _colour(style: "Style | None", theme: "TerminalTheme") -> str:
 
 
 def printed() -> str:
-    """Return what COMMAND prints on a terminal, escape codes included, its job's name with a fixed end.
+    """Return what COMMAND prints on a terminal, escape codes included, its job's name with a fixed suffix.
 
     Raises:
         ProblemsFound: The command fails.
@@ -163,7 +163,7 @@ def printed() -> str:
 
 @contextlib.contextmanager
 def _terminal() -> Iterator[io.StringIO]:
-    """Give what the block prints, as if to a terminal of WIDTH columns with colours."""
+    """Capture what the block prints, as if to a colour terminal of WIDTH columns."""
     known = {name: os.environ.get(name) for name in (*_VARIABLES, "NO_COLOR")}
     os.environ |= _VARIABLES
     os.environ.pop("NO_COLOR", None)

@@ -11,6 +11,7 @@ from launcher.model.backend_registry import described
 from launcher.model.config_tree import get
 from launcher.model.interface import Interface, runtime_workers
 from launcher.model.job_spec import JobSpec
+from launcher.runtime.model_configs import known_beginning, table
 
 _MODEL = "recipes.training_config.model_config.model_name_or_path"
 _TRAIN = "recipes.training_config.datasets.train_data.file_path"
@@ -18,6 +19,7 @@ _VALIDATION = "recipes.training_config.datasets.val_data.file_path"
 _ADAPTERS = "recipes.training_config.model_config.lora_checkpoint_file_path"
 _HUB_ID = re.compile(r"[A-Za-z0-9][\w.-]*/[\w.-]+", re.ASCII)
 _IN_CONTAINER = "/opt/ml/"
+CONFIG_FILE = "config.json"
 _CHANNELS = ("train", "training")
 """Channels whose folder is the training data where the recipe names no file."""
 _REHEARSE = "rehearse=true, for a small random model and made-up samples"
@@ -28,8 +30,9 @@ def _program(job: JobSpec) -> tuple[str, ...]:
 
 
 def _absent_inputs(job: JobSpec) -> Iterator[Problem]:
-    """Yield a Problem for each model or data file that a job lacks. A rehearsal needs none."""
+    """Yield a Problem for each model or data file that a job lacks. A rehearsal needs a known architecture only."""
     if job.is_rehearsal:
+        yield from _unknown_architecture(job)
         return
     backend = described(job.backend)
     if not (model := get(job.config, _MODEL)):
@@ -46,6 +49,21 @@ def _absent_inputs(job: JobSpec) -> Iterator[Problem]:
     for key in (_VALIDATION, _ADAPTERS):
         if (path := get(job.config, key)) and not _is_found(job, path):
             yield _absent(key, path, "an existing path")
+
+
+def _unknown_architecture(job: JobSpec) -> Iterator[Problem]:
+    """Yield a Problem if nobody can say what the small model should look like."""
+    model, name = get(job.config, _MODEL) or "", get(job.config, "recipes.run.name")
+    config = job.cwd / Path(model) / CONFIG_FILE
+    if known_beginning(model or name) is None and not config.is_file() and (not model or _is_readable(job, model)):
+        message = "names no model whose architecture is known, and no folder with a config.json"
+        allowed = ", ".join(table())
+        yield Problem("E116", _MODEL, message, value=model, allowed=allowed, remedy=f"{_MODEL}=<one of these>")
+
+
+def _is_readable(job: JobSpec, path: str) -> bool:
+    """Return whether this process can read what a job finds under a path; a name on the Hub is not read at all."""
+    return described(job.backend).runs_here and not path.startswith(_IN_CONTAINER) or not path.startswith("/")
 
 
 def _is_found(job: JobSpec, path: str) -> bool:

@@ -17,7 +17,7 @@ _CONFIG_MOUNT = "/config"
 
 
 def _image_env(job: JobSpec) -> dict[str, str]:
-    """Return what the published LLMFT image reads.
+    """Return the environment that the published LLMFT image reads.
 
     Source: the variables of that image's start script.
     """

@@ -15,22 +15,13 @@ from launcher.model.checkpoint_content import Content, Sharding
 from launcher.model.recipe_keys import RecipeKeys
 from launcher.model.training_args import ARGS, BATCH_KEYS, BatchArgs, TrainingRecipe, TrainingSection
 
+# fmt: off
 Scheduler = Literal[
-    # fmt: off
-    "linear",
-    "cosine",
-    "cosine_with_restarts",
-    "polynomial",
-    "constant",
-    "constant_with_warmup",
-    "inverse_sqrt",
-    "reduce_lr_on_plateau",
-    "cosine_with_min_lr",
-    "cosine_warmup_with_min_lr",
-    "warmup_stable_decay",
-    # fmt: on
+    "linear", "cosine", "cosine_with_restarts", "polynomial", "constant", "constant_with_warmup", "inverse_sqrt",
+    "reduce_lr_on_plateau", "cosine_with_min_lr", "cosine_warmup_with_min_lr", "warmup_stable_decay",
 ]
-"""Shapes of the learning rate. Source: transformers, SchedulerType."""
+# fmt: on
+"""Schedules of the learning rate. Source: transformers, SchedulerType."""
 _ATTENTION = ("eager", "sdpa", "flash_attention_2", "flash_attention_3", "flex_attention")
 """Attention kernels by name. Source: transformers, Attention Interface."""
 _HUB_KERNEL = re.compile(r"[\w.-]+/[\w.@:-]+")
@@ -50,13 +41,13 @@ class GenerationCfg(Model):
     max_new_tokens: PositiveInt
     """Longest answer, in tokens."""
     num_parallel_jobs: NonNegativeInt
-    """Generation jobs at a time; the published recipes use 0 to 2."""
+    """Concurrent generation jobs; the published recipes use 0 to 2."""
     num_return_sequences: PositiveInt
     """Answers per prompt."""
     temperature: float
-    """Spread of the sampling: towards 0 the likeliest tokens only, 1 the model's own distribution."""
+    """Spread of the sampling: towards 0 only the likeliest tokens, 1 the model's own distribution."""
     tensor_parallel_size: PositiveInt | None = None
-    """Devices that share the model while it answers. Raise it when the model does not fit on one."""
+    """Devices that share the model while it answers. Raise it if the model does not fit on one."""
     top_p: float
     """Sample from the smallest set of tokens whose probabilities add up to this, 0 to 1."""
 
@@ -75,7 +66,7 @@ class PeftConfig(Model):
     lora_dropout: float
     """Dropout in front of each adapter, 0 to 1; against overfitting on little data."""
     bias: Literal["none", "all", "lora_only"]
-    """Which bias terms are trained as well: none, all, or those beside an adapter."""
+    """Bias terms that are trained as well: none, all, or those beside an adapter."""
     target_modules: str | list[str]
     """Layers that get an adapter: all-linear, or a list of module names."""
     target_parameters: list[str] | None = None
@@ -141,19 +132,19 @@ class Datasets(Model):
     val_data: Data
     """Samples to validate on. Without a file, train_val_split_ratio takes a part of the training data."""
     train_val_split_ratio: float
-    """Part of the samples that is trained on where val_data has none of its own, 0 to 1."""
+    """Fraction of the samples used for training if val_data is not given, 0 to 1."""
     train_val_split_seed: int
     """Seed of that split. Keep it, or a resumed run trains on what it validated on."""
 
 
 class FsdpConfig(Model):
-    """PyTorch FSDP, in its own words."""
+    """PyTorch FSDP, with its own names."""
 
     activation_checkpointing: bool | None = None
     """FSDP's recomputation of activations in the backward pass: less memory, more time. The published recipes set it
     with CPU offload."""
     auto_wrap_policy: str
-    """Which modules are sharded as one unit: TRANSFORMER_BASED_WRAP takes each transformer block."""
+    """Modules that are sharded as one unit: TRANSFORMER_BASED_WRAP takes each transformer block."""
     backward_prefetch: str | None
     """When the next block is gathered in the backward pass: BACKWARD_PRE overlaps most and needs most memory,
     BACKWARD_POST less, null not at all."""
@@ -215,7 +206,7 @@ class TrainingArgs(BatchArgs):
     gradient_clipping_threshold: float
     """Norm at which gradients are clipped. Lower it when the loss jumps."""
     l2: float
-    """Weight decay as trainers of this lineage name it. Use weight_decay; leave this at 0."""
+    """Weight decay under the name in trainers of this lineage. Use weight_decay; leave this at 0."""
     load_checkpoint: bool
     """true resumes from a checkpoint in training_dir. An elastic job needs it; false trains from the start after
     every restart."""
@@ -226,11 +217,11 @@ class TrainingArgs(BatchArgs):
     logging_steps: PositiveInt
     """Optimizer steps between two logged values."""
     lr_scheduler: Scheduler
-    """Shape of the learning rate after warm-up, by its transformers name."""
+    """Schedule of the learning rate after warm-up, by its transformers name."""
     lr_warmup_ratio: Annotated[float, Field(ge=0, le=1)]
-    """Part of all optimizer steps over which the learning rate rises to its peak, 0 to 1."""
+    """Fraction of all optimizer steps over which the learning rate rises to its peak, 0 to 1."""
     max_ckpt_mem: float
-    """Most disk space for checkpoints, in GB; the oldest are removed. 1e8 means no bound."""
+    """Maximum disk space for checkpoints, in GB; the oldest are removed. 1e8 means no bound."""
     max_ckpt_num: PositiveInt
     """Checkpoints kept; the oldest are removed."""
     max_epochs: PositiveInt
@@ -243,7 +234,7 @@ class TrainingArgs(BatchArgs):
     max_samples: float
     """Use at most so many samples of the training data. 1e8 means all."""
     merge_weights: bool | None = None
-    """true saves the model with the adapters merged into it, ready to serve; false the adapters alone."""
+    """true saves the model with the adapters merged into it, ready to serve; false only the adapters."""
     packing_samples: bool
     """true packs several short samples into one sequence of max_len: faster on short ones. Needs an attention kernel
     that keeps them apart."""
@@ -258,7 +249,7 @@ class TrainingArgs(BatchArgs):
     """true also saves each checkpoint in the Hugging Face format, ready to load elsewhere. Takes time and disk space.
     """
     save_steps: int
-    """Optimizer steps between two checkpoints; 0: once an epoch. A fault loses what is not saved; a graceful scale
+    """Optimizer steps between two checkpoints; 0: once per epoch. A fault loses unsaved work; a graceful scale
     event saves first."""
     seed: int
     """Seed of sample order and dropout."""
@@ -329,7 +320,7 @@ class Recipe(TrainingRecipe):
     training_config: TrainingConfig
 
     def content(self, config: Mapping[str, Any] | None = None) -> Content:
-        """Return what a checkpoint of the training state holds: all weights, or the adapters alone."""
+        """Return what a checkpoint of the training state holds: all weights, or only the adapters."""
         from launcher.checkpointing import architecture  # few compiles need these
         from launcher.checkpointing.sizes import lora_parameters
         from launcher.runtime import model_configs
@@ -343,7 +334,7 @@ class Recipe(TrainingRecipe):
 
 
 def _sharding(fsdp: FsdpConfig) -> Sharding:
-    """Return how states are spread. Source: PyTorch, torch.distributed.fsdp.ShardingStrategy and StateDictType."""
+    """Return how states are sharded. Source: PyTorch, torch.distributed.fsdp.ShardingStrategy and StateDictType."""
     if fsdp.state_dict_type == "FULL_STATE_DICT" or fsdp.sharding_strategy == "NO_SHARD":
         return "ddp"
     return "hsdp" if "HYBRID" in fsdp.sharding_strategy else "fsdp"

@@ -1,1 +1,1 @@
-"""How processes are started, and which rank holds which part of a model."""
+"""How processes are started, and the placement of a model's parts on ranks."""

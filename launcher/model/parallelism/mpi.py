@@ -1,6 +1,6 @@
 """The mpirun line of a training job. Pure.
 
-Source: sagemaker-training toolkit 5.1.4, mpi.py (MasterRunner): the line is the same, word for word, but for the
+Source: sagemaker-training toolkit 5.1.4, mpi.py (MasterRunner): the line is identical except for the
 number of processes, which SDK 3's own driver gets wrong. Options: mpirun(1) of OpenMPI 4.1.
 """
 
@@ -8,7 +8,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
 _KNOWN = "--NCCL_DEBUG"
-"""The one custom option that is none of mpirun's."""
+"""The only custom option that is not mpirun's."""
 
 EFA = frozenset(
     f"ml.{name}"
@@ -17,7 +17,7 @@ EFA = frozenset(
         *("p5.48xlarge", "p5e.48xlarge", "trn1.32xlarge", "p6e-gb200.36xlarge"),
     )
 )
-"""Instance types on which the toolkit turns EFA on; others have EFA too. Source: SM_EFA_NCCL_INSTANCES of 5.1.4."""
+"""Instance types on which the toolkit turns EFA on; others also have EFA. Source: SM_EFA_NCCL_INSTANCES of 5.1.4."""
 
 RDMA = EFA - {"ml.g4dn.8xlarge", "ml.g4dn.12xlarge", "ml.g5.48xlarge", "ml.p3dn.24xlarge"}
 """Those whose EFA does RDMA. Source: SM_EFA_RDMA_INSTANCES of 5.1.4."""
@@ -34,7 +34,7 @@ PLACING = frozenset(
 """Options that move ranks or change their number. Source: mpirun(1), Specifying Host Nodes, Mapping, Ranking."""
 
 PLACING_PARAMETERS = "rmaps_"
-"""What the names of parameters begin with that do the same, after -mca. Source: mpirun(1), --map-by."""
+"""Prefixes of parameters with the same effect, after -mca. Source: mpirun(1), --map-by."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,7 +42,7 @@ class MpiRun:
     """The parts of an mpirun command line.
 
     Args:
-        hosts: Names, in the order of the job's resource configuration.
+        hosts: Host names, in the order of the job's resource configuration.
         processes_per_host: Processes of each host.
         instance_type: With its `ml.` prefix; None on this machine.
         interface: Network interface of every host.
@@ -50,7 +50,7 @@ class MpiRun:
         exported: Names of the variables that every rank gets, beside those that are always passed on.
         preload: Library that the image loads into every rank, the toolkit's gethostname; None for none.
         mp_parameters: Parameters of the model parallel library; empty without it.
-        torch_version: SM_DLC_TORCH_VERSION of the image, where it has one.
+        torch_version: SM_DLC_TORCH_VERSION of the image, if it has one.
         has_smddpmprun: Whether the image has that program.
     """
 
@@ -67,10 +67,10 @@ class MpiRun:
 
 
 def command(run: MpiRun, program: Sequence[str]) -> tuple[str, ...]:
-    """Return the words that start a program on every rank.
+    """Return the command line that starts a program on every rank.
 
     Args:
-        run: Where and how.
+        run: The parts of the command line.
         program: Words each rank runs; the toolkit's begin with python, -m and mpi4py.
     """
     debug, further = parted(run.custom_options.split())
@@ -96,7 +96,7 @@ def command(run: MpiRun, program: Sequence[str]) -> tuple[str, ...]:
 
 
 def parted(words: Sequence[str]) -> tuple[str | None, tuple[str, ...]]:
-    """Return NCCL_DEBUG of custom options, None if they do not set it, and the arguments that are mpirun's.
+    """Return NCCL_DEBUG of custom options, None if they do not set it, and the other arguments for mpirun.
 
     Raises:
         ValueError: The option has no value.
@@ -129,7 +129,7 @@ def _efa(instance_type: str | None) -> Iterator[str]:
 
 
 def _model_parallel(run: MpiRun) -> Iterator[str]:
-    """Yield what the model parallel library needs: its protocols, and the program that sets up its collectives."""
+    """Yield options of the model parallel library: its protocols, and the program that sets up its collectives."""
     if not run.mp_parameters:
         return
     if run.torch_version:

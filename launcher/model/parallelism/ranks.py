@@ -1,4 +1,4 @@
-"""Where the ranks of a model-parallel job lie, and which of them hold a replica or the same partition together. Pure.
+"""Placement of a model-parallel job's ranks, and the groups that hold a replica or the same partition. Pure.
 
 Source: Amazon SageMaker Python SDK, Required SageMaker Python SDK parameters, Ranking Basics, and Placement Strategy
 with Tensor Parallelism.
@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from functools import cached_property
 from itertools import pairwise
 
-from launcher.model.parallelism.smp import ORDERS
+from launcher.model.parallelism.smp_parameters import ORDERS
 
 
 def host_names(num_hosts: int) -> tuple[str, ...]:
@@ -26,13 +26,13 @@ class Rank:
     """One process of a job.
 
     Args:
-        rank: Over all hosts, from 0.
+        rank: Rank over all hosts, from 0.
         host: Name of its host.
         local_rank: On its host, from 0; the device it uses.
         mp_group: Number of the replica it is a part of.
-        mp_rank: Its place in that replica.
+        mp_rank: Its index in that replica.
         dp_group: Number of the group whose members hold the same partition.
-        dp_rank: Its place in that group.
+        dp_rank: Its index in that group.
         rdp_rank: Coordinate D, over replicas.
         pp_rank: Coordinate P, over partitions.
         tp_rank: Coordinate T, over the slices of a tensor.
@@ -55,7 +55,7 @@ class Placement:
     """A job's ranks over its hosts.
 
     Args:
-        hosts: Names, in the order of the job's resource configuration.
+        hosts: Host names, in the order of the job's resource configuration.
         processes_per_host: Processes of each host.
         partitions: Pipeline parallel degree.
         tensor: Tensor parallel degree; `len(hosts) · processes_per_host` is a multiple of `partitions · tensor`.
@@ -79,12 +79,12 @@ class Placement:
 
     @property
     def world_size(self) -> int:
-        """Ranks over all hosts."""
+        """Number of ranks over all hosts."""
         return len(self.hosts) * self.processes_per_host
 
     @property
     def replicas(self) -> int:
-        """Whole copies of the model."""
+        """Complete copies of the model."""
         return self.world_size // (self.partitions * self.tensor)
 
     def host_of(self, rank: int) -> str:
@@ -135,13 +135,13 @@ class Placement:
 
 
 def columns(placement: Placement) -> tuple[str, ...]:
-    """Return the facts of a rank worth showing: the coordinates of tensor parallelism only where there is some."""
+    """Return the displayed values of a rank; coordinates of tensor parallelism only if it is used."""
     plain = ("rank", "host", "local_rank", "mp_group", "mp_rank", "dp_group", "dp_rank")
     return (*plain, "rdp_rank", "pp_rank", "tp_rank") if placement.tensor > 1 else plain
 
 
 def spans(ranks: Sequence[int]) -> str:
-    """Return ascending ranks as text: `0-3`, `0, 4`, or `0, 4, … 28` where many are equally far apart."""
+    """Return ascending ranks as text: `0-3`, `0, 4`, or `0, 4, … 28` if many have equal distances."""
     step = ranks[1] - ranks[0] if len(ranks) > 2 else 0
     if not step or any(after - before != step for before, after in pairwise(ranks)):
         return ", ".join(map(str, ranks))

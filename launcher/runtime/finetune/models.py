@@ -3,11 +3,13 @@
 import importlib
 import importlib.util
 from collections.abc import Mapping
+from pathlib import Path
 from typing import Any, cast
 
 import torch
 from torch import nn
 
+from launcher.runtime.finetune import adapters
 from launcher.runtime.finetune.architectures import Architecture, architecture_of
 from launcher.runtime.finetune.settings import LoraSettings, Settings
 
@@ -31,7 +33,7 @@ def model_config(config: Mapping[str, Any]) -> Any:
         f"transformers.models.{architecture.package}.configuration_{architecture.package}"
     )
     return getattr(package, architecture.config)(
-        **{key: value for key, value in config.items() if key != "model_type"}
+        **{key: value for key, value in config.items() if key not in ("model_type", "quantization_config")}
     )
 
 
@@ -68,7 +70,7 @@ def built(
     with torch.device("meta" if has_weights else device):
         model = random_model(config, attention, dtype=dtype, seed=settings.seed)
         if settings.model.lora:
-            model = with_adapters(model, settings.model.lora, seed=settings.seed)
+            model = with_adapters(model, settings.model.lora, seed=settings.seed, folder=settings.model.adapters_path)
     return model, (remark,) if remark else ()
 
 
@@ -98,17 +100,32 @@ def _missing(wish: str, fallback: str) -> str | None:
     return None
 
 
-def with_adapters(model: nn.Module, lora: LoraSettings, *, seed: int) -> nn.Module:
-    """Return the model as PEFT wraps it: its weights frozen, new adapters trained in 32 bits.
+def with_adapters(model: nn.Module, lora: LoraSettings, *, seed: int, folder: str | None = None) -> nn.Module:
+    """Return the model as PEFT wraps it: its weights frozen, its adapters trained in 32 bits.
 
     Args:
         model: On its device.
         lora: The adapters.
-        seed: Seeds them; every rank gets the same ones.
+        seed: Seeds new ones; every rank gets the same ones.
+        folder: Of the adapters to start from, whose sizes and modules then count; None for new ones.
     """
-    from peft import LoraConfig, get_peft_model  # start-up time: full fine-tuning does without
+    from peft import get_peft_model  # start-up time: full fine-tuning does without
 
-    config = LoraConfig(
+    config = adapters.saved_config(Path(folder)) if folder else _lora_config(lora)
+    config.lora_dropout = lora.dropout
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(seed)
+        wrapped: nn.Module = get_peft_model(model, config)
+    if folder and not any(parameter.is_meta for parameter in wrapped.parameters()):
+        source, names = Path(folder), adapters.trained_names(wrapped)
+        adapters.put(dict(wrapped.named_parameters()), adapters.read(source, names), source)
+    return wrapped
+
+
+def _lora_config(lora: LoraSettings) -> Any:
+    from peft import LoraConfig
+
+    return LoraConfig(
         task_type=TASK,
         r=lora.r,
         lora_alpha=lora.alpha,
@@ -118,10 +135,6 @@ def with_adapters(model: nn.Module, lora: LoraSettings, *, seed: int) -> nn.Modu
         target_parameters=list(lora.parameters) or None,
         exclude_modules=list(lora.excluded) or None,
     )
-    with torch.random.fork_rng(devices=[]):
-        torch.manual_seed(seed)
-        wrapped: nn.Module = get_peft_model(model, config)
-    return wrapped
 
 
 def language_model(model: nn.Module) -> Any:

@@ -1,5 +1,6 @@
 """How a model is spread over the ranks. Public interfaces of PyTorch only."""
 
+from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -23,7 +24,13 @@ def recompute(model: nn.Module) -> None:
     language_model(model).gradient_checkpointing_enable(gradient_checkpointing_kwargs={"use_reentrant": False})
 
 
-def spread(root: nn.Module, model: nn.Module, parallel: ParallelSettings, place: Place) -> nn.Module:
+def spread(
+    root: nn.Module,
+    model: nn.Module,
+    parallel: ParallelSettings,
+    place: Place,
+    fill: Callable[[torch.device], None] | None = None,
+) -> nn.Module:
     """Return `root` set up for the ranks that train it together; its parameters may be on the meta device.
 
     Args:
@@ -31,10 +38,13 @@ def spread(root: nn.Module, model: nn.Module, parallel: ParallelSettings, place:
         model: Its blocks are sharded one by one.
         parallel: How.
         place: Of this process, which has joined the process group.
+        fill: Replaces parameters on the meta device by weights; receives the device that they stay on.
     """
     if place.world_size == 1 and place.device.type == "cpu":
         return root  # nothing to divide; an accelerator also gets its precision from what follows
     if parallel.sharding == REPLICATED:
+        if fill:
+            fill(place.device)
         return nn.parallel.DistributedDataParallel(root)
     from torch.distributed.fsdp import fully_shard  # start-up time: replicas do without it
 
@@ -46,6 +56,8 @@ def spread(root: nn.Module, model: nn.Module, parallel: ParallelSettings, place:
     if parallel.prefetches:
         for block, following in zip(layers, layers[1:], strict=False):
             block.set_modules_to_forward_prefetch([following])  # type: ignore[operator]  # fully_shard added it
+    if fill:
+        fill(torch.device("cpu") if parallel.offloads else place.device)
     return root
 
 

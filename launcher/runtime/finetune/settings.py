@@ -118,6 +118,7 @@ class SavingSettings:
         saves_state: Whether there are checkpoints of the training state.
         merges: Whether adapters are also written merged into the model.
         exports: Whether a checkpoint in the Hugging Face format is written at the end.
+        gathers: Whether the recipe wants all weights in one place, `FULL_STATE_DICT`; adapters are then merged, too.
     """
 
     folder: str
@@ -130,6 +131,7 @@ class SavingSettings:
     saves_state: bool
     merges: bool
     exports: bool
+    gathers: bool
 
 
 @dataclass(frozen=True, slots=True)
@@ -264,6 +266,7 @@ def _saving(args: Mapping[str, Any]) -> SavingSettings:
         saves_state=not args["disable_ds_ckpt"],
         merges=bool(args.get("merge_weights")),
         exports=bool(args["save_hf_ckpt"]) or _is_full(args),
+        gathers=_is_full(args),
     )
 
 

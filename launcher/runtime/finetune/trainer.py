@@ -16,11 +16,14 @@ from launcher.runtime.finetune import export, parallel
 from launcher.runtime.finetune.batches import Batcher, layer_masks
 from launcher.runtime.finetune.data.prepared import Prepared
 from launcher.runtime.finetune.inputs import Inputs, inputs_of, prepared_data
+from launcher.runtime.finetune.loading import loader_of
+from launcher.runtime.finetune.model_card import facts_of
 from launcher.runtime.finetune.models import built, trained_parameters
 from launcher.runtime.finetune.objectives import Objective
 from launcher.runtime.finetune.optimizers import adamw
 from launcher.runtime.finetune.phases import Phases
 from launcher.runtime.finetune.reference import dealt
+from launcher.runtime.finetune.result_folder import refuse_foreign
 from launcher.runtime.finetune.schedules import learning_rate
 from launcher.runtime.finetune.settings import Settings, settings_of
 from launcher.runtime.finetune.techniques import objective_of
@@ -72,6 +75,7 @@ class FineTuning:
         self._event_pending = event_pending
         if inputs.is_rehearsal:
             self._print("rehearsal: a small model with random weights, and made-up samples")
+        refuse_foreign(inputs.results)
         self.data = data or prepared_data(inputs, is_node_first=place.local_rank == 0)
         self.model, remarks = built(inputs.config, settings, place.device, has_weights=inputs.weights is not None)
         for line in remarks:
@@ -79,7 +83,11 @@ class FineTuning:
         if settings.parallel.recomputes:
             parallel.recompute(self.model)
         self.root = parallel.spread(
-            TokenScorer(self.model, settings.aux_loss_coef), self.model, settings.parallel, place
+            TokenScorer(self.model, settings.aux_loss_coef),
+            self.model,
+            settings.parallel,
+            place,
+            loader_of(self.model, settings, inputs, place),
         )
         batcher = Batcher(place.device, settings.packs, layer_masks(self.model))
         self.objective: Objective[Any] = objective_of(self.root, self.data, batcher, settings, inputs)
@@ -214,7 +222,16 @@ class FineTuning:
         return {f"eval/{name}": value for name, value in found.items()}
 
     def _export(self) -> None:
-        export.write(self.model, self.settings, self.inputs, self._last)
+        facts = facts_of(
+            self.settings,
+            self.inputs,
+            self.run_dir,
+            digest=self.data.digest,
+            samples=len(self.data.train),
+            steps=self.job.step,
+        )
+        export.write(self.model, self.settings, self.inputs, facts)
+        self._print(f"results  {self.inputs.results}")
 
     def _print_step(self, metrics: StepMetrics) -> None:
         self._last = metrics

@@ -214,7 +214,7 @@ class BufferPool:
             self._count += 1
 
     def give_up(self, buffer: Buffer) -> None:
-        """Leave a buffer's file as it is, and allow another buffer in its place."""
+        """Leave a buffer's file unchanged, and allow another buffer in its place."""
         with self._changed:
             buffer.pins -= 1
             self._count -= 1

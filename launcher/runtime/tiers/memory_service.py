@@ -2,7 +2,7 @@
 
 The service holds blobs by namespace, rank and step, and keeps the highest steps. It receives the number of a save as
 its step, so that it keeps the newest saves even after a return to an earlier step. A namespace has a fixed number of
-ranks, and its newest step at one world size says nothing about another: shards go to a namespace per world size, and
+ranks, and its newest step at one world size does not apply to another: shards go to a namespace per world size, and
 one more namespace, with 1 rank, holds which save is published at which world size.
 
 Source: amzn-sagemaker-checkpointing 1.1.3, storage/clients/inmemory.

@@ -24,7 +24,7 @@ class ReadPlan:
 
     Args:
         wanted: The bytes that each rank needs, shape `(num_ranks,)`.
-        given: The bytes that each rank reads, for itself and others, shape `(num_ranks,)`.
+        given: The bytes that each rank reads for itself and others, shape `(num_ranks,)`.
         giver: Returns the rank that sends a shard's bytes to a rank; -1 if `given` decides it.
     """
 

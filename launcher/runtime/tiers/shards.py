@@ -128,7 +128,7 @@ class Manifest:
 
 
 def seal(manifest: Manifest) -> bytes:
-    """Return a manifest as it is stored."""
+    """Return a manifest in stored form."""
     body = pickle.dumps(manifest)
     return MAGIC + checksum(body) + body
 
@@ -242,7 +242,7 @@ class BytesShard:
 
     Args:
         data: Shape `(num_bytes,)`.
-        fetched: Bytes transferred to obtain it; 0 if it lies in the tier itself.
+        fetched: Bytes transferred to obtain it; 0 if it is in the tier itself.
     """
 
     def __init__(self, data: Bytes, fetched: int = 0):

@@ -65,7 +65,7 @@ def read_state(state: dict[str, Any], manifest: Manifest, shards: Shards, ranks:
     reader, mismatch, began = _Reader(manifest, exchange), "", time.perf_counter()
     try:
         with without_group_warning():
-            # Each rank plans for itself: the manifest, which all ranks have, holds all that they could agree on.
+            # Each rank plans alone: the manifest, which all ranks have, holds everything that they could agree on.
             load(state, storage_reader=reader, no_dist=True)
     except CheckpointException as error:
         mismatch = str(error)

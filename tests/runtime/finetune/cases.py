@@ -1,14 +1,17 @@
 """Small models, samples and jobs for the tests of the open trainer."""
 
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
+import torch
 import yaml
 
-from launcher.runtime.finetune.architectures import rehearsal_config
+from launcher.runtime.finetune.architectures import read_config, rehearsal_config
 from launcher.runtime.finetune.data.prepared import Counts, Prepared, PreparedConversations, PreparedPairs
 from launcher.runtime.finetune.data.settings import DataSettings
 from launcher.runtime.finetune.inputs import Inputs
+from launcher.runtime.finetune.models import random_model
 
 VOCABULARY = 512
 MODELS = {
@@ -100,3 +103,16 @@ def inputs(config, folder):
         results=folder / "model",
         is_rehearsal=True,
     )
+
+
+def saved_model(folder, model="llama", *, seed=7, dtype=torch.float32, **changes):
+    """Write a small random model of an architecture into `folder`, as transformers publishes it; return the model."""
+    config = rehearsal_config(MODELS[model], "", VOCABULARY) | changes
+    found = random_model(config, "eager", dtype=dtype, seed=seed)
+    found.save_pretrained(folder)
+    return found.eval()
+
+
+def with_weights(given, folder):
+    """Return inputs with the model of a folder in place of a rehearsal's."""
+    return replace(given, weights=folder, config=read_config(folder), is_rehearsal=False)

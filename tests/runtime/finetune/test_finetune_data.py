@@ -11,6 +11,7 @@ from launcher.runtime.finetune.data.errors import DataError
 from launcher.runtime.finetune.data.preparation import prepare
 from launcher.runtime.finetune.data.prepared import Prepared, PreparedConversations, PreparedPairs, load
 from launcher.runtime.finetune.data.settings import DataSettings
+from launcher.runtime.finetune.data.steps import Chain, chain_of
 from launcher.runtime.finetune.data.tokenization import open_tokenizer
 from launcher.runtime.finetune.rehearsal_data import NUM_SAMPLES, VOCABULARY, write_rehearsal_data
 
@@ -84,3 +85,260 @@ def test_a_corrupted_line_is_named(prepared, tmp_path, tokenizer):
     with pytest.raises(DataError, match=r"broken\.jsonl:3: not valid JSON"):
         prepare(DataSettings("sft", str(path)), tokenizer, tmp_path / "prepared")
     assert not [each for each in (tmp_path / "prepared").iterdir() if each.suffix != ".lock"]
+
+
+PROMPT, ANSWER = CHAT[0]["content"], CHAT[1]["content"]
+
+
+@pytest.mark.parametrize(
+    "sample",
+    [
+        pytest.param({"messages": CHAT}, id="messages"),
+        pytest.param({"messages": CHAT, "id": 7, "prompt": None}, id="further columns"),
+        pytest.param({"prompt": PROMPT, "completion": ANSWER}, id="prompt and completion"),
+        pytest.param({"prompt": CHAT[:1], "completion": CHAT[1:]}, id="prompt and completion as messages"),
+        pytest.param({"instruction": PROMPT, "output": ANSWER}, id="instruction"),
+        pytest.param({"instruction": PROMPT, "input": "", "output": ANSWER}, id="instruction with an empty input"),
+        pytest.param({"messages": [{**each, "name": None} for each in CHAT]}, id="null keys of a table"),
+    ],
+)
+def test_every_form_of_a_conversation_gives_the_same_tokens(prepared, tokenizer, sample):
+    found = prepared([sample])
+    text = "<|begin|><|role|>user<|text|>What rings twice?<|end|><|role|>assistant<|text|>The ferry bell.<|end|>"
+    assert text_of(tokenizer, found.train.ids) == text
+    assert trained_text(tokenizer, found.train, 0) == "The ferry bell.<|end|>"
+
+
+def test_an_instruction_is_followed_by_its_input(prepared, tokenizer):
+    found = prepared([{"instruction": "Translate.", "input": "Guten Tag", "output": "Good day"}])
+    assert "<|text|>Translate.\n\nGuten Tag<|end|>" in text_of(tokenizer, found.train.ids)
+
+
+def test_answers_in_a_prompt_are_not_trained(prepared, tokenizer):
+    found = prepared([{"prompt": [*CHAT, CHAT[0]], "completion": [{"role": "assistant", "content": "Twice."}]}])
+    assert trained_text(tokenizer, found.train, 0) == "Twice.<|end|>"
+
+
+PREFERENCE = ([{"role": "assistant", "content": "Twice."}], [{"role": "assistant", "content": "Never."}])
+
+
+@pytest.mark.parametrize(
+    "sample",
+    [
+        pytest.param({"prompt": PROMPT, "chosen": "Twice.", "rejected": "Never."}, id="text"),
+        pytest.param({"prompt": CHAT[:1], "chosen": PREFERENCE[0], "rejected": PREFERENCE[1]}, id="messages"),
+        pytest.param({"chosen": CHAT[:1] + PREFERENCE[0], "rejected": CHAT[:1] + PREFERENCE[1]}, id="no prompt"),
+        pytest.param(
+            {"prompt": PROMPT, "chosen": CHAT[:1] + PREFERENCE[0], "rejected": CHAT[:1] + PREFERENCE[1]},
+            id="complete conversations beside the prompt",
+        ),
+    ],
+)
+def test_every_form_of_a_pair_gives_the_same_tokens(prepared, tokenizer, sample):
+    prompt, chosen, rejected = prepared([sample], "dpo").train.sample(0)
+    assert (
+        text_of(tokenizer, prompt) == "<|begin|><|role|>user<|text|>What rings twice?<|end|><|role|>assistant<|text|>"
+    )
+    assert text_of(tokenizer, chosen) == "Twice.<|end|>"
+    assert text_of(tokenizer, rejected) == "Never.<|end|>"
+
+
+@pytest.mark.parametrize(
+    ("technique", "sample", "message"),
+    [
+        pytest.param(
+            "sft", {"frage": "x", "antwort": "y"}, r"unknown columns: frage, antwort\. .*messages.*", id="sft"
+        ),
+        pytest.param("sft", {"prompt": "x", "chosen": "y"}, r"unknown columns: prompt, chosen", id="half a form"),
+        pytest.param("sft", {"text": "x"}, r"unknown columns: text\..*pretrain_mode=true", id="plain text"),
+        pytest.param("dpo", {"messages": CHAT}, r"unknown columns: messages\. .*chosen and rejected", id="dpo"),
+        pytest.param("dpo", {"chosen": "x", "rejected": "y"}, r"unknown columns", id="no prompt"),
+        pytest.param("sft", {"messages": []}, r"messages is an empty list", id="no messages"),
+        pytest.param("sft", {"messages": "x"}, r"messages is 'x'; it must be a list", id="messages as text"),
+        pytest.param(
+            "sft", {"messages": [{"role": "poet", "content": "x"}]}, r"messages\[0\]\.role is 'poet'", id="role"
+        ),
+        pytest.param("sft", {"messages": [{"role": "user"}]}, r"messages\[0\] has no content", id="no content"),
+        pytest.param(
+            "sft", {"messages": [{"role": "user", "content": 3}]}, r"messages\[0\]\.content is 3", id="number"
+        ),
+        pytest.param("sft", {"prompt": 3, "completion": "x"}, r"prompt is 3", id="prompt is a number"),
+        pytest.param(
+            "dpo",
+            {"chosen": CHAT, "rejected": CHAT[1:]},
+            r"chosen and rejected must be the same messages",
+            id="apart",
+        ),
+    ],
+)
+def test_a_sample_that_is_not_valid_is_named_with_its_line(prepared, technique, sample, message):
+    with pytest.raises(DataError, match=rf"samples\.jsonl:2: {message}"):
+        valid = {"messages": CHAT} if technique == "sft" else {"prompt": "x", "chosen": "y", "rejected": "z"}
+        prepared([valid, sample], technique)
+
+
+@pytest.mark.parametrize("line", ["[1, 2]", "3", '"text"', "null", "{'a': 1}", '{"a": "\\ud800'])
+def test_a_line_that_is_not_an_object_is_named(tokenizer, tmp_path, line):
+    path = tmp_path / "samples.jsonl"
+    path.write_text(line + "\n")
+    with pytest.raises(DataError, match=r"samples\.jsonl:1: "):
+        prepare(DataSettings("sft", str(path)), tokenizer, tmp_path / "prepared")
+
+
+def test_half_of_a_character_is_named(tokenizer, tmp_path):
+    path = tmp_path / "samples.jsonl"
+    whole = json.dumps({"messages": [{"role": "user", "content": "🙂"}, CHAT[1]]})
+    assert "\\ud83d\\ude42" in whole
+    path.write_text(whole + "\n" + whole.replace("\\ude42", "") + "\n")
+    with pytest.raises(DataError, match=r"samples\.jsonl:2: a text holds half of a character"):
+        prepare(DataSettings("sft", str(path)), tokenizer, tmp_path / "prepared")
+    path.write_text(whole)
+    assert len(prepare(DataSettings("sft", str(path)), tokenizer, tmp_path / "prepared").train) == 1
+
+
+def test_samples_without_a_trained_token_are_dropped_and_counted(prepared):
+    question = {"messages": CHAT[:1]}
+    found = prepared([question, {"messages": CHAT}, question])
+    assert len(found.train) == 1
+    assert found.counts.dropped == {"no trained token": 2}
+    assert found.counts.read == 3
+    assert "2 samples dropped: no trained token" in found.notes
+
+
+def test_a_sample_that_loses_its_answer_by_max_len_is_dropped(prepared):
+    long = {"messages": [{"role": "user", "content": "bell " * 200}, CHAT[1]]}
+    found = prepared([long, {"messages": CHAT}], max_len=64)
+    assert (len(found.train), found.counts.dropped, found.counts.cut) == (1, {"no trained token": 1}, 0)
+
+
+def test_max_len_cuts_the_end(prepared, tokenizer):
+    sample = {"messages": [CHAT[0], {"role": "assistant", "content": "bell " * 200}]}
+    full = prepared([sample]).train.ids
+    found = prepared([sample], max_len=64)
+    assert found.train.ids.tolist() == full[:64].tolist()
+    assert found.counts.cut == 1
+
+
+def test_nothing_left_is_an_error(prepared):
+    with pytest.raises(DataError, match=r"no train sample to use \(1 dropped: no trained token\)"):
+        prepared([{"messages": CHAT[:1]}])
+    with pytest.raises(DataError, match=r"no train sample to use \(it holds none"):
+        prepared([])
+    with pytest.raises(DataError, match="no train sample to use"):
+        prepared([{"messages": CHAT}], train_limit=0)
+    with pytest.raises(DataError, match="no train sample to use"):
+        prepared([], split_ratio=0.9)
+
+
+def test_limit_and_max_samples_count_samples_read(prepared):
+    samples = [{"messages": [{"role": "user", "content": str(n)}, CHAT[1]]} for n in range(30)]
+    assert len(prepared(samples, train_limit=7).train) == 7
+    assert len(prepared(samples, train_limit=7, max_samples=4).train) == 4
+    assert len(prepared(samples, train_limit=2500).train) == 30
+
+
+def test_the_split_depends_on_its_seed_alone(prepared, tokenizer):
+    samples = [{"messages": [CHAT[0], {"role": "assistant", "content": f"{n}"}]} for n in range(200)]
+
+    def held_out(**settings: Any) -> list[str]:
+        part = prepared(samples, **settings).validation
+        return [trained_text(tokenizer, part, index) for index in range(len(part))]
+
+    first = held_out(split_ratio=0.9, split_seed=1)
+    assert len(first) == 20
+    assert held_out(split_ratio=0.9, split_seed=1, max_len=64) == first
+    assert held_out(split_ratio=0.9, split_seed=2) != first
+    train = prepared(samples, split_ratio=0.9, split_seed=1).train
+    trained = {trained_text(tokenizer, train, index) for index in range(len(train))}
+    assert len(trained) == 180 and not trained & set(first)
+
+
+def test_validation_data_of_its_own_replaces_the_split(prepared, tmp_path):
+    path = tmp_path / "validation.jsonl"
+    path.write_text((json.dumps({"messages": CHAT}) + "\n") * 5)
+    found = prepared([{"messages": CHAT}] * 4, split_ratio=0.5, validation_path=str(path), validation_limit=3)
+    assert (len(found.train), len(found.validation)) == (4, 3)
+
+
+def test_pretrain_mode_trains_plain_text_and_every_token_of_messages(prepared, tokenizer):
+    found = prepared([{"text": "The ferry bell."}, {"messages": CHAT}], pretrain_mode=True)
+    assert found.train.trained.all()
+    assert text_of(tokenizer, found.train.sample(0)[0]) == "The ferry bell.<|end|>"
+    assert text_of(tokenizer, found.train.sample(1)[0]).startswith("<|begin|><|role|>user")
+    assert found.train.targets.tolist() == [len(found.train.sample(i)[0]) - 1 for i in range(2)]
+
+
+def test_prompts_are_trained_if_the_recipe_does_not_ignore_them(prepared):
+    found = prepared([{"messages": CHAT}], chain=Chain(ignore_prompt_labels=False))
+    assert found.train.trained.all()
+
+
+SFT_CHAIN = [
+    {"type": "TrainingSFTSampleConverter"},
+    {"type": "Seq2SeqTokensProcessor", "chat_template_name": None, "ignore_prompt_labels": True},
+    {"type": "DropColumns", "column_names": ["messages"]},
+]
+DPO_CHAIN = [
+    {"type": "TrainingPOSampleConverter", "prompt_key": "prompt", "key_map": {"chosen": "good", "rejected": "bad"}},
+    {"type": "ApplyChatTemplate"},
+    {"type": "SelectColumns", "selected_columns": ["prompt", "chosen", "rejected"]},
+    {"type": "TokenizeSampleDPO", "add_special_tokens": False, "max_prompt_length": 8, "max_completion_length": 5},
+]
+
+
+def test_a_length_filter_drops_longer_samples(prepared):
+    chain = chain_of([*SFT_CHAIN, {"type": "SequenceLengthFilter", "max_seq_length": 60}], "sft")
+    long = {"messages": [CHAT[0], {"role": "assistant", "content": "bell " * 200}]}
+    found = prepared([long, {"messages": CHAT}], chain=chain)
+    assert (len(found.train), found.counts.dropped) == (1, {"too long": 1})
+
+
+def test_a_prompt_keeps_its_end_and_an_answer_its_start(prepared, tokenizer):
+    sample = {"prompt": PROMPT, "good": "A b c d e f g h", "bad": "No."}
+    full = [part.tolist() for part in prepared([sample], "dpo", chain=chain_of(DPO_CHAIN[:3], "dpo")).train.sample(0)]
+    found = prepared([sample], "dpo", chain=chain_of(DPO_CHAIN, "dpo"))
+    assert [part.tolist() for part in found.train.sample(0)] == [full[0][-8:], full[1][:5], full[2][:5]]
+    assert found.counts.cut == 1
+    filtered = [
+        *DPO_CHAIN,
+        {"type": "SequenceLengthFilter", "max_seq_length": 4, "tokens_labels": ["chosen_input_ids"]},
+    ]
+    with pytest.raises(DataError, match="1 dropped: too long"):
+        prepared([sample], "dpo", chain=chain_of(filtered, "dpo"))
+
+
+def test_an_answer_is_cut_where_prompt_and_answer_exceed_max_len(prepared):
+    sample = {"prompt": PROMPT, "chosen": "bell " * 50, "rejected": "No."}
+    prompt = prepared([sample], "dpo").train.sample(0)[0]
+    found = prepared([sample], "dpo", max_len=len(prompt) + 3)
+    assert len(found.train.sample(0)[1]) == 3
+    with pytest.raises(DataError, match="1 dropped: no trained token"):
+        prepared([sample], "dpo", max_len=len(prompt))
+
+
+@pytest.mark.parametrize(
+    ("technique", "step", "message"),
+    [
+        pytest.param(
+            "sft", {"type": "Shuffle"}, r"unknown step type 'Shuffle'; known are TrainingSFT.*DPO", id="type"
+        ),
+        pytest.param("sft", "Shuffle", r"unknown step type 'Shuffle'", id="text"),
+        pytest.param("sft", {}, r"unknown step type None", id="no type"),
+        pytest.param("dpo", SFT_CHAIN[1], r"not a step of trainer_type dpo; use .*ApplyChatTemplate", id="technique"),
+        pytest.param(
+            "sft", {"type": "DropColumns", "columns": []}, r"no argument columns; it takes column_names", id="arg"
+        ),
+        pytest.param("sft", {"type": "SequenceLengthFilter"}, r"max_seq_length is missing", id="no length"),
+        pytest.param("sft", {"type": "SequenceLengthFilter", "max_seq_length": 0.5}, r"whole number", id="fraction"),
+        pytest.param(
+            "sft",
+            {"type": "SequenceLengthFilter", "max_seq_length": 9, "tokens_labels": ["labels"]},
+            r"unknown tokens_labels",
+            id="label",
+        ),
+        pytest.param("sft", SFT_CHAIN[1] | {"enable_thinking": "no"}, r"must be true or false", id="truth"),
+    ],
+)
+def test_a_step_that_is_not_known_is_an_error(technique, step, message):
+    with pytest.raises(DataError, match=rf"datasets\.preprocessor_cfgs\[0\].*{message}"):
+        chain_of([step], technique)

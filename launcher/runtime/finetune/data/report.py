@@ -1,11 +1,25 @@
-"""Samples as a person reads them: the text a model sees, with the trained parts apart."""
+"""Samples as a person reads them: the text a model sees with the trained parts apart, and what becomes of a file."""
 
-from collections.abc import Iterator
+import itertools
+from collections import Counter, deque
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
-from launcher.runtime.finetune.data.encoding import Encoder
-from launcher.runtime.finetune.data.sources import Chunk
+import numpy
+
+from launcher.runtime.finetune.data import split
+from launcher.runtime.finetune.data.encoding import Encoder, Flags, Ids
+from launcher.runtime.finetune.data.prepared import Counts
+from launcher.runtime.finetune.data.settings import DataSettings
+from launcher.runtime.finetune.data.sources import Chunk, Source, open_source
+from launcher.runtime.finetune.data.tally import Tally
+from launcher.runtime.finetune.data.tokenization import ModelTokenizer, open_tokenizer
+from launcher.runtime.finetune.data.workers import encoded_chunks
+
+MOST_PLACES = 20
+"""Dropped samples that a summary lists."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,6 +53,90 @@ class Shown:
     dropped: str = ""
 
 
+@dataclass(frozen=True, slots=True)
+class Summary:
+    """What becomes of a file of samples.
+
+    Args:
+        counts: Of all its samples.
+        num_train: Samples to train on.
+        num_validation: Samples to evaluate on.
+        lengths: Number of kept samples by their tokens.
+        dropped: File, line and reason of the first dropped samples.
+        samples: The first samples.
+        notes: What a user should know, one line each.
+    """
+
+    counts: Counts
+    num_train: int
+    num_validation: int
+    lengths: dict[int, int]
+    dropped: tuple[tuple[str, str], ...]
+    samples: tuple[Shown, ...]
+    notes: tuple[str, ...]
+
+
+def summarize(settings: DataSettings, tokenizer_folder: Path, num_samples: int) -> Summary:
+    """Return what becomes of the training samples, without writing anything; of the first, also their text.
+
+    Raises:
+        DataError: Data, template or tokenizer are not usable.
+    """
+    encoder = Encoder(settings, open_tokenizer(tokenizer_folder, settings))
+    source = open_source(settings.train_path, "train")
+    limit = settings.most(settings.train_limit)
+    tally = Tally()
+    lengths: Counter[int] = Counter()
+    dropped: list[tuple[int, str]] = []
+    splits = settings.split_ratio < 1 and not settings.validation_path
+    total, num_train = source.count(limit), 0
+    for found in encoded_chunks(encoder, source, limit):
+        tally.add(found)
+        lengths.update(found.lengths.sum(axis=1).tolist())
+        dropped += found.dropped[: MOST_PLACES - len(dropped)]
+        chosen = split.is_trained(found.positions, total, settings.split_ratio, settings.split_seed)
+        num_train += int(chosen.sum()) if splits else len(found)
+    counts = tally.counts()
+    return Summary(
+        counts,
+        num_train,
+        counts.kept - num_train,
+        dict(sorted(lengths.items())),
+        tuple(_places(source, dropped)),
+        tuple(
+            itertools.islice(
+                (sample for chunk in source.chunks(num_samples) for sample in shown(encoder, chunk)), num_samples
+            )
+        ),
+        tuple(notes(settings, encoder.tokenizer, counts)),
+    )
+
+
+def _places(source: Source, dropped: Sequence[tuple[int, str]]) -> Iterator[tuple[str, str]]:
+    waiting = deque(dropped)
+    for chunk in source.chunks(dropped[-1][0] + 1 if dropped else 0):
+        while waiting and waiting[0][0] < chunk.first + len(chunk):
+            position, reason = waiting.popleft()
+            yield chunk.place(position - chunk.first), reason
+
+
+def notes(settings: DataSettings, tokenizer: ModelTokenizer, counts: Counts) -> list[str]:
+    """Return what a user should know about prepared data, one line each."""
+    found = []
+    if settings.image_templates and not settings.template_file and tokenizer.template is not None:
+        names = ", ".join(settings.image_templates)
+        found.append(f"template {names} exists only in the published image; the tokenizer's own is used instead")
+    if counts.untrained_turns:
+        found.append(
+            "the chat template has no {% generation %} marks, so only the last turn of each conversation is trained: "
+            f"{counts.untrained_turns} earlier turns of the assistant are not"
+        )
+    found += [f"{_samples(number)} dropped: {reason}" for reason, number in counts.dropped.items()]
+    if counts.cut:
+        found.append(f"{_samples(counts.cut)} cut to the length that the recipe allows")
+    return found
+
+
 def shown(encoder: Encoder, chunk: Chunk) -> Iterator[Shown]:
     """Yield each sample of a chunk.
 
@@ -47,21 +145,24 @@ def shown(encoder: Encoder, chunk: Chunk) -> Iterator[Shown]:
     """
     found = encoder.encode(chunk)
     reasons = dict(found.dropped)
-    kept = {position: number for number, position in enumerate(found.positions)}
+    number_of = {int(position): number for number, position in enumerate(found.positions)}
+    starts = numpy.concatenate([[0], numpy.cumsum(found.lengths)])
+    width = found.lengths.shape[1]
     for index, record in enumerate(chunk.records()):
-        position, place = chunk.first + index, chunk.place(index)
-        if position not in kept:
-            yield Shown(place, dict(record), (), None, 0, 0, reasons[position])
+        place = chunk.place(index)
+        number = number_of.get(chunk.first + index)
+        if number is None:
+            yield Shown(place, dict(record), (), None, 0, 0, reasons[chunk.first + index])
             continue
-        number = kept[position]
-        targets = sum(found.targets[number])
-        if not found.trained:
-            prompt, chosen, rejected = (_text(encoder, ids) for ids in found.ids[3 * number : 3 * number + 3])
-            length = sum(map(len, found.ids[3 * number : 3 * number + 3]))
+        borders = starts[width * number : width * (number + 1) + 1]
+        parts = [found.ids[start:stop] for start, stop in itertools.pairwise(borders)]
+        length, targets = sum(map(len, parts)), int(found.targets[number].sum())
+        if found.trained is None:
+            prompt, chosen, rejected = (_text(encoder, ids) for ids in parts)
             yield Shown(place, dict(record), (Piece(prompt, False), Piece(chosen, True)), rejected, length, targets)
-            continue
-        pieces = tuple(_pieces(encoder, found.ids[number], found.trained[number]))
-        yield Shown(place, dict(record), pieces, None, len(found.ids[number]), targets)
+        else:
+            pieces = tuple(_pieces(encoder, parts[0], found.trained[borders[0] : borders[1]]))
+            yield Shown(place, dict(record), pieces, None, length, targets)
 
 
 def steps_of(encoder: Encoder, chunk: Chunk) -> Iterator[dict[str, Any]]:
@@ -79,7 +180,11 @@ def steps_of(encoder: Encoder, chunk: Chunk) -> Iterator[dict[str, Any]]:
         }
 
 
-def _pieces(encoder: Encoder, ids: Any, trained: Any) -> Iterator[Piece]:
+def _samples(number: int) -> str:
+    return f"{number} sample{'' if number == 1 else 's'}"
+
+
+def _pieces(encoder: Encoder, ids: Ids, trained: Flags) -> Iterator[Piece]:
     start = 0
     for stop in range(1, len(ids) + 1):
         if stop == len(ids) or trained[stop] != trained[start]:
@@ -87,6 +192,6 @@ def _pieces(encoder: Encoder, ids: Any, trained: Any) -> Iterator[Piece]:
             start = stop
 
 
-def _text(encoder: Encoder, ids: Any) -> str:
-    text: str = encoder.tokenizer.tokenizer.decode([int(each) for each in ids], skip_special_tokens=False)
+def _text(encoder: Encoder, ids: Ids) -> str:
+    text: str = encoder.tokenizer.tokenizer.decode(ids.tolist(), skip_special_tokens=False)
     return text

@@ -86,6 +86,10 @@ class DataSettings:
             data_dir=data.get("data_dir") or "",
         )
 
+    def most(self, limit: int | None) -> int:
+        """Return the maximum number of samples to read of a data set with this `limit`."""
+        return self.max_samples if limit is None else min(self.max_samples, limit)
+
 
 def _is_path(name: str) -> bool:
     """Return whether the name of a template is a path; a bare name is one of the published image."""

@@ -7,7 +7,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
-from launcher.runtime.checksums import new_checksum
 from launcher.runtime.finetune.data.errors import DataError
 
 if TYPE_CHECKING:
@@ -19,12 +18,13 @@ Record = Mapping[str, Any]
 CHUNK_SAMPLES = 1000
 CHUNK_BYTES = 8 << 20
 """Most samples and bytes of text that are held and tokenized at a time."""
-_HASHED_BYTES = 4 << 20
 _LINES = (".jsonl", ".ndjson", ".json")
 _TABLES = (".parquet", ".arrow")
 _KINDS = "JSONL (.jsonl, .ndjson, .json), parquet (.parquet) or a folder of a Hugging Face data set (.arrow)"
 _METADATA = frozenset({"dataset_info.json", "dataset_dict.json", "dataset_infos.json", "state.json"})
 """Files of a saved data set that hold no samples. Source: datasets documentation, Dataset.save_to_disk."""
+_HALF_CHARACTER = re.compile(rb"\\u[dD][89a-fA-F]")
+"""An escaped half of a surrogate pair; only whole pairs are characters. Source: RFC 8259, section 8.2."""
 _SPLIT = re.compile(r"(?:^|[^a-z])(train|validation|valid|val|dev|test|eval)(?:[^a-z]|$)")
 """Names of splits in file names. Source: Hugging Face Hub documentation, File names and splits."""
 _ROLES: dict[str, tuple[str, ...]] = {
@@ -80,6 +80,12 @@ class Chunk:
             raise DataError(
                 f"{self.place(index)}: a JSON {kind}, but a sample is an object. Write one object per line."
             )
+        if _HALF_CHARACTER.search(line):
+            try:
+                json.dumps(found, ensure_ascii=False).encode()
+            except UnicodeEncodeError as error:
+                message = f"a text holds half of a character ({error.object[error.start]!r})"
+                raise DataError(f"{self.place(index)}: {message}. Repair or remove this line.") from error
         return found
 
 
@@ -98,7 +104,7 @@ class Source:
         position = 0
         for file in self.files:
             read = _line_chunks if file.suffix.lower() in _LINES else _table_chunks
-            with _readable(file):
+            with readable(file):
                 for chunk in read(file, position, limit):
                     yield chunk
                     position += len(chunk)
@@ -113,22 +119,11 @@ class Source:
         """
         total = 0
         for file in self.files:
-            with _readable(file):
+            with readable(file):
                 total += _num_lines(file) if file.suffix.lower() in _LINES else _num_rows(file)
             if total >= limit:
                 return limit
         return total
-
-    def fingerprint(self) -> list[tuple[str, int, str]]:
-        """Return name, size and xxh3_128 of each file.
-
-        The content counts, not the times: a copy of the data is the same data. xxh3 reads faster than a disk; it
-        protects from mistakes, not from an attacker, who could replace the prepared arrays as well.
-
-        Raises:
-            DataError: A file cannot be read.
-        """
-        return [(file.name, file.stat().st_size, _content(file)) for file in self.files]
 
 
 def open_source(path: str, role: Role) -> Source:
@@ -187,7 +182,7 @@ def _of_role(files: list[Path], folder: Path, role: Role) -> tuple[Path, ...]:
     )
 
 
-class _readable:
+class readable:
     """Turns errors of reading `file` into a DataError."""
 
     def __init__(self, file: Path):
@@ -282,11 +277,3 @@ def _num_rows(file: Path) -> int:
         with pyarrow.parquet.ParquetFile(file) as table:
             return int(table.metadata.num_rows)
     return sum(len(batch) for batch in _arrow_batches(file))
-
-
-def _content(file: Path) -> str:
-    found = new_checksum()
-    with _readable(file), file.open("rb", buffering=0) as stream:
-        while data := stream.read(_HASHED_BYTES):
-            found.update(data)
-    return found.hexdigest()

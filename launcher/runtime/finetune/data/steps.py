@@ -55,7 +55,7 @@ def chain_of(steps: Sequence[Step], technique: str) -> Chain:
     chain = Chain()
     for number, step in enumerate(steps):
         where = f"datasets.preprocessor_cfgs[{number}]"
-        kind = step.get("type")
+        kind = step.get("type") if isinstance(step, Mapping) else step
         if kind not in _KNOWN:
             raise DataError(f"{where}: unknown step type {kind!r}; known are {', '.join(_KNOWN)}")
         arguments, techniques, read = _KNOWN[kind]

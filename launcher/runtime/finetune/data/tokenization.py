@@ -12,13 +12,15 @@ import tokenizers
 
 from launcher.runtime.finetune.data.errors import DataError
 from launcher.runtime.finetune.data.settings import DataSettings
-from launcher.runtime.finetune.data.templates import ChatTemplate
+from launcher.runtime.finetune.data.templates import ChatTemplate, common_prefix
 
 _TOKENIZER = "tokenizer.json"
 _CONFIG = "tokenizer_config.json"
 _SPECIAL = "special_tokens_map.json"
 _TEMPLATE = "chat_template.jinja"
 """Files of a tokenizer. Source: transformers documentation, save_pretrained; the last since version 4.51."""
+_LONGEST = 256
+"""Characters of an added token, at most."""
 _TEMPLATE_REMEDY = (
     "Give one: datasets.preprocessor_cfgs[1].chat_template_name=./template.jinja (a path with a slash), or, for "
     "preference pairs, model_config.chat_template_key=./template.jinja; or save it with the tokenizer as "
@@ -31,17 +33,36 @@ class ModelTokenizer:
     """Texts to tokens, and messages to texts.
 
     Args:
-        tokenizer: Neither pads nor truncates.
         template: None if the tokenizer has none and the user gives none.
-        eos: Id of the token that ends a text; None if the tokenizer names none.
-        content: Everything that decides about the tokens, for a digest.
+        content: Everything that decides about the tokens, for a digest; first the text of its `tokenizer.json`.
+        eos_token: The token that ends a text; None if the tokenizer names none.
+        folder: Where it comes from.
     """
 
-    tokenizer: tokenizers.Tokenizer
     template: ChatTemplate | None
-    eos: int | None
     content: tuple[str, ...]
-    origin: str
+    eos_token: str | None
+    folder: Path
+
+    @cached_property
+    def tokenizer(self) -> tokenizers.Tokenizer:
+        """The tokenizer, which neither pads nor truncates. It is parsed at its first use: that takes a second.
+
+        Raises:
+            DataError: It is not valid.
+        """
+        try:
+            found = tokenizers.Tokenizer.from_str(self.content[0])
+        except Exception as error:  # the library raises no class of its own
+            raise DataError(f"{self.folder / _TOKENIZER}: not a valid tokenizer: {error}") from error
+        found.no_truncation()
+        found.no_padding()
+        return found
+
+    @cached_property
+    def eos(self) -> int | None:
+        """The id of the token that ends a text; None if the tokenizer names none."""
+        return None if self.eos_token is None else self.tokenizer.token_to_id(self.eos_token)
 
     def ids(self, texts: Sequence[str], *, add_special_tokens: bool = False) -> list[list[int]]:
         """Return the tokens of each text."""
@@ -59,7 +80,7 @@ class ModelTokenizer:
             DataError: There is none.
         """
         if self.template is None:
-            raise DataError(f"{self.origin}: the tokenizer has no chat template. {_TEMPLATE_REMEDY}.")
+            raise DataError(f"{self.folder}: the tokenizer has no chat template. {_TEMPLATE_REMEDY}.")
         return self.template
 
     @cached_property
@@ -67,9 +88,20 @@ class ModelTokenizer:
         names = sorted((each.content for each in self.tokenizer.get_added_tokens_decoder().values()), key=len)
         return re.compile("|".join(map(re.escape, reversed(names))) or r"(?!)")
 
-    def token_border(self, text: str, place: int) -> int:
-        """Return `place` in a text, moved back to the start of an added token that it would divide."""
-        for match in self._added.finditer(text, max(0, place - 256), place + 256):
+    def answer_start(self, prompt: str, texts: Sequence[str]) -> int:
+        """Return where the answer starts in texts that a prompt is the start of, in characters.
+
+        Some templates write the start of an answer in another way than the end of a prompt. The texts then start with
+        what is common to all; no token such as `<think>` is divided.
+        """
+        place = min(common_prefix(prompt, text) for text in texts)
+        if place == len(prompt):
+            return place
+        return min(self._border(text, place) for text in (prompt, *texts))
+
+    def _border(self, text: str, place: int) -> int:
+        """Return `place`, or the start of the added token that it would divide."""
+        for match in self._added.finditer(text, max(0, place - _LONGEST), place + _LONGEST):
             if match.start() < place < match.end():
                 return match.start()
         return place
@@ -87,23 +119,15 @@ def open_tokenizer(folder: Path, settings: DataSettings) -> ModelTokenizer:
             f"{folder}: no {_TOKENIZER}. A tokenizer is a folder that transformers' save_pretrained writes; "
             "an older one is converted by AutoTokenizer.from_pretrained(FOLDER).save_pretrained(FOLDER)."
         )
-    content = _read(path)
-    try:
-        tokenizer = tokenizers.Tokenizer.from_str(content)
-    except Exception as error:  # the library raises no class of its own
-        raise DataError(f"{path}: not a valid tokenizer: {error}") from error
-    tokenizer.no_truncation()
-    tokenizer.no_padding()
     config = _config(folder)
     special = _special_tokens(config)
     source, origin = _template(folder, config, settings.template_file)
     variables = special | dict(settings.chain.template_variables)
     return ModelTokenizer(
-        tokenizer,
         None if source is None else ChatTemplate(source, variables, origin),
-        tokenizer.token_to_id(special["eos_token"]) if "eos_token" in special else None,
-        (content, source or "", json.dumps(variables, sort_keys=True)),
-        str(folder),
+        (_read(path), source or "", json.dumps(variables, sort_keys=True)),
+        special.get("eos_token"),
+        folder,
     )
 
 

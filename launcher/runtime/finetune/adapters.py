@@ -1,0 +1,136 @@
+"""The values of adapters: drawn from the seed, or read from a folder of PEFT's; and their names in such a folder."""
+
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from typing import Any, cast
+
+import torch
+from torch import nn
+
+from launcher.runtime.finetune.weight_files import WeightsInvalid, header
+
+NAME = "default"
+"""PEFT's name of a model's first adapter. Source: peft, `get_peft_model`, adapter_name."""
+ADAPTER = "lora_"
+"""In the name of every parameter of an adapter. Source: peft, `LoraLayer.adapter_layer_names`."""
+CONFIG_FILE = "adapter_config.json"
+WEIGHTS_FILE = "adapter_model.safetensors"
+"""Source: peft, `utils.constants`: CONFIG_NAME, SAFETENSORS_WEIGHTS_NAME."""
+
+
+def saved_name(name: str) -> str:
+    """Return the name that PEFT gives a parameter in its files: without the name of the adapter."""
+    return ".".join(part for part in name.split(".") if part != NAME)
+
+
+def trained_names(model: nn.Module) -> list[str]:
+    """Return the names of the parameters that train."""
+    return [name for name, parameter in model.named_parameters() if parameter.requires_grad]
+
+
+def drawn(model: nn.Module, *, seed: int) -> dict[str, torch.Tensor]:
+    """Return new values of the adapters of a model on the meta device, drawn on the CPU by PEFT's own rule.
+
+    They depend on the seed only: not on the rank, the number of ranks or the kind of device.
+
+    Args:
+        model: As PEFT wraps it; its adapters are on the meta device again afterwards.
+        seed: Of the values; the generator's state is left untouched.
+    """
+    from peft.tuners.lora import LoraLayer
+
+    found = {}
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(seed)
+        for prefix, layer in model.named_modules():
+            if not isinstance(layer, LoraLayer):
+                continue
+            parts = {each: getattr(layer, each) for each in layer.adapter_layer_names if hasattr(layer, each)}
+            for part in parts.values():
+                part.to_empty(device="cpu")
+            cast(Any, layer).reset_lora_parameters(NAME, init_lora_weights=True)
+            for part_name, part in parts.items():
+                for name, parameter in part.named_parameters():
+                    found[f"{prefix}.{part_name}.{name}"] = parameter.detach()
+                part.to("meta")
+    return found
+
+
+def saved_config(folder: Path) -> Any:
+    """Return PEFT's configuration of saved adapters, for training.
+
+    Raises:
+        WeightsInvalid: The folder has none, or one of another kind.
+    """
+    from peft import LoraConfig
+
+    file = folder / CONFIG_FILE
+    if not file.is_file():  # PEFT would look for it on the Hub
+        raise WeightsInvalid(f"{file} does not exist; lora_checkpoint_file_path is a folder that PEFT saved")
+    try:
+        config = LoraConfig.from_pretrained(str(folder))
+    except (ValueError, TypeError, KeyError) as error:
+        raise WeightsInvalid(f"{file}: not a configuration of LoRA adapters ({error})") from error
+    config.inference_mode = False
+    return config
+
+
+def read(folder: Path, names: Iterable[str]) -> dict[str, torch.Tensor]:
+    """Return the values of saved adapters.
+
+    Args:
+        folder: As PEFT saves adapters.
+        names: Of the model's parameters that train.
+
+    Raises:
+        WeightsInvalid: The file is missing or damaged, or of another model.
+    """
+    from safetensors.torch import load_file
+
+    file = folder / WEIGHTS_FILE
+    if not file.is_file():
+        raise WeightsInvalid(f"{file} does not exist; save the adapters with safe_serialization=True")
+    keys = {tensor.key for tensor in header(file)}
+    wanted = {saved_name(name): name for name in names}
+    for key in sorted(keys ^ wanted.keys()):
+        problem = "has no place in the model" if key in keys else "is missing"
+        raise WeightsInvalid(f"{file}: {key} {problem}; the adapters are of another model or other target modules")
+    return {wanted[key]: value for key, value in load_file(file).items()}
+
+
+def put(parameters: Mapping[str, nn.Parameter], values: Mapping[str, torch.Tensor], source: Path | None) -> None:
+    """Give parameters their values; every rank has the same ones.
+
+    Args:
+        parameters: By name; possibly sharded.
+        values: In full, for some of them.
+        source: Folder that they come from, if any.
+
+    Raises:
+        WeightsInvalid: A value has another shape than its parameter.
+    """
+    for name, value in values.items():
+        if value.shape != parameters[name].shape:
+            raise WeightsInvalid(
+                f"{source}: {saved_name(name)} has the shape {list(value.shape)}, and the model's is "
+                f"{list(parameters[name].shape)}; the adapters are of another model"
+            )
+        put_one(parameters[name], value)
+
+
+@torch.no_grad()
+def put_one(parameter: nn.Parameter, value: torch.Tensor) -> None:
+    """Copy a tensor into a parameter; of a sharded one, this rank's part.
+
+    Args:
+        parameter: Receives the value.
+        value: In full, the same on every rank.
+    """
+    from torch.distributed.tensor import DTensor, distribute_tensor
+
+    if isinstance(parameter, DTensor):
+        mesh = parameter.device_mesh
+        full = value.to(mesh.device_type, parameter.dtype)
+        parameter.to_local().copy_(distribute_tensor(full, mesh, parameter.placements, src_data_rank=None).to_local())
+    else:
+        parameter.copy_(value)

@@ -1,0 +1,398 @@
+"""What the open trainer does with every key of a fine-tuning recipe: data that checks and pages read.
+
+A key has an effect (DONE), none (NOTICED, which a launch says where the value would have had one), or values that are
+refused. Imports neither torch nor transformers.
+
+Source: the keys of the published recipes; docs/open-trainer.md.
+"""
+
+from collections.abc import Callable, Iterator
+from typing import Any
+
+from launcher.runtime.finetune.data.errors import DataError
+from launcher.runtime.finetune.data.steps import chain_of
+from launcher.runtime.finetune.key_terms import (
+    Condition,
+    Finding,
+    Key,
+    Recipe,
+    Treatment,
+    done,
+    ignored,
+    noticed,
+    refused,
+)
+from launcher.runtime.finetune.schedules import NAMES as SCHEDULES
+
+ARGS = "training_config.training_args"
+MODEL = "training_config.model_config"
+DATA = "training_config.datasets"
+_FSDP = f"{ARGS}.strategy.fsdp_config"
+_LORA = f"{MODEL}.peft_config"
+_STEPS = f"{DATA}.preprocessor_cfgs"
+_METERING = "metering_callback.MeteringCallback"
+_SHARDING = ("FULL_SHARD", "HYBRID_SHARD", "SHARD_GRAD_OP", "_HYBRID_SHARD_ZERO2", "NO_SHARD")
+_LOSSES = ("sigmoid", "ipo", "hinge")
+_FP32 = ("fp32", "float32")
+
+
+def _is_true(value: Any, _: Recipe) -> bool:
+    return bool(value)
+
+
+def _is_false(value: Any, _: Recipe) -> bool:
+    return value is False
+
+
+def _not_in(*allowed: object) -> Callable[[Any, Recipe], bool]:
+    return lambda value, _: value not in allowed
+
+
+def _chain_fault(recipe: Recipe) -> str | None:
+    try:
+        chain_of(recipe.value(_STEPS) or (), recipe.value(f"{ARGS}.trainer_type"))
+    except DataError as error:
+        return str(error)
+    return None
+
+
+def _template_of_image(value: Any, recipe: Recipe) -> bool:
+    names = [value, *(step.get("chat_template_name") for step in recipe.value(_STEPS) or ())]
+    return any(name and "/" not in name for name in names)
+
+
+def _has_other_callbacks(value: Any, _: Recipe) -> bool:
+    return any(each.get("_target_") != _METERING for each in value or ())
+
+
+def _differs_from_threshold(value: Any, recipe: Recipe) -> bool:
+    clips = recipe.value(f"{ARGS}.gradient_clipping")
+    return bool(clips) and bool(value != recipe.value(f"{ARGS}.gradient_clipping_threshold"))
+
+
+def _differs_from_weight_decay(value: Any, recipe: Recipe) -> bool:
+    decay = recipe.value(f"{ARGS}.weight_decay")
+    return bool(value and decay and value != decay)
+
+
+def _is_dpo(recipe: Recipe) -> bool:
+    return bool(recipe.value(f"{ARGS}.trainer_type") == "dpo")
+
+
+_LAUNCHER = "read by the launcher"
+_LOGGED_BY_MLFLOW = "metrics go to MLflow and to metrics.jsonl"
+_OF_SHARDING = "always so with this sharding"
+_FILES_OF_IMAGE = "it is a file of the published image, and the tokenizer's own chat template is used"
+
+_JOB = (
+    *(done(name, _LAUNCHER) for name in ("display_name", "version", "instance_types", "instance_specs")),
+    *(done(name, _LAUNCHER) for name in ("elastic_policy", "planner", "resources", "trainer")),
+    done("scale_config", "each size is a configuration of its own"),
+    *(done(name, "run by the entrypoint of an image of your own") for name in ("pre_script", "post_script")),
+    done("training_cfg", "is for a script of your own; a recipe with a trainer refuses it"),
+    done("checkpointless", "is for a feature of the vendor's that the launcher refuses"),
+    done("checkpointing", "tiers of checkpoints, kept by the launcher's runtime"),
+    Key(
+        "extra_keys",
+        Treatment.NOTICED,
+        "the keys that it declares are read by nothing",
+        noticed("any", _is_true, "the open trainer reads no further keys"),
+    ),
+    done("run.name", "named in results; names the model of a rehearsal if model_name_or_path is empty"),
+    done("run.model_type", "chooses the trainer"),
+    ignored("run.results_dir", "results are in training_dir, or in the job's run folder"),
+    done("run.hf_access_token", "HF_TOKEN of every worker, for gated models"),
+)
+
+_DATA = (
+    done(
+        _STEPS,
+        "the steps of the published chains: form of the samples, chat template, masks, filters",
+        (
+            Condition(
+                Treatment.REFUSED,
+                "an unknown step or argument, or a step of the other technique",
+                lambda _, recipe: _chain_fault(recipe) is not None,
+                "the open trainer has the steps of the published recipes",
+                detail=_chain_fault,
+            ),
+        ),
+    ),
+    done(f"{DATA}.data_dir", "folder of prepared samples; null: in the job's run folder"),
+    done(f"{DATA}.save_intermediate_processing_steps", "true writes the first samples as JSON beside the arrays"),
+    ignored(f"{DATA}.train_data.name", "a label of the image's logs"),
+    done(
+        f"{DATA}.train_data.file_path", "JSONL, parquet or a Hugging Face folder; a training job's channel if empty"
+    ),
+    done(f"{DATA}.train_data.limit", "samples that are read"),
+    ignored(f"{DATA}.val_data.name", "a label of the image's logs"),
+    done(f"{DATA}.val_data.file_path", "as of train_data; if empty, a part of the training samples"),
+    done(f"{DATA}.val_data.limit", "samples that are read"),
+    done(f"{DATA}.train_val_split_ratio", "part of the samples to train on, where val_data has none"),
+    done(f"{DATA}.train_val_split_seed", "seed of that split"),
+    ignored("training_config.force_rerun", "prepared samples are used again only if nothing of them has changed"),
+    done("training_config.mlflow", "the job's MLflow run"),
+)
+
+_MODEL = (
+    ignored(f"{MODEL}.apply_chat_template", "the preprocessing steps apply the template", False, None),
+    done(
+        f"{MODEL}.attn_implementation",
+        "taken where the device can compute it, else the kernel that runs on any device: sdpa, of gpt_oss eager",
+    ),
+    Key(
+        f"{MODEL}.chat_template_key",
+        Treatment.DONE,
+        "a path of a chat template; null: the tokenizer's own",
+        noticed("a bare name, here or in chat_template_name", _template_of_image, _FILES_OF_IMAGE),
+    ),
+    ignored(f"{MODEL}.device_map", "the sharding places the layers", None),
+    ignored(f"{MODEL}.generation_cfg", "training generates no text"),
+    done(f"{MODEL}.lora_checkpoint_file_path", "adapters to start from"),
+    done(
+        f"{MODEL}.model_name_or_path", "a model's folder, or its name on the Hub; a rehearsal takes its architecture"
+    ),
+    done(f"{MODEL}.model_save_name", "folder of the results"),
+    done(
+        f"{MODEL}.multimodal",
+        "the language model is trained",
+        refused("true", _is_true, "layers for images would get adapters and no gradients", "false"),
+    ),
+    done(_LORA, "adapters by PEFT; null trains all weights"),
+    done(
+        f"{_LORA}.bias",
+        "no bias is trained",
+        refused("other than none", _not_in("none"), "biases are not part of the saved adapters", "none"),
+    ),
+    done(f"{_LORA}.exclude_modules", "modules without an adapter"),
+    done(f"{_LORA}.lora_alpha", "strength of the adapters"),
+    done(
+        f"{_LORA}.lora_dropout",
+        "dropout in front of each adapter",
+        refused(
+            "above 0 with target_parameters",
+            lambda value, recipe: bool(value) and bool(recipe.value(f"{_LORA}.target_parameters")),
+            "PEFT cannot apply dropout to an adapter of a parameter, as those of target_parameters are",
+            "0.0",
+        ),
+    ),
+    done(f"{_LORA}.peft_type", "lora"),
+    done(f"{_LORA}.r", "rank of the adapters"),
+    done(f"{_LORA}.target_modules", "layers with an adapter"),
+    done(f"{_LORA}.target_parameters", "parameters outside linear layers with an adapter, such as experts"),
+    done(
+        f"{_LORA}.task_type",
+        "a language model",
+        refused("other than CAUSAL_LM", _not_in("CAUSAL_LM"), "only language models are trained", "CAUSAL_LM"),
+    ),
+    done(
+        f"{_LORA}.use_dora",
+        "plain LoRA",
+        refused("true", _is_true, "DoRA is not implemented with sharded weights", "false"),
+    ),
+)
+
+_TRAINING = (
+    ignored(f"{ARGS}.M", "a sampling number of the image's trainer", 1, None),
+    done(f"{ARGS}.adam_betas", "AdamW"),
+    done(
+        f"{ARGS}.aux_loss_coef",
+        "above 0: the load-balancing loss of experts; it depends slightly on the number of ranks",
+    ),
+    done(f"{ARGS}.beta", "DPO: pull towards the reference"),
+    done(
+        f"{ARGS}.disable_ds_ckpt",
+        "true: no checkpoints of the training state",
+        refused(
+            "true in an elastic job",
+            lambda value, recipe: bool(value) and recipe.is_elastic,
+            "an elastic job resumes from checkpoints of the training state",
+            "false",
+        ),
+    ),
+    ignored(f"{ARGS}.disable_fast_tokenizer", "there is one kind of tokenizer", False),
+    done(f"{ARGS}.eval_steps", "steps between two evaluations; 0: at the end, -1: once an epoch"),
+    Key(
+        f"{ARGS}.grad_accum_dtype",
+        Treatment.DONE,
+        "gradients are accumulated in 32 bits",
+        noticed("other than null, fp32", _not_in(None, *_FP32), "gradients are accumulated in 32 bits"),
+    ),
+    done(f"{ARGS}.gradient_checkpointing", "activations of each block are recomputed"),
+    ignored(f"{ARGS}.gradient_checkpointing_use_reentrant", "the form that is not reentrant is used", False),
+    done(f"{ARGS}.gradient_clipping", "whether gradients are clipped"),
+    done(f"{ARGS}.gradient_clipping_threshold", "norm of all gradients together"),
+    done(
+        f"{ARGS}.l2",
+        "weight decay where weight_decay is 0",
+        refused(
+            "other than weight_decay, both above 0",
+            _differs_from_weight_decay,
+            "two names of weight decay have different values",
+            "0.0",
+        ),
+    ),
+    done(f"{ARGS}.label_smoothing", "DPO: part of the pairs assumed to be the wrong way round"),
+    done(f"{ARGS}.learning_rate", "highest learning rate"),
+    done(f"{ARGS}.load_checkpoint", "true resumes from a checkpoint in training_dir"),
+    done(f"{ARGS}.log_gpu_memory", "true adds device memory to the metrics"),
+    done(f"{ARGS}.log_run_time", "true adds the time of each phase to the metrics"),
+    done(f"{ARGS}.logging_steps", "steps between two printed lines; the metrics have every step"),
+    done(
+        f"{ARGS}.loss_type",
+        "DPO: form of the loss",
+        refused(
+            "other than sigmoid, ipo, hinge",
+            lambda value, recipe: _is_dpo(recipe) and value not in (None, *_LOSSES),
+            "the open trainer has the losses sigmoid, ipo and hinge",
+            "sigmoid",
+        ),
+    ),
+    done(
+        f"{ARGS}.lr_scheduler",
+        "shape of the learning rate, a function of the samples done",
+        refused(
+            "reduce_lr_on_plateau",
+            _not_in(*SCHEDULES),
+            "its learning rate depends on evaluations, which a resized job does not repeat",
+            "cosine",
+        ),
+    ),
+    done(f"{ARGS}.lr_warmup_ratio", "part of all samples over which the learning rate rises"),
+    done(f"{ARGS}.max_ckpt_mem", "the oldest checkpoints are removed while there are more gigabytes"),
+    done(f"{ARGS}.max_ckpt_num", "checkpoints kept"),
+    done(f"{ARGS}.max_epochs", "passes over the samples"),
+    done(f"{ARGS}.max_len", "tokens kept of a sample"),
+    Key(
+        f"{ARGS}.max_norm",
+        Treatment.NOTICED,
+        "gradient_clipping_threshold decides",
+        noticed(
+            "other than gradient_clipping_threshold",
+            _differs_from_threshold,
+            "gradient_clipping_threshold decides",
+        ),
+    ),
+    done(f"{ARGS}.max_samples", "samples that are read"),
+    done(f"{ARGS}.merge_weights", "true also writes the model with its adapters merged"),
+    done(f"{ARGS}.micro_train_batch_size", "samples in a forward pass of a rank"),
+    done(f"{ARGS}.nll_loss_coef", "DPO: weight of the likelihood of the chosen answers"),
+    done(f"{ARGS}.override_training_dir", "whether a new job may use a folder that holds a checkpoint"),
+    done(
+        f"{ARGS}.packing_samples",
+        "samples of a micro batch in one row, kept apart by their positions, of gpt_oss by masks",
+    ),
+    done(f"{ARGS}.pretrain_mode", "true trains every token"),
+    ignored(
+        f"{ARGS}.ref_offload",
+        "the reference is the model without adapters, or is computed before training",
+        False,
+        None,
+    ),
+    done(f"{ARGS}.reference_free", "DPO: compare with a uniform reference"),
+    done(f"{ARGS}.resume_checkpoint_path", "checkpoint that a new job starts from"),
+    done(
+        f"{ARGS}.ring_attn_size",
+        "a sample stays on one rank",
+        refused("above 1", lambda value, _: (value or 1) > 1, "a sample stays on one rank", "1"),
+    ),
+    ignored(f"{ARGS}.ring_head_stride", "there is no ring attention", 1),
+    ignored(f"{ARGS}.sampling_method", "a choice of the image's trainer", "mc", None),
+    done(f"{ARGS}.save_hf_ckpt", "true writes a checkpoint in the Hugging Face format at the end"),
+    done(f"{ARGS}.save_steps", "steps between two checkpoints; 0: once an epoch, -1: at the end only"),
+    done(f"{ARGS}.seed", "of weights, sample order and dropout"),
+    done(f"{_FSDP}.activation_checkpointing", "the same as gradient_checkpointing, never both"),
+    done(
+        f"{_FSDP}.auto_wrap_policy",
+        "each transformer block is sharded as one unit",
+        refused(
+            "other than TRANSFORMER_BASED_WRAP",
+            _not_in("TRANSFORMER_BASED_WRAP"),
+            "only transformer blocks are units of sharding",
+            "TRANSFORMER_BASED_WRAP",
+        ),
+    ),
+    Key(
+        f"{_FSDP}.backward_prefetch",
+        Treatment.DONE,
+        "the next block is gathered during the backward pass of the one before",
+        noticed(
+            "other than BACKWARD_PRE",
+            _not_in("BACKWARD_PRE"),
+            "blocks are always gathered ahead in the backward pass",
+        ),
+    ),
+    done(f"{_FSDP}.cpu_offload", "true keeps parameters and optimizer state in main memory"),
+    ignored(f"{_FSDP}.cpu_ram_efficient_loading", _OF_SHARDING, True),
+    done(f"{_FSDP}.forward_prefetch", "true gathers the next block during the forward pass"),
+    done(
+        f"{_FSDP}.sharding_strategy",
+        "FULL_SHARD, HYBRID_SHARD, SHARD_GRAD_OP by FSDP2; NO_SHARD by DDP",
+        refused(
+            "any other",
+            _not_in(*_SHARDING),
+            f"the open trainer has {', '.join(name for name in _SHARDING if name[0] != '_')}",
+            "FULL_SHARD",
+        ),
+    ),
+    done(
+        f"{_FSDP}.state_dict_type",
+        "the training state is always sharded; FULL_STATE_DICT also writes a Hugging Face checkpoint at the end",
+        refused(
+            "other than SHARDED_STATE_DICT, FULL_STATE_DICT",
+            _not_in("SHARDED_STATE_DICT", "FULL_STATE_DICT"),
+            "there is no such form of checkpoint",
+            "SHARDED_STATE_DICT",
+        ),
+    ),
+    ignored(f"{_FSDP}.sync_module_states", _OF_SHARDING, True),
+    ignored(f"{_FSDP}.use_orig_params", _OF_SHARDING, True),
+    done(f"{ARGS}.train_batch_size", "samples of an optimizer step over all ranks"),
+    Key(
+        f"{ARGS}.trainer_callbacks",
+        Treatment.NOTICED,
+        "the published callback meters usage inside the image; it is not imported",
+        refused(
+            f"a _target_ other than {_METERING}",
+            _has_other_callbacks,
+            "no class that a recipe names is imported",
+            "[]",
+        ),
+    ),
+    done(f"{ARGS}.trainer_type", "sft or dpo"),
+    done(f"{ARGS}.training_dir", "folder of checkpoints and results; empty: in the job's run folder"),
+    done(
+        f"{ARGS}.ulysses_sequence_parallel_size",
+        "a sample stays on one rank",
+        refused("above 1", lambda value, _: (value or 1) > 1, "a sample stays on one rank", "1"),
+    ),
+    done(f"{ARGS}.uneven_batch", "shares of ranks that are not equal, cut by the micro batch"),
+    ignored(f"{ARGS}.use_tensorboard", _LOGGED_BY_MLFLOW, "logs", None),
+    ignored(f"{ARGS}.use_wandb", _LOGGED_BY_MLFLOW),
+    done(f"{ARGS}.weight_decay", "AdamW, not of norms and biases"),
+)
+
+SECTIONS = {"Job": _JOB, "Data": _DATA, "Model": _MODEL, "Training": _TRAINING}
+KEYS = tuple(key for keys in SECTIONS.values() for key in keys)
+_BY_PATH = {key.path: key for key in KEYS}
+
+
+def key_of(path: str) -> Key | None:
+    """Return the key of a dotted path, or the section above it that is treated as one; None if neither is named."""
+    while path:
+        if found := _BY_PATH.get(path):
+            return found
+        path = path.rpartition(".")[0]
+    return None
+
+
+def findings(recipe: Recipe) -> Iterator[Finding]:
+    """Yield each value of a recipe that is noticed or refused, in the order of the table."""
+    for key in KEYS:
+        value = recipe.value(key.path)
+        if value is None and recipe.value(key.path.rpartition(".")[0]) is None and "." in key.path:
+            continue  # the section is absent, such as that of adapters
+        for condition in key.conditions:
+            if condition.holds(value, recipe):
+                reason = condition.detail(recipe) if condition.detail else None
+                yield Finding(key.path, value, condition, reason or condition.reason)

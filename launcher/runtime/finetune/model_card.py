@@ -1,0 +1,161 @@
+"""The model card of a result: what was trained, on what, with which outcome. Names no path of this machine."""
+
+import json
+import platform
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field, replace
+from importlib import metadata
+from pathlib import Path
+from typing import Any
+
+from launcher.common import names
+from launcher.runtime.finetune.inputs import Inputs
+from launcher.runtime.finetune.settings import Settings
+
+BUNDLE_FILE = "bundle.json"
+_PACKAGES = ("torch", "transformers", "peft", "safetensors")
+_TECHNIQUES = {"sft": "supervised fine-tuning", "dpo": "direct preference optimization"}
+
+
+@dataclass(frozen=True, slots=True)
+class Facts:
+    """About a training and its result.
+
+    Args:
+        name: Of the recipe's run.
+        technique: `sft` or `dpo`.
+        base_model: That was trained: its name on the Hub, or that of its folder.
+        is_lora: Whether adapters were trained.
+        is_rehearsal: Whether the model was a small random one.
+        data_digest: Of the prepared samples.
+        samples: That it was trained on.
+        bundle_digest: Of the job's bundle; empty if not known.
+        steps: Of the optimizer.
+        metrics: Last value of each, by name.
+        versions: Of the software, by name.
+        contents: What the result holds: `adapters`, `merged`, `model`.
+    """
+
+    name: str
+    technique: str
+    base_model: str
+    is_lora: bool
+    is_rehearsal: bool
+    data_digest: str
+    samples: int
+    bundle_digest: str
+    steps: int
+    metrics: Mapping[str, float]
+    versions: Mapping[str, str]
+    contents: tuple[str, ...] = field(default=())
+
+    def with_contents(self, contents: tuple[str, ...]) -> "Facts":
+        """Return the facts about a result that holds `contents`."""
+        return replace(self, contents=contents)
+
+    def as_dict(self) -> dict[str, Any]:
+        """Return the facts for a JSON file."""
+        return asdict(self)
+
+
+def facts_of(settings: Settings, inputs: Inputs, run_dir: Path, *, digest: str, samples: int, steps: int) -> Facts:
+    """Return the facts about a finished training.
+
+    Args:
+        settings: Of the training.
+        inputs: Of the job.
+        run_dir: Holds the metrics; the bundle's folder is above it on this machine.
+        digest: Of the prepared samples.
+        samples: That were trained on.
+        steps: Of the optimizer.
+    """
+    return Facts(
+        name=settings.name,
+        technique=settings.technique,
+        base_model=public_name(settings.model.path),
+        is_lora=settings.model.lora is not None,
+        is_rehearsal=inputs.is_rehearsal,
+        data_digest=digest,
+        samples=samples,
+        bundle_digest=_bundle_digest(run_dir),
+        steps=steps,
+        metrics=last_metrics(run_dir / names.METRICS_FILE),
+        versions={"python": platform.python_version()} | {each: metadata.version(each) for each in _PACKAGES},
+    )
+
+
+def public_name(path: str) -> str:
+    """Return the name of a model on the Hub as it is, and of a path its last part."""
+    is_path = path.startswith((".", "/", "~")) or path.count("/") > 1 or Path(path).is_dir()
+    return Path(path).name if is_path else path
+
+
+def last_metrics(file: Path) -> dict[str, float]:
+    """Return the last value of each metric in a metrics file."""
+    found: dict[str, float] = {}
+    if not file.exists():
+        return found
+    with file.open(encoding="utf-8") as lines:
+        for line in lines:
+            record = json.loads(line)
+            values = {"loss": record.get("loss"), "learning_rate": record.get("learning_rate")}
+            found |= {name: value for name, value in values.items() if value is not None}
+            found |= record.get("further", {})
+    return found
+
+
+def _bundle_digest(run_dir: Path) -> str:
+    """Return the digest of the bundle that a job on this machine runs from; empty elsewhere."""
+    try:
+        found = json.loads((run_dir.parent / BUNDLE_FILE).read_text(encoding="utf-8"))
+        return str(found.get("digest", ""))
+    except (OSError, ValueError, AttributeError):
+        return ""
+
+
+def card(facts: Facts) -> str:
+    """Return the text of README.md, with the metadata that the Hugging Face Hub reads.
+
+    Source: Hugging Face Hub documentation, Model Cards, model card metadata.
+    """
+    lines = ["---", *_metadata(facts), "---", "", f"# {facts.name}", ""]
+    if facts.is_rehearsal:
+        lines += ["**A rehearsal**: a small model with random weights, trained on made-up samples. Of no use.", ""]
+    trained = "LoRA adapters" if facts.is_lora else "all weights"
+    lines += [f"{_TECHNIQUES[facts.technique].capitalize()} of {facts.base_model or 'a model'}; {trained}.", ""]
+    lines += _contents(facts)
+    lines += ["| | |", "|---|---|", *(f"| {name} | {value} |" for name, value in _rows(facts)), ""]
+    if facts.metrics:
+        lines += ["| metric | last value |", "|---|---|"]
+        lines += [f"| {name} | {value:.6g} |" for name, value in sorted(facts.metrics.items())] + [""]
+    return "\n".join(lines)
+
+
+def _metadata(facts: Facts) -> list[str]:
+    found = ["library_name: " + ("peft" if facts.is_lora else "transformers")]
+    if facts.base_model and not facts.is_rehearsal:
+        found.append(f"base_model: {json.dumps(facts.base_model)}")
+    tags = [facts.technique, *(["lora"] if facts.is_lora else []), *(["rehearsal"] if facts.is_rehearsal else [])]
+    return [*found, f"tags: [{', '.join(tags)}]"]
+
+
+def _contents(facts: Facts) -> list[str]:
+    described = {
+        "adapters": "The adapters are in this folder: `PeftModel.from_pretrained(base, folder)`.",
+        "merged": "The model with the adapters merged into it is in `merged`: `from_pretrained(folder)`.",
+        "model": "The model is in this folder: `from_pretrained(folder)`.",
+    }
+    return [*(described[each] for each in facts.contents), ""] if facts.contents else []
+
+
+def _rows(facts: Facts) -> list[tuple[str, object]]:
+    rows: list[tuple[str, object]] = [
+        ("recipe", facts.name),
+        ("base model", facts.base_model),
+        ("samples", facts.samples),
+        ("optimizer steps", facts.steps),
+        ("digest of the data", facts.data_digest),
+        ("digest of the bundle", facts.bundle_digest),
+        ("versions", ", ".join(f"{name} {version}" for name, version in facts.versions.items())),
+    ]
+    return [(name, value) for name, value in rows if value != ""]

@@ -1,0 +1,120 @@
+"""The weights in a model's folder: which file holds a tensor, and in what shape. Only the files' headers are read."""
+
+import json
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+INDEX = "model.safetensors.index.json"
+"""Source: transformers, `utils.SAFE_WEIGHTS_INDEX_NAME`."""
+SINGLE = "model.safetensors"
+"""Source: transformers, `utils.SAFE_WEIGHTS_NAME`."""
+_PICKLED = "pytorch_model*.bin"
+_PREFIXES = ("", "language_model.")
+"""In front of a language model's names. Source: Llama 4 Scout's index has the second one."""
+
+
+class WeightsInvalid(ValueError):
+    """A folder lacks weights, or they are damaged or of another model."""
+
+
+@dataclass(frozen=True, slots=True)
+class SavedTensor:
+    """A tensor in a file.
+
+    Args:
+        key: Its name there.
+        file: That holds it.
+        shape: Of the tensor.
+    """
+
+    key: str
+    file: Path
+    shape: tuple[int, ...]
+
+
+def saved_tensors(folder: Path) -> dict[str, SavedTensor]:
+    """Return the tensors of a model's folder by their names; none if its weights are not in safetensors files.
+
+    Raises:
+        WeightsInvalid: The folder has no weights, a file is missing, or one is damaged.
+    """
+    return {each.key: each for file in weight_files(folder) for each in header(file)}
+
+
+def weight_files(folder: Path) -> list[Path]:
+    """Return the safetensors files of a model: those that the index names, or the only ones.
+
+    Raises:
+        WeightsInvalid: There are none, or one that the index names does not exist.
+    """
+    if (folder / INDEX).is_file():
+        return _indexed(folder)
+    if (folder / SINGLE).is_file():
+        return [folder / SINGLE]
+    found = sorted(folder.glob("model*.safetensors"))
+    if not found and not any(folder.glob(_PICKLED)):
+        raise WeightsInvalid(
+            f"{folder}: no weights, neither {SINGLE} nor {INDEX}; give the folder of a saved model, or rehearse"
+        )
+    return found
+
+
+def _indexed(folder: Path) -> list[Path]:
+    try:
+        places = json.loads((folder / INDEX).read_text(encoding="utf-8"))["weight_map"]
+        names = sorted(set(places.values()))
+    except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
+        raise WeightsInvalid(f"{folder / INDEX}: not a readable index of weights ({error!r})") from error
+    for name in names:
+        if not isinstance(name, str) or Path(name).name != name or not (folder / name).is_file():
+            key = next(key for key, place in places.items() if place == name)
+            raise WeightsInvalid(f"{folder / INDEX}: {key} is in {name}, which is not a file of the folder; copy it")
+    return [folder / name for name in names]
+
+
+def header(file: Path) -> Iterator[SavedTensor]:
+    """Yield the tensors of a safetensors file.
+
+    Raises:
+        WeightsInvalid: It is damaged or truncated.
+    """
+    from safetensors import SafetensorError, safe_open
+
+    try:
+        with safe_open(file, framework="pt") as opened:
+            for key in opened.keys():  # noqa: SIM118  # not a mapping
+                yield SavedTensor(key, file, tuple(opened.get_slice(key).get_shape()))
+    except (SafetensorError, OSError) as error:
+        raise WeightsInvalid(f"{file}: damaged or truncated ({error}); copy it again") from error
+
+
+def matched(shapes: Mapping[str, Sequence[int]], saved: Mapping[str, SavedTensor]) -> dict[str, SavedTensor] | None:
+    """Return where each weight is; None if a weight has no tensor of its name, so that a conversion is needed.
+
+    Args:
+        shapes: Of the model's weights, by name.
+        saved: By the names in the files.
+
+    Raises:
+        WeightsInvalid: A tensor has another shape than the model's configuration gives it.
+    """
+    found: dict[str, SavedTensor] = {}
+    for name, shape in shapes.items():
+        tensor = next((saved[prefix + name] for prefix in _PREFIXES if prefix + name in saved), None)
+        if tensor is None:
+            return None
+        if tensor.shape != tuple(shape):
+            raise WeightsInvalid(
+                f"{tensor.file}: {tensor.key} has the shape {list(tensor.shape)}, and config.json makes it "
+                f"{list(shape)}; give weights and config.json of the same model"
+            )
+        found[name] = tensor
+    return found
+
+
+def quantization(config: Mapping[str, Any]) -> str | None:
+    """Return how a model's weights are quantized; None if they are not."""
+    settings = config.get("quantization_config")
+    return str(settings.get("quant_method", "unknown")) if isinstance(settings, Mapping) else None

@@ -1,0 +1,275 @@
+"""Results that plain transformers and PEFT load: the trained logits, and a folder that is complete or missing."""
+
+import json
+import os
+import resource
+from dataclasses import replace
+
+import peft
+import pytest
+import torch
+from runtime_ranks import run_ranks
+from safetensors.torch import load_file
+from transformers import AutoModelForCausalLM
+
+from launcher.runtime.finetune import export, result_folder, trainer
+from launcher.runtime.finetune.result_folder import ExportFailed, ResultsInUse
+from launcher.runtime.finetune.settings import settings_of
+from launcher.runtime.finetune.token_scores import TokenScorer
+from launcher.runtime.finetune.weight_files import INDEX
+
+from .cases import MODELS, VOCABULARY, compiled, conversations, inputs, prepared, saved_model, with_weights
+
+pytestmark = pytest.mark.slow
+
+IDS = torch.arange(3, 40)[None] * 7 % VOCABULARY
+EXPERTS = {"target_parameters": ["mlp.experts.gate_up_proj", "mlp.experts.down_proj"]}
+
+
+def trained(folder, ranks, config, *, base=None, before=lambda training: None):
+    """Train a few steps; return the trained model's logits as one process has them in training, and the inputs."""
+
+    def work(place):
+        settings = settings_of(config, place.world_size)
+        given = inputs(config, folder)
+        given = with_weights(given, base) if base else given
+        training = trainer.FineTuning(settings, given, place, folder, prepared(conversations(12)))
+        before(training)
+        assert training.run()
+        return logits_of(training.root, training.model)
+
+    folder.mkdir(exist_ok=True)
+    return run_ranks(ranks, work, folder)[0]
+
+
+def logits_of(root, model):
+    """Return the logits of a model in training."""
+    from .test_loading import logits_of
+
+    with torch.no_grad():
+        return logits_of(root, model)
+
+
+def loaded_logits(folder, **options):
+    """Return the logits of a folder's model, by transformers alone."""
+    found = AutoModelForCausalLM.from_pretrained(folder, **options).eval()
+    with torch.no_grad():
+        return found(IDS).logits[0]
+
+
+def lora_config(name, **changes):
+    """Return a recipe with adapters that writes the merged model as well."""
+    config = compiled(name, max_epochs=1, train_batch_size=4, learning_rate=0.02, **changes)
+    if name == "gpt_oss":
+        config["training_config"]["model_config"]["peft_config"] |= EXPERTS
+    return config
+
+
+def results(folder):
+    """Return the only folder of results."""
+    return folder / "model"
+
+
+@pytest.mark.parametrize("name", MODELS)
+@pytest.mark.parametrize("sharding", ["FULL_SHARD", "NO_SHARD"])
+def test_adapters_and_merged_weights_give_the_trained_logits(tmp_path, name, sharding):
+    base = tmp_path / "base"
+    saved_model(base, name)
+    logits = trained(tmp_path / "run", 2, with_fsdp(lora_config(name), sharding_strategy=sharding), base=base)
+    assert (logits - loaded_logits(base)).abs().max() > 1e-3
+    adapted = peft.PeftModel.from_pretrained(AutoModelForCausalLM.from_pretrained(base), results(tmp_path / "run"))
+    assert torch.equal(logits_of(TokenScorer(adapted), adapted), logits)
+    torch.testing.assert_close(loaded_logits(results(tmp_path / "run") / "merged"), logits, atol=5e-6, rtol=1e-4)
+
+
+@pytest.mark.parametrize("name", MODELS)
+def test_a_full_checkpoint_gives_the_trained_logits(tmp_path, name):
+    base = tmp_path / "base"
+    saved_model(base, name)
+    config = compiled(name, lora=False, max_epochs=1, train_batch_size=4)
+    logits = trained(tmp_path / "run", 2, config, base=base)
+    assert (logits - loaded_logits(base)).abs().max() > 1e-3
+    again = AutoModelForCausalLM.from_pretrained(results(tmp_path / "run"))
+    assert torch.equal(logits_of(TokenScorer(again), again), logits)
+
+
+def small_shards(training):
+    """Make several files of a model's weights."""
+    export.MAX_SHARD_BYTES = 100_000
+
+
+def test_weights_in_several_files_load(tmp_path):
+    config = compiled(lora=False, max_epochs=1, train_batch_size=4)
+    logits = trained(tmp_path, 2, config, before=small_shards)
+    index = json.loads((results(tmp_path) / INDEX).read_text())
+    files = {path.name: path for path in results(tmp_path).glob("model-*.safetensors")}
+    assert len(files) > 1 and set(index["weight_map"].values()) == files.keys()
+    assert all(index["weight_map"][key] == name for name, path in files.items() for key in load_file(path))
+    torch.testing.assert_close(loaded_logits(results(tmp_path)), logits, atol=1e-6, rtol=1e-5)
+
+
+@pytest.mark.parametrize(
+    ("sizes", "shards"),
+    [
+        ({}, []),
+        ({"a": 5}, [["a"]]),
+        ({"a": 50, "b": 1}, [["a"], ["b"]]),
+        ({"a": 5, "b": 5, "c": 1}, [["a", "b"], ["c"]]),
+    ],
+    ids=["none", "one", "larger than a file", "full"],
+)
+def test_files_hold_as_many_weights_as_fit(sizes, shards):
+    assert export.sharded(sizes, 10) == shards
+
+
+def test_a_model_published_in_bf16_is_saved_in_bf16(tmp_path):
+    base = tmp_path / "base"
+    saved_model(base, dtype=torch.bfloat16)
+    trained(tmp_path / "run", 1, lora_config("llama"), base=base)
+    merged = load_file(results(tmp_path / "run") / "merged" / "model.safetensors")
+    adapter = load_file(results(tmp_path / "run") / "adapter_model.safetensors")
+    assert {value.dtype for value in merged.values()} == {torch.bfloat16}
+    assert {value.dtype for value in adapter.values()} == {torch.float32}
+    assert json.loads((results(tmp_path / "run") / "merged" / "config.json").read_text())["dtype"] == "bfloat16"
+
+
+def test_a_tied_model_is_saved_without_its_head(tmp_path):
+    trained(tmp_path, 2, compiled("llama_tied", lora=False, max_epochs=1, train_batch_size=4))
+    saved = load_file(results(tmp_path) / "model.safetensors")
+    assert "model.embed_tokens.weight" in saved and "lm_head.weight" not in saved
+
+
+def saving(**changes):
+    """Return a settings object of a training with adapters, or of all weights, that saves as described."""
+    lora = changes.pop("lora")
+    changes |= {"merge_weights": changes.pop("merges", None)}
+    full = changes.pop("gathers", False)
+    config = with_fsdp(
+        compiled(lora=lora, **changes), state_dict_type="FULL_STATE_DICT" if full else "SHARDED_STATE_DICT"
+    )
+    return settings_of(config, 1)
+
+
+def with_fsdp(config, **changes):
+    """Return a recipe with other values of FSDP."""
+    args = config["training_config"]["training_args"]
+    changed = args | {"strategy": {"fsdp_config": args["strategy"]["fsdp_config"] | changes}}
+    return config | {"training_config": config["training_config"] | {"training_args": changed}}
+
+
+@pytest.mark.parametrize(
+    ("changes", "contents"),
+    [
+        ({"lora": True, "merges": False}, ("adapters",)),
+        ({"lora": True, "merges": True}, ("adapters", "merged")),
+        ({"lora": True, "merges": None, "gathers": True}, ("adapters", "merged")),
+        ({"lora": False, "save_hf_ckpt": True}, ("model",)),
+        ({"lora": False, "save_hf_ckpt": False, "gathers": True}, ("model",)),
+        ({"lora": False, "save_hf_ckpt": False, "disable_ds_ckpt": True}, ("model",)),
+        ({"lora": False, "save_hf_ckpt": False}, ()),
+    ],
+    ids=str,
+)
+def test_the_recipe_decides_what_is_written(changes, contents):
+    assert export.contents(saving(**changes)) == contents
+
+
+def test_tokenizer_and_generation_settings_go_with_the_model(tmp_path):
+    base = tmp_path / "base"
+    saved_model(base)
+    (base / "generation_config.json").write_text('{"temperature": 0.5}')
+    (base / "tokenizer.json").write_text("{}")
+    template = tmp_path / "template.jinja"
+    template.write_text("mine")
+
+    def before(training):
+        data = replace(training.inputs.data, template_file=str(template))
+        training.inputs = replace(training.inputs, tokenizer=base, data=data)
+
+    trained(tmp_path / "run", 1, lora_config("llama"), base=base, before=before)
+    merged = results(tmp_path / "run") / "merged"
+    assert json.loads((merged / "generation_config.json").read_text()) == {"temperature": 0.5}
+    for folder in (merged, results(tmp_path / "run")):
+        assert (folder / "tokenizer.json").read_text() == "{}"
+        assert (folder / "chat_template.jinja").read_text() == "mine"
+
+
+def test_results_are_written_again_after_a_crash(tmp_path, monkeypatch):
+    config = lora_config("llama")
+
+    def crash(training):
+        def fail(folder, facts):
+            raise OSError(28, "No space left on device")
+
+        monkeypatch.setattr(export, "_describe", fail)
+
+    with pytest.raises(AssertionError):
+        trained(tmp_path, 2, config, before=crash)
+    assert not any((tmp_path / "model").parent.glob("*model*"))
+    steps = len((tmp_path / "metrics.jsonl").read_text().splitlines())
+    trained(tmp_path, 2, config)
+    assert (results(tmp_path) / "adapter_model.safetensors").is_file()
+    assert len((tmp_path / "metrics.jsonl").read_text().splitlines()) == steps
+
+
+def test_a_full_disk_is_named_and_leaves_nothing_half_written(tmp_path, capfd):
+    def limit(training):
+        original = export.write
+
+        def write(*args):
+            resource.setrlimit(resource.RLIMIT_FSIZE, (60_000, resource.RLIM_INFINITY))
+            original(*args)
+
+        export.write = write
+
+    with pytest.raises(AssertionError):
+        trained(tmp_path, 2, lora_config("llama"), before=limit)
+    message = capfd.readouterr().err
+    assert "ExportFailed" in message and str(results(tmp_path)) in message and "could not be written" in message
+    assert not results(tmp_path).exists() and not any(tmp_path.glob(".model*"))
+
+
+def test_earlier_results_stay_until_the_new_ones_are_complete(tmp_path):
+    final = tmp_path / "model"
+    write_results(final, "first")
+    with pytest.raises(ExportFailed), result_folder.replaced(final) as folder:
+        folder.first_rank(lambda: (folder.partial / "a").write_text("second"))
+        folder.first_rank(fail)
+    assert (final / "a").read_text() == "first" and os.listdir(tmp_path) == ["model"]
+    write_results(final, "third")
+    assert (final / "a").read_text() == "third" and os.listdir(tmp_path) == ["model"]
+
+
+def write_results(final, text):
+    """Write a folder of results."""
+    with result_folder.replaced(final) as folder:
+        folder.first_rank(lambda: (folder.partial / "a").write_text(text))
+        folder.first_rank(lambda: (folder.partial / result_folder.MARK).write_text("{}"))
+
+
+def fail():
+    """Fail as a full disk does."""
+    raise OSError(28, "No space left on device")
+
+
+def test_leftovers_of_a_killed_export_are_removed(tmp_path):
+    for word in ("partial", "removed"):
+        (tmp_path / f".model.{word}" / "sub").mkdir(parents=True)
+    write_results(tmp_path / "model", "new")
+    assert os.listdir(tmp_path) == ["model"]
+
+
+def test_a_folder_of_something_else_is_never_replaced(tmp_path):
+    (tmp_path / "model").mkdir()
+    (tmp_path / "model" / "thesis.txt").write_text("mine")
+    with pytest.raises(ResultsInUse, match="model_save_name"):
+        write_results(tmp_path / "model", "new")
+    assert os.listdir(tmp_path / "model") == ["thesis.txt"] and os.listdir(tmp_path) == ["model"]
+
+
+def test_a_job_whose_results_have_no_place_does_not_start(tmp_path, capfd):
+    (tmp_path / "model").mkdir()
+    (tmp_path / "model" / "thesis.txt").write_text("mine")
+    with pytest.raises(AssertionError):
+        trained(tmp_path, 1, lora_config("llama"))
+    assert "ResultsInUse" in capfd.readouterr().err and not (tmp_path / "metrics.jsonl").exists()
