@@ -1,16 +1,5 @@
 """How fast the open trainer trains on the CPU against TRL's, and what it costs to start it."""
 
-import json
-import os
-import socket
-import statistics
-import subprocess
-import sys
-import time
-from collections.abc import Callable
-from pathlib import Path
-
-import pytest
 import yaml
 from conftest import ROOT
 
