@@ -7,6 +7,7 @@ The imports below `main` take seconds: the handler of the stop signal must be in
 """
 
 import argparse
+import os
 from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -48,11 +49,24 @@ def _train(config_dir: Path, *, rehearse: bool) -> None:
     from launcher.runtime.process_group import place_from_env
 
     place = place_from_env()
+    _share_cores(place)
     config = yaml.safe_load(names.config_path(config_dir, place.nodes).read_text(encoding="utf-8"))
     if config["run"]["model_type"] == names.FINE_TUNING:
         _fine_tune(config, place, rehearse=rehearse)
     else:
         _train_tiny(config, place)
+
+
+def _share_cores(place: "Place") -> None:
+    """Divide the cores among the processes of this node, unless the environment says how many threads each has.
+
+    PyTorch starts a thread for each core in every process. A warm process has read an environment of its own.
+    """
+    import torch
+
+    threads = os.environ.get("OMP_NUM_THREADS", "").partition(",")[0]
+    cores = len(os.sched_getaffinity(0))
+    torch.set_num_threads(int(threads) if threads else max(1, cores // place.local_world_size))
 
 
 def _fine_tune(config: Mapping[str, Any], place: "Place", *, rehearse: bool) -> None:
