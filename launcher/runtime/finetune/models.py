@@ -2,6 +2,7 @@
 
 import importlib
 import importlib.util
+import warnings
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, cast
@@ -113,7 +114,8 @@ def with_adapters(model: nn.Module, lora: LoraSettings, *, seed: int, folder: st
 
     config = adapters.saved_config(Path(folder)) if folder else _lora_config(lora)
     config.lora_dropout = lora.dropout
-    with torch.random.fork_rng(devices=[]):
+    with torch.random.fork_rng(devices=[]), warnings.catch_warnings():
+        warnings.simplefilter("ignore", FutureWarning)  # peft asks transformers by a name that it renamed
         torch.manual_seed(seed)
         wrapped: nn.Module = get_peft_model(model, config)
     if folder and not any(parameter.is_meta for parameter in wrapped.parameters()):

@@ -19,9 +19,9 @@ _KEEPS_GATHERED = ("SHARD_GRAD_OP", "_HYBRID_SHARD_ZERO2")
 def recompute(model: nn.Module) -> None:
     """Recompute the activations of each block in the backward pass instead of keeping them.
 
-    Source: transformers, `PreTrainedModel.gradient_checkpointing_enable`; the reentrant form is the older one.
+    Source: transformers, `PreTrainedModel.activation_checkpointing_enable`; the reentrant form is the older one.
     """
-    language_model(model).gradient_checkpointing_enable(gradient_checkpointing_kwargs={"use_reentrant": False})
+    language_model(model).activation_checkpointing_enable(activation_checkpointing_kwargs={"use_reentrant": False})
 
 
 def spread(
