@@ -135,6 +135,19 @@ def test_a_model_published_in_bf16_is_saved_in_bf16(tmp_path):
     assert json.loads((results(tmp_path / "run") / "merged" / "config.json").read_text())["dtype"] == "bfloat16"
 
 
+def test_everybody_who_may_read_the_folder_may_read_its_files(tmp_path):
+    trained(tmp_path, 1, lora_config("llama"))
+    files = [path for path in results(tmp_path).rglob("*") if path.is_file()]
+    assert {path.stat().st_mode & 0o777 for path in files} == {results(tmp_path).stat().st_mode & 0o666}
+
+
+def test_the_same_training_writes_the_same_adapters(tmp_path):
+    for name in ("one", "two"):
+        trained(tmp_path / name, 1, lora_config("llama"))
+    for file in ("adapter_config.json", "adapter_model.safetensors"):
+        assert (results(tmp_path / "one") / file).read_bytes() == (results(tmp_path / "two") / file).read_bytes()
+
+
 def test_a_tied_model_is_saved_without_its_head(tmp_path):
     trained(tmp_path, 2, compiled("llama_tied", lora=False, max_epochs=1, train_batch_size=4))
     saved = load_file(results(tmp_path) / "model.safetensors")
