@@ -22,6 +22,9 @@ from launcher.runtime.loss_weighting import LossWeighting
 METRICS = ("loss", "rewards/chosen", "rewards/rejected", "rewards/margin", "rewards/accuracy")
 
 
+LOSSES = ("sigmoid", "ipo", "hinge")
+
+
 class LossUnknown(ValueError):
     """The open trainer does not have the recipe's `loss_type`."""
 
@@ -73,10 +76,7 @@ def preference_losses(gains: torch.Tensor, num_tokens: torch.Tensor, preference:
     Args:
         gains: Log-probability of chosen and rejected answers beyond the reference's, shape `(pairs, 2)`.
         num_tokens: Of the answers, shape `(pairs, 2)`; `ipo` compares the means over tokens.
-        preference: Form and strength.
-
-    Raises:
-        LossUnknown: The form is none of `sigmoid`, `ipo`, `hinge`.
+        preference: Form, one of `LOSSES`, and strength.
     """
     margins = gains[:, 0] - gains[:, 1]
     scaled, smoothing = preference.beta * margins, preference.label_smoothing
@@ -84,10 +84,8 @@ def preference_losses(gains: torch.Tensor, num_tokens: torch.Tensor, preference:
         return -(1 - smoothing) * logsigmoid(scaled) - smoothing * logsigmoid(-scaled)
     if preference.loss_type == "hinge":
         return torch.relu(1 - scaled)
-    if preference.loss_type == "ipo":
-        means = gains / num_tokens
-        return (means[:, 0] - means[:, 1] - 1 / (2 * preference.beta)) ** 2
-    raise LossUnknown(f"loss_type={preference.loss_type!r}; the open trainer supports sigmoid, ipo and hinge")
+    means = gains / num_tokens
+    return (means[:, 0] - means[:, 1] - 1 / (2 * preference.beta)) ** 2
 
 
 class Preference:
@@ -97,11 +95,16 @@ class Preference:
         batcher: Makes rows of pairs.
         preference: Form of the loss.
         reference: Gives the reference's log-probabilities.
+
+    Raises:
+        LossUnknown: The form of the loss is none of `LOSSES`.
     """
 
     num_sums = 1 + len(METRICS)
 
     def __init__(self, batcher: Batcher, preference: PreferenceSettings, reference: Reference):
+        if preference.loss_type not in LOSSES:
+            raise LossUnknown(f"loss_type={preference.loss_type!r}; the open trainer supports {', '.join(LOSSES)}")
         self._batcher, self._preference, self._reference = batcher, preference, reference
 
     def lengths(self, samples: PreparedPairs) -> torch.Tensor:
@@ -126,7 +129,7 @@ class Preference:
 
     def weighed(self, outcome: Outcome, samples: PreparedPairs, job: LossWeighting) -> torch.Tensor:
         """Return the loss to run backward from."""
-        loss = job.weigh(outcome.loss / outcome.sums[1].item())
+        loss = job.weigh(outcome.loss / max(len(job.batch.positions), 1))
         return loss if outcome.aux is None else loss + outcome.aux * job.weight
 
     def metrics(self, sums: torch.Tensor) -> Mapping[str, float]:
@@ -136,6 +139,8 @@ class Preference:
 
 
 def _sums(loss: torch.Tensor, rewards: torch.Tensor) -> torch.Tensor:
-    chosen, rejected = rewards.double().cpu().T
-    parts = (chosen, rejected, chosen - rejected, (chosen > rejected).double())
-    return torch.tensor([loss.item(), len(rewards), *(part.sum().item() for part in parts)], dtype=torch.float64)
+    """Return the sums of an outcome; nothing waits for the device."""
+    chosen, rejected = rewards.double().T
+    pairs = torch.full_like(loss, len(rewards))
+    parts = (loss, pairs, chosen.sum(), rejected.sum(), (chosen - rejected).sum(), (chosen > rejected).sum())
+    return torch.stack([part.double() for part in parts])

@@ -40,6 +40,8 @@ def spread(
         place: Of this process, which has joined the process group.
         fill: Replaces parameters on the meta device by weights; receives the device that they stay on.
     """
+    if place.world_size == 1 and place.device.type == "cpu":
+        return root  # nothing to divide; an accelerator also gets its precision from what follows
     if parallel.sharding == REPLICATED:
         if fill:
             fill(place.device)

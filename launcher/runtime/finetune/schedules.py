@@ -59,7 +59,8 @@ def learning_rate(schedule: Schedule, progress: float) -> float:
         raise ScheduleUnknown(f"lr_scheduler={schedule.kind!r}; the open trainer supports {', '.join(NAMES)}")
     warmup = schedule.warmup_ratio
     if progress < warmup and schedule.kind != "constant":
-        return schedule.peak * progress / warmup
+        lowest = MIN_RATIO if schedule.kind == "warmup_stable_decay" else 0.0
+        return schedule.peak * (lowest + (1 - lowest) * progress / warmup)
     if schedule.kind == "inverse_sqrt":
         return schedule.peak * math.sqrt((warmup or 1.0) / max(progress, warmup or 1.0))
     rest = min(1.0, (progress - warmup) / (1 - warmup)) if warmup < 1 else 0.0

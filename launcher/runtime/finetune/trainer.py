@@ -21,6 +21,7 @@ from launcher.runtime.finetune.model_card import facts_of, tags_of
 from launcher.runtime.finetune.models import built, trained_parameters
 from launcher.runtime.finetune.objectives import Objective
 from launcher.runtime.finetune.optimizers import adamw
+from launcher.runtime.finetune.phases import Phases
 from launcher.runtime.finetune.reference import dealt
 from launcher.runtime.finetune.result_folder import refuse_foreign
 from launcher.runtime.finetune.schedules import learning_rate
@@ -96,6 +97,7 @@ class FineTuning:
         if self.reporter:
             self.reporter.describe(tags_of(self.model, settings, inputs, self.data))
         self.job = self._job()
+        self._phases = Phases(place.device, is_used=settings.logs_phases)
         self._sums: torch.Tensor | None = None
         self._last: StepMetrics | None = None
 
@@ -122,15 +124,16 @@ class FineTuning:
             reporter=self.reporter,
             on_step=self._print_step,
             event_pending=self._event_pending,
-            hooks=self._hooks(),
+            hooks=self._hooks(math.ceil(sampler.total_samples / shares.samples_per_step)),
         )
 
-    def _hooks(self) -> Hooks:
+    def _hooks(self, steps: int) -> Hooks:
+        """Return the hooks of a training of `steps` steps."""
         every = self.settings.eval_steps
         return Hooks(
             evaluate=self._evaluate if self.data.validation else None,
-            evaluate_every=max(every, 0),
-            evaluate_epochs=every <= 0,
+            evaluate_every=steps if every == 0 else max(every, 0),
+            evaluate_epochs=every < 0,
             export=self._export,
         )
 
@@ -144,8 +147,11 @@ class FineTuning:
         lengths = self.objective.lengths(self.data.train)
         began = time.monotonic()
         for indices in self.job.steps(self._batches()):
-            outcome = self.objective.outcome(self.root, self.data.train, indices)
-            torch.autograd.backward(self.objective.weighed(outcome, self.data.train, self.job))
+            with self._phases.part("forward"):
+                outcome = self.objective.outcome(self.root, self.data.train, indices)
+                loss = self.objective.weighed(outcome, self.data.train, self.job)
+            with self._phases.part("backward"):
+                torch.autograd.backward(loss)
             if self.job.batch.positions:
                 self._sums = outcome.sums if self._sums is None else self._sums + outcome.sums
             if self.job.completes_step:
@@ -178,6 +184,15 @@ class FineTuning:
 
     def _update(self, tokens: float, began: float) -> None:
         """Step the optimizer and report the step."""
+        with self._phases.part("optimizer"):
+            norm = self._step()
+        self.job.report(grad_norm=norm, tokens_per_s=tokens / (time.monotonic() - began), **self._phases.take())
+        self.job.report(self._step_metrics())
+        if self.settings.logs_memory and self.place.device.type == "cuda":
+            self.job.report(memory_gb=torch.cuda.max_memory_allocated() / 1e9)
+
+    def _step(self) -> torch.Tensor:
+        """Step the optimizer; return the norm of the gradients before clipping."""
         limit = self.settings.optimizer.max_norm
         norm = nn.utils.clip_grad_norm_(trained_parameters(self.model), limit or math.inf)
         batch, sampler = self.job.batch, self.job.sampler
@@ -188,14 +203,13 @@ class FineTuning:
             group["lr"] = rate
         self.optimizer.step()
         self.optimizer.zero_grad()
-        self.job.report(grad_norm=norm, tokens_per_s=tokens / (time.monotonic() - began))
-        self.job.report(self._step_metrics())
-        if self.settings.logs_memory and self.place.device.type == "cuda":
-            self.job.report(memory_gb=torch.cuda.max_memory_allocated() / 1e9)
+        return norm
 
     def _step_metrics(self) -> Mapping[str, float]:
         """Return the technique's own metrics of the step, of all ranks together."""
         sums, self._sums = self._sums, None
+        if self.objective.num_sums == 2:  # loss and count: the job reports the loss
+            return {}
         totals = _summed(sums if sums is not None else torch.zeros(self.objective.num_sums, dtype=torch.float64))
         found = self.objective.metrics(totals)
         return {name: value for name, value in found.items() if name != "loss"}
@@ -211,7 +225,7 @@ class FineTuning:
                     if self.job.stopping():
                         return None
                     outcome = self.objective.outcome(self.root, samples, indices)
-                    sums += 0 if is_filler else outcome.sums
+                    sums += 0 if is_filler else outcome.sums.cpu()
         finally:
             self.root.train()
         found = self.objective.metrics(_summed(sums))
@@ -248,7 +262,8 @@ class FineTuning:
 
 
 def _summed(sums: torch.Tensor) -> torch.Tensor:
-    """Return the sums over all ranks. Collective."""
+    """Return the sums over all ranks, in the memory of the CPU. Collective."""
+    sums = sums.cpu()
     if process_group.world_size() > 1:
         dist.all_reduce(sums)
     return sums

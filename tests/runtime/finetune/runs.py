@@ -115,10 +115,15 @@ def trained(training: trainer.FineTuning) -> State:
     return {name: value.clone() for name, value in state.items() if name in names or f"module.{name}" in names}
 
 
+def lines(folder: Path) -> list[dict[str, Any]]:
+    """Return every line of the metrics, with those of the trainer among them."""
+    found = [json.loads(line) for line in (folder / "metrics.jsonl").read_text().splitlines()]
+    return [line | line.get("further", {}) for line in found]
+
+
 def metrics(folder: Path) -> list[dict[str, Any]]:
     """Return the metrics of each step, of its last attempt."""
-    lines = [json.loads(line) for line in (folder / "metrics.jsonl").read_text().splitlines()]
-    return list({line["step"]: line for line in lines if "loss" in line}.values())
+    return list({line["step"]: line for line in lines(folder) if "loss" in line}.values())
 
 
 def losses(folder: Path) -> list[float]:

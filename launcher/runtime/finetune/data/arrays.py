@@ -62,7 +62,7 @@ def read(path: Path) -> Array:
         ValueError: The file does not hold the rows that its header names.
     """
     try:
-        found: Array = numpy.load(path, mmap_mode="r", allow_pickle=False)
+        found: Array = numpy.load(path, mmap_mode="c", allow_pickle=False)
     except ValueError:
         found = numpy.load(path, allow_pickle=False)  # an array without rows cannot be mapped
     return found
