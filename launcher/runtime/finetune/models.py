@@ -71,7 +71,11 @@ def built(
         model = random_model(config, attention, dtype=dtype, seed=settings.seed)
         if settings.model.lora:
             model = with_adapters(model, settings.model.lora, seed=settings.seed, folder=settings.model.adapters_path)
-    return model, (remark,) if remark else ()
+    remarks = [remark] if remark else []
+    if settings.model.lora and settings.model.adapters_path:
+        start = settings.model.adapters_path
+        remarks.append(f"training starts from the adapters in {start}; the recipe's rank and modules do not count")
+    return model, tuple(remarks)
 
 
 def attention_for(config: Mapping[str, Any], wish: str, device: torch.device) -> tuple[str, str | None]:

@@ -8,6 +8,7 @@ from dataclasses import replace
 import mlflow
 import peft
 import pytest
+import runtime_ranks
 import torch
 from runtime_ranks import run_ranks
 from safetensors.torch import load_file
@@ -19,6 +20,7 @@ from launcher.runtime.finetune.settings import settings_of
 from launcher.runtime.finetune.token_scores import TokenScorer
 from launcher.runtime.finetune.weight_files import INDEX
 from launcher.runtime.metric_shipping import ship
+from launcher.runtime.process_group import Place
 
 from .cases import MODELS, VOCABULARY, compiled, conversations, inputs, prepared, saved_model, with_weights
 
@@ -187,6 +189,24 @@ def with_fsdp(config, **changes):
 )
 def test_the_recipe_decides_what_is_written(changes, contents):
     assert export.contents(saving(**changes)) == contents
+
+
+@pytest.mark.parametrize("lora", [True, False], ids=["lora", "full"])
+def test_results_of_a_mesh_of_two_nodes_are_those_of_one_rank(tmp_path, lora, monkeypatch):
+    place_of = Place
+
+    def two_nodes(rank, world_size, *others):
+        return place_of(rank, world_size, rank % 2, min(2, world_size), others[-1])
+
+    monkeypatch.setattr(runtime_ranks, "Place", two_nodes)
+    config = compiled(lora=lora, max_epochs=1, train_batch_size=4)
+    for ranks in (1, 4):
+        trained(tmp_path / str(ranks), ranks, config)
+    file = "adapter_model.safetensors" if lora else "model.safetensors"
+    one, four = (load_file(results(tmp_path / ranks) / file) for ranks in ("1", "4"))
+    assert one.keys() == four.keys()
+    for name in one:
+        torch.testing.assert_close(one[name], four[name], atol=1e-3, rtol=1e-3)
 
 
 def test_tokenizer_and_generation_settings_go_with_the_model(tmp_path):

@@ -41,10 +41,10 @@ def published_logits(folder, **options):
         return kind.from_pretrained(folder, attn_implementation="eager", **options).eval()(IDS).logits
 
 
-def loaded(folder, place, config, *, sharding=SHARDED, start=None):
+def loaded(folder, place, config, *, sharding=SHARDED, offloads=False, start=None):
     """Return a model with its weights, on this rank."""
     settings = settings_of(config, place.world_size)
-    settings = replace(settings, parallel=replace(settings.parallel, sharding=sharding))
+    settings = replace(settings, parallel=replace(settings.parallel, sharding=sharding, offloads=offloads))
     published = read_config(folder)
     found, _ = models.built(published, settings, place.device, has_weights=True)
     loader = WeightLoader(found, folder, published, place, seed=settings.seed, adapters_folder=start)
@@ -111,8 +111,30 @@ def copied(llama, tmp_path):
     return shutil.copytree(llama, tmp_path / "copied")
 
 
-def test_a_hybrid_mesh_gives_the_logits_of_one_process(llama, tmp_path):
+def test_a_job_on_one_node_without_replicas_gives_the_logits_of_one_process(llama, tmp_path):
     for logits, _ in logits_on(2, llama, tmp_path, compiled(), sharding=HYBRID):
+        torch.testing.assert_close(logits, published_logits(llama)[0], atol=1e-6, rtol=1e-5)
+
+
+def test_a_mesh_of_two_nodes_gives_the_logits_of_one_process(llama, tmp_path):
+    def work(place):
+        place = replace(place, local_rank=place.rank % 2, local_world_size=2)
+        root, found = loaded(llama, place, compiled(), sharding=HYBRID)
+        assert all(parameter.device_mesh.ndim == 2 for parameter in found.parameters())
+        with torch.no_grad():
+            return logits_of(root, found)
+
+    for logits in run_ranks(4, work, tmp_path):
+        torch.testing.assert_close(logits, published_logits(llama)[0], atol=1e-6, rtol=1e-5)
+
+
+def test_offloaded_weights_give_the_logits_of_one_process(llama, tmp_path):
+    def work(place):
+        root, found = loaded(llama, place, compiled(), offloads=True)
+        with torch.no_grad():
+            return logits_of(root, found)
+
+    for logits in run_ranks(2, work, tmp_path):
         torch.testing.assert_close(logits, published_logits(llama)[0], atol=1e-6, rtol=1e-5)
 
 
