@@ -116,7 +116,7 @@ def with_adapters(model: nn.Module, lora: LoraSettings, *, seed: int, folder: st
     from peft import get_peft_model  # start-up time: full fine-tuning does without
 
     config = adapters.saved_config(Path(folder)) if folder else _lora_config(lora)
-    config.lora_dropout = lora.dropout
+    config.lora_dropout = 0.0 if config.target_parameters else lora.dropout  # PEFT has none for parameters
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
         wrapped: nn.Module = get_peft_model(model, config)
