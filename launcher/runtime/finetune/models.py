@@ -72,7 +72,11 @@ def built(
         model = random_model(config, attention, dtype=dtype, seed=settings.seed)
         if settings.model.lora:
             model = with_adapters(model, settings.model.lora, seed=settings.seed, folder=settings.model.adapters_path)
-    return model, (remark,) if remark else ()
+    remarks = [remark] if remark else []
+    if settings.model.lora and settings.model.adapters_path:
+        start = settings.model.adapters_path
+        remarks.append(f"training starts from the adapters in {start}; the recipe's rank and modules do not count")
+    return model, tuple(remarks)
 
 
 def attention_for(config: Mapping[str, Any], wish: str, device: torch.device) -> tuple[str, str | None]:
@@ -113,7 +117,7 @@ def with_adapters(model: nn.Module, lora: LoraSettings, *, seed: int, folder: st
     from peft import get_peft_model  # start-up time: full fine-tuning does without
 
     config = adapters.saved_config(Path(folder)) if folder else _lora_config(lora)
-    config.lora_dropout = lora.dropout
+    config.lora_dropout = 0.0 if config.target_parameters else lora.dropout  # PEFT has none for parameters
     with torch.random.fork_rng(devices=[]), warnings.catch_warnings():
         warnings.simplefilter("ignore", FutureWarning)  # peft asks transformers by a name that it renamed
         torch.manual_seed(seed)
