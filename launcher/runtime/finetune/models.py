@@ -16,6 +16,13 @@ from launcher.runtime.finetune.settings import LoraSettings, Settings
 TASK = "CAUSAL_LM"
 
 
+def import_libraries(config: Mapping[str, Any]) -> None:
+    """Import what takes long to import and a compiled recipe needs: transformers' models and, for adapters, PEFT."""
+    importlib.import_module("transformers.modeling_utils")
+    if config["training_config"]["model_config"]["peft_config"]:
+        importlib.import_module("peft")
+
+
 def model_class(architecture: Architecture) -> Any:
     """Return transformers' class of a language model. Imports the module of this architecture only."""
     package = architecture.package
