@@ -1,7 +1,7 @@
-"""The program of the container, up to its first optimizer step: `finetune_first_step.py --config-path DIR --rehearse`.
+"""The program of the container, up to its first optimizer step; it takes the same arguments.
 
-Prints the seconds of the processor that its process has used by then. A warm process that imports this module does the
-same in its forks.
+Prints the seconds of the processor that its process has used by then. A warm process that imports this module does
+the same in its forks.
 """
 
 import os
