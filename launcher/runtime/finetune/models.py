@@ -2,6 +2,7 @@
 
 import importlib
 import importlib.util
+import warnings
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, cast
@@ -122,7 +123,11 @@ def with_adapters(model: nn.Module, lora: LoraSettings, *, seed: int, folder: st
     config.lora_dropout = lora.dropout
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
-        wrapped: nn.Module = get_peft_model(model, config)
+        with warnings.catch_warnings():
+            warnings.filterwarnings(
+                "ignore", "`is_gradient_checkpointing` is deprecated", FutureWarning
+            )  # PEFT reads it
+            wrapped: nn.Module = get_peft_model(model, config)
     if folder and not any(parameter.is_meta for parameter in wrapped.parameters()):
         source, names = Path(folder), adapters.trained_names(wrapped)
         adapters.put(dict(wrapped.named_parameters()), adapters.read(source, names), source)
