@@ -60,6 +60,17 @@ def test_pairs_show_both_answers(recipes, tmp_path):
     assert "▌ The bell.<|end|>" in out and "▌ Nothing.<|end|>" in out
 
 
+def test_every_sample_that_is_not_valid_is_a_problem(recipes, tmp_path):
+    path = tmp_path / "samples.jsonl"
+    path.write_text('{"a": 1}\n{\n' + json.dumps({"messages": [QUESTION, ANSWER]}) + "\n" + '{"messages": []}\n' * 20)
+    code, _, err = recipes("data", str(path), "--recipe", SFT, "--rehearse")
+    assert code == 2
+    for line, message in ((1, "unknown columns: a"), (2, "not valid JSON"), (4, "messages is an empty list")):
+        assert f"{path}:{line}: {message}" in err
+    assert f"and 12 more up to {path}:23" in err
+    assert "11 problems; nothing was done" in err
+
+
 def test_a_tokenizer_of_a_folder_is_used(recipes, file, tmp_path):
     folder = write_rehearsal_data(tmp_path / "made", "sft", 1).tokenizer_folder
     model = f"recipes.training_config.model_config.model_name_or_path={folder}"

@@ -1,5 +1,6 @@
 """Who trains: the published image's program or the open trainer, in earnest or as a rehearsal."""
 
+import dataclasses
 import importlib.util
 import json
 
@@ -7,6 +8,8 @@ import pytest
 
 from launcher.common import yaml_io
 from launcher.common.names import CONFIG_DIR
+from launcher.config import catalogue
+from launcher.families import interface
 from launcher.planning import plan_report
 
 RECIPE = "fine-tuning/llama/llmft_llama3_2_1b_instruct_seq4k_gpu_sft_lora"
@@ -44,8 +47,21 @@ def test_plan_and_bundle_name_the_trainer_and_a_rehearsal(render, prepare, words
 def test_a_rehearsal_on_this_machine_starts_the_open_trainer(render):
     script = render(*LLMFT, "rehearse=true").files["run.sh"]
     assert script.rstrip().endswith('-m launcher.runtime.entrypoint --rehearse --config-path "$bundle"/configs')
-    modules = "transformers.modeling_utils peft launcher.runtime.finetune.trainer"
+    model = "transformers.models.llama.modeling_llama"
+    modules = f"transformers.modeling_utils {model} peft launcher.runtime.finetune.trainer"
     assert f'exec "$python" -m launcher.runtime.warm "$port" {modules}\n' in script
+
+
+@pytest.mark.slow
+def test_a_warm_process_imports_the_code_of_every_model(prepare):
+    entries = [entry for entry in catalogue.entries() if entry.model_type == "llm_finetuning_aws"]
+    jobs = [prepare(f"recipes={entry.name}", "rehearse=true") for entry in entries]
+    found = {name for job in jobs for name in interface(job.model_type, job.trainer).modules(job)}
+    packages = {name.rpartition("_")[2] for name in found if name.startswith("transformers.models.")}
+    assert packages == {"llama", "llama4", "qwen2", "qwen3", "oss"}
+    assert all(importlib.util.find_spec(name.partition(".")[0]) for name in found)
+    unknown = dataclasses.replace(jobs[0], config={"recipes": {"run": {"name": "mine"}}})
+    assert len(interface(unknown.model_type, unknown.trainer).modules(unknown)) == 3
 
 
 @pytest.mark.parametrize("more", [(), (ELASTIC,)], ids=["static", "elastic"])
@@ -88,9 +104,10 @@ def found(problems):
         ((*LLMFT, f"{TRAIN}=/absent/a.jsonl", f"{VALIDATION}=/absent/b", f"{ADAPTERS}=/absent/c"), None),
         ((*LLMFT, f"{MODEL}=/absent/model"), [MODEL, TRAIN]),
         ((*LLMFT, f"{MODEL}=./org"), [MODEL, TRAIN]),
+        ((*LLMFT, f"{TRAIN}=/{300 * 'a'}/b"), [TRAIN]),
         ((*K8S, IMAGE, "cluster.trainer=open"), [TRAIN]),
     ],
-    ids=["empty", "relative", "every path", "absolute", "no hub id", "elsewhere"],
+    ids=["empty", "relative", "every path", "absolute", "no hub id", "too long", "elsewhere"],
 )
 def test_a_model_or_data_that_is_absent_is_a_problem_that_names_the_rehearsal(problems, words, expected):
     reported = problems(*words)
@@ -121,6 +138,10 @@ def test_a_data_channel_counts_as_data(prepare, problems, tmp_path):
     assert found(problems(*words)) == [("E116", TRAIN)]
     assert prepare(*words, f"cluster.sm_jobs_config.inputs.s3={{train: 'file://{tmp_path}'}}").trainer == "open"
     assert prepare(*words, f"{TRAIN}=/opt/ml/input/data/other/a.jsonl").trainer == "open"
+    (tmp_path / "here.jsonl").touch()
+    assert prepare(*words, f"{TRAIN}={tmp_path}/here.jsonl").trainer == "open"
+    (problem,) = problems(*words, f"{TRAIN}=here.jsonl")
+    assert (problem.code, problem.path) == ("E116", TRAIN) and "absolute" in problem.message
     other = f"cluster.sm_jobs_config.inputs.s3={{other: 'file://{tmp_path}'}}"
     assert found(problems(*words, other)) == [("E116", TRAIN)]
 

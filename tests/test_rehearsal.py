@@ -11,6 +11,7 @@ from whole_jobs import (
     bundle_of,
     curve,
     finish,
+    graceful_stops,
     hold_until,
     left_behind,
     listening_addresses,
@@ -47,12 +48,6 @@ def events(*happenings):
 
 def timeline_of(folder):
     return json.loads((bundle_of(folder) / "run" / "timeline.json").read_text())
-
-
-def graceful_stops(folder):
-    """Return how often a job under `folder` was stopped to go on at another size."""
-    happened = records(bundle_of(folder) / "run" / "events.jsonl")
-    return sum(event["kind"] == "stopping" and event["graceful"] for event in happened)
 
 
 def sizes_of(folder):

@@ -61,8 +61,8 @@ def mlflow_run(folder, experiment="tiny-lm-cpu"):
     return client, run
 
 
-def curve(folder, metric="loss"):
-    client, run = mlflow_run(folder)
+def curve(folder, metric="loss", experiment="tiny-lm-cpu"):
+    client, run = mlflow_run(folder, experiment)
     return [(m.step, m.value) for m in client.get_metric_history(run.info.run_id, metric)]
 
 
@@ -119,6 +119,12 @@ def hold_until(folder, step, is_over):
         for process in held:
             with contextlib.suppress(psutil.NoSuchProcess):
                 process.resume()
+
+
+def graceful_stops(folder):
+    """Return how often a job under `folder` was stopped to go on at another size."""
+    happened = records(bundle_of(folder) / "run" / "events.jsonl")
+    return sum(event["kind"] == "stopping" and event["graceful"] for event in happened)
 
 
 def records(path):

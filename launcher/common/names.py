@@ -96,6 +96,9 @@ SHIPPED_FILE = "metrics.shipped"
 """Under the run folder: how many bytes of METRICS_FILE the tracking server has, and the number of the curve that
 continues there."""
 
+TAGS_FILE = "tags.json"
+"""Under the run folder: tags that rank 0 gives the job's MLflow run, by name: sizes of model and data."""
+
 CHECKPOINTS_FILE = "checkpoints.jsonl"
 """Under the run folder: one JSON object per published checkpoint and, where a job has tiers, per load; by rank 0."""
 

@@ -122,4 +122,6 @@ def _num_parameters(model: ModelConfig, max_len: int) -> int:
 
 
 _WORKERS = runtime_workers(lambda job: ("-m", ENTRYPOINT))
-INTERFACES = {None: Interface(roles=(_WORKERS,), cuts_uneven_shares=True, modules=("launcher.runtime.trainer",))}
+INTERFACES = {
+    None: Interface(roles=(_WORKERS,), cuts_uneven_shares=True, modules=lambda job: ("launcher.runtime.trainer",))
+}

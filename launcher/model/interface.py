@@ -35,6 +35,10 @@ def _no_env(job: JobSpec) -> dict[str, str]:
     return {}
 
 
+def _no_modules(job: JobSpec) -> tuple[str, ...]:
+    return ()
+
+
 def _no_problems(job: JobSpec) -> Iterator[Problem]:
     yield from ()
 
@@ -103,7 +107,7 @@ class Interface:
         accelerator: Kind of accelerator that the program needs, `gpu` or `neuron`; None if it runs without.
         entry: Starts the program in a SageMaker training job.
         has_own_checkpoints: Whether the image's own program interprets `recipes.checkpointing`.
-        modules: Modules that the program imports before its first step; a warm start has imported them already.
+        modules: The modules that the program of a job imports before its first step, for warm starts.
         needs: Packages of the `trainer` extra that the program imports.
         rehearsal_steps: Optimizer steps of a job's rehearsal; 0 if the program has none.
         absent_inputs: Yields a Problem for each model or data file that the program would not find.
@@ -116,7 +120,7 @@ class Interface:
     accelerator: str | None = None
     entry: Entry = Entry.LAUNCHER
     has_own_checkpoints: bool = False
-    modules: tuple[str, ...] = ()
+    modules: Callable[[JobSpec], tuple[str, ...]] = _no_modules
     needs: tuple[str, ...] = ()
     rehearsal_steps: Callable[[JobSpec], int] = _no_steps
     absent_inputs: Callable[[JobSpec], Iterator[Problem]] = _no_problems

@@ -107,6 +107,9 @@ class Mlflow(Model):
     """Experiment that a new run belongs to; run.name when left out."""
     run_name: str | None = None
     """Title of a new run; the job's name when left out."""
+    log_adapter: bool | None = None
+    """true uploads the trained adapters to the run's artifacts at the end. Read by the open trainer of fine-tuning
+    recipes only."""
 
 
 class Preemption(Model):

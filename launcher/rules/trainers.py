@@ -41,7 +41,7 @@ def open_trainer_rehearses(checked: CheckedRecipe, problem: Callable[..., Proble
     if OPEN not in families.trainers(model_type):
         message, remedy = f"the program of model_type {model_type} does not rehearse", "rehearse=false"
     elif described(checked.backend).replaces_program(checked.settings):
-        message, remedy = "the cluster section has a start command of its own, which decides itself", "rehearse=false"
+        message, remedy = "the start command in the cluster section is not given --rehearse", "rehearse=false"
     elif checked.trainer != OPEN:
         message, remedy = "the published image's program does not rehearse", f"{_TRAINER}={OPEN}"
     else:

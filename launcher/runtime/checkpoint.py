@@ -95,11 +95,21 @@ class Checkpoints:
         keep: Published checkpoints to keep; 0 keeps all.
         log: Receives warnings and failures; None for one that writes to the console.
         patience_s: Seconds for which a failing file system is retried before `load` fails.
+        max_bytes: Disk space of published checkpoints; the oldest are removed while they take more, but never the
+            newest one. None for no limit.
     """
 
-    def __init__(self, folder: Path, keep: int = 0, log: CheckpointLog | None = None, patience_s: float = PATIENCE_S):
+    def __init__(
+        self,
+        folder: Path,
+        keep: int = 0,
+        log: CheckpointLog | None = None,
+        patience_s: float = PATIENCE_S,
+        max_bytes: float | None = None,
+    ):
         self.folder = folder
         self.keep = keep
+        self.max_bytes = max_bytes
         self._log = log
         self._patience_s = patience_s
         self._intact: Path | None = None
@@ -145,11 +155,15 @@ class Checkpoints:
         agent.report_checkpoint(path, progress.step)
         return True
 
-    def load(self, content: Content) -> Progress | None:
+    def load(self, content: Content, only: Path | None = None) -> Progress | None:
         """Load the newest intact published checkpoint, written by any number of ranks.
 
         Random states are restored if the number of ranks is the same; otherwise every rank is seeded by its rank and
         the step. Newer, damaged checkpoints are passed over with a warning.
+
+        Args:
+            content: Receives the state.
+            only: The checkpoint to load in place of the newest one.
 
         Returns:
             The checkpoint's progress, or None if there is none.
@@ -161,7 +175,7 @@ class Checkpoints:
         """
         began = time.perf_counter()
         search = Search(process_group, self._patience_s, lambda reason: None)
-        paths = search.patiently(lambda: _from_first(lambda: candidates(self.folder)))
+        paths = [only] if only else search.patiently(lambda: _from_first(lambda: candidates(self.folder)))
 
         def candidate(path: Path) -> Candidate[_Loaded]:
             load = functools.partial(self._load, path, content)
@@ -210,6 +224,13 @@ class Checkpoints:
         barrier()
         self._intact, self._damaged = None, set()
 
+    def begin_at(self, path: Path | None) -> None:
+        """Make a checkpoint of this folder the newest one; with None, make the next save write whatever is there."""
+        if rank() == 0:
+            point_to(path) if path else (self.folder / LATEST).unlink(missing_ok=True)
+        barrier()
+        self._intact, self._damaged = None, set()
+
     def is_taken_by(self, launch: str) -> bool:
         """Return whether `launch` took the folder last; the same on all ranks."""
         marker = self.folder / LAUNCH
@@ -255,10 +276,12 @@ class Checkpoints:
 
         Damaged ones do not count as kept. Newer ones remain: this run may have passed them over for a passing reason.
         """
-        if not self.keep:
+        if not self.keep and self.max_bytes is None:
             return
         older = [each for each in written(self.folder) if each <= path]
         kept = [each for each in older if each not in self._damaged][-self.keep :]
+        while self.max_bytes is not None and len(kept) > 1 and sum(map(_size, kept)) > self.max_bytes:
+            kept = kept[1:]
         for each in older:
             if each < kept[0]:
                 remove(each)
@@ -277,7 +300,7 @@ class Checkpoints:
         if rank() == 0:
             num_bytes = 0
             with suppress(OSError):  # it is saved, whatever its size
-                num_bytes = sum(file.stat().st_size for file in self._intact.iterdir()) if self._intact else 0
+                num_bytes = _size(self._intact) if self._intact else 0
             self._checkpoint_log.record(Record(time.time(), "saved", step, TIER, num_bytes, seconds, seconds))
 
     def _log_failed(self, step: int, reason: str, seconds: float) -> None:
@@ -293,6 +316,11 @@ class Checkpoints:
         detail = "; ".join(passed_over)
         self._checkpoint_log.warn(step, f"resumes from step {step}, the newest that is intact; passed over: {detail}")
         self._checkpoint_log.record(Record(time.time(), "loaded", step, TIER, 0, seconds, seconds, detail))
+
+
+def _size(checkpoint: Path) -> int:
+    """Return the bytes of a checkpoint's files."""
+    return sum(file.stat().st_size for file in checkpoint.iterdir())
 
 
 def _latest_or_error(folder: Path) -> tuple[Path, Progress] | CheckpointBroken | None:

@@ -73,6 +73,11 @@ def step_of(path: Path) -> int:
     return int(path.name.removeprefix("step-"))
 
 
+def is_checkpoint_name(path: Path) -> bool:
+    """Return whether a path ends with the name of a checkpoint."""
+    return bool(_NAME.fullmatch(path.name))
+
+
 def written(folder: Path) -> list[Path]:
     """Return the checkpoints in `folder`, published or not, intact or not, in the order of their steps."""
     # Not with glob: it treats an unreadable folder as an empty one, and training would start from scratch.

@@ -47,6 +47,7 @@ class Job(LossWeighting):
         folder: Receives checkpoints; None for the default under the run folder.
         save_every: Optimizer steps between two checkpoints; 0 for one at the end only.
         keep: Number of checkpoints to keep; 0 keeps all.
+        max_bytes: Disk space of checkpoints; the oldest are removed while they take more. None for no limit.
         tiers: Tiers that replace `folder`; None for those in the environment, if any.
         reporter: Of rank 0; None for the files of the run folder, if the environment names one.
         on_step: Called on rank 0 with the metrics of each step.
@@ -70,6 +71,7 @@ class Job(LossWeighting):
         folder: Path | str | None = None,
         save_every: int = 50,
         keep: int = 3,
+        max_bytes: float | None = None,
         tiers: TierSettings | None = None,
         reporter: Reporter | None = None,
         on_step: Callable[[StepMetrics], None] | None = None,
@@ -83,7 +85,7 @@ class Job(LossWeighting):
         self._content = Content(model, optimizer, scheduler, dict(user_content or {}), save_frozen)
         self._hooks, self._on_step = hooks or Hooks(), on_step
         self._reporter = reporter if reporter or process_group.rank() else _default_reporter()
-        marks = self._choose_checkpoints(tiers or tier_settings_from_env(), folder, keep)
+        marks = self._choose_checkpoints(tiers or tier_settings_from_env(), folder, keep, max_bytes)
         self._marks = Marks(marks, is_used=self._hooks.are_given)
         self._further = UserMetrics()
         self.step = self._step_start = 0
@@ -97,7 +99,9 @@ class Job(LossWeighting):
         startup_timing.reached("imported")  # in case the script joined the process group by itself
         startup_timing.reached("joined")
 
-    def _choose_checkpoints(self, settings: TierSettings | None, folder: Path | str | None, keep: int) -> Path:
+    def _choose_checkpoints(
+        self, settings: TierSettings | None, folder: Path | str | None, keep: int, max_bytes: float | None
+    ) -> Path:
         """Set where checkpoints go; return the folder for the marks of hooks."""
         self.checkpoints: Checkpoints | TieredCheckpoints
         self._tiers = self._make_tiers(settings) if settings else None
@@ -106,7 +110,7 @@ class Job(LossWeighting):
             return names.run_dir() / f"{settings.namespace}-hooks"
         log = CheckpointLog("job", process_group.rank(), self._reporter.run_dir if self._reporter else None)
         own = Path(folder or names.run_dir() / names.CHECKPOINT_DIR)
-        self.checkpoints = Checkpoints(own, keep, log)
+        self.checkpoints = Checkpoints(own, keep, log, max_bytes=max_bytes)
         return own
 
     @staticmethod
@@ -120,8 +124,11 @@ class Job(LossWeighting):
         """Whether every sample of every epoch is consumed."""
         return self.sampler.cursor >= self.sampler.total_samples
 
-    def restore(self) -> Progress | None:
+    def restore(self, load: Callable[[Content], Progress | None] | None = None) -> Progress | None:
         """Load the newest checkpoint if there is one; `steps` does so if it has not been done.
+
+        Args:
+            load: Loads a checkpoint of another training, which this one continues; None for this job's newest.
 
         Raises:
             CheckpointBroken: There are checkpoints, and all of them are damaged.
@@ -129,10 +136,10 @@ class Job(LossWeighting):
             SamplerMismatch: It was saved for another number of samples, or another seed.
         """
         if self._restored_at is None:
-            self._resumed = self.checkpoints.load(self._content)
+            self._resumed = (load or self.checkpoints.load)(self._content)
             if self._resumed:
                 self._go_to(self._resumed)
-            self._marks.read(is_new=self._resumed is None)
+            self._marks.read(is_new=self._resumed is None or load is not None)
             # Steps begin at multiples of their samples, except if the number of epochs was increased since.
             per_step = self.sampler.samples_per_step
             self._step_start = max(self.sampler.cursor - 1, 0) // per_step * per_step

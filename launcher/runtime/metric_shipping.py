@@ -141,6 +141,7 @@ class _Delivery:
         self._errors: tuple[type[Exception], ...] = (OSError,)
         self._last_acknowledged: int | None = None
         self._last_further: dict[str, int] = {}
+        self._sent_tags = b""
 
     def deliver(self) -> int:
         """Send all lines that are not acknowledged yet; return the number of steps sent.
@@ -148,9 +149,27 @@ class _Delivery:
         Raises:
             TrackingUnavailable: The server refused or is unreachable. Earlier acknowledgements are kept.
         """
+        self._deliver_tags()
         sent = self._deliver_steps()
         self._deliver_checkpoints()
         return sent
+
+    def _deliver_tags(self) -> None:
+        """Send the tags, once for each process: the server replaces a repeated tag."""
+        path = self._run_dir / names.TAGS_FILE
+        text = path.read_bytes() if path.exists() else b""
+        if text == self._sent_tags:
+            return
+        if self._client is None:
+            self._connect()
+        from mlflow.entities import RunTag
+
+        tags = [RunTag(name, str(value)) for name, value in json.loads(text).items()]
+        try:
+            self._client.log_batch(self._run_id, tags=tags)
+        except self._errors as error:
+            raise TrackingUnavailable(store_errors.plain(error)) from error
+        self._sent_tags = text
 
     def _deliver_checkpoints(self) -> None:
         """Send the records of checkpoints; the server treats a repeated point as the same one."""
@@ -264,6 +283,31 @@ def ship(run_dir: Path, tracking_uri: str | None, run_id: str) -> int:
         TrackingUnavailable: The server refused or is unreachable.
     """
     return _Delivery(run_dir, tracking_uri, run_id).deliver()
+
+
+def log_artifacts(tracking_uri: str | None, run_id: str, files: Sequence[Path], folder: str) -> None:
+    """Upload files to a run's artifacts.
+
+    Args:
+        tracking_uri: Of MLflow; None for MLflow's default.
+        run_id: The run.
+        files: To upload.
+        folder: That receives them, among the run's artifacts.
+
+    Raises:
+        TrackingUnavailable: The server refused or is unreachable, or MLflow is not installed.
+    """
+    try:
+        from mlflow import MlflowClient
+
+        errors = store_errors.raised()
+    except ModuleNotFoundError as error:
+        raise TrackingUnavailable(str(error)) from error
+    try:
+        for file in files:
+            MlflowClient(tracking_uri=tracking_uri).log_artifact(run_id, str(file), folder)
+    except errors as error:
+        raise TrackingUnavailable(store_errors.plain(error)) from error
 
 
 class Shipper:

@@ -19,6 +19,7 @@ from typing import BinaryIO
 
 from launcher.common import names
 from launcher.runtime import startup_timing
+from launcher.runtime.durable import write_text
 from launcher.runtime.metric_shipping import Shipper, acknowledge, acknowledged
 from launcher.runtime.startup_timing import StartRecord
 
@@ -118,6 +119,11 @@ class Reporter:
         """Start new curves at the tracking server for later steps; call it before any `report`."""
         if self._new_shipper and self._file and self._file.size:
             acknowledge(self._run_dir, self._file.size, acknowledged(self._run_dir)[1] + 1)
+
+    def describe(self, tags: Mapping[str, object]) -> None:
+        """Give the MLflow run tags, such as the size of the model; the shipper sends them with the first step."""
+        if self._new_shipper:
+            write_text(self._run_dir / names.TAGS_FILE, json.dumps(dict(tags)) + "\n")
 
     def started(self, start: StartRecord) -> None:
         """Record this start of the workers."""

@@ -1,11 +1,14 @@
 """Where a launch of a recipe begins: at a checkpoint, or from scratch, as the recipe says."""
 
 import os
+from pathlib import Path
 
 import torch
 
 from launcher.common import names
 from launcher.runtime import process_group, startup_timing
+from launcher.runtime.checkpoint import Checkpoints
+from launcher.runtime.checkpoint_folder import is_checkpoint_name
 from launcher.runtime.job import Job
 from launcher.runtime.progress import Progress
 from launcher.runtime.reporting import Reporter
@@ -15,7 +18,13 @@ class TrainingDirInUse(RuntimeError):
     """The training folder holds a checkpoint and `override_training_dir` is false."""
 
 
-def resume(job: Job, reporter: Reporter | None, *, seed: int, resumes: bool, overrides: bool) -> Progress | None:
+class NoCheckpointThere(RuntimeError):
+    """`resume_checkpoint_path` names no checkpoint."""
+
+
+def resume(
+    job: Job, reporter: Reporter | None, *, seed: int, resumes: bool, overrides: bool, start: str = ""
+) -> Progress | None:
     """Restore the newest checkpoint, unless this launch is new and starts from scratch. Collective.
 
     A restart within a launch resumes from the launch's own checkpoints, whatever it began with. A mark in the folder
@@ -27,8 +36,11 @@ def resume(job: Job, reporter: Reporter | None, *, seed: int, resumes: bool, ove
         seed: Of dropout, which differs by rank.
         resumes: Whether a new launch resumes from a checkpoint that it finds.
         overrides: Whether a new launch may use a folder that holds a checkpoint.
+        start: Checkpoint, or folder of checkpoints, that a new launch continues; empty for none. It is published in
+            the job's own folder at once, where a restart finds it.
 
     Raises:
+        NoCheckpointThere: `start` holds none.
         TrainingDirInUse: It may not, and the folder holds one.
     """
     torch.manual_seed(seed + 1 + process_group.rank())
@@ -36,10 +48,30 @@ def resume(job: Job, reporter: Reporter | None, *, seed: int, resumes: bool, ove
     if not checkpoints.is_taken_by(launch) if launch else startup_timing.attempt() == 0:
         if not overrides and checkpoints.latest():
             raise TrainingDirInUse(f"{checkpoints.folder} holds a checkpoint; override_training_dir is false")
-        if not resumes:
+        if start:
+            _continue(job, Path(start))
+        elif not resumes:
             checkpoints.clear()
-            if reporter:
-                reporter.begin_new_curves()
+        if reporter and not resumes:
+            reporter.begin_new_curves()
         if launch:
             checkpoints.take(launch)
     return job.restore()
+
+
+def _continue(job: Job, path: Path) -> None:
+    """Restore a checkpoint that is named by its path, and make it the job's newest one."""
+    is_folder = not is_checkpoint_name(path)
+    only, source = (None, path) if is_folder else (path, path.parent)
+    if not process_group.share(path.is_dir()):
+        raise NoCheckpointThere(f"resume_checkpoint_path={path}: there is no such folder")
+    own = job.checkpoints
+    is_own = isinstance(own, Checkpoints) and source.resolve() == own.folder.resolve()
+    if is_own and only is None:
+        return
+    found = job.restore(lambda content: Checkpoints(source).load(content, only))
+    if not found:
+        raise NoCheckpointThere(f"resume_checkpoint_path={path}: the folder holds no checkpoint")
+    if isinstance(own, Checkpoints):
+        own.begin_at(own.folder / path.name if is_own else None)
+    job.save()

@@ -291,6 +291,22 @@ def test_many_further_metrics_are_sent_in_several_calls(tmp_path, mlflow_run):
     assert logged(client, run_id, "group/89") == logged(client, run_id) == list(range(1, 31))
 
 
+def test_tags_reach_a_real_store_and_the_last_ones_count(tmp_path, mlflow_run):
+    client, uri, run_id = mlflow_run
+    for tokens in (5, 7):
+        reporter = Reporter(tmp_path, uri, run_id)
+        reporter.describe({"training.tokens": tokens, "training.lora": "none"})
+        reporter.report(replace(FIRST, step=tokens))
+        reporter.close(timeout_s=120)
+    tags = client.get_run(run_id).data.tags
+    assert (tags["training.tokens"], tags["training.lora"]) == ("7", "none")
+
+
+def test_tags_of_a_job_without_a_run_are_not_kept(tmp_path):
+    Reporter(tmp_path).describe({"training.tokens": 5})
+    assert not (tmp_path / names.TAGS_FILE).exists()
+
+
 def test_a_step_without_further_metrics_has_no_field_for_them(tmp_path):
     reporter = Reporter(tmp_path)
     reporter.report(FIRST)

@@ -124,7 +124,7 @@ class LocalBackend:
             "command": command,
             "graceful": graceful,
             "warm_module": WARM_MODULE,
-            "warm_modules": family.modules if ENTRYPOINT in command else (),
+            "warm_modules": family.modules(job) if ENTRYPOINT in command else (),
         }
         files, problems = _scenario(job)
         if problems:

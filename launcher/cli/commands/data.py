@@ -12,9 +12,10 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from launcher.cli.commands.arguments import AsJson, Overrides, Picture, complete_recipe, composed, full_name
-from launcher.common.problems import fail
+from launcher.common.problems import Problem, ProblemsFound, fail
 
 if TYPE_CHECKING:
+    from launcher.runtime.finetune.data.report import Summary
     from launcher.runtime.finetune.data.settings import DataSettings
 
 _PACKAGES = ("tokenizers", "jinja2", "numpy", "xxhash")
@@ -39,16 +40,9 @@ def data(
     as_json: AsJson = False,
 ) -> None:
     """Show what a model sees of a file of samples. Trained parts, lengths, and what is dropped and why."""
-    from launcher.cli import data_report
-    from launcher.common import console
     from launcher.runtime.finetune.data.errors import DataError
 
-    if not recipe:
-        raise fail("E801", "recipes data", "missing option --recipe", remedy=f"recipes data {file} --recipe RECIPE")
-    if tokenizer is not None and rehearse:
-        message = "two tokenizers are given"
-        raise fail("E801", "recipes data", message, allowed="one of --tokenizer and --rehearse")
-    _check_packages()
+    _check(file, recipe, has_two=tokenizer is not None and rehearse)
     tree = _tree(recipe, overrides)
     try:
         settings = dataclasses.replace(_settings(recipe, tree), train_path=str(file))
@@ -57,11 +51,18 @@ def data(
 
             found = summarize(settings, folder, samples)
     except DataError as error:
-        raise fail("E808", str(file), str(error)) from error
+        raise ProblemsFound(tuple(Problem("E808", str(file), message) for message in error.messages)) from error
     if picture is not None:
         from launcher.cli import data_picture
 
         data_picture.draw(found, settings.max_len, file.name, picture)
+    _print(found, file, picture, as_json=as_json)
+
+
+def _print(found: "Summary", file: Path, picture: Path | None, *, as_json: bool) -> None:
+    from launcher.cli import data_report
+    from launcher.common import console
+
     if as_json:
         print(json.dumps(data_report.as_json(found), indent=2, ensure_ascii=False, default=str))
         return
@@ -70,7 +71,12 @@ def data(
         console.say(f"picture {console.shown_path(picture)}")
 
 
-def _check_packages() -> None:
+def _check(file: Path, recipe: str, *, has_two: bool) -> None:
+    if not recipe:
+        raise fail("E801", "recipes data", "missing option --recipe", remedy=f"recipes data {file} --recipe RECIPE")
+    if has_two:
+        message = "two tokenizers are given"
+        raise fail("E801", "recipes data", message, allowed="one of --tokenizer and --rehearse")
     missing = [name for name in _PACKAGES if importlib.util.find_spec(name) is None]
     if missing:
         message = f"reading samples needs {', '.join(missing)}"

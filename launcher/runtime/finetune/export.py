@@ -10,6 +10,7 @@
 import copy
 import json
 import shutil
+import sys
 from pathlib import Path
 from typing import Any, cast
 
@@ -27,8 +28,11 @@ from launcher.runtime.finetune.result_folder import MARK, ResultFolder, replaced
 from launcher.runtime.finetune.settings import Settings
 from launcher.runtime.finetune.weight_files import INDEX, SINGLE
 from launcher.runtime.finetune.weights import TrainedWeights, gathered, published_dtype
+from launcher.runtime.metric_shipping import TrackingUnavailable, log_artifacts
 
 MERGED = "merged"
+ARTIFACTS = "adapters"
+"""Folder among the artifacts of an MLflow run."""
 MAX_SHARD_BYTES = 4 * 10**9
 """Bytes of weights in a file, and so in the first rank's memory at a time."""
 TOKENIZER_FILES = (
@@ -69,6 +73,19 @@ def write(model: nn.Module, settings: Settings, inputs: Inputs, facts: Facts) ->
             _write_model(model, inputs, folder, folder.partial)
         described = facts.with_contents(found)
         folder.first_rank(lambda: _describe(folder.partial, described))
+    if settings.logs_adapter and "adapters" in found and process_group.rank() == 0:
+        _log_adapters(settings, inputs)
+
+
+def _log_adapters(settings: Settings, inputs: Inputs) -> None:
+    """Upload the adapters to the MLflow run. A failure is printed only: they are in their folder."""
+    if not settings.tracking.run_id:
+        return
+    files = [inputs.results / name for name in (adapters.WEIGHTS_FILE, adapters.CONFIG_FILE, "README.md")]
+    try:
+        log_artifacts(settings.tracking.uri, settings.tracking.run_id, files, ARTIFACTS)
+    except TrackingUnavailable as error:
+        print(f"the adapters are not among the MLflow run's artifacts: {error}", file=sys.stderr, flush=True)
 
 
 def contents(settings: Settings) -> tuple[str, ...]:

@@ -8,7 +8,10 @@ from importlib import metadata
 from pathlib import Path
 from typing import Any
 
+from torch import nn
+
 from launcher.common import names
+from launcher.runtime.finetune.data.prepared import Prepared
 from launcher.runtime.finetune.inputs import Inputs
 from launcher.runtime.finetune.settings import Settings
 
@@ -159,3 +162,28 @@ def _rows(facts: Facts) -> list[tuple[str, object]]:
         ("versions", ", ".join(f"{name} {version}" for name, version in facts.versions.items())),
     ]
     return [(name, value) for name, value in rows if value != ""]
+
+
+def tags_of(model: nn.Module, settings: Settings, inputs: Inputs, data: Prepared) -> dict[str, object]:
+    """Return tags of the MLflow run: sizes of the model, its adapters and the data, beside the recipe's parameters.
+
+    Args:
+        model: That trains; possibly sharded.
+        settings: Of the training.
+        inputs: Of the job.
+        data: Prepared samples.
+    """
+    sizes = [(parameter.numel(), parameter.requires_grad) for parameter in model.parameters()]
+    lora = settings.model.lora
+    return {
+        "training.technique": settings.technique,
+        "training.base_model": public_name(settings.model.path),
+        "training.rehearsal": str(inputs.is_rehearsal).lower(),
+        "training.parameters": sum(size for size, _ in sizes),
+        "training.trained_parameters": sum(size for size, trains in sizes if trains),
+        "training.lora": f"r={lora.r} alpha={lora.alpha}" if lora else "none",
+        "training.samples": len(data.train),
+        "training.tokens": data.counts.tokens,
+        "training.trained_tokens": data.counts.targets,
+        "training.data_digest": data.digest,
+    }

@@ -133,6 +133,16 @@ class SavingSettings:
     exports: bool
     gathers: bool
 
+    def steps_between(self, epoch: int) -> int:
+        """Return the steps between two checkpoints; 0 for one at the end only.
+
+        Args:
+            epoch: Steps of an epoch.
+        """
+        if not self.saves_state:
+            return 0
+        return epoch if self.every == 0 else max(self.every, 0)
+
 
 @dataclass(frozen=True, slots=True)
 class Settings:
@@ -148,6 +158,7 @@ class Settings:
         logging_steps: Steps between two printed lines.
         logs_memory: Whether device memory is reported.
         logs_phases: Whether the time of the parts of a step is reported.
+        logs_adapter: Whether trained adapters become artifacts of the MLflow run.
     """
 
     name: str
@@ -167,6 +178,7 @@ class Settings:
     logs_memory: bool
     logs_phases: bool
     tracking: Tracking
+    logs_adapter: bool
     tiers: TierSettings | None
 
 
@@ -196,6 +208,7 @@ def settings_of(config: Mapping[str, Any], world_size: int) -> Settings:
         logs_memory=bool(args.get("log_gpu_memory")),
         logs_phases=bool(args.get("log_run_time")),
         tracking=_tracking(training.get("mlflow") or {}),
+        logs_adapter=bool((training.get("mlflow") or {}).get("log_adapter")),
         tiers=tier_settings(config.get("checkpointing")),
     )
 

@@ -17,7 +17,7 @@ from launcher.runtime.finetune.batches import Batcher, layer_masks
 from launcher.runtime.finetune.data.prepared import Prepared
 from launcher.runtime.finetune.inputs import Inputs, inputs_of, prepared_data
 from launcher.runtime.finetune.loading import loader_of
-from launcher.runtime.finetune.model_card import facts_of
+from launcher.runtime.finetune.model_card import facts_of, tags_of
 from launcher.runtime.finetune.models import built, trained_parameters
 from launcher.runtime.finetune.objectives import Objective
 from launcher.runtime.finetune.optimizers import adamw
@@ -94,6 +94,8 @@ class FineTuning:
         self.optimizer = adamw(self.model, settings.optimizer, place.device)
         tracking = settings.tracking
         self.reporter = Reporter(run_dir, tracking.uri, tracking.run_id) if place.rank == 0 else None
+        if self.reporter:
+            self.reporter.describe(tags_of(self.model, settings, inputs, self.data))
         self.job = self._job()
         self._phases = Phases(place.device, is_used=settings.logs_phases)
         self._sums: torch.Tensor | None = None
@@ -115,8 +117,9 @@ class FineTuning:
             self.optimizer,
             sampler=sampler,
             folder=Path(saving.folder) if saving.folder else self.run_dir / names.CHECKPOINT_DIR,
-            save_every=epoch if saving.every == 0 else max(saving.every, 0),
+            save_every=saving.steps_between(epoch),
             keep=saving.keep,
+            max_bytes=saving.max_gb * 1e9,
             tiers=settings.tiers,
             reporter=self.reporter,
             on_step=self._print_step,
@@ -157,13 +160,21 @@ class FineTuning:
         if not self.job.finished:
             self._print(f"stopped at step {self.job.step} for a scale event")
             return False
+        if not self.settings.saving.saves_state:
+            process_group.barrier()  # a rank that fails from here on makes all of them train again
+            self.job.checkpoints.clear()
         self._print(f"finished at step {self.job.step}{self._last_loss()}")
         return True
 
     def _resume(self) -> None:
         saving = self.settings.saving
         resumed = resume(
-            self.job, self.reporter, seed=self.settings.seed, resumes=saving.resumes, overrides=saving.overrides
+            self.job,
+            self.reporter,
+            seed=self.settings.seed,
+            resumes=saving.resumes,
+            overrides=saving.overrides,
+            start=saving.resume_path,
         )
         if resumed:
             self._print(f"resumed from step {resumed.step} (saved by {resumed.world_size} ranks)")

@@ -5,6 +5,7 @@ import os
 import resource
 from dataclasses import replace
 
+import mlflow
 import peft
 import pytest
 import torch
@@ -17,6 +18,7 @@ from launcher.runtime.finetune.result_folder import ExportFailed, ResultsInUse
 from launcher.runtime.finetune.settings import settings_of
 from launcher.runtime.finetune.token_scores import TokenScorer
 from launcher.runtime.finetune.weight_files import INDEX
+from launcher.runtime.metric_shipping import ship
 
 from .cases import MODELS, VOCABULARY, compiled, conversations, inputs, prepared, saved_model, with_weights
 
@@ -273,3 +275,42 @@ def test_a_job_whose_results_have_no_place_does_not_start(tmp_path, capfd):
     with pytest.raises(AssertionError):
         trained(tmp_path, 1, lora_config("llama"))
     assert "ResultsInUse" in capfd.readouterr().err and not (tmp_path / "metrics.jsonl").exists()
+
+
+def tracked(folder, **changes):
+    """Return a recipe with an MLflow run in a store of its own, and that run."""
+    store = f"sqlite:///{folder / 'mlflow.db'}"
+    client = mlflow.MlflowClient(tracking_uri=store)
+    artifacts = (folder / "artifacts").as_uri()
+    run = client.create_run(client.create_experiment("tuning", artifact_location=artifacts)).info.run_id
+    config = lora_config("llama")
+    settings = {"tracking_uri": store, "run_id": run} | changes
+    return config | {"training_config": config["training_config"] | {"mlflow": settings}}, client, run
+
+
+@pytest.mark.parametrize("asked", [True, None], ids=["asked", "not asked"])
+def test_adapters_are_artifacts_when_asked(tmp_path, asked):
+    config, client, run = tracked(tmp_path, log_adapter=asked)
+    trained(tmp_path / "run", 2, config)
+    found = {artifact.path for artifact in client.list_artifacts(run, "adapters")}
+    names = ("adapter_model.safetensors", "adapter_config.json", "README.md")
+    assert found == ({f"adapters/{name}" for name in names} if asked else set())
+
+
+def test_the_run_has_tags_of_model_and_data_and_the_metrics_of_the_trainer(tmp_path):
+    config, client, run = tracked(tmp_path)
+    trained(tmp_path / "run", 1, config)
+    ship(tmp_path / "run", f"sqlite:///{tmp_path / 'mlflow.db'}", run)
+    data = client.get_run(run).data
+    tags = {name.removeprefix("training."): value for name, value in data.tags.items() if "training." in name}
+    assert tags["rehearsal"] == "true" and tags["lora"] == "r=4 alpha=8" and tags["data_digest"] == "digest"
+    assert 0 < int(tags["trained_parameters"]) < int(tags["parameters"])
+    assert int(tags["tokens"]) > int(tags["trained_tokens"]) > 0
+    assert {"loss", "learning_rate", "tokens_per_s", "grad_norm"} <= data.metrics.keys()
+
+
+def test_an_unreachable_store_of_artifacts_fails_no_training(tmp_path, capfd):
+    config, _, _ = tracked(tmp_path, log_adapter=True, run_id="0" * 32)
+    trained(tmp_path / "run", 1, config)
+    assert (results(tmp_path / "run") / "adapter_model.safetensors").is_file()
+    assert "the adapters are not among the MLflow run's artifacts" in capfd.readouterr().err

@@ -1,6 +1,9 @@
 """Settings of the data in compiled recipes, and the seeded split."""
 
+import json
 import os
+import subprocess
+import sys
 
 import numpy
 import pytest
@@ -12,6 +15,7 @@ from launcher.config.compose import compose
 from launcher.runtime.finetune.data import split
 from launcher.runtime.finetune.data.errors import DataError
 from launcher.runtime.finetune.data.settings import DataSettings
+from launcher.runtime.finetune.rehearsal_data import write_rehearsal_data
 
 RECIPES = [name for name in recipe_names() if "/llmft_" in name]
 SFT = next(name for name in RECIPES if "_sft_" in name)
@@ -87,3 +91,59 @@ def test_a_split_is_spread_over_the_file():
     assert held_out.sum() == 10_000
     tenths = held_out.reshape(10, -1).sum(axis=1)
     assert tenths.min() > 900 and tenths.max() < 1100
+
+
+@pytest.mark.slow
+def test_preparation_imports_neither_torch_nor_transformers_nor_datasets(tmp_path):
+    program = (
+        "import sys\n"
+        "from pathlib import Path\n"
+        "from launcher.runtime.finetune.data.preparation import prepare\n"
+        "from launcher.runtime.finetune.data.settings import DataSettings\n"
+        "from launcher.runtime.finetune.rehearsal_data import write_rehearsal_data\n"
+        "made = write_rehearsal_data(Path(sys.argv[1]), 'sft', 1)\n"
+        "prepare(DataSettings('sft', str(made.train_file)), made.tokenizer_folder, Path(sys.argv[1], 'prepared'))\n"
+        "print(*sorted({'torch', 'transformers', 'datasets', 'pandas', 'pyarrow', 'pydantic'} & set(sys.modules)))\n"
+    )
+    ended = subprocess.run([sys.executable, "-c", program, tmp_path], capture_output=True, text=True, check=True)
+    assert ended.stdout == "\n"
+
+
+@pytest.mark.slow
+def test_reading_prepared_data_imports_no_tokenizer():
+    program = (
+        "import sys\n"
+        "import launcher.runtime.finetune.data.prepared\n"
+        "print(*sorted({'tokenizers', 'jinja2', 'torch', 'transformers'} & set(sys.modules)))\n"
+    )
+    ended = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
+    assert ended.stdout == "\n"
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("technique", ["sft", "dpo"])
+def test_rehearsal_data_are_the_same_bytes_in_every_process(tmp_path, technique):
+    program = (
+        "import sys\n"
+        "from pathlib import Path\n"
+        "from launcher.runtime.finetune.rehearsal_data import write_rehearsal_data\n"
+        "write_rehearsal_data(Path(sys.argv[1]), sys.argv[2], int(sys.argv[3]))\n"
+    )
+    for name, seed in (("a", "1"), ("b", "1"), ("c", "2")):
+        subprocess.run([sys.executable, "-c", program, tmp_path / name, technique, seed], check=True)
+    files = [path.relative_to(tmp_path / "a") for path in (tmp_path / "a").rglob("*") if path.is_file()]
+    assert len(files) == 3
+    for path in files:
+        assert (tmp_path / "a" / path).read_bytes() == (tmp_path / "b" / path).read_bytes()
+    assert (tmp_path / "a" / f"{technique}.jsonl").read_bytes() != (
+        tmp_path / "c" / f"{technique}.jsonl"
+    ).read_bytes()
+
+
+def test_rehearsal_samples_are_of_unequal_lengths_and_several_turns(tmp_path):
+    made = write_rehearsal_data(tmp_path, "sft", 1)
+    chats = [json.loads(line)["messages"] for line in made.train_file.read_text().splitlines()]
+    assert len(chats) == 240
+    assert {len([each for each in chat if each["role"] == "assistant"]) for chat in chats} == {1, 2, 3}
+    assert {chat[0]["role"] for chat in chats} == {"system", "user"}
+    assert len({sum(len(each["content"]) for each in chat) for chat in chats}) > 150

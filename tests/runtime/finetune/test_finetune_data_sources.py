@@ -22,14 +22,14 @@ def rows(count: int, start: int = 0) -> list[dict[str, Any]]:
     return [{"messages": [{"role": "user", "content": str(n), "name": None}]} for n in range(start, start + count)]
 
 
-def write(path: Path, samples: list[dict[str, Any]]) -> None:
+def write(path: Path, samples: list[dict[str, Any]], group: int = 5) -> None:
     path.parent.mkdir(parents=True, exist_ok=True)
     table = pyarrow.Table.from_pylist(samples)
     if path.suffix == ".parquet":
-        pyarrow.parquet.write_table(table, path, row_group_size=7)
+        pyarrow.parquet.write_table(table, path, row_group_size=group)
     elif path.suffix == ".arrow":
         with pyarrow.ipc.new_stream(path, table.schema) as stream:
-            stream.write_table(table, max_chunksize=5)
+            stream.write_table(table, max_chunksize=group)
     else:
         path.write_text("".join(json.dumps(sample) + "\n" for sample in samples))
 
@@ -150,27 +150,27 @@ def test_tables_and_lines_give_the_same_tokens(tmp_path):
 
 
 _PEAK = """
-import resource, sys
+import re, sys
 from pathlib import Path
 from launcher.runtime.finetune.data.preparation import prepare
 from launcher.runtime.finetune.data.settings import DataSettings
 found = prepare(DataSettings("sft", sys.argv[1]), Path(sys.argv[2]), Path(sys.argv[3]))
 assert len(found.train) == int(sys.argv[4]) * 0.9
-print(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss)
+print(re.search(r"VmHWM:\\s+(\\d+)", Path("/proc/self/status").read_text())[1])  # ru_maxrss is the parent's, too
 """
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("suffix", [".jsonl", ".parquet"])
+@pytest.mark.parametrize("suffix", [".jsonl", ".parquet", ".arrow"])
 def test_memory_does_not_grow_with_the_samples(tmp_path, suffix):
     made = write_rehearsal_data(tmp_path / "made", "sft", 1)
     messages = [{"role": "user", "content": "Which bell?"}, {"role": "assistant", "content": "The ferry bell. " * 3}]
     peaks = []
     for count in (3_000, 30_000):
         path = tmp_path / f"{count}{suffix}"
-        write(path, [{"messages": messages}] * count)
+        write(path, [{"messages": messages}] * count, group=1000)
         words = [str(path), str(made.tokenizer_folder), str(tmp_path / "prepared"), str(count)]
         ended = subprocess.run([sys.executable, "-c", _PEAK, *words], capture_output=True, text=True, check=True)
         peaks.append(int(ended.stdout) / 1024)
     # As Python's integers, the tokens of the further samples would take 50 MiB.
-    assert peaks[1] - peaks[0] < 12, peaks
+    assert peaks[1] - peaks[0] < 10, peaks

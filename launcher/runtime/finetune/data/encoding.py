@@ -1,6 +1,6 @@
 """A chunk of samples as tokens, with the trained part of each.
 
-The tokenizer takes almost all of the time: 0.9 ms for a sample of 1,100 tokens, to which the rest adds 0.15.
+The tokenizer takes most of the time: 0.7 ms for a sample of 1,100 tokens, to which the rest adds 0.2 ms.
 """
 
 from collections.abc import Sequence
@@ -19,7 +19,6 @@ from launcher.runtime.finetune.data.conversations import (
     pair_sample,
     sft_sample,
 )
-from launcher.runtime.finetune.data.errors import DataError, SampleError
 from launcher.runtime.finetune.data.settings import DataSettings
 from launcher.runtime.finetune.data.sources import Chunk
 from launcher.runtime.finetune.data.steps import PAIR_LABELS, SFT_LABEL
@@ -119,7 +118,7 @@ class Encoder:
         """Return the tokens of a chunk.
 
         Raises:
-            DataError: A sample is not valid; the message names its file and line.
+            DataError: Samples are not valid; the messages name their file and line.
         """
         if self.settings.technique == "dpo":
             return self._pairs(chunk)
@@ -129,17 +128,10 @@ class Encoder:
         """Return the text of each conversation of a chunk, and the number of turns that are not trained.
 
         Raises:
-            DataError: A sample is not valid.
+            DataError: Samples are not valid.
         """
-        untrained = 0
-        texts = []
-        for index, record in enumerate(chunk.records()):
-            with _Place(chunk, index):
-                sample = sft_sample(record, self.settings.pretrain_mode)
-                text, turns = self._rendered(sample)
-            texts.append(text)
-            untrained += turns
-        return texts, untrained
+        found = chunk.each(lambda record: self._rendered(sft_sample(record, self.settings.pretrain_mode)))
+        return [text for text, _ in found], sum(turns for _, turns in found)
 
     def _rendered(self, sample: Conversation | Text) -> tuple[Rendered, int]:
         if isinstance(sample, Text):
@@ -212,10 +204,8 @@ class Encoder:
         return ids if eos is None or ids[-1:] == [eos] else [*ids, eos]
 
     def _pairs(self, chunk: Chunk) -> Encoded:
-        texts: list[str] = []
-        for index, record in enumerate(chunk.records()):
-            with _Place(chunk, index):
-                texts += self.pair_texts(pair_sample(record, self.settings.chain))
+        pairs = chunk.each(lambda record: self.pair_texts(pair_sample(record, self.settings.chain)))
+        texts = [text for pair in pairs for text in pair]
         tokens = self.tokenizer.ids(texts)
         if self.settings.chain.add_special_tokens:
             tokens[::3] = self.tokenizer.ids(texts[::3], add_special_tokens=True)
@@ -279,17 +269,3 @@ def trained_flags(encoding: tokenizers.Encoding, spans: Sequence[Span] | None) -
 
 def _shortest(settings: DataSettings, label: str) -> int | None:
     return min((limit for name, limit in settings.chain.length_limits if name == label), default=None)
-
-
-class _Place:
-    """Adds the file and the line to the error of a sample."""
-
-    def __init__(self, chunk: Chunk, index: int):
-        self._chunk, self._index = chunk, index
-
-    def __enter__(self) -> None:
-        pass
-
-    def __exit__(self, kind: object, error: BaseException | None, trace: object) -> None:
-        if isinstance(error, SampleError):
-            raise DataError(f"{self._chunk.place(self._index)}: {error}") from error

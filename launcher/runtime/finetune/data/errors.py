@@ -2,7 +2,15 @@
 
 
 class DataError(ValueError):
-    """The data cannot be prepared; the message names what is wrong, where, and how to fix it."""
+    """The data cannot be prepared.
+
+    Args:
+        messages: What is wrong, where, and how to fix it; several if several samples are not valid.
+    """
+
+    def __init__(self, *messages: str):
+        super().__init__("\n".join(messages))
+        self.messages = messages
 
 
 class SampleError(ValueError):

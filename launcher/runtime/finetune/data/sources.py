@@ -2,22 +2,26 @@
 
 import json
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any, Literal, TypeVar
 
-from launcher.runtime.finetune.data.errors import DataError
+from launcher.runtime.finetune.data.errors import DataError, SampleError
 
 if TYPE_CHECKING:
     import pyarrow
 
 Role = Literal["train", "validation"]
 Record = Mapping[str, Any]
+T = TypeVar("T")
 
 CHUNK_SAMPLES = 1000
 CHUNK_BYTES = 8 << 20
 """Most samples and bytes of text that are held and tokenized at a time."""
+_BUFFER_BYTES = 1 << 20
+_MOST_FAULTS = 10
+"""Samples of a chunk that an error names."""
 _LINES = (".jsonl", ".ndjson", ".json")
 _TABLES = (".parquet", ".arrow")
 _KINDS = "JSONL (.jsonl, .ndjson, .json), parquet (.parquet) or a folder of a Hugging Face data set (.arrow)"
@@ -56,37 +60,33 @@ class Chunk:
         """Return where the sample `index` of this chunk is: `file:line`."""
         return f"{self.file}:{self.numbers[index]}"
 
-    def records(self) -> list[Record]:
-        """Return the samples as mappings from columns to values.
+    def each(self, read: Callable[[Record], T]) -> list[T]:
+        """Return what `read` makes of each sample, a mapping from columns to values.
 
         Raises:
-            DataError: A line is not a JSON object.
+            DataError: Samples are not valid: not a JSON object, or refused by `read` with a SampleError.
         """
-        if not isinstance(self.raw, tuple):
-            rows: list[Record] = self.raw.to_pylist()
-            return rows
-        return [self._parsed(index, line) for index, line in enumerate(self.raw)]
-
-    def _parsed(self, index: int, line: bytes) -> Record:
-        try:
-            found = json.loads(line)
-        except (ValueError, RecursionError) as error:  # also what is not UTF-8
-            raise DataError(
-                f"{self.place(index)}: not valid JSON ({error}). Repair or remove this line; "
-                f"a file of samples holds one JSON object per line."
-            ) from error
-        if not isinstance(found, dict):
-            kind = "array" if isinstance(found, list) else type(found).__name__
-            raise DataError(
-                f"{self.place(index)}: a JSON {kind}, but a sample is an object. Write one object per line."
-            )
-        if _HALF_CHARACTER.search(line):
+        rows = self.raw if isinstance(self.raw, tuple) else self.raw.to_pylist()
+        found: list[T] = []
+        faults: list[str] = []
+        for index, row in enumerate(rows):
             try:
-                json.dumps(found, ensure_ascii=False).encode()
-            except UnicodeEncodeError as error:
-                message = f"a text holds half of a character ({error.object[error.start]!r})"
-                raise DataError(f"{self.place(index)}: {message}. Repair or remove this line.") from error
+                found.append(read(_parsed(row) if isinstance(row, bytes) else row))
+            except SampleError as error:
+                faults.append(f"{self.place(index)}: {error}")
+        if others := faults[_MOST_FAULTS:]:
+            faults[_MOST_FAULTS:] = [f"and {len(others)} more up to {self.place(len(self) - 1)}"]
+        if faults:
+            raise DataError(*faults)
         return found
+
+    def records(self) -> list[Record]:
+        """Return the samples.
+
+        Raises:
+            DataError: Lines are not JSON objects.
+        """
+        return self.each(lambda record: record)
 
 
 @dataclass(frozen=True, slots=True)
@@ -182,6 +182,25 @@ def _of_role(files: list[Path], folder: Path, role: Role) -> tuple[Path, ...]:
     )
 
 
+def _parsed(line: bytes) -> Record:
+    try:
+        found = json.loads(line)
+    except (ValueError, RecursionError) as error:  # also what is not UTF-8
+        message = f"not valid JSON ({error}). Repair or remove this line; a sample is one JSON object in one line."
+        raise SampleError(message) from error
+    if not isinstance(found, dict):
+        kind = "array" if isinstance(found, list) else type(found).__name__
+        raise SampleError(f"a JSON {kind}, but a sample is an object. Write one object per line.")
+    if _HALF_CHARACTER.search(line):
+        try:
+            json.dumps(found, ensure_ascii=False).encode()
+        except UnicodeEncodeError as error:
+            half = error.object[error.start]
+            message = f"a text holds half of a character ({half!r}). Repair or remove this line."
+            raise SampleError(message) from error
+    return found
+
+
 class readable:
     """Turns errors of reading `file` into a DataError."""
 
@@ -232,15 +251,18 @@ def _table_chunks(file: Path, first: int, limit: int) -> Iterator[Chunk]:
 
 
 def _batches(file: Path) -> "Iterator[pyarrow.RecordBatch]":
+    import pyarrow
+
     if file.suffix.lower() == ".parquet":
         import pyarrow.parquet
 
-        with pyarrow.parquet.ParquetFile(file, memory_map=True) as table:
+        with pyarrow.parquet.ParquetFile(file, buffer_size=_BUFFER_BYTES, pre_buffer=False) as table:
             for batch in table.iter_batches(batch_size=CHUNK_SAMPLES, use_threads=False):
                 yield from _parts(batch)
         return
-    for batch in _arrow_batches(file):
-        yield from _parts(batch)
+    with pyarrow.OSFile(str(file)) as stream:  # mapped, the pages that were read would stay
+        for batch in _arrow_batches(stream):
+            yield from _parts(batch)
 
 
 def _parts(batch: "pyarrow.RecordBatch") -> "Iterator[pyarrow.RecordBatch]":
@@ -251,18 +273,17 @@ def _parts(batch: "pyarrow.RecordBatch") -> "Iterator[pyarrow.RecordBatch]":
         yield batch.slice(start, step)
 
 
-def _arrow_batches(file: Path) -> "Iterator[pyarrow.RecordBatch]":
+def _arrow_batches(stream: "pyarrow.NativeFile") -> "Iterator[pyarrow.RecordBatch]":
     import pyarrow
 
-    with pyarrow.memory_map(str(file)) as stream:
-        try:
-            reader = pyarrow.ipc.open_stream(stream)
-        except pyarrow.ArrowInvalid:  # written as a file of record batches instead
-            stream.seek(0)
-            table = pyarrow.ipc.open_file(stream)
-            yield from (table.get_batch(number) for number in range(table.num_record_batches))
-            return
-        yield from reader
+    try:
+        reader = pyarrow.ipc.open_stream(stream)
+    except pyarrow.ArrowInvalid:  # written as a file of record batches instead
+        stream.seek(0)
+        table = pyarrow.ipc.open_file(stream)
+        yield from (table.get_batch(number) for number in range(table.num_record_batches))
+        return
+    yield from reader
 
 
 def _num_lines(file: Path) -> int:
@@ -271,9 +292,12 @@ def _num_lines(file: Path) -> int:
 
 
 def _num_rows(file: Path) -> int:
+    import pyarrow
+
     if file.suffix.lower() == ".parquet":
         import pyarrow.parquet
 
         with pyarrow.parquet.ParquetFile(file) as table:
             return int(table.metadata.num_rows)
-    return sum(len(batch) for batch in _arrow_batches(file))
+    with pyarrow.memory_map(str(file)) as stream:  # only the heads of batches are read
+        return sum(len(batch) for batch in _arrow_batches(stream))

@@ -36,7 +36,7 @@ def encoded_chunks(encoder: Encoder, source: Source, limit: int) -> Iterator[Enc
     of one process do not speed up.
 
     Raises:
-        DataError: A sample is not valid.
+        DataError: Samples are not valid.
     """
     num_workers = min(len(os.sched_getaffinity(0)), MAX_WORKERS)
     if num_workers < 2 or sum(file.stat().st_size for file in source.files) <= SMALL_BYTES:
@@ -95,16 +95,16 @@ class _Worker:
         """Return the tokens of a chunk.
 
         Raises:
-            DataError: A sample is not valid, or the process has ended.
+            DataError: Samples are not valid, or the process has ended.
         """
         self._send(chunk)
         assert self._process.stdout is not None
         try:
-            found: Encoded | str = pickle.load(self._process.stdout)
+            found: Encoded | tuple[str, ...] = pickle.load(self._process.stdout)
         except (EOFError, pickle.UnpicklingError) as error:
             raise self._ended() from error
-        if isinstance(found, str):
-            raise DataError(found)
+        if isinstance(found, tuple):
+            raise DataError(*found)
         return found
 
     def _send(self, value: object) -> None:
@@ -122,7 +122,7 @@ class _Worker:
 
 
 def _work() -> None:
-    """Answer each chunk of the standard input with its tokens, or with the text of an error."""
+    """Answer each chunk of the standard input with its tokens, or with the messages of an error."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C reaches the parent, which ends its workers
     chunks, answers = sys.stdin.buffer, os.fdopen(os.dup(1), "wb")
     os.dup2(2, 1)  # what a library prints is not an answer
@@ -133,11 +133,11 @@ def _work() -> None:
             chunk = pickle.load(chunks)
         except EOFError:
             return
-        answer: Encoded | str
+        answer: Encoded | tuple[str, ...]
         try:
             answer = encoder.encode(chunk)
         except DataError as error:
-            answer = str(error)
+            answer = error.messages
         pickle.dump(answer, answers)
         answers.flush()
 

@@ -1,0 +1,86 @@
+"""The model card: what was trained, on what and how it ended, without a path or a secret of this machine."""
+
+import json
+from dataclasses import replace
+
+import pytest
+import yaml
+
+from launcher.runtime.finetune import model_card
+from launcher.runtime.finetune.settings import settings_of
+
+from .cases import compiled, inputs, with_weights
+
+SECRET = "hf_aVerySecretToken"
+
+
+@pytest.fixture
+def facts(tmp_path, monkeypatch):
+    """Return the facts about a training whose model is in a private folder."""
+    monkeypatch.setenv("HF_TOKEN", SECRET)
+    base = tmp_path / "home" / "me" / "models" / "llama"
+    base.mkdir(parents=True)
+    (base / "config.json").write_text(json.dumps(inputs(compiled(), tmp_path).config | {"model_type": "llama"}))
+    config = compiled()
+    config["run"] = config["run"] | {"hf_access_token": SECRET}
+    given = with_weights(inputs(config, tmp_path), base)
+    settings = settings_of(config, 1)
+    settings = replace(settings, model=replace(settings.model, path=str(base)))
+    run_dir = tmp_path / "bundle" / "run"
+    run_dir.mkdir(parents=True)
+    (run_dir.parent / "bundle.json").write_text(json.dumps({"digest": "b" * 64}))
+    lines = [{"step": 1, "loss": 3.0}, {"step": 2, "loss": 2.5, "learning_rate": 1e-4, "further": {"grad_norm": 1}}]
+    lines.append({"step": 2, "further": {"eval/loss": 2.75}})
+    (run_dir / "metrics.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
+    return model_card.facts_of(settings, given, run_dir, digest="d" * 64, samples=12, steps=2)
+
+
+def test_card_names_recipe_base_data_bundle_metrics_and_versions(facts):
+    text = model_card.card(facts.with_contents(("adapters", "merged")))
+    for word in (
+        "llama-3-2-1b-instruct",
+        "base model | llama",
+        "d" * 64,
+        "b" * 64,
+        "| eval/loss | 2.75 |",
+        "torch 2.",
+    ):
+        assert word in text
+    assert "| loss | 2.5 |" in text and "PeftModel.from_pretrained" in text and "`merged`" in text
+    assert facts.as_dict()["metrics"]["loss"] == 2.5
+
+
+def test_card_has_no_secret_and_no_path(facts, tmp_path):
+    text = model_card.card(facts) + json.dumps(facts.as_dict())
+    assert SECRET not in text and str(tmp_path) not in text and "/home" not in text
+
+
+def test_card_begins_with_metadata_that_the_hub_reads(facts):
+    block = model_card.card(facts).split("---\n")[1]
+    assert yaml.safe_load(block) == {"library_name": "peft", "base_model": "llama", "tags": ["sft", "lora"]}
+
+
+def test_card_of_a_rehearsal_states_it(facts):
+    text = model_card.card(replace(facts, is_rehearsal=True))
+    assert "**A rehearsal**" in text and "base_model:" not in text and "rehearsal" in text.split("---\n")[1]
+
+
+@pytest.mark.parametrize(
+    ("path", "name"),
+    [
+        ("meta-llama/Llama-3.2-1B", "meta-llama/Llama-3.2-1B"),
+        ("/home/me/llama", "llama"),
+        ("./models/llama", "llama"),
+        ("~/llama/", "llama"),
+        ("a/b/c", "c"),
+        ("", ""),
+    ],
+)
+def test_only_names_of_the_hub_are_named_in_full(path, name):
+    assert model_card.public_name(path) == name
+
+
+def test_there_may_be_no_metrics_and_no_bundle(facts, tmp_path):
+    assert model_card.last_metrics(tmp_path / "metrics.jsonl") == {}
+    text = model_card.card(replace(facts, metrics={}, bundle_digest=""))
+    assert "| metric |" not in text and "digest of the bundle" not in text

@@ -1,0 +1,27 @@
+"""A fine-tuning recipe rehearses through the command line, with the real agent and a real MLflow store."""
+
+import json
+
+import pytest
+from whole_jobs import ARGS, ONE_THREAD, bundle_of, mlflow_run, run
+
+pytestmark = pytest.mark.whole_job
+
+RECIPE = "fine-tuning/llama/llmft_llama3_2_1b_instruct_seq4k_gpu_sft_lora"
+SHORT = ("recipes.trainer.devices=1", f"{ARGS}.max_epochs=1", f"{ARGS}.train_batch_size=64")
+THREADS = [f"+env_vars.{name}={value}" for name, value in ONE_THREAD.items()]
+
+
+def test_a_rehearsal_trains_here_and_says_that_it_is_one(tmp_path):
+    status, out, err = run(f"recipes={RECIPE}", "rehearse=true", *SHORT, *THREADS, cwd=tmp_path)
+    assert status == 0, (out, err)
+    bundle = bundle_of(tmp_path)
+    assert "open trainer, a rehearsal" in out and "N173" in out + err and "\nrehearsal: " in out
+    steps = [json.loads(line) for line in (bundle / "run/metrics.jsonl").read_text().splitlines()]
+    assert [step["step"] for step in steps if "loss" in step] == [1, 2, 3, 4]
+    (results,) = (bundle / "run/model").iterdir()
+    assert results.name.startswith("rehearsal-") and (results / "adapter_model.safetensors").is_file()
+    _, found = mlflow_run(tmp_path, "llama-3-2-1b-instruct")
+    assert (found.data.tags["trainer"], found.data.tags["rehearsal"]) == ("open", "true")
+    (start,) = (json.loads(line) for line in (bundle / "run/starts.jsonl").read_text().splitlines())
+    assert "no warm start" not in out + err and start["world_size"] == 1
