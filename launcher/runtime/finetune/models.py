@@ -17,6 +17,13 @@ from launcher.runtime.finetune.settings import LoraSettings, Settings
 TASK = "CAUSAL_LM"
 
 
+def import_libraries(config: Mapping[str, Any]) -> None:
+    """Import what takes long to import and a compiled recipe needs: transformers' models and, for adapters, PEFT."""
+    importlib.import_module("transformers.modeling_utils")
+    if config["training_config"]["model_config"]["peft_config"]:
+        importlib.import_module("peft")
+
+
 def model_class(architecture: Architecture) -> Any:
     """Return transformers' class of a language model. Imports the module of this architecture only."""
     package = architecture.package
@@ -121,7 +128,11 @@ def with_adapters(model: nn.Module, lora: LoraSettings, *, seed: int, folder: st
     with torch.random.fork_rng(devices=[]), warnings.catch_warnings():
         warnings.simplefilter("ignore", FutureWarning)  # peft asks transformers by a name that it renamed
         torch.manual_seed(seed)
-        wrapped: nn.Module = get_peft_model(model, config)
+        with warnings.catch_warnings():
+            warnings.filterwarnings(
+                "ignore", "`is_gradient_checkpointing` is deprecated", FutureWarning
+            )  # PEFT reads it
+            wrapped: nn.Module = get_peft_model(model, config)
     if folder and not any(parameter.is_meta for parameter in wrapped.parameters()):
         source, names = Path(folder), adapters.trained_names(wrapped)
         adapters.put(dict(wrapped.named_parameters()), adapters.read(source, names), source)
