@@ -243,9 +243,9 @@ def _run_here(bundle: Bundle, backend: Backend, *, is_again: bool) -> int:
     interrupt: KeyboardInterrupt | None = None
     try:
         job = _submit(bundle, backend, is_again=is_again)
-        if not _show_log(backend, job.handle, follow=True):
-            with contextlib.suppress(ProblemsFound):  # its status is read once more below
-                collections.deque(backend.wait(job.handle), maxlen=0)
+        _show_log(backend, job.handle, follow=True)
+        with contextlib.suppress(ProblemsFound):  # its status is read once more below
+            collections.deque(backend.wait(job.handle), maxlen=0)  # also until its processes have ended
     except (KeyboardInterrupt, BrokenPipeError) as error:
         if job is None:
             if isinstance(error, KeyboardInterrupt):

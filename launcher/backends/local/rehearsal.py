@@ -363,7 +363,7 @@ def _slow_checkpoint(scene: _Scene, slow: SlowSave) -> _Scene:
 
 
 def _restart_operator(scene: _Scene, restart: OperatorRestart) -> _Scene:
-    return scene.log(f"the operator goes away for {restart.down:g} s", RestartOperator(restart.down))
+    return scene.log(f"the operator is down for {restart.down:g} s", RestartOperator(restart.down))
 
 
 def _has(scene: _Scene) -> str:
