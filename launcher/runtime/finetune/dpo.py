@@ -15,14 +15,11 @@ from torch.nn.functional import logsigmoid
 from launcher.runtime.finetune.batches import Batcher, Sample
 from launcher.runtime.finetune.data.prepared import PreparedPairs
 from launcher.runtime.finetune.objectives import Outcome
-from launcher.runtime.finetune.settings import PreferenceSettings
+from launcher.runtime.finetune.settings import LOSSES, PreferenceSettings
 from launcher.runtime.finetune.token_scores import TokenBatch
 from launcher.runtime.loss_weighting import LossWeighting
 
 METRICS = ("loss", "rewards/chosen", "rewards/rejected", "rewards/margin", "rewards/accuracy")
-
-
-LOSSES = ("sigmoid", "ipo", "hinge")
 
 
 class LossUnknown(ValueError):

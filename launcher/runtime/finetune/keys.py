@@ -6,12 +6,24 @@ refused. Imports neither torch nor transformers.
 Source: the keys of the published recipes; docs/open-trainer.md.
 """
 
-from collections.abc import Callable, Iterator
-from pathlib import PurePosixPath
-from typing import Any
+from collections.abc import Iterator
 
-from launcher.runtime.finetune.data.errors import DataError
-from launcher.runtime.finetune.data.steps import chain_of
+from launcher.runtime.finetune.key_conditions import (
+    ARGS,
+    DATA,
+    METERING,
+    MODEL,
+    STEPS,
+    chain_fault,
+    differs_from_threshold,
+    differs_from_weight_decay,
+    has_other_callbacks,
+    is_dpo,
+    is_true,
+    leads_elsewhere,
+    not_in,
+    template_of_image,
+)
 from launcher.runtime.finetune.key_terms import (
     Condition,
     Finding,
@@ -24,66 +36,12 @@ from launcher.runtime.finetune.key_terms import (
     refused,
 )
 from launcher.runtime.finetune.schedules import NAMES as SCHEDULES
+from launcher.runtime.finetune.settings import LOSSES
 
-ARGS = "training_config.training_args"
-MODEL = "training_config.model_config"
-DATA = "training_config.datasets"
 _FSDP = f"{ARGS}.strategy.fsdp_config"
 _LORA = f"{MODEL}.peft_config"
-_STEPS = f"{DATA}.preprocessor_cfgs"
-_METERING = "metering_callback.MeteringCallback"
 _SHARDING = ("FULL_SHARD", "HYBRID_SHARD", "SHARD_GRAD_OP", "_HYBRID_SHARD_ZERO2", "NO_SHARD")
-_LOSSES = ("sigmoid", "ipo", "hinge")
 _FP32 = ("fp32", "float32")
-
-
-def _is_true(value: Any, _: Recipe) -> bool:
-    return bool(value)
-
-
-def _is_false(value: Any, _: Recipe) -> bool:
-    return value is False
-
-
-def _not_in(*allowed: object) -> Callable[[Any, Recipe], bool]:
-    return lambda value, _: value not in allowed
-
-
-def _leads_elsewhere(value: Any, _: Recipe) -> bool:
-    path = PurePosixPath(str(value or ""))
-    return path.is_absolute() or ".." in path.parts
-
-
-def _chain_fault(recipe: Recipe) -> str | None:
-    try:
-        chain_of(recipe.value(_STEPS) or (), recipe.value(f"{ARGS}.trainer_type"))
-    except DataError as error:
-        return str(error)
-    return None
-
-
-def _template_of_image(value: Any, recipe: Recipe) -> bool:
-    names = [value, *(step.get("chat_template_name") for step in recipe.value(_STEPS) or ())]
-    return any(name and "/" not in name for name in names)
-
-
-def _has_other_callbacks(value: Any, _: Recipe) -> bool:
-    return any(each.get("_target_") != _METERING for each in value or ())
-
-
-def _differs_from_threshold(value: Any, recipe: Recipe) -> bool:
-    clips = recipe.value(f"{ARGS}.gradient_clipping")
-    return bool(clips) and bool(value != recipe.value(f"{ARGS}.gradient_clipping_threshold"))
-
-
-def _differs_from_weight_decay(value: Any, recipe: Recipe) -> bool:
-    decay = recipe.value(f"{ARGS}.weight_decay")
-    return bool(value and decay and value != decay)
-
-
-def _is_dpo(recipe: Recipe) -> bool:
-    return bool(recipe.value(f"{ARGS}.trainer_type") == "dpo")
-
 
 _LAUNCHER = "read by the launcher"
 _LOGGED_BY_MLFLOW = "metrics go to MLflow and to metrics.jsonl"
@@ -102,7 +60,7 @@ _JOB = (
         "extra_keys",
         Treatment.NOTICED,
         "the keys that it declares are read by nothing",
-        noticed("any", _is_true, "the open trainer reads no further keys"),
+        noticed("any", is_true, "the open trainer reads no further keys"),
     ),
     done("run.name", "named in results; names the model of a rehearsal if model_name_or_path is empty"),
     done("run.model_type", "chooses the trainer"),
@@ -112,15 +70,15 @@ _JOB = (
 
 _DATA = (
     done(
-        _STEPS,
+        STEPS,
         "the steps of the published chains: form of the samples, chat template, masks, filters",
         (
             Condition(
                 Treatment.REFUSED,
                 "an unknown step or argument, or a step of the other technique",
-                lambda _, recipe: _chain_fault(recipe) is not None,
+                lambda _, recipe: chain_fault(recipe) is not None,
                 "the open trainer has the steps of the published recipes",
-                detail=_chain_fault,
+                detail=chain_fault,
             ),
         ),
     ),
@@ -150,7 +108,7 @@ _MODEL = (
         f"{MODEL}.chat_template_key",
         Treatment.DONE,
         "a path of a chat template; null: the tokenizer's own",
-        noticed("a bare name, here or in chat_template_name", _template_of_image, _FILES_OF_IMAGE),
+        noticed("a bare name, here or in chat_template_name", template_of_image, _FILES_OF_IMAGE),
     ),
     ignored(f"{MODEL}.device_map", "the sharding places the layers", None),
     ignored(f"{MODEL}.generation_cfg", "training generates no text"),
@@ -163,7 +121,7 @@ _MODEL = (
         "folder of the results, below the folder for results; empty: the recipe's name",
         refused(
             "a path that leads elsewhere",
-            _leads_elsewhere,
+            leads_elsewhere,
             "results are written below the folder for results only",
             "a relative path without ..",
         ),
@@ -171,13 +129,13 @@ _MODEL = (
     done(
         f"{MODEL}.multimodal",
         "the language model is trained",
-        refused("true", _is_true, "layers for images would get adapters and no gradients", "false"),
+        refused("true", is_true, "layers for images would get adapters and no gradients", "false"),
     ),
     done(_LORA, "adapters by PEFT; null trains all weights"),
     done(
         f"{_LORA}.bias",
         "no bias is trained",
-        refused("other than none", _not_in("none"), "biases are not part of the saved adapters", "none"),
+        refused("other than none", not_in("none"), "biases are not part of the saved adapters", "none"),
     ),
     done(f"{_LORA}.exclude_modules", "modules without an adapter"),
     done(f"{_LORA}.lora_alpha", "strength of the adapters"),
@@ -198,12 +156,12 @@ _MODEL = (
     done(
         f"{_LORA}.task_type",
         "a language model",
-        refused("other than CAUSAL_LM", _not_in("CAUSAL_LM"), "only language models are trained", "CAUSAL_LM"),
+        refused("other than CAUSAL_LM", not_in("CAUSAL_LM"), "only language models are trained", "CAUSAL_LM"),
     ),
     done(
         f"{_LORA}.use_dora",
         "plain LoRA",
-        refused("true", _is_true, "DoRA is not implemented with sharded weights", "false"),
+        refused("true", is_true, "DoRA is not implemented with sharded weights", "false"),
     ),
 )
 
@@ -231,7 +189,7 @@ _TRAINING = (
         f"{ARGS}.grad_accum_dtype",
         Treatment.DONE,
         "gradients are accumulated in 32 bits",
-        noticed("other than null, fp32", _not_in(None, *_FP32), "gradients are accumulated in 32 bits"),
+        noticed("other than null, fp32", not_in(None, *_FP32), "gradients are accumulated in 32 bits"),
     ),
     done(f"{ARGS}.gradient_checkpointing", "activations of each block are recomputed"),
     ignored(f"{ARGS}.gradient_checkpointing_use_reentrant", "the form that is not reentrant is used", False),
@@ -242,7 +200,7 @@ _TRAINING = (
         "weight decay where weight_decay is 0",
         refused(
             "other than weight_decay, both above 0",
-            _differs_from_weight_decay,
+            differs_from_weight_decay,
             "two names of weight decay have different values",
             "0.0",
         ),
@@ -258,7 +216,7 @@ _TRAINING = (
         "DPO: form of the loss",
         refused(
             "other than sigmoid, ipo, hinge",
-            lambda value, recipe: _is_dpo(recipe) and value not in (None, *_LOSSES),
+            lambda value, recipe: is_dpo(recipe) and value not in (None, *LOSSES),
             "the open trainer has the losses sigmoid, ipo and hinge",
             "sigmoid",
         ),
@@ -268,7 +226,7 @@ _TRAINING = (
         "shape of the learning rate, a function of the samples done",
         refused(
             "reduce_lr_on_plateau",
-            _not_in(*SCHEDULES),
+            not_in(*SCHEDULES),
             "its learning rate depends on evaluations, which a resized job does not repeat",
             "cosine",
         ),
@@ -284,7 +242,7 @@ _TRAINING = (
         "gradient_clipping_threshold decides",
         noticed(
             "other than gradient_clipping_threshold",
-            _differs_from_threshold,
+            differs_from_threshold,
             "gradient_clipping_threshold decides",
         ),
     ),
@@ -322,7 +280,7 @@ _TRAINING = (
         "each transformer block is sharded as one unit",
         refused(
             "other than TRANSFORMER_BASED_WRAP",
-            _not_in("TRANSFORMER_BASED_WRAP"),
+            not_in("TRANSFORMER_BASED_WRAP"),
             "only transformer blocks are units of sharding",
             "TRANSFORMER_BASED_WRAP",
         ),
@@ -333,7 +291,7 @@ _TRAINING = (
         "the next block is gathered during the backward pass of the one before",
         noticed(
             "other than BACKWARD_PRE",
-            _not_in("BACKWARD_PRE"),
+            not_in("BACKWARD_PRE"),
             "blocks are always gathered ahead in the backward pass",
         ),
     ),
@@ -345,7 +303,7 @@ _TRAINING = (
         "FULL_SHARD, HYBRID_SHARD, SHARD_GRAD_OP by FSDP2; NO_SHARD by DDP",
         refused(
             "any other",
-            _not_in(*_SHARDING),
+            not_in(*_SHARDING),
             f"the open trainer has {', '.join(name for name in _SHARDING if name[0] != '_')}",
             "FULL_SHARD",
         ),
@@ -355,7 +313,7 @@ _TRAINING = (
         "the training state is always sharded; FULL_STATE_DICT also writes a Hugging Face checkpoint at the end",
         refused(
             "other than SHARDED_STATE_DICT, FULL_STATE_DICT",
-            _not_in("SHARDED_STATE_DICT", "FULL_STATE_DICT"),
+            not_in("SHARDED_STATE_DICT", "FULL_STATE_DICT"),
             "there is no such form of checkpoint",
             "SHARDED_STATE_DICT",
         ),
@@ -368,8 +326,8 @@ _TRAINING = (
         Treatment.NOTICED,
         "the published callback meters usage inside the image; it is not imported",
         refused(
-            f"a _target_ other than {_METERING}",
-            _has_other_callbacks,
+            f"a _target_ other than {METERING}",
+            has_other_callbacks,
             "no class that a recipe names is imported",
             "[]",
         ),

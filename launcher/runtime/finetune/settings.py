@@ -9,6 +9,8 @@ from launcher.runtime.tiers.tier_settings import TierSettings, tier_settings
 from launcher.runtime.training_config import Schedule, Tracking, shares_of
 
 SFT, DPO = "sft", "dpo"
+LOSSES = ("sigmoid", "ipo", "hinge")
+"""Forms of the loss over preference pairs."""
 
 
 @dataclass(frozen=True, slots=True)
