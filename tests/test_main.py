@@ -322,6 +322,9 @@ class Rehearsal:
     def logs(self, handle, *, follow):
         return iter(())
 
+    def wait(self, handle):
+        yield self.status(handle)
+
     def status(self, handle):
         return JobStatus(JobState.SUCCEEDED, 0, "completed")
 

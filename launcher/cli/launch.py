@@ -227,14 +227,12 @@ def _follow(bundle: Bundle, backend: Backend, job: JobRecord) -> int:
     return EXIT_CODES[status.state]
 
 
-def _show_log(backend: Backend, handle: JobHandle, *, follow: bool) -> bool:
-    """Show a job's log and return whether it could be read; the job itself does not depend on that."""
+def _show_log(backend: Backend, handle: JobHandle, *, follow: bool) -> None:
+    """Show a job's log, or why it cannot be read; the job itself does not depend on that."""
     try:
         terminal.follow(backend.logs(handle, follow=follow))
     except ProblemsFound as error:
         console.show_problems(error.problems, "the job is not affected, only its log cannot be shown")
-        return False
-    return True
 
 
 def _run_here(bundle: Bundle, backend: Backend, *, is_again: bool) -> int:

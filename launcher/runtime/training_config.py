@@ -102,12 +102,18 @@ def shares_of(training_args: Mapping[str, Any], world_size: int) -> Shares:
     return Shares((local,) * world_size, micro=int(training_args.get("micro_train_batch_size") or local))
 
 
+def tracking_of(training: Mapping[str, Any]) -> Tracking:
+    """Return the MLflow run of a recipe's `training_config`."""
+    mlflow = training.get("mlflow") or {}
+    run_id = "" if mlflow.get("enabled") is False else mlflow.get("run_id") or ""
+    return Tracking(mlflow.get("tracking_uri") or None, run_id)
+
+
 def settings_of(config: Mapping[str, Any], world_size: int) -> Settings:
     """Return the typed settings of the resolved recipe `config` on `world_size` ranks."""
     training = config["training_config"]
     args = training["training_args"]
     data = training["datasets"]["train_data"]
-    mlflow = training.get("mlflow") or {}
     return Settings(
         model_type=config["run"]["model_type"],
         model=training["model_config"],
@@ -130,8 +136,6 @@ def settings_of(config: Mapping[str, Any], world_size: int) -> Settings:
         load_checkpoint=bool(args["load_checkpoint"]),
         override_training_dir=bool(args["override_training_dir"]),
         training_dir=args["training_dir"] or "",
-        tracking=Tracking(
-            mlflow.get("tracking_uri") or None, "" if mlflow.get("enabled") is False else mlflow.get("run_id") or ""
-        ),
+        tracking=tracking_of(training),
         tiers=tier_settings(config.get("checkpointing")),
     )

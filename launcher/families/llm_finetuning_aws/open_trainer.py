@@ -20,8 +20,6 @@ _VALIDATION = "recipes.training_config.datasets.val_data.file_path"
 _ADAPTERS = "recipes.training_config.model_config.lora_checkpoint_file_path"
 _HUB_ID = re.compile(r"[A-Za-z0-9][\w.-]*/[\w.-]+", re.ASCII)
 _IN_CONTAINER = "/opt/ml/"
-_CHANNELS = ("train", "training")
-"""Channels whose folder is the training data where the recipe names no file."""
 _REHEARSE = "rehearse=true, for a small random model and made-up samples"
 
 
@@ -42,6 +40,8 @@ def _absent_inputs(job: JobSpec) -> Iterator[Problem]:
     if job.is_rehearsal:
         yield from _unknown_architecture(job)
         return
+    from launcher.runtime.finetune.data.settings import CHANNELS  # few compiles need it
+
     backend = described(job.backend)
     if not (model := get(job.config, _MODEL)):
         remedy = f"{_MODEL}=<folder, or org/name on the Hugging Face Hub>; or {_REHEARSE}"
@@ -49,7 +49,7 @@ def _absent_inputs(job: JobSpec) -> Iterator[Problem]:
     elif not _is_found(job, model) and not _HUB_ID.fullmatch(model):
         yield _absent(job, _MODEL, model, "a folder, or org/name on the Hugging Face Hub")
     if not (data := get(job.config, _TRAIN)):
-        if not set(backend.channels(job.settings)) & set(_CHANNELS):
+        if not set(backend.channels(job.settings)) & set(CHANNELS["train_path"]):
             remedy = f"{_TRAIN}=<file or folder of samples>; or {_REHEARSE}"
             yield Problem("E116", _TRAIN, "is empty: there is no data to train on", value="", remedy=remedy)
     elif not _is_found(job, data):

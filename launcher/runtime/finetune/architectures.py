@@ -24,7 +24,6 @@ class Architecture:
         package: Below `transformers.models`.
         config: Class of its configuration.
         model: Class of its language model.
-        block: Class of the block that is sharded and recomputed as one unit, as `_no_split_modules` names it.
         attention: The kernel that runs on any device.
         period: Layers after which the pattern of layers repeats.
         window: Key of the attention window that some of its layers have.
@@ -33,27 +32,23 @@ class Architecture:
     package: str
     config: str
     model: str
-    block: str
     attention: str = "sdpa"
     period: int = 1
     window: str = "sliding_window"
 
 
 KNOWN = {
-    "llama": Architecture("llama", "LlamaConfig", "LlamaForCausalLM", "LlamaDecoderLayer"),
+    "llama": Architecture("llama", "LlamaConfig", "LlamaForCausalLM"),
     "llama4_text": Architecture(
         "llama4",
         "Llama4TextConfig",
         "Llama4ForCausalLM",
-        "Llama4TextDecoderLayer",
         period=4,
         window="attention_chunk_size",
     ),
-    "qwen2": Architecture("qwen2", "Qwen2Config", "Qwen2ForCausalLM", "Qwen2DecoderLayer"),
-    "qwen3": Architecture("qwen3", "Qwen3Config", "Qwen3ForCausalLM", "Qwen3DecoderLayer"),
-    "gpt_oss": Architecture(
-        "gpt_oss", "GptOssConfig", "GptOssForCausalLM", "GptOssDecoderLayer", attention="eager", period=2
-    ),
+    "qwen2": Architecture("qwen2", "Qwen2Config", "Qwen2ForCausalLM"),
+    "qwen3": Architecture("qwen3", "Qwen3Config", "Qwen3ForCausalLM"),
+    "gpt_oss": Architecture("gpt_oss", "GptOssConfig", "GptOssForCausalLM", attention="eager", period=2),
 }
 """By `model_type`. Source: transformers, `models/<package>/modeling_<package>.py`."""
 

@@ -10,18 +10,12 @@ from launcher.runtime import process_group
 from launcher.runtime.finetune.architectures import read_config, rehearsal_config
 from launcher.runtime.finetune.data.preparation import prepare
 from launcher.runtime.finetune.data.prepared import Prepared, load
-from launcher.runtime.finetune.data.settings import DataSettings, Technique
+from launcher.runtime.finetune.data.settings import CHANNELS, DataSettings, Technique
 from launcher.runtime.finetune.rehearsal_data import VOCABULARY, RehearsalData, write_rehearsal_data
-from launcher.runtime.finetune.settings import DPO, Settings
+from launcher.runtime.finetune.settings import Settings
 
 REHEARSAL = "rehearsal"
 """Begins the name of every folder of a rehearsal's results."""
-
-CHANNELS = {"train_path": ("train", "training"), "validation_path": ("validation", "val", "test")}
-"""Names of data channels, by the setting that they fill.
-
-Source: SageMaker training toolkit, environment variables SM_CHANNEL_<NAME>.
-"""
 
 
 class ModelMissing(ValueError):
@@ -69,7 +63,7 @@ def inputs_of(config: Mapping[str, Any], settings: Settings, run_dir: Path, *, r
     results = Path(os.environ.get("SM_MODEL_DIR") or settings.saving.folder or run_dir / "model")
     name = settings.model.save_name or settings.name
     if rehearse:
-        made = _made_up(run_dir / REHEARSAL, settings)
+        made = _made_up(run_dir / REHEARSAL, data.technique, settings.seed)
         small = rehearsal_config(settings.model.path, settings.name, VOCABULARY)
         data = replace(data, train_path=str(made.train_file), validation_path="")
         folder = results / f"{REHEARSAL}-{name.replace('/', '-')}"
@@ -118,10 +112,9 @@ def model_folder(path: str) -> Path:
     return Path(snapshot_download(path, allow_patterns=patterns, local_files_only=True))
 
 
-def _made_up(folder: Path, settings: Settings) -> RehearsalData:
+def _made_up(folder: Path, technique: Technique, seed: int) -> RehearsalData:
     """Return the samples and the tokenizer of a rehearsal; the first rank writes them."""
-    technique: Technique = "dpo" if settings.technique == DPO else "sft"
-    made = write_rehearsal_data(folder, technique, settings.seed) if process_group.rank() == 0 else None
+    made = write_rehearsal_data(folder, technique, seed) if process_group.rank() == 0 else None
     return cast(RehearsalData, process_group.share(made))
 
 

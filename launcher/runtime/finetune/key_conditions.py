@@ -20,11 +20,6 @@ def is_true(value: Any, _: Recipe) -> bool:
     return bool(value)
 
 
-def is_false(value: Any, _: Recipe) -> bool:
-    """Return whether a value is false."""
-    return value is False
-
-
 def not_in(*allowed: object) -> Callable[[Any, Recipe], bool]:
     """Return the condition of all values but the allowed ones."""
     return lambda value, _: value not in allowed

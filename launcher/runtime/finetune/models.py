@@ -126,13 +126,9 @@ def with_adapters(model: nn.Module, lora: LoraSettings, *, seed: int, folder: st
     config = adapters.saved_config(Path(folder)) if folder else _lora_config(lora)
     config.lora_dropout = 0.0 if config.target_parameters else lora.dropout  # PEFT has none for parameters
     with torch.random.fork_rng(devices=[]), warnings.catch_warnings():
-        warnings.simplefilter("ignore", FutureWarning)  # peft asks transformers by a name that it renamed
+        warnings.filterwarnings("ignore", "`is_gradient_checkpointing` is deprecated", FutureWarning)  # PEFT reads it
         torch.manual_seed(seed)
-        with warnings.catch_warnings():
-            warnings.filterwarnings(
-                "ignore", "`is_gradient_checkpointing` is deprecated", FutureWarning
-            )  # PEFT reads it
-            wrapped: nn.Module = get_peft_model(model, config)
+        wrapped: nn.Module = get_peft_model(model, config)
     if folder and not any(parameter.is_meta for parameter in wrapped.parameters()):
         source, names = Path(folder), adapters.trained_names(wrapped)
         adapters.put(dict(wrapped.named_parameters()), adapters.read(source, names), source)

@@ -6,7 +6,7 @@ from typing import Any
 
 from launcher.runtime.shares import Shares
 from launcher.runtime.tiers.tier_settings import TierSettings, tier_settings
-from launcher.runtime.training_config import Schedule, Tracking, shares_of
+from launcher.runtime.training_config import Schedule, Tracking, shares_of, tracking_of
 
 SFT, DPO = "sft", "dpo"
 LOSSES = ("sigmoid", "ipo", "hinge")
@@ -209,7 +209,7 @@ def settings_of(config: Mapping[str, Any], world_size: int) -> Settings:
         logging_steps=int(args["logging_steps"]),
         logs_memory=bool(args.get("log_gpu_memory")),
         logs_phases=bool(args.get("log_run_time")),
-        tracking=_tracking(training.get("mlflow") or {}),
+        tracking=tracking_of(training),
         logs_adapter=bool((training.get("mlflow") or {}).get("log_adapter")),
         tiers=tier_settings(config.get("checkpointing")),
     )
@@ -287,8 +287,3 @@ def _saving(args: Mapping[str, Any]) -> SavingSettings:
 
 def _is_full(args: Mapping[str, Any]) -> bool:
     return bool(args["strategy"]["fsdp_config"]["state_dict_type"] == "FULL_STATE_DICT")
-
-
-def _tracking(mlflow: Mapping[str, Any]) -> Tracking:
-    run_id = "" if mlflow.get("enabled") is False else mlflow.get("run_id") or ""
-    return Tracking(mlflow.get("tracking_uri") or None, run_id)

@@ -10,6 +10,12 @@ from launcher.runtime.finetune.data.steps import Chain, chain_of
 
 Technique = Literal["sft", "dpo"]
 
+CHANNELS = {"train_path": ("train", "training"), "validation_path": ("validation", "val", "test")}
+"""Names of data channels, by the setting that they fill.
+
+Source: SageMaker training toolkit, environment variables SM_CHANNEL_<NAME>.
+"""
+
 TECHNIQUES: tuple[Technique, ...] = ("sft", "dpo")
 
 
