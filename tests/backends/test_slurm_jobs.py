@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 import slurm_cluster
 from background import Collected, await_true
-from conftest import ROOT, frozen_context
+from conftest import LLAMA, ROOT, frozen_context
 from job_suite import (
     NODES,
     running,
@@ -159,6 +159,19 @@ def test_the_tiny_recipe_trains_on_two_nodes(cluster, tmp_path):
     steps = [json.loads(line)["step"] for line in metrics]
     assert steps == list(range(1, len(steps) + 1))
     assert [line for line in lines if line.startswith(f"rank 0 | finished at step {steps[-1]},")]
+
+
+def test_the_open_trainer_rehearses_without_a_container(cluster, tmp_path):
+    words = (
+        *(f"recipes={LLAMA}", "cluster=slurm", "cluster.trainer=open", "container=null", "rehearse=true"),
+        *("instance_type=ml.p5.48xlarge", "recipes.trainer.devices=1", f"recipes.trainer.num_nodes={NODES}"),
+        "recipes.training_config.mlflow.enabled=false",
+    )
+    record = pipeline.submit(written(tmp_path, *words), SlurmBackend())
+    finished(record)
+    lines = list(SlurmBackend().logs(record.handle, follow=False))
+    assert any("world 2" in line for line in lines), lines
+    assert (record.handle.bundle_dir / RUN_DIR / "model").is_dir()
 
 
 def test_ten_jobs_at_once_need_one_poll_per_interval(cluster, tmp_path):
