@@ -4,9 +4,10 @@
 set -euo pipefail
 cd "$(dirname "$0")"
 
-if ! PATH=$PATH:/usr/sbin type mpirun fusermount3 zsh fish slurmctld slurmd munged ch-run >/dev/null 2>&1; then
+if ! PATH=$PATH:/usr/sbin type mpirun fusermount3 zsh fish slurmctld slurmd slurmdbd mariadbd munged ch-run >/dev/null 2>&1; then
   export DEBIAN_FRONTEND=noninteractive
   apt-get -qq update
-  apt-get -qq install --yes --no-install-recommends openmpi-bin fuse3 zsh fish slurm-wlm munge charliecloud
+  apt-get -qq install --yes --no-install-recommends openmpi-bin fuse3 zsh fish slurm-wlm slurmdbd \
+    mariadb-server munge charliecloud
 fi
 ./install_toolkit.sh

@@ -13,7 +13,7 @@ from pathlib import Path
 
 from background import await_true
 
-PROGRAMS = ("slurmctld", "slurmd", "sbatch", "munged")
+PROGRAMS = ("slurmctld", "slurmd", "sbatch", "munged", "slurmdbd", "mariadbd")
 INSTALL = "tests/engines/install_programs.sh"
 PARTITION, SMALL = "main", "small"
 SMALL_NODES, SMALL_MINUTES = 2, 30
@@ -52,6 +52,34 @@ PartitionName={partition} Nodes=ALL Default=YES MaxTime=INFINITE OverSubscribe=N
 PartitionName={small} Nodes=n[1-{small_nodes}] MaxTime={small_minutes}
 """
 
+_ACCOUNTED = """\
+AccountingStorageType=accounting_storage/slurmdbd
+AccountingStorageHost=127.0.0.1
+AccountingStoragePort={ports[0]}
+AccountingStoragePass={folder}/munge.sock
+"""
+_DBD = """\
+AuthType=auth/munge
+AuthInfo=socket={folder}/munge.sock
+DbdHost=localhost
+DbdAddr=127.0.0.1
+DbdPort={ports[0]}
+SlurmUser={user}
+LogFile={folder}/slurmdbd.log
+PidFile={folder}/slurmdbd.pid
+StorageType=accounting_storage/mysql
+StorageHost=127.0.0.1
+StoragePort={ports[1]}
+StorageUser=slurm
+StoragePass=slurm
+StorageLoc=slurm_acct
+"""
+_GRANTS = """\
+create database slurm_acct;
+create user 'slurm'@'127.0.0.1' identified by 'slurm'; grant all on slurm_acct.* to 'slurm'@'127.0.0.1';
+create user 'slurm'@'localhost' identified by 'slurm'; grant all on slurm_acct.* to 'slurm'@'localhost';
+"""
+
 
 def absent() -> list[str]:
     """Return the programs that are not installed."""
@@ -65,10 +93,13 @@ class Cluster:
     Args:
         folder: Of its configuration, state and logs.
         num_nodes: Its nodes are n1, n2, ….
+        database_port: Port of the database of its accounting; 0 without.
+        daemons: Its running daemons, by name.
     """
 
     folder: Path
     num_nodes: int
+    database_port: int = 0
     daemons: dict[str, subprocess.Popen] = field(default_factory=dict)
 
     @property
@@ -80,6 +111,10 @@ class Cluster:
         words = {
             "munged": ["munged", "--foreground", "--force", "--num-threads=4"]
             + [f"--{key}={self.folder / f'munge.{end}'}" for key, end in _MUNGE.items()],
+            "slurmdbd": ["slurmdbd", "-D"],
+            "mariadbd": ["mariadbd", "--no-defaults", f"--datadir={self.folder / 'db'}", "--bind-address=127.0.0.1"]
+            + [f"--socket={self.folder / 'mysql.sock'}", f"--port={self.database_port}", "--user=root"]
+            + [f"--pid-file={self.folder / 'mariadb.pid'}", "--innodb-buffer-pool-size=64M"],
             "slurmctld": ["slurmctld", "-D", "-f", str(self.conf)],
         }.get(name, ["slurmd", "-D", "-N", name, "-f", str(self.conf)])
         with (self.folder / f"{name}.out").open("ab") as out:
@@ -127,13 +162,16 @@ _MUNGE = {
 
 
 @contextlib.contextmanager
-def running(folder: Path, num_nodes: int = 4) -> Iterator[Cluster]:
-    """Run a cluster of simulated nodes until the block ends, its jobs cancelled."""
-    cluster = Cluster(folder, num_nodes)
+def running(folder: Path, num_nodes: int = 4, *, has_accounting: bool = False) -> Iterator[Cluster]:
+    """Run a cluster of simulated nodes until the block ends, its jobs cancelled; accounting needs root."""
+    ports = _free_ports(2)
+    cluster = Cluster(folder, num_nodes, database_port=ports[1] if has_accounting else 0)
     _configure(cluster)
     cluster.start("munged")
     await_true(lambda: (folder / "munge.sock").exists())
     try:
+        if has_accounting:
+            _account(cluster, ports)
         for name in ("slurmctld", *(f"n{number}" for number in range(1, num_nodes + 1))):
             cluster.start(name)
         await_true(cluster.is_ready)
@@ -170,6 +208,26 @@ def _configure(cluster: Cluster) -> None:
             small_minutes=SMALL_MINUTES,
         )
     )
+
+
+def _account(cluster: Cluster, ports: list[int]) -> None:
+    """Start the database and slurmdbd, and let the controller use them."""
+    folder = cluster.folder
+    words = ["mysql_install_db", "--no-defaults", f"--datadir={folder / 'db'}", "--user=root", "--skip-test-db"]
+    subprocess.run([*words, "--auth-root-authentication-method=normal"], check=True, capture_output=True)
+    cluster.start("mariadbd")
+    client = ["mariadb", "--no-defaults", "-S", str(folder / "mysql.sock"), "-u", "root"]
+    await_true(lambda: subprocess.run([*client, "-e", "select 1"], capture_output=True).returncode == 0)
+    subprocess.run(client, input=_GRANTS, text=True, check=True, capture_output=True)
+    made = {"folder": folder, "ports": ports, "user": getpass.getuser()}
+    (folder / "slurmdbd.conf").write_text(_DBD.format(**made))
+    (folder / "slurmdbd.conf").chmod(0o600)
+    with cluster.conf.open("a") as conf:
+        conf.write(_ACCOUNTED.format(**made))
+    cluster.start("slurmdbd")
+    env = {**os.environ, "SLURM_CONF": str(cluster.conf)}
+    add = ["sacctmgr", "--immediate", "add", "cluster", "test"]
+    await_true(lambda: subprocess.run(add, env=env, capture_output=True).returncode == 0)
 
 
 def _free_ports(count: int) -> list[int]:
