@@ -1,4 +1,4 @@
-"""One training of a rehearsal's model on the CPU, by the open trainer or by TRL's: `finetune_runs.py WHO FOLDER OFF|ON`.
+"""One training of a rehearsal's model on the CPU: `finetune_runs.py ours|trl FOLDER OFF|ON`.
 
 Prints the seconds, wall and of the processor, between the ends of the first few and of the last optimizer step, and
 the tokens trained in between. The third argument is whether activations are recomputed, as the recipe wants.

@@ -60,7 +60,7 @@ FAULTS = [
         ),
         "E318",
         "cluster.required_topology",
-        "nearness",
+        "topology constraint",
     ),
     (
         (

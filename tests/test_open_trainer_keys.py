@@ -31,6 +31,7 @@ REFUSED = [
     # recipe, key, value, further overrides, a word of the text
     (SFT, f"{MODEL}.multimodal", "true", (), "images"),
     (SFT, f"{LORA}.bias", "all", (), "biases"),
+    (SFT, f"{MODEL}.model_save_name", "models/../../mine", (), "without .."),
     (EXPERTS, f"{LORA}.lora_dropout", "0.05", (), "target_parameters"),
     (SFT, f"{LORA}.task_type", "SEQ_CLS", (), "language models"),
     (SFT, f"{LORA}.use_dora", "true", (), "DoRA"),

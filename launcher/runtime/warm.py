@@ -208,11 +208,6 @@ def main() -> None:
     agent.install_event_handler()
     _import_everything(sys.argv[2:])
     server.serve()
-    import torch  # imported by now; at the top it would delay the socket that workers connect to
-
-    # A cold start reads this from its environment; torch has read the warm process's environment.
-    threads = os.environ.get("OMP_NUM_THREADS", "").partition(",")[0]
-    torch.set_num_threads(int(threads) if threads else len(os.sched_getaffinity(0)))
     entrypoint.train()
 
 

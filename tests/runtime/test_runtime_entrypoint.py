@@ -151,3 +151,21 @@ def test_an_event_on_one_rank_stops_all_with_a_checkpoint(tmp_path):
     done = metrics(tmp_path / "run")[-1]["step"]
     assert f"stopped at step {done} for a scale event" in outputs[0][0]
     assert latest_progress(tmp_path / "run" / names.CHECKPOINT_DIR)[1].step == done
+
+
+@pytest.mark.parametrize(("given", "ranks", "threads"), [("3", 4, 3), ("2,1", 4, 2), ("", 1000, 1), (None, 1000, 1)])
+def test_processes_of_a_node_share_its_cores(given, ranks, threads, monkeypatch):
+    import torch
+
+    from launcher.runtime import entrypoint
+    from launcher.runtime.process_group import Place
+
+    monkeypatch.delenv("OMP_NUM_THREADS", raising=False)
+    if given is not None:
+        monkeypatch.setenv("OMP_NUM_THREADS", given)
+    before = torch.get_num_threads()
+    try:
+        entrypoint._share_cores(Place(0, ranks, 0, ranks, torch.device("cpu")))
+        assert torch.get_num_threads() == threads
+    finally:
+        torch.set_num_threads(before)

@@ -6,7 +6,7 @@ import shutil
 import subprocess
 import sys
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, ClassVar
@@ -187,22 +187,9 @@ def _unstartable(job: JobSpec, made: Mapping[str, Any]) -> Iterator[Problem]:
     if jobs.container_entrypoint:
         return
     if program.is_mpi(made):
-        if shutil.which("mpirun") is None:
-            remedy = "apt-get install --no-install-recommends openmpi-bin"
-            yield Problem("E430", "recipes.distribution.mpi", "mpirun is not installed", remedy=remedy)
-        if not jobs.source_dir or not Path(jobs.source_dir).is_dir():
-            message = "mpirun needs a script in a folder of this machine, and this is not one"
-            yield Problem("E430", f"{JOBS}.source_dir", message, value=jobs.source_dir)
-        else:
-            yield from _absent_script(job, jobs.source_dir)
+        yield from _without_mpi(job, jobs.source_dir)
     elif default_values.is_started(request.of_job(job)):
-        needs = interface(job.model_type, job.trainer).needs
-        if missing := [name for name in ("torch", *needs) if importlib.util.find_spec(name) is None]:
-            message = (
-                f"the program needs packages that are not installed in this Python environment: {', '.join(missing)}"
-            )
-            extras = "local,trainer" if needs else "local"
-            yield Problem("E430", "cluster", message, value="sm_local", remedy=f"pip install '.[{extras}]'")
+        yield from _absent_packages(interface(job.model_type, job.trainer).needs)
     elif interface(job.model_type, job.trainer).entry is Entry.SCRIPT:
         if shutil.which(program.TRAIN, path=launcher_path()["PATH"]) is None:
             yield _without_train(job, entry)
@@ -212,6 +199,24 @@ def _unstartable(job: JobSpec, made: Mapping[str, Any]) -> Iterator[Problem]:
         message = "this family's program is in the image, and no image runs here"
         remedy = f"cluster.trainer={OPEN}, or {entry}=[…]"
         yield Problem("E430", "cluster.trainer", message, value=job.trainer, remedy=remedy)
+
+
+def _without_mpi(job: JobSpec, source_dir: str | None) -> Iterator[Problem]:
+    if shutil.which("mpirun") is None:
+        remedy = "apt-get install --no-install-recommends openmpi-bin"
+        yield Problem("E430", "recipes.distribution.mpi", "mpirun is not installed", remedy=remedy)
+    if not source_dir or not Path(source_dir).is_dir():
+        message = "mpirun needs a script in a folder of this machine, and this is not one"
+        yield Problem("E430", f"{JOBS}.source_dir", message, value=source_dir)
+    else:
+        yield from _absent_script(job, source_dir)
+
+
+def _absent_packages(needs: Sequence[str]) -> Iterator[Problem]:
+    if missing := [name for name in ("torch", *needs) if importlib.util.find_spec(name) is None]:
+        message = f"the program needs packages that are not installed in this environment: {', '.join(missing)}"
+        extras = "local,trainer" if needs else "local"
+        yield Problem("E430", "cluster", message, value="sm_local", remedy=f"pip install '.[{extras}]'")
 
 
 def _without_train(job: JobSpec, entry: str) -> Problem:

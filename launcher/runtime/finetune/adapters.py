@@ -16,6 +16,8 @@ ADAPTER = "lora_"
 CONFIG_FILE = "adapter_config.json"
 WEIGHTS_FILE = "adapter_model.safetensors"
 """Source: peft, `utils.constants`: CONFIG_NAME, SAFETENSORS_WEIGHTS_NAME."""
+_UNSUPPORTED = ("use_dora", "modules_to_save", "layer_replication", "trainable_token_indices", "lora_bias")
+"""Keys of PEFT's configuration that add parameters of other kinds."""
 
 
 def saved_name(name: str) -> str:
@@ -60,7 +62,7 @@ def saved_config(folder: Path) -> Any:
     """Return PEFT's configuration of saved adapters, for training.
 
     Raises:
-        WeightsInvalid: The folder has none, or one of another kind.
+        WeightsInvalid: The folder has none, or one of adapters that are not supported.
     """
     from peft import LoraConfig
 
@@ -71,7 +73,12 @@ def saved_config(folder: Path) -> Any:
         config = LoraConfig.from_pretrained(str(folder))
     except (ValueError, TypeError, KeyError) as error:
         raise WeightsInvalid(f"{file}: not a configuration of LoRA adapters ({error})") from error
-    config.inference_mode = False
+    if not isinstance(config, LoraConfig):
+        raise WeightsInvalid(f"{file}: the adapters are not LoRA adapters")
+    for key in _UNSUPPORTED:
+        if getattr(config, key, None):
+            raise WeightsInvalid(f"{file}: adapters with {key} are not supported")
+    config.inference_mode, config.init_lora_weights = False, True
     return config
 
 

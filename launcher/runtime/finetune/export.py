@@ -116,6 +116,8 @@ def _write_adapters(model: nn.Module, settings: Settings, inputs: Inputs, folder
         save_file(values, folder.partial / adapters.WEIGHTS_FILE, {"format": "pt"})
         config = copy.copy(cast(Any, model).peft_config[adapters.NAME])
         config.inference_mode = True
+        if isinstance(config.target_modules, set):
+            config.target_modules = sorted(config.target_modules)
         config.base_model_name_or_path = None if inputs.is_rehearsal else settings.model.path
         config.save_pretrained(folder.partial)
         _copy_tokenizer(inputs, folder.partial)

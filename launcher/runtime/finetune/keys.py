@@ -7,6 +7,7 @@ Source: the keys of the published recipes; docs/open-trainer.md.
 """
 
 from collections.abc import Callable, Iterator
+from pathlib import PurePosixPath
 from typing import Any
 
 from launcher.runtime.finetune.data.errors import DataError
@@ -46,6 +47,11 @@ def _is_false(value: Any, _: Recipe) -> bool:
 
 def _not_in(*allowed: object) -> Callable[[Any, Recipe], bool]:
     return lambda value, _: value not in allowed
+
+
+def _leads_elsewhere(value: Any, _: Recipe) -> bool:
+    path = PurePosixPath(str(value or ""))
+    return path.is_absolute() or ".." in path.parts
 
 
 def _chain_fault(recipe: Recipe) -> str | None:
@@ -152,7 +158,16 @@ _MODEL = (
     done(
         f"{MODEL}.model_name_or_path", "a model's folder, or its name on the Hub; a rehearsal takes its architecture"
     ),
-    done(f"{MODEL}.model_save_name", "folder of the results"),
+    done(
+        f"{MODEL}.model_save_name",
+        "folder of the results, below the folder for results; empty: the recipe's name",
+        refused(
+            "a path that leads elsewhere",
+            _leads_elsewhere,
+            "results are written below the folder for results only",
+            "a relative path without ..",
+        ),
+    ),
     done(
         f"{MODEL}.multimodal",
         "the language model is trained",

@@ -25,7 +25,8 @@ class Facts:
     """About a training and its result.
 
     Args:
-        name: Of the recipe's run.
+        name: Of the job.
+        recipe: In the collection; empty if not known.
         technique: `sft` or `dpo`.
         base_model: That was trained: its name on the Hub, or that of its folder.
         is_lora: Whether adapters were trained.
@@ -40,6 +41,7 @@ class Facts:
     """
 
     name: str
+    recipe: str
     technique: str
     base_model: str
     is_lora: bool
@@ -72,15 +74,17 @@ def facts_of(settings: Settings, inputs: Inputs, run_dir: Path, *, digest: str, 
         samples: That were trained on.
         steps: Of the optimizer.
     """
+    bundle = _bundle(run_dir)
     return Facts(
         name=settings.name,
+        recipe=str(bundle.get("recipe", "")),
         technique=settings.technique,
         base_model=public_name(settings.model.path),
         is_lora=settings.model.lora is not None,
         is_rehearsal=inputs.is_rehearsal,
         data_digest=digest,
         samples=samples,
-        bundle_digest=_bundle_digest(run_dir),
+        bundle_digest=str(bundle.get("digest", "")),
         steps=steps,
         metrics=last_metrics(run_dir / names.METRICS_FILE),
         versions={"python": platform.python_version()} | {each: metadata.version(each) for each in _PACKAGES},
@@ -107,13 +111,13 @@ def last_metrics(file: Path) -> dict[str, float]:
     return found
 
 
-def _bundle_digest(run_dir: Path) -> str:
-    """Return the digest of the bundle that a job on this machine runs from; empty elsewhere."""
+def _bundle(run_dir: Path) -> Mapping[str, Any]:
+    """Return the manifest of the bundle that a job on this machine runs from; nothing elsewhere."""
     try:
         found = json.loads((run_dir.parent / BUNDLE_FILE).read_text(encoding="utf-8"))
-        return str(found.get("digest", ""))
-    except (OSError, ValueError, AttributeError):
-        return ""
+    except (OSError, ValueError):
+        return {}
+    return found if isinstance(found, dict) else {}
 
 
 def card(facts: Facts) -> str:
@@ -153,7 +157,7 @@ def _contents(facts: Facts) -> list[str]:
 
 def _rows(facts: Facts) -> list[tuple[str, object]]:
     rows: list[tuple[str, object]] = [
-        ("recipe", facts.name),
+        ("recipe", facts.recipe),
         ("base model", facts.base_model),
         ("samples", facts.samples),
         ("optimizer steps", facts.steps),

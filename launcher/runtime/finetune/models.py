@@ -2,6 +2,7 @@
 
 import importlib
 import importlib.util
+import warnings
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, cast
@@ -14,6 +15,13 @@ from launcher.runtime.finetune.architectures import Architecture, architecture_o
 from launcher.runtime.finetune.settings import LoraSettings, Settings
 
 TASK = "CAUSAL_LM"
+
+
+def import_libraries(config: Mapping[str, Any]) -> None:
+    """Import what takes long to import and a compiled recipe needs: transformers' models and, for adapters, PEFT."""
+    importlib.import_module("transformers.modeling_utils")
+    if config["training_config"]["model_config"]["peft_config"]:
+        importlib.import_module("peft")
 
 
 def model_class(architecture: Architecture) -> Any:
@@ -71,7 +79,11 @@ def built(
         model = random_model(config, attention, dtype=dtype, seed=settings.seed)
         if settings.model.lora:
             model = with_adapters(model, settings.model.lora, seed=settings.seed, folder=settings.model.adapters_path)
-    return model, (remark,) if remark else ()
+    remarks = [remark] if remark else []
+    if settings.model.lora and settings.model.adapters_path:
+        start = settings.model.adapters_path
+        remarks.append(f"training starts from the adapters in {start}; the recipe's rank and modules do not count")
+    return model, tuple(remarks)
 
 
 def attention_for(config: Mapping[str, Any], wish: str, device: torch.device) -> tuple[str, str | None]:
@@ -112,10 +124,15 @@ def with_adapters(model: nn.Module, lora: LoraSettings, *, seed: int, folder: st
     from peft import get_peft_model  # start-up time: full fine-tuning does without
 
     config = adapters.saved_config(Path(folder)) if folder else _lora_config(lora)
-    config.lora_dropout = lora.dropout
-    with torch.random.fork_rng(devices=[]):
+    config.lora_dropout = 0.0 if config.target_parameters else lora.dropout  # PEFT has none for parameters
+    with torch.random.fork_rng(devices=[]), warnings.catch_warnings():
+        warnings.simplefilter("ignore", FutureWarning)  # peft asks transformers by a name that it renamed
         torch.manual_seed(seed)
-        wrapped: nn.Module = get_peft_model(model, config)
+        with warnings.catch_warnings():
+            warnings.filterwarnings(
+                "ignore", "`is_gradient_checkpointing` is deprecated", FutureWarning
+            )  # PEFT reads it
+            wrapped: nn.Module = get_peft_model(model, config)
     if folder and not any(parameter.is_meta for parameter in wrapped.parameters()):
         source, names = Path(folder), adapters.trained_names(wrapped)
         adapters.put(dict(wrapped.named_parameters()), adapters.read(source, names), source)

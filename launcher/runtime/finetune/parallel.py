@@ -19,9 +19,9 @@ _KEEPS_GATHERED = ("SHARD_GRAD_OP", "_HYBRID_SHARD_ZERO2")
 def recompute(model: nn.Module) -> None:
     """Recompute the activations of each block in the backward pass instead of keeping them.
 
-    Source: transformers, `PreTrainedModel.gradient_checkpointing_enable`; the reentrant form is the older one.
+    Source: transformers, `PreTrainedModel.activation_checkpointing_enable`; the reentrant form is the older one.
     """
-    language_model(model).gradient_checkpointing_enable(gradient_checkpointing_kwargs={"use_reentrant": False})
+    language_model(model).activation_checkpointing_enable(activation_checkpointing_kwargs={"use_reentrant": False})
 
 
 def spread(
@@ -40,12 +40,12 @@ def spread(
         place: Of this process, which has joined the process group.
         fill: Replaces parameters on the meta device by weights; receives the device that they stay on.
     """
-    if place.world_size == 1 and place.device.type == "cpu":
-        return root  # nothing to divide; an accelerator also gets its precision from what follows
-    if parallel.sharding == REPLICATED:
+    # One rank on the CPU has nothing to divide; an accelerator also gets its precision from fully_shard.
+    is_alone = place.world_size == 1 and place.device.type == "cpu"
+    if is_alone or parallel.sharding == REPLICATED:
         if fill:
             fill(place.device)
-        return nn.parallel.DistributedDataParallel(root)
+        return root if is_alone else nn.parallel.DistributedDataParallel(root)
     from torch.distributed.fsdp import fully_shard  # start-up time: replicas do without it
 
     options = _options(parallel, place)

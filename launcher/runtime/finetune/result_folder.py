@@ -87,7 +87,10 @@ def replaced(final: Path) -> Iterator[ResultFolder]:
         partial.mkdir(parents=True)
 
     def publish() -> None:
+        mode = partial.stat().st_mode & 0o666
         for path in (*partial.rglob("*"), partial):
+            if path.is_file():
+                path.chmod(mode)  # safetensors creates files that only this user can read
             sync(path)
         if final.exists():
             final.rename(removed)

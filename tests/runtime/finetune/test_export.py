@@ -8,6 +8,7 @@ from dataclasses import replace
 import mlflow
 import peft
 import pytest
+import runtime_ranks
 import torch
 from runtime_ranks import run_ranks
 from safetensors.torch import load_file
@@ -19,6 +20,7 @@ from launcher.runtime.finetune.settings import settings_of
 from launcher.runtime.finetune.token_scores import TokenScorer
 from launcher.runtime.finetune.weight_files import INDEX
 from launcher.runtime.metric_shipping import ship
+from launcher.runtime.process_group import Place
 
 from .cases import MODELS, VOCABULARY, compiled, conversations, inputs, prepared, saved_model, with_weights
 
@@ -135,6 +137,19 @@ def test_a_model_published_in_bf16_is_saved_in_bf16(tmp_path):
     assert json.loads((results(tmp_path / "run") / "merged" / "config.json").read_text())["dtype"] == "bfloat16"
 
 
+def test_everybody_who_may_read_the_folder_may_read_its_files(tmp_path):
+    trained(tmp_path, 1, lora_config("llama"))
+    files = [path for path in results(tmp_path).rglob("*") if path.is_file()]
+    assert {path.stat().st_mode & 0o777 for path in files} == {results(tmp_path).stat().st_mode & 0o666}
+
+
+def test_the_same_training_writes_the_same_adapters(tmp_path):
+    for name in ("one", "two"):
+        trained(tmp_path / name, 1, lora_config("llama"))
+    for file in ("adapter_config.json", "adapter_model.safetensors"):
+        assert (results(tmp_path / "one") / file).read_bytes() == (results(tmp_path / "two") / file).read_bytes()
+
+
 def test_a_tied_model_is_saved_without_its_head(tmp_path):
     trained(tmp_path, 2, compiled("llama_tied", lora=False, max_epochs=1, train_batch_size=4))
     saved = load_file(results(tmp_path) / "model.safetensors")
@@ -174,6 +189,24 @@ def with_fsdp(config, **changes):
 )
 def test_the_recipe_decides_what_is_written(changes, contents):
     assert export.contents(saving(**changes)) == contents
+
+
+@pytest.mark.parametrize("lora", [True, False], ids=["lora", "full"])
+def test_results_of_a_mesh_of_two_nodes_are_those_of_one_rank(tmp_path, lora, monkeypatch):
+    place_of = Place
+
+    def two_nodes(rank, world_size, *others):
+        return place_of(rank, world_size, rank % 2, min(2, world_size), others[-1])
+
+    monkeypatch.setattr(runtime_ranks, "Place", two_nodes)
+    config = compiled(lora=lora, max_epochs=1, train_batch_size=4)
+    for ranks in (1, 4):
+        trained(tmp_path / str(ranks), ranks, config)
+    file = "adapter_model.safetensors" if lora else "model.safetensors"
+    one, four = (load_file(results(tmp_path / ranks) / file) for ranks in ("1", "4"))
+    assert one.keys() == four.keys()
+    for name in one:
+        torch.testing.assert_close(one[name], four[name], atol=1e-3, rtol=1e-3)
 
 
 def test_tokenizer_and_generation_settings_go_with_the_model(tmp_path):

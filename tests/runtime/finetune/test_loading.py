@@ -4,6 +4,7 @@ import json
 import shutil
 from dataclasses import replace
 
+import peft
 import pytest
 import torch
 from runtime_ranks import run_ranks
@@ -41,10 +42,10 @@ def published_logits(folder, **options):
         return kind.from_pretrained(folder, attn_implementation="eager", **options).eval()(IDS).logits
 
 
-def loaded(folder, place, config, *, sharding=SHARDED, start=None):
+def loaded(folder, place, config, *, sharding=SHARDED, offloads=False, start=None):
     """Return a model with its weights, on this rank."""
     settings = settings_of(config, place.world_size)
-    settings = replace(settings, parallel=replace(settings.parallel, sharding=sharding))
+    settings = replace(settings, parallel=replace(settings.parallel, sharding=sharding, offloads=offloads))
     published = read_config(folder)
     found, _ = models.built(published, settings, place.device, has_weights=True)
     loader = WeightLoader(found, folder, published, place, seed=settings.seed, adapters_folder=start)
@@ -57,7 +58,8 @@ def logits_on(ranks, folder, tmp_path, config, **options):
 
     def work(place):
         root, found = loaded(folder, place, config, **options)
-        assert not any(each.is_meta for each in (*found.parameters(), *found.buffers()))
+        everything = (*found.named_parameters(), *found.named_buffers())
+        assert not [name for name, each in everything if each.is_meta]
         trained = {name: full(each) for name, each in found.named_parameters() if each.requires_grad}
         with torch.no_grad():
             return logits_of(root, found), trained
@@ -111,8 +113,30 @@ def copied(llama, tmp_path):
     return shutil.copytree(llama, tmp_path / "copied")
 
 
-def test_a_hybrid_mesh_gives_the_logits_of_one_process(llama, tmp_path):
+def test_a_job_on_one_node_without_replicas_gives_the_logits_of_one_process(llama, tmp_path):
     for logits, _ in logits_on(2, llama, tmp_path, compiled(), sharding=HYBRID):
+        torch.testing.assert_close(logits, published_logits(llama)[0], atol=1e-6, rtol=1e-5)
+
+
+def test_a_mesh_of_two_nodes_gives_the_logits_of_one_process(llama, tmp_path):
+    def work(place):
+        place = replace(place, local_rank=place.rank % 2, local_world_size=2)
+        root, found = loaded(llama, place, compiled(), sharding=HYBRID)
+        assert all(parameter.device_mesh.ndim == 2 for parameter in found.parameters())
+        with torch.no_grad():
+            return logits_of(root, found)
+
+    for logits in run_ranks(4, work, tmp_path):
+        torch.testing.assert_close(logits, published_logits(llama)[0], atol=1e-6, rtol=1e-5)
+
+
+def test_offloaded_weights_give_the_logits_of_one_process(llama, tmp_path):
+    def work(place):
+        root, found = loaded(llama, place, compiled(), offloads=True)
+        with torch.no_grad():
+            return logits_of(root, found)
+
+    for logits in run_ranks(2, work, tmp_path):
         torch.testing.assert_close(logits, published_logits(llama)[0], atol=1e-6, rtol=1e-5)
 
 
@@ -232,6 +256,20 @@ def test_adapters_to_start_from_are_loaded_and_train(llama, tmp_path):
         assert all(torch.equal(value, saved[adapters.saved_name(name)]) for name, value in trained.items())
 
 
+def test_adapters_of_experts_start_without_dropout(tmp_path):
+    base, start = tmp_path / "base", tmp_path / "start"
+    found = saved_model(base, "gpt_oss")
+    config = peft.LoraConfig(
+        r=2, target_modules=["q_proj"], target_parameters=["mlp.experts.down_proj"], init_lora_weights=False
+    )
+    peft.get_peft_model(found, config).save_pretrained(start)
+    expected = published_adapted_logits(base, start)
+    changed = compiled("gpt_oss", model_changes=from_(start))
+    changed["training_config"]["model_config"]["peft_config"]["lora_dropout"] = 0.05
+    for logits, _ in logits_on(2, base, tmp_path, changed, start=start):
+        torch.testing.assert_close(logits, expected[0], atol=1e-6, rtol=1e-5)
+
+
 def from_(start):
     """Return the recipe's key of adapters to start from."""
     return {"lora_checkpoint_file_path": str(start)}
@@ -239,8 +277,6 @@ def from_(start):
 
 def saved_adapters(folder, base, r):
     """Write random adapters of a model, as PEFT does."""
-    import peft
-
     kind = models.model_class(architecture_of(read_config(base)))
     config = peft.LoraConfig(r=r, lora_alpha=5, target_modules=["q_proj", "down_proj"], init_lora_weights=False)
     torch.manual_seed(3)
@@ -250,8 +286,6 @@ def saved_adapters(folder, base, r):
 
 def published_adapted_logits(base, start):
     """Return the logits of a model with adapters, as plain PEFT loads them."""
-    import peft
-
     kind = models.model_class(architecture_of(read_config(base)))
     with torch.no_grad():
         return peft.PeftModel.from_pretrained(kind.from_pretrained(base), start).eval()(IDS).logits
@@ -328,11 +362,24 @@ def test_an_unknown_quantization_is_refused(copied):
         (lambda folder: (folder / "adapter_config.json").unlink(), "adapter_config.json does not exist"),
         (lambda folder: (folder / "adapter_model.safetensors").unlink(), "adapter_model.safetensors does not exist"),
         (lambda folder: (folder / "adapter_config.json").write_text("{"), "adapter_config.json"),
+        (lambda folder: configure(folder, peft_type="IA3", target_modules=["q_proj"]), "not LoRA"),
+        (lambda folder: configure(folder, use_dora=True), "use_dora"),
+        (lambda folder: configure(folder, modules_to_save=["lm_head"]), "modules_to_save"),
         (lambda folder: change(folder, lambda weights: weights.popitem()), "is missing"),
         (lambda folder: change(folder, lambda weights: weights.update(other=torch.zeros(1))), "other has no place"),
         (lambda folder: change(folder, shorten), "has the shape"),
     ],
-    ids=["no config", "no weights", "damaged config", "missing", "surplus", "shape"],
+    ids=[
+        "no config",
+        "no weights",
+        "damaged config",
+        "another kind",
+        "dora",
+        "modules",
+        "missing",
+        "surplus",
+        "shape",
+    ],
 )
 def test_adapters_that_do_not_fit_are_refused(llama, tmp_path, damage, words):
     start = saved_adapters(tmp_path / "start", llama, r=3)
@@ -347,6 +394,12 @@ def change(folder, edit):
     weights = load_file(file)
     edit(weights)
     save_file(weights, file)
+
+
+def configure(folder, **changes):
+    """Change the configuration of saved adapters."""
+    file = folder / "adapter_config.json"
+    file.write_text(json.dumps(json.loads(file.read_text()) | changes))
 
 
 def shorten(weights):

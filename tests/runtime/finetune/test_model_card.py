@@ -28,7 +28,7 @@ def facts(tmp_path, monkeypatch):
     settings = replace(settings, model=replace(settings.model, path=str(base)))
     run_dir = tmp_path / "bundle" / "run"
     run_dir.mkdir(parents=True)
-    (run_dir.parent / "bundle.json").write_text(json.dumps({"digest": "b" * 64}))
+    (run_dir.parent / "bundle.json").write_text(json.dumps({"recipe": "llmft_x", "digest": "b" * 64}))
     lines = [{"step": 1, "loss": 3.0}, {"step": 2, "loss": 2.5, "learning_rate": 1e-4, "further": {"grad_norm": 1}}]
     lines.append({"step": 2, "further": {"eval/loss": 2.75}})
     (run_dir / "metrics.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
@@ -82,5 +82,5 @@ def test_only_names_of_the_hub_are_named_in_full(path, name):
 
 def test_there_may_be_no_metrics_and_no_bundle(facts, tmp_path):
     assert model_card.last_metrics(tmp_path / "metrics.jsonl") == {}
-    text = model_card.card(replace(facts, metrics={}, bundle_digest=""))
-    assert "| metric |" not in text and "digest of the bundle" not in text
+    text = model_card.card(replace(facts, metrics={}, bundle_digest="", recipe=""))
+    assert "| metric |" not in text and "digest of the bundle" not in text and "| recipe" not in text

@@ -30,7 +30,7 @@ def gradient_norms(training):
     found = []
     parameters = models.trained_parameters(training.model)
     training.optimizer.register_step_pre_hook(
-        lambda *_: found.append(get_total_norm([each.grad for each in parameters]).full_tensor().item())
+        lambda *_: found.append(get_total_norm([each.grad for each in parameters]).item())
     )
     return lambda: found
 

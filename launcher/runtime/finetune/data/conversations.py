@@ -96,10 +96,14 @@ def pair_sample(record: Mapping[str, Any], chain: Chain) -> Pair:
     if before and not _are_complete(answers):
         return Pair(before, answers[0], answers[1], _tools(record))
     shared = _shared(answers)
-    if shared < max(1, len(before)) or any(answer[shared]["role"] != ASSISTANT for answer in answers):
+    if shared < max(1, len(before)) or not _are_answers_from(shared, answers):
         columns = f"{names['chosen']} and {names['rejected']}"
         raise SampleError(f"{columns} must be the same messages up to an answer of the assistant, where they differ")
     return Pair(answers[0][:shared], answers[0][shared:], answers[1][shared:], _tools(record))
+
+
+def _are_answers_from(shared: int, answers: Sequence[Messages]) -> bool:
+    return all(answer[shared]["role"] == ASSISTANT for answer in answers)
 
 
 def _are_complete(answers: Sequence[Messages]) -> bool:

@@ -1,5 +1,6 @@
 """The part of a compiled configuration that decides about the data."""
 
+import itertools
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Literal, cast
@@ -58,37 +59,50 @@ class DataSettings:
             DataError: A value is not usable.
         """
         args, data = training_config["training_args"], training_config["datasets"]
-        technique = args.get("trainer_type")
-        if technique not in TECHNIQUES:
-            raise DataError(f"training_args.trainer_type is {technique!r}; known are {', '.join(TECHNIQUES)}")
+        technique = _technique(args)
         chain = chain_of(data.get("preprocessor_cfgs") or (), technique)
         model = training_config.get("model_config") or {}
-        given = [name for name in (chain.template_name, model.get("chat_template_key") or "") if name]
+        given = [name for name in (chain.template_name, model.get("chat_template_key")) if name]
         train, validation = data.get("train_data") or {}, data.get("val_data") or {}
-        ratio = float(data.get("train_val_split_ratio", 1.0))
-        if not 0 < ratio <= 1:
-            raise DataError(f"datasets.train_val_split_ratio is {ratio}; it must be above 0 and at most 1")
         return cls(
-            technique=cast(Technique, technique),
-            train_path=train.get("file_path") or "",
-            validation_path=validation.get("file_path") or "",
+            technique=technique,
+            train_path=_text(train, "file_path"),
+            validation_path=_text(validation, "file_path"),
             train_limit=_number("datasets.train_data.limit", train.get("limit")),
             validation_limit=_number("datasets.val_data.limit", validation.get("limit")),
             max_samples=_number("training_args.max_samples", args.get("max_samples")) or 10**8,
             max_len=_number("training_args.max_len", args.get("max_len")) or 4096,
-            split_ratio=ratio,
+            split_ratio=_ratio(data),
             split_seed=int(data.get("train_val_split_seed") or 0),
             chain=chain,
-            template_file=next((name for name in given if _is_path(name)), ""),
-            image_templates=tuple(name for name in given if not _is_path(name)),
+            template_file=next(filter(_is_path, given), ""),
+            image_templates=tuple(itertools.filterfalse(_is_path, given)),
             pretrain_mode=bool(args.get("pretrain_mode")),
             saves_steps=bool(data.get("save_intermediate_processing_steps")),
-            data_dir=data.get("data_dir") or "",
+            data_dir=_text(data, "data_dir"),
         )
 
     def most(self, limit: int | None) -> int:
         """Return the maximum number of samples to read of a data set with this `limit`."""
         return self.max_samples if limit is None else min(self.max_samples, limit)
+
+
+def _text(section: Mapping[str, Any], key: str) -> str:
+    return section.get(key) or ""
+
+
+def _technique(args: Mapping[str, Any]) -> Technique:
+    found = args.get("trainer_type")
+    if found not in TECHNIQUES:
+        raise DataError(f"training_args.trainer_type is {found!r}; known are {', '.join(TECHNIQUES)}")
+    return cast(Technique, found)
+
+
+def _ratio(data: Mapping[str, Any]) -> float:
+    ratio = float(data.get("train_val_split_ratio", 1.0))
+    if not 0 < ratio <= 1:
+        raise DataError(f"datasets.train_val_split_ratio is {ratio}; it must be above 0 and at most 1")
+    return ratio
 
 
 def _is_path(name: str) -> bool:

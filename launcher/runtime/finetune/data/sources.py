@@ -151,10 +151,14 @@ def _files_of(folder: Path) -> list[Path]:
     state = folder / "state.json"
     if state.is_file():
         return _of_saved(folder, state)
-    found = sorted(each for each in folder.rglob("*") if each.is_file() and each.name not in _METADATA)
-    found = [each for each in found if not any(part.startswith(".") for part in each.relative_to(folder).parts)]
+    found = sorted(each for each in folder.rglob("*") if each.is_file() and not _is_hidden(each.relative_to(folder)))
     samples = [each for each in found if each.suffix.lower() in (".jsonl", ".ndjson", *_TABLES)]
     return samples or [each for each in found if each.suffix.lower() == ".json"]
+
+
+def _is_hidden(file: Path) -> bool:
+    """Return whether a file describes a data set, or is in a folder that tools keep for themselves."""
+    return file.name in _METADATA or any(part.startswith(".") for part in file.parts)
 
 
 def _of_saved(folder: Path, state: Path) -> list[Path]:
