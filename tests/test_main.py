@@ -52,7 +52,7 @@ def test_dry_run_prints_the_plan_and_writes_the_bundle(tmp_path):
     [
         ("recipes.elastic_polcy.is_elastic=true", *LLAMA_K8S),
         (f"recipes={LLAMA[:-2]}",),
-        ("cluster=slurm",),
+        ("cluster=slurm", "cluster.additional_parameters={wrong: 1}"),
         ("recipes.trainer.devices=two",),
         ("a=[",),
         ("~cluster.nothing",),

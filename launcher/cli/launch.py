@@ -80,15 +80,12 @@ def _main(overrides: Sequence[str], name: str | None, cache: CompositionCache | 
         if name is not None:
             job_names.give(bundle.directory, name)
         outcome = f"the bundle {bundle.directory.name} was written, nothing was submitted"
-        if job.config["dry_run"] or job.config["server_dry_run"]:
+        backend = backend_registry.described(job.backend)
+        if job.config["dry_run"] or job.config["server_dry_run"] or backend.writes_only(job.settings):
             terminal.show_bundle(bundle, next_step=f"recipes launch {terminal.typed_path(bundle.directory)}")
             return 0
         terminal.show_bundle(bundle)
-        return launch(
-            bundle,
-            job.backend,
-            wait=job.config["wait"] or backend_registry.described(job.backend).waits(job.settings),
-        )
+        return launch(bundle, job.backend, wait=job.config["wait"] or backend.waits(job.settings))
     except KeyboardInterrupt as interrupt:
         return exit_code(interrupt)
     except ProblemsFound as error:

@@ -142,6 +142,10 @@ class BackendDescription(Generic[OptionsT]):
         """Return whether the `cluster` section requests to follow the job until it has ended, like wait=true."""
         return False
 
+    def writes_only(self, options: OptionsT) -> bool:
+        """Return whether the `cluster` section requests the bundle alone, like dry_run=true."""
+        return False
+
     def spot_keys(self, options: OptionsT) -> Iterator[tuple[str, object]]:
         """Yield path and value of each key of the typed `cluster` section that requests Spot capacity."""
         yield from ()

@@ -53,7 +53,8 @@ def open_trainer_rehearses(checked: CheckedRecipe, problem: Callable[..., Proble
 def open_trainer_has_an_image(checked: CheckedRecipe, problem: Callable[..., Problem]) -> Iterator[Problem]:
     """The published image does not have the open trainer, which runs in an image that you build."""
     image, backend = checked.launch.container, described(checked.backend)
-    if checked.trainer != OPEN or backend.runs_here or (image and not is_published_image(image)):
+    needs_image = not backend.runs_here and (backend.has_containers or bool(image))
+    if checked.trainer != OPEN or not needs_image or (image and not is_published_image(image)):
         return
     message = "the open trainer runs in an image of your own" + ("; this is the published one" if image else "")
     remedy = "recipes container writes the files of one; build it, then container=<registry>/<name>:<tag>"

@@ -3,7 +3,7 @@
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
-from launcher.backends.local.line_reader import LineReader
+from launcher.common.line_reader import LineReader
 from launcher.common.names import EVENTS_FILE
 from launcher.model.backend import NEWS
 from launcher.model.job_spec import JobEvent

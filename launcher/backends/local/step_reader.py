@@ -5,7 +5,7 @@ import json
 from dataclasses import dataclass
 from pathlib import Path
 
-from launcher.backends.local.line_reader import LineReader
+from launcher.common.line_reader import LineReader
 from launcher.common.names import METRICS_FILE
 
 

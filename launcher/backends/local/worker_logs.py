@@ -13,9 +13,9 @@ from functools import partial
 from pathlib import Path
 
 from launcher.backends.local.job_request import read_job_request
-from launcher.backends.local.line_reader import LineReader
 from launcher.backends.local.snapshot import Attempt, read_snapshot
 from launcher.common.job_lock import is_alive
+from launcher.common.line_reader import LineReader
 from launcher.common.names import LOG_DIR, RUN_DIR
 from launcher.common.problems import fail
 

@@ -1,14 +1,60 @@
-"""The `cluster` section of cluster=slurm."""
+"""The `cluster` section of cluster=slurm: options of sbatch and srun, and how containers start."""
 
-from launcher.model.base_model import Listed, Model, NonNegativeInt, default
-from launcher.model.cluster_options import ClusterOptions
+import re
+from typing import Annotated, Literal
+
+from pydantic import AfterValidator, Field
+
+from launcher.backends.slurm.sbatch_options import refuse_unknown
+from launcher.model.base_model import Listed, Model, NonNegativeInt, PositiveInt, default
+from launcher.model.cluster_options import ClusterOptions, HasOptions, options_of
+
+_CONTROL = re.compile(r"[\x00-\x1f\x7f]")
+
+
+def _one_line(text: str) -> str:
+    if _CONTROL.search(text):
+        raise ValueError("must be one line without control characters, since sbatch reads options line by line")
+    return text
+
+
+Text = Annotated[str, Field(min_length=1, max_length=1024), AfterValidator(_one_line)]
+"""A value of an option of sbatch; its header quotes it."""
+_TIME = r"^([0-9]+-)?[0-9]+(:[0-9]{1,2}){0,2}$"
+Time = PositiveInt | Annotated[str, Field(pattern=_TIME)]
+"""Source: sbatch(1), --time: minutes, minutes:seconds, hours:minutes:seconds, days-hours, days-hours:minutes, ..."""
+_TYPES = "after|afterok|afterany|afternotok|aftercorr|afterburstbuffer"
+_ONE = rf"(singleton|({_TYPES}):[0-9]+(_[0-9]+)?(\+[0-9]+)?(:[0-9]+(_[0-9]+)?(\+[0-9]+)?)*)"
+Dependency = Annotated[str, Field(pattern=rf"^{_ONE}((,{_ONE})*|(\?{_ONE})*)$")]
+"""Source: sbatch(1), --dependency."""
+Signal = Annotated[str, Field(pattern=r"^(R:)?(SIG)?([A-Z][A-Z0-9]*|[0-9]{1,2})(@[0-9]{1,5})?$")]
+"""Source: sbatch(1), --signal, without B: the batch script itself handles no signal."""
+Mail = Literal[
+    "NONE",
+    "BEGIN",
+    "END",
+    "FAIL",
+    "REQUEUE",
+    "ALL",
+    "INVALID_DEPEND",
+    "STAGE_OUT",
+    "ARRAY_TASKS",
+    "TIME_LIMIT",
+    "TIME_LIMIT_90",
+    "TIME_LIMIT_80",
+    "TIME_LIMIT_50",
+]
+"""Source: sbatch(1), --mail-type."""
+Runtime = Literal["none", "pyxis", "apptainer", "charliecloud", "docker"]
+Prefix = Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]{0,63}$")]
+Parameters = Annotated[dict[str, Text | int | bool | None], AfterValidator(refuse_unknown)]
 
 
 class SlurmDocker(Model):
-    """How srun starts a container."""
+    """How docker starts a container."""
 
     docker_args: Listed[str] | None = default(None)
-    """Words added to docker run on each node."""
+    """Words added to docker run on each node, such as --privileged, which is not given by default."""
     post_launch_commands: Listed[str] | None = default(None)
     """Shell commands inside the container, before training."""
 
@@ -16,19 +62,79 @@ class SlurmDocker(Model):
 class Settings(ClusterOptions):
     """Every key of cluster=slurm."""
 
+    partition: Text | None = default(None, is_required=False)
+    """Partition, or several with commas; the cluster's default when null."""
+    account: Text | None = default(None, is_required=False)
+    """Account that is charged; your default when null."""
+    qos: Text | None = default(None, is_required=False)
+    """Quality of service; your default when null."""
+    time: Time | None = default(None, is_required=False)
+    """Time limit, in minutes or as days-hours:minutes:seconds; the partition's default when null."""
     exclusive: bool = default(True)
     """true allocates nodes exclusively; false lets other jobs share them."""
     mem: NonNegativeInt = default(0)
     """Memory per node in MiB; 0 takes all of it."""
-    job_name_prefix: str = default("sagemaker-")
+    gpus_per_node: PositiveInt | None = default(None, is_required=False)
+    """GPUs to request per node. null requests none of exclusive nodes, whose devices all belong to the job, and one
+    for each process of shared nodes."""
+    gres: Text | None = default(None, is_required=False)
+    """Generic resources per node, such as gpu:h100:8, instead of gpus_per_node."""
+    constraint: Text | None = default(None, is_required=False)
+    """Features that nodes must have, such as an instance type."""
+    nodelist: Text | None = default(None, is_required=False)
+    """Nodes that the job must include, such as node[1-4]."""
+    exclude: Text | None = default(None, is_required=False)
+    """Nodes that the job must not use."""
+    reservation: Text | None = default(None, is_required=False)
+    """Reservation whose nodes the job uses."""
+    dependency: Dependency | None = default(None, is_required=False)
+    """Jobs to wait for, such as afterok:123. An id that Slurm no longer knows is refused."""
+    mail_type: Listed[Mail] | None = default(None, is_required=False)
+    """Events that Slurm sends mail about, such as [END, FAIL]."""
+    mail_user: Text | None = default(None, is_required=False)
+    """Recipient of that mail; you when null."""
+    signal: Signal | None = default(None, is_required=False)
+    """Signal to the processes before the time limit, such as USR1@60 for one minute."""
+    requeue: bool = default(True)
+    """true returns a job that was preempted, or that lost a node, to the queue; it resumes from its checkpoint."""
+    open_mode: Literal["append", "truncate"] = default("append")
+    """Whether a requeued job appends to the log of its batch script."""
+    comment: Text | None = default(None, is_required=False)
+    """Comment on the job."""
+    additional_parameters: Parameters | None = default(None, is_required=False)
+    """Further options of sbatch by name, such as {nice: 100, contiguous: true}."""
+    job_name_prefix: Prefix = default("sagemaker-")
     """Prefix of the job's name in Slurm's queue."""
     slurm_create_submission_file_only: bool = default(False)
-    """true writes the batch script without submitting it."""
+    """true writes the batch script without submitting it, like dry_run=true."""
     stderr_to_stdout: bool = default(True)
-    """true writes one log of both streams; false separates errors."""
-    srun_args: Listed[str] | None = default(None)
+    """true writes one log of the batch script's streams; false separates errors."""
+    srun_args: Listed[Text] | None = default(None)
     """Words added to srun."""
+    auto_resume: bool = default(False)
+    """true lets HyperPod replace a faulty node and restart the srun step. Needs exclusive=true."""
+    master_port: Annotated[int, Field(ge=1024, le=65535)] | None = default(None, is_required=False)
+    """Port on the first node where the processes meet; derived from the job's id when null."""
+    python: Text | None = default(None, is_required=False)
+    """Python of the nodes. null takes the one that launches, and in a container python3."""
+    container_runtime: Runtime | None = default(None, is_required=False)
+    """What runs the container: none, pyxis, apptainer, charliecloud or docker. null means none without a container,
+    pyxis for a .sqsh file, else docker."""
     slurm_docker_cfg: SlurmDocker
     """How nodes that run containers with docker start them."""
-    container_mounts: Listed[str] | None = default(None)
+    container_mounts: Listed[Text] | None = default(None)
     """Paths of the node that are mounted at the same path in the container, such as data on a shared file system."""
+
+
+def slurm_options(job: HasOptions) -> Settings:
+    """Return the options of a checked recipe or a planned job on Slurm."""
+    return options_of(job, Settings)
+
+
+def runtime_of(options: Settings, image: str | None) -> Runtime:
+    """Return what runs the container of a job; none without one."""
+    if options.container_runtime:
+        return options.container_runtime
+    if not image:
+        return "none"
+    return "pyxis" if image.endswith(".sqsh") else "docker"

@@ -27,6 +27,7 @@ _SCRIPT = "docs/decisions.md, A script of your own"
 _JOBS = "docs/decisions.md, Jobs and their records"
 _TRAINING_JOBS = "docs/decisions.md, Training jobs of SageMaker"
 _CONTRACT = "docs/sagemaker.md"
+_SLURM = "docs/slurm.md"
 _LOG = "docs/manifest.md, The image's log file"
 
 
@@ -57,7 +58,7 @@ SUBJECTS = {
     "E1": "Types",
     "E2": "Sizes, batches and hardware",
     "E3": "Kubernetes and SageMaker",
-    "E4": "This machine and its rehearsals",
+    "E4": "This machine, its rehearsals, and Slurm",
     "E5": "Tracking",
     "E6": "Secrets",
     "E7": "Bundles, logs and files",
@@ -293,6 +294,12 @@ ELSEWHERE = (
         _CONTRACT,
         "local",
     ),
+    Code("E444", "Slurm replaces patterns in the path of a log, which is in the bundle.", "sbatch(1)", "slurm"),
+    Code("E445", "sbatch refuses the job, with its reason.", "sbatch(1), --test-only", "slurm"),
+    Code("E446", "Slurm accepts some jobs that can never start.", _SLURM, "slurm"),
+    Code("E447", "A job is submitted and followed by Slurm's own commands.", _SLURM, "slurm"),
+    Code("E448", "A job gets its secrets from the environment of the launch.", _SLURM, "slurm"),
+    Code("E449", "A cancelled job has not ended; Slurm kills it after KillWait.", "slurm.conf(5)", "slurm"),
     Code("E501", "The tracking server does not answer; a job would lose its metrics.", _MLFLOW),
     Code("E502", "The tracking store refuses a request.", _MLFLOW),
     Code(

@@ -1,0 +1,53 @@
+"""Checks of the `cluster` section of cluster=slurm, and of what a job on Slurm cannot have."""
+
+from collections.abc import Callable, Iterator
+
+from launcher.backends.slurm.options import runtime_of, slurm_options
+from launcher.common.problems import Problem
+from launcher.model.checked_recipe import CheckedRecipe
+from launcher.model.job_spec import OPEN, PUBLISHED
+from launcher.rules import rule
+
+_DOCS = "docs/slurm.md"
+_CODE = ("repo_url_or_path", "branch", "commit", "token", "entry_script", "entry_module")
+
+
+@rule("E440", "cluster.auto_resume", "cluster.exclusive", source="AWS, SageMaker HyperPod cluster resiliency: Slurm")
+def auto_resume_has_its_nodes(checked: CheckedRecipe, problem: Callable[..., Problem]) -> Iterator[Problem]:
+    """HyperPod replaces a faulty node only under a job that has it alone."""
+    options = slurm_options(checked)
+    if options.auto_resume and not options.exclusive:
+        yield problem("cluster.auto_resume", "needs nodes of its own", value=True, remedy="cluster.exclusive=true")
+
+
+@rule("E441", "cluster.gres", "cluster.gpus_per_node", source="sbatch(1), --gres and --gpus-per-node")
+def devices_are_requested_once(checked: CheckedRecipe, problem: Callable[..., Problem]) -> Iterator[Problem]:
+    """Two requests for a node's devices may contradict each other."""
+    options = slurm_options(checked)
+    if options.gres and options.gpus_per_node:
+        yield problem(
+            "cluster.gres", "is given together with gpus_per_node", value=options.gres, allowed="one of them"
+        )
+
+
+@rule("E442", "container", "cluster.container_runtime", "cluster.trainer", source=_DOCS)
+def container_can_be_run(checked: CheckedRecipe, problem: Callable[..., Problem]) -> Iterator[Problem]:
+    """A runtime needs an image, and the published trainer exists in an image only."""
+    image = checked.launch.container
+    runtime = runtime_of(slurm_options(checked), image)
+    if runtime != "none" and not image:
+        remedy = "container=<image>, or cluster.container_runtime=none"
+        yield problem("cluster.container_runtime", "has no image to run", value=runtime, remedy=remedy)
+    elif runtime == "none" and checked.trainer == PUBLISHED:
+        remedy = f"container=<image>, or cluster.trainer={OPEN}"
+        yield problem("container", "the published trainer exists in an image only", value=image, remedy=remedy)
+
+
+@rule("E443", "git", "cluster.trainer", source=_DOCS)
+def code_is_in_place(checked: CheckedRecipe, problem: Callable[..., Problem]) -> Iterator[Problem]:
+    """The image's start script, which fetches code, is not started on Slurm: the launcher starts the program."""
+    for name in _CODE if checked.trainer != OPEN else ():
+        if (value := getattr(checked.launch.git, name)) is not None:
+            shown = None if name == "token" else value
+            message = "no code is fetched on Slurm; use an image, or a folder of the shared file system, that has it"
+            yield problem(f"git.{name}", message, value=shown, remedy=f"git.{name}=null")

@@ -1,0 +1,167 @@
+"""Jobs as Slurm has them: one squeue for all jobs of the user, and sacct for those that the controller has forgotten.
+
+squeue comes first because it needs no accounting. The controller forgets an ended job after MinJobAge, 300 s by
+default; without accounting, what the batch script wrote then tells how it ended.
+"""
+
+import getpass
+import os
+import threading
+import time
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+
+from launcher.backends.slurm import programs, states
+from launcher.model.job_spec import JobState
+
+POLL_S = 1.0
+"""Seconds between two polls."""
+_FRESH_S = 0.5 * POLL_S
+"""Age up to which the answer to a poll also answers for the user's other jobs."""
+_FIELDS = ("JobID", "State", "Reason", "NumNodes", "exit_code", "SubmitTime", "StartTime", "EndTime", "Name")
+_SACCT_FIELDS = ("JobIDRaw", "State", "Reason", "NNodes", "ExitCode", "Submit", "Start", "End", "JobName")
+"""The same for sacct. The name is last: it is the only text that a user chooses."""
+_FORMAT = ",".join(f"{name}:|" for name in _FIELDS)
+_EPOCH = {"SLURM_TIME_FORMAT": "%s"}
+_NO_JOB = "Invalid job id specified"
+_ACCOUNTED_DAYS = 60
+ExitCode = Callable[[str], tuple[int, int]]
+"""Reads exit code and signal from a field."""
+
+
+@dataclass(frozen=True, slots=True)
+class Seen:
+    """A job as Slurm has it.
+
+    Args:
+        job_id: Its id.
+        word: Slurm's name of its state.
+        reason: Why it is pending, or why it ended.
+        nodes: Nodes that it has or requests.
+        exit_code: Exit code and signal of its batch script.
+        submitted_s: Time of submission, in seconds since the epoch; None if unknown.
+        started_s: Time of its last start; None before.
+        ended_s: Time of its end; None before.
+        name: Its name.
+    """
+
+    job_id: str
+    word: str
+    reason: str
+    nodes: int
+    exit_code: tuple[int, int]
+    submitted_s: float | None
+    started_s: float | None
+    ended_s: float | None
+    name: str
+
+    @property
+    def state(self) -> JobState:
+        """Its state."""
+        return states.state_of(self.word)
+
+    @property
+    def message(self) -> str:
+        """Why it is pending, or why it ended."""
+        return states.message_of(self.word, self.reason, self.exit_code)
+
+
+class Queue:
+    """The jobs of the user, polled at most once per interval however many are asked about. Threads may share it."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._jobs: dict[str, Seen] = {}
+        self._polled_s = float("-inf")
+        self.polls = 0
+
+    def forget(self) -> None:
+        """Make the next question ask Slurm."""
+        with self._lock:
+            self._polled_s = float("-inf")
+
+    def find(self, job_id: str) -> Seen | None:
+        """Return a job; None if Slurm no longer knows it.
+
+        Raises:
+            ProblemsFound: The controller does not answer (E447).
+        """
+        with self._lock:
+            if time.monotonic() - self._polled_s > _FRESH_S:
+                self._jobs = _of_user()
+                self._polled_s = time.monotonic()
+                self.polls += 1
+            found = self._jobs.get(job_id)
+        return found or _squeue("--jobs", job_id).get(job_id) or _sacct("--jobs", job_id).get(job_id)
+
+
+QUEUE = Queue()
+
+
+def named(name: str) -> list[Seen]:
+    """Return the user's jobs of a name, the oldest first.
+
+    Raises:
+        ProblemsFound: The controller does not answer (E447).
+    """
+    since = f"--starttime=now-{_ACCOUNTED_DAYS}days"
+    me = f"--user={getpass.getuser()}"
+    found = {**_sacct(f"--name={name}", me, since), **_squeue(f"--name={name}", me)}
+    return sorted((job for job in found.values() if job.name == name), key=lambda job: int(job.job_id))
+
+
+def _of_user() -> dict[str, Seen]:
+    return _squeue(f"--user={os.getuid()}")
+
+
+def _squeue(*selection: str) -> dict[str, Seen]:
+    """Return jobs that the controller knows, by id."""
+    words = ("squeue", "--noheader", "--states=all", f"--Format={_FORMAT}", *selection)
+    answer = programs.run(*words, env=_EPOCH)
+    if answer.code and _NO_JOB not in answer.error:
+        raise programs.unanswered("squeue", answer)
+    return _parsed(answer.out, _raw_status)
+
+
+def _sacct(*selection: str) -> dict[str, Seen]:
+    """Return jobs that are accounted for, by id; none where jobs are not accounted for, or sacct does not answer."""
+    words = ("sacct", "--allocations", "--parsable2", "--noheader", f"--format={','.join(_SACCT_FIELDS)}", *selection)
+    answer = programs.run(*words, env=_EPOCH)
+    return {} if answer.code else _parsed(answer.out, _two_numbers)
+
+
+def _parsed(text: str, exit_code_of: ExitCode) -> dict[str, Seen]:
+    """Return the jobs of a table, by id; of a job that was resized the last line counts."""
+    found = {}
+    for line in text.splitlines():
+        fields = line.split("|", len(_FIELDS) - 1)
+        if len(fields) == len(_FIELDS) and fields[0].strip().isdigit():
+            job = _seen([field.strip() for field in fields], exit_code_of)
+            found[job.job_id] = job
+    return found
+
+
+def _seen(fields: list[str], exit_code_of: ExitCode) -> Seen:
+    job_id, word, reason, nodes, code, *times, name = fields
+    submitted, started, ended = (float(each) if each.isdigit() else None for each in times)
+    count = int(nodes) if nodes.isdigit() else 0
+    return Seen(job_id, word, reason, count, exit_code_of(code), submitted, started, ended, name.removesuffix("|"))
+
+
+def _raw_status(text: str) -> tuple[int, int]:
+    """Return exit code and signal from a status as of wait(2), which squeue prints."""
+    status = int(text) if text.isdigit() else 0
+    return status >> 8, status & 0x7F
+
+
+def _two_numbers(text: str) -> tuple[int, int]:
+    """Return exit code and signal from `3:0`, which sacct prints."""
+    code, _, number = text.partition(":")
+    return (int(code), int(number)) if code.isdigit() and number.isdigit() else (0, 0)
+
+
+def chosen(jobs: Iterable[Seen], left_out: Iterable[str]) -> Seen | None:
+    """Return the newest of some jobs, without those left out; None without any."""
+    return max(
+        (job for job in jobs if job.job_id not in set(left_out)), key=lambda job: int(job.job_id), default=None
+    )

@@ -1,0 +1,119 @@
+"""The options of sbatch, and the header of a batch script that gives them.
+
+Source: sbatch(1), Slurm 22.05 to 24.11.
+"""
+
+import re
+from collections.abc import Mapping
+from typing import TYPE_CHECKING
+
+from launcher.common.suggestions import did_you_mean
+
+if TYPE_CHECKING:
+    from launcher.backends.slurm.options import Settings
+
+_RENAMED, _BROKEN = re.compile("(pack)(job)", re.IGNORECASE), r"\1\\\2"
+"""A word that sbatch replaces anywhere in a line, and the same word for it with an escaped letter."""
+Value = str | int | bool | None
+
+_KEYS = (
+    *("account", "comment", "constraint", "dependency", "exclude", "exclusive", "gpus-per-node", "gres", "mail-type"),
+    *("mail-user", "mem", "nodelist", "open-mode", "partition", "qos", "requeue", "reservation", "signal", "time"),
+)
+"""Options that have a key of their own."""
+_OWN = {"nodes": "recipes.trainer.num_nodes", "no-requeue": "cluster.requeue=false", "job-name": "recipes.run.name"}
+"""Options that the launcher sets from other keys."""
+ADDITIONAL = (
+    *("batch", "bb", "bbf", "begin", "cluster-constraint", "container-id", "contiguous", "core-spec"),
+    *("cores-per-socket", "cpu-freq", "cpus-per-gpu", "cpus-per-task", "deadline", "delay-boot", "distribution"),
+    *("extra", "extra-node-info", "gpu-bind", "gpu-freq", "gpus", "gpus-per-socket", "gpus-per-task", "gres-flags"),
+    *("hint", "hold", "ignore-pbs", "kill-on-invalid-dep", "licenses", "mcs-label", "mem-bind", "mem-per-cpu"),
+    *(
+        "mem-per-gpu",
+        "mincpus",
+        "network",
+        "nice",
+        "no-kill",
+        "oom-kill-step",
+        "overcommit",
+        "oversubscribe",
+        "power",
+    ),
+    *("prefer", "priority", "profile", "propagate", "reboot", "resv-ports", "segment", "sockets-per-node"),
+    *("spread-job", "stepmgr", "switches", "thread-spec", "threads-per-core", "time-min", "tmp", "tres-bind"),
+    *("tres-per-task", "use-min-nodes", "verbose", "wckey"),
+)
+"""Options for `cluster.additional_parameters`, without those that submit several jobs, choose another cluster, folder
+or user, or place the log: the launcher does that itself, or would lose the job."""
+
+
+def refuse_unknown(given: dict[str, Value]) -> dict[str, Value]:
+    """Return further options of sbatch.
+
+    Raises:
+        ValueError: One of them is not an option for `additional_parameters`.
+    """
+    for name in given:
+        plain = name.lstrip("-").replace("_", "-")
+        if plain in _KEYS:
+            raise ValueError(f"{name} has a key of its own: cluster.{plain.replace('-', '_')}")
+        if plain in _OWN:
+            raise ValueError(f"{name} is set by the launcher: {_OWN[plain]}")
+        if plain not in ADDITIONAL:
+            meant = did_you_mean(plain, ADDITIONAL)
+            hint = f"{meant} " if meant else ""
+            raise ValueError(f"{name} is not an option for this key. {hint}Valid ones: {', '.join(ADDITIONAL)}")
+    return given
+
+
+def header(options: "Settings", nodes: int, name: str, gpus_per_node: int | None) -> list[str]:
+    """Return the options of a batch script's header, quoted, one a line.
+
+    Args:
+        options: The `cluster` section.
+        nodes: Number of nodes.
+        name: The job's name.
+        gpus_per_node: GPUs to request per node; None for none.
+    """
+    plain: dict[str, Value] = {
+        "job-name": name,
+        "nodes": nodes,
+        "exclusive": options.exclusive,
+        "mem": options.mem,
+        "partition": options.partition,
+        "account": options.account,
+        "qos": options.qos,
+        "time": options.time,
+        "gpus-per-node": gpus_per_node,
+        "gres": options.gres,
+        "constraint": options.constraint,
+        "nodelist": options.nodelist,
+        "exclude": options.exclude,
+        "reservation": options.reservation,
+        "dependency": options.dependency,
+        "mail-type": ",".join(options.mail_type or ()) or None,
+        "mail-user": options.mail_user,
+        "signal": options.signal,
+        "requeue" if options.requeue else "no-requeue": True,
+        "open-mode": options.open_mode,
+        "comment": options.comment,
+    }
+    more = {key.lstrip("-").replace("_", "-"): value for key, value in (options.additional_parameters or {}).items()}
+    return [*_lines(plain), *_lines(more)]
+
+
+def _lines(given: Mapping[str, Value]) -> list[str]:
+    """Return options as words for a header; false and null leave an option out."""
+    shown = {name: value for name, value in given.items() if value is not None and value is not False}
+    return [f"--{name}" if value is True else f"--{name}={quoted(str(value))}" for name, value in shown.items()]
+
+
+def quoted(value: str) -> str:
+    """Return a value as sbatch reads it from a header: between double quotes, where a backslash escapes.
+
+    Source: Slurm 22.05, src/sbatch/opt.c: _get_argument.
+    """
+    if value and not _RENAMED.search(value) and all(letter.isalnum() or letter in "._:,@/+=-" for letter in value):
+        return value
+    escaped = value.replace("\\", "\\\\").replace('"', '\\"')
+    return f'"{_RENAMED.sub(_BROKEN, escaped)}"'

@@ -1,0 +1,98 @@
+"""Slurm's states of a job, and their reasons. Pure."""
+
+import signal
+
+from launcher.model.job_spec import JobState
+
+STATES = {
+    "PENDING": JobState.PENDING,
+    "CONFIGURING": JobState.PENDING,
+    "REQUEUED": JobState.PENDING,
+    "REQUEUE_FED": JobState.PENDING,
+    "REQUEUE_HOLD": JobState.PENDING,
+    "SPECIAL_EXIT": JobState.PENDING,
+    "RESV_DEL_HOLD": JobState.PENDING,
+    "SUSPENDED": JobState.PENDING,
+    "STOPPED": JobState.PENDING,
+    "POWER_UP_NODE": JobState.PENDING,
+    "RUNNING": JobState.RUNNING,
+    "COMPLETING": JobState.RUNNING,
+    "SIGNALING": JobState.RUNNING,
+    "STAGE_OUT": JobState.RUNNING,
+    "RESIZING": JobState.RUNNING,
+    "COMPLETED": JobState.SUCCEEDED,
+    "CANCELLED": JobState.CANCELLED,
+    "BOOT_FAIL": JobState.FAILED,
+    "DEADLINE": JobState.FAILED,
+    "FAILED": JobState.FAILED,
+    "LAUNCH_FAILED": JobState.FAILED,
+    "NODE_FAIL": JobState.FAILED,
+    "OUT_OF_MEMORY": JobState.FAILED,
+    "PREEMPTED": JobState.FAILED,
+    "RECONFIG_FAIL": JobState.FAILED,
+    "REVOKED": JobState.FAILED,
+    "TIMEOUT": JobState.FAILED,
+    "UPDATE_DB": JobState.RUNNING,
+    "EXPEDITING": JobState.PENDING,
+}
+"""Every state that squeue and sacct show. Source: squeue(1), Job State Codes; sacct(1), Job State Codes."""
+
+_FAILURES = {
+    "BOOT_FAIL": "a node did not boot",
+    "DEADLINE": "the job's deadline has passed",
+    "NODE_FAIL": "a node failed",
+    "OUT_OF_MEMORY": "out of memory",
+    "PREEMPTED": "preempted, and not requeued",
+    "REVOKED": "the job runs on another cluster",
+    "TIMEOUT": "the time limit was reached",
+    "LAUNCH_FAILED": "the job could not be started",
+}
+FOREVER = {
+    "PartitionTimeLimit": "cluster.time",
+    "PartitionNodeLimit": "recipes.trainer.num_nodes",
+    "PartitionConfig": "cluster.partition",
+    "DependencyNeverSatisfied": "cluster.dependency",
+    "BadConstraints": "cluster.constraint",
+    "InvalidAccount": "cluster.account",
+    "InvalidQOS": "cluster.qos",
+}
+"""Reasons for which a job stays pending for ever, and the key behind each. Source: squeue(1), Job Reason Codes."""
+
+
+def state_of(word: str) -> JobState:
+    """Return the state for Slurm's name of it, such as `CANCELLED by 1000`; running if it is unknown."""
+    return STATES.get((word.split() or [""])[0].rstrip("+"), JobState.RUNNING)
+
+
+def message_of(word: str, reason: str, exit_code: tuple[int, int]) -> str:
+    """Return why a job is pending, or why it ended; "" if nothing is to be said.
+
+    Args:
+        word: Slurm's name of the state.
+        reason: Slurm's reason, such as Resources.
+        exit_code: Exit code and signal of the batch script.
+    """
+    state, name = state_of(word), word.split()[0].rstrip("+") if word.split() else ""
+    because = "" if reason in ("None", "N/A", "") else reason
+    if state is JobState.PENDING:
+        never = f": it never starts like this, see {FOREVER[because]}" if because in FOREVER else ""
+        return f"waits: {because or name}{never}"
+    if state is JobState.FAILED:
+        return _failure(name, because, exit_code)
+    if state is JobState.CANCELLED:
+        return "cancelled"
+    return ""
+
+
+def _failure(name: str, reason: str, exit_code: tuple[int, int]) -> str:
+    if reason == "JobLaunchFailure":
+        return "could not be started: its folder, or the folder of its log, is not reached from the node"
+    if name in _FAILURES:
+        return _FAILURES[name]
+    code, number = exit_code
+    if number:
+        try:
+            return f"ended by {signal.Signals(number).name}"
+        except ValueError:
+            return f"ended by signal {number}"
+    return f"exit code {code}" if code else f"{name}: {reason}".rstrip(": ")

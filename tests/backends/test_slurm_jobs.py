@@ -1,0 +1,360 @@
+"""Jobs on a real Slurm: the suite of every backend, and what concerns Slurm alone."""
+
+import json
+import os
+import sys
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+import slurm_cluster
+from background import Collected, await_true
+from conftest import LLAMA, ROOT, frozen_context
+from job_suite import (
+    NODES,
+    running,
+    submitted,
+    test_a_cancelled_job_has_ended_for_everybody,
+    test_a_failed_job_says_why,
+    test_a_job_that_is_there_is_not_submitted_again,
+    test_a_submitted_job_is_found_again_from_its_record,
+    test_an_ended_job_can_still_be_looked_at,
+    test_logs_of_several_ranks_are_followed_to_the_end_each_line_once,
+    test_logs_of_what_is_not_there_are_refused_before_the_first_line,
+    test_waiting_ends_when_its_time_is_over,
+)
+from test_conformance import WORKER
+
+from launcher import pipeline
+from launcher.backends.slurm import run_files
+from launcher.backends.slurm.backend import SlurmBackend
+from launcher.backends.slurm.queue import QUEUE
+from launcher.common.names import RUN_DIR
+from launcher.common.problems import ProblemsFound
+from launcher.jobs import registry
+from launcher.model.job_spec import JobState, LogSelection
+
+__all__ = [  # the suite's, which run here with this module's stage
+    "submitted",
+    "test_a_cancelled_job_has_ended_for_everybody",
+    "test_a_failed_job_says_why",
+    "test_a_job_that_is_there_is_not_submitted_again",
+    "test_a_submitted_job_is_found_again_from_its_record",
+    "test_an_ended_job_can_still_be_looked_at",
+    "test_logs_of_several_ranks_are_followed_to_the_end_each_line_once",
+    "test_logs_of_what_is_not_there_are_refused_before_the_first_line",
+    "test_waiting_ends_when_its_time_is_over",
+]
+pytestmark = [pytest.mark.whole_job, pytest.mark.slow]
+SCRIPT = (
+    "recipes=training/custom/script",
+    "cluster=slurm",
+    "instance_type=m5.2xlarge",
+    "recipes.training_config.mlflow.enabled=false",
+    "training_cfg.run.ntasks_per_node=1",
+)
+TINY = (
+    "recipes=training/tiny/tiny_lm_cpu",
+    "cluster=slurm",
+    "instance_type=m5.2xlarge",
+    "recipes.training_config.mlflow.enabled=false",
+    "recipes.elastic_policy.is_elastic=false",
+    "recipes.trainer.devices=1",
+    f"recipes.trainer.num_nodes={NODES}",
+    "recipes.training_config.datasets.train_data.limit=640",
+    "recipes.training_config.training_args.max_epochs=1",
+)
+END_TIMEOUT_S = 240.0
+
+
+@pytest.fixture(scope="module")
+def cluster(tmp_path_factory):
+    if missing := slurm_cluster.absent():
+        pytest.skip(f"no {', '.join(missing)}: {slurm_cluster.INSTALL}")
+    with (
+        slurm_cluster.running(tmp_path_factory.mktemp("slurm"), num_nodes=8) as cluster,
+        pytest.MonkeyPatch.context() as patch,
+    ):
+        patch.setenv("SLURM_CONF", str(cluster.conf))
+        patch.setenv("OMP_NUM_THREADS", "1")
+        yield cluster
+
+
+def written(folder, *words):
+    """Write the bundle of a job; folders of bundles have the names of their jobs, so each has a folder of its own."""
+    folder.mkdir(parents=True, exist_ok=True)
+    context = frozen_context(folder)
+    bundle = pipeline.render(pipeline.prepare(words, context), context)
+    pipeline.write(bundle)
+    return bundle
+
+
+class SlurmStage:
+    """Jobs whose workers do as a file tells them."""
+
+    def __init__(self, folder):
+        self._folder = folder
+        (folder / "worker.py").write_text(WORKER)
+
+    def backend(self):
+        return SlurmBackend()
+
+    def bundle(self, name, *words):
+        size = (f"training_cfg.run.nodes={NODES}", f"training_cfg.run.name={name}")
+        return written(self._folder, *SCRIPT, "training_cfg.entry_script=worker.py", *size, *words)
+
+    def say(self, handle, rank, line):
+        self._order(handle, rank, f"say {line}")
+
+    def end(self, handle, state):
+        for rank in range(NODES):
+            self._order(handle, rank, f"exit {0 if state is JobState.SUCCEEDED else 3}")
+
+    def _order(self, handle, rank, order):
+        with (handle.bundle_dir / RUN_DIR / f"orders-{rank}").open("a") as file:
+            file.write(f"{order}\n")
+
+
+@pytest.fixture(scope="module")
+def stage(cluster, tmp_path_factory):
+    return SlurmStage(tmp_path_factory.mktemp("conformance"))
+
+
+def finished(record, state=JobState.SUCCEEDED):
+    *_, status = SlurmBackend().wait(record.handle, timeout_s=END_TIMEOUT_S)
+    log = "".join(path.read_text() for path in (record.handle.bundle_dir / RUN_DIR).glob("slurm-*.log"))
+    assert status.state is state, (status, log)
+    return status
+
+
+def refused(folder, *words):
+    """Return the Problems of a submission; nothing of it is left."""
+    bundle = written(folder, *words)
+    with pytest.raises(ProblemsFound) as error:
+        pipeline.submit(bundle, SlurmBackend())
+    assert registry.read(bundle.directory) is None
+    assert SlurmBackend().validate(bundle) == error.value.problems
+    return error.value.problems
+
+
+PLAIN = (*SCRIPT, "training_cfg.entry_module=json.tool", "training_cfg.run.nodes=1", "cluster.python=/bin/true")
+"""A job of a program that succeeds at once."""
+
+
+def test_a_job_s_size_is_fixed(stage, submitted):
+    record = submitted["stays"]
+    running(stage, record)
+    with pytest.raises(ProblemsFound, match="E413") as error:
+        stage.backend().scale(record.handle, 3)
+    assert error.value.problems[0].allowed == str(NODES)
+
+
+def test_the_tiny_recipe_trains_on_two_nodes(cluster, tmp_path):
+    record = pipeline.submit(written(tmp_path, *TINY), SlurmBackend())
+    every = Collected(SlurmBackend().logs(record.handle, LogSelection(ranks=None), follow=True))
+    finished(record)
+    lines = every.result()
+    assert lines[-1] == "event  Completed: attempt 0 has completed"
+    metrics = (record.handle.bundle_dir / RUN_DIR / "metrics.jsonl").read_text().splitlines()
+    steps = [json.loads(line)["step"] for line in metrics]
+    assert steps == list(range(1, len(steps) + 1))
+    assert [line for line in lines if line.startswith(f"rank 0 | finished at step {steps[-1]},")]
+
+
+def test_the_open_trainer_rehearses_without_a_container(cluster, tmp_path):
+    words = (
+        *(f"recipes={LLAMA}", "cluster=slurm", "cluster.trainer=open", "container=null", "rehearse=true"),
+        *("instance_type=ml.p5.48xlarge", "recipes.trainer.devices=1", f"recipes.trainer.num_nodes={NODES}"),
+        "recipes.training_config.mlflow.enabled=false",
+    )
+    record = pipeline.submit(written(tmp_path, *words), SlurmBackend())
+    finished(record)
+    lines = list(SlurmBackend().logs(record.handle, follow=False))
+    assert any("world 2" in line for line in lines), lines
+    assert (record.handle.bundle_dir / RUN_DIR / "model").is_dir()
+
+
+def test_ten_jobs_at_once_need_one_poll_per_interval(cluster, tmp_path):
+    records = [pipeline.submit(written(tmp_path / str(i), *PLAIN), SlurmBackend()) for i in range(10)]
+    assert len({record.handle.native_id for record in records}) == 10
+    before = QUEUE.polls
+    QUEUE.forget()
+    assert len([SlurmBackend().status(record.handle) for record in records]) == 10
+    assert QUEUE.polls - before <= 5  # not ten; several where the machine is so slow that answers grow old
+    for record in records:
+        finished(record)
+
+
+@pytest.mark.parametrize(
+    ("words", "code", "key", "message"),
+    [
+        (("cluster.partition=nope",), "E445", "cluster.partition", "nvalid partition"),
+        (("cluster.nodelist=elsewhere",), "E445", "cluster.nodelist", "Invalid node name"),
+        (("cluster.gres=gpu:8",), "E445", "cluster.gres", "(gres)"),
+        (("cluster.constraint=fast",), "E445", "cluster.constraint", "Invalid feature"),
+        (("cluster.reservation=mine",), "E445", "cluster.reservation", "reservation is invalid"),
+        (("training_cfg.run.nodes=9",), "E445", "recipes.training_cfg.run.nodes", "not available"),
+        (("cluster.partition=small", "cluster.time=2:00:00"), "E446", "cluster.time", "pending for ever"),
+        (("cluster.dependency='afterok:99999'",), "E446", "cluster.dependency", "would not wait"),
+        (("env_vars={MY_TOKEN: {env: NOT_SET_ANYWHERE}}",), "E448", "env_vars.MY_TOKEN", "is not set"),
+    ],
+    ids=["partition", "node", "gres", "feature", "reservation", "nodes", "time", "dependency", "secret"],
+)
+def test_what_slurm_refuses_or_never_starts_is_a_problem_with_our_key(cluster, tmp_path, words, code, key, message):
+    (problem,) = refused(tmp_path, *PLAIN, *words)
+    assert (problem.code, problem.path) == (code, key)
+    assert message in problem.message
+
+
+def test_a_killed_launch_finds_its_job(cluster, tmp_path):
+    bundle = written(tmp_path, *PLAIN)
+    backend = SlurmBackend()
+    intent = backend.intent(bundle, None)
+    assert not intent.native_id and backend.status(intent).state is JobState.DELETED
+    first = backend.submit(bundle)  # and no record of it
+    assert backend.status(intent).state in (JobState.PENDING, JobState.RUNNING, JobState.SUCCEEDED)
+    again = SlurmBackend().submit(bundle)
+    assert (again.native_id, again.is_new) == (first.native_id, False)
+    *_, status = backend.wait(intent, timeout_s=END_TIMEOUT_S)
+    assert status.state is JobState.SUCCEEDED
+    backend.clear(again)
+    third = backend.submit(bundle)
+    assert third.is_new and third.native_id != first.native_id
+
+
+def test_hostile_values_are_data(cluster, tmp_path):
+    evil = "'\"; touch pwned; $(touch pwned) `touch pwned` \\ # packjob --time=1"
+    folder = tmp_path / "it's a $(touch pwned) folder"
+    words = [
+        *PLAIN,
+        f"cluster.comment={_typed(evil)}",
+        f"env_vars={{EVIL: {_typed(evil)}}}",
+        f"cluster.additional_parameters={{wckey: {_typed('x')}, nice: 3}}",
+        f"cluster.mail_user={_typed(evil)}",
+        f"cluster.container_mounts=[{_typed(evil)}]",
+        f"++training_cfg.script_args=[{{--word: {_typed(evil)}}}]",
+    ]
+    words[words.index("cluster.python=/bin/true")] = f"cluster.python={_typed(str(folder / 'print $words'))}"
+    folder.mkdir()
+    program = folder / "print $words"
+    program.write_text('#!/bin/sh\nenv -0 > "$RECIPES_RUN_DIR/env"; printf "%s\\0" "$@" > "$RECIPES_RUN_DIR/words"\n')
+    program.chmod(0o755)
+    record = pipeline.submit(written(folder, *words), SlurmBackend())
+    finished(record)
+    run = record.handle.bundle_dir / RUN_DIR
+    assert f"EVIL={evil}" in (run / "env").read_text().split("\0")
+    assert evil in (run / "words").read_text().split("\0")
+    shown = cluster.command("scontrol", "--oneliner", "show", "job", record.handle.native_id)
+    assert f"Comment={evil} " in shown and "Nice=3 " in shown
+    assert not list(tmp_path.rglob("pwned"))
+
+
+def _typed(text):
+    """Return a text as a quoted word of an override. Source: Hydra, Override grammar, Quoted values."""
+    escaped = text.replace('"', '\\"')
+    return f'"{escaped}"'
+
+
+def test_a_path_that_slurm_would_rewrite_is_refused(tmp_path):
+    with pytest.raises(ProblemsFound, match="E444"):
+        written(tmp_path / "%j", *PLAIN)
+
+
+def test_without_sacct_an_end_is_known_after_slurm_has_forgotten_it(cluster, tmp_path, monkeypatch):
+    programs = tmp_path / "bin"
+    programs.mkdir()
+    for program in Path("/usr/bin").iterdir():
+        if program.name != "sacct":
+            (programs / program.name).symlink_to(program)
+    monkeypatch.setenv("PATH", str(programs))
+    record = pipeline.submit(written(tmp_path, *PLAIN, "cluster.python=/bin/false"), SlurmBackend())
+    status = finished(record, JobState.FAILED)
+    assert status.message == "exit code 1"
+    own = run_files.folder(record.handle.bundle_dir, record.handle.native_id)
+    own.rename(own.with_name("999999"))  # an id that this controller does not know
+    assert SlurmBackend().status(replace(record.handle, native_id="999999")) == status
+
+
+def test_a_requeued_job_is_followed_through_its_attempts(stage, cluster):
+    record = pipeline.submit(stage.bundle("requeued"), SlurmBackend())
+    running(stage, record)
+    every = Collected(stage.backend().logs(record.handle, LogSelection(has_headings=True), follow=True))
+    stage.say(record.handle, 0, "once")
+    await_true(lambda: "once" in every.got)
+    (record.handle.bundle_dir / RUN_DIR / "orders-0").unlink()
+    cluster.command("scontrol", "requeue", record.handle.native_id)
+    await_true(lambda: "BeginTime" in SlurmBackend().status(record.handle).message)
+    cluster.command("scontrol", "update", f"JobId={record.handle.native_id}", "StartTime=now")
+    assert running(stage, record)
+    stage.say(record.handle, 0, "twice")
+    await_true(lambda: "twice" in every.got)
+    stage.end(record.handle, JobState.SUCCEEDED)
+    assert finished(record).restarts == 1
+    lines = [line for line in every.result() if not line.startswith(("event  ", "fault  "))]
+    assert lines == ["== attempt 0: 2 nodes", "once", "== attempt 1: 2 nodes", "twice"]
+    assert list(SlurmBackend().logs(record.handle, LogSelection(attempt=1), follow=False)) == ["twice"]
+
+
+def test_a_controller_that_restarts_is_waited_for(stage, cluster):
+    record = pipeline.submit(stage.bundle("restarted"), SlurmBackend())
+    running(stage, record)
+    waiter = Collected(SlurmBackend().wait(record.handle))
+    follower = Collected(SlurmBackend().logs(record.handle, follow=True))
+    await_true(lambda: waiter.got)
+    cluster.stop("slurmctld")
+    stage.say(record.handle, 0, "meanwhile")
+    stage.end(record.handle, JobState.SUCCEEDED)
+    cluster.start("slurmctld")
+    assert waiter.result()[-1].state is JobState.SUCCEEDED
+    assert "meanwhile" in follower.result()
+
+
+def test_a_container_without_privileges_runs_the_program(cluster, tmp_path):
+    """The image has no file of its own: this machine's system is mounted into it."""
+    image = tmp_path / "image"
+    for name in ("usr", "etc", "proc", "sys", "dev", "tmp", "root", "home", "var"):
+        (image / name).mkdir(parents=True)
+    for name in ("passwd", "group", "hosts", "resolv.conf"):
+        (image / "etc" / name).touch()
+    for name in ("bin", "lib", "lib64", "sbin"):
+        if os.path.islink(f"/{name}"):
+            (image / name).symlink_to(f"usr/{name}")
+    program = "import os; print(os.environ['RANK'], os.path.exists('/run'), os.environ['MINE'])"
+    (tmp_path / "show.py").write_text(program)
+    words = (
+        *SCRIPT,
+        f"container={image}",
+        "cluster.container_runtime=charliecloud",
+        f"cluster.container_mounts=[/usr,{sys.base_prefix},{ROOT},{tmp_path}]",
+        f"cluster.python={sys.executable}",
+        f"training_cfg.entry_script={tmp_path}/show.py",
+        f"training_cfg.run.nodes={NODES}",
+        "env_vars={MINE: 'a b'}",
+    )
+    record = pipeline.submit(written(tmp_path, *words), SlurmBackend())
+    finished(record)
+    lines = list(SlurmBackend().logs(record.handle, LogSelection(ranks=(0, 1)), follow=False))
+    assert lines == ["rank 0 | 0 False a b", "rank 1 | 1 False a b"]
+
+
+def test_a_cancelled_job_leaves_no_process(stage, cluster):
+    record = pipeline.submit(stage.bundle("killed"), SlurmBackend())
+    running(stage, record)
+    worker = str(record.handle.bundle_dir)
+    await_true(lambda: _processes(worker))
+    SlurmBackend().cancel(record.handle)
+    assert SlurmBackend().status(record.handle).state is JobState.CANCELLED
+    assert not _processes(worker)
+
+
+def _processes(folder):
+    """Return the processes of a job's bundle."""
+    own = f"{folder}/{RUN_DIR}".encode()
+    return [path for path in Path("/proc").glob("[0-9]*/cmdline") if own in _content(path)]
+
+
+def _content(path):
+    try:
+        return path.read_bytes()
+    except OSError:  # it has ended
+        return b""

@@ -1,0 +1,185 @@
+"""The scripts of a job on Slurm, and the tables behind them."""
+
+import os
+import subprocess
+import sys
+
+import pytest
+from conftest import LLAMA, frozen_context
+
+from launcher import pipeline
+from launcher.backends.slurm import states
+from launcher.backends.slurm.preflight import minutes
+from launcher.backends.slurm.sbatch_options import quoted
+from launcher.common.problems import ProblemsFound
+from launcher.model.job_spec import JobState
+
+PUBLISHED = (
+    *(f"recipes={LLAMA}", "cluster=slurm", "instance_type=ml.p5.48xlarge", "recipes.trainer.num_nodes=2"),
+    "recipes.training_config.training_args.train_batch_size=16",
+)
+OPEN = ("cluster.trainer=open", "rehearse=true", "container=null")
+PARAMETERS = "cluster.additional_parameters"
+TOOLS = {**os.environ, "PATH": f"{os.path.dirname(sys.executable)}:{os.environ['PATH']}"}
+SCRIPTS = ("slurm/job.sh", "slurm/node.sh")
+
+
+def files(folder, *words):
+    context = frozen_context(folder)
+    return pipeline.render(pipeline.prepare(words, context), context).files
+
+
+def problem(folder, *words):
+    with pytest.raises(ProblemsFound) as error:
+        pipeline.prepare(words, frozen_context(folder))
+    (found,) = error.value.problems
+    return found
+
+
+@pytest.mark.parametrize(
+    ("words", "expected"),
+    [
+        (("container=me/image:1",), "docker run --name"),
+        (("container=/fsx/image.sqsh",), "--container-image=/fsx/image.sqsh"),
+        (("container=/fsx/i.sif", "cluster.container_runtime=apptainer"), "exec apptainer exec --nv"),
+        (("container=/fsx/i", "cluster.container_runtime=charliecloud"), "exec ch-run --write"),
+        (OPEN, "--rehearse --config-path"),
+    ],
+    ids=["docker", "pyxis", "apptainer", "charliecloud", "none"],
+)
+def test_every_way_to_start_a_node_is_a_sound_script(tmp_path, words, expected):
+    mounts = "cluster.container_mounts=['/fsx/a b']"
+    commands = ("++recipes.pre_script=['echo before']", "++recipes.post_script=['echo after']")
+    made = files(tmp_path, *PUBLISHED, mounts, *commands, *words)
+    text = "".join(made[name] for name in SCRIPTS)
+    assert expected in text and "--privileged" not in text
+    for name in SCRIPTS:
+        done = subprocess.run(
+            ("shellcheck", "--shell=bash", "-"), input=made[name], capture_output=True, text=True, env=TOOLS
+        )
+        assert done.returncode == 0, (name, done.stdout)
+
+
+def test_variables_of_nccl_and_efa_are_set_for_several_nodes_and_may_be_overridden(tmp_path):
+    several = files(tmp_path, *PUBLISHED, "env_vars={NCCL_IGNORE_DISABLED_P2P: 0}")["slurm/node.sh"]
+    assert "export FI_PROVIDER=efa" in several and "export NCCL_SOCKET_IFNAME='^lo,docker0" in several
+    assert "export NCCL_IGNORE_DISABLED_P2P=0" in several and "P2P=1" not in several
+    assert "FI_PROVIDER" not in files(tmp_path, *PUBLISHED, "recipes.trainer.num_nodes=1")["slurm/node.sh"]
+
+
+def test_every_key_of_the_header_is_an_option_of_sbatch(tmp_path):
+    words = (
+        *("cluster.partition=main", "cluster.account=team", "cluster.qos=high", "cluster.time=1-2:00:00"),
+        *("cluster.exclusive=false", "cluster.mem=100", "cluster.constraint='a&b'", "cluster.nodelist='n[1-2]'"),
+        *("cluster.exclude=n3", "cluster.reservation=mine", "cluster.dependency='afterok:1:2,afterany:3'"),
+        *("cluster.mail_type=[END,FAIL]", "cluster.mail_user=ada@example.org", "cluster.signal=USR1@60"),
+        *("cluster.requeue=false", "cluster.open_mode=truncate", "cluster.comment='a \"b\"'"),
+        *("cluster.additional_parameters={nice: 3, contiguous: true}", "cluster.stderr_to_stdout=false"),
+    )
+    lines = files(tmp_path, *PUBLISHED, *words)["slurm/job.sh"].splitlines()
+    header = [line.removeprefix("#SBATCH --") for line in lines if line.startswith("#SBATCH")]
+    assert header[1:] == [
+        *("nodes=2", "mem=100", "partition=main", "account=team", "qos=high", "time=1-2:00:00", "gpus-per-node=8"),
+        *('constraint="a&b"', 'nodelist="n[1-2]"', "exclude=n3", "reservation=mine"),
+        *("dependency=afterok:1:2,afterany:3", "mail-type=END,FAIL", "mail-user=ada@example.org", "signal=USR1@60"),
+        *("no-requeue", "open-mode=truncate", 'comment="a \\"b\\""', "nice=3", "contiguous"),
+        *("output=run/slurm-%j.log", "error=run/slurm-%j.err"),
+    ]
+
+
+@pytest.mark.parametrize(
+    ("words", "code", "key", "text"),
+    [
+        (("cluster.auto_resume=true", "cluster.exclusive=false"), "E440", "cluster.auto_resume", "exclusive=true"),
+        (("cluster.gres=gpu:8", "cluster.gpus_per_node=8"), "E441", "cluster.gres", "one of them"),
+        (("container=null",), "E442", "container", "cluster.trainer=open"),
+        (("git.branch=main",), "E443", "git.branch", "no code is fetched"),
+        (
+            ("cluster.additional_parameters={nicee: 3}",),
+            "E102",
+            "cluster.additional_parameters",
+            "did you mean nice?",
+        ),
+        (
+            ("cluster.additional_parameters={partition: a}",),
+            "E102",
+            "cluster.additional_parameters",
+            "key of its own",
+        ),
+        (
+            ("cluster.additional_parameters={array: 0-3}",),
+            "E102",
+            "cluster.additional_parameters",
+            "Valid ones: batch",
+        ),
+        (("cluster.dependency='afterok:1; rm'",), "E102", "cluster.dependency", "afterok:1; rm"),
+        (("cluster.signal='B:USR1@60'",), "E102", "cluster.signal", "B:USR1@60"),
+        (("cluster.mail_type=[NEVER]",), "E102", "cluster.mail_type.0", "TIME_LIMIT_90"),
+        (("cluster.job_name_prefix='a,b'",), "E102", "cluster.job_name_prefix", "a,b"),
+        (('cluster.comment="a\\nb"',), None, None, None),
+    ],
+    ids=lambda value: "-".join(value) if isinstance(value, tuple) else None,
+)
+def test_a_wrong_key_is_a_problem_that_says_what_is_allowed(tmp_path, words, code, key, text):
+    if code is None:  # a backslash and a letter are no line break
+        assert 'comment="a\\\\nb"' in files(tmp_path, *PUBLISHED, *words)["slurm/job.sh"]
+        return
+    found = problem(tmp_path, *PUBLISHED, *words)
+    assert (found.code, found.path) == (code, key)
+    assert text in str(found)
+
+
+def test_auto_resume_is_a_word_of_the_step(tmp_path):
+    text = files(tmp_path, *PUBLISHED, "cluster.auto_resume=true", "cluster.srun_args=['--x=a b']")["slurm/job.sh"]
+    assert "--auto-resume=1 '--x=a b' \\\n" in text
+
+
+def test_a_secret_is_a_variable_of_the_launch(tmp_path):
+    text = files(tmp_path, *PUBLISHED, "env_vars={HF_TOKEN: {env: MINE}}")["slurm/node.sh"]
+    assert 'export HF_TOKEN="${MINE:?' in text
+
+
+@pytest.mark.parametrize(
+    ("limit", "expected"),
+    [
+        (None, None),
+        ("UNLIMITED", None),
+        (30, 30),
+        ("30:30", 30.5),
+        ("2:00:00", 120),
+        ("1-2", 1560),
+        ("1-2:30", 1590),
+        ("1-00:00:30", 1440.5),
+    ],
+    ids=str,
+)
+def test_time_limits_are_read_as_slurm_reads_them(limit, expected):
+    assert minutes(limit) == expected
+
+
+@pytest.mark.parametrize(
+    ("word", "reason", "code", "state", "message"),
+    [
+        ("PENDING", "Resources", (0, 0), JobState.PENDING, "waits: Resources"),
+        ("PENDING", "PartitionTimeLimit", (0, 0), JobState.PENDING, "never starts like this, see cluster.time"),
+        ("RUNNING", "None", (0, 0), JobState.RUNNING, ""),
+        ("COMPLETING", "None", (0, 0), JobState.RUNNING, ""),
+        ("CANCELLED by 1000", "None", (0, 15), JobState.CANCELLED, "cancelled"),
+        ("FAILED", "NonZeroExitCode", (3, 0), JobState.FAILED, "exit code 3"),
+        ("FAILED", "RaisedSignal", (0, 9), JobState.FAILED, "ended by SIGKILL"),
+        ("FAILED", "JobLaunchFailure", (0, 53), JobState.FAILED, "could not be started"),
+        ("TIMEOUT", "TimeLimit", (0, 0), JobState.FAILED, "the time limit was reached"),
+        ("OUT_OF_MEMORY", "OutOfMemory", (0, 125), JobState.FAILED, "out of memory"),
+        ("NODE_FAIL", "None", (0, 0), JobState.FAILED, "a node failed"),
+        ("COMPLETED", "None", (0, 0), JobState.SUCCEEDED, ""),
+    ],
+)
+def test_states_of_slurm(word, reason, code, state, message):
+    assert states.state_of(word) is state
+    assert message in states.message_of(word, reason, code)
+
+
+def test_a_value_in_the_header_is_quoted_as_sbatch_reads_it():
+    assert quoted("n1,n2") == "n1,n2"
+    assert quoted('a "b" \\ #') == '"a \\"b\\" \\\\ #"'
+    assert quoted("packjob") == '"pack\\job"'

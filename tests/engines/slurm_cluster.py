@@ -1,0 +1,238 @@
+"""A real Slurm on this machine: slurmctld and several slurmd on loopback ports, as long as a test run needs it."""
+
+import contextlib
+import getpass
+import os
+import shutil
+import signal
+import socket
+import subprocess
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from background import await_true
+
+PROGRAMS = ("slurmctld", "slurmd", "sbatch", "munged", "slurmdbd", "mariadbd")
+INSTALL = "tests/engines/install_programs.sh"
+PARTITION, SMALL = "main", "small"
+SMALL_NODES, SMALL_MINUTES = 2, 30
+"""Limits of the partition SMALL."""
+_SYSTEM = "/usr/sbin:/sbin"
+_CONF = """\
+ClusterName=test
+SlurmctldHost={host}(127.0.0.1)
+SlurmctldPort={ports[0]}
+SlurmUser={user}
+SlurmdUser={user}
+AuthType=auth/munge
+CredType=cred/munge
+AuthInfo=socket={folder}/munge.sock
+StateSaveLocation={folder}/state
+SlurmctldPidFile={folder}/slurmctld.pid
+SlurmctldLogFile={folder}/slurmctld.log
+SlurmdPidFile={folder}/%n.pid
+SlurmdLogFile={folder}/%n.log
+SlurmdSpoolDir={folder}/spool-%n
+CommunicationParameters=NoInAddrAny,NoCtldInAddrAny
+ProctrackType=proctrack/linuxproc
+TaskPlugin=task/none
+JobAcctGatherType=jobacct_gather/none
+SelectType=select/cons_tres
+SelectTypeParameters=CR_CPU
+MpiDefault=none
+SlurmdParameters=config_overrides
+ReturnToService=2
+KillWait=5
+SlurmctldTimeout=30
+SlurmdTimeout=60
+SchedulerParameters=sched_min_interval=0,batch_sched_delay=0,bf_interval=1
+{nodes}
+PartitionName={partition} Nodes=ALL Default=YES MaxTime=INFINITE OverSubscribe=NO
+PartitionName={small} Nodes=n[1-{small_nodes}] MaxTime={small_minutes}
+"""
+
+_ACCOUNTED = """\
+AccountingStorageType=accounting_storage/slurmdbd
+AccountingStorageHost=127.0.0.1
+AccountingStoragePort={ports[0]}
+AccountingStoragePass={folder}/munge.sock
+"""
+_DBD = """\
+AuthType=auth/munge
+AuthInfo=socket={folder}/munge.sock
+DbdHost=localhost
+DbdAddr=127.0.0.1
+DbdPort={ports[0]}
+SlurmUser={user}
+LogFile={folder}/slurmdbd.log
+PidFile={folder}/slurmdbd.pid
+StorageType=accounting_storage/mysql
+StorageHost=127.0.0.1
+StoragePort={ports[1]}
+StorageUser=slurm
+StoragePass=slurm
+StorageLoc=slurm_acct
+"""
+_GRANTS = """\
+create database slurm_acct;
+create user 'slurm'@'127.0.0.1' identified by 'slurm'; grant all on slurm_acct.* to 'slurm'@'127.0.0.1';
+create user 'slurm'@'localhost' identified by 'slurm'; grant all on slurm_acct.* to 'slurm'@'localhost';
+"""
+
+
+def absent() -> list[str]:
+    """Return the programs that are not installed."""
+    return [name for name in PROGRAMS if shutil.which(name, path=f"{os.environ['PATH']}:{_SYSTEM}") is None]
+
+
+@dataclass
+class Cluster:
+    """A running cluster.
+
+    Args:
+        folder: Of its configuration, state and logs.
+        num_nodes: Its nodes are n1, n2, ….
+        database_port: Port of the database of its accounting; 0 without.
+        daemons: Its running daemons, by name.
+    """
+
+    folder: Path
+    num_nodes: int
+    database_port: int = 0
+    daemons: dict[str, subprocess.Popen] = field(default_factory=dict)
+
+    @property
+    def conf(self) -> Path:
+        return self.folder / "slurm.conf"
+
+    def start(self, name: str) -> None:
+        """Start munged, slurmctld, or the slurmd of a node."""
+        words = {
+            "munged": ["munged", "--foreground", "--force", "--num-threads=4"]
+            + [f"--{key}={self.folder / f'munge.{end}'}" for key, end in _MUNGE.items()],
+            "slurmdbd": ["slurmdbd", "-D"],
+            "mariadbd": ["mariadbd", "--no-defaults", f"--datadir={self.folder / 'db'}", "--bind-address=127.0.0.1"]
+            + [f"--socket={self.folder / 'mysql.sock'}", f"--port={self.database_port}", "--user=root"]
+            + [f"--pid-file={self.folder / 'mariadb.pid'}", "--innodb-buffer-pool-size=64M"],
+            "slurmctld": ["slurmctld", "-D", "-f", str(self.conf)],
+        }.get(name, ["slurmd", "-D", "-N", name, "-f", str(self.conf)])
+        with (self.folder / f"{name}.out").open("ab") as out:
+            self.daemons[name] = subprocess.Popen(
+                words,
+                env={**os.environ, "PATH": f"{os.environ['PATH']}:{_SYSTEM}", "SLURM_CONF": str(self.conf)},
+                stdin=subprocess.DEVNULL,
+                stdout=out,
+                stderr=subprocess.STDOUT,
+                start_new_session=True,
+            )
+
+    def stop(self, name: str, signum: int = signal.SIGTERM) -> None:
+        """Stop a daemon and wait for its end."""
+        daemon = self.daemons.pop(name)
+        daemon.send_signal(signum)
+        try:
+            daemon.wait(20)
+        except subprocess.TimeoutExpired:
+            daemon.kill()
+            daemon.wait()
+
+    def command(self, *words: str) -> str:
+        """Run a command of Slurm; return its output."""
+        env = {**os.environ, "SLURM_CONF": str(self.conf)}
+        done = subprocess.run(words, env=env, capture_output=True, text=True, timeout=60)
+        assert done.returncode == 0, (words, done.stdout, done.stderr)
+        return done.stdout
+
+    def is_ready(self) -> bool:
+        """Return whether the controller answers and every node is idle."""
+        env = {**os.environ, "SLURM_CONF": str(self.conf)}
+        words = ["sinfo", "--noheader", "--partition", PARTITION, "--format=%T %D"]
+        done = subprocess.run(words, env=env, capture_output=True, text=True, timeout=60)
+        return done.stdout.split() == ["idle", str(self.num_nodes)]
+
+
+_MUNGE = {
+    "key-file": "key",
+    "socket": "sock",
+    "pid-file": "pid",
+    "log-file": "log",
+    "seed-file": "seed",
+}
+
+
+@contextlib.contextmanager
+def running(folder: Path, num_nodes: int = 4, *, has_accounting: bool = False) -> Iterator[Cluster]:
+    """Run a cluster of simulated nodes until the block ends, its jobs cancelled; accounting needs root."""
+    ports = _free_ports(2)
+    cluster = Cluster(folder, num_nodes, database_port=ports[1] if has_accounting else 0)
+    _configure(cluster)
+    cluster.start("munged")
+    await_true(lambda: (folder / "munge.sock").exists())
+    try:
+        if has_accounting:
+            _account(cluster, ports)
+        for name in ("slurmctld", *(f"n{number}" for number in range(1, num_nodes + 1))):
+            cluster.start(name)
+        await_true(cluster.is_ready)
+        yield cluster
+        cluster.command("scancel", "--user", getpass.getuser())
+        await_true(lambda: not cluster.command("squeue", "--noheader").strip())
+    finally:
+        for name in reversed(list(cluster.daemons)):
+            cluster.stop(name)
+
+
+def _configure(cluster: Cluster) -> None:
+    folder = cluster.folder
+    folder.chmod(0o755)
+    (folder / "state").mkdir()
+    (folder / "munge.key").write_bytes(os.urandom(64))
+    (folder / "munge.key").chmod(0o600)
+    ports = _free_ports(1 + cluster.num_nodes)
+    host = socket.gethostname()
+    nodes = "\n".join(
+        f"NodeName=n{number} NodeHostname={host} NodeAddr=127.0.0.1 Port={port} CPUs=8 RealMemory=8000"
+        for number, port in enumerate(ports[1:], 1)
+    )
+    cluster.conf.write_text(
+        _CONF.format(
+            host=host,
+            ports=ports,
+            user=getpass.getuser(),
+            folder=folder,
+            nodes=nodes,
+            partition=PARTITION,
+            small=SMALL,
+            small_nodes=SMALL_NODES,
+            small_minutes=SMALL_MINUTES,
+        )
+    )
+
+
+def _account(cluster: Cluster, ports: list[int]) -> None:
+    """Start the database and slurmdbd, and let the controller use them."""
+    folder = cluster.folder
+    words = ["mysql_install_db", "--no-defaults", f"--datadir={folder / 'db'}", "--user=root", "--skip-test-db"]
+    subprocess.run([*words, "--auth-root-authentication-method=normal"], check=True, capture_output=True)
+    cluster.start("mariadbd")
+    client = ["mariadb", "--no-defaults", "-S", str(folder / "mysql.sock"), "-u", "root"]
+    await_true(lambda: subprocess.run([*client, "-e", "select 1"], capture_output=True).returncode == 0)
+    subprocess.run(client, input=_GRANTS, text=True, check=True, capture_output=True)
+    made = {"folder": folder, "ports": ports, "user": getpass.getuser()}
+    (folder / "slurmdbd.conf").write_text(_DBD.format(**made))
+    (folder / "slurmdbd.conf").chmod(0o600)
+    with cluster.conf.open("a") as conf:
+        conf.write(_ACCOUNTED.format(**made))
+    cluster.start("slurmdbd")
+    env = {**os.environ, "SLURM_CONF": str(cluster.conf)}
+    add = ["sacctmgr", "--immediate", "add", "cluster", "test"]
+    await_true(lambda: subprocess.run(add, env=env, capture_output=True).returncode == 0)
+
+
+def _free_ports(count: int) -> list[int]:
+    with contextlib.ExitStack() as stack:
+        probes = [stack.enter_context(socket.socket()) for _ in range(count)]
+        for probe in probes:
+            probe.bind(("127.0.0.1", 0))
+        return [probe.getsockname()[1] for probe in probes]
