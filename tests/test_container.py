@@ -20,13 +20,13 @@ import psutil
 import pytest
 from conftest import ELASTIC, LLAMA_K8S, ROOT
 
-from launcher.backends.local.agent_client import AgentClient, AgentUnreachable, StartCall
-from launcher.backends.local.operator_types import AgentState
 from launcher.bundle import container
 from launcher.cli import main as cli
 from launcher.cli.commands.governance import write
 from launcher.common import yaml_io
 from launcher.common.problems import ProblemsFound
+from launcher.operator.agent_client import AgentClient, AgentUnreachable, StartCall
+from launcher.operator.types import AgentState
 
 BASE = "me/torch:2.9.0"
 OWN = ("cluster.runtime=launcher", f"container={BASE}")
@@ -91,7 +91,7 @@ class Pod:
                 stdout=log,
                 stderr=log,
             )
-        self.agent = AgentClient(self.port)
+        self.agent = AgentClient("127.0.0.1", self.port)
 
     def __enter__(self):
         return self
@@ -127,7 +127,7 @@ class Pod:
 
     def start(self):
         self.until(lambda: self.state() is AgentState.READY)
-        self.agent.start(StartCall(rank=0, num_nodes=1, attempt=0, master_port=free_port()))
+        self.agent.start(StartCall(rank=0, num_nodes=1, attempt=0, master=("127.0.0.1", free_port())))
 
 
 @pytest.fixture

@@ -18,10 +18,10 @@ import pytest
 from conftest import ROOT
 from whole_jobs import bundle_of, start, wait_for
 
-from launcher.backends.local.snapshot import read_snapshot
 from launcher.cli import launch, own_flags
 from launcher.cli import main as cli
 from launcher.model.job_spec import JobState
+from launcher.operator.snapshot import read_snapshot
 
 PAGES = (
     *("README.md", "CONTRIBUTING.md", "examples/README.md"),

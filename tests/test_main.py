@@ -15,12 +15,12 @@ from conftest import ELASTIC, LLAMA, LLAMA_K8S, ROOT
 from launch_records import Job, grow, lose, rehearse
 
 from launcher import pipeline
-from launcher.backends.local.event_log import format_event
-from launcher.backends.local.snapshot import Attempt, Snapshot, publish
 from launcher.cli import launch, terminal
 from launcher.jobs import registry, tracking
 from launcher.model import backend_registry
 from launcher.model.job_spec import Bundle, JobHandle, JobState, JobStatus
+from launcher.operator.event_log import format_event
+from launcher.operator.snapshot import Attempt, Snapshot, publish
 from launcher.timeline.records import OperatorEvent
 
 

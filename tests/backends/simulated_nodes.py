@@ -10,9 +10,9 @@ import random
 from dataclasses import dataclass, field
 
 from launcher.backends.local.fleet import NodeAddress
-from launcher.backends.local.operator_types import AgentState, AgentStatus, Cause, Fault, Report
-from launcher.backends.local.state_machine import progress_step
 from launcher.common.names import METRICS_FILE
+from launcher.operator.state_machine import progress_step
+from launcher.operator.types import AgentState, AgentStatus, Cause, Fault, Report
 from launcher.runtime.shares import nearest_even, rank_positions, step_shares
 
 LAUNCHED = 1e9

@@ -6,11 +6,11 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
 import pytest
 
-from launcher.backends.local import agent_client as agent_module
-from launcher.backends.local.agent_client import AgentClient, AgentState, AgentUnreachable, CommandIgnored, StartCall
 from launcher.backends.local.ports import port_of, reserve_port
+from launcher.operator import agent_client as agent_module
+from launcher.operator.agent_client import AgentClient, AgentState, AgentUnreachable, CommandIgnored, StartCall
 
-START = StartCall(rank=1, num_nodes=3, attempt=2, master_port=5678, progress={"job": {"progressCount": 7}})
+START = StartCall(rank=1, num_nodes=3, attempt=2, master=("127.0.0.1", 5678), progress={"job": {"progressCount": 7}})
 
 
 class Stub:
@@ -42,7 +42,7 @@ class Stub:
 
         self.server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
         threading.Thread(target=self.server.serve_forever, kwargs={"poll_interval": 0.01}, daemon=True).start()
-        self.client = AgentClient(self.server.server_port)
+        self.client = AgentClient("127.0.0.1", self.server.server_port)
 
 
 @pytest.fixture
@@ -102,7 +102,7 @@ def test_an_answer_that_makes_no_sense_counts_as_none(stub):
 def test_no_agent_is_unreachable_and_a_proxy_is_never_asked(monkeypatch):
     monkeypatch.setenv("HTTP_PROXY", "http://proxy.invalid:1")
     with reserve_port() as reservation:
-        client = AgentClient(port_of(reservation))
+        client = AgentClient("127.0.0.1", port_of(reservation))
         with pytest.raises(AgentUnreachable, match="refused"):
             client.status()
         client.close()

@@ -3,8 +3,8 @@
 import pytest
 from test_local_state_machine import COMPLETED, FAULTED, NOW, READY, RUNNING, STOPPING, machine, observation, report
 
-from launcher.backends.local.operator_types import GONE, Cause, DropNodes, Event, Phase, Policy, Report
-from launcher.backends.local.state_machine import READY_TIMEOUT_S, SETTLE_S, advance
+from launcher.operator.state_machine import READY_TIMEOUT_S, SETTLE_S, advance
+from launcher.operator.types import GONE, Cause, DropNodes, Event, Phase, Policy, Report
 
 POLICY = Policy((1, 2, 3, 4), graceful_timeout_s=30, faulty_timeout_s=20)
 KILLED = "Local Rank 0 exited with code -9"

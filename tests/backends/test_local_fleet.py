@@ -19,12 +19,12 @@ exec sleep 600
 FLEET = """
 import sys
 from pathlib import Path
-from launcher.backends.local.fleet import Fleet
-from launcher.backends.local.operator_types import StartWorkers
+from launcher.backends.local.fleet import LocalFleet
+from launcher.operator.types import StartWorkers
 bundle = Path(sys.argv[1])
 run_dir = bundle / "run"
 run_dir.mkdir()
-with (run_dir / "lock").open("w") as lock, Fleet(bundle, run_dir, lock) as fleet:
+with (run_dir / "lock").open("w") as lock, LocalFleet(bundle, run_dir, lock) as fleet:
     fleet.warm_up()
     print(fleet.warm_pid, flush=True)
     for line in sys.stdin:

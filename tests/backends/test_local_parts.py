@@ -12,16 +12,16 @@ from pathlib import Path
 import psutil
 import pytest
 
-from launcher.backends.local.failure_cause import explain
-from launcher.backends.local.job_request import read_job_request
 from launcher.backends.local.ports import LOOPBACK, port_of, reserve_port
-from launcher.backends.local.snapshot import Attempt, Snapshot, publish, read_snapshot
-from launcher.backends.local.state_machine import Cause, Fault
-from launcher.backends.local.worker_exits import FailedWorker, failed_workers
-from launcher.backends.local.worker_logs import STDERR, Selection, follow_attempts, read_logs, tail
 from launcher.common.job_lock import JobAlreadyRunning, is_alive, lock
 from launcher.common.problems import ProblemsFound
 from launcher.model.job_spec import JobState
+from launcher.operator.failure_cause import explain
+from launcher.operator.job_request import read_job_request
+from launcher.operator.snapshot import Attempt, Snapshot, publish, read_snapshot
+from launcher.operator.state_machine import Cause, Fault
+from launcher.operator.worker_exits import FailedWorker, failed_workers
+from launcher.operator.worker_logs import STDERR, Selection, follow_attempts, read_logs, tail
 
 ROOT = Path(__file__).parents[2]
 NODE = [sys.executable, "-m", "launcher.backends.local.node"]

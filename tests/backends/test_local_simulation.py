@@ -14,12 +14,17 @@ from hypothesis import strategies as st
 from simulated_nodes import Job, Luck, World
 
 from launcher import timeline
-from launcher.backends.local import control_loop, handover, rehearsal
-from launcher.backends.local import event_writer as events_file
+from launcher.backends.local import handover, rehearsal, rehearsing
 from launcher.backends.local.cluster_sim import ClusterSim
-from launcher.backends.local.control_loop import Operator, RestartRequested
-from launcher.backends.local.job_request import JobRequest
-from launcher.backends.local.operator_types import (
+from launcher.backends.local.rehearsing import RehearsingOperator, RestartRequested
+from launcher.backends.local.scenario import PRIORITY_CLASSES, Scenario
+from launcher.model.job_spec import JobState
+from launcher.operator import control_loop
+from launcher.operator import event_writer as events_file
+from launcher.operator.job_request import JobRequest
+from launcher.operator.state_machine import MAX_FAULTS_WITHOUT_PROGRESS, READY_TIMEOUT_S, advance
+from launcher.operator.stop_signals import Interrupts
+from launcher.operator.types import (
     AgentState,
     Cause,
     Event,
@@ -28,10 +33,6 @@ from launcher.backends.local.operator_types import (
     SpawnNodes,
     StartWorkers,
 )
-from launcher.backends.local.scenario import PRIORITY_CLASSES, Scenario
-from launcher.backends.local.state_machine import MAX_FAULTS_WITHOUT_PROGRESS, READY_TIMEOUT_S, advance
-from launcher.backends.local.stop_signals import Interrupts
-from launcher.model.job_spec import JobState
 
 
 class Watch:
@@ -164,16 +165,18 @@ def play(run_dir, job, luck, policy, scenario):
     commands = JobRequest("job", job.nproc_per_node, policy.sizes[0], policy)
     interrupts, known = Interrupts(), None
     with pytest.MonkeyPatch.context() as patch:
-        for name, fake in {"time": world.clock, "fault_injection": signals, "advance": watch}.items():
-            patch.setattr(control_loop, name, fake)
+        patch.setattr(control_loop, "time", world.clock)
+        patch.setattr(control_loop, "advance", watch)
+        patch.setattr(rehearsing, "time", world.clock)
+        patch.setattr(rehearsing, "fault_injection", signals)
         patch.setattr(events_file, "time", world.clock)
         patch.setattr(control_loop.timeline, "write", lambda _run_dir: None)
         while True:
             played = rehearsal.from_json(known.rehearsal) if known else rehearsal.begin(scenario)
-            cluster = ClusterSim(run_dir, commands, played, known.requested if known else None)
+            cluster = ClusterSim(run_dir, commands, played, known.memory.requested if known else None)
             if known:
                 world.adopt(known.nodes, known.warm_pid)
-            operator = Operator(run_dir, commands, world, cluster, interrupts, known)
+            operator = RehearsingOperator(run_dir, commands, world, cluster, interrupts, known)
             try:
                 operator.run()
                 break
@@ -182,7 +185,7 @@ def play(run_dir, job, luck, policy, scenario):
                 known = handover.read(run_dir)
                 world.pass_time(away.down_s)
     check_rows(timeline.read(run_dir), tuple(watch.sizes))
-    verdict = operator.handover().machine.verdict
+    verdict = operator.memory.machine.verdict
     return Outcome(verdict, tuple(watch.sizes), world.positions_in_the_model(), job.total)
 
 

@@ -2,7 +2,17 @@ import dataclasses
 
 import pytest
 
-from launcher.backends.local.operator_types import (
+from launcher.model.job_spec import JobState
+from launcher.operator.state_machine import (
+    MAX_FAULTS_WITHOUT_PROGRESS,
+    READY_TIMEOUT_S,
+    SETTLE_S,
+    SILENCE_TIMEOUT_S,
+    STOP_MARGIN_S,
+    advance,
+    begin,
+)
+from launcher.operator.types import (
     GONE,
     AgentState,
     AgentStatus,
@@ -20,16 +30,6 @@ from launcher.backends.local.operator_types import (
     StartWorkers,
     StopWorkers,
 )
-from launcher.backends.local.state_machine import (
-    MAX_FAULTS_WITHOUT_PROGRESS,
-    READY_TIMEOUT_S,
-    SETTLE_S,
-    SILENCE_TIMEOUT_S,
-    STOP_MARGIN_S,
-    advance,
-    begin,
-)
-from launcher.model.job_spec import JobState
 
 READY, RUNNING, COMPLETED = AgentState.READY, AgentState.RUNNING, AgentState.COMPLETED
 STOPPING, FAULTED = AgentState.STOPPING, AgentState.FAULTED

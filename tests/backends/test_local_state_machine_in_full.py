@@ -5,7 +5,9 @@ import dataclasses
 import pytest
 from test_local_state_machine import CHECKPOINT, NOW, POLICY, machine, observation, report
 
-from launcher.backends.local.operator_types import (
+from launcher.model.job_spec import JobState
+from launcher.operator.state_machine import advance, begin, progress_step
+from launcher.operator.types import (
     GONE,
     AgentState,
     Cause,
@@ -22,8 +24,6 @@ from launcher.backends.local.operator_types import (
     StartWorkers,
     StopWorkers,
 )
-from launcher.backends.local.state_machine import advance, begin, progress_step
-from launcher.model.job_spec import JobState
 
 READY, RUNNING, COMPLETED = AgentState.READY, AgentState.RUNNING, AgentState.COMPLETED
 STOPPING, FAULTED = AgentState.STOPPING, AgentState.FAULTED

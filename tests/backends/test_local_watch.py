@@ -5,16 +5,16 @@ import json
 import pytest
 from test_local_state_machine import NOW, POLICY, READY, RUNNING, machine, observation
 
-from launcher.backends.local.failure_cause import explain
 from launcher.backends.local.fault_injection import damage_checkpoint
-from launcher.backends.local.hang_detector import HangDetector, StepTimer
-from launcher.backends.local.hang_limits import FACTOR, LEAST_LIMIT_S, START_CUT_OFF_S, HangLimits
-from launcher.backends.local.operator_types import Cause, Event, Fault, Phase, StopWorkers
-from launcher.backends.local.snapshot import Attempt
-from launcher.backends.local.state_machine import MAX_FAULTS_WITHOUT_PROGRESS, SETTLE_S, advance
-from launcher.backends.local.step_reader import DoneStep
 from launcher.common.names import ACTIVITY_FILE
 from launcher.model.job_spec import JobState
+from launcher.operator.failure_cause import explain
+from launcher.operator.hang_detector import HangDetector, StepTimer
+from launcher.operator.hang_limits import FACTOR, LEAST_LIMIT_S, START_CUT_OFF_S, HangLimits
+from launcher.operator.snapshot import Attempt
+from launcher.operator.state_machine import MAX_FAULTS_WITHOUT_PROGRESS, SETTLE_S, advance
+from launcher.operator.step_reader import DoneStep
+from launcher.operator.types import Cause, Event, Fault, Phase, StopWorkers
 
 
 class Watched:

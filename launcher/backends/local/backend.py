@@ -16,19 +16,8 @@ from typing import ClassVar
 
 import launcher
 from launcher.backends.local import operator_exit
-from launcher.backends.local.hang_limits import START_CUT_OFF_S, HangLimits
-from launcher.backends.local.job_request import (
-    LOCAL_FILE,
-    REQUEST_FILE,
-    SCRIPT_FILE,
-    local_json,
-    read_job_request,
-    request_size,
-)
 from launcher.backends.local.operator_exit import STOP_MARGIN_S
 from launcher.backends.local.simulation import local_options
-from launcher.backends.local.snapshot import OPERATOR_LOG, STATE_FILE, read_snapshot
-from launcher.backends.local.worker_logs import STDERR, STDOUT, Selection, known_attempts, pause, read_logs
 from launcher.common.job_lock import is_alive
 from launcher.common.names import (
     CONFIG_DIR,
@@ -46,6 +35,17 @@ from launcher.model.backend import RANK_0
 from launcher.model.config_tree import get
 from launcher.model.environment import plain_variables, secret_variables
 from launcher.model.job_spec import OPEN, Bundle, JobEvent, JobHandle, JobSpec, JobState, JobStatus, LogSelection
+from launcher.operator.hang_limits import START_CUT_OFF_S, HangLimits
+from launcher.operator.job_request import (
+    LOCAL_FILE,
+    REQUEST_FILE,
+    SCRIPT_FILE,
+    local_json,
+    read_job_request,
+    request_size,
+)
+from launcher.operator.snapshot import OPERATOR_LOG, STATE_FILE, read_snapshot
+from launcher.operator.worker_logs import STDERR, STDOUT, Selection, known_attempts, pause, read_logs
 
 BUNDLE_PREFIX = "bundle:"
 """A word of `cluster.command` that begins so is a path inside the bundle."""
@@ -233,7 +233,7 @@ class LocalBackend:
 
     def events(self, handle: JobHandle, *, follow: bool) -> Iterator[JobEvent]:
         """Yield what the operator saw and did in the job's last launch; with `follow`, until the job has ended."""
-        from launcher.backends.local.event_log import job_events
+        from launcher.operator.event_log import job_events
 
         run_dir = handle.bundle_dir / RUN_DIR
         return job_events(run_dir, lambda: known_attempts(run_dir)[1], pause if follow else None)

@@ -4,9 +4,9 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from launcher.backends.local import rehearsal as rehearsals
-from launcher.backends.local.job_request import JobRequest, take_request
 from launcher.backends.local.rehearsal import Happening, Progress, Rehearsal
-from launcher.backends.local.step_reader import DoneStep
+from launcher.operator.job_request import JobRequest, take_request
+from launcher.operator.step_reader import DoneStep
 
 
 class ClusterSim:

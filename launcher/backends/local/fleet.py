@@ -14,10 +14,20 @@ from typing import IO
 
 import psutil
 
-from launcher.backends.local.agent_client import AgentClient, AgentUnreachable, CommandIgnored, StartCall
-from launcher.backends.local.job_request import SCRIPT_FILE
 from launcher.backends.local.node_folders import remove_node_folder
-from launcher.backends.local.operator_types import (
+from launcher.backends.local.ports import LOOPBACK, port_of, reserve_port
+from launcher.backends.local.processes import (
+    KILL_TIMEOUT_S,
+    AdoptedProcess,
+    kill_descendants,
+    kill_strays,
+    kill_tree,
+)
+from launcher.common import prctl
+from launcher.common.names import ENV_LAUNCH_ID, ENV_WARM_SOCKET, WARM_MODULE
+from launcher.operator.agent_client import AgentClient, AgentUnreachable, CommandIgnored, StartCall
+from launcher.operator.job_request import SCRIPT_FILE
+from launcher.operator.types import (
     GONE,
     AgentStatus,
     Cause,
@@ -26,17 +36,7 @@ from launcher.backends.local.operator_types import (
     StartWorkers,
     StopWorkers,
 )
-from launcher.backends.local.ports import port_of, reserve_port
-from launcher.backends.local.processes import (
-    KILL_TIMEOUT_S,
-    AdoptedProcess,
-    kill_descendants,
-    kill_strays,
-    kill_tree,
-)
-from launcher.backends.local.worker_logs import AGENT_LOG, WARM_LOG, node_logs
-from launcher.common import prctl
-from launcher.common.names import ENV_LAUNCH_ID, ENV_WARM_SOCKET, WARM_MODULE
+from launcher.operator.worker_logs import AGENT_LOG, WARM_LOG, node_logs
 from launcher.runtime.warm_client import ANSWER_TIMEOUT_S, answers
 
 SHUTDOWN_TIMEOUT_S = 5.0
@@ -80,7 +80,7 @@ class NodeAddress:
     port: int
 
 
-class Fleet:
+class LocalFleet:
     """Starts nodes, calls all of their agents at once, and ends all nodes on exit.
 
     The kernel signals nodes when the *thread* that started them ends, so `spawn` must run on the main thread.
@@ -104,7 +104,7 @@ class Fleet:
         self._master: socket.socket | None = None
         self._calls = ThreadPoolExecutor(_MAX_CALLS_AT_ONCE, thread_name_prefix="agent-call")
 
-    def __enter__(self) -> "Fleet":
+    def __enter__(self) -> "LocalFleet":
         prctl.adopt_orphans()
         return self
 
@@ -142,7 +142,7 @@ class Fleet:
         """Take over nodes and the warm process, children of this process already."""
         self._warm = AdoptedProcess(warm_pid) if warm_pid else None
         for address in addresses:
-            node = Node(address.index, AdoptedProcess(address.pid), AgentClient(address.port), None)
+            node = Node(address.index, AdoptedProcess(address.pid), AgentClient(LOOPBACK, address.port), None)
             self._nodes[node.index] = node
             self._answered_at[node.index] = time.monotonic()
 
@@ -158,7 +158,7 @@ class Fleet:
         logs = node_logs(self._run_dir, index)
         logs.mkdir(parents=True, exist_ok=True)
         process = self._run_script(str(index), str(port), logs / AGENT_LOG)
-        self._nodes[index] = Node(index, process, AgentClient(port), reservation)
+        self._nodes[index] = Node(index, process, AgentClient(LOOPBACK, port), reservation)
         self._answered_at[index] = time.monotonic()
 
     def poll(self) -> Mapping[int, Report]:
@@ -203,11 +203,11 @@ class Fleet:
         if self._master:
             self._master.close()
         self._master = reserve_port()
-        port = port_of(self._master)
+        master = (LOOPBACK, port_of(self._master))
         size = len(command.nodes)
 
         def call(rank: int) -> Callable[[AgentClient], None]:
-            return lambda agent: agent.start(StartCall(rank, size, command.attempt, port, command.progress))
+            return lambda agent: agent.start(StartCall(rank, size, command.attempt, master, command.progress))
 
         return self._call({node: call(rank) for rank, node in enumerate(command.nodes)})
 

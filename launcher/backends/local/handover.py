@@ -8,8 +8,7 @@ from typing import Any
 from pydantic import TypeAdapter
 
 from launcher.backends.local.fleet import NodeAddress
-from launcher.backends.local.operator_types import MachineState
-from launcher.backends.local.snapshot import Snapshot
+from launcher.operator.control_loop import Memory
 from launcher.runtime.durable import write_text
 
 MEMORY_FILE = "operator.json"
@@ -17,31 +16,21 @@ MEMORY_FILE = "operator.json"
 
 @dataclass(frozen=True, slots=True)
 class Handover:
-    """The knowledge of an operator that it cannot observe again.
+    """The knowledge of an operator on this machine that the next one cannot observe again.
 
     Args:
-        launched: Launch of the job, in seconds since the epoch.
-        machine: The state of the job.
-        snapshot: The published state.
+        memory: Of every operator.
         nodes: The addresses of its nodes.
         warm_pid: Of the parent of its warm process; None without one.
-        reported_attempt: Newest attempt whose first step is logged.
-        requested: Size that a user requested; None for any.
         rehearsal: State of the simulated cluster; None without a scenario.
         slow_save_s: How long the next checkpoint of a graceful stop is delayed.
-        interrupts: Number of signals that requested the end of the job, and the last of them.
     """
 
-    launched: float
-    machine: MachineState
-    snapshot: Snapshot
+    memory: Memory
     nodes: tuple[NodeAddress, ...]
     warm_pid: int | None
-    reported_attempt: int
-    requested: int | None
     rehearsal: Mapping[str, Any] | None
     slow_save_s: float
-    interrupts: tuple[int, int]
 
 
 _ADAPTER = TypeAdapter(Handover)

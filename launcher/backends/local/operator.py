@@ -18,23 +18,22 @@ from typing import IO, NoReturn
 
 from launcher.backends.local import handover, rehearsal
 from launcher.backends.local.cluster_sim import ClusterSim
-from launcher.backends.local.control_loop import (
-    EXIT_FAILED,
-    POLL_INTERVAL_S,
-    FolderRemoved,
-    Operator,
-    RestartRequested,
-)
-from launcher.backends.local.event_writer import EventWriter
-from launcher.backends.local.fleet import Fleet
+from launcher.backends.local.fleet import LocalFleet
 from launcher.backends.local.handover import Handover
-from launcher.backends.local.job_request import JobRequest, read_job_request
 from launcher.backends.local.processes import end_with_parent
+from launcher.backends.local.rehearsing import RehearsingOperator, RestartRequested
 from launcher.backends.local.scenario import read_scenario
-from launcher.backends.local.stop_signals import END_SIGNALS, Interrupts
 from launcher.common import os_errors, redaction
 from launcher.common.job_lock import JobAlreadyRunning, inherited_lock, lock
 from launcher.common.names import RUN_DIR
+from launcher.operator.control_loop import (
+    EXIT_FAILED,
+    POLL_INTERVAL_S,
+    FolderRemoved,
+)
+from launcher.operator.event_writer import EventWriter
+from launcher.operator.job_request import JobRequest, read_job_request
+from launcher.operator.stop_signals import END_SIGNALS, Interrupts
 
 EXIT_BUSY = 4
 
@@ -75,10 +74,10 @@ def main(argv: list[str] | None = None) -> int:
 
 def _run(bundle_dir: Path, lock_file: IO[bytes], interrupts: Interrupts, known: Handover | None = None) -> int:
     run_dir = bundle_dir / RUN_DIR
-    operator: Operator | None = None
+    operator: RehearsingOperator | None = None
     with contextlib.ExitStack() as on_error:
         try:
-            with Fleet(bundle_dir, run_dir, lock_file) as fleet:
+            with LocalFleet(bundle_dir, run_dir, lock_file) as fleet:
                 operator = _make_operator(bundle_dir, fleet, interrupts, known)
                 # After the fleet: a failure is published once all nodes are gone.
                 on_error.callback(operator.fail, "the operator failed; see its log")
@@ -98,17 +97,19 @@ def _run(bundle_dir: Path, lock_file: IO[bytes], interrupts: Interrupts, known: 
     return exit_code
 
 
-def _make_operator(bundle_dir: Path, fleet: Fleet, interrupts: Interrupts, known: Handover | None) -> Operator:
+def _make_operator(
+    bundle_dir: Path, fleet: LocalFleet, interrupts: Interrupts, known: Handover | None
+) -> RehearsingOperator:
     job = read_job_request(bundle_dir)
     if known:
         fleet.adopt(known.nodes, known.warm_pid)
     else:
         fleet.warm_up()
     cluster = _build_cluster(bundle_dir, job, known)
-    return Operator(bundle_dir / RUN_DIR, job, fleet, cluster, interrupts, known)
+    return RehearsingOperator(bundle_dir / RUN_DIR, job, fleet, cluster, interrupts, known)
 
 
-def _run_or_replace(operator: Operator, bundle_dir: Path, lock_file: IO[bytes]) -> int:
+def _run_or_replace(operator: RehearsingOperator, bundle_dir: Path, lock_file: IO[bytes]) -> int:
     """Run the job to its end and return the exit status, or become the next operator."""
     try:
         return operator.run()
@@ -118,7 +119,7 @@ def _run_or_replace(operator: Operator, bundle_dir: Path, lock_file: IO[bytes]) 
         _replace_operator(bundle_dir, lock_file, restart)
 
 
-def _publish_os_error(operator: Operator, run_dir: Path, error: OSError) -> None:
+def _publish_os_error(operator: RehearsingOperator, run_dir: Path, error: OSError) -> None:
     """Publish, if possible, that the operating system refused a write of the operator."""
     reason, remedy = os_errors.described(error, error.filename or run_dir)
     _log.error("the job was ended: %s", reason)
@@ -131,7 +132,7 @@ def _build_cluster(bundle_dir: Path, job: JobRequest, known: Handover | None) ->
     if known:
         EventWriter(run_dir).add("operator", "the operator is back")
         played = rehearsal.from_json(known.rehearsal) if known.rehearsal else None
-        return ClusterSim(run_dir, job, played, known.requested)
+        return ClusterSim(run_dir, job, played, known.memory.requested)
     if scenario := read_scenario(bundle_dir):
         return ClusterSim(run_dir, job, rehearsal.begin(scenario), None)
     return ClusterSim(run_dir, job, None, job.initial_nodes)

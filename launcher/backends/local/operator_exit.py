@@ -7,12 +7,12 @@ import time
 from collections.abc import Sequence
 from pathlib import Path
 
-from launcher.backends.local.snapshot import OPERATOR_LOG, STATE_FILE, Snapshot, publish
-from launcher.backends.local.worker_logs import POLL_S, tail
 from launcher.common import os_errors
 from launcher.common.job_lock import is_alive
 from launcher.common.problems import ProblemsFound, fail
 from launcher.model.job_spec import JobState
+from launcher.operator.snapshot import OPERATOR_LOG, STATE_FILE, Snapshot, publish
+from launcher.operator.worker_logs import POLL_S, tail
 
 STOP_MARGIN_S = 30.0
 """How long the operator may take to end a job, beyond the time its workers have to save."""

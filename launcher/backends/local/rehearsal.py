@@ -22,7 +22,6 @@ from launcher.backends.local.injections import (
     RotBits,
     SlowCheckpoint,
 )
-from launcher.backends.local.operator_events import count_nodes
 from launcher.backends.local.scenario import (
     AgentCrash,
     BitRot,
@@ -35,6 +34,7 @@ from launcher.backends.local.scenario import (
     SlowSave,
     WorkerCrash,
 )
+from launcher.operator.events import count_nodes
 
 
 @dataclass(frozen=True, slots=True)

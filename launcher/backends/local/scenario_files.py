@@ -8,7 +8,6 @@ from typing import Any
 
 import yaml
 
-from launcher.backends.local.operator_events import count_nodes
 from launcher.backends.local.scenario import (
     OWN_CLASS,
     PRIORITY_CLASSES,
@@ -28,6 +27,7 @@ from launcher.model.composition import nearest_origin
 from launcher.model.config_tree import get
 from launcher.model.job_spec import JobSpec, start_size
 from launcher.model.validation import type_problems
+from launcher.operator.events import count_nodes
 
 SHIPPED = COLLECTION / "scenarios"
 PREEMPTION = "recipes.elastic_policy.preemption"

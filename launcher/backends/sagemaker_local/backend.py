@@ -11,7 +11,6 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any, ClassVar
 
-from launcher.backends.local.worker_logs import tail
 from launcher.backends.sagemaker import default_values, request, submit
 from launcher.backends.sagemaker.backend import SageMakerBackend
 from launcher.backends.sagemaker.client import Services
@@ -35,6 +34,7 @@ from launcher.model.cluster_options import options_of
 from launcher.model.config_tree import get
 from launcher.model.interface import Entry
 from launcher.model.job_spec import OPEN, Bundle, JobHandle, JobSpec
+from launcher.operator.worker_logs import tail
 
 _POLL_S = 0.1
 _ROLE = f"arn:aws:iam::{record.ACCOUNT}:role/you"

@@ -17,14 +17,15 @@ that is interrupted, or fails for good, enters ENDED from any phase.
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 
-from launcher.backends.local.operator_events import (
+from launcher.model.job_spec import JobState
+from launcher.operator.events import (
     count_nodes,
     fault_event,
     stopping_event,
     transition,
     transition_to,
 )
-from launcher.backends.local.operator_types import (
+from launcher.operator.types import (
     AgentProgress,
     AgentState,
     Cause,
@@ -41,7 +42,6 @@ from launcher.backends.local.operator_types import (
     StartWorkers,
     StopWorkers,
 )
-from launcher.model.job_spec import JobState
 
 READY_TIMEOUT_S = 120.0
 """How long agents may take to become ready: 3 s each when idle, 9 s measured on a loaded machine."""

@@ -3,10 +3,10 @@
 from dataclasses import dataclass
 from pathlib import Path
 
-from launcher.backends.local.operator_types import Cause, Fault
-from launcher.backends.local.snapshot import Attempt
-from launcher.backends.local.worker_exits import FailedWorker, failed_workers
-from launcher.backends.local.worker_logs import AGENT_LOG, node_logs, tail, worker_log
+from launcher.operator.snapshot import Attempt
+from launcher.operator.types import Cause, Fault
+from launcher.operator.worker_exits import FailedWorker, failed_workers
+from launcher.operator.worker_logs import AGENT_LOG, node_logs, tail, worker_log
 
 
 @dataclass(frozen=True, slots=True)

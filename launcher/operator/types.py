@@ -4,8 +4,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
 
-from launcher.backends.local.worker_exits import failed_workers
 from launcher.model.job_spec import JobState
+from launcher.operator.worker_exits import failed_workers
 from launcher.timeline.records import WORKER_FAILED
 
 AgentProgress = Mapping[str, Mapping[str, object]]

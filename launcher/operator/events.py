@@ -1,6 +1,6 @@
 """The lines that the state machine writes to the event log. `launcher.timeline` reads their kinds and fields."""
 
-from launcher.backends.local.operator_types import Event, Fault
+from launcher.operator.types import Event, Fault
 
 
 def transition(reason: str, from_nodes: int, to_nodes: int, cause_s: float | None) -> Event:

@@ -11,8 +11,7 @@ from typing import Any
 
 import httpx
 
-from launcher.backends.local.operator_types import AgentProgress, AgentState, AgentStatus
-from launcher.backends.local.ports import LOOPBACK
+from launcher.operator.types import AgentProgress, AgentState, AgentStatus
 
 REQUEST_TIMEOUT_S = 5.0
 """How long one answer may take on a machine that is busy importing torch."""
@@ -31,14 +30,14 @@ class StartCall:
         rank: Rank of the node.
         num_nodes: Nodes of the job from now on.
         attempt: Incremented at every restart; part of the log folder's name.
-        master_port: Port of rank 0's store on the loopback interface.
+        master: Address and port of rank 0's store.
         progress: The checkpoint to start from.
     """
 
     rank: int
     num_nodes: int
     attempt: int
-    master_port: int
+    master: tuple[str, int]
     progress: AgentProgress = field(default_factory=dict)
 
 
@@ -51,16 +50,17 @@ class CommandIgnored(Exception):
 
 
 class AgentClient:
-    """The agent that listens on one loopback port.
+    """The agent that listens at one address.
 
     Args:
+        host: Its `--server-host`.
         port: Its `--server-port`.
     """
 
-    def __init__(self, port: int):
+    def __init__(self, host: str, port: int):
         self.port = port
-        # trust_env off: a proxy must not see calls to this machine.
-        self._http = httpx.Client(base_url=f"http://{LOOPBACK}:{port}", timeout=REQUEST_TIMEOUT_S, trust_env=False)
+        # trust_env off: a proxy must not see calls inside the cluster.
+        self._http = httpx.Client(base_url=f"http://{host}:{port}", timeout=REQUEST_TIMEOUT_S, trust_env=False)
 
     def status(self) -> AgentStatus:
         """Return the agent's state.
@@ -89,8 +89,8 @@ class AgentClient:
             "rank": order.rank,
             "nnodes": order.num_nodes,
             "faultCount": order.attempt,
-            "master_addr": LOOPBACK,
-            "master_port": order.master_port,
+            "master_addr": order.master[0],
+            "master_port": order.master[1],
             "progress": dict(order.progress),
         }
         self._call("POST", "/start", body)

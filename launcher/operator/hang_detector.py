@@ -11,12 +11,12 @@ from collections import deque
 from collections.abc import Mapping
 from pathlib import Path
 
-from launcher.backends.local.hang_limits import FACTOR, LEAST_LIMIT_S, HangLimits
-from launcher.backends.local.snapshot import Attempt
-from launcher.backends.local.step_reader import DoneStep
-from launcher.backends.local.worker_logs import STDOUT, worker_log
 from launcher.common.line_reader import LineReader
 from launcher.common.names import ACTIVITY_FILE, CHECKPOINT, STEPS
+from launcher.operator.hang_limits import FACTOR, LEAST_LIMIT_S, HangLimits
+from launcher.operator.snapshot import Attempt
+from launcher.operator.step_reader import DoneStep
+from launcher.operator.worker_logs import STDOUT, worker_log
 
 RECENT_STEPS = 50
 

@@ -5,8 +5,8 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-from launcher.backends.local.hang_limits import HangLimits
-from launcher.backends.local.operator_types import Policy
+from launcher.operator.hang_limits import HangLimits
+from launcher.operator.types import Policy
 from launcher.runtime.durable import write_text
 
 PLAN_FILE = "plan.json"

@@ -1,32 +1,28 @@
-"""The control loop of one job: it polls the nodes and executes the commands of the state machine."""
+"""The control loop of one job: it polls the nodes and executes the commands of the state machine.
+
+A backend passes a `Fleet` and a `Cluster`: where nodes come from, and when the job may have them, is its business.
+"""
 
 import logging
 import os
 import signal
 import time
-from dataclasses import replace
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Protocol
 
 from launcher import timeline
-from launcher.backends.local import fault_injection
-from launcher.backends.local.cluster_sim import ClusterSim
-from launcher.backends.local.event_writer import EventWriter
-from launcher.backends.local.failure_cause import explain
-from launcher.backends.local.fleet import Fleet
-from launcher.backends.local.handover import Handover
-from launcher.backends.local.hang_detector import HangDetector
-from launcher.backends.local.injections import (
-    HangWorker,
-    KillAgent,
-    KillWorker,
-    LoseNode,
-    RestartOperator,
-    RotBits,
-    SlowCheckpoint,
-)
-from launcher.backends.local.job_request import JobRequest
-from launcher.backends.local.operator_types import (
-    Cause,
+from launcher.model.job_spec import JobState
+from launcher.operator.event_writer import EventWriter
+from launcher.operator.failure_cause import explain
+from launcher.operator.hang_detector import HangDetector
+from launcher.operator.job_request import JobRequest
+from launcher.operator.snapshot import Attempt, Snapshot, publish
+from launcher.operator.state_machine import advance, begin
+from launcher.operator.step_reader import DoneStep, StepReader
+from launcher.operator.stop_signals import Interrupts
+from launcher.operator.types import (
     Command,
     DropNodes,
     Event,
@@ -35,17 +31,11 @@ from launcher.backends.local.operator_types import (
     MachineState,
     Observation,
     Phase,
+    Report,
     SpawnNodes,
     StartWorkers,
     StopWorkers,
 )
-from launcher.backends.local.rehearsal import Happening
-from launcher.backends.local.snapshot import Attempt, Snapshot, publish
-from launcher.backends.local.state_machine import advance, begin
-from launcher.backends.local.step_reader import DoneStep, StepReader
-from launcher.backends.local.stop_signals import Interrupts
-from launcher.common.names import CHECKPOINT_DIR
-from launcher.model.job_spec import JobState
 
 EXIT_FAILED = 3
 
@@ -59,32 +49,89 @@ TRANSITION_INTERVAL_S = 0.05
 _log = logging.getLogger("operator")
 
 
-class RestartRequested(Exception):
-    """The operator must be restarted, like a pod of its own would be.
-
-    Args:
-        down_s: Seconds without an operator.
-    """
-
-    def __init__(self, down_s: float):
-        super().__init__(f"restarted after {down_s:g} s")
-        self.down_s = down_s
-
-
 class FolderRemoved(Exception):
     """The job's folder was removed while it ran, so nothing more can be recorded."""
+
+
+class Fleet(Protocol):
+    """The nodes of one job: their processes, and calls of all their agents at once."""
+
+    def spawn(self, index: int) -> None:
+        """Start a node with a new number; its agent is ready some seconds later."""
+
+    def poll(self) -> Mapping[int, Report]:
+        """Return a report of every node."""
+
+    def drop(self, indices: Iterable[int]) -> None:
+        """Shut down the agents of these nodes, and release the nodes."""
+
+    def kill_nodes(self, indices: Iterable[int]) -> None:
+        """Kill everything on these nodes at once."""
+
+    def start(self, command: StartWorkers) -> tuple[Fault, ...]:
+        """Start workers; return a fault for each node on which that failed."""
+
+    def stop(self, command: StopWorkers) -> tuple[Fault, ...]:
+        """Stop the workers of all nodes of `command` at once; return a fault for each node on which that failed."""
+
+    def shut_down(self) -> None:
+        """Shut down every agent, and wait for it."""
+
+    def kill(self) -> None:
+        """End every node with all of its processes."""
+
+
+class Cluster(Protocol):
+    """What the job may have: its capacity, and the sizes that users request."""
+
+    requested: int | None
+    """Maximum nodes that a user requested; None for no limit."""
+
+    @property
+    def capacity(self) -> int:
+        """Nodes the job may have now."""
+
+    @property
+    def is_stuck(self) -> bool:
+        """Whether the capacity can only change if the job trains or a user requests another size."""
+
+    def take_request(self) -> int | None:
+        """Return the size requested since the last call; apply it if it is one of the job's sizes."""
+
+
+@dataclass(frozen=True, slots=True)
+class Memory:
+    """The knowledge of an operator that the next one cannot observe again.
+
+    Args:
+        launched: Launch of the job, in seconds since the epoch.
+        machine: The state of the job.
+        snapshot: The published state.
+        reported_attempt: Newest attempt whose first step is logged.
+        requested: Size that a user requested; None for any.
+        interrupts: Number of signals that requested the end of the job, and the last of them.
+    """
+
+    launched: float
+    machine: MachineState
+    snapshot: Snapshot
+    reported_attempt: int
+    requested: int | None
+    interrupts: tuple[int, int] = (0, 0)
 
 
 class Operator:
     """One job from its first agent to its last.
 
+    A subclass of a backend may act before a poll (`_before_poll`), after it (`_after_poll`) and at the end (`_unfired`).
+
     Args:
         run_dir: Of the job.
         job: The part of the plan that the operator needs.
         fleet: Its nodes.
-        cluster: The simulated cluster.
+        cluster: What it may have.
         interrupts: Signals so far.
-        known: The state of the previous operator; the fleet has adopted its nodes already.
+        known: The knowledge of the previous operator; None for a job that begins.
     """
 
     def __init__(
@@ -92,9 +139,9 @@ class Operator:
         run_dir: Path,
         job: JobRequest,
         fleet: Fleet,
-        cluster: ClusterSim,
+        cluster: Cluster,
         interrupts: Interrupts,
-        known: Handover | None = None,
+        known: Memory | None = None,
     ):
         self._run_dir = run_dir
         self._folder = folder_id(run_dir)
@@ -104,12 +151,9 @@ class Operator:
         self._interrupts = interrupts
         self._events = EventWriter(run_dir)
         self._failed_commands: tuple[Fault, ...] = ()
-        self._frozen: fault_injection.Freezer | None = None
-        self._slow_save_s = 0.0
-        self._away: RestartOperator | None = None
         if known:
             self._launched, self._machine, self._snapshot = known.launched, known.machine, known.snapshot
-            self._reported_attempt, self._slow_save_s = known.reported_attempt, known.slow_save_s
+            self._reported_attempt = known.reported_attempt
             interrupts.take_over(*known.interrupts)
         else:
             self._launched, self._reported_attempt = time.time(), -1
@@ -144,29 +188,23 @@ class Operator:
         """Publish that the job failed because of the operator, once its nodes are gone."""
         self._publish(JobState.FAILED, 0, message, exit_code=EXIT_FAILED)
 
-    def handover(self) -> Handover:
-        """Return the state that the next operator needs."""
-        return Handover(
+    @property
+    def memory(self) -> Memory:
+        """The knowledge that the next operator needs."""
+        return Memory(
             self._launched,
             self._machine,
             self._snapshot,
-            self._fleet.addresses(),
-            self._fleet.warm_pid,
             self._reported_attempt,
             self._cluster.requested,
-            self._cluster.dump(),
-            self._slow_save_s,
             (self._interrupts.count, self._interrupts.signum),
         )
 
     def _begin(self) -> MachineState:
-        happenings = self._cluster.play(0.0, DoneStep(), 0)
         sizes = self._job.policy.sizes
         size = self._job.policy.fit(self._cluster.capacity)
         message = f"launched on {size} of at most {sizes[-1]} nodes"
         self._events.add("launched", message, {"nodes": size, "sizes": sizes})
-        for happening in happenings:
-            self._apply(happening)
         machine, commands = begin(size, time.monotonic())
         for command in commands:
             self._execute(command)
@@ -176,11 +214,9 @@ class Operator:
         """Poll once, and execute the commands that follow."""
         done = self._steps.last()
         self._record_first_step(done)
-        self._play(done)
-        # After the scenario: the loss of a node must be observed together with the smaller capacity.
+        self._take_request()
+        self._before_poll(done)
         reports = self._fleet.poll()
-        if self._frozen and self._frozen.thaw():
-            self._frozen = None
         observation = Observation(
             time.monotonic(),
             reports,
@@ -196,9 +232,17 @@ class Operator:
         self._failed_commands = tuple(fault for command in commands for fault in self._execute(command))
         if self._machine.phase is not before.phase:
             self._publish_phase()
-        # Not while a command is being repeated or a worker is suspended: the next operator would not know of it.
-        if self._away and not (self._interrupts.count or self._failed_commands or self._frozen):
-            raise RestartRequested(self._away.down_s)
+        self._after_poll()
+
+    def _before_poll(self, done: DoneStep) -> None:
+        """Bring the cluster up to date: the loss of a node must be observed together with the smaller capacity."""
+
+    def _after_poll(self) -> None:
+        """Act after the commands of a poll."""
+
+    def _unfired(self) -> Iterable[str]:
+        """Return the events of a scenario that have not happened."""
+        return ()
 
     def _hang(self, done: DoneStep) -> str:
         if self._machine.phase is not Phase.RUNNING or not self._snapshot.attempts:
@@ -211,68 +255,12 @@ class Operator:
             size = len(self._machine.nodes)
             self._events.add("running", "", {"attempt": done.attempt, "size": size, "step": done.step})
 
-    def _play(self, done: DoneStep) -> None:
-        """Apply a requested size and the due events of the scenario."""
+    def _take_request(self) -> None:
         if (asked := self._cluster.take_request()) is not None:
             message = f"{asked} node{'' if asked == 1 else 's'} requested"
             if asked != self._cluster.requested:
                 message += ", which is not a size of this job"
             self._events.add("request", message, {"nodes": asked})
-        # A job that recovers is entitled to the nodes it had.
-        used = max(len(self._machine.nodes + self._machine.warming), self._machine.entitled_nodes)
-        for happening in self._cluster.play(time.time() - self._launched, done, used):
-            self._apply(happening)
-
-    def _apply(self, happening: Happening) -> None:
-        self._record_happening(happening)
-        if isinstance(happening.fault, RestartOperator):
-            self._away = happening.fault
-        else:
-            self._inject(happening)
-
-    def _record_happening(self, happening: Happening) -> None:
-        """Record it; a node's index in the job is given together with its number in the logs."""
-        message = happening.message
-        hit: int | None = None
-        match happening.fault:
-            case KillAgent(place) | LoseNode(place):
-                hit = self._node(place)
-                message += f" (number {hit} in the logs)" if hit != place else ""
-            case KillWorker(rank):
-                hit = self._node(rank // self._job.nproc_per_node)
-        fields: dict[str, object] = {"fault": False} if hit is None else {"fault": True, "node": hit}
-        if isinstance(happening.fault, HangWorker | RotBits):  # noticed later: by the hang detector, or at a restart
-            fields = {"fault": True, "leads_to": Cause.HANG if isinstance(happening.fault, HangWorker) else ""}
-        self._events.add("scenario", message, fields)
-        _log.info("%s", message)
-
-    def _inject(self, happening: Happening) -> None:
-        match happening.fault:
-            case KillWorker(rank) | HangWorker(rank):
-                done = self._hit_worker(happening.fault, rank)
-            case RotBits(num_bytes):
-                folder = self._job.checkpoints or self._run_dir / CHECKPOINT_DIR
-                done = fault_injection.damage_checkpoint(folder, num_bytes)
-            case KillAgent(place):
-                pid = self._fleet.pid(self._node(place))
-                done = pid is not None and fault_injection.kill_agent(pid)
-            case LoseNode(place):
-                done = self._fleet.lose(self._node(place))
-            case SlowCheckpoint(seconds):
-                self._slow_save_s, done = seconds, True
-            case _:
-                done = True
-        if not done:
-            self._events.add("scenario", "its target no longer existed", {"fault": True})
-
-    def _hit_worker(self, fault: KillWorker | HangWorker, rank: int) -> bool:
-        hit = fault_injection.kill_worker if isinstance(fault, KillWorker) else fault_injection.hang_worker
-        pid = self._fleet.pid(self._node(rank // self._job.nproc_per_node))
-        return pid is not None and hit(self._fleet.warm_pid, pid, rank)
-
-    def _node(self, place: int) -> int:
-        nodes = self._machine.nodes + self._machine.warming
-        return nodes[place] if place < len(nodes) else -1
 
     def _execute(self, command: Command) -> tuple[Fault, ...]:
         match command:
@@ -287,23 +275,12 @@ class Operator:
             case KillNodes(nodes):
                 self._fleet.kill_nodes(nodes)
             case StopWorkers():
-                self._freeze(command)
                 return self._fleet.stop(command)
             case StartWorkers():
                 attempt = Attempt(command.attempt, command.nodes[0], command.nodes, time.time())
                 self._snapshot = replace(self._snapshot, attempts=(*self._snapshot.attempts, attempt))
                 return self._fleet.start(command)
         return ()
-
-    def _freeze(self, command: StopWorkers) -> None:
-        """Suspend rank 0 during a graceful stop if the scenario asks for a slow checkpoint."""
-        if not self._slow_save_s or command.graceful_timeout_s is None:
-            return
-        node = self._fleet.pid(command.nodes[0]) if command.nodes else None
-        worker = fault_injection.worker_pid(self._fleet.warm_pid, node, 0) if node else None
-        if worker:
-            self._frozen = fault_injection.Freezer(worker, self._slow_save_s)
-        self._slow_save_s = 0.0
 
     def _end(self) -> int:
         machine = self._machine
@@ -318,7 +295,7 @@ class Operator:
         elif verdict is JobState.CANCELLED:
             exit_code = 128 + self._interrupts.signum
             message = f"stopped by {signal.Signals(self._interrupts.signum).name}"
-        for event in self._cluster.unfired:
+        for event in self._unfired():
             self._events.add("unfired", event)
         # Later lines may be output of a worker, which does not belong into the event log.
         first_line = message.splitlines()[0]

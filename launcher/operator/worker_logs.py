@@ -12,12 +12,12 @@ from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 
-from launcher.backends.local.job_request import read_job_request
-from launcher.backends.local.snapshot import Attempt, read_snapshot
 from launcher.common.job_lock import is_alive
 from launcher.common.line_reader import LineReader
 from launcher.common.names import LOG_DIR, RUN_DIR
 from launcher.common.problems import fail
+from launcher.operator.job_request import read_job_request
+from launcher.operator.snapshot import Attempt, read_snapshot
 
 AGENT_LOG, WARM_LOG = "agent.log", "warm.log"
 STDOUT, STDERR = "stdout.log", "stderr.log"
@@ -93,7 +93,7 @@ def follow_attempts(
         pause: Waits before the next poll; None polls once.
         selection: Of lines.
     """
-    from launcher.backends.local.event_log import EventLogReader  # start-up time: compiling imports this module
+    from launcher.operator.event_log import EventLogReader  # start-up time: compiling imports this module
 
     events_until = EventLogReader(run_dir).until if selection.attempt is None else _no_events
     wait = pause or _no_pause

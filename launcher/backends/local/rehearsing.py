@@ -1,0 +1,166 @@
+"""The operator of a job on this machine, with the events of its scenario: what happens to the cluster, and faults."""
+
+import logging
+import time
+from pathlib import Path
+
+from launcher.backends.local import fault_injection
+from launcher.backends.local.cluster_sim import ClusterSim
+from launcher.backends.local.fleet import LocalFleet
+from launcher.backends.local.handover import Handover
+from launcher.backends.local.injections import (
+    HangWorker,
+    KillAgent,
+    KillWorker,
+    LoseNode,
+    RestartOperator,
+    RotBits,
+    SlowCheckpoint,
+)
+from launcher.backends.local.rehearsal import Happening
+from launcher.common.names import CHECKPOINT_DIR
+from launcher.operator.control_loop import Operator
+from launcher.operator.job_request import JobRequest
+from launcher.operator.step_reader import DoneStep
+from launcher.operator.stop_signals import Interrupts
+from launcher.operator.types import Cause, Command, Fault, MachineState, StopWorkers
+
+_log = logging.getLogger("operator")
+
+
+class RestartRequested(Exception):
+    """The operator must be restarted, like a pod of its own would be.
+
+    Args:
+        down_s: Seconds without an operator.
+    """
+
+    def __init__(self, down_s: float):
+        super().__init__(f"restarted after {down_s:g} s")
+        self.down_s = down_s
+
+
+class RehearsingOperator(Operator):
+    """Plays a scenario while it runs the job.
+
+    Args:
+        run_dir: Of the job.
+        job: The part of the plan that the operator needs.
+        fleet: Its nodes.
+        cluster: The simulated cluster.
+        interrupts: Signals so far.
+        known: The state of the previous operator; the fleet has adopted its nodes already.
+    """
+
+    _fleet: LocalFleet
+    _cluster: ClusterSim
+
+    def __init__(
+        self,
+        run_dir: Path,
+        job: JobRequest,
+        fleet: LocalFleet,
+        cluster: ClusterSim,
+        interrupts: Interrupts,
+        known: Handover | None = None,
+    ):
+        self._frozen: fault_injection.Freezer | None = None
+        self._slow_save_s = known.slow_save_s if known else 0.0
+        self._away: RestartOperator | None = None
+        super().__init__(run_dir, job, fleet, cluster, interrupts, known.memory if known else None)
+
+    def handover(self) -> Handover:
+        """Return the state that the next operator needs."""
+        return Handover(
+            self.memory, self._fleet.addresses(), self._fleet.warm_pid, self._cluster.dump(), self._slow_save_s
+        )
+
+    def _begin(self) -> MachineState:
+        happenings = self._cluster.play(0.0, DoneStep(), 0)
+        machine = super()._begin()
+        for happening in happenings:
+            self._apply(happening)
+        return machine
+
+    def _after_poll(self) -> None:
+        if self._frozen and self._frozen.thaw():
+            self._frozen = None
+        # Not while a command is being repeated or a worker is suspended: the next operator would not know of it.
+        if self._away and not (self._interrupts.count or self._failed_commands or self._frozen):
+            raise RestartRequested(self._away.down_s)
+
+    def _unfired(self) -> tuple[str, ...]:
+        return self._cluster.unfired
+
+    def _execute(self, command: Command) -> tuple[Fault, ...]:
+        if isinstance(command, StopWorkers):
+            self._freeze(command)
+        return super()._execute(command)
+
+    def _before_poll(self, done: DoneStep) -> None:
+        """Apply the due events of the scenario."""
+        # A job that recovers is entitled to the nodes it had.
+        used = max(len(self._machine.nodes + self._machine.warming), self._machine.entitled_nodes)
+        for happening in self._cluster.play(time.time() - self._launched, done, used):
+            self._apply(happening)
+
+    def _apply(self, happening: Happening) -> None:
+        self._record_happening(happening)
+        if isinstance(happening.fault, RestartOperator):
+            self._away = happening.fault
+        else:
+            self._inject(happening)
+
+    def _record_happening(self, happening: Happening) -> None:
+        """Record it; a node's index in the job is given together with its number in the logs."""
+        message = happening.message
+        hit: int | None = None
+        match happening.fault:
+            case KillAgent(place) | LoseNode(place):
+                hit = self._node(place)
+                message += f" (number {hit} in the logs)" if hit != place else ""
+            case KillWorker(rank):
+                hit = self._node(rank // self._job.nproc_per_node)
+        fields: dict[str, object] = {"fault": False} if hit is None else {"fault": True, "node": hit}
+        if isinstance(happening.fault, HangWorker | RotBits):  # noticed later: by the hang detector, or at a restart
+            fields = {"fault": True, "leads_to": Cause.HANG if isinstance(happening.fault, HangWorker) else ""}
+        self._events.add("scenario", message, fields)
+        _log.info("%s", message)
+
+    def _inject(self, happening: Happening) -> None:
+        match happening.fault:
+            case KillWorker(rank) | HangWorker(rank):
+                done = self._hit_worker(happening.fault, rank)
+            case RotBits(num_bytes):
+                folder = self._job.checkpoints or self._run_dir / CHECKPOINT_DIR
+                done = fault_injection.damage_checkpoint(folder, num_bytes)
+            case KillAgent(place):
+                pid = self._fleet.pid(self._node(place))
+                done = pid is not None and fault_injection.kill_agent(pid)
+            case LoseNode(place):
+                done = self._fleet.lose(self._node(place))
+            case SlowCheckpoint(seconds):
+                self._slow_save_s, done = seconds, True
+            case _:
+                done = True
+        if not done:
+            self._events.add("scenario", "its target no longer existed", {"fault": True})
+
+    def _hit_worker(self, fault: KillWorker | HangWorker, rank: int) -> bool:
+        hit = fault_injection.kill_worker if isinstance(fault, KillWorker) else fault_injection.hang_worker
+        pid = self._fleet.pid(self._node(rank // self._job.nproc_per_node))
+        return pid is not None and hit(self._fleet.warm_pid, pid, rank)
+
+    def _node(self, place: int) -> int:
+        nodes = self._machine.nodes + self._machine.warming
+        return nodes[place] if place < len(nodes) else -1
+
+    def _freeze(self, command: StopWorkers) -> None:
+        """Suspend rank 0 during a graceful stop if the scenario asks for a slow checkpoint."""
+        if not self._slow_save_s or command.graceful_timeout_s is None:
+            return
+        node = self._fleet.pid(command.nodes[0]) if command.nodes else None
+        worker = fault_injection.worker_pid(self._fleet.warm_pid, node, 0) if node else None
+        if worker:
+            self._frozen = fault_injection.Freezer(worker, self._slow_save_s)
+        self._slow_save_s = 0.0
