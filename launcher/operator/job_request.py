@@ -17,6 +17,12 @@ LOCAL_FILE = "local.json"
 REQUEST_FILE = "scale.json"
 """In the run folder: the requested size, until the operator has read it."""
 
+GRACEFUL_ENV = {"HYPERPOD_SIGNAL_COORDINATION": "distributed"}
+"""Lets workers see SIGUSR1 as an elastic event, agreed between all ranks.
+
+Source: hyperpod_elastic_agent 1.1.3, elastic_event_handler.py: _VALID_COORDINATION_MODES.
+"""
+
 DEFAULT_GRACEFUL_TIMEOUT_S = 15
 """The agent's default time between SIGUSR1 and SIGKILL.
 

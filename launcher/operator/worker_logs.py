@@ -190,24 +190,33 @@ class _Reader:
         return f"== attempt {number}: {', '.join(parts)}"
 
 
-def read_logs(bundle_dir: Path, selection: Selection, *, follow: bool) -> Iterator[str]:
-    """Return the selected lines of a job that was launched here; with `follow`, until it has ended.
+def read_logs(
+    bundle_dir: Path, selection: Selection, *, follow: bool, attempts: Attempts | None = None
+) -> Iterator[str]:
+    """Return the selected lines of a job that was launched; with `follow`, until it has ended.
+
+    Args:
+        bundle_dir: The bundle's folder.
+        selection: The lines.
+        follow: Whether to wait for more.
+        attempts: Returns the attempts so far, and whether the job has ended; None for a job on this machine.
 
     Raises:
         ProblemsFound: The job was not launched here (E705), or has no such attempt (E706) or rank (E707).
     """
     run_dir = bundle_dir / RUN_DIR
-    if read_snapshot(run_dir) is None:
+    if attempts is None and read_snapshot(run_dir) is None:
         raise fail("E705", str(bundle_dir), "its job was never launched on this machine")
+    attempts = attempts or partial(known_attempts, run_dir)
     nproc_per_node, most_nodes = _sizes(bundle_dir)
     selection = replace(selection, nproc_per_node=nproc_per_node)
-    known, ended = known_attempts(run_dir)
+    known, ended = attempts()
     wait = follow and not ended
     if not wait:
         _check_attempt(known, selection)
     shown = [len(attempt.nodes) for attempt in known if selection.attempt in (None, attempt.number)]
     _check_rank(most_nodes if wait else max(shown, default=0), selection)
-    return follow_attempts(run_dir, partial(known_attempts, run_dir), pause if wait else None, selection)
+    return follow_attempts(run_dir, attempts, pause if wait else None, selection)
 
 
 def pause() -> None:

@@ -12,12 +12,12 @@ from pathlib import Path
 import psutil
 import pytest
 
-from launcher.backends.local.ports import LOOPBACK, port_of, reserve_port
 from launcher.common.job_lock import JobAlreadyRunning, is_alive, lock
 from launcher.common.problems import ProblemsFound
 from launcher.model.job_spec import JobState
 from launcher.operator.failure_cause import explain
 from launcher.operator.job_request import read_job_request
+from launcher.operator.ports import LOOPBACK, port_of, reserve_port
 from launcher.operator.snapshot import Attempt, Snapshot, publish, read_snapshot
 from launcher.operator.state_machine import Cause, Fault
 from launcher.operator.worker_exits import FailedWorker, failed_workers
@@ -38,7 +38,7 @@ ORPHAN = (
 ADOPTER = f"""
 import pathlib, psutil, subprocess, sys
 from launcher.common import prctl
-from launcher.backends.local.processes import kill_strays
+from launcher.operator.processes import kill_strays
 def no_such_file(_): raise FileNotFoundError
 if sys.argv[1] == "unlisted": pathlib.Path.iterdir = no_such_file
 prctl.adopt_orphans()

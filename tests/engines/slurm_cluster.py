@@ -46,7 +46,7 @@ ReturnToService=2
 KillWait=5
 SlurmctldTimeout=30
 SlurmdTimeout=60
-SchedulerParameters=sched_min_interval=0,batch_sched_delay=0,bf_interval=1
+SchedulerParameters=sched_min_interval=0,batch_sched_delay=0,bf_interval=1,permit_job_expansion
 {nodes}
 PartitionName={partition} Nodes=ALL Default=YES MaxTime=INFINITE OverSubscribe=NO
 PartitionName={small} Nodes=n[1-{small_nodes}] MaxTime={small_minutes}

@@ -37,6 +37,7 @@ from launcher.model.environment import plain_variables, secret_variables
 from launcher.model.job_spec import OPEN, Bundle, JobEvent, JobHandle, JobSpec, JobState, JobStatus, LogSelection
 from launcher.operator.hang_limits import START_CUT_OFF_S, HangLimits
 from launcher.operator.job_request import (
+    GRACEFUL_ENV,
     LOCAL_FILE,
     REQUEST_FILE,
     SCRIPT_FILE,
@@ -54,12 +55,6 @@ LOOPBACK_ENV = {"GLOO_SOCKET_IFNAME": "lo", "NCCL_SOCKET_IFNAME": "lo"}
 """Keeps collectives off the network, and off a host name that does not resolve. A recipe may override it.
 
 Source: torch.distributed documentation, "Choosing the network interface to use".
-"""
-
-GRACEFUL_ENV = {"HYPERPOD_SIGNAL_COORDINATION": "distributed"}
-"""Lets workers see SIGUSR1 as an elastic event, agreed between all ranks.
-
-Source: hyperpod_elastic_agent 1.1.3, elastic_event_handler.py: _VALID_COORDINATION_MODES.
 """
 
 KILL_PATIENCE_S = 20.0

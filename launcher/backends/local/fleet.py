@@ -14,19 +14,19 @@ from typing import IO
 
 import psutil
 
-from launcher.backends.local.node_folders import remove_node_folder
-from launcher.backends.local.ports import LOOPBACK, port_of, reserve_port
-from launcher.backends.local.processes import (
+from launcher.common import prctl
+from launcher.common.names import ENV_LAUNCH_ID, ENV_WARM_SOCKET, WARM_MODULE
+from launcher.operator.agent_client import AgentClient, AgentUnreachable, CommandIgnored, StartCall
+from launcher.operator.job_request import SCRIPT_FILE
+from launcher.operator.node_folders import remove_node_folder
+from launcher.operator.ports import LOOPBACK, port_of, reserve_port
+from launcher.operator.processes import (
     KILL_TIMEOUT_S,
     AdoptedProcess,
     kill_descendants,
     kill_strays,
     kill_tree,
 )
-from launcher.common import prctl
-from launcher.common.names import ENV_LAUNCH_ID, ENV_WARM_SOCKET, WARM_MODULE
-from launcher.operator.agent_client import AgentClient, AgentUnreachable, CommandIgnored, StartCall
-from launcher.operator.job_request import SCRIPT_FILE
 from launcher.operator.types import (
     GONE,
     AgentStatus,

@@ -15,10 +15,10 @@ import sys
 from functools import partial
 from types import FrameType
 
-from launcher.backends.local.node_folders import hold_node_folders, node_folder, node_memory, remove_node_folder
-from launcher.backends.local.processes import end_with_parent, kill_descendants
 from launcher.common import prctl
 from launcher.common.names import ENV_NODE_MEMORY
+from launcher.operator.node_folders import hold_node_folders, node_folder, node_memory, remove_node_folder
+from launcher.operator.processes import end_with_parent, kill_descendants
 
 _END_SIGNALS = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
 

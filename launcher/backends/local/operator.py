@@ -20,7 +20,6 @@ from launcher.backends.local import handover, rehearsal
 from launcher.backends.local.cluster_sim import ClusterSim
 from launcher.backends.local.fleet import LocalFleet
 from launcher.backends.local.handover import Handover
-from launcher.backends.local.processes import end_with_parent
 from launcher.backends.local.rehearsing import RehearsingOperator, RestartRequested
 from launcher.backends.local.scenario import read_scenario
 from launcher.common import os_errors, redaction
@@ -33,6 +32,7 @@ from launcher.operator.control_loop import (
 )
 from launcher.operator.event_writer import EventWriter
 from launcher.operator.job_request import JobRequest, read_job_request
+from launcher.operator.processes import end_with_parent
 from launcher.operator.stop_signals import END_SIGNALS, Interrupts
 
 EXIT_BUSY = 4

@@ -88,7 +88,7 @@ def kill_all() -> None:
     """Kill every process of the job except this one, its operator, and return when they have ended."""
     if os.getpid() != 1:
         # Without a PID namespace, a job's processes are the descendants of its operator.
-        from launcher.backends.local.processes import kill_descendants
+        from launcher.operator.processes import kill_descendants
 
         kill_descendants()
         return

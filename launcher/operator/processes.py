@@ -9,8 +9,8 @@ from pathlib import Path
 
 import psutil
 
-from launcher.backends.local.node_folders import remove_node_folder
 from launcher.common import prctl
+from launcher.operator.node_folders import remove_node_folder
 
 KILL_TIMEOUT_S = 15.0
 """How long a killed process may remain (one in an uninterruptible read cannot end)."""
