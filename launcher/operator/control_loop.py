@@ -123,7 +123,7 @@ class Memory:
 class Operator:
     """One job from its first agent to its last.
 
-    A subclass of a backend may act before a poll (`_before_poll`), after it (`_after_poll`) and at the end (`_unfired`).
+    A subclass may act before a poll (`_before_poll`), after it (`_after_poll`) and at the end (`_unfired`).
 
     Args:
         run_dir: Of the job.

@@ -1,4 +1,4 @@
-"""cluster=slurm: one batch job of fixed size, whose srun step starts torchrun once on each node."""
+"""cluster=slurm: one batch job, which starts torchrun once on each node or, if it is elastic, an operator."""
 
 import json
 import re
@@ -8,8 +8,9 @@ from dataclasses import replace
 from functools import partial
 from typing import ClassVar
 
+from launcher.backends.slurm import elastic_follow, preflight, programs, rendering, run_files, submit
 from launcher.backends.slurm import follow as following
-from launcher.backends.slurm import preflight, programs, rendering, run_files, submit
+from launcher.backends.slurm.elastic_options import is_elastic
 from launcher.backends.slurm.follow import Job
 from launcher.backends.slurm.queue import POLL_S, QUEUE, Seen
 from launcher.bundle import store as bundles
@@ -68,6 +69,8 @@ class SlurmBackend:
         job_id, seen = _found(handle)
         if not job_id:
             return _NOT_SUBMITTED
+        if is_elastic(handle.bundle_dir):
+            return elastic_follow.status(handle.bundle_dir, seen)
         attempts = run_files.attempts(handle.bundle_dir, job_id)
         restarts = max(attempts, default=0)
         if seen is None:
@@ -94,26 +97,35 @@ class SlurmBackend:
         Raises:
             ProblemsFound: No such rank (E707) or attempt (E706) exists.
         """
+        read = following.patient(partial(self.status, handle))
+        if is_elastic(handle.bundle_dir):
+            return elastic_follow.logs(handle.bundle_dir, selection, read, follow=follow)
         job = _planned(handle)
         following.refuse_unknown(job, selection)
-        return following.logs(job, selection, following.patient(partial(self.status, handle)), follow=follow)
+        return following.logs(job, selection, read, follow=follow)
 
     def events(self, handle: JobHandle, *, follow: bool) -> Iterator[JobEvent]:
-        """Yield the starts and ends of the job's attempts, oldest first; with `follow`, until it has ended."""
+        """Yield the job's events, oldest first; with `follow`, until it has ended."""
         read = following.patient(partial(self.status, handle))
+        if is_elastic(handle.bundle_dir):
+            yield from elastic_follow.events(handle.bundle_dir, read, follow=follow)
+            return
         yield from following.events(_planned(handle), read, follow=follow)
 
     def scale(self, handle: JobHandle, num_nodes: int, min_nodes: int | None = None) -> None:
-        """Refuse: a job on Slurm keeps its size.
+        """Ask the operator of an elastic job for another size; any other job keeps its size.
 
         Raises:
-            ProblemsFound: The job does not run (E412), or has one size only (E413).
+            ProblemsFound: The job does not run (E412), or has no such size (E413).
         """
+        if is_elastic(handle.bundle_dir):
+            elastic_follow.scale(handle, num_nodes, min_nodes, partial(self.status, handle))
+            return
         seen = self.status(handle)
         if seen.state.is_final:
             raise fail("E412", "job", f"is not running: {seen.message or seen.state.value}", value=handle.job_name)
         allowed = str(_planned(handle).nodes)
-        raise fail("E413", "nodes", "the size of a job on Slurm is fixed", value=num_nodes, allowed=allowed)
+        raise fail("E413", "nodes", "the size of this job is fixed", value=num_nodes, allowed=allowed)
 
     def cancel(self, handle: JobHandle) -> None:
         """Cancel the job and return when none of its processes runs; one that has ended is left alone.
@@ -125,6 +137,8 @@ class SlurmBackend:
         job_id, seen = _found(handle)
         if seen is None or seen.state.is_final:
             return
+        if is_elastic(handle.bundle_dir):
+            elastic_follow.stop(handle.bundle_dir, job_id, partial(self.status, handle))
         answer = programs.run("scancel", job_id)
         if answer.code:
             raise programs.unanswered("scancel", answer)

@@ -3,19 +3,21 @@
 from typing import TYPE_CHECKING, ClassVar
 
 from launcher.model.backend import Backend, BackendDescription
+from launcher.model.job_spec import JobSpec
 
 if TYPE_CHECKING:
     from launcher.backends.slurm.options import Settings
 
 
 class SlurmDescription(BackendDescription["Settings"]):
-    """Describes jobs of fixed size on a Slurm cluster, whose nodes share the file system of the launching machine."""
+    """Describes jobs on a Slurm cluster, whose nodes share the file system of the launching machine."""
 
     name: ClassVar[str] = "slurm"
     choice: ClassVar[str] = "slurm"
     cluster_types: ClassVar[tuple[str, ...]] = ("slurm",)
     title: ClassVar[str] = "Slurm"
     rule_modules: ClassVar[tuple[str, ...]] = ("launcher.backends.slurm.job_rules",)
+    resizes_jobs: ClassVar[bool] = True
     has_containers: ClassVar[bool] = False
     """A container, if there is one, sees the folders of the file system that it is given."""
     secret_sources: ClassVar[tuple[str, ...]] = ("env",)
@@ -31,6 +33,16 @@ class SlurmDescription(BackendDescription["Settings"]):
         from launcher.backends.slurm.options import Settings
 
         return Settings
+
+    def job_kind(self, job: JobSpec) -> str:
+        """Return the kind of job, and who resizes an elastic one: the vendor's operator does not run on Slurm."""
+        return (
+            "Slurm job, resized by the operator of this launcher in its batch script" if job.elastic else self.title
+        )
+
+    def initial_nodes(self, job: JobSpec) -> int | None:
+        """Return the largest size of an elastic job: it starts on as many nodes as Slurm has for it."""
+        return job.max_nodes if job.elastic else None
 
     def writes_only(self, options: "Settings") -> bool:
         """Return whether the section requests the files alone."""

@@ -2,7 +2,9 @@
 
 from collections.abc import Callable, Iterator
 
-from launcher.backends.slurm.options import runtime_of, slurm_options
+from launcher.backends.slurm.elastic_options import notice_s
+from launcher.backends.slurm.options import Settings, runtime_of, slurm_options
+from launcher.backends.slurm.preflight import minutes
 from launcher.common.problems import Problem
 from launcher.model.checked_recipe import CheckedRecipe
 from launcher.model.job_spec import OPEN, PUBLISHED
@@ -51,3 +53,51 @@ def code_is_in_place(checked: CheckedRecipe, problem: Callable[..., Problem]) ->
             shown = None if name == "token" else value
             message = "no code is fetched on Slurm; use an image, or a folder of the shared file system, that has it"
             yield problem(f"git.{name}", message, value=shown, remedy=f"git.{name}=null")
+
+
+@rule(
+    "E470",
+    "cluster.exclusive",
+    "cluster.signal",
+    "cluster.auto_resume",
+    "cluster.master_port",
+    "recipes.elastic_policy",
+    source=_DOCS,
+)
+def elastic_jobs_leave_it_to_the_operator(
+    checked: CheckedRecipe, problem: Callable[..., Problem]
+) -> Iterator[Problem]:
+    """The operator of an elastic job needs whole nodes, and what it decides itself cannot be given."""
+    if not checked.is_elastic:
+        return
+    options = slurm_options(checked)
+    if not options.exclusive:
+        message = "an elastic job needs nodes of its own: a request for more could get those it has"
+        yield problem("cluster.exclusive", message, value=False, remedy="cluster.exclusive=true")
+    for name, reason in _OPERATED.items():
+        if value := getattr(options, name):
+            yield problem(f"cluster.{name}", reason, value=value, remedy=f"cluster.{name}={_unset(name)}")
+
+
+_OPERATED = {
+    "signal": "an elastic job has a signal of its own before the time limit, at which it saves and is requeued",
+    "auto_resume": "the operator of an elastic job replaces faulty nodes itself",
+    "master_port": "each node of an elastic job takes free ports",
+}
+
+
+def _unset(name: str) -> str:
+    return "false" if Settings.model_fields[name].annotation is bool else "null"
+
+
+@rule("E471", "cluster.time", "recipes.elastic_policy", source="sbatch(1), --time and --signal")
+def elastic_jobs_can_stop_in_time(checked: CheckedRecipe, problem: Callable[..., Problem]) -> Iterator[Problem]:
+    """A job that must stop before it could start would return to the queue for ever."""
+    policy, limit = checked.recipe.elastic_policy, minutes(slurm_options(checked).time)
+    if not checked.is_elastic or policy is None or limit is None:
+        return
+    needed_s = notice_s(policy.graceful_shutdown_timeout)
+    if limit * 60 <= needed_s:
+        message = "is over before the job could train: it stops that long before, to save"
+        allowed = f"over {needed_s / 60:.0f} minutes"
+        yield problem("cluster.time", message, value=slurm_options(checked).time, allowed=allowed)

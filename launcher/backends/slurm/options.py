@@ -95,6 +95,9 @@ class Settings(ClusterOptions):
     """Recipient of that mail; you when null."""
     signal: Signal | None = default(None, is_required=False)
     """Signal to the processes before the time limit, such as USR1@60 for one minute."""
+    growth: Literal["in_place", "requeue"] | None = default(None, is_required=False)
+    """How an elastic job gets more nodes: in_place while it runs, which needs accounting by slurmdbd and
+    SchedulerParameters=permit_job_expansion, or by a requeue. null takes what the cluster allows."""
     requeue: bool = default(True)
     """true returns a job that was preempted, or that lost a node, to the queue; it resumes from its checkpoint."""
     open_mode: Literal["append", "truncate"] = default("append")

@@ -1,16 +1,26 @@
 """The files of a job: a batch script, and the script that srun starts once on each node. Pure."""
 
 from collections.abc import Sequence
+from shlex import quote
 from typing import Any
 
+from launcher.backends.slurm.elastic_options import (
+    ELASTIC_FILE,
+    RELEASE_FILE,
+    ElasticRequest,
+    notice_s,
+    request_options,
+)
 from launcher.backends.slurm.options import Settings, runtime_of, slurm_options
-from launcher.backends.slurm.sbatch_options import header
-from launcher.common.names import CONFIG_DIR
+from launcher.backends.slurm.run_files import AGENT_FILE
+from launcher.backends.slurm.sbatch_options import Value, batch_options, header, words
+from launcher.common.names import CONFIG_DIR, ENTRYPOINT, WARM_MODULE
 from launcher.common.templating import render_template
 from launcher.families import interface
 from launcher.model.config_tree import get
 from launcher.model.environment import plain_variables, secret_variables
-from launcher.model.job_spec import PUBLISHED, JobSpec
+from launcher.model.job_spec import PUBLISHED, ElasticPolicy, JobSpec
+from launcher.operator.job_request import GRACEFUL_ENV
 
 JOB_FILE, NODE_FILE = "slurm/job.sh", "slurm/node.sh"
 _BUNDLE = "bundle:"
@@ -29,14 +39,18 @@ _EFA = {"FI_PROVIDER": "efa"}
 
 
 def render(job: JobSpec) -> dict[str, str]:
-    """Return the scripts of a job, relative path to text."""
+    """Return the files of a job, relative path to text."""
     options = slurm_options(job)
     runtime = runtime_of(options, job.image)
+    return _elastic(job, job.elastic, options, runtime) if job.elastic else _fixed(job, options, runtime)
+
+
+def _fixed(job: JobSpec, options: Settings, runtime: str) -> dict[str, str]:
     name = f"{options.job_name_prefix}{job.name}"
     mounts = tuple(options.container_mounts or ())
     batch = render_template(
         "slurm/job.sh.j2",
-        header=header(options, job.initial_nodes, name, _gpus(options, job)),
+        header=header(batch_options(options, str(job.initial_nodes), name, _gpus(options, job), {})),
         has_error_log=not options.stderr_to_stdout,
         job_name=job.name,
         path=JOB_FILE,
@@ -45,6 +59,45 @@ def render(job: JobSpec) -> dict[str, str]:
         mounts=[f'--container-mounts="$bundle:$bundle"{_pairs(mounts)}'] if runtime == "pyxis" else (),
     )
     return {JOB_FILE: batch, NODE_FILE: render_template("slurm/node.sh.j2", **_node_values(job, options, runtime))}
+
+
+def _elastic(job: JobSpec, elastic: ElasticPolicy, options: Settings, runtime: str) -> dict[str, str]:
+    sizes = [scale.nodes for scale in job.scales]
+    nodes = f"{min(sizes)}-{max(sizes)}"
+    name = f"{options.job_name_prefix}{job.name}"
+    own: dict[str, Value] = {"no-kill": True, "signal": f"B:USR1@{notice_s(elastic.graceful_shutdown_timeout_s)}"}
+    batch = batch_options(options, nodes, name, _gpus(options, job), own)
+    same = request_options(words(batch))
+    mounts = f"--container-mounts={{bundle}}:{{bundle}}{_pairs(options.container_mounts or ())}"
+    request = ElasticRequest(
+        options=same,
+        srun_words=(*_srun_words(options, runtime, job.image), *((mounts,) if runtime == "pyxis" else ())),
+        python=options.python or ("python3" if runtime == "pyxis" else None),
+        requeues=options.requeue,
+        growth=options.growth,
+    )
+    shown = {"header": header(batch), "has_error_log": not options.stderr_to_stdout, "job_name": job.name}
+    placed = {key: value for key, value in batch.items() if key in ("partition", "account", "qos", "reservation")}
+    release = header({**placed, "job-name": f"{name}-release"})
+    return {
+        JOB_FILE: render_template("slurm/elastic.sh.j2", **shown, path=JOB_FILE, python=_python(options, "none")),
+        AGENT_FILE: render_template("slurm/agent.sh.j2", **_agent_values(job, options, runtime)),
+        RELEASE_FILE: render_template("slurm/release.sh.j2", job_name=job.name, nodes=nodes, header=release),
+        ELASTIC_FILE: request.text(),
+    }
+
+
+def _agent_values(job: JobSpec, options: Settings, runtime: str) -> dict[str, Any]:
+    values = _node_values(job, options, runtime)
+    graceful = job.elastic is not None and job.elastic.use_graceful_shutdown
+    is_warm = runtime == "none" and ENTRYPOINT in values["program"]
+    return {
+        **values,
+        "env": {**(GRACEFUL_ENV if graceful else {}), **values["env"]},
+        "graceful": graceful,
+        "warm_module": WARM_MODULE,
+        "warm_modules": interface(job.model_type, job.trainer).modules(job) if is_warm else (),
+    }
 
 
 def _node_values(job: JobSpec, options: Settings, runtime: str) -> dict[str, Any]:
@@ -57,7 +110,7 @@ def _node_values(job: JobSpec, options: Settings, runtime: str) -> dict[str, Any
         "env": environment(job),
         "secrets": {name: ref["env"] for name, ref in secret_variables(job.config).items()},
         "cwd": str(job.cwd),
-        "python": options.python,
+        "python": _python(options, runtime),
         "port": options.master_port,
         "program": _program(job),
         "runtime": runtime,
@@ -71,6 +124,13 @@ def _node_values(job: JobSpec, options: Settings, runtime: str) -> dict[str, Any
     }
 
 
+def _python(options: Settings, runtime: str) -> str:
+    """Return the Python of the nodes as a word for bash."""
+    if options.python:
+        return quote(options.python)
+    return '"${RECIPES_PYTHON:-python3}"' if runtime == "none" else "python3"
+
+
 def _inside(before: Sequence[str], after: Sequence[str]) -> str:
     """Return the script that a container runs: commands, the program in its arguments, and further commands."""
     return "\n".join([*before, '"$@"' if after else 'exec "$@"', *after])
@@ -78,7 +138,7 @@ def _inside(before: Sequence[str], after: Sequence[str]) -> str:
 
 def environment(job: JobSpec) -> dict[str, str]:
     """Return the variables of a job's processes that are not secret; the recipe's own override the others."""
-    is_several = job.initial_nodes > 1 and job.resources.accelerators > 0
+    is_several = job.max_nodes > 1 and job.resources.accelerators > 0
     return {
         **(_SEVERAL_NODES if is_several else {}),
         **(_EFA if is_several and job.resources.efa else {}),
@@ -111,6 +171,4 @@ def _srun_words(options: Settings, runtime: str, image: str | None) -> list[str]
 
 
 def _pairs(paths: Sequence[str]) -> str:
-    from shlex import quote  # only pyxis takes all mounts as one word
-
     return "".join(f",{quote(f'{path}:{path}')}" for path in paths)

@@ -3,6 +3,8 @@
     run/slurm-<id>.log                                                       the batch script's output
     run/slurm/<id>/events.jsonl                                              starts and ends of attempts
     run/slurm/<id>/exit_code                                                 of the last attempt
+    run/slurm/<id>/nodes/<k>.json                                            where an elastic job's agent listens
+    run/slurm/<id>/terms/<k>                                                 exists once a node was sent SIGTERM
     run/slurm/<id>/logs/attempt-<n>/node-<k>/<run>/attempt_<m>/<local rank>/stdout.log
 
 Attempts count the job's requeues. Source of the last part: torch.distributed.elastic, DefaultLogsSpecs.reify.
@@ -17,6 +19,8 @@ from pathlib import Path
 from launcher.common.names import LOG_DIR, RUN_DIR
 from launcher.model.job_spec import JobEvent
 
+AGENT_FILE = "slurm/agent.sh"
+"""In an elastic job's bundle: the script that starts the agent of a node."""
 STDOUT, STDERR = "stdout.log", "stderr.log"
 _CLEARED = "cleared.txt"
 _ATTEMPT = re.compile(r"attempt-([0-9]+)")
@@ -26,6 +30,25 @@ _WARNINGS = ("Failed", "Stopped")
 def folder(bundle_dir: Path, job_id: str) -> Path:
     """Return the folder of a job."""
     return bundle_dir / RUN_DIR / "slurm" / job_id
+
+
+def term_file(bundle_dir: Path, job_id: str, index: int) -> Path:
+    """Return the file that exists once a node of an elastic job was sent SIGTERM."""
+    return folder(bundle_dir, job_id) / "terms" / str(index)
+
+
+def address_file(bundle_dir: Path, job_id: str, index: int) -> Path:
+    """Return the file that says where the agent of a node listens."""
+    return folder(bundle_dir, job_id) / "nodes" / f"{index}.json"
+
+
+def write_address(bundle_dir: Path, job_id: str, index: int, text: str) -> None:
+    """Publish where the agent of a node listens; readers see the whole file or none."""
+    file = address_file(bundle_dir, job_id, index)
+    file.parent.mkdir(parents=True, exist_ok=True)
+    draft = file.with_suffix(".tmp")
+    draft.write_text(text, encoding="utf-8")
+    draft.replace(file)
 
 
 def attempts(bundle_dir: Path, job_id: str) -> list[int]:

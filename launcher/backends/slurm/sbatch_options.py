@@ -66,14 +66,17 @@ def refuse_unknown(given: dict[str, Value]) -> dict[str, Value]:
     return given
 
 
-def header(options: "Settings", nodes: int, name: str, gpus_per_node: int | None) -> list[str]:
-    """Return the options of a batch script's header, quoted, one a line.
+def batch_options(
+    options: "Settings", nodes: str, name: str, gpus_per_node: int | None, more: Mapping[str, Value]
+) -> dict[str, Value]:
+    """Return the options of a batch script by name; false and null leave an option out.
 
     Args:
         options: The `cluster` section.
-        nodes: Number of nodes.
+        nodes: Number of nodes, or a range such as 2-4.
         name: The job's name.
         gpus_per_node: GPUs to request per node; None for none.
+        more: Options of an elastic job.
     """
     plain: dict[str, Value] = {
         "job-name": name,
@@ -98,14 +101,24 @@ def header(options: "Settings", nodes: int, name: str, gpus_per_node: int | None
         "open-mode": options.open_mode,
         "comment": options.comment,
     }
-    more = {key.lstrip("-").replace("_", "-"): value for key, value in (options.additional_parameters or {}).items()}
-    return [*_lines(plain), *_lines(more)]
+    added = options.additional_parameters or {}
+    return {**plain, **{key.lstrip("-").replace("_", "-"): value for key, value in added.items()}, **more}
 
 
-def _lines(given: Mapping[str, Value]) -> list[str]:
-    """Return options as words for a header; false and null leave an option out."""
-    shown = {name: value for name, value in given.items() if value is not None and value is not False}
-    return [f"--{name}" if value is True else f"--{name}={quoted(str(value))}" for name, value in shown.items()]
+def header(given: Mapping[str, Value]) -> list[str]:
+    """Return options as lines of a header, quoted."""
+    return [
+        f"--{name}" if value is True else f"--{name}={quoted(str(value))}" for name, value in _shown(given).items()
+    ]
+
+
+def words(given: Mapping[str, Value]) -> list[str]:
+    """Return options as words of a command."""
+    return [f"--{name}" if value is True else f"--{name}={value}" for name, value in _shown(given).items()]
+
+
+def _shown(given: Mapping[str, Value]) -> dict[str, Value]:
+    return {name: value for name, value in given.items() if value is not None and value is not False}
 
 
 def quoted(value: str) -> str:

@@ -1,0 +1,77 @@
+"""What an elastic job needs to know of its `cluster` section, and whether its cluster lets a running job grow."""
+
+import json
+import re
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+from launcher.backends.slurm import programs
+from launcher.operator.job_request import DEFAULT_GRACEFUL_TIMEOUT_S
+
+ELASTIC_FILE, RELEASE_FILE = "slurm/elastic.json", "slurm/release.sh"
+_LIMIT_MARGIN_S = 90
+"""Seconds before the time limit, beyond the workers' own time to save. Slurm 22.05 was seen to signal 30 s late."""
+_FIELD = re.compile(r"^(AccountingStorageType|SchedulerParameters)\s*=\s*(.*)$", re.MULTILINE)
+_SAME = ("partition", "account", "qos", "constraint", "exclude", "reservation", "gres", "gpus-per-node", "mem")
+"""Options that a request for more nodes has in common with the job."""
+
+
+@dataclass(frozen=True, slots=True)
+class ElasticRequest:
+    """What the operator of an elastic job reads of its bundle, beside the plan.
+
+    Args:
+        options: Options of a request for more nodes.
+        srun_words: Words added to the srun of each node.
+        python: Python of the nodes; None for the one of the batch script.
+        requeues: Whether the job returns to the queue when its nodes are taken.
+        growth: How it gets more nodes: in_place or requeue; None for what the cluster allows.
+    """
+
+    options: tuple[str, ...]
+    srun_words: tuple[str, ...]
+    python: str | None
+    requeues: bool
+    growth: str | None
+
+    def text(self) -> str:
+        """Return the text of ELASTIC_FILE."""
+        return json.dumps(asdict(self), indent=2) + "\n"
+
+
+def notice_s(graceful_timeout_s: int | None) -> int:
+    """Return how many seconds before its time limit an elastic job stops to save.
+
+    Args:
+        graceful_timeout_s: The recipe's time for a last checkpoint; None for the agent's default.
+    """
+    return (graceful_timeout_s or DEFAULT_GRACEFUL_TIMEOUT_S) + _LIMIT_MARGIN_S
+
+
+def read_request(bundle_dir: Path) -> ElasticRequest:
+    """Return the request of the job in `bundle_dir`."""
+    fields = json.loads((bundle_dir / ELASTIC_FILE).read_text(encoding="utf-8"))
+    return ElasticRequest(**{**fields, **{name: tuple(fields[name]) for name in ("options", "srun_words")}})
+
+
+def is_elastic(bundle_dir: Path) -> bool:
+    """Return whether a bundle's job is elastic."""
+    return (bundle_dir / ELASTIC_FILE).exists()
+
+
+def grows_in_place() -> bool:
+    """Return whether the cluster adds nodes to a running job.
+
+    Source: salloc(1), --dependency=expand; slurm.conf(5), permit_job_expansion; an expansion needs accounting by
+    slurmdbd, seen with Slurm 22.05.
+    """
+    answer = programs.run("scontrol", "show", "config")
+    found = dict(_FIELD.findall(answer.out))
+    accounts = found.get("AccountingStorageType", "").strip() == "accounting_storage/slurmdbd"
+    return accounts and "permit_job_expansion" in found.get("SchedulerParameters", "")
+
+
+def request_options(options: Sequence[str]) -> tuple[str, ...]:
+    """Return those of a job's options that a request for more of its nodes has, too."""
+    return tuple(option for option in options if option.removeprefix("--").partition("=")[0] in _SAME)

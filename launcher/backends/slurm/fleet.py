@@ -1,0 +1,321 @@
+"""The nodes of an elastic job: a step of srun for each, and calls of their agents over the cluster's network."""
+
+import contextlib
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from launcher.backends.slurm import run_files
+from launcher.backends.slurm.allocation import Host
+from launcher.backends.slurm.elastic_options import ElasticRequest
+from launcher.operator.agent_client import AgentClient, AgentUnreachable, CommandIgnored, StartCall
+from launcher.operator.types import GONE, AgentStatus, Cause, Fault, Report, StartWorkers, StopWorkers
+from launcher.operator.worker_logs import AGENT_LOG, node_logs
+
+_SHUTDOWN_TIMEOUT_S = 5.0
+"""Time for an agent to end after /shutdown; about 1 s seen."""
+_END_TIMEOUT_S = 20.0
+"""Time for a step to end that is killed; srun waits for a node that is gone."""
+_REFUSED_S = 1.0
+"""Seconds without a server at the port of an agent that has answered before: its process is gone."""
+_POLL_S = 0.05
+_MAX_CALLS_AT_ONCE = 32
+_STEP_VARIABLES = ("SLURM_", "SRUN_", "SBATCH_")
+_KEPT = ("SLURM_CONF", "SLURM_JOB_ID", "SLURM_RESTART_COUNT")
+"""Variables for a step: the others describe the allocation as it was when the batch script started."""
+
+
+@dataclass(slots=True)
+class Node:
+    """A node of the job: the srun of its step, and its agent once that has said where it listens.
+
+    Args:
+        index: Its number; never used again.
+        host: Where it runs.
+        step: The process of srun.
+        agent: A client of its agent; None at first.
+        address: The address of its agent.
+        master_ports: Ports for rank 0's store.
+        answered_s: When the agent last answered, or was started; monotonic.
+        refused_s: Since when nothing listens at the agent's port; None while it does.
+    """
+
+    index: int
+    host: Host
+    step: "subprocess.Popen[bytes]"
+    agent: AgentClient | None = None
+    address: str = ""
+    master_ports: tuple[int, ...] = ()
+    answered_s: float = field(default_factory=time.monotonic)
+    refused_s: float | None = None
+
+    @property
+    def alive(self) -> bool:
+        """Whether its step runs, and its agent, once it has answered, still listens."""
+        is_refused = self.refused_s is not None and time.monotonic() - self.refused_s > _REFUSED_S
+        return self.step.poll() is None and not is_refused
+
+    def end(self, signum: int) -> None:
+        """Ask srun to end the step: SIGTERM is passed on to the tasks, SIGKILL ends srun alone."""
+        if self.step.poll() is None:
+            self.step.send_signal(signum)
+
+    def close(self) -> None:
+        """Release the connection."""
+        if self.agent:
+            self.agent.close()
+
+
+class SlurmFleet:
+    """Starts nodes on the hosts of the allocation, calls all of their agents at once, and ends all nodes on exit.
+
+    Args:
+        bundle_dir: Holds the script of the agents.
+        run_dir: Where nodes write.
+        job_id: Of the Slurm job.
+        free_host: Returns a host for a new node, given those in use; None if there is none.
+        lost: Is told the host of a node that ended by itself.
+        request: Further words of srun, and the Python of the nodes.
+    """
+
+    def __init__(
+        self,
+        bundle_dir: Path,
+        run_dir: Path,
+        job_id: str,
+        free_host: Callable[[frozenset[str]], Host | None],
+        lost: Callable[[str], None],
+        request: ElasticRequest,
+    ):
+        self._request = request
+        self._bundle_dir = bundle_dir
+        self._run_dir = run_dir
+        self._job_id = job_id
+        self._free_host = free_host
+        self._lost = lost
+        self._nodes: dict[int, Node] = {}
+        self._waiting: list[int] = []
+        self._draining: list[tuple[Node, float]] = []
+        self._calls = ThreadPoolExecutor(_MAX_CALLS_AT_ONCE, thread_name_prefix="agent-call")
+
+    def __enter__(self) -> "SlurmFleet":
+        return self
+
+    def __exit__(self, *_exception: object) -> None:
+        self.kill()
+        self._calls.shutdown(cancel_futures=True)
+
+    @property
+    def used_hosts(self) -> frozenset[str]:
+        """Names of the hosts on which a step runs."""
+        return frozenset(node.host.name for node in self._all())
+
+    @property
+    def has_term(self) -> bool:
+        """Whether any node was sent SIGTERM."""
+        return run_files.term_file(self._bundle_dir, self._job_id, 0).parent.exists()
+
+    def spawn(self, index: int) -> None:
+        """Start a node with a new number, as soon as a host is free: a node that was killed may still be ending."""
+        self._waiting.append(index)
+        self._place()
+
+    def _place(self) -> None:
+        while self._waiting and (host := self._free_host(self.used_hosts)):
+            self._start(self._waiting.pop(0), host)
+
+    def _start(self, index: int, host: Host) -> None:
+        logs = node_logs(self._run_dir, index)
+        logs.mkdir(parents=True, exist_ok=True)
+        run_files.address_file(self._bundle_dir, self._job_id, index).unlink(missing_ok=True)
+        own = [self._request.python or sys.executable, "-m", "launcher.backends.slurm.node"]
+        own += [str(self._bundle_dir), str(index), host.address]
+        words = ["srun", f"--jobid={self._job_id}", "--overlap", "--nodes=1", "--ntasks=1", f"--nodelist={host.name}"]
+        words += ["--mem=0", "--cpu-bind=none", "--no-kill", "--kill-on-bad-exit=0", "--wait=0", "--unbuffered"]
+        words += ["--export=ALL", "--input=none", f"--job-name=node-{index}", *self._srun_words(), *own]
+        with (logs / AGENT_LOG).open("ab") as log:
+            step = subprocess.Popen(
+                words,
+                env=step_environment(),
+                stdin=subprocess.DEVNULL,
+                stdout=log,
+                stderr=subprocess.STDOUT,
+                start_new_session=True,
+            )
+        self._nodes[index] = Node(index, host, step)
+
+    def poll(self) -> Mapping[int, Report]:
+        """Return a report of every node."""
+        self._place()
+        asked = list(self._nodes.values())
+        reports = dict(zip((node.index for node in asked), self._calls.map(self._report_of, asked), strict=True))
+        self._reap()
+        return {**reports, **dict.fromkeys(self._waiting, Report(alive=True, status=None))}
+
+    def forsake(self, hosts: Iterable[str]) -> None:
+        """Give up the nodes on hosts that the job no longer has."""
+        gone = frozenset(hosts)
+        self.kill_nodes([node.index for node in self._nodes.values() if node.host.name in gone])
+
+    def drop(self, indices: Iterable[int]) -> None:
+        """Shut down the agents of these nodes; `poll` ends those that do not exit."""
+        dropped = self._placed(indices)
+        self._call(dict.fromkeys(dropped, AgentClient.shutdown))
+        self._drain(dropped, _SHUTDOWN_TIMEOUT_S)
+
+    def kill_nodes(self, indices: Iterable[int]) -> None:
+        """End everything on these nodes."""
+        killed = self._placed(indices)
+        for index in killed:
+            self._nodes[index].end(signal.SIGTERM)
+        self._cancel_steps(killed)
+        self._drain(killed, _END_TIMEOUT_S)
+
+    def start(self, command: StartWorkers) -> tuple[Fault, ...]:
+        """Start workers on the nodes of `command`; return a fault for each node on which that failed."""
+        leader = self._nodes.get(command.nodes[0])
+        if leader is None or not leader.agent:
+            return (Fault(command.nodes[0], Cause.LOST),)
+        master = (leader.address, leader.master_ports[command.attempt % len(leader.master_ports)])
+        size = len(command.nodes)
+
+        def call(rank: int) -> Callable[[AgentClient], None]:
+            return lambda agent: agent.start(StartCall(rank, size, command.attempt, master, command.progress))
+
+        return self._call({node: call(rank) for rank, node in enumerate(command.nodes)})
+
+    def stop(self, command: StopWorkers) -> tuple[Fault, ...]:
+        """Stop the workers of all nodes of `command` at once; return a fault for each node on which that failed."""
+        return self._call(dict.fromkeys(command.nodes, lambda agent: agent.stop(command.graceful_timeout_s)))
+
+    def shut_down(self) -> None:
+        """Shut down every agent, and wait for its step."""
+        self._call(dict.fromkeys(self._nodes, AgentClient.shutdown))
+        self._wait(_SHUTDOWN_TIMEOUT_S)
+
+    def kill(self) -> None:
+        """End every node with all of its processes."""
+        if any(node.step.poll() is None for node in self._all()):
+            self._cancel_steps(list(self._nodes))
+            for node in self._all():
+                node.end(signal.SIGTERM)
+            self._wait(_END_TIMEOUT_S)
+        for node in self._all():
+            node.end(signal.SIGKILL)
+            node.close()
+
+    def _srun_words(self) -> list[str]:
+        return [word.replace("{bundle}", str(self._bundle_dir)) for word in self._request.srun_words]
+
+    def _placed(self, indices: Iterable[int]) -> list[int]:
+        """Return those of some nodes that have a host; the others no longer wait for one."""
+        given = list(indices)
+        self._waiting = [index for index in self._waiting if index not in given]
+        return [index for index in given if index in self._nodes]
+
+    def _cancel_steps(self, indices: Iterable[int]) -> None:
+        """Let Slurm kill the steps of nodes: a signal to srun gives their tasks time."""
+        names = ",".join(f"node-{index}" for index in indices)
+        if names:
+            with contextlib.suppress(OSError):
+                self._calls.submit(_kill_steps, self._job_id, names)
+
+    def _all(self) -> Iterator[Node]:
+        yield from self._nodes.values()
+        yield from (node for node, _ in self._draining)
+
+    def _drain(self, indices: Iterable[int], timeout_s: float) -> None:
+        deadline = time.monotonic() + timeout_s
+        self._draining += [(self._nodes.pop(index), deadline) for index in indices]
+
+    def _reap(self) -> None:
+        for index in [index for index, node in self._nodes.items() if not node.alive]:
+            node = self._nodes.pop(index)
+            self._lost(node.host.name)
+            node.end(signal.SIGTERM)
+            self._cancel_steps([index])
+            self._draining.append((node, time.monotonic() + _END_TIMEOUT_S))
+        left = []
+        for node, deadline in self._draining:
+            if node.step.poll() is not None:
+                node.close()
+                continue
+            if time.monotonic() > deadline:  # srun waits for a node that is gone
+                node.end(signal.SIGKILL)
+            left.append((node, deadline))
+        self._draining = left
+
+    def _report_of(self, node: Node) -> Report:
+        self._find_agent(node)
+        if not node.alive:
+            return GONE
+        now_s = time.monotonic()
+        status: AgentStatus | None = None
+        if node.agent:
+            try:
+                status = node.agent.status()
+                node.answered_s, node.refused_s = now_s, None
+            except AgentUnreachable as error:
+                if "refused" in str(error):
+                    node.refused_s = node.refused_s or now_s
+        return Report(node.alive, status, time.monotonic() - node.answered_s)
+
+    def _find_agent(self, node: Node) -> None:
+        if node.agent:
+            return
+        file = run_files.address_file(self._bundle_dir, self._job_id, node.index)
+        with contextlib.suppress(FileNotFoundError):
+            found = json.loads(file.read_text(encoding="utf-8"))
+            client = AgentClient(found["address"], found["agent_port"])
+            try:
+                client.status()
+            except AgentUnreachable:  # it is starting
+                client.close()
+                return
+            node.address, node.master_ports, node.agent = found["address"], tuple(found["master_ports"]), client
+
+    def _call(self, calls: Mapping[int, Callable[[AgentClient], None]]) -> tuple[Fault, ...]:
+        def call_one(item: tuple[int, Callable[[AgentClient], None]]) -> Fault | None:
+            index, call = item
+            node = self._nodes.get(index)
+            if node is None or not node.alive or not node.agent:
+                return Fault(index, Cause.LOST)
+            try:
+                call(node.agent)
+            except (AgentUnreachable, CommandIgnored) as error:
+                return Fault(index, Cause.DISOBEDIENT, str(error))
+            return None
+
+        return tuple(fault for fault in self._calls.map(call_one, calls.items()) if fault)
+
+    def _wait(self, timeout_s: float) -> None:
+        deadline = time.monotonic() + timeout_s
+        while any(node.step.poll() is None for node in self._all()) and time.monotonic() < deadline:
+            time.sleep(_POLL_S)
+
+
+def step_environment() -> dict[str, str]:
+    """Return the environment of a step: this process's, without what describes the allocation at its start."""
+    given = os.environ.items()
+    return {name: value for name, value in given if name in _KEPT or not name.startswith(_STEP_VARIABLES)}
+
+
+def _kill_steps(job_id: str, names: str) -> None:
+    listed = subprocess.run(
+        ["squeue", "--steps", f"--jobs={job_id}", f"--name={names}", "--noheader", "--format=%i %j"],
+        env=step_environment(),
+        capture_output=True,
+        text=True,
+        timeout=60,
+    )
+    wanted = set(names.split(","))
+    steps = [line.split()[0] for line in listed.stdout.splitlines() if line.split()[-1] in wanted]
+    if steps:
+        subprocess.run(["scancel", "--signal=KILL", *steps], env=step_environment(), capture_output=True, timeout=60)

@@ -1,0 +1,73 @@
+"""One node of an elastic job: a process that starts the node's agent, and ends with everything below it.
+
+    python -m launcher.backends.slurm.node BUNDLE INDEX ADDRESS
+
+Slurm sends SIGTERM to every process of a step when a preemption begins, and to the batch script only when its grace
+period ends. Agents and workers therefore have the signal blocked, and this process notes it for the operator.
+
+Source: seen with Slurm 22.05; slurm.conf(5), PreemptMode and GraceTime.
+"""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+from types import FrameType
+
+from launcher.backends.slurm import run_files
+from launcher.common import prctl
+from launcher.common.names import ENV_NODE_MEMORY, ENV_WARM_SOCKET, WARM_MODULE
+from launcher.operator.node_folders import hold_node_folders, node_folder, node_memory, remove_node_folder
+from launcher.operator.ports import port_of, reserve_port
+from launcher.operator.processes import kill_descendants
+
+NUM_MASTER_PORTS = 8
+"""Ports that a node reserves for rank 0's store: consecutive starts of the workers use different ones."""
+
+
+def main(argv: list[str] | None = None) -> int:
+    """Run the agent of a node to its end and return its exit status (128 + N for signal N)."""
+    bundle, index, address = sys.argv[1:] if argv is None else argv
+    job_id = os.environ["SLURM_JOB_ID"]
+    note = run_files.term_file(Path(bundle), job_id, int(index))
+
+    def take(_signum: int, _frame: FrameType | None) -> None:
+        note.parent.mkdir(parents=True, exist_ok=True)
+        note.touch()
+
+    prctl.adopt_orphans()
+    signal.signal(signal.SIGTERM, take)
+    # Blocked while children are started: they inherit that.
+    signal.pthread_sigmask(signal.SIG_BLOCK, (signal.SIGTERM,))
+    try:
+        hold_node_folders(os.getpid())
+        return _run(Path(bundle), int(index), address, job_id)
+    finally:
+        kill_descendants()
+        remove_node_folder(os.getpid())
+
+
+def _run(bundle: Path, index: int, address: str, job_id: str) -> int:
+    agent_port, *master_ports = (reserve_port(address) for _ in range(1 + NUM_MASTER_PORTS))
+    own = {"TMPDIR": str(node_folder(os.getpid())), ENV_NODE_MEMORY: str(node_memory(os.getpid()))}
+    script = bundle / run_files.AGENT_FILE
+    if WARM_MODULE in script.read_text(encoding="utf-8"):
+        own[ENV_WARM_SOCKET] = f"recipes-warm-{job_id}-{index}-{os.getpid()}"
+        _start(script, "warm", own[ENV_WARM_SOCKET], "", own)
+    agent = _start(script, str(index), address, str(port_of(agent_port)), own)
+    ports = {"agent_port": port_of(agent_port), "master_ports": [port_of(each) for each in master_ports]}
+    run_files.write_address(bundle, job_id, index, json.dumps({"address": address, **ports}))
+    signal.pthread_sigmask(signal.SIG_UNBLOCK, (signal.SIGTERM,))
+    status = agent.wait()
+    return status if status >= 0 else 128 - status
+
+
+def _start(script: Path, what: str, where: str, port: str, own: dict[str, str]) -> "subprocess.Popen[bytes]":
+    words = ["bash", str(script), what, where, *filter(None, (port,))]
+    return subprocess.Popen(words, stdin=subprocess.DEVNULL, env={**os.environ, **own})
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,272 @@
+"""The operator of an elastic job: the batch script becomes this process, which runs the job on what Slurm gives it.
+
+    python -m launcher.backends.slurm.operator BUNDLE
+
+The state machine is that of every operator. Nodes come from `allocation`. Before Slurm takes all of them, for a job
+of higher priority or at the time limit, the workers save and stop, and the job returns to the queue. The next start
+of the batch script continues with what this one has saved. Exit status: 0 the job succeeded or returns to the queue,
+3 it failed, 128 + N it was stopped by signal N.
+
+SIGINT and SIGHUP stop the job for good. SIGTERM does so too, unless Slurm says that the job is preempted. SIGUSR1 is
+the time limit.
+"""
+
+import contextlib
+import logging
+import os
+import signal
+import sys
+import time
+from dataclasses import dataclass, replace
+from pathlib import Path
+from types import FrameType
+
+from pydantic import TypeAdapter
+
+from launcher.backends.slurm import allocation, elastic_options, programs
+from launcher.backends.slurm.allocation import Allocation
+from launcher.backends.slurm.elastic_options import ElasticRequest
+from launcher.backends.slurm.fleet import SlurmFleet
+from launcher.backends.slurm.run_files import AGENT_FILE
+from launcher.common import os_errors, redaction
+from launcher.common.names import ENTRYPOINT, RUN_DIR
+from launcher.model.job_spec import JobState
+from launcher.operator.control_loop import EXIT_FAILED, POLL_INTERVAL_S, FolderRemoved, Memory, Operator
+from launcher.operator.event_writer import EventWriter
+from launcher.operator.hang_limits import HangLimits
+from launcher.operator.job_request import JobRequest, read_job_request
+from launcher.operator.step_reader import DoneStep
+from launcher.operator.stop_signals import Interrupts
+from launcher.operator.types import MachineState, Phase
+from launcher.runtime.durable import write_text
+
+MEMORY_FILE = "operator.json"
+_PREEMPTED, _TIME_LIMIT, _TO_GROW = "a job of higher priority takes its nodes", "its time limit is near", "to grow"
+_END_PATIENCE_S = 600.0
+"""Time for which a job that returns to the queue waits for its end by Slurm: the rest of a grace period."""
+
+_log = logging.getLogger("operator")
+_MEMORY = TypeAdapter(Memory)
+
+
+class LeaveRequested(Exception):
+    """The job has stopped its workers and returns to the queue."""
+
+
+@dataclass(slots=True)
+class SlurmSignals:
+    """Counts what Slurm sends to the batch script."""
+
+    terms: int = 0
+    limits: int = 0
+
+    def listen(self) -> None:
+        """Handle SIGTERM and SIGUSR1 from now on."""
+        signal.signal(signal.SIGTERM, self._take_term)
+        signal.signal(signal.SIGUSR1, self._take_limit)
+
+    def _take_term(self, _signum: int, _frame: FrameType | None) -> None:
+        self.terms += 1
+
+    def _take_limit(self, _signum: int, _frame: FrameType | None) -> None:
+        self.limits += 1
+
+
+class SlurmOperator(Operator):
+    """Runs a job on its allocation, and leaves that in time.
+
+    Args:
+        run_dir: Of the job.
+        job: The part of the plan that the operator needs.
+        fleet: Its nodes.
+        cluster: Its allocation.
+        interrupts: Signals that end the job.
+        signals: Signals of Slurm.
+        known: The knowledge of the operator before the job was requeued; None for a job that begins.
+    """
+
+    _fleet: SlurmFleet
+    _cluster: Allocation
+
+    def __init__(
+        self,
+        run_dir: Path,
+        job: JobRequest,
+        fleet: SlurmFleet,
+        cluster: Allocation,
+        interrupts: Interrupts,
+        signals: SlurmSignals,
+        known: Memory | None,
+    ):
+        self._signals = signals
+        self._seen_terms = self._seen_limits = 0
+        self._is_warned = False
+        self._saved: tuple[Phase, int, int | None] | None = None
+        self._first_step: int | None = None
+        super().__init__(run_dir, job, fleet, cluster, interrupts, known)
+
+    def _before_poll(self, done: DoneStep) -> None:
+        if self._first_step is None:
+            self._first_step = done.step
+        self._fleet.forsake(self._cluster.tick(self._fleet.used_hosts))
+        self._heed_signals(done)
+        self._consider_requeue(done)
+
+    def _after_poll(self) -> None:
+        machine = self._machine
+        if (now := (machine.phase, machine.attempt, self._cluster.requested)) != self._saved:
+            self._saved = now
+            write_text(self._run_dir / MEMORY_FILE, _MEMORY.dump_json(self.memory).decode())
+        if self._cluster.leaving and machine.phase is Phase.WAITING:
+            raise LeaveRequested(self._cluster.leaving)
+
+    def _heed_signals(self, done: DoneStep) -> None:
+        """Leave before Slurm takes the nodes; end the job if a user cancels it."""
+        terms, limits = self._signals.terms, self._signals.limits
+        if terms > self._seen_terms or (self._fleet.has_term and not self._is_warned):
+            self._is_warned, is_own = True, terms > self._seen_terms
+            self._seen_terms = terms
+            self._cluster.look_now()
+            self._heed_term(is_own=is_own)
+        elif self._is_warned and not self._cluster.leaving and self._cluster.view.is_preempted:
+            self.leave(_PREEMPTED)
+        if limits > self._seen_limits:
+            self._seen_limits = limits
+            if done.step > (self._first_step or 0):
+                self.leave(_TIME_LIMIT)
+            else:  # it would come back for ever
+                self._events.add("operator", "the time limit is near, and no step was done since the start")
+
+    def _heed_term(self, *, is_own: bool) -> None:
+        view = allocation.look(self._cluster.job_id, {host.name: host for host in self._cluster.view.hosts})
+        if view and view.is_preempted:
+            self.leave(_PREEMPTED)
+        elif is_own and not self._cluster.leaving:
+            self._interrupts.take_over(1, signal.SIGTERM)
+
+    def _consider_requeue(self, done: DoneStep) -> None:
+        """Leave to grow where Slurm adds no nodes to a running job, under the conditions of every scale-up."""
+        since_s, policy, machine = self._cluster.idle_since_s, self._job.policy, self._machine
+        if since_s is None or self._cluster.leaving or machine.phase is not Phase.RUNNING:
+            return
+        now_s = time.monotonic()
+        is_stable = now_s - since_s >= policy.scaling_timeout_s and now_s - machine.since_s >= policy.snooze_s
+        if is_stable and done.step > (self._first_step or 0):
+            self.leave(_TO_GROW)
+
+    def leave(self, reason: str) -> None:
+        """Let the job stop its workers, as the recipe says, and return to the queue."""
+        if not self._cluster.leaving:
+            self._cluster.leaving = reason
+            self._events.add("operator", f"the job returns to the queue: {reason}")
+
+    def publish_return(self) -> None:
+        """Publish that the job returns to the queue, once its nodes are gone."""
+        self._publish(JobState.PENDING, 0, f"returns to the queue: {self._cluster.leaving}")
+
+
+def main(argv: list[str] | None = None) -> int:
+    """Run the job of a bundle on the allocation of this batch script; return the exit status."""
+    (bundle,) = map(Path, sys.argv[1:] if argv is None else argv)
+    redaction.install()
+    logging.basicConfig(level=logging.INFO, format="%(asctime)s %(name)s: %(message)s")
+    logging.getLogger("httpx").setLevel(logging.WARNING)
+    interrupts, signals = Interrupts(), SlurmSignals()
+    interrupts.listen()
+    signals.listen()
+    bundle, job_id = bundle.resolve(), os.environ["SLURM_JOB_ID"]
+    try:
+        return _run(bundle, job_id, interrupts, signals)
+    except OSError as error:
+        if os_errors.environmental(error) is None:
+            raise
+        reason, remedy = os_errors.described(error, error.filename or bundle)
+        _log.error("the job was ended: %s; %s, then: recipes launch %s", reason, remedy, bundle)
+        return EXIT_FAILED
+
+
+def _run(bundle: Path, job_id: str, interrupts: Interrupts, signals: SlurmSignals) -> int:
+    run_dir = bundle / RUN_DIR
+    job, request = _job_request(bundle), elastic_options.read_request(bundle)
+    view = _first_view(job_id)
+    events = EventWriter(run_dir)
+    known = _known(run_dir, view)
+    in_place = elastic_options.grows_in_place() if request.growth is None else request.growth == "in_place"
+    cluster = Allocation(run_dir, job_id, job.policy, request.options, view, events.add, in_place=in_place)
+    cluster.requested = known.requested if known else None
+    operator: SlurmOperator | None = None
+    with contextlib.ExitStack() as on_error:
+        on_error.callback(cluster.close)
+        with SlurmFleet(bundle, run_dir, job_id, cluster.free_host, cluster.suspect, request) as fleet:
+            operator = SlurmOperator(run_dir, job, fleet, cluster, interrupts, signals, known)
+            on_error.callback(operator.fail, "the operator failed; see its log")
+            try:
+                exit_code = operator.run()
+            except FolderRemoved as error:
+                _log.error("the job was ended: %s", error)
+                exit_code = EXIT_FAILED
+            except LeaveRequested:
+                fleet.shut_down()
+                fleet.kill()
+                operator.publish_return()
+                exit_code = -1
+        on_error.pop_all()
+    cluster.close()
+    if exit_code == -1:
+        return _return_to_queue(bundle, job_id, request, signals)
+    if exit_code > 128:  # Slurm should call it cancelled, too
+        programs.run("scancel", job_id)
+    return exit_code
+
+
+def _job_request(bundle: Path) -> JobRequest:
+    script = (bundle / AGENT_FILE).read_text(encoding="utf-8")
+    return replace(read_job_request(bundle), hang=HangLimits(watches_start=ENTRYPOINT in script))
+
+
+def _first_view(job_id: str) -> allocation.View:
+    """Return the allocation, as soon as the controller answers."""
+    while (view := allocation.look(job_id, {})) is None:
+        time.sleep(POLL_INTERVAL_S)
+    return view
+
+
+def _known(run_dir: Path, view: allocation.View) -> Memory | None:
+    """Return what the operator before a requeue knew, for the nodes of now; None for a job that begins."""
+    try:
+        known = _MEMORY.validate_json((run_dir / MEMORY_FILE).read_bytes())
+    except FileNotFoundError:
+        return None
+    before = known.machine
+    attempt = before.attempt if before.phase is Phase.WAITING and not before.nodes else before.attempt + 1
+    EventWriter(run_dir).add("operator", f"the job is back, on {len(view.hosts)} nodes of Slurm")
+    machine = MachineState(
+        Phase.WAITING,
+        (),
+        attempt,
+        time.monotonic(),
+        new_node=before.new_node,
+        fault_step=before.fault_step,
+        faults_without_progress=before.faults_without_progress,
+    )
+    return replace(known, machine=machine, interrupts=(0, 0))
+
+
+def _return_to_queue(bundle: Path, job_id: str, request: ElasticRequest, signals: SlurmSignals) -> int:
+    """Requeue the job, unless Slurm does so, and wait for the end of this script: its own exit would end the job."""
+    if not request.requeues:
+        return 0
+    answer = programs.run("sbatch", "--parsable", elastic_options.RELEASE_FILE, job_id, folder=bundle)
+    if answer.code:
+        _log.warning("the job waits for two minutes before it may start again: %s", answer.error)
+    answer = programs.run("scontrol", "requeue", job_id)
+    if answer.code:
+        _log.warning("scontrol requeue: %s", answer.error)
+    seen, until_s = signals.terms, time.monotonic() + _END_PATIENCE_S
+    while signals.terms == seen and time.monotonic() < until_s:
+        time.sleep(POLL_INTERVAL_S)
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
