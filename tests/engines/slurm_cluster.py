@@ -3,6 +3,7 @@
 import contextlib
 import getpass
 import os
+import random
 import shutil
 import signal
 import socket
@@ -21,6 +22,7 @@ SMALL_NODES, SMALL_MINUTES = 2, 30
 _SYSTEM = "/usr/sbin:/sbin"
 _CONF = """\
 ClusterName=test
+FirstJobId={first_job}
 SlurmctldHost={host}(127.0.0.1)
 SlurmctldPort={ports[0]}
 SlurmUser={user}
@@ -206,6 +208,7 @@ def _configure(cluster: Cluster) -> None:
             small=SMALL,
             small_nodes=SMALL_NODES,
             small_minutes=SMALL_MINUTES,
+            first_job=random.randrange(1, 1_000_000),  # two clusters on this machine: ports follow from ids
         )
     )
 

@@ -1,0 +1,130 @@
+"""Elastic jobs on a real Slurm: they shrink, grow, lose nodes and return to the queue, and lose no sample."""
+
+import json
+import os
+import signal
+from collections import Counter
+
+import psutil
+import pytest
+import slurm_cluster
+from background import await_true
+from whole_jobs import (
+    ARGS,
+    bundle_of,
+    kept_attempts,
+    losses_in_the_model,
+    mlflow_run,
+    records,
+    run,
+    samples_in_the_model,
+    trained_alone,
+)
+
+from launcher.backends.slurm.backend import SlurmBackend
+from launcher.common.names import RUN_DIR
+from launcher.jobs import registry
+
+pytest.importorskip("hyperpod_elastic_agent", reason="pip install --no-deps hyperpod-elastic-agent==1.1.3")
+pytestmark = [pytest.mark.whole_job, pytest.mark.slow, pytest.mark.usefixtures("store")]
+
+NODES, NUM_SAMPLES, EPOCHS, STEPS = 4, 400, 12, 150
+TRAINED = (
+    "recipes.training_config.model_config.hidden_size=32",
+    f"{ARGS}.max_epochs={EPOCHS}",
+    f"{ARGS}.save_steps=10",
+    f"{ARGS}.log_samples=true",
+    "recipes.trainer.devices=1",
+    "++recipes.scale_config=auto",
+)
+PACE = f"{ARGS}.min_step_seconds"
+JOB = (
+    *("recipes=training/tiny/tiny_lm_cpu", "cluster=slurm", "instance_type=m5.2xlarge", *TRAINED, f"{PACE}=0.2"),
+    *("recipes.elastic_policy.faulty_timeout=2", "recipes.elastic_policy.graceful_shutdown_timeout=20"),
+)
+
+
+@pytest.fixture(scope="module")
+def alone(tmp_path_factory):
+    """Return the losses of the same training in a single process."""
+    return trained_alone(tmp_path_factory, "slurm", *TRAINED)
+
+
+@pytest.fixture(scope="module", params=[True, False], ids=["accounting", "plain"])
+def cluster(request, tmp_path_factory):
+    if missing := slurm_cluster.absent():
+        pytest.skip(f"no {', '.join(missing)}: {slurm_cluster.INSTALL}")
+    with (
+        slurm_cluster.running(tmp_path_factory.mktemp("slurm"), NODES, has_accounting=request.param) as cluster,
+        pytest.MonkeyPatch.context() as patch,
+    ):
+        patch.setenv("SLURM_CONF", str(cluster.conf))
+        patch.setenv("OMP_NUM_THREADS", "1")
+        cluster.adds_nodes = request.param
+        yield cluster
+
+
+class ElasticJob:
+    """A submitted job, and what its files tell."""
+
+    def __init__(self, folder, *words):
+        code, out, err = run(*JOB, *words, cwd=folder)
+        assert code == 0, out + err
+        self.record = registry.read(bundle_of(folder))
+        self.folder = folder
+        self.run_dir = self.record.handle.bundle_dir / RUN_DIR
+        self.job_id = self.record.handle.native_id
+
+    @property
+    def log(self):
+        return "".join(path.read_text() for path in self.run_dir.glob("slurm-*.log"))
+
+    def events(self, kind):
+        return [event for event in records(self.run_dir / "events.jsonl") if event["kind"] == kind]
+
+    @property
+    def sizes(self):
+        """Sizes at which the workers did a step, in order."""
+        return [event["size"] for event in self.events("running")]
+
+    @property
+    def step(self):
+        return max((line["step"] for line in records(self.run_dir / "metrics.jsonl")), default=0)
+
+    def await_size(self, size, steps=3):
+        """Wait until the job's last start, of this size, has done some steps."""
+        await_true(lambda: self.sizes[-1:] == [size])
+        seen = self.step
+        await_true(lambda: self.step >= seen + steps)
+
+    def scale(self, size):
+        SlurmBackend().scale(self.record.handle, size)
+
+    def finish(self, code=0):
+        assert run("wait", str(self.record.handle.bundle_dir), cwd=self.folder, module=True)[0] == code, self.log
+
+    def assert_whole(self, alone):
+        """Every sample was trained on once an epoch, as in one process, in one MLflow run."""
+        assert sorted(kept_attempts(self.run_dir)) == list(range(1, STEPS + 1))
+        samples = samples_in_the_model(self.run_dir)
+        for epoch in range(EPOCHS):
+            assert Counter(samples[epoch * NUM_SAMPLES : (epoch + 1) * NUM_SAMPLES]) == Counter(range(NUM_SAMPLES))
+        assert losses_in_the_model(self.run_dir) == pytest.approx(alone, abs=1e-6)
+        _, tracked = mlflow_run(self.folder)
+        assert tracked.info.status == "FINISHED"
+
+
+def test_a_job_shrinks_and_grows(cluster, tmp_path, alone):
+    job = ElasticJob(tmp_path)
+    job.await_size(4)
+    job.scale(2)
+    job.await_size(2)
+    await_true(lambda: cluster.command("squeue", "--noheader", "--jobs", job.job_id, "--format=%D").strip() == "2")
+    job.scale(4)
+    job.await_size(4)
+    job.finish()
+    assert job.sizes == [4, 2, 4], job.log
+    job.assert_whole(alone)
+    assert bool(job.events("granted")) is cluster.adds_nodes
+    assert any("to grow" in event["message"] for event in job.events("operator")) is not cluster.adds_nodes
+    assert json.loads((job.run_dir / "timeline.json").read_text())["transitions"]
