@@ -1,7 +1,6 @@
 """Elastic jobs on a real Slurm: they shrink, grow, lose nodes and return to the queue, and lose no sample."""
 
 import json
-import os
 import signal
 from collections import Counter
 
@@ -13,6 +12,7 @@ from whole_jobs import (
     ARGS,
     bundle_of,
     kept_attempts,
+    left_behind,
     losses_in_the_model,
     mlflow_run,
     records,
@@ -24,6 +24,8 @@ from whole_jobs import (
 from launcher.backends.slurm.backend import SlurmBackend
 from launcher.common.names import RUN_DIR
 from launcher.jobs import registry
+from launcher.model.job_spec import JobState
+from launcher.operator.job_request import request_size
 
 pytest.importorskip("hyperpod_elastic_agent", reason="pip install --no-deps hyperpod-elastic-agent==1.1.3")
 pytestmark = [pytest.mark.whole_job, pytest.mark.slow, pytest.mark.usefixtures("store")]
@@ -114,12 +116,32 @@ class ElasticJob:
         assert tracked.info.status == "FINISHED"
 
 
+on_accounted = pytest.mark.parametrize("cluster", [True], indirect=True, ids=["accounting"])
+on_plain = pytest.mark.parametrize("cluster", [False], indirect=True, ids=["plain"])
+
+
+def kill_node(cluster, name):
+    """Kill the daemon of a node and everything that runs there, as in a power failure."""
+    cluster.daemons.pop(name).kill()
+    for process in psutil.process_iter():
+        try:
+            if process.environ().get("SLURMD_NODENAME") == name and process.environ().get("SLURM_CONF") == str(
+                cluster.conf
+            ):
+                parent = process.parent()
+                process.kill()
+                if parent and parent.name().startswith("slurmstepd"):
+                    parent.kill()
+        except (psutil.NoSuchProcess, psutil.AccessDenied):
+            continue
+
+
 def test_a_job_shrinks_and_grows(cluster, tmp_path, alone):
     job = ElasticJob(tmp_path)
     job.await_size(4)
     job.scale(2)
     job.await_size(2)
-    await_true(lambda: cluster.command("squeue", "--noheader", "--jobs", job.job_id, "--format=%D").strip() == "2")
+    await_true(lambda: cluster.nodes_of(job.job_id) == 2)
     job.scale(4)
     job.await_size(4)
     job.finish()
@@ -128,3 +150,72 @@ def test_a_job_shrinks_and_grows(cluster, tmp_path, alone):
     assert bool(job.events("granted")) is cluster.adds_nodes
     assert any("to grow" in event["message"] for event in job.events("operator")) is not cluster.adds_nodes
     assert json.loads((job.run_dir / "timeline.json").read_text())["transitions"]
+
+
+@on_plain
+def test_a_lost_node_is_a_smaller_job_until_slurm_has_it_again(cluster, tmp_path, alone):
+    job = ElasticJob(tmp_path)
+    job.await_size(4)
+    kill_node(cluster, "n3")
+    job.await_size(3)
+    cluster.start("n3")
+    job.finish()
+    assert job.sizes[:2] == [4, 3], job.log
+    assert job.events("fault")
+    job.assert_whole(alone)
+    await_true(cluster.is_ready)
+
+
+@on_plain
+def test_a_preempted_job_saves_in_its_grace_period_and_comes_back(cluster, tmp_path, alone):
+    job = ElasticJob(tmp_path)
+    job.await_size(4)
+    urgent = cluster.command(
+        "sbatch", "--parsable", "--partition=urgent", "--nodes=2", "--exclusive", "--wrap=sleep 600"
+    ).strip()
+    await_true(lambda: "RUNNING" in cluster.command("squeue", "--noheader", "--jobs", urgent, "--format=%T"))
+    job.await_size(2)
+    cluster.command("scancel", urgent)
+    job.finish()
+    assert [each["saved"] for each in job.events("stopped")][0] is True
+    assert "higher priority" in job.events("operator")[0]["message"]
+    assert job.sizes[:2] == [4, 2], job.log
+    job.assert_whole(alone)
+
+
+@on_plain
+def test_a_job_goes_on_after_its_time_limit(cluster, tmp_path, alone):
+    job = ElasticJob(tmp_path, "cluster.time=2", "recipes.elastic_policy.graceful_shutdown_timeout=5", f"{PACE}=0.3")
+    job.finish()
+    assert len(job.sizes) > 1 and "time limit" in job.events("operator")[0]["message"]
+    job.assert_whole(alone)
+
+
+@on_accounted
+def test_a_job_goes_on_while_the_controller_restarts(cluster, tmp_path, alone):
+    job = ElasticJob(tmp_path)
+    job.await_size(4)
+    cluster.stop("slurmctld", signal.SIGKILL)
+    try:
+        request_size(job.run_dir, 2)
+        job.await_size(2)
+    finally:
+        cluster.start("slurmctld")
+    await_true(lambda: cluster.nodes_of(job.job_id) == 2)
+    job.finish()
+    assert job.sizes[:2] == [4, 2]
+    job.assert_whole(alone)
+
+
+@on_accounted
+def test_a_cancelled_job_saves_and_leaves_nothing(cluster, tmp_path):
+    job = ElasticJob(tmp_path)
+    job.await_size(4)
+    SlurmBackend().cancel(job.record.handle)
+    status = SlurmBackend().status(job.record.handle)
+    assert status.state is JobState.CANCELLED, (status, job.log)
+    assert [each["graceful"] for each in job.events("stopping")] == [True]
+    last = records(job.run_dir / "checkpoints.jsonl")[-1]["step"]
+    assert last == job.step
+    assert left_behind(tmp_path) == []
+    assert cluster.is_ready()

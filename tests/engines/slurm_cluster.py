@@ -16,7 +16,9 @@ from background import await_true
 
 PROGRAMS = ("slurmctld", "slurmd", "sbatch", "munged", "slurmdbd", "mariadbd")
 INSTALL = "tests/engines/install_programs.sh"
-PARTITION, SMALL = "main", "small"
+PARTITION, SMALL, URGENT = "main", "small", "urgent"
+GRACE_S = 20
+"""Seconds that a job of PARTITION has before one of URGENT takes its nodes."""
 SMALL_NODES, SMALL_MINUTES = 2, 30
 """Limits of the partition SMALL."""
 _SYSTEM = "/usr/sbin:/sbin"
@@ -46,11 +48,14 @@ MpiDefault=none
 SlurmdParameters=config_overrides
 ReturnToService=2
 KillWait=5
+PreemptType=preempt/partition_prio
+PreemptMode=REQUEUE
 SlurmctldTimeout=30
 SlurmdTimeout=60
 SchedulerParameters=sched_min_interval=0,batch_sched_delay=0,bf_interval=1,permit_job_expansion
 {nodes}
-PartitionName={partition} Nodes=ALL Default=YES MaxTime=INFINITE OverSubscribe=NO
+PartitionName={partition} Nodes=ALL Default=YES MaxTime=INFINITE OverSubscribe=NO GraceTime={grace}
+PartitionName={urgent} Nodes=ALL PriorityTier=10 PreemptMode=OFF
 PartitionName={small} Nodes=n[1-{small_nodes}] MaxTime={small_minutes}
 """
 
@@ -146,6 +151,13 @@ class Cluster:
         assert done.returncode == 0, (words, done.stdout, done.stderr)
         return done.stdout
 
+    def nodes_of(self, job_id: str) -> int:
+        """Return how many nodes a job has; 0 while the controller does not answer."""
+        env = {**os.environ, "SLURM_CONF": str(self.conf)}
+        words = ["squeue", "--noheader", "--jobs", job_id, "--format=%D"]
+        answer = subprocess.run(words, env=env, capture_output=True, text=True, timeout=60).stdout.strip()
+        return int(answer) if answer.isdigit() else 0
+
     def is_ready(self) -> bool:
         """Return whether the controller answers and every node is idle."""
         env = {**os.environ, "SLURM_CONF": str(self.conf)}
@@ -206,6 +218,8 @@ def _configure(cluster: Cluster) -> None:
             nodes=nodes,
             partition=PARTITION,
             small=SMALL,
+            urgent=URGENT,
+            grace=GRACE_S,
             small_nodes=SMALL_NODES,
             small_minutes=SMALL_MINUTES,
             first_job=random.randrange(1, 1_000_000),  # two clusters on this machine: ports follow from ids

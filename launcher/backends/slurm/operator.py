@@ -99,7 +99,7 @@ class SlurmOperator(Operator):
         known: Memory | None,
     ):
         self._signals = signals
-        self._seen_terms = self._seen_limits = 0
+        self._seen_terms = 0
         self._is_warned = False
         self._saved: tuple[Phase, int, int | None] | None = None
         self._first_step: int | None = None
@@ -122,7 +122,7 @@ class SlurmOperator(Operator):
 
     def _heed_signals(self, done: DoneStep) -> None:
         """Leave before Slurm takes the nodes; end the job if a user cancels it."""
-        terms, limits = self._signals.terms, self._signals.limits
+        terms = self._signals.terms
         if terms > self._seen_terms or (self._fleet.has_term and not self._is_warned):
             self._is_warned, is_own = True, terms > self._seen_terms
             self._seen_terms = terms
@@ -130,12 +130,9 @@ class SlurmOperator(Operator):
             self._heed_term(is_own=is_own)
         elif self._is_warned and not self._cluster.leaving and self._cluster.view.is_preempted:
             self.leave(_PREEMPTED)
-        if limits > self._seen_limits:
-            self._seen_limits = limits
-            if done.step > (self._first_step or 0):
-                self.leave(_TIME_LIMIT)
-            else:  # it would come back for ever
-                self._events.add("operator", "the time limit is near, and no step was done since the start")
+        # Without a step since its start, the job would come back for ever.
+        if self._signals.limits and done.step > (self._first_step or 0):
+            self.leave(_TIME_LIMIT)
 
     def _heed_term(self, *, is_own: bool) -> None:
         view = allocation.look(self._cluster.job_id, {host.name: host for host in self._cluster.view.hosts})
