@@ -185,9 +185,11 @@ def test_a_preempted_job_saves_in_its_grace_period_and_comes_back(cluster, tmp_p
 
 @on_plain
 def test_a_job_goes_on_after_its_time_limit(cluster, tmp_path, alone):
-    job = ElasticJob(tmp_path, "cluster.time=2", "recipes.elastic_policy.graceful_shutdown_timeout=5", f"{PACE}=0.3")
+    job = ElasticJob(tmp_path, "cluster.time=2", "recipes.elastic_policy.graceful_shutdown_timeout=5", f"{PACE}=0.4")
+    await_true(lambda: any("is back" in event["message"] for event in job.events("operator")))
+    cluster.command("scontrol", "update", f"JobId={job.job_id}", "TimeLimit=60")
     job.finish()
-    assert len(job.sizes) > 1 and "time limit" in job.events("operator")[0]["message"]
+    assert job.sizes == [4, 4] and "time limit" in job.events("operator")[0]["message"]
     job.assert_whole(alone)
 
 
