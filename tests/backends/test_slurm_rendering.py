@@ -1,5 +1,6 @@
 """The scripts of a job on Slurm, and the tables behind them."""
 
+import json
 import os
 import subprocess
 import sys
@@ -183,3 +184,55 @@ def test_a_value_in_the_header_is_quoted_as_sbatch_reads_it():
     assert quoted("n1,n2") == "n1,n2"
     assert quoted('a "b" \\ #') == '"a \\"b\\" \\\\ #"'
     assert quoted("packjob") == '"pack\\job"'
+
+
+ELASTIC = (
+    *("recipes=training/tiny/tiny_lm_cpu", "cluster=slurm", "instance_type=m5.2xlarge", "recipes.trainer.devices=1"),
+    "++recipes.scale_config=auto",
+)
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        ("cluster.partition=main", "cluster.requeue=false"),
+        ("container=me/image:1",),
+        ("container=/fsx/image.sqsh", "cluster.container_mounts=['/fsx/a b']"),
+        ("container=/fsx/i.sif", "cluster.container_runtime=apptainer"),
+        ("container=/fsx/i", "cluster.container_runtime=charliecloud"),
+    ],
+    ids=["none", "docker", "pyxis", "apptainer", "charliecloud"],
+)
+def test_the_scripts_of_an_elastic_job_are_sound(tmp_path, words):
+    made = files(tmp_path, *ELASTIC, *words)
+    for name in ("slurm/job.sh", "slurm/agent.sh", "slurm/release.sh"):
+        words = ("shellcheck", "--shell=bash", "-")
+        done = subprocess.run(words, input=made[name], capture_output=True, text=True, env=TOOLS)
+        assert done.returncode == 0, (name, done.stdout)
+    assert "#SBATCH --nodes=1-4\n" in made["slurm/job.sh"] and "#SBATCH --no-kill\n" in made["slurm/job.sh"]
+
+
+def test_a_request_for_more_nodes_asks_for_the_same_nodes(tmp_path):
+    made = files(tmp_path, *ELASTIC, "cluster.partition=a b", "cluster.constraint='h100&efa'", "cluster.time=60")
+    options = json.loads(made["slurm/elastic.json"])["options"]
+    assert options == ["--mem=0", "--partition=a b", "--constraint=h100&efa"]
+
+
+@pytest.mark.parametrize(
+    ("words", "code", "path"),
+    [
+        (("cluster.exclusive=false",), "E470", "cluster.exclusive"),
+        (("cluster.signal=USR1@60",), "E470", "cluster.signal"),
+        (("cluster.auto_resume=true",), "E470", "cluster.auto_resume"),
+        (("cluster.master_port=20000",), "E470", "cluster.master_port"),
+        (("cluster.time=2",), "E471", "cluster.time"),
+        (("cluster.time='0:2:29'",), "E471", "cluster.time"),
+    ],
+)
+def test_an_elastic_job_is_refused_what_it_cannot_have(tmp_path, words, code, path):
+    found = problem(tmp_path, *ELASTIC, *words)
+    assert (found.code, found.path) == (code, path)
+
+
+def test_a_time_limit_in_which_an_elastic_job_can_save_is_accepted(tmp_path):
+    assert "#SBATCH --time=0:2:31" in files(tmp_path, *ELASTIC, "cluster.time='0:2:31'")["slurm/job.sh"]

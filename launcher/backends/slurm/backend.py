@@ -10,7 +10,7 @@ from typing import ClassVar
 
 from launcher.backends.slurm import elastic_follow, preflight, programs, rendering, run_files, submit
 from launcher.backends.slurm import follow as following
-from launcher.backends.slurm.elastic_options import is_elastic
+from launcher.backends.slurm.elastic_options import ELASTIC_FILE, grows_in_place, is_elastic, read_request
 from launcher.backends.slurm.follow import Job
 from launcher.backends.slurm.queue import POLL_S, QUEUE, Seen
 from launcher.bundle import store as bundles
@@ -20,6 +20,7 @@ from launcher.model.backend import RANK_0
 from launcher.model.job_spec import Bundle, JobEvent, JobHandle, JobSpec, JobState, JobStatus, LogSelection
 
 _KIND = "Slurm job"
+_GROWING = {True: "Slurm job that grows in place", False: "Slurm job that grows by a requeue"}
 _PATTERN = re.compile(r"[%\\\x00-\x1f\x7f]")
 """Characters with a meaning in the path of a batch script's log. Source: sbatch(1), filename pattern."""
 _CANCEL_PATIENCE_S = 300.0
@@ -62,7 +63,11 @@ class SlurmBackend:
             ProblemsFound: Every reason why it was not submitted.
         """
         job_id, is_new = submit.submit(bundle)
-        return replace(_handle(bundle), native_id=job_id, is_new=is_new)
+        kind = _KIND
+        if ELASTIC_FILE in bundle.files:
+            growth = read_request(bundle.files[ELASTIC_FILE]).growth
+            kind = _GROWING[grows_in_place() if growth is None else growth == "in_place"]
+        return replace(_handle(bundle), native_id=job_id, kind=kind, is_new=is_new)
 
     def status(self, handle: JobHandle) -> JobStatus:
         """Return the job as Slurm has it now, or as its batch script noted its end."""

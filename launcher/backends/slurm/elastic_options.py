@@ -49,9 +49,9 @@ def notice_s(graceful_timeout_s: int | None) -> int:
     return (graceful_timeout_s or DEFAULT_GRACEFUL_TIMEOUT_S) + _LIMIT_MARGIN_S
 
 
-def read_request(bundle_dir: Path) -> ElasticRequest:
-    """Return the request of the job in `bundle_dir`."""
-    fields = json.loads((bundle_dir / ELASTIC_FILE).read_text(encoding="utf-8"))
+def read_request(text: str) -> ElasticRequest:
+    """Return the request in the text of ELASTIC_FILE."""
+    fields = json.loads(text)
     return ElasticRequest(**{**fields, **{name: tuple(fields[name]) for name in ("options", "srun_words")}})
 
 

@@ -184,7 +184,8 @@ def main(argv: list[str] | None = None) -> int:
 
 def _run(bundle: Path, job_id: str, interrupts: Interrupts, signals: SlurmSignals) -> int:
     run_dir = bundle / RUN_DIR
-    job, request = _job_request(bundle), elastic_options.read_request(bundle)
+    job = _job_request(bundle)
+    request = elastic_options.read_request((bundle / elastic_options.ELASTIC_FILE).read_text(encoding="utf-8"))
     view = _first_view(job_id)
     events = EventWriter(run_dir)
     known = _known(run_dir, view)
