@@ -165,7 +165,7 @@ def not_spot(checked: CheckedRecipe, problem: Callable[..., Problem]) -> Iterato
 
 @rule("E211", *SIZES, source=f"{PAGE}, Prerequisites: SageMaker HyperPod EKS Cluster")
 def needs_the_operator(checked: CheckedRecipe, problem: Callable[..., Problem]) -> Iterator[Problem]:
-    """Scale events come from the HyperPod training operator, which runs on Kubernetes only."""
+    """Scale events come from an operator: HyperPod's on Kubernetes, this launcher's on Slurm and on this machine."""
     backend = described(checked.backend)
     if not backend.resizes_jobs:
         clusters = choices(lambda each: each.resizes_jobs and not each.runs_here)
