@@ -47,6 +47,7 @@ _FAILURES = {
     "TIMEOUT": "the time limit was reached",
     "LAUNCH_FAILED": "the job could not be started",
 }
+_UNMET = "a job that it waits for did not end as required"
 FOREVER = {
     "PartitionTimeLimit": "cluster.time",
     "PartitionNodeLimit": "recipes.trainer.num_nodes",
@@ -80,7 +81,7 @@ def message_of(word: str, reason: str, exit_code: tuple[int, int]) -> str:
     if state is JobState.FAILED:
         return _failure(name, because, exit_code)
     if state is JobState.CANCELLED:
-        return "cancelled"
+        return "cancelled" + (f": {_UNMET}" if because == "DependencyNeverSatisfied" else "")
     return ""
 
 
