@@ -5,7 +5,6 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from launcher.bundle import store as bundles
-from launcher.common import yaml_io
 from launcher.common.console import shown_path
 from launcher.common.problems import Problem, ProblemsFound
 from launcher.jobs import registry
@@ -19,7 +18,7 @@ def queued(bundle: Bundle, backend: Backend) -> QueuedJob:
     """Return a bundle, the jobs that it waits for, and why it could not wait for them."""
     after: list[EarlierJob] = []
     problems: list[Problem] = []
-    for wait in waits(yaml_io.load(bundle.files["recipe.yaml"]).get(KEY)):
+    for wait in waits(bundles.composed(bundle.files["recipe.yaml"]).get(KEY)):
         try:
             after += _awaited(wait, bundle, backend)
         except ProblemsFound as error:

@@ -159,6 +159,19 @@ def env_here():
     return {**os.environ, "PYTHONPATH": str(ROOT)}
 
 
+def test_a_sweep_is_followed_to_its_end_and_launched_again(cluster, words, capsys):
+    words = [word for word in words if not word.startswith("cluster.python")]
+    assert started("--multirun", *words, "cluster.python=/bin/true,/bin/false", "wait=true") == 3
+    assert re.findall("^(succeeded|failed)", "".join(capsys.readouterr()), re.MULTILINE)
+    before = {each.handle.native_id for each in records()}
+    code, out = recipes("launch", *map(str, folders()))
+    assert code == 2 and out.count("E715") == 1 and "nothing was launched" in out
+    code, out = recipes("launch", "--again", "--wait", *map(str, folders()))
+    assert code == 3, out
+    after = {each.handle.native_id for each in records()}
+    assert len(before) == len(after) == 2 and not before & after
+
+
 def test_jobs_whose_options_differ_become_several_arrays(cluster, words, capsys):
     assert started("--multirun", *words, POINTS, "training_cfg.run.nodes=1,2", "dry_run=true") == 0
     out = capsys.readouterr().out
@@ -222,6 +235,20 @@ def test_a_chain_ends_with_the_job_that_failed(cluster, words):
         *_, status = SlurmBackend().wait(each.handle, timeout_s=END_TIMEOUT_S)
         assert status.state is JobState.CANCELLED
     assert let(named[3], 0).state is JobState.SUCCEEDED
+
+
+def test_what_a_chain_adds_to_other_dependencies(cluster, words, capsys):
+    assert started("--name", "first", *words) == 0
+    first = registry.submitted(bundles.locate("first"))
+    job_id = first.handle.native_id
+    assert started(*words, "after=first", f"cluster.dependency='afterok:{job_id}?afterany:{job_id}'") == 2
+    assert "E454 cluster.dependency" in capsys.readouterr().err
+    keeps = "cluster.additional_parameters={kill-on-invalid-dep: no}"
+    assert started("--name", "kept", *words, "after=first", keeps) == 0
+    assert let(first, 3).state is JobState.FAILED
+    kept = registry.submitted(bundles.locate("kept"))
+    await_true(lambda: "never starts like this, see after" in state(kept).message)
+    SlurmBackend().cancel(kept.handle)
 
 
 @pytest.mark.parametrize(

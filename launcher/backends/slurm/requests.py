@@ -14,7 +14,8 @@ from typing import Any
 from launcher.backends.slurm import run_files
 from launcher.backends.slurm.rendering import JOB_FILE
 from launcher.backends.slurm.run_files import Place
-from launcher.common import os_errors, yaml_io
+from launcher.bundle import store
+from launcher.common import os_errors
 from launcher.common.names import RUN_DIR
 from launcher.common.problems import Notice
 from launcher.common.templating import render_template
@@ -95,10 +96,9 @@ def named(prefix: str, job_name: str, digest: str) -> str:
     return f"{prefix}{job_name}-{digest[:_DIGITS]}"
 
 
-def config_of(bundle: Bundle) -> dict[str, Any]:
+def config_of(bundle: Bundle) -> Mapping[str, Any]:
     """Return the composed configuration of a bundle."""
-    config: dict[str, Any] = yaml_io.load(bundle.files["recipe.yaml"])
-    return config
+    return store.composed(bundle.files["recipe.yaml"])
 
 
 def of_one(bundle: Bundle, words: tuple[str, ...] = ()) -> Request:

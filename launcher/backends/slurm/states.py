@@ -52,7 +52,7 @@ FOREVER = {
     "PartitionTimeLimit": "cluster.time",
     "PartitionNodeLimit": "recipes.trainer.num_nodes",
     "PartitionConfig": "cluster.partition",
-    "DependencyNeverSatisfied": "cluster.dependency",
+    "DependencyNeverSatisfied": "after and cluster.dependency",
     "BadConstraints": "cluster.constraint",
     "InvalidAccount": "cluster.account",
     "InvalidQOS": "cluster.qos",

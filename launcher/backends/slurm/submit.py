@@ -3,7 +3,7 @@
 import json
 import os
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
 import launcher
@@ -11,8 +11,8 @@ from launcher.backends.slurm import preflight, programs, queue, requests, run_fi
 from launcher.backends.slurm.queue import QUEUE, Seen
 from launcher.backends.slurm.requests import Request
 from launcher.backends.slurm.run_files import Place
+from launcher.bundle import store
 from launcher.bundle.render import MANIFEST
-from launcher.common import yaml_io
 from launcher.common.problems import Problem, ProblemsFound, fail
 from launcher.model.earlier_jobs import KEY, EarlierJob, QueuedJob
 from launcher.model.job_spec import JobHandle
@@ -37,7 +37,7 @@ def found(handle: JobHandle) -> tuple[str, Seen | None]:
 def _identity(folder: Path) -> tuple[str, Place | None]:
     """Return the name that a bundle's own job has in Slurm's queue, and its place in an array."""
     try:
-        config = yaml_io.load((folder / "recipe.yaml").read_text(encoding="utf-8"))
+        config = store.composed((folder / "recipe.yaml").read_text(encoding="utf-8"))
         manifest = json.loads((folder / MANIFEST).read_text(encoding="utf-8"))
         own = requests.named(config["cluster"]["job_name_prefix"], manifest["job_name"], manifest["digest"])
     except (OSError, ValueError, KeyError, TypeError) as error:
@@ -124,7 +124,7 @@ def _unmergeable(job: QueuedJob, dependency: str | None) -> Iterator[Problem]:
         yield Problem("E454", "cluster.dependency", message, value=dependency, remedy=remedy)
 
 
-def _dependency_words(after: Sequence[EarlierJob], cluster: dict[str, object]) -> Iterator[str]:
+def _dependency_words(after: Sequence[EarlierJob], cluster: Mapping[str, object]) -> Iterator[str]:
     """Yield the options for what a job waits for, beside `cluster.dependency`.
 
     A job that can no longer start is cancelled, unless the user wants otherwise, so that a chain ends.
