@@ -13,7 +13,7 @@ from typing import Any
 
 from launcher.backends.slurm import run_files
 from launcher.backends.slurm.rendering import JOB_FILE
-from launcher.backends.slurm.run_files import Place
+from launcher.backends.slurm.run_files import ArrayTask
 from launcher.bundle import store
 from launcher.common import os_errors
 from launcher.common.names import RUN_DIR
@@ -72,7 +72,7 @@ class Request:
             for task, bundle in enumerate(self.bundles):
                 (bundle.directory / RUN_DIR / "slurm").mkdir(parents=True, exist_ok=True)
                 if self.is_array:
-                    run_files.note_place(bundle.directory, Place(self.name, task))
+                    run_files.note_array_task(bundle.directory, ArrayTask(self.name, task))
             if self.is_array:
                 _write(self)
         except OSError as error:
@@ -83,7 +83,7 @@ class Request:
         if self.is_array:
             shutil.rmtree(self.folder, ignore_errors=True)
             for bundle in self.bundles:
-                run_files.note_place(bundle.directory, None)
+                run_files.note_array_task(bundle.directory, None)
 
 
 def name_of(bundle: Bundle) -> str:

@@ -29,8 +29,8 @@ _WARNINGS = ("Failed", "Stopped")
 
 
 @dataclass(frozen=True, slots=True)
-class Place:
-    """The place of a bundle's job in an array.
+class ArrayTask:
+    """The task of an array that is a bundle's job.
 
     Args:
         array: The array's name in Slurm's queue.
@@ -41,15 +41,15 @@ class Place:
     task: int
 
 
-def place(bundle_dir: Path) -> Place | None:
+def array_task(bundle_dir: Path) -> ArrayTask | None:
     """Return the array that a bundle's job was last submitted in; None if it never was."""
     with contextlib.suppress(OSError, ValueError, KeyError, TypeError):
         fields = json.loads((bundle_dir / RUN_DIR / "slurm" / _ARRAY).read_text(encoding="utf-8"))
-        return Place(str(fields["array"]), int(fields["task"]))
+        return ArrayTask(str(fields["array"]), int(fields["task"]))
     return None
 
 
-def note_place(bundle_dir: Path, its: Place | None) -> None:
+def note_array_task(bundle_dir: Path, its: ArrayTask | None) -> None:
     """Note the array that a bundle's job is about to be submitted in, by which it is found; None for none."""
     path = bundle_dir / RUN_DIR / "slurm" / _ARRAY
     if its is None:

@@ -10,7 +10,7 @@ import launcher
 from launcher.backends.slurm import preflight, programs, queue, requests, run_files
 from launcher.backends.slurm.queue import QUEUE, Seen
 from launcher.backends.slurm.requests import Request
-from launcher.backends.slurm.run_files import Place
+from launcher.backends.slurm.run_files import ArrayTask
 from launcher.bundle import store
 from launcher.bundle.render import MANIFEST
 from launcher.common.problems import Problem, ProblemsFound, fail
@@ -34,20 +34,20 @@ def found(handle: JobHandle) -> tuple[str, Seen | None]:
     return handle.native_id, seen if seen and _is_of(seen, *_identity(folder)) else None
 
 
-def _identity(folder: Path) -> tuple[str, Place | None]:
-    """Return the name that a bundle's own job has in Slurm's queue, and its place in an array."""
+def _identity(folder: Path) -> tuple[str, ArrayTask | None]:
+    """Return the name that a bundle's own job has in Slurm's queue, and the task of an array that it is."""
     try:
         config = store.composed((folder / "recipe.yaml").read_text(encoding="utf-8"))
         manifest = json.loads((folder / MANIFEST).read_text(encoding="utf-8"))
         own = requests.named(config["cluster"]["job_name_prefix"], manifest["job_name"], manifest["digest"])
     except (OSError, ValueError, KeyError, TypeError) as error:
         raise fail("E703", str(folder), f"is not a bundle directory: {error}") from error
-    return own, run_files.place(folder)
+    return own, run_files.array_task(folder)
 
 
-def _is_of(job: Seen, own: str, place: Place | None) -> bool:
-    """Return whether a job has a bundle's own name, or its place in an array."""
-    return job.name == own or bool(place and job.name == place.array and job.job_id.endswith(f"_{place.task}"))
+def _is_of(job: Seen, own: str, its: ArrayTask | None) -> bool:
+    """Return whether a job has a bundle's own name, or is its task of an array."""
+    return job.name == own or bool(its and job.name == its.array and job.job_id.endswith(f"_{its.task}"))
 
 
 def existing(folders: Sequence[Path]) -> dict[Path, Seen]:
@@ -56,7 +56,7 @@ def existing(folders: Sequence[Path]) -> dict[Path, Seen]:
     Jobs that were cleared do not count.
     """
     known = {folder: _identity(folder) for folder in folders}
-    jobs = queue.named([name for own, place in known.values() for name in (own, *([place.array] if place else []))])
+    jobs = queue.named([name for own, its in known.values() for name in (own, *([its.array] if its else []))])
     found = {}
     for folder, identity in known.items():
         own = [job for job in jobs if _is_of(job, *identity)]
@@ -67,9 +67,9 @@ def existing(folders: Sequence[Path]) -> dict[Path, Seen]:
 
 def was_removed(handle: JobHandle, job_id: str) -> bool:
     """Return whether a task that Slurm does not know was cancelled before it started: Slurm keeps nothing of it."""
-    place = run_files.place(handle.bundle_dir)
+    its = run_files.array_task(handle.bundle_dir)
     has_started = run_files.folder(handle.bundle_dir, job_id).exists()
-    return bool(place and "_" in job_id and not has_started and QUEUE.knows_array(job_id, place.array))
+    return bool(its and "_" in job_id and not has_started and QUEUE.knows_array(job_id, its.array))
 
 
 def submit_all(jobs: Sequence[QueuedJob]) -> list[tuple[str, bool]]:
