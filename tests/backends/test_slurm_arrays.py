@@ -127,14 +127,19 @@ def test_a_task_that_scancel_removed_before_it_started_was_cancelled(cluster, wo
     assert state(first).state is JobState.CANCELLED
 
 
-def test_a_launcher_that_was_killed_finds_its_array(cluster, words, monkeypatch):
+def sbatch_that(does):
+    """Write an sbatch that does something instead of a submission; return a search path that has it first."""
+    program = Path("bin/sbatch")
+    program.parent.mkdir()
+    test_only = 'case "$*" in *--test-only*) exec "$REAL" "$@" ;; esac'
+    program.write_text(f"#!/bin/sh\nREAL={shutil.which('sbatch')}\n{test_only}\n{does}\n")
+    program.chmod(0o755)
+    return f"{program.parent.resolve()}:{os.environ['PATH']}"
+
+
+def test_a_launcher_that_was_killed_finds_its_array(cluster, words):
     """It is killed once Slurm has the array, before it could note that."""
-    real = shutil.which("sbatch")
-    deadly = Path("bin/sbatch")
-    deadly.parent.mkdir()
-    deadly.write_text(f'#!/bin/sh\n{real} "$@"\ncase "$*" in *--test-only*) ;; *) kill -9 $PPID ;; esac\n')
-    deadly.chmod(0o755)
-    env = {**os.environ, "PATH": f"{deadly.parent.resolve()}:{os.environ['PATH']}"}
+    env = {**os.environ, "PATH": sbatch_that('"$REAL" "$@"; kill -9 $PPID')}
     command = [sys.executable, str(ROOT / "main.py"), "--multirun", *words, POINTS]
     assert subprocess.run(command, env=env, capture_output=True).returncode == -signal.SIGKILL
     (array,) = {line.partition("_")[0] for line in queued(cluster)}
@@ -162,7 +167,10 @@ def env_here():
 def test_a_sweep_is_followed_to_its_end_and_launched_again(cluster, words, capsys):
     words = [word for word in words if not word.startswith("cluster.python")]
     assert started("--multirun", *words, "cluster.python=/bin/true,/bin/false", "wait=true") == 3
-    assert re.findall("^(succeeded|failed)", "".join(capsys.readouterr()), re.MULTILINE)
+    printed = "".join(capsys.readouterr())
+    assert re.search(r"^succeeded", printed, re.MULTILINE) and re.search(
+        r"^failed  exit code 1", printed, re.MULTILINE
+    )
     before = {each.handle.native_id for each in records()}
     code, out = recipes("launch", *map(str, folders()))
     assert code == 2 and out.count("E715") == 1 and "nothing was launched" in out
@@ -205,6 +213,22 @@ def test_a_sweep_is_submitted_whole_or_not_at_all(cluster, words, capsys, sweep,
     assert code == 2 and message in captured.err
     assert not records() and not queued(cluster)
     assert not list(Path("results").glob(".arrays/*"))
+
+
+def test_an_array_is_taken_back_if_the_next_one_is_refused(cluster, words, capsys):
+    refuses_second = (
+        'if [ -e once ]; then echo "sbatch: error: no more" >&2; exit 1; fi; touch once; exec "$REAL" "$@"'
+    )
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("PATH", sbatch_that(refuses_second.replace("once", str(Path.cwd() / "once"))))
+        assert started("--multirun", *words, POINTS, "training_cfg.run.nodes=1,2") == 2
+    assert "E445" in (err := capsys.readouterr().err) and "no more" in err
+    assert not records() and not list(Path("results").glob(".arrays/*"))
+    await_true(lambda: not queued(cluster))
+    code, out = recipes("launch", *map(str, folders()))
+    assert code == 0 and out.count("submitted Slurm job/") == 6 and "already" not in out
+    for each in records():
+        SlurmBackend().cancel(each.handle)
 
 
 def test_a_chain_trains_evaluates_and_exports(cluster, words):

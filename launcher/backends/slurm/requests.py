@@ -4,6 +4,7 @@ The folder of an array, `.arrays/<name>` beside the bundles, has its script and 
 Jobs share an array if every option of their headers is the same, except the name.
 """
 
+import contextlib
 import hashlib
 import shutil
 from collections.abc import Mapping, Sequence
@@ -83,7 +84,8 @@ class Request:
         if self.is_array:
             shutil.rmtree(self.folder, ignore_errors=True)
             for bundle in self.bundles:
-                run_files.note_array_task(bundle.directory, None)
+                with contextlib.suppress(OSError):
+                    run_files.note_array_task(bundle.directory, None)
 
 
 def name_of(bundle: Bundle) -> str:
@@ -133,7 +135,9 @@ def grouped(bundles: Sequence[Bundle]) -> list[list[Bundle]]:
     groups: dict[tuple[object, ...], list[Bundle]] = {}
     for bundle in bundles:
         config = config_of(bundle)
-        key = (*_shared(bundle), str(config["cluster"].get(_PARALLELISM)), str(config.get(KEY)))
+        # What a job waits for is looked up beside its bundle.
+        after = (str(config[KEY]), bundle.directory.parent) if config.get(KEY) else None
+        key = (*_shared(bundle), str(config["cluster"].get(_PARALLELISM)), after)
         groups.setdefault(key, []).append(bundle)
     return list(groups.values())
 
@@ -172,8 +176,8 @@ def _shared(bundle: Bundle) -> list[str]:
 def _write(request: Request) -> None:
     """Write an array's folder, and remove those of arrays whose bundles were all removed."""
     for other in request.folder.parent.glob("*"):
-        links = [path for path in other.iterdir() if path.is_symlink()]
-        if not any(link.exists() for link in links):
+        links = [path for path in other.glob("*") if path.is_symlink()]
+        if links and not any(link.exists() for link in links):
             shutil.rmtree(other, ignore_errors=True)
     request.folder.mkdir(parents=True, exist_ok=True)
     (request.folder / request.file).write_text(request.text, encoding="utf-8")

@@ -56,7 +56,7 @@ def existing(folders: Sequence[Path]) -> dict[Path, Seen]:
     Jobs that were cleared do not count.
     """
     known = {folder: _identity(folder) for folder in folders}
-    jobs = queue.named([name for own, its in known.values() for name in (own, *([its.array] if its else []))])
+    jobs = queue.named({name for own, its in known.values() for name in (own, *([its.array] if its else []))})
     found = {}
     for folder, identity in known.items():
         own = [job for job in jobs if _is_of(job, *identity)]
@@ -84,17 +84,33 @@ def submit_all(jobs: Sequence[QueuedJob]) -> list[tuple[str, bool]]:
     folders = [job.bundle.directory for job in jobs]
     ids = {folder: (seen.job_id, False) for folder, seen in existing(folders).items()}
     new = [job for job in jobs if job.bundle.directory not in ids]
-    sent: list[str] = []
+    sent: list[tuple[Request, str]] = []
     try:
         for request in _accepted(new):
-            sent.append(_send(request))
-            for bundle, job_id in zip(request.bundles, request.job_ids(sent[-1]), strict=True):
-                ids[bundle.directory] = (job_id, True)
-    except ProblemsFound:
-        if sent:
-            programs.run("scancel", *sent)
+            sent.append((request, _send(request)))
+    except ProblemsFound as error:
+        _take_back(sent, error)
         raise
+    for request, native_id in sent:
+        for bundle, job_id in zip(request.bundles, request.job_ids(native_id), strict=True):
+            ids[bundle.directory] = (job_id, True)
     return [ids[folder] for folder in folders]
+
+
+def _take_back(sent: Sequence[tuple[Request, str]], error: ProblemsFound) -> None:
+    """Cancel what was submitted before a refusal, so that it can be launched anew.
+
+    Raises:
+        ProblemsFound: It cannot be cancelled.
+    """
+    for request, native_id in sent:
+        if programs.run("scancel", native_id).code:
+            raise ProblemsFound(
+                error.problems, f"job {native_id} was submitted, and could not be cancelled"
+            ) from error
+        for bundle, job_id in zip(request.bundles, request.job_ids(native_id), strict=True):
+            run_files.clear(bundle.directory, job_id)
+        request.discard()
 
 
 def _accepted(jobs: Sequence[QueuedJob]) -> list[Request]:
@@ -108,7 +124,7 @@ def _accepted(jobs: Sequence[QueuedJob]) -> list[Request]:
     for bundles in requests.grouped([job.bundle for job in jobs]):
         job, config = waiting[bundles[0].directory], requests.config_of(bundles[0])
         cluster = config["cluster"]
-        problems += _unmergeable(job, cluster["dependency"])
+        problems += _unmergeable(job, cluster.get("dependency"))
         request = requests.of_several(bundles, tuple(_dependency_words(job.after, cluster)))
         problems += preflight.problems(request)
         made.append(request)
@@ -131,8 +147,8 @@ def _dependency_words(after: Sequence[EarlierJob], cluster: Mapping[str, object]
     """
     if not after:
         return
-    given = [str(cluster["dependency"])] if cluster["dependency"] else []
-    yield f"--dependency={','.join([*(f'after{each.condition}:{_id(each)}' for each in after), *given])}"
+    given = filter(None, [cluster.get("dependency")])
+    yield f"--dependency={','.join([*(f'after{each.condition}:{_id(each)}' for each in after), *map(str, given)])}"
     further = cluster.get("additional_parameters")
     names = {name.lstrip("-").replace("_", "-") for name in further} if isinstance(further, dict) else set()
     if _KILL not in names:
@@ -153,7 +169,11 @@ def _send(request: Request) -> str:
     Raises:
         ProblemsFound: sbatch refuses.
     """
-    request.prepare()
+    try:
+        request.prepare()
+    except ProblemsFound:
+        request.discard()
+        raise
     words = ("sbatch", "--parsable", f"--job-name={request.name}", *request.words, request.file)
     answer = programs.run(*words, folder=request.folder, env=_environment())
     QUEUE.forget()
