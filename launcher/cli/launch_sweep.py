@@ -67,10 +67,11 @@ def run(launch_one: Callable[..., int], jobs: Sequence[Sequence[str]], cache: Co
         return highest
     for bundles in sweep.rendered.values():
         console.say(f"{_command(bundles)}  submits them together", "dim")
-    if USER_ERROR in codes or len(codes) < len(jobs):
+    if USER_ERROR in codes or highest > SIGNALLED:
         for bundles in sweep.held.values():
-            console.say("nothing was submitted, since not every job of the sweep was compiled", "bold", stderr=True)
-            console.say(f"{_command(bundles)}  submits the others", "dim", stderr=True)
+            message = "the compiled jobs were not submitted, since the sweep has others that were not compiled"
+            console.say(message, "bold", stderr=True)
+            console.say(f"{_command(bundles)}  submits them", "dim", stderr=True)
         return highest
     return max([highest, *(_launched(bundles, name, wait=sweep.waits) for name, bundles in sweep.held.items())])
 

@@ -200,7 +200,7 @@ def test_jobs_whose_options_differ_become_several_arrays(cluster, words, capsys)
 @pytest.mark.parametrize(
     ("sweep", "message"),
     [
-        ("training_cfg.run.nodes=1,0", "not every job of the sweep was compiled"),
+        ("training_cfg.run.nodes=1,0", "the compiled jobs were not submitted"),
         ("cluster.partition=main,nope", "nvalid partition"),
         ("cluster.partition=nope", "nvalid partition"),
         ("env_vars.MY_TOKEN={env: NOT_SET_ANYWHERE}", "is not set"),
