@@ -16,10 +16,10 @@ class SlurmDescription(BackendDescription["Settings"]):
     cluster_types: ClassVar[tuple[str, ...]] = ("slurm",)
     title: ClassVar[str] = "Slurm"
     rule_modules: ClassVar[tuple[str, ...]] = ("launcher.backends.slurm.job_rules",)
-    has_queue: ClassVar[bool] = True
     has_containers: ClassVar[bool] = False
     """A container, if there is one, sees the folders of the file system that it is given."""
     secret_sources: ClassVar[tuple[str, ...]] = ("env",)
+    has_queue: ClassVar[bool] = True
 
     def load(self) -> Backend:
         """Return the backend that runs jobs on Slurm."""
