@@ -3,6 +3,7 @@
 import os
 import subprocess
 import sys
+from dataclasses import replace
 
 import pytest
 from conftest import LLAMA, frozen_context
@@ -147,6 +148,17 @@ def test_the_script_of_an_array_has_the_options_of_its_tasks(tmp_path):
     done = subprocess.run(("shellcheck", "--shell=bash", "-"), input=text, capture_output=True, text=True, env=TOOLS)
     assert done.returncode == 0, done.stdout
     assert requests.of_several(alone) == requests.of_one(alone[0])
+
+
+def test_jobs_with_a_range_of_sizes_share_no_array(tmp_path):
+    context = frozen_context(tmp_path)
+    made = []
+    for place in "ab":
+        bundle = pipeline.render(pipeline.prepare((*PUBLISHED, *OPEN, f"base_results_dir={place}"), context), context)
+        script = bundle.files["slurm/job.sh"].replace("--nodes=2", "--nodes=1-2")
+        made.append(replace(bundle, files={**bundle.files, "slurm/job.sh": script}))
+    assert requests.grouped(made) == [[bundle] for bundle in made]
+    assert "share no array, since tasks of an array keep their size" in str(requests.notices(made)[0])
 
 
 @pytest.mark.parametrize(

@@ -1,11 +1,13 @@
 """What is given to sbatch: the batch script of one job, or one for an array whose tasks are the jobs of a sweep.
 
 The folder of an array, `.arrays/<name>` beside the bundles, has its script and a link to the bundle of each task.
-Jobs share an array if every option of their headers is the same, except the name.
+Jobs share an array if every option of their headers is the same, except the name. A job with a range of sizes shares
+none: its batch script resizes it by its number, and an array's last task has the number of the whole array.
 """
 
 import contextlib
 import hashlib
+import re
 import shutil
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -137,7 +139,8 @@ def grouped(bundles: Sequence[Bundle]) -> list[list[Bundle]]:
         config = config_of(bundle)
         # What a job waits for is looked up beside its bundle.
         after = (str(config[KEY]), bundle.directory.parent) if config.get(KEY) else None
-        key = (*_shared(bundle), str(config["cluster"].get(_PARALLELISM)), after)
+        alone = bundle.directory if _is_resized(bundle) else None
+        key = (*_shared(bundle), str(config["cluster"].get(_PARALLELISM)), after, alone)
         groups.setdefault(key, []).append(bundle)
     return list(groups.values())
 
@@ -147,15 +150,23 @@ def notices(bundles: Sequence[Bundle]) -> tuple[Notice, ...]:
     groups = grouped(bundles)
     if len(groups) < 2:
         return ()
+    limits = f"cluster.{_PARALLELISM} limits each array"
+    if all(map(_is_resized, bundles)):
+        message = f"these {len(bundles)} jobs share no array, since tasks of an array keep their size; {limits}"
+        return (Notice("N176", message),)
     headers: list[set[str]] = [set(_shared(group[0])) for group in groups]
     varied = set().union(*headers) - headers[0].intersection(*headers)
     names = sorted({option.removeprefix("--").partition("=")[0] for option in varied})
-    differ = ", ".join(names) or f"{_PARALLELISM} or {KEY}"
     message = (
         f"these {len(bundles)} jobs become {len(groups)} arrays or single jobs: tasks of an array have the same "
-        f"options, but these differ: {differ}; cluster.{_PARALLELISM} limits each array"
+        f"options, but these differ: {', '.join(names) or f'{_PARALLELISM} or {KEY}'}; {limits}"
     )
     return (Notice("N176", message),)
+
+
+def _is_resized(bundle: Bundle) -> bool:
+    """Return whether a job has a range of sizes."""
+    return any(re.fullmatch(r"--nodes=[0-9]+-[0-9]+", option.replace('"', "")) for option in _header(bundle))
 
 
 def _prefix(config: Mapping[str, Any]) -> str:
