@@ -6,6 +6,7 @@ overrides ─compose→ Composition ─check→ CheckedRecipe ─plan, notices�
 
 import contextlib
 import dataclasses
+import itertools
 from collections.abc import Sequence
 
 from launcher import rules
@@ -16,10 +17,10 @@ from launcher.common.problems import Problem, ProblemsFound
 from launcher.config.compose import compose
 from launcher.config.hydra_compose import CompositionCache
 from launcher.families import interface
-from launcher.jobs import registry, tracking
+from launcher.jobs import chains, registry, tracking
 from launcher.jobs.registry import JobRecord
 from launcher.model import backend_registry
-from launcher.model.backend import Backend
+from launcher.model.backend import Backend, QueueBackend
 from launcher.model.context import LaunchContext, current_user
 from launcher.model.job_spec import Bundle, JobHandle, JobSpec, JobState
 from launcher.planning.check import check, with_origin
@@ -76,7 +77,9 @@ def validate(job: JobSpec, context: LaunchContext) -> None:
     Raises:
         ProblemsFound: Every reason for which it would be refused.
     """
-    if problems := backend_registry.load_backend(job.backend).validate(render(job, context)):
+    backend, bundle = backend_registry.load_backend(job.backend), render(job, context)
+    waited = chains.queued(bundle, backend).problems if isinstance(backend, QueueBackend) else ()
+    if problems := (*waited, *backend.validate(bundle)):
         raise ProblemsFound(problems)
 
 
@@ -112,18 +115,55 @@ def submit(bundle: Bundle, backend: Backend) -> JobRecord:
     Raises:
         ProblemsFound: The backend, the tracking store or the disk refuses.
     """
-    registry.refuse_unwritable(bundle.directory)
-    tracking.start(bundle)
-    handle = None
+    return submit_all((bundle,), backend)[0]
+
+
+def submit_all(bundles: Sequence[Bundle], backend: Backend) -> tuple[JobRecord, ...]:
+    """Start the jobs of bundles that are on disk, all or none, and record where they run.
+
+    Args:
+        bundles: One bundle, or several of a backend that is a `QueueBackend`.
+        backend: Theirs.
+
+    Raises:
+        ProblemsFound: The backend, the tracking store or the disk refuses.
+    """
+    for bundle in bundles:
+        registry.refuse_unwritable(bundle.directory)
+    _start_runs(bundles, backend)
+    handles: tuple[JobHandle, ...] = ()
     try:
-        with registry.submitting(bundle, backend, current_user()):
-            handle = backend.submit(bundle)
-        return registry.record(bundle, handle, current_user())
+        with contextlib.ExitStack() as submitting:
+            for bundle in bundles:
+                submitting.enter_context(registry.submitting(bundle, backend, current_user()))
+            handles = _started(bundles, backend)
+        found = zip(bundles, handles, strict=True)
+        return tuple(registry.record(bundle, handle, current_user()) for bundle, handle in found)
     except (ProblemsFound, KeyboardInterrupt) as error:
-        is_undone = handle is None and getattr(error, "outcome", None) is None
+        is_undone = not handles and getattr(error, "outcome", None) is None
         if is_undone or backend.ends_with_launcher:
-            _end_refused(bundle, backend, handle, is_interrupted=isinstance(error, KeyboardInterrupt))
+            is_interrupted = isinstance(error, KeyboardInterrupt)
+            for bundle, handle in itertools.zip_longest(bundles, handles):
+                _end_refused(bundle, backend, handle, is_interrupted=is_interrupted)
         raise
+
+
+def _start_runs(bundles: Sequence[Bundle], backend: Backend) -> None:
+    """Mark the MLflow runs of bundles as running; if one is refused, those before it have failed."""
+    for number, bundle in enumerate(bundles):
+        try:
+            tracking.start(bundle)
+        except (ProblemsFound, KeyboardInterrupt):
+            for started in bundles[:number]:
+                _end_refused(started, backend, None, is_interrupted=False)
+            raise
+
+
+def _started(bundles: Sequence[Bundle], backend: Backend) -> tuple[JobHandle, ...]:
+    if isinstance(backend, QueueBackend):
+        return backend.submit_all([chains.queued(bundle, backend) for bundle in bundles])
+    (bundle,) = bundles
+    return (backend.submit(bundle),)
 
 
 def _end_refused(bundle: Bundle, backend: Backend, handle: JobHandle | None, *, is_interrupted: bool) -> None:

@@ -2,16 +2,18 @@
 
 import contextlib
 import difflib
+import functools
 import hashlib
 import json
 import os
 import shutil
 import tempfile
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 from launcher.bundle.render import MANIFEST, bundle_digest
-from launcher.common import os_errors
+from launcher.common import os_errors, yaml_io
 from launcher.common.names import ADOPTED_FILE, JOB_FILE, NAME_FILE, RUN_DIR
 from launcher.common.problems import ProblemsFound, fail
 from launcher.model.job_spec import Bundle
@@ -210,6 +212,13 @@ def read(directory: Path) -> tuple[Bundle, str]:
             remedy="render it again with the overrides you want; bundles are not edited",
         )
     return Bundle(job_name, directory.resolve(), {**files, MANIFEST: text}, digest), backend
+
+
+@functools.lru_cache(maxsize=1024)  # of a sweep, each is needed several times
+def composed(text: str) -> Mapping[str, Any]:
+    """Return the composed configuration that a bundle's `recipe.yaml` has."""
+    config: Mapping[str, Any] = yaml_io.load(text)
+    return config
 
 
 def _files_in(directory: Path) -> set[str]:

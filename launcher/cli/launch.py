@@ -4,7 +4,7 @@ import collections
 import contextlib
 import signal
 import traceback
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
@@ -20,7 +20,7 @@ from launcher.common.interrupts import (
     signals_as_interrupts,
 )
 from launcher.common.names import RUN_DIR
-from launcher.common.problems import ProblemsFound
+from launcher.common.problems import Problem, ProblemsFound
 from launcher.common.process import INTERRUPTED, USER_ERROR, mute_lost_streams
 from launcher.config.hydra_compose import CompositionCache
 from launcher.jobs import job_names, registry, relaunch, tracking
@@ -31,6 +31,7 @@ from launcher.model.context import LaunchContext
 from launcher.model.job_spec import Bundle, JobHandle, JobSpec, JobState, JobStatus
 
 if TYPE_CHECKING:
+    from launcher.cli.launch_sweep import Sweep
     from launcher.timeline import Timeline
 
 JOB_FAILED = 3
@@ -45,13 +46,19 @@ EXIT_CODES = {
 _LATE = "about to finish; another Ctrl-C skips the rest"
 
 
-def main(overrides: Sequence[str], name: str | None = None, cache: CompositionCache | None = None) -> int:
+def main(
+    overrides: Sequence[str],
+    name: str | None = None,
+    cache: CompositionCache | None = None,
+    sweep: "Sweep | None" = None,
+) -> int:
     """Compile `overrides`, write the bundle, launch it and, if requested, follow it.
 
     Args:
         overrides: As typed by the user.
         name: The user's name for the job, if any.
         cache: Files read by earlier launches of this process; None for the first.
+        sweep: What may take the written bundle, to launch it together with others.
 
     Returns:
         The exit code: 0, 2 if the input is invalid, 3 if the job failed, 128 plus the signal's number if a signal
@@ -59,10 +66,12 @@ def main(overrides: Sequence[str], name: str | None = None, cache: CompositionCa
     """
     redaction.install()
     with signals_as_interrupts():
-        return _main(overrides, name, cache)
+        return _main(overrides, name, cache, sweep)
 
 
-def _main(overrides: Sequence[str], name: str | None, cache: CompositionCache | None) -> int:
+def _main(
+    overrides: Sequence[str], name: str | None, cache: CompositionCache | None, sweep: "Sweep | None" = None
+) -> int:
     outcome = "nothing was written or submitted"
     try:
         context = LaunchContext.read()
@@ -80,12 +89,7 @@ def _main(overrides: Sequence[str], name: str | None, cache: CompositionCache | 
         if name is not None:
             job_names.give(bundle.directory, name)
         outcome = f"the bundle {bundle.directory.name} was written, nothing was submitted"
-        backend = backend_registry.described(job.backend)
-        if job.config["dry_run"] or job.config["server_dry_run"] or backend.writes_only(job.settings):
-            terminal.show_bundle(bundle, next_step=f"recipes launch {terminal.typed_path(bundle.directory)}")
-            return 0
-        terminal.show_bundle(bundle)
-        return launch(bundle, job.backend, wait=job.config["wait"] or backend.waits(job.settings))
+        return _after_writing(bundle, job, sweep)
     except KeyboardInterrupt as interrupt:
         return exit_code(interrupt)
     except ProblemsFound as error:
@@ -96,6 +100,17 @@ def _main(overrides: Sequence[str], name: str | None, cache: CompositionCache | 
             raise
         console.show_problems((problem,), outcome)
         return USER_ERROR
+
+
+def _after_writing(bundle: Bundle, job: JobSpec, sweep: "Sweep | None") -> int:
+    """Launch the job of a bundle that was written, unless only the bundle is wanted or a sweep takes it."""
+    backend = backend_registry.described(job.backend)
+    is_only = job.config["dry_run"] or job.config["server_dry_run"] or backend.writes_only(job.settings)
+    wait = job.config["wait"] or backend.waits(job.settings)
+    next_step = f"recipes launch {terminal.typed_path(bundle.directory)}" if is_only else None
+    terminal.show_bundle(bundle, next_step=next_step)
+    is_taken = sweep is not None and sweep.takes(bundle, job.backend, is_rendered_only=is_only, wait=wait)
+    return 0 if is_only or is_taken else launch(bundle, job.backend, wait=wait)
 
 
 def _show_refusal(error: ProblemsFound, overrides: Sequence[str], outcome: str) -> None:
@@ -147,15 +162,24 @@ def launch(bundle: Bundle, backend_name: str, *, wait: bool = False, is_again: b
 
 def _run_elsewhere(bundle: Bundle, backend: Backend, *, wait: bool, is_again: bool) -> int:
     """Start a job that outlives this process; follow it to its end with `wait`."""
-    job = _submit(bundle, backend, is_again=is_again)
+    (job,) = submit((bundle,), backend, is_again=is_again)
+    with submitted_nevertheless((job,)):
+        terminal.show_submitted(job.handle)
+        return attend(bundle, backend, job, wait=wait)
+
+
+@contextlib.contextmanager
+def submitted_nevertheless(jobs: Sequence[JobRecord]) -> Iterator[None]:
+    """Add to Problems of the block that jobs were submitted."""
     try:
-        return _attend(bundle, backend, job, wait=wait)
+        yield
     except ProblemsFound as error:
-        raise ProblemsFound(error.problems, f"the job was submitted as {job.handle.native_id}") from error
+        what = f"the job was submitted as {jobs[0].handle.native_id}" if len(jobs) == 1 else "the jobs were submitted"
+        raise ProblemsFound(error.problems, what) from error
 
 
-def _attend(bundle: Bundle, backend: Backend, job: JobRecord, *, wait: bool) -> int:
-    terminal.show_submitted(job.handle)
+def attend(bundle: Bundle, backend: Backend, job: JobRecord, *, wait: bool) -> int:
+    """Follow a submitted job with `wait`; else print how to, or how it has ended."""
     if wait:
         return _follow(bundle, backend, job)
     if not job.handle.is_new and (status := registry.status(job, backend)).state.is_final:
@@ -167,10 +191,24 @@ def _attend(bundle: Bundle, backend: Backend, job: JobRecord, *, wait: bool) -> 
     return 0
 
 
-def _submit(bundle: Bundle, backend: Backend, *, is_again: bool) -> JobRecord:
-    with registry.launching(bundle.directory):
-        _settle_finished(bundle, backend, is_again=is_again)
-        return pipeline.submit(bundle, backend)
+def submit(bundles: Sequence[Bundle], backend: Backend, *, is_again: bool) -> tuple[JobRecord, ...]:
+    """Submit the jobs of bundles; other launches of the same bundles wait.
+
+    Raises:
+        ProblemsFound: The backend refuses, or one of the jobs has succeeded and another launch is not requested.
+    """
+    with contextlib.ExitStack() as launching:
+        for folder in sorted(bundle.directory for bundle in bundles):
+            launching.enter_context(registry.launching(folder))
+        problems: list[Problem] = []
+        for bundle in bundles:
+            try:
+                _settle_finished(bundle, backend, is_again=is_again)
+            except ProblemsFound as error:
+                problems += error.problems
+        if problems:
+            raise ProblemsFound(tuple(problems))
+        return pipeline.submit_all(bundles, backend)
 
 
 def _settle_finished(bundle: Bundle, backend: Backend, *, is_again: bool) -> None:
@@ -237,7 +275,7 @@ def _run_here(bundle: Bundle, backend: Backend, *, is_again: bool) -> int:
     job: JobRecord | None = None
     interrupt: KeyboardInterrupt | None = None
     try:
-        job = _submit(bundle, backend, is_again=is_again)
+        (job,) = submit((bundle,), backend, is_again=is_again)
         _show_log(backend, job.handle, follow=True)
         with contextlib.suppress(ProblemsFound):  # its status is read once more below
             collections.deque(backend.wait(job.handle), maxlen=0)  # also until its processes have ended

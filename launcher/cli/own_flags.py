@@ -68,7 +68,7 @@ def serve(words: Sequence[str], run: Callable[..., int]) -> int:
 
     Args:
         words: The arguments of `main.py`.
-        run: Called with the overrides of each job, and its name.
+        run: `launch.main`: called with the overrides of each job, and its name.
     """
     from launcher import identity
     from launcher.common import console
@@ -83,6 +83,8 @@ def serve(words: Sequence[str], run: Callable[..., int]) -> int:
         return 0
     if not any(word.startswith("-") for word in own.words):
         return run(own.words, own.name)
+    from launcher.cli import launch_sweep
     from launcher.config import hydra_flags
 
-    return hydra_flags.serve(functools.partial(run, name=own.name), own.words)
+    one = functools.partial(run, name=own.name)
+    return hydra_flags.serve(functools.partial(launch_sweep.run, one), own.words)

@@ -97,11 +97,12 @@ def typed_path(path: Path) -> str:
     return shlex.quote(shown_path(path))
 
 
-def show_submitted(handle: JobHandle) -> None:
-    """Print the backend's name of a job, and whether it was already submitted."""
+def show_submitted(handle: JobHandle, place: Path | None = None) -> None:
+    """Print the backend's name of a job, whether it was already submitted, and the place of its bundle if given."""
     name = native_name(handle)
     before = f"{name} was already submitted from this bundle; nothing was submitted"
-    say(f"submitted {name}" if handle.is_new else before, "bold")
+    where = f"  {typed_path(place)}" if place else ""
+    say((f"submitted {name}" if handle.is_new else before) + where, "bold")
 
 
 def native_name(handle: JobHandle) -> str:

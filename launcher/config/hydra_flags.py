@@ -1,7 +1,6 @@
 """The flags of `main.py`: `--multirun` and `--config-dir` are served here, the others by Hydra."""
 
 import argparse
-import functools
 import logging
 import os
 import re
@@ -38,11 +37,11 @@ _REFUSALS = (
 """Exceptions that Hydra raises for input that it cannot compose: its own, and Python's that it lets through."""
 
 
-def serve(run: Callable[..., int], words: Sequence[str]) -> int:
+def serve(run: Callable[[list[list[str]], CompositionCache], int], words: Sequence[str]) -> int:
     """Serve a command line that has flags.
 
     Args:
-        run: Called with the overrides of each job that the flags request, and with the cache that the jobs share.
+        run: Called with the overrides of each job that the flags request, and with a cache for all of them.
         words: The command line, without the program.
 
     Returns:
@@ -57,8 +56,7 @@ def serve(run: Callable[..., int], words: Sequence[str]) -> int:
     except ProblemsFound as error:
         console.show_problems(error.problems)
         return USER_ERROR
-    run = functools.partial(run, cache=CompositionCache())
-    return multirun.run_all(run, [[*job, *added] for job in jobs])
+    return run([[*job, *added] for job in jobs], CompositionCache())
 
 
 def _read(words: Sequence[str]) -> argparse.Namespace:

@@ -17,7 +17,7 @@ from launcher.config.override_text import respelled, text_of, unreadable
 _MOST_JOBS = 1000
 """Jobs of one command line: each is compiled, and launched, after the one before."""
 
-_SIGNALLED = 128
+SIGNALLED = 128
 """Exit codes above this are of a job that a signal ended. Source: Bash manual, Exit Status."""
 
 
@@ -49,7 +49,7 @@ def run_all(run: Callable[[Sequence[str]], int], found: Sequence[Sequence[str]])
             console.say(heading, "bold")
         code = run(words)
         highest = max(highest, code)
-        if code > _SIGNALLED:
+        if code > SIGNALLED:
             return code
     return highest
 

@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from launcher.bundle import store as bundles
 from launcher.bundle.render import MANIFEST
 from launcher.common import names, os_errors, yaml_io
 from launcher.common.problems import ProblemsFound, fail
@@ -244,7 +245,7 @@ class TrackedRun:
 
 def run_of(bundle: Bundle) -> TrackedRun | None:
     """Return the run of a bundle; None if it is not tracked."""
-    section = get(yaml_io.load(bundle.files["recipe.yaml"]), _PATH)
+    section = get(bundles.composed(bundle.files["recipe.yaml"]), _PATH)
     if section is None:  # of a family that the launcher does not track
         return None
     settings = Mlflow.model_validate(section)

@@ -14,7 +14,8 @@ from dataclasses import dataclass
 from enum import Enum
 from typing import TYPE_CHECKING, Any, ClassVar, Generic, Protocol, TypeVar, runtime_checkable
 
-from launcher.common.problems import Problem
+from launcher.common.problems import Notice, Problem
+from launcher.model.earlier_jobs import QueuedJob
 from launcher.model.job_spec import (
     PUBLISHED,
     Bundle,
@@ -109,6 +110,8 @@ class BackendDescription(Generic[OptionsT]):
     """Whether the size of a running job may change, as `recipes.elastic_policy` requests."""
     has_pods: ClassVar[bool] = False
     """Whether jobs have pods on a cluster: whether it is a `PodBackend`."""
+    has_queue: ClassVar[bool] = False
+    """Whether jobs wait in a queue, for others or beside others: whether it is a `QueueBackend`."""
     memory_tier: ClassVar[MemoryKeeper | None] = None
     """The keeper of checkpoints in memory; None if `recipes.checkpointing.memory` is unsupported."""
     has_bundle: ClassVar[bool] = True
@@ -317,3 +320,26 @@ class PodBackend(Protocol):
         Raises:
             ProblemsFound: The operator is not found, or its log may not be read.
         """
+
+
+@runtime_checkable
+class QueueBackend(Protocol):
+    """The further protocol of a backend with a queue: jobs wait for others, and those of a sweep share an array."""
+
+    def submit_all(self, jobs: Sequence[QueuedJob]) -> tuple[JobHandle, ...]:
+        """Start the jobs of bundles that are on disk: all of them, or none.
+
+        Bundles whose jobs exist already are not submitted again; `is_new` of their handles is then false.
+
+        Args:
+            jobs: The bundles, and what each waits for.
+
+        Returns:
+            A handle for each, in the same order.
+
+        Raises:
+            ProblemsFound: Every reason why they were not submitted; nothing remains of them.
+        """
+
+    def array_notices(self, bundles: Sequence[Bundle]) -> tuple[Notice, ...]:
+        """Return what the user should know about jobs that are submitted together, before they are."""

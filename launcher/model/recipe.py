@@ -11,6 +11,7 @@ from typing import Annotated, Any, ClassVar, Literal, Self
 from pydantic import AfterValidator, BeforeValidator, Field, model_validator
 
 from launcher.common.syntax import VARIABLE_NAME, is_dns_subdomain, is_secret_key
+from launcher.model import earlier_jobs
 from launcher.model.base_model import (
     BatchSize,
     DeviceCount,
@@ -363,6 +364,9 @@ class Launch(Model):
     Not used on cluster=local."""
     container: str | None
     """Image of the job. null uses the recipe's own, if it has one."""
+    after: Annotated[str | list[str] | None, AfterValidator(earlier_jobs.checked)]
+    """Submitted jobs to wait for, by name or bundle: JOB once it has succeeded, any:JOB once it has ended, notok:JOB
+    once it has failed; several in a list. Works where jobs are queued: docs/slurm.md."""
     base_results_dir: Annotated[str, Field(min_length=1)]
     """Folder that receives one bundle for each job, <job name>/; relative to the current folder."""
     rehearse: bool

@@ -31,7 +31,7 @@ from launcher.config.catalogue import entries
 from launcher.config.collection import clusters
 from launcher.config.compose import compose
 from launcher.model import backend_registry
-from launcher.model.backend import Backend, PodBackend
+from launcher.model.backend import Backend, PodBackend, QueueBackend
 from launcher.model.job_spec import JobState
 from launcher.planning.check import check
 from launcher.planning.job_planner import plan
@@ -123,6 +123,7 @@ def test_a_description_agrees_with_its_package(each):
     assert each.choice in clusters() and each.choice in each.cluster_types
     assert backend is None or backend.name == each.name
     assert each.has_pods is isinstance(backend, PodBackend)
+    assert each.has_queue is isinstance(backend, QueueBackend)
     assert all(find_spec(module) for module in each.rule_modules)
 
 

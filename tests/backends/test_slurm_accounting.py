@@ -3,6 +3,7 @@
 import pytest
 import slurm_cluster
 from background import await_true
+from conftest import frozen_context
 from test_slurm_jobs import PLAIN, SlurmBackend, finished, written
 
 from launcher import pipeline
@@ -22,6 +23,28 @@ def cluster(tmp_path_factory):
     ):
         patch.setenv("SLURM_CONF", str(cluster.conf))
         yield cluster
+
+
+def test_sacct_knows_the_tasks_of_an_array(cluster, tmp_path):
+    context = frozen_context(tmp_path)
+    made = [
+        pipeline.render(pipeline.prepare((*PLAIN, f"cluster.python=/bin/{name}", *folder), context), context)
+        for name, folder in (("true", ()), ("false", (f"base_results_dir={tmp_path}/b",)))
+    ]
+    for bundle in made:
+        pipeline.write(bundle)
+    records = pipeline.submit_all(made, SlurmBackend())
+    states = (JobState.SUCCEEDED, JobState.FAILED)
+    for record, state in zip(records, states, strict=True):
+        finished(record, state)
+    ids = [record.handle.native_id for record in records]
+    array = queue.array_of(ids[0])
+    assert ids == [f"{array}_0", f"{array}_1"]
+    await_true(lambda: tuple(job.state for job in queue._sacct("--jobs", array).values()) == states)
+    waiting = cluster.command(
+        "sbatch", "--hold", "--parsable", "--array=0-2", "--job-name=held", "--wrap=true"
+    ).strip()
+    await_true(lambda: [*queue._sacct("--jobs", waiting)] == [f"{waiting}_{task}" for task in range(3)])
 
 
 def test_sacct_answers_like_squeue(cluster, tmp_path):

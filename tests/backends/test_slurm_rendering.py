@@ -4,12 +4,13 @@ import json
 import os
 import subprocess
 import sys
+from dataclasses import replace
 
 import pytest
 from conftest import LLAMA, frozen_context
 
 from launcher import pipeline
-from launcher.backends.slurm import states
+from launcher.backends.slurm import queue, requests, states
 from launcher.backends.slurm.preflight import minutes
 from launcher.backends.slurm.sbatch_options import quoted
 from launcher.common.problems import ProblemsFound
@@ -128,6 +129,53 @@ def test_a_wrong_key_is_a_problem_that_says_what_is_allowed(tmp_path, words, cod
     found = problem(tmp_path, *PUBLISHED, *words)
     assert (found.code, found.path) == (code, key)
     assert text in str(found)
+
+
+def test_the_script_of_an_array_has_the_options_of_its_tasks(tmp_path):
+    context = frozen_context(tmp_path)
+    shared = (*PUBLISHED, "cluster.time=30", "cluster.array_parallelism=2", "cluster.stderr_to_stdout=false")
+    points = [("container=a",), ("container=b",), ("container=c", "recipes.trainer.num_nodes=1")]
+    made = [pipeline.render(pipeline.prepare((*shared, *words), context), context) for words in points]
+    array, alone = requests.grouped(made)
+    assert [len(array), len(alone)] == [2, 1]
+    assert "but these differ: nodes; cluster.array" in str(requests.notices(made)[0])
+    text = requests.of_several(array).text
+    name = requests.of_several(array).name
+    assert text.splitlines()[1:11] == [
+        *(f"#SBATCH --job-name={name}", "#SBATCH --nodes=2", "#SBATCH --exclusive", "#SBATCH --mem=0"),
+        *("#SBATCH --time=30", "#SBATCH --requeue", "#SBATCH --open-mode=append", "#SBATCH --array=0-1%2"),
+        *("#SBATCH --output=%a/run/slurm-%A_%a.log", "#SBATCH --error=%a/run/slurm-%A_%a.err"),
+    ]
+    done = subprocess.run(("shellcheck", "--shell=bash", "-"), input=text, capture_output=True, text=True, env=TOOLS)
+    assert done.returncode == 0, done.stdout
+    assert requests.of_several(alone) == requests.of_one(alone[0])
+
+
+def test_jobs_with_a_range_of_sizes_share_no_array(tmp_path):
+    context = frozen_context(tmp_path)
+    made = []
+    for place in "ab":
+        bundle = pipeline.render(pipeline.prepare((*PUBLISHED, *OPEN, f"base_results_dir={place}"), context), context)
+        script = bundle.files["slurm/job.sh"].replace("--nodes=2", "--nodes=1-2")
+        made.append(replace(bundle, files={**bundle.files, "slurm/job.sh": script}))
+    assert requests.grouped(made) == [[bundle] for bundle in made]
+    assert "share no array, since tasks of an array keep their size" in str(requests.notices(made)[0])
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("46", ["46"]),
+        ("46_3", ["46_3"]),
+        ("46_[0-2,5%2]", ["46_0", "46_1", "46_2", "46_5"]),
+        ("46_[7]", ["46_7"]),
+        ("46+1", []),
+        ("46_[0-2...]", []),
+        ("", []),
+    ],
+)
+def test_ids_of_jobs_and_tasks(text, expected):
+    assert list(queue._ids(text)) == expected
 
 
 def test_auto_resume_is_a_word_of_the_step(tmp_path):

@@ -3,20 +3,29 @@
 import json
 import re
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from typing import ClassVar
 
-from launcher.backends.slurm import elastic_follow, preflight, programs, rendering, run_files, submit
+from launcher.backends.slurm import (
+    elastic_follow,
+    preflight,
+    programs,
+    queue,
+    rendering,
+    requests,
+    run_files,
+    submit,
+)
 from launcher.backends.slurm import follow as following
 from launcher.backends.slurm.elastic_options import ELASTIC_FILE, grows_in_place, is_elastic, read_request
 from launcher.backends.slurm.follow import Job
-from launcher.backends.slurm.queue import POLL_S, QUEUE, Seen
+from launcher.backends.slurm.queue import POLL_S, QUEUE
 from launcher.bundle import store as bundles
-from launcher.common import yaml_io
-from launcher.common.problems import Problem, fail
+from launcher.common.problems import Notice, Problem, fail
 from launcher.model.backend import RANK_0
+from launcher.model.earlier_jobs import QueuedJob
 from launcher.model.job_spec import Bundle, JobEvent, JobHandle, JobSpec, JobState, JobStatus, LogSelection
 
 _KIND = "Slurm job"
@@ -26,6 +35,7 @@ _PATTERN = re.compile(r"[%\\\x00-\x1f\x7f]")
 _CANCEL_PATIENCE_S = 300.0
 """Time limit for a cancelled job to end: SIGTERM, then SIGKILL after KillWait, 30 s by default."""
 _NOT_SUBMITTED = JobStatus(JobState.DELETED, 0, "its launch made no job; recipes launch starts it")
+_REMOVED = JobStatus(JobState.CANCELLED, 0, "cancelled before it started")
 _FORGOTTEN = JobStatus(JobState.DELETED, 0, "Slurm no longer knows it, and its batch script has not noted an end")
 
 
@@ -50,7 +60,7 @@ class SlurmBackend:
 
     def validate(self, bundle: Bundle) -> tuple[Problem, ...]:
         """Return why Slurm would refuse a bundle's job, or accept and never start it, by sbatch --test-only."""
-        return preflight.problems(bundle, submit.name_of(bundle))
+        return preflight.problems(requests.of_one(bundle))
 
     def intent(self, bundle: Bundle, known: JobHandle | None) -> JobHandle | None:
         """Return a handle without an id: the job is found by its name, which has the bundle's digest."""
@@ -62,16 +72,28 @@ class SlurmBackend:
         Raises:
             ProblemsFound: Every reason why it was not submitted.
         """
-        job_id, is_new = submit.submit(bundle)
-        kind = _KIND
-        if ELASTIC_FILE in bundle.files:
-            growth = read_request(bundle.files[ELASTIC_FILE]).growth
-            kind = _GROWING[grows_in_place() if growth is None else growth == "in_place"]
-        return replace(_handle(bundle), native_id=job_id, kind=kind, is_new=is_new)
+        return self.submit_all((QueuedJob(bundle),))[0]
+
+    def submit_all(self, jobs: Sequence[QueuedJob]) -> tuple[JobHandle, ...]:
+        """Submit the jobs of bundles, several as tasks of arrays; those that exist are left unchanged.
+
+        Raises:
+            ProblemsFound: Every reason why they were not submitted.
+        """
+        ids = submit.submit_all([replace(job, bundle=_at_its_place(job.bundle)) for job in jobs])
+        found = zip(jobs, ids, strict=True)
+        return tuple(
+            replace(_handle(job.bundle), native_id=id_, kind=_kind(job.bundle), is_new=is_new)
+            for job, (id_, is_new) in found
+        )
+
+    def array_notices(self, bundles: Sequence[Bundle]) -> tuple[Notice, ...]:
+        """Return why the jobs of a sweep do not share one array."""
+        return requests.notices(bundles)
 
     def status(self, handle: JobHandle) -> JobStatus:
         """Return the job as Slurm has it now, or as its batch script noted its end."""
-        job_id, seen = _found(handle)
+        job_id, seen = submit.found(handle)
         if not job_id:
             return _NOT_SUBMITTED
         if is_elastic(handle.bundle_dir):
@@ -139,9 +161,12 @@ class SlurmBackend:
             ProblemsFound: Slurm refuses (E447), or the job does not end (E449).
         """
         QUEUE.forget()
-        job_id, seen = _found(handle)
+        job_id, seen = submit.found(handle)
         if seen is None or seen.state.is_final:
             return
+        if seen.state is JobState.PENDING and queue.array_of(job_id) != job_id:
+            # Of a task that waits with others Slurm keeps nothing, and jobs that wait for it would start.
+            programs.run("scontrol", "hold", job_id)
         if is_elastic(handle.bundle_dir):
             elastic_follow.stop(handle.bundle_dir, job_id, partial(self.status, handle))
         answer = programs.run("scancel", job_id)
@@ -160,7 +185,7 @@ class SlurmBackend:
 
     def clear(self, handle: JobHandle) -> None:
         """Note that the ended job does not keep its bundle from being launched again; its files stay."""
-        job_id, _ = _found(handle)
+        job_id, _ = submit.found(handle)
         if job_id:
             run_files.clear(handle.bundle_dir, job_id)
 
@@ -169,30 +194,23 @@ def _handle(bundle: Bundle) -> JobHandle:
     return JobHandle(SlurmBackend.name, bundle.job_name, bundle.directory.resolve(), kind=_KIND)
 
 
-def _found(handle: JobHandle) -> tuple[str, Seen | None]:
-    """Return the id of a bundle's job, "" if it has none, and the job as Slurm has it, None if it does not know it.
-
-    A launch that was killed has recorded no id: its job has the name with the bundle's digest. An id counts only with
-    that name, since a cluster may use an id again.
-    """
-    name = _name(handle)
-    if not handle.native_id:
-        seen = submit.existing(handle.bundle_dir, name)
-        return (seen.job_id if seen else ""), seen
-    seen = QUEUE.find(handle.native_id)
-    return handle.native_id, seen if seen and seen.name == name else None
+def _kind(bundle: Bundle) -> str:
+    """Return the kind of a submitted job; for an elastic one, how its cluster lets it grow."""
+    if ELASTIC_FILE not in bundle.files:
+        return _KIND
+    growth = read_request(bundle.files[ELASTIC_FILE]).growth
+    return _GROWING[grows_in_place() if growth is None else growth == "in_place"]
 
 
-def _name(handle: JobHandle) -> str:
-    text = (handle.bundle_dir / "recipe.yaml").read_text(encoding="utf-8")
-    return submit.name_in(handle.bundle_dir, yaml_io.load(text)["cluster"]["job_name_prefix"])
+def _at_its_place(bundle: Bundle) -> Bundle:
+    return replace(bundle, directory=bundle.directory.resolve())
 
 
 def _as_noted(handle: JobHandle, job_id: str) -> JobStatus:
     """Return how a job ended that Slurm has forgotten."""
     code = run_files.exit_code(handle.bundle_dir, job_id)
     if code is None:
-        return _FORGOTTEN
+        return _REMOVED if submit.was_removed(handle, job_id) else _FORGOTTEN
     last = [event.kind for event in run_files.events(handle.bundle_dir, job_id)][-1:]
     if last == ["Stopped"]:
         return JobStatus(JobState.CANCELLED, 0, "cancelled")
@@ -207,7 +225,7 @@ def _planned(handle: JobHandle) -> Job:
     """
     bundle, _ = bundles.read(handle.bundle_dir)
     plan = json.loads(bundle.files["plan.json"])
-    return Job(handle.bundle_dir, _found(handle)[0], plan["initial_nodes"], plan["nproc_per_node"])
+    return Job(handle.bundle_dir, submit.found(handle)[0], plan["initial_nodes"], plan["nproc_per_node"])
 
 
 BACKEND = SlurmBackend()

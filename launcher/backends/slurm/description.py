@@ -21,6 +21,7 @@ class SlurmDescription(BackendDescription["Settings"]):
     has_containers: ClassVar[bool] = False
     """A container, if there is one, sees the folders of the file system that it is given."""
     secret_sources: ClassVar[tuple[str, ...]] = ("env",)
+    has_queue: ClassVar[bool] = True
 
     def load(self) -> Backend:
         """Return the backend that runs jobs on Slurm."""

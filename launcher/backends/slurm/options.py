@@ -89,6 +89,8 @@ class Settings(ClusterOptions):
     """Reservation whose nodes the job uses."""
     dependency: Dependency | None = default(None, is_required=False)
     """Jobs to wait for, such as afterok:123. An id that Slurm no longer knows is refused."""
+    array_parallelism: PositiveInt | None = default(None, is_required=False)
+    """Jobs of a sweep (--multirun) that run at the same time; as many as fit when null."""
     mail_type: Listed[Mail] | None = default(None, is_required=False)
     """Events that Slurm sends mail about, such as [END, FAIL]."""
     mail_user: Text | None = default(None, is_required=False)

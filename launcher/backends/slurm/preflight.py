@@ -7,12 +7,11 @@ from typing import Any
 
 from launcher.backends.slurm import programs
 from launcher.backends.slurm.queue import QUEUE
-from launcher.backends.slurm.rendering import JOB_FILE
-from launcher.common import yaml_io
+from launcher.backends.slurm.requests import Request, config_of
 from launcher.common.problems import Problem
 from launcher.model.config_tree import get
 from launcher.model.environment import secret_references
-from launcher.model.job_spec import Bundle, JobState
+from launcher.model.job_spec import JobState
 
 _NODES = ("recipes.trainer.num_nodes", "recipes.training_cfg.run.nodes")
 _KEYS = (
@@ -29,6 +28,7 @@ _KEYS = (
     ("memory", "cluster.mem"),
     ("--signal", "cluster.signal"),
     ("mail", "cluster.mail_type"),
+    ("job array", "--multirun"),
     ("node count", _NODES[0]),
     ("node configuration", _NODES[0]),
 )
@@ -36,19 +36,15 @@ _KEYS = (
 _DEPENDENCY = re.compile(r"([a-z]+)((?::[0-9]+(?:_[0-9]+)?(?:\+[0-9]+)?)+)")
 
 
-def problems(bundle: Bundle, name: str) -> tuple[Problem, ...]:
-    """Return every reason why a bundle's job would not run.
-
-    Args:
-        bundle: The bundle, on disk or not.
-        name: The name that its job would have.
+def problems(request: Request) -> tuple[Problem, ...]:
+    """Return every reason why the jobs of a request would not run.
 
     Raises:
         ProblemsFound: Slurm does not answer (E447).
     """
-    config = yaml_io.load(bundle.files["recipe.yaml"])
-    found = list(missing_secrets(config))
-    found += _refusals(bundle, name, config) or [*_limits(config), *_dependencies(config["cluster"])]
+    config = request.config
+    found = [problem for bundle in request.bundles for problem in missing_secrets(config_of(bundle))]
+    found += _refusals(request) or [*_limits(config), *_dependencies(config["cluster"])]
     return tuple(found)
 
 
@@ -77,10 +73,10 @@ def refusal(answer: programs.Answer, config: Mapping[str, Any]) -> Problem:
     return Problem("E445", path, f"Slurm refuses the job: {text}", value=value)
 
 
-def _refusals(bundle: Bundle, name: str, config: Mapping[str, Any]) -> list[Problem]:
-    words = ("sbatch", "--test-only", f"--job-name={name}")
-    answer = programs.run(*words, text=bundle.files[JOB_FILE])
-    return [refusal(answer, config)] if answer.code else []
+def _refusals(request: Request) -> list[Problem]:
+    words = ("sbatch", "--test-only", f"--job-name={request.name}", *request.words)
+    answer = programs.run(*words, text=request.text)
+    return [refusal(answer, request.config)] if answer.code else []
 
 
 def _nodes(config: Mapping[str, Any]) -> tuple[str, int]:

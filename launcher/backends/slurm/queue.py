@@ -1,14 +1,16 @@
 """Jobs as Slurm has them: one squeue for all jobs of the user, and sacct for those that the controller has forgotten.
 
 squeue comes first because it needs no accounting. The controller forgets an ended job after MinJobAge, 300 s by
-default; without accounting, what the batch script wrote then tells how it ended.
+default; without accounting, what the batch script wrote then tells how it ended. A task of an array has the id
+`<array>_<task>`.
 """
 
 import getpass
 import os
+import re
 import threading
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Collection, Iterable, Iterator
 from dataclasses import dataclass
 
 from launcher.backends.slurm import programs, states
@@ -18,11 +20,14 @@ POLL_S = 1.0
 """Seconds between two polls."""
 _FRESH_S = 0.5 * POLL_S
 """Age up to which the answer to a poll also answers for the user's other jobs."""
-_FIELDS = ("JobID", "State", "Reason", "NumNodes", "exit_code", "SubmitTime", "StartTime", "EndTime", "Name")
-_SACCT_FIELDS = ("JobIDRaw", "State", "Reason", "NNodes", "ExitCode", "Submit", "Start", "End", "JobName")
+_FIELDS = ("JobArrayID", "State", "Reason", "NumNodes", "exit_code", "SubmitTime", "StartTime", "EndTime", "Name")
+_SACCT_FIELDS = ("JobID", "State", "Reason", "NNodes", "ExitCode", "Submit", "Start", "End", "JobName")
 """The same for sacct. The name is last: it is the only text that a user chooses."""
 _FORMAT = ",".join(f"{name}:|" for name in _FIELDS)
-_EPOCH = {"SLURM_TIME_FORMAT": "%s"}
+_ENVIRONMENT = {"SLURM_TIME_FORMAT": "%s", "SLURM_BITSTR_LEN": "0"}
+"""Times in seconds since the epoch, and every task of an array. Source: sacct(1), Environment Variables."""
+_ID = re.compile(r"([0-9]+)(?:_([0-9]+)|_\[([0-9,-]+)(?:%[0-9]+)?\])?")
+"""A job, a task of an array, or several of its tasks."""
 _NO_JOB = "Invalid job id specified"
 _ACCOUNTED_DAYS = 60
 ExitCode = Callable[[str], tuple[int, int]]
@@ -34,7 +39,7 @@ class Seen:
     """A job as Slurm has it.
 
     Args:
-        job_id: Its id.
+        job_id: Its id, for a task of an array `<array>_<task>`.
         word: Slurm's name of its state.
         reason: Why it is pending, or why it ended.
         nodes: Nodes that it has or requests.
@@ -94,20 +99,45 @@ class Queue:
             found = self._jobs.get(job_id)
         return found or _squeue("--jobs", job_id).get(job_id) or _sacct("--jobs", job_id).get(job_id)
 
+    def knows_array(self, job_id: str, name: str) -> bool:
+        """Return whether Slurm knows the array of a task that it does not know.
+
+        Args:
+            job_id: The task, which `find` did not find.
+            name: The array's name.
+        """
+        array = array_of(job_id)
+        with self._lock:
+            known = list(self._jobs.values())
+        if any(array_of(job.job_id) == array and job.name == name for job in known):
+            return True
+        return any(job.name == name for job in _sacct("--jobs", array).values())
+
 
 QUEUE = Queue()
 
 
-def named(name: str) -> list[Seen]:
-    """Return the user's jobs of a name, the oldest first.
+def named(names: Collection[str]) -> list[Seen]:
+    """Return the user's jobs that have one of some names, the oldest first.
 
     Raises:
         ProblemsFound: The controller does not answer (E447).
     """
     since = f"--starttime=now-{_ACCOUNTED_DAYS}days"
     me = f"--user={getpass.getuser()}"
-    found = {**_sacct(f"--name={name}", me, since), **_squeue(f"--name={name}", me)}
-    return sorted((job for job in found.values() if job.name == name), key=lambda job: int(job.job_id))
+    wanted = f"--name={','.join(names)}"
+    found = {**_sacct(wanted, me, since), **_squeue(wanted, me)}
+    return sorted((job for job in found.values() if job.name in names), key=_age)
+
+
+def array_of(job_id: str) -> str:
+    """Return the id of a task's array; for another job its own id."""
+    return job_id.partition("_")[0]
+
+
+def _age(job: Seen) -> tuple[int, ...]:
+    """Return a key that orders jobs by their submission."""
+    return tuple(map(int, job.job_id.split("_")))
 
 
 def _of_user() -> dict[str, Seen]:
@@ -116,8 +146,8 @@ def _of_user() -> dict[str, Seen]:
 
 def _squeue(*selection: str) -> dict[str, Seen]:
     """Return jobs that the controller knows, by id."""
-    words = ("squeue", "--noheader", "--states=all", f"--Format={_FORMAT}", *selection)
-    answer = programs.run(*words, env=_EPOCH)
+    words = ("squeue", "--array", "--noheader", "--states=all", f"--Format={_FORMAT}", *selection)
+    answer = programs.run(*words, env=_ENVIRONMENT)
     if answer.code and _NO_JOB not in answer.error:
         raise programs.unanswered("squeue", answer)
     return _parsed(answer.out, _raw_status)
@@ -126,7 +156,7 @@ def _squeue(*selection: str) -> dict[str, Seen]:
 def _sacct(*selection: str) -> dict[str, Seen]:
     """Return jobs that are accounted for, by id; none where jobs are not accounted for, or sacct does not answer."""
     words = ("sacct", "--allocations", "--parsable2", "--noheader", f"--format={','.join(_SACCT_FIELDS)}", *selection)
-    answer = programs.run(*words, env=_EPOCH)
+    answer = programs.run(*words, env=_ENVIRONMENT)
     return {} if answer.code else _parsed(answer.out, _two_numbers)
 
 
@@ -135,10 +165,23 @@ def _parsed(text: str, exit_code_of: ExitCode) -> dict[str, Seen]:
     found = {}
     for line in text.splitlines():
         fields = line.split("|", len(_FIELDS) - 1)
-        if len(fields) == len(_FIELDS) and fields[0].strip().isdigit():
-            job = _seen([field.strip() for field in fields], exit_code_of)
-            found[job.job_id] = job
+        job_ids = _ids(fields[0].strip()) if len(fields) == len(_FIELDS) else ()
+        for job_id in job_ids:
+            found[job_id] = _seen([job_id, *(field.strip() for field in fields[1:])], exit_code_of)
     return found
+
+
+def _ids(text: str) -> Iterator[str]:
+    """Yield the ids of a row: one, several of an array such as `46_[0-2,5%2]`, or none of another kind."""
+    if (match := _ID.fullmatch(text)) is None:
+        return
+    array, _, several = match.groups()
+    if not several:
+        yield text
+        return
+    for part in several.split(","):
+        first, _, last = part.partition("-")
+        yield from (f"{array}_{number}" for number in range(int(first), int(last or first) + 1))
 
 
 def _seen(fields: list[str], exit_code_of: ExitCode) -> Seen:
@@ -162,6 +205,4 @@ def _two_numbers(text: str) -> tuple[int, int]:
 
 def chosen(jobs: Iterable[Seen], left_out: Iterable[str]) -> Seen | None:
     """Return the newest of some jobs, without those left out; None without any."""
-    return max(
-        (job for job in jobs if job.job_id not in set(left_out)), key=lambda job: int(job.job_id), default=None
-    )
+    return max((job for job in jobs if job.job_id not in set(left_out)), key=_age, default=None)

@@ -1,30 +1,66 @@
 """The files that a job writes below its bundle's run folder.
 
     run/slurm-<id>.log                                                       the batch script's output
+    run/slurm/array.json                                                     the array that the job was last a task of
     run/slurm/<id>/events.jsonl                                              starts and ends of attempts
     run/slurm/<id>/exit_code                                                 of the last attempt
     run/slurm/<id>/nodes/<k>.json                                            where an elastic job's agent listens
     run/slurm/<id>/terms/<k>                                                 exists once a node was sent SIGTERM
     run/slurm/<id>/logs/attempt-<n>/node-<k>/<run>/attempt_<m>/<local rank>/stdout.log
 
-Attempts count the job's requeues. Source of the last part: torch.distributed.elastic, DefaultLogsSpecs.reify.
+The id of a task of an array is `<array>_<task>`. Attempts count the job's requeues. Source of the last part:
+torch.distributed.elastic, DefaultLogsSpecs.reify.
 """
 
 import contextlib
 import json
 import re
 from collections.abc import Iterator
+from dataclasses import asdict, dataclass
 from pathlib import Path
 
 from launcher.common.names import LOG_DIR, RUN_DIR
 from launcher.model.job_spec import JobEvent
+from launcher.runtime.durable import write_text
 
 AGENT_FILE = "slurm/agent.sh"
 """In an elastic job's bundle: the script that starts the agent of a node."""
 STDOUT, STDERR = "stdout.log", "stderr.log"
 _CLEARED = "cleared.txt"
+_ARRAY = "array.json"
 _ATTEMPT = re.compile(r"attempt-([0-9]+)")
 _WARNINGS = ("Failed", "Stopped")
+
+
+@dataclass(frozen=True, slots=True)
+class ArrayTask:
+    """The task of an array that is a bundle's job.
+
+    Args:
+        array: The array's name in Slurm's queue.
+        task: The number of its task.
+    """
+
+    array: str
+    task: int
+
+
+def array_task(bundle_dir: Path) -> ArrayTask | None:
+    """Return the array that a bundle's job was last submitted in; None if it never was."""
+    with contextlib.suppress(OSError, ValueError, KeyError, TypeError):
+        fields = json.loads((bundle_dir / RUN_DIR / "slurm" / _ARRAY).read_text(encoding="utf-8"))
+        return ArrayTask(str(fields["array"]), int(fields["task"]))
+    return None
+
+
+def note_array_task(bundle_dir: Path, its: ArrayTask | None) -> None:
+    """Note the array that a bundle's job is about to be submitted in, by which it is found; None for none."""
+    path = bundle_dir / RUN_DIR / "slurm" / _ARRAY
+    if its is None:
+        path.unlink(missing_ok=True)
+        return
+    path.parent.mkdir(parents=True, exist_ok=True)
+    write_text(path, json.dumps(asdict(its)) + "\n")
 
 
 def folder(bundle_dir: Path, job_id: str) -> Path:

@@ -47,11 +47,12 @@ _FAILURES = {
     "TIMEOUT": "the time limit was reached",
     "LAUNCH_FAILED": "the job could not be started",
 }
+_UNMET = "a job that it waits for did not end as required"
 FOREVER = {
     "PartitionTimeLimit": "cluster.time",
     "PartitionNodeLimit": "recipes.trainer.num_nodes",
     "PartitionConfig": "cluster.partition",
-    "DependencyNeverSatisfied": "cluster.dependency",
+    "DependencyNeverSatisfied": "after and cluster.dependency",
     "BadConstraints": "cluster.constraint",
     "InvalidAccount": "cluster.account",
     "InvalidQOS": "cluster.qos",
@@ -80,7 +81,7 @@ def message_of(word: str, reason: str, exit_code: tuple[int, int]) -> str:
     if state is JobState.FAILED:
         return _failure(name, because, exit_code)
     if state is JobState.CANCELLED:
-        return "cancelled"
+        return "cancelled" + (f": {_UNMET}" if because == "DependencyNeverSatisfied" else "")
     return ""
 
 

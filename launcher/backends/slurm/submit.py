@@ -1,70 +1,194 @@
-"""Submits a bundle's job once: its name has the bundle's digest, by which a later launch finds it."""
+"""Submits the jobs of bundles once: their names in the queue have a digest, by which a later launch finds them."""
 
 import json
 import os
 import sys
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
 import launcher
-from launcher.backends.slurm import preflight, programs, queue, run_files
+from launcher.backends.slurm import preflight, programs, queue, requests, run_files
 from launcher.backends.slurm.queue import QUEUE, Seen
-from launcher.backends.slurm.rendering import JOB_FILE
+from launcher.backends.slurm.requests import Request
+from launcher.backends.slurm.run_files import ArrayTask
+from launcher.bundle import store
 from launcher.bundle.render import MANIFEST
-from launcher.common import os_errors, yaml_io
-from launcher.common.names import RUN_DIR
-from launcher.common.problems import ProblemsFound, fail
-from launcher.model.job_spec import Bundle
+from launcher.common.problems import Problem, ProblemsFound, fail
+from launcher.model.earlier_jobs import KEY, EarlierJob, QueuedJob
+from launcher.model.job_spec import JobHandle
 
-_DIGITS = 12
-"""Digits of the digest in a job's name."""
+_KILL = "kill-on-invalid-dep"
 
 
-def name_of(bundle: Bundle) -> str:
-    """Return the name of a bundle's job in Slurm's queue."""
-    prefix = yaml_io.load(bundle.files["recipe.yaml"])["cluster"]["job_name_prefix"]
-    return f"{prefix}{bundle.job_name}-{bundle.digest[:_DIGITS]}"
+def found(handle: JobHandle) -> tuple[str, Seen | None]:
+    """Return the id of a bundle's job, "" if it has none, and the job as Slurm has it, None if it does not know it.
+
+    A launch that was killed has recorded no id: its job is found by its name, which has a digest. An id counts only
+    with such a name, since a cluster may use an id again.
+    """
+    folder = handle.bundle_dir
+    if not handle.native_id:
+        seen = existing([folder]).get(folder)
+        return (seen.job_id if seen else ""), seen
+    seen = QUEUE.find(handle.native_id)
+    return handle.native_id, seen if seen and _is_of(seen, *_identity(folder)) else None
 
 
-def name_in(bundle_dir: Path, prefix: str) -> str:
-    """Return the same for a bundle's folder."""
+def _identity(folder: Path) -> tuple[str, ArrayTask | None]:
+    """Return the name that a bundle's own job has in Slurm's queue, and the task of an array that it is."""
     try:
-        manifest = json.loads((bundle_dir / MANIFEST).read_text(encoding="utf-8"))
-        return f"{prefix}{manifest['job_name']}-{manifest['digest'][:_DIGITS]}"
+        config = store.composed((folder / "recipe.yaml").read_text(encoding="utf-8"))
+        manifest = json.loads((folder / MANIFEST).read_text(encoding="utf-8"))
+        own = requests.named(config["cluster"]["job_name_prefix"], manifest["job_name"], manifest["digest"])
     except (OSError, ValueError, KeyError, TypeError) as error:
-        raise fail("E703", str(bundle_dir), f"is not a bundle directory: {error}") from error
+        raise fail("E703", str(folder), f"is not a bundle directory: {error}") from error
+    return own, run_files.array_task(folder)
 
 
-def existing(bundle_dir: Path, name: str) -> Seen | None:
-    """Return the job of a name that a launch of a bundle has submitted; None if there is none.
+def _is_of(job: Seen, own: str, its: ArrayTask | None) -> bool:
+    """Return whether a job has a bundle's own name, or is its task of an array."""
+    return job.name == own or bool(its and job.name == its.array and job.job_id.endswith(f"_{its.task}"))
+
+
+def existing(folders: Sequence[Path]) -> dict[Path, Seen]:
+    """Return the jobs that launches of bundles have submitted, alone or in an array, by the bundle's folder.
 
     Jobs that were cleared do not count.
     """
-    return queue.chosen(queue.named(name), run_files.cleared(bundle_dir))
+    known = {folder: _identity(folder) for folder in folders}
+    jobs = queue.named({name for own, its in known.values() for name in (own, *([its.array] if its else []))})
+    found = {}
+    for folder, identity in known.items():
+        own = [job for job in jobs if _is_of(job, *identity)]
+        if seen := queue.chosen(own, run_files.cleared(folder)):
+            found[folder] = seen
+    return found
 
 
-def submit(bundle: Bundle) -> tuple[str, bool]:
-    """Submit a bundle's job unless it exists; return its id, and whether it is new.
+def was_removed(handle: JobHandle, job_id: str) -> bool:
+    """Return whether a task that Slurm does not know was cancelled before it started: Slurm keeps nothing of it."""
+    its = run_files.array_task(handle.bundle_dir)
+    has_started = run_files.folder(handle.bundle_dir, job_id).exists()
+    return bool(its and "_" in job_id and not has_started and QUEUE.knows_array(job_id, its.array))
+
+
+def submit_all(jobs: Sequence[QueuedJob]) -> list[tuple[str, bool]]:
+    """Submit the jobs of bundles unless they exist, those that may share an array in one; all of them, or none.
+
+    Returns:
+        The id of each, and whether it is new.
 
     Raises:
-        ProblemsFound: Every reason why it was not submitted.
+        ProblemsFound: Every reason why they were not submitted.
     """
-    name, folder = name_of(bundle), bundle.directory.resolve()
-    if job := existing(folder, name):
-        return job.job_id, False
-    if problems := preflight.problems(bundle, name):
-        raise ProblemsFound(problems)
+    folders = [job.bundle.directory for job in jobs]
+    ids = {folder: (seen.job_id, False) for folder, seen in existing(folders).items()}
+    new = [job for job in jobs if job.bundle.directory not in ids]
+    sent: list[tuple[Request, str]] = []
     try:
-        (folder / RUN_DIR / "slurm").mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        raise os_errors.refused("E702", "base_results_dir", error, folder) from error
-    answer = programs.run("sbatch", "--parsable", f"--job-name={name}", JOB_FILE, folder=folder, env=_environment())
+        for request in _accepted(new):
+            sent.append((request, _send(request)))
+    except ProblemsFound as error:
+        _take_back(sent, error)
+        raise
+    for request, native_id in sent:
+        for bundle, job_id in zip(request.bundles, request.job_ids(native_id), strict=True):
+            ids[bundle.directory] = (job_id, True)
+    return [ids[folder] for folder in folders]
+
+
+def _take_back(sent: Sequence[tuple[Request, str]], error: ProblemsFound) -> None:
+    """Cancel what was submitted before a refusal, so that it can be launched anew.
+
+    Raises:
+        ProblemsFound: It cannot be cancelled.
+    """
+    for request, native_id in sent:
+        if programs.run("scancel", native_id).code:
+            raise ProblemsFound(
+                error.problems, f"job {native_id} was submitted, and could not be cancelled"
+            ) from error
+        for bundle, job_id in zip(request.bundles, request.job_ids(native_id), strict=True):
+            run_files.clear(bundle.directory, job_id)
+        request.discard()
+
+
+def _accepted(jobs: Sequence[QueuedJob]) -> list[Request]:
+    """Return the requests that submit jobs.
+
+    Raises:
+        ProblemsFound: Every reason why one of them would be refused.
+    """
+    waiting = {job.bundle.directory: job for job in jobs}
+    made, problems = [], [problem for job in jobs for problem in job.problems]
+    for bundles in requests.grouped([job.bundle for job in jobs]):
+        job, config = waiting[bundles[0].directory], requests.config_of(bundles[0])
+        cluster = config["cluster"]
+        problems += _unmergeable(job, cluster.get("dependency"))
+        request = requests.of_several(bundles, tuple(_dependency_words(job.after, cluster)))
+        problems += preflight.problems(request)
+        made.append(request)
+    if problems:
+        raise ProblemsFound(tuple(each for i, each in enumerate(problems) if each not in problems[:i]))
+    return made
+
+
+def _unmergeable(job: QueuedJob, dependency: str | None) -> Iterator[Problem]:
+    if job.after and dependency and "?" in dependency:
+        message = f"has alternatives, which cannot be combined with {KEY}"
+        remedy = f"name every job in cluster.dependency, and {KEY}=null"
+        yield Problem("E454", "cluster.dependency", message, value=dependency, remedy=remedy)
+
+
+def _dependency_words(after: Sequence[EarlierJob], cluster: Mapping[str, object]) -> Iterator[str]:
+    """Yield the options for what a job waits for, beside `cluster.dependency`.
+
+    A job that can no longer start is cancelled, unless the user wants otherwise, so that a chain ends.
+    """
+    if not after:
+        return
+    given = filter(None, [cluster.get("dependency")])
+    yield f"--dependency={','.join([*(f'after{each.condition}:{_id(each)}' for each in after), *map(str, given)])}"
+    further = cluster.get("additional_parameters")
+    names = {name.lstrip("-").replace("_", "-") for name in further} if isinstance(further, dict) else set()
+    if _KILL not in names:
+        yield f"--{_KILL}=yes"
+
+
+def _id(earlier: EarlierJob) -> str:
+    """Return the id of a job that another waits for; Slurm would not wait for one that it does not know."""
+    job_id, seen = found(earlier.handle)
+    if seen is None:
+        raise fail("E451", KEY, "is not known to Slurm, which would not wait for it", value=earlier.handle.job_name)
+    return job_id
+
+
+def _send(request: Request) -> str:
+    """Submit a request; return the id of its job or array.
+
+    Raises:
+        ProblemsFound: sbatch refuses.
+    """
+    try:
+        request.prepare()
+    except ProblemsFound:
+        request.discard()
+        raise
+    words = ("sbatch", "--parsable", f"--job-name={request.name}", *request.words, request.file)
+    answer = programs.run(*words, folder=request.folder, env=_environment())
     QUEUE.forget()
-    job_id = answer.out.strip().partition(";")[0]
-    if answer.code == 0 and job_id.isdigit():
-        return job_id, True
-    if answer.is_unreachable and (job := existing(folder, name)):
-        return job.job_id, True  # the controller has it, although its answer was lost
-    raise ProblemsFound((preflight.refusal(answer, yaml_io.load(bundle.files["recipe.yaml"])),))
+    native_id = answer.out.strip().partition(";")[0]
+    if answer.code == 0 and native_id.isdigit():
+        return native_id
+    if answer.is_unreachable and (job := _arrived(request)):
+        return queue.array_of(job.job_id)  # the controller has it, although its answer was lost
+    request.discard()
+    raise ProblemsFound((preflight.refusal(answer, request.config),))
+
+
+def _arrived(request: Request) -> Seen | None:
+    cleared = [] if request.is_array else run_files.cleared(request.folder)
+    return queue.chosen(queue.named([request.name]), cleared)
 
 
 def _environment() -> dict[str, str]:

@@ -234,6 +234,12 @@ BundleName = Annotated[
     str,
     typer.Argument(metavar="BUNDLE", help="Its folder, or a job's name under results/.", autocompletion=complete_job),
 ]
+BundleNames = Annotated[
+    list[str],
+    typer.Argument(
+        metavar="BUNDLE...", help="Their folders, or jobs' names under results/.", autocompletion=complete_job
+    ),
+]
 JobName = Annotated[
     str,
     typer.Argument(

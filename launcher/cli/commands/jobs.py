@@ -6,26 +6,32 @@ from typing import Annotated
 
 import typer
 
-from launcher.cli.commands.arguments import AsJson, AsLines, BundleName, GivenName, JobName
+from launcher.cli.commands.arguments import AsJson, AsLines, BundleName, BundleNames, GivenName, JobName
 from launcher.common.problems import fail
 
 
 def launch(
-    bundle: BundleName,
+    names: BundleNames,
     wait: Annotated[bool, typer.Option("--wait", help="Follow it to its end. Always so on this machine.")] = False,
     again: Annotated[bool, typer.Option("--again", help="Launch again even if its job has succeeded.")] = False,
     name: GivenName = None,
 ) -> None:
-    """Launch a bundle that was rendered earlier and follow the job. One that failed resumes from its checkpoint."""
+    """Launch a bundle that was rendered earlier and follow the job. One that failed resumes from its checkpoint.
+    Several bundles are submitted together where jobs are queued, else they are launched in turn."""
     from launcher.bundle import store as bundles
-    from launcher.cli import launch
+    from launcher.cli import launch_sweep
     from launcher.common.interrupts import exit_code
     from launcher.jobs import job_names
 
+    if name is not None and len(names) > 1:
+        raise fail("E801", "--name", "names one job, but several are given", value=name)
     try:
-        found = bundles.read(bundles.locate(bundle))
-        with job_names.given(found[0].directory, name):
-            code = launch.launch(*found, wait=wait, is_again=again)
+        found = {folder: bundles.read(folder) for folder in dict.fromkeys(map(bundles.locate, names))}
+        if len(places := {backend for _, backend in found.values()}) > 1:
+            raise fail("E801", "recipes launch", "the bundles are of several clusters", value=", ".join(places))
+        with job_names.given(next(iter(found)), name):
+            every = [bundle for bundle, _ in found.values()]
+            code = launch_sweep.launch_all(every, *places, wait=wait, is_again=again)
     except KeyboardInterrupt as interrupt:
         code = exit_code(interrupt)
     raise typer.Exit(code)

@@ -300,6 +300,12 @@ ELSEWHERE = (
     Code("E447", "A job is submitted and followed by Slurm's own commands.", _SLURM, "slurm"),
     Code("E448", "A job gets its secrets from the environment of the launch.", _SLURM, "slurm"),
     Code("E449", "A cancelled job has not ended; Slurm kills it after KillWait.", "slurm.conf(5)", "slurm"),
+    Code("E451", "A job waits only for jobs that were launched and that their cluster knows.", _SLURM),
+    Code("E452", "A cluster knows only the jobs of its own queue.", _SLURM),
+    Code("E453", "A job whose predecessor has ended otherwise than required would wait for ever.", _SLURM),
+    Code(
+        "E454", "Slurm does not combine alternatives with further dependencies.", "sbatch(1), --dependency", "slurm"
+    ),
     Code("E501", "The tracking server does not answer; a job would lose its metrics.", _MLFLOW),
     Code("E502", "The tracking store refuses a request.", _MLFLOW),
     Code(
@@ -382,6 +388,7 @@ ELSEWHERE = (
     Code(
         "N145", "A namespace of nodes with EFA relies on an admission policy, which older clusters lack.", _GOVERNANCE
     ),
+    Code("N176", "Tasks of an array have the same options.", "sbatch(1), --array", "slurm"),
     Code("N123", "An elastic job's largest size exceeds its quota.", _GOVERNANCE, "k8s"),
     Code("N129", "Without a queue and a quota, an elastic job takes every node it can get.", _GOVERNANCE, "k8s"),
 )

@@ -1,0 +1,198 @@
+"""What is given to sbatch: the batch script of one job, or one for an array whose tasks are the jobs of a sweep.
+
+The folder of an array, `.arrays/<name>` beside the bundles, has its script and a link to the bundle of each task.
+Jobs share an array if every option of their headers is the same, except the name. A job with a range of sizes shares
+none: its batch script resizes it by its number, and an array's last task has the number of the whole array.
+"""
+
+import contextlib
+import hashlib
+import re
+import shutil
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from launcher.backends.slurm import run_files
+from launcher.backends.slurm.rendering import JOB_FILE
+from launcher.backends.slurm.run_files import ArrayTask
+from launcher.bundle import store
+from launcher.common import os_errors
+from launcher.common.names import RUN_DIR
+from launcher.common.problems import Notice
+from launcher.common.templating import render_template
+from launcher.model.earlier_jobs import KEY
+from launcher.model.job_spec import Bundle
+
+_DIGITS = 12
+"""Digits of the digest in a job's name."""
+_ARRAYS, _ARRAY_FILE = ".arrays", "array.sh"
+_OPTION = "#SBATCH "
+_OF_ONE = ("--job-name=", "--output=", "--error=")
+"""Options of a header that an array has of its own."""
+_PARALLELISM = "array_parallelism"
+
+
+@dataclass(frozen=True, slots=True)
+class Request:
+    """One call of sbatch.
+
+    Args:
+        name: The name of the job or the array in Slurm's queue; it ends in a digest.
+        bundles: One, or those of an array's tasks, in their order.
+        folder: The folder to submit from.
+        file: The batch script's path in the folder.
+        text: The batch script.
+        config: The composed configuration of the first bundle.
+        words: Further options.
+    """
+
+    name: str
+    bundles: tuple[Bundle, ...]
+    folder: Path
+    file: str
+    text: str
+    config: Mapping[str, Any]
+    words: tuple[str, ...] = ()
+
+    @property
+    def is_array(self) -> bool:
+        """Whether it submits several jobs."""
+        return len(self.bundles) > 1
+
+    def job_ids(self, native_id: str) -> list[str]:
+        """Return the id of each job, from the one that sbatch printed."""
+        return [f"{native_id}_{task}" for task in range(len(self.bundles))] if self.is_array else [native_id]
+
+    def prepare(self) -> None:
+        """Write what the job, and a later launch that looks for it, needs on disk.
+
+        Raises:
+            ProblemsFound: The disk refuses (E702).
+        """
+        try:
+            for task, bundle in enumerate(self.bundles):
+                (bundle.directory / RUN_DIR / "slurm").mkdir(parents=True, exist_ok=True)
+                if self.is_array:
+                    run_files.note_array_task(bundle.directory, ArrayTask(self.name, task))
+            if self.is_array:
+                _write(self)
+        except OSError as error:
+            raise os_errors.refused("E702", "base_results_dir", error, self.folder) from error
+
+    def discard(self) -> None:
+        """Remove what was written for an array that was refused."""
+        if self.is_array:
+            shutil.rmtree(self.folder, ignore_errors=True)
+            for bundle in self.bundles:
+                with contextlib.suppress(OSError):
+                    run_files.note_array_task(bundle.directory, None)
+
+
+def name_of(bundle: Bundle) -> str:
+    """Return the name of a bundle's own job in Slurm's queue."""
+    return f"{_prefix(config_of(bundle))}{bundle.job_name}-{bundle.digest[:_DIGITS]}"
+
+
+def named(prefix: str, job_name: str, digest: str) -> str:
+    """Return the same from its parts."""
+    return f"{prefix}{job_name}-{digest[:_DIGITS]}"
+
+
+def config_of(bundle: Bundle) -> Mapping[str, Any]:
+    """Return the composed configuration of a bundle."""
+    return store.composed(bundle.files["recipe.yaml"])
+
+
+def of_one(bundle: Bundle, words: tuple[str, ...] = ()) -> Request:
+    """Return the request of one job."""
+    folder = bundle.directory.resolve()
+    return Request(name_of(bundle), (bundle,), folder, JOB_FILE, bundle.files[JOB_FILE], config_of(bundle), words)
+
+
+def of_several(bundles: Sequence[Bundle], words: tuple[str, ...] = ()) -> Request:
+    """Return the request of jobs that share an array; a single one needs none."""
+    first = bundles[0]
+    if len(bundles) == 1:
+        return of_one(first, words)
+    config = config_of(first)
+    digest = hashlib.sha256("".join(bundle.digest for bundle in bundles).encode()).hexdigest()
+    name = f"{_prefix(config)}{first.job_name}-array-{digest[:_DIGITS]}"
+    limit = config["cluster"].get(_PARALLELISM)
+    tasks = f"--array=0-{len(bundles) - 1}" + (f"%{limit}" if limit else "")
+    text = render_template(
+        "slurm/array.sh.j2",
+        header=[f"--job-name={name}", *_shared(first), tasks],
+        has_error_log=any(option.startswith("--error=") for option in _header(first)),
+        count=len(bundles),
+        path=JOB_FILE,
+    )
+    folder = first.directory.resolve().parent / _ARRAYS / name
+    return Request(name, tuple(bundles), folder, _ARRAY_FILE, text, config, words)
+
+
+def grouped(bundles: Sequence[Bundle]) -> list[list[Bundle]]:
+    """Return bundles by the array that their jobs share, in their order."""
+    groups: dict[tuple[object, ...], list[Bundle]] = {}
+    for bundle in bundles:
+        config = config_of(bundle)
+        # What a job waits for is looked up beside its bundle.
+        after = (str(config[KEY]), bundle.directory.parent) if config.get(KEY) else None
+        alone = bundle.directory if _is_resized(bundle) else None
+        key = (*_shared(bundle), str(config["cluster"].get(_PARALLELISM)), after, alone)
+        groups.setdefault(key, []).append(bundle)
+    return list(groups.values())
+
+
+def notices(bundles: Sequence[Bundle]) -> tuple[Notice, ...]:
+    """Return why the jobs of a sweep do not share one array; nothing if they do."""
+    groups = grouped(bundles)
+    if len(groups) < 2:
+        return ()
+    limits = f"cluster.{_PARALLELISM} limits each array"
+    if all(map(_is_resized, bundles)):
+        message = f"these {len(bundles)} jobs share no array, since tasks of an array keep their size; {limits}"
+        return (Notice("N176", message),)
+    headers: list[set[str]] = [set(_shared(group[0])) for group in groups]
+    varied = set().union(*headers) - headers[0].intersection(*headers)
+    names = sorted({option.removeprefix("--").partition("=")[0] for option in varied})
+    message = (
+        f"these {len(bundles)} jobs become {len(groups)} arrays or single jobs: tasks of an array have the same "
+        f"options, but these differ: {', '.join(names) or f'{_PARALLELISM} or {KEY}'}; {limits}"
+    )
+    return (Notice("N176", message),)
+
+
+def _is_resized(bundle: Bundle) -> bool:
+    """Return whether a job has a range of sizes."""
+    return any(re.fullmatch(r"--nodes=[0-9]+-[0-9]+", option.replace('"', "")) for option in _header(bundle))
+
+
+def _prefix(config: Mapping[str, Any]) -> str:
+    return str(config["cluster"]["job_name_prefix"])
+
+
+def _header(bundle: Bundle) -> list[str]:
+    """Return the options of a batch script's header."""
+    lines = bundle.files[JOB_FILE].splitlines()[1:]
+    end = next((number for number, line in enumerate(lines) if not line.startswith(_OPTION)), len(lines))
+    return [line.removeprefix(_OPTION) for line in lines[:end]]
+
+
+def _shared(bundle: Bundle) -> list[str]:
+    return [option for option in _header(bundle) if not option.startswith(_OF_ONE)]
+
+
+def _write(request: Request) -> None:
+    """Write an array's folder, and remove those of arrays whose bundles were all removed."""
+    for other in request.folder.parent.glob("*"):
+        links = [path for path in other.glob("*") if path.is_symlink()]
+        if links and not any(link.exists() for link in links):
+            shutil.rmtree(other, ignore_errors=True)
+    request.folder.mkdir(parents=True, exist_ok=True)
+    (request.folder / request.file).write_text(request.text, encoding="utf-8")
+    for task, bundle in enumerate(request.bundles):
+        link = request.folder / str(task)
+        link.unlink(missing_ok=True)
+        link.symlink_to(bundle.directory.resolve())
