@@ -5,7 +5,8 @@ from typing import Any
 
 from launcher.backends.slurm.options import Settings, runtime_of, slurm_options
 from launcher.backends.slurm.sbatch_options import header
-from launcher.common.names import CONFIG_DIR
+from launcher.backends.slurm.states import UNWRITABLE
+from launcher.common.names import CONFIG_DIR, ENV_SAVES_ON_TERM
 from launcher.common.templating import render_template
 from launcher.families import interface
 from launcher.model.config_tree import get
@@ -15,6 +16,10 @@ from launcher.model.job_spec import PUBLISHED, JobSpec
 JOB_FILE, NODE_FILE = "slurm/job.sh", "slurm/node.sh"
 _BUNDLE = "bundle:"
 """A word of a program that begins so is a path inside the bundle."""
+
+_MOST_PATIENCE_S = 120
+"""Upper limit of the seconds between SIGTERM and SIGKILL. torchrun waits for so long, too, if processes hang because
+another one has failed. Our own choice."""
 
 _SEVERAL_NODES = {
     "NCCL_SOCKET_IFNAME": "^lo,docker0,veth_def_agent",
@@ -39,6 +44,8 @@ def render(job: JobSpec) -> dict[str, str]:
         header=header(options, job.initial_nodes, name, _gpus(options, job)),
         has_error_log=not options.stderr_to_stdout,
         job_name=job.name,
+        requeues=options.requeue,
+        unwritable=UNWRITABLE,
         path=JOB_FILE,
         node_path=NODE_FILE,
         srun_words=_srun_words(options, runtime, job.image),
@@ -80,6 +87,9 @@ def environment(job: JobSpec) -> dict[str, str]:
     """Return the variables of a job's processes that are not secret; the recipe's own override the others."""
     is_several = job.initial_nodes > 1 and job.resources.accelerators > 0
     return {
+        ENV_SAVES_ON_TERM: "1",
+        # Source: torch.distributed.run: --shutdown-timeout.
+        "PET_SHUTDOWN_TIMEOUT": str(min(job.save_timeout_s, _MOST_PATIENCE_S)),
         **(_SEVERAL_NODES if is_several else {}),
         **(_EFA if is_several and job.resources.efa else {}),
         **interface(job.model_type, job.trainer).workers.env(job),

@@ -20,7 +20,7 @@ from launcher.model.job_spec import JobEvent
 STDOUT, STDERR = "stdout.log", "stderr.log"
 _CLEARED = "cleared.txt"
 _ATTEMPT = re.compile(r"attempt-([0-9]+)")
-_WARNINGS = ("Failed", "Stopped")
+_WARNINGS = ("Failed", "Stopped", "TimedOut")
 
 
 def folder(bundle_dir: Path, job_id: str) -> Path:

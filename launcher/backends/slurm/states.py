@@ -47,6 +47,8 @@ _FAILURES = {
     "TIMEOUT": "the time limit was reached",
     "LAUNCH_FAILED": "the job could not be started",
 }
+UNWRITABLE = 74
+"""Exit code of a batch script that cannot write into the job's folder. Source: sysexits.h, EX_IOERR."""
 FOREVER = {
     "PartitionTimeLimit": "cluster.time",
     "PartitionNodeLimit": "recipes.trainer.num_nodes",
@@ -95,4 +97,6 @@ def _failure(name: str, reason: str, exit_code: tuple[int, int]) -> str:
             return f"ended by {signal.Signals(number).name}"
         except ValueError:
             return f"ended by signal {number}"
+    if code == UNWRITABLE:
+        return f"exit code {code}: the batch script could not write into the job's folder; its disk may be full"
     return f"exit code {code}" if code else f"{name}: {reason}".rstrip(": ")

@@ -1,8 +1,12 @@
 """Submits a bundle's job once: its name has the bundle's digest, by which a later launch finds it."""
 
+import contextlib
+import fcntl
 import json
 import os
 import sys
+import time
+from collections.abc import Iterator
 from pathlib import Path
 
 import launcher
@@ -12,11 +16,13 @@ from launcher.backends.slurm.rendering import JOB_FILE
 from launcher.bundle.render import MANIFEST
 from launcher.common import os_errors, yaml_io
 from launcher.common.names import RUN_DIR
-from launcher.common.problems import ProblemsFound, fail
+from launcher.common.problems import Problem, ProblemsFound, fail
 from launcher.model.job_spec import Bundle
 
 _DIGITS = 12
 """Digits of the digest in a job's name."""
+_PATIENCE_S = 120.0
+"""Time limit for a controller that restarts to answer whether it has a job; its own commands wait for 10 to 20 s."""
 
 
 def name_of(bundle: Bundle) -> str:
@@ -49,22 +55,66 @@ def submit(bundle: Bundle) -> tuple[str, bool]:
         ProblemsFound: Every reason why it was not submitted.
     """
     name, folder = name_of(bundle), bundle.directory.resolve()
-    if job := existing(folder, name):
-        return job.job_id, False
-    if problems := preflight.problems(bundle, name):
-        raise ProblemsFound(problems)
+    with _alone(folder):
+        if job := existing(folder, name):
+            return job.job_id, False
+        if problems := preflight.problems(bundle, name):
+            raise ProblemsFound(problems)
+        return _submitted(bundle, name, folder), True
+
+
+@contextlib.contextmanager
+def _alone(folder: Path) -> Iterator[None]:
+    """Make the bundle's folder of jobs, and let no other launch of the bundle submit within the block.
+
+    Raises:
+        ProblemsFound: The disk refuses (E702).
+    """
+    jobs = folder / RUN_DIR / "slurm"
     try:
-        (folder / RUN_DIR / "slurm").mkdir(parents=True, exist_ok=True)
+        jobs.mkdir(parents=True, exist_ok=True)
+        descriptor = os.open(jobs, os.O_RDONLY)
     except OSError as error:
         raise os_errors.refused("E702", "base_results_dir", error, folder) from error
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX)
+        yield
+    finally:
+        os.close(descriptor)
+
+
+def _submitted(bundle: Bundle, name: str, folder: Path) -> str:
+    """Submit the job and return its id.
+
+    Raises:
+        ProblemsFound: It was refused, or the controller does not answer whether it has the job (E352).
+    """
     answer = programs.run("sbatch", "--parsable", f"--job-name={name}", JOB_FILE, folder=folder, env=_environment())
     QUEUE.forget()
     job_id = answer.out.strip().partition(";")[0]
     if answer.code == 0 and job_id.isdigit():
-        return job_id, True
-    if answer.is_unreachable and (job := existing(folder, name)):
-        return job.job_id, True  # the controller has it, although its answer was lost
+        return job_id
+    if answer.is_unreachable and (job := _in_doubt(folder, name)):
+        return job.job_id  # the controller has it, although its answer was lost
     raise ProblemsFound((preflight.refusal(answer, yaml_io.load(bundle.files["recipe.yaml"])),))
+
+
+def _in_doubt(folder: Path, name: str) -> Seen | None:
+    """Return the job of a submission whose answer was lost; None if the controller does not have it.
+
+    Raises:
+        ProblemsFound: The controller does not answer (E352).
+    """
+    deadline = time.monotonic() + _PATIENCE_S
+    while True:
+        try:
+            return existing(folder, name)
+        except ProblemsFound as error:
+            if time.monotonic() > deadline:
+                message = "may have been submitted: the controller broke off, and has not answered since"
+                problem = Problem("E352", "job", message, value=name, remedy="launch it again; it is submitted once")
+                raise ProblemsFound((problem, *error.problems), "the job may be in Slurm's queue") from error
+        time.sleep(queue.POLL_S)
 
 
 def _environment() -> dict[str, str]:
