@@ -1,13 +1,15 @@
 """Jobs that a real Slurm interrupts: a lost node, preemption, the time limit, a controller that restarts."""
 
 import json
+import shutil
 from collections import Counter
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 
 import pytest
 import slurm_cluster
 from background import await_true
-from test_slurm_jobs import SCRIPT, TINY, SlurmBackend, finished, written
+from test_slurm_jobs import PLAIN, SCRIPT, TINY, SlurmBackend, finished, written
 
 from launcher import pipeline
 from launcher.backends.slurm import run_files
@@ -125,9 +127,79 @@ def test_a_job_beyond_its_time_limit_has_failed(cluster, tmp_path):
     words = (*SCRIPT, "training_cfg.run.nodes=1", "cluster.time=1", f"training_cfg.entry_script={tmp_path}/sleep.py")
     (tmp_path / "sleep.py").write_text("import time; time.sleep(1000)")
     record = pipeline.submit(written(tmp_path, *words), SlurmBackend())
+    await_true(lambda: kinds(record))
+    cluster.command("scontrol", "update", f"JobId={record.handle.native_id}", "EndTime=now+1")
     status = finished(record, JobState.FAILED)
     assert (status.message, status.restarts) == ("the time limit was reached", 0)
     assert kinds(record) == ["Started", "TimedOut"]
     own = run_files.folder(record.handle.bundle_dir, record.handle.native_id)
     own.rename(own.with_name("999999"))  # an id that this controller does not know
     assert SlurmBackend().status(replace(record.handle, native_id="999999")) == status
+
+
+def test_launches_at_the_same_time_submit_each_job_once(cluster, tmp_path):
+    bundles = [written(tmp_path / str(number), *PLAIN) for number in range(10)]
+    with ThreadPoolExecutor(20) as pool:
+        handles = list(pool.map(lambda bundle: SlurmBackend().submit(bundle), [*bundles, *bundles]))
+    assert sum(handle.is_new for handle in handles) == 10
+    assert [each.native_id for each in handles[:10]] == [each.native_id for each in handles[10:]]
+    assert len({each.native_id for each in handles}) == 10
+    for handle in handles[:10]:
+        *_, status = SlurmBackend().wait(handle)
+        assert status.state is JobState.SUCCEEDED
+
+
+def names_in_queue(cluster):
+    return cluster.command("squeue", "--noheader", "--states=all", "--format=%j").split()
+
+
+def test_a_launch_waits_for_a_controller_that_restarts(cluster, tmp_path):
+    bundle = written(tmp_path, *PLAIN)
+    cluster.stop("slurmctld")
+    with ThreadPoolExecutor(1) as pool:
+        submission = pool.submit(pipeline.submit, bundle, SlurmBackend())
+        cluster.start("slurmctld")
+        record = submission.result()
+    finished(record)
+    assert sum(bundle.digest[:12] in name for name in names_in_queue(cluster)) == 1
+
+
+def test_an_answer_that_is_lost_with_the_controller_leaves_one_job(cluster, tmp_path, monkeypatch):
+    """The controller ends when it has accepted the job, before sbatch has its answer."""
+    bundle, controller = written(tmp_path, *PLAIN), cluster.daemons["slurmctld"]
+    lost = "sbatch: error: Batch job submission failed: Unable to contact slurm controller (connect failure)"
+    real = shutil.which("sbatch")
+    (tmp_path / "sbatch").write_text(f"""#!/bin/bash
+{real} "$@" || exit
+[[ "$*" == *--test-only* ]] && exit
+kill {controller.pid}
+echo "{lost}" >&2
+exit 1
+""")
+    (tmp_path / "sbatch").chmod(0o755)
+    monkeypatch.setenv("PATH", str(tmp_path), prepend=":")
+    with ThreadPoolExecutor(1) as pool:
+        submission = pool.submit(pipeline.submit, bundle, SlurmBackend())
+        await_true(lambda: controller.poll() is not None)
+        cluster.start("slurmctld")
+        record = submission.result()
+    assert record.handle.is_new
+    again = pipeline.submit(bundle, SlurmBackend())
+    assert again.handle.native_id == record.handle.native_id
+    finished(record)
+    assert sum(bundle.digest[:12] in name for name in names_in_queue(cluster)) == 1
+
+
+@pytest.mark.parametrize("name", ["events.jsonl", "exit_code"])
+def test_a_full_disk_in_the_job_s_folder_ends_the_job_with_the_reason(cluster, tmp_path, name):
+    """Nothing can be written to these files. They are not read here, since they have no end."""
+    words = (*PLAIN, "cluster.python=/bin/false", "cluster.additional_parameters={hold: true}")
+    record = pipeline.submit(written(tmp_path, *words), SlurmBackend())
+    own = run_files.folder(record.handle.bundle_dir, record.handle.native_id)
+    own.mkdir(parents=True)
+    (own / name).symlink_to("/dev/full")
+    (own.parent.parent / f"slurm-{record.handle.native_id}.log").symlink_to("/dev/full")
+    cluster.command("scontrol", "release", record.handle.native_id)
+    *_, status = SlurmBackend().wait(record.handle)
+    assert status.state is JobState.FAILED
+    assert "its disk may be full" in status.message

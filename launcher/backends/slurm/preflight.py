@@ -2,11 +2,12 @@
 
 import os
 import re
+import time
 from collections.abc import Iterator, Mapping
 from typing import Any
 
 from launcher.backends.slurm import programs
-from launcher.backends.slurm.queue import QUEUE
+from launcher.backends.slurm.queue import EPOCH, POLL_S, QUEUE
 from launcher.backends.slurm.rendering import JOB_FILE
 from launcher.common import yaml_io
 from launcher.common.problems import Problem
@@ -33,6 +34,8 @@ _KEYS = (
     ("node configuration", _NODES[0]),
 )
 """Part of a refusal of sbatch, in lower case, to the key that it is about. Source: Slurm 22.05, slurm_errno.c."""
+_REGISTRATION_S = 20.0
+"""Time that nodes have to register with a controller that has started, which refuses every job until then."""
 _DEPENDENCY = re.compile(r"([a-z]+)((?::[0-9]+(?:_[0-9]+)?(?:\+[0-9]+)?)+)")
 
 
@@ -79,8 +82,20 @@ def refusal(answer: programs.Answer, config: Mapping[str, Any]) -> Problem:
 
 def _refusals(bundle: Bundle, name: str, config: Mapping[str, Any]) -> list[Problem]:
     words = ("sbatch", "--test-only", f"--job-name={name}")
-    answer = programs.run(*words, text=bundle.files[JOB_FILE])
-    return [refusal(answer, config)] if answer.code else []
+    while True:
+        answer = programs.run(*words, text=bundle.files[JOB_FILE])
+        if not answer.code:
+            return []
+        if "node configuration" not in answer.error or not _has_just_started():
+            return [refusal(answer, config)]
+        time.sleep(POLL_S)
+
+
+def _has_just_started() -> bool:
+    """Return whether the controller has restarted so recently that nodes may not have registered yet."""
+    shown = programs.run("scontrol", "show", "config", env=EPOCH).out
+    started = re.search(r"^BOOT_TIME\s*=\s*([0-9]+)", shown, re.MULTILINE)
+    return started is not None and time.time() - int(started[1]) < _REGISTRATION_S
 
 
 def _nodes(config: Mapping[str, Any]) -> tuple[str, int]:

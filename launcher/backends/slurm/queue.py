@@ -22,7 +22,7 @@ _FIELDS = ("JobID", "State", "Reason", "NumNodes", "exit_code", "SubmitTime", "S
 _SACCT_FIELDS = ("JobIDRaw", "State", "Reason", "NNodes", "ExitCode", "Submit", "Start", "End", "JobName")
 """The same for sacct. The name is last: it is the only text that a user chooses."""
 _FORMAT = ",".join(f"{name}:|" for name in _FIELDS)
-_EPOCH = {"SLURM_TIME_FORMAT": "%s"}
+EPOCH = {"SLURM_TIME_FORMAT": "%s"}
 _NO_JOB = "Invalid job id specified"
 _ACCOUNTED_DAYS = 60
 ExitCode = Callable[[str], tuple[int, int]]
@@ -117,7 +117,7 @@ def _of_user() -> dict[str, Seen]:
 def _squeue(*selection: str) -> dict[str, Seen]:
     """Return jobs that the controller knows, by id."""
     words = ("squeue", "--noheader", "--states=all", f"--Format={_FORMAT}", *selection)
-    answer = programs.run(*words, env=_EPOCH)
+    answer = programs.run(*words, env=EPOCH)
     if answer.code and _NO_JOB not in answer.error:
         raise programs.unanswered("squeue", answer)
     return _parsed(answer.out, _raw_status)
@@ -126,7 +126,7 @@ def _squeue(*selection: str) -> dict[str, Seen]:
 def _sacct(*selection: str) -> dict[str, Seen]:
     """Return jobs that are accounted for, by id; none where jobs are not accounted for, or sacct does not answer."""
     words = ("sacct", "--allocations", "--parsable2", "--noheader", f"--format={','.join(_SACCT_FIELDS)}", *selection)
-    answer = programs.run(*words, env=_EPOCH)
+    answer = programs.run(*words, env=EPOCH)
     return {} if answer.code else _parsed(answer.out, _two_numbers)
 
 
