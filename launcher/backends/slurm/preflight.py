@@ -6,7 +6,7 @@ import time
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from launcher.backends.slurm import programs
+from launcher.backends.slurm import limits, programs
 from launcher.backends.slurm.queue import EPOCH, POLL_S, QUEUE
 from launcher.backends.slurm.rendering import JOB_FILE
 from launcher.common import yaml_io
@@ -15,9 +15,9 @@ from launcher.model.config_tree import get
 from launcher.model.environment import secret_references
 from launcher.model.job_spec import Bundle, JobState
 
-_NODES = ("recipes.trainer.num_nodes", "recipes.training_cfg.run.nodes")
 _KEYS = (
     ("partition specified", "cluster.partition"),
+    ("required partition", "cluster.partition"),
     ("account", "cluster.account"),
     ("qos", "cluster.qos"),
     ("time limit", "cluster.time"),
@@ -30,8 +30,8 @@ _KEYS = (
     ("memory", "cluster.mem"),
     ("--signal", "cluster.signal"),
     ("mail", "cluster.mail_type"),
-    ("node count", _NODES[0]),
-    ("node configuration", _NODES[0]),
+    ("node count", limits.NODES[0]),
+    ("node configuration", limits.NODES[0]),
 )
 """Part of a refusal of sbatch, in lower case, to the key that it is about. Source: Slurm 22.05, slurm_errno.c."""
 _REGISTRATION_S = 20.0
@@ -51,7 +51,7 @@ def problems(bundle: Bundle, name: str) -> tuple[Problem, ...]:
     """
     config = yaml_io.load(bundle.files["recipe.yaml"])
     found = list(missing_secrets(config))
-    found += _refusals(bundle, name, config) or [*_limits(config), *_dependencies(config["cluster"])]
+    found += _refusals(bundle, name, config) or [*limits.problems(config), *_dependencies(config["cluster"])]
     return tuple(found)
 
 
@@ -75,7 +75,7 @@ def refusal(answer: programs.Answer, config: Mapping[str, Any]) -> Problem:
     lines = [line.removeprefix("allocation failure: ") for line in answer.error.splitlines()]
     text = "; ".join(line for line in lines if line) or f"exit code {answer.code}"
     path = next((key for words, key in _KEYS if words in text.lower()), "cluster")
-    path = _nodes(config)[0] if path in _NODES else path
+    path = limits.nodes_of(config)[0] if path in limits.NODES else path
     value = get(config, path) if path != "cluster" else None
     return Problem("E445", path, f"Slurm refuses the job: {text}", value=value)
 
@@ -96,63 +96,6 @@ def _has_just_started() -> bool:
     shown = programs.run("scontrol", "show", "config", env=EPOCH).out
     started = re.search(r"^BOOT_TIME\s*=\s*([0-9]+)", shown, re.MULTILINE)
     return started is not None and time.time() - int(started[1]) < _REGISTRATION_S
-
-
-def _nodes(config: Mapping[str, Any]) -> tuple[str, int]:
-    """Return the key of the number of nodes, and its value."""
-    return next((key, int(value)) for key in reversed(_NODES) if (value := get(config, key)) is not None)
-
-
-def _limits(config: Mapping[str, Any]) -> Iterator[Problem]:
-    """Yield what a partition never allows; Slurm accepts it nevertheless unless EnforcePartLimits is set.
-
-    Of several partitions one has to allow the job.
-    """
-    answer = programs.run("scontrol", "--oneliner", "show", "partition")
-    if answer.code:
-        raise programs.unanswered("scontrol", answer)
-    known = [dict(word.partition("=")[::2] for word in line.split()) for line in answer.out.splitlines()]
-    cluster = config["cluster"]
-    names = (cluster.get("partition") or "").split(",")
-    chosen = [each for each in known if each.get("PartitionName") in names or (names == [""] and _is_default(each))]
-    found = [list(_over(each, config)) for each in chosen]
-    yield from min(found, key=len, default=())
-
-
-def _is_default(partition: Mapping[str, str]) -> bool:
-    return partition.get("Default") == "YES"
-
-
-def _over(partition: Mapping[str, str], config: Mapping[str, Any]) -> Iterator[Problem]:
-    """Yield what is beyond the limits of one partition."""
-    name, (key, nodes) = partition["PartitionName"], _nodes(config)
-    wanted, limit = minutes(config["cluster"].get("time")), minutes(partition.get("MaxTime"))
-    if wanted is not None and limit is not None and wanted > limit:
-        message = f"is more than partition {name} allows; the job would stay pending for ever"
-        value = config["cluster"]["time"]
-        yield Problem("E446", "cluster.time", message, value=value, allowed=f"at most {partition['MaxTime']}")
-    counts = [int(partition[field]) for field in ("MaxNodes", "TotalNodes") if partition.get(field, "").isdigit()]
-    if counts and nodes > min(counts):
-        message = f"is more than partition {name} allows; the job would stay pending for ever"
-        yield Problem("E446", key, message, value=nodes, allowed=f"1 to {min(counts)}")
-
-
-def minutes(limit: object) -> float | None:
-    """Return a time limit of Slurm in minutes; None if there is none.
-
-    Source: sbatch(1), --time.
-    """
-    text = "" if limit is None else str(limit)
-    days, dash, rest = text.rpartition("-")
-    if not re.fullmatch(r"([0-9]+-)?[0-9]+(:[0-9]+){0,2}", text):
-        return None
-    numbers = [int(part) for part in rest.split(":")]
-    if dash:
-        hours, mins, seconds = (*numbers, 0, 0)[:3]
-        return int(days) * 1440 + hours * 60 + mins + seconds / 60
-    if len(numbers) == 3:
-        return numbers[0] * 60 + numbers[1] + numbers[2] / 60
-    return numbers[0] + (numbers[1] / 60 if len(numbers) == 2 else 0)
 
 
 def _dependencies(cluster: Mapping[str, Any]) -> Iterator[Problem]:
