@@ -72,7 +72,7 @@ def test_sacct_answers_like_squeue(cluster, tmp_path):
         ("cluster.partition=teams", "E446", "cluster.account", "does not take this account"),
         ("cluster.partition=others cluster.account=team", "E446", "cluster.account", "does not take this account"),
         ("cluster.partition=golden", "E446", "cluster.qos", "does not take this qos"),
-        ("cluster.partition=large", "E445", NODES, "Node count specification invalid"),
+        ("cluster.partition=large", "E445", NODES, "not available"),
         ("cluster.account=team cluster.time=120", "E446", "cluster.time", "is more than account team"),
         ("cluster.account=team training_cfg.run.nodes=2", "E446", NODES, "is more than account team"),
         ("cluster.account=team cluster.qos=gold cluster.time=40", "E446", "cluster.time", "is more than QOS gold"),

@@ -16,6 +16,7 @@ class SlurmDescription(BackendDescription["Settings"]):
     cluster_types: ClassVar[tuple[str, ...]] = ("slurm",)
     title: ClassVar[str] = "Slurm"
     rule_modules: ClassVar[tuple[str, ...]] = ("launcher.backends.slurm.job_rules",)
+    starts_by_mpi: ClassVar[bool] = True
     has_containers: ClassVar[bool] = False
     """A container, if there is one, sees the folders of the file system that it is given."""
     secret_sources: ClassVar[tuple[str, ...]] = ("env",)

@@ -93,10 +93,6 @@ def _over_partition(job: _Job, partition: Mapping[str, str]) -> Iterator[Problem
     whose = f"partition {partition['PartitionName']}"
     counts = [int(partition[field]) for field in ("MaxNodes", "TotalNodes") if partition.get(field, "").isdigit()]
     yield from _over(job, whose, min(counts, default=None), partition.get("MaxTime"))
-    least = int(partition["MinNodes"]) if partition.get("MinNodes", "").isdigit() else 0
-    if job.nodes < least:
-        message = f"is less than {whose} allows; {_NEVER}"
-        yield Problem("E446", job.nodes_key, message, value=job.nodes, allowed=f"at least {least}")
 
 
 def _over(job: _Job, whose: str, most_nodes: int | None, most_time: str | None) -> Iterator[Problem]:

@@ -3,6 +3,7 @@
 from collections.abc import Sequence
 from typing import Any
 
+from launcher.backends.slurm import mpi_start
 from launcher.backends.slurm.options import Settings, runtime_of, slurm_options
 from launcher.backends.slurm.sbatch_options import header
 from launcher.backends.slurm.states import UNWRITABLE
@@ -39,6 +40,7 @@ def render(job: JobSpec) -> dict[str, str]:
     runtime = runtime_of(options, job.image)
     name = f"{options.job_name_prefix}{job.name}"
     mounts = tuple(options.container_mounts or ())
+    start = mpi_start.of(job, options)
     batch = render_template(
         "slurm/job.sh.j2",
         header=header(options, job.initial_nodes, name, _gpus(options, job)),
@@ -48,7 +50,10 @@ def render(job: JobSpec) -> dict[str, str]:
         unwritable=UNWRITABLE,
         path=JOB_FILE,
         node_path=NODE_FILE,
-        srun_words=_srun_words(options, runtime, job.image),
+        nproc_per_node=job.nproc_per_node,
+        mpirun_words=start.mpirun_words if start else None,
+        tasks=job.nproc_per_node if start else 1,
+        srun_words=[*_srun_words(options, runtime, job.image), *(start.srun_words if start else ())],
         mounts=[f'--container-mounts="$bundle:$bundle"{_pairs(mounts)}'] if runtime == "pyxis" else (),
     )
     return {JOB_FILE: batch, NODE_FILE: render_template("slurm/node.sh.j2", **_node_values(job, options, runtime))}
@@ -67,6 +72,7 @@ def _node_values(job: JobSpec, options: Settings, runtime: str) -> dict[str, Any
         "python": options.python,
         "port": options.master_port,
         "program": _program(job),
+        "has_mpi": mpi_start.of(job, options) is not None,
         "runtime": runtime,
         "image": job.image,
         "accelerators": job.resources.accelerators,
@@ -93,6 +99,7 @@ def environment(job: JobSpec) -> dict[str, str]:
         **(_SEVERAL_NODES if is_several else {}),
         **(_EFA if is_several and job.resources.efa else {}),
         **interface(job.model_type, job.trainer).workers.env(job),
+        **mpi_start.environment(job),
         **plain_variables(job.config),
     }
 
