@@ -44,15 +44,8 @@ def test_slurm_takes_every_kind_of_job(rendered, tmp_path_factory):
             line for line in files[JOB_FILE].splitlines() if line.startswith("#SBATCH") and "job-name" not in line
         ]
         most[tuple(header)] = files[JOB_FILE]
-    nodes = max(int(line.rpartition("=")[2]) for header in most for line in header if "--nodes=" in line)
-    with slurm_cluster.running(tmp_path_factory.mktemp("slurm"), num_nodes=min(nodes, 4)) as cluster:
+    with slurm_cluster.running(tmp_path_factory.mktemp("slurm"), num_nodes=4) as cluster:
         for header, text in most.items():
-            if (count := next(int(line.rpartition("=")[2]) for line in header if "--nodes=" in line)) <= 4:
-                done = subprocess.run(
-                    ("sbatch", "--test-only"),
-                    input=text,
-                    env={"SLURM_CONF": str(cluster.conf), "PATH": "/usr/bin:/bin"},
-                    capture_output=True,
-                    text=True,
-                )
-                assert done.returncode == 0, (count, header, done.stderr)
+            env = {"SLURM_CONF": str(cluster.conf), "PATH": "/usr/bin:/bin"}
+            done = subprocess.run(("sbatch", "--test-only"), input=text, env=env, capture_output=True, text=True)
+            assert done.returncode == 0, (header, done.stderr)

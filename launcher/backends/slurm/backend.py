@@ -48,7 +48,8 @@ class SlurmBackend:
 
     def validate(self, bundle: Bundle) -> tuple[Problem, ...]:
         """Return why Slurm would refuse a bundle's job, or accept and never start it, by sbatch --test-only."""
-        return preflight.problems(bundle, submit.name_of(bundle))
+        config = yaml_io.load(bundle.files["recipe.yaml"])
+        return preflight.problems(bundle, config, submit.name_of(bundle, config))
 
     def intent(self, bundle: Bundle, known: JobHandle | None) -> JobHandle | None:
         """Return a handle without an id: the job is found by its name, which has the bundle's digest."""

@@ -11,6 +11,8 @@ from launcher.common.problems import Problem
 from launcher.model.config_tree import get
 
 NODES = ("recipes.trainer.num_nodes", "recipes.training_cfg.run.nodes")
+_PARTITIONS = ("scontrol", "--oneliner", "show", "partition")
+_CONFIG = ("scontrol", "show", "config")
 _NEVER = "the job would stay pending for ever"
 _LIMITS = ("limits", "safe")
 """Values of AccountingStorageEnforce that enforce limits. Source: slurm.conf(5)."""
@@ -44,6 +46,7 @@ def problems(config: Mapping[str, Any]) -> Iterator[Problem]:
         ProblemsFound: Slurm does not answer (E447).
     """
     cluster = config["cluster"]
+    programs.RECENT.ask_all(_PARTITIONS, _CONFIG)
     association = _association(cluster.get("account"))
     account = cluster.get("account") or association.get("account", "")
     qos = cluster.get("qos") or association.get("defaultqos") or ("normal" if association else "")
@@ -59,7 +62,7 @@ def nodes_of(config: Mapping[str, Any]) -> tuple[str, int]:
 
 
 def _of_partitions(job: _Job, given: str) -> Iterator[Problem]:
-    answer = programs.run("scontrol", "--oneliner", "show", "partition")
+    answer = programs.RECENT.ask(*_PARTITIONS)
     if answer.code:
         raise programs.unanswered("scontrol", answer)
     known = [dict(word.partition("=")[::2] for word in line.split()) for line in answer.out.splitlines()]
@@ -110,8 +113,7 @@ def _of_account(job: _Job, association: Mapping[str, str]) -> Iterator[Problem]:
 
     Source: Slurm, Resource Limits: Hierarchy.
     """
-    enforced = re.search(r"^AccountingStorageEnforce\s*=\s*(.*)$", _shown("scontrol", "show", "config"), re.MULTILINE)
-    if not enforced or not any(name in enforced[1].lower() for name in _LIMITS):
+    if not any(name in _configured("AccountingStorageEnforce") for name in _LIMITS):
         return
     fields = ("maxwall", "maxtresperjob")
     limits = next(_rows("qos", (f"name={job.qos}",), fields), dict.fromkeys(fields, ""))
@@ -126,6 +128,8 @@ def _of_account(job: _Job, association: Mapping[str, str]) -> Iterator[Problem]:
 
 def _association(account: str | None) -> Mapping[str, str]:
     """Return what an account lets the user do, by sacctmgr; nothing where jobs are not accounted for."""
+    if "slurmdbd" not in _configured("AccountingStorageType"):
+        return {}
     me = getpass.getuser()
     if not account:
         (own,) = [*_rows("user", (f"name={me}",), ("defaultaccount",))][:1] or [{}]
@@ -147,9 +151,15 @@ def _rows(what: str, where: tuple[str, ...], fields: tuple[str, ...]) -> Iterato
             yield dict(zip(fields, values, strict=True))
 
 
+def _configured(key: str) -> str:
+    """Return a value of Slurm's configuration, in lower case; "" if unknown."""
+    found = re.search(rf"^{key}\s*=\s*(.*)$", _shown(*_CONFIG), re.MULTILINE)
+    return found[1].lower() if found else ""
+
+
 def _shown(*words: str) -> str:
-    """Return the output of a command; "" if it fails, as sacctmgr does without accounting."""
-    answer = programs.run(*words)
+    """Return the output of a command; "" if it fails."""
+    answer = programs.RECENT.ask(*words)
     return "" if answer.code else answer.out
 
 

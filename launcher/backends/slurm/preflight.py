@@ -9,7 +9,6 @@ from typing import Any
 from launcher.backends.slurm import limits, programs
 from launcher.backends.slurm.queue import EPOCH, POLL_S, QUEUE
 from launcher.backends.slurm.rendering import JOB_FILE
-from launcher.common import yaml_io
 from launcher.common.problems import Problem
 from launcher.model.config_tree import get
 from launcher.model.environment import secret_references
@@ -39,20 +38,29 @@ _REGISTRATION_S = 20.0
 _DEPENDENCY = re.compile(r"([a-z]+)((?::[0-9]+(?:_[0-9]+)?(?:\+[0-9]+)?)+)")
 
 
-def problems(bundle: Bundle, name: str) -> tuple[Problem, ...]:
+def problems(bundle: Bundle, config: Mapping[str, Any], name: str) -> tuple[Problem, ...]:
     """Return every reason why a bundle's job would not run.
 
     Args:
         bundle: The bundle, on disk or not.
+        config: Its resolved configuration.
         name: The name that its job would have.
 
     Raises:
         ProblemsFound: Slurm does not answer (E447).
     """
-    config = yaml_io.load(bundle.files["recipe.yaml"])
     found = list(missing_secrets(config))
-    found += _refusals(bundle, name, config) or [*limits.problems(config), *_dependencies(config["cluster"])]
+    found += _refusals(bundle, name, config) or never_started(config)
     return tuple(found)
+
+
+def never_started(config: Mapping[str, Any]) -> list[Problem]:
+    """Return why Slurm would accept a job and never start it.
+
+    Raises:
+        ProblemsFound: Slurm does not answer (E447).
+    """
+    return [*limits.problems(config), *_dependencies(config["cluster"])]
 
 
 def missing_secrets(config: Mapping[str, Any]) -> Iterator[Problem]:

@@ -6,8 +6,9 @@ import json
 import os
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
+from typing import Any
 
 import launcher
 from launcher.backends.slurm import preflight, programs, queue, run_files
@@ -21,13 +22,15 @@ from launcher.model.job_spec import Bundle
 
 _DIGITS = 12
 """Digits of the digest in a job's name."""
+_MARK = "submitted"
+"""File that shows that a launch of the bundle has called sbatch; without it there is no job to look for."""
 _PATIENCE_S = 120.0
 """Time limit for a controller that restarts to answer whether it has a job; its own commands wait for 10 to 20 s."""
 
 
-def name_of(bundle: Bundle) -> str:
-    """Return the name of a bundle's job in Slurm's queue."""
-    prefix = yaml_io.load(bundle.files["recipe.yaml"])["cluster"]["job_name_prefix"]
+def name_of(bundle: Bundle, config: Mapping[str, Any]) -> str:
+    """Return the name of a bundle's job in Slurm's queue, for its resolved configuration."""
+    prefix = config["cluster"]["job_name_prefix"]
     return f"{prefix}{bundle.job_name}-{bundle.digest[:_DIGITS]}"
 
 
@@ -54,13 +57,16 @@ def submit(bundle: Bundle) -> tuple[str, bool]:
     Raises:
         ProblemsFound: Every reason why it was not submitted.
     """
-    name, folder = name_of(bundle), bundle.directory.resolve()
+    config = yaml_io.load(bundle.files["recipe.yaml"])
+    name, folder = name_of(bundle, config), bundle.directory.resolve()
     with _alone(folder):
-        if job := existing(folder, name):
+        is_first = not any((folder / RUN_DIR / "slurm").iterdir())
+        if not is_first and (job := existing(folder, name)):
             return job.job_id, False
-        if problems := preflight.problems(bundle, name):
-            raise ProblemsFound(problems)
-        return _submitted(bundle, name, folder), True
+        # sbatch refuses by itself what its test refuses, so that the test is left out unless there are other reasons.
+        if [*preflight.missing_secrets(config), *preflight.never_started(config)]:
+            raise ProblemsFound(preflight.problems(bundle, config, name))
+        return _submitted(config, name, folder), True
 
 
 @contextlib.contextmanager
@@ -83,12 +89,16 @@ def _alone(folder: Path) -> Iterator[None]:
         os.close(descriptor)
 
 
-def _submitted(bundle: Bundle, name: str, folder: Path) -> str:
+def _submitted(config: Mapping[str, Any], name: str, folder: Path) -> str:
     """Submit the job and return its id.
 
     Raises:
         ProblemsFound: It was refused, or the controller does not answer whether it has the job (E352).
     """
+    try:
+        (folder / RUN_DIR / "slurm" / _MARK).touch()
+    except OSError as error:
+        raise os_errors.refused("E702", "base_results_dir", error, folder) from error
     answer = programs.run("sbatch", "--parsable", f"--job-name={name}", JOB_FILE, folder=folder, env=_environment())
     QUEUE.forget()
     job_id = answer.out.strip().partition(";")[0]
@@ -96,7 +106,7 @@ def _submitted(bundle: Bundle, name: str, folder: Path) -> str:
         return job_id
     if answer.is_unreachable and (job := _in_doubt(folder, name)):
         return job.job_id  # the controller has it, although its answer was lost
-    raise ProblemsFound((preflight.refusal(answer, yaml_io.load(bundle.files["recipe.yaml"])),))
+    raise ProblemsFound((preflight.refusal(answer, config),))
 
 
 def _in_doubt(folder: Path, name: str) -> Seen | None:
