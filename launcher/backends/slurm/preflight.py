@@ -35,6 +35,8 @@ _KEYS = (
 """Part of a refusal of sbatch, in lower case, to the key that it is about. Source: Slurm 22.05, slurm_errno.c."""
 _REGISTRATION_S = 20.0
 """Time that nodes have to register with a controller that has started, which refuses every job until then."""
+_PREFIX = re.compile(r"^(allocation failure|Batch job submission failed): ")
+"""What sbatch puts before the controller's reason, with --test-only and without."""
 _DEPENDENCY = re.compile(r"([a-z]+)((?::[0-9]+(?:_[0-9]+)?(?:\+[0-9]+)?)+)")
 
 
@@ -80,7 +82,7 @@ def refusal(answer: programs.Answer, config: Mapping[str, Any]) -> Problem:
     """
     if answer.code == 127 or answer.is_unreachable:
         raise programs.unanswered("sbatch", answer)
-    lines = [line.removeprefix("allocation failure: ") for line in answer.error.splitlines()]
+    lines = [_PREFIX.sub("", line) for line in answer.error.splitlines()]
     text = "; ".join(line for line in lines if line) or f"exit code {answer.code}"
     path = next((key for words, key in _KEYS if words in text.lower()), "cluster")
     path = limits.nodes_of(config)[0] if path in limits.NODES else path
@@ -90,17 +92,17 @@ def refusal(answer: programs.Answer, config: Mapping[str, Any]) -> Problem:
 
 def _refusals(bundle: Bundle, name: str, config: Mapping[str, Any]) -> list[Problem]:
     words = ("sbatch", "--test-only", f"--job-name={name}")
-    while True:
-        answer = programs.run(*words, text=bundle.files[JOB_FILE])
-        if not answer.code:
-            return []
-        if "node configuration" not in answer.error or not _has_just_started():
-            return [refusal(answer, config)]
+    answer = programs.run(*words, text=bundle.files[JOB_FILE])
+    while awaits_nodes(answer):
         time.sleep(POLL_S)
+        answer = programs.run(*words, text=bundle.files[JOB_FILE])
+    return [refusal(answer, config)] if answer.code else []
 
 
-def _has_just_started() -> bool:
-    """Return whether the controller has restarted so recently that nodes may not have registered yet."""
+def awaits_nodes(answer: programs.Answer) -> bool:
+    """Return whether sbatch may have refused a job because the controller has just started, without its nodes."""
+    if not answer.code or "node configuration" not in answer.error:
+        return False
     shown = programs.run("scontrol", "show", "config", env=EPOCH).out
     started = re.search(r"^BOOT_TIME\s*=\s*([0-9]+)", shown, re.MULTILINE)
     return started is not None and time.time() - int(started[1]) < _REGISTRATION_S

@@ -99,7 +99,11 @@ def _submitted(config: Mapping[str, Any], name: str, folder: Path) -> str:
         (folder / RUN_DIR / "slurm" / _MARK).touch()
     except OSError as error:
         raise os_errors.refused("E702", "base_results_dir", error, folder) from error
-    answer = programs.run("sbatch", "--parsable", f"--job-name={name}", JOB_FILE, folder=folder, env=_environment())
+    words = ("sbatch", "--parsable", f"--job-name={name}", JOB_FILE)
+    answer = programs.run(*words, folder=folder, env=_environment())
+    while preflight.awaits_nodes(answer):
+        time.sleep(queue.POLL_S)
+        answer = programs.run(*words, folder=folder, env=_environment())
     QUEUE.forget()
     job_id = answer.out.strip().partition(";")[0]
     if answer.code == 0 and job_id.isdigit():
