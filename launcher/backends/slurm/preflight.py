@@ -4,6 +4,7 @@ import os
 import re
 import time
 from collections.abc import Iterator, Mapping
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 from launcher.backends.slurm import limits, programs
@@ -52,17 +53,10 @@ def problems(bundle: Bundle, config: Mapping[str, Any], name: str) -> tuple[Prob
         ProblemsFound: Slurm does not answer (E447).
     """
     found = list(missing_secrets(config))
-    found += _refusals(bundle, name, config) or never_started(config)
-    return tuple(found)
-
-
-def never_started(config: Mapping[str, Any]) -> list[Problem]:
-    """Return why Slurm would accept a job and never start it.
-
-    Raises:
-        ProblemsFound: Slurm does not answer (E447).
-    """
-    return [*limits.problems(config), *_dependencies(config["cluster"])]
+    with ThreadPoolExecutor(1) as pool:
+        refused = pool.submit(_refusals, bundle, name, config)
+        never = [*limits.problems(config), *_dependencies(config["cluster"])]
+        return (*found, *(refused.result() or never))
 
 
 def missing_secrets(config: Mapping[str, Any]) -> Iterator[Problem]:
@@ -93,13 +87,13 @@ def refusal(answer: programs.Answer, config: Mapping[str, Any]) -> Problem:
 def _refusals(bundle: Bundle, name: str, config: Mapping[str, Any]) -> list[Problem]:
     words = ("sbatch", "--test-only", f"--job-name={name}")
     answer = programs.run(*words, text=bundle.files[JOB_FILE])
-    while awaits_nodes(answer):
+    while _awaits_nodes(answer):
         time.sleep(POLL_S)
         answer = programs.run(*words, text=bundle.files[JOB_FILE])
     return [refusal(answer, config)] if answer.code else []
 
 
-def awaits_nodes(answer: programs.Answer) -> bool:
+def _awaits_nodes(answer: programs.Answer) -> bool:
     """Return whether sbatch may have refused a job because the controller has just started, without its nodes."""
     if not answer.code or "node configuration" not in answer.error:
         return False

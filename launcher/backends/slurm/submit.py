@@ -63,9 +63,8 @@ def submit(bundle: Bundle) -> tuple[str, bool]:
         is_first = not any((folder / RUN_DIR / "slurm").iterdir())
         if not is_first and (job := existing(folder, name)):
             return job.job_id, False
-        # sbatch refuses by itself what its test refuses, so that the test is left out unless there are other reasons.
-        if [*preflight.missing_secrets(config), *preflight.never_started(config)]:
-            raise ProblemsFound(preflight.problems(bundle, config, name))
+        if problems := preflight.problems(bundle, config, name):
+            raise ProblemsFound(problems)
         return _submitted(config, name, folder), True
 
 
@@ -101,9 +100,6 @@ def _submitted(config: Mapping[str, Any], name: str, folder: Path) -> str:
         raise os_errors.refused("E702", "base_results_dir", error, folder) from error
     words = ("sbatch", "--parsable", f"--job-name={name}", JOB_FILE)
     answer = programs.run(*words, folder=folder, env=_environment())
-    while preflight.awaits_nodes(answer):
-        time.sleep(queue.POLL_S)
-        answer = programs.run(*words, folder=folder, env=_environment())
     QUEUE.forget()
     job_id = answer.out.strip().partition(";")[0]
     if answer.code == 0 and job_id.isdigit():
