@@ -329,7 +329,7 @@ def test_a_fault_is_one_problem_that_names_rule_key_and_remedy(overrides, code, 
     assert words in str(problem)
 
 
-@pytest.mark.parametrize("cluster", ["local", "k8s", "slurm"])
+@pytest.mark.parametrize("cluster", ["local", "k8s"])
 def test_a_cluster_without_mpi_refuses_it(cluster, found):
     container = ("container=me/image:1",) if cluster == "k8s" else ()
     (problem,) = found(f"cluster={cluster}", *container, base=(*JOB[:3], *JOB[4:], *WRITTEN))

@@ -15,6 +15,12 @@ ENV_RUN_DIR = "RECIPES_RUN_DIR"
 ENV_MASTER_ADDR = "RECIPES_MASTER_ADDR"
 """Environment variable: address of a training job's first host, if its name does not resolve."""
 
+ENV_EARLIER_STARTS = "RECIPES_EARLIER_STARTS"
+"""Environment variable of a worker: starts of the job's workers before those that its agent counts; 0 if unset."""
+
+ENV_SAVES_ON_TERM = "RECIPES_SAVES_ON_TERM"
+"""Environment variable of a worker: set where SIGTERM, too, means to save and stop, since the job then resumes."""
+
 ENV_LAUNCH_ID = "RECIPES_LAUNCH_ID"
 """Environment variable of a worker: different for each launch of a bundle, the same for its restarts."""
 

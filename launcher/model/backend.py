@@ -106,6 +106,8 @@ class BackendDescription(Generic[OptionsT]):
     """Who trains where `cluster.trainer` is null. Where jobs run on this machine the published image never does."""
     runs_training_jobs: ClassVar[bool] = False
     """Whether jobs are SageMaker training jobs: a request, channels, and an image whose toolkit starts scripts."""
+    starts_by_mpi: ClassVar[bool] = False
+    """Whether `recipes.distribution.mpi` starts a script."""
     resizes_jobs: ClassVar[bool] = False
     """Whether the size of a running job may change, as `recipes.elastic_policy` requests."""
     has_pods: ClassVar[bool] = False

@@ -63,11 +63,11 @@ def a_cluster_reads_it(checked: CheckedRecipe, problem: Callable[..., Problem]) 
     distribution = _distribution(checked)
     if distribution is None or not (distribution.is_mpi or distribution.library):
         return
-    if not described(checked.backend).runs_training_jobs:
+    if not described(checked.backend).starts_by_mpi:
         yield problem(
             _D,
             f"cluster={described(checked.backend).choice} does not start scripts by MPI",
-            allowed=choices(lambda each: each.runs_training_jobs),
+            allowed=choices(lambda each: each.starts_by_mpi),
             remedy=f"~{_D}",
         )
 

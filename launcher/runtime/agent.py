@@ -1,5 +1,7 @@
 """The elastic agent from a worker's side: it sends scale events and receives published checkpoints.
 
+A cluster that preempts a job sends SIGTERM instead, without an agent.
+
 Both the agent's package and the agent may be absent: then there are no events, and no reports.
 """
 
@@ -14,6 +16,8 @@ from functools import cache
 from pathlib import Path
 from types import FrameType
 from typing import Any
+
+from launcher.common import names
 
 PACKAGE = "hyperpod_elastic_agent"
 ENV_SOCKET = "HYPERPOD_ELASTICAGENT_SOCKET_SERVER_PATH"
@@ -41,13 +45,18 @@ class _Handler:
             self.before(number, frame)
 
 
-_handler = _Handler()
+_handler, _term_handler = _Handler(), _Handler()
+
+
+def _saves_on_term() -> bool:
+    return bool(os.environ.get(names.ENV_SAVES_ON_TERM))
 
 
 @contextmanager
 def stop_signal_held() -> Iterator[None]:
-    """Block the agent's stop signal: for this thread until the end, for processes started inside permanently."""
-    held = signal.pthread_sigmask(signal.SIG_BLOCK, {STOP_SIGNAL})
+    """Block the stop signals: for this thread until the end, for processes started inside permanently."""
+    signals = {STOP_SIGNAL, signal.SIGTERM} if _saves_on_term() else {STOP_SIGNAL}
+    held = signal.pthread_sigmask(signal.SIG_BLOCK, signals)
     try:
         yield
     finally:
@@ -58,8 +67,10 @@ def install_event_handler() -> None:
     """Install the handler of the agent's stop signal; without the agent's package that signal does not exist.
 
     Importing the agent's handler takes seconds, in which an unhandled signal would kill the process: the signal is
-    blocked, and delivered once the handler is installed.
+    blocked, and delivered once the handler is installed. SIGTERM is a stop signal, too, if the environment says so.
     """
+    if _saves_on_term():
+        signal.signal(signal.SIGTERM, _term_handler)
     if importlib.util.find_spec(PACKAGE) is None or signal.getsignal(STOP_SIGNAL) is _handler:
         return
     with stop_signal_held():
@@ -69,7 +80,8 @@ def install_event_handler() -> None:
 
 def event_pending() -> bool:
     """Return whether this process, but not necessarily all ranks, was asked to save and stop."""
-    return _handler.received and os.environ.get(ENV_COORDINATION, "").lower() == "distributed"
+    is_of_agent = _handler.received and os.environ.get(ENV_COORDINATION, "").lower() == "distributed"
+    return is_of_agent or _term_handler.received
 
 
 @cache

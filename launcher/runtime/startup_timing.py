@@ -48,7 +48,8 @@ class StartRecord:
 
 def attempt() -> int:
     """Return the number of earlier starts of this job's workers."""
-    return int(os.environ.get("TORCHELASTIC_RESTART_COUNT", "0"))
+    earlier = int(os.environ.get(names.ENV_EARLIER_STARTS, "0"))
+    return earlier + int(os.environ.get("TORCHELASTIC_RESTART_COUNT", "0"))
 
 
 def reached(name: str) -> None:

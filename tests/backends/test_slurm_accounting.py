@@ -1,10 +1,10 @@
-"""A job that the controller has forgotten, on a real Slurm with accounting."""
+"""Jobs on a real Slurm with accounting: one that the controller has forgotten, and what accounts do not allow."""
 
 import pytest
 import slurm_cluster
 from background import await_true
 from conftest import frozen_context
-from test_slurm_jobs import PLAIN, SlurmBackend, finished, written
+from test_slurm_jobs import PLAIN, SlurmBackend, finished, refused, written
 
 from launcher import pipeline
 from launcher.backends.slurm import queue
@@ -12,16 +12,37 @@ from launcher.model.job_spec import JobState
 
 pytestmark = [pytest.mark.whole_job, pytest.mark.slow]
 
+MORE = """\
+AccountingStorageEnforce=associations,limits,qos
+PartitionName=closed Nodes=ALL State=DOWN
+PartitionName=emptied Nodes=ALL State=DRAIN
+PartitionName=teams Nodes=ALL AllowAccounts=team
+PartitionName=golden Nodes=ALL AllowQos=gold
+PartitionName=others Nodes=ALL DenyAccounts=team
+PartitionName=large Nodes=ALL MinNodes=2
+"""
+ACCOUNTS = (
+    "add account team",
+    "add account strangers",
+    "add user root account=team maxwall=60 maxnodes=1",
+    "add qos gold maxwall=30",
+    "add qos silver maxtresperjob=node=1",
+    "modify user root set qos+=gold,silver",
+)
+NODES = "recipes.training_cfg.run.nodes"
+
 
 @pytest.fixture(scope="module")
 def cluster(tmp_path_factory):
     if missing := slurm_cluster.absent():
         pytest.skip(f"no {', '.join(missing)}: {slurm_cluster.INSTALL}")
     with (
-        slurm_cluster.running(tmp_path_factory.mktemp("slurm"), 2, has_accounting=True) as cluster,
+        slurm_cluster.running(tmp_path_factory.mktemp("slurm"), 2, has_accounting=True, more=MORE) as cluster,
         pytest.MonkeyPatch.context() as patch,
     ):
         patch.setenv("SLURM_CONF", str(cluster.conf))
+        for words in ACCOUNTS:
+            cluster.command("sacctmgr", "--immediate", *words.split())
         yield cluster
 
 
@@ -60,3 +81,36 @@ def test_sacct_answers_like_squeue(cluster, tmp_path):
     assert forgotten.message == status.message == "exit code 1"
     named = f"--name={seen.name}"
     assert list(queue._sacct(named, "--user=root", "--starttime=now-60days")) == [job_id]
+
+
+@pytest.mark.parametrize(
+    ("words", "code", "key", "message"),
+    [
+        ("cluster.account=nobody", "E445", "cluster.account", "Invalid account"),
+        ("cluster.account=strangers", "E445", "cluster.account", "Invalid account"),
+        ("cluster.qos=bronze", "E445", "cluster.qos", "Invalid qos"),
+        ("cluster.partition=emptied", "E445", "cluster.partition", "not available"),
+        ("cluster.partition=closed", "E446", "cluster.partition", "is down"),
+        ("cluster.partition='closed,teams'", "E446", "cluster.partition", "is down"),
+        ("cluster.partition=teams", "E446", "cluster.account", "does not take this account"),
+        ("cluster.partition=others cluster.account=team", "E446", "cluster.account", "does not take this account"),
+        ("cluster.partition=golden", "E446", "cluster.qos", "does not take this qos"),
+        ("cluster.partition=large", "E445", NODES, "not available"),
+        ("cluster.account=team cluster.time=120", "E446", "cluster.time", "is more than account team"),
+        ("cluster.account=team training_cfg.run.nodes=2", "E446", NODES, "is more than account team"),
+        ("cluster.account=team cluster.qos=gold cluster.time=40", "E446", "cluster.time", "is more than QOS gold"),
+        ("cluster.qos=silver training_cfg.run.nodes=2", "E446", NODES, "is more than QOS silver"),
+    ],
+)
+def test_what_an_account_or_a_partition_never_allows_is_refused(cluster, tmp_path, words, code, key, message):
+    (problem,) = refused(tmp_path, *PLAIN, *words.split())
+    assert (problem.code, problem.path) == (code, key)
+    assert message in problem.message
+
+
+@pytest.mark.parametrize(
+    "words",
+    ["cluster.partition=teams cluster.account=team", "cluster.partition=golden cluster.qos=gold cluster.time=20"],
+)
+def test_what_an_account_allows_is_run(cluster, tmp_path, words):
+    finished(pipeline.submit(written(tmp_path, *PLAIN, *words.split()), SlurmBackend()))

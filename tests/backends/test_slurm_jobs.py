@@ -2,6 +2,7 @@
 
 import json
 import os
+import subprocess
 import sys
 from dataclasses import replace
 from pathlib import Path
@@ -26,8 +27,10 @@ from job_suite import (
 from test_conformance import WORKER
 
 from launcher import pipeline
+from launcher.backends.slurm import follow as following
 from launcher.backends.slurm import run_files
 from launcher.backends.slurm.backend import SlurmBackend
+from launcher.backends.slurm.options import Settings
 from launcher.backends.slurm.queue import QUEUE
 from launcher.common.names import RUN_DIR
 from launcher.common.problems import ProblemsFound
@@ -295,6 +298,27 @@ def test_a_requeued_job_is_followed_through_its_attempts(stage, cluster):
     assert list(SlurmBackend().logs(record.handle, LogSelection(attempt=1), follow=False)) == ["twice"]
 
 
+def test_log_files_that_appear_after_the_job_s_end_are_shown(stage, cluster):
+    """A file system that nodes share shows a new folder late."""
+    record = pipeline.submit(stage.bundle("late"), SlurmBackend())
+    running(stage, record)
+    stage.say(record.handle, 1, "late")
+    stage.end(record.handle, JobState.SUCCEEDED)
+    finished(record)
+    logs = run_files.folder(record.handle.bundle_dir, record.handle.native_id) / "logs"
+    hidden = logs.rename(logs.with_name("hidden"))
+    job, looks = following.Job(record.handle.bundle_dir, record.handle.native_id, NODES, 1), []
+
+    def status():
+        looks.append(1)
+        return SlurmBackend().status(record.handle)
+
+    follower = Collected(following.logs(job, LogSelection(ranks=(1,)), status, follow=True))
+    await_true(lambda: len(looks) > 2 * following._LATE_LOOKS)
+    hidden.rename(logs)
+    assert "late" in follower.result()
+
+
 def test_a_controller_that_restarts_is_waited_for(stage, cluster):
     record = pipeline.submit(stage.bundle("restarted"), SlurmBackend())
     running(stage, record)
@@ -358,3 +382,44 @@ def _content(path):
         return path.read_bytes()
     except OSError:  # it has ended
         return b""
+
+
+TEXTS = sorted(name for name, field in Settings.model_fields.items() if "str" in str(field.annotation))
+RUN_TASK = """#!/bin/bash
+while [[ $1 != bash ]]; do shift; done
+SLURM_NODEID=0 SLURM_STEP_NODELIST=n1 SLURM_STEP_NUM_NODES=1 SLURM_STEP_ID=0 exec "$@"
+"""
+"""Stands for srun in a test of quoting."""
+
+
+@pytest.mark.parametrize("key", TEXTS)
+def test_a_hostile_value_of_any_key_is_data_or_refused(cluster, tmp_path, key):
+    """Of every key that takes a text, alone or in a list; the scripts are run with programs that do nothing."""
+    evil = "a'\"; touch pwned; $(touch pwned) `touch pwned` \\ # --time=1"
+    kind = str(Settings.model_fields[key].annotation)
+    value = {"additional_parameters": f"{{wckey: {_typed(evil)}}}"}.get(key, _typed(evil))
+    value = f"[{value}]" if "list[" in kind else value
+    image = ("container=/image", "cluster.container_runtime=apptainer")
+    try:
+        bundle = written(tmp_path, *PLAIN, *image, f"cluster.{key}={value}")
+    except ProblemsFound as error:
+        assert all(problem.path.startswith(f"cluster.{key}") for problem in error.problems)
+        return
+    SlurmBackend().validate(bundle)
+    programs = tmp_path / "bin"
+    programs.mkdir()
+    for name in ("bash", "cat", "cksum", "cut", "date", "env", "grep", "mkdir", "timeout", "touch"):
+        (programs / name).symlink_to(f"/usr/bin/{name}")
+    for name, text in (("srun", RUN_TASK), ("squeue", "#!/bin/bash\n"), ("scontrol", "#!/bin/bash\n")):
+        (programs / name).write_text(text)
+        (programs / name).chmod(0o755)
+    (programs / "apptainer").write_text('#!/bin/bash\nprintf "%s\\0" "$@" > started\n')
+    (programs / "apptainer").chmod(0o755)
+    job = {"SLURM_SUBMIT_DIR": str(bundle.directory), "SLURM_JOB_ID": "1", "SLURM_JOB_NUM_NODES": "1"}
+    env = {"PATH": str(programs), "SLURM_JOB_NODELIST": "n1", **job}
+    done = subprocess.run(
+        ("/bin/bash", bundle.directory / "slurm/job.sh"), cwd=tmp_path, env=env, capture_output=True
+    )
+    assert (tmp_path / "started").exists(), done.stderr
+    assert not list(tmp_path.rglob("pwned"))
+    assert key not in ("python", "container_mounts") or evil in (tmp_path / "started").read_text()

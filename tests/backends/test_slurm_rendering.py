@@ -11,7 +11,7 @@ from conftest import LLAMA, frozen_context
 
 from launcher import pipeline
 from launcher.backends.slurm import queue, requests, states
-from launcher.backends.slurm.preflight import minutes
+from launcher.backends.slurm.limits import minutes
 from launcher.backends.slurm.sbatch_options import quoted
 from launcher.common.problems import ProblemsFound
 from launcher.model.job_spec import JobState
@@ -211,6 +211,12 @@ def test_time_limits_are_read_as_slurm_reads_them(limit, expected):
     [
         ("PENDING", "Resources", (0, 0), JobState.PENDING, "waits: Resources"),
         ("PENDING", "PartitionTimeLimit", (0, 0), JobState.PENDING, "never starts like this, see cluster.time"),
+        ("PENDING", "QOSMaxNodePerJobLimit", (0, 0), JobState.PENDING, "see recipes.trainer.num_nodes"),
+        ("PENDING", "AssocMaxWallDurationPerJobLimit", (0, 0), JobState.PENDING, "see cluster.time"),
+        (
+            *("PENDING", "Job's account not permitted to use this partition (a allows b not c)", (0, 0)),
+            *(JobState.PENDING, "see cluster.account"),
+        ),
         ("RUNNING", "None", (0, 0), JobState.RUNNING, ""),
         ("COMPLETING", "None", (0, 0), JobState.RUNNING, ""),
         ("CANCELLED by 1000", "None", (0, 15), JobState.CANCELLED, "cancelled"),

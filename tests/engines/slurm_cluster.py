@@ -144,6 +144,16 @@ class Cluster:
             daemon.kill()
             daemon.wait()
 
+    def lose(self, name: str) -> None:
+        """Kill a node's daemons and every process of its jobs, as if its machine had lost power."""
+        self.daemons[name].kill()
+        # A daemon has its node's log open.
+        daemons = [pid for pid in _running() if _has_open(pid, self.folder / f"{name}.log")]
+        for pid in [*daemons, *(below for daemon in daemons for below in _descendants(daemon))]:
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGKILL)
+        self.daemons.pop(name).wait()
+
     def command(self, *words: str) -> str:
         """Run a command of Slurm; return its output."""
         env = {**os.environ, "SLURM_CONF": str(self.conf)}
@@ -176,11 +186,18 @@ _MUNGE = {
 
 
 @contextlib.contextmanager
-def running(folder: Path, num_nodes: int = 4, *, has_accounting: bool = False) -> Iterator[Cluster]:
-    """Run a cluster of simulated nodes until the block ends, its jobs cancelled; accounting needs root."""
+def running(folder: Path, num_nodes: int = 4, *, has_accounting: bool = False, more: str = "") -> Iterator[Cluster]:
+    """Run a cluster of simulated nodes until the block ends, its jobs cancelled; accounting needs root.
+
+    Args:
+        folder: Of its configuration, state and logs.
+        num_nodes: Number of its nodes.
+        has_accounting: Whether slurmdbd keeps its jobs in a database.
+        more: Further lines of its configuration.
+    """
     ports = _free_ports(2)
     cluster = Cluster(folder, num_nodes, database_port=ports[1] if has_accounting else 0)
-    _configure(cluster)
+    _configure(cluster, more)
     cluster.start("munged")
     await_true(lambda: (folder / "munge.sock").exists())
     try:
@@ -197,7 +214,7 @@ def running(folder: Path, num_nodes: int = 4, *, has_accounting: bool = False) -
             cluster.stop(name)
 
 
-def _configure(cluster: Cluster) -> None:
+def _configure(cluster: Cluster, more: str) -> None:
     folder = cluster.folder
     folder.chmod(0o755)
     (folder / "state").mkdir()
@@ -225,6 +242,16 @@ def _configure(cluster: Cluster) -> None:
             first_job=random.randrange(1, 1_000_000),  # two clusters on this machine: ports follow from ids
         )
     )
+    for line in more.splitlines():
+        _set(cluster.conf, line)
+
+
+def _set(conf: Path, line: str) -> None:
+    """Add a line, in the place of the present one of the same key; a configuration may have several partitions."""
+    key = line.partition("=")[0]
+    present = conf.read_text().splitlines()
+    left = [each for each in present if key == "PartitionName" or each.partition("=")[0] != key]
+    conf.write_text("\n".join([*left, line, ""]))
 
 
 def _account(cluster: Cluster, ports: list[int]) -> None:
@@ -245,6 +272,26 @@ def _account(cluster: Cluster, ports: list[int]) -> None:
     env = {**os.environ, "SLURM_CONF": str(cluster.conf)}
     add = ["sacctmgr", "--immediate", "add", "cluster", "test"]
     await_true(lambda: subprocess.run(add, env=env, capture_output=True).returncode == 0)
+
+
+def _running() -> list[int]:
+    return [int(path.name) for path in Path("/proc").glob("[0-9]*")]
+
+
+def _has_open(pid: int, file: Path) -> bool:
+    with contextlib.suppress(OSError):  # it has ended
+        return any(os.path.realpath(each) == str(file) for each in Path(f"/proc/{pid}/fd").iterdir())
+    return False
+
+
+def _descendants(pid: int) -> list[int]:
+    """Return the processes below one, the nearest first."""
+    found = []
+    with contextlib.suppress(OSError):
+        for task in Path(f"/proc/{pid}/task").iterdir():
+            for child in map(int, (task / "children").read_text().split()):
+                found += [child, *_descendants(child)]
+    return found
 
 
 def _free_ports(count: int) -> list[int]:

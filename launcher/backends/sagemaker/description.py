@@ -33,6 +33,7 @@ class TrainingJobDescription(BackendDescription[TrainingOptions]):
     title: ClassVar[str] = "SageMaker training jobs"
     rule_modules: ClassVar[tuple[str, ...]] = RULE_MODULES
     runs_training_jobs: ClassVar[bool] = True
+    starts_by_mpi: ClassVar[bool] = True
     toolkit_key: ClassVar[str | None] = f"{JOBS}.toolkit"
     url_keys: ClassVar[tuple[str, ...]] = (JOBS,)
 

@@ -16,6 +16,7 @@ from launcher.backends.slurm import (
     rendering,
     requests,
     run_files,
+    states,
     submit,
 )
 from launcher.backends.slurm import follow as following
@@ -211,9 +212,11 @@ def _as_noted(handle: JobHandle, job_id: str) -> JobStatus:
     code = run_files.exit_code(handle.bundle_dir, job_id)
     if code is None:
         return _REMOVED if submit.was_removed(handle, job_id) else _FORGOTTEN
-    last = [event.kind for event in run_files.events(handle.bundle_dir, job_id)][-1:]
-    if last == ["Stopped"]:
+    last = next((event.kind for event in reversed([*run_files.events(handle.bundle_dir, job_id)])), "")
+    if last == "Stopped":  # one that had returned to the queue was cancelled there
         return JobStatus(JobState.CANCELLED, 0, "cancelled")
+    if last == "TimedOut":
+        return JobStatus(JobState.FAILED, 0, states.message_of("TIMEOUT", "", (0, 0)))
     return JobStatus(JobState.FAILED, 0, f"exit code {code}") if code else JobStatus(JobState.SUCCEEDED, 0)
 
 

@@ -18,6 +18,7 @@ class SlurmDescription(BackendDescription["Settings"]):
     title: ClassVar[str] = "Slurm"
     rule_modules: ClassVar[tuple[str, ...]] = ("launcher.backends.slurm.job_rules",)
     resizes_jobs: ClassVar[bool] = True
+    starts_by_mpi: ClassVar[bool] = True
     has_containers: ClassVar[bool] = False
     """A container, if there is one, sees the folders of the file system that it is given."""
     secret_sources: ClassVar[tuple[str, ...]] = ("env",)

@@ -9,7 +9,7 @@ from pathlib import Path
 from launcher.backends.slurm import run_files
 from launcher.common.line_reader import LineReader
 from launcher.common.problems import ProblemsFound, fail
-from launcher.model.job_spec import JobEvent, JobStatus, LogSelection
+from launcher.model.job_spec import JobEvent, JobState, JobStatus, LogSelection
 
 LOG_POLL_S = 0.2
 """Seconds between two looks at the log files."""
@@ -17,6 +17,13 @@ _PATIENCE_S = 900.0
 """Time for which a controller may not answer before following ends: one that restarts reads its state first."""
 _LATE_LOOKS = 5
 """Looks after the job has ended: a shared file system shows the last lines late."""
+_LATE_FILES_S = 30.0
+"""Time limit for files of an ended job to appear. A shared file system remembers that a file was absent.
+
+Source: nfs(5), acdirmax: 60 s by default, less where nodes and login nodes are synchronised.
+"""
+_HAS_RUN = (JobState.SUCCEEDED,)
+"""Final states of a job that has certainly written its logs."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,11 +95,14 @@ def logs(job: Job, selection: LogSelection, status: Callable[[], JobStatus], *, 
         follow: Whether to wait for more.
     """
     reader, events = _Reader(job, selection), _News(job)
-    looks_left = _LATE_LOOKS
+    looks_left, give_up_s = _LATE_LOOKS, None
     while True:
-        over = not follow or status().state.is_final
-        looks_left -= over
-        is_last = not follow or looks_left < 0
+        now = status() if follow else None
+        if now and now.state.is_final:
+            looks_left -= 1
+            give_up_s = give_up_s or time.monotonic() + (_LATE_FILES_S if now.state in _HAS_RUN else 0)
+        is_late = give_up_s is not None and time.monotonic() < give_up_s and not reader.has_every_file
+        is_last = not follow or (looks_left < 0 and not is_late)
         yield from reader.lines(is_last=is_last)
         if follow and selection.attempt is None:
             yield from (
@@ -151,6 +161,12 @@ class _Reader:
             if self.selection.attempt in (None, attempt):
                 is_over = is_last or attempt < attempts[-1]
                 yield from self._of_attempt(attempt, complete_only=not is_over)
+
+    @property
+    def has_every_file(self) -> bool:
+        """Whether the logs of the selected ranks are found, of the newest selected attempt."""
+        attempts = [each for each in self.job.attempts if self.selection.attempt in (None, each)]
+        return bool(attempts) and all((attempts[-1], rank) in self.files for rank in self._ranks())
 
     def _of_attempt(self, attempt: int, *, complete_only: bool) -> Iterator[str]:
         if self.selection.has_headings and attempt not in self.headed:

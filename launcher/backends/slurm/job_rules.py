@@ -3,8 +3,8 @@
 from collections.abc import Callable, Iterator
 
 from launcher.backends.slurm.elastic_options import notice_s
+from launcher.backends.slurm.limits import minutes
 from launcher.backends.slurm.options import Settings, runtime_of, slurm_options
-from launcher.backends.slurm.preflight import minutes
 from launcher.common.problems import Problem
 from launcher.model.checked_recipe import CheckedRecipe
 from launcher.model.job_spec import OPEN, PUBLISHED
@@ -43,6 +43,20 @@ def container_can_be_run(checked: CheckedRecipe, problem: Callable[..., Problem]
     elif runtime == "none" and checked.trainer == PUBLISHED:
         remedy = f"container=<image>, or cluster.trainer={OPEN}"
         yield problem("container", "the published trainer exists in an image only", value=image, remedy=remedy)
+
+
+@rule("E465", "container", "cluster.container_runtime", "cluster.mpi", "recipes.distribution", source=_DOCS)
+def ranks_can_be_started(checked: CheckedRecipe, problem: Callable[..., Problem]) -> Iterator[Problem]:
+    """mpirun starts processes of a node, which start a container each; pyxis is a part of srun."""
+    options, distribution = slurm_options(checked), getattr(checked.recipe, "distribution", None)
+    runtime = runtime_of(options, checked.launch.container)
+    if distribution is None or not distribution.is_mpi:
+        return
+    if runtime == "docker":
+        message, allowed = "cannot be started by MPI: its processes do not find each other", "pyxis, apptainer, none"
+        yield problem("cluster.container_runtime", message, value=runtime, allowed=allowed)
+    elif runtime == "pyxis" and options.mpi == "mpirun":
+        yield problem("cluster.mpi", "cannot start pyxis containers", value=options.mpi, remedy="cluster.mpi=pmix")
 
 
 @rule("E443", "git", "cluster.trainer", source=_DOCS)

@@ -119,7 +119,10 @@ class Settings(ClusterOptions):
     auto_resume: bool = default(False)
     """true lets HyperPod replace a faulty node and restart the srun step. Needs exclusive=true."""
     master_port: Annotated[int, Field(ge=1024, le=65535)] | None = default(None, is_required=False)
-    """Port on the first node where the processes meet; derived from the job's id when null."""
+    """Port on the first node where the processes meet. null takes a free one that the job's folder determines."""
+    mpi: Literal["mpirun", "pmix", "pmi2"] = default("mpirun")
+    """What starts the ranks of a script that `recipes.distribution.mpi` enables: mpirun over the job's nodes, or srun
+    with this plugin of your site (srun --mpi=list)."""
     python: Text | None = default(None, is_required=False)
     """Python of the nodes. null takes the one that launches, and in a container python3."""
     container_runtime: Runtime | None = default(None, is_required=False)

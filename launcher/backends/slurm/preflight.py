@@ -2,20 +2,22 @@
 
 import os
 import re
+import time
 from collections.abc import Iterator, Mapping
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
-from launcher.backends.slurm import programs
-from launcher.backends.slurm.queue import QUEUE
+from launcher.backends.slurm import limits, programs
+from launcher.backends.slurm.queue import ENVIRONMENT, POLL_S, QUEUE
 from launcher.backends.slurm.requests import Request, config_of
 from launcher.common.problems import Problem
 from launcher.model.config_tree import get
 from launcher.model.environment import secret_references
 from launcher.model.job_spec import JobState
 
-_NODES = ("recipes.trainer.num_nodes", "recipes.training_cfg.run.nodes")
 _KEYS = (
     ("partition specified", "cluster.partition"),
+    ("required partition", "cluster.partition"),
     ("account", "cluster.account"),
     ("qos", "cluster.qos"),
     ("time limit", "cluster.time"),
@@ -29,10 +31,14 @@ _KEYS = (
     ("--signal", "cluster.signal"),
     ("mail", "cluster.mail_type"),
     ("job array", "--multirun"),
-    ("node count", _NODES[0]),
-    ("node configuration", _NODES[0]),
+    ("node count", limits.NODES[0]),
+    ("node configuration", limits.NODES[0]),
 )
 """Part of a refusal of sbatch, in lower case, to the key that it is about. Source: Slurm 22.05, slurm_errno.c."""
+_REGISTRATION_S = 20.0
+"""Time that nodes have to register with a controller that has started, which refuses every job until then."""
+_PREFIX = re.compile(r"^(allocation failure|Batch job submission failed): ")
+"""What sbatch puts before the controller's reason, with --test-only and without."""
 _DEPENDENCY = re.compile(r"([a-z]+)((?::[0-9]+(?:_[0-9]+)?(?:\+[0-9]+)?)+)")
 
 
@@ -42,10 +48,11 @@ def problems(request: Request) -> tuple[Problem, ...]:
     Raises:
         ProblemsFound: Slurm does not answer (E447).
     """
-    config = request.config
     found = [problem for bundle in request.bundles for problem in missing_secrets(config_of(bundle))]
-    found += _refusals(request) or [*_limits(config), *_dependencies(config["cluster"])]
-    return tuple(found)
+    with ThreadPoolExecutor(1) as pool:
+        refused = pool.submit(_refusals, request)
+        never = [*limits.problems(request.config, request.least_nodes), *_dependencies(request.config["cluster"])]
+        return (*found, *(refused.result() or never))
 
 
 def missing_secrets(config: Mapping[str, Any]) -> Iterator[Problem]:
@@ -65,10 +72,10 @@ def refusal(answer: programs.Answer, config: Mapping[str, Any]) -> Problem:
     """
     if answer.code == 127 or answer.is_unreachable:
         raise programs.unanswered("sbatch", answer)
-    lines = [line.removeprefix("allocation failure: ") for line in answer.error.splitlines()]
+    lines = [_PREFIX.sub("", line) for line in answer.error.splitlines()]
     text = "; ".join(line for line in lines if line) or f"exit code {answer.code}"
     path = next((key for words, key in _KEYS if words in text.lower()), "cluster")
-    path = _nodes(config)[0] if path in _NODES else path
+    path = limits.nodes_key(config) if path in limits.NODES else path
     value = get(config, path) if path != "cluster" else None
     return Problem("E445", path, f"Slurm refuses the job: {text}", value=value)
 
@@ -76,64 +83,19 @@ def refusal(answer: programs.Answer, config: Mapping[str, Any]) -> Problem:
 def _refusals(request: Request) -> list[Problem]:
     words = ("sbatch", "--test-only", f"--job-name={request.name}", *request.words)
     answer = programs.run(*words, text=request.text)
+    while _awaits_nodes(answer):
+        time.sleep(POLL_S)
+        answer = programs.run(*words, text=request.text)
     return [refusal(answer, request.config)] if answer.code else []
 
 
-def _nodes(config: Mapping[str, Any]) -> tuple[str, int]:
-    """Return the key of the number of nodes, and its value."""
-    return next((key, int(value)) for key in reversed(_NODES) if (value := get(config, key)) is not None)
-
-
-def _limits(config: Mapping[str, Any]) -> Iterator[Problem]:
-    """Yield what a partition never allows; Slurm accepts it nevertheless unless EnforcePartLimits is set.
-
-    Of several partitions one has to allow the job.
-    """
-    answer = programs.run("scontrol", "--oneliner", "show", "partition")
-    if answer.code:
-        raise programs.unanswered("scontrol", answer)
-    known = [dict(word.partition("=")[::2] for word in line.split()) for line in answer.out.splitlines()]
-    cluster = config["cluster"]
-    names = (cluster.get("partition") or "").split(",")
-    chosen = [each for each in known if each.get("PartitionName") in names or (names == [""] and _is_default(each))]
-    found = [list(_over(each, config)) for each in chosen]
-    yield from min(found, key=len, default=())
-
-
-def _is_default(partition: Mapping[str, str]) -> bool:
-    return partition.get("Default") == "YES"
-
-
-def _over(partition: Mapping[str, str], config: Mapping[str, Any]) -> Iterator[Problem]:
-    """Yield what is beyond the limits of one partition."""
-    name, (key, nodes) = partition["PartitionName"], _nodes(config)
-    wanted, limit = minutes(config["cluster"].get("time")), minutes(partition.get("MaxTime"))
-    if wanted is not None and limit is not None and wanted > limit:
-        message = f"is more than partition {name} allows; the job would stay pending for ever"
-        value = config["cluster"]["time"]
-        yield Problem("E446", "cluster.time", message, value=value, allowed=f"at most {partition['MaxTime']}")
-    counts = [int(partition[field]) for field in ("MaxNodes", "TotalNodes") if partition.get(field, "").isdigit()]
-    if counts and nodes > min(counts):
-        message = f"is more than partition {name} allows; the job would stay pending for ever"
-        yield Problem("E446", key, message, value=nodes, allowed=f"1 to {min(counts)}")
-
-
-def minutes(limit: object) -> float | None:
-    """Return a time limit of Slurm in minutes; None if there is none.
-
-    Source: sbatch(1), --time.
-    """
-    text = "" if limit is None else str(limit)
-    days, dash, rest = text.rpartition("-")
-    if not re.fullmatch(r"([0-9]+-)?[0-9]+(:[0-9]+){0,2}", text):
-        return None
-    numbers = [int(part) for part in rest.split(":")]
-    if dash:
-        hours, mins, seconds = (*numbers, 0, 0)[:3]
-        return int(days) * 1440 + hours * 60 + mins + seconds / 60
-    if len(numbers) == 3:
-        return numbers[0] * 60 + numbers[1] + numbers[2] / 60
-    return numbers[0] + (numbers[1] / 60 if len(numbers) == 2 else 0)
+def _awaits_nodes(answer: programs.Answer) -> bool:
+    """Return whether sbatch may have refused a job because the controller has just started, without its nodes."""
+    if not answer.code or "node configuration" not in answer.error:
+        return False
+    shown = programs.run("scontrol", "show", "config", env=ENVIRONMENT).out
+    started = re.search(r"^BOOT_TIME\s*=\s*([0-9]+)", shown, re.MULTILINE)
+    return started is not None and time.time() - int(started[1]) < _REGISTRATION_S
 
 
 def _dependencies(cluster: Mapping[str, Any]) -> Iterator[Problem]:

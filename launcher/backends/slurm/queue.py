@@ -24,7 +24,7 @@ _FIELDS = ("JobArrayID", "State", "Reason", "NumNodes", "exit_code", "SubmitTime
 _SACCT_FIELDS = ("JobID", "State", "Reason", "NNodes", "ExitCode", "Submit", "Start", "End", "JobName")
 """The same for sacct. The name is last: it is the only text that a user chooses."""
 _FORMAT = ",".join(f"{name}:|" for name in _FIELDS)
-_ENVIRONMENT = {"SLURM_TIME_FORMAT": "%s", "SLURM_BITSTR_LEN": "0"}
+ENVIRONMENT = {"SLURM_TIME_FORMAT": "%s", "SLURM_BITSTR_LEN": "0"}
 """Times in seconds since the epoch, and every task of an array. Source: sacct(1), Environment Variables."""
 _ID = re.compile(r"([0-9]+)(?:_([0-9]+)|_\[([0-9,-]+)(?:%[0-9]+)?\])?")
 """A job, a task of an array, or several of its tasks."""
@@ -147,7 +147,7 @@ def _of_user() -> dict[str, Seen]:
 def _squeue(*selection: str) -> dict[str, Seen]:
     """Return jobs that the controller knows, by id."""
     words = ("squeue", "--array", "--noheader", "--states=all", f"--Format={_FORMAT}", *selection)
-    answer = programs.run(*words, env=_ENVIRONMENT)
+    answer = programs.run(*words, env=ENVIRONMENT)
     if answer.code and _NO_JOB not in answer.error:
         raise programs.unanswered("squeue", answer)
     return _parsed(answer.out, _raw_status)
@@ -156,7 +156,7 @@ def _squeue(*selection: str) -> dict[str, Seen]:
 def _sacct(*selection: str) -> dict[str, Seen]:
     """Return jobs that are accounted for, by id; none where jobs are not accounted for, or sacct does not answer."""
     words = ("sacct", "--allocations", "--parsable2", "--noheader", f"--format={','.join(_SACCT_FIELDS)}", *selection)
-    answer = programs.run(*words, env=_ENVIRONMENT)
+    answer = programs.run(*words, env=ENVIRONMENT)
     return {} if answer.code else _parsed(answer.out, _two_numbers)
 
 

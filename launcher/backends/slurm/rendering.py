@@ -4,6 +4,7 @@ from collections.abc import Sequence
 from shlex import quote
 from typing import Any
 
+from launcher.backends.slurm import mpi_start
 from launcher.backends.slurm.elastic_options import (
     ELASTIC_FILE,
     RELEASE_FILE,
@@ -14,7 +15,8 @@ from launcher.backends.slurm.elastic_options import (
 from launcher.backends.slurm.options import Settings, runtime_of, slurm_options
 from launcher.backends.slurm.run_files import AGENT_FILE
 from launcher.backends.slurm.sbatch_options import Value, batch_options, header, words
-from launcher.common.names import CONFIG_DIR, ENTRYPOINT, WARM_MODULE
+from launcher.backends.slurm.states import UNWRITABLE
+from launcher.common.names import CONFIG_DIR, ENTRYPOINT, ENV_SAVES_ON_TERM, WARM_MODULE
 from launcher.common.templating import render_template
 from launcher.families import interface
 from launcher.model.config_tree import get
@@ -25,6 +27,10 @@ from launcher.operator.job_request import GRACEFUL_ENV
 JOB_FILE, NODE_FILE = "slurm/job.sh", "slurm/node.sh"
 _BUNDLE = "bundle:"
 """A word of a program that begins so is a path inside the bundle."""
+
+_MOST_PATIENCE_S = 120
+"""Upper limit of the seconds between SIGTERM and SIGKILL. torchrun waits for so long, too, if processes hang because
+another one has failed. Our own choice."""
 
 _SEVERAL_NODES = {
     "NCCL_SOCKET_IFNAME": "^lo,docker0,veth_def_agent",
@@ -48,14 +54,20 @@ def render(job: JobSpec) -> dict[str, str]:
 def _fixed(job: JobSpec, options: Settings, runtime: str) -> dict[str, str]:
     name = f"{options.job_name_prefix}{job.name}"
     mounts = tuple(options.container_mounts or ())
+    start = mpi_start.of(job, options)
     batch = render_template(
         "slurm/job.sh.j2",
         header=header(batch_options(options, str(job.initial_nodes), name, _gpus(options, job), {})),
         has_error_log=not options.stderr_to_stdout,
         job_name=job.name,
+        requeues=options.requeue,
+        unwritable=UNWRITABLE,
         path=JOB_FILE,
         node_path=NODE_FILE,
-        srun_words=_srun_words(options, runtime, job.image),
+        nproc_per_node=job.nproc_per_node,
+        mpirun_words=start.mpirun_words if start else None,
+        tasks=job.nproc_per_node if start else 1,
+        srun_words=[*_srun_words(options, runtime, job.image), *(start.srun_words if start else ())],
         mounts=[f'--container-mounts="$bundle:$bundle"{_pairs(mounts)}'] if runtime == "pyxis" else (),
     )
     return {JOB_FILE: batch, NODE_FILE: render_template("slurm/node.sh.j2", **_node_values(job, options, runtime))}
@@ -113,6 +125,7 @@ def _node_values(job: JobSpec, options: Settings, runtime: str) -> dict[str, Any
         "python": _python(options, runtime),
         "port": options.master_port,
         "program": _program(job),
+        "has_mpi": mpi_start.of(job, options) is not None,
         "runtime": runtime,
         "image": job.image,
         "accelerators": job.resources.accelerators,
@@ -139,10 +152,15 @@ def _inside(before: Sequence[str], after: Sequence[str]) -> str:
 def environment(job: JobSpec) -> dict[str, str]:
     """Return the variables of a job's processes that are not secret; the recipe's own override the others."""
     is_several = job.max_nodes > 1 and job.resources.accelerators > 0
+    # The operator of an elastic job lets the workers save; without it they do so on SIGTERM.
+    # Source: torch.distributed.run: --shutdown-timeout.
+    patience_s = str(min(job.save_timeout_s, _MOST_PATIENCE_S))
     return {
+        **({} if job.elastic else {ENV_SAVES_ON_TERM: "1", "PET_SHUTDOWN_TIMEOUT": patience_s}),
         **(_SEVERAL_NODES if is_several else {}),
         **(_EFA if is_several and job.resources.efa else {}),
         **interface(job.model_type, job.trainer).workers.env(job),
+        **mpi_start.environment(job),
         **plain_variables(job.config),
     }
 

@@ -29,7 +29,7 @@ STDOUT, STDERR = "stdout.log", "stderr.log"
 _CLEARED = "cleared.txt"
 _ARRAY = "array.json"
 _ATTEMPT = re.compile(r"attempt-([0-9]+)")
-_WARNINGS = ("Failed", "Stopped")
+_WARNINGS = ("Failed", "Stopped", "TimedOut")
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,5 +1,6 @@
 """Slurm's states of a job, and their reasons. Pure."""
 
+import re
 import signal
 
 from launcher.model.job_spec import JobState
@@ -48,7 +49,9 @@ _FAILURES = {
     "LAUNCH_FAILED": "the job could not be started",
 }
 _UNMET = "a job that it waits for did not end as required"
-FOREVER = {
+UNWRITABLE = 74
+"""Exit code of a batch script that cannot write into the job's folder. Source: sysexits.h, EX_IOERR."""
+_FOREVER = {
     "PartitionTimeLimit": "cluster.time",
     "PartitionNodeLimit": "recipes.trainer.num_nodes",
     "PartitionConfig": "cluster.partition",
@@ -58,6 +61,16 @@ FOREVER = {
     "InvalidQOS": "cluster.qos",
 }
 """Reasons for which a job stays pending for ever, and the key behind each. Source: squeue(1), Job Reason Codes."""
+_BARRED = (
+    (
+        re.compile(r"(Assoc|QOS)Max(Node|Cpu|CPU|GRES|Mem|BB|License|Billing)\w*PerJob\w*"),
+        "recipes.trainer.num_nodes",
+    ),
+    (re.compile(r"(Assoc|QOS)MaxWallDurationPerJobLimit"), "cluster.time"),
+    (re.compile(r"Job's account not (permitted|known).*"), "cluster.account"),
+    (re.compile(r"Job's QOS not (permitted|known).*"), "cluster.qos"),
+)
+"""The same for reasons that come in many forms. Source: Slurm 22.05, job_mgr.c: part_policy_valid_acct."""
 
 
 def state_of(word: str) -> JobState:
@@ -76,7 +89,8 @@ def message_of(word: str, reason: str, exit_code: tuple[int, int]) -> str:
     state, name = state_of(word), word.split()[0].rstrip("+") if word.split() else ""
     because = "" if reason in ("None", "N/A", "") else reason
     if state is JobState.PENDING:
-        never = f": it never starts like this, see {FOREVER[because]}" if because in FOREVER else ""
+        key = _FOREVER.get(because) or next((key for form, key in _BARRED if form.fullmatch(because)), None)
+        never = f": it never starts like this, see {key}" if key else ""
         return f"waits: {because or name}{never}"
     if state is JobState.FAILED:
         return _failure(name, because, exit_code)
@@ -96,4 +110,6 @@ def _failure(name: str, reason: str, exit_code: tuple[int, int]) -> str:
             return f"ended by {signal.Signals(number).name}"
         except ValueError:
             return f"ended by signal {number}"
+    if code == UNWRITABLE:
+        return f"exit code {code}: the batch script could not write into the job's folder; its disk may be full"
     return f"exit code {code}" if code else f"{name}: {reason}".rstrip(": ")

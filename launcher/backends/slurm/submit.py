@@ -1,8 +1,11 @@
 """Submits the jobs of bundles once: their names in the queue have a digest, by which a later launch finds them."""
 
+import contextlib
+import fcntl
 import json
 import os
 import sys
+import time
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
@@ -13,11 +16,17 @@ from launcher.backends.slurm.requests import Request
 from launcher.backends.slurm.run_files import ArrayTask
 from launcher.bundle import store
 from launcher.bundle.render import MANIFEST
+from launcher.common import os_errors
+from launcher.common.names import RUN_DIR
 from launcher.common.problems import Problem, ProblemsFound, fail
 from launcher.model.earlier_jobs import KEY, EarlierJob, QueuedJob
 from launcher.model.job_spec import JobHandle
 
 _KILL = "kill-on-invalid-dep"
+_MARK = "submitted"
+"""File that shows that a launch of the bundle has called sbatch; without it there is no job to look for."""
+_PATIENCE_S = 120.0
+"""Time limit for a controller that restarts to answer whether it has a job; its own commands wait for 10 to 20 s."""
 
 
 def found(handle: JobHandle) -> tuple[str, Seen | None]:
@@ -82,19 +91,44 @@ def submit_all(jobs: Sequence[QueuedJob]) -> list[tuple[str, bool]]:
         ProblemsFound: Every reason why they were not submitted.
     """
     folders = [job.bundle.directory for job in jobs]
-    ids = {folder: (seen.job_id, False) for folder, seen in existing(folders).items()}
-    new = [job for job in jobs if job.bundle.directory not in ids]
     sent: list[tuple[Request, str]] = []
-    try:
-        for request in _accepted(new):
-            sent.append((request, _send(request)))
-    except ProblemsFound as error:
-        _take_back(sent, error)
-        raise
+    with _alone(folders):
+        known = [folder for folder in folders if any(_jobs_folder(folder).iterdir())]
+        ids = {folder: (seen.job_id, False) for folder, seen in existing(known).items()} if known else {}
+        try:
+            for request in _accepted([job for job in jobs if job.bundle.directory not in ids]):
+                sent.append((request, _send(request)))
+        except ProblemsFound as error:
+            _take_back(sent, error)
+            raise
     for request, native_id in sent:
         for bundle, job_id in zip(request.bundles, request.job_ids(native_id), strict=True):
             ids[bundle.directory] = (job_id, True)
     return [ids[folder] for folder in folders]
+
+
+def _jobs_folder(folder: Path) -> Path:
+    return folder / RUN_DIR / "slurm"
+
+
+@contextlib.contextmanager
+def _alone(folders: Sequence[Path]) -> Iterator[None]:
+    """Make the bundles' folders of jobs, and let no other launch of the bundles submit within the block.
+
+    Raises:
+        ProblemsFound: The disk refuses (E702).
+    """
+    with contextlib.ExitStack() as locks:
+        for folder in sorted(set(folders)):  # in one order, so that no two launches wait for each other
+            jobs = _jobs_folder(folder)
+            try:
+                jobs.mkdir(parents=True, exist_ok=True)
+                descriptor = os.open(jobs, os.O_RDONLY)
+            except OSError as error:
+                raise os_errors.refused("E702", "base_results_dir", error, folder) from error
+            locks.callback(os.close, descriptor)
+            fcntl.flock(descriptor, fcntl.LOCK_EX)
+        yield
 
 
 def _take_back(sent: Sequence[tuple[Request, str]], error: ProblemsFound) -> None:
@@ -167,10 +201,11 @@ def _send(request: Request) -> str:
     """Submit a request; return the id of its job or array.
 
     Raises:
-        ProblemsFound: sbatch refuses.
+        ProblemsFound: sbatch refuses, or the controller does not answer whether it has the job (E352).
     """
     try:
         request.prepare()
+        _mark(request)
     except ProblemsFound:
         request.discard()
         raise
@@ -180,10 +215,37 @@ def _send(request: Request) -> str:
     native_id = answer.out.strip().partition(";")[0]
     if answer.code == 0 and native_id.isdigit():
         return native_id
-    if answer.is_unreachable and (job := _arrived(request)):
+    if answer.is_unreachable and (job := _in_doubt(request)):
         return queue.array_of(job.job_id)  # the controller has it, although its answer was lost
     request.discard()
     raise ProblemsFound((preflight.refusal(answer, request.config),))
+
+
+def _mark(request: Request) -> None:
+    try:
+        for bundle in request.bundles:
+            (_jobs_folder(bundle.directory) / _MARK).touch()
+    except OSError as error:
+        raise os_errors.refused("E702", "base_results_dir", error, request.folder) from error
+
+
+def _in_doubt(request: Request) -> Seen | None:
+    """Return the job of a submission whose answer was lost; None if the controller does not have it.
+
+    Raises:
+        ProblemsFound: The controller does not answer (E352).
+    """
+    deadline = time.monotonic() + _PATIENCE_S
+    while True:
+        try:
+            return _arrived(request)
+        except ProblemsFound as error:
+            if time.monotonic() > deadline:
+                message = "may have been submitted: the controller broke off, and has not answered since"
+                remedy = "launch it again; it is submitted once"
+                problem = Problem("E352", "job", message, value=request.name, remedy=remedy)
+                raise ProblemsFound((problem, *error.problems), "the job may be in Slurm's queue") from error
+        time.sleep(queue.POLL_S)
 
 
 def _arrived(request: Request) -> Seen | None:

@@ -140,7 +140,7 @@ ELSEWHERE = (
     Code("E349", "Pods do not start without the objects that they refer to.", "Kubernetes, Pods", "k8s"),
     Code("E350", "The existing object with the job's name belongs to another job.", _BUNDLE, "k8s"),
     Code("E351", "The cluster's API refuses an object; its message follows.", _API, "k8s"),
-    Code("E352", "A submission that failed half-way could not be rolled back.", _BUNDLE, "k8s"),
+    Code("E352", "A submission that failed half-way could not be rolled back.", _BUNDLE),
     Code("E353", "A deleted job has pods that do not terminate.", "Kubernetes, Pod termination", "k8s"),
     Code(
         "E354", "A quota of the namespace is too small for the created objects.", "Kubernetes, Resource Quotas", "k8s"

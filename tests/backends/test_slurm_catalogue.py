@@ -1,0 +1,51 @@
+"""Every recipe of the collection as a job on Slurm."""
+
+import subprocess
+
+import pytest
+import slurm_cluster
+from conftest import frozen_context
+from test_conformance import RECIPES, planned
+
+from launcher import pipeline
+from launcher.backends.slurm.rendering import JOB_FILE, NODE_FILE
+
+pytestmark = pytest.mark.slow
+
+
+@pytest.fixture(scope="module")
+def rendered(tmp_path_factory):
+    """Return the scripts of every recipe, by its name."""
+    folder = tmp_path_factory.mktemp("catalogue")
+    bundles = {name: pipeline.render(planned(name, "slurm", folder), frozen_context(folder)) for name in RECIPES}
+    return {name: bundle.files for name, bundle in bundles.items()}
+
+
+def test_every_script_is_sound(rendered, tmp_path):
+    scripts = []
+    for number, files in enumerate(rendered.values()):
+        for name in (JOB_FILE, NODE_FILE):
+            path = tmp_path / f"{number}-{name.rpartition('/')[2]}"
+            path.write_text(files[name])
+            scripts.append(str(path))
+    check = 'for script; do bash -n "$script" || echo "$script"; done'
+    done = subprocess.run(("bash", "-c", check, "bash", *scripts), capture_output=True, text=True)
+    assert (done.stdout, done.stderr) == ("", "")
+
+
+@pytest.mark.whole_job
+def test_slurm_takes_every_kind_of_job(rendered, tmp_path_factory):
+    """Of recipes with the same header one is tried."""
+    if missing := slurm_cluster.absent():
+        pytest.skip(f"no {', '.join(missing)}: {slurm_cluster.INSTALL}")
+    most = {}
+    for files in rendered.values():
+        header = [
+            line for line in files[JOB_FILE].splitlines() if line.startswith("#SBATCH") and "job-name" not in line
+        ]
+        most[tuple(header)] = files[JOB_FILE]
+    with slurm_cluster.running(tmp_path_factory.mktemp("slurm"), num_nodes=4) as cluster:
+        for header, text in most.items():
+            env = {"SLURM_CONF": str(cluster.conf), "PATH": "/usr/bin:/bin"}
+            done = subprocess.run(("sbatch", "--test-only"), input=text, env=env, capture_output=True, text=True)
+            assert done.returncode == 0, (header, done.stderr)

@@ -1,0 +1,205 @@
+"""Jobs that a real Slurm interrupts: a lost node, preemption, the time limit, a controller that restarts."""
+
+import json
+import shutil
+from collections import Counter
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
+
+import pytest
+import slurm_cluster
+from background import await_true
+from test_slurm_jobs import PLAIN, SCRIPT, TINY, SlurmBackend, finished, written
+
+from launcher import pipeline
+from launcher.backends.slurm import run_files
+from launcher.common.names import METRICS_FILE, RUN_DIR, SAMPLES_DIR
+from launcher.model.job_spec import JobState, LogSelection
+
+pytestmark = [pytest.mark.whole_job, pytest.mark.slow]
+BATCH, SAMPLES, SAVE_STEPS = 32, 384, 5
+MORE = """\
+SlurmdTimeout=15
+PreemptType=preempt/partition_prio
+PreemptMode=REQUEUE
+PartitionName=low Nodes=ALL PriorityTier=1 GraceTime=120
+PartitionName=high Nodes=ALL PriorityTier=10
+"""
+PACED = (
+    *TINY,
+    f"recipes.training_config.datasets.train_data.limit={SAMPLES}",
+    f"recipes.training_config.training_args.train_batch_size={BATCH}",
+    f"recipes.training_config.training_args.save_steps={SAVE_STEPS}",
+    "recipes.training_config.training_args.min_step_seconds=0.4",
+    "recipes.training_config.training_args.log_samples=true",
+)
+"""A training that takes 12 steps of at least 0.4 s."""
+
+
+@pytest.fixture(scope="module")
+def cluster(tmp_path_factory):
+    if missing := slurm_cluster.absent():
+        pytest.skip(f"no {', '.join(missing)}: {slurm_cluster.INSTALL}")
+    with (
+        slurm_cluster.running(tmp_path_factory.mktemp("slurm"), num_nodes=4, more=MORE) as cluster,
+        pytest.MonkeyPatch.context() as patch,
+    ):
+        patch.setenv("SLURM_CONF", str(cluster.conf))
+        patch.setenv("OMP_NUM_THREADS", "1")
+        yield cluster
+
+
+def steps_of(record):
+    """Return the steps that a job has trained so far, with their attempts."""
+    path = record.handle.bundle_dir / RUN_DIR / METRICS_FILE
+    lines = path.read_text().splitlines() if path.exists() else []
+    return [(line["step"], line["attempt"]) for line in map(json.loads, lines)]
+
+
+def await_step(record, step):
+    await_true(lambda: any(done >= step for done, _ in steps_of(record)))
+
+
+def restart(cluster, record):
+    """Start a job that Slurm has returned to the queue, which otherwise waits for two minutes.
+
+    A node refuses a job that starts again within the second in which it ended: "Job credential revoked".
+    """
+    await_true(lambda: "BeginTime" in SlurmBackend().status(record.handle).message)
+    cluster.command("scontrol", "update", f"JobId={record.handle.native_id}", "StartTime=now+3")
+
+
+def trained(record):
+    """Return how often each sample was trained on; of a step that was repeated, the last attempt counts."""
+    of_step = {}
+    for path in (record.handle.bundle_dir / RUN_DIR / SAMPLES_DIR).glob("rank-*.jsonl"):
+        for each in map(json.loads, path.read_text().splitlines()):
+            of_step.setdefault(each["step"], {}).setdefault(each["attempt"], []).extend(each["samples"])
+    return Counter(sample for attempts in of_step.values() for sample in attempts[max(attempts)])
+
+
+def kinds(record):
+    return [event.kind for event in SlurmBackend().events(record.handle, follow=False)]
+
+
+def lines_of(record, attempt):
+    return list(SlurmBackend().logs(record.handle, LogSelection(attempt=attempt), follow=False))
+
+
+def test_a_lost_node_sends_the_job_back_and_each_sample_counts_once(cluster, tmp_path):
+    """Its processes are killed, too, as by a machine that loses power."""
+    record = pipeline.submit(written(tmp_path, *PACED), SlurmBackend())
+    await_step(record, SAVE_STEPS + 1)
+    cluster.lose(other := batch_host(cluster, record, is_first=False))
+    restart(cluster, record)
+    assert finished(record).restarts == 1
+    assert trained(record) == Counter(range(SAMPLES))
+    (resumed,) = (line for line in lines_of(record, 1) if line.startswith("resumed from step "))
+    assert int(resumed.split()[3]) % SAVE_STEPS == 0
+    assert kinds(record) == ["Started", "Stopped", "Started", "Completed"]
+    cluster.start(other)
+    await_true(cluster.is_ready)
+
+
+def batch_host(cluster, record, *, is_first):
+    """Return the node of a job that runs its batch script, or the other one."""
+    shown = cluster.command("squeue", "--noheader", "--format=%N", "--jobs", record.handle.native_id)
+    names = cluster.command("scontrol", "show", "hostnames", shown.strip()).split()
+    return names[0 if is_first else -1]
+
+
+def test_a_preempted_job_saves_within_the_grace_period_and_returns(cluster, tmp_path):
+    record = pipeline.submit(written(tmp_path, *PACED, "cluster.partition=low"), SlurmBackend())
+    await_step(record, SAVE_STEPS + 2)
+    urgent = ("sbatch", "--parsable", "--partition=high", "--nodes=4", "--exclusive", f"--output={tmp_path}/urgent")
+    cluster.command(*urgent, "--wrap=true")
+    restart(cluster, record)
+    assert finished(record).restarts == 1
+    assert trained(record) == Counter(range(SAMPLES))
+    done = steps_of(record)
+    last = max(step for step, attempt in done if attempt == 0)
+    assert [step for step, attempt in done if attempt == 1] == list(range(last + 1, SAMPLES // BATCH + 1))
+    assert any(line.startswith(f"resumed from step {last} ") for line in lines_of(record, 1))
+    assert kinds(record) == ["Started", "Stopped", "Started", "Completed"]
+
+
+def test_a_job_beyond_its_time_limit_has_failed(cluster, tmp_path):
+    words = (*SCRIPT, "training_cfg.run.nodes=1", "cluster.time=1", f"training_cfg.entry_script={tmp_path}/sleep.py")
+    (tmp_path / "sleep.py").write_text("import time; time.sleep(1000)")
+    record = pipeline.submit(written(tmp_path, *words), SlurmBackend())
+    await_true(lambda: kinds(record))
+    cluster.command("scontrol", "update", f"JobId={record.handle.native_id}", "EndTime=now+1")
+    status = finished(record, JobState.FAILED)
+    assert (status.message, status.restarts) == ("the time limit was reached", 0)
+    assert kinds(record) == ["Started", "TimedOut"]
+    own = run_files.folder(record.handle.bundle_dir, record.handle.native_id)
+    own.rename(own.with_name("999999"))  # an id that this controller does not know
+    assert SlurmBackend().status(replace(record.handle, native_id="999999")) == status
+
+
+def test_launches_at_the_same_time_submit_each_job_once(cluster, tmp_path):
+    bundles = [written(tmp_path / str(number), *PLAIN) for number in range(10)]
+    with ThreadPoolExecutor(20) as pool:
+        handles = list(pool.map(lambda bundle: SlurmBackend().submit(bundle), [*bundles, *bundles]))
+    assert sum(handle.is_new for handle in handles) == 10
+    assert [each.native_id for each in handles[:10]] == [each.native_id for each in handles[10:]]
+    assert len({each.native_id for each in handles}) == 10
+    for handle in handles[:10]:
+        *_, status = SlurmBackend().wait(handle)
+        assert status.state is JobState.SUCCEEDED
+
+
+def names_in_queue(cluster):
+    return cluster.command("squeue", "--noheader", "--states=all", "--format=%j").split()
+
+
+def test_a_launch_waits_for_a_controller_that_restarts(cluster, tmp_path):
+    bundle = written(tmp_path, *PLAIN)
+    cluster.stop("slurmctld")
+    with ThreadPoolExecutor(1) as pool:
+        submission = pool.submit(pipeline.submit, bundle, SlurmBackend())
+        cluster.start("slurmctld")
+        record = submission.result()
+    finished(record)
+    assert sum(bundle.digest[:12] in name for name in names_in_queue(cluster)) == 1
+
+
+def test_an_answer_that_is_lost_with_the_controller_leaves_one_job(cluster, tmp_path, monkeypatch):
+    """The controller ends when it has accepted the job, before sbatch has its answer."""
+    bundle, controller = written(tmp_path, *PLAIN), cluster.daemons["slurmctld"]
+    lost = "sbatch: error: Batch job submission failed: Unable to contact slurm controller (connect failure)"
+    real = shutil.which("sbatch")
+    (tmp_path / "sbatch").write_text(f"""#!/bin/bash
+{real} "$@" || exit
+[[ "$*" == *--test-only* ]] && exit
+kill {controller.pid}
+echo "{lost}" >&2
+exit 1
+""")
+    (tmp_path / "sbatch").chmod(0o755)
+    monkeypatch.setenv("PATH", str(tmp_path), prepend=":")
+    with ThreadPoolExecutor(1) as pool:
+        submission = pool.submit(pipeline.submit, bundle, SlurmBackend())
+        await_true(lambda: controller.poll() is not None)
+        cluster.start("slurmctld")
+        record = submission.result()
+    assert record.handle.is_new
+    again = pipeline.submit(bundle, SlurmBackend())
+    assert again.handle.native_id == record.handle.native_id
+    finished(record)
+    assert sum(bundle.digest[:12] in name for name in names_in_queue(cluster)) == 1
+
+
+@pytest.mark.parametrize("name", ["events.jsonl", "exit_code"])
+def test_a_full_disk_in_the_job_s_folder_ends_the_job_with_the_reason(cluster, tmp_path, name):
+    """Nothing can be written to these files. They are not read here, since they have no end."""
+    words = (*PLAIN, "cluster.python=/bin/false", "cluster.additional_parameters={hold: true}")
+    record = pipeline.submit(written(tmp_path, *words), SlurmBackend())
+    own = run_files.folder(record.handle.bundle_dir, record.handle.native_id)
+    own.mkdir(parents=True)
+    (own / name).symlink_to("/dev/full")
+    (own.parent.parent / f"slurm-{record.handle.native_id}.log").symlink_to("/dev/full")
+    cluster.command("scontrol", "release", record.handle.native_id)
+    *_, status = SlurmBackend().wait(record.handle)
+    assert status.state is JobState.FAILED
+    assert "its disk may be full" in status.message
