@@ -8,7 +8,7 @@ from conftest import frozen_context
 from test_conformance import RECIPES, planned
 
 from launcher import pipeline
-from launcher.backends.slurm.rendering import JOB_FILE, NODE_FILE
+from launcher.backends.slurm.rendering import JOB_FILE
 
 pytestmark = pytest.mark.slow
 
@@ -24,7 +24,7 @@ def rendered(tmp_path_factory):
 def test_every_script_is_sound(rendered, tmp_path):
     scripts = []
     for number, files in enumerate(rendered.values()):
-        for name in (JOB_FILE, NODE_FILE):
+        for name in (name for name in files if name.startswith("slurm/") and name.endswith(".sh")):
             path = tmp_path / f"{number}-{name.rpartition('/')[2]}"
             path.write_text(files[name])
             scripts.append(str(path))
