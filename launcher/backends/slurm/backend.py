@@ -5,13 +5,17 @@ import re
 import time
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
-from functools import partial
-from typing import ClassVar
+from functools import lru_cache, partial
+from pathlib import Path
+from typing import Any, ClassVar
 
+from launcher.backends.slurm import code, preflight, programs, rendering, run_files, submit
 from launcher.backends.slurm import follow as following
-from launcher.backends.slurm import preflight, programs, rendering, run_files, submit
 from launcher.backends.slurm.follow import Job
-from launcher.backends.slurm.queue import POLL_S, QUEUE, Seen
+from launcher.backends.slurm.host import place_of
+from launcher.backends.slurm.options import slurm_options
+from launcher.backends.slurm.place import Place
+from launcher.backends.slurm.queue import POLL_S, Seen, queue_of
 from launcher.bundle import store as bundles
 from launcher.common import yaml_io
 from launcher.common.problems import Problem, fail
@@ -34,13 +38,16 @@ class SlurmBackend:
     ends_with_launcher: ClassVar[bool] = False
 
     def check(self, job: JobSpec) -> tuple[Problem, ...]:
-        """Return a Problem if Slurm cannot write the job's log into its bundle."""
-        place = str(job.base_results_dir)
-        if not _PATTERN.search(place):
-            return ()
-        message = "has a character that Slurm replaces in the path of a log"
-        allowed = "a path without %, backslash and control characters"
-        return (Problem("E444", "base_results_dir", message, value=place, allowed=allowed),)
+        """Return a Problem if Slurm cannot write the job's log into its bundle, and one if its code is not found."""
+        problems, folder = [], str(job.base_results_dir)
+        if not slurm_options(job).ssh and _PATTERN.search(folder):
+            message = "has a character that Slurm replaces in the path of a log"
+            allowed = "a path without %, backslash and control characters"
+            problems.append(Problem("E444", "base_results_dir", message, value=folder, allowed=allowed))
+        source = code.source_of(job)
+        if source and not source.repository and code.work_tree(job.cwd) is None:
+            problems += code.no_work_tree(job.cwd).problems
+        return tuple(problems)
 
     def render(self, job: JobSpec, configs: Mapping[str, str]) -> dict[str, str]:
         """Return the batch script, and the script that starts a node's processes."""
@@ -48,7 +55,9 @@ class SlurmBackend:
 
     def validate(self, bundle: Bundle) -> tuple[Problem, ...]:
         """Return why Slurm would refuse a bundle's job, or accept and never start it, by sbatch --test-only."""
-        return preflight.problems(bundle, submit.name_of(bundle))
+        return preflight.problems(
+            bundle, submit.name_of(bundle), place_of(yaml_io.load(bundle.files["recipe.yaml"])["cluster"])
+        )
 
     def intent(self, bundle: Bundle, known: JobHandle | None) -> JobHandle | None:
         """Return a handle without an id: the job is found by its name, which has the bundle's digest."""
@@ -60,7 +69,7 @@ class SlurmBackend:
         Raises:
             ProblemsFound: Every reason why it was not submitted.
         """
-        job_id, is_new = submit.submit(bundle)
+        job_id, is_new = submit.submit(bundle, place_of(yaml_io.load(bundle.files["recipe.yaml"])["cluster"]))
         return replace(_handle(bundle), native_id=job_id, is_new=is_new)
 
     def status(self, handle: JobHandle) -> JobStatus:
@@ -68,6 +77,7 @@ class SlurmBackend:
         job_id, seen = _found(handle)
         if not job_id:
             return _NOT_SUBMITTED
+        Job(handle.bundle_dir, job_id, 0, 1, _place(handle)).fetch()
         attempts = run_files.attempts(handle.bundle_dir, job_id)
         restarts = max(attempts, default=0)
         if seen is None:
@@ -121,18 +131,19 @@ class SlurmBackend:
         Raises:
             ProblemsFound: Slurm refuses (E447), or the job does not end (E449).
         """
-        QUEUE.forget()
+        place, jobs = _place(handle), queue_of(_place(handle))
+        jobs.forget()
         job_id, seen = _found(handle)
         if seen is None or seen.state.is_final:
             return
-        answer = programs.run("scancel", job_id)
+        answer = place.run("scancel", job_id)
         if answer.code:
             raise programs.unanswered("scancel", answer)
         deadline = time.monotonic() + _CANCEL_PATIENCE_S
         while True:
-            QUEUE.forget()
+            jobs.forget()
             # A job that ends is COMPLETING, which counts as running, until its last process has ended.
-            if (now := QUEUE.find(job_id)) is None or now.state.is_final:
+            if (now := jobs.find(job_id)) is None or now.state.is_final:
                 return
             if time.monotonic() > deadline:
                 message = f"does not end: job {job_id} is still {now.word}"
@@ -156,17 +167,27 @@ def _found(handle: JobHandle) -> tuple[str, Seen | None]:
     A launch that was killed has recorded no id: its job has the name with the bundle's digest. An id counts only with
     that name, since a cluster may use an id again.
     """
-    name = _name(handle)
+    name, place = _name(handle), _place(handle)
     if not handle.native_id:
-        seen = submit.existing(handle.bundle_dir, name)
+        seen = submit.existing(handle.bundle_dir, name, place)
         return (seen.job_id if seen else ""), seen
-    seen = QUEUE.find(handle.native_id)
+    seen = queue_of(place).find(handle.native_id)
     return handle.native_id, seen if seen and seen.name == name else None
 
 
 def _name(handle: JobHandle) -> str:
-    text = (handle.bundle_dir / "recipe.yaml").read_text(encoding="utf-8")
-    return submit.name_in(handle.bundle_dir, yaml_io.load(text)["cluster"]["job_name_prefix"])
+    return submit.name_in(handle.bundle_dir, _cluster(handle.bundle_dir)["job_name_prefix"])
+
+
+def _place(handle: JobHandle) -> Place:
+    return place_of(_cluster(handle.bundle_dir))
+
+
+@lru_cache(maxsize=256)
+def _cluster(bundle_dir: Path) -> Mapping[str, Any]:
+    """Return the `cluster` section of a bundle, which never changes."""
+    section: Mapping[str, Any] = yaml_io.load((bundle_dir / "recipe.yaml").read_text(encoding="utf-8"))["cluster"]
+    return section
 
 
 def _as_noted(handle: JobHandle, job_id: str) -> JobStatus:
@@ -188,7 +209,7 @@ def _planned(handle: JobHandle) -> Job:
     """
     bundle, _ = bundles.read(handle.bundle_dir)
     plan = json.loads(bundle.files["plan.json"])
-    return Job(handle.bundle_dir, _found(handle)[0], plan["initial_nodes"], plan["nproc_per_node"])
+    return Job(handle.bundle_dir, _found(handle)[0], plan["initial_nodes"], plan["nproc_per_node"], _place(handle))
 
 
 BACKEND = SlurmBackend()

@@ -18,6 +18,7 @@ class SlurmDescription(BackendDescription["Settings"]):
     rule_modules: ClassVar[tuple[str, ...]] = ("launcher.backends.slurm.job_rules",)
     has_containers: ClassVar[bool] = False
     """A container, if there is one, sees the folders of the file system that it is given."""
+    places_code: ClassVar[bool] = True
     secret_sources: ClassVar[tuple[str, ...]] = ("env",)
 
     def load(self) -> Backend:
@@ -31,6 +32,10 @@ class SlurmDescription(BackendDescription["Settings"]):
         from launcher.backends.slurm.options import Settings
 
         return Settings
+
+    def shares_files(self, options: "Settings") -> bool:
+        """Return whether the job is launched on a login node."""
+        return not options.ssh
 
     def writes_only(self, options: "Settings") -> bool:
         """Return whether the section requests the files alone."""

@@ -6,7 +6,8 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from launcher.backends.slurm import programs
-from launcher.backends.slurm.queue import QUEUE
+from launcher.backends.slurm.place import Place
+from launcher.backends.slurm.queue import Seen, queue_of
 from launcher.backends.slurm.rendering import JOB_FILE
 from launcher.common import yaml_io
 from launcher.common.problems import Problem
@@ -36,19 +37,23 @@ _KEYS = (
 _DEPENDENCY = re.compile(r"([a-z]+)((?::[0-9]+(?:_[0-9]+)?(?:\+[0-9]+)?)+)")
 
 
-def problems(bundle: Bundle, name: str) -> tuple[Problem, ...]:
+def problems(bundle: Bundle, name: str, place: Place) -> tuple[Problem, ...]:
     """Return every reason why a bundle's job would not run.
 
     Args:
         bundle: The bundle, on disk or not.
         name: The name that its job would have.
+        place: Where it would be submitted.
 
     Raises:
         ProblemsFound: Slurm does not answer (E447).
     """
     config = yaml_io.load(bundle.files["recipe.yaml"])
     found = list(missing_secrets(config))
-    found += _refusals(bundle, name, config) or [*_limits(config), *_dependencies(config["cluster"])]
+    found += _refusals(bundle, name, config, place) or [
+        *_limits(config, place),
+        *_dependencies(config["cluster"], place),
+    ]
     return tuple(found)
 
 
@@ -59,6 +64,12 @@ def missing_secrets(config: Mapping[str, Any]) -> Iterator[Problem]:
         if source and source not in os.environ:
             remedy = f"export {source}=… before the launch"
             yield Problem("E448", path, f"the variable {source}, which holds {name}, is not set", remedy=remedy)
+
+
+def secret_values(config: Mapping[str, Any]) -> dict[str, str]:
+    """Return the variables of this process's environment to which a job's secrets refer."""
+    sources = (str(reference.get("env")) for _, _, reference in secret_references(config))
+    return {source: os.environ[source] for source in sources if source in os.environ}
 
 
 def refusal(answer: programs.Answer, config: Mapping[str, Any]) -> Problem:
@@ -77,9 +88,9 @@ def refusal(answer: programs.Answer, config: Mapping[str, Any]) -> Problem:
     return Problem("E445", path, f"Slurm refuses the job: {text}", value=value)
 
 
-def _refusals(bundle: Bundle, name: str, config: Mapping[str, Any]) -> list[Problem]:
+def _refusals(bundle: Bundle, name: str, config: Mapping[str, Any], place: Place) -> list[Problem]:
     words = ("sbatch", "--test-only", f"--job-name={name}")
-    answer = programs.run(*words, text=bundle.files[JOB_FILE])
+    answer = place.run(*words, text=bundle.files[JOB_FILE])
     return [refusal(answer, config)] if answer.code else []
 
 
@@ -88,12 +99,12 @@ def _nodes(config: Mapping[str, Any]) -> tuple[str, int]:
     return next((key, int(value)) for key in reversed(_NODES) if (value := get(config, key)) is not None)
 
 
-def _limits(config: Mapping[str, Any]) -> Iterator[Problem]:
+def _limits(config: Mapping[str, Any], place: Place) -> Iterator[Problem]:
     """Yield what a partition never allows; Slurm accepts it nevertheless unless EnforcePartLimits is set.
 
     Of several partitions one has to allow the job.
     """
-    answer = programs.run("scontrol", "--oneliner", "show", "partition")
+    answer = place.run("scontrol", "--oneliner", "show", "partition")
     if answer.code:
         raise programs.unanswered("scontrol", answer)
     known = [dict(word.partition("=")[::2] for word in line.split()) for line in answer.out.splitlines()]
@@ -140,19 +151,18 @@ def minutes(limit: object) -> float | None:
     return numbers[0] + (numbers[1] / 60 if len(numbers) == 2 else 0)
 
 
-def _dependencies(cluster: Mapping[str, Any]) -> Iterator[Problem]:
+def _dependencies(cluster: Mapping[str, Any], place: Place) -> Iterator[Problem]:
     """Yield the dependencies that Slurm would ignore, and those that are never fulfilled."""
     value = cluster.get("dependency") or ""
     for match in _DEPENDENCY.finditer(value):
         for word in match[2].split(":")[1:]:
             job_id = re.split(r"[_+]", word)[0]
-            if message := _unmet(match[1], job_id):
+            if message := _unmet(match[1], queue_of(place).find(job_id), job_id):
                 yield Problem("E446", "cluster.dependency", message, value=value)
 
 
-def _unmet(kind: str, job_id: str) -> str | None:
+def _unmet(kind: str, job: Seen | None, job_id: str) -> str | None:
     """Return why waiting for a job has no effect or no end; None if it has both."""
-    job = QUEUE.find(job_id)
     if job is None:
         return f"Slurm does not know job {job_id}, and would not wait for it"
     has_failed = job.state in (JobState.FAILED, JobState.CANCELLED)

@@ -8,7 +8,7 @@ from pathlib import Path
 
 from launcher.common.problems import ProblemsFound, fail
 
-_PATIENCE_S = 120.0
+PATIENCE_S = 120.0
 """Time limit of a command: Slurm's own commands wait for a controller that restarts."""
 _UNREACHABLE = ("Unable to contact slurm controller", "Connection refused", "Connection timed out", "Zero Bytes were")
 """Parts of Slurm's messages about a controller that does not answer."""
@@ -64,19 +64,26 @@ def run(*words: str, folder: Path | None = None, env: Mapping[str, str] | None =
             capture_output=True,
             encoding="utf-8",
             errors="replace",
-            timeout=_PATIENCE_S,
+            timeout=PATIENCE_S,
         )
     except (FileNotFoundError, PermissionError):
         return Answer(127, "", f"{words[0]} is not installed on this machine")
     except subprocess.TimeoutExpired as error:
-        raise fail("E447", "cluster", f"{words[0]} does not end after {_PATIENCE_S:g} s") from error
-    lines = [line.removeprefix(f"{words[0]}: ").removeprefix("error: ") for line in done.stderr.splitlines()]
-    return Answer(done.returncode, done.stdout, "\n".join(lines).strip())
+        raise fail("E447", "cluster", f"{words[0]} does not end after {PATIENCE_S:g} s") from error
+    return answer(words[0], done.returncode, done.stdout, done.stderr)
 
 
-def unanswered(words: str, answer: Answer) -> ProblemsFound:
+def answer(name: str, code: int, out: str, error: str) -> Answer:
+    """Return the answer of a command that has ended, whose name is not repeated in front of its messages."""
+    lines = [line.removeprefix(f"{name}: ").removeprefix("error: ") for line in error.splitlines()]
+    return Answer(code, out, "\n".join(lines).strip())
+
+
+def unanswered(words: str, failed: Answer) -> ProblemsFound:
     """Return the Problem that a command failed for a reason that is not the job's."""
     remedy = "try again when the controller answers: scontrol ping"
-    if answer.code == 127:
-        remedy = "launch on a login node of the cluster, where Slurm's commands are installed"
-    return fail("E447", "cluster", f"{words}: {answer.error or f'exit code {answer.code}'}", remedy=remedy)
+    if failed.code == 127:
+        remedy = (
+            "use a login node of the cluster, where Slurm's commands are on the path: launch there, or cluster.ssh"
+        )
+    return fail("E447", "cluster", f"{words}: {failed.error or f'exit code {failed.code}'}", remedy=remedy)

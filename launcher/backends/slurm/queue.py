@@ -4,14 +4,14 @@ squeue comes first because it needs no accounting. The controller forgets an end
 default; without accounting, what the batch script wrote then tells how it ended.
 """
 
-import getpass
-import os
+import functools
 import threading
 import time
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 
 from launcher.backends.slurm import programs, states
+from launcher.backends.slurm.place import HERE, Place
 from launcher.model.job_spec import JobState
 
 POLL_S = 1.0
@@ -67,9 +67,14 @@ class Seen:
 
 
 class Queue:
-    """The jobs of the user, polled at most once per interval however many are asked about. Threads may share it."""
+    """The jobs of the user, polled at most once per interval however many are asked about. Threads may share it.
 
-    def __init__(self) -> None:
+    Args:
+        place: Where Slurm's commands run.
+    """
+
+    def __init__(self, place: Place = HERE) -> None:
+        self._place = place
         self._lock = threading.Lock()
         self._jobs: dict[str, Seen] = {}
         self._polled_s = float("-inf")
@@ -88,45 +93,49 @@ class Queue:
         """
         with self._lock:
             if time.monotonic() - self._polled_s > _FRESH_S:
-                self._jobs = _of_user()
+                self._jobs = _squeue(self._place, f"--user={self._place.user}")
                 self._polled_s = time.monotonic()
                 self.polls += 1
             found = self._jobs.get(job_id)
-        return found or _squeue("--jobs", job_id).get(job_id) or _sacct("--jobs", job_id).get(job_id)
+        words = (self._place, "--jobs", job_id)
+        return found or _squeue(*words).get(job_id) or _sacct(*words).get(job_id)
 
 
 QUEUE = Queue()
+"""The queue of this machine's cluster."""
 
 
-def named(name: str) -> list[Seen]:
+@functools.cache
+def queue_of(place: Place) -> Queue:
+    """Return the one queue of a place."""
+    return QUEUE if place is HERE else Queue(place)
+
+
+def named(name: str, place: Place = HERE) -> list[Seen]:
     """Return the user's jobs of a name, the oldest first.
 
     Raises:
         ProblemsFound: The controller does not answer (E447).
     """
     since = f"--starttime=now-{_ACCOUNTED_DAYS}days"
-    me = f"--user={getpass.getuser()}"
-    found = {**_sacct(f"--name={name}", me, since), **_squeue(f"--name={name}", me)}
+    me = f"--user={place.user}"
+    found = {**_sacct(place, f"--name={name}", me, since), **_squeue(place, f"--name={name}", me)}
     return sorted((job for job in found.values() if job.name == name), key=lambda job: int(job.job_id))
 
 
-def _of_user() -> dict[str, Seen]:
-    return _squeue(f"--user={os.getuid()}")
-
-
-def _squeue(*selection: str) -> dict[str, Seen]:
+def _squeue(place: Place, *selection: str) -> dict[str, Seen]:
     """Return jobs that the controller knows, by id."""
     words = ("squeue", "--noheader", "--states=all", f"--Format={_FORMAT}", *selection)
-    answer = programs.run(*words, env=_EPOCH)
+    answer = place.run(*words, env=_EPOCH)
     if answer.code and _NO_JOB not in answer.error:
         raise programs.unanswered("squeue", answer)
     return _parsed(answer.out, _raw_status)
 
 
-def _sacct(*selection: str) -> dict[str, Seen]:
+def _sacct(place: Place, *selection: str) -> dict[str, Seen]:
     """Return jobs that are accounted for, by id; none where jobs are not accounted for, or sacct does not answer."""
     words = ("sacct", "--allocations", "--parsable2", "--noheader", f"--format={','.join(_SACCT_FIELDS)}", *selection)
-    answer = programs.run(*words, env=_EPOCH)
+    answer = place.run(*words, env=_EPOCH)
     return {} if answer.code else _parsed(answer.out, _two_numbers)
 
 

@@ -1,21 +1,26 @@
 """The files of a job: a batch script, and the script that srun starts once on each node. Pure."""
 
 from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
+from launcher.backends.slurm import code
 from launcher.backends.slurm.options import Settings, runtime_of, slurm_options
 from launcher.backends.slurm.sbatch_options import header
-from launcher.common.names import CONFIG_DIR
+from launcher.common.names import CONFIG_DIR, RUN_DIR
 from launcher.common.templating import render_template
 from launcher.families import interface
 from launcher.model.config_tree import get
-from launcher.model.environment import plain_variables, secret_variables
+from launcher.model.environment import plain_variables, secret_references
 from launcher.model.job_spec import PUBLISHED, JobSpec
 
 JOB_FILE, NODE_FILE = "slurm/job.sh", "slurm/node.sh"
 _BUNDLE = "bundle:"
 """A word of a program that begins so is a path inside the bundle."""
 
+_IN_CODE = (f'cd -- "$RECIPES_RUN_DIR{code.CWD.removeprefix(RUN_DIR)}"',)
+"""Lets the processes of a container start in the job's code."""
 _SEVERAL_NODES = {
     "NCCL_SOCKET_IFNAME": "^lo,docker0,veth_def_agent",
     "NCCL_IGNORE_DISABLED_P2P": "1",
@@ -44,10 +49,13 @@ def render(job: JobSpec) -> dict[str, str]:
         srun_words=_srun_words(options, runtime, job.image),
         mounts=[f'--container-mounts="$bundle:$bundle"{_pairs(mounts)}'] if runtime == "pyxis" else (),
     )
-    return {JOB_FILE: batch, NODE_FILE: render_template("slurm/node.sh.j2", **_node_values(job, options, runtime))}
+    source = code.source_of(job)
+    values = _node_values(job, options, runtime, has_code=source is not None)
+    placed = {code.CODE_FILE: code.as_file(source)} if source else {}
+    return {JOB_FILE: batch, NODE_FILE: render_template("slurm/node.sh.j2", **values), **placed}
 
 
-def _node_values(job: JobSpec, options: Settings, runtime: str) -> dict[str, Any]:
+def _node_values(job: JobSpec, options: Settings, runtime: str, *, has_code: bool) -> dict[str, Any]:
     before = list(get(job.config, "recipes.pre_script") or ())
     inside = list(options.slurm_docker_cfg.post_launch_commands or ()) if runtime == "docker" else []
     after = list(get(job.config, "recipes.post_script") or ())
@@ -55,11 +63,11 @@ def _node_values(job: JobSpec, options: Settings, runtime: str) -> dict[str, Any
         "job_name": job.name,
         "nproc_per_node": job.nproc_per_node,
         "env": environment(job),
-        "secrets": {name: ref["env"] for name, ref in secret_variables(job.config).items()},
-        "cwd": str(job.cwd),
+        "secrets": {name: ref["env"] for name, path, ref in secret_references(job.config) if path != "git.token"},
+        "cwd": f"{_BUNDLE}{code.CWD}" if has_code else options.ssh_folder if options.ssh else str(job.cwd),
         "python": options.python,
         "port": options.master_port,
-        "program": _program(job),
+        "program": _program(job, _paths_start(job, options, has_code=has_code)),
         "runtime": runtime,
         "image": job.image,
         "accelerators": job.resources.accelerators,
@@ -67,7 +75,7 @@ def _node_values(job: JobSpec, options: Settings, runtime: str) -> dict[str, Any
         "docker_args": tuple(options.slurm_docker_cfg.docker_args or ()),
         "before": before,
         "after": after,
-        "inside": _inside(inside + before, after),
+        "inside": _inside([*(_IN_CODE if has_code else ()), *inside, *before], after),
     }
 
 
@@ -87,9 +95,16 @@ def environment(job: JobSpec) -> dict[str, str]:
     }
 
 
-def _program(job: JobSpec) -> tuple[str, ...]:
+def _paths_start(job: JobSpec, options: Settings, *, has_code: bool) -> Path:
+    """Return the folder that a relative path of a program starts from; an empty path is that of the processes."""
+    if has_code:
+        return Path(f"{_BUNDLE}{code.CWD}")
+    return Path() if options.ssh else job.cwd
+
+
+def _program(job: JobSpec, start: Path) -> tuple[str, ...]:
     family = interface(job.model_type, job.trainer)
-    words = tuple(family.workers.program(job))
+    words = tuple(family.workers.program(replace(job, cwd=start)))
     if not family.takes_config_path:
         return words
     name = ("--config-name=config.yaml",) if job.trainer == PUBLISHED else ()
