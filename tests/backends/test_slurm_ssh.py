@@ -1,4 +1,4 @@
-"""Jobs that are launched from another machine: a real sshd before a real Slurm, neither of which this process uses."""
+"""Jobs that are launched from another machine: a real sshd in front of a real Slurm."""
 
 import json
 import subprocess
@@ -10,7 +10,6 @@ import slurm_cluster
 import ssh_server
 from background import Collected, await_true
 from job_suite import (
-    NODES,
     running,
     submitted,
     test_a_cancelled_job_has_ended_for_everybody,
@@ -22,7 +21,6 @@ from job_suite import (
     test_logs_of_what_is_not_there_are_refused_before_the_first_line,
     test_waiting_ends_when_its_time_is_over,
 )
-from test_conformance import WORKER
 from test_slurm_jobs import PLAIN, TINY, SlurmStage, finished, refused, written
 
 from launcher import pipeline
@@ -172,7 +170,7 @@ def test_a_launch_whose_answer_was_lost_finds_its_job(server, tmp_path):
         '[[ $1 == --parsable ]] || exec sbatch "$@"\n'
         'sbatch "$@" > "$HOME/submitted"\n'
         f"pid=$PPID; while [[ $(cat /proc/$pid/comm) != sshd ]]; do pid=$(ps -o ppid= -p $pid | tr -d ' '); done\n"
-        "kill -9 $(ps -o ppid= -p $pid) $pid\n"
+        "kill -9 $pid\n"
     )
     wrapper.chmod(0o755)
     (server.home / "path").write_text(f"{programs}:{PATH}")
@@ -189,19 +187,43 @@ def test_a_launch_whose_answer_was_lost_finds_its_job(server, tmp_path):
 @pytest.mark.parametrize(
     ("words", "code", "key", "message"),
     [
-        ((f"cluster.ssh={ssh_server.NOBODY}",), "E455", "cluster.ssh", "Connection refused"),
-        (("cluster.ssh=no-such-host.invalid",), "E455", "cluster.ssh", "is not reached"),
-        ((f"cluster.ssh={ssh_server.STRANGER}",), "E456", "cluster.ssh", "Host key verification failed"),
-        ((f"cluster.ssh={ssh_server.REFUSED}",), "E456", "cluster.ssh", "Permission denied"),
         (("cluster.partition=nope",), "E445", "cluster.partition", "nvalid partition"),
         (("training_cfg.run.nodes=9",), "E445", "recipes.training_cfg.run.nodes", "not available"),
     ],
-    ids=["nobody", "unresolved", "host key", "key", "partition", "nodes"],
+    ids=["partition", "nodes"],
 )
 def test_what_keeps_a_job_from_being_submitted_is_a_problem(server, tmp_path, words, code, key, message):
     (problem,) = refused(tmp_path, *PLAIN, *THERE[:2], *OWN_FOLDER, *words)
     assert (problem.code, problem.path) == (code, key)
     assert message in problem.message
+
+
+@pytest.mark.parametrize(
+    ("name", "code", "message", "remedy"),
+    [
+        (ssh_server.NOBODY, "E455", "Connection refused", "must work without a question"),
+        ("bad-host", "E455", "Could not resolve hostname", "correct the name"),
+        (ssh_server.STRANGER, "E456", "Host key verification failed", "connect once by hand"),
+        (ssh_server.REFUSED, "E456", "Permission denied", "ssh-add"),
+    ],
+    ids=["nobody", "unresolved", "host key", "key"],
+)
+def test_a_host_that_is_not_reached_is_a_problem(server, tmp_path, name, code, message, remedy):
+    problem = unreached(tmp_path, f"cluster.ssh={name}")
+    assert (problem.code, problem.path, problem.value) == (code, "cluster.ssh", name)
+    assert message in problem.message and remedy in problem.remedy
+
+
+def unreached(folder, *words):
+    """Return the Problem of a submission and of a validation; nothing of them is left."""
+    bundle = written(folder, *PLAIN, *THERE[:2], *OWN_FOLDER, *words)
+    with pytest.raises(ProblemsFound) as error:
+        pipeline.submit(bundle, SlurmBackend())
+    with pytest.raises(ProblemsFound) as again:
+        SlurmBackend().validate(bundle)
+    assert error.value.problems[0].code == again.value.problems[0].code
+    assert registry.read(bundle.directory) is None
+    return error.value.problems[0]
 
 
 def test_a_folder_that_cannot_be_written_is_a_problem(server, tmp_path):
@@ -215,7 +237,7 @@ def test_a_folder_that_cannot_be_written_is_a_problem(server, tmp_path):
 def test_a_host_without_slurm_is_a_problem(server, tmp_path):
     (server.home / "path").write_text("/nowhere")
     try:
-        (problem,) = refused(tmp_path, *PLAIN, *THERE[:2], *OWN_FOLDER)
+        problem = unreached(tmp_path)
     finally:
         (server.home / "path").unlink()
     assert problem.code == "E447" and "login node" in problem.remedy
@@ -223,7 +245,7 @@ def test_a_host_without_slurm_is_a_problem(server, tmp_path):
 
 def test_a_machine_without_ssh_is_a_problem(server, tmp_path, monkeypatch):
     monkeypatch.setenv("PATH", str(tmp_path))
-    (problem,) = refused(tmp_path, *PLAIN, *THERE[:2], *OWN_FOLDER)
+    problem = unreached(tmp_path)
     assert problem.code == "E455" and "install ssh" in problem.remedy
 
 

@@ -14,7 +14,7 @@ from background import await_true
 from slurm_cluster import free_ports
 
 NAME, STRANGER, REFUSED, NOBODY = "cluster", "stranger", "refused", "nobody"
-"""Names in the client's configuration: the server; with an unknown host key; with a wrong key; where nothing listens."""
+"""Names in the client's configuration: the server, also with an unknown host key and with a wrong key; no server."""
 _SYSTEM = "/usr/sbin:/sbin"
 _SERVER = """\
 ListenAddress 127.0.0.1
@@ -33,10 +33,11 @@ _CLIENT = """\
 Host *
     HostName 127.0.0.1
     Port {port}
-    IdentityFile {folder}/key
     IdentitiesOnly yes
     GlobalKnownHostsFile /dev/null
     UserKnownHostsFile {folder}/known_hosts
+Host * !{refused}
+    IdentityFile {folder}/key
 """
 _OTHERS = f"""\
 Host {STRANGER}
@@ -46,6 +47,8 @@ Host {REFUSED}
     IdentityFile {{folder}}/wrong_key
 Host {NOBODY}
     Port {{free}}
+Host bad-host
+    HostName no-such-host.invalid
 """
 _PROFILE = """\
 printf 'Welcome to the cluster'
@@ -119,7 +122,7 @@ def running(folder: Path, slurm_conf: Path) -> Iterator[Server]:
     (folder / "known_hosts").write_text(f"[127.0.0.1]:{port} {known}")
     values = {"folder": folder, "port": port, "free": free, "home": server.home, "conf": slurm_conf}
     (folder / "sshd_config").write_text(_SERVER.format(**values))
-    server.config.write_text(_OTHERS.format(**values) + _CLIENT.format(**values))
+    server.config.write_text(_OTHERS.format(**values) + _CLIENT.format(refused=REFUSED, **values))
     server.start()
     try:
         yield server

@@ -92,6 +92,7 @@ class Host:
             ProblemsFound: The folder cannot be written (E457), or the node is not reached.
         """
         source, target, package = bundle.directory.resolve(), self.folder_of(bundle.directory), self._package
+        HERE.send(bundle, has_code=has_code)  # what the job writes is copied to that folder
         found = self._connection.run(("bash", "-c", _EXISTS, "bash", target, package)).out.decode()
         if found[1:] != "0":
             self._unpack(package, ((PACKAGE, PACKAGE.name),), is_new=False)

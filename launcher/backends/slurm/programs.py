@@ -86,4 +86,5 @@ def unanswered(words: str, failed: Answer) -> ProblemsFound:
         remedy = (
             "use a login node of the cluster, where Slurm's commands are on the path: launch there, or cluster.ssh"
         )
+        return fail("E447", "cluster", failed.error, remedy=remedy)
     return fail("E447", "cluster", f"{words}: {failed.error or f'exit code {failed.code}'}", remedy=remedy)
