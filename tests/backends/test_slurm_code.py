@@ -175,6 +175,36 @@ def test_keys_of_code_that_do_not_fit_are_problems(tmp_path, words, code_, key, 
     assert text in str(found)
 
 
+@pytest.mark.parametrize(
+    ("script", "words", "is_refused"),
+    [
+        ("{here}/show.py", ("cluster.code=snapshot",), True),
+        ("{here}/show.py", ("cluster.code=folder",), False),
+        ("/elsewhere/show.py", ("cluster.code=snapshot",), False),
+        ("~/show.py", ("cluster.code=folder", "cluster.ssh=login"), True),
+        ("~/show.py", ("cluster.code=folder",), False),
+    ],
+    ids=["in the work tree", "in the folder", "elsewhere", "home there", "home here"],
+)
+def test_a_script_of_this_machine_would_not_be_run_from_the_copy(tmp_path, script, words, is_refused):
+    repository(tmp_path)
+    all_words = (*JOB, f"training_cfg.entry_script='{script.format(here=tmp_path)}'", *words)
+    if is_refused:
+        found = problem(tmp_path, *all_words)
+        assert (found.code, found.path) == ("E461", "recipes.training_cfg.entry_script")
+    else:
+        files(tmp_path, *all_words)
+
+
+def test_a_relative_script_on_another_machine_starts_in_its_folder(tmp_path):
+    words = (*JOB, "cluster.code=folder", "cluster.ssh=login", "cluster.ssh_folder='my jobs'")
+    node = files(tmp_path, *words)["slurm/node.sh"]
+    assert """cd -- "$HOME"/'my jobs'\n""" in node and "\nshow.py " in node
+    assert str(tmp_path) not in node
+    absolute = files(tmp_path, *words, "cluster.ssh_folder=/fsx/me")["slurm/node.sh"]
+    assert "cd -- /fsx/me\n" in absolute
+
+
 def test_a_repository_replaces_the_code_of_an_image(tmp_path):
     own = files(tmp_path, *PUBLISHED, "git.repo_url_or_path=https://example.org/a.git", "git.entry_script=src/t.py")
     node = own["slurm/node.sh"]

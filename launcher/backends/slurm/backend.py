@@ -39,15 +39,12 @@ class SlurmBackend:
 
     def check(self, job: JobSpec) -> tuple[Problem, ...]:
         """Return a Problem if Slurm cannot write the job's log into its bundle, and one if its code is not found."""
-        problems, folder = [], str(job.base_results_dir)
+        problems, folder = list[Problem](), str(job.base_results_dir)
         if not slurm_options(job).ssh and _PATTERN.search(folder):
             message = "has a character that Slurm replaces in the path of a log"
             allowed = "a path without %, backslash and control characters"
             problems.append(Problem("E444", "base_results_dir", message, value=folder, allowed=allowed))
-        source = code.source_of(job)
-        if source and not source.repository and code.work_tree(job.cwd) is None:
-            problems += code.no_work_tree(job.cwd).problems
-        return tuple(problems)
+        return (*problems, *code.problems(job))
 
     def render(self, job: JobSpec, configs: Mapping[str, str]) -> dict[str, str]:
         """Return the batch script, and the script that starts a node's processes."""

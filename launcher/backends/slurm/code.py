@@ -24,7 +24,7 @@ from launcher.backends.slurm.options import slurm_options
 from launcher.bundle.render import MANIFEST
 from launcher.common import os_errors
 from launcher.common.names import RUN_DIR
-from launcher.common.problems import ProblemsFound, fail
+from launcher.common.problems import Problem, ProblemsFound, fail
 from launcher.model.config_tree import get
 from launcher.model.job_spec import PUBLISHED, Bundle, JobSpec
 
@@ -38,6 +38,7 @@ MOST_BYTES = 500 * 2**20
 """Limit of a job's code."""
 _KEY = "cluster.code"
 _REPOSITORY = "git.repo_url_or_path"
+_SCRIPT = "recipes.training_cfg.entry_script"
 _LARGEST = 3
 _PROTOCOLS = "file:git:http:https:ssh"
 _HELPER = '!f() { echo username=oauth2; echo "password=$RECIPES_GIT_TOKEN"; }; f'
@@ -75,6 +76,20 @@ def source_of(job: JobSpec) -> Source | None:
     token = get(job.config, "git.token") or {}
     branch, commit = get(job.config, "git.branch"), get(job.config, "git.commit")
     return Source(repository, branch, commit, token.get("env"), str(job.cwd))
+
+
+def problems(job: JobSpec) -> Iterator[Problem]:
+    """Yield why a job's code cannot be copied, and a script that would not be run from the copy. Runs no program."""
+    source = source_of(job)
+    is_snapshot = source is not None and source.repository is None
+    top = work_tree(job.cwd.resolve())
+    if is_snapshot and top is None:
+        yield from no_work_tree(job.cwd).problems
+    script = Path(get(job.config, _SCRIPT) or "")
+    is_here = script.parts[:1] == ("~",) and slurm_options(job).ssh is not None
+    if is_here or (is_snapshot and top and script.expanduser().is_absolute() and top in script.expanduser().parents):
+        message = "is a path of this machine, where the job does not run it"
+        yield Problem("E461", _SCRIPT, message, value=str(script), allowed="a path relative to the current folder")
 
 
 def as_file(source: Source) -> str:

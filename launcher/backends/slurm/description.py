@@ -9,7 +9,7 @@ if TYPE_CHECKING:
 
 
 class SlurmDescription(BackendDescription["Settings"]):
-    """Describes jobs of fixed size on a Slurm cluster, whose nodes share the file system of the launching machine."""
+    """Describes jobs of fixed size on a Slurm cluster, launched on a login node, or from elsewhere by ssh."""
 
     name: ClassVar[str] = "slurm"
     choice: ClassVar[str] = "slurm"

@@ -24,8 +24,11 @@ ENV_CONFIG = "RECIPES_SSH_CONFIG"
 _KEY = "cluster.ssh"
 _BOOTSTRAP = """exec bash -lc 'IFS= read -r -d "" script; eval "$script"'"""
 """Understood by every login shell. A login shell's files put Slurm's commands on the path."""
-_OPTIONS = ("BatchMode=yes", "ConnectTimeout=20", "ServerAliveInterval=15", "ServerAliveCountMax=3")
-"""No question in mid-work, and a lost connection is noticed within a minute. Source: ssh_config(5)."""
+_OPTIONS = (
+    *("BatchMode=yes", "ClearAllForwardings=yes", "ConnectTimeout=20"),
+    *("ServerAliveInterval=15", "ServerAliveCountMax=3"),
+)
+"""No questions, no ports for other uses, and a lost connection is noticed within a minute. Source: ssh_config(5)."""
 _KEPT_S = 60
 """Seconds for which a connection is kept for the next command."""
 _ASK = "must work without a question"
