@@ -28,7 +28,7 @@ from launcher.backends.slurm import mirror
 from launcher.backends.slurm.backend import SlurmBackend
 from launcher.backends.slurm.host import place_of
 from launcher.backends.slurm.ssh import ENV_CONFIG
-from launcher.bundle import store as bundles
+from launcher.cli import main as cli
 from launcher.common.names import RUN_DIR
 from launcher.common.problems import ProblemsFound
 from launcher.jobs import registry
@@ -103,6 +103,7 @@ def test_the_copy_is_the_bundle_and_this_machine_has_what_the_job_wrote(server, 
     record = pipeline.submit(bundle, SlurmBackend())
     *_, status = SlurmBackend().wait(record.handle)
     assert (status.state, status.message) == (JobState.FAILED, "exit code 3")
+    assert cli.run(("wait", str(bundle.directory))) == 3
     copy = there(bundle.directory)
     assert copy.parent == server.home / "my jobs" and copy.parent != bundle.directory.parent
     assert {name: (copy / name).read_text() for name in bundle.files} == dict(bundle.files)
@@ -161,27 +162,47 @@ def test_what_is_known_is_not_copied_again(stage, server, monkeypatch):
 _WRITTEN = mirror._written
 
 
-def test_a_launch_whose_answer_was_lost_finds_its_job(server, tmp_path):
-    programs = tmp_path / "bin"
-    programs.mkdir()
-    wrapper = programs / "sbatch"
-    wrapper.write_text(
-        f"#!/bin/bash\nPATH={PATH}\n"
-        '[[ $1 == --parsable ]] || exec sbatch "$@"\n'
-        'sbatch "$@" > "$HOME/submitted"\n'
-        f"pid=$PPID; while [[ $(cat /proc/$pid/comm) != sshd ]]; do pid=$(ps -o ppid= -p $pid | tr -d ' '); done\n"
-        "kill -9 $pid\n"
-    )
-    wrapper.chmod(0o755)
-    (server.home / "path").write_text(f"{programs}:{PATH}")
-    try:
-        record = pipeline.submit(written(tmp_path, *PLAIN, *THERE[:2], *OWN_FOLDER), SlurmBackend())
-    finally:
-        (server.home / "path").unlink()
+@pytest.fixture
+def lossy_sbatch(server, tmp_path):
+    """Return a function that makes sbatch end its connection after it has submitted, and the server if requested."""
+
+    def install(*, ends_server):
+        wrapper = tmp_path / "bin" / "sbatch"
+        wrapper.parent.mkdir()
+        wrapper.write_text(
+            f'#!/bin/bash\nPATH={PATH}\n[[ $1 == --parsable ]] || exec sbatch "$@"\nsbatch "$@" > "$HOME/submitted"\n'
+            "pid=$PPID; while [[ $(< /proc/$pid/comm) != sshd ]]; do pid=$(($(ps -o ppid= -p $pid))); done\n"
+            + ("kill -9 $(ps -o ppid= -p $pid) $pid\n" if ends_server else "kill -9 $pid\n")
+        )
+        wrapper.chmod(0o755)
+        (server.home / "path").write_text(f"{wrapper.parent}:{PATH}")
+
+    yield install
+    (server.home / "path").unlink()
+
+
+def test_a_submission_whose_answer_was_lost_is_found_at_once(server, tmp_path, lossy_sbatch):
+    lossy_sbatch(ends_server=False)
+    bundle = written(tmp_path, *PLAIN, *THERE[:2], *OWN_FOLDER)
+    record = pipeline.submit(bundle, SlurmBackend())
     assert record.handle.native_id == (server.home / "submitted").read_text().strip()
     finished(record)
-    bundle, _ = bundles.read(record.handle.bundle_dir)
+    assert SlurmBackend().status(SlurmBackend().intent(bundle, None)).state is JobState.SUCCEEDED
     assert not SlurmBackend().submit(bundle).is_new
+
+
+def test_a_submission_that_is_not_known_to_have_failed_is_not_repeated(server, tmp_path, lossy_sbatch):
+    lossy_sbatch(ends_server=True)
+    bundle = written(tmp_path, *PLAIN, *THERE[:2], *OWN_FOLDER, "training_cfg.run.name=unknown")
+    with pytest.raises(ProblemsFound, match="E455") as error:
+        pipeline.submit(bundle, SlurmBackend())
+    server.processes.pop().wait()
+    server.start()
+    assert "finds or submits it" in error.value.outcome
+    handle = registry.read(bundle.directory).handle  # recorded before
+    assert SlurmBackend().status(handle).state is not JobState.DELETED
+    again = SlurmBackend().submit(bundle)
+    assert (again.native_id, again.is_new) == ((server.home / "submitted").read_text().strip(), False)
 
 
 @pytest.mark.parametrize(

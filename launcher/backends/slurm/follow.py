@@ -15,7 +15,7 @@ from launcher.common.problems import ProblemsFound, fail
 from launcher.model.job_spec import JobEvent, JobStatus, LogSelection
 
 _ASK_AGAIN_S = 0.2
-"""Seconds after which a question that failed is asked again."""
+"""Seconds after which a question that failed is asked again, and until the next look after the end."""
 _PATIENCE_S = 900.0
 """Time for which a controller may not answer before following ends: one that restarts reads its state first."""
 Answer = TypeVar("Answer")
@@ -117,7 +117,7 @@ def logs(job: Job, selection: LogSelection, status: Callable[[], JobStatus], *, 
             )
         if is_last:
             return
-        time.sleep(job.place.poll_s)
+        time.sleep(_ASK_AGAIN_S if over else job.place.poll_s)
 
 
 def events(job: Job, status: Callable[[], JobStatus], *, follow: bool) -> Iterator[JobEvent]:

@@ -195,7 +195,7 @@ def _shared(name: str) -> tuple[str, ...]:
         )
         if any(line.startswith("controlpath ") and line != "controlpath none" for line in shown.stdout.splitlines()):
             return ()
-    folder = tempfile.mkdtemp(prefix="recipes-ssh-")  # short, since the path of a socket is limited, and our own
+    folder = tempfile.mkdtemp(prefix="recipes-ssh-", dir="/tmp")  # short, since the path of a socket is limited
     options = ("ControlMaster=auto", f"ControlPath={folder}/%C", f"ControlPersist={_KEPT_S}")
     atexit.register(_close, name, folder)
     return tuple(word for each in options for word in ("-o", each))
