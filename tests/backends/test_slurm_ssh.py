@@ -1,6 +1,7 @@
 """Jobs that are launched from another machine: a real sshd in front of a real Slurm."""
 
 import json
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -32,7 +33,7 @@ from launcher.cli import main as cli
 from launcher.common.names import RUN_DIR
 from launcher.common.problems import ProblemsFound
 from launcher.jobs import registry
-from launcher.model.job_spec import JobState
+from launcher.model.job_spec import JobState, LogSelection
 
 __all__ = [  # the suite's, which run here with this module's stage
     "submitted",
@@ -122,6 +123,9 @@ def test_the_tiny_recipe_trains_with_this_launcher_and_its_metrics_come_back(ser
     steps = [json.loads(line)["step"] for line in metrics]
     assert steps == list(range(1, len(steps) + 1))
     assert lines.result()[-1] == "event  Completed: attempt 0 has completed"
+    shutil.rmtree(record.handle.bundle_dir / RUN_DIR)
+    first = SlurmBackend().logs(record.handle, LogSelection(attempt=0), follow=False)
+    assert list(first) == [line for line in lines.result() if not line.startswith("event  ")]
 
 
 def test_a_lost_connection_is_waited_for(stage, server):

@@ -102,6 +102,7 @@ class SlurmBackend:
             ProblemsFound: No such rank (E707) or attempt (E706) exists.
         """
         job = _planned(handle)
+        job.fetch()
         following.refuse_unknown(job, selection)
         return following.logs(job, selection, following.patient(partial(self.status, handle)), follow=follow)
 
