@@ -54,10 +54,9 @@ def _repository(git: dict[str, Any]) -> str:
 
 def _program(job: JobSpec) -> tuple[str, ...]:
     """Return the script or the module that the image's start script would start."""
-    git = job.config["git"]
-    return (
-        (str(Path(job.cwd, git["entry_script"])),) if git["entry_script"] else ("-m", git["entry_module"] or _MODULE)
-    )
+    if script := get(job.config, "git.entry_script"):
+        return (str(Path(job.cwd, script)),)
+    return "-m", get(job.config, "git.entry_module") or _MODULE
 
 
 _WORKERS = Role(
