@@ -60,7 +60,8 @@ def test_a_snapshot_has_what_git_tracks_or_would_track(tmp_path):
     repository(top / "nested", only="nested")
     cwd = top / "inside"
     cwd.mkdir()
-    written(cwd, *JOB, "recipes.run.name=other")
+    other = written(cwd, *JOB, "recipes.run.name=other")
+    (other.directory.parent / "mlflow.db").write_text("results")
     folder = placed(written(cwd, *JOB, "cluster.code=snapshot"))
     tree = folder / "tree"
     nested = {"nested/show.py", "nested/text.txt", "nested/only"}

@@ -40,6 +40,9 @@ _KEY = "cluster.code"
 _REPOSITORY = "git.repo_url_or_path"
 _SCRIPT = "recipes.training_cfg.entry_script"
 _LARGEST = 3
+_DRAFT = ".code-"
+_OF_A_HOOK = ("GIT_DIR", "GIT_WORK_TREE", "GIT_INDEX_FILE", "GIT_PREFIX", "GIT_OBJECT_DIRECTORY")
+"""Variables with which git starts its hooks; they name another repository. Source: githooks(5)."""
 _PROTOCOLS = "file:git:http:https:ssh"
 _HELPER = '!f() { echo username=oauth2; echo "password=$RECIPES_GIT_TOKEN"; }; f'
 """Answers git's question for a password from its environment. Source: gitcredentials(7)."""
@@ -118,7 +121,9 @@ def place(source: Source, bundle_dir: Path) -> None:
     target = bundle_dir / CODE_DIR
     try:
         target.parent.mkdir(exist_ok=True)
-        with tempfile.TemporaryDirectory(prefix=".code-", dir=target.parent) as draft:  # with mode 0700
+        for left in target.parent.glob(f"{_DRAFT}*"):  # by a launch that was killed
+            shutil.rmtree(left)
+        with tempfile.TemporaryDirectory(prefix=_DRAFT, dir=target.parent) as draft:  # with mode 0700
             made = Path(draft) / "new"
             made.mkdir(mode=0o700)
             if source.repository:
@@ -159,15 +164,16 @@ def _snapshot(folder: Path, made: Path, results: Path) -> None:
     top = work_tree(folder.resolve())
     if top is None:
         raise no_work_tree(folder)
-    files = {path: (top / path).lstat() for path in _files(top) if not _is_result(top / path, results.resolve())}
+    here, results = folder.resolve(), results.resolve()
+    files = {path: (top / path).lstat() for path in _files(top) if not _is_result(top / path, results, here)}
     _refuse_large({path: seen.st_size for path, seen in files.items()}, top, _KEY)
     tree = made / "tree"
-    (tree / folder.resolve().relative_to(top)).mkdir(parents=True, exist_ok=True)
+    (tree / here.relative_to(top)).mkdir(parents=True, exist_ok=True)
     for path, seen in files.items():
         if stat.S_ISREG(seen.st_mode) or stat.S_ISLNK(seen.st_mode):
             (tree / path).parent.mkdir(parents=True, exist_ok=True)
             shutil.copy2(top / path, tree / path, follow_symlinks=False)
-    (made / "cwd").symlink_to(Path("tree") / folder.resolve().relative_to(top))
+    (made / "cwd").symlink_to(Path("tree") / here.relative_to(top))
     has_commit = bool(_git("-C", str(top), "rev-parse", "--verify", "--quiet", "HEAD", may_fail=True))
     commit = _git("-C", str(top), "rev-parse", "HEAD").strip() if has_commit else "no commit"
     (made / "revision.txt").write_text(f"{commit} {top}\n", encoding="utf-8", errors="surrogateescape")
@@ -195,10 +201,12 @@ def _files(top: Path) -> Iterator[Path]:
             yield Path(name)
 
 
-def _is_result(path: Path, results: Path) -> bool:
-    """Return whether a file belongs to a bundle."""
+def _is_result(path: Path, results: Path, folder: Path) -> bool:
+    """Return whether a file is in the folder of bundles, or in a bundle if that folder has the code too."""
     if results not in path.parents:
         return False
+    if results not in (folder, *folder.parents):
+        return True
     own = results / path.relative_to(results).parts[0]
     return own.name.startswith(".") or (own / MANIFEST).exists()
 
@@ -245,7 +253,8 @@ def _git(*words: str, key: str = _KEY, env: Mapping[str, str] | None = None, may
         ProblemsFound: It fails (E460).
     """
     quiet = {"GIT_TERMINAL_PROMPT": "0", "GIT_ALLOW_PROTOCOL": _PROTOCOLS, "GIT_OPTIONAL_LOCKS": "0"}
-    full = {"GIT_SSH_COMMAND": "ssh -o BatchMode=yes", **os.environ, **quiet, **(env or {})}
+    inherited = {name: value for name, value in os.environ.items() if name not in _OF_A_HOOK}
+    full = {"GIT_SSH_COMMAND": "ssh -o BatchMode=yes", **inherited, **quiet, **(env or {})}
     try:
         done = subprocess.run(("git", *words), env=full, stdin=subprocess.DEVNULL, capture_output=True, check=False)
     except FileNotFoundError as error:
