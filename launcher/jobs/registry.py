@@ -112,7 +112,7 @@ def submitting(bundle: Bundle, backend: Backend, user: str) -> Iterator[None]:
 def _is_rolled_back(error: ProblemsFound | KeyboardInterrupt) -> bool:
     """Return whether a failed submission is known to have left nothing."""
     if isinstance(error, ProblemsFound):
-        return all(problem.code != "E352" for problem in error.problems)
+        return error.outcome is None and all(problem.code != "E352" for problem in error.problems)
     return isinstance(error, Interrupted) and error.is_rolled_back
 
 

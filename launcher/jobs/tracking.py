@@ -57,7 +57,9 @@ _STATUS = {JobState.SUCCEEDED: "FINISHED", JobState.FAILED: "FAILED", JobState.C
 def is_tracked(job: JobSpec) -> bool:
     """Return whether `job` gets an MLflow run: always on this machine, on a cluster if a store is named."""
     settings = tracking(job)
-    return settings.enabled is not False and bool(settings.tracking_uri or not described(job.backend).has_containers)
+    return settings.enabled is not False and bool(
+        settings.tracking_uri or described(job.backend).shares_files(job.settings)
+    )
 
 
 def reserve_run(job: JobSpec, context: LaunchContext, *, is_visible: bool = False) -> JobSpec:
@@ -130,7 +132,7 @@ def _file_uri(named: str, job: JobSpec, cwd: Path) -> str:
             value=scheme,
             allowed=allowed,
         )
-    if described(job.backend).has_containers:
+    if not described(job.backend).shares_files(job.settings):
         raise fail(
             "E504",
             f"{_PATH}.tracking_uri",

@@ -116,6 +116,8 @@ class BackendDescription(Generic[OptionsT]):
     """Whether jobs wait in a queue, for others or beside others: whether it is a `QueueBackend`."""
     memory_tier: ClassVar[MemoryKeeper | None] = None
     """The keeper of checkpoints in memory; None if `recipes.checkpointing.memory` is unsupported."""
+    places_code: ClassVar[bool] = False
+    """Whether the launcher itself fetches the revision that `git` names, so that any program may run it."""
     has_bundle: ClassVar[bool] = True
     """Whether processes have every file of the bundle, not only its configurations."""
     toolkit_key: ClassVar[str | None] = None
@@ -150,6 +152,10 @@ class BackendDescription(Generic[OptionsT]):
     def writes_only(self, options: OptionsT) -> bool:
         """Return whether the `cluster` section requests the bundle alone, like dry_run=true."""
         return False
+
+    def shares_files(self, options: OptionsT) -> bool:
+        """Return whether a job's processes see the files of the launching machine, at the same paths."""
+        return not self.has_containers
 
     def spot_keys(self, options: OptionsT) -> Iterator[tuple[str, object]]:
         """Yield path and value of each key of the typed `cluster` section that requests Spot capacity."""

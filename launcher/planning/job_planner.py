@@ -43,7 +43,7 @@ def plan(checked: CheckedRecipe, context: LaunchContext) -> JobSpec:
     policy = checked.recipe.elastic_policy
     name = job_name(checked.recipe.run.name, context.suffix)
     section = checked.recipe.checkpointing
-    base = None if described(checked.backend).has_containers else context.cwd
+    base = context.cwd if described(checked.backend).shares_files(checked.settings) else None
     tiers = compiled(section, name, base) if section else None
     sizes = tuple(_scale_point(checked, scale, name, tiers) for scale in checked.sizes)
     job = JobSpec(

@@ -75,7 +75,7 @@ def path_is_reached(checked: CheckedRecipe, problem: Callable[..., Problem]) -> 
             yield problem(f"{KEY}.persistent.path", message, value=path, allowed="letters, digits, and !_.'()-/")
     elif _SCHEME.match(path):
         yield problem(f"{KEY}.persistent.path", "is not a supported kind of storage", value=path, allowed=allowed)
-    elif described(checked.backend).has_containers and not path.startswith("/"):
+    elif not (path.startswith("/") or described(checked.backend).shares_files(checked.settings)):
         yield problem(f"{KEY}.persistent.path", "must be an absolute path", value=path, allowed=allowed)
 
 

@@ -24,6 +24,8 @@ _UNREAD = {
     "recipes": ("pre_script", "post_script"),
 }
 """Keys that the images of other recipes read, but the user's own script does not."""
+_REVISION = ("repo_url_or_path", "branch", "commit", "token")
+"""Keys of `git` that name a revision, which some backends fetch for every program."""
 
 
 def script_of(checked: CheckedRecipe) -> "Recipe | None":
@@ -113,6 +115,8 @@ def nothing_is_unread(checked: CheckedRecipe, problem: Callable[..., Problem]) -
             continue  # the entrypoint of the user's own image runs them
         holder = checked.launch.git if section == "git" else checked.recipe
         for name in names:
+            if name in _REVISION and described(checked.backend).places_code:
+                continue
             if (value := getattr(holder, name)) is not None:
                 yield problem(
                     f"{section}.{name}",

@@ -8,6 +8,7 @@ from test_slurm_jobs import PLAIN, SlurmBackend, finished, refused, written
 
 from launcher import pipeline
 from launcher.backends.slurm import queue
+from launcher.backends.slurm.place import HERE
 from launcher.model.job_spec import JobState
 
 pytestmark = [pytest.mark.whole_job, pytest.mark.slow]
@@ -61,26 +62,26 @@ def test_sacct_knows_the_tasks_of_an_array(cluster, tmp_path):
     ids = [record.handle.native_id for record in records]
     array = queue.array_of(ids[0])
     assert ids == [f"{array}_0", f"{array}_1"]
-    await_true(lambda: tuple(job.state for job in queue._sacct("--jobs", array).values()) == states)
+    await_true(lambda: tuple(job.state for job in queue._sacct(HERE, "--jobs", array).values()) == states)
     waiting = cluster.command(
         "sbatch", "--hold", "--parsable", "--array=0-2", "--job-name=held", "--wrap=true"
     ).strip()
-    await_true(lambda: [*queue._sacct("--jobs", waiting)] == [f"{waiting}_{task}" for task in range(3)])
+    await_true(lambda: [*queue._sacct(HERE, "--jobs", waiting)] == [f"{waiting}_{task}" for task in range(3)])
 
 
 def test_sacct_answers_like_squeue(cluster, tmp_path):
     record = pipeline.submit(written(tmp_path, *PLAIN, "cluster.python=/bin/false"), SlurmBackend())
     status = finished(record, JobState.FAILED)
     job_id = record.handle.native_id
-    seen = queue._squeue("--jobs", job_id)[job_id]
+    seen = queue._squeue(HERE, "--jobs", job_id)[job_id]
     # The database has the name last.
-    await_true(lambda: [job.name for job in queue._sacct("--jobs", job_id).values()] == [seen.name])
-    forgotten = queue._sacct("--jobs", job_id)[job_id]
+    await_true(lambda: [job.name for job in queue._sacct(HERE, "--jobs", job_id).values()] == [seen.name])
+    forgotten = queue._sacct(HERE, "--jobs", job_id)[job_id]
     for name in ("job_id", "state", "nodes", "exit_code", "submitted_s", "name", "message"):
         assert getattr(seen, name) == getattr(forgotten, name), name
     assert forgotten.message == status.message == "exit code 1"
     named = f"--name={seen.name}"
-    assert list(queue._sacct(named, "--user=root", "--starttime=now-60days")) == [job_id]
+    assert list(queue._sacct(HERE, named, "--user=root", "--starttime=now-60days")) == [job_id]
 
 
 @pytest.mark.parametrize(

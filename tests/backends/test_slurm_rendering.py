@@ -14,6 +14,7 @@ from launcher.backends.slurm import queue, requests, states
 from launcher.backends.slurm.limits import minutes
 from launcher.backends.slurm.sbatch_options import quoted
 from launcher.common.problems import ProblemsFound
+from launcher.common.templating import render_template
 from launcher.model.job_spec import JobState
 
 PUBLISHED = (
@@ -62,6 +63,33 @@ def test_every_way_to_start_a_node_is_a_sound_script(tmp_path, words, expected):
         assert done.returncode == 0, (name, done.stdout)
 
 
+@pytest.mark.parametrize("name", ["run", "send", "fetch"])
+def test_scripts_for_the_login_node_are_sound(name):
+    text = render_template(f"slurm/ssh_{name}.sh.j2")
+    words = ("shellcheck", "--shell=bash", "--exclude=SC2154", "-")  # variables that `read` sets by name
+    done = subprocess.run(words, input=text, capture_output=True, text=True, env=TOOLS)
+    assert done.returncode == 0, done.stdout
+
+
+def test_a_folder_that_is_copied_appears_complete_or_not_at_all(tmp_path):
+    (tmp_path / "file").write_text("new")
+    archive = subprocess.run(("tar", "-C", tmp_path, "-cz", "file"), capture_output=True, check=True).stdout
+    script = render_template("slurm/ssh_send.sh.j2")
+    target = tmp_path / "there" / "it's one"
+    for content, mode, is_sent in (
+        (archive[:-20], "once", False),
+        (archive, "once", True),
+        (archive, "once", True),
+        (archive[:-20], "again", False),
+        (archive, "again", True),
+    ):
+        done = subprocess.run(("bash", "-c", script, "bash", target, mode), input=content, capture_output=True)
+        assert (done.returncode == 0) is is_sent, done.stderr
+        is_there = content is archive or mode == "again"
+        assert os.listdir(target.parent) == (["it's one"] if is_there else [])
+    assert (target / "file").read_text() == "new" and target.stat().st_mode & 0o077 == 0
+
+
 def test_variables_of_nccl_and_efa_are_set_for_several_nodes_and_may_be_overridden(tmp_path):
     several = files(tmp_path, *PUBLISHED, "env_vars={NCCL_IGNORE_DISABLED_P2P: 0}")["slurm/node.sh"]
     assert "export FI_PROVIDER=efa" in several and "export NCCL_SOCKET_IFNAME='^lo,docker0" in several
@@ -95,7 +123,6 @@ def test_every_key_of_the_header_is_an_option_of_sbatch(tmp_path):
         (("cluster.auto_resume=true", "cluster.exclusive=false"), "E440", "cluster.auto_resume", "exclusive=true"),
         (("cluster.gres=gpu:8", "cluster.gpus_per_node=8"), "E441", "cluster.gres", "one of them"),
         (("container=null",), "E442", "container", "cluster.trainer=open"),
-        (("git.branch=main",), "E443", "git.branch", "no code is fetched"),
         (
             ("cluster.additional_parameters={nicee: 3}",),
             "E102",

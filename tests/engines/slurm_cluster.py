@@ -195,7 +195,7 @@ def running(folder: Path, num_nodes: int = 4, *, has_accounting: bool = False, m
         has_accounting: Whether slurmdbd keeps its jobs in a database.
         more: Further lines of its configuration.
     """
-    ports = _free_ports(2)
+    ports = free_ports(2)
     cluster = Cluster(folder, num_nodes, database_port=ports[1] if has_accounting else 0)
     _configure(cluster, more)
     cluster.start("munged")
@@ -220,7 +220,7 @@ def _configure(cluster: Cluster, more: str) -> None:
     (folder / "state").mkdir()
     (folder / "munge.key").write_bytes(os.urandom(64))
     (folder / "munge.key").chmod(0o600)
-    ports = _free_ports(1 + cluster.num_nodes)
+    ports = free_ports(1 + cluster.num_nodes)
     host = socket.gethostname()
     nodes = "\n".join(
         f"NodeName=n{number} NodeHostname={host} NodeAddr=127.0.0.1 Port={port} CPUs=8 RealMemory=8000"
@@ -294,7 +294,8 @@ def _descendants(pid: int) -> list[int]:
     return found
 
 
-def _free_ports(count: int) -> list[int]:
+def free_ports(count: int) -> list[int]:
+    """Return ports of the loopback device that nothing uses."""
     with contextlib.ExitStack() as stack:
         probes = [stack.enter_context(socket.socket()) for _ in range(count)]
         for probe in probes:

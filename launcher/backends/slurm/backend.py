@@ -9,6 +9,7 @@ from functools import partial
 from typing import ClassVar
 
 from launcher.backends.slurm import (
+    code,
     elastic_follow,
     preflight,
     programs,
@@ -22,7 +23,8 @@ from launcher.backends.slurm import (
 from launcher.backends.slurm import follow as following
 from launcher.backends.slurm.elastic_options import ELASTIC_FILE, grows_in_place, is_elastic, read_request
 from launcher.backends.slurm.follow import Job
-from launcher.backends.slurm.queue import POLL_S, QUEUE
+from launcher.backends.slurm.options import slurm_options
+from launcher.backends.slurm.queue import POLL_S, queue_of
 from launcher.bundle import store as bundles
 from launcher.common.problems import Notice, Problem, fail
 from launcher.model.backend import RANK_0
@@ -47,13 +49,13 @@ class SlurmBackend:
     ends_with_launcher: ClassVar[bool] = False
 
     def check(self, job: JobSpec) -> tuple[Problem, ...]:
-        """Return a Problem if Slurm cannot write the job's log into its bundle."""
-        place = str(job.base_results_dir)
-        if not _PATTERN.search(place):
-            return ()
-        message = "has a character that Slurm replaces in the path of a log"
-        allowed = "a path without %, backslash and control characters"
-        return (Problem("E444", "base_results_dir", message, value=place, allowed=allowed),)
+        """Return a Problem if Slurm cannot write the job's log into its bundle, and one if its code is not found."""
+        problems, folder = list[Problem](), str(job.base_results_dir)
+        if not slurm_options(job).ssh and _PATTERN.search(folder):
+            message = "has a character that Slurm replaces in the path of a log"
+            allowed = "a path without %, backslash and control characters"
+            problems.append(Problem("E444", "base_results_dir", message, value=folder, allowed=allowed))
+        return (*problems, *code.problems(job))
 
     def render(self, job: JobSpec, configs: Mapping[str, str]) -> dict[str, str]:
         """Return the batch script, and the script that starts a node's processes."""
@@ -99,6 +101,7 @@ class SlurmBackend:
             return _NOT_SUBMITTED
         if is_elastic(handle.bundle_dir):
             return elastic_follow.status(handle.bundle_dir, seen)
+        Job(handle.bundle_dir, job_id, 0, 1, submit.place_at(handle.bundle_dir)).fetch()
         attempts = run_files.attempts(handle.bundle_dir, job_id)
         restarts = max(attempts, default=0)
         if seen is None:
@@ -129,6 +132,7 @@ class SlurmBackend:
         if is_elastic(handle.bundle_dir):
             return elastic_follow.logs(handle.bundle_dir, selection, read, follow=follow)
         job = _planned(handle)
+        job.fetch()
         following.refuse_unknown(job, selection)
         return following.logs(job, selection, read, follow=follow)
 
@@ -161,23 +165,25 @@ class SlurmBackend:
         Raises:
             ProblemsFound: Slurm refuses (E447), or the job does not end (E449).
         """
-        QUEUE.forget()
+        place = submit.place_at(handle.bundle_dir)
+        jobs = queue_of(place)
+        jobs.forget()
         job_id, seen = submit.found(handle)
         if seen is None or seen.state.is_final:
             return
         if seen.state is JobState.PENDING and queue.array_of(job_id) != job_id:
             # Of a task that waits with others Slurm keeps nothing, and jobs that wait for it would start.
-            programs.run("scontrol", "hold", job_id)
+            place.run("scontrol", "hold", job_id)
         if is_elastic(handle.bundle_dir):
             elastic_follow.stop(handle.bundle_dir, job_id, partial(self.status, handle))
-        answer = programs.run("scancel", job_id)
+        answer = place.run("scancel", job_id)
         if answer.code:
             raise programs.unanswered("scancel", answer)
         deadline = time.monotonic() + _CANCEL_PATIENCE_S
         while True:
-            QUEUE.forget()
+            jobs.forget()
             # A job that ends is COMPLETING, which counts as running, until its last process has ended.
-            if (now := QUEUE.find(job_id)) is None or now.state.is_final:
+            if (now := jobs.find(job_id)) is None or now.state.is_final:
                 return
             if time.monotonic() > deadline:
                 message = f"does not end: job {job_id} is still {now.word}"
@@ -228,7 +234,8 @@ def _planned(handle: JobHandle) -> Job:
     """
     bundle, _ = bundles.read(handle.bundle_dir)
     plan = json.loads(bundle.files["plan.json"])
-    return Job(handle.bundle_dir, submit.found(handle)[0], plan["initial_nodes"], plan["nproc_per_node"])
+    job_id, place = submit.found(handle)[0], submit.place_at(handle.bundle_dir)
+    return Job(handle.bundle_dir, job_id, plan["initial_nodes"], plan["nproc_per_node"], place)
 
 
 BACKEND = SlurmBackend()

@@ -10,7 +10,7 @@ if TYPE_CHECKING:
 
 
 class SlurmDescription(BackendDescription["Settings"]):
-    """Describes jobs on a Slurm cluster, whose nodes share the file system of the launching machine."""
+    """Describes jobs on a Slurm cluster, launched on a login node, or from elsewhere by ssh."""
 
     name: ClassVar[str] = "slurm"
     choice: ClassVar[str] = "slurm"
@@ -21,6 +21,7 @@ class SlurmDescription(BackendDescription["Settings"]):
     starts_by_mpi: ClassVar[bool] = True
     has_containers: ClassVar[bool] = False
     """A container, if there is one, sees the folders of the file system that it is given."""
+    places_code: ClassVar[bool] = True
     secret_sources: ClassVar[tuple[str, ...]] = ("env",)
     has_queue: ClassVar[bool] = True
 
@@ -45,6 +46,10 @@ class SlurmDescription(BackendDescription["Settings"]):
     def initial_nodes(self, job: JobSpec) -> int | None:
         """Return the largest size of an elastic job: it starts on as many nodes as Slurm has for it."""
         return job.max_nodes if job.elastic else None
+
+    def shares_files(self, options: "Settings") -> bool:
+        """Return whether the job is launched on a login node."""
+        return not options.ssh
 
     def writes_only(self, options: "Settings") -> bool:
         """Return whether the section requests the files alone."""

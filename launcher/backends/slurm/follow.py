@@ -4,17 +4,21 @@ import itertools
 import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
+from typing import TypeVar
 
 from launcher.backends.slurm import run_files
+from launcher.backends.slurm.place import HERE, Place
 from launcher.common.line_reader import LineReader
 from launcher.common.problems import ProblemsFound, fail
 from launcher.model.job_spec import JobEvent, JobState, JobStatus, LogSelection
 
-LOG_POLL_S = 0.2
-"""Seconds between two looks at the log files."""
+_ASK_AGAIN_S = 0.2
+"""Seconds after which a question that failed is asked again, and until the next look after the end."""
 _PATIENCE_S = 900.0
 """Time for which a controller may not answer before following ends: one that restarts reads its state first."""
+Answer = TypeVar("Answer")
 _LATE_LOOKS = 5
 """Looks after the job has ended: a shared file system shows the last lines late."""
 _LATE_FILES_S = 30.0
@@ -35,37 +39,48 @@ class Job:
         job_id: Its id; "" if it was never submitted.
         nodes: Number of its nodes.
         processes: Worker processes per node.
+        place: Where its files are.
     """
 
     bundle_dir: Path
     job_id: str
     nodes: int
     processes: int
+    place: Place = HERE
 
     @property
     def attempts(self) -> list[int]:
         """Numbers of the attempts that have started."""
         return run_files.attempts(self.bundle_dir, self.job_id) if self.job_id else []
 
+    def fetch(self, ranks: tuple[int, ...] | None = ()) -> None:
+        """Bring its files up to date, with the logs of some ranks.
 
-def patient(status: Callable[[], JobStatus]) -> Callable[[], JobStatus]:
-    """Return a way to read a job's status that waits for a controller that does not answer.
+        Raises:
+            ProblemsFound: Their machine does not answer.
+        """
+        if self.job_id:
+            self.place.fetch(self.bundle_dir, self.job_id, ranks, self.processes)
+
+
+def patient(question: Callable[[], Answer]) -> Callable[[], Answer]:
+    """Return a question, such as a job's status, that waits for a controller or a connection that does not answer.
 
     Once an answer has come, it waits; the first question fails at once.
     """
     answered_s: float | None = None
 
-    def read() -> JobStatus:
+    def read() -> Answer:
         nonlocal answered_s
         while True:
             try:
-                found = status()
+                found = question()
                 answered_s = time.monotonic()
                 return found
             except ProblemsFound:
                 if answered_s is None or time.monotonic() - answered_s > _PATIENCE_S:
                     raise
-                time.sleep(LOG_POLL_S)
+                time.sleep(_ASK_AGAIN_S)
 
     return read
 
@@ -95,6 +110,7 @@ def logs(job: Job, selection: LogSelection, status: Callable[[], JobStatus], *, 
         follow: Whether to wait for more.
     """
     reader, events = _Reader(job, selection), _News(job)
+    fetch = patient(partial(job.fetch, selection.ranks))
     looks_left, give_up_s = _LATE_LOOKS, None
     while True:
         now = status() if follow else None
@@ -103,6 +119,7 @@ def logs(job: Job, selection: LogSelection, status: Callable[[], JobStatus], *, 
             give_up_s = give_up_s or time.monotonic() + (_LATE_FILES_S if now.state in _HAS_RUN else 0)
         is_late = give_up_s is not None and time.monotonic() < give_up_s and not reader.has_every_file
         is_last = not follow or (looks_left < 0 and not is_late)
+        fetch()
         yield from reader.lines(is_last=is_last)
         if follow and selection.attempt is None:
             yield from (
@@ -110,18 +127,19 @@ def logs(job: Job, selection: LogSelection, status: Callable[[], JobStatus], *, 
             )
         if is_last:
             return
-        time.sleep(LOG_POLL_S)
+        time.sleep(_ASK_AGAIN_S if give_up_s else job.place.poll_s)
 
 
 def events(job: Job, status: Callable[[], JobStatus], *, follow: bool) -> Iterator[JobEvent]:
     """Yield a job's events, oldest first; with `follow`, until it has ended."""
-    news = _News(job)
+    news, fetch = _News(job), patient(job.fetch)
     while True:
         over = not follow or status().state.is_final
+        fetch()
         yield from news()
         if over:
             return
-        time.sleep(LOG_POLL_S)
+        time.sleep(job.place.poll_s)
 
 
 class _News:

@@ -11,7 +11,7 @@ from launcher.model.job_spec import OPEN, PUBLISHED
 from launcher.rules import rule
 
 _DOCS = "docs/slurm.md"
-_CODE = ("repo_url_or_path", "branch", "commit", "token", "entry_script", "entry_module")
+_REVISION = ("branch", "commit", "token")
 
 
 @rule("E440", "cluster.auto_resume", "cluster.exclusive", source="AWS, SageMaker HyperPod cluster resiliency: Slurm")
@@ -60,13 +60,30 @@ def ranks_can_be_started(checked: CheckedRecipe, problem: Callable[..., Problem]
 
 
 @rule("E443", "git", "cluster.trainer", source=_DOCS)
-def code_is_in_place(checked: CheckedRecipe, problem: Callable[..., Problem]) -> Iterator[Problem]:
-    """The image's start script, which fetches code, is not started on Slurm: the launcher starts the program."""
-    for name in _CODE if checked.trainer != OPEN else ():
-        if (value := getattr(checked.launch.git, name)) is not None:
+def revision_is_complete(checked: CheckedRecipe, problem: Callable[..., Problem]) -> Iterator[Problem]:
+    """The launcher fetches code itself; what only the image's start script does is not done."""
+    git = checked.launch.git
+    for name in _REVISION if not git.repo_url_or_path else ():
+        if (value := getattr(git, name)) is not None:
             shown = None if name == "token" else value
-            message = "no code is fetched on Slurm; use an image, or a folder of the shared file system, that has it"
-            yield problem(f"git.{name}", message, value=shown, remedy=f"git.{name}=null")
+            remedy = f"git.repo_url_or_path=<repository>, or git.{name}=null"
+            yield problem(f"git.{name}", "names no repository", value=shown, remedy=remedy)
+    script = git.entry_script
+    if checked.trainer == PUBLISHED and script and not (git.repo_url_or_path or script.startswith("/")):
+        message = "is relative, but there is no repository that it could be in"
+        yield problem("git.entry_script", message, value=script, remedy="git.repo_url_or_path=<repository>")
+    if checked.trainer == PUBLISHED and git.update_adapter:
+        message = "is done by the image's start script, which is not started on Slurm"
+        yield problem("git.update_adapter", message, value=True, remedy="git.update_adapter=false")
+
+
+@rule("E461", "cluster.code", "git.repo_url_or_path", source=_DOCS)
+def code_has_one_source(checked: CheckedRecipe, problem: Callable[..., Problem]) -> Iterator[Problem]:
+    """Processes start in one folder: that of a revision, of a snapshot, or your own."""
+    code = slurm_options(checked).code
+    if code and checked.launch.git.repo_url_or_path:
+        message = "is given together with git.repo_url_or_path, whose revision is the code"
+        yield problem("cluster.code", message, value=code, allowed="one of them")
 
 
 @rule(
@@ -115,3 +132,14 @@ def elastic_jobs_can_stop_in_time(checked: CheckedRecipe, problem: Callable[...,
         message = "is over before the job could train: it stops that long before, to save"
         allowed = f"over {needed_s / 60:.0f} minutes"
         yield problem("cluster.time", message, value=slurm_options(checked).time, allowed=allowed)
+
+
+@rule("E472", "cluster.ssh", "recipes.elastic_policy", source=_DOCS)
+def elastic_jobs_are_launched_on_a_login_node(
+    checked: CheckedRecipe, problem: Callable[..., Problem]
+) -> Iterator[Problem]:
+    """The files of an operator are read where it writes them."""
+    host = slurm_options(checked).ssh
+    if checked.is_elastic and host:
+        remedy = f"launch on {host}, with cluster.ssh=null; or recipes.elastic_policy.is_elastic=false"
+        yield problem("cluster.ssh", "an elastic job is launched on a login node", value=host, remedy=remedy)

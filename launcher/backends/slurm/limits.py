@@ -1,12 +1,13 @@
 """What the limits of a partition, an account or a QOS never allow. Slurm accepts such a job, and never starts it."""
 
-import getpass
 import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
 from launcher.backends.slurm import programs
+from launcher.backends.slurm.place import Place
+from launcher.backends.slurm.recent import RECENT
 from launcher.common.problems import Problem
 from launcher.model.config_tree import get
 
@@ -39,25 +40,26 @@ class _Job:
     qos: str
 
 
-def problems(config: Mapping[str, Any], nodes: int) -> Iterator[Problem]:
+def problems(config: Mapping[str, Any], nodes: int, place: Place) -> Iterator[Problem]:
     """Yield what the cluster never allows. Of several partitions one has to allow the job.
 
     Args:
         config: The composed configuration.
         nodes: The smallest number of nodes that the job can run on.
+        place: Where it would be submitted.
 
     Raises:
         ProblemsFound: Slurm does not answer (E447).
     """
     cluster = config["cluster"]
-    programs.RECENT.ask_all(_PARTITIONS, _CONFIG)
-    association = _association(cluster.get("account"))
+    RECENT.ask_all(place, _PARTITIONS, _CONFIG)
+    association = _association(cluster.get("account"), place)
     account = cluster.get("account") or association.get("account", "")
     qos = cluster.get("qos") or association.get("defaultqos") or ("normal" if association else "")
     job = _Job(nodes_key(config), nodes, cluster.get("time"), account, qos)
-    yield from _of_partitions(job, cluster.get("partition") or "")
+    yield from _of_partitions(job, cluster.get("partition") or "", place)
     if association:
-        yield from _of_account(job, association)
+        yield from _of_account(job, association, place)
 
 
 def nodes_key(config: Mapping[str, Any]) -> str:
@@ -65,8 +67,8 @@ def nodes_key(config: Mapping[str, Any]) -> str:
     return next(key for key in reversed(NODES) if get(config, key) is not None)
 
 
-def _of_partitions(job: _Job, given: str) -> Iterator[Problem]:
-    answer = programs.RECENT.ask(*_PARTITIONS)
+def _of_partitions(job: _Job, given: str, place: Place) -> Iterator[Problem]:
+    answer = RECENT.ask(place, *_PARTITIONS)
     if answer.code:
         raise programs.unanswered("scontrol", answer)
     known = [dict(word.partition("=")[::2] for word in line.split()) for line in answer.out.splitlines()]
@@ -112,15 +114,15 @@ def _over(job: _Job, whose: str, most_nodes: int | None, most_time: str | None) 
         yield Problem("E446", job.nodes_key, message, value=job.nodes, allowed=f"1 to {most_nodes}")
 
 
-def _of_account(job: _Job, association: Mapping[str, str]) -> Iterator[Problem]:
+def _of_account(job: _Job, association: Mapping[str, str], place: Place) -> Iterator[Problem]:
     """Yield what is beyond the limits of a job's QOS or, where the QOS has none, of its account.
 
     Source: Slurm, Resource Limits: Hierarchy.
     """
-    if not any(name in _configured("AccountingStorageEnforce") for name in _LIMITS):
+    if not any(name in _configured("AccountingStorageEnforce", place) for name in _LIMITS):
         return
     fields = ("maxwall", "maxtresperjob")
-    limits = next(_rows("qos", (f"name={job.qos}",), fields), dict.fromkeys(fields, ""))
+    limits = next(_rows("qos", (f"name={job.qos}",), fields, place), dict.fromkeys(fields, ""))
     places = ((f"QOS {job.qos}", limits), (f"account {job.account}", association))
     whose, found = next((each for each in places if each[1]["maxwall"]), ("", {}))
     yield from _over(job, whose, None, found.get("maxwall"))
@@ -130,24 +132,24 @@ def _of_account(job: _Job, association: Mapping[str, str]) -> Iterator[Problem]:
             return
 
 
-def _association(account: str | None) -> Mapping[str, str]:
+def _association(account: str | None, place: Place) -> Mapping[str, str]:
     """Return what an account lets the user do, by sacctmgr; nothing where jobs are not accounted for."""
-    if "slurmdbd" not in _configured("AccountingStorageType"):
+    if "slurmdbd" not in _configured("AccountingStorageType", place):
         return {}
-    me = getpass.getuser()
+    me = place.user
     if not account:
-        (own,) = [*_rows("user", (f"name={me}",), ("defaultaccount",))][:1] or [{}]
+        (own,) = [*_rows("user", (f"name={me}",), ("defaultaccount",), place)][:1] or [{}]
         account = own.get("defaultaccount")
     if not account:
         return {}
     fields = ("account", "partition", "defaultqos", "maxwall", "maxtresperjob")
-    found = _rows("associations", (f"user={me}", f"account={account}"), fields)
+    found = _rows("associations", (f"user={me}", f"account={account}"), fields, place)
     return next((each for each in found if not each["partition"]), {})
 
 
-def _rows(what: str, where: tuple[str, ...], fields: tuple[str, ...]) -> Iterator[dict[str, str]]:
+def _rows(what: str, where: tuple[str, ...], fields: tuple[str, ...], place: Place) -> Iterator[dict[str, str]]:
     text = _shown(
-        "sacctmgr", "--noheader", "--parsable2", "show", what, "where", *where, f"format={','.join(fields)}"
+        place, "sacctmgr", "--noheader", "--parsable2", "show", what, "where", *where, f"format={','.join(fields)}"
     )
     for line in text.splitlines():
         values = line.split("|")
@@ -155,15 +157,15 @@ def _rows(what: str, where: tuple[str, ...], fields: tuple[str, ...]) -> Iterato
             yield dict(zip(fields, values, strict=True))
 
 
-def _configured(key: str) -> str:
+def _configured(key: str, place: Place) -> str:
     """Return a value of Slurm's configuration, in lower case; "" if unknown."""
-    found = re.search(rf"^{key}\s*=\s*(.*)$", _shown(*_CONFIG), re.MULTILINE)
+    found = re.search(rf"^{key}\s*=\s*(.*)$", _shown(place, *_CONFIG), re.MULTILINE)
     return found[1].lower() if found else ""
 
 
-def _shown(*words: str) -> str:
+def _shown(place: Place, *words: str) -> str:
     """Return the output of a command; "" if it fails."""
-    answer = programs.RECENT.ask(*words)
+    answer = RECENT.ask(place, *words)
     return "" if answer.code else answer.out
 
 

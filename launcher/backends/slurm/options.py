@@ -20,6 +20,11 @@ def _one_line(text: str) -> str:
 
 Text = Annotated[str, Field(min_length=1, max_length=1024), AfterValidator(_one_line)]
 """A value of an option of sbatch; its header quotes it."""
+_NAME = r"[A-Za-z0-9_][A-Za-z0-9._-]*"
+Login = Annotated[str, Field(pattern=rf"^({_NAME}@)?[A-Za-z0-9_][A-Za-z0-9._:-]*$", max_length=255)]
+"""A destination of ssh. Source: ssh(1)."""
+Folder = Annotated[str, Field(pattern=r"^[^~%\\\x00-\x1f\x7f-][^%\\\x00-\x1f\x7f]*$", max_length=1024)]
+"""A folder on a cluster, without the characters that Slurm replaces in the path of a log."""
 _TIME = r"^([0-9]+-)?[0-9]+(:[0-9]{1,2}){0,2}$"
 Time = PositiveInt | Annotated[str, Field(pattern=_TIME)]
 """Source: sbatch(1), --time: minutes, minutes:seconds, hours:minutes:seconds, days-hours, days-hours:minutes, ..."""
@@ -62,6 +67,15 @@ class SlurmDocker(Model):
 class Settings(ClusterOptions):
     """Every key of cluster=slurm."""
 
+    ssh: Login | None = default(None, is_required=False)
+    """Login node to submit from when you launch on another machine: user@host, or a name in ~/.ssh/config. OpenSSH's
+    client connects with your configuration and keys, without asking questions."""
+    ssh_folder: Folder = default("recipes")
+    """Folder there that receives bundles, in the file system that the nodes share; relative to your home folder."""
+    code: Literal["folder", "snapshot"] | None = default(None, is_required=False)
+    """Code that the job runs. folder: that of the folder that you launch from, or with ssh of ssh_folder. snapshot:
+    a copy of the git work tree that you launch from, without ignored files; later edits do not change the job. null
+    means folder, and with ssh snapshot. A revision that git.repo_url_or_path names replaces both."""
     partition: Text | None = default(None, is_required=False)
     """Partition, or several with commas; the cluster's default when null."""
     account: Text | None = default(None, is_required=False)
@@ -124,7 +138,7 @@ class Settings(ClusterOptions):
     """What starts the ranks of a script that `recipes.distribution.mpi` enables: mpirun over the job's nodes, or srun
     with this plugin of your site (srun --mpi=list)."""
     python: Text | None = default(None, is_required=False)
-    """Python of the nodes. null takes the one that launches, and in a container python3."""
+    """Python of the nodes. null takes the one that launches; in a container, or with ssh, python3."""
     container_runtime: Runtime | None = default(None, is_required=False)
     """What runs the container: none, pyxis, apptainer, charliecloud or docker. null means none without a container,
     pyxis for a .sqsh file, else docker."""

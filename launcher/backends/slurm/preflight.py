@@ -8,7 +8,8 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 from launcher.backends.slurm import limits, programs
-from launcher.backends.slurm.queue import ENVIRONMENT, POLL_S, QUEUE
+from launcher.backends.slurm.place import Place
+from launcher.backends.slurm.queue import ENVIRONMENT, POLL_S, Seen, queue_of
 from launcher.backends.slurm.requests import Request, config_of
 from launcher.common.problems import Problem
 from launcher.model.config_tree import get
@@ -51,7 +52,10 @@ def problems(request: Request) -> tuple[Problem, ...]:
     found = [problem for bundle in request.bundles for problem in missing_secrets(config_of(bundle))]
     with ThreadPoolExecutor(1) as pool:
         refused = pool.submit(_refusals, request)
-        never = [*limits.problems(request.config, request.least_nodes), *_dependencies(request.config["cluster"])]
+        never = [
+            *limits.problems(request.config, request.least_nodes, request.place),
+            *_dependencies(request.config["cluster"], request.place),
+        ]
         return (*found, *(refused.result() or never))
 
 
@@ -62,6 +66,12 @@ def missing_secrets(config: Mapping[str, Any]) -> Iterator[Problem]:
         if source and source not in os.environ:
             remedy = f"export {source}=… before the launch"
             yield Problem("E448", path, f"the variable {source}, which holds {name}, is not set", remedy=remedy)
+
+
+def secret_values(config: Mapping[str, Any]) -> dict[str, str]:
+    """Return the variables of this process's environment to which a job's secrets refer."""
+    sources = (str(reference.get("env")) for _, _, reference in secret_references(config))
+    return {source: os.environ[source] for source in sources if source in os.environ}
 
 
 def refusal(answer: programs.Answer, config: Mapping[str, Any]) -> Problem:
@@ -82,35 +92,34 @@ def refusal(answer: programs.Answer, config: Mapping[str, Any]) -> Problem:
 
 def _refusals(request: Request) -> list[Problem]:
     words = ("sbatch", "--test-only", f"--job-name={request.name}", *request.words)
-    answer = programs.run(*words, text=request.text)
-    while _awaits_nodes(answer):
+    answer = request.place.run(*words, text=request.text)
+    while _awaits_nodes(answer, request.place):
         time.sleep(POLL_S)
-        answer = programs.run(*words, text=request.text)
+        answer = request.place.run(*words, text=request.text)
     return [refusal(answer, request.config)] if answer.code else []
 
 
-def _awaits_nodes(answer: programs.Answer) -> bool:
+def _awaits_nodes(answer: programs.Answer, place: Place) -> bool:
     """Return whether sbatch may have refused a job because the controller has just started, without its nodes."""
     if not answer.code or "node configuration" not in answer.error:
         return False
-    shown = programs.run("scontrol", "show", "config", env=ENVIRONMENT).out
+    shown = place.run("scontrol", "show", "config", env=ENVIRONMENT).out
     started = re.search(r"^BOOT_TIME\s*=\s*([0-9]+)", shown, re.MULTILINE)
     return started is not None and time.time() - int(started[1]) < _REGISTRATION_S
 
 
-def _dependencies(cluster: Mapping[str, Any]) -> Iterator[Problem]:
+def _dependencies(cluster: Mapping[str, Any], place: Place) -> Iterator[Problem]:
     """Yield the dependencies that Slurm would ignore, and those that are never fulfilled."""
     value = cluster.get("dependency") or ""
     for match in _DEPENDENCY.finditer(value):
         for word in match[2].split(":")[1:]:
             job_id = re.split(r"[_+]", word)[0]
-            if message := _unmet(match[1], job_id):
+            if message := _unmet(match[1], queue_of(place).find(job_id), job_id):
                 yield Problem("E446", "cluster.dependency", message, value=value)
 
 
-def _unmet(kind: str, job_id: str) -> str | None:
+def _unmet(kind: str, job: Seen | None, job_id: str) -> str | None:
     """Return why waiting for a job has no effect or no end; None if it has both."""
-    job = QUEUE.find(job_id)
     if job is None:
         return f"Slurm does not know job {job_id}, and would not wait for it"
     has_failed = job.state in (JobState.FAILED, JobState.CANCELLED)

@@ -2,19 +2,14 @@
 
 import os
 import subprocess
-import threading
-import time
 from collections.abc import Mapping
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 
 from launcher.common.problems import ProblemsFound, fail
 
-_PATIENCE_S = 120.0
+PATIENCE_S = 120.0
 """Time limit of a command: Slurm's own commands wait for a controller that restarts."""
-_FRESH_S = 30.0
-"""Age up to which an answer about partitions and accounts counts: a sweep submits many jobs."""
 _UNREACHABLE = ("Unable to contact slurm controller", "Connection refused", "Connection timed out", "Zero Bytes were")
 """Parts of Slurm's messages about a controller that does not answer."""
 _INHERITED = ("SBATCH_", "SLURM_")
@@ -69,57 +64,27 @@ def run(*words: str, folder: Path | None = None, env: Mapping[str, str] | None =
             capture_output=True,
             encoding="utf-8",
             errors="replace",
-            timeout=_PATIENCE_S,
+            timeout=PATIENCE_S,
         )
     except (FileNotFoundError, PermissionError):
         return Answer(127, "", f"{words[0]} is not installed on this machine")
     except subprocess.TimeoutExpired as error:
-        raise fail("E447", "cluster", f"{words[0]} does not end after {_PATIENCE_S:g} s") from error
-    lines = [line.removeprefix(f"{words[0]}: ").removeprefix("error: ") for line in done.stderr.splitlines()]
-    return Answer(done.returncode, done.stdout, "\n".join(lines).strip())
+        raise fail("E447", "cluster", f"{words[0]} does not end after {PATIENCE_S:g} s") from error
+    return answer(words[0], done.returncode, done.stdout, done.stderr)
 
 
-class _Recent:
-    """Answers about the cluster itself, which hold for a while. Threads may share it."""
-
-    def __init__(self) -> None:
-        self._lock = threading.Lock()
-        self._answers: dict[tuple[str | None, ...], tuple[float, Answer]] = {}
-
-    def ask(self, *words: str) -> Answer:
-        """Return the answer of a command that is at most _FRESH_S old."""
-        if answer := self._known(words):
-            return answer
-        answer = run(*words)
-        if not answer.code:
-            with self._lock:
-                self._answers[_key(words)] = (time.monotonic(), answer)
-        return answer
-
-    def ask_all(self, *commands: tuple[str, ...]) -> None:
-        """Ask for several answers at the same time."""
-        absent = [words for words in commands if not self._known(words)]
-        if absent:
-            with ThreadPoolExecutor() as pool:
-                list(pool.map(lambda words: self.ask(*words), absent))
-
-    def _known(self, words: tuple[str, ...]) -> Answer | None:
-        with self._lock:
-            asked_s, answer = self._answers.get(_key(words), (0.0, None))
-        return answer if time.monotonic() - asked_s <= _FRESH_S else None
+def answer(name: str, code: int, out: str, error: str) -> Answer:
+    """Return the answer of a command that has ended, whose name is not repeated in front of its messages."""
+    lines = [line.removeprefix(f"{name}: ").removeprefix("error: ") for line in error.splitlines()]
+    return Answer(code, out, "\n".join(lines).strip())
 
 
-def _key(words: tuple[str, ...]) -> tuple[str | None, ...]:
-    """Return the key of an answer: a process may use several clusters."""
-    return (os.environ.get("SLURM_CONF"), *words)
-
-
-RECENT = _Recent()
-
-
-def unanswered(words: str, answer: Answer) -> ProblemsFound:
+def unanswered(words: str, failed: Answer) -> ProblemsFound:
     """Return the Problem that a command failed for a reason that is not the job's."""
     remedy = "try again when the controller answers: scontrol ping"
-    if answer.code == 127:
-        remedy = "launch on a login node of the cluster, where Slurm's commands are installed"
-    return fail("E447", "cluster", f"{words}: {answer.error or f'exit code {answer.code}'}", remedy=remedy)
+    if failed.code == 127:
+        remedy = (
+            "use a login node of the cluster, where Slurm's commands are on the path: launch there, or cluster.ssh"
+        )
+        return fail("E447", "cluster", failed.error, remedy=remedy)
+    return fail("E447", "cluster", f"{words}: {failed.error or f'exit code {failed.code}'}", remedy=remedy)

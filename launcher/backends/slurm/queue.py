@@ -5,8 +5,7 @@ default; without accounting, what the batch script wrote then tells how it ended
 `<array>_<task>`.
 """
 
-import getpass
-import os
+import functools
 import re
 import threading
 import time
@@ -14,6 +13,7 @@ from collections.abc import Callable, Collection, Iterable, Iterator
 from dataclasses import dataclass
 
 from launcher.backends.slurm import programs, states
+from launcher.backends.slurm.place import HERE, Place
 from launcher.model.job_spec import JobState
 
 POLL_S = 1.0
@@ -72,9 +72,14 @@ class Seen:
 
 
 class Queue:
-    """The jobs of the user, polled at most once per interval however many are asked about. Threads may share it."""
+    """The jobs of the user, polled at most once per interval however many are asked about. Threads may share it.
 
-    def __init__(self) -> None:
+    Args:
+        place: Where Slurm's commands run.
+    """
+
+    def __init__(self, place: Place = HERE) -> None:
+        self._place = place
         self._lock = threading.Lock()
         self._jobs: dict[str, Seen] = {}
         self._polled_s = float("-inf")
@@ -93,11 +98,12 @@ class Queue:
         """
         with self._lock:
             if time.monotonic() - self._polled_s > _FRESH_S:
-                self._jobs = _of_user()
+                self._jobs = _squeue(self._place, f"--user={self._place.user}")
                 self._polled_s = time.monotonic()
                 self.polls += 1
             found = self._jobs.get(job_id)
-        return found or _squeue("--jobs", job_id).get(job_id) or _sacct("--jobs", job_id).get(job_id)
+        words = (self._place, "--jobs", job_id)
+        return found or _squeue(*words).get(job_id) or _sacct(*words).get(job_id)
 
     def knows_array(self, job_id: str, name: str) -> bool:
         """Return whether Slurm knows the array of a task that it does not know.
@@ -111,22 +117,29 @@ class Queue:
             known = list(self._jobs.values())
         if any(array_of(job.job_id) == array and job.name == name for job in known):
             return True
-        return any(job.name == name for job in _sacct("--jobs", array).values())
+        return any(job.name == name for job in _sacct(self._place, "--jobs", array).values())
 
 
 QUEUE = Queue()
+"""The queue of this machine's cluster."""
 
 
-def named(names: Collection[str]) -> list[Seen]:
+@functools.cache
+def queue_of(place: Place) -> Queue:
+    """Return the one queue of a place."""
+    return QUEUE if place is HERE else Queue(place)
+
+
+def named(names: Collection[str], place: Place = HERE) -> list[Seen]:
     """Return the user's jobs that have one of some names, the oldest first.
 
     Raises:
         ProblemsFound: The controller does not answer (E447).
     """
     since = f"--starttime=now-{_ACCOUNTED_DAYS}days"
-    me = f"--user={getpass.getuser()}"
+    me = f"--user={place.user}"
     wanted = f"--name={','.join(names)}"
-    found = {**_sacct(wanted, me, since), **_squeue(wanted, me)}
+    found = {**_sacct(place, wanted, me, since), **_squeue(place, wanted, me)}
     return sorted((job for job in found.values() if job.name in names), key=_age)
 
 
@@ -140,23 +153,19 @@ def _age(job: Seen) -> tuple[int, ...]:
     return tuple(map(int, job.job_id.split("_")))
 
 
-def _of_user() -> dict[str, Seen]:
-    return _squeue(f"--user={os.getuid()}")
-
-
-def _squeue(*selection: str) -> dict[str, Seen]:
+def _squeue(place: Place, *selection: str) -> dict[str, Seen]:
     """Return jobs that the controller knows, by id."""
     words = ("squeue", "--array", "--noheader", "--states=all", f"--Format={_FORMAT}", *selection)
-    answer = programs.run(*words, env=ENVIRONMENT)
+    answer = place.run(*words, env=ENVIRONMENT)
     if answer.code and _NO_JOB not in answer.error:
         raise programs.unanswered("squeue", answer)
     return _parsed(answer.out, _raw_status)
 
 
-def _sacct(*selection: str) -> dict[str, Seen]:
+def _sacct(place: Place, *selection: str) -> dict[str, Seen]:
     """Return jobs that are accounted for, by id; none where jobs are not accounted for, or sacct does not answer."""
     words = ("sacct", "--allocations", "--parsable2", "--noheader", f"--format={','.join(_SACCT_FIELDS)}", *selection)
-    answer = programs.run(*words, env=ENVIRONMENT)
+    answer = place.run(*words, env=ENVIRONMENT)
     return {} if answer.code else _parsed(answer.out, _two_numbers)
 
 

@@ -1,10 +1,12 @@
 """The files of a job: a batch script, and the script that srun starts once on each node. Pure."""
 
 from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
 from shlex import quote
 from typing import Any
 
-from launcher.backends.slurm import mpi_start
+from launcher.backends.slurm import code, mpi_start
 from launcher.backends.slurm.elastic_options import (
     ELASTIC_FILE,
     RELEASE_FILE,
@@ -16,11 +18,11 @@ from launcher.backends.slurm.options import Settings, runtime_of, slurm_options
 from launcher.backends.slurm.run_files import AGENT_FILE
 from launcher.backends.slurm.sbatch_options import Value, batch_options, header, words
 from launcher.backends.slurm.states import UNWRITABLE
-from launcher.common.names import CONFIG_DIR, ENTRYPOINT, ENV_SAVES_ON_TERM, WARM_MODULE
+from launcher.common.names import CONFIG_DIR, ENTRYPOINT, ENV_SAVES_ON_TERM, RUN_DIR, WARM_MODULE
 from launcher.common.templating import render_template
 from launcher.families import interface
 from launcher.model.config_tree import get
-from launcher.model.environment import plain_variables, secret_variables
+from launcher.model.environment import plain_variables, secret_references
 from launcher.model.job_spec import PUBLISHED, ElasticPolicy, JobSpec
 from launcher.operator.job_request import GRACEFUL_ENV
 
@@ -32,6 +34,8 @@ _MOST_PATIENCE_S = 120
 """Upper limit of the seconds between SIGTERM and SIGKILL. torchrun waits for so long, too, if processes hang because
 another one has failed. Our own choice."""
 
+_IN_CODE = (f'cd -- "$RECIPES_RUN_DIR{code.CWD.removeprefix(RUN_DIR)}"',)
+"""Lets the processes of a container start in the job's code."""
 _SEVERAL_NODES = {
     "NCCL_SOCKET_IFNAME": "^lo,docker0,veth_def_agent",
     "NCCL_IGNORE_DISABLED_P2P": "1",
@@ -70,7 +74,10 @@ def _fixed(job: JobSpec, options: Settings, runtime: str) -> dict[str, str]:
         srun_words=[*_srun_words(options, runtime, job.image), *(start.srun_words if start else ())],
         mounts=[f'--container-mounts="$bundle:$bundle"{_pairs(mounts)}'] if runtime == "pyxis" else (),
     )
-    return {JOB_FILE: batch, NODE_FILE: render_template("slurm/node.sh.j2", **_node_values(job, options, runtime))}
+    source = code.source_of(job)
+    values = _node_values(job, options, runtime, has_code=source is not None)
+    placed = {code.CODE_FILE: code.as_file(source)} if source else {}
+    return {JOB_FILE: batch, NODE_FILE: render_template("slurm/node.sh.j2", **values), **placed}
 
 
 def _elastic(job: JobSpec, elastic: ElasticPolicy, options: Settings, runtime: str) -> dict[str, str]:
@@ -91,16 +98,21 @@ def _elastic(job: JobSpec, elastic: ElasticPolicy, options: Settings, runtime: s
     shown = {"header": header(batch), "has_error_log": not options.stderr_to_stdout, "job_name": job.name}
     placed = {key: value for key, value in batch.items() if key in ("partition", "account", "qos", "reservation")}
     release = header({**placed, "job-name": f"{name}-release"})
+    source = code.source_of(job)
+    placed_code = {code.CODE_FILE: code.as_file(source)} if source else {}
     return {
+        **placed_code,
         JOB_FILE: render_template("slurm/elastic.sh.j2", **shown, path=JOB_FILE, python=_python(options, "none")),
-        AGENT_FILE: render_template("slurm/agent.sh.j2", **_agent_values(job, options, runtime)),
+        AGENT_FILE: render_template(
+            "slurm/agent.sh.j2", **_agent_values(job, options, runtime, has_code=source is not None)
+        ),
         RELEASE_FILE: render_template("slurm/release.sh.j2", job_name=job.name, nodes=nodes, header=release),
         ELASTIC_FILE: request.text(),
     }
 
 
-def _agent_values(job: JobSpec, options: Settings, runtime: str) -> dict[str, Any]:
-    values = _node_values(job, options, runtime)
+def _agent_values(job: JobSpec, options: Settings, runtime: str, *, has_code: bool) -> dict[str, Any]:
+    values = _node_values(job, options, runtime, has_code=has_code)
     graceful = job.elastic is not None and job.elastic.use_graceful_shutdown
     is_warm = runtime == "none" and ENTRYPOINT in values["program"]
     return {
@@ -112,7 +124,7 @@ def _agent_values(job: JobSpec, options: Settings, runtime: str) -> dict[str, An
     }
 
 
-def _node_values(job: JobSpec, options: Settings, runtime: str) -> dict[str, Any]:
+def _node_values(job: JobSpec, options: Settings, runtime: str, *, has_code: bool) -> dict[str, Any]:
     before = list(get(job.config, "recipes.pre_script") or ())
     inside = list(options.slurm_docker_cfg.post_launch_commands or ()) if runtime == "docker" else []
     after = list(get(job.config, "recipes.post_script") or ())
@@ -120,11 +132,11 @@ def _node_values(job: JobSpec, options: Settings, runtime: str) -> dict[str, Any
         "job_name": job.name,
         "nproc_per_node": job.nproc_per_node,
         "env": environment(job),
-        "secrets": {name: ref["env"] for name, ref in secret_variables(job.config).items()},
-        "cwd": str(job.cwd),
+        "secrets": {name: ref["env"] for name, path, ref in secret_references(job.config) if path != "git.token"},
+        "cwd": f"{_BUNDLE}{code.CWD}" if has_code else options.ssh_folder if options.ssh else str(job.cwd),
         "python": _python(options, runtime),
         "port": options.master_port,
-        "program": _program(job),
+        "program": _program(job, _paths_start(job, options, has_code=has_code)),
         "has_mpi": mpi_start.of(job, options) is not None,
         "runtime": runtime,
         "image": job.image,
@@ -133,7 +145,7 @@ def _node_values(job: JobSpec, options: Settings, runtime: str) -> dict[str, Any
         "docker_args": tuple(options.slurm_docker_cfg.docker_args or ()),
         "before": before,
         "after": after,
-        "inside": _inside(inside + before, after),
+        "inside": _inside([*(_IN_CODE if has_code else ()), *inside, *before], after),
     }
 
 
@@ -165,9 +177,16 @@ def environment(job: JobSpec) -> dict[str, str]:
     }
 
 
-def _program(job: JobSpec) -> tuple[str, ...]:
+def _paths_start(job: JobSpec, options: Settings, *, has_code: bool) -> Path:
+    """Return the folder that a relative path of a program starts from; an empty path is that of the processes."""
+    if has_code:
+        return Path(f"{_BUNDLE}{code.CWD}")
+    return Path() if options.ssh else job.cwd
+
+
+def _program(job: JobSpec, start: Path) -> tuple[str, ...]:
     family = interface(job.model_type, job.trainer)
-    words = tuple(family.workers.program(job))
+    words = tuple(family.workers.program(replace(job, cwd=start)))
     if not family.takes_config_path:
         return words
     name = ("--config-name=config.yaml",) if job.trainer == PUBLISHED else ()

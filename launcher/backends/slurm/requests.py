@@ -16,6 +16,8 @@ from pathlib import Path
 from typing import Any
 
 from launcher.backends.slurm import run_files
+from launcher.backends.slurm.host import place_of
+from launcher.backends.slurm.place import Place
 from launcher.backends.slurm.rendering import JOB_FILE
 from launcher.backends.slurm.run_files import ArrayTask
 from launcher.bundle import store
@@ -56,6 +58,11 @@ class Request:
     text: str
     config: Mapping[str, Any]
     words: tuple[str, ...] = ()
+
+    @property
+    def place(self) -> Place:
+        """Where it is submitted."""
+        return place_of(self.config["cluster"])
 
     @property
     def is_array(self) -> bool:
@@ -146,7 +153,7 @@ def grouped(bundles: Sequence[Bundle]) -> list[list[Bundle]]:
         config = config_of(bundle)
         # What a job waits for is looked up beside its bundle.
         after = (str(config[KEY]), bundle.directory.parent) if config.get(KEY) else None
-        alone = bundle.directory if _is_resized(bundle) else None
+        alone = bundle.directory if _is_resized(bundle) or config["cluster"].get("ssh") else None
         key = (*_shared(bundle), str(config["cluster"].get(_PARALLELISM)), after, alone)
         groups.setdefault(key, []).append(bundle)
     return list(groups.values())
@@ -158,6 +165,10 @@ def notices(bundles: Sequence[Bundle]) -> tuple[Notice, ...]:
     if len(groups) < 2:
         return ()
     limits = f"cluster.{_PARALLELISM} limits each array"
+    if config_of(bundles[0])["cluster"].get("ssh"):
+        return (
+            Notice("N176", f"these {len(bundles)} jobs share no array, since each is copied by itself; {limits}"),
+        )
     if all(map(_is_resized, bundles)):
         message = f"these {len(bundles)} jobs share no array, since tasks of an array keep their size; {limits}"
         return (Notice("N176", message),)

@@ -4,14 +4,15 @@ import contextlib
 import fcntl
 import json
 import os
-import sys
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
-import launcher
-from launcher.backends.slurm import preflight, programs, queue, requests, run_files
-from launcher.backends.slurm.queue import QUEUE, Seen
+from launcher.backends.slurm import code, preflight, queue, requests, run_files
+from launcher.backends.slurm.host import place_of
+from launcher.backends.slurm.place import Place
+from launcher.backends.slurm.queue import Seen, queue_of
 from launcher.backends.slurm.requests import Request
 from launcher.backends.slurm.run_files import ArrayTask
 from launcher.bundle import store
@@ -39,14 +40,33 @@ def found(handle: JobHandle) -> tuple[str, Seen | None]:
     if not handle.native_id:
         seen = existing([folder]).get(folder)
         return (seen.job_id if seen else ""), seen
-    seen = QUEUE.find(handle.native_id)
+    seen = queue_of(place_at(folder)).find(handle.native_id)
     return handle.native_id, seen if seen and _is_of(seen, *_identity(folder)) else None
+
+
+def place_at(folder: Path) -> Place:
+    """Return where the job of a bundle's folder is submitted and followed.
+
+    Raises:
+        ProblemsFound: The bundle is damaged (E703).
+    """
+    try:
+        return place_of(_config(folder)["cluster"])
+    except (KeyError, TypeError) as error:
+        raise fail("E703", str(folder), f"is not a bundle directory: {error}") from error
+
+
+def _config(folder: Path) -> Mapping[str, Any]:
+    try:
+        return store.composed((folder / "recipe.yaml").read_text(encoding="utf-8"))
+    except (OSError, ValueError) as error:
+        raise fail("E703", str(folder), f"is not a bundle directory: {error}") from error
 
 
 def _identity(folder: Path) -> tuple[str, ArrayTask | None]:
     """Return the name that a bundle's own job has in Slurm's queue, and the task of an array that it is."""
     try:
-        config = store.composed((folder / "recipe.yaml").read_text(encoding="utf-8"))
+        config = _config(folder)
         manifest = json.loads((folder / MANIFEST).read_text(encoding="utf-8"))
         own = requests.named(config["cluster"]["job_name_prefix"], manifest["job_name"], manifest["digest"])
     except (OSError, ValueError, KeyError, TypeError) as error:
@@ -65,10 +85,13 @@ def existing(folders: Sequence[Path]) -> dict[Path, Seen]:
     Jobs that were cleared do not count.
     """
     known = {folder: _identity(folder) for folder in folders}
-    jobs = queue.named({name for own, its in known.values() for name in (own, *([its.array] if its else []))})
+    names: dict[Place, set[str]] = {}
+    for folder, (name, its) in known.items():
+        names.setdefault(place_at(folder), set()).update((name, *([its.array] if its else [])))
+    jobs = {place: queue.named(wanted, place) for place, wanted in names.items()}
     found = {}
     for folder, identity in known.items():
-        own = [job for job in jobs if _is_of(job, *identity)]
+        own = [job for job in jobs[place_at(folder)] if _is_of(job, *identity)]
         if seen := queue.chosen(own, run_files.cleared(folder)):
             found[folder] = seen
     return found
@@ -78,7 +101,12 @@ def was_removed(handle: JobHandle, job_id: str) -> bool:
     """Return whether a task that Slurm does not know was cancelled before it started: Slurm keeps nothing of it."""
     its = run_files.array_task(handle.bundle_dir)
     has_started = run_files.folder(handle.bundle_dir, job_id).exists()
-    return bool(its and "_" in job_id and not has_started and QUEUE.knows_array(job_id, its.array))
+    return bool(
+        its
+        and "_" in job_id
+        and not has_started
+        and queue_of(place_at(handle.bundle_dir)).knows_array(job_id, its.array)
+    )
 
 
 def submit_all(jobs: Sequence[QueuedJob]) -> list[tuple[str, bool]]:
@@ -138,7 +166,7 @@ def _take_back(sent: Sequence[tuple[Request, str]], error: ProblemsFound) -> Non
         ProblemsFound: It cannot be cancelled.
     """
     for request, native_id in sent:
-        if programs.run("scancel", native_id).code:
+        if request.place.run("scancel", native_id).code:
             raise ProblemsFound(
                 error.problems, f"job {native_id} was submitted, and could not be cancelled"
             ) from error
@@ -205,13 +233,19 @@ def _send(request: Request) -> str:
     """
     try:
         request.prepare()
+        folder = _made_available(request)
         _mark(request)
     except ProblemsFound:
         request.discard()
         raise
     words = ("sbatch", "--parsable", f"--job-name={request.name}", *request.words, request.file)
-    answer = programs.run(*words, folder=request.folder, env=_environment())
-    QUEUE.forget()
+    env = {**request.place.environment(), **preflight.secret_values(request.config)}
+    try:
+        answer = request.place.run(*words, folder=folder, env=env)
+    except ProblemsFound as error:  # Slurm may have the job, although its answer was lost
+        return queue.array_of(_found_again(request, error))
+    finally:
+        queue_of(request.place).forget()
     native_id = answer.out.strip().partition(";")[0]
     if answer.code == 0 and native_id.isdigit():
         return native_id
@@ -250,11 +284,30 @@ def _in_doubt(request: Request) -> Seen | None:
 
 def _arrived(request: Request) -> Seen | None:
     cleared = [] if request.is_array else run_files.cleared(request.folder)
-    return queue.chosen(queue.named([request.name]), cleared)
+    return queue.chosen(queue.named([request.name], request.place), cleared)
 
 
-def _environment() -> dict[str, str]:
-    """Return the variables with which the nodes find this Python and, in a checkout, this launcher."""
-    home = str(Path(launcher.__file__).resolve().parent.parent)
-    path = os.pathsep.join(filter(None, (home, os.environ.get("PYTHONPATH"))))
-    return {"RECIPES_PYTHON": sys.executable, "RECIPES_PYTHONPATH": path}
+def _found_again(request: Request, lost: ProblemsFound) -> str:
+    """Return the id of a job whose submission was not answered.
+
+    Raises:
+        ProblemsFound: It is not found; the next launch looks for it again.
+    """
+    with contextlib.suppress(ProblemsFound):
+        if job := _arrived(request):
+            return job.job_id
+    name = request.bundles[0].directory.name
+    outcome = f"whether Slurm has the job is not known: recipes launch {name} finds or submits it"
+    raise ProblemsFound(lost.problems, outcome) from lost
+
+
+def _made_available(request: Request) -> str:
+    """Copy the code of the jobs, and everything to where it is submitted; return the folder to submit from."""
+    has_code = False
+    for bundle in request.bundles:
+        if source := code.of_bundle(bundle):
+            code.place(source, bundle.directory.resolve())
+            has_code = True
+    if request.is_array:  # only on this machine
+        return str(request.folder)
+    return request.place.send(request.bundles[0], has_code=has_code)

@@ -306,6 +306,12 @@ ELSEWHERE = (
     Code(
         "E454", "Slurm does not combine alternatives with further dependencies.", "sbatch(1), --dependency", "slurm"
     ),
+    Code("E455", "A job is submitted on a login node, which ssh reaches from another machine.", "ssh(1)", "slurm"),
+    Code("E456", "A login by ssh asks no question: key and host are known before.", "ssh_config(5)", "slurm"),
+    Code("E457", "A bundle is copied to a folder that the cluster's nodes share.", _SLURM, "slurm"),
+    Code("E458", "A snapshot has the files of a git work tree.", _SLURM, "slurm"),
+    Code("E459", "Code is copied for each job; data has another place.", _SLURM, "slurm"),
+    Code("E460", "git reads the code that a job runs, with its reason if it cannot.", "git(1)", "slurm"),
     Code("E501", "The tracking server does not answer; a job would lose its metrics.", _MLFLOW),
     Code("E502", "The tracking store refuses a request.", _MLFLOW),
     Code(

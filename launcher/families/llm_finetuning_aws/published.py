@@ -3,6 +3,7 @@
 Source: the published LLMFT image and recipes.
 """
 
+from pathlib import Path
 from typing import Any
 
 from launcher.model.config_tree import get
@@ -51,9 +52,16 @@ def _repository(git: dict[str, Any]) -> str:
     return url
 
 
+def _program(job: JobSpec) -> tuple[str, ...]:
+    """Return the script or the module that the image's start script would start."""
+    if script := get(job.config, "git.entry_script"):
+        return (str(Path(job.cwd, script)),)
+    return "-m", get(job.config, "git.entry_module") or _MODULE
+
+
 _WORKERS = Role(
     name=WORKERS,
-    program=lambda job: ("-m", _MODULE),
+    program=_program,
     image_command=lambda job: _COMMAND,
     image_env=_image_env,
     image_log=_LOG,

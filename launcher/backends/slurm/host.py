@@ -1,0 +1,163 @@
+"""A login node that is reached by ssh: bundles are copied there, and what their jobs write is copied back."""
+
+import functools
+import hashlib
+import json
+import tarfile
+import tempfile
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from typing import IO, Any
+
+from launcher.backends.slurm import mirror, programs
+from launcher.backends.slurm.code import CODE_DIR
+from launcher.backends.slurm.place import HERE, PACKAGE, Place
+from launcher.backends.slurm.programs import Answer
+from launcher.backends.slurm.ssh import Connection
+from launcher.bundle.render import MANIFEST
+from launcher.common.names import RUN_DIR
+from launcher.common.problems import fail
+from launcher.common.templating import render_template
+from launcher.model.job_spec import Bundle
+
+_KEY = "cluster.ssh_folder"
+_DIGITS = 12
+_EXISTS = 'for path; do [[ -d $path ]]; printf "%d" "$?"; done'
+
+
+class Host:
+    """A login node and a folder there, in the file system that its cluster's nodes share.
+
+    Args:
+        name: `user@host`, or a name from the configuration of OpenSSH.
+        folder: The folder; relative to the user's home there.
+    """
+
+    poll_s = 1.0
+
+    def __init__(self, name: str, folder: str):
+        self._connection = Connection(name)
+        self._folder = folder
+
+    @property
+    def name(self) -> str:
+        """The login node as the user named it."""
+        return self._connection.name
+
+    @property
+    def user(self) -> str:
+        """Name of the user there."""
+        return self._connection.login.user
+
+    def run(
+        self, *words: str, folder: str | None = None, env: Mapping[str, str] | None = None, text: str = ""
+    ) -> Answer:
+        """Run a command of Slurm there and return its answer.
+
+        Raises:
+            ProblemsFound: The node is not reached, or the connection was lost (E455), or it refuses the login (E456).
+        """
+        done = self._connection.run(
+            words, folder=folder or "", env=env, data=text.encode(), timeout_s=programs.PATIENCE_S
+        )
+        if done.code == 127:
+            return Answer(127, "", f"{words[0]} is not installed on {self.name}")
+        return programs.answer(words[0], done.code, done.out.decode(errors="replace"), done.error)
+
+    def folder_of(self, bundle_dir: Path) -> str:
+        """Return the folder there of a bundle's copy.
+
+        Raises:
+            ProblemsFound: The bundle is damaged (E703), or the node is not reached.
+        """
+        try:
+            manifest = json.loads((bundle_dir / MANIFEST).read_text(encoding="utf-8"))
+            return f"{self._root}/{manifest['job_name']}-{manifest['digest'][:_DIGITS]}"
+        except (OSError, ValueError, KeyError, TypeError) as error:
+            raise fail("E703", str(bundle_dir), f"is not a bundle directory: {error}") from error
+
+    @property
+    def _root(self) -> str:
+        return self._folder if self._folder.startswith("/") else f"{self._connection.login.home}/{self._folder}"
+
+    @property
+    def _package(self) -> str:
+        """Folder there of this launcher, which has the digest of its files."""
+        return f"{self._root}/.launcher/{_package_digest()}"
+
+    def send(self, bundle: Bundle, *, has_code: bool) -> str:
+        """Copy a bundle, its code, and this launcher there, unless they exist; return the bundle's folder there.
+
+        Raises:
+            ProblemsFound: The folder cannot be written (E457), or the node is not reached.
+        """
+        source, target, package = bundle.directory.resolve(), self.folder_of(bundle.directory), self._package
+        HERE.send(bundle, has_code=has_code)  # what the job writes is copied to that folder
+        found = self._connection.run(("bash", "-c", _EXISTS, "bash", target, package)).out.decode()
+        if found[1:] != "0":
+            self._unpack(package, ((PACKAGE, PACKAGE.name),), is_new=False)
+        if found[:1] != "0":
+            files = [(source / name, name) for name in bundle.files]
+            self._unpack(target, (*files, (source / RUN_DIR, RUN_DIR)), is_new=False)
+        if has_code:
+            self._unpack(f"{target}/{CODE_DIR}", ((source / CODE_DIR, "."),), is_new=True)
+        return target
+
+    def _unpack(self, target: str, parts: Iterable[tuple[Path, str]], *, is_new: bool) -> None:
+        """Copy files and folders to a folder there, which appears complete or not at all."""
+        with tempfile.TemporaryFile() as archive:
+            _pack(archive, parts)
+            words = ("bash", "-c", render_template("slurm/ssh_send.sh.j2"), "bash", target)
+            done = self._connection.run((*words, "again" if is_new else "once"), data=archive)
+        if done.code:
+            said = "; ".join(done.error.strip().splitlines()[-2:]) or f"exit code {done.code}"
+            remedy = "a folder that you may write, in the file system that the cluster's nodes share"
+            raise fail("E457", _KEY, f"cannot be written on {self.name}: {said}", value=self._folder, remedy=remedy)
+
+    def environment(self) -> dict[str, str]:
+        """Return the variable with which the nodes find the copy of this launcher."""
+        return {"RECIPES_PYTHONPATH": self._package}
+
+    def fetch(self, bundle_dir: Path, job_id: str, ranks: tuple[int, ...] | None, processes: int) -> None:
+        """Copy what a job's files have gained into the bundle's run folder.
+
+        Raises:
+            ProblemsFound: The node is not reached, or the connection was lost (E455).
+        """
+        folder = f"{self.folder_of(bundle_dir)}/{RUN_DIR}"
+        mirror.refresh(self._connection, folder, bundle_dir / RUN_DIR, mirror.wanted(job_id, ranks, processes))
+
+
+@functools.cache
+def _host(name: str, folder: str) -> Host:
+    return Host(name, folder)
+
+
+def place_of(cluster: Mapping[str, Any]) -> Place:
+    """Return where the jobs of a `cluster` section are submitted and followed."""
+    return _host(cluster["ssh"], cluster["ssh_folder"]) if cluster.get("ssh") else HERE
+
+
+def _pack(archive: IO[bytes], parts: Iterable[tuple[Path, str]]) -> None:
+    """Write a compressed archive of files and folders, without what Python compiled and what jobs write."""
+    with tarfile.open(fileobj=archive, mode="w:gz", compresslevel=3) as packed:
+        for path, name in parts:
+            packed.add(path, arcname=name, recursive=name != RUN_DIR, filter=_anonymous)
+    archive.seek(0)
+
+
+def _anonymous(entry: tarfile.TarInfo) -> tarfile.TarInfo | None:
+    if "__pycache__" in entry.name.split("/"):
+        return None
+    entry.uid = entry.gid = 0
+    entry.uname = entry.gname = ""
+    return entry
+
+
+@functools.cache
+def _package_digest() -> str:
+    digest = hashlib.sha256()
+    for path in sorted(each for each in PACKAGE.rglob("*") if each.is_file() and "__pycache__" not in each.parts):
+        content = path.read_bytes()
+        digest.update(f"{path.relative_to(PACKAGE)}\0{len(content)}\0".encode() + content)
+    return digest.hexdigest()[:_DIGITS]
