@@ -63,7 +63,7 @@ def started(*words):
 
 def folders():
     """Return the bundles in the order in which they were compiled."""
-    return sorted(Path("results").glob("[!.]*/"), key=lambda folder: folder.stat().st_mtime_ns)
+    return sorted(Path("results").glob("[!.]*/"), key=lambda folder: (folder / "bundle.json").stat().st_mtime_ns)
 
 
 def records():

@@ -150,6 +150,10 @@ class Allocation:
             self._grow()
         return lost
 
+    def postpone(self, seconds: float) -> None:
+        """Ask for no more nodes for some time."""
+        self._retry_s = time.monotonic() + seconds
+
     def look_now(self) -> None:
         """Look at the allocation at the next tick."""
         self._looked_s = float("-inf")

@@ -14,6 +14,7 @@ the time limit.
 import contextlib
 import logging
 import os
+import shutil
 import signal
 import sys
 import time
@@ -23,9 +24,8 @@ from types import FrameType
 
 from pydantic import TypeAdapter
 
-from launcher.backends.slurm import allocation, elastic_options, programs
+from launcher.backends.slurm import allocation, elastic_options, programs, run_files
 from launcher.backends.slurm.allocation import Allocation
-from launcher.backends.slurm.elastic_options import ElasticRequest
 from launcher.backends.slurm.fleet import SlurmFleet
 from launcher.backends.slurm.run_files import AGENT_FILE
 from launcher.common import os_errors, redaction
@@ -42,6 +42,10 @@ from launcher.runtime.durable import write_text
 
 MEMORY_FILE = "operator.json"
 _PREEMPTED, _TIME_LIMIT, _TO_GROW = "a job of higher priority takes its nodes", "its time limit is near", "to grow"
+_RETURNS = -1
+"""In place of the exit status of a job that returns to the queue."""
+_NO_GROWTH_S = 600.0
+"""Time without a further attempt after a requeue that brought no more nodes."""
 _END_PATIENCE_S = 600.0
 """Time for which a job that returns to the queue waits for its end by Slurm: the rest of a grace period."""
 
@@ -192,6 +196,9 @@ def _run(bundle: Path, job_id: str, interrupts: Interrupts, signals: SlurmSignal
     in_place = elastic_options.grows_in_place() if request.growth is None else request.growth == "in_place"
     cluster = Allocation(run_dir, job_id, job.policy, request.options, view, events.add, in_place=in_place)
     cluster.requested = known.requested if known else None
+    if len(view.hosts) <= run_files.size_before_growth(bundle, job_id):
+        cluster.postpone(_NO_GROWTH_S)
+    shutil.rmtree(run_files.term_file(bundle, job_id, 0).parent, ignore_errors=True)  # of the time before a requeue
     operator: SlurmOperator | None = None
     with contextlib.ExitStack() as on_error:
         on_error.callback(cluster.close)
@@ -203,15 +210,20 @@ def _run(bundle: Path, job_id: str, interrupts: Interrupts, signals: SlurmSignal
             except FolderRemoved as error:
                 _log.error("the job was ended: %s", error)
                 exit_code = EXIT_FAILED
-            except LeaveRequested:
+            except LeaveRequested as leaving:
                 fleet.shut_down()
                 fleet.kill()
-                operator.publish_return()
-                exit_code = -1
+                exit_code = _RETURNS if request.requeues else EXIT_FAILED
+                if request.requeues:
+                    operator.publish_return()
+                else:
+                    operator.fail(f"ended: {leaving}; with cluster.requeue=true it would return to the queue")
         on_error.pop_all()
     cluster.close()
-    if exit_code == -1:
-        return _return_to_queue(bundle, job_id, request, signals)
+    if exit_code == _RETURNS:
+        if cluster.leaving == _TO_GROW:
+            run_files.note_growth(bundle, job_id, len(cluster.view.hosts))
+        return _return_to_queue(bundle, job_id, signals)
     if exit_code > 128:  # Slurm should call it cancelled, too
         programs.run("scancel", job_id)
     return exit_code
@@ -250,10 +262,8 @@ def _known(run_dir: Path, view: allocation.View) -> Memory | None:
     return replace(known, machine=machine, interrupts=(0, 0))
 
 
-def _return_to_queue(bundle: Path, job_id: str, request: ElasticRequest, signals: SlurmSignals) -> int:
+def _return_to_queue(bundle: Path, job_id: str, signals: SlurmSignals) -> int:
     """Requeue the job, unless Slurm does so, and wait for the end of this script: its own exit would end the job."""
-    if not request.requeues:
-        return 0
     answer = programs.run("sbatch", "--parsable", elastic_options.RELEASE_FILE, job_id, folder=bundle)
     if answer.code:
         _log.warning("the job waits for two minutes before it may start again: %s", answer.error)

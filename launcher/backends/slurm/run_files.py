@@ -26,6 +26,7 @@ from launcher.runtime.durable import write_text
 AGENT_FILE = "slurm/agent.sh"
 """In an elastic job's bundle: the script that starts the agent of a node."""
 STDOUT, STDERR = "stdout.log", "stderr.log"
+_GROWTH = "size_before_growth"
 _CLEARED = "cleared.txt"
 _ARRAY = "array.json"
 _ATTEMPT = re.compile(r"attempt-([0-9]+)")
@@ -85,6 +86,18 @@ def write_address(bundle_dir: Path, job_id: str, index: int, text: str) -> None:
     draft = file.with_suffix(".tmp")
     draft.write_text(text, encoding="utf-8")
     draft.replace(file)
+
+
+def note_growth(bundle_dir: Path, job_id: str, nodes: int) -> None:
+    """Note how many nodes an elastic job had when it returned to the queue to get more."""
+    (folder(bundle_dir, job_id) / _GROWTH).write_text(f"{nodes}\n", encoding="ascii")
+
+
+def size_before_growth(bundle_dir: Path, job_id: str) -> int:
+    """Return how many nodes an elastic job had when it last returned to the queue to get more; 0 if it never did."""
+    with contextlib.suppress(OSError, ValueError):
+        return int((folder(bundle_dir, job_id) / _GROWTH).read_text(encoding="ascii"))
+    return 0
 
 
 def attempts(bundle_dir: Path, job_id: str) -> list[int]:
