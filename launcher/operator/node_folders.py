@@ -62,6 +62,12 @@ def _hold(folder: Path) -> None:
             return
 
 
+def remove_dead_nodes() -> None:
+    """Remove the files of every dead node of this machine: a killed worker may have written into them once more."""
+    for root in (SHARED_MEMORY, Path(tempfile.gettempdir())):
+        remove_dead(root)
+
+
 def remove_dead(root: Path) -> None:
     """Remove the folders under `root` whose nodes are dead; those that a process holds are kept."""
     for folder in (*root.glob(f"{_PREFIX}*"), *root.glob(f"{_DRAFT}*")):

@@ -9,6 +9,8 @@ import time
 import psutil
 import pytest
 
+from launcher.operator.node_folders import node_memory
+
 SCRIPT = """
 # launcher.runtime.warm
 [[ $1 == warm ]] && echo "$2" > "$(dirname "$0")/socket"
@@ -113,3 +115,14 @@ def test_a_warm_process_that_hangs_is_replaced_before_workers_are_started(tmp_pa
     process.stdin.close()
     assert process.wait(200) == 0
     assert not psutil.pid_exists(second)
+
+
+@pytest.mark.slow
+def test_what_a_killed_worker_wrote_after_its_node_was_removed_goes_with_the_job(tmp_path):
+    (tmp_path / "run.sh").write_text(SCRIPT)
+    gone = subprocess.Popen(["true"])
+    gone.wait()
+    body = f"    from launcher.operator.node_folders import node_memory\n    node_memory({gone.pid}).mkdir()\n"
+    code = FLEET.partition("    for line")[0] + body
+    subprocess.run([sys.executable, "-c", code, tmp_path], check=True, stdout=subprocess.DEVNULL, timeout=200)
+    assert not node_memory(gone.pid).exists()

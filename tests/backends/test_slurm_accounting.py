@@ -64,7 +64,7 @@ def test_sacct_knows_the_tasks_of_an_array(cluster, tmp_path):
     assert ids == [f"{array}_0", f"{array}_1"]
     await_true(lambda: tuple(job.state for job in queue._sacct(HERE, "--jobs", array).values()) == states)
     waiting = cluster.command(
-        "sbatch", "--hold", "--parsable", "--array=0-2", "--job-name=held", "--wrap=true"
+        "sbatch", "--hold", "--parsable", "--array=0-2", "--job-name=held", "--output=/dev/null", "--wrap=true"
     ).strip()
     await_true(lambda: [*queue._sacct(HERE, "--jobs", waiting)] == [f"{waiting}_{task}" for task in range(3)])
 

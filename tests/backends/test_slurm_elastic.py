@@ -170,9 +170,8 @@ def test_a_lost_node_is_a_smaller_job_until_slurm_has_it_again(cluster, tmp_path
 def test_a_preempted_job_saves_in_its_grace_period_and_comes_back(cluster, tmp_path, alone):
     job = ElasticJob(tmp_path)
     job.await_size(4)
-    urgent = cluster.command(
-        "sbatch", "--parsable", "--partition=urgent", "--nodes=2", "--exclusive", "--wrap=sleep 600"
-    ).strip()
+    words = (f"--partition={slurm_cluster.URGENT}", "--nodes=2", "--exclusive", "--output=/dev/null")
+    urgent = cluster.command("sbatch", "--parsable", *words, "--wrap=sleep 600").strip()
     await_true(lambda: "RUNNING" in cluster.command("squeue", "--noheader", "--jobs", urgent, "--format=%T"))
     job.await_size(2)
     cluster.command("scancel", urgent)

@@ -18,7 +18,7 @@ from launcher.common import prctl
 from launcher.common.names import ENV_LAUNCH_ID, ENV_WARM_SOCKET, WARM_MODULE
 from launcher.operator.agent_client import AgentClient, AgentUnreachable, CommandIgnored, StartCall
 from launcher.operator.job_request import SCRIPT_FILE
-from launcher.operator.node_folders import remove_node_folder
+from launcher.operator.node_folders import remove_dead_nodes, remove_node_folder
 from launcher.operator.ports import LOOPBACK, port_of, reserve_port
 from launcher.operator.processes import (
     KILL_TIMEOUT_S,
@@ -113,6 +113,7 @@ class LocalFleet:
         self._calls.shutdown()
         for node in self._all():
             node.close()
+        remove_dead_nodes()
         if self._master:
             self._master.close()
 
