@@ -171,8 +171,8 @@ def test_a_pod_that_takes_a_pod_s_place_is_the_one_that_is_used(space, job, pod,
 
 
 def test_a_connection_that_breaks_is_not_taken_for_the_command_s_end(space, job, pod, run):
-    space.cluster.proxy.fail(path="/exec[?]", cut_after=3000)
-    done = run("exec", job, "--", "sh", "-c", "for number in $(seq 1000); do echo line $number; done; read line")
+    space.cluster.proxy.fail(path="/exec[?]", cut_after=200_000)  # later than the first piece, however much that has
+    done = run("exec", job, "--", "sh", "-c", "seq --format='line %g' 100000; read line")
     assert done.returncode == 2 and done.stdout.startswith(b"line 1\n")
     assert b"E382" in done.stderr and b"the command may still be running" in done.stderr
 
