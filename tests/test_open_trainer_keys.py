@@ -59,6 +59,7 @@ NOTICED = [
     (SFT, f"{ARGS}.disable_fast_tokenizer", "true", (), "one kind"),
     (SFT, f"{ARGS}.grad_accum_dtype", "bf16", (), "32 bits"),
     (SFT, f"{ARGS}.gradient_checkpointing_use_reentrant", "true", (), "not reentrant"),
+    (DPO, f"{ARGS}.label_smoothing", "0.1", (f"recipes.{ARGS}.loss_type=hinge",), "no label smoothing"),
     (SFT, f"{ARGS}.max_norm", "2.5", (), "gradient_clipping_threshold"),
     (DPO, f"{ARGS}.ref_offload", "true", (), "reference"),
     (SFT, f"{ARGS}.ring_head_stride", "2", (), "ring attention"),

@@ -205,7 +205,15 @@ _TRAINING = (
             "0.0",
         ),
     ),
-    done(f"{ARGS}.label_smoothing", "DPO: part of the pairs assumed to be the wrong way round"),
+    done(
+        f"{ARGS}.label_smoothing",
+        "DPO: part of the pairs assumed to be the wrong way round",
+        noticed(
+            "above 0, and a loss_type other than sigmoid",
+            lambda value, recipe: bool(value) and is_dpo(recipe) and recipe.value(f"{ARGS}.loss_type") in LOSSES[1:],
+            "the losses ipo and hinge have no label smoothing",
+        ),
+    ),
     done(f"{ARGS}.learning_rate", "highest learning rate"),
     done(f"{ARGS}.load_checkpoint", "true resumes from a checkpoint in training_dir"),
     done(f"{ARGS}.log_gpu_memory", "true adds device memory to the metrics"),
