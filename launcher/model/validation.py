@@ -56,6 +56,10 @@ def _one_per_value(errors: list[ErrorDetails]) -> Iterator[ErrorDetails]:
     for loc, (first, *others) in seen.items():
         if loc in inside:  # a union: the value is a mapping, which another member of it takes
             continue
+        pattern = next((error for error in others if error["type"] == "string_pattern_mismatch"), None)
+        if pattern:
+            allowed = f"{_allowed(first)}, or text that matches {pattern['ctx']['pattern']}"
+            first = {**pattern, "msg": f"should be {allowed}", "ctx": {"expected": allowed}}
         literal = next((error for error in others if error["type"] == "literal_error"), None)
         if literal:
             allowed = f"{_allowed(first)} or {literal['ctx']['expected']}"
@@ -70,7 +74,9 @@ def _location(error: ErrorDetails) -> tuple[int | str, ...]:
 
 
 def _is_union_tag(part: int | str) -> bool:
-    return isinstance(part, str) and (part in ("str", "int", "float", "bool") or "[" in part or part == "SecretRef")
+    if not isinstance(part, str):
+        return False
+    return part in ("str", "int", "float", "bool", "SecretRef") or "[" in part or part.startswith("constrained-")
 
 
 def _problem(model: type[BaseModel], error: ErrorDetails, prefix: str) -> Problem:
