@@ -240,6 +240,8 @@ def test_sigterm_reaches_the_agent_behind_script_and_tee_and_the_pod_waits_for_i
         pod.terminate()
         pod.until(lambda: "saving" in pod.log())
         pod.terminate()  # a second SIGTERM must not cut the first one short
+        # Python restores the default handlers while it exits: the signal has to arrive before.
+        pod.until(lambda: pod.log().count("saving") == 2)
         assert not (tmp_path / "checkpoint").exists()
         (tmp_path / "go").touch()
         assert pod.wait() == status

@@ -5,6 +5,8 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
+from launcher.common.names import RUN_DIR
+from launcher.common.problems import fail
 from launcher.operator.hang_limits import HangLimits
 from launcher.operator.types import Policy
 from launcher.runtime.durable import write_text
@@ -84,6 +86,22 @@ def _local(file: Path) -> dict[str, Any]:
     fields = json.loads(file.read_text(encoding="utf-8"))
     folder = fields["checkpoints"]
     return {"hang": HangLimits(**fields["hang"]), "checkpoints": Path(folder) if folder else None}
+
+
+def request_planned_size(bundle_dir: Path, num_nodes: int, min_nodes: int | None) -> None:
+    """Request another size of a job's plan from its operator; the least one is always the plan's.
+
+    Raises:
+        ProblemsFound: The plan has no such size (E413).
+    """
+    sizes = read_job_request(bundle_dir).policy.sizes
+    if num_nodes not in sizes:
+        allowed = ", ".join(map(str, sizes))
+        raise fail("E413", "nodes", "is not a size of this job's plan", value=num_nodes, allowed=allowed)
+    if min_nodes not in (None, sizes[0]):
+        message = "this job may always shrink to its plan's smallest size"
+        raise fail("E413", "min_nodes", message, value=min_nodes, allowed=str(sizes[0]))
+    request_size(bundle_dir / RUN_DIR, num_nodes)
 
 
 def request_size(run_dir: Path, num_nodes: int) -> None:

@@ -8,7 +8,7 @@ Source: torch.distributed.elastic.multiprocessing.api, DefaultLogsSpecs.reify.
 
 import time
 from collections.abc import Callable, Generator, Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 
@@ -16,6 +16,7 @@ from launcher.common.job_lock import is_alive
 from launcher.common.line_reader import LineReader
 from launcher.common.names import LOG_DIR, RUN_DIR
 from launcher.common.problems import fail
+from launcher.model.job_spec import LogSelection
 from launcher.operator.job_request import read_job_request
 from launcher.operator.snapshot import Attempt, read_snapshot
 
@@ -191,13 +192,13 @@ class _Reader:
 
 
 def read_logs(
-    bundle_dir: Path, selection: Selection, *, follow: bool, attempts: Attempts | None = None
+    bundle_dir: Path, asked: LogSelection, *, follow: bool, attempts: Attempts | None = None
 ) -> Iterator[str]:
     """Return the selected lines of a job that was launched; with `follow`, until it has ended.
 
     Args:
         bundle_dir: The bundle's folder.
-        selection: The lines.
+        asked: The lines.
         follow: Whether to wait for more.
         attempts: Returns the attempts so far, and whether the job has ended; None for a job on this machine.
 
@@ -209,7 +210,8 @@ def read_logs(
         raise fail("E705", str(bundle_dir), "its job was never launched on this machine")
     attempts = attempts or partial(known_attempts, run_dir)
     nproc_per_node, most_nodes = _sizes(bundle_dir)
-    selection = replace(selection, nproc_per_node=nproc_per_node)
+    file_name = STDERR if asked.is_stderr else STDOUT
+    selection = Selection(asked.ranks, asked.attempt, file_name, asked.has_headings, nproc_per_node)
     known, ended = attempts()
     wait = follow and not ended
     if not wait:

@@ -14,14 +14,14 @@ import pytest
 
 from launcher.common.job_lock import JobAlreadyRunning, is_alive, lock
 from launcher.common.problems import ProblemsFound
-from launcher.model.job_spec import JobState
+from launcher.model.job_spec import JobState, LogSelection
 from launcher.operator.failure_cause import explain
 from launcher.operator.job_request import read_job_request
 from launcher.operator.ports import LOOPBACK, port_of, reserve_port
 from launcher.operator.snapshot import Attempt, Snapshot, publish, read_snapshot
 from launcher.operator.state_machine import Cause, Fault
 from launcher.operator.worker_exits import FailedWorker, failed_workers
-from launcher.operator.worker_logs import STDERR, Selection, follow_attempts, read_logs, tail
+from launcher.operator.worker_logs import follow_attempts, read_logs, tail
 
 ROOT = Path(__file__).parents[2]
 NODE = [sys.executable, "-m", "launcher.backends.local.node"]
@@ -327,7 +327,7 @@ def test_a_running_job_is_followed_to_its_end_whichever_process_started_it(tmp_p
     run_dir = running_job(tmp_path)
     worker_file(run_dir, 0, 0, 1, "stderr.log", "one\ntwo")
     with lock(run_dir):
-        lines = read_logs(tmp_path, Selection((1,), file_name=STDERR), follow=True)
+        lines = read_logs(tmp_path, LogSelection((1,), is_stderr=True), follow=True)
         assert next(lines) == "one"
         # Its last line is whole only once the job has ended.
         publish(run_dir, Snapshot(JobState.SUCCEEDED, 0, "completed", 0, 1, 0, (Attempt(0, 0, (0,), 1.0),)))
@@ -337,11 +337,11 @@ def test_a_running_job_is_followed_to_its_end_whichever_process_started_it(tmp_p
 def test_a_rank_that_no_size_of_a_running_job_has_is_refused(tmp_path):
     run_dir = running_job(tmp_path)
     with lock(run_dir):
-        read_logs(tmp_path, Selection((3,)), follow=True)
+        read_logs(tmp_path, LogSelection((3,)), follow=True)
         with pytest.raises(ProblemsFound, match="allowed: 0 to 3"):
-            read_logs(tmp_path, Selection((4,)), follow=True)
+            read_logs(tmp_path, LogSelection((4,)), follow=True)
     with pytest.raises(ProblemsFound, match="allowed: 0 to 1"):
-        read_logs(tmp_path, Selection((3,)), follow=True)
+        read_logs(tmp_path, LogSelection((3,)), follow=True)
 
 
 @pytest.mark.parametrize(

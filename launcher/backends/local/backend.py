@@ -43,10 +43,10 @@ from launcher.operator.job_request import (
     SCRIPT_FILE,
     local_json,
     read_job_request,
-    request_size,
+    request_planned_size,
 )
 from launcher.operator.snapshot import OPERATOR_LOG, STATE_FILE, read_snapshot
-from launcher.operator.worker_logs import STDERR, STDOUT, Selection, known_attempts, pause, read_logs
+from launcher.operator.worker_logs import known_attempts, pause, read_logs
 
 BUNDLE_PREFIX = "bundle:"
 """A word of `cluster.command` that begins so is a path inside the bundle."""
@@ -222,9 +222,7 @@ class LocalBackend:
         """
         if read_snapshot(handle.bundle_dir / RUN_DIR) is None:
             return iter(())
-        name = STDERR if selection.is_stderr else STDOUT
-        mine = Selection(selection.ranks, selection.attempt, name, selection.has_headings)
-        return read_logs(handle.bundle_dir, mine, follow=follow)
+        return read_logs(handle.bundle_dir, selection, follow=follow)
 
     def events(self, handle: JobHandle, *, follow: bool) -> Iterator[JobEvent]:
         """Yield what the operator saw and did in the job's last launch; with `follow`, until the job has ended."""
@@ -243,14 +241,7 @@ class LocalBackend:
         if not is_alive(run_dir):
             remedy = f"recipes launch {handle.bundle_dir}"
             raise fail("E412", "job", "is not running", value=handle.job_name, remedy=remedy)
-        sizes = read_job_request(handle.bundle_dir).policy.sizes
-        if num_nodes not in sizes:
-            allowed = ", ".join(map(str, sizes))
-            raise fail("E413", "nodes", "is not a size of this job's plan", value=num_nodes, allowed=allowed)
-        if min_nodes not in (None, sizes[0]):
-            message = "on this machine a job may always shrink to its plan's smallest size"
-            raise fail("E413", "min_nodes", message, value=min_nodes, allowed=str(sizes[0]))
-        request_size(run_dir, num_nodes)
+        request_planned_size(handle.bundle_dir, num_nodes, min_nodes)
 
     def cancel(self, handle: JobHandle) -> None:
         """Stop the job according to its recipe and return when no process of it is left.

@@ -6,8 +6,7 @@ import socket
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterable, Mapping
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import IO
@@ -16,7 +15,8 @@ import psutil
 
 from launcher.common import prctl
 from launcher.common.names import ENV_LAUNCH_ID, ENV_WARM_SOCKET, WARM_MODULE
-from launcher.operator.agent_client import AgentClient, AgentUnreachable, CommandIgnored, StartCall
+from launcher.operator.agent_calls import AgentCalls
+from launcher.operator.agent_client import AgentClient, AgentUnreachable
 from launcher.operator.job_request import SCRIPT_FILE
 from launcher.operator.node_folders import remove_dead_nodes, remove_node_folder
 from launcher.operator.ports import LOOPBACK, port_of, reserve_port
@@ -30,7 +30,6 @@ from launcher.operator.processes import (
 from launcher.operator.types import (
     GONE,
     AgentStatus,
-    Cause,
     Fault,
     Report,
     StartWorkers,
@@ -102,7 +101,7 @@ class LocalFleet:
         self._draining: list[tuple[Node, float]] = []
         self._answered_at: dict[int, float] = {}
         self._master: socket.socket | None = None
-        self._calls = ThreadPoolExecutor(_MAX_CALLS_AT_ONCE, thread_name_prefix="agent-call")
+        self._calls = AgentCalls(self._agent, _MAX_CALLS_AT_ONCE)
 
     def __enter__(self) -> "LocalFleet":
         prctl.adopt_orphans()
@@ -110,7 +109,7 @@ class LocalFleet:
 
     def __exit__(self, *_exception: object) -> None:
         self.kill()
-        self._calls.shutdown()
+        self._calls.close()
         for node in self._all():
             node.close()
         remove_dead_nodes()
@@ -172,7 +171,7 @@ class LocalFleet:
     def drop(self, indices: Iterable[int]) -> None:
         """Shut down the agents of these nodes; `poll` ends those that do not exit."""
         dropped = [index for index in indices if index in self._nodes]
-        self._call(dict.fromkeys(dropped, AgentClient.shutdown))
+        self._calls.shut_down(dropped)
         self._drain(dropped)
 
     def kill_nodes(self, indices: Iterable[int]) -> None:
@@ -205,23 +204,18 @@ class LocalFleet:
             self._master.close()
         self._master = reserve_port()
         master = (LOOPBACK, port_of(self._master))
-        size = len(command.nodes)
-
-        def call(rank: int) -> Callable[[AgentClient], None]:
-            return lambda agent: agent.start(StartCall(rank, size, command.attempt, master, command.progress))
-
-        return self._call({node: call(rank) for rank, node in enumerate(command.nodes)})
+        return self._calls.start(command, master)
 
     def stop(self, command: StopWorkers) -> tuple[Fault, ...]:
         """Stop the workers of all nodes of `command` at once; return a fault for each node on which that failed."""
-        faults = self._call(dict.fromkeys(command.nodes, lambda agent: agent.stop(command.graceful_timeout_s)))
+        faults = self._calls.stop(command)
         if command.graceful_timeout_s is None:
             self._end_hung_warm()
         return faults
 
     def shut_down(self) -> None:
         """Shut down every agent, and wait for it."""
-        self._call(dict.fromkeys(self._nodes, AgentClient.shutdown))
+        self._calls.shut_down(self._nodes)
         self._wait(SHUTDOWN_TIMEOUT_S)
 
     def kill(self) -> None:
@@ -258,6 +252,10 @@ class LocalFleet:
     def _all(self) -> list[Node]:
         return [*self._nodes.values(), *(node for node, _ in self._draining)]
 
+    def _agent(self, index: int) -> AgentClient | None:
+        node = self._nodes.get(index)
+        return node.agent if node and node.alive else None
+
     def _drain(self, indices: Iterable[int]) -> None:
         deadline = time.monotonic() + SHUTDOWN_TIMEOUT_S
         self._draining += [(self._nodes.pop(index), deadline) for index in indices]
@@ -289,19 +287,6 @@ class LocalFleet:
         except AgentUnreachable:
             status = None
         return Report(node.alive, status, time.monotonic() - self._answered_at[node.index])
-
-    def _call(self, calls: Mapping[int, Callable[[AgentClient], None]]) -> tuple[Fault, ...]:
-        def call_one(item: tuple[int, Callable[[AgentClient], None]]) -> Fault | None:
-            index, call = item
-            if index not in self._nodes or not self._nodes[index].alive:
-                return Fault(index, Cause.LOST)
-            try:
-                call(self._nodes[index].agent)
-            except (AgentUnreachable, CommandIgnored) as error:
-                return Fault(index, Cause.DISOBEDIENT, str(error))
-            return None
-
-        return tuple(fault for fault in self._calls.map(call_one, calls.items()) if fault)
 
     def _wait(self, timeout_s: float) -> None:
         deadline = time.monotonic() + timeout_s

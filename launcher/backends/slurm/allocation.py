@@ -295,7 +295,7 @@ def _trial(job_id: str, name: str) -> "subprocess.Popen[bytes]":
     words = ["srun", f"--jobid={job_id}", "--overlap", "--nodes=1", "--ntasks=1", f"--nodelist={name}", "--mem=0"]
     return subprocess.Popen(
         [*words, "--input=none", "--job-name=trial", "true"],
-        env=programs.environment({"SLURM_JOB_ID": job_id}),
+        env=programs.step_environment(job_id),
         stdin=subprocess.DEVNULL,
         stdout=subprocess.DEVNULL,
         stderr=subprocess.DEVNULL,

@@ -11,9 +11,9 @@ from launcher.common.names import RUN_DIR
 from launcher.common.problems import fail
 from launcher.model.job_spec import JobEvent, JobHandle, JobState, JobStatus, LogSelection
 from launcher.operator.event_log import job_events
-from launcher.operator.job_request import read_job_request, request_size
+from launcher.operator.job_request import read_job_request, request_planned_size
 from launcher.operator.snapshot import Attempt, read_snapshot
-from launcher.operator.worker_logs import STDERR, STDOUT, Selection, pause, read_logs
+from launcher.operator.worker_logs import pause, read_logs
 
 _STOP_MARGIN_S = 60.0
 """Time to end a job, beyond the time its workers have to save."""
@@ -47,9 +47,7 @@ def logs(bundle_dir: Path, selection: LogSelection, read: Status, *, follow: boo
     Raises:
         ProblemsFound: The job has no such attempt (E706) or rank (E707).
     """
-    name = STDERR if selection.is_stderr else STDOUT
-    mine = Selection(selection.ranks, selection.attempt, name, selection.has_headings)
-    return read_logs(bundle_dir, mine, follow=follow, attempts=partial(_attempts, bundle_dir, read))
+    return read_logs(bundle_dir, selection, follow=follow, attempts=partial(_attempts, bundle_dir, read))
 
 
 def events(bundle_dir: Path, read: Status, *, follow: bool) -> Iterator[JobEvent]:
@@ -66,14 +64,7 @@ def scale(handle: JobHandle, num_nodes: int, min_nodes: int | None, read: Status
     seen = read()
     if seen.state.is_final or read_snapshot(handle.bundle_dir / RUN_DIR) is None:
         raise fail("E412", "job", f"is not running: {seen.message or seen.state.value}", value=handle.job_name)
-    sizes = read_job_request(handle.bundle_dir).policy.sizes
-    if num_nodes not in sizes:
-        allowed = ", ".join(map(str, sizes))
-        raise fail("E413", "nodes", "is not a size of this job's plan", value=num_nodes, allowed=allowed)
-    if min_nodes not in (None, sizes[0]):
-        message = "on Slurm a job may always shrink to its plan's smallest size"
-        raise fail("E413", "min_nodes", message, value=min_nodes, allowed=str(sizes[0]))
-    request_size(handle.bundle_dir / RUN_DIR, num_nodes)
+    request_planned_size(handle.bundle_dir, num_nodes, min_nodes)
 
 
 def stop(bundle_dir: Path, job_id: str, read: Status) -> None:

@@ -2,20 +2,20 @@
 
 import contextlib
 import json
-import os
 import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 
-from launcher.backends.slurm import run_files
+from launcher.backends.slurm import programs, run_files
 from launcher.backends.slurm.allocation import Host
 from launcher.backends.slurm.elastic_options import ElasticRequest
-from launcher.operator.agent_client import AgentClient, AgentUnreachable, CommandIgnored, StartCall
+from launcher.operator.agent_calls import AgentCalls
+from launcher.operator.agent_client import AgentClient, AgentUnreachable
 from launcher.operator.types import GONE, AgentStatus, Cause, Fault, Report, StartWorkers, StopWorkers
 from launcher.operator.worker_logs import AGENT_LOG, node_logs
 
@@ -27,9 +27,6 @@ _REFUSED_S = 1.0
 """Seconds without a server at the port of an agent that has answered before: its process is gone."""
 _POLL_S = 0.05
 _MAX_CALLS_AT_ONCE = 32
-_STEP_VARIABLES = ("SLURM_", "SRUN_", "SBATCH_")
-_KEPT = ("SLURM_CONF", "SLURM_JOB_ID", "SLURM_RESTART_COUNT")
-"""Variables for a step: the others describe the allocation as it was when the batch script started."""
 
 
 @dataclass(slots=True)
@@ -81,7 +78,7 @@ class SlurmFleet:
         run_dir: Where nodes write.
         job_id: Of the Slurm job.
         free_host: Returns a host for a new node, given those in use; None if there is none.
-        lost: Is told the host of a node that ended by itself.
+        lost: Receives the name of the host of a node that ended by itself.
         request: Further words of srun, and the Python of the nodes.
     """
 
@@ -103,14 +100,14 @@ class SlurmFleet:
         self._nodes: dict[int, Node] = {}
         self._waiting: list[int] = []
         self._draining: list[tuple[Node, float]] = []
-        self._calls = ThreadPoolExecutor(_MAX_CALLS_AT_ONCE, thread_name_prefix="agent-call")
+        self._calls = AgentCalls(self._agent, _MAX_CALLS_AT_ONCE)
 
     def __enter__(self) -> "SlurmFleet":
         return self
 
     def __exit__(self, *_exception: object) -> None:
         self.kill()
-        self._calls.shutdown(cancel_futures=True)
+        self._calls.close()
 
     @property
     def used_hosts(self) -> frozenset[str]:
@@ -143,7 +140,7 @@ class SlurmFleet:
         with (logs / AGENT_LOG).open("ab") as log:
             step = subprocess.Popen(
                 words,
-                env=step_environment(),
+                env=programs.step_environment(self._job_id),
                 stdin=subprocess.DEVNULL,
                 stdout=log,
                 stderr=subprocess.STDOUT,
@@ -167,7 +164,7 @@ class SlurmFleet:
     def drop(self, indices: Iterable[int]) -> None:
         """Shut down the agents of these nodes; `poll` ends those that do not exit."""
         dropped = self._placed(indices)
-        self._call(dict.fromkeys(dropped, AgentClient.shutdown))
+        self._calls.shut_down(dropped)
         self._drain(dropped, _SHUTDOWN_TIMEOUT_S)
 
     def kill_nodes(self, indices: Iterable[int]) -> None:
@@ -184,20 +181,15 @@ class SlurmFleet:
         if leader is None or not leader.agent:
             return (Fault(command.nodes[0], Cause.LOST),)
         master = (leader.address, leader.master_ports[command.attempt % len(leader.master_ports)])
-        size = len(command.nodes)
-
-        def call(rank: int) -> Callable[[AgentClient], None]:
-            return lambda agent: agent.start(StartCall(rank, size, command.attempt, master, command.progress))
-
-        return self._call({node: call(rank) for rank, node in enumerate(command.nodes)})
+        return self._calls.start(command, master)
 
     def stop(self, command: StopWorkers) -> tuple[Fault, ...]:
         """Stop the workers of all nodes of `command` at once; return a fault for each node on which that failed."""
-        return self._call(dict.fromkeys(command.nodes, lambda agent: agent.stop(command.graceful_timeout_s)))
+        return self._calls.stop(command)
 
     def shut_down(self) -> None:
         """Shut down every agent, and wait for its step."""
-        self._call(dict.fromkeys(self._nodes, AgentClient.shutdown))
+        self._calls.shut_down(self._nodes)
         self._wait(_SHUTDOWN_TIMEOUT_S)
 
     def kill(self) -> None:
@@ -222,14 +214,16 @@ class SlurmFleet:
 
     def _cancel_steps(self, indices: Iterable[int]) -> None:
         """Let Slurm kill the steps of nodes: a signal to srun gives their tasks time."""
-        names = ",".join(f"node-{index}" for index in indices)
-        if names:
-            with contextlib.suppress(OSError):
-                self._calls.submit(_kill_steps, self._job_id, names)
+        if names := {f"node-{index}" for index in indices}:
+            self._calls.later(partial(_kill_steps, self._job_id, names))
 
     def _all(self) -> Iterator[Node]:
         yield from self._nodes.values()
         yield from (node for node, _ in self._draining)
+
+    def _agent(self, index: int) -> AgentClient | None:
+        node = self._nodes.get(index)
+        return node.agent if node and node.alive else None
 
     def _drain(self, indices: Iterable[int], timeout_s: float) -> None:
         deadline = time.monotonic() + timeout_s
@@ -281,41 +275,14 @@ class SlurmFleet:
                 return
             node.address, node.master_ports, node.agent = found["address"], tuple(found["master_ports"]), client
 
-    def _call(self, calls: Mapping[int, Callable[[AgentClient], None]]) -> tuple[Fault, ...]:
-        def call_one(item: tuple[int, Callable[[AgentClient], None]]) -> Fault | None:
-            index, call = item
-            node = self._nodes.get(index)
-            if node is None or not node.alive or not node.agent:
-                return Fault(index, Cause.LOST)
-            try:
-                call(node.agent)
-            except (AgentUnreachable, CommandIgnored) as error:
-                return Fault(index, Cause.DISOBEDIENT, str(error))
-            return None
-
-        return tuple(fault for fault in self._calls.map(call_one, calls.items()) if fault)
-
     def _wait(self, timeout_s: float) -> None:
         deadline = time.monotonic() + timeout_s
         while any(node.step.poll() is None for node in self._all()) and time.monotonic() < deadline:
             time.sleep(_POLL_S)
 
 
-def step_environment() -> dict[str, str]:
-    """Return the environment of a step: this process's, without what describes the allocation at its start."""
-    given = os.environ.items()
-    return {name: value for name, value in given if name in _KEPT or not name.startswith(_STEP_VARIABLES)}
-
-
-def _kill_steps(job_id: str, names: str) -> None:
-    listed = subprocess.run(
-        ["squeue", "--steps", f"--jobs={job_id}", f"--name={names}", "--noheader", "--format=%i %j"],
-        env=step_environment(),
-        capture_output=True,
-        text=True,
-        timeout=60,
-    )
-    wanted = set(names.split(","))
-    steps = [line.split()[0] for line in listed.stdout.splitlines() if line.split()[-1] in wanted]
-    if steps:
-        subprocess.run(["scancel", "--signal=KILL", *steps], env=step_environment(), capture_output=True, timeout=60)
+def _kill_steps(job_id: str, names: Collection[str]) -> None:
+    words = ("squeue", "--steps", f"--jobs={job_id}", f"--name={','.join(names)}", "--noheader", "--format=%i %j")
+    rows = (line.split() for line in programs.run(*words).out.splitlines())
+    if steps := [row[0] for row in rows if row[-1] in names]:
+        programs.run("scancel", "--signal=KILL", *steps)

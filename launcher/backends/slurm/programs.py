@@ -12,7 +12,7 @@ PATIENCE_S = 120.0
 """Time limit of a command: Slurm's own commands wait for a controller that restarts."""
 _UNREACHABLE = ("Unable to contact slurm controller", "Connection refused", "Connection timed out", "Zero Bytes were")
 """Parts of Slurm's messages about a controller that does not answer."""
-_INHERITED = ("SBATCH_", "SLURM_")
+_INHERITED = ("SBATCH_", "SLURM_", "SRUN_")
 """Variables that would override the options of a batch script, or describe a job that this process runs in."""
 _KEPT = ("SLURM_CONF",)
 
@@ -41,6 +41,12 @@ def environment(more: Mapping[str, str]) -> dict[str, str]:
     """Return the environment of a command: this process's, without options and jobs of Slurm."""
     own = {name: value for name, value in os.environ.items() if name in _KEPT or not name.startswith(_INHERITED)}
     return {**own, **more}
+
+
+def step_environment(job_id: str) -> dict[str, str]:
+    """Return the environment of a step that a batch script starts: without the allocation as it was at its start."""
+    own = ("SLURM_RESTART_COUNT",)
+    return environment({"SLURM_JOB_ID": job_id, **{name: os.environ[name] for name in own if name in os.environ}})
 
 
 def run(*words: str, folder: Path | None = None, env: Mapping[str, str] | None = None, text: str = "") -> Answer:
