@@ -67,7 +67,7 @@ TINY = (
     "recipes.training_config.datasets.train_data.limit=640",
     "recipes.training_config.training_args.max_epochs=1",
 )
-END_TIMEOUT_S = 240.0
+END_TIMEOUT_S = 500.0
 
 
 @pytest.fixture(scope="module")

@@ -5,7 +5,7 @@ import time
 from collections.abc import Callable, Iterable
 
 
-def await_true(condition: Callable[[], object], timeout_s: float = 200.0) -> None:
+def await_true(condition: Callable[[], object], timeout_s: float = 500.0) -> None:
     """Wait until `condition()` holds."""
     deadline = time.monotonic() + timeout_s
     while not condition():
@@ -28,7 +28,7 @@ class Collected(threading.Thread):
         except BaseException as error:  # told in the thread that asks
             self.error = error
 
-    def result(self, timeout_s: float = 200.0) -> list:
+    def result(self, timeout_s: float = 500.0) -> list:
         self.join(timeout_s)
         assert not self.is_alive(), f"still goes on; so far {self.got[-5:]}"
         if self.error:

@@ -168,6 +168,12 @@ class Cluster:
         answer = subprocess.run(words, env=env, capture_output=True, text=True, timeout=60).stdout.strip()
         return int(answer) if answer.isdigit() else 0
 
+    def hosts_of(self, job_id: str) -> list[str]:
+        """Return the names of a job's nodes, that of its batch script first."""
+        nodes = self.command("squeue", "--noheader", "--jobs", job_id, "--format=%N").strip()
+        first = self.command("squeue", "--noheader", "--jobs", job_id, "--format=%B").strip()
+        return sorted(self.command("scontrol", "show", "hostnames", nodes).split(), key=lambda each: each != first)
+
     def is_ready(self) -> bool:
         """Return whether the controller answers and every node is idle."""
         env = {**os.environ, "SLURM_CONF": str(self.conf)}

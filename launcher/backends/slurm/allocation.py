@@ -42,12 +42,10 @@ class View:
 
     Args:
         hosts: Its nodes, the one of the batch script first.
-        state: Slurm's name of its state.
         is_preempted: Whether it has been asked to leave for a job of higher priority.
     """
 
     hosts: tuple[Host, ...]
-    state: str
     is_preempted: bool
 
 
@@ -67,6 +65,9 @@ class Allocation:
         view: The job as it was found.
         notice: Records an event.
         requested: Maximum nodes that a user requested; None for no limit.
+
+    Attributes:
+        seen_s: When the look began that saw `view`, on the monotonic clock.
     """
 
     is_stuck = False
@@ -86,7 +87,7 @@ class Allocation:
     ):
         self.requested = requested
         self.job_id = job_id
-        self.view = view
+        self.view, self.seen_s = view, 0.0
         self.leaving = ""
         self.idle_since_s: float | None = None
         self._run_dir = run_dir
@@ -165,9 +166,9 @@ class Allocation:
         self._task = self._worker.submit(work)
 
     def _look(self) -> None:
-        known = {host.name: host for host in self.view.hosts}
+        began_s, known = time.monotonic(), {host.name: host for host in self.view.hosts}
         if view := look(self.job_id, known):
-            self.view = view
+            self.view, self.seen_s = view, began_s
         self._looked_s = time.monotonic()
 
     def _surplus(self, used: frozenset[str]) -> tuple[Host, ...]:
@@ -320,7 +321,7 @@ def look(job_id: str, known: Mapping[str, Host]) -> View | None:
     addresses = _addresses([name for name in ordered if name not in known])
     hosts = tuple(known.get(name) or Host(name, addresses.get(name, name)) for name in ordered)
     is_preempted = fields.get("PreemptTime", "None") not in ("None", "Unknown", "")
-    return View(hosts, fields.get("JobState", ""), is_preempted) if hosts else None
+    return View(hosts, is_preempted) if hosts else None
 
 
 def _expanded(nodes: str) -> list[str]:

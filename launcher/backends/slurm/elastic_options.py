@@ -9,7 +9,9 @@ from pathlib import Path
 from launcher.backends.slurm import programs
 from launcher.operator.job_request import DEFAULT_GRACEFUL_TIMEOUT_S
 
-ELASTIC_FILE, RELEASE_FILE = "slurm/elastic.json", "slurm/release.sh"
+ELASTIC_FILE, RELEASE_FILE, GUARD_FILE = "slurm/elastic.json", "slurm/release.sh", "slurm/guard.sh"
+GUARD_INTERVAL_S = 15
+"""Seconds between two looks of a guard at its job."""
 _LIMIT_MARGIN_S = 90
 """Seconds before the time limit, beyond the workers' own time to save. Slurm 22.05 was seen to signal 30 s late."""
 _FIELD = re.compile(r"^(AccountingStorageType|SchedulerParameters)\s*=\s*(.*)$", re.MULTILINE)

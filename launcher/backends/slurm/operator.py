@@ -26,7 +26,9 @@ from pydantic import TypeAdapter
 
 from launcher.backends.slurm import allocation, elastic_options, programs, run_files
 from launcher.backends.slurm.allocation import Allocation
+from launcher.backends.slurm.elastic_options import ElasticRequest
 from launcher.backends.slurm.fleet import SlurmFleet
+from launcher.backends.slurm.guards import Guards
 from launcher.backends.slurm.run_files import AGENT_FILE
 from launcher.common import os_errors, redaction
 from launcher.common.names import ENTRYPOINT, RUN_DIR
@@ -84,6 +86,7 @@ class SlurmOperator(Operator):
         job: The part of the plan that the operator needs.
         fleet: Its nodes.
         cluster: Its allocation.
+        guards: Watch the host of this process.
         interrupts: Signals that end the job.
         signals: Signals of Slurm.
         known: The knowledge of the operator before the job was requeued; None for a job that begins.
@@ -98,27 +101,33 @@ class SlurmOperator(Operator):
         job: JobRequest,
         fleet: SlurmFleet,
         cluster: Allocation,
+        guards: Guards,
         interrupts: Interrupts,
         signals: SlurmSignals,
         known: Memory | None,
     ):
+        self._guards = guards
         self._signals = signals
         self._seen_terms = 0
-        self._is_warned = False
-        self._saved: tuple[Phase, int, int | None] | None = None
+        self._is_warned = self._is_own_term = False
+        self._warned_s = 0.0
+        self._saved: tuple[Phase, int, int, int | None] | None = None
         self._first_step: int | None = None
         super().__init__(run_dir, job, fleet, cluster, interrupts, known)
 
     def _before_poll(self, done: DoneStep) -> None:
         if self._first_step is None:
             self._first_step = done.step
-        self._fleet.forsake(self._cluster.tick(self._fleet.used_hosts))
+        used = self._fleet.used_hosts
+        self._fleet.forsake(self._cluster.tick(used | self._guards.hosts))
+        self._guards.tick([host.name for host in self._cluster.view.hosts[1:] if host.name in used])
         self._heed_signals(done)
         self._consider_requeue(done)
 
     def _after_poll(self) -> None:
         machine = self._machine
-        if (now := (machine.phase, machine.attempt, self._cluster.requested)) != self._saved:
+        now = (machine.phase, machine.attempt, self._reported_attempt, self._cluster.requested)
+        if now != self._saved:
             self._saved = now
             write_text(self._run_dir / MEMORY_FILE, _MEMORY.dump_json(self.memory).decode())
         if self._cluster.leaving and machine.phase is Phase.WAITING:
@@ -128,21 +137,20 @@ class SlurmOperator(Operator):
         """Leave before Slurm takes the nodes; end the job if a user cancels it."""
         terms = self._signals.terms
         if terms > self._seen_terms or (self._fleet.has_term and not self._is_warned):
-            self._is_warned, is_own = True, terms > self._seen_terms
-            self._seen_terms = terms
+            self._is_warned, self._is_own_term = True, terms > self._seen_terms
+            self._seen_terms, self._warned_s = terms, time.monotonic()
             self._cluster.look_now()
-            self._heed_term(is_own=is_own)
-        elif self._is_warned and not self._cluster.leaving and self._cluster.view.is_preempted:
-            self.leave(_PREEMPTED)
+        if self._is_warned and self._cluster.seen_s >= self._warned_s:
+            self._heed_term()
         # Without a step since its start, the job would come back for ever.
         if self._signals.limits and done.step > (self._first_step or 0):
             self.leave(_TIME_LIMIT)
 
-    def _heed_term(self, *, is_own: bool) -> None:
-        view = allocation.look(self._cluster.job_id, {host.name: host for host in self._cluster.view.hosts})
-        if view and view.is_preempted:
+    def _heed_term(self) -> None:
+        if self._cluster.view.is_preempted:
             self.leave(_PREEMPTED)
-        elif is_own and not self._cluster.leaving:
+        elif self._is_own_term and not self._cluster.leaving:
+            self._is_own_term = False
             self._interrupts.take_over(1, signal.SIGTERM)
 
     def _consider_requeue(self, done: DoneStep) -> None:
@@ -191,35 +199,20 @@ def _run(bundle: Path, job_id: str, interrupts: Interrupts, signals: SlurmSignal
     job = _job_request(bundle)
     request = elastic_options.read_request((bundle / elastic_options.ELASTIC_FILE).read_text(encoding="utf-8"))
     view = _first_view(job_id)
-    events = EventWriter(run_dir)
     known = _known(run_dir, view)
-    in_place = elastic_options.grows_in_place() if request.growth is None else request.growth == "in_place"
-    cluster = Allocation(run_dir, job_id, job.policy, request.options, view, events.add, in_place=in_place)
-    cluster.requested = known.requested if known else None
-    if len(view.hosts) <= run_files.size_before_growth(bundle, job_id):
-        cluster.postpone(_NO_GROWTH_S)
     shutil.rmtree(run_files.term_file(bundle, job_id, 0).parent, ignore_errors=True)  # of the time before a requeue
-    operator: SlurmOperator | None = None
-    with contextlib.ExitStack() as on_error:
-        on_error.callback(cluster.close)
+    with (
+        contextlib.closing(_allocation(bundle, job_id, job, request, view)) as cluster,
+        contextlib.closing(Guards(bundle, job_id)) as guards,
+        contextlib.ExitStack() as on_error,
+    ):
+        cluster.requested = known.requested if known else None
         with SlurmFleet(bundle, run_dir, job_id, cluster.free_host, cluster.suspect, request) as fleet:
-            operator = SlurmOperator(run_dir, job, fleet, cluster, interrupts, signals, known)
+            operator = SlurmOperator(run_dir, job, fleet, cluster, guards, interrupts, signals, known)
+            # A failure is published once all nodes are gone.
             on_error.callback(operator.fail, "the operator failed; see its log")
-            try:
-                exit_code = operator.run()
-            except FolderRemoved as error:
-                _log.error("the job was ended: %s", error)
-                exit_code = EXIT_FAILED
-            except LeaveRequested as leaving:
-                fleet.shut_down()
-                fleet.kill()
-                exit_code = _RETURNS if request.requeues else EXIT_FAILED
-                if request.requeues:
-                    operator.publish_return()
-                else:
-                    operator.fail(f"ended: {leaving}; with cluster.requeue=true it would return to the queue")
+            exit_code = _run_to_end(operator, fleet, request)
         on_error.pop_all()
-    cluster.close()
     if exit_code == _RETURNS:
         if cluster.leaving == _TO_GROW:
             run_files.note_growth(bundle, job_id, len(cluster.view.hosts))
@@ -227,6 +220,35 @@ def _run(bundle: Path, job_id: str, interrupts: Interrupts, signals: SlurmSignal
     if exit_code > 128:  # Slurm should call it cancelled, too
         programs.run("scancel", job_id)
     return exit_code
+
+
+def _allocation(
+    bundle: Path, job_id: str, job: JobRequest, request: ElasticRequest, view: allocation.View
+) -> Allocation:
+    run_dir = bundle / RUN_DIR
+    in_place = elastic_options.grows_in_place() if request.growth is None else request.growth == "in_place"
+    notice = EventWriter(run_dir).add
+    cluster = Allocation(run_dir, job_id, job.policy, request.options, view, notice, in_place=in_place)
+    if len(view.hosts) <= run_files.size_before_growth(bundle, job_id):
+        cluster.postpone(_NO_GROWTH_S)
+    return cluster
+
+
+def _run_to_end(operator: SlurmOperator, fleet: SlurmFleet, request: ElasticRequest) -> int:
+    """Run the job; return its exit status, or _RETURNS once nothing of it runs."""
+    try:
+        return operator.run()
+    except FolderRemoved as error:
+        _log.error("the job was ended: %s", error)
+        return EXIT_FAILED
+    except LeaveRequested as leaving:
+        fleet.shut_down()
+        fleet.kill()
+        if request.requeues:
+            operator.publish_return()
+            return _RETURNS
+        operator.fail(f"ended: {leaving}; with cluster.requeue=true it would return to the queue")
+        return EXIT_FAILED
 
 
 def _job_request(bundle: Path) -> JobRequest:

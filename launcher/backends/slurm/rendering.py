@@ -9,6 +9,8 @@ from typing import Any
 from launcher.backends.slurm import code, mpi_start
 from launcher.backends.slurm.elastic_options import (
     ELASTIC_FILE,
+    GUARD_FILE,
+    GUARD_INTERVAL_S,
     RELEASE_FILE,
     ElasticRequest,
     notice_s,
@@ -107,6 +109,9 @@ def _elastic(job: JobSpec, elastic: ElasticPolicy, options: Settings, runtime: s
             "slurm/agent.sh.j2", **_agent_values(job, options, runtime, has_code=source is not None)
         ),
         RELEASE_FILE: render_template("slurm/release.sh.j2", job_name=job.name, nodes=nodes, header=release),
+        GUARD_FILE: render_template(
+            "slurm/guard.sh.j2", job_name=job.name, requeues=request.requeues, interval_s=GUARD_INTERVAL_S
+        ),
         ELASTIC_FILE: request.text(),
     }
 
