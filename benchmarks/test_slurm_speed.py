@@ -12,7 +12,7 @@ from conftest import ROOT
 from launcher import pipeline
 from launcher.backends.slurm import programs
 from launcher.backends.slurm.backend import SlurmBackend
-from launcher.backends.slurm.limits import NODES
+from launcher.backends.slurm.demand import NODES
 from launcher.backends.slurm.queue import POLL_S, QUEUE
 from launcher.backends.slurm.rendering import JOB_FILE
 from launcher.model.context import LaunchContext

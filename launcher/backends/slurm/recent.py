@@ -1,6 +1,7 @@
 """Answers about a cluster itself, such as its partitions, which hold for a while."""
 
 import os
+import re
 import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
@@ -49,3 +50,12 @@ def _key(place: Place, words: tuple[str, ...]) -> _Key:
 
 
 RECENT = Recent()
+
+
+CONFIG = ("scontrol", "show", "config")
+
+
+def configured(key: str, place: Place) -> str:
+    """Return a value of Slurm's configuration, in lower case; "" if unknown."""
+    found = re.search(rf"^{key}\s*=\s*(.*)$", RECENT.ask(place, *CONFIG).out, re.MULTILINE)
+    return found[1].lower() if found else ""
