@@ -1,7 +1,6 @@
 """What a job requests of a partition: the least that it can run with, to be compared with limits."""
 
 import re
-import shlex
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -91,8 +90,8 @@ def nodes_key(config: Mapping[str, Any]) -> str:
 def _options(request: Request) -> dict[str, str]:
     """Return the options of a request by name, those of its header and those beside it."""
     lines = [line.removeprefix(OPTION) for line in request.text.splitlines() if line.startswith(OPTION)]
-    words = [*(word for line in lines for word in shlex.split(line)[:1]), *request.words]
-    return {name.removeprefix("--"): value for name, _, value in (word.partition("=") for word in words)}
+    parts = (word.partition("=") for word in (*lines, *request.words))
+    return {name.removeprefix("--"): value.strip('"') for name, _, value in parts}
 
 
 def _gres(given: Mapping[str, str]) -> dict[str, int]:

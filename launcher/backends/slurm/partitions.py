@@ -9,7 +9,7 @@ from launcher.backends.slurm.accounts import Rights
 from launcher.backends.slurm.demand import Demand
 from launcher.backends.slurm.limits import NEVER, amounts, beyond, minutes, whole
 from launcher.backends.slurm.place import Place
-from launcher.backends.slurm.recent import CONFIG, RECENT, configured
+from launcher.backends.slurm.recent import CONFIG, RECENT, configured, records
 from launcher.common.problems import Problem
 
 _PARTITIONS = ("scontrol", "--oneliner", "show", "partition")
@@ -60,19 +60,15 @@ def _chosen(cluster: Mapping[str, Any], place: Place) -> list[Mapping[str, str]]
     names = (cluster.get("partition") or "").split(",")
     return [
         each
-        for each in _records(answer.out)
+        for each in records(answer.out)
         if each.get("PartitionName") in names or (not cluster.get("partition") and each.get("Default") == "YES")
     ]
 
 
-def _records(text: str) -> list[Mapping[str, str]]:
-    return [dict(word.partition("=")[::2] for word in line.split()) for line in text.splitlines()]
-
-
 def _nodes(partition: Mapping[str, str], place: Place) -> list[Mapping[str, float]]:
     """Return what each node of a partition has."""
-    records = _records(RECENT.ask(place, *_NODES).out)
-    own = [node for node in records if partition["PartitionName"] in node.get("Partitions", "").split(",")]
+    known = records(RECENT.ask(place, *_NODES).out)
+    own = [node for node in known if partition["PartitionName"] in node.get("Partitions", "").split(",")]
     return [amounts(node.get("CfgTRES", "")) for node in own]
 
 

@@ -1,9 +1,10 @@
 """Answers about a cluster itself, such as its partitions, which hold for a while."""
 
+import functools
 import os
-import re
 import threading
 import time
+from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 
 from launcher.backends.slurm.place import Place
@@ -57,5 +58,16 @@ CONFIG = ("scontrol", "show", "config")
 
 def configured(key: str, place: Place) -> str:
     """Return a value of Slurm's configuration, in lower case; "" if unknown."""
-    found = re.search(rf"^{key}\s*=\s*(.*)$", RECENT.ask(place, *CONFIG).out, re.MULTILINE)
-    return found[1].lower() if found else ""
+    return _settings(RECENT.ask(place, *CONFIG).out).get(key, "").lower()
+
+
+@functools.lru_cache(maxsize=8)
+def _settings(text: str) -> Mapping[str, str]:
+    parts = (line.partition("=") for line in text.splitlines())
+    return {key.strip(): value.strip() for key, equals, value in parts if equals}
+
+
+@functools.lru_cache(maxsize=8)
+def records(text: str) -> Sequence[Mapping[str, str]]:
+    """Return what `scontrol --oneliner` shows, each line as its fields."""
+    return [dict(word.partition("=")[::2] for word in line.split()) for line in text.splitlines()]
