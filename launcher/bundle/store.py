@@ -214,9 +214,25 @@ def read(directory: Path) -> tuple[Bundle, str]:
     return Bundle(job_name, directory.resolve(), {**files, MANIFEST: text}, digest), backend
 
 
-@functools.lru_cache(maxsize=1024)  # of a sweep, each is needed several times
+_MOST = 1024
+"""Configurations that are kept: of a sweep, each is needed several times."""
+_RENDERED: dict[str, Mapping[str, Any]] = {}
+
+
 def composed(text: str) -> Mapping[str, Any]:
     """Return the composed configuration that a bundle's `recipe.yaml` has."""
+    return _RENDERED.get(text) or _parsed(text)
+
+
+def remember(text: str, config: Mapping[str, Any]) -> None:
+    """Keep the configuration that a `recipe.yaml` was written from, which is then not parsed."""
+    while len(_RENDERED) >= _MOST:
+        _RENDERED.pop(next(iter(_RENDERED)), None)
+    _RENDERED[text] = config
+
+
+@functools.lru_cache(maxsize=_MOST)
+def _parsed(text: str) -> Mapping[str, Any]:
     config: Mapping[str, Any] = yaml_io.load(text)
     return config
 

@@ -1,5 +1,6 @@
 """Every recipe of the collection as a job on Slurm."""
 
+import json
 import subprocess
 
 import pytest
@@ -9,16 +10,31 @@ from test_conformance import RECIPES, planned
 
 from launcher import pipeline
 from launcher.backends.slurm.rendering import JOB_FILE
+from launcher.bundle import store as bundles
+from launcher.common import yaml_io
 
 pytestmark = pytest.mark.slow
 
 
 @pytest.fixture(scope="module")
-def rendered(tmp_path_factory):
-    """Return the scripts of every recipe, by its name."""
+def jobs(tmp_path_factory):
+    """Return the job of every recipe, by its name."""
     folder = tmp_path_factory.mktemp("catalogue")
-    bundles = {name: pipeline.render(planned(name, "slurm", folder), frozen_context(folder)) for name in RECIPES}
-    return {name: bundle.files for name, bundle in bundles.items()}
+    return {name: planned(name, "slurm", folder) for name in RECIPES}
+
+
+@pytest.fixture(scope="module")
+def rendered(jobs):
+    """Return the scripts of every recipe, by its name."""
+    return {name: pipeline.render(job, frozen_context(job.cwd)).files for name, job in jobs.items()}
+
+
+def test_a_configuration_is_the_one_that_its_file_has(jobs, rendered):
+    """It is kept when it is rendered, and then not parsed."""
+    for name, job in jobs.items():
+        text = rendered[name]["recipe.yaml"]
+        assert bundles.composed(text) is job.config
+        assert json.dumps(yaml_io.load(text)) == json.dumps(job.config), name
 
 
 def test_every_script_is_sound(rendered, tmp_path):

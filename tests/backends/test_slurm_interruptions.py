@@ -18,6 +18,8 @@ from launcher.model.job_spec import JobState, LogSelection
 
 pytestmark = [pytest.mark.whole_job, pytest.mark.slow]
 BATCH, SAMPLES, SAVE_STEPS = 32, 384, 5
+REQUEUE_WAIT_S = 120
+"""Time for which Slurm keeps a requeued job from starting."""
 MORE = """\
 SlurmdTimeout=15
 PreemptType=preempt/partition_prio
@@ -113,7 +115,6 @@ def test_a_preempted_job_saves_within_the_grace_period_and_returns(cluster, tmp_
     await_step(record, SAVE_STEPS + 2)
     urgent = ("sbatch", "--parsable", "--partition=high", "--nodes=4", "--exclusive", f"--output={tmp_path}/urgent")
     cluster.command(*urgent, "--wrap=true")
-    restart(cluster, record)
     assert finished(record).restarts == 1
     assert trained(record) == Counter(range(SAMPLES))
     done = steps_of(record)
@@ -121,6 +122,13 @@ def test_a_preempted_job_saves_within_the_grace_period_and_returns(cluster, tmp_
     assert [step for step, attempt in done if attempt == 1] == list(range(last + 1, SAMPLES // BATCH + 1))
     assert any(line.startswith(f"resumed from step {last} ") for line in lines_of(record, 1))
     assert kinds(record) == ["Started", "Stopped", "Started", "Completed"]
+    _, stopped, restarted, _ = SlurmBackend().events(record.handle, follow=False)
+    assert restarted.time_s - stopped.time_s < REQUEUE_WAIT_S
+    await_true(lambda: not any(name.endswith("-release") for name in waiting_names(cluster)))
+
+
+def waiting_names(cluster):
+    return cluster.command("squeue", "--noheader", "--format=%j").split()
 
 
 def test_a_job_beyond_its_time_limit_has_failed(cluster, tmp_path):

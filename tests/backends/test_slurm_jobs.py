@@ -196,7 +196,7 @@ def test_ten_jobs_at_once_need_one_poll_per_interval(cluster, tmp_path):
         (("cluster.gres=gpu:8",), "E445", "cluster.gres", "(gres)"),
         (("cluster.constraint=fast",), "E445", "cluster.constraint", "Invalid feature"),
         (("cluster.reservation=mine",), "E445", "cluster.reservation", "reservation is invalid"),
-        (("training_cfg.run.nodes=9",), "E445", "recipes.training_cfg.run.nodes", "not available"),
+        (("training_cfg.run.nodes=9",), "E446", "recipes.training_cfg.run.nodes", "is more than partition main"),
         (("cluster.partition=small", "cluster.time=2:00:00"), "E446", "cluster.time", "pending for ever"),
         (("cluster.dependency='afterok:99999'",), "E446", "cluster.dependency", "would not wait"),
         (("env_vars={MY_TOKEN: {env: NOT_SET_ANYWHERE}}",), "E448", "env_vars.MY_TOKEN", "is not set"),

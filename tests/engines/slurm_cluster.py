@@ -192,7 +192,9 @@ _MUNGE = {
 
 
 @contextlib.contextmanager
-def running(folder: Path, num_nodes: int = 4, *, has_accounting: bool = False, more: str = "") -> Iterator[Cluster]:
+def running(
+    folder: Path, num_nodes: int = 4, *, has_accounting: bool = False, more: str = "", of_nodes: str = ""
+) -> Iterator[Cluster]:
     """Run a cluster of simulated nodes until the block ends, its jobs cancelled; accounting needs root.
 
     Args:
@@ -200,10 +202,11 @@ def running(folder: Path, num_nodes: int = 4, *, has_accounting: bool = False, m
         num_nodes: Number of its nodes.
         has_accounting: Whether slurmdbd keeps its jobs in a database.
         more: Further lines of its configuration.
+        of_nodes: What each node has beside processors and memory.
     """
     ports = free_ports(2)
     cluster = Cluster(folder, num_nodes, database_port=ports[1] if has_accounting else 0)
-    _configure(cluster, more)
+    _configure(cluster, more, of_nodes)
     cluster.start("munged")
     await_true(lambda: (folder / "munge.sock").exists())
     try:
@@ -220,7 +223,7 @@ def running(folder: Path, num_nodes: int = 4, *, has_accounting: bool = False, m
             cluster.stop(name)
 
 
-def _configure(cluster: Cluster, more: str) -> None:
+def _configure(cluster: Cluster, more: str, of_nodes: str) -> None:
     folder = cluster.folder
     folder.chmod(0o755)
     (folder / "state").mkdir()
@@ -229,7 +232,7 @@ def _configure(cluster: Cluster, more: str) -> None:
     ports = free_ports(1 + cluster.num_nodes)
     host = socket.gethostname()
     nodes = "\n".join(
-        f"NodeName=n{number} NodeHostname={host} NodeAddr=127.0.0.1 Port={port} CPUs=8 RealMemory=8000"
+        f"NodeName=n{number} NodeHostname={host} NodeAddr=127.0.0.1 Port={port} CPUs=8 RealMemory=8000 {of_nodes}"
         for number, port in enumerate(ports[1:], 1)
     )
     cluster.conf.write_text(

@@ -286,7 +286,8 @@ def _known(run_dir: Path, view: allocation.View) -> Memory | None:
 
 def _return_to_queue(bundle: Path, job_id: str, signals: SlurmSignals) -> int:
     """Requeue the job, unless Slurm does so, and wait for the end of this script: its own exit would end the job."""
-    answer = programs.run("sbatch", "--parsable", elastic_options.RELEASE_FILE, job_id, folder=bundle)
+    attempt = os.environ.get("SLURM_RESTART_COUNT", "0")
+    answer = programs.run("sbatch", "--parsable", elastic_options.RELEASE_FILE, job_id, attempt, folder=bundle)
     if answer.code:
         _log.warning("the job waits for two minutes before it may start again: %s", answer.error)
     answer = programs.run("scontrol", "requeue", job_id)

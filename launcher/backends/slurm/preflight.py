@@ -3,11 +3,12 @@
 import os
 import re
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
-from launcher.backends.slurm import limits, programs
+from launcher.backends.slurm import partitions, programs
+from launcher.backends.slurm.demand import NODES, demand_of, nodes_key
 from launcher.backends.slurm.place import Place
 from launcher.backends.slurm.queue import ENVIRONMENT, POLL_S, Seen, queue_of
 from launcher.backends.slurm.requests import Request, config_of
@@ -17,6 +18,15 @@ from launcher.model.environment import secret_references
 from launcher.model.job_spec import JobState
 
 _KEYS = (
+    ("walldurationperjob", "cluster.time"),
+    ("nodeperjob", NODES[0]),
+    ("assocmax", "cluster.account"),
+    ("assocgrp", "cluster.account"),
+    ("qosmax", "cluster.qos"),
+    ("qosgrp", "cluster.qos"),
+    ("access/permission denied", "cluster.partition"),
+    ("to use this partition", "cluster.partition"),
+    ("not in this partition", "cluster.nodelist"),
     ("partition specified", "cluster.partition"),
     ("required partition", "cluster.partition"),
     ("account", "cluster.account"),
@@ -32,8 +42,8 @@ _KEYS = (
     ("--signal", "cluster.signal"),
     ("mail", "cluster.mail_type"),
     ("job array", "--multirun"),
-    ("node count", limits.NODES[0]),
-    ("node configuration", limits.NODES[0]),
+    ("node count", NODES[0]),
+    ("node configuration", NODES[0]),
 )
 """Part of a refusal of sbatch, in lower case, to the key that it is about. Source: Slurm 22.05, slurm_errno.c."""
 _REGISTRATION_S = 20.0
@@ -43,20 +53,34 @@ _PREFIX = re.compile(r"^(allocation failure|Batch job submission failed): ")
 _DEPENDENCY = re.compile(r"([a-z]+)((?::[0-9]+(?:_[0-9]+)?(?:\+[0-9]+)?)+)")
 
 
-def problems(request: Request) -> tuple[Problem, ...]:
+def problems(request: Request, *, is_tried: bool = True) -> tuple[Problem, ...]:
     """Return every reason why the jobs of a request would not run.
+
+    Args:
+        request: What would be submitted.
+        is_tried: Whether sbatch says beforehand whether it would accept the request. Without, this is left to the
+            submission if Slurm then refuses every job that the nodes of its partition cannot run.
 
     Raises:
         ProblemsFound: Slurm does not answer (E447).
     """
+    demand = demand_of(request)
     found = [problem for bundle in request.bundles for problem in missing_secrets(config_of(bundle))]
     with ThreadPoolExecutor(1) as pool:
-        refused = pool.submit(_refusals, request)
-        never = [
-            *limits.problems(request.config, request.least_nodes, request.place),
-            *_dependencies(request.config["cluster"], request.place),
-        ]
-        return (*found, *(refused.result() or never))
+        early = pool.submit(_refusals, request) if is_tried or not demand.is_plain else None
+        found += partitions.problems(request.config, demand, request.place)
+        found += _dependencies(request.config["cluster"], request.place)
+        if early is None and (found or partitions.limit_nodes(request.config, request.place)):
+            early = pool.submit(_refusals, request)
+        return (*found, *_further(early.result() if early else (), found))
+
+
+def _further(refusals: Iterable[Problem], found: Sequence[Problem]) -> Iterator[Problem]:
+    """Yield refusals by sbatch for other reasons than those that were found."""
+    known = {problem.path for problem in found if problem.code == "E446"}
+    for problem in refusals:
+        if problem.path not in known and not (known and problem.path in (*NODES, "cluster")):
+            yield problem
 
 
 def missing_secrets(config: Mapping[str, Any]) -> Iterator[Problem]:
@@ -85,7 +109,7 @@ def refusal(answer: programs.Answer, config: Mapping[str, Any]) -> Problem:
     lines = [_PREFIX.sub("", line) for line in answer.error.splitlines()]
     text = "; ".join(line for line in lines if line) or f"exit code {answer.code}"
     path = next((key for words, key in _KEYS if words in text.lower()), "cluster")
-    path = limits.nodes_key(config) if path in limits.NODES else path
+    path = nodes_key(config) if path in NODES else path
     value = get(config, path) if path != "cluster" else None
     return Problem("E445", path, f"Slurm refuses the job: {text}", value=value)
 
@@ -93,13 +117,13 @@ def refusal(answer: programs.Answer, config: Mapping[str, Any]) -> Problem:
 def _refusals(request: Request) -> list[Problem]:
     words = ("sbatch", "--test-only", f"--job-name={request.name}", *request.words)
     answer = request.place.run(*words, text=request.text)
-    while _awaits_nodes(answer, request.place):
+    while awaits_nodes(answer, request.place):
         time.sleep(POLL_S)
         answer = request.place.run(*words, text=request.text)
     return [refusal(answer, request.config)] if answer.code else []
 
 
-def _awaits_nodes(answer: programs.Answer, place: Place) -> bool:
+def awaits_nodes(answer: programs.Answer, place: Place) -> bool:
     """Return whether sbatch may have refused a job because the controller has just started, without its nodes."""
     if not answer.code or "node configuration" not in answer.error:
         return False

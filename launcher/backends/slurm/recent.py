@@ -1,8 +1,10 @@
 """Answers about a cluster itself, such as its partitions, which hold for a while."""
 
+import functools
 import os
 import threading
 import time
+from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 
 from launcher.backends.slurm.place import Place
@@ -49,3 +51,23 @@ def _key(place: Place, words: tuple[str, ...]) -> _Key:
 
 
 RECENT = Recent()
+
+
+CONFIG = ("scontrol", "show", "config")
+
+
+def configured(key: str, place: Place) -> str:
+    """Return a value of Slurm's configuration, in lower case; "" if unknown."""
+    return _settings(RECENT.ask(place, *CONFIG).out).get(key, "").lower()
+
+
+@functools.lru_cache(maxsize=8)
+def _settings(text: str) -> Mapping[str, str]:
+    parts = (line.partition("=") for line in text.splitlines())
+    return {key.strip(): value.strip() for key, equals, value in parts if equals}
+
+
+@functools.lru_cache(maxsize=8)
+def records(text: str) -> Sequence[Mapping[str, str]]:
+    """Return what `scontrol --oneliner` shows, each line as its fields."""
+    return [dict(word.partition("=")[::2] for word in line.split()) for line in text.splitlines()]

@@ -1,6 +1,6 @@
 """The files of a job: a batch script, and the script that srun starts once on each node. Pure."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from shlex import quote
@@ -61,12 +61,14 @@ def _fixed(job: JobSpec, options: Settings, runtime: str) -> dict[str, str]:
     name = f"{options.job_name_prefix}{job.name}"
     mounts = tuple(options.container_mounts or ())
     start = mpi_start.of(job, options)
+    given = batch_options(options, str(job.initial_nodes), name, _gpus(options, job), {})
     batch = render_template(
         "slurm/job.sh.j2",
-        header=header(batch_options(options, str(job.initial_nodes), name, _gpus(options, job), {})),
+        header=header(given),
         has_error_log=not options.stderr_to_stdout,
         job_name=job.name,
         requeues=options.requeue,
+        release_path=RELEASE_FILE,
         unwritable=UNWRITABLE,
         path=JOB_FILE,
         node_path=NODE_FILE,
@@ -79,7 +81,21 @@ def _fixed(job: JobSpec, options: Settings, runtime: str) -> dict[str, str]:
     source = code.source_of(job)
     values = _node_values(job, options, runtime, has_code=source is not None)
     placed = {code.CODE_FILE: code.as_file(source)} if source else {}
-    return {JOB_FILE: batch, NODE_FILE: render_template("slurm/node.sh.j2", **values), **placed}
+    release = {RELEASE_FILE: _release(job, given, None)} if options.requeue else {}
+    return {JOB_FILE: batch, NODE_FILE: render_template("slurm/node.sh.j2", **values), **release, **placed}
+
+
+def _release(job: JobSpec, given: Mapping[str, Value], nodes: str | None) -> str:
+    """Return the script that ends the wait of a requeued job.
+
+    Args:
+        job: The job.
+        given: The options of its batch script.
+        nodes: Its range of sizes; None for a job of fixed size.
+    """
+    placed = {key: value for key, value in given.items() if key in ("partition", "account", "qos", "reservation")}
+    own = header({**placed, "job-name": f"{given['job-name']}-release"})
+    return render_template("slurm/release.sh.j2", job_name=job.name, nodes=nodes, header=own)
 
 
 def _elastic(job: JobSpec, elastic: ElasticPolicy, options: Settings, runtime: str) -> dict[str, str]:
@@ -98,8 +114,6 @@ def _elastic(job: JobSpec, elastic: ElasticPolicy, options: Settings, runtime: s
         growth=options.growth,
     )
     shown = {"header": header(batch), "has_error_log": not options.stderr_to_stdout, "job_name": job.name}
-    placed = {key: value for key, value in batch.items() if key in ("partition", "account", "qos", "reservation")}
-    release = header({**placed, "job-name": f"{name}-release"})
     source = code.source_of(job)
     placed_code = {code.CODE_FILE: code.as_file(source)} if source else {}
     return {
@@ -108,10 +122,10 @@ def _elastic(job: JobSpec, elastic: ElasticPolicy, options: Settings, runtime: s
         AGENT_FILE: render_template(
             "slurm/agent.sh.j2", **_agent_values(job, options, runtime, has_code=source is not None)
         ),
-        RELEASE_FILE: render_template("slurm/release.sh.j2", job_name=job.name, nodes=nodes, header=release),
         GUARD_FILE: render_template(
             "slurm/guard.sh.j2", job_name=job.name, requeues=request.requeues, interval_s=GUARD_INTERVAL_S
         ),
+        RELEASE_FILE: _release(job, batch, nodes),
         ELASTIC_FILE: request.text(),
     }
 

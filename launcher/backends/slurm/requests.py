@@ -31,7 +31,8 @@ from launcher.model.job_spec import Bundle
 _DIGITS = 12
 """Digits of the digest in a job's name."""
 _ARRAYS, _ARRAY_FILE = ".arrays", "array.sh"
-_OPTION = "#SBATCH "
+OPTION = "#SBATCH "
+"""Begins each option of a batch script's header."""
 _OF_ONE = ("--job-name=", "--output=", "--error=")
 """Options of a header that an array has of its own."""
 _PARALLELISM = "array_parallelism"
@@ -194,8 +195,8 @@ def _prefix(config: Mapping[str, Any]) -> str:
 def _header(bundle: Bundle) -> list[str]:
     """Return the options of a batch script's header."""
     lines = bundle.files[JOB_FILE].splitlines()[1:]
-    end = next((number for number, line in enumerate(lines) if not line.startswith(_OPTION)), len(lines))
-    return [line.removeprefix(_OPTION) for line in lines[:end]]
+    end = next((number for number, line in enumerate(lines) if not line.startswith(OPTION)), len(lines))
+    return [line.removeprefix(OPTION) for line in lines[:end]]
 
 
 def _shared(bundle: Bundle) -> list[str]:

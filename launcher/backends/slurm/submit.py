@@ -183,12 +183,13 @@ def _accepted(jobs: Sequence[QueuedJob]) -> list[Request]:
     """
     waiting = {job.bundle.directory: job for job in jobs}
     made, problems = [], [problem for job in jobs for problem in job.problems]
-    for bundles in requests.grouped([job.bundle for job in jobs]):
+    groups = requests.grouped([job.bundle for job in jobs])
+    for bundles in groups:
         job, config = waiting[bundles[0].directory], requests.config_of(bundles[0])
         cluster = config["cluster"]
         problems += _unmergeable(job, cluster.get("dependency"))
         request = requests.of_several(bundles, tuple(_dependency_words(job.after, cluster)))
-        problems += preflight.problems(request)
+        problems += preflight.problems(request, is_tried=len(groups) > 1)
         made.append(request)
     if problems:
         raise ProblemsFound(tuple(each for i, each in enumerate(problems) if each not in problems[:i]))
@@ -234,14 +235,15 @@ def _send(request: Request) -> str:
     try:
         request.prepare()
         folder = _made_available(request)
-        _mark(request)
+        marks = _mark(request)
     except ProblemsFound:
         request.discard()
         raise
     words = ("sbatch", "--parsable", f"--job-name={request.name}", *request.words, request.file)
     env = {**request.place.environment(), **preflight.secret_values(request.config)}
     try:
-        answer = request.place.run(*words, folder=folder, env=env)
+        while preflight.awaits_nodes(answer := request.place.run(*words, folder=folder, env=env), request.place):
+            time.sleep(queue.POLL_S)
     except ProblemsFound as error:  # Slurm may have the job, although its answer was lost
         return queue.array_of(_found_again(request, error))
     finally:
@@ -252,13 +254,19 @@ def _send(request: Request) -> str:
     if answer.is_unreachable and (job := _in_doubt(request)):
         return queue.array_of(job.job_id)  # the controller has it, although its answer was lost
     request.discard()
+    for mark in marks:
+        mark.unlink(missing_ok=True)
     raise ProblemsFound((preflight.refusal(answer, request.config),))
 
 
-def _mark(request: Request) -> None:
+def _mark(request: Request) -> list[Path]:
+    """Note that sbatch is called; return the files of this call."""
+    marks = [_jobs_folder(bundle.directory) / _MARK for bundle in request.bundles]
+    new = [mark for mark in marks if not mark.exists()]
     try:
-        for bundle in request.bundles:
-            (_jobs_folder(bundle.directory) / _MARK).touch()
+        for mark in new:
+            mark.touch()
+        return new
     except OSError as error:
         raise os_errors.refused("E702", "base_results_dir", error, request.folder) from error
 

@@ -1,0 +1,106 @@
+"""What a job requests of a partition: the least that it can run with, to be compared with limits."""
+
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from launcher.backends.slurm.limits import minutes
+from launcher.backends.slurm.requests import OPTION, Request
+from launcher.model.config_tree import get
+
+NODES = ("recipes.trainer.num_nodes", "recipes.training_cfg.run.nodes")
+_PLAIN = frozenset(
+    (
+        *("job-name", "nodes", "exclusive", "mem", "partition", "account", "qos", "time", "dependency", "mail-type"),
+        *("mail-user", "signal", "requeue", "no-requeue", "open-mode", "comment", "output", "error", "hold", "begin"),
+        *("no-kill", "kill-on-invalid-dep", "nice", "wckey", "verbose", "array"),
+    )
+)
+"""Options that do not say which nodes a job can run on, beside their number and partition."""
+
+
+@dataclass(frozen=True, slots=True)
+class Demand:
+    """What a job requests.
+
+    Args:
+        nodes_key: Key of its number of nodes.
+        nodes: The smallest number of nodes that it can run on.
+        most_nodes: The largest number of nodes that it requests.
+        time: `cluster.time`.
+        is_exclusive: Whether it gets whole nodes.
+        memory_mib: Memory per node, in MiB; 0 for all of it.
+        gres: Generic resources per node, by name.
+        is_plain: Whether only the number of nodes and the partition decide which nodes it can run on.
+    """
+
+    nodes_key: str
+    nodes: int
+    most_nodes: int
+    time: object
+    is_exclusive: bool
+    memory_mib: float
+    gres: Mapping[str, int]
+    is_plain: bool
+
+    @property
+    def minutes(self) -> float | None:
+        """Its time limit; None for the partition's default. 0 is no limit."""
+        given = minutes(self.time)
+        return float("inf") if given == 0 else given
+
+    def least(self, name: str, nodes: Sequence[Mapping[str, float]], count: int) -> float:
+        """Return the least of a resource that it takes of some nodes, memory in MiB.
+
+        Args:
+            name: The resource's name in limits, such as cpu, mem or gres/gpu.
+            nodes: What each node of the partition has.
+            count: Number of nodes.
+        """
+        asked = {"node": 1, "cpu": 1, "mem": self.memory_mib}.get(name, self.gres.get(name, 0))
+        takes_all = self.memory_mib == 0 if name == "mem" else self.is_exclusive and name != "node"
+        if not takes_all:
+            return asked * count
+        return sum(sorted(max(asked, node.get(name, 0)) for node in nodes)[:count])
+
+
+def demand_of(request: Request) -> Demand:
+    """Return what the job, or each job of an array, requests."""
+    config = request.config
+    given = _options(request)
+    span = [int(number) for number in re.findall("[0-9]+", given["nodes"])]
+    return Demand(
+        nodes_key(config),
+        request.least_nodes,
+        max(span),
+        config["cluster"].get("time"),
+        is_exclusive="exclusive" in given,
+        memory_mib=float(config["cluster"].get("mem") or 0),
+        gres=_gres(given),
+        is_plain=_PLAIN.issuperset(given) and not config["cluster"].get("mem"),
+    )
+
+
+def nodes_key(config: Mapping[str, Any]) -> str:
+    """Return the key of the number of nodes."""
+    return next(key for key in reversed(NODES) if get(config, key) is not None)
+
+
+def _options(request: Request) -> dict[str, str]:
+    """Return the options of a request by name, those of its header and those beside it."""
+    lines = [line.removeprefix(OPTION) for line in request.text.splitlines() if line.startswith(OPTION)]
+    parts = (word.partition("=") for word in (*lines, *request.words))
+    return {name.removeprefix("--"): value.strip('"') for name, _, value in parts}
+
+
+def _gres(given: Mapping[str, str]) -> dict[str, int]:
+    """Return generic resources per node by the names that limits give them. Source: sbatch(1), --gres."""
+    gpus = [f"gpu:{given['gpus-per-node']}"] if "gpus-per-node" in given else []
+    found = dict[str, int]()
+    for text in filter(None, (*given.get("gres", "").split(","), *gpus)):
+        name, *rest = text.split(":")
+        count = int(rest.pop()) if rest and rest[-1].isdigit() else 1
+        for own in (name, *(f"{name}:{kind}" for kind in rest)):
+            found[f"gres/{own}"] = found.get(f"gres/{own}", 0) + count
+    return found
