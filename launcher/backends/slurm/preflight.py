@@ -7,7 +7,7 @@ from collections.abc import Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
-from launcher.backends.slurm import limits, programs
+from launcher.backends.slurm import limits, operator_python, programs
 from launcher.backends.slurm.place import Place
 from launcher.backends.slurm.queue import ENVIRONMENT, POLL_S, Seen, queue_of
 from launcher.backends.slurm.requests import Request, config_of
@@ -56,6 +56,7 @@ def problems(request: Request) -> tuple[Problem, ...]:
             *limits.problems(request.config, request.least_nodes, request.place),
             *_dependencies(request.config["cluster"], request.place),
         ]
+        found += operator_python.problems(request)
         return (*found, *(refused.result() or never))
 
 

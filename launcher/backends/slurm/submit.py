@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from launcher.backends.slurm import code, preflight, queue, requests, run_files
+from launcher.backends.slurm.elastic_options import is_elastic
 from launcher.backends.slurm.host import place_of
 from launcher.backends.slurm.place import Place
 from launcher.backends.slurm.queue import Seen, queue_of
@@ -22,6 +23,7 @@ from launcher.common.names import RUN_DIR
 from launcher.common.problems import Problem, ProblemsFound, fail
 from launcher.model.earlier_jobs import KEY, EarlierJob, QueuedJob
 from launcher.model.job_spec import JobHandle
+from launcher.operator.snapshot import STATE_FILE
 
 _KILL = "kill-on-invalid-dep"
 _MARK = "submitted"
@@ -239,7 +241,9 @@ def _send(request: Request) -> str:
         request.discard()
         raise
     words = ("sbatch", "--parsable", f"--job-name={request.name}", *request.words, request.file)
-    env = {**request.place.environment(), **preflight.secret_values(request.config)}
+    env = dict(request.place.environment())
+    for bundle in request.bundles:
+        env |= preflight.secret_values(requests.config_of(bundle))
     try:
         answer = request.place.run(*words, folder=folder, env=env)
     except ProblemsFound as error:  # Slurm may have the job, although its answer was lost
@@ -259,6 +263,8 @@ def _mark(request: Request) -> None:
     try:
         for bundle in request.bundles:
             (_jobs_folder(bundle.directory) / _MARK).touch()
+            if is_elastic(bundle.directory):  # what an earlier job published is not this one's
+                request.place.remove(bundle.directory, (STATE_FILE,))
     except OSError as error:
         raise os_errors.refused("E702", "base_results_dir", error, request.folder) from error
 
@@ -296,18 +302,16 @@ def _found_again(request: Request, lost: ProblemsFound) -> str:
     with contextlib.suppress(ProblemsFound):
         if job := _arrived(request):
             return job.job_id
-    name = request.bundles[0].directory.name
-    outcome = f"whether Slurm has the job is not known: recipes launch {name} finds or submits it"
+    names = " ".join(bundle.directory.name for bundle in request.bundles)
+    outcome = f"whether Slurm has the job is not known: recipes launch {names} finds or submits it"
     raise ProblemsFound(lost.problems, outcome) from lost
 
 
 def _made_available(request: Request) -> str:
     """Copy the code of the jobs, and everything to where it is submitted; return the folder to submit from."""
-    has_code = False
+    folder = ""
     for bundle in request.bundles:
         if source := code.of_bundle(bundle):
             code.place(source, bundle.directory.resolve())
-            has_code = True
-    if request.is_array:  # only on this machine
-        return str(request.folder)
-    return request.place.send(request.bundles[0], has_code=has_code)
+        folder = request.place.send(bundle, has_code=source is not None)
+    return request.place.send_array(request.folder, request.bundles) if request.is_array else folder
