@@ -72,7 +72,7 @@ def _config(folder: Path) -> Mapping[str, Any]:
 
 @functools.lru_cache(maxsize=_KEPT_CONFIGS)
 def _parsed(path: Path, _version: tuple[int, ...]) -> Mapping[str, Any]:
-    """Return the configuration in a file, parsed once for each version of it: a job that is followed is asked often."""
+    """Return the configuration in a file, parsed once for each version of the file."""
     return store.composed(path.read_text(encoding="utf-8"))
 
 
