@@ -1,6 +1,7 @@
 """A job with tiers loses nodes, with real agents: what it goes on from."""
 
 import json
+import uuid
 
 import pytest
 from whole_jobs import ARGS, bundle_of, curve, left_behind, losses_in_the_model, records, run, trained_alone
@@ -10,7 +11,9 @@ from launcher.common import names
 pytest.importorskip("hyperpod_elastic_agent", reason="pip install --no-deps hyperpod-elastic-agent==1.1.3")
 pytestmark = [pytest.mark.whole_job, pytest.mark.usefixtures("store")]
 
-STEPS, EVERY, LOST_AT, NAMESPACE = 50, 20, 27, "rehearsed-tiers"
+STEPS, EVERY, LOST_AT = 50, 20, 27
+# Of this run alone: another one may share this machine's memory.
+NAMESPACE = f"rehearsed-tiers-{uuid.uuid4().hex[:12]}"
 # Saves of a neighbour's replica keep pace with steps of 0.15 s.
 PACE = f"{ARGS}.min_step_seconds"
 STATIC = (
@@ -50,7 +53,7 @@ def assert_whole(folder, alone):
     assert left_behind(folder) == []
     timeline = json.loads((bundle_of(folder) / "run" / "timeline.json").read_text())
     assert [(each["from_nodes"], each["to_nodes"]) for each in timeline["transitions"]] == [(0, 2), (2, 2)]
-    assert not list(names.SHARED_MEMORY.glob(f"recipes-node-*/{NAMESPACE}"))
+    assert [str(path) for path in names.SHARED_MEMORY.glob(f"recipes-node-*/{NAMESPACE}/**")] == []
 
 
 def test_after_a_lost_node_the_job_goes_on_from_its_neighbours_replica(tmp_path, alone):
