@@ -26,7 +26,7 @@ from launcher.backends.slurm.follow import Job
 from launcher.backends.slurm.options import slurm_options
 from launcher.backends.slurm.queue import POLL_S, queue_of
 from launcher.bundle import store as bundles
-from launcher.common.problems import Notice, Problem, fail
+from launcher.common.problems import Notice, Problem, ProblemsFound, fail
 from launcher.model.backend import RANK_0
 from launcher.model.earlier_jobs import QueuedJob
 from launcher.model.job_spec import Bundle, JobEvent, JobHandle, JobSpec, JobState, JobStatus, LogSelection
@@ -206,7 +206,10 @@ def _kind(bundle: Bundle) -> str:
     if ELASTIC_FILE not in bundle.files:
         return _KIND
     growth = read_request(bundle.files[ELASTIC_FILE]).growth
-    return _GROWING[grows_in_place(submit.place_at(bundle.directory)) if growth is None else growth == "in_place"]
+    try:
+        return _GROWING[grows_in_place(submit.place_at(bundle.directory)) if growth is None else growth == "in_place"]
+    except ProblemsFound:  # no answer, but the job is submitted
+        return _KIND
 
 
 def _elastic(handle: JobHandle) -> ElasticJob:
