@@ -46,18 +46,22 @@ def test_a_job_is_followed_and_scaled_and_trains_on_every_sample_once(server, tm
     job.await_size(2)
     status = SlurmBackend().status(job.handle)
     assert (status.state, status.nodes, status.restarts) == (JobState.RUNNING, 2, 1)
+    job.scale(4)
+    job.await_size(4)
     job.finish()
-    assert job.sizes == [4, 2], job.log
+    assert job.sizes == [4, 2, 4], job.log
     job.assert_samples(EPOCHS)
     for name in (METRICS_FILE, EVENTS_FILE, STATE_FILE, "timeline.json"):
         assert (job.copies / name).read_bytes() == (job.run_dir / name).read_bytes()
     shown = [line for line in lines.result() if not line.startswith(("event  ", "fault  ", "scale  ", "== "))]
     headings = [line for line in lines.result() if line.startswith("== ")]
-    assert [line.partition(",")[0] for line in headings] == ["== attempt 0: 4 nodes", "== attempt 1: 2 nodes"]
+    assert [line.partition(",")[0] for line in headings] == [
+        f"== attempt {number}: {size} nodes" for number, size in enumerate(job.sizes)
+    ]
     assert [line for line in shown if line.startswith("finished at step 75,")]
     kinds = [(event.time_s, event.kind) for event in events.result()]
     assert kinds == [(event["time"], event["kind"]) for event in records(job.run_dir / EVENTS_FILE)]
-    every = list(SlurmBackend().logs(job.handle, LogSelection(ranks=None, attempt=1), follow=False))
+    every = list(SlurmBackend().logs(job.handle, LogSelection(ranks=None, attempt=2), follow=False))
     assert every == [f"rank 0 | {line}" for line in shown[len(shown) - len(every) :]]
 
 
