@@ -10,6 +10,8 @@ from test_slurm_jobs import PLAIN, written
 from launcher.backends.slurm import mirror, submit
 from launcher.backends.slurm.ssh import Session
 from launcher.backends.slurm.written import Wanted, of_attempts
+from launcher.bundle import store
+from launcher.common import yaml_io
 from launcher.common.problems import ProblemsFound
 from launcher.operator.snapshot import Attempt
 
@@ -81,15 +83,14 @@ def test_logs_of_an_elastic_job_s_ranks_are_those_of_the_nodes_that_had_them():
     assert found.places[1:] == ("logs/node-0", "logs/node-1", "logs/node-2")
 
 
-def test_a_bundle_s_place_is_read_once_while_the_bundle_is_unchanged(tmp_path, monkeypatch):
+def test_a_bundle_s_place_is_parsed_once_while_the_bundle_is_unchanged(tmp_path, monkeypatch):
     folder = written(tmp_path, *PLAIN).directory
-    parsed = []
-    composed = submit.store.composed
-    monkeypatch.setattr(submit.store, "composed", lambda text: parsed.append(1) or composed(text))
     here = submit.place_at(folder)
-    assert here is submit.place_at(folder) and len(parsed) == 1
+    with monkeypatch.context() as patch:
+        patch.setattr(yaml_io, "load", None)
+        assert submit.place_at(folder) is here
     file = folder / "recipe.yaml"
-    config = composed(file.read_text())
+    config = store.composed(file.read_text())
     file.write_text(json.dumps({**config, "cluster": {**config["cluster"], "ssh": "elsewhere"}}))
     assert submit.place_at(folder).name == "elsewhere"
     file.unlink()

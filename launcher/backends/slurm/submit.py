@@ -2,7 +2,6 @@
 
 import contextlib
 import fcntl
-import functools
 import json
 import os
 import time
@@ -29,8 +28,6 @@ from launcher.operator.snapshot import STATE_FILE
 _KILL = "kill-on-invalid-dep"
 _MARK = "submitted"
 """File that shows that a launch of the bundle has called sbatch; without it there is no job to look for."""
-_KEPT_CONFIGS = 256
-"""Bundles whose configuration is kept once it was read."""
 _PATIENCE_S = 120.0
 """Time limit for a controller that restarts to answer whether it has a job; its own commands wait for 10 to 20 s."""
 
@@ -62,18 +59,10 @@ def place_at(folder: Path) -> Place:
 
 
 def _config(folder: Path) -> Mapping[str, Any]:
-    path = folder / "recipe.yaml"
     try:
-        seen = path.stat()
-        return _parsed(path, (seen.st_ino, seen.st_mtime_ns, seen.st_ctime_ns, seen.st_size))
+        return store.composed((folder / "recipe.yaml").read_text(encoding="utf-8"))
     except (OSError, ValueError) as error:
         raise fail("E703", str(folder), f"is not a bundle directory: {error}") from error
-
-
-@functools.lru_cache(maxsize=_KEPT_CONFIGS)
-def _parsed(path: Path, _version: tuple[int, ...]) -> Mapping[str, Any]:
-    """Return the configuration in a file, parsed once for each version of the file."""
-    return store.composed(path.read_text(encoding="utf-8"))
 
 
 def _identity(folder: Path) -> tuple[str, ArrayTask | None]:
