@@ -6,6 +6,7 @@ import json
 import os
 import time
 from collections.abc import Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -22,12 +23,14 @@ from launcher.common import os_errors
 from launcher.common.names import RUN_DIR
 from launcher.common.problems import Problem, ProblemsFound, fail
 from launcher.model.earlier_jobs import KEY, EarlierJob, QueuedJob
-from launcher.model.job_spec import JobHandle
+from launcher.model.job_spec import Bundle, JobHandle
 from launcher.operator.snapshot import STATE_FILE
 
 _KILL = "kill-on-invalid-dep"
 _MARK = "submitted"
 """File that shows that a launch of the bundle has called sbatch; without it there is no job to look for."""
+_SENT_AT_ONCE = 4
+"""Bundles that are copied at the same time; sshd allows ten commands per connection. Source: sshd_config(5)."""
 _PATIENCE_S = 120.0
 """Time limit for a controller that restarts to answer whether it has a job; its own commands wait for 10 to 20 s."""
 
@@ -309,9 +312,16 @@ def _found_again(request: Request, lost: ProblemsFound) -> str:
 
 def _made_available(request: Request) -> str:
     """Copy the code of the jobs, and everything to where it is submitted; return the folder to submit from."""
-    folder = ""
     for bundle in request.bundles:
         if source := code.of_bundle(bundle):
             code.place(source, bundle.directory.resolve())
-        folder = request.place.send(bundle, has_code=source is not None)
-    return request.place.send_array(request.folder, request.bundles) if request.is_array else folder
+
+    def send(bundle: Bundle) -> str:
+        return request.place.send(bundle, has_code=code.of_bundle(bundle) is not None)
+
+    folder = send(request.bundles[0])  # and what all of them need
+    if not request.is_array:
+        return folder
+    with ThreadPoolExecutor(_SENT_AT_ONCE) as pool:
+        list(pool.map(send, request.bundles[1:]))
+    return request.place.send_array(request.folder, request.bundles)
