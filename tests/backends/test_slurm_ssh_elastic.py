@@ -46,6 +46,10 @@ def test_a_job_is_followed_and_scaled_and_trains_on_every_sample_once(server, tm
     job.await_size(2)
     status = SlurmBackend().status(job.handle)
     assert (status.state, status.nodes, status.restarts) == (JobState.RUNNING, 2, 1)
+    server.stop()
+    with pytest.raises(ProblemsFound, match="E455"):
+        SlurmBackend().status(job.handle)
+    server.start()
     job.scale(4)
     job.await_size(4)
     job.finish()
@@ -99,6 +103,9 @@ def test_a_python_that_cannot_run_the_operator_is_a_problem(server, tmp_path, ba
     (problem,) = refused(tmp_path / "bare", *words, f"cluster.python={bare_python}")
     assert (problem.code, problem.path, problem.value) == ("E472", "cluster.python", str(bare_python))
     assert "torch is not installed" in problem.message and "pydantic is not installed" in problem.message
+    image = ("container=/image", "cluster.container_runtime=apptainer")
+    (problem,) = refused(tmp_path / "image", *words, *image, f"cluster.python={bare_python}")
+    assert "torch" not in problem.message and "pydantic is not installed" in problem.message
     (problem,) = refused(tmp_path / "none", *words, "cluster.python=/no/python")
     assert problem.code == "E472" and "no such program" in problem.message
     monkeypatch.setitem(operator_python.OPERATOR, "pydantic", "99.1")
