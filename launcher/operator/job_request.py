@@ -5,7 +5,6 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-from launcher.common.names import RUN_DIR
 from launcher.common.problems import fail
 from launcher.operator.hang_limits import HangLimits
 from launcher.operator.types import Policy
@@ -88,8 +87,8 @@ def _local(file: Path) -> dict[str, Any]:
     return {"hang": HangLimits(**fields["hang"]), "checkpoints": Path(folder) if folder else None}
 
 
-def request_planned_size(bundle_dir: Path, num_nodes: int, min_nodes: int | None) -> None:
-    """Request another size of a job's plan from its operator; the least one is always the plan's.
+def refuse_unplanned_size(bundle_dir: Path, num_nodes: int, min_nodes: int | None) -> None:
+    """Raise a Problem if a job's plan does not have a size; the least one is always the plan's.
 
     Raises:
         ProblemsFound: The plan has no such size (E413).
@@ -101,12 +100,16 @@ def request_planned_size(bundle_dir: Path, num_nodes: int, min_nodes: int | None
     if min_nodes not in (None, sizes[0]):
         message = "this job may always shrink to its plan's smallest size"
         raise fail("E413", "min_nodes", message, value=min_nodes, allowed=str(sizes[0]))
-    request_size(bundle_dir / RUN_DIR, num_nodes)
 
 
 def request_size(run_dir: Path, num_nodes: int) -> None:
     """Request another size from the operator of a running job."""
-    write_text(run_dir / REQUEST_FILE, json.dumps({"nodes": num_nodes}))
+    write_text(run_dir / REQUEST_FILE, size_request(num_nodes))
+
+
+def size_request(num_nodes: int) -> str:
+    """Return the text of REQUEST_FILE."""
+    return json.dumps({"nodes": num_nodes})
 
 
 def take_request(run_dir: Path) -> int | None:

@@ -192,7 +192,12 @@ class _Reader:
 
 
 def read_logs(
-    bundle_dir: Path, asked: LogSelection, *, follow: bool, attempts: Attempts | None = None
+    bundle_dir: Path,
+    asked: LogSelection,
+    *,
+    follow: bool,
+    attempts: Attempts | None = None,
+    poll_s: float = POLL_S,
 ) -> Iterator[str]:
     """Return the selected lines of a job that was launched; with `follow`, until it has ended.
 
@@ -201,6 +206,7 @@ def read_logs(
         asked: The lines.
         follow: Whether to wait for more.
         attempts: Returns the attempts so far, and whether the job has ended; None for a job on this machine.
+        poll_s: Seconds between two polls.
 
     Raises:
         ProblemsFound: The job was not launched here (E705), or has no such attempt (E706) or rank (E707).
@@ -218,7 +224,7 @@ def read_logs(
         _check_attempt(known, selection)
     shown = [len(attempt.nodes) for attempt in known if selection.attempt in (None, attempt.number)]
     _check_rank(most_nodes if wait else max(shown, default=0), selection)
-    return follow_attempts(run_dir, attempts, pause if wait else None, selection)
+    return follow_attempts(run_dir, attempts, partial(time.sleep, poll_s) if wait else None, selection)
 
 
 def pause() -> None:

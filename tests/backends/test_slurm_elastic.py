@@ -110,12 +110,17 @@ class ElasticJob:
     def finish(self, code=0):
         assert run("wait", str(self.record.handle.bundle_dir), cwd=self.folder, module=True)[0] == code, self.log
 
+    def assert_samples(self, epochs=EPOCHS):
+        """Every sample was trained on once an epoch."""
+        assert sorted(kept_attempts(self.run_dir)) == list(range(1, STEPS * epochs // EPOCHS + 1))
+        samples = samples_in_the_model(self.run_dir)
+        assert len(samples) == epochs * NUM_SAMPLES
+        for epoch in range(epochs):
+            assert Counter(samples[epoch * NUM_SAMPLES : (epoch + 1) * NUM_SAMPLES]) == Counter(range(NUM_SAMPLES))
+
     def assert_whole(self, alone):
         """Every sample was trained on once an epoch, as in one process, in one MLflow run."""
-        assert sorted(kept_attempts(self.run_dir)) == list(range(1, STEPS + 1))
-        samples = samples_in_the_model(self.run_dir)
-        for epoch in range(EPOCHS):
-            assert Counter(samples[epoch * NUM_SAMPLES : (epoch + 1) * NUM_SAMPLES]) == Counter(range(NUM_SAMPLES))
+        self.assert_samples()
         assert losses_in_the_model(self.run_dir) == pytest.approx(alone, abs=1e-6)
         _, tracked = mlflow_run(self.folder)
         assert tracked.info.status == "FINISHED"

@@ -65,7 +65,7 @@ def test_every_way_to_start_a_node_is_a_sound_script(tmp_path, words, expected):
 
 @pytest.mark.parametrize("name", ["run", "send", "fetch"])
 def test_scripts_for_the_login_node_are_sound(name):
-    text = render_template(f"slurm/ssh_{name}.sh.j2")
+    text = render_template(f"slurm/ssh_{name}.sh.j2", growing=(".jsonl", ".log"))
     words = ("shellcheck", "--shell=bash", "--exclude=SC2154", "-")  # variables that `read` sets by name
     done = subprocess.run(words, input=text, capture_output=True, text=True, env=TOOLS)
     assert done.returncode == 0, done.stdout

@@ -43,7 +43,8 @@ from launcher.operator.job_request import (
     SCRIPT_FILE,
     local_json,
     read_job_request,
-    request_planned_size,
+    refuse_unplanned_size,
+    request_size,
 )
 from launcher.operator.snapshot import OPERATOR_LOG, STATE_FILE, read_snapshot
 from launcher.operator.worker_logs import known_attempts, pause, read_logs
@@ -241,7 +242,8 @@ class LocalBackend:
         if not is_alive(run_dir):
             remedy = f"recipes launch {handle.bundle_dir}"
             raise fail("E412", "job", "is not running", value=handle.job_name, remedy=remedy)
-        request_planned_size(handle.bundle_dir, num_nodes, min_nodes)
+        refuse_unplanned_size(handle.bundle_dir, num_nodes, min_nodes)
+        request_size(run_dir, num_nodes)
 
     def cancel(self, handle: JobHandle) -> None:
         """Stop the job according to its recipe and return when no process of it is left.

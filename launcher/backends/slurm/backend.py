@@ -10,7 +10,6 @@ from typing import ClassVar
 
 from launcher.backends.slurm import (
     code,
-    elastic_follow,
     preflight,
     programs,
     queue,
@@ -21,12 +20,13 @@ from launcher.backends.slurm import (
     submit,
 )
 from launcher.backends.slurm import follow as following
+from launcher.backends.slurm.elastic_follow import ElasticJob
 from launcher.backends.slurm.elastic_options import ELASTIC_FILE, grows_in_place, is_elastic, read_request
 from launcher.backends.slurm.follow import Job
 from launcher.backends.slurm.options import slurm_options
 from launcher.backends.slurm.queue import POLL_S, queue_of
 from launcher.bundle import store as bundles
-from launcher.common.problems import Notice, Problem, fail
+from launcher.common.problems import Notice, Problem, ProblemsFound, fail
 from launcher.model.backend import RANK_0
 from launcher.model.earlier_jobs import QueuedJob
 from launcher.model.job_spec import Bundle, JobEvent, JobHandle, JobSpec, JobState, JobStatus, LogSelection
@@ -100,7 +100,7 @@ class SlurmBackend:
         if not job_id:
             return _NOT_SUBMITTED
         if is_elastic(handle.bundle_dir):
-            return elastic_follow.status(handle.bundle_dir, seen)
+            return _elastic(handle).status(job_id, seen)
         Job(handle.bundle_dir, job_id, 0, 1, submit.place_at(handle.bundle_dir)).fetch()
         attempts = run_files.attempts(handle.bundle_dir, job_id)
         restarts = max(attempts, default=0)
@@ -130,7 +130,7 @@ class SlurmBackend:
         """
         read = following.patient(partial(self.status, handle))
         if is_elastic(handle.bundle_dir):
-            return elastic_follow.logs(handle.bundle_dir, selection, read, follow=follow)
+            return _elastic(handle).logs(selection, read, follow=follow)
         job = _planned(handle)
         job.fetch()
         following.refuse_unknown(job, selection)
@@ -140,7 +140,7 @@ class SlurmBackend:
         """Yield the job's events, oldest first; with `follow`, until it has ended."""
         read = following.patient(partial(self.status, handle))
         if is_elastic(handle.bundle_dir):
-            yield from elastic_follow.events(handle.bundle_dir, read, follow=follow)
+            yield from _elastic(handle).events(read, follow=follow)
             return
         yield from following.events(_planned(handle), read, follow=follow)
 
@@ -151,7 +151,7 @@ class SlurmBackend:
             ProblemsFound: The job does not run (E412), or has no such size (E413).
         """
         if is_elastic(handle.bundle_dir):
-            elastic_follow.scale(handle, num_nodes, min_nodes, partial(self.status, handle))
+            _elastic(handle).scale(num_nodes, min_nodes, partial(self.status, handle))
             return
         seen = self.status(handle)
         if seen.state.is_final:
@@ -175,7 +175,7 @@ class SlurmBackend:
             # Of a task that waits with others Slurm keeps nothing, and jobs that wait for it would start.
             place.run("scontrol", "hold", job_id)
         if is_elastic(handle.bundle_dir):
-            elastic_follow.stop(handle.bundle_dir, job_id, partial(self.status, handle))
+            _elastic(handle).stop(job_id, partial(self.status, handle))
         answer = place.run("scancel", job_id)
         if answer.code:
             raise programs.unanswered("scancel", answer)
@@ -206,7 +206,14 @@ def _kind(bundle: Bundle) -> str:
     if ELASTIC_FILE not in bundle.files:
         return _KIND
     growth = read_request(bundle.files[ELASTIC_FILE]).growth
-    return _GROWING[grows_in_place() if growth is None else growth == "in_place"]
+    try:
+        return _GROWING[grows_in_place(submit.place_at(bundle.directory)) if growth is None else growth == "in_place"]
+    except ProblemsFound:  # no answer, but the job is submitted
+        return _KIND
+
+
+def _elastic(handle: JobHandle) -> ElasticJob:
+    return ElasticJob(handle.job_name, handle.bundle_dir, submit.place_at(handle.bundle_dir))
 
 
 def _at_its_place(bundle: Bundle) -> Bundle:

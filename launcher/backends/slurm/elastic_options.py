@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
-from launcher.backends.slurm import programs
+from launcher.backends.slurm.place import HERE, Place
 from launcher.operator.job_request import DEFAULT_GRACEFUL_TIMEOUT_S
 
 ELASTIC_FILE, RELEASE_FILE, GUARD_FILE = "slurm/elastic.json", "slurm/release.sh", "slurm/guard.sh"
@@ -62,13 +62,13 @@ def is_elastic(bundle_dir: Path) -> bool:
     return (bundle_dir / ELASTIC_FILE).exists()
 
 
-def grows_in_place() -> bool:
-    """Return whether the cluster adds nodes to a running job.
+def grows_in_place(place: Place = HERE) -> bool:
+    """Return whether the cluster at a place adds nodes to a running job.
 
     Source: salloc(1), --dependency=expand; slurm.conf(5), permit_job_expansion; an expansion needs accounting by
     slurmdbd, seen with Slurm 22.05.
     """
-    answer = programs.run("scontrol", "show", "config")
+    answer = place.run("scontrol", "show", "config")
     found = dict(_FIELD.findall(answer.out))
     accounts = found.get("AccountingStorageType", "").strip() == "accounting_storage/slurmdbd"
     return accounts and "permit_job_expansion" in found.get("SchedulerParameters", "")

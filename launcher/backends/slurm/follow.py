@@ -8,7 +8,7 @@ from functools import partial
 from pathlib import Path
 from typing import TypeVar
 
-from launcher.backends.slurm import run_files
+from launcher.backends.slurm import run_files, written
 from launcher.backends.slurm.place import HERE, Place
 from launcher.common.line_reader import LineReader
 from launcher.common.problems import ProblemsFound, fail
@@ -60,7 +60,7 @@ class Job:
             ProblemsFound: Their machine does not answer.
         """
         if self.job_id:
-            self.place.fetch(self.bundle_dir, self.job_id, ranks, self.processes)
+            self.place.fetch(self.bundle_dir, written.of_job(self.job_id, ranks, self.processes))
 
 
 def patient(question: Callable[[], Answer]) -> Callable[[], Answer]:

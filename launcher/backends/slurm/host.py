@@ -5,7 +5,7 @@ import hashlib
 import json
 import tarfile
 import tempfile
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import IO, Any
 
@@ -13,7 +13,8 @@ from launcher.backends.slurm import mirror, programs
 from launcher.backends.slurm.code import CODE_DIR
 from launcher.backends.slurm.place import HERE, PACKAGE, Place
 from launcher.backends.slurm.programs import Answer
-from launcher.backends.slurm.ssh import Connection
+from launcher.backends.slurm.ssh import Connection, Session
+from launcher.backends.slurm.written import Wanted
 from launcher.bundle.render import MANIFEST
 from launcher.common.names import RUN_DIR
 from launcher.common.problems import fail
@@ -23,6 +24,7 @@ from launcher.model.job_spec import Bundle
 _KEY = "cluster.ssh_folder"
 _DIGITS = 12
 _EXISTS = 'for path; do [[ -d $path ]]; printf "%d" "$?"; done'
+_REPLACE = 'cd -- "$1" && printf %s "$3" > ".$2.$$" && mv -T -- ".$2.$$" "$2"'
 
 
 class Host:
@@ -70,11 +72,7 @@ class Host:
         Raises:
             ProblemsFound: The bundle is damaged (E703), or the node is not reached.
         """
-        try:
-            manifest = json.loads((bundle_dir / MANIFEST).read_text(encoding="utf-8"))
-            return f"{self._root}/{manifest['job_name']}-{manifest['digest'][:_DIGITS]}"
-        except (OSError, ValueError, KeyError, TypeError) as error:
-            raise fail("E703", str(bundle_dir), f"is not a bundle directory: {error}") from error
+        return f"{self._root}/{_name(bundle_dir)}"
 
     @property
     def _root(self) -> str:
@@ -103,12 +101,52 @@ class Host:
             self._unpack(f"{target}/{CODE_DIR}", ((source / CODE_DIR, "."),), is_new=True)
         return target
 
-    def _unpack(self, target: str, parts: Iterable[tuple[Path, str]], *, is_new: bool) -> None:
-        """Copy files and folders to a folder there, which appears complete or not at all."""
+    def send_array(self, folder: Path, bundles: Sequence[Bundle]) -> str:
+        """Copy the folder of an array there, beside the bundles; its links lead to their copies.
+
+        Raises:
+            ProblemsFound: The folder cannot be written (E457), or the node is not reached.
+        """
+        target = f"{self._root}/{folder.parent.name}/{folder.name}"
+        files = [(path, path.name) for path in folder.iterdir() if not path.is_symlink()]
+        links = {str(task): f"../../{_name(bundle.directory)}" for task, bundle in enumerate(bundles)}
+        self._unpack(target, files, links, is_new=True)
+        return target
+
+    def replace(self, bundle_dir: Path, name: str, text: str) -> None:
+        """Replace a file in the job's run folder there atomically.
+
+        Raises:
+            ProblemsFound: It cannot be written (E457), or the node is not reached.
+        """
+        folder = f"{self.folder_of(bundle_dir)}/{RUN_DIR}"
+        self._refuse_failed(self._connection.run(("bash", "-c", _REPLACE, "bash", folder, name, text)))
+
+    def remove(self, bundle_dir: Path, names: Sequence[str]) -> None:
+        """Remove files of an earlier job from the run folder, there and here.
+
+        Raises:
+            ProblemsFound: They cannot be removed (E457), or the node is not reached.
+        """
+        HERE.remove(bundle_dir, names)
+        folder = f"{self.folder_of(bundle_dir)}/{RUN_DIR}"
+        self._refuse_failed(self._connection.run(("rm", "-f", "--", *(f"{folder}/{name}" for name in names))))
+
+    def _unpack(
+        self, target: str, parts: Iterable[tuple[Path, str]], links: Mapping[str, str] | None = None, *, is_new: bool
+    ) -> None:
+        """Copy files and folders, and make links, in a folder there, which appears complete or not at all."""
         with tempfile.TemporaryFile() as archive:
-            _pack(archive, parts)
+            _pack(archive, parts, links or {})
             words = ("bash", "-c", render_template("slurm/ssh_send.sh.j2"), "bash", target)
-            done = self._connection.run((*words, "again" if is_new else "once"), data=archive)
+            self._refuse_failed(self._connection.run((*words, "again" if is_new else "once"), data=archive))
+
+    def _refuse_failed(self, done: Session) -> None:
+        """Raise a Problem if files could not be written there.
+
+        Raises:
+            ProblemsFound: They could not (E457).
+        """
         if done.code:
             said = "; ".join(done.error.strip().splitlines()[-2:]) or f"exit code {done.code}"
             remedy = "a folder that you may write, in the file system that the cluster's nodes share"
@@ -118,14 +156,14 @@ class Host:
         """Return the variable with which the nodes find the copy of this launcher."""
         return {"RECIPES_PYTHONPATH": self._package}
 
-    def fetch(self, bundle_dir: Path, job_id: str, ranks: tuple[int, ...] | None, processes: int) -> None:
-        """Copy what a job's files have gained into the bundle's run folder.
+    def fetch(self, bundle_dir: Path, files: Wanted) -> None:
+        """Copy what files of a job have gained into the bundle's run folder.
 
         Raises:
             ProblemsFound: The node is not reached, or the connection was lost (E455).
         """
         folder = f"{self.folder_of(bundle_dir)}/{RUN_DIR}"
-        mirror.refresh(self._connection, folder, bundle_dir / RUN_DIR, mirror.wanted(job_id, ranks, processes))
+        mirror.refresh(self._connection, folder, bundle_dir / RUN_DIR, files)
 
 
 @functools.cache
@@ -138,11 +176,28 @@ def place_of(cluster: Mapping[str, Any]) -> Place:
     return _host(cluster["ssh"], cluster["ssh_folder"]) if cluster.get("ssh") else HERE
 
 
-def _pack(archive: IO[bytes], parts: Iterable[tuple[Path, str]]) -> None:
-    """Write a compressed archive of files and folders, without what Python compiled and what jobs write."""
+def _name(bundle_dir: Path) -> str:
+    """Return the name of the folder of a bundle's copy.
+
+    Raises:
+        ProblemsFound: The bundle is damaged (E703).
+    """
+    try:
+        manifest = json.loads((bundle_dir / MANIFEST).read_text(encoding="utf-8"))
+        return f"{manifest['job_name']}-{manifest['digest'][:_DIGITS]}"
+    except (OSError, ValueError, KeyError, TypeError) as error:
+        raise fail("E703", str(bundle_dir), f"is not a bundle directory: {error}") from error
+
+
+def _pack(archive: IO[bytes], parts: Iterable[tuple[Path, str]], links: Mapping[str, str]) -> None:
+    """Write a compressed archive of links, files and folders, without what Python compiled and what jobs write."""
     with tarfile.open(fileobj=archive, mode="w:gz", compresslevel=3) as packed:
         for path, name in parts:
             packed.add(path, arcname=name, recursive=name != RUN_DIR, filter=_anonymous)
+        for name, target in links.items():
+            link = tarfile.TarInfo(name)
+            link.type, link.linkname = tarfile.SYMTYPE, target
+            packed.addfile(link)
     archive.seek(0)
 
 

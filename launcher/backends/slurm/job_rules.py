@@ -132,14 +132,3 @@ def elastic_jobs_can_stop_in_time(checked: CheckedRecipe, problem: Callable[...,
         message = "is over before the job could train: it stops that long before, to save"
         allowed = f"over {needed_s / 60:.0f} minutes"
         yield problem("cluster.time", message, value=slurm_options(checked).time, allowed=allowed)
-
-
-@rule("E472", "cluster.ssh", "recipes.elastic_policy", source=_DOCS)
-def elastic_jobs_are_launched_on_a_login_node(
-    checked: CheckedRecipe, problem: Callable[..., Problem]
-) -> Iterator[Problem]:
-    """The files of an operator are read where it writes them."""
-    host = slurm_options(checked).ssh
-    if checked.is_elastic and host:
-        remedy = f"launch on {host}, with cluster.ssh=null; or recipes.elastic_policy.is_elastic=false"
-        yield problem("cluster.ssh", "an elastic job is launched on a login node", value=host, remedy=remedy)

@@ -4,57 +4,19 @@ import fcntl
 import os
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 
-from launcher.backends.slurm.run_files import STDERR, STDOUT
 from launcher.backends.slurm.ssh import Connection
-from launcher.common.names import (
-    CHECKPOINTS_FILE,
-    EVENTS_FILE,
-    LOG_DIR,
-    METRICS_FILE,
-    STARTS_FILE,
-    TAGS_FILE,
-)
+from launcher.backends.slurm.written import Wanted
 from launcher.common.problems import fail
 from launcher.common.templating import render_template
 
 _GROWING = (".jsonl", ".log", ".err")
-"""Ends of names of files that only grow; others are copied completely each time."""
+"""Ends of names of files that only grow; others are replaced, and copied completely each time."""
 _MOST_BYTES = 32 * 2**20
 """Bytes of one answer; more answers follow until nothing is missing."""
 _LOCK = ".mirror.lock"
 _PATIENCE_S = 600.0
-
-
-@dataclass(frozen=True, slots=True)
-class Wanted:
-    """Files of a run folder.
-
-    Args:
-        places: Files and folders in which they are.
-        patterns: Their paths; a * is any part of a path.
-    """
-
-    places: tuple[str, ...]
-    patterns: tuple[str, ...]
-
-
-def wanted(job_id: str, ranks: tuple[int, ...] | None, processes: int) -> Wanted:
-    """Return the files that show how a job is doing, and the logs of some ranks.
-
-    Args:
-        job_id: The job's id.
-        ranks: The ranks; None for all.
-        processes: Worker processes per node.
-    """
-    own = f"slurm/{job_id}"
-    shown = (METRICS_FILE, STARTS_FILE, TAGS_FILE, CHECKPOINTS_FILE, EVENTS_FILE)
-    files = (f"slurm-{job_id}.log", f"slurm-{job_id}.err", *shown)
-    places = ["*"] if ranks is None else [f"node-{rank // processes}/*/{rank % processes}" for rank in ranks]
-    logs = [f"{own}/{LOG_DIR}/attempt-*/{place}/{name}" for place in places for name in (STDOUT, STDERR)]
-    return Wanted((own, *files), (*files, f"{own}/events.jsonl", f"{own}/exit_code", *logs))
 
 
 def refresh(connection: Connection, folder: str, run_dir: Path, files: Wanted) -> None:
@@ -88,7 +50,7 @@ def _fetch(connection: Connection, folder: str, run_dir: Path, files: Wanted) ->
     sizes = "".join(f"{size} {path}\0" for path, size in _sizes(run_dir, files))
     marker = os.urandom(16).hex()
     arguments = (folder, marker, str(_MOST_BYTES), *files.patterns, "--", *files.places)
-    words = ("bash", "-c", render_template("slurm/ssh_fetch.sh.j2"), "bash", *arguments)
+    words = ("bash", "-c", render_template("slurm/ssh_fetch.sh.j2", growing=_GROWING), "bash", *arguments)
     done = connection.run(words, data=os.fsencode(sizes), timeout_s=_PATIENCE_S)
     return _written(done.out, marker.encode(), run_dir)
 
@@ -129,8 +91,13 @@ def _is_inside(path: str) -> bool:
 
 
 def _write(path: Path, start: int, content: bytes, time_s: float) -> None:
+    """Write a part of a file that grows, or the whole of one that is replaced, which is read by others meanwhile."""
     path.parent.mkdir(parents=True, exist_ok=True)
-    with path.open("r+b" if start and path.exists() else "wb") as file:
+    is_growing = path.suffix in _GROWING
+    target = path if is_growing else path.with_name(f".{path.name}.partial")
+    with target.open("r+b" if is_growing and start and path.exists() else "wb") as file:
         file.seek(start)
         file.write(content)
-    os.utime(path, (time_s, time_s))
+    os.utime(target, (time_s, time_s))
+    if not is_growing:
+        target.replace(path)

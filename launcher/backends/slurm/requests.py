@@ -1,6 +1,7 @@
 """What is given to sbatch: the batch script of one job, or one for an array whose tasks are the jobs of a sweep.
 
-The folder of an array, `.arrays/<name>` beside the bundles, has its script and a link to the bundle of each task.
+The folder of an array, `.arrays/<name>` beside the bundles, has its script and a link to the bundle of each task. A
+login node that is reached by ssh gets a copy of it, beside the copies of the bundles.
 Jobs share an array if every option of their headers is the same, except the name. A job with a range of sizes shares
 none: its batch script resizes it by its number, and an array's last task has the number of the whole array.
 """
@@ -154,8 +155,8 @@ def grouped(bundles: Sequence[Bundle]) -> list[list[Bundle]]:
         config = config_of(bundle)
         # What a job waits for is looked up beside its bundle.
         after = (str(config[KEY]), bundle.directory.parent) if config.get(KEY) else None
-        alone = bundle.directory if _is_resized(bundle) or config["cluster"].get("ssh") else None
-        key = (*_shared(bundle), str(config["cluster"].get(_PARALLELISM)), after, alone)
+        alone = bundle.directory if _is_resized(bundle) else None
+        key = (*_shared(bundle), str(config["cluster"].get(_PARALLELISM)), after, alone, place_of(config["cluster"]))
         groups.setdefault(key, []).append(bundle)
     return list(groups.values())
 
@@ -166,10 +167,6 @@ def notices(bundles: Sequence[Bundle]) -> tuple[Notice, ...]:
     if len(groups) < 2:
         return ()
     limits = f"cluster.{_PARALLELISM} limits each array"
-    if config_of(bundles[0])["cluster"].get("ssh"):
-        return (
-            Notice("N176", f"these {len(bundles)} jobs share no array, since each is copied by itself; {limits}"),
-        )
     if all(map(_is_resized, bundles)):
         message = f"these {len(bundles)} jobs share no array, since tasks of an array keep their size; {limits}"
         return (Notice("N176", message),)
@@ -178,7 +175,7 @@ def notices(bundles: Sequence[Bundle]) -> tuple[Notice, ...]:
     names = sorted({option.removeprefix("--").partition("=")[0] for option in varied})
     message = (
         f"these {len(bundles)} jobs become {len(groups)} arrays or single jobs: tasks of an array have the same "
-        f"options, but these differ: {', '.join(names) or f'{_PARALLELISM} or {KEY}'}; {limits}"
+        f"options, but these differ: {', '.join(names) or f'{_PARALLELISM}, {KEY} or ssh'}; {limits}"
     )
     return (Notice("N176", message),)
 

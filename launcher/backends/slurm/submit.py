@@ -6,10 +6,12 @@ import json
 import os
 import time
 from collections.abc import Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
 from launcher.backends.slurm import code, preflight, queue, requests, run_files
+from launcher.backends.slurm.elastic_options import is_elastic
 from launcher.backends.slurm.host import place_of
 from launcher.backends.slurm.place import Place
 from launcher.backends.slurm.queue import Seen, queue_of
@@ -21,11 +23,14 @@ from launcher.common import os_errors
 from launcher.common.names import RUN_DIR
 from launcher.common.problems import Problem, ProblemsFound, fail
 from launcher.model.earlier_jobs import KEY, EarlierJob, QueuedJob
-from launcher.model.job_spec import JobHandle
+from launcher.model.job_spec import Bundle, JobHandle
+from launcher.operator.snapshot import STATE_FILE
 
 _KILL = "kill-on-invalid-dep"
 _MARK = "submitted"
 """File that shows that a launch of the bundle has called sbatch; without it there is no job to look for."""
+_SENT_AT_ONCE = 4
+"""Bundles that are copied at the same time; sshd allows ten commands per connection. Source: sshd_config(5)."""
 _PATIENCE_S = 120.0
 """Time limit for a controller that restarts to answer whether it has a job; its own commands wait for 10 to 20 s."""
 
@@ -240,7 +245,9 @@ def _send(request: Request) -> str:
         request.discard()
         raise
     words = ("sbatch", "--parsable", f"--job-name={request.name}", *request.words, request.file)
-    env = {**request.place.environment(), **preflight.secret_values(request.config)}
+    env = dict(request.place.environment())
+    for bundle in request.bundles:
+        env |= preflight.secret_values(requests.config_of(bundle))
     try:
         while preflight.awaits_nodes(answer := request.place.run(*words, folder=folder, env=env), request.place):
             time.sleep(queue.POLL_S)
@@ -266,9 +273,12 @@ def _mark(request: Request) -> list[Path]:
     try:
         for mark in new:
             mark.touch()
-        return new
+        for bundle in request.bundles:
+            if is_elastic(bundle.directory):  # what an earlier job published is not this one's
+                request.place.remove(bundle.directory, (STATE_FILE,))
     except OSError as error:
         raise os_errors.refused("E702", "base_results_dir", error, request.folder) from error
+    return new
 
 
 def _in_doubt(request: Request) -> Seen | None:
@@ -304,18 +314,23 @@ def _found_again(request: Request, lost: ProblemsFound) -> str:
     with contextlib.suppress(ProblemsFound):
         if job := _arrived(request):
             return job.job_id
-    name = request.bundles[0].directory.name
-    outcome = f"whether Slurm has the job is not known: recipes launch {name} finds or submits it"
+    names = " ".join(bundle.directory.name for bundle in request.bundles)
+    outcome = f"whether Slurm has the job is not known: recipes launch {names} finds or submits it"
     raise ProblemsFound(lost.problems, outcome) from lost
 
 
 def _made_available(request: Request) -> str:
     """Copy the code of the jobs, and everything to where it is submitted; return the folder to submit from."""
-    has_code = False
     for bundle in request.bundles:
         if source := code.of_bundle(bundle):
             code.place(source, bundle.directory.resolve())
-            has_code = True
-    if request.is_array:  # only on this machine
-        return str(request.folder)
-    return request.place.send(request.bundles[0], has_code=has_code)
+
+    def send(bundle: Bundle) -> str:
+        return request.place.send(bundle, has_code=code.of_bundle(bundle) is not None)
+
+    folder = send(request.bundles[0])  # and what all of them need
+    if not request.is_array:
+        return folder
+    with ThreadPoolExecutor(_SENT_AT_ONCE) as pool:
+        list(pool.map(send, request.bundles[1:]))
+    return request.place.send_array(request.folder, request.bundles)

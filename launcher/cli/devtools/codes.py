@@ -312,6 +312,7 @@ ELSEWHERE = (
     Code("E458", "A snapshot has the files of a git work tree.", _SLURM, "slurm"),
     Code("E459", "Code is copied for each job; data has another place.", _SLURM, "slurm"),
     Code("E460", "git reads the code that a job runs, with its reason if it cannot.", "git(1)", "slurm"),
+    Code("E472", "The operator of an elastic job runs with a Python of the cluster.", _SLURM, "slurm"),
     Code("E501", "The tracking server does not answer; a job would lose its metrics.", _MLFLOW),
     Code("E502", "The tracking store refuses a request.", _MLFLOW),
     Code(
