@@ -20,11 +20,11 @@ from conftest import ROOT
 from launcher.operator.job_request import request_size
 
 ROUNDS = 3
+ARGS = "recipes.training_config.training_args"
 JOB = (
     *("recipes=training/tiny/tiny_lm_cpu", "recipes.trainer.devices=1", "++recipes.scale_config=auto"),
     *("recipes.training_config.mlflow.enabled=false", "recipes.training_config.model_config.hidden_size=32"),
-    *"recipes.training_config.training_args.max_epochs=20",
-    "recipes.training_config.training_args.min_step_seconds=0.2",
+    *(f"{ARGS}.max_epochs=20", f"{ARGS}.min_step_seconds=0.2"),
 )
 PARTS = ("wait_s", "stop_s", "regroup_s", "restart_s")
 
