@@ -296,3 +296,56 @@ def test_the_agents_own_timeout_replaces_the_30_s_of_torch(monkeypatch):
     agent = PLRHyperPodElasticAgent.__new__(PLRHyperPodElasticAgent)
     agent._shutdown_timeout = 30  # as SimpleElasticAgent.__init__ does
     assert agent._shutdown_timeout == 77
+
+
+@pytest.mark.parametrize(
+    ("words", "env", "seconds"),
+    [((), {}, 0.02), (("--monitor-interval=3",), {}, 3.0), ((), {"PET_MONITOR_INTERVAL": "2"}, 2.0)],
+    ids=["default", "option", "variable"],
+)
+def test_the_agent_looks_at_its_workers_more_often_unless_told_otherwise(monkeypatch, words, env, seconds):
+    hyperpodrun = pytest.importorskip("launcher.runtime.hyperpodrun")
+    asked = []
+    monkeypatch.setattr(hyperpodrun, "run", asked.append)
+    for name, value in env.items():
+        monkeypatch.setenv(name, value)
+    hyperpodrun.main([*words, "train.py"])
+    assert asked[0].monitor_interval == seconds
+
+
+STUBBORN = "import signal, time; signal.signal(signal.SIGTERM, signal.SIG_IGN); print(flush=True); time.sleep(600)"
+
+
+@pytest.mark.parametrize("has_handler", [True, False], ids=["reaped by the agent", "not reaped by it"])
+@pytest.mark.parametrize(
+    ("program", "timeout_s"),
+    [("print(flush=True); import time; time.sleep(600)", 1e6), (STUBBORN, 0.0), ("print(flush=True)", 1e6)],
+    ids=["obeys", "is killed", "has ended"],
+)
+def test_the_agent_waits_for_the_end_of_a_worker_it_stops(program, timeout_s, has_handler):
+    hyperpodrun = pytest.importorskip("launcher.runtime.hyperpodrun")
+
+    class Handler:
+        """As torch's SubprocessHandler."""
+
+        proc = subprocess.Popen([sys.executable, "-c", program], stdout=subprocess.PIPE, start_new_session=True)
+
+        def close(self, signum):
+            os.killpg(self.proc.pid, signum)
+
+    def reap(*_):
+        with contextlib.suppress(ChildProcessError):
+            os.waitpid(Handler.proc.pid, os.WNOHANG)
+
+    before = signal.getsignal(signal.SIGCHLD)
+    if has_handler:
+        signal.signal(signal.SIGCHLD, reap)
+    try:
+        with Handler.proc.stdout as output:
+            assert output.readline() == b"\n"
+            if "sleep" not in program:
+                os.waitid(os.P_PID, Handler.proc.pid, os.WEXITED | os.WNOWAIT) if not has_handler else output.read()
+            hyperpodrun.close_worker(Handler(), signal.SIGTERM, timeout_s)
+    finally:
+        signal.signal(signal.SIGCHLD, before)
+    assert not psutil.pid_exists(Handler.proc.pid)

@@ -171,13 +171,21 @@ class Operator:
             FolderRemoved: The run folder was removed or replaced.
         """
         self._publish_phase()
+        before = self._machine.phase
         while self._machine.phase is not Phase.ENDED:
-            calm = self._machine.phase in (Phase.RUNNING, Phase.WAITING)
-            time.sleep(POLL_INTERVAL_S if calm else TRANSITION_INTERVAL_S)
+            time.sleep(self._pause_s(before))
+            before = self._machine.phase
             if self.is_folder_removed:
                 raise FolderRemoved(f"{self._run_dir} was removed")
             self._poll()
         return self._end()
+
+    def _pause_s(self, before: Phase) -> float:
+        """Return the time until the next poll. The agents that have just stopped are ready for the next start."""
+        phase = self._machine.phase
+        if before is Phase.STOPPING and phase is Phase.PREPARING:
+            return 0.0
+        return POLL_INTERVAL_S if phase in (Phase.RUNNING, Phase.WAITING) else TRANSITION_INTERVAL_S
 
     @property
     def is_folder_removed(self) -> bool:

@@ -3,10 +3,10 @@
 DIR holds one configuration per cluster size; the one for the current size is used. Its `run.model_type` chooses the
 trainer. With --rehearse, the trainer of fine-tuning recipes trains a small random model on samples that it makes up.
 
-The imports below `main` take seconds: the handler of the stop signal must be installed before them.
+The imports below `main` take seconds: the handler of the stop signal must be installed before them. A worker that is
+forked from a warm process needs none of them.
 """
 
-import argparse
 import gc
 import os
 from collections.abc import Iterator, Mapping
@@ -15,7 +15,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from launcher.common import names
-from launcher.runtime import agent
 from launcher.runtime.warm_client import run_warm
 
 if TYPE_CHECKING:
@@ -25,6 +24,8 @@ if TYPE_CHECKING:
 def main() -> None:
     """Train the configuration of this cluster size and end the process."""
     run_warm()
+    from launcher.runtime import agent
+
     # First: until the handler is installed, the agent's stop signal kills this process.
     agent.install_event_handler()
     train()
@@ -32,6 +33,8 @@ def main() -> None:
 
 def train() -> None:
     """Do the work of `main` in a process that already handles the stop signal."""
+    import argparse
+
     parser = argparse.ArgumentParser(prog="python -m launcher.runtime.entrypoint", description=__doc__)
     parser.add_argument("--config-path", type=Path, required=True, help="folder of the configurations")
     parser.add_argument("--rehearse", action="store_true", help="train a small random model on made-up samples")

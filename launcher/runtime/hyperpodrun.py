@@ -1,13 +1,28 @@
-"""`hyperpodrun` for any version of torch; its workers have `--shutdown-timeout` to exit.
+"""`hyperpodrun` for any version of torch, with workers that stop and start promptly.
 
 Since torch 2.12, torchrun has an option `--shutdown-timeout`, which the agent defines, too; argparse refuses the
 second definition. Here the agent's option replaces torchrun's, which the agent does not read. That torch also passes
 the agent its own default of 30 s between SIGTERM and SIGKILL as if it had been requested.
+
+The agent looks ten times a second whether a command has come and whether a worker has ended. A restart of the
+workers meets three such pauses, which are shorter here.
 """
 
+import contextlib
+import os
+import signal
+import time
+
 from hyperpod_elastic_agent.elastic_agent.hyperpod_elastic_agent import HyperPodElasticAgent
+from hyperpod_elastic_agent.pcontext.pcontext import HyperpodSubprocessContext
 from hyperpod_elastic_agent.run import add_additional_hyperpod_args, register_hyperpod_rendezvous, run
+from torch.distributed.elastic.multiprocessing.subprocess_handler import SubprocessHandler
 from torch.distributed.run import get_args_parser
+
+MONITOR_INTERVAL_S = 0.02
+"""Default of `--monitor-interval`. A look at the workers takes 0.1 ms."""
+
+_EXIT_POLL_S = 0.01
 
 
 def main(argv: list[str] | None = None) -> None:
@@ -21,10 +36,46 @@ def main(argv: list[str] | None = None) -> None:
     for container in (parser, parser._optionals):
         container.conflict_handler = "resolve"
     add_additional_hyperpod_args(parser)
+    if "PET_MONITOR_INTERVAL" not in os.environ:  # torchrun's own way to set a default
+        parser.set_defaults(monitor_interval=MONITOR_INTERVAL_S)
     args = parser.parse_args(argv)
     timeout = property(lambda _: args.shutdown_timeout, lambda *_: None)
     setattr(HyperPodElasticAgent, "_shutdown_timeout", timeout)  # noqa: B010 a property where torch has an int
+    setattr(HyperpodSubprocessContext, "_close_single", staticmethod(close_worker))  # noqa: B010 a method
     run(args)
+
+
+def close_worker(handler: SubprocessHandler, death_sig: signal.Signals, timeout: float = 15.0) -> None:
+    """Send a worker a signal and return once it has ended; kill it if that takes too long.
+
+    Args:
+        handler: Of the worker.
+        death_sig: The signal.
+        timeout: Seconds until it is killed.
+
+    Source: hyperpod_elastic_agent 1.1.3, HyperpodSubprocessContext._close_single, which this replaces.
+    """
+    _send(handler, death_sig)
+    deadline = time.monotonic() + timeout
+    while _runs(handler.proc.pid):
+        if time.monotonic() > deadline:
+            _send(handler, signal.SIGKILL)
+            deadline = float("inf")
+        time.sleep(_EXIT_POLL_S)
+    handler.proc.poll()  # reaps it where the agent has no handler for that
+
+
+def _send(handler: SubprocessHandler, signum: signal.Signals) -> None:
+    with contextlib.suppress(ProcessLookupError):  # it has ended
+        handler.close(signum)
+
+
+def _runs(pid: int) -> bool:
+    """Return whether a child runs. Its status is left to the agent, which reaps its children in a signal handler."""
+    try:
+        return os.waitid(os.P_PID, pid, os.WEXITED | os.WNOHANG | os.WNOWAIT) is None
+    except ChildProcessError:
+        return False
 
 
 if __name__ == "__main__":

@@ -5,6 +5,7 @@ import multiprocessing
 import os
 import socket
 import sys
+import time
 import traceback
 from dataclasses import dataclass
 from datetime import timedelta
@@ -29,6 +30,11 @@ Source: torch.distributed documentation, init_process_group, timeout.
 
 LONGEST_WORK = timedelta(days=7)
 """How long ranks wait while one alone works, which may take hours: preparing data, writing results."""
+
+
+_FIRST_PAUSE_S, _LONGEST_PAUSE_S = 0.01, 0.25
+_CONNECT_TIMEOUT_S = 5.0
+_AWAIT_STORE_S = 60.0
 
 
 class BadTimeout(ValueError):
@@ -79,6 +85,8 @@ def join(place: Place | None = None) -> Place:
     if place.device.type == "cuda":
         torch.cuda.set_device(place.device)
         backend, device_id = "cpu:gloo,cuda:nccl", place.device
+    if place.rank and "MASTER_ADDR" in os.environ:
+        _await_store(os.environ["MASTER_ADDR"], int(os.environ["MASTER_PORT"]))
     store: dist.Store | None = _loopback_store(place)
     if store is None and "MASTER_ADDR" not in os.environ:
         store = dist.HashStore()
@@ -110,6 +118,23 @@ def collective_timeout() -> timedelta:
     if timeout <= timedelta(0):
         raise BadTimeout(f"{names.ENV_COLLECTIVE_TIMEOUT}={text!r} must be a positive number of seconds")
     return timeout
+
+
+def _await_store(address: str, port: int) -> None:
+    """Wait until rank 0's store listens, for a minute; torch itself waits longer.
+
+    After an attempt that is refused, torch pauses for about half a second: as long as a restart takes otherwise.
+
+    Source: torch/csrc/distributed/c10d/Backoff.hpp, ExponentialBackoffWithJitter.
+    """
+    deadline, pause_s = time.monotonic() + _AWAIT_STORE_S, _FIRST_PAUSE_S
+    while time.monotonic() < deadline:
+        try:
+            socket.create_connection((address, port), _CONNECT_TIMEOUT_S).close()
+            return
+        except OSError:  # not yet, or its name is not known yet
+            time.sleep(pause_s)
+            pause_s = min(pause_s * 1.2, _LONGEST_PAUSE_S)
 
 
 def _loopback_store(place: Place) -> dist.Store | None:

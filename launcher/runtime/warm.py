@@ -31,13 +31,14 @@ from launcher.runtime import agent, entrypoint
 from launcher.runtime.warm_client import LENGTH, STANDARD_STREAMS, STARTED, STATUS, WorkerStart, fork_name, peer
 
 _MODULES = (
+    "launcher.runtime.checked_io",
     "torch._dynamo",
     "torch.distributed.checkpoint.state_dict",
     "torch.distributed.elastic.multiprocessing.errors",
     "torch.distributed.fsdp",
     "yaml",
 )
-"""Modules that every worker imports before the end of its first step, whatever it trains."""
+"""Modules that every worker imports before the end of its first step or with its checkpoint, whatever it trains."""
 
 RECEIVE_TIMEOUT_S = 10.0
 """How long a worker may take to send its request."""

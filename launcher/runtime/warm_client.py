@@ -1,4 +1,7 @@
-"""A worker's side of a warm start: it requests a fork, forwards signals to it, and exits with its status."""
+"""A worker's side of a warm start: it requests a fork, forwards signals to it, and exits with its status.
+
+It imports little: all workers of a node do so at the same time, while none trains.
+"""
 
 import contextlib
 import json
@@ -7,8 +10,8 @@ import signal
 import socket
 import struct
 import sys
-from dataclasses import asdict, dataclass
 from types import FrameType
+from typing import NamedTuple
 
 from launcher.common.names import ENV_WARM_SOCKET
 
@@ -33,8 +36,7 @@ _CREDENTIALS = struct.Struct("3i")
 STARTED = b"\1"
 
 
-@dataclass(frozen=True, slots=True)
-class WorkerStart:
+class WorkerStart(NamedTuple):
     """The arguments, environment and folder that a fork takes over from the worker that requested it."""
 
     argv: list[str]
@@ -92,7 +94,7 @@ def _connect(name: str, timeout_s: float) -> socket.socket:
 
 
 def _request(server: socket.socket) -> socket.socket:
-    start = json.dumps(asdict(WorkerStart(sys.argv, dict(os.environ), os.getcwd()))).encode()
+    start = json.dumps(WorkerStart(sys.argv, dict(os.environ), os.getcwd())._asdict()).encode()
     socket.send_fds(server, [LENGTH.pack(len(start))], list(STANDARD_STREAMS))
     server.sendall(start)
     if server.recv(len(STARTED)) != STARTED:

@@ -2,6 +2,9 @@
 
     python -m launcher.backends.slurm.node BUNDLE INDEX ADDRESS
 
+The address of the agent is published once its workers can be forked from the node's warm process: the operator stops
+the workers of the other nodes only then.
+
 Slurm sends SIGTERM to every process of a step when a preemption begins, and to the batch script only when its grace
 period ends. Agents and workers therefore have the signal blocked, and this process notes it for the operator.
 
@@ -13,6 +16,7 @@ import os
 import signal
 import subprocess
 import sys
+import time
 from pathlib import Path
 from types import FrameType
 
@@ -22,9 +26,12 @@ from launcher.common.names import ENV_NODE_MEMORY, ENV_WARM_SOCKET, WARM_MODULE
 from launcher.operator.node_folders import hold_node_folders, node_folder, node_memory, remove_node_folder
 from launcher.operator.ports import port_of, reserve_port
 from launcher.operator.processes import kill_descendants
+from launcher.runtime.warm_client import ANSWER_TIMEOUT_S, answers
 
 NUM_MASTER_PORTS = 8
 """Ports that a node reserves for rank 0's store: consecutive starts of the workers use different ones."""
+
+_PING_S, _POLL_S = 1.0, 0.05
 
 
 def main(argv: list[str] | None = None) -> int:
@@ -53,15 +60,27 @@ def _run(bundle: Path, index: int, address: str, job_id: str) -> int:
     agent_port, *master_ports = (reserve_port(address) for _ in range(1 + NUM_MASTER_PORTS))
     own = {"TMPDIR": str(node_folder(os.getpid())), ENV_NODE_MEMORY: str(node_memory(os.getpid()))}
     script = bundle / run_files.AGENT_FILE
+    warm: subprocess.Popen[bytes] | None = None
     if WARM_MODULE in script.read_text(encoding="utf-8"):
         own[ENV_WARM_SOCKET] = f"recipes-warm-{job_id}-{index}-{os.getpid()}"
-        _start(script, "warm", own[ENV_WARM_SOCKET], "", own)
+        warm = _start(script, "warm", own[ENV_WARM_SOCKET], "", own)
     agent = _start(script, str(index), address, str(port_of(agent_port)), own)
+    signal.pthread_sigmask(signal.SIG_UNBLOCK, (signal.SIGTERM,))
+    if warm:
+        _await_imports(warm, own[ENV_WARM_SOCKET], agent)
     ports = {"agent_port": port_of(agent_port), "master_ports": [port_of(each) for each in master_ports]}
     run_files.write_address(bundle, job_id, index, json.dumps({"address": address, **ports}))
-    signal.pthread_sigmask(signal.SIG_UNBLOCK, (signal.SIGTERM,))
     status = agent.wait()
     return status if status >= 0 else 128 - status
+
+
+def _await_imports(warm: "subprocess.Popen[bytes]", socket: str, agent: "subprocess.Popen[bytes]") -> None:
+    """Wait until the warm process has imported everything; without it, workers start cold."""
+    deadline = time.monotonic() + ANSWER_TIMEOUT_S
+    while warm.poll() is None and agent.poll() is None and time.monotonic() < deadline:
+        if answers(socket, _PING_S):
+            return
+        time.sleep(_POLL_S)
 
 
 def _start(script: Path, what: str, where: str, port: str, own: dict[str, str]) -> "subprocess.Popen[bytes]":

@@ -1,0 +1,116 @@
+"""How far the losses of an elastic job on Slurm are from those of one process, over 325 steps.
+
+Any other number of ranks adds the same numbers in another order, and training amplifies the rounding. So the same
+training on a fixed number of ranks is compared, too: what it differs by is no fault of a transition.
+"""
+
+import json
+import os
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+import slurm_cluster
+import yaml
+from conftest import ROOT
+
+from launcher.operator.job_request import request_size
+
+ARGS = "recipes.training_config.training_args"
+JOB = (
+    *("recipes=training/tiny/tiny_lm_cpu", "recipes.trainer.devices=1", "++recipes.scale_config=auto"),
+    *("recipes.trainer.num_nodes=4", "recipes.training_config.mlflow.enabled=false", f"{ARGS}.max_epochs=26"),
+)
+SLURM = ("cluster=slurm", "instance_type=m5.2xlarge", f"{ARGS}.min_step_seconds=0.2")
+WINDOW = 50
+
+
+def launch(folder: Path, *words: str) -> Path:
+    """Launch a job; return its bundle."""
+    folder.mkdir(parents=True)
+    command = [sys.executable, str(ROOT / "main.py"), *JOB, *words]
+    subprocess.run(command, cwd=folder, stdout=subprocess.DEVNULL, timeout=500, check=True)
+    (bundle,) = folder.glob("results/*")
+    return bundle
+
+
+def records(path: Path) -> list[dict]:
+    return [json.loads(line) for line in path.read_text().splitlines()] if path.exists() else []
+
+
+def losses(run_dir: Path) -> list[float]:
+    """Return the loss of each step; that of the last start that did it."""
+    lines = {line["step"]: line["loss"] for line in records(run_dir / "metrics.jsonl")}
+    return [lines[step] for step in sorted(lines)]
+
+
+def alone(folder: Path) -> list[float]:
+    """Return the losses of the same training in one process."""
+    of_one_node, *_ = sorted((launch(folder / "planned", "dry_run=true") / "configs").iterdir())
+    config = yaml.safe_load(of_one_node.read_text())
+    (folder / "configs").mkdir()
+    (folder / "configs" / "config.yaml").write_text(yaml.safe_dump(config))
+    command = [sys.executable, "-m", "launcher.runtime.entrypoint", "--config-path", str(folder / "configs")]
+    env = {**os.environ, "PYTHONPATH": str(ROOT), "RECIPES_RUN_DIR": str(folder / "run")}
+    subprocess.run(command, env=env, cwd=folder, stdout=subprocess.DEVNULL, timeout=500, check=True)
+    return losses(folder / "run")
+
+
+def await_true(condition) -> None:
+    deadline = time.monotonic() + 300
+    while not condition():
+        assert time.monotonic() < deadline
+        time.sleep(0.05)
+
+
+def elastic(folder: Path, cluster: slurm_cluster.Cluster) -> tuple[list[float], list[int]]:
+    """Return losses and sizes of a job that shrinks to 2 nodes, grows to 4, and loses one that comes back."""
+    run_dir = launch(folder, *SLURM) / "run"
+
+    def sizes() -> list[int]:
+        return [event["size"] for event in records(run_dir / "events.jsonl") if event["kind"] == "running"]
+
+    def await_size(size: int, steps: int) -> None:
+        await_true(lambda: sizes()[-1:] == [size])
+        seen = len(records(run_dir / "metrics.jsonl"))
+        await_true(lambda: len(records(run_dir / "metrics.jsonl")) >= seen + steps)
+
+    await_size(4, 30)
+    request_size(run_dir, 2)
+    await_size(2, 30)
+    request_size(run_dir, 4)
+    await_size(4, 30)
+    cluster.lose("n3")
+    await_size(3, 30)
+    cluster.start("n3")
+    await_true((run_dir / "timeline.json").exists)
+    return losses(run_dir), sizes()
+
+
+def differences(mine: list[float], reference: list[float]) -> str:
+    """Return the largest difference of the losses, for each window of steps."""
+    assert len(mine) == len(reference)
+    pairs = list(zip(mine, reference, strict=True))
+    windows = (pairs[start : start + WINDOW] for start in range(0, len(pairs), WINDOW))
+    return ", ".join(f"{max(abs(one - other) for one, other in window):.1e}" for window in windows)
+
+
+@pytest.mark.timeout(1800)
+def test_losses_of_an_elastic_job(tmp_path, report, monkeypatch):
+    """Target: at most 1e-6 in the first 150 steps, and no more than a fixed number of ranks differs by after that."""
+    monkeypatch.setenv("OMP_NUM_THREADS", "1")
+    reference = alone(tmp_path / "alone")
+    fixed = [
+        losses(launch(tmp_path / f"fixed-{size}", f"recipes.trainer.num_nodes={size}") / "run") for size in (2, 4)
+    ]
+    folder = tmp_path / "slurm"
+    folder.mkdir()
+    with slurm_cluster.running(folder, 4, has_accounting=True) as cluster:
+        monkeypatch.setenv("SLURM_CONF", str(cluster.conf))
+        found, sizes = elastic(tmp_path / "elastic", cluster)
+    report(f"largest difference of the loss from one process in each {WINDOW} of {len(reference)} steps")
+    for size, each in zip((2, 4), fixed, strict=True):
+        report(f"   {size} nodes from begin to end: {differences(each, reference)}")
+    report(f"   sizes {' -> '.join(map(str, sizes))} on Slurm: {differences(found, reference)}")
