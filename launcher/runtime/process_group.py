@@ -1,5 +1,6 @@
 """This process's place among the ranks, and how it joins and leaves the process group."""
 
+import contextlib
 import ipaddress
 import multiprocessing
 import os
@@ -14,6 +15,7 @@ from typing import Any, TypeVar
 
 import torch
 import torch.distributed as dist
+from torch.distributed import distributed_c10d
 
 from launcher.common import names
 from launcher.runtime import startup_timing
@@ -35,6 +37,8 @@ LONGEST_WORK = timedelta(days=7)
 _FIRST_PAUSE_S, _LONGEST_PAUSE_S = 0.01, 0.25
 _CONNECT_TIMEOUT_S = 5.0
 _AWAIT_STORE_S = 60.0
+_AWAIT_OTHERS = timedelta(seconds=10)
+_LEAVING, _ALL_LEAVE, _LEFT = "leaving", "all leave", "left"
 
 
 class BadTimeout(ValueError):
@@ -217,10 +221,27 @@ def leave(exit_code: int = 0) -> None:
             child.kill()
         child.join()
     if exit_code == 0 and dist.is_initialized():
+        _await_others()
         dist.destroy_process_group()
     sys.stdout.flush()
     sys.stderr.flush()
     os._exit(exit_code)
+
+
+def _await_others() -> None:
+    """Wait until every rank leaves, for ten seconds.
+
+    What a rank has sent is lost if it ends while it has not read everything that was sent to it: TCP then resets the
+    connection. gloo leaves messages unread that only announce others.
+    """
+    store, size = distributed_c10d._get_default_store(), dist.get_world_size()
+    with contextlib.suppress(dist.DistError):  # the others have ended, or are late
+        if store.add(_LEAVING, 1) == size:
+            store.set(_ALL_LEAVE, "")
+        store.wait([_ALL_LEAVE], _AWAIT_OTHERS)
+        store.set(f"{_LEFT} {dist.get_rank()}", "")
+        if dist.get_rank() == 0:  # the store ends with it
+            store.wait([f"{_LEFT} {rank}" for rank in range(size)], _AWAIT_OTHERS)
 
 
 def _leave_on_error(kind: type[BaseException], error: BaseException, trace: TracebackType | None) -> None:
