@@ -8,6 +8,12 @@ from launcher.model.job_spec import JobSpec
 if TYPE_CHECKING:
     from launcher.backends.slurm.options import Settings
 
+_GROWTH = {
+    None: "in place or by a requeue: its launch prints which",
+    "in_place": "in place",
+    "requeue": "by a requeue",
+}
+
 
 class SlurmDescription(BackendDescription["Settings"]):
     """Describes jobs on a Slurm cluster, launched on a login node, or from elsewhere by ssh."""
@@ -39,9 +45,12 @@ class SlurmDescription(BackendDescription["Settings"]):
 
     def job_kind(self, job: JobSpec) -> str:
         """Return the kind of job, and who resizes an elastic one: the vendor's operator does not run on Slurm."""
-        return (
-            "Slurm job, resized by the operator of this launcher in its batch script" if job.elastic else self.title
-        )
+        if not job.elastic:
+            return self.title
+        from launcher.backends.slurm.options import slurm_options
+
+        growth = _GROWTH[slurm_options(job).growth]
+        return f"Slurm job, resized by the operator of this launcher (growth {growth})"
 
     def initial_nodes(self, job: JobSpec) -> int | None:
         """Return the largest size of an elastic job: it starts on as many nodes as Slurm has for it."""
