@@ -90,7 +90,7 @@ ENV_COLLECTIVE_TIMEOUT = "RECIPES_COLLECTIVE_TIMEOUT"
 """Environment variable of a worker: seconds that a collective may take before it fails."""
 
 EVENTS_FILE = "events.jsonl"
-"""Under the run folder: observations and actions of a local job's operator, one JSON object each."""
+"""Under the run folder: observations and actions of an operator of this launcher, one JSON object each."""
 
 SCENARIO_FILE = "scenario.json"
 """In a local bundle: the events to simulate while the job runs."""

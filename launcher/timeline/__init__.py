@@ -1,4 +1,4 @@
-"""The timeline of a local job: each change of size, its cause and duration, and the lost work.
+"""The timeline of a job with an operator of ours: each change of size, its cause and duration, and the lost work.
 
 timeline.read(run_dir)      the Timeline of the last launch
 timeline.write(run_dir)     the same, written beside the records as text, JSON and a picture

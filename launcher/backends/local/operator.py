@@ -22,9 +22,10 @@ from launcher.backends.local.fleet import LocalFleet
 from launcher.backends.local.handover import Handover
 from launcher.backends.local.rehearsing import RehearsingOperator, RestartRequested
 from launcher.backends.local.scenario import read_scenario
-from launcher.common import os_errors, redaction
+from launcher.common import os_errors
 from launcher.common.job_lock import JobAlreadyRunning, inherited_lock, lock
 from launcher.common.names import RUN_DIR
+from launcher.operator import operator_log
 from launcher.operator.control_loop import (
     EXIT_FAILED,
     POLL_INTERVAL_S,
@@ -48,10 +49,7 @@ def main(argv: list[str] | None = None) -> int:
     parser.add_argument("--after", type=float, default=0.0, metavar="SECONDS", help="delay")
     parser.add_argument("bundle_dir", type=Path)
     args = parser.parse_args(argv)
-    redaction.install()
-    logging.basicConfig(level=logging.INFO, format="%(asctime)s %(name)s: %(message)s")
-    # At this level, httpx logs every request.
-    logging.getLogger("httpx").setLevel(logging.WARNING)
+    operator_log.start()
     interrupts = Interrupts()
     interrupts.listen()
     # Blocked since the previous operator saved its state.

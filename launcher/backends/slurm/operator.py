@@ -30,9 +30,10 @@ from launcher.backends.slurm.elastic_options import ElasticRequest
 from launcher.backends.slurm.fleet import SlurmFleet
 from launcher.backends.slurm.guards import Guards
 from launcher.backends.slurm.run_files import AGENT_FILE
-from launcher.common import os_errors, redaction
+from launcher.common import os_errors
 from launcher.common.names import ENTRYPOINT, RUN_DIR
 from launcher.model.job_spec import JobState
+from launcher.operator import operator_log
 from launcher.operator.control_loop import EXIT_FAILED, POLL_INTERVAL_S, FolderRemoved, Memory, Operator
 from launcher.operator.event_writer import EventWriter
 from launcher.operator.hang_limits import HangLimits
@@ -177,9 +178,7 @@ class SlurmOperator(Operator):
 def main(argv: list[str] | None = None) -> int:
     """Run the job of a bundle on the allocation of this batch script; return the exit status."""
     (bundle,) = map(Path, sys.argv[1:] if argv is None else argv)
-    redaction.install()
-    logging.basicConfig(level=logging.INFO, format="%(asctime)s %(name)s: %(message)s")
-    logging.getLogger("httpx").setLevel(logging.WARNING)
+    operator_log.start()
     interrupts, signals = Interrupts(), SlurmSignals()
     interrupts.listen()
     signals.listen()
