@@ -25,7 +25,7 @@ from job_suite import (
 from test_slurm_jobs import PLAIN, TINY, SlurmStage, finished, refused, written
 
 from launcher import pipeline
-from launcher.backends.slurm import mirror
+from launcher.backends.slurm import mirror, recent
 from launcher.backends.slurm.backend import SlurmBackend
 from launcher.backends.slurm.host import place_of
 from launcher.backends.slurm.ssh import ENV_CONFIG
@@ -214,7 +214,7 @@ def test_a_submission_that_is_not_known_to_have_failed_is_not_repeated(server, t
     ("words", "code", "key", "message"),
     [
         (("cluster.partition=nope",), "E445", "cluster.partition", "nvalid partition"),
-        (("training_cfg.run.nodes=9",), "E445", "recipes.training_cfg.run.nodes", "not available"),
+        (("training_cfg.run.nodes=9",), "E446", "recipes.training_cfg.run.nodes", "more than partition main"),
     ],
     ids=["partition", "nodes"],
 )
@@ -260,7 +260,8 @@ def test_a_folder_that_cannot_be_written_is_a_problem(server, tmp_path):
     assert registry.read(bundle.directory) is None
 
 
-def test_a_host_without_slurm_is_a_problem(server, tmp_path):
+def test_a_host_without_slurm_is_a_problem(server, tmp_path, monkeypatch):
+    monkeypatch.setattr(recent.RECENT, "_answers", {})
     (server.home / "path").write_text("/nowhere")
     try:
         problem = unreached(tmp_path)

@@ -3,6 +3,7 @@
 import functools
 import hashlib
 import json
+import os
 import tarfile
 import tempfile
 from collections.abc import Iterable, Mapping, Sequence
@@ -13,7 +14,7 @@ from launcher.backends.slurm import mirror, programs
 from launcher.backends.slurm.code import CODE_DIR
 from launcher.backends.slurm.place import HERE, PACKAGE, Place
 from launcher.backends.slurm.programs import Answer
-from launcher.backends.slurm.ssh import Connection, Session
+from launcher.backends.slurm.ssh import ENV_CONFIG, Connection, Session
 from launcher.backends.slurm.written import Wanted
 from launcher.bundle.render import MANIFEST
 from launcher.common.names import RUN_DIR
@@ -167,13 +168,15 @@ class Host:
 
 
 @functools.cache
-def _host(name: str, folder: str) -> Host:
+def _host(name: str, folder: str, _: str | None) -> Host:
     return Host(name, folder)
 
 
 def place_of(cluster: Mapping[str, Any]) -> Place:
     """Return where the jobs of a `cluster` section are submitted and followed."""
-    return _host(cluster["ssh"], cluster["ssh_folder"]) if cluster.get("ssh") else HERE
+    # A name means another node in another configuration of OpenSSH.
+    config = os.environ.get(ENV_CONFIG)
+    return _host(cluster["ssh"], cluster["ssh_folder"], config) if cluster.get("ssh") else HERE
 
 
 def _name(bundle_dir: Path) -> str:
