@@ -103,19 +103,15 @@ def parts(transition: dict) -> str:
 
 
 @pytest.mark.timeout(1800)
-@pytest.mark.parametrize(
-    ("most", "has_accounting"),
-    [(4, True), (2, True), (4, False)],
-    ids=["in-place", "in-place-2-nodes", "by-requeue"],
-)
-def test_shrinking_and_growing(tmp_path, report, most, has_accounting):
+@pytest.mark.parametrize("most", [4, 2], ids=["in-place", "in-place-2-nodes"])
+def test_shrinking_and_growing(tmp_path, report, most):
     """Targets: a pause of 1 s for a growth in place, and from order to step 1.3 times cluster=local."""
     sizes = {f"{most} -> {most // 2}": (most, most // 2), f"{most // 2} -> {most}": (most // 2, most)}
     ratios: dict[str, list[float]] = {name: [] for name in sizes}
     seen: dict[str, list[float]] = {name: [] for name in sizes}
     folder = tmp_path / "slurm"
     folder.mkdir()
-    with slurm_cluster.running(folder, most, has_accounting=has_accounting) as cluster:
+    with slurm_cluster.running(folder, most, has_accounting=True) as cluster:
         for number in range(ROUNDS):
             here = on_this_machine(tmp_path / f"local-{number}", most)
             there = on_slurm(tmp_path / f"slurm-{number}", cluster.conf, most)
@@ -136,3 +132,23 @@ def test_shrinking_and_growing(tmp_path, report, most, has_accounting):
     for name, values in ratios.items():
         report(f"{name}: median of {ROUNDS}: {statistics.median(seen[name]):.2f} s without a step,")
         report(f"   {statistics.median(values):.2f} times cluster=local from order to step")
+
+
+@pytest.mark.timeout(1800)
+def test_growing_by_a_requeue(tmp_path, report):
+    """No target: the seconds without a step, by their parts, where Slurm cannot add nodes to a running job."""
+    names = ("stop", "back on the nodes", "agents", "first step")
+    took: dict[str, list[float]] = {name: [] for name in names}
+    folder = tmp_path / "slurm"
+    folder.mkdir()
+    with slurm_cluster.running(folder, 4) as cluster:
+        for number in range(ROUNDS):
+            run_dir = on_slurm(tmp_path / f"slurm-{number}", cluster.conf, 4)
+            events = [json.loads(line) for line in (run_dir / "events.jsonl").read_text().splitlines()]
+            (start,) = (place for place, event in enumerate(events) if event.get("reason") == "suspend")
+            kinds = {event["kind"]: event["time"] for event in events[: start - 1 : -1]}  # the first of each kind
+            marks = [kinds[kind] for kind in ("stopping", "stopped", "spawned", "starting", "running")]
+            for name, (before, after) in zip(names, itertools.pairwise(marks), strict=True):
+                took[name].append(after - before)
+    shown = ", ".join(f"{name} {statistics.median(values):.2f} s" for name, values in took.items())
+    report(f"2 -> 4 by a requeue, medians of {ROUNDS}, load {os.getloadavg()[0]:.1f}: {shown}")

@@ -4,7 +4,7 @@ Since torch 2.12, torchrun has an option `--shutdown-timeout`, which the agent d
 second definition. Here the agent's option replaces torchrun's, which the agent does not read. That torch also passes
 the agent its own default of 30 s between SIGTERM and SIGKILL as if it had been requested.
 
-The agent looks ten times a second whether a command has come and whether a worker has ended. A restart of the
+The agent checks ten times a second whether a command has come and whether a worker has ended. A restart of the
 workers meets three such pauses, which are shorter here.
 """
 

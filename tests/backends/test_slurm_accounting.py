@@ -1,5 +1,6 @@
 """Jobs on a real Slurm with accounting: one that the controller has forgotten, and what accounts do not allow."""
 
+import os
 import re
 
 import pytest
@@ -9,8 +10,9 @@ from conftest import frozen_context
 from test_slurm_jobs import PLAIN, SlurmBackend, finished, refused, written
 
 from launcher import pipeline
-from launcher.backends.slurm import queue
+from launcher.backends.slurm import accounts, queue
 from launcher.backends.slurm.place import HERE
+from launcher.backends.slurm.recent import RECENT
 from launcher.model.job_spec import JobState
 
 pytestmark = [pytest.mark.whole_job, pytest.mark.slow]
@@ -55,17 +57,19 @@ ACCOUNTS = (
     "add account strangers",
     "add account above grptres=node=1",
     "add account below parent=above",
-    *(f"add account {name}" for name in ("minutes", "stopped", "places", "closed")),
+    *(f"add account {name}" for name in ("minutes", "stopped", "places", "closed", "golden")),
     "add user root account=team maxwall=60 maxnodes=1",
     "add user root account=below",
     "add user root account=minutes maxtresminsperjob=cpu=10",
     "add user root account=stopped maxjobs=0",
+    "add user root account=golden",
     "add user root account=closed maxsubmitjobs=0",
     "add user root account=places partition=main maxnodes=1",
     "add user root account=places partition=small",
     *(f"add qos {name} {limit}" for name, limit in OF_QOS.items()),
     "add qos ofpartition maxtresperjob=node=1 maxwall=60",
     f"modify user where name=root set qos+={','.join(OF_QOS)}",
+    "modify user where name=root account=golden set qos=gold",
 )
 HELD = "cluster.additional_parameters={hold:true}"
 NODES = "recipes.training_cfg.run.nodes"
@@ -184,6 +188,8 @@ def test_what_an_account_or_a_partition_never_allows_is_refused(cluster, tmp_pat
     [
         "cluster.partition=teams cluster.account=team",
         "cluster.partition=golden cluster.qos=gold cluster.time=20",
+        "cluster.partition=golden cluster.account=golden cluster.time=20",
+        "cluster.partition=small cluster.time=31 cluster.additional_parameters={time-min:20}",
         "cluster.partition='closed,main'",
         "cluster.partition=ample",
         "cluster.qos=narrow cluster.exclusive=false cluster.mem=100",
@@ -198,6 +204,27 @@ def test_what_an_account_or_a_partition_never_allows_is_refused(cluster, tmp_pat
 )
 def test_what_an_account_allows_is_run(cluster, tmp_path, words):
     finished(pipeline.submit(written(tmp_path, *PLAIN, *words.split()), SlurmBackend()))
+
+
+def test_without_an_answer_of_sacctmgr_nothing_is_held_against_a_job(cluster, tmp_path, monkeypatch):
+    """The controller remembers what it knows of accounts."""
+    broken = tmp_path / "bin" / "sacctmgr"
+    broken.parent.mkdir()
+    broken.write_text("#!/bin/sh\nexit 1\n")
+    broken.chmod(0o755)
+    monkeypatch.setenv("PATH", str(broken.parent), prepend=os.pathsep)
+    monkeypatch.setattr(RECENT, "_answers", {})
+    waived = "cluster.qos=free cluster.partition=single training_cfg.run.nodes=2"
+    finished(pipeline.submit(written(tmp_path, *PLAIN, *waived.split()), SlurmBackend()))
+    record = pipeline.submit(written(tmp_path / "teams", *PLAIN, "cluster.partition=teams"), SlurmBackend())
+    SlurmBackend().cancel(record.handle)
+
+
+def test_limits_that_a_qos_states_otherwise_are_not_compared():
+    row = dict.fromkeys(accounts._QOS, "cpu=1") | {"maxwall": "60"}
+    assert accounts._comparable({**row, "flags": "NoDecay,Relative"})["grptres"] == ""
+    safe = accounts._comparable({**row, "flags": "UsageFactorSafe"})
+    assert (safe["grptresrunmins"], safe["grptres"], safe["maxwall"]) == ("", "cpu=1", "60")
 
 
 def test_a_limit_that_is_reached_does_not_hide_nodes_that_do_not_fit(cluster, tmp_path):

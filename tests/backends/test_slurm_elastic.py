@@ -42,6 +42,7 @@ PACE = f"{ARGS}.min_step_seconds"
 JOB = (
     *("recipes=training/tiny/tiny_lm_cpu", "cluster=slurm", "instance_type=m5.2xlarge", *TRAINED, f"{PACE}=0.2"),
     *("recipes.elastic_policy.faulty_timeout=2", "recipes.elastic_policy.graceful_shutdown_timeout=20"),
+    "cluster.comment='not NodeList=n9 BatchHost=n9'",  # looks like what Slurm says of the job
 )
 
 

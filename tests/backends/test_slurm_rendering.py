@@ -286,7 +286,7 @@ ELASTIC = (
 )
 def test_the_scripts_of_an_elastic_job_are_sound(tmp_path, words):
     made = files(tmp_path, *ELASTIC, *words)
-    for name in ("slurm/job.sh", "slurm/agent.sh", "slurm/release.sh"):
+    for name in ("slurm/job.sh", "slurm/agent.sh", "slurm/guard.sh", "slurm/release.sh"):
         words = ("shellcheck", "--shell=bash", "-")
         done = subprocess.run(words, input=made[name], capture_output=True, text=True, env=TOOLS)
         assert done.returncode == 0, (name, done.stdout)

@@ -12,8 +12,9 @@ from launcher.common.problems import Problem
 
 _ENFORCED = ("limits", "safe")
 """Values of AccountingStorageEnforce that enforce limits. Source: slurm.conf(5)."""
-_OF_BOTH = ("maxwall", "maxtresperjob", "maxtrespernode", "maxtresminsperjob", "grptres", "grptresrunmins", "grpjobs")
-_OWN = ("account", "partition", "defaultqos", *_OF_BOTH, "maxjobs")
+_MINUTES = ("maxtresminsperjob", "grptresrunmins")
+_OF_BOTH = ("maxwall", "maxtresperjob", "maxtrespernode", "grptres", *_MINUTES, "grpjobs")
+_OWN = ("account", "partition", "defaultqos", "qos", *_OF_BOTH, "maxjobs")
 _PARENT = ("account", "parentname", "grptres", "grptresrunmins", "grpjobs")
 _QOS = (
     *("name", "flags", *_OF_BOTH, "mintresperjob", "maxtresperuser", "maxtresperaccount"),
@@ -21,7 +22,12 @@ _QOS = (
 )
 _WAIVED = {"PartitionMaxNodes": "MaxNodes", "PartitionMinNodes": "MinNodes", "PartitionTimeLimit": "MaxTime"}
 """Flags of a QOS whose jobs may exceed limits of partitions. Source: sacctmgr(1), QOS flags."""
-_TITLES = {"cpu": "CPUs", "mem": "MiB of memory"}
+_NOT_COMPARED = {
+    "Relative": tuple(field for field in _QOS if "tres" in field),
+    "UsageFactorSafe": _MINUTES,
+}
+"""Flags of a QOS, with its limits that are shares or are multiplied. Source: sacctmgr(1), QOS flags."""
+_TITLES = {"cpu": ("CPUs", "CPU-minutes"), "mem": ("MiB of memory", "MiB-minutes")}
 _JOBS = (("maxjobsperuser", "maxjobs"), ("maxjobsperaccount",), ("grpjobs",))
 """Numbers of jobs that run; of the fields of a group, the first one that is set counts."""
 Row = Mapping[str, str]
@@ -33,17 +39,21 @@ class Rights:
     """The account and the QOS of a job, with what they allow.
 
     Args:
-        account: The account; "" if unknown.
+        accounts: The account, and those above it; empty if unknown.
         qos: The QOS; "" if unknown.
         places: The QOS, the user's association and those of the accounts above, with titles. The first one that has
             a limit counts.
         waived: Limits of partitions that the QOS waives.
     """
 
-    account: str
+    accounts: tuple[str, ...]
     qos: str
     places: tuple[tuple[str, Row], ...]
     waived: frozenset[str]
+
+
+UNSURE = Rights((), "", (), frozenset(_WAIVED.values()))
+"""What a job may do whose account and QOS could not be found out: everything."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,20 +79,23 @@ class Known:
         if not fitting:
             return None
         mine = fitting[0]
-        name = self.qos or mine["defaultqos"] or "normal"
+        name = self.qos or mine["defaultqos"] or _only(mine["qos"]) or "normal"
         found = [
             (f"QOS {each}", self.all_qos[each]) for each in (partition.get("QoS", ""), name) if each in self.all_qos
         ]
         flags = self.all_qos.get(name, {}).get("flags", "").split(",")
         if "OverPartQOS" in flags:
             found.reverse()
-        places = (*found, (f"account {mine['account']}", mine), *self._above(mine["account"]))
-        return Rights(mine["account"], name, places, frozenset(_WAIVED[flag] for flag in flags if flag in _WAIVED))
+        rows = (mine, *self._above(mine["account"]))
+        places = (*found, *((f"account {row['account']}", row) for row in rows))
+        names = tuple(row["account"] for row in rows)
+        return Rights(names, name, places, frozenset(_WAIVED[flag] for flag in flags if flag in _WAIVED))
 
-    def _above(self, account: str) -> Iterator[tuple[str, Row]]:
+    def _above(self, account: str) -> Iterator[Row]:
+        """Yield the rows of an account and of those above it."""
         while account in self.above:
             row = self.above[account]
-            yield f"account {account}", row
+            yield row
             account = row["parentname"]
 
 
@@ -90,9 +103,19 @@ def _is_general(association: Row) -> bool:
     return not association["partition"]
 
 
+def _only(names: str) -> str:
+    """Return the name of a list of one, which is then the default; "" otherwise."""
+    return "" if "," in names else names
+
+
+def are_kept(place: Place) -> bool:
+    """Return whether the cluster has accounts."""
+    return "slurmdbd" in configured("AccountingStorageType", place)
+
+
 def known(cluster: Mapping[str, Any], place: Place) -> Known | None:
-    """Return the user's associations, by sacctmgr; None where jobs are not accounted for."""
-    if "slurmdbd" not in configured("AccountingStorageType", place):
+    """Return the user's associations, by sacctmgr; None if it does not answer, or a list of QOS is requested."""
+    if "," in (cluster.get("qos") or ""):
         return None
     me, here = place.user, f"cluster={configured('ClusterName', place)}"
     default = _words("user", (f"name={me}",), ("defaultaccount",))
@@ -100,6 +123,8 @@ def known(cluster: Mapping[str, Any], place: Place) -> Known | None:
     above = _words("associations", ("user=", here), _PARENT)
     all_qos = _words("qos", (), _QOS)
     RECENT.ask_all(place, default, own, above, all_qos)
+    if any(RECENT.ask(place, *words).code for words in (default, own, above, all_qos)):
+        return None
     users = _rows(default, ("defaultaccount",), place)
     account = cluster.get("account") or (users[0]["defaultaccount"] if users else "")
     mine = tuple(row for row in _rows(own, _OWN, place) if row["account"] == account.lower())
@@ -107,8 +132,14 @@ def known(cluster: Mapping[str, Any], place: Place) -> Known | None:
         cluster.get("qos") or "",
         mine,
         {row["account"]: row for row in _rows(above, _PARENT, place)},
-        {row["name"]: row for row in _rows(all_qos, _QOS, place)},
+        {row["name"]: _comparable(row) for row in _rows(all_qos, _QOS, place)},
     )
+
+
+def _comparable(qos: Row) -> Row:
+    """Return a QOS without the limits that its flags change."""
+    flags = qos["flags"].split(",")
+    return {**qos, **{field: "" for flag in flags for field in _NOT_COMPARED.get(flag, ())}}
 
 
 def _words(what: str, where: tuple[str, ...], fields: tuple[str, ...]) -> tuple[str, ...]:
@@ -117,8 +148,7 @@ def _words(what: str, where: tuple[str, ...], fields: tuple[str, ...]) -> tuple[
 
 
 def _rows(words: tuple[str, ...], fields: tuple[str, ...], place: Place) -> list[Row]:
-    answer = RECENT.ask(place, *words)
-    rows = [line.split("|") for line in answer.out.splitlines()] if not answer.code else []
+    rows = [line.split("|") for line in RECENT.ask(place, *words).out.splitlines()]
     return [dict(zip(fields, row, strict=True)) for row in rows if len(row) == len(fields)]
 
 
@@ -170,12 +200,19 @@ def _is_known(name: str) -> bool:
 def _over(demand: Demand, name: str, whose: str, value: float, limit: float) -> Problem:
     if name == "node":
         return beyond(demand.nodes_key, whose, demand.nodes, f"1 to {limit:g}")
-    title = _TITLES.get(name, name)
+    title, _ = _titles(name)
     key = "cluster.mem" if name == "mem" else demand.nodes_key
-    message = f"the job takes at least {value:g} {title}, more than {whose} allows; {NEVER}"
-    remedy = "request fewer nodes, or part of their resources with cluster.exclusive=false and cluster.mem"
+    message = f"the job takes at least {value:.0f} {title}, more than {whose} allows; {NEVER}"
+    remedy = "request fewer nodes"
+    if demand.nodes == demand.most_nodes:  # an elastic job has whole nodes
+        remedy += ", or part of their resources with cluster.exclusive=false and cluster.mem"
     shown = int(demand.memory_mib) if name == "mem" else demand.nodes
-    return Problem("E446", key, message, value=shown, allowed=f"at most {limit:g} {title}", remedy=remedy)
+    return Problem("E446", key, message, value=shown, allowed=f"at most {limit:.0f} {title}", remedy=remedy)
+
+
+def _titles(resource: str) -> tuple[str, str]:
+    """Return what an amount of a resource is called, and what its product with minutes is called."""
+    return _TITLES.get(resource, (resource, f"{resource}-minutes"))
 
 
 def _without_jobs(rights: Rights) -> Iterator[Problem]:
@@ -215,11 +252,11 @@ def _wanted(demand: Demand, partition: Row) -> float | None:
 def _over_minutes(demand: Demand, rights: Rights, partition: Row, nodes: Nodes) -> Iterator[Problem]:
     """Yield products of a resource and the time limit that are beyond a limit."""
     wanted = _wanted(demand, partition) or minutes(_longest(rights)[1]) or minutes(partition.get("MaxTime"))
-    for field in ("maxtresminsperjob", "grptresrunmins"):
+    for field in _MINUTES:
         for name, (whose, limit) in _first(rights, field).items():
             value = demand.least(name, () if name == "node" else nodes(), demand.nodes)
             if value and value * (wanted or float("inf")) > limit:
-                title = _TITLES.get(name, name)
-                message = f"with {value:g} {title}, it is more than {whose} allows; {NEVER}"
-                allowed = f"at most {limit / value:g} min, since {limit:g} {title}-minutes are allowed"
+                title, product = _titles(name)
+                message = f"with {value:.0f} {title}, it is more than {whose} allows; {NEVER}"
+                allowed = f"at most {limit // value:.0f} min, since {limit:.0f} {product} are allowed"
                 yield Problem("E446", "cluster.time", message, value=demand.time, allowed=allowed)

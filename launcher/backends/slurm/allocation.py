@@ -8,6 +8,7 @@ Source: scontrol(1), Update job: NodeList, NumNodes, StartTime; salloc(1), --dep
 import re
 import signal
 import subprocess
+import threading
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
@@ -54,7 +55,7 @@ Notice = Callable[[str, str], None]
 
 
 class Allocation:
-    """What the job has and may have. Its methods never wait for Slurm, except `settle`.
+    """What the job has and may have. Its methods never wait for Slurm.
 
     Args:
         run_dir: Of the job; requests are files in it.
@@ -97,6 +98,10 @@ class Allocation:
         self._suspects: dict[str, tuple[subprocess.Popen[bytes] | None, float]] = {}
         self._worker = ThreadPoolExecutor(1, thread_name_prefix="slurm")
         self._task: Future[None] | None = None
+        # Looks wait for no other command: after a preemption every second counts.
+        self._looker = ThreadPoolExecutor(1, thread_name_prefix="slurm-look")
+        self._looking: Future[None] | None = None
+        self._lock = threading.Lock()
         self._looked_s = time.monotonic()
         self._wanted: subprocess.Popen[str] | None = None
         self._wanted_nodes = (0, 0)
@@ -109,6 +114,7 @@ class Allocation:
             if probe and probe.poll() is None:
                 probe.kill()
         self._worker.shutdown(wait=False, cancel_futures=True)
+        self._looker.shutdown(wait=False, cancel_futures=True)
 
     @property
     def capacity(self) -> int:
@@ -141,11 +147,12 @@ class Allocation:
         """
         lost = tuple(used - {host.name for host in self.view.hosts})
         self._probe()
+        is_looking = self._looking is not None and not self._looking.done()
+        if not is_looking and time.monotonic() - self._looked_s > _REFRESH_S:
+            self.look_now()
         if self._task is not None and not self._task.done():
             return lost
-        if time.monotonic() - self._looked_s > _REFRESH_S:
-            self._run(self._look)
-        elif surplus := self._surplus(used):
+        if surplus := self._surplus(used):
             self._run(lambda: self._give_back(surplus))
         elif not self.leaving:
             self._grow()
@@ -156,8 +163,9 @@ class Allocation:
         self._retry_s = time.monotonic() + seconds
 
     def look_now(self) -> None:
-        """Look at the allocation at the next tick."""
-        self._looked_s = float("-inf")
+        """Look at the allocation, once the look that goes on has ended."""
+        self._looked_s = time.monotonic()
+        self._looking = self._looker.submit(self._look)
 
     def _usable(self) -> tuple[Host, ...]:
         return tuple(host for host in self.view.hosts if host.name not in self._suspects)
@@ -168,8 +176,9 @@ class Allocation:
     def _look(self) -> None:
         began_s, known = time.monotonic(), {host.name: host for host in self.view.hosts}
         if view := look(self.job_id, known):
-            self.view, self.seen_s = view, began_s
-        self._looked_s = time.monotonic()
+            with self._lock:
+                if began_s > self.seen_s:
+                    self.view, self.seen_s = view, began_s
 
     def _surplus(self, used: frozenset[str]) -> tuple[Host, ...]:
         """Return the hosts that no size of the job needs, if they are free already."""
@@ -314,7 +323,7 @@ def look(job_id: str, known: Mapping[str, Host]) -> View | None:
     answer = programs.run("scontrol", "--oneliner", "show", "job", job_id)
     if answer.code:
         return None
-    fields = dict(word.partition("=")[::2] for word in answer.out.split())
+    fields = programs.fields(answer.out)
     names = _expanded(fields.get("NodeList", ""))
     batch = fields.get("BatchHost", "")
     ordered = [name for name in (batch, *(name for name in names if name != batch)) if name in names]
@@ -335,7 +344,7 @@ def _addresses(names: Iterable[str]) -> dict[str, str]:
     if not wanted:
         return {}
     answer = programs.run("scontrol", "--oneliner", "show", "node", wanted)
-    nodes = (dict(word.partition("=")[::2] for word in line.split()) for line in answer.out.splitlines())
+    nodes = map(programs.fields, answer.out.splitlines())
     return {node["NodeName"]: node["NodeAddr"] for node in nodes if "NodeAddr" in node}
 
 

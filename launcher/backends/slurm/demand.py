@@ -17,7 +17,7 @@ _PLAIN = frozenset(
         *("no-kill", "kill-on-invalid-dep", "nice", "wckey", "verbose", "array"),
     )
 )
-"""Options that do not say which nodes a job can run on, beside their number and partition."""
+"""Options that do not restrict which nodes of a partition a job can run on."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,6 +29,7 @@ class Demand:
         nodes: The smallest number of nodes that it can run on.
         most_nodes: The largest number of nodes that it requests.
         time: `cluster.time`.
+        time_min: The option time-min: Slurm may start the job with this limit.
         is_exclusive: Whether it gets whole nodes.
         memory_mib: Memory per node, in MiB; 0 for all of it.
         gres: Generic resources per node, by name.
@@ -39,6 +40,7 @@ class Demand:
     nodes: int
     most_nodes: int
     time: object
+    time_min: str | None
     is_exclusive: bool
     memory_mib: float
     gres: Mapping[str, int]
@@ -46,8 +48,8 @@ class Demand:
 
     @property
     def minutes(self) -> float | None:
-        """Its time limit; None for the partition's default. 0 is no limit."""
-        given = minutes(self.time)
+        """The shortest time limit that it accepts; None for the partition's default. 0 is no limit."""
+        given = minutes(self.time_min or self.time)
         return float("inf") if given == 0 else given
 
     def least(self, name: str, nodes: Sequence[Mapping[str, float]], count: int) -> float:
@@ -75,7 +77,8 @@ def demand_of(request: Request) -> Demand:
         request.least_nodes,
         max(span),
         config["cluster"].get("time"),
-        is_exclusive="exclusive" in given,
+        given.get("time-min"),
+        is_exclusive="exclusive" in given and "oversubscribe" not in given,
         memory_mib=float(config["cluster"].get("mem") or 0),
         gres=_gres(given),
         is_plain=_PLAIN.issuperset(given) and not config["cluster"].get("mem"),

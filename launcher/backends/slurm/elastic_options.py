@@ -1,12 +1,12 @@
 """What an elastic job needs to know of its `cluster` section, and whether its cluster lets a running job grow."""
 
 import json
-import re
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
 from launcher.backends.slurm.place import HERE, Place
+from launcher.backends.slurm.recent import configured
 from launcher.operator.job_request import DEFAULT_GRACEFUL_TIMEOUT_S
 
 ELASTIC_FILE, RELEASE_FILE, GUARD_FILE = "slurm/elastic.json", "slurm/release.sh", "slurm/guard.sh"
@@ -14,7 +14,6 @@ GUARD_INTERVAL_S = 15
 """Seconds between two looks of a guard at its job."""
 _LIMIT_MARGIN_S = 90
 """Seconds before the time limit, beyond the workers' own time to save. Slurm 22.05 was seen to signal 30 s late."""
-_FIELD = re.compile(r"^(AccountingStorageType|SchedulerParameters)\s*=\s*(.*)$", re.MULTILINE)
 _SAME = ("partition", "account", "qos", "constraint", "exclude", "reservation", "gres", "gpus-per-node", "mem")
 """Options that a request for more nodes has in common with the job."""
 
@@ -68,10 +67,8 @@ def grows_in_place(place: Place = HERE) -> bool:
     Source: salloc(1), --dependency=expand; slurm.conf(5), permit_job_expansion; an expansion needs accounting by
     slurmdbd, seen with Slurm 22.05.
     """
-    answer = place.run("scontrol", "show", "config")
-    found = dict(_FIELD.findall(answer.out))
-    accounts = found.get("AccountingStorageType", "").strip() == "accounting_storage/slurmdbd"
-    return accounts and "permit_job_expansion" in found.get("SchedulerParameters", "")
+    is_accounted = "slurmdbd" in configured("AccountingStorageType", place)
+    return is_accounted and "permit_job_expansion" in configured("SchedulerParameters", place)
 
 
 def request_options(options: Sequence[str]) -> tuple[str, ...]:

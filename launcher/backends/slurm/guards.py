@@ -1,7 +1,7 @@
 """Guards of an elastic job: steps on other hosts than that of the batch script, which return the job to the queue.
 
-With --no-kill, which lets a job go on without a lost node, Slurm lets it go on without that of its batch script, too:
-without its operator, until its time limit. Seen with Slurm 22.05.
+With --no-kill, which keeps a job running without a lost node, Slurm keeps it running even without that of its batch
+script: without its operator, until its time limit. Seen with Slurm 22.05.
 """
 
 import signal
@@ -41,7 +41,7 @@ class Guards:
         return frozenset((*self._steps, *self._ending))
 
     def tick(self, hosts: Sequence[str]) -> None:
-        """Keep guards on the first of these hosts, and on no other one."""
+        """Keep guards on two of these hosts, and on no other ones."""
         self._reap()
         for name in [name for name in self._steps if name not in hosts]:
             self._end(name)

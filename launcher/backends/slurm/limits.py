@@ -50,7 +50,7 @@ def amounts(text: str) -> dict[str, float]:
     return {name: float(number) * (_UNITS.get(unit, 1) if name == "mem" else 1) for name, number, unit in found}
 
 
-def whole(fields: Mapping[str, str], name: str) -> int | None:
+def integer(fields: Mapping[str, str], name: str) -> int | None:
     """Return a field that is a whole number; None without a limit."""
     text = fields.get(name, "")
     return int(text) if text.isdigit() else None

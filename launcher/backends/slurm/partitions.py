@@ -5,9 +5,9 @@ from functools import partial
 from typing import Any
 
 from launcher.backends.slurm import accounts, programs
-from launcher.backends.slurm.accounts import Rights
+from launcher.backends.slurm.accounts import UNSURE, Rights
 from launcher.backends.slurm.demand import Demand
-from launcher.backends.slurm.limits import NEVER, amounts, beyond, minutes, whole
+from launcher.backends.slurm.limits import NEVER, amounts, beyond, integer, minutes
 from launcher.backends.slurm.place import Place
 from launcher.backends.slurm.recent import CONFIG, RECENT, configured, records
 from launcher.common.problems import Problem
@@ -34,10 +34,10 @@ def problems(config: Mapping[str, Any], demand: Demand, place: Place) -> Iterato
     """
     RECENT.ask_all(place, _PARTITIONS, CONFIG)
     cluster = config["cluster"]
-    known = accounts.known(cluster, place)
+    known = accounts.known(cluster, place) if (are_kept := accounts.are_kept(place)) else None
     found = []
     for partition in _chosen(cluster, place):
-        rights = known.of_partition(partition) if known else None
+        rights = known.of_partition(partition) if known else UNSURE if are_kept else None
         each = [*_barred(rights, partition, cluster), *_over_partition(demand, partition, rights, place)]
         if rights:
             each += accounts.problems(demand, rights, partition, partial(_nodes, partition, place), place)
@@ -53,7 +53,9 @@ def limit_nodes(config: Mapping[str, Any], place: Place) -> bool:
 
 
 def _chosen(cluster: Mapping[str, Any], place: Place) -> list[Mapping[str, str]]:
-    """Return the partitions that a job may start in."""
+    """Return the partitions that a job may start in; none if a reservation, which may have its own, decides that."""
+    if cluster.get("reservation") and not cluster.get("partition"):
+        return []
     answer = RECENT.ask(place, *_PARTITIONS)
     if answer.code:
         raise programs.unanswered("scontrol", answer)
@@ -66,10 +68,15 @@ def _chosen(cluster: Mapping[str, Any], place: Place) -> list[Mapping[str, str]]
 
 
 def _nodes(partition: Mapping[str, str], place: Place) -> list[Mapping[str, float]]:
-    """Return what each node of a partition has."""
+    """Return what each node of a partition has for jobs."""
     known = records(RECENT.ask(place, *_NODES).out)
     own = [node for node in known if partition["PartitionName"] in node.get("Partitions", "").split(",")]
-    return [amounts(node.get("CfgTRES", "")) for node in own]
+    return [_for_jobs(node) for node in own]
+
+
+def _for_jobs(node: Mapping[str, str]) -> Mapping[str, float]:
+    found = amounts(node.get("CfgTRES", ""))
+    return {**found, "mem": found.get("mem", 0) - (integer(node, "MemSpecLimit") or 0)}
 
 
 def _barred(rights: Rights | None, partition: Mapping[str, str], cluster: Mapping[str, Any]) -> Iterator[Problem]:
@@ -78,10 +85,16 @@ def _barred(rights: Rights | None, partition: Mapping[str, str], cluster: Mappin
     if state in _CLOSED:
         remedy = "choose another one with cluster.partition, or wait: sinfo --summarize"
         yield Problem("E446", "cluster.partition", f"partition {name} {_CLOSED[state]}", value=name, remedy=remedy)
-    account, qos = (rights.account, rights.qos) if rights else (cluster.get("account"), cluster.get("qos"))
-    for key, value, title in (("account", account or "", "Accounts"), ("qos", qos or "", "Qos")):
+    given = {key: cluster.get(key) or "" for key in ("account", "qos")}
+    own = {"account": rights.accounts[:1], "qos": (rights.qos,)} if rights and rights is not UNSURE else {}
+    for key, title in (("account", "Accounts"), ("qos", "Qos")):
+        (value,) = own.get(key, (given[key],))
+        if "," in value or (rights is UNSURE and not value):
+            continue
         allowed, denied = partition.get(f"Allow{title}", "ALL"), partition.get(f"Deny{title}", "")
-        is_allowed = allowed == "ALL" or value.lower() in allowed.lower().split(",")
+        # Newer versions of Slurm let accounts below the named ones in.
+        names = {value.lower(), *(rights.accounts if rights and key == "account" else ())}
+        is_allowed = allowed == "ALL" or not names.isdisjoint(allowed.lower().split(","))
         if not is_allowed or value.lower() in denied.lower().split(",") * bool(value):
             message = f"partition {name} does not take this {key}; {NEVER}"
             permitted = f"not one of {denied}" if is_allowed else allowed
@@ -97,9 +110,9 @@ def _over_partition(
     longest = minutes(partition.get("MaxTime"))
     if "MaxTime" not in waived and longest is not None and (demand.minutes or 0) > longest:
         yield beyond("cluster.time", whose, demand.time, f"at most {partition['MaxTime']}")
-    total = whole(partition, "TotalNodes")
-    most = None if "MaxNodes" in waived else whole(partition, "MaxNodes")
-    least = None if "MinNodes" in waived else whole(partition, "MinNodes")
+    total = integer(partition, "TotalNodes")
+    most = None if "MaxNodes" in waived else integer(partition, "MaxNodes")
+    least = None if "MinNodes" in waived else integer(partition, "MinNodes")
     if most is not None and demand.most_nodes > most:
         yield beyond(demand.nodes_key, whose, demand.most_nodes, f"1 to {min(most, total or most)}")
     elif total is not None and demand.nodes > total:
@@ -111,8 +124,8 @@ def _over_partition(
 
 def _over_memory(demand: Demand, partition: Mapping[str, str], place: Place) -> Iterator[Problem]:
     """Yield memory per node beyond the partition's limit or, if it has none, the cluster's."""
-    own = whole(partition, "MaxMemPerNode")
-    limit = whole({"": configured("MaxMemPerNode", place)}, "") if own is None else own
+    own = integer(partition, "MaxMemPerNode")
+    limit = integer({"": configured("MaxMemPerNode", place)}, "") if own is None else own
     if not limit or "memory" not in configured("SelectTypeParameters", place):
         return
     if demand.least("mem", _nodes(partition, place), 1) > limit:

@@ -58,8 +58,8 @@ def problems(request: Request, *, is_tried: bool = True) -> tuple[Problem, ...]:
 
     Args:
         request: What would be submitted.
-        is_tried: Whether sbatch says beforehand whether it would accept the request. Without, this is left to the
-            submission if Slurm then refuses every job that the nodes of its partition cannot run.
+        is_tried: Whether to run sbatch --test-only in any case. Without, this is left to the submission if Slurm
+            then refuses every job that the nodes of its partition cannot run.
 
     Raises:
         ProblemsFound: Slurm does not answer (E447).
@@ -130,7 +130,7 @@ def awaits_nodes(answer: programs.Answer, place: Place) -> bool:
         return False
     shown = place.run("scontrol", "show", "config", env=ENVIRONMENT).out
     started = re.search(r"^BOOT_TIME\s*=\s*([0-9]+)", shown, re.MULTILINE)
-    return started is not None and time.time() - int(started[1]) < _REGISTRATION_S
+    return started is not None and 0 <= time.time() - int(started[1]) < _REGISTRATION_S
 
 
 def _dependencies(cluster: Mapping[str, Any], place: Place) -> Iterator[Problem]:

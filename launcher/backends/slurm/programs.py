@@ -49,6 +49,11 @@ def step_environment(job_id: str) -> dict[str, str]:
     return environment({"SLURM_JOB_ID": job_id, **{name: os.environ[name] for name in own if name in os.environ}})
 
 
+def fields(line: str) -> dict[str, str]:
+    """Return the fields of a line of `scontrol --oneliner`; the first of a name, as comments come last."""
+    return dict(word.partition("=")[::2] for word in reversed(line.split()))
+
+
 def run(*words: str, folder: Path | None = None, env: Mapping[str, str] | None = None, text: str = "") -> Answer:
     """Run a command of Slurm and return its answer.
 

@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 
 from launcher.backends.slurm.place import Place
-from launcher.backends.slurm.programs import Answer
+from launcher.backends.slurm.programs import Answer, fields
 
 _FRESH_S = 30.0
 """Age up to which an answer about partitions and accounts counts: a sweep submits many jobs."""
@@ -70,4 +70,4 @@ def _settings(text: str) -> Mapping[str, str]:
 @functools.lru_cache(maxsize=8)
 def records(text: str) -> Sequence[Mapping[str, str]]:
     """Return what `scontrol --oneliner` shows, each line as its fields."""
-    return [dict(word.partition("=")[::2] for word in line.split()) for line in text.splitlines()]
+    return [fields(line) for line in text.splitlines()]
