@@ -235,7 +235,7 @@ def _await_others() -> None:
     connection. gloo leaves messages unread that only announce others.
     """
     store, size = distributed_c10d._get_default_store(), dist.get_world_size()
-    with contextlib.suppress(dist.DistError):  # the others have ended, or are late
+    with contextlib.suppress(RuntimeError):  # the others have ended, or are late
         if store.add(_LEAVING, 1) == size:
             store.set(_ALL_LEAVE, "")
         store.wait([_ALL_LEAVE], _AWAIT_OTHERS)

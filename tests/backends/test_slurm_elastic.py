@@ -226,11 +226,10 @@ def test_a_job_comes_back_without_the_node_of_its_batch_script(cluster, tmp_path
     cluster.lose(first)
     # An administrator who is quicker than Slurm, which waits for SlurmdTimeout.
     cluster.command("scontrol", "update", f"NodeName={first}", "State=DOWN", "Reason=lost")
-    job.await_size(3)
+    await_true(lambda: len(job.sizes) > 1)
     cluster.start(first)
     job.finish()
-    assert job.sizes[:2] == [4, 3], job.log
+    assert job.sizes[0] == 4 > job.sizes[1], job.log
     assert "batch script is lost" in "".join(path.read_text() for path in job.run_dir.glob("slurm/*/guard.log"))
     job.assert_whole(alone)
-    await_true(cluster.is_ready)
-    assert left_behind(tmp_path) == []
+    await_true(lambda: left_behind(tmp_path) == [])
