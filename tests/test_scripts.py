@@ -1,5 +1,6 @@
 """The launcher scripts: as generated, clean, and each of them through to a bundle."""
 
+import contextlib
 import gc
 import json
 import os
@@ -17,7 +18,8 @@ from launcher.common import yaml_io
 from launcher.config.catalogue import entries
 
 FOLDER = ROOT / scripts.FOLDER
-ENTRIES = {entry.name: entry for entry in entries() if entry.model_type != "custom"}
+ENTRIES = {entry.name: entry for entry in entries()}
+CUSTOM_SCRIPT = FOLDER / "custom" / "run_script.sh"
 LLAMA_SCRIPT = FOLDER / "llama" / f"run_{LLAMA.rpartition('/')[2]}.sh"
 GPT_OSS_SCRIPT = FOLDER / "gpt_oss" / "run_llmft_gpt_oss_120b_seq4k_gpu_dpo.sh"
 VARIABLES = {
@@ -29,6 +31,7 @@ VARIABLES = {
     "MODEL_NAME_OR_PATH": "/fsx/model",
     "CONTAINER": "registry:5000/me/image:1",
     "CONTAINER_MOUNT": "/fsx",
+    "ENTRY_MODULE": "json.tool",
 }
 
 
@@ -74,7 +77,7 @@ def test_scripts_are_as_generated():
     assert scripts.stale(FOLDER) == []
 
 
-def test_every_recipe_that_runs_as_it_is_has_a_script_under_its_published_name():
+def test_every_recipe_has_a_script_under_its_published_name():
     assert {path.as_posix() for path in scripts.scripts()} == {
         f"{name.split('/')[-2]}/run_{name.split('/')[-1]}.sh" for name in ENTRIES
     }
@@ -141,6 +144,28 @@ def test_a_recipe_without_weights_needs_them(tmp_path):
     assert {path for path, text in scripts.scripts().items() if "EXP_DIR MODEL_NAME_OR_PATH; do" in text} == {
         Path(name.split("/")[-2], f"run_{name.split('/')[-1]}.sh") for name in lacking if "llmft" in name
     }
+
+
+def test_a_script_of_your_own_is_needed(tmp_path):
+    result = run(CUSTOM_SCRIPT, cwd=tmp_path, ENTRY_SCRIPT="")
+    assert result.returncode == 2
+    assert "unset: ENTRY_SCRIPT or ENTRY_MODULE;" in result.stderr
+
+
+@pytest.mark.parametrize("mpi", ["true", "false", ""])
+def test_a_script_of_your_own_is_started_as_its_variables_say(tmp_path, recorder, execute, mpi):
+    (tmp_path / "it's mine.py").touch()
+    variables = {"ENTRY_SCRIPT": "it's mine.py", "NUM_NODES": "2", "NPROC_PER_NODE": "8", "MPI": mpi}
+    words = [f"base_results_dir={tmp_path}/r", "dry_run=true", "cluster=slurm", "instance_type=ml.p5.48xlarge"]
+    recorded = run(CUSTOM_SCRIPT, *words, cwd=tmp_path, **variables, PYTHON=recorder)
+    with contextlib.chdir(tmp_path):
+        assert execute(*recorded.stdout.split("\0")[:-1]) == 0
+    (bundle,) = (tmp_path / "r").glob("custom-script-*")
+    tree = yaml_io.load((bundle / "recipe.yaml").read_text())
+    assert tree["recipes"]["training_cfg"]["entry_script"] == "it's mine.py"
+    script = (bundle / "slurm" / "job.sh").read_text()
+    assert "#SBATCH --nodes=2\n" in script
+    assert ("mpirun" in script) is (mpi == "true")
 
 
 def test_variables_arrive_as_they_are(tmp_path, recorder, execute):

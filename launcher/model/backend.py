@@ -145,6 +145,10 @@ class BackendDescription(Generic[OptionsT]):
         """Return the size that a job starts with if the backend determines that; None leaves it to the recipe."""
         return None
 
+    def start_reason(self, nodes: int) -> str:
+        """Return what the result of `initial_nodes` is, after "the job starts on"."""
+        return f"{nodes} nodes"
+
     def waits(self, options: OptionsT) -> bool:
         """Return whether the `cluster` section requests to follow the job until it has ended, like wait=true."""
         return False

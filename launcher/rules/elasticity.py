@@ -262,7 +262,7 @@ def max_nodes_adds_no_size(planned: PlannedRecipe, notice: MakeNotice) -> Iterat
 
 @notice_rule("N102", source=_PRECEDENCE)
 def starts_at_another_size(planned: PlannedRecipe, notice: MakeNotice) -> Iterator[Notice]:
-    """A job starts on its smallest size if num_nodes is not one of its sizes, or on the nodes of its scenario."""
+    """A job starts on its smallest size if num_nodes is not one of its sizes, or on what its cluster has for it."""
     checked, start = planned.checked, planned.job.initial_nodes
     wanted = checked.recipe.trainer.num_nodes
     if start == wanted:
@@ -270,7 +270,8 @@ def starts_at_another_size(planned: PlannedRecipe, notice: MakeNotice) -> Iterat
     if start == start_size(wanted, [scale.nodes for scale in checked.sizes]):
         yield notice(f"the job starts on {start} nodes: {wanted} is not one of its sizes")
     elif any(map(checked.is_explicit, _NUM_NODES)):
-        yield notice(f"the job starts on {start} nodes, as set by its scenario; num_nodes={wanted} has no effect")
+        reason = described(checked.backend).start_reason(start)
+        yield notice(f"the job starts on {reason}; num_nodes={wanted} has no effect")
 
 
 @notice_rule("N125", source=_PRECEDENCE)

@@ -46,6 +46,10 @@ class LocalDescription(BackendDescription["Settings"]):
 
         return initial_size.initial_nodes(job)
 
+    def start_reason(self, nodes: int) -> str:
+        """Return whose nodes a job starts on."""
+        return f"{nodes} nodes, as set by its scenario"
+
     def replaces_program(self, options: "Settings") -> bool:
         """Return whether the section has a command."""
         return bool(options.command)

@@ -56,6 +56,10 @@ class SlurmDescription(BackendDescription["Settings"]):
         """Return the largest size of an elastic job: it starts on as many nodes as Slurm has for it."""
         return job.max_nodes if job.elastic else None
 
+    def start_reason(self, nodes: int) -> str:
+        """Return whose nodes an elastic job starts on."""
+        return f"what Slurm has free, up to {nodes} nodes"
+
     def shares_files(self, options: "Settings") -> bool:
         """Return whether the job is launched on a login node."""
         return not options.ssh

@@ -1,6 +1,6 @@
 """`launcher_scripts/`: for each recipe a script that turns its environment into overrides. Generated, never edited.
 
-A family whose recipes run unchanged has a template in `templates/scripts/`; the one for users' scripts has none.
+Each family has a template in `templates/scripts/`.
 
 Source: names of scripts and of variables follow the published launcher's scripts.
 """
@@ -9,7 +9,6 @@ import os
 from collections.abc import Mapping
 from pathlib import Path
 
-from launcher.common.paths import TEMPLATES
 from launcher.common.templating import render_template
 from launcher.config.catalogue import Entry, entries
 
@@ -19,7 +18,7 @@ FOLDER = "launcher_scripts"
 
 def scripts() -> dict[Path, str]:
     """Return every script: its path below `launcher_scripts/`, and its text."""
-    return {_path(entry): _script(entry) for entry in entries() if (TEMPLATES / _template(entry)).is_file()}
+    return {_path(entry): _script(entry) for entry in entries()}
 
 
 def stale(folder: Path) -> list[Path]:
