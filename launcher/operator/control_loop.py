@@ -15,6 +15,7 @@ from typing import Protocol
 from launcher import timeline
 from launcher.model.job_spec import JobState
 from launcher.operator.event_writer import EventWriter
+from launcher.operator.events import count_nodes
 from launcher.operator.failure_cause import explain
 from launcher.operator.hang_detector import HangDetector
 from launcher.operator.job_request import JobRequest
@@ -211,7 +212,7 @@ class Operator:
     def _begin(self) -> MachineState:
         sizes = self._job.policy.sizes
         size = self._job.policy.fit(self._cluster.capacity)
-        message = f"launched on {size} of at most {sizes[-1]} nodes"
+        message = f"launched on {size} of at most {count_nodes(sizes[-1])}"
         self._events.add("launched", message, {"nodes": size, "sizes": sizes})
         machine, commands = begin(size, time.monotonic())
         for command in commands:
@@ -265,7 +266,7 @@ class Operator:
 
     def _take_request(self) -> None:
         if (asked := self._cluster.take_request()) is not None:
-            message = f"{asked} node{'' if asked == 1 else 's'} requested"
+            message = f"{count_nodes(asked)} requested"
             if asked != self._cluster.requested:
                 message += ", which is not a size of this job"
             self._events.add("request", message, {"nodes": asked})

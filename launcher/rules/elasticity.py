@@ -268,7 +268,7 @@ def starts_at_another_size(planned: PlannedRecipe, notice: MakeNotice) -> Iterat
     if start == wanted:
         return
     if start == start_size(wanted, [scale.nodes for scale in checked.sizes]):
-        yield notice(f"the job starts on {start} nodes: {wanted} is not one of its sizes")
+        yield notice(f"the job starts with num_nodes={start}: {wanted} is not one of its sizes")
     elif any(map(checked.is_explicit, _NUM_NODES)):
         reason = described(checked.backend).start_reason(start)
         yield notice(f"the job starts on {reason}; num_nodes={wanted} has no effect")

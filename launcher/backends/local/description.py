@@ -48,7 +48,9 @@ class LocalDescription(BackendDescription["Settings"]):
 
     def start_reason(self, nodes: int) -> str:
         """Return whose nodes a job starts on."""
-        return f"{nodes} nodes, as set by its scenario"
+        from launcher.operator.events import count_nodes
+
+        return f"{count_nodes(nodes)}, as set by its scenario"
 
     def replaces_program(self, options: "Settings") -> bool:
         """Return whether the section has a command."""

@@ -16,6 +16,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from launcher.backends.slurm import programs
+from launcher.operator.events import count_nodes
 from launcher.operator.job_request import take_request
 from launcher.operator.types import Policy
 
@@ -192,7 +193,7 @@ class Allocation:
         kept = [host.name for host in self.view.hosts if host not in surplus]
         answer = programs.run("scontrol", "update", f"JobId={self.job_id}", f"NodeList={','.join(kept)}")
         if answer.code:
-            self._notice("operator", f"Slurm did not take back {len(surplus)} nodes: {answer.error}")
+            self._notice("operator", f"Slurm did not take back {count_nodes(len(surplus))}: {answer.error}")
             time.sleep(1.0)
         else:
             self._notice("released", f"given back to Slurm: {', '.join(host.name for host in surplus)}")
@@ -255,7 +256,7 @@ class Allocation:
         before = len(self.view.hosts)
         self._look()
         if (gained := len(self.view.hosts) - before) > 0:
-            self._notice("granted", f"{gained} more node{'' if gained == 1 else 's'} from Slurm")
+            self._notice("granted", f"{count_nodes(gained)} more from Slurm")
 
     def _withdraw(self) -> None:
         request, self._wanted = self._wanted, None

@@ -9,7 +9,7 @@ if TYPE_CHECKING:
     from launcher.backends.slurm.options import Settings
 
 _GROWTH = {
-    None: "in place or by a requeue: its launch prints which",
+    None: "in place or by a requeue",
     "in_place": "in place",
     "requeue": "by a requeue",
 }
@@ -50,7 +50,7 @@ class SlurmDescription(BackendDescription["Settings"]):
         from launcher.backends.slurm.options import slurm_options
 
         growth = _GROWTH[slurm_options(job).growth]
-        return f"Slurm job, resized by the operator of this launcher (growth {growth})"
+        return f"Slurm job with this launcher's operator (grows {growth})"
 
     def initial_nodes(self, job: JobSpec) -> int | None:
         """Return the largest size of an elastic job: it starts on as many nodes as Slurm has for it."""
@@ -58,7 +58,9 @@ class SlurmDescription(BackendDescription["Settings"]):
 
     def start_reason(self, nodes: int) -> str:
         """Return whose nodes an elastic job starts on."""
-        return f"what Slurm has free, up to {nodes} nodes"
+        from launcher.operator.events import count_nodes
+
+        return f"what Slurm has free, at most {count_nodes(nodes)}"
 
     def shares_files(self, options: "Settings") -> bool:
         """Return whether the job is launched on a login node."""

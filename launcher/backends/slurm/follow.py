@@ -13,6 +13,7 @@ from launcher.backends.slurm.place import HERE, Place
 from launcher.common.line_reader import LineReader
 from launcher.common.problems import ProblemsFound, fail
 from launcher.model.job_spec import JobEvent, JobState, JobStatus, LogSelection
+from launcher.operator.events import count_nodes
 
 _ASK_AGAIN_S = 0.2
 """Seconds after which a question that failed is asked again, and until the next look after the end."""
@@ -189,7 +190,7 @@ class _Reader:
     def _of_attempt(self, attempt: int, *, complete_only: bool) -> Iterator[str]:
         if self.selection.has_headings and attempt not in self.headed:
             self.headed.add(attempt)
-            yield f"== attempt {attempt}: {self.job.nodes} nodes"
+            yield f"== attempt {attempt}: {count_nodes(self.job.nodes)}"
         for rank in self._ranks():
             if reader := self._file(attempt, rank):
                 prefix = f"rank {rank} | " if self.selection.has_prefixes else ""

@@ -36,6 +36,7 @@ from launcher.model.job_spec import JobState
 from launcher.operator import operator_log
 from launcher.operator.control_loop import EXIT_FAILED, POLL_INTERVAL_S, FolderRemoved, Memory, Operator
 from launcher.operator.event_writer import EventWriter
+from launcher.operator.events import count_nodes
 from launcher.operator.hang_limits import HangLimits
 from launcher.operator.job_request import JobRequest, read_job_request
 from launcher.operator.step_reader import DoneStep
@@ -270,7 +271,7 @@ def _known(run_dir: Path, view: allocation.View) -> Memory | None:
         return None
     before = known.machine
     attempt = before.attempt if before.phase is Phase.WAITING and not before.nodes else before.attempt + 1
-    EventWriter(run_dir).add("operator", f"the job is back, on {len(view.hosts)} nodes of Slurm")
+    EventWriter(run_dir).add("operator", f"the job is back, on {count_nodes(len(view.hosts))} of Slurm")
     machine = MachineState(
         Phase.WAITING,
         (),
