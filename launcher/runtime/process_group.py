@@ -231,8 +231,8 @@ def leave(exit_code: int = 0) -> None:
 def _await_others() -> None:
     """Wait until every rank leaves, for ten seconds.
 
-    What a rank has sent is lost if it ends while it has not read everything that was sent to it: TCP then resets the
-    connection. gloo leaves messages unread that only announce others.
+    TCP resets a connection that is closed with unread data, and what was sent on it may be lost. A rank was seen to
+    fail so in its last collective with gloo, after another one had ended.
     """
     store, size = distributed_c10d._get_default_store(), dist.get_world_size()
     with contextlib.suppress(RuntimeError):  # the others have ended, or are late
