@@ -1,19 +1,19 @@
 """How far the losses of an elastic job on Slurm are from those of one process, over 325 steps.
 
 Any other number of ranks adds the same numbers in another order, and training amplifies the rounding. So the same
-training on a fixed number of ranks is compared, too: what it differs by is no fault of a transition.
+training on a fixed number of ranks is compared, too: its difference is not due to a transition.
 """
 
 import json
 import os
 import subprocess
 import sys
-import time
 from pathlib import Path
 
 import pytest
 import slurm_cluster
 import yaml
+from background import await_true
 from conftest import ROOT
 
 from launcher.operator.job_request import request_size
@@ -56,13 +56,6 @@ def alone(folder: Path) -> list[float]:
     env = {**os.environ, "PYTHONPATH": str(ROOT), "RECIPES_RUN_DIR": str(folder / "run")}
     subprocess.run(command, env=env, cwd=folder, stdout=subprocess.DEVNULL, timeout=500, check=True)
     return losses(folder / "run")
-
-
-def await_true(condition) -> None:
-    deadline = time.monotonic() + 300
-    while not condition():
-        assert time.monotonic() < deadline
-        time.sleep(0.05)
 
 
 def elastic(folder: Path, cluster: slurm_cluster.Cluster) -> tuple[list[float], list[int]]:

@@ -1,6 +1,6 @@
 """How long an elastic job on Slurm does not train when its size changes, beside the same job on this machine.
 
-Workers that are told to stop train to the end of a step, and the first step is counted as training, too: a pause lies
+Workers that receive a stop finish their step, and the first step is counted as training, too: a pause lies
 between these steps. What a user waits for is longer: from the order to stop to the end of the first step.
 """
 
@@ -15,6 +15,7 @@ from pathlib import Path
 
 import pytest
 import slurm_cluster
+from background import await_true
 from conftest import ROOT
 
 from launcher.operator.job_request import request_size
@@ -43,13 +44,6 @@ def started(run_dir: Path) -> int:
     """Return how many starts of the workers have done a step."""
     events = run_dir / "events.jsonl"
     return sum('"running"' in line for line in events.read_text().splitlines()) if events.exists() else 0
-
-
-def await_true(condition) -> None:
-    deadline = time.monotonic() + 200
-    while not condition():
-        assert time.monotonic() < deadline
-        time.sleep(0.05)
 
 
 def on_slurm(folder: Path, conf: Path, most: int) -> Path:

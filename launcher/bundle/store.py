@@ -2,7 +2,6 @@
 
 import contextlib
 import difflib
-import functools
 import hashlib
 import json
 import os
@@ -216,25 +215,23 @@ def read(directory: Path) -> tuple[Bundle, str]:
 
 _MOST = 1024
 """Configurations that are kept: of a sweep, each is needed several times."""
-_RENDERED: dict[str, Mapping[str, Any]] = {}
+_KEPT: dict[str, Mapping[str, Any]] = {}
 
 
 def composed(text: str) -> Mapping[str, Any]:
     """Return the composed configuration that a bundle's `recipe.yaml` has."""
-    return _RENDERED.get(text) or _parsed(text)
+    config = _KEPT.get(text)
+    if config is None:
+        config = yaml_io.load(text)
+        remember(text, config)
+    return config
 
 
 def remember(text: str, config: Mapping[str, Any]) -> None:
     """Keep the configuration that a `recipe.yaml` was written from, which is then not parsed."""
-    while len(_RENDERED) >= _MOST:
-        _RENDERED.pop(next(iter(_RENDERED)), None)
-    _RENDERED[text] = config
-
-
-@functools.lru_cache(maxsize=_MOST)
-def _parsed(text: str) -> Mapping[str, Any]:
-    config: Mapping[str, Any] = yaml_io.load(text)
-    return config
+    while len(_KEPT) >= _MOST:
+        _KEPT.pop(next(iter(_KEPT)), None)
+    _KEPT[text] = config
 
 
 def _files_in(directory: Path) -> set[str]:

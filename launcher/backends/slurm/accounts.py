@@ -7,6 +7,7 @@ from typing import Any
 from launcher.backends.slurm.demand import Demand
 from launcher.backends.slurm.limits import NEVER, amounts, beyond, minutes
 from launcher.backends.slurm.place import Place
+from launcher.backends.slurm.programs import Answer
 from launcher.backends.slurm.recent import RECENT, configured
 from launcher.common.problems import Problem
 
@@ -14,6 +15,7 @@ _ENFORCED = ("limits", "safe")
 """Values of AccountingStorageEnforce that enforce limits. Source: slurm.conf(5)."""
 _MINUTES = ("maxtresminsperjob", "grptresrunmins")
 _OF_BOTH = ("maxwall", "maxtresperjob", "maxtrespernode", "grptres", *_MINUTES, "grpjobs")
+_USER = ("defaultaccount",)
 _OWN = ("account", "partition", "defaultqos", "qos", *_OF_BOTH, "maxjobs")
 _PARENT = ("account", "parentname", "grptres", "grptresrunmins", "grpjobs")
 _QOS = (
@@ -118,21 +120,23 @@ def known(cluster: Mapping[str, Any], place: Place) -> Known | None:
     if "," in (cluster.get("qos") or ""):
         return None
     me, here = place.user, f"cluster={configured('ClusterName', place)}"
-    default = _words("user", (f"name={me}",), ("defaultaccount",))
-    own = _words("associations", (f"user={me}", here), _OWN)
-    above = _words("associations", ("user=", here), _PARENT)
-    all_qos = _words("qos", (), _QOS)
-    RECENT.ask_all(place, default, own, above, all_qos)
-    if any(RECENT.ask(place, *words).code for words in (default, own, above, all_qos)):
+    answers = RECENT.ask_all(
+        place,
+        _words("user", (f"name={me}",), _USER),
+        _words("associations", (f"user={me}", here), _OWN),
+        _words("associations", ("user=", here), _PARENT),
+        _words("qos", (), _QOS),
+    )
+    if any(answer.code for answer in answers):
         return None
-    users = _rows(default, ("defaultaccount",), place)
+    users, own, above, all_qos = map(_rows, answers, (_USER, _OWN, _PARENT, _QOS))
     account = cluster.get("account") or (users[0]["defaultaccount"] if users else "")
-    mine = tuple(row for row in _rows(own, _OWN, place) if row["account"] == account.lower())
+    mine = tuple(row for row in own if row["account"] == account.lower())
     return Known(
         cluster.get("qos") or "",
         mine,
-        {row["account"]: row for row in _rows(above, _PARENT, place)},
-        {row["name"]: _comparable(row) for row in _rows(all_qos, _QOS, place)},
+        {row["account"]: row for row in above},
+        {row["name"]: _comparable(row) for row in all_qos},
     )
 
 
@@ -147,8 +151,8 @@ def _words(what: str, where: tuple[str, ...], fields: tuple[str, ...]) -> tuple[
     return ("sacctmgr", "--noheader", "--parsable2", "show", what, *condition, f"format={','.join(fields)}")
 
 
-def _rows(words: tuple[str, ...], fields: tuple[str, ...], place: Place) -> list[Row]:
-    rows = [line.split("|") for line in RECENT.ask(place, *words).out.splitlines()]
+def _rows(answer: Answer, fields: tuple[str, ...]) -> list[Row]:
+    rows = [line.split("|") for line in answer.out.splitlines()]
     return [dict(zip(fields, row, strict=True)) for row in rows if len(row) == len(fields)]
 
 

@@ -164,7 +164,7 @@ class Allocation:
         self._retry_s = time.monotonic() + seconds
 
     def look_now(self) -> None:
-        """Look at the allocation, once the look that goes on has ended."""
+        """Look at the allocation, after the current look."""
         self._looked_s = time.monotonic()
         self._looking = self._looker.submit(self._look)
 
@@ -288,7 +288,8 @@ class Allocation:
                 self._end_probe(name)
             elif probe is None:
                 if late:
-                    self._suspects[name] = (_trial(self.job_id, name), time.monotonic())
+                    trial = programs.start_step(self.job_id, name, "trial", ("true",))
+                    self._suspects[name] = (trial, time.monotonic())
             elif probe.poll() == 0:
                 self._end_probe(name)
             elif probe.poll() is not None or late:
@@ -300,18 +301,6 @@ class Allocation:
         probe, _ = self._suspects.pop(name)
         if probe and probe.poll() is None:
             probe.kill()
-
-
-def _trial(job_id: str, name: str) -> "subprocess.Popen[bytes]":
-    words = ["srun", f"--jobid={job_id}", "--overlap", "--nodes=1", "--ntasks=1", f"--nodelist={name}", "--mem=0"]
-    return subprocess.Popen(
-        [*words, "--input=none", "--job-name=trial", "true"],
-        env=programs.step_environment(job_id),
-        stdin=subprocess.DEVNULL,
-        stdout=subprocess.DEVNULL,
-        stderr=subprocess.DEVNULL,
-        start_new_session=True,
-    )
 
 
 def look(job_id: str, known: Mapping[str, Host]) -> View | None:

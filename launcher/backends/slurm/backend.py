@@ -21,7 +21,7 @@ from launcher.backends.slurm import (
 )
 from launcher.backends.slurm import follow as following
 from launcher.backends.slurm.elastic_follow import ElasticJob
-from launcher.backends.slurm.elastic_options import ELASTIC_FILE, grows_in_place, is_elastic, read_request
+from launcher.backends.slurm.elastic_options import ELASTIC_FILE, is_elastic, read_request
 from launcher.backends.slurm.follow import Job
 from launcher.backends.slurm.options import slurm_options
 from launcher.backends.slurm.queue import POLL_S, queue_of
@@ -205,9 +205,9 @@ def _kind(bundle: Bundle) -> str:
     """Return the kind of a submitted job; for an elastic one, how its cluster lets it grow."""
     if ELASTIC_FILE not in bundle.files:
         return _KIND
-    growth = read_request(bundle.files[ELASTIC_FILE]).growth
+    request = read_request(bundle.files[ELASTIC_FILE])
     try:
-        return _GROWING[grows_in_place(submit.place_at(bundle.directory)) if growth is None else growth == "in_place"]
+        return _GROWING[request.is_grown_in_place(submit.place_at(bundle.directory))]
     except ProblemsFound:  # no answer, but the job is submitted
         return _KIND
 

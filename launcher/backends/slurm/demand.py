@@ -48,7 +48,7 @@ class Demand:
 
     @property
     def minutes(self) -> float | None:
-        """The shortest time limit that it accepts; None for the partition's default. 0 is no limit."""
+        """The shortest time limit that it accepts; None for the partition's default, infinity for none."""
         given = minutes(self.time_min or self.time)
         return float("inf") if given == 0 else given
 

@@ -36,6 +36,10 @@ class ElasticRequest:
     requeues: bool
     growth: str | None
 
+    def is_grown_in_place(self, place: Place = HERE) -> bool:
+        """Return whether a running job gets more nodes: as it says, or as the cluster at a place allows."""
+        return grows_in_place(place) if self.growth is None else self.growth == "in_place"
+
     def text(self) -> str:
         """Return the text of ELASTIC_FILE."""
         return json.dumps(asdict(self), indent=2) + "\n"

@@ -134,18 +134,10 @@ class SlurmFleet:
         run_files.address_file(self._bundle_dir, self._job_id, index).unlink(missing_ok=True)
         own = [self._request.python or sys.executable, "-m", "launcher.backends.slurm.node"]
         own += [str(self._bundle_dir), str(index), host.address]
-        words = ["srun", f"--jobid={self._job_id}", "--overlap", "--nodes=1", "--ntasks=1", f"--nodelist={host.name}"]
-        words += ["--mem=0", "--cpu-bind=none", "--no-kill", "--kill-on-bad-exit=0", "--wait=0", "--unbuffered"]
-        words += ["--export=ALL", "--input=none", f"--job-name=node-{index}", *self._srun_words(), *own]
+        options = ["--cpu-bind=none", "--no-kill", "--kill-on-bad-exit=0", "--wait=0", "--unbuffered", "--export=ALL"]
+        options += self._srun_words()
         with (logs / AGENT_LOG).open("ab") as log:
-            step = subprocess.Popen(
-                words,
-                env=programs.step_environment(self._job_id),
-                stdin=subprocess.DEVNULL,
-                stdout=log,
-                stderr=subprocess.STDOUT,
-                start_new_session=True,
-            )
+            step = programs.start_step(self._job_id, host.name, f"node-{index}", own, options=options, log=log)
         self._nodes[index] = Node(index, host, step)
 
     def poll(self) -> Mapping[int, Report]:

@@ -60,16 +60,9 @@ class Guards:
 
     def _start(self, name: str) -> "subprocess.Popen[bytes]":
         self._started_s[name] = time.monotonic()
-        words = ["srun", f"--jobid={self._job_id}", "--overlap", "--nodes=1", "--ntasks=1", f"--nodelist={name}"]
-        words += ["--mem=0", "--no-kill", "--kill-on-bad-exit=0", "--input=none", "--job-name=guard"]
-        return subprocess.Popen(
-            [*words, "bash", str(self._bundle_dir / GUARD_FILE), self._job_id],
-            env=programs.step_environment(self._job_id),
-            stdin=subprocess.DEVNULL,
-            stdout=subprocess.DEVNULL,
-            stderr=subprocess.DEVNULL,
-            start_new_session=True,
-        )
+        command = ["bash", str(self._bundle_dir / GUARD_FILE), self._job_id]
+        options = ("--no-kill", "--kill-on-bad-exit=0")
+        return programs.start_step(self._job_id, name, "guard", command, options=options)
 
     def _end(self, name: str) -> None:
         step = self._steps.pop(name)

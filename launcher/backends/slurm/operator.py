@@ -226,7 +226,7 @@ def _allocation(
     bundle: Path, job_id: str, job: JobRequest, request: ElasticRequest, view: allocation.View
 ) -> Allocation:
     run_dir = bundle / RUN_DIR
-    in_place = elastic_options.grows_in_place() if request.growth is None else request.growth == "in_place"
+    in_place = request.is_grown_in_place()
     notice = EventWriter(run_dir).add
     cluster = Allocation(run_dir, job_id, job.policy, request.options, view, notice, in_place=in_place)
     if len(view.hosts) <= run_files.size_before_growth(bundle, job_id):

@@ -34,9 +34,10 @@ def problems(config: Mapping[str, Any], demand: Demand, place: Place) -> Iterato
     """
     RECENT.ask_all(place, _PARTITIONS, CONFIG)
     cluster = config["cluster"]
+    chosen = _chosen(cluster, place)
     known = accounts.known(cluster, place) if (are_kept := accounts.are_kept(place)) else None
     found = []
-    for partition in _chosen(cluster, place):
+    for partition in chosen:
         rights = known.of_partition(partition) if known else UNSURE if are_kept else None
         each = [*_barred(rights, partition, cluster), *_over_partition(demand, partition, rights, place)]
         if rights:
@@ -85,10 +86,10 @@ def _barred(rights: Rights | None, partition: Mapping[str, str], cluster: Mappin
     if state in _CLOSED:
         remedy = "choose another one with cluster.partition, or wait: sinfo --summarize"
         yield Problem("E446", "cluster.partition", f"partition {name} {_CLOSED[state]}", value=name, remedy=remedy)
-    given = {key: cluster.get(key) or "" for key in ("account", "qos")}
-    own = {"account": rights.accounts[:1], "qos": (rights.qos,)} if rights and rights is not UNSURE else {}
-    for key, title in (("account", "Accounts"), ("qos", "Qos")):
-        (value,) = own.get(key, (given[key],))
+    account, qos = cluster.get("account"), cluster.get("qos")
+    if rights and rights is not UNSURE:
+        account, qos = rights.accounts[0], rights.qos
+    for key, value, title in (("account", account or "", "Accounts"), ("qos", qos or "", "Qos")):
         if "," in value or (rights is UNSURE and not value):
             continue
         allowed, denied = partition.get(f"Allow{title}", "ALL"), partition.get(f"Deny{title}", "")

@@ -2,9 +2,10 @@
 
 import os
 import subprocess
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import IO
 
 from launcher.common.problems import ProblemsFound, fail
 
@@ -47,6 +48,36 @@ def step_environment(job_id: str) -> dict[str, str]:
     """Return the environment of a step that a batch script starts: without the allocation as it was at its start."""
     own = ("SLURM_RESTART_COUNT",)
     return environment({"SLURM_JOB_ID": job_id, **{name: os.environ[name] for name in own if name in os.environ}})
+
+
+def start_step(
+    job_id: str,
+    host: str,
+    name: str,
+    command: Sequence[str],
+    *,
+    options: Sequence[str] = (),
+    log: IO[bytes] | None = None,
+) -> "subprocess.Popen[bytes]":
+    """Start a command as a step of a running job, beside other steps; return the srun that waits for it.
+
+    Args:
+        job_id: Of the job.
+        host: Its node on which the command runs.
+        name: Of the step.
+        command: What runs.
+        options: Further options of srun.
+        log: Gets what the command writes; None for nothing.
+    """
+    words = ["srun", f"--jobid={job_id}", "--overlap", "--nodes=1", "--ntasks=1", f"--nodelist={host}", "--mem=0"]
+    return subprocess.Popen(
+        [*words, "--input=none", f"--job-name={name}", *options, *command],
+        env=step_environment(job_id),
+        stdin=subprocess.DEVNULL,
+        stdout=log or subprocess.DEVNULL,
+        stderr=subprocess.STDOUT,
+        start_new_session=True,
+    )
 
 
 def fields(line: str) -> dict[str, str]:

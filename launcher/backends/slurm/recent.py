@@ -32,12 +32,12 @@ class Recent:
                 self._answers[_key(place, words)] = (time.monotonic(), answer)
         return answer
 
-    def ask_all(self, place: Place, *commands: tuple[str, ...]) -> None:
-        """Ask for several answers at the same time."""
-        absent = [words for words in commands if not self._known(place, words)]
-        if absent:
-            with ThreadPoolExecutor() as pool:
-                list(pool.map(lambda words: self.ask(place, *words), absent))
+    def ask_all(self, place: Place, *commands: tuple[str, ...]) -> list[Answer]:
+        """Return the answers of several commands, which run at the same time."""
+        if all(self._known(place, words) for words in commands):
+            return [self.ask(place, *words) for words in commands]
+        with ThreadPoolExecutor() as pool:
+            return list(pool.map(lambda words: self.ask(place, *words), commands))
 
     def _known(self, place: Place, words: tuple[str, ...]) -> Answer | None:
         with self._lock:

@@ -106,10 +106,7 @@ ELSEWHERE = (
     Code("E218", "Every size is a separate configuration, validated, checked and written.", _PLANNER),
     Code("E227", "Sizes cannot be planned for a family without a batch.", _PLANNER),
     Code(
-        "E311",
-        "A pod needs a start command, and not every family's image has its own.",
-        "launcher/families",
-        "k8s",
+        "E311", "A pod needs a start command, and not every family's image has its own.", "launcher/families", "k8s"
     ),
     Code(
         "E312",
