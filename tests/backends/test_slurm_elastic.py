@@ -38,6 +38,8 @@ TRAINED = (
     "recipes.trainer.devices=1",
     "++recipes.scale_config=auto",
 )
+REQUEUE_WAIT_S = 120
+"""Time for which Slurm keeps a requeued job from starting."""
 PACE = f"{ARGS}.min_step_seconds"
 JOB = (
     *("recipes=training/tiny/tiny_lm_cpu", "cluster=slurm", "instance_type=m5.2xlarge", *TRAINED, f"{PACE}=0.2"),
@@ -163,17 +165,23 @@ def test_a_lost_node_is_a_smaller_job_until_slurm_has_it_again(cluster, tmp_path
 
 @on_plain
 def test_a_preempted_job_saves_in_its_grace_period_and_comes_back(cluster, tmp_path, alone):
-    job = ElasticJob(tmp_path)
-    job.await_size(4)
-    words = (f"--partition={slurm_cluster.URGENT}", "--nodes=2", "--exclusive", "--output=/dev/null")
-    urgent = cluster.command("sbatch", "--parsable", *words, "--wrap=sleep 600").strip()
-    await_true(lambda: "RUNNING" in cluster.command("squeue", "--noheader", "--jobs", urgent, "--format=%T"))
-    job.await_size(2)
-    cluster.command("scancel", urgent)
-    job.finish()
+    """On all nodes that are free, and without Slurm's two minutes, though no node is free at once after a job."""
+    with cluster.slow_to_end(2):
+        job = ElasticJob(tmp_path)
+        job.await_size(4)
+        words = (f"--partition={slurm_cluster.URGENT}", "--nodes=2", "--exclusive", "--output=/dev/null")
+        urgent = cluster.command("sbatch", "--parsable", *words, "--wrap=sleep 600").strip()
+        await_true(lambda: "RUNNING" in cluster.command("squeue", "--noheader", "--jobs", urgent, "--format=%T"))
+        job.await_size(2)
+        cluster.command("scancel", urgent)
+        job.finish()
+        await_true(cluster.is_ready)
     assert [each["saved"] for each in job.events("stopped")][0] is True
     assert "higher priority" in job.events("operator")[0]["message"]
-    assert job.sizes[:2] == [4, 2], job.log
+    assert job.sizes[:2] == [4, 2] and job.sizes[-1] == 4, job.log
+    left = [event["time"] for event in job.events("dropped")]
+    back = [event["time"] for event in job.events("operator") if "is back" in event["message"]]
+    assert max(later - earlier for earlier, later in zip(left, back, strict=True)) < REQUEUE_WAIT_S
     job.assert_whole(alone)
 
 

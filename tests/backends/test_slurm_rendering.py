@@ -293,6 +293,11 @@ def test_the_scripts_of_an_elastic_job_are_sound(tmp_path, words):
     assert "#SBATCH --nodes=1-4\n" in made["slurm/job.sh"] and "#SBATCH --no-kill\n" in made["slurm/job.sh"]
 
 
+def test_a_requeued_job_that_must_be_the_only_one_of_its_name_stays_so(tmp_path):
+    made = files(tmp_path, *ELASTIC, "cluster.dependency='afterok:7,singleton'")
+    assert '"Dependency=singleton,afterany:$SLURM_JOB_ID"' in made["slurm/release.sh"]
+
+
 def test_a_request_for_more_nodes_asks_for_the_same_nodes(tmp_path):
     made = files(tmp_path, *ELASTIC, "cluster.partition=a b", "cluster.constraint='h100&efa'", "cluster.time=60")
     options = json.loads(made["slurm/elastic.json"])["options"]

@@ -174,6 +174,20 @@ class Cluster:
         first = self.command("squeue", "--noheader", "--jobs", job_id, "--format=%B").strip()
         return sorted(self.command("scontrol", "show", "hostnames", nodes).split(), key=lambda each: each != first)
 
+    @contextlib.contextmanager
+    def slow_to_end(self, seconds: float) -> Iterator[None]:
+        """Let every node be free only some seconds after a job, as those of a cluster with an epilog are."""
+        (script := self.folder / "epilog.sh").write_text(f"#!/bin/sh\nsleep {seconds}\n")
+        script.chmod(0o755)
+        before = self.conf.read_text()
+        _set(self.conf, f"Epilog={script}")
+        self.command("scontrol", "reconfigure")
+        try:
+            yield
+        finally:
+            self.conf.write_text(before)
+            self.command("scontrol", "reconfigure")
+
     def is_ready(self) -> bool:
         """Return whether the controller answers and every node is idle."""
         env = {**os.environ, "SLURM_CONF": str(self.conf)}

@@ -95,7 +95,9 @@ def _release(job: JobSpec, given: Mapping[str, Value], nodes: str | None) -> str
     """
     placed = {key: value for key, value in given.items() if key in ("partition", "account", "qos", "reservation")}
     own = header({**placed, "job-name": f"{given['job-name']}-release"})
-    return render_template("slurm/release.sh.j2", job_name=job.name, nodes=nodes, header=own)
+    # What it depended on has ended, except for jobs of the same name that may have come.
+    after = "singleton,afterany" if "singleton" in str(given.get("dependency", "")).split(",") else "afterany"
+    return render_template("slurm/release.sh.j2", job_name=job.name, nodes=nodes, header=own, after=after)
 
 
 def _elastic(job: JobSpec, elastic: ElasticPolicy, options: Settings, runtime: str) -> dict[str, str]:
