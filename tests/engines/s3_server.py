@@ -2,6 +2,7 @@
 
 import contextlib
 import http.client
+import logging
 import secrets
 import socket
 import threading
@@ -49,6 +50,7 @@ def s3_endpoint() -> Iterator[str]:
         "moto.moto_server.threaded_moto_server", reason="needs moto: pip install '.[sagemaker,test]'"
     ).ThreadedMotoServer(ip_address="127.0.0.1", port=0, verbose=False)
     server.start()
+    logging.getLogger("werkzeug").setLevel(logging.WARNING)  # a line a request would bury what a failing test says
     host, port = server.get_host_and_port()
     yield f"http://{host}:{port}"
     server.stop()
