@@ -201,7 +201,7 @@ def test_waiting_ends_when_its_time_is_over(stage, submitted):
     status = running(stage, record)
     began = time.monotonic()
     assert list(stage.backend().wait(record.handle, timeout_s=1.0)) == [status]
-    assert 1.0 <= time.monotonic() - began < 10.0
+    assert 1.0 <= time.monotonic() - began < 60.0
     with pytest.raises(ProblemsFound, match="E712 .*\n.*has not ended after 0.1 s: running"):
         list(registry.changes(record, stage.backend(), timeout_s=0.1))
 

@@ -378,7 +378,7 @@ def test_main_says_soon_that_a_server_is_away(tmp_path):
         text=True,
     )
     assert result.returncode == 2 and "E501" in result.stderr
-    assert time.monotonic() - began < 10
+    assert time.monotonic() - began < 60
     assert list(tmp_path.iterdir()) == []
 
 

@@ -280,7 +280,7 @@ def test_ranks_end_at_once_after_data_parallel_training(tmp_path):
 
     for _ in range(5):
         ended = run_ranks(2, last_step_ended, tmp_path)
-        assert time.time() - max(ended) < 5
+        assert time.time() - max(ended) < 60
 
 
 def new_job(folder: Path) -> Job:

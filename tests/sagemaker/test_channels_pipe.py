@@ -226,7 +226,8 @@ def test_an_object_too_large_for_a_record_is_told(local, tmp_path, stream):
 
 
 @pytest.mark.parametrize("state", ["unread", "blocked", "read"])
-def test_closing_leaves_nothing(data, stream, state):
+def test_closing_leaves_nothing(data, stream, state, monkeypatch):
+    monkeypatch.setattr("launcher.backends.sagemaker_local.pipe._CLOSE_TIMEOUT_S", 60.0)  # what a stuck thread takes
     data.put("train/a", os.urandom(20 * CHUNK))
     descriptors = len(os.listdir("/proc/self/fd"))
     folder, (feed,) = stream(data, channel(f"{data.base}/train/"))
@@ -238,7 +239,7 @@ def test_closing_leaves_nothing(data, stream, state):
         await_true((folder / "train_1").exists)
     began = time.monotonic()
     feed.close()
-    assert time.monotonic() - began < 1
+    assert time.monotonic() - began < 30
     assert list(folder.iterdir()) == []
     if state == "blocked":
         opened.close()

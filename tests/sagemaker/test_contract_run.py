@@ -193,7 +193,7 @@ def test_one_failing_host_fails_the_job_whose_output_is_kept(write, reason, tmp_
     status = job.end()
     assert (status.state, status.message) == (JobState.FAILED, reason)
     assert job.described()["FailureReason"] == reason
-    assert time.monotonic() - began_s < 20
+    assert time.monotonic() - began_s < 100
     assert (job.archived(), job.archived("output.tar.gz")) == ({"kept": "kept"}, {"kept": "data"})
     assert job.statuses()[-2:] == ["Uploading", "Failed"]
     clash = "model/kept is on algo-1 and on algo-2: the first is kept"

@@ -102,7 +102,7 @@ def test_real_ranks_and_groups_are_those_of_the_table(placement, mpirun, tmp_pat
 @pytest.mark.slow
 def test_a_rank_that_fails_ends_all_others_and_the_job(mpirun):
     began_s = time.monotonic()
-    program = "import os, sys, time; os.environ['OMPI_COMM_WORLD_RANK'] == '3' and sys.exit(7); time.sleep(40)"
+    program = "import os, sys, time; os.environ['OMPI_COMM_WORLD_RANK'] == '3' and sys.exit(7); time.sleep(400)"
     done = mpirun(Placement(ranks.host_names(2), 2), program)
     assert done.returncode == 7
-    assert time.monotonic() - began_s < 30
+    assert time.monotonic() - began_s < 200
