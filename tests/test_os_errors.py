@@ -193,10 +193,12 @@ WRITER = """
 import os, pathlib, sys, time
 run_dir = pathlib.Path(os.environ["RECIPES_RUN_DIR"])
 print("step 1/9  loss 1.0", flush=True)
-if sys.argv[1] == "disk":
+if os.environ["RANK"] != "0":
+    pass  # a second writer would empty the file of the first
+elif sys.argv[1] == "disk":
     with open(run_dir / "checkpoint", "wb") as file:
         file.write(bytes(64_000_000))
-elif os.environ["RANK"] == "0":
+else:
     (run_dir / ".state.json.tmp").symlink_to("/dev/full")
     sys.exit("the operator records each change of state")
 time.sleep(600)
