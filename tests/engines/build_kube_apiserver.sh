@@ -20,9 +20,9 @@ fi
 # The distribution's source packages, from where its binary packages come from.
 lists=/etc/apt/sources.list.d
 work=$(mktemp -d)
-trap 'rm -rf "$work" "$lists/recipe-launcher.config.hydra_sources" "$lists/recipe-launcher.list"' EXIT
+trap 'rm -rf "$work" "$lists/recipe-launcher.sources" "$lists/recipe-launcher.list"' EXIT
 if [[ -f $lists/debian.sources ]]; then
-  sed 's/^Types: *deb *$/Types: deb-src/' "$lists/debian.sources" >"$lists/recipe-launcher.config.hydra_sources"
+  sed 's/^Types: *deb *$/Types: deb-src/' "$lists/debian.sources" >"$lists/recipe-launcher.sources"
 else
   sed -n 's/^deb /deb-src /p' /etc/apt/sources.list >"$lists/recipe-launcher.list"
 fi
