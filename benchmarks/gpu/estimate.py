@@ -69,7 +69,7 @@ def memory_bytes(shape: Shape, config: Mapping[str, Any], *, on_gpu: bool = True
         "weights": frozen + trained * MASTER,
         "gradients and optimizer": trained * (MASTER + ADAM),
         "gathered": _gathered(config) * short if on_gpu else 0,
-        "activations": kept + _scores(shape, config, short),
+        "activations": kept + _scores(shape, config, short) + _adapted_experts(shape, config, short),
         "logits": 3 * min(CHUNK, tokens) * config["vocab_size"] * MASTER,
     }
 
@@ -104,6 +104,18 @@ def _gathered(config: Mapping[str, Any]) -> int:
     """Return the parameters that fully_shard has gathered at a time: the embeddings, the head, and two layers."""
     ends = sum(each.parameters for each in weights(config) if each.name in ("embed_tokens", "lm_head"))
     return ends + 2 * (num_parameters(config) - ends) // config["num_hidden_layers"]
+
+
+def _adapted_experts(shape: Shape, config: Mapping[str, Any], short: int) -> int:
+    """Return the bytes of a layer's experts with their adapters added, and of what is added.
+
+    Source: PEFT, `lora.ParamWrapper`: the sum has the size of the weights.
+    """
+    if not (shape.peft and shape.peft.get("target_parameters")):
+        return 0
+    experts = sum(each.parameters for each in weights(config) if each.kind == "experts")
+    layers = 1 if shape.recomputes else config["num_hidden_layers"]
+    return 2 * layers * short * experts // config["num_hidden_layers"]
 
 
 def _scores(shape: Shape, config: Mapping[str, Any], short: int) -> int:

@@ -225,13 +225,15 @@ def nccl(results: Results) -> None:
         return
     gpus = torch.cuda.device_count()
     version = torch.cuda.nccl.version()[:2] if gpus else None
+    if gpus == 1 and version and version < SHARED_GPU_NCCL:
+        results.facts["two ranks on one GPU"] = f"NCCL {version} refuses them; {SHARED_GPU_NCCL} and later allow them"
     for label, ranks, backend, more in settings_of(gpus, version):
         with tempfile.TemporaryDirectory() as folder:
             _ranks(results, label, ranks, backend, more, Path(folder))
 
 
 def settings_of(gpus: int, version: tuple[int, ...] | None) -> list[tuple[str, int, str, dict[str, str]]]:
-    """Return what to run: label, number of ranks, backend and environment, the most telling last.
+    """Return what to run: label, number of ranks, backend and environment.
 
     Args:
         gpus: Of the machine.

@@ -17,7 +17,7 @@ from benchmarks.gpu.training import OURS, TRL, Measured, Pace, measured
 PACE, TINY_PACE = Pace(seconds=10, steps=8), Pace(seconds=0.2, steps=2)
 TURNS = 2
 """How often each training takes its turn: the second time in the reverse order."""
-OUT_OF_MEMORY = "out of memory"
+OUT_OF_MEMORY, LONGEST = "out of memory", "longest_case_s"
 
 
 @dataclass(frozen=True, slots=True)
@@ -134,8 +134,10 @@ def taken_in_turns(results: Results, cases: Sequence[Case]) -> dict[Case, list[M
 def _taken(results: Results, case: Case) -> tuple[Measured | None, str]:
     """Return what a case measures, or why it does not."""
     pace = TINY_PACE if results.tiny else PACE
-    if not results.budget.fits(2 * pace.seconds):
+    longest = results.facts.get(LONGEST, 2 * pace.seconds)
+    if not results.budget.fits(longest):
         return None, "no time was left"
+    began = results.budget.spent
     try:
         taken = measured(case.who, case.shape, pace, results.budget, tiny=results.tiny)
     except torch.OutOfMemoryError:
@@ -145,6 +147,8 @@ def _taken(results: Results, case: Case) -> tuple[Measured | None, str]:
     except Exception as error:  # another case may work, and its figures count
         traceback.print_exc()
         return None, f"{type(error).__name__}: {str(error)[:500]}"
+    finally:
+        results.facts[LONGEST] = max(longest, results.budget.spent - began)
     return (taken, "") if taken.steps_s else (None, "no step ended in time")
 
 

@@ -16,7 +16,8 @@ def table(files: Iterable[Path]) -> str:
 
 def _section(record: Mapping[str, Any]) -> str:
     parts = [f"### {record['stage']}", _described(record)]
-    rows = [_row(each) for each in record["measurements"]]
+    # Tiny shapes reach no goal, and miss none.
+    rows = [_row(each | {"meets_goal": None} if record["tiny"] else each) for each in record["measurements"]]
     if rows:
         parts.append("\n".join(_line(row) for row in (HEAD, ["---"] * len(HEAD), *rows)))
     parts += [f"- Not measured: {_first_line(each)}" for each in record["problems"]]
