@@ -14,7 +14,7 @@ import sys
 from pathlib import Path
 
 from benchmarks.gpu.budget import Budget
-from benchmarks.gpu.stages import BY_NAME, GRACE_S, PARTS, STAGES, Stage, run
+from benchmarks.gpu.stages import BY_NAME, GRACE_S, PARTS, STAGES, TINY_FACTOR, Stage, run
 from benchmarks.gpu.table import table
 
 OUT = Path("results") / "gpu"
@@ -53,13 +53,14 @@ def _parse(argv: list[str] | None) -> argparse.Namespace:
 
 def _run_part(part: int, args: argparse.Namespace) -> int:
     """Run the stages of a part, print their table, and return the worst exit status."""
-    budget, folder = Budget(args.seconds or PART_S), args.out or OUT
+    factor = TINY_FACTOR if args.tiny else 1
+    budget, folder = Budget(args.seconds or PART_S * factor), args.out or OUT
     files, worst = [], 0
     for stage in STAGES:
         if stage.part != part:
             continue
         file = folder / f"{stage.name}.json"
-        worst = max(worst, _run_alone(stage, file, min(stage.seconds, budget.left), tiny=args.tiny))
+        worst = max(worst, _run_alone(stage, file, min(stage.seconds * factor, budget.left), tiny=args.tiny))
         if file.exists():
             files.append(file)
     print(table(files), end="", flush=True)

@@ -131,8 +131,9 @@ def rehearse(results: Results) -> None:
     if lacks_modules(results):
         return
     wanted = REHEARSED[:1] if results.tiny else REHEARSED
-    batch = 64 if results.tiny else 16
-    short = [f"{ARGS}.max_epochs=1", f"{ARGS}.train_batch_size={batch}", f"{ARGS}.log_gpu_memory=true"]
+    samples = 16 if results.tiny else 128
+    short = [f"{ARGS}.max_epochs=1", f"{ARGS}.max_samples={samples}", f"{ARGS}.train_batch_size=8"]
+    short.append(f"{ARGS}.log_gpu_memory=true")
     alone = ["recipes.trainer.devices=1", "recipes.trainer.num_nodes=1"]
     with tempfile.TemporaryDirectory() as folder:
         for number, recipe in enumerate(wanted):
@@ -171,13 +172,13 @@ def elastic(results: Results) -> None:
     """
     if lacks_modules(results):
         return
-    happenings = "{at:{step:6},node_loss:{node:0,replacement_after:1}},{at:{step:12},worker_crash:{rank:0}},"
+    happenings = "{at:{step:3},node_loss:{node:0,replacement_after:1}},{at:{step:6},worker_crash:{rank:0}},"
     words = [
         *(f"recipes=fine-tuning/{REHEARSED[0]}", "rehearse=true", UNTRACKED),
-        *("recipes.trainer.devices=1", "recipes.trainer.num_nodes=1", f"{ARGS}.train_batch_size=16"),
-        *(f"{ARGS}.max_epochs=200", f"{ARGS}.save_steps=3", "recipes.elastic_policy.faulty_timeout=2"),
+        *("recipes.trainer.devices=1", "recipes.trainer.num_nodes=1", f"{ARGS}.train_batch_size=4"),
+        *(f"{ARGS}.max_epochs=200", f"{ARGS}.save_steps=2", "recipes.elastic_policy.faulty_timeout=2"),
         *("++recipes.elastic_policy.is_elastic=true", "++recipes.scale_config=auto"),
-        f"+cluster.events=[{happenings}{{at:{{step:18}},capacity:0}}]",
+        f"+cluster.events=[{happenings}{{at:{{step:9}},capacity:0}}]",
     ]
     floor = import_s()
     with tempfile.TemporaryDirectory() as folder:
