@@ -39,7 +39,7 @@ from launcher.runtime.sampler import StepSampler
 from launcher.runtime.stop_consensus import any_rank
 
 
-def run(config: Mapping[str, Any], place: Place, run_dir: Path, *, rehearse: bool) -> None:
+def run(config: Mapping[str, Any], place: Place, run_dir: Path, *, rehearse: bool, model: str = "") -> None:
     """Train a compiled recipe to its end, or to the next scale event.
 
     Args:
@@ -48,9 +48,11 @@ def run(config: Mapping[str, Any], place: Place, run_dir: Path, *, rehearse: boo
         run_dir: Receives metrics, prepared data, checkpoints and results, where the recipe names no other folder.
         rehearse: Whether a small model with random weights takes the place of the recipe's, and made-up samples that
             of its data.
+        model: The published model to rehearse, where the recipe names none.
     """
     settings = settings_of(config, place.world_size)
-    FineTuning(settings, inputs_of(config, settings, run_dir, rehearse=rehearse), place, run_dir).run()
+    inputs = inputs_of(config, settings, run_dir, rehearse=rehearse, model=model)
+    FineTuning(settings, inputs, place, run_dir).run()
 
 
 class FineTuning:
