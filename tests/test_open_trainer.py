@@ -2,6 +2,7 @@
 
 import dataclasses
 import importlib.util
+import itertools
 import json
 
 import pytest
@@ -11,6 +12,7 @@ from launcher.common.names import CONFIG_DIR
 from launcher.config import catalogue
 from launcher.families import interface
 from launcher.planning import plan_report
+from launcher.runtime import model_configs
 
 RECIPE = "fine-tuning/llama/llmft_llama3_2_1b_instruct_seq4k_gpu_sft_lora"
 ELASTIC = "++recipes.elastic_policy.is_elastic=true"
@@ -60,7 +62,7 @@ def test_a_warm_process_imports_the_code_of_every_model(prepare):
     packages = {name.rpartition("_")[2] for name in found if name.startswith("transformers.models.")}
     assert packages == {"llama", "llama4", "qwen2", "qwen3", "oss"}
     assert all(importlib.util.find_spec(name.partition(".")[0]) for name in found)
-    unknown = dataclasses.replace(jobs[0], config={"recipes": {"run": {"name": "mine"}}})
+    unknown = dataclasses.replace(jobs[0], published_model="")
     assert len(interface(unknown.model_type, unknown.trainer).modules(unknown)) == 3
 
 
@@ -289,3 +291,47 @@ def test_a_rehearsal_needs_a_known_architecture(problems, prepare, tmp_path):
 def test_the_plan_names_the_attention_that_stands_in_on_this_machine(prepare, words, says):
     messages = [notice.message for notice in prepare(*words, "rehearse=true").notices if notice.code == "N175"]
     assert len(messages) == bool(says) and all(says in message for message in messages)
+
+
+def modules_of(job):
+    return interface(job.model_type, job.trainer).modules(job)
+
+
+@pytest.mark.slow
+def test_the_model_of_a_rehearsal_is_the_recipes_whatever_the_name_of_the_run(prepare):
+    """Every recipe, with names that say nothing and with that of another model."""
+    names = ("x", "openai-gpt-oss-120b-test", "qwen-3-8b", "a" * 40)
+    entries = [entry for entry in catalogue.entries() if entry.model_type == "llm_finetuning_aws"]
+    assert len(entries) >= 86
+    for entry, name in zip(entries, itertools.cycle(names), strict=False):
+        words = (f"recipes={entry.name}", "rehearse=true")
+        published = prepare(*words)
+        renamed = prepare(*words, f"recipes.run.name={name}")
+        assert published.published_model == renamed.published_model in model_configs.table()
+        assert modules_of(renamed) == modules_of(published)
+        assert [each.code for each in renamed.notices] == [each.code for each in published.notices]
+
+
+@pytest.mark.parametrize("name", ["x", "openai-gpt-oss-20b", "gpt-oss-120b", "meta-llama-llama-3-1-8b-instruct"])
+def test_the_program_of_a_rehearsal_is_told_the_model_that_the_recipe_leaves_open(render, prepare, name):
+    words = (*GPT_OSS, "rehearse=true", f"recipes.run.name={name}")
+    script = render(*words).files["run.sh"]
+    assert " launcher.runtime.entrypoint --rehearse --model openai/gpt-oss-120b --config-path " in script
+    assert "transformers.models.gpt_oss.modeling_gpt_oss" in script
+    in_earnest = render(*GPT_OSS, f"{MODEL}=openai/gpt-oss-20b", f"{TRAIN}=/opt/ml/a", f"recipes.run.name={name}")
+    assert "--model" not in in_earnest.files["run.sh"]
+
+
+def test_a_recipe_of_ones_own_is_of_the_model_that_it_inherits(prepare, problems, tmp_path):
+    inherited = "defaults:\n  - /recipes/fine-tuning/gpt_oss/llmft_gpt_oss_20b_seq4k_gpu_dpo@_here_\n  - _self_\n"
+    (tmp_path / "own.yaml").write_text(inherited + "run:\n  name: mine\n")
+    assert prepare("recipes=own.yaml", "rehearse=true").published_model == "openai/gpt-oss-20b"
+    # a model of the user's own is not the inherited one
+    assert found(problems("recipes=own.yaml", "rehearse=true", f"{MODEL}=org/other")) == [("E116", MODEL)]
+
+
+def test_the_size_of_checkpoints_does_not_depend_on_the_name_of_the_run(recipes):
+    target = GPT_OSS[0].removeprefix("recipes=")
+    code, published, _ = recipes("checkpoint", target)
+    assert code == 0 and "GB" in published
+    assert recipes("checkpoint", target, "recipes.run.name=x")[1] == published

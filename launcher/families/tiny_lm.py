@@ -102,7 +102,7 @@ class Recipe(TrainingRecipe):
 
     training_config: TrainingConfig
 
-    def content(self, config: Mapping[str, Any] | None = None) -> Content:
+    def content(self, config: Mapping[str, Any] | None = None, published_model: str = "") -> Content:
         """Return what `launcher.runtime` saves: weights and AdamW's moments in 32 bits."""
         from launcher.checkpointing.architecture import num_parameters  # few compiles need it
 

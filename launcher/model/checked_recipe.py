@@ -71,6 +71,11 @@ class CheckedRecipe:
         return self.launch.rehearse is True
 
     @property
+    def published_model(self) -> str:
+        """The published model that the recipe is of, whatever the job's name; empty if unknown."""
+        return self.recipe.published_model(self.composition.sources)
+
+    @property
     def elastic(self) -> ElasticSettings | None:
         """The policy of a job that may change its size; None for a static job."""
         policy = self.recipe.elastic_policy

@@ -174,6 +174,7 @@ class JobSpec:
         save_timeout_s: Seconds that the workers of a job, elastic or not, have for a last checkpoint.
         trainer: Who trains; None for a family without the choice.
         is_rehearsal: Whether the open trainer shrinks the model and makes up its data.
+        published_model: The one that the recipe is of, by its name on the Hugging Face Hub; empty if unknown.
     """
 
     name: str
@@ -195,6 +196,7 @@ class JobSpec:
     save_timeout_s: int = DEFAULT_SAVE_TIMEOUT_S
     trainer: Trainer | None = None
     is_rehearsal: bool = False
+    published_model: str = ""
 
     @property
     def max_nodes(self) -> int:

@@ -24,6 +24,7 @@ from launcher.model.base_model import (
 )
 from launcher.model.checkpoint_content import Content
 from launcher.model.checkpointing import Checkpointing
+from launcher.model.composition import ValueSources
 from launcher.model.instance_specs import InstanceSpec
 from launcher.model.recipe_keys import Batch, RecipeKeys, UnevenBatch
 
@@ -286,12 +287,21 @@ class RecipeBase(Model, ABC):
         return (self.batch.ranks_per_sample if self.batch else 1) * self.model_parallel_size
 
     @abstractmethod
-    def content(self, config: Mapping[str, Any] | None = None) -> Content:
+    def content(self, config: Mapping[str, Any] | None = None, published_model: str = "") -> Content:
         """Return what the training program saves; 0 parameters if the model is unknown.
 
         Args:
             config: A model's config.json, to count instead of the recipe's own model.
+            published_model: The model to count where the recipe leaves its model open.
         """
+
+    def published_model(self, sources: ValueSources) -> str:
+        """Return the published model that the recipe is of, by its name on the Hugging Face Hub; empty if unknown.
+
+        Args:
+            sources: Of the recipe's values, which know what overrides hide.
+        """
+        return ""
 
     def at_size(self, nodes: int, own: Mapping[str, Any]) -> Self:
         """Return the recipe at a planned size, whose values are valid and not checked again.

@@ -108,11 +108,10 @@ def attention_may_differ(planned: PlannedRecipe, notice: MakeNotice) -> Iterator
     if checked.trainer != OPEN or not described(checked.backend).runs_here:
         return
     from launcher.runtime.finetune.architectures import KNOWN
-    from launcher.runtime.model_configs import known_beginning  # few compiles need either
+    from launcher.runtime.model_configs import table  # few compiles need either
 
-    model = get(checked.composition.tree, "recipes.training_config.model_config")
-    config = known_beginning(model["model_name_or_path"] or checked.recipe.run.name)
-    wish = model["attn_implementation"]
+    config = table().get(checked.published_model)
+    wish = get(checked.composition.tree, "recipes.training_config.model_config.attn_implementation")
     if config and wish not in (fallback := KNOWN[config["model_type"]].attention, "eager"):
         yield notice(
             f"attn_implementation={wish}: where this machine cannot compute it, {fallback} computes the same"

@@ -51,7 +51,8 @@ class StopConsensus:
         self._carries_loss = loss is not None
         # The loss remains on its device: fetching it here would wait for the forward pass before the backward pass is
         # queued. Only `end_step` waits, when the complete step is queued.
-        own = torch.tensor(self._step_s, device=_control_device()) if loss is None else loss.detach().float()
+        own = loss.detach() if loss is not None else torch.tensor(self._step_s, device=_control_device())
+        own = own.double()
         # Only two numbers: over gloo the time of a small reduction grows with each.
         self._sums = torch.stack([own, own.new_full((), float(event))])
         self._work = dist.all_reduce(self._sums, async_op=True) if dist.is_initialized() else None

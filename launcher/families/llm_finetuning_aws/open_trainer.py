@@ -12,7 +12,7 @@ from launcher.model.config_tree import get
 from launcher.model.interface import Interface, runtime_workers
 from launcher.model.job_spec import JobSpec
 from launcher.runtime.finetune.architectures import CONFIG_FILE, KNOWN
-from launcher.runtime.model_configs import known_beginning, table
+from launcher.runtime.model_configs import table
 
 _MODEL = "recipes.training_config.model_config.model_name_or_path"
 _TRAIN = "recipes.training_config.datasets.train_data.file_path"
@@ -24,12 +24,15 @@ _REHEARSE = "rehearse=true, for a small random model and made-up samples"
 
 
 def _program(job: JobSpec) -> tuple[str, ...]:
-    return ("-m", ENTRYPOINT, *(("--rehearse",) if job.is_rehearsal else ()))
+    if not job.is_rehearsal:
+        return ("-m", ENTRYPOINT)
+    is_named = bool(get(job.config, _MODEL)) or not job.published_model
+    return ("-m", ENTRYPOINT, "--rehearse", *(() if is_named else ("--model", job.published_model)))
 
 
 def _modules(job: JobSpec) -> tuple[str, ...]:
     """Return what every fine-tuning imports, and the model's code if its architecture is known before the launch."""
-    found = known_beginning(get(job.config, _MODEL) or get(job.config, "recipes.run.name"))
+    found = table().get(job.published_model)
     package = KNOWN[found["model_type"]].package if found else None
     model = (f"transformers.models.{package}.modeling_{package}",) if package else ()
     return ("transformers.modeling_utils", *model, "peft", "launcher.runtime.finetune.trainer")
@@ -61,9 +64,9 @@ def _absent_inputs(job: JobSpec) -> Iterator[Problem]:
 
 def _unknown_architecture(job: JobSpec) -> Iterator[Problem]:
     """Yield a Problem if the architecture of the small model would be unknown."""
-    model, name = get(job.config, _MODEL) or "", get(job.config, "recipes.run.name")
+    model = get(job.config, _MODEL) or ""
     has_config = os.path.isfile(job.cwd / model / CONFIG_FILE)
-    if known_beginning(model or name) is None and not has_config and (not model or _is_readable(job, model)):
+    if not job.published_model and not has_config and (not model or _is_readable(job, model)):
         message = "names no model whose architecture is known, and no folder with a config.json"
         allowed = ", ".join(table())
         yield Problem("E116", _MODEL, message, value=model, allowed=allowed, remedy=f"{_MODEL}=<one of these>")

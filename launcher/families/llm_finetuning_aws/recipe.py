@@ -12,6 +12,7 @@ from pydantic import AfterValidator, Field
 
 from launcher.model.base_model import BatchSize, Model, NonNegativeInt, PositiveInt
 from launcher.model.checkpoint_content import Content, Sharding
+from launcher.model.composition import RUN_NAME, ValueSources
 from launcher.model.recipe_keys import RecipeKeys
 from launcher.model.training_args import ARGS, BATCH_KEYS, BatchArgs, TrainingRecipe, TrainingSection
 
@@ -319,14 +320,23 @@ class Recipe(TrainingRecipe):
 
     training_config: TrainingConfig
 
-    def content(self, config: Mapping[str, Any] | None = None) -> Content:
+    def published_model(self, sources: ValueSources) -> str:
+        """Return the published model that the recipe is of; if it leaves the model open, the one its files name."""
+        from launcher.runtime.model_configs import beginning  # few compiles need it
+
+        if model := self.training_config.model_settings.model_name_or_path:
+            return beginning(model)
+        names = (value for _, value in reversed(sources.layers(RUN_NAME)) if isinstance(value, str))
+        return next(filter(None, map(beginning, names)), "")
+
+    def content(self, config: Mapping[str, Any] | None = None, published_model: str = "") -> Content:
         """Return what a checkpoint of the training state holds: all weights, or only the adapters."""
         from launcher.checkpointing import architecture  # few compiles need these
         from launcher.checkpointing.sizes import lora_parameters
         from launcher.runtime import model_configs
 
         model, args = self.training_config.model_settings, self.training_config.training_args
-        config = config or model_configs.known(model.model_name_or_path or self.run.name)
+        config = config or model_configs.known(model.model_name_or_path or published_model)
         weights = architecture.weights(config) if config else ()
         total = sum(weight.parameters for weight in weights)
         saved = lora_parameters(weights, model.peft_config.model_dump()) if model.peft_config else total

@@ -45,7 +45,9 @@ class Inputs:
     is_rehearsal: bool
 
 
-def inputs_of(config: Mapping[str, Any], settings: Settings, run_dir: Path, *, rehearse: bool) -> Inputs:
+def inputs_of(
+    config: Mapping[str, Any], settings: Settings, run_dir: Path, *, rehearse: bool, model: str = ""
+) -> Inputs:
     """Return what a job reads. Collective: the first rank of the job, or of each node, writes what is missing.
 
     Args:
@@ -53,6 +55,7 @@ def inputs_of(config: Mapping[str, Any], settings: Settings, run_dir: Path, *, r
         settings: Of the same.
         run_dir: Of the job; visible to all ranks.
         rehearse: Whether to make model and samples up.
+        model: The published model to rehearse, where the recipe names none.
 
     Raises:
         ModelMissing: The recipe names no model that can be had.
@@ -64,7 +67,7 @@ def inputs_of(config: Mapping[str, Any], settings: Settings, run_dir: Path, *, r
     name = settings.model.save_name or settings.name
     if rehearse:
         made = _made_up(run_dir / REHEARSAL, data.technique, settings.seed)
-        small = rehearsal_config(settings.model.path, settings.name, VOCABULARY)
+        small = rehearsal_config(settings.model.path, model or settings.name, VOCABULARY)
         data = replace(data, train_path=str(made.train_file), validation_path="")
         folder = results / f"{REHEARSAL}-{name.replace('/', '-')}"
         return Inputs(data, made.tokenizer_folder, small, None, prepared, folder, is_rehearsal=True)

@@ -10,7 +10,7 @@ INDEX = "model.safetensors.index.json"
 """Source: transformers, `utils.SAFE_WEIGHTS_INDEX_NAME`."""
 SINGLE = "model.safetensors"
 """Source: transformers, `utils.SAFE_WEIGHTS_NAME`."""
-_PICKLED = "pytorch_model*.bin"
+PICKLED = "pytorch_model*.bin"
 _PREFIXES = ("", "language_model.")
 """In front of a language model's names. Source: Llama 4 Scout's index has the second one."""
 
@@ -54,7 +54,7 @@ def weight_files(folder: Path) -> list[Path]:
     if (folder / SINGLE).is_file():
         return [folder / SINGLE]
     found = sorted(folder.glob("model*.safetensors"))
-    if not found and not any(folder.glob(_PICKLED)):
+    if not found and not any(folder.glob(PICKLED)):
         raise WeightsInvalid(
             f"{folder}: no weights, neither {SINGLE} nor {INDEX}; give the folder of a saved model, or rehearse"
         )
