@@ -80,6 +80,9 @@ STARTS_FILE = "starts.jsonl"
 ACTIVITY_FILE = "activity.json"
 """Under the run folder: the activity of rank 0 between two steps, so that a long save is not mistaken for a hang."""
 
+STACKS_DIR = "stacks"
+"""Under the run folder: the stack of each rank, one folder for each start of the workers, one file for each rank."""
+
 STEPS = "steps"
 """Activity of rank 0 while it trains."""
 

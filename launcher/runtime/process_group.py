@@ -18,7 +18,7 @@ import torch.distributed as dist
 from torch.distributed import distributed_c10d
 
 from launcher.common import names
-from launcher.runtime import startup_timing
+from launcher.runtime import stacks, startup_timing
 
 JOIN_TIMEOUT = timedelta(minutes=10)
 """How long ranks wait for each other to join."""
@@ -84,6 +84,7 @@ def join(place: Place | None = None) -> Place:
     """
     startup_timing.reached("imported")
     place = place or place_from_env()
+    stacks.write_stack_on_signal(place.rank)
     # Small exchanges between the ranks use gloo even then: they must not wait for the accelerator.
     backend, device_id = "gloo", None
     if place.device.type == "cuda":

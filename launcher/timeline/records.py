@@ -16,6 +16,7 @@ LAUNCHED = "launched"
 """The kind of a launch's first event."""
 
 WORKER_FAILED = "a worker failed"
+HANG = "hang"
 """Cause of the fault of a node whose worker failed; the worker may only have lost its peers."""
 
 _Record = TypeVar("_Record")
