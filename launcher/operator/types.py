@@ -86,6 +86,11 @@ class Fault:
         """Whether the agent names a worker that a signal killed."""
         return any(worker.was_killed for worker in failed_workers(self.detail))
 
+    @property
+    def is_final(self) -> bool:
+        """Whether the agent names a worker that would end in the same way if it was started again."""
+        return any(worker.is_final for worker in failed_workers(self.detail))
+
 
 @dataclass(frozen=True, slots=True)
 class Report:

@@ -19,6 +19,7 @@ from torch.distributed import distributed_c10d
 
 from launcher.common import names
 from launcher.runtime import stacks, startup_timing
+from launcher.runtime.finite_steps import NotFinite
 
 JOIN_TIMEOUT = timedelta(minutes=10)
 """How long ranks wait for each other to join."""
@@ -247,4 +248,4 @@ def _await_others() -> None:
 
 def _leave_on_error(kind: type[BaseException], error: BaseException, trace: TracebackType | None) -> None:
     traceback.print_exception(kind, error, trace)
-    leave(exit_code=1)
+    leave(exit_code=names.EXIT_NOT_FINITE if isinstance(error, NotFinite) else 1)

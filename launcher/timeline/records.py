@@ -47,6 +47,7 @@ class StepRecord:
         time: Its end, in seconds since the epoch.
         cursor: Samples from the start of training to the end of this step.
         data_s: Seconds of it in which rank 0 waited for data.
+        is_skipped: Whether it changed no weight, since its loss or gradients were not finite.
     """
 
     time: float
@@ -59,6 +60,7 @@ class StepRecord:
     cursor: int
     loss: float | None
     data_s: float = 0.0
+    is_skipped: bool = False
 
     @property
     def duration_s(self) -> float:
@@ -190,6 +192,7 @@ def _step(fields: Mapping[str, Any]) -> StepRecord:
         cursor=int(fields["cursor"]),
         loss=float(loss) if loss is not None and math.isfinite(loss) else None,
         data_s=float(fields.get("data_s") or 0.0),
+        is_skipped="skipped_steps" in (fields.get("further") or {}),
     )
 
 

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 from test_local_state_machine import NOW, POLICY, READY, RUNNING, machine, observation
 
 from launcher.backends.local.fault_injection import damage_checkpoint
-from launcher.common.names import ACTIVITY_FILE, METRICS_FILE
+from launcher.common.names import ACTIVITY_FILE, EXIT_NOT_FINITE, METRICS_FILE
 from launcher.model.job_spec import JobState
 from launcher.operator.failure_cause import explain
 from launcher.operator.hang_detector import HangDetector, Overdue, StepTimer
@@ -242,6 +242,14 @@ def test_a_hang_is_a_fault_of_its_own_name_and_the_workers_are_killed_and_starte
     assert StopWorkers((0, 1), None) in commands
     again, _ = advance(stopping, observation(READY, READY, step=7), POLICY)
     assert (again.phase, again.nodes, again.attempt) == (Phase.PREPARING, (0, 1), 1)
+
+
+@pytest.mark.parametrize("code", [-(EXIT_NOT_FINITE << 8), EXIT_NOT_FINITE, -(1 << 8)])
+def test_a_job_whose_values_are_not_finite_is_not_started_again(code):
+    fault = Fault(1, Cause.WORKER, f"Local Rank 0 exited with code {code}")
+    settling = machine(Phase.SETTLING, since_s=NOW - SETTLE_S - 1, fault_since_s=NOW, faults=(fault,))
+    after, _ = advance(settling, observation(RUNNING, RUNNING, step=7), POLICY)
+    assert after.verdict is (None if code == -(1 << 8) else JobState.FAILED)
 
 
 def test_a_node_that_failed_explains_why_no_step_comes():
