@@ -80,6 +80,12 @@ STARTS_FILE = "starts.jsonl"
 ACTIVITY_FILE = "activity.json"
 """Under the run folder: the activity of rank 0 between two steps, so that a long save is not mistaken for a hang."""
 
+STACKS_DIR = "stacks"
+"""Under the run folder: the stack of each rank, one folder for each start of the workers, one file for each rank."""
+
+EXIT_NOT_FINITE = 65
+"""Exit status of a worker whose training reached values that are not finite: starting it again would not help."""
+
 STEPS = "steps"
 """Activity of rank 0 while it trains."""
 

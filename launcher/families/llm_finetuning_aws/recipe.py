@@ -234,6 +234,9 @@ class TrainingArgs(BatchArgs):
     """Norm at which the optimizer clips gradients; 0 or less turns it off in trainers of this lineage."""
     max_samples: float
     """Use at most so many samples of the training data. 1e8 means all."""
+    max_skipped_steps: NonNegativeInt | None = None
+    """Open trainer only. Steps in a row that may be skipped since their loss or gradients are not finite; one more
+    ends the job. null: 3."""
     merge_weights: bool | None = None
     """true saves the model with the adapters merged into it, ready to serve; false only the adapters."""
     packing_samples: bool

@@ -255,6 +255,11 @@ _TRAINING = (
         ),
     ),
     done(f"{ARGS}.max_samples", "samples that are read"),
+    done(
+        f"{ARGS}.max_skipped_steps",
+        "steps in a row that may be skipped since their loss or gradients are not finite, 3 by default; one more "
+        "ends the job, and its ranks exit with code 65",
+    ),
     done(f"{ARGS}.merge_weights", "true also writes the model with its adapters merged"),
     done(f"{ARGS}.micro_train_batch_size", "samples in a forward pass of a rank"),
     done(f"{ARGS}.nll_loss_coef", "DPO: weight of the likelihood of the chosen answers"),

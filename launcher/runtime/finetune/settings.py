@@ -6,7 +6,7 @@ from typing import Any
 
 from launcher.runtime.shares import Shares
 from launcher.runtime.tiers.tier_settings import TierSettings, tier_settings
-from launcher.runtime.training_config import Schedule, Tracking, shares_of, tracking_of
+from launcher.runtime.training_config import Schedule, Tracking, max_skipped_steps_of, shares_of, tracking_of
 
 SFT, DPO = "sft", "dpo"
 LOSSES = ("sigmoid", "ipo", "hinge")
@@ -157,6 +157,7 @@ class Settings:
         packs: Whether a rank's micro batch is one row without padding.
         aux_loss_coef: Weight of the load-balancing loss of experts; 0 for none.
         eval_steps: Steps between two evaluations; 0 for at the end only, -1 for once an epoch.
+        max_skipped_steps: Steps in a row whose loss or gradients may not be finite.
         logging_steps: Steps between two printed lines.
         logs_memory: Whether device memory is reported.
         logs_phases: Whether the time of the parts of a step is reported.
@@ -176,6 +177,7 @@ class Settings:
     packs: bool
     aux_loss_coef: float
     eval_steps: int
+    max_skipped_steps: int
     logging_steps: int
     logs_memory: bool
     logs_phases: bool
@@ -206,6 +208,7 @@ def settings_of(config: Mapping[str, Any], world_size: int) -> Settings:
         packs=bool(args["packing_samples"]),
         aux_loss_coef=float(args["aux_loss_coef"]),
         eval_steps=int(args["eval_steps"]),
+        max_skipped_steps=max_skipped_steps_of(args),
         logging_steps=int(args["logging_steps"]),
         logs_memory=bool(args.get("log_gpu_memory")),
         logs_phases=bool(args.get("log_run_time")),

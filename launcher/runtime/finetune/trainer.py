@@ -130,6 +130,7 @@ class FineTuning:
             on_step=self._print_step,
             event_pending=self._event_pending,
             hooks=self._hooks(math.ceil(sampler.total_samples / shares.samples_per_step)),
+            max_skipped_steps=settings.max_skipped_steps,
         )
 
     def _hooks(self, steps: int) -> Hooks:
@@ -212,7 +213,8 @@ class FineTuning:
         )
         for group in self.optimizer.param_groups:
             group["lr"] = rate
-        self.optimizer.step()
+        if self.job.may_step(norm):
+            self.optimizer.step()
         self.optimizer.zero_grad()
         return norm
 
@@ -259,7 +261,7 @@ class FineTuning:
 
     def _print_step(self, metrics: StepMetrics) -> None:
         self._last = metrics
-        if metrics.step % self.settings.logging_steps == 0:
+        if metrics.step % self.settings.logging_steps == 0 and metrics.loss is not None:
             self._print(
                 f"step {metrics.step}/{metrics.step + self.job.sampler.steps_left}{self._last_loss()}  "
                 f"lr {metrics.learning_rate:.3g}  {metrics.further['tokens_per_s']:.0f} tokens/s  "
