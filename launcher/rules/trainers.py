@@ -18,6 +18,7 @@ if TYPE_CHECKING:
 
 _TRAINER = "cluster.trainer"
 _MODEL_TYPE = "recipes.run.model_type"
+_OWN_KEYS = tuple(f"recipes.training_config.datasets.{name}" for name in ("assistant_turns", "max_lost_share"))
 _CODE = ("repo_url_or_path", "branch", "commit", "entry_script", "entry_module", "token")
 _OF_SIZE = re.compile(r"recipes\.(scale_config\.[^.]+\.)?")
 _DOCS = "docs/open-trainer.md"
@@ -89,6 +90,17 @@ def open_trainer_fetches_no_code(checked: CheckedRecipe, problem: Callable[..., 
             shown = None if name == "token" else value
             message = "is read by the published image only, not by the open trainer"
             yield problem(f"git.{name}", message, value=shown, remedy=f"git.{name}=null")
+
+
+@rule("E276", *_OWN_KEYS, _TRAINER, _MODEL_TYPE, source=_DOCS)
+def published_image_knows_its_keys(checked: CheckedRecipe, problem: Callable[..., Problem]) -> Iterator[Problem]:
+    """A key of the open trainer's own would be an unknown one in the configuration of the published image."""
+    if checked.trainer == OPEN:
+        return
+    for key in _OWN_KEYS:
+        if (value := lookup(checked.composition.tree, key)) not in (ABSENT, None):
+            message = "is a key of the open trainer, which does not train this job"
+            yield problem(key, message, value=value, remedy=f"~{key}, or {_TRAINER}={OPEN}")
 
 
 @notice_rule("N174", source=_DOCS)

@@ -120,7 +120,8 @@ def _pair(prompt: Messages, answers: Sequence[Messages], names: Mapping[str, str
                 raise SampleError(f"{found}, and every token of it would be trained; end it with the answer")
             if message.get(WEIGHT) == 0:
                 raise SampleError(f"{name} has an answer with weight 0; remove the pair, or the weight")
-    return Pair(*([_unweighted(message) for message in each] for each in (prompt, *answers)), tools)
+    plain = [[_unweighted(message) for message in each] for each in (prompt, *answers)]
+    return Pair(plain[0], plain[1], plain[2], tools)
 
 
 def _conversation(messages: Messages, record: Mapping[str, Any], prompt_messages: int = 0) -> Conversation:

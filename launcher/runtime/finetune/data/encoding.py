@@ -260,9 +260,7 @@ class Encoder:
         if text.spans is None:
             return Tokens(ids, numpy.ones(len(ids), numpy.uint8))
         flags = numpy.zeros(len(ids), numpy.uint8)
-        parts = [
-            (*tokens, start, stop) for start, stop in text.spans if (tokens := _tokens_of(encoding, start, stop))
-        ]
+        parts = [(*tokens, start, stop) for start, stop in text.spans for tokens in _tokens_of(encoding, start, stop)]
         for first, last, _, _ in parts:
             flags[first : last + 1] = 1
         divides = text.is_exact and any(self._divides(encoding, text.text, *part) for part in parts)
@@ -272,7 +270,10 @@ class Encoder:
         self, encoding: tokenizers.Encoding, text: str, first: int, last: int, start: int, stop: int
     ) -> bool:
         """Return whether a token that begins or ends a trained part is only partly in it."""
-        if encoding.token_to_chars(first)[0] < start or encoding.token_to_chars(last)[1] > stop:
+        nothing = (start, stop)
+        if (encoding.token_to_chars(first) or nothing)[0] < start:
+            return True
+        if (encoding.token_to_chars(last) or nothing)[1] > stop:
             return True
         if start == 0 or encoding.char_to_token(start - 1) is not None:
             return False
@@ -371,16 +372,15 @@ def _dropped(text: Rendered, tokens: Tokens, targets: int, limit: int | None) ->
     return NO_WEIGHT if sum(number for why, number in text.untrained if why == WEIGHT) == text.turns else NO_TEXT
 
 
-def _tokens_of(encoding: tokenizers.Encoding, start: int, stop: int) -> tuple[int, int] | None:
-    """Return the first and last token of a part of a text; None if no token holds any of its characters.
+def _tokens_of(encoding: tokenizers.Encoding, start: int, stop: int) -> Iterator[tuple[int, int]]:
+    """Yield the first and last token of a part of a text; nothing if no token holds any of its characters.
 
     A token that is only partly in it counts, as in transformers' `return_assistant_tokens_mask`.
     """
     first = next((t for place in range(start, stop) if (t := encoding.char_to_token(place)) is not None), None)
-    if first is None:
-        return None
-    last = next(t for place in reversed(range(start, stop)) if (t := encoding.char_to_token(place)) is not None)
-    return first, last
+    if first is not None:
+        places = reversed(range(start, stop))
+        yield first, next(t for place in places if (t := encoding.char_to_token(place)) is not None)
 
 
 def _shortest(settings: DataSettings, label: str) -> int | None:

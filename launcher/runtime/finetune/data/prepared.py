@@ -1,7 +1,7 @@
 """Prepared data as every rank reads it: token ids in memory-mapped arrays."""
 
 import json
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
@@ -100,12 +100,23 @@ class Counts:
     @classmethod
     def of(cls, tree: Mapping[str, Any]) -> "Counts":
         """Return the counts in a file."""
-        return cls(**tree | {"losses": tuple(Loss(**loss) for loss in tree["losses"])})
+        return cls(**dict(tree) | {"losses": tuple(Loss(**loss) for loss in tree["losses"])})
 
     @property
     def num_dropped(self) -> int:
         """Samples left out."""
         return sum(self.dropped.values())
+
+    def metrics(self) -> dict[str, float]:
+        """Return the counts as metrics of a training."""
+        return {
+            "data/samples_read": self.read,
+            "data/samples_dropped": self.num_dropped,
+            "data/samples_cut": self.cut,
+            "data/turns_untrained": sum(loss.turns for loss in self.losses),
+            "data/tokens_lost": sum(loss.tokens for loss in self.losses),
+            "data/lost_share": self.lost_share,
+        }
 
     @property
     def lost_share(self) -> float:
@@ -134,6 +145,12 @@ class Prepared:
     digest: str
     counts: Counts
     notes: tuple[str, ...]
+
+    def lines(self) -> Iterator[str]:
+        """Yield what is printed before training: how much of the data is used, and a line for each note."""
+        counts = self.counts
+        yield f"data  {counts.kept} of {counts.read} samples, {counts.targets} of {counts.tokens} tokens trained"
+        yield from (f"data  {note}" for note in self.notes)
 
 
 def load(folder: Path) -> Prepared:

@@ -99,7 +99,7 @@ def _calls(name: str, value: object) -> list[dict[str, Any]]:
         found = json.loads(value) if isinstance(value, str) else value
     except ValueError as error:
         raise SampleError(f"{name} is not valid JSON: {error}") from error
-    calls = found if isinstance(found, list) else [found]
+    calls: list[Any] = found if isinstance(found, list) else [found]
     if not calls or not all(isinstance(call, Mapping) and isinstance(call.get("name"), str) for call in calls):
         raise SampleError(f"{name} must be a call of a function as JSON, with name and arguments")
     return [{"type": "function", "function": dict(call)} for call in calls]
