@@ -28,8 +28,8 @@ def test_the_trained_part_is_marked_and_what_is_dropped_is_named(recipes, file):
     assert (code, err) == (0, "")
     assert "▌ The bell.<|end|>" in out
     assert "  <|begin|><|role|>user<|text|>What rings?<|end|><|role|>assistant<|text|>\n" in out
-    assert f"{file}:2  dropped: no trained token" in out
-    assert f"    {file}:2  no trained token" in out
+    assert f"{file}:2  dropped: no turn of the assistant" in out
+    assert f"    {file}:2  no turn of the assistant" in out
     assert "samples.jsonl: 20 samples read" in out
     assert "17 to train on, 2 held out" in out or "18 to train on, 1 held out" in out
     assert f"25–29 {'█' * 40} 19" in out
@@ -39,8 +39,8 @@ def test_json_holds_samples_lengths_and_places(recipes, file):
     code, out, _ = recipes("data", str(file), "--recipe", SFT, "--rehearse", "--json")
     found = json.loads(out)
     assert code == 0
-    assert found["counts"]["dropped"] == {"no trained token": 1}
-    assert found["dropped"] == [[f"{file}:2", "no trained token"]]
+    assert found["counts"]["dropped"] == {"no turn of the assistant": 1}
+    assert found["dropped"] == [[f"{file}:2", "no turn of the assistant"]]
     assert sum(found["lengths"].values()) == 19
     assert [piece["is_trained"] for piece in found["samples"][0]["pieces"]] == [False, True]
 

@@ -18,8 +18,11 @@ if TYPE_CHECKING:
 
 _TRAINER = "cluster.trainer"
 _MODEL_TYPE = "recipes.run.model_type"
-_ARGS = "recipes.training_config.training_args"
-_SKIPPED = "training_config.training_args.max_skipped_steps"
+_OWN_KEYS = (
+    "training_config.training_args.max_skipped_steps",
+    *(f"training_config.datasets.{name}" for name in ("assistant_turns", "max_lost_share")),
+)
+"""Keys that only the open trainer reads."""
 _CODE = ("repo_url_or_path", "branch", "commit", "entry_script", "entry_module", "token")
 _OF_SIZE = re.compile(r"recipes\.(scale_config\.[^.]+\.)?")
 _DOCS = "docs/open-trainer.md"
@@ -93,18 +96,19 @@ def open_trainer_fetches_no_code(checked: CheckedRecipe, problem: Callable[..., 
             yield problem(f"git.{name}", message, value=shown, remedy=f"git.{name}=null")
 
 
-@rule("E266", _ARGS, _TRAINER, _MODEL_TYPE, source=_DOCS)
+@rule("E266", *(f"recipes.{key}" for key in _OWN_KEYS), _TRAINER, _MODEL_TYPE, source=_DOCS)
 def published_trainer_has_no_key_of_the_open_one(
     checked: CheckedRecipe, problem: Callable[..., Problem]
 ) -> Iterator[Problem]:
-    """A key that only the open trainer reads would have no effect on the published one."""
+    """A key that only the open trainer reads is unknown to the published one."""
     if OPEN not in families.trainers(checked.recipe.run.model_type) or checked.trainer == OPEN:
         return
-    remedy = f"{_TRAINER}={OPEN}, or leave the key out"
     for section in ("recipes", *(size.path for size in checked.sizes if checked.is_elastic)):
-        value = get(checked.composition.tree, path := f"{section}.{_SKIPPED}")
-        if value is not None:
-            yield problem(path, "is read by the open trainer only", value=value, remedy=remedy)
+        for key in _OWN_KEYS:
+            value = lookup(checked.composition.tree, path := f"{section}.{key}")
+            if value not in (ABSENT, None):
+                remedy = f"~{path}, or {_TRAINER}={OPEN}"
+                yield problem(path, "is read by the open trainer only", value=value, remedy=remedy)
 
 
 @notice_rule("N174", source=_DOCS)

@@ -121,8 +121,13 @@ class Data(Model):
 class Datasets(Model):
     """Training and validation data, and how samples are made of them."""
 
+    assistant_turns: Literal["all", "last"] | None = None
+    """Open trainer only. Answers of a conversation that are trained: all, also if null, or the last one."""
     data_dir: str | None = None
     """Folder for processed data, as the container sees it; null leaves the choice to the image."""
+    max_lost_share: Annotated[float, Field(ge=0, le=1)] | None = None
+    """Open trainer only. Part of the samples, or of the assistant's turns if that is more, that a job may lose:
+    dropped, cut, or not marked by the template. More is an error. null allows 0.1, 1 everything."""
     preprocessor_cfgs: list[dict[str, Any]]
     """Steps from raw to tokenized samples, in order: `type` names the image's preprocessor, the other keys are its
     arguments. Follows the technique and the model's chat format."""

@@ -68,7 +68,7 @@ def inputs_of(
     if rehearse:
         made = _made_up(run_dir / REHEARSAL, data.technique, settings.seed)
         small = rehearsal_config(settings.model.path, model or settings.name, VOCABULARY)
-        data = replace(data, train_path=str(made.train_file), validation_path="")
+        data = replace(data, train_path=str(made.train_file), validation_path="", max_lost_share=1.0)
         folder = results / f"{REHEARSAL}-{name.replace('/', '-')}"
         return Inputs(data, made.tokenizer_folder, small, None, prepared, folder, is_rehearsal=True)
     folder = model_folder(settings.model.path)

@@ -82,6 +82,11 @@ _DATA = (
             ),
         ),
     ),
+    done(f"{DATA}.assistant_turns", "last trains the last answer of a conversation only; all, or null: every answer"),
+    done(
+        f"{DATA}.max_lost_share",
+        "part of the samples or turns that may be dropped, cut or left unmarked, 0 to 1; null: 0.1. More is an error",
+    ),
     done(f"{DATA}.data_dir", "folder of prepared samples; null: in the job's run folder"),
     done(f"{DATA}.save_intermediate_processing_steps", "true writes the first samples as JSON beside the arrays"),
     ignored(f"{DATA}.train_data.name", "a label of the image's logs"),

@@ -82,6 +82,8 @@ class FineTuning:
             self._print("rehearsal: a small model with random weights, and made-up samples")
         refuse_foreign(inputs.results)
         self.data = data or prepared_data(inputs, is_node_first=place.local_rank == 0)
+        for line in self.data.lines():
+            self._print(line)
         self.model, remarks = built(inputs.config, settings, place.device, has_weights=inputs.weights is not None)
         for line in remarks:
             self._print(line)
@@ -200,6 +202,8 @@ class FineTuning:
             norm = self._step()
         self.job.report(grad_norm=norm, tokens_per_s=tokens / (time.monotonic() - began), **self._phases.take())
         self.job.report(self._step_metrics())
+        if self.job.step == 0:
+            self.job.report(self.data.counts.metrics())
         if self.settings.logs_memory and self.place.device.type == "cuda":
             self.job.report(memory_gb=torch.cuda.max_memory_allocated() / 1e9)
 
@@ -252,8 +256,7 @@ class FineTuning:
             self.settings,
             self.inputs,
             self.run_dir,
-            digest=self.data.digest,
-            samples=len(self.data.train),
+            data=self.data,
             steps=self.job.step,
         )
         export.write(self.model, self.settings, self.inputs, facts)
