@@ -10,7 +10,7 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
-from launcher.backends.slurm import code, preflight, queue, requests, run_files
+from launcher.backends.slurm import code, preflight, programs, queue, requests, run_files
 from launcher.backends.slurm.elastic_options import is_elastic
 from launcher.backends.slurm.host import place_of
 from launcher.backends.slurm.place import Place
@@ -262,7 +262,8 @@ def _send(request: Request) -> str:
     if answer.is_unreachable and (job := _in_doubt(request)):
         return queue.array_of(job.job_id)  # the controller has it, although its answer was lost
     if answer.is_lost:  # one that works on the request does not list the job yet
-        raise ProblemsFound((preflight.refusal(answer, request.config), _unknown(request)), _MAY_BE_QUEUED)
+        lost = programs.unanswered("sbatch", answer)
+        raise ProblemsFound((*lost.problems, _unknown(request)), _MAY_BE_QUEUED)
     request.discard()
     for mark in marks:
         mark.unlink(missing_ok=True)
