@@ -25,7 +25,7 @@ def amount(quantity: str | int | float) -> Fraction:
         UnreadableQuantity: It is not valid.
 
     Source: Kubernetes API reference, Quantity: `<number>` with a binary or decimal suffix, or a decimal exponent;
-    what is finer than a billionth is rounded up, away from 0. The server caps some numbers above 2^63-1; this does not.
+    what is finer than a billionth is rounded up, away from 0. The server also caps some numbers above 2^63-1.
     """
     text = str(quantity)
     match = _QUANTITY.fullmatch(text) if len(text) <= _LONGEST else None
