@@ -1,7 +1,7 @@
 """One job, one MLflow run.
 
-It is reserved (or named) before a job that is launched is rendered, so that its id is in every configuration; the bundle
-of a dry run gets it when it is launched. The only module of the launcher that imports mlflow, where tracking is on.
+It is reserved (or named) before a job that is launched is rendered, so that its id is in every configuration; a
+dry run leaves that to the launch of its bundle. The only module that imports mlflow, where tracking is on.
 """
 
 import errno
