@@ -84,12 +84,13 @@ def validate(job: JobSpec, context: LaunchContext) -> None:
         raise ProblemsFound(problems)
 
 
-def track(job: JobSpec, context: LaunchContext, *, is_visible: bool = False) -> JobSpec:
+def track(job: JobSpec, context: LaunchContext, *, is_launched: bool = True, is_visible: bool = False) -> JobSpec:
     """Reserve the job's MLflow run, after everything that can fail without it has been tried.
 
     Args:
         job: The planned job.
         context: The launch's.
+        is_launched: Whether its bundle is launched now; if not, `complete` reserves the run at the launch.
         is_visible: Whether the run is visible before the job is launched.
 
     Raises:
@@ -97,8 +98,22 @@ def track(job: JobSpec, context: LaunchContext, *, is_visible: bool = False) -> 
     """
     if not tracking.is_tracked(job):
         return job
+    if not is_launched:
+        return tracking.postpone_run(job, context)
     bundles.refuse_unwritable(directory(job))
     return tracking.reserve_run(job, context, is_visible=is_visible)
+
+
+def complete(bundle: Bundle) -> Bundle:
+    """Reserve the MLflow run of a bundle on disk, if a dry run left that to the launch.
+
+    Raises:
+        ProblemsFound: The tracking store or the disk refuses.
+    """
+    if not tracking.lacks_run(bundle):
+        return bundle
+    with registry.launching(bundle.directory):
+        return tracking.assign_run(bundle)
 
 
 def write(bundle: Bundle) -> None:

@@ -65,6 +65,12 @@ JOB_FILE = "job.json"
 NAME_FILE = "name.txt"
 """In a bundle whose job the user has named; not part of the bundle's digest."""
 
+RUN_ID_FILE = "mlflow.json"
+"""In a bundle of a dry run that was launched later: the id of its MLflow run; not part of the bundle's digest."""
+
+RUN_ID_AT_LAUNCH = "assigned-at-launch"
+"""In the configurations of a dry run: replaced by the id of the MLflow run when the bundle is launched."""
+
 ADOPTED_FILE = "adopted.json"
 """Replaces the bundle in the folder of a job that was launched elsewhere: the parts of the job that later commands
 need after its cluster has deleted it."""

@@ -9,23 +9,13 @@ from functools import cache
 from typing import TYPE_CHECKING
 from urllib.parse import urlsplit
 
+from launcher.common import secret_tokens
 from launcher.common.secret_names import names_secret
 from launcher.common.syntax import VARIABLE_NAME, is_dns_subdomain, is_secret_key
 
 if TYPE_CHECKING:
     from detect_secrets.plugins.base import RegexBasedDetector
 
-_TOKEN = re.compile(
-    r"(?<![A-Za-z0-9])(?:hf_[A-Za-z0-9]{30,}|gh[pousr]_[A-Za-z0-9]{36,}|github_pat_\w{30,}|glpat-[\w-]{20,}"
-    r"|sk-[\w-]{32,}|xox[abeprs]-[\w-]{10,}|(?:AKIA|ASIA)[A-Z0-9]{16}(?![A-Za-z0-9])"
-    r"|eyJ[\w-]{10,}\.eyJ[\w-]{10,}\.[\w-]+|-----BEGIN [A-Z ]*PRIVATE KEY-----.*)",
-    re.S,
-)
-"""Tokens of Hugging Face, GitHub, GitLab, OpenAI, Slack and AWS, any JSON Web Token, a private key. All printed text
-is searched for them; `_detectors` would be too slow for that.
-
-Source: GitHub, Secret scanning, Supported patterns; AWS IAM, Identifiers, Unique ids; RFC 7519, 3.1; RFC 7468, 10.
-"""
 _DETECTORS = (
     *("artifactory.ArtifactoryDetector", "aws.AWSKeyDetector", "azure_storage_key.AzureStorageKeyDetector"),
     *("cloudant.CloudantDetector", "discord.DiscordBotTokenDetector", "github_token.GitHubTokenDetector"),
@@ -77,12 +67,13 @@ _GIVEN = re.compile(
     rf"""|\bwandb\s+login\s+(?:--\S+\s+)*([^\s-]\S*)|\bsshpass\s+-p\s*{_VALUE}|--from-literal[\s=]+[^\s=]+={_VALUE}"""
     rf"""|\b(?:echo|printf)\s+(?:-\w+\s+)*{_VALUE}['"]?\s*(?:\|{_WITHIN}(?:-stdin\b|--with-token\b|\blogin\b)"""
     r"""|>+\s*\S*(?:token|secret|passw|credential|netrc|pgpass|api_?key))"""
-    rf"""|\b(?:login|--with-token|-stdin)\b{_WITHIN}<<<\s*{_VALUE}|\bbearer\s+['"]?([^\s'"]{{8,}})""",
+    rf"""|\b(?:login|--with-token|-stdin)\b{_WITHIN}<<<\s*{_VALUE}|\bbearer\s+['"]?([^\s'"]{{8,}})"""
+    r"|\bjdbc:oracle:\w+:[^/\s@]+/([^@\s/]+)@",
     re.I,
 )
 """Commands that take a secret without a name.
 
-Source: the manuals of curl, wandb, sshpass, docker, mysql and huggingface-cli; RFC 6750, 2.1.
+Source: the manuals of curl, wandb, sshpass, docker, mysql and huggingface-cli; RFC 6750, 2.1; Oracle JDBC, URLs.
 """
 _ELSEWHERE = re.compile(
     r"\$[\w{(]|<[^>]*>|@[\w./~]|%[(\w]+[)%]|[{\\…]|\*+$|(?:s3|file|secretsmanager|ssm|vault)://|arn:aws"
@@ -142,7 +133,7 @@ def holds_credentials(url: str) -> bool:
 
 def holds_token(text: str) -> bool:
     """Return whether a text contains a token, by its form."""
-    return _TOKEN.search(text) is not None or any(_detected(text))
+    return secret_tokens.holds(text) or any(_detected(text))
 
 
 def holds_secret(text: str) -> bool:
@@ -199,7 +190,7 @@ def masked(text: str) -> str:
     for begin, end in sorted(_spans(text, has_members=False)):
         kept += f"{text[first:begin]}…" if begin >= first else ""
         first = max(first, end)
-    return _TOKEN.sub("…", kept + text[first:])
+    return secret_tokens.masked(kept + text[first:])
 
 
 def without_detected(text: str) -> str:

@@ -4,6 +4,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from launcher.common.names import RUN_ID_AT_LAUNCH
 from launcher.runtime.finite_steps import MAX_SKIPPED_STEPS
 from launcher.runtime.shares import Shares, SharesMismatch
 from launcher.runtime.tiers.tier_settings import TierSettings, tier_settings
@@ -115,6 +116,8 @@ def tracking_of(training: Mapping[str, Any]) -> Tracking:
     """Return the MLflow run of a recipe's `training_config`."""
     mlflow = training.get("mlflow") or {}
     run_id = "" if mlflow.get("enabled") is False else mlflow.get("run_id") or ""
+    if run_id == RUN_ID_AT_LAUNCH:  # the bundle of a dry run, started without the launcher
+        run_id = ""
     return Tracking(mlflow.get("tracking_uri") or None, run_id)
 
 
