@@ -10,7 +10,7 @@ unexport PYTHONDONTWRITEBYTECODE  # tests start many processes: compiled modules
 AGENT := hyperpod-elastic-agent==1.1.3  # its metadata pins an older torch, hence --no-deps
 TIERS := amzn-sagemaker-checkpointing==1.1.3  # of its dependencies, only unused S3 classes are missing
 
-.PHONY: run check test test-kubernetes lint types imports generated bench mutants coverage clean
+.PHONY: run check test engines test-kubernetes lint types imports generated bench mutants coverage clean
 run: $(VENV)/ready
 	$(BIN)/python main.py
 
@@ -19,6 +19,9 @@ test: $(VENV)/ready
 
 check: lint types imports $(VENV)/ready
 	$(PYTEST) --numprocesses=2 -m 'not whole_job and not slow'
+
+engines: $(VENV)/ready  # what tests start beside Python, Debian 12 as root; CACHE=<empty folder> builds it anew there
+	$(if $(CACHE),XDG_CACHE_HOME=$(abspath $(CACHE))) tests/engines/set_up.sh
 
 test-kubernetes: $(VENV)/ready
 	tests/engines/build_kube_apiserver.sh
