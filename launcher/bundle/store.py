@@ -2,6 +2,7 @@
 
 import contextlib
 import difflib
+import functools
 import hashlib
 import json
 import os
@@ -213,25 +214,16 @@ def read(directory: Path) -> tuple[Bundle, str]:
     return Bundle(job_name, directory.resolve(), {**files, MANIFEST: text}, digest), backend
 
 
-_MOST = 1024
-"""Configurations that are kept: of a sweep, each is needed several times."""
-_KEPT: dict[str, Mapping[str, Any]] = {}
-
-
-def composed(text: str) -> Mapping[str, Any]:
+def config_of(bundle: Bundle) -> Mapping[str, Any]:
     """Return the composed configuration that a bundle's `recipe.yaml` has."""
-    config = _KEPT.get(text)
-    if config is None:
-        config = yaml_io.load(text)
-        remember(text, config)
+    return composed(bundle.files["recipe.yaml"]) if bundle.config is None else bundle.config
+
+
+@functools.lru_cache(maxsize=1024)  # of a sweep that was read from disk, each is needed several times
+def composed(text: str) -> Mapping[str, Any]:
+    """Return the configuration of a `recipe.yaml`."""
+    config: Mapping[str, Any] = yaml_io.load(text)
     return config
-
-
-def remember(text: str, config: Mapping[str, Any]) -> None:
-    """Keep the configuration that a `recipe.yaml` was written from, which is then not parsed."""
-    while len(_KEPT) >= _MOST:
-        _KEPT.pop(next(iter(_KEPT)), None)
-    _KEPT[text] = config
 
 
 def _files_in(directory: Path) -> set[str]:

@@ -247,7 +247,7 @@ class TrackedRun:
 
 def run_of(bundle: Bundle) -> TrackedRun | None:
     """Return the run of a bundle; None if it is not tracked."""
-    section = get(bundles.composed(bundle.files["recipe.yaml"]), _PATH)
+    section = get(bundles.config_of(bundle), _PATH)
     if section is None:  # of a family that the launcher does not track
         return None
     settings = Mlflow.model_validate(section)
