@@ -52,7 +52,6 @@ def render(job: JobSpec, context: LaunchContext) -> Bundle:
     """Render a planned job. Pure: the same job and context give the same bytes."""
     bundle = render_bundle(job, context, backend_registry.load_backend(job.backend))
     _refuse_secrets(bundle)
-    bundles.remember(bundle.files["recipe.yaml"], job.config)
     return bundle
 
 

@@ -109,7 +109,7 @@ def main(*words: str, cwd) -> tuple[int, str]:
 def test_a_flag_that_is_a_key_gets_the_override(words, remedies, tmp_path):
     code, err = main(*words, cwd=tmp_path)
     assert code == 2 and err.count("remedy:") == len(remedies) and "hunter2" not in err
-    assert [remedy for remedy in remedies if f"remedy: {remedy}" not in err.replace("python main.py ", "")] == []
+    assert [remedy for remedy in remedies if f"remedy: {remedy}" not in err.replace("recipes run ", "")] == []
 
 
 def test_a_flag_of_a_command_that_is_a_key_gets_the_override(recipes):

@@ -3,6 +3,7 @@
 import contextlib
 import dataclasses
 import difflib
+import functools
 import hashlib
 import json
 import os
@@ -257,7 +258,7 @@ def assign_run(bundle: Bundle, run_id: str) -> Bundle:
                 path.chmod(mode)
     except OSError as error:
         raise os_errors.refused("E702", str(bundle.directory), error, bundle.directory) from error
-    return dataclasses.replace(bundle, files=files)
+    return dataclasses.replace(bundle, files=files, config=None)
 
 
 def _with_run(files: Mapping[str, str], run_id: str) -> dict[str, str]:
@@ -268,25 +269,16 @@ def _without_run(text: str, run_id: str | None) -> str:
     return text.replace(run_id, RUN_ID_AT_LAUNCH) if run_id else text
 
 
-_MOST = 1024
-"""Configurations that are kept: of a sweep, each is needed several times."""
-_KEPT: dict[str, Mapping[str, Any]] = {}
-
-
-def composed(text: str) -> Mapping[str, Any]:
+def config_of(bundle: Bundle) -> Mapping[str, Any]:
     """Return the composed configuration that a bundle's `recipe.yaml` has."""
-    config = _KEPT.get(text)
-    if config is None:
-        config = yaml_io.load(text)
-        remember(text, config)
+    return composed(bundle.files["recipe.yaml"]) if bundle.config is None else bundle.config
+
+
+@functools.lru_cache(maxsize=1024)  # of a sweep that was read from disk, each is needed several times
+def composed(text: str) -> Mapping[str, Any]:
+    """Return the configuration of a `recipe.yaml`."""
+    config: Mapping[str, Any] = yaml_io.load(text)
     return config
-
-
-def remember(text: str, config: Mapping[str, Any]) -> None:
-    """Keep the configuration that a `recipe.yaml` was written from, which is then not parsed."""
-    while len(_KEPT) >= _MOST:
-        _KEPT.pop(next(iter(_KEPT)), None)
-    _KEPT[text] = config
 
 
 def _files_in(directory: Path, known: Collection[str]) -> set[str]:

@@ -1,4 +1,4 @@
-"""`python main.py`: from overrides to a running job and an exit code."""
+"""`recipes run` and `python main.py`: from overrides to a running job and an exit code."""
 
 import collections
 import contextlib
@@ -44,6 +44,20 @@ EXIT_CODES = {
 }
 """Exit codes of a command that follows a job to its end."""
 _LATE = "about to finish; another Ctrl-C skips the rest"
+
+
+def run(words: Sequence[str]) -> int:
+    """Serve a command line of `main.py` or `recipes run`: overrides, and flags of the launcher or of Hydra.
+
+    Returns:
+        The exit code; with flags, the highest of the jobs that they request.
+    """
+    redaction.install()
+    if any(word.startswith("-") for word in words):  # --name, --version; --cfg, --multirun: Hydra's
+        from launcher.cli import own_flags
+
+        return own_flags.serve(words, main)
+    return main(words)
 
 
 def main(

@@ -1,4 +1,4 @@
-"""The flags of `main.py`: `--multirun` and `--config-dir` are served here, the others by Hydra."""
+"""The flags of `recipes run` and `main.py`: `--multirun` and `--config-dir` are served here, the others by Hydra."""
 
 import argparse
 import logging
@@ -86,7 +86,7 @@ def _read(words: Sequence[str]) -> argparse.Namespace:
 def _refuse(message: str) -> NoReturn:
     found = re.fullmatch(r"argument (\S+): (.*)", message, re.S)
     name, what = found.groups() if found else ("the command line", message)
-    raise fail("E801", name, what, remedy="python main.py --hydra-help")
+    raise fail("E801", name, what, remedy="recipes run --hydra-help")
 
 
 def _repeated(parser: argparse.ArgumentParser, words: Sequence[str]) -> Iterator[Problem]:
@@ -104,7 +104,7 @@ def _repeated(parser: argparse.ArgumentParser, words: Sequence[str]) -> Iterator
 
 def _faults(flags: argparse.Namespace, unknown: Sequence[str]) -> Iterator[Problem]:
     for word in [word for word in unknown if word.startswith("-")] or unknown:  # not their values
-        yield Problem("E801", shown(word), "is not a flag of Hydra", remedy="python main.py --hydra-help")
+        yield Problem("E801", shown(word), "is not a flag of Hydra", remedy="recipes run --hydra-help")
     for name in _UNSUPPORTED:
         if getattr(flags, name) is not None:
             yield Problem("E801", _spelled(name), "is not supported: the configuration is the launcher's own")
@@ -171,7 +171,8 @@ def _by_hydra(flags: argparse.Namespace) -> int:
     os.environ["HYDRA_FULL_ERROR"] = "1"  # errors are raised to here, instead of printed
     logging.raiseExceptions = False  # `--info` prints by it: a closed pipe is met when the output is flushed
     try:
-        sys.argv = [sys.argv[0], *_for_hydra(flags)]
+        program = before[0][0] if os.path.basename(before[0][0]) == "main.py" else "recipes run"  # its help names it
+        sys.argv = [program, *_for_hydra(flags)]
         hydra.main(config_path=str(COLLECTION), config_name=CONFIG, version_base="1.3")(lambda _config: None)()
         check_output_is_read()
     except SystemExit as stop:

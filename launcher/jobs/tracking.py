@@ -308,7 +308,7 @@ def run_of(bundle: Bundle) -> TrackedRun | None:
 
 def _settings(bundle: Bundle) -> Mlflow | None:
     """Return the tracking settings in a bundle; None for a family that the launcher does not track."""
-    section = get(bundles.composed(bundle.files["recipe.yaml"]), _PATH)
+    section = get(bundles.config_of(bundle), _PATH)
     return None if section is None else Mlflow.model_validate(section)
 
 

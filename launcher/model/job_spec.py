@@ -213,12 +213,14 @@ class Bundle:
         directory: The bundle's directory, written or not.
         files: Relative path to text, including `bundle.json`.
         digest: sha256 over every other file, hex.
+        config: The composed configuration that `recipe.yaml` was written from; None for a bundle that was read.
     """
 
     job_name: str
     directory: Path
     files: Mapping[str, str] = field(repr=False)
     digest: str
+    config: Mapping[str, Any] | None = field(default=None, repr=False, compare=False)
 
 
 class JobState(StrEnum):

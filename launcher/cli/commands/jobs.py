@@ -1,4 +1,4 @@
-"""Commands about a job: launch it, read its logs, scale it, see its timeline."""
+"""Commands about a job: compile and launch it, launch its bundle, read its logs, scale it, see its timeline."""
 
 import json
 import sys
@@ -6,8 +6,33 @@ from typing import Annotated
 
 import typer
 
-from launcher.cli.commands.arguments import AsJson, AsLines, BundleName, BundleNames, GivenName, JobName
+from launcher.cli.commands.arguments import (
+    FLAGS,
+    AsJson,
+    AsLines,
+    BundleName,
+    BundleNames,
+    GivenName,
+    JobName,
+    complete_run,
+)
 from launcher.common.problems import fail
+
+
+def run(
+    words: Annotated[
+        list[str] | None,
+        typer.Argument(
+            metavar="[FLAG]... [KEY=VALUE]...",
+            help=f"recipes=RECIPE and other overrides; {', '.join(FLAGS)}. Default: the tiny recipe, here.",
+            autocompletion=complete_run,
+        ),
+    ] = None,
+) -> None:
+    """Compile a recipe, launch it and follow it. Same words as python main.py; --help lists every key."""
+    from launcher.cli import launch
+
+    raise typer.Exit(launch.run(words or ()))
 
 
 def launch(
