@@ -26,6 +26,8 @@ pytestmark = pytest.mark.slow
 NOT_SOURCE = (
     ".git",
     ".venv",
+    ".gpu-site",
+    ".wheels",
     "__pycache__",
     "results",
     "build",

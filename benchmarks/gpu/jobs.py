@@ -168,7 +168,7 @@ def _rehearsed(results: Results, recipe: str, job: Job) -> None:
 def elastic(results: Results) -> None:
     """Measure the parts of a restart: a lost node is replaced, a worker crashes, and the job stops with a checkpoint.
 
-    With one rank, since NCCL wants a GPU for each and every simulated node would take the first one.
+    With one rank, since NCCL wants a GPU for each.
     """
     if lacks_modules(results):
         return

@@ -16,9 +16,9 @@ import torch.distributed as dist
 from benchmarks.gpu import devices
 from benchmarks.gpu.budget import Budget
 from benchmarks.gpu.shapes import Shape, Training, training_of
+from benchmarks.trl_sft import trl_trainer
 from launcher.common import names
 from launcher.runtime import process_group
-from launcher.runtime.finetune.models import built
 from launcher.runtime.finetune.trainer import FineTuning
 from launcher.runtime.process_group import Place, place_from_env
 
@@ -165,56 +165,16 @@ def losses_in(folder: Path) -> list[float]:
 
 def theirs(training: Training, place: Place, meter: Meter, folder: Path) -> list[float]:
     """Train with TRL's trainer of supervised fine-tuning."""
-    from transformers import PreTrainedTokenizerFast, TrainerCallback
-    from trl import SFTConfig, SFTTrainer
-
-    class Ticks(TrainerCallback):
-        def on_step_end(self, args: Any, state: Any, control: Any, **_: Any) -> Any:
-            control.should_training_stop = meter.tick()
-            return control
-
-    settings, is_gpu = training.settings, place.device.type == "cuda"
-    model, _ = built(training.inputs.config, settings, place.device, has_weights=False)
-    args = SFTConfig(
-        str(folder / "trl"),
+    trl_trainer(
+        training.inputs,
+        training.settings,
+        training.data.train,
+        folder,
+        place.device,
+        meter.tick,
         max_steps=10**6,
-        per_device_train_batch_size=settings.shares.micro,
-        gradient_accumulation_steps=settings.shares.samples_per_step // settings.shares.micro,
-        learning_rate=settings.optimizer.schedule.peak,
-        lr_scheduler_type="cosine",
-        max_grad_norm=settings.optimizer.max_norm,
-        gradient_checkpointing=settings.parallel.recomputes,
-        gradient_checkpointing_kwargs={"use_reentrant": False},
-        optim="adamw_torch_fused" if is_gpu else "adamw_torch",
-        max_length=None,
-        use_cpu=not is_gpu,
-        bf16=is_gpu,
-        report_to="none",
-        logging_strategy="no",
-        save_strategy="no",
-        disable_tqdm=True,
-    )
-    SFTTrainer(
-        model,
-        args,
-        train_dataset=_rows(training.data.train, folder),
-        processing_class=PreTrainedTokenizerFast.from_pretrained(training.inputs.tokenizer),
-        callbacks=[Ticks()],
     ).train()
     return []
-
-
-def _rows(samples: Any, folder: Path) -> Any:
-    """Return the samples as TRL reads them."""
-    from datasets import load_dataset
-
-    path = folder / "rows.jsonl"
-    with path.open("w") as file:
-        for index in range(len(samples)):
-            ids, trained = (each.astype(int).tolist() for each in samples.sample(index))
-            labels = [each if flag else -100 for each, flag in zip(ids, trained, strict=True)]
-            file.write(json.dumps({"input_ids": ids, "labels": labels}) + "\n")
-    return load_dataset("json", data_files=str(path), cache_dir=str(folder / "cache"), split="train")
 
 
 RUNS: dict[str, Run] = {OURS: ours, TRL: theirs}

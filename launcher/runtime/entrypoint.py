@@ -63,12 +63,15 @@ def _without_collections() -> Iterator[None]:
 def _train(config_dir: Path, *, rehearse: bool, model: str) -> None:
     import yaml
 
-    from launcher.runtime.process_group import place_from_env
+    from launcher.runtime.process_group import affordable, place_from_env
 
     place = place_from_env()
     _share_cores(place)
     config = yaml.safe_load(names.config_path(config_dir, place.nodes).read_text(encoding="utf-8"))
-    if config["run"]["model_type"] == names.FINE_TUNING:
+    is_fine_tuning = config["run"]["model_type"] == names.FINE_TUNING
+    if rehearse or not is_fine_tuning:
+        place = affordable(place)
+    if is_fine_tuning:
         _fine_tune(config, place, rehearse=rehearse, model=model)
     else:
         _train_tiny(config, place)
