@@ -20,6 +20,7 @@ _TRAINER = "cluster.trainer"
 _MODEL_TYPE = "recipes.run.model_type"
 _CODE = ("repo_url_or_path", "branch", "commit", "entry_script", "entry_module", "token")
 _OF_SIZE = re.compile(r"recipes\.(scale_config\.[^.]+\.)?")
+_REVISION = "recipes.training_config.model_config.model_revision"
 _DOCS = "docs/open-trainer.md"
 
 
@@ -59,6 +60,16 @@ def open_trainer_has_an_image(checked: CheckedRecipe, problem: Callable[..., Pro
     message = "the open trainer runs in an image of your own" + ("; this is the published one" if image else "")
     remedy = "recipes container writes the files of one; build it, then container=<registry>/<name>:<tag>"
     yield problem("container", message, value=image, remedy=remedy)
+
+
+@rule("E270", _REVISION, _TRAINER, _MODEL_TYPE, source=_DOCS)
+def revision_is_read(checked: CheckedRecipe, problem: Callable[..., Problem]) -> Iterator[Problem]:
+    """Only the open trainer pins the revision of a model; the published image's program takes the newest one."""
+    revision = get(checked.composition.tree, _REVISION)
+    if revision and checked.trainer != OPEN and OPEN in families.trainers(checked.recipe.run.model_type):
+        message = "the published image's program does not read it, and trains the default branch"
+        remedy = f"{_TRAINER}={OPEN}, or a folder with that revision as model_name_or_path"
+        yield problem(_REVISION, message, value=revision, remedy=remedy)
 
 
 @notice_rule("N173", source=_DOCS)
