@@ -4,15 +4,19 @@ import fnmatch
 import json
 import os
 from collections.abc import Collection, Iterable
+from dataclasses import asdict, dataclass
 from pathlib import Path
 
 from launcher.runtime import process_group
 from launcher.runtime.durable import write_text
-from launcher.runtime.finetune.weight_files import INDEX, PICKLED, indexed
+from launcher.runtime.finetune.architectures import CONFIG_FILE
+from launcher.runtime.finetune.weight_files import INDEX, PICKLED, WeightsInvalid, indexed
 
 RECORD = "base-model.json"
-"""In the job's run folder: name, wanted revision and commit of the model."""
+"""In the job's run folder: name, wanted revision, commit and files of the model."""
 _DESCRIPTIONS = ("*.json", "*.jinja", "*.model", "*.txt")
+_SERVER_FAILS = 500
+"""The first HTTP status that blames the server."""
 _WEIGHTS = ("model*.safetensors", PICKLED)
 
 
@@ -36,10 +40,23 @@ def wanted_files(files: Iterable[str], in_index: Collection[str] = ()) -> list[s
     return [file for file in top if file in weights or any(fnmatch.fnmatch(file, each) for each in _DESCRIPTIONS)]
 
 
-def commit_of(name: str, revision: str | None, run_dir: Path) -> str:
-    """Return the commit of a model that this job trains, on all ranks. Collective.
+@dataclass(frozen=True, slots=True)
+class Pinned:
+    """What a job trains of a model on the Hub.
 
-    The first start records it: a branch may move before a restart, or between the downloads of two nodes.
+    Args:
+        commit: Of the repository.
+        files: That are fetched of it.
+    """
+
+    commit: str
+    files: tuple[str, ...]
+
+
+def pinned(name: str, revision: str | None, run_dir: Path) -> Pinned:
+    """Return commit and files of the model that this job trains, on all ranks. Collective.
+
+    The first start records them: a branch may move before a restart, or between the downloads of two nodes.
 
     Args:
         name: On the Hub.
@@ -49,48 +66,47 @@ def commit_of(name: str, revision: str | None, run_dir: Path) -> str:
     Raises:
         ModelMissing: The Hub has no such model or revision, or is not reachable and the model not in its cache.
     """
-    found = problem = ""
+    found, problem = None, ""
     if process_group.rank() == 0:
         try:
             found = _recorded(run_dir / RECORD, name, revision) or _resolved(name, revision)
-            record = {"model": name, "revision": revision, "commit": found}
+            record = {"model": name, "revision": revision} | asdict(found)
             run_dir.mkdir(parents=True, exist_ok=True)
             write_text(run_dir / RECORD, json.dumps(record) + "\n")
-        except ModelMissing as error:
+        except (ModelMissing, WeightsInvalid) as error:
             problem = str(error)
     found, problem = process_group.share((found, problem))
-    if problem:
+    if found is None:
         raise ModelMissing(problem)
     return found
 
 
-def _recorded(file: Path, name: str, revision: str | None) -> str:
+def _recorded(file: Path, name: str, revision: str | None) -> Pinned | None:
+    """Return what an earlier start recorded; None if there is none, for this model, that can be read."""
     try:
         record = json.loads(file.read_text(encoding="utf-8"))
-    except (OSError, ValueError):
-        return ""
-    if not isinstance(record, dict) or (record.get("model"), record.get("revision")) != (name, revision):
-        return ""
-    return str(record.get("commit") or "")
+        is_same = (record["model"], record["revision"]) == (name, revision)
+        return Pinned(str(record["commit"]), tuple(map(str, record["files"]))) if is_same else None
+    except (OSError, ValueError, KeyError, TypeError):
+        return None
 
 
-def _resolved(name: str, revision: str | None) -> str:
-    from huggingface_hub import HfApi, snapshot_download
-    from huggingface_hub.errors import HfHubHTTPError, LocalEntryNotFoundError, OfflineModeIsEnabled
+def _resolved(name: str, revision: str | None) -> Pinned:
+    from huggingface_hub import HfApi, hf_hub_download
+    from huggingface_hub.errors import HfHubHTTPError
 
     try:
-        return str(HfApi().model_info(name, revision=revision).sha)
+        info = HfApi().model_info(name, revision=revision)
+        hf_hub_download(name, CONFIG_FILE, revision=revision)  # the cache then knows the branch's commit
+        commit, files = str(info.sha), [each.rfilename for each in info.siblings or ()]
+        index = indexed(Path(hf_hub_download(name, INDEX, revision=commit))) if INDEX in files else {}
+        return Pinned(commit, tuple(wanted_files(files, set(index.values()))))
     except HfHubHTTPError as error:
-        if error.response is not None and error.response.status_code < 500:
+        if error.response is not None and error.response.status_code < _SERVER_FAILS:
             raise ModelMissing(_refused(name, revision, error)) from error
-        reason: Exception = error
-    except (OSError, OfflineModeIsEnabled, _transport_error()) as error:
-        reason = error
-    try:  # the Hub is not reachable: the copy on this node counts
-        return Path(snapshot_download(name, revision=revision, local_files_only=True)).name
-    except LocalEntryNotFoundError as error:
-        message = f"model_name_or_path={name!r}: the Hub cannot be reached ({reason}), and this node has no copy"
-        raise ModelMissing(message) from error
+        return _cached(name, revision, error)
+    except _unreachable() as error:
+        return _cached(name, revision, error)
 
 
 def _refused(name: str, revision: str | None, error: Exception) -> str:
@@ -101,42 +117,46 @@ def _refused(name: str, revision: str | None, error: Exception) -> str:
     )
 
 
-def _transport_error() -> type[Exception]:
+def _cached(name: str, revision: str | None, reason: Exception) -> Pinned:
+    """Return what this node's cache holds of a model while the Hub is not reachable.
+
+    Raises:
+        ModelMissing: Nothing of it.
+    """
+    from huggingface_hub import try_to_load_from_cache
+
+    found = try_to_load_from_cache(name, CONFIG_FILE, revision=revision)
+    if not isinstance(found, str):
+        raise ModelMissing(
+            f"model_name_or_path={name!r}: the Hub cannot be reached ({reason}), and this node has no copy"
+        ) from reason
+    folder = Path(found).parent
+    files = [str(each.relative_to(folder)) for each in folder.rglob("*") if each.is_file()]
+    index = indexed(folder / INDEX) if INDEX in files else {}
+    return Pinned(folder.name, tuple(wanted_files(files, set(index.values()))))
+
+
+def _unreachable() -> tuple[type[Exception], ...]:
     import httpx  # huggingface_hub's client
+    from huggingface_hub.errors import LocalEntryNotFoundError, OfflineModeIsEnabled
 
-    return httpx.TransportError
+    return (OSError, OfflineModeIsEnabled, LocalEntryNotFoundError, httpx.TransportError)
 
 
-def downloaded(name: str, commit: str) -> Path:
-    """Return the folder of a commit in this node's cache; one rank of each node downloads what it lacks. Collective.
+def downloaded(name: str, found: Pinned) -> Path:
+    """Return the folder of a model in this node's cache; one rank of each node downloads what it lacks. Collective.
 
     Args:
         name: On the Hub.
-        commit: As `commit_of` returns it.
-
-    Raises:
-        WeightsInvalid: The repository's index of weights is damaged.
+        found: Commit and files.
     """
     from huggingface_hub import snapshot_download  # start-up time: a local folder does without
 
+    patterns = [_literal(file) for file in found.files]
     if int(os.environ.get("LOCAL_RANK", 0)) == 0:
-        _download(name, commit)
+        snapshot_download(name, revision=found.commit, allow_patterns=patterns)
     process_group.barrier(process_group.patient_group())
-    return Path(snapshot_download(name, revision=commit, local_files_only=True))
-
-
-def _download(name: str, commit: str) -> None:
-    from huggingface_hub import HfApi, hf_hub_download, snapshot_download
-    from huggingface_hub.errors import HfHubHTTPError, OfflineModeIsEnabled
-
-    try:
-        siblings = HfApi().model_info(name, revision=commit).siblings or []
-    except (HfHubHTTPError, OSError, OfflineModeIsEnabled, _transport_error()):
-        return  # the copy on this node counts, which `downloaded` looks for
-    files = [each.rfilename for each in siblings]
-    index = indexed(Path(hf_hub_download(name, INDEX, revision=commit))) if INDEX in files else {}
-    files = wanted_files(files, set(index.values()))
-    snapshot_download(name, revision=commit, allow_patterns=[_literal(file) for file in files])
+    return Path(snapshot_download(name, revision=found.commit, allow_patterns=patterns, local_files_only=True))
 
 
 def _literal(name: str) -> str:

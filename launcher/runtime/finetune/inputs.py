@@ -114,8 +114,8 @@ def model_folder(path: str, revision: str | None, run_dir: Path) -> tuple[Path, 
         return Path(path), ""
     if path.count("/") != 1 or path.startswith((".", "/", "~")):
         raise ModelMissing(f"model_name_or_path={path!r}: there is no such folder")
-    commit = hub.commit_of(path, revision, run_dir)
-    return hub.downloaded(path, commit), commit
+    found = hub.pinned(path, revision, run_dir)
+    return hub.downloaded(path, found), found.commit
 
 
 def _made_up(folder: Path, technique: Technique, seed: int) -> RehearsalData:

@@ -17,7 +17,8 @@ from .cases import compiled, inputs, saved_model
 from .hub_server import Hub, serving
 
 NAME = "org/model"
-DESCRIBED = {"config.json": b"{}", "tokenizer.json": b"{}", "chat_template.jinja": b"x", "README.md": b"of no use"}
+DESCRIBED = {"config.json": b"{}", "tokenizer.json": b"[]", "chat_template.jinja": b"x", "README.md": b"of no use"}
+"""The cache fetches files of the same content once."""
 INDEX = json.dumps({"weight_map": {"a": "model-1.safetensors", "b": "other.safetensors"}}).encode()
 REPOSITORIES = {
     "safetensors": (
@@ -34,7 +35,7 @@ REPOSITORIES = {
     ),
     "pickled": (
         DESCRIBED
-        | {"pytorch_model.bin.index.json": b"{}", "pytorch_model-1.bin": b"1", "pytorch_model-2.bin": b"2"}
+        | {"pytorch_model.bin.index.json": b"{ }", "pytorch_model-1.bin": b"1", "pytorch_model-2.bin": b"2"}
         | {"training_args.bin": b"of no use", "optimizer.bin": b"of no use", "adapter_model.safetensors": b"3"},
         ["pytorch_model-1.bin", "pytorch_model-2.bin"],
     ),
@@ -107,9 +108,11 @@ def test_a_job_keeps_its_commit_while_the_branch_moves(hub, tmp_path):
         assert commit == old and (Path(folder) / "model.safetensors").read_bytes() == b"old"
     assert model_of(hub, tmp_path, job="another")[1] == new
     record = json.loads((tmp_path / "job" / "base-model.json").read_text())
-    assert record == {"model": NAME, "revision": None, "commit": old}
+    files = ["chat_template.jinja", "config.json", "model.safetensors", "tokenizer.json"]
+    assert record == {"model": NAME, "revision": None, "commit": old, "files": files}
     hub.is_down = True
     assert model_of(hub, tmp_path)[1] == old
+    assert model_of(hub, tmp_path, job="on-a-node-with-a-copy")[1:] == [new, files]
     assert "cannot be reached" in model_of(hub, tmp_path, job="third", cache="empty")
 
 
