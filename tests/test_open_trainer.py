@@ -335,3 +335,16 @@ def test_the_size_of_checkpoints_does_not_depend_on_the_name_of_the_run(recipes)
     code, published, _ = recipes("checkpoint", target)
     assert code == 0 and "GB" in published
     assert recipes("checkpoint", target, "recipes.run.name=x")[1] == published
+
+
+REVISION = "recipes.training_config.model_config.model_revision"
+
+
+def test_a_revision_of_the_model_needs_the_open_trainer_and_a_name_on_the_hub(problems, prepare):
+    assert found(problems(*K8S, f"{REVISION}=v1")) == [("E266", REVISION)]
+    open_trainer = (*K8S, "cluster.trainer=open", IMAGE, f"{TRAIN}=/opt/ml/a")
+    job = prepare(*open_trainer, f"{REVISION}=v1")
+    assert job.scales[0].config["training_config"]["model_config"]["model_revision"] == "v1"
+    for path in ("/models/mine", "./org/model", "models"):
+        assert ("E118", REVISION) in found(problems(*open_trainer, f"{REVISION}=v1", f"{MODEL}={path}"))
+    assert "model_revision" not in prepare(*open_trainer).scales[0].config["training_config"]["model_config"]

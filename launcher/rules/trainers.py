@@ -19,12 +19,14 @@ if TYPE_CHECKING:
 _TRAINER = "cluster.trainer"
 _MODEL_TYPE = "recipes.run.model_type"
 _OWN_KEYS = (
+    "training_config.model_config.model_revision",
     "training_config.training_args.max_skipped_steps",
     *(f"training_config.datasets.{name}" for name in ("assistant_turns", "max_lost_share")),
 )
 """Keys that only the open trainer reads."""
 _CODE = ("repo_url_or_path", "branch", "commit", "entry_script", "entry_module", "token")
 _OF_SIZE = re.compile(r"recipes\.(scale_config\.[^.]+\.)?")
+_REVISION = "recipes.training_config.model_config.model_revision"
 _DOCS = "docs/open-trainer.md"
 
 

@@ -98,6 +98,8 @@ class ModelConfig(Model):
     """Adapters to start from, as the container sees them; null starts from fresh ones."""
     model_name_or_path: str
     """Hugging Face id, or a folder as the container sees it. A gated id needs run.hf_access_token."""
+    model_revision: str | None = None
+    """Branch, tag or commit of the Hugging Face id; null for its default branch. Needs the open trainer."""
     model_save_name: str
     """Name under which the trained model is saved."""
     multimodal: bool

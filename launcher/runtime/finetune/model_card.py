@@ -30,6 +30,7 @@ class Facts:
         recipe: In the collection; empty if not known.
         technique: `sft` or `dpo`.
         base_model: That was trained: its name on the Hub, or that of its folder.
+        base_commit: Of a base model on the Hub; empty for a folder.
         is_lora: Whether adapters were trained.
         is_rehearsal: Whether the model was a small random one.
         data_digest: Of the prepared samples.
@@ -56,6 +57,7 @@ class Facts:
     metrics: Mapping[str, float]
     versions: Mapping[str, str]
     contents: tuple[str, ...] = field(default=())
+    base_commit: str = ""
 
     def with_contents(self, contents: tuple[str, ...]) -> "Facts":
         """Return the facts about a result that holds `contents`."""
@@ -90,6 +92,7 @@ def facts_of(settings: Settings, inputs: Inputs, run_dir: Path, *, data: Prepare
         bundle_digest=str(bundle.get("digest", "")),
         steps=steps,
         metrics=last_metrics(run_dir / names.METRICS_FILE),
+        base_commit=inputs.commit,
         versions={"python": platform.python_version()} | {each: metadata.version(each) for each in _PACKAGES},
     )
 
@@ -187,6 +190,7 @@ def _rows(facts: Facts) -> list[tuple[str, object]]:
     rows: list[tuple[str, object]] = [
         ("recipe", facts.recipe),
         ("base model", facts.base_model),
+        ("commit of the base model", facts.base_commit),
         ("samples trained on", facts.samples),
         ("samples read", facts.data_counts.read),
         ("optimizer steps", facts.steps),
@@ -211,6 +215,7 @@ def tags_of(model: nn.Module, settings: Settings, inputs: Inputs, data: Prepared
     return {
         "training.technique": settings.technique,
         "training.base_model": public_name(settings.model.path),
+        **({"training.base_commit": inputs.commit} if inputs.commit else {}),
         "training.rehearsal": str(inputs.is_rehearsal).lower(),
         "training.parameters": sum(size for size, _ in sizes),
         "training.trained_parameters": sum(size for size, trains in sizes if trains),

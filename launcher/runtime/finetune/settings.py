@@ -46,6 +46,7 @@ class ModelSettings:
         attention: transformers' name of the attention kernel that the recipe wishes for.
         lora: None trains all weights.
         adapters_path: Folder of adapters to start from; None for new ones.
+        revision: Branch, tag or commit of a model on the Hub; None for its default branch.
     """
 
     path: str
@@ -53,6 +54,7 @@ class ModelSettings:
     attention: str
     lora: LoraSettings | None
     adapters_path: str | None
+    revision: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -225,6 +227,7 @@ def _model(model: Mapping[str, Any]) -> ModelSettings:
         attention=model["attn_implementation"],
         lora=_lora(model["peft_config"]) if model["peft_config"] else None,
         adapters_path=model["lora_checkpoint_file_path"] or None,
+        revision=model.get("model_revision") or None,
     )
 
 
