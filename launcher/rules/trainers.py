@@ -113,6 +113,16 @@ def open_trainer_reads_otherwise(planned: PlannedRecipe, notice: MakeNotice) -> 
         yield notice(f"the open trainer does not read {', '.join(dict.fromkeys(keys))}: {reason}")
 
 
+@notice_rule("N180", source="docs/data.md")
+def samples_are_not_trained(planned: PlannedRecipe, notice: MakeNotice) -> Iterator[Notice]:
+    """Samples that are dropped, or answers that are not trained, are not what the data was collected for."""
+    job = planned.job
+    try:
+        yield from map(notice, families.interface(job.model_type, job.trainer).data_losses(job))
+    except ValueError:
+        return  # data that cannot be used is a Problem of the launch: E277
+
+
 @notice_rule("N175", source="transformers, Attention Interface")
 def attention_may_differ(planned: PlannedRecipe, notice: MakeNotice) -> Iterator[Notice]:
     """A kernel for GPUs does not run on every machine; another one computes the same there."""
