@@ -148,6 +148,28 @@ def test_control_characters_of_a_sample_do_not_reach_the_terminal():
     assert "▌ \\x1b[2Jbell\\x07\\r↵\n▌ \\u202eend" in text
 
 
+def test_control_characters_of_a_sample_do_not_reach_the_terminal_as_json():
+    sample = Shown("a\x9b1m.jsonl:1", {"x": "\x9b31m\u202e\x7f"}, (Piece("\x1b[2J\n", True),), None, 3, 3)
+    text = data_report.as_json(summary_of(sample))
+    assert all(each.isprintable() or each == "\n" for each in text)
+    assert json.loads(text)["samples"][0]["record"] == {"x": "\x9b31m\u202e\x7f"}
+
+
+def test_what_is_not_trained_is_counted_by_reason(recipes, tmp_path):
+    path = tmp_path / "samples.jsonl"
+    silent = {"messages": [QUESTION, ANSWER | {"weight": 0}, QUESTION, ANSWER]}
+    samples = [{"messages": [QUESTION]}, silent, *[{"messages": [QUESTION, ANSWER]}] * 4, {"messages": [QUESTION]}]
+    path.write_text("".join(json.dumps(sample) + "\n" for sample in samples))
+    code, out, _ = recipes("data", str(path), "--recipe", SFT, "--rehearse", "--json")
+    losses = {loss["reason"]: loss for loss in json.loads(out)["counts"]["losses"]}
+    dropped, silent = losses["no turn of the assistant"], losses["weight 0"]
+    assert code == 0 and len(losses) == 2
+    assert (dropped["is_drop"], dropped["samples"], dropped["example"]) == (True, 2, f"{path}:1")
+    assert (silent["is_drop"], silent["samples"], silent["turns"], silent["example"]) == (False, 1, 1, f"{path}:2")
+    _, out, _ = recipes("data", str(path), "--recipe", SFT, "--rehearse")
+    assert f"1 turn of the assistant in 1 sample not trained: weight 0; such as {path}:2" in out
+
+
 def summary_of(sample: Shown) -> Summary:
     from launcher.runtime.finetune.data.prepared import Counts
 

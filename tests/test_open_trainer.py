@@ -13,6 +13,7 @@ from launcher.config import catalogue
 from launcher.families import interface
 from launcher.planning import plan_report
 from launcher.runtime import model_configs
+from launcher.runtime.finetune.rehearsal_data import write_rehearsal_data
 
 RECIPE = "fine-tuning/llama/llmft_llama3_2_1b_instruct_seq4k_gpu_sft_lora"
 ELASTIC = "++recipes.elastic_policy.is_elastic=true"
@@ -146,6 +147,67 @@ def test_a_data_channel_counts_as_data(prepare, problems, tmp_path):
     assert (problem.code, problem.path) == ("E116", TRAIN) and "absolute" in problem.message
     other = f"cluster.sm_jobs_config.inputs.s3={{other: 'file://{tmp_path}'}}"
     assert found(problems(*words, other)) == [("E116", TRAIN)]
+
+
+QUESTION, ANSWER = {"role": "user", "content": "What rings?"}, {"role": "assistant", "content": "The bell."}
+
+
+def data_of(tmp_path, samples):
+    """Write samples and a rehearsal's tokenizer; return the words of a launch with them."""
+    made = write_rehearsal_data(tmp_path / "made", "sft", 1)
+    (made.tokenizer_folder / "config.json").write_text("{}")
+    (tmp_path / "train.jsonl").write_text("".join(f"{json.dumps(each)}\n" for each in samples))
+    return (*LLMFT, f"{TRAIN}=train.jsonl", f"{MODEL}={made.tokenizer_folder}")
+
+
+def test_samples_that_would_not_be_trained_are_a_notice(prepare, tmp_path):
+    silent = {"messages": [QUESTION, ANSWER | {"weight": 0}, QUESTION, ANSWER]}
+    words = data_of(tmp_path, [{"messages": [QUESTION, ANSWER]}, {"messages": [QUESTION]}, silent])
+    found = [notice.message for notice in prepare(*words).notices if notice.code == "N180"]
+    assert found == [
+        "of the first samples, 1 of 3 samples dropped (33.3 %): no turn of the assistant; such as train.jsonl:2",
+        "of the first samples, 1 turn of the assistant in 1 sample not trained: weight 0; such as train.jsonl:3",
+    ]
+    assert "N180" not in str(prepare(*words, "rehearse=true").notices)
+
+
+def test_a_fault_of_the_first_samples_is_a_problem_before_the_launch(problems, prepare, tmp_path):
+    good = {"messages": [QUESTION, ANSWER]}
+    words = data_of(tmp_path, [good, {"frage": "\x1b[2J"}, *[good] * 300, {"frage": "too late to be seen"}])
+    (problem,) = problems(*words)
+    assert (problem.code, problem.path) == ("E277", TRAIN)
+    assert problem.message.startswith(f"{tmp_path}/train.jsonl:2: unknown columns: frage")
+    assert "recipes data" in problem.remedy and problem.where
+    assert prepare(*words, "rehearse=true").is_rehearsal
+
+
+def test_a_template_that_does_not_show_its_answers_is_one_problem_before_the_launch(problems, prepare, tmp_path):
+    words = data_of(tmp_path, [{"messages": [QUESTION, ANSWER] * 2}] * 20)
+    template = tmp_path / "own.jinja"
+    template.write_text("{% for m in messages %}{{ loop.revindex }}{{ m.content }}{% endfor %}")
+    steps = "recipes.training_config.datasets.preprocessor_cfgs"
+    own = f"{steps}=[{{type: Seq2SeqTokensProcessor, chat_template_name: ./own.jinja}}]"
+    (problem,) = problems(*words, own)
+    assert problem.code == "E277" and "messages[1], an answer" in problem.message
+    end = "{{ '!' if loop.last and not add_generation_prompt }}"
+    template.write_text(f"{{% for m in messages %}}<|role|>{{{{ m.content }}}}<|end|>{end}{{% endfor %}}")
+    assert found(problems(*words, own)) == [("E277", TRAIN)]
+    assert prepare(*words, own, "++recipes.training_config.datasets.assistant_turns=last").trainer == "open"
+
+
+@pytest.mark.parametrize("word", ["assistant_turns=last", "max_lost_share=0.5"])
+def test_a_key_of_the_open_trainer_is_refused_by_another(problems, prepare, word):
+    key, _, value = word.partition("=")
+    path = f"recipes.training_config.datasets.{key}"
+    assert found(problems(*K8S, f"++{path}={value}")) == [("E276", path)]
+    assert prepare(*LLMFT, "rehearse=true", f"++{path}={value}").trainer == "open"
+
+
+@pytest.mark.parametrize("word", ["assistant_turns=first", "max_lost_share=1.5", "max_lost_share=-0.1"])
+def test_values_of_the_open_trainers_keys_are_bounded(problems, word):
+    path = f"recipes.training_config.datasets.{word.partition('=')[0]}"
+    (problem,) = problems(*LLMFT, "rehearse=true", f"++recipes.training_config.datasets.{word}")
+    assert problem.path == path
 
 
 SCRIPT = ("training_cfg.entry_module=json", "training_cfg.run.ntasks_per_node=1")

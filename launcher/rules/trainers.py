@@ -26,7 +26,6 @@ _OWN_KEYS = (
 """Keys that only the open trainer reads."""
 _CODE = ("repo_url_or_path", "branch", "commit", "entry_script", "entry_module", "token")
 _OF_SIZE = re.compile(r"recipes\.(scale_config\.[^.]+\.)?")
-_REVISION = "recipes.training_config.model_config.model_revision"
 _DOCS = "docs/open-trainer.md"
 
 
@@ -121,6 +120,16 @@ def open_trainer_reads_otherwise(planned: PlannedRecipe, notice: MakeNotice) -> 
         reasons.setdefault(reason, []).append(path.removeprefix("recipes.").removeprefix("training_config."))
     for reason, keys in reasons.items():
         yield notice(f"the open trainer does not read {', '.join(dict.fromkeys(keys))}: {reason}")
+
+
+@notice_rule("N180", source="docs/data.md")
+def samples_are_not_trained(planned: PlannedRecipe, notice: MakeNotice) -> Iterator[Notice]:
+    """Samples that are dropped, or answers that are not trained, are not what the data was collected for."""
+    job = planned.job
+    try:
+        yield from map(notice, families.interface(job.model_type, job.trainer).data_losses(job))
+    except ValueError:
+        return  # data that cannot be used is a Problem of the launch: E277
 
 
 @notice_rule("N175", source="transformers, Attention Interface")

@@ -7,6 +7,7 @@ from collections.abc import Iterator
 
 from launcher.common.names import ENTRYPOINT
 from launcher.common.problems import Problem
+from launcher.families.llm_finetuning_aws import samples
 from launcher.model.backend_registry import described
 from launcher.model.config_tree import get
 from launcher.model.interface import Interface, runtime_workers
@@ -14,8 +15,7 @@ from launcher.model.job_spec import JobSpec
 from launcher.runtime.finetune.architectures import CONFIG_FILE, KNOWN
 from launcher.runtime.model_configs import table
 
-_MODEL = "recipes.training_config.model_config.model_name_or_path"
-_TRAIN = "recipes.training_config.datasets.train_data.file_path"
+_MODEL, _TRAIN = samples.MODEL, samples.TRAIN
 _VALIDATION = "recipes.training_config.datasets.val_data.file_path"
 _ADAPTERS = "recipes.training_config.model_config.lora_checkpoint_file_path"
 _HUB_ID = re.compile(r"[A-Za-z0-9][\w.-]*/[\w.-]+", re.ASCII)
@@ -57,6 +57,8 @@ def _absent_inputs(job: JobSpec) -> Iterator[Problem]:
             yield Problem("E116", _TRAIN, "is empty: there is no data to train on", value="", remedy=remedy)
     elif not _is_found(job, data):
         yield _absent(job, _TRAIN, data, "a file or folder of samples")
+    else:
+        yield from samples.faults(job)
     for key in (_VALIDATION, _ADAPTERS):
         if (path := get(job.config, key)) and not _is_found(job, path):
             yield _absent(job, key, path, "an existing path")
@@ -115,5 +117,6 @@ INTERFACE = Interface(
     modules=_modules,
     needs=("peft", "pyarrow", "safetensors", "tokenizers", "transformers"),
     absent_inputs=_absent_inputs,
+    data_losses=samples.losses,
     rehearsal_steps=_rehearsal_steps,
 )

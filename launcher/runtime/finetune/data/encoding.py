@@ -131,6 +131,18 @@ class Rendered(NamedTuple):
     untrained: tuple[tuple[str, int], ...] = ()
     is_exact: bool = False
 
+    @property
+    def dropped(self) -> str | None:
+        """Why nothing of it can be trained; None if something can, tokens permitting."""
+        if self.spans is None:
+            return None if self.text else NO_TEXT
+        if any(stop > start for start, stop in self.spans):
+            return None
+        if not self.turns:
+            return NO_TURN
+        without = sum(number for reason, number in self.untrained if reason == WEIGHT)
+        return NO_WEIGHT if without == self.turns else NO_TEXT
+
 
 class Tokens(NamedTuple):
     """The tokens of a sample.
@@ -363,13 +375,7 @@ def _dropped(text: Rendered, tokens: Tokens, targets: int, limit: int | None) ->
         return DIVIDED
     if targets:
         return None
-    if text.spans is None:
-        return NO_TEXT
-    if not text.turns:
-        return NO_TURN
-    if tokens.trained[1:].any():
-        return OUT_OF_REACH
-    return NO_WEIGHT if sum(number for why, number in text.untrained if why == WEIGHT) == text.turns else NO_TEXT
+    return text.dropped or (OUT_OF_REACH if tokens.trained[1:].any() else NO_TEXT)
 
 
 def _tokens_of(encoding: tokenizers.Encoding, start: int, stop: int) -> Iterator[tuple[int, int]]:

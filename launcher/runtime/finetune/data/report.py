@@ -12,7 +12,7 @@ import numpy
 from launcher.runtime.finetune.data import split
 from launcher.runtime.finetune.data.encoding import Encoder, Flags, Ids
 from launcher.runtime.finetune.data.errors import printable
-from launcher.runtime.finetune.data.losses import CUT, Loss
+from launcher.runtime.finetune.data.losses import CUT, Loss, merged
 from launcher.runtime.finetune.data.prepared import Counts
 from launcher.runtime.finetune.data.settings import DataSettings
 from launcher.runtime.finetune.data.sources import Chunk, Source, open_source
@@ -112,6 +112,30 @@ def summarize(settings: DataSettings, tokenizer_folder: Path, num_samples: int) 
         ),
         tuple(notes(settings, encoder.tokenizer, counts)),
     )
+
+
+def first_losses(settings: DataSettings, tokenizer_folder: Path, num_samples: int) -> Counts:
+    """Return what the text of the first conversations of the training data loses, without tokens or lengths.
+
+    Raises:
+        DataError: Data, template or tokenizer are not usable.
+    """
+    encoder = Encoder(settings, open_tokenizer(tokenizer_folder, settings))
+    source = open_source(settings.train_path, "train")
+    found: list[Loss] = []
+    read = turns = 0
+    for chunk in source.chunks(min(num_samples, settings.most(settings.train_limit))):
+        texts = encoder.rendered(chunk)
+        read += len(texts)
+        turns += sum(text.turns for text in texts)
+        for index, text in enumerate(texts):
+            if reason := text.dropped:
+                found.append(Loss(reason, True, 1, text.turns, 0, chunk.place(index)))
+            else:
+                found += (Loss(why, False, 1, number, 0, chunk.place(index)) for why, number in text.untrained)
+    losses = merged(found)
+    dropped = {loss.reason: loss.samples for loss in losses if loss.is_drop}
+    return Counts(read, read - sum(dropped.values()), dropped, 0, 0, 0, 0, turns, losses)
 
 
 def _places(source: Source, dropped: Sequence[tuple[int, str]]) -> Iterator[tuple[str, str]]:
