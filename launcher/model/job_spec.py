@@ -174,6 +174,7 @@ class JobSpec:
         save_timeout_s: Seconds that the workers of a job, elastic or not, have for a last checkpoint.
         trainer: Who trains; None for a family without the choice.
         is_rehearsal: Whether the open trainer shrinks the model and makes up its data.
+        rehearsal_steps: Steps that a rehearsal is to make; 0 for no bound, None for the default.
     """
 
     name: str
@@ -195,6 +196,7 @@ class JobSpec:
     save_timeout_s: int = DEFAULT_SAVE_TIMEOUT_S
     trainer: Trainer | None = None
     is_rehearsal: bool = False
+    rehearsal_steps: int | None = None
 
     @property
     def max_nodes(self) -> int:

@@ -38,6 +38,7 @@ def train() -> None:
     parser = argparse.ArgumentParser(prog="python -m launcher.runtime.entrypoint", description=__doc__)
     parser.add_argument("--config-path", type=Path, required=True, help="folder of the configurations")
     parser.add_argument("--rehearse", action="store_true", help="train a small random model on made-up samples")
+    parser.add_argument("--rehearsal-samples", type=int, metavar="N", help="make up N samples, in place of 240")
     args = parser.parse_args()
 
     with _without_collections():
@@ -45,7 +46,7 @@ def train() -> None:
 
         from launcher.runtime.process_group import leave
 
-    record(_train)(args.config_path, rehearse=args.rehearse)
+    record(_train)(args.config_path, rehearse=args.rehearse, samples=args.rehearsal_samples)
     leave()
 
 
@@ -58,7 +59,7 @@ def _without_collections() -> Iterator[None]:
     gc.enable()
 
 
-def _train(config_dir: Path, *, rehearse: bool) -> None:
+def _train(config_dir: Path, *, rehearse: bool, samples: int | None) -> None:
     import yaml
 
     from launcher.runtime.process_group import place_from_env
@@ -67,7 +68,7 @@ def _train(config_dir: Path, *, rehearse: bool) -> None:
     _share_cores(place)
     config = yaml.safe_load(names.config_path(config_dir, place.nodes).read_text(encoding="utf-8"))
     if config["run"]["model_type"] == names.FINE_TUNING:
-        _fine_tune(config, place, rehearse=rehearse)
+        _fine_tune(config, place, rehearse=rehearse, samples=samples)
     else:
         _train_tiny(config, place)
 
@@ -84,7 +85,7 @@ def _share_cores(place: "Place") -> None:
     torch.set_num_threads(int(threads) if threads else max(1, cores // place.local_world_size))
 
 
-def _fine_tune(config: Mapping[str, Any], place: "Place", *, rehearse: bool) -> None:
+def _fine_tune(config: Mapping[str, Any], place: "Place", *, rehearse: bool, samples: int | None) -> None:
     from launcher.runtime.process_group import join
 
     with _without_collections():
@@ -93,7 +94,7 @@ def _fine_tune(config: Mapping[str, Any], place: "Place", *, rehearse: bool) -> 
 
         import_libraries(config)
 
-    trainer.run(config, join(place), names.run_dir(), rehearse=rehearse)
+    trainer.run(config, join(place), names.run_dir(), rehearse=rehearse, samples=samples)
 
 
 def _train_tiny(config: Mapping[str, Any], place: "Place") -> None:

@@ -36,7 +36,9 @@ from launcher.runtime.resuming import resume
 from launcher.runtime.sampler import StepSampler
 
 
-def run(config: Mapping[str, Any], place: Place, run_dir: Path, *, rehearse: bool) -> None:
+def run(
+    config: Mapping[str, Any], place: Place, run_dir: Path, *, rehearse: bool, samples: int | None = None
+) -> None:
     """Train a compiled recipe to its end, or to the next scale event.
 
     Args:
@@ -45,9 +47,12 @@ def run(config: Mapping[str, Any], place: Place, run_dir: Path, *, rehearse: boo
         run_dir: Receives metrics, prepared data, checkpoints and results, where the recipe names no other folder.
         rehearse: Whether a small model with random weights takes the place of the recipe's, and made-up samples that
             of its data.
+        samples: How many samples a rehearsal makes up; None for the default.
     """
     settings = settings_of(config, place.world_size)
-    FineTuning(settings, inputs_of(config, settings, run_dir, rehearse=rehearse), place, run_dir).run()
+    FineTuning(
+        settings, inputs_of(config, settings, run_dir, rehearse=rehearse, samples=samples), place, run_dir
+    ).run()
 
 
 class FineTuning:
