@@ -1,5 +1,6 @@
 """The command `recipes data`: samples with their trained parts, lengths, what is dropped, and bad input."""
 
+import dataclasses
 import json
 from pathlib import Path
 
@@ -127,6 +128,32 @@ def test_the_picture_is_the_same_bytes_again(recipes, file, tmp_path, suffix):
         assert recipes("data", str(file), "--recipe", SFT, "--rehearse", "--picture", name)[0] == 0
     first, second = ((tmp_path / f"{name}.{suffix}").read_bytes() for name in "ab")
     assert first == second and len(first) > 5_000
+
+
+@pytest.mark.parametrize("lengths", [{12: 1}, {12: 1, 13: 2}, {10: 3, 400: 1}, {}], ids=str)
+def test_axes_of_counts_have_whole_numbers_only_and_dropped_samples_are_drawn(lengths):
+    pytest.importorskip("matplotlib")
+    from matplotlib import pyplot
+
+    from launcher.cli import data_picture
+    from launcher.runtime.finetune.data.prepared import Counts
+
+    fields = {field.name: 0 for field in dataclasses.fields(Counts)}
+    dropped = {"nothing of it is trained": 3, "longer than max_len " + "x" * 200: 1} if lengths else {}
+    counts = Counts(**fields | {"kept": sum(lengths.values()), "dropped": dropped})
+    found = Summary(counts, 1, 0, lengths, (), (), ())
+    figure = data_picture._figure(found, 4096, "data")
+    try:
+        figure.canvas.draw()
+        axes, *below = figure.axes
+        shown = [tick for each in figure.axes for tick in (*each.get_xticks(), *each.get_yticks())]
+        assert shown and all(tick == int(tick) for tick in shown)
+        assert [bar.get_width() for each in below for bar in each.patches] == sorted(dropped.values())
+        texts = [text.get_text() for each in below for text in each.texts]
+        assert len(texts) == len(dropped) and all(len(text) < 110 for text in texts)
+        assert ("3  nothing of it is trained" in texts) is bool(dropped)
+    finally:
+        pyplot.close("all")
 
 
 def test_the_summary_counts_what_preparation_writes(tmp_path):

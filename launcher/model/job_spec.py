@@ -175,6 +175,7 @@ class JobSpec:
         trainer: Who trains; None for a family without the choice.
         is_rehearsal: Whether the open trainer shrinks the model and makes up its data.
         published_model: The one that the recipe is of, by its name on the Hugging Face Hub; empty if unknown.
+        rehearsal_steps: Steps that a rehearsal is to make; 0 for no bound, None for the default.
     """
 
     name: str
@@ -197,6 +198,7 @@ class JobSpec:
     trainer: Trainer | None = None
     is_rehearsal: bool = False
     published_model: str = ""
+    rehearsal_steps: int | None = None
 
     @property
     def max_nodes(self) -> int:

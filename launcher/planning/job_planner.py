@@ -66,6 +66,7 @@ def plan(checked: CheckedRecipe, context: LaunchContext) -> JobSpec:
         trainer=checked.trainer,
         is_rehearsal=checked.is_rehearsal,
         published_model=checked.published_model,
+        rehearsal_steps=checked.rehearsal.steps,
     )
     return dataclasses.replace(job, initial_nodes=described(job.backend).initial_nodes(job) or job.initial_nodes)
 

@@ -1,11 +1,13 @@
 """Who trains a recipe: whether it has the choice, and what the open trainer asks for."""
 
+import os
 import re
 from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING
 
 from launcher import families
 from launcher.common.problems import Notice, Problem
+from launcher.families import interface
 from launcher.model.backend_registry import described
 from launcher.model.checked_recipe import CheckedRecipe
 from launcher.model.config_tree import ABSENT, get, lookup
@@ -74,6 +76,40 @@ def job_is_a_rehearsal(planned: PlannedRecipe, notice: MakeNotice) -> Iterator[N
         yield notice(
             "a rehearsal: a small model with random weights is trained on made-up samples; its results are not usable"
         )
+
+
+@rule("E267", "rehearse", "recipes.elastic_policy", source=_DOCS)
+def elastic_rehearsal_keeps_its_ranks(checked: CheckedRecipe, problem: Callable[..., Problem]) -> Iterator[Problem]:
+    """The sizes of an elastic job are numbers of nodes, each with a batch for the ranks of a node."""
+    if checked.rehearsal.ranks and checked.is_elastic:
+        remedy = "recipes.trainer.devices=<ranks of a node> recipes.scale_config=auto"
+        message = "an elastic job changes its nodes, so it has no fixed number of ranks"
+        yield problem("rehearse.ranks", message, value=checked.rehearsal.ranks, remedy=remedy)
+
+
+@notice_rule("N139", source=_DOCS)
+def rehearsal_is_bounded(planned: PlannedRecipe, notice: MakeNotice) -> Iterator[Notice]:
+    """A rehearsal leaves out steps of the recipe."""
+    job = planned.job
+    if not job.is_rehearsal:
+        return
+    steps, whole = interface(job.model_type, job.trainer).rehearsal_steps(job)
+    if steps < whole:
+        yield notice(
+            f"the rehearsal makes {steps} of {whole} steps, on fewer made-up samples: a long schedule, many epochs' "
+            "checkpoints and falling losses are left out; rehearse.steps=0 makes all"
+        )
+
+
+@notice_rule("N146", source=_DOCS)
+def rehearsal_has_many_ranks(planned: PlannedRecipe, notice: MakeNotice) -> Iterator[Notice]:
+    """Ranks that share few processors wait for each other."""
+    job = planned.job
+    ranks, cores = job.initial_nodes * job.nproc_per_node, len(os.sched_getaffinity(0))
+    if job.is_rehearsal and described(job.backend).runs_here and ranks > 2 * cores:
+        offer = "recipes.trainer.devices=1 recipes.scale_config=auto" if job.elastic else "rehearse.ranks=2"
+        processors = f"{cores} processor{'' if cores == 1 else 's'}"
+        yield notice(f"{ranks} ranks on {processors} are slow: {offer} rehearses with fewer")
 
 
 @rule("E118", "recipes.training_config", _TRAINER, _MODEL_TYPE, source=_DOCS)

@@ -40,6 +40,7 @@ def train() -> None:
     parser.add_argument("--config-path", type=Path, required=True, help="folder of the configurations")
     parser.add_argument("--rehearse", action="store_true", help="train a small random model on made-up samples")
     parser.add_argument("--model", default="", help="published model to rehearse, where the recipe leaves it open")
+    parser.add_argument("--rehearsal-samples", type=int, metavar="N", help="make up N samples, in place of 240")
     args = parser.parse_args()
 
     with _without_collections():
@@ -47,7 +48,7 @@ def train() -> None:
 
         from launcher.runtime.process_group import leave
 
-    record(_train)(args.config_path, rehearse=args.rehearse, model=args.model)
+    record(_train)(args.config_path, rehearse=args.rehearse, model=args.model, samples=args.rehearsal_samples)
     leave()
 
 
@@ -60,7 +61,7 @@ def _without_collections() -> Iterator[None]:
     gc.enable()
 
 
-def _train(config_dir: Path, *, rehearse: bool, model: str) -> None:
+def _train(config_dir: Path, *, rehearse: bool, model: str, samples: int | None) -> None:
     import yaml
 
     from launcher.runtime.process_group import affordable, place_from_env
@@ -72,7 +73,7 @@ def _train(config_dir: Path, *, rehearse: bool, model: str) -> None:
     if rehearse or not is_fine_tuning:
         place = affordable(place)
     if is_fine_tuning:
-        _fine_tune(config, place, rehearse=rehearse, model=model)
+        _fine_tune(config, place, rehearse=rehearse, model=model, samples=samples)
     else:
         _train_tiny(config, place)
 
@@ -89,7 +90,7 @@ def _share_cores(place: "Place") -> None:
     torch.set_num_threads(int(threads) if threads else max(1, cores // place.local_world_size))
 
 
-def _fine_tune(config: Mapping[str, Any], place: "Place", *, rehearse: bool, model: str) -> None:
+def _fine_tune(config: Mapping[str, Any], place: "Place", *, rehearse: bool, model: str, samples: int | None) -> None:
     from launcher.runtime.process_group import join
 
     with _without_collections():
@@ -98,7 +99,7 @@ def _fine_tune(config: Mapping[str, Any], place: "Place", *, rehearse: bool, mod
 
         import_libraries(config)
 
-    trainer.run(config, join(place), names.run_dir(), rehearse=rehearse, model=model)
+    trainer.run(config, join(place), names.run_dir(), rehearse=rehearse, model=model, samples=samples)
 
 
 def _train_tiny(config: Mapping[str, Any], place: "Place") -> None:

@@ -20,6 +20,13 @@ _VALIDATION = "recipes.training_config.datasets.val_data.file_path"
 _ADAPTERS = "recipes.training_config.model_config.lora_checkpoint_file_path"
 _HUB_ID = re.compile(r"[A-Za-z0-9][\w.-]*/[\w.-]+", re.ASCII)
 _IN_CONTAINER = "/opt/ml/"
+_LEAST_SAMPLES = 10
+"""Made-up samples of which one is left to evaluate on."""
+_SAMPLES_A_MINUTE, _EXCHANGES_A_MINUTE = 240, 960
+"""Samples of all steps, and steps times the square of the ranks, of a rehearsal within a minute on two processors.
+
+Source: measured; starting 32 ranks alone takes half a minute.
+"""
 _REHEARSE = "rehearse=true, for a small random model and made-up samples"
 
 
@@ -27,7 +34,10 @@ def _program(job: JobSpec) -> tuple[str, ...]:
     if not job.is_rehearsal:
         return ("-m", ENTRYPOINT)
     is_named = bool(get(job.config, _MODEL)) or not job.published_model
-    return ("-m", ENTRYPOINT, "--rehearse", *(() if is_named else ("--model", job.published_model)))
+    model = () if is_named else ("--model", job.published_model)
+    samples = _rehearsal_samples(job)
+    bound = ("--rehearsal-samples", str(samples)) if samples < _made_up_samples() else ()
+    return ("-m", ENTRYPOINT, "--rehearse", *model, *bound)
 
 
 def _modules(job: JobSpec) -> tuple[str, ...]:
@@ -97,17 +107,51 @@ def _absent(job: JobSpec, key: str, path: str, allowed: str) -> Problem:
     return Problem("E116", key, message, value=path, allowed=allowed, remedy=f"correct it; or {_REHEARSE}")
 
 
-def _rehearsal_steps(job: JobSpec) -> int:
-    """Return the steps of a rehearsal, whose samples are made up, split and limited like the recipe's own."""
-    from launcher.runtime.finetune import rehearsal_data  # few compiles need these
-    from launcher.runtime.finetune.data import split
+def _rehearsal_steps(job: JobSpec) -> tuple[int, int]:
+    """Return the steps of a rehearsal, and how many they would be with all samples that are made up."""
+    return _steps(job, _rehearsal_samples(job)), _steps(job, _made_up_samples())
+
+
+def _steps(job: JobSpec, samples: int) -> int:
+    """Return the steps of so many made-up samples, split and limited like the recipe's own."""
+    from launcher.runtime.finetune.data import split  # few compiles need it
 
     training = job.scales[0].config["training_config"]
     args, data = training["training_args"], training["datasets"]
     limits = [int(limit) for limit in (data["train_data"]["limit"], args["max_samples"]) if limit]
-    trained = split.num_trained(min(rehearsal_data.NUM_SAMPLES, *limits), data["train_val_split_ratio"])
+    trained = split.num_trained(min(samples, *limits), data["train_val_split_ratio"])
     steps: int = math.ceil(trained * args["max_epochs"] / args["train_batch_size"])
     return steps
+
+
+def _rehearsal_samples(job: JobSpec) -> int:
+    """Return how many samples are made up: for no more steps than are asked for, or fit into a minute."""
+    most = _made_up_samples()
+    steps = _bound(job)
+    if not steps or steps >= _steps(job, most):
+        return most
+    return max((n for n in range(_LEAST_SAMPLES, most) if _steps(job, n) <= steps), default=_LEAST_SAMPLES)
+
+
+def _bound(job: JobSpec) -> int:
+    """Return the steps that a rehearsal is bounded to; 0 for no bound.
+
+    A job that changes its size, or has a scenario, needs its steps for that.
+    """
+    if job.rehearsal_steps is not None:
+        return job.rehearsal_steps
+    has_events = bool(getattr(job.settings, "scenario", None) or getattr(job.settings, "events", None))
+    if job.elastic or has_events or not described(job.backend).runs_here:
+        return 0
+    samples: int = job.scales[0].config["training_config"]["training_args"]["train_batch_size"]
+    ranks = job.initial_nodes * job.nproc_per_node
+    return max(1, min(_SAMPLES_A_MINUTE // samples, _EXCHANGES_A_MINUTE // ranks**2))
+
+
+def _made_up_samples() -> int:
+    from launcher.runtime.finetune.rehearsal_data import NUM_SAMPLES  # few compiles need it
+
+    return NUM_SAMPLES
 
 
 INTERFACE = Interface(

@@ -13,7 +13,7 @@ from launcher.runtime.finetune.data.preparation import prepare
 from launcher.runtime.finetune.data.prepared import Prepared, load
 from launcher.runtime.finetune.data.settings import CHANNELS, DataSettings, Technique
 from launcher.runtime.finetune.hub import ModelMissing
-from launcher.runtime.finetune.rehearsal_data import VOCABULARY, RehearsalData, write_rehearsal_data
+from launcher.runtime.finetune.rehearsal_data import NUM_SAMPLES, VOCABULARY, RehearsalData, write_rehearsal_data
 from launcher.runtime.finetune.settings import Settings
 
 REHEARSAL = "rehearsal"
@@ -46,7 +46,13 @@ class Inputs:
 
 
 def inputs_of(
-    config: Mapping[str, Any], settings: Settings, run_dir: Path, *, rehearse: bool, model: str = ""
+    config: Mapping[str, Any],
+    settings: Settings,
+    run_dir: Path,
+    *,
+    rehearse: bool,
+    model: str = "",
+    samples: int | None = None,
 ) -> Inputs:
     """Return what a job reads. Collective: the first rank of the job, or of each node, writes what is missing.
 
@@ -56,6 +62,7 @@ def inputs_of(
         run_dir: Of the job; visible to all ranks.
         rehearse: Whether to make model and samples up.
         model: The published model to rehearse, where the recipe names none.
+        samples: How many to make up; None for the default.
 
     Raises:
         ModelMissing: The recipe names no model that can be had.
@@ -66,7 +73,7 @@ def inputs_of(
     results = Path(os.environ.get("SM_MODEL_DIR") or settings.saving.folder or run_dir / "model")
     name = settings.model.save_name or settings.name
     if rehearse:
-        made = _made_up(run_dir / REHEARSAL, data.technique, settings.seed)
+        made = _made_up(run_dir / REHEARSAL, data.technique, settings.seed, samples or NUM_SAMPLES)
         small = rehearsal_config(settings.model.path, model or settings.name, VOCABULARY)
         data = replace(data, train_path=str(made.train_file), validation_path="", max_lost_share=1.0)
         folder = results / f"{REHEARSAL}-{name.replace('/', '-')}"
@@ -118,9 +125,9 @@ def model_folder(path: str, revision: str | None, run_dir: Path) -> tuple[Path, 
     return hub.downloaded(path, found), found.commit
 
 
-def _made_up(folder: Path, technique: Technique, seed: int) -> RehearsalData:
+def _made_up(folder: Path, technique: Technique, seed: int, samples: int) -> RehearsalData:
     """Return the samples and the tokenizer of a rehearsal; the first rank writes them."""
-    made = write_rehearsal_data(folder, technique, seed) if process_group.rank() == 0 else None
+    made = write_rehearsal_data(folder, technique, seed, samples) if process_group.rank() == 0 else None
     return cast(RehearsalData, process_group.share(made))
 
 

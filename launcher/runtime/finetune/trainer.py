@@ -39,7 +39,15 @@ from launcher.runtime.sampler import StepSampler
 from launcher.runtime.stop_consensus import any_rank
 
 
-def run(config: Mapping[str, Any], place: Place, run_dir: Path, *, rehearse: bool, model: str = "") -> None:
+def run(
+    config: Mapping[str, Any],
+    place: Place,
+    run_dir: Path,
+    *,
+    rehearse: bool,
+    model: str = "",
+    samples: int | None = None,
+) -> None:
     """Train a compiled recipe to its end, or to the next scale event.
 
     Args:
@@ -49,9 +57,10 @@ def run(config: Mapping[str, Any], place: Place, run_dir: Path, *, rehearse: boo
         rehearse: Whether a small model with random weights takes the place of the recipe's, and made-up samples that
             of its data.
         model: The published model to rehearse, where the recipe names none.
+        samples: How many samples a rehearsal makes up; None for the default.
     """
     settings = settings_of(config, place.world_size)
-    inputs = inputs_of(config, settings, run_dir, rehearse=rehearse, model=model)
+    inputs = inputs_of(config, settings, run_dir, rehearse=rehearse, model=model, samples=samples)
     FineTuning(settings, inputs, place, run_dir).run()
 
 

@@ -2,6 +2,7 @@
 
 import json
 import math
+import re
 
 import pytest
 import torch
@@ -44,6 +45,15 @@ def test_a_bad_step_is_skipped_by_all_ranks_and_consumes_its_samples(tmp_path, t
     assert "NaN" not in (tmp_path / "run" / "metrics.jsonl").read_text()
 
 
+@pytest.mark.parametrize("every", [1, 4])
+def test_the_console_has_every_so_many_steps_and_the_metrics_each(tmp_path, capfd, every):
+    config = compiled(train_batch_size=4, micro_train_batch_size=2, logging_steps=every)
+    train(tmp_path / "run", 2, config, conversations(24))
+    printed = re.findall(r"^step (\d+)/12  loss ", capfd.readouterr().out, re.MULTILINE)
+    assert list(map(int, printed)) == list(range(every, 13, every))
+    assert len(losses(tmp_path / "run")) == 12
+
+
 @pytest.mark.parametrize("lora", [True, False], ids=["adapters", "full"])
 def test_a_learning_rate_that_destroys_the_model_exports_nothing(tmp_path, capfd, lora):
     """The fault that was seen: a norm of nan at each step, and results that hold nothing else."""
@@ -61,7 +71,8 @@ def test_a_learning_rate_that_destroys_the_model_exports_nothing(tmp_path, capfd
 
     assert set(run_ranks(2, work, tmp_path)) == {
         "the last 4 steps up to step 5 were skipped: loss nan, norm of the gradients nan. Nothing of them is "
-        "published. Lower learning_rate, or look for faulty samples in these steps; max_skipped_steps (3) is how many may be "
+        "published. Lower learning_rate, or look for faulty samples in these steps; max_skipped_steps (3) is how "
+        "many may be "
         "skipped in a row"
     }
     assert not list(tmp_path.rglob("*.safetensors")) and not list((tmp_path / "checkpoints").glob("step-*"))
