@@ -154,10 +154,17 @@ def _event(line: bytes) -> Mapping[str, Any]:
 
 def lines(pieces: Iterator[bytes], longest: int = 1 << 24) -> Iterator[bytes]:
     """Yield complete lines without their ends, cut to a length; an unfinished line at the end is dropped."""
+    for block in blocks(pieces, longest):
+        yield from block
+
+
+def blocks(pieces: Iterator[bytes], longest: int) -> Iterator[list[bytes]]:
+    """Yield the complete lines that have arrived together, as `lines` does one by one."""
     rest = b""
     for piece in pieces:
         *complete, rest = (rest + piece).split(b"\n")
-        yield from (line[:longest] for line in complete)
+        if complete:
+            yield [line[:longest] for line in complete]
         rest = rest[:longest]
 
 
@@ -187,7 +194,7 @@ class Observer:
 
     connection: Connection
     target: Target
-    inbox: queue.Queue[object] = field(default_factory=lambda: queue.Queue(maxsize=1000))
+    inbox: queue.Queue[object] = field(default_factory=lambda: queue.Queue(maxsize=100))
     job: Object | None = None
     neighbours: tuple[Object, ...] = ()
     last: Object | None = None

@@ -82,6 +82,7 @@ def logs(
     """Show the output of the workers, by attempt."""
     from launcher.cli.commands import lifecycle
     from launcher.common import console
+    from launcher.common.line_writer import LineWriter
     from launcher.model.job_spec import LogSelection
 
     if operator:
@@ -93,8 +94,9 @@ def logs(
     ranks = None if all_ranks else tuple(sorted(set(rank or (0,))))
     selection = LogSelection(ranks, attempt, stderr, has_headings=True)
     backend, record = lifecycle.opened(job)
-    for line in backend.logs(record.handle, selection, follow=follow):
-        console.say(json.dumps(lifecycle.log_json(line, selection)) if as_json else line)
+    with LineWriter(console.say_lines) as writer:
+        for line in backend.logs(record.handle, selection, follow=follow):
+            writer.put(json.dumps(lifecycle.log_json(line, selection)) if as_json else line)
 
 
 def _operator_log(job: str, *, as_json: bool) -> None:
