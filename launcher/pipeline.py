@@ -7,7 +7,8 @@ overrides ─compose→ Composition ─check→ CheckedRecipe ─plan, notices�
 import contextlib
 import dataclasses
 import itertools
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from typing import Any
 
 from launcher import rules
 from launcher.bundle import store as bundles
@@ -38,6 +39,29 @@ def prepare(overrides: Sequence[str], context: LaunchContext, cache: Composition
     Raises:
         ProblemsFound: Every fault in what the user gave.
     """
+    try:
+        return _prepared(overrides, context, cache)
+    except ProblemsFound as error:
+        from launcher.planning import corrections  # only a faulty command line pays for it
+
+        def faults_of(words: Sequence[str]) -> frozenset[tuple[str, str]]:
+            try:
+                _prepared(words, context, cache)
+            except ProblemsFound as found:
+                return frozenset((problem.code, problem.path) for problem in found.problems)
+            return frozenset()
+
+        def tree_of(words: Sequence[str]) -> Mapping[str, Any] | None:
+            try:
+                return compose(words, context.cwd, cache=cache).tree
+            except ProblemsFound:
+                return None
+
+        cache = cache or CompositionCache()
+        raise ProblemsFound(corrections.corrected(error.problems, overrides, tree_of, faults_of)) from error
+
+
+def _prepared(overrides: Sequence[str], context: LaunchContext, cache: CompositionCache | None) -> JobSpec:
     composition = compose(overrides, context.cwd, context.suffix, cache)
     checked = check(composition)
     job = plan(checked, context)

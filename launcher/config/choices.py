@@ -12,7 +12,7 @@ from launcher.common.paths import COLLECTION
 from launcher.common.problems import Problem, ProblemsFound, fail
 from launcher.common.suggestions import did_you_mean
 from launcher.config import override_text, recipe_files
-from launcher.config.collection import GROUPS
+from launcher.config.collection import GROUPS, recipe_names
 from launcher.config.effects import unused
 from launcher.config.hydra_sources import USER_RECIPE, UserRecipe, is_group
 from launcher.config.override_text import text_of
@@ -120,6 +120,14 @@ def _group_problem(override: Override, search: Sequence[str]) -> Problem | None:
     return None
 
 
+def _named_like_a_file(name: str) -> str | None:
+    """Return the recipe of the collection that a path of a file stands for, however much of the path it has."""
+    parts = Path(name).with_suffix("").parts
+    ends = ["/".join(parts[i:]) for i in range(len(parts))]
+    found = [known for end in ends for known in recipe_names() if known == end or known.endswith(f"/{end}")]
+    return f"did you mean recipes={found[0]}?" if found else None
+
+
 def _recipe_file(override: Override, cwd: Path, search: Sequence[str]) -> Path | None:
     """Return the file that `recipes=` names, or None when it names a recipe that Hydra finds."""
     name = str(override.value())
@@ -133,6 +141,8 @@ def _recipe_file(override: Override, cwd: Path, search: Sequence[str]) -> Path |
     if path is None:
         path = Path(cwd, os.path.expanduser(name))
         near = did_you_mean(path.name, [file.name for file in path.parent.glob("*.y*ml")])
-        remedy = near or "a recipe of the collection is a path under recipes/ without .yaml"
+        remedy = (
+            near or _named_like_a_file(name) or "a recipe of the collection is a path under recipes/ without .yaml"
+        )
         raise fail("E005", "recipes", "no such file", value=name, remedy=remedy)
     return path
