@@ -116,6 +116,7 @@ def test_a_word_of_slurm_is_a_state(word, state):
     assert states.state_of(word) is state
 
 
+NODES_KEY = "recipes.trainer.num_nodes"
 NEVER = ": it never starts like this, see"
 UNMET = "a job that it waits for did not end as required"
 UNREACHED = "could not be started: its folder, or the folder of its log, is not reached from the node"
@@ -129,7 +130,7 @@ UNWRITABLE = "the batch script could not write into the job's folder; its disk m
         ("PENDING", "None", (0, 0), "waits: PENDING"),
         ("REQUEUED+", "", (0, 0), "waits: REQUEUED"),
         ("PENDING", "InvalidQOS", (0, 0), f"waits: InvalidQOS{NEVER} cluster.qos"),
-        ("PENDING", "QOSMaxNodePerJobLimit", (0, 0), f"waits: QOSMaxNodePerJobLimit{NEVER} recipes.trainer.num_nodes"),
+        ("PENDING", "QOSMaxNodePerJobLimit", (0, 0), f"waits: QOSMaxNodePerJobLimit{NEVER} {NODES_KEY}"),
         ("PENDING", "xQOSMaxNodePerJobLimit", (0, 0), "waits: xQOSMaxNodePerJobLimit"),
         ("FAILED", "NonZeroExitCode", (3, 0), "exit code 3"),
         ("FAILED", "RaisedSignal", (0, 9), "ended by SIGKILL"),
