@@ -15,11 +15,11 @@ def main() -> int:
 
 def _launched() -> int:
     try:
-        from launcher.cli import launch
+        from launcher.cli import run_command
     except ModuleNotFoundError as error:
         print(f"{error.name} is not installed: make run, or pip install .", file=sys.stderr)
         return 2
-    return launch.run(sys.argv[1:])
+    return run_command.run(sys.argv[1:])
 
 
 if __name__ == "__main__":

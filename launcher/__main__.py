@@ -16,9 +16,9 @@ def main() -> None:
 def _run() -> int:
     words = sys.argv[1:] or ["--help"]
     if words[0] == "run":  # as main.py: without the imports of the other commands
-        from launcher.cli import launch
+        from launcher.cli import run_command
 
-        return launch.run(words[1:])
+        return run_command.run(words[1:])
     from launcher.cli import main
 
     process.allow_clean_up()

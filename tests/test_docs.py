@@ -17,7 +17,7 @@ from conftest import ROOT
 from page_commands import A_JOB, PAGES, commands
 from whole_jobs import bundle_of, start, wait_for
 
-from launcher.cli import launch
+from launcher.cli import launch, run_command
 from launcher.cli import main as cli
 from launcher.model.job_spec import JobState
 from launcher.operator.snapshot import read_snapshot
@@ -58,7 +58,7 @@ def carry_out(words: Sequence[str]) -> int:
     if words[0] == "recipes" and words[1] != "run":
         return cli.run(words[1:])
     assert words[1] in ("main.py", "run")
-    return launch.run([*(word for word in words[2:] if word != "dry_run=true"), "dry_run=true"])
+    return run_command.run([*(word for word in words[2:] if word != "dry_run=true"), "dry_run=true"])
 
 
 @pytest.mark.slow

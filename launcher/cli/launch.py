@@ -46,20 +46,6 @@ EXIT_CODES = {
 _LATE = "about to finish; another Ctrl-C skips the rest"
 
 
-def run(words: Sequence[str]) -> int:
-    """Serve a command line of `main.py` or `recipes run`: overrides, and flags of the launcher or of Hydra.
-
-    Returns:
-        The exit code; with flags, the highest of the jobs that they request.
-    """
-    redaction.install()
-    if any(word.startswith("-") for word in words):  # --name, --version; --cfg, --multirun: Hydra's
-        from launcher.cli import own_flags
-
-        return own_flags.serve(words, main)
-    return main(words)
-
-
 def main(
     overrides: Sequence[str],
     name: str | None = None,

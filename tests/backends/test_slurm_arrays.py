@@ -16,7 +16,7 @@ from test_slurm_jobs import END_TIMEOUT_S, SCRIPT, TINY
 
 from launcher.backends.slurm.backend import SlurmBackend
 from launcher.bundle import store as bundles
-from launcher.cli import launch
+from launcher.cli import run_command
 from launcher.common.names import RUN_DIR
 from launcher.jobs import registry
 from launcher.model.job_spec import JobState
@@ -57,7 +57,7 @@ def words(tmp_path, monkeypatch):
 
 def started(*words):
     """Run a command line of main.py in this process."""
-    return launch.run(words)
+    return run_command.run(words)
 
 
 def folders():

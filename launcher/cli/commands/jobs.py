@@ -30,9 +30,9 @@ def run(
     ] = None,
 ) -> None:
     """Compile a recipe, launch it and follow it. Same words as python main.py; --help lists every key."""
-    from launcher.cli import launch
+    from launcher.cli import run_command
 
-    raise typer.Exit(launch.run(words or ()))
+    raise typer.Exit(run_command.run(words or ()))
 
 
 def launch(
