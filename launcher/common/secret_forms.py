@@ -77,11 +77,11 @@ Source: the manuals of curl, wandb, sshpass, docker, mysql and huggingface-cli; 
 """
 _GIVEN_WORDS = (
     *("login", "bearer", "mysql", "mariadb", "mongo", "redis-cli", "sshpass", "--from-literal", "echo", "printf"),
-    *("<<<", "-u"),
+    *("<<<", "-u", "jdbc:oracle"),
 )
 """One of these is in every text in which _GIVEN finds anything. A log is searched for them much faster."""
 _LEAST_TOKEN = 15
-"""Characters of the shortest token that `_TOKEN` finds, or fewer."""
+"""Characters of the shortest token that `secret_tokens` finds, or fewer."""
 _LAST_WORDS = 200
 """Characters before an equals sign that are searched for a name. No name is longer; our own choice."""
 _OPTION = re.compile(r"--([A-Za-z][\w-]*)")
@@ -236,7 +236,7 @@ def is_clean(text: str, words: Collection[str]) -> bool:
     is_spaced = "--" in text or any(f"{blank}=" in text for blank in " \t\n")
     if _may_be_assigned(text) if is_spaced else _is_assigned_in(words):
         return False
-    return _TOKEN.search("\n".join(word for word in words if len(word) >= _LEAST_TOKEN)) is None
+    return not secret_tokens.holds("\n".join(word for word in words if len(word) >= _LEAST_TOKEN))
 
 
 def _assigned_spans(text: str, *, has_members: bool) -> Iterator[tuple[int, int]]:

@@ -76,7 +76,7 @@ _MEASURES = words_in(
 """Words after `token` for measures and lists of such tokens."""
 _PLACES = words_in(
     "arn column count dir directory enabled endpoint env event expiry field file folder host interval length name"
-    " path port provider ref required size timeout ttl type uri url var variable"
+    " path port provider ref required size stdin timeout ttl type uri url var variable"
 )
 """Last words of names that give a secret's location or another property of it."""
 
