@@ -17,7 +17,7 @@ GPU_STAGE ?= all
 GPU_OUT ?= results/gpu
 GPU_FLAGS ?=
 
-.PHONY: run check test test-kubernetes lint types imports generated bench bench-gpu bench-gpu-wheels mutants coverage clean
+.PHONY: run check test engines test-kubernetes lint types imports generated bench bench-gpu bench-gpu-wheels mutants coverage clean
 run: $(VENV)/ready
 	$(BIN)/python main.py
 
@@ -26,6 +26,9 @@ test: $(VENV)/ready
 
 check: lint types imports $(VENV)/ready
 	$(PYTEST) --numprocesses=2 -m 'not whole_job and not slow'
+
+engines: $(VENV)/ready  # what tests start beside Python, Debian 12 as root; CACHE=<empty folder> builds it anew there
+	$(if $(CACHE),XDG_CACHE_HOME=$(abspath $(CACHE))) tests/engines/set_up.sh
 
 test-kubernetes: $(VENV)/ready
 	tests/engines/build_kube_apiserver.sh

@@ -18,7 +18,8 @@ import torch.distributed as dist
 from torch.distributed import distributed_c10d
 
 from launcher.common import names
-from launcher.runtime import startup_timing
+from launcher.runtime import stacks, startup_timing
+from launcher.runtime.finite_steps import NotFinite
 
 JOIN_TIMEOUT = timedelta(minutes=10)
 """How long ranks wait for each other to join."""
@@ -102,6 +103,7 @@ def join(place: Place | None = None) -> Place:
     """
     startup_timing.reached("imported")
     place = place or place_from_env()
+    stacks.write_stack_on_signal(place.rank)
     # Small exchanges between the ranks use gloo even then: they must not wait for the accelerator.
     backend, device_id = "gloo", None
     if place.device.type == "cuda":
@@ -268,4 +270,4 @@ def _await_others() -> None:
 
 def _leave_on_error(kind: type[BaseException], error: BaseException, trace: TracebackType | None) -> None:
     traceback.print_exception(kind, error, trace)
-    leave(exit_code=1)
+    leave(exit_code=names.EXIT_NOT_FINITE if isinstance(error, NotFinite) else 1)

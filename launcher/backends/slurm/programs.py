@@ -11,7 +11,9 @@ from launcher.common.problems import ProblemsFound, fail
 
 PATIENCE_S = 120.0
 """Time limit of a command: Slurm's own commands wait for a controller that restarts."""
-_UNREACHABLE = ("Unable to contact slurm controller", "Connection refused", "Connection timed out", "Zero Bytes were")
+_LOST = ("Connection timed out", "Socket timed out", "Zero Bytes were")
+"""Parts of Slurm's messages about a controller that was contacted and did not answer. Source: slurm_errno.c."""
+_UNREACHABLE = ("Unable to contact slurm controller", "Connection refused", *_LOST)
 """Parts of Slurm's messages about a controller that does not answer."""
 _INHERITED = ("SBATCH_", "SLURM_", "SRUN_")
 """Variables that would override the options of a batch script, or describe a job that this process runs in."""
@@ -36,6 +38,11 @@ class Answer:
     def is_unreachable(self) -> bool:
         """Whether the controller did not answer."""
         return self.code != 0 and any(words in self.error for words in _UNREACHABLE)
+
+    @property
+    def is_lost(self) -> bool:
+        """Whether the controller may have the request, and may still act on it."""
+        return self.code != 0 and any(words in self.error for words in _LOST)
 
 
 def environment(more: Mapping[str, str]) -> dict[str, str]:
