@@ -103,6 +103,9 @@ ELSEWHERE = (
         "E104", "run.model_type determines the keys of a recipe and the program that trains it.", "launcher/families"
     ),
     Code("E116", "A model or data that is absent ends a job minutes after it was started.", "docs/open-trainer.md"),
+    Code(
+        "E277", "A fault of the samples or of their chat template ends a job before its first step.", "docs/data.md"
+    ),
     Code("E218", "Every size is a separate configuration, validated, checked and written.", _PLANNER),
     Code("E227", "Sizes cannot be planned for a family without a batch.", _PLANNER),
     Code(
