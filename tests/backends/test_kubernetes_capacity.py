@@ -83,6 +83,19 @@ def test_nodes_are_listed_by_name_with_type_state_health_and_accelerators():
 
 
 @pytest.mark.parametrize(
+    ("text", "count"),
+    [
+        *(("8", 8), ("8000m", 8), ("2k", 2000), ("3M", 3 * 10**6), ("1G", 10**9), ("1T", 10**12), ("1P", 10**15)),
+        *(("1E", 10**18), ("1Ki", 1024), ("1Mi", 1 << 20), ("1Gi", 1 << 30), ("1Ti", 1 << 40), ("1e3", 1000), (4, 4)),
+        *(("x", 0), ("3Zi", 0)),
+    ],
+)
+def test_accelerators_are_counted_in_every_notation_of_a_quantity(text, count):
+    (found,) = read({"/api/v1/nodes": [node("n", allocatable={GPU: text})]}, kueue=False).nodes
+    assert (found.accelerators, found.resource) == (count, GPU if count else None)
+
+
+@pytest.mark.parametrize(
     ("pods", "free"),
     [
         ([pod("p", "n", uses(2), uses("1", "requests"))], 5),
