@@ -1,7 +1,8 @@
 """The mutation operators: small faults that a test should notice, made one at a time in a module's syntax tree.
 
 The set is that of mutmut 3, with conditions negated, values not returned and statements left out as in PIT, and one
-argument in place of the least or greatest of several. Text that only people read is unchanged: f-strings, docstrings, and the message, `allowed` and `remedy` of a Problem.
+argument in place of the least or greatest of several. Text that only people read is unchanged: f-strings, docstrings,
+and the message, `allowed` and `remedy` of a Problem.
 """
 
 import ast

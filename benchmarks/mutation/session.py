@@ -350,6 +350,7 @@ def _caches(modules: set[str]) -> list[Any]:
 
 def _imported_again(path: Path, code: types.CodeType, names: list[str]) -> int:
     """Run tests after importing our modules again, the mutated one with `code`; return pytest's exit status."""
+    os.chdir(ROOT)  # the last test's folder is still the current one
     for name, module in list(sys.modules.items()):
         file = getattr(module, "__file__", None) or ""
         is_ours = file.startswith(f"{ROOT}/") and "/.venv/" not in file and "/benchmarks/" not in file

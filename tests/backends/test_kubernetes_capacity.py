@@ -83,6 +83,19 @@ def test_nodes_are_listed_by_name_with_type_state_health_and_accelerators():
 
 
 @pytest.mark.parametrize(
+    ("text", "count"),
+    [
+        *(("8", 8), ("8000m", 8), ("2k", 2000), ("3M", 3 * 10**6), ("1G", 10**9), ("1T", 10**12), ("1P", 10**15)),
+        *(("1E", 10**18), ("1Ki", 1024), ("1Mi", 1 << 20), ("1Gi", 1 << 30), ("1Ti", 1 << 40), ("1e3", 1000), (4, 4)),
+        *(("1", 1), ("x", 0), ("3Zi", 0)),
+    ],
+)
+def test_accelerators_are_counted_in_every_notation_of_a_quantity(text, count):
+    (found,) = read({"/api/v1/nodes": [node("n", allocatable={GPU: text})]}, kueue=False).nodes
+    assert (found.accelerators, found.resource) == (count, GPU if count else None)
+
+
+@pytest.mark.parametrize(
     ("pods", "free"),
     [
         ([pod("p", "n", uses(2), uses("1", "requests"))], 5),
@@ -118,6 +131,16 @@ def test_what_may_not_be_read_is_left_out_and_named():
     ]
     (seen,) = read({"/api/v1/nodes": [node("n", allocatable={GPU: "8"})]}, kueue=False).nodes
     assert (seen.accelerators, seen.free) == (8, None)
+
+
+def test_the_pods_that_may_not_be_listed_are_named_and_bare_objects_are_read():
+    bare = {"metadata": {"name": "n"}}
+    found = read({"/api/v1/nodes": [bare], QUEUES: [{"metadata": {"name": "q"}}], LOCAL: [], WORKLOADS: []})
+    (one,) = found.nodes
+    assert (one.state, one.resource, one.free, found.quotas) == ("NotReady", None, 0, ())
+    (notice,) = found.notices
+    what = "the number of free accelerators cannot be shown"
+    assert notice.message == f"{what}: ask for a ClusterRole that allows list on pods"
 
 
 def test_any_other_refusal_is_raised():
@@ -202,7 +225,7 @@ def test_who_waits_is_ordered_by_priority_and_then_by_age():
     assert (urgent.why, urgent.priority, urgent.job, urgent.local_queue, urgent.namespace) == (
         *("8 more needed", 5, "urgent", "lq", "team"),
     )
-    assert (old.job, old.why, old.created_s) == ("job-old", "", 1767225600.0)
+    assert (old.job, old.why, old.created_s, old.priority) == ("job-old", "", 1767225600.0, 0)
 
 
 def test_kueue_s_own_order_is_taken_where_it_is_served():

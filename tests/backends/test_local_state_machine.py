@@ -425,3 +425,10 @@ def test_a_restart_that_repeats_steps_is_no_progress_until_the_step_of_the_last_
     assert (count, fault_step) == (MAX_FAULTS_WITHOUT_PROGRESS, 100)
     preparing = machine(Phase.PREPARING, attempt=1, faults_without_progress=count, fault_step=fault_step)
     assert step(preparing, observation(READY, GONE, step=100))[0].verdict is JobState.FAILED
+
+
+def test_a_restart_after_a_fault_keeps_the_size_where_there_is_room_for_more():
+    stopped = machine(Phase.STOPPING, fault_since_s=100.0)
+    after, acts, _ = step(stopped, observation(READY, READY, capacity=4))
+    assert (after.phase, after.size, len(after.nodes)) == (Phase.PREPARING, 2, 2)
+    assert not [act for act in acts if isinstance(act, SpawnNodes)]
