@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from launcher.bundle.store import given_name
-from launcher.common.console import say, say_all, show_notice, show_table, shown_path, width
+from launcher.common.console import say, show_notice, show_table, shown_path, width
 from launcher.common.names import LOG_DIR, RUN_DIR
 from launcher.model.backend import NEWS
 from launcher.model.job_spec import Bundle, JobHandle, JobSpec, JobState, JobStatus
@@ -24,8 +24,6 @@ if TYPE_CHECKING:
 
 _STEP = re.compile(r"step (\d+)/(\d+)\s+(.*)")
 _NEWS = re.compile(rf"({'|'.join(NEWS)})  ")
-_QUIET_S = 2.0
-"""Seconds between two step lines without a progress bar."""
 _PATIENCE_S = 5.0
 """Seconds without a step after which a job counts as waiting, unless its steps take that long."""
 _WAITING = "waiting"
@@ -146,13 +144,14 @@ def show_timeline(course: "Timeline", run_dir: Path) -> None:
 
 
 def follow(lines: Iterator[str]) -> None:
-    """Print a job's log as it arrives; its steps as a progress bar on a terminal, else one every two seconds.
+    """Print a job's log as it arrives; its steps as a progress bar on a terminal, else line by line.
 
     A repeated step moves the bar back. The last progress line is the last step, and reports that the job
     ended or that following it was interrupted.
     """
     if not sys.stdout.isatty():
-        _follow_plain(lines)
+        for line in lines:
+            say(line)
         return
     from rich.console import Console
 
@@ -248,22 +247,3 @@ class _Pulse:
         if self._said and quiet_s <= self._patience_s:
             return self._said
         return f"{self._pause} ({quiet_s:.0f} s since the last step)"
-
-
-def _follow_plain(lines: Iterator[str]) -> None:
-    """Print lines, one step every two seconds; always the step before an event and the last step."""
-    last_s, held_back = 0.0, []
-    try:
-        for line in lines:
-            match, now_s = _STEP.match(line), time.monotonic()
-            if match and match[1] != match[2] and now_s - last_s < _QUIET_S:
-                held_back = [line]
-                continue
-            if match:
-                last_s, held_back = now_s, []
-            elif _NEWS.match(line):
-                say_all((step, "") for step in held_back)
-                held_back = []
-            say(line)
-    finally:
-        say_all((step, "") for step in held_back)
