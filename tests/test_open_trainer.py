@@ -48,8 +48,10 @@ def test_plan_and_bundle_name_the_trainer_and_a_rehearsal(render, prepare, words
 
 
 def test_a_rehearsal_on_this_machine_starts_the_open_trainer(render):
-    script = render(*LLMFT, "rehearse=true").files["run.sh"]
+    script = render(*LLMFT, "rehearse.steps=0").files["run.sh"]
     assert script.rstrip().endswith('-m launcher.runtime.entrypoint --rehearse --config-path "$bundle"/configs')
+    bounded = render(*LLMFT, "rehearse=true").files["run.sh"]
+    assert ' --rehearse --rehearsal-samples 26 --config-path "$bundle"/configs\n' in bounded
     model = "transformers.models.llama.modeling_llama"
     modules = f"transformers.modeling_utils {model} peft launcher.runtime.finetune.trainer"
     assert f'exec "$python" -m launcher.runtime.warm "$port" {modules}\n' in script

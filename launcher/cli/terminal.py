@@ -27,8 +27,6 @@ if TYPE_CHECKING:
 
 _STEP = re.compile(r"step (\d+)/(\d+)\s+(.*)")
 _NEWS = re.compile(rf"({'|'.join(NEWS)})  ")
-_QUIET_S = 2.0
-"""Seconds between two step lines without a progress bar."""
 _PATIENCE_S = 5.0
 """Seconds without a step after which a job counts as waiting, unless its steps take that long."""
 _WAITING = "waiting"
@@ -149,13 +147,15 @@ def show_timeline(course: "Timeline", run_dir: Path) -> None:
 
 
 def follow(lines: Iterator[str]) -> None:
-    """Print a job's log as it arrives; its steps as a progress bar on a terminal, else one every two seconds.
+    """Print a job's log as it arrives; its steps as a progress bar on a terminal, else line by line.
 
     A repeated step moves the bar back. The last progress line is the last step, and reports that the job
     ended or that following it was interrupted.
     """
     if not sys.stdout.isatty():
-        _follow_plain(lines)
+        with LineWriter(say_lines) as writer:
+            for line in lines:
+                writer.put(line)
         return
     from rich.console import Console
 
@@ -256,23 +256,3 @@ class _Pulse:
         if self._said and quiet_s <= self._patience_s:
             return self._said
         return f"{self._pause} ({quiet_s:.0f} s since the last step)"
-
-
-def _follow_plain(lines: Iterator[str]) -> None:
-    """Print lines, one step every two seconds; always the step before an event and the last step."""
-    last_s, held_back = 0.0, []
-    with LineWriter(say_lines) as writer:
-        try:
-            for line in lines:
-                match = _STEP.match(line) if line.startswith("step ") else None
-                if match and match[1] != match[2] and time.monotonic() - last_s < _QUIET_S:
-                    held_back = [line]
-                    continue
-                if match:
-                    last_s, held_back = time.monotonic(), []
-                elif held_back and _NEWS.match(line):
-                    writer.put(held_back.pop())
-                writer.put(line)
-        finally:
-            for step in held_back:
-                writer.put(step)
