@@ -30,6 +30,7 @@ STEPS = "training_config.datasets.preprocessor_cfgs"
 REFUSED = [
     # recipe, key, value, further overrides, a word of the text
     (SFT, f"{MODEL}.multimodal", "true", (), "images"),
+    (SFT, f"{MODEL}.model_revision", "v1", (f"recipes.{MODEL}.model_name_or_path=/models/mine",), "no revisions"),
     (SFT, f"{LORA}.bias", "all", (), "biases"),
     (SFT, f"{MODEL}.model_save_name", "models/../../mine", (), "without .."),
     (EXPERTS, f"{LORA}.lora_dropout", "0.05", (), "target_parameters"),
