@@ -10,7 +10,14 @@ unexport PYTHONDONTWRITEBYTECODE  # tests start many processes: compiled modules
 AGENT := hyperpod-elastic-agent==1.1.3  # its metadata pins an older torch, hence --no-deps
 TIERS := amzn-sagemaker-checkpointing==1.1.3  # of its dependencies, only unused S3 classes are missing
 
-.PHONY: run check test test-kubernetes lint types imports generated bench mutants coverage clean
+WHEELS ?=  # folder of wheels, for a GPU machine without a package index: make bench-gpu WHEELS=.wheels PYTHON=python3
+GPU_WHEELS := $(or $(strip $(WHEELS)),.wheels)
+GPU_SITE := $(CURDIR)/.gpu-site
+GPU_STAGE ?= all
+GPU_OUT ?= results/gpu
+GPU_FLAGS ?=
+
+.PHONY: run check test engines test-kubernetes lint types imports generated bench bench-gpu bench-gpu-wheels mutants coverage clean
 run: $(VENV)/ready
 	$(BIN)/python main.py
 
@@ -19,6 +26,9 @@ test: $(VENV)/ready
 
 check: lint types imports $(VENV)/ready
 	$(PYTEST) --numprocesses=2 -m 'not whole_job and not slow'
+
+engines: $(VENV)/ready  # what tests start beside Python, Debian 12 as root; CACHE=<empty folder> builds it anew there
+	$(if $(CACHE),XDG_CACHE_HOME=$(abspath $(CACHE))) tests/engines/set_up.sh
 
 test-kubernetes: $(VENV)/ready
 	tests/engines/build_kube_apiserver.sh
@@ -39,6 +49,25 @@ generated: $(VENV)/ready
 bench: $(VENV)/ready
 	$(BIN)/python -m pytest benchmarks --benchmark-columns=median,min,max,rounds
 
+# On a machine with a GPU: docs/gpu-kit.md. GPU_STAGE=part-1 takes nine minutes at most.
+bench-gpu: $(if $(strip $(WHEELS)),$(GPU_SITE)/ready,$(VENV)/ready)
+	$(if $(strip $(WHEELS)),PYTHONPATH=$(GPU_SITE):$(CURDIR) $(PYTHON),$(BIN)/python) \
+		-m benchmarks.gpu $(GPU_STAGE) --out $(GPU_OUT) $(GPU_FLAGS)
+
+$(GPU_SITE)/ready: $(wildcard $(GPU_WHEELS)/*.whl)
+	rm -rf $(GPU_SITE)
+	$(PYTHON) -m pip install --quiet --no-index --no-deps --no-compile --target $(GPU_SITE) $(GPU_WHEELS)/*.whl
+	touch $@
+
+bench-gpu-wheels:  # on a machine with a package index, for Python 3.12 on x86-64
+	rm -rf $(GPU_WHEELS)
+	$(PYTHON) -m pip download --quiet --no-deps --dest $(GPU_WHEELS) --only-binary=:all: --python-version 3.12 \
+		--implementation cp --platform manylinux_2_28_x86_64 --platform manylinux_2_17_x86_64 \
+		--platform manylinux2014_x86_64 --constraint constraints.txt --requirement benchmarks/gpu/wheels.txt
+	$(PYTHON) -m pip wheel --quiet --no-deps --wheel-dir $(GPU_WHEELS) --constraint constraints.txt \
+		antlr4-python3-runtime $(AGENT)
+	du -sh $(GPU_WHEELS)
+
 mutants: $(VENV)/ready  # takes hours; MUTANTS='--every 8' estimates; benchmarks/mutation/targets.toml has the modules
 	$(BIN)/python -m benchmarks.mutation $(MUTANTS)
 
@@ -57,4 +86,4 @@ $(VENV)/ready: pyproject.toml constraints.txt Makefile
 	touch $@
 
 clean:
-	rm -rf $(VENV) results
+	rm -rf $(VENV) $(GPU_SITE) .wheels results

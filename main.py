@@ -1,4 +1,4 @@
-"""Compile a recipe and launch it: `python main.py recipes=<path> [key=value …]`."""
+"""Compile a recipe and launch it: `python main.py recipes=<path> [key=value …]` is `recipes run …`."""
 
 import gc
 import sys
@@ -15,17 +15,11 @@ def main() -> int:
 
 def _launched() -> int:
     try:
-        from launcher.cli import launch
-        from launcher.common import redaction
+        from launcher.cli import run_command
     except ModuleNotFoundError as error:
         print(f"{error.name} is not installed: make run, or pip install .", file=sys.stderr)
         return 2
-    redaction.install()
-    if any(word.startswith("-") for word in sys.argv[1:]):  # --name, --version; --cfg, --multirun: Hydra's
-        from launcher.cli import own_flags
-
-        return own_flags.serve(sys.argv[1:], launch.main)
-    return launch.main(sys.argv[1:])
+    return run_command.run(sys.argv[1:])
 
 
 if __name__ == "__main__":

@@ -14,6 +14,7 @@ from typing import Any
 import torch
 import yaml
 
+from benchmarks.trl_sft import trl_trainer
 from launcher.runtime import process_group
 from launcher.runtime.finetune.data.prepared import Prepared, PreparedConversations
 from launcher.runtime.finetune.inputs import Inputs, inputs_of, prepared_data
@@ -62,51 +63,9 @@ def ours(inputs: Inputs, found: Settings, data: Prepared, folder: Path) -> Clock
 
 def theirs(inputs: Inputs, found: Settings, data: Prepared, folder: Path) -> Clock:
     """Train with TRL's trainer: the same model, samples, batch and optimizer."""
-    from datasets import load_dataset
-    from transformers import PreTrainedTokenizerFast, TrainerCallback
-    from trl import SFTConfig, SFTTrainer
-
-    from launcher.runtime.finetune.models import built
-
-    clock = Clock()
-    model, _ = built(inputs.config, found, torch.device("cpu"), has_weights=False)
-    args = SFTConfig(
-        str(folder),
-        num_train_epochs=1,
-        per_device_train_batch_size=found.shares.micro,
-        gradient_accumulation_steps=found.shares.samples_per_step // found.shares.micro,
-        learning_rate=found.optimizer.schedule.peak,
-        lr_scheduler_type="cosine",
-        max_grad_norm=found.optimizer.max_norm,
-        gradient_checkpointing=found.parallel.recomputes,
-        max_length=None,
-        use_cpu=True,
-        bf16=False,
-        report_to="none",
-        logging_strategy="no",
-        save_strategy="no",
-        disable_tqdm=True,
-    )
-    trainer = SFTTrainer(
-        model,
-        args,
-        train_dataset=load_dataset("json", data_files=str(_rows(data.train, folder)), split="train"),
-        processing_class=PreTrainedTokenizerFast.from_pretrained(inputs.tokenizer),
-        callbacks=[type("Ticks", (TrainerCallback,), {"on_step_end": clock.tick})()],
-    )
-    trainer.train()
+    clock, cpu = Clock(), torch.device("cpu")
+    trl_trainer(inputs, found, data.train, folder, cpu, clock.tick, num_train_epochs=1).train()
     return clock
-
-
-def _rows(samples: Any, folder: Path) -> Path:
-    """Write the samples as TRL reads them."""
-    path = folder / "rows.jsonl"
-    with path.open("w") as file:
-        for index in range(len(samples)):
-            ids, trained = (each.astype(int).tolist() for each in samples.sample(index))
-            labels = [each if flag else -100 for each, flag in zip(ids, trained, strict=True)]
-            file.write(json.dumps({"input_ids": ids, "labels": labels}) + "\n")
-    return path
 
 
 def main() -> None:

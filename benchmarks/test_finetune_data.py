@@ -69,7 +69,7 @@ def test_preparation_beside_the_tokenizer_alone(how, tmp_path, monkeypatch, repo
     settings = DataSettings("sft", str(path))
     encoder = Encoder(settings, open_tokenizer(tokenizer, settings))
     texts = [
-        [each.text for each in encoder.rendered(chunk)[0]] for chunk in open_source(str(path), "train").chunks(10**9)
+        [each.text for each in encoder.rendered(chunk)] for chunk in open_source(str(path), "train").chunks(10**9)
     ]
     assert max(map(len, texts)) <= CHUNK_SAMPLES
     alone = tokenizers.Tokenizer.from_file(str(tokenizer / "tokenizer.json"))

@@ -14,10 +14,15 @@ def main() -> None:
 
 
 def _run() -> int:
+    words = sys.argv[1:] or ["--help"]
+    if words[0] == "run":  # as main.py: without the imports of the other commands
+        from launcher.cli import run_command
+
+        return run_command.run(words[1:])
     from launcher.cli import main
 
     process.allow_clean_up()
-    return main.run(sys.argv[1:] or ["--help"])
+    return main.run(words)
 
 
 if __name__ == "__main__":

@@ -7,7 +7,8 @@ overrides ─compose→ Composition ─check→ CheckedRecipe ─plan, notices�
 import contextlib
 import dataclasses
 import itertools
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from typing import Any
 
 from launcher import rules
 from launcher.bundle import store as bundles
@@ -38,6 +39,29 @@ def prepare(overrides: Sequence[str], context: LaunchContext, cache: Composition
     Raises:
         ProblemsFound: Every fault in what the user gave.
     """
+    try:
+        return _prepared(overrides, context, cache)
+    except ProblemsFound as error:
+        from launcher.planning import corrections  # only a faulty command line pays for it
+
+        def faults_of(words: Sequence[str]) -> frozenset[tuple[str, str]]:
+            try:
+                _prepared(words, context, cache)
+            except ProblemsFound as found:
+                return frozenset((problem.code, problem.path) for problem in found.problems)
+            return frozenset()
+
+        def tree_of(words: Sequence[str]) -> Mapping[str, Any] | None:
+            try:
+                return compose(words, context.cwd, cache=cache).tree
+            except ProblemsFound:
+                return None
+
+        cache = cache or CompositionCache()
+        raise ProblemsFound(corrections.corrected(error.problems, overrides, tree_of, faults_of)) from error
+
+
+def _prepared(overrides: Sequence[str], context: LaunchContext, cache: CompositionCache | None) -> JobSpec:
     composition = compose(overrides, context.cwd, context.suffix, cache)
     checked = check(composition)
     job = plan(checked, context)
@@ -52,7 +76,6 @@ def render(job: JobSpec, context: LaunchContext) -> Bundle:
     """Render a planned job. Pure: the same job and context give the same bytes."""
     bundle = render_bundle(job, context, backend_registry.load_backend(job.backend))
     _refuse_secrets(bundle)
-    bundles.remember(bundle.files["recipe.yaml"], job.config)
     return bundle
 
 
@@ -84,12 +107,13 @@ def validate(job: JobSpec, context: LaunchContext) -> None:
         raise ProblemsFound(problems)
 
 
-def track(job: JobSpec, context: LaunchContext, *, is_visible: bool = False) -> JobSpec:
+def track(job: JobSpec, context: LaunchContext, *, is_launched: bool = True, is_visible: bool = False) -> JobSpec:
     """Reserve the job's MLflow run, after everything that can fail without it has been tried.
 
     Args:
         job: The planned job.
         context: The launch's.
+        is_launched: Whether its bundle is launched now; if not, `complete` reserves the run at the launch.
         is_visible: Whether the run is visible before the job is launched.
 
     Raises:
@@ -97,8 +121,22 @@ def track(job: JobSpec, context: LaunchContext, *, is_visible: bool = False) -> 
     """
     if not tracking.is_tracked(job):
         return job
+    if not is_launched:
+        return tracking.postpone_run(job, context)
     bundles.refuse_unwritable(directory(job))
     return tracking.reserve_run(job, context, is_visible=is_visible)
+
+
+def complete(bundle: Bundle) -> Bundle:
+    """Reserve the MLflow run of a bundle on disk, if a dry run left that to the launch.
+
+    Raises:
+        ProblemsFound: The tracking store or the disk refuses.
+    """
+    if not tracking.lacks_run(bundle):
+        return bundle
+    with registry.launching(bundle.directory):
+        return tracking.assign_run(bundle)
 
 
 def write(bundle: Bundle) -> None:

@@ -645,7 +645,8 @@ def prepare_folder() -> list[str]:
         Path(name).parent.mkdir(parents=True, exist_ok=True)
         Path(name).write_text(text, encoding="utf-8")
     Path("odd.yaml").write_text(_FILES["own.yaml"], encoding="utf-8")
-    run("main.py", [f"recipes={_TINY}", "cluster=local", "dry_run=true"], limit_s=0)  # makes MLflow's store
+    _make_store()
+    run("main.py", [f"recipes={_TINY}", "cluster=local", "dry_run=true"], limit_s=0)
     bundles = []
     for words in JOBS:
         outcome = run("main.py", [*words, "++recipes.training_config.mlflow.enabled=false", "dry_run=true"])
@@ -654,6 +655,14 @@ def prepare_folder() -> list[str]:
         for damage in ("", "bundle.json", "job.json", "resolved.yaml"):
             bundles.append(_damaged(folder, damage))
     return bundles
+
+
+def _make_store() -> None:
+    """Make an MLflow store where launches look for one: it takes longer than a command may."""
+    from mlflow import MlflowClient
+
+    Path("results").mkdir()
+    MlflowClient(tracking_uri="sqlite:///results/mlflow.db").search_experiments()
 
 
 def _damaged(folder: Path, name: str) -> str:

@@ -1,19 +1,24 @@
 """Random overrides of every form: each lands, is a Problem, or is noticed to change nothing."""
 
 import time
+from collections.abc import Iterable
 from pathlib import Path
 
 import pytest
-from conftest import ELASTIC, LLAMA_K8S, composed, frozen_context
+from conftest import CACHE, ELASTIC, LLAMA_K8S, ROOT, composed, frozen_context
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from launcher import pipeline
 from launcher.common.problems import ProblemsFound, shown
+from launcher.config import hydra_flags
 from launcher.config.compose import compose
+from launcher.model import backend_registry
+from launcher.model.composition import Composition
 from launcher.model.config_tree import ABSENT, SCALES, get, is_base, lookup
 from launcher.planning.explain import Sizes
 
+SHORT_NAME = LLAMA_K8S[0].removeprefix("recipes=")
 CONTEXT = frozen_context(Path("/nowhere"))
 ARGS = "recipes.training_config.training_args"
 STEPS = "recipes.training_config.datasets.preprocessor_cfgs"
@@ -103,7 +108,7 @@ def swallowed(words: list[str]) -> list[str]:
     landed |= {"recipes.scale_config=auto" for _ in [0] if composition.explicit.get(SCALES)}
     removed = set(composition.removed.values())
     noticed = [notice.message for notice in job.notices if notice.code == "N165"]
-    effective = landed | removed | set(composition.chosen.values())
+    effective = landed | removed | built(composition)
     return [
         word
         for word in map(shown, words)
@@ -111,6 +116,26 @@ def swallowed(words: list[str]) -> list[str]:
         and not any(text.startswith(f"{word} changes nothing") for text in noticed)
         and not (word.startswith("hydra.searchpath=[/") and "/usr" not in word)
     ]
+
+
+def built(composition: Composition) -> set[str]:
+    """Return the choices of files, as typed, that the composition is really made of."""
+    made_of = {(layer.config, layer.package) for layer in composition.sources.files}
+    found = set()
+    for place, text in composition.chosen.items():
+        group, _, package = place.partition("@")
+        value = text.partition("=")[2].strip("'")
+        if place == "recipes":
+            is_built = composition.recipe == value
+        elif place == "cluster":
+            is_old_name = value == "local" and "cluster.contract" in composition.explicit  # together: sm_local
+            is_built = composition.backend == backend_registry.name_of("sm_local" if is_old_name else value)
+        else:
+            layer = (f"{group}/{value.strip('[]')}", package or group.replace("/", "."))
+            is_built = (layer not in made_of) if text.startswith("~") else (layer in made_of)
+        if is_built:
+            found.add(text)
+    return found
 
 
 def lost(words: list[str]) -> list[str]:
@@ -139,6 +164,110 @@ def test_no_override_is_swallowed(start, words):
     started = time.monotonic()
     assert swallowed([*start, *words]) == [] == lost([*start, *words])
     assert time.monotonic() - started < MOST_S
+
+
+TINY = "training/tiny/tiny_lm_cpu"
+FILE = f"'{ROOT}/recipes_collection/recipes/{TINY}.yaml'"
+CHOICES = {
+    "recipes": [TINY, f"'{TINY}'", FILE, SHORT_NAME, "[a, b]", "null", ""],
+    "recipes@x": [TINY],
+    "cluster": ["k8s", "'k8s'", "slurm", "sm_local", "local"],
+    "cluster_type": ["k8s", "slurm", "null"],
+    "cluster.contract": ["sagemaker"],
+    "base/elastic@recipes": ["policy", "'policy'", "[policy]"],
+    "base/elastic@_global_.recipes": ["policy"],
+    "base/elastic": ["policy"],
+    "hydra.searchpath": ["[]", "[/usr]", "/usr"],
+}
+"""Keys that choose files, and values of each."""
+GROUPS_OF_CHOICES = (
+    ("recipes", "recipes@x"),
+    ("cluster", "cluster_type", "cluster.contract"),
+    ("base/elastic@recipes", "base/elastic@_global_.recipes", "base/elastic"),
+    ("hydra.searchpath",),
+)
+"""Keys that decide the same."""
+OVERLAPPING = sorted(
+    (one, other)
+    for one in SUITABLE
+    for other in SUITABLE
+    if _overlap(one, other) or (one.startswith(SCALES) and other.startswith(ARGS))
+)
+"""Pairs of keys of which one may decide the other's value."""
+ALL_SIGNS = ("", "+", "++", "~")
+
+
+def forms(keys: Iterable[str], values: dict[str, list[str]]) -> list[str]:
+    """Return every form of some keys with each of their values, and without one."""
+    return list(
+        dict.fromkeys(
+            written(sign, key, value)
+            for key in keys
+            for sign in ALL_SIGNS
+            for value in ([*values[key], None] if sign == "~" else values[key])
+        )
+    )
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("keys", GROUPS_OF_CHOICES, ids=[keys[0] for keys in GROUPS_OF_CHOICES])
+def test_no_choice_is_swallowed_by_another(keys):
+    """Every ordered pair of all forms of the keys that decide the same."""
+    words = forms(keys, CHOICES)
+    found = {(one, other): swallowed_choices([one, other]) for one in words for other in words}
+    assert {pair: lost for pair, lost in found.items() if lost} == {}
+
+
+def swallowed_choices(words: list[str]) -> list[str]:
+    """Return the choices that neither made the composition nor are said to change nothing. Does not plan the job."""
+    try:
+        composition = compose(words, CONTEXT.cwd, cache=CACHE)
+    except ProblemsFound as error:
+        assert error.problems and str(error)
+        return []
+    unused = [each.override for each in composition.unused]
+    effective = built(composition) | set(composition.explicit.values()) | set(composition.removed.values())
+    return [word for word in map(shown, words) if word not in effective and word not in unused]
+
+
+@pytest.mark.slow
+@settings(max_examples=150)
+@given(pair=st.sampled_from(OVERLAPPING).flatmap(lambda keys: st.tuples(*(_form(key) for key in keys))))
+def test_no_form_of_a_key_is_swallowed_by_a_form_of_one_that_overlaps(pair):
+    assert swallowed([*LLAMA_K8S, ELASTIC, *pair]) == [] == lost([*LLAMA_K8S, ELASTIC, *pair])
+
+
+def _form(key: str) -> st.SearchStrategy[str]:
+    return st.sampled_from(forms([key.lstrip("+")], {key.lstrip("+"): SUITABLE[key]}))
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        (f"recipes={SHORT_NAME}", f"+recipes={TINY}"),
+        (f"+recipes={TINY}", f"recipes={SHORT_NAME}"),
+        (f"recipes={SHORT_NAME}", f"++recipes={FILE}"),
+        ("cluster=slurm", "+cluster=k8s"),
+        ("+base/elastic@recipes=policy", "base/elastic@_global_.recipes=policy"),
+    ],
+    ids=["added", "first added", "file", "cluster", "part"],
+)
+def test_the_last_of_several_choices_decides_and_the_others_are_noticed(words):
+    composition = compose(words, CONTEXT.cwd, cache=CACHE)
+    assert built(composition) == {words[1]}
+    assert [each.override for each in composition.unused] == [words[0]]
+
+
+@pytest.mark.parametrize("flags", [("--config-dir", "/usr", "--config-dir=/tmp"), ("-c", "job", "--cfg", "all")])
+def test_a_flag_that_is_given_twice_is_a_problem(flags, capsys):
+    assert hydra_flags.serve(lambda jobs, cache: 0, flags) == 2
+    assert "is given 2 times" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("words", [(f"recipes={SHORT_NAME}", f"+recipes={TINY}"), (f"+recipes={FILE}",)])
+def test_hydra_s_own_output_shows_what_a_launch_would_build(words, capfd):
+    assert hydra_flags.serve(lambda jobs, cache: 0, ["--cfg", "job", *words]) == 0
+    assert "Tiny byte-level language model on CPU" in capfd.readouterr().out
 
 
 def test_large_overrides_take_bounded_time():

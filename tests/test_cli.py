@@ -72,7 +72,9 @@ def test_help_lists_every_command(recipes):
 @pytest.mark.parametrize("command", COMMANDS)
 def test_every_command_explains_its_arguments(recipes, command):
     code, out, _ = recipes(*command.split(), "--help")
-    assert code == 0 and out.startswith(f"Usage: recipes {command} [OPTIONS]") and "<str>" not in out
+    by_hydra = "Compile a recipe and launch it.\n\n  recipes run "
+    begin = by_hydra if command == "run" else f"Usage: recipes {command} [OPTIONS]"
+    assert code == 0 and out.startswith(begin) and "<str>" not in out
 
 
 @pytest.mark.parametrize(
@@ -202,6 +204,10 @@ def completed(recipes, monkeypatch, shell, words):
         pytest.param(f"plan {SHORT} recipes.nonsense=", [], id="no such key"),
         pytest.param(f"plan {SHORT} cluster=nonsense dry_run=t", ["dry_run=true"], id="faulty"),
         pytest.param("check tiny_lm_cpu cluster=l", ["cluster=local"], id="check's value"),
+        pytest.param("run --mul", ["--multirun"], id="flag of a launch"),
+        pytest.param("run cluster.scenario=pre", ["cluster.scenario=preemption"], id="value of the tiny recipe"),
+        pytest.param(f"run recipes={LLAMA[:-8]}dpo_", [f"recipes={LLAMA[:-8]}dpo_fft"], id="recipe of a launch"),
+        pytest.param(f"run -m recipes={LLAMA} cluster=k8s cluster.namesp", ["cluster.namespace="], id="its keys"),
         pytest.param("jobs rem", ["remove"], id="command of two words"),
         pytest.param("jobs --state fai", ["failed"], id="state"),
     ],
@@ -213,6 +219,11 @@ def test_shells_complete(recipes, monkeypatch, shell, words, offers):
     else:
         found = [line.partition("\t")[0] for line in out.splitlines() if line]
     assert found == offers
+
+
+def test_a_launch_offers_the_choice_of_a_recipe_before_its_keys(recipes, monkeypatch):
+    found = completed(recipes, monkeypatch, "bash", "run reci").splitlines()
+    assert found[0] == "recipes=" and "recipes.trainer.num_nodes=" in found
 
 
 SHELLS = {

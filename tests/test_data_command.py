@@ -1,5 +1,6 @@
 """The command `recipes data`: samples with their trained parts, lengths, what is dropped, and bad input."""
 
+import dataclasses
 import json
 from pathlib import Path
 
@@ -28,8 +29,8 @@ def test_the_trained_part_is_marked_and_what_is_dropped_is_named(recipes, file):
     assert (code, err) == (0, "")
     assert "▌ The bell.<|end|>" in out
     assert "  <|begin|><|role|>user<|text|>What rings?<|end|><|role|>assistant<|text|>\n" in out
-    assert f"{file}:2  dropped: no trained token" in out
-    assert f"    {file}:2  no trained token" in out
+    assert f"{file}:2  dropped: no turn of the assistant" in out
+    assert f"    {file}:2  no turn of the assistant" in out
     assert "samples.jsonl: 20 samples read" in out
     assert "17 to train on, 2 held out" in out or "18 to train on, 1 held out" in out
     assert f"25–29 {'█' * 40} 19" in out
@@ -39,8 +40,8 @@ def test_json_holds_samples_lengths_and_places(recipes, file):
     code, out, _ = recipes("data", str(file), "--recipe", SFT, "--rehearse", "--json")
     found = json.loads(out)
     assert code == 0
-    assert found["counts"]["dropped"] == {"no trained token": 1}
-    assert found["dropped"] == [[f"{file}:2", "no trained token"]]
+    assert found["counts"]["dropped"] == {"no turn of the assistant": 1}
+    assert found["dropped"] == [[f"{file}:2", "no turn of the assistant"]]
     assert sum(found["lengths"].values()) == 19
     assert [piece["is_trained"] for piece in found["samples"][0]["pieces"]] == [False, True]
 
@@ -129,6 +130,32 @@ def test_the_picture_is_the_same_bytes_again(recipes, file, tmp_path, suffix):
     assert first == second and len(first) > 5_000
 
 
+@pytest.mark.parametrize("lengths", [{12: 1}, {12: 1, 13: 2}, {10: 3, 400: 1}, {}], ids=str)
+def test_axes_of_counts_have_whole_numbers_only_and_dropped_samples_are_drawn(lengths):
+    pytest.importorskip("matplotlib")
+    from matplotlib import pyplot
+
+    from launcher.cli import data_picture
+    from launcher.runtime.finetune.data.prepared import Counts
+
+    fields = {field.name: 0 for field in dataclasses.fields(Counts)}
+    dropped = {"nothing of it is trained": 3, "longer than max_len " + "x" * 200: 1} if lengths else {}
+    counts = Counts(**fields | {"kept": sum(lengths.values()), "dropped": dropped})
+    found = Summary(counts, 1, 0, lengths, (), (), ())
+    figure = data_picture._figure(found, 4096, "data")
+    try:
+        figure.canvas.draw()
+        axes, *below = figure.axes
+        shown = [tick for each in figure.axes for tick in (*each.get_xticks(), *each.get_yticks())]
+        assert shown and all(tick == int(tick) for tick in shown)
+        assert [bar.get_width() for each in below for bar in each.patches] == sorted(dropped.values())
+        texts = [text.get_text() for each in below for text in each.texts]
+        assert len(texts) == len(dropped) and all(len(text) < 110 for text in texts)
+        assert ("3  nothing of it is trained" in texts) is bool(dropped)
+    finally:
+        pyplot.close("all")
+
+
 def test_the_summary_counts_what_preparation_writes(tmp_path):
     from launcher.runtime.finetune.data.preparation import prepare
 
@@ -146,6 +173,28 @@ def test_control_characters_of_a_sample_do_not_reach_the_terminal():
     found = summary_of(sample)
     text = "\n".join(line for line, _ in data_report.lines(found, "a.jsonl"))
     assert "▌ \\x1b[2Jbell\\x07\\r↵\n▌ \\u202eend" in text
+
+
+def test_control_characters_of_a_sample_do_not_reach_the_terminal_as_json():
+    sample = Shown("a\x9b1m.jsonl:1", {"x": "\x9b31m\u202e\x7f"}, (Piece("\x1b[2J\n", True),), None, 3, 3)
+    text = data_report.as_json(summary_of(sample))
+    assert all(each.isprintable() or each == "\n" for each in text)
+    assert json.loads(text)["samples"][0]["record"] == {"x": "\x9b31m\u202e\x7f"}
+
+
+def test_what_is_not_trained_is_counted_by_reason(recipes, tmp_path):
+    path = tmp_path / "samples.jsonl"
+    silent = {"messages": [QUESTION, ANSWER | {"weight": 0}, QUESTION, ANSWER]}
+    samples = [{"messages": [QUESTION]}, silent, *[{"messages": [QUESTION, ANSWER]}] * 4, {"messages": [QUESTION]}]
+    path.write_text("".join(json.dumps(sample) + "\n" for sample in samples))
+    code, out, _ = recipes("data", str(path), "--recipe", SFT, "--rehearse", "--json")
+    losses = {loss["reason"]: loss for loss in json.loads(out)["counts"]["losses"]}
+    dropped, silent = losses["no turn of the assistant"], losses["weight 0"]
+    assert code == 0 and len(losses) == 2
+    assert (dropped["is_drop"], dropped["samples"], dropped["example"]) == (True, 2, f"{path}:1")
+    assert (silent["is_drop"], silent["samples"], silent["turns"], silent["example"]) == (False, 1, 1, f"{path}:2")
+    _, out, _ = recipes("data", str(path), "--recipe", SFT, "--rehearse")
+    assert f"1 turn of the assistant in 1 sample not trained: weight 0; such as {path}:2" in out
 
 
 def summary_of(sample: Shown) -> Summary:

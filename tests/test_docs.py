@@ -6,58 +6,23 @@ trains.
 
 import itertools
 import re
-import shlex
 import signal
 import subprocess
 import tomllib
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
 from conftest import ROOT
+from page_commands import A_JOB, PAGES, commands
 from whole_jobs import bundle_of, start, wait_for
 
-from launcher.cli import launch, own_flags
+from launcher.cli import launch, run_command
 from launcher.cli import main as cli
 from launcher.model.job_spec import JobState
 from launcher.operator.snapshot import read_snapshot
 
-PAGES = (
-    *("README.md", "CONTRIBUTING.md", "examples/README.md"),
-    *sorted(f"docs/{path.name}" for path in (ROOT / "docs").glob("*.md")),
-)
-A_JOB = {"results/<job>", "<job>"}
 NAME = re.compile(r"[\w-]+")
-EXIT_CODE = re.compile(r"exit code (\d+)")
-
-
-@dataclass(frozen=True)
-class Command:
-    page: str
-    words: tuple[str, ...]
-    exit_code: int = 0
-
-    def __str__(self) -> str:
-        return f"{self.page}: {shlex.join(self.words)}"
-
-
-def commands(page: str) -> Iterator[Command]:
-    """Yield the commands in the plain fenced blocks of a page."""
-    text = (ROOT / page).read_text(encoding="utf-8")
-    for language, block in re.findall(r"^```(\w*)\n(.*?)^```$", text, re.S | re.M):
-        for line in block.replace("\\\n", " ").splitlines():
-            words = (
-                tuple(shlex.split(line, comments=True))
-                if not language and re.match(r"(python|recipes|make|pip|torchrun) ", line)
-                else ()
-            )
-            words = words[: words.index("|")] if "|" in words else words
-            if words:
-                code = EXIT_CODE.search(line)
-                yield Command(page, words, int(code[1]) if code else 0)
-
-
 ALL = [command for page in PAGES for command in commands(page)]
 
 
@@ -90,11 +55,10 @@ def job(tmp_path_factory) -> Iterator[Path]:
 
 def carry_out(words: Sequence[str]) -> int:
     """Run a command in this process; return its exit code."""
-    if words[0] == "recipes":
+    if words[0] == "recipes" and words[1] != "run":
         return cli.run(words[1:])
-    assert words[1] == "main.py"
-    given = [*(word for word in words[2:] if word != "dry_run=true"), "dry_run=true"]
-    return own_flags.serve(given, launch.main) if any(word.startswith("-") for word in given) else launch.main(given)
+    assert words[1] in ("main.py", "run")
+    return run_command.run([*(word for word in words[2:] if word != "dry_run=true"), "dry_run=true"])
 
 
 @pytest.mark.slow

@@ -11,8 +11,9 @@ from hypothesis import strategies as st
 from launcher.cli import main as cli
 from launcher.common import yaml_io
 from launcher.common.problems import ProblemsFound
-from launcher.governance import quotas, team_manifests
-from launcher.governance.quotas import Quota, UnreadableQuantity, amount, exceeds, limits_growth
+from launcher.common.quantities import amount
+from launcher.governance import team_manifests
+from launcher.governance.quotas import Quota, exceeds, limits_growth
 from launcher.model import instances
 
 P5 = ("team=research", "instance_type=ml.p5.48xlarge", "nodes=8")
@@ -533,39 +534,3 @@ def test_quotas_with_scopes_and_other_namespaces_of_names_bound_no_job(job):
     pods = {"metadata": {"name": "q"}, "spec": {"hard": {"count/pods": "0"}}}
     (problem,) = exceeds(job(), Quota.of_namespace(pods))
     assert "1 node need 1 pods" in problem.message
-
-
-@pytest.mark.parametrize(
-    ("text", "value"),
-    [
-        ("64", 64),
-        (64, 64),
-        ("172800m", Fraction(1728, 10)),
-        ("5120Gi", 5120 * 2**30),
-        ("1.5Ki", 1536),
-        ("3k", 3000),
-        ("1e3", 1000),
-        ("5E", 5 * 10**18),
-        ("2E-1", Fraction(1, 5)),
-        (".5", Fraction(1, 2)),
-        ("1Ei", 2**60),
-    ],
-    ids=str,
-)
-def test_quantities_are_read_as_kubernetes_reads_them(text, value):
-    assert amount(text) == value
-
-
-@pytest.mark.parametrize(
-    "text", ["", "five", "5 Gi", "5GiB", "1e", "0x10", "1e9999", "٣", pytest.param("9" * 5000, id="long")]
-)
-def test_what_is_no_quantity_is_refused(text):
-    with pytest.raises(UnreadableQuantity):
-        amount(text)
-
-
-@given(st.integers(1, 10**12), st.sampled_from(["", "m", "k", "M", "Gi", "Mi", "Ti"]))
-def test_a_shown_amount_is_never_less_than_what_is_needed(number, suffix):
-    value = amount(f"{number}{suffix}")
-    shown = amount(quotas._shown(value))
-    assert value <= shown < value + Fraction(1, 1000)

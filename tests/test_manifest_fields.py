@@ -10,8 +10,8 @@ from manifest_schemas import KUBERNETES, templates, validate
 
 from launcher.common import yaml_io
 from launcher.common.names import ENTRYPOINT
+from launcher.common.quantities import amount
 from launcher.config.catalogue import entries
-from launcher.governance.quotas import amount
 from launcher.model.instances import requested, table
 
 KUBEFLOW = "cluster.use_hyperpod_pytorch_job=false"

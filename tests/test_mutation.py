@@ -28,6 +28,11 @@ def test_every_equivalent_mutant_exists_and_has_a_reason():
     assert all(reason.endswith(".") for reason in mutation.equivalents().values())
 
 
+def test_one_bound_in_place_of_the_tighter_is_a_fault():
+    found = {mutant.text for mutant in mutants(ast.parse("def f(a, b):\n    return max(a, b)\n"))}
+    assert {"return a", "return b", "return min(a, b)"} <= found
+
+
 def test_faults_are_made_in_what_decides_and_not_in_text_for_people():
     found = {(mutant.function, mutant.text) for mutant in mutants(ast.parse(SOURCE))}
     stays = "problem('…', '…', value=draft.size, allowed='less')"

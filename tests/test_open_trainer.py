@@ -2,6 +2,7 @@
 
 import dataclasses
 import importlib.util
+import itertools
 import json
 
 import pytest
@@ -11,6 +12,8 @@ from launcher.common.names import CONFIG_DIR
 from launcher.config import catalogue
 from launcher.families import interface
 from launcher.planning import plan_report
+from launcher.runtime import model_configs
+from launcher.runtime.finetune.rehearsal_data import write_rehearsal_data
 
 RECIPE = "fine-tuning/llama/llmft_llama3_2_1b_instruct_seq4k_gpu_sft_lora"
 ELASTIC = "++recipes.elastic_policy.is_elastic=true"
@@ -60,7 +63,7 @@ def test_a_warm_process_imports_the_code_of_every_model(prepare):
     packages = {name.rpartition("_")[2] for name in found if name.startswith("transformers.models.")}
     assert packages == {"llama", "llama4", "qwen2", "qwen3", "oss"}
     assert all(importlib.util.find_spec(name.partition(".")[0]) for name in found)
-    unknown = dataclasses.replace(jobs[0], config={"recipes": {"run": {"name": "mine"}}})
+    unknown = dataclasses.replace(jobs[0], published_model="")
     assert len(interface(unknown.model_type, unknown.trainer).modules(unknown)) == 3
 
 
@@ -144,6 +147,67 @@ def test_a_data_channel_counts_as_data(prepare, problems, tmp_path):
     assert (problem.code, problem.path) == ("E116", TRAIN) and "absolute" in problem.message
     other = f"cluster.sm_jobs_config.inputs.s3={{other: 'file://{tmp_path}'}}"
     assert found(problems(*words, other)) == [("E116", TRAIN)]
+
+
+QUESTION, ANSWER = {"role": "user", "content": "What rings?"}, {"role": "assistant", "content": "The bell."}
+
+
+def data_of(tmp_path, samples):
+    """Write samples and a rehearsal's tokenizer; return the words of a launch with them."""
+    made = write_rehearsal_data(tmp_path / "made", "sft", 1)
+    (made.tokenizer_folder / "config.json").write_text("{}")
+    (tmp_path / "train.jsonl").write_text("".join(f"{json.dumps(each)}\n" for each in samples))
+    return (*LLMFT, f"{TRAIN}=train.jsonl", f"{MODEL}={made.tokenizer_folder}")
+
+
+def test_samples_that_would_not_be_trained_are_a_notice(prepare, tmp_path):
+    silent = {"messages": [QUESTION, ANSWER | {"weight": 0}, QUESTION, ANSWER]}
+    words = data_of(tmp_path, [{"messages": [QUESTION, ANSWER]}, {"messages": [QUESTION]}, silent])
+    found = [notice.message for notice in prepare(*words).notices if notice.code == "N180"]
+    assert found == [
+        "of the first samples, 1 of 3 samples dropped (33.3 %): no turn of the assistant; such as train.jsonl:2",
+        "of the first samples, 1 turn of the assistant in 1 sample not trained: weight 0; such as train.jsonl:3",
+    ]
+    assert "N180" not in str(prepare(*words, "rehearse=true").notices)
+
+
+def test_a_fault_of_the_first_samples_is_a_problem_before_the_launch(problems, prepare, tmp_path):
+    good = {"messages": [QUESTION, ANSWER]}
+    words = data_of(tmp_path, [good, {"frage": "\x1b[2J"}, *[good] * 300, {"frage": "too late to be seen"}])
+    (problem,) = problems(*words)
+    assert (problem.code, problem.path) == ("E277", TRAIN)
+    assert problem.message.startswith(f"{tmp_path}/train.jsonl:2: unknown columns: frage")
+    assert "recipes data" in problem.remedy and problem.where
+    assert prepare(*words, "rehearse=true").is_rehearsal
+
+
+def test_a_template_that_does_not_show_its_answers_is_one_problem_before_the_launch(problems, prepare, tmp_path):
+    words = data_of(tmp_path, [{"messages": [QUESTION, ANSWER] * 2}] * 20)
+    template = tmp_path / "own.jinja"
+    template.write_text("{% for m in messages %}{{ loop.revindex }}{{ m.content }}{% endfor %}")
+    steps = "recipes.training_config.datasets.preprocessor_cfgs"
+    own = f"{steps}=[{{type: Seq2SeqTokensProcessor, chat_template_name: ./own.jinja}}]"
+    (problem,) = problems(*words, own)
+    assert problem.code == "E277" and "messages[1], an answer" in problem.message
+    end = "{{ '!' if loop.last and not add_generation_prompt }}"
+    template.write_text(f"{{% for m in messages %}}<|role|>{{{{ m.content }}}}<|end|>{end}{{% endfor %}}")
+    assert found(problems(*words, own)) == [("E277", TRAIN)]
+    assert prepare(*words, own, "++recipes.training_config.datasets.assistant_turns=last").trainer == "open"
+
+
+@pytest.mark.parametrize("word", ["assistant_turns=last", "max_lost_share=0.5"])
+def test_a_key_of_the_open_trainer_is_refused_by_another(problems, prepare, word):
+    key, _, value = word.partition("=")
+    path = f"recipes.training_config.datasets.{key}"
+    assert found(problems(*K8S, f"++{path}={value}")) == [("E276", path)]
+    assert prepare(*LLMFT, "rehearse=true", f"++{path}={value}").trainer == "open"
+
+
+@pytest.mark.parametrize("word", ["assistant_turns=first", "max_lost_share=1.5", "max_lost_share=-0.1"])
+def test_values_of_the_open_trainers_keys_are_bounded(problems, word):
+    path = f"recipes.training_config.datasets.{word.partition('=')[0]}"
+    (problem,) = problems(*LLMFT, "rehearse=true", f"++recipes.training_config.datasets.{word}")
+    assert problem.path == path
 
 
 SCRIPT = ("training_cfg.entry_module=json", "training_cfg.run.ntasks_per_node=1")
@@ -289,3 +353,60 @@ def test_a_rehearsal_needs_a_known_architecture(problems, prepare, tmp_path):
 def test_the_plan_names_the_attention_that_stands_in_on_this_machine(prepare, words, says):
     messages = [notice.message for notice in prepare(*words, "rehearse=true").notices if notice.code == "N175"]
     assert len(messages) == bool(says) and all(says in message for message in messages)
+
+
+def modules_of(job):
+    return interface(job.model_type, job.trainer).modules(job)
+
+
+@pytest.mark.slow
+def test_the_model_of_a_rehearsal_is_the_recipes_whatever_the_name_of_the_run(prepare):
+    """Every recipe, with names that say nothing and with that of another model."""
+    names = ("x", "openai-gpt-oss-120b-test", "qwen-3-8b", "a" * 40)
+    entries = [entry for entry in catalogue.entries() if entry.model_type == "llm_finetuning_aws"]
+    assert len(entries) >= 86
+    for entry, name in zip(entries, itertools.cycle(names), strict=False):
+        words = (f"recipes={entry.name}", "rehearse=true")
+        published = prepare(*words)
+        renamed = prepare(*words, f"recipes.run.name={name}")
+        assert published.published_model == renamed.published_model in model_configs.table()
+        assert modules_of(renamed) == modules_of(published)
+        assert [each.code for each in renamed.notices] == [each.code for each in published.notices]
+
+
+@pytest.mark.parametrize("name", ["x", "openai-gpt-oss-20b", "gpt-oss-120b", "meta-llama-llama-3-1-8b-instruct"])
+def test_the_program_of_a_rehearsal_is_told_the_model_that_the_recipe_leaves_open(render, prepare, name):
+    words = (*GPT_OSS, "rehearse=true", f"recipes.run.name={name}")
+    script = render(*words).files["run.sh"]
+    assert " launcher.runtime.entrypoint --rehearse --model openai/gpt-oss-120b --config-path " in script
+    assert "transformers.models.gpt_oss.modeling_gpt_oss" in script
+    in_earnest = render(*GPT_OSS, f"{MODEL}=openai/gpt-oss-20b", f"{TRAIN}=/opt/ml/a", f"recipes.run.name={name}")
+    assert "--model" not in in_earnest.files["run.sh"]
+
+
+def test_a_recipe_of_ones_own_is_of_the_model_that_it_inherits(prepare, problems, tmp_path):
+    inherited = "defaults:\n  - /recipes/fine-tuning/gpt_oss/llmft_gpt_oss_20b_seq4k_gpu_dpo@_here_\n  - _self_\n"
+    (tmp_path / "own.yaml").write_text(inherited + "run:\n  name: mine\n")
+    assert prepare("recipes=own.yaml", "rehearse=true").published_model == "openai/gpt-oss-20b"
+    # a model of the user's own is not the inherited one
+    assert found(problems("recipes=own.yaml", "rehearse=true", f"{MODEL}=org/other")) == [("E116", MODEL)]
+
+
+def test_the_size_of_checkpoints_does_not_depend_on_the_name_of_the_run(recipes):
+    target = GPT_OSS[0].removeprefix("recipes=")
+    code, published, _ = recipes("checkpoint", target)
+    assert code == 0 and "GB" in published
+    assert recipes("checkpoint", target, "recipes.run.name=x")[1] == published
+
+
+REVISION = "recipes.training_config.model_config.model_revision"
+
+
+def test_a_revision_of_the_model_needs_the_open_trainer_and_a_name_on_the_hub(problems, prepare):
+    assert found(problems(*K8S, f"{REVISION}=v1")) == [("E266", REVISION)]
+    open_trainer = (*K8S, "cluster.trainer=open", IMAGE, f"{TRAIN}=/opt/ml/a")
+    job = prepare(*open_trainer, f"{REVISION}=v1")
+    assert job.scales[0].config["training_config"]["model_config"]["model_revision"] == "v1"
+    for path in ("/models/mine", "./org/model", "models"):
+        assert ("E118", REVISION) in found(problems(*open_trainer, f"{REVISION}=v1", f"{MODEL}={path}"))
+    assert "model_revision" not in prepare(*open_trainer).scales[0].config["training_config"]["model_config"]

@@ -25,3 +25,16 @@ def test_a_rehearsal_trains_here_and_says_that_it_is_one(tmp_path):
     assert (found.data.tags["trainer"], found.data.tags["rehearsal"]) == ("open", "true")
     (start,) = (json.loads(line) for line in (bundle / "run/starts.jsonl").read_text().splitlines())
     assert "no warm start" not in out + err and start["world_size"] == 1
+
+
+def test_a_job_whose_values_are_not_finite_fails_once_with_the_cause_and_no_result(tmp_path):
+    own = (f"{ARGS}.learning_rate=1e25", f"{ARGS}.lr_warmup_ratio=0", f"{ARGS}.save_steps=1")
+    status, out, err = run(f"recipes={RECIPE}", "rehearse=true", *SHORT, *own, *THREADS, cwd=tmp_path)
+    bundle = bundle_of(tmp_path)
+    assert status == 3, (out, err)
+    assert "exited with code 65 (its loss, gradients or weights are not finite)" in err
+    assert "NotFinite: the last 3 steps up to step 4 were skipped: loss nan, norm of the gradients nan." in err
+    assert "step 2: skipped, loss nan, norm of the gradients nan (1 in a row, at most 3)" in out
+    assert not list(bundle.rglob("*.safetensors"))
+    timeline = json.loads((bundle / "run/timeline.json").read_text())
+    assert (timeline["restarts"], timeline["skipped_steps"]) == (0, 3)

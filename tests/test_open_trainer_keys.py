@@ -153,6 +153,14 @@ def test_a_refused_value_of_one_size_is_found_at_that_size(problems):
     assert (problem.code, problem.path) == ("E118", f"recipes.{key}")
 
 
+@pytest.mark.parametrize("size", ["", "scale_config.2."])
+def test_a_key_of_the_open_trainer_is_refused_for_the_published_one(prepare, problems, size):
+    key = f"{size}training_config.training_args.max_skipped_steps"
+    (problem,) = problems(*words(SFT, key, 5, ("cluster=k8s", "rehearse=false", ELASTIC)))
+    assert (problem.code, problem.path, problem.value) == ("E266", f"recipes.{key}", 5)
+    prepare(*words(SFT, key, 5, (ELASTIC,)))
+
+
 def test_the_published_program_is_asked_nothing_of_this(prepare):
     job = prepare(*words(SFT, f"{LORA}.use_dora", "true", ("cluster=k8s", "rehearse=false")))
     assert "N174" not in {notice.code for notice in job.notices}

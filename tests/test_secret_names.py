@@ -2,6 +2,7 @@
 
 import pytest
 
+from launcher.common.random_values import random_parts
 from launcher.common.secret_forms import holds_secret, holds_token, is_clear, masked
 from launcher.common.secret_names import names_secret
 
@@ -24,7 +25,24 @@ SECRETS = (
     ),
     *("tokn", "toekn", "HF_TOKN", "pasword", "PASSWRD", "secert", "credentails"),
 )
+WORDS_OF_SCANNERS = (
+    *("SLACK_WEBHOOK", "SLACK_WEBHOOK_URL", "slackWebhook", "webhookUrl", "TEAMS_WEBHOOK_ENDPOINT", "DISCORD_HOOK"),
+    *(
+        "SENTRY_DSN",
+        "dsn",
+        "STORAGE_ACCOUNT_KEY",
+        "AccountKey",
+        "SharedAccessKey",
+        "SharedAccessSignature",
+        "SAS_KEY",
+    ),
+    *("LICENSE_KEY", "licensekey", "SIGNING_KEY", "SIGNINGKEY", "BOT_TOKEN", "TS_AUTHKEY", "NPM_AUTH", "BASIC_AUTH"),
+    *("SET_COOKIE", "cookies", "AZURE_PAT", "CONN_STR", "connectionString", "SSH_PASSPHRASE", "MNEMONIC"),
+    *("SEED_PHRASE", "VAULT_UNSEAL_KEY", "DOCKER_AUTH_CONFIG", "TOTP", "INTEGRATION_KEY", "weebhook"),
+)
 OTHERS = (
+    *("webhook_timeout", "WEBHOOK_ENABLED", "webhook_port", "forward_hook", "hooks", "teams", "slack_channel"),
+    *("license", "author", "signature_columns", "cookbook", "session_id", "account_id", "hook_names"),
     *("pad_token", "eos_token_id", "max_tokens", "max_new_tokens", "num_tokens", "num_tokens_seen", "total_tokens"),
     *("tokenizer", "tokenizer_name", "disable_fast_tokenizer", "add_special_tokens", "token_type_ids", "stop_tokens"),
     *("tokens_per_second", "TOKENIZERS_PARALLELISM", "image_token_index", "tokens_labels", "PADTOKEN"),
@@ -61,6 +79,82 @@ LEAKS = (
         "redis-cli -a x1 ping",
     ),
     *("printf x1 | gh auth login --with-token", "kubectl create secret generic s --from-literal=k=x1"),
+)
+CONNECTIONS = (
+    *(
+        "postgres://u:x1y2@h/db",
+        "postgresql+psycopg2://u:x1y2@h:5432/db",
+        "amqp://u:x1y2@h",
+        "redis://:x1y2@h:6379/0",
+    ),
+    *("mongodb+srv://u:x1y2@h.mongodb.net", "mysql://u:x1y2@h", "smtps://u%40h:x1y2@h:465", "ftp://u:x1y2@h/f"),
+    *("https://0123456789abcdef0123456789abcdef@o1.ingest.sentry.io/1", "https://key@o1.ingest.sentry.io/1"),
+    *("jdbc:postgresql://h/db?user=u&password=x1y2", "jdbc:oracle:thin:u/x1y2@h:1521:db", "Server=h;Uid=u;Pwd=x1y2;"),
+    "DefaultEndpointsProtocol=https;AccountName=a;AccountKey=x1y2z3==;EndpointSuffix=core.windows.net",
+    "Endpoint=sb://h.servicebus.windows.net/;SharedAccessKeyName=n;SharedAccessKey=x1y2z3=",
+    *("Cookie: session=x1y2z3", "curl -b x --cookie 'a=b; c=d' h", "Authorization: Basic dTpw"),
+)
+WEBHOOKS = (
+    "https://hooks.slack.com/services/T0/B0/" + 6 * "a1b2",
+    "https://discord.com/api/webhooks/123456/" + 8 * "a1b2",
+    "https://x.webhook.office.com/webhookb2/0a1b2c3d@4e5f/IncomingWebhook/" + 8 * "a1",
+    "https://outlook.office.com/webhook/0a1b2c3d@4e5f/IncomingWebhook/" + 8 * "a1",
+    "https://chat.googleapis.com/v1/spaces/A/messages?key=k1&token=t1",
+    "https://hooks.zapier.com/hooks/catch/123/abc123/",
+    "https://a.blob.core.windows.net/c/b?sv=2022-11-02&sig=" + 5 * "a1B2" + "%3D",
+    "https://b.s3.amazonaws.com/k?X-Amz-Credential=c&X-Amz-Signature=" + 16 * "a1b2",
+    "https://mattermost.example.com/hooks/" + 13 * "a1",
+    *("slack://T1JJ3T3L2/A1BRTD4JD/TIiajkdnlazkcOXrIdevi7FQ/", "discord://4174216298/JHMHI8qBe7bk2ZwO5U711o3dV_js"),
+    "tgram://123456789:abcdefg_hijklmnop/12315544/",
+)
+MORE_TOKENS = (
+    *("dapi" + 8 * "a1b2", "gsk_" + 13 * "aB12", "hvs." + 8 * "aB12", "nvapi-" + 16 * "aB12", "AIza" + 35 * "a"),
+    *(
+        "dop_v1_" + 16 * "a1b2",
+        "GOCSPX-" + 7 * "aB12",
+        "glsa_" + 8 * "aB12" + "_a1b2c3d4",
+        "tskey-auth-" + 6 * "aB12",
+    ),
+    *(
+        "xapp-1-A0123456789-1234567890",
+        "LTAI" + 5 * "aB12",
+        "-----BEGIN PGP PRIVATE KEY BLOCK-----",
+        "r8_" + 37 * "a",
+    ),
+    *("-----BEGIN OPENSSH PRIVATE KEY-----", "eyJhbGciOiJIUzI1NiJ9.eyJzdWIiOiIxMjM0In0.c2lnbmF0dXJl"),
+)
+RANDOM = (
+    *(
+        "0123456789abcdef0123456789abcdef",
+        "f81d4fae-7dec-11d0-a765-00a0c91e6bf6",
+        "wJalrXUtnFEMI/K7MDENG/bPxRfiCYEXAMPLEKEY",
+    ),
+    *("Zm9vYmFyMTIzNDU2Nzg5MDEyMzQ1Ng==", "q7T2mX9vB4nK8pL1sD6f", "https://h.example/in/q7T2mX9vB4nK8pL1sD6f"),
+)
+NOT_RANDOM = (
+    *(
+        "deepseek-ai/DeepSeek-R1-Distill-Llama-70B",
+        "deepseek_r1_distilled_qwen_1_dot_5b_seq4k_gpu",
+        "AutoModelForCausalLM",
+    ),
+    *(
+        "/fsx/q7T2mX9vB4nK8pL1sD6f/x",
+        "./q7T2mX9vB4nK8pL1sD6f",
+        "s3://b/q7T2mX9vB4nK8pL1sD6f/x",
+        "subnet-0123456789abcdef0",
+    ),
+    *(
+        "img@sha256:" + 32 * "a1",
+        "arn:aws:fsx:us-west-2:123456789012:file-system/fs-0123456789abcdef0",
+        "2024-01-01T00:00:00Z",
+    ),
+    *(
+        "git+https://github.com/a/b@" + 20 * "a1",
+        "123456789012.dkr.ecr.us-west-2.amazonaws.com/x:1",
+        "a" * 64,
+        "1" * 40,
+    ),
+    *("llmft_qwen3_1_dot_7b_seq4k_gpu_sft_fft", "isFaultyPodScaleDown=True", "--max_model_length=32768", "${env:X}"),
 )
 TOKENS = (
     *("hf_" + 34 * "a", "AKIA" + 4 * "ABCD", "sk_live_" + 12 * "a1", "SG." + 11 * "a1" + "." + 14 * "b2c" + "d"),
@@ -102,6 +196,32 @@ ORDINARY = (
 @pytest.mark.parametrize("name", SECRETS)
 def test_a_secret_is_known_by_its_name_in_any_spelling(name):
     assert names_secret(name)
+
+
+@pytest.mark.parametrize("name", WORDS_OF_SCANNERS)
+def test_a_name_that_secret_scanners_know_is_a_secret_s(name):
+    assert names_secret(name)
+
+
+@pytest.mark.parametrize("text", CONNECTIONS)
+def test_a_connection_string_holds_a_secret(text):
+    assert holds_secret(text)
+
+
+@pytest.mark.parametrize("text", (*WEBHOOKS, *MORE_TOKENS))
+def test_a_webhook_or_a_token_is_known_by_its_form_and_not_printed(text):
+    assert holds_token(f"a {text} b")
+    assert text not in masked(f"a {text} b")
+
+
+@pytest.mark.parametrize("text", RANDOM)
+def test_a_value_that_looks_random_is_known(text):
+    assert list(random_parts(text))
+
+
+@pytest.mark.parametrize("text", NOT_RANDOM)
+def test_a_name_a_path_or_a_digest_does_not_look_random(text):
+    assert list(random_parts(text)) == []
 
 
 @pytest.mark.parametrize("name", OTHERS)

@@ -3,19 +3,25 @@
 import base64
 import json
 import os
+import re
 import subprocess
 import sys
 from urllib.parse import quote
 
 import commands
 import pytest
-from conftest import ELASTIC, LLAMA_K8S, ROOT
+from conftest import ELASTIC, LLAMA_K8S, ROOT, composed
 
 from launcher import pipeline
 from launcher.cli import launch
 from launcher.cli import main as cli
 from launcher.common import redaction
 from launcher.common.problems import Problem, ProblemsFound, shown
+from launcher.common.random_values import random_parts
+from launcher.config.catalogue import entries
+from launcher.config.collection import clusters
+from launcher.config.compose import compose
+from launcher.model.config_tree import leaves
 
 CANARY = "Canary7f3a9c1e"
 K8S = (*LLAMA_K8S, "container=img:1")
@@ -401,3 +407,58 @@ def test_the_streams_are_wrapped_once():
     assert cli.run(["--version-of-nothing"]) == 2
     redaction.install()
     assert sys.stdout is first
+
+
+@pytest.mark.parametrize(
+    "given",
+    [
+        *("env_vars.SLACK_WEBHOOK=https://hooks.slack.com/services/T0/B0/{}", "env_vars.SLACK_WEBHOOK_URL={}"),
+        *(
+            "env_vars.SENTRY_DSN=https://{}@o1.ingest.sentry.io/1",
+            "env_vars.SENTRY_DSN={}",
+            "env_vars.X=slack://{}/a1b2c3d4/e5",
+        ),
+        "env_vars.X='https://a.blob.core.windows.net/c?sv=1&sig={}xxxxxxxx'",
+        "++recipes.x.slack_webhook={}",
+    ],
+)
+def test_a_webhook_is_refused_and_written_nowhere(given, tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    words = ("++recipes.extra_keys=[x]",) if "recipes.x" in given else ()
+    assert launch.main([*K8S, *words, "dry_run=true", f"++{given.lstrip('+').format(CANARY)}"]) == 2
+    out, err = capsys.readouterr()
+    assert CANARY not in out + err and re.search("E60[2-9]", err)
+    assert list(tmp_path.iterdir()) == []
+
+
+RANDOM = "q7T2mX9vB4nK8pL1sD6f"
+
+
+@pytest.mark.parametrize(
+    ("given", "path"),
+    [
+        (f"+env_vars.PLAIN={RANDOM}", "env_vars.PLAIN"),
+        (f"+recipes.x.y=[a,{RANDOM}]", "recipes.x.y"),
+        (f"+cluster.annotations={{a/b: {RANDOM}}}", "cluster.annotations.a/b"),
+    ],
+)
+def test_a_value_that_looks_random_is_noticed_and_not_repeated(prepare, given, path):
+    job = prepare(*K8S, "++recipes.extra_keys=[x]", given)
+    (notice,) = [notice for notice in job.notices if notice.code == "N195"]
+    assert notice.message.startswith(f"{path} looks random") and RANDOM not in notice.message
+
+
+@pytest.mark.parametrize("name", ["RUN_ID", "GIT_REVISION", "DATA_DIGEST", "MODEL_NAME", "subnet_ids"])
+def test_an_id_may_look_random(prepare, name):
+    assert "N195" not in {notice.code for notice in prepare(*K8S, f"+env_vars.{name}={RANDOM}").notices}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("cluster", clusters())
+def test_nothing_in_the_collection_looks_random(cluster):
+    trees = [composed(entry.name).tree for entry in entries()]
+    trees.append(compose([f"cluster={cluster}"], ROOT).tree)
+    values = [(path, value) for tree in trees for path, value in leaves(tree)]
+    texts = [(path, text) for path, value in values for text in (value if isinstance(value, list) else [value])]
+    found = [path for path, text in texts if isinstance(text, str) and any(True for _ in random_parts(text))]
+    assert len(texts) > 1000 and found == []

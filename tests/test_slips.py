@@ -5,7 +5,7 @@ import sys
 
 import commands
 import pytest
-from conftest import LLAMA, LLAMA_K8S, ROOT, SHORT
+from conftest import ELASTIC, LLAMA, LLAMA_K8S, ROOT, SHORT
 
 FULL = LLAMA.removesuffix("lora") + "fft"
 """A recipe without an elastic_policy."""
@@ -109,7 +109,7 @@ def main(*words: str, cwd) -> tuple[int, str]:
 def test_a_flag_that_is_a_key_gets_the_override(words, remedies, tmp_path):
     code, err = main(*words, cwd=tmp_path)
     assert code == 2 and err.count("remedy:") == len(remedies) and "hunter2" not in err
-    assert [remedy for remedy in remedies if f"remedy: {remedy}" not in err.replace("python main.py ", "")] == []
+    assert [remedy for remedy in remedies if f"remedy: {remedy}" not in err.replace("recipes run ", "")] == []
 
 
 def test_a_flag_of_a_command_that_is_a_key_gets_the_override(recipes):
@@ -118,8 +118,71 @@ def test_a_flag_of_a_command_that_is_a_key_gets_the_override(recipes):
 
 
 def test_a_cluster_unlike_any_gets_no_suggestion(problems):
-    (problem,) = problems("cluster=sagemaker")
+    (problem,) = problems("cluster=quantum")
     assert "sm_jobs" in problem.allowed and problem.remedy is None
+
+
+TINY = "training/tiny/tiny_lm_cpu"
+FULL = "fine-tuning/llama/llmft_llama3_1_8b_instruct_seq4k_gpu_sft_fft"
+ON_K8S = (f"recipes={LLAMA}", "cluster=k8s")
+JOB = (
+    "+cluster.sm_jobs_config.role=arn:aws:iam::123456789012:role/train",
+    "+cluster.sm_jobs_config.output_path=s3://results/out",
+)
+SLIPS = [
+    ((), "trainer.num_nodes=2", "recipes.trainer.num_nodes"),
+    ((), "nodes=2", "recipes.trainer.num_nodes"),
+    ((), "num_nodes=2", "recipes.trainer.num_nodes"),
+    ((), "cluster.num_nodes=2", "recipes.trainer.num_nodes"),
+    ((), "nnodes=2", "recipes.trainer.num_nodes"),
+    ((), "epochs=3", "recipes.training_config.training_args.max_epochs"),
+    ((), "num_train_epochs=3", "recipes.training_config.training_args.max_epochs"),
+    ((), "lr=0.001", "recipes.training_config.training_args.learning_rate"),
+    ((), "recipes.lr=0.001", "recipes.training_config.training_args.learning_rate"),
+    ((), "learning_rate=0.001", "recipes.training_config.training_args.learning_rate"),
+    ((), "batch_size=32", "recipes.training_config.training_args.train_batch_size"),
+    ((), "gpus=2", "recipes.trainer.devices"),
+    ((), "seed=3", "recipes.training_config.training_args.seed"),
+    ((), "output=/x", "base_results_dir"),
+    ((), "elastic=true", "recipes.elastic_policy.is_elastic"),
+    ((), "dryrun=true", "dry_run"),
+    ((), "name=foo", "recipes.run.name"),
+    ((), "warmup=0.1", "recipes.training_config.training_args.lr_warmup_ratio"),
+    ((), "grad_clip=1.0", "recipes.training_config.training_args.max_norm"),
+    ((), "save_interval=5", "recipes.training_config.training_args.save_steps"),
+    ((*ON_K8S, ELASTIC), "trainer.num_nodes=2", "recipes.trainer.num_nodes"),
+    (ON_K8S, "model=/m", "recipes.training_config.model_config.model_name_or_path"),
+    (ON_K8S, "max_seq_len=2048", "recipes.training_config.training_args.max_len"),
+    (ON_K8S, "lora_rank=8", "recipes.training_config.model_config.peft_config.r"),
+    (ON_K8S, "bs=64", "recipes.training_config.training_args.train_batch_size"),
+    (ON_K8S, "image=me/x:1", "container"),
+    (ON_K8S, "namespace=team", "cluster.namespace"),
+    (ON_K8S, "queue=q", "cluster.queue_name"),
+    (ON_K8S, "instance=ml.p5.48xlarge", "instance_type"),
+    ((f"recipes={LLAMA}", "container=me/x:1"), "cluster=kubernetes", "cluster=k8s"),
+    ((f"recipes={LLAMA}", "container=me/x:1"), "cluster=eks", "cluster=k8s"),
+    ((f"recipes={LLAMA}", "container=me/x:1"), "cluster=pbs", "cluster=slurm"),
+    ((f"recipes={LLAMA}", "container=me/x:1", *JOB), "cluster=sagemaker", "cluster=sm_jobs"),
+    ((), "cluster=localhost", "cluster=local"),
+    ((), f"recipes={TINY}.yaml", f"recipes={TINY}"),
+    ((), f"recipes=recipes/{TINY}.yaml", f"recipes={TINY}"),
+    ((), "recipes=tiny_lm_cpu.yaml", f"recipes={TINY}"),
+    ((), "recipes=tiny_lm_cp", f"recipes={TINY}"),
+]
+
+
+@pytest.mark.parametrize(("others", "slip", "meant"), SLIPS, ids=[f"{len(each[0])} {each[1]}" for each in SLIPS])
+def test_the_suggestion_for_a_slip_is_right_and_compiles(others, slip, meant, problems, prepare):
+    (problem,) = problems(*others, slip)
+    suggested = problem.remedy.removeprefix("did you mean ").rstrip("?").split(" or ")
+    assert suggested[0] == meant
+    for key in suggested:
+        prepare(*others, key if "=" in key else f"{key}={slip.partition('=')[2]}")
+
+
+@pytest.mark.parametrize("slip", ["lr=abc", "nodes=-1", "cluster.trainer.num_nodes=2", "trainer.num_nodes=[1]"])
+def test_a_suggestion_that_would_be_refused_is_not_given(slip, problems):
+    assert all("did you mean" not in str(problem.remedy) for problem in problems(slip))
 
 
 @pytest.mark.parametrize(

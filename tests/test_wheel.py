@@ -1,5 +1,6 @@
 """The wheel and the sdist: what they hold, and that the core alone, installed from them, compiles a recipe."""
 
+import itertools
 import json
 import os
 import re
@@ -9,20 +10,24 @@ import sys
 import tarfile
 import venv
 import zipfile
-from collections.abc import Iterator
+from collections import Counter
+from collections.abc import Iterator, Sequence
 from email.message import Message
 from email.parser import Parser
 from importlib import metadata
-from pathlib import Path
+from pathlib import Path, PurePosixPath
 
 import pytest
 from conftest import LLAMA, ROOT
 from packaging.requirements import Requirement
+from page_commands import A_JOB, Command, commands
 
 pytestmark = pytest.mark.slow
 NOT_SOURCE = (
     ".git",
     ".venv",
+    ".gpu-site",
+    ".wheels",
     "__pycache__",
     "results",
     "build",
@@ -37,6 +42,7 @@ PLACES = {
     "templates": "launcher/templates",
 }
 """The folders of a checkout whose files are installed, and where they are installed."""
+ENVIRONMENT = {name: value for name, value in os.environ.items() if name not in ("PYTHONPATH", "VIRTUAL_ENV")}
 BUILD = "import setuptools.build_meta as build, sys; getattr(build, 'build_' + sys.argv[1])(sys.argv[2])"
 
 
@@ -66,11 +72,22 @@ def wheel(sdist, tmp_path_factory) -> Path:
 @pytest.fixture(scope="session")
 def environment(wheel, tmp_path_factory) -> Path:
     """Return the programs of a fresh virtual environment that has the wheel and what its core requires, no more."""
-    folder = tmp_path_factory.mktemp("environment")
+    return installed(wheel, tmp_path_factory.mktemp("environment"), [])
+
+
+@pytest.fixture(scope="session")
+def complete_environment(wheel, tmp_path_factory) -> Path:
+    """Return the programs of another one, which has what the README's commands for this machine require too."""
+    pytest.importorskip("hyperpod_elastic_agent", reason="pip install --no-deps hyperpod-elastic-agent==1.1.3")
+    return installed(wheel, tmp_path_factory.mktemp("complete"), ["local", "trainer"], "hyperpod-elastic-agent")
+
+
+def installed(wheel: Path, folder: Path, extras: Sequence[str], *further: str) -> Path:
+    """Install the wheel in a new virtual environment, with what it requires and single distributions; return bin/."""
     venv.create(folder, with_pip=False)
     programs = folder / "bin"
     (packages,) = folder.glob("lib/python*/site-packages")
-    for source in core_files():
+    for source in [*required_files(extras), *itertools.chain(*map(files_of, further))]:
         if not (packages / source.name).exists():
             (packages / source.name).symlink_to(source)
     install = ["install", "--quiet", "--no-deps", "--no-index", "--no-compile", str(wheel)]
@@ -86,25 +103,36 @@ def built(kind: str, source: Path, folder: Path) -> list[Path]:
 
 def run(*command: str, cwd: Path) -> str:
     """Run a program that inherits no paths of this checkout; return its output."""
-    clean = {name: value for name, value in os.environ.items() if name not in ("PYTHONPATH", "VIRTUAL_ENV")}
-    done = subprocess.run(command, cwd=cwd, env=clean, capture_output=True, text=True)
+    done = subprocess.run(command, cwd=cwd, env=ENVIRONMENT, capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
     return done.stdout
 
 
-def core_files() -> Iterator[Path]:
-    """Yield the top-level files and folders of every package that the launcher requires without an extra."""
-    seen, waiting = {"recipe-launcher"}, ["recipe-launcher"]
+def required_files(extras: Sequence[str]) -> Iterator[Path]:
+    """Yield the top-level files and folders of every package that the launcher requires, with these extras."""
+    seen = {("recipe-launcher", extra) for extra in ("", *extras)}
+    waiting = list(seen)
     while waiting:
-        for text in metadata.requires(waiting.pop()) or ():
-            requirement = Requirement(text)
-            name = re.sub(r"[-_.]+", "-", requirement.name).lower()
-            if name not in seen and (requirement.marker is None or requirement.marker.evaluate({"extra": ""})):
-                seen.add(name)
-                waiting.append(name)
-                found = metadata.distribution(name)
-                tops = {file.parts[0] for file in found.files or ()} - {"..", "__pycache__"}
-                yield from (Path(str(found.locate_file(top))) for top in sorted(tops))
+        name, extra = waiting.pop()
+        for requirement in map(Requirement, metadata.requires(name) or ()):
+            if requirement.marker is None or requirement.marker.evaluate({"extra": extra}):
+                named = {(normal(requirement.name), wanted) for wanted in ("", *requirement.extras)}
+                waiting += named - seen
+                seen |= named
+    for name in sorted({name for name, _ in seen} - {"recipe-launcher"}):
+        yield from files_of(name)
+
+
+def normal(name: str) -> str:
+    """Return a distribution's name as all spellings of it are written."""
+    return re.sub(r"[-_.]+", "-", name).lower()
+
+
+def files_of(name: str) -> Iterator[Path]:
+    """Yield the top-level files and folders of a distribution."""
+    found = metadata.distribution(name)
+    for top in sorted({file.parts[0] for file in found.files or ()} - {"..", "__pycache__"}):
+        yield Path(str(found.locate_file(top)))
 
 
 def contents(wheel: Path) -> dict[str, int]:
@@ -129,6 +157,14 @@ def test_the_wheel_has_every_file_of_the_package_and_no_other(wheel, checkout):
     }
     assert {name for name in contents(wheel) if ".dist-info/" not in name} == expected
     assert "launcher/py.typed" in expected
+
+
+def test_no_package_of_the_wheel_is_a_slip(wheel):
+    """Not `__init__/__init__.py`, and no package of one file, which would be a module."""
+    modules = [PurePosixPath(name) for name in contents(wheel) if name.endswith(".py")]
+    assert not [path for path in modules if any(part.startswith("__") for part in path.parts[:-1])]
+    files = Counter(folder for path in modules for folder in path.parents)
+    assert not [folder for folder, count in files.items() if count == 1]
 
 
 def test_the_wheel_names_its_licence_and_carries_the_text(wheel):
@@ -187,3 +223,81 @@ def test_the_readme_states_the_size_of_the_wheel(wheel):
         unpacked = sum(entry.file_size for entry in archive.infolist())
     sizes = (wheel.stat().st_size / 1e6, unpacked / 1e6)
     assert tuple(map(float, stated.groups())) == pytest.approx(sizes, rel=0.15)
+
+
+WORDS_OF_README = [command for command in commands("README.md") if command.words[0] in ("python", "recipes")]
+FOR_A_JOB = [command for command in WORDS_OF_README if A_JOB & set(command.words)]
+TINY = ("recipes.training_config.training_args.max_epochs=1", "++recipes.training_config.mlflow.enabled=false")
+SMALL = (*TINY, "recipes.trainer.devices=1", "recipes.training_config.datasets.train_data.limit=16")
+
+
+def as_installed(command: Command) -> list[str]:
+    """Return the words of a command of the README, as they are typed where there is no checkout."""
+    words = list(command.words)
+    return ["recipes", "run", *words[2:]] if words[:2] == ["python", "main.py"] else words
+
+
+@pytest.fixture(scope="module")
+def user_folder(tmp_path_factory) -> Path:
+    """Return an empty folder, of which no parent is a checkout."""
+    return tmp_path_factory.mktemp("user")
+
+
+@pytest.mark.parametrize("command", [c for c in WORDS_OF_README if c not in FOR_A_JOB], ids=str)
+def test_the_installed_wheel_takes_every_command_of_the_readme(complete_environment, user_folder, command):
+    program, *words = as_installed(command)
+    dry = ["dry_run=true"] if words[0] == "run" else []
+    run(str(complete_environment / program), *words, *dry, cwd=user_folder)
+
+
+@pytest.mark.whole_job
+def test_the_installed_wheel_trains_on_two_nodes_and_takes_the_readme_s_commands_for_that_job(
+    complete_environment, tmp_path
+):
+    recipes = str(complete_environment / "recipes")
+    out = run(recipes, "run", "--name", "mine", "recipes.trainer.num_nodes=2", *TINY, cwd=tmp_path)
+    assert "succeeded" in out
+    (bundle,) = (path.parent for path in (tmp_path / "results").glob("*/bundle.json"))
+    for command in FOR_A_JOB:
+        words = [str(bundle) if word in A_JOB else word for word in command.words[1:]]
+        again = ["--again"] if words[0] == "launch" else []
+        run(recipes, *words, *again, cwd=tmp_path)
+    assert "mine" in run(recipes, "jobs", "--state", "succeeded", cwd=tmp_path)
+
+
+@pytest.mark.whole_job
+def test_the_installed_wheel_rehearses_a_published_recipe(complete_environment, tmp_path):
+    (command,) = (c for c in WORDS_OF_README if "rehearse=true" in c.words)
+    words = [*as_installed(command)[1:], *SMALL]
+    assert "succeeded" in run(str(complete_environment / "recipes"), *words, cwd=tmp_path)
+
+
+def test_recipes_run_of_the_wheel_is_main_py_of_the_checkout(environment, tmp_path):
+    """The same words, flags, output and exit codes, but for the name of the program."""
+    (tmp_path / "own" / "recipes").mkdir(parents=True)
+    own = f"defaults:\n  - /recipes/{LLAMA}@_here_\n  - _self_\nrun:\n  name: mine\n"
+    (tmp_path / "own" / "recipes" / "mine.yaml").write_text(own, encoding="utf-8")
+    for words in (
+        ["--help"],
+        ["--version"],
+        ["--cfg", "job", f"recipes={LLAMA}", "cluster=k8s"],
+        ["--config-dir", "own", "recipes=mine", "cluster=k8s", "--cfg", "job", "--package", "recipes.run"],
+        ["--multirun", f"recipes={LLAMA}", "cluster=k8s", "debug=true,nonsense", "dry_run=true"],
+        ["--name"],
+        ["--nonsense"],
+        ["recipes=nothing/like/it"],
+        ["--hydra-help"],
+    ):
+        ours, theirs = (
+            subprocess.run([*program, *words], cwd=tmp_path, env=ENVIRONMENT, capture_output=True, text=True)
+            for program in ([sys.executable, str(ROOT / "main.py")], [str(environment / "recipes"), "run"])
+        )
+        assert theirs.returncode == ours.returncode, theirs.stderr
+        assert anonymous(theirs.stdout) == anonymous(ours.stdout)
+        assert anonymous(theirs.stderr) == anonymous(ours.stderr)
+
+
+def anonymous(text: str) -> str:
+    """Return output without a job's random part, the digest, in which the git revision is, and the program's name."""
+    text = text.replace(f"python {ROOT / 'main.py'}", "recipes run")
+    return re.sub(r"-[a-z0-9]{5}\b|(?<=digest )\w+", "", text)

@@ -1,7 +1,7 @@
 """The mutation operators: small faults that a test should notice, made one at a time in a module's syntax tree.
 
-The set is that of mutmut 3, with conditions negated, values not returned and statements left out as in PIT. Text that
-only people read is unchanged: f-strings, docstrings, and the message, `allowed` and `remedy` of a Problem.
+The set is that of mutmut 3, with conditions negated, values not returned and statements left out as in PIT, and one
+argument in place of the least or greatest of several. Text that only people read is unchanged: f-strings, docstrings, and the message, `allowed` and `remedy` of a Problem.
 """
 
 import ast
@@ -247,6 +247,8 @@ def _calls(node: ast.Call, place: Place) -> Iterator[ast.AST]:
         is_function = isinstance(node.func, ast.Name)
         func = ast.Name(renamed, LOAD) if is_function else ast.Attribute(node.func.value, renamed, LOAD)
         yield ast.Call(func, node.args, node.keywords)
+    if name in ("min", "max") and len(node.args) > 1 and not any(isinstance(a, ast.Starred) for a in node.args):
+        yield from node.args  # one bound instead of the tighter of several
     if name in UNTOUCHED or isinstance(place.statement, ast.Raise):
         return
     for i, argument in enumerate(node.args):

@@ -1,4 +1,6 @@
-"""The user's own image with the agent and this launcher's runtime, and the requirements of jobs in it. Pure.
+"""The user's own image with the agent and this launcher's runtime, and the requirements of jobs in it.
+
+Pure but for reading this package.
 
 Source: AWS, Using elastic training in Amazon SageMaker HyperPod, Build Training Container.
 """

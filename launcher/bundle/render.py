@@ -54,7 +54,7 @@ def render_bundle(job: JobSpec, context: LaunchContext, backend: Backend) -> Bun
         "files": hashes,
     }
     files = {path: files[path] for path in sorted(files)} | {MANIFEST: json.dumps(manifest, indent=2) + "\n"}
-    return Bundle(job.name, directory(job), files, digest)
+    return Bundle(job.name, directory(job), files, digest, job.config)
 
 
 def directory(job: JobSpec) -> Path:

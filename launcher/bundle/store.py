@@ -1,21 +1,32 @@
 """Bundles on disk: written atomically, read back with every hash checked."""
 
 import contextlib
+import dataclasses
 import difflib
+import functools
 import hashlib
 import json
 import os
+import re
 import shutil
 import tempfile
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from launcher.bundle.render import MANIFEST, bundle_digest
 from launcher.common import os_errors, yaml_io
-from launcher.common.names import ADOPTED_FILE, JOB_FILE, NAME_FILE, RUN_DIR
+from launcher.common.names import (
+    ADOPTED_FILE,
+    JOB_FILE,
+    NAME_FILE,
+    RUN_DIR,
+    RUN_ID_AT_LAUNCH,
+    RUN_ID_FILE,
+)
 from launcher.common.problems import ProblemsFound, fail
 from launcher.model.job_spec import Bundle
+from launcher.runtime.durable import write_text
 
 _EXECUTABLE = ".sh"
 RESULTS = "results"
@@ -196,13 +207,14 @@ def read(directory: Path) -> tuple[Bundle, str]:
         text = (directory / MANIFEST).read_text(encoding="utf-8")
         manifest = json.loads(text)
         hashes = dict(manifest["files"])
-        files = {path: (directory / path).read_text(encoding="utf-8") for path in hashes}
+        run_id = assigned_run(directory)
+        files = {path: _without_run((directory / path).read_text(encoding="utf-8"), run_id) for path in hashes}
         job_name, digest = manifest["job_name"], manifest["digest"]
         backend = json.loads(files["plan.json"])["backend"]
     except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
         raise fail("E703", str(directory), f"is not a bundle directory: {error}") from error
     changed = [path for path, held in files.items() if hashlib.sha256(held.encode()).hexdigest() != hashes[path]]
-    changed += sorted(_files_in(directory) - {*files, MANIFEST})
+    changed += sorted(_files_in(directory, files) - {*files, MANIFEST})
     if changed or bundle_digest(hashes) != digest:
         raise fail(
             "E704",
@@ -210,39 +222,73 @@ def read(directory: Path) -> tuple[Bundle, str]:
             f"was changed after it was rendered: {', '.join(changed) or MANIFEST}",
             remedy="render it again with the overrides you want; bundles are not edited",
         )
+    files = _with_run(files, run_id) if run_id else files
     return Bundle(job_name, directory.resolve(), {**files, MANIFEST: text}, digest), backend
 
 
-_MOST = 1024
-"""Configurations that are kept: of a sweep, each is needed several times."""
-_KEPT: dict[str, Mapping[str, Any]] = {}
+def assigned_run(directory: Path) -> str | None:
+    """Return the id of the MLflow run that a dry run's bundle got when it was launched; None if it has none.
+
+    Raises:
+        OSError: The file with the id cannot be read.
+        ValueError: It is damaged, as a KeyError or a TypeError states, too.
+    """
+    try:
+        return str(json.loads((directory / RUN_ID_FILE).read_text(encoding="utf-8"))["run_id"])
+    except FileNotFoundError:
+        return None
 
 
-def composed(text: str) -> Mapping[str, Any]:
+def assign_run(bundle: Bundle, run_id: str) -> Bundle:
+    """Write the id of a bundle's MLflow run where a dry run left its place empty. The digest does not cover the id.
+
+    The id is recorded first, so that an interrupted call can be repeated.
+
+    Raises:
+        ProblemsFound: The operating system refuses.
+    """
+    files = _with_run(bundle.files, run_id)
+    try:
+        write_text(bundle.directory / RUN_ID_FILE, json.dumps({"run_id": run_id}) + "\n")
+        for name, text in bundle.files.items():
+            path = bundle.directory / name
+            if text != files[name]:
+                mode = path.stat().st_mode
+                write_text(path, files[name])
+                path.chmod(mode)
+    except OSError as error:
+        raise os_errors.refused("E702", str(bundle.directory), error, bundle.directory) from error
+    return dataclasses.replace(bundle, files=files, config=None)
+
+
+def _with_run(files: Mapping[str, str], run_id: str) -> dict[str, str]:
+    return {name: text.replace(RUN_ID_AT_LAUNCH, run_id) for name, text in files.items()}
+
+
+def _without_run(text: str, run_id: str | None) -> str:
+    return text.replace(run_id, RUN_ID_AT_LAUNCH) if run_id else text
+
+
+def config_of(bundle: Bundle) -> Mapping[str, Any]:
     """Return the composed configuration that a bundle's `recipe.yaml` has."""
-    config = _KEPT.get(text)
-    if config is None:
-        config = yaml_io.load(text)
-        remember(text, config)
+    return composed(bundle.files["recipe.yaml"]) if bundle.config is None else bundle.config
+
+
+@functools.lru_cache(maxsize=1024)  # of a sweep that was read from disk, each is needed several times
+def composed(text: str) -> Mapping[str, Any]:
+    """Return the configuration of a `recipe.yaml`."""
+    config: Mapping[str, Any] = yaml_io.load(text)
     return config
 
 
-def remember(text: str, config: Mapping[str, Any]) -> None:
-    """Keep the configuration that a `recipe.yaml` was written from, which is then not parsed."""
-    while len(_KEPT) >= _MOST:
-        _KEPT.pop(next(iter(_KEPT)), None)
-    _KEPT[text] = config
-
-
-def _files_in(directory: Path) -> set[str]:
-    """Return the files of a bundle except its job's record and the folder that the running job writes to."""
-    own = (RUN_DIR, JOB_FILE, NAME_FILE)
-    # Such a file has a partial file beside it while it is written, which a killed process leaves.
-    partial = tuple(f".{name}." for name in (JOB_FILE, NAME_FILE))
-    tops = [path for path in directory.iterdir() if path.name not in own and not _is_partial(path, partial)]
+def _files_in(directory: Path, known: Collection[str]) -> set[str]:
+    """Return the files of a bundle except those that a launch adds, and what a killed process left of one."""
+    own = (RUN_DIR, JOB_FILE, NAME_FILE, RUN_ID_FILE)
+    tops = [path for path in directory.iterdir() if path.name not in own]
     files = (path for top in tops for path in (top, *top.rglob("*")) if path.is_file())
-    return {str(path.relative_to(directory)) for path in files}
+    names = (str(path.relative_to(directory)) for path in files)
+    return {name for name in names if _PARTIAL.sub(r"\1\2", name) not in (*known, *own) or name in known}
 
 
-def _is_partial(path: Path, begins: tuple[str, ...]) -> bool:
-    return path.name.startswith(begins) and path.name.endswith(".partial")
+_PARTIAL = re.compile(r"^(.*/)?\.([^/]+)\.[0-9a-f]+\.partial$")
+"""Path of a file that `write_text` has not finished: beside the complete one."""

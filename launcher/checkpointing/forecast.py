@@ -113,7 +113,7 @@ def forecast(
 
 def _content(checked: CheckedRecipe, known: Estimate, model_config: Mapping[str, Any] | None) -> Content | None:
     """Return what a family saves, with what is known in its place; None while the parameters are unknown."""
-    own = checked.recipe.content(None if known.parameters else model_config)
+    own = checked.recipe.content(None if known.parameters else model_config, checked.published_model)
     saved = known.parameters or own.saved
     if not saved:
         return None

@@ -1,1 +1,1 @@
-"""The command lines: `main.py`, `recipes` and what they print."""
+"""The command lines: `recipes`, `main.py` and what they print."""

@@ -1,9 +1,10 @@
 """What becomes of a file of samples, as lines of text and as JSON."""
 
 import dataclasses
+import json
 from collections.abc import Iterator, Mapping
-from typing import Any
 
+from launcher.runtime.finetune.data.errors import printable
 from launcher.runtime.finetune.data.report import MOST_PLACES, Shown, Summary
 
 TRAINED, UNTRAINED = "▌ ", "  "
@@ -30,18 +31,20 @@ def lines(found: Summary, name: str) -> Iterator[Line]:
         yield from ((line, "") for line in histogram(found.lengths))
         yield "", ""
     share = _share(counts.targets, counts.tokens)
-    yield f"{name}: {counts.read} samples read; {counts.tokens} tokens kept, {share} trained", "bold"
+    yield f"{printable(name)}: {counts.read} samples read; {counts.tokens} tokens kept, {share} trained", "bold"
     yield f"  {found.num_train} to train on, {found.num_validation} held out for evaluation", ""
     for note in found.notes:
         yield f"  {note}", "yellow"
-    yield from ((f"    {place}  {reason}", "") for place, reason in found.dropped)
+    yield from ((f"    {printable(place)}  {reason}", "") for place, reason in found.dropped)
     if (others := sum(counts.dropped.values()) - len(found.dropped)) > 0:
         yield f"    and {others} more; the first {MOST_PLACES} are listed", ""
 
 
-def as_json(found: Summary) -> Mapping[str, Any]:
-    """Return a report as a tree; `lengths` holds the number of samples by tokens."""
-    return dataclasses.asdict(found)
+def as_json(found: Summary) -> str:
+    """Return a report as JSON; `lengths` holds the number of samples by tokens, `counts.losses` those not trained."""
+    text = json.dumps(dataclasses.asdict(found), indent=2, ensure_ascii=False, default=str)
+    # JSON allows control characters above 0x7f, which a terminal would follow.
+    return "".join(each if each.isprintable() or each == "\n" else json.dumps(each)[1:-1] for each in text)
 
 
 def bins(lengths: Mapping[int, int]) -> list[tuple[int, int, int]]:
@@ -66,9 +69,9 @@ def histogram(lengths: Mapping[int, int]) -> Iterator[str]:
 
 def _sample(sample: Shown) -> Iterator[Line]:
     if sample.dropped:
-        yield f"{sample.place}  dropped: {sample.dropped}", "bold yellow"
+        yield f"{printable(sample.place)}  dropped: {sample.dropped}", "bold yellow"
         return
-    yield f"{sample.place}  {sample.num_tokens} tokens, {sample.num_targets} trained", "bold"
+    yield f"{printable(sample.place)}  {sample.num_tokens} tokens, {sample.num_targets} trained", "bold"
     for piece in sample.pieces:
         yield from _part(piece.text, is_trained=piece.is_trained)
     if sample.rejected is not None:
@@ -85,14 +88,9 @@ def _part(text: str, *, is_trained: bool, style: str = "green") -> Iterator[Line
         for start in range(0, max(1, len(row)), _COLUMNS)
     ]
     for row in wrapped[:_LINES]:
-        yield mark + _printable(row), style if is_trained else ""
+        yield mark + printable(row), style if is_trained else ""
     if len(wrapped) > _LINES:
         yield f"{mark}… {len(wrapped) - _LINES} further lines", "dim"
-
-
-def _printable(text: str) -> str:
-    """Return a text whose control characters are escaped: a sample must not control the terminal."""
-    return "".join(each if each.isprintable() else each.encode("unicode_escape").decode() for each in text)
 
 
 def _share(part: int, total: int) -> str:

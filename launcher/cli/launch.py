@@ -1,4 +1,4 @@
-"""`python main.py`: from overrides to a running job and an exit code."""
+"""`recipes run` and `python main.py`: from overrides to a running job and an exit code."""
 
 import collections
 import contextlib
@@ -81,9 +81,10 @@ def _main(
             pipeline.validate(job, context)
             console.say("the cluster would accept this job; nothing was created there")
         process.allow_clean_up()
-        if tracking.is_tracked(job):
-            console.say("reserving the MLflow run …", "dim", stderr=True)
-        job = pipeline.track(job, context)
+        is_launched = not _is_only_written(job)
+        if is_launched and tracking.is_tracked(job):
+            _say_reserving()
+        job = pipeline.track(job, context, is_launched=is_launched)
         bundle = pipeline.render(job, context)
         pipeline.write(bundle)
         if name is not None:
@@ -105,12 +106,37 @@ def _main(
 def _after_writing(bundle: Bundle, job: JobSpec, sweep: "Sweep | None") -> int:
     """Launch the job of a bundle that was written, unless only the bundle is wanted or a sweep takes it."""
     backend = backend_registry.described(job.backend)
-    is_only = job.config["dry_run"] or job.config["server_dry_run"] or backend.writes_only(job.settings)
+    is_only = _is_only_written(job)
     wait = job.config["wait"] or backend.waits(job.settings)
     next_step = f"recipes launch {terminal.typed_path(bundle.directory)}" if is_only else None
     terminal.show_bundle(bundle, next_step=next_step)
     is_taken = sweep is not None and sweep.takes(bundle, job.backend, is_rendered_only=is_only, wait=wait)
     return 0 if is_only or is_taken else launch(bundle, job.backend, wait=wait)
+
+
+def _is_only_written(job: JobSpec) -> bool:
+    """Return whether only the bundle is wanted."""
+    config = job.config
+    return bool(
+        config["dry_run"]
+        or config["server_dry_run"]
+        or backend_registry.described(job.backend).writes_only(job.settings)
+    )
+
+
+def _say_reserving() -> None:
+    console.say("reserving the MLflow run …", "dim", stderr=True)
+
+
+def completed(bundle: Bundle) -> Bundle:
+    """Return a bundle with its MLflow run, which a dry run left to the launch.
+
+    Raises:
+        ProblemsFound: The tracking store or the disk refuses.
+    """
+    if tracking.lacks_run(bundle):
+        _say_reserving()
+    return pipeline.complete(bundle)
 
 
 def _show_refusal(error: ProblemsFound, overrides: Sequence[str], outcome: str) -> None:
@@ -155,6 +181,7 @@ def launch(bundle: Bundle, backend_name: str, *, wait: bool = False, is_again: b
     """
     backend = backend_registry.load_backend(backend_name)
     with signals_as_interrupts():
+        bundle = completed(bundle)
         if backend.ends_with_launcher:
             return _run_here(bundle, backend, is_again=is_again)
         return _run_elsewhere(bundle, backend, wait=wait, is_again=is_again)

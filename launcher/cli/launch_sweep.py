@@ -122,6 +122,7 @@ def launch_all(bundles: Sequence[Bundle], backend_name: str, *, wait: bool = Fal
         for notice in backend.array_notices(bundles):
             console.show_notice(notice)
         _allow_open_files(len(bundles))
+        bundles = [launch.completed(bundle) for bundle in bundles]
         records = launch.submit(bundles, backend, is_again=is_again)
         with launch.submitted_nevertheless(records):
             return _attended(bundles, backend, records, wait=wait)

@@ -6,6 +6,7 @@ from typing import Annotated, Any
 
 import click
 import typer
+from click.shell_completion import CompletionItem
 from typer.core import TyperArgument, TyperCommand, TyperGroup
 
 from launcher import identity
@@ -26,6 +27,7 @@ from launcher.cli.commands import (
     project,
     ranks,
 )
+from launcher.cli.commands.arguments import FLAGS
 from launcher.common import console, os_errors, process, redaction
 from launcher.common.interrupts import signals_as_interrupts
 from launcher.common.problems import Problem, ProblemsFound
@@ -41,6 +43,7 @@ _COMMANDS: dict[str, dict[str, Callable[..., None]]] = {
         "ranks": ranks.ranks,
         "checkpoint": checkpoint.checkpoint,
         "data": data.data,
+        "run": jobs.run,
         "render": compiling.render,
         "launch": jobs.launch,
         "new": compiling.new,
@@ -94,6 +97,18 @@ class _Command(TyperCommand):
                     formatter.write_dl(rows)
 
 
+class _AllWords(_Command):
+    """A command that gets its words unparsed, `--help` included."""
+
+    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
+        ctx.params["words"] = args
+        return []
+
+    def shell_complete(self, ctx: click.Context, incomplete: str) -> list[CompletionItem]:
+        """Complete a flag."""
+        return [CompletionItem(flag) for flag in FLAGS if flag.startswith(incomplete)]
+
+
 class _Grouped(TyperGroup):
     """Commands under headings, in the order of `_COMMANDS`."""
 
@@ -141,7 +156,8 @@ def _recipes(
 
 for _commands in _COMMANDS.values():
     for _name, _function in _commands.items():
-        app.command(_name, cls=_Command)(_function)
+        _is_parsed = _function is not jobs.run
+        app.command(_name, cls=_Command if _is_parsed else _AllWords, add_help_option=_is_parsed)(_function)
 
 _UsageError: Any = typer.BadParameter.__base__
 """The exception of typer for an invalid command line."""

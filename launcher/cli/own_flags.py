@@ -1,4 +1,4 @@
-"""The flags of `main.py` that are not Hydra's: `--version` and `--name`."""
+"""The flags of `recipes run` and `main.py` that are not Hydra's: `--version` and `--name`."""
 
 import functools
 from collections.abc import Callable, Sequence
@@ -67,7 +67,7 @@ def serve(words: Sequence[str], run: Callable[..., int]) -> int:
     """Serve a command line with flags; return the exit code.
 
     Args:
-        words: The arguments of `main.py`.
+        words: The arguments of `recipes run` or `main.py`.
         run: `launch.main`: called with the overrides of each job, and its name.
     """
     from launcher import identity

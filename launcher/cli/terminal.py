@@ -1,16 +1,19 @@
 """Terminal output: the plan, a running job, its end. Besides `console` the only module that imports rich."""
 
+import functools
+import itertools
 import re
 import shlex
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from launcher.bundle.store import given_name
-from launcher.common.console import say, say_all, show_notice, show_table, shown_path, width
+from launcher.common.console import say, say_lines, show_notice, show_table, shown_path, width
+from launcher.common.line_writer import LineWriter
 from launcher.common.names import LOG_DIR, RUN_DIR
 from launcher.model.backend import NEWS
 from launcher.model.job_spec import Bundle, JobHandle, JobSpec, JobState, JobStatus
@@ -160,17 +163,22 @@ def follow(lines: Iterator[str]) -> None:
     pulse = _Pulse()
     with _progress(console, pulse) as progress:
         task = progress.add_task("training", total=None)
-        with pulse.until_over():
+        with pulse.until_over(), LineWriter(functools.partial(_print_all, console)) as writer:
             for line in lines:
                 if match := _STEP.match(line):
                     done, total, rest = match.groups()
                     pulse.step(rest, time.monotonic())
                     progress.update(task, completed=int(done), total=int(total))
-                elif _NEWS.match(line):
+                    continue
+                if _NEWS.match(line):
                     pulse.news(line)
-                    console.print(line, style="yellow", markup=False)
-                else:
-                    console.print(line, markup=False)
+                writer.put(line)
+
+
+def _print_all(console: "Console", lines: Sequence[str]) -> None:
+    """Print lines above the progress bar, events in colour."""
+    for is_news, group in itertools.groupby(lines, key=lambda line: _NEWS.match(line) is not None):
+        console.print("\n".join(group), style="yellow" if is_news else None, markup=False)
 
 
 def _progress(console: "Console", pulse: "_Pulse") -> "Progress":
@@ -253,17 +261,18 @@ class _Pulse:
 def _follow_plain(lines: Iterator[str]) -> None:
     """Print lines, one step every two seconds; always the step before an event and the last step."""
     last_s, held_back = 0.0, []
-    try:
-        for line in lines:
-            match, now_s = _STEP.match(line), time.monotonic()
-            if match and match[1] != match[2] and now_s - last_s < _QUIET_S:
-                held_back = [line]
-                continue
-            if match:
-                last_s, held_back = now_s, []
-            elif _NEWS.match(line):
-                say_all((step, "") for step in held_back)
-                held_back = []
-            say(line)
-    finally:
-        say_all((step, "") for step in held_back)
+    with LineWriter(say_lines) as writer:
+        try:
+            for line in lines:
+                match = _STEP.match(line) if line.startswith("step ") else None
+                if match and match[1] != match[2] and time.monotonic() - last_s < _QUIET_S:
+                    held_back = [line]
+                    continue
+                if match:
+                    last_s, held_back = time.monotonic(), []
+                elif held_back and _NEWS.match(line):
+                    writer.put(held_back.pop())
+                writer.put(line)
+        finally:
+            for step in held_back:
+                writer.put(step)

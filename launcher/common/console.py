@@ -31,6 +31,16 @@ def say(text: str, style: str = "", *, stderr: bool = False) -> None:
         print(text, file=stream, flush=True)
 
 
+def say_lines(lines: Sequence[str]) -> None:
+    """Print many lines without a style at once."""
+    write = getattr(sys.stdout, "write_lines", None)  # that of `redaction`
+    if write:
+        write(lines)
+        sys.stdout.flush()
+    else:
+        print("\n".join(lines), flush=True)
+
+
 def say_all(lines: Iterable[tuple[str, str]]) -> None:
     """Print lines, each with its style; they share one console, which is slow to create."""
     console = _console() if _shows_colours(sys.stdout) else None

@@ -61,14 +61,18 @@ def signals_as_interrupts() -> Iterator[list[int]]:
 
 
 @contextmanager
-def deferred(message: str) -> Iterator[None]:
+def deferred(message: str) -> Iterator[list[int]]:
     """Defer the first signal within the block, which ends soon anyway; the next one interrupts it.
+
+    Yields the signals received so far.
 
     Args:
         message: Printed at the first signal.
     """
+    taken: list[int] = []
 
-    def defer(_number: int, _frame: FrameType | None) -> None:
+    def defer(number: int, _frame: FrameType | None) -> None:
+        taken.append(number)
         for each in _SIGNALS:
             if signal.getsignal(each) is defer:
                 signal.signal(each, _raise)
@@ -76,7 +80,7 @@ def deferred(message: str) -> Iterator[None]:
         console.say(message, stderr=True)
 
     with _handled(_SIGNALS, defer):
-        yield
+        yield taken
 
 
 def _raise(number: int, _frame: FrameType | None) -> None:

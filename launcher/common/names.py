@@ -65,6 +65,12 @@ JOB_FILE = "job.json"
 NAME_FILE = "name.txt"
 """In a bundle whose job the user has named; not part of the bundle's digest."""
 
+RUN_ID_FILE = "mlflow.json"
+"""In a bundle of a dry run that was launched later: the id of its MLflow run; not part of the bundle's digest."""
+
+RUN_ID_AT_LAUNCH = "assigned-at-launch"
+"""In the configurations of a dry run: replaced by the id of the MLflow run when the bundle is launched."""
+
 ADOPTED_FILE = "adopted.json"
 """Replaces the bundle in the folder of a job that was launched elsewhere: the parts of the job that later commands
 need after its cluster has deleted it."""
@@ -79,6 +85,12 @@ STARTS_FILE = "starts.jsonl"
 
 ACTIVITY_FILE = "activity.json"
 """Under the run folder: the activity of rank 0 between two steps, so that a long save is not mistaken for a hang."""
+
+STACKS_DIR = "stacks"
+"""Under the run folder: the stack of each rank, one folder for each start of the workers, one file for each rank."""
+
+EXIT_NOT_FINITE = 65
+"""Exit status of a worker whose training reached values that are not finite: starting it again would not help."""
 
 STEPS = "steps"
 """Activity of rank 0 while it trains."""

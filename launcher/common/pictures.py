@@ -67,3 +67,10 @@ def _metadata(path: Path, source: str | None) -> dict[str, str | None]:
 
 def _digest(source: str) -> str:
     return f"sha256:{hashlib.sha256(source.encode()).hexdigest()}"
+
+
+def count_axis(axis: Any) -> None:
+    """Give an axis of counts ticks at whole numbers only, however few of them it shows."""
+    from matplotlib.ticker import MaxNLocator  # start-up time: only a picture needs it
+
+    axis.set_major_locator(MaxNLocator(integer=True, min_n_ticks=1))

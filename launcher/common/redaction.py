@@ -14,7 +14,7 @@ import os
 import re
 import shlex
 import sys
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any, TextIO
 from urllib.parse import quote, quote_plus
 
@@ -75,16 +75,51 @@ def _remember(value: str, where: str) -> None:
     if value not in _given:
         _given[value] = where
         _patterns.cache_clear()
+        _parts.cache_clear()
 
 
 def masked(text: str) -> str:
     """Return a text without known secrets and those recognizable by their form."""
     anywhere, after_names = _patterns(_variables())
-    if anywhere:
+    if anywhere and _may_be_known(text.lower()):
         text = anywhere.sub("…", text)
     for pattern in after_names:
         text = pattern.sub(r"\1…", text)
     return secret_forms.masked(text)
+
+
+def masked_lines(lines: Sequence[str]) -> str:
+    """Return lines in one text, each masked by itself; much faster than `masked` if most need it not."""
+    text = "\n".join(lines)
+    if len(lines) == 1:
+        return masked(text)
+    if _is_clean(text):
+        return text
+    middle = len(lines) // 2
+    return f"{masked_lines(lines[:middle])}\n{masked_lines(lines[middle:])}"
+
+
+def _is_clean(text: str) -> bool:
+    """Return whether `masked` would certainly leave every line of a text unchanged."""
+    _, after_names = _patterns(_variables())
+    words = set(text.split())
+    if any(pattern.search(text) for pattern in after_names) or _may_be_known("\n".join(words).lower()):
+        return False
+    return secret_forms.is_clean(text, words)
+
+
+def _may_be_known(lowered: str) -> bool:
+    """Return whether a text in lower case may have a known secret: a part of one of its forms is in it."""
+    return any(part in lowered for part in _parts(_variables()))
+
+
+@functools.lru_cache(maxsize=4)
+def _parts(variables: tuple[tuple[str, str], ...]) -> tuple[str, ...]:
+    """Return the longest word of each form of each distinctive value, in lower case: one is in every text that
+    `_patterns` finds."""
+    distinctive = {value for _, value in variables} | set(filter(is_distinctive, _given))
+    forms = {form for value in distinctive for form in (*_spellings(value), *_encoded(value.encode()))}
+    return tuple({max(form.split(), key=len).lower() for form in forms})
 
 
 def masked_tree(value: Any) -> Any:
@@ -125,6 +160,11 @@ class _Masked:
         with self._named():
             self._stream.write(masked(text))
         return len(text)
+
+    def write_lines(self, lines: Sequence[str]) -> None:
+        """Write lines with their ends, each masked by itself."""
+        with self._named():
+            self._stream.write(masked_lines(lines) + "\n")
 
     def flush(self) -> None:
         with self._named():

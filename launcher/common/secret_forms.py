@@ -4,28 +4,18 @@ The names of secrets are in `secret_names`.
 """
 
 import re
-from collections.abc import Iterator, Mapping
-from functools import cache
+from collections.abc import Collection, Iterable, Iterator, Mapping
+from functools import cache, lru_cache
 from typing import TYPE_CHECKING
 from urllib.parse import urlsplit
 
+from launcher.common import secret_tokens
 from launcher.common.secret_names import names_secret
 from launcher.common.syntax import VARIABLE_NAME, is_dns_subdomain, is_secret_key
 
 if TYPE_CHECKING:
     from detect_secrets.plugins.base import RegexBasedDetector
 
-_TOKEN = re.compile(
-    r"(?<![A-Za-z0-9])(?:hf_[A-Za-z0-9]{30,}|gh[pousr]_[A-Za-z0-9]{36,}|github_pat_\w{30,}|glpat-[\w-]{20,}"
-    r"|sk-[\w-]{32,}|xox[abeprs]-[\w-]{10,}|(?:AKIA|ASIA)[A-Z0-9]{16}(?![A-Za-z0-9])"
-    r"|eyJ[\w-]{10,}\.eyJ[\w-]{10,}\.[\w-]+|-----BEGIN [A-Z ]*PRIVATE KEY-----.*)",
-    re.S,
-)
-"""Tokens of Hugging Face, GitHub, GitLab, OpenAI, Slack and AWS, any JSON Web Token, a private key. All printed text
-is searched for them; `_detectors` would be too slow for that.
-
-Source: GitHub, Secret scanning, Supported patterns; AWS IAM, Identifiers, Unique ids; RFC 7519, 3.1; RFC 7468, 10.
-"""
 _DETECTORS = (
     *("artifactory.ArtifactoryDetector", "aws.AWSKeyDetector", "azure_storage_key.AzureStorageKeyDetector"),
     *("cloudant.CloudantDetector", "discord.DiscordBotTokenDetector", "github_token.GitHubTokenDetector"),
@@ -77,13 +67,27 @@ _GIVEN = re.compile(
     rf"""|\bwandb\s+login\s+(?:--\S+\s+)*([^\s-]\S*)|\bsshpass\s+-p\s*{_VALUE}|--from-literal[\s=]+[^\s=]+={_VALUE}"""
     rf"""|\b(?:echo|printf)\s+(?:-\w+\s+)*{_VALUE}['"]?\s*(?:\|{_WITHIN}(?:-stdin\b|--with-token\b|\blogin\b)"""
     r"""|>+\s*\S*(?:token|secret|passw|credential|netrc|pgpass|api_?key))"""
-    rf"""|\b(?:login|--with-token|-stdin)\b{_WITHIN}<<<\s*{_VALUE}|\bbearer\s+['"]?([^\s'"]{{8,}})""",
+    rf"""|\b(?:login|--with-token|-stdin)\b{_WITHIN}<<<\s*{_VALUE}|\bbearer\s+['"]?([^\s'"]{{8,}})"""
+    r"|\bjdbc:oracle:\w+:[^/\s@]+/([^@\s/]+)@",
     re.I,
 )
 """Commands that take a secret without a name.
 
-Source: the manuals of curl, wandb, sshpass, docker, mysql and huggingface-cli; RFC 6750, 2.1.
+Source: the manuals of curl, wandb, sshpass, docker, mysql and huggingface-cli; RFC 6750, 2.1; Oracle JDBC, URLs.
 """
+_GIVEN_WORDS = (
+    *("login", "bearer", "mysql", "mariadb", "mongo", "redis-cli", "sshpass", "--from-literal", "echo", "printf"),
+    *("<<<", "-u"),
+)
+"""One of these is in every text in which _GIVEN finds anything. A log is searched for them much faster."""
+_LEAST_TOKEN = 15
+"""Characters of the shortest token that `_TOKEN` finds, or fewer."""
+_LAST_WORDS = 200
+"""Characters before an equals sign that are searched for a name. No name is longer; our own choice."""
+_OPTION = re.compile(r"--([A-Za-z][\w-]*)")
+_NAME_AT_BOUNDARY = re.compile(r"\b[A-Za-z_][\w-]*")
+_COUNT = re.compile(r"""\s?['"]?[\d.,]+[kMGTB%]?(?=[\s'";&|,}\]]|$)""")
+
 _ELSEWHERE = re.compile(
     r"\$[\w{(]|<[^>]*>|@[\w./~]|%[(\w]+[)%]|[{\\…]|\*+$|(?:s3|file|secretsmanager|ssm|vault)://|arn:aws"
     r"|(?:~|\.{1,2})?/[\w.@ -]{0,30}(?:/|\.|$)"
@@ -142,7 +146,7 @@ def holds_credentials(url: str) -> bool:
 
 def holds_token(text: str) -> bool:
     """Return whether a text contains a token, by its form."""
-    return _TOKEN.search(text) is not None or any(_detected(text))
+    return secret_tokens.holds(text) or any(_detected(text))
 
 
 def holds_secret(text: str) -> bool:
@@ -173,12 +177,71 @@ def _spans(text: str, *, has_members: bool) -> Iterator[tuple[int, int]]:
     for match in _SPACED.finditer(text) if has_members else ():
         if is_clear(match[1], match[2]):
             yield match.span(2)
-    for match in _GIVEN.finditer(text):
+    for match in _GIVEN.finditer(text) if _may_be_given(text.lower()) else ():
         if match.lastindex and is_written(match[match.lastindex]):
             yield match.span(match.lastindex)
 
 
+def _may_be_given(lowered: str) -> bool:
+    return any(word in lowered for word in _GIVEN_WORDS)
+
+
+def _may_be_assigned(text: str) -> bool:
+    """Return whether a text has an option or an assignment with a secret's name."""
+    if "--" in text and any(names_secret(name) for name in _OPTION.findall(text)):
+        return True
+    before, *rest = text.split("=")
+    for after in rest:
+        words = before[-_LAST_WORDS:].rsplit(None, 1)
+        if words and _names_secret_at_end(words[-1]) and not _is_count(words[-1], after):
+            return True
+        before = after
+    return False
+
+
+def _is_assigned_in(words: Iterable[str]) -> bool:
+    """Return whether one of the words, without blanks, may be an assignment to a secret's name."""
+    assigned = (word.split("=", 1) for word in words if "=" in word)
+    for name, value in assigned:
+        if _names_secret_at_end(name) and not _is_count(name, value):
+            return True
+        if "=" in value and _may_be_assigned(value):
+            return True
+    return False
+
+
+def _is_count(name: str, value: str) -> bool:
+    """Return whether an assignment is one of a number of tokens."""
+    is_number = value.isdigit() or _COUNT.match(value) is not None
+    return is_number and name.rstrip("'\"").lower().endswith("tokens")
+
+
+@lru_cache(maxsize=16384)
+def _names_secret_at_end(word: str) -> bool:
+    """Return whether a word before an equals sign ends with a secret's name, maybe after `-D`."""
+    return "-D" in word or any(map(names_secret, _NAME_AT_BOUNDARY.findall(word)))
+
+
+def is_clean(text: str, words: Collection[str]) -> bool:
+    """Return whether a text of many lines certainly has nothing that `masked` would remove from one of them.
+
+    It is much faster than `masked`, but may return False for a text without any secret.
+
+    Args:
+        text: The text.
+        words: Its words, each once: what is between blanks. Every token is in one of them, or begins with "-----".
+    """
+    if "@" in text or "-----" in text or _may_be_given("\n".join(words).lower()):
+        return False
+    is_spaced = "--" in text or any(f"{blank}=" in text for blank in " \t\n")
+    if _may_be_assigned(text) if is_spaced else _is_assigned_in(words):
+        return False
+    return _TOKEN.search("\n".join(word for word in words if len(word) >= _LEAST_TOKEN)) is None
+
+
 def _assigned_spans(text: str, *, has_members: bool) -> Iterator[tuple[int, int]]:
+    if not has_members and not _may_be_assigned(text):
+        return
     for match in _ASSIGNED.finditer(text):
         name = match[1] or match[2] or (match[3] if has_members else "")
         if name and is_clear(name, match[4].strip("'\"")):
@@ -199,7 +262,7 @@ def masked(text: str) -> str:
     for begin, end in sorted(_spans(text, has_members=False)):
         kept += f"{text[first:begin]}…" if begin >= first else ""
         first = max(first, end)
-    return _TOKEN.sub("…", kept + text[first:])
+    return secret_tokens.masked(kept + text[first:])
 
 
 def without_detected(text: str) -> str:

@@ -9,49 +9,59 @@ NAME = re.compile(r"[A-Za-z_][\w-]*")
 """A name within a text."""
 
 
-def _words(text: str) -> frozenset[str]:
+def words_in(text: str) -> frozenset[str]:
+    """Return the words of a text; written so, a table of words is easier to read."""
     return frozenset(text.split())
 
 
-_CERTAIN = _words(
+_CERTAIN = words_in(
     "password passwd passphrase passcode pswd secret credential cred authorization bearer jwt apikey accesskey"
     " secretkey privatekey sshkey wandbkey cookie sshpass pgpass dbpass dbpwd mysqlpwd githubpat pw rootpw dbpw"
-    " userpw sas connectionstring"
+    " userpw sas connectionstring webhook dsn authkey dockerconfigjson kubeconfig mnemonic netrc"
+    " pfx signingkey totp unseal"
 )
 """Words that always make a name a secret's."""
 _PAIRS = frozenset(
     {("api", "key"), ("access", "key"), ("private", "key"), ("secret", "key")}
-    | {("connection", "string"), ("conn", "string"), ("conn", "str")}
+    | {("connection", "string"), ("conn", "string"), ("conn", "str"), ("access", "signature"), ("seed", "phrase")}
+    | {("docker", "auth"), ("set", "cookie")}
+    | {(service, "hook") for service in ("discord", "incoming", "slack", "teams")}
 )
 """Pairs of words that make a name a secret's. A connection string contains its account's password."""
-_ENDINGS = ("password", "passwd", "passphrase", "secret", "apikey", "credential", "token")
+_ADDRESSES = words_in("address dsn endpoint uri url")
+"""Last words of a webhook's name: whoever knows its address can post to it."""
+_ENDINGS = (
+    *("password", "passwd", "passphrase", "secret", "credential", "token", "webhook"),
+    *("accesskey", "accountkey", "apikey", "authkey", "licensekey", "masterkey", "privatekey", "secretkey"),
+)
 """Ends of words written together, as in PGPASSWORD."""
-_MISSPELT = ("token", "secret", "password", "passwd", "passphrase", "credential", "authorization")
+_MISSPELT = ("token", "secret", "password", "passwd", "passphrase", "credential", "authorization", "webhook")
 """Words that are recognized with one letter wrong, added, missing or swapped."""
-_OTHER_WORDS = _words("taken woken passed")
+_OTHER_WORDS = words_in("taken woken passed")
 """English words that differ from one of those by one letter."""
 
-_KEYS = _words(
+_KEYS = words_in(
     "access account admin anthropic api app application auth aws azure client clearml comet crypto datadog db"
-    " decryption deploy encrypt encryption gcp git github gitlab google gpg hf hmac huggingface kaggle license"
-    " master minio mlflow neptune openai pgp private root rsa secret sentry service session shared sign signing"
+    " decryption deploy encrypt encryption gcp git github gitlab google gpg hf hmac"
+    " huggingface ingestion instrumentation integration kaggle license master"
+    " minio mlflow neptune openai pgp private root rsa secret sentry service session shared sign signing"
     " ssh ssl storage subscription swanlab tls trackio user wandb webhook"
 )
 """Words before `key` in a secret's name, in any spelling: WANDB_KEY, wandb_key."""
-_PLAIN_KEYS = _words(
+_PLAIN_KEYS = words_in(
     "answer batch cache column data dataset dict extra field foreign group image index input join kms label"
     " lookup map message metric object output partition primary prompt public query question response row sort"
     " target template text"
 )
 """Words before `key` in names of columns or mappings. Any other NAME_KEY in capitals is a secret."""
-_PATS = _words("access ado azure databricks devops gh git github gitlab snowflake")
-_AUTHS = _words("basic docker http npm proxy redis rediscli registry")
-_PASSES = _words(
+_PATS = words_in("access ado azure databricks devops gh git github gitlab snowflake")
+_AUTHS = words_in("basic docker http npm proxy redis rediscli registry")
+_PASSES = words_in(
     "all backward bi by data each first forward high last low multi must num one optimizer per second single two"
 )
 """Words before `pass` where it is not a password."""
 
-_VOCABULARY = _words(
+_VOCABULARY = words_in(
     "add additional answer audio avg begin bos chunk class cls completion consumed context count decoder"
     " disable end eos extra first generated generation global ignore image input label last mask max mean min"
     " model n new next num number output pad padding per prev prompt question response sample seen sep"
@@ -59,14 +69,14 @@ _VOCABULARY = _words(
     " unk val video vision vocab"
 )
 """Words before `token` where it is one of a model's vocabulary."""
-_MEASURES = _words(
+_MEASURES = words_in(
     "acc accuracy batch budget classification count dim dropout embedding id index indices init label length"
     " level limit loss mask merging num per probs rate shape size split type"
 )
 """Words after `token` for measures and lists of such tokens."""
-_PLACES = _words(
-    "arn column count dir directory enabled endpoint env expiry field file folder length name path provider"
-    " ref required size timeout ttl type uri url var variable"
+_PLACES = words_in(
+    "arn column count dir directory enabled endpoint env event expiry field file folder host interval length name"
+    " path port provider ref required size timeout ttl type uri url var variable"
 )
 """Last words of names that give a secret's location or another property of it."""
 
@@ -79,15 +89,22 @@ def is_secret(path: str) -> bool:
 @lru_cache(maxsize=16384)
 def names_secret(name: str) -> bool:
     """Return whether a name, in any spelling, is that of a secret."""
-    words = [_singular(word.lower()) for word in _WORD.findall(name)]
+    words = words_of(name)
     while words and words[-1].isdigit():
         words.pop()
+    if words and words[-1] in _ADDRESSES and any(_is_certain(word) and word.endswith("webhook") for word in words):
+        return True
     if not words or (words[-1] in _PLACES and len(words) > 1):
         return False
     pairs = zip(words, words[1:], strict=False)
     is_pair = not _PAIRS.isdisjoint(pairs)
     is_certain = is_pair or any(_is_certain(word) for word in words if not _is_pulled(words))
     return is_certain or _is_token(words) or _is_ambiguous(words, name)
+
+
+def words_of(name: str) -> list[str]:
+    """Return the words of a name in any spelling, in small letters and singular."""
+    return [_singular(word.lower()) for word in _WORD.findall(name)]
 
 
 def _singular(word: str) -> str:

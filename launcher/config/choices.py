@@ -12,7 +12,7 @@ from launcher.common.paths import COLLECTION
 from launcher.common.problems import Problem, ProblemsFound, fail
 from launcher.common.suggestions import did_you_mean
 from launcher.config import override_text, recipe_files
-from launcher.config.collection import GROUPS
+from launcher.config.collection import GROUPS, recipe_names
 from launcher.config.effects import unused
 from launcher.config.hydra_sources import USER_RECIPE, UserRecipe, is_group
 from launcher.config.override_text import text_of
@@ -47,7 +47,7 @@ def choose(parsed: Sequence[Override], cwd: Path) -> Choices:
             search.append(f"{UserRecipe.scheme()}://{user_recipe}")
             words.append(f"recipes={USER_RECIPE}")
         else:
-            words.append(override.input_line or "")
+            words.append(word(override, parsed))
     if problems := tuple(filter(None, (_group_problem(override, search) for override in files.values()))):
         raise ProblemsFound(problems)
     return Choices((*words, *_implied(chosen, cluster)), tuple(search))
@@ -71,9 +71,28 @@ def _cluster(chosen: Mapping[str, Any]) -> str | None:
 
 
 def chosen_files(parsed: Sequence[Override]) -> dict[str, Override]:
-    """Return the overrides that choose files, by group and package; of several choices of one group the last."""
+    """Return the overrides that choose files, by group and package; of several for one place the last."""
     choices = [override for override in parsed if is_choice(override) and not override.is_hydra_override()]
-    return {(override.input_line or "").partition("=")[0]: override for override in choices}
+    return {_place(override): override for override in choices}
+
+
+def _place(override: Override) -> str:
+    """Return group and package of a choice, spelled in one way."""
+    group, package = override.key_or_group, (override.package or "").removeprefix("_global_.")
+    return f"{group}@{package}" if package and package != group.replace("/", ".") else group
+
+
+def word(override: Override, parsed: Sequence[Override]) -> str:
+    """Return a choice as Hydra accepts it.
+
+    A launch has a recipe and a cluster in any case, so `+` and `++` choose like no sign; a part that an earlier
+    override has added is added here.
+    """
+    text = override.input_line or ""
+    if override.key_or_group in GROUPS:
+        return text.lstrip("+")
+    is_added = any(o.is_add() and is_choice(o) and _place(o) == _place(override) for o in parsed)
+    return f"+{text}" if is_added and not (override.is_add() or override.is_delete()) else text
 
 
 def unused_choices(parsed: Sequence[Override], sources: ValueSources) -> Iterator[UnusedOverride]:
@@ -101,6 +120,14 @@ def _group_problem(override: Override, search: Sequence[str]) -> Problem | None:
     return None
 
 
+def _named_like_a_file(name: str) -> str | None:
+    """Return the recipe of the collection that a path of a file stands for, however much of the path it has."""
+    parts = Path(name).with_suffix("").parts
+    ends = ["/".join(parts[i:]) for i in range(len(parts))]
+    found = [known for end in ends for known in recipe_names() if known == end or known.endswith(f"/{end}")]
+    return f"did you mean recipes={found[0]}?" if found else None
+
+
 def _recipe_file(override: Override, cwd: Path, search: Sequence[str]) -> Path | None:
     """Return the file that `recipes=` names, or None when it names a recipe that Hydra finds."""
     name = str(override.value())
@@ -114,6 +141,8 @@ def _recipe_file(override: Override, cwd: Path, search: Sequence[str]) -> Path |
     if path is None:
         path = Path(cwd, os.path.expanduser(name))
         near = did_you_mean(path.name, [file.name for file in path.parent.glob("*.y*ml")])
-        remedy = near or "a recipe of the collection is a path under recipes/ without .yaml"
+        remedy = (
+            near or _named_like_a_file(name) or "a recipe of the collection is a path under recipes/ without .yaml"
+        )
         raise fail("E005", "recipes", "no such file", value=name, remedy=remedy)
     return path

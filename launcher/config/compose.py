@@ -9,7 +9,7 @@ from hydra.core.override_parser.types import Override
 from omegaconf import DictConfig, OmegaConf
 
 from launcher.common.paths import COLLECTION
-from launcher.config import interpolation
+from launcher.config import interpolation, rehearsal
 from launcher.config.applying import apply
 from launcher.config.choices import Choices, choose, chosen_files, unused_choices
 from launcher.config.effects import Effects
@@ -48,7 +48,7 @@ def compose(
     """
     cache = cache or CompositionCache()
     overrides = spelled(overrides, cwd)
-    parsed = parse(overrides)
+    parsed = rehearsal.completed(parse(overrides))
     choices = choose(parsed, cwd)
     files = cache.composed(choices)
     config = files.wrapped()

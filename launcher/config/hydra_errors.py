@@ -15,6 +15,14 @@ from launcher.config.override_text import REMEDY_SYNTAX
 
 _MOST_NEAR = 3
 """Names that a Problem suggests."""
+_CLUSTERS = {
+    "k8s": "kubernetes kube kubectl eks gke aks openshift hyperpod hyperpod-eks hyperpod_eks rke k3s minikube kueue",
+    "slurm": "sbatch srun hyperpod-slurm hyperpod_slurm parallelcluster pcluster hpc pbs lsf sge flux torque",
+    "sm_jobs": "sagemaker sagemaker-training sm smjobs training-job training_job aws",
+    "local": "localhost laptop here docker single none",
+}
+"""Clusters, and other names of them; of batch systems there is only Slurm."""
+_CLUSTER_NAMED = {word: cluster for cluster, words in _CLUSTERS.items() for word in words.split()}
 _NOT_CHOSEN = re.compile(r"Could not override '([^']+)'\. No match in the defaults list")
 
 
@@ -70,6 +78,8 @@ def unknown_choice(group: str, name: str, choices: Choices) -> ProblemsFound:
 
 
 def _near(group: str, name: str, known: Sequence[str]) -> str | None:
+    if group == "cluster" and (cluster := _CLUSTER_NAMED.get(name.lower())) in known:
+        return f"did you mean cluster={cluster}?"
     near = nearest(name, known, cutoff=0.5) or ([] if name else known)
     return f"did you mean {' or '.join(f'{group}={n}' for n in near[:_MOST_NEAR])}?" if near else None
 

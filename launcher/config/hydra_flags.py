@@ -1,4 +1,4 @@
-"""The flags of `main.py`: `--multirun` and `--config-dir` are served here, the others by Hydra."""
+"""The flags of `recipes run` and `main.py`: `--multirun` and `--config-dir` are served here, the others by Hydra."""
 
 import argparse
 import logging
@@ -20,10 +20,11 @@ from launcher.common.paths import COLLECTION
 from launcher.common.problems import Problem, ProblemsFound, fail, first_line, shown
 from launcher.common.process import USER_ERROR, check_output_is_read
 from launcher.common.secret_forms import holds_token
-from launcher.config import multirun, override_text, parsed_overrides, recipe_files, slips
+from launcher.config import choices, multirun, override_text, parsed_overrides, recipe_files, slips
 from launcher.config.collection import CONFIG
 from launcher.config.hydra_compose import CompositionCache
 from launcher.config.hydra_sources import USER_RECIPE, UserRecipe, register
+from launcher.config.parsed_overrides import is_choice
 
 _UNSUPPORTED = ("experimental_rerun", "config_name", "config_path")
 """Flags of Hydra's that choose another program or configuration than this one."""
@@ -70,7 +71,11 @@ def _read(words: Sequence[str]) -> argparse.Namespace:
     parser = get_args_parser()
     parser.error = _refuse  # type: ignore[method-assign]  # Hydra makes the parser, and argparse asks for its method
     flags, unknown = parser.parse_known_intermixed_args(list(words))
-    if problems := (*_faults(flags, unknown), *filter(None, map(override_text.unreadable, flags.overrides))):
+    if problems := (
+        *_repeated(parser, words),
+        *_faults(flags, unknown),
+        *filter(None, map(override_text.unreadable, flags.overrides)),
+    ):
         raise ProblemsFound(problems)
     if problems := (*slips.joined(flags.overrides)[1], *_refused(flags.overrides)):
         raise ProblemsFound(problems)
@@ -81,12 +86,25 @@ def _read(words: Sequence[str]) -> argparse.Namespace:
 def _refuse(message: str) -> NoReturn:
     found = re.fullmatch(r"argument (\S+): (.*)", message, re.S)
     name, what = found.groups() if found else ("the command line", message)
-    raise fail("E801", name, what, remedy="python main.py --hydra-help")
+    raise fail("E801", name, what, remedy="recipes run --hydra-help")
+
+
+def _repeated(parser: argparse.ArgumentParser, words: Sequence[str]) -> Iterator[Problem]:
+    """Yield a Problem for each flag whose value is given more than once: argparse would keep only the last."""
+    given = [word.partition("=")[0] for word in words if word.startswith("-")]
+    for action in parser._actions:
+        names = action.option_strings
+        if action.nargs == 0 or not names:
+            continue
+        # argparse accepts the beginning of a long flag
+        found = [w for w in given if w in names or (len(w) > 3 and any(name.startswith(w) for name in names))]
+        if len(found) > 1:
+            yield Problem("E801", names[0], f"is given {len(found)} times", allowed="once")
 
 
 def _faults(flags: argparse.Namespace, unknown: Sequence[str]) -> Iterator[Problem]:
     for word in [word for word in unknown if word.startswith("-")] or unknown:  # not their values
-        yield Problem("E801", shown(word), "is not a flag of Hydra", remedy="python main.py --hydra-help")
+        yield Problem("E801", shown(word), "is not a flag of Hydra", remedy="recipes run --hydra-help")
     for name in _UNSUPPORTED:
         if getattr(flags, name) is not None:
             yield Problem("E801", _spelled(name), "is not supported: the configuration is the launcher's own")
@@ -153,7 +171,8 @@ def _by_hydra(flags: argparse.Namespace) -> int:
     os.environ["HYDRA_FULL_ERROR"] = "1"  # errors are raised to here, instead of printed
     logging.raiseExceptions = False  # `--info` prints by it: a closed pipe is met when the output is flushed
     try:
-        sys.argv = [sys.argv[0], *_for_hydra(flags)]
+        program = before[0][0] if os.path.basename(before[0][0]) == "main.py" else "recipes run"  # its help names it
+        sys.argv = [program, *_for_hydra(flags)]
         hydra.main(config_path=str(COLLECTION), config_name=CONFIG, version_base="1.3")(lambda _config: None)()
         check_output_is_read()
     except SystemExit as stop:
@@ -178,14 +197,20 @@ def _for_hydra(flags: argparse.Namespace) -> Iterator[str]:
     yield "--"
     yield from (f"hydra/{log}=disabled" for log in ("job_logging", "hydra_logging"))
     search: list[str] = []
-    for text in flags.overrides:
-        override = OverridesParser.create().parse_override(text)
-        if override.key_or_group == "hydra.searchpath" and isinstance(override.value(), list):
-            search += map(str, override_text.value_of(override))
-        elif override.key_or_group == "recipes" and str(override.value()).endswith((".yaml", ".yml")):
-            file = recipe_files.existing(str(override.value()), Path.cwd()) or Path.cwd() / str(override.value())
+    parsed = [OverridesParser.create().parse_override(text) for text in flags.overrides]
+    decisive = set(map(id, choices.chosen_files(parsed).values()))
+    for override in parsed:
+        value = override_text.value_of(override)
+        if override.key_or_group == "hydra.searchpath" and isinstance(value, list):
+            search += map(str, value)
+        elif not is_choice(override) or override.is_hydra_override():
+            yield override.input_line or ""
+        elif id(override) not in decisive:
+            continue
+        elif override.key_or_group == "recipes" and str(value).endswith((".yaml", ".yml")):
+            file = recipe_files.existing(str(value), Path.cwd()) or Path.cwd() / str(value)
             search.append(f"{UserRecipe.scheme()}://{file}")
             yield f"recipes={USER_RECIPE}"
         else:
-            yield text
+            yield choices.word(override, parsed)
     yield f"hydra.searchpath=[{','.join(map(override_text.quoted, search))}]"

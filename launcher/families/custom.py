@@ -44,7 +44,7 @@ class Recipe(TrainingRecipe):
         """Ranks that work on one batch, each with a part of the model."""
         return self.distribution.ranks_per_batch if self.distribution else 1
 
-    def content(self, config: Mapping[str, Any] | None = None) -> Content:
+    def content(self, config: Mapping[str, Any] | None = None, published_model: str = "") -> Content:
         """Return the content assumed for a script: half precision, Adam with master weights."""
         from launcher.checkpointing.architecture import num_parameters  # few compiles need it
 

@@ -71,6 +71,9 @@ class TrainingArgs(BatchArgs):
     """Passes over the data; a scale event in the middle of one repeats and skips nothing."""
     max_len: PositiveInt
     """Tokens per sample, which are bytes. Memory and time grow with it."""
+    max_skipped_steps: NonNegativeInt | None = None
+    """Steps in a row that may be skipped since their loss or gradients are not finite; one more ends the job.
+    null: 3."""
     max_norm: Annotated[float, Field(gt=0)]
     """Gradients with a larger norm are scaled down to it, against jumps in the loss."""
     min_step_seconds: Annotated[float, Field(ge=0)]
@@ -102,7 +105,7 @@ class Recipe(TrainingRecipe):
 
     training_config: TrainingConfig
 
-    def content(self, config: Mapping[str, Any] | None = None) -> Content:
+    def content(self, config: Mapping[str, Any] | None = None, published_model: str = "") -> Content:
         """Return what `launcher.runtime` saves: weights and AdamW's moments in 32 bits."""
         from launcher.checkpointing.architecture import num_parameters  # few compiles need it
 

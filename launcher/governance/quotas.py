@@ -3,49 +3,19 @@
 Source: Kubernetes, Resource Quotas and Limit Ranges; Kueue, ClusterQueue: Resources.
 """
 
-import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from fractions import Fraction
 from typing import Any
 
 from launcher.common.problems import Notice, Problem
-
-_QUANTITY = re.compile(r"([+-]?(?:\d+\.?\d*|\.\d+))(?:([EPTGMK]i)|([numkMGTPE])|[eE]([+-]?\d{1,3}))?", re.ASCII)
-_LONGEST = 256
-"""Characters of a quantity that is parsed. Our own choice: Python converts at most 4300 digits to a number."""
-_BINARY = {f"{letter}i": Fraction(1024) ** power for power, letter in enumerate("KMGTPE", 1)}
-_DECIMAL = dict(zip("numkMGTPE", (Fraction(10) ** power for power in (-9, -6, -3, 3, 6, 9, 12, 15, 18)), strict=True))
+from launcher.common.quantities import amount, shown
 
 _PLAIN = ("cpu", "memory", "ephemeral-storage")
 """Resources whose bare name in a quota means their requests. Source: Kubernetes, Resource Quotas: Compute."""
 
 _PODS = ("pods", "count/pods")
 _KINDS = ("requests", "limits")
-
-
-class UnreadableQuantity(ValueError):
-    """A text that is not a valid Kubernetes quantity."""
-
-
-def amount(quantity: str | int | float) -> Fraction:
-    """Return a Kubernetes quantity as a number.
-
-    Raises:
-        UnreadableQuantity: It is not valid.
-
-    Source: Kubernetes, Quantity: `<number>` with a binary or decimal suffix, or a decimal exponent.
-    """
-    text = str(quantity)
-    match = _QUANTITY.fullmatch(text) if len(text) <= _LONGEST else None
-    if match is None:
-        raise UnreadableQuantity(f"{quantity!r} is not a valid Kubernetes quantity")
-    number, binary, decimal, exponent = match.groups()
-    if binary:
-        return Fraction(number) * _BINARY[binary]
-    if decimal:
-        return Fraction(number) * _DECIMAL[decimal]
-    return Fraction(number) * Fraction(10) ** int(exponent or 0)
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,7 +66,7 @@ def _add(hard: dict[str, str | None], name: str, resource: Mapping[str, Any], *,
         hard[name] = None
         return
     parts = (hard.get(name, "0"), resource["nominalQuota"], resource.get("borrowingLimit", "0"))
-    hard[name] = _shown(sum(map(amount, parts), Fraction()))
+    hard[name] = shown(sum(map(amount, parts), Fraction()))
 
 
 def _spelled(name: str) -> str:
@@ -207,7 +177,7 @@ def exceeds(job: Mapping[str, Any], quota: Quota) -> tuple[Problem, ...]:
     for name, most in fitting.items():
         if most < demand.least:
             allowed = f"{quota.name} allows {quota.hard[name]}"
-            need = f"{_nodes(demand.least)} need {_shown(demand.least * per_pod.get(name, Fraction(1)))} {name}"
+            need = f"{_nodes(demand.least)} need {shown(demand.least * per_pod.get(name, Fraction(1)))} {name}"
             remedy = f"{demand.key}={_least(fitting)}" if _least(fitting) else "a larger quota, or smaller nodes"
             found.append(Problem("E364", demand.key, f"{need}: it could never start", demand.least, allowed, remedy))
     return (*found, *_unstated(per_pod, quota), *_above_limit(per_pod, quota), *_uncovered(per_pod, quota))
@@ -259,10 +229,10 @@ def _above_limit(per_pod: Mapping[str, Fraction], quota: Quota) -> Iterator[Prob
     for name in _PLAIN[:2] if not quota.is_queue else ():
         request, limit = per_pod.get(f"requests.{name}"), per_pod.get(f"limits.{name}")
         if request is not None and limit is not None and request > limit:
-            message = f"each pod requests {_shown(request)} {name}, more than the limit of the namespace's LimitRange"
-            remedy = f"recipes.resources.{name}={_shown(limit)}"
+            message = f"each pod requests {shown(request)} {name}, more than the limit of the namespace's LimitRange"
+            remedy = f"recipes.resources.{name}={shown(limit)}"
             yield Problem(
-                "E365", f"recipes.resources.{name}", message, allowed=f"at most {_shown(limit)}", remedy=remedy
+                "E365", f"recipes.resources.{name}", message, allowed=f"at most {shown(limit)}", remedy=remedy
             )
 
 
@@ -286,11 +256,3 @@ def _listed(names: Sequence[str]) -> str:
 
 def _nodes(count: int) -> str:
     return f"{count} node{'s' if count != 1 else ''}"
-
-
-def _shown(value: Fraction) -> str:
-    """Return an amount as a quantity: in whole GiB or MiB, as an integer, or in thousandths rounded up."""
-    for suffix in ("Gi", "Mi"):
-        if value >= _BINARY[suffix] and value % _BINARY[suffix] == 0:
-            return f"{value / _BINARY[suffix]}{suffix}"
-    return str(value) if value.denominator == 1 else f"{-(-value * 1000 // 1)}m"

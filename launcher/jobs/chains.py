@@ -18,7 +18,7 @@ def queued(bundle: Bundle, backend: Backend) -> QueuedJob:
     """Return a bundle, the jobs that it waits for, and why it could not wait for them."""
     after: list[EarlierJob] = []
     problems: list[Problem] = []
-    for wait in waits(bundles.composed(bundle.files["recipe.yaml"]).get(KEY)):
+    for wait in waits(bundles.config_of(bundle).get(KEY)):
         try:
             after += _awaited(wait, bundle, backend)
         except ProblemsFound as error:

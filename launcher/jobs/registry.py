@@ -3,10 +3,12 @@
 import contextlib
 import fcntl
 import json
+import math
 import os
+import time
 from collections.abc import Iterator
 from dataclasses import asdict, dataclass, replace
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +17,7 @@ from launcher.bundle.store import given_name
 from launcher.common import os_errors, redaction
 from launcher.common.interrupts import Interrupted
 from launcher.common.names import JOB_FILE
-from launcher.common.problems import ProblemsFound, fail
+from launcher.common.problems import Problem, ProblemsFound, fail
 from launcher.model import backend_registry
 from launcher.model.backend import Backend
 from launcher.model.job_spec import Bundle, JobHandle, JobState, JobStatus
@@ -23,6 +25,14 @@ from launcher.runtime.durable import write_text
 
 _NATIVE = ("native_id", "kind", "namespace", "context", "uid", "server")
 """Fields of a handle that a record keeps, beside the bundle's name and location."""
+
+_DOUBT_S = 180.0
+"""How long after a launch was cut short its job may still appear: servers work on a request without its sender.
+
+Source: kube-apiserver, --request-timeout, 60 s; the rest is for a launch that was killed while it sent requests.
+"""
+_LOOK_S = 2.0
+"""How long to wait before another look at a job that may still appear."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,7 +47,8 @@ class JobRecord:
         cancelled_by: The user who cancelled it from this bundle; None if it was not.
         ended: Final status, once a command has observed it; the job itself may be deleted by then.
         is_closed: Whether its MLflow run also has the final state.
-        is_submitted: False while a launch is under way, and after one that was killed.
+        is_submitted: False while a launch is under way, and after one that was cut short.
+        requested: When a launch that was cut short sent its last request, as far as it is known; ISO 8601 in UTC.
     """
 
     handle: JobHandle
@@ -48,6 +59,14 @@ class JobRecord:
     ended: JobStatus | None = None
     is_closed: bool = False
     is_submitted: bool = True
+    requested: str | None = None
+
+    @property
+    def in_doubt_until(self) -> datetime | None:
+        """Until when the job may appear although it does not exist; None if its launch was completed."""
+        if self.is_submitted or self.requested is None:
+            return None
+        return datetime.fromisoformat(self.requested) + timedelta(seconds=_DOUBT_S)
 
 
 def refuse_unwritable(folder: Path) -> None:
@@ -75,7 +94,7 @@ def refused(folder: Path, backend: Backend) -> JobState:
     if (job := _known(folder)) is None:
         return JobState.FAILED
     try:
-        state = status(job, backend).state
+        state = status(_findable(job), backend).state
     except ProblemsFound:
         return JobState.PENDING
     return JobState.FAILED if state is JobState.DELETED else state
@@ -95,18 +114,24 @@ def submitting(bundle: Bundle, backend: Backend, user: str) -> Iterator[None]:
     if handle is None:
         yield
         return
-    job = known or JobRecord(handle, bundle.digest, datetime.now(UTC).isoformat(timespec="seconds"), user)
+    job = known or JobRecord(handle, bundle.digest, _now(), user)
+    job = replace(
+        job, cancelled_by=None, ended=None, is_closed=False, is_submitted=False
+    )  # not those of an earlier one
     try:
         with locked(bundle.directory):
-            write(bundle.directory, replace(job, is_submitted=False))
+            write(bundle.directory, replace(job, requested=_now()))
     except OSError as error:
         raise _unwritten(bundle.directory, "nothing was submitted", error) from error
     try:
         yield
     except (ProblemsFound, KeyboardInterrupt) as error:
-        if _is_rolled_back(error):
-            _restore(bundle.directory, known)
+        _restore(bundle.directory, known if _is_rolled_back(error) else replace(job, requested=_now()))
         raise
+
+
+def _now() -> str:
+    return datetime.now(UTC).isoformat(timespec="seconds")
 
 
 def _is_rolled_back(error: ProblemsFound | KeyboardInterrupt) -> bool:
@@ -116,11 +141,11 @@ def _is_rolled_back(error: ProblemsFound | KeyboardInterrupt) -> bool:
     return isinstance(error, Interrupted) and error.is_rolled_back
 
 
-def _restore(folder: Path, known: JobRecord | None) -> None:
-    """Restore the record from before a submission that left nothing."""
+def _restore(folder: Path, job: JobRecord | None) -> None:
+    """Write the record after a submission that failed; remove it if nothing was submitted before."""
     with contextlib.suppress(OSError), locked(folder):
-        if known:
-            write(folder, known)
+        if job:
+            write(folder, job)
         else:
             (folder / JOB_FILE).unlink(missing_ok=True)
 
@@ -135,11 +160,11 @@ def record(bundle: Bundle, handle: JobHandle, user: str) -> JobRecord:
     """
     known = None if handle.is_new else _known(bundle.directory)
     if known and _is_same(known.handle, handle):
-        job = replace(known, handle=handle, is_closed=False, is_submitted=True)
+        job = replace(known, handle=handle, is_closed=False, is_submitted=True, requested=None)
         if handle.server and job.ended and job.ended.state is JobState.CANCELLED:
             job = replace(job, ended=None, cancelled_by=None)  # it was wrongly recorded as deleted
     else:
-        job = JobRecord(handle, bundle.digest, datetime.now(UTC).isoformat(timespec="seconds"), user)
+        job = JobRecord(handle, bundle.digest, _now(), user)
     try:
         with locked(bundle.directory):
             write(bundle.directory, job)
@@ -177,7 +202,8 @@ def _stored(folder: Path) -> JobRecord | None:
         if ended and ended.state is JobState.DELETED:  # earlier versions recorded it as final
             ended = None
         own = (fields["digest"], fields["submitted"], fields["user"], fields["cancelled_by"])
-        return JobRecord(handle, *own, ended, fields["is_closed"], fields.get("is_submitted", True))
+        launch = (fields.get("is_submitted", True), fields.get("requested"))
+        return JobRecord(handle, *own, ended, fields["is_closed"], *launch)
     except FileNotFoundError:
         return None
     except (ValueError, KeyError, TypeError, AttributeError) as error:
@@ -216,9 +242,15 @@ def changes(job: JobRecord, backend: Backend, *, timeout_s: float | None = None)
     if job.ended:
         yield job.ended
         return
-    seen = None
-    for each in backend.wait(job.handle, timeout_s=timeout_s):
-        yield (seen := settled(job, each, backend))
+    seen, is_pending, deadline = None, True, time.monotonic() + (math.inf if timeout_s is None else timeout_s)
+    while is_pending:
+        for each in backend.wait(job.handle, timeout_s=timeout_s and max(0.0, deadline - time.monotonic())):
+            before, seen = seen, settled(job, each, backend)
+            if seen != before:
+                yield seen
+        is_pending = bool(seen and not seen.state.is_final and _is_in_doubt(job)) and time.monotonic() < deadline
+        if is_pending:
+            time.sleep(min(_LOOK_S, max(0.0, deadline - time.monotonic())))
     if seen is None or not seen.state.is_final:
         words = [seen.state.value, seen.message] if seen else ["its cluster did not answer in that time"]
         after = "" if timeout_s is None else f" after {timeout_s:g} s"
@@ -236,6 +268,9 @@ def settled(job: JobRecord, seen: JobStatus, backend: Backend) -> JobStatus:
     """
     if not seen.state.is_final or backend.ends_with_launcher:
         return seen
+    if seen.state is JobState.DELETED and _is_in_doubt(job):
+        message = f"its launch was cut short, and its last request may still create it until {_clock(job)}"
+        return replace(seen, state=JobState.PENDING, message=f"{message}; {seen.message}")
     # If the folder cannot be written to, the next command finds the end again.
     with contextlib.suppress(OSError), _current(job) as current:
         if current is None:
@@ -249,19 +284,41 @@ def settled(job: JobRecord, seen: JobStatus, backend: Backend) -> JobStatus:
     return seen
 
 
+def _is_in_doubt(job: JobRecord) -> bool:
+    """Return whether a job that does not exist may still appear: its launch was cut short."""
+    return bool(job.in_doubt_until and datetime.now(UTC) < job.in_doubt_until)
+
+
+def _clock(job: JobRecord) -> str:
+    return f"{job.in_doubt_until:%H:%M:%S} UTC"
+
+
 def cancel(job: JobRecord, backend: Backend, user: str) -> JobStatus:
     """End a job; return how it ended.
 
     Raises:
-        ProblemsFound: The backend refuses.
+        ProblemsFound: The backend refuses, or the job may still appear (E508).
     """
+    if _is_in_doubt(job) and backend.status(job.handle).state is not JobState.DELETED:
+        job = replace(job, requested=None)  # it has appeared
     if not backend.ends_with_launcher:
         # First, since other commands that follow the job see only that it is deleted.
-        with contextlib.suppress(OSError), _current(job) as current:
-            if current:
-                write(job.handle.bundle_dir, replace(current, cancelled_by=user))
+        _note_cancelled(job, user)
     backend.cancel(job.handle)
-    return settled(job, backend.status(job.handle), backend)
+    ended = settled(job, backend.status(job.handle), backend)
+    if _is_in_doubt(job) and not ended.state.is_final:
+        _note_cancelled(job, None)
+        message = "nothing of it exists, but the last request of its launch may still create it"
+        remedy = f"recipes cancel {job.handle.bundle_dir.name}, after {_clock(job)}"
+        problem = Problem("E508", "job", message, value=job.handle.job_name, remedy=remedy)
+        raise ProblemsFound((problem,), "what existed of it was removed")
+    return ended
+
+
+def _note_cancelled(job: JobRecord, user: str | None) -> None:
+    with contextlib.suppress(OSError), _current(job) as current:
+        if current:
+            write(job.handle.bundle_dir, replace(current, cancelled_by=user, requested=job.requested))
 
 
 def close(job: JobRecord) -> None:
@@ -307,6 +364,7 @@ def write(folder: Path, job: JobRecord) -> None:
         "ended": asdict(job.ended) if job.ended else None,
         "is_closed": job.is_closed,
         "is_submitted": job.is_submitted,
+        "requested": job.requested,
     }
     write_text(folder / JOB_FILE, json.dumps(redaction.masked_tree(fields), indent=2) + "\n")
 

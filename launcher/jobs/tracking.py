@@ -1,5 +1,8 @@
-"""One job, one MLflow run: reserved (or named) before the job is rendered, so that its id is in every configuration,
-and restored when the job is launched. The only module of the launcher that imports mlflow, where tracking is on."""
+"""One job, one MLflow run.
+
+It is reserved (or named) before a job that is launched is rendered, so that its id is in every configuration; a
+dry run leaves that to the launch of its bundle. The only module that imports mlflow, where tracking is on.
+"""
 
 import errno
 import importlib.util
@@ -76,36 +79,86 @@ def reserve_run(job: JobSpec, context: LaunchContext, *, is_visible: bool = Fals
     Raises:
         ProblemsFound: The store cannot be reached, refuses, or does not know the run.
     """
-    settings = tracking(job)
-    uri = store_uri(settings.tracking_uri, job, context.cwd)
-    experiment, name = (
-        settings.experiment_name or job.config["recipes"]["run"]["name"],
-        settings.run_name or job.name,
-    )
+    settings = _complete(job, context)
+    uri = settings["tracking_uri"]
+    if _is_server(uri):
+        _reach(uri)
     with _problems(uri):
-        client = _client(uri)
-        if settings.run_id:
-            run = _known_run(client, settings.run_id, f"leave {_PATH}.run_id empty for a new one")
+        if known := settings["run_id"]:
+            run = _known_run(_client(uri), known, f"leave {_PATH}.run_id empty for a new one")
         else:
-            run = _create(client, uri, experiment, name)
-            if not is_visible:
-                client.delete_run(run.info.run_id)
-    return with_run(
-        job, tracking_uri=uri, run_id=run.info.run_id, experiment_name=experiment, run_name=run.info.run_name
-    )
+            run = _new_run(uri, settings["experiment_name"], settings["run_name"], is_visible=is_visible)
+    return with_run(job, **{**settings, "run_id": run.info.run_id, "run_name": run.info.run_name})
+
+
+def postpone_run(job: JobSpec, context: LaunchContext) -> JobSpec:
+    """Write the job's tracking settings into every size, and keep the place of the run's id free for `assign_run`.
+
+    Raises:
+        ProblemsFound: The job cannot reach the store, or a plugin is missing.
+    """
+    settings = _complete(job, context)
+    return with_run(job, **{**settings, "run_id": settings["run_id"] or names.RUN_ID_AT_LAUNCH})
+
+
+def lacks_run(bundle: Bundle) -> bool:
+    """Return whether a dry run left it to the launch to reserve the bundle's MLflow run."""
+    settings = _settings(bundle)
+    return settings is not None and settings.run_id == names.RUN_ID_AT_LAUNCH
+
+
+def assign_run(bundle: Bundle) -> Bundle:
+    """Reserve the MLflow run of a bundle that a dry run wrote, and write its id into the bundle's files.
+
+    Raises:
+        ProblemsFound: The store cannot be reached or refuses, or the bundle's folder refuses writing.
+    """
+    settings = _settings(bundle)
+    if settings is None or not settings.tracking_uri:
+        return bundle
+    if run_id := bundles.assigned_run(bundle.directory):  # by a launch that ran at the same time
+        return bundles.assign_run(bundle, run_id)
+    uri = settings.tracking_uri
+    if _is_server(uri):
+        _reach(uri)
+    with _problems(uri):
+        run = _new_run(uri, settings.experiment_name or "", settings.run_name or bundle.job_name)
+    return bundles.assign_run(bundle, run.info.run_id)
+
+
+def _complete(job: JobSpec, context: LaunchContext) -> dict[str, str]:
+    """Return a job's tracking settings with the defaults; the id is empty for a new run.
+
+    Raises:
+        ProblemsFound: The job cannot reach the store, or a plugin is missing.
+    """
+    settings = tracking(job)
+    return {
+        "tracking_uri": store_uri(settings.tracking_uri, job, context.cwd),
+        "run_id": settings.run_id or "",
+        "experiment_name": settings.experiment_name or job.config["recipes"]["run"]["name"],
+        "run_name": settings.run_name or job.name,
+    }
+
+
+def _new_run(uri: str, experiment: str, name: str, *, is_visible: bool = False) -> Any:
+    """Create a run; delete it at once unless it is visible."""
+    client = _client(uri)
+    run = _create(client, uri, experiment, name)
+    if not is_visible:
+        client.delete_run(run.info.run_id)
+    return run
 
 
 def store_uri(named: str | None, job: JobSpec, cwd: Path) -> str:
     """Return the MLflow URI of a server, an ARN or a path; a path becomes a sqlite file there.
 
     Raises:
-        ProblemsFound: The server does not answer, the ARN's plugin is missing, or a path is given to a job
-            that runs elsewhere.
+        ProblemsFound: The ARN's plugin is missing, or a path is given to a job that runs elsewhere.
     """
     if not named:
         return f"sqlite:///{job.base_results_dir.resolve() / _STORE}"
     if _is_server(named):
-        _reach(named)
         return named
     if named.startswith("arn:"):
         if importlib.util.find_spec("sagemaker_mlflow") is None:
@@ -246,14 +299,17 @@ class TrackedRun:
 
 
 def run_of(bundle: Bundle) -> TrackedRun | None:
-    """Return the run of a bundle; None if it is not tracked."""
-    section = get(bundles.composed(bundle.files["recipe.yaml"]), _PATH)
-    if section is None:  # of a family that the launcher does not track
+    """Return the run of a bundle; None if it is not tracked, or was never launched after a dry run."""
+    settings = _settings(bundle)
+    if settings is None or settings.enabled is False or not settings.tracking_uri or not settings.run_id:
         return None
-    settings = Mlflow.model_validate(section)
-    if settings.enabled is False or not settings.tracking_uri or not settings.run_id:
-        return None
-    return TrackedRun(settings.tracking_uri, settings.run_id)
+    return None if lacks_run(bundle) else TrackedRun(settings.tracking_uri, settings.run_id)
+
+
+def _settings(bundle: Bundle) -> Mlflow | None:
+    """Return the tracking settings in a bundle; None for a family that the launcher does not track."""
+    section = get(bundles.config_of(bundle), _PATH)
+    return None if section is None else Mlflow.model_validate(section)
 
 
 def ui_command(uri: str) -> str | None:

@@ -9,7 +9,7 @@ from launcher.model.cluster_options import ClusterOptions
 from launcher.model.composition import Composition
 from launcher.model.instances import Instance
 from launcher.model.job_spec import Trainer
-from launcher.model.recipe import ElasticSettings, Launch, RecipeBase
+from launcher.model.recipe import ElasticSettings, Launch, RecipeBase, Rehearsal
 from launcher.model.size_plan import SizePlan
 
 
@@ -68,7 +68,17 @@ class CheckedRecipe:
     @property
     def is_rehearsal(self) -> bool:
         """Whether the open trainer shrinks the model and makes up its data."""
-        return self.launch.rehearse is True
+        return self.launch.rehearse is True or isinstance(self.launch.rehearse, Rehearsal)
+
+    @property
+    def rehearsal(self) -> Rehearsal:
+        """What a rehearsal leaves out."""
+        return self.launch.rehearse if isinstance(self.launch.rehearse, Rehearsal) else Rehearsal()
+
+    @property
+    def published_model(self) -> str:
+        """The published model that the recipe is of, whatever the job's name; empty if unknown."""
+        return self.recipe.published_model(self.composition.sources)
 
     @property
     def elastic(self) -> ElasticSettings | None:

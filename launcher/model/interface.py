@@ -43,8 +43,13 @@ def _no_problems(job: JobSpec) -> Iterator[Problem]:
     yield from ()
 
 
-def _no_steps(job: JobSpec) -> int:
-    return 0
+def _no_lines(job: JobSpec) -> Iterator[str]:
+    """Yield nothing: the program's data is not known."""
+    return iter(())
+
+
+def _no_steps(job: JobSpec) -> tuple[int, int]:
+    return 0, 0
 
 
 def _initial_nodes(job: JobSpec) -> int:
@@ -109,8 +114,10 @@ class Interface:
         has_own_checkpoints: Whether the image's own program interprets `recipes.checkpointing`.
         modules: The modules that the program of a job imports before its first step, for warm starts.
         needs: Packages of the `trainer` extra that the program imports.
-        rehearsal_steps: Optimizer steps of a job's rehearsal; 0 if the program has none.
-        absent_inputs: Yields a Problem for each model or data file that the program would not find.
+        rehearsal_steps: Optimizer steps of a job's rehearsal, and how many they would be without a bound; 0 if the
+            program has none.
+        absent_inputs: Yields a Problem for each model or data file that the program would not find, or not accept.
+        data_losses: Yields a line for each reason why samples would not be trained, as far as that is known.
     """
 
     roles: tuple[Role, ...]
@@ -122,8 +129,9 @@ class Interface:
     has_own_checkpoints: bool = False
     modules: Callable[[JobSpec], tuple[str, ...]] = _no_modules
     needs: tuple[str, ...] = ()
-    rehearsal_steps: Callable[[JobSpec], int] = _no_steps
+    rehearsal_steps: Callable[[JobSpec], tuple[int, int]] = _no_steps
     absent_inputs: Callable[[JobSpec], Iterator[Problem]] = _no_problems
+    data_losses: Callable[[JobSpec], Iterator[str]] = _no_lines
 
     @property
     def workers(self) -> Role:

@@ -174,6 +174,8 @@ class JobSpec:
         save_timeout_s: Seconds that the workers of a job, elastic or not, have for a last checkpoint.
         trainer: Who trains; None for a family without the choice.
         is_rehearsal: Whether the open trainer shrinks the model and makes up its data.
+        published_model: The one that the recipe is of, by its name on the Hugging Face Hub; empty if unknown.
+        rehearsal_steps: Steps that a rehearsal is to make; 0 for no bound, None for the default.
     """
 
     name: str
@@ -195,6 +197,8 @@ class JobSpec:
     save_timeout_s: int = DEFAULT_SAVE_TIMEOUT_S
     trainer: Trainer | None = None
     is_rehearsal: bool = False
+    published_model: str = ""
+    rehearsal_steps: int | None = None
 
     @property
     def max_nodes(self) -> int:
@@ -211,12 +215,14 @@ class Bundle:
         directory: The bundle's directory, written or not.
         files: Relative path to text, including `bundle.json`.
         digest: sha256 over every other file, hex.
+        config: The composed configuration that `recipe.yaml` was written from; None for a bundle that was read.
     """
 
     job_name: str
     directory: Path
     files: Mapping[str, str] = field(repr=False)
     digest: str
+    config: Mapping[str, Any] | None = field(default=None, repr=False, compare=False)
 
 
 class JobState(StrEnum):

@@ -24,6 +24,7 @@ from launcher.model.base_model import (
 )
 from launcher.model.checkpoint_content import Content
 from launcher.model.checkpointing import Checkpointing
+from launcher.model.composition import ValueSources
 from launcher.model.instance_specs import InstanceSpec
 from launcher.model.recipe_keys import Batch, RecipeKeys, UnevenBatch
 
@@ -286,12 +287,21 @@ class RecipeBase(Model, ABC):
         return (self.batch.ranks_per_sample if self.batch else 1) * self.model_parallel_size
 
     @abstractmethod
-    def content(self, config: Mapping[str, Any] | None = None) -> Content:
+    def content(self, config: Mapping[str, Any] | None = None, published_model: str = "") -> Content:
         """Return what the training program saves; 0 parameters if the model is unknown.
 
         Args:
             config: A model's config.json, to count instead of the recipe's own model.
+            published_model: The model to count where the recipe leaves its model open.
         """
+
+    def published_model(self, sources: ValueSources) -> str:
+        """Return the published model that the recipe is of, by its name on the Hugging Face Hub; empty if unknown.
+
+        Args:
+            sources: Of the recipe's values, which know what overrides hide.
+        """
+        return ""
 
     def at_size(self, nodes: int, own: Mapping[str, Any]) -> Self:
         """Return the recipe at a planned size, whose values are valid and not checked again.
@@ -350,6 +360,17 @@ class Git(Model):
     """Accepted because the published scripts set it; ignored."""
 
 
+class Rehearsal(Model):
+    """What a rehearsal leaves out."""
+
+    ranks: Annotated[int, Field(ge=1, le=1024)] | None = None
+    """Processes, all on one node, in place of trainer.devices on trainer.num_nodes. For jobs of one size. null: the
+    recipe's."""
+    steps: NonNegative32 | None = None
+    """Optimizer steps to make samples for; 0: all 240 samples. null: on this machine so few that a job of one size
+    takes less than a minute on two processors, elsewhere 0."""
+
+
 class Launch(Model):
     """The top level of the configuration. `recipes` and `cluster` are typed by the family and the backend."""
 
@@ -369,9 +390,10 @@ class Launch(Model):
     once it has failed; several in a list. Works where jobs are queued: docs/slurm.md."""
     base_results_dir: Annotated[str, Field(min_length=1)]
     """Folder that receives one bundle for each job, <job name>/; relative to the current folder."""
-    rehearse: bool
+    rehearse: bool | Rehearsal
     """true trains a small model of the recipe's architecture, with random weights, on samples made up on the spot;
-    every other key of the recipe applies. Nothing is downloaded. Needs the open trainer, see cluster.trainer."""
+    every other key of the recipe applies. Nothing is downloaded. Needs the open trainer, see cluster.trainer. Further
+    keys, such as rehearse.ranks=2, mean true, too."""
     dry_run: bool
     """true writes the bundle and stops. If tracking is on, it also opens the MLflow run."""
     server_dry_run: bool

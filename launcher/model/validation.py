@@ -76,7 +76,11 @@ def _location(error: ErrorDetails) -> tuple[int | str, ...]:
 def _is_union_tag(part: int | str) -> bool:
     if not isinstance(part, str):
         return False
-    return part in ("str", "int", "float", "bool", "SecretRef") or "[" in part or part.startswith("constrained-")
+    return (
+        part in ("str", "int", "float", "bool", "SecretRef", "Rehearsal")
+        or "[" in part
+        or part.startswith("constrained-")
+    )
 
 
 def _problem(model: type[BaseModel], error: ErrorDetails, prefix: str) -> Problem:

@@ -19,6 +19,7 @@ from launcher.operator.events import count_nodes
 from launcher.operator.failure_cause import explain
 from launcher.operator.hang_detector import HangDetector
 from launcher.operator.job_request import JobRequest
+from launcher.operator.slow_jobs import SlowJob
 from launcher.operator.snapshot import Attempt, Snapshot, publish
 from launcher.operator.state_machine import advance, begin
 from launcher.operator.step_reader import DoneStep, StepReader
@@ -74,6 +75,9 @@ class Fleet(Protocol):
 
     def stop(self, command: StopWorkers) -> tuple[Fault, ...]:
         """Stop the workers of all nodes of `command` at once; return a fault for each node on which that failed."""
+
+    def request_stacks(self, folder: Path) -> None:
+        """Let every worker with a file in a folder append its stack, or a note that it is stopped."""
 
     def shut_down(self) -> None:
         """Shut down every agent, and wait for it."""
@@ -163,6 +167,7 @@ class Operator:
             self._machine = self._begin()
         self._steps = StepReader(run_dir, self._launched)
         self._watch = HangDetector(run_dir, job.hang)
+        self._slow = SlowJob(run_dir, job.nproc_per_node, fleet.request_stacks, self._events)
 
     def run(self) -> int:
         """Run the job to its end; return the exit status of this process.
@@ -256,7 +261,8 @@ class Operator:
     def _hang(self, done: DoneStep) -> str:
         if self._machine.phase is not Phase.RUNNING or not self._snapshot.attempts:
             return ""
-        return self._watch.poll(time.monotonic(), self._snapshot.attempts[-1], done)
+        now_s, attempt = time.monotonic(), self._snapshot.attempts[-1]
+        return self._slow.poll(now_s, attempt, self._watch.poll(now_s, attempt, done))
 
     def _record_first_step(self, done: DoneStep) -> None:
         if done.attempt > self._reported_attempt:

@@ -11,7 +11,7 @@ from launcher.timeline.records import LAUNCHED, OperatorEvent, parse_event
 
 _EVENT, _FAULT, _SCALE = NEWS
 _HIDDEN_FIELDS = ("time", "kind", "message", "cause_time")
-_HEADINGS = {"scenario": _EVENT, "request": _EVENT, "operator": _EVENT, "fault": _FAULT}
+_HEADINGS = {"scenario": _EVENT, "request": _EVENT, "operator": _EVENT, "slow": _EVENT, "fault": _FAULT}
 
 
 class EventLogReader:

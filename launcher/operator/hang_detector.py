@@ -1,28 +1,49 @@
 """Detects a job that hangs: its workers run, but no step is done within a limit derived from earlier steps.
 
-HyperPod's operator watches log lines, this one watches steps: scripts report them, while their log lines differ. The
-limit follows the longest recent step, so that no model needs a setting. Rank 0 announces saves and other work; the
-latter has no limit by default, since a falsely detected hang would repeat it forever.
+HyperPod's operator watches log lines, this one watches steps: scripts report them, while their log lines differ. A
+time without a step is first reported as slow; the job counts as hanging much later, or if one of its processes is
+stopped. Rank 0 announces saves and other work; the latter has no limit by default, since a falsely detected hang
+would repeat it forever.
 """
 
 import json
 import re
-from collections import deque
 from collections.abc import Mapping
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from launcher.common.line_reader import LineReader
 from launcher.common.names import ACTIVITY_FILE, CHECKPOINT, STEPS
-from launcher.operator.hang_limits import FACTOR, LEAST_LIMIT_S, HangLimits
+from launcher.operator.hang_limits import AGAIN, FACTOR, LEAST_LIMIT_S, START_CUT_OFF_S, HangLimits
 from launcher.operator.snapshot import Attempt
-from launcher.operator.step_reader import DoneStep
+from launcher.operator.step_reader import RECENT_STEPS, DoneStep
 from launcher.operator.worker_logs import STDOUT, worker_log
 
-RECENT_STEPS = 50
+
+@dataclass(frozen=True, slots=True)
+class Overdue:
+    """A job without a new step for longer than it took before.
+
+    Args:
+        message: For how long, and what it is compared with.
+        is_hang: Whether the job counts as hanging even if all of its processes run.
+    """
+
+    message: str
+    is_hang: bool
+
+
+@dataclass(frozen=True, slots=True)
+class _Limit:
+    """Limits of a wait in seconds, None for none, and their reason: from `slow_s` on it is reported."""
+
+    slow_s: float | None
+    hang_s: float | None
+    reason: str = ""
 
 
 class StepTimer:
-    """Measures how long the steps of a job take. Pure; times are seconds of one clock.
+    """Compares the time without a new step with what the job took before. Pure; times are seconds of one clock.
 
     Args:
         limits: When a job counts as hanging.
@@ -30,15 +51,16 @@ class StepTimer:
 
     def __init__(self, limits: HangLimits):
         self._limits = limits
-        self._gaps: deque[float] = deque(maxlen=RECENT_STEPS)
         self._attempt = -1
         self._since_s = 0.0
         self._step: int | None = None
         self._activity: Mapping[str, object] = {}
-        self._knows_steps = limits.watches_start
+        self._longest_start_s = self._longest_save_s = 0.0
+        self._was_hang, self._patience = False, 1
+        self._watches_start = limits.watches_start
 
-    def overdue(self, now_s: float, attempt: int, done: DoneStep, activity: Mapping[str, object]) -> str:
-        """Return a message about the time without a new step; "" while it is within the limit.
+    def overdue(self, now_s: float, attempt: int, done: DoneStep, activity: Mapping[str, object]) -> Overdue | None:
+        """Return that there has been no new step for too long; None while the time is within the limits.
 
         Args:
             now_s: Time of the poll.
@@ -48,27 +70,61 @@ class StepTimer:
         """
         if attempt != self._attempt:
             self._attempt, self._since_s, self._step = attempt, now_s, None
-        if activity != self._activity:
+            # It may have been slow only: the same limit again could end it at the same step for ever.
+            self._patience *= 2 if self._was_hang else 1
+        is_step = done.attempt == attempt and done.step != self._step
+        if is_step and self._step is None:
+            self._longest_start_s = max(now_s - self._since_s, self._longest_start_s)
+            self._watches_start = True
+        if is_step or activity != self._activity:
+            self._step = done.step if is_step else self._step
             self._activity, self._since_s = activity, now_s
-        if done.attempt == attempt and done.step != self._step:
-            if self._step is not None:
-                self._gaps.append((now_s - self._since_s) / max(1, done.step - self._step))
-            self._step, self._since_s, self._knows_steps = done.step, now_s, True
-        waited_s, limit_s = now_s - self._since_s, self._limit_s()
-        if limit_s is None or waited_s <= limit_s:
-            return ""
-        return f"no new step for {waited_s:.0f} s; {limit_s:.0f} s are allowed"
+            self._longest_save_s = max(_longest_s(activity, CHECKPOINT), self._longest_save_s)
+        waited_s, limit = now_s - self._since_s, self._limit(done)
+        self._was_hang = limit.hang_s is not None and waited_s > limit.hang_s
+        for limit_s, is_hang in ((limit.hang_s, True), (limit.slow_s, False)):
+            if limit_s is not None and waited_s > limit_s:
+                return Overdue(f"no new step for {waited_s:.0f} s; {limit_s:.0f} s are {limit.reason}", is_hang)
+        return None
 
-    def _limit_s(self) -> float | None:
+    def _limit(self, done: DoneStep) -> _Limit:
         limits = self._limits
         what = self._activity.get("what", STEPS) if self._activity.get("attempt") == self._attempt else STEPS
         if what not in (STEPS, CHECKPOINT):  # even before the first step: a restart repeats an evaluation
-            return limits.other_work_s
-        if self._step is None:
-            return limits.start_cut_off_s if self._knows_steps else None
-        if what == CHECKPOINT:
-            return limits.start_cut_off_s
-        return limits.recurring_s or max(LEAST_LIMIT_S, FACTOR * max(self._gaps, default=0.0))
+            return _set(limits.other_work_s)
+        if self._step is None and not self._watches_start:
+            return _Limit(None, None)
+        if what == CHECKPOINT or self._step is None:
+            if limits.start_cut_off_s is not None:
+                return _set(limits.start_cut_off_s)
+            if what == CHECKPOINT:
+                return self._derived(LEAST_LIMIT_S, self._longest_save_s, "save")
+            # A start ends with a step, which may be as long as others.
+            start_s = self._longest_start_s and max(self._longest_start_s, done.longest_s)
+            return self._derived(START_CUT_OFF_S, start_s, "start")
+        if limits.recurring_s is not None:
+            return _set(limits.recurring_s)
+        limit = self._derived(LEAST_LIMIT_S, done.longest_s, f"of the last {RECENT_STEPS} steps")
+        return replace(limit, hang_s=max(limit.hang_s or 0.0, AGAIN * done.longest_ever_s))
+
+    def _derived(self, least_s: float, longest_s: float, what: str) -> _Limit:
+        """Return the limits that follow from the longest step, start or save seen; 0 for none."""
+        if not longest_s:
+            return _Limit(START_CUT_OFF_S, None, f"unusual for a first {what}")
+        slow_s = max(least_s, FACTOR * longest_s)
+        reason = f"expected: the longest {what} took {longest_s:.1f} s"
+        return _Limit(slow_s, max(slow_s, self._limits.collective_timeout_s) * self._patience, reason)
+
+
+def _set(limit_s: float | None) -> _Limit:
+    return _Limit(limit_s, limit_s, "allowed")
+
+
+def _longest_s(activity: Mapping[str, object], what: str) -> float:
+    """Return the longest work of a kind that rank 0 has announced; 0 for none."""
+    longest_s = activity.get("longest_s")
+    found = longest_s.get(what) if isinstance(longest_s, dict) else None
+    return float(found) if isinstance(found, int | float) else 0.0
 
 
 class HangDetector:
@@ -87,12 +143,12 @@ class HangDetector:
         self._attempt = -1
         self._is_over = False
 
-    def poll(self, now_s: float, attempt: Attempt, done: DoneStep) -> str:
-        """Return a message about the time without a new step; "" while it is within the limit."""
+    def poll(self, now_s: float, attempt: Attempt, done: DoneStep) -> Overdue | None:
+        """Return that there has been no new step for too long; None while the time is within the limits."""
         if attempt.number != self._attempt:
             self._attempt, self._log, self._is_over = attempt.number, None, False
         overdue = self._steps.overdue(now_s, attempt.number, done, self._activity())
-        return "" if self._is_stopped(attempt) else overdue
+        return None if self._is_stopped(attempt) else overdue
 
     def _activity(self) -> Mapping[str, object]:
         try:

@@ -225,7 +225,7 @@ def _settle(machine: MachineState, observation: Observation, policy: Policy) -> 
         return machine, events
     faults = machine.faults
     machine = _count_fault(machine, observation)
-    if _is_hopeless(machine) or _fails_at_start(faults, observation):
+    if _is_hopeless(machine) or _fails_at_start(faults, observation) or any(fault.is_final for fault in faults):
         return machine.end(observation.now_s, JobState.FAILED, *faults), events
     unfit = tuple(fault.node for fault in faults if fault.cause in (Cause.SILENT, Cause.DISOBEDIENT))
     survivors = tuple(node for node in observation.alive(machine.nodes) if node not in unfit)

@@ -6,7 +6,7 @@ from enum import StrEnum
 
 from launcher.model.job_spec import JobState
 from launcher.operator.worker_exits import failed_workers
-from launcher.timeline.records import WORKER_FAILED
+from launcher.timeline.records import HANG, WORKER_FAILED
 
 AgentProgress = Mapping[str, Mapping[str, object]]
 """The newest checkpoint that workers announced, as the agent's /status returns it and /start accepts it."""
@@ -58,7 +58,7 @@ class Cause(StrEnum):
     UNREADY = "its agent was not ready in time"
     SILENT = "its agent does not answer"
     DISOBEDIENT = "its agent ignored a command"
-    HANG = "hang"
+    HANG = HANG
     NO_CAPACITY = "the job waits for nodes, and no remaining event can bring them"
 
 
@@ -85,6 +85,11 @@ class Fault:
     def was_killed(self) -> bool:
         """Whether the agent names a worker that a signal killed."""
         return any(worker.was_killed for worker in failed_workers(self.detail))
+
+    @property
+    def is_final(self) -> bool:
+        """Whether the agent names a worker that would end in the same way if it was started again."""
+        return any(worker.is_final for worker in failed_workers(self.detail))
 
 
 @dataclass(frozen=True, slots=True)
@@ -121,7 +126,7 @@ class Observation:
         capacity: Nodes the job may have now.
         step: The last optimizer step done; 0 if none.
         is_stuck: Whether the capacity can only change while the job trains.
-        hang: How long there has been no new step, as a message; "" if not too long.
+        hang: How long there has been no new step, and which rank lags, as a message; "" if the job does not hang.
     """
 
     now_s: float

@@ -4,6 +4,8 @@ import re
 import signal
 from dataclasses import dataclass
 
+from launcher.common.names import EXIT_NOT_FINITE
+
 _FAILURE = re.compile(r"Local Rank (\d+) exited with code (-?\d+)")
 
 
@@ -23,10 +25,21 @@ class FailedWorker:
         """Whether a signal ended it."""
         return self.exit_code < 0 and bool(-self.exit_code & 0x7F)
 
+    @property
+    def status(self) -> int:
+        """Its exit status, if it was not killed."""
+        return self.exit_code if self.exit_code >= 0 else -self.exit_code >> 8
+
+    @property
+    def is_final(self) -> bool:
+        """Whether it would end in the same way if it was started again."""
+        return not self.was_killed and self.status == EXIT_NOT_FINITE
+
     def __str__(self) -> str:
         if self.was_killed:
             return f"was killed by {signal.Signals(-self.exit_code & 0x7F).name}"
-        return f"exited with code {self.exit_code if self.exit_code >= 0 else -self.exit_code >> 8}"
+        reason = " (its loss, gradients or weights are not finite)" if self.is_final else ""
+        return f"exited with code {self.status}{reason}"
 
 
 def failed_workers(message: str) -> tuple[FailedWorker, ...]:

@@ -65,6 +65,8 @@ def plan(checked: CheckedRecipe, context: LaunchContext) -> JobSpec:
         save_timeout_s=(policy and policy.graceful_shutdown_timeout) or DEFAULT_SAVE_TIMEOUT_S,
         trainer=checked.trainer,
         is_rehearsal=checked.is_rehearsal,
+        published_model=checked.published_model,
+        rehearsal_steps=checked.rehearsal.steps,
     )
     return dataclasses.replace(job, initial_nodes=described(job.backend).initial_nodes(job) or job.initial_nodes)
 

@@ -73,7 +73,9 @@ def _draw_shares(axes: "Axes", job: JobSpec, nodes: list[int]) -> None:
     axes.set_ylabel(_SHARES)
     if len(nodes) > 1 and max(equal) > 8 * min(equal):
         axes.set_yscale("log", base=2)
-        axes.yaxis.set_major_formatter("{x:g}")
+        axes.yaxis.set_major_formatter(lambda share, _: f"{share:g}" if share >= 1 else "")
+    else:
+        pictures.count_axis(axes.yaxis)
     axes.legend(frameon=False)
 
 

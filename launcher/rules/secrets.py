@@ -4,7 +4,8 @@ import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
-from launcher.common.problems import Problem
+from launcher.common.problems import Notice, Problem
+from launcher.common.random_values import is_plain_name, random_parts
 from launcher.common.secret_forms import (
     holds_credentials,
     holds_secret,
@@ -20,7 +21,7 @@ from launcher.model.checked_recipe import CheckedRecipe
 from launcher.model.config_tree import leaves
 from launcher.model.environment import secret_references
 from launcher.model.recipe import SecretRef
-from launcher.rules import rule
+from launcher.rules import MakeNotice, PlannedRecipe, notice_rule, rule
 
 _ENV_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 _CHECKED_FOR_URLS = (
@@ -174,6 +175,18 @@ def values_hold_no_token(checked: CheckedRecipe, problem: Callable[..., Problem]
             yield problem(path, "holds an access token or a key in clear text", remedy=remedy, where=path)
         elif "@" in text and not path.startswith(others) and holds_user_info(text):
             yield problem(path, "holds a URL with credentials", remedy=remedy, where=path)
+
+
+@notice_rule("N195", source=_DECISION)
+def values_that_look_random(planned: PlannedRecipe, notice: MakeNotice) -> Iterator[Notice]:
+    """A secret whose name and form are unknown is a long word of letters and digits in turn."""
+    for path, value in leaves(planned.checked.composition.tree):
+        texts = [text for text in (value if isinstance(value, list) else [value]) if isinstance(text, str)]
+        if any(True for text in texts for _ in random_parts(text)) and not (is_plain_name(path) or is_secret(path)):
+            yield notice(
+                f"{path} looks random; if it is a secret, refer to it by {{secretKeyRef: {{name: …, key: …}}}} or"
+                " {env: NAME}: the value is in the bundle's files. A name that ends in _id or _name is not reported"
+            )
 
 
 @rule("E604", "env_vars", source="POSIX.1-2017, Base Definitions, 8.1 Environment Variable Definition")

@@ -1,11 +1,13 @@
 """Who trains a recipe: whether it has the choice, and what the open trainer asks for."""
 
+import os
 import re
 from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING
 
 from launcher import families
 from launcher.common.problems import Notice, Problem
+from launcher.families import interface
 from launcher.model.backend_registry import described
 from launcher.model.checked_recipe import CheckedRecipe
 from launcher.model.config_tree import ABSENT, get, lookup
@@ -18,6 +20,12 @@ if TYPE_CHECKING:
 
 _TRAINER = "cluster.trainer"
 _MODEL_TYPE = "recipes.run.model_type"
+_OWN_KEYS = (
+    "training_config.model_config.model_revision",
+    "training_config.training_args.max_skipped_steps",
+    *(f"training_config.datasets.{name}" for name in ("assistant_turns", "max_lost_share")),
+)
+"""Keys that only the open trainer reads."""
 _CODE = ("repo_url_or_path", "branch", "commit", "entry_script", "entry_module", "token")
 _OF_SIZE = re.compile(r"recipes\.(scale_config\.[^.]+\.)?")
 _DOCS = "docs/open-trainer.md"
@@ -70,6 +78,40 @@ def job_is_a_rehearsal(planned: PlannedRecipe, notice: MakeNotice) -> Iterator[N
         )
 
 
+@rule("E267", "rehearse", "recipes.elastic_policy", source=_DOCS)
+def elastic_rehearsal_keeps_its_ranks(checked: CheckedRecipe, problem: Callable[..., Problem]) -> Iterator[Problem]:
+    """The sizes of an elastic job are numbers of nodes, each with a batch for the ranks of a node."""
+    if checked.rehearsal.ranks and checked.is_elastic:
+        remedy = "recipes.trainer.devices=<ranks of a node> recipes.scale_config=auto"
+        message = "an elastic job changes its nodes, so it has no fixed number of ranks"
+        yield problem("rehearse.ranks", message, value=checked.rehearsal.ranks, remedy=remedy)
+
+
+@notice_rule("N139", source=_DOCS)
+def rehearsal_is_bounded(planned: PlannedRecipe, notice: MakeNotice) -> Iterator[Notice]:
+    """A rehearsal leaves out steps of the recipe."""
+    job = planned.job
+    if not job.is_rehearsal:
+        return
+    steps, whole = interface(job.model_type, job.trainer).rehearsal_steps(job)
+    if steps < whole:
+        yield notice(
+            f"the rehearsal makes {steps} of {whole} steps, on fewer made-up samples: a long schedule, many epochs' "
+            "checkpoints and falling losses are left out; rehearse.steps=0 makes all"
+        )
+
+
+@notice_rule("N146", source=_DOCS)
+def rehearsal_has_many_ranks(planned: PlannedRecipe, notice: MakeNotice) -> Iterator[Notice]:
+    """Ranks that share few processors wait for each other."""
+    job = planned.job
+    ranks, cores = job.initial_nodes * job.nproc_per_node, len(os.sched_getaffinity(0))
+    if job.is_rehearsal and described(job.backend).runs_here and ranks > 2 * cores:
+        offer = "recipes.trainer.devices=1 recipes.scale_config=auto" if job.elastic else "rehearse.ranks=2"
+        processors = f"{cores} processor{'' if cores == 1 else 's'}"
+        yield notice(f"{ranks} ranks on {processors} are slow: {offer} rehearses with fewer")
+
+
 @rule("E118", "recipes.training_config", _TRAINER, _MODEL_TYPE, source=_DOCS)
 def open_trainer_does_what_is_asked(checked: CheckedRecipe, problem: Callable[..., Problem]) -> Iterator[Problem]:
     """A value that the open trainer cannot follow would be another training than the recipe's."""
@@ -91,6 +133,21 @@ def open_trainer_fetches_no_code(checked: CheckedRecipe, problem: Callable[..., 
             yield problem(f"git.{name}", message, value=shown, remedy=f"git.{name}=null")
 
 
+@rule("E266", *(f"recipes.{key}" for key in _OWN_KEYS), _TRAINER, _MODEL_TYPE, source=_DOCS)
+def published_trainer_has_no_key_of_the_open_one(
+    checked: CheckedRecipe, problem: Callable[..., Problem]
+) -> Iterator[Problem]:
+    """A key that only the open trainer reads is unknown to the published one."""
+    if OPEN not in families.trainers(checked.recipe.run.model_type) or checked.trainer == OPEN:
+        return
+    for section in ("recipes", *(size.path for size in checked.sizes if checked.is_elastic)):
+        for key in _OWN_KEYS:
+            value = lookup(checked.composition.tree, path := f"{section}.{key}")
+            if value not in (ABSENT, None):
+                remedy = f"~{path}, or {_TRAINER}={OPEN}"
+                yield problem(path, "is read by the open trainer only", value=value, remedy=remedy)
+
+
 @notice_rule("N174", source=_DOCS)
 def open_trainer_reads_otherwise(planned: PlannedRecipe, notice: MakeNotice) -> Iterator[Notice]:
     """A value has no effect on the open trainer, or another one than it names."""
@@ -101,6 +158,16 @@ def open_trainer_reads_otherwise(planned: PlannedRecipe, notice: MakeNotice) -> 
         yield notice(f"the open trainer does not read {', '.join(dict.fromkeys(keys))}: {reason}")
 
 
+@notice_rule("N180", source="docs/data.md")
+def samples_are_not_trained(planned: PlannedRecipe, notice: MakeNotice) -> Iterator[Notice]:
+    """Samples that are dropped, or answers that are not trained, are not what the data was collected for."""
+    job = planned.job
+    try:
+        yield from map(notice, families.interface(job.model_type, job.trainer).data_losses(job))
+    except ValueError:
+        return  # data that cannot be used is a Problem of the launch: E277
+
+
 @notice_rule("N175", source="transformers, Attention Interface")
 def attention_may_differ(planned: PlannedRecipe, notice: MakeNotice) -> Iterator[Notice]:
     """A kernel for GPUs does not run on every machine; another one computes the same there."""
@@ -108,11 +175,10 @@ def attention_may_differ(planned: PlannedRecipe, notice: MakeNotice) -> Iterator
     if checked.trainer != OPEN or not described(checked.backend).runs_here:
         return
     from launcher.runtime.finetune.architectures import KNOWN
-    from launcher.runtime.model_configs import known_beginning  # few compiles need either
+    from launcher.runtime.model_configs import table  # few compiles need either
 
-    model = get(checked.composition.tree, "recipes.training_config.model_config")
-    config = known_beginning(model["model_name_or_path"] or checked.recipe.run.name)
-    wish = model["attn_implementation"]
+    config = table().get(checked.published_model)
+    wish = get(checked.composition.tree, "recipes.training_config.model_config.attn_implementation")
     if config and wish not in (fallback := KNOWN[config["model_type"]].attention, "eager"):
         yield notice(
             f"attn_implementation={wish}: where this machine cannot compute it, {fallback} computes the same"

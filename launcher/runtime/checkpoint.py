@@ -9,6 +9,7 @@ Files are synced here: DCP syncs a file before its last bytes are flushed, and t
 """
 
 import functools
+import os
 import shutil
 import time
 from collections.abc import Callable
@@ -234,7 +235,7 @@ class Checkpoints:
     def is_taken_by(self, launch: str) -> bool:
         """Return whether `launch` took the folder last; the same on all ranks."""
         marker = self.folder / LAUNCH
-        return _of_first_rank(lambda: marker.exists() and marker.read_text(encoding="utf-8").strip() == launch)
+        return _of_first_rank(lambda: marker.is_file() and marker.read_text(encoding="utf-8").strip() == launch)
 
     def take(self, launch: str) -> None:
         """Record that later checkpoints belong to `launch`."""
@@ -250,12 +251,12 @@ class Checkpoints:
     def _make_room(self, path: Path) -> None:
         self.folder.mkdir(parents=True, exist_ok=True)
         remove_leftovers(self.folder)
-        if path.exists() and path not in self._damaged and path not in written(self.folder):
+        if os.path.lexists(path) and path not in self._damaged and path not in written(self.folder):
             raise FolderInUse(f"{path} already exists and is not a checkpoint; it is left unchanged")
 
     def _publish(self, partial: Path, path: Path, progress: Progress) -> None:
         write_text(partial / PROGRESS, sealed(partial, progress))
-        if path.exists():
+        if os.path.lexists(path):  # also a link to nothing
             remove(path)
         partial.rename(path)
         try:

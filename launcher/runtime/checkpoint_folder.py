@@ -2,12 +2,11 @@
 
 import os
 import re
-import shutil
 from pathlib import Path
 
 from launcher.runtime.checkpoint_search import Damaged, Unavailable
 from launcher.runtime.checksums import checksum
-from launcher.runtime.durable import write_text
+from launcher.runtime.durable import delete, write_text
 from launcher.runtime.progress import METADATA, PROGRESS, published
 
 LATEST = "latest"
@@ -33,7 +32,7 @@ def remove_leftovers(folder: Path) -> None:
     """Remove leftovers of a killed save or removal. Only the run that saves may: it would break a running save."""
     for path in folder.glob(".*"):
         if _LEFTOVER_NAME.fullmatch(path.name):
-            shutil.rmtree(path)
+            delete(path)
 
 
 def candidates(folder: Path) -> list[Path]:
@@ -130,4 +129,4 @@ def remove(path: Path) -> None:
     # Renamed first: if this is interrupted, no part remains that could be mistaken for a checkpoint.
     removed = path.with_name(f"{REMOVED_PREFIX}{path.name}")
     path.rename(removed)
-    shutil.rmtree(removed)
+    delete(removed)

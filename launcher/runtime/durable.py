@@ -1,7 +1,8 @@
-"""Files that are written atomically, even if the machine stops."""
+"""Files that are written atomically, even if the machine stops, and what is deleted with them."""
 
 import os
 import secrets
+import shutil
 from collections.abc import Callable
 from pathlib import Path
 from typing import BinaryIO
@@ -39,3 +40,15 @@ def write_atomically(path: Path, write: Callable[[BinaryIO], object]) -> None:
     finally:
         partial.unlink(missing_ok=True)
     sync(path.parent)
+
+
+def delete(path: Path) -> None:
+    """Delete a folder with its content, or a file; a link, not its target.
+
+    Raises:
+        OSError: It does not exist, or the file system refuses.
+    """
+    if path.is_dir() and not path.is_symlink():
+        shutil.rmtree(path)
+    else:
+        path.unlink()

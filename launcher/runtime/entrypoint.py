@@ -1,7 +1,8 @@
 """The program of the container: `python -m launcher.runtime.entrypoint --config-path DIR [--rehearse]`.
 
 DIR holds one configuration per cluster size; the one for the current size is used. Its `run.model_type` chooses the
-trainer. With --rehearse, the trainer of fine-tuning recipes trains a small random model on samples that it makes up.
+trainer. With --rehearse, the trainer of fine-tuning recipes trains a small random model on samples that it makes up;
+with `--model NAME`, that published model where the recipe leaves the model open.
 
 The imports below `main` take seconds: the handler of the stop signal must be installed before them. A worker that is
 forked from a warm process needs none of them.
@@ -38,6 +39,8 @@ def train() -> None:
     parser = argparse.ArgumentParser(prog="python -m launcher.runtime.entrypoint", description=__doc__)
     parser.add_argument("--config-path", type=Path, required=True, help="folder of the configurations")
     parser.add_argument("--rehearse", action="store_true", help="train a small random model on made-up samples")
+    parser.add_argument("--model", default="", help="published model to rehearse, where the recipe leaves it open")
+    parser.add_argument("--rehearsal-samples", type=int, metavar="N", help="make up N samples, in place of 240")
     args = parser.parse_args()
 
     with _without_collections():
@@ -45,7 +48,7 @@ def train() -> None:
 
         from launcher.runtime.process_group import leave
 
-    record(_train)(args.config_path, rehearse=args.rehearse)
+    record(_train)(args.config_path, rehearse=args.rehearse, model=args.model, samples=args.rehearsal_samples)
     leave()
 
 
@@ -58,16 +61,19 @@ def _without_collections() -> Iterator[None]:
     gc.enable()
 
 
-def _train(config_dir: Path, *, rehearse: bool) -> None:
+def _train(config_dir: Path, *, rehearse: bool, model: str, samples: int | None) -> None:
     import yaml
 
-    from launcher.runtime.process_group import place_from_env
+    from launcher.runtime.process_group import affordable, place_from_env
 
     place = place_from_env()
     _share_cores(place)
     config = yaml.safe_load(names.config_path(config_dir, place.nodes).read_text(encoding="utf-8"))
-    if config["run"]["model_type"] == names.FINE_TUNING:
-        _fine_tune(config, place, rehearse=rehearse)
+    is_fine_tuning = config["run"]["model_type"] == names.FINE_TUNING
+    if rehearse or not is_fine_tuning:
+        place = affordable(place)
+    if is_fine_tuning:
+        _fine_tune(config, place, rehearse=rehearse, model=model, samples=samples)
     else:
         _train_tiny(config, place)
 
@@ -84,7 +90,7 @@ def _share_cores(place: "Place") -> None:
     torch.set_num_threads(int(threads) if threads else max(1, cores // place.local_world_size))
 
 
-def _fine_tune(config: Mapping[str, Any], place: "Place", *, rehearse: bool) -> None:
+def _fine_tune(config: Mapping[str, Any], place: "Place", *, rehearse: bool, model: str, samples: int | None) -> None:
     from launcher.runtime.process_group import join
 
     with _without_collections():
@@ -93,7 +99,7 @@ def _fine_tune(config: Mapping[str, Any], place: "Place", *, rehearse: bool) -> 
 
         import_libraries(config)
 
-    trainer.run(config, join(place), names.run_dir(), rehearse=rehearse)
+    trainer.run(config, join(place), names.run_dir(), rehearse=rehearse, model=model, samples=samples)
 
 
 def _train_tiny(config: Mapping[str, Any], place: "Place") -> None:

@@ -33,35 +33,53 @@ def gradient_scale(model: nn.Module, dp_size: int) -> float:
         torch.distributed.fsdp.fully_shard: gradients are divided by the data-parallel size;
         FSDPModule.set_gradient_divide_factor: sets a custom divide factor.
     """
-    groups = [group for module in model.modules() for group in _parameter_groups(module)]
-    if all(group.gradient_divide_factor is None for group in groups):
+    groups = list(_parameter_groups(model))
+    factors = [getattr(group, "gradient_divide_factor", None) for group in groups]
+    if all(factor is None for factor in factors):
         return dp_size
     sizes: list[int] = [group.mesh_info.mesh.size() for group in groups]
-    divisors = {float(group.gradient_divide_factor or size) for group, size in zip(groups, sizes, strict=True)}
+    divisors = {float(factor or size) for factor, size in zip(factors, sizes, strict=True)}
     if len(divisors) > 1:
-        factors = " and ".join(map(str, sorted(divisors)))
-        raise MixedDivision(f"modules divide gradients by {factors}: call set_gradient_divide_factor on each of them")
+        factors_found = " and ".join(map(str, sorted(divisors)))
+        raise MixedDivision(
+            f"modules divide gradients by {factors_found}: call set_gradient_divide_factor on each of them"
+        )
     return divisors.pop() * dp_size / sizes[0]
 
 
-def _parameter_groups(module: nn.Module) -> list[Any]:
+def _parameter_groups(model: nn.Module) -> Iterator[Any]:
     # Of fully_shard: the factor has a public setter but no getter. Older versions of torch have one group per module.
-    if not hasattr(module, "_get_fsdp_state"):
-        return []
-    state: Any = cast("FSDPModule", module)._get_fsdp_state()
-    found = getattr(state, "_fsdp_param_groups", None)
-    groups = [state._fsdp_param_group] if found is None else found
-    return [group for group in groups if hasattr(group, "gradient_divide_factor")]
+    for module in model.modules():
+        if hasattr(module, "_get_fsdp_state"):
+            state: Any = cast("FSDPModule", module)._get_fsdp_state()
+            found = getattr(state, "_fsdp_param_groups", None)
+            groups = [state._fsdp_param_group] if found is None else found
+            yield from (group for group in groups if group is not None)
 
 
 @contextmanager
 def gradient_exchange(model: nn.Module, enabled: bool) -> Iterator[None]:
-    """Exchange gradients between ranks in the passes inside, or only accumulate them on each rank."""
+    """Exchange gradients between ranks in the passes inside, or only accumulate them on each rank.
+
+    Sharded gradients are reduced in every pass, whatever `enabled`: until then each rank would hold the gradients of
+    the complete model. A script that gives every trained parameter a gradient in every pass may leave the exchange
+    between the replicas of hybrid sharding to the last pass of a step, which takes no more memory:
+    `model.set_requires_all_reduce(job.completes_step)`.
+
+    Source: PyTorch documentation, FSDPModule.set_requires_gradient_sync and set_requires_all_reduce.
+    """
     if hasattr(model, "set_requires_gradient_sync"):  # fully_shard
-        cast("FSDPModule", model).set_requires_gradient_sync(enabled)
+        if not is_sharded(model):
+            cast("FSDPModule", model).set_requires_gradient_sync(enabled)
         yield
     elif hasattr(model, "no_sync") and not enabled:  # DistributedDataParallel
         with cast(nn.parallel.DistributedDataParallel, model).no_sync():
             yield
     else:
         yield
+
+
+def is_sharded(model: nn.Module) -> bool:
+    """Return whether fully_shard divides parameters of the model among ranks, rather than to replicate them."""
+    # Not read off the parameters: those that a forward pass gathered, and no backward pass followed, are plain ones.
+    return any(getattr(group.mesh_info, "shard_mesh_size", 1) > 1 for group in _parameter_groups(model))

@@ -1,5 +1,6 @@
 """The support of a training loop: it restores, counts, saves, reports, and stops when the cluster changes."""
 
+import math
 import os
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
@@ -15,6 +16,7 @@ from launcher.runtime import agent, process_group, startup_timing
 from launcher.runtime.checkpoint import Checkpoints
 from launcher.runtime.content import Content, Stateful
 from launcher.runtime.feed import begun, matched
+from launcher.runtime.finite_steps import MAX_SKIPPED_STEPS, FiniteSteps, NotFinite, has_finite_weights, number
 from launcher.runtime.gradients import gradient_exchange
 from launcher.runtime.hooks import EXPORTED, HOOKED, Hooks, Marks, epochs_ended, untouched_randomness
 from launcher.runtime.loss_weighting import LossWeighting
@@ -56,6 +58,7 @@ class Job(LossWeighting):
             checkpoint lacks keeps its initial values, with a warning.
         save_frozen: Whether checkpoints hold frozen parameters, too, rather than leave them to the script.
         hooks: Called between steps: evaluation, end of an epoch, final export.
+        max_skipped_steps: Steps in a row that `may_step` may refuse before training ends.
 
     Raises:
         ValueError: A name in `user_content` is reserved or malformed.
@@ -79,6 +82,7 @@ class Job(LossWeighting):
         user_content: Mapping[str, Stateful] | None = None,
         save_frozen: bool = False,
         hooks: Hooks | None = None,
+        max_skipped_steps: int = MAX_SKIPPED_STEPS,
     ):
         super().__init__(model, sampler, event_pending)
         self.optimizer, self.scheduler, self.save_every = optimizer, scheduler, save_every
@@ -88,6 +92,7 @@ class Job(LossWeighting):
         marks = self._choose_checkpoints(tiers or tier_settings_from_env(), folder, keep, max_bytes)
         self._marks = Marks(marks, is_used=self._hooks.are_given)
         self._further = UserMetrics()
+        self._finite, self._is_save_postponed = FiniteSteps(max_skipped_steps), False
         self.step = self._step_start = 0
         self._timed: TimedIterator[Any] | None = None
         self._resumed: Progress | None = None
@@ -163,6 +168,28 @@ class Job(LossWeighting):
         """
         self._further.add({**(metrics or {}), **more})
 
+    def may_step(self, grad_norm: torch.Tensor | float | None = None) -> bool:
+        """Return whether the optimizer may step: the loss of all ranks, and the norm, are finite. Collective.
+
+        A step that may not is skipped: its samples count as consumed, and the schedule continues. It is printed and
+        counted, and too many in a row end training. Every rank gets the same answer.
+
+            norm = clip_grad_norm_(model.parameters(), 1.0)
+            if job.may_step(norm):
+                optimizer.step()
+            optimizer.zero_grad()
+
+        Args:
+            grad_norm: Of all gradients, the same on every rank; None to look at the loss alone.
+        """
+        is_finite = self._finite.judge(self._consensus.loss(), number(grad_norm))
+        if not is_finite:
+            self._record_rate(self.optimizer)
+            self.report(skipped_steps=self._finite.total)
+            if process_group.rank() == 0:
+                print(self._finite.describe(self.step + 1), flush=True)
+        return is_finite
+
     def stopping(self) -> bool:
         """Return whether any rank was asked to stop, for use in long evaluations. Collective.
 
@@ -176,15 +203,23 @@ class Job(LossWeighting):
     def save(self) -> None:
         """Publish a checkpoint of the steps done, unless it is published already.
 
+        After skipped steps there is none until one is not skipped, or training ends: the weights may be the reason.
+
         Raises:
             CheckpointUnsaved: It could not be saved. Saves by `steps` while training continues do not raise: the
                 failure is recorded, and the next save takes place when it is due.
+            NotFinite: The weights are not finite; on all ranks.
         """
         self._save(is_last=True)
 
     def _save(self, *, is_last: bool) -> None:
-        if not self.step:
+        self._is_save_postponed = bool(self._finite.in_a_row) and not self.finished
+        if not self.step or self._is_save_postponed:
             return
+        if any_rank(not has_finite_weights(self.model)):
+            raise NotFinite(
+                f"the weights are not finite after step {self.step}: no checkpoint is published; lower learning_rate"
+            )
         progress = Progress(self.step, world_size=process_group.world_size(), **self.sampler.state_dict())
         with self._busy(names.CHECKPOINT):
             self.checkpoints.save(self._content, progress, is_last=is_last)
@@ -216,6 +251,7 @@ class Job(LossWeighting):
         Raises:
             LoaderMismatch: The loader does not draw from the sampler; raised before the first batch.
             SamplerMismatch: The sampler divides a step among a number of ranks that does not divide the world size.
+            NotFinite: Too many steps in a row were skipped, or the weights are not finite.
         """
         self._check_ranks()
         self.restore()
@@ -241,7 +277,7 @@ class Job(LossWeighting):
             if not draw.batch.completes_step:
                 continue
             is_event = self._end_step(began)
-            if not is_event and self._is_due():
+            if not is_event and (self._is_due() or self._is_save_postponed):
                 self._save(is_last=False)
             if not self.finished and (is_event or self._call_hooks()):
                 return
@@ -326,9 +362,13 @@ class Job(LossWeighting):
             self._report(loss, elapsed_s)
         self._further.forget()
         self._loss = None
+        self._finite.check(self.step, is_last=self.finished)
         return is_event
 
     def _report(self, loss: float | None, elapsed_s: float) -> None:
+        further: Mapping[str, float] = self._further.take()
+        if self._finite.in_a_row:  # neither JSON nor curves have what is not finite
+            loss, further = None, {name: value for name, value in further.items() if math.isfinite(value)}
         metrics = StepMetrics(
             step=self.step,
             loss=loss,
@@ -341,7 +381,7 @@ class Job(LossWeighting):
             attempt=startup_timing.attempt(),
             cursor=self.sampler.cursor,
             data_s=self._timed.take_waited_s() if self._timed else 0.0,
-            further=self._further.take(),
+            further=further,
         )
         if self._reporter:
             self._reporter.report(metrics)

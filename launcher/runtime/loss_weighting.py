@@ -118,7 +118,7 @@ class LossWeighting:
     def _add_part(self, loss: torch.Tensor, share: float) -> torch.Tensor:
         """Return `loss` as its `share` of the step's loss, scaled for the exchange of gradients."""
         # Every rank that trains on a part contributes it once.
-        own = loss.detach() * (share * self.sampler.world_size / process_group.world_size())
+        own = loss.detach().double() * (share * self.sampler.world_size / process_group.world_size())
         self._loss = own if self._loss is None else self._loss + own
         self._reports_loss = True
         if self.completes_step:

@@ -109,7 +109,7 @@ def build_model(model_type: str, model_config: Mapping[str, Any], *, max_len: in
 
 
 def next_token_loss(model: nn.Module, tokens: torch.Tensor, reduction: str = "mean") -> torch.Tensor:
-    """Return the cross entropy of predicting each token from those before it, shape `()`.
+    """Return the cross entropy of predicting each token from those before it, in 64 bits, shape `()`.
 
     Args:
         model: Maps `(B, L)` tokens to `(B, L, V)` logits.
@@ -117,4 +117,5 @@ def next_token_loss(model: nn.Module, tokens: torch.Tensor, reduction: str = "me
         reduction: `mean` or `sum` over the `B * L` tokens.
     """
     logits_BLV = model(tokens[:, :-1])
-    return F.cross_entropy(logits_BLV.flatten(0, 1), tokens[:, 1:].flatten(), reduction=reduction)
+    losses = F.cross_entropy(logits_BLV.flatten(0, 1), tokens[:, 1:].flatten(), reduction="none").double()
+    return losses.sum() if reduction == "sum" else losses.mean()

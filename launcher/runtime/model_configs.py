@@ -23,14 +23,19 @@ def known(name: str) -> Mapping[str, Any] | None:
     return next((config for key, config in table().items() if _plain(key) == wanted), None)
 
 
-def known_beginning(name: str) -> Mapping[str, Any] | None:
-    """Return the configuration of the model whose name `name` begins with; None when unknown.
+def beginning(name: str) -> str:
+    """Return the model whose name `name` begins with; empty when unknown.
 
     The name of a variant (`openai/gpt-oss-20b-bf16`) or of a job (`openai-gpt-oss-20b-c3ki0`) continues a model's.
     """
     wanted = _plain(name)
     matches = [key for key in table() if wanted == _plain(key) or wanted.startswith(f"{_plain(key)}-")]
-    return table()[max(matches, key=len)] if matches else None
+    return max(matches, key=len, default="")
+
+
+def known_beginning(name: str) -> Mapping[str, Any] | None:
+    """Return the configuration of the model whose name `name` begins with; None when unknown."""
+    return table().get(beginning(name))
 
 
 def _plain(name: str) -> str:

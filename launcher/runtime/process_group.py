@@ -8,7 +8,7 @@ import socket
 import sys
 import time
 import traceback
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import timedelta
 from types import TracebackType
 from typing import Any, TypeVar
@@ -18,7 +18,8 @@ import torch.distributed as dist
 from torch.distributed import distributed_c10d
 
 from launcher.common import names
-from launcher.runtime import startup_timing
+from launcher.runtime import stacks, startup_timing
+from launcher.runtime.finite_steps import NotFinite
 
 JOIN_TIMEOUT = timedelta(minutes=10)
 """How long ranks wait for each other to join."""
@@ -50,7 +51,7 @@ _Value = TypeVar("_Value")
 
 @dataclass(frozen=True, slots=True)
 class Place:
-    """The place of this process among the ranks. `device` is the accelerator of `local_rank`, or the CPU."""
+    """The place of this process among the ranks. `device` is its accelerator, or the CPU."""
 
     rank: int
     world_size: int
@@ -65,13 +66,31 @@ class Place:
 
 
 def place_from_env() -> Place:
-    """Return the place that the agent (or torchrun) gave this process; a single rank without one."""
+    """Return the place that the agent (or torchrun) gave this process; a single rank without one.
+
+    On one machine every rank gets an accelerator of its own, also if its nodes are simulated, which all count their
+    ranks from 0.
+    """
     rank, world_size, local_rank, local_world_size = (
         int(os.environ.get(name, default))
         for name, default in (("RANK", 0), ("WORLD_SIZE", 1), ("LOCAL_RANK", 0), ("LOCAL_WORLD_SIZE", 1))
     )
-    device = torch.device("cuda", local_rank) if torch.cuda.is_available() else torch.device("cpu")
+    device = torch.device("cpu")
+    if torch.cuda.is_available():
+        is_shared = _is_on_one_machine() and world_size <= torch.cuda.device_count()
+        device = torch.device("cuda", rank if is_shared else local_rank)
     return Place(rank, world_size, local_rank, local_world_size, device)
+
+
+def affordable(place: Place) -> Place:
+    """Return the place for a small model, which a CPU can train: there if this machine has too few accelerators."""
+    ranks = place.world_size if _is_on_one_machine() else place.local_world_size
+    accelerators = torch.cuda.device_count() if place.device.type == "cuda" else ranks
+    if ranks <= accelerators:
+        return place
+    if place.rank == 0:
+        print(f"{ranks} ranks, and GPUs for {accelerators}: training on the CPU", flush=True)
+    return replace(place, device=torch.device("cpu"))
 
 
 def join(place: Place | None = None) -> Place:
@@ -84,6 +103,7 @@ def join(place: Place | None = None) -> Place:
     """
     startup_timing.reached("imported")
     place = place or place_from_env()
+    stacks.write_stack_on_signal(place.rank)
     # Small exchanges between the ranks use gloo even then: they must not wait for the accelerator.
     backend, device_id = "gloo", None
     if place.device.type == "cuda":
@@ -141,17 +161,21 @@ def _await_store(address: str, port: int) -> None:
             pause_s = min(pause_s * 1.2, _LONGEST_PAUSE_S)
 
 
-def _loopback_store(place: Place) -> dist.Store | None:
-    # torch's own store listens on every interface, which a job on this machine must not.
+def _is_on_one_machine() -> bool:
+    """Return whether the ranks meet at an address that only this machine reaches."""
     address = os.environ.get("MASTER_ADDR", "")
     try:
-        is_loopback = address == "localhost" or ipaddress.ip_address(address).is_loopback
+        return address == "localhost" or ipaddress.ip_address(address).is_loopback
     except ValueError:
-        is_loopback = False
-    if not is_loopback or os.environ.get("TORCHELASTIC_USE_AGENT_STORE") == "True":
+        return False
+
+
+def _loopback_store(place: Place) -> dist.Store | None:
+    # torch's own store listens on every interface, which a job on this machine must not.
+    if not _is_on_one_machine() or os.environ.get("TORCHELASTIC_USE_AGENT_STORE") == "True":
         return None
     os.environ.setdefault("GLOO_SOCKET_IFNAME", "lo")
-    port, listener = int(os.environ["MASTER_PORT"]), None
+    address, port, listener = os.environ["MASTER_ADDR"], int(os.environ["MASTER_PORT"]), None
     if place.rank == 0:
         listening = socket.socket()
         listening.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
@@ -246,4 +270,4 @@ def _await_others() -> None:
 
 def _leave_on_error(kind: type[BaseException], error: BaseException, trace: TracebackType | None) -> None:
     traceback.print_exception(kind, error, trace)
-    leave(exit_code=1)
+    leave(exit_code=names.EXIT_NOT_FINITE if isinstance(error, NotFinite) else 1)

@@ -1,6 +1,9 @@
 """progress.json: the file that makes a folder a checkpoint, and that describes the files beside it."""
 
+import errno
 import json
+import os
+import stat
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass
@@ -14,6 +17,12 @@ METADATA = ".metadata"
 """File of torch.distributed.checkpoint that holds the place of each piece. Source: FileSystemWriter."""
 
 PROGRESS = "progress.json"
+
+WRONG_KIND = (errno.ENOTDIR, errno.EISDIR, errno.ELOOP, errno.ENXIO)
+"""Errors that show a file of the wrong kind: a file in place of a folder, or the reverse, a loop of links, a socket.
+
+A refused permission is not among them: it shows nothing about the data. Source: errno(3).
+"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,7 +85,8 @@ def published(folder: Path, step: int) -> Published:
         Unavailable: The file system failed.
     """
     with outcomes(is_first=True):
-        data, found = (folder / PROGRESS).read_bytes(), sizes(folder)
+        size(folder / PROGRESS)  # of a pipe, reading would never end
+        data = (folder / PROGRESS).read_bytes()
     try:
         stated = json.loads(data)
         seal = stated.pop("checksum", None)
@@ -90,7 +100,7 @@ def published(folder: Path, step: int) -> Published:
         raise Damaged(f"{PROGRESS} is changed")
     if progress.step != step:
         raise Damaged(f"{PROGRESS} is of step {progress.step}")
-    if wrong := sorted(name for name, size in files.items() if found.get(name) != size):
+    if wrong := sorted(name for name, written in files.items() if _size_now(folder / name) != written):
         raise Damaged(f"{', '.join(wrong)} missing or not of the size written")
     return Published(progress, files, bytes.fromhex(metadata) if metadata else None)
 
@@ -98,6 +108,34 @@ def published(folder: Path, step: int) -> Published:
 def sizes(folder: Path) -> dict[str, int]:
     """Return the size in bytes of each file of torch.distributed.checkpoint in `folder`, by name."""
     return {path.name: path.stat().st_size for path in sorted(folder.iterdir()) if path.name != PROGRESS}
+
+
+def size(path: Path) -> int:
+    """Return the size of a file in bytes.
+
+    Raises:
+        Damaged: It is not a regular file, nor a link to one.
+        OSError: The file system failed, or it does not exist.
+    """
+    found = path.stat()
+    if stat.S_ISDIR(found.st_mode):
+        raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR), str(path))
+    if not stat.S_ISREG(found.st_mode):
+        raise Damaged(f"{path.name} is not a file")
+    return found.st_size
+
+
+def _size_now(path: Path) -> int | None:
+    """Return the size of a file in bytes; None if it does not exist, or is not a file.
+
+    Raises:
+        Unavailable: The file system failed.
+    """
+    try:
+        with outcomes(is_first=True):
+            return size(path)
+    except Damaged:
+        return None
 
 
 def _stated(progress: Progress, files: Mapping[str, int], metadata: str | None) -> dict[str, Any]:
@@ -121,10 +159,12 @@ def missing(reason: str, is_first: bool) -> Damaged | Unavailable:
 
 @contextmanager
 def outcomes(is_first: bool) -> Iterator[None]:
-    """Raise errors of the file system as Damaged, if something is `missing`, or as Unavailable."""
+    """Raise errors of the file system as Damaged, if something is `missing` or of a wrong kind, or as Unavailable."""
     try:
         yield
     except FileNotFoundError as error:
         raise missing(f"{Path(error.filename).name} is missing", is_first) from error
     except OSError as error:
+        if error.errno in WRONG_KIND:
+            raise missing(f"{Path(error.filename or '').name}: {error.strerror}", is_first) from error
         raise Unavailable(str(error)) from error

@@ -109,6 +109,7 @@ class Reporter:
         self._file: MetricsFile | None = MetricsFile(run_dir)
         self._new_shipper = (lambda: Shipper(run_dir, tracking_uri, run_id)) if run_id else None
         self._shipper: Shipper | None = None
+        self._longest_s: dict[str, float] = {}
 
     @property
     def run_dir(self) -> Path:
@@ -158,14 +159,20 @@ class Reporter:
     def busy(self, what: str) -> Iterator[None]:
         """Announce work between steps while it lasts: a checkpoint, an evaluation, an export."""
         self.announce(what)
+        began = time.monotonic()
         try:
             yield
         finally:
+            self._longest_s[what] = max(time.monotonic() - began, self._longest_s.get(what, 0.0))
             self.announce(names.STEPS)
 
     def announce(self, what: str) -> None:
-        """Publish the activity of this rank; the hang detector allows other activities than steps more time."""
-        text = json.dumps({"time": time.time(), "attempt": startup_timing.attempt(), "what": what})
+        """Publish the activity of this rank, from which the hang detector takes what may last how long.
+
+        The longest work of each kind stands beside it, since two announcements may come between two of its polls.
+        """
+        own = {"time": time.time(), "attempt": startup_timing.attempt(), "what": what, "longest_s": self._longest_s}
+        text = json.dumps(own)
         partial = self._run_dir / f".{names.ACTIVITY_FILE}.partial"
         with suppress(OSError):  # a full disk must not end training; the last activity then remains
             partial.write_text(text, encoding="utf-8")

@@ -51,10 +51,20 @@ class StopConsensus:
         self._carries_loss = loss is not None
         # The loss remains on its device: fetching it here would wait for the forward pass before the backward pass is
         # queued. Only `end_step` waits, when the complete step is queued.
-        own = torch.tensor(self._step_s, device=_control_device()) if loss is None else loss.detach().float()
+        own = loss.detach() if loss is not None else torch.tensor(self._step_s, device=_control_device())
+        own = own.double()
         # Only two numbers: over gloo the time of a small reduction grows with each.
         self._sums = torch.stack([own, own.new_full((), float(event))])
         self._work = dist.all_reduce(self._sums, async_op=True) if dist.is_initialized() else None
+
+    def loss(self) -> float | None:
+        """Return the sum of the ranks' losses before the step has ended; None if they share none. Waits for it."""
+        if self._sums is None or not self._carries_loss:
+            return None
+        if self._work:
+            self._work.wait()
+            self._work = None
+        return self._sums[0].item()
 
     def end_step(self) -> tuple[float | None, bool]:
         """Return the sum of the ranks' losses, if shared, and whether any rank was asked to stop."""

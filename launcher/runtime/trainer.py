@@ -94,6 +94,7 @@ class Trainer:
             reporter=self.reporter,
             on_step=self._print_step,
             event_pending=event_pending,
+            max_skipped_steps=settings.max_skipped_steps,
         )
         self.sample_log = SampleLog(run_dir) if settings.log_samples else None
         self.last_loss: float | None = None
@@ -142,19 +143,20 @@ class Trainer:
         return next_token_loss(self.model, rows, reduction="sum")
 
     def _update(self) -> None:
-        torch.nn.utils.clip_grad_norm_(self.model.parameters(), self.settings.max_norm)
+        norm = torch.nn.utils.clip_grad_norm_(self.model.parameters(), self.settings.max_norm)
         batch, sampler = self.job.batch, self.job.sampler
         rate = learning_rate(
             self.settings.schedule, (batch.step_start + batch.step_samples / 2) / sampler.total_samples
         )
         for group in self.optimizer.param_groups:
             group["lr"] = rate
-        self.optimizer.step()
+        if self.job.may_step(norm):
+            self.optimizer.step()
         self.optimizer.zero_grad()
 
     def _print_step(self, metrics: StepMetrics) -> None:
         self.last_loss = metrics.loss
-        if metrics.step % self.settings.logging_steps == 0:
+        if metrics.step % self.settings.logging_steps == 0 and metrics.loss is not None:
             self._print(
                 f"step {metrics.step}/{metrics.step + self.job.sampler.steps_left}  loss {metrics.loss:.4f}  "
                 f"lr {metrics.learning_rate:.5f}  {metrics.samples_per_s:.0f} samples/s  world {metrics.world_size}"

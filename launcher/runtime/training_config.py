@@ -4,6 +4,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from launcher.common.names import RUN_ID_AT_LAUNCH
+from launcher.runtime.finite_steps import MAX_SKIPPED_STEPS
 from launcher.runtime.shares import Shares, SharesMismatch
 from launcher.runtime.tiers.tier_settings import TierSettings, tier_settings
 
@@ -52,6 +54,7 @@ class Settings:
         override_training_dir: Whether a new job may use a folder that holds a checkpoint.
         training_dir: Folder of the checkpoints; empty for the one under the run folder.
         tiers: Tiers that replace the folder; None for none.
+        max_skipped_steps: Steps in a row whose loss or gradients may not be finite.
     """
 
     model_type: str
@@ -77,6 +80,7 @@ class Settings:
     training_dir: str
     tracking: Tracking
     tiers: TierSettings | None = None
+    max_skipped_steps: int = MAX_SKIPPED_STEPS
 
 
 def shares_of(training_args: Mapping[str, Any], world_size: int) -> Shares:
@@ -102,10 +106,18 @@ def shares_of(training_args: Mapping[str, Any], world_size: int) -> Shares:
     return Shares((local,) * world_size, micro=int(training_args.get("micro_train_batch_size") or local))
 
 
+def max_skipped_steps_of(training_args: Mapping[str, Any]) -> int:
+    """Return how many steps in a row may be skipped; recipes need not name the key."""
+    found = training_args.get("max_skipped_steps")
+    return MAX_SKIPPED_STEPS if found is None else int(found)
+
+
 def tracking_of(training: Mapping[str, Any]) -> Tracking:
     """Return the MLflow run of a recipe's `training_config`."""
     mlflow = training.get("mlflow") or {}
     run_id = "" if mlflow.get("enabled") is False else mlflow.get("run_id") or ""
+    if run_id == RUN_ID_AT_LAUNCH:  # the bundle of a dry run, started without the launcher
+        run_id = ""
     return Tracking(mlflow.get("tracking_uri") or None, run_id)
 
 
@@ -138,4 +150,5 @@ def settings_of(config: Mapping[str, Any], world_size: int) -> Settings:
         training_dir=args["training_dir"] or "",
         tracking=tracking_of(training),
         tiers=tier_settings(config.get("checkpointing")),
+        max_skipped_steps=max_skipped_steps_of(args),
     )

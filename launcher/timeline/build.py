@@ -88,6 +88,7 @@ def build(launch: Launch, *, is_alive: bool = False) -> Timeline:
         unfired=tuple(event.message for event in launch.events if event.kind == "unfired"),
         steps=surviving,
         samples_lost_at_end=_kept_samples(steps) - _kept_samples(surviving),
+        skipped_steps=len({step.step for step in launch.steps if step.is_skipped}),
     )
 
 

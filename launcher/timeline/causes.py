@@ -2,7 +2,7 @@
 
 from collections.abc import Iterable, Iterator
 
-from launcher.timeline.records import LAUNCHED, WORKER_FAILED, Launch, OperatorEvent
+from launcher.timeline.records import HANG, LAUNCHED, WORKER_FAILED, Launch, OperatorEvent
 
 ROOTS = ("scenario", "request")
 """Kinds of events from outside of the job."""
@@ -93,7 +93,7 @@ class Causes:
         if not roots:
             return seen, decision.message
         began = min(event.time for event in (*roots, *faults))
-        return began, "; ".join(dict.fromkeys(root.message for root in roots))
+        return began, "; ".join(dict.fromkeys(map(_short, roots)))
 
     def _unused_hits(self, faults: list[OperatorEvent]) -> list[OperatorEvent]:
         hits = [hit for hit in self._external(is_hit=True) if any(self._led_to(hit, fault) for fault in faults)]
@@ -126,6 +126,11 @@ class Causes:
 def running_faults(events: Iterable[OperatorEvent]) -> Iterator[OperatorEvent]:
     """Yield the faults of nodes that took part: others end no attempt."""
     return (event for event in events if event.kind == "fault" and not event.fields.get("warming"))
+
+
+def _short(root: OperatorEvent) -> str:
+    """Return the message of an event; of a hang, for how long: the event itself names the rank and its stack."""
+    return root.message.partition(";")[0] if root.fields.get("cause") == HANG else root.message
 
 
 def _is_own(fault: OperatorEvent) -> bool:

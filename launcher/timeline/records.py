@@ -16,6 +16,7 @@ LAUNCHED = "launched"
 """The kind of a launch's first event."""
 
 WORKER_FAILED = "a worker failed"
+HANG = "hang"
 """Cause of the fault of a node whose worker failed; the worker may only have lost its peers."""
 
 _Record = TypeVar("_Record")
@@ -46,6 +47,7 @@ class StepRecord:
         time: Its end, in seconds since the epoch.
         cursor: Samples from the start of training to the end of this step.
         data_s: Seconds of it in which rank 0 waited for data.
+        is_skipped: Whether it changed no weight, since its loss or gradients were not finite.
     """
 
     time: float
@@ -58,6 +60,7 @@ class StepRecord:
     cursor: int
     loss: float | None
     data_s: float = 0.0
+    is_skipped: bool = False
 
     @property
     def duration_s(self) -> float:
@@ -189,6 +192,7 @@ def _step(fields: Mapping[str, Any]) -> StepRecord:
         cursor=int(fields["cursor"]),
         loss=float(loss) if loss is not None and math.isfinite(loss) else None,
         data_s=float(fields.get("data_s") or 0.0),
+        is_skipped="skipped_steps" in (fields.get("further") or {}),
     )
 
 

@@ -111,10 +111,11 @@ def _totals(timeline: Timeline) -> str:
     head = f"{state} after {timeline.wall_s:.1f} s, {_count(timeline.restarts, 'restart')}, {steps}."
     if not timeline.steps:
         return f"{head} No step was reported."
+    skipped = f" {_count(timeline.skipped_steps, 'step')} skipped, not finite." if timeline.skipped_steps else ""
     return (
         f"{head} Goodput {100 * timeline.goodput:.0f} %: {timeline.useful_s:.1f} s went into steps that count,"
         f" {timeline.data_s:.1f} s into waiting for their data."
-        f" {_count(timeline.samples_lost, 'sample')} lost, {timeline.samples_redone} trained again."
+        f" {_count(timeline.samples_lost, 'sample')} lost, {timeline.samples_redone} trained again.{skipped}"
     )
 
 

@@ -156,6 +156,7 @@ class Timeline:
         restarts: How often its workers were started again.
         unfired: Events of the scenario that never happened, as messages.
         samples_lost_at_end: Samples trained after the last checkpoint of a job that did not succeed.
+        skipped_steps: Steps that changed no weight, since their loss or gradients were not finite.
     """
 
     launched: float
@@ -171,6 +172,7 @@ class Timeline:
     unfired: tuple[str, ...]
     steps: tuple[Step, ...]
     samples_lost_at_end: int = 0
+    skipped_steps: int = 0
 
     @property
     def useful_s(self) -> float:

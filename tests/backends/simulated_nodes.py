@@ -11,9 +11,11 @@ from dataclasses import dataclass, field
 
 from launcher.backends.local.fleet import NodeAddress
 from launcher.common.names import METRICS_FILE
+from launcher.operator.stacks import STOPPED
 from launcher.operator.state_machine import progress_step
 from launcher.operator.types import AgentState, AgentStatus, Cause, Fault, Report
 from launcher.runtime.shares import nearest_even, rank_positions, step_shares
+from launcher.runtime.stacks import stack_file, stacks_folder
 
 LAUNCHED = 1e9
 LONGEST_JOB_S = 3600.0
@@ -193,6 +195,7 @@ class World:
         self.attempts = []
         self.shares = {size: self._split(size * job.nproc_per_node) for size in sizes}
         self._metrics = run_dir / METRICS_FILE
+        self._run_dir = run_dir
 
     def _split(self, ranks):
         shares = list(nearest_even(self.job.batch, ranks))
@@ -301,7 +304,14 @@ class World:
             node.begin(command.progress)
         if started:
             self.workers.append(Workers(self, command.attempt, started, len(command.nodes), command.progress))
+            file = stack_file(stacks_folder(self._run_dir, command.attempt), 0)
+            file.parent.mkdir(parents=True)
+            file.write_text("rank 0, process 1\n")
         return faults
+
+    def request_stacks(self, folder):
+        with stack_file(folder, 0).open("a") as file:
+            file.write(f"{STOPPED}\n" if self.workers[-1].is_hung else "\n")
 
     def stop(self, command):
         faults = self._tell(command.nodes, self._refuses)

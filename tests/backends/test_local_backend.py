@@ -4,6 +4,7 @@ import json
 import os
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -222,6 +223,17 @@ def test_the_limits_of_a_hang_are_in_the_bundle(tmp_path):
     assert read_job_request(tmp_path).hang == HangLimits(recurring_s=30, stop_pattern="finished", other_work_s=7200)
     (tmp_path / "local.json").unlink()  # a bundle of an earlier version
     assert read_job_request(tmp_path).hang == HangLimits()
+
+
+@pytest.mark.parametrize(
+    ("key", "variables", "seconds"),
+    [(None, {}, 600.0), (90, {}, 90.0), (90, {"RECIPES_COLLECTIVE_TIMEOUT": "30"}, 30.0)],
+)
+def test_no_derived_limit_is_below_the_timeout_of_collectives(key, variables, seconds):
+    settings = Settings(command=None, container_mounts=None, collective_timeout=key)
+    spec = replace(job(settings=settings), config={"env_vars": variables})
+    hang = json.loads(LocalBackend().render(spec, {})["local.json"])["hang"]
+    assert (hang["collective_timeout_s"], hang["start_cut_off_s"]) == (seconds, None)
 
 
 @pytest.mark.parametrize(("start_s", "watches"), [(None, False), (600, True)])

@@ -414,3 +414,14 @@ def test_a_job_of_one_size_keeps_its_other_nodes_until_the_lost_one_is_replaced(
     assert DropNodes((0,)) in commands
     after, _ = advance(after, observation(capacity=1, is_stuck=True), static)
     assert after.verdict is JobState.FAILED
+
+
+def test_a_restart_that_repeats_steps_is_no_progress_until_the_step_of_the_last_fault_is_passed():
+    count, fault_step = 0, 100
+    for repeated in (90, 95, 99)[:MAX_FAULTS_WITHOUT_PROGRESS]:  # each further than the one before, none beyond 100
+        preparing = machine(Phase.PREPARING, attempt=1, faults_without_progress=count, fault_step=fault_step)
+        after, _, _ = step(preparing, observation(READY, GONE, step=repeated))
+        count, fault_step = after.faults_without_progress, after.fault_step
+    assert (count, fault_step) == (MAX_FAULTS_WITHOUT_PROGRESS, 100)
+    preparing = machine(Phase.PREPARING, attempt=1, faults_without_progress=count, fault_step=fault_step)
+    assert step(preparing, observation(READY, GONE, step=100))[0].verdict is JobState.FAILED

@@ -3,17 +3,19 @@
 import json
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 from test_local_state_machine import NOW, POLICY, READY, RUNNING, machine, observation
 
 from launcher.backends.local.fault_injection import damage_checkpoint
-from launcher.common.names import ACTIVITY_FILE
+from launcher.common.names import ACTIVITY_FILE, EXIT_NOT_FINITE, METRICS_FILE
 from launcher.model.job_spec import JobState
 from launcher.operator.failure_cause import explain
-from launcher.operator.hang_detector import HangDetector, StepTimer
-from launcher.operator.hang_limits import FACTOR, LEAST_LIMIT_S, START_CUT_OFF_S, HangLimits
+from launcher.operator.hang_detector import HangDetector, Overdue, StepTimer
+from launcher.operator.hang_limits import FACTOR, LEAST_LIMIT_S, START_CUT_OFF_S, HangLimits, collective_timeout_s
 from launcher.operator.snapshot import Attempt
 from launcher.operator.state_machine import MAX_FAULTS_WITHOUT_PROGRESS, SETTLE_S, advance
-from launcher.operator.step_reader import DoneStep
+from launcher.operator.step_reader import RECENT_STEPS, DoneStep, StepReader
 from launcher.operator.types import Cause, Event, Fault, Phase, StopWorkers
 
 
@@ -23,74 +25,139 @@ class Watched:
     def __init__(self, **limits):
         self.watch = StepTimer(HangLimits(**limits))
         self.now, self.attempt, self.done, self.activity = 0.0, 0, DoneStep(), {}
+        self.recent, self.longest_ever, self.longest_s = [], 0.0, {}
+        self.after(0)
 
     def after(self, seconds):
-        """Return whether the job hangs when nothing has happened for some seconds."""
+        """Return whether the job hangs when nothing has happened for some seconds; set whether it is slow."""
         self.now += seconds
-        return bool(self.watch.overdue(self.now, self.attempt, self.done, self.activity))
+        overdue = self.watch.overdue(self.now, self.attempt, self.done, self.activity)
+        self.is_slow = overdue is not None
+        return self.is_slow and overdue.is_hang
 
     def step(self, seconds=1.0):
-        self.done = DoneStep(self.done.step + 1, 0, self.attempt)
-        return self.after(seconds)
+        self.recent = [*self.recent, seconds][-RECENT_STEPS:]
+        self.longest_ever = max(self.longest_ever, seconds)
+        hangs = self.after(seconds)
+        self.done = DoneStep(self.done.step + 1, 0, self.attempt, max(self.recent), self.longest_ever)
+        return self.after(0) or hangs
 
-    def announce(self, what):
-        self.activity = {"what": what, "time": self.now, "attempt": self.attempt}
+    def announce(self, what, **longest_s):
+        self.longest_s |= longest_s
+        self.activity = {"what": what, "time": self.now, "attempt": self.attempt, "longest_s": dict(self.longest_s)}
+        return self.after(0)
+
+    def restart(self):
+        self.attempt += 1
         return self.after(0)
 
 
 @pytest.mark.parametrize(
     ("step_s", "limit_s"),
-    [(0.05, LEAST_LIMIT_S), (1.0, LEAST_LIMIT_S), (20.0, 20.0 * FACTOR)],
-    ids=["short", "second", "long"],
+    [(0.05, LEAST_LIMIT_S), (1.0, LEAST_LIMIT_S), (20.0, 20.0 * FACTOR), (70.0, 70.0 * FACTOR)],
+    ids=["short", "second", "long", "longer than the least limit"],
 )
-def test_a_step_may_take_as_long_as_the_steps_seen_suggest(step_s, limit_s):
-    job = Watched()
-    assert not any(job.step(step_s) for _ in range(5))
-    assert not job.after(limit_s - 0.1)
-    assert job.after(0.2)
-
-
-def test_the_longest_of_the_last_steps_counts_and_old_ones_are_forgotten():
-    job = Watched()
-    job.step(1.0)
-    job.step(50.0)
-    assert not job.after(400)
-    for _ in range(60):
-        job.step(1.0)
-    assert job.after(LEAST_LIMIT_S + 1)
-
-
-def test_steps_that_come_between_two_looks_share_the_time():
-    job = Watched()
-    job.step(1.0)
-    job.done = DoneStep(41, 0, 0)
-    assert not job.after(40.0)
-    assert job.after(LEAST_LIMIT_S + 1)
-
-
-def test_the_first_step_of_every_start_has_more_time():
-    job = Watched()
-    assert not job.after(0) and not job.after(START_CUT_OFF_S - 1)
-    job.step()
-    job.attempt = 1
-    assert not job.after(0) and not job.after(START_CUT_OFF_S - 1)
+@pytest.mark.parametrize("steps", [1, 5])
+def test_a_step_is_slow_after_ten_times_the_steps_seen_and_hangs_after_the_timeout_of_collectives(
+    step_s, limit_s, steps
+):
+    job = Watched(collective_timeout_s=500.0)
+    assert not any(job.step(step_s) for _ in range(steps))
+    assert not job.after(limit_s - 0.1) and not job.is_slow
+    assert job.after(0.2) is (limit_s > 500) and job.is_slow
+    assert not job.after(max(0, 499 - limit_s)) or limit_s > 500
     assert job.after(2)
+
+
+def test_recent_steps_decide_what_is_slow_and_twice_the_longest_of_all_what_hangs():
+    job = Watched()
+    job.step(1.0)
+    job.step(900.0)
+    for _ in range(RECENT_STEPS):
+        job.step(1.0)
+    assert not job.after(LEAST_LIMIT_S + 1) and job.is_slow
+    assert not job.after(1700) and job.after(100)
+
+
+@given(
+    steps=st.lists(st.tuples(st.floats(0.01, 5000), st.booleans(), st.booleans()), min_size=1, max_size=80),
+    timeout_s=st.floats(1, 600),
+)
+def test_no_job_hangs_whose_waits_stay_within_what_it_has_shown(steps, timeout_s):
+    """Steps of any length, saves in the poll of their step, and restarts at any time."""
+    job = Watched(collective_timeout_s=timeout_s)
+    longest_start_s, is_start = 0.0, True
+    for seconds, saves, restarts in steps:
+        longest_s = FACTOR * max(job.recent, default=0.0)
+        if is_start:
+            bound_s = max(timeout_s, START_CUT_OFF_S, longest_s, FACTOR * longest_start_s) if job.recent else 5000.0
+            longest_start_s = max(longest_start_s, min(seconds, bound_s))
+        else:
+            bound_s = max(timeout_s, LEAST_LIMIT_S, longest_s, 2 * job.longest_ever)
+        assert not job.step(min(seconds, bound_s))
+        if saves:  # announced, done and over between two polls
+            assert not job.announce("steps", checkpoint=seconds)
+        assert not restarts or not job.restart()
+        is_start = restarts
+
+
+def test_steps_of_seventy_seconds_with_a_save_in_each_poll_are_neither_slow_nor_hanging():
+    job = Watched()
+    for _ in range(5):
+        assert not job.after(69.0) and not job.is_slow
+        assert not job.step(1.0 + 69.0)
+        assert not job.announce("checkpoint")
+        assert not job.announce("steps", checkpoint=0.5)
+
+
+def test_nothing_limits_the_first_start_and_the_longest_one_the_later_ones():
+    job = Watched(collective_timeout_s=600.0)
+    assert not job.after(START_CUT_OFF_S - 1) and not job.is_slow
+    assert not job.after(2) and job.is_slow
+    assert not job.after(1e6)
+    job.step()
+    assert not job.restart() and not job.after(10 * 1e6) and not job.is_slow
+    assert job.after(1e5)
+    job = Watched()
+    job.after(9), job.step()
+    assert not job.restart() and not job.after(START_CUT_OFF_S - 1)
+    assert job.after(2)
+
+
+def test_a_job_that_counted_as_hanging_gets_twice_the_time_after_its_restart():
+    job = Watched(collective_timeout_s=100.0)
+    job.step(1.0)
+    assert not job.after(99) and job.after(2)
+    job.restart(), job.step(1.0)
+    assert not job.after(199) and job.after(2)
+    job.restart(), job.step(1.0)
+    job.restart(), job.step(1.0)  # a restart for another reason changes nothing
+    assert not job.after(399) and job.after(2)
 
 
 OTHER_WORK = ["evaluation", "export", "after the steps"]
 
 
-@pytest.mark.parametrize(
-    ("what", "seconds"), [("checkpoint", START_CUT_OFF_S - 1), *((what, 1e6) for what in OTHER_WORK)]
-)
-def test_announced_work_between_steps_has_more_time(what, seconds):
-    job = Watched()
+@pytest.mark.parametrize(("what", "is_slow"), [("checkpoint", True), *((what, False) for what in OTHER_WORK)])
+def test_a_first_save_and_other_work_between_steps_have_no_limit(what, is_slow):
+    job = Watched(collective_timeout_s=60.0)
     job.step(), job.step()
     assert not job.announce(what)
-    assert not job.after(seconds)
+    assert not job.after(1e6)
+    assert job.is_slow is is_slow
     assert not job.announce("steps")
     assert not job.after(LEAST_LIMIT_S - 1)
     assert job.after(2)
+
+
+def test_a_save_may_take_ten_times_the_longest_save():
+    job = Watched(collective_timeout_s=60.0)
+    job.step(1.0)
+    job.announce("checkpoint"), job.after(2.0), job.announce("steps", checkpoint=2.0)
+    job.announce("checkpoint")
+    assert not job.after(LEAST_LIMIT_S - 1) and job.after(2)
+    job.announce("steps", checkpoint=30.0), job.announce("checkpoint")
+    assert not job.after(299) and job.after(2)
 
 
 def test_announced_work_that_does_not_end_is_a_hang():
@@ -113,8 +180,7 @@ def test_work_of_the_script_has_the_limit_that_the_user_sets(what):
 def test_work_that_a_restart_repeats_before_its_first_step_has_no_limit(what):
     job = Watched()
     job.step()
-    job.attempt = 1
-    job.after(0)
+    job.restart()
     assert not job.announce(what)
     assert not job.after(1e6)
     assert not job.announce("steps")
@@ -136,24 +202,25 @@ def test_the_limits_of_the_setting_hold():
     assert not job.after(0) and job.after(6)
     job.step(50.0), job.step(50.0)
     assert job.after(2.5)
+    job.announce("checkpoint", checkpoint=100.0)
+    assert not job.after(4) and job.after(2)
 
 
 def test_a_script_of_ones_own_is_watched_from_its_first_step_on():
     job = Watched(watches_start=False)
-    assert not job.after(0) and not job.after(1e6)
+    assert not job.after(0) and not job.after(1e6) and not job.is_slow
     job.step()
-    job.attempt = 1
-    job.after(0)
-    assert job.after(START_CUT_OFF_S + 1)
+    assert not job.restart() and not job.after(1e7)
+    assert job.after(100)
 
 
 def test_the_watch_reads_what_rank_0_announces_and_ends_with_the_stop_pattern(tmp_path):
     watch = HangDetector(tmp_path, HangLimits(start_cut_off_s=100, recurring_s=10, stop_pattern=r"finished"))
     attempt, done = Attempt(0, 0, (0,), 0.0), DoneStep(1, 0, 0)
-    assert watch.poll(0, attempt, done) == ""
-    assert watch.poll(11, attempt, done) == "no new step for 11 s; 10 s are allowed"
+    assert watch.poll(0, attempt, done) is None
+    assert watch.poll(11, attempt, done) == Overdue("no new step for 11 s; 10 s are allowed", is_hang=True)
     (tmp_path / ACTIVITY_FILE).write_text(json.dumps({"what": "checkpoint", "time": 1.0, "attempt": 0}))
-    assert watch.poll(12, attempt, done) == watch.poll(100, attempt, done) == ""
+    assert watch.poll(12, attempt, done) is watch.poll(100, attempt, done) is None
     assert watch.poll(200, attempt, done)
     log = tmp_path / "logs" / "node-0" / "job_x" / "attempt_0" / "0" / "stdout.log"
     log.parent.mkdir(parents=True)
@@ -161,8 +228,8 @@ def test_the_watch_reads_what_rank_0_announces_and_ends_with_the_stop_pattern(tm
     assert watch.poll(201, attempt, done)
     with log.open("a") as file:
         file.write("finished at step 9\n")
-    assert watch.poll(202, attempt, done) == watch.poll(9999, attempt, done) == ""
-    assert watch.poll(10000, Attempt(1, 0, (0,), 0.0), done) == ""
+    assert watch.poll(202, attempt, done) is watch.poll(9999, attempt, done) is None
+    assert watch.poll(10000, Attempt(1, 0, (0,), 0.0), done) is None
     assert watch.poll(10101, Attempt(1, 0, (0,), 0.0), done)  # the next start is watched again
 
 
@@ -175,6 +242,14 @@ def test_a_hang_is_a_fault_of_its_own_name_and_the_workers_are_killed_and_starte
     assert StopWorkers((0, 1), None) in commands
     again, _ = advance(stopping, observation(READY, READY, step=7), POLICY)
     assert (again.phase, again.nodes, again.attempt) == (Phase.PREPARING, (0, 1), 1)
+
+
+@pytest.mark.parametrize("code", [-(EXIT_NOT_FINITE << 8), EXIT_NOT_FINITE, -(1 << 8)])
+def test_a_job_whose_values_are_not_finite_is_not_started_again(code):
+    fault = Fault(1, Cause.WORKER, f"Local Rank 0 exited with code {code}")
+    settling = machine(Phase.SETTLING, since_s=NOW - SETTLE_S - 1, fault_since_s=NOW, faults=(fault,))
+    after, _ = advance(settling, observation(RUNNING, RUNNING, step=7), POLICY)
+    assert after.verdict is (None if code == -(1 << 8) else JobState.FAILED)
 
 
 def test_a_node_that_failed_explains_why_no_step_comes():
@@ -190,6 +265,32 @@ def test_a_job_that_hangs_again_and_again_fails_with_that_reason(tmp_path):
     ended, _ = advance(settling, observation(RUNNING, RUNNING, step=7), POLICY)
     assert ended.verdict is JobState.FAILED
     assert explain(ended.faults, tmp_path, (), 1) == "hang: no new step for 61 s"
+
+
+def test_a_step_takes_what_its_record_says_or_else_the_time_since_the_step_before(tmp_path):
+    def record(step, time, attempt=0, **fields):
+        own = {"step": step, "cursor": 8 * step, "attempt": attempt, "time": time, **fields}
+        with (tmp_path / METRICS_FILE).open("a") as file:
+            file.write(json.dumps(own) + "\n")
+
+    reader = StepReader(tmp_path, since=100.0)
+    record(1, 50.0, samples=8, samples_per_s=0.001)  # of an earlier launch
+    record(1, 110.0, samples=8, samples_per_s=0.1)
+    assert reader.last() == DoneStep(1, 8, 0, longest_s=80.0, longest_ever_s=80.0)
+    record(2, 190.0), record(3, 191.0, samples=8, samples_per_s=0.0)
+    assert reader.last().longest_s == 80.0
+    record(4, 391.0), record(5, 392.0, attempt=1), record(5, 999.0, samples=8, samples_per_s="x")
+    assert reader.last() == DoneStep(5, 40, 1, longest_s=200.0, longest_ever_s=200.0)
+    for step in range(6, 6 + RECENT_STEPS):
+        record(step, 1000.0 + step, attempt=1, samples=8, samples_per_s=8.0)
+    assert (reader.last().longest_s, reader.last().longest_ever_s) == (1.0, 200.0)
+
+
+@pytest.mark.parametrize(
+    ("text", "seconds"), [("30", 30.0), ("1e3", 1000.0), (None, 600.0), ("", 600.0), ("x", 600.0), ("-1", 600.0)]
+)
+def test_the_least_limit_is_the_timeout_of_the_collectives_of_the_job(text, seconds):
+    assert collective_timeout_s(text) == seconds
 
 
 def checkpoint(folder, step, content):

@@ -16,7 +16,7 @@ from test_slurm_jobs import END_TIMEOUT_S, SCRIPT, TINY
 
 from launcher.backends.slurm.backend import SlurmBackend
 from launcher.bundle import store as bundles
-from launcher.cli import launch, own_flags
+from launcher.cli import run_command
 from launcher.common.names import RUN_DIR
 from launcher.jobs import registry
 from launcher.model.job_spec import JobState
@@ -57,8 +57,7 @@ def words(tmp_path, monkeypatch):
 
 def started(*words):
     """Run a command line of main.py in this process."""
-    has_flags = any(word.startswith("-") for word in words)
-    return own_flags.serve(words, launch.main) if has_flags else launch.main(words)
+    return run_command.run(words)
 
 
 def folders():

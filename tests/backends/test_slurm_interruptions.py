@@ -14,6 +14,8 @@ from test_slurm_jobs import PLAIN, SCRIPT, TINY, SlurmBackend, finished, headlin
 from launcher import pipeline
 from launcher.backends.slurm import run_files
 from launcher.common.names import METRICS_FILE, RUN_DIR, SAMPLES_DIR
+from launcher.common.problems import ProblemsFound
+from launcher.jobs import registry
 from launcher.model.job_spec import JobState, LogSelection
 
 pytestmark = [pytest.mark.whole_job, pytest.mark.slow]
@@ -195,6 +197,30 @@ exit 1
     again = pipeline.submit(bundle, SlurmBackend())
     assert again.handle.native_id == record.handle.native_id
     finished(record)
+    assert sum(bundle.digest[:12] in name for name in names_in_queue(cluster)) == 1
+
+
+def test_a_job_that_the_controller_lists_after_its_answer_is_lost_is_found(cluster, tmp_path, monkeypatch):
+    bundle, released = written(tmp_path, *PLAIN), tmp_path / "released"
+    lost = "sbatch: error: Batch job submission failed: Socket timed out on send/recv operation"
+    real = shutil.which("sbatch")
+    (tmp_path / "sbatch").write_text(f"""#!/bin/bash
+[[ "$*" == *--test-only* ]] && exec {real} "$@"
+(until [ -e {released} ]; do sleep 0.1; done; exec {real} "$@") > /dev/null 2>&1 &
+echo "{lost}" >&2
+exit 1
+""")
+    (tmp_path / "sbatch").chmod(0o755)
+    monkeypatch.setenv("PATH", str(tmp_path), prepend=":")
+    with pytest.raises(ProblemsFound) as refused:
+        pipeline.submit(bundle, SlurmBackend())
+    assert "E352" in [problem.code for problem in refused.value.problems]
+    record = registry.submitted(bundle.directory)
+    assert "may still create it" in registry.status(record, SlurmBackend()).message
+    released.touch()
+    await_true(lambda: "may still" not in registry.status(record, SlurmBackend()).message)
+    assert not pipeline.submit(bundle, SlurmBackend()).handle.is_new
+    finished(registry.submitted(bundle.directory))
     assert sum(bundle.digest[:12] in name for name in names_in_queue(cluster)) == 1
 
 

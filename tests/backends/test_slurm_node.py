@@ -1,5 +1,6 @@
 """One node of an elastic job, without Slurm: when it publishes where its agent listens."""
 
+import json
 import os
 import signal
 import subprocess
@@ -9,7 +10,10 @@ from pathlib import Path
 import pytest
 from background import await_true
 
-from launcher.backends.slurm import run_files
+from launcher.backends.slurm import operator, run_files
+from launcher.operator import stacks
+from launcher.operator.hang_limits import HangLimits
+from launcher.runtime.stacks import stacks_folder
 
 # Listens at once, notes the first call, and answers only once it may: as while it imports.
 WARM = """
@@ -78,3 +82,41 @@ def test_a_node_whose_warm_process_fails_is_announced_all_the_same(node, address
 
 def test_a_node_ends_with_its_agent_whatever_its_warm_process_does(node):
     assert node("exec sleep 600", "exit 7").wait(200) == 7
+
+
+WORKER = """
+import os, pathlib, time
+from launcher.runtime.stacks import write_stack_on_signal
+
+def waits_here():
+    time.sleep(600)
+
+write_stack_on_signal(3)
+pathlib.Path("ready").touch()
+waits_here()
+"""
+
+
+def test_a_node_lets_its_workers_write_their_stacks_when_the_operator_requests_them(node, tmp_path, monkeypatch):
+    monkeypatch.setenv("RECIPES_RUN_DIR", str(tmp_path / "run"))
+    (tmp_path / "worker.py").write_text(WORKER)
+    node("exit 7", f"exec {sys.executable} worker.py")
+    await_true((tmp_path / "ready").exists)
+    await_true(run_files.address_file(tmp_path, "7", 0).exists)
+    folder = stacks_folder(tmp_path / "run", 0)
+    before = stacks.sizes(folder)
+    run_files.request_stacks(tmp_path, "7", folder)
+    await_true(lambda: stacks.texts_after(folder, before)[3])
+    assert stacks.parse(stacks.texts_after(folder, before)[3]).place.function == "waits_here"
+
+
+@pytest.mark.parametrize(
+    ("line", "seconds"),
+    [("", 600.0), ("export RECIPES_COLLECTIVE_TIMEOUT=90", 90.0), ("export RECIPES_COLLECTIVE_TIMEOUT='90'", 90.0)],
+)
+def test_the_limits_of_an_elastic_job_follow_the_timeout_of_its_collectives(tmp_path, line, seconds):
+    plan = {"job_name": "job", "nproc_per_node": 1, "initial_nodes": 1, "elastic": None, "scales": [{"nodes": 1}]}
+    (tmp_path / "plan.json").write_text(json.dumps(plan))
+    (tmp_path / run_files.AGENT_FILE).parent.mkdir()
+    (tmp_path / run_files.AGENT_FILE).write_text(f"set -e\n{line}\nexec python -m launcher.runtime.entrypoint\n")
+    assert operator._job_request(tmp_path).hang == HangLimits(collective_timeout_s=seconds)

@@ -28,6 +28,7 @@ class Fault:
         is_refused: Break the connection before the request reaches the server.
         cut_after: Break the connection after so many bytes of the answer.
         delay_s: Wait before each piece of the answer.
+        hold: Pass the request on once this is set, even if its sender has gone.
         times: How many requests.
         skip: How many matching requests pass first.
     """
@@ -41,6 +42,7 @@ class Fault:
     is_refused: bool = False
     cut_after: int | None = None
     delay_s: float = 0.0
+    hold: threading.Event | None = None
     times: int = 1
     skip: int = 0
 
@@ -125,6 +127,8 @@ async def _handle(proxy: Proxy, upstream: tuple, reader: asyncio.StreamReader, w
     body = await reader.readexactly(int(fields.get("content-length") or 0))
     fault = proxy.matching(line) or Fault()
     proxy.seen.append(line)
+    while fault.hold and not fault.hold.is_set():
+        await asyncio.sleep(0.01)
     if fault.is_refused:
         return
     if fault.status or fault.body is not None:

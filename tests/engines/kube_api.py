@@ -2,7 +2,6 @@
 
 import contextlib
 import json
-import os
 import shutil
 import signal
 import socket
@@ -16,8 +15,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from certificates import Authority
+from engine_cache import cached
 
-VERSION = "1.20.2"
 INSTALL = "tests/engines/build_kube_apiserver.sh"
 ADMIN_TOKEN, USER_TOKEN = "admin-token", "user-token"
 CANARY = "canary-4f1d9c2b7e"
@@ -42,8 +41,7 @@ class Engine:
 
 def binary() -> Path | None:
     """Return the API server's binary; None where it, or etcd, is not there."""
-    cache = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "recipe-launcher"
-    path = cache / f"kube-apiserver-{VERSION}"
+    path = cached("build_kube_apiserver.sh", "kube-apiserver")
     return path if path.is_file() and shutil.which("etcd") else None
 
 

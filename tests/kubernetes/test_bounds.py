@@ -21,6 +21,7 @@ from launcher.backends.kubernetes.api_objects import path
 from launcher.backends.kubernetes.connection import ApiError
 from launcher.backends.kubernetes.job_options import AnyUserId, SecurityContext, Toleration
 from launcher.common import yaml_io
+from launcher.common.quantities import amount
 from launcher.common.syntax import is_dns_label, is_dns_subdomain, is_image
 from launcher.config.compose import compose
 from launcher.model.recipe import SecretKeyRef
@@ -292,3 +293,18 @@ def test_we_and_the_server_agree(space, pod, name):
         assert ours or not theirs or bound.is_stricter, f"the server accepts {value!r}"
 
     compare()
+
+
+def test_the_server_reads_every_quantity_as_the_launcher_does(space):
+    numbers = ("0", "1", "1.5", "0.0000000001", "123456789012.78", ".3", "+2.")
+    suffixes = ("", *"numkMG", "Ki", "Mi", "e3", "E-2")
+    texts = [f"{number}{suffix}" for number in numbers for suffix in suffixes]
+    # Not as resources of a container, which the server rounds up to thousandths.
+    volumes = [{"name": f"v{i}", "emptyDir": {"sizeLimit": text}} for i, text in enumerate(texts)]
+    template = {"spec": {"containers": [{"name": "c", "image": "i"}], "volumes": volumes}}
+    where = f"/api/v1/namespaces/{space.name}/podtemplates"
+    body = {"apiVersion": "v1", "kind": "PodTemplate", "metadata": {"name": "quantities"}, "template": template}
+    kept = space.admin.ask(where, body)["template"]["spec"]["volumes"]
+    read = [each["emptyDir"]["sizeLimit"] for each in kept]
+    assert [amount(text) for text in texts] == [amount(text) for text in read]
+    assert read != texts  # the server has written them in its own form

@@ -451,16 +451,6 @@ def test_a_cluster_without_kueue_says_so(space, capsys):
     assert "this cluster has no Kueue" in told
 
 
-@pytest.mark.parametrize(
-    ("text", "number"),
-    [("8", 8), ("500m", 0.5), ("2Gi", 2**31), ("1k", 1000), ("1e3", 1000), (4, 4), ("x", 0), ("3Zi", 0)],
-)
-def test_quantities_are_read_as_kubernetes_writes_them(text, number):
-    from launcher.backends.kubernetes.capacity import quantity
-
-    assert quantity(text) == number
-
-
 def test_paths_of_lists():
     assert list_path("Pod", None) == "/api/v1/pods"
     assert list_path("Pod", "a/b") == "/api/v1/namespaces/a%2Fb/pods"

@@ -213,9 +213,11 @@ def launching(space):
 
 
 @pytest.mark.parametrize(("number", "code"), [(signal.SIGTERM, 143), (signal.SIGINT, 130)], ids=["term", "ctrl-c"])
-def test_a_signal_in_mid_submit_removes_what_was_made_and_names_it(space, launching, number, code):
+def test_two_signals_in_mid_submit_remove_what_was_made_and_name_it(space, launching, number, code):
     process = launching("job")
     (name,) = space.names(JOB)
+    process.send_signal(number)
+    assert any("another signal stops waiting" in line for line in process.stderr)
     process.send_signal(number)
     _, told = process.communicate(timeout=200)
     assert process.returncode == code, told
@@ -225,7 +227,7 @@ def test_a_signal_in_mid_submit_removes_what_was_made_and_names_it(space, launch
 
 
 @pytest.mark.parametrize(
-    ("held", "state", "words"), [("job", "pending", "waits for the operator"), ("map", "deleted", "ConfigMap")]
+    ("held", "state", "words"), [("job", "pending", "waits for the operator"), ("map", "pending", "ConfigMap")]
 )
 def test_a_launch_that_was_killed_is_found_and_finished(space, launching, monkeypatch, capsys, held, state, words):
     process = launching(held)
@@ -253,6 +255,9 @@ def test_cancel_removes_all_that_a_killed_launch_left(space, launching, monkeypa
     monkeypatch.chdir(space.folder)
     (folder,) = Path("results").iterdir()
     assert f"training-config-{folder.name}" in space.names("ConfigMap")
+    if held == "map":  # no request for the job was seen, which one may still create
+        assert cli.run(["cancel", folder.name]) == 2 and "E508 job" in capsys.readouterr().err
+        monkeypatch.setattr(registry, "_DOUBT_S", 0.0)
     assert cli.run(["cancel", folder.name]) == 0
     assert capsys.readouterr().out == f"cancelled  cancelled by {current_user()}\n"
     assert space.names(JOB) == [] and f"training-config-{folder.name}" not in space.names("ConfigMap")

@@ -159,9 +159,10 @@ def test_what_passes_by_is_outlasted_and_nothing_is_made_twice(space, bundle, fa
 
 
 REQUESTS = {"config": "configmaps/[^?]*[?](?!.*dryRun)", "job": "hyperpodpytorchjobs/[^?]*[?](?!.*dryRun)"}
+WEBHOOK_FAILED = {"kind": "Status", "message": "Internal error occurred: failed calling webhook: deadline exceeded"}
 LASTING = {
-    "in-trouble": ({"status": 500}, "E342"),
-    "answers-lost": ({"is_lost": True}, "E342"),
+    "throttled": ({"status": 429, "retry_after": "0"}, "E342"),
+    "webhook-failed": ({"status": 500, "body": json.dumps(WEBHOOK_FAILED).encode()}, "E342"),
     "unprocessable": ({"status": 422}, "E351"),
     "conflict": ({"status": 409}, "E351"),
     "forbidden": ({"status": 403}, "E344"),
@@ -179,12 +180,30 @@ def test_what_does_not_pass_leaves_nothing_behind(space, bundle, fault, code, pl
     assert nothing_is_left(space)
 
 
+UNANSWERED = {"in-trouble": {"status": 500}, "answers-lost": {"is_lost": True}, "cut-off": {"is_refused": True}}
+
+
+@pytest.mark.parametrize(
+    ("place", "skip", "kind"),
+    [("config", 0, MAP), ("job", 0, JOB), ("config", 1, MAP)],
+    ids=["first", "job", "owner"],
+)
+@pytest.mark.parametrize("fault", UNANSWERED.values(), ids=UNANSWERED)
+def test_what_may_still_be_created_is_named_and_the_rest_is_removed(space, bundle, fault, place, skip, kind):
+    space.cluster.proxy.fail(method="PATCH", path=REQUESTS[place], times=10**6, skip=skip, **fault)
+    problems = refused(space.connection(patience_s=0.5), bundle())
+    assert [problem.code for problem in problems] == ["E342", "E352"]
+    assert "removed" not in problems[0].message
+    assert problems[1].message.startswith(f"{kind} ") and "may still be created" in problems[1].message
+    assert nothing_is_left(space)
+
+
 def test_what_cannot_be_taken_back_is_named(space, bundle):
-    space.cluster.proxy.fail(method="PATCH", path=REQUESTS["job"], times=10**6, status=500)
+    space.cluster.proxy.fail(method="PATCH", path=REQUESTS["job"], times=10**6, status=422)
     space.cluster.proxy.fail(method="DELETE", times=10**6, status=500)
     made = bundle()
     problems = refused(space.connection(patience_s=0.5), made)
-    assert [problem.code for problem in problems] == ["E342", "E352"]
+    assert [problem.code for problem in problems] == ["E351", "E352"]
     assert f"ConfigMap training-config-{made.job_name}" in problems[1].message
     space.cluster.proxy.faults.clear()
     assert submit(space.connection(), made).is_new  # as it says, launching it again settles it
@@ -193,8 +212,8 @@ def test_what_cannot_be_taken_back_is_named(space, bundle):
 def test_an_interrupt_leaves_nothing_behind(space, bundle, monkeypatch):
     apply, calls = Connection.apply, []
 
-    def interrupted(self, path, body, manager, *, dry_run=False):
-        made = apply(self, path, body, manager, dry_run=dry_run)
+    def interrupted(self, path, body, manager, *, dry_run=False, requests=None):
+        made = apply(self, path, body, manager, dry_run=dry_run, requests=requests)
         calls.append(path)
         if not dry_run and "hyperpodpytorchjobs" in path:
             raise KeyboardInterrupt

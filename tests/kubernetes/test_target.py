@@ -10,9 +10,12 @@ KUBEFLOW = Target("PyTorchJob", "team", "j", "u", "recipe-launcher/job=j", ("Mas
 HELD = {"kind": "StatefulSet", "name": "j-base", "uid": "s"}
 
 
-def pod(name, kind=None, owner_name="", uid=""):
-    owners = [{"kind": kind, "name": owner_name, "uid": uid}] if kind else None
-    return {"metadata": {"name": name, "uid": f"{name}-uid", "ownerReferences": owners}}
+LABELS = {"recipe-launcher/job": "j", "app": "shared"}
+
+
+def pod(name, kind=None, owner_name="", uid="", labels=LABELS, more=()):
+    owners = [{"kind": kind, "name": owner_name, "uid": uid}, *more] if kind else None
+    return {"metadata": {"name": name, "uid": f"{name}-uid", "ownerReferences": owners, "labels": labels}}
 
 
 def job(*pods):
@@ -36,7 +39,37 @@ CASES = {
     "job-deleted-earlier": (EARLIER, None, pod("k-base-0", "StatefulSet", "k-base", "t"), False),
     "owned-by-the-job": (KUBEFLOW, job(), pod("j-master-0", "PyTorchJob", "j", "u"), True),
     "owned-by-another-job": (KUBEFLOW, job(), pod("j-master-0", "PyTorchJob", "j", "v"), False),
-    "owned-by-nothing": (LABELLED, job(HELD), pod("j-base-0"), True),
+    "owned-by-nothing": (LABELLED, job(HELD), pod("j-base-0"), False),
+    "owned-by-nothing-and-not-held-yet": (LABELLED, job(), pod("j-base-0"), False),
+    "of-the-named-set-without-labels": (
+        LABELLED,
+        job(HELD),
+        pod("j-base-0", "StatefulSet", "j-base", "s", labels=None),
+        True,
+    ),
+    "of-a-set-not-named-yet-without-labels": (
+        LABELLED,
+        job(),
+        pod("j-base-0", "StatefulSet", "j-base", "s", labels={"recipe-launcher/job": "k"}),
+        False,
+    ),
+    "another-s-set-with-the-label": (LABELLED, job(), pod("k-base-0", "StatefulSet", "k-base", "t"), False),
+    "replica-set-with-the-label": (LABELLED, job(HELD), pod("j-base-0", "ReplicaSet", "j-base", "r"), False),
+    "replica-set-with-the-label-before-the-set": (LABELLED, job(), pod("j-base-0", "ReplicaSet", "j", "r"), False),
+    "daemon-set-of-the-set-s-uid": (LABELLED, job(HELD), pod("j-base-0", "DaemonSet", "j-base", "s"), False),
+    "batch-job-with-the-label": (KUBEFLOW, job(), pod("j-worker-0", "Job", "j", "u"), False),
+    "held-by-the-set-and-by-another": (
+        LABELLED,
+        job(HELD),
+        pod("j-base-0", "Gang", "g", "g", more=({**HELD, "controller": True},)),
+        True,
+    ),
+    "controlled-by-another": (
+        LABELLED,
+        job(HELD),
+        pod("j-base-0", "StatefulSet", "j-base", "s", more=({"kind": "ReplicaSet", "uid": "r", "controller": True},)),
+        False,
+    ),
     "odd-references": (LABELLED, job(3, None, {"uid": 7}), pod("j-base-0", "StatefulSet", "j-base", "s"), True),
 }
 

@@ -2,6 +2,7 @@
 
 import errno
 import json
+import os
 import subprocess
 import sys
 from pathlib import Path
@@ -11,11 +12,12 @@ import torch
 from runtime_ranks import run_ranks
 from test_runtime_checkpoint import load, new_model, save
 from torch.distributed.fsdp import fully_shard
+from wrong_kinds import KINDS, of_kind
 
 from launcher.common import names
 from launcher.runtime import checked_io
 from launcher.runtime.checkpoint import Checkpoints
-from launcher.runtime.checkpoint_folder import LATEST
+from launcher.runtime.checkpoint_folder import LATEST, LAUNCH
 from launcher.runtime.checkpoint_search import CheckpointBroken, CheckpointUnavailable, StateMismatch
 from launcher.runtime.content import Content
 from launcher.runtime.process_group import Place
@@ -116,6 +118,65 @@ def test_a_pointer_that_is_a_folder_hides_no_checkpoint(tmp_path):
     (tmp_path / LATEST).unlink()
     (tmp_path / LATEST).mkdir()
     assert load(tmp_path)[0].step == 2
+
+
+PLACES = ("", PROGRESS, ".metadata", "__0_0.distcp")
+
+
+@pytest.mark.parametrize("place", PLACES, ids=lambda place: place or "step")
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_file_of_a_wrong_kind_is_damage_and_its_step_can_be_saved_again(tmp_path, capsys, kind, place):
+    save_steps(tmp_path, 1, 2, 3)
+    path = tmp_path / "step-00000003"
+    of_kind(kind, path / place if place else path)
+    checkpoints, training = Checkpoints(tmp_path, patience_s=0.0), new_model(0.0)
+    assert checkpoints.load(Content(*training)) == Progress(2, 20, 1)
+    assert (
+        f"resumes from step 2, the newest that is intact; passed over: step 3 from {tmp_path}"
+        in capsys.readouterr().out
+    )
+    checkpoints.save(Content(*new_model(3.0)), Progress(3, 30, 1))
+    assert load(tmp_path) == (Progress(3, 30, 1), 3.0)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("name", [LATEST, LAUNCH, ".partial-step-00000003"])
+def test_a_wrong_kind_of_file_beside_the_checkpoints_hinders_neither_load_nor_save(tmp_path, kind, name):
+    save_steps(tmp_path, 1, 2)
+    (tmp_path / name).touch()
+    of_kind(kind, tmp_path / name)
+    checkpoints = Checkpoints(tmp_path, patience_s=0.0)
+    assert not checkpoints.is_taken_by("one")
+    assert checkpoints.load(Content(*new_model(0.0))) == Progress(2, 20, 1)
+    if name != LATEST or kind != "folder":  # a folder of that name may be someone's, and is not removed
+        checkpoints.save(Content(*new_model(3.0)), Progress(3, 30, 1))
+        assert load(tmp_path) == (Progress(3, 30, 1), 3.0)
+
+
+@pytest.mark.skipif(os.geteuid() == 0, reason="root may read everything")
+@pytest.mark.parametrize("place", PLACES, ids=lambda place: place or "step")
+def test_what_may_not_be_read_is_awaited_and_no_older_checkpoint_is_taken(tmp_path, place):
+    save_steps(tmp_path, 1, 2)
+    path = tmp_path / "step-00000002"
+    (path / place).chmod(0)
+    with pytest.raises(CheckpointUnavailable, match="step 2 .*Permission denied"):
+        Checkpoints(tmp_path, patience_s=0.0).load(Content(*new_model(0.0)))
+    (path / place).chmod(0o700)
+
+
+@pytest.mark.parametrize("name", ["read_bytes", "stat"])
+def test_a_refused_permission_is_no_proof_of_damage(tmp_path, monkeypatch, name):
+    save_steps(tmp_path, 1, 2)
+    real = getattr(Path, name)
+
+    def refusing(self, *args, **kwargs):
+        if self.parent.name == "step-00000002":
+            raise PermissionError(errno.EACCES, "Permission denied", str(self))
+        return real(self, *args, **kwargs)
+
+    monkeypatch.setattr(Path, name, refusing)
+    with pytest.raises(CheckpointUnavailable, match="step 2 .*Permission denied"):
+        Checkpoints(tmp_path, patience_s=0.0).load(Content(*new_model(0.0)))
 
 
 def test_a_checkpoint_of_another_step_under_this_name_is_not_loaded(tmp_path):

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 import torch
+from gradient_memory import Allocations, GradientBytes, complete_bytes, gradient_bytes
 from runtime_ranks import run_ranks
 from torch import nn
 from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
@@ -28,20 +29,20 @@ MEANS = ("tokens", "samples", "no_loss_reported")
 class TokenModel(nn.Module):
     """Maps tokens `(B, L)` to logits `(B, L, VOCAB)`; its width divides by two tensor-parallel ranks."""
 
-    def __init__(self) -> None:
+    def __init__(self, width: int) -> None:
         super().__init__()
-        self.tokens = nn.Embedding(VOCAB, WIDTH)
-        self.inner = nn.Linear(WIDTH, 2 * WIDTH)
-        self.outer = nn.Linear(2 * WIDTH, WIDTH)
-        self.head = nn.Linear(WIDTH, VOCAB)
+        self.tokens = nn.Embedding(VOCAB, width)
+        self.inner = nn.Linear(width, 2 * width)
+        self.outer = nn.Linear(2 * width, width)
+        self.head = nn.Linear(width, VOCAB)
 
     def forward(self, tokens: torch.Tensor) -> torch.Tensor:
         return self.head(self.outer(torch.tanh(self.inner(self.tokens(tokens)))))
 
 
-def new_model(dtype: torch.dtype = torch.float64) -> TokenModel:
+def new_model(dtype: torch.dtype = torch.float64, width: int = WIDTH) -> TokenModel:
     torch.manual_seed(2)
-    return TokenModel().to(dtype)
+    return TokenModel(width).to(dtype)
 
 
 def sequences() -> list[tuple[torch.Tensor, torch.Tensor]]:
@@ -149,6 +150,9 @@ def layout(kind: str) -> Layout:
         return Layout(sharded(new_model(), policy=MixedPrecisionPolicy(reduce_dtype=torch.float32)))
     if kind == "hybrid":
         mesh = init_device_mesh("cpu", (2, 2), mesh_dim_names=("replicate", "shard"))
+        return Layout(sharded(new_model(), mesh))
+    if kind == "replicas":  # of fully_shard, with one rank for each shard
+        mesh = init_device_mesh("cpu", (2, 1), mesh_dim_names=("replicate", "shard"))
         return Layout(sharded(new_model(), mesh))
     if kind == "hybrid_no_division":
         mesh = init_device_mesh("cpu", (2, 2), mesh_dim_names=("replicate", "shard"))
@@ -322,3 +326,99 @@ def test_a_sum_over_the_step_takes_one_number_per_sample(tmp_path):
         with pytest.raises(ValueError, match="30 samples"):
             job.step_sum(TRAINED_TOKENS[:-1])
         break
+
+
+def bytes_of_passes(place: Place, kind: str, folder: Path, *, once: bool) -> list[GradientBytes]:
+    """Return the gradients that this rank holds after each pass of a step.
+
+    Args:
+        once: Whether replicas exchange their sums in the last pass only.
+    """
+    found, counted = layout(kind), []
+    job, sampler = new_job(found, folder, [], micro_batch_size=2)
+    for indices in job.steps(sampler):
+        if once:
+            found.model.set_requires_all_reduce(job.completes_step)
+        job.weigh_sum(token_losses(found.model, indices), job.step_sum(TRAINED_TOKENS)).backward()
+        counted.append(gradient_bytes(found.model))
+        if job.completes_step:
+            return counted
+    raise AssertionError
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("kind", "world_size", "once"),
+    [
+        ("fsdp2", 2, False),
+        ("fsdp2", 3, False),
+        ("hybrid", 4, False),
+        ("hybrid", 4, True),
+        ("dp2_tp2_fsdp2", 4, False),
+    ],
+)
+def test_a_rank_holds_its_shards_of_the_gradients_between_passes(tmp_path, kind, world_size, once):
+    sizes = run_ranks(world_size, partial(bytes_of_passes, kind=kind, folder=tmp_path, once=once), tmp_path)
+    complete = complete_bytes(new_model())
+    shards = 2 if world_size == 4 else world_size
+    for of_rank in sizes:
+        assert len(of_rank) > 1 and not any(each.unsharded for each in of_rank)
+        assert max(each.total for each in of_rank) <= complete / shards + complete / 8  # parts are rounded up
+        assert (of_rank[0].partial > 0) == once and of_rank[-1].partial == 0
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("kind", ["ddp", "replicas"])
+def test_gradients_that_are_not_sharded_are_exchanged_once_in_a_step(tmp_path, kind):
+    sizes = run_ranks(2, partial(bytes_of_passes, kind=kind, folder=tmp_path, once=False), tmp_path)
+    for of_rank in sizes:
+        assert [each.total for each in of_rank] == [complete_bytes(new_model())] * 3
+        assert [each.unsharded > 0 for each in of_rank] == [kind == "replicas"] * 2 + [False]
+
+
+@pytest.mark.slow
+def test_a_pass_leaves_no_more_memory_in_use_than_the_shards_of_the_gradients(tmp_path):
+    """Counted by allocations, which overlook nothing that fully_shard may keep."""
+
+    def work(place: Place) -> list[tuple[int, int]]:
+        found, counted = Layout(sharded(new_model(width=64))), []
+        job, sampler = new_job(found, tmp_path, [], micro_batch_size=1)
+        with Allocations() as allocations:
+            for indices in job.steps(sampler):
+                loss = job.weigh_sum(token_losses(found.model, indices), job.step_sum(TRAINED_TOKENS))
+                loss.backward()
+                del loss
+                counted.append((allocations.bytes_in_use(), gradient_bytes(found.model).total))
+                if job.completes_step:
+                    return counted
+        raise AssertionError
+
+    complete = complete_bytes(new_model(width=64))
+    for of_rank in run_ranks(2, work, tmp_path):
+        for in_use, gradients in of_rank:
+            assert gradients <= in_use < 0.75 * complete
+
+
+@pytest.mark.slow
+def test_a_parameter_that_only_the_first_pass_uses_gets_its_gradient(tmp_path):
+    """An expert without tokens in the last pass, under hybrid sharding: no pass may mix up or lose gradients."""
+
+    def work(place: Place) -> float:
+        model = new_model()
+        model.inner, model.outer = nn.Linear(WIDTH, WIDTH), nn.Linear(WIDTH, WIDTH)
+        uses_inner = True
+        model.forward = lambda tokens: model.head((model.inner if uses_inner else model.outer)(model.tokens(tokens)))
+        model = sharded(model.double(), init_device_mesh("cpu", (2, 2), mesh_dim_names=("replicate", "shard")))
+        job, sampler = new_job(Layout(model), tmp_path, [], micro_batch_size=1)
+        first = None
+        for indices in job.steps(sampler):
+            job.weigh_sum(token_losses(model, indices), job.step_sum(TRAINED_TOKENS)).backward()
+            gradient = model.inner.weight.grad.full_tensor()
+            first = gradient.clone() if first is None else first
+            uses_inner = False
+            if job.completes_step:
+                assert model.outer.weight.grad is not None
+                return (gradient - first).abs().max().item()
+        raise AssertionError
+
+    assert run_ranks(4, work, tmp_path) == [0.0] * 4

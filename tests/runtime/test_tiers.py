@@ -11,6 +11,7 @@ from memory_service import memory_service
 from runtime_ranks import metrics, run_ranks, tiny_config, train
 from torch.distributed.checkpoint import DefaultSavePlanner
 from torch.distributed.checkpoint.api import CheckpointException
+from wrong_kinds import KINDS, of_kind
 
 from launcher.common import names
 from launcher.runtime import metric_shipping as couriers
@@ -103,6 +104,35 @@ def test_work_that_was_lost_and_is_done_again_replaces_what_it_left():
     manager.wait()
     assert load(alone(store))[1] == -4.0
     assert steps_in(store) == [2, 4]
+
+
+@pytest.mark.parametrize("place", ["", "/manifest", "/rank00000.shard"], ids=["save", "manifest", "shard"])
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_file_of_a_wrong_kind_in_a_store_is_damage_and_hinders_no_later_save(kind, place):
+    store = Folder(Path("store"))
+    save_steps(alone(store, Path()), 1, 2, 3, 4)
+    shutil.rmtree("memory")
+    (save,) = Path("store").glob("*4.*")
+    of_kind(kind, Path(f"{save}{place}"))
+    manager = alone(store, Path())
+    restored, value = load(manager)
+    assert (restored.step, value) == (2, 2.0) and any("step 4" in text for text in restored.passed_over)
+    save_steps(manager, 3, 4, 5, 6, 7, 8)
+    assert steps_in(store) == [6, 8] and not os.path.lexists(save)
+
+
+@pytest.mark.parametrize("name", ["*.manifest", "*.shard"])
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_file_of_a_wrong_kind_in_memory_is_damage_and_hinders_no_later_save(kind, name):
+    save_steps(alone(folder=Path()), 1, 2)
+    of_kind(kind, max(Path("memory/ns").glob(name)))
+    manager = alone(folder=Path())
+    restored, value = load(manager)
+    assert (restored.step, value) == (1, 1.0) and any("step 2" in text for text in restored.passed_over)
+    save_steps(manager, 2, 3)
+    assert load(alone(folder=Path()))[1] == 3.0
+    manager.clear()
+    assert not any(Path("memory/ns").iterdir())
 
 
 def test_a_checkpoint_that_was_published_and_is_nowhere_is_missed():

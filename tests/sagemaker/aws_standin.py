@@ -61,12 +61,15 @@ class Job:
 
 
 class Aws:
-    """The services. `errors` are given in place of answers, the first first; `lost` answers are cut off."""
+    """The services. `errors` are given in place of answers, the first first; `lost` answers are cut off.
+
+    A request waits for the event that `held` has for its operation, whether or not its sender still does.
+    """
 
     def __init__(self):
         self.jobs, self.objects, self.calls = {}, {}, []
         self.errors = {}
-        self.lost = {}
+        self.lost, self.held, self.holding = {}, {}, set()
         self.stops_slowly = False
         self.lock = threading.RLock()
         self.server = ThreadingHTTPServer(("127.0.0.1", 0), type("Bound", (_Handler,), {"aws": self}))
@@ -176,6 +179,9 @@ class _Handler(BaseHTTPRequestHandler):
         return found
 
     def _reply(self, operation, body):
+        if event := self.aws.held.get(operation):
+            self.aws.holding.add(operation)
+            event.wait()
         try:
             answer, status = self.aws.answer(operation, body), 200
         except AwsError as error:

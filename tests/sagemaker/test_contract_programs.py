@@ -4,20 +4,18 @@ import json
 import os
 import shutil
 import subprocess
-from pathlib import Path
 
 import pytest
 from conftest import frozen_context
 from contract_jobs import TIMEOUT_S, J, Started
+from engine_cache import cached
 
 from launcher import pipeline
 from launcher.backends.sagemaker_local import isolation, optml, variables
 from launcher.backends.sagemaker_local.backend import ContractBackend
 from launcher.model.job_spec import JobState
 
-TOOLKIT = (
-    Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "recipe-launcher/sagemaker-training-5.1.4/bin"
-)
+TOOLKIT = cached("install_toolkit.sh", "sagemaker-training") / "bin"
 SCRIPT = (
     "recipes=training/custom/script",
     "cluster=local",

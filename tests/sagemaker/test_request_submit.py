@@ -5,9 +5,13 @@ The stand-in is ours (aws_standin.py): moto's SageMaker completes every job at o
 
 import dataclasses
 import json
+import os
+import signal
+import threading
 
 import pytest
 from aws_standin import Aws, AwsError
+from background import await_true
 from conftest import frozen_context
 from job_suite import (
     NODES,
@@ -28,6 +32,7 @@ from launcher.backends.sagemaker.backend import BACKEND, SageMakerBackend
 from launcher.cli import launch
 from launcher.cli import main as cli
 from launcher.cli.commands.lifecycle import log_json
+from launcher.common.names import JOB_FILE
 from launcher.common.problems import ProblemsFound
 from launcher.model.job_spec import JobState, JobStatus, LogSelection
 
@@ -200,9 +205,54 @@ def test_an_answer_that_was_lost_makes_one_job(aws, one):
 @pytest.mark.slow
 def test_a_job_whose_answer_is_lost_for_good_keeps_its_recipe(aws, one, impatient):
     aws.lost["CreateTrainingJob"] = 2  # boto3 asks once more in any case
-    assert refusal(one).code == "E396"
+    with pytest.raises(ProblemsFound) as refused:
+        SageMakerBackend().submit(one)
+    assert [problem.code for problem in refused.value.problems] == ["E396", "E352"]
     assert one.job_name in aws.jobs and len(aws.objects) == 2
     assert not SageMakerBackend().submit(one).is_new
+
+
+@pytest.fixture
+def released(aws, monkeypatch):
+    """Hold requests for jobs until the event is set; the launcher gives up sooner."""
+    event = threading.Event()
+    monkeypatch.setattr(client, "_READ_TIMEOUT_S", 0.5)
+    monkeypatch.setitem(aws.held, "CreateTrainingJob", event)
+    aws.holding.clear()
+    yield event
+    event.set()
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("number", [None, signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
+def test_an_unanswered_request_is_remembered_and_its_job_found(aws, one, impatient, released, capsys, number):
+    def interrupt():
+        await_true(lambda: "CreateTrainingJob" in aws.holding)
+        os.kill(os.getpid(), number)
+
+    thread = threading.Thread(target=interrupt) if number else None
+    if thread:
+        thread.start()
+    assert cli.run(["launch", str(one.directory)]) == (128 + number if number else launch.USER_ERROR)
+    if thread:
+        thread.join()
+    told = capsys.readouterr().err
+    assert "E352 job" in told and f"recipes status {one.directory.name}" in told
+    assert one.job_name not in aws.jobs and len(aws.objects) == 2  # the job still needs its recipe
+    assert cli.run(["status", str(one.directory)]) == 0
+    assert "may still create it" in capsys.readouterr().out
+    assert cli.run(["cancel", str(one.directory)]) == 2 and "E508" in capsys.readouterr().err
+    released.set()
+    await_true(lambda: one.job_name in aws.jobs)
+    assert cli.run(["status", str(one.directory)]) == 0
+    assert "may still" not in capsys.readouterr().out
+    assert not SageMakerBackend().submit(one).is_new
+
+
+def test_a_refused_job_is_not_recorded(aws, one):
+    aws.errors["CreateTrainingJob"] = [AwsError("ValidationException", "no")]
+    assert cli.run(["launch", str(one.directory)]) == launch.USER_ERROR
+    assert not (one.directory / JOB_FILE).exists()
 
 
 @pytest.mark.slow
@@ -237,7 +287,7 @@ def test_a_launch_never_claims_that_nothing_was_submitted_where_a_job_may_run(aw
     assert cli.run(["launch", str(one.directory)]) == launch.USER_ERROR
     told = capsys.readouterr().err
     assert one.job_name in aws.jobs
-    assert f"the job {one.job_name} may have started" in told and "nothing was" not in told
+    assert "E352 job" in told and "may have started" in told and "nothing was" not in told
 
 
 @pytest.mark.slow

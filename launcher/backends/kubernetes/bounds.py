@@ -7,8 +7,8 @@ import re
 from fractions import Fraction
 from posixpath import isabs, normpath
 
+from launcher.common.quantities import UnreadableQuantity, amount
 from launcher.common.syntax import is_dns_subdomain
-from launcher.governance.quotas import UnreadableQuantity, amount
 
 _LABEL_NAME = re.compile(r"[A-Za-z0-9]([-A-Za-z0-9_.]{0,61}[A-Za-z0-9])?")
 """Source: Kubernetes, Labels and Selectors: Syntax and character set."""

@@ -3,7 +3,6 @@
 Parts that the user may not read are left out, and a notice names the missing permission.
 """
 
-import re
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from datetime import datetime
@@ -16,6 +15,7 @@ from launcher.backends.kubernetes.connection import Connection
 from launcher.backends.kubernetes.inventory import ACCELERATORS, listed
 from launcher.backends.kubernetes.preflight import kueue_version
 from launcher.common.problems import Notice
+from launcher.common.quantities import UnreadableQuantity, amount
 
 _INSTANCE = ("node.kubernetes.io/instance-type", "beta.kubernetes.io/instance-type")
 _HEALTH = (
@@ -29,12 +29,6 @@ _NODES = "/api/v1/nodes"
 _RUNNABLE = "status.phase!=Succeeded,status.phase!=Failed"
 _VISIBILITY = "/apis/visibility.kueue.x-k8s.io"
 """Kueue's own API for the order of pending workloads, which not every cluster serves."""
-
-_SUFFIXES = {"m": Fraction(1, 1000), "": Fraction(1), "k": Fraction(10**3), "M": Fraction(10**6)}
-_SUFFIXES |= {"G": Fraction(10**9), "T": Fraction(10**12), "P": Fraction(10**15), "E": Fraction(10**18)}
-_SUFFIXES |= {f"{unit}i": Fraction(1 << 10 * power) for power, unit in enumerate("KMGTPE", 1)}
-_QUANTITY = re.compile(r"([+-]?[0-9.]+(?:[eE][+-]?[0-9]+)?)([a-zA-Z]*)")
-"""Source: Kubernetes, resource.Quantity."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -250,20 +244,22 @@ def _requested(spec: Mapping[str, Any], resource: str) -> Fraction:
 def _request(container: Mapping[str, Any], resource: str) -> Fraction:
     resources = container.get("resources") or {}
     amounts = {**(resources.get("limits") or {}), **(resources.get("requests") or {})}
-    return quantity(amounts.get(resource, "0"))
+    return _readable(amounts.get(resource, "0"))
 
 
-def quantity(text: str | int) -> Fraction:
-    """Return a Kubernetes quantity as a number; 0 if it is not valid."""
-    match = _QUANTITY.fullmatch(str(text))
-    return Fraction(match[1]) * _SUFFIXES[match[2]] if match and match[2] in _SUFFIXES else Fraction(0)
+def _readable(quantity: str | int) -> Fraction:
+    """Return a quantity of the cluster as a number; 0 if it is not valid, so that one object hides no other."""
+    try:
+        return amount(quantity)
+    except UnreadableQuantity:
+        return Fraction(0)
 
 
 def _node(node: Mapping[str, Any], used: Mapping[str, Mapping[str, Fraction]] | None) -> Node:
     metadata, status = node["metadata"], node.get("status") or {}
     labels, allocatable = metadata.get("labels") or {}, status.get("allocatable") or {}
-    resource = next((name for name in ACCELERATORS if quantity(allocatable.get(name, 0)) > 0), None)
-    total = int(quantity(allocatable[resource])) if resource else 0
+    resource = next((name for name in ACCELERATORS if _readable(allocatable.get(name, 0)) > 0), None)
+    total = int(_readable(allocatable[resource])) if resource else 0
     return Node(
         metadata["name"],
         next((labels[name] for name in _INSTANCE if name in labels), None),

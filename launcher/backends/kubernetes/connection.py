@@ -9,12 +9,14 @@ import os
 import random
 import threading
 import time
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager, suppress
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
 from dataclasses import dataclass, field
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from launcher.backends.kubernetes.api_errors import ApiError, Unreachable, api_error, is_transient, reason
+from launcher.backends.kubernetes.unanswered import Requests
 from launcher.common.problems import ProblemsFound, fail
 
 if TYPE_CHECKING:
@@ -65,10 +67,19 @@ class Connection:
         """Return an object or a list."""
         return self._exchange("GET", path, query or {}, accept=accept)
 
-    def apply(self, path: str, body: Mapping[str, Any], manager: str, *, dry_run: bool = False) -> dict[str, Any]:
-        """Create or update an object by server-side apply; return its current state."""
+    def apply(
+        self,
+        path: str,
+        body: Mapping[str, Any],
+        manager: str,
+        *,
+        dry_run: bool = False,
+        requests: Requests | None = None,
+    ) -> dict[str, Any]:
+        """Create or update an object by server-side apply; return its current state. `requests` counts attempts."""
         query = {"fieldManager": manager, "fieldValidation": "Strict"} | ({"dryRun": "All"} if dry_run else {})
-        return self._exchange("PATCH", path, query, body, APPLY)
+        sending = partial(requests.sending, path) if requests else nullcontext
+        return self._exchange("PATCH", path, query, body, APPLY, sending=sending)
 
     def merge(self, path: str, body: Mapping[str, Any], manager: str) -> dict[str, Any]:
         """Change some fields of an object; `body` should hold the resourceVersion it was read at."""
@@ -129,18 +140,11 @@ class Connection:
         kind: str = JSON,
         accept: str = JSON,
         final: tuple[int, ...] = (),
+        sending: Callable[[], AbstractContextManager[None]] = nullcontext,
     ) -> dict[str, Any]:
         def once() -> dict[str, Any]:
-            answer = self._send(method, path, query, body, kind, accept, READ_TIMEOUT_S)
-            try:
-                found = json.loads(b"".join(chunks(answer)))
-            except ValueError as error:
-                raise Unreachable(f"{method} {path}: the answer is not valid JSON: {error}") from error
-            finally:
-                answer.release_conn()
-            if not isinstance(found, dict) or (path.startswith("/api") and not isinstance(found.get("kind"), str)):
-                raise Unreachable(f"{method} {path}: the answer is not an object of the API")
-            return found
+            with sending():
+                return _object(self._send(method, path, query, body, kind, accept, READ_TIMEOUT_S), method, path)
 
         return self._retrying(final)(once)
 
@@ -238,6 +242,23 @@ class _Patience:
         self.refused_at, self.refusals = self.refused_at or now, self.refusals + 1
         is_first_401 = self.refusals == 1 and isinstance(error, ApiError) and error.status == _UNAUTHORIZED
         return now - self.refused_at >= self.refusal_s and not is_first_401
+
+
+def _object(answer: "BaseHTTPResponse", method: str, path: str) -> dict[str, Any]:
+    """Return the object in an answer.
+
+    Raises:
+        Unreachable: The connection broke, or the answer is not an object of the API.
+    """
+    try:
+        found = json.loads(b"".join(chunks(answer)))
+    except ValueError as error:
+        raise Unreachable(f"{method} {path}: the answer is not valid JSON: {error}") from error
+    finally:
+        answer.release_conn()
+    if not isinstance(found, dict) or (path.startswith("/api") and not isinstance(found.get("kind"), str)):
+        raise Unreachable(f"{method} {path}: the answer is not an object of the API")
+    return found
 
 
 def chunks(answer: "BaseHTTPResponse") -> Iterator[bytes]:

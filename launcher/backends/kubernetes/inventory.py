@@ -156,15 +156,9 @@ def _read(job: Mapping[str, Any], pods: list[Mapping[str, Any]] | None) -> Clust
 def _own(job: Mapping[str, Any], pods: Iterable[Mapping[str, Any]]) -> tuple[Mapping[str, Any], ...]:
     """Return a job's pods, out of those of several jobs."""
     metadata, selector = job["metadata"], api_objects.selector(job)
-    wanted = set(selector.split(",")) if selector else set()
     own = (job["kind"], metadata["namespace"], metadata["name"], metadata["uid"])
     target = Target(*own, selector, api_objects.part_names(job))
-    near = [pod for pod in pods if pod["metadata"]["namespace"] == target.namespace]
-    return own_pods([pod for pod in near if wanted <= _labels(pod)], target, job)
-
-
-def _labels(pod: Mapping[str, Any]) -> set[str]:
-    return {f"{key}={value}" for key, value in (pod["metadata"].get("labels") or {}).items()}
+    return own_pods([pod for pod in pods if pod["metadata"]["namespace"] == target.namespace], target, job)
 
 
 def find(connection: Connection, namespace: str, name: str, kind: str | None) -> Mapping[str, Any]:

@@ -12,7 +12,7 @@ from launcher.backends.kubernetes import api_objects, job_status, lenient, serve
 from launcher.backends.kubernetes.api_errors import ApiError, Unreachable, problem
 from launcher.backends.kubernetes.connection import Connection, chunks, pause_s
 from launcher.backends.kubernetes.preflight import kueue_version
-from launcher.backends.kubernetes.target import Object, Target, own_pods, uid_of
+from launcher.backends.kubernetes.target import Holders, Object, Target, own_pods, uid_of
 from launcher.common.problems import ProblemsFound
 from launcher.model.job_spec import JobState, JobStatus
 
@@ -154,10 +154,17 @@ def _event(line: bytes) -> Mapping[str, Any]:
 
 def lines(pieces: Iterator[bytes], longest: int = 1 << 24) -> Iterator[bytes]:
     """Yield complete lines without their ends, cut to a length; an unfinished line at the end is dropped."""
+    for block in blocks(pieces, longest):
+        yield from block
+
+
+def blocks(pieces: Iterator[bytes], longest: int) -> Iterator[list[bytes]]:
+    """Yield the complete lines that have arrived together, as `lines` does one by one."""
     rest = b""
     for piece in pieces:
         *complete, rest = (rest + piece).split(b"\n")
-        yield from (line[:longest] for line in complete)
+        if complete:
+            yield [line[:longest] for line in complete]
         rest = rest[:longest]
 
 
@@ -180,16 +187,16 @@ class Observer:
         target: The job.
         inbox: Receives None after each change, the exception of a watch that gave up, and what `put` is given.
         job: The current custom resource; None once it is deleted.
-        selected: The pods that the job's selector selects.
+        neighbours: The pods of the job's namespace.
         last: The custom resource as it was last seen, also once it is deleted.
         known: The lists that have arrived: job, pods.
     """
 
     connection: Connection
     target: Target
-    inbox: queue.Queue[object] = field(default_factory=lambda: queue.Queue(maxsize=1000))
+    inbox: queue.Queue[object] = field(default_factory=lambda: queue.Queue(maxsize=100))
     job: Object | None = None
-    selected: tuple[Object, ...] = ()
+    neighbours: tuple[Object, ...] = ()
     last: Object | None = None
     known: set[str] = field(default_factory=set)
 
@@ -252,7 +259,7 @@ class Observer:
     @property
     def pods(self) -> tuple[Object, ...]:
         """The job's own pods as last seen."""
-        return own_pods(self.selected, self.target, self.job)
+        return own_pods(self.neighbours, self.target, self.job)
 
     def status(self) -> JobStatus:
         """Return the job's status as last seen."""
@@ -271,8 +278,8 @@ class Observer:
             self.put(None)
 
     def _observe_pods(self, where: str) -> None:
-        for found in snapshots(self.connection, where, {"labelSelector": self.target.selector}):
-            self.selected = tuple(found.values())
+        for found in snapshots(self.connection, where, {}):  # whose labels are no proof
+            self.neighbours = tuple(found.values())
             self.known.add("pods")
             self.put(None)
 
@@ -295,7 +302,9 @@ def read_objects(connection: Connection, target: Target) -> tuple[Object | None,
         Unreachable: It does not answer.
     """
     job = _read_job(connection, target)
-    pods, _ = listed(connection, api_objects.path("Pod", target.namespace), {"labelSelector": target.selector})
+    # Before the status names StatefulSets, only labels can tell a job's pods apart.
+    query = {} if Holders.of(job).are_known else {"labelSelector": target.selector}
+    pods, _ = listed(connection, api_objects.path("Pod", target.namespace), query)
     return job, own_pods(pods.values(), target, job)
 
 

@@ -53,7 +53,8 @@ def lines(connection: Connection, target: Target, places: Places) -> Iterator[st
         for pod in _pods(connection, operator):
             name, uid = pod["metadata"]["name"], pod["metadata"]["uid"]
             reader = Reader(connection, operator.namespace, name, uid, is_followed=False)
-            for _, line in reader.runs(lambda: False):
+            lines = (line for _, block in reader.runs(lambda: False) for line in block)
+            for line in lines:
                 if mention.search(line) and not _is_elsewhere(line, target):
                     yield masked(lenient.printable(line))
     except ApiError as error:

@@ -16,7 +16,7 @@ from typing import Any
 from launcher.backends.kubernetes import api_objects
 from launcher.backends.kubernetes.api_errors import ApiError, Unreachable, is_transient
 from launcher.backends.kubernetes.connection import Connection, chunks, pause_s
-from launcher.backends.kubernetes.job_watch import Observer, follower, lines, read_objects
+from launcher.backends.kubernetes.job_watch import Observer, blocks, follower, read_objects
 from launcher.backends.kubernetes.pod_ranks import Filter, Places
 from launcher.backends.kubernetes.target import Target
 from launcher.common.problems import fail
@@ -37,6 +37,7 @@ _NO_LOG = (400, 404)
 _POLL_S = 15.0
 _DRAIN_POLL_S = 0.5
 
+_SECOND = len("2026-01-02T03:04:05")
 _LONGEST_LINE = 1 << 20
 """Bytes of a line; the rest of a longer one is dropped, which bounds memory."""
 
@@ -46,14 +47,16 @@ class Window:
     """The lines of the last seconds, by which repeated ones are recognized.
 
     Args:
-        latest: Time of the newest line.
-        yielded: Time and hash of each recent line.
+        latest: Second of the newest line.
+        yielded: Second and hash of each recent line.
         expected: How often each of them will be repeated after reconnecting.
+        second: The second that the last line was written in, as text, and its time.
     """
 
     latest: datetime | None = None
     yielded: deque[tuple[datetime, int]] = field(default_factory=deque)
     expected: Counter[int] = field(default_factory=Counter)
+    second: tuple[bytes, datetime | None] = (b"", None)
 
     def since(self) -> str | None:
         """Return the time to read from, and expect the lines since then again; None for the beginning."""
@@ -66,26 +69,30 @@ class Window:
     def is_new(self, line: bytes) -> bool:
         """Return whether a line, with its time, is not a repetition; remember it."""
         key = hash(line)
-        if self.expected[key] > 0:
+        if self.expected and self.expected[key] > 0:
             self.expected[key] -= 1
             return False
-        time = _time(line)
+        text, time = self.second
+        if not text or not line.startswith(text):  # a log has many lines in a second
+            time = _second(line)
+            self.second = (line[:_SECOND] if time else b"", time)
+            if time is not None:
+                self.latest = max(time, self.latest or time)
+                start = self._start()
+                while self.yielded and self.yielded[0][0] < start:
+                    self.yielded.popleft()
         if time is not None:
-            self.latest = max(time, self.latest or time)
             self.yielded.append((time, key))
-            start = self._start()
-            while self.yielded and self.yielded[0][0] < start:
-                self.yielded.popleft()
         return True
 
     def _start(self) -> datetime:
         return (self.latest or datetime.now(UTC)).replace(microsecond=0) - timedelta(seconds=_OVERLAP_S)
 
 
-def _time(line: bytes) -> datetime | None:
-    """Return when a line was written, to the microsecond."""
+def _second(line: bytes) -> datetime | None:
+    """Return the second that a line was written in."""
     try:
-        return datetime.fromisoformat(line.partition(b" ")[0].decode())
+        return datetime.fromisoformat(line.partition(b" ")[0].decode()).replace(microsecond=0)
     except ValueError:
         return None
 
@@ -149,8 +156,8 @@ class Reader:
     def path(self) -> str:
         return api_objects.path("Pod", self.namespace, self.pod)
 
-    def runs(self, changed: Callable[[], bool]) -> Iterator[tuple[int, str]]:
-        """Yield the number of a run and each of its lines, run after run, until the pod ends or is deleted.
+    def runs(self, changed: Callable[[], bool]) -> Iterator[tuple[int, list[str]]]:
+        """Yield the number of a run and lines of it, run after run, until the pod ends or is deleted.
 
         Args:
             changed: Waits for a change of the pod; returns False if none will come.
@@ -167,19 +174,19 @@ class Reader:
             elif _is_finished(pod) or not self.is_followed or not changed():
                 return
 
-    def _runs_up_to(self, first: int, newest: int) -> Iterator[tuple[int, str]]:
+    def _runs_up_to(self, first: int, newest: int) -> Iterator[tuple[int, list[str]]]:
         kept = max(first, newest - 1)  # a node keeps the logs of the last two runs
         for lost in range(first, kept):
-            yield lost, _lost(self.pod, lost)
+            yield lost, [_lost(self.pod, lost)]
         for number in range(kept, newest + 1):
-            yield from ((number, text) for text in self._run(number))
+            yield from ((number, block) for block in self._run(number))
 
     def _pod(self) -> Mapping[str, Any] | None:
         pod = self.connection.find(self.path)
         return pod if pod and pod["metadata"]["uid"] == self.uid else None
 
-    def _run(self, number: int) -> Iterator[str]:
-        """Yield every line of one run, however often the connection breaks."""
+    def _run(self, number: int) -> Iterator[list[str]]:
+        """Yield the lines of one run as they arrive, each once, however often the connection breaks."""
         window, failures, num_missing = Window(), 0, 0
         while not self.connection.stop.is_set():
             pod = self._pod()
@@ -187,7 +194,7 @@ class Reader:
             if pod is None or now is None:
                 return
             if now.number > number + 1:
-                yield _lost(self.pod, number, "the rest of " if window.latest else "")
+                yield [_lost(self.pod, number, "the rest of " if window.latest else "")]
                 return
             before = window.latest
             query = self._query(pod, now, number)
@@ -195,7 +202,7 @@ class Reader:
             num_missing += outcome is _Outcome.MISSING
             if num_missing > 1:  # the log was deleted with its container
                 if window.latest is None:
-                    yield _lost(self.pod, number)
+                    yield [_lost(self.pod, number)]
                 return
             is_silent = window.latest == before
             if outcome is _Outcome.COMPLETE and self._is_read(now, number, is_silent=is_silent):
@@ -220,7 +227,9 @@ class Reader:
         is_over = now.number > number or now.is_over
         return is_silent if is_over else not self.is_followed
 
-    def _attempt(self, window: Window, number: int, query: Mapping[str, object]) -> Generator[str, None, _Outcome]:
+    def _attempt(
+        self, window: Window, number: int, query: Mapping[str, object]
+    ) -> Generator[list[str], None, _Outcome]:
         """Yield the new lines of one request; return how it ended."""
         try:
             yield from self._pass(window, number, query)
@@ -234,7 +243,7 @@ class Reader:
             return _Outcome.BROKEN
         return _Outcome.COMPLETE
 
-    def _pass(self, window: Window, number: int, query: Mapping[str, object]) -> Iterator[str]:
+    def _pass(self, window: Window, number: int, query: Mapping[str, object]) -> Iterator[list[str]]:
         """Yield the new lines of one request.
 
         Raises:
@@ -245,9 +254,9 @@ class Reader:
         with self.connection.stream(path, read_timeout_s=_READ_TIMEOUT_S, final=_NO_LOG, query=query) as answer:
             if not query["previous"] and not self._is_current(number):
                 raise Unreachable("the container has restarted meanwhile")
-            for line in lines(chunks(answer), _LONGEST_LINE):
-                if window.is_new(line):
-                    yield _without_time(line)
+            for block in blocks(chunks(answer), _LONGEST_LINE):
+                if new := [_without_time(line) for line in block if window.is_new(line)]:
+                    yield new
 
     def _is_current(self, number: int) -> bool:
         """Return whether the log that was just opened belongs to a run, not to the next one."""
@@ -305,21 +314,20 @@ def _so_far(
     """Yield the lines that pods have written so far, pod after pod."""
     for pod in pods:
         reader = Reader(connection, target.namespace, _name(pod), pod["metadata"]["uid"], is_followed=False)
-        yield from _selected(reader, wanted, lambda: False)
+        for block in _selected(reader, wanted, lambda: False):
+            yield from block
 
 
-def _selected(reader: Reader, wanted: Filter, changed: Callable[[], bool]) -> Iterator[str]:
-    """Yield the selected lines of one pod, with a heading at the start of each run."""
-    attempt, began = wanted.selection.attempt, -1
-    for number, text in reader.runs(changed):
+def _selected(reader: Reader, wanted: Filter, changed: Callable[[], bool]) -> Iterator[list[str]]:
+    """Yield the selected lines of one pod as they arrive, with a heading at the start of each run."""
+    attempt, began, printed = wanted.selection.attempt, -1, wanted.printer(reader.pod)
+    for number, block in reader.runs(changed):
         if attempt not in (None, number):
             continue
         if wanted.selection.has_headings and number != began:
             began = number
-            yield f"== attempt {number}   {reader.pod}"
-        shown = wanted.shown(reader.pod, text)
-        if shown is not None:
-            yield shown
+            yield [f"== attempt {number}   {reader.pod}"]
+        yield [shown for text in block if (shown := printed(text)) is not None]
 
 
 def _followed(connection: Connection, target: Target, wanted: Filter) -> Iterator[str]:
@@ -330,8 +338,8 @@ def _followed(connection: Connection, target: Target, wanted: Filter) -> Iterato
         seen: JobStatus | None = None
         while seen is None or not seen.state.is_final:
             item = observer.next(_POLL_S)
-            if isinstance(item, str):
-                yield item
+            if isinstance(item, list):
+                yield from item
             elif observer.is_informed:
                 _spawn_readers(observer, wanted, readers, observer.pods)
                 before, seen = seen, observer.status()
@@ -349,9 +357,9 @@ def _remaining(observer: Observer, readers: Mapping[str, threading.Thread]) -> I
     while time.monotonic() - quiet_since < _DRAIN_S:
         is_last = not any(reader.is_alive() for reader in readers.values())
         item = observer.next(0 if is_last else _DRAIN_POLL_S)
-        if isinstance(item, str):
+        if isinstance(item, list):
+            yield from item
             quiet_since = time.monotonic()
-            yield item
         elif is_last and observer.inbox.empty():
             return
 
@@ -374,8 +382,8 @@ def _spawn_readers(
 
 
 def _put_all(observer: Observer, reader: Reader, wanted: Filter) -> None:
-    for line in _selected(reader, wanted, lambda: _changed(observer, reader.uid)):
-        observer.put(line)
+    for block in _selected(reader, wanted, lambda: _changed(observer, reader.uid)):
+        observer.put(block)
     observer.put(None)
 
 

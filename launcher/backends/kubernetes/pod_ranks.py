@@ -1,7 +1,7 @@
 """Which pod runs which ranks, and which rank wrote a line. Pure."""
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -78,15 +78,19 @@ class Filter:
         nproc = self.places.nproc_per_node
         return ranks is None or any(place * nproc <= rank < (place + 1) * nproc for rank in ranks)
 
-    def shown(self, pod: str, text: str) -> str | None:
-        """Return a line in printed form; None if it belongs to another rank."""
+    def printer(self, pod: str) -> Callable[[str], str | None]:
+        """Return a function that returns a pod's line in printed form; None if it belongs to another rank."""
         nproc, place = self.places.nproc_per_node, self.places.place(pod)
         if place is None:
-            return f"{pod} | {text}"
-        first, mark = place * nproc, _TEE.match(text)
-        rank = first + int(mark[1]) if mark else first if nproc == 1 else None
-        if rank is not None and self.selection.ranks is not None and rank not in self.selection.ranks:
-            return None
-        if not self.selection.has_prefixes:
-            return text
-        return f"rank {rank if rank is not None else f'{first}-{first + nproc - 1}'} | {text}"
+            return lambda text: f"{pod} | {text}"
+        first, has_prefixes, ranks = place * nproc, self.selection.has_prefixes, self.selection.ranks
+        whole = f"{first}-{first + nproc - 1}" if nproc > 1 else str(first)
+
+        def shown(text: str) -> str | None:
+            mark = _TEE.match(text)
+            rank = first + int(mark[1]) if mark else first if nproc == 1 else None
+            if rank is not None and ranks is not None and rank not in ranks:
+                return None
+            return f"rank {whole if rank is None else rank} | {text}" if has_prefixes else text
+
+        return shown

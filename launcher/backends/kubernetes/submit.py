@@ -1,7 +1,8 @@
 """Submits a bundle to the cluster: completely and once, or not at all."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
+from pathlib import Path
 from typing import Any
 
 from launcher.backends.kubernetes.api_errors import ApiError, Unreachable, problem
@@ -9,6 +10,7 @@ from launcher.backends.kubernetes.api_objects import Manifest, manager, manifest
 from launcher.backends.kubernetes.connection import Connection
 from launcher.backends.kubernetes.preflight import Findings, digest_of, examine, find
 from launcher.backends.kubernetes.server import Server, identified
+from launcher.backends.kubernetes.unanswered import Requests
 from launcher.common import console
 from launcher.common.interrupts import Interrupted, deferred, signum
 from launcher.common.problems import Notice, Problem, ProblemsFound
@@ -16,6 +18,9 @@ from launcher.model.job_spec import Bundle
 
 _CONFLICT = 409
 _REMOVING = "still removing what was created; another signal leaves the rest"
+_OUTCOME = (
+    "the objects that E352 names may exist; the launch stays recorded, and every command on the job looks again"
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,6 +38,30 @@ class Submitted:
     server: Server
     is_new: bool
     notices: tuple[Notice, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class _Launch:
+    """A submission under way.
+
+    Args:
+        connection: The cluster.
+        folder: The bundle's.
+        wanted: The bundle's objects, the job last.
+        absent: Those that did not exist when it began.
+        own: Those that it removes again after a failure.
+        requests: What it has requested.
+    """
+
+    connection: Connection
+    folder: Path
+    wanted: Sequence[Manifest]
+    absent: Sequence[Manifest]
+    own: Sequence[Manifest]
+    requests: Requests = field(default_factory=Requests)
+
+    def apply(self, manifest: Manifest) -> Mapping[str, Any]:
+        return self.connection.apply(manifest.path, manifest.body, manager(manifest.body), requests=self.requests)
 
 
 def validate(connection: Connection, bundle: Bundle) -> Findings:
@@ -64,28 +93,21 @@ def submit(connection: Connection, bundle: Bundle) -> Submitted:
     absent = [manifest for manifest, body in zip(wanted, found, strict=True) if body is None]
     # Without their job, the objects of an earlier launch of this bundle serve no purpose: they are rolled back too.
     own = wanted if found[-1] is None else absent
-    job = _created(connection, wanted, absent, found[-1], own)
+    job = _created(_Launch(connection, bundle.directory, wanted, absent, own), found[-1])
     return Submitted(job, server, is_new=True, notices=findings.notices)
 
 
-def _created(
-    connection: Connection,
-    wanted: Sequence[Manifest],
-    absent: Sequence[Manifest],
-    job: Mapping[str, Any] | None,
-    own: Sequence[Manifest],
-) -> Mapping[str, Any]:
-    """Create the absent objects and return the job; remove `own` again after any failure."""
+def _created(launch: _Launch, job: Mapping[str, Any] | None) -> Mapping[str, Any]:
+    """Create the absent objects and return the job; remove the launch's own again after any failure."""
     try:
-        return _create(connection, wanted, absent, job)
+        return _create(launch, job)
     except (ApiError, Unreachable) as error:
-        problems = _failed(connection, own, error)
-        outcome = "the objects that E352 names may exist" if len(problems) > 1 else None
-        raise ProblemsFound(problems, outcome) from error
+        problems = _failed(launch, error)
+        raise ProblemsFound(problems, _OUTCOME if len(problems) > 1 else None) from error
     except KeyboardInterrupt as interrupt:
-        raise _interrupted(connection, own, interrupt) from None
+        raise _interrupted(launch, interrupt) from None
     except BaseException:
-        _rollback(connection, own)
+        _rollback(launch)
         raise
 
 
@@ -116,11 +138,11 @@ def _is_owned(body: Mapping[str, Any], job: Mapping[str, Any]) -> bool:
     return any(owner["uid"] == job["metadata"]["uid"] for owner in owners)
 
 
-def _failed(connection: Connection, own: Sequence[Manifest], error: ApiError | Unreachable) -> tuple[Problem, ...]:
-    """Roll back a failed submission; return why it failed and what could not be removed."""
+def _failed(launch: _Launch, error: ApiError | Unreachable) -> tuple[Problem, ...]:
+    """Roll back a failed submission; return why it failed and what may be left."""
     with deferred(_REMOVING):
-        _, left = _rollback(connection, own)
-    failure = problem(error, "cluster.namespace", value=own[-1].namespace)
+        _, left = _rollback(launch)
+    failure = problem(error, "cluster.namespace", value=launch.own[-1].namespace)
     if not left:
         failure = replace(failure, message=f"{failure.message}; everything this launch created was removed")
     return (failure, *left)
@@ -139,56 +161,67 @@ def _existing(connection: Connection, wanted: Sequence[Manifest]) -> list[Mappin
     return [each for each in found if not isinstance(each, Problem)]
 
 
-def _create(
-    connection: Connection, wanted: Sequence[Manifest], absent: Sequence[Manifest], job: Mapping[str, Any] | None
-) -> Mapping[str, Any]:
+def _create(launch: _Launch, job: Mapping[str, Any] | None) -> Mapping[str, Any]:
     """Create the absent objects and make the job the owner of all others; return the job."""
-    for manifest in wanted[:-1]:
-        if manifest in absent:
-            connection.apply(manifest.path, manifest.body, manager(manifest.body))
-    owner = job or _create_job(connection, wanted[-1])
-    for manifest in wanted[:-1]:  # also objects that an earlier job of this bundle owned
-        connection.apply(manifest.path, manifest.owned_by(owner).body, manager(manifest.body))
+    for manifest in launch.wanted[:-1]:
+        if manifest in launch.absent:
+            launch.apply(manifest)
+    owner = job or _create_job(launch)
+    for manifest in launch.wanted[:-1]:  # also objects that an earlier job of this bundle owned
+        launch.apply(manifest.owned_by(owner))
     return owner
 
 
-def _create_job(connection: Connection, wanted: Manifest) -> Mapping[str, Any]:
+def _create_job(launch: _Launch) -> Mapping[str, Any]:
     """Create the job. A conflict may mean that an unanswered request created it, and its operator has changed it."""
+    wanted = launch.wanted[-1]
     try:
-        return connection.apply(wanted.path, wanted.body, manager(wanted.body))
+        return launch.apply(wanted)
     except ApiError as error:
-        found = find(connection, wanted) if error.status == _CONFLICT else None
+        found = find(launch.connection, wanted) if error.status == _CONFLICT else None
         if isinstance(found, Mapping) and digest_of(found) == wanted.digest:
             return found
         raise
 
 
-def _interrupted(connection: Connection, own: Sequence[Manifest], interrupt: KeyboardInterrupt) -> Interrupted:
+def _interrupted(launch: _Launch, interrupt: KeyboardInterrupt) -> Interrupted:
     """Roll back a submission that a signal interrupted, and print the result."""
     console.say("interrupted; removing what was created …", stderr=True)
     with deferred(_REMOVING):
-        removed, left = _rollback(connection, own)
-    console.say(f"removed: {', '.join(removed) or 'nothing (nothing had been created)'}", stderr=True)
+        removed, left = _rollback(launch)
+    console.say(f"removed: {', '.join(removed) or 'nothing (nothing was found)'}", stderr=True)
     if left:
-        console.show_problems(left, "the rest could not be removed")
+        console.show_problems(left, _OUTCOME)
     return Interrupted(signum(interrupt), is_rolled_back=not left)
 
 
-def _rollback(connection: Connection, own: Sequence[Manifest]) -> tuple[list[str], tuple[Problem, ...]]:
+def _rollback(launch: _Launch) -> tuple[list[str], tuple[Problem, ...]]:
     """Delete the existing objects of a submission, the job first; return the deleted ones, and Problems for the rest.
 
-    Only the cluster knows whether an unanswered request created its object; `find` requests it twice.
+    An object that does not exist may still be created by a request that was not answered.
     """
-    removed, left = [], []
-    for manifest in reversed(own):
+    connection, removed, left = launch.connection, [], []
+    for manifest in reversed(launch.own):
         try:
             found = connection.find(manifest.path)
             if found and digest_of(found) == digest_of(manifest.body):
                 connection.delete(manifest.path, found["metadata"]["uid"])
                 removed.append(str(manifest))
+            if launch.requests.may_be_created(manifest.path, was_found=found is not None):
+                left.append(_in_doubt(launch, manifest))
         except (ApiError, Unreachable) as error:
             left.append(_left(manifest, error))
     return removed, tuple(left)
+
+
+def _in_doubt(launch: _Launch, manifest: Manifest) -> Problem:
+    name = launch.folder.name
+    return Problem(
+        "E352",
+        manifest.file,
+        f"{manifest} may still be created: the cluster did not answer the request for it",
+        remedy=f"recipes status {name} looks again; recipes cancel {name} removes it; recipes launch {name} keeps it",
+    )
 
 
 def _left(manifest: Manifest, error: ApiError | Unreachable) -> Problem:

@@ -41,6 +41,12 @@ class Target:
         """Whether the selector is our own label, which users cannot set; jobs of earlier versions lack it."""
         return self.selector.startswith(f"{api_objects.JOB_LABEL}=")
 
+    def selects(self, metadata: Object) -> bool:
+        """Return whether an object has the labels of the job's pods."""
+        labels = lenient.mapping(metadata, "labels")
+        wanted = (each.partition("=") for each in self.selector.split(",") if each)
+        return all(labels.get(key) == value for key, _, value in wanted)
+
     def matches(self, job: Object) -> bool:
         """Return whether a custom resource of this name is the job, not an earlier or later one."""
         return bool(self.uid) and uid_of(job) == self.uid
@@ -70,6 +76,11 @@ class Holders:
         names = {lenient.text(each.get("name")) for each in sets}
         return cls(frozenset(uids - {""}), frozenset(names - {""}))
 
+    @property
+    def are_known(self) -> bool:
+        """Whether the job's status names any."""
+        return bool(self.uids or self.names)
+
     def own(self, uid: str, name: str) -> bool | None:
         """Return whether a StatefulSet is among them; None if the status names none."""
         if self.uids:
@@ -83,10 +94,10 @@ def uid_of(body: Object) -> str:
 
 
 def own_pods(pods: Iterable[Object], target: Target, job: Object | None) -> tuple[Object, ...]:
-    """Return the selected pods that belong to the job.
+    """Return the pods that belong to the job: their owners decide, and labels only where an owner does not.
 
     Args:
-        pods: The pods that `target.selector` selects.
+        pods: Pods of its namespace.
         target: The job.
         job: The current custom resource; None once it is deleted.
     """
@@ -95,14 +106,31 @@ def own_pods(pods: Iterable[Object], target: Target, job: Object | None) -> tupl
 
 
 def _is_own(pod: Object, target: Target, holders: Holders) -> bool:
+    """Return whether a pod's controller is the job, or a StatefulSet of it.
+
+    A StatefulSet that the job's status does not name yet counts by its name and the pod's labels.
+    """
     metadata = lenient.mapping(pod, "metadata")
-    for owner in lenient.mappings(metadata.get("ownerReferences")):
-        uid, name = lenient.text(owner.get("uid")), lenient.text(owner.get("name"))
-        if owner.get("kind") in api_objects.JOB_KINDS:
-            return uid == target.uid
-        if owner.get("kind") == "StatefulSet" and (is_own := holders.own(uid, name)) is not None:
-            return is_own
+    owner = _controller(metadata)
+    uid, name = lenient.text(owner.get("uid")), lenient.text(owner.get("name"))
+    if owner.get("kind") in api_objects.JOB_KINDS:
+        return uid == target.uid
+    if owner.get("kind") != "StatefulSet":
+        return False
+    if (is_own := holders.own(uid, name)) is not None:
+        return is_own
+    if not name.startswith(f"{target.name}-") or not target.selects(metadata):
+        return False
     return target.has_own_label or target.may_name_pod(lenient.text(metadata.get("name")))
+
+
+def _controller(metadata: Object) -> Object:
+    """Return the reference to an object's controller; the first reference if none is marked, {} if there is none.
+
+    Source: Kubernetes API reference, OwnerReference, controller.
+    """
+    owners = lenient.mappings(metadata.get("ownerReferences"))
+    return next((each for each in owners if each.get("controller") is True), owners[0] if owners else {})
 
 
 def is_event_of(event: Object, target: Target, job: Object | None, pods: Iterable[Object]) -> bool:

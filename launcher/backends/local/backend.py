@@ -35,7 +35,7 @@ from launcher.model.backend import RANK_0
 from launcher.model.config_tree import get
 from launcher.model.environment import plain_variables, secret_variables
 from launcher.model.job_spec import OPEN, Bundle, JobEvent, JobHandle, JobSpec, JobState, JobStatus, LogSelection
-from launcher.operator.hang_limits import START_CUT_OFF_S, HangLimits
+from launcher.operator.hang_limits import HangLimits, collective_timeout_s
 from launcher.operator.job_request import (
     GRACEFUL_ENV,
     LOCAL_FILE,
@@ -283,11 +283,14 @@ def _hang_limits(job: JobSpec) -> HangLimits:
     hang = local_options(job).hang
     start_s = hang.expectedStartCutOffInSeconds if hang else None
     return HangLimits(
-        start_cut_off_s=start_s or START_CUT_OFF_S,
+        start_cut_off_s=start_s,
         recurring_s=hang.expectedRecurringFrequencyInSeconds if hang else None,
         stop_pattern=hang.stopPattern if hang else None,
         other_work_s=hang.otherWorkCutOffInSeconds if hang else None,
         watches_start=not local_options(job).command or start_s is not None,
+        collective_timeout_s=collective_timeout_s(
+            {**_collective_timeout(job), **plain_variables(job.config)}.get(ENV_COLLECTIVE_TIMEOUT)
+        ),
     )
 
 

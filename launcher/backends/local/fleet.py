@@ -27,6 +27,7 @@ from launcher.operator.processes import (
     kill_strays,
     kill_tree,
 )
+from launcher.operator.stacks import request_stacks
 from launcher.operator.types import (
     GONE,
     AgentStatus,
@@ -212,6 +213,10 @@ class LocalFleet:
         if command.graceful_timeout_s is None:
             self._end_hung_warm()
         return faults
+
+    def request_stacks(self, folder: Path) -> None:
+        """Let every worker with a file in a folder append its stack, or a note that it is stopped."""
+        request_stacks(folder)
 
     def shut_down(self) -> None:
         """Shut down every agent, and wait for it."""

@@ -18,10 +18,11 @@ class Hang(Model):
     """
 
     expectedStartCutOffInSeconds: PositiveSeconds | None = None
-    """Seconds from a start of the workers to the first step, and for a checkpoint; 1200 when left out. By default a
-    custom script that has not reported a step yet is not monitored."""
+    """Seconds from a start of the workers to the first step, and for a checkpoint. Default: ten times the longest
+    start, or save, of the job, at least cluster.collective_timeout; no limit before the first one."""
     expectedRecurringFrequencyInSeconds: PositiveSeconds | None = None
-    """Seconds between two steps. Default: ten times the longest of the last 50 steps, at least 60."""
+    """Seconds between two steps. Default: ten times the longest of the last 50 steps, at least
+    cluster.collective_timeout."""
     otherWorkCutOffInSeconds: PositiveSeconds | None = None
     """Seconds for each of an evaluation, an export, and the script's work after its last step. Default: no
     limit."""

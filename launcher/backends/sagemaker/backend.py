@@ -3,6 +3,7 @@
 import json
 import time
 from collections.abc import Iterator, Mapping
+from dataclasses import replace
 from typing import ClassVar
 
 from launcher.backends.sagemaker import follow as following
@@ -51,7 +52,8 @@ class SageMakerBackend:
         return submit.validate(_connection(bundle), bundle)
 
     def intent(self, bundle: Bundle, known: JobHandle | None) -> JobHandle | None:
-        """Return None: one request creates the job, under the name in the bundle."""
+        """Return a handle without an ARN: the job is found by the name in the bundle."""
+        return self._handle(bundle, _connection(bundle).region)
 
     def submit(self, bundle: Bundle) -> JobHandle:
         """Upload the recipe and start the job; the same bundle again changes nothing.
@@ -61,15 +63,11 @@ class SageMakerBackend:
         """
         connection = _connection(bundle)
         arn, is_new = submit.submit(connection, bundle)
-        return JobHandle(
-            self.name,
-            bundle.job_name,
-            bundle.directory.resolve(),
-            submit.request_of(bundle)["TrainingJobName"],
-            context=connection.region,
-            uid=arn,
-            is_new=is_new,
-        )
+        return replace(self._handle(bundle, connection.region), uid=arn, is_new=is_new)
+
+    def _handle(self, bundle: Bundle, region: str) -> JobHandle:
+        name = submit.request_of(bundle)["TrainingJobName"]
+        return JobHandle(self.name, bundle.job_name, bundle.directory.resolve(), name, context=region)
 
     def status(self, handle: JobHandle) -> JobStatus:
         """Return the job's current state in SageMaker."""

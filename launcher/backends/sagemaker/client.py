@@ -30,11 +30,12 @@ class Refused(Exception):
         code: The service's error code.
         message: The service's message.
         status: HTTP status.
+        retries: How many earlier attempts of the call failed.
     """
 
-    def __init__(self, code: str, message: str, status: int):
+    def __init__(self, code: str, message: str, status: int, retries: int = 0):
         super().__init__(f"{code}: {message}")
-        self.code, self.message, self.status = code, message, status
+        self.code, self.message, self.status, self.retries = code, message, status, retries
 
 
 class Services(Protocol):
@@ -77,8 +78,9 @@ class Connection:
             return answer
         except ClientError as error:
             told = error.response.get("Error", {})
-            status = error.response.get("ResponseMetadata", {}).get("HTTPStatusCode", 0)
-            raise Refused(told.get("Code", ""), told.get("Message") or str(error), status) from error
+            about = error.response.get("ResponseMetadata", {})
+            status, retries = about.get("HTTPStatusCode", 0), about.get("RetryAttempts", 0)
+            raise Refused(told.get("Code", ""), told.get("Message") or str(error), status, retries) from error
         except BotoCoreError as error:
             raise ProblemsFound((_unasked(error),)) from error
 

@@ -11,10 +11,15 @@ from launcher.backends.sagemaker.client import Connection, Refused, problem
 from launcher.backends.sagemaker.default_values import RECIPE_CHANNEL
 from launcher.backends.sagemaker.follow import describe
 from launcher.backends.sagemaker.request import REQUEST, recipe_files
+from launcher.common import console
+from launcher.common.interrupts import Interrupted, signum
 from launcher.common.problems import Problem, ProblemsFound, fail
 from launcher.model.job_spec import Bundle
 
 _INSTANCE_TYPE = re.compile(r"ml\.[a-z0-9-]+\.[a-z0-9-]+")
+_SERVER_FAULT = 500
+"""Lowest HTTP status of an answer after which the outcome of a request is unknown. Source: AWS, Common errors."""
+_OUTCOME = "the training job may exist; the launch stays recorded, and every command on the job looks again"
 _COMPARED = ("HyperParameters", "Environment", "RoleArn")
 """Members that identify a bundle's job, beside the URI of its recipe, which contains a digest of the content."""
 
@@ -59,7 +64,7 @@ def submit(connection: Connection, bundle: Bundle) -> tuple[str, bool]:
     """Start the job of a bundle; return its ARN, and whether it is new.
 
     Raises:
-        ProblemsFound: Every reason why it was refused; nothing remains of it.
+        ProblemsFound: Every reason why it was refused; nothing remains of it, unless E352 says that it may exist.
     """
     request = request_of(bundle)
     if found := request_problems(request):
@@ -71,20 +76,36 @@ def submit(connection: Connection, bundle: Bundle) -> tuple[str, bool]:
         _upload(connection, bucket, prefix, recipe_files(bundle.files))
     except Refused as error:
         raise ProblemsFound((problem(error, "cluster.sm_jobs_config.recipe_path"),)) from error
+    except KeyboardInterrupt as interrupt:  # the job has not been requested yet
+        raise Interrupted(signum(interrupt), is_rolled_back=True) from None
     try:
         return _create(connection, request), True
-    except BaseException as error:
-        if may_exist := _may_be_there(connection, request):
-            outcome = f"the job {request['TrainingJobName']} may have started; launching the bundle again finds it"
-        else:
+    except (Refused, ProblemsFound) as error:
+        if not (_is_unanswered(error) or _may_be_there(connection, request)):
             _take_back(connection, bucket, prefix, recipe_files(bundle.files))
-        if isinstance(error, Refused | ProblemsFound):
-            raise ProblemsFound(_problems(error), outcome if may_exist else None) from error
+            raise ProblemsFound(_problems(error)) from error
+        raise ProblemsFound((*_problems(error), _in_doubt(bundle)), _OUTCOME) from error
+    except KeyboardInterrupt:  # the job still needs its recipe if it is created
+        console.show_problems((_in_doubt(bundle),), _OUTCOME)
         raise
 
 
 def _problems(error: Refused | ProblemsFound) -> tuple[Problem, ...]:
     return error.problems if isinstance(error, ProblemsFound) else (problem(error, "cluster.sm_jobs_config"),)
+
+
+def _is_unanswered(error: Refused | ProblemsFound) -> bool:
+    """Return whether a request may have been carried out, or still may: one of its attempts got no answer."""
+    if isinstance(error, Refused):
+        return error.status >= _SERVER_FAULT or error.retries > 0
+    return any(each.code == "E396" for each in error.problems)
+
+
+def _in_doubt(bundle: Bundle) -> Problem:
+    name = bundle.directory.name
+    message = "may have started, or may still start: SageMaker did not answer the request for it"
+    remedy = f"recipes status {name} looks again; recipes cancel {name} stops it; recipes launch {name} keeps it"
+    return Problem("E352", "job", message, value=request_of(bundle)["TrainingJobName"], remedy=remedy)
 
 
 def _create(connection: Connection, request: Mapping[str, Any]) -> str:

@@ -1,1 +1,1 @@
-"""SageMaker training jobs on this machine, under the same container contract."""
+"""SageMaker training jobs on this machine: the container contract of the service, kept by processes."""

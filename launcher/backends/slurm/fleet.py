@@ -179,6 +179,10 @@ class SlurmFleet:
         """Stop the workers of all nodes of `command` at once; return a fault for each node on which that failed."""
         return self._calls.stop(command)
 
+    def request_stacks(self, folder: Path) -> None:
+        """Let every worker with a file in a folder append its stack: the process of each node sees the request."""
+        run_files.request_stacks(self._bundle_dir, self._job_id, folder)
+
     def shut_down(self) -> None:
         """Shut down every agent, and wait for its step."""
         self._calls.shut_down(self._nodes)

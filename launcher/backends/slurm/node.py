@@ -11,6 +11,7 @@ period ends. Agents and workers therefore have the signal blocked, and this proc
 Source: seen with Slurm 22.05; slurm.conf(5), PreemptMode and GraceTime.
 """
 
+import contextlib
 import json
 import os
 import signal
@@ -23,6 +24,7 @@ from types import FrameType
 from launcher.backends.slurm import run_files
 from launcher.common import prctl
 from launcher.common.names import ENV_NODE_MEMORY, ENV_WARM_SOCKET, WARM_MODULE
+from launcher.operator import stacks
 from launcher.operator.node_folders import hold_node_folders, node_folder, node_memory, remove_node_folder
 from launcher.operator.ports import port_of, reserve_port
 from launcher.operator.processes import kill_descendants
@@ -31,7 +33,7 @@ from launcher.runtime.warm_client import ANSWER_TIMEOUT_S, answers
 NUM_MASTER_PORTS = 8
 """Ports that a node reserves for rank 0's store: consecutive starts of the workers use different ones."""
 
-_PING_S, _POLL_S = 1.0, 0.05
+_PING_S, _POLL_S, _STACKS_POLL_S = 1.0, 0.05, 2.0
 
 
 def main(argv: list[str] | None = None) -> int:
@@ -70,8 +72,20 @@ def _run(bundle: Path, index: int, address: str, job_id: str) -> int:
         _await_imports(warm, own[ENV_WARM_SOCKET], agent)
     ports = {"agent_port": port_of(agent_port), "master_ports": [port_of(each) for each in master_ports]}
     run_files.write_address(bundle, job_id, index, json.dumps({"address": address, **ports}))
-    status = agent.wait()
+    status = _await_end(agent, bundle, job_id)
     return status if status >= 0 else 128 - status
+
+
+def _await_end(agent: "subprocess.Popen[bytes]", bundle: Path, job_id: str) -> int:
+    """Wait for the agent, and pass on the operator's requests for stacks; return its exit status."""
+    seen = run_files.requested_stacks(bundle, job_id)
+    while True:
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            return agent.wait(_STACKS_POLL_S)
+        asked = run_files.requested_stacks(bundle, job_id)
+        if asked and asked != seen:
+            stacks.request_stacks(asked[1])
+            seen = asked
 
 
 def _await_imports(warm: "subprocess.Popen[bytes]", socket: str, agent: "subprocess.Popen[bytes]") -> None:

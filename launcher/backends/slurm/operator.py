@@ -15,6 +15,7 @@ import contextlib
 import errno
 import logging
 import os
+import re
 import shutil
 import signal
 import sys
@@ -33,13 +34,13 @@ from launcher.backends.slurm.guards import Guards
 from launcher.backends.slurm.run_files import AGENT_FILE
 from launcher.backends.slurm.states import TERM_CODE, UNWRITABLE
 from launcher.common import os_errors
-from launcher.common.names import ENTRYPOINT, RUN_DIR
+from launcher.common.names import ENTRYPOINT, ENV_COLLECTIVE_TIMEOUT, RUN_DIR
 from launcher.model.job_spec import JobState
 from launcher.operator import operator_log
 from launcher.operator.control_loop import EXIT_FAILED, POLL_INTERVAL_S, FolderRemoved, Memory, Operator
 from launcher.operator.event_writer import EventWriter
 from launcher.operator.events import count_nodes
-from launcher.operator.hang_limits import HangLimits
+from launcher.operator.hang_limits import HangLimits, collective_timeout_s
 from launcher.operator.job_request import JobRequest, read_job_request
 from launcher.operator.step_reader import DoneStep
 from launcher.operator.stop_signals import Interrupts
@@ -269,7 +270,14 @@ def _run_to_end(operator: SlurmOperator, fleet: SlurmFleet, request: ElasticRequ
 
 def _job_request(bundle: Path) -> JobRequest:
     script = (bundle / AGENT_FILE).read_text(encoding="utf-8")
-    return replace(read_job_request(bundle), hang=HangLimits(watches_start=ENTRYPOINT in script))
+    limits = HangLimits(watches_start=ENTRYPOINT in script, collective_timeout_s=_collective_timeout_s(script))
+    return replace(read_job_request(bundle), hang=limits)
+
+
+def _collective_timeout_s(script: str) -> float:
+    """Return how long a collective may take: what the script of the agents exports, or the default."""
+    found = re.search(rf"^\s*export {ENV_COLLECTIVE_TIMEOUT}=[\"']?([0-9.]+)", script, re.MULTILINE)
+    return collective_timeout_s(found[1] if found else None)
 
 
 def _first_view(job_id: str) -> allocation.View:

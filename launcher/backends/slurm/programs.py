@@ -48,6 +48,11 @@ class Answer:
         """Whether the controller did not answer."""
         return self.code != 0 and any(words in self.error for words in remedies.UNREACHABLE)
 
+    @property
+    def is_lost(self) -> bool:
+        """Whether the controller may have the request, and may still act on it."""
+        return self.code != 0 and any(words in self.error for words in remedies.LOST)
+
 
 def environment(more: Mapping[str, str]) -> dict[str, str]:
     """Return the environment of a command: this process's, without options of Slurm's commands and jobs of Slurm."""

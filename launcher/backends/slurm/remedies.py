@@ -1,8 +1,10 @@
 """What to do about a failure of Slurm's commands or of ssh, by the text of its message. Pure."""
 
+LOST = ("Connection timed out", "Socket timed out", "Zero Bytes were")
+"""Parts of Slurm's messages about a controller that was contacted and did not answer. Source: slurm_errno.c."""
 UNREACHABLE = (
-    *("Unable to contact slurm controller", "Connection refused", "Connection timed out", "Zero Bytes were"),
-    *("Socket timed out", "controller in standby mode", "Controller is in standby mode", "No route to host"),
+    *("Unable to contact slurm controller", "Connection refused", *LOST),
+    *("controller in standby mode", "Controller is in standby mode", "No route to host"),
 )
 """Parts of Slurm's messages about a controller that does not answer. Source: Slurm 22.05, slurm_errno.c."""
 WAIT = "try again when the controller answers: scontrol ping"

@@ -118,7 +118,7 @@ def named(prefix: str, job_name: str, digest: str) -> str:
 
 def config_of(bundle: Bundle) -> Mapping[str, Any]:
     """Return the composed configuration of a bundle."""
-    return store.composed(bundle.files["recipe.yaml"])
+    return store.config_of(bundle)
 
 
 def of_one(bundle: Bundle, words: tuple[str, ...] = ()) -> Request:

@@ -7,6 +7,7 @@
     run/slurm/<id>/end.json                                                  its end, as a command last saw it
     run/slurm/<id>/nodes/<k>.json                                            where an elastic job's agent listens
     run/slurm/<id>/terms/<k>                                                 exists once a node was sent SIGTERM
+    run/slurm/<id>/stacks.json                                               the last request for the workers' stacks
     run/slurm/<id>/logs/attempt-<n>/node-<k>/<run>/attempt_<m>/<local rank>/stdout.log
 
 The id of a task of an array is `<array>_<task>`. Attempts count the job's requeues. Source of the last part:
@@ -16,6 +17,7 @@ torch.distributed.elastic, DefaultLogsSpecs.reify.
 import contextlib
 import json
 import re
+import time
 from collections.abc import Iterator
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -74,6 +76,23 @@ def folder(bundle_dir: Path, job_id: str) -> Path:
 def term_file(bundle_dir: Path, job_id: str, index: int) -> Path:
     """Return the file that exists once a node of an elastic job was sent SIGTERM."""
     return folder(bundle_dir, job_id) / "terms" / str(index)
+
+
+def request_stacks(bundle_dir: Path, job_id: str, stacks: Path) -> None:
+    """Ask the processes of an elastic job's nodes to collect the stacks of workers with a file in `stacks`."""
+    write_text(_stacks_file(bundle_dir, job_id), json.dumps({"time": time.time(), "folder": str(stacks)}))
+
+
+def requested_stacks(bundle_dir: Path, job_id: str) -> tuple[float, Path] | None:
+    """Return the time of the last request for stacks, and their folder; None if there was none."""
+    with contextlib.suppress(OSError, ValueError, KeyError, TypeError):
+        fields = json.loads(_stacks_file(bundle_dir, job_id).read_text(encoding="utf-8"))
+        return float(fields["time"]), Path(fields["folder"])
+    return None
+
+
+def _stacks_file(bundle_dir: Path, job_id: str) -> Path:
+    return folder(bundle_dir, job_id) / "stacks.json"
 
 
 def address_file(bundle_dir: Path, job_id: str, index: int) -> Path:

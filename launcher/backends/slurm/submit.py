@@ -10,7 +10,7 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
-from launcher.backends.slurm import code, partitions, preflight, queue, requests, run_files
+from launcher.backends.slurm import code, partitions, preflight, programs, queue, requests, run_files
 from launcher.backends.slurm.elastic_options import is_elastic
 from launcher.backends.slurm.host import place_of
 from launcher.backends.slurm.place import Place
@@ -31,6 +31,7 @@ _MARK = "submitted"
 """File that shows that a launch of the bundle has called sbatch; without it there is no job to look for."""
 _SENT_AT_ONCE = 4
 """Bundles that are copied at the same time; sshd allows ten commands per connection. Source: sshd_config(5)."""
+_MAY_BE_QUEUED = "the job may be in Slurm's queue"
 _PATIENCE_S = 120.0
 """Time limit for a controller that restarts to answer whether it has a job; its own commands wait for 10 to 20 s."""
 
@@ -261,6 +262,9 @@ def _send(request: Request) -> str:
         return native_id
     if answer.is_unreachable and (job := _in_doubt(request)):
         return queue.array_of(job.job_id)  # the controller has it, although its answer was lost
+    if answer.is_lost:  # one that works on the request does not list the job yet
+        lost = programs.unanswered("sbatch", answer)
+        raise ProblemsFound((*lost.problems, _unknown(request)), _MAY_BE_QUEUED)
     request.discard()
     for mark in marks:
         mark.unlink(missing_ok=True)
@@ -294,11 +298,13 @@ def _in_doubt(request: Request) -> Seen | None:
             return _arrived(request)
         except ProblemsFound as error:
             if time.monotonic() > deadline:
-                message = "may have been submitted: the controller broke off, and has not answered since"
-                remedy = "launch it again; it is submitted once"
-                problem = Problem("E352", "job", message, value=request.name, remedy=remedy)
-                raise ProblemsFound((problem, *error.problems), "the job may be in Slurm's queue") from error
+                raise ProblemsFound((_unknown(request), *error.problems), _MAY_BE_QUEUED) from error
         time.sleep(queue.POLL_S)
+
+
+def _unknown(request: Request) -> Problem:
+    message = "may have been submitted: the controller broke off, and has not listed the job since"
+    return Problem("E352", "job", message, value=request.name, remedy="launch it again; it is submitted once")
 
 
 def _arrived(request: Request) -> Seen | None:

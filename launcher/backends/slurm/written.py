@@ -9,6 +9,7 @@ from launcher.common.names import (
     EVENTS_FILE,
     LOG_DIR,
     METRICS_FILE,
+    STACKS_DIR,
     STARTS_FILE,
     TAGS_FILE,
     TIMELINE,
@@ -56,7 +57,7 @@ def of_operator(job_id: str, *, has_ended: bool) -> Wanted:
     """
     noted = f"slurm/{job_id}/{EXIT_CODE}"
     files = (*_batch_logs(job_id), *_SHOWN, STATE_FILE, *((*_REPORT, noted) if has_ended else ()))
-    return Wanted(files, files)
+    return Wanted((*files, STACKS_DIR), (*files, f"{STACKS_DIR}/*"))
 
 
 def of_attempts(attempts: Sequence[Attempt], ranks: tuple[int, ...] | None, processes: int, name: str) -> Wanted:

@@ -20,6 +20,19 @@ if TYPE_CHECKING:
 _PLAIN = re.compile(r"(?!(?:null|true|false|nan|inf)$)[a-z][\w./-]*", re.ASCII | re.IGNORECASE)
 _SIZED = re.compile(r"(.+)@([1-9][0-9]{0,5})", re.S)
 _FILES = (".yaml", ".yml")
+FLAGS = (
+    "--name",
+    "--version",
+    "--multirun",
+    "--config-dir",
+    "--cfg",
+    "--package",
+    "--resolve",
+    "--info",
+    "--help",
+    "--hydra-help",
+)
+"""Flags of `recipes run`: the launcher's two, and those of Hydra's that it takes."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -176,6 +189,21 @@ def complete_recipe_or_override(ctx: typer.Context, incomplete: str) -> list[str
     return [*complete_recipe(incomplete), *keys]
 
 
+def complete_run(ctx: typer.Context, incomplete: str) -> list[str]:
+    """Return completions of an override of `recipes run`: the choice of a recipe, its keys, then a key's values."""
+    from launcher.cli.commands import completion
+    from launcher.config.compose import compose
+
+    overrides = [word for word in ctx.params.get("words") or () if not word.startswith("-")]
+    keys = ["recipes="] if "recipes=".startswith(incomplete) else []
+    for given in (overrides, ()):
+        try:
+            return keys + completion.complete(compose(given, Path.cwd()), incomplete)
+        except ProblemsFound:
+            continue
+    return keys
+
+
 def complete_key(ctx: typer.Context, incomplete: str) -> list[str]:
     """Return completions of a key: full paths, or last words if no path matches."""
     from launcher.cli.commands import completion
@@ -224,7 +252,7 @@ SizedRecipe = Annotated[
 ]
 Overrides = Annotated[
     list[str] | None,
-    typer.Argument(metavar="[KEY=VALUE]...", help="Overrides, as for main.py.", autocompletion=complete_override),
+    typer.Argument(metavar="[KEY=VALUE]...", help="Overrides, as for recipes run.", autocompletion=complete_override),
 ]
 GivenName = Annotated[
     str | None,

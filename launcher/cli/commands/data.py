@@ -2,7 +2,6 @@
 
 import dataclasses
 import importlib.util
-import json
 import tempfile
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
@@ -64,7 +63,7 @@ def _print(found: "Summary", file: Path, picture: Path | None, *, as_json: bool)
     from launcher.common import console
 
     if as_json:
-        print(json.dumps(data_report.as_json(found), indent=2, ensure_ascii=False, default=str))
+        print(data_report.as_json(found))
         return
     console.say_all(data_report.lines(found, str(file)))
     if picture is not None:

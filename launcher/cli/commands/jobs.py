@@ -1,4 +1,4 @@
-"""Commands about a job: launch it, read its logs, scale it, see its timeline."""
+"""Commands about a job: compile and launch it, launch its bundle, read its logs, scale it, see its timeline."""
 
 import json
 import sys
@@ -6,8 +6,33 @@ from typing import Annotated
 
 import typer
 
-from launcher.cli.commands.arguments import AsJson, AsLines, BundleName, BundleNames, GivenName, JobName
+from launcher.cli.commands.arguments import (
+    FLAGS,
+    AsJson,
+    AsLines,
+    BundleName,
+    BundleNames,
+    GivenName,
+    JobName,
+    complete_run,
+)
 from launcher.common.problems import fail
+
+
+def run(
+    words: Annotated[
+        list[str] | None,
+        typer.Argument(
+            metavar="[FLAG]... [KEY=VALUE]...",
+            help=f"recipes=RECIPE and other overrides; {', '.join(FLAGS)}. Default: the tiny recipe, here.",
+            autocompletion=complete_run,
+        ),
+    ] = None,
+) -> None:
+    """Compile a recipe, launch it and follow it. Same words as python main.py; --help lists every key."""
+    from launcher.cli import run_command
+
+    raise typer.Exit(run_command.run(words or ()))
 
 
 def launch(
@@ -57,6 +82,7 @@ def logs(
     """Show the output of the workers, by attempt."""
     from launcher.cli.commands import lifecycle
     from launcher.common import console
+    from launcher.common.line_writer import LineWriter
     from launcher.model.job_spec import LogSelection
 
     if operator:
@@ -68,8 +94,9 @@ def logs(
     ranks = None if all_ranks else tuple(sorted(set(rank or (0,))))
     selection = LogSelection(ranks, attempt, stderr, has_headings=True)
     backend, record = lifecycle.opened(job)
-    for line in backend.logs(record.handle, selection, follow=follow):
-        console.say(json.dumps(lifecycle.log_json(line, selection)) if as_json else line)
+    with LineWriter(console.say_lines) as writer:
+        for line in backend.logs(record.handle, selection, follow=follow):
+            writer.put(json.dumps(lifecycle.log_json(line, selection)) if as_json else line)
 
 
 def _operator_log(job: str, *, as_json: bool) -> None:

@@ -137,7 +137,7 @@ ELSEWHERE = (
     Code("E349", "Pods do not start without the objects that they refer to.", "Kubernetes, Pods", "k8s"),
     Code("E350", "The existing object with the job's name belongs to another job.", _BUNDLE, "k8s"),
     Code("E351", "The cluster's API refuses an object; its message follows.", _API, "k8s"),
-    Code("E352", "A submission that failed half-way could not be rolled back.", _BUNDLE),
+    Code("E352", "A submission that failed half-way could not be rolled back, or was not answered.", _BUNDLE),
     Code("E353", "A deleted job has pods that do not terminate.", "Kubernetes, Pod termination", "k8s"),
     Code(
         "E354", "A quota of the namespace is too small for the created objects.", "Kubernetes, Resource Quotas", "k8s"
@@ -325,6 +325,7 @@ ELSEWHERE = (
     ),
     Code("E506", "A job has ended and its last metrics did not reach the store.", _MLFLOW),
     Code("E507", "MLflow has other kinds of stores, which jobs cannot log to.", _MLFLOW),
+    Code("E508", "A launch was cut short, and its last request may still create the job.", _BUNDLE),
     Code(
         "E601",
         "A secret is named, never written: its value would end up in files and logs.",

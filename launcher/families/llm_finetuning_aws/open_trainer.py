@@ -7,29 +7,42 @@ from collections.abc import Iterator
 
 from launcher.common.names import ENTRYPOINT
 from launcher.common.problems import Problem
+from launcher.families.llm_finetuning_aws import samples
 from launcher.model.backend_registry import described
 from launcher.model.config_tree import get
 from launcher.model.interface import Interface, runtime_workers
 from launcher.model.job_spec import JobSpec
 from launcher.runtime.finetune.architectures import CONFIG_FILE, KNOWN
-from launcher.runtime.model_configs import known_beginning, table
+from launcher.runtime.model_configs import table
 
-_MODEL = "recipes.training_config.model_config.model_name_or_path"
-_TRAIN = "recipes.training_config.datasets.train_data.file_path"
+_MODEL, _TRAIN = samples.MODEL, samples.TRAIN
 _VALIDATION = "recipes.training_config.datasets.val_data.file_path"
 _ADAPTERS = "recipes.training_config.model_config.lora_checkpoint_file_path"
 _HUB_ID = re.compile(r"[A-Za-z0-9][\w.-]*/[\w.-]+", re.ASCII)
 _IN_CONTAINER = "/opt/ml/"
+_LEAST_SAMPLES = 10
+"""Made-up samples of which one is left to evaluate on."""
+_SAMPLES_A_MINUTE, _EXCHANGES_A_MINUTE = 240, 960
+"""Samples of all steps, and steps times the square of the ranks, of a rehearsal within a minute on two processors.
+
+Source: measured; starting 32 ranks alone takes half a minute.
+"""
 _REHEARSE = "rehearse=true, for a small random model and made-up samples"
 
 
 def _program(job: JobSpec) -> tuple[str, ...]:
-    return ("-m", ENTRYPOINT, *(("--rehearse",) if job.is_rehearsal else ()))
+    if not job.is_rehearsal:
+        return ("-m", ENTRYPOINT)
+    is_named = bool(get(job.config, _MODEL)) or not job.published_model
+    model = () if is_named else ("--model", job.published_model)
+    samples = _rehearsal_samples(job)
+    bound = ("--rehearsal-samples", str(samples)) if samples < _made_up_samples() else ()
+    return ("-m", ENTRYPOINT, "--rehearse", *model, *bound)
 
 
 def _modules(job: JobSpec) -> tuple[str, ...]:
     """Return what every fine-tuning imports, and the model's code if its architecture is known before the launch."""
-    found = known_beginning(get(job.config, _MODEL) or get(job.config, "recipes.run.name"))
+    found = table().get(job.published_model)
     package = KNOWN[found["model_type"]].package if found else None
     model = (f"transformers.models.{package}.modeling_{package}",) if package else ()
     return ("transformers.modeling_utils", *model, "peft", "launcher.runtime.finetune.trainer")
@@ -54,6 +67,8 @@ def _absent_inputs(job: JobSpec) -> Iterator[Problem]:
             yield Problem("E116", _TRAIN, "is empty: there is no data to train on", value="", remedy=remedy)
     elif not _is_found(job, data):
         yield _absent(job, _TRAIN, data, "a file or folder of samples")
+    else:
+        yield from samples.faults(job)
     for key in (_VALIDATION, _ADAPTERS):
         if (path := get(job.config, key)) and not _is_found(job, path):
             yield _absent(job, key, path, "an existing path")
@@ -61,9 +76,9 @@ def _absent_inputs(job: JobSpec) -> Iterator[Problem]:
 
 def _unknown_architecture(job: JobSpec) -> Iterator[Problem]:
     """Yield a Problem if the architecture of the small model would be unknown."""
-    model, name = get(job.config, _MODEL) or "", get(job.config, "recipes.run.name")
+    model = get(job.config, _MODEL) or ""
     has_config = os.path.isfile(job.cwd / model / CONFIG_FILE)
-    if known_beginning(model or name) is None and not has_config and (not model or _is_readable(job, model)):
+    if not job.published_model and not has_config and (not model or _is_readable(job, model)):
         message = "names no model whose architecture is known, and no folder with a config.json"
         allowed = ", ".join(table())
         yield Problem("E116", _MODEL, message, value=model, allowed=allowed, remedy=f"{_MODEL}=<one of these>")
@@ -92,17 +107,51 @@ def _absent(job: JobSpec, key: str, path: str, allowed: str) -> Problem:
     return Problem("E116", key, message, value=path, allowed=allowed, remedy=f"correct it; or {_REHEARSE}")
 
 
-def _rehearsal_steps(job: JobSpec) -> int:
-    """Return the steps of a rehearsal, whose samples are made up, split and limited like the recipe's own."""
-    from launcher.runtime.finetune import rehearsal_data  # few compiles need these
-    from launcher.runtime.finetune.data import split
+def _rehearsal_steps(job: JobSpec) -> tuple[int, int]:
+    """Return the steps of a rehearsal, and how many they would be with all samples that are made up."""
+    return _steps(job, _rehearsal_samples(job)), _steps(job, _made_up_samples())
+
+
+def _steps(job: JobSpec, samples: int) -> int:
+    """Return the steps of so many made-up samples, split and limited like the recipe's own."""
+    from launcher.runtime.finetune.data import split  # few compiles need it
 
     training = job.scales[0].config["training_config"]
     args, data = training["training_args"], training["datasets"]
     limits = [int(limit) for limit in (data["train_data"]["limit"], args["max_samples"]) if limit]
-    trained = split.num_trained(min(rehearsal_data.NUM_SAMPLES, *limits), data["train_val_split_ratio"])
+    trained = split.num_trained(min(samples, *limits), data["train_val_split_ratio"])
     steps: int = math.ceil(trained * args["max_epochs"] / args["train_batch_size"])
     return steps
+
+
+def _rehearsal_samples(job: JobSpec) -> int:
+    """Return how many samples are made up: for no more steps than are asked for, or fit into a minute."""
+    most = _made_up_samples()
+    steps = _bound(job)
+    if not steps or steps >= _steps(job, most):
+        return most
+    return max((n for n in range(_LEAST_SAMPLES, most) if _steps(job, n) <= steps), default=_LEAST_SAMPLES)
+
+
+def _bound(job: JobSpec) -> int:
+    """Return the steps that a rehearsal is bounded to; 0 for no bound.
+
+    A job that changes its size, or has a scenario, needs its steps for that.
+    """
+    if job.rehearsal_steps is not None:
+        return job.rehearsal_steps
+    has_events = bool(getattr(job.settings, "scenario", None) or getattr(job.settings, "events", None))
+    if job.elastic or has_events or not described(job.backend).runs_here:
+        return 0
+    samples: int = job.scales[0].config["training_config"]["training_args"]["train_batch_size"]
+    ranks = job.initial_nodes * job.nproc_per_node
+    return max(1, min(_SAMPLES_A_MINUTE // samples, _EXCHANGES_A_MINUTE // ranks**2))
+
+
+def _made_up_samples() -> int:
+    from launcher.runtime.finetune.rehearsal_data import NUM_SAMPLES  # few compiles need it
+
+    return NUM_SAMPLES
 
 
 INTERFACE = Interface(
@@ -112,5 +161,6 @@ INTERFACE = Interface(
     modules=_modules,
     needs=("peft", "pyarrow", "safetensors", "tokenizers", "transformers"),
     absent_inputs=_absent_inputs,
+    data_losses=samples.losses,
     rehearsal_steps=_rehearsal_steps,
 )

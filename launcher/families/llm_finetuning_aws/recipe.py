@@ -12,6 +12,7 @@ from pydantic import AfterValidator, Field
 
 from launcher.model.base_model import BatchSize, Model, NonNegativeInt, PositiveInt
 from launcher.model.checkpoint_content import Content, Sharding
+from launcher.model.composition import RUN_NAME, ValueSources
 from launcher.model.recipe_keys import RecipeKeys
 from launcher.model.training_args import ARGS, BATCH_KEYS, BatchArgs, TrainingRecipe, TrainingSection
 
@@ -97,6 +98,8 @@ class ModelConfig(Model):
     """Adapters to start from, as the container sees them; null starts from fresh ones."""
     model_name_or_path: str
     """Hugging Face id, or a folder as the container sees it. A gated id needs run.hf_access_token."""
+    model_revision: str | None = None
+    """Branch, tag or commit of the Hugging Face id; null for its default branch. Needs the open trainer."""
     model_save_name: str
     """Name under which the trained model is saved."""
     multimodal: bool
@@ -120,8 +123,13 @@ class Data(Model):
 class Datasets(Model):
     """Training and validation data, and how samples are made of them."""
 
+    assistant_turns: Literal["all", "last"] | None = None
+    """Open trainer only. Answers of a conversation that are trained: all, also if null, or the last one."""
     data_dir: str | None = None
     """Folder for processed data, as the container sees it; null leaves the choice to the image."""
+    max_lost_share: Annotated[float, Field(ge=0, le=1)] | None = None
+    """Open trainer only. Part of the samples, or of the assistant's turns if that is more, that a job may lose:
+    dropped, cut, or not marked by the template. More is an error. null allows 0.1, 1 everything."""
     preprocessor_cfgs: list[dict[str, Any]]
     """Steps from raw to tokenized samples, in order: `type` names the image's preprocessor, the other keys are its
     arguments. Follows the technique and the model's chat format."""
@@ -233,6 +241,9 @@ class TrainingArgs(BatchArgs):
     """Norm at which the optimizer clips gradients; 0 or less turns it off in trainers of this lineage."""
     max_samples: float
     """Use at most so many samples of the training data. 1e8 means all."""
+    max_skipped_steps: NonNegativeInt | None = None
+    """Open trainer only. Steps in a row that may be skipped since their loss or gradients are not finite; one more
+    ends the job. null: 3."""
     merge_weights: bool | None = None
     """true saves the model with the adapters merged into it, ready to serve; false only the adapters."""
     packing_samples: bool
@@ -319,14 +330,23 @@ class Recipe(TrainingRecipe):
 
     training_config: TrainingConfig
 
-    def content(self, config: Mapping[str, Any] | None = None) -> Content:
+    def published_model(self, sources: ValueSources) -> str:
+        """Return the published model that the recipe is of; if it leaves the model open, the one its files name."""
+        from launcher.runtime.model_configs import beginning  # few compiles need it
+
+        if model := self.training_config.model_settings.model_name_or_path:
+            return beginning(model)
+        names = (value for _, value in reversed(sources.layers(RUN_NAME)) if isinstance(value, str))
+        return next(filter(None, map(beginning, names)), "")
+
+    def content(self, config: Mapping[str, Any] | None = None, published_model: str = "") -> Content:
         """Return what a checkpoint of the training state holds: all weights, or only the adapters."""
         from launcher.checkpointing import architecture  # few compiles need these
         from launcher.checkpointing.sizes import lora_parameters
         from launcher.runtime import model_configs
 
         model, args = self.training_config.model_settings, self.training_config.training_args
-        config = config or model_configs.known(model.model_name_or_path or self.run.name)
+        config = config or model_configs.known(model.model_name_or_path or published_model)
         weights = architecture.weights(config) if config else ()
         total = sum(weight.parameters for weight in weights)
         saved = lora_parameters(weights, model.peft_config.model_dump()) if model.peft_config else total

@@ -1,6 +1,7 @@
 """The values of adapters: drawn from the seed, or read from a folder of PEFT's; and their names in such a folder."""
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, cast
 
@@ -28,6 +29,27 @@ def saved_name(name: str) -> str:
 def trained_names(model: nn.Module) -> list[str]:
     """Return the names of the parameters that train."""
     return [name for name, parameter in model.named_parameters() if parameter.requires_grad]
+
+
+@contextmanager
+def disabled(model: nn.Module) -> Iterator[None]:
+    """Let the model compute without its adapters, for passes without gradients.
+
+    PEFT's own context switches `requires_grad` as well: fully_shard reads that in its first pass, and would take the
+    adapters for frozen ones; parameters that stay gathered would get it back instead of their shards.
+
+    Source: peft, `BaseTunerLayer.enable_adapters`.
+    """
+    from peft.tuners.tuners_utils import BaseTunerLayer
+
+    layers: list[Any] = [layer for layer in model.modules() if isinstance(layer, BaseTunerLayer)]
+    for layer in layers:
+        layer._disable_adapters = True
+    try:
+        yield
+    finally:
+        for layer in layers:
+            layer._disable_adapters = False
 
 
 def drawn(model: nn.Module, *, seed: int) -> dict[str, torch.Tensor]:

@@ -92,7 +92,7 @@ def rehearsal_config(path: str, name: str, vocabulary: int) -> dict[str, Any]:
 
     Args:
         path: Folder with a config.json, a name on the Hub, or empty.
-        name: Of the recipe's run, which names the model if `path` is empty.
+        name: Of the published model, if `path` is empty.
         vocabulary: Entries of the tokenizer.
 
     Raises:
@@ -104,8 +104,8 @@ def rehearsal_config(path: str, name: str, vocabulary: int) -> dict[str, Any]:
     if found is None:
         known = ", ".join(model_configs.table())
         raise ModelUnknown(
-            f"model_name_or_path={path!r}: the architecture is not known; give a folder with a {CONFIG_FILE}, or a "
-            f"name that begins with one of {known}"
+            f"model_name_or_path={path or name!r}: the architecture is not known; give a folder with a "
+            f"{CONFIG_FILE}, or a name that begins with one of {known}"
         )
     return shrunk(found, vocabulary)
 

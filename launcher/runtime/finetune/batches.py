@@ -27,18 +27,24 @@ class LayerMasks:
     dtype: torch.dtype
 
 
-def layer_masks(model: nn.Module) -> LayerMasks | None:
+def layer_masks(model: nn.Module, dtype: torch.dtype | None = None) -> LayerMasks | None:
     """Return the masks that packed samples need; None where transformers' are right.
+
+    Args:
+        model: Of transformers, or as PEFT wraps it.
+        dtype: That it computes in; None for that of its parameters.
 
     Source: transformers, `models/gpt_oss/modeling_gpt_oss.py`: positions are not handed to the masks.
     """
     inner = language_model(model)
-    return LayerMasks(inner.config.sliding_window, inner.dtype) if inner.config.model_type == "gpt_oss" else None
+    if inner.config.model_type != "gpt_oss":
+        return None
+    return LayerMasks(inner.config.sliding_window, dtype or inner.dtype)
 
 
 @dataclass(frozen=True, slots=True)
 class Batcher:
-    """Makes rows of the samples of a rank's micro batch.
+    """Makes rows of the samples of a rank's micro batch, in the memory of the CPU and then on their device.
 
     Args:
         device: Of the rows.
@@ -51,14 +57,25 @@ class Batcher:
     masks: LayerMasks | None = None
 
     def rows(self, samples: Sequence[Sample]) -> TokenBatch:
-        """Return the rows of `samples`."""
-        if not self.packs or len(samples) == 1:
-            return padded(samples, self.device)
-        batch = packed(samples, self.device)
-        return batch if self.masks is None else with_masks(batch, self.masks)
+        """Return the rows of `samples`, on the device."""
+        return self.placed(self.laid_out(samples))
+
+    def laid_out(self, samples: Sequence[Sample]) -> TokenBatch:
+        """Return the rows of `samples` in the memory of the CPU; pinned if they go to an accelerator."""
+        batch = packed(samples) if self.packs and len(samples) > 1 else padded(samples)
+        return batch if self.device.type == "cpu" else batch.moved(torch.Tensor.pin_memory)
+
+    def placed(self, batch: TokenBatch) -> TokenBatch:
+        """Return rows on the device. The copy from pinned memory waits for nothing, and nothing waits for it."""
+        batch = batch.moved(self.to_device)
+        return with_masks(batch, self.masks) if self.masks and batch.positions is not None else batch
+
+    def to_device(self, tensor: torch.Tensor) -> torch.Tensor:
+        """Return a tensor on the device of the rows."""
+        return tensor.to(self.device, non_blocking=True)
 
 
-def padded(samples: Sequence[Sample], device: torch.device) -> TokenBatch:
+def padded(samples: Sequence[Sample]) -> TokenBatch:
     """Return one row for each sample, filled up on the right to the longest.
 
     Without padding there is no mask, so that attention keeps its fast causal path.
@@ -70,10 +87,10 @@ def padded(samples: Sequence[Sample], device: torch.device) -> TokenBatch:
         ids[row, : len(tokens)] = torch.from_numpy(tokens.astype(np.int64))
         mask[row, : len(tokens)] = 1
     starts = [row * longest for row in range(len(samples))]
-    return _batch(samples, ids, starts, device, mask=None if bool(mask.all()) else mask)
+    return _batch(samples, ids, starts, mask=None if bool(mask.all()) else mask)
 
 
-def packed(samples: Sequence[Sample], device: torch.device) -> TokenBatch:
+def packed(samples: Sequence[Sample]) -> TokenBatch:
     """Return one row with the samples one after the other; positions begin anew with each.
 
     Source: transformers finds the borders by the positions where no mask is given, `masking_utils`.
@@ -81,7 +98,7 @@ def packed(samples: Sequence[Sample], device: torch.device) -> TokenBatch:
     ids = torch.cat([torch.from_numpy(tokens.astype(np.int64)) for tokens, _ in samples])[None]
     positions = torch.cat([torch.arange(len(tokens)) for tokens, _ in samples])[None]
     starts = np.cumsum([0, *(len(tokens) for tokens, _ in samples[:-1])]).tolist()
-    return _batch(samples, ids, starts, device, positions=positions)
+    return _batch(samples, ids, starts, positions=positions)
 
 
 def with_masks(batch: TokenBatch, masks: LayerMasks) -> TokenBatch:
@@ -110,7 +127,6 @@ def _batch(
     samples: Sequence[Sample],
     ids: torch.Tensor,
     starts: Sequence[int],
-    device: torch.device,
     *,
     mask: torch.Tensor | None = None,
     positions: torch.Tensor | None = None,
@@ -119,11 +135,11 @@ def _batch(
     sources = torch.from_numpy(np.concatenate([start + each for start, each in zip(starts, counted, strict=True)]))
     numbers = torch.from_numpy(np.repeat(np.arange(len(samples)), [len(each) for each in counted]))
     return TokenBatch(
-        ids=ids.to(device),
-        mask=None if mask is None else mask.to(device),
-        positions=None if positions is None else positions.to(device),
-        sources=sources.to(device),
-        targets=ids.flatten()[sources + 1].to(device),
-        samples=numbers.to(device),
+        ids=ids,
+        mask=mask,
+        positions=positions,
+        sources=sources,
+        targets=ids.flatten()[sources + 1],
+        samples=numbers,
         num_samples=len(samples),
     )

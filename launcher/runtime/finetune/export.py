@@ -119,6 +119,7 @@ def _write_adapters(model: nn.Module, settings: Settings, inputs: Inputs, folder
         if isinstance(config.target_modules, set):
             config.target_modules = sorted(config.target_modules)
         config.base_model_name_or_path = None if inputs.is_rehearsal else settings.model.path
+        config.revision = inputs.commit or None
         config.save_pretrained(folder.partial)
         _copy_tokenizer(inputs, folder.partial)
 

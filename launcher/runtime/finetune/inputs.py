@@ -7,19 +7,17 @@ from pathlib import Path
 from typing import Any, cast
 
 from launcher.runtime import process_group
+from launcher.runtime.finetune import hub
 from launcher.runtime.finetune.architectures import read_config, rehearsal_config
 from launcher.runtime.finetune.data.preparation import prepare
 from launcher.runtime.finetune.data.prepared import Prepared, load
 from launcher.runtime.finetune.data.settings import CHANNELS, DataSettings, Technique
-from launcher.runtime.finetune.rehearsal_data import VOCABULARY, RehearsalData, write_rehearsal_data
+from launcher.runtime.finetune.hub import ModelMissing
+from launcher.runtime.finetune.rehearsal_data import NUM_SAMPLES, VOCABULARY, RehearsalData, write_rehearsal_data
 from launcher.runtime.finetune.settings import Settings
 
 REHEARSAL = "rehearsal"
 """Begins the name of every folder of a rehearsal's results."""
-
-
-class ModelMissing(ValueError):
-    """The recipe names no model, or one that cannot be had."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,6 +32,7 @@ class Inputs:
         prepared: Folder for prepared samples.
         results: Folder of the results.
         is_rehearsal: Whether model and samples are made up.
+        commit: Of a model on the Hub; empty for a folder.
     """
 
     data: DataSettings
@@ -43,9 +42,18 @@ class Inputs:
     prepared: Path
     results: Path
     is_rehearsal: bool
+    commit: str = ""
 
 
-def inputs_of(config: Mapping[str, Any], settings: Settings, run_dir: Path, *, rehearse: bool) -> Inputs:
+def inputs_of(
+    config: Mapping[str, Any],
+    settings: Settings,
+    run_dir: Path,
+    *,
+    rehearse: bool,
+    model: str = "",
+    samples: int | None = None,
+) -> Inputs:
     """Return what a job reads. Collective: the first rank of the job, or of each node, writes what is missing.
 
     Args:
@@ -53,6 +61,8 @@ def inputs_of(config: Mapping[str, Any], settings: Settings, run_dir: Path, *, r
         settings: Of the same.
         run_dir: Of the job; visible to all ranks.
         rehearse: Whether to make model and samples up.
+        model: The published model to rehearse, where the recipe names none.
+        samples: How many to make up; None for the default.
 
     Raises:
         ModelMissing: The recipe names no model that can be had.
@@ -63,13 +73,15 @@ def inputs_of(config: Mapping[str, Any], settings: Settings, run_dir: Path, *, r
     results = Path(os.environ.get("SM_MODEL_DIR") or settings.saving.folder or run_dir / "model")
     name = settings.model.save_name or settings.name
     if rehearse:
-        made = _made_up(run_dir / REHEARSAL, data.technique, settings.seed)
-        small = rehearsal_config(settings.model.path, settings.name, VOCABULARY)
-        data = replace(data, train_path=str(made.train_file), validation_path="")
+        made = _made_up(run_dir / REHEARSAL, data.technique, settings.seed, samples or NUM_SAMPLES)
+        small = rehearsal_config(settings.model.path, model or settings.name, VOCABULARY)
+        data = replace(data, train_path=str(made.train_file), validation_path="", max_lost_share=1.0)
         folder = results / f"{REHEARSAL}-{name.replace('/', '-')}"
         return Inputs(data, made.tokenizer_folder, small, None, prepared, folder, is_rehearsal=True)
-    folder = model_folder(settings.model.path)
-    return Inputs(data, folder, read_config(folder), folder, prepared, results / name, is_rehearsal=False)
+    folder, commit = model_folder(settings.model.path, settings.model.revision, run_dir)
+    return Inputs(
+        data, folder, read_config(folder), folder, prepared, results / name, is_rehearsal=False, commit=commit
+    )
 
 
 def prepared_data(inputs: Inputs, *, is_node_first: bool) -> Prepared:
@@ -90,31 +102,32 @@ def prepared_data(inputs: Inputs, *, is_node_first: bool) -> Prepared:
     return load(folder)
 
 
-def model_folder(path: str) -> Path:
-    """Return the folder of a model: `path`, or the Hub's copy on this node, which one rank of each node downloads.
+def model_folder(path: str, revision: str | None, run_dir: Path) -> tuple[Path, str]:
+    """Return the folder of a model, and the commit if it is this node's copy from the Hub. Collective.
+
+    Args:
+        path: A folder, or a name on the Hub.
+        revision: Branch, tag or commit on the Hub; None for the default branch.
+        run_dir: Of the job, which records the commit.
 
     Raises:
-        ModelMissing: There is no such folder, and it is not a name on the Hub.
+        ModelMissing: There is no such folder, and it is not a name on the Hub that can be had.
     """
     if not path:
         raise ModelMissing("model_name_or_path is empty: give a model's folder, or its name on the Hugging Face Hub")
     if Path(path).is_dir():
-        return Path(path)
+        if revision:
+            raise ModelMissing(f"model_revision={revision!r}: {path} is a folder here, and a folder has no revisions")
+        return Path(path), ""
     if path.count("/") != 1 or path.startswith((".", "/", "~")):
         raise ModelMissing(f"model_name_or_path={path!r}: there is no such folder")
-    from huggingface_hub import snapshot_download  # start-up time: a local folder does without
-
-    is_first = int(os.environ.get("LOCAL_RANK", 0)) == 0
-    patterns = ["*.json", "*.safetensors", "*.jinja", "*.model", "*.txt"]
-    if is_first:
-        snapshot_download(path, allow_patterns=patterns)
-    process_group.barrier(process_group.patient_group())
-    return Path(snapshot_download(path, allow_patterns=patterns, local_files_only=True))
+    found = hub.pinned(path, revision, run_dir)
+    return hub.downloaded(path, found), found.commit
 
 
-def _made_up(folder: Path, technique: Technique, seed: int) -> RehearsalData:
+def _made_up(folder: Path, technique: Technique, seed: int, samples: int) -> RehearsalData:
     """Return the samples and the tokenizer of a rehearsal; the first rank writes them."""
-    made = write_rehearsal_data(folder, technique, seed) if process_group.rank() == 0 else None
+    made = write_rehearsal_data(folder, technique, seed, samples) if process_group.rank() == 0 else None
     return cast(RehearsalData, process_group.share(made))
 
 

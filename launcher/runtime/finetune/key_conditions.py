@@ -40,6 +40,12 @@ def chain_fault(recipe: Recipe) -> str | None:
     return None
 
 
+def has_revision_of_folder(value: Any, recipe: Recipe) -> bool:
+    """Return whether a revision is given for a model that is no name on the Hub."""
+    model = str(recipe.value(f"{MODEL}.model_name_or_path") or "")
+    return bool(value and model) and (model.count("/") != 1 or model.startswith((".", "/", "~")))
+
+
 def template_of_image(value: Any, recipe: Recipe) -> bool:
     """Return whether a chat template is named that only the published image has."""
     names = [value, *(step.get("chat_template_name") for step in recipe.value(STEPS) or ())]

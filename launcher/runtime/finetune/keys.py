@@ -18,6 +18,7 @@ from launcher.runtime.finetune.key_conditions import (
     differs_from_threshold,
     differs_from_weight_decay,
     has_other_callbacks,
+    has_revision_of_folder,
     is_dpo,
     is_true,
     leads_elsewhere,
@@ -62,7 +63,7 @@ _JOB = (
         "the keys that it declares are read by nothing",
         noticed("any", is_true, "the open trainer reads no further keys"),
     ),
-    done("run.name", "named in results; names the model of a rehearsal if model_name_or_path is empty"),
+    done("run.name", "named in results"),
     done("run.model_type", "chooses the trainer"),
     ignored("run.results_dir", "results are in training_dir, or in the job's run folder"),
     done("run.hf_access_token", "HF_TOKEN of every worker, for gated models"),
@@ -81,6 +82,11 @@ _DATA = (
                 detail=chain_fault,
             ),
         ),
+    ),
+    done(f"{DATA}.assistant_turns", "last trains the last answer of a conversation only; all, or null: every answer"),
+    done(
+        f"{DATA}.max_lost_share",
+        "part of the samples or turns that may be dropped, cut or left unmarked, 0 to 1; null: 0.1. More is an error",
     ),
     done(f"{DATA}.data_dir", "folder of prepared samples; null: in the job's run folder"),
     done(f"{DATA}.save_intermediate_processing_steps", "true writes the first samples as JSON beside the arrays"),
@@ -115,6 +121,16 @@ _MODEL = (
     done(f"{MODEL}.lora_checkpoint_file_path", "adapters to start from"),
     done(
         f"{MODEL}.model_name_or_path", "a model's folder, or its name on the Hub; a rehearsal takes its architecture"
+    ),
+    done(
+        f"{MODEL}.model_revision",
+        "branch, tag or commit of a model on the Hub; the job records the commit, and keeps it through restarts",
+        refused(
+            "any, with a path as model_name_or_path",
+            has_revision_of_folder,
+            "a folder has no revisions",
+            "leave it out, or give a model's name on the Hub",
+        ),
     ),
     done(
         f"{MODEL}.model_save_name",
@@ -255,6 +271,11 @@ _TRAINING = (
         ),
     ),
     done(f"{ARGS}.max_samples", "samples that are read"),
+    done(
+        f"{ARGS}.max_skipped_steps",
+        "steps in a row that may be skipped since their loss or gradients are not finite, 3 by default; one more "
+        "ends the job, and its ranks exit with code 65",
+    ),
     done(f"{ARGS}.merge_weights", "true also writes the model with its adapters merged"),
     done(f"{ARGS}.micro_train_batch_size", "samples in a forward pass of a rank"),
     done(f"{ARGS}.nll_loss_coef", "DPO: weight of the likelihood of the chosen answers"),

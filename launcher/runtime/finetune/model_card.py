@@ -11,7 +11,8 @@ from typing import Any
 from torch import nn
 
 from launcher.common import names
-from launcher.runtime.finetune.data.prepared import Prepared
+from launcher.runtime.finetune.data.errors import printable
+from launcher.runtime.finetune.data.prepared import Counts, Prepared
 from launcher.runtime.finetune.inputs import Inputs
 from launcher.runtime.finetune.settings import Settings
 
@@ -29,10 +30,12 @@ class Facts:
         recipe: In the collection; empty if not known.
         technique: `sft` or `dpo`.
         base_model: That was trained: its name on the Hub, or that of its folder.
+        base_commit: Of a base model on the Hub; empty for a folder.
         is_lora: Whether adapters were trained.
         is_rehearsal: Whether the model was a small random one.
         data_digest: Of the prepared samples.
         samples: That it was trained on.
+        data_counts: What became of the samples that were read.
         bundle_digest: Of the job's bundle; empty if not known.
         steps: Of the optimizer.
         metrics: Last value of each, by name.
@@ -48,11 +51,13 @@ class Facts:
     is_rehearsal: bool
     data_digest: str
     samples: int
+    data_counts: Counts
     bundle_digest: str
     steps: int
     metrics: Mapping[str, float]
     versions: Mapping[str, str]
     contents: tuple[str, ...] = field(default=())
+    base_commit: str = ""
 
     def with_contents(self, contents: tuple[str, ...]) -> "Facts":
         """Return the facts about a result that holds `contents`."""
@@ -63,15 +68,14 @@ class Facts:
         return asdict(self)
 
 
-def facts_of(settings: Settings, inputs: Inputs, run_dir: Path, *, digest: str, samples: int, steps: int) -> Facts:
+def facts_of(settings: Settings, inputs: Inputs, run_dir: Path, *, data: Prepared, steps: int) -> Facts:
     """Return the facts about a finished training.
 
     Args:
         settings: Of the training.
         inputs: Of the job.
         run_dir: Holds the metrics; the bundle's folder is above it on this machine.
-        digest: Of the prepared samples.
-        samples: That were trained on.
+        data: Samples that were trained on.
         steps: Of the optimizer.
     """
     bundle = _bundle(run_dir)
@@ -82,13 +86,21 @@ def facts_of(settings: Settings, inputs: Inputs, run_dir: Path, *, digest: str, 
         base_model=public_name(settings.model.path),
         is_lora=settings.model.lora is not None,
         is_rehearsal=inputs.is_rehearsal,
-        data_digest=digest,
-        samples=samples,
+        data_digest=data.digest,
+        samples=len(data.train),
+        data_counts=_without_folders(data.counts),
         bundle_digest=str(bundle.get("digest", "")),
         steps=steps,
         metrics=last_metrics(run_dir / names.METRICS_FILE),
+        base_commit=inputs.commit,
         versions={"python": platform.python_version()} | {each: metadata.version(each) for each in _PACKAGES},
     )
+
+
+def _without_folders(counts: Counts) -> Counts:
+    """Return counts whose examples name the file, but not where it is on this machine."""
+    losses = tuple(replace(loss, example=Path(loss.example).name) for loss in counts.losses)
+    return replace(counts, losses=losses)
 
 
 def public_name(path: str) -> str:
@@ -132,6 +144,7 @@ def card(facts: Facts) -> str:
     lines += [f"{_TECHNIQUES[facts.technique].capitalize()} of {facts.base_model or 'a model'}; {trained}.", ""]
     lines += _contents(facts)
     lines += ["| | |", "|---|---|", *(f"| {name} | {value} |" for name, value in _rows(facts)), ""]
+    lines += _losses(facts.data_counts)
     if facts.metrics:
         lines += ["| metric | last value |", "|---|---|"]
         lines += [f"| {name} | {value:.6g} |" for name, value in sorted(facts.metrics.items())] + [""]
@@ -155,11 +168,31 @@ def _contents(facts: Facts) -> list[str]:
     return [*(described[each] for each in facts.contents), ""] if facts.contents else []
 
 
+def _losses(counts: Counts) -> list[str]:
+    """Return the table of what was not trained; nothing if everything was."""
+    if not counts.losses:
+        return []
+    head = ["| not trained | samples | turns | tokens | example |", "|---|---|---|---|---|"]
+    rows = [
+        f"| {'dropped: ' if loss.is_drop else ''}{loss.reason} | {loss.samples} | {loss.turns} | {loss.tokens} "
+        f"| {_cell(loss.example)} |"
+        for loss in counts.losses
+    ]
+    return [*head, *rows, ""]
+
+
+def _cell(text: str) -> str:
+    """Return a text that stays in its cell of a table."""
+    return printable(text).replace("|", "\\|")
+
+
 def _rows(facts: Facts) -> list[tuple[str, object]]:
     rows: list[tuple[str, object]] = [
         ("recipe", facts.recipe),
         ("base model", facts.base_model),
-        ("samples", facts.samples),
+        ("commit of the base model", facts.base_commit),
+        ("samples trained on", facts.samples),
+        ("samples read", facts.data_counts.read),
         ("optimizer steps", facts.steps),
         ("digest of the data", facts.data_digest),
         ("digest of the bundle", facts.bundle_digest),
@@ -182,6 +215,7 @@ def tags_of(model: nn.Module, settings: Settings, inputs: Inputs, data: Prepared
     return {
         "training.technique": settings.technique,
         "training.base_model": public_name(settings.model.path),
+        **({"training.base_commit": inputs.commit} if inputs.commit else {}),
         "training.rehearsal": str(inputs.is_rehearsal).lower(),
         "training.parameters": sum(size for size, _ in sizes),
         "training.trained_parameters": sum(size for size, trains in sizes if trains),
@@ -190,4 +224,5 @@ def tags_of(model: nn.Module, settings: Settings, inputs: Inputs, data: Prepared
         "training.tokens": data.counts.tokens,
         "training.trained_tokens": data.counts.targets,
         "training.data_digest": data.digest,
+        "training.samples_dropped": data.counts.num_dropped,
     }

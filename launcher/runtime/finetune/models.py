@@ -74,7 +74,7 @@ def built(
         has_weights: Whether weights are loaded later, so that the model is on the meta device until then.
     """
     attention, remark = attention_for(config, settings.model.attention, device)
-    dtype = torch.bfloat16 if device.type == "cuda" and settings.model.lora else torch.float32
+    dtype = (compute_dtype(device) if settings.model.lora else None) or torch.float32
     with torch.device("meta" if has_weights else device):
         model = random_model(config, attention, dtype=dtype, seed=settings.seed)
         if settings.model.lora:
@@ -84,6 +84,14 @@ def built(
         start = settings.model.adapters_path
         remarks.append(f"training starts from the adapters in {start}; the recipe's rank and modules do not count")
     return model, tuple(remarks)
+
+
+def compute_dtype(device: torch.device) -> torch.dtype | None:
+    """Return the precision of forward and backward passes on a device, and of frozen weights there; None for 32 bits.
+
+    Matrix products in 32 bits stay exact: TF32 would round the positions of rotary embeddings to 10 bits.
+    """
+    return torch.bfloat16 if device.type == "cuda" else None
 
 
 def attention_for(config: Mapping[str, Any], wish: str, device: torch.device) -> tuple[str, str | None]:
@@ -129,6 +137,11 @@ def with_adapters(model: nn.Module, lora: LoraSettings, *, seed: int, folder: st
         warnings.filterwarnings("ignore", "`is_gradient_checkpointing` is deprecated", FutureWarning)  # PEFT reads it
         torch.manual_seed(seed)
         wrapped: nn.Module = get_peft_model(model, config)
+    for parameter in trained_parameters(wrapped):
+        parameter.data = parameter.data.float()  # biases, too: fully_shard takes one precision of trained parameters
+    for layer in wrapped.modules():
+        if hasattr(layer, "cast_input_dtype_enabled"):  # autocast or fully_shard casts, without a copy in 32 bits
+            cast(Any, layer).cast_input_dtype_enabled = False
     if folder and not any(parameter.is_meta for parameter in wrapped.parameters()):
         source, names = Path(folder), adapters.trained_names(wrapped)
         adapters.put(dict(wrapped.named_parameters()), adapters.read(source, names), source)

@@ -1,6 +1,6 @@
 """What a technique trains: the loss of its samples, and what is reported of it."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Protocol, TypeVar
 
@@ -10,6 +10,7 @@ from torch import nn
 from launcher.runtime.loss_weighting import LossWeighting
 
 Samples = TypeVar("Samples", contravariant=True)
+Rows = TypeVar("Rows")
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,7 +28,7 @@ class Outcome:
     aux: torch.Tensor | None
 
 
-class Objective(Protocol[Samples]):
+class Objective(Protocol[Samples, Rows]):
     """A technique: supervised, or by preference.
 
     Args:
@@ -36,16 +37,34 @@ class Objective(Protocol[Samples]):
 
     num_sums: int
 
+    def prepare(self, stopping: Callable[[], bool]) -> bool:
+        """Do what has to precede training, while the model has its first weights. Collective.
+
+        Args:
+            stopping: Returns whether a rank was asked to stop; collective.
+
+        Returns:
+            Whether it is done; False if a stop interrupts it.
+        """
+
     def lengths(self, samples: Samples) -> torch.Tensor:
         """Return the tokens that the model reads for each sample, shape `(samples,)`."""
 
-    def outcome(self, root: nn.Module, samples: Samples, indices: Sequence[int]) -> Outcome:
+    def rows(self, samples: Samples, indices: Sequence[int]) -> Rows:
+        """Return the rows of a batch in the memory of the CPU; other threads may call this.
+
+        Args:
+            samples: Prepared ones.
+            indices: The batch, of `samples`.
+        """
+
+    def outcome(self, root: nn.Module, samples: Samples, rows: Rows) -> Outcome:
         """Return the outcome of a batch. Collective: `root` may gather its parameters.
 
         Args:
             root: Gives the log-probabilities of a `TokenBatch`.
             samples: Prepared ones.
-            indices: The batch, of `samples`.
+            rows: Of a batch of them.
         """
 
     def weighed(self, outcome: Outcome, samples: Samples, job: LossWeighting) -> torch.Tensor:

@@ -1,10 +1,14 @@
 """The reference of preference optimization: the model before training.
 
 With adapters it is the same model without them. Where all weights train, its log-probabilities are computed once,
-before the first step, and kept in a file: they are needed in every epoch, and a second model is not.
+before the first step, and kept in a file: they are needed in every epoch, and a second model is not. The file is
+a `.npy` of 64 bits with its checksum at the end. NaN stands for pairs not computed yet, so that a start at any number
+of ranks continues the work of an interrupted one.
 """
 
-from collections.abc import Iterator, Sequence
+import io
+import sys
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
 import numpy as np
@@ -13,10 +17,17 @@ import torch.distributed as dist
 from torch import nn
 
 from launcher.runtime import process_group
+from launcher.runtime.checksums import checksum
 from launcher.runtime.durable import write_atomically
+from launcher.runtime.finetune import adapters
 from launcher.runtime.finetune.batches import Batcher
 from launcher.runtime.finetune.data.prepared import PreparedPairs
 from launcher.runtime.finetune.dpo import PairRows, Reference
+from launcher.runtime.finetune.parallel import reshard
+
+CHECKSUM_BYTES = 16
+PARTS = 20
+"""Parts in which a table is written while it is computed: a kill loses one of them."""
 
 
 def without_adapters(root: nn.Module) -> Reference:
@@ -28,54 +39,143 @@ def without_adapters(root: nn.Module) -> Reference:
     scorer = root.module if isinstance(root, nn.parallel.DistributedDataParallel) else root
 
     def reference(pairs: PreparedPairs, rows: PairRows) -> torch.Tensor:
-        with torch.no_grad(), scorer.model.disable_adapter():  # type: ignore[union-attr, operator]  # PEFT's
+        with torch.no_grad(), adapters.disabled(scorer):
             log_probs, _ = scorer(rows.batch)
         return rows.sums(log_probs)
 
     return reference
 
 
-def from_file(files: dict[int, Path]) -> Reference:
-    """Return the reference that was computed before.
+class Precomputed:
+    """The reference whose log-probabilities are computed before the first step.
 
     Args:
-        files: Of `precomputed`, by the identity of the pairs.
+        root: The model before training.
+        batcher: Makes rows.
+        micro: Pairs in a forward pass.
+        files: Returns each set of pairs and its file; collective.
     """
-    tables = {pairs: np.load(path, mmap_mode="r") for pairs, path in files.items()}
 
-    def reference(pairs: PreparedPairs, rows: PairRows) -> torch.Tensor:
-        found = torch.from_numpy(tables[id(pairs)][rows.indices])
-        return found.to(rows.batch.ids.device)
+    def __init__(
+        self,
+        root: nn.Module,
+        batcher: Batcher,
+        micro: int,
+        files: Callable[[], Sequence[tuple[PreparedPairs, Path]]],
+    ):
+        self._root, self._batcher, self._micro, self._files = root, batcher, micro, files
+        self._tables: dict[int, torch.Tensor] = {}
 
-    return reference
+    def prepare(self, stopping: Callable[[], bool]) -> bool:
+        """Compute what no file holds; return False if a stop interrupts that. Collective.
+
+        Args:
+            stopping: Returns whether a rank was asked to stop; collective.
+        """
+        for pairs, file in self._files():
+            table = precomputed(self._root, pairs, self._batcher, file, self._micro, stopping)
+            if table is None:
+                return False
+            self._tables[id(pairs)] = table
+        return True
+
+    def __call__(self, pairs: PreparedPairs, rows: PairRows) -> torch.Tensor:
+        """Return the log-probabilities of chosen and rejected answers, shape `(pairs, 2)`."""
+        return rows.on_device(self._tables[id(pairs)][rows.indices])
 
 
-def precomputed(root: nn.Module, pairs: PreparedPairs, batcher: Batcher, file: Path, micro: int) -> Path:
-    """Compute the log-probabilities of all pairs unless `file` holds them; return `file`. Collective.
+def precomputed(
+    root: nn.Module,
+    pairs: PreparedPairs,
+    batcher: Batcher,
+    file: Path,
+    micro: int,
+    stopping: Callable[[], bool],
+) -> torch.Tensor | None:
+    """Return the log-probabilities of all pairs, in 64 bits, shape `(pairs, 2)`; None if a stop interrupts this.
+
+    Collective. Pairs that `file` holds are not computed again. The others are added to it in parts, and at a stop.
 
     Args:
         root: The model before training.
         pairs: Whose answers are scored.
         batcher: Makes rows.
-        file: Receives them, shape `(pairs, 2)`, in 32 bits; visible to all ranks.
+        file: Of the first rank.
         micro: Pairs in a forward pass.
+        stopping: Returns whether a rank was asked to stop; collective.
     """
-    if process_group.share(file.exists()):
-        return file
-    mine = torch.zeros((len(pairs), 2))
+    table = _shared(_read(file, len(pairs)) if process_group.rank() == 0 else None, len(pairs))
+    missing = torch.isnan(table).any(dim=1).nonzero().flatten()
+    rounds = list(dealt(len(missing), micro))
+    part = -(-len(rounds) // PARTS)
+    mine = torch.zeros_like(table)
     root.eval()  # training sets it back: no dropout in the reference
-    with torch.no_grad():
-        for indices, is_filler in dealt(len(pairs), micro):
+    is_stopped = False
+    for number, (places, is_filler) in enumerate(rounds, 1):
+        indices = missing[list(places)].tolist()
+        with torch.no_grad():
             rows = PairRows(pairs, indices, batcher)
             log_probs, _ = root(rows.batch)
-            if not is_filler:
-                mine[list(indices)] = rows.sums(log_probs).float().cpu()
+        if not is_filler:
+            mine[indices] = rows.sums(log_probs).cpu()
+        is_stopped = stopping()
+        if is_stopped or number % part == 0 or number == len(rounds):
+            done = missing[: number * micro * process_group.world_size()]
+            table[done] = _summed(mine)[done]
+            _write(file, table)
+        if is_stopped:
+            break
+    reshard(root)
+    return None if is_stopped else table
+
+
+def _summed(mine: torch.Tensor) -> torch.Tensor:
+    """Return what all ranks have; of every pair, one rank has other numbers than 0."""
+    found = mine.clone()
     if dist.is_initialized():
-        dist.all_reduce(mine)  # of every pair, one rank has other numbers than 0
-    if process_group.rank() == 0:
-        write_atomically(file, lambda opened: np.save(opened, mine.numpy()))
-    process_group.barrier()
-    return file
+        dist.all_reduce(found)
+    return found
+
+
+def _shared(table: torch.Tensor | None, num_pairs: int) -> torch.Tensor:
+    """Return the first rank's table, NaN for pairs without log-probabilities."""
+    found = torch.full((num_pairs, 2), torch.nan, dtype=torch.float64) if table is None else table
+    if dist.is_initialized():
+        dist.broadcast(found, src=0)
+    return found
+
+
+def _read(file: Path, num_pairs: int) -> torch.Tensor | None:
+    """Return the table of a file; None if there is none, or a damaged one, which is computed again."""
+    try:
+        content = file.read_bytes()
+    except FileNotFoundError:
+        return None
+    except OSError as error:
+        print(f"{file}: cannot be read ({error}); the reference is computed again", file=sys.stderr, flush=True)
+        return None
+    data, stored = content[:-CHECKSUM_BYTES], content[-CHECKSUM_BYTES:]
+    if checksum(data) == stored:
+        table = torch.from_numpy(np.load(io.BytesIO(data)))
+        if table.shape == (num_pairs, 2) and table.dtype == torch.float64:
+            return table
+    print(f"{file}: damaged; the reference is computed again", file=sys.stderr, flush=True)
+    return None
+
+
+def _write(file: Path, table: torch.Tensor) -> None:
+    """Write the first rank's table, with the pairs that another job has added to the file meanwhile."""
+    if process_group.rank():
+        return
+    other = _read(file, len(table))
+    buffer = io.BytesIO()
+    np.save(buffer, (table if other is None else torch.where(torch.isnan(table), other, table)).numpy())
+    data = buffer.getvalue()
+    try:
+        file.parent.mkdir(parents=True, exist_ok=True)
+        write_atomically(file, lambda opened: opened.write(data + checksum(data)))
+    except OSError as error:  # it only saves time after a restart
+        print(f"{file}: the reference cannot be kept for a restart ({error})", file=sys.stderr, flush=True)
 
 
 def dealt(num_samples: int, micro: int) -> Iterator[tuple[Sequence[int], bool]]:

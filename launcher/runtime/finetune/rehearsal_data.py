@@ -52,13 +52,15 @@ class RehearsalData:
     train_file: Path
 
 
-def write_rehearsal_data(folder: Path, technique: Literal["sft", "dpo"], seed: int) -> RehearsalData:
+def write_rehearsal_data(
+    folder: Path, technique: Literal["sft", "dpo"], seed: int, num_samples: int = NUM_SAMPLES
+) -> RehearsalData:
     """Write a tokenizer and samples into `folder`; the same bytes for the same arguments."""
     tokenizer = folder / "tokenizer"
     tokenizer.mkdir(parents=True, exist_ok=True)
     _write_tokenizer(tokenizer)
     train = folder / f"{technique}.jsonl"
-    samples = (_conversations if technique == "sft" else _pairs)(random.Random(seed))
+    samples = (_conversations if technique == "sft" else _pairs)(random.Random(seed), num_samples)
     durable.write_text(train, "".join(json.dumps(sample) + "\n" for sample in samples))
     return RehearsalData(tokenizer, train)
 
@@ -89,9 +91,9 @@ def _write_tokenizer(folder: Path) -> None:
     durable.write_text(folder / "tokenizer_config.json", json.dumps(config, indent=2) + "\n")
 
 
-def _conversations(draw: random.Random) -> Iterator[dict[str, Any]]:
+def _conversations(draw: random.Random, num_samples: int) -> Iterator[dict[str, Any]]:
     sentences = _sentences()
-    for number in range(NUM_SAMPLES):
+    for number in range(num_samples):
         messages = [_message("system", _SYSTEM)] if number % 4 == 0 else []
         for _ in range(1 + number % 3):
             question, answer = _exchange(draw, sentences)
@@ -99,9 +101,9 @@ def _conversations(draw: random.Random) -> Iterator[dict[str, Any]]:
         yield {"messages": messages}
 
 
-def _pairs(draw: random.Random) -> Iterator[dict[str, Any]]:
+def _pairs(draw: random.Random, num_samples: int) -> Iterator[dict[str, Any]]:
     sentences = _sentences()
-    for number in range(NUM_SAMPLES):
+    for number in range(num_samples):
         prompt = [_message("system", _SYSTEM)] if number % 4 == 0 else []
         for _ in range(number % 3):
             earlier, reply = _exchange(draw, sentences)

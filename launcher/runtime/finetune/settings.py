@@ -6,7 +6,7 @@ from typing import Any
 
 from launcher.runtime.shares import Shares
 from launcher.runtime.tiers.tier_settings import TierSettings, tier_settings
-from launcher.runtime.training_config import Schedule, Tracking, shares_of, tracking_of
+from launcher.runtime.training_config import Schedule, Tracking, max_skipped_steps_of, shares_of, tracking_of
 
 SFT, DPO = "sft", "dpo"
 LOSSES = ("sigmoid", "ipo", "hinge")
@@ -46,6 +46,7 @@ class ModelSettings:
         attention: transformers' name of the attention kernel that the recipe wishes for.
         lora: None trains all weights.
         adapters_path: Folder of adapters to start from; None for new ones.
+        revision: Branch, tag or commit of a model on the Hub; None for its default branch.
     """
 
     path: str
@@ -53,6 +54,7 @@ class ModelSettings:
     attention: str
     lora: LoraSettings | None
     adapters_path: str | None
+    revision: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -157,6 +159,7 @@ class Settings:
         packs: Whether a rank's micro batch is one row without padding.
         aux_loss_coef: Weight of the load-balancing loss of experts; 0 for none.
         eval_steps: Steps between two evaluations; 0 for at the end only, -1 for once an epoch.
+        max_skipped_steps: Steps in a row whose loss or gradients may not be finite.
         logging_steps: Steps between two printed lines.
         logs_memory: Whether device memory is reported.
         logs_phases: Whether the time of the parts of a step is reported.
@@ -176,6 +179,7 @@ class Settings:
     packs: bool
     aux_loss_coef: float
     eval_steps: int
+    max_skipped_steps: int
     logging_steps: int
     logs_memory: bool
     logs_phases: bool
@@ -206,6 +210,7 @@ def settings_of(config: Mapping[str, Any], world_size: int) -> Settings:
         packs=bool(args["packing_samples"]),
         aux_loss_coef=float(args["aux_loss_coef"]),
         eval_steps=int(args["eval_steps"]),
+        max_skipped_steps=max_skipped_steps_of(args),
         logging_steps=int(args["logging_steps"]),
         logs_memory=bool(args.get("log_gpu_memory")),
         logs_phases=bool(args.get("log_run_time")),
@@ -222,6 +227,7 @@ def _model(model: Mapping[str, Any]) -> ModelSettings:
         attention=model["attn_implementation"],
         lora=_lora(model["peft_config"]) if model["peft_config"] else None,
         adapters_path=model["lora_checkpoint_file_path"] or None,
+        revision=model.get("model_revision") or None,
     )
 
 

@@ -1,6 +1,6 @@
 """Supervised fine-tuning: the mean loss over the trained tokens of an optimizer step."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 
 import torch
 from torch import nn
@@ -8,6 +8,7 @@ from torch import nn
 from launcher.runtime.finetune.batches import Batcher
 from launcher.runtime.finetune.data.prepared import PreparedConversations
 from launcher.runtime.finetune.objectives import Outcome
+from launcher.runtime.finetune.token_scores import TokenBatch
 from launcher.runtime.loss_weighting import LossWeighting
 
 
@@ -23,15 +24,23 @@ class Supervised:
     def __init__(self, batcher: Batcher):
         self._batcher = batcher
 
+    def prepare(self, stopping: Callable[[], bool]) -> bool:
+        """Return True: nothing is needed."""
+        return True
+
     def lengths(self, samples: PreparedConversations) -> torch.Tensor:
         """Return the tokens of each conversation, shape `(samples,)`."""
         return torch.from_numpy(samples.offsets).diff()
 
-    def outcome(self, root: nn.Module, samples: PreparedConversations, indices: Sequence[int]) -> Outcome:
+    def rows(self, samples: PreparedConversations, indices: Sequence[int]) -> TokenBatch:
+        """Return the rows of a batch in the memory of the CPU."""
+        return self._batcher.laid_out([samples.sample(each) for each in indices])
+
+    def outcome(self, root: nn.Module, samples: PreparedConversations, rows: TokenBatch) -> Outcome:
         """Return the loss, and the sums: loss and trained tokens."""
-        log_probs, aux = root(self._batcher.rows([samples.sample(each) for each in indices]))
-        loss = -log_probs.sum()
-        sums = torch.stack((loss.detach(), torch.full_like(loss, len(log_probs)))).double()  # nothing waits for it
+        log_probs, aux = root(self._batcher.placed(rows))
+        loss = -log_probs.double().sum()
+        sums = torch.stack((loss.detach(), torch.full_like(loss, len(log_probs))))  # nothing waits for it
         return Outcome(loss, sums, aux)
 
     def weighed(self, outcome: Outcome, samples: PreparedConversations, job: LossWeighting) -> torch.Tensor:

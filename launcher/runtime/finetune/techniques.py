@@ -1,26 +1,34 @@
 """The objective of a recipe's technique."""
 
-import hashlib
 import json
 from pathlib import Path
 from typing import Any
 
 from torch import nn
 
+from launcher.runtime import process_group
+from launcher.runtime.checksums import checksum
 from launcher.runtime.finetune import reference
 from launcher.runtime.finetune.batches import Batcher
+from launcher.runtime.finetune.data.fingerprints import fingerprints
 from launcher.runtime.finetune.data.prepared import Prepared, PreparedPairs
-from launcher.runtime.finetune.dpo import Preference, Reference, uniform_reference
+from launcher.runtime.finetune.dpo import Preference, uniform_reference
 from launcher.runtime.finetune.inputs import Inputs
 from launcher.runtime.finetune.objectives import Objective
 from launcher.runtime.finetune.settings import Settings
 from launcher.runtime.finetune.sft import Supervised
+from launcher.runtime.finetune.weight_files import PICKLED, weight_files
+
+FORMAT = 2
+"""Of the files of precomputed references; a part of their names."""
+MEMORY = ".weights.json"
+"""Among the prepared data: the fingerprints of weights."""
 
 
 def objective_of(
     root: nn.Module, data: Prepared, batcher: Batcher, settings: Settings, inputs: Inputs
-) -> Objective[Any]:
-    """Return the objective; where it needs a precomputed reference, compute it. Collective.
+) -> Objective[Any, Any]:
+    """Return the objective.
 
     Args:
         root: The model before training.
@@ -31,27 +39,33 @@ def objective_of(
     """
     if settings.preference is None:
         return Supervised(batcher)
-    return Preference(batcher, settings.preference, _reference(root, data, batcher, settings, inputs))
-
-
-def _reference(root: nn.Module, data: Prepared, batcher: Batcher, settings: Settings, inputs: Inputs) -> Reference:
-    if settings.preference and settings.preference.reference_free:
-        return uniform_reference
+    if settings.preference.reference_free:
+        return Preference(batcher, settings.preference, uniform_reference)
     if settings.model.lora:
-        return reference.without_adapters(root)
-    files = {}
-    for name, pairs in (("train", data.train), ("validation", data.validation)):
-        if isinstance(pairs, PreparedPairs):
-            file = inputs.prepared / f"reference-{name}-{data.digest}-{_identity(settings, inputs)}.npy"
-            files[id(pairs)] = reference.precomputed(root, pairs, batcher, file, settings.shares.micro)
-    return reference.from_file(files)
+        return Preference(batcher, settings.preference, reference.without_adapters(root))
+    found = reference.Precomputed(root, batcher, settings.shares.micro, lambda: _files(data, settings, inputs))
+    return Preference(batcher, settings.preference, found, found.prepare)
+
+
+def _files(data: Prepared, settings: Settings, inputs: Inputs) -> list[tuple[PreparedPairs, Path]]:
+    """Return the pairs of a job, and the file of the reference of each. Collective."""
+    patient = process_group.patient_group()
+    identity = _identity(settings, inputs) if process_group.rank() == 0 else ""
+    process_group.barrier(patient)
+    identity = process_group.share(identity)
+    return [
+        (pairs, inputs.prepared / f"reference-{name}-{data.digest}-{identity}.npy")
+        for name, pairs in (("train", data.train), ("validation", data.validation))
+        if isinstance(pairs, PreparedPairs)
+    ]
 
 
 def _identity(settings: Settings, inputs: Inputs) -> str:
-    """Return what the model before training is known by: its weights' files, or how it is made up."""
+    """Return what the model before training is known by: the content of its files, or how it is made up."""
+    described: list[Any] = [FORMAT, dict(inputs.config)]
     if inputs.weights:
-        files = sorted(Path(inputs.weights).glob("*.safetensors"))
-        described: Any = [(each.name, each.stat().st_size, each.stat().st_mtime_ns) for each in files]
+        files = weight_files(inputs.weights) or sorted(inputs.weights.glob(PICKLED))
+        described.append(fingerprints(files, inputs.prepared, MEMORY))
     else:
-        described = [settings.seed, dict(inputs.config)]
-    return hashlib.sha256(json.dumps(described, sort_keys=True).encode()).hexdigest()[:16]
+        described.append(settings.seed)
+    return checksum(json.dumps(described, sort_keys=True).encode()).hex()[:16]

@@ -1,6 +1,7 @@
 """Log-probabilities of tokens, without the logits of a complete sequence in memory."""
 
-from dataclasses import dataclass
+from collections.abc import Callable
+from dataclasses import dataclass, fields
 from typing import Any, cast
 
 import torch
@@ -35,6 +36,16 @@ class TokenBatch:
     samples: torch.Tensor
     num_samples: int
 
+    def moved(self, move: Callable[[torch.Tensor], torch.Tensor]) -> "TokenBatch":
+        """Return the batch with each of its tensors as `move` returns it."""
+
+        def each(value: Any) -> Any:
+            if isinstance(value, dict):
+                return {kind: move(mask) for kind, mask in value.items()}
+            return move(value) if isinstance(value, torch.Tensor) else value
+
+        return TokenBatch(*(each(getattr(self, field.name)) for field in fields(self)))
+
 
 class TokenScorer(nn.Module):
     """The root of the trained model: its forward pass gives the log-probability of each counted token.
@@ -42,15 +53,24 @@ class TokenScorer(nn.Module):
     Args:
         model: Of transformers, or as PEFT wraps it.
         aux_coef: Weight of the load-balancing loss of experts; 0 for none.
+
+    `autocast` is the precision of its operations; None for that of the parameters.
     """
 
     def __init__(self, model: nn.Module, aux_coef: float = 0.0):
         super().__init__()
         self.model = model
         self.aux_coef = aux_coef
+        self.autocast: torch.dtype | None = None
 
     def forward(self, batch: TokenBatch) -> tuple[torch.Tensor, torch.Tensor | None]:
         """Return log-probabilities in 32 bits, shape `(counted,)`, and the load-balancing loss, if it is wanted."""
+        if not self.autocast:
+            return self._scores(batch)
+        with torch.autocast(batch.ids.device.type, self.autocast):
+            return self._scores(batch)
+
+    def _scores(self, batch: TokenBatch) -> tuple[torch.Tensor, torch.Tensor | None]:
         causal = language_model(self.model)
         wants_aux = {"output_router_logits": True} if self.aux_coef else {}
         body = causal.model(

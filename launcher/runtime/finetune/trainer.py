@@ -1,8 +1,9 @@
 """The open trainer: data, model and technique of a fine-tuning recipe, in the loop that any script can use."""
 
+import functools
 import math
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence, Sized
+from collections.abc import Callable, Iterator, Mapping, Sized
 from pathlib import Path
 from typing import Any, cast
 
@@ -18,10 +19,11 @@ from launcher.runtime.finetune.data.prepared import Prepared
 from launcher.runtime.finetune.inputs import Inputs, inputs_of, prepared_data
 from launcher.runtime.finetune.loading import loader_of
 from launcher.runtime.finetune.model_card import facts_of, tags_of
-from launcher.runtime.finetune.models import built, trained_parameters
+from launcher.runtime.finetune.models import built, compute_dtype, trained_parameters
 from launcher.runtime.finetune.objectives import Objective
 from launcher.runtime.finetune.optimizers import adamw
 from launcher.runtime.finetune.phases import Phases
+from launcher.runtime.finetune.prefetch import ahead
 from launcher.runtime.finetune.reference import dealt
 from launcher.runtime.finetune.result_folder import refuse_foreign
 from launcher.runtime.finetune.schedules import learning_rate
@@ -34,9 +36,18 @@ from launcher.runtime.process_group import Place
 from launcher.runtime.reporting import Reporter, StepMetrics
 from launcher.runtime.resuming import resume
 from launcher.runtime.sampler import StepSampler
+from launcher.runtime.stop_consensus import any_rank
 
 
-def run(config: Mapping[str, Any], place: Place, run_dir: Path, *, rehearse: bool) -> None:
+def run(
+    config: Mapping[str, Any],
+    place: Place,
+    run_dir: Path,
+    *,
+    rehearse: bool,
+    model: str = "",
+    samples: int | None = None,
+) -> None:
     """Train a compiled recipe to its end, or to the next scale event.
 
     Args:
@@ -45,9 +56,12 @@ def run(config: Mapping[str, Any], place: Place, run_dir: Path, *, rehearse: boo
         run_dir: Receives metrics, prepared data, checkpoints and results, where the recipe names no other folder.
         rehearse: Whether a small model with random weights takes the place of the recipe's, and made-up samples that
             of its data.
+        model: The published model to rehearse, where the recipe names none.
+        samples: How many samples a rehearsal makes up; None for the default.
     """
     settings = settings_of(config, place.world_size)
-    FineTuning(settings, inputs_of(config, settings, run_dir, rehearse=rehearse), place, run_dir).run()
+    inputs = inputs_of(config, settings, run_dir, rehearse=rehearse, model=model, samples=samples)
+    FineTuning(settings, inputs, place, run_dir).run()
 
 
 class FineTuning:
@@ -77,6 +91,8 @@ class FineTuning:
             self._print("rehearsal: a small model with random weights, and made-up samples")
         refuse_foreign(inputs.results)
         self.data = data or prepared_data(inputs, is_node_first=place.local_rank == 0)
+        for line in self.data.lines():
+            self._print(line)
         self.model, remarks = built(inputs.config, settings, place.device, has_weights=inputs.weights is not None)
         for line in remarks:
             self._print(line)
@@ -89,8 +105,8 @@ class FineTuning:
             place,
             loader_of(self.model, settings, inputs, place),
         )
-        batcher = Batcher(place.device, settings.packs, layer_masks(self.model))
-        self.objective: Objective[Any] = objective_of(self.root, self.data, batcher, settings, inputs)
+        batcher = Batcher(place.device, settings.packs, layer_masks(self.model, compute_dtype(place.device)))
+        self.objective: Objective[Any, Any] = objective_of(self.root, self.data, batcher, settings, inputs)
         self.optimizer = adamw(self.model, settings.optimizer, place.device)
         tracking = settings.tracking
         self.reporter = Reporter(run_dir, tracking.uri, tracking.run_id) if place.rank == 0 else None
@@ -125,6 +141,7 @@ class FineTuning:
             on_step=self._print_step,
             event_pending=self._event_pending,
             hooks=self._hooks(math.ceil(sampler.total_samples / shares.samples_per_step)),
+            max_skipped_steps=settings.max_skipped_steps,
         )
 
     def _hooks(self, steps: int) -> Hooks:
@@ -142,13 +159,17 @@ class FineTuning:
 
         In both cases a published checkpoint holds all work when this returns.
         """
+        if not self.objective.prepare(lambda: any_rank(self._event_pending())):
+            self._print("stopped before the first step for a scale event")
+            return False
         self._resume()
         self.root.train()
         lengths = self.objective.lengths(self.data.train)
         began = time.monotonic()
-        for indices in self.job.steps(self._batches()):
+        for rows in self.job.steps(self._batches()):
+            parallel.exchange_between_nodes(self.root, self.job.completes_step)
             with self._phases.part("forward"):
-                outcome = self.objective.outcome(self.root, self.data.train, indices)
+                outcome = self.objective.outcome(self.root, self.data.train, rows)
                 loss = self.objective.weighed(outcome, self.data.train, self.job)
             with self._phases.part("backward"):
                 torch.autograd.backward(loss)
@@ -179,8 +200,10 @@ class FineTuning:
         if resumed:
             self._print(f"resumed from step {resumed.step} (saved by {resumed.world_size} ranks)")
 
-    def _batches(self) -> Iterator[Sequence[int]]:
-        yield from self.job.sampler
+    def _batches(self) -> Iterator[Any]:
+        """Yield the rows of this rank's batches, which are made while the batches before them train."""
+        make = functools.partial(self.objective.rows, self.data.train)
+        yield from ahead(self.job.sampler, make, self.place.device)
 
     def _update(self, tokens: float, began: float) -> None:
         """Step the optimizer and report the step."""
@@ -188,6 +211,8 @@ class FineTuning:
             norm = self._step()
         self.job.report(grad_norm=norm, tokens_per_s=tokens / (time.monotonic() - began), **self._phases.take())
         self.job.report(self._step_metrics())
+        if self.job.step == 0:
+            self.job.report(self.data.counts.metrics())
         if self.settings.logs_memory and self.place.device.type == "cuda":
             self.job.report(memory_gb=torch.cuda.max_memory_allocated() / 1e9)
 
@@ -201,7 +226,8 @@ class FineTuning:
         )
         for group in self.optimizer.param_groups:
             group["lr"] = rate
-        self.optimizer.step()
+        if self.job.may_step(norm):
+            self.optimizer.step()
         self.optimizer.zero_grad()
         return norm
 
@@ -216,7 +242,7 @@ class FineTuning:
 
     def _evaluate(self) -> Mapping[str, object] | None:
         """Return the technique's metrics on the validation samples; None if training has to stop. Collective."""
-        sums = torch.zeros(self.objective.num_sums, dtype=torch.float64)
+        sums = torch.zeros(self.objective.num_sums, dtype=torch.float64, device=self.place.device)
         samples = cast(Sized, self.data.validation)
         self.root.eval()
         try:
@@ -224,10 +250,12 @@ class FineTuning:
                 for indices, is_filler in dealt(len(samples), self.settings.shares.micro):
                     if self.job.stopping():
                         return None
-                    outcome = self.objective.outcome(self.root, samples, indices)
-                    sums += 0 if is_filler else outcome.sums.cpu()
+                    rows = self.objective.rows(samples, indices)
+                    outcome = self.objective.outcome(self.root, samples, rows)
+                    sums += 0 if is_filler else outcome.sums  # nothing waits for it
         finally:
             self.root.train()
+            parallel.reshard(self.root)
         found = self.objective.metrics(_summed(sums))
         self._print("evaluation  " + "  ".join(f"{name} {value:.4f}" for name, value in found.items()))
         return {f"eval/{name}": value for name, value in found.items()}
@@ -237,8 +265,7 @@ class FineTuning:
             self.settings,
             self.inputs,
             self.run_dir,
-            digest=self.data.digest,
-            samples=len(self.data.train),
+            data=self.data,
             steps=self.job.step,
         )
         export.write(self.model, self.settings, self.inputs, facts)
@@ -246,7 +273,7 @@ class FineTuning:
 
     def _print_step(self, metrics: StepMetrics) -> None:
         self._last = metrics
-        if metrics.step % self.settings.logging_steps == 0:
+        if metrics.step % self.settings.logging_steps == 0 and metrics.loss is not None:
             self._print(
                 f"step {metrics.step}/{metrics.step + self.job.sampler.steps_left}{self._last_loss()}  "
                 f"lr {metrics.learning_rate:.3g}  {metrics.further['tokens_per_s']:.0f} tokens/s  "

@@ -10,7 +10,7 @@ INDEX = "model.safetensors.index.json"
 """Source: transformers, `utils.SAFE_WEIGHTS_INDEX_NAME`."""
 SINGLE = "model.safetensors"
 """Source: transformers, `utils.SAFE_WEIGHTS_NAME`."""
-_PICKLED = "pytorch_model*.bin"
+PICKLED = "pytorch_model*.bin"
 _PREFIXES = ("", "language_model.")
 """In front of a language model's names. Source: Llama 4 Scout's index has the second one."""
 
@@ -54,7 +54,7 @@ def weight_files(folder: Path) -> list[Path]:
     if (folder / SINGLE).is_file():
         return [folder / SINGLE]
     found = sorted(folder.glob("model*.safetensors"))
-    if not found and not any(folder.glob(_PICKLED)):
+    if not found and not any(folder.glob(PICKLED)):
         raise WeightsInvalid(
             f"{folder}: no weights, neither {SINGLE} nor {INDEX}; give the folder of a saved model, or rehearse"
         )
@@ -62,16 +62,24 @@ def weight_files(folder: Path) -> list[Path]:
 
 
 def _indexed(folder: Path) -> list[Path]:
-    try:
-        places = json.loads((folder / INDEX).read_text(encoding="utf-8"))["weight_map"]
-        names = sorted(set(places.values()))
-    except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
-        raise WeightsInvalid(f"{folder / INDEX}: not a readable index of weights ({error!r})") from error
-    for name in names:
-        if not isinstance(name, str) or Path(name).name != name or not (folder / name).is_file():
-            key = next(key for key, place in places.items() if place == name)
+    places = indexed(folder / INDEX)
+    for key, name in places.items():
+        if Path(name).name != name or not (folder / name).is_file():
             raise WeightsInvalid(f"{folder / INDEX}: {key} is in {name}, which is not a file of the folder; copy it")
-    return [folder / name for name in names]
+    return [folder / name for name in sorted(set(places.values()))]
+
+
+def indexed(file: Path) -> dict[str, str]:
+    """Return the file of each weight in an index of safetensors files.
+
+    Raises:
+        WeightsInvalid: It cannot be read.
+    """
+    try:
+        found = json.loads(file.read_text(encoding="utf-8"))["weight_map"]
+        return {key: str(place) for key, place in found.items()}
+    except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
+        raise WeightsInvalid(f"{file}: not a readable index of weights ({error!r})") from error
 
 
 def header(file: Path) -> Iterator[SavedTensor]:

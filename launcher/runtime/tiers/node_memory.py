@@ -4,6 +4,7 @@ A shard's file gets its name once it is complete. A rank's own shards end in `.s
 node in `.replica`. A manifest beside them states that all shards of the save were written.
 """
 
+import contextlib
 import os
 import re
 import stat
@@ -12,6 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from launcher.common import names
+from launcher.runtime.durable import delete
 from launcher.runtime.tiers.buffers import FREE_PREFIX, Buffer, BufferPool
 from launcher.runtime.tiers.owner import FileMark
 from launcher.runtime.tiers.shards import Broken, BytesShard, Key
@@ -102,13 +104,15 @@ class NodeMemory:
         found = {}
         for path in self.folder.iterdir():
             key, name = Key.parse(path.name), _NAME.fullmatch(path.name)
-            if key and name:
+            if key and name and path.is_file():
                 found[path] = Held(key, int(name[2]), name[3] == "replica")
         return found
 
     def manifests(self) -> dict[Key, Path]:
         """Return the files of the manifests on this node."""
-        paths = (path for path in self.folder.glob(f"*{_MANIFEST}") if not path.name.startswith("."))
+        paths = (
+            path for path in self.folder.glob(f"*{_MANIFEST}") if not path.name.startswith(".") and path.is_file()
+        )
         return {key: path for path in paths if (key := Key.parse(path.name))}
 
     def manifest(self, key: Key) -> bytes:
@@ -190,7 +194,8 @@ class NodeMemory:
     def clear(self) -> None:
         """Remove everything of this namespace on this node. Called by the node's first rank."""
         for path in self.folder.iterdir():
-            path.unlink(missing_ok=True)
+            with contextlib.suppress(FileNotFoundError):
+                delete(path)
 
     def open(self, key: Key, rank: int, num_bytes: int, *, is_replica: bool) -> BytesShard:
         """Return a shard on this node.

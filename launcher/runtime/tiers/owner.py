@@ -198,7 +198,7 @@ class Ownership:
 
     Args:
         places: The tiers whose mark this rank keeps, by name.
-        journal: Names the namespace; receives a warning for a tier whose owner is unknown.
+        log: Names the namespace; receives a warning for a tier whose owner is unknown.
         ranks: The ranks that save.
     """
 

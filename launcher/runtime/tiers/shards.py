@@ -10,6 +10,7 @@ import functools
 import os
 import pickle
 import re
+import stat
 from collections.abc import Mapping
 from dataclasses import dataclass, field, fields, replace
 from pathlib import Path
@@ -215,12 +216,13 @@ class FileShard:
     def __init__(self, path: Path, num_bytes: int):
         self.moved = 0
         try:
-            self._descriptor = os.open(path, os.O_RDONLY)
+            self._descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK)  # a pipe would block
         except FileNotFoundError as error:
             raise Broken(f"{path.name} is missing") from error
-        if os.fstat(self._descriptor).st_size < num_bytes:
+        found = os.fstat(self._descriptor)
+        if not stat.S_ISREG(found.st_mode) or found.st_size < num_bytes:
             self.close()
-            raise Broken(f"{path.name} is truncated")
+            raise Broken(f"{path.name} is truncated" if stat.S_ISREG(found.st_mode) else f"{path.name} is not a file")
 
     def fetch(self, start: int, stop: int) -> None:
         pass

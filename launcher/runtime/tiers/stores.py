@@ -5,14 +5,13 @@ All ranks reach the same stores. A store keeps named blobs; the manifest, writte
 
 import contextlib
 import os
-import shutil
 from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Protocol
 
 import torch
 
-from launcher.runtime.durable import sync
+from launcher.runtime.durable import delete, sync
 from launcher.runtime.tiers.owner import FileMark
 from launcher.runtime.tiers.shards import Broken, FileShard, Key, Shard
 from launcher.runtime.tiers.tier_errors import TierFailure, translated
@@ -132,13 +131,15 @@ class Folder:
     def remove(self, keys: Iterable[Key]) -> None:
         with translated():
             for key in keys:
-                (self.folder / str(key) / MANIFEST).unlink(missing_ok=True)
-                shutil.rmtree(self.folder / str(key))
+                folder = self.folder / str(key)
+                if os.path.lexists(folder / MANIFEST):  # first: without it, the rest is not a checkpoint
+                    delete(folder / MANIFEST)
+                delete(folder)
 
     @contextlib.contextmanager
     def _reading(self) -> Iterator[None]:
         try:
-            with translated():
+            with translated(is_reading=True):
                 yield
         except Broken as error:
             # A file system that is not mounted looks like an empty folder.

@@ -5,6 +5,7 @@ import errno
 from collections.abc import Iterator
 
 from launcher.runtime.checkpoint_search import Unavailable
+from launcher.runtime.progress import WRONG_KIND
 from launcher.runtime.tiers.shards import Broken
 
 REFUSALS = (errno.EACCES, errno.EPERM, errno.ENOTDIR, errno.EISDIR)
@@ -30,11 +31,17 @@ class TierRefused(TierFailure):
 
 
 @contextlib.contextmanager
-def translated() -> Iterator[None]:
-    """Raise errors of a file system as failures of a tier, or as damage if a file is missing."""
+def translated(*, is_reading: bool = False) -> Iterator[None]:
+    """Raise errors of a file system as failures of a tier, or as damage if a file is missing.
+
+    Args:
+        is_reading: Whether the block reads what was saved: a file of a wrong kind then is damage too.
+    """
     try:
         yield
     except FileNotFoundError as error:
         raise Broken(f"{error.filename} is gone") from error
     except OSError as error:
+        if is_reading and error.errno in WRONG_KIND:
+            raise Broken(f"{error.filename}: {error.strerror}") from error
         raise (TierRefused if error.errno in REFUSALS else TierFailure)(str(error)) from error

@@ -27,8 +27,8 @@ class Recording(trainer.FineTuning):
     dies_in_step = 0
 
     def _batches(self):
-        for indices in super()._batches():
-            yield indices
+        for rows in super()._batches():
+            yield rows
             if self.job.step + 1 == self.dies_in_step:
                 os.kill(os.getpid(), signal.SIGKILL)
 
@@ -40,10 +40,10 @@ class Recording(trainer.FineTuning):
         """Return itself, with an objective that records its batches."""
         outcome = self.objective.outcome
 
-        def record(root, samples, indices):
+        def record(root, samples, rows):
             if root.training:
                 self._record(self.job.sampler.stream.indices(self.job.batch.positions).tolist())
-            return outcome(root, samples, indices)
+            return outcome(root, samples, rows)
 
         self.objective.outcome = record
         return self

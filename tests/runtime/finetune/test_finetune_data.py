@@ -1,6 +1,7 @@
 """Prepared data: forms of samples, trained parts, chains, limits, splits, and what is written."""
 
 import json
+import shutil
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -196,19 +197,127 @@ def test_half_of_a_character_is_named(tokenizer, tmp_path):
     assert len(prepare(DataSettings("sft", str(path)), tokenizer, tmp_path / "prepared").train) == 1
 
 
-def test_samples_without_a_trained_token_are_dropped_and_counted(prepared):
-    question = {"messages": CHAT[:1]}
-    found = prepared([question, {"messages": CHAT}, question])
+QUESTION = {"messages": CHAT[:1]}
+LONG_QUESTION = {"messages": [{"role": "user", "content": "bell " * 200}, CHAT[1]]}
+UNWEIGHTED = {"messages": [CHAT[0], CHAT[1] | {"weight": 0}]}
+EMPTY = {"messages": [CHAT[0], {"role": "assistant", "content": ""}]}
+
+
+def bare(tokenizer: Path, folder: Path, template: str) -> Path:
+    """Return a copy of a tokenizer with a template of its own."""
+    shutil.copytree(tokenizer, folder)
+    (folder / "chat_template.jinja").write_text(template)
+    return folder
+
+
+NO_MARKS = (
+    "{% for m in messages %}<|role|>{{ m.role }}<|text|>{{ m.content }}<|end|>{% endfor %}"
+    "{% if add_generation_prompt %}<|role|>assistant<|text|>{% endif %}"
+)
+MARKS = NO_MARKS.replace(
+    "{{ m.content }}<|end|>",
+    "{% if m.role == 'assistant' %}{% generation %}{{ m.content }}<|end|>{% endgeneration %}"
+    "{% else %}{{ m.content }}<|end|>{% endif %}",
+)
+
+
+@pytest.mark.parametrize("template", [NO_MARKS, MARKS], ids=["no marks", "marks"])
+@pytest.mark.parametrize(
+    ("sample", "reason", "turns"),
+    [
+        pytest.param(QUESTION, "no turn of the assistant", 0, id="no turn"),
+        pytest.param(LONG_QUESTION, "the answer begins beyond max_len", 1, id="beyond max_len"),
+        pytest.param(UNWEIGHTED, "every turn of the assistant has weight 0", 1, id="weight"),
+    ],
+)
+def test_samples_without_a_trained_token_are_dropped_with_their_reason(
+    prepared, tokenizer, tmp_path, template, sample, reason, turns
+):
+    own = bare(tokenizer, tmp_path / "own", template)
+    found = prepared([sample, {"messages": CHAT}, sample], max_len=64, tokenizer=own)
     assert len(found.train) == 1
-    assert found.counts.dropped == {"no trained token": 2}
-    assert found.counts.read == 3
-    assert "2 samples dropped: no trained token" in found.notes
+    assert found.counts.dropped == {reason: 2} and found.counts.num_dropped == 2
+    assert (found.counts.read, found.counts.turns) == (3, 1 + 2 * turns)
+    (loss,) = found.counts.losses
+    assert (loss.reason, loss.is_drop, loss.samples, loss.turns) == (reason, True, 2, 2 * turns)
+    assert loss.tokens > 20 and loss.example == f"{tmp_path}/samples.jsonl:1"
+    assert found.notes[0].startswith(f"2 of 3 samples dropped (66.7 %): {reason}; ")
+    assert found.notes[0].endswith(f"; such as {tmp_path}/samples.jsonl:1")
+    assert load(found.folder).counts == found.counts
 
 
-def test_a_sample_that_loses_its_answer_by_max_len_is_dropped(prepared):
-    long = {"messages": [{"role": "user", "content": "bell " * 200}, CHAT[1]]}
-    found = prepared([long, {"messages": CHAT}], max_len=64)
-    assert (len(found.train), found.counts.dropped, found.counts.cut) == (1, {"no trained token": 1}, 0)
+def test_an_answer_of_which_nothing_is_written_is_dropped(prepared, tokenizer, tmp_path):
+    template = NO_MARKS.replace("{{ m.content }}<|end|>", "{{ m.content }}{{ '<|end|>' if m.role == 'user' }}")
+    own = bare(tokenizer, tmp_path / "own", template)
+    assert prepared([EMPTY, {"messages": CHAT}], tokenizer=own).counts.dropped == {"no text to train on": 1}
+
+
+@pytest.mark.parametrize("template", [NO_MARKS, MARKS], ids=["no marks", "marks"])
+def test_a_turn_with_weight_0_is_not_trained_and_counted(prepared, tokenizer, tmp_path, template):
+    own = bare(tokenizer, tmp_path / "own", template)
+    answers = [{"role": "assistant", "content": text} for text in ("One.", "Two.", "Three.")]
+    messages = [CHAT[0], answers[0], CHAT[0], answers[1] | {"weight": 0}, CHAT[0], answers[2] | {"weight": 1}]
+    found = prepared([{"messages": messages}], tokenizer=own)
+    assert trained_text(tokenizer, found.train, 0) == "One.<|end|>Three.<|end|>"
+    assert "weight" not in text_of(tokenizer, found.train.ids)
+    (loss,) = found.counts.losses
+    assert (loss.reason, loss.is_drop, loss.samples, loss.turns) == ("weight 0", False, 1, 1)
+    assert (found.counts.untrained_turns, found.counts.turns, found.counts.lost_share) == (1, 3, 0)
+    assert found.notes == (
+        f"1 turn of the assistant in 1 sample not trained: weight 0; such as {tmp_path}/samples.jsonl:1",
+    )
+
+
+def test_a_weight_needs_one_mark_for_each_turn(prepared, tokenizer, tmp_path):
+    own = bare(tokenizer, tmp_path / "own", NO_MARKS + "{% generation %}{% endgeneration %}")
+    messages = [*CHAT, CHAT[0], CHAT[1] | {"weight": 0}]
+    with pytest.raises(DataError, match="marks 1 parts of a conversation with 2 turns .* which of them has weight 0"):
+        prepared([{"messages": messages}], tokenizer=own)
+
+
+def test_a_turn_that_a_template_does_not_mark_is_counted(prepared, tokenizer, tmp_path):
+    own = bare(tokenizer, tmp_path / "own", MARKS.replace("m.role == 'assistant'", "loop.last"))
+    found = prepared([{"messages": CHAT + CHAT}], tokenizer=own)
+    (loss,) = found.counts.losses
+    assert (loss.reason, loss.turns) == ("the template marks no text of it", 1)
+    assert found.counts.lost_share == 0.5
+
+
+@pytest.mark.parametrize("settings", [{"pretrain_mode": True}, {"chain": Chain(ignore_prompt_labels=False)}])
+def test_a_weight_is_refused_where_every_token_is_trained(prepared, settings):
+    with pytest.raises(DataError, match=r"messages\[1\]\.weight is 0, but the recipe trains every token"):
+        prepared([UNWEIGHTED], **settings)
+
+
+def test_turns_behind_max_len_are_counted(prepared, tokenizer):
+    full = len(prepared([{"messages": CHAT}]).train.ids)
+    found = prepared([{"messages": CHAT * 3}], max_len=full + 5)
+    (loss,) = found.counts.losses
+    assert (loss.reason, loss.is_drop, loss.samples, loss.turns) == ("cut at the allowed length", False, 1, 2)
+    assert loss.tokens == 2 * (full - 1) - 5
+    assert found.counts.lost_share == pytest.approx(2 / 3)
+
+
+def test_a_token_over_the_start_of_an_answer_is_not_trained(prepared, tokenizer, tmp_path):
+    """` The` is one token; a model is given the space and has to write the rest."""
+    template = NO_MARKS.replace("<|role|>", "").replace("<|text|>", ": ")
+    own = bare(tokenizer, tmp_path / "own", template)
+    with pytest.raises(DataError, match=r"1 dropped: a token spans the start or the end of an answer"):
+        prepared([{"messages": CHAT}], tokenizer=own)
+
+
+def test_more_lost_than_the_recipe_allows_is_an_error(prepared, tmp_path):
+    samples = [QUESTION, {"messages": CHAT}, {"messages": CHAT}, {"messages": CHAT}]
+    assert len(prepared(samples, max_lost_share=0.25).train) == 3
+    with pytest.raises(DataError) as caught:
+        prepared(samples, max_lost_share=0.24)
+    (message,) = caught.value.messages
+    assert "0.25 of the samples, or of the assistant's turns, would not be trained" in message
+    assert "datasets.max_lost_share allows 0.24" in message
+    assert "1 of 4 samples dropped (25 %): no turn of the assistant; " in message
+    assert "set ++recipes.training_config.datasets.max_lost_share=0.25" in message
+    folders = [each for each in (tmp_path / "prepared").iterdir() if each.is_dir()]
+    assert len(folders) == 1  # the arrays stay for a start that allows more, whose digest is the same
 
 
 def test_max_len_cuts_the_end(prepared, tokenizer):
@@ -220,7 +329,7 @@ def test_max_len_cuts_the_end(prepared, tokenizer):
 
 
 def test_nothing_left_is_an_error(prepared):
-    with pytest.raises(DataError, match=r"no train sample to use \(1 dropped: no trained token\)"):
+    with pytest.raises(DataError, match=r"no train sample to use \(1 dropped: no turn of the assistant\)"):
         prepared([{"messages": CHAT[:1]}])
     with pytest.raises(DataError, match=r"no train sample to use \(it holds none"):
         prepared([])
@@ -290,7 +399,10 @@ def test_a_length_filter_drops_longer_samples(prepared):
     chain = chain_of([*SFT_CHAIN, {"type": "SequenceLengthFilter", "max_seq_length": 60}], "sft")
     long = {"messages": [CHAT[0], {"role": "assistant", "content": "bell " * 200}]}
     found = prepared([long, {"messages": CHAT}], chain=chain)
-    assert (len(found.train), found.counts.dropped) == (1, {"too long": 1})
+    assert (len(found.train), found.counts.dropped) == (
+        1,
+        {"too long for a SequenceLengthFilter": 1},
+    )
 
 
 def test_a_prompt_keeps_its_end_and_an_answer_its_start(prepared, tokenizer):
@@ -312,7 +424,7 @@ def test_an_answer_is_cut_where_prompt_and_answer_exceed_max_len(prepared):
     prompt = prepared([sample], "dpo").train.sample(0)[0]
     found = prepared([sample], "dpo", max_len=len(prompt) + 3)
     assert len(found.train.sample(0)[1]) == 3
-    with pytest.raises(DataError, match="1 dropped: no trained token"):
+    with pytest.raises(DataError, match="1 dropped: the answer begins beyond max_len"):
         prepared([sample], "dpo", max_len=len(prompt))
 
 

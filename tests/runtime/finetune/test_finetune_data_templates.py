@@ -77,20 +77,6 @@ def test_the_template_is_the_users_then_the_file_then_the_configuration(tokenize
     assert text_of(tokenizer, prepared(tokenizer, tmp_path, template_file=str(own))) == f"own {expected}"
 
 
-def test_only_the_last_turn_is_trained_without_marks_and_a_note_says_so(tokenizer, tmp_path):
-    configure(tokenizer, chat_template=PLAIN + "{% if add_generation_prompt %}assistant: {% endif %}")
-    path = tmp_path / "samples.jsonl"
-    path.write_text(json.dumps({"messages": [*CHAT, *CHAT, CHAT[0]]}) + "\n")
-    found = prepare(DataSettings("sft", str(path), split_ratio=1.0), tokenizer, tmp_path / "prepared")
-    text = "user: What rings twice?\nassistant: The ferry bell.\n" * 2
-    assert text_of(tokenizer, found) == text  # without the question that nobody answers
-    ids, trained = found.train.sample(0)
-    plain = open_tokenizer(tokenizer, DataSettings("sft", "")).tokenizer
-    assert plain.decode(ids[trained == 1].tolist()) == " The ferry bell.\n"
-    assert found.counts.untrained_turns == 1
-    assert any("only the last turn of each conversation is trained: 1 earlier" in note for note in found.notes)
-
-
 @pytest.mark.parametrize(
     ("template", "message"),
     [
@@ -142,7 +128,7 @@ def test_nested_marks_are_one_part():
     nested = "{% generation %}b{% generation %}c{% endgeneration %}d{% endgeneration %}"
     assert ChatTemplate(f"a{nested}e{{% generation %}}{{% endgeneration %}}", {}, "test").marked([]) == (
         "abcde",
-        [(1, 4)],
+        [(1, 4), (5, 5)],
     )
 
 

@@ -2,12 +2,14 @@
 
 import json
 import random
+import re
 from importlib.resources import files
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from launcher.runtime.finetune.data.errors import DataError
 from launcher.runtime.finetune.data.preparation import prepare
 from launcher.runtime.finetune.data.settings import DataSettings
 from launcher.runtime.finetune.data.steps import Chain
@@ -108,13 +110,15 @@ def test_ids_and_trained_parts_are_those_of_transformers(name, tokenizer_folder,
 
 @pytest.mark.parametrize("thinking", [None, False, True])
 @pytest.mark.parametrize("name", TEMPLATES)
-def test_a_template_without_marks_trains_the_last_turn(name, thinking, tokenizer_folder, tmp_path):
+def test_the_last_turn_of_a_template_without_marks_is_trained(name, thinking, tokenizer_folder, tmp_path):
     from transformers import AutoTokenizer
 
     folder = tokenizer_folder(name)
     variables = {} if thinking is None else {"enable_thinking": thinking}
-    train = prepared(folder, tmp_path, chain=Chain(template_variables=tuple(variables.items())))
+    chain = Chain(template_variables=tuple(variables.items()))
+    train = prepared(folder, tmp_path, chain=chain, assistant_turns="last")
     theirs = AutoTokenizer.from_pretrained(folder)
+    assert len(train) == NUM_CONVERSATIONS
     for index, messages in enumerate(conversations()):
         ids, trained = train.sample(index)
         text = theirs.apply_chat_template(messages, tokenize=False, **variables)
@@ -124,6 +128,42 @@ def test_a_template_without_marks_trains_the_last_turn(name, thinking, tokenizer
         assert prompt + answer == text  # one part, at the end
         assert messages[-1]["content"].split("</think>")[-1].strip() in answer
         assert "assistant" not in answer.lower()
+
+
+@pytest.mark.parametrize(
+    "name", ["cohere", "cohere2", "gemma3", "lfm2", "llama3", "qwen2_5_vl", "qwen3_instruct_2507"]
+)
+def test_every_turn_of_a_template_without_marks_is_trained_as_by_trls_marks(name, tmp_path):
+    from transformers import AutoTokenizer
+
+    place = write_rehearsal_data(tmp_path / "made", "sft", 1).tokenizer_folder
+    text = template(name)
+    _add(place, sorted(set(re.findall(r"<\|?[a-zA-Z_]+\|?>", text))) or SPECIAL["llama3"], text)
+    theirs = AutoTokenizer.from_pretrained(place)
+    train = prepared(place, tmp_path)
+    assert len(train) == NUM_CONVERSATIONS
+    for index, messages in enumerate(conversations()):
+        expected = theirs.apply_chat_template(
+            messages,
+            chat_template=template(f"{name}_training"),
+            tokenize=True,
+            return_dict=True,
+            return_assistant_tokens_mask=True,
+        )
+        ids, trained = train.sample(index)
+        assert ids.tolist() == expected["input_ids"]
+        assert trained.tolist() == expected["assistant_masks"]
+
+
+@pytest.mark.parametrize("name", ["gptoss", "qwen3", "phi3", "glm4moe"])
+def test_a_published_template_that_rewrites_earlier_turns_is_refused(name, tmp_path):
+    place = write_rehearsal_data(tmp_path / "made", "sft", 1).tokenizer_folder
+    _add(place, SPECIAL["qwen"], template(name))
+    with pytest.raises(
+        DataError, match=r"messages\[\d\], an answer, .* in another way when messages follow"
+    ) as caught:
+        prepared(place, tmp_path)
+    assert len(caught.value.messages) == 1
 
 
 @pytest.mark.parametrize("name", TEMPLATES)

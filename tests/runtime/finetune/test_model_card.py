@@ -7,9 +7,10 @@ import pytest
 import yaml
 
 from launcher.runtime.finetune import model_card
+from launcher.runtime.finetune.data.losses import Loss
 from launcher.runtime.finetune.settings import settings_of
 
-from .cases import compiled, inputs, with_weights
+from .cases import compiled, conversations, inputs, prepared, with_weights
 
 SECRET = "hf_aVerySecretToken"
 
@@ -32,7 +33,22 @@ def facts(tmp_path, monkeypatch):
     lines = [{"step": 1, "loss": 3.0}, {"step": 2, "loss": 2.5, "learning_rate": 1e-4, "further": {"grad_norm": 1}}]
     lines.append({"step": 2, "further": {"eval/loss": 2.75}})
     (run_dir / "metrics.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
-    return model_card.facts_of(settings, given, run_dir, digest="d" * 64, samples=12, steps=2)
+    losses = (
+        Loss("no turn of the assistant", True, 3, 0, 40, str(tmp_path / "home" / "me" / "a|b\x1b[2J.jsonl:2")),
+        Loss("weight 0", False, 2, 5, 0, str(tmp_path / "home" / "me" / "chats.jsonl:7")),
+    )
+    data = replace(prepared(conversations(12)), digest="d" * 64)
+    data = replace(data, counts=replace(data.counts, read=15, dropped={losses[0].reason: 3}, losses=losses))
+    return model_card.facts_of(settings, given, run_dir, data=data, steps=2)
+
+
+def test_card_names_what_was_not_trained_with_an_example_of_each(facts):
+    text = model_card.card(facts)
+    assert "| samples trained on | 12 |\n| samples read | 15 |" in text
+    assert "| not trained | samples | turns | tokens | example |" in text
+    assert "| dropped: no turn of the assistant | 3 | 0 | 40 | a\\|b\\x1b[2J.jsonl:2 |" in text
+    assert "| weight 0 | 2 | 5 | 0 | chats.jsonl:7 |" in text
+    assert facts.as_dict()["data_counts"]["losses"][1]["turns"] == 5
 
 
 def test_card_names_recipe_base_data_bundle_metrics_and_versions(facts):

@@ -5,16 +5,19 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from launcher.runtime.finetune.data import shared_gpt
 from launcher.runtime.finetune.data.errors import SampleError
+from launcher.runtime.finetune.data.shared_gpt import ROLES
 from launcher.runtime.finetune.data.steps import Chain
 
 Message = dict[str, Any]
 Messages = list[Message]
 
-ROLES = ("system", "developer", "user", "assistant", "tool")
 ASSISTANT = "assistant"
+WEIGHT = "weight"
 _SFT_FORMS = (
     "messages (a list of {role, content})",
+    "conversations (a list of {from, value})",
     "prompt and completion (text, or lists of messages)",
     "instruction, optional input, and output",
 )
@@ -32,11 +35,13 @@ class Conversation:
         messages: In order.
         tools: Descriptions of functions for the template; None if there are none.
         prompt_messages: Messages at the start that are never trained, even if they are the assistant's.
+        unweighted: Messages of the assistant with `weight: 0`, which are not trained.
     """
 
     messages: Messages
     tools: list[Any] | None = None
     prompt_messages: int = 0
+    unweighted: frozenset[int] = frozenset()
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,12 +67,14 @@ def sft_sample(record: Mapping[str, Any], pretrain_mode: bool) -> Conversation |
     Raises:
         SampleError: The record has none of the known forms.
     """
-    if record.get("messages") is not None:
-        return Conversation(_messages("messages", record["messages"]), _tools(record))
+    for name in ("messages", *shared_gpt.COLUMNS):
+        if record.get(name) is not None:
+            system = record.get("system") if name in shared_gpt.COLUMNS else None
+            return _conversation(_messages(name, record[name], system), record)
     if record.get("prompt") is not None and record.get("completion") is not None:
         prompt = _as_messages("prompt", record["prompt"], "user")
         completion = _as_messages("completion", record["completion"], ASSISTANT)
-        return Conversation(prompt + completion, _tools(record), len(prompt))
+        return _conversation(prompt + completion, record, len(prompt))
     if record.get("instruction") is not None and record.get("output") is not None:
         parts = [_text(name, record[name]) for name in ("instruction", "input") if record.get(name)]
         answer = _text("output", record["output"])
@@ -85,6 +92,8 @@ def pair_sample(record: Mapping[str, Any], chain: Chain) -> Pair:
     """
     names = {"prompt": chain.prompt_key, "chosen": chain.chosen_key, "rejected": chain.rejected_key}
     prompt, chosen, rejected = (record.get(name) for name in names.values())
+    if prompt is None:
+        prompt = next((record[name] for name in shared_gpt.COLUMNS if record.get(name) is not None), None)
     if chosen is None or rejected is None or (prompt is None and isinstance(chosen, str)):
         forms = tuple(form.format(**names) for form in _PAIR_FORMS)
         raise SampleError(_unknown_form(record, forms, pretrain_mode=True))
@@ -94,12 +103,40 @@ def pair_sample(record: Mapping[str, Any], chain: Chain) -> Pair:
     ]
     before = _as_messages(names["prompt"], prompt, "user") if prompt is not None else []
     if before and not _are_complete(answers):
-        return Pair(before, answers[0], answers[1], _tools(record))
+        return _pair(before, answers, names, _tools(record))
     shared = _shared(answers)
     if shared < max(1, len(before)) or not _are_answers_from(shared, answers):
         columns = f"{names['chosen']} and {names['rejected']}"
         raise SampleError(f"{columns} must be the same messages up to an answer of the assistant, where they differ")
-    return Pair(answers[0][:shared], answers[0][shared:], answers[1][shared:], _tools(record))
+    return _pair(answers[0][:shared], [answer[shared:] for answer in answers], names, _tools(record))
+
+
+def _pair(prompt: Messages, answers: Sequence[Messages], names: Mapping[str, str], tools: list[Any] | None) -> Pair:
+    """Return the pair; every token of an answer is trained, so all of it must be the assistant's."""
+    for name, answer in zip((names["chosen"], names["rejected"]), answers, strict=True):
+        for message in answer:
+            if message["role"] != ASSISTANT:
+                found = f"{name} has a message of role {message['role']} behind the assistant's answer"
+                raise SampleError(f"{found}, and every token of it would be trained; end it with the answer")
+            if message.get(WEIGHT) == 0:
+                raise SampleError(f"{name} has an answer with weight 0; remove the pair, or the weight")
+    plain = [[_unweighted(message) for message in each] for each in (prompt, *answers)]
+    return Pair(plain[0], plain[1], plain[2], tools)
+
+
+def _conversation(messages: Messages, record: Mapping[str, Any], prompt_messages: int = 0) -> Conversation:
+    unweighted = frozenset(
+        number
+        for number, message in enumerate(messages)
+        if WEIGHT in message and message[WEIGHT] == 0 and message["role"] == ASSISTANT
+    )
+    plain = [_unweighted(message) for message in messages]
+    return Conversation(plain, _tools(record), prompt_messages, unweighted)
+
+
+def _unweighted(message: Message) -> Message:
+    """Return a message as templates get it."""
+    return {key: value for key, value in message.items() if key != WEIGHT} if WEIGHT in message else message
 
 
 def _are_answers_from(shared: int, answers: Sequence[Messages]) -> bool:
@@ -118,14 +155,18 @@ def _shared(answers: Sequence[Messages]) -> int:
 
 
 def _as_messages(name: str, value: object, role: str) -> Messages:
-    return [_message(role, value)] if isinstance(value, str) else _messages(name, value)
+    if isinstance(value, str):
+        return [_message(role, value)]
+    return _messages(name, [value] if shared_gpt.is_message(value) else value)
 
 
 def _message(role: str, content: str) -> Message:
     return {"role": role, "content": content}
 
 
-def _messages(name: str, value: object) -> Messages:
+def _messages(name: str, value: object, system: object = None) -> Messages:
+    if system or not shared_gpt.are_messages(value):
+        value = shared_gpt.messages(name, value, system)
     if not isinstance(value, Sequence) or isinstance(value, str):
         raise SampleError(f"{name} is {_shown(value)}; it must be a list of messages with role and content")
     if not value:
@@ -145,7 +186,24 @@ def _checked(name: str, message: object) -> Message:
         raise SampleError(f"{name} has no content")
     if content is not None and not isinstance(content, str | list):
         raise SampleError(f"{name}.content is {_shown(content)}; it must be text or a list of parts")
+    _check_weight(name, found)
     return found
+
+
+def _check_weight(name: str, message: Mapping[str, Any]) -> None:
+    """Refuse a weight that is neither 0 nor 1, or one that would train another's message.
+
+    Source: OpenAI API reference, fine-tuning, chat input: `weight` of an assistant message.
+    """
+    weight = message.get(WEIGHT)
+    if weight is None:
+        return
+    if isinstance(weight, bool) or weight not in (0, 1):
+        raise SampleError(f"{name}.weight is {_shown(weight)}; it must be 0 or 1")
+    if weight == 1 and message["role"] != ASSISTANT:
+        raise SampleError(
+            f"{name}.weight is 1, but only messages of the assistant are trained, not of {message['role']}"
+        )
 
 
 def _text(name: str, value: object) -> str:

@@ -3,8 +3,10 @@
 The tokenizer takes most of the time: 0.7 ms for a sample of 1,100 tokens, to which the rest adds 0.2 ms.
 """
 
-from collections.abc import Sequence
+from collections import Counter
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from typing import NamedTuple
 
 import numpy
@@ -19,14 +21,27 @@ from launcher.runtime.finetune.data.conversations import (
     pair_sample,
     sft_sample,
 )
+from launcher.runtime.finetune.data.errors import SampleError, TemplateFault
+from launcher.runtime.finetune.data.losses import (
+    CUT,
+    DIVIDED,
+    EARLIER,
+    IN_PROMPT,
+    NO_TEXT,
+    NO_TURN,
+    NO_WEIGHT,
+    OUT_OF_REACH,
+    TOO_LONG,
+    UNMARKED,
+    WEIGHT,
+    Loss,
+)
 from launcher.runtime.finetune.data.settings import DataSettings
 from launcher.runtime.finetune.data.sources import Chunk
 from launcher.runtime.finetune.data.steps import PAIR_LABELS, SFT_LABEL
 from launcher.runtime.finetune.data.templates import ChatTemplate, Span
 from launcher.runtime.finetune.data.tokenization import ModelTokenizer
-
-UNTRAINED = "no trained token"
-TOO_LONG = "too long"
+from launcher.runtime.finetune.data.turns import TurnFinder
 
 Ids = numpy.typing.NDArray[numpy.uint32]
 Flags = numpy.typing.NDArray[numpy.uint8]
@@ -44,8 +59,8 @@ class Encoded:
         targets: Trained tokens of each sample, or of both answers of a pair, shape `(n,)` or `(n, 2)`.
         positions: Position of each kept sample in its source, shape `(n,)`.
         dropped: Position and reason of each dropped sample.
-        cut: Samples that lost tokens.
-        untrained_turns: See `Counts`.
+        losses: What is not trained of the chunk; see `Counts`.
+        turns: Turns of the assistant in all samples.
     """
 
     ids: Ids
@@ -54,8 +69,8 @@ class Encoded:
     targets: numpy.typing.NDArray[numpy.int32]
     positions: numpy.typing.NDArray[numpy.uint64]
     dropped: tuple[tuple[int, str], ...]
-    cut: int
-    untrained_turns: int = 0
+    losses: tuple[Loss, ...]
+    turns: int
 
     def __len__(self) -> int:
         return len(self.positions)
@@ -64,16 +79,24 @@ class Encoded:
 class _Gathered:
     """The samples of a chunk that are encoded so far."""
 
-    def __init__(self, width: int):
+    def __init__(self, chunk: Chunk, width: int):
         self.ids: list[Ids] = []
         self.trained: list[Flags] = []
         self.targets: list[int | tuple[int, int]] = []
         self.positions: list[int] = []
-        self.dropped: list[tuple[int, str]] = []
-        self.cut = 0
-        self._width = width
+        self.turns = 0
+        self._dropped: list[tuple[int, str]] = []
+        self._losses: dict[str, Loss] = {}
+        self._chunk, self._width = chunk, width
 
-    def encoded(self, untrained_turns: int = 0) -> Encoded:
+    def lose(self, reason: str, index: int, turns: int, tokens: int = 0, *, is_drop: bool = False) -> None:
+        """Count a part of a sample of the chunk that is not trained, or all of it if `is_drop`."""
+        known = self._losses.get(reason) or Loss(reason, is_drop, 0, 0, 0, self._chunk.place(index))
+        self._losses[reason] = known.plus(1, turns, tokens)
+        if is_drop:
+            self._dropped.append((self._chunk.first + index, reason))
+
+    def encoded(self) -> Encoded:
         """Return them as flat arrays."""
         lengths = numpy.array([len(part) for part in self.ids], numpy.int64)
         is_pairs = self._width > 1
@@ -83,9 +106,9 @@ class _Gathered:
             lengths.reshape(-1, self._width),
             numpy.array(self.targets, numpy.int32).reshape((-1, 2) if is_pairs else -1),
             numpy.array(self.positions, numpy.uint64),
-            tuple(self.dropped),
-            self.cut,
-            untrained_turns,
+            tuple(self._dropped),
+            tuple(self._losses.values()),
+            self.turns,
         )
 
 
@@ -96,11 +119,45 @@ class Rendered(NamedTuple):
         text: The full text.
         spans: Trained parts; None if all of it is trained.
         is_plain: Whether it is not the text of a template, so that the tokenizer marks its start and end.
+        turns: Turns of the assistant in the sample.
+        untrained: Reason and number of those that have no part in `spans`.
+        is_exact: Whether a sample is dropped if a token is only partly in a trained part.
     """
 
     text: str
     spans: Sequence[Span] | None
     is_plain: bool = False
+    turns: int = 0
+    untrained: tuple[tuple[str, int], ...] = ()
+    is_exact: bool = False
+
+    @property
+    def dropped(self) -> str | None:
+        """Why nothing of it can be trained; None if something can, tokens permitting."""
+        if self.spans is None:
+            return None if self.text else NO_TEXT
+        if any(stop > start for start, stop in self.spans):
+            return None
+        if not self.turns:
+            return NO_TURN
+        without = sum(number for reason, number in self.untrained if reason == WEIGHT)
+        return NO_WEIGHT if without == self.turns else NO_TEXT
+
+
+class Tokens(NamedTuple):
+    """The tokens of a sample.
+
+    Args:
+        ids: Shape `(n,)`.
+        trained: 1 for each trained token, shape `(n,)`.
+        turns: First token of each trained part.
+        divides: Whether a token is partly in a trained part, and must not be.
+    """
+
+    ids: Ids
+    trained: Flags
+    turns: Sequence[int] = ()
+    divides: bool = False
 
 
 class Encoder:
@@ -124,72 +181,116 @@ class Encoder:
             return self._pairs(chunk)
         return self._conversations(chunk)
 
-    def rendered(self, chunk: Chunk) -> tuple[list[Rendered], int]:
-        """Return the text of each conversation of a chunk, and the number of turns that are not trained.
+    def rendered(self, chunk: Chunk) -> list[Rendered]:
+        """Return the text of each conversation of a chunk.
 
         Raises:
             DataError: Samples are not valid.
         """
-        found = chunk.each(lambda record: self._rendered(sft_sample(record, self.settings.pretrain_mode)))
-        return [text for text, _ in found], sum(turns for _, turns in found)
+        return chunk.each(lambda record: self._rendered(sft_sample(record, self.settings.pretrain_mode)))
 
-    def _rendered(self, sample: Conversation | Text) -> tuple[Rendered, int]:
+    def _rendered(self, sample: Conversation | Text) -> Rendered:
         if isinstance(sample, Text):
-            return Rendered(sample.text, None, is_plain=True), 0
+            return Rendered(sample.text, None, is_plain=True)
         template = self.tokenizer.required_template()
+        turns = [number for number, message in enumerate(sample.messages) if message["role"] == ASSISTANT]
         if self.settings.pretrain_mode or not self.settings.chain.ignore_prompt_labels:
-            return Rendered(template.render(sample.messages, sample.tools), None), 0
-        return self._marked(template, sample) if template.has_marks else self._last_turn(template, sample)
+            if sample.unweighted:
+                found = f"messages[{min(sample.unweighted)}].weight is 0, but the recipe trains every token"
+                raise SampleError(f"{found}; remove the weight, or set ignore_prompt_labels=true")
+            return Rendered(template.render(sample.messages, sample.tools), None, turns=len(turns))
+        untrained = Counter(_untrained(sample, turns))
+        trained = [turn for turn in turns if turn >= sample.prompt_messages and turn not in sample.unweighted]
+        if template.has_marks:
+            return self._marked(template, sample, turns, untrained)
+        if self.settings.assistant_turns == "last":
+            untrained[EARLIER] += len(trained[:-1])
+            trained = trained[-1:]
+        if trained:
+            text, spans = self._finder.find(sample.messages, sample.tools, trained)
+        else:
+            text, spans = template.render(sample.messages, sample.tools), []
+        return Rendered(text, spans, turns=len(turns), untrained=_counted(untrained), is_exact=True)
 
-    def _marked(self, template: ChatTemplate, sample: Conversation) -> tuple[Rendered, int]:
+    @cached_property
+    def _finder(self) -> TurnFinder:
+        return TurnFinder(self.tokenizer.required_template(), self.tokenizer.answer_start)
+
+    def _marked(
+        self, template: ChatTemplate, sample: Conversation, turns: Sequence[int], untrained: Counter[str]
+    ) -> Rendered:
         text, spans = template.marked(sample.messages, sample.tools)
+        if sample.unweighted:
+            if len(spans) != len(turns):
+                raise TemplateFault(
+                    f"the chat template of {template.origin} marks {len(spans)} parts of a conversation with "
+                    f"{len(turns)} turns of the assistant, so it is unknown which of them has weight 0"
+                )
+            spans = [span for turn, span in zip(turns, spans, strict=True) if turn not in sample.unweighted]
+        spans = [(start, stop) for start, stop in spans if stop > start]
+        untrained[UNMARKED] = max(0, len(turns) - len(sample.unweighted) - len(spans))
         if sample.prompt_messages and spans:
             prompt = template.render(sample.messages[: sample.prompt_messages], sample.tools, generation_prompt=True)
             start = self.tokenizer.answer_start(prompt, (text,))
             spans = [(max(start, first), stop) for first, stop in spans if stop > start]
-        return Rendered(text, spans), 0
-
-    def _last_turn(self, template: ChatTemplate, sample: Conversation) -> tuple[Rendered, int]:
-        """Return the text up to the last turn of the assistant, which alone is trained."""
-        turns = [number for number, message in enumerate(sample.messages) if message["role"] == ASSISTANT]
-        turns = [number for number in turns if number >= sample.prompt_messages]
-        if not turns:
-            return Rendered(template.render(sample.messages, sample.tools), []), 0
-        text = template.render(sample.messages[: turns[-1] + 1], sample.tools)
-        before = sample.messages[: turns[-1]]
-        prompt = template.render(before, sample.tools, generation_prompt=True) if before else ""
-        return Rendered(text, [(self.tokenizer.answer_start(prompt, (text,)), len(text))]), len(turns) - 1
+        if self.settings.assistant_turns == "last":
+            untrained[EARLIER] += len(spans[:-1])
+            spans = spans[-1:]
+        return Rendered(text, spans, turns=len(turns), untrained=_counted(untrained))
 
     def _conversations(self, chunk: Chunk) -> Encoded:
-        texts, untrained = self.rendered(chunk)
-        found = _Gathered(1)
+        texts = self.rendered(chunk)
+        found = _Gathered(chunk, 1)
         limit = _shortest(self.settings, SFT_LABEL)
         max_len = self.settings.max_len
-        for index, (ids, flags) in enumerate(self._tokens(texts)):
-            position = chunk.first + index
-            if limit is not None and len(ids) > limit:
-                found.dropped.append((position, TOO_LONG))
-                continue
-            kept, mask = ids[:max_len], flags[:max_len]
+        for index, (text, tokens) in enumerate(zip(texts, self._tokens(texts), strict=True)):
+            found.turns += text.turns
+            kept, mask = tokens.ids[:max_len], tokens.trained[:max_len]
             targets = int(mask[1:].sum())
-            if not targets:
-                found.dropped.append((position, UNTRAINED))
+            num_tokens = len(tokens.ids)
+            if reason := _dropped(text, tokens, targets, limit):
+                found.lose(reason, index, text.turns, num_tokens, is_drop=True)
                 continue
-            found.cut += len(ids) > max_len
+            for why, turns in text.untrained:
+                found.lose(why, index, turns)
+            if num_tokens > max_len:
+                found.lose(CUT, index, sum(first >= max_len for first in tokens.turns), num_tokens - max_len)
             found.ids.append(kept)
             found.trained.append(mask)
             found.targets.append(targets)
-            found.positions.append(position)
-        return found.encoded(untrained)
+            found.positions.append(chunk.first + index)
+        return found.encoded()
 
-    def _tokens(self, texts: Sequence[Rendered]) -> list[tuple[Ids, Flags]]:
+    def _tokens(self, texts: Sequence[Rendered]) -> list[Tokens]:
         if all(each.spans is None for each in texts):
-            return [(ids, numpy.ones(len(ids), numpy.uint8)) for ids in self._complete(texts)]
+            return [Tokens(ids, numpy.ones(len(ids), numpy.uint8)) for ids in self._complete(texts)]
         encodings = self.tokenizer.encodings([each.text for each in texts])
-        return [
-            (numpy.array(encoding.ids, numpy.uint32), trained_flags(encoding, each.spans))
-            for encoding, each in zip(encodings, texts, strict=True)
-        ]
+        return [self._flagged(encoding, each) for encoding, each in zip(encodings, texts, strict=True)]
+
+    def _flagged(self, encoding: tokenizers.Encoding, text: Rendered) -> Tokens:
+        ids = numpy.array(encoding.ids, numpy.uint32)
+        if text.spans is None:
+            return Tokens(ids, numpy.ones(len(ids), numpy.uint8))
+        flags = numpy.zeros(len(ids), numpy.uint8)
+        parts = [(*tokens, start, stop) for start, stop in text.spans for tokens in _tokens_of(encoding, start, stop)]
+        for first, last, _, _ in parts:
+            flags[first : last + 1] = 1
+        divides = text.is_exact and any(self._divides(encoding, text.text, *part) for part in parts)
+        return Tokens(ids, flags, [first for first, *_ in parts], divides)
+
+    def _divides(
+        self, encoding: tokenizers.Encoding, text: str, first: int, last: int, start: int, stop: int
+    ) -> bool:
+        """Return whether a token that begins or ends a trained part is only partly in it."""
+        nothing = (start, stop)
+        if (encoding.token_to_chars(first) or nothing)[0] < start:
+            return True
+        if (encoding.token_to_chars(last) or nothing)[1] > stop:
+            return True
+        if start == 0 or encoding.char_to_token(start - 1) is not None:
+            return False
+        # Some tokenizers do not count the spaces of a token as a part of it.
+        return self.tokenizer.ids([text[:start]])[0] != encoding.ids[:first]
 
     def _complete(self, texts: Sequence[Rendered]) -> list[Ids]:
         """Return the tokens of texts that are trained in full."""
@@ -209,9 +310,9 @@ class Encoder:
         tokens = self.tokenizer.ids(texts)
         if self.settings.chain.add_special_tokens:
             tokens[::3] = self.tokenizer.ids(texts[::3], add_special_tokens=True)
-        found = _Gathered(3)
+        found = _Gathered(chunk, 3)
         for index in range(len(chunk)):
-            self._add_pair(found, chunk.first + index, tokens[3 * index : 3 * index + 3])
+            self._add_pair(found, index, chunk.first + index, tokens[3 * index : 3 * index + 3])
         return found.encoded()
 
     def pair_texts(self, pair: Pair) -> tuple[str, str, str]:
@@ -227,44 +328,65 @@ class Encoder:
         shared = self.tokenizer.answer_start(prompt, (chosen, rejected))
         return chosen[:shared], chosen[shared:], rejected[shared:]
 
-    def _add_pair(self, found: _Gathered, position: int, tokens: Sequence[list[int]]) -> None:
+    def _add_pair(self, found: _Gathered, index: int, position: int, tokens: Sequence[list[int]]) -> None:
         chain = self.settings.chain
         prompt, chosen, rejected = tokens
+        found.turns += 2
         kept = prompt[-chain.max_prompt_length :] if chain.max_prompt_length else prompt
         room = [each for each in (chain.max_completion_length, self.settings.max_len - len(kept)) if each is not None]
         most = max(0, min(room))
         parts = (kept, chosen[:most], rejected[:most])
-        for label, part in zip(PAIR_LABELS, parts, strict=True):
-            limit = _shortest(self.settings, label)
-            if limit is not None and len(part) > limit:
-                found.dropped.append((position, TOO_LONG))
-                return
+        limits = [(_shortest(self.settings, label), part) for label, part in zip(PAIR_LABELS, parts, strict=True)]
         first = 0 if kept else 1  # nothing precedes the first token of an answer without a prompt
         targets = (max(0, len(parts[1]) - first), max(0, len(parts[2]) - first))
-        if not all(targets):
-            found.dropped.append((position, UNTRAINED))
+        reason = None
+        if any(limit is not None and len(part) > limit for limit, part in limits):
+            reason = TOO_LONG
+        elif not all(targets):
+            reason = OUT_OF_REACH if len(chosen) > first and len(rejected) > first else NO_TEXT
+        if reason:
+            found.lose(reason, index, 2, sum(map(len, tokens)), is_drop=True)
             return
-        found.cut += any(len(part) < len(full) for part, full in zip(parts, tokens, strict=True))
+        if lost := sum(len(full) - len(part) for part, full in zip(parts, tokens, strict=True)):
+            found.lose(CUT, index, 0, lost)
         found.ids += [numpy.array(part, numpy.uint32) for part in parts]
         found.targets.append(targets)
         found.positions.append(position)
 
 
-def trained_flags(encoding: tokenizers.Encoding, spans: Sequence[Span] | None) -> Flags:
-    """Return 1 for each token in a trained part of its text, shape `(num_tokens,)`.
+def _untrained(sample: Conversation, turns: Sequence[int]) -> Iterator[str]:
+    """Yield the reason for each turn of the assistant that the sample itself excludes."""
+    for turn in turns:
+        if turn < sample.prompt_messages:
+            yield IN_PROMPT
+        elif turn in sample.unweighted:
+            yield WEIGHT
+
+
+def _counted(reasons: Counter[str]) -> tuple[tuple[str, int], ...]:
+    return tuple((reason, number) for reason, number in reasons.items() if number)
+
+
+def _dropped(text: Rendered, tokens: Tokens, targets: int, limit: int | None) -> str | None:
+    """Return why a conversation is dropped; None if it is not."""
+    if limit is not None and len(tokens.ids) > limit:
+        return TOO_LONG
+    if tokens.divides:
+        return DIVIDED
+    if targets:
+        return None
+    return text.dropped or (OUT_OF_REACH if tokens.trained[1:].any() else NO_TEXT)
+
+
+def _tokens_of(encoding: tokenizers.Encoding, start: int, stop: int) -> Iterator[tuple[int, int]]:
+    """Yield the first and last token of a part of a text; nothing if no token holds any of its characters.
 
     A token that is only partly in it counts, as in transformers' `return_assistant_tokens_mask`.
     """
-    if spans is None:
-        return numpy.ones(len(encoding), numpy.uint8)
-    flags = numpy.zeros(len(encoding), numpy.uint8)
-    for start, stop in spans:
-        first = next((t for place in range(start, stop) if (t := encoding.char_to_token(place)) is not None), None)
-        if first is None:  # no token holds any of these characters
-            continue
-        last = next(t for place in reversed(range(start, stop)) if (t := encoding.char_to_token(place)) is not None)
-        flags[first : last + 1] = 1
-    return flags
+    first = next((t for place in range(start, stop) if (t := encoding.char_to_token(place)) is not None), None)
+    if first is not None:
+        places = reversed(range(start, stop))
+        yield first, next(t for place in places if (t := encoding.char_to_token(place)) is not None)
 
 
 def _shortest(settings: DataSettings, label: str) -> int | None:

@@ -9,9 +9,29 @@ class DataError(ValueError):
     """
 
     def __init__(self, *messages: str):
-        super().__init__("\n".join(messages))
-        self.messages = messages
+        self.messages = tuple(printable(message, keeps="\n") for message in messages)
+        super().__init__("\n".join(self.messages))
 
 
 class SampleError(ValueError):
     """One sample is not valid; its reader adds the file and the line."""
+
+    def __init__(self, message: str):
+        super().__init__(printable(message))
+
+
+class TemplateFault(SampleError):
+    """The chat template does not fit a sample, and most likely none of its kind: the samples are named together."""
+
+
+def printable(text: str, keeps: str = "") -> str:
+    """Return a text whose control characters are escaped: a sample must not control the terminal.
+
+    Args:
+        keeps: Characters that stay as they are.
+    """
+    if text.isprintable():
+        return text
+    return "".join(
+        each if each.isprintable() or each in keeps else each.encode("unicode_escape").decode() for each in text
+    )

@@ -22,22 +22,23 @@ _SETTLED_NS = 3_000_000_000
 Known = dict[str, list[object]]
 
 
-def fingerprints(files: Sequence[Path], folder: Path) -> list[tuple[str, int, str]]:
+def fingerprints(files: Sequence[Path], folder: Path, memory: str = MEMORY) -> list[tuple[str, int, str]]:
     """Return name, size and xxh3_128 of each file.
 
     Args:
         files: In order.
         folder: Remembers the fingerprints; a restart would otherwise read all files again.
+        memory: The file that it remembers them in.
 
     Raises:
         DataError: A file cannot be read.
         OSError: The folder cannot be written to.
     """
-    known = _known(folder / MEMORY)
+    known = _known(folder / memory)
     before = dict(known)
     found = [(file.name, *_fingerprint(file, known)) for file in files]
     if known != before:
-        durable.write_text(folder / MEMORY, json.dumps(known, indent=1) + "\n")
+        durable.write_text(folder / memory, json.dumps(known, indent=1) + "\n")
     return found
 
 

@@ -3,6 +3,7 @@
 import fcntl
 import json
 import logging
+import math
 import shutil
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -16,8 +17,9 @@ from launcher.runtime.finetune.data import prepared
 from launcher.runtime.finetune.data.encoding import Encoder
 from launcher.runtime.finetune.data.errors import DataError
 from launcher.runtime.finetune.data.fingerprints import fingerprints
+from launcher.runtime.finetune.data.losses import WANTED
 from launcher.runtime.finetune.data.prepared import Prepared
-from launcher.runtime.finetune.data.report import notes
+from launcher.runtime.finetune.data.report import note, notes
 from launcher.runtime.finetune.data.settings import DataSettings
 from launcher.runtime.finetune.data.sources import Source, open_source
 from launcher.runtime.finetune.data.tokenization import ModelTokenizer, open_tokenizer
@@ -40,7 +42,8 @@ def prepare(
         progress: Is called with the number of samples read so far, chunk after chunk, while data are written.
 
     Raises:
-        DataError: Data, template or tokenizer are not usable, or the disk is full. Nothing is left behind.
+        DataError: Data, template or tokenizer are not usable, or the disk is full: nothing is left behind. Or more is
+            lost of them than the recipe allows: the arrays then stay for another start that allows more.
     """
     if not settings.train_path:
         raise DataError("no training data: set datasets.train_data.file_path to a file or folder of samples")
@@ -57,7 +60,22 @@ def prepare(
         message, remedy = os_errors.described(error, error.filename or folder)
         remedies = " or ".join(filter(None, (remedy, "set datasets.data_dir to another folder")))
         raise DataError(f"the prepared data cannot be written: {message}; {remedies}") from error
-    return prepared.load(target)
+    found = prepared.load(target)
+    _check_losses(settings, found)
+    return found
+
+
+def _check_losses(settings: DataSettings, found: Prepared) -> None:
+    """Refuse data of which more is lost than the recipe allows."""
+    counts = found.counts
+    if counts.lost_share <= settings.max_lost_share:
+        return
+    lines = [note(loss, counts) for loss in counts.losses if loss.reason not in WANTED]
+    raise DataError(
+        f"{settings.train_path}: {counts.lost_share:.3g} of the samples, or of the assistant's turns, would not be "
+        f"trained; datasets.max_lost_share allows {settings.max_lost_share:g}. {'. '.join(lines)}. Mend the data, or "
+        f"set ++recipes.training_config.datasets.max_lost_share={math.ceil(counts.lost_share * 100) / 100:g}."
+    )
 
 
 def _sources(settings: DataSettings) -> dict[str, Source]:
@@ -69,7 +87,7 @@ def _sources(settings: DataSettings) -> dict[str, Source]:
 
 def _digest(settings: DataSettings, tokenizer: ModelTokenizer, sources: dict[str, Source], folder: Path) -> str:
     """Return what identifies the arrays: content of files and tokenizer, and settings; no paths."""
-    chosen = replace(settings, train_path="", validation_path="", template_file="", data_dir="")
+    chosen = replace(settings, train_path="", validation_path="", template_file="", data_dir="", max_lost_share=1.0)
     files = {name: fingerprints(source.files, folder) for name, source in sources.items()}
     identity = [prepared.FORMAT, files, tokenizer.content, asdict(chosen)]
     return checksum(json.dumps(identity, sort_keys=True).encode()).hex()

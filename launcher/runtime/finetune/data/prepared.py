@@ -1,6 +1,7 @@
 """Prepared data as every rank reads it: token ids in memory-mapped arrays."""
 
 import json
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
@@ -10,12 +11,13 @@ import numpy.typing
 
 from launcher.runtime.finetune.data import arrays
 from launcher.runtime.finetune.data.errors import DataError
+from launcher.runtime.finetune.data.losses import WANTED, Loss
 
 Ids = numpy.typing.NDArray[numpy.uint32]
 Flags = numpy.typing.NDArray[numpy.uint8]
 
 SUMMARY = "prepared.json"
-FORMAT = 1
+FORMAT = 2
 """Version of the files; a part of the digest."""
 
 
@@ -78,9 +80,11 @@ class Counts:
         kept: Samples stored, for training and validation together.
         dropped: Samples left out, by reason.
         cut: Samples stored without some of their tokens.
-        untrained_turns: Turns of the assistant that are not trained because the template has no generation marks.
+        untrained_turns: Turns of the assistant in stored samples that are not trained.
         tokens: Tokens stored.
         targets: Trained tokens among them.
+        turns: Turns of the assistant in all samples read; of a pair, its two answers.
+        losses: What is not trained, by reason.
     """
 
     read: int
@@ -90,6 +94,36 @@ class Counts:
     untrained_turns: int
     tokens: int
     targets: int
+    turns: int = 0
+    losses: tuple[Loss, ...] = ()
+
+    @classmethod
+    def of(cls, tree: Mapping[str, Any]) -> "Counts":
+        """Return the counts in a file."""
+        return cls(**dict(tree) | {"losses": tuple(Loss(**loss) for loss in tree["losses"])})
+
+    @property
+    def num_dropped(self) -> int:
+        """Samples left out."""
+        return sum(self.dropped.values())
+
+    def metrics(self) -> dict[str, float]:
+        """Return the counts as metrics of a training."""
+        return {
+            "data/samples_read": self.read,
+            "data/samples_dropped": self.num_dropped,
+            "data/samples_cut": self.cut,
+            "data/turns_untrained": sum(loss.turns for loss in self.losses),
+            "data/tokens_lost": sum(loss.tokens for loss in self.losses),
+            "data/lost_share": self.lost_share,
+        }
+
+    @property
+    def lost_share(self) -> float:
+        """Part of the samples, or of the assistant's turns if that is more, that is lost against the user's wish."""
+        lost = [loss for loss in self.losses if loss.reason not in WANTED]
+        samples = sum(loss.samples for loss in lost if loss.is_drop) / max(self.read, 1)
+        return max(samples, sum(loss.turns for loss in lost) / max(self.turns, 1))
 
 
 @dataclass(frozen=True, slots=True)
@@ -112,6 +146,12 @@ class Prepared:
     counts: Counts
     notes: tuple[str, ...]
 
+    def lines(self) -> Iterator[str]:
+        """Yield what is printed before training: how much of the data is used, and a line for each note."""
+        counts = self.counts
+        yield f"data  {counts.kept} of {counts.read} samples, {counts.targets} of {counts.tokens} tokens trained"
+        yield from (f"data  {note}" for note in self.notes)
+
 
 def load(folder: Path) -> Prepared:
     """Return the data that `prepare` wrote into `folder`; no tokenizer is needed.
@@ -127,7 +167,7 @@ def load(folder: Path) -> Prepared:
             _part(folder / "train", summary["technique"]),
             _part(validation, summary["technique"]) if validation.is_dir() else None,
             summary["digest"],
-            Counts(**summary["counts"]),
+            Counts.of(summary["counts"]),
             tuple(summary["notes"]),
         )
     except (OSError, ValueError, KeyError, TypeError) as error:

@@ -11,6 +11,8 @@ import numpy
 
 from launcher.runtime.finetune.data import split
 from launcher.runtime.finetune.data.encoding import Encoder, Flags, Ids
+from launcher.runtime.finetune.data.errors import printable
+from launcher.runtime.finetune.data.losses import CUT, Loss, merged
 from launcher.runtime.finetune.data.prepared import Counts
 from launcher.runtime.finetune.data.settings import DataSettings
 from launcher.runtime.finetune.data.sources import Chunk, Source, open_source
@@ -112,6 +114,30 @@ def summarize(settings: DataSettings, tokenizer_folder: Path, num_samples: int) 
     )
 
 
+def first_losses(settings: DataSettings, tokenizer_folder: Path, num_samples: int) -> Counts:
+    """Return what the text of the first conversations of the training data loses, without tokens or lengths.
+
+    Raises:
+        DataError: Data, template or tokenizer are not usable.
+    """
+    encoder = Encoder(settings, open_tokenizer(tokenizer_folder, settings))
+    source = open_source(settings.train_path, "train")
+    found: list[Loss] = []
+    read = turns = 0
+    for chunk in source.chunks(min(num_samples, settings.most(settings.train_limit))):
+        texts = encoder.rendered(chunk)
+        read += len(texts)
+        turns += sum(text.turns for text in texts)
+        for index, text in enumerate(texts):
+            if reason := text.dropped:
+                found.append(Loss(reason, True, 1, text.turns, 0, chunk.place(index)))
+            else:
+                found += (Loss(why, False, 1, number, 0, chunk.place(index)) for why, number in text.untrained)
+    losses = merged(found)
+    dropped = {loss.reason: loss.samples for loss in losses if loss.is_drop}
+    return Counts(read, read - sum(dropped.values()), dropped, 0, 0, 0, 0, turns, losses)
+
+
 def _places(source: Source, dropped: Sequence[tuple[int, str]]) -> Iterator[tuple[str, str]]:
     waiting = deque(dropped)
     for chunk in source.chunks(dropped[-1][0] + 1 if dropped else 0):
@@ -126,15 +152,25 @@ def notes(settings: DataSettings, tokenizer: ModelTokenizer, counts: Counts) -> 
     if settings.image_templates and not settings.template_file and tokenizer.template is not None:
         names = ", ".join(settings.image_templates)
         found.append(f"template {names} exists only in the published image; the tokenizer's own is used instead")
-    if counts.untrained_turns:
-        found.append(
-            "the chat template has no {% generation %} marks, so only the last turn of each conversation is trained: "
-            f"{counts.untrained_turns} earlier turns of the assistant are not"
-        )
-    found += [f"{_samples(number)} dropped: {reason}" for reason, number in counts.dropped.items()]
-    if counts.cut:
-        found.append(f"{_samples(counts.cut)} cut to the length that the recipe allows")
+    found += [note(loss, counts) for loss in counts.losses]
     return found
+
+
+def note(loss: Loss, counts: Counts) -> str:
+    """Return what is not trained for one reason, as a line."""
+    turns = _number(loss.turns, "turn") + " of the assistant" if loss.turns else ""
+    tokens = _number(loss.tokens, "token") if loss.tokens else ""
+    if loss.is_drop:
+        share = f"{100 * loss.samples / counts.read:.3g} %"
+        what = f"{loss.samples} of {_number(counts.read, 'sample')} dropped ({share}): {loss.reason}"
+        lost = ", ".join(filter(None, (turns, tokens)))
+    elif loss.reason == CUT:
+        what = f"{_number(loss.samples, 'sample')} {loss.reason}"
+        lost = ", ".join(filter(None, (tokens and f"{tokens} less", turns and f"{turns} not trained")))
+    else:
+        what = f"{turns} in {_number(loss.samples, 'sample')} not trained: {loss.reason}"
+        lost = ""
+    return printable("; ".join(filter(None, (what, lost, f"such as {loss.example}"))))
 
 
 def shown(encoder: Encoder, chunk: Chunk) -> Iterator[Shown]:
@@ -180,8 +216,8 @@ def steps_of(encoder: Encoder, chunk: Chunk) -> Iterator[dict[str, Any]]:
         }
 
 
-def _samples(number: int) -> str:
-    return f"{number} sample{'' if number == 1 else 's'}"
+def _number(number: int, noun: str) -> str:
+    return f"{number} {noun}{'' if number == 1 else 's'}"
 
 
 def _pieces(encoder: Encoder, ids: Ids, trained: Flags) -> Iterator[Piece]:

@@ -16,6 +16,12 @@ CHANNELS = {"train_path": ("train", "training"), "validation_path": ("validation
 Source: SageMaker training toolkit, environment variables SM_CHANNEL_<NAME>.
 """
 
+Turns = Literal["all", "last"]
+TURNS: tuple[Turns, ...] = ("all", "last")
+"""Which answers of a conversation are trained."""
+MAX_LOST_SHARE = 0.1
+"""Of the samples, or of the assistant's turns, that may be lost unless the recipe sets another share."""
+
 TECHNIQUES: tuple[Technique, ...] = ("sft", "dpo")
 
 
@@ -39,6 +45,8 @@ class DataSettings:
         pretrain_mode: Whether every token is trained, and plain text is accepted.
         saves_steps: Whether the first samples are written as JSON beside the arrays.
         data_dir: Folder for prepared data; "" for the one under the run folder.
+        assistant_turns: Which answers of a conversation are trained.
+        max_lost_share: Part of the samples, or of the assistant's turns, that may be lost, 0 to 1.
     """
 
     technique: Technique
@@ -56,6 +64,8 @@ class DataSettings:
     pretrain_mode: bool = False
     saves_steps: bool = False
     data_dir: str = ""
+    assistant_turns: Turns = "all"
+    max_lost_share: float = 1.0
 
     @classmethod
     def of(cls, training_config: Mapping[str, Any]) -> "DataSettings":
@@ -86,6 +96,8 @@ class DataSettings:
             pretrain_mode=bool(args.get("pretrain_mode")),
             saves_steps=bool(data.get("save_intermediate_processing_steps")),
             data_dir=_text(data, "data_dir"),
+            assistant_turns=_turns(data),
+            max_lost_share=_lost_share(data),
         )
 
     def most(self, limit: int | None) -> int:
@@ -109,6 +121,21 @@ def _ratio(data: Mapping[str, Any]) -> float:
     if not 0 < ratio <= 1:
         raise DataError(f"datasets.train_val_split_ratio is {ratio}; it must be above 0 and at most 1")
     return ratio
+
+
+def _turns(data: Mapping[str, Any]) -> Turns:
+    found = data.get("assistant_turns") or "all"
+    if found not in TURNS:
+        raise DataError(f"datasets.assistant_turns is {found!r}; known are {', '.join(TURNS)}")
+    return cast(Turns, found)
+
+
+def _lost_share(data: Mapping[str, Any]) -> float:
+    found = data.get("max_lost_share")
+    share = MAX_LOST_SHARE if found is None else float(found)
+    if not 0 <= share <= 1:
+        raise DataError(f"datasets.max_lost_share is {share}; it must be from 0 to 1")
+    return share
 
 
 def _is_path(name: str) -> bool:

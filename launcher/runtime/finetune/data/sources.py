@@ -7,7 +7,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, TypeVar
 
-from launcher.runtime.finetune.data.errors import DataError, SampleError
+from launcher.runtime.finetune.data import json_arrays
+from launcher.runtime.finetune.data.errors import DataError, SampleError, TemplateFault
 
 if TYPE_CHECKING:
     import pyarrow
@@ -24,7 +25,10 @@ _MOST_FAULTS = 10
 """Samples of a chunk that an error names."""
 _LINES = (".jsonl", ".ndjson", ".json")
 _TABLES = (".parquet", ".arrow")
-_KINDS = "JSONL (.jsonl, .ndjson, .json), parquet (.parquet) or a folder of a Hugging Face data set (.arrow)"
+_KINDS = (
+    "JSONL (.jsonl, .ndjson, .json), one JSON array (.json), parquet (.parquet) or a folder of a Hugging Face "
+    "data set (.arrow)"
+)
 _METADATA = frozenset({"dataset_info.json", "dataset_dict.json", "dataset_infos.json", "state.json"})
 """Files of a saved data set that hold no samples. Source: datasets documentation, Dataset.save_to_disk."""
 _HALF_CHARACTER = re.compile(rb"\\u[dD][89a-fA-F]")
@@ -44,7 +48,7 @@ class Chunk:
     Args:
         file: The file.
         first: Position of the first sample in all files of the source.
-        numbers: Line, or row, of each sample in the file, from 1.
+        numbers: Line, row or element of each sample in the file, from 1.
         raw: A line of JSON per sample, or a batch of rows.
     """
 
@@ -69,13 +73,19 @@ class Chunk:
         rows = self.raw if isinstance(self.raw, tuple) else self.raw.to_pylist()
         found: list[T] = []
         faults: list[str] = []
+        of_template: list[str] = []
         for index, row in enumerate(rows):
             try:
                 found.append(read(_parsed(row) if isinstance(row, bytes) else row))
+            except TemplateFault as error:
+                of_template.append(f"{self.place(index)}: {error}")
             except SampleError as error:
                 faults.append(f"{self.place(index)}: {error}")
         if others := faults[_MOST_FAULTS:]:
             faults[_MOST_FAULTS:] = [f"and {len(others)} more up to {self.place(len(self) - 1)}"]
+        if of_template:
+            others_of = f" (and {len(of_template) - 1} more samples up to {self.place(len(self) - 1)})"
+            faults.append(of_template[0] + (others_of if len(of_template) > 1 else ""))
         if faults:
             raise DataError(*faults)
         return found
@@ -226,22 +236,28 @@ def _line_chunks(file: Path, first: int, limit: int) -> Iterator[Chunk]:
     numbers: list[int] = []
     lines: list[bytes] = []
     size = 0
-    with file.open("rb") as stream:
-        for number, line in enumerate(stream, start=1):
-            if first + len(lines) >= limit:
-                break
-            if not line.strip():
-                continue
-            numbers.append(number)
-            lines.append(line)
-            size += len(line)
-            if len(lines) == CHUNK_SAMPLES or size > CHUNK_BYTES:
-                yield Chunk(file, first, tuple(numbers), tuple(lines))
-                first, size = first + len(lines), 0
-                numbers.clear()
-                lines.clear()
+    for number, line in _lines(file):
+        if first + len(lines) >= limit:
+            break
+        numbers.append(number)
+        lines.append(line)
+        size += len(line)
+        if len(lines) == CHUNK_SAMPLES or size > CHUNK_BYTES:
+            yield Chunk(file, first, tuple(numbers), tuple(lines))
+            first, size = first + len(lines), 0
+            numbers.clear()
+            lines.clear()
     if lines:
         yield Chunk(file, first, tuple(numbers), tuple(lines))
+
+
+def _lines(file: Path) -> Iterator[tuple[int, bytes]]:
+    """Yield number and JSON text of each sample: of lines that are not empty, or of the elements of an array."""
+    if file.suffix.lower() == ".json" and json_arrays.is_array(file):
+        yield from json_arrays.elements(file)
+        return
+    with file.open("rb") as stream:
+        yield from ((number, line) for number, line in enumerate(stream, start=1) if not line.isspace())
 
 
 def _table_chunks(file: Path, first: int, limit: int) -> Iterator[Chunk]:
@@ -291,8 +307,7 @@ def _arrow_batches(stream: "pyarrow.NativeFile") -> "Iterator[pyarrow.RecordBatc
 
 
 def _num_lines(file: Path) -> int:
-    with file.open("rb") as stream:
-        return sum(1 for line in stream if not line.isspace())
+    return sum(1 for _ in _lines(file))
 
 
 def _num_rows(file: Path) -> int:

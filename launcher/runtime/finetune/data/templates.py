@@ -22,7 +22,7 @@ import jinja2.runtime
 import jinja2.sandbox
 
 from launcher.runtime.finetune.data.conversations import Message, Messages
-from launcher.runtime.finetune.data.errors import DataError, SampleError
+from launcher.runtime.finetune.data.errors import DataError, TemplateFault
 
 Span = tuple[int, int]
 """Start and stop of a part of a text, in characters."""
@@ -32,6 +32,10 @@ _TOKEN = secrets.token_hex(8)
 _START, _STOP = f"\ufdd0{_TOKEN}\ufdd2", f"\ufdd1{_TOKEN}\ufdd2"
 _MARKS = re.compile(f"({_START}|{_STOP})")
 _HAS_MARKS = re.compile(r"\{%-?\s*generation\s*-?%\}")
+_FAULTS = (
+    *(jinja2.TemplateError, TypeError, ValueError, LookupError, AttributeError, ArithmeticError, RecursionError),
+)
+"""What a template can raise for messages that it does not expect."""
 _REASONING = ("reasoning_content", "thinking", "reasoning")
 """Keys of a message's reasoning; templates read the first or the second."""
 
@@ -52,7 +56,7 @@ class ChatTemplate:
         self.source, self.variables, self.origin = source, dict(variables), origin
         self.has_marks = bool(_HAS_MARKS.search(source))
         try:
-            self._template = _environment().from_string(source)
+            self._template = _environment(datetime.now()).from_string(source)
         except jinja2.TemplateError as error:
             raise DataError(f"{origin}: not a valid chat template: {error}") from error
 
@@ -60,17 +64,17 @@ class ChatTemplate:
         """Return the text of a conversation, with the start of an answer if `generation_prompt`.
 
         Raises:
-            SampleError: The template refuses the messages.
+            TemplateFault: The template refuses the messages.
         """
         return self.marked(messages, tools, generation_prompt=generation_prompt)[0]
 
     def marked(
         self, messages: Messages, tools: list[Any] | None = None, *, generation_prompt: bool = False
     ) -> tuple[str, list[Span]]:
-        """Return the text of a conversation and the parts in the template's `{% generation %}` marks.
+        """Return the text of a conversation and the parts in `{% generation %}` marks; some may be empty.
 
         Raises:
-            SampleError: The template refuses the messages.
+            TemplateFault: The template refuses the messages.
         """
         try:
             text = self._template.render(
@@ -80,8 +84,8 @@ class ChatTemplate:
                 add_generation_prompt=generation_prompt,
                 **self.variables,
             )
-        except (jinja2.TemplateError, TypeError, ValueError, KeyError, AttributeError, ArithmeticError) as error:
-            raise SampleError(f"the chat template of {self.origin} refuses it: {error}") from error
+        except _FAULTS as error:
+            raise TemplateFault(f"the chat template of {self.origin} refuses it: {error}") from error
         return _without_marks(text) if self.has_marks else (text, [])
 
 
@@ -106,7 +110,7 @@ def _without_marks(text: str) -> tuple[str, list[Span]]:
             depth += 1
         elif part == _STOP:
             depth -= 1
-            if depth == 0 and length > start:
+            if depth == 0:
                 spans.append((start, length))
         else:
             parts.append(part)
@@ -136,13 +140,13 @@ class _Generation(jinja2.ext.Extension):
         return f"{_START}{caller()}{_STOP}"
 
 
-def _environment() -> jinja2.sandbox.ImmutableSandboxedEnvironment:
+def _environment(moment: datetime) -> jinja2.sandbox.ImmutableSandboxedEnvironment:
     environment = jinja2.sandbox.ImmutableSandboxedEnvironment(
         trim_blocks=True, lstrip_blocks=True, extensions=[_Generation, jinja2.ext.loopcontrols]
     )
     environment.filters["tojson"] = _json
     environment.globals["raise_exception"] = _refuse
-    environment.globals["strftime_now"] = _now
+    environment.globals["strftime_now"] = moment.strftime  # the same in every text, which is compared with its start
     return environment
 
 
@@ -159,7 +163,3 @@ def _json(
 
 def _refuse(message: str) -> None:
     raise jinja2.TemplateError(message)
-
-
-def _now(format: str) -> str:
-    return datetime.now().strftime(format)

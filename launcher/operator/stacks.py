@@ -1,0 +1,156 @@
+"""The stacks of the workers of a job, which each writes to a file at a signal, and the ranks that lag by them.
+
+The signal is sent where the workers are: by the operator on this machine, by the process of each node elsewhere.
+"""
+
+import contextlib
+import re
+from collections import Counter
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+import psutil
+
+from launcher.runtime.stacks import STACK_SIGNAL, stack_file
+
+STOPPED = "its process is stopped"
+_HEAD = re.compile(r"rank (\d+), process (\d+)")
+_THREAD = re.compile(r"^(?:Current thread|Thread) 0x.*$", re.MULTILINE)
+_FRAME = re.compile(r'^  File "(.*)", line (\d+|\?+) in (.*)$', re.MULTILINE)
+_OF_LIBRARY = "/lib/python"
+_COLLECTIVES, _AGENT = "/torch/distributed/", "/torch/distributed/elastic/"
+_WAITS = (("_engine_run_backward", ""), ("end_step", "stop_consensus.py"))
+"""Functions, and ends of files, that exchange with other ranks in C++: below them there is no Python frame.
+
+Source: torch.autograd.graph; launcher.runtime.stop_consensus.
+"""
+
+
+@dataclass(frozen=True, slots=True)
+class Frame:
+    """One call of a stack."""
+
+    file: str
+    line: str
+    function: str
+
+    def __str__(self) -> str:
+        return f"{self.file}:{self.line} in {self.function}"
+
+    @property
+    def is_library(self) -> bool:
+        """Whether it is code that comes with Python or was installed, other than this launcher's."""
+        return _OF_LIBRARY in self.file and "/launcher/" not in self.file
+
+
+@dataclass(frozen=True, slots=True)
+class Stack:
+    """The stack of a rank's main thread, innermost call first; empty if it has not answered.
+
+    Args:
+        frames: Of the main thread.
+        is_stopped: Whether its process is stopped: it does not run, whatever it was doing.
+    """
+
+    frames: tuple[Frame, ...] = ()
+    is_stopped: bool = False
+
+    @property
+    def place(self) -> Frame | None:
+        """The innermost call in code that is not a library's."""
+        return next((frame for frame in self.frames if not frame.is_library), next(iter(self.frames), None))
+
+    @property
+    def waits(self) -> bool:
+        """Whether it waits for other ranks, in a collective or in a backward pass that exchanges gradients."""
+        for frame in self.frames:
+            if any(frame.function == name and frame.file.endswith(end) for name, end in _WAITS):
+                return True
+            if _COLLECTIVES in frame.file and _AGENT not in frame.file:
+                return True
+            if not frame.is_library:
+                return False
+        return False
+
+    def __str__(self) -> str:
+        return STOPPED if self.is_stopped else str(self.place or "its process does not answer")
+
+
+def request_stacks(folder: Path) -> None:
+    """Send the signal to the workers below this process that have a file in `folder`; note those that are stopped."""
+    files = {pid: stack_file(folder, rank) for rank, pid in _processes(folder).items()}
+    for process in psutil.Process().children(recursive=True):
+        with contextlib.suppress(psutil.Error, OSError):
+            if process.pid not in files:
+                continue
+            if process.status() in (psutil.STATUS_STOPPED, psutil.STATUS_TRACING_STOP):
+                with files[process.pid].open("a", encoding="utf-8") as file:
+                    file.write(f"{STOPPED}\n")
+            elif _handles_signal(process.pid):
+                process.send_signal(STACK_SIGNAL)
+
+
+def _handles_signal(pid: int) -> bool:
+    """Return whether a process has a handler of the signal, which ends any other process.
+
+    Source: proc(5), /proc/pid/status, SigCgt: a mask whose lowest bit is signal 1.
+    """
+    status = Path(f"/proc/{pid}/status").read_text(encoding="utf-8", errors="replace")
+    found = re.search(r"^SigCgt:\s*([0-9a-f]+)$", status, re.MULTILINE)
+    return bool(found and int(found[1], 16) >> (STACK_SIGNAL - 1) & 1)
+
+
+def _processes(folder: Path) -> dict[int, int]:
+    """Return the process of each rank that has a file."""
+    found = {}
+    for path in folder.glob("rank-*.txt"):
+        with contextlib.suppress(OSError), path.open(encoding="utf-8", errors="replace") as file:
+            if head := _HEAD.match(file.readline()):
+                found[int(head[1])] = int(head[2])
+    return found
+
+
+def sizes(folder: Path) -> dict[int, int]:
+    """Return the size in bytes of each rank's file."""
+    return {rank: stack_file(folder, rank).stat().st_size for rank in _processes(folder)}
+
+
+def texts_after(folder: Path, sizes: Mapping[int, int]) -> dict[int, str]:
+    """Return what each rank's file has gained since it had a size."""
+    return {
+        rank: stack_file(folder, rank).read_bytes()[size:].decode(errors="replace") for rank, size in sizes.items()
+    }
+
+
+def parse(text: str) -> Stack:
+    """Return the stack that a rank wrote last.
+
+    Source: CPython, Python/traceback.c, _Py_DumpTracebackThreads: the main thread, the oldest, comes last.
+    """
+    main = _THREAD.split(text)[-1] if _THREAD.search(text) else ""
+    frames = tuple(Frame(*each) for each in _FRAME.findall(main))
+    return Stack(frames, is_stopped=text.rstrip().endswith(STOPPED))
+
+
+def lagging(stacks: Mapping[int, Stack]) -> tuple[int, ...]:
+    """Return the ranks that the others wait for; none if their stacks do not differ.
+
+    They are stopped; or they do not wait for other ranks, while others do; or they have not answered; or they are
+    somewhere else than most.
+    """
+    if stopped := _ranks(stacks, lambda stack: stack.is_stopped):
+        return stopped
+    busy = _ranks(stacks, lambda stack: not stack.waits)
+    if busy and len(busy) < len(stacks):
+        return busy
+    silent = _ranks(stacks, lambda stack: not stack.frames)
+    if silent and len(silent) < len(stacks):
+        return silent
+    places = Counter(stack.place for stack in stacks.values())
+    ((most, count),) = places.most_common(1) or ((None, 0),)
+    return _ranks(stacks, lambda stack: stack.place != most) if 2 * count > len(stacks) else ()
+
+
+def _ranks(stacks: Mapping[int, Stack], is_one: Callable[[Stack], bool]) -> tuple[int, ...]:
+    return tuple(rank for rank, stack in sorted(stacks.items()) if is_one(stack))

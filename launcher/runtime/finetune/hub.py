@@ -1,0 +1,164 @@
+"""A model on the Hugging Face Hub: which files of it are fetched, and which commit a job trains."""
+
+import fnmatch
+import json
+import os
+from collections.abc import Collection, Iterable
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+from launcher.runtime import process_group
+from launcher.runtime.durable import write_text
+from launcher.runtime.finetune.architectures import CONFIG_FILE
+from launcher.runtime.finetune.weight_files import INDEX, PICKLED, WeightsInvalid, indexed
+
+RECORD = "base-model.json"
+"""In the job's run folder: name, wanted revision, commit and files of the model."""
+_DESCRIPTIONS = ("*.json", "*.jinja", "*.model", "*.txt")
+_SERVER_FAILS = 500
+"""The first HTTP status that blames the server."""
+_WEIGHTS = ("model*.safetensors", PICKLED)
+
+
+class ModelMissing(ValueError):
+    """The recipe names no model, or one that cannot be had."""
+
+
+def wanted_files(files: Iterable[str], in_index: Collection[str] = ()) -> list[str]:
+    """Return the files of a repository that training needs: descriptions, and the weights in one format.
+
+    Folders, such as `original`, hold the same weights in other formats. Pickled weights are fetched where there are
+    no safetensors files; transformers reads them.
+
+    Args:
+        files: Paths in the repository.
+        in_index: The files of weights that its index names, if it has one.
+    """
+    top = sorted(file for file in files if "/" not in file)
+    formats = (in_index, *(fnmatch.filter(top, pattern) for pattern in _WEIGHTS))
+    weights = next(filter(None, formats), ())
+    return [file for file in top if file in weights or any(fnmatch.fnmatch(file, each) for each in _DESCRIPTIONS)]
+
+
+@dataclass(frozen=True, slots=True)
+class Pinned:
+    """What a job trains of a model on the Hub.
+
+    Args:
+        commit: Of the repository.
+        files: That are fetched of it.
+    """
+
+    commit: str
+    files: tuple[str, ...]
+
+
+def pinned(name: str, revision: str | None, run_dir: Path) -> Pinned:
+    """Return commit and files of the model that this job trains, on all ranks. Collective.
+
+    The first start records them: a branch may move before a restart, or between the downloads of two nodes.
+
+    Args:
+        name: On the Hub.
+        revision: Branch, tag or commit; None for the default branch.
+        run_dir: Of the job.
+
+    Raises:
+        ModelMissing: The Hub has no such model or revision, or is not reachable and the model not in its cache.
+    """
+    found, problem = None, ""
+    if process_group.rank() == 0:
+        try:
+            found = _recorded(run_dir / RECORD, name, revision) or _resolved(name, revision)
+            record = {"model": name, "revision": revision} | asdict(found)
+            run_dir.mkdir(parents=True, exist_ok=True)
+            write_text(run_dir / RECORD, json.dumps(record) + "\n")
+        except (ModelMissing, WeightsInvalid) as error:
+            problem = str(error)
+    found, problem = process_group.share((found, problem))
+    if found is None:
+        raise ModelMissing(problem)
+    return found
+
+
+def _recorded(file: Path, name: str, revision: str | None) -> Pinned | None:
+    """Return what an earlier start recorded; None if there is none, for this model, that can be read."""
+    try:
+        record = json.loads(file.read_text(encoding="utf-8"))
+        is_same = (record["model"], record["revision"]) == (name, revision)
+        return Pinned(str(record["commit"]), tuple(map(str, record["files"]))) if is_same else None
+    except (OSError, ValueError, KeyError, TypeError):
+        return None
+
+
+def _resolved(name: str, revision: str | None) -> Pinned:
+    from huggingface_hub import HfApi, hf_hub_download
+    from huggingface_hub.errors import HfHubHTTPError
+
+    try:
+        info = HfApi().model_info(name, revision=revision)
+        hf_hub_download(name, CONFIG_FILE, revision=revision)  # the cache then knows the branch's commit
+        commit, files = str(info.sha), [each.rfilename for each in info.siblings or ()]
+        index = indexed(Path(hf_hub_download(name, INDEX, revision=commit))) if INDEX in files else {}
+        return Pinned(commit, tuple(wanted_files(files, set(index.values()))))
+    except HfHubHTTPError as error:
+        if error.response is not None and error.response.status_code < _SERVER_FAILS:
+            raise ModelMissing(_refused(name, revision, error)) from error
+        return _cached(name, revision, error)
+    except _unreachable() as error:
+        return _cached(name, revision, error)
+
+
+def _refused(name: str, revision: str | None, error: Exception) -> str:
+    at = f" at model_revision={revision!r}" if revision else ""
+    return (
+        f"model_name_or_path={name!r}{at}: the Hub refuses it ({type(error).__name__}: {error}); correct the name or "
+        "the revision, or give a token by run.hf_access_token"
+    )
+
+
+def _cached(name: str, revision: str | None, reason: Exception) -> Pinned:
+    """Return what this node's cache holds of a model while the Hub is not reachable.
+
+    Raises:
+        ModelMissing: Nothing of it.
+    """
+    from huggingface_hub import try_to_load_from_cache
+
+    found = try_to_load_from_cache(name, CONFIG_FILE, revision=revision)
+    if not isinstance(found, str):
+        raise ModelMissing(
+            f"model_name_or_path={name!r}: the Hub cannot be reached ({reason}), and this node has no copy"
+        ) from reason
+    folder = Path(found).parent
+    files = [str(each.relative_to(folder)) for each in folder.rglob("*") if each.is_file()]
+    index = indexed(folder / INDEX) if INDEX in files else {}
+    return Pinned(folder.name, tuple(wanted_files(files, set(index.values()))))
+
+
+def _unreachable() -> tuple[type[Exception], ...]:
+    import httpx  # huggingface_hub's client
+    from huggingface_hub.errors import LocalEntryNotFoundError, OfflineModeIsEnabled
+
+    return (OSError, OfflineModeIsEnabled, LocalEntryNotFoundError, httpx.TransportError)
+
+
+def downloaded(name: str, found: Pinned) -> Path:
+    """Return the folder of a model in this node's cache; one rank of each node downloads what it lacks. Collective.
+
+    Args:
+        name: On the Hub.
+        found: Commit and files.
+    """
+    from huggingface_hub import snapshot_download  # start-up time: a local folder does without
+
+    patterns = [_literal(file) for file in found.files]
+    if int(os.environ.get("LOCAL_RANK", 0)) == 0:
+        snapshot_download(name, revision=found.commit, allow_patterns=patterns)
+    process_group.barrier(process_group.patient_group())
+    return Path(snapshot_download(name, revision=found.commit, allow_patterns=patterns, local_files_only=True))
+
+
+def _literal(name: str) -> str:
+    """Return the pattern that matches a name alone."""
+    return "".join(f"[{each}]" if each in "*?[" else each for each in name)
