@@ -390,7 +390,11 @@ def _content(path):
         return b""
 
 
-TEXTS = sorted(name for name, field in Settings.model_fields.items() if "str" in str(field.annotation))
+COMMANDS = ("setup",)
+"""Keys whose values are commands by intent."""
+TEXTS = sorted(
+    name for name, field in Settings.model_fields.items() if "str" in str(field.annotation) and name not in COMMANDS
+)
 RUN_TASK = """#!/bin/bash
 while [[ $1 != bash ]]; do shift; done
 SLURM_NODEID=0 SLURM_STEP_NODELIST=n1 SLURM_STEP_NUM_NODES=1 SLURM_STEP_ID=0 exec "$@"
