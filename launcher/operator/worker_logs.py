@@ -47,11 +47,11 @@ def _is_newer(path: Path, time_s: float) -> bool:
 
 def tail(path: Path | None, num_lines: int = TAIL_LINES) -> str:
     """Return the last lines of a file; "" if there is none."""
-    if path is None or not path.exists():
+    if path is None or not path.is_file():
         return ""
     with path.open("rb") as file:
         file.seek(max(0, path.stat().st_size - _TAIL_BYTES))
-        text = file.read().decode("utf-8", errors="replace")
+        text = file.read(_TAIL_BYTES).decode("utf-8", errors="replace")
     return "\n".join(text.rstrip().splitlines()[-num_lines:])
 
 

@@ -113,6 +113,7 @@ def _secrets_of_list(items: list[Any], path: str) -> Iterator[str]:
     "cluster.annotations",
     "cluster.custom_labels",
     "cluster.command",
+    "cluster.setup",
     "cluster.sm_jobs_config",
     source=_DECISION,
 )

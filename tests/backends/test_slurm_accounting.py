@@ -7,7 +7,7 @@ import pytest
 import slurm_cluster
 from background import await_true
 from conftest import frozen_context
-from test_slurm_jobs import PLAIN, SlurmBackend, finished, refused, written
+from test_slurm_jobs import PLAIN, SlurmBackend, finished, headline, refused, written
 
 from launcher import pipeline
 from launcher.backends.slurm import accounts, queue
@@ -124,7 +124,7 @@ def test_sacct_answers_like_squeue(cluster, tmp_path):
     forgotten = queue._sacct(HERE, "--jobs", job_id)[job_id]
     for name in ("job_id", "state", "nodes", "exit_code", "submitted_s", "name", "message"):
         assert getattr(seen, name) == getattr(forgotten, name), name
-    assert forgotten.message == status.message == "exit code 1"
+    assert forgotten.message == headline(status) == "exit code 1"
     named = f"--name={seen.name}"
     assert list(queue._sacct(HERE, named, "--user=root", "--starttime=now-60days")) == [job_id]
 

@@ -9,7 +9,7 @@ from dataclasses import replace
 import pytest
 import slurm_cluster
 from background import await_true
-from test_slurm_jobs import PLAIN, SCRIPT, TINY, SlurmBackend, finished, written
+from test_slurm_jobs import PLAIN, SCRIPT, TINY, SlurmBackend, finished, headline, written
 
 from launcher import pipeline
 from launcher.backends.slurm import run_files
@@ -140,11 +140,11 @@ def test_a_job_beyond_its_time_limit_has_failed(cluster, tmp_path):
     await_true(lambda: kinds(record))
     cluster.command("scontrol", "update", f"JobId={record.handle.native_id}", "EndTime=now+1")
     status = finished(record, JobState.FAILED)
-    assert (status.message, status.restarts) == ("the time limit was reached", 0)
+    assert (headline(status), status.restarts) == ("the time limit was reached", 0)
     assert kinds(record) == ["Started", "TimedOut"]
     own = run_files.folder(record.handle.bundle_dir, record.handle.native_id)
     own.rename(own.with_name("999999"))  # an id that this controller does not know
-    assert SlurmBackend().status(replace(record.handle, native_id="999999")) == status
+    assert headline(SlurmBackend().status(replace(record.handle, native_id="999999"))) == headline(status)
 
 
 def test_launches_at_the_same_time_submit_each_job_once(cluster, tmp_path):
@@ -224,9 +224,9 @@ exit 1
     assert sum(bundle.digest[:12] in name for name in names_in_queue(cluster)) == 1
 
 
-@pytest.mark.parametrize("name", ["events.jsonl", "exit_code"])
+@pytest.mark.parametrize("name", ["events.jsonl", "exit_code", "room"])
 def test_a_full_disk_in_the_job_s_folder_ends_the_job_with_the_reason(cluster, tmp_path, name):
-    """Nothing can be written to these files. They are not read here, since they have no end."""
+    """Nothing can be written to these files; the last one tells a disk with a few bytes left from one with room."""
     words = (*PLAIN, "cluster.python=/bin/false", "cluster.additional_parameters={hold: true}")
     record = pipeline.submit(written(tmp_path, *words), SlurmBackend())
     own = run_files.folder(record.handle.bundle_dir, record.handle.native_id)

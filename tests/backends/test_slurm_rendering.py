@@ -10,7 +10,7 @@ import pytest
 from conftest import LLAMA, frozen_context
 
 from launcher import pipeline
-from launcher.backends.slurm import queue, requests, states
+from launcher.backends.slurm import programs, queue, requests, states
 from launcher.backends.slurm.limits import minutes
 from launcher.backends.slurm.sbatch_options import quoted
 from launcher.common.problems import ProblemsFound
@@ -65,7 +65,8 @@ def test_every_way_to_start_a_node_is_a_sound_script(tmp_path, words, expected):
 
 @pytest.mark.parametrize("name", ["run", "send", "fetch"])
 def test_scripts_for_the_login_node_are_sound(name):
-    text = render_template(f"slurm/ssh_{name}.sh.j2", growing=(".jsonl", ".log"))
+    own = {"growing": (".jsonl", ".log"), "prefixes": programs.PREFIXES, "kept": programs.KEPT}
+    text = render_template(f"slurm/ssh_{name}.sh.j2", **own)
     words = ("shellcheck", "--shell=bash", "--exclude=SC2154", "-")  # variables that `read` sets by name
     done = subprocess.run(words, input=text, capture_output=True, text=True, env=TOOLS)
     assert done.returncode == 0, done.stdout
@@ -109,7 +110,8 @@ def test_every_key_of_the_header_is_an_option_of_sbatch(tmp_path):
     lines = files(tmp_path, *PUBLISHED, *words)["slurm/job.sh"].splitlines()
     header = [line.removeprefix("#SBATCH --") for line in lines if line.startswith("#SBATCH")]
     assert header[1:] == [
-        *("nodes=2", "mem=100", "partition=main", "account=team", "qos=high", "time=1-2:00:00", "gpus-per-node=8"),
+        *("nodes=2", "ntasks-per-node=8", "mem=100", "partition=main", "account=team", "qos=high"),
+        *("time=1-2:00:00", "gpus-per-node=8"),
         *('constraint="a&b"', 'nodelist="n[1-2]"', "exclude=n3", "reservation=mine"),
         *("dependency=afterok:1:2,afterany:3", "mail-type=END,FAIL", "mail-user=ada@example.org", "signal=USR1@60"),
         *("no-requeue", "open-mode=truncate", 'comment="a \\"b\\""', "nice=3", "contiguous"),
@@ -237,6 +239,19 @@ def test_time_limits_are_read_as_slurm_reads_them(limit, expected):
     ("word", "reason", "code", "state", "message"),
     [
         ("PENDING", "Resources", (0, 0), JobState.PENDING, "waits: Resources"),
+        (
+            "PENDING",
+            "BeginTime",
+            (0, 0),
+            JobState.PENDING,
+            "waits: BeginTime: until its begin time; Slurm lets a job",
+        ),
+        ("PENDING", "None", (0, 0), JobState.PENDING, "waits: PENDING: until Slurm has considered it"),
+        ("CONFIGURING", "None", (0, 0), JobState.PENDING, "waits: CONFIGURING"),
+        ("PENDING", "QOSMaxJobsPerUserLimit", (0, 0), JobState.PENDING, "until your other jobs have ended"),
+        ("PENDING", "AssocGrpCpuLimit", (0, 0), JobState.PENDING, "until other jobs of its account"),
+        (*("PENDING", "ReqNodeNotAvail, UnavailableNodes:n1", (0, 0)), JobState.PENDING, "may be down, drained"),
+        ("PENDING", "SomethingNew", (0, 0), JobState.PENDING, "waits: SomethingNew"),
         ("PENDING", "PartitionTimeLimit", (0, 0), JobState.PENDING, "never starts like this, see cluster.time"),
         ("PENDING", "QOSMaxNodePerJobLimit", (0, 0), JobState.PENDING, "see recipes.trainer.num_nodes"),
         ("PENDING", "AssocMaxWallDurationPerJobLimit", (0, 0), JobState.PENDING, "see cluster.time"),
@@ -250,6 +265,7 @@ def test_time_limits_are_read_as_slurm_reads_them(limit, expected):
         ("FAILED", "NonZeroExitCode", (3, 0), JobState.FAILED, "exit code 3"),
         ("FAILED", "RaisedSignal", (0, 9), JobState.FAILED, "ended by SIGKILL"),
         ("FAILED", "JobLaunchFailure", (0, 53), JobState.FAILED, "could not be started"),
+        ("FAILED", "JobLaunchFailure", (0, 9), JobState.FAILED, "ended by SIGKILL"),
         ("TIMEOUT", "TimeLimit", (0, 0), JobState.FAILED, "the time limit was reached"),
         ("OUT_OF_MEMORY", "OutOfMemory", (0, 125), JobState.FAILED, "out of memory"),
         ("NODE_FAIL", "None", (0, 0), JobState.FAILED, "a node failed"),
@@ -301,7 +317,9 @@ def test_a_requeued_job_that_must_be_the_only_one_of_its_name_stays_so(tmp_path)
 def test_a_request_for_more_nodes_asks_for_the_same_nodes(tmp_path):
     made = files(tmp_path, *ELASTIC, "cluster.partition=a b", "cluster.constraint='h100&efa'", "cluster.time=60")
     options = json.loads(made["slurm/elastic.json"])["options"]
-    assert options == ["--mem=0", "--partition=a b", "--constraint=h100&efa"]
+    assert options == [
+        *("--job-name=sagemaker-tiny-lm-cpu-x068q-nodes", "--mem=0", "--partition=a b", "--constraint=h100&efa")
+    ]
 
 
 @pytest.mark.parametrize(

@@ -22,7 +22,7 @@ from job_suite import (
     test_logs_of_what_is_not_there_are_refused_before_the_first_line,
     test_waiting_ends_when_its_time_is_over,
 )
-from test_slurm_jobs import PLAIN, TINY, SlurmStage, finished, refused, written
+from test_slurm_jobs import PLAIN, TINY, SlurmStage, finished, headline, refused, written
 
 from launcher import pipeline
 from launcher.backends.slurm import mirror, recent
@@ -104,7 +104,7 @@ def test_the_copy_is_the_bundle_and_this_machine_has_what_the_job_wrote(server, 
     bundle = written(tmp_path, *words, f"cluster.python={program}")
     record = pipeline.submit(bundle, SlurmBackend())
     *_, status = SlurmBackend().wait(record.handle)
-    assert (status.state, status.message) == (JobState.FAILED, "exit code 3")
+    assert (status.state, headline(status)) == (JobState.FAILED, "exit code 3")
     assert cli.run(("wait", str(bundle.directory))) == 3
     copy = there(bundle.directory)
     assert copy.parent == server.home / "my jobs" and copy.parent != bundle.directory.parent
@@ -302,3 +302,28 @@ def test_hostile_names_are_data(server, tmp_path):
     copy = Path(place_of({"ssh": ssh_server.NAME, "ssh_folder": evil}).folder_of(record.handle.bundle_dir))
     assert evil in (copy / RUN_DIR / "words").read_text().split("\0")
     assert not [*server.home.rglob("pwned"), *tmp_path.rglob("pwned")]
+
+
+def test_the_files_of_a_login_do_not_change_slurm_s_commands(server, tmp_path):
+    profile = server.home / ".bash_profile"
+    before = profile.read_text()
+    profile.write_text(
+        f"{before}export SQUEUE_PARTITION={slurm_cluster.SMALL} SQUEUE_STATES=CD SLURM_CLUSTERS=nowhere\n"
+        "squeue() { echo wrapped; }\nexport -f squeue\n"
+    )
+    try:
+        bundle = written(tmp_path, *PLAIN, *THERE[:2], *OWN_FOLDER, "cluster.additional_parameters={hold: true}")
+        record = pipeline.submit(bundle, SlurmBackend())
+        assert not SlurmBackend().submit(bundle).is_new
+        assert SlurmBackend().status(SlurmBackend().intent(bundle, None)).state is JobState.PENDING
+        SlurmBackend().cancel(record.handle)
+    finally:
+        profile.write_text(before)
+
+
+def test_a_job_that_fails_before_its_ranks_write_says_why(server, tmp_path, capsys):
+    bundle = written(tmp_path, *PLAIN[:-1], *THERE[:2], *OWN_FOLDER, "cluster.python=/nowhere/python")
+    pipeline.submit(bundle, SlurmBackend())
+    for command, code in (("wait", 3), ("logs", 0), ("status", 0)):
+        assert cli.run((command, str(bundle.directory))) == code
+        assert "/nowhere/python" in capsys.readouterr().out, command

@@ -49,7 +49,7 @@ def test_a_sweep_is_one_array_whose_tasks_are_followed_by_themselves(server, wor
     array = every[0].handle.native_id.partition("_")[0]
     assert [each.handle.native_id for each in every] == [f"{array}_{task}" for task in range(3)]
     await_true(lambda: [state(each).state for each in every].count(JobState.RUNNING) == 2)
-    assert state(every[2]).message == "waits: JobArrayTaskLimit"
+    assert state(every[2]).message.startswith("waits: JobArrayTaskLimit: ")
     for task, each in enumerate(every[:2]):
         point = run_dir(each) / "point"
         await_true(lambda point=point: point.exists() and point.read_text())
@@ -60,7 +60,7 @@ def test_a_sweep_is_one_array_whose_tasks_are_followed_by_themselves(server, wor
     assert state(every[2]).state is JobState.CANCELLED
     assert state(every[0]).state is JobState.RUNNING
     assert let(every[0], 0).state is JobState.SUCCEEDED
-    assert let(every[1], 3).message == "exit code 3"
+    assert let(every[1], 3).message.startswith("exit code 3\n")
     assert [event.kind for event in SlurmBackend().events(every[0].handle, follow=True)] == ["Started", "Completed"]
     assert list(SlurmBackend().logs(every[0].handle, LogSelection(attempt=0), follow=False)) == []
     code, out = recipes("launch", "--again", *map(str, folders()))

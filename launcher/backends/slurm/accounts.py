@@ -205,7 +205,7 @@ def _over(demand: Demand, name: str, whose: str, value: float, limit: float) -> 
     if name == "node":
         return beyond(demand.nodes_key, whose, demand.nodes, f"1 to {limit:g}")
     title, _ = _titles(name)
-    key = "cluster.mem" if name == "mem" else demand.nodes_key
+    key = demand.memory_key if name == "mem" else demand.nodes_key
     message = f"the job takes at least {value:.0f} {title}, more than {whose} allows; {NEVER}"
     remedy = "request fewer nodes"
     if demand.nodes == demand.most_nodes:  # an elastic job has whole nodes

@@ -10,13 +10,14 @@ from typing import ClassVar
 
 from launcher.backends.slurm import (
     code,
+    endings,
+    partitions,
     preflight,
     programs,
     queue,
     rendering,
     requests,
     run_files,
-    states,
     submit,
 )
 from launcher.backends.slurm import follow as following
@@ -24,7 +25,7 @@ from launcher.backends.slurm.elastic_follow import ElasticJob
 from launcher.backends.slurm.elastic_options import ELASTIC_FILE, is_elastic, read_request
 from launcher.backends.slurm.follow import Job
 from launcher.backends.slurm.options import slurm_options
-from launcher.backends.slurm.queue import POLL_S, queue_of
+from launcher.backends.slurm.queue import POLL_S, Seen, queue_of
 from launcher.bundle import store as bundles
 from launcher.common.problems import Notice, Problem, ProblemsFound, fail
 from launcher.model.backend import RANK_0
@@ -100,14 +101,12 @@ class SlurmBackend:
         if not job_id:
             return _NOT_SUBMITTED
         if is_elastic(handle.bundle_dir):
-            return _elastic(handle).status(job_id, seen)
-        Job(handle.bundle_dir, job_id, 0, 1, submit.place_at(handle.bundle_dir)).fetch()
-        attempts = run_files.attempts(handle.bundle_dir, job_id)
-        restarts = max(attempts, default=0)
-        if seen is None:
-            return replace(_as_noted(handle, job_id), restarts=restarts)
-        nodes = seen.nodes if seen.state is JobState.RUNNING else 0
-        return JobStatus(seen.state, nodes, seen.message, restarts=restarts)
+            status = _elastic(handle).status(job_id, seen)
+        else:
+            status = _of_fixed_size(handle, job_id, seen)
+        if seen:
+            endings.keep(handle.bundle_dir, job_id, status)
+        return endings.explained(status, handle.bundle_dir, job_id)
 
     def wait(self, handle: JobHandle, *, timeout_s: float | None = None) -> Iterator[JobStatus]:
         """Yield the job's status now and after each change, up to its final one."""
@@ -130,11 +129,14 @@ class SlurmBackend:
         """
         read = following.patient(partial(self.status, handle))
         if is_elastic(handle.bundle_dir):
-            return _elastic(handle).logs(selection, read, follow=follow)
-        job = _planned(handle)
-        job.fetch()
-        following.refuse_unknown(job, selection)
-        return following.logs(job, selection, read, follow=follow)
+            job_id, _ = submit.found(handle)
+            lines = _elastic(handle).logs(selection, read, follow=follow)
+        else:
+            job = _planned(handle)
+            job.fetch()
+            following.refuse_unknown(job, selection)
+            job_id, lines = job.job_id, following.logs(job, selection, read, follow=follow)
+        return endings.with_reason(lines, read, selection, handle.bundle_dir, job_id)
 
     def events(self, handle: JobHandle, *, follow: bool) -> Iterator[JobEvent]:
         """Yield the job's events, oldest first; with `follow`, until it has ended."""
@@ -202,11 +204,13 @@ def _handle(bundle: Bundle) -> JobHandle:
 
 
 def _kind(bundle: Bundle) -> str:
-    """Return the kind of a submitted job; for an elastic one, how its cluster lets it grow."""
-    if ELASTIC_FILE not in bundle.files:
-        return _KIND
-    request = read_request(bundle.files[ELASTIC_FILE])
+    """Return the kind of a submitted job; with how its cluster lets it grow, or the memory that it gets there."""
     try:
+        if ELASTIC_FILE not in bundle.files:
+            cluster = requests.config_of(bundle)["cluster"]
+            memory = partitions.share_of_memory(cluster, submit.place_at(bundle.directory))
+            return f"{_KIND} with {memory[0].partition('=')[2]} MiB for each CPU" if memory else _KIND
+        request = read_request(bundle.files[ELASTIC_FILE])
         return _GROWING[request.is_grown_in_place(submit.place_at(bundle.directory))]
     except ProblemsFound:  # no answer, but the job is submitted
         return _KIND
@@ -220,17 +224,17 @@ def _at_its_place(bundle: Bundle) -> Bundle:
     return replace(bundle, directory=bundle.directory.resolve())
 
 
-def _as_noted(handle: JobHandle, job_id: str) -> JobStatus:
-    """Return how a job ended that Slurm has forgotten."""
-    code = run_files.exit_code(handle.bundle_dir, job_id)
-    if code is None:
-        return _REMOVED if submit.was_removed(handle, job_id) else _FORGOTTEN
-    last = next((event.kind for event in reversed([*run_files.events(handle.bundle_dir, job_id)])), "")
-    if last == "Stopped":  # one that had returned to the queue was cancelled there
-        return JobStatus(JobState.CANCELLED, 0, "cancelled")
-    if last == "TimedOut":
-        return JobStatus(JobState.FAILED, 0, states.message_of("TIMEOUT", "", (0, 0)))
-    return JobStatus(JobState.FAILED, 0, f"exit code {code}") if code else JobStatus(JobState.SUCCEEDED, 0)
+def _of_fixed_size(handle: JobHandle, job_id: str, seen: Seen | None) -> JobStatus:
+    """Return the status of a job of fixed size, whose files are then here."""
+    Job(handle.bundle_dir, job_id, 0, 1, submit.place_at(handle.bundle_dir)).fetch()
+    restarts = max(run_files.attempts(handle.bundle_dir, job_id), default=0)
+    if seen:
+        nodes = seen.nodes if seen.state is JobState.RUNNING else 0
+        return JobStatus(seen.state, nodes, endings.reason(handle.bundle_dir, job_id, seen), restarts=restarts)
+    noted = endings.as_kept(handle.bundle_dir, job_id)
+    if noted is None:
+        noted = _REMOVED if submit.was_removed(handle, job_id) else _FORGOTTEN
+    return replace(noted, restarts=restarts)
 
 
 def _planned(handle: JobHandle) -> Job:

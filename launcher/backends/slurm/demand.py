@@ -1,11 +1,11 @@
 """What a job requests of a partition: the least that it can run with, to be compared with limits."""
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from launcher.backends.slurm.limits import minutes
+from launcher.backends.slurm.limits import gres_amounts, mebibytes, minutes
 from launcher.backends.slurm.requests import OPTION, Request
 from launcher.model.config_tree import get
 
@@ -18,6 +18,8 @@ _PLAIN = frozenset(
     )
 )
 """Options that do not restrict which nodes of a partition a job can run on."""
+_DEFAULT_MIB = 1.0
+"""The least that a cluster's default for shared nodes may be."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,6 +36,8 @@ class Demand:
         memory_mib: Memory per node, in MiB; 0 for all of it.
         gres: Generic resources per node, by name.
         is_plain: Whether only the number of nodes and the partition decide which nodes it can run on.
+        cpus: CPUs per node, unless it gets whole nodes.
+        memory_key: The key of its memory.
     """
 
     nodes_key: str
@@ -45,6 +49,8 @@ class Demand:
     memory_mib: float
     gres: Mapping[str, int]
     is_plain: bool
+    cpus: int = 1
+    memory_key: str = "cluster.mem"
 
     @property
     def minutes(self) -> float | None:
@@ -60,7 +66,7 @@ class Demand:
             nodes: What each node of the partition has.
             count: Number of nodes.
         """
-        asked = {"node": 1, "cpu": 1, "mem": self.memory_mib}.get(name, self.gres.get(name, 0))
+        asked = {"node": 1, "cpu": self.cpus, "mem": self.memory_mib}.get(name, self.gres.get(name, 0))
         takes_all = self.memory_mib == 0 if name == "mem" else self.is_exclusive and name != "node"
         if not takes_all:
             return asked * count
@@ -72,6 +78,9 @@ def demand_of(request: Request) -> Demand:
     config = request.config
     given = _options(request)
     span = [int(number) for number in re.findall("[0-9]+", given["nodes"])]
+    cpus = int(given.get("ntasks-per-node", 1)) * int(given.get("cpus-per-task", 1))
+    gres = gres_amounts(",".join(_requested_gres(given)))
+    memory_key, memory_mib = _memory(given, cpus, gres.get("gres/gpu", 0))
     return Demand(
         nodes_key(config),
         request.least_nodes,
@@ -79,9 +88,11 @@ def demand_of(request: Request) -> Demand:
         config["cluster"].get("time"),
         given.get("time-min"),
         is_exclusive="exclusive" in given and "oversubscribe" not in given,
-        memory_mib=float(config["cluster"].get("mem") or 0),
-        gres=_gres(given),
-        is_plain=_PLAIN.issuperset(given) and not config["cluster"].get("mem"),
+        memory_mib=memory_mib,
+        gres=gres,
+        is_plain=_PLAIN.issuperset(given) and memory_mib == 0,
+        cpus=cpus,
+        memory_key=memory_key,
     )
 
 
@@ -97,13 +108,16 @@ def _options(request: Request) -> dict[str, str]:
     return {name.removeprefix("--"): value.strip('"') for name, _, value in parts}
 
 
-def _gres(given: Mapping[str, str]) -> dict[str, int]:
-    """Return generic resources per node by the names that limits give them. Source: sbatch(1), --gres."""
-    gpus = [f"gpu:{given['gpus-per-node']}"] if "gpus-per-node" in given else []
-    found = dict[str, int]()
-    for text in filter(None, (*given.get("gres", "").split(","), *gpus)):
-        name, *rest = text.split(":")
-        count = int(rest.pop()) if rest and rest[-1].isdigit() else 1
-        for own in (name, *(f"{name}:{kind}" for kind in rest)):
-            found[f"gres/{own}"] = found.get(f"gres/{own}", 0) + count
-    return found
+def _requested_gres(given: Mapping[str, str]) -> Iterator[str]:
+    """Yield the generic resources per node that options request."""
+    yield given.get("gres", "")
+    if "gpus-per-node" in given:
+        yield f"gpu:{given['gpus-per-node']}"
+
+
+def _memory(given: Mapping[str, str], cpus: int, gpus: int) -> tuple[str, float]:
+    """Return the key of the memory that options request, and the least of it per node, in MiB; 0 for all of it."""
+    for name, count in (("mem-per-cpu", cpus), ("mem-per-gpu", gpus)):
+        if name in given:
+            return f"cluster.{name.replace('-', '_')}", mebibytes(given[name]) * max(count, 1)
+    return "cluster.mem", mebibytes(given["mem"]) if "mem" in given else _DEFAULT_MIB

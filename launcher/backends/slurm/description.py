@@ -1,5 +1,6 @@
 """Describes cluster=slurm: a batch script, and one task on each node, which starts the processes."""
 
+from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, ClassVar
 
 from launcher.model.backend import Backend, BackendDescription
@@ -7,6 +8,7 @@ from launcher.model.job_spec import JobSpec
 
 if TYPE_CHECKING:
     from launcher.backends.slurm.options import Settings
+    from launcher.model.checked_recipe import CheckedRecipe
 
 _GROWTH = {
     None: "in place or by a requeue",
@@ -22,7 +24,10 @@ class SlurmDescription(BackendDescription["Settings"]):
     choice: ClassVar[str] = "slurm"
     cluster_types: ClassVar[tuple[str, ...]] = ("slurm",)
     title: ClassVar[str] = "Slurm"
-    rule_modules: ClassVar[tuple[str, ...]] = ("launcher.backends.slurm.job_rules",)
+    rule_modules: ClassVar[tuple[str, ...]] = (
+        "launcher.backends.slurm.job_rules",
+        "launcher.backends.slurm.resource_rules",
+    )
     resizes_jobs: ClassVar[bool] = True
     starts_by_mpi: ClassVar[bool] = True
     has_containers: ClassVar[bool] = False
@@ -61,6 +66,17 @@ class SlurmDescription(BackendDescription["Settings"]):
         from launcher.operator.events import count_nodes
 
         return f"what Slurm has free, at most {count_nodes(nodes)}"
+
+    def secret_words(self, checked: "CheckedRecipe") -> Iterator[tuple[str, Sequence[str]]]:
+        """Yield the commands and words that are written into a job's scripts."""
+        from launcher.backends.slurm.options import slurm_options
+
+        options = slurm_options(checked)
+        docker = options.slurm_docker_cfg
+        yield from (("cluster.setup", (line,)) for line in options.setup or ())
+        yield from (("cluster.slurm_docker_cfg", (line,)) for line in docker.post_launch_commands or ())
+        yield "cluster.slurm_docker_cfg", docker.docker_args or ()
+        yield "cluster.srun_args", options.srun_args or ()
 
     def shares_files(self, options: "Settings") -> bool:
         """Return whether the job is launched on a login node."""

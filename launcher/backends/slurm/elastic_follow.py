@@ -2,11 +2,11 @@
 
 import time
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 
-from launcher.backends.slurm import run_files, written
+from launcher.backends.slurm import endings, run_files, written
 from launcher.backends.slurm.follow import patient
 from launcher.backends.slurm.place import Place
 from launcher.backends.slurm.queue import POLL_S, Seen
@@ -56,6 +56,8 @@ class ElasticJob:
         has_ended = seen is None or seen.state.is_final
         # After Slurm's answer: the files of a job that has ended are its last.
         self.place.fetch(self.bundle_dir, written.of_operator(job_id, has_ended=has_ended))
+        if seen is None and (ended := endings.as_kept(self.bundle_dir, job_id)):
+            return _forgotten(self._snapshot(), ended)
         return _status(self._snapshot(), seen)
 
     def logs(self, selection: LogSelection, read: Status, *, follow: bool) -> Iterator[str]:
@@ -113,6 +115,15 @@ class ElasticJob:
         name = run_files.STDERR if selection.is_stderr else run_files.STDOUT
         self.place.fetch(self.bundle_dir, written.of_attempts(shown, selection.ranks, processes, name))
         return attempts, is_over
+
+
+def _forgotten(snapshot: Snapshot | None, ended: JobStatus) -> JobStatus:
+    """Return the end of a job that Slurm no longer knows: as its operator published it, or as it was noted."""
+    if snapshot is None:
+        return ended
+    if snapshot.state.is_final:
+        return JobStatus(snapshot.state, 0, snapshot.message, restarts=snapshot.attempt)
+    return replace(ended, restarts=snapshot.attempt)
 
 
 def _status(snapshot: Snapshot | None, seen: Seen | None) -> JobStatus:

@@ -14,7 +14,10 @@ GUARD_INTERVAL_S = 15
 """Seconds between two looks of a guard at its job."""
 _LIMIT_MARGIN_S = 90
 """Seconds before the time limit, beyond the workers' own time to save. Slurm 22.05 was seen to signal 30 s late."""
-_SAME = ("partition", "account", "qos", "constraint", "exclude", "reservation", "gres", "gpus-per-node", "mem")
+_SAME = (
+    *("partition", "account", "qos", "constraint", "exclude", "reservation", "gres", "gpus-per-node"),
+    *("mem", "mem-per-cpu", "mem-per-gpu"),
+)
 """Options that a request for more nodes has in common with the job."""
 
 

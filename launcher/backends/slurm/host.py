@@ -63,8 +63,10 @@ class Host:
         done = self._connection.run(
             words, folder=folder or "", env=env, data=text.encode(), timeout_s=programs.PATIENCE_S
         )
-        if done.code == 127:
-            return Answer(127, "", f"{words[0]} is not installed on {self.name}")
+        if done.code == programs.NOT_FOUND:
+            return Answer(done.code, "", f"{words[0]} is not installed on {self.name}")
+        if done.code == programs.NOT_EXECUTABLE:
+            return Answer(done.code, "", f"{words[0]} may not be executed by you on {self.name}")
         return programs.answer(words[0], done.code, done.out.decode(errors="replace"), done.error)
 
     def folder_of(self, bundle_dir: Path) -> str:

@@ -1,5 +1,6 @@
 """Checks of the `cluster` section of cluster=slurm, and of what a job on Slurm cannot have."""
 
+import json
 from collections.abc import Callable, Iterator
 
 from launcher.backends.slurm.elastic_options import notice_s
@@ -20,16 +21,6 @@ def auto_resume_has_its_nodes(checked: CheckedRecipe, problem: Callable[..., Pro
     options = slurm_options(checked)
     if options.auto_resume and not options.exclusive:
         yield problem("cluster.auto_resume", "needs nodes of its own", value=True, remedy="cluster.exclusive=true")
-
-
-@rule("E441", "cluster.gres", "cluster.gpus_per_node", source="sbatch(1), --gres and --gpus-per-node")
-def devices_are_requested_once(checked: CheckedRecipe, problem: Callable[..., Problem]) -> Iterator[Problem]:
-    """Two requests for a node's devices may contradict each other."""
-    options = slurm_options(checked)
-    if options.gres and options.gpus_per_node:
-        yield problem(
-            "cluster.gres", "is given together with gpus_per_node", value=options.gres, allowed="one of them"
-        )
 
 
 @rule("E442", "container", "cluster.container_runtime", "cluster.trainer", source=_DOCS)
@@ -92,6 +83,10 @@ def code_has_one_source(checked: CheckedRecipe, problem: Callable[..., Problem])
     "cluster.signal",
     "cluster.auto_resume",
     "cluster.master_port",
+    "cluster.cpus_per_task",
+    "cluster.gpus_per_task",
+    "cluster.limit_notice",
+    "cluster.limit_requeues",
     "recipes.elastic_policy",
     source=_DOCS,
 )
@@ -111,6 +106,10 @@ def elastic_jobs_leave_it_to_the_operator(
 
 
 _OPERATED = {
+    "cpus_per_task": "an elastic job has all CPUs of its nodes",
+    "gpus_per_task": "an elastic job has all GPUs of its nodes",
+    "limit_notice": "an elastic job saves before its time limit and is requeued without it",
+    "limit_requeues": "an elastic job returns to the queue whenever its time limit is near",
     "signal": "an elastic job has a signal of its own before the time limit, at which it saves and is requeued",
     "auto_resume": "the operator of an elastic job replaces faulty nodes itself",
     "master_port": "each node of an elastic job takes free ports",
@@ -118,7 +117,7 @@ _OPERATED = {
 
 
 def _unset(name: str) -> str:
-    return "false" if Settings.model_fields[name].annotation is bool else "null"
+    return json.dumps(Settings.model_fields[name].json_schema_extra["default"])  # type: ignore[index]
 
 
 @rule("E471", "cluster.time", "recipes.elastic_policy", source="sbatch(1), --time and --signal")

@@ -1,5 +1,6 @@
 """Limits in Slurm's notation, and the Problem of a job that is beyond one: Slurm accepts it, and never starts it."""
 
+import math
 import re
 from collections.abc import Mapping
 
@@ -8,6 +9,8 @@ from launcher.common.problems import Problem
 NEVER = "the job would stay pending for ever"
 _UNITS = {"K": 1 / 1024, "M": 1, "G": 1024, "T": 1024**2, "P": 1024**3}
 """Of memory, in MiB. Source: sacctmgr(1), MaxTRESPerJob."""
+MEMORY = r"^[1-9][0-9]{0,11}([KkMmGgTt][Bb]?)?$"
+"""Memory that a job requests. Source: sbatch(1), --mem."""
 
 
 def beyond(key: str, whose: str, value: object, allowed: str, word: str = "more") -> Problem:
@@ -48,6 +51,23 @@ def amounts(text: str) -> dict[str, float]:
     """
     found = re.findall(r"([^=,]+)=([0-9.]+)([KMGTP]?)", text)
     return {name: float(number) * (_UNITS.get(unit, 1) if name == "mem" else 1) for name, number, unit in found}
+
+
+def mebibytes(memory: object) -> float:
+    """Return memory that a job requests in MiB, such as 64GB, which sbatch rounds up; 0 for none."""
+    number, unit = re.match(r"([0-9]*)([A-Z]?)", str(memory or 0).upper()).groups()  # type: ignore[union-attr]
+    return math.ceil(int(number) * _UNITS.get(unit, 1))
+
+
+def gres_amounts(text: str) -> dict[str, int]:
+    """Return generic resources such as gpu:h100:8,nic by their names in limits. Source: sbatch(1), --gres."""
+    found = dict[str, int]()
+    for each in filter(None, text.split(",")):
+        name, *rest = each.split(":")
+        count = int(rest.pop()) if rest and rest[-1].isdigit() else 1
+        for own in (name, *(f"{name}:{kind}" for kind in rest)):
+            found[f"gres/{own}"] = found.get(f"gres/{own}", 0) + count
+    return found
 
 
 def integer(fields: Mapping[str, str], name: str) -> int | None:

@@ -5,13 +5,14 @@
 The state machine is that of every operator. Nodes come from `allocation`. Before Slurm takes all of them, for a job
 of higher priority or at the time limit, the workers save and stop, and the job returns to the queue. The next start
 of the batch script continues with what this one has saved. Exit status: 0 the job succeeded or returns to the queue,
-3 it failed, 128 + N it was stopped by signal N.
+3 it failed, 74 it failed and the disk of its folder is full, 128 + N it was stopped by signal N.
 
 SIGINT and SIGHUP stop the job for good. SIGTERM does so too, unless Slurm says that the job is preempted. SIGUSR1 is
 the time limit.
 """
 
 import contextlib
+import errno
 import logging
 import os
 import re
@@ -31,6 +32,7 @@ from launcher.backends.slurm.elastic_options import ElasticRequest
 from launcher.backends.slurm.fleet import SlurmFleet
 from launcher.backends.slurm.guards import Guards
 from launcher.backends.slurm.run_files import AGENT_FILE
+from launcher.backends.slurm.states import TERM_CODE, UNWRITABLE
 from launcher.common import os_errors
 from launcher.common.names import ENTRYPOINT, ENV_COLLECTIVE_TIMEOUT, RUN_DIR
 from launcher.model.job_spec import JobState
@@ -64,8 +66,15 @@ class LeaveRequested(Exception):
 
 @dataclass(slots=True)
 class SlurmSignals:
-    """Counts what Slurm sends to the batch script."""
+    """Counts what Slurm sends to the batch script.
 
+    Args:
+        note: Gets an exit code at SIGTERM: SIGKILL may follow before the operator has published more.
+        terms: Times of SIGTERM.
+        limits: Times of SIGUSR1.
+    """
+
+    note: Path
     terms: int = 0
     limits: int = 0
 
@@ -76,6 +85,8 @@ class SlurmSignals:
 
     def _take_term(self, _signum: int, _frame: FrameType | None) -> None:
         self.terms += 1
+        with contextlib.suppress(OSError):
+            self.note.write_text(f"{TERM_CODE}\n", encoding="ascii")
 
     def _take_limit(self, _signum: int, _frame: FrameType | None) -> None:
         self.limits += 1
@@ -181,18 +192,23 @@ def main(argv: list[str] | None = None) -> int:
     """Run the job of a bundle on the allocation of this batch script; return the exit status."""
     (bundle,) = map(Path, sys.argv[1:] if argv is None else argv)
     operator_log.start()
-    interrupts, signals = Interrupts(), SlurmSignals()
+    bundle, job_id = bundle.resolve(), os.environ["SLURM_JOB_ID"]
+    interrupts, signals = Interrupts(), SlurmSignals(run_files.folder(bundle, job_id) / run_files.EXIT_CODE)
     interrupts.listen()
     signals.listen()
-    bundle, job_id = bundle.resolve(), os.environ["SLURM_JOB_ID"]
     try:
-        return _run(bundle, job_id, interrupts, signals)
+        code = _run(bundle, job_id, interrupts, signals)
+        return UNWRITABLE if code == EXIT_FAILED and _is_full(os_errors.written(bundle / RUN_DIR)) else code
     except OSError as error:
         if os_errors.environmental(error) is None:
             raise
         reason, remedy = os_errors.described(error, error.filename or bundle)
         _log.error("the job was ended: %s; %s, then: recipes launch %s", reason, remedy, bundle)
-        return EXIT_FAILED
+        return UNWRITABLE if _is_full(error) else EXIT_FAILED
+
+
+def _is_full(error: OSError | None) -> bool:
+    return error is not None and error.errno in (errno.ENOSPC, errno.EDQUOT)
 
 
 def _run(bundle: Path, job_id: str, interrupts: Interrupts, signals: SlurmSignals) -> int:

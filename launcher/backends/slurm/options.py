@@ -5,17 +5,35 @@ from typing import Annotated, Literal
 
 from pydantic import AfterValidator, Field
 
+from launcher.backends.slurm.limits import MEMORY, mebibytes
 from launcher.backends.slurm.sbatch_options import refuse_unknown
 from launcher.model.base_model import Listed, Model, NonNegativeInt, PositiveInt, default
 from launcher.model.cluster_options import ClusterOptions, HasOptions, options_of
 
 _CONTROL = re.compile(r"[\x00-\x1f\x7f]")
+_COMMAND_CONTROL = re.compile(r"[\x00-\x08\x0a-\x1f\x7f]")
+_MOST_MIB = 2**30
+_MOST_SETUP = 200
 
 
 def _one_line(text: str) -> str:
     if _CONTROL.search(text):
         raise ValueError("must be one line without control characters, since sbatch reads options line by line")
     return text
+
+
+def _command(line: str) -> str:
+    if _COMMAND_CONTROL.search(line):
+        raise ValueError("must be one line without control characters: each item of the list is a line of the script")
+    if line.lstrip().startswith("#SBATCH"):
+        raise ValueError("would be a comment: options of sbatch have keys of their own or additional_parameters")
+    return line
+
+
+def _bounded(memory: int | str) -> int | str:
+    if mebibytes(memory) > _MOST_MIB:
+        raise ValueError(f"must be at most {_MOST_MIB} MiB")
+    return memory
 
 
 Text = Annotated[str, Field(min_length=1, max_length=1024), AfterValidator(_one_line)]
@@ -32,6 +50,14 @@ _TYPES = "after|afterok|afterany|afternotok|aftercorr|afterburstbuffer"
 _ONE = rf"(singleton|({_TYPES}):[0-9]+(_[0-9]+)?(\+[0-9]+)?(:[0-9]+(_[0-9]+)?(\+[0-9]+)?)*)"
 Dependency = Annotated[str, Field(pattern=rf"^{_ONE}((,{_ONE})*|(\?{_ONE})*)$")]
 """Source: sbatch(1), --dependency."""
+_MEMORY = Annotated[str, Field(pattern=MEMORY)]
+Memory = Annotated[NonNegativeInt | _MEMORY, AfterValidator(_bounded)]
+"""Memory in MiB, or with a unit such as 64GB. Source: sbatch(1), --mem; tried with Slurm 22.05."""
+PositiveMemory = Annotated[PositiveInt | _MEMORY, AfterValidator(_bounded)]
+Count16 = Annotated[int, Field(ge=1, le=65_535)]
+"""Numbers that Slurm holds in 16 bits. Source: sbatch(1), --signal: sig_time; slurm.h: cpus_per_task."""
+Command = Annotated[str, Field(max_length=4096), AfterValidator(_command)]
+"""A line of a shell script."""
 Signal = Annotated[str, Field(pattern=r"^(R:)?(SIG)?([A-Z][A-Z0-9]*|[0-9]{1,2})(@[0-9]{1,5})?$")]
 """Source: sbatch(1), --signal, without B: the batch script itself handles no signal."""
 Mail = Literal[
@@ -64,6 +90,19 @@ class SlurmDocker(Model):
     """Shell commands inside the container, before training."""
 
 
+class SlurmRelease(Model):
+    """The short job, `<name>-release`, that lets a requeued job start at once instead of after two minutes."""
+
+    enabled: bool = default(True)
+    """false submits none, so that a requeued job waits for two minutes. An elastic job needs it."""
+    partition: Text | None = default(None, is_required=False)
+    """Its partition; the job's when null."""
+    account: Text | None = default(None, is_required=False)
+    """Its account; the job's when null."""
+    qos: Text | None = default(None, is_required=False)
+    """Its quality of service; the job's when null."""
+
+
 class Settings(ClusterOptions):
     """Every key of cluster=slurm."""
 
@@ -85,12 +124,22 @@ class Settings(ClusterOptions):
     time: Time | None = default(None, is_required=False)
     """Time limit, in minutes or as days-hours:minutes:seconds; the partition's default when null."""
     exclusive: bool = default(True)
-    """true allocates nodes exclusively; false lets other jobs share them."""
-    mem: NonNegativeInt = default(0)
-    """Memory per node in MiB; 0 takes all of it."""
+    """true allocates nodes exclusively; false lets other jobs share them: the job gets CPUs, memory and GPUs for its
+    processes only."""
+    cpus_per_task: Count16 | None = default(None, is_required=False)
+    """CPUs for each process. null means one on shared nodes; the CPUs of exclusive nodes all belong to the job."""
+    mem: Memory | None = default(None, is_required=False)
+    """Memory per node in MiB, or with a unit such as 64GB; 0 takes all of it. null means all memory of exclusive
+    nodes, and of shared ones the cluster's default; where that is all memory, the CPUs' share of it."""
+    mem_per_cpu: PositiveMemory | None = default(None, is_required=False)
+    """Memory per CPU, instead of mem."""
+    mem_per_gpu: PositiveMemory | None = default(None, is_required=False)
+    """Memory per requested GPU, instead of mem."""
     gpus_per_node: PositiveInt | None = default(None, is_required=False)
     """GPUs to request per node. null requests none of exclusive nodes, whose devices all belong to the job, and one
     for each process of shared nodes."""
+    gpus_per_task: Count16 | None = default(None, is_required=False)
+    """GPUs to request for each process, instead of gpus_per_node. Processes of a node see each other's."""
     gres: Text | None = default(None, is_required=False)
     """Generic resources per node, such as gpu:h100:8, instead of gpus_per_node."""
     constraint: Text | None = default(None, is_required=False)
@@ -111,11 +160,18 @@ class Settings(ClusterOptions):
     """Recipient of that mail; you when null."""
     signal: Signal | None = default(None, is_required=False)
     """Signal to the processes before the time limit, such as USR1@60 for one minute."""
+    limit_notice: Count16 | None = default(None, is_required=False)
+    """Seconds before the time limit at which the processes of a job of fixed size get SIGTERM, to save and to end.
+    Slurm may be a minute early. null lets the limit end them, with KillWait to save."""
+    limit_requeues: Annotated[int, Field(ge=0, le=10_000)] = default(0)
+    """How often the job returns to the queue after limit_notice, to resume with a new limit."""
     growth: Literal["in_place", "requeue"] | None = default(None, is_required=False)
     """How an elastic job gets more nodes: in_place while it runs, which needs accounting by slurmdbd and
     SchedulerParameters=permit_job_expansion, or by a requeue. null takes what the cluster allows."""
     requeue: bool = default(True)
     """true returns a job that was preempted, or that lost a node, to the queue; it resumes from its checkpoint."""
+    release: SlurmRelease
+    """The short job that ends a requeue's wait."""
     open_mode: Literal["append", "truncate"] = default("append")
     """Whether a requeued job appends to the log of its batch script."""
     comment: Text | None = default(None, is_required=False)
@@ -130,6 +186,10 @@ class Settings(ClusterOptions):
     """true writes one log of the batch script's streams; false separates errors."""
     srun_args: Listed[Text] | None = default(None)
     """Words added to srun."""
+    setup: Annotated[Listed[Command], Field(max_length=_MOST_SETUP)] | None = default(None, is_required=False)
+    """Lines of shell script that the batch script runs first, such as [module load cuda, source env/bin/activate].
+    They are commands, not data: they run as you, on the first node, and the processes inherit what they export. One
+    that fails ends the job."""
     auto_resume: bool = default(False)
     """true lets HyperPod replace a faulty node and restart the srun step. Needs exclusive=true."""
     master_port: Annotated[int, Field(ge=1024, le=65535)] | None = default(None, is_required=False)

@@ -10,6 +10,7 @@ from launcher.backends.slurm.demand import Demand
 from launcher.backends.slurm.limits import NEVER, amounts, beyond, integer, minutes
 from launcher.backends.slurm.place import Place
 from launcher.backends.slurm.recent import CONFIG, RECENT, configured, records
+from launcher.backends.slurm.sbatch_options import names_memory
 from launcher.common.problems import Problem
 
 _PARTITIONS = ("scontrol", "--oneliner", "show", "partition")
@@ -19,6 +20,8 @@ _CLOSED = {"DOWN": "is down", "DRAIN": "is drained", "INACTIVE": "is inactive"}
 _OF_A_NODE = ("MaxCPUsPerNode", "MaxCPUsPerSocket", "MaxMemPerNode", "MaxMemPerCPU")
 """Limits by which some nodes of a partition may never run a job. Source: slurm.conf(5)."""
 _NONE = ("", "UNLIMITED", "NONE", "N/A")
+_DEFAULT_MEMORY = ("DefMemPerCPU", "DefMemPerNode")
+"""Defaults of cluster and partitions. Without them a job gets all memory of its nodes. Source: slurm.conf(5)."""
 
 
 def problems(config: Mapping[str, Any], demand: Demand, place: Place) -> Iterator[Problem]:
@@ -123,6 +126,24 @@ def _over_partition(
     yield from _over_memory(demand, partition, place)
 
 
+def share_of_memory(cluster: Mapping[str, Any], place: Place) -> tuple[str, ...]:
+    """Return the option with which a job on shared nodes gets its CPUs' share of their memory.
+
+    There is none if the job says how much it gets, if memory is not counted, or if the cluster has a default.
+    """
+    if cluster.get("exclusive") is not False or names_memory(cluster):
+        return ()
+    if "memory" not in configured("SelectTypeParameters", place):
+        return ()
+    chosen = _chosen(cluster, place)
+    of_all = {name: configured(name, place).upper() for name in (*_DEFAULT_MEMORY, "JobDefaults")}
+    defaults = [each.get(name, "") for each in (of_all, *chosen) for name in (*_DEFAULT_MEMORY, "JobDefaults")]
+    if any(value not in (*_NONE, "(NULL)", "(null)", "0") for value in defaults):
+        return ()
+    shares = [node["mem"] // node["cpu"] for each in chosen for node in _nodes(each, place) if node.get("cpu")]
+    return (f"--mem-per-cpu={min(shares):.0f}",) if shares and min(shares) >= 1 else ()
+
+
 def _over_memory(demand: Demand, partition: Mapping[str, str], place: Place) -> Iterator[Problem]:
     """Yield memory per node beyond the partition's limit or, if it has none, the cluster's."""
     own = integer(partition, "MaxMemPerNode")
@@ -131,4 +152,4 @@ def _over_memory(demand: Demand, partition: Mapping[str, str], place: Place) -> 
         return
     if demand.least("mem", _nodes(partition, place), 1) > limit:
         whose = f"partition {partition['PartitionName']}" if own else "the cluster"
-        yield beyond("cluster.mem", whose, int(demand.memory_mib), f"1 to {limit}")
+        yield beyond(demand.memory_key, whose, int(demand.memory_mib), f"1 to {limit}")

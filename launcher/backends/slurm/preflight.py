@@ -7,7 +7,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
-from launcher.backends.slurm import operator_python, partitions, programs
+from launcher.backends.slurm import operator_python, partitions, programs, remedies
 from launcher.backends.slurm.demand import NODES, demand_of, nodes_key
 from launcher.backends.slurm.place import Place
 from launcher.backends.slurm.queue import ENVIRONMENT, POLL_S, Seen, queue_of
@@ -39,6 +39,9 @@ _KEYS = (
     ("reservation", "cluster.reservation"),
     ("dependency", "cluster.dependency"),
     ("memory", "cluster.mem"),
+    ("--mem", "cluster.mem"),
+    ("cpu count", "cluster.cpus_per_task"),
+    ("processors", "cluster.cpus_per_task"),
     ("--signal", "cluster.signal"),
     ("mail", "cluster.mail_type"),
     ("job array", "--multirun"),
@@ -105,14 +108,14 @@ def refusal(answer: programs.Answer, config: Mapping[str, Any]) -> Problem:
     Raises:
         ProblemsFound: The controller did not answer, or sbatch is not installed (E447).
     """
-    if answer.code == 127 or answer.is_unreachable:
+    if answer.code in (programs.NOT_EXECUTABLE, programs.NOT_FOUND) or answer.is_unreachable:
         raise programs.unanswered("sbatch", answer)
     lines = [_PREFIX.sub("", line) for line in answer.error.splitlines()]
     text = "; ".join(line for line in lines if line) or f"exit code {answer.code}"
     path = next((key for words, key in _KEYS if words in text.lower()), "cluster")
     path = nodes_key(config) if path in NODES else path
     value = get(config, path) if path != "cluster" else None
-    return Problem("E445", path, f"Slurm refuses the job: {text}", value=value)
+    return Problem("E445", path, f"Slurm refuses the job: {text}", value=value, remedy=remedies.remedy_of(text))
 
 
 def _refusals(request: Request) -> list[Problem]:

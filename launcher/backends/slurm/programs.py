@@ -7,17 +7,26 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import IO
 
+from launcher.backends.slurm import remedies
 from launcher.common.problems import ProblemsFound, fail
 
+_LOOK = "run the command by hand; scontrol ping shows whether the controller answers"
 PATIENCE_S = 120.0
 """Time limit of a command: Slurm's own commands wait for a controller that restarts."""
-_LOST = ("Connection timed out", "Socket timed out", "Zero Bytes were")
-"""Parts of Slurm's messages about a controller that was contacted and did not answer. Source: slurm_errno.c."""
-_UNREACHABLE = ("Unable to contact slurm controller", "Connection refused", *_LOST)
-"""Parts of Slurm's messages about a controller that does not answer."""
-_INHERITED = ("SBATCH_", "SLURM_", "SRUN_")
-"""Variables that would override the options of a batch script, or describe a job that this process runs in."""
-_KEPT = ("SLURM_CONF",)
+NOT_EXECUTABLE, NOT_FOUND = 126, 127
+"""Exit codes of a shell for a command that it cannot start. Source: bash(1), Command Execution."""
+PREFIXES = (
+    *("SACCT_", "SACCTMGR_", "SALLOC_", "SATTACH_", "SBATCH_", "SBCAST_", "SCANCEL_", "SCONTROL_", "SCRONTAB_"),
+    *("SCRUN_", "SDIAG_", "SINFO_", "SLURM_", "SPRIO_", "SQUEUE_", "SREPORT_", "SRUN_", "SSHARE_", "SSTAT_"),
+    "STRIGGER_",
+)
+"""Beginnings of the variables that Slurm's commands read in place of options: they would choose other jobs, clusters,
+columns or times, override a batch script's options, or describe a job that this process runs in.
+
+Source: each command's manual page, Environment Variables; Slurm 22.05 to 24.11.
+"""
+KEPT = ("SLURM_CONF", "SLURM_CONF_SERVER", "SLURM_JWT")
+"""Those that name the cluster and prove who the user is. Source: slurm.conf(5); Slurm, Configless and JWT."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,17 +46,17 @@ class Answer:
     @property
     def is_unreachable(self) -> bool:
         """Whether the controller did not answer."""
-        return self.code != 0 and any(words in self.error for words in _UNREACHABLE)
+        return self.code != 0 and any(words in self.error for words in remedies.UNREACHABLE)
 
     @property
     def is_lost(self) -> bool:
         """Whether the controller may have the request, and may still act on it."""
-        return self.code != 0 and any(words in self.error for words in _LOST)
+        return self.code != 0 and any(words in self.error for words in remedies.LOST)
 
 
 def environment(more: Mapping[str, str]) -> dict[str, str]:
-    """Return the environment of a command: this process's, without options and jobs of Slurm."""
-    own = {name: value for name, value in os.environ.items() if name in _KEPT or not name.startswith(_INHERITED)}
+    """Return the environment of a command: this process's, without options of Slurm's commands and jobs of Slurm."""
+    own = {name: value for name, value in os.environ.items() if name in KEPT or not name.startswith(PREFIXES)}
     return {**own, **more}
 
 
@@ -116,10 +125,14 @@ def run(*words: str, folder: Path | None = None, env: Mapping[str, str] | None =
             errors="replace",
             timeout=PATIENCE_S,
         )
-    except (FileNotFoundError, PermissionError):
-        return Answer(127, "", f"{words[0]} is not installed on this machine")
+    except FileNotFoundError:
+        return Answer(NOT_FOUND, "", f"{words[0]} is not installed on this machine")
+    except PermissionError:
+        return Answer(NOT_EXECUTABLE, "", f"{words[0]} may not be executed by you on this machine")
     except subprocess.TimeoutExpired as error:
-        raise fail("E447", "cluster", f"{words[0]} does not end after {PATIENCE_S:g} s") from error
+        raise fail(
+            "E447", "cluster", f"{words[0]} does not end after {PATIENCE_S:g} s", remedy=remedies.WAIT
+        ) from error
     return answer(words[0], done.returncode, done.stdout, done.stderr)
 
 
@@ -131,10 +144,13 @@ def answer(name: str, code: int, out: str, error: str) -> Answer:
 
 def unanswered(words: str, failed: Answer) -> ProblemsFound:
     """Return the Problem that a command failed for a reason that is not the job's."""
-    remedy = "try again when the controller answers: scontrol ping"
-    if failed.code == 127:
+    if failed.code == NOT_FOUND:
         remedy = (
             "use a login node of the cluster, where Slurm's commands are on the path: launch there, or cluster.ssh"
         )
         return fail("E447", "cluster", failed.error, remedy=remedy)
+    if failed.code == NOT_EXECUTABLE:
+        remedy = "ask your administrator for the right, or let PATH name other commands of Slurm"
+        return fail("E447", "cluster", failed.error, remedy=remedy)
+    remedy = remedies.WAIT if failed.is_unreachable else remedies.remedy_of(failed.error) or _LOOK
     return fail("E447", "cluster", f"{words}: {failed.error or f'exit code {failed.code}'}", remedy=remedy)

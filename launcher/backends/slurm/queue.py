@@ -14,6 +14,7 @@ from dataclasses import dataclass
 
 from launcher.backends.slurm import programs, states
 from launcher.backends.slurm.place import HERE, Place
+from launcher.backends.slurm.programs import Answer
 from launcher.model.job_spec import JobState
 
 POLL_S = 1.0
@@ -29,6 +30,8 @@ ENVIRONMENT = {"SLURM_TIME_FORMAT": "%s", "SLURM_BITSTR_LEN": "0"}
 _ID = re.compile(r"([0-9]+)(?:_([0-9]+)|_\[([0-9,-]+)(?:%[0-9]+)?\])?")
 """A job, a task of an array, or several of its tasks."""
 _NO_JOB = "Invalid job id specified"
+_NOT_ACCOUNTED = ("accounting storage is disabled", "supported accounting_storage plugin")
+"""Parts of what sacct prints on a cluster without accounting. Seen with Slurm 22.05."""
 _ACCOUNTED_DAYS = 60
 ExitCode = Callable[[str], tuple[int, int]]
 """Reads exit code and signal from a field."""
@@ -134,12 +137,15 @@ def named(names: Collection[str], place: Place = HERE) -> list[Seen]:
     """Return the user's jobs that have one of some names, the oldest first.
 
     Raises:
-        ProblemsFound: The controller does not answer (E447).
+        ProblemsFound: The controller does not answer, or accounting does not, which may know more jobs (E447).
     """
     since = f"--starttime=now-{_ACCOUNTED_DAYS}days"
     me = f"--user={place.user}"
     wanted = f"--name={','.join(names)}"
-    found = {**_sacct(place, wanted, me, since), **_squeue(place, wanted, me)}
+    accounted = _ask_sacct(place, wanted, me, since)
+    found = {**_read_sacct(accounted), **_squeue(place, wanted, me)}
+    if accounted.code and not found and not _is_without_accounting(accounted):
+        raise programs.unanswered("sacct", accounted)  # the controller may have forgotten a job that has ended
     return sorted((job for job in found.values() if job.name in names), key=_age)
 
 
@@ -164,9 +170,21 @@ def _squeue(place: Place, *selection: str) -> dict[str, Seen]:
 
 def _sacct(place: Place, *selection: str) -> dict[str, Seen]:
     """Return jobs that are accounted for, by id; none where jobs are not accounted for, or sacct does not answer."""
+    return _read_sacct(_ask_sacct(place, *selection))
+
+
+def _ask_sacct(place: Place, *selection: str) -> Answer:
     words = ("sacct", "--allocations", "--parsable2", "--noheader", f"--format={','.join(_SACCT_FIELDS)}", *selection)
-    answer = place.run(*words, env=ENVIRONMENT)
+    return place.run(*words, env=ENVIRONMENT)
+
+
+def _read_sacct(answer: Answer) -> dict[str, Seen]:
     return {} if answer.code else _parsed(answer.out, _two_numbers)
+
+
+def _is_without_accounting(answer: Answer) -> bool:
+    """Return whether sacct failed because the cluster does not account for jobs."""
+    return answer.code == programs.NOT_FOUND or any(words in answer.error for words in _NOT_ACCOUNTED)
 
 
 def _parsed(text: str, exit_code_of: ExitCode) -> dict[str, Seen]:

@@ -17,9 +17,10 @@ from launcher.backends.slurm.elastic_options import (
     request_options,
 )
 from launcher.backends.slurm.options import Settings, runtime_of, slurm_options
+from launcher.backends.slurm.programs import PREFIXES
 from launcher.backends.slurm.run_files import AGENT_FILE
 from launcher.backends.slurm.sbatch_options import Value, batch_options, header, words
-from launcher.backends.slurm.states import UNWRITABLE
+from launcher.backends.slurm.states import TERM_CODE, UNWRITABLE
 from launcher.common.names import CONFIG_DIR, ENTRYPOINT, ENV_SAVES_ON_TERM, RUN_DIR, WARM_MODULE
 from launcher.common.templating import render_template
 from launcher.families import interface
@@ -61,39 +62,52 @@ def _fixed(job: JobSpec, options: Settings, runtime: str) -> dict[str, str]:
     name = f"{options.job_name_prefix}{job.name}"
     mounts = tuple(options.container_mounts or ())
     start = mpi_start.of(job, options)
-    given = batch_options(options, str(job.initial_nodes), name, _gpus(options, job), {})
+    own: dict[str, Value] = {"signal": f"B:USR1@{options.limit_notice}"} if options.limit_notice else {}
+    given = batch_options(options, str(job.initial_nodes), name, job.nproc_per_node, _gpus(options, job), own)
     batch = render_template(
         "slurm/job.sh.j2",
         header=header(given),
+        prefixes=PREFIXES,
         has_error_log=not options.stderr_to_stdout,
         job_name=job.name,
+        setup=options.setup or (),
         requeues=options.requeue,
-        release_path=RELEASE_FILE,
+        release_path=RELEASE_FILE if options.release.enabled else None,
+        limit_notice=options.limit_notice,
+        limit_requeues=options.limit_requeues,
+        mpirun_patience_s=max(1, (options.limit_notice or 0) // 3),
         unwritable=UNWRITABLE,
+        term_code=TERM_CODE,
         path=JOB_FILE,
         node_path=NODE_FILE,
         nproc_per_node=job.nproc_per_node,
         mpirun_words=start.mpirun_words if start else None,
         tasks=job.nproc_per_node if start else 1,
+        cpus_per_task=options.cpus_per_task if start else None,
         srun_words=[*_srun_words(options, runtime, job.image), *(start.srun_words if start else ())],
         mounts=[f'--container-mounts="$bundle:$bundle"{_pairs(mounts)}'] if runtime == "pyxis" else (),
     )
     source = code.source_of(job)
     values = _node_values(job, options, runtime, has_code=source is not None)
     placed = {code.CODE_FILE: code.as_file(source)} if source else {}
-    release = {RELEASE_FILE: _release(job, given, None)} if options.requeue else {}
+    has_release = options.requeue and options.release.enabled
+    release = {RELEASE_FILE: _release(job, options, given, None)} if has_release else {}
     return {JOB_FILE: batch, NODE_FILE: render_template("slurm/node.sh.j2", **values), **release, **placed}
 
 
-def _release(job: JobSpec, given: Mapping[str, Value], nodes: str | None) -> str:
+def _release(job: JobSpec, options: Settings, given: Mapping[str, Value], nodes: str | None) -> str:
     """Return the script that ends the wait of a requeued job.
 
     Args:
         job: The job.
+        options: Its `cluster` section.
         given: The options of its batch script.
         nodes: Its range of sizes; None for a job of fixed size.
     """
-    placed = {key: value for key, value in given.items() if key in ("partition", "account", "qos", "reservation")}
+    wanted = options.release.model_dump(include={"partition", "account", "qos"}, exclude_none=True)
+    # A reservation has nodes of the job's partition.
+    same = ("partition", "account", "qos", *(() if options.release.partition else ("reservation",)))
+    placed = {**{key: value for key, value in given.items() if key in same}, **wanted}
     own = header({**placed, "job-name": f"{given['job-name']}-release"})
     # What it depended on has ended, except for jobs of the same name that may have come.
     after = "singleton,afterany" if "singleton" in str(given.get("dependency", "")).split(",") else "afterany"
@@ -105,8 +119,8 @@ def _elastic(job: JobSpec, elastic: ElasticPolicy, options: Settings, runtime: s
     nodes = f"{min(sizes)}-{max(sizes)}"
     name = f"{options.job_name_prefix}{job.name}"
     own: dict[str, Value] = {"no-kill": True, "signal": f"B:USR1@{notice_s(elastic.graceful_shutdown_timeout_s)}"}
-    batch = batch_options(options, nodes, name, _gpus(options, job), own)
-    same = request_options(words(batch))
+    batch = batch_options(options, nodes, name, job.nproc_per_node, _gpus(options, job), own)
+    same = (f"--job-name={name}-nodes", *request_options(words(batch)))
     mounts = f"--container-mounts={{bundle}}:{{bundle}}{_pairs(options.container_mounts or ())}"
     request = ElasticRequest(
         options=same,
@@ -115,7 +129,12 @@ def _elastic(job: JobSpec, elastic: ElasticPolicy, options: Settings, runtime: s
         requeues=options.requeue,
         growth=options.growth,
     )
-    shown = {"header": header(batch), "has_error_log": not options.stderr_to_stdout, "job_name": job.name}
+    shown = {
+        "header": header(batch),
+        "setup": options.setup or (),
+        "has_error_log": not options.stderr_to_stdout,
+        "job_name": job.name,
+    }
     source = code.source_of(job)
     placed_code = {code.CODE_FILE: code.as_file(source)} if source else {}
     return {
@@ -127,7 +146,7 @@ def _elastic(job: JobSpec, elastic: ElasticPolicy, options: Settings, runtime: s
         GUARD_FILE: render_template(
             "slurm/guard.sh.j2", job_name=job.name, requeues=request.requeues, interval_s=GUARD_INTERVAL_S
         ),
-        RELEASE_FILE: _release(job, batch, nodes),
+        RELEASE_FILE: _release(job, options, batch, nodes),
         ELASTIC_FILE: request.text(),
     }
 
@@ -216,6 +235,8 @@ def _program(job: JobSpec, start: Path) -> tuple[str, ...]:
 
 def _gpus(options: Settings, job: JobSpec) -> int | None:
     """Return the GPUs to request per node: those given, or one for each process of nodes that are shared."""
+    if options.gpus_per_task:
+        return job.nproc_per_node * options.gpus_per_task  # with --gpus-per-task, torchrun's step would get one
     if options.gpus_per_node or options.gres or options.exclusive or not job.resources.accelerators:
         return options.gpus_per_node
     return job.nproc_per_node

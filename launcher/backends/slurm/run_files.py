@@ -4,6 +4,7 @@
     run/slurm/array.json                                                     the array that the job was last a task of
     run/slurm/<id>/events.jsonl                                              starts and ends of attempts
     run/slurm/<id>/exit_code                                                 of the last attempt
+    run/slurm/<id>/end.json                                                  its end, as a command last saw it
     run/slurm/<id>/nodes/<k>.json                                            where an elastic job's agent listens
     run/slurm/<id>/terms/<k>                                                 exists once a node was sent SIGTERM
     run/slurm/<id>/stacks.json                                               the last request for the workers' stacks
@@ -27,6 +28,7 @@ from launcher.runtime.durable import write_text
 
 AGENT_FILE = "slurm/agent.sh"
 """In an elastic job's bundle: the script that starts the agent of a node."""
+EXIT_CODE = "exit_code"
 STDOUT, STDERR = "stdout.log", "stderr.log"
 _GROWTH = "size_before_growth"
 _CLEARED = "cleared.txt"
@@ -145,14 +147,14 @@ def rank_log(bundle_dir: Path, job_id: str, attempt: int, place: tuple[int, int]
 def exit_code(bundle_dir: Path, job_id: str) -> int | None:
     """Return the exit code that the batch script wrote; None if it wrote none."""
     with contextlib.suppress(OSError, ValueError):
-        return int((folder(bundle_dir, job_id) / "exit_code").read_text(encoding="ascii"))
+        return int((folder(bundle_dir, job_id) / EXIT_CODE).read_text(encoding="ascii"))
     return None
 
 
 def events(bundle_dir: Path, job_id: str) -> Iterator[JobEvent]:
     """Yield the starts and ends of attempts, as the batch script noted them."""
     path = folder(bundle_dir, job_id) / "events.jsonl"
-    with contextlib.suppress(FileNotFoundError):
+    if path.is_file():
         for line in path.read_text(encoding="utf-8", errors="replace").splitlines():
             with contextlib.suppress(ValueError, KeyError, TypeError):  # a line that is being written
                 fields = json.loads(line)

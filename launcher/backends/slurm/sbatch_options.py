@@ -17,34 +17,33 @@ _RENAMED, _BROKEN = re.compile("(pack)(job)", re.IGNORECASE), r"\1\\\2"
 Value = str | int | bool | None
 
 _KEYS = (
-    *("account", "comment", "constraint", "dependency", "exclude", "exclusive", "gpus-per-node", "gres", "mail-type"),
-    *("mail-user", "mem", "nodelist", "open-mode", "partition", "qos", "requeue", "reservation", "signal", "time"),
+    *("account", "comment", "constraint", "cpus-per-task", "dependency", "exclude", "exclusive", "gpus-per-node"),
+    *("gpus-per-task", "gres", "mail-type", "mail-user", "mem", "mem-per-cpu", "mem-per-gpu", "nodelist"),
+    *("open-mode", "partition", "qos", "requeue", "reservation", "signal", "time"),
 )
 """Options that have a key of their own."""
 _OWN = {"nodes": "recipes.trainer.num_nodes", "no-requeue": "cluster.requeue=false", "job-name": "recipes.run.name"}
 """Options that the launcher sets from other keys."""
 ADDITIONAL = (
     *("batch", "bb", "bbf", "begin", "cluster-constraint", "container-id", "contiguous", "core-spec"),
-    *("cores-per-socket", "cpu-freq", "cpus-per-gpu", "cpus-per-task", "deadline", "delay-boot", "distribution"),
-    *("extra", "extra-node-info", "gpu-bind", "gpu-freq", "gpus", "gpus-per-socket", "gpus-per-task", "gres-flags"),
-    *("hint", "hold", "ignore-pbs", "kill-on-invalid-dep", "licenses", "mcs-label", "mem-bind", "mem-per-cpu"),
-    *(
-        "mem-per-gpu",
-        "mincpus",
-        "network",
-        "nice",
-        "no-kill",
-        "oom-kill-step",
-        "overcommit",
-        "oversubscribe",
-        "power",
-    ),
+    *("cores-per-socket", "cpu-freq", "cpus-per-gpu", "deadline", "delay-boot", "distribution"),
+    *("extra", "extra-node-info", "gpu-bind", "gpu-freq", "gpus", "gpus-per-socket", "gres-flags"),
+    *("hint", "hold", "ignore-pbs", "kill-on-invalid-dep", "licenses", "mcs-label", "mem-bind", "mincpus"),
+    *("network", "nice", "no-kill", "oom-kill-step", "overcommit", "oversubscribe", "power"),
     *("prefer", "priority", "profile", "propagate", "reboot", "resv-ports", "segment", "sockets-per-node"),
     *("spread-job", "stepmgr", "switches", "thread-spec", "threads-per-core", "time-min", "tmp", "tres-bind"),
     *("tres-per-task", "use-min-nodes", "verbose", "wckey"),
 )
 """Options for `cluster.additional_parameters`, without those that submit several jobs, choose another cluster, folder
 or user, or place the log: the launcher does that itself, or would lose the job."""
+
+
+MEMORY_KEYS = ("mem", "mem_per_cpu", "mem_per_gpu")
+
+
+def names_memory(cluster: Mapping[str, object]) -> bool:
+    """Return whether a `cluster` section says how much memory the job gets."""
+    return any(cluster.get(key) is not None for key in MEMORY_KEYS)
 
 
 def refuse_unknown(given: dict[str, Value]) -> dict[str, Value]:
@@ -67,7 +66,7 @@ def refuse_unknown(given: dict[str, Value]) -> dict[str, Value]:
 
 
 def batch_options(
-    options: "Settings", nodes: str, name: str, gpus_per_node: int | None, more: Mapping[str, Value]
+    options: "Settings", nodes: str, name: str, processes: int, gpus_per_node: int | None, more: Mapping[str, Value]
 ) -> dict[str, Value]:
     """Return the options of a batch script by name; false and null leave an option out.
 
@@ -75,14 +74,21 @@ def batch_options(
         options: The `cluster` section.
         nodes: Number of nodes, or a range such as 2-4.
         name: The job's name.
+        processes: Worker processes per node: what Slurm calls tasks.
         gpus_per_node: GPUs to request per node; None for none.
-        more: Options of an elastic job.
+        more: Options that follow from the kind of job.
     """
+    has_tasks = not options.exclusive or options.cpus_per_task
+    has_memory = names_memory(options.model_dump(include=set(MEMORY_KEYS)))
     plain: dict[str, Value] = {
         "job-name": name,
         "nodes": nodes,
         "exclusive": options.exclusive,
-        "mem": options.mem,
+        "ntasks-per-node": processes if has_tasks else None,
+        "cpus-per-task": options.cpus_per_task,
+        "mem": options.mem if has_memory else 0 if options.exclusive else None,
+        "mem-per-cpu": options.mem_per_cpu,
+        "mem-per-gpu": options.mem_per_gpu,
         "partition": options.partition,
         "account": options.account,
         "qos": options.qos,

@@ -16,6 +16,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import IO
 
+from launcher.backends.slurm.programs import KEPT, PREFIXES
 from launcher.common.problems import ProblemsFound, fail
 from launcher.common.templating import render_template
 
@@ -33,12 +34,37 @@ _KEPT_S = 60
 """Seconds for which a connection is kept for the next command."""
 _ASK = "must work without a question"
 _CAUSES = (
+    (
+        "REMOTE HOST IDENTIFICATION HAS CHANGED",
+        "E456",
+        "ask whether the host was replaced, then: ssh-keygen -R {name}",
+    ),
     ("Host key verification failed", "E456", "connect once by hand to compare and accept the host's key: ssh {name}"),
     ("Permission denied", "E456", f"load your key (ssh-add), or name it in ~/.ssh/config: ssh {{name}} true {_ASK}"),
     ("Too many authentication failures", "E456", "name one key in ~/.ssh/config: IdentityFile, IdentitiesOnly=yes"),
     ("Could not resolve hostname", "E455", "correct the name, or describe the host in ~/.ssh/config"),
+    (
+        "no matching",
+        "E456",
+        "let ~/.ssh/config allow what the host offers: HostKeyAlgorithms, KexAlgorithms, Ciphers",
+    ),
+    ("Bad owner or permissions", "E456", "chmod 600 ~/.ssh/config, which only you may write"),
+    ("Bad configuration option", "E456", "correct the option in the configuration that the message names"),
+    ("account is", "E456", "ask the administrator of {name}: your account there admits no login"),
+    ("expired", "E456", "renew your password or account: ssh {name}"),
+    (
+        "Connection refused",
+        "E455",
+        f"the host runs no ssh server at this port: compare Port, ssh {{name}} true {_ASK}",
+    ),
+    ("timed out", "E455", f"compare name, VPN and firewall, then try again: ssh {{name}} true {_ASK}"),
+    ("No route to host", "E455", f"compare name, VPN and firewall, then try again: ssh {{name}} true {_ASK}"),
+    ("Network is unreachable", "E455", f"connect this machine to a network: ssh {{name}} true {_ASK}"),
+    ("Connection reset", "E455", f"the host ended the connection; try again: ssh {{name}} true {_ASK}"),
+    ("Connection closed", "E455", f"the host ended the connection; try again: ssh {{name}} true {_ASK}"),
+    ("too long for Unix domain socket", "E455", "shorten ControlPath in ~/.ssh/config"),
 )
-"""Part of a message of ssh, the code of its Problem, and its remedy."""
+"""Part of a message of ssh, the code of its Problem, and its remedy. Source: OpenSSH 9.2, its messages."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -115,7 +141,7 @@ class Connection:
         pairs = [f"{name}={value}" for name, value in (env or {}).items()]
         words = list(words)
         fields = [
-            render_template("slurm/ssh_run.sh.j2"),
+            render_template("slurm/ssh_run.sh.j2", prefixes=PREFIXES, kept=KEPT),
             marker,
             folder,
             str(len(words)),

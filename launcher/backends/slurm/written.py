@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from launcher.backends.slurm.run_files import STDERR, STDOUT
+from launcher.backends.slurm.run_files import EXIT_CODE, STDERR, STDOUT
 from launcher.common.names import (
     CHECKPOINTS_FILE,
     EVENTS_FILE,
@@ -45,7 +45,7 @@ def of_job(job_id: str, ranks: tuple[int, ...] | None, processes: int) -> Wanted
     files = (*_batch_logs(job_id), *_SHOWN)
     places = ["*"] if ranks is None else [f"node-{rank // processes}/*/{rank % processes}" for rank in ranks]
     logs = [f"{own}/{LOG_DIR}/attempt-*/{place}/{name}" for place in places for name in (STDOUT, STDERR)]
-    return Wanted((own, *files), (*files, f"{own}/events.jsonl", f"{own}/exit_code", *logs))
+    return Wanted((own, *files), (*files, f"{own}/events.jsonl", f"{own}/{EXIT_CODE}", *logs))
 
 
 def of_operator(job_id: str, *, has_ended: bool) -> Wanted:
@@ -55,7 +55,8 @@ def of_operator(job_id: str, *, has_ended: bool) -> Wanted:
         job_id: The job's id.
         has_ended: Whether the report on its sizes is complete.
     """
-    files = (*_batch_logs(job_id), *_SHOWN, STATE_FILE, *(_REPORT if has_ended else ()))
+    noted = f"slurm/{job_id}/{EXIT_CODE}"
+    files = (*_batch_logs(job_id), *_SHOWN, STATE_FILE, *((*_REPORT, noted) if has_ended else ()))
     return Wanted((*files, STACKS_DIR), (*files, f"{STACKS_DIR}/*"))
 
 

@@ -1,0 +1,188 @@
+"""What a job on Slurm requests of its nodes, what its batch script runs first, and its release."""
+
+import pytest
+from conftest import frozen_context
+from test_slurm_rendering import ELASTIC, OPEN, PUBLISHED, files, problem
+
+from launcher import pipeline
+from launcher.backends.slurm import requests
+from launcher.backends.slurm.demand import demand_of
+from launcher.backends.slurm.limits import mebibytes
+from launcher.common.problems import ProblemsFound
+
+SCRIPT = (
+    *("recipes=training/custom/script", "cluster=slurm", "training_cfg.entry_script=a.py"),
+    *("training_cfg.run.ntasks_per_node=2", "training_cfg.run.nodes=2"),
+)
+CPU, GPU = (*SCRIPT, "instance_type=m5.2xlarge"), (*SCRIPT, "instance_type=ml.p5.48xlarge")
+SHARED = "cluster.exclusive=false"
+MPI = ("++recipes.distribution.mpi.enabled=true", "cluster.mpi=pmi2")
+
+
+def header(folder, *words):
+    text = files(folder, *words)["slurm/job.sh"]
+    lines = [line.removeprefix("#SBATCH --") for line in text.splitlines() if line.startswith("#SBATCH")]
+    own = ("exclusive", "mem", "ntasks-per-node", "cpus-per-task", "gpus-per-node", "gpus-per-task", "gres")
+    return [line for line in lines if line.startswith(own)]
+
+
+@pytest.mark.parametrize(
+    ("words", "expected"),
+    [
+        (CPU, ["exclusive", "mem=0"]),
+        (GPU, ["exclusive", "mem=0"]),
+        ((*CPU, SHARED), ["ntasks-per-node=2"]),
+        ((*CPU, SHARED, "cluster.mem=64GB"), ["ntasks-per-node=2", "mem=64GB"]),
+        ((*CPU, SHARED, "cluster.mem=64g"), ["ntasks-per-node=2", "mem=64g"]),
+        ((*CPU, SHARED, "cluster.mem=100"), ["ntasks-per-node=2", "mem=100"]),
+        (
+            (*CPU, SHARED, "cluster.cpus_per_task=3", "cluster.mem_per_cpu=2G"),
+            ["ntasks-per-node=2", "cpus-per-task=3", "mem-per-cpu=2G"],
+        ),
+        ((*GPU, SHARED), ["ntasks-per-node=2", "gpus-per-node=2"]),
+        (
+            (*GPU, SHARED, "cluster.gpus_per_task=1", "cluster.mem_per_gpu=80GB"),
+            ["ntasks-per-node=2", "mem-per-gpu=80GB", "gpus-per-node=2"],
+        ),
+        ((*CPU, "cluster.cpus_per_task=3"), ["exclusive", "ntasks-per-node=2", "cpus-per-task=3", "mem=0"]),
+        ((*CPU, "cluster.mem_per_cpu=2G"), ["exclusive", "mem-per-cpu=2G"]),
+    ],
+    ids=lambda value: " ".join(word for word in value if word.startswith("cluster.")) if value else None,
+)
+def test_a_job_requests_what_its_processes_use(tmp_path, words, expected):
+    assert header(tmp_path, *words) == expected
+
+
+def test_the_step_of_mpi_has_the_cpus_of_each_rank(tmp_path):
+    step = "--ntasks-per-node=2 --cpus-per-task=3 "
+    assert step in files(tmp_path, *CPU, *MPI, SHARED, "cluster.cpus_per_task=3")["slurm/job.sh"]
+    assert step not in files(tmp_path, *CPU, SHARED, "cluster.cpus_per_task=3")["slurm/job.sh"]
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [("0", 0), ("100", 100), ("1K", 1), ("1025k", 2), ("64G", 65_536), ("64GB", 65_536), ("1tb", 2**20), (None, 0)],
+)
+def test_memory_is_read_as_slurm_reads_it(text, expected):
+    assert mebibytes(text) == expected
+
+
+@pytest.mark.parametrize("key", ["mem", "mem_per_cpu", "mem_per_gpu"])
+@pytest.mark.parametrize(
+    "value", ["64B", "1.5G", "1P", "'64 GB'", "1MX", "-1", "0x10", "'010'", "1025T", "99999999999999", "true", "[1]"]
+)
+def test_memory_that_slurm_does_not_read_is_one_problem(tmp_path, key, value):
+    with pytest.raises(ProblemsFound) as error:
+        files(tmp_path, *CPU, SHARED, f"cluster.{key}={value}")
+    assert {(each.code, each.path) for each in error.value.problems} == {("E102", f"cluster.{key}")}
+
+
+@pytest.mark.parametrize(
+    ("words", "code", "key"),
+    [
+        ((*CPU, "cluster.mem=1G", "cluster.mem_per_cpu=1G"), "E473", "cluster.mem"),
+        ((*GPU, SHARED, "cluster.mem_per_cpu=1G", "cluster.mem_per_gpu=1G"), "E473", "cluster.mem_per_cpu"),
+        ((*CPU, SHARED, "cluster.mem_per_gpu=1G"), "E474", "cluster.mem_per_gpu"),
+        ((*GPU, "cluster.mem_per_gpu=1G"), "E474", "cluster.mem_per_gpu"),
+        ((*GPU, "cluster.gpus_per_task=1", "cluster.gpus_per_node=2"), "E441", "cluster.gpus_per_task"),
+        ((*GPU, "cluster.gpus_per_task=1", "cluster.gres=gpu:2"), "E441", "cluster.gres"),
+        ((*GPU, SHARED, "cluster.gpus_per_node=1"), "E475", "cluster.gpus_per_node"),
+        ((*GPU, SHARED, "cluster.gres=gpu:h100:1"), "E475", "cluster.gres"),
+        ((*CPU, "cluster.limit_notice=60", "cluster.signal=USR1@60"), "E476", "cluster.signal"),
+        ((*CPU, "cluster.limit_notice=120", "cluster.time=2"), "E477", "cluster.limit_notice"),
+        ((*CPU, "cluster.limit_requeues=1"), "E478", "cluster.limit_requeues"),
+        (
+            (*CPU, "cluster.limit_requeues=1", "cluster.limit_notice=9", "cluster.requeue=false"),
+            *("E478", "cluster.limit_requeues"),
+        ),
+        ((*ELASTIC, "cluster.release.enabled=false"), "E479", "cluster.release.enabled"),
+        ((*ELASTIC, "cluster.cpus_per_task=1"), "E470", "cluster.cpus_per_task"),
+        ((*ELASTIC, "cluster.gpus_per_task=1"), "E470", "cluster.gpus_per_task"),
+        ((*ELASTIC, "cluster.limit_notice=60"), "E470", "cluster.limit_notice"),
+        ((*ELASTIC, "cluster.limit_requeues=1"), "E470", "cluster.limit_requeues"),
+        ((*CPU, "cluster.cpus_per_task=0"), "E102", "cluster.cpus_per_task"),
+        ((*CPU, "cluster.limit_notice=65536"), "E102", "cluster.limit_notice"),
+        ((*CPU, "cluster.additional_parameters={cpus_per_task: 3}"), "E102", "cluster.additional_parameters"),
+        ((*CPU, 'cluster.setup=["a\\nb"]'), None, None),
+        ((*CPU, "cluster.setup=['#SBATCH --nice=3']"), "E102", "cluster.setup.0"),
+        ((*CPU, f"cluster.setup=['{'x' * 4097}']"), "E102", "cluster.setup.0"),
+        ((*CPU, "cluster.setup='module load a'"), "E102", "cluster.setup"),
+    ],
+    ids=lambda value: " ".join(word for word in value if word.startswith("cluster.")) if value else None,
+)
+def test_a_contradiction_is_a_problem_of_its_key(tmp_path, words, code, key):
+    if code is None:  # Hydra keeps a backslash and a letter
+        assert "\na\\nb\n" in files(tmp_path, *words)["slurm/job.sh"]
+        return
+    found = problem(tmp_path, *words)
+    assert (found.code, found.path) == (code, key)
+
+
+@pytest.mark.parametrize("letter", ["\n", "\r", "\0", "\x1b", "\x7f"], ids=repr)
+def test_a_command_of_setup_is_one_line(tmp_path, letter):
+    with pytest.raises(ProblemsFound) as error:
+        files(tmp_path, *CPU, f"cluster.setup=['a{letter}b']")
+    assert {each.code for each in error.value.problems} <= {"E102", "E002"}
+
+
+def notices(folder, *words):
+    return [str(each) for each in pipeline.prepare(words, frozen_context(folder)).notices]
+
+
+def test_all_memory_of_shared_nodes_is_a_notice(tmp_path):
+    assert any("N188" in each for each in notices(tmp_path, *CPU, SHARED, "cluster.mem=0"))
+    for words in ((SHARED,), ("cluster.mem=0",), (SHARED, "cluster.mem=1G")):
+        assert not any("N188" in each for each in notices(tmp_path, *CPU, *words))
+
+
+def test_an_environment_that_setup_activates_is_not_the_python_of_the_launch(tmp_path):
+    setup = "cluster.setup=['source env/bin/activate']"
+    assert any("N186" in each for each in notices(tmp_path, *CPU, setup))
+    assert not any("N186" in each for each in notices(tmp_path, *CPU, setup, "cluster.python=python"))
+    assert not any("N186" in each for each in notices(tmp_path, *CPU, "cluster.setup=['module load cuda']"))
+
+
+def test_what_shared_nodes_are_asked_for_is_compared_with_limits(tmp_path):
+    context = frozen_context(tmp_path)
+    words = (*GPU, SHARED, "cluster.cpus_per_task=3", "cluster.gpus_per_task=2", "cluster.mem_per_gpu=1GB")
+    demand = demand_of(requests.of_one(pipeline.render(pipeline.prepare(words, context), context)))
+    assert (demand.cpus, demand.memory_mib, demand.memory_key) == (6, 4096, "cluster.mem_per_gpu")
+    assert demand.least("gres/gpu", [], 2) == 8 and demand.least("cpu", [], 2) == 12
+    assert not demand.is_plain
+
+
+def test_the_release_has_the_job_s_place_or_its_own(tmp_path):
+    def placed(*words):
+        text = files(tmp_path, *PUBLISHED, *OPEN, *words).get("slurm/release.sh", "")
+        return [line.removeprefix("#SBATCH --") for line in text.splitlines() if line.startswith("#SBATCH")][2:-1]
+
+    own = ("cluster.partition=gpu", "cluster.account=team", "cluster.qos=high", "cluster.reservation=mine")
+    assert placed(*own) == ["partition=gpu", "account=team", "qos=high", "reservation=mine"]
+    other = ("cluster.release.partition=cpu", "cluster.release.qos=low", "cluster.release.account=ops")
+    assert placed(*own, *other) == ["partition=cpu", "account=ops", "qos=low"]
+    made = files(tmp_path, *PUBLISHED, *OPEN, "cluster.release.enabled=false")
+    assert "slurm/release.sh" not in made and "release" not in made["slurm/job.sh"]
+    assert "scontrol requeue" in made["slurm/job.sh"]
+
+
+@pytest.mark.parametrize(
+    ("key", "text", "secret"),
+    [
+        ("setup", "export HF_TOKEN=hf_aBcDeFgHiJkLmNoPqRsTuVwXyZ012345", "hf_aBc"),
+        ("setup", "export DB_PASSWORD=hunter2", "hunter2"),
+        ("setup", 'curl -H "Authorization: Bearer abcdef123456" https://example.org', "abcdef123456"),
+        ("slurm_docker_cfg.post_launch_commands", "export DB_PASSWORD=hunter2", "hunter2"),
+        ("slurm_docker_cfg.docker_args", "--env=DB_PASSWORD=hunter2", "hunter2"),
+        ("srun_args", "--container-env=DB_PASSWORD=hunter2", "hunter2"),
+    ],
+)
+def test_a_secret_in_a_command_is_refused(tmp_path, key, text, secret):
+    with pytest.raises(ProblemsFound) as error:
+        files(tmp_path, *PUBLISHED, f"cluster.{key}=['{text}']")
+    assert {each.code for each in error.value.problems} <= {"E608", "E609"}
+    assert secret not in str(error.value)
+
+
+def test_a_command_may_name_a_variable_with_a_secret(tmp_path):
+    line = "export DB_PASSWORD=$(< ~/.password)"
+    assert line in files(tmp_path, *CPU, f"cluster.setup=['{line}']")["slurm/job.sh"]
