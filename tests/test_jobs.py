@@ -324,6 +324,9 @@ def test_wait_tells_each_change_and_exits_as_the_job_ended(record, on, capsys, m
 
 def test_wait_gives_up_on_a_cluster_that_has_not_answered(record, on, capsys):
     class Silent(Cluster):
+        def status(self, handle):
+            raise fail("E342", "cluster.kube_context", "the cluster's API does not answer")
+
         def wait(self, handle, *, timeout_s=None):
             return iter(())
 

@@ -163,6 +163,26 @@ def test_a_checkpoint_in_the_memory_of_nodes_does_not_outlive_the_job(run_dir, t
     assert line.samples_lost == (29 - kept) * SAMPLES
 
 
+@pytest.mark.parametrize("event", ["broken", "cleared"])
+def test_a_job_whose_checkpoints_are_all_lost_has_no_goodput(run_dir, event):
+    job = first_attempt(run_dir, steps=10)
+    job.save()
+    job.append("checkpoints.jsonl", time=job.now + 0.1, event=event, step=0, tier="folder")
+    job.end("failed")
+    line = timeline.read(run_dir)
+    assert (line.goodput, line.last_step, line.samples_lost) == (0.0, 0, 10 * SAMPLES)
+
+
+def test_what_is_saved_after_a_loss_counts(run_dir):
+    job = first_attempt(run_dir, steps=10)
+    job.save()
+    job.append("checkpoints.jsonl", time=job.now + 0.1, event="broken", step=0, tier="folder")
+    job.train(5)
+    job.save()
+    job.end("failed")
+    assert timeline.read(run_dir).last_step == 15
+
+
 def test_a_resume_from_an_older_checkpoint_discards_the_newer_one(run_dir):
     job = first_attempt(run_dir, steps=10)
     job.save()

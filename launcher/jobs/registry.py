@@ -242,7 +242,12 @@ def changes(job: JobRecord, backend: Backend, *, timeout_s: float | None = None)
     if job.ended:
         yield job.ended
         return
-    seen, is_pending, deadline = None, True, time.monotonic() + (math.inf if timeout_s is None else timeout_s)
+    deadline = time.monotonic() + (math.inf if timeout_s is None else timeout_s)
+    with contextlib.suppress(ProblemsFound):  # waiting is more patient with a cluster that does not answer
+        if (ended := status(job, backend)).state.is_final:  # a watch of what is deleted has nothing to report
+            yield ended
+            return
+    seen, is_pending = None, True
     while is_pending:
         for each in backend.wait(job.handle, timeout_s=timeout_s and max(0.0, deadline - time.monotonic())):
             before, seen = seen, settled(job, each, backend)

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
 from launcher.common.problems import Notice
+from launcher.common.quoting import bounded
 from launcher.model.instances import Instance
 
 if TYPE_CHECKING:  # a command that only follows jobs does not need pydantic
@@ -284,7 +285,7 @@ class JobStatus:
     Args:
         state: The job's state.
         nodes: Nodes it runs on now.
-        message: Why it is pending, or why it ended.
+        message: Why it is pending, or why it ended; bounded, since others write parts of it.
         target_nodes: Nodes it is scaling to; None if it is not scaling.
         restarts: How often its workers were restarted.
         faulty_nodes: Names of the nodes that failed last.
@@ -296,6 +297,9 @@ class JobStatus:
     target_nodes: int | None = None
     restarts: int = 0
     faulty_nodes: tuple[str, ...] = ()
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "message", bounded(self.message))
 
 
 @dataclass(frozen=True, slots=True)
@@ -315,6 +319,10 @@ class JobEvent:
     message: str
     about: str = ""
     is_warning: bool = False
+
+    def __post_init__(self) -> None:
+        for name in ("kind", "message", "about"):
+            object.__setattr__(self, name, bounded(getattr(self, name)))
 
 
 @dataclass(frozen=True, slots=True)

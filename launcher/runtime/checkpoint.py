@@ -48,7 +48,7 @@ from launcher.runtime.dcp_warnings import without_group_warning
 from launcher.runtime.durable import sync, write_text
 from launcher.runtime.process_group import barrier, rank
 from launcher.runtime.progress import METADATA, PROGRESS, Progress, Published, published, sealed
-from launcher.runtime.tiers.checkpoint_log import CheckpointLog, Record
+from launcher.runtime.tiers.checkpoint_log import BROKEN, CheckpointLog, Record
 
 PATIENCE_S = 60.0
 """Seconds for which a failing file system is retried before loading fails."""
@@ -182,7 +182,11 @@ class Checkpoints:
             load = functools.partial(self._load, path, content)
             return Candidate(f"step {step_of(path)}", [Source(str(self.folder), load)])
 
-        loaded = search.newest([candidate(path) for path in paths])
+        try:
+            loaded = search.newest([candidate(path) for path in paths])
+        except CheckpointBroken as error:
+            self._log_broken(str(error), time.perf_counter() - began)
+            raise
         if loaded is None:
             return None
         path, progress, state = loaded
@@ -310,6 +314,10 @@ class Checkpoints:
                 step, TIER, f"{reason}; training continues, and saves again when the next one is due"
             )
             self._checkpoint_log.record(Record(time.time(), "failed", step, TIER, 0, seconds, seconds, reason))
+
+    def _log_broken(self, reason: str, seconds: float) -> None:
+        if rank() == 0:  # what was saved before is lost, which the timeline needs to know
+            self._checkpoint_log.record(Record(time.time(), BROKEN, 0, TIER, 0, seconds, seconds, reason))
 
     def _log_passed_over(self, step: int, passed_over: list[str], seconds: float) -> None:
         if not passed_over or rank():

@@ -6,8 +6,10 @@ import multiprocessing
 import os
 import socket
 import sys
+import threading
 import time
 import traceback
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from datetime import timedelta
 from types import TracebackType
@@ -18,7 +20,7 @@ import torch.distributed as dist
 from torch.distributed import distributed_c10d
 
 from launcher.common import names
-from launcher.runtime import stacks, startup_timing
+from launcher.runtime import agent, stacks, startup_timing
 from launcher.runtime.finite_steps import NotFinite
 
 JOIN_TIMEOUT = timedelta(minutes=10)
@@ -39,6 +41,9 @@ _FIRST_PAUSE_S, _LONGEST_PAUSE_S = 0.01, 0.25
 _CONNECT_TIMEOUT_S = 5.0
 _AWAIT_STORE_S = 60.0
 _AWAIT_OTHERS = timedelta(seconds=10)
+_FINISH_S = 10.0
+_WHEN_FINISHED: list[tuple[int, Callable[[], object]]] = []
+"""What is left for the end, with the process that it belongs to: a forked one has its parent's list."""
 _LEAVING, _ALL_LEAVE, _LEFT = "leaving", "all leave", "left"
 
 
@@ -232,6 +237,11 @@ def share(value: _Value) -> _Value:
     return values[0]
 
 
+def when_finished(work: Callable[[], object]) -> None:
+    """Do `work` when this process leaves a training that has finished, not one that is to be restarted."""
+    _WHEN_FINISHED.append((os.getpid(), work))
+
+
 def leave(exit_code: int = 0) -> None:
     """End this process and its children now. Does not return.
 
@@ -247,9 +257,21 @@ def leave(exit_code: int = 0) -> None:
     if exit_code == 0 and dist.is_initialized():
         _await_others()
         dist.destroy_process_group()
+    if exit_code == 0 and not agent.event_pending():
+        _finish()
     sys.stdout.flush()
     sys.stderr.flush()
     os._exit(exit_code)
+
+
+def _finish() -> None:
+    """Do what was left for the end, all at once: a server that does not answer delays the end by seconds only."""
+    own = [threading.Thread(target=work, daemon=True) for pid, work in _WHEN_FINISHED if pid == os.getpid()]
+    for thread in own:
+        thread.start()
+    deadline = time.monotonic() + _FINISH_S
+    for thread in own:
+        thread.join(max(0.0, deadline - time.monotonic()))
 
 
 def _await_others() -> None:

@@ -4,12 +4,16 @@ from collections.abc import Iterator
 
 from launcher.timeline.records import CheckpointRecord, Launch
 
+_LOST = ("broken", "cleared")
+"""Events after which no checkpoint is left."""
+
 
 def preserved(launch: Launch) -> int:
     """Return the samples in the checkpoint from which another launch would resume; 0 without one.
 
     Computed from the records alone, so that the number stays the same if the files change later. A resume from an
-    older checkpoint discards the newer ones. A checkpoint in the memory of nodes ends with them.
+    older checkpoint discards the newer ones, and a load that finds none intact discards all. A checkpoint in the
+    memory of nodes ends with them.
     """
     held = 0
     for _, cursor, is_saved in sorted(_points(launch)):
@@ -22,6 +26,8 @@ def _points(launch: Launch) -> Iterator[tuple[float, int, bool]]:
     for record in launch.checkpoints:
         if record.event == "saved" and record.outlives_job and (cursor := _cursor(launch, record)) is not None:
             yield record.time, cursor, True
+        elif record.event in _LOST:
+            yield record.time, 0, False
     for start in launch.starts:
         if start.restored is not None:
             yield start.restored, start.cursor, not _is_from_memory(launch, start.step)

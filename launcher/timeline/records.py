@@ -91,11 +91,11 @@ class StartRecord:
 
 @dataclass(frozen=True, slots=True)
 class CheckpointRecord:
-    """A checkpoint that was published or loaded.
+    """A checkpoint that was published or loaded, or the loss of all of them.
 
     Args:
         time: Seconds since the epoch.
-        event: `saved` or `loaded`; other events change nothing.
+        event: `saved`, `loaded`, `cleared`, or `broken`: none is intact. Other events change nothing.
         tier: Its tier.
         step: Last optimizer step in it.
         cursor: Samples consumed by then; None if not recorded.

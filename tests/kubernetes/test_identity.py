@@ -12,7 +12,7 @@ import pytest
 from background import Collected, await_true
 from conftest import ROOT
 
-from launcher.backends.kubernetes.api_objects import path
+from launcher.backends.kubernetes.api_objects import path, pod_templates
 from launcher.backends.kubernetes.connection import connect
 from launcher.backends.kubernetes.server import Server
 from launcher.cli import launch
@@ -68,6 +68,39 @@ def test_a_job_that_was_deleted_is_found_again_by_every_command(space, launched,
     assert cli.run(["launch", launched]) == 0
     assert cli.run(["cancel", launched]) == 0
     assert space.names(JOB) == [] and registry.read(folder_of(launched)).ended.state is JobState.CANCELLED
+
+
+def test_waiting_for_a_deleted_job_says_at_once_what_was_found(space, launched, capsys):
+    record = registry.read(folder_of(launched))
+    space.admin.delete(path(JOB, space.name, launched), record.handle.uid)
+    space.cluster.proxy.seen.clear()
+    assert cli.run(["wait", launched]) == launch.EXIT_CODES[JobState.DELETED]
+    assert capsys.readouterr().out.startswith("deleted")
+    assert not any("watch=true" in line for line in space.cluster.proxy.seen)
+
+
+def test_pods_count_by_their_owners_and_not_by_labels(space, launched, capsys):
+    job = space.get(JOB, launched)
+    space.conditions(launched, "Running")
+    own = space.pod(job)
+    labels = pod_templates(job)[0]["metadata"]["labels"]
+    bare = {"containers": [{"name": "pytorch", "image": "me/image:1"}], "nodeName": "node-1"}
+    held = {"kind": "StatefulSet", "apiVersion": "apps/v1", "name": own[:-2], "uid": None}
+    held["uid"] = space.get("Pod", own)["metadata"]["ownerReferences"][0]["uid"]
+    copied = {
+        "kind": "ReplicaSet",
+        "apiVersion": "apps/v1",
+        "name": "r",
+        "uid": "11111111-1111-1111-1111-111111111111",
+    }
+    space.make("Pod", f"{own[:-1]}1", metadata={"ownerReferences": [held]}, spec=bare)
+    space.make("Pod", "copy", metadata={"labels": labels, "ownerReferences": [copied]}, spec=bare)
+    space.make("Pod", "debug", metadata={"labels": labels}, spec=bare)
+    for name in (own, f"{own[:-1]}1", "copy", "debug"):
+        space.run_container(name)
+    assert {pod.name for pod in BACKEND.pods(registry.read(folder_of(launched)).handle)} == {own, f"{own[:-1]}1"}
+    assert BACKEND.status(registry.read(folder_of(launched)).handle).nodes == 2
+    assert next(BACKEND.wait(registry.read(folder_of(launched)).handle)).nodes == 2
 
 
 def test_a_launch_that_fails_after_a_wrong_404_leaves_the_running_job_alone(space, launched, monkeypatch):

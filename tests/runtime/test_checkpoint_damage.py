@@ -51,8 +51,11 @@ def test_when_all_are_damaged_each_is_listed_with_its_reason(tmp_path):
     save_steps(tmp_path, 1, 2)
     flip(tmp_path / "step-00000002" / "__0_0.distcp")
     (tmp_path / "step-00000001" / ".metadata").unlink()
+    log = CheckpointLog("own", 0, tmp_path)
     with pytest.raises(CheckpointBroken) as caught:
-        load(tmp_path)
+        Checkpoints(tmp_path, log=log).load(Content(*new_model(0.0)))
+    (record,) = [json.loads(line) for line in (tmp_path / names.CHECKPOINTS_FILE).read_text().splitlines()]
+    assert (record["event"], record["step"]) == ("broken", 0)
     newest, older = caught.value.tried
     assert "step 2" in newest and "__0_0.distcp is changed" in newest
     assert "step 1" in older and ".metadata missing" in older

@@ -1,15 +1,18 @@
 """Two jobs with one namespace: the second is refused while the first lives, and adopts what a dead one leaves."""
 
 import json
+import os
 import time
 from pathlib import Path
 
 import pytest
 from memory_service import memory_service
+from runtime_ranks import leave_locks_behind
 from test_tiers import alone, load, save_steps, steps_in
 from test_tiers_order import on
 
 from launcher.common import names
+from launcher.runtime import agent, elastic
 from launcher.runtime.tiers import owner
 from launcher.runtime.tiers.checkpoint_log import CheckpointLog
 from launcher.runtime.tiers.checkpoint_manager import CheckpointManager, StoreTier
@@ -132,6 +135,25 @@ def test_a_mark_is_renewed_and_given_back():
     with OtherJob(pytest.MonkeyPatch()):
         Claim(place, "it").hold()
         assert Mark.parse(place.mark()).owner == "other"
+
+
+@pytest.mark.parametrize(
+    ("exit_code", "is_stopped", "is_free"), [(0, False, True), (1, False, False), (0, True, False)]
+)
+def test_the_documented_end_of_a_script_gives_the_mark_back_and_a_restart_does_not(
+    store, monkeypatch, exit_code, is_stopped, is_free
+):
+    child = os.fork()
+    if not child:
+        leave_locks_behind()
+        monkeypatch.setattr(agent, "event_pending", lambda: is_stopped)
+        save_steps(CheckpointManager(None, [StoreTier(store, 1, 2)], CheckpointLog("ns", 0)), 1)
+        elastic.leave(exit_code)
+    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == exit_code
+    assert (Mark.parse(store.mark()).lease_s == 0) is is_free
+    with OtherJob(monkeypatch):
+        if is_free:
+            Claim(store, "the namespace").hold()
 
 
 def test_managers_of_one_process_share_a_namespace():

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 
 from launcher.backends.kubernetes import lenient
 from launcher.common.problems import Problem, ProblemsFound
+from launcher.common.quoting import bounded
 
 if TYPE_CHECKING:
     from kubernetes.client import ApiException
@@ -115,7 +116,7 @@ def api_error(error: "ApiException") -> ApiError:
         answer = json.loads(body)
     except ValueError:
         answer = None
-    message = lenient.text(lenient.mapping(answer).get("message")) or lenient.printable(" ".join(body.split())[:500])
+    message = bounded(lenient.text(lenient.mapping(answer).get("message")) or " ".join(body.split()))
     details = lenient.mapping(answer, "details")
     causes = tuple(lenient.text(each.get("reason")) for each in lenient.mappings(details.get("causes")))
     headers = error.headers or {}

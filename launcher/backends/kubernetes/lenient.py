@@ -6,6 +6,8 @@ An operator, Kueue or a later version of either may write anything into a status
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from launcher.common.quoting import printable
+
 
 def mapping(value: object, *keys: str) -> Mapping[str, Any]:
     """Return the mapping at `keys` below a value; empty if there is none."""
@@ -32,13 +34,6 @@ def texts(value: object) -> tuple[str, ...]:
 def text(value: object) -> str:
     """Return a string with blanks in place of control characters; empty if the value is not a string."""
     return printable(value) if isinstance(value, str) else ""
-
-
-def printable(value: str) -> str:
-    """Return a string with blanks in place of control characters other than the end of a line."""
-    if value.isprintable():
-        return value
-    return "".join(sign if sign.isprintable() or sign == "\n" else " " for sign in value)
 
 
 def count(value: object) -> int:

@@ -5,13 +5,14 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from launcher.backends.kubernetes import api_objects, lenient
+from launcher.backends.kubernetes import api_objects
 from launcher.backends.kubernetes.api_errors import ApiError
 from launcher.backends.kubernetes.connection import Connection
 from launcher.backends.kubernetes.pod_logs import Reader
 from launcher.backends.kubernetes.pod_ranks import Places
 from launcher.backends.kubernetes.target import Target
 from launcher.common.problems import fail
+from launcher.common.quoting import printable
 from launcher.common.redaction import masked
 
 
@@ -56,7 +57,7 @@ def lines(connection: Connection, target: Target, places: Places) -> Iterator[st
             lines = (line for _, block in reader.runs(lambda: False) for line in block)
             for line in lines:
                 if mention.search(line) and not _is_elsewhere(line, target):
-                    yield masked(lenient.printable(line))
+                    yield masked(printable(line))
     except ApiError as error:
         if error.status != 403:
             raise

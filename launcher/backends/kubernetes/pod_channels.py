@@ -12,9 +12,9 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
-from launcher.backends.kubernetes import lenient
 from launcher.backends.kubernetes.api_errors import ApiError, Unreachable
 from launcher.backends.kubernetes.connection import CONNECT_TIMEOUT_S, Connection
+from launcher.common.quoting import bounded
 
 CLOSE, V5 = 255, "v5.channel.k8s.io"
 """Channel that signals the end of another channel, and the first protocol that has it."""
@@ -232,6 +232,6 @@ def _message(body: bytes | str, otherwise: str) -> str:
     """Return the message of a refusal: that of a Status object, or the plain text."""
     text = body.decode(errors="replace") if isinstance(body, bytes) else body
     try:
-        return lenient.printable(str(json.loads(text)["message"]))
+        return bounded(str(json.loads(text)["message"]))
     except (ValueError, KeyError, TypeError):
-        return lenient.printable(" ".join(text.split())[:500]) or otherwise.partition("-+-+-")[0].strip()
+        return bounded(" ".join(text.split())) or otherwise.partition("-+-+-")[0].strip()

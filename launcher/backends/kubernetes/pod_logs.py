@@ -50,12 +50,14 @@ class Window:
         latest: Second of the newest line.
         yielded: Second and hash of each recent line.
         expected: How often each of them will be repeated after reconnecting.
+        num_new: How many lines were not repetitions.
         second: The second that the last line was written in, as text, and its time.
     """
 
     latest: datetime | None = None
     yielded: deque[tuple[datetime, int]] = field(default_factory=deque)
     expected: Counter[int] = field(default_factory=Counter)
+    num_new: int = 0
     second: tuple[bytes, datetime | None] = (b"", None)
 
     def since(self) -> str | None:
@@ -72,6 +74,7 @@ class Window:
         if self.expected and self.expected[key] > 0:
             self.expected[key] -= 1
             return False
+        self.num_new += 1
         text, time = self.second
         if not text or not line.startswith(text):  # a log has many lines in a second
             time = _second(line)
@@ -196,7 +199,7 @@ class Reader:
             if now.number > number + 1:
                 yield [_lost(self.pod, number, "the rest of " if window.latest else "")]
                 return
-            before = window.latest
+            before = window.num_new
             query = self._query(pod, now, number)
             outcome = yield from self._attempt(window, number, query)
             num_missing += outcome is _Outcome.MISSING
@@ -204,7 +207,7 @@ class Reader:
                 if window.latest is None:
                     yield [_lost(self.pod, number)]
                 return
-            is_silent = window.latest == before
+            is_silent = window.num_new == before
             if outcome is _Outcome.COMPLETE and self._is_read(now, number, is_silent=is_silent):
                 return
             failures = failures + 1 if is_silent else 0

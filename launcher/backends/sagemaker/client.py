@@ -11,6 +11,7 @@ from functools import cache
 from typing import Any, Protocol
 
 from launcher.common.problems import Problem, ProblemsFound, fail
+from launcher.common.quoting import bounded
 
 _ATTEMPTS = 8
 _CONNECT_TIMEOUT_S, _READ_TIMEOUT_S = 5, 60
@@ -80,7 +81,9 @@ class Connection:
             told = error.response.get("Error", {})
             about = error.response.get("ResponseMetadata", {})
             status, retries = about.get("HTTPStatusCode", 0), about.get("RetryAttempts", 0)
-            raise Refused(told.get("Code", ""), told.get("Message") or str(error), status, retries) from error
+            raise Refused(
+                told.get("Code", ""), bounded(told.get("Message") or str(error)), status, retries
+            ) from error
         except BotoCoreError as error:
             raise ProblemsFound((_unasked(error),)) from error
 

@@ -1,6 +1,7 @@
 """Commands that observe submitted jobs, wait for them and cancel them, on every backend."""
 
 import dataclasses
+import itertools
 import json
 import re
 from datetime import UTC, datetime
@@ -79,7 +80,10 @@ def wait(
     from launcher.jobs.registry import changes
 
     backend, record = opened(job)
-    for seen in changes(record, backend, timeout_s=timeout_s):
+    found = changes(record, backend, timeout_s=timeout_s)
+    with console.while_waiting(f"asking for the state of {terminal.native_name(record.handle)} …"):
+        first = [next(found)]  # it yields at least one, or raises
+    for seen in itertools.chain(first, found):
         if as_json:
             console.say(json.dumps(to_json(record, seen)))
         else:

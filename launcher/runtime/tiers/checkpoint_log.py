@@ -18,13 +18,16 @@ FORMAT = (
 """Source: amzn-sagemaker-checkpointing 1.1.3, its log's format."""
 
 
+BROKEN = "broken"
+
+
 @dataclass(frozen=True, slots=True)
 class Record:
     """A save or a load by all ranks.
 
     Args:
         time: Seconds since the epoch.
-        event: `saved`, `loaded`, `failed` or `cleared`.
+        event: `saved`, `loaded`, `failed`, `cleared`, or `broken`: no checkpoint is intact.
         step: Of the checkpoint.
         tier: Its tier.
         num_bytes: Bytes written to the tier or read from it by all ranks.
@@ -131,7 +134,7 @@ class CheckpointLog:
 
 
 def _after(record: Mapping[str, Any], newest: Key, namespace: str) -> Key:
-    if record["namespace"] != namespace or record["event"] == "failed":
+    if record["namespace"] != namespace or record["event"] in ("failed", BROKEN):
         return newest
     key = Key(int(record["step"]), int(record.get("save", 0)))
     return max(newest, key) if record["event"] == "saved" else key

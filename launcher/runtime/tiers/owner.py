@@ -19,6 +19,7 @@ from pathlib import Path
 from typing import Protocol
 
 from launcher.common import names
+from launcher.runtime import process_group
 from launcher.runtime.tiers.checkpoint_log import CheckpointLog
 from launcher.runtime.tiers.rank_group import Ranks
 from launcher.runtime.tiers.tier_errors import TierFailure, translated
@@ -126,6 +127,7 @@ class Claim:
                 self._renewal = threading.Thread(target=self._renew, daemon=True, name="namespace-owner")
                 self._renewal.start()
                 atexit.register(self.release)
+                process_group.when_finished(self.release)  # which skips the former
             else:
                 self._check()
 

@@ -14,7 +14,7 @@ from launcher.runtime.checkpoint_search import (
     Source,
     Unavailable,
 )
-from launcher.runtime.tiers.checkpoint_log import CheckpointLog, Record
+from launcher.runtime.tiers.checkpoint_log import BROKEN, CheckpointLog, Record
 from launcher.runtime.tiers.node_memory import NodeMemory
 from launcher.runtime.tiers.rank_group import Ranks
 from launcher.runtime.tiers.shard_sources import Nodes, Shards, StoreShards, copies_of
@@ -148,6 +148,8 @@ class Restoration:
         try:
             restored = self._search.newest(candidates)
         except CheckpointBroken as error:
+            if self.ranks.rank == 0:  # what was saved before is lost, which the timeline needs to know
+                self.log.record(Record(time.time(), BROKEN, 0, "", 0, 0.0, detail=str(error)))
             raise CheckpointUnavailable(error.tried) from error
         if restored is None and self._search.passed_over:
             raise CheckpointUnavailable(self._search.passed_over)
