@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 from launcher.bundle.store import given_name
 from launcher.common.console import say, say_all, show_notice, show_table, shown_path, width
 from launcher.common.names import LOG_DIR, RUN_DIR
+from launcher.common.terminal_text import plain
 from launcher.model.backend import NEWS
 from launcher.model.job_spec import Bundle, JobHandle, JobSpec, JobState, JobStatus
 from launcher.planning import plan_report
@@ -161,7 +162,7 @@ def follow(lines: Iterator[str]) -> None:
     with _progress(console, pulse) as progress:
         task = progress.add_task("training", total=None)
         with pulse.until_over():
-            for line in lines:
+            for line in map(plain, lines):
                 if match := _STEP.match(line):
                     done, total, rest = match.groups()
                     pulse.step(rest, time.monotonic())
@@ -254,7 +255,7 @@ def _follow_plain(lines: Iterator[str]) -> None:
     """Print lines, one step every two seconds; always the step before an event and the last step."""
     last_s, held_back = 0.0, []
     try:
-        for line in lines:
+        for line in map(plain, lines):
             match, now_s = _STEP.match(line), time.monotonic()
             if match and match[1] != match[2] and now_s - last_s < _QUIET_S:
                 held_back = [line]
