@@ -53,6 +53,7 @@ def show_plan(job: JobSpec, *, in_full: bool = False) -> None:
     show_table(head, rows)
     say(plan_report.summary(job))
     if in_full and len(job.scales) > 1:
+        say("speedup: of the computation, by the largest share; without communication, input and restarts", "dim")
         say("")
         for line in plan_report.chart(job, width() or _PIPED):
             say(line)
