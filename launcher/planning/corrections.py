@@ -91,7 +91,13 @@ def corrected(
         (number,) = numbers
         others = [*overrides[:number], *overrides[number + 1 :]]
         found = _MEANT.fullmatch(problem.remedy or "")
-        keys = (*(found[1].split(" or ") if found else ()), *_synonyms(problem.path, tree_of(others) or {}))
+        parent = problem.path.rpartition(".")[0]
+        named = (
+            [name if "." in name or not parent else f"{parent}.{name}" for name in found[1].split(" or ")]
+            if found
+            else []
+        )
+        keys = (*named, *_synonyms(problem.path, tree_of(others) or {}))
         before, value = faults_of(others), overrides[number].partition("=")[2]
         costs = {key: cost([*others, f"++{key}={value}"], before) for key in dict.fromkeys(keys)}
         tried = sorted((key for key, new in costs.items() if new is not None), key=lambda key: costs[key] or 0)
