@@ -201,3 +201,9 @@ def test_a_suggestion_that_would_be_refused_is_not_given(slip, problems):
 def test_a_choice_that_is_no_name_says_where_names_are(choice, remedy, problems):
     (problem,) = problems(choice)
     assert problem.code == "E005" and remedy in problem.remedy
+
+
+@pytest.mark.parametrize("slip", ["recipes.trainer.num_node=2", "recipes.training_config.training_args.sed=3"])
+def test_a_misspelt_key_gets_the_one_beside_it(slip, problems):
+    (problem,) = problems(slip)
+    assert problem.remedy in ("did you mean num_nodes?", "did you mean seed?")

@@ -15,6 +15,7 @@ from launcher.bundle.store import given_name
 from launcher.common.console import say, say_lines, show_notice, show_table, shown_path, width
 from launcher.common.line_writer import LineWriter
 from launcher.common.names import LOG_DIR, RUN_DIR
+from launcher.common.terminal_text import plain
 from launcher.model.backend import NEWS
 from launcher.model.job_spec import Bundle, JobHandle, JobSpec, JobState, JobStatus
 from launcher.planning import plan_report
@@ -53,6 +54,7 @@ def show_plan(job: JobSpec, *, in_full: bool = False) -> None:
     show_table(head, rows)
     say(plan_report.summary(job))
     if in_full and len(job.scales) > 1:
+        say("speedup: of the computation, by the largest share; without communication, input and restarts", "dim")
         say("")
         for line in plan_report.chart(job, width() or _PIPED):
             say(line)
@@ -154,7 +156,7 @@ def follow(lines: Iterator[str]) -> None:
     """
     if not sys.stdout.isatty():
         with LineWriter(say_lines) as writer:
-            for line in lines:
+            for line in map(plain, lines):
                 writer.put(line)
         return
     from rich.console import Console
@@ -164,7 +166,7 @@ def follow(lines: Iterator[str]) -> None:
     with _progress(console, pulse) as progress:
         task = progress.add_task("training", total=None)
         with pulse.until_over(), LineWriter(functools.partial(_print_all, console)) as writer:
-            for line in lines:
+            for line in map(plain, lines):
                 if match := _STEP.match(line):
                     done, total, rest = match.groups()
                     pulse.step(rest, time.monotonic())

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, TextIO
 
 from launcher.common.problems import Notice, Problem
+from launcher.common.terminal_text import plain
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -23,7 +24,8 @@ _INDENT_OF_PROBLEM, _INDENT_OF_NOTICE = " " * 7, " " * 11
 
 
 def say(text: str, style: str = "", *, stderr: bool = False) -> None:
-    """Print a line, in `style` (as rich names it) on a terminal with colours."""
+    """Print a line, in `style` (as rich names it) on a terminal with colours; without control sequences in it."""
+    text = plain(text)
     stream = sys.stderr if stderr else sys.stdout
     if style and _shows_colours(stream):
         _console(stderr=stderr).print(text, style=style, markup=False)
@@ -46,9 +48,9 @@ def say_all(lines: Iterable[tuple[str, str]]) -> None:
     console = _console() if _shows_colours(sys.stdout) else None
     for text, style in lines:
         if console and style:
-            console.print(text, style=style, markup=False)
+            console.print(plain(text), style=style, markup=False)
         else:
-            print(text)
+            print(plain(text))
     sys.stdout.flush()
 
 
@@ -175,6 +177,7 @@ def while_waiting(what: str) -> Iterator[None]:
     if not sys.stderr.isatty():
         yield
         return
+    what = plain(what)
     print(what, end="", file=sys.stderr, flush=True)
     try:
         yield

@@ -91,12 +91,15 @@ def corrected(
         (number,) = numbers
         others = [*overrides[:number], *overrides[number + 1 :]]
         found = _MEANT.fullmatch(problem.remedy or "")
-        keys = (*(found[1].split(" or ") if found else ()), *_synonyms(problem.path, tree_of(others) or {}))
+        parent = problem.path.rpartition(".")[0]
+        names = found[1].split(" or ") if found else []
+        shown = {name if "." in name or not parent else f"{parent}.{name}": name for name in names}
+        keys = (*shown, *_synonyms(problem.path, tree_of(others) or {}))
         before, value = faults_of(others), overrides[number].partition("=")[2]
         costs = {key: cost([*others, f"++{key}={value}"], before) for key in dict.fromkeys(keys)}
         tried = sorted((key for key, new in costs.items() if new is not None), key=lambda key: costs[key] or 0)
         kept = None if found else problem.remedy
-        remedy = f"did you mean {' or '.join(tried[:_MOST_SHOWN])}?" if tried else kept
+        remedy = f"did you mean {' or '.join(shown.get(key, key) for key in tried[:_MOST_SHOWN])}?" if tried else kept
         return dataclasses.replace(problem, remedy=remedy)
 
     return tuple(map(meant, problems))

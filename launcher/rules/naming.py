@@ -1,10 +1,12 @@
-"""Names that a recipe gives its job."""
+"""Names that a recipe gives its job, and the place of its image."""
 
 import re
 from collections.abc import Callable, Iterator
 
 from launcher.common.problems import Problem
+from launcher.common.suggestions import did_you_mean
 from launcher.common.syntax import DNS_LABEL
+from launcher.model import aws_regions
 from launcher.model.checked_recipe import CheckedRecipe
 from launcher.rules import rule
 
@@ -24,3 +26,15 @@ def run_name_is_dns_label(checked: CheckedRecipe, problem: Callable[..., Problem
             remedy=f"recipes.run.name={mended}",
             allowed="1 to 63 lower-case letters, digits and -, starting and ending with a letter or digit",
         )
+
+
+@rule("E611", "container", source="botocore, data/endpoints.json; Amazon ECR, Private registries")
+def registries_are_in_regions_that_exist(
+    checked: CheckedRecipe, problem: Callable[..., Problem]
+) -> Iterator[Problem]:
+    """An image in a region that does not exist cannot be pulled: pods would wait, and a training job would fail."""
+    image = checked.launch.container or ""
+    region = aws_regions.of_image(image)
+    if region and not aws_regions.exists(region):
+        remedy = did_you_mean(region, aws_regions.known()) or "pip install --upgrade boto3, if it is a new one"
+        yield problem("container", f"its region {region} is not known", value=image, remedy=remedy)

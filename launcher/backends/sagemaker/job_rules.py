@@ -26,6 +26,7 @@ from launcher.common.problems import Problem
 from launcher.common.secret_forms import holds_credentials
 from launcher.common.suggestions import did_you_mean
 from launcher.common.syntax import IMAGE_FORM, is_image
+from launcher.model import aws_regions
 from launcher.model.backend_registry import described
 from launcher.model.checked_recipe import CheckedRecipe
 from launcher.model.config_tree import leaves
@@ -81,6 +82,20 @@ def one_image(checked: CheckedRecipe, problem: Callable[..., Problem]) -> Iterat
         yield problem("container", "is missing, and the recipe defines no image", remedy=remedy)
     if image:
         yield from _image_faults(image, problem)
+
+
+@sm_rule("E612", "region", more=("container",), source="Amazon SageMaker, Use your own algorithms: image in ECR")
+def regions_agree(checked: CheckedRecipe, problem: Callable[..., Problem]) -> Iterator[Problem]:
+    """A training job runs in a region that exists, with an image of that region's registry."""
+    region, of_image = jobs_of(checked).region, aws_regions.of_image(checked.launch.container or "")
+    if region and not aws_regions.exists(region):
+        near = did_you_mean(region, aws_regions.known())
+        remedy = near or "pip install --upgrade boto3, if it is a new one"
+        yield problem(f"{JOBS}.region", "no such region of AWS is known", value=region, remedy=remedy)
+    elif region and of_image and of_image != region:
+        message = f"the image is in {of_image}: a job takes it from its own region, which is {region}"
+        remedy = f"{JOBS}.region={of_image}, or the image of {region}"
+        yield problem("container", message, value=checked.launch.container, remedy=remedy)
 
 
 def _image_faults(image: str, problem: Callable[..., Problem]) -> Iterator[Problem]:
