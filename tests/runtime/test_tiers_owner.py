@@ -1,18 +1,21 @@
 """Two jobs with one namespace: the second is refused while the first lives, and adopts what a dead one leaves."""
 
+import contextlib
 import json
 import os
+import subprocess
+import sys
 import time
 from pathlib import Path
 
 import pytest
+from conftest import ROOT
+from leaving_scripts import ENDS, store_of
 from memory_service import memory_service
-from runtime_ranks import leave_locks_behind
 from test_tiers import alone, load, save_steps, steps_in
 from test_tiers_order import on
 
 from launcher.common import names
-from launcher.runtime import agent, elastic
 from launcher.runtime.tiers import owner
 from launcher.runtime.tiers.checkpoint_log import CheckpointLog
 from launcher.runtime.tiers.checkpoint_manager import CheckpointManager, StoreTier
@@ -137,23 +140,29 @@ def test_a_mark_is_renewed_and_given_back():
         assert Mark.parse(place.mark()).owner == "other"
 
 
-@pytest.mark.parametrize(
-    ("exit_code", "is_stopped", "is_free"), [(0, False, True), (1, False, False), (0, True, False)]
-)
-def test_the_documented_end_of_a_script_gives_the_mark_back_and_a_restart_does_not(
-    store, monkeypatch, exit_code, is_stopped, is_free
-):
-    child = os.fork()
-    if not child:
-        leave_locks_behind()
-        monkeypatch.setattr(agent, "event_pending", lambda: is_stopped)
-        save_steps(CheckpointManager(None, [StoreTier(store, 1, 2)], CheckpointLog("ns", 0)), 1)
-        elastic.leave(exit_code)
-    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == exit_code
-    assert (Mark.parse(store.mark()).lease_s == 0) is is_free
-    with OtherJob(monkeypatch):
-        if is_free:
-            Claim(store, "the namespace").hold()
+@pytest.mark.slow
+@pytest.mark.parametrize("kind", ["folder", "bucket", "service"])
+def test_the_documented_end_of_a_script_gives_the_mark_back_and_a_restart_does_not(kind, request, monkeypatch):
+    with contextlib.ExitStack() as running:
+        place = str(Path("store").resolve())
+        if kind == "bucket":
+            bucket = request.getfixturevalue("bucket")
+            place = f"{bucket.name} {bucket.endpoint}"
+        elif kind == "service":
+            pytest.importorskip("amzn_sagemaker_checkpointing")
+            place = running.enter_context(memory_service()).address
+        folders = (ROOT, ROOT / "tests", ROOT / "tests/engines", ROOT / "tests/runtime")
+        ended = subprocess.run(
+            [sys.executable, ROOT / "tests/runtime/leaving_scripts.py", kind, place],
+            env=os.environ | {"PYTHONPATH": os.pathsep.join(map(str, folders))},
+            stdout=subprocess.PIPE,
+            check=True,
+        )
+        assert json.loads(ended.stdout.splitlines()[-1]) == [exit_code for exit_code, _ in ENDS]
+        stores = [store_of(kind, place, end) for end in range(len(ENDS))]
+        assert [Mark.parse(store.mark()).lease_s == 0 for store in stores] == [True, False, False]
+        with OtherJob(monkeypatch):
+            Claim(stores[0], "the namespace").hold()
 
 
 def test_managers_of_one_process_share_a_namespace():
