@@ -8,7 +8,7 @@ from background import await_true
 from hypothesis import given
 from hypothesis import strategies as st
 
-from launcher.common import redaction, secret_forms
+from launcher.common import redaction, secret_forms, secret_tokens
 from launcher.common.line_writer import LineWriter
 
 VALUE = "s3cr3t-Value with blanks"
@@ -93,7 +93,7 @@ def reference(text):
     for begin, end in sorted(spans):
         kept += f"{text[first:begin]}…" if begin >= first else ""
         first = max(first, end)
-    return secret_forms._TOKEN.sub("…", kept + text[first:])
+    return secret_tokens._TOKEN.sub("…", kept + text[first:])
 
 
 @given(TEXTS)

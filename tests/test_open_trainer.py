@@ -201,7 +201,7 @@ def test_a_template_that_does_not_show_its_answers_is_one_problem_before_the_lau
 def test_a_key_of_the_open_trainer_is_refused_by_another(problems, prepare, word):
     key, _, value = word.partition("=")
     path = f"recipes.training_config.datasets.{key}"
-    assert found(problems(*K8S, f"++{path}={value}")) == [("E276", path)]
+    assert found(problems(*K8S, f"++{path}={value}")) == [("E266", path)]
     assert prepare(*LLMFT, "rehearse=true", f"++{path}={value}").trainer == "open"
 
 
@@ -380,7 +380,7 @@ def test_the_model_of_a_rehearsal_is_the_recipes_whatever_the_name_of_the_run(pr
 def test_the_program_of_a_rehearsal_is_told_the_model_that_the_recipe_leaves_open(render, prepare, name):
     words = (*GPT_OSS, "rehearse=true", f"recipes.run.name={name}")
     script = render(*words).files["run.sh"]
-    assert " launcher.runtime.entrypoint --rehearse --model openai/gpt-oss-120b --config-path " in script
+    assert " launcher.runtime.entrypoint --rehearse --model openai/gpt-oss-120b " in script
     assert "transformers.models.gpt_oss.modeling_gpt_oss" in script
     in_earnest = render(*GPT_OSS, f"{MODEL}=openai/gpt-oss-20b", f"{TRAIN}=/opt/ml/a", f"recipes.run.name={name}")
     assert "--model" not in in_earnest.files["run.sh"]

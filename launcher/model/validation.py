@@ -190,6 +190,7 @@ def _stand_in_value(annotation: Any, value: Any) -> Any:
         return {key: _stand_in(held, item) for key, item in value.items()}
     if inner and _is_list(annotation):
         return [_stand_in(inner, item) for item in value] if isinstance(value, list) else []
-    if inner and (value is not None or type(None) not in get_args(annotation)):
+    others = set(get_args(annotation)) - {inner, type(None)}  # of a union, such as `bool | Rehearsal`
+    if inner and not (type(value) in others or (value is None and type(None) in get_args(annotation))):
         return _stand_in(inner, value)
     return value

@@ -48,14 +48,23 @@ def test_the_nodes_of_a_script_have_a_key_of_their_own():
     ids=["exclusive", "shared", "beside", "oversubscribed", "constraint", "nodelist", "quoted"],
 )
 def test_options_decide_whether_nodes_are_whole_and_which_may_be_taken(options, words, is_exclusive, is_plain):
-    found = requested("nodes=2", *options, words=words)
+    found = requested("nodes=2", "mem=0", *options, words=words)
     assert (found.is_exclusive, found.is_plain) == (is_exclusive, is_plain)
 
 
 def test_memory_of_nodes_restricts_which_may_be_taken():
-    found = requested("nodes=2", mem=4096)
-    assert (found.memory_mib, found.is_plain) == (4096.0, False)
-    assert (requested("nodes=2").memory_mib, requested("nodes=2", mem=0).is_plain) == (0.0, True)
+    found = requested("nodes=2", "mem=4G")
+    assert (found.memory_mib, found.is_plain, found.memory_key) == (4096.0, False, "cluster.mem")
+    assert (requested("nodes=2", "mem=0").memory_mib, requested("nodes=2", "mem=0").is_plain) == (0.0, True)
+    assert (requested("nodes=2").memory_mib, requested("nodes=2").is_plain) == (1.0, False)
+
+
+def test_memory_for_each_cpu_or_gpu_is_that_of_a_node():
+    of_cpus = requested("nodes=2", "ntasks-per-node=4", "cpus-per-task=3", "mem-per-cpu=100")
+    assert (of_cpus.cpus, of_cpus.memory_mib, of_cpus.memory_key) == (12, 1200.0, "cluster.mem_per_cpu")
+    of_gpus = requested("nodes=2", "gpus-per-node=8", "mem-per-gpu=2G")
+    assert (of_gpus.memory_mib, of_gpus.memory_key) == (16384.0, "cluster.mem_per_gpu")
+    assert requested("nodes=2", "mem-per-gpu=2G").memory_mib == 2048.0
 
 
 @pytest.mark.parametrize(
@@ -92,12 +101,12 @@ NODES = (
     [("node", 2, 2), ("cpu", 2, 96), ("mem", 1200.0, 1200.0), ("gres/gpu", 4, 6), ("gres/other", 0, 0)],
 )
 def test_whole_nodes_take_what_the_smallest_have(name, shared, exclusive):
-    assert requested("nodes=2", "gres=gpu:2").least(name, NODES, 2) == shared
-    assert requested("nodes=2", "gres=gpu:2", "exclusive").least(name, NODES, 2) == exclusive
+    assert requested("nodes=2", "mem=0", "gres=gpu:2").least(name, NODES, 2) == shared
+    assert requested("nodes=2", "mem=0", "gres=gpu:2", "exclusive").least(name, NODES, 2) == exclusive
 
 
 def test_requested_memory_is_taken_on_each_node():
-    assert requested("nodes=2", "exclusive", mem=300).least("mem", NODES, 3) == 900
+    assert requested("nodes=2", "exclusive", "mem=300").least("mem", NODES, 3) == 900
 
 
 @pytest.mark.parametrize(
@@ -126,8 +135,8 @@ UNWRITABLE = "the batch script could not write into the job's folder; its disk m
 @pytest.mark.parametrize(
     ("word", "reason", "code", "message"),
     [
-        ("PENDING", "Resources", (0, 0), "waits: Resources"),
-        ("PENDING", "None", (0, 0), "waits: PENDING"),
+        ("PENDING", "Resources", (0, 0), "waits: Resources: until enough nodes, CPUs, memory or GPUs are free"),
+        ("PENDING", "None", (0, 0), "waits: PENDING: until Slurm has considered it"),
         ("REQUEUED+", "", (0, 0), "waits: REQUEUED"),
         ("PENDING", "InvalidQOS", (0, 0), f"waits: InvalidQOS{NEVER} cluster.qos"),
         ("PENDING", "QOSMaxNodePerJobLimit", (0, 0), f"waits: QOSMaxNodePerJobLimit{NEVER} {NODES_KEY}"),

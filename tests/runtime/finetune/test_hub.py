@@ -13,7 +13,7 @@ from launcher.runtime.finetune.hub import wanted_files
 from launcher.runtime.finetune.model_card import card, facts_of
 from launcher.runtime.finetune.settings import settings_of
 
-from .cases import compiled, inputs, saved_model
+from .cases import compiled, conversations, inputs, prepared, saved_model
 from .hub_server import Hub, serving
 
 NAME = "org/model"
@@ -154,9 +154,9 @@ def test_the_commit_is_in_the_model_card(tmp_path):
     from dataclasses import replace
 
     given = replace(inputs(config, tmp_path), is_rehearsal=False, commit="0123abc")
-    facts = facts_of(settings_of(config, 1), given, tmp_path, digest="d", samples=1, steps=1)
+    data = prepared(conversations(2))
+    facts = facts_of(settings_of(config, 1), given, tmp_path, data=data, steps=1)
     assert "| commit of the base model | 0123abc |" in card(facts)
     assert facts.as_dict()["base_commit"] == "0123abc"
-    assert "commit" not in card(
-        facts_of(settings_of(config, 1), replace(given, commit=""), tmp_path, digest="d", samples=1, steps=1)
-    )
+    without = facts_of(settings_of(config, 1), replace(given, commit=""), tmp_path, data=data, steps=1)
+    assert "commit" not in card(without)
