@@ -121,9 +121,9 @@ def track(job: JobSpec, context: LaunchContext, *, is_launched: bool = True, is_
     """
     if not tracking.is_tracked(job):
         return job
+    bundles.refuse_unwritable(directory(job))
     if not is_launched:
         return tracking.postpone_run(job, context)
-    bundles.refuse_unwritable(directory(job))
     return tracking.reserve_run(job, context, is_visible=is_visible)
 
 

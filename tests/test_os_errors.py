@@ -18,6 +18,8 @@ from launcher.common.problems import ProblemsFound
 
 TRACKED = ("recipes=training/tiny/tiny_lm_cpu", "dry_run=true")
 UNTRACKED = (*LLAMA_K8S, "dry_run=true")
+LAUNCHED = TRACKED[:1]
+"""Tracked too, and its MLflow run is reserved: a dry run opens no store."""
 
 
 def made(folder, name):
@@ -139,10 +141,10 @@ def main(*words, cwd, limits=(), small=None):
 @pytest.mark.slow
 @pytest.mark.parametrize(
     ("words", "size", "code"),
-    [(UNTRACKED, 2_000, "E702 base_results_dir"), (TRACKED, 20_000, "E502 "), (TRACKED, 300_000, "E502 ")],
+    [(UNTRACKED, 2_000, "E702 base_results_dir"), (LAUNCHED, 20_000, "E502 "), (LAUNCHED, 300_000, "E502 ")],
     ids=["untracked", "tracked", "tracked-later"],
 )
-def test_a_limit_on_files_is_named_at_a_dry_run_and_nothing_stays(tmp_path, words, size, code):
+def test_a_limit_on_files_is_named_before_a_job_starts_and_nothing_stays(tmp_path, words, size, code):
     status, _, err = main(*words, cwd=tmp_path, limits=[(resource.RLIMIT_FSIZE, size)])
     assert (status, list(tmp_path.iterdir())) == (2, []), err
     assert f"{code}" in err and str(tmp_path / "results") in err
@@ -173,10 +175,10 @@ def mounts():
 @pytest.mark.slow
 @pytest.mark.parametrize(
     ("words", "small"),
-    [(UNTRACKED, "size=20k"), (UNTRACKED, "nr_inodes=4"), (TRACKED, "size=40k"), (TRACKED, "size=700k")],
+    [(UNTRACKED, "size=20k"), (UNTRACKED, "nr_inodes=4"), (LAUNCHED, "size=40k"), (LAUNCHED, "size=700k")],
     ids=["untracked", "no-inodes", "tracked", "tracked-later"],
 )
-def test_a_full_disk_is_named_at_a_dry_run(tmp_path, mounts, words, small):
+def test_a_full_disk_is_named_before_a_job_starts(tmp_path, mounts, words, small):
     status, _, err = main(*words, cwd=tmp_path, small=small)
     assert status == 2 and f"{FULL} (now " in err and " free)" in err, err
     assert str(tmp_path / "results") in err and "make room there" in err
