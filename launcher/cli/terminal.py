@@ -12,9 +12,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from launcher.bundle.store import given_name
-from launcher.common.console import say, say_lines, show_notice, show_table, shown_path, width
+from launcher.common.console import say, say_fitted, say_lines, show_notice, show_table, shown_path, width
 from launcher.common.line_writer import LineWriter
 from launcher.common.names import LOG_DIR, RUN_DIR
+from launcher.common.problems import Notice
 from launcher.common.terminal_text import plain
 from launcher.model.backend import NEWS
 from launcher.model.job_spec import Bundle, JobHandle, JobSpec, JobState, JobStatus
@@ -47,8 +48,14 @@ _WIDE = 100
 """Minimum columns for a bar and the remaining time."""
 
 
-def show_plan(job: JobSpec, *, in_full: bool = False) -> None:
-    """Print a job's name, its sizes and its notices; with `in_full`, also cost and speedup of each size."""
+def show_plan(job: JobSpec, *, in_full: bool = False, all_notes: bool = False) -> None:
+    """Print a job's name, its sizes and its notices.
+
+    Args:
+        job: The planned job.
+        in_full: Whether to add the idle time and speedup of each size.
+        all_notes: Whether to print the notices too that every elastic job gets, and not only their codes.
+    """
     say(f"{job.name}   {plan_report.kind(job)}", "bold")
     head, rows = plan_report.aligned(job, in_full=in_full)
     show_table(head, rows)
@@ -58,8 +65,24 @@ def show_plan(job: JobSpec, *, in_full: bool = False) -> None:
         say("")
         for line in plan_report.chart(job, width() or _PIPED):
             say(line)
+    usual = () if all_notes else _usual(job)
     for notice in job.notices:
-        show_notice(notice)
+        if notice not in usual:
+            show_notice(notice)
+    if usual:
+        where = "recipes plan --notes" if in_full else "plan.md in the bundle"
+        count = f"{len(usual)} note{'s' if len(usual) > 1 else ''} of most elastic jobs"
+        say_fitted(f"{count}: {', '.join(notice.code for notice in usual)}   {where}", "yellow")
+
+
+def _usual(job: JobSpec) -> tuple[Notice, ...]:
+    """Return the notices of an elastic job that every such job gets."""
+    if job.elastic is None:
+        return ()
+    from launcher import rules  # a followed job needs none
+
+    codes = {each.code for each in rules.notice_rules_for(job.backend) if each.is_usual}
+    return tuple(notice for notice in job.notices if notice.code in codes)
 
 
 def show_bundle(bundle: Bundle, next_step: str | None = None) -> None:

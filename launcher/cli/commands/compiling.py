@@ -86,6 +86,9 @@ def plan(
         float | None,
         typer.Option("--hours", min=0, help="Duration of the job, for its cost; default: a training job's limit."),
     ] = None,
+    all_notes: Annotated[
+        bool, typer.Option("--notes", help="Print in full the notes too that most elastic jobs have.")
+    ] = False,
     as_json: AsJson = False,
 ) -> None:
     """Plan every size of a recipe. Shows the samples per rank, idle time, and speedup."""
@@ -104,7 +107,7 @@ def plan(
     if as_json:
         print(json.dumps(plan_report.plan_json(job) | cost, indent=2))
         return
-    terminal.show_plan(job, in_full=True)
+    terminal.show_plan(job, in_full=True, all_notes=all_notes)
     for i, line in enumerate(paid):
         console.say_fitted(line, "" if i else "dim")
     if picture is not None:
