@@ -82,12 +82,31 @@ def test_an_annotation_escapes_what_would_end_it(recipes, monkeypatch):
     assert len(out.splitlines()) == 1
 
 
-def test_plan_shows_the_table_and_the_chart(recipes):
+def test_plan_shows_one_table(recipes):
     code, out, _ = recipes("plan", SHORT, "cluster=k8s", ELASTIC)
     assert code == 0
-    for part in ("samples per rank", "5 on 16, 6 on 8", "░", "speed", "note  N105"):
+    for part in ("samples per rank", "5 on 16, 6 on 8", "speed", "per hour USD"):
         assert part in out
     assert not Path("results").exists()
+
+
+def test_notes_of_every_elastic_job_are_named_in_one_line_and_printed_on_request(recipes):
+    words = ("plan", SHORT, "cluster=k8s", ELASTIC)
+    _, short, _ = recipes(*words)
+    _, full, _ = recipes(*words, "--notes")
+    _, as_json, _ = recipes(*words, "--json")
+    codes = [notice["code"] for notice in json.loads(as_json)["notices"]]
+    usual = [code for code in codes if code in ("N105", "N109", "N117", "N166")]
+    assert len(usual) >= 3
+    assert re.findall(r"^note  (N\d+)", full, re.MULTILINE) == codes
+    assert re.findall(r"^note  (N\d+)", short, re.MULTILINE) == [code for code in codes if code not in usual]
+    assert f"{len(usual)} notes of most elastic jobs: {', '.join(usual)}   recipes plan --notes\n" in short
+    assert "most elastic jobs" not in full
+
+
+def test_a_job_of_fixed_size_has_its_notes_in_full(recipes):
+    _, out, _ = recipes("plan", SHORT, "cluster=k8s")
+    assert "note  N117" in out and "most elastic jobs" not in out
 
 
 def test_plan_as_json_is_the_bundle_s(recipes, elastic_bundle):

@@ -45,6 +45,9 @@ def test_dry_run_prints_the_plan_and_writes_the_bundle(tmp_path):
     assert "14 files" in lines[-1] and "next: recipes launch results/llama-3-1-8b-instruct-" in lines[-1]
     (bundle,) = (tmp_path / "results").iterdir()
     assert len(files(bundle)) == 14 + 2  # and two folders
+    (short,) = [line for line in lines if " notes of most elastic jobs: " in line]
+    assert "N105" in short and "plan.md in the bundle" in short and "note  N105" not in result.stdout
+    assert "- N105 " in (bundle / "plan.md").read_text()
 
 
 @pytest.mark.parametrize(

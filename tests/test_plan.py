@@ -9,6 +9,7 @@ from launcher import pipeline
 from launcher.backends.local import rehearsal
 from launcher.backends.local.scenario import Scenario
 from launcher.cli import terminal
+from launcher.common import console
 from launcher.families import interface
 from launcher.planning import plan_picture, plan_report
 from launcher.planning.job_planner import with_run
@@ -239,28 +240,34 @@ def test_one_vocabulary_for_the_columns_of_a_plan(prepare, capsys, page):
     assert found == columns
 
 
-@pytest.mark.parametrize("width", [20, 80, 160])
-def test_the_chart_fits_its_terminal(prepare, width):
-    job = prepare(*LLAMA_K8S, ELASTIC, "++recipes.scale_config=auto")
-    head, *bars = plan_report.chart(job, width)
-    assert len(bars) == 16 and all("█" in bar for bar in bars)
-    assert max(map(len, bars)) <= max(width, 40)
+@pytest.mark.parametrize("room", [len(plan_report.BARS), 80])
+def test_bars_fit_their_room_and_mark_idle_time(prepare, room):
+    bars = plan_report.bars(prepare(*LLAMA_K8S, ELASTIC, "++recipes.scale_config=auto"), room)
+    assert len(bars) == 16 and max(map(len, bars)) <= room and all("█" in bar for bar in bars)
+    assert [("░" in bar) for bar in bars[:5]] == [False, False, True, False, True]
 
 
-def test_the_chart_marks_idle_time(prepare):
-    _, *bars = plan_report.chart(prepare(*LLAMA_K8S, ELASTIC, "++recipes.scale_config=auto"))
-    assert [("░" in bar) for bar in bars[:6]] == [False, False, True, False, True, True]
+def test_there_are_no_bars_without_room_or_for_one_size(prepare):
+    assert plan_report.bars(prepare(*LLAMA_K8S, ELASTIC), len(plan_report.BARS) - 1) == []
+    assert plan_report.bars(prepare(*LLAMA_K8S), 80) == []
 
 
-def test_a_long_chart_shows_both_ends(prepare):
-    overrides = (
-        "recipes.elastic_policy.max_nodes=500",
-        "recipes.training_config.training_args.train_batch_size=4096",
-    )
-    job = prepare(*LLAMA_K8S, ELASTIC, "++recipes.scale_config=auto", *overrides)
-    lines = plan_report.chart(job)
-    assert len(lines) < 50 and any(line.strip() == "…" for line in lines)
-    assert lines[1].split()[:2] == ["*", "1"] and lines[-1].split()[0] == "500"
+@pytest.mark.parametrize("columns", [None, 80, 100, 120, 160])
+def test_a_plan_lists_its_sizes_once_with_their_costs_within_the_terminal(prepare, monkeypatch, capsys, columns):
+    job = prepare(*LLAMA_K8S, ELASTIC)
+    found = (("per hour USD",), [(f"{55.04 * point.nodes:,.2f}",) for point in job.scales])
+    monkeypatch.setattr(terminal, "width", lambda: columns)
+    monkeypatch.setattr(console, "width", lambda: columns)
+    terminal.show_plan(job, in_full=True, costs=found)
+    out = capsys.readouterr().out
+    head, *lines = out.splitlines()[1:]
+    for point, (cost,) in zip(job.scales, found[1], strict=True):
+        rows = [line for line in lines if re.match(rf" +(\* )?{point.nodes} +{point.ranks} ", line)]
+        assert len(rows) == 1 and f" {cost}" in rows[0]
+    table = lines[: next(i for i, line in enumerate(lines) if "per optimizer step" in line)]
+    assert max(map(len, [head, *table])) <= (columns or 200)
+    assert ("learning rate" in head) != ("; learning rate 0.0004" in out)
+    assert (plan_report.BARS in head) is (columns in (120, 160))
 
 
 def test_a_job_s_sizes_are_not_changed_by_its_run(prepare):

@@ -12,9 +12,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from launcher.bundle.store import given_name
-from launcher.common.console import say, say_lines, show_notice, show_table, shown_path, width
+from launcher.common.console import say, say_fitted, say_lines, show_notice, show_table, shown_path, width
 from launcher.common.line_writer import LineWriter
 from launcher.common.names import LOG_DIR, RUN_DIR
+from launcher.common.problems import Notice
 from launcher.common.terminal_text import plain
 from launcher.model.backend import NEWS
 from launcher.model.job_spec import Bundle, JobHandle, JobSpec, JobState, JobStatus
@@ -41,25 +42,66 @@ _STATE_STYLES = {
     JobState.CANCELLED: "bold red",
     JobState.DELETED: "bold red",
 }
-_PIPED = 100
-"""Columns of a chart without a terminal."""
 _WIDE = 100
 """Minimum columns for a bar and the remaining time."""
 
 
-def show_plan(job: JobSpec, *, in_full: bool = False) -> None:
-    """Print a job's name, its sizes and its notices; with `in_full`, also cost and speedup of each size."""
+def show_plan(
+    job: JobSpec,
+    *,
+    in_full: bool = False,
+    all_notes: bool = False,
+    costs: plan_report.Columns = plan_report.NO_COLUMNS,
+) -> None:
+    """Print a job's name, its sizes and its notices.
+
+    Args:
+        job: The planned job.
+        in_full: Whether to add the idle time and speedup of each size.
+        all_notes: Whether to print the notices too that every elastic job gets, and not only their codes.
+        costs: Headings and cells of the costs of each size.
+    """
     say(f"{job.name}   {plan_report.kind(job)}", "bold")
-    head, rows = plan_report.aligned(job, in_full=in_full)
-    show_table(head, rows)
-    say(plan_report.summary(job))
+    rate = _show_sizes(job, plan_report.aligned(job, in_full=in_full, costs=costs), is_charted=in_full)
+    say_fitted(plan_report.summary(job) + rate)
     if in_full and len(job.scales) > 1:
-        say("speedup: of the computation, by the largest share; without communication, input and restarts", "dim")
-        say("")
-        for line in plan_report.chart(job, width() or _PIPED):
-            say(line)
+        note = "speedup: of the computation, by the largest share; without communication, input and restarts"
+        say_fitted(note, "dim")
+    usual = () if all_notes else _usual(job)
     for notice in job.notices:
-        show_notice(notice)
+        if notice not in usual:
+            show_notice(notice)
+    if usual:
+        where = "recipes plan --notes" if in_full else "plan.md in the bundle"
+        count = f"{len(usual)} note{'s' if len(usual) > 1 else ''} of most elastic jobs"
+        say_fitted(f"{count}: {', '.join(notice.code for notice in usual)}   {where}", "yellow")
+
+
+def _show_sizes(job: JobSpec, sizes: plan_report.Columns, *, is_charted: bool) -> str:
+    """Print a table of sizes, as wide as the terminal; return what it leaves out: a learning rate that all share."""
+    from launcher.common import text_table  # which imports YAML
+
+    head, rows = sizes
+    columns, needed = width(), max(map(len, text_table.table([head, *rows])))
+    rate, left_out = plan_report.common_learning_rate(job), ""
+    if columns is not None and needed > columns and rate is not None:
+        i = plan_report.COLUMNS.index(plan_report.LEARNING_RATE)
+        head, rows = (*head[:i], *head[i + 1 :]), [(*cells[:i], *cells[i + 1 :]) for cells in rows]
+        left_out = f"; learning rate {rate}"
+    elif columns is not None and is_charted and (bars := plan_report.bars(job, columns - needed - 2)):
+        head, rows = (*head, plan_report.BARS), [(*cells, bar) for cells, bar in zip(rows, bars, strict=True)]
+    show_table(head, rows)
+    return left_out
+
+
+def _usual(job: JobSpec) -> tuple[Notice, ...]:
+    """Return the notices of an elastic job that every such job gets."""
+    if job.elastic is None:
+        return ()
+    from launcher import rules  # a followed job needs none
+
+    codes = {each.code for each in rules.notice_rules_for(job.backend) if each.is_usual}
+    return tuple(notice for notice in job.notices if notice.code in codes)
 
 
 def show_bundle(bundle: Bundle, next_step: str | None = None) -> None:

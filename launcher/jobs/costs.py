@@ -4,7 +4,6 @@ import math
 from dataclasses import asdict, dataclass
 from typing import Any
 
-from launcher.common import text_table
 from launcher.common.problems import fail
 from launcher.jobs.prices import Prices
 from launcher.model.backend_registry import described
@@ -88,16 +87,16 @@ def bases(job: JobSpec, prices: Prices) -> list[str]:
     ]
 
 
-def table(found: tuple[Cost, ...], prices: Prices) -> list[str]:
-    """Return costs as aligned lines, the head first."""
+def columns(found: tuple[Cost, ...], prices: Prices) -> tuple[tuple[str, ...], list[tuple[str, ...]]]:
+    """Return the headings of the columns that costs add to a plan, and their cells for each size."""
     unit = f" {prices.currency}" if prices.currency else ""
-    head = ["nodes", f"per hour{unit}"]
-    rows = [[str(cost.nodes), f"{cost.per_hour:,.2f}"] for cost in found]
-    if all(cost.most is not None for cost in found):
-        head += ["hours", "instance-hours", f"at most{unit}"]
-        for row, cost in zip(rows, found, strict=True):
-            row += [f"{cost.hours:g}", f"{cost.instance_hours:g}", f"{cost.most:,.2f}"]
-    return text_table.table([head, *rows], right=range(len(head)))
+    if any(cost.most is None for cost in found):
+        return (f"per hour{unit}",), [(f"{cost.per_hour:,.2f}",) for cost in found]
+    head = (f"per hour{unit}", "hours", "instance-hours", f"at most{unit}")
+    return head, [
+        (f"{cost.per_hour:,.2f}", f"{cost.hours:g}", f"{cost.instance_hours:g}", f"{cost.most:,.2f}")
+        for cost in found
+    ]
 
 
 def as_json(job: JobSpec, found: tuple[Cost, ...], prices: Prices) -> dict[str, Any]:

@@ -6,19 +6,23 @@ from launcher.model import batch
 from launcher.model.backend_registry import described
 from launcher.model.job_spec import JobSpec, ScalePoint
 
-COLUMNS = ("nodes", "ranks", "samples per rank", "micro x accum", "learning rate")
+LEARNING_RATE = "learning rate"
+COLUMNS = ("nodes", "ranks", "samples per rank", "micro x accum", LEARNING_RATE)
 """Headings of the plan's columns, wherever it is shown. `micro x accum`: samples per forward pass of a rank, and the
 forward passes accumulated for one optimizer step."""
 IDLE, SPEEDUP = "idle", "speedup"
 """Further columns: the fraction of all ranks' time spent waiting, and the speed relative to the smallest size's."""
 REMARKS = "remarks"
+Columns = tuple[tuple[str, ...], list[tuple[str, ...]]]
+"""Headings of columns, and their cells for each size."""
+NO_COLUMNS: Columns = ((), [])
 _NONE = "none"
 START_MARK = "*"
 _NUMBERS = ("nodes", "ranks", IDLE, SPEEDUP)
 """Columns that are aligned to the right."""
-_MOST_BARS = 40
-_LEAST_BAR = 10
-"""Columns of a bar on the narrowest terminal."""
+BARS = "share, ░ idle"
+"""Heading of the bars."""
+_WIDEST_BAR = 40
 
 
 def row(point: ScalePoint) -> tuple[str, ...]:
@@ -32,7 +36,7 @@ def row(point: ScalePoint) -> tuple[str, ...]:
     )
 
 
-def table(job: JobSpec, *, in_full: bool = False) -> tuple[tuple[str, ...], list[tuple[str, ...]]]:
+def table(job: JobSpec, *, in_full: bool = False, costs: Columns = NO_COLUMNS) -> Columns:
     """Return the headings of the plan and a row for each size, with a last column for remarks if there are any.
 
     The size that the job starts with has START_MARK. A step takes as long as the largest share of its samples.
@@ -40,12 +44,15 @@ def table(job: JobSpec, *, in_full: bool = False) -> tuple[tuple[str, ...], list
     Args:
         job: The planned job.
         in_full: Whether to add how long the ranks of a size idle, and its speedup over the smallest size.
+        costs: Headings and cells of the costs of each size.
     """
     remarks, rows = _remarks(job), []
-    for point, remark in zip(job.scales, remarks, strict=True):
+    for i, (point, remark) in enumerate(zip(job.scales, remarks, strict=True)):
         further = (_idle_text(point), _speedup(job.scales[0], point)) if in_full else ()
-        rows.append((_nodes(job, point), *row(point)[1:], *further, *([remark] if any(remarks) else [])))
-    return (*COLUMNS, *((IDLE, SPEEDUP) if in_full else ()), *([REMARKS] if any(remarks) else [])), rows
+        paid = costs[1][i] if costs[0] else ()
+        rows.append((_nodes(job, point), *row(point)[1:], *further, *paid, *([remark] if any(remarks) else [])))
+    head = (*COLUMNS, *((IDLE, SPEEDUP) if in_full else ()), *costs[0], *([REMARKS] if any(remarks) else []))
+    return head, rows
 
 
 def _idle_text(point: ScalePoint) -> str:
@@ -59,12 +66,13 @@ def _speedup(first: ScalePoint, point: ScalePoint) -> str:
     return f"{first.largest_share / point.largest_share:.2f}"
 
 
-def aligned(job: JobSpec, *, in_full: bool = False) -> tuple[tuple[str, ...], list[tuple[str, ...]]]:
+def aligned(job: JobSpec, *, in_full: bool = False, costs: Columns = NO_COLUMNS) -> Columns:
     """Return `table` with the cells of its numbers padded, so that they align to the right."""
-    head, rows = table(job, in_full=in_full)
+    head, rows = table(job, in_full=in_full, costs=costs)
     widths = [max(map(len, column)) for column in zip(head, *rows, strict=True)]
+    numbers = (*_NUMBERS, *costs[0])
     padded = [
-        tuple(cell.rjust(widths[i]) if head[i] in _NUMBERS else cell for i, cell in enumerate(cells))
+        tuple(cell.rjust(widths[i]) if head[i] in numbers else cell for i, cell in enumerate(cells))
         for cells in (head, *rows)
     ]
     return padded[0], padded[1:]
@@ -110,30 +118,27 @@ def _remarks(job: JobSpec) -> list[str]:
     return remarks
 
 
-def chart(job: JobSpec, width: int = 80) -> list[str]:
-    """Return bars of each size's largest share, its idle part hatched, for a terminal of `width` columns; none
-    without a batch.
+def bars(job: JobSpec, room: int) -> list[str]:
+    """Return a bar of each size's largest share, its idle part hatched, at most `room` wide.
 
-    If there are many sizes, only the first and last are shown.
+    There are none without a batch, for one size, or without room.
     """
     points = [(point, point.batch.split.large) for point in job.scales if point.batch]
-    if not points:
+    if not 1 < len(points) == len(job.scales) or room < len(BARS):
         return []
-    gap = len(points) > _MOST_BARS
-    shown = [*points[: _MOST_BARS // 2], *points[-_MOST_BARS // 2 :]] if gap else points
-    largest = max(share for _, share in shown)
-    labels = [_nodes(job, point) for point, _ in shown]
-    values = [str(share) for _, share in shown]
-    pad = max(len("nodes"), *map(len, labels))
-    room = max(_LEAST_BAR, width - pad - max(map(len, values)) - 5)
-    lines = [f" {'nodes'.rjust(pad)}  samples per rank, the larger share; hatched: idle"]
-    for (point, share), label, value in zip(shown, labels, values, strict=True):
-        bar = max(1, round(room * share / largest))
+    most, found = min(room, _WIDEST_BAR), []
+    largest = max(share for _, share in points)
+    for point, share in points:
+        bar = max(1, round(most * share / largest))
         busy = max(1, round(bar / (point_balance(point) or 1)))
-        lines.append(f" {label.rjust(pad)}  {'█' * busy}{'░' * (bar - busy)} {value}")
-    if gap:
-        lines.insert(1 + _MOST_BARS // 2, f" {'…'.rjust(pad)}")
-    return lines
+        found.append("█" * busy + "░" * (bar - busy))
+    return found
+
+
+def common_learning_rate(job: JobSpec) -> str | None:
+    """Return the learning rate of all sizes; None if they differ."""
+    found = {row(point)[COLUMNS.index(LEARNING_RATE)] for point in job.scales}
+    return found.pop() if len(found) == 1 else None
 
 
 def _samples(job: JobSpec) -> str:

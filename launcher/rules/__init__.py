@@ -114,11 +114,13 @@ class NoticeRule:
         code: The code of its Notices.
         source: The rule's source.
         advice: Yields the Notices of a PlannedRecipe; its docstring is the reason.
+        is_usual: Whether each elastic job with the default settings of its cluster gets it: a launch only names it.
     """
 
     code: str
     source: str
     advice: Advice
+    is_usual: bool = False
 
     @property
     def reason(self) -> str:
@@ -154,11 +156,11 @@ def rule(code: str, *needs: str, source: str) -> Callable[[Check], Check]:
     return register
 
 
-def notice_rule(code: str, *, source: str) -> Callable[[Advice], Advice]:
+def notice_rule(code: str, *, source: str, is_usual: bool = False) -> Callable[[Advice], Advice]:
     """Register the decorated generator of Notices as the rule `code`, for the backend of its module."""
 
     def register(advice: Advice) -> Advice:
-        _notice_rules.append(NoticeRule(code, source, advice))
+        _notice_rules.append(NoticeRule(code, source, advice, is_usual))
         return advice
 
     return register

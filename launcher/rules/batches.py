@@ -310,7 +310,7 @@ def _split_text(each: SizedBatch, split: BatchSplit) -> str:
     )
 
 
-@notice_rule("N105", source=_CHECKS)
+@notice_rule("N105", source=_CHECKS, is_usual=True)
 def elasticity_changes_training(planned: PlannedRecipe, notice: MakeNotice) -> Iterator[Notice]:
     """Making a job elastic replaces its static batch and learning rate, which changes the training."""
     checked = planned.checked

@@ -9,7 +9,7 @@ from launcher.rules import MakeNotice, PlannedRecipe, notice_rule
 _PLANNER = "docs/decisions.md, The planner"
 
 
-@notice_rule("N109", source=_PLANNER)
+@notice_rule("N109", source=_PLANNER, is_usual=True)
 def sizes_are_derived(planned: PlannedRecipe, notice: MakeNotice) -> Iterator[Notice]:
     """scale_config: auto derives the sizes from these numbers, with their sources."""
     if plan := planned.checked.size_plan:

@@ -77,6 +77,21 @@ def test_a_snapshot_has_what_git_tracks_or_would_track(tmp_path):
     assert folder.stat().st_mode & 0o077 == 0
 
 
+def test_a_snapshot_names_what_is_neither_a_file_nor_a_link(tmp_path):
+    top = tmp_path / "tree"
+    repository(top, **{".gitignore": "*.sock\nbuild/\n", "tracked.py": ""})
+    (top / "tracked.py").unlink()
+    for name in ("tracked.py", "new/pipe", "own.sock", "build/pipe"):
+        (top / name).parent.mkdir(exist_ok=True)
+        os.mkfifo(top / name)
+    bundle = written(top, *JOB, "cluster.code=snapshot")
+    source = code.of_bundle(bundle)
+    left_out = code.place(source, bundle.directory)
+    assert left_out == ["tracked.py is a FIFO", "new/pipe is a FIFO"]
+    tree = bundle.directory / code.CODE_DIR / "tree"
+    assert (tree / "show.py").is_file() and not (tree / "tracked.py").exists() and not (tree / "new/pipe").exists()
+
+
 def test_a_work_tree_without_a_commit_has_a_snapshot_too(tmp_path):
     git(tmp_path, "init", "--quiet")
     (tmp_path / "show.py").write_text("")

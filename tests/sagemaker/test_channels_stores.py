@@ -78,7 +78,7 @@ def test_folders_marked_in_s3_are_no_objects(bucket):
     assert [each.uri for each in found] == [f"{bucket.uri}/train/a"]
 
 
-def test_only_regular_files_are_objects_and_links_are_followed(tmp_path):
+def test_only_regular_files_are_objects_and_links_are_followed(tmp_path, caplog):
     store, stores = tmp_path / "store", Stores()
     (store / "deep").mkdir(parents=True)
     (store / "deep/a").write_text("a")
@@ -87,6 +87,11 @@ def test_only_regular_files_are_objects_and_links_are_followed(tmp_path):
     (store / "dangling").symlink_to("nowhere")
     os.mkfifo(store / "fifo")
     assert [each.uri.rpartition("store/")[2] for each in stores.list(f"file://{store}/")] == ["deep/a", "linked/a"]
+    left_out = {each.message for each in caplog.records}
+    assert left_out == {
+        f"{store}/fifo is a FIFO, so it is left out",
+        f"{store}/dangling is a link to no file, so it is left out",
+    }
     for name in ("fifo", "deep"):
         with pytest.raises(ProblemsFound, match="regular file"):
             stores.open(f"file://{store}/{name}")

@@ -8,6 +8,7 @@ import shutil
 import pytest
 from conftest import frozen_context
 from contract_jobs import TINY, J, wait_for
+from wrong_kinds import of_kind
 
 from launcher import pipeline
 from launcher.backends.sagemaker_local import artefacts, isolation, optml, program, record, sync, variables
@@ -263,6 +264,51 @@ def test_output_of_all_hosts_is_one_and_clashes_are_told(hosts, tmp_path):
     assert sorted(os.listdir(tmp_path / "out")) == ["link", "same", "shared"]
 
 
+@pytest.mark.parametrize("compression", ["NONE", "GZIP"])
+def test_entries_that_are_not_files_are_named_and_left_out_of_the_output(hosts, tmp_path, compression):
+    model, data, out = hosts[0].root / "model", hosts[0].root / "output/data", tmp_path / "out"
+    data.mkdir(parents=True, exist_ok=True)
+    for kind, name in (("pipe", "model.safetensors"), ("socket", "socket")):
+        of_kind(kind, model / name)
+    of_kind("pipe", data / "log")
+    (model / "weights").write_text("w")
+    output = {"S3OutputPath": f"file://{out}", "CompressionType": compression}
+    notes = artefacts.publish({"OutputDataConfig": output, "TrainingJobName": "j"}, hosts, Stores(), tmp_path)
+    assert [" ".join(note.split()[:4]).rstrip(",") for note in notes] == [
+        "model/model.safetensors is a FIFO",
+        "model/socket is a socket",
+        "output/data/log is a FIFO",
+    ]
+    assert all("left out" in note for note in notes)
+
+
+def test_entries_of_a_kept_folder_that_are_not_files_are_named(hosts, tmp_path):
+    kept = sync.Kept("/opt/ml/checkpoints", f"file://{tmp_path}/store/", is_brought=False)
+    top = hosts[0].root / "checkpoints"
+    (top / "step-1").write_text("1")
+    for kind in ("pipe", "socket", "link to nothing", "link to a device", "loop"):
+        of_kind(kind, top / kind.replace(" ", "-"))
+    syncing = sync.Syncing([sync.Sync(kept, hosts, Stores(), tmp_path)], 60.0)
+    notes = syncing.finish()
+    assert [note.partition(" is ")[2].partition(",")[0] for note in notes] == [
+        *("a device", "a link to no file", "a link to no file", "a FIFO", "a socket")
+    ]
+    assert all("algo-1" in note and "/opt/ml/checkpoints/" in note for note in notes)
+    assert [path.name for path in (tmp_path / "store").iterdir()] == ["step-1"]
+
+
+def test_a_fifo_in_the_folder_of_the_script_is_named_and_left_out(hosts, tmp_path, caplog):
+    source = tmp_path / "source"
+    source.mkdir()
+    (source / "train.py").write_text("")
+    os.mkfifo(source / "pipe")
+    parameters = {"sagemaker_mpi_enabled": "true", "sagemaker_submit_directory": json.dumps(str(source))}
+    request = {"AlgorithmSpecification": {}, "HyperParameters": parameters}
+    program.bring_code(request, hosts[0])
+    assert os.listdir(hosts[0].real(program.CODE)) == ["train.py"]
+    assert f"{source}/pipe is not a file" in caplog.text
+
+
 def test_what_is_a_file_on_one_host_and_a_folder_on_another_can_be_unpacked(hosts, tmp_path):
     first, second = (host.root / "model" for host in hosts)
     (first / "w").write_text("1")
@@ -316,6 +362,9 @@ def test_names_that_are_no_text_are_told_of_all_the_same(tmp_path):
 def test_a_folder_that_cannot_be_read_now_is_looked_at_again():
     class Folder:
         looks, notes = 0, ()
+
+        def left_out(self):
+            return []
 
         def send(self, settled=None):
             self.looks += 1

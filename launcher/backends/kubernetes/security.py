@@ -41,7 +41,7 @@ def container_context(job: JobSpec) -> dict[str, Any]:
     return {**restricted, "capabilities": capabilities, "seccompProfile": {"type": "RuntimeDefault"}}
 
 
-@notice_rule("N117", source="docs/manifest.md, What pods may do")
+@notice_rule("N117", source="docs/manifest.md, What pods may do", is_usual=True)
 def pods_are_beyond_the_profile(planned: PlannedRecipe, notice: MakeNotice) -> Iterator[Notice]:
     """Something of the pods is beyond the restricted Pod Security profile."""
     if words := "; ".join(_exceptions(planned.job)):

@@ -57,7 +57,7 @@ def start_script(job: JobSpec, *, has_agent: bool) -> str:
     )
 
 
-@notice_rule("N166", source="docs/manifest.md, The image's log file")
+@notice_rule("N166", source="docs/manifest.md, The image's log file", is_usual=True)
 def log_is_lost_with_its_pod(planned: PlannedRecipe, notice: MakeNotice) -> Iterator[Notice]:
     """The published image's log file needs a mounted folder; otherwise it is lost with its pod."""
     log = _image_log(planned.job)

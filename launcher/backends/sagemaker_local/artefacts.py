@@ -13,6 +13,7 @@ from launcher.backends.sagemaker_local import files
 from launcher.backends.sagemaker_local.objects import Stores
 from launcher.backends.sagemaker_local.optml import Host
 from launcher.backends.sagemaker_local.record import MOST_REASON
+from launcher.runtime.file_kinds import irregular
 
 MODEL, DATA = "model", "output/data"
 """Folders of /opt/ml that are uploaded."""
@@ -78,8 +79,8 @@ def publish(request: Mapping[str, Any], hosts: Sequence[Host], stores: Stores, s
     if output.get("CompressionType") == "NONE":
         lost = _put_files(model, hosts, f"{base}/model", stores)
     else:
-        _put_archive(model, f"{base}/model.tar.gz", stores, scratch)
-    _put_archive(data, f"{base}/output.tar.gz", stores, scratch)
+        lost = _put_archive(MODEL, model, f"{base}/model.tar.gz", stores, scratch)
+    lost += _put_archive(DATA, data, f"{base}/output.tar.gz", stores, scratch)
     return [*model.clashes, *data.clashes, *lost]
 
 
@@ -112,27 +113,32 @@ def _failure(host: Host) -> str:
 
 
 def _put_files(found: Gathered, hosts: Sequence[Host], base: str, stores: Stores) -> list[str]:
-    """Upload files, and the files that links lead to; return messages about broken links."""
+    """Upload files, and the files that links lead to; return messages about entries that are not files."""
     lost = []
     for name, path in found.entries.items():
         host = next(host for host in hosts if path.is_relative_to(host.root))
         source = host.led(path)
         if source.is_file():
             stores.put(source, f"{base}/{name}")
+        elif kind := irregular(path, follow_links=False):
+            lost.append(f"{MODEL}/{name} is {kind}, which a store cannot hold, so it is left out")
         elif path.is_symlink():
             lost.append(f"{MODEL}/{name} is a link to no file, which a store cannot hold, so it is left out")
     return lost
 
 
-def _put_archive(found: Gathered, uri: str, stores: Stores, scratch: Path) -> None:
+def _put_archive(folder: str, found: Gathered, uri: str, stores: Stores, scratch: Path) -> list[str]:
+    """Upload a folder as an archive; return messages about entries that an archive cannot hold."""
     if not found.entries:
-        return
+        return []
     path = scratch / uri.rpartition("/")[2]
     try:
         archive(found, path)
         stores.put(path, uri)
     finally:
         path.unlink(missing_ok=True)
+    kinds = {name: irregular(source, follow_links=False) for name, source in found.entries.items()}
+    return [f"{folder}/{name} is {kind}, so it is left out of the archive" for name, kind in kinds.items() if kind]
 
 
 def _below(top: Path) -> Iterator[Path]:

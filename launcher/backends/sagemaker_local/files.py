@@ -1,12 +1,18 @@
 """Files of this machine as objects: listed as S3 lists keys, copied within the kernel, published atomically."""
 
 import errno
+import functools
 import io
+import logging
 import os
 import secrets
 import stat
 from collections.abc import Iterator
 from pathlib import Path
+
+from launcher.runtime.file_kinds import irregular
+
+_log = logging.getLogger("files")
 
 _CHUNK_BYTES = 1 << 30
 _READ = os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC
@@ -19,7 +25,10 @@ _NO_TMPFILE = (errno.EOPNOTSUPP, errno.EISDIR, errno.EINVAL)
 
 
 def beginning_with(prefix: str) -> Iterator[tuple[str, int]]:
-    """Yield path and size of each regular file whose path begins with a prefix, in the order of S3's keys."""
+    """Yield path and size of each regular file whose path begins with a prefix, in the order of S3's keys.
+
+    Anything else is left out, and logged once.
+    """
     folder, _, name = prefix.rpartition("/")
     try:
         top = os.stat(folder or "/")
@@ -44,6 +53,13 @@ def _below(folder: str, name: str, above: frozenset[tuple[int, int]]) -> Iterato
                 seen = entry.stat()
                 if (key := (seen.st_dev, seen.st_ino)) not in above:
                     yield from _below(path, "", above | {key})
+            else:
+                _report_left_out(path)
+
+
+@functools.cache  # each host lists the same folders
+def _report_left_out(path: str) -> None:
+    _log.warning("%s is %s, so it is left out", path, irregular(path) or "not a regular file")
 
 
 def open_regular(path: str) -> io.FileIO:

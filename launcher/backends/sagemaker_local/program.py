@@ -5,6 +5,7 @@ entry_point.py and mpi.py.
 """
 
 import json
+import logging
 import shutil
 import sys
 from collections.abc import Mapping, Sequence
@@ -14,6 +15,9 @@ from typing import Any
 from launcher.backends.sagemaker_local import enter, variables
 from launcher.backends.sagemaker_local.optml import INTERFACE, OPT_ML, Host, resource_config
 from launcher.model.parallelism import mpi
+from launcher.runtime.file_kinds import names_irregular
+
+_log = logging.getLogger("program")
 
 TRAIN = "train"
 """The argument that SageMaker runs an image with, and the toolkit's program."""
@@ -46,7 +50,15 @@ def bring_code(request: Mapping[str, Any], host: Host) -> None:
     """
     source = _parameter(request, "sagemaker_submit_directory")
     if is_mpi(request) and source and not source.startswith(f"{OPT_ML}/"):
-        shutil.copytree(source, host.real(CODE), dirs_exist_ok=True, symlinks=True)
+        shutil.copytree(source, host.real(CODE), dirs_exist_ok=True, symlinks=True, ignore=_left_out)
+
+
+def _left_out(folder: str, names: list[str]) -> set[str]:
+    """Return the entries of a folder that cannot be copied, each of which is logged."""
+    found = names_irregular(folder, names)
+    for name in sorted(found):
+        _log.warning("%s is not a file, a folder or a link, so it is left out of %s", f"{folder}/{name}", CODE)
+    return found
 
 
 def _mpirun(request: Mapping[str, Any], hosts: Sequence[Host], host: Host) -> tuple[str, ...]:

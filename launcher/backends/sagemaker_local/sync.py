@@ -16,6 +16,7 @@ from launcher.backends.sagemaker_local.manifests import Entry, path_problems
 from launcher.backends.sagemaker_local.objects import Stores
 from launcher.backends.sagemaker_local.optml import Host
 from launcher.common.problems import ProblemsFound
+from launcher.runtime.file_kinds import irregular
 
 INTERVAL_S = 2.0
 """Seconds between two scans of the folders. SageMaker does not document its interval."""
@@ -114,6 +115,19 @@ class Sync:
                 self._put(host, path, name, seen)
         return now
 
+    def left_out(self) -> list[str]:
+        """Return messages about entries that are not files, which a store cannot hold."""
+        found = []
+        for host in self.hosts:
+            top = host.real(self.folder.path)
+            for path in sorted(top.rglob("*")):
+                source = host.led(path)
+                is_lost = path.is_symlink() and not source.is_file()
+                if kind := irregular(source) or ("a link to no file" if is_lost else None):
+                    name = path.relative_to(top)
+                    found.append(f"{self.folder.path}/{name} on {host.name} is {kind}, so it is not uploaded")
+        return found
+
     def _owns(self, host: Host, name: str) -> bool:
         """Return whether the store's file of a name is this host's: the first host to change it owns it."""
         owner = self.owners.setdefault(name, host.name)
@@ -180,7 +194,7 @@ class Syncing:
             self._thread.join()
         for folder in self.folders:
             folder.send()
-        return [note for folder in self.folders for note in folder.notes]
+        return [note for folder in self.folders for note in (*folder.notes, *folder.left_out())]
 
     def _run(self) -> None:
         looks: list[dict[Path, _Seen]] = [{} for _ in self.folders]

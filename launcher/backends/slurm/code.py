@@ -15,7 +15,7 @@ import shutil
 import stat
 import subprocess
 import tempfile
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from urllib.parse import urlsplit
@@ -27,6 +27,7 @@ from launcher.common.names import RUN_DIR
 from launcher.common.problems import Problem, ProblemsFound, fail
 from launcher.model.config_tree import get
 from launcher.model.job_spec import PUBLISHED, Bundle, JobSpec
+from launcher.runtime import file_kinds
 
 CODE_FILE = "slurm/code.json"
 """In a bundle: where its job's code comes from; absent if processes start where the code is."""
@@ -111,14 +112,17 @@ def work_tree(folder: Path) -> Path | None:
     return next((each for each in (folder, *folder.parents) if (each / ".git").exists()), None)
 
 
-def place(source: Source, bundle_dir: Path) -> None:
+def place(source: Source, bundle_dir: Path) -> list[str]:
     """Copy a job's code into its bundle, atomically; it replaces that of an earlier job.
+
+    Returns the entries of the work tree that a copy cannot hold and git does not ignore, each with what it is.
 
     Raises:
         ProblemsFound: There is no work tree (E458), the code is too large (E459), git fails (E460), or the disk
             refuses (E702).
     """
     target = bundle_dir / CODE_DIR
+    left_out: list[str] = []
     try:
         target.parent.mkdir(exist_ok=True)
         for left in target.parent.glob(f"{_DRAFT}*"):  # by a launch that was killed
@@ -129,12 +133,13 @@ def place(source: Source, bundle_dir: Path) -> None:
             if source.repository:
                 _check_out(source, source.repository, made)
             else:
-                _snapshot(Path(source.folder), made, bundle_dir.parent)
+                left_out = _snapshot(Path(source.folder), made, bundle_dir.parent)
             if target.exists():
                 target.rename(Path(draft) / "old")
             made.rename(target)
     except OSError as error:
         raise os_errors.refused("E702", _KEY, error, target) from error
+    return left_out
 
 
 def _check_out(source: Source, repository: str, made: Path) -> None:
@@ -159,8 +164,11 @@ def _is_address(repository: str) -> bool:
     return "://" in repository or bool(colon and "/" not in host)
 
 
-def _snapshot(folder: Path, made: Path, results: Path) -> None:
-    """Copy what git tracks, and what it neither tracks nor ignores, from the work tree of a folder."""
+def _snapshot(folder: Path, made: Path, results: Path) -> list[str]:
+    """Copy what git tracks, and what it neither tracks nor ignores, from the work tree of a folder.
+
+    Returns the entries that are left out because they are neither files nor links.
+    """
     top = work_tree(folder.resolve())
     if top is None:
         raise no_work_tree(folder)
@@ -180,6 +188,22 @@ def _snapshot(folder: Path, made: Path, results: Path) -> None:
     diff = ("diff", "--binary", "--no-ext-diff", "--no-textconv", "--no-color", "HEAD")
     changes = _git("-C", str(top), *diff) if has_commit else ""
     (made / "changes.diff").write_text(changes, encoding="utf-8", errors="surrogateescape")
+    return _irregular(top, lambda path: _is_result(path, results, here))
+
+
+def _irregular(top: Path, is_result: Callable[[Path], bool]) -> list[str]:
+    """Return the FIFOs, sockets and devices of a work tree that git does not ignore; it does not list them itself."""
+    options = ("--others", "--ignored", "--exclude-standard", "--directory")
+    ignored = {top / name.rstrip("/") for name in _git("-C", str(top), "ls-files", "-z", *options).split("\0")[:-1]}
+    found = {}
+    for place, folders, names in os.walk(top):
+        here = Path(place)
+        folders[:] = [each for each in folders if each != ".git" and here / each not in ignored]
+        for path in sorted(here / name for name in names):
+            if (kind := file_kinds.irregular(path, follow_links=False)) and not is_result(path):
+                found[str(path.relative_to(top))] = kind
+    skipped = _git("-C", str(top), "check-ignore", "--", *found, may_fail=True).splitlines() if found else ()
+    return [f"{name} is {kind}" for name, kind in found.items() if name not in skipped]
 
 
 def no_work_tree(folder: Path) -> ProblemsFound:

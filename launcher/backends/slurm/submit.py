@@ -19,9 +19,9 @@ from launcher.backends.slurm.requests import Request
 from launcher.backends.slurm.run_files import ArrayTask
 from launcher.bundle import store
 from launcher.bundle.render import MANIFEST
-from launcher.common import os_errors
+from launcher.common import console, os_errors
 from launcher.common.names import RUN_DIR
-from launcher.common.problems import Problem, ProblemsFound, fail
+from launcher.common.problems import Notice, Problem, ProblemsFound, fail
 from launcher.model.earlier_jobs import KEY, EarlierJob, QueuedJob
 from launcher.model.job_spec import Bundle, JobHandle
 from launcher.operator.snapshot import STATE_FILE
@@ -32,6 +32,8 @@ _MARK = "submitted"
 _SENT_AT_ONCE = 4
 """Bundles that are copied at the same time; sshd allows ten commands per connection. Source: sshd_config(5)."""
 _MAY_BE_QUEUED = "the job may be in Slurm's queue"
+_NAMED = 5
+"""Entries that a notice names."""
 _PATIENCE_S = 120.0
 """Time limit for a controller that restarts to answer whether it has a job; its own commands wait for 10 to 20 s."""
 
@@ -329,8 +331,11 @@ def _found_again(request: Request, lost: ProblemsFound) -> str:
 def _made_available(request: Request) -> str:
     """Copy the code of the jobs, and everything to where it is submitted; return the folder to submit from."""
     for bundle in request.bundles:
-        if source := code.of_bundle(bundle):
-            code.place(source, bundle.directory.resolve())
+        source = code.of_bundle(bundle)
+        if source and (left_out := code.place(source, bundle.directory.resolve())):
+            more = f" and {len(left_out) - _NAMED} more" if len(left_out) > _NAMED else ""
+            message = f"left out of the copy of the code: {', '.join(left_out[:_NAMED])}{more}"
+            console.show_notice(Notice("N196", message), stderr=True)
 
     def send(bundle: Bundle) -> str:
         return request.place.send(bundle, has_code=code.of_bundle(bundle) is not None)

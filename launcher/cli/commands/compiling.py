@@ -25,6 +25,7 @@ from launcher.common.problems import ProblemsFound, fail
 if TYPE_CHECKING:
     from launcher.jobs.prices import Prices
     from launcher.model.job_spec import JobSpec
+    from launcher.planning.plan_report import Columns
 
 
 def check(
@@ -86,6 +87,9 @@ def plan(
         float | None,
         typer.Option("--hours", min=0, help="Duration of the job, for its cost; default: a training job's limit."),
     ] = None,
+    all_notes: Annotated[
+        bool, typer.Option("--notes", help="Print in full the notes too that most elastic jobs have.")
+    ] = False,
     as_json: AsJson = False,
 ) -> None:
     """Plan every size of a recipe. Shows the samples per rank, idle time, and speedup."""
@@ -96,7 +100,7 @@ def plan(
     from launcher.planning import plan_report
 
     job = pipeline.prepare([choice(recipe, overrides or ()), *(overrides or ())], LaunchContext.read())
-    cost, paid = _costs(job, prices, hours)
+    cost, columns, paid = _costs(job, prices, hours)
     if picture is not None:
         from launcher.planning import plan_picture
 
@@ -104,34 +108,37 @@ def plan(
     if as_json:
         print(json.dumps(plan_report.plan_json(job) | cost, indent=2))
         return
-    terminal.show_plan(job, in_full=True)
-    for i, line in enumerate(paid):
-        console.say_fitted(line, "" if i else "dim")
+    terminal.show_plan(job, in_full=True, all_notes=all_notes, costs=columns)
+    for line in paid:
+        console.say_fitted(line)
     if picture is not None:
         console.say(f"picture {console.shown_path(picture)}")
 
 
-def _costs(job: "JobSpec", table: Path | None, hours: float | None) -> tuple[dict[str, Any], list[str]]:
-    """Return a job's costs, as plain data and as lines: by the user's prices, else by the dated ones.
+def _costs(job: "JobSpec", table: Path | None, hours: float | None) -> tuple[dict[str, Any], "Columns", list[str]]:
+    """Return a job's costs as plain data, as columns of its plan, and as lines below it.
+
+    They are computed by the user's prices, else by the dated ones.
 
     A job on this machine costs nothing, so its costs are computed only with `--prices` or `--hours`.
     """
     from launcher.jobs import costs
     from launcher.model.backend_registry import described
+    from launcher.planning.plan_report import NO_COLUMNS
 
     is_asked = table is not None or hours is not None
     if described(job.backend).runs_here and not is_asked:
-        return {}, []
+        return {}, NO_COLUMNS, []
     if costs.is_serverless(job) and not is_asked:
-        return {"costs": None}, [costs.SERVERLESS]
+        return {"costs": None}, NO_COLUMNS, [costs.SERVERLESS]
     prices = _prices(job, table)
     hint = "" if table else "; give yours with --prices FILE"
     lacking = [name for name in costs.instance_types(job) if name not in prices.per_hour]
     if lacking and table is None:
-        return {"costs": None}, [f"no known price of {', '.join(lacking)}{hint}"]
+        return {"costs": None}, NO_COLUMNS, [f"no known price of {', '.join(lacking)}{hint}"]
     found = costs.costs(job, prices, hours)
     source = [f"{line}{hint}" for line in costs.bases(job, prices)]
-    return {"costs": costs.as_json(job, found, prices)}, [*costs.table(found, prices), *source]
+    return {"costs": costs.as_json(job, found, prices)}, costs.columns(found, prices), source
 
 
 def _prices(job: "JobSpec", table: Path | None) -> "Prices":

@@ -397,6 +397,7 @@ ELSEWHERE = (
         "N145", "A namespace of nodes with EFA relies on an admission policy, which older clusters lack.", _GOVERNANCE
     ),
     Code("N176", "Tasks of an array have the same options.", "sbatch(1), --array", "slurm"),
+    Code("N196", "A copy of the code holds files, folders and links only.", _SLURM, "slurm"),
     Code("N123", "An elastic job's largest size exceeds its quota.", _GOVERNANCE, "k8s"),
     Code("N129", "Without a queue and a quota, an elastic job takes every node it can get.", _GOVERNANCE, "k8s"),
 )

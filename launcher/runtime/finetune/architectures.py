@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from launcher.runtime import model_configs
+from launcher.runtime.file_kinds import irregular
 
 CONFIG_FILE = "config.json"
 
@@ -75,6 +76,8 @@ def read_config(folder: Path) -> Mapping[str, Any]:
     Raises:
         ModelUnknown: It is missing, or not a JSON object.
     """
+    if kind := irregular(folder / CONFIG_FILE):  # opening a FIFO blocks
+        raise ModelUnknown(f"{folder / CONFIG_FILE}: is {kind}; give a folder of a saved model")
     try:
         found = json.loads((folder / CONFIG_FILE).read_text(encoding="utf-8"))
     except (OSError, ValueError) as error:

@@ -6,6 +6,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from launcher.runtime.file_kinds import irregular
+
 INDEX = "model.safetensors.index.json"
 """Source: transformers, `utils.SAFE_WEIGHTS_INDEX_NAME`."""
 SINGLE = "model.safetensors"
@@ -47,8 +49,11 @@ def weight_files(folder: Path) -> list[Path]:
     """Return the safetensors files of a model: those that the index names, or the only ones.
 
     Raises:
-        WeightsInvalid: There are none, or one that the index names does not exist.
+        WeightsInvalid: There are none, one that the index names does not exist, or one is not a regular file.
     """
+    for path in sorted({folder / INDEX, *folder.glob("model*.safetensors"), *folder.glob(PICKLED)}):
+        if kind := irregular(path):  # opening a FIFO blocks
+            raise WeightsInvalid(f"{path}: is {kind}; copy the file there, or remove it")
     if (folder / INDEX).is_file():
         return _indexed(folder)
     if (folder / SINGLE).is_file():

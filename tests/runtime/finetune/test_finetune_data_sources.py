@@ -9,6 +9,7 @@ from typing import Any
 import pyarrow
 import pyarrow.parquet
 import pytest
+from wrong_kinds import of_kind
 
 from launcher.runtime.finetune.data import sources
 from launcher.runtime.finetune.data.errors import DataError
@@ -124,6 +125,20 @@ def test_a_file_that_cannot_be_read_is_named(tmp_path, name, content, message):
         path.write_bytes(content)
     with pytest.raises(DataError, match=message):
         contents(path if path.parent == tmp_path else path.parent)
+
+
+@pytest.mark.parametrize("kind", ["pipe", "socket", "loop", "link to nothing", "link to a device"])
+@pytest.mark.parametrize("name", ["part.jsonl", "state.json", "named.arrow"])
+def test_what_is_not_a_file_of_samples_is_named_and_not_opened(tmp_path, kind, name):
+    (tmp_path / "good.jsonl").write_text('{"x": 1}\n')
+    if name == "named.arrow":
+        (tmp_path / "state.json").write_text(json.dumps({"_data_files": [{"filename": name}]}))
+    of_kind(kind, tmp_path / name)
+    with pytest.raises(DataError, match=rf"{name}: is a (FIFO|socket|link to no file|device)"):
+        list(open_source(str(tmp_path), "train").chunks(9))
+    if name != "state.json":
+        with pytest.raises(DataError, match=rf"{name}: is a "):
+            open_source(str(tmp_path / name), "train")
 
 
 def test_a_damaged_part_of_a_table_is_named(tmp_path):

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, TypeVar
 
+from launcher.runtime.file_kinds import irregular
 from launcher.runtime.finetune.data import json_arrays
 from launcher.runtime.finetune.data.errors import DataError, SampleError, TemplateFault
 
@@ -145,6 +146,8 @@ def open_source(path: str, role: Role) -> Source:
         DataError: There is no file of samples.
     """
     place = Path(path)
+    if kind := irregular(place):
+        raise DataError(f"{path}: is {kind}; a data set is {_KINDS}")
     if not place.exists():
         raise DataError(f"{path}: no such file or folder of {role} samples")
     if place.is_file():
@@ -159,9 +162,15 @@ def open_source(path: str, role: Role) -> Source:
 
 def _files_of(folder: Path) -> list[Path]:
     state = folder / "state.json"
+    if kind := irregular(state):
+        raise DataError(f"{state}: is {kind}; remove it, or name the files")
     if state.is_file():
         return _of_saved(folder, state)
-    found = sorted(each for each in folder.rglob("*") if each.is_file() and not _is_hidden(each.relative_to(folder)))
+    entries = sorted(each for each in folder.rglob("*") if not _is_hidden(each.relative_to(folder)))
+    if wrong := [f"{each}: is {kind}; remove it, or name the files" for each in entries if (kind := irregular(each))]:
+        others = [f"and {len(wrong) - _MOST_FAULTS} more"] if len(wrong) > _MOST_FAULTS else []
+        raise DataError(*wrong[:_MOST_FAULTS], *others)
+    found = [each for each in entries if each.is_file()]
     samples = [each for each in found if each.suffix.lower() in (".jsonl", ".ndjson", *_TABLES)]
     return samples or [each for each in found if each.suffix.lower() == ".json"]
 
@@ -222,7 +231,8 @@ class readable:
         self._file = file
 
     def __enter__(self) -> None:
-        pass
+        if kind := irregular(self._file):  # opening a FIFO blocks
+            raise DataError(f"{self._file}: is {kind}; a data set is {_KINDS}")
 
     def __exit__(self, kind: object, error: BaseException | None, trace: object) -> None:
         if isinstance(error, DataError) or error is None:

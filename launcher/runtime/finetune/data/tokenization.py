@@ -10,6 +10,7 @@ from typing import Any
 
 import tokenizers
 
+from launcher.runtime.file_kinds import irregular
 from launcher.runtime.finetune.data.errors import DataError
 from launcher.runtime.finetune.data.settings import DataSettings
 from launcher.runtime.finetune.data.templates import ChatTemplate, common_prefix
@@ -114,7 +115,7 @@ def open_tokenizer(folder: Path, settings: DataSettings) -> ModelTokenizer:
         DataError: A file is missing or not valid.
     """
     path = folder / _TOKENIZER
-    if not path.is_file():
+    if not path.is_file() and not irregular(path):
         raise DataError(
             f"{folder}: no {_TOKENIZER}. A tokenizer is a folder that transformers' save_pretrained writes; "
             "an older one is converted by AutoTokenizer.from_pretrained(FOLDER).save_pretrained(FOLDER)."
@@ -135,7 +136,7 @@ def _config(folder: Path) -> dict[str, Any]:
     found: dict[str, Any] = {}
     for name in (_SPECIAL, _CONFIG):
         path = folder / name
-        if not path.is_file():
+        if not path.is_file() and not irregular(path):
             continue
         try:
             tree = json.loads(_read(path))
@@ -160,7 +161,7 @@ def _special_tokens(config: Mapping[str, Any]) -> dict[str, str]:
 def _template(folder: Path, config: Mapping[str, Any], own: str) -> tuple[str | None, str]:
     if own:
         return _read(Path(own)), own
-    if (path := folder / _TEMPLATE).is_file():
+    if (path := folder / _TEMPLATE).is_file() or irregular(path):
         return _read(path), str(path)
     found = config.get("chat_template")
     if isinstance(found, list):  # several named ones, as transformers wrote them before version 4.51
@@ -170,6 +171,8 @@ def _template(folder: Path, config: Mapping[str, Any], own: str) -> tuple[str | 
 
 
 def _read(path: Path) -> str:
+    if kind := irregular(path):  # opening a FIFO blocks
+        raise DataError(f"{path}: is {kind}, not a file of text")
     try:
         return path.read_text(encoding="utf-8")
     except (OSError, UnicodeDecodeError) as error:

@@ -12,7 +12,8 @@ KINDS = ("file", "folder", "pipe", "socket", "loop", "link to nothing", "link to
 
 def of_kind(kind: str, path: Path) -> None:
     """Put a file of a wrong kind in place of a file or a folder."""
-    delete(path)
+    if os.path.lexists(path):
+        delete(path)
     if kind == "file":
         path.write_bytes(b"")
     elif kind == "folder":
