@@ -8,6 +8,8 @@ from launch_records import LAUNCHED, SAMPLES, Job, grow, lose, rehearse, shrink
 
 from launcher import timeline
 from launcher.common.job_lock import lock
+from launcher.timeline.build import build
+from launcher.timeline.records import read_launch
 
 
 @pytest.fixture
@@ -545,6 +547,31 @@ def test_a_job_that_runs_is_told_as_running_until_its_end_is_told(run_dir):
         assert line.is_running and "still running after" in timeline.text(line)
         job.end()
         assert not timeline.read(run_dir).is_running
+
+
+def test_a_job_counts_as_ended_unless_a_process_of_it_is_known(run_dir):
+    job = first_attempt(run_dir, steps=10)
+    launch = read_launch(run_dir)
+    assert not build(launch).is_running and build(launch, is_alive=True).is_running
+    job.end()
+    assert not build(read_launch(run_dir), is_alive=True).is_running
+
+
+def test_without_a_recorded_start_an_attempt_resumed_before_its_first_step(run_dir):
+    job = Job(run_dir, nodes=2)
+    job.step, job.cursor = 7, 7 * SAMPLES
+    job.start([0, 1], reports=False)
+    job.train(3)
+    job.decide("recover", 2, job.now)
+    job.stop(graceful=False, saved=False)
+    job.start([0, 1], step=8, reports=False)
+    job.end("failed")
+    first, second = timeline.read(run_dir).attempts
+    assert (first.resumed_step, first.last_step, first.nodes, first.ranks) == (7, 10, 2, 4)
+    assert first.first_step_s == pytest.approx(0.2, abs=1e-5)
+    assert (second.resumed_step, second.last_step, second.nodes, second.ranks) == (None, None, 2, None)
+    assert (second.first_step_s, second.ending) == (None, "failed")
+    assert (first.ending, timeline.read(run_dir).restarts) == ("recover (recover to 2)", 1)
 
 
 def test_the_text_is_a_row_for_each_transition_as_wide_as_there_is_room(run_dir):
