@@ -297,6 +297,62 @@ def test_a_new_node_that_failed_is_no_cause_of_a_later_recovery_and_ends_no_atte
     assert first.ended_s == pytest.approx(seen - LAUNCHED)
 
 
+HANG = {"node": -1, "cause": "hang", "message": "hang: no new step for 60 s; rank 1 lags"}
+
+
+@pytest.mark.parametrize(
+    ("leads_to", "fault", "cause"),
+    [
+        ("hang", HANG, "worker 1 hangs"),
+        ("", HANG, "hang: no new step for 60 s"),
+        ("hang", {"node": 0, "cause": "its agent ended", "message": "node 0 is gone"}, "node 0 is gone"),
+        ("hang", {"node": 0, "cause": "a worker failed", "message": "node 0 failed"}, "worker 1 hangs"),
+        ("", {"node": 0, "cause": "a worker failed", "message": "node 0 failed"}, "node 0 failed"),
+    ],
+    ids=["hang", "of-something-else", "own-fault", "missed-it", "nothing-led"],
+)
+def test_a_hang_is_caused_by_the_event_that_hung_a_worker_however_long_ago(run_dir, leads_to, fault, cause):
+    job = first_attempt(run_dir, nodes=2)
+    job.event("scenario", message="worker 1 hangs", fault=True, node=1, leads_to=leads_to)
+    job.decide("recover", 2, job.event("fault", 60.0, **fault))
+    assert scaled(run_dir)[0].cause == cause
+
+
+def test_a_start_after_an_event_that_hung_a_worker_ends_its_effect(run_dir):
+    job = first_attempt(run_dir, nodes=2)
+    job.event("scenario", message="worker 1 hangs", fault=True, node=1, leads_to="hang")
+    job.stop(graceful=False, saved=False)
+    job.start([0, 1], step=8)
+    job.decide("recover", 2, job.event("fault", 60.0, **HANG))
+    assert scaled(run_dir)[-1].cause == "hang: no new step for 60 s"
+
+
+@pytest.mark.parametrize(("after_s", "is_cause"), [(4.9, True), (5.1, False)])
+def test_an_event_is_the_cause_of_what_comes_within_five_seconds(run_dir, after_s, is_cause):
+    job = first_attempt(run_dir, nodes=2)
+    came = job.event("scenario", message="node 1 is lost", fault=True, node=1)
+    seen = job.event("fault", after_s, node=1, cause="its agent ended", message="node 1: its agent ended")
+    job.decide("recover", 2, seen)
+    (again,) = scaled(run_dir)
+    assert (again.cause, again.came_s) == (
+        ("node 1 is lost", came - LAUNCHED) if is_cause else ("node 1: its agent ended", seen - LAUNCHED)
+    )
+
+
+def test_samples_before_all_that_was_trained_are_not_trained_again(run_dir):
+    job = Job(run_dir)
+    job.step, job.cursor = 5, 5 * SAMPLES
+    job.start([0])
+    job.train(4)
+    job.decide("recover", 1, job.now)
+    job.stop(graceful=False, saved=False)
+    job.start([0], step=3)
+    job.train(3)
+    job.end()
+    redone = [step.samples_redone for step in timeline.read(run_dir).steps if step.attempt == 1]
+    assert redone == [0, 0, SAMPLES, SAMPLES]
+
+
 def test_rows_show_the_sizes_that_were_started(run_dir):
     """4 -> 1 -> 3 within a second: the decision is overtaken before anything is started at 1."""
     job = first_attempt(run_dir, nodes=4)
