@@ -2,6 +2,8 @@
 
 import json
 import sys
+from dataclasses import replace
+from itertools import pairwise
 
 import pytest
 from launch_records import LAUNCHED, SAMPLES, Job, grow, lose, rehearse, shrink
@@ -9,7 +11,8 @@ from launch_records import LAUNCHED, SAMPLES, Job, grow, lose, rehearse, shrink
 from launcher import timeline
 from launcher.common.job_lock import lock
 from launcher.timeline.build import build
-from launcher.timeline.records import read_launch
+from launcher.timeline.preserved import preserved
+from launcher.timeline.records import Launch, parse_event, read_launch
 
 
 @pytest.fixture
@@ -741,6 +744,103 @@ def test_a_report_is_written_anew_only_when_something_has_come_after_it(run_dir)
     job.event("operator", message="restarted after 3 s away")
     timeline.refresh(run_dir)
     assert (run_dir / "timeline.txt").read_text() != "seen"
+
+
+def test_records_are_read_with_defaults_for_what_they_do_not_name(run_dir):
+    run_dir.mkdir()
+    step = dict(step=3, loss=2.5, nodes=1, world_size=2, samples=32, samples_per_s=100.0, attempt=0, cursor=96)
+    lines = [
+        step | {"time": 20.0},
+        step | {"time": 21.0, "step": 4, "samples_per_s": 0.0, "loss": None, "further": {"skipped_steps": 1}},
+        step | {"time": 22.0, "step": 5, "loss": float("inf"), "data_s": 0.25, "further": None},
+        {"time": 23.0},
+        [step],
+    ]
+    (run_dir / "metrics.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
+    saved = {"time": 20.5, "event": "saved", "tier": "memory", "step": 3}
+    (run_dir / "checkpoints.jsonl").write_text("\n".join(map(json.dumps, (saved, saved | {"cursor": 96.0}))))
+    launch = read_launch(run_dir)
+    assert launch.time == pytest.approx(20.0 - 0.32)
+    assert [(each.duration_s, each.data_s, each.loss, each.is_skipped) for each in launch.steps] == [
+        (0.32, 0.0, 2.5, False),
+        (0.0, 0.0, None, True),
+        (0.32, 0.25, None, False),
+    ]
+    assert [(each.cursor, each.outlives_job) for each in launch.checkpoints] == [(None, False), (96, False)]
+    assert (launch.events, launch.starts, launch.earlier_steps) == ((), (), ())
+
+
+@pytest.mark.parametrize("message", [None, "", "it ends"])
+def test_an_event_may_have_no_message(message):
+    event = parse_event(json.dumps({"time": 3, "kind": "ended", "message": message}))
+    assert (event.time, event.kind, event.message) == (3.0, "ended", message or "")
+    assert parse_event('{"kind": "ended"}') is parse_event("[]") is parse_event("{") is None
+
+
+def test_a_launch_begins_with_its_last_launch_event(run_dir):
+    job = first_attempt(run_dir, steps=3)
+    again = Job(run_dir, launched=job.now + 10)
+    again.start([0])
+    launch = read_launch(run_dir)
+    assert launch.time == job.now + 10
+    assert [event.kind for event in launch.events] == ["launched", "starting", "running"]
+    assert [len(each) for each in (launch.steps, launch.starts, launch.earlier_steps)] == [1, 1, 3]
+
+
+def test_skipped_steps_and_single_counts_are_reported(run_dir):
+    job = first_attempt(run_dir, steps=3)
+    fields = dict(loss=None, nodes=1, world_size=2, samples=32, samples_per_s=100.0, attempt=0, cursor=96)
+    for step in (4, 5, 5):
+        job.append("metrics.jsonl", step=step, time=job.now + 0.1, further={"skipped_steps": 1}, **fields)
+    job.end()
+    assert "2 steps skipped, not finite." in told(timeline.read(run_dir))
+
+
+def test_sentences_are_wrapped_at_a_hundred_columns_or_the_width(run_dir):
+    rehearse(run_dir)
+    line = timeline.read(run_dir)
+    for width, columns in ((None, 100), (200, 100), (60, 60)):
+        lines = timeline.text(line, width).splitlines()
+        totals = next(i for i, text in enumerate(lines) if text.startswith("succeeded after"))
+        wrapped = [text for text in lines[totals:] if not text.startswith("never came")]
+        assert max(map(len, wrapped)) <= columns
+        assert all(len(f"{one} {other.split()[0]}") > columns for one, other in pairwise(wrapped) if one[-1] != ".")
+    assert max(map(len, wrapped)) > 50
+
+
+def test_a_transition_without_a_cause_shows_its_reason_and_one_of_several_lines_its_first(run_dir):
+    first_attempt(run_dir, steps=3)
+    line = timeline.read(run_dir)
+    (start,) = line.transitions
+    for cause, shown in (("", "start"), ("one\ntwo", "one")):
+        rows = timeline.text(replace(line, transitions=(replace(start, cause=cause),))).splitlines()
+        assert rows[2].split()[4] == shown
+    assert timeline.text(replace(line, attempts=())).startswith("no workers were started (times in seconds")
+    assert timeline.text(line).startswith("1 node (times in seconds, lost in samples)\n")
+
+
+def test_numbers_of_the_data_have_four_digits_but_losses_all(run_dir):
+    job = first_attempt(run_dir, steps=2)
+    record = dict(step=3, nodes=1, world_size=2, samples=1, samples_per_s=3.0, attempt=0, cursor=65)
+    job.append("metrics.jsonl", **record, loss=0.123456789, time=job.now + 1)
+    timeline.write(run_dir)
+    data = json.loads((run_dir / "timeline.json").read_text())
+    assert (data["steps"][-1]["duration_s"], data["steps"][-1]["loss"]) == (0.3333, 0.123456789)
+
+
+def test_without_any_record_nothing_is_preserved():
+    assert preserved(Launch(0.0, (), (), ())) == 0
+
+
+def test_a_load_of_another_step_or_tier_does_not_change_what_a_resume_came_from(run_dir):
+    job = first_attempt(run_dir, nodes=2, steps=10)
+    job.save()
+    job.append("checkpoints.jsonl", time=job.now, event="saved", step=9, tier="memory")
+    lose(job, 1, "node 1 is lost", checkpoint=10, replaced_by=2)
+    for step, event in ((9, "loaded"), (10, "saved")):
+        job.append("checkpoints.jsonl", time=job.now, event=event, step=step, tier="memory")
+    job.end("failed")
+    assert timeline.read(run_dir).last_step == 10
 
 
 def test_the_shrinking_job_tells_what_preempted_it(run_dir):

@@ -78,16 +78,6 @@ def test_a_job_that_shows_nothing_is_slow_after_twenty_minutes_and_its_shortest_
     assert not job.after(0.5) and job.is_slow
 
 
-def test_the_length_of_a_start_counts_from_its_order():
-    job = Watched()
-    job.step(10_000.0)
-    job.restart()
-    job.step(130.0)  # the longest start took 10,000 s, not twice as long
-    job.restart()
-    assert not job.after(FACTOR * 10_000 - 1)
-    assert job.after(2)
-
-
 def test_a_later_start_counts_from_its_own_order():
     job = Watched()
     job.step(1.0)

@@ -50,7 +50,7 @@ def test_groups_have_prices_of_their_own(prepare, prices):
         " {name: b, instance_type: p5.48xlarge, instance_count: 2}]"
     )
     (cost,) = costs.costs(prepare(*SCRIPT, "training_cfg.run.nodes=3", groups), tables.read(prices))
-    assert (cost.nodes, cost.per_hour) == (3, 202.5)
+    assert (cost.nodes, cost.per_hour, cost.hours, cost.most) == (3, 202.5, 24.0, 4860.0)
 
 
 def test_an_unbounded_job_has_a_price_an_hour_for_each_of_its_sizes(prepare, prices):
