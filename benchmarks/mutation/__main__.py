@@ -66,8 +66,9 @@ class Row:
 
     @property
     def share(self) -> float:
-        """Part of the mutants that are not equivalent which a test kills."""
-        return self.killed / max(self.mutants - self.equivalent, 1)
+        """Part of the mutants that are not equivalent which a test kills; 1 if there are none."""
+        others = self.mutants - self.equivalent
+        return self.killed / others if others else 1.0
 
     def __str__(self) -> str:
         surviving = self.mutants - self.killed - self.equivalent
