@@ -106,6 +106,8 @@ def test_an_outcome_sums_losses_and_rewards_of_pairs(nll):
     expected = dict(zip(METRICS, (loss / 2, 0.025, -0.225, 0.25, 0.5), strict=True))
     assert objective.metrics(found.sums) == pytest.approx(expected)
     assert set(objective.metrics(torch.zeros(objective.num_sums)).values()) == {0.0}
+    with pytest.raises(ValueError, match="zip"):
+        objective.metrics(torch.zeros(objective.num_sums + 1))
 
 
 def test_pairs_that_are_equally_likely_are_not_in_order():
@@ -297,6 +299,13 @@ def test_settings_are_the_values_of_the_recipe():
     assert (found.max_epochs, found.seed, found.packs, found.aux_loss_coef) == (2, 42, False, 0.0)
     assert (found.eval_steps, found.logging_steps, found.max_skipped_steps) == (0, 1, MAX_SKIPPED_STEPS)
     assert (found.logs_memory, found.logs_phases, found.logs_adapter, found.tiers) == (False, False, False, None)
+
+
+def test_settings_hold_those_of_checkpoints_in_tiers():
+    section = {"memory": {"frequency": 2, "retention": 3}, "persistent": None, "namespace": "n"}
+    given = compiled() | {"checkpointing": section | {"s3_endpoint": None, "replicas": 1}}
+    found = settings_of(given, 1).tiers
+    assert (found.namespace, found.memory.frequency, found.replicas) == ("n", 2, 1)
 
 
 def test_settings_read_every_key_that_differs_from_its_default():
