@@ -63,6 +63,7 @@ def workers(tmp_path):
 
 
 def test_a_worker_writes_its_stack_and_a_stopped_one_is_noted(tmp_path, workers):
+    other = workers(None, ["-c", "import time; print('ready', flush=True); time.sleep(600)"])
     running, stopped = workers(0), workers(1)
     stopped.send_signal(signal.SIGSTOP)
     folder = stacks_folder(tmp_path, 2)
@@ -75,7 +76,7 @@ def test_a_worker_writes_its_stack_and_a_stopped_one_is_noted(tmp_path, workers)
     assert found[0].place == Frame(str(tmp_path / "worker.py"), "7", "reads_for_ever")
     assert [frame.function for frame in found[0].frames] == ["reads_for_ever", "<module>"]
     assert found[1] == Stack((), is_stopped=True)
-    assert running.poll() is None
+    assert running.poll() is other.poll() is None
 
 
 def test_a_process_without_the_handler_gets_no_signal(tmp_path, workers):
