@@ -28,6 +28,11 @@ def test_every_equivalent_mutant_exists_and_has_a_reason():
     assert all(reason.endswith(".") for reason in mutation.equivalents().values())
 
 
+def test_the_share_of_killed_mutants_leaves_out_equivalent_ones():
+    assert mutation.Row("m", mutants=10, killed=6, equivalent=2, seconds=0).share == 0.75
+    assert mutation.Row("m", mutants=1, killed=0, equivalent=1, seconds=0).share == 1.0
+
+
 def test_one_bound_in_place_of_the_tighter_is_a_fault():
     found = {mutant.text for mutant in mutants(ast.parse("def f(a, b):\n    return max(a, b)\n"))}
     assert {"return a", "return b", "return min(a, b)"} <= found

@@ -36,6 +36,9 @@ SUFFIXES = st.sampled_from(["", *"mkMGTPE", *(f"{letter}i" for letter in "KMGTPE
         ("1e-12", Fraction(1, 10**9)),
         ("0e-12", 0),
         ("2u", Fraction(2, 10**6)),
+        ("20n", Fraction(20, 10**9)),
+        *((f"1{letter}", 1000**power) for power, letter in enumerate("kMGTPE", 1)),
+        *((f"1{letter}i", 1024**power) for power, letter in enumerate("KMGTPE", 1)),
         ("-1.5m", Fraction(-3, 2000)),
         ("9999999999999999999999999999999.999999999", Fraction(10**40 - 1, 10**9)),
     ],
@@ -54,6 +57,33 @@ WRONG = ("", "five", "1.2.3", "1..2", "1e2e3", "1e2k", "NaN", "inf", "1_0", "+",
 def test_what_is_no_quantity_is_refused(text):
     with pytest.raises(UnreadableQuantity):
         amount(text)
+
+
+def test_a_quantity_has_up_to_256_characters():
+    assert amount("9" * 256) == 10**256 - 1
+    with pytest.raises(UnreadableQuantity) as refused:
+        amount("8" * 256 + "7")
+    assert str(refused.value) == f"'{'8' * 256}' is not a valid Kubernetes quantity"
+
+
+@pytest.mark.parametrize(
+    ("value", "text"),
+    [
+        (2**30, "1Gi"),
+        (2**30 - 2**20, "1023Mi"),
+        (2**20, "1Mi"),
+        (3 * 2**29, "1536Mi"),
+        (2**20 + 1, "1048577"),
+        (2**20 - 1, "1048575"),
+        (0, "0"),
+        (Fraction(1, 2), "500m"),
+        (Fraction(1, 3), "334m"),
+        (Fraction(1, 10**9), "1m"),
+    ],
+    ids=str,
+)
+def test_an_amount_is_shown_in_the_largest_unit_that_is_exact(value, text):
+    assert shown(Fraction(value)) == text
 
 
 @given(st.integers(1, 10**12), st.sampled_from(["", "m", "k", "M", "Gi", "Mi", "Ti"]))

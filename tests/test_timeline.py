@@ -2,12 +2,17 @@
 
 import json
 import sys
+from dataclasses import replace
+from itertools import pairwise
 
 import pytest
 from launch_records import LAUNCHED, SAMPLES, Job, grow, lose, rehearse, shrink
 
 from launcher import timeline
 from launcher.common.job_lock import lock
+from launcher.timeline.build import build
+from launcher.timeline.preserved import preserved
+from launcher.timeline.records import Launch, parse_event, read_launch
 
 
 @pytest.fixture
@@ -295,6 +300,62 @@ def test_a_new_node_that_failed_is_no_cause_of_a_later_recovery_and_ends_no_atte
     assert first.ended_s == pytest.approx(seen - LAUNCHED)
 
 
+HANG = {"node": -1, "cause": "hang", "message": "hang: no new step for 60 s; rank 1 lags"}
+
+
+@pytest.mark.parametrize(
+    ("leads_to", "fault", "cause"),
+    [
+        ("hang", HANG, "worker 1 hangs"),
+        ("", HANG, "hang: no new step for 60 s"),
+        ("hang", {"node": 0, "cause": "its agent ended", "message": "node 0 is gone"}, "node 0 is gone"),
+        ("hang", {"node": 0, "cause": "a worker failed", "message": "node 0 failed"}, "worker 1 hangs"),
+        ("", {"node": 0, "cause": "a worker failed", "message": "node 0 failed"}, "node 0 failed"),
+    ],
+    ids=["hang", "of-something-else", "own-fault", "missed-it", "nothing-led"],
+)
+def test_a_hang_is_caused_by_the_event_that_hung_a_worker_however_long_ago(run_dir, leads_to, fault, cause):
+    job = first_attempt(run_dir, nodes=2)
+    job.event("scenario", message="worker 1 hangs", fault=True, node=1, leads_to=leads_to)
+    job.decide("recover", 2, job.event("fault", 60.0, **fault))
+    assert scaled(run_dir)[0].cause == cause
+
+
+def test_a_start_after_an_event_that_hung_a_worker_ends_its_effect(run_dir):
+    job = first_attempt(run_dir, nodes=2)
+    job.event("scenario", message="worker 1 hangs", fault=True, node=1, leads_to="hang")
+    job.stop(graceful=False, saved=False)
+    job.start([0, 1], step=8)
+    job.decide("recover", 2, job.event("fault", 60.0, **HANG))
+    assert scaled(run_dir)[-1].cause == "hang: no new step for 60 s"
+
+
+@pytest.mark.parametrize(("after_s", "is_cause"), [(4.9, True), (5.1, False)])
+def test_an_event_is_the_cause_of_what_comes_within_five_seconds(run_dir, after_s, is_cause):
+    job = first_attempt(run_dir, nodes=2)
+    came = job.event("scenario", message="node 1 is lost", fault=True, node=1)
+    seen = job.event("fault", after_s, node=1, cause="its agent ended", message="node 1: its agent ended")
+    job.decide("recover", 2, seen)
+    (again,) = scaled(run_dir)
+    assert (again.cause, again.came_s) == (
+        ("node 1 is lost", came - LAUNCHED) if is_cause else ("node 1: its agent ended", seen - LAUNCHED)
+    )
+
+
+def test_samples_before_all_that_was_trained_are_not_trained_again(run_dir):
+    job = Job(run_dir)
+    job.step, job.cursor = 5, 5 * SAMPLES
+    job.start([0])
+    job.train(4)
+    job.decide("recover", 1, job.now)
+    job.stop(graceful=False, saved=False)
+    job.start([0], step=3)
+    job.train(3)
+    job.end()
+    redone = [step.samples_redone for step in timeline.read(run_dir).steps if step.attempt == 1]
+    assert redone == [0, 0, SAMPLES, SAMPLES]
+
+
 def test_rows_show_the_sizes_that_were_started(run_dir):
     """4 -> 1 -> 3 within a second: the decision is overtaken before anything is started at 1."""
     job = first_attempt(run_dir, nodes=4)
@@ -547,6 +608,31 @@ def test_a_job_that_runs_is_told_as_running_until_its_end_is_told(run_dir):
         assert not timeline.read(run_dir).is_running
 
 
+def test_a_job_counts_as_ended_unless_a_process_of_it_is_known(run_dir):
+    job = first_attempt(run_dir, steps=10)
+    launch = read_launch(run_dir)
+    assert not build(launch).is_running and build(launch, is_alive=True).is_running
+    job.end()
+    assert not build(read_launch(run_dir), is_alive=True).is_running
+
+
+def test_without_a_recorded_start_an_attempt_resumed_before_its_first_step(run_dir):
+    job = Job(run_dir, nodes=2)
+    job.step, job.cursor = 7, 7 * SAMPLES
+    job.start([0, 1], reports=False)
+    job.train(3)
+    job.decide("recover", 2, job.now)
+    job.stop(graceful=False, saved=False)
+    job.start([0, 1], step=8, reports=False)
+    job.end("failed")
+    first, second = timeline.read(run_dir).attempts
+    assert (first.resumed_step, first.last_step, first.nodes, first.ranks) == (7, 10, 2, 4)
+    assert first.first_step_s == pytest.approx(0.2, abs=1e-5)
+    assert (second.resumed_step, second.last_step, second.nodes, second.ranks) == (None, None, 2, None)
+    assert (second.first_step_s, second.ending) == (None, "failed")
+    assert (first.ending, timeline.read(run_dir).restarts) == ("recover (recover to 2)", 1)
+
+
 def test_the_text_is_a_row_for_each_transition_as_wide_as_there_is_room(run_dir):
     job = rehearse(run_dir)
     came = job.event("scenario", message="a very long story " * 20)
@@ -658,6 +744,103 @@ def test_a_report_is_written_anew_only_when_something_has_come_after_it(run_dir)
     job.event("operator", message="restarted after 3 s away")
     timeline.refresh(run_dir)
     assert (run_dir / "timeline.txt").read_text() != "seen"
+
+
+def test_records_are_read_with_defaults_for_what_they_do_not_name(run_dir):
+    run_dir.mkdir()
+    step = dict(step=3, loss=2.5, nodes=1, world_size=2, samples=32, samples_per_s=100.0, attempt=0, cursor=96)
+    lines = [
+        step | {"time": 20.0},
+        step | {"time": 21.0, "step": 4, "samples_per_s": 0.0, "loss": None, "further": {"skipped_steps": 1}},
+        step | {"time": 22.0, "step": 5, "loss": float("inf"), "data_s": 0.25, "further": None},
+        {"time": 23.0},
+        [step],
+    ]
+    (run_dir / "metrics.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
+    saved = {"time": 20.5, "event": "saved", "tier": "memory", "step": 3}
+    (run_dir / "checkpoints.jsonl").write_text("\n".join(map(json.dumps, (saved, saved | {"cursor": 96.0}))))
+    launch = read_launch(run_dir)
+    assert launch.time == pytest.approx(20.0 - 0.32)
+    assert [(each.duration_s, each.data_s, each.loss, each.is_skipped) for each in launch.steps] == [
+        (0.32, 0.0, 2.5, False),
+        (0.0, 0.0, None, True),
+        (0.32, 0.25, None, False),
+    ]
+    assert [(each.cursor, each.outlives_job) for each in launch.checkpoints] == [(None, False), (96, False)]
+    assert (launch.events, launch.starts, launch.earlier_steps) == ((), (), ())
+
+
+@pytest.mark.parametrize("message", [None, "", "it ends"])
+def test_an_event_may_have_no_message(message):
+    event = parse_event(json.dumps({"time": 3, "kind": "ended", "message": message}))
+    assert (event.time, event.kind, event.message) == (3.0, "ended", message or "")
+    assert parse_event('{"kind": "ended"}') is parse_event("[]") is parse_event("{") is None
+
+
+def test_a_launch_begins_with_its_last_launch_event(run_dir):
+    job = first_attempt(run_dir, steps=3)
+    again = Job(run_dir, launched=job.now + 10)
+    again.start([0])
+    launch = read_launch(run_dir)
+    assert launch.time == job.now + 10
+    assert [event.kind for event in launch.events] == ["launched", "starting", "running"]
+    assert [len(each) for each in (launch.steps, launch.starts, launch.earlier_steps)] == [1, 1, 3]
+
+
+def test_skipped_steps_and_single_counts_are_reported(run_dir):
+    job = first_attempt(run_dir, steps=3)
+    fields = dict(loss=None, nodes=1, world_size=2, samples=32, samples_per_s=100.0, attempt=0, cursor=96)
+    for step in (4, 5, 5):
+        job.append("metrics.jsonl", step=step, time=job.now + 0.1, further={"skipped_steps": 1}, **fields)
+    job.end()
+    assert "2 steps skipped, not finite." in told(timeline.read(run_dir))
+
+
+def test_sentences_are_wrapped_at_a_hundred_columns_or_the_width(run_dir):
+    rehearse(run_dir)
+    line = timeline.read(run_dir)
+    for width, columns in ((None, 100), (200, 100), (60, 60)):
+        lines = timeline.text(line, width).splitlines()
+        totals = next(i for i, text in enumerate(lines) if text.startswith("succeeded after"))
+        wrapped = [text for text in lines[totals:] if not text.startswith("never came")]
+        assert max(map(len, wrapped)) <= columns
+        assert all(len(f"{one} {other.split()[0]}") > columns for one, other in pairwise(wrapped) if one[-1] != ".")
+    assert max(map(len, wrapped)) > 50
+
+
+def test_a_transition_without_a_cause_shows_its_reason_and_one_of_several_lines_its_first(run_dir):
+    first_attempt(run_dir, steps=3)
+    line = timeline.read(run_dir)
+    (start,) = line.transitions
+    for cause, shown in (("", "start"), ("one\ntwo", "one")):
+        rows = timeline.text(replace(line, transitions=(replace(start, cause=cause),))).splitlines()
+        assert rows[2].split()[4] == shown
+    assert timeline.text(replace(line, attempts=())).startswith("no workers were started (times in seconds")
+    assert timeline.text(line).startswith("1 node (times in seconds, lost in samples)\n")
+
+
+def test_numbers_of_the_data_have_four_digits_but_losses_all(run_dir):
+    job = first_attempt(run_dir, steps=2)
+    record = dict(step=3, nodes=1, world_size=2, samples=1, samples_per_s=3.0, attempt=0, cursor=65)
+    job.append("metrics.jsonl", **record, loss=0.123456789, time=job.now + 1)
+    timeline.write(run_dir)
+    data = json.loads((run_dir / "timeline.json").read_text())
+    assert (data["steps"][-1]["duration_s"], data["steps"][-1]["loss"]) == (0.3333, 0.123456789)
+
+
+def test_without_any_record_nothing_is_preserved():
+    assert preserved(Launch(0.0, (), (), ())) == 0
+
+
+def test_a_load_of_another_step_or_tier_does_not_change_what_a_resume_came_from(run_dir):
+    job = first_attempt(run_dir, nodes=2, steps=10)
+    job.save()
+    job.append("checkpoints.jsonl", time=job.now, event="saved", step=9, tier="memory")
+    lose(job, 1, "node 1 is lost", checkpoint=10, replaced_by=2)
+    for step, event in ((9, "loaded"), (10, "saved")):
+        job.append("checkpoints.jsonl", time=job.now, event=event, step=step, tier="memory")
+    job.end("failed")
+    assert timeline.read(run_dir).last_step == 10
 
 
 def test_the_shrinking_job_tells_what_preempted_it(run_dir):

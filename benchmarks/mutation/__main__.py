@@ -66,8 +66,9 @@ class Row:
 
     @property
     def share(self) -> float:
-        """Part of the mutants that are not equivalent which a test kills."""
-        return self.killed / max(self.mutants - self.equivalent, 1)
+        """Part of the mutants that are not equivalent which a test kills; 1 if there are none."""
+        others = self.mutants - self.equivalent
+        return self.killed / others if others else 1.0
 
     def __str__(self) -> str:
         surviving = self.mutants - self.killed - self.equivalent
@@ -102,7 +103,9 @@ def measure(group: dict[str, list[str]], only: str, every: int) -> Iterator[Row]
         own = [*mutated, "--mutants-out", folder, "--mutants-only", only, "--mutants-every", str(every)]
         # Other runs of pytest clean up beside theirs: a folder of its own is left alone.
         own += ["--basetemp", f"{folder}/tests"]
-        subprocess.run([*command, *options, *own], cwd=ROOT, env={**os.environ, "TMPDIR": folder}, check=True)
+        # A fork has none of the threads that OpenMP made before it, and would wait for them for ever.
+        env = {**os.environ, "TMPDIR": folder, "OMP_NUM_THREADS": "1"}
+        subprocess.run([*command, *options, *own], cwd=ROOT, env=env, check=True)
         for number, module in enumerate(group):
             yield _row(module, json.loads(Path(folder, f"{number}.json").read_text()))
 

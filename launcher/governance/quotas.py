@@ -118,7 +118,7 @@ class Demand:
     def of(cls, job: Mapping[str, Any]) -> "Demand":
         """Read a rendered HyperPodPyTorchJob or PyTorchJob."""
         spec = job["spec"]
-        parts = spec.get("replicaSpecs") or list(spec.get("pytorchReplicaSpecs", {}).values())
+        parts = spec.get("replicaSpecs") or list(spec["pytorchReplicaSpecs"].values())
         start = sum(part.get("replicas", 0) + part.get("spares", 0) for part in parts)
         policy = spec.get("elasticPolicy")
         bounds = (policy["minReplicas"], policy["maxReplicas"]) if policy else (start, start)

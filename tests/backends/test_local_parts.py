@@ -231,6 +231,43 @@ def test_a_lost_node_outranks_the_workers_that_missed_it(tmp_path):
     assert explain(faults, tmp_path, (), 1) == "node 1: its agent ended:\nKilled"
 
 
+CRASH = "Local Rank 0 exited with code -256 due to: unknown"
+FIRST = Attempt(0, 0, (0, 1), 0.0)
+
+
+@pytest.mark.parametrize(
+    ("faults", "attempts", "reason"),
+    [
+        ((), (FIRST,), "failed, and no agent reported why"),
+        ((Fault(0, Cause.WORKER, CRASH),), (), "failed, and no agent reported why"),
+        ((), (), "failed, and no agent reported why"),
+        ((Fault(-1, Cause.NO_CAPACITY),), (), str(Cause.NO_CAPACITY)),
+        ((Fault(-1, Cause.HANG, "no step"), Fault(1, Cause.LOST)), (), "hang: no step"),
+        ((Fault(1, Cause.UNREADY, " no port "),), (), "node 1: its agent was not ready in time:\nno port"),
+        ((Fault(1, Cause.LOST),), (), "node 1: its agent ended"),
+        ((Fault(1, Cause.WORKER),), (FIRST,), "node 1: a worker failed"),
+        (
+            (Fault(1, Cause.WORKER, "no\nport"), Fault(0, Cause.WORKER, "x")),
+            (FIRST,),
+            "node 1: a worker failed:\nno\nport",
+        ),
+        ((Fault(1, Cause.WORKER, CRASH),), (FIRST,), "rank 2 (node 1, local rank 0) exited with code 1"),
+    ],
+    ids=["no-fault", "no-attempt", "neither", "no-nodes", "hang", "unready", "lost", "silent", "message", "worker"],
+)
+def test_a_failed_job_has_a_reason(tmp_path, faults, attempts, reason):
+    assert explain(faults, tmp_path, attempts, 2) == reason
+
+
+def test_a_failed_job_without_a_rank_s_output_names_that_rank_first(tmp_path):
+    """It wrote nothing, so that nothing was written before it."""
+    worker_file(tmp_path, 0, 0, 0, "stderr.log", "Connection closed\n", 1.5)
+    faults = (Fault(0, Cause.WORKER, CRASH), Fault(1, Cause.WORKER, CRASH))
+    assert explain(faults, tmp_path, (FIRST,), 1) == "rank 1 (node 1, local rank 0) exited with code 1"
+    worker_file(tmp_path, 0, 0, 0, "stderr.log", "Connection closed\n", 0.5)
+    assert explain(faults, tmp_path, (FIRST,), 1) == "rank 1 (node 1, local rank 0) exited with code 1"
+
+
 def test_tail_gives_the_last_lines_of_a_long_file(tmp_path):
     path = tmp_path / "log"
     path.write_text("".join(f"line {i}\n" for i in range(10_000)))

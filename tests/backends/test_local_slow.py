@@ -63,6 +63,7 @@ def workers(tmp_path):
 
 
 def test_a_worker_writes_its_stack_and_a_stopped_one_is_noted(tmp_path, workers):
+    other = workers(None, ["-c", "import time; print('ready', flush=True); time.sleep(600)"])
     running, stopped = workers(0), workers(1)
     stopped.send_signal(signal.SIGSTOP)
     folder = stacks_folder(tmp_path, 2)
@@ -75,7 +76,7 @@ def test_a_worker_writes_its_stack_and_a_stopped_one_is_noted(tmp_path, workers)
     assert found[0].place == Frame(str(tmp_path / "worker.py"), "7", "reads_for_ever")
     assert [frame.function for frame in found[0].frames] == ["reads_for_ever", "<module>"]
     assert found[1] == Stack((), is_stopped=True)
-    assert running.poll() is None
+    assert running.poll() is other.poll() is None
 
 
 def test_a_process_without_the_handler_gets_no_signal(tmp_path, workers):
@@ -135,6 +136,57 @@ STOPPED = Stack(is_stopped=True)
 )
 def test_the_ranks_lag_that_the_others_wait_for(found, lag):
     assert lagging(dict(enumerate(found))) == lag
+
+
+def test_the_place_of_a_stack_is_in_the_code_that_is_no_library_s():
+    own = ("/venv/lib/python3.11/site-packages/launcher/runtime/data.py", "5", "next")
+    library = (f"{SITE}/torch/utils/data.py", "1", "fetch")
+    assert at(library, own, TRAINER).place == Frame(*own)
+    assert at(library, TRAINER, own).place == Frame(*TRAINER)
+    assert at(library).place == Frame(*library)
+    assert at().place is None
+    assert str(at(library, TRAINER)) == "/home/u/train.py:9 in train"
+    assert (str(Stack()), str(STOPPED)) == ("its process does not answer", "its process is stopped")
+
+
+@pytest.mark.parametrize(
+    ("frames", "waits"),
+    [
+        ([(f"{SITE}/torch/distributed/distributed_c10d.py", "1", "all_reduce")], True),
+        ([(f"{SITE}/torch/distributed/elastic/agent.py", "1", "run")], False),
+        ([TRAINER, (f"{SITE}/torch/distributed/distributed_c10d.py", "1", "all_reduce")], False),
+        (
+            [
+                (f"{SITE}/torch/utils/data.py", "1", "fetch"),
+                ("/work/launcher/runtime/stop_consensus.py", "7", "end_step"),
+            ],
+            True,
+        ),
+        ([("/home/u/train.py", "7", "end_step")], False),
+        ([("/work/launcher/runtime/stop_consensus.py", "7", "begin")], False),
+        ([(f"{SITE}/torch/autograd/graph.py", "1", "_engine_run_backward")], True),
+        ([(f"{SITE}/torch/autograd/graph.py", "1", "backward")], False),
+        ([], False),
+    ],
+)
+def test_a_stack_waits_in_a_collective_that_it_called_itself(frames, waits):
+    assert at(*frames).waits is waits
+
+
+def test_many_ranks_that_lag_are_counted(tmp_path):
+    for ranks, more in ((8, ""), (9, " and 1 more"), (11, " and 3 more")):
+        texts = [text_of(TRAINER)] * ranks + [text_of(WAITING, TRAINER)]
+        found = Job(tmp_path / str(ranks), texts).poll(0.0, is_hang=True)
+        assert f"rank 0 (node 4) lags: /home/u/train.py:9 in train; as do ranks 1, 2, 3, 4, 5, 6, 7{more}; " in found
+
+
+def test_an_answer_is_waited_for_ten_seconds_each_time(tmp_path):
+    job = Job(tmp_path, [text_of(TRAINER), ""])
+    assert job.poll(100.0, is_hang=True) == job.poll(109.9, is_hang=True) == ""
+    assert "does not answer" in job.poll(110.0, is_hang=True)
+    assert (job.poll(111.0, is_hang=True), job.requests) == ("", 2)
+    job.poll(112.0, message="")
+    assert (job.poll(121.5, is_hang=True), job.requests) == ("", 3)
 
 
 def text_of(*frames, thread="Current thread"):
@@ -219,4 +271,6 @@ def test_workers_that_do_not_answer_are_waited_for_some_seconds(tmp_path):
 def test_ranks_at_one_place_and_scripts_without_stacks_are_reported_too(tmp_path):
     same = Job(tmp_path, [text_of(TRAINER), text_of(TRAINER)])
     assert "rank 0 (node 4) is at /home/u/train.py:9 in train, and no rank lags" in same.poll(0.0, is_hang=True)
+    alone = Job(tmp_path / "alone", [text_of(TRAINER)]).poll(0.0, is_hang=True)
+    assert "; rank 0 (node 4) is at /home/u/train.py:9 in train; stacks: " in alone
     assert Job(tmp_path / "other", []).poll(0.0, is_hang=True) == "no new step for 61 s"

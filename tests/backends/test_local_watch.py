@@ -69,6 +69,46 @@ def test_a_step_is_slow_after_ten_times_the_steps_seen_and_hangs_after_the_timeo
     assert job.after(2)
 
 
+def test_a_job_that_shows_nothing_is_slow_after_twenty_minutes_and_its_shortest_steps_after_one():
+    job = Watched()
+    assert not job.after(1200.0) and not job.is_slow
+    assert not job.after(0.5) and job.is_slow
+    job.step(0.01)
+    assert not job.after(60.0) and not job.is_slow
+    assert not job.after(0.5) and job.is_slow
+
+
+def test_a_later_start_counts_from_its_own_order():
+    job = Watched()
+    job.step(1.0)
+    job.after(500.0), job.restart()
+    for _ in range(RECENT_STEPS + 1):
+        job.step(1.0)
+    job.restart()
+    assert not job.after(START_CUT_OFF_S - 1)
+    assert job.after(2), "the longest start took a second, at 500 s of the clock"
+
+
+def test_a_wait_that_lasts_exactly_its_limit_is_within_it():
+    job = Watched(collective_timeout_s=100.0)
+    job.step(1.0)
+    assert not job.after(100.0)
+    job.restart(), job.step(1.0)
+    assert not job.after(100.0) and job.after(0.5), "the time is not doubled"
+
+
+def test_a_message_names_the_wait_its_limit_and_the_reason():
+    watch = StepTimer(HangLimits(collective_timeout_s=100.0))
+    assert watch.overdue(5.0, 0, DoneStep(), {}) is None
+    first = watch.overdue(1300.0, 0, DoneStep(), {})
+    assert first == Overdue("no new step for 1295 s; 1200 s are unusual for a first start", is_hang=False)
+    done = DoneStep(1, 8, 0, longest_s=7.0, longest_ever_s=7.0)
+    assert watch.overdue(1300.0, 0, done, {}) is None
+    expected = "expected: the longest of the last 50 steps took 7.0 s"
+    assert watch.overdue(1380.0, 0, done, {}) == Overdue(f"no new step for 80 s; 70 s are {expected}", is_hang=False)
+    assert watch.overdue(1401.0, 0, done, {}) == Overdue(f"no new step for 101 s; 100 s are {expected}", is_hang=True)
+
+
 def test_recent_steps_decide_what_is_slow_and_twice_the_longest_of_all_what_hangs():
     job = Watched()
     job.step(1.0)
@@ -287,7 +327,17 @@ def test_a_step_takes_what_its_record_says_or_else_the_time_since_the_step_befor
 
 
 @pytest.mark.parametrize(
-    ("text", "seconds"), [("30", 30.0), ("1e3", 1000.0), (None, 600.0), ("", 600.0), ("x", 600.0), ("-1", 600.0)]
+    ("text", "seconds"),
+    [
+        ("30", 30.0),
+        ("1e3", 1000.0),
+        (None, 600.0),
+        ("", 600.0),
+        ("x", 600.0),
+        ("-1", 600.0),
+        ("0.5", 0.5),
+        ("0", 600.0),
+    ],
 )
 def test_the_least_limit_is_the_timeout_of_the_collectives_of_the_job(text, seconds):
     assert collective_timeout_s(text) == seconds

@@ -50,7 +50,136 @@ def test_groups_have_prices_of_their_own(prepare, prices):
         " {name: b, instance_type: p5.48xlarge, instance_count: 2}]"
     )
     (cost,) = costs.costs(prepare(*SCRIPT, "training_cfg.run.nodes=3", groups), tables.read(prices))
-    assert (cost.nodes, cost.per_hour) == (3, 202.5)
+    assert (cost.nodes, cost.per_hour, cost.hours, cost.most) == (3, 202.5, 24.0, 4860.0)
+
+
+def test_an_unbounded_job_has_a_price_an_hour_for_each_of_its_sizes(prepare, prices):
+    sized = ("recipes.elastic_policy.is_elastic=true", "recipes.elastic_policy.max_nodes=4")
+    job = prepare(RECIPE[0], "cluster=k8s", *sized)
+    found = costs.costs(job, tables.read(prices))
+    assert [(cost.nodes, cost.per_hour) for cost in found] == [
+        (point.nodes, 100.0 * point.nodes) for point in job.scales
+    ]
+    assert len(found) > 1 and {(cost.hours, cost.most, cost.instance_hours) for cost in found} == {(None, None, None)}
+    assert {cost.most for cost in costs.costs(job, tables.read(prices), 2.0)} == {2 * cost.per_hour for cost in found}
+
+
+def test_longer_than_the_limit_is_refused_with_the_limit_to_set(prepare, prices):
+    limited = prepare(*SCRIPT, f"{J}.stopping_condition.max_runtime_s=1800")
+    assert costs.costs(limited, tables.read(prices), 0.5)[0].hours == 0.5
+    with pytest.raises(ProblemsFound) as refused:
+        costs.costs(limited, tables.read(prices), 25.0001)
+    (problem,) = refused.value.problems
+    assert (problem.code, problem.path, problem.value, problem.allowed) == ("E806", "--hours", 25.0001, "at most 0.5")
+    assert problem.remedy == f"{J}.stopping_condition.max_runtime_s=90001"
+
+
+def test_costs_are_aligned_lines_and_plain_data(prepare):
+    prices = tables.Prices({"ml.p5.48xlarge": 1234.5, "ml.p3.16xlarge": 0.25}, "EUR", {})
+    found = (costs.Cost(1, 1234.5), costs.Cost(12, 14814.0, 1.5))
+    assert [line.split() for line in costs.table(found, prices)] == [
+        ["nodes", "per", "hour", "EUR"],
+        ["1", "1,234.50"],
+        ["12", "14,814.00"],
+    ]
+    head, line = costs.table(found[1:], tables.Prices({}))
+    assert head.split() == ["nodes", "per", "hour", "hours", "instance-hours", "at", "most"]
+    assert line.split() == ["12", "14,814.00", "1.5", "18", "22,221.00"] and len(head) == len(line)
+    own = tables.Prices(prices.per_hour, "EUR", dict.fromkeys(prices.per_hour, tables.Basis("mine")))
+    job = prepare(*RECIPE)
+    assert costs.bases(job, own) == ["ml.p5.48xlarge 1,234.5 EUR an hour: mine"]
+    assert costs.bases(job, tables.Prices({"ml.p5.48xlarge": 100.0}, "", own.basis)) == [
+        "ml.p5.48xlarge 100 an hour: mine"
+    ]
+    assert costs.bases(job, tables.Prices({}, "", {})) == []
+    assert costs.as_json(job, (costs.Cost(1, 1.23456), costs.Cost(2, 0.5, 3.3333)), own) == {
+        "currency": "EUR",
+        "prices": {"ml.p5.48xlarge": {"per_hour": 1234.5, "kind": "mine", "region": "", "date": "", "remark": ""}},
+        "sizes": [
+            {"nodes": 1, "per_hour": 1.2346, "hours": None, "instance_hours": None, "most": None},
+            {"nodes": 2, "per_hour": 0.5, "hours": 3.3333, "instance_hours": 6.6666, "most": 1.67},
+        ],
+    }
+    assert costs.as_json(job, (), tables.Prices(own.per_hour, "", own.basis))["currency"] is None
+
+
+def test_groups_of_instances_are_billed_by_their_own_types(prepare):
+    groups = (
+        f"{J}.instance_groups=[{{name: a, instance_type: p3.16xlarge, instance_count: 1}},"
+        " {name: b, instance_type: p5.48xlarge, instance_count: 2}]"
+    )
+    job = prepare(*SCRIPT, "training_cfg.run.nodes=3", groups)
+    assert costs.instance_types(job) == ("ml.p3.16xlarge", "ml.p5.48xlarge")
+    assert costs.instance_types(prepare(*RECIPE)) == ("ml.p5.48xlarge",)
+    assert costs.instance_types(prepare("recipes=training/tiny/tiny_lm_cpu")) == ()
+
+
+def test_a_job_without_billed_instances_is_refused(prepare, prices):
+    with pytest.raises(ProblemsFound, match="a job on this machine has no billed instances"):
+        costs.costs(prepare("recipes=training/tiny/tiny_lm_cpu"), tables.read(prices))
+    serverless = prepare(
+        "recipes=training/custom/script", *NEEDED, *(f"{J}.serverless.{each}" for each in SERVERLESS)
+    )
+    assert costs.is_serverless(serverless) and not costs.is_serverless(prepare(*RECIPE))
+    with pytest.raises(ProblemsFound, match="the price of a serverless job is unknown"):
+        costs.costs(serverless, tables.read(prices))
+
+
+@pytest.mark.parametrize(
+    ("use", "name", "per_hour", "kind"),
+    [
+        ("training", "ml.p5.48xlarge", 63.296, "SageMaker Studio"),
+        (None, "ml.p5.48xlarge", 55.04, "EC2 on demand"),
+    ],
+)
+def test_a_price_is_of_the_kind_closest_to_what_is_charged(use, name, per_hour, kind):
+    found = tables.shipped(use)
+    assert (found.of(name), found.basis[name].kind, found.currency) == (per_hour, kind, "USD")
+    order = [tables._KINDS[each] for each in tables._PREFERRED.get(use or "", tables._OTHERS)]
+    for row in priced():
+        kind = tables._KINDS[row["kind"]]
+        if kind in order:
+            assert order.index(found.basis[f"ml.{row['name']}"].kind) <= order.index(kind)
+
+
+def test_the_origin_of_a_price_is_read_with_its_remark():
+    assert str(tables.Basis("EC2", "us-east-1", "2026-07-20", "dearer")) == "EC2, us-east-1, 2026-07-20 (dearer)"
+    assert str(tables.Basis("mine")) == "mine"
+
+
+def test_a_price_may_be_nothing_but_not_endless(tmp_path):
+    path = tmp_path / "own.yaml"
+    path.write_text("p5.48xlarge: 0\nml.p3.16xlarge: 2\n", encoding="utf-8")
+    found = tables.read(path)
+    assert dict(found.per_hour) == {"ml.p5.48xlarge": 0.0, "ml.p3.16xlarge": 2.0} and found.currency == ""
+    assert found.basis["ml.p5.48xlarge"] == tables.Basis("own.yaml") and found.of("p3.16xlarge") == 2.0
+    path.write_text("p5.48xlarge: .inf\np3.16xlarge: x\ncurrency: 3\n", encoding="utf-8")
+    with pytest.raises(ProblemsFound) as refused:
+        tables.read(path)
+    assert [(each.code, each.path) for each in refused.value.problems] == [
+        ("E806", "own.yaml: p5.48xlarge"),
+        ("E806", "own.yaml: p3.16xlarge"),
+    ]
+
+
+def test_a_type_that_only_the_job_describes_is_known():
+    table = tables.Prices({"ml.p5.48xlarge": 1.0, "ml.p9.48xlarge": 2.0, "ml.p8.48xlarge": 2.0})
+    (notice,) = tables.unknown(table)
+    assert notice.message == "--prices has ml.p8.48xlarge, ml.p9.48xlarge, not in the table of instance types"
+    assert "ml.p9" not in tables.unknown(table, "ml.p9.48xlarge")[0].message
+    assert tables.unknown(tables.Prices({"ml.p5.48xlarge": 1.0})) == ()
+
+
+def test_a_missing_price_suggests_the_closest_type():
+    with pytest.raises(ProblemsFound) as refused:
+        tables.Prices({"ml.p5.48xlarge": 1.0, "ml.p3.16xlarge": 2.0}).of("p5.48xlarg")
+    (problem,) = refused.value.problems
+    assert (problem.code, problem.path, problem.value) == ("E806", "--prices", "ml.p5.48xlarg")
+    assert problem.allowed == "ml.p3.16xlarge, ml.p5.48xlarge"
+    assert problem.remedy == "did you mean ml.p5.48xlarge?"
+    with pytest.raises(ProblemsFound) as refused:
+        tables.Prices({}).of("p5.48xlarge")
+    assert refused.value.problems[0].allowed is None
 
 
 @pytest.mark.slow
