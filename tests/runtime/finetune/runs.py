@@ -25,8 +25,11 @@ class Recording(trainer.FineTuning):
     """Records which samples this rank trains on, by step, and dies in a step if it is told to."""
 
     dies_in_step = 0
+    has_begun = False
+    """Whether steps have begun: before them, a preference training computes its reference."""
 
     def _batches(self):
+        self.has_begun = True
         for rows in super()._batches():
             yield rows
             if self.job.step + 1 == self.dies_in_step:
@@ -58,7 +61,7 @@ def made(place: Place, config: dict[str, Any], folder: Path, samples: Any, valid
         place,
         folder,
         prepared(samples, validation),
-        lambda: training.job.step + 1 == stop and place.rank == place.world_size - 1,
+        lambda: training.has_begun and training.job.step + 1 == stop and place.rank == place.world_size - 1,
     )
     return training.recorded()
 
