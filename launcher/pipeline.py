@@ -134,7 +134,8 @@ def complete(bundle: Bundle) -> Bundle:
         ProblemsFound: The tracking store or the disk refuses.
     """
     if not tracking.lacks_run(bundle):
-        return bundle
+        run_id = bundles.assigned_run(bundle.directory)  # an interrupted launch may not have written it everywhere
+        return bundles.assign_run(bundle, run_id) if run_id else bundle
     with registry.launching(bundle.directory):
         return tracking.assign_run(bundle)
 

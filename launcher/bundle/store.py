@@ -250,11 +250,11 @@ def assign_run(bundle: Bundle, run_id: str) -> Bundle:
     files = _with_run(bundle.files, run_id)
     try:
         write_text(bundle.directory / RUN_ID_FILE, json.dumps({"run_id": run_id}) + "\n")
-        for name, text in bundle.files.items():
+        for name, text in files.items():
             path = bundle.directory / name
-            if text != files[name]:
+            if path.read_text(encoding="utf-8") != text:
                 mode = path.stat().st_mode
-                write_text(path, files[name])
+                write_text(path, text)
                 path.chmod(mode)
     except OSError as error:
         raise os_errors.refused("E702", str(bundle.directory), error, bundle.directory) from error

@@ -35,6 +35,7 @@ def say(text: str, style: str = "", *, stderr: bool = False) -> None:
 
 def say_lines(lines: Sequence[str]) -> None:
     """Print many lines without a style at once."""
+    lines = [plain(line) for line in lines]
     write = getattr(sys.stdout, "write_lines", None)  # that of `redaction`
     if write:
         write(lines)

@@ -98,6 +98,9 @@ STEPS = "steps"
 CHECKPOINT = "checkpoint"
 """Activity of rank 0 while it saves. Any other value is work of the script, such as an evaluation."""
 
+LAST_CHECKPOINT = "last checkpoint"
+"""The same for a save that ends training, which waits until the slowest storage has it."""
+
 ENV_COLLECTIVE_TIMEOUT = "RECIPES_COLLECTIVE_TIMEOUT"
 """Environment variable of a worker: seconds that a collective may take before it fails."""
 

@@ -89,7 +89,7 @@ _NAME_AT_BOUNDARY = re.compile(r"\b[A-Za-z_][\w-]*")
 _COUNT = re.compile(r"""\s?['"]?[\d.,]+[kMGTB%]?(?=[\s'";&|,}\]]|$)""")
 
 _ELSEWHERE = re.compile(
-    r"\$[\w{(]|<[^>]*>|@[\w./~]|%[(\w]+[)%]|[{\\…]|\*+$|(?:s3|file|secretsmanager|ssm|vault)://|arn:aws"
+    r"[$`][\w{(]|<[^>]*>|@[\w./~]|%[(\w]+[)%]|[{\\…]|\*+$|(?:s3|file|secretsmanager|ssm|vault)://|arn:aws"
     r"|(?:~|\.{1,2})?/[\w.@ -]{0,30}(?:/|\.|$)"
 )
 """Beginnings of values that only refer to a secret: a variable, a file, a placeholder."""

@@ -17,7 +17,7 @@ def words_in(text: str) -> frozenset[str]:
 _CERTAIN = words_in(
     "password passwd passphrase passcode pswd secret credential cred authorization bearer jwt apikey accesskey"
     " secretkey privatekey sshkey wandbkey cookie sshpass pgpass dbpass dbpwd mysqlpwd githubpat pw rootpw dbpw"
-    " userpw sas connectionstring webhook dsn authkey dockerconfigjson kubeconfig mnemonic netrc"
+    " userpw sas connectionstring webhook dsn authkey dockerconfigjson mnemonic"
     " pfx signingkey totp unseal"
 )
 """Words that always make a name a secret's."""

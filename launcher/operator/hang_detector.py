@@ -13,7 +13,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from launcher.common.line_reader import LineReader
-from launcher.common.names import ACTIVITY_FILE, CHECKPOINT, STEPS
+from launcher.common.names import ACTIVITY_FILE, CHECKPOINT, LAST_CHECKPOINT, STEPS
 from launcher.operator.hang_limits import AGAIN, FACTOR, LEAST_LIMIT_S, START_CUT_OFF_S, HangLimits
 from launcher.operator.snapshot import Attempt
 from launcher.operator.step_reader import RECENT_STEPS, DoneStep
@@ -90,13 +90,19 @@ class StepTimer:
     def _limit(self, done: DoneStep) -> _Limit:
         limits = self._limits
         what = self._activity.get("what", STEPS) if self._activity.get("attempt") == self._attempt else STEPS
-        if what not in (STEPS, CHECKPOINT):  # even before the first step: a restart repeats an evaluation
+        if what not in (
+            STEPS,
+            CHECKPOINT,
+            LAST_CHECKPOINT,
+        ):  # even before the first step: a restart repeats an evaluation
             return _set(limits.other_work_s)
         if self._step is None and not self._watches_start:
             return _Limit(None, None)
-        if what == CHECKPOINT or self._step is None:
+        if what != STEPS or self._step is None:
             if limits.start_cut_off_s is not None:
                 return _set(limits.start_cut_off_s)
+            if what == LAST_CHECKPOINT:  # earlier ones did not wait for the slowest storage
+                return self._derived(LEAST_LIMIT_S, 0.0, "last save")
             if what == CHECKPOINT:
                 return self._derived(LEAST_LIMIT_S, self._longest_save_s, "save")
             # A start ends with a step, which may be as long as others.
@@ -105,7 +111,9 @@ class StepTimer:
         if limits.recurring_s is not None:
             return _set(limits.recurring_s)
         limit = self._derived(LEAST_LIMIT_S, done.longest_s, f"of the last {RECENT_STEPS} steps")
-        return replace(limit, hang_s=max(limit.hang_s or 0.0, AGAIN * done.longest_ever_s))
+        if limit.hang_s is None:  # no step has a length yet
+            return limit
+        return replace(limit, hang_s=max(limit.hang_s, AGAIN * done.longest_ever_s))
 
     def _derived(self, least_s: float, longest_s: float, what: str) -> _Limit:
         """Return the limits that follow from the longest step, start or save seen; 0 for none."""

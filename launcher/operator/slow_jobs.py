@@ -34,6 +34,7 @@ class SlowJob:
         self._run_dir, self._nproc_per_node = run_dir, nproc_per_node
         self._request, self._events = request, events
         self._sizes: dict[int, int] | None = None
+        self._texts: dict[int, str] = {}
         self._until_s = 0.0
         self._is_reported = False
 
@@ -44,12 +45,19 @@ class SlowJob:
             return ""
         if self._is_reported and not overdue.is_hang:
             return ""
+        try:
+            return self._examined(now_s, attempt, overdue)
+        except OSError:  # a full disk, say: what made the job slow must not end its operator
+            return overdue.message if overdue.is_hang else ""
+
+    def _examined(self, now_s: float, attempt: Attempt, overdue: Overdue) -> str:
         folder = stacks_folder(self._run_dir, attempt.number)
         if self._sizes is None:
             self._sizes, self._until_s = stacks.sizes(folder), now_s + ANSWER_S
             self._request(folder)
-        texts = stacks.texts_after(folder, self._sizes)
-        if now_s < self._until_s and not all(texts.values()):
+        before, self._texts = self._texts, stacks.texts_after(folder, self._sizes)
+        texts = self._texts
+        if now_s < self._until_s and not (all(texts.values()) and texts == before):  # written in many pieces
             return ""
         self._sizes = None
         found = {rank: stacks.parse(text) for rank, text in texts.items()}

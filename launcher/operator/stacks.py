@@ -20,10 +20,14 @@ _THREAD = re.compile(r"^(?:Current thread|Thread) 0x.*$", re.MULTILINE)
 _FRAME = re.compile(r'^  File "(.*)", line (\d+|\?+) in (.*)$', re.MULTILINE)
 _OF_LIBRARY = "/lib/python"
 _COLLECTIVES, _AGENT = "/torch/distributed/", "/torch/distributed/elastic/"
-_WAITS = (("_engine_run_backward", ""), ("end_step", "stop_consensus.py"))
+_WAITS = (
+    ("_engine_run_backward", ""),
+    *((name, "stop_consensus.py") for name in ("end_step", "loss", "any_rank")),
+    ("number", "finite_steps.py"),
+)
 """Functions, and ends of files, that exchange with other ranks in C++: below them there is no Python frame.
 
-Source: torch.autograd.graph; launcher.runtime.stop_consensus.
+Source: torch.autograd.graph; launcher.runtime.stop_consensus and finite_steps, which read a sum of all ranks.
 """
 
 
@@ -84,7 +88,7 @@ def request_stacks(folder: Path) -> None:
         with contextlib.suppress(psutil.Error, OSError):
             if process.pid not in files:
                 continue
-            if process.status() in (psutil.STATUS_STOPPED, psutil.STATUS_TRACING_STOP):
+            if process.status() == psutil.STATUS_STOPPED:  # not one that a debugger holds
                 with files[process.pid].open("a", encoding="utf-8") as file:
                     file.write(f"{STOPPED}\n")
             elif _handles_signal(process.pid):

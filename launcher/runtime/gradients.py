@@ -80,6 +80,9 @@ def gradient_exchange(model: nn.Module, enabled: bool) -> Iterator[None]:
 
 
 def is_sharded(model: nn.Module) -> bool:
-    """Return whether fully_shard divides parameters of the model among ranks, rather than to replicate them."""
+    """Return whether fully_shard keeps parameters elsewhere: divided among ranks, or in the memory of the CPU."""
     # Not read off the parameters: those that a forward pass gathered, and no backward pass followed, are plain ones.
-    return any(getattr(group.mesh_info, "shard_mesh_size", 1) > 1 for group in _parameter_groups(model))
+    return any(
+        getattr(group.mesh_info, "shard_mesh_size", 1) > 1 or any(each.offload_to_cpu for each in group.fsdp_params)
+        for group in _parameter_groups(model)
+    )

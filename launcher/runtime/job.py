@@ -141,7 +141,8 @@ class Job(LossWeighting):
             SamplerMismatch: It was saved for another number of samples, or another seed.
         """
         if self._restored_at is None:
-            self._resumed = (load or self.checkpoints.load)(self._content)
+            with self._busy("restore"):
+                self._resumed = (load or self.checkpoints.load)(self._content)
             if self._resumed:
                 self._go_to(self._resumed)
             self._marks.read(is_new=self._resumed is None or load is not None)
@@ -213,6 +214,7 @@ class Job(LossWeighting):
         self._save(is_last=True)
 
     def _save(self, *, is_last: bool) -> None:
+        was_postponed = self._is_save_postponed
         self._is_save_postponed = bool(self._finite.in_a_row) and not self.finished
         if not self.step or self._is_save_postponed:
             return
@@ -221,8 +223,11 @@ class Job(LossWeighting):
                 f"the weights are not finite after step {self.step}: no checkpoint is published; lower learning_rate"
             )
         progress = Progress(self.step, world_size=process_group.world_size(), **self.sampler.state_dict())
-        with self._busy(names.CHECKPOINT):
-            self.checkpoints.save(self._content, progress, is_last=is_last)
+        with self._busy(names.LAST_CHECKPOINT if is_last else names.CHECKPOINT):
+            if was_postponed and self._tiers:  # it is no longer due
+                self._tiers.save(self._content, progress, is_late=True)
+            else:
+                self.checkpoints.save(self._content, progress, is_last=is_last)
 
     def _busy(self, what: str) -> AbstractContextManager[None]:
         return self._reporter.busy(what) if self._reporter else nullcontext()

@@ -220,7 +220,8 @@ class Job:
 
     def poll(self, now_s, *, is_hang=False, message="no new step for 61 s"):
         overdue = Overdue(message, is_hang) if message else None
-        return self.slow.poll(now_s, Attempt(1, 4, (4, 6), 0.0), overdue)
+        attempt = Attempt(1, 4, (4, 6), 0.0)  # stacks count once they have not changed between two polls
+        return self.slow.poll(now_s, attempt, overdue) or self.slow.poll(now_s, attempt, overdue)
 
     @property
     def events(self):

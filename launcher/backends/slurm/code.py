@@ -202,7 +202,11 @@ def _irregular(top: Path, is_result: Callable[[Path], bool]) -> list[str]:
         for path in sorted(here / name for name in names):
             if (kind := file_kinds.irregular(path, follow_links=False)) and not is_result(path):
                 found[str(path.relative_to(top))] = kind
-    skipped = _git("-C", str(top), "check-ignore", "--", *found, may_fail=True).splitlines() if found else ()
+    skipped = (
+        _git("-c", "core.quotePath=false", "-C", str(top), "check-ignore", "--", *found, may_fail=True).splitlines()
+        if found
+        else ()
+    )
     return [f"{name} is {kind}" for name, kind in found.items() if name not in skipped]
 
 

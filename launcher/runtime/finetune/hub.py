@@ -17,6 +17,8 @@ RECORD = "base-model.json"
 _DESCRIPTIONS = ("*.json", "*.jinja", "*.model", "*.txt")
 _SERVER_FAILS = 500
 """The first HTTP status that blames the server."""
+_LATER = (408, 429)
+"""Statuses below it that ask for another try: a timeout, too many requests."""
 _WEIGHTS = ("model*.safetensors", PICKLED)
 
 
@@ -93,7 +95,7 @@ def _recorded(file: Path, name: str, revision: str | None) -> Pinned | None:
 
 def _resolved(name: str, revision: str | None) -> Pinned:
     from huggingface_hub import HfApi, hf_hub_download
-    from huggingface_hub.errors import HfHubHTTPError
+    from huggingface_hub.errors import HfHubHTTPError, HFValidationError
 
     try:
         info = HfApi().model_info(name, revision=revision)
@@ -102,9 +104,12 @@ def _resolved(name: str, revision: str | None) -> Pinned:
         index = indexed(Path(hf_hub_download(name, INDEX, revision=commit))) if INDEX in files else {}
         return Pinned(commit, tuple(wanted_files(files, set(index.values()))))
     except HfHubHTTPError as error:
-        if error.response is not None and error.response.status_code < _SERVER_FAILS:
+        code = error.response.status_code if error.response is not None else _SERVER_FAILS
+        if code < _SERVER_FAILS and code not in _LATER:
             raise ModelMissing(_refused(name, revision, error)) from error
         return _cached(name, revision, error)
+    except HFValidationError as error:
+        raise ModelMissing(_refused(name, revision, error)) from error
     except _unreachable() as error:
         return _cached(name, revision, error)
 

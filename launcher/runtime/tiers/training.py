@@ -39,14 +39,20 @@ class TieredCheckpoints:
         """Return whether some tier is saved to after this step."""
         return self._manager.is_due(step)
 
-    def save(self, content: Content, progress: Progress, *, is_last: bool = False) -> None:
+    def save(self, content: Content, progress: Progress, *, is_last: bool = False, is_late: bool = False) -> None:
         """Save to the tiers that are due; return when training may continue. The last save goes to all, and waits.
+
+        Args:
+            content: The state of training.
+            progress: Of the same step.
+            is_last: Whether training ends, or stops, with it.
+            is_late: Whether it was due at an earlier step; it goes to all tiers, too.
 
         Raises:
             StateUnfit: torch.distributed.checkpoint cannot save the state.
             CheckpointUnsaved: The last save did not succeed.
         """
-        self._manager.save(content.state(), progress.step, asdict(progress), everywhere=is_last)
+        self._manager.save(content.state(), progress.step, asdict(progress), everywhere=is_last or is_late)
         if is_last:
             self._manager.wait()
             if not self._manager.has(progress.step):
