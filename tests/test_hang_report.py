@@ -1,5 +1,7 @@
 """A real job of which one rank hangs in a line of the user's script."""
 
+import re
+
 import pytest
 from test_rehearsal import timeline_of
 from whole_jobs import bundle_of, records, run

@@ -8,7 +8,7 @@ from whole_jobs import ARGS, ONE_THREAD, bundle_of, mlflow_run, run
 pytestmark = pytest.mark.whole_job
 
 RECIPE = "fine-tuning/llama/llmft_llama3_2_1b_instruct_seq4k_gpu_sft_lora"
-SHORT = ("recipes.trainer.devices=1", f"{ARGS}.max_epochs=1", f"{ARGS}.train_batch_size=64")
+SHORT = ("rehearse.steps=0", "recipes.trainer.devices=1", f"{ARGS}.max_epochs=1", f"{ARGS}.train_batch_size=64")
 THREADS = [f"+env_vars.{name}={value}" for name, value in ONE_THREAD.items()]
 
 

@@ -1,7 +1,7 @@
 """Texts that others write, such as operators, schedulers and users' programs: safe to print, and not endless."""
 
-LONGEST = 1000
-"""Characters of a text by others that are shown. Our own choice: some 12 lines of a terminal."""
+LONGEST = 1024
+"""Characters of a text by others that are shown: as many as SageMaker keeps of a reason, some 12 lines of a terminal."""
 _KEPT_END = 200
 """Characters of its end that are kept: errors have their cause there."""
 
