@@ -2,7 +2,7 @@
 
 LONGEST = 1024
 """Characters of a text by others that are shown: as many as SageMaker keeps of a reason, some 12 lines of a terminal."""
-_KEPT_END = 200
+_KEPT_END = 512
 """Characters of its end that are kept: errors have their cause there."""
 
 
