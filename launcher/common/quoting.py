@@ -1,7 +1,7 @@
 """Texts that others write, such as operators, schedulers and users' programs: safe to print, and not endless."""
 
 LONGEST = 1024
-"""Characters of a text by others that are shown: as many as SageMaker keeps of a reason, some 12 lines of a terminal."""
+"""Characters of a text by others that are shown: as many as SageMaker keeps of a reason."""
 _KEPT_END = 512
 """Characters of its end that are kept: errors have their cause there."""
 
