@@ -74,17 +74,14 @@ def test_longer_than_the_limit_is_refused_with_the_limit_to_set(prepare, prices)
     assert problem.remedy == f"{J}.stopping_condition.max_runtime_s=90001"
 
 
-def test_costs_are_aligned_lines_and_plain_data(prepare):
+def test_costs_are_columns_of_a_plan_and_plain_data(prepare):
     prices = tables.Prices({"ml.p5.48xlarge": 1234.5, "ml.p3.16xlarge": 0.25}, "EUR", {})
     found = (costs.Cost(1, 1234.5), costs.Cost(12, 14814.0, 1.5))
-    assert [line.split() for line in costs.table(found, prices)] == [
-        ["nodes", "per", "hour", "EUR"],
-        ["1", "1,234.50"],
-        ["12", "14,814.00"],
-    ]
-    head, line = costs.table(found[1:], tables.Prices({}))
-    assert head.split() == ["nodes", "per", "hour", "hours", "instance-hours", "at", "most"]
-    assert line.split() == ["12", "14,814.00", "1.5", "18", "22,221.00"] and len(head) == len(line)
+    assert costs.columns(found, prices) == (("per hour EUR",), [("1,234.50",), ("14,814.00",)])
+    assert costs.columns(found[1:], tables.Prices({})) == (
+        ("per hour", "hours", "instance-hours", "at most"),
+        [("14,814.00", "1.5", "18", "22,221.00")],
+    )
     own = tables.Prices(prices.per_hour, "EUR", dict.fromkeys(prices.per_hour, tables.Basis("mine")))
     job = prepare(*RECIPE)
     assert costs.bases(job, own) == ["ml.p5.48xlarge 1,234.5 EUR an hour: mine"]
