@@ -8,7 +8,6 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from launcher.common import os_errors
-from launcher.common.job_lock import is_alive
 from launcher.common.problems import ProblemsFound, fail
 from launcher.model.job_spec import JobState
 from launcher.operator.snapshot import OPERATOR_LOG, STATE_FILE, Snapshot, publish
@@ -52,13 +51,3 @@ def folder_removed(run_dir: Path) -> ProblemsFound:
     """Return the Problem that the folder of a running job was removed (E418)."""
     message = "was removed while the job ran; the job was ended, and its checkpoints there are lost"
     return fail("E418", "job", message, value=str(run_dir), remedy="launch the recipe again")
-
-
-def is_gone(run_dir: Path, timeout_s: float) -> bool:
-    """Wait for at most `timeout_s` seconds until no process of a job exists; return whether that is so."""
-    deadline = time.monotonic() + timeout_s
-    while is_alive(run_dir):
-        if time.monotonic() > deadline:
-            return False
-        time.sleep(POLL_S / 4)
-    return True

@@ -30,6 +30,7 @@ from launcher.common.job_lock import is_alive
 from launcher.common.names import RUN_DIR
 from launcher.common.problems import Problem, fail
 from launcher.families import interface
+from launcher.model import following
 from launcher.model.cluster_options import options_of
 from launcher.model.config_tree import get
 from launcher.model.interface import Entry
@@ -122,13 +123,9 @@ class ContractBackend(SageMakerBackend):
             ProblemsFound: It does not end (E415).
         """
         super().cancel(handle)
-        run_dir, deadline = handle.bundle_dir / RUN_DIR, time.monotonic() + _END_PATIENCE_S
-        while is_alive(run_dir):
-            if time.monotonic() > deadline:
-                raise fail(
-                    "E415", "job", "does not terminate: one of its processes still runs", value=handle.job_name
-                )
-            time.sleep(_POLL_S)
+        run_dir = handle.bundle_dir / RUN_DIR
+        if not following.until(lambda: not is_alive(run_dir), _END_PATIENCE_S, _POLL_S):
+            raise fail("E415", "job", "does not terminate: one of its processes still runs", value=handle.job_name)
         if operator := self._operators.get(handle.bundle_dir):
             operator.wait()
 
