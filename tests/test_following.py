@@ -130,8 +130,8 @@ def test_what_is_written_while_the_end_is_noticed_is_still_read():
     assert (lines, seen) == (["one", "two", "two"], [False, True])
 
 
-def test_without_a_pause_there_is_one_look_and_no_question_about_the_end():
-    assert list(following.followed(lambda is_last: [is_last], pytest.fail, None)) == [True]
+def test_what_is_not_followed_is_looked_at_once():
+    assert list(following.followed(lambda is_last: [is_last], lambda: True, pytest.fail)) == [True]
 
 
 def test_an_end_is_reported_some_looks_late_and_waits_for_files_up_to_a_limit():

@@ -122,19 +122,20 @@ def changes(
 
 
 def followed(
-    new: Callable[[bool], Iterable[Item]], has_ended: Callable[[], bool], pause: Callable[[], object] | None
+    new: Callable[[bool], Iterable[Item]], has_ended: Callable[[], bool], pause: Callable[[], object]
 ) -> Iterator[Item]:
     """Yield lines or events as they arrive, until a job has ended.
 
     Args:
         new: Returns those since the last call, given whether it is the last one.
-        has_ended: Returns whether the job has ended. Called first, so that what was written meanwhile is still read.
-        pause: Waits before the next look; None looks once.
+        has_ended: Returns whether the job has ended, or is not to be followed further. Called first, so that what is
+            written meanwhile is still read.
+        pause: Waits before the next look.
     """
     while True:
-        is_last = pause is None or has_ended()
+        is_last = has_ended()
         yield from new(is_last)
-        if is_last or pause is None:
+        if is_last:
             return
         pause()
 

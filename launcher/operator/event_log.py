@@ -58,7 +58,7 @@ def job_events(
         yield from map(_job_event, events[launches[-1] if is_first and launches else 0 :])
         is_first = False
 
-    return followed(new, has_ended, pause)
+    return followed(new, lambda: pause is None or has_ended(), pause or (lambda: None))
 
 
 def _job_event(event: OperatorEvent) -> JobEvent:

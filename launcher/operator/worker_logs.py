@@ -94,16 +94,14 @@ def follow_attempts(
         nonlocal known
         found, has_ended = attempts()
         known = [_start(run_dir, each, selection, nproc_per_node) for each in found]
-        return has_ended
+        return has_ended or pause is None
 
     def new(is_last: bool) -> Iterator[str]:
-        if pause is None:
-            look()
         yield from tail.new_lines(known, is_last=is_last)
         if known or is_last:  # without attempts, the events belong to an earlier launch
             yield from events_until(None)
 
-    return followed(new, look, pause)
+    return followed(new, look, pause or (lambda: None))
 
 
 def _start(run_dir: Path, attempt: Attempt, selection: LogSelection, nproc_per_node: int) -> Start:
