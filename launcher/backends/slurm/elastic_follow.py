@@ -7,11 +7,11 @@ from functools import partial
 from pathlib import Path
 
 from launcher.backends.slurm import endings, run_files, written
-from launcher.backends.slurm.follow import patient
+from launcher.backends.slurm.follow import patiently
 from launcher.backends.slurm.place import Place
 from launcher.backends.slurm.queue import POLL_S, Seen
 from launcher.common.names import RUN_DIR
-from launcher.common.problems import fail
+from launcher.model import following
 from launcher.model.job_spec import JobEvent, JobState, JobStatus, LogSelection
 from launcher.operator.event_log import job_events
 from launcher.operator.job_request import (
@@ -66,7 +66,7 @@ class ElasticJob:
         Raises:
             ProblemsFound: The job has no such attempt (E706) or rank (E707).
         """
-        attempts = patient(partial(self._attempts, selection, read))
+        attempts = patiently(partial(self._attempts, selection, read))
         return read_logs(self.bundle_dir, selection, follow=follow, attempts=attempts, poll_s=self.place.poll_s)
 
     def events(self, read: Status, *, follow: bool) -> Iterator[JobEvent]:
@@ -83,7 +83,7 @@ class ElasticJob:
         """
         seen = read()
         if seen.state.is_final or self._snapshot() is None:
-            raise fail("E412", "job", f"is not running: {seen.message or seen.state.value}", value=self.name)
+            raise following.ended(seen, self.name)
         refuse_unplanned_size(self.bundle_dir, num_nodes, min_nodes)
         self.place.replace(self.bundle_dir, REQUEST_FILE, size_request(num_nodes))
 
@@ -94,13 +94,11 @@ class ElasticJob:
         if self.place.run("scancel", "--batch", "--signal=INT", job_id).code:
             return
         grace_s = read_job_request(self.bundle_dir).policy.graceful_timeout_s or 0
-        deadline = time.monotonic() + grace_s + _STOP_MARGIN_S
-        while time.monotonic() < deadline:
-            is_over = read().state.is_final
-            now = self._snapshot()
-            if is_over or (now and now.state.is_final):
-                return
-            time.sleep(POLL_S / 4)
+
+        def is_over() -> bool:
+            return read().state.is_final or ((now := self._snapshot()) is not None and now.state.is_final)
+
+        following.until(is_over, grace_s + _STOP_MARGIN_S, POLL_S / 4)
 
     def _snapshot(self) -> Snapshot | None:
         return read_snapshot(self._run_dir)
