@@ -20,6 +20,7 @@ from launcher.backends.kubernetes.job_watch import Observer, blocks, follower, r
 from launcher.backends.kubernetes.pod_ranks import Filter, Places
 from launcher.backends.kubernetes.target import Target
 from launcher.common.problems import fail
+from launcher.model.following import refuse_unknown_attempt, refuse_unknown_ranks
 from launcher.model.job_spec import JobStatus, LogSelection
 
 _READ_TIMEOUT_S = 60.0
@@ -291,16 +292,13 @@ def read_logs(
         Unreachable: It does not answer.
     """
     wanted = Filter(selection, Places.of(job))
-    for rank in selection.ranks or ():
-        wanted.places.require(rank)
+    refuse_unknown_ranks(selection.ranks, wanted.places.num_ranks)
     if selection.is_stderr:
         message = "Kubernetes keeps both streams of a container in one log"
         raise fail("E356", "stderr", message, remedy="omit --stderr")
     pods = _wanted_pods(connection, target, wanted)
     runs = [run.number for pod in pods if (run := run_of(pod)) is not None]
-    if selection.attempt is not None and selection.attempt > max(runs, default=-1):
-        allowed = f"0 to {max(runs)}" if runs else "none yet"
-        raise fail("E706", "attempt", "there was no such start", value=selection.attempt, allowed=allowed)
+    refuse_unknown_attempt(selection.attempt, range(max(runs, default=-1) + 1))
     return _followed(connection, target, wanted) if follow else _so_far(connection, target, wanted, pods)
 
 
@@ -343,9 +341,9 @@ def _followed(connection: Connection, target: Target, wanted: Filter) -> Iterato
             item = observer.next(_POLL_S)
             if isinstance(item, list):
                 yield from item
-            elif observer.is_informed:
+            elif now := observer.status():
                 _spawn_readers(observer, wanted, readers, observer.pods)
-                before, seen = seen, observer.status()
+                before, seen = seen, now
                 if not seen.state.is_final:
                     yield from _selected_news(wanted, before, seen)
         # The watch of the pods may lag behind that of the job.
