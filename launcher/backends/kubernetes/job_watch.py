@@ -146,11 +146,10 @@ def _event(line: bytes) -> Mapping[str, Any]:
         event: Mapping[str, Any] = json.loads(line)
     except ValueError as error:
         raise _Expired from error
-    metadata = lenient.mapping(event, "object", "metadata")
-    is_complete = isinstance(metadata.get("resourceVersion"), str) and (
-        metadata.get("uid") or event.get("type") == _BOOKMARK
-    )
-    if lenient.mapping(event).get("type") not in ("ADDED", "MODIFIED", "DELETED", _BOOKMARK) or not is_complete:
+    kind, metadata = lenient.mapping(event).get("type"), lenient.mapping(event, "object", "metadata")
+    has_identity = kind == _BOOKMARK or metadata.get("uid")
+    is_complete = isinstance(metadata.get("resourceVersion"), str) and has_identity
+    if kind not in ("ADDED", "MODIFIED", "DELETED", _BOOKMARK) or not is_complete:
         raise _Expired(lenient.count(lenient.mapping(event, "object", "details").get("retryAfterSeconds")))
     return event
 
@@ -343,25 +342,17 @@ def current_status(
         last: The custom resource as it was last seen.
     """
     pods = tuple(pods)
-    if job is None:
-        return _deleted_status(connection, target, pods, last)
+    if job is None:  # it ended as its last conditions or Kueue's record have it; DELETED if neither is known
+        ended = job_status.read(job_status.View(last, pods)) if last else None
+        if ended and ended.state.is_final:
+            return ended
+        return job_status.read(job_status.View(None, pods, _workloads(connection, target) if target.uid else ()))
     view = job_status.View(job, pods)
     seen = job_status.read(view)
     is_queued = job_status.QUEUE_LABEL in lenient.mapping(job, "metadata", "labels")
     if not is_queued or (seen.state is not JobState.PENDING and seen.target_nodes is None):
         return seen
     return job_status.read(replace(view, workloads=_workloads(connection, target)))
-
-
-def _deleted_status(
-    connection: Connection, target: Target, pods: tuple[Object, ...], last: Object | None
-) -> JobStatus:
-    """Return how a deleted job ended, from its last conditions or Kueue's record; DELETED if unknown."""
-    ended = job_status.read(job_status.View(last, pods)) if last else None
-    if ended and ended.state.is_final:
-        return ended
-    view = job_status.View(None, pods, _workloads(connection, target) if target.uid else ())
-    return job_status.read(view)
 
 
 def _workloads(connection: Connection, target: Target) -> tuple[Mapping[str, Any], ...]:
