@@ -2,10 +2,10 @@
 
 import importlib.util
 import json
+import math
 import shutil
 import subprocess
 import sys
-import time
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -257,11 +257,10 @@ def _await_first_word(run_dir: Path, operator: subprocess.Popen[bytes]) -> None:
     Raises:
         ProblemsFound: It ended before that.
     """
-    while not (run_dir / record.DESCRIPTION_FILE).exists():
-        if operator.poll() is not None and not (run_dir / record.DESCRIPTION_FILE).exists():
-            message = f"could not be started:\n{tail(run_dir / record.OPERATOR_LOG)}"
-            raise fail("E432", "cluster", message)
-        time.sleep(_POLL_S / 10)
+    description = run_dir / record.DESCRIPTION_FILE
+    following.until(lambda: description.exists() or operator.poll() is not None, math.inf, _POLL_S / 10)
+    if not description.exists():
+        raise fail("E432", "cluster", f"could not be started:\n{tail(run_dir / record.OPERATOR_LOG)}")
 
 
 BACKEND = ContractBackend()

@@ -80,7 +80,8 @@ class SlurmBackend:
         Raises:
             ProblemsFound: Every reason why they were not submitted.
         """
-        ids = submit.submit_all([replace(job, bundle=_at_its_place(job.bundle)) for job in jobs])
+        placed = [replace(job.bundle, directory=job.bundle.directory.resolve()) for job in jobs]
+        ids = submit.submit_all([replace(job, bundle=bundle) for job, bundle in zip(jobs, placed, strict=True)])
         found = zip(jobs, ids, strict=True)
         return tuple(
             replace(_handle(job.bundle), native_id=id_, kind=_kind(job.bundle), is_new=is_new)
@@ -204,10 +205,6 @@ def _kind(bundle: Bundle) -> str:
 
 def _elastic(handle: JobHandle) -> ElasticJob:
     return ElasticJob(handle.job_name, handle.bundle_dir, submit.place_at(handle.bundle_dir))
-
-
-def _at_its_place(bundle: Bundle) -> Bundle:
-    return replace(bundle, directory=bundle.directory.resolve())
 
 
 BACKEND = SlurmBackend()
