@@ -25,6 +25,7 @@ from launcher.operator.worker_logs import read_logs
 
 _STOP_MARGIN_S = 60.0
 """Time to end a job, beyond the time its workers have to save."""
+_FORGOTTEN = JobStatus(JobState.DELETED, 0, "Slurm no longer knows it, and its operator has not noted an end")
 Status = Callable[[], JobStatus]
 
 
@@ -56,9 +57,19 @@ class ElasticJob:
         has_ended = seen is None or seen.state.is_final
         # After Slurm's answer: the files of a job that has ended are its last.
         self.place.fetch(self.bundle_dir, written.of_operator(job_id, has_ended=has_ended))
-        if seen is None and (ended := endings.as_kept(self.bundle_dir, job_id)):
-            return _forgotten(self._snapshot(), ended)
-        return _status(self._snapshot(), seen)
+        snapshot = self._snapshot()
+        restarts = snapshot.attempt if snapshot else 0
+        if snapshot and snapshot.state.is_final and has_ended:
+            return JobStatus(snapshot.state, 0, snapshot.message, restarts=restarts)
+        if seen is None:
+            noted = endings.as_kept(self.bundle_dir, job_id)
+            return replace(noted, restarts=restarts) if noted else _FORGOTTEN
+        if seen.state is not JobState.RUNNING or snapshot is None:
+            return JobStatus(seen.state, 0, seen.message, restarts=restarts)
+        if snapshot.state.is_final:  # Slurm waits for its last process
+            return JobStatus(JobState.RUNNING, 0, "ending the nodes", restarts=restarts)
+        state = JobState.RUNNING if snapshot.state is JobState.PENDING and snapshot.nodes else snapshot.state
+        return JobStatus(state, snapshot.nodes, snapshot.message, restarts=restarts)
 
     def logs(self, selection: LogSelection, read: Status, *, follow: bool) -> Iterator[str]:
         """Return what the selected ranks wrote; with `follow`, also the job's events, until it has ended.
@@ -113,32 +124,3 @@ class ElasticJob:
         name = run_files.STDERR if selection.is_stderr else run_files.STDOUT
         self.place.fetch(self.bundle_dir, written.of_attempts(shown, selection.ranks, processes, name))
         return attempts, is_over
-
-
-def _forgotten(snapshot: Snapshot | None, ended: JobStatus) -> JobStatus:
-    """Return the end of a job that Slurm no longer knows: as its operator published it, or as it was noted."""
-    if snapshot is None:
-        return ended
-    if snapshot.state.is_final:
-        return JobStatus(snapshot.state, 0, snapshot.message, restarts=snapshot.attempt)
-    return replace(ended, restarts=snapshot.attempt)
-
-
-def _status(snapshot: Snapshot | None, seen: Seen | None) -> JobStatus:
-    """Return the status of a job.
-
-    Args:
-        snapshot: What its operator has published; None before it has.
-        seen: The job as Slurm has it; None if it no longer knows the job.
-    """
-    restarts = snapshot.attempt if snapshot else 0
-    if snapshot and snapshot.state.is_final and (seen is None or seen.state.is_final):
-        return JobStatus(snapshot.state, 0, snapshot.message, restarts=restarts)
-    if seen is None:
-        return JobStatus(JobState.DELETED, 0, "Slurm no longer knows it, and its operator has not noted an end")
-    if seen.state is not JobState.RUNNING or snapshot is None:
-        return JobStatus(seen.state, 0, seen.message, restarts=restarts)
-    if snapshot.state.is_final:  # Slurm waits for its last process
-        return JobStatus(JobState.RUNNING, 0, "ending the nodes", restarts=restarts)
-    state = JobState.RUNNING if snapshot.state is JobState.PENDING and snapshot.nodes else snapshot.state
-    return JobStatus(state, snapshot.nodes, snapshot.message, restarts=restarts)
