@@ -8,7 +8,7 @@ status that is read once for all jobs of a user.
 import itertools
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TypeVar
 
@@ -140,7 +140,6 @@ def followed(
         pause()
 
 
-@dataclass(slots=True)
 class LateEnd:
     """The end of a job whose last lines arrive late: a call returns True only some looks after it.
 
@@ -152,19 +151,24 @@ class LateEnd:
         clock: Time.
     """
 
-    has_ended: Callable[[], bool]
-    looks: int
-    is_complete: Callable[[], bool] = lambda: True
-    patience_s: Callable[[], float] = lambda: 0.0
-    clock: Clock = CLOCK
-    deadline: Deadline | None = field(default=None, init=False)
+    def __init__(
+        self,
+        has_ended: Callable[[], bool],
+        looks: int,
+        is_complete: Callable[[], bool] = lambda: True,
+        patience_s: Callable[[], float] = lambda: 0.0,
+        clock: Clock = CLOCK,
+    ):
+        self._has_ended, self._looks_left, self._clock = has_ended, looks, clock
+        self._is_complete, self._patience_s = is_complete, patience_s
+        self.deadline: Deadline | None = None
 
     def __call__(self) -> bool:
-        if not self.has_ended():
+        if not self._has_ended():
             return False
-        self.looks -= 1
-        self.deadline = self.deadline or Deadline(self.patience_s(), self.clock)
-        return self.looks < 0 and (self.is_complete() or not self.deadline.left_s)
+        self._looks_left -= 1
+        self.deadline = self.deadline or Deadline(self._patience_s(), self._clock)
+        return self._looks_left < 0 and (self._is_complete() or not self.deadline.left_s)
 
 
 @dataclass(frozen=True, slots=True)
@@ -186,7 +190,6 @@ class Start:
     began_s: float | None = None
 
 
-@dataclass(slots=True)
 class Tail:
     """Reads the selected lines of a job start by start, each file from where the last read ended.
 
@@ -196,12 +199,16 @@ class Tail:
         is_shared: Whether files are on a shared file system, which shows the last lines of an earlier start late.
     """
 
-    selection: LogSelection
-    events_until: Callable[[float], Iterator[str]] = lambda _time_s: iter(())
-    is_shared: bool = False
-    _open: dict[tuple[int, int], LineReader] = field(default_factory=dict)
-    _begun: set[int] = field(default_factory=set)
-    _over: set[int] = field(default_factory=set)
+    def __init__(
+        self,
+        selection: LogSelection,
+        events_until: Callable[[float], Iterator[str]] = lambda _time_s: iter(()),
+        *,
+        is_shared: bool = False,
+    ):
+        self._selection, self._events_until, self._is_shared = selection, events_until, is_shared
+        self._open: dict[tuple[int, int], LineReader] = {}
+        self._begun, self._over = set[int](), set[int]()
 
     def new_lines(self, starts: Sequence[Start], *, is_last: bool) -> Iterator[str]:
         """Yield new lines; an unfinished one only of a start that is over, or if no further read follows."""
@@ -212,29 +219,29 @@ class Tail:
             if start.number not in self._begun:
                 self._begun.add(start.number)
                 if place and start.began_s is not None:
-                    yield from self.events_until(start.began_s)
-                if self.selection.has_headings and self._selects(start):
+                    yield from self._events_until(start.began_s)
+                if self._selection.has_headings and self._selects(start):
                     yield f"== attempt {start.number}: {start.heading()}"
             if self._selects(start):
                 yield from self._of_start(start, complete_only=not is_over)
-            if is_over and not self.is_shared:
+            if is_over and not self._is_shared:
                 self._over.add(start.number)
 
     def has_files(self, start: Start) -> bool:
         """Return whether the file of each selected rank of a start is found."""
-        return all((start.number, rank) in self._open for rank in selected_ranks(start.ranks, self.selection))
+        return all((start.number, rank) in self._open for rank in selected_ranks(start.ranks, self._selection))
 
     def _selects(self, start: Start) -> bool:
-        return self.selection.attempt in (None, start.number)
+        return self._selection.attempt in (None, start.number)
 
     def _of_start(self, start: Start, *, complete_only: bool) -> Iterator[str]:
-        for rank in selected_ranks(start.ranks, self.selection):
+        for rank in selected_ranks(start.ranks, self._selection):
             key = (start.number, rank)
             if key not in self._open:
                 if (path := start.file(rank)) is None:
                     continue
                 self._open[key] = LineReader(path)
-            prefix = f"rank {rank} | " if self.selection.has_prefixes else ""
+            prefix = f"rank {rank} | " if self._selection.has_prefixes else ""
             yield from (f"{prefix}{line}" for line in self._open[key].new_lines(complete_only=complete_only))
 
 
