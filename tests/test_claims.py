@@ -8,9 +8,12 @@ import subprocess
 import tomllib
 from collections import defaultdict
 from collections.abc import Iterator, Mapping
+from importlib.util import find_spec
 
 import pytest
 from conftest import ROOT
+
+from launcher.model import backend_registry
 
 LAUNCHER = ROOT / "launcher"
 MODULES = {path.relative_to(ROOT).as_posix(): path for path in sorted(LAUNCHER.rglob("*.py"))}
@@ -130,6 +133,30 @@ def _exists(dotted: str) -> bool:
                 rest = words[count:]
                 return not rest or re.search(rf"\b{rest[0]}\b", file.read_text(encoding="utf-8")) is not None
     return False
+
+
+# docs/architecture.md, "Where a bound belongs"
+
+
+def test_rules_are_registered_only_where_the_scheme_places_them():
+    places = {
+        module
+        for module in MODULES
+        for each in functions(module)
+        for decorator in map(ast.unparse, each.decorator_list)
+        if re.match(r"(sm_|notice_)?rule\(", decorator)
+    }
+    assert {each for each in places if not re.match(r"launcher/(backends/\w+/)?rules(\.py$|/)", each)} == set()
+
+
+def test_a_backends_rules_are_those_of_its_package_and_of_one_whose_jobs_it_runs():
+    """A package has its rules whether or not the description was edited for them."""
+    for each in backend_registry.descriptions():
+        package = type(each).__module__.removesuffix(".description")
+        own = f"{package}.rules"
+        assert (own in each.rules) == (find_spec(own) is not None)
+        bases = {base.__module__.removesuffix(".description") for base in type(each).__mro__}
+        assert {rules.removesuffix(".rules") for rules in each.rules} <= bases
 
 
 # docs/architecture.md, "The import rule"

@@ -84,7 +84,7 @@ def _type(composition: Composition) -> tuple[CheckedRecipe | None, list[Problem]
     recipe, recipe_problems = _type_recipe(family, recipe_tree)
     found += recipe_problems
     recipe = _without_faulty_instance(recipe, recipe_problems)
-    instance = None if not backend.has_instances else instance_specs.find(launch.instance_type, recipe.instance_specs)
+    instance = None if backend.instances is None else instance_specs.find(launch.instance_type, recipe.instance_specs)
     trainer = _trainer(recipe_tree["run"]["model_type"], backend, settings, settings_problems)
     checked = CheckedRecipe(composition, launch, settings, recipe, instance, (), {}, trainer=trainer)
     faulty = any(related(need, problem.path) for need in SIZES for problem in found)
@@ -101,7 +101,7 @@ def _trainer(
     model_type: str, backend: BackendDescription[Any], settings: ClusterOptions, faults: Sequence[Problem]
 ) -> Trainer | None:
     """Return who trains; None for a family without the choice, or with a start command of the user's own."""
-    is_replaced = not faults and backend.replaces_program(settings)
+    is_replaced = not faults and backend.programs.are_replaced(settings)
     return families.trainer_of(model_type, settings.trainer, None if is_replaced else backend.default_trainer)
 
 

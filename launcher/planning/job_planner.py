@@ -43,7 +43,7 @@ def plan(checked: CheckedRecipe, context: LaunchContext) -> JobSpec:
     policy = checked.recipe.elastic_policy
     name = job_name(checked.recipe.run.name, context.suffix)
     section = checked.recipe.checkpointing
-    base = context.cwd if described(checked.backend).shares_files(checked.settings) else None
+    base = context.cwd if described(checked.backend).files.are_shared(checked.settings) else None
     tiers = compiled(section, name, base) if section else None
     sizes = tuple(_scale_point(checked, scale, name, tiers) for scale in checked.sizes)
     job = JobSpec(
@@ -68,7 +68,8 @@ def plan(checked: CheckedRecipe, context: LaunchContext) -> JobSpec:
         published_model=checked.published_model,
         rehearsal_steps=checked.rehearsal.steps,
     )
-    return dataclasses.replace(job, initial_nodes=described(job.backend).initial_nodes(job) or job.initial_nodes)
+    scaling = described(job.backend).scaling
+    return dataclasses.replace(job, initial_nodes=(scaling and scaling.initial_nodes(job)) or job.initial_nodes)
 
 
 def tracking(job: JobSpec) -> Mlflow:

@@ -62,7 +62,7 @@ def _absent_inputs(job: JobSpec) -> Iterator[Problem]:
     elif not _is_found(job, model) and not _HUB_ID.fullmatch(model):
         yield _absent(job, _MODEL, model, "a folder, or org/name on the Hugging Face Hub")
     if not (data := get(job.config, _TRAIN)):
-        if not set(backend.channels(job.settings)) & set(CHANNELS["train_path"]):
+        if not set(backend.files.channels(job.settings)) & set(CHANNELS["train_path"]):
             remedy = f"{_TRAIN}=<file or folder of samples>; or {_REHEARSE}"
             yield Problem("E116", _TRAIN, "is empty: there is no data to train on", value="", remedy=remedy)
     elif not _is_found(job, data):
@@ -95,13 +95,13 @@ def _is_found(job: JobSpec, path: str) -> bool:
     backend = described(job.backend)
     if not backend.runs_here or path.startswith(_IN_CONTAINER):
         return True
-    if backend.has_containers and not os.path.isabs(path):
+    if backend.files.has_containers and not os.path.isabs(path):
         return False  # its processes start in a folder of their own
     return os.path.exists(job.cwd / path)
 
 
 def _absent(job: JobSpec, key: str, path: str, allowed: str) -> Problem:
-    is_moved = described(job.backend).has_containers
+    is_moved = described(job.backend).files.has_containers
     start = "paths are absolute here" if is_moved else "a relative path starts in the folder that you launch from"
     message = f"does not exist on this machine; {start}"
     return Problem("E116", key, message, value=path, allowed=allowed, remedy=f"correct it; or {_REHEARSE}")
