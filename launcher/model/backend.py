@@ -13,6 +13,7 @@ in the backend's object. tests/job_suite.py tests every backend for this.
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from enum import Enum
+from importlib.util import find_spec
 from typing import Any, ClassVar, Generic, Protocol
 
 from launcher.common.problems import Problem
@@ -81,9 +82,6 @@ class BackendDescription(Generic[OptionsT]):
     """Values of the published key `cluster_type` that agree with it."""
     title: ClassVar[str]
     """The users' name for the place where its jobs run."""
-    rules: ClassVar[tuple[str, ...]] = ()
-    """The rules for its jobs, beside those of `launcher.rules`: `rules` of its own package, a module or a package of
-    modules, and that of another backend whose jobs it runs."""
 
     runs_here: ClassVar[bool] = False
     """Whether jobs run on the machine that launches them, whatever they are planned for."""
@@ -96,6 +94,17 @@ class BackendDescription(Generic[OptionsT]):
     programs: ClassVar[Programs[Any]] = Programs()
     scaling: ClassVar[Scaling | None] = None
     secrets: ClassVar[Secrets] = Secrets()
+
+    @classmethod
+    def rules(cls) -> tuple[str, ...]:
+        """Return where the rules for its jobs are, beside `launcher.rules`.
+
+        That is `rules`, a module or a package of modules, beside its description, and beside a description that it
+        extends, whose jobs it runs.
+        """
+        extended = cls.__mro__[: cls.__mro__.index(BackendDescription)]
+        packages = dict.fromkeys(each.__module__.rpartition(".")[0] for each in extended)
+        return tuple(f"{each}.rules" for each in packages if find_spec(f"{each}.rules"))
 
     def load(self) -> "Backend | None":
         """Return the part that runs jobs; None if there is none yet."""

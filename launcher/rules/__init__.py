@@ -220,13 +220,19 @@ def _forecast(checked: CheckedRecipe) -> Forecast | None:
 
 def _is_about(generator: Check | Advice, backend: str) -> bool:
     """Return whether a rule applies to a backend's jobs: one of this package, or of the backend's modules."""
-    module = generator.__module__
-    return _is_in(module, __name__) or any(_is_in(module, own) for own in backend_registry.described(backend).rules)
+    return any(_is_in(generator.__module__, each) for each in (__name__, *_rules_of(backend)))
 
 
 def _clusters(generator: Check | Advice) -> tuple[str, ...]:
     described = backend_registry.descriptions()
-    return tuple(each.choice for each in described if any(_is_in(generator.__module__, own) for own in each.rules))
+    return tuple(
+        each.choice for each in described if any(_is_in(generator.__module__, own) for own in _rules_of(each.name))
+    )
+
+
+@cache  # looking for modules reads folders
+def _rules_of(backend: str) -> tuple[str, ...]:
+    return backend_registry.described(backend).rules()
 
 
 def _is_in(module: str, package: str) -> bool:
@@ -239,7 +245,7 @@ def _reason(generator: Check | Advice) -> str:
 
 def _import(backend: str) -> None:
     """Import the modules of rules for every cluster and for this one, so that they are registered."""
-    for package in (__name__, *backend_registry.described(backend).rules):
+    for package in (__name__, *_rules_of(backend)):
         for module in pkgutil.iter_modules(getattr(importlib.import_module(package), "__path__", ())):
             importlib.import_module(f"{package}.{module.name}")
 

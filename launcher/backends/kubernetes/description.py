@@ -66,7 +66,6 @@ class KubernetesDescription(BackendDescription["Settings"]):
     choice: ClassVar[str] = "k8s"
     cluster_types: ClassVar[tuple[str, ...]] = ("k8s",)
     title: ClassVar[str] = "HyperPod on EKS"
-    rules: ClassVar[tuple[str, ...]] = ("launcher.backends.kubernetes.rules",)
     memory_tier: ClassVar[MemoryKeeper | None] = MemoryKeeper.SERVICE
     files: ClassVar[Files[Any]] = _Files()
     instances: ClassVar[Instances[Any] | None] = _Instances()

@@ -18,8 +18,6 @@ JOBS = "cluster.sm_jobs_config"
 _SECONDS_PER_HOUR = 3600
 _WORDS, _NAMED = ("container_entrypoint", "container_arguments"), ("environment", "hyperparameters", "tags")
 """Keys of a training job's request that are lists of words, and those that are mappings of values."""
-RULES = "launcher.backends.sagemaker.rules"
-"""The rules for training jobs, wherever they run."""
 
 
 class _Files(Files["Settings"]):
@@ -109,7 +107,6 @@ class TrainingJobDescription(BackendDescription[TrainingOptions]):
     """Describes jobs that a SageMaker request defines, wherever they run."""
 
     title: ClassVar[str] = "SageMaker training jobs"
-    rules: ClassVar[tuple[str, ...]] = (RULES,)
     files: ClassVar[Files[Any]] = _Files()
     instances: ClassVar[Instances[Any] | None] = _Instances()
     programs: ClassVar[Programs[Any]] = _Programs()

@@ -2,7 +2,7 @@
 
 from typing import TYPE_CHECKING, ClassVar
 
-from launcher.backends.sagemaker.description import RULES, TrainingJobDescription
+from launcher.backends.sagemaker.description import TrainingJobDescription
 from launcher.model.backend import Backend
 from launcher.model.job_spec import OPEN, JobSpec, Trainer
 
@@ -16,7 +16,6 @@ class SageMakerLocalDescription(TrainingJobDescription["Settings"]):
     name: ClassVar[str] = "contract"  # the name in bundles and records of earlier versions
     choice: ClassVar[str] = "sm_local"
     cluster_types: ClassVar[tuple[str, ...]] = ("sm_local", "local")
-    rules: ClassVar[tuple[str, ...]] = (RULES, "launcher.backends.sagemaker_local.rules")
     runs_here: ClassVar[bool] = True
     default_trainer: ClassVar[Trainer] = OPEN
 

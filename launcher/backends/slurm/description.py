@@ -66,7 +66,6 @@ class SlurmDescription(BackendDescription["Settings"]):
     choice: ClassVar[str] = "slurm"
     cluster_types: ClassVar[tuple[str, ...]] = ("slurm",)
     title: ClassVar[str] = "Slurm"
-    rules: ClassVar[tuple[str, ...]] = ("launcher.backends.slurm.rules",)
     files: ClassVar[Files[Any]] = _Files()
     programs: ClassVar[Programs[Any]] = _Programs()
     scaling: ClassVar[Scaling | None] = _Scaling()
