@@ -228,20 +228,6 @@ def tiers_differ(checked: CheckedRecipe, problem: MakeProblem) -> Iterator[Probl
         )
 
 
-@rule("E213", "cluster_type", source="the published launcher's own convention")
-def cluster_type_agrees(checked: CheckedRecipe, problem: MakeProblem) -> Iterator[Problem]:
-    """`cluster` and `cluster_type` have the same meaning."""
-    backend = described(checked.backend)
-    cluster = backend.choice
-    if checked.launch.cluster_type not in (None, *backend.cluster_types):
-        yield problem(
-            "cluster_type",
-            f"does not agree with cluster={cluster}",
-            value=checked.launch.cluster_type,
-            remedy=f"cluster_type={cluster}, or omit it",
-        )
-
-
 @notice_rule("N101", source=_PRECEDENCE)
 def sizes_outside_moved_bounds(planned: PlannedRecipe, notice: MakeNotice) -> Iterator[Notice]:
     """Sizes outside the bounds you set are left out, not refused."""

@@ -3,11 +3,9 @@
 from collections.abc import Iterator
 
 from launcher.common.problems import Notice, Problem
-from launcher.families import interface
 from launcher.model.backend_registry import described
 from launcher.model.checked_recipe import CheckedRecipe
 from launcher.model.config_tree import ABSENT, get, lookup
-from launcher.model.interface import WORKERS
 from launcher.model.job_spec import OPEN
 from launcher.rules import MakeNotice, MakeProblem, PlannedRecipe, notice_rule, rule
 
@@ -22,20 +20,6 @@ def model_is_named(checked: CheckedRecipe, problem: MakeProblem) -> Iterator[Pro
         return
     if named := [setting.value for setting in checked.composition.sources.settings(MODEL) if setting.value]:
         yield problem(MODEL, "is empty: the model to load is missing", value="", remedy=f"{MODEL}={named[-1]}")
-
-
-@rule("E113", "recipes.run.model_type", source="launcher/families")
-def every_role_is_started(checked: CheckedRecipe, problem: MakeProblem) -> Iterator[Problem]:
-    """A job needs all the roles of its family; without a head, its workers would wait for it."""
-    others = [
-        role.name for role in interface(checked.recipe.run.model_type, checked.trainer).roles if role.name != WORKERS
-    ]
-    if others:
-        yield problem(
-            "recipes.run.model_type",
-            f"this family also has the roles {', '.join(others)}; cluster={checked.backend} starts workers only",
-            value=checked.recipe.run.model_type,
-        )
 
 
 @notice_rule("N126", source=_TYPES)

@@ -113,17 +113,14 @@ def ranks_are_whole_replicas(checked: CheckedRecipe, problem: MakeProblem) -> It
         ranks = scale.nodes * checked.devices
         if ranks % (split * tensor):
             sliced = f" × tensor parallel degree {tensor}" if tensor > 1 else ""
+            name = "pipeline_parallel_degree" if found[1].partitions is None else "partitions"
             yield problem(
-                f"{_P}.{_split_name(found[1])}",
+                f"{_P}.{name}",
                 f"{ranks} ranks ({scale.nodes} × {checked.devices}) are not a multiple of {split} partitions{sliced}",
                 value=split,
                 allowed=f"a divisor of {ranks // tensor}" if ranks % tensor == 0 else f"a multiple of {tensor} ranks",
             )
             return
-
-
-def _split_name(given: "SmpParameters") -> str:
-    return "pipeline_parallel_degree" if given.partitions is None else "partitions"
 
 
 @rule("E244", *_WORLD, _MICRO, _UNEVEN, source=f"{_PAGE}, smdistributed Parameters (microbatches)")

@@ -102,7 +102,8 @@ def elastic_jobs_leave_it_to_the_operator(checked: CheckedRecipe, problem: MakeP
         yield problem("cluster.exclusive", message, value=False, remedy="cluster.exclusive=true")
     for name, reason in _OPERATED.items():
         if value := getattr(options, name):
-            yield problem(f"cluster.{name}", reason, value=value, remedy=f"cluster.{name}={_unset(name)}")
+            unset = json.dumps(Settings.model_fields[name].json_schema_extra["default"])  # type: ignore[index]
+            yield problem(f"cluster.{name}", reason, value=value, remedy=f"cluster.{name}={unset}")
 
 
 _OPERATED = {
@@ -114,10 +115,6 @@ _OPERATED = {
     "auto_resume": "the operator of an elastic job replaces faulty nodes itself",
     "master_port": "each node of an elastic job takes free ports",
 }
-
-
-def _unset(name: str) -> str:
-    return json.dumps(Settings.model_fields[name].json_schema_extra["default"])  # type: ignore[index]
 
 
 @rule("E471", "cluster.time", "recipes.elastic_policy", source="sbatch(1), --time and --signal")

@@ -8,7 +8,7 @@ import re
 from collections.abc import Iterator, Mapping
 
 from launcher.backends.kubernetes.api_objects import PREFIX
-from launcher.backends.kubernetes.job_options import Settings, k8s_options
+from launcher.backends.kubernetes.job_options import k8s_options
 from launcher.backends.kubernetes.rules.bounds import (
     ANNOTATIONS_LIMIT,
     OWN_ANNOTATIONS,
@@ -95,30 +95,20 @@ def _reserved_prefixes(labels: Mapping[str, str], problem: MakeProblem) -> Itera
 def _labels(checked: CheckedRecipe) -> Iterator[tuple[str, str | None, list[str]]]:
     """Yield path, key and values of every label or taint, and of every selector of them."""
     settings = k8s_options(checked)
-    yield from _labels_of_nodes(checked, settings)
-    yield from _label_mappings(settings)
-    for name in ("queue_name", "workload_priority_class"):
-        if value := getattr(settings, name):
-            yield f"cluster.{name}", name, [value]
-
-
-def _labels_of_nodes(checked: CheckedRecipe, settings: Settings) -> Iterator[tuple[str, str | None, list[str]]]:
-    """Yield what stands for the instance type, and the taints that the job tolerates."""
     if checked.instance:  # an unknown one is reported separately
         yield "instance_type", settings.instance_type_label, [canonical(checked.launch.instance_type)]
     for i, each in enumerate(settings.tolerations or ()):
         yield f"cluster.tolerations.{i}.key", each.key or None, []
         yield f"cluster.tolerations.{i}.value", None, [each.value or ""]
-
-
-def _label_mappings(settings: Settings) -> Iterator[tuple[str, str | None, list[str]]]:
-    """Yield the labels of the job, and those by which it selects nodes."""
     for name in ("custom_labels", "node_selector"):
         for key, value in (getattr(settings, name) or {}).items():
             yield f"cluster.{name}.{key}", key, [value]
     for kind in ("required", "preferred"):
         for key, values in (getattr(settings.label_selector, kind, None) or {}).items():
             yield f"cluster.label_selector.{kind}.{key}", key, values
+    for name in ("queue_name", "workload_priority_class"):
+        if value := getattr(settings, name):
+            yield f"cluster.{name}", name, [value]
 
 
 @rule("E304", "cluster.annotations", source="Kubernetes, Annotations: Syntax and character set")

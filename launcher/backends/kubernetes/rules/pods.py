@@ -118,17 +118,13 @@ def _profile_faults(name: str, profile: Any, problem: MakeProblem) -> Iterator[P
         yield problem(path, "is missing: type Localhost takes a profile of the node")
     elif profile.type != "Localhost" and file is not None:
         yield problem(path, "is for type Localhost only", value=file, remedy="leave it out")
-    elif file and name == "seccompProfile" and _leaves_folder(file):
+    elif file and name == "seccompProfile" and (isabs(file) or ".." in file.split("/")):
         yield problem(
             path, "is a path below the kubelet's seccomp folder", value=file, allowed="relative, without '..'"
         )
     elif file and (file != file.strip() or len(file.encode()) > bounds.PATH_LIMIT):
         allowed = f"at most {bounds.PATH_LIMIT} bytes, no space around it"
         yield problem(path, "is not a valid profile name", value=file, allowed=allowed)
-
-
-def _leaves_folder(path: str) -> bool:
-    return isabs(path) or ".." in path.split("/")
 
 
 @rule("E323", "git.repo_url_or_path", *_VOLUMES, source="git-clone(1), Git URLs")
