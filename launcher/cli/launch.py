@@ -105,9 +105,9 @@ def _main(
 
 def _after_writing(bundle: Bundle, job: JobSpec, sweep: "Sweep | None") -> int:
     """Launch the job of a bundle that was written, unless only the bundle is wanted or a sweep takes it."""
-    backend = backend_registry.described(job.backend)
+    mode = backend_registry.described(job.backend).launch_mode(job.settings)
     is_only = _is_only_written(job)
-    wait = job.config["wait"] or backend.waits(job.settings)
+    wait = job.config["wait"] or mode.is_followed
     next_step = f"recipes launch {terminal.typed_path(bundle.directory)}" if is_only else None
     terminal.show_bundle(bundle, next_step=next_step)
     is_taken = sweep is not None and sweep.takes(bundle, job.backend, is_rendered_only=is_only, wait=wait)
@@ -116,12 +116,8 @@ def _after_writing(bundle: Bundle, job: JobSpec, sweep: "Sweep | None") -> int:
 
 def _is_only_written(job: JobSpec) -> bool:
     """Return whether only the bundle is wanted."""
-    config = job.config
-    return bool(
-        config["dry_run"]
-        or config["server_dry_run"]
-        or backend_registry.described(job.backend).writes_only(job.settings)
-    )
+    mode = backend_registry.described(job.backend).launch_mode(job.settings)
+    return bool(job.config["dry_run"] or job.config["server_dry_run"] or mode.is_written_only)
 
 
 def _say_reserving() -> None:

@@ -10,11 +10,11 @@ from hydra.core.override_parser.types import Override
 
 from launcher.common.paths import COLLECTION
 from launcher.common.problems import Problem, ProblemsFound, fail
-from launcher.common.suggestions import did_you_mean
+from launcher.common.suggestions import did_you_mean, nearest
 from launcher.config import override_text, recipe_files
 from launcher.config.collection import GROUPS, recipe_names
 from launcher.config.effects import unused
-from launcher.config.hydra_sources import USER_RECIPE, UserRecipe, is_group
+from launcher.config.hydra_sources import USER_RECIPE, UserRecipe, is_group, known_configs
 from launcher.config.override_text import text_of
 from launcher.config.parsed_overrides import SEARCH_PATH, is_choice
 from launcher.model.composition import UnusedOverride, ValueSources
@@ -23,6 +23,9 @@ _SCRIPT_RECIPE = "training/custom/script"
 """Recipe of a launch that names a script and no recipe."""
 _CONTRACT, _CONTRACT_CLUSTER = ("cluster.contract", "sagemaker"), "sm_local"
 """Key and value that chose a cluster before it had a name of its own, beside cluster=local; and that name."""
+
+_LEAST_ALIKE = 0.8
+"""Similarity of a misspelt group: below it, slashes more probably stand for the dots of a key."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -112,7 +115,9 @@ def _group_problem(override: Override, search: Sequence[str]) -> Problem | None:
     if group in GROUPS:
         return None
     if not is_group(group, search):
-        remedy = f"dots lead to a key: {group.replace('/', '.')}=…"
+        groups = sorted({config.rpartition("/")[0] for config in known_configs(search)} - {"", *GROUPS})
+        near = nearest(group, groups, count=1, cutoff=_LEAST_ALIKE)
+        remedy = f"did you mean {near[0]}?" if near else f"dots lead to a key: {group.replace('/', '.')}=…"
         return Problem("E005", group, "is not a group of files to choose from", remedy=remedy, where=where)
     names = value if isinstance(value, list) else [value]
     if not override.is_delete() and not (names and all(isinstance(name, str) and name for name in names)):

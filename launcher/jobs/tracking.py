@@ -61,7 +61,7 @@ def is_tracked(job: JobSpec) -> bool:
     """Return whether `job` gets an MLflow run: always on this machine, on a cluster if a store is named."""
     settings = tracking(job)
     return settings.enabled is not False and bool(
-        settings.tracking_uri or described(job.backend).shares_files(job.settings)
+        settings.tracking_uri or described(job.backend).files.are_shared(job.settings)
     )
 
 
@@ -185,7 +185,7 @@ def _file_uri(named: str, job: JobSpec, cwd: Path) -> str:
             value=scheme,
             allowed=allowed,
         )
-    if not described(job.backend).shares_files(job.settings):
+    if not described(job.backend).files.are_shared(job.settings):
         raise fail(
             "E504",
             f"{_PATH}.tracking_uri",

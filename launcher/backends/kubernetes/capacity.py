@@ -16,6 +16,7 @@ from launcher.backends.kubernetes.inventory import ACCELERATORS, listed
 from launcher.backends.kubernetes.preflight import kueue_version
 from launcher.common.problems import Notice
 from launcher.common.quantities import UnreadableQuantity, amount
+from launcher.model.cluster_view import Capacity, Node, QuotaUse, Waiting
 
 _INSTANCE = ("node.kubernetes.io/instance-type", "beta.kubernetes.io/instance-type")
 _HEALTH = (
@@ -29,88 +30,6 @@ _NODES = "/api/v1/nodes"
 _RUNNABLE = "status.phase!=Succeeded,status.phase!=Failed"
 _VISIBILITY = "/apis/visibility.kueue.x-k8s.io"
 """Kueue's own API for the order of pending workloads, which not every cluster serves."""
-
-
-@dataclass(frozen=True, slots=True)
-class Node:
-    """A node of a cluster.
-
-    Args:
-        name: Its name.
-        instance: Its instance type; None if no label has it.
-        state: Ready or NotReady, and whether it is cordoned.
-        resource: Extended resource of its accelerators; None if it has none.
-        accelerators: How many are allocatable.
-        free: How many no pod uses; None if the cluster's pods may not be listed.
-        health: HyperPod's health labels, without their prefix, to their values.
-    """
-
-    name: str
-    instance: str | None
-    state: str
-    resource: str | None
-    accelerators: int
-    free: int | None
-    health: Mapping[str, str] = field(default_factory=dict)
-
-
-@dataclass(frozen=True, slots=True)
-class QuotaUse:
-    """Usage of a quota.
-
-    Args:
-        queue: The ClusterQueue, or the LocalQueue as namespace/name.
-        flavor: The ResourceFlavor.
-        resource: The resource.
-        used: Amount in use, as Kueue writes it.
-        nominal: The quota; None for a LocalQueue, whose quota is its ClusterQueue's.
-        borrowed: The part of `used` that exceeds the quota.
-    """
-
-    queue: str
-    flavor: str
-    resource: str
-    used: str
-    nominal: str | None
-    borrowed: str
-
-
-@dataclass(frozen=True, slots=True)
-class Waiting:
-    """A workload that waits for quota.
-
-    Args:
-        queue: The ClusterQueue, or the LocalQueue where that cannot be read.
-        position: Its position in the queue, from 1.
-        namespace: Its namespace.
-        workload: Its own name.
-        job: The job it belongs to.
-        local_queue: The LocalQueue it was submitted to.
-        priority: Its priority; higher ones come first.
-        created_s: Time of creation, in seconds since the epoch.
-        why: Why it was not admitted, as Kueue reports it.
-    """
-
-    queue: str
-    position: int
-    namespace: str
-    workload: str
-    job: str
-    local_queue: str
-    priority: int
-    created_s: float
-    why: str
-
-
-@dataclass(frozen=True, slots=True)
-class Capacity:
-    """Capacity of a cluster; None for a part that may not be read or does not exist."""
-
-    nodes: tuple[Node, ...] | None
-    quotas: tuple[QuotaUse, ...] | None
-    waiting: tuple[Waiting, ...] | None
-    has_kueue: bool
-    notices: tuple[Notice, ...] = ()
 
 
 def read(connection: Connection, namespace: str) -> Capacity:

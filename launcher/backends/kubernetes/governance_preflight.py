@@ -6,7 +6,7 @@ from typing import Any
 from launcher.backends.kubernetes.api_errors import ApiError, Unreachable, problem
 from launcher.backends.kubernetes.connection import METADATA_ONLY, Connection
 from launcher.common.problems import Problem, ProblemsFound
-from launcher.governance.cluster_wide import Origin, shared
+from launcher.governance.cluster_wide import shared
 
 _PLURALS = {
     "PriorityClass": "priorityclasses",
@@ -87,7 +87,7 @@ def _topology_missing(connection: Connection, version: str, name: str) -> Iterat
         yield problem(error, "topology")
 
 
-def existing(connection: Connection, objects: Iterable[Mapping[str, Any]]) -> Origin:
+def existing(connection: Connection, objects: Iterable[Mapping[str, Any]]) -> tuple[Mapping[str, Any], ...]:
     """Return the cluster's objects with the kind and name of a shared one among `objects`.
 
     Raises:
@@ -105,4 +105,4 @@ def existing(connection: Connection, objects: Iterable[Mapping[str, Any]]) -> Or
             raise ProblemsFound((problem(error, "team"),)) from error
     if faults:
         raise ProblemsFound(tuple(dict.fromkeys(faults)))
-    return Origin(f"the cluster ({connection.context})", tuple(found))
+    return tuple(found)

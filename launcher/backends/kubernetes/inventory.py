@@ -2,7 +2,6 @@
 
 import os
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
 from datetime import datetime
 from pathlib import Path
 from typing import Any
@@ -14,7 +13,7 @@ from launcher.backends.kubernetes.target import Target, own_pods
 from launcher.common.problems import ProblemsFound, fail
 from launcher.common.redaction import masked
 from launcher.common.syntax import DNS_LABEL, DNS_SUBDOMAIN
-from launcher.model.job_spec import JobState
+from launcher.model.cluster_view import ClusterJob
 
 _ACCOUNT_NAMESPACE = Path("/var/run/secrets/kubernetes.io/serviceaccount/namespace")
 """Source: Kubernetes, Accessing the API from within a pod."""
@@ -22,31 +21,6 @@ _ACCOUNT_NAMESPACE = Path("/var/run/secrets/kubernetes.io/serviceaccount/namespa
 _INVALID_NAME = "is not a valid Kubernetes name"
 ACCELERATORS = ("nvidia.com/gpu", "aws.amazon.com/neurondevice", "aws.amazon.com/neuron", "amd.com/gpu")
 """Extended resources that are accelerators. Source: device plugins of NVIDIA, AWS Neuron and AMD."""
-
-
-@dataclass(frozen=True, slots=True)
-class ClusterJob:
-    """A training job of a cluster.
-
-    Args:
-        namespace: Its namespace.
-        name: Its name.
-        kind: HyperPodPyTorchJob or PyTorchJob.
-        user: Who launched it, if this launcher did; else None.
-        state: Its state; None if its status cannot be read.
-        nodes: Nodes it runs on now; None if its pods cannot be listed.
-        created_s: Time of creation, in seconds since the epoch.
-        message: Why it is pending, or why it ended.
-    """
-
-    namespace: str
-    name: str
-    kind: str
-    user: str | None
-    state: JobState | None
-    nodes: int | None
-    created_s: float
-    message: str
 
 
 def listed(connection: Connection, where: str, query: Mapping[str, object] | None = None) -> list[Mapping[str, Any]]:

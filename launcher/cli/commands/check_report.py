@@ -43,7 +43,7 @@ def checked(name: str, overrides: Sequence[str], context: LaunchContext) -> Chec
     except ProblemsFound as error:
         instance_type = instances.canonical(str(composition.tree.get("instance_type")))
         is_elastic = get(composition.tree, "recipes.elastic_policy.is_elastic") is True
-        where = instance_type if described(composition.backend).has_instances else None
+        where = instance_type if described(composition.backend).instances else None
         return Checked(name, path, where, is_elastic, 0, error.problems)
     return Checked(
         name, path, job.resources.instance_type, job.elastic is not None, len(job.scales), (), tuple(job.notices)

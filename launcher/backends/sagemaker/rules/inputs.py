@@ -1,7 +1,9 @@
 """Training jobs of SageMaker: the sources of the data, and the network to reach them."""
 
+import posixpath
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
+from pathlib import PurePosixPath
 from typing import TYPE_CHECKING
 
 from launcher.backends.sagemaker import default_values, modes
@@ -9,6 +11,7 @@ from launcher.backends.sagemaker.keys import API, JOBS, jobs_of, sm_rule
 from launcher.common.problems import Problem
 from launcher.model.backend_registry import described
 from launcher.model.checked_recipe import CheckedRecipe
+from launcher.rules import MakeProblem
 
 if TYPE_CHECKING:
     from launcher.backends.sagemaker.training_options import Channel
@@ -20,9 +23,13 @@ _REFUSED_NAMES = {
 }
 """Names that a channel cannot have, and why."""
 
+_PERSISTENT = "recipes.checkpointing.persistent.path"
+_DATA = "/opt/ml/input/data"
+"""Source: Amazon SageMaker API, Channel: ChannelName."""
+
 
 @sm_rule("E372", "inputs", "input_mode", source=f"{API}: Channel, S3DataSource; {_INPUT}")
-def modes_suit_their_sources(checked: CheckedRecipe, problem: Callable[..., Problem]) -> Iterator[Problem]:
+def modes_suit_their_sources(checked: CheckedRecipe, problem: MakeProblem) -> Iterator[Problem]:
     """Each mode reads only some sources; others are refused, or are read in a way that is not intended."""
     jobs = jobs_of(checked)
     for channel in default_values.channels(jobs):
@@ -33,7 +40,7 @@ def modes_suit_their_sources(checked: CheckedRecipe, problem: Callable[..., Prob
 
 
 @sm_rule("E373", "inputs", source=f"{API}: Channel; {_INPUT}")
-def channels_have_one_source(checked: CheckedRecipe, problem: Callable[..., Problem]) -> Iterator[Problem]:
+def channels_have_one_source(checked: CheckedRecipe, problem: MakeProblem) -> Iterator[Problem]:
     """A channel is a location in S3 or a folder of a file system."""
     inputs = jobs_of(checked).inputs
     if inputs.s3 and inputs.file_system:
@@ -44,7 +51,7 @@ def channels_have_one_source(checked: CheckedRecipe, problem: Callable[..., Prob
         yield from _source_faults(channel, f"{JOBS}.inputs.channels.{name}", problem)
 
 
-def _source_faults(channel: "Channel", path: str, problem: Callable[..., Problem]) -> Iterator[Problem]:
+def _source_faults(channel: "Channel", path: str, problem: MakeProblem) -> Iterator[Problem]:
     sources = sum(map(bool, (channel.s3, channel.file_system, channel.dataset_arn)))
     if sources != 1:
         message = "has two sources" if sources else "has no source"
@@ -58,7 +65,7 @@ def _source_faults(channel: "Channel", path: str, problem: Callable[..., Problem
 
 
 @sm_rule("E374", "inputs", "input_mode", source=f"{API}: InputDataConfig; {_INPUT}")
-def channels_have_their_own_places(checked: CheckedRecipe, problem: Callable[..., Problem]) -> Iterator[Problem]:
+def channels_have_their_own_places(checked: CheckedRecipe, problem: MakeProblem) -> Iterator[Problem]:
     """At most 20 channels, the recipe's included, each with its own folder or FIFOs."""
     jobs = jobs_of(checked)
     found = default_values.channels(jobs)
@@ -81,7 +88,7 @@ def channels_have_their_own_places(checked: CheckedRecipe, problem: Callable[...
 
 
 @sm_rule("E375", "inputs", "vpc", "image_access", source=f"{API}: VpcConfig, TrainingImageConfig")
-def networks_are_given(checked: CheckedRecipe, problem: Callable[..., Problem]) -> Iterator[Problem]:
+def networks_are_given(checked: CheckedRecipe, problem: MakeProblem) -> Iterator[Problem]:
     """File systems and private registries are reached through your own VPC, which needs subnets and groups.
 
     On this machine a folder takes the place of a file system.
@@ -104,3 +111,28 @@ def networks_are_given(checked: CheckedRecipe, problem: Callable[..., Problem]) 
             break
     if jobs.image_access.mode == "Vpc":
         yield problem(f"{JOBS}.vpc", "image_access.mode=Vpc needs a VPC", remedy=remedy)
+
+
+@sm_rule("E265", "checkpoints", "inputs", more=("recipes.checkpointing",), source=f"{API}: CheckpointConfig, Channel")
+def path_outlives_the_container(checked: CheckedRecipe, problem: MakeProblem) -> Iterator[Problem]:
+    """Files that a container writes outside the folders that the service keeps are lost with it."""
+    section = checked.recipe.checkpointing
+    path = section.persistent.path if section and section.persistent else ""
+    if not path.startswith("/"):
+        return
+    jobs = jobs_of(checked)
+    places = [jobs.checkpoints.local_path or default_values.CHECKPOINTS] if jobs.checkpoints.s3_uri else []
+    places += [
+        f"{_DATA}/{channel.name}"
+        for channel in default_values.channels(jobs)
+        if channel.source.get("FileSystemDataSource", {}).get("FileSystemAccessMode") == "rw"
+    ]
+    real = PurePosixPath(posixpath.normpath(path))
+    if not any(real.is_relative_to(place) for place in places):
+        yield problem(
+            _PERSISTENT,
+            "is not in a folder of the container that is kept: checkpoints would be lost with it",
+            value=path,
+            allowed=", ".join(f"{place}/…" for place in places) or "s3://bucket/prefix",
+            remedy=f"{JOBS}.checkpoints.s3_uri=s3://<bucket>/<folder> {_PERSISTENT}={default_values.CHECKPOINTS}",
+        )

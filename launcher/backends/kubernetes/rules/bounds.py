@@ -4,7 +4,6 @@ Documented bounds only, each with its source. tests/kubernetes/test_bounds.py co
 """
 
 import re
-from fractions import Fraction
 from posixpath import isabs, normpath
 
 from launcher.common.quantities import UnreadableQuantity, amount
@@ -68,12 +67,8 @@ def quantity_fault(resource: str, text: str | int) -> str | None:
     if value < 0:
         return "is negative"
     if resource == "hugepages" and value % _HUGE_PAGE:
-        return f"is not a multiple of the page size, 2 MiB; the next one is {_next_pages(value)}"
+        return f"is not a multiple of the page size, 2 MiB; the next one is {-(-value // _HUGE_PAGE) * 2}Mi"
     return None
-
-
-def _next_pages(value: Fraction) -> str:
-    return f"{-(-value // _HUGE_PAGE) * 2}Mi"
 
 
 def host_path_fault(path: str) -> str | None:

@@ -1,20 +1,22 @@
-"""What sections of a recipe ask of a job on Kubernetes: elasticity and checkpoints."""
+"""What a recipe requests of its pods: elasticity, checkpoints, and notices about what they may do and keep."""
 
 import posixpath
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import PurePosixPath
+from shlex import quote
 
+from launcher.backends.kubernetes import security, stopping
 from launcher.backends.kubernetes.job_options import k8s_options
 from launcher.common.problems import Notice, Problem
 from launcher.model.checked_recipe import CheckedRecipe
 from launcher.model.checkpointing import S3
-from launcher.rules import SIZES, MakeNotice, PlannedRecipe, notice_rule, rule
+from launcher.rules import SIZES, MakeNotice, MakeProblem, PlannedRecipe, notice_rule, rule
 from launcher.rules.checkpointing import KEY, persistent_path
 from launcher.rules.elasticity import PAGE, POLICY, refuses_elastic
 
 
 @rule("E210", *SIZES, "cluster.use_hyperpod_pytorch_job", source=PAGE)
-def not_kubeflow(checked: CheckedRecipe, problem: Callable[..., Problem]) -> Iterator[Problem]:
+def not_kubeflow(checked: CheckedRecipe, problem: MakeProblem) -> Iterator[Problem]:
     """elasticPolicy is a field of HyperPodPyTorchJob; Kubeflow's PyTorchJob has another, unlike one."""
     if k8s_options(checked).use_hyperpod_pytorch_job is False:
         yield from refuses_elastic(
@@ -33,7 +35,7 @@ def not_kubeflow(checked: CheckedRecipe, problem: Callable[..., Problem]) -> Ite
     "cluster.priority_class_name",
     source=f"{PAGE}, Preemption by high priority job: priorityClassName",
 )
-def tiers_name_the_pods_class(checked: CheckedRecipe, problem: Callable[..., Problem]) -> Iterator[Problem]:
+def tiers_name_the_pods_class(checked: CheckedRecipe, problem: MakeProblem) -> Iterator[Problem]:
     """Each part's pods have the part's own class."""
     preemption = checked.recipe.elastic_policy and checked.recipe.elastic_policy.preemption
     if preemption and k8s_options(checked).priority_class_name:
@@ -46,7 +48,7 @@ def tiers_name_the_pods_class(checked: CheckedRecipe, problem: Callable[..., Pro
 
 
 @rule("E262", f"{KEY}.persistent", "cluster", source="Kubernetes, Volumes")
-def path_outlives_the_pod(checked: CheckedRecipe, problem: Callable[..., Problem]) -> Iterator[Problem]:
+def path_outlives_the_pod(checked: CheckedRecipe, problem: MakeProblem) -> Iterator[Problem]:
     """What a pod writes outside its mounts is gone with it."""
     path = persistent_path(checked)
     if path is None or not path.startswith("/"):
@@ -81,3 +83,22 @@ def hyperpod_lacks_the_type(planned: PlannedRecipe, notice: MakeNotice) -> Itera
     instance = planned.checked.instance
     if instance and instance.use == ("training",) and k8s_options(planned.checked).use_hyperpod_pytorch_job:
         yield notice(f"HyperPod clusters have no {instance.name}: it is a type of training jobs")
+
+
+@notice_rule("N117", source="docs/manifest.md, What pods may do", is_usual=True)
+def pods_are_beyond_the_profile(planned: PlannedRecipe, notice: MakeNotice) -> Iterator[Notice]:
+    """Something of the pods is beyond the restricted Pod Security profile."""
+    if words := "; ".join(security.exceptions(planned.job)):
+        yield notice(f"beyond the restricted Pod Security profile: {words}")
+
+
+@notice_rule("N166", source="docs/manifest.md, The image's log file", is_usual=True)
+def log_is_lost_with_its_pod(planned: PlannedRecipe, notice: MakeNotice) -> Iterator[Notice]:
+    """The published image's log file needs a mounted folder; otherwise it is lost with its pod."""
+    log = stopping.image_log(planned.job)
+    if log is None or stopping.is_mounted(planned.job, log):
+        return
+    folder = posixpath.dirname(log)
+    message = f"{log} is not written: no writable volume is mounted at {folder}; the pods' own logs have every line"
+    override = quote(f"cluster.persistent_volume_claims=[{{claimName: my-claim, mountPath: {folder}}}]")
+    yield notice(f"{message}. To keep it: {override}")

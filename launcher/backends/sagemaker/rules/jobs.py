@@ -4,12 +4,12 @@ Constraints on a single member are checked in its type (`backends/sagemaker/memb
 """
 
 import functools
-from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
+from collections import Counter, defaultdict
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import PurePosixPath
 from typing import TYPE_CHECKING
 
-from launcher.backends.sagemaker import constraints, default_values
+from launcher.backends.sagemaker import constraints, default_values, request
 from launcher.backends.sagemaker.documented import FILE
 from launcher.backends.sagemaker.estimator_names import SDK_NAMES
 from launcher.backends.sagemaker.keys import (
@@ -22,7 +22,7 @@ from launcher.backends.sagemaker.keys import (
     path_of,
     sm_rule,
 )
-from launcher.common.problems import Problem
+from launcher.common.problems import Notice, Problem
 from launcher.common.secret_forms import holds_credentials
 from launcher.common.suggestions import did_you_mean
 from launcher.common.syntax import IMAGE_FORM, is_image
@@ -32,7 +32,7 @@ from launcher.model.checked_recipe import CheckedRecipe
 from launcher.model.config_tree import leaves
 from launcher.model.instances import canonical
 from launcher.model.job_spec import OPEN
-from launcher.rules import rule
+from launcher.rules import MakeNotice, MakeProblem, PlannedRecipe, notice_rule, rule
 from launcher.rules.custom import is_script
 
 if TYPE_CHECKING:
@@ -54,7 +54,7 @@ _PLACES = ("output_path", "recipe_path", "inputs", "checkpoints", "tensorboard_c
 
 
 @sm_rule("E370", "role", "output_path", source=f"{API}: required members")
-def required_keys_are_given(checked: CheckedRecipe, problem: Callable[..., Problem]) -> Iterator[Problem]:
+def required_keys_are_given(checked: CheckedRecipe, problem: MakeProblem) -> Iterator[Problem]:
     """A job acts as a role and writes its results somewhere; neither has a default. Locally it runs as you."""
     jobs = jobs_of(checked)
     examples = {"output_path": "s3://<bucket>/<folder>"}
@@ -66,7 +66,7 @@ def required_keys_are_given(checked: CheckedRecipe, problem: Callable[..., Probl
 
 
 @sm_rule("E371", "algorithm_name", "serverless", more=("container",), source=f"{API}: AlgorithmSpecification")
-def one_image(checked: CheckedRecipe, problem: Callable[..., Problem]) -> Iterator[Problem]:
+def one_image(checked: CheckedRecipe, problem: MakeProblem) -> Iterator[Problem]:
     """A job runs an image or an algorithm; given both or neither, it would fail after being accepted.
 
     On this machine the installed software takes the image's place.
@@ -85,7 +85,7 @@ def one_image(checked: CheckedRecipe, problem: Callable[..., Problem]) -> Iterat
 
 
 @sm_rule("E612", "region", more=("container",), source="Amazon SageMaker, Use your own algorithms: image in ECR")
-def regions_agree(checked: CheckedRecipe, problem: Callable[..., Problem]) -> Iterator[Problem]:
+def regions_agree(checked: CheckedRecipe, problem: MakeProblem) -> Iterator[Problem]:
     """A training job runs in a region that exists, with an image of that region's registry."""
     region, of_image = jobs_of(checked).region, aws_regions.of_image(checked.launch.container or "")
     if region and not aws_regions.exists(region):
@@ -98,7 +98,7 @@ def regions_agree(checked: CheckedRecipe, problem: Callable[..., Problem]) -> It
         yield problem("container", message, value=checked.launch.container, remedy=remedy)
 
 
-def _image_faults(image: str, problem: Callable[..., Problem]) -> Iterator[Problem]:
+def _image_faults(image: str, problem: MakeProblem) -> Iterator[Problem]:
     faults = list(constraints.faults(image, "AlgorithmSpecification.TrainingImage"))
     for fault in faults:
         yield problem("container", fault.message, value=fault.value, allowed=fault.allowed)
@@ -108,7 +108,7 @@ def _image_faults(image: str, problem: Callable[..., Problem]) -> Iterator[Probl
 
 
 @sm_rule("E376", "stopping_condition", "spot", source=f"{API}: StoppingCondition, EnableManagedSpotTraining")
-def spot_jobs_say_how_long(checked: CheckedRecipe, problem: Callable[..., Problem]) -> Iterator[Problem]:
+def spot_jobs_say_how_long(checked: CheckedRecipe, problem: MakeProblem) -> Iterator[Problem]:
     """A spot job needs a time limit for waiting and training, at least its limit for training; others do not wait."""
     jobs = jobs_of(checked)
     limit = jobs.stopping_condition
@@ -126,7 +126,7 @@ def spot_jobs_say_how_long(checked: CheckedRecipe, problem: Callable[..., Proble
 
 
 @sm_rule("E369", *_PLACES, source="docs/sagemaker.md")
-def folders_are_of_this_machine(checked: CheckedRecipe, problem: Callable[..., Problem]) -> Iterator[Problem]:
+def folders_are_of_this_machine(checked: CheckedRecipe, problem: MakeProblem) -> Iterator[Problem]:
     """file:// names a folder of this machine, which a training job on AWS cannot reach; only AWS reads https://."""
     jobs, is_here = jobs_of(checked), described(checked.backend).runs_here
     for path, value in leaves(jobs.model_dump(include=set(_PLACES), exclude_none=True), JOBS):
@@ -152,7 +152,7 @@ def folders_are_of_this_machine(checked: CheckedRecipe, problem: Callable[..., P
     *("spot", "keep_alive_s", "instance_groups", "training_plan_arn"),
     source=f"{API}: ResourceConfig; SageMaker AI, Managed warm pools, Use training plans",
 )
-def capacity_is_of_one_kind(checked: CheckedRecipe, problem: Callable[..., Problem]) -> Iterator[Problem]:
+def capacity_is_of_one_kind(checked: CheckedRecipe, problem: MakeProblem) -> Iterator[Problem]:
     """Spot capacity, reserved capacity and warm pools exclude each other; a warm pool has one instance type."""
     jobs = jobs_of(checked)
     if jobs.spot and jobs.keep_alive_s:
@@ -175,7 +175,7 @@ def capacity_is_of_one_kind(checked: CheckedRecipe, problem: Callable[..., Probl
     more=("instance_type", "recipes.trainer", "recipes.distribution"),
     source=f"{API}: InstanceGroup; SageMaker Python SDK 2.257.6, validate_distribution",
 )
-def groups_add_up(checked: CheckedRecipe, problem: Callable[..., Problem]) -> Iterator[Problem]:
+def groups_add_up(checked: CheckedRecipe, problem: MakeProblem) -> Iterator[Problem]:
     """Group names are unique, references name existing groups, and the groups add up to the planned instances."""
     jobs, path = jobs_of(checked), f"{JOBS}.instance_groups"
     names = [group.name for group in default_values.groups(jobs)]
@@ -191,7 +191,7 @@ def groups_add_up(checked: CheckedRecipe, problem: Callable[..., Problem]) -> It
         yield from _unplanned(checked, jobs.instance_groups, nodes, problem)
 
 
-def _unknown_groups(jobs: "SmJobs", names: Sequence[str], problem: Callable[..., Problem]) -> Iterator[Problem]:
+def _unknown_groups(jobs: "SmJobs", names: Sequence[str], problem: MakeProblem) -> Iterator[Problem]:
     """Yield a Problem for each group that a channel names and that does not exist."""
     for channel in default_values.channels(jobs):
         wanted = channel.source.get("S3DataSource", {}).get("InstanceGroupNames", ())
@@ -201,7 +201,7 @@ def _unknown_groups(jobs: "SmJobs", names: Sequence[str], problem: Callable[...,
 
 
 def _unplanned(
-    checked: CheckedRecipe, groups: Sequence["InstanceGroup"], nodes: int, problem: Callable[..., Problem]
+    checked: CheckedRecipe, groups: Sequence["InstanceGroup"], nodes: int, problem: MakeProblem
 ) -> Iterator[Problem]:
     """Yield a Problem where the groups are not the instances that are planned."""
     path, count = f"{JOBS}.instance_groups", sum(group.instance_count for group in groups)
@@ -214,7 +214,7 @@ def _unplanned(
 
 
 @sm_rule("E379", "instance_groups", more=("instance_type",), source=f"{API}: ResourceConfig, InstanceType")
-def instances_train(checked: CheckedRecipe, problem: Callable[..., Problem]) -> Iterator[Problem]:
+def instances_train(checked: CheckedRecipe, problem: MakeProblem) -> Iterator[Problem]:
     """HyperPod has instance types that training jobs lack. A type that a recipe describes may be newer."""
     known = constraints.instance_types()
     named = {"instance_type": checked.instance.name} if checked.instance else {}
@@ -228,7 +228,7 @@ def instances_train(checked: CheckedRecipe, problem: Callable[..., Problem]) -> 
 
 
 @sm_rule("E380", "volume_kms_key", "instance_groups", more=("instance_type",), source=f"{API}: VolumeKmsKeyId")
-def own_disks_have_own_keys(checked: CheckedRecipe, problem: Callable[..., Problem]) -> Iterator[Problem]:
+def own_disks_have_own_keys(checked: CheckedRecipe, problem: MakeProblem) -> Iterator[Problem]:
     """Instances with local disks encrypt these themselves, and refuse a key for them."""
     jobs = jobs_of(checked)
     types = [group.instance_type for group in default_values.groups(jobs)] or [checked.launch.instance_type]
@@ -243,7 +243,7 @@ def own_disks_have_own_keys(checked: CheckedRecipe, problem: Callable[..., Probl
     *("tensorboard_config", "checkpoints", "mlflow", "image_access", "debugger", "model_package", "serverless"),
     source=f"{API}: TensorBoardOutputConfig, CheckpointConfig, MlflowConfig, TrainingImageConfig, DebugHookConfig",
 )
-def details_have_their_subject(checked: CheckedRecipe, problem: Callable[..., Problem]) -> Iterator[Problem]:
+def details_have_their_subject(checked: CheckedRecipe, problem: MakeProblem) -> Iterator[Problem]:
     """A detail of a feature that is off would silently have no effect."""
     jobs = jobs_of(checked)
     pairs = (
@@ -272,7 +272,7 @@ def details_have_their_subject(checked: CheckedRecipe, problem: Callable[..., Pr
         )
 
 
-def _overlapping(jobs: "SmJobs", problem: Callable[..., Problem]) -> Iterator[Problem]:
+def _overlapping(jobs: "SmJobs", problem: MakeProblem) -> Iterator[Problem]:
     """Yield a Problem if checkpoints and TensorBoard's logs, which go to different places, share a folder."""
     if not (jobs.checkpoints.s3_uri and jobs.tensorboard_config.output_path):
         return
@@ -283,7 +283,7 @@ def _overlapping(jobs: "SmJobs", problem: Callable[..., Problem]) -> Iterator[Pr
 
 
 @rule("E387", f"{JOBS}.recipe_overrides", source=_DECISIONS)
-def overrides_are_overrides(checked: CheckedRecipe, problem: Callable[..., Problem]) -> Iterator[Problem]:
+def overrides_are_overrides(checked: CheckedRecipe, problem: MakeProblem) -> Iterator[Problem]:
     """There is one way to override a recipe; overrides applied later would escape every check."""
     for name, value in (given_jobs(checked).recipe_overrides or {}).items():
         path = f"{JOBS}.recipe_overrides.{name}"
@@ -291,7 +291,7 @@ def overrides_are_overrides(checked: CheckedRecipe, problem: Callable[..., Probl
 
 
 @rule("E388", JOBS, source=_DECISIONS)
-def keys_are_given_once(checked: CheckedRecipe, problem: Callable[..., Problem]) -> Iterator[Problem]:
+def keys_are_given_once(checked: CheckedRecipe, problem: MakeProblem) -> Iterator[Problem]:
     """The estimator's names are aliases of the launcher's keys, so each key is given under one name."""
     jobs = given_jobs(checked)
     for name, path in SDK_NAMES.items():
@@ -313,7 +313,7 @@ def keys_are_given_once(checked: CheckedRecipe, problem: Callable[..., Problem])
     more=("container", "recipes.run.model_type", "recipes.training_cfg"),
     source=f"{API}: ServerlessJobConfig",
 )
-def serverless_jobs_have_no_container(checked: CheckedRecipe, problem: Callable[..., Problem]) -> Iterator[Problem]:
+def serverless_jobs_have_no_container(checked: CheckedRecipe, problem: MakeProblem) -> Iterator[Problem]:
     """AWS runs its own recipe on instances of its choice: keys that describe a container would have no effect."""
     jobs = jobs_of(checked)
     if not default_values.is_serverless(jobs):
@@ -337,3 +337,42 @@ def serverless_jobs_have_no_container(checked: CheckedRecipe, problem: Callable[
         yield problem(
             f"{SCRIPT}.entry_script", message, value=script.entry_script, remedy=f"{SCRIPT}.entry_script=null"
         )
+
+
+@notice_rule("N170", source=_DECISIONS)
+def spot_job_saves_nothing(planned: PlannedRecipe, notice: MakeNotice) -> Iterator[Notice]:
+    """Spot capacity can be reclaimed at any time, and without checkpoints all work is lost."""
+    jobs = request.of_job(planned.job).jobs
+    if jobs.spot and not jobs.checkpoints.s3_uri:
+        yield notice("spot=true without checkpoints.s3_uri: an interrupted job restarts from its first step")
+
+
+@notice_rule("N172", source=_DECISIONS)
+def instances_are_not_chosen(planned: PlannedRecipe, notice: MakeNotice) -> Iterator[Notice]:
+    """A serverless job runs on instances of AWS's choice, which the plan cannot know."""
+    if default_values.is_serverless(request.of_job(planned.job).jobs):
+        yield notice("AWS chooses the instances of a serverless job: the plan's instances have no effect")
+
+
+@notice_rule("N171", source=_DECISIONS)
+def names_become_one(planned: PlannedRecipe, notice: MakeNotice) -> Iterator[Notice]:
+    """The toolkit puts names of channels and hyperparameters in capitals, which makes some of them equal."""
+    plan = request.of_job(planned.job)
+    channels = [channel.name for channel in default_values.channels(plan.jobs)]
+    found = [*_alike("channels", "SM_CHANNEL_", [*channels, default_values.RECIPE_CHANNEL])]
+    if default_values.has_toolkit(plan):
+        found += _alike("hyperparameters", "SM_HP_", default_values.hyperparameters(plan))
+    yield from map(notice, found)
+
+
+def _alike(kind: str, prefix: str, names: Iterable[str]) -> Iterator[str]:
+    """Yield a message for names that differ only by case.
+
+    Source: sagemaker-training toolkit 5.1.4, SM_CHANNEL_…
+    """
+    groups = defaultdict(list)
+    for name in names:
+        groups[name.upper()].append(name)
+    for upper, same in groups.items():
+        if len(same) > 1:
+            yield f"{kind} {' and '.join(same)} differ only by case: {prefix}{upper} holds one of them"

@@ -5,17 +5,17 @@ Source: Kubernetes, "Object Names and IDs" (RFC 1123 labels and subdomains), "La
 """
 
 import re
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 
 from launcher.backends.kubernetes.api_objects import PREFIX
-from launcher.backends.kubernetes.bounds import (
+from launcher.backends.kubernetes.job_options import k8s_options
+from launcher.backends.kubernetes.rules.bounds import (
     ANNOTATIONS_LIMIT,
     OWN_ANNOTATIONS,
     is_annotation_key,
     is_label_key,
     is_label_value,
 )
-from launcher.backends.kubernetes.job_options import Settings, k8s_options
 from launcher.common.problems import Problem
 from launcher.common.secret_forms import holds_credentials
 from launcher.common.secret_names import names_secret
@@ -23,7 +23,7 @@ from launcher.common.syntax import DNS_LABEL, DNS_SUBDOMAIN, IMAGE_FORM, is_imag
 from launcher.model.checked_recipe import CheckedRecipe
 from launcher.model.instances import canonical
 from launcher.model.job_spec import OPEN
-from launcher.rules import rule
+from launcher.rules import MakeProblem, rule
 
 _OBJECT_NAMES = "Kubernetes, Object Names and IDs"
 _LABELS = "Kubernetes, Labels and Selectors: Syntax and character set"
@@ -31,7 +31,7 @@ _RESERVED = re.compile(r"(^|\.)(kubernetes\.io|k8s\.io|x-k8s\.io)$")
 
 
 @rule("E302", "cluster.namespace", source=_OBJECT_NAMES)
-def namespace_is_dns_label(checked: CheckedRecipe, problem: Callable[..., Problem]) -> Iterator[Problem]:
+def namespace_is_dns_label(checked: CheckedRecipe, problem: MakeProblem) -> Iterator[Problem]:
     """A namespace must be a valid DNS label."""
     if not DNS_LABEL.fullmatch(k8s_options(checked).namespace):
         yield problem(
@@ -54,7 +54,7 @@ def namespace_is_dns_label(checked: CheckedRecipe, problem: Callable[..., Proble
     "instance_type",
     source=_LABELS,
 )
-def labels_are_labels(checked: CheckedRecipe, problem: Callable[..., Problem]) -> Iterator[Problem]:
+def labels_are_labels(checked: CheckedRecipe, problem: MakeProblem) -> Iterator[Problem]:
     """A label key has a name of at most 63 characters and an optional DNS prefix; a value at most 63 characters."""
     for path, key, values in _labels(checked):
         if key is not None and not is_label_key(key):
@@ -72,7 +72,7 @@ def labels_are_labels(checked: CheckedRecipe, problem: Callable[..., Problem]) -
     yield from _reserved_prefixes(k8s_options(checked).custom_labels or {}, problem)
 
 
-def _reserved_prefixes(labels: Mapping[str, str], problem: Callable[..., Problem]) -> Iterator[Problem]:
+def _reserved_prefixes(labels: Mapping[str, str], problem: MakeProblem) -> Iterator[Problem]:
     """Yield a Problem for each label whose prefix belongs to Kubernetes or to the launcher."""
     for name in labels:
         prefix, slash, _ = name.partition("/")
@@ -95,34 +95,24 @@ def _reserved_prefixes(labels: Mapping[str, str], problem: Callable[..., Problem
 def _labels(checked: CheckedRecipe) -> Iterator[tuple[str, str | None, list[str]]]:
     """Yield path, key and values of every label or taint, and of every selector of them."""
     settings = k8s_options(checked)
-    yield from _labels_of_nodes(checked, settings)
-    yield from _label_mappings(settings)
-    for name in ("queue_name", "workload_priority_class"):
-        if value := getattr(settings, name):
-            yield f"cluster.{name}", name, [value]
-
-
-def _labels_of_nodes(checked: CheckedRecipe, settings: Settings) -> Iterator[tuple[str, str | None, list[str]]]:
-    """Yield what stands for the instance type, and the taints that the job tolerates."""
     if checked.instance:  # an unknown one is reported separately
         yield "instance_type", settings.instance_type_label, [canonical(checked.launch.instance_type)]
     for i, each in enumerate(settings.tolerations or ()):
         yield f"cluster.tolerations.{i}.key", each.key or None, []
         yield f"cluster.tolerations.{i}.value", None, [each.value or ""]
-
-
-def _label_mappings(settings: Settings) -> Iterator[tuple[str, str | None, list[str]]]:
-    """Yield the labels of the job, and those by which it selects nodes."""
     for name in ("custom_labels", "node_selector"):
         for key, value in (getattr(settings, name) or {}).items():
             yield f"cluster.{name}.{key}", key, [value]
     for kind in ("required", "preferred"):
         for key, values in (getattr(settings.label_selector, kind, None) or {}).items():
             yield f"cluster.label_selector.{kind}.{key}", key, values
+    for name in ("queue_name", "workload_priority_class"):
+        if value := getattr(settings, name):
+            yield f"cluster.{name}", name, [value]
 
 
 @rule("E304", "cluster.annotations", source="Kubernetes, Annotations: Syntax and character set")
-def annotations_are_annotations(checked: CheckedRecipe, problem: Callable[..., Problem]) -> Iterator[Problem]:
+def annotations_are_annotations(checked: CheckedRecipe, problem: MakeProblem) -> Iterator[Problem]:
     """An annotation's key has a label's form, all hold 256 KiB together; Kueue's elastic-job is for other jobs.
 
     The launcher's own prefix is reserved.
@@ -148,7 +138,7 @@ def annotations_are_annotations(checked: CheckedRecipe, problem: Callable[..., P
 
 
 @rule("E305", "container", source="Distribution, reference grammar")
-def image_is_a_reference(checked: CheckedRecipe, problem: Callable[..., Problem]) -> Iterator[Problem]:
+def image_is_a_reference(checked: CheckedRecipe, problem: MakeProblem) -> Iterator[Problem]:
     """A pod needs a valid image reference."""
     image = checked.launch.container
     if not image and checked.trainer != OPEN:
@@ -167,7 +157,7 @@ def image_is_a_reference(checked: CheckedRecipe, problem: Callable[..., Problem]
     "recipes.elastic_policy.preemption",
     source=_OBJECT_NAMES,
 )
-def names_are_dns_names(checked: CheckedRecipe, problem: Callable[..., Problem]) -> Iterator[Problem]:
+def names_are_dns_names(checked: CheckedRecipe, problem: MakeProblem) -> Iterator[Problem]:
     """Names of objects that the job refers to must be valid DNS names."""
     keys = ("service_account_name", "priority_class_name", "queue_name", "workload_priority_class")
     names = {f"cluster.{key}": getattr(k8s_options(checked), key) for key in keys}
@@ -184,7 +174,7 @@ def names_are_dns_names(checked: CheckedRecipe, problem: Callable[..., Problem])
     "cluster.label_selector",
     source="Kubernetes, Assigning Pods to Nodes: Node affinity weight",
 )
-def weights_match_preferences(checked: CheckedRecipe, problem: Callable[..., Problem]) -> Iterator[Problem]:
+def weights_match_preferences(checked: CheckedRecipe, problem: MakeProblem) -> Iterator[Problem]:
     """Each preferred label has one weight; the default is 100 for each."""
     selector = getattr(k8s_options(checked), "label_selector", None)
     if selector and selector.weights is not None and len(selector.weights) != len(selector.preferred or {}):

@@ -2,7 +2,7 @@
 
 import re
 import shlex
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -15,7 +15,7 @@ from launcher.model.backend_registry import described
 from launcher.model.checked_recipe import CheckedRecipe
 from launcher.model.environment import secret_references
 from launcher.model.instances import Instance
-from launcher.rules import rule
+from launcher.rules import MakeProblem, rule
 from launcher.rules.custom import is_script, script_of
 
 if TYPE_CHECKING:
@@ -37,7 +37,7 @@ _RESERVED_VARIABLES = ("TRAINING_JOB_NAME", "TRAINING_JOB_ARN")
     more=("recipes.training_cfg", "recipes.distribution", "recipes.trainer", "instance_type"),
     source=f"{API}: HyperParameters; SageMaker Python SDK 2.257.6, Framework",
 )
-def hyperparameters_fit(checked: CheckedRecipe, problem: Callable[..., Problem]) -> Iterator[Problem]:
+def hyperparameters_fit(checked: CheckedRecipe, problem: MakeProblem) -> Iterator[Problem]:
     """The recipe, its distribution and its arguments are passed as hyperparameters too: 100 in total."""
     plan = default_values.of_draft(checked)
     own = plan.jobs.hyperparameters or {}
@@ -53,7 +53,7 @@ def hyperparameters_fit(checked: CheckedRecipe, problem: Callable[..., Problem])
 
 
 @sm_rule("E383", "environment", more=("env_vars",), source=f"{API}: Environment")
-def variables_fit(checked: CheckedRecipe, problem: Callable[..., Problem]) -> Iterator[Problem]:
+def variables_fit(checked: CheckedRecipe, problem: MakeProblem) -> Iterator[Problem]:
     """`env_vars` and `environment` hold at most 100 variables of 512 characters together; two names are reserved."""
     plan = default_values.of_draft(checked)
     found = default_values.environment(plan)
@@ -66,7 +66,7 @@ def variables_fit(checked: CheckedRecipe, problem: Callable[..., Problem]) -> It
 
 
 @rule("E384", "recipes.run.hf_access_token", "git.token", "env_vars", source=f"{API}: Environment")
-def secrets_are_fetched(checked: CheckedRecipe, problem: Callable[..., Problem]) -> Iterator[Problem]:
+def secrets_are_fetched(checked: CheckedRecipe, problem: MakeProblem) -> Iterator[Problem]:
     """A request is plain text, readable by anyone allowed to describe the job, so it must not hold a secret."""
     for _, path, _ in secret_references(checked.composition.tree):
         remedy = "let the job's role read it from Secrets Manager, and remove the reference"
@@ -79,7 +79,7 @@ def secrets_are_fetched(checked: CheckedRecipe, problem: Callable[..., Problem])
     more=(SCRIPT, "recipes.run.model_type", "recipes.distribution"),
     source=_TOOLKIT,
 )
-def toolkit_starts_the_script(checked: CheckedRecipe, problem: Callable[..., Problem]) -> Iterator[Problem]:
+def toolkit_starts_the_script(checked: CheckedRecipe, problem: MakeProblem) -> Iterator[Problem]:
     """The image's toolkit starts a script and passes it hyperparameters as --name value, sorted by name."""
     if (recipe := script_of(checked)) is None:
         return
@@ -103,7 +103,7 @@ def toolkit_starts_the_script(checked: CheckedRecipe, problem: Callable[..., Pro
             seen.add(name.lstrip("-"))
 
 
-def _unread(recipe: "Recipe", checked: CheckedRecipe, problem: Callable[..., Problem]) -> Iterator[Problem]:
+def _unread(recipe: "Recipe", checked: CheckedRecipe, problem: MakeProblem) -> Iterator[Problem]:
     """Yield the keys that only the toolkit reads, for a job that it does not start."""
     key = path_of(checked, "source_dir")
     remedy = f"{JOBS}.toolkit=true if the image has it, or {{}}=null"
@@ -138,7 +138,7 @@ def _unpassable(name: str, value: Any, seen: set[str]) -> str | None:
     more=("recipes.trainer", SCRIPT, "recipes.distribution", "instance_type"),
     source=f"{_TOOLKIT}, torch_distributed.py: one process a GPU or Neuron core",
 )
-def toolkit_starts_as_many(checked: CheckedRecipe, problem: Callable[..., Problem]) -> Iterator[Problem]:
+def toolkit_starts_as_many(checked: CheckedRecipe, problem: MakeProblem) -> Iterator[Problem]:
     """Without MPI the toolkit decides how many processes a host runs: one for each device."""
     if not is_script(checked) or checked.instance is None or not _has_toolkit(checked):
         return
@@ -161,7 +161,7 @@ def toolkit_starts_as_many(checked: CheckedRecipe, problem: Callable[..., Proble
     more=("recipes.trainer", SCRIPT, "recipes.distribution", "instance_type"),
     source=f"{_TOOLKIT}, environment.py and runner.py",
 )
-def groups_start_as_many(checked: CheckedRecipe, problem: Callable[..., Problem]) -> Iterator[Problem]:
+def groups_start_as_many(checked: CheckedRecipe, problem: MakeProblem) -> Iterator[Problem]:
     """Instances of all groups run the script together, each with the planned number of processes."""
     jobs = jobs_of(checked)
     found = [checked.instance_of(group.instance_type) for group in default_values.groups(jobs)]
@@ -192,7 +192,7 @@ def _another_count(instance: Instance, checked: CheckedRecipe, distribution: "Di
 @sm_rule(
     "E390", "network_isolation", "source_dir", more=(SCRIPT,), source=f"{API}: EnableNetworkIsolation; {_TOOLKIT}"
 )
-def isolated_containers_fetch_nothing(checked: CheckedRecipe, problem: Callable[..., Problem]) -> Iterator[Problem]:
+def isolated_containers_fetch_nothing(checked: CheckedRecipe, problem: MakeProblem) -> Iterator[Problem]:
     """The toolkit downloads an archive of code itself, which a container without a network cannot do."""
     jobs = jobs_of(checked)
     source = jobs.source_dir or ""
@@ -204,7 +204,7 @@ def isolated_containers_fetch_nothing(checked: CheckedRecipe, problem: Callable[
 
 
 @sm_rule("E391", "source_dir", source=_TOOLKIT)
-def source_is_reachable(checked: CheckedRecipe, problem: Callable[..., Problem]) -> Iterator[Problem]:
+def source_is_reachable(checked: CheckedRecipe, problem: MakeProblem) -> Iterator[Problem]:
     """The toolkit unpacks an archive from S3, or uses a folder of the image; it cannot see this machine's."""
     jobs, key = jobs_of(checked), path_of(checked, "source_dir")
     source, is_here = jobs.source_dir or "", described(checked.backend).runs_here

@@ -1,23 +1,23 @@
 """Parts of a pod that the API server, the kubelet or the container runtime would refuse: volumes, resources, rights,
 variables.
 
-Source: Kubernetes API validation and documentation, by launcher/backends/kubernetes/bounds.py.
+Source: Kubernetes API validation and documentation, by launcher/backends/kubernetes/rules/bounds.py.
 """
 
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from posixpath import isabs
 from typing import Any
 
-from launcher.backends.kubernetes import bounds
 from launcher.backends.kubernetes.job_options import SecurityContext, k8s_options
+from launcher.backends.kubernetes.rules import bounds
 from launcher.common.names import CHECKPOINT_LOG
 from launcher.common.problems import Problem
 from launcher.common.secret_forms import holds_credentials
 from launcher.common.syntax import is_dns_label, is_dns_subdomain
 from launcher.model.checked_recipe import CheckedRecipe
 from launcher.model.config_tree import leaves
-from launcher.rules import rule
+from launcher.rules import MakeProblem, rule
 from launcher.rules.custom import is_script
 
 _VOLUMES = ("cluster.volumes", "cluster.persistent_volume_claims")
@@ -27,7 +27,7 @@ _REMOTE = re.compile(r"(?:https?|ssh|git)://[^/\s]+/\S+|(?:[\w.-]+@)?[\w.-]+:(?!
 
 
 @rule("E306", *_VOLUMES, source="Kubernetes, Volumes; Object Names and IDs")
-def volumes_are_named(checked: CheckedRecipe, problem: Callable[..., Problem]) -> Iterator[Problem]:
+def volumes_are_named(checked: CheckedRecipe, problem: MakeProblem) -> Iterator[Problem]:
     """A volume's name is a DNS label of its own; a claim's is a DNS name."""
     claims = k8s_options(checked).persistent_volume_claims or []
     taken = {"config", "shm", "checkpoint-log", *(f"claim-{i}" for i in range(len(claims)))}
@@ -48,7 +48,7 @@ def volumes_are_named(checked: CheckedRecipe, problem: Callable[..., Problem]) -
 
 
 @rule("E313", *_VOLUMES, source="Kubernetes, Volumes; the API's VolumeMount; runc")
-def mounts_are_paths(checked: CheckedRecipe, problem: Callable[..., Problem]) -> Iterator[Problem]:
+def mounts_are_paths(checked: CheckedRecipe, problem: MakeProblem) -> Iterator[Problem]:
     """Paths are absolute and without '..', and nothing is mounted over something else or where nothing can be."""
     taken = {"/config", "/dev/shm", str(CHECKPOINT_LOG)}
     for i, volume in enumerate(k8s_options(checked).volumes or []):
@@ -73,7 +73,7 @@ def _rooted(path: str) -> str | None:
 
 
 @rule("E309", "recipes.resources", source="Kubernetes, Quantity; Manage HugePages")
-def quantities_are_quantities(checked: CheckedRecipe, problem: Callable[..., Problem]) -> Iterator[Problem]:
+def quantities_are_quantities(checked: CheckedRecipe, problem: MakeProblem) -> Iterator[Problem]:
     """Processors, memory and huge pages are quantities, huge pages in full; a pod with them names its memory too."""
     resources = checked.recipe.resources
     if resources and resources.hugepages is not None and resources.memory is None:
@@ -86,7 +86,7 @@ def quantities_are_quantities(checked: CheckedRecipe, problem: Callable[..., Pro
 
 
 @rule("E310", _CONTEXT, source="Kubernetes, Configure a Security Context; the API's SecurityContext")
-def rights_agree(checked: CheckedRecipe, problem: Callable[..., Problem]) -> Iterator[Problem]:
+def rights_agree(checked: CheckedRecipe, problem: MakeProblem) -> Iterator[Problem]:
     """The fields of a security context agree with each other, and none is empty."""
     context = k8s_options(checked).security_context
     if context is None:
@@ -109,7 +109,7 @@ def _escalates(context: SecurityContext) -> str | None:
     return "privileged" if context.privileged else "SYS_ADMIN" if "SYS_ADMIN" in added else None
 
 
-def _profile_faults(name: str, profile: Any, problem: Callable[..., Problem]) -> Iterator[Problem]:
+def _profile_faults(name: str, profile: Any, problem: MakeProblem) -> Iterator[Problem]:
     """Yield what is wrong with a profile: a node's own profile needs a name, and no other kind may have one."""
     if profile is None:
         return
@@ -118,7 +118,7 @@ def _profile_faults(name: str, profile: Any, problem: Callable[..., Problem]) ->
         yield problem(path, "is missing: type Localhost takes a profile of the node")
     elif profile.type != "Localhost" and file is not None:
         yield problem(path, "is for type Localhost only", value=file, remedy="leave it out")
-    elif file and name == "seccompProfile" and _leaves_folder(file):
+    elif file and name == "seccompProfile" and (isabs(file) or ".." in file.split("/")):
         yield problem(
             path, "is a path below the kubelet's seccomp folder", value=file, allowed="relative, without '..'"
         )
@@ -127,12 +127,8 @@ def _profile_faults(name: str, profile: Any, problem: Callable[..., Problem]) ->
         yield problem(path, "is not a valid profile name", value=file, allowed=allowed)
 
 
-def _leaves_folder(path: str) -> bool:
-    return isabs(path) or ".." in path.split("/")
-
-
 @rule("E323", "git.repo_url_or_path", *_VOLUMES, source="git-clone(1), Git URLs")
-def repository_is_reachable(checked: CheckedRecipe, problem: Callable[..., Problem]) -> Iterator[Problem]:
+def repository_is_reachable(checked: CheckedRecipe, problem: MakeProblem) -> Iterator[Problem]:
     """A pod clones from a server, or from a folder that is mounted into it: it has no folder of this machine."""
     url = checked.launch.git.repo_url_or_path
     if not url or holds_credentials(url) or _REMOTE.fullmatch(url) or is_script(checked):
@@ -156,7 +152,7 @@ def repository_is_reachable(checked: CheckedRecipe, problem: Callable[..., Probl
     "recipes.training_cfg.script_args",
     source="execve(2)",
 )
-def words_can_be_passed(checked: CheckedRecipe, problem: Callable[..., Problem]) -> Iterator[Problem]:
+def words_can_be_passed(checked: CheckedRecipe, problem: MakeProblem) -> Iterator[Problem]:
     """Linux passes a program words and variables of limited length, without null characters."""
     total = 0
     for path, text in _words(checked):

@@ -18,7 +18,9 @@ from launcher.rules import MakeNotice, PlannedRecipe, notice_rule
 def settings_are_without_effect(planned: PlannedRecipe, notice: MakeNotice) -> Iterator[Notice]:
     """Only the parts of a training job that a program can observe are simulated on this machine."""
     job, jobs = planned.job, effective(given_jobs(planned.job))
-    if words := "; ".join((*_accelerators(job, jobs), *_image(job, jobs), *_settings(jobs))):
+    image = job.image or jobs.algorithm_name
+    images = [f"{image} (the software installed here replaces it)"] if image else []
+    if words := "; ".join((*_accelerators(job, jobs), *images, *_settings(jobs))):
         yield notice(f"not simulated on this machine: {words}")
 
 
@@ -26,7 +28,7 @@ def _accelerators(job: JobSpec, jobs: SmJobs) -> Iterator[str]:
     is_toolkits = (
         interface(job.model_type, job.trainer).entry is Entry.SCRIPT
         and default_values.has_toolkit(request.of_job(job))
-        and not _is_mpi(job)
+        and get(job.config, "recipes.distribution.mpi.enabled") is not True
     )
     starts = "; the toolkit starts one process for each, else one per host" if is_toolkits else ""
     types = [group.instance_type for group in default_values.groups(jobs)] or [job.resources.instance_type or ""]
@@ -34,15 +36,6 @@ def _accelerators(job: JobSpec, jobs: SmJobs) -> Iterator[str]:
         instance = job.resources.instance if name == job.resources.instance_type else table().get(name)
         if instance and instance.accelerators:
             yield f"the {instance.accelerators} accelerators of {name} (hosts share this machine's{starts})"
-
-
-def _is_mpi(job: JobSpec) -> bool:
-    return get(job.config, "recipes.distribution.mpi.enabled") is True
-
-
-def _image(job: JobSpec, jobs: SmJobs) -> Iterator[str]:
-    if image := job.image or jobs.algorithm_name:
-        yield f"{image} (the software installed here replaces it)"
 
 
 def _settings(jobs: SmJobs) -> Iterator[str]:

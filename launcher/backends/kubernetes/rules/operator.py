@@ -1,14 +1,14 @@
 """Constraints of the training operators and Kueue: fields of each kind of job, log monitors, queues, topology."""
 
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from itertools import pairwise
 from typing import Any
 
 from launcher.backends.kubernetes.job_options import k8s_options
 from launcher.common.problems import Problem
 from launcher.model.checked_recipe import CheckedRecipe
-from launcher.rules import rule
+from launcher.rules import MakeProblem, rule
 
 _KUBEFLOW = "Kubeflow Training Operator, PyTorchJob v1"
 _KUEUE = "Kueue, Topology Aware Scheduling and Workload Priority Class"
@@ -25,7 +25,7 @@ _TOPOLOGY_PREFIX = "kueue.x-k8s.io/podset-"
 
 
 @rule("E314", "cluster.use_hyperpod_pytorch_job", "cluster.run_policy", source=_KUBEFLOW)
-def fields_are_of_this_kind(checked: CheckedRecipe, problem: Callable[..., Problem]) -> Iterator[Problem]:
+def fields_are_of_this_kind(checked: CheckedRecipe, problem: MakeProblem) -> Iterator[Problem]:
     """A Kubeflow PyTorchJob has no field for features of the HyperPod operator; they would silently be ignored."""
     settings = k8s_options(checked)
     if settings.use_hyperpod_pytorch_job is not False:
@@ -46,7 +46,7 @@ def fields_are_of_this_kind(checked: CheckedRecipe, problem: Callable[..., Probl
     "cluster.cleanPodPolicy",
     source=f"{_KUBEFLOW}; AWS, Using the training operator to run jobs",
 )
-def clean_policy_is_of_this_kind(checked: CheckedRecipe, problem: Callable[..., Problem]) -> Iterator[Problem]:
+def clean_policy_is_of_this_kind(checked: CheckedRecipe, problem: MakeProblem) -> Iterator[Problem]:
     """The two kinds of job share two of three values."""
     policy, is_hyperpod = (
         k8s_options(checked).cleanPodPolicy,
@@ -63,7 +63,7 @@ _MONITORS = "cluster.run_policy.logMonitoringConfiguration"
 
 
 @rule("E316", _MONITORS, source="hyperpod-elastic-agent 1.1.3, its log agent")
-def log_monitors_work(checked: CheckedRecipe, problem: Callable[..., Problem]) -> Iterator[Problem]:
+def log_monitors_work(checked: CheckedRecipe, problem: MakeProblem) -> Iterator[Problem]:
     """The agent compiles patterns as Python does, and compares the first group, read as a number."""
     monitors = getattr(k8s_options(checked).run_policy, "logMonitoringConfiguration", None) or ()
     for i, monitor in enumerate(monitors):
@@ -102,7 +102,7 @@ def _half_given(monitor: Any, groups: int) -> Iterator[tuple[str, str]]:
 
 
 @rule("E317", "cluster.queue_name", *(f"cluster.{key}" for key in _FOR_KUEUE), source=_KUEUE)
-def kueue_has_a_queue(checked: CheckedRecipe, problem: Callable[..., Problem]) -> Iterator[Problem]:
+def kueue_has_a_queue(checked: CheckedRecipe, problem: MakeProblem) -> Iterator[Problem]:
     """Kueue reads these only for jobs in a queue; without one they have no effect, and a job with spares fails."""
     for key in _FOR_KUEUE:
         if (value := getattr(k8s_options(checked), key)) and not k8s_options(checked).queue_name:
@@ -121,7 +121,7 @@ def kueue_has_a_queue(checked: CheckedRecipe, problem: Callable[..., Problem]) -
     "cluster.annotations",
     source=_KUEUE,
 )
-def topology_is_asked_for_once(checked: CheckedRecipe, problem: Callable[..., Problem]) -> Iterator[Problem]:
+def topology_is_asked_for_once(checked: CheckedRecipe, problem: MakeProblem) -> Iterator[Problem]:
     """Kueue refuses pods with more than one topology constraint."""
     keys = [f"cluster.{key}" for key in _FOR_KUEUE[1:3] if getattr(k8s_options(checked), key)]
     keys += [
@@ -134,7 +134,7 @@ def topology_is_asked_for_once(checked: CheckedRecipe, problem: Callable[..., Pr
 
 
 @rule("E319", "cluster.tolerations", source="Kubernetes, Taints and Tolerations")
-def tolerations_are_whole(checked: CheckedRecipe, problem: Callable[..., Problem]) -> Iterator[Problem]:
+def tolerations_are_whole(checked: CheckedRecipe, problem: MakeProblem) -> Iterator[Problem]:
     """Fields of a toleration must be consistent."""
     for i, one in enumerate(k8s_options(checked).tolerations or ()):
         path = f"cluster.tolerations.{i}"
@@ -149,7 +149,7 @@ def tolerations_are_whole(checked: CheckedRecipe, problem: Callable[..., Problem
 
 
 @rule("E320", "cluster.node_selector", "instance_type", source="docs/manifest.md")
-def instance_is_selected_once(checked: CheckedRecipe, problem: Callable[..., Problem]) -> Iterator[Problem]:
+def instance_is_selected_once(checked: CheckedRecipe, problem: MakeProblem) -> Iterator[Problem]:
     """The instance type also determines devices and batches, so it is set in one place."""
     for label, value in (k8s_options(checked).node_selector or {}).items():
         if label.endswith("node.kubernetes.io/instance-type") or label == "beta.kubernetes.io/instance-type":
@@ -164,7 +164,7 @@ def instance_is_selected_once(checked: CheckedRecipe, problem: Callable[..., Pro
     "cluster.run_as_user",
     source="docs/manifest.md, What pods may do",
 )
-def user_is_named_once(checked: CheckedRecipe, problem: Callable[..., Problem]) -> Iterator[Problem]:
+def user_is_named_once(checked: CheckedRecipe, problem: MakeProblem) -> Iterator[Problem]:
     """A container runs as one user."""
     settings = k8s_options(checked)
     if settings.run_as_root and settings.run_as_user:
