@@ -17,8 +17,6 @@ from launcher.common.problems import Problem, ProblemsFound, fail
 from launcher.model.job_spec import Bundle
 
 _INSTANCE_TYPE = re.compile(r"ml\.[a-z0-9-]+\.[a-z0-9-]+")
-_SERVER_FAULT = 500
-"""Lowest HTTP status of an answer after which the outcome of a request is unknown. Source: AWS, Common errors."""
 _OUTCOME = "the training job may exist; the launch stays recorded, and every command on the job looks again"
 _COMPARED = ("HyperParameters", "Environment", "RoleArn")
 """Members that identify a bundle's job, beside the URI of its recipe, which contains a digest of the content."""
@@ -97,7 +95,7 @@ def _problems(error: Refused | ProblemsFound) -> tuple[Problem, ...]:
 def _is_unanswered(error: Refused | ProblemsFound) -> bool:
     """Return whether a request may have been carried out, or still may: one of its attempts got no answer."""
     if isinstance(error, Refused):
-        return error.status >= _SERVER_FAULT or error.retries > 0
+        return not error.is_final
     return any(each.code == "E396" for each in error.problems)
 
 
