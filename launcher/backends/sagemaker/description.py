@@ -52,7 +52,7 @@ class TrainingJobDescription(BackendDescription[TrainingOptions]):
     def replaces_program(self, options: TrainingOptions) -> bool:
         """Return whether an entrypoint, an algorithm or a serverless recipe of AWS's own is given."""
         from launcher.backends.sagemaker import default_values
-        from launcher.backends.sagemaker.training_options import effective
+        from launcher.backends.sagemaker.keys import effective
 
         jobs = effective(options.sm_jobs_config)
         return bool(jobs.container_entrypoint or jobs.algorithm_name) or default_values.is_serverless(jobs)
@@ -60,7 +60,7 @@ class TrainingJobDescription(BackendDescription[TrainingOptions]):
     def channels(self, options: TrainingOptions) -> tuple[str, ...]:
         """Return the names of the job's own channels."""
         from launcher.backends.sagemaker import default_values
-        from launcher.backends.sagemaker.training_options import effective
+        from launcher.backends.sagemaker.keys import effective
 
         return tuple(channel.name for channel in default_values.channels(effective(options.sm_jobs_config)))
 
@@ -125,7 +125,7 @@ class SageMakerDescription(TrainingJobDescription["Settings"]):
     def runtime_limit(self, options: "Settings") -> RuntimeLimit:
         """Return the stopping condition, and how long a warm pool is kept."""
         from launcher.backends.sagemaker.default_values import DEFAULT_MAX_RUNTIME_S
-        from launcher.backends.sagemaker.training_options import effective
+        from launcher.backends.sagemaker.keys import effective
 
         jobs = effective(options.sm_jobs_config)
         limit_s = jobs.stopping_condition.max_runtime_s or DEFAULT_MAX_RUNTIME_S

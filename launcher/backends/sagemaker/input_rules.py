@@ -4,7 +4,7 @@ from collections import Counter
 from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING
 
-from launcher.backends.sagemaker import default_values, modes
+from launcher.backends.sagemaker import default_values
 from launcher.backends.sagemaker.keys import API, JOBS, jobs_of, sm_rule
 from launcher.common.problems import Problem
 from launcher.model.backend_registry import described
@@ -27,7 +27,7 @@ def modes_suit_their_sources(checked: CheckedRecipe, problem: Callable[..., Prob
     jobs = jobs_of(checked)
     for channel in default_values.channels(jobs):
         mode = channel.mode or jobs.input_mode
-        for key, message, value, allowed in modes.misfits(channel.source, channel.more, mode):
+        for key, message, value, allowed in default_values.misfits(channel.source, channel.more, mode):
             path = channel.path if ".channels." not in channel.path else f"{channel.path}.{key}"
             yield problem(path, message, value=value, allowed=allowed)
 

@@ -9,8 +9,8 @@ from typing import Any
 
 from launcher.backends.sagemaker import default_values, sections
 from launcher.backends.sagemaker.default_values import DEFAULT_MAX_RUNTIME_S, RECIPE_DIR, START, Plan
-from launcher.backends.sagemaker.keys import given_jobs
-from launcher.backends.sagemaker.training_options import SmJobs, effective
+from launcher.backends.sagemaker.keys import effective, given_jobs
+from launcher.backends.sagemaker.training_options import SmJobs
 from launcher.common import yaml_io
 from launcher.common.names import CONFIG_DIR
 from launcher.common.templating import render_template
