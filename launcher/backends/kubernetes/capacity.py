@@ -4,6 +4,7 @@ Parts that the user may not read are left out, and a notice names the missing pe
 """
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from datetime import datetime
 from fractions import Fraction
@@ -16,6 +17,7 @@ from launcher.backends.kubernetes.inventory import ACCELERATORS, listed
 from launcher.backends.kubernetes.preflight import kueue_version
 from launcher.common.problems import Notice
 from launcher.common.quantities import UnreadableQuantity, amount
+from launcher.governance.quotas import per_pod
 
 _INSTANCE = ("node.kubernetes.io/instance-type", "beta.kubernetes.io/instance-type")
 _HEALTH = (
@@ -220,31 +222,11 @@ def _used(pods: Iterable[Mapping[str, Any]]) -> dict[str, dict[str, Fraction]]:
     for pod in pods:
         if node := pod["spec"].get("nodeName"):
             of_node = used.setdefault(node, {})
-            for name in ACCELERATORS:
-                of_node[name] = of_node.get(name, Fraction(0)) + _requested(pod["spec"], name)
+            with suppress(UnreadableQuantity):  # one object hides no other
+                of_pod = per_pod(pod["spec"], {})
+                for name in ACCELERATORS:
+                    of_node[name] = of_node.get(name, Fraction()) + of_pod.get(f"requests.{name}", Fraction())
     return used
-
-
-def _requested(spec: Mapping[str, Any], resource: str) -> Fraction:
-    """Return a pod's request for a resource.
-
-    Source: Kubernetes, Sidecar containers, Resource sharing within containers.
-    """
-    running = sum((_request(container, resource) for container in spec["containers"]), Fraction(0))
-    largest, sidecars = Fraction(0), Fraction(0)
-    for container in spec.get("initContainers") or ():
-        if container.get("restartPolicy") == "Always":
-            sidecars += _request(container, resource)
-            largest = max(largest, sidecars)
-        else:
-            largest = max(largest, sidecars + _request(container, resource))
-    return max(running + sidecars, largest)
-
-
-def _request(container: Mapping[str, Any], resource: str) -> Fraction:
-    resources = container.get("resources") or {}
-    amounts = {**(resources.get("limits") or {}), **(resources.get("requests") or {})}
-    return _readable(amounts.get(resource, "0"))
 
 
 def _readable(quantity: str | int) -> Fraction:
