@@ -44,6 +44,7 @@ _NAMESPACED = {
     "Workload": "/apis/kueue.x-k8s.io/{version}/namespaces/{}/workloads",
 }
 _CLUSTER_WIDE = {
+    "Node": "/api/v1/nodes",
     "Namespace": "/api/v1/namespaces",
     "PriorityClass": "/apis/scheduling.k8s.io/v1/priorityclasses",
     "ClusterQueue": "/apis/kueue.x-k8s.io/{version}/clusterqueues",
