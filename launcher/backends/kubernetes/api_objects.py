@@ -57,7 +57,6 @@ def path(kind: str, namespace: str, name: str = "", *, version: str = "v1beta1")
     """Return the API's path of an object, or of its kind's list.
 
     Args:
-        kind: Its kind.
         namespace: Its namespace; ignored for a kind without namespaces.
         name: Its name; "" for all.
         version: Version of Kueue's API.

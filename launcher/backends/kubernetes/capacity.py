@@ -114,7 +114,6 @@ def read(connection: Connection, namespace: str) -> Capacity:
     """Return the capacity of a cluster, as far as it may be read.
 
     Args:
-        connection: The cluster.
         namespace: Namespace whose queues are read if those of all may not be listed.
 
     Raises:

@@ -24,7 +24,6 @@ def kueue_version(connection: Connection, known: Iterable[str], given: str | Non
     """Return the version of Kueue's API to generate objects for: the given one, or the cluster's preferred one.
 
     Args:
-        connection: The cluster.
         known: The versions that this program can generate.
         given: One of them; None to choose.
 

@@ -110,7 +110,6 @@ def find(connection: Connection, manifest: Manifest, *, is_sure: bool = False) -
     """Return the current object, None if it does not exist, or a Problem if that is unknown.
 
     Args:
-        connection: The cluster.
         manifest: The object.
         is_sure: Request it twice before it counts as absent.
     """
@@ -141,11 +140,7 @@ def absent(
     """Yield a Problem about `key` if an object does not exist; one that the user may not read may exist.
 
     Args:
-        connection: The cluster.
         where: Path of the object.
-        key: The key that names it.
-        name: Its name.
-        code: The Problem's code.
         known: Path of the list whose names are allowed.
     """
     try:

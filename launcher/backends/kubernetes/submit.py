@@ -102,7 +102,6 @@ class _Launch:
     """A submission under way.
 
     Args:
-        connection: The cluster.
         folder: The bundle's.
         wanted: The bundle's objects, the job last.
         absent: Those that did not exist when it began.

@@ -57,7 +57,6 @@ class Connection:
     """The services in one region.
 
     Args:
-        region: Its name.
         session: boto3's Session.
         clients: Existing clients, by service.
     """

@@ -62,7 +62,6 @@ class Plan:
         nodes: Number of instances.
         processes: Worker processes per instance.
         instance_type: With its `ml.` prefix.
-        image: Container image, or None.
         variables: Environment variables that the family sets for the workers.
     """
 
@@ -81,7 +80,6 @@ class ChannelPlan:
     """A channel of the request.
 
     Args:
-        name: The channel's name.
         path: Dotted path of the key that defines it; "" for the recipe's own.
         mode: Its own mode; None for the job's.
         source: DataSource of the API.

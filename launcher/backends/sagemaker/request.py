@@ -25,7 +25,6 @@ def render(job: JobSpec, configs: Mapping[str, str]) -> dict[str, str]:
     """Return the files of a job's bundle, path to text.
 
     Args:
-        job: The planned job.
         configs: The configurations that the recipe's channel provides.
     """
     plan = of_job(job)
@@ -42,7 +41,6 @@ def build(plan: Plan, name: str, recipe: Mapping[str, str]) -> dict[str, Any]:
 
     Args:
         plan: The inputs of the request.
-        name: The job's name.
         recipe: The files of the recipe's channel, file name to text.
     """
     jobs = plan.jobs

@@ -64,7 +64,6 @@ def publish(request: Mapping[str, Any], hosts: Sequence[Host], stores: Stores, s
     """Upload a job's output to the request's location, each object atomically; return messages for the user.
 
     Args:
-        request: The job's request.
         hosts: Its hosts, whose programs have ended.
         stores: The stores that receive the output.
         scratch: Folder for archives while they are written.

@@ -24,6 +24,7 @@ class Place:
     Args:
         data_dir: The host's …/input/data, by its real path outside the host's mount namespace.
         host: Its name, such as algo-1.
+        host: Its name, such as algo-1.
         hosts: Every host of the job, sorted as strings.
         groups: Hosts of each instance group, sorted as strings; empty if there are no groups.
     """
@@ -39,7 +40,6 @@ class Feed:
     """One channel on one host.
 
     Args:
-        name: The channel's name.
         mounts: Read-only bind mounts: real source, and mount point relative to the data folder.
         writable_mounts: The same, for file systems with access rw.
         note: How the channel is provided if that differs from SageMaker; else "".
@@ -87,7 +87,6 @@ def prepare(channels: Sequence[Mapping[str, Any]], default_mode: str, place: Pla
         channels: InputDataConfig of the request.
         default_mode: AlgorithmSpecification.TrainingInputMode.
         place: The host's inputs.
-        stores: The stores that hold the objects.
 
     Raises:
         ProblemsFound: Every fault of every channel; nothing has been started or mounted.
@@ -151,7 +150,6 @@ class _Content:
     """A channel with its listed content, before anything is copied.
 
     Args:
-        channel: The channel in the request.
         mode: Its input mode.
         entries: Its objects; empty for a file system.
         folder: Its file system's folder on this machine; None for S3.

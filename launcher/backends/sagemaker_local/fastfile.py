@@ -170,7 +170,6 @@ def _operations(files: Mapping[str, tuple[str, int]], stores: Stores) -> Any:
 
     Args:
         files: URI and size of each file, by path.
-        stores: The stores that hold them.
     """
     import mfusepy
 

@@ -104,7 +104,6 @@ class Fifo:
     """One epoch's FIFO, written without blocking. It exists from when its writer is ready until its reader closes it.
 
     Args:
-        path: Its path.
         wake_fd: Descriptor that becomes readable when the writer must end.
 
     Raises:
@@ -231,7 +230,6 @@ class Writer(threading.Thread):
         stem: The FIFOs' path without the epoch.
         epochs: Returns the entries to stream in an epoch.
         form: How objects are streamed.
-        stores: The stores that hold the objects.
     """
 
     def __init__(self, stem: Path, epochs: Callable[[int], Sequence[Entry]], form: Form, stores: Stores):

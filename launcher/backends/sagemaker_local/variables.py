@@ -61,12 +61,7 @@ def of_job(
     """Return the complete environment of a host's program.
 
     Args:
-        request: The job's request.
-        arn: The job's ARN.
-        region: The job's region.
         endpoint: Endpoint of S3; None is AWS.
-        hosts: All hosts of the job.
-        host: The program's host.
     """
     found = _inherited(request) | {"AWS_REGION": region, "AWS_DEFAULT_REGION": region}
     found |= {"AWS_ENDPOINT_URL_S3": endpoint} if endpoint else {}
