@@ -151,10 +151,10 @@ def _taken(request: Mapping[str, Any]) -> Problem:
 
 def _is_same(there: Mapping[str, Any], request: Mapping[str, Any]) -> bool:
     is_same = all((there.get(name) or None) == (request.get(name) or None) for name in _COMPARED)
-    return is_same and _recipe_uri(there) == _recipe_uri(request)
+    return is_same and recipe_uri(there) == recipe_uri(request)
 
 
-def _recipe_uri(job: Mapping[str, Any]) -> str | None:
+def recipe_uri(job: Mapping[str, Any]) -> str | None:
     """Return the URI of a job's recipe; None for a job that is not the launcher's."""
     for channel in job.get("InputDataConfig") or ():
         if channel["ChannelName"] == RECIPE_CHANNEL:
@@ -166,7 +166,7 @@ def _recipe_uri(job: Mapping[str, Any]) -> str | None:
 def _place(request: Mapping[str, Any]) -> tuple[str, str]:
     """Return bucket and prefix of a request's recipe."""
     # Not urlsplit: a key may contain # and ?, which S3 takes literally.
-    bucket, _, prefix = (_recipe_uri(request) or "").removeprefix("s3://").partition("/")
+    bucket, _, prefix = (recipe_uri(request) or "").removeprefix("s3://").partition("/")
     return bucket, prefix
 
 

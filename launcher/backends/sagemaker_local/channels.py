@@ -24,7 +24,6 @@ class Place:
     Args:
         data_dir: The host's …/input/data, by its real path outside the host's mount namespace.
         host: Its name, such as algo-1.
-        host: Its name, such as algo-1.
         hosts: Every host of the job, sorted as strings.
         groups: Hosts of each instance group, sorted as strings; empty if there are no groups.
     """
