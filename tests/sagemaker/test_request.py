@@ -16,7 +16,7 @@ from request_faults import BASE_MODEL, DATASET, DIST, FAULTS, FINE, HUB, ON_BASE
 from launcher import pipeline
 from launcher.backends.sagemaker import constraints, default_values, request, submit
 from launcher.backends.sagemaker.backend import SageMakerBackend
-from launcher.backends.sagemaker.estimator_names import SDK_NAMES
+from launcher.backends.sagemaker.keys import SDK_NAMES
 from launcher.backends.sagemaker.training_options import EstimatorArguments, Settings
 from launcher.common import yaml_io
 from launcher.common.secret_names import is_secret

@@ -9,12 +9,12 @@ from typing import Any
 from launcher.backends.kubernetes.job_options import k8s_options
 from launcher.bundle import container
 from launcher.families import interface
+from launcher.governance.pod_policy import SELINUX_TYPES
 from launcher.model.job_spec import JobSpec
 
 _OF_ROOT = ("CHOWN", "DAC_OVERRIDE", "FOWNER", "SETGID", "SETUID")
 """Capabilities that root in a container needs to write to other users' mounted folders."""
 _PROFILES = ("RuntimeDefault", "Localhost")
-_SELINUX_TYPES = ("", "container_t", "container_init_t", "container_kvm_t", "container_engine_t")
 
 
 def container_context(job: JobSpec) -> dict[str, Any]:
@@ -87,5 +87,5 @@ def _of_profiles(context: Mapping[str, Any]) -> Iterator[str]:
     if (context.get("appArmorProfile") or {}).get("type", "RuntimeDefault") not in _PROFILES:
         yield "no AppArmor profile"
     options = context.get("seLinuxOptions") or {}
-    if options.get("type", "") not in _SELINUX_TYPES or options.get("user") or options.get("role"):
+    if options.get("type", "") not in SELINUX_TYPES or options.get("user") or options.get("role"):
         yield "its own seLinuxOptions"

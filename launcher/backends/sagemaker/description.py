@@ -24,7 +24,7 @@ class _Files(Files["Settings"]):
     def channels(self, options: "Settings") -> tuple[str, ...]:
         """Return the names of the job's own channels."""
         from launcher.backends.sagemaker import default_values
-        from launcher.backends.sagemaker.training_options import effective
+        from launcher.backends.sagemaker.keys import effective
 
         return tuple(channel.name for channel in default_values.channels(effective(options.sm_jobs_config)))
 
@@ -56,7 +56,7 @@ class _InstancesOnAws(_Instances):
     def limit(self, options: "Settings") -> RuntimeLimit:
         """Return the stopping condition, and how long a warm pool is kept."""
         from launcher.backends.sagemaker.default_values import DEFAULT_MAX_RUNTIME_S
-        from launcher.backends.sagemaker.training_options import effective
+        from launcher.backends.sagemaker.keys import effective
 
         jobs = effective(options.sm_jobs_config)
         limit_s = jobs.stopping_condition.max_runtime_s or DEFAULT_MAX_RUNTIME_S
@@ -77,7 +77,7 @@ class _Programs(Programs["Settings"]):
     def are_replaced(self, options: "Settings") -> bool:
         """Return whether an entrypoint, an algorithm or a serverless recipe of AWS's own is given."""
         from launcher.backends.sagemaker import default_values
-        from launcher.backends.sagemaker.training_options import effective
+        from launcher.backends.sagemaker.keys import effective
 
         jobs = effective(options.sm_jobs_config)
         return bool(jobs.container_entrypoint or jobs.algorithm_name) or default_values.is_serverless(jobs)

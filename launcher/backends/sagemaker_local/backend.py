@@ -15,8 +15,7 @@ from launcher.backends.sagemaker import default_values, request, submit
 from launcher.backends.sagemaker.backend import SageMakerBackend
 from launcher.backends.sagemaker.client import Services
 from launcher.backends.sagemaker.documented import FILE
-from launcher.backends.sagemaker.keys import JOBS, SCRIPT, given_jobs
-from launcher.backends.sagemaker.training_options import effective
+from launcher.backends.sagemaker.keys import JOBS, SCRIPT, effective, given_jobs
 from launcher.backends.sagemaker_local import isolation, program, record
 from launcher.backends.sagemaker_local.contract_options import Settings
 from launcher.backends.sagemaker_local.job import HOSTS_DIR

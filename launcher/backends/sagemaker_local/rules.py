@@ -3,8 +3,8 @@
 from collections.abc import Iterator
 
 from launcher.backends.sagemaker import default_values, request
-from launcher.backends.sagemaker.keys import given_jobs
-from launcher.backends.sagemaker.training_options import SmJobs, effective
+from launcher.backends.sagemaker.keys import effective, given_jobs
+from launcher.backends.sagemaker.training_options import SmJobs
 from launcher.common.problems import Notice
 from launcher.families import interface
 from launcher.model.config_tree import get

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from pathlib import PurePosixPath
 from typing import TYPE_CHECKING
 
-from launcher.backends.sagemaker import default_values, modes
+from launcher.backends.sagemaker import default_values
 from launcher.backends.sagemaker.keys import API, JOBS, jobs_of, sm_rule
 from launcher.common.problems import Problem
 from launcher.model.backend_registry import described
@@ -34,7 +34,7 @@ def modes_suit_their_sources(checked: CheckedRecipe, problem: MakeProblem) -> It
     jobs = jobs_of(checked)
     for channel in default_values.channels(jobs):
         mode = channel.mode or jobs.input_mode
-        for key, message, value, allowed in modes.misfits(channel.source, channel.more, mode):
+        for key, message, value, allowed in default_values.misfits(channel.source, channel.more, mode):
             path = channel.path if ".channels." not in channel.path else f"{channel.path}.{key}"
             yield problem(path, message, value=value, allowed=allowed)
 

@@ -11,12 +11,12 @@ from typing import TYPE_CHECKING
 
 from launcher.backends.sagemaker import constraints, default_values, request
 from launcher.backends.sagemaker.documented import FILE
-from launcher.backends.sagemaker.estimator_names import SDK_NAMES
 from launcher.backends.sagemaker.keys import (
     API,
     JOBS,
     KWARGS,
     SCRIPT,
+    SDK_NAMES,
     given_jobs,
     jobs_of,
     path_of,
