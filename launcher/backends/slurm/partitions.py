@@ -1,5 +1,6 @@
 """Which partitions a job could start in. Slurm accepts a job that none of them ever starts."""
 
+import re
 from collections.abc import Iterator, Mapping
 from functools import partial
 from typing import Any
@@ -22,6 +23,8 @@ _OF_A_NODE = ("MaxCPUsPerNode", "MaxCPUsPerSocket", "MaxMemPerNode", "MaxMemPerC
 _NONE = ("", "UNLIMITED", "NONE", "N/A")
 _DEFAULT_MEMORY = ("DefMemPerCPU", "DefMemPerNode")
 """Defaults of cluster and partitions. Without them a job gets all memory of its nodes. Source: slurm.conf(5)."""
+_OF_GPUS = re.compile(r"DefMemPerGPU=0*[1-9]", re.IGNORECASE)
+"""The same among JobDefaults, which has defaults of other resources too."""
 
 
 def problems(config: Mapping[str, Any], demand: Demand, place: Place) -> Iterator[Problem]:
@@ -137,9 +140,10 @@ def share_of_memory(cluster: Mapping[str, Any], place: Place) -> tuple[str, ...]
         return ()
     chosen = _chosen(cluster, place)
     of_all = {name: configured(name, place).upper() for name in (*_DEFAULT_MEMORY, "JobDefaults")}
-    defaults = [each.get(name, "") for each in (of_all, *chosen) for name in (*_DEFAULT_MEMORY, "JobDefaults")]
-    if any(value not in (*_NONE, "(NULL)", "(null)", "0") for value in defaults):
-        return ()
+    for each in (of_all, *chosen):
+        has_default = any(each.get(name, "") not in (*_NONE, "0") for name in _DEFAULT_MEMORY)
+        if has_default or _OF_GPUS.search(each.get("JobDefaults", "")):
+            return ()
     shares = [node["mem"] // node["cpu"] for each in chosen for node in _nodes(each, place) if node.get("cpu")]
     return (f"--mem-per-cpu={min(shares):.0f}",) if shares and min(shares) >= 1 else ()
 
