@@ -56,9 +56,11 @@ class ElasticJob:
         has_ended = seen is None or seen.state.is_final
         # After Slurm's answer: the files of a job that has ended are its last.
         self.place.fetch(self.bundle_dir, written.of_operator(job_id, has_ended=has_ended))
-        if seen is None and (ended := endings.as_kept(self.bundle_dir, job_id)):
-            return _forgotten(self._snapshot(), ended)
-        return _status(self._snapshot(), seen)
+        snapshot = self._snapshot()
+        restarts = snapshot.attempt if snapshot else 0
+        if seen is None and (ended := endings.as_kept(self.bundle_dir, job_id, restarts)):
+            return _forgotten(snapshot, ended)
+        return _status(snapshot, seen)
 
     def logs(self, selection: LogSelection, read: Status, *, follow: bool) -> Iterator[str]:
         """Return what the selected ranks wrote; with `follow`, also the job's events, until it has ended.
