@@ -20,7 +20,7 @@ from launcher.backends.local.rehearsing import RehearsingOperator, RestartReques
 from launcher.backends.local.scenario import PRIORITY_CLASSES, Scenario
 from launcher.model.job_spec import JobState
 from launcher.operator import control_loop
-from launcher.operator import event_writer as events_file
+from launcher.operator import event_log as events_file
 from launcher.operator.job_request import JobRequest
 from launcher.operator.state_machine import MAX_FAULTS_WITHOUT_PROGRESS, READY_TIMEOUT_S, advance
 from launcher.operator.stop_signals import Interrupts

@@ -12,8 +12,7 @@ import pytest
 
 from launcher.common.names import ENV_RUN_DIR, EVENTS_FILE
 from launcher.operator import stacks
-from launcher.operator.event_log import format_event
-from launcher.operator.event_writer import EventWriter
+from launcher.operator.event_log import EventWriter, format_event
 from launcher.operator.hang_detector import Overdue
 from launcher.operator.slow_jobs import ANSWER_S, SlowJob
 from launcher.operator.snapshot import Attempt

@@ -5,11 +5,12 @@ from pathlib import Path
 
 from launcher.backends.local import rehearsal as rehearsals
 from launcher.backends.local.rehearsal import Happening, Progress, Rehearsal
-from launcher.operator.job_request import JobRequest, take_request
+from launcher.operator.control_loop import Cluster
+from launcher.operator.job_request import JobRequest
 from launcher.operator.step_reader import DoneStep
 
 
-class ClusterSim:
+class ClusterSim(Cluster):
     """The simulated cluster. With a scenario a job takes all nodes it can get; without one, those requested.
 
     Args:
@@ -20,16 +21,13 @@ class ClusterSim:
     """
 
     def __init__(self, run_dir: Path, job: JobRequest, rehearsal: Rehearsal | None, requested: int | None):
-        self._run_dir = run_dir
-        self._sizes = job.policy.sizes
+        super().__init__(run_dir, job.policy.sizes, requested)
         self._rehearsal = rehearsal
-        self.requested = requested
 
     @property
     def capacity(self) -> int:
         """Nodes the job may have now."""
-        available = self._sizes[-1] if self._rehearsal is None else self._rehearsal.capacity
-        return available if self.requested is None else min(available, self.requested)
+        return self._limited(self._sizes[-1] if self._rehearsal is None else self._rehearsal.capacity)
 
     @property
     def is_stuck(self) -> bool:
@@ -44,13 +42,6 @@ class ClusterSim:
     def dump(self) -> Mapping[str, object] | None:
         """Return the scenario's state as plain data."""
         return rehearsals.as_json(self._rehearsal) if self._rehearsal else None
-
-    def take_request(self) -> int | None:
-        """Return the size requested since the last call; apply it if it is one of the job's sizes."""
-        asked = take_request(self._run_dir)
-        if asked in self._sizes:
-            self.requested = asked
-        return asked
 
     def play(self, since_launch_s: float, done: DoneStep, used_nodes: int) -> tuple[Happening, ...]:
         """Apply the due events of the scenario."""

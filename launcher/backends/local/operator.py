@@ -25,13 +25,13 @@ from launcher.backends.local.scenario import read_scenario
 from launcher.common import os_errors
 from launcher.common.job_lock import JobAlreadyRunning, inherited_lock, lock
 from launcher.common.names import RUN_DIR
-from launcher.operator import operator_log
+from launcher.operator import control_loop
 from launcher.operator.control_loop import (
     EXIT_FAILED,
     POLL_INTERVAL_S,
     FolderRemoved,
 )
-from launcher.operator.event_writer import EventWriter
+from launcher.operator.event_log import EventWriter
 from launcher.operator.job_request import JobRequest, read_job_request
 from launcher.operator.processes import end_with_parent
 from launcher.operator.stop_signals import END_SIGNALS, Interrupts
@@ -49,7 +49,7 @@ def main(argv: list[str] | None = None) -> int:
     parser.add_argument("--after", type=float, default=0.0, metavar="SECONDS", help="delay")
     parser.add_argument("bundle_dir", type=Path)
     args = parser.parse_args(argv)
-    operator_log.start()
+    control_loop.start_log()
     interrupts = Interrupts()
     interrupts.listen()
     # Blocked since the previous operator saved its state.

@@ -152,8 +152,8 @@ def submit_all(jobs: Sequence[QueuedJob]) -> list[tuple[str, bool]]:
 def _settled(folders: Sequence[Path]) -> dict[Path, Seen]:
     """Return the jobs that exist, once the controller has acted on every earlier request for one, or never will.
 
-    A controller that answers has every earlier request, but lists a job only when it has handled its request. An sbatch
-    that outlived its launch may send one later.
+    A controller that answers has every earlier request, but lists a job only when it has handled its request. An
+    sbatch that outlived its launch may send one later.
 
     Raises:
         ProblemsFound: The controller does not answer (E447), or an earlier sbatch still runs (E352).
