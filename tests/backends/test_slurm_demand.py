@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from launcher.backends.slurm import demand, partitions, states
+from launcher.backends.slurm import demand, limits, states
 from launcher.backends.slurm.programs import Answer
 from launcher.backends.slurm.requests import Request
 from launcher.model.job_spec import Bundle, JobState
@@ -193,5 +193,5 @@ class Place:
 )
 def test_a_shared_job_gets_its_share_of_memory_unless_a_default_names_memory(of_all, of_partition, has_share):
     place = Place(of_all, of_partition)
-    share = partitions.share_of_memory({"exclusive": False}, place)
+    share = limits.share_of_memory({"exclusive": False}, place)
     assert share == (("--mem-per-cpu=2000",) if has_share else ())

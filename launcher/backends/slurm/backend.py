@@ -11,7 +11,7 @@ from typing import ClassVar
 from launcher.backends.slurm import (
     code,
     endings,
-    partitions,
+    limits,
     preflight,
     programs,
     queue,
@@ -208,7 +208,7 @@ def _kind(bundle: Bundle) -> str:
     try:
         if ELASTIC_FILE not in bundle.files:
             cluster = requests.config_of(bundle)["cluster"]
-            memory = partitions.share_of_memory(cluster, submit.place_at(bundle.directory))
+            memory = limits.share_of_memory(cluster, submit.place_at(bundle.directory))
             return f"{_KIND} with {memory[0].partition('=')[2]} MiB for each CPU" if memory else _KIND
         request = read_request(bundle.files[ELASTIC_FILE])
         return _GROWING[request.is_grown_in_place(submit.place_at(bundle.directory))]

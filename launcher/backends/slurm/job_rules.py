@@ -4,7 +4,7 @@ import json
 from collections.abc import Callable, Iterator
 
 from launcher.backends.slurm.elastic_options import notice_s
-from launcher.backends.slurm.limits import minutes
+from launcher.backends.slurm.notation import minutes
 from launcher.backends.slurm.options import Settings, runtime_of, slurm_options
 from launcher.common.problems import Problem
 from launcher.model.checked_recipe import CheckedRecipe

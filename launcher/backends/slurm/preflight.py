@@ -7,7 +7,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
-from launcher.backends.slurm import operator_python, partitions, programs, remedies
+from launcher.backends.slurm import limits, operator_python, programs, remedies
 from launcher.backends.slurm.demand import NODES, demand_of, nodes_key
 from launcher.backends.slurm.place import Place
 from launcher.backends.slurm.queue import ENVIRONMENT, POLL_S, Seen, queue_of
@@ -71,10 +71,10 @@ def problems(request: Request, *, is_tried: bool = True) -> tuple[Problem, ...]:
     found = [problem for bundle in request.bundles for problem in missing_secrets(config_of(bundle))]
     with ThreadPoolExecutor(1) as pool:
         early = pool.submit(_refusals, request) if is_tried or not demand.is_plain else None
-        found += partitions.problems(request.config, demand, request.place)
+        found += limits.problems(request.config, demand, request.place)
         found += _dependencies(request.config["cluster"], request.place)
         found += operator_python.problems(request)
-        if early is None and (found or partitions.limit_nodes(request.config, request.place)):
+        if early is None and (found or limits.limit_nodes(request.config, request.place)):
             early = pool.submit(_refusals, request)
         return (*found, *_further(early.result() if early else (), found))
 

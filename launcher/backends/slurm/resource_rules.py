@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Iterator
 
-from launcher.backends.slurm.limits import gres_amounts, minutes
+from launcher.backends.slurm.notation import gres_amounts, minutes
 from launcher.backends.slurm.options import Settings, slurm_options
 from launcher.backends.slurm.sbatch_options import MEMORY_KEYS
 from launcher.common.problems import Notice, Problem

@@ -11,7 +11,7 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
-from launcher.backends.slurm import code, partitions, preflight, programs, queue, requests, run_files
+from launcher.backends.slurm import code, limits, preflight, programs, queue, requests, run_files
 from launcher.backends.slurm.elastic_options import is_elastic
 from launcher.backends.slurm.host import place_of
 from launcher.backends.slurm.place import Place
@@ -251,7 +251,7 @@ def _accepted(jobs: Sequence[QueuedJob]) -> list[Request]:
         job, config = waiting[bundles[0].directory], requests.config_of(bundles[0])
         cluster = config["cluster"]
         problems += _unmergeable(job, cluster.get("dependency"))
-        memory = partitions.share_of_memory(cluster, place_of(cluster))
+        memory = limits.share_of_memory(cluster, place_of(cluster))
         request = requests.of_several(bundles, (*_dependency_words(job.after, cluster), *memory))
         problems += preflight.problems(request, is_tried=len(groups) > 1)
         made.append(request)
