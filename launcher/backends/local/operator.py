@@ -16,11 +16,16 @@ import time
 from pathlib import Path
 from typing import IO, NoReturn
 
-from launcher.backends.local import handover, rehearsal
-from launcher.backends.local.cluster_sim import ClusterSim
+from launcher.backends.local import rehearsal
 from launcher.backends.local.fleet import LocalFleet
-from launcher.backends.local.handover import Handover
-from launcher.backends.local.rehearsing import RehearsingOperator, RestartRequested
+from launcher.backends.local.rehearsing import (
+    ClusterSim,
+    Handover,
+    RehearsingOperator,
+    RestartRequested,
+    read_handover,
+    write_handover,
+)
 from launcher.backends.local.scenario import read_scenario
 from launcher.common import os_errors
 from launcher.common.job_lock import JobAlreadyRunning, inherited_lock, lock
@@ -64,7 +69,7 @@ def main(argv: list[str] | None = None) -> int:
             if args.take_over is None:
                 return _run(bundle_dir, lock_file, interrupts)
             _delay(args.after, interrupts)
-            return _run(bundle_dir, lock_file, interrupts, handover.read(run_dir))
+            return _run(bundle_dir, lock_file, interrupts, read_handover(run_dir))
     except JobAlreadyRunning as error:
         _log.error("%s", error)
         return EXIT_BUSY
@@ -113,7 +118,7 @@ def _run_or_replace(operator: RehearsingOperator, bundle_dir: Path, lock_file: I
         return operator.run()
     except RestartRequested as restart:
         signal.pthread_sigmask(signal.SIG_BLOCK, END_SIGNALS)
-        handover.write(bundle_dir / RUN_DIR, operator.handover())
+        write_handover(bundle_dir / RUN_DIR, operator.handover())
         _replace_operator(bundle_dir, lock_file, restart)
 
 

@@ -74,11 +74,14 @@ class Known:
     def of_partition(self, partition: Row) -> Rights | None:
         """Return the account and the QOS of a job in a partition; None if the user has no such account there."""
         title = partition["PartitionName"]
-        fitting = sorted((each for each in self.own if each["partition"] in ("", title)), key=_is_general)
+        fitting = sorted(
+            (each for each in self.own if each["partition"] in ("", title)), key=lambda row: not row["partition"]
+        )
         if not fitting:
             return None
         mine = fitting[0]
-        name = self.qos or mine["defaultqos"] or _only(mine["qos"]) or "normal"
+        only = "" if "," in mine["qos"] else mine["qos"]  # which is then the default
+        name = self.qos or mine["defaultqos"] or only or "normal"
         found = [
             (f"QOS {each}", self.all_qos[each]) for each in (partition.get("QoS", ""), name) if each in self.all_qos
         ]
@@ -96,15 +99,6 @@ class Known:
             row = self.above[account]
             yield row
             account = row["parentname"]
-
-
-def _is_general(association: Row) -> bool:
-    return not association["partition"]
-
-
-def _only(names: str) -> str:
-    """Return the name of a list of one, which is then the default; "" otherwise."""
-    return "" if "," in names else names
 
 
 def are_kept(place: Place) -> bool:

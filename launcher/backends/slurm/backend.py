@@ -84,7 +84,9 @@ class SlurmBackend:
         Raises:
             ProblemsFound: Every reason why they were not submitted.
         """
-        ids = submit.submit_all([replace(job, bundle=_at_its_place(job.bundle)) for job in jobs])
+        ids = submit.submit_all(
+            [replace(job, bundle=replace(job.bundle, directory=job.bundle.directory.resolve())) for job in jobs]
+        )
         found = zip(jobs, ids, strict=True)
         return tuple(
             replace(_handle(job.bundle), native_id=id_, kind=_kind(job.bundle), is_new=is_new)
@@ -207,7 +209,7 @@ def _kind(bundle: Bundle) -> str:
     """Return the kind of a submitted job; with how its cluster lets it grow, or the memory that it gets there."""
     try:
         if ELASTIC_FILE not in bundle.files:
-            cluster = requests.config_of(bundle)["cluster"]
+            cluster = bundles.config_of(bundle)["cluster"]
             memory = limits.share_of_memory(cluster, submit.place_at(bundle.directory))
             return f"{_KIND} with {memory[0].partition('=')[2]} MiB for each CPU" if memory else _KIND
         request = read_request(bundle.files[ELASTIC_FILE])
@@ -218,10 +220,6 @@ def _kind(bundle: Bundle) -> str:
 
 def _elastic(handle: JobHandle) -> ElasticJob:
     return ElasticJob(handle.job_name, handle.bundle_dir, submit.place_at(handle.bundle_dir))
-
-
-def _at_its_place(bundle: Bundle) -> Bundle:
-    return replace(bundle, directory=bundle.directory.resolve())
 
 
 def _of_fixed_size(handle: JobHandle, job_id: str, seen: Seen | None) -> JobStatus:

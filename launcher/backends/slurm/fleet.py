@@ -114,7 +114,7 @@ class SlurmFleet(Fleet[SlurmNode]):
         own = [self._request.python or sys.executable, "-m", "launcher.backends.slurm.node"]
         own += [str(self._bundle_dir), str(index), host.address]
         options = ["--cpu-bind=none", "--no-kill", "--kill-on-bad-exit=0", "--wait=0", "--unbuffered", "--export=ALL"]
-        options += self._srun_words()
+        options += [word.replace("{bundle}", str(self._bundle_dir)) for word in self._request.srun_words]
         with (logs / AGENT_LOG).open("ab") as log:
             step = programs.start_step(self._job_id, host.name, f"node-{index}", own, options=options, log=log)
         self._nodes[index] = SlurmNode(index, step, None, host)
@@ -159,9 +159,6 @@ class SlurmFleet(Fleet[SlurmNode]):
         for node in self._all():
             node.end(signal.SIGKILL)
             node.close()
-
-    def _srun_words(self) -> list[str]:
-        return [word.replace("{bundle}", str(self._bundle_dir)) for word in self._request.srun_words]
 
     def _existing(self, indices: Iterable[int]) -> list[int]:
         """Return those of some nodes that have a host; the others no longer wait for one."""

@@ -109,12 +109,8 @@ def _nodes(partition: Mapping[str, str], place: Place) -> list[Mapping[str, floa
     """Return what each node of a partition has for jobs."""
     known = records(RECENT.ask(place, *_NODES).out)
     own = [node for node in known if partition["PartitionName"] in node.get("Partitions", "").split(",")]
-    return [_for_jobs(node) for node in own]
-
-
-def _for_jobs(node: Mapping[str, str]) -> Mapping[str, float]:
-    found = amounts(node.get("CfgTRES", ""))
-    return {**found, "mem": found.get("mem", 0) - (integer(node, "MemSpecLimit") or 0)}
+    found = [(amounts(node.get("CfgTRES", "")), integer(node, "MemSpecLimit") or 0) for node in own]
+    return [{**each, "mem": each.get("mem", 0) - kept} for each, kept in found]
 
 
 def _barred(rights: Rights | None, partition: Mapping[str, str], cluster: Mapping[str, Any]) -> Iterator[Problem]:

@@ -214,7 +214,8 @@ def _run(bundle: Path, job_id: str, interrupts: Interrupts, signals: SlurmSignal
     run_dir = bundle / RUN_DIR
     job = _job_request(bundle)
     request = elastic_options.read_request((bundle / elastic_options.ELASTIC_FILE).read_text(encoding="utf-8"))
-    view = _first_view(job_id)
+    while (view := allocation.look(job_id, {})) is None:  # the controller does not answer yet
+        time.sleep(POLL_INTERVAL_S)
     known = _known(run_dir, view)
     shutil.rmtree(run_files.term_file(bundle, job_id, 0).parent, ignore_errors=True)  # of the time before a requeue
     with (
@@ -269,21 +270,12 @@ def _run_to_end(operator: SlurmOperator, fleet: SlurmFleet, request: ElasticRequ
 
 def _job_request(bundle: Path) -> JobRequest:
     script = (bundle / AGENT_FILE).read_text(encoding="utf-8")
-    limits = HangLimits(watches_start=ENTRYPOINT in script, collective_timeout_s=_collective_timeout_s(script))
-    return replace(read_job_request(bundle), hang=limits)
-
-
-def _collective_timeout_s(script: str) -> float:
-    """Return how long a collective may take: what the script of the agents exports, or the default."""
+    # What the script of the agents exports.
     found = re.search(rf"^\s*export {ENV_COLLECTIVE_TIMEOUT}=[\"']?([0-9.]+)", script, re.MULTILINE)
-    return collective_timeout_s(found[1] if found else None)
-
-
-def _first_view(job_id: str) -> allocation.View:
-    """Return the allocation, as soon as the controller answers."""
-    while (view := allocation.look(job_id, {})) is None:
-        time.sleep(POLL_INTERVAL_S)
-    return view
+    limits = HangLimits(
+        watches_start=ENTRYPOINT in script, collective_timeout_s=collective_timeout_s(found[1] if found else None)
+    )
+    return replace(read_job_request(bundle), hang=limits)
 
 
 def _known(run_dir: Path, view: allocation.View) -> Memory | None:

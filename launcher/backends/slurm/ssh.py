@@ -164,7 +164,10 @@ class Connection:
         with tempfile.TemporaryFile() as asked, tempfile.TemporaryFile() as out, tempfile.TemporaryFile() as error:
             # Files, not pipes: a connection that is kept keeps its streams.
             asked.write(b"".join(os.fsencode(field) + b"\0" for field in fields))
-            _append(asked, data)
+            if isinstance(data, bytes):
+                asked.write(data)
+            else:
+                shutil.copyfileobj(data, asked)
             asked.seek(0)
             self._call(asked, out, error, timeout_s)
             return self._answer(marker, _content(out), _content(error).decode(errors="replace"))
@@ -219,14 +222,6 @@ class Connection:
                 return fail(code, _KEY, f"ssh: {said}", value=self.name, remedy=remedy.format(name=self.name))
         remedy = f"ssh {self.name} true {_ASK}; the host needs bash"
         return fail("E455", _KEY, f"is not reached: {said}", value=self.name, remedy=remedy)
-
-
-def _append(file: IO[bytes], data: bytes | IO[bytes]) -> None:
-    if isinstance(data, bytes):
-        file.write(data)
-    else:
-        shutil.copyfileobj(data, file)
-    file.flush()
 
 
 def _content(file: IO[bytes]) -> bytes:

@@ -248,7 +248,7 @@ def _accepted(jobs: Sequence[QueuedJob]) -> list[Request]:
     made, problems = [], [problem for job in jobs for problem in job.problems]
     groups = requests.grouped([job.bundle for job in jobs])
     for bundles in groups:
-        job, config = waiting[bundles[0].directory], requests.config_of(bundles[0])
+        job, config = waiting[bundles[0].directory], store.config_of(bundles[0])
         cluster = config["cluster"]
         problems += _unmergeable(job, cluster.get("dependency"))
         memory = limits.share_of_memory(cluster, place_of(cluster))
@@ -306,7 +306,7 @@ def _send(request: Request) -> str:
     words = ("sbatch", "--parsable", f"--job-name={request.name}", *request.words, request.file)
     env = dict(request.place.environment())
     for bundle in request.bundles:
-        env |= preflight.secret_values(requests.config_of(bundle))
+        env |= preflight.secret_values(store.config_of(bundle))
     try:
         while preflight.awaits_nodes(answer := request.place.run(*words, folder=folder, env=env), request.place):
             time.sleep(queue.POLL_S)
