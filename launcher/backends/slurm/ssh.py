@@ -185,7 +185,9 @@ class Connection:
         words = ["rsync", f"--rsh={shell}", *RSYNC, *options, f"{self.name}:{folder}/", f"{target}/"]
         if self._has_rsync:
             with contextlib.suppress(FileNotFoundError, subprocess.TimeoutExpired):
-                done = subprocess.run(words, input=names, capture_output=True, timeout=_COPY_S, check=False)
+                # No pipes: a connection that is kept keeps its streams.
+                quiet = subprocess.DEVNULL
+                done = subprocess.run(words, input=names, stdout=quiet, stderr=quiet, timeout=_COPY_S, check=False)
                 self._has_rsync = done.returncode not in _NEVER
                 return done.returncode == 0
         return False
