@@ -178,7 +178,7 @@ def test_rsync_copies_where_both_machines_have_it_and_a_script_elsewhere(
     del found[mirror._LOCK]
     assert found == {name: f"{name}\n" for name in (LOG, "metrics.jsonl", "state.json")}
     calls = (tmp_path / "calls").read_text().splitlines() if lacks != "here" else []
-    expected = {"neither": (4, 0), "there": (1, 2), "here": (0, 2), "lost": (2, 2)}[lacks]
+    expected = {"neither": (4, 0), "there": (1, 2), "here": (0, 2), "lost": (1, 2)}[lacks]
     assert (len(calls), len(scripts)) == expected
 
 

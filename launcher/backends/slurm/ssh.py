@@ -71,11 +71,8 @@ _CAUSES = (
 """Part of a message of ssh, the code of its Problem, and its remedy. Source: OpenSSH 9.2, its messages."""
 
 
-_NEVER = (1, 2, 4, 126, 127)
-"""Exit codes of rsync where a machine has none, or one without these options, or prints text to every command.
-
-Source: rsync(1), Exit values.
-"""
+_PARTIAL = (23, 24)
+"""Exit codes of rsync for files that it could not read, or that are gone. Source: rsync(1), Exit values."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -188,7 +185,8 @@ class Connection:
                 # No pipes: a connection that is kept keeps its streams.
                 quiet = subprocess.DEVNULL
                 done = subprocess.run(words, input=names, stdout=quiet, stderr=quiet, timeout=_COPY_S, check=False)
-                self._has_rsync = done.returncode not in _NEVER
+                # Otherwise it is missing on either side, or it is not known: its exit code for both may be the same.
+                self._has_rsync = done.returncode in (0, *_PARTIAL)
                 return done.returncode == 0
         return False
 
