@@ -42,9 +42,9 @@ class LocalDescription(BackendDescription["Settings"]):
 
     def initial_nodes(self, job: JobSpec) -> int | None:
         """Return the nodes that a job gets first in its scenario."""
-        from launcher.backends.local.simulation import initial_nodes
+        from launcher.backends.local import initial_size
 
-        return initial_nodes(job)
+        return initial_size.initial_nodes(job)
 
     def start_reason(self, nodes: int) -> str:
         """Return whose nodes a job starts on."""
