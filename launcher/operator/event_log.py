@@ -1,8 +1,11 @@
-"""The events of a job, as lines for its log and as values, read from the operator's file."""
+"""The operator's event log, `run/events.jsonl`: it is written, and read as lines for the job's log or as values."""
 
-from collections.abc import Callable, Iterator
+import json
+import time
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 
+from launcher.common import redaction
 from launcher.common.line_reader import LineReader
 from launcher.common.names import EVENTS_FILE
 from launcher.model.backend import NEWS
@@ -13,6 +16,30 @@ from launcher.timeline.records import LAUNCHED, OperatorEvent, parse_event
 _EVENT, _FAULT, _SCALE = NEWS
 _HIDDEN_FIELDS = ("time", "kind", "message", "cause_time")
 _HEADINGS = {"scenario": _EVENT, "request": _EVENT, "operator": _EVENT, "slow": _EVENT, "fault": _FAULT}
+
+
+class EventWriter:
+    """Appends to the event log of a run.
+
+    An incomplete last line, left by a killed operator, is terminated first.
+
+    Args:
+        run_dir: Of the job.
+    """
+
+    def __init__(self, run_dir: Path):
+        self._path = run_dir / EVENTS_FILE
+        if self._path.exists() and not self._path.read_bytes().endswith(b"\n"):
+            self._write("\n")
+
+    def add(self, kind: str, message: str = "", fields: Mapping[str, object] | None = None) -> None:
+        """Append one event with the current time."""
+        event = redaction.masked_tree({"time": time.time(), "kind": kind, "message": message, **(fields or {})})
+        self._write(json.dumps(event) + "\n")
+
+    def _write(self, text: str) -> None:
+        with self._path.open("a", encoding="utf-8") as file:
+            file.write(text)
 
 
 class EventLogReader:

@@ -9,7 +9,7 @@ from typing import ClassVar
 from launcher.backends.slurm import (
     code,
     endings,
-    partitions,
+    limits,
     preflight,
     programs,
     queue,
@@ -24,6 +24,7 @@ from launcher.backends.slurm.elastic_options import ELASTIC_FILE, is_elastic, re
 from launcher.backends.slurm.follow import Job, patiently
 from launcher.backends.slurm.options import slurm_options
 from launcher.backends.slurm.queue import POLL_S, queue_of
+from launcher.bundle.store import config_of
 from launcher.common.problems import Notice, Problem, ProblemsFound, fail
 from launcher.model import following
 from launcher.model.backend import RANK_0
@@ -194,8 +195,8 @@ def _kind(bundle: Bundle) -> str:
     """Return the kind of a submitted job; with how its cluster lets it grow, or the memory that it gets there."""
     try:
         if ELASTIC_FILE not in bundle.files:
-            cluster = requests.config_of(bundle)["cluster"]
-            memory = partitions.share_of_memory(cluster, submit.place_at(bundle.directory))
+            cluster = config_of(bundle)["cluster"]
+            memory = limits.share_of_memory(cluster, submit.place_at(bundle.directory))
             return f"{_KIND} with {memory[0].partition('=')[2]} MiB for each CPU" if memory else _KIND
         request = read_request(bundle.files[ELASTIC_FILE])
         return _GROWING[request.is_grown_in_place(submit.place_at(bundle.directory))]

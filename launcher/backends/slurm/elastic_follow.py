@@ -62,7 +62,7 @@ class ElasticJob:
         if snapshot and snapshot.state.is_final and has_ended:
             return JobStatus(snapshot.state, 0, snapshot.message, restarts=restarts)
         if seen is None:
-            noted = endings.as_kept(self.bundle_dir, job_id)
+            noted = endings.as_kept(self.bundle_dir, job_id, restarts)
             return replace(noted, restarts=restarts) if noted else _FORGOTTEN
         if seen.state is not JobState.RUNNING or snapshot is None:
             return JobStatus(seen.state, 0, seen.message, restarts=restarts)

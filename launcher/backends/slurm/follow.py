@@ -140,7 +140,7 @@ def status(handle: JobHandle, job_id: str, seen: Seen | None) -> JobStatus:
     if seen:
         nodes = seen.nodes if seen.state is JobState.RUNNING else 0
         return JobStatus(seen.state, nodes, endings.reason(handle.bundle_dir, job_id, seen), restarts=restarts)
-    noted = endings.as_kept(handle.bundle_dir, job_id)
+    noted = endings.as_kept(handle.bundle_dir, job_id, restarts)
     if noted is None:
         noted = _REMOVED if submit.was_removed(handle, job_id) else _FORGOTTEN
     return replace(noted, restarts=restarts)

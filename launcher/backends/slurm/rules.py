@@ -4,7 +4,7 @@ import json
 from collections.abc import Iterator
 
 from launcher.backends.slurm.elastic_options import notice_s
-from launcher.backends.slurm.limits import gres_amounts, minutes
+from launcher.backends.slurm.notation import gres_amounts, minutes
 from launcher.backends.slurm.options import Settings, runtime_of, slurm_options
 from launcher.backends.slurm.sbatch_options import MEMORY_KEYS
 from launcher.common.problems import Notice, Problem
