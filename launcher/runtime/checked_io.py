@@ -26,7 +26,7 @@ from torch.distributed.checkpoint.storage import WriteResult
 from torch.futures import Future
 
 from launcher.runtime.checkpoint_search import Damaged, StateMismatch, Unavailable
-from launcher.runtime.checksums import CHUNK, MemoryFile, checksum, new_checksum
+from launcher.runtime.checksums import Bytes, MemoryFile, checksum, filled, new_checksum
 from launcher.runtime.process_group import without_group_warning
 from launcher.runtime.progress import METADATA, Published, missing, outcomes
 
@@ -190,13 +190,14 @@ class CheckedReader(FileSystemReader):
         self._num_checked += 1
         if len(self._buffer) < sinfo.length:
             self._buffer = numpy.empty(sinfo.length, numpy.uint8)
-        state, piece = new_checksum(), self._buffer.data[: sinfo.length]
+        piece = self._buffer[: sinfo.length]
         file.seek(sinfo.offset)
-        for start in range(0, sinfo.length, CHUNK):
-            part = piece[start : start + CHUNK]
-            if file.readinto(part) < len(part):
+
+        def read(start: int, part: Bytes) -> None:
+            if file.readinto(part.data) < len(part):
                 raise missing(f"{sinfo.relative_path} is truncated", self._is_first)
-            state.update(part)
-        if self._is_verifiable and state.digest() != sinfo.checksum:
+
+        found = filled(piece, read)
+        if self._is_verifiable and found != sinfo.checksum:
             raise Damaged(f"{sinfo.relative_path} is changed in the {sinfo.length} bytes from byte {sinfo.offset} on")
-        return cast(IO[bytes], MemoryFile(piece))
+        return cast(IO[bytes], MemoryFile(piece.data))

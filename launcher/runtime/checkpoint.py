@@ -12,7 +12,7 @@ import functools
 import os
 import shutil
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import Any, TypeVar, cast
@@ -231,9 +231,16 @@ class Checkpoints:
             CheckpointUnavailable: The file system failed for longer than the patience.
         """
         search = Search(process_group, self._patience_s, lambda reason: None)
-        found = search.patiently(lambda: _from_first(lambda: _latest_or_error(self.folder)))
-        if isinstance(found, CheckpointBroken):
-            raise found
+
+        def find() -> tuple[tuple[Path, Progress] | None, Sequence[str]]:
+            try:
+                return latest_progress(self.folder), ()
+            except CheckpointBroken as error:
+                return None, error.tried
+
+        found, broken = search.patiently(lambda: _from_first(find))
+        if broken:
+            raise CheckpointBroken(broken)
         return found
 
     def clear(self) -> None:
@@ -333,13 +340,6 @@ class Checkpoints:
 def _size(checkpoint: Path) -> int:
     """Return the bytes of a checkpoint's files."""
     return sum(file.stat().st_size for file in checkpoint.iterdir())
-
-
-def _latest_or_error(folder: Path) -> tuple[Path, Progress] | CheckpointBroken | None:
-    try:
-        return latest_progress(folder)
-    except CheckpointBroken as error:
-        return error
 
 
 def _from_first(find: Callable[[], _Value]) -> _Value:

@@ -4,6 +4,7 @@ Both kinds of checkpoints use them: those of torch.distributed.checkpoint in a f
 """
 
 import io
+from collections.abc import Callable
 from typing import Any
 
 import numpy
@@ -25,6 +26,21 @@ def checksum(data: bytes | memoryview | Bytes) -> bytes:
 def new_checksum() -> xxhash.xxh3_128:
     """Return an xxh3_128 that is updated piece by piece; its `digest` is that of `checksum`."""
     return xxhash.xxh3_128()
+
+
+def filled(room: Bytes, read: Callable[[int, Bytes], None]) -> bytes:
+    """Fill a buffer in parts, each of which is hashed while it is in the cache; return the checksum.
+
+    Args:
+        room: Receives the data, shape `(num_bytes,)`.
+        read: Fills a part of it, given the place of its first byte.
+    """
+    state = xxhash.xxh3_128()
+    for start in range(0, len(room), CHUNK):
+        part = room[start : start + CHUNK]
+        read(start, part)
+        state.update(part.data)
+    return state.digest()
 
 
 class MemoryFile(io.RawIOBase):

@@ -11,7 +11,7 @@ import numpy
 import torch
 from torch.distributed.checkpoint.planner import LoadItemType, LoadPlanner, ReadItem
 
-from launcher.runtime.checksums import CHUNK, Bytes, checksum, new_checksum
+from launcher.runtime.checksums import Bytes, checksum, filled
 from launcher.runtime.tiers.rank_group import Ranks
 from launcher.runtime.tiers.read_plan import (
     Block,
@@ -301,10 +301,5 @@ def _read_block(shard: Shard, block: Block, room: Bytes) -> None:
     Raises:
         Broken: They differ; `room` then holds what was found.
     """
-    state = new_checksum()
-    for start in range(0, len(room), CHUNK):
-        part = room[start : start + CHUNK]
-        shard.read(block.start + start, part)
-        state.update(part.data)
-    if state.digest() != block.digest:
+    if filled(room, lambda start, part: shard.read(block.start + start, part)) != block.digest:
         raise Broken(f"the shard of rank {block.piece.rank} is changed at byte {block.start}")
