@@ -192,6 +192,36 @@ def test_a_state_that_cannot_be_saved_is_an_ordinary_error(monkeypatch):
         alone().save({"w": torch.zeros(1)}, 1, {})
 
 
+def test_shared_memory_is_pinned_for_an_accelerator_until_it_is_mapped_anew(monkeypatch, tmp_path):
+    calls = []
+
+    class Runtime:
+        """Takes the place of the CUDA runtime; refuses the third request."""
+
+        def cudaHostRegister(self, pointer, size, flags):
+            calls.append(("pin", pointer, size))
+            return int(len(calls) > 3)
+
+        def cudaHostUnregister(self, pointer):
+            calls.append(("unpin", pointer))
+
+    monkeypatch.setattr(torch.cuda, "is_initialized", lambda: True)
+    monkeypatch.setattr(torch.cuda, "cudart", Runtime)
+    buffer = Buffer(tmp_path)
+    buffer.reserve(10)
+    first = buffer.bytes.data_ptr()
+    buffer.reserve(5)  # fits
+    buffer.reserve(2 << 20)
+    second = buffer.bytes.data_ptr()
+    buffer.reserve(3 << 20)
+    third = buffer.bytes.data_ptr()
+    buffer.reserve(4 << 20)
+    assert calls[:3] == [("pin", first, 1 << 20), ("unpin", first), ("pin", second, 2 << 20)]
+    assert calls[3:5] == [("unpin", second), ("pin", third, 3 << 20)]
+    assert [call[0] for call in calls[5:]] == ["pin"]  # what was refused is not undone
+    assert len(buffer.bytes) == 4 << 20
+
+
 def test_a_slot_without_memory_fails_instead_of_ending_the_process(monkeypatch):
     def full(*_):
         raise OSError(28, "No space left on device")
