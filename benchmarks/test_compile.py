@@ -26,7 +26,7 @@ def test_cold_dry_run_against_bare_hydra(tmp_path, report):
 def test_warm_compile(benchmark, tmp_path):
     """Target: at most 50 ms for compose, check, plan and render of all 7 sizes, again in one process."""
     from launcher import pipeline
-    from launcher.config.hydra_compose import CompositionCache
+    from launcher.config.composed_files import CompositionCache
     from launcher.model.context import LaunchContext
 
     context, cache = LaunchContext.read(), CompositionCache()

@@ -1,0 +1,135 @@
+"""Overrides set, and references resolved, on plain trees: what OmegaConf makes of them, without loading it.
+
+Most launches set scalars, and refer to scalars by their paths. Anything else, and every fault, is refused with
+`NotPlain`, and the caller has OmegaConf do it.
+"""
+
+import re
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from launcher.common import yaml_io
+from launcher.config import interpolation
+from launcher.config.effects import Effects, Values
+from launcher.config.layer_merge import NotPlain
+from launcher.config.overrides import Override
+from launcher.config.value_sources import POLICY
+from launcher.model.config_tree import AUTO, SCALES, merged
+
+_POLICY_KEY = ("recipes", "elastic_policy")
+_REFERENCE = re.compile(r"\$\{(\.*)([A-Za-z_]\w*(?:\.[A-Za-z_]\w*)*)\}", re.A)
+_SCALARS = (str, int, float, bool, type(None))
+_MOST_STEPS = 8
+"""References that are followed one after the other; more may be a circle."""
+
+
+def valued(of_files: Mapping[str, Any], overrides: Sequence[Override], suffix: str | None) -> Values:
+    """Return the values of a composition.
+
+    Args:
+        of_files: The values of its files.
+        overrides: Those that set or remove values.
+        suffix: End of the job's name, as `compose` takes it.
+
+    Raises:
+        NotPlain: The values, or faults in them, are more than this module understands.
+    """
+    tree: Any = of_files
+    effects = Effects()
+    of_sizes = [override for override in overrides if override.key.startswith(f"{SCALES}.")]
+    if of_sizes and (AUTO in [_at(tree, SCALES.split(".")), *(o.value for o in overrides if o.key == SCALES)]):
+        raise NotPlain
+    for override in overrides:
+        tree = _set(tree, override)
+        effects.note(override, [override.key])
+    if has_default_policy := isinstance(_at(tree, _POLICY_KEY), dict) and _at(of_files, _POLICY_KEY) is None:
+        default = yaml_io.load(POLICY.file.read_text(encoding="utf-8"))["elastic_policy"]
+        tree = _put(tree, _POLICY_KEY, merged(default, _at(tree, _POLICY_KEY)))
+    stated: dict[str, str] = {}
+    if suffix:
+        name = _at(tree, interpolation.RUN_NAME.split("."))
+        stated, named = interpolation.job_names([_selected(tree, path) for path in interpolation.NAMES], name, suffix)
+        for path, name in named.items():
+            tree = _put(tree, path.split("."), name)
+    return Values(_resolved(tree, (), tree), effects, stated, has_default_policy)
+
+
+def _set(tree: Any, override: Override) -> Any:
+    """Return the tree with a scalar that an override sets, or without the key that it removes."""
+    words, value = override.key.split("."), override.value
+    if override.package is not None or type(value) not in _SCALARS or _is_special(value):
+        raise NotPlain
+    if len(words) > 1 and not isinstance(tree.get(words[0], {}), dict):
+        raise NotPlain
+    if not override.is_delete:
+        return _put(tree, words, value)
+    parent = _at(tree, words[:-1])
+    if not isinstance(parent, dict) or words[-1] not in parent:
+        raise NotPlain
+    left = {key: value for key, value in parent.items() if key != words[-1]}
+    return _put(tree, words[:-1], left) if words[:-1] else left
+
+
+def _put(tree: Any, words: Sequence[str], value: Any) -> dict[str, Any]:
+    """Return a tree with a value at a path, whose mappings are copied or made."""
+    if not isinstance(tree, dict):
+        raise NotPlain
+    head, *rest = words
+    return {**tree, head: _put(tree.get(head, {}), rest, value) if rest else value}
+
+
+def _at(tree: Any, words: Sequence[str]) -> Any:
+    """Return the value at a path as it is written; None if there is none."""
+    for word in words:
+        if tree is None:
+            return None
+        if not isinstance(tree, dict):
+            raise NotPlain
+        tree = tree.get(word)
+    return tree
+
+
+def _is_special(value: Any) -> bool:
+    return isinstance(value, str) and ("${" in value or value == "???")
+
+
+def _selected(tree: Any, path: str) -> Any:
+    words = path.split(".")
+    return _resolved(_at(tree, words), tuple(words), tree)
+
+
+def _resolved(value: Any, path: tuple[str, ...], tree: Any, steps: int = 0) -> Any:
+    """Return the value at a path with every reference in it replaced by what it refers to."""
+    if type(value) is dict:
+        return {key: _resolved(inner, (*path, key), tree, steps) for key, inner in value.items()}
+    if type(value) is list:
+        return [_resolved(inner, (*path, str(i)), tree, steps) for i, inner in enumerate(value)]
+    if type(value) not in _SCALARS or value == "???":
+        raise NotPlain
+    if not isinstance(value, str) or "${" not in value:
+        return value
+    if steps > _MOST_STEPS or "\\" in value or "${" in _REFERENCE.sub("", value):
+        raise NotPlain
+    found = [_followed(match, path, tree, steps) for match in _REFERENCE.finditer(value)]
+    if _REFERENCE.fullmatch(value):
+        return found[0]
+    if not all(type(each) in (str, int) for each in found):
+        raise NotPlain
+    texts = iter(found)
+    return _REFERENCE.sub(lambda _: str(next(texts)), value)
+
+
+def _followed(match: re.Match[str], path: tuple[str, ...], tree: Any, steps: int) -> Any:
+    """Return the scalar that a reference of the value at `path` means: each dot before it leads one mapping up."""
+    if len(match[1]) > len(path):
+        raise NotPlain
+    start = path[: len(path) - len(match[1])] if match[1] else ()
+    target = (*start, *match[2].split("."))
+    node = tree
+    for word in target:
+        if type(node) is not dict or word not in node:
+            raise NotPlain
+        node = node[word]
+    if isinstance(node, dict | list):
+        raise NotPlain
+    return _resolved(node, target, tree, steps + 1)
