@@ -14,9 +14,9 @@ from launcher.config.effects import Effects, Values
 from launcher.config.layer_merge import NotPlain
 from launcher.config.overrides import Override
 from launcher.config.value_sources import POLICY
-from launcher.model.config_tree import AUTO, SCALES, merged
+from launcher.model.config_tree import AUTO, SCALES, get, merged
 
-_POLICY_KEY = ("recipes", "elastic_policy")
+_POLICY = "recipes.elastic_policy"
 _REFERENCE = re.compile(r"\$\{(\.*)([A-Za-z_]\w*(?:\.[A-Za-z_]\w*)*)\}", re.A)
 _SCALARS = (str, int, float, bool, type(None))
 _MOST_STEPS = 8
@@ -34,36 +34,38 @@ def valued(of_files: Mapping[str, Any], overrides: Sequence[Override], suffix: s
     Raises:
         NotPlain: The values, or faults in them, are more than this module understands.
     """
-    tree: Any = of_files
-    effects = Effects()
-    of_sizes = [override for override in overrides if override.key.startswith(f"{SCALES}.")]
-    if of_sizes and (AUTO in [_at(tree, SCALES.split(".")), *(o.value for o in overrides if o.key == SCALES)]):
+    tree, effects = of_files, Effects()
+    changes_size = any(override.key.startswith(f"{SCALES}.") for override in overrides)
+    if changes_size and AUTO in (get(tree, SCALES), *(o.value for o in overrides if o.key == SCALES)):
         raise NotPlain
     for override in overrides:
         tree = _set(tree, override)
         effects.note(override, [override.key])
-    if has_default_policy := isinstance(_at(tree, _POLICY_KEY), dict) and _at(of_files, _POLICY_KEY) is None:
+    policy = get(tree, _POLICY)
+    if has_default_policy := isinstance(policy, dict) and get(of_files, _POLICY) is None:
         default = yaml_io.load(POLICY.file.read_text(encoding="utf-8"))["elastic_policy"]
-        tree = _put(tree, _POLICY_KEY, merged(default, _at(tree, _POLICY_KEY)))
+        tree = _put(tree, _POLICY.split("."), merged(default, policy))
     stated: dict[str, str] = {}
     if suffix:
-        name = _at(tree, interpolation.RUN_NAME.split("."))
-        stated, named = interpolation.job_names([_selected(tree, path) for path in interpolation.NAMES], name, suffix)
+        found = [_resolved(get(tree, path), tuple(path.split(".")), tree) for path in interpolation.NAMES]
+        stated, named = interpolation.job_names(found, get(tree, interpolation.RUN_NAME), suffix)
         for path, name in named.items():
             tree = _put(tree, path.split("."), name)
     return Values(_resolved(tree, (), tree), effects, stated, has_default_policy)
 
 
-def _set(tree: Any, override: Override) -> Any:
+def _set(tree: Mapping[str, Any], override: Override) -> Mapping[str, Any]:
     """Return the tree with a scalar that an override sets, or without the key that it removes."""
     words, value = override.key.split("."), override.value
-    if override.package is not None or type(value) not in _SCALARS or _is_special(value):
-        raise NotPlain
-    if len(words) > 1 and not isinstance(tree.get(words[0], {}), dict):
+    is_special = isinstance(value, str) and ("${" in value or value == "???")
+    is_below_value = len(words) > 1 and not isinstance(tree.get(words[0], {}), dict)
+    if override.package is not None or type(value) not in _SCALARS or is_special or is_below_value:
         raise NotPlain
     if not override.is_delete:
         return _put(tree, words, value)
-    parent = _at(tree, words[:-1])
+    parent: Any = tree
+    for word in words[:-1]:
+        parent = parent.get(word) if isinstance(parent, dict) else None
     if not isinstance(parent, dict) or words[-1] not in parent:
         raise NotPlain
     left = {key: value for key, value in parent.items() if key != words[-1]}
@@ -71,31 +73,11 @@ def _set(tree: Any, override: Override) -> Any:
 
 
 def _put(tree: Any, words: Sequence[str], value: Any) -> dict[str, Any]:
-    """Return a tree with a value at a path, whose mappings are copied or made."""
+    """Return a tree with a value at a path, whose mappings are copied or made; a key with dots is no path here."""
     if not isinstance(tree, dict):
         raise NotPlain
     head, *rest = words
     return {**tree, head: _put(tree.get(head, {}), rest, value) if rest else value}
-
-
-def _at(tree: Any, words: Sequence[str]) -> Any:
-    """Return the value at a path as it is written; None if there is none."""
-    for word in words:
-        if tree is None:
-            return None
-        if not isinstance(tree, dict):
-            raise NotPlain
-        tree = tree.get(word)
-    return tree
-
-
-def _is_special(value: Any) -> bool:
-    return isinstance(value, str) and ("${" in value or value == "???")
-
-
-def _selected(tree: Any, path: str) -> Any:
-    words = path.split(".")
-    return _resolved(_at(tree, words), tuple(words), tree)
 
 
 def _resolved(value: Any, path: tuple[str, ...], tree: Any, steps: int = 0) -> Any:
