@@ -16,7 +16,7 @@ from launcher.bundle.render import directory, render_bundle
 from launcher.common import redaction
 from launcher.common.problems import Problem, ProblemsFound
 from launcher.config.compose import compose
-from launcher.config.hydra_compose import CompositionCache
+from launcher.config.composed_files import CompositionCache
 from launcher.families import interface
 from launcher.jobs import chains, registry, tracking
 from launcher.jobs.registry import JobRecord

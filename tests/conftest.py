@@ -22,7 +22,7 @@ from launcher.cli import main as cli
 from launcher.common.problems import Problem, ProblemsFound
 from launcher.config.catalogue import Entry
 from launcher.config.compose import compose
-from launcher.config.hydra_compose import CompositionCache
+from launcher.config.composed_files import CompositionCache
 from launcher.model.composition import Composition
 from launcher.model.context import LaunchContext
 

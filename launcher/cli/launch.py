@@ -22,7 +22,7 @@ from launcher.common.interrupts import (
 from launcher.common.names import RUN_DIR
 from launcher.common.problems import Problem, ProblemsFound, fail
 from launcher.common.process import INTERRUPTED, USER_ERROR, mute_lost_streams
-from launcher.config.hydra_compose import CompositionCache
+from launcher.config.composed_files import CompositionCache
 from launcher.jobs import job_names, registry, tracking
 from launcher.jobs.registry import JobRecord
 from launcher.model import backend_registry

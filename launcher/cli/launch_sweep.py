@@ -12,7 +12,7 @@ from launcher.common.interrupts import exit_code, signals_as_interrupts
 from launcher.common.problems import ProblemsFound
 from launcher.common.process import USER_ERROR
 from launcher.config import multirun
-from launcher.config.hydra_compose import CompositionCache
+from launcher.config.composed_files import CompositionCache
 from launcher.config.multirun import SIGNALLED
 from launcher.jobs import registry
 from launcher.jobs.registry import JobRecord

@@ -26,9 +26,7 @@ from launcher.common.paths import COLLECTION
 from launcher.common.problems import Problem, ProblemsFound
 from launcher.common.secret_names import names_secret
 from launcher.config.file_cache import FileCache, Reader
-
-USER_RECIPE = "file/_recipe_"
-"""Choice under `recipes` that represents a recipe given as a file outside the collection."""
+from launcher.config.recipe_files import SCHEME, USER_RECIPE
 
 _NEIGHBOURS = "recipes"
 """Group from which Hydra looks up what that file's `defaults` name without a slash: the files beside it."""
@@ -91,13 +89,26 @@ class RecipeFiles(FileConfigSource):
         """Return the file of a config of this source."""
         return Path(self.path, self._normalize_file_name(config_path))
 
+    def is_group(self, config_path: str) -> bool:
+        self.look(Path(self.path, config_path))
+        return super().is_group(config_path)
+
+    def is_config(self, config_path: str) -> bool:
+        self.look(self.file(config_path))
+        return super().is_config(config_path)
+
+    def look(self, path: Path) -> None:
+        """Let the composition, if there is one, know of a place whose state it depends on."""
+        if self.reader:
+            self.reader.look(path)
+
 
 class UserRecipe(RecipeFiles):
     """A recipe file outside the collection, and those beside it that its `defaults` name."""
 
     @staticmethod
     def scheme() -> str:
-        return "recipe"
+        return SCHEME
 
     def file(self, config_path: str) -> Path:
         if config_path == f"recipes/{USER_RECIPE}":
@@ -108,7 +119,10 @@ class UserRecipe(RecipeFiles):
         return f"recipes/{USER_RECIPE}".startswith(f"{config_path}/") or not config_path
 
     def is_config(self, config_path: str) -> bool:
-        return config_path.startswith(f"{_NEIGHBOURS}/") and os.path.isfile(self.file(config_path))
+        if not config_path.startswith(f"{_NEIGHBOURS}/"):
+            return False
+        self.look(self.file(config_path))
+        return os.path.isfile(self.file(config_path))
 
 
 @cache  # Hydra's plugins and OmegaConf's resolvers are of the process, and looking for plugins takes 50 ms
@@ -118,7 +132,7 @@ def register() -> None:
     Plugins.instance()  # registers Hydra's own sources, which must come first
     types = SourcesRegistry.instance().types
     types["file"] = RecipeFiles
-    types[UserRecipe.scheme()] = UserRecipe
+    types[SCHEME] = UserRecipe
     for name, function in _RESOLVERS.items():
         OmegaConf.register_new_resolver(name, function, replace=True)
 
@@ -191,6 +205,6 @@ def is_group(config_path: str, search: Sequence[str]) -> bool:
 def _sources(search: Sequence[str]) -> list[RecipeFiles]:
     sources = [RecipeFiles("main", f"file://{COLLECTION}")]
     for place in search:
-        is_recipe = place.startswith(f"{UserRecipe.scheme()}://")
+        is_recipe = place.startswith(f"{SCHEME}://")
         sources.append((UserRecipe if is_recipe else RecipeFiles)("user", place))
     return sources

@@ -7,7 +7,6 @@ dry run leaves that to the launch of its bundle. The only module that imports ml
 import errno
 import importlib.util
 import json
-import logging
 import os
 import shlex
 from collections.abc import Iterator, Mapping
@@ -368,6 +367,8 @@ def _file_of(uri: str) -> Path | None:
 
 
 def _client(uri: str) -> Any:
+    import logging  # an untracked launch does without
+
     from mlflow import MlflowClient
 
     logging.getLogger("mlflow").setLevel(logging.WARNING)  # it logs its tables for every new store

@@ -16,7 +16,7 @@ from launcher.common.paths import CHECKOUT, COLLECTION
 from launcher.common.problems import Problem, ProblemsFound
 from launcher.config import catalogue
 from launcher.config.compose import compose
-from launcher.config.hydra_compose import CompositionCache
+from launcher.config.composed_files import CompositionCache
 from launcher.model import instances
 from launcher.model.backend_registry import described
 from launcher.model.config_tree import get
