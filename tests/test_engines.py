@@ -2,11 +2,13 @@
 
 import os
 import re
+import shlex
 import signal
 import subprocess
 import sys
 from pathlib import Path
 
+import engine
 import kube_api
 import psutil
 import pytest
@@ -51,6 +53,13 @@ def test_an_engine_can_be_used_as_it_says_and_leaves_nothing(name, tmp_path):
         assert engine.wait(200) == 0
     assert not [each for each in children if each.is_running() and each.status() != psutil.STATUS_ZOMBIE]
     assert not list(Path(tmp_path).iterdir())
+
+
+@pytest.mark.parametrize("text", [engine.SLURM, engine.KUBERNETES, engine.MLFLOW], ids=["slurm", "k8s", "mlflow"])
+def test_the_job_that_an_engine_proposes_compiles(text, recipes):
+    (command,) = re.findall(r"^recipes (.+)", text.replace("\\\n", ""), re.M)
+    code, _, err = recipes(*shlex.split(command.format(url="http://127.0.0.1:9")), "dry_run=true")
+    assert code == 0, err
 
 
 def test_a_name_that_is_no_engine_is_refused_with_those_that_are():

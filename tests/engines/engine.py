@@ -19,13 +19,13 @@ SLURM = """\
 Slurm: a controller with accounting, and {nodes} nodes of this machine.
 export SLURM_CONF={conf}
 sinfo
-recipes run training/tiny/tiny_lm_cpu cluster=slurm instance_type=m5.2xlarge \\
+recipes run recipes=training/tiny/tiny_lm_cpu cluster=slurm instance_type=m5.2xlarge \\
   recipes.trainer.num_nodes=2 recipes.elastic_policy.is_elastic=false recipes.training_config.mlflow.enabled=false
 """
 KUBERNETES = """\
 Kubernetes: an API server with the CRDs of training jobs and Kueue. It takes jobs; no operator or kubelet runs them.
 export KUBECONFIG={config}
-recipes run training/tiny/tiny_lm_cpu cluster=k8s instance_type=m5.2xlarge container=me/image:1 \\
+recipes run recipes=training/tiny/tiny_lm_cpu cluster=k8s instance_type=m5.2xlarge container=me/image:1 \\
   recipes.training_config.mlflow.enabled=false
 """
 S3 = """\
@@ -36,7 +36,7 @@ python -c 'import boto3; print(boto3.client("s3").list_buckets()["Buckets"])'
 MLFLOW = """\
 MLflow: a tracking server with a store of its own.
 export MLFLOW_TRACKING_URI={url}
-recipes run training/tiny/tiny_lm_cpu recipes.training_config.mlflow.tracking_uri={url}
+recipes run recipes=training/tiny/tiny_lm_cpu recipes.training_config.mlflow.tracking_uri={url}
 """
 
 
