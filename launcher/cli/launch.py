@@ -20,10 +20,10 @@ from launcher.common.interrupts import (
     signals_as_interrupts,
 )
 from launcher.common.names import RUN_DIR
-from launcher.common.problems import Problem, ProblemsFound
+from launcher.common.problems import Problem, ProblemsFound, fail
 from launcher.common.process import INTERRUPTED, USER_ERROR, mute_lost_streams
 from launcher.config.hydra_compose import CompositionCache
-from launcher.jobs import job_names, registry, relaunch, tracking
+from launcher.jobs import job_names, registry, tracking
 from launcher.jobs.registry import JobRecord
 from launcher.model import backend_registry
 from launcher.model.backend import Backend
@@ -244,14 +244,20 @@ def _settle_finished(bundle: Bundle, backend: Backend, *, is_again: bool) -> Non
     Raises:
         ProblemsFound: It succeeded, and another launch is not requested; or it cannot be launched again.
     """
-    if not (ended := relaunch.finished(bundle.directory, backend)):
+    if not (ended := registry.finished(bundle.directory, backend)):
         return
     if is_again:
         backend.clear(ended[0].handle)
     elif ended[1].state is JobState.SUCCEEDED:
         if not backend.ends_with_launcher:
             conclude(*ended)
-        raise relaunch.refuse(ended[0])
+        job = ended[0]
+        raise fail(
+            "E715",
+            console.shown_path(job.handle.bundle_dir),
+            f"its job, submitted {job.submitted} by {job.user}, has succeeded; nothing was launched",
+            remedy="add --again to launch it once more, from its last checkpoint; or render the recipe again",
+        )
 
 
 def conclude(job: JobRecord, status: JobStatus) -> None:

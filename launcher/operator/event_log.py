@@ -6,6 +6,7 @@ from pathlib import Path
 from launcher.common.line_reader import LineReader
 from launcher.common.names import EVENTS_FILE
 from launcher.model.backend import NEWS
+from launcher.model.following import followed
 from launcher.model.job_spec import JobEvent
 from launcher.timeline.records import LAUNCHED, OperatorEvent, parse_event
 
@@ -38,7 +39,9 @@ class EventLogReader:
                 yield text
 
 
-def job_events(run_dir: Path, has_ended: Callable[[], bool], pause: Callable[[], None] | None) -> Iterator[JobEvent]:
+def job_events(
+    run_dir: Path, has_ended: Callable[[], bool], pause: Callable[[], object] | None
+) -> Iterator[JobEvent]:
     """Yield the events of a run's last launch, oldest first.
 
     Args:
@@ -46,18 +49,16 @@ def job_events(run_dir: Path, has_ended: Callable[[], bool], pause: Callable[[],
         has_ended: Returns whether the job has ended.
         pause: Waits before the next poll; None polls once.
     """
-    reader = LineReader(run_dir / EVENTS_FILE)
-    is_first = True
-    while True:
-        over = pause is None or has_ended()  # checked first: events written meanwhile are read below
+    reader, is_first = LineReader(run_dir / EVENTS_FILE), True
+
+    def new(_is_last: bool) -> Iterator[JobEvent]:
+        nonlocal is_first
         events = [event for line in reader.new_lines(complete_only=True) if (event := parse_event(line))]
         launches = [index for index, event in enumerate(events) if event.kind == LAUNCHED]
         yield from map(_job_event, events[launches[-1] if is_first and launches else 0 :])
         is_first = False
-        if over:
-            return
-        if pause:
-            pause()
+
+    return followed(new, lambda: pause is None or has_ended(), pause or (lambda: None))
 
 
 def _job_event(event: OperatorEvent) -> JobEvent:

@@ -312,7 +312,7 @@ def test_news_of_the_job_come_between_the_lines_of_its_attempts(tmp_path):
     say(tmp_path, "launched", now, nodes=1)
     worker_file(tmp_path, 0, 0, 0, "stdout.log", "step 1\n")
     both = Attempt(0, 0, (0,), now), Attempt(1, 1, (1,), now + 5)
-    looks = iter([((), False), (both[:1], False), (both[:1], False), (both, False), (both, False)])
+    looks = iter([((), False), (both[:1], False), (both[:1], False), (both, False)])
 
     def lose_the_node():
         say(tmp_path, "scenario", now + 1, "node 0 is lost")

@@ -420,7 +420,7 @@ def test_nothing_is_left_when_a_process_of_the_job_is_killed(victim, tmp_path):
         stdout=subprocess.DEVNULL,
     )
     log = bundle.directory / RUN_DIR / "logs" / "algo-2-00.log"
-    wait_for(lambda: log.exists() and "ready" in log.read_text())
+    wait_for(lambda: log.exists() and "ready" in log.read_text() and registry.read(bundle.directory))
     if victim == "operator":
         os.kill(operator_of(bundle.directory), signal.SIGKILL)
     else:

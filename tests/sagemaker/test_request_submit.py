@@ -511,7 +511,8 @@ def test_ranks_beyond_nine_hosts_are_on_the_hosts_that_have_them():
             return {"events": events, "nextForwardToken": "end"}
 
     def lines(ranks):
-        return list(follow.logs(Logs(), follow.Target("job", 11, 2, ""), LogSelection(ranks), 0, follow=False))
+        job = follow.TrainingJob(Logs(), "job", 11, 2, "")
+        return list(follow.logs(job, LogSelection(ranks), 0, follow=False))
 
     assert lines(None) == [
         "rank 1 on algo-1 | x",

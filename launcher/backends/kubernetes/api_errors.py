@@ -97,8 +97,8 @@ def _admission(error: ApiError, path: str, value: object) -> Problem | None:
 
 
 @contextmanager
-def api_errors_as_problems(path: str = "cluster.namespace") -> Iterator[None]:
-    """Raise a Problem for a request that fails within the block.
+def api_errors_as_problems(path: str = "cluster.namespace", *, value: object = None) -> Iterator[None]:
+    """Raise a Problem about a key and its value for a request that fails within the block.
 
     Raises:
         ProblemsFound: A request failed.
@@ -106,7 +106,7 @@ def api_errors_as_problems(path: str = "cluster.namespace") -> Iterator[None]:
     try:
         yield
     except (ApiError, Unreachable) as error:
-        raise ProblemsFound((problem(error, path),)) from error
+        raise ProblemsFound((problem(error, path, value=value),)) from error
 
 
 def api_error(error: "ApiException") -> ApiError:

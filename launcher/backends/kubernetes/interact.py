@@ -21,6 +21,7 @@ from launcher.backends.kubernetes.pod_ranks import Places
 from launcher.common import console
 from launcher.common.problems import Notice, Problem, ProblemsFound, fail
 from launcher.common.redaction import masked
+from launcher.model.following import refuse_unknown_ranks
 
 STDIN, STDOUT, STDERR, STATUS, RESIZE = range(5)
 """Channels of exec. Source: Kubernetes, pkg/kubelet/cri/streaming/remotecommand/websocket.go."""
@@ -64,7 +65,7 @@ class PodOfRank:
         Raises:
             ProblemsFound: No such rank exists, or none of its pods is running.
         """
-        self.places.require(self.rank)
+        refuse_unknown_ranks((self.rank,), self.places.num_ranks)
         place = self.rank // self.places.nproc_per_node
         found = [pod for pod in self.listed() if self.places.place(pod["metadata"]["name"]) == place]
         found.sort(key=lambda pod: pod["metadata"]["creationTimestamp"])

@@ -198,6 +198,7 @@ STATUS = JSON | st.fixed_dictionaries(
 TARGET = Target("HyperPodPyTorchJob", "team", "j", "u", "recipe-launcher/job=j", ("pods",))
 
 
+@pytest.mark.slow
 @given(status=STATUS, pod_status=STATUS, workload_status=STATUS, held=st.sampled_from(["", "Running", "Completed"]))
 @settings(max_examples=400)
 def test_any_status_is_read_and_shown(status, pod_status, workload_status, held):
