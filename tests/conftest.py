@@ -40,8 +40,10 @@ SINGLE_JOBS = ("test_rehearsal", "test_rehearsal_faults", "test_rehearsal_tiers"
 """Files of which each test starts a job of its own, and mostly waits for it."""
 LONGEST = (
     *SINGLE_JOBS,
+    *("test_slurm_elastic", "test_slurm_ssh_elastic", "test_slurm_jobs", "test_slurm_use", "test_slurm_ssh"),
+    *("test_elastic", "test_against_loop", "test_slurm_interruptions", "test_random_schedules"),
     *("test_interrupted", "test_os_errors", "test_end_to_end", "test_examples", "test_local_jobs"),
-    *("test_conformance", "test_random_schedules", "test_own_recipe", "test_recipe_names", "test_docs"),
+    *("test_conformance", "test_own_recipe", "test_recipe_names", "test_docs"),
     *("test_tiers_order", "test_container", "test_main", "test_command_lines", "test_tiers_traffic"),
     *("test_runtime_gradients", "test_runtime_job"),
 )
