@@ -34,12 +34,16 @@ LLAMA_K8S = (f"recipes={LLAMA}", "cluster=k8s")
 CACHE = CompositionCache()
 """What the compositions of a test process have read: the fixtures share it."""
 ROOT = Path(__file__).resolve().parent.parent
+API_SERVER_TESTS = ROOT / "tests" / "kubernetes"
+"""Folder of the tests against an API server: one process runs them all, with one server."""
 SINGLE_JOBS = ("test_rehearsal", "test_rehearsal_faults", "test_rehearsal_tiers")
 """Files of which each test starts a job of its own, and mostly waits for it."""
 LONGEST = (
     *SINGLE_JOBS,
+    *("test_slurm_elastic", "test_slurm_ssh_elastic", "test_slurm_jobs", "test_slurm_use", "test_slurm_ssh"),
+    *("test_elastic", "test_against_loop", "test_slurm_interruptions", "test_random_schedules"),
     *("test_interrupted", "test_os_errors", "test_end_to_end", "test_examples", "test_local_jobs"),
-    *("test_conformance", "test_random_schedules", "test_own_recipe", "test_recipe_names", "test_docs"),
+    *("test_conformance", "test_own_recipe", "test_recipe_names", "test_docs"),
     *("test_tiers_order", "test_container", "test_main", "test_command_lines", "test_tiers_traffic"),
     *("test_runtime_gradients", "test_runtime_job"),
 )
@@ -144,14 +148,6 @@ def shellcheck() -> str:
 
 
 @pytest.fixture(scope="session")
-def unused_port() -> int:
-    """Return a loopback port for a server of a test."""
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return probe.getsockname()[1]
-
-
-@pytest.fixture(scope="session")
 def closed_port() -> Iterator[int]:
     """Yield a loopback port on which nothing listens, and which no other process is given meanwhile."""
     with socket.socket() as holder:
@@ -242,12 +238,28 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Begin with the files that take longest; mark the tests of a backend's jobs."""
-    order = {name: place for place, name in enumerate(LONGEST)}
-    items.sort(key=lambda item: order.get(item.path.stem, len(order)))
+    """Begin with the files that take longest; mark the tests of a backend's jobs, and what `make test` leaves out."""
     for item in items:
         if "submitted" in getattr(item, "fixturenames", ()):  # job_suite.py, by whatever file imports its tests
             item.add_marker("whole_job")
+            item.add_marker("sample")  # a job of each kind of cluster
+        if item.path.parent == API_SERVER_TESTS:
+            item.add_marker("slow")
+            item.add_marker("long")
+    mark_repetitions(items)
+    order = {name: place for place, name in enumerate(LONGEST)}
+    items.sort(key=lambda item: -1 if item.path.parent == API_SERVER_TESTS else order.get(item.path.stem, len(order)))
+
+
+def mark_repetitions(items: Iterable[pytest.Item]) -> None:
+    """Mark the cases of slow tests as long, except the first one of each test."""
+    begun = set()
+    for item in items:
+        if item.get_closest_marker("slow") or item.get_closest_marker("whole_job"):
+            test = item.path, getattr(item, "originalname", item.name)
+            if test in begun:
+                item.add_marker("long")
+            begun.add(test)
 
 
 @pytest.hookimpl(wrapper=True)
@@ -266,12 +278,14 @@ def pytest_make_collect_report(collector: pytest.Collector) -> Iterator[None]:
 
 @pytest.hookimpl(optionalhook=True)
 def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
-    """Have each process take file by file, and the tests of some files one by one."""
+    """Have each process take file by file, and the tests of some files one by one; one takes the API server's."""
     from xdist.scheduler import LoadScopeScheduling
 
     class Scheduling(LoadScopeScheduling):
         def _split_scope(self, nodeid: str) -> str:
             file = nodeid.partition("::")[0]
+            if API_SERVER_TESTS.name in Path(file).parts:
+                return API_SERVER_TESTS.name
             return nodeid if Path(file).stem in SINGLE_JOBS else file
 
     return Scheduling(config, log)

@@ -12,6 +12,7 @@ import urllib.request
 from pathlib import Path
 
 import commands
+import mlflow_server
 import pytest
 from conftest import LLAMA_K8S, ROOT, SHORT
 from launch_records import rehearse
@@ -28,31 +29,10 @@ RENDERED = (SHORT, "cluster=k8s")
 
 
 @pytest.fixture(scope="session")
-def server(tmp_path_factory, unused_port):
-    """Start an MLflow tracking server on a free loopback port."""
-    folder = tmp_path_factory.mktemp("server")
-    environment = os.environ | {
-        "_MLFLOW_SERVER_FILE_STORE": f"sqlite:///{folder}/mlflow.db",
-        "_MLFLOW_SERVER_ARTIFACT_ROOT": "mlflow-artifacts:/",
-        "_MLFLOW_SERVER_ARTIFACT_DESTINATION": str(folder / "artifacts"),
-        "_MLFLOW_SERVER_SERVE_ARTIFACTS": "true",
-    }
-    command = [sys.executable, "-m", "uvicorn", "mlflow.server.fastapi_app:app", "--port", str(unused_port)]
-    log = (folder / "log").open("w")
-    process = subprocess.Popen(command, env=environment, stdout=log, stderr=log)
-    url = f"http://127.0.0.1:{unused_port}"
-    try:
-        for _ in range(240):
-            try:
-                urllib.request.urlopen(f"{url}/health", timeout=1).close()
-                break
-            except OSError:
-                assert process.poll() is None, (folder / "log").read_text()
-                time.sleep(0.5)
+def server(tmp_path_factory):
+    """Start an MLflow tracking server; return its URL."""
+    with mlflow_server.running(tmp_path_factory.mktemp("server")) as url:
         yield url
-    finally:
-        process.terminate()
-        process.wait(200)
 
 
 @pytest.fixture

@@ -80,8 +80,12 @@ class Server:
         parent = os.getpid()
         pid = os.fork()
         if not pid:
-            self._close(worker)
+            self._close()
             _become_worker(start, streams, parent)
+            # By the fork: if this process did and hung or ended here, the worker would start a second time.
+            with contextlib.suppress(OSError):  # the worker has ended: this process ends the fork
+                worker.sendall(STARTED)
+            worker.close()
             return start
         for stream in streams:
             os.close(stream)
@@ -89,7 +93,6 @@ class Server:
         self._forks.add(fork)
         self._selector.register(fork.worker, selectors.EVENT_READ, fork)
         self._selector.register(fork.pidfd, selectors.EVENT_READ, fork)
-        fork.answer(STARTED)
         return None
 
     def _poll_fork(self, fork: "_Fork") -> None:
@@ -102,14 +105,13 @@ class Server:
         self._selector.unregister(fork.pidfd)
         if fork.is_wanted:
             self._selector.unregister(fork.worker)
-            fork.answer(STATUS.pack(status))
+            fork.report(status)
         fork.close()
 
-    def _close(self, worker: socket.socket) -> None:
+    def _close(self) -> None:
         """Close, in a fork, what belongs to the warm process and to other forks."""
         self._selector.close()
         self._listener.close()
-        worker.close()
         for other in self._forks:
             other.close()
 
@@ -151,10 +153,10 @@ class _Fork:
         pid, status = os.waitpid(self._pid, os.WNOHANG)
         return status if pid else None
 
-    def answer(self, text: bytes) -> None:
-        """Send an answer to the worker, if it still exists."""
+    def report(self, status: int) -> None:
+        """Send the fork's wait status to the worker, if it still exists."""
         with contextlib.suppress(OSError):
-            self.worker.sendall(text)
+            self.worker.sendall(STATUS.pack(status))
 
     def close(self) -> None:
         """Close the connection and the descriptor."""

@@ -247,6 +247,7 @@ def output(record):
     return next(iter(SlurmBackend().logs(record.handle, follow=False)))
 
 
+@pytest.mark.long
 @pytest.mark.slow
 @pytest.mark.whole_job
 @pytest.mark.parametrize(
@@ -273,6 +274,7 @@ def test_a_later_edit_changes_a_queued_job_in_a_folder_alone(cluster, tmp_path, 
     assert (folder == str(tmp_path)) is (expected == "later")
 
 
+@pytest.mark.long
 @pytest.mark.slow
 @pytest.mark.whole_job
 def test_code_that_cannot_be_copied_submits_nothing(cluster, tmp_path):

@@ -46,7 +46,7 @@ __all__ = [  # the suite's, which run here with this module's stage
     "test_logs_of_what_is_not_there_are_refused_before_the_first_line",
     "test_waiting_ends_when_its_time_is_over",
 ]
-pytestmark = [pytest.mark.whole_job, pytest.mark.slow]
+pytestmark = [pytest.mark.whole_job, pytest.mark.slow, pytest.mark.long]
 THERE = (f"cluster.ssh={ssh_server.NAME}", "cluster.ssh_folder='my jobs'", f"cluster.python={sys.executable}")
 PATH = "/usr/local/bin:/usr/bin:/bin"
 OWN_FOLDER = ("cluster.code=folder",)

@@ -5,11 +5,13 @@ import http.client
 import logging
 import secrets
 import socket
+import sys
 import threading
 from collections import Counter
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -43,21 +45,42 @@ class Bucket:
         return [each["Key"] for page in pages for each in page.get("Contents", ())]
 
 
-@pytest.fixture(scope="session")
-def s3_endpoint() -> Iterator[str]:
-    """Return the URL of an S3 server."""
-    server = pytest.importorskip(
-        "moto.moto_server.threaded_moto_server", reason="needs moto: pip install '.[sagemaker,test]'"
-    ).ThreadedMotoServer(ip_address="127.0.0.1", port=0, verbose=False)
+@contextlib.contextmanager
+def running() -> Iterator[str]:
+    """Run an S3 server until the block ends; yield its URL."""
+    from moto.moto_server.threaded_moto_server import ThreadedMotoServer
+
+    server = ThreadedMotoServer(ip_address="127.0.0.1", port=0, verbose=False)
     server.start()
     logging.getLogger("werkzeug").setLevel(logging.WARNING)  # a line a request would bury what a failing test says
     host, port = server.get_host_and_port()
-    yield f"http://{host}:{port}"
-    server.stop()
+    try:
+        yield f"http://{host}:{port}"
+    finally:
+        server.stop()
+
+
+@pytest.fixture(scope="session")
+def s3_endpoint() -> Iterator[str]:
+    """Return the URL of an S3 server."""
+    pytest.importorskip("moto.moto_server.threaded_moto_server", reason="needs moto: pip install '.[sagemaker,test]'")
+    with running() as endpoint:
+        yield endpoint
 
 
 @pytest.fixture
-def bucket(s3_endpoint: str, monkeypatch: pytest.MonkeyPatch) -> Bucket:
+def ended_claims(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """End the claims to namespaces with the test: they would renew and release marks on a server that is gone."""
+    releases: list[Any] = []
+    if owner := sys.modules.get("launcher.runtime.tiers.owner"):
+        monkeypatch.setattr(owner, "atexit", SimpleNamespace(register=releases.append))
+    yield
+    for release in releases:
+        release.__self__._ended.set()
+
+
+@pytest.fixture
+def bucket(s3_endpoint: str, monkeypatch: pytest.MonkeyPatch, ended_claims: None) -> Bucket:
     """Return a new bucket, for whose server the environment has credentials."""
     boto3 = pytest.importorskip("boto3", reason="needs boto3: pip install '.[sagemaker]'")
     for name, value in KEYS.items():
@@ -87,6 +110,13 @@ class Tap:
     _lock: threading.Lock = field(default_factory=threading.Lock)
 
     def answer(self, handler: BaseHTTPRequestHandler) -> None:
+        """Answer a request; drop its connection if the client or the server is gone."""
+        try:
+            self._answer(handler)
+        except (OSError, http.client.HTTPException):
+            handler.close_connection = True
+
+    def _answer(self, handler: BaseHTTPRequestHandler) -> None:
         method, body = handler.command, _body_of(handler)
         with self._lock:
             self.requests.append((method, handler.path))
@@ -124,11 +154,17 @@ def _body_of(handler: BaseHTTPRequestHandler) -> bytes:
     if handler.headers.get("Transfer-Encoding", "").lower() != "chunked":
         return handler.rfile.read(int(handler.headers.get("Content-Length", 0)))
     parts = []
-    while size := int(handler.rfile.readline().split(b";")[0], 16):
+    while size := int(_line_of(handler).split(b";")[0], 16):
         parts.append(handler.rfile.read(size))
-        handler.rfile.readline()
-    handler.rfile.readline()
+        _line_of(handler)
+    _line_of(handler)
     return b"".join(parts)
+
+
+def _line_of(handler: BaseHTTPRequestHandler) -> bytes:
+    if line := handler.rfile.readline():
+        return line
+    raise ConnectionResetError("the client is gone")
 
 
 def _send(handler: BaseHTTPRequestHandler, status: int, headers: dict[str, str], data: bytes) -> None:
@@ -137,6 +173,30 @@ def _send(handler: BaseHTTPRequestHandler, status: int, headers: dict[str, str],
         handler.send_header(name, value)
     handler.end_headers()
     handler.wfile.write(data)
+
+
+class _Server(ThreadingHTTPServer):
+    """An HTTP server of which no thread outlives `server_close`, although clients keep their connections."""
+
+    daemon_threads = False
+
+    def __init__(self, *options: Any):
+        super().__init__(*options)
+        self._open: set[Any] = set()
+
+    def process_request(self, request: Any, client_address: Any) -> None:
+        self._open.add(request)
+        super().process_request(request, client_address)
+
+    def close_request(self, request: Any) -> None:
+        self._open.discard(request)
+        super().close_request(request)
+
+    def server_close(self) -> None:
+        for request in list(self._open):
+            with contextlib.suppress(OSError):
+                request.shutdown(socket.SHUT_RDWR)
+        super().server_close()
 
 
 @contextlib.contextmanager
@@ -151,8 +211,7 @@ def tapped(endpoint: str) -> Iterator[tuple[str, Tap]]:
         def log_message(self, *words: object) -> None:
             pass
 
-    server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
-    server.daemon_threads = True
+    server = _Server(("127.0.0.1", 0), Handler)
     thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.01}, daemon=True)
     thread.start()
     try:

@@ -49,13 +49,29 @@ time.sleep(600)
 """
 
 
+STOPS_ONCE_IT_HAS_FORKED = """
+import os, signal
+def forked(fork=os.fork):
+    if pid := fork():
+        signal.raise_signal(signal.SIGSTOP)
+    return pid
+os.fork = forked
+"""
+
+
 @pytest.fixture
-def node(tmp_path):
-    """Return a function that starts a worker with some work, and the warm process it is forked from."""
+def node(tmp_path, request):
+    """Return a function that starts a worker with some work, and the warm process it is forked from.
+
+    A parameter is what the warm process runs first.
+    """
     name = f"recipes-warm-test-{uuid.uuid4()}"
     environment = os.environ | {"PYTHONPATH": str(ROOT), "RECIPES_WARM_SOCKET": name, "RANK": "5"}
     server = subprocess.Popen(
-        [sys.executable, "-c", SERVER, name], env=environment, stdout=subprocess.PIPE, text=True
+        [sys.executable, "-c", getattr(request, "param", "") + SERVER, name],
+        env=environment,
+        stdout=subprocess.PIPE,
+        text=True,
     )
     assert server.stdout.readline() == "listening\n"
     workers = []
@@ -214,6 +230,17 @@ def test_a_worker_whose_warm_process_dies_does_not_start_a_second_time(node):
     server.kill()
     out, err = worker.communicate(timeout=200)
     assert (worker.returncode, out, err) == (-signal.SIGKILL, "", "")
+
+
+@pytest.mark.parametrize("node", [STOPS_ONCE_IT_HAS_FORKED], indirect=True, ids=["hangs-once-it-has-forked"])
+def test_a_worker_whose_fork_has_begun_does_not_start_a_second_time(node):
+    start, server = node
+    worker = start(SLEEPS)
+    fork = asleep(worker)
+    server.kill()
+    out, err = worker.communicate(timeout=200)
+    assert (worker.returncode, out, err) == (-signal.SIGKILL, "", "")
+    wait_gone(fork)
 
 
 def test_a_killed_worker_takes_the_children_of_its_fork_with_it(node):
