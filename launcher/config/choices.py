@@ -111,7 +111,8 @@ def _group_problem(override: Override, search: Sequence[str]) -> Problem | None:
     group, value, where = override.key, override.value, override.shown
     if group in GROUPS:
         return None
-    from launcher.config.hydra_sources import is_group, known_configs  # Hydra takes 0.2 s, which other launches do without
+    # Hydra takes 0.2 s, which other launches do without.
+    from launcher.config.hydra_sources import is_group, known_configs
 
     if not is_group(group, search):
         groups = sorted({config.rpartition("/")[0] for config in known_configs(search)} - {"", *GROUPS})
