@@ -2,6 +2,7 @@
 
 import fcntl
 import functools
+import gc
 import json
 import os
 import re
@@ -46,10 +47,16 @@ LONGEST = (
 """Files that take longest, to begin with: at the end no process waits long for another."""
 
 # How long an example takes depends on what else the machine does.
-hypothesis.settings.register_profile(
-    "any-load", deadline=None, suppress_health_check=[hypothesis.HealthCheck.too_slow]
-)
-hypothesis.settings.load_profile("any-load")
+ANY_LOAD = hypothesis.settings(deadline=None, suppress_health_check=[hypothesis.HealthCheck.too_slow])
+hypothesis.settings.register_profile("short", ANY_LOAD, max_examples=20)
+hypothesis.settings.register_profile("long", ANY_LOAD, max_examples=100)
+hypothesis.settings.load_profile("short")  # --hypothesis-profile=long is read later, and counts
+
+
+def examples(most: int) -> hypothesis.settings:
+    """Return the settings of a test that takes `most` examples in the long profile, and a tenth in the short one."""
+    is_long = hypothesis.settings.default.max_examples >= 100
+    return hypothesis.settings(max_examples=most if is_long else most // 10)
 
 
 def frozen_context(cwd: Path) -> LaunchContext:
@@ -234,6 +241,22 @@ def pytest_configure() -> None:
     for number, handler in ((signal.SIGINT, signal.default_int_handler), (signal.SIGHUP, signal.SIG_DFL)):
         if signal.getsignal(number) is signal.SIG_IGN:
             signal.signal(number, handler)
+
+
+def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:
+    """Leave out files of which `-m "not slow and …"` selects no test: importing them takes longer than many tests."""
+    if collection_path.suffix != ".py" or not (left_out := re.findall(r"\bnot (\w+)", config.option.markexpr)):
+        return None
+    own = re.search(r"^pytestmark = (.+)", collection_path.read_text(encoding="utf-8"), re.MULTILINE)
+    marks = re.findall(r"pytest\.mark\.(\w+)", own[1]) if own else []
+    return True if set(marks) & set(left_out) else None  # None: others may leave it out
+
+
+def pytest_collection_finish() -> None:
+    """Have the garbage collector pass over what was imported, and look seldom: it took a third of the quick loop."""
+    gc.collect()
+    gc.freeze()
+    gc.set_threshold(50_000, 20, 20)
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
