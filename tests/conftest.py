@@ -1,5 +1,6 @@
 """Shared fixtures: a frozen context, and the pipeline up to the bundle."""
 
+import contextlib
 import fcntl
 import functools
 import gc
@@ -9,7 +10,10 @@ import re
 import shutil
 import signal
 import socket
+import subprocess
 import sys
+import tempfile
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
@@ -20,6 +24,7 @@ import skips
 
 from launcher import pipeline
 from launcher.cli import main as cli
+from launcher.common import process
 from launcher.common.problems import Problem, ProblemsFound
 from launcher.config.catalogue import Entry
 from launcher.config.compose import compose
@@ -104,6 +109,15 @@ def assert_values_shown(problems: Iterable[Problem], overrides: Sequence[str]) -
         is_plain = is_plain and problem.path not in ("recipes", "cluster.scenario")  # about a file that they name
         if is_plain and problem.code not in WITHOUT_VALUE and problem.value != "…":
             assert text.lower() in str(problem.value).lower(), problem
+
+
+def in_process(program: Callable[[Sequence[str]], int], *words: str, cwd: Path) -> subprocess.CompletedProcess[str]:
+    """Run a command of the launcher in this process, which has its imports, in a folder and with files as output."""
+    with tempfile.TemporaryFile("w+") as out, tempfile.TemporaryFile("w+") as err:
+        with contextlib.chdir(cwd), contextlib.redirect_stdout(out), contextlib.redirect_stderr(err):
+            code = process.ended(lambda: program(words))
+        texts = [(each.seek(0), each.read())[1] for each in (out, err)]
+    return subprocess.CompletedProcess(words, code, *texts)
 
 
 def made_once(factory: pytest.TempPathFactory, name: str, make: Callable[[Path], None]) -> Path:
@@ -271,6 +285,21 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     for item in items:
         if "submitted" in getattr(item, "fixturenames", ()):  # job_suite.py, by whatever file imports its tests
             item.add_marker("whole_job")
+    mark_combinations([item for item in items if item.get_closest_marker("crossed")])
+
+
+def mark_combinations(items: list[Any]) -> None:
+    """Leave the quick loop as many combinations of parameters as have each value once; the others are slow."""
+    sizes: Counter[tuple[Path, str, str]] = Counter()
+    for item in items:
+        for name, index in item.callspec.indices.items():
+            key = (item.path, item.originalname, name)
+            sizes[key] = max(sizes[key], index + 1)
+    for item in items:
+        own = [(index, sizes[item.path, item.originalname, name]) for name, index in item.callspec.indices.items()]
+        longest = max(size for _, size in own)
+        if not any(all(index == turn % size for index, size in own) for turn in range(longest)):
+            item.add_marker("slow")
 
 
 @pytest.hookimpl(wrapper=True)

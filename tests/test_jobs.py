@@ -681,6 +681,7 @@ FAILURES = {
 }
 
 
+@pytest.mark.crossed
 @pytest.mark.parametrize("was_submitted", [False, True], ids=["first", "again"])
 @pytest.mark.parametrize(("failure", "is_restored"), FAILURES.values(), ids=FAILURES)
 def test_what_is_about_to_be_submitted_is_recorded_until_nothing_of_it_is_left(

@@ -11,6 +11,7 @@ FULL = LLAMA.removesuffix("lora") + "fft"
 """A recipe without an elastic_policy."""
 
 
+@pytest.mark.crossed
 @pytest.mark.parametrize(
     ("override", "place"),
     [
