@@ -4,6 +4,7 @@ import contextlib
 import fcntl
 import functools
 import gc
+import itertools
 import json
 import os
 import re
@@ -13,7 +14,6 @@ import socket
 import subprocess
 import sys
 import tempfile
-from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
@@ -285,20 +285,19 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     for item in items:
         if "submitted" in getattr(item, "fixturenames", ()):  # job_suite.py, by whatever file imports its tests
             item.add_marker("whole_job")
-    mark_combinations([item for item in items if item.get_closest_marker("crossed")])
+    crossed = [item for item in items if item.get_closest_marker("crossed")]
+    for _, combinations in itertools.groupby(crossed, key=lambda item: item.nodeid.partition("[")[0]):
+        mark_combinations(list(combinations))
 
 
-def mark_combinations(items: list[Any]) -> None:
-    """Leave the quick loop as many combinations of parameters as have each value once; the others are slow."""
-    sizes: Counter[tuple[Path, str, str]] = Counter()
-    for item in items:
-        for name, index in item.callspec.indices.items():
-            key = (item.path, item.originalname, name)
-            sizes[key] = max(sizes[key], index + 1)
-    for item in items:
-        own = [(index, sizes[item.path, item.originalname, name]) for name, index in item.callspec.indices.items()]
-        longest = max(size for _, size in own)
-        if not any(all(index == turn % size for index, size in own) for turn in range(longest)):
+def mark_combinations(items: Sequence[pytest.Item]) -> None:
+    """Leave the quick loop as many of a test's combinations of parameters as have each value; the others are slow."""
+    sizes = [len(mark.args[1]) for mark in items[0].iter_markers("parametrize")]
+    quick = {tuple(turn % size for size in sizes) for turn in range(max(sizes))}
+    for item, indices in zip(
+        items, itertools.product(*map(range, sizes)), strict=False
+    ):  # fewer, if named one by one
+        if indices not in quick:
             item.add_marker("slow")
 
 
