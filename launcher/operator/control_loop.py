@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Protocol
 
 from launcher import timeline
+from launcher.common.problems import ProblemsFound
 from launcher.model.job_spec import JobState
 from launcher.operator.event_writer import EventWriter
 from launcher.operator.events import count_nodes
@@ -324,7 +325,7 @@ class Operator:
         """Write the timeline before the final state, so that it exists once the state is final."""
         try:
             timeline.write(self._run_dir)
-        except OSError as error:
+        except (OSError, ProblemsFound) as error:
             _log.error("no timeline was written: %s", error)
 
     def _publish_phase(self) -> None:

@@ -26,6 +26,8 @@ _RETRY_S = 30.0
 """Seconds after which a request for more nodes that Slurm refused is repeated."""
 _PROBE_S = 20.0
 """Time limit of a trial step on a host whose node ended by itself, and the time between two trials."""
+_STEPS_END_S = 60.0
+"""Seconds after which nodes are given back although steps still end there: more than the default KillWait of 30."""
 _GRANTED = re.compile(r"Granted job allocation ([0-9]+)")
 _STARTS = re.compile(r"to start at ([0-9T:-]+)")
 
@@ -107,6 +109,7 @@ class Allocation:
         self._wanted: subprocess.Popen[str] | None = None
         self._wanted_nodes = (0, 0)
         self._retry_s = 0.0
+        self._emptying: tuple[tuple[Host, ...], float] = ((), 0.0)
 
     def close(self) -> None:
         """Withdraw the request for more nodes, and end what still asks Slurm."""
@@ -189,7 +192,22 @@ class Allocation:
         free = [host for host in self.view.hosts[1:] if host.name not in used and host.name not in self._suspects]
         return tuple(free[-surplus:]) if 0 < surplus <= len(free) and self._policy.fit(allowed) else ()
 
-    def _give_back(self, surplus: Sequence[Host]) -> None:
+    def _give_back(self, surplus: tuple[Host, ...]) -> None:
+        """Give hosts back once Slurm knows of no step there.
+
+        slurmd kills what the job runs on a host that is taken away until nothing is left, and so it would kill what
+        starts there when the job gets the same host again meanwhile.
+        """
+        if surplus != self._emptying[0]:
+            self._emptying = (surplus, time.monotonic())
+        names = ",".join(host.name for host in surplus)
+        words = ("squeue", "--steps", f"--jobs={self.job_id}", f"--nodelist={names}", "--noheader", "--format=%i")
+        steps = programs.run(*words)
+        # The others, batch and extern, last as long as the job has the host.
+        is_empty = steps.code == 0 and not any(step.rpartition(".")[2].isdigit() for step in steps.out.split())
+        if not is_empty and time.monotonic() - self._emptying[1] < _STEPS_END_S:
+            time.sleep(0.25)
+            return
         kept = [host.name for host in self.view.hosts if host not in surplus]
         answer = programs.run("scontrol", "update", f"JobId={self.job_id}", f"NodeList={','.join(kept)}")
         if answer.code:
@@ -246,6 +264,7 @@ class Allocation:
 
     def _merge(self, helper: str) -> None:
         """Move the nodes of a granted request into the job."""
+        before = len(self.view.hosts)  # a look in between may see them already
         for update in ((f"JobId={helper}", "NumNodes=0"), (f"JobId={self.job_id}", "NumNodes=ALL")):
             answer = programs.run("scontrol", "update", *update)
             if answer.code:
@@ -253,7 +272,6 @@ class Allocation:
                 self._retry_s = time.monotonic() + _RETRY_S
                 self._notice("operator", f"more nodes were not added: {answer.error}")
                 break
-        before = len(self.view.hosts)
         self._look()
         if (gained := len(self.view.hosts) - before) > 0:
             self._notice("granted", f"{count_nodes(gained)} more from Slurm")
