@@ -1,5 +1,6 @@
 """What a team gets, held against AWS's example, Kubernetes' and Kueue's schemas; and which jobs a quota refuses."""
 
+import copy
 import functools
 import json
 from fractions import Fraction
@@ -40,11 +41,15 @@ def schemas(request):
 
 
 @functools.cache
-def objects(*words):
-    """Return the objects for a team; once for all tests, which leave them as they are."""
+def parsed(words):
     files = team_manifests.files(team_manifests.read(words))
     assert list(files) == sorted(files)
     return [each for text in files.values() for each in yaml_io.load_documents(text)]
+
+
+def objects(*words):
+    """Return the objects for a team, which the caller may change; those of the same words are parsed once."""
+    return copy.deepcopy(parsed(words))
 
 
 def one(kind, *words, ends=""):
