@@ -17,7 +17,7 @@ GPU_STAGE ?= all
 GPU_OUT ?= results/gpu
 GPU_FLAGS ?=
 
-.PHONY: run check test test-all engine engines test-kubernetes lint types imports generated bench bench-gpu bench-gpu-wheels mutants coverage clean
+.PHONY: run check quick test test-all engine engines test-kubernetes lint types imports generated bench bench-gpu bench-gpu-wheels mutants coverage clean
 run: $(VENV)/ready
 	$(BIN)/python main.py
 
@@ -26,9 +26,12 @@ test: $(VENV)/ready
 
 test-all: $(VENV)/ready
 	tests/engines/build_kube_apiserver.sh
-	$(PYTEST)
+	$(PYTEST) --hypothesis-profile=long
 
-check: lint types imports $(VENV)/ready
+check: $(VENV)/ready
+	$(MAKE) --no-print-directory --jobs=2 quick lint types imports
+
+quick: $(VENV)/ready
 	$(PYTEST) --numprocesses=2 --ignore=tests/kubernetes -m 'not whole_job and not slow'
 
 engines: $(VENV)/ready  # what tests start beside Python, Debian 12 as root; CACHE=<empty folder> builds it anew there
@@ -90,6 +93,7 @@ $(VENV)/ready: pyproject.toml constraints.txt Makefile
 	$(BIN)/python -m compileall -qq -j 0 -x '/tests?/' $(VENV)/lib || :  # on all cores; some are for newer Pythons
 	$(BIN)/python -m compileall -qq launcher
 	$(BIN)/python -c 'from launcher.common.templating import compile_templates; compile_templates()'
+	$(BIN)/mypy >/dev/null || :  # fills its cache: without it, make types takes 20 s
 	touch $@
 
 clean:

@@ -1,14 +1,19 @@
 """Shared fixtures: a frozen context, and the pipeline up to the bundle."""
 
+import contextlib
 import fcntl
 import functools
+import gc
+import itertools
 import json
 import os
 import re
 import shutil
 import signal
 import socket
+import subprocess
 import sys
+import tempfile
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
@@ -19,6 +24,7 @@ import skips
 
 from launcher import pipeline
 from launcher.cli import main as cli
+from launcher.common import process
 from launcher.common.problems import Problem, ProblemsFound
 from launcher.config.catalogue import Entry
 from launcher.config.compose import compose
@@ -50,10 +56,16 @@ LONGEST = (
 """Files that take longest, to begin with: at the end no process waits long for another."""
 
 # How long an example takes depends on what else the machine does.
-hypothesis.settings.register_profile(
-    "any-load", deadline=None, suppress_health_check=[hypothesis.HealthCheck.too_slow]
-)
-hypothesis.settings.load_profile("any-load")
+ANY_LOAD = hypothesis.settings(deadline=None, suppress_health_check=[hypothesis.HealthCheck.too_slow])
+hypothesis.settings.register_profile("short", ANY_LOAD, max_examples=20)
+hypothesis.settings.register_profile("long", ANY_LOAD, max_examples=100)
+hypothesis.settings.load_profile("short")  # --hypothesis-profile=long is read later, and counts
+
+
+def examples(most: int) -> hypothesis.settings:
+    """Return the settings of a test that takes `most` examples in the long profile, and a tenth in the short one."""
+    is_long = hypothesis.settings.default.max_examples >= 100
+    return hypothesis.settings(max_examples=most if is_long else most // 10)
 
 
 def frozen_context(cwd: Path) -> LaunchContext:
@@ -101,6 +113,15 @@ def assert_values_shown(problems: Iterable[Problem], overrides: Sequence[str]) -
         is_plain = is_plain and problem.path not in ("recipes", "cluster.scenario")  # about a file that they name
         if is_plain and problem.code not in WITHOUT_VALUE and problem.value != "…":
             assert text.lower() in str(problem.value).lower(), problem
+
+
+def in_process(program: Callable[[Sequence[str]], int], *words: str, cwd: Path) -> subprocess.CompletedProcess[str]:
+    """Run a command of the launcher in this process, which has its imports, in a folder and with files as output."""
+    with tempfile.TemporaryFile("w+") as out, tempfile.TemporaryFile("w+") as err:
+        with contextlib.chdir(cwd), contextlib.redirect_stdout(out), contextlib.redirect_stderr(err):
+            code = process.ended(lambda: program(words))
+        texts = [(each.seek(0), each.read())[1] for each in (out, err)]
+    return subprocess.CompletedProcess(words, code, *texts)
 
 
 def made_once(factory: pytest.TempPathFactory, name: str, make: Callable[[Path], None]) -> Path:
@@ -232,6 +253,22 @@ def pytest_configure() -> None:
             signal.signal(number, handler)
 
 
+def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:
+    """Leave out files of which `-m "not slow and …"` selects no test: importing them takes longer than many tests."""
+    if collection_path.suffix != ".py" or not (left_out := re.findall(r"\bnot (\w+)", config.option.markexpr)):
+        return None
+    own = re.search(r"^pytestmark = (.+)", collection_path.read_text(encoding="utf-8"), re.MULTILINE)
+    marks = re.findall(r"pytest\.mark\.(\w+)", own[1]) if own else []
+    return True if set(marks) & set(left_out) else None  # None: others may leave it out
+
+
+def pytest_collection_finish() -> None:
+    """Have the garbage collector pass over what was imported, and look seldom: it took a third of the quick loop."""
+    gc.collect()
+    gc.freeze()
+    gc.set_threshold(50_000, 20, 20)
+
+
 def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption("--rewrite-goldens", action="store_true", help="accept what is rendered now as reviewed")
     parser.addoption("--no-skips", action="store_true", help="fail tests that skip and are not in allowed_skips.txt")
@@ -246,6 +283,9 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
         if item.path.parent == API_SERVER_TESTS:
             item.add_marker("slow")
             item.add_marker("long")
+    crossed = [item for item in items if item.get_closest_marker("crossed")]
+    for _, combinations in itertools.groupby(crossed, key=lambda item: item.nodeid.partition("[")[0]):
+        mark_combinations(list(combinations))
     mark_repetitions(items)
     order = {name: place for place, name in enumerate(LONGEST)}
     items.sort(key=lambda item: -1 if item.path.parent == API_SERVER_TESTS else order.get(item.path.stem, len(order)))
@@ -260,6 +300,16 @@ def mark_repetitions(items: Iterable[pytest.Item]) -> None:
             if test in begun:
                 item.add_marker("long")
             begun.add(test)
+
+
+def mark_combinations(items: Sequence[pytest.Item]) -> None:
+    """Leave the quick loop as many of a test's combinations of parameters as have each value; the others are slow."""
+    sizes = [len(mark.args[1]) for mark in items[0].iter_markers("parametrize")]
+    quick = {tuple(turn % size for size in sizes) for turn in range(max(sizes))}
+    # Not strict: a test run of cases named one by one has fewer.
+    for item, indices in zip(items, itertools.product(*map(range, sizes)), strict=False):
+        if indices not in quick:
+            item.add_marker("slow")
 
 
 @pytest.hookimpl(wrapper=True)

@@ -284,6 +284,7 @@ def test_the_estimate_of_weights_is_exact(peft):
     assert parts["gradients and optimizer"] == 12 * trained
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("peft", [None, LORA], ids=["full", "adapters"])
 def test_the_estimate_of_activations_is_near_what_autograd_keeps(peft):
     """Of the layers: the head is computed in parts."""
@@ -324,6 +325,7 @@ def test_carried_wheels_have_a_version():
     assert names <= known
 
 
+@pytest.mark.slow
 def test_memory_of_the_cpu_is_not_counted():
     devices.free(torch.device("cpu"))
     assert devices.peak_bytes(torch.device("cpu")) is None

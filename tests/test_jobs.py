@@ -681,11 +681,13 @@ FAILURES = {
 }
 
 
+@pytest.mark.crossed
 @pytest.mark.parametrize("was_submitted", [False, True], ids=["first", "again"])
 @pytest.mark.parametrize(("failure", "is_restored"), FAILURES.values(), ids=FAILURES)
 def test_what_is_about_to_be_submitted_is_recorded_until_nothing_of_it_is_left(
-    bundle, failure, is_restored, was_submitted
+    bundle, failure, is_restored, was_submitted, monkeypatch
 ):
+    monkeypatch.setattr(registry, "_now", lambda: "2026-01-02T03:04:05+00:00")  # the last request's time is recorded
     before = registry.record(bundle, handle_of(bundle.directory), "ada") if was_submitted else None
     seen = []
 

@@ -14,6 +14,7 @@ FULL = LLAMA.removesuffix("lora") + "fft"
 """A recipe without an elastic_policy."""
 
 
+@pytest.mark.crossed
 @pytest.mark.parametrize(
     ("override", "place"),
     [

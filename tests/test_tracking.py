@@ -148,6 +148,7 @@ def test_printed_manifests_have_a_run_that_is_visible(server, recipes):
     assert MlflowClient(tracking_uri=server).get_run(run_id).info.lifecycle_stage == "active"
 
 
+@pytest.mark.slow
 def test_the_run_s_id_is_in_every_size(tracked):
     job, bundle = tracked()
     run_id = tracking.tracking(job).run_id
@@ -335,6 +336,7 @@ def test_credentials_in_a_url_are_refused_unseen(problems, scheme):
     assert problem.code == "E603" and "hunter2" not in str(problem)
 
 
+@pytest.mark.slow
 def test_an_http_server_gets_the_run_and_the_bundle(server, tracked):
     job, bundle = tracked(*LLAMA_K8S, f"{MLFLOW}.tracking_uri={server}")
     client, run = run_of(job)

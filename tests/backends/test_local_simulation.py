@@ -9,6 +9,7 @@ from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
+from conftest import examples
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from simulated_nodes import Job, Luck, World
@@ -286,7 +287,7 @@ LUCK = st.builds(
 
 
 @pytest.mark.slow
-@settings(max_examples=200, derandomize=True)
+@settings(examples(200), derandomize=True)
 @given(data=st.data())
 def test_a_job_ends_with_every_sample_once_or_fails_for_a_reason(data):
     job, policy, luck = data.draw(JOBS), data.draw(POLICIES), data.draw(LUCK)

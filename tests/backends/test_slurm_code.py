@@ -100,6 +100,7 @@ def test_a_work_tree_without_a_commit_has_a_snapshot_too(tmp_path):
     assert [path.name for path in (folder / "tree").iterdir()] == ["show.py"]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("words", "expected"),
     [
@@ -124,6 +125,7 @@ def test_a_revision_is_checked_out_without_its_history(tmp_path, words, expected
     assert ((folder / "revision.txt").read_text() == f"{first} {address}\n") is (expected == "first")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("words", "key", "message"),
     [

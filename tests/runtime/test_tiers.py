@@ -106,6 +106,7 @@ def test_work_that_was_lost_and_is_done_again_replaces_what_it_left():
     assert steps_in(store) == [2, 4]
 
 
+@pytest.mark.crossed
 @pytest.mark.parametrize("place", ["", "/manifest", "/rank00000.shard"], ids=["save", "manifest", "shard"])
 @pytest.mark.parametrize("kind", KINDS)
 def test_a_file_of_a_wrong_kind_in_a_store_is_damage_and_hinders_no_later_save(kind, place):
@@ -121,6 +122,7 @@ def test_a_file_of_a_wrong_kind_in_a_store_is_damage_and_hinders_no_later_save(k
     assert steps_in(store) == [6, 8] and not os.path.lexists(save)
 
 
+@pytest.mark.crossed
 @pytest.mark.parametrize("name", ["*.manifest", "*.shard"])
 @pytest.mark.parametrize("kind", KINDS)
 def test_a_file_of_a_wrong_kind_in_memory_is_damage_and_hinders_no_later_save(kind, name):
