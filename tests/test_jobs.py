@@ -15,6 +15,7 @@ from conftest import frozen_context
 from launch_records import Job
 
 from launcher import pipeline
+from launcher.backends.kubernetes.description import KubernetesDescription
 from launcher.backends.local.backend import LocalBackend
 from launcher.backends.sagemaker.backend import SageMakerBackend
 from launcher.bundle import store as bundles
@@ -130,6 +131,8 @@ def record(bundle):
 @pytest.fixture
 def on(monkeypatch):
     """Return a function that puts a cluster in place of every backend."""
+
+    monkeypatch.setattr(KubernetesDescription, "pods", lambda self: None)
 
     def put(cluster):
         monkeypatch.setattr(backend_registry, "load_backend", lambda name: cluster)

@@ -313,6 +313,7 @@ def test_timeline_as_json_is_the_file(rehearsed):
 class Rehearsal:
     """A backend whose job has been run already when it is submitted."""
 
+    name = "local"
     ends_with_launcher = True
 
     def __init__(self, play):

@@ -1,9 +1,9 @@
 """Overrides to one resolved tree, with the origin of every value: the stages of a composition, in order."""
 
 import dataclasses
-from collections.abc import Mapping, Sequence
+import functools
+from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
 
 from launcher.config import interpolation, plain_values, rehearsal
 from launcher.config.choices import choose, chosen_files, unused_choices
@@ -69,9 +69,7 @@ def compose(
 
         found = resolving.valued(files, values, suffix, begun)
     composition = begun(found)
-    tree: Mapping[str, Any] = found.tree
-    for path, name in found.stated.items():
-        tree = replaced(tree, path, name)
+    tree = functools.reduce(lambda tree, stated: replaced(tree, *stated), found.stated.items(), found.tree)
     return dataclasses.replace(
         composition,
         tree={**tree, "training_config": tree.get("training_config") or recipe},

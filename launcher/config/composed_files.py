@@ -11,17 +11,16 @@ import os
 import stat
 import tempfile
 import time
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
 
 from launcher import VERSION
 from launcher.common import redaction
 from launcher.common.paths import COLLECTION
 from launcher.config.choices import Choices
-from launcher.config.file_cache import FileCache, FileText, Stamp, keep, stamp_of
-from launcher.config.value_sources import Layer
+from launcher.config.file_cache import FileCache, FileText, keep
+from launcher.config.value_sources import Files, Layer
 
 _MOST_COMPOSED = 16
 """Compositions kept in memory, at about 0.5 MB each: a sweep over a catalogue must not keep them all."""
@@ -32,31 +31,6 @@ _LARGEST = 1 << 22
 _SETTLED_NS = 2_000_000_000
 """Age of a file of which a composition is kept: a younger one may change without another time, as file systems
 count it. Source: Git, racy-git: the same problem, and the same answer."""
-
-
-@dataclass(frozen=True, slots=True)
-class Files:
-    """The chosen files as Hydra composes them, before any value is overridden.
-
-    Args:
-        tree: Their values, merged; references stay references.
-        recipe: The chosen recipe.
-        cluster: The chosen cluster.
-        layers: Name and package of each file, lowest precedence first.
-        references: How many `${…}` they hold.
-        looked: The state of every place where a file was looked for, and of the code that composed them.
-    """
-
-    tree: Mapping[str, Any]
-    recipe: str
-    cluster: str
-    layers: tuple[Layer, ...]
-    references: int
-    looked: Mapping[str, Stamp]
-
-    def is_current(self) -> bool:
-        """Return whether every file is as it was when it was read, and no other one has appeared before it."""
-        return all(stamp_of(path) == stamp for path, stamp in self.looked.items())
 
 
 @dataclass(frozen=True, slots=True)

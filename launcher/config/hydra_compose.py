@@ -23,12 +23,11 @@ from launcher.common.problems import ProblemsFound
 from launcher.config import defaults_list, file_cache, hydra_sources, layer_merge
 from launcher.config.choices import Choices
 from launcher.config.collection import CONFIG, clusters
-from launcher.config.composed_files import Files
 from launcher.config.file_cache import FileCache, FileText, Reader, stamp_of
 from launcher.config.hydra_errors import refused, too_many_files, unknown_choice
 from launcher.config.hydra_sources import LoadedFile, RecipeFiles, register
 from launcher.config.layer_merge import NotPlain, merge_layers
-from launcher.config.value_sources import Layer
+from launcher.config.value_sources import Files, Layer
 
 _MOST_FILES = 2000
 """Files of one composition, counted as often as they are named. The longest published recipe names 20."""

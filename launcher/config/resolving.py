@@ -11,10 +11,9 @@ from launcher.common.problems import Problem, ProblemsFound, fail, first_line
 from launcher.common.suggestions import did_you_mean
 from launcher.config import interpolation
 from launcher.config.applying import apply, as_tree
-from launcher.config.composed_files import Files
 from launcher.config.effects import Values
 from launcher.config.overrides import Override
-from launcher.config.value_sources import POLICY
+from launcher.config.value_sources import POLICY, Files
 from launcher.model.composition import Composition, nearest_origin
 from launcher.model.config_tree import AUTO, get, leaves
 

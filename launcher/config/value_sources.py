@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 
 from launcher.common.paths import COLLECTION
 from launcher.config import provenance
-from launcher.config.file_cache import FileCache
+from launcher.config.file_cache import FileCache, Stamp, stamp_of
 from launcher.config.overrides import Override
 from launcher.model.composition import Setting
 from launcher.model.config_tree import SCALES, is_index, leaves
@@ -26,6 +26,31 @@ class Layer(NamedTuple):
     config: str
     package: str
     file: Path
+
+
+@dataclass(frozen=True, slots=True)
+class Files:
+    """The chosen files as Hydra composes them, before any value is overridden.
+
+    Args:
+        tree: Their values, merged; references stay references.
+        recipe: The chosen recipe.
+        cluster: The chosen cluster.
+        layers: Name and package of each file, lowest precedence first.
+        references: How many `${…}` they hold.
+        looked: The state of every place where a file was looked for, and of the code that composed them.
+    """
+
+    tree: Mapping[str, Any]
+    recipe: str
+    cluster: str
+    layers: tuple[Layer, ...]
+    references: int
+    looked: Mapping[str, Stamp]
+
+    def is_current(self) -> bool:
+        """Return whether every file is as it was when it was read, and no other one has appeared before it."""
+        return all(stamp_of(path) == stamp for path, stamp in self.looked.items())
 
 
 POLICY = Layer("base/elastic/policy", "recipes", COLLECTION / "base/elastic/policy.yaml")

@@ -352,9 +352,9 @@ def test_a_team_needs_the_policys_kind_and_its_topology_once_each(api):
 
 
 def test_shared_objects_of_a_team_are_read_from_the_cluster(api):
-    assert governance_preflight.existing(connection(api), [FLAVOR, POLICY]).objects == ()
+    assert governance_preflight.existing(connection(api), [FLAVOR, POLICY]) == ()
     api.objects[f"{KUEUE}/v1beta1/resourceflavors/f"] = {"spec": {}}
-    (found,) = governance_preflight.existing(connection(api), [FLAVOR, POLICY]).objects
+    (found,) = governance_preflight.existing(connection(api), [FLAVOR, POLICY])
     assert found["kind"] == "ResourceFlavor"
     for answer, code in ((403, "E344"), (ProtocolError("broken"), "E342")):
         api.fail("GET", f"{KUEUE}/v1beta1/resourceflavors/f", answer)
@@ -461,5 +461,5 @@ def test_exceptions_from_the_restricted_profile_are_named(context, expected):
 def test_labels_that_select_spot_capacity_are_found_wherever_they_stand():
     selector = LabelSelector(required={"node/capacity-type": ["spot"]}, preferred={"zone": ["spot"]})
     options = Settings.model_construct(label_selector=selector, node_selector={"capacityType": "SPOT", "a": "spot"})
-    keys = [key for key, _ in DESCRIPTION.spot_keys(options)]
+    keys = [key for key, _ in DESCRIPTION.instances.spot_keys(options)]
     assert keys == ["cluster.label_selector.required.node/capacity-type", "cluster.node_selector.capacityType"]

@@ -5,8 +5,7 @@ import os
 
 import pytest
 
-from launcher.backends.slurm import endings, run_files
-from launcher.backends.slurm.backend import _of_fixed_size
+from launcher.backends.slurm import endings, follow, run_files
 from launcher.backends.slurm.elastic_follow import ElasticJob
 from launcher.backends.slurm.place import HERE
 from launcher.common.names import RUN_DIR
@@ -32,7 +31,7 @@ def job(tmp_path, monkeypatch):
 
 
 def fixed(folder):
-    return _of_fixed_size(JobHandle("slurm", "job", folder), "7", None)
+    return follow.status(JobHandle("slurm", "job", folder), "7", None)
 
 
 def test_the_end_that_slurm_stated_is_kept(tmp_path, job):

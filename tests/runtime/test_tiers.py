@@ -415,13 +415,13 @@ def test_a_list_that_the_service_cannot_give_is_waited_for(service, monkeypatch)
     service.refused = "latest"
     with pytest.raises(CheckpointUnavailable, match="memory: .*latest"):
         load(on_service(service, 0, 1, store))
-    warned = CheckpointLog.warn
+    warned = CheckpointLog.warn_once
 
     def answer_again(self, step, message):
         service.refused = ""
         warned(self, step, message)
 
-    monkeypatch.setattr(CheckpointLog, "warn", answer_again)
+    monkeypatch.setattr(CheckpointLog, "warn_once", answer_again)
     restored, value = load(on_service(service, 0, 1, store, patience_s=60))
     assert (restored.step, restored.tier, value, restored.passed_over) == (3, "memory", 3.0, ())
 

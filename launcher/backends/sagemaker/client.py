@@ -52,6 +52,19 @@ class Services(Protocol):
         """
 
 
+class _Doubts(threading.local):
+    """Whether an attempt of this thread's call may have been carried out; boto3 reports only how many there were."""
+
+    is_any = False
+
+    def judge(self, response: tuple[Any, dict[str, Any]] | None, **_: Any) -> None:
+        """Note an attempt that was not answered, or by a failure of the service. Source: AWS, Common errors: 5xx."""
+        if response is None or (
+            response[0].status_code >= 500 and response[1].get("Error", {}).get("Code") not in _PASSING
+        ):
+            self.is_any = True
+
+
 @dataclass(frozen=True, slots=True)
 class Connection:
     """The services in one region.
@@ -59,11 +72,13 @@ class Connection:
     Args:
         session: boto3's Session.
         clients: Existing clients, by service.
+        doubts: Judges the attempts of its calls.
     """
 
     region: str
     session: Any = field(repr=False)
     clients: dict[str, Any] = field(default_factory=dict, repr=False)
+    doubts: _Doubts = field(default_factory=_Doubts, repr=False)
 
     def call(self, service: str, operation: str, **arguments: Any) -> dict[str, Any]:
         """Call an operation of a service.
@@ -75,7 +90,7 @@ class Connection:
         from botocore.exceptions import BotoCoreError, ClientError
 
         method = getattr(self._client(service), operation)
-        _doubts.is_any = False
+        self.doubts.is_any = False
         try:
             answer: dict[str, Any] = method(**arguments)
             return answer
@@ -83,7 +98,7 @@ class Connection:
             told = error.response.get("Error", {})
             status = error.response.get("ResponseMetadata", {}).get("HTTPStatusCode", 0)
             message = bounded(told.get("Message") or str(error))
-            raise Refused(told.get("Code", ""), message, status, is_final=not _doubts.is_any) from error
+            raise Refused(told.get("Code", ""), message, status, is_final=not self.doubts.is_any) from error
         except BotoCoreError as error:
             raise ProblemsFound((_unasked(error),)) from error
 
@@ -96,7 +111,10 @@ class Connection:
                 connect_timeout=_CONNECT_TIMEOUT_S,
                 read_timeout=_READ_TIMEOUT_S,
             )
-            self.clients[service] = client(self.session, service, config)
+            made = self.clients[service] = client(self.session, service, config)
+            made.meta.events.register(
+                f"needs-retry.{made.meta.service_model.service_id.hyphenize()}", self.doubts.judge
+            )
         return self.clients[service]
 
 
@@ -109,32 +127,13 @@ def client(session: Any, service: str, config: Any, endpoint: str | None = None)
     from botocore.exceptions import BotoCoreError
 
     try:
-        made = session.client(service, endpoint_url=endpoint, config=config)
-        made.meta.events.register(f"needs-retry.{made.meta.service_model.service_id.hyphenize()}", _judge)
-        return made
+        return session.client(service, endpoint_url=endpoint, config=config)
     except BotoCoreError as error:
         raise ProblemsFound((_unasked(error),)) from error
     except ValueError as error:
         raise fail(
             "E396", _REGION, f"AWS cannot be called: {error}", remedy="AWS_ENDPOINT_URL must be a URL"
         ) from error
-
-
-class _Doubts(threading.local):
-    """Whether an attempt of this thread's call may have been carried out; boto3 reports only how many there were."""
-
-    is_any = False
-
-
-_doubts = _Doubts()
-
-
-def _judge(response: tuple[Any, dict[str, Any]] | None, **_: Any) -> None:
-    """Note an attempt that was not answered, or by a failure of the service. Source: AWS, Common errors: 5xx."""
-    if response is None or (
-        response[0].status_code >= 500 and response[1].get("Error", {}).get("Code") not in _PASSING
-    ):
-        _doubts.is_any = True
 
 
 def connect(region: str | None) -> Connection:
