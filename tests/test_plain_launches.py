@@ -154,6 +154,33 @@ def test_a_second_launch_loads_no_hydra(tmp_path):
     assert [run.stdout.strip() for run in runs] == ["['antlr4', 'hydra', 'omegaconf']", "[]"]
 
 
+@pytest.mark.parametrize(
+    "words",
+    [
+        ["recipes=training/custom/script", "cluster=slurm", "training_cfg.entry_module=json.tool"],
+        [*LLAMA_K8S, "container='${oc.env:A_PASSWORD,none}'"],
+    ],
+    ids=["arithmetic", "variable"],
+)
+def test_a_second_launch_knows_every_function_of_a_reference(tmp_path, words):
+    script = (
+        "from pathlib import Path; from launcher.common.problems import ProblemsFound\n"
+        "from launcher.config.compose import compose\n"
+        "try:\n"
+        f"    print(compose({words!r}, Path.cwd()).tree)\n"
+        "except ProblemsFound as error:\n"
+        "    print(error)\n"
+    )
+    env = {**os.environ, "XDG_CACHE_HOME": str(tmp_path), "PYTHONPATH": str(ROOT), "A_PASSWORD": "x7Gh29aK"}
+    command = [sys.executable, "-c", script]
+    first, second = (
+        subprocess.run(command, env=env, cwd=tmp_path, check=True, capture_output=True, text=True).stdout
+        for _ in range(2)
+    )
+    assert first == second
+    assert "Unsupported" not in first and "x7Gh29aK" not in first
+
+
 def test_a_changed_file_is_composed_anew(kept, tmp_path):
     file = tmp_path / "mine.yaml"
     for name in ("one", "two"):

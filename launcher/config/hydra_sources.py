@@ -19,12 +19,11 @@ from hydra.core.plugins import Plugins
 from hydra.plugins.config_source import ConfigResult, ConfigSource
 from omegaconf import MISSING, DictConfig, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
-from omegaconf.resolvers import oc
 
 from launcher.common import yaml_io
 from launcher.common.paths import COLLECTION
 from launcher.common.problems import Problem, ProblemsFound
-from launcher.common.secret_names import names_secret
+from launcher.config import resolvers
 from launcher.config.file_cache import FileCache, Reader
 from launcher.config.recipe_files import SCHEME, USER_RECIPE
 
@@ -133,30 +132,7 @@ def register() -> None:
     types = SourcesRegistry.instance().types
     types["file"] = RecipeFiles
     types[SCHEME] = UserRecipe
-    for name, function in _RESOLVERS.items():
-        OmegaConf.register_new_resolver(name, function, replace=True)
-
-
-def _divide_ceil(a: int, b: int) -> int:
-    return -(-a // b)
-
-
-def _variable(name: str, *default: str | None) -> str | None:
-    """Return an environment variable as OmegaConf's `oc.env` does, unless it is a secret."""
-    if names_secret(name):
-        raise ValueError(
-            f"{name} is a secret's name, and its value would be written: use {{env: {name}}} in env_vars"
-        )
-    return oc.env(name, *default)
-
-
-_RESOLVERS = {
-    "oc.env": _variable,
-    "multiply": lambda a, b: a * b,
-    "add": lambda *numbers: sum(numbers),
-    "divide_ceil": _divide_ceil,
-    "divide_floor": lambda a, b: a // b,
-}
+    resolvers.register()
 
 
 def _unreadable_values(path: Path, text: str) -> Iterator[Problem]:

@@ -9,7 +9,7 @@ from omegaconf.errors import OmegaConfBaseException
 
 from launcher.common.problems import Problem, ProblemsFound, fail, first_line
 from launcher.common.suggestions import did_you_mean
-from launcher.config import interpolation
+from launcher.config import interpolation, resolvers
 from launcher.config.applying import apply, as_tree
 from launcher.config.effects import Values
 from launcher.config.overrides import Override
@@ -32,6 +32,7 @@ def valued(
     Raises:
         ProblemsFound: A value that cannot be set, or that refers to nothing; every such value is reported.
     """
+    resolvers.register()
     try:
         config = OmegaConf.create(dict(files.tree))
     except (OmegaConfBaseException, ValueError, RecursionError) as error:
