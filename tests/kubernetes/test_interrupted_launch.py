@@ -131,7 +131,7 @@ def test_an_unanswered_request_is_remembered_and_looked_for_again(space, hold, c
 
 
 def test_a_job_that_appears_later_is_found_by_who_waits_and_launched_once(space, hold, capsys, monkeypatch):
-    monkeypatch.setattr(connection, "READ_TIMEOUT_S", 0.5)
+    monkeypatch.setattr(connection, "READ_TIMEOUT_S", 3.0)
     monkeypatch.setattr(connection, "PATIENCE_S", 0.1)
     released = hold("job")
     assert launched(space) == 2
@@ -171,7 +171,7 @@ def test_an_earlier_end_is_not_that_of_a_launch_that_was_cut_short(space, hold, 
     space.conditions(folder.name, "Failed")
     assert cli.run(["status", folder.name]) == 0
     assert registry.read(folder).ended.state is JobState.FAILED
-    monkeypatch.setattr(connection, "READ_TIMEOUT_S", 0.5)
+    monkeypatch.setattr(connection, "READ_TIMEOUT_S", 3.0)
     monkeypatch.setattr(connection, "PATIENCE_S", 0.1)
     released = hold("job")
     assert cli.run(["launch", folder.name, "--again"]) == 2
