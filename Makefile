@@ -1,11 +1,11 @@
-# make run: train the tiny recipe here. make check: the quick loop, within a minute. make test: every test but those
-# against a real Kubernetes API server, which make test-kubernetes starts. All set up .venv first.
+# make run: train the tiny recipe here. make check: the quick loop. make test: every test, slow ones with one case each,
+# and a job of each kind of cluster that is set up here. make test-all: all of it, as CI does. All set up .venv first.
 .DELETE_ON_ERROR:
 PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 PROCESSES ?= 3
-PYTEST := $(BIN)/python -m pytest --numprocesses=$(PROCESSES) --dist=loadscope --no-loadscope-reorder --ignore=tests/kubernetes
+PYTEST := $(BIN)/python -m pytest --numprocesses=$(PROCESSES) --dist=loadscope --no-loadscope-reorder
 unexport PYTHONDONTWRITEBYTECODE  # tests start many processes: compiled modules are kept
 AGENT := hyperpod-elastic-agent==1.1.3  # its metadata pins an older torch, hence --no-deps
 TIERS := amzn-sagemaker-checkpointing==1.1.3  # of its dependencies, only unused S3 classes are missing
@@ -17,18 +17,28 @@ GPU_STAGE ?= all
 GPU_OUT ?= results/gpu
 GPU_FLAGS ?=
 
-.PHONY: run check test engines test-kubernetes lint types imports generated bench bench-gpu bench-gpu-wheels mutants coverage clean
+.PHONY: run check quick test test-all engine engines test-kubernetes lint types imports generated bench bench-gpu bench-gpu-wheels mutants coverage clean
 run: $(VENV)/ready
 	$(BIN)/python main.py
 
 test: $(VENV)/ready
-	$(PYTEST)
+	$(PYTEST) -m 'sample or not (long)'
 
-check: lint types imports $(VENV)/ready
-	$(PYTEST) --numprocesses=2 -m 'not whole_job and not slow'
+test-all: $(VENV)/ready
+	tests/engines/build_kube_apiserver.sh
+	$(PYTEST) --hypothesis-profile=long
+
+check: $(VENV)/ready
+	$(MAKE) --no-print-directory --jobs=2 quick lint types imports
+
+quick: $(VENV)/ready
+	$(PYTEST) --numprocesses=2 --ignore=tests/kubernetes -m 'not whole_job and not slow'
 
 engines: $(VENV)/ready  # what tests start beside Python, Debian 12 as root; CACHE=<empty folder> builds it anew there
 	$(if $(CACHE),XDG_CACHE_HOME=$(abspath $(CACHE))) tests/engines/set_up.sh
+
+engine: $(VENV)/ready  # NAME=slurm: start it, say how it is used, and stop it at Ctrl-C
+	$(BIN)/python tests/engines/engine.py $(NAME)
 
 test-kubernetes: $(VENV)/ready
 	tests/engines/build_kube_apiserver.sh
@@ -83,6 +93,7 @@ $(VENV)/ready: pyproject.toml constraints.txt Makefile
 	$(BIN)/python -m compileall -qq -j 0 -x '/tests?/' $(VENV)/lib || :  # on all cores; some are for newer Pythons
 	$(BIN)/python -m compileall -qq launcher
 	$(BIN)/python -c 'from launcher.common.templating import compile_templates; compile_templates()'
+	$(BIN)/mypy >/dev/null || :  # fills its cache: without it, make types takes 20 s
 	touch $@
 
 clean:

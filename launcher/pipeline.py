@@ -16,12 +16,12 @@ from launcher.bundle.render import directory, render_bundle
 from launcher.common import redaction
 from launcher.common.problems import Problem, ProblemsFound
 from launcher.config.compose import compose
-from launcher.config.hydra_compose import CompositionCache
+from launcher.config.composed_files import CompositionCache
 from launcher.families import interface
 from launcher.jobs import chains, registry, tracking
 from launcher.jobs.registry import JobRecord
 from launcher.model import backend_registry
-from launcher.model.backend import Backend, QueueBackend
+from launcher.model.backend import Backend
 from launcher.model.context import LaunchContext, current_user
 from launcher.model.job_spec import Bundle, JobHandle, JobSpec, JobState
 from launcher.planning.check import check, with_origin
@@ -102,7 +102,7 @@ def validate(job: JobSpec, context: LaunchContext) -> None:
         ProblemsFound: Every reason for which it would be refused.
     """
     backend, bundle = backend_registry.load_backend(job.backend), render(job, context)
-    waited = chains.queued(bundle, backend).problems if isinstance(backend, QueueBackend) else ()
+    waited = chains.queued(bundle, backend).problems if backend_registry.described(job.backend).queue() else ()
     if problems := (*waited, *backend.validate(bundle)):
         raise ProblemsFound(problems)
 
@@ -162,7 +162,7 @@ def submit_all(bundles: Sequence[Bundle], backend: Backend) -> tuple[JobRecord, 
     """Start the jobs of bundles that are on disk, all or none, and record where they run.
 
     Args:
-        bundles: One bundle, or several of a backend that is a `QueueBackend`.
+        bundles: One bundle, or several of a backend with a queue.
         backend: Theirs.
 
     Raises:
@@ -200,8 +200,8 @@ def _start_runs(bundles: Sequence[Bundle], backend: Backend) -> None:
 
 
 def _started(bundles: Sequence[Bundle], backend: Backend) -> tuple[JobHandle, ...]:
-    if isinstance(backend, QueueBackend):
-        return backend.submit_all([chains.queued(bundle, backend) for bundle in bundles])
+    if queue := backend_registry.described(backend.name).queue():
+        return queue.submit_all([chains.queued(bundle, backend) for bundle in bundles])
     (bundle,) = bundles
     return (backend.submit(bundle),)
 

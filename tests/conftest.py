@@ -1,14 +1,19 @@
 """Shared fixtures: a frozen context, and the pipeline up to the bundle."""
 
+import contextlib
 import fcntl
 import functools
+import gc
+import itertools
 import json
 import os
 import re
 import shutil
 import signal
 import socket
+import subprocess
 import sys
+import tempfile
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
@@ -19,10 +24,11 @@ import skips
 
 from launcher import pipeline
 from launcher.cli import main as cli
+from launcher.common import process
 from launcher.common.problems import Problem, ProblemsFound
 from launcher.config.catalogue import Entry
 from launcher.config.compose import compose
-from launcher.config.hydra_compose import CompositionCache
+from launcher.config.composed_files import CompositionCache
 from launcher.model.composition import Composition
 from launcher.model.context import LaunchContext
 
@@ -34,22 +40,32 @@ LLAMA_K8S = (f"recipes={LLAMA}", "cluster=k8s")
 CACHE = CompositionCache()
 """What the compositions of a test process have read: the fixtures share it."""
 ROOT = Path(__file__).resolve().parent.parent
+API_SERVER_TESTS = ROOT / "tests" / "kubernetes"
+"""Folder of the tests against an API server: one process runs them all, with one server."""
 SINGLE_JOBS = ("test_rehearsal", "test_rehearsal_faults", "test_rehearsal_tiers")
 """Files of which each test starts a job of its own, and mostly waits for it."""
 LONGEST = (
     *SINGLE_JOBS,
+    *("test_slurm_elastic", "test_slurm_ssh_elastic", "test_slurm_jobs", "test_slurm_use", "test_slurm_ssh"),
+    *("test_elastic", "test_against_loop", "test_slurm_interruptions", "test_random_schedules"),
     *("test_interrupted", "test_os_errors", "test_end_to_end", "test_examples", "test_local_jobs"),
-    *("test_conformance", "test_random_schedules", "test_own_recipe", "test_recipe_names", "test_docs"),
+    *("test_conformance", "test_own_recipe", "test_recipe_names", "test_docs"),
     *("test_tiers_order", "test_container", "test_main", "test_command_lines", "test_tiers_traffic"),
     *("test_runtime_gradients", "test_runtime_job"),
 )
 """Files that take longest, to begin with: at the end no process waits long for another."""
 
 # How long an example takes depends on what else the machine does.
-hypothesis.settings.register_profile(
-    "any-load", deadline=None, suppress_health_check=[hypothesis.HealthCheck.too_slow]
-)
-hypothesis.settings.load_profile("any-load")
+ANY_LOAD = hypothesis.settings(deadline=None, suppress_health_check=[hypothesis.HealthCheck.too_slow])
+hypothesis.settings.register_profile("short", ANY_LOAD, max_examples=20)
+hypothesis.settings.register_profile("long", ANY_LOAD, max_examples=100)
+hypothesis.settings.load_profile("short")  # --hypothesis-profile=long is read later, and counts
+
+
+def examples(most: int) -> hypothesis.settings:
+    """Return the settings of a test that takes `most` examples in the long profile, and a tenth in the short one."""
+    is_long = hypothesis.settings.default.max_examples >= 100
+    return hypothesis.settings(max_examples=most if is_long else most // 10)
 
 
 def frozen_context(cwd: Path) -> LaunchContext:
@@ -99,6 +115,15 @@ def assert_values_shown(problems: Iterable[Problem], overrides: Sequence[str]) -
             assert text.lower() in str(problem.value).lower(), problem
 
 
+def in_process(program: Callable[[Sequence[str]], int], *words: str, cwd: Path) -> subprocess.CompletedProcess[str]:
+    """Run a command of the launcher in this process, which has its imports, in a folder and with files as output."""
+    with tempfile.TemporaryFile("w+") as out, tempfile.TemporaryFile("w+") as err:
+        with contextlib.chdir(cwd), contextlib.redirect_stdout(out), contextlib.redirect_stderr(err):
+            code = process.ended(lambda: program(words))
+        texts = [(each.seek(0), each.read())[1] for each in (out, err)]
+    return subprocess.CompletedProcess(words, code, *texts)
+
+
 def made_once(factory: pytest.TempPathFactory, name: str, make: Callable[[Path], None]) -> Path:
     """Return a folder that `make` fills in the first process that wants it, for all processes of this test run."""
     base = factory.getbasetemp()
@@ -141,14 +166,6 @@ def shellcheck() -> str:
     found = shutil.which("shellcheck", path=f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}")
     assert found, "shellcheck is one of the test dependencies"
     return found
-
-
-@pytest.fixture(scope="session")
-def unused_port() -> int:
-    """Return a loopback port for a server of a test."""
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return probe.getsockname()[1]
 
 
 @pytest.fixture(scope="session")
@@ -236,18 +253,63 @@ def pytest_configure() -> None:
             signal.signal(number, handler)
 
 
+def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:
+    """Leave out files of which `-m "not slow and …"` selects no test: importing them takes longer than many tests."""
+    if collection_path.suffix != ".py" or not (left_out := re.findall(r"\bnot (\w+)", config.option.markexpr)):
+        return None
+    own = re.search(r"^pytestmark = (.+)", collection_path.read_text(encoding="utf-8"), re.MULTILINE)
+    marks = re.findall(r"pytest\.mark\.(\w+)", own[1]) if own else []
+    return True if set(marks) & set(left_out) else None  # None: others may leave it out
+
+
+def pytest_collection_finish() -> None:
+    """Have the garbage collector pass over what was imported, and look seldom: it took a third of the quick loop."""
+    gc.collect()
+    gc.freeze()
+    gc.set_threshold(50_000, 20, 20)
+
+
 def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption("--rewrite-goldens", action="store_true", help="accept what is rendered now as reviewed")
     parser.addoption("--no-skips", action="store_true", help="fail tests that skip and are not in allowed_skips.txt")
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Begin with the files that take longest; mark the tests of a backend's jobs."""
-    order = {name: place for place, name in enumerate(LONGEST)}
-    items.sort(key=lambda item: order.get(item.path.stem, len(order)))
+    """Begin with the files that take longest; mark the tests of a backend's jobs, and what `make test` leaves out."""
     for item in items:
         if "submitted" in getattr(item, "fixturenames", ()):  # job_suite.py, by whatever file imports its tests
             item.add_marker("whole_job")
+            item.add_marker("sample")  # a job of each kind of cluster
+        if item.path.parent == API_SERVER_TESTS:
+            item.add_marker("slow")
+            item.add_marker("long")
+    crossed = [item for item in items if item.get_closest_marker("crossed")]
+    for _, combinations in itertools.groupby(crossed, key=lambda item: item.nodeid.partition("[")[0]):
+        mark_combinations(list(combinations))
+    mark_repetitions(items)
+    order = {name: place for place, name in enumerate(LONGEST)}
+    items.sort(key=lambda item: -1 if item.path.parent == API_SERVER_TESTS else order.get(item.path.stem, len(order)))
+
+
+def mark_repetitions(items: Iterable[pytest.Item]) -> None:
+    """Mark the cases of slow tests as long, except the first one of each test."""
+    begun = set()
+    for item in items:
+        if item.get_closest_marker("slow") or item.get_closest_marker("whole_job"):
+            test = item.path, getattr(item, "originalname", item.name)
+            if test in begun:
+                item.add_marker("long")
+            begun.add(test)
+
+
+def mark_combinations(items: Sequence[pytest.Item]) -> None:
+    """Leave the quick loop as many of a test's combinations of parameters as have each value; the others are slow."""
+    sizes = [len(mark.args[1]) for mark in items[0].iter_markers("parametrize")]
+    quick = {tuple(turn % size for size in sizes) for turn in range(max(sizes))}
+    # Not strict: a test run of cases named one by one has fewer.
+    for item, indices in zip(items, itertools.product(*map(range, sizes)), strict=False):
+        if indices not in quick:
+            item.add_marker("slow")
 
 
 @pytest.hookimpl(wrapper=True)
@@ -266,12 +328,14 @@ def pytest_make_collect_report(collector: pytest.Collector) -> Iterator[None]:
 
 @pytest.hookimpl(optionalhook=True)
 def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
-    """Have each process take file by file, and the tests of some files one by one."""
+    """Have each process take file by file, and the tests of some files one by one; one takes the API server's."""
     from xdist.scheduler import LoadScopeScheduling
 
     class Scheduling(LoadScopeScheduling):
         def _split_scope(self, nodeid: str) -> str:
             file = nodeid.partition("::")[0]
+            if API_SERVER_TESTS.name in Path(file).parts:
+                return API_SERVER_TESTS.name
             return nodeid if Path(file).stem in SINGLE_JOBS else file
 
     return Scheduling(config, log)

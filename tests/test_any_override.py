@@ -5,8 +5,8 @@ from collections.abc import Iterable
 from pathlib import Path
 
 import pytest
-from conftest import CACHE, ELASTIC, LLAMA_K8S, ROOT, composed, frozen_context
-from hypothesis import given, settings
+from conftest import CACHE, ELASTIC, LLAMA_K8S, ROOT, composed, examples, frozen_context
+from hypothesis import given
 from hypothesis import strategies as st
 
 from launcher import pipeline
@@ -158,7 +158,7 @@ def _overlap(path: str, other: str) -> bool:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("start", [LLAMA_K8S, (*LLAMA_K8S, ELASTIC), ()], ids=["static", "elastic", "default"])
-@settings(max_examples=60)
+@examples(60)
 @given(words=WORDS)
 def test_no_override_is_swallowed(start, words):
     started = time.monotonic()
@@ -231,7 +231,7 @@ def swallowed_choices(words: list[str]) -> list[str]:
 
 
 @pytest.mark.slow
-@settings(max_examples=150)
+@examples(150)
 @given(pair=st.sampled_from(OVERLAPPING).flatmap(lambda keys: st.tuples(*(_form(key) for key in keys))))
 def test_no_form_of_a_key_is_swallowed_by_a_form_of_one_that_overlaps(pair):
     assert swallowed([*LLAMA_K8S, ELASTIC, *pair]) == [] == lost([*LLAMA_K8S, ELASTIC, *pair])

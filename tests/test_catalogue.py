@@ -143,6 +143,7 @@ def entry_of(tree, name, folder):
     )
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", recipe_names())
 def test_entries_tell_what_the_composition_does(name):
     assert listed()[name] == entry_of(composed(name).tree["recipes"], name, COLLECTION)

@@ -12,6 +12,8 @@ from collections.abc import Iterator, Mapping
 import pytest
 from conftest import ROOT
 
+from launcher.model import backend_registry
+
 LAUNCHER = ROOT / "launcher"
 MODULES = {path.relative_to(ROOT).as_posix(): path for path in sorted(LAUNCHER.rglob("*.py"))}
 PACKAGES = {path.parent.name for path in LAUNCHER.glob("*/__init__.py")}
@@ -130,6 +132,31 @@ def _exists(dotted: str) -> bool:
                 rest = words[count:]
                 return not rest or re.search(rf"\b{rest[0]}\b", file.read_text(encoding="utf-8")) is not None
     return False
+
+
+# docs/architecture.md, "Where a bound belongs"
+
+
+def test_rules_are_registered_only_where_the_scheme_places_them():
+    places = {
+        module
+        for module in MODULES
+        for each in functions(module)
+        for decorator in map(ast.unparse, each.decorator_list)
+        if re.match(r"(sm_|notice_)?rule\(", decorator)
+    }
+    assert {each for each in places if not re.match(r"launcher/(backends/\w+/)?rules(\.py$|/)", each)} == set()
+
+
+def test_a_backends_rules_are_those_of_its_package_and_of_one_whose_jobs_it_runs():
+    found = {each.name: {rules.split(".")[2] for rules in each.rules()} for each in backend_registry.descriptions()}
+    assert found == {
+        "local": set(),
+        "contract": {"sagemaker", "sagemaker_local"},
+        "k8s": {"kubernetes"},
+        "slurm": {"slurm"},
+        "sm_jobs": {"sagemaker"},
+    }
 
 
 # docs/architecture.md, "The import rule"
@@ -268,7 +295,12 @@ def _changed(node: ast.AST) -> str | None:
     return value.id if isinstance(value, ast.Name) else None
 
 
-PURE = [module for module in MODULES if re.search(r"\bPure\b(?! but| for)", ast.get_docstring(tree(module)) or "")]
+PURE = [
+    module
+    for module, path in MODULES.items()
+    if "Pure" in path.read_text(encoding="utf-8")  # parsing them all takes longer than these tests
+    and re.search(r"\bPure\b(?! but| for)", ast.get_docstring(tree(module)) or "")
+]
 OUTSIDE = {
     *(
         "open",

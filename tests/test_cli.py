@@ -98,6 +98,7 @@ def test_a_command_line_that_is_not_understood_is_a_problem(recipes, words, says
     assert err.endswith("1 problem; nothing was done\n")
 
 
+@pytest.mark.slow
 def test_no_words_print_the_help():
     result = process()
     assert (result.returncode, result.stderr) == (0, "") and result.stdout.startswith("Usage: recipes")
@@ -167,6 +168,7 @@ def completed(recipes, monkeypatch, shell, words):
     return out
 
 
+@pytest.mark.crossed
 @pytest.mark.parametrize("shell", ["bash", "zsh", "fish"])
 @pytest.mark.parametrize(
     ("words", "offers"),
@@ -303,6 +305,7 @@ def test_bash_leaves_no_blank_between_a_key_and_its_value(tmp_path):
     assert typed("bash", keys, tmp_path) == "recipes plan tiny_lm_cpu cluster.scenario=preemption"
 
 
+@pytest.mark.slow
 def test_bash_completes_with_the_script_it_is_given(recipes, tmp_path):
     script = process("--show-completion", "bash", _TYPER_COMPLETE_TEST_DISABLE_SHELL_DETECTION="1").stdout
     program = tmp_path / "recipes"

@@ -175,6 +175,7 @@ def test_the_agent_is_the_process_that_the_kubelet_started_and_ends_while_it_wai
     assert status == 128 + signal.SIGTERM
 
 
+@pytest.mark.slow
 def test_sigterm_ends_the_agent_while_it_imports(built, work):
     with Pod(built, work, ["train.py", "0"], NPROC_PER_NODE="1") as pod:
         pod.until(lambda: any("process_one" in " ".join(p.cmdline()) for p in [pod.main_process()]))

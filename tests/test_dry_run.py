@@ -80,7 +80,7 @@ def test_the_bundle_of_a_dry_run_with_its_run_is_that_of_a_launch(cluster, tmp_p
     assert bundles.read(dry.directory) == (completed, job.backend)
     assert tracking.run_of(completed) == tracking.TrackedRun(NOWHERE, RUN_ID)
     files, expected = ({**each.files, bundles.MANIFEST: ""} for each in (completed, launched))
-    if backend_registry.described(cluster).runs_training_jobs:  # a digest of the recipe is in its channel's URI
+    if backend_registry.described(cluster).programs.toolkit_key:  # a digest of the recipe is in its channel's URI
         files, expected = ({k: re.sub(r"/recipe/\w+/", "", v) for k, v in f.items()} for f in (files, expected))
     assert files == expected
 
@@ -135,3 +135,23 @@ def test_a_dry_run_reports_a_store_that_the_job_cannot_reach(context, tmp_path):
 def test_a_dry_run_leaves_a_run_that_its_recipe_names(dry):
     bundle = dry(TINY, f"{MLFLOW}.run_id={RUN_ID}")
     assert not tracking.lacks_run(bundle) and tracking.run_of(bundle).run_id == RUN_ID
+
+
+def test_a_checkout_is_named_by_its_commit_and_whether_it_is_changed(tmp_path):
+    from launcher.model import context
+
+    def git(*words: str) -> str:
+        command = ["git", "-C", str(tmp_path), "-c", "user.name=a", "-c", "user.email=a@b", *words]
+        return subprocess.run(command, check=True, capture_output=True, text=True).stdout.strip()
+
+    assert context._git_revision(tmp_path) is None
+    git("init", "-q")
+    assert context._git_revision(tmp_path) is None  # no commit yet
+    (tmp_path / "file").write_text("one")
+    git("add", ".")
+    git("commit", "-qm", "one")
+    commit = git("describe", "--always", "--abbrev=40", "--exclude=*")
+    (tmp_path / "untracked").write_text("")
+    assert context._git_revision(tmp_path) == commit
+    (tmp_path / "file").write_text("two")
+    assert context._git_revision(tmp_path) == f"{commit}-dirty"

@@ -51,6 +51,7 @@ def test_the_bundle_is_what_was_rendered(trained):
     bundles.read(bundle_of(folder))
 
 
+@pytest.mark.long
 @pytest.mark.usefixtures("store")
 def test_three_uneven_nodes_train_the_same_curve(trained, tmp_path):
     folder, _ = trained
@@ -61,6 +62,7 @@ def test_three_uneven_nodes_train_the_same_curve(trained, tmp_path):
         assert step == other_step and loss == pytest.approx(other, abs=1e-4)
 
 
+@pytest.mark.long
 @pytest.mark.usefixtures("store")
 def test_a_failed_job_is_exit_code_3_with_its_reason(tmp_path):
     script = tmp_path / "fails.py"

@@ -9,8 +9,9 @@ from pathlib import Path
 
 import commands
 import pytest
-from conftest import ELASTIC, LLAMA_K8S, ROOT, SHORT
+from conftest import ELASTIC, LLAMA_K8S, ROOT, SHORT, in_process
 
+from launcher.cli import run_command
 from launcher.common.problems import ProblemsFound
 from launcher.common.text_table import value_text
 from launcher.config import multirun
@@ -195,7 +196,7 @@ def test_a_signal_ends_a_sweep(last):
 @pytest.mark.parametrize("text", ["x=choice(a,b),c", "x=[choice(1,2)]", "x={a: range(3)}"])
 @pytest.mark.parametrize("flags", [(), ("--multirun",)], ids=["one", "several"])
 def test_a_sweep_inside_a_value_is_a_problem(text, flags, tmp_path):
-    result = ended([sys.executable, ROOT / "main.py", *flags, text, "dry_run=true"], tmp_path)
+    result = in_process(run_command.run, *flags, text, "dry_run=true", cwd=tmp_path)
     assert result.returncode == 2 and "Traceback" not in result.stderr
     assert "a sweep inside another value" in result.stderr or "sweeps over several values" in result.stderr
 

@@ -154,7 +154,7 @@ def test_every_set_up_script_is_run_by_make_engines():
     assert [name for name in named if f"/{name}" not in text] == []
 
 
-STEPS = ("lint types imports", "engines", "test", "test-kubernetes")
+STEPS = ("lint types imports", "engines", "test-all")
 
 
 @pytest.mark.parametrize("failing", [*STEPS, "none"])

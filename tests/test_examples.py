@@ -102,6 +102,7 @@ def steps_of_language_model(run_dir: Path) -> dict[str, list[float]]:
     }
 
 
+@pytest.mark.long
 def test_the_language_model_trains_the_same_on_any_number_of_ranks(tmp_path):
     """Its sentences differ in length, so that each rank's mean would be another one. It is stopped on one rank,
     and resumed on three."""

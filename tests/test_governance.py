@@ -1,5 +1,7 @@
 """What a team gets, held against AWS's example, Kubernetes' and Kueue's schemas; and which jobs a quota refuses."""
 
+import copy
+import functools
 import json
 from fractions import Fraction
 
@@ -19,6 +21,7 @@ from launcher.model import instances
 P5 = ("team=research", "instance_type=ml.p5.48xlarge", "nodes=8")
 SHARED = (*P5, "cohort=shared", "borrow_nodes=4", "weight=3")
 HARMFUL = ("/", "/etc", "/var/lib/kubelet/pods", "/proc", "/var", "fsx", "/fsx/", "/fsx/../etc", "//fsx", "/dev/shm")
+ONE_OF_EACH_SIZE = sorted({(each.vcpus, each.memory_gib): name for name, each in instances.table().items()}.values())
 CRDS = ROOT.parent / "shared" / "facts" / "kueue-crds"
 """Kueue's own CRDs, config/components/crd/bases of its repository, which are not part of this one."""
 
@@ -37,10 +40,16 @@ def schemas(request):
     }
 
 
-def objects(*words):
+@functools.cache
+def parsed(words):
     files = team_manifests.files(team_manifests.read(words))
     assert list(files) == sorted(files)
     return [each for text in files.values() for each in yaml_io.load_documents(text)]
+
+
+def objects(*words):
+    """Return the objects for a team, which the caller may change; those of the same words are parsed once."""
+    return copy.deepcopy(parsed(words))
 
 
 def one(kind, *words, ends=""):
@@ -100,7 +109,7 @@ def test_a_quota_counts_the_devices_that_an_instance_has(instance_type, devices)
     assert hard["requests.memory"] == f"{2 * instance.memory_gib}Gi"
 
 
-@pytest.mark.parametrize("name", sorted(instances.table()))
+@pytest.mark.parametrize("name", ONE_OF_EACH_SIZE)
 def test_a_pod_that_states_nothing_gets_what_fits_on_a_node_and_in_the_quota(name):
     words = ("team=a", f"instance_type={name}", "nodes=1")
     container, pod = one("LimitRange", *words)["spec"]["limits"]

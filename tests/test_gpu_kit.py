@@ -105,6 +105,7 @@ def test_a_stage_of_one_process_measures_everything_and_writes_it_down(in_one_pr
     assert_done(read(in_one_process, stage), stage)
 
 
+@pytest.mark.long
 @pytest.mark.slow
 @pytest.mark.parametrize("stage", ["lora", "lora-recomputed"])
 def test_both_trainers_take_two_turns_at_each_micro_batch(in_one_process, stage):
@@ -132,6 +133,7 @@ def test_a_stage_without_time_trains_nothing_and_says_so(in_one_process, stage):
     assert "no time was left" in json.dumps(record)
 
 
+@pytest.mark.long
 @pytest.mark.whole_job
 @pytest.mark.slow
 @pytest.mark.parametrize("stage", OF_JOBS)
@@ -139,6 +141,7 @@ def test_a_stage_of_jobs_measures_everything_and_writes_it_down(of_jobs, stage):
     assert_done(read(of_jobs, stage), stage)
 
 
+@pytest.mark.long
 @pytest.mark.whole_job
 @pytest.mark.slow
 def test_two_ranks_train_under_the_real_agent(of_jobs):
@@ -147,6 +150,7 @@ def test_two_ranks_train_under_the_real_agent(of_jobs):
     assert row["shape"] == {"ranks": 2, "world_size": 2, "sharding": "FULL_SHARD"}
 
 
+@pytest.mark.long
 @pytest.mark.whole_job
 @pytest.mark.slow
 def test_the_parts_of_restarts_and_of_a_stop_are_measured(of_jobs):
@@ -160,6 +164,7 @@ def test_the_parts_of_restarts_and_of_a_stop_are_measured(of_jobs):
     assert any(name.startswith("suspend") and name.endswith(": stop") for name in found)
 
 
+@pytest.mark.long
 @pytest.mark.slow
 def test_a_part_runs_its_stages_in_processes_of_their_own_and_prints_their_table(tmp_path, monkeypatch, capfd):
     monkeypatch.setattr(kit, "STAGES", (BY_NAME["floors"], BY_NAME["dpo"]))
@@ -170,6 +175,7 @@ def test_a_part_runs_its_stages_in_processes_of_their_own_and_prints_their_table
     assert "floors: done in " in out and "### floors\n" in out and "| matrix product (size 256) |" in out
 
 
+@pytest.mark.long
 @pytest.mark.slow
 def test_a_stage_that_hangs_is_ended_and_what_it_measured_is_kept(tmp_path):
     file = tmp_path / "x.json"
@@ -179,6 +185,7 @@ def test_a_stage_that_hangs_is_ended_and_what_it_measured_is_kept(tmp_path):
     assert record["state"] == "out of time" and record["measurements"][0]["name"] == "before"
 
 
+@pytest.mark.long
 @pytest.mark.slow
 def test_a_job_whose_time_is_over_is_ended(tmp_path):
     job = jobs.launched(["recipes.trainer.num_nodes=1"], tmp_path, 0.05)
@@ -277,6 +284,7 @@ def test_the_estimate_of_weights_is_exact(peft):
     assert parts["gradients and optimizer"] == 12 * trained
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("peft", [None, LORA], ids=["full", "adapters"])
 def test_the_estimate_of_activations_is_near_what_autograd_keeps(peft):
     """Of the layers: the head is computed in parts."""
@@ -317,6 +325,7 @@ def test_carried_wheels_have_a_version():
     assert names <= known
 
 
+@pytest.mark.slow
 def test_memory_of_the_cpu_is_not_counted():
     devices.free(torch.device("cpu"))
     assert devices.peak_bytes(torch.device("cpu")) is None

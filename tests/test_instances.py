@@ -202,6 +202,7 @@ def test_a_program_for_gpus_is_refused_where_there_are_none(problems):
 SCRIPT = ("recipes=training/custom/script", "training_cfg.entry_script=train.py", "container=me/image:1")
 
 
+@pytest.mark.crossed
 @pytest.mark.parametrize("cluster", [("cluster=k8s",), SM_JOBS], ids=["k8s", "sm_jobs"])
 @pytest.mark.parametrize(
     ("name", "processes", "expected"),

@@ -13,7 +13,7 @@ from whole_jobs import finish, left_behind, mlflow_run, start, wait_for
 from launcher.common import interrupts
 
 pytest.importorskip("hyperpod_elastic_agent", reason="pip install --no-deps hyperpod-elastic-agent==1.1.3")
-pytestmark = [pytest.mark.whole_job, pytest.mark.usefixtures("store")]
+pytestmark = [pytest.mark.whole_job, pytest.mark.usefixtures("store"), pytest.mark.long]
 
 STEPS = """
 import itertools, time
@@ -144,6 +144,7 @@ def test_a_sweep_that_a_signal_ends_starts_no_further_job(tmp_path, steps):
     nothing_is_left(tmp_path)
 
 
+@pytest.mark.sample
 def test_only_streams_that_nobody_reads_are_muted(tmp_path):
     code = (
         "import os, sys, launcher.common.interrupts as i; reader, writer = os.pipe(); os.dup2(writer, 1);"
@@ -154,6 +155,7 @@ def test_only_streams_that_nobody_reads_are_muted(tmp_path):
     assert (done.returncode, done.stderr) == (0, "kept\n")
 
 
+@pytest.mark.sample
 def test_a_signal_that_is_ignored_stays_ignored():
     before = signal.signal(signal.SIGHUP, signal.SIG_IGN)
     try:
@@ -164,6 +166,7 @@ def test_a_signal_that_is_ignored_stays_ignored():
         signal.signal(signal.SIGHUP, before)
 
 
+@pytest.mark.sample
 def test_the_exit_codes_are_those_of_the_signals():
     for number, code in ((signal.SIGINT, 130), (signal.SIGTERM, 143), (signal.SIGHUP, 129), (signal.SIGPIPE, 141)):
         assert interrupts.exit_code(interrupts.Interrupted(number)) == code

@@ -15,6 +15,7 @@ from conftest import frozen_context
 from launch_records import Job
 
 from launcher import pipeline
+from launcher.backends.kubernetes.description import KubernetesDescription
 from launcher.backends.local.backend import LocalBackend
 from launcher.backends.sagemaker.backend import SageMakerBackend
 from launcher.bundle import store as bundles
@@ -130,6 +131,8 @@ def record(bundle):
 @pytest.fixture
 def on(monkeypatch):
     """Return a function that puts a cluster in place of every backend."""
+
+    monkeypatch.setattr(KubernetesDescription, "pods", lambda self: None)
 
     def put(cluster):
         monkeypatch.setattr(backend_registry, "load_backend", lambda name: cluster)
@@ -681,6 +684,7 @@ FAILURES = {
 }
 
 
+@pytest.mark.crossed
 @pytest.mark.parametrize("was_submitted", [False, True], ids=["first", "again"])
 @pytest.mark.parametrize(("failure", "is_restored"), FAILURES.values(), ids=FAILURES)
 def test_what_is_about_to_be_submitted_is_recorded_until_nothing_of_it_is_left(

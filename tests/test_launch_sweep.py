@@ -5,7 +5,7 @@ from types import SimpleNamespace
 import pytest
 
 from launcher.cli import launch_sweep
-from launcher.config.hydra_compose import CompositionCache
+from launcher.config.composed_files import CompositionCache
 
 
 @pytest.fixture

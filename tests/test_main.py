@@ -11,11 +11,12 @@ import time
 
 import commands
 import pytest
-from conftest import ELASTIC, LLAMA, LLAMA_K8S, ROOT
+from conftest import ELASTIC, LLAMA, LLAMA_K8S, ROOT, in_process
 from launch_records import Job, grow, lose, rehearse
 
 from launcher import pipeline
-from launcher.cli import launch, terminal
+from launcher.cli import launch, run_command, terminal
+from launcher.cli import main as cli
 from launcher.jobs import registry, tracking
 from launcher.model import backend_registry
 from launcher.model.job_spec import Bundle, JobHandle, JobState, JobStatus
@@ -63,13 +64,14 @@ def test_dry_run_prints_the_plan_and_writes_the_bundle(tmp_path):
     ids=["key", "recipe", "cluster", "type", "syntax", "delete"],
 )
 def test_a_mistake_is_exit_code_2_no_traceback_and_no_file(tmp_path, arguments):
-    result = main(*arguments, cwd=tmp_path)
+    result = in_process(run_command.run, *arguments, cwd=tmp_path)
     assert result.returncode == 2
     assert result.stdout == "" and "Traceback" not in result.stderr
     assert "nothing was written or submitted" in result.stderr
     assert files(tmp_path) == []
 
 
+@pytest.mark.slow
 def test_debug_shows_the_traceback(tmp_path):
     assert "Traceback" in main("debug=true", "a=1", cwd=tmp_path).stderr
 
@@ -102,13 +104,14 @@ def test_hydra_s_own_flags_work_from_any_folder(tmp_path):
     assert files(tmp_path) == []
 
 
+@pytest.mark.slow
 def test_hydra_s_own_refusal_is_exit_code_2(tmp_path):
     result = main("--cfg", "job", "recipes=nothing/like/it", cwd=tmp_path)
     assert result.returncode == 2 and "Traceback" not in result.stderr
 
 
 def test_a_flag_that_hydra_does_not_have_is_a_problem(tmp_path):
-    result = main("--verbose", *LLAMA_K8S, cwd=tmp_path)
+    result = in_process(run_command.run, "--verbose", *LLAMA_K8S, cwd=tmp_path)
     assert result.returncode == 2 and result.stderr.startswith("E801 --verbose\n") and "usage" not in result.stderr
     assert files(tmp_path) == []
 
@@ -168,7 +171,7 @@ def test_render_to_stdout_prints_manifests_alone(tmp_path):
 
 
 def test_stdout_leaves_nothing_behind_for_a_local_job(tmp_path):
-    result = recipes("render", "training/tiny/tiny_lm_cpu", "--stdout", cwd=tmp_path)
+    result = in_process(cli.run, "render", "training/tiny/tiny_lm_cpu", "--stdout", cwd=tmp_path)
     assert result.returncode == 0 and "hyperpodrun" in result.stdout
     assert files(tmp_path) == []
 
@@ -183,7 +186,7 @@ def test_render_writes_a_bundle_that_launch_reads(tmp_path):
 
 
 def test_a_mistake_in_recipes_is_exit_code_2(tmp_path):
-    result = recipes("render", "nothing/like/it", "--stdout", cwd=tmp_path)
+    result = in_process(cli.run, "render", "nothing/like/it", "--stdout", cwd=tmp_path)
     assert result.returncode == 2 and result.stderr.startswith("E005 recipes")
 
 
@@ -192,7 +195,7 @@ def rehearsed(tmp_path_factory):
     """Return a folder with the bundle `results/rehearsed` and what its job, 1 -> 3 -> 2 nodes, has left there."""
     folder = tmp_path_factory.mktemp("rehearsed")
     untracked = "recipes.training_config.mlflow.enabled=false"
-    rendered = recipes("render", "training/tiny/tiny_lm_cpu", untracked, cwd=folder)
+    rendered = in_process(cli.run, "render", "training/tiny/tiny_lm_cpu", untracked, cwd=folder)
     assert rendered.returncode == 0, rendered.stderr
     (bundle,) = (folder / "results").iterdir()
     bundle = bundle.rename(folder / "results" / "rehearsed")
@@ -239,7 +242,7 @@ NEWS = (
 
 @pytest.mark.parametrize("name", ["rehearsed", "results/rehearsed"], ids=["job", "folder"])
 def test_logs_show_every_attempt_of_rank_0(rehearsed, name):
-    result = recipes("logs", name, cwd=rehearsed)
+    result = in_process(cli.run, "logs", name, cwd=rehearsed)
     assert (result.returncode, result.stderr) == (0, "")
     assert result.stdout.splitlines() == [
         HEADS[0], "stdout of 0 in 0", *NEWS[0], HEADS[1], "stdout of 0 in 1", *NEWS[1], HEADS[2], "stdout of 0 in 2",
@@ -257,7 +260,7 @@ def test_logs_show_every_attempt_of_rank_0(rehearsed, name):
     ids=["rank-stderr", "all-ranks-of-an-ended-job", "rank-of-an-attempt"],
 )  # fmt: skip
 def test_logs_show_what_is_selected(rehearsed, options, lines):
-    result = recipes("logs", "rehearsed", *options.split(), cwd=rehearsed)
+    result = in_process(cli.run, "logs", "rehearsed", *options.split(), cwd=rehearsed)
     assert (result.returncode, result.stderr) == (0, "")
     assert result.stdout.splitlines() == lines
 
@@ -274,7 +277,7 @@ def test_logs_show_what_is_selected(rehearsed, options, lines):
     ],
 )
 def test_what_is_not_there_is_a_problem(rehearsed, arguments, code, says):
-    result = recipes(*arguments, cwd=rehearsed)
+    result = in_process(cli.run, *arguments, cwd=rehearsed)
     assert (result.returncode, result.stdout) == (2, "")
     assert result.stderr.startswith(code) and says in result.stderr
 
@@ -310,6 +313,7 @@ def test_timeline_as_json_is_the_file(rehearsed):
 class Rehearsal:
     """A backend whose job has been run already when it is submitted."""
 
+    name = "local"
     ends_with_launcher = True
 
     def __init__(self, play):

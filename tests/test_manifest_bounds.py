@@ -7,7 +7,7 @@ from conftest import ELASTIC, LLAMA_K8S, SHORT
 from hypothesis import given
 from hypothesis import strategies as st
 
-from launcher.backends.kubernetes import bounds
+from launcher.backends.kubernetes.rules import bounds
 from launcher.common.problems import ProblemsFound
 
 POLICY = "recipes.elastic_policy"

@@ -237,6 +237,7 @@ def test_the_llmft_image_starts_a_module_by_its_option_and_a_script_by_its_path(
         assert env.get("USE_HYPERPODRUN") == ("true" if kind == (ELASTIC,) else None)
 
 
+@pytest.mark.crossed
 @pytest.mark.parametrize("key", ["git.entry_module", "training_cfg.entry_module"])
 @pytest.mark.parametrize("name", ["train.py", "src/train", "'a b'", "-c", "'a;b'", "a..b", ".a", "1a"])
 def test_a_path_or_a_command_is_not_the_name_of_a_module(problems, key, name):

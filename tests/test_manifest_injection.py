@@ -4,8 +4,8 @@ import dataclasses
 
 import pytest
 import yaml
-from conftest import ELASTIC, LLAMA_K8S, frozen_context
-from hypothesis import example, given, settings
+from conftest import ELASTIC, LLAMA_K8S, examples, frozen_context
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from launcher import pipeline
@@ -80,7 +80,7 @@ def hostile(job, text):
 @example(text="a\u2028b\n")
 @example(text="a\n\n")
 @example(text=" a\nb\n")
-@settings(max_examples=80)
+@examples(80)
 def test_any_text_stays_in_its_place(jobs, text):
     for job in jobs:
         for found in every_text(BACKEND.render(hostile(job, text), {"config.yaml": "a: 1\n"})["manifests/job.yaml"]):
@@ -117,7 +117,7 @@ def check(found, job, text):
 
 @pytest.mark.slow
 @given(name=TEXT, text=TEXT)
-@settings(max_examples=150)
+@examples(150)
 def test_any_configuration_comes_back_as_it_was(jobs, name, text):
     configs = {"first": text, f"n{name}": text, "last": "a: 1\n"}
     for found in every_text(BACKEND.render(hostile(jobs[0], name), configs)["manifests/configmap.yaml"]):
@@ -132,7 +132,7 @@ def test_any_configuration_comes_back_as_it_was(jobs, name, text):
         TEXT.filter(lambda key: len(key) < 150), st.lists(st.one_of(TEXT, st.integers(), st.booleans(), st.none()))
     )
 )
-@settings(max_examples=200)
+@examples(200)
 def test_a_value_in_one_line_is_json_and_yaml(value):
     line = yaml_io.dump_flow(value)
     assert len(line.splitlines()) == 1

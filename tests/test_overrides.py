@@ -38,6 +38,7 @@ def test_an_item_of_a_list_is_overridden_at_one_size(prepare, published):
     assert set(map(tuple, found.values())) == {tuple(published)}
 
 
+@pytest.mark.crossed
 @pytest.mark.parametrize("plan", [(), ("recipes.scale_config=auto",)], ids=["table", "auto"])
 @pytest.mark.parametrize("order", [1, -1], ids=["base_first", "size_first"])
 def test_an_item_of_one_size_lies_over_those_of_every_size(order, plan, prepare, published):
@@ -60,6 +61,7 @@ def test_an_overridden_list_wins_over_that_of_a_size_and_a_notice_says_so(prepar
     assert "preprocessor_cfgs.2.type=Last" in notice.message and "1 size" in notice.message
 
 
+@pytest.mark.crossed
 @pytest.mark.parametrize(
     "item",
     ["3.type=Foo", "99=Foo", "1_0.type=Foo", "x=1", "x.y=1"],

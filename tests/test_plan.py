@@ -279,6 +279,7 @@ def test_a_job_s_sizes_are_not_changed_by_its_run(prepare):
     assert [point.config["training_config"]["mlflow"]["run_id"] for point in job.scales] == before
 
 
+@pytest.mark.crossed
 @pytest.mark.parametrize("micro", [1, 2, 4, 16])
 @pytest.mark.parametrize(
     "sizes", [(), ("recipes.scale_config=auto", "recipes.elastic_policy.max_nodes=7")], ids=["own", "auto"]
@@ -321,6 +322,7 @@ NAMED_PATHS = (
 )
 
 
+@pytest.mark.crossed
 @pytest.mark.parametrize("name", ["", "training_cfg.run.name=other", "recipes.run.name=other"])
 @pytest.mark.parametrize("cluster", ["local", "k8s"])
 def test_two_launches_share_no_folder_and_every_path_of_one_agrees(context, cluster, name):

@@ -106,6 +106,7 @@ def test_a_job_mounts_the_folders_that_its_team_lists_and_no_other(render, words
         assert (Policy(*words).refusals(each) == []) is is_allowed
 
 
+@pytest.mark.crossed
 @pytest.mark.parametrize("place", ["containers", "initContainers", "ephemeralContainers"])
 @pytest.mark.parametrize(
     "context",

@@ -2,7 +2,7 @@
 
 import pytest
 
-from launcher.governance.quotas import Demand, Quota, exceeds, limits_growth
+from launcher.governance.quotas import Demand, Quota, exceeds, limits_growth, per_pod
 
 
 def job(containers, *, replicas=1, policy=None, init=(), **part):
@@ -70,13 +70,22 @@ def test_a_pod_counts_its_containers_together_and_the_largest_init_container():
         [requests(cpu="1", memory="1Gi"), requests(cpu="2")],
         init=[requests(cpu="5"), requests(cpu="4", memory="512Mi"), requests(disk="7"), None],
     )
-    found = Demand.of(given).per_pod({})
+    found = per_pod(Demand.of(given).template["spec"], {})
     assert found == {"requests.cpu": 5, "requests.memory": 2**30, "requests.disk": 7}
+
+
+def test_a_sidecar_counts_with_the_containers_and_with_the_init_containers_after_it():
+    sidecar = {"restartPolicy": "Always", "resources": requests(cpu="2", memory="1")}
+    spec = {"containers": [{"resources": requests(cpu="1")}]}
+    before, after = ({"resources": requests(cpu=cpu)} for cpu in ("4", "3"))
+    assert per_pod({**spec, "initContainers": [before, sidecar]}, {})["requests.cpu"] == 4
+    assert per_pod({**spec, "initContainers": [sidecar, after]}, {}) == {"requests.cpu": 5, "requests.memory": 1}
+    assert per_pod({**spec, "initContainers": [sidecar]}, {}) == {"requests.cpu": 3, "requests.memory": 1}
 
 
 def test_a_limit_without_a_request_is_the_request_too_and_defaults_fill_what_is_not_stated():
     given = job([{"limits": {"cpu": "4"}}, {"limits": {"cpu": "3"}, "requests": {"cpu": "1"}}])
-    found = Demand.of(given).per_pod({"requests.memory": "2", "limits.cpu": "9"})
+    found = per_pod(Demand.of(given).template["spec"], {"requests.memory": "2", "limits.cpu": "9"})
     assert found == {"limits.cpu": 7, "requests.cpu": 5, "requests.memory": 4}
 
 

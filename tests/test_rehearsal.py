@@ -107,6 +107,7 @@ def test_up_up_node_lost_and_down_train_what_one_process_trains(tmp_path, alone,
     assert "event  node 1 is lost" in out
 
 
+@pytest.mark.long
 def test_crashes_partial_preemption_a_late_checkpoint_and_an_operator_that_is_away(tmp_path, alone):
     """Two tiers on 3 nodes: what is reclaimed is the elastic part; what breaks is started again."""
     mishaps = events(
@@ -136,6 +137,7 @@ def test_crashes_partial_preemption_a_late_checkpoint_and_an_operator_that_is_aw
     assert 3 <= ended["time"] - late["time"] < 60  # it is killed, not waited for
 
 
+@pytest.mark.long
 def test_after_bit_rot_a_crash_goes_back_to_the_checkpoint_before_and_the_lost_steps_are_redone(tmp_path, alone):
     """Bytes of the newest checkpoint change in silence: nothing of it may be loaded."""
     # Both at one step: no later checkpoint is saved between them.
@@ -200,6 +202,7 @@ def test_a_running_job_is_scaled_from_another_shell_and_leaves_nothing_when_its_
         job.kill()
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("removed", ["run", "bundle", "results"])
 def test_a_job_whose_folder_is_removed_ends_with_a_problem_after_its_processes(tmp_path, removed):
     job = start(f"{ARGS}.max_epochs=400", cwd=tmp_path)
@@ -215,6 +218,7 @@ def test_a_job_whose_folder_is_removed_ends_with_a_problem_after_its_processes(t
         job.kill()
 
 
+@pytest.mark.long
 def test_ctrl_c_ends_a_job_that_waits_for_nodes(tmp_path):
     nothing = events("{at:{step:2},capacity:0}", "{at:{seconds:600},capacity:1}")
     job = start(f"{ARGS}.max_epochs=400", nothing, cwd=tmp_path)
@@ -231,6 +235,7 @@ def test_ctrl_c_ends_a_job_that_waits_for_nodes(tmp_path):
         job.kill()
 
 
+@pytest.mark.long
 def test_a_job_that_nothing_can_resume_fails_and_says_so(tmp_path):
     code, _, err = run(f"{ARGS}.max_epochs=400", events("{at:{step:2},capacity:0}"), cwd=tmp_path)
     assert code == 3

@@ -13,7 +13,7 @@ from test_rehearsal import (
 from whole_jobs import bundle_of, records, run
 
 pytest.importorskip("hyperpod_elastic_agent", reason="pip install --no-deps hyperpod-elastic-agent==1.1.3")
-pytestmark = [pytest.mark.whole_job, pytest.mark.usefixtures("store")]
+pytestmark = [pytest.mark.whole_job, pytest.mark.usefixtures("store"), pytest.mark.long]
 
 TWO_NODES = ("recipes.trainer.num_nodes=2", "recipes.elastic_policy.faulty_timeout=600")
 

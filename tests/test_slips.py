@@ -7,10 +7,14 @@ import commands
 import pytest
 from conftest import ELASTIC, LLAMA, LLAMA_K8S, ROOT, SHORT
 
+from launcher.config import hydra_errors
+from launcher.config.collection import clusters
+
 FULL = LLAMA.removesuffix("lora") + "fft"
 """A recipe without an elastic_policy."""
 
 
+@pytest.mark.crossed
 @pytest.mark.parametrize(
     ("override", "place"),
     [
@@ -123,6 +127,7 @@ def test_a_cluster_unlike_any_gets_no_suggestion(problems):
 
 
 TINY = "training/tiny/tiny_lm_cpu"
+
 FULL = "fine-tuning/llama/llmft_llama3_1_8b_instruct_seq4k_gpu_sft_fft"
 ON_K8S = (f"recipes={LLAMA}", "cluster=k8s")
 JOB = (
@@ -201,6 +206,29 @@ def test_a_suggestion_that_would_be_refused_is_not_given(slip, problems):
 def test_a_choice_that_is_no_name_says_where_names_are(choice, remedy, problems):
     (problem,) = problems(choice)
     assert problem.code == "E005" and remedy in problem.remedy
+
+
+@pytest.mark.parametrize(
+    ("choice", "meant"),
+    [
+        ("cluster=kubernets", "cluster=k8s"),
+        ("cluster=sagemakr", "cluster=sm_jobs"),
+        ("cluster_type=kubernets", "cluster=k8s"),
+        ("cluster=slrum", "cluster=slurm"),
+        ("+base/elastic@recipes=polcy", "base/elastic=policy"),
+        ("+base/elastc@recipes=policy", "base/elastic?"),
+    ],
+)
+def test_a_misspelt_choice_of_any_group_gets_the_nearest_one(choice, meant, problems):
+    (problem,) = problems(f"recipes={LLAMA}", choice)
+    assert problem.code == "E005" and "did you mean" in problem.remedy and meant in problem.remedy
+
+
+def test_a_slip_in_any_name_of_a_cluster_leads_to_a_cluster():
+    names = (*clusters(), *hydra_errors._CLUSTER_NAMED)
+    slips = {name: name[: len(name) // 2] + name[len(name) // 2 + 1 :] for name in names if len(name) > 5}
+    unmet = {name for name, slip in slips.items() if not hydra_errors._near("cluster", slip, clusters())}
+    assert len(slips) > 20 and unmet == set()
 
 
 @pytest.mark.parametrize("slip", ["recipes.trainer.num_node=2", "recipes.training_config.training_args.sed=3"])

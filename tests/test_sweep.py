@@ -56,6 +56,7 @@ def test_the_shipped_catalogue_is_clean(plain):
     assert sum(not result.is_elastic for result in published) == 314
 
 
+@pytest.mark.slow
 def test_what_does_not_add_up_on_four_devices_is_known_to_the_size(plain):
     told = [(r, n.message) for r in plain if r.recipe in PUBLISHED for n in r.notices if n.code == "N114"]
     sizes = [message.split(" are written")[0].removeprefix("sizes ") for _, message in told]

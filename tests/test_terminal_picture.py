@@ -6,19 +6,14 @@ import re
 import shlex
 from pathlib import Path
 
-import numpy
 import pytest
 from conftest import ROOT
-from matplotlib import font_manager, image
-from matplotlib.ft2font import FT2Font
 from terminals import on_a_terminal
 
 from launcher.cli.devtools import reference, terminal_picture
-from launcher.common import pictures
 
 pytestmark = pytest.mark.slow
-PNG = reference.PICTURE
-PICTURE = PNG.with_suffix(".svg")
+PICTURE = reference.PICTURE
 CELL, LINE = 12.2, 24.4
 """Width of a character and height of a line, in the picture's own units."""
 ESCAPES = re.compile(r"\x1b\[[0-9;]*m")
@@ -54,37 +49,6 @@ def test_recipes_docs_makes_the_picture_and_finds_an_old_one(tmp_path):
     assert reference.stale(tmp_path) == [PICTURE]
 
 
-def test_the_png_is_drawn_from_the_svg_and_an_old_one_is_stale(tmp_path):
-    svg = (ROOT / PICTURE).read_text(encoding="utf-8")
-    assert pictures.shows(ROOT / PNG, svg), "run `recipes docs`"
-    reference.write(tmp_path)
-    terminal_picture.draw_plan(tmp_path / PNG, svg.replace("uneven", "odd"))
-    assert reference.stale(tmp_path) == [PNG]
-    (tmp_path / PNG).unlink()
-    assert reference.write(tmp_path) == [PNG]
-
-
-def test_the_png_is_what_is_drawn_now(tmp_path):
-    committed, now = ROOT / PNG, tmp_path / "now.png"
-    terminal_picture.draw_plan(now, (ROOT / PICTURE).read_text(encoding="utf-8"))
-    theirs, ours = (image.imread(path)[..., :3].astype(float) for path in (committed, now))
-    assert theirs.shape == ours.shape
-    assert abs(theirs - ours).mean() < 0.01, "run `recipes docs`"  # edges of letters depend on the font library
-
-
-def test_the_png_holds_every_character_and_clips_none():
-    font = FT2Font(font_manager.findfont("DejaVu Sans Mono", fallback_to_default=False))
-    lines = ESCAPES.sub("", terminal_picture.printed()).splitlines()
-    assert {character for line in lines for character in line if not font.get_char_index(ord(character))} == set()
-    assert max(map(len, lines)) <= terminal_picture.WIDTH
-    picture = image.imread(ROOT / PNG)[..., :3]
-    assert 1500 < picture.shape[1] < 2400
-    edge = numpy.concatenate(
-        [picture[:, :4].reshape(-1, 3), picture[:, -4:].reshape(-1, 3), picture[-4:].reshape(-1, 3)]
-    )
-    assert (edge == picture[0, 0]).all()
-
-
 def test_the_picture_has_the_colours_of_the_terminal_and_loads_nothing():
     svg = (ROOT / PICTURE).read_text(encoding="utf-8")
     assert len(re.findall(r"\.plan-r\d+ \{ fill: #", svg)) >= 4
@@ -101,7 +65,7 @@ def test_drawing_leaves_the_environment_as_it_was(monkeypatch):
 
 def test_the_readme_has_the_picture_and_its_command():
     readme = (ROOT / "README.md").read_text(encoding="utf-8")
-    assert f"]({PNG})" in readme and terminal_picture.COMMAND in readme
+    assert f"]({PICTURE})" in readme and terminal_picture.COMMAND in readme
 
 
 def test_a_cluster_file_is_written_before_the_command_of_the_picture_needs_it(tmp_path, monkeypatch):

@@ -12,6 +12,7 @@ import urllib.request
 from pathlib import Path
 
 import commands
+import mlflow_server
 import pytest
 from conftest import LLAMA_K8S, ROOT, SHORT
 from launch_records import rehearse
@@ -28,31 +29,10 @@ RENDERED = (SHORT, "cluster=k8s")
 
 
 @pytest.fixture(scope="session")
-def server(tmp_path_factory, unused_port):
-    """Start an MLflow tracking server on a free loopback port."""
-    folder = tmp_path_factory.mktemp("server")
-    environment = os.environ | {
-        "_MLFLOW_SERVER_FILE_STORE": f"sqlite:///{folder}/mlflow.db",
-        "_MLFLOW_SERVER_ARTIFACT_ROOT": "mlflow-artifacts:/",
-        "_MLFLOW_SERVER_ARTIFACT_DESTINATION": str(folder / "artifacts"),
-        "_MLFLOW_SERVER_SERVE_ARTIFACTS": "true",
-    }
-    command = [sys.executable, "-m", "uvicorn", "mlflow.server.fastapi_app:app", "--port", str(unused_port)]
-    log = (folder / "log").open("w")
-    process = subprocess.Popen(command, env=environment, stdout=log, stderr=log)
-    url = f"http://127.0.0.1:{unused_port}"
-    try:
-        for _ in range(240):
-            try:
-                urllib.request.urlopen(f"{url}/health", timeout=1).close()
-                break
-            except OSError:
-                assert process.poll() is None, (folder / "log").read_text()
-                time.sleep(0.5)
+def server(tmp_path_factory):
+    """Start an MLflow tracking server; return its URL."""
+    with mlflow_server.running(tmp_path_factory.mktemp("server")) as url:
         yield url
-    finally:
-        process.terminate()
-        process.wait(200)
 
 
 @pytest.fixture
@@ -168,6 +148,7 @@ def test_printed_manifests_have_a_run_that_is_visible(server, recipes):
     assert MlflowClient(tracking_uri=server).get_run(run_id).info.lifecycle_stage == "active"
 
 
+@pytest.mark.slow
 def test_the_run_s_id_is_in_every_size(tracked):
     job, bundle = tracked()
     run_id = tracking.tracking(job).run_id
@@ -355,6 +336,7 @@ def test_credentials_in_a_url_are_refused_unseen(problems, scheme):
     assert problem.code == "E603" and "hunter2" not in str(problem)
 
 
+@pytest.mark.slow
 def test_an_http_server_gets_the_run_and_the_bundle(server, tracked):
     job, bundle = tracked(*LLAMA_K8S, f"{MLFLOW}.tracking_uri={server}")
     client, run = run_of(job)

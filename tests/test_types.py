@@ -4,7 +4,10 @@ import re
 import subprocess
 import sys
 
+import pytest
 from conftest import ROOT
+
+pytestmark = pytest.mark.slow
 
 SNIPPET = """
 from launcher.backends.kubernetes.job_options import Settings

@@ -243,6 +243,7 @@ def user_folder(tmp_path_factory) -> Path:
     return tmp_path_factory.mktemp("user")
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("command", [c for c in WORDS_OF_README if c not in FOR_A_JOB], ids=str)
 def test_the_installed_wheel_takes_every_command_of_the_readme(complete_environment, user_folder, command):
     program, *words = as_installed(command)
@@ -250,6 +251,7 @@ def test_the_installed_wheel_takes_every_command_of_the_readme(complete_environm
     run(str(complete_environment / program), *words, *dry, cwd=user_folder)
 
 
+@pytest.mark.long
 @pytest.mark.whole_job
 def test_the_installed_wheel_trains_on_two_nodes_and_takes_the_readme_s_commands_for_that_job(
     complete_environment, tmp_path
@@ -265,6 +267,7 @@ def test_the_installed_wheel_trains_on_two_nodes_and_takes_the_readme_s_commands
     assert "mine" in run(recipes, "jobs", "--state", "succeeded", cwd=tmp_path)
 
 
+@pytest.mark.long
 @pytest.mark.whole_job
 def test_the_installed_wheel_rehearses_a_published_recipe(complete_environment, tmp_path):
     (command,) = (c for c in WORDS_OF_README if "rehearse=true" in c.words)

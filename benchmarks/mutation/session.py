@@ -66,7 +66,7 @@ def pytest_load_initial_conftests(early_config: pytest.Config) -> None:
 
 def pytest_configure(config: pytest.Config) -> None:
     """Make hypothesis repeat itself, so that a mutant is not killed by luck."""
-    profile = hypothesis.settings.get_profile("any-load")
+    profile = hypothesis.settings.get_profile("long")
     phases = (hypothesis.Phase.explicit, hypothesis.Phase.generate)
     hypothesis.settings.register_profile("mutation", profile, derandomize=True, database=None, phases=phases)
     hypothesis.settings.load_profile("mutation")

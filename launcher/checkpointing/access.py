@@ -25,7 +25,7 @@ def files(job: JobSpec) -> dict[str, str]:
     another account; Amazon SageMaker API, CreateCluster and UpdateCluster: TieredStorageConfig.
     """
     tree = get(job.config, "recipes.checkpointing")
-    if not (tree and described(job.backend).has_containers):
+    if not (tree and described(job.backend).files.has_containers):
         return {}
     section = Checkpointing.model_validate(tree)
     found: dict[str, str] = {}

@@ -20,10 +20,10 @@ from launcher.common.interrupts import (
     signals_as_interrupts,
 )
 from launcher.common.names import RUN_DIR
-from launcher.common.problems import Problem, ProblemsFound
+from launcher.common.problems import Problem, ProblemsFound, fail
 from launcher.common.process import INTERRUPTED, USER_ERROR, mute_lost_streams
-from launcher.config.hydra_compose import CompositionCache
-from launcher.jobs import job_names, registry, relaunch, tracking
+from launcher.config.composed_files import CompositionCache
+from launcher.jobs import job_names, registry, tracking
 from launcher.jobs.registry import JobRecord
 from launcher.model import backend_registry
 from launcher.model.backend import Backend
@@ -105,9 +105,9 @@ def _main(
 
 def _after_writing(bundle: Bundle, job: JobSpec, sweep: "Sweep | None") -> int:
     """Launch the job of a bundle that was written, unless only the bundle is wanted or a sweep takes it."""
-    backend = backend_registry.described(job.backend)
+    mode = backend_registry.described(job.backend).launch_mode(job.settings)
     is_only = _is_only_written(job)
-    wait = job.config["wait"] or backend.waits(job.settings)
+    wait = job.config["wait"] or mode.is_followed
     next_step = f"recipes launch {terminal.typed_path(bundle.directory)}" if is_only else None
     terminal.show_bundle(bundle, next_step=next_step)
     is_taken = sweep is not None and sweep.takes(bundle, job.backend, is_rendered_only=is_only, wait=wait)
@@ -116,12 +116,8 @@ def _after_writing(bundle: Bundle, job: JobSpec, sweep: "Sweep | None") -> int:
 
 def _is_only_written(job: JobSpec) -> bool:
     """Return whether only the bundle is wanted."""
-    config = job.config
-    return bool(
-        config["dry_run"]
-        or config["server_dry_run"]
-        or backend_registry.described(job.backend).writes_only(job.settings)
-    )
+    mode = backend_registry.described(job.backend).launch_mode(job.settings)
+    return bool(job.config["dry_run"] or job.config["server_dry_run"] or mode.is_written_only)
 
 
 def _say_reserving() -> None:
@@ -244,14 +240,20 @@ def _settle_finished(bundle: Bundle, backend: Backend, *, is_again: bool) -> Non
     Raises:
         ProblemsFound: It succeeded, and another launch is not requested; or it cannot be launched again.
     """
-    if not (ended := relaunch.finished(bundle.directory, backend)):
+    if not (ended := registry.finished(bundle.directory, backend)):
         return
     if is_again:
         backend.clear(ended[0].handle)
     elif ended[1].state is JobState.SUCCEEDED:
         if not backend.ends_with_launcher:
             conclude(*ended)
-        raise relaunch.refuse(ended[0])
+        job = ended[0]
+        raise fail(
+            "E715",
+            console.shown_path(job.handle.bundle_dir),
+            f"its job, submitted {job.submitted} by {job.user}, has succeeded; nothing was launched",
+            remedy="add --again to launch it once more, from its last checkpoint; or render the recipe again",
+        )
 
 
 def conclude(job: JobRecord, status: JobStatus) -> None:

@@ -12,12 +12,12 @@ from launcher.common.interrupts import exit_code, signals_as_interrupts
 from launcher.common.problems import ProblemsFound
 from launcher.common.process import USER_ERROR
 from launcher.config import multirun
-from launcher.config.hydra_compose import CompositionCache
+from launcher.config.composed_files import CompositionCache
 from launcher.config.multirun import SIGNALLED
 from launcher.jobs import registry
 from launcher.jobs.registry import JobRecord
 from launcher.model import backend_registry
-from launcher.model.backend import Backend, QueueBackend
+from launcher.model.backend import Backend
 from launcher.model.job_spec import Bundle
 
 _WRITTEN = "the bundles were written, nothing was submitted"
@@ -41,7 +41,7 @@ class Sweep:
 
     def takes(self, bundle: Bundle, backend: str, *, is_rendered_only: bool, wait: bool) -> bool:
         """Take a job whose backend has a queue; return whether that is so."""
-        if not backend_registry.described(backend).has_queue:
+        if not backend_registry.described(backend).queue():
             return False
         (self.rendered if is_rendered_only else self.held).setdefault(backend, []).append(bundle)
         self.waits |= wait
@@ -116,10 +116,11 @@ def launch_all(bundles: Sequence[Bundle], backend_name: str, *, wait: bool = Fal
         ProblemsFound: The backend refuses, or one of the jobs has already succeeded (E715).
     """
     backend = backend_registry.load_backend(backend_name)
-    if len(bundles) == 1 or not isinstance(backend, QueueBackend):
+    queue = backend_registry.described(backend_name).queue()
+    if len(bundles) == 1 or queue is None:
         return _in_turn(bundles, backend_name, wait=wait, is_again=is_again)
     with signals_as_interrupts():
-        for notice in backend.array_notices(bundles):
+        for notice in queue.array_notices(bundles):
             console.show_notice(notice)
         _allow_open_files(len(bundles))
         bundles = [launch.completed(bundle) for bundle in bundles]

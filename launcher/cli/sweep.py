@@ -14,7 +14,7 @@ from launcher.common.paths import COLLECTION
 from launcher.common.problems import Notice, Problem, ProblemsFound
 from launcher.config.catalogue import Entry
 from launcher.config.compose import compose
-from launcher.config.hydra_compose import CompositionCache
+from launcher.config.composed_files import CompositionCache
 from launcher.model import backend_registry
 from launcher.model.checked_recipe import CheckedRecipe
 from launcher.model.composition import Composition

@@ -14,8 +14,10 @@ if TYPE_CHECKING:
 
 FORMATS = (".png", ".svg")
 INK, QUIET = "#24292f", "#6e7781"
+_FONT, _FONTS = "'DejaVu Sans'", "'DejaVu Sans', Verdana, sans-serif"
+"""The font of measuring, and those that a viewer of an SVG takes: letters of Verdana are as wide."""
 _STYLE: dict[Any, object] = {  # matplotlib types its keys as a Literal of every setting
-    "svg.fonttype": "path",
+    "svg.fonttype": "none",  # text stays text: letters as outlines would be most of the file
     "text.parse_math": False,  # a job's name is not a formula
     "font.family": "DejaVu Sans",
     "font.size": 9.0,
@@ -49,6 +51,8 @@ def save(path: Path, salt: str, figure: Callable[[], "Figure"], source: str | No
         made = figure()
         try:
             made.savefig(path, metadata=_metadata(path, source))
+            if path.suffix.lower() == ".svg":
+                path.write_text(path.read_text("utf-8").replace(_FONT, _FONTS), encoding="utf-8")
         except OSError as error:
             raise os_errors.refused("E709", str(path), error, path) from error
 

@@ -1,16 +1,14 @@
 """The values of overrides, set one by one on the composed files, and why one cannot be."""
 
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any
+from typing import Any, cast
 
-from hydra.core.override_parser.types import Override
 from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
 from launcher.common.problems import Problem, ProblemsFound, first_line
 from launcher.config.effects import Effects
-from launcher.config.override_text import text_of
-from launcher.config.resolving import as_tree
+from launcher.config.overrides import Override
 from launcher.model.config_tree import AUTO, SCALES, is_index, leaves
 from launcher.model.recipe import RecipeBase
 from launcher.model.validation import field_names
@@ -29,8 +27,8 @@ def apply(config: DictConfig, values: Sequence[Override]) -> tuple[Effects, bool
         ProblemsFound: An override cannot be applied; every such override is reported.
     """
     is_planned = _is_planned(config, values)
-    corrections = [o for o in values if is_planned and o.key_or_group.startswith(f"{SCALES}.")]
-    base = [o for o in values if not (is_planned and o.key_or_group.startswith(f"{SCALES}."))]
+    corrections = [o for o in values if is_planned and o.key.startswith(f"{SCALES}.")]
+    base = [o for o in values if not (is_planned and o.key.startswith(f"{SCALES}."))]
     effects = Effects()
     problems = _apply(config, base, _set, effects)
     if corrections:
@@ -60,10 +58,10 @@ def _apply(
 
 def _landing(config: DictConfig, override: Override) -> list[str]:
     """Return the dotted path of every leaf that an override is about to set, or of the key it removes."""
-    key = override.key_or_group
-    if override.is_delete():
+    key = override.key
+    if override.is_delete:
         return [key]
-    found = leaves(override.value(), key)
+    found = leaves(override.value, key)
     return [path for path, value in found if value != {} or not _keys_at(config, path)]
 
 
@@ -78,20 +76,20 @@ def _keys_at(config: DictConfig, path: str) -> bool:
 
 def _set(config: DictConfig, override: Override) -> Problem | None:
     """Apply one value override to `config`; return its fault, if any."""
-    key, where = override.key_or_group, text_of(override)
+    key, where = override.key, override.shown
     if override.package is not None:
         return Problem("E003", key, "a value cannot be given a package with @", where=where)
     try:
         if problem := _unreachable(config, key, where):
             return problem
-        if override.is_delete():
+        if override.is_delete:
             return _remove(config, override)
         if key.partition(".")[0] in config and (place := _misplaced(config, key)):
             return Problem("E101", key, "unknown key", remedy=f"did you mean {place}?", where=where)
-        if isinstance(override.value(), dict) and OmegaConf.is_list(OmegaConf.select(config, key)):
-            given = f'"{key}=[{where.partition("=")[2]}]"' if where == override.input_line else None
+        if isinstance(override.value, dict) and OmegaConf.is_list(OmegaConf.select(config, key)):
+            given = f'"{key}=[{where.partition("=")[2]}]"' if where == override.text else None
             return Problem("E003", key, "is a list", remedy=given, where=where)
-        OmegaConf.update(config, key, override.value(), merge=True, force_add=True)
+        OmegaConf.update(config, key, override.value, merge=True, force_add=True)
     except (OmegaConfBaseException, ValueError, TypeError, IndexError) as error:
         return Problem("E003", key, first_line(error), where=where)
     return None
@@ -126,7 +124,7 @@ def _no_item(path: str, length: int, key: str, where: str) -> Problem:
 
 def _remove(config: DictConfig, override: Override) -> Problem | None:
     """Remove a key; return why that cannot be done, if it cannot."""
-    key, where = override.key_or_group, text_of(override)
+    key, where = override.key, override.shown
     parent, _, name = key.rpartition(".")
     node = OmegaConf.select(config, parent) if parent else config
     if OmegaConf.is_list(node):
@@ -136,7 +134,7 @@ def _remove(config: DictConfig, override: Override) -> Problem | None:
         place = _misplaced(config, key)
         near = f"did you mean ~{place}?" if place else None
         return Problem("E008", key, "cannot be removed: no such key exists", remedy=near, where=where)
-    if override.value() not in (None, "") and OmegaConf.select(config, key) != override.value():
+    if override.value not in (None, "") and OmegaConf.select(config, key) != override.value:
         remedy = f"~{key} removes it, whatever its value"
         return Problem("E008", key, "cannot be removed: it has another value", remedy=remedy, where=where)
     del node[name]
@@ -165,13 +163,19 @@ def _parts_with(tree: Mapping[str, Any], head: str) -> list[str]:
 
 def _is_planned(config: DictConfig, values: Sequence[Override]) -> bool:
     """Return whether the sizes are planned: then overrides of single sizes have no mapping to be set in."""
-    stated = [None if o.is_delete() else o.value() for o in values if o.key_or_group == SCALES]
+    stated = [None if o.is_delete else o.value for o in values if o.key == SCALES]
     return (stated[-1] if stated else OmegaConf.select(config, SCALES)) == AUTO
 
 
 def _correct(config: DictConfig, override: Override) -> Problem | None:
     """Apply an override of a single size; one that is removed is null."""
-    if override.is_delete() and override.key_or_group.count(".") == SCALES.count(".") + 1:
-        OmegaConf.update(config, override.key_or_group, None, force_add=True)
+    if override.is_delete and override.key.count(".") == SCALES.count(".") + 1:
+        OmegaConf.update(config, override.key, None, force_add=True)
         return None
     return _set(config, override)
+
+
+def as_tree(config: Any, *, resolve: bool, throw_on_missing: bool = False) -> dict[str, Any]:
+    """Return a configuration as plain dictionaries, whose keys are texts."""
+    tree = OmegaConf.to_container(config, resolve=resolve, throw_on_missing=throw_on_missing)
+    return cast(dict[str, Any], tree)

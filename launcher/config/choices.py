@@ -6,23 +6,23 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from hydra.core.override_parser.types import Override
-
 from launcher.common.paths import COLLECTION
 from launcher.common.problems import Problem, ProblemsFound, fail
-from launcher.common.suggestions import did_you_mean
-from launcher.config import override_text, recipe_files
+from launcher.common.suggestions import did_you_mean, nearest
+from launcher.config import recipe_files
 from launcher.config.collection import GROUPS, recipe_names
 from launcher.config.effects import unused
-from launcher.config.hydra_sources import USER_RECIPE, UserRecipe, is_group
-from launcher.config.override_text import text_of
-from launcher.config.parsed_overrides import SEARCH_PATH, is_choice
+from launcher.config.overrides import SEARCH_PATH, Override
+from launcher.config.recipe_files import USER_RECIPE, user_place
 from launcher.model.composition import UnusedOverride, ValueSources
 
 _SCRIPT_RECIPE = "training/custom/script"
 """Recipe of a launch that names a script and no recipe."""
 _CONTRACT, _CONTRACT_CLUSTER = ("cluster.contract", "sagemaker"), "sm_local"
 """Key and value that chose a cluster before it had a name of its own, beside cluster=local; and that name."""
+
+_LEAST_ALIKE = 0.8
+"""Similarity of a misspelt group: below it, slashes more probably stand for the dots of a key."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,16 +35,16 @@ class Choices:
 
 def choose(parsed: Sequence[Override], cwd: Path) -> Choices:
     """Return what the overrides choose; `cluster_type` chooses where `cluster` does not."""
-    chosen = {override.key_or_group: override.value() for override in parsed}
+    chosen = {override.key: override.value for override in parsed}
     words: list[str] = []
-    search = [f for o in parsed if o.key_or_group == SEARCH_PATH for f in override_text.folders(o)]
+    search = [f for o in parsed if o.key == SEARCH_PATH for f in o.folders]
     folders = [str(COLLECTION), *search]
     files, cluster = chosen_files(parsed), _cluster(chosen)
     for override in files.values():
-        if cluster and override.key_or_group == "cluster":
+        if cluster and override.key == "cluster":
             continue
         if user_recipe := _recipe_file(override, cwd, folders):
-            search.append(f"{UserRecipe.scheme()}://{user_recipe}")
+            search.append(user_place(user_recipe))
             words.append(f"recipes={USER_RECIPE}")
         else:
             words.append(word(override, parsed))
@@ -72,13 +72,13 @@ def _cluster(chosen: Mapping[str, Any]) -> str | None:
 
 def chosen_files(parsed: Sequence[Override]) -> dict[str, Override]:
     """Return the overrides that choose files, by group and package; of several for one place the last."""
-    choices = [override for override in parsed if is_choice(override) and not override.is_hydra_override()]
+    choices = [override for override in parsed if override.is_choice and not override.is_hydra]
     return {_place(override): override for override in choices}
 
 
 def _place(override: Override) -> str:
     """Return group and package of a choice, spelled in one way."""
-    group, package = override.key_or_group, (override.package or "").removeprefix("_global_.")
+    group, package = override.key, (override.package or "").removeprefix("_global_.")
     return f"{group}@{package}" if package and package != group.replace("/", ".") else group
 
 
@@ -88,34 +88,39 @@ def word(override: Override, parsed: Sequence[Override]) -> str:
     A launch has a recipe and a cluster in any case, so `+` and `++` choose like no sign; a part that an earlier
     override has added is added here.
     """
-    text = override.input_line or ""
-    if override.key_or_group in GROUPS:
+    text = override.text
+    if override.key in GROUPS:
         return text.lstrip("+")
-    is_added = any(o.is_add() and is_choice(o) and _place(o) == _place(override) for o in parsed)
-    return f"+{text}" if is_added and not (override.is_add() or override.is_delete()) else text
+    is_added = any(o.sign == "+" and o.is_choice and _place(o) == _place(override) for o in parsed)
+    return f"+{text}" if is_added and override.sign not in ("+", "~") else text
 
 
 def unused_choices(parsed: Sequence[Override], sources: ValueSources) -> Iterator[UnusedOverride]:
     """Yield each choice that a later one replaces, and each search path that has none of the files."""
     used = list(map(id, chosen_files(parsed).values()))
     for override in parsed:
-        if override.key_or_group == SEARCH_PATH:
-            if not any(sources.has_file_in(Path(folder)) for folder in override_text.folders(override)):
+        if override.key == SEARCH_PATH:
+            if not any(sources.has_file_in(Path(folder)) for folder in override.folders):
                 yield unused(override, "no file of this launch comes from there")
-        elif is_choice(override) and id(override) not in used:
+        elif override.is_choice and id(override) not in used:
             yield unused(override)
 
 
 def _group_problem(override: Override, search: Sequence[str]) -> Problem | None:
     """Return the fault of an override whose key has slashes, as only those of groups of files have."""
-    group, value, where = override.key_or_group, override.value(), text_of(override)
+    group, value, where = override.key, override.value, override.shown
     if group in GROUPS:
         return None
+    # Hydra takes 0.2 s, which other launches do without.
+    from launcher.config.hydra_sources import is_group, known_configs
+
     if not is_group(group, search):
-        remedy = f"dots lead to a key: {group.replace('/', '.')}=…"
+        groups = sorted({config.rpartition("/")[0] for config in known_configs(search)} - {"", *GROUPS})
+        near = nearest(group, groups, count=1, cutoff=_LEAST_ALIKE)
+        remedy = f"did you mean {near[0]}?" if near else f"dots lead to a key: {group.replace('/', '.')}=…"
         return Problem("E005", group, "is not a group of files to choose from", remedy=remedy, where=where)
     names = value if isinstance(value, list) else [value]
-    if not override.is_delete() and not (names and all(isinstance(name, str) and name for name in names)):
+    if not override.is_delete and not (names and all(isinstance(name, str) and name for name in names)):
         return Problem("E005", group, "must name a file of this group", where=where)
     return None
 
@@ -130,8 +135,8 @@ def _named_like_a_file(name: str) -> str | None:
 
 def _recipe_file(override: Override, cwd: Path, search: Sequence[str]) -> Path | None:
     """Return the file that `recipes=` names, or None when it names a recipe that Hydra finds."""
-    name = str(override.value())
-    if override.key_or_group != "recipes":
+    name = str(override.value)
+    if override.key != "recipes":
         return None
     if not name.endswith(recipe_files.ENDINGS):
         return recipe_files.in_folders(name, search)

@@ -1,30 +1,20 @@
 """Overrides to one resolved tree, with the origin of every value: the stages of a composition, in order."""
 
 import dataclasses
-from collections.abc import Mapping, Sequence
+import functools
+from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
 
-from hydra.core.override_parser.types import Override
-from omegaconf import DictConfig, OmegaConf
-
-from launcher.common.paths import COLLECTION
-from launcher.config import interpolation, rehearsal
-from launcher.config.applying import apply
-from launcher.config.choices import Choices, choose, chosen_files, unused_choices
-from launcher.config.effects import Effects
-from launcher.config.file_cache import FileCache
-from launcher.config.hydra_compose import CompositionCache, Files
-from launcher.config.override_text import text_of
-from launcher.config.parsed_overrides import is_choice, parse, spelled
-from launcher.config.resolving import refuse_faulty_references, resolve
-from launcher.config.value_sources import FileLayers, Layer
+from launcher.config import interpolation, plain_values, rehearsal
+from launcher.config.choices import choose, chosen_files, unused_choices
+from launcher.config.composed_files import CompositionCache
+from launcher.config.effects import Values
+from launcher.config.layer_merge import NotPlain
+from launcher.config.parsed_overrides import parse, spelled
+from launcher.config.value_sources import POLICY, FileLayers
 from launcher.model.backend_registry import name_of
 from launcher.model.composition import Composition
-from launcher.model.config_tree import AUTO, get, replaced
-
-_POLICY = Layer("base/elastic/policy", "recipes", COLLECTION / "base/elastic/policy.yaml")
-"""The file that holds the default `elastic_policy`."""
+from launcher.model.config_tree import replaced
 
 
 def compose(
@@ -51,69 +41,39 @@ def compose(
     parsed = rehearsal.completed(parse(overrides))
     choices = choose(parsed, cwd)
     files = cache.composed(choices)
-    config = files.wrapped()
-    values = [o for o in parsed if not is_choice(o) and not o.is_hydra_override()]
-    effects, has_corrections = apply(config, values)
-    has_default_policy = _inherit_policy(config, files.tree)
-    composition = _begun(
-        overrides, parsed, files, choices, effects, cache.files, has_default_policy=has_default_policy
-    )
-    if files.references + sum(text.count("${") for text in overrides) > interpolation.FEW:
-        refuse_faulty_references(config, composition)
-    composition = _resolved(composition, config, suffix, has_corrections=has_corrections)
-    unused = (*unused_choices(parsed, composition.sources), *effects.unused(values))
-    return dataclasses.replace(composition, unused=unused)
+    values = [each for each in parsed if not each.is_choice and not each.is_hydra]
+    chosen = chosen_files(parsed)
+    recipe = str(chosen["recipes"].value) if "recipes" in chosen else files.recipe
 
+    def begun(found: Values) -> Composition:
+        layers = (POLICY, *files.layers) if found.has_default_policy else files.layers
+        typed = [each for each in parsed if not each.is_choice]
+        return Composition(
+            tree={},
+            recipe=recipe,
+            backend=name_of(files.cluster),
+            overrides=tuple(overrides),
+            explicit=found.effects.explicit,
+            removed=found.effects.removed,
+            chosen={key.lstrip("+~"): override.shown for key, override in chosen.items()},
+            has_default_policy=found.has_default_policy,
+            sources=FileLayers(layers, choices.search, typed, cache.files),
+        )
 
-def _resolved(
-    composition: Composition, config: DictConfig, suffix: str | None, *, has_corrections: bool
-) -> Composition:
-    """Return the composition with its values, every reference resolved."""
-    stated = interpolation.give_job_name(config, suffix) if suffix else {}
-    tree: Mapping[str, Any] = resolve(config, composition)
-    for path, name in stated.items():
-        tree = replaced(tree, path, name)
-    tree = {**tree, "training_config": tree.get("training_config") or composition.recipe}
+    try:
+        if files.references > interpolation.FEW:
+            raise NotPlain
+        found = plain_values.valued(files.tree, values, suffix)
+    except (NotPlain, RecursionError):
+        from launcher.config import resolving  # OmegaConf takes 0.2 s, which most launches do without
+
+        found = resolving.valued(files, values, suffix, begun)
+    composition = begun(found)
+    tree = functools.reduce(lambda tree, stated: replaced(tree, *stated), found.stated.items(), found.tree)
     return dataclasses.replace(
         composition,
-        tree={**tree, "recipes": {**tree["recipes"], "scale_config": AUTO}} if has_corrections else tree,
-        corrections=tree["recipes"]["scale_config"] if has_corrections else {},
-        name_paths=tuple(stated) or composition.name_paths,
+        tree={**tree, "training_config": tree.get("training_config") or recipe},
+        corrections=found.corrections or {},
+        name_paths=tuple(found.stated) or composition.name_paths,
+        unused=(*unused_choices(parsed, composition.sources), *found.effects.unused(values)),
     )
-
-
-def _begun(
-    overrides: Sequence[str],
-    parsed: Sequence[Override],
-    files: Files,
-    choices: Choices,
-    effects: Effects,
-    cache: FileCache,
-    *,
-    has_default_policy: bool,
-) -> Composition:
-    """Return the composition without its values."""
-    chosen = chosen_files(parsed)
-    layers = (_POLICY, *files.layers) if has_default_policy else files.layers
-    return Composition(
-        tree={},
-        recipe=str(chosen["recipes"].value()) if "recipes" in chosen else files.recipe,
-        backend=name_of(files.cluster),
-        overrides=tuple(overrides),
-        explicit=effects.explicit,
-        removed=effects.removed,
-        chosen={key.lstrip("+~"): text_of(override) for key, override in chosen.items()},
-        has_default_policy=has_default_policy,
-        sources=FileLayers(layers, choices.search, [each for each in parsed if not is_choice(each)], cache),
-    )
-
-
-def _inherit_policy(config: DictConfig, of_files: Mapping[str, Any]) -> bool:
-    """Complete an `elastic_policy` that only overrides made by the default one; return whether there is one."""
-    key = "recipes.elastic_policy"
-    policy = OmegaConf.select(config, key)
-    if not OmegaConf.is_dict(policy) or get(of_files, key) is not None:
-        return False
-    default = OmegaConf.select(OmegaConf.load(_POLICY.file), "elastic_policy")
-    OmegaConf.update(config, key, OmegaConf.merge(default, policy), merge=False)
-    return True

@@ -2,10 +2,9 @@
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import Any
 
-from hydra.core.override_parser.types import Override
-
-from launcher.config.override_text import text_of
+from launcher.config.overrides import Override
 from launcher.model.composition import UnusedOverride
 from launcher.model.config_tree import AUTO, SCALES, lookup, prefixes
 
@@ -36,7 +35,7 @@ class Effects:
         for above in {above for path in new for above in prefixes(path)} & self.set_by.keys():
             if not _holds_more(self.set_by[above], above):
                 del self.set_by[above]
-        (self.removed_by if override.is_delete() else self.set_by).update(new)
+        (self.removed_by if override.is_delete else self.set_by).update(new)
 
     @property
     def explicit(self) -> dict[str, str]:
@@ -54,26 +53,45 @@ class Effects:
         return tuple(_unused_value(override) for override in values if id(override) not in used)
 
 
+@dataclass(frozen=True, slots=True)
+class Values:
+    """What overrides make of the values of files.
+
+    Args:
+        tree: The values, every reference resolved.
+        effects: The effect of each override.
+        stated: Dotted path of every key whose name the job's replaced before references were resolved, to that name.
+        has_default_policy: As `Composition` has it.
+        corrections: As `Composition` has them; None if sizes are not planned, or no override changes one.
+    """
+
+    tree: Mapping[str, Any]
+    effects: Effects
+    stated: Mapping[str, str]
+    has_default_policy: bool
+    corrections: Mapping[str, Any] | None = None
+
+
 def _shown(known: Mapping[str, Override]) -> dict[str, str]:
     """Return the override of each path as it may be shown; one override may set thousands of paths."""
-    texts = {id(override): text_of(override) for override in {id(o): o for o in known.values()}.values()}
+    texts = {id(override): override.shown for override in {id(o): o for o in known.values()}.values()}
     return {path: texts[id(override)] for path, override in known.items()}
 
 
 def _holds_more(override: Override, path: str) -> bool:
     """Return whether a value stays an override's although a later one sets a key below it: a list has other items."""
-    value = override.value()
-    value = lookup(value, path[len(override.key_or_group) + 1 :]) if isinstance(value, dict) else value
+    value = override.value
+    value = lookup(value, path[len(override.key) + 1 :]) if isinstance(value, dict) else value
     return isinstance(value, list) or (path == SCALES and value == AUTO)
 
 
 def _unused_value(override: Override) -> UnusedOverride:
-    if not override.is_delete() and override.value() == {}:
-        key = override.key_or_group
+    if not override.is_delete and override.value == {}:
+        key = override.key
         return unused(override, f"{{}} adds no key to those of {key}; ~{key} removes them")
     return unused(override)
 
 
 def unused(override: Override, reason: str = "a later override decides") -> UnusedOverride:
     """Return an override that changes nothing, as it may be shown, and why."""
-    return UnusedOverride(text_of(override), reason)
+    return UnusedOverride(override.shown, reason)

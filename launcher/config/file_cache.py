@@ -1,6 +1,8 @@
 """Configuration files, each read once while it is unchanged."""
 
+import os
 import re
+import stat
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, TypeVar
@@ -23,6 +25,8 @@ MAX_REFERENCES = 1000
 _TOO_DEEP = re.compile(r"(?:\$\{[^{}]*){9}")
 """References within references, nine deep: the time to parse them grows with the square of their depth."""
 
+Stamp = tuple[int, ...]
+"""State of a path on disk, which is another one as soon as the file there may have another content."""
 _Key = TypeVar("_Key")
 _Value = TypeVar("_Value")
 _MOST_FILES = 4096
@@ -31,19 +35,28 @@ _MOST_PARSED = 256
 """Files kept with their nodes, which take more memory."""
 
 
+def stamp_of(path: str | Path) -> Stamp:
+    """Return the times and the size of a file; of anything else only whether it exists."""
+    try:
+        found = os.stat(path)
+    except OSError:
+        return ()
+    return (found.st_mtime_ns, found.st_ctime_ns, found.st_size) if stat.S_ISREG(found.st_mode) else (0,)
+
+
 @dataclass(frozen=True, slots=True)
 class FileText:
     """A file as it was read.
 
     Args:
         path: Where it is.
-        mtime_ns: Its modification time in nanoseconds.
+        stamp: Its state when it was read.
         text: Its content.
         tree: The same, parsed.
     """
 
     path: Path
-    mtime_ns: int
+    stamp: Stamp
     text: str
     tree: dict[str, Any]
 
@@ -53,7 +66,7 @@ class FileCache:
     """The files that compositions have read so far."""
 
     _texts: dict[Path, FileText] = field(default_factory=dict)
-    _nodes: dict[Path, tuple[int, Any, yaml.Node | None]] = field(default_factory=dict)
+    _nodes: dict[Path, tuple[Stamp, Any, yaml.Node | None]] = field(default_factory=dict)
 
     def read(self, path: Path) -> FileText:
         """Return a file, read again if it has changed on disk.
@@ -61,19 +74,19 @@ class FileCache:
         Raises:
             ProblemsFound: It is unreadable, not YAML, or too large.
         """
-        mtime_ns = path.stat().st_mtime_ns
+        stamp = stamp_of(path)
         known = self._texts.get(path)
-        if known is None or known.mtime_ns != mtime_ns:
-            known = FileText(path, mtime_ns, *_read(path))
+        if known is None or known.stamp != stamp:
+            known = FileText(path, stamp, *_read(path))
             keep(self._texts, path, known, _MOST_FILES)
         return known
 
     def nodes(self, path: Path) -> tuple[Any, yaml.Node | None]:
         """Return the tree of a file and the nodes of its values, read again if it has changed on disk."""
-        mtime_ns = path.stat().st_mtime_ns
+        stamp = stamp_of(path)
         known = self._nodes.get(path)
-        if known is None or known[0] != mtime_ns:
-            known = mtime_ns, yaml_io.load(path.read_text(encoding="utf-8")), value_nodes(path)
+        if known is None or known[0] != stamp:
+            known = stamp, yaml_io.load(path.read_text(encoding="utf-8")), value_nodes(path)
             keep(self._nodes, path, known, _MOST_PARSED)
         return known[1:]
 
@@ -83,11 +96,13 @@ class Reader:
 
     Attributes:
         files: The files read so far, by their config paths.
+        looked: The state of every place where a file or a folder was looked for.
     """
 
     def __init__(self, cache: FileCache):
         self._cache = cache
         self.files: dict[str, FileText] = {}
+        self.looked: dict[str, Stamp] = {}
 
     def __deepcopy__(self, memo: dict[int, Any]) -> "Reader":
         return self
@@ -99,7 +114,12 @@ class Reader:
             ProblemsFound: It is unreadable, not YAML, or too large.
         """
         file = self.files[config_path] = self._cache.read(path)
+        self.looked[str(path)] = file.stamp
         return file
+
+    def look(self, path: Path) -> None:
+        """Remember the state of a place that is about to be looked at."""
+        self.looked.setdefault(str(path), stamp_of(path))
 
 
 def value_nodes(file: Path) -> yaml.Node | None:

@@ -1,11 +1,11 @@
 """The files that a launch chooses, composed by Hydra, and why they cannot be."""
 
 import itertools
-import os
 from collections.abc import Collection, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
 from typing import Any
 
+import hydra
+import omegaconf
 from hydra._internal.config_loader_impl import ConfigLoaderImpl
 from hydra._internal.config_repository import IConfigRepository
 from hydra._internal.defaults_list import create_defaults_list
@@ -14,93 +14,38 @@ from hydra.core.config_search_path import SearchPathQuery
 from hydra.core.default_element import ResultDefault
 from hydra.errors import HydraException
 from hydra.plugins.config_source import ConfigResult
-from omegaconf import DictConfig, OmegaConf
+from omegaconf import OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
+from launcher.common import yaml_io
 from launcher.common.paths import COLLECTION
-from launcher.common.problems import ProblemsFound, fail, first_line
-from launcher.config import defaults_list
+from launcher.common.problems import ProblemsFound
+from launcher.config import defaults_list, file_cache, hydra_sources, layer_merge
 from launcher.config.choices import Choices
 from launcher.config.collection import CONFIG, clusters
-from launcher.config.file_cache import FileCache, FileText, Reader, keep
+from launcher.config.file_cache import FileCache, FileText, Reader, stamp_of
 from launcher.config.hydra_errors import refused, too_many_files, unknown_choice
 from launcher.config.hydra_sources import LoadedFile, RecipeFiles, register
 from launcher.config.layer_merge import NotPlain, merge_layers
-from launcher.config.value_sources import Layer
+from launcher.config.value_sources import Files, Layer
 
 _MOST_FILES = 2000
 """Files of one composition, counted as often as they are named. The longest published recipe names 20."""
-_MOST_COMPOSED = 16
-"""Compositions kept, at about 0.5 MB each: a sweep over a catalogue must not keep them all."""
+_PARTS = (hydra, omegaconf, hydra_sources, layer_merge, file_cache, yaml_io)
+_MADE_BY = (__file__, *(str(part.__file__) for part in _PARTS))
+"""The code that composes: what an earlier state of it composed is outdated."""
 
 
-@dataclass(frozen=True, slots=True)
-class Files:
-    """The chosen files as Hydra composes them, before any value is overridden.
-
-    Args:
-        tree: Their values, merged; references stay references.
-        recipe: The chosen recipe.
-        cluster: The chosen cluster.
-        layers: Name and package of each file, lowest precedence first.
-        read: Every file that was read.
-    """
-
-    tree: Mapping[str, Any]
-    recipe: str
-    cluster: str
-    layers: tuple[Layer, ...]
-    read: Collection[FileText]
-
-    def wrapped(self) -> DictConfig:
-        """Return the values as overrides are applied to them, each time anew.
-
-        Raises:
-            ProblemsFound: A value is none that a configuration may hold.
-        """
-        try:
-            return OmegaConf.create(dict(self.tree))
-        except (OmegaConfBaseException, ValueError, RecursionError) as error:
-            raise fail("E004", f"recipes={self.recipe}", first_line(error)) from error
-
-    @property
-    def references(self) -> int:
-        """How many `${…}` they hold."""
-        return sum(file.text.count("${") for file in self.read)
-
-    def is_current(self) -> bool:
-        """Return whether every file is as it was when it was read."""
-        return all(os.path.isfile(file.path) and file.path.stat().st_mtime_ns == file.mtime_ns for file in self.read)
-
-
-@dataclass(frozen=True, slots=True)
-class CompositionCache:
-    """Made by an entry point and passed to each of its compositions: one reads and composes what the next one needs.
-
-    Args:
-        files: The files read so far.
-    """
-
-    files: FileCache = field(default_factory=FileCache)
-    _composed: dict[Choices, Files] = field(default_factory=dict)
-
-    def composed(self, choices: Choices) -> Files:
-        """Return the chosen files composed: as before, while none of them has changed on disk.
-
-        Raises:
-            ProblemsFound: A choice or a default that does not exist, or a file that is not YAML.
-        """
-        known = self._composed.get(choices)
-        if known is None or not known.is_current():
-            known = _compose(choices, self.files)
-            keep(self._composed, choices, known, _MOST_COMPOSED)
-        return known
-
-
-def _compose(choices: Choices, cache: FileCache) -> Files:
+def compose_files(choices: Choices, cache: FileCache) -> tuple[Files, Collection[FileText]]:
     """Compose the chosen files as `hydra.compose` does, but without Hydra's own configuration.
 
     That one logs, names folders and starts sweeps; merging it costs as much as merging a recipe.
+
+    Returns:
+        The composition, and the files that were read.
+
+    Raises:
+        ProblemsFound: A choice or a default that does not exist, or a file that is not YAML.
     """
     register()
     search_path = create_config_search_path(str(COLLECTION))
@@ -129,7 +74,10 @@ def _compose(choices: Choices, cache: FileCache) -> Files:
     layers = tuple(_layers(made_of.defaults, reader.files))
     if problems := tuple(problem for layer in layers for problem in defaults_list.unplaced(layer.config, layer.file)):
         raise ProblemsFound(problems)
-    return Files(tree, chosen["recipes"], chosen["cluster"], layers, tuple(reader.files.values()))
+    texts = reader.files.values()
+    references = sum(file.text.count("${") for file in texts)
+    looked = {**reader.looked, **{module: stamp_of(module) for module in _MADE_BY}}
+    return Files(tree, chosen["recipes"], chosen["cluster"], layers, references, looked), texts
 
 
 def _serve(repository: IConfigRepository, reader: Reader) -> None:

@@ -30,7 +30,7 @@ def refused(error: Exception, choices: Choices) -> ProblemsFound:
     """Return why Hydra refused: a choice that does not exist, or faulty `defaults` behind one that does."""
     missing = error.missing_cfg_file or "" if isinstance(error, MissingConfigException) else ""
     for group, option in map(_group_and_option, choices.words):
-        if group in GROUPS and (missing == f"{group}/{option}" or "${" in option):
+        if missing == f"{group}/{option}" or (group in GROUPS and "${" in option):
             return unknown_choice(group, option, choices)
     if problems := _faulty_defaults(choices):
         return ProblemsFound(problems)
@@ -59,20 +59,25 @@ def _faulty_defaults(choices: Choices) -> tuple[Problem, ...]:
 
 
 def _group_and_option(word: str) -> tuple[str, str]:
-    group, _, option = word.partition("=")
-    return group, option.strip("'\"")
+    """Return the group of files that an override chooses from, without its package, and the file's name."""
+    key, _, option = word.lstrip("+").partition("=")
+    return key.partition("@")[0], option.strip("'\"")
 
 
 def unknown_choice(group: str, name: str, choices: Choices) -> ProblemsFound:
-    names = (config.partition("/") for config in known_configs(choices.search))
-    known = clusters() if group == "cluster" else [path for folder, _, path in names if folder == group]
+    """Return the Problem of a name that no file of a group has; all names of it are listed unless there are many."""
+    names = (
+        config.removeprefix(f"{group}/") for config in known_configs(choices.search) if config.startswith(f"{group}/")
+    )
+    known = clusters() if group == "cluster" else list(names)
     remedy = _near(group, name, known)
+    what = group.removesuffix("s") if group in GROUPS else "file of this group"
     return fail(
         "E005",
         group,
-        f"there is no {group.removesuffix('s')} of that name",
+        f"there is no {what} of that name",
         value=name,
-        allowed=", ".join(known) if group == "cluster" else None,
+        allowed=None if group == "recipes" else ", ".join(known),
         remedy=_from_list(name, known) or remedy or ALL_RECIPES if group == "recipes" else remedy,
     )
 
@@ -81,6 +86,9 @@ def _near(group: str, name: str, known: Sequence[str]) -> str | None:
     if group == "cluster" and (cluster := _CLUSTER_NAMED.get(name.lower())) in known:
         return f"did you mean cluster={cluster}?"
     near = nearest(name, known, cutoff=0.5) or ([] if name else known)
+    if group == "cluster" and not near:  # a slip in another name of one
+        words = nearest(name, list(_CLUSTER_NAMED), count=1)
+        near = [_CLUSTER_NAMED[word] for word in words if _CLUSTER_NAMED[word] in known]
     return f"did you mean {' or '.join(f'{group}={n}' for n in near[:_MOST_NEAR])}?" if near else None
 
 

@@ -11,7 +11,6 @@ from typing import NoReturn
 
 import hydra
 from hydra._internal.utils import get_args_parser
-from hydra.core.override_parser.overrides_parser import OverridesParser
 from hydra.errors import HydraException
 from omegaconf.errors import OmegaConfBaseException
 
@@ -20,11 +19,20 @@ from launcher.common.paths import COLLECTION
 from launcher.common.problems import Problem, ProblemsFound, fail, first_line, shown
 from launcher.common.process import USER_ERROR, check_output_is_read
 from launcher.common.secret_forms import holds_token
-from launcher.config import choices, multirun, override_text, parsed_overrides, recipe_files, slips
+from launcher.config import (
+    choices,
+    hydra_overrides,
+    multirun,
+    override_text,
+    parsed_overrides,
+    recipe_files,
+    slips,
+)
 from launcher.config.collection import CONFIG
-from launcher.config.hydra_compose import CompositionCache
-from launcher.config.hydra_sources import USER_RECIPE, UserRecipe, register
-from launcher.config.parsed_overrides import is_choice
+from launcher.config.composed_files import CompositionCache
+from launcher.config.hydra_sources import register
+from launcher.config.overrides import SEARCH_PATH
+from launcher.config.recipe_files import USER_RECIPE, user_place
 
 _UNSUPPORTED = ("experimental_rerun", "config_name", "config_path")
 """Flags of Hydra's that choose another program or configuration than this one."""
@@ -140,11 +148,10 @@ def _refused(words: Sequence[str]) -> Iterator[Problem]:
 
 def _has_secret(word: str) -> bool:
     """Return whether an override has a secret in it; one that cannot be parsed has, if it names one."""
-    try:
-        override = OverridesParser.create().parse_override(word)
-    except (HydraException, RecursionError, ValueError):
+    override = hydra_overrides.parsed(word)
+    if override is None:
         return shown(word) != word
-    value = override.value() if override.value_type else None
+    value = override.value()
     values = [getattr(each, "text", each) for each in getattr(value, "list", [value])]
     names = re.split(r"[.@]", override.key_or_group + (f"@{override.package}" if override.package else ""))
     return holds_token(word) or any(True for _ in redaction.secrets_of(values, ".".join(names)))
@@ -197,19 +204,19 @@ def _for_hydra(flags: argparse.Namespace) -> Iterator[str]:
     yield "--"
     yield from (f"hydra/{log}=disabled" for log in ("job_logging", "hydra_logging"))
     search: list[str] = []
-    parsed = [OverridesParser.create().parse_override(text) for text in flags.overrides]
+    parsed = [hydra_overrides.unchecked(text) for text in flags.overrides]
     decisive = set(map(id, choices.chosen_files(parsed).values()))
     for override in parsed:
-        value = override_text.value_of(override)
-        if override.key_or_group == "hydra.searchpath" and isinstance(value, list):
+        value = override.value
+        if override.key == SEARCH_PATH and isinstance(value, list):
             search += map(str, value)
-        elif not is_choice(override) or override.is_hydra_override():
-            yield override.input_line or ""
+        elif not override.is_choice or override.is_hydra:
+            yield override.text
         elif id(override) not in decisive:
             continue
-        elif override.key_or_group == "recipes" and str(value).endswith((".yaml", ".yml")):
+        elif override.key == "recipes" and str(value).endswith(recipe_files.ENDINGS):
             file = recipe_files.existing(str(value), Path.cwd()) or Path.cwd() / str(value)
-            search.append(f"{UserRecipe.scheme()}://{file}")
+            search.append(user_place(file))
             yield f"recipes={USER_RECIPE}"
         else:
             yield choices.word(override, parsed)

@@ -19,16 +19,13 @@ from hydra.core.plugins import Plugins
 from hydra.plugins.config_source import ConfigResult, ConfigSource
 from omegaconf import MISSING, DictConfig, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
-from omegaconf.resolvers import oc
 
 from launcher.common import yaml_io
 from launcher.common.paths import COLLECTION
 from launcher.common.problems import Problem, ProblemsFound
-from launcher.common.secret_names import names_secret
+from launcher.config import resolvers
 from launcher.config.file_cache import FileCache, Reader
-
-USER_RECIPE = "file/_recipe_"
-"""Choice under `recipes` that represents a recipe given as a file outside the collection."""
+from launcher.config.recipe_files import SCHEME, USER_RECIPE
 
 _NEIGHBOURS = "recipes"
 """Group from which Hydra looks up what that file's `defaults` name without a slash: the files beside it."""
@@ -91,13 +88,26 @@ class RecipeFiles(FileConfigSource):
         """Return the file of a config of this source."""
         return Path(self.path, self._normalize_file_name(config_path))
 
+    def is_group(self, config_path: str) -> bool:
+        self.look(Path(self.path, config_path))
+        return super().is_group(config_path)
+
+    def is_config(self, config_path: str) -> bool:
+        self.look(self.file(config_path))
+        return super().is_config(config_path)
+
+    def look(self, path: Path) -> None:
+        """Let the composition, if there is one, know of a place whose state it depends on."""
+        if self.reader:
+            self.reader.look(path)
+
 
 class UserRecipe(RecipeFiles):
     """A recipe file outside the collection, and those beside it that its `defaults` name."""
 
     @staticmethod
     def scheme() -> str:
-        return "recipe"
+        return SCHEME
 
     def file(self, config_path: str) -> Path:
         if config_path == f"recipes/{USER_RECIPE}":
@@ -108,7 +118,10 @@ class UserRecipe(RecipeFiles):
         return f"recipes/{USER_RECIPE}".startswith(f"{config_path}/") or not config_path
 
     def is_config(self, config_path: str) -> bool:
-        return config_path.startswith(f"{_NEIGHBOURS}/") and os.path.isfile(self.file(config_path))
+        if not config_path.startswith(f"{_NEIGHBOURS}/"):
+            return False
+        self.look(self.file(config_path))
+        return os.path.isfile(self.file(config_path))
 
 
 @cache  # Hydra's plugins and OmegaConf's resolvers are of the process, and looking for plugins takes 50 ms
@@ -118,31 +131,8 @@ def register() -> None:
     Plugins.instance()  # registers Hydra's own sources, which must come first
     types = SourcesRegistry.instance().types
     types["file"] = RecipeFiles
-    types[UserRecipe.scheme()] = UserRecipe
-    for name, function in _RESOLVERS.items():
-        OmegaConf.register_new_resolver(name, function, replace=True)
-
-
-def _divide_ceil(a: int, b: int) -> int:
-    return -(-a // b)
-
-
-def _variable(name: str, *default: str | None) -> str | None:
-    """Return an environment variable as OmegaConf's `oc.env` does, unless it is a secret."""
-    if names_secret(name):
-        raise ValueError(
-            f"{name} is a secret's name, and its value would be written: use {{env: {name}}} in env_vars"
-        )
-    return oc.env(name, *default)
-
-
-_RESOLVERS = {
-    "oc.env": _variable,
-    "multiply": lambda a, b: a * b,
-    "add": lambda *numbers: sum(numbers),
-    "divide_ceil": _divide_ceil,
-    "divide_floor": lambda a, b: a // b,
-}
+    types[SCHEME] = UserRecipe
+    resolvers.register()
 
 
 def _unreadable_values(path: Path, text: str) -> Iterator[Problem]:
@@ -191,6 +181,6 @@ def is_group(config_path: str, search: Sequence[str]) -> bool:
 def _sources(search: Sequence[str]) -> list[RecipeFiles]:
     sources = [RecipeFiles("main", f"file://{COLLECTION}")]
     for place in search:
-        is_recipe = place.startswith(f"{UserRecipe.scheme()}://")
+        is_recipe = place.startswith(f"{SCHEME}://")
         sources.append((UserRecipe if is_recipe else RecipeFiles)("user", place))
     return sources

@@ -2,13 +2,10 @@
 so that a dozen lines that each repeat the previous one would exhaust the memory."""
 
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
-from omegaconf import OmegaConf
-from omegaconf.errors import OmegaConfBaseException
-
-from launcher.common.problems import Problem, first_line
+from launcher.common.problems import Problem
 from launcher.model.config_tree import ABSENT, child
 from launcher.model.context import job_name
 
@@ -20,7 +17,7 @@ _MOST = 100_000
 
 _REFERENCE = re.compile(r"\$\{\s*(\.*)([\w\-.\[\]]*)\s*\}")
 
-_NAMES = RUN_NAME, _SCRIPT_NAME, _EXPERIMENT = (
+NAMES = RUN_NAME, _SCRIPT_NAME, _EXPERIMENT = (
     "recipes.run.name",
     "recipes.training_cfg.run.name",
     "recipes.training_config.mlflow.experiment_name",
@@ -120,45 +117,20 @@ def _target(path: tuple[str, ...], tree: Any) -> tuple[Any, tuple[str, ...]]:
     return value, path
 
 
-def unresolved(node: Any, path: str) -> Iterator[Problem]:
-    """Yield a Problem for each leaf that refers to something absent or is still `???`.
-
-    Args:
-        node: A container of a configuration.
-        path: Its dotted path.
-    """
-    keys = node.keys() if OmegaConf.is_dict(node) else range(len(node))
-    for key in keys:
-        here = f"{path}.{key}" if path else str(key)
-        try:
-            if OmegaConf.is_missing(node, key):
-                yield Problem("E006", here, "needs a value", remedy=f"add {here}=…")
-                continue
-            value = node[key]
-        except OmegaConfBaseException as error:
-            line = first_line(error)
-            is_long = line.startswith("RecursionError")
-            yield Problem("E007", here, "refers to another value through too many others" if is_long else line)
-            continue
-        if OmegaConf.is_config(value):
-            yield from unresolved(value, here)
-
-
-def give_job_name(config: Any, suffix: str) -> dict[str, str]:
-    """Set run.name to the job's name, so that references follow; return the stated names, by path.
+def job_names(found: Sequence[Any], written: Any, suffix: str) -> tuple[dict[str, str], dict[str, Any]]:
+    """Return the names that the job's replaces, and the values to set, so that references follow; both by path.
 
     An MLflow experiment keeps the stated name: it holds the runs of many jobs. A faulty name is unchanged.
+
+    Args:
+        found: The value of each of `NAMES`.
+        written: run.name as it is written.
+        suffix: End of the job's name.
     """
-    try:
-        name, script_name, experiment = (OmegaConf.select(config, path) for path in _NAMES)
-    except (OmegaConfBaseException, RecursionError):  # reported when all is resolved
-        return {}
+    name, script_name, experiment = found
     if not isinstance(name, str) or not name:
-        return {}
-    is_script_name = OmegaConf.is_interpolation(config.recipes.run, "name") and script_name == name
-    paths = (RUN_NAME, _SCRIPT_NAME) if is_script_name else (RUN_NAME,)
-    for path in paths:
-        OmegaConf.update(config, path, job_name(name, suffix))
-    if experiment is not None:
-        OmegaConf.update(config, _EXPERIMENT, experiment)
-    return dict.fromkeys(paths, name)
+        return {}, {}
+    is_script_name = isinstance(written, str) and "${" in written and script_name == name
+    stated = dict.fromkeys((RUN_NAME, _SCRIPT_NAME) if is_script_name else (RUN_NAME,), name)
+    named = dict.fromkeys(stated, job_name(name, suffix))
+    return stated, named if experiment is None else {**named, _EXPERIMENT: experiment}

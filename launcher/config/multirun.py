@@ -5,14 +5,13 @@ import math
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
-from hydra.core.override_parser.overrides_parser import OverridesParser
 from hydra.core.override_parser.types import Glob, Override, RangeSweep, ValueType
-from hydra.errors import HydraException
 
 from launcher.common import console
 from launcher.common.problems import Problem, ProblemsFound, shown
+from launcher.config import hydra_overrides, overrides
 from launcher.config.collection import GROUPS, clusters, recipe_names
-from launcher.config.override_text import respelled, text_of, unreadable
+from launcher.config.override_text import unreadable
 
 _MOST_JOBS = 1000
 """Jobs of one command line: each is compiled, and launched, after the one before."""
@@ -21,7 +20,7 @@ SIGNALLED = 128
 """Exit codes above this are of a job that a signal ended. Source: Bash manual, Exit Status."""
 
 
-def jobs(overrides: Sequence[str]) -> list[list[str]]:
+def jobs(words: Sequence[str]) -> list[list[str]]:
     """Return the overrides of every job that sweeps stand for: all combinations, the last sweep changing first.
 
     Raises:
@@ -29,7 +28,7 @@ def jobs(overrides: Sequence[str]) -> list[list[str]]:
     """
     problems: list[Problem] = []
     choices: list[list[str]] = []
-    for text in overrides:
+    for text in words:
         try:
             choices.append(_choices(text))
         except ProblemsFound as error:
@@ -38,7 +37,7 @@ def jobs(overrides: Sequence[str]) -> list[list[str]]:
         problems.append(Problem("E002", "--multirun", f"is {count} jobs", allowed=f"at most {_MOST_JOBS}"))
     if problems:
         raise ProblemsFound(tuple(problems))
-    return [list(words) for words in itertools.product(*choices)]
+    return [list(found) for found in itertools.product(*choices)]
 
 
 def run_all(run: Callable[[Sequence[str]], int], found: Sequence[Sequence[str]]) -> int:
@@ -65,12 +64,9 @@ def _choices(text: str) -> list[str]:
     """Return the overrides that one expands to: itself, if it does not sweep."""
     if problem := unreadable(text):
         raise ProblemsFound((problem,))
-    try:
-        override = OverridesParser.create().parse_override(text)
-    except (HydraException, RecursionError, ValueError):
-        return [text]  # the launch has better words for it
-    if not override.is_sweep_override():
-        return [text]
+    override = None if overrides.plain(text) else hydra_overrides.parsed(text)
+    if override is None or not override.is_sweep_override():
+        return [text]  # the launch has better words for one that cannot be parsed
     if problem := _fault(override, text):
         raise ProblemsFound((problem,))
     glob = override._value
@@ -80,7 +76,7 @@ def _choices(text: str) -> list[str]:
 
 def _fault(override: Override, text: str) -> Problem | None:
     value: Any = override._value
-    if problem := respelled(override):
+    if problem := hydra_overrides.respelled(override, override.key_or_group):
         return problem
     if override.value_type is ValueType.INTERVAL_SWEEP:
         return Problem("E002", shown(text), "an interval has no single values", allowed="range(start, stop, step)")
@@ -106,5 +102,5 @@ def _globbed(override: Override, glob: Glob) -> Iterator[str]:
     """Return the recipes or clusters that a glob matches, at least one."""
     known = recipe_names() if override.key_or_group == "recipes" else clusters()
     if not (found := glob.filter(known)):
-        raise ProblemsFound((Problem("E002", text_of(override), "matches nothing"),))
+        raise ProblemsFound((Problem("E002", shown(override.input_line or ""), "matches nothing"),))
     return iter(found)

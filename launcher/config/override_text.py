@@ -1,20 +1,12 @@
-"""The text of an override: bounds before Hydra parses it, one spelling of keys after.
+"""The text of an override: its bounds, and quotes around a value. Its grammar is not here; see `overrides`."""
 
-Its grammar is not here; see `compose`.
-"""
-
-import os
-from collections.abc import Mapping
-from typing import Any
-
-from hydra.core.override_parser.types import Override, Quote, QuotedString, Sweep
+import re
 
 from launcher.common.problems import Problem, shown
-from launcher.common.yaml_io import LONGEST_NUMBER, MAX_DEPTH
+from launcher.common.yaml_io import MAX_DEPTH
 
 REMEDY_SYNTAX = "key=value sets a key, ~key removes one; quote values with spaces or commas: key='\"a, b\"'"
 """The remedy where an override is not written as one."""
-TOO_LONG_A_NUMBER = f"contains a number of more than {LONGEST_NUMBER} digits"
 _LONGEST = 1 << 16
 """Characters of an override. Longer values belong in a recipe's file, which takes 1 MiB."""
 
@@ -27,22 +19,9 @@ _SHORT = MAX_DEPTH
 _SHOWN = 60
 """Characters of an override that a Problem repeats when it refuses its length."""
 
+_BEFORE_QUOTE = re.compile(r"(\\*)('|\Z)")
+"""A quote of the text, or the one that closes it, with the backslashes before it."""
 _OPENING, _CLOSING, _SEPARATORS = frozenset("[{("), frozenset("]})"), frozenset("[{(,:")
-
-
-def text_of(override: Override) -> str:
-    """Return an override as it may be shown."""
-    return shown(override.input_line or "")
-
-
-def value_of(override: Override) -> Any:
-    """Return the value of an override. The grammar allows any; Hydra's type for it lists them all."""
-    return override.value()
-
-
-def folders(override: Override) -> list[str]:
-    """Return the folders that an override of the search path names."""
-    return [folder(place) for place in value_of(override)]
 
 
 def unreadable(text: str) -> Problem | None:
@@ -62,69 +41,13 @@ def unreadable(text: str) -> Problem | None:
     return None
 
 
-def respelled(override: Override) -> Problem | None:
-    """Make every key in an override's value a text, as in a file; return what is wrong with the value, or None."""
-    inner = getattr(override._value, "list", ())
-    if isinstance(override._value, Sweep) and not any(isinstance(value, Sweep) for value in inner):
-        return None
-    try:
-        override._value = _with_text_keys(override._value)
-    except ValueError as error:
-        return Problem("E003", override.key_or_group, str(error), where=text_of(override))
-    return None
-
-
-def hydra_fault(override: Override) -> Problem | None:
-    """Return the fault of an override of Hydra's own settings, of which only the search path is ours."""
-    key, value, text = override.key_or_group, value_of(override), text_of(override)
-    if key != "hydra.searchpath" or override.package is not None:
-        return Problem("E009", key, "is a Hydra setting that no launch reads", allowed="hydra.searchpath", where=text)
-    if not isinstance(value, list) or not all(isinstance(place, str) for place in value):
-        return Problem(
-            "E009", key, "must be a list of folders", value=value, remedy=f"{key}=[/path/to/folder]", where=text
-        )
-    absent = [place for place in value if not os.path.isdir(folder(place))]
-    return Problem("E009", key, "no such folder", value=", ".join(absent), where=text) if absent else None
-
-
-def folder(place: str) -> str:
-    """Return a folder of the search path without the scheme that Hydra allows before it."""
-    return place.removeprefix("file://")
-
-
 def quoted(text: str) -> str:
     """Return a text as the value of an override, whatever characters it has.
 
     Source: Hydra, Override grammar, Quoted values: a quote is escaped, and so are backslashes before one.
     """
-    return QuotedString(text, Quote.single).with_quotes()
-
-
-def _with_text_keys(value: Any) -> Any:
-    if isinstance(value, Sweep):
-        raise ValueError("contains a sweep inside another value")
-    if isinstance(value, list):
-        return [_with_text_keys(item) for item in value]
-    if isinstance(value, Mapping):
-        found: dict[str, Any] = {}
-        for key, item in value.items():
-            name = _key_text(key)
-            if name in found:
-                raise ValueError(f"gives the key {name!r} twice")
-            found[name] = _with_text_keys(item)
-        return found
-    if isinstance(value, int) and abs(value) >= 10**LONGEST_NUMBER:
-        raise ValueError(TOO_LONG_A_NUMBER)
-    return value
-
-
-def _key_text(key: Any) -> str:
-    """Return a key as YAML spells it."""
-    if isinstance(key, QuotedString):
-        return key.text
-    if key is None:
-        return "null"
-    return str(key).lower() if isinstance(key, bool) else str(key)
+    escaped = _BEFORE_QUOTE.sub(lambda found: found[1] * 2 + (r"\'" if found[2] else ""), text)
+    return f"'{escaped}'"
 
 
 def _measured(text: str) -> tuple[int, int]:

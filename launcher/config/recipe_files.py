@@ -6,8 +6,17 @@ import unicodedata
 from collections.abc import Sequence
 from pathlib import Path
 
+USER_RECIPE = "file/_recipe_"
+"""Choice under `recipes` that represents a recipe given as a file outside the collection."""
+SCHEME = "recipe"
+"""Scheme of a place on the search path that is such a file."""
 ENDINGS = (".yaml", ".yml")
 PLAIN = re.compile(r"(?!(?:null|true|false|nan|inf)$)[a-z][\w./-]*", re.ASCII | re.IGNORECASE)
+
+
+def user_place(file: Path) -> str:
+    """Return the place on the search path that is a recipe's file."""
+    return f"{SCHEME}://{file}"
 
 
 def existing(name: str, cwd: Path) -> Path | None:

@@ -2,8 +2,7 @@
 
 from collections.abc import Sequence
 
-from hydra.core.override_parser.types import Override
-
+from launcher.config.overrides import Override
 from launcher.config.parsed_overrides import parse
 
 MOST_RANKS = 1024
@@ -19,7 +18,7 @@ def completed(parsed: Sequence[Override]) -> list[Override]:
     pending: list[Override] = []
     has_keys = False
     for each in parsed:
-        key, value = each.key_or_group, None if each.is_delete() else each.value()
+        key, value = each.key, None if each.is_delete else each.value
         if key.startswith(f"{_KEY}.") or (key == _KEY and isinstance(value, dict)):
             has_keys = True
             ranks = value if key == _RANKS else value.get("ranks", ranks) if isinstance(value, dict) else ranks
@@ -32,6 +31,6 @@ def completed(parsed: Sequence[Override]) -> list[Override]:
     kept = [each for each in parsed if not any(each is other for other in surplus)]
     # What is no number of ranks is reported where it is typed, and ranks of an elastic job by a rule.
     is_number = isinstance(ranks, int) and not isinstance(ranks, bool) and 0 < ranks <= MOST_RANKS
-    if not is_number or any(each.key_or_group == _IS_ELASTIC and each.value() is True for each in parsed):
+    if not is_number or any(each.key == _IS_ELASTIC and each.value is True for each in parsed):
         return kept
     return [*kept, *parse(("recipes.trainer.num_nodes=1", f"recipes.trainer.devices={ranks}"))]

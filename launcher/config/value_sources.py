@@ -6,12 +6,10 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from hydra.core.override_parser.types import Override
-
 from launcher.common.paths import COLLECTION
-from launcher.config import defaults_list, provenance
-from launcher.config.file_cache import FileCache
-from launcher.config.override_text import text_of
+from launcher.config import provenance
+from launcher.config.file_cache import FileCache, Stamp, stamp_of
+from launcher.config.overrides import Override
 from launcher.model.composition import Setting
 from launcher.model.config_tree import SCALES, is_index, leaves
 
@@ -28,6 +26,35 @@ class Layer(NamedTuple):
     config: str
     package: str
     file: Path
+
+
+@dataclass(frozen=True, slots=True)
+class Files:
+    """The chosen files as Hydra composes them, before any value is overridden.
+
+    Args:
+        tree: Their values, merged; references stay references.
+        recipe: The chosen recipe.
+        cluster: The chosen cluster.
+        layers: Name and package of each file, lowest precedence first.
+        references: How many `${…}` they hold.
+        looked: The state of every place where a file was looked for, and of the code that composed them.
+    """
+
+    tree: Mapping[str, Any]
+    recipe: str
+    cluster: str
+    layers: tuple[Layer, ...]
+    references: int
+    looked: Mapping[str, Stamp]
+
+    def is_current(self) -> bool:
+        """Return whether every file is as it was when it was read, and no other one has appeared before it."""
+        return all(stamp_of(path) == stamp for path, stamp in self.looked.items())
+
+
+POLICY = Layer("base/elastic/policy", "recipes", COLLECTION / "base/elastic/policy.yaml")
+"""The file that holds the default `elastic_policy`."""
 
 
 @dataclass(frozen=True)
@@ -75,6 +102,8 @@ class FileLayers:
 
     def above(self, layer: int) -> frozenset[int]:
         """Return the layers that win over one because its `defaults` name them after `_self_`."""
+        from launcher.config import defaults_list  # it asks Hydra's sources, which few launches need
+
         files = defaults_list.after_self(self.files[layer].config, self.search)
         return frozenset(n for n, (file, _) in enumerate(self._located) if n > layer and file in files)
 
@@ -95,14 +124,14 @@ class FileLayers:
 
 def _setting(override: Override, path: str) -> Setting | None:
     """Return what an override sets or removes at a leaf, None when it is about other keys."""
-    key, origin = override.key_or_group, text_of(override)
+    key, origin = override.key, override.shown
     if path != key and not path.startswith(f"{key}."):
         index = key.removeprefix(f"{path}.").partition(".")[0]
-        is_item = key.startswith(f"{path}.") and is_index(index) and path != SCALES and not override.is_delete()
-        return Setting(key, override.value(), origin, is_override=True) if is_item else None
-    if override.is_delete():
+        is_item = key.startswith(f"{path}.") and is_index(index) and path != SCALES and not override.is_delete
+        return Setting(key, override.value, origin, is_override=True) if is_item else None
+    if override.is_delete:
         return Setting(key, None, origin, is_override=True)
-    if not isinstance(override.value(), dict):
-        return Setting(key, override.value(), origin, is_override=True)
-    inside = dict(leaves(override.value(), key))
+    if not isinstance(override.value, dict):
+        return Setting(key, override.value, origin, is_override=True)
+    inside = dict(leaves(override.value, key))
     return Setting(path, inside[path], origin, is_override=True) if path in inside else None

@@ -64,7 +64,7 @@ def _entry(job: JobSpec, training: Mapping[str, Any]) -> tuple[str, ...]:
     if module := training.get("entry_module"):
         return "-m", str(module)
     script = str(training["entry_script"])
-    is_elsewhere = described(job.backend).has_containers
+    is_elsewhere = described(job.backend).files.has_containers
     return (script if is_elsewhere else str(Path(job.cwd, Path(script).expanduser())),)
 
 

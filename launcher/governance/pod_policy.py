@@ -19,7 +19,7 @@ _CAPABILITIES = (
     *("AUDIT_WRITE", "CHOWN", "DAC_OVERRIDE", "FOWNER", "FSETID", "KILL", "MKNOD"),
     *("NET_BIND_SERVICE", "SETFCAP", "SETGID", "SETPCAP", "SETUID", "SYS_CHROOT"),
 )
-_SELINUX_TYPES = ("", "container_t", "container_init_t", "container_kvm_t", "container_engine_t")
+SELINUX_TYPES = ("", "container_t", "container_init_t", "container_kvm_t", "container_engine_t")
 _SYSCTLS = (
     "kernel.shm_rmid_forced",
     "net.ipv4.ip_local_port_range",
@@ -56,7 +56,7 @@ def enforced_label(team: "Team") -> str:
 
 def values() -> dict[str, Any]:
     """Return the values of the policy's template, apart from the team."""
-    return {"capabilities": _CAPABILITIES, "selinux_types": _SELINUX_TYPES, "sysctls": _SYSCTLS}
+    return {"capabilities": _CAPABILITIES, "selinux_types": SELINUX_TYPES, "sysctls": _SYSCTLS}
 
 
 def faults(team: "Team") -> Iterator[Problem]:

@@ -3,7 +3,7 @@
 Source: Kubernetes, Resource Quotas and Limit Ranges; Kueue, ClusterQueue: Resources.
 """
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from fractions import Fraction
 from typing import Any
@@ -129,32 +129,42 @@ class Demand:
         """The recipe's key for the smallest number of pods."""
         return f"recipes.{'elastic_policy.min_nodes' if self.is_elastic else 'trainer.num_nodes'}"
 
-    def per_pod(self, defaults: Mapping[str, str]) -> dict[str, Fraction]:
-        """Return the amounts that one pod counts, `requests.<resource>` and `limits.<resource>`.
 
-        Source: Kubernetes, Init Containers: the larger of the containers' sum and the largest init container.
-        """
-        spec = self.template["spec"]
-        together = _total(_counts(c.get("resources") or {}, defaults) for c in spec["containers"])
-        for container in spec.get("initContainers") or ():
-            for name, value in _counts(container.get("resources") or {}, defaults).items():
-                together[name] = max(together.get(name, Fraction()), value)
-        return together
+def per_pod(spec: Mapping[str, Any], defaults: Mapping[str, str]) -> dict[str, Fraction]:
+    """Return the amounts that a pod counts, `requests.<resource>` and `limits.<resource>`.
+
+    That is the containers' sum or, if larger, that of an init container and the sidecars started before it.
+
+    Source: Kubernetes, Sidecar Containers: Resource sharing within containers.
+
+    Raises:
+        UnreadableQuantity: One of its quantities is not valid.
+    """
+    running: dict[str, Fraction] = {}
+    largest: dict[str, Fraction] = {}
+    for container in spec.get("initContainers") or ():
+        alone = _joined(sum, running, _counts(container, defaults))
+        largest = _joined(max, largest, alone)
+        if container.get("restartPolicy") == "Always":  # a sidecar
+            running = alone
+    for container in spec["containers"]:
+        running = _joined(sum, running, _counts(container, defaults))
+    return _joined(max, running, largest)
 
 
-def _total(counts: Iterable[Mapping[str, Fraction]]) -> dict[str, Fraction]:
-    total: dict[str, Fraction] = {}
-    for count in counts:
-        for name, value in count.items():
-            total[name] = total.get(name, Fraction()) + value
-    return total
+def _joined(
+    join: Callable[[Iterable[Fraction]], Fraction | int], *amounts: Mapping[str, Fraction]
+) -> dict[str, Fraction]:
+    names = dict.fromkeys(name for each in amounts for name in each)
+    return {name: Fraction(join(each.get(name, Fraction()) for each in amounts)) for name in names}
 
 
-def _counts(resources: Mapping[str, Any], defaults: Mapping[str, str]) -> dict[str, Fraction]:
+def _counts(container: Mapping[str, Any], defaults: Mapping[str, str]) -> dict[str, Fraction]:
     """Return what one container counts; a limit without a request is the request too.
 
     Source: Kubernetes, Resource Management for Pods and Containers.
     """
+    resources = container.get("resources") or {}
     limits = resources.get("limits") or {}
     own = {"limits": limits, "requests": {**limits, **(resources.get("requests") or {})}}
     said = {f"{kind}.{name}": text for kind in _KINDS for name, text in own[kind].items()}
@@ -171,30 +181,30 @@ def exceeds(job: Mapping[str, Any], quota: Quota) -> tuple[Problem, ...]:
         quota: The quota of its namespace or queue.
     """
     demand = Demand.of(job)
-    per_pod = demand.per_pod(quota.defaults)
-    fitting = _fitting(per_pod, quota)
+    needed = per_pod(demand.template["spec"], quota.defaults)
+    fitting = _fitting(needed, quota)
     found = []
     for name, most in fitting.items():
         if most < demand.least:
             allowed = f"{quota.name} allows {quota.hard[name]}"
-            need = f"{_nodes(demand.least)} need {shown(demand.least * per_pod.get(name, Fraction(1)))} {name}"
+            need = f"{_nodes(demand.least)} need {shown(demand.least * needed.get(name, Fraction(1)))} {name}"
             remedy = f"{demand.key}={_least(fitting)}" if _least(fitting) else "a larger quota, or smaller nodes"
             found.append(Problem("E364", demand.key, f"{need}: it could never start", demand.least, allowed, remedy))
-    return (*found, *_unstated(per_pod, quota), *_above_limit(per_pod, quota), *_uncovered(per_pod, quota))
+    return (*found, *_unstated(needed, quota), *_above_limit(needed, quota), *_uncovered(needed, quota))
 
 
 def limits_growth(job: Mapping[str, Any], quota: Quota) -> tuple[Notice, ...]:
     """Return a notice if an elastic job fits a quota at its smallest size, but not at its largest."""
     demand = Demand.of(job)
-    most = _least(_fitting(demand.per_pod(quota.defaults), quota))
+    most = _least(_fitting(per_pod(demand.template["spec"], quota.defaults), quota))
     if most is None or not demand.least <= most < demand.most:
         return ()
     return (Notice("N123", f"{quota.name} holds {_nodes(most)} of this job, which may grow to {demand.most}"),)
 
 
-def _fitting(per_pod: Mapping[str, Fraction], quota: Quota) -> dict[str, int]:
+def _fitting(needed: Mapping[str, Fraction], quota: Quota) -> dict[str, int]:
     """Return how many pods fit each bound of a quota."""
-    each = {"pods": Fraction(1), **per_pod}
+    each = {"pods": Fraction(1), **needed}
     return {
         name: int(amount(text) // each[name])
         for name, text in quota.hard.items()
@@ -206,13 +216,13 @@ def _least(fitting: Mapping[str, int]) -> int | None:
     return min(fitting.values(), default=None)
 
 
-def _unstated(per_pod: Mapping[str, Fraction], quota: Quota) -> Iterator[Problem]:
+def _unstated(needed: Mapping[str, Fraction], quota: Quota) -> Iterator[Problem]:
     """Yield a Problem for resources that a pod must state because a ResourceQuota bounds them.
 
     Source: Kubernetes, Resource Quotas: with a quota on cpu or memory every new pod must name them.
     """
     names = [f"{kind}.{name}" for kind in _KINDS for name in _PLAIN[:2]]
-    missing = [name for name in names if name in quota.hard and name not in per_pod]
+    missing = [name for name in names if name in quota.hard and name not in needed]
     if missing and not quota.is_queue:
         message = f"the pods do not state {_listed(missing)}, and no LimitRange has defaults for it"
         allowed = f"pods that state it, since {quota.name} bounds it"
@@ -221,13 +231,13 @@ def _unstated(per_pod: Mapping[str, Fraction], quota: Quota) -> Iterator[Problem
         yield Problem("E365", "cluster.namespace", message, allowed=allowed, remedy=remedy)
 
 
-def _above_limit(per_pod: Mapping[str, Fraction], quota: Quota) -> Iterator[Problem]:
+def _above_limit(needed: Mapping[str, Fraction], quota: Quota) -> Iterator[Problem]:
     """Yield a Problem for each request of a pod beyond its default limit by a LimitRange.
 
     Source: Kubernetes, Limit Ranges: such a pod is refused.
     """
     for name in _PLAIN[:2] if not quota.is_queue else ():
-        request, limit = per_pod.get(f"requests.{name}"), per_pod.get(f"limits.{name}")
+        request, limit = needed.get(f"requests.{name}"), needed.get(f"limits.{name}")
         if request is not None and limit is not None and request > limit:
             message = f"each pod requests {shown(request)} {name}, more than the limit of the namespace's LimitRange"
             remedy = f"recipes.resources.{name}={shown(limit)}"
@@ -236,12 +246,12 @@ def _above_limit(per_pod: Mapping[str, Fraction], quota: Quota) -> Iterator[Prob
             )
 
 
-def _uncovered(per_pod: Mapping[str, Fraction], quota: Quota) -> Iterator[Problem]:
+def _uncovered(needed: Mapping[str, Fraction], quota: Quota) -> Iterator[Problem]:
     """Yield a Problem for resources that a queue does not cover, and so would never admit.
 
     Source: Kueue, ClusterQueue: a workload is admitted only if all its resources are covered.
     """
-    requested = [name for name, value in per_pod.items() if name.startswith("requests.") and value]
+    requested = [name for name, value in needed.items() if name.startswith("requests.") and value]
     missing = [name.removeprefix("requests.") for name in requested if name not in quota.hard]
     if quota.is_queue and missing:
         message = f"the job requests {_listed(missing)}, which its queue does not cover: it would never be admitted"

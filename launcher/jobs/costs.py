@@ -7,6 +7,7 @@ from typing import Any
 from launcher.common.problems import fail
 from launcher.jobs.prices import Prices
 from launcher.model.backend_registry import described
+from launcher.model.capabilities import InstanceGroup
 from launcher.model.instances import canonical
 from launcher.model.job_spec import JobSpec
 
@@ -54,7 +55,7 @@ def costs(job: JobSpec, prices: Prices, hours: float | None = None) -> tuple[Cos
     """
     if is_serverless(job):
         raise fail("E806", "--prices", SERVERLESS, remedy="omit --prices and --hours")
-    groups = described(job.backend).instance_groups(job.settings)
+    groups = _groups(job)
     bound = _bound_h(job, hours)
     if groups:
         per_hour = sum(each.count * prices.of(each.instance_type) for each in groups)
@@ -67,13 +68,13 @@ def costs(job: JobSpec, prices: Prices, hours: float | None = None) -> tuple[Cos
 
 def is_serverless(job: JobSpec) -> bool:
     """Return whether AWS chooses the instances of a job, so those of its plan are not billed."""
-    return described(job.backend).chooses_instances(job.settings)
+    instances = described(job.backend).instances
+    return instances is not None and instances.chosen_by_service(job.settings)
 
 
 def instance_types(job: JobSpec) -> tuple[str, ...]:
     """Return the billed instance types of a job, each with its `ml.`; none on this machine."""
-    groups = described(job.backend).instance_groups(job.settings)
-    names = [each.instance_type for each in groups] or [job.resources.instance_type or ""]
+    names = [each.instance_type for each in _groups(job)] or [job.resources.instance_type or ""]
     return tuple(dict.fromkeys(canonical(name) for name in names if name))
 
 
@@ -117,11 +118,17 @@ def as_json(job: JobSpec, found: tuple[Cost, ...], prices: Prices) -> dict[str, 
     return {"currency": prices.currency or None, "prices": of_types, "sizes": sizes}
 
 
+def _groups(job: JobSpec) -> tuple[InstanceGroup, ...]:
+    instances = described(job.backend).instances
+    return instances.groups(job.settings) if instances else ()
+
+
 def _bound_h(job: JobSpec, hours: float | None) -> float | None:
     """Return the billed hours: until the backend stops the job, plus those in which instances are kept."""
     if hours is not None and not math.isfinite(hours):
         raise fail("E806", "--hours", "must be a number of hours", value=hours)
-    limit = described(job.backend).runtime_limit(job.settings)
+    instances = described(job.backend).instances
+    limit = instances.limit(job.settings) if instances else None
     if limit is None:
         return hours
     if hours is not None and hours > limit.hours:

@@ -3,7 +3,6 @@
 import contextlib
 import fcntl
 import json
-import math
 import os
 import time
 from collections.abc import Iterator
@@ -20,6 +19,7 @@ from launcher.common.names import JOB_FILE
 from launcher.common.problems import Problem, ProblemsFound, fail
 from launcher.model import backend_registry
 from launcher.model.backend import Backend
+from launcher.model.following import Deadline
 from launcher.model.job_spec import Bundle, JobHandle, JobState, JobStatus
 from launcher.runtime.durable import write_text
 
@@ -233,6 +233,21 @@ def status(job: JobRecord, backend: Backend) -> JobStatus:
     return job.ended or settled(job, backend.status(job.handle), backend)
 
 
+def finished(folder: Path, backend: Backend) -> tuple[JobRecord, JobStatus] | None:
+    """Return the job of the bundle in `folder` and its final status; None if it has not ended or was never launched.
+
+    Raises:
+        ProblemsFound: Its backend cannot be reached.
+    """
+    job = None
+    with contextlib.suppress(ProblemsFound):  # a damaged record is replaced by the launch
+        job = read(folder)
+    if job is None or not job.is_submitted:
+        return None
+    seen = status(job, backend)
+    return (job, seen) if seen.state.is_final and seen.state is not JobState.DELETED else None
+
+
 def changes(job: JobRecord, backend: Backend, *, timeout_s: float | None = None) -> Iterator[JobStatus]:
     """Yield a job's status now and after each change, up to its final one.
 
@@ -242,20 +257,20 @@ def changes(job: JobRecord, backend: Backend, *, timeout_s: float | None = None)
     if job.ended:
         yield job.ended
         return
-    deadline = time.monotonic() + (math.inf if timeout_s is None else timeout_s)
+    deadline = Deadline(timeout_s)
     with contextlib.suppress(ProblemsFound):  # waiting is more patient with a cluster that does not answer
         if (ended := status(job, backend)).state.is_final:  # a watch of what is deleted has nothing to report
             yield ended
             return
     seen, is_pending = None, True
     while is_pending:
-        for each in backend.wait(job.handle, timeout_s=timeout_s and max(0.0, deadline - time.monotonic())):
+        for each in backend.wait(job.handle, timeout_s=timeout_s and deadline.left_s):
             before, seen = seen, settled(job, each, backend)
             if seen != before:
                 yield seen
-        is_pending = bool(seen and not seen.state.is_final and _is_in_doubt(job)) and time.monotonic() < deadline
+        is_pending = bool(seen and not seen.state.is_final and _is_in_doubt(job) and deadline.left_s)
         if is_pending:
-            time.sleep(min(_LOOK_S, max(0.0, deadline - time.monotonic())))
+            time.sleep(min(_LOOK_S, deadline.left_s))
     if seen is None or not seen.state.is_final:
         words = [seen.state.value, seen.message] if seen else ["its cluster did not answer in that time"]
         after = "" if timeout_s is None else f" after {timeout_s:g} s"

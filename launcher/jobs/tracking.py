@@ -7,7 +7,6 @@ dry run leaves that to the launch of its bundle. The only module that imports ml
 import errno
 import importlib.util
 import json
-import logging
 import os
 import shlex
 from collections.abc import Iterator, Mapping
@@ -61,7 +60,7 @@ def is_tracked(job: JobSpec) -> bool:
     """Return whether `job` gets an MLflow run: always on this machine, on a cluster if a store is named."""
     settings = tracking(job)
     return settings.enabled is not False and bool(
-        settings.tracking_uri or described(job.backend).shares_files(job.settings)
+        settings.tracking_uri or described(job.backend).files.are_shared(job.settings)
     )
 
 
@@ -185,7 +184,7 @@ def _file_uri(named: str, job: JobSpec, cwd: Path) -> str:
             value=scheme,
             allowed=allowed,
         )
-    if not described(job.backend).shares_files(job.settings):
+    if not described(job.backend).files.are_shared(job.settings):
         raise fail(
             "E504",
             f"{_PATH}.tracking_uri",
@@ -368,6 +367,8 @@ def _file_of(uri: str) -> Path | None:
 
 
 def _client(uri: str) -> Any:
+    import logging  # an untracked launch does without
+
     from mlflow import MlflowClient
 
     logging.getLogger("mlflow").setLevel(logging.WARNING)  # it logs its tables for every new store

@@ -6,6 +6,7 @@ from functools import cache
 from typing import Any
 
 from launcher.model.backend import Backend, BackendDescription
+from launcher.model.capabilities import Clusters
 
 _PACKAGES = {
     "local": "launcher.backends.local",
@@ -44,6 +45,11 @@ def load_backend(name: str) -> Backend:
     if backend is None:
         raise LookupError(f"cluster={described(name).choice} launches no jobs yet")
     return backend
+
+
+def clusters() -> Clusters:
+    """Return the clusters of the backend that has any, for commands that name no job."""
+    return next(found for each in descriptions() if (found := each.clusters()))
 
 
 def name_of(choice: str) -> str:

@@ -1,24 +1,28 @@
 """The control loop of one job: it polls the nodes and executes the commands of the state machine.
 
-A backend passes a `Fleet` and a `Cluster`: where nodes come from, and when the job may have them, is its business.
+A backend passes its kind of `Fleet` and of `Cluster`: where nodes come from, and when the job may have them.
 """
 
 import logging
 import os
 import signal
 import time
-from collections.abc import Iterable, Mapping
+from abc import ABC, abstractmethod
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Protocol
+from typing import Any
 
 from launcher import timeline
+from launcher.common import redaction
+from launcher.common.problems import ProblemsFound
 from launcher.model.job_spec import JobState
-from launcher.operator.event_writer import EventWriter
+from launcher.operator.event_log import EventWriter
 from launcher.operator.events import count_nodes
 from launcher.operator.failure_cause import explain
+from launcher.operator.fleet import Fleet
 from launcher.operator.hang_detector import HangDetector
-from launcher.operator.job_request import JobRequest
+from launcher.operator.job_request import JobRequest, take_request
 from launcher.operator.slow_jobs import SlowJob
 from launcher.operator.snapshot import Attempt, Snapshot, publish
 from launcher.operator.state_machine import advance, begin
@@ -51,57 +55,51 @@ TRANSITION_INTERVAL_S = 0.05
 _log = logging.getLogger("operator")
 
 
+def start_log() -> None:
+    """Let this process log on its standard error, without secrets."""
+    redaction.install()
+    logging.basicConfig(level=logging.INFO, format="%(asctime)s %(name)s: %(message)s")
+    # At its own level, httpx logs every request.
+    logging.getLogger("httpx").setLevel(logging.WARNING)
+
+
 class FolderRemoved(Exception):
     """The job's folder was removed while it ran, so nothing more can be recorded."""
 
 
-class Fleet(Protocol):
-    """The nodes of one job: their processes, and calls of all their agents at once."""
+class Cluster(ABC):
+    """What the job may have: its capacity, and the sizes that users request.
 
-    def spawn(self, index: int) -> None:
-        """Start a node with a new number; its agent is ready some seconds later."""
+    Args:
+        run_dir: Of the job; requests are files in it.
+        sizes: Every number of nodes the job may have.
+        requested: Maximum nodes that a user requested; None for no limit.
+    """
 
-    def poll(self) -> Mapping[int, Report]:
-        """Return a report of every node."""
-
-    def drop(self, indices: Iterable[int]) -> None:
-        """Shut down the agents of these nodes, and release the nodes."""
-
-    def kill_nodes(self, indices: Iterable[int]) -> None:
-        """Kill everything on these nodes at once."""
-
-    def start(self, command: StartWorkers) -> tuple[Fault, ...]:
-        """Start workers; return a fault for each node on which that failed."""
-
-    def stop(self, command: StopWorkers) -> tuple[Fault, ...]:
-        """Stop the workers of all nodes of `command` at once; return a fault for each node on which that failed."""
-
-    def request_stacks(self, folder: Path) -> None:
-        """Let every worker with a file in a folder append its stack, or a note that it is stopped."""
-
-    def shut_down(self) -> None:
-        """Shut down every agent, and wait for it."""
-
-    def kill(self) -> None:
-        """End every node with all of its processes."""
-
-
-class Cluster(Protocol):
-    """What the job may have: its capacity, and the sizes that users request."""
-
-    requested: int | None
-    """Maximum nodes that a user requested; None for no limit."""
+    def __init__(self, run_dir: Path, sizes: Sequence[int], requested: int | None):
+        self.requested = requested
+        self._run_dir = run_dir
+        self._sizes = sizes
 
     @property
+    @abstractmethod
     def capacity(self) -> int:
         """Nodes the job may have now."""
 
     @property
+    @abstractmethod
     def is_stuck(self) -> bool:
         """Whether the capacity can only change if the job trains or a user requests another size."""
 
     def take_request(self) -> int | None:
         """Return the size requested since the last call; apply it if it is one of the job's sizes."""
+        asked = take_request(self._run_dir)
+        if asked in self._sizes:
+            self.requested = asked
+        return asked
+
+    def _limited(self, available: int) -> int:
+        return available if self.requested is None else min(available, self.requested)
 
 
 @dataclass(frozen=True, slots=True)
@@ -143,7 +141,7 @@ class Operator:
         self,
         run_dir: Path,
         job: JobRequest,
-        fleet: Fleet,
+        fleet: Fleet[Any],
         cluster: Cluster,
         interrupts: Interrupts,
         known: Memory | None = None,
@@ -156,6 +154,7 @@ class Operator:
         self._interrupts = interrupts
         self._events = EventWriter(run_dir)
         self._failed_commands: tuple[Fault, ...] = ()
+        self._answered_s: dict[int, float] = {}
         if known:
             self._launched, self._machine, self._snapshot = known.launched, known.machine, known.snapshot
             self._reported_attempt = known.reported_attempt
@@ -219,7 +218,7 @@ class Operator:
         size = self._job.policy.fit(self._cluster.capacity)
         message = f"launched on {size} of at most {count_nodes(sizes[-1])}"
         self._events.add("launched", message, {"nodes": size, "sizes": sizes})
-        machine, commands = begin(size, time.monotonic())
+        machine, commands = begin(size, self._now_s)
         for command in commands:
             self._execute(command)
         return machine
@@ -231,9 +230,10 @@ class Operator:
         self._take_request()
         self._before_poll(done)
         reports = self._fleet.poll()
+        now_s = self._now_s
         observation = Observation(
-            time.monotonic(),
-            reports,
+            now_s,
+            self._with_silence(reports, now_s),
             self._interrupts.count,
             self._failed_commands,
             self._cluster.capacity,
@@ -248,6 +248,19 @@ class Operator:
             self._publish_phase()
         self._after_poll()
 
+    @property
+    def _now_s(self) -> float:
+        """The monotonic clock, without the time for which this process was stopped."""
+        return time.monotonic() - self._interrupts.stopped_s
+
+    def _with_silence(self, reports: Mapping[int, Report], now_s: float) -> dict[int, Report]:
+        """Return reports with the time since each agent last answered, or was first asked."""
+        before = self._answered_s
+        self._answered_s = {
+            node: now_s if report.status else before.get(node, now_s) for node, report in reports.items()
+        }
+        return {node: replace(each, silent_s=now_s - self._answered_s[node]) for node, each in reports.items()}
+
     def _before_poll(self, done: DoneStep) -> None:
         """Bring the cluster up to date: the loss of a node must be observed together with the smaller capacity."""
 
@@ -261,7 +274,7 @@ class Operator:
     def _hang(self, done: DoneStep) -> str:
         if self._machine.phase is not Phase.RUNNING or not self._snapshot.attempts:
             return ""
-        now_s, attempt = time.monotonic(), self._snapshot.attempts[-1]
+        now_s, attempt = self._now_s, self._snapshot.attempts[-1]
         return self._slow.poll(now_s, attempt, self._watch.poll(now_s, attempt, done))
 
     def _record_first_step(self, done: DoneStep) -> None:
@@ -280,7 +293,7 @@ class Operator:
     def _execute(self, command: Command) -> tuple[Fault, ...]:
         match command:
             case Event(kind, message, fields, cause_s):
-                cause = {} if cause_s is None else {"cause_time": time.time() - (time.monotonic() - cause_s)}
+                cause = {} if cause_s is None else {"cause_time": time.time() - (self._now_s - cause_s)}
                 self._events.add(kind, message, {**fields, **cause})
             case SpawnNodes(nodes):
                 for node in nodes:
@@ -324,7 +337,7 @@ class Operator:
         """Write the timeline before the final state, so that it exists once the state is final."""
         try:
             timeline.write(self._run_dir)
-        except OSError as error:
+        except (OSError, ProblemsFound) as error:
             _log.error("no timeline was written: %s", error)
 
     def _publish_phase(self) -> None:

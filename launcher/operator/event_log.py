@@ -1,17 +1,45 @@
-"""The events of a job, as lines for its log and as values, read from the operator's file."""
+"""The operator's event log, `run/events.jsonl`: it is written, and read as lines for the job's log or as values."""
 
-from collections.abc import Callable, Iterator
+import json
+import time
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 
+from launcher.common import redaction
 from launcher.common.line_reader import LineReader
 from launcher.common.names import EVENTS_FILE
 from launcher.model.backend import NEWS
+from launcher.model.following import followed
 from launcher.model.job_spec import JobEvent
 from launcher.timeline.records import LAUNCHED, OperatorEvent, parse_event
 
 _EVENT, _FAULT, _SCALE = NEWS
 _HIDDEN_FIELDS = ("time", "kind", "message", "cause_time")
 _HEADINGS = {"scenario": _EVENT, "request": _EVENT, "operator": _EVENT, "slow": _EVENT, "fault": _FAULT}
+
+
+class EventWriter:
+    """Appends to the event log of a run.
+
+    An incomplete last line, left by a killed operator, is terminated first.
+
+    Args:
+        run_dir: Of the job.
+    """
+
+    def __init__(self, run_dir: Path):
+        self._path = run_dir / EVENTS_FILE
+        if self._path.exists() and not self._path.read_bytes().endswith(b"\n"):
+            self._write("\n")
+
+    def add(self, kind: str, message: str = "", fields: Mapping[str, object] | None = None) -> None:
+        """Append one event with the current time."""
+        event = redaction.masked_tree({"time": time.time(), "kind": kind, "message": message, **(fields or {})})
+        self._write(json.dumps(event) + "\n")
+
+    def _write(self, text: str) -> None:
+        with self._path.open("a", encoding="utf-8") as file:
+            file.write(text)
 
 
 class EventLogReader:
@@ -38,7 +66,9 @@ class EventLogReader:
                 yield text
 
 
-def job_events(run_dir: Path, has_ended: Callable[[], bool], pause: Callable[[], None] | None) -> Iterator[JobEvent]:
+def job_events(
+    run_dir: Path, has_ended: Callable[[], bool], pause: Callable[[], object] | None
+) -> Iterator[JobEvent]:
     """Yield the events of a run's last launch, oldest first.
 
     Args:
@@ -46,18 +76,16 @@ def job_events(run_dir: Path, has_ended: Callable[[], bool], pause: Callable[[],
         has_ended: Returns whether the job has ended.
         pause: Waits before the next poll; None polls once.
     """
-    reader = LineReader(run_dir / EVENTS_FILE)
-    is_first = True
-    while True:
-        over = pause is None or has_ended()  # checked first: events written meanwhile are read below
+    reader, is_first = LineReader(run_dir / EVENTS_FILE), True
+
+    def new(_is_last: bool) -> Iterator[JobEvent]:
+        nonlocal is_first
         events = [event for line in reader.new_lines(complete_only=True) if (event := parse_event(line))]
         launches = [index for index, event in enumerate(events) if event.kind == LAUNCHED]
         yield from map(_job_event, events[launches[-1] if is_first and launches else 0 :])
         is_first = False
-        if over:
-            return
-        if pause:
-            pause()
+
+    return followed(new, lambda: pause is None or has_ended(), pause or (lambda: None))
 
 
 def _job_event(event: OperatorEvent) -> JobEvent:

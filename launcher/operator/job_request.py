@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from launcher.common.problems import fail
+from launcher.model.following import refuse_unplanned_sizes
 from launcher.operator.hang_limits import HangLimits
 from launcher.operator.types import Policy
 from launcher.runtime.durable import write_text
@@ -94,9 +95,7 @@ def refuse_unplanned_size(bundle_dir: Path, num_nodes: int, min_nodes: int | Non
         ProblemsFound: The plan has no such size (E413).
     """
     sizes = read_job_request(bundle_dir).policy.sizes
-    if num_nodes not in sizes:
-        allowed = ", ".join(map(str, sizes))
-        raise fail("E413", "nodes", "is not a size of this job's plan", value=num_nodes, allowed=allowed)
+    refuse_unplanned_sizes(sizes, nodes=num_nodes)
     if min_nodes not in (None, sizes[0]):
         message = "this job may always shrink to its plan's smallest size"
         raise fail("E413", "min_nodes", message, value=min_nodes, allowed=str(sizes[0]))

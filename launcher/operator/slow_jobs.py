@@ -4,7 +4,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 from launcher.operator import stacks
-from launcher.operator.event_writer import EventWriter
+from launcher.operator.event_log import EventWriter
 from launcher.operator.hang_detector import Overdue
 from launcher.operator.snapshot import Attempt
 from launcher.operator.stacks import Stack

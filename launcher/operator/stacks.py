@@ -83,16 +83,27 @@ class Stack:
 
 def request_stacks(folder: Path) -> None:
     """Send the signal to the workers below this process that have a file in `folder`; note those that are stopped."""
-    files = {pid: stack_file(folder, rank) for rank, pid in _processes(folder).items()}
+    workers = {(pid, stack_file(folder, rank)) for rank, pid in _processes(folder).items()}
     for process in psutil.Process().children(recursive=True):
         with contextlib.suppress(psutil.Error, OSError):
-            if process.pid not in files:
+            # Nodes share the folder, and number their processes alike.
+            own = next((file for pid, file in workers if pid == process.pid and _has_open(pid, file)), None)
+            if own is None:
                 continue
             if process.status() == psutil.STATUS_STOPPED:  # not one that a debugger holds
-                with files[process.pid].open("a", encoding="utf-8") as file:
+                with own.open("a", encoding="utf-8") as file:
                     file.write(f"{STOPPED}\n")
             elif _handles_signal(process.pid):
                 process.send_signal(STACK_SIGNAL)
+
+
+def _has_open(pid: int, file: Path) -> bool:
+    """Return whether a process has a file open, by whatever path: it keeps its own to write stacks."""
+    for descriptor in Path(f"/proc/{pid}/fd").iterdir():
+        with contextlib.suppress(OSError):  # closed meanwhile
+            if descriptor.samefile(file):
+                return True
+    return False
 
 
 def _handles_signal(pid: int) -> bool:

@@ -7,16 +7,24 @@ Source: torch.distributed.elastic.multiprocessing.api, DefaultLogsSpecs.reify.
 """
 
 import time
-from collections.abc import Callable, Generator, Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator
 from functools import partial
 from pathlib import Path
 
 from launcher.common.job_lock import is_alive
-from launcher.common.line_reader import LineReader
 from launcher.common.names import LOG_DIR, RUN_DIR
 from launcher.common.problems import fail
+from launcher.model.backend import RANK_0
+from launcher.model.following import (
+    Start,
+    Tail,
+    followed,
+    refuse_unknown_attempt,
+    refuse_unknown_ranks,
+    selected_ranks,
+)
 from launcher.model.job_spec import LogSelection
+from launcher.operator.events import count_nodes
 from launcher.operator.job_request import read_job_request
 from launcher.operator.snapshot import Attempt, read_snapshot
 
@@ -55,36 +63,15 @@ def tail(path: Path | None, num_lines: int = TAIL_LINES) -> str:
     return "\n".join(text.rstrip().splitlines()[-num_lines:])
 
 
-@dataclass(frozen=True, slots=True)
-class Selection:
-    """The lines of a job to show.
-
-    Args:
-        ranks: Ranks, ascending; None for all.
-        attempt: Number of the one attempt to show; None for all.
-        file_name: STDOUT or STDERR.
-        headings: Whether each attempt begins with a heading.
-        nproc_per_node: Worker processes per node; needed to find ranks other than 0.
-    """
-
-    ranks: tuple[int, ...] | None = (0,)
-    attempt: int | None = None
-    file_name: str = STDOUT
-    headings: bool = False
-    nproc_per_node: int = 1
-
-    def ranks_of(self, attempt: Attempt) -> tuple[int, ...]:
-        """Return the ranks of an attempt that are selected."""
-        every = range(len(attempt.nodes) * self.nproc_per_node)
-        return tuple(rank for rank in every if self.ranks is None or rank in self.ranks)
-
-
-RANK_0 = Selection()
 Attempts = Callable[[], tuple[tuple[Attempt, ...], bool]]
 
 
 def follow_attempts(
-    run_dir: Path, attempts: Attempts, pause: Callable[[], None] | None, selection: Selection = RANK_0
+    run_dir: Path,
+    attempts: Attempts,
+    pause: Callable[[], object] | None,
+    selection: LogSelection = RANK_0,
+    nproc_per_node: int = 1,
 ) -> Iterator[str]:
     """Yield the selected lines, attempt after attempt, with the events of the job in between.
 
@@ -93,107 +80,58 @@ def follow_attempts(
         attempts: Returns the attempts so far, and whether the job has ended.
         pause: Waits before the next poll; None polls once.
         selection: Of lines.
+        nproc_per_node: Worker processes per node.
     """
     from launcher.operator.event_log import EventLogReader  # start-up time: compiling imports this module
 
-    events_until = EventLogReader(run_dir).until if selection.attempt is None else _no_events
-    wait = pause or _no_pause
-    lines = _AttemptLines(run_dir, selection)
-    while True:  # lines, events and the end are checked in this order at every poll
-        known, ended = attempts()
-        over = ended or pause is None
-        if (yield from lines.read(known, over=over)):
-            if lines.index < len(known):
-                yield from events_until(known[lines.index].started)
-            continue
-        if known or over:  # without attempts, the events belong to an earlier launch
+    def no_events(_time_s: float | None) -> Iterator[str]:
+        return iter(())
+
+    events_until = EventLogReader(run_dir).until if selection.attempt is None else no_events
+    tail, known = Tail(selection, events_until), list[Start]()
+
+    def look() -> bool:
+        nonlocal known
+        found, has_ended = attempts()
+        known = [_start(run_dir, each, selection, nproc_per_node) for each in found]
+        return has_ended or pause is None
+
+    def new(is_last: bool) -> Iterator[str]:
+        yield from tail.new_lines(known, is_last=is_last)
+        if known or is_last:  # without attempts, the events belong to an earlier launch
             yield from events_until(None)
-        if over:
-            return
-        wait()
+
+    return followed(new, look, pause or (lambda: None))
 
 
-def _no_pause() -> None:
-    """Do nothing: without a pause there is no second poll."""
+def _start(run_dir: Path, attempt: Attempt, selection: LogSelection, nproc_per_node: int) -> Start:
+    """Return an attempt as one start of the workers."""
+    ranks = range(len(attempt.nodes) * nproc_per_node)
+    name = STDERR if selection.is_stderr else STDOUT
 
+    def file(rank: int) -> Path | None:
+        place, local_rank = divmod(rank, nproc_per_node)
+        return worker_log(run_dir, attempt, attempt.nodes[place], local_rank, name)
 
-def _no_events(_time_s: float | None) -> Iterator[str]:
-    return iter(())
-
-
-class _AttemptLines:
-    """Reads the selected lines attempt after attempt; `index` is the place of the attempt that is read."""
-
-    def __init__(self, run_dir: Path, selection: Selection):
-        self._run_dir = run_dir
-        self._selection = selection
-        self._reader: _Reader | None = None
-        self.index = 0
-
-    def read(self, known: Sequence[Attempt], *, over: bool) -> Generator[str, None, bool]:
-        """Yield the new lines of one attempt; return whether it has ended, so that the next one follows."""
-        if self.index >= len(known):
-            return False
-        self._reader = self._reader or _Reader(self._run_dir, known[self.index], self._selection)
-        is_complete = over or self.index + 1 < len(known)
-        yield from self._reader.new_lines(complete_only=not is_complete)
-        if is_complete:
-            self.index, self._reader = self.index + 1, None
-        return is_complete
-
-
-class _Reader:
-    """Reads the selected lines of one attempt."""
-
-    def __init__(self, run_dir: Path, attempt: Attempt, selection: Selection):
-        self._run_dir = run_dir
-        self._attempt = attempt
-        self._selection = selection
-        self._readers: dict[int, LineReader] = {}
-        self._is_new = True
-
-    def new_lines(self, *, complete_only: bool) -> Iterator[str]:
-        """Yield the lines since the last call, the heading first."""
-        selection = self._selection
-        if selection.attempt not in (None, self._attempt.number):
-            return
-        if self._is_new and selection.headings:
-            yield self._heading()
-        self._is_new = False
-        for rank in selection.ranks_of(self._attempt):
-            prefix = "" if selection.ranks and len(selection.ranks) == 1 else f"rank {rank} | "
-            if reader := self._reader(rank):
-                yield from (f"{prefix}{line}" for line in reader.new_lines(complete_only=complete_only))
-
-    def _reader(self, rank: int) -> LineReader | None:
-        if rank not in self._readers:
-            place, local_rank = divmod(rank, self._selection.nproc_per_node)
-            node = self._attempt.nodes[place]
-            path = worker_log(self._run_dir, self._attempt, node, local_rank, self._selection.file_name)
-            if path is None:
-                return None
-            self._readers[rank] = LineReader(path)
-        return self._readers[rank]
-
-    def _heading(self) -> str:
+    def heading() -> str:
         from launcher import timeline  # start-up time, as above
 
-        number, nodes = self._attempt.number, len(self._attempt.nodes)
-        ranks = nodes * self._selection.nproc_per_node
-        found = next((each for each in timeline.read(self._run_dir).attempts if each.number == number), None)
-        parts = [f"{nodes} node{'' if nodes == 1 else 's'}", f"{ranks} rank{'' if ranks == 1 else 's'}"]
+        found = next((each for each in timeline.read(run_dir).attempts if each.number == attempt.number), None)
+        parts = [count_nodes(len(attempt.nodes)), f"{len(ranks)} rank{'' if len(ranks) == 1 else 's'}"]
         if found and found.resumed_step:
             parts.append(f"resumed from step {found.resumed_step}")
         if found and found.ending:
             parts.append(f"end: {found.ending}")
-        if not self._selection.ranks_of(self._attempt):
+        if not selected_ranks(ranks, selection):
             parts.append("without this rank")
-        return f"== attempt {number}: {', '.join(parts)}"
+        return ", ".join(parts)
+
+    return Start(attempt.number, ranks, heading, file, attempt.started)
 
 
 def read_logs(
     bundle_dir: Path,
-    asked: LogSelection,
+    selection: LogSelection,
     *,
     follow: bool,
     attempts: Attempts | None = None,
@@ -203,7 +141,7 @@ def read_logs(
 
     Args:
         bundle_dir: The bundle's folder.
-        asked: The lines.
+        selection: The lines.
         follow: Whether to wait for more.
         attempts: Returns the attempts so far, and whether the job has ended; None for a job on this machine.
         poll_s: Seconds between two polls.
@@ -215,21 +153,21 @@ def read_logs(
     if attempts is None and read_snapshot(run_dir) is None:
         raise fail("E705", str(bundle_dir), "its job was never launched on this machine")
     attempts = attempts or partial(known_attempts, run_dir)
-    nproc_per_node, most_nodes = _sizes(bundle_dir)
-    file_name = STDERR if asked.is_stderr else STDOUT
-    selection = Selection(asked.ranks, asked.attempt, file_name, asked.has_headings, nproc_per_node)
+    try:
+        job = read_job_request(bundle_dir)
+    except (OSError, ValueError, KeyError, TypeError) as error:
+        raise fail("E703", str(bundle_dir), f"is not a bundle directory: plan.json: {error}") from error
     known, ended = attempts()
-    wait = follow and not ended
-    if not wait:
-        _check_attempt(known, selection)
-    shown = [len(attempt.nodes) for attempt in known if selection.attempt in (None, attempt.number)]
-    _check_rank(most_nodes if wait else max(shown, default=0), selection)
-    return follow_attempts(run_dir, attempts, partial(time.sleep, poll_s) if wait else None, selection)
-
-
-def pause() -> None:
-    """Wait before the next poll of a job."""
-    time.sleep(POLL_S)
+    shown = [len(each.nodes) for each in known if selection.attempt in (None, each.number)]
+    if ended or not follow:
+        refuse_unknown_attempt(selection.attempt, [each.number for each in known])
+        nodes = max(shown, default=0)
+    else:
+        nodes = job.policy.sizes[-1]
+    if nodes:  # of a job whose workers were never started, no rank is wrong
+        refuse_unknown_ranks(selection.ranks, nodes * job.nproc_per_node)
+    pause = partial(time.sleep, poll_s) if follow and not ended else None
+    return follow_attempts(run_dir, attempts, pause, selection, job.nproc_per_node)
 
 
 def known_attempts(run_dir: Path) -> tuple[tuple[Attempt, ...], bool]:
@@ -237,26 +175,3 @@ def known_attempts(run_dir: Path) -> tuple[tuple[Attempt, ...], bool]:
     alive = is_alive(run_dir)  # before the snapshot: a dead operator's snapshot is final
     snapshot = read_snapshot(run_dir)
     return (snapshot.attempts if snapshot else ()), not alive or snapshot is None or snapshot.state.is_final
-
-
-def _sizes(bundle_dir: Path) -> tuple[int, int]:
-    """Return the worker processes per node, and the maximum number of nodes of the job."""
-    try:
-        job = read_job_request(bundle_dir)
-        return job.nproc_per_node, job.policy.sizes[-1]
-    except (OSError, ValueError, KeyError, TypeError) as error:
-        raise fail("E703", str(bundle_dir), f"is not a bundle directory: plan.json: {error}") from error
-
-
-def _check_attempt(known: tuple[Attempt, ...], selection: Selection) -> None:
-    numbers = [attempt.number for attempt in known]
-    if selection.attempt is not None and selection.attempt not in numbers:
-        allowed = f"0 to {numbers[-1]}" if numbers else "none: its workers were never started"
-        raise fail("E706", "--attempt", "the job has no such attempt", value=selection.attempt, allowed=allowed)
-
-
-def _check_rank(nodes: int, selection: Selection) -> None:
-    ranks = nodes * selection.nproc_per_node
-    if nodes and selection.ranks and selection.ranks[-1] >= ranks:
-        allowed = f"0 to {ranks - 1}"
-        raise fail("E707", "--rank", "no attempt has this rank", value=selection.ranks[-1], allowed=allowed)

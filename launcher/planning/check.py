@@ -31,7 +31,6 @@ from launcher.model.config_tree import (
 )
 from launcher.model.job_spec import Trainer
 from launcher.model.recipe import Launch, RecipeBase
-from launcher.model.size_plan import SizePlan
 from launcher.model.validation import field_names, is_field, type_problems
 from launcher.planning import size_planner
 from launcher.rules import SIZES, faulty_needs, related, rules_for
@@ -84,7 +83,7 @@ def _type(composition: Composition) -> tuple[CheckedRecipe | None, list[Problem]
     recipe, recipe_problems = _type_recipe(family, recipe_tree)
     found += recipe_problems
     recipe = _without_faulty_instance(recipe, recipe_problems)
-    instance = None if not backend.has_instances else instance_specs.find(launch.instance_type, recipe.instance_specs)
+    instance = None if backend.instances is None else instance_specs.find(launch.instance_type, recipe.instance_specs)
     trainer = _trainer(recipe_tree["run"]["model_type"], backend, settings, settings_problems)
     checked = CheckedRecipe(composition, launch, settings, recipe, instance, (), {}, trainer=trainer)
     faulty = any(related(need, problem.path) for need in SIZES for problem in found)
@@ -101,7 +100,7 @@ def _trainer(
     model_type: str, backend: BackendDescription[Any], settings: ClusterOptions, faults: Sequence[Problem]
 ) -> Trainer | None:
     """Return who trains; None for a family without the choice, or with a start command of the user's own."""
-    is_replaced = not faults and backend.replaces_program(settings)
+    is_replaced = not faults and backend.programs.are_replaced(settings)
     return families.trainer_of(model_type, settings.trainer, None if is_replaced else backend.default_trainer)
 
 
@@ -111,7 +110,8 @@ def _plan_sizes(
     """Plan the sizes and type the recipe at each; none while a value that they are derived from is faulty."""
     recipe, composition, keys = checked.recipe, checked.composition, checked.recipe.keys.batch
     if keys is None or recipe.batch is None:
-        return checked, [*found, _unplannable(recipe)]
+        message, remedy = f"{recipe.run.model_type} has no batch to plan sizes from", "list the sizes, or omit it"
+        return checked, [*found, Problem("E227", "recipes.scale_config", message, value=AUTO, remedy=remedy)]
     if any(related(need, problem.path) for need in keys.planned_from for problem in found):
         return checked, found
     given = size_planner.given(composition, keys, recipe.batch)
@@ -120,34 +120,18 @@ def _plan_sizes(
     tree = {**composition.tree["recipes"], "scale_config": entries}
     explicit = {path: text for path, text in composition.decided.items() if path != keys.bound}
     trees, overridden = scale_trees(tree, explicit)
-    known = {} if _is_on(explicit, keys.uneven_batch) else _as_planned(recipe, plan, trees, entries)
+    known = {}
+    if not any(f".{keys.uneven_batch}." in f".{path}." for path in explicit):
+        # The plan's own values are valid, so a size that nothing else sets is not typed again.
+        own = [entry for entry in trees if entries[entry.key] is plan.entries[entry.key]]
+        known = {entry.key: recipe.at_size(size_of(entry.key), entry.own) for entry in own}
     scales, problems = _typed_scales(family, trees, entries, known)
     if not checked.is_elastic:
-        scales = _as_static(scales) or (_static(family, recipe, tree),)
+        scales = tuple(dataclasses.replace(scale, path="recipes") for scale in scales) or (
+            _static(family, recipe, tree),
+        )
     checked = dataclasses.replace(checked, scales=scales, overridden_sizes=overridden, size_plan=plan)
     return checked, [*found, *problems]
-
-
-def _is_on(paths: Iterable[str], part: str) -> bool:
-    """Return whether a key is on any of these paths."""
-    return any(f".{part}." in f".{path}." for path in paths)
-
-
-def _as_planned(
-    recipe: RecipeBase, plan: SizePlan, trees: Iterable[ScaleTree], entries: Mapping[str, Any]
-) -> dict[str, RecipeBase]:
-    """Return the typed recipe at each size that nothing but the plan sets."""
-    own = [entry for entry in trees if entries[entry.key] is plan.entries[entry.key]]
-    return {entry.key: recipe.at_size(size_of(entry.key), entry.own) for entry in own}
-
-
-def _as_static(scales: Iterable[SizedRecipe]) -> tuple[SizedRecipe, ...]:
-    return tuple(dataclasses.replace(scale, path="recipes") for scale in scales)
-
-
-def _unplannable(recipe: RecipeBase) -> Problem:
-    message = f"{recipe.run.model_type} has no batch to plan sizes from"
-    return Problem("E227", "recipes.scale_config", message, value=AUTO, remedy="list the sizes, or omit it")
 
 
 def _family(recipe: Mapping[str, Any]) -> tuple[type[RecipeBase] | None, list[Problem]]:

@@ -43,7 +43,7 @@ def plan(checked: CheckedRecipe, context: LaunchContext) -> JobSpec:
     policy = checked.recipe.elastic_policy
     name = job_name(checked.recipe.run.name, context.suffix)
     section = checked.recipe.checkpointing
-    base = context.cwd if described(checked.backend).shares_files(checked.settings) else None
+    base = context.cwd if described(checked.backend).files.are_shared(checked.settings) else None
     tiers = compiled(section, name, base) if section else None
     sizes = tuple(_scale_point(checked, scale, name, tiers) for scale in checked.sizes)
     job = JobSpec(
@@ -52,14 +52,14 @@ def plan(checked: CheckedRecipe, context: LaunchContext) -> JobSpec:
         recipe=checked.composition.recipe,
         model_type=checked.recipe.run.model_type,
         nproc_per_node=checked.devices,
-        initial_nodes=_initial_nodes(checked),
+        initial_nodes=start_size(checked.recipe.trainer.num_nodes, [s.nodes for s in checked.sizes]),
         scales=sizes,
         elastic=_elastic(checked.elastic, sizes) if checked.elastic else None,
         resources=_resources(checked),
         image=checked.launch.container,
         base_results_dir=Path(context.cwd, checked.launch.base_results_dir),
         settings=checked.settings,
-        config=_full_config(checked),
+        config=replaced(checked.composition.tree, "instance_type", canonical(checked.launch.instance_type)),
         overrides=checked.composition.overrides,
         cwd=context.cwd,
         save_timeout_s=(policy and policy.graceful_shutdown_timeout) or DEFAULT_SAVE_TIMEOUT_S,
@@ -68,7 +68,8 @@ def plan(checked: CheckedRecipe, context: LaunchContext) -> JobSpec:
         published_model=checked.published_model,
         rehearsal_steps=checked.rehearsal.steps,
     )
-    return dataclasses.replace(job, initial_nodes=described(job.backend).initial_nodes(job) or job.initial_nodes)
+    scaling = described(job.backend).scaling
+    return dataclasses.replace(job, initial_nodes=(scaling and scaling.initial_nodes(job)) or job.initial_nodes)
 
 
 def tracking(job: JobSpec) -> Mlflow:
@@ -169,14 +170,6 @@ def named(recipe: Mapping[str, Any], composition: Composition, name: str) -> Map
     for path in composition.name_paths:
         recipe = replaced(recipe, path.removeprefix("recipes."), name)
     return recipe
-
-
-def _full_config(checked: CheckedRecipe) -> Mapping[str, Any]:
-    return replaced(checked.composition.tree, "instance_type", canonical(checked.launch.instance_type))
-
-
-def _initial_nodes(checked: CheckedRecipe) -> int:
-    return start_size(checked.recipe.trainer.num_nodes, [s.nodes for s in checked.sizes])
 
 
 def _elastic(policy: ElasticSettings, sizes: tuple[ScalePoint, ...]) -> ElasticPolicy:

@@ -48,15 +48,14 @@ def table(job: JobSpec, *, in_full: bool = False, costs: Columns = NO_COLUMNS) -
     """
     remarks, rows = _remarks(job), []
     for i, (point, remark) in enumerate(zip(job.scales, remarks, strict=True)):
-        further = (_idle_text(point), _speedup(job.scales[0], point)) if in_full else ()
+        idle = point_idle(point)
+        idle_text = _NONE if idle is None else f"{100 * idle:.1f} %"
+        further = (idle_text, _speedup(job.scales[0], point)) if in_full else ()
         paid = costs[1][i] if costs[0] else ()
-        rows.append((_nodes(job, point), *row(point)[1:], *further, *paid, *([remark] if any(remarks) else [])))
+        nodes = f"{START_MARK} {point.nodes}" if point.nodes == job.initial_nodes else str(point.nodes)
+        rows.append((nodes, *row(point)[1:], *further, *paid, *([remark] if any(remarks) else [])))
     head = (*COLUMNS, *((IDLE, SPEEDUP) if in_full else ()), *costs[0], *([REMARKS] if any(remarks) else []))
     return head, rows
-
-
-def _idle_text(point: ScalePoint) -> str:
-    return _NONE if (idle := point_idle(point)) is None else f"{100 * idle:.1f} %"
 
 
 def _speedup(first: ScalePoint, point: ScalePoint) -> str:
@@ -85,10 +84,6 @@ def summary(job: JobSpec) -> str:
     trainer_text = f"; {job.trainer} trainer" if job.trainer else ""
     rehearsal_text = ", a rehearsal" if job.is_rehearsal else ""
     return f"{batch_text}{START_MARK} starts on {nodes} node{'s' if nodes > 1 else ''}{trainer_text}{rehearsal_text}"
-
-
-def _nodes(job: JobSpec, point: ScalePoint) -> str:
-    return f"{START_MARK} {point.nodes}" if point.nodes == job.initial_nodes else str(point.nodes)
 
 
 def point_balance(point: ScalePoint) -> float | None:

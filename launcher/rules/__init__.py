@@ -220,13 +220,23 @@ def _forecast(checked: CheckedRecipe) -> Forecast | None:
 
 def _is_about(generator: Check | Advice, backend: str) -> bool:
     """Return whether a rule applies to a backend's jobs: one of this package, or of the backend's modules."""
-    module = generator.__module__
-    return module.startswith(f"{__name__}.") or module in backend_registry.described(backend).rule_modules
+    return any(_is_in(generator.__module__, each) for each in (__name__, *_rules_of(backend)))
 
 
 def _clusters(generator: Check | Advice) -> tuple[str, ...]:
     described = backend_registry.descriptions()
-    return tuple(each.choice for each in described if generator.__module__ in each.rule_modules)
+    return tuple(
+        each.choice for each in described if any(_is_in(generator.__module__, own) for own in _rules_of(each.name))
+    )
+
+
+@cache  # looking for modules reads folders
+def _rules_of(backend: str) -> tuple[str, ...]:
+    return backend_registry.described(backend).rules()
+
+
+def _is_in(module: str, package: str) -> bool:
+    return module == package or module.startswith(f"{package}.")
 
 
 def _reason(generator: Check | Advice) -> str:
@@ -235,10 +245,9 @@ def _reason(generator: Check | Advice) -> str:
 
 def _import(backend: str) -> None:
     """Import the modules of rules for every cluster and for this one, so that they are registered."""
-    for module in pkgutil.iter_modules(__path__):
-        importlib.import_module(f"{__name__}.{module.name}")
-    for name in backend_registry.described(backend).rule_modules:
-        importlib.import_module(name)
+    for package in (__name__, *_rules_of(backend)):
+        for module in pkgutil.iter_modules(getattr(importlib.import_module(package), "__path__", ())):
+            importlib.import_module(f"{package}.{module.name}")
 
 
 def faulty_needs(checked: CheckedRecipe, faulty: Iterable[str]) -> frozenset[str]:

@@ -1,7 +1,7 @@
 """Checks that the samples of one optimizer step can be distributed at every size."""
 
 import math
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 from launcher.common.problems import Notice, Problem
@@ -12,7 +12,7 @@ from launcher.model.config_tree import AUTO, get, size_of
 from launcher.model.job_spec import BatchSplit
 from launcher.model.recipe_keys import Batch, BatchKeys, UnevenBatch
 from launcher.model.size_plan import spans
-from launcher.rules import BATCH, SIZES, MakeNotice, PlannedRecipe, notice_rule, rule
+from launcher.rules import BATCH, SIZES, MakeNotice, MakeProblem, PlannedRecipe, notice_rule, rule
 
 _NEEDS = (BATCH, "recipes.trainer", "recipes.distribution", "instance_type", *SIZES)
 _CHECKS = "docs/decisions.md, Checks"
@@ -86,7 +86,7 @@ def _undivided(checked: CheckedRecipe) -> list[SizedRecipe]:
 
 
 @rule("E220", *_NEEDS, source=_SOURCE)
-def ranks_divide(checked: CheckedRecipe, problem: Callable[..., Problem]) -> Iterator[Problem]:
+def ranks_divide(checked: CheckedRecipe, problem: MakeProblem) -> Iterator[Problem]:
     """Ranks that share a sample's sequence form complete groups."""
     for size in _undivided(checked)[:1]:
         ranks, group = size.nodes * checked.devices, size.recipe.ranks_per_sample
@@ -103,7 +103,7 @@ def ranks_divide(checked: CheckedRecipe, problem: Callable[..., Problem]) -> Ite
 
 
 @rule("E221", *_NEEDS, source=_SOURCE)
-def even_batches_divide(checked: CheckedRecipe, problem: Callable[..., Problem]) -> Iterator[Problem]:
+def even_batches_divide(checked: CheckedRecipe, problem: MakeProblem) -> Iterator[Problem]:
     """train_batch_size = W · micro_train_batch_size · accumulation steps, an integer."""
     undivided: dict[str, list[SizedBatch]] = {}
     for each in _divided(checked):
@@ -124,7 +124,7 @@ def even_batches_divide(checked: CheckedRecipe, problem: Callable[..., Problem])
 
 
 @rule("E222", *_NEEDS, source=_SOURCE)
-def uneven_batches_are_complete(checked: CheckedRecipe, problem: Callable[..., Problem]) -> Iterator[Problem]:
+def uneven_batches_are_complete(checked: CheckedRecipe, problem: MakeProblem) -> Iterator[Problem]:
     """0 < ranks with the small share < W, and 1 <= small <= large."""
     for each in _divided(checked):
         if not each.uneven:
@@ -154,7 +154,7 @@ def uneven_batches_are_complete(checked: CheckedRecipe, problem: Callable[..., P
 
 
 @rule("E223", *_NEEDS, source=_SOURCE)
-def uneven_batches_add_up(checked: CheckedRecipe, problem: Callable[..., Problem]) -> Iterator[Problem]:
+def uneven_batches_add_up(checked: CheckedRecipe, problem: MakeProblem) -> Iterator[Problem]:
     """train_batch_size = small · num_small + large · (W - num_small)."""
     wrong: dict[str, list[tuple[SizedBatch, BatchSplit]]] = {}
     for each in _divided(checked):
@@ -176,7 +176,7 @@ def uneven_batches_add_up(checked: CheckedRecipe, problem: Callable[..., Problem
 
 
 @rule("E224", *_NEEDS, source=_PLANNER)
-def some_size_is_planned(checked: CheckedRecipe, problem: Callable[..., Problem]) -> Iterator[Problem]:
+def some_size_is_planned(checked: CheckedRecipe, problem: MakeProblem) -> Iterator[Problem]:
     """A planned job needs at least one size at which each rank gets a sample."""
     policy, keys = checked.elastic, checked.recipe.keys.batch
     if checked.size_plan is None or policy is None or keys is None or checked.sizes:
@@ -201,7 +201,7 @@ def some_size_is_planned(checked: CheckedRecipe, problem: Callable[..., Problem]
 
 
 @rule("E225", *_NEEDS, source=_PLANNER)
-def every_step_is_planned(checked: CheckedRecipe, problem: Callable[..., Problem]) -> Iterator[Problem]:
+def every_step_is_planned(checked: CheckedRecipe, problem: MakeProblem) -> Iterator[Problem]:
     """The operator may use any size that a step leads to, so none can be omitted."""
     step = checked.elastic and checked.elastic.replica_increment_step
     if not step or checked.size_plan is None or not checked.size_plan.entries:
@@ -224,7 +224,7 @@ def every_step_is_planned(checked: CheckedRecipe, problem: Callable[..., Problem
 
 
 @rule("E226", *_NEEDS, source=_PLANNER)
-def corrected_sizes_are_planned(checked: CheckedRecipe, problem: Callable[..., Problem]) -> Iterator[Problem]:
+def corrected_sizes_are_planned(checked: CheckedRecipe, problem: MakeProblem) -> Iterator[Problem]:
     """An override for a single size must name a planned size."""
     if checked.size_plan is None or not checked.is_elastic:
         return

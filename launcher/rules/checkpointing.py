@@ -2,7 +2,7 @@
 
 import math
 import re
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterable, Iterator
 
 from launcher.checkpointing.forecast import WAYS
 from launcher.checkpointing.sizes import GIB, SERVICE_HOST_COPIES, memory_needed
@@ -13,7 +13,7 @@ from launcher.model.backend import MemoryKeeper
 from launcher.model.backend_registry import choices, described
 from launcher.model.checked_recipe import CheckedRecipe
 from launcher.model.checkpointing import MEMORY_KEPT, MEMORY_STEPS, PERSISTENT_STEPS, REPLICAS, S3
-from launcher.rules import SIZES, MakeNotice, PlannedRecipe, notice_rule, rule
+from launcher.rules import SIZES, MakeNotice, MakeProblem, PlannedRecipe, notice_rule, rule
 from launcher.rules.elasticity import LIMITS, refuses_elastic
 
 KEY = "recipes.checkpointing"
@@ -33,7 +33,7 @@ _SCHEME = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*://")
 
 
 @rule("E208", *SIZES, KEY, source=LIMITS)
-def not_tiered(checked: CheckedRecipe, problem: Callable[..., Problem]) -> Iterator[Problem]:
+def not_tiered(checked: CheckedRecipe, problem: MakeProblem) -> Iterator[Problem]:
     """Managed tiered checkpointing is tied to one world size."""
     section = checked.recipe.checkpointing
     if section and section.has_tiers:
@@ -42,7 +42,7 @@ def not_tiered(checked: CheckedRecipe, problem: Callable[..., Problem]) -> Itera
 
 
 @rule("E260", KEY, source=f"{_PAGE}, Best practices")
-def frequencies_fit(checked: CheckedRecipe, problem: Callable[..., Problem]) -> Iterator[Problem]:
+def frequencies_fit(checked: CheckedRecipe, problem: MakeProblem) -> Iterator[Problem]:
     """A persistent checkpoint is a memory tier's checkpoint that is also written out, so its steps are a multiple."""
     section = checked.recipe.checkpointing
     if not section or not section.memory or not section.persistent:
@@ -60,7 +60,7 @@ def frequencies_fit(checked: CheckedRecipe, problem: Callable[..., Problem]) -> 
 
 
 @rule("E261", f"{KEY}.persistent", source="Amazon S3, General purpose bucket naming rules")
-def path_is_reached(checked: CheckedRecipe, problem: Callable[..., Problem]) -> Iterator[Problem]:
+def path_is_reached(checked: CheckedRecipe, problem: MakeProblem) -> Iterator[Problem]:
     """Checkpoints go to a bucket of S3 or to a folder, which a container knows by an absolute path."""
     path = persistent_path(checked)
     if path is None:
@@ -75,12 +75,12 @@ def path_is_reached(checked: CheckedRecipe, problem: Callable[..., Problem]) -> 
             yield problem(f"{KEY}.persistent.path", message, value=path, allowed="letters, digits, and !_.'()-/")
     elif _SCHEME.match(path):
         yield problem(f"{KEY}.persistent.path", "is not a supported kind of storage", value=path, allowed=allowed)
-    elif not (path.startswith("/") or described(checked.backend).shares_files(checked.settings)):
+    elif not (path.startswith("/") or described(checked.backend).files.are_shared(checked.settings)):
         yield problem(f"{KEY}.persistent.path", "must be an absolute path", value=path, allowed=allowed)
 
 
 @rule("E263", KEY, "cluster", source=f"{_PAGE}, Conclusion")
-def cluster_has_memory_tier(checked: CheckedRecipe, problem: Callable[..., Problem]) -> Iterator[Problem]:
+def cluster_has_memory_tier(checked: CheckedRecipe, problem: MakeProblem) -> Iterator[Problem]:
     """The memory tier is a service of HyperPod on EKS; this machine simulates it."""
     section = checked.recipe.checkpointing
     if section and section.memory and described(checked.backend).memory_tier is None:
@@ -93,7 +93,7 @@ def cluster_has_memory_tier(checked: CheckedRecipe, problem: Callable[..., Probl
 
 
 @rule("E264", KEY, source="docs/checkpointing.md, The section")
-def settings_have_a_tier(checked: CheckedRecipe, problem: Callable[..., Problem]) -> Iterator[Problem]:
+def settings_have_a_tier(checked: CheckedRecipe, problem: MakeProblem) -> Iterator[Problem]:
     """A setting of a missing tier would silently have no effect."""
     section = checked.recipe.checkpointing
     if not section:
@@ -126,7 +126,7 @@ def image_reads_the_section(planned: PlannedRecipe, notice: MakeNotice) -> Itera
     recipe = planned.checked.recipe
     is_read = (
         interface(recipe.run.model_type, planned.checked.trainer).has_own_checkpoints
-        and described(planned.checked.backend).has_containers
+        and described(planned.checked.backend).files.has_containers
     )
     if is_read and recipe.checkpointing and recipe.checkpointing.has_tiers:
         yield notice("the image's own program reads recipes.checkpointing; its own key is save_steps")

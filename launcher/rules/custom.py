@@ -1,6 +1,6 @@
 """The user's own script: its launcher, and keys that only other recipes read."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any, cast
 
 from launcher.common.problems import Notice, Problem
@@ -9,7 +9,7 @@ from launcher.families import BUNDLE_CONFIGS
 from launcher.model.backend_registry import described
 from launcher.model.checked_recipe import CheckedRecipe
 from launcher.model.training_args import BATCH_KEYS
-from launcher.rules import SIZES, MakeNotice, PlannedRecipe, notice_rule, rule
+from launcher.rules import SIZES, MakeNotice, MakeProblem, PlannedRecipe, notice_rule, rule
 
 if TYPE_CHECKING:
     from launcher.families.custom import Recipe
@@ -41,7 +41,8 @@ def is_script(checked: CheckedRecipe) -> bool:
 
 def is_serverless(checked: CheckedRecipe) -> bool:
     """Return whether the backend chooses the instances of the job."""
-    return described(checked.backend).chooses_instances(checked.settings)
+    instances = described(checked.backend).instances
+    return instances is not None and instances.chosen_by_service(checked.settings)
 
 
 def is_unstated(checked: CheckedRecipe, path: str) -> bool:
@@ -50,7 +51,7 @@ def is_unstated(checked: CheckedRecipe, path: str) -> bool:
 
 
 @rule("E105", _SCRIPT, "recipes.run.model_type", source=_KEYS)
-def only_scripts_have_training_cfg(checked: CheckedRecipe, problem: Callable[..., Problem]) -> Iterator[Problem]:
+def only_scripts_have_training_cfg(checked: CheckedRecipe, problem: MakeProblem) -> Iterator[Problem]:
     """A recipe with its own trainer would not start the script."""
     if checked.recipe.training_cfg is not None and not is_script(checked):
         yield problem(
@@ -61,12 +62,12 @@ def only_scripts_have_training_cfg(checked: CheckedRecipe, problem: Callable[...
 
 
 @rule("E106", f"{_SCRIPT}.entry_script", f"{_SCRIPT}.entry_module", "cluster", source=_KEYS)
-def one_entry(checked: CheckedRecipe, problem: Callable[..., Problem]) -> Iterator[Problem]:
+def one_entry(checked: CheckedRecipe, problem: MakeProblem) -> Iterator[Problem]:
     """Every rank starts one program: a script or a module, unless a training job's image has its own program."""
     if (script := script_of(checked)) is None:
         return
     given = [value for value in (script.training_cfg.entry_script, script.training_cfg.entry_module) if value]
-    if len(given) != 1 and (given or described(checked.backend).starts_scripts(checked)):
+    if len(given) != 1 and (given or described(checked.backend).programs.needs_script(checked)):
         yield problem(
             f"{_SCRIPT}.entry_script",
             "both a script and a module are given" if given else "the script to run is missing",
@@ -78,14 +79,14 @@ def one_entry(checked: CheckedRecipe, problem: Callable[..., Problem]) -> Iterat
 
 def _missing_entry(checked: CheckedRecipe) -> str:
     """Return the remedy for a missing script; an image may have its own program."""
-    remedy, key = "training_cfg.entry_script=train.py", described(checked.backend).toolkit_key
+    remedy, key = "training_cfg.entry_script=train.py", described(checked.backend).programs.toolkit_key
     return f"{remedy}; or {key}=false for an image with its own program" if key else remedy
 
 
 @rule("E107", f"{_SCRIPT}.script_args", source=_KEYS)
-def arguments_are_words(checked: CheckedRecipe, problem: Callable[..., Problem]) -> Iterator[Problem]:
+def arguments_are_words(checked: CheckedRecipe, problem: MakeProblem) -> Iterator[Problem]:
     """An argument is a name and a value, in the given order."""
-    script, has_bundle = script_of(checked), described(checked.backend).has_bundle
+    script, has_bundle = script_of(checked), described(checked.backend).files.has_bundle
     arguments = script.training_cfg.script_args if script else None
     for i, argument in enumerate(arguments or ()):
         path = f"{_SCRIPT}.script_args.{i}"
@@ -108,14 +109,14 @@ def _is_value(value: Any) -> bool:
 
 
 @rule("E108", "git", "recipes.pre_script", "recipes.post_script", source=_KEYS)
-def nothing_is_unread(checked: CheckedRecipe, problem: Callable[..., Problem]) -> Iterator[Problem]:
+def nothing_is_unread(checked: CheckedRecipe, problem: MakeProblem) -> Iterator[Problem]:
     """Keys of the launcher's own images would have no effect on your script."""
     for section, names in _UNREAD.items() if is_script(checked) else ():
         if section == "recipes" and getattr(checked.settings, "runtime", None) == "launcher":
             continue  # the entrypoint of the user's own image runs them
         holder = checked.launch.git if section == "git" else checked.recipe
         for name in names:
-            if name in _REVISION and described(checked.backend).places_code:
+            if name in _REVISION and described(checked.backend).files.has_revisions:
                 continue
             if (value := getattr(holder, name)) is not None:
                 yield problem(
@@ -135,7 +136,7 @@ def states_no_processes(checked: CheckedRecipe) -> bool:
 
 
 @rule("E109", *_PROCESSES, "instance_type", "cluster", source="launcher/model/instances.csv")
-def processes_are_stated(checked: CheckedRecipe, problem: Callable[..., Problem]) -> Iterator[Problem]:
+def processes_are_stated(checked: CheckedRecipe, problem: MakeProblem) -> Iterator[Problem]:
     """One process per node leaves all devices but one idle, although they are billed. A serverless job plans none."""
     if checked.instance and states_no_processes(checked):
         most = checked.instance.processes
@@ -148,7 +149,7 @@ def processes_are_stated(checked: CheckedRecipe, problem: Callable[..., Problem]
 
 
 @rule("E110", *SIZES, _BATCH, source="docs/concepts.md, Sizes and precedence")
-def elastic_batch_is_stated(checked: CheckedRecipe, problem: Callable[..., Problem]) -> Iterator[Problem]:
+def elastic_batch_is_stated(checked: CheckedRecipe, problem: MakeProblem) -> Iterator[Problem]:
     """The samples per step stay the same at every size, which requires that they are stated."""
     if is_script(checked) and checked.is_elastic and is_unstated(checked, _BATCH):
         yield problem(
@@ -159,7 +160,7 @@ def elastic_batch_is_stated(checked: CheckedRecipe, problem: Callable[..., Probl
 
 
 @rule("E111", "recipes.trainer", f"{_SCRIPT}.run", source=_KEYS)
-def sizes_agree(checked: CheckedRecipe, problem: Callable[..., Problem]) -> Iterator[Problem]:
+def sizes_agree(checked: CheckedRecipe, problem: MakeProblem) -> Iterator[Problem]:
     """`training_cfg.run` and `trainer` set the same numbers; if both are given, they must agree."""
     script = script_of(checked)
     if script is None or (run := script.training_cfg.run) is None:

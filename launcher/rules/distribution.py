@@ -1,12 +1,12 @@
 """How `distribution` starts a script: by one launcher, on instances that it supports."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 from launcher.common.problems import Notice, Problem
 from launcher.model.backend_registry import described
 from launcher.model.checked_recipe import CheckedRecipe
-from launcher.rules import MakeNotice, PlannedRecipe, notice_rule, rule
+from launcher.rules import MakeNotice, MakeProblem, PlannedRecipe, notice_rule, rule
 
 if TYPE_CHECKING:
     from launcher.model.parallelism.distribution import Distribution
@@ -24,7 +24,7 @@ def _distribution(checked: CheckedRecipe) -> "Distribution | None":
 
 
 @rule("E256", _D, source=f"{_SDK}, validate_distribution; sagemaker-training toolkit 5.1.4, runner.py")
-def one_launcher(checked: CheckedRecipe, problem: Callable[..., Problem]) -> Iterator[Problem]:
+def one_launcher(checked: CheckedRecipe, problem: MakeProblem) -> Iterator[Problem]:
     """mpirun, torchrun and the data parallel library's launcher each start all processes; the toolkit uses one."""
     distribution = _distribution(checked)
     if distribution is None:
@@ -45,14 +45,14 @@ def one_launcher(checked: CheckedRecipe, problem: Callable[..., Problem]) -> Ite
 
 
 @rule("E257", _DATA, "instance_type", source=f"{_SDK}, validate_smdistributed")
-def data_parallel_runs_here(checked: CheckedRecipe, problem: Callable[..., Problem]) -> Iterator[Problem]:
+def data_parallel_runs_here(checked: CheckedRecipe, problem: MakeProblem) -> Iterator[Problem]:
     """The data parallel library runs on four instance types, with one process per GPU."""
     distribution = _distribution(checked)
     if distribution is None or not distribution.is_data_parallel:
         return
     remedy = f"++{_TORCH}.enabled=true instead"
     backend = described(checked.backend)
-    if backend.runs_here or not backend.runs_training_jobs:
+    if backend.runs_here or not backend.programs.toolkit_key:
         message = "only AWS's training images have the data parallel library"
         yield problem(f"{_DATA}.enabled", message, value=True, allowed="cluster=sm_jobs", remedy=remedy)
     elif checked.instance and checked.instance.name not in _SMDDP:
@@ -62,13 +62,13 @@ def data_parallel_runs_here(checked: CheckedRecipe, problem: Callable[..., Probl
 
 
 @rule("E258", _TORCH, "recipes.trainer", "recipes.training_cfg.run", source="sagemaker-training toolkit 5.1.4")
-def processes_have_a_launcher(checked: CheckedRecipe, problem: Callable[..., Problem]) -> Iterator[Problem]:
+def processes_have_a_launcher(checked: CheckedRecipe, problem: MakeProblem) -> Iterator[Problem]:
     """Without a launcher the toolkit starts one process per host, each on its own."""
     distribution = _distribution(checked)
     if distribution is None or distribution.torch_distributed is None or distribution.starts:
         return
     ranks = checked.devices * checked.recipe.trainer.num_nodes
-    if ranks > 1 and described(checked.backend).runs_training_jobs:
+    if ranks > 1 and described(checked.backend).programs.toolkit_key:
         message = f"nothing else starts the {ranks} processes together"
         yield problem(f"{_TORCH}.enabled", message, value=False, remedy=f"~{_TORCH}")
 

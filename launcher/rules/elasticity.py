@@ -1,15 +1,16 @@
 """Checks whether a job may be elastic, and which sizes it may have."""
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 from launcher.common.problems import Notice, Problem
 from launcher.model.backend_registry import choices, described
+from launcher.model.capabilities import Scaling
 from launcher.model.checked_recipe import CheckedRecipe
 from launcher.model.config_tree import AUTO, get, leaves, size_of
 from launcher.model.job_spec import start_size
 from launcher.model.size_plan import spans
-from launcher.rules import SAME_FOLDER, SIZES, MakeNotice, PlannedRecipe, notice_rule, rule
+from launcher.rules import SAME_FOLDER, SIZES, MakeNotice, MakeProblem, PlannedRecipe, notice_rule, rule
 
 PAGE = "AWS, Using elastic training in Amazon SageMaker HyperPod"
 LIMITS = f"{PAGE}, Use elastic training with other HyperPod features"
@@ -22,7 +23,7 @@ _PARTS = ("base", "elastic")
 
 
 def refuses_elastic(
-    checked: CheckedRecipe, problem: Callable[..., Problem], path: str, what: str, **details: Any
+    checked: CheckedRecipe, problem: MakeProblem, path: str, what: str, **details: Any
 ) -> Iterator[Problem]:
     """Yield the Problem of an elastic job that also has `what`."""
     if checked.is_elastic:
@@ -35,7 +36,7 @@ def refuses_elastic(
 
 
 @rule("E201", f"{POLICY}.min_nodes", f"{POLICY}.max_nodes", source=f"{PAGE}, Elastic Policy")
-def bounds_in_order(checked: CheckedRecipe, problem: Callable[..., Problem]) -> Iterator[Problem]:
+def bounds_in_order(checked: CheckedRecipe, problem: MakeProblem) -> Iterator[Problem]:
     """The maximum number of nodes cannot be less than the minimum."""
     policy = checked.recipe.elastic_policy
     if policy and policy.min_nodes > policy.max_nodes:
@@ -48,7 +49,7 @@ def bounds_in_order(checked: CheckedRecipe, problem: Callable[..., Problem]) -> 
 
 
 @rule("E202", *SIZES, source=f"{PAGE}, Elastic Policy: replica_increment_step")
-def step_or_scales(checked: CheckedRecipe, problem: Callable[..., Problem]) -> Iterator[Problem]:
+def step_or_scales(checked: CheckedRecipe, problem: MakeProblem) -> Iterator[Problem]:
     """Sizes come from a step or from a list; the operator accepts exactly one."""
     if checked.elastic is None:
         return
@@ -70,7 +71,7 @@ def step_or_scales(checked: CheckedRecipe, problem: Callable[..., Problem]) -> I
 
 
 @rule("E203", source=f"{PAGE}, Scale Config")
-def scale_keys_are_sizes(checked: CheckedRecipe, problem: Callable[..., Problem]) -> Iterator[Problem]:
+def scale_keys_are_sizes(checked: CheckedRecipe, problem: MakeProblem) -> Iterator[Problem]:
     """A key of scale_config is a number of nodes; its value holds the changes for that size."""
     for key, own in checked.entries.items():
         if not isinstance(own, Mapping) and not (own is None and checked.size_plan):
@@ -80,7 +81,7 @@ def scale_keys_are_sizes(checked: CheckedRecipe, problem: Callable[..., Problem]
 
 
 @rule("E214", source=f"{PAGE}, Scale Config")
-def scales_change_training_only(checked: CheckedRecipe, problem: Callable[..., Problem]) -> Iterator[Problem]:
+def scales_change_training_only(checked: CheckedRecipe, problem: MakeProblem) -> Iterator[Problem]:
     """A size may only change training settings; the job's name, devices and bounds are the same at every size."""
     for key, own in checked.entries.items():
         for path, value in leaves(own):
@@ -94,7 +95,7 @@ def scales_change_training_only(checked: CheckedRecipe, problem: Callable[..., P
 
 
 @rule("E204", source=f"{PAGE}, Scale Config")
-def scale_key_is_num_nodes(checked: CheckedRecipe, problem: Callable[..., Problem]) -> Iterator[Problem]:
+def scale_key_is_num_nodes(checked: CheckedRecipe, problem: MakeProblem) -> Iterator[Problem]:
     """The entry for N nodes describes N nodes."""
     for key, own in checked.entries.items():
         nodes = get(own, "trainer.num_nodes")
@@ -108,7 +109,7 @@ def scale_key_is_num_nodes(checked: CheckedRecipe, problem: Callable[..., Proble
 
 
 @rule("E205", *SIZES, source=f"{PAGE}, Scale Config")
-def scales_within_bounds(checked: CheckedRecipe, problem: Callable[..., Problem]) -> Iterator[Problem]:
+def scales_within_bounds(checked: CheckedRecipe, problem: MakeProblem) -> Iterator[Problem]:
     """A size outside [min_nodes, max_nodes] would never be used; if the user moved a bound it is dropped."""
     policy = checked.elastic
     if policy is None or not isinstance(checked.recipe.scale_config, Mapping):
@@ -135,7 +136,7 @@ def bounds_moved(checked: CheckedRecipe) -> bool:
 
 
 @rule("E206", *SIZES, "recipes.trainer.num_nodes", source=f"{PAGE}, Elastic Policy")
-def starts_at_a_size(checked: CheckedRecipe, problem: Callable[..., Problem]) -> Iterator[Problem]:
+def starts_at_a_size(checked: CheckedRecipe, problem: MakeProblem) -> Iterator[Problem]:
     """A job must start at one of its sizes."""
     start, sizes = checked.recipe.trainer.num_nodes, [scale.nodes for scale in checked.sizes]
     if not checked.is_elastic or not checked.is_explicit("recipes.trainer.num_nodes"):
@@ -150,25 +151,26 @@ def starts_at_a_size(checked: CheckedRecipe, problem: Callable[..., Problem]) ->
 
 
 @rule("E207", *SIZES, "recipes.checkpointless", source=LIMITS)
-def not_checkpointless(checked: CheckedRecipe, problem: Callable[..., Problem]) -> Iterator[Problem]:
+def not_checkpointless(checked: CheckedRecipe, problem: MakeProblem) -> Iterator[Problem]:
     """A scale event restarts from a checkpoint, which checkpointless training does not write."""
     if checked.recipe.checkpointless:
         yield from refuses_elastic(checked, problem, "recipes.checkpointless", "checkpointless training", value=True)
 
 
 @rule("E209", *SIZES, "cluster", source=LIMITS)
-def not_spot(checked: CheckedRecipe, problem: Callable[..., Problem]) -> Iterator[Problem]:
+def not_spot(checked: CheckedRecipe, problem: MakeProblem) -> Iterator[Problem]:
     """Spot capacity is reclaimed without the operator's knowledge."""
-    for path, value in described(checked.backend).spot_keys(checked.settings):
+    instances = described(checked.backend).instances
+    for path, value in instances.spot_keys(checked.settings) if instances else ():
         yield from refuses_elastic(checked, problem, path, "Spot capacity", value=value)
 
 
 @rule("E211", *SIZES, source=f"{PAGE}, Prerequisites: SageMaker HyperPod EKS Cluster")
-def needs_the_operator(checked: CheckedRecipe, problem: Callable[..., Problem]) -> Iterator[Problem]:
+def needs_the_operator(checked: CheckedRecipe, problem: MakeProblem) -> Iterator[Problem]:
     """Scale events come from an operator: HyperPod's on Kubernetes, this launcher's on Slurm and on this machine."""
     backend = described(checked.backend)
-    if not backend.resizes_jobs:
-        clusters = choices(lambda each: each.resizes_jobs and not each.runs_here)
+    if backend.scaling is None:
+        clusters = choices(lambda each: each.scaling is not None and not each.runs_here)
         remedy = f"{clusters}, or {POLICY}.is_elastic=false"
         yield from refuses_elastic(checked, problem, "cluster", backend.title, value=backend.choice, remedy=remedy)
 
@@ -179,7 +181,7 @@ def needs_the_operator(checked: CheckedRecipe, problem: Callable[..., Problem]) 
     SAME_FOLDER,
     source=f"{PAGE}, Monitor training on MLFlow (note on the training directory)",
 )
-def keeps_its_training_dir(checked: CheckedRecipe, problem: Callable[..., Problem]) -> Iterator[Problem]:
+def keeps_its_training_dir(checked: CheckedRecipe, problem: MakeProblem) -> Iterator[Problem]:
     """A restart in a new directory would not find the checkpoint."""
     key = checked.recipe.keys.same_folder
     if key and checked.is_elastic and not checked.recipe.resumes_in_same_folder:
@@ -194,7 +196,7 @@ def keeps_its_training_dir(checked: CheckedRecipe, problem: Callable[..., Proble
 
 
 @rule("E215", *SIZES, f"{POLICY}.preemption", source=f"{PAGE}, Preemption by high priority job: replicaSpecs")
-def tiers_need_two_parts(checked: CheckedRecipe, problem: Callable[..., Problem]) -> Iterator[Problem]:
+def tiers_need_two_parts(checked: CheckedRecipe, problem: MakeProblem) -> Iterator[Problem]:
     """Two priorities need two parts: a base that can train alone, and additional nodes."""
     policy = checked.recipe.elastic_policy
     if policy is None or policy.preemption is None:
@@ -214,7 +216,7 @@ def tiers_need_two_parts(checked: CheckedRecipe, problem: Callable[..., Problem]
 
 
 @rule("E216", f"{POLICY}.preemption", source=f"{PAGE}, Preemption by high priority job: replicaSpecs")
-def tiers_differ(checked: CheckedRecipe, problem: Callable[..., Problem]) -> Iterator[Problem]:
+def tiers_differ(checked: CheckedRecipe, problem: MakeProblem) -> Iterator[Problem]:
     """Two parts with the same priority would be preempted alike."""
     preemption = checked.recipe.elastic_policy and checked.recipe.elastic_policy.preemption
     if preemption and preemption.base_priority_class == preemption.elastic_priority_class:
@@ -223,20 +225,6 @@ def tiers_differ(checked: CheckedRecipe, problem: Callable[..., Problem]) -> Ite
             "is also the base part's class, so both parts would be preempted alike",
             value=preemption.elastic_priority_class,
             allowed="a class of lower priority",
-        )
-
-
-@rule("E213", "cluster_type", source="the published launcher's own convention")
-def cluster_type_agrees(checked: CheckedRecipe, problem: Callable[..., Problem]) -> Iterator[Problem]:
-    """`cluster` and `cluster_type` have the same meaning."""
-    backend = described(checked.backend)
-    cluster = backend.choice
-    if checked.launch.cluster_type not in (None, *backend.cluster_types):
-        yield problem(
-            "cluster_type",
-            f"does not agree with cluster={cluster}",
-            value=checked.launch.cluster_type,
-            remedy=f"cluster_type={cluster}, or omit it",
         )
 
 
@@ -270,8 +258,8 @@ def starts_at_another_size(planned: PlannedRecipe, notice: MakeNotice) -> Iterat
     if start == start_size(wanted, [scale.nodes for scale in checked.sizes]):
         yield notice(f"the job starts with num_nodes={start}: {wanted} is not one of its sizes")
     elif any(map(checked.is_explicit, _NUM_NODES)):
-        reason = described(checked.backend).start_reason(start)
-        yield notice(f"the job starts on {reason}; num_nodes={wanted} has no effect")
+        scaling = described(checked.backend).scaling or Scaling()
+        yield notice(f"the job starts on {scaling.start_reason(start)}; num_nodes={wanted} has no effect")
 
 
 @notice_rule("N125", source=_PRECEDENCE)

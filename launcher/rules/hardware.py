@@ -2,7 +2,7 @@
 
 import re
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterable, Iterator
 
 from launcher.common.problems import Notice, Problem
 from launcher.common.suggestions import did_you_mean
@@ -12,7 +12,7 @@ from launcher.model.backend_registry import described
 from launcher.model.checked_recipe import CheckedRecipe
 from launcher.model.composition import Composition
 from launcher.model.config_tree import get
-from launcher.rules import MakeNotice, PlannedRecipe, notice_rule, rule
+from launcher.rules import MakeNotice, MakeProblem, PlannedRecipe, notice_rule, rule
 from launcher.rules.custom import is_serverless
 
 _TABLE = "launcher/model/instances.csv"
@@ -30,10 +30,10 @@ _NAME = re.compile(r"ml\.[a-z0-9-]+\.[a-z0-9-]+")
 
 
 @rule("E230", "instance_type", "recipes.instance_types", _SPECS, source=_TABLE)
-def instance_is_known(checked: CheckedRecipe, problem: Callable[..., Problem]) -> Iterator[Problem]:
+def instance_is_known(checked: CheckedRecipe, problem: MakeProblem) -> Iterator[Problem]:
     """A type's devices determine the batch; the recipe must describe a type that the table lacks."""
     if (
-        not described(checked.backend).has_instances
+        described(checked.backend).instances is None
         or checked.instance is not None
         or _is_described(checked, checked.launch.instance_type)
     ):
@@ -49,7 +49,7 @@ def instance_is_known(checked: CheckedRecipe, problem: Callable[..., Problem]) -
 
 
 @rule("E231", "instance_type", "recipes.instance_types", _SPECS, source="the recipe's own instance_types")
-def instance_is_listed(checked: CheckedRecipe, problem: Callable[..., Problem]) -> Iterator[Problem]:
+def instance_is_listed(checked: CheckedRecipe, problem: MakeProblem) -> Iterator[Problem]:
     """A recipe lists the types it was tested on; its batch fits into their memory."""
     allowed, lack = _allowed(checked), _lack(checked)
     if checked.instance and allowed and checked.instance.name not in allowed:
@@ -64,7 +64,7 @@ def instance_is_listed(checked: CheckedRecipe, problem: Callable[..., Problem]) 
 
 
 @rule("E235", "instance_type", "recipes.instance_types", "recipes.run.model_type", _SPECS, source=_TABLE)
-def program_finds_its_accelerators(checked: CheckedRecipe, problem: Callable[..., Problem]) -> Iterator[Problem]:
+def program_finds_its_accelerators(checked: CheckedRecipe, problem: MakeProblem) -> Iterator[Problem]:
     """A program for GPUs fails on an instance without any, after waiting for the instance and paying for it."""
     allowed, lack = _allowed(checked), _lack(checked)
     if checked.instance and lack and (not allowed or checked.instance.name in allowed):
@@ -80,7 +80,7 @@ def program_finds_its_accelerators(checked: CheckedRecipe, problem: Callable[...
 
 
 @rule("E233", "recipes.instance_types", _SPECS, source=_TABLE)
-def listed_instances_are_known(checked: CheckedRecipe, problem: Callable[..., Problem]) -> Iterator[Problem]:
+def listed_instances_are_known(checked: CheckedRecipe, problem: MakeProblem) -> Iterator[Problem]:
     """A misspelt type in a recipe's list would exclude the intended one."""
     known = list(instances.table())
     for i, name in enumerate(checked.recipe.instance_types):
@@ -95,7 +95,7 @@ def listed_instances_are_known(checked: CheckedRecipe, problem: Callable[..., Pr
 
 
 @rule("E234", _SPECS, source=_TABLE)
-def descriptions_are_complete(checked: CheckedRecipe, problem: Callable[..., Problem]) -> Iterator[Problem]:
+def descriptions_are_complete(checked: CheckedRecipe, problem: MakeProblem) -> Iterator[Problem]:
     """A job depends on these values, so the description of a type must provide those that the table lacks."""
     specs = checked.recipe.instance_specs or ()
     keys = ", ".join(instance_specs.InstanceSpec.model_fields)
@@ -113,7 +113,7 @@ def descriptions_are_complete(checked: CheckedRecipe, problem: Callable[..., Pro
 
 
 @rule("E232", "instance_type", "recipes.trainer.devices", _SPECS, source=_TABLE)
-def devices_exist(checked: CheckedRecipe, problem: Callable[..., Problem]) -> Iterator[Problem]:
+def devices_exist(checked: CheckedRecipe, problem: MakeProblem) -> Iterator[Problem]:
     """A node cannot run more processes than it has devices for."""
     if checked.instance and checked.instance.processes and checked.devices > checked.instance.processes:
         yield problem(
@@ -169,7 +169,7 @@ def _allowed_words(checked: CheckedRecipe) -> str:
 def instance_types_are_unknown(planned: PlannedRecipe, notice: MakeNotice) -> Iterator[Notice]:
     """An instance type that the table lacks may be a typo, even if nothing uses it."""
     checked = planned.checked
-    if not described(checked.backend).has_instances:
+    if described(checked.backend).instances is None:
         yield from unknown(checked.composition)
         return
     selector = getattr(checked.settings, "label_selector", None)
@@ -190,7 +190,7 @@ def unknown(composition: Composition) -> Iterator[Notice]:
     }:
         backend = described(composition.backend)
         unused = f"cluster={backend.choice} does not use it"
-        consequence = "a launch is refused unless it is described" if backend.has_instances else unused
+        consequence = "a launch is refused unless it is described" if backend.instances else unused
         yield Notice("N160", f"instance_type={name} is not an instance type of the table; {consequence}")
 
 

@@ -1,20 +1,20 @@
 """Names that a recipe gives its job, and the place of its image."""
 
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 
 from launcher.common.problems import Problem
 from launcher.common.suggestions import did_you_mean
 from launcher.common.syntax import DNS_LABEL
 from launcher.model import aws_regions
 from launcher.model.checked_recipe import CheckedRecipe
-from launcher.rules import rule
+from launcher.rules import MakeProblem, rule
 
 _OBJECT_NAMES = "Kubernetes, Object Names and IDs"
 
 
 @rule("E301", "recipes.run.name", source=_OBJECT_NAMES)
-def run_name_is_dns_label(checked: CheckedRecipe, problem: Callable[..., Problem]) -> Iterator[Problem]:
+def run_name_is_dns_label(checked: CheckedRecipe, problem: MakeProblem) -> Iterator[Problem]:
     """The job's name starts with run.name, and is part of names of pods and of label values."""
     name = checked.recipe.run.name
     if not DNS_LABEL.fullmatch(name):
@@ -29,9 +29,7 @@ def run_name_is_dns_label(checked: CheckedRecipe, problem: Callable[..., Problem
 
 
 @rule("E611", "container", source="botocore, data/endpoints.json; Amazon ECR, Private registries")
-def registries_are_in_regions_that_exist(
-    checked: CheckedRecipe, problem: Callable[..., Problem]
-) -> Iterator[Problem]:
+def registries_are_in_regions_that_exist(checked: CheckedRecipe, problem: MakeProblem) -> Iterator[Problem]:
     """An image in a region that does not exist cannot be pulled: pods would wait, and a training job would fail."""
     image = checked.launch.container or ""
     region = aws_regions.of_image(image)

@@ -1,7 +1,7 @@
 """Secrets are referenced by name, never written."""
 
 import re
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from launcher.common.problems import Notice, Problem
@@ -21,7 +21,7 @@ from launcher.model.checked_recipe import CheckedRecipe
 from launcher.model.config_tree import leaves
 from launcher.model.environment import secret_references
 from launcher.model.recipe import SecretRef
-from launcher.rules import MakeNotice, PlannedRecipe, notice_rule, rule
+from launcher.rules import MakeNotice, MakeProblem, PlannedRecipe, notice_rule, rule
 
 _ENV_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 _CHECKED_FOR_URLS = (
@@ -38,7 +38,7 @@ _DECISION = "docs/decisions.md, Secrets are references"
 
 
 @rule("E602", "env_vars", source=_DECISION)
-def env_holds_no_secret(checked: CheckedRecipe, problem: Callable[..., Problem]) -> Iterator[Problem]:
+def env_holds_no_secret(checked: CheckedRecipe, problem: MakeProblem) -> Iterator[Problem]:
     """A variable that is named like a secret must refer to a secret."""
     for name, value in (checked.launch.env_vars or {}).items():
         if not isinstance(value, SecretRef) and is_clear(name, value):
@@ -51,7 +51,7 @@ def env_holds_no_secret(checked: CheckedRecipe, problem: Callable[..., Problem])
 
 
 @rule("E603", "recipes.training_config.mlflow", "git", source=_DECISION)
-def urls_hold_no_secret(checked: CheckedRecipe, problem: Callable[..., Problem]) -> Iterator[Problem]:
+def urls_hold_no_secret(checked: CheckedRecipe, problem: MakeProblem) -> Iterator[Problem]:
     """A URL with a user name and password copies them into every file."""
     urls = {
         "recipes.training_config.mlflow.tracking_uri": checked.recipe.mlflow and checked.recipe.mlflow.tracking_uri,
@@ -69,7 +69,7 @@ def urls_hold_no_secret(checked: CheckedRecipe, problem: Callable[..., Problem])
 
 
 @rule("E606", "env_vars", source=_DECISION)
-def env_urls_hold_no_secret(checked: CheckedRecipe, problem: Callable[..., Problem]) -> Iterator[Problem]:
+def env_urls_hold_no_secret(checked: CheckedRecipe, problem: MakeProblem) -> Iterator[Problem]:
     """A proxy's or a database's password in a variable is a secret too."""
     for name, value in (checked.launch.env_vars or {}).items():
         if isinstance(value, str) and not names_secret(name) and holds_secret(value):
@@ -78,7 +78,7 @@ def env_urls_hold_no_secret(checked: CheckedRecipe, problem: Callable[..., Probl
 
 
 @rule("E607", "recipes", source=_DECISION)
-def recipe_holds_no_secret(checked: CheckedRecipe, problem: Callable[..., Problem]) -> Iterator[Problem]:
+def recipe_holds_no_secret(checked: CheckedRecipe, problem: MakeProblem) -> Iterator[Problem]:
     """A key that is named like a secret, declared in extra_keys, would be written into the configuration."""
     for path in _named_secrets(checked.composition.tree["recipes"], "recipes"):
         if path.startswith("recipes.training_cfg.script_args."):
@@ -117,7 +117,7 @@ def _secrets_of_list(items: list[Any], path: str) -> Iterator[str]:
     "cluster.sm_jobs_config",
     source=_DECISION,
 )
-def words_hold_no_secret(checked: CheckedRecipe, problem: Callable[..., Problem]) -> Iterator[Problem]:
+def words_hold_no_secret(checked: CheckedRecipe, problem: MakeProblem) -> Iterator[Problem]:
     """Arguments, commands and labels are written unchanged; use_wandb does not accept an API key."""
     remedy = "name it in env_vars: NAME={secretKeyRef: {name: …, key: …}}, and read $NAME"
     for path in dict.fromkeys((*_argument_secrets(checked), *_command_secrets(checked), *_labelled_secrets(checked))):
@@ -140,7 +140,7 @@ def _argument_secrets(checked: CheckedRecipe) -> Iterator[str]:
 
 
 def _command_secrets(checked: CheckedRecipe) -> Iterator[str]:
-    words = described(checked.backend).secret_words(checked)
+    words = described(checked.backend).secrets.words(checked)
     given: tuple[tuple[str, Sequence[str]], ...] = (
         ("recipes.pre_script", checked.recipe.pre_script or ()),
         ("recipes.post_script", checked.recipe.post_script or ()),
@@ -153,14 +153,14 @@ def _command_secrets(checked: CheckedRecipe) -> Iterator[str]:
 
 
 def _labelled_secrets(checked: CheckedRecipe) -> Iterator[str]:
-    for section, given in described(checked.backend).secret_values(checked):
+    for section, given in described(checked.backend).secrets.values(checked):
         for name, value in given.items():
             if is_clear(name.rpartition("/")[2], value) or (isinstance(value, str) and holds_secret(value)):
                 yield f"{section}.{name}"
 
 
 @rule("E609", source=_DECISION)
-def values_hold_no_token(checked: CheckedRecipe, problem: Callable[..., Problem]) -> Iterator[Problem]:
+def values_hold_no_token(checked: CheckedRecipe, problem: MakeProblem) -> Iterator[Problem]:
     """Tokens and URLs with credentials are recognised by their form, whatever their key is called."""
     remedy = "name it in env_vars: NAME={secretKeyRef: {name: …, key: …}}"
     texts = [
@@ -168,7 +168,7 @@ def values_hold_no_token(checked: CheckedRecipe, problem: Callable[..., Problem]
         for path, value in leaves(checked.composition.tree)
         if isinstance(value, str | list) and value and not is_secret(path)
     ]
-    others = (*_CHECKED_FOR_URLS, *described(checked.backend).url_keys)
+    others = (*_CHECKED_FOR_URLS, *described(checked.backend).secrets.url_keys)
     has_tokens = holds_token("\n".join(text for _, text in texts))  # one search instead of hundreds
     for path, text in texts:
         if has_tokens and holds_token(text):
@@ -190,7 +190,7 @@ def values_that_look_random(planned: PlannedRecipe, notice: MakeNotice) -> Itera
 
 
 @rule("E604", "env_vars", source="POSIX.1-2017, Base Definitions, 8.1 Environment Variable Definition")
-def env_names_are_names(checked: CheckedRecipe, problem: Callable[..., Problem]) -> Iterator[Problem]:
+def env_names_are_names(checked: CheckedRecipe, problem: MakeProblem) -> Iterator[Problem]:
     """A shell cannot export variables with other names."""
     for name in checked.launch.env_vars or {}:
         if not _ENV_NAME.fullmatch(name):
@@ -203,9 +203,9 @@ def env_names_are_names(checked: CheckedRecipe, problem: Callable[..., Problem])
 
 
 @rule("E605", "recipes.run.hf_access_token", "git.token", "env_vars", source=_DECISION)
-def secrets_are_reachable(checked: CheckedRecipe, problem: Callable[..., Problem]) -> Iterator[Problem]:
+def secrets_are_reachable(checked: CheckedRecipe, problem: MakeProblem) -> Iterator[Problem]:
     """A pod reads a Kubernetes Secret; a process on this machine reads the environment."""
     for _, path, ref in secret_references(checked.composition.tree):
         for source, (message, allowed) in _UNREACHABLE.items():
-            if ref.get(source) and source not in described(checked.backend).secret_sources:
+            if ref.get(source) and source not in described(checked.backend).secrets.sources:
                 yield problem(path, message, allowed=allowed)

@@ -1,7 +1,7 @@
 """Model parallelism and MPI: the values of `distribution`. Nothing else checks most of them before a job starts."""
 
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 from launcher.common.problems import Problem
@@ -12,7 +12,7 @@ from launcher.model.instances import Instance
 from launcher.model.parallelism.smp import effective
 from launcher.model.parallelism.smp_parameters import PARAMETERS, TENSORFLOW, TORCH
 from launcher.model.training_args import BATCH_KEYS
-from launcher.rules import SIZES, rule
+from launcher.rules import SIZES, MakeProblem, rule
 from launcher.rules.batches import planned, planned_batches
 from launcher.rules.custom import is_unstated, script_of, states_no_processes
 
@@ -58,22 +58,22 @@ def _is_split(given: "SmpParameters") -> bool:
 
 
 @rule("E240", _D, "cluster", source=_DECISIONS)
-def a_cluster_reads_it(checked: CheckedRecipe, problem: Callable[..., Problem]) -> Iterator[Problem]:
+def a_cluster_reads_it(checked: CheckedRecipe, problem: MakeProblem) -> Iterator[Problem]:
     """On other clusters an agent starts the script, so mpirun and the library would silently be missing."""
     distribution = _distribution(checked)
     if distribution is None or not (distribution.is_mpi or distribution.library):
         return
-    if not described(checked.backend).starts_by_mpi:
+    if not described(checked.backend).programs.starts_by_mpi:
         yield problem(
             _D,
             f"cluster={described(checked.backend).choice} does not start scripts by MPI",
-            allowed=choices(lambda each: each.starts_by_mpi),
+            allowed=choices(lambda each: each.programs.starts_by_mpi),
             remedy=f"~{_D}",
         )
 
 
 @rule("E241", _D, source=_PAGE)
-def mpi_is_enabled(checked: CheckedRecipe, problem: Callable[..., Problem]) -> Iterator[Problem]:
+def mpi_is_enabled(checked: CheckedRecipe, problem: MakeProblem) -> Iterator[Problem]:
     """The library uses MPI internally. Without it each host would start one process and train its own model."""
     distribution = _distribution(checked)
     if distribution and distribution.library and not distribution.is_mpi:
@@ -86,7 +86,7 @@ def mpi_is_enabled(checked: CheckedRecipe, problem: Callable[..., Problem]) -> I
 
 
 @rule("E242", _D, source=f"{_PAGE}, smdistributed Parameters (partitions)")
-def partitions_are_given(checked: CheckedRecipe, problem: Callable[..., Problem]) -> Iterator[Problem]:
+def partitions_are_given(checked: CheckedRecipe, problem: MakeProblem) -> Iterator[Problem]:
     """The number of partitions of a model has no default; it has two names, of which one must be given."""
     if (found := _split(checked)) is None:
         return
@@ -104,7 +104,7 @@ def partitions_are_given(checked: CheckedRecipe, problem: Callable[..., Problem]
 
 
 @rule("E243", *_WORLD, source=f"{_PAGE}, Ranking Basics: mp_groups are disjoint and of one size")
-def ranks_are_whole_replicas(checked: CheckedRecipe, problem: Callable[..., Problem]) -> Iterator[Problem]:
+def ranks_are_whole_replicas(checked: CheckedRecipe, problem: MakeProblem) -> Iterator[Problem]:
     """Each rank is part of one replica, and a replica has partitions × tensor parallel degree ranks."""
     if (found := _split(checked)) is None:
         return
@@ -113,8 +113,9 @@ def ranks_are_whole_replicas(checked: CheckedRecipe, problem: Callable[..., Prob
         ranks = scale.nodes * checked.devices
         if ranks % (split * tensor):
             sliced = f" × tensor parallel degree {tensor}" if tensor > 1 else ""
+            name = "pipeline_parallel_degree" if found[1].partitions is None else "partitions"
             yield problem(
-                f"{_P}.{_split_name(found[1])}",
+                f"{_P}.{name}",
                 f"{ranks} ranks ({scale.nodes} × {checked.devices}) are not a multiple of {split} partitions{sliced}",
                 value=split,
                 allowed=f"a divisor of {ranks // tensor}" if ranks % tensor == 0 else f"a multiple of {tensor} ranks",
@@ -122,12 +123,8 @@ def ranks_are_whole_replicas(checked: CheckedRecipe, problem: Callable[..., Prob
             return
 
 
-def _split_name(given: "SmpParameters") -> str:
-    return "pipeline_parallel_degree" if given.partitions is None else "partitions"
-
-
 @rule("E244", *_WORLD, _MICRO, _UNEVEN, source=f"{_PAGE}, smdistributed Parameters (microbatches)")
-def batches_are_whole_microbatches(checked: CheckedRecipe, problem: Callable[..., Problem]) -> Iterator[Problem]:
+def batches_are_whole_microbatches(checked: CheckedRecipe, problem: MakeProblem) -> Iterator[Problem]:
     """The batch that a script passes to a step is split into microbatches of equal size."""
     found = _split(checked)
     if found is None or is_unstated(checked, _MICRO):
@@ -153,7 +150,7 @@ def batches_are_whole_microbatches(checked: CheckedRecipe, problem: Callable[...
 
 
 @rule("E245", _D, source=f"{_SDK}, validate_mp_config")
-def one_kind_of_data_parallelism(checked: CheckedRecipe, problem: Callable[..., Problem]) -> Iterator[Problem]:
+def one_kind_of_data_parallelism(checked: CheckedRecipe, problem: MakeProblem) -> Iterator[Problem]:
     """Replicas train together through DistributedDataParallel or Horovod, not both."""
     if (found := _split(checked)) and found[1].ddp and found[1].horovod:
         other = "ddp" if found[0].framework == TENSORFLOW else "horovod"
@@ -161,7 +158,7 @@ def one_kind_of_data_parallelism(checked: CheckedRecipe, problem: Callable[..., 
 
 
 @rule("E246", _D, source=f"{_PAGE}, TensorFlow-specific parameters, PyTorch-specific parameters")
-def framework_has_the_parameter(checked: CheckedRecipe, problem: Callable[..., Problem]) -> Iterator[Problem]:
+def framework_has_the_parameter(checked: CheckedRecipe, problem: MakeProblem) -> Iterator[Problem]:
     """Some parameters exist for one framework only; the SDK passes them to the other, where they have no effect."""
     if (found := _split(checked)) is None:
         return
@@ -186,7 +183,7 @@ def framework_has_the_parameter(checked: CheckedRecipe, problem: Callable[..., P
 
 
 @rule("E247", *_WORLD, source=f"{_PAGE}, ddp, horovod and tensor_parallel_degree")
-def replicas_train_together(checked: CheckedRecipe, problem: Callable[..., Problem]) -> Iterator[Problem]:
+def replicas_train_together(checked: CheckedRecipe, problem: MakeProblem) -> Iterator[Problem]:
     """Replicas that do not average their gradients train separately; tensor slices need averaging too."""
     if (found := _split(checked)) is None or not _is_split(found[1]):
         return
@@ -206,7 +203,7 @@ def replicas_train_together(checked: CheckedRecipe, problem: Callable[..., Probl
 
 
 @rule("E248", _D, source=f"{_PAGE}, smdistributed Parameters (auto_partition, default_partition)")
-def default_partition_exists(checked: CheckedRecipe, problem: Callable[..., Problem]) -> Iterator[Problem]:
+def default_partition_exists(checked: CheckedRecipe, problem: MakeProblem) -> Iterator[Problem]:
     """Without automatic splitting, layers that the script does not place go to a named, existing partition."""
     if (found := _split(checked)) is None:
         return
@@ -226,7 +223,7 @@ def default_partition_exists(checked: CheckedRecipe, problem: Callable[..., Prob
 
 
 @rule("E249", _D, source=f"{_PAGE}, the version beside each parameter")
-def version_has_the_parameter(checked: CheckedRecipe, problem: Callable[..., Problem]) -> Iterator[Problem]:
+def version_has_the_parameter(checked: CheckedRecipe, problem: MakeProblem) -> Iterator[Problem]:
     """An older library does not know a newer parameter."""
     found = _split(checked)
     version = found[0].library.version if found and found[0].library else None
@@ -253,7 +250,7 @@ def version_has_the_parameter(checked: CheckedRecipe, problem: Callable[..., Pro
     *(_D, "instance_type", "container"),
     source=f"{_SDK}, validate_distribution and Framework._distribution_configuration",
 )
-def instance_runs_it(checked: CheckedRecipe, problem: Callable[..., Problem]) -> Iterator[Problem]:
+def instance_runs_it(checked: CheckedRecipe, problem: MakeProblem) -> Iterator[Problem]:
     """The library places each process on its own GPU; Trainium has its own launcher, and P5 its own library."""
     distribution, instance = _distribution(checked), checked.instance
     if distribution is None or instance is None or not (distribution.is_mpi or distribution.library):
@@ -278,7 +275,7 @@ def _why_not(instance: Instance, *, needs_library: bool) -> str | None:
 
 
 @rule("E251", _MPI, "instance_type", source=f"{_PAGE}, mpi Parameters (processes_per_host)")
-def processes_have_gpus(checked: CheckedRecipe, problem: Callable[..., Problem]) -> Iterator[Problem]:
+def processes_have_gpus(checked: CheckedRecipe, problem: MakeProblem) -> Iterator[Problem]:
     """Each process needs its own GPU."""
     processes, instance = _processes(checked), checked.instance
     if processes and instance and _exceeds(instance, processes):
@@ -303,7 +300,7 @@ def _exceeds(instance: Instance | None, processes: int) -> bool:
 
 
 @rule("E252", _MPI, "recipes.trainer", "recipes.training_cfg.run", "instance_type", source=_DECISIONS)
-def processes_agree(checked: CheckedRecipe, problem: Callable[..., Problem]) -> Iterator[Problem]:
+def processes_agree(checked: CheckedRecipe, problem: MakeProblem) -> Iterator[Problem]:
     """The batch is distributed to trainer.devices processes per node; MPI must start as many."""
     processes = _processes(checked)
     if (
@@ -322,7 +319,7 @@ def processes_agree(checked: CheckedRecipe, problem: Callable[..., Problem]) -> 
 
 
 @rule("E253", _MPI, _DATA, source="sagemaker-training toolkit 5.1.4, mpi.py and smdataparallel.py; mpirun(1)")
-def options_are_words(checked: CheckedRecipe, problem: Callable[..., Problem]) -> Iterator[Problem]:
+def options_are_words(checked: CheckedRecipe, problem: MakeProblem) -> Iterator[Problem]:
     """Custom options are split at blanks, and must not change the planned number and placement of ranks."""
     distribution = _distribution(checked)
     mpi, data = (distribution.started_by_mpi, distribution.data_parallel) if distribution else (None, None)
@@ -332,7 +329,7 @@ def options_are_words(checked: CheckedRecipe, problem: Callable[..., Problem]) -
         yield from _option_faults(f"{_DATA}.custom_mpi_options", data.custom_mpi_options, problem)
 
 
-def _option_faults(path: str, options: str, problem: Callable[..., Problem]) -> Iterator[Problem]:
+def _option_faults(path: str, options: str, problem: MakeProblem) -> Iterator[Problem]:
     """Yield the options at `path` that mpirun would misread."""
     from launcher.model.parallelism import mpi  # few recipes need it, and its import costs every launch milliseconds
 
@@ -349,7 +346,7 @@ def _option_faults(path: str, options: str, problem: Callable[..., Problem]) -> 
 
 
 @rule("E254", _D, source=f"{_SDK}, validate_mp_config")
-def ddp_options_have_ddp(checked: CheckedRecipe, problem: Callable[..., Problem]) -> Iterator[Problem]:
+def ddp_options_have_ddp(checked: CheckedRecipe, problem: MakeProblem) -> Iterator[Problem]:
     """Settings of DistributedDataParallel need it; its use is stated, not guessed."""
     if (found := _split(checked)) is None or found[1].ddp is not None or found[0].framework != TORCH:
         return
@@ -360,7 +357,7 @@ def ddp_options_have_ddp(checked: CheckedRecipe, problem: Callable[..., Problem]
 
 
 @rule("E255", _D, source=f"{_PAGE}, PyTorch-specific parameters (offload_activations)")
-def offloading_has_microbatches(checked: CheckedRecipe, problem: Callable[..., Problem]) -> Iterator[Problem]:
+def offloading_has_microbatches(checked: CheckedRecipe, problem: MakeProblem) -> Iterator[Problem]:
     """Activations are offloaded while other microbatches run; with a single one they cannot be."""
     found = _split(checked)
     if found is None or not found[1].offload_activations or not _is_split(found[1]):

@@ -2,7 +2,7 @@
 
 import os
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 from launcher import families
@@ -13,7 +13,7 @@ from launcher.model.checked_recipe import CheckedRecipe
 from launcher.model.config_tree import ABSENT, get, lookup
 from launcher.model.interface import is_published_image
 from launcher.model.job_spec import OPEN
-from launcher.rules import MakeNotice, PlannedRecipe, notice_rule, rule
+from launcher.rules import MakeNotice, MakeProblem, PlannedRecipe, notice_rule, rule
 
 if TYPE_CHECKING:
     from launcher.runtime.finetune.key_terms import Finding
@@ -32,7 +32,7 @@ _DOCS = "docs/open-trainer.md"
 
 
 @rule("E114", _TRAINER, _MODEL_TYPE, source="launcher/families")
-def trainer_is_a_choice(checked: CheckedRecipe, problem: Callable[..., Problem]) -> Iterator[Problem]:
+def trainer_is_a_choice(checked: CheckedRecipe, problem: MakeProblem) -> Iterator[Problem]:
     """A family that only one program can train has no choice of a trainer."""
     wanted, model_type = checked.settings.trainer, checked.recipe.run.model_type
     if wanted and wanted not in families.trainers(model_type):
@@ -41,14 +41,14 @@ def trainer_is_a_choice(checked: CheckedRecipe, problem: Callable[..., Problem])
 
 
 @rule("E115", "rehearse", _TRAINER, "cluster.command", _MODEL_TYPE, source=_DOCS)
-def open_trainer_rehearses(checked: CheckedRecipe, problem: Callable[..., Problem]) -> Iterator[Problem]:
+def open_trainer_rehearses(checked: CheckedRecipe, problem: MakeProblem) -> Iterator[Problem]:
     """Only the open trainer shrinks a model and makes up samples; any other program would train in earnest."""
     if not checked.is_rehearsal:
         return
     model_type = checked.recipe.run.model_type
     if OPEN not in families.trainers(model_type):
         message, remedy = f"the program of model_type {model_type} does not rehearse", "rehearse=false"
-    elif described(checked.backend).replaces_program(checked.settings):
+    elif described(checked.backend).programs.are_replaced(checked.settings):
         message, remedy = "the start command in the cluster section is not given --rehearse", "rehearse=false"
     elif checked.trainer != OPEN:
         message, remedy = "the published image's program does not rehearse", f"{_TRAINER}={OPEN}"
@@ -58,10 +58,10 @@ def open_trainer_rehearses(checked: CheckedRecipe, problem: Callable[..., Proble
 
 
 @rule("E117", "container", _TRAINER, _MODEL_TYPE, source="docs/container.md")
-def open_trainer_has_an_image(checked: CheckedRecipe, problem: Callable[..., Problem]) -> Iterator[Problem]:
+def open_trainer_has_an_image(checked: CheckedRecipe, problem: MakeProblem) -> Iterator[Problem]:
     """The published image does not have the open trainer, which runs in an image that you build."""
     image, backend = checked.launch.container, described(checked.backend)
-    needs_image = not backend.runs_here and (backend.has_containers or bool(image))
+    needs_image = not backend.runs_here and (backend.files.has_containers or bool(image))
     if checked.trainer != OPEN or not needs_image or (image and not is_published_image(image)):
         return
     message = "the open trainer runs in an image of your own" + ("; this is the published one" if image else "")
@@ -79,7 +79,7 @@ def job_is_a_rehearsal(planned: PlannedRecipe, notice: MakeNotice) -> Iterator[N
 
 
 @rule("E267", "rehearse", "recipes.elastic_policy", source=_DOCS)
-def elastic_rehearsal_keeps_its_ranks(checked: CheckedRecipe, problem: Callable[..., Problem]) -> Iterator[Problem]:
+def elastic_rehearsal_keeps_its_ranks(checked: CheckedRecipe, problem: MakeProblem) -> Iterator[Problem]:
     """The sizes of an elastic job are numbers of nodes, each with a batch for the ranks of a node."""
     if checked.rehearsal.ranks and checked.is_elastic:
         remedy = "recipes.trainer.devices=<ranks of a node> recipes.scale_config=auto"
@@ -113,7 +113,7 @@ def rehearsal_has_many_ranks(planned: PlannedRecipe, notice: MakeNotice) -> Iter
 
 
 @rule("E118", "recipes.training_config", _TRAINER, _MODEL_TYPE, source=_DOCS)
-def open_trainer_does_what_is_asked(checked: CheckedRecipe, problem: Callable[..., Problem]) -> Iterator[Problem]:
+def open_trainer_does_what_is_asked(checked: CheckedRecipe, problem: MakeProblem) -> Iterator[Problem]:
     """A value that the open trainer cannot follow would be another training than the recipe's."""
     for path, finding in _findings(checked):
         if finding.is_refused:
@@ -122,7 +122,7 @@ def open_trainer_does_what_is_asked(checked: CheckedRecipe, problem: Callable[..
 
 
 @rule("E119", "git", _TRAINER, source=_DOCS)
-def open_trainer_fetches_no_code(checked: CheckedRecipe, problem: Callable[..., Problem]) -> Iterator[Problem]:
+def open_trainer_fetches_no_code(checked: CheckedRecipe, problem: MakeProblem) -> Iterator[Problem]:
     """Training code of a repository replaces the closed program, which the open trainer has replaced already."""
     if checked.trainer != OPEN:
         return
@@ -134,9 +134,7 @@ def open_trainer_fetches_no_code(checked: CheckedRecipe, problem: Callable[..., 
 
 
 @rule("E266", *(f"recipes.{key}" for key in _OWN_KEYS), _TRAINER, _MODEL_TYPE, source=_DOCS)
-def published_trainer_has_no_key_of_the_open_one(
-    checked: CheckedRecipe, problem: Callable[..., Problem]
-) -> Iterator[Problem]:
+def published_trainer_has_no_key_of_the_open_one(checked: CheckedRecipe, problem: MakeProblem) -> Iterator[Problem]:
     """A key that only the open trainer reads is unknown to the published one."""
     if OPEN not in families.trainers(checked.recipe.run.model_type) or checked.trainer == OPEN:
         return

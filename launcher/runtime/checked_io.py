@@ -26,8 +26,8 @@ from torch.distributed.checkpoint.storage import WriteResult
 from torch.futures import Future
 
 from launcher.runtime.checkpoint_search import Damaged, StateMismatch, Unavailable
-from launcher.runtime.checksums import CHUNK, checksum, new_checksum
-from launcher.runtime.dcp_warnings import without_group_warning
+from launcher.runtime.checksums import Bytes, MemoryFile, checksum, filled, new_checksum
+from launcher.runtime.process_group import without_group_warning
 from launcher.runtime.progress import METADATA, Published, missing, outcomes
 
 
@@ -126,7 +126,13 @@ class CheckedReader(FileSystemReader):
             data = (folder / METADATA).read_bytes()
         if stated.is_verifiable and checksum(data) != stated.metadata_checksum:
             raise Damaged(f"{METADATA} is changed")
-        self.metadata = _unpickled(data)
+        try:
+            metadata = pickle.loads(data)
+        except Exception as error:  # changed bytes can raise any exception
+            raise Damaged(f"{METADATA} is not readable") from error
+        if not isinstance(metadata, Metadata):
+            raise Damaged(f"{METADATA} is not readable")
+        self.metadata: Metadata = metadata
 
     def read_metadata(self, *args: object, **kwargs: object) -> Metadata:
         return self.metadata
@@ -184,50 +190,14 @@ class CheckedReader(FileSystemReader):
         self._num_checked += 1
         if len(self._buffer) < sinfo.length:
             self._buffer = numpy.empty(sinfo.length, numpy.uint8)
-        state, piece = new_checksum(), self._buffer.data[: sinfo.length]
+        piece = self._buffer[: sinfo.length]
         file.seek(sinfo.offset)
-        for start in range(0, sinfo.length, CHUNK):
-            part = piece[start : start + CHUNK]
-            if file.readinto(part) < len(part):
+
+        def read(start: int, part: Bytes) -> None:
+            if file.readinto(part.data) < len(part):
                 raise missing(f"{sinfo.relative_path} is truncated", self._is_first)
-            state.update(part)
-        if self._is_verifiable and state.digest() != sinfo.checksum:
+
+        found = filled(piece, read)
+        if self._is_verifiable and found != sinfo.checksum:
             raise Damaged(f"{sinfo.relative_path} is changed in the {sinfo.length} bytes from byte {sinfo.offset} on")
-        return cast(IO[bytes], _Piece(piece))
-
-
-class _Piece(io.RawIOBase):
-    """Bytes in memory as a file. io.BytesIO would copy them."""
-
-    def __init__(self, data: memoryview):
-        self._data, self._position = data, 0
-
-    def readable(self) -> bool:
-        return True
-
-    def seekable(self) -> bool:
-        return True
-
-    def seek(self, offset: int, whence: int = os.SEEK_SET) -> int:
-        base = {os.SEEK_SET: 0, os.SEEK_CUR: self._position, os.SEEK_END: len(self._data)}[whence]
-        self._position = base + offset
-        return self._position
-
-    def tell(self) -> int:
-        return self._position
-
-    def readinto(self, room: Any) -> int:
-        part = self._data[self._position : self._position + len(room)]
-        room[: len(part)] = part
-        self._position += len(part)
-        return len(part)
-
-
-def _unpickled(data: bytes) -> Metadata:
-    try:
-        metadata = pickle.loads(data)
-    except Exception as error:  # changed bytes can raise any exception
-        raise Damaged(f"{METADATA} is not readable") from error
-    if not isinstance(metadata, Metadata):
-        raise Damaged(f"{METADATA} is not readable")
-    return metadata
+        return cast(IO[bytes], MemoryFile(piece.data))

@@ -12,7 +12,7 @@ import functools
 import os
 import shutil
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import Any, TypeVar, cast
@@ -25,8 +25,7 @@ from launcher.runtime.checkpoint_folder import (
     LAUNCH,
     PARTIAL_PREFIX,
     candidates,
-    is_complete,
-    is_intact,
+    name_of,
     point_to,
     pointed,
     remove,
@@ -44,11 +43,10 @@ from launcher.runtime.checkpoint_search import (
     together,
 )
 from launcher.runtime.content import Content
-from launcher.runtime.dcp_warnings import without_group_warning
 from launcher.runtime.durable import sync, write_text
-from launcher.runtime.process_group import barrier, rank
+from launcher.runtime.process_group import barrier, rank, without_group_warning
 from launcher.runtime.progress import METADATA, PROGRESS, Progress, Published, published, sealed
-from launcher.runtime.tiers.checkpoint_log import BROKEN, CheckpointLog, Record
+from launcher.runtime.tiers.checkpoint_log import BROKEN, CheckpointLog
 
 PATIENCE_S = 60.0
 """Seconds for which a failing file system is retried before loading fails."""
@@ -98,6 +96,7 @@ class Checkpoints:
         patience_s: Seconds for which a failing file system is retried before `load` fails.
         max_bytes: Disk space of published checkpoints; the oldest are removed while they take more, but never the
             newest one. None for no limit.
+        every: Optimizer steps between two saves; 0 for one at the end only.
     """
 
     def __init__(
@@ -107,47 +106,60 @@ class Checkpoints:
         log: CheckpointLog | None = None,
         patience_s: float = PATIENCE_S,
         max_bytes: float | None = None,
+        every: int = 0,
     ):
         self.folder = folder
         self.keep = keep
         self.max_bytes = max_bytes
+        self._every = every
         self._log = log
         self._patience_s = patience_s
         self._intact: Path | None = None
         self._damaged: set[Path] = set()
 
-    def save(self, content: Content, progress: Progress, *, is_last: bool = True) -> None:
+    def is_due(self, step: int) -> bool:
+        """Return whether a checkpoint is saved after this step."""
+        return bool(self._every) and step % self._every == 0
+
+    def save(self, content: Content, progress: Progress, *, is_last: bool = True, is_late: bool = False) -> None:
         """Write and publish a checkpoint; return once every rank can rely on it.
 
         A step that is published and intact is not written again. If the file system fails on a rank, nothing partial
-        is left, and the failure is recorded, or raised if this is the last save.
+        is left, and the failure is recorded, or raised if this is the last save. A late save is like any other: there
+        is one place for all.
 
         Raises:
             CheckpointUnsaved: The last save failed; on all ranks.
             FolderInUse: Likewise: something that is not a checkpoint has the name of this one.
         """
-        began = time.perf_counter()
+        began, step = time.perf_counter(), progress.step
         try:
             if self._save(content, progress):
-                self._log_saved(progress.step, time.perf_counter() - began)
+                num_bytes = 0
+                with suppress(OSError):  # it is saved, whatever its size
+                    num_bytes = _size(self.folder / name_of(step)) if rank() == 0 else 0
+                self._record("saved", step, began, num_bytes=num_bytes)
         except CheckpointUnsaved as error:
             if is_last:
                 raise
-            self._log_failed(progress.step, str(error), time.perf_counter() - began)
+            if rank() == 0:
+                continues = "training continues, and saves again when the next one is due"
+                self._checkpoint_log.failed(step, TIER, f"{error}; {continues}")
+            self._record("failed", step, began, detail=str(error))
 
     def _save(self, content: Content, progress: Progress) -> bool:
         """Return whether a checkpoint was written."""
-        path = self.folder / f"step-{progress.step:08d}"
+        path = self.folder / name_of(progress.step)
         if process_group.share(_all_can(lambda: rank() == 0 and self._is_saved(path))):
             return False
         state = content.state()
         partial = self.folder / f"{PARTIAL_PREFIX}{path.name}"
         try:
-            _all_can(functools.partial(self._make_room, path) if rank() == 0 else _nothing)
+            _all_can(lambda: self._make_room(path) if rank() == 0 else None)
             _write(partial, state)
             # Each rank syncs its own: on a network file system only the machine that wrote a file can.
             _all_can(lambda: _sync_own_files(partial))
-            _all_can(functools.partial(self._publish, partial, path, progress) if rank() == 0 else _nothing)
+            _all_can(lambda: self._publish(partial, path, progress) if rank() == 0 else None)
         except CheckpointUnsaved:
             if rank() == 0:
                 shutil.rmtree(partial, ignore_errors=True)
@@ -185,14 +197,17 @@ class Checkpoints:
         try:
             loaded = search.newest([candidate(path) for path in paths])
         except CheckpointBroken as error:
-            self._log_broken(str(error), time.perf_counter() - began)
+            self._record(BROKEN, 0, began, detail=str(error))  # the timeline needs to know what is lost
             raise
         if loaded is None:
             return None
         path, progress, state = loaded
         self._intact, self._damaged = path, set(paths[: paths.index(path)])
-        content.put(state, progress.step, functools.partial(self._warn, progress.step))
-        self._log_passed_over(progress.step, search.passed_over, time.perf_counter() - began)
+        content.put(state, progress.step, functools.partial(self._checkpoint_log.warn_once, progress.step))
+        if detail := "; ".join(search.passed_over):
+            resumes = f"resumes from step {progress.step}, the newest that is intact"
+            self._checkpoint_log.warn_once(progress.step, f"{resumes}; passed over: {detail}")
+            self._record("loaded", progress.step, began, detail=detail)
         return progress
 
     def _load(self, path: Path, content: Content) -> _Loaded:
@@ -201,7 +216,9 @@ class Checkpoints:
         stated: Published = _from_first(lambda: published(path, step_of(path)))
         reader = together(process_group, lambda: CheckedReader(path, stated, is_first=rank() == 0))
         if not stated.is_verifiable:
-            self._warn(stated.progress.step, "it was saved without checksums: its content is not verified")
+            self._checkpoint_log.warn_once(
+                stated.progress.step, "it was saved without checksums: its content is not verified"
+            )
         state = content.form(reader.metadata, stated.progress.world_size)
         together(process_group, lambda: reader.load_into(state))
         return path, stated.progress, state
@@ -214,9 +231,16 @@ class Checkpoints:
             CheckpointUnavailable: The file system failed for longer than the patience.
         """
         search = Search(process_group, self._patience_s, lambda reason: None)
-        found = search.patiently(lambda: _from_first(lambda: _latest_or_error(self.folder)))
-        if isinstance(found, CheckpointBroken):
-            raise found
+
+        def find() -> tuple[tuple[Path, Progress] | None, Sequence[str]]:
+            try:
+                return latest_progress(self.folder), ()
+            except CheckpointBroken as error:
+                return None, error.tried
+
+        found, broken = search.patiently(lambda: _from_first(find))
+        if broken:
+            raise CheckpointBroken(broken)
         return found
 
     def clear(self) -> None:
@@ -239,7 +263,9 @@ class Checkpoints:
     def is_taken_by(self, launch: str) -> bool:
         """Return whether `launch` took the folder last; the same on all ranks."""
         marker = self.folder / LAUNCH
-        return _of_first_rank(lambda: marker.is_file() and marker.read_text(encoding="utf-8").strip() == launch)
+        # One view for all ranks: a network file system may show a file to other machines later.
+        is_first = rank() == 0
+        return process_group.share(is_first and marker.is_file() and marker.read_text("utf-8").strip() == launch)
 
     def take(self, launch: str) -> None:
         """Record that later checkpoints belong to `launch`."""
@@ -249,8 +275,17 @@ class Checkpoints:
 
     def _is_saved(self, path: Path) -> bool:
         """Return whether `path` is published and intact; it is read in full unless this object saved or loaded it."""
-        is_good = is_complete if self._intact == path else is_intact
-        return path not in self._damaged and pointed(self.folder) == path and is_good(path)
+        if path in self._damaged or pointed(self.folder) != path:
+            return False
+        from launcher.runtime.checked_io import CheckedReader  # start-up time, as in `_load`
+
+        try:
+            stated = published(path, step_of(path))
+            if self._intact != path:
+                CheckedReader(path, stated).verify()
+        except Damaged:
+            return False
+        return True
 
     def _make_room(self, path: Path) -> None:
         self.folder.mkdir(parents=True, exist_ok=True)
@@ -274,7 +309,7 @@ class Checkpoints:
         try:
             self._retire(path)
         except OSError as error:
-            self._warn(progress.step, f"older checkpoints were not removed: {error}")
+            self._checkpoint_log.warn_once(progress.step, f"older checkpoints were not removed: {error}")
 
     def _retire(self, path: Path) -> None:
         """Remove checkpoints older than those kept.
@@ -291,40 +326,15 @@ class Checkpoints:
             if each < kept[0]:
                 remove(each)
 
-    def _warn(self, step: int, message: str) -> None:
-        if rank() == 0:
-            self._checkpoint_log.warn(step, message)
-
     @property
     def _checkpoint_log(self) -> CheckpointLog:
         if self._log is None:
             self._log = CheckpointLog(self.folder.name, rank())
         return self._log
 
-    def _log_saved(self, step: int, seconds: float) -> None:
-        if rank() == 0:
-            num_bytes = 0
-            with suppress(OSError):  # it is saved, whatever its size
-                num_bytes = _size(self._intact) if self._intact else 0
-            self._checkpoint_log.record(Record(time.time(), "saved", step, TIER, num_bytes, seconds, seconds))
-
-    def _log_failed(self, step: int, reason: str, seconds: float) -> None:
-        if rank() == 0:
-            self._checkpoint_log.failed(
-                step, TIER, f"{reason}; training continues, and saves again when the next one is due"
-            )
-            self._checkpoint_log.record(Record(time.time(), "failed", step, TIER, 0, seconds, seconds, reason))
-
-    def _log_broken(self, reason: str, seconds: float) -> None:
-        if rank() == 0:  # what was saved before is lost, which the timeline needs to know
-            self._checkpoint_log.record(Record(time.time(), BROKEN, 0, TIER, 0, seconds, seconds, reason))
-
-    def _log_passed_over(self, step: int, passed_over: list[str], seconds: float) -> None:
-        if not passed_over or rank():
-            return
-        detail = "; ".join(passed_over)
-        self._checkpoint_log.warn(step, f"resumes from step {step}, the newest that is intact; passed over: {detail}")
-        self._checkpoint_log.record(Record(time.time(), "loaded", step, TIER, 0, seconds, seconds, detail))
+    def _record(self, event: str, step: int, began: float, *, num_bytes: int = 0, detail: str = "") -> None:
+        seconds = time.perf_counter() - began
+        self._checkpoint_log.record(event, step, TIER, num_bytes, seconds, seconds, detail=detail)
 
 
 def _size(checkpoint: Path) -> int:
@@ -332,22 +342,10 @@ def _size(checkpoint: Path) -> int:
     return sum(file.stat().st_size for file in checkpoint.iterdir())
 
 
-def _latest_or_error(folder: Path) -> tuple[Path, Progress] | CheckpointBroken | None:
-    try:
-        return latest_progress(folder)
-    except CheckpointBroken as error:
-        return error
-
-
-def _of_first_rank(find: Callable[[], _Value]) -> _Value:
-    # One view for all ranks: a network file system may show a file to other machines later.
-    return cast(_Value, process_group.share(find() if rank() == 0 else None))  # the first rank's is not None
-
-
 def _from_first(find: Callable[[], _Value]) -> _Value:
     """Return the first rank's result; its Damaged or Unavailable is raised on all ranks."""
     found = together(process_group, lambda: find() if rank() == 0 else None)
-    return cast(_Value, process_group.share(found))  # as above
+    return cast(_Value, process_group.share(found))  # the first rank's is not None
 
 
 def _write(folder: Path, state: dict[str, Any]) -> None:
@@ -367,35 +365,24 @@ def _write(folder: Path, state: dict[str, Any]) -> None:
             save(state, storage_writer=CheckedWriter(folder), no_dist=not dist.is_initialized())
     except CheckpointException as error:
         failures = {place: failure for place, (failure, _) in error.failures.items()}
-        if not all(map(_may_pass, failures.values())):
+        # torch reports a full disk as a RuntimeError, and an object it cannot serialize as NotImplementedError.
+        passing = (isinstance(each, OSError | RuntimeError | MemoryError) for each in failures.values())
+        if not all(passing) or any(isinstance(each, NotImplementedError) for each in failures.values()):
             raise  # a retry cannot help: the state cannot be saved
         reasons = "; ".join(f"rank {place}: {failure}" for place, failure in failures.items())
         raise CheckpointUnsaved(reasons) from error
 
 
-def _may_pass(failure: BaseException) -> bool:
-    # torch reports a full disk as a RuntimeError, and an object it cannot serialize as NotImplementedError.
-    passing = isinstance(failure, OSError | RuntimeError | MemoryError)
-    return passing and not isinstance(failure, NotImplementedError)
-
-
-def _nothing() -> None:
-    """Do nothing, on ranks other than the first."""
-
-
 def _all_can(work: Callable[[], _Value]) -> _Value:
     """Return the result of `work`; collective. A failure of one rank's file system is raised on all ranks."""
-    values: list[_Value] = []
-    failure: tuple[type[CheckpointUnsaved], str] | None = None
-    try:
-        values.append(work())
-    except (OSError, Unavailable) as error:
-        failure = (CheckpointUnsaved, f"rank {rank()}: {error}")
-    except CheckpointUnsaved as error:
-        failure = (type(error), str(error))
-    if failures := [each for each in process_group.gather(failure) if each]:
-        raise failures[0][0]("; ".join(reason for _, reason in failures))
-    return values[0]
+
+    def attempt() -> _Value:
+        try:
+            return work()
+        except (OSError, Unavailable) as error:
+            raise CheckpointUnsaved(f"rank {rank()}: {error}") from error
+
+    return together(process_group, attempt, (FolderInUse, CheckpointUnsaved))
 
 
 def _sync_own_files(folder: Path) -> None:

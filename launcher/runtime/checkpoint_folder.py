@@ -4,10 +4,10 @@ import os
 import re
 from pathlib import Path
 
-from launcher.runtime.checkpoint_search import Damaged, Unavailable
+from launcher.runtime.checkpoint_search import Unavailable
 from launcher.runtime.checksums import checksum
 from launcher.runtime.durable import delete, write_text
-from launcher.runtime.progress import METADATA, PROGRESS, published
+from launcher.runtime.progress import METADATA, PROGRESS
 
 LATEST = "latest"
 """File that names the checkpoint published last, with a checksum of the name."""
@@ -67,6 +67,11 @@ def pointed(folder: Path) -> Path | None:
     return folder / name
 
 
+def name_of(step: int) -> str:
+    """Return the name of the checkpoint of a step."""
+    return f"step-{step:08d}"
+
+
 def step_of(path: Path) -> int:
     """Return the step that a checkpoint's name states."""
     return int(path.name.removeprefix("step-"))
@@ -95,33 +100,6 @@ def _is_own(path: Path) -> bool:
     except FileNotFoundError:  # removed in the meantime by the run that saves here
         return False
     return PROGRESS in names or all(_OWN_FILE.fullmatch(name) for name in names)
-
-
-def is_complete(path: Path) -> bool:
-    """Return whether every file of a checkpoint exists with the size written.
-
-    Raises:
-        Unavailable: The file system failed.
-    """
-    try:
-        return bool(published(path, step_of(path)))
-    except Damaged:
-        return False
-
-
-def is_intact(path: Path) -> bool:
-    """Return whether a checkpoint is complete and every piece matches its checksum. It is read completely.
-
-    Raises:
-        Unavailable: The file system failed.
-    """
-    from launcher.runtime.checked_io import CheckedReader  # start-up time: only what loads needs DCP
-
-    try:
-        CheckedReader(path, published(path, step_of(path))).verify()
-    except Damaged:
-        return False
-    return True
 
 
 def remove(path: Path) -> None:

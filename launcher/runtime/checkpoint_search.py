@@ -176,7 +176,9 @@ class Search:
         raise Damaged(candidate.name)
 
 
-def together(ranks: Ranks, attempt: Callable[[], _Value]) -> _Value:
+def together(
+    ranks: Ranks, attempt: Callable[[], _Value], outcomes: Sequence[type[RuntimeError]] = _OUTCOMES
+) -> _Value:
     """Return the result of `attempt`; collective. An outcome that one rank raises is raised on all.
 
     A mismatch outweighs damage: an intact checkpoint could not be loaded into the state either. Damage outweighs
@@ -185,6 +187,7 @@ def together(ranks: Ranks, attempt: Callable[[], _Value]) -> _Value:
     Args:
         ranks: The ranks that attempt it.
         attempt: May raise on some ranks only.
+        outcomes: The exceptions that are raised on all ranks, the weightiest first.
 
     Raises:
         StateMismatch: At least one rank's state does not match.
@@ -195,10 +198,10 @@ def together(ranks: Ranks, attempt: Callable[[], _Value]) -> _Value:
     outcome: tuple[type[RuntimeError], str] | None = None
     try:
         values.append(attempt())
-    except _OUTCOMES as error:
+    except tuple(outcomes) as error:
         outcome = (type(error), str(error))
-    outcomes = [each for each in ranks.gather(outcome) if each]
-    for kind in _OUTCOMES:
-        if reasons := dict.fromkeys(reason for each, reason in outcomes if issubclass(each, kind)):
+    raised = [each for each in ranks.gather(outcome) if each]
+    for kind in outcomes:
+        if reasons := dict.fromkeys(reason for each, reason in raised if issubclass(each, kind)):
             raise kind("; ".join(reasons))
     return values[0]

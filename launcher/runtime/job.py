@@ -29,7 +29,7 @@ from launcher.runtime.tiers.tier_settings import TierSettings, tier_settings_fro
 from launcher.runtime.timed_iterator import TimedIterator
 from launcher.runtime.user_metrics import UserMetrics
 
-if TYPE_CHECKING:  # start-up time, as in `_make_tiers`
+if TYPE_CHECKING:  # start-up time, as in `Job.__init__`
     from launcher.runtime.tiers.training import TieredCheckpoints
 
 DRAIN_TIMEOUT_S = 5.0
@@ -89,7 +89,16 @@ class Job(LossWeighting):
         self._content = Content(model, optimizer, scheduler, dict(user_content or {}), save_frozen)
         self._hooks, self._on_step = hooks or Hooks(), on_step
         self._reporter = reporter if reporter or process_group.rank() else _default_reporter()
-        marks = self._choose_checkpoints(tiers or tier_settings_from_env(), folder, keep, max_bytes)
+        self.checkpoints: Checkpoints | TieredCheckpoints
+        if settings := tiers or tier_settings_from_env():
+            from launcher.runtime.tiers import training  # start-up time: most jobs have no tiers
+
+            self.checkpoints = training.TieredCheckpoints(settings, names.run_dir())
+            marks = names.run_dir() / f"{settings.namespace}-hooks"
+        else:
+            log = CheckpointLog("job", process_group.rank(), self._reporter.run_dir if self._reporter else None)
+            marks = Path(folder or names.run_dir() / names.CHECKPOINT_DIR)
+            self.checkpoints = Checkpoints(marks, keep, log, max_bytes=max_bytes, every=save_every)
         self._marks = Marks(marks, is_used=self._hooks.are_given)
         self._further = UserMetrics()
         self._finite, self._is_save_postponed = FiniteSteps(max_skipped_steps), False
@@ -103,26 +112,6 @@ class Job(LossWeighting):
         optimizer.register_step_pre_hook(self._record_rate)
         startup_timing.reached("imported")  # in case the script joined the process group by itself
         startup_timing.reached("joined")
-
-    def _choose_checkpoints(
-        self, settings: TierSettings | None, folder: Path | str | None, keep: int, max_bytes: float | None
-    ) -> Path:
-        """Set where checkpoints go; return the folder for the marks of hooks."""
-        self.checkpoints: Checkpoints | TieredCheckpoints
-        self._tiers = self._make_tiers(settings) if settings else None
-        if settings and self._tiers:
-            self.checkpoints = self._tiers
-            return names.run_dir() / f"{settings.namespace}-hooks"
-        log = CheckpointLog("job", process_group.rank(), self._reporter.run_dir if self._reporter else None)
-        own = Path(folder or names.run_dir() / names.CHECKPOINT_DIR)
-        self.checkpoints = Checkpoints(own, keep, log, max_bytes=max_bytes)
-        return own
-
-    @staticmethod
-    def _make_tiers(settings: TierSettings) -> "TieredCheckpoints":
-        from launcher.runtime.tiers.training import TieredCheckpoints  # start-up time: most jobs have no tiers
-
-        return TieredCheckpoints(settings, names.run_dir())
 
     @property
     def finished(self) -> bool:
@@ -224,19 +213,11 @@ class Job(LossWeighting):
             )
         progress = Progress(self.step, world_size=process_group.world_size(), **self.sampler.state_dict())
         with self._busy(names.LAST_CHECKPOINT if is_last else names.CHECKPOINT):
-            if was_postponed and self._tiers:  # it is no longer due
-                self._tiers.save(self._content, progress, is_late=True)
-            else:
-                self.checkpoints.save(self._content, progress, is_last=is_last)
+            is_late = was_postponed and not is_last
+            self.checkpoints.save(self._content, progress, is_last=is_last, is_late=is_late)
 
     def _busy(self, what: str) -> AbstractContextManager[None]:
         return self._reporter.busy(what) if self._reporter else nullcontext()
-
-    def _is_due(self) -> bool:
-        """Return whether a checkpoint is due after this step."""
-        if self._tiers:
-            return self._tiers.is_due(self.step)
-        return bool(self.save_every) and self.step % self.save_every == 0
 
     def steps(self, loader: Iterable[Data]) -> Iterator[Data]:
         """Yield the remaining batches of `loader`.
@@ -282,7 +263,7 @@ class Job(LossWeighting):
             if not draw.batch.completes_step:
                 continue
             is_event = self._end_step(began)
-            if not is_event and (self._is_due() or self._is_save_postponed):
+            if not is_event and (self.checkpoints.is_due(self.step) or self._is_save_postponed):
                 self._save(is_last=False)
             if not self.finished and (is_event or self._call_hooks()):
                 return

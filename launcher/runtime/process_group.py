@@ -9,7 +9,8 @@ import sys
 import threading
 import time
 import traceback
-from collections.abc import Callable
+import warnings
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from datetime import timedelta
 from types import TracebackType
@@ -208,6 +209,14 @@ def num_nodes() -> int:
 def patient_group() -> dist.ProcessGroup | None:
     """Return a new group of all ranks that wait for each other for days: one may work while the others cannot."""
     return dist.new_group(backend="gloo", timeout=LONGEST_WORK) if dist.is_initialized() else None
+
+
+@contextlib.contextmanager
+def without_group_warning() -> Iterator[None]:
+    """Suppress torch's warning that there is no process group: a script of one process needs none to load or save."""
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", "torch.distributed is disabled", UserWarning)
+        yield
 
 
 def barrier(group: dist.ProcessGroup | None = None) -> None:

@@ -95,8 +95,9 @@ def published(folder: Path, step: int) -> Published:
         progress = Progress(**stated)
     except (ValueError, KeyError, TypeError, AttributeError) as error:
         raise Damaged(f"{PROGRESS} is not readable") from error
+    sealed_part = asdict(progress) | {"files": files, "metadata": metadata}
     # A version before checksums wrote neither; one without the other is damage.
-    if (seal is None) != (metadata is None) or (seal and seal != _checksum_of(_stated(progress, files, metadata))):
+    if (seal is None) != (metadata is None) or (seal and seal != _checksum_of(sealed_part)):
         raise Damaged(f"{PROGRESS} is changed")
     if progress.step != step:
         raise Damaged(f"{PROGRESS} is of step {progress.step}")
@@ -136,10 +137,6 @@ def _size_now(path: Path) -> int | None:
             return size(path)
     except Damaged:
         return None
-
-
-def _stated(progress: Progress, files: Mapping[str, int], metadata: str | None) -> dict[str, Any]:
-    return asdict(progress) | {"files": files, "metadata": metadata}
 
 
 def _checksum_of(stated: Mapping[str, Any]) -> str:

@@ -7,7 +7,6 @@ from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
-import matplotlib
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.font_manager import FontProperties
@@ -15,6 +14,7 @@ from matplotlib.patches import Patch
 from matplotlib.textpath import TextPath
 from matplotlib.ticker import MaxNLocator
 
+from launcher.common import pictures
 from launcher.timeline.values import Event, Step, Timeline
 
 _WIDTH, _LEFT, _RIGHT, _BOTTOM, _TOP = 10.0, 0.62, 0.25, 0.82, 0.42
@@ -28,21 +28,8 @@ _MOST_DOTS = 400
 _LABEL_SPACE = 9.0
 """Points between two labels of a row."""
 
-_INK, _QUIET = "#24292f", "#6e7781"
 _NODES, _LOSS, _LOST, _AGAIN = "#4c8bc4", "#24292f", "#d1495b", "#f2b84b"
 _STOPPED, _STARTING = "#eccfd0", "#f6ead0"
-_STYLE = {
-    "svg.hashsalt": "timeline",
-    "text.parse_math": False,  # labels are text, not formulas
-    "svg.fonttype": "path",
-    "font.family": "DejaVu Sans",
-    "font.size": _TEXT_SIZE,
-    "text.color": _INK,
-    "axes.labelcolor": _INK,
-    "axes.edgecolor": "#c8cdd2",
-    "xtick.color": _QUIET,
-    "ytick.color": _QUIET,
-}
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,9 +46,7 @@ class _Flag:
 
 def draw(timeline: Timeline, path: Path) -> None:
     """Draw a timeline to a file whose suffix names the format. The same timeline gives the same bytes."""
-    with matplotlib.rc_context(_STYLE):  # type: ignore[arg-type]  # matplotlib 3.11 requires literal keys
-        figure = _figure(timeline)
-        figure.savefig(path, metadata={"Date": None} if path.suffix == ".svg" else None)
+    pictures.save(path, "timeline", lambda: _figure(timeline))
 
 
 def _figure(timeline: Timeline) -> Figure:
@@ -83,7 +68,7 @@ def _figure(timeline: Timeline) -> Figure:
     for axes in panels:
         _shade_idle_time(axes, timeline)
         for flag in flags:
-            axes.axvline(flag.event.time_s, color=_QUIET, linewidth=0.7, zorder=3.5)
+            axes.axvline(flag.event.time_s, color=pictures.QUIET, linewidth=0.7, zorder=3.5)
     _draw_flags(nodes, flags)
     left = _LEFT / _WIDTH
     figure.text(left, 1 - 0.24 / height, _caption(timeline), fontsize=9.5, fontweight="bold", ha="left")
@@ -218,7 +203,13 @@ def _draw_flags(axes: Axes, flags: tuple[_Flag, ...]) -> None:
             "textcoords": "offset points",
             "annotation_clip": False,
         }
-        line: dict[str, Any] = {"arrowstyle": "-", "color": _QUIET, "linewidth": 0.7, "shrinkA": 0, "shrinkB": 0}
+        line: dict[str, Any] = {
+            "arrowstyle": "-",
+            "color": pictures.QUIET,
+            "linewidth": 0.7,
+            "shrinkA": 0,
+            "shrinkB": 0,
+        }
         axes.annotate("", (flag.event.time_s, 1), (0, up + 7), arrowprops=line, **place)
         side, away = ("left", 3) if flag.begin == flag.x else ("right", -3)
         axes.annotate(flag.words, (flag.event.time_s, 1), (away, up), fontsize=_LABEL_SIZE, ha=side, **place)

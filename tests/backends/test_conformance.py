@@ -4,7 +4,6 @@ import ast
 import inspect
 import json
 import re
-from importlib.util import find_spec
 
 import pytest
 from conftest import ROOT, frozen_context, needed_by
@@ -31,7 +30,8 @@ from launcher.config.catalogue import entries
 from launcher.config.collection import clusters
 from launcher.config.compose import compose
 from launcher.model import backend_registry
-from launcher.model.backend import Backend, PodBackend, QueueBackend
+from launcher.model.backend import Backend
+from launcher.model.capabilities import Clusters, Pods, Queue, Scaling
 from launcher.model.job_spec import JobState
 from launcher.planning.check import check
 from launcher.planning.job_planner import plan
@@ -63,12 +63,12 @@ TRAINING_JOB = (
 def planned(recipe, backend, folder):
     entry, cluster = RECIPES[recipe], backend_registry.described(backend)
     overrides = [f"recipes={recipe}", f"cluster={cluster.choice}", *needed_by(entry)]
-    if cluster.runs_training_jobs:
+    if cluster.programs.toolkit_key:
         overrides += TRAINING_JOB
         if entry.model_type == "custom":
             overrides += ["training_cfg.entry_module=null", "training_cfg.entry_script=train.py"]
     if entry.is_elastic:
-        overrides.append(f"recipes.elastic_policy.is_elastic={str(cluster.resizes_jobs).lower()}")
+        overrides.append(f"recipes.elastic_policy.is_elastic={str(cluster.scaling is not None).lower()}")
     return plan(check(compose(overrides, folder)), frozen_context(folder))
 
 
@@ -122,9 +122,24 @@ def test_a_description_agrees_with_its_package(each):
     assert backend_registry.described(each.name) is each and backend_registry.name_of(each.choice) == each.name
     assert each.choice in clusters() and each.choice in each.cluster_types
     assert backend is None or backend.name == each.name
-    assert each.has_pods is isinstance(backend, PodBackend)
-    assert each.has_queue is isinstance(backend, QueueBackend)
-    assert all(find_spec(module) for module in each.rule_modules)
+
+
+@pytest.mark.parametrize("each", backend_registry.descriptions(), ids=lambda each: each.name)
+def test_a_capability_has_every_operation_of_its_protocol(each):
+    protocols = {Pods: each.pods(), Queue: each.queue(), Clusters: each.clusters(), Scaling: each.scaling}
+    for protocol, found in protocols.items():
+        for name, operation in vars(protocol).items() if found else ():
+            if inspect.isfunction(operation) and name[0] != "_":
+                own = inspect.signature(getattr(type(found), name)).parameters
+                assert list(own) == list(inspect.signature(operation).parameters), name
+
+
+def test_every_capability_is_one_that_some_clusters_lack():
+    every = backend_registry.descriptions()
+    for found in ({bool(getattr(each, name)()) for each in every} for name in ("pods", "queue", "clusters")):
+        assert found == {True, False}
+    for name in ("instances", "scaling", "memory_tier"):
+        assert {getattr(each, name) is None for each in every} == {True, False}
 
 
 def test_both_spellings_of_a_training_job_on_this_machine_give_the_same_bundle(tmp_path):

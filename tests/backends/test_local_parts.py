@@ -78,6 +78,7 @@ def test_what_was_adopted_is_ended_and_what_was_started_is_not(children):
     assert done.returncode == 0, done.stderr
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("end", "status"),
     [("", 0), ("; sys.exit(7)", 7), ("; import os; os.kill(os.getpid(), 9)", 137)],
@@ -91,6 +92,7 @@ def test_a_node_ends_with_its_command_and_takes_orphans_with_it(end, status):
     wait_gone(orphan)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("signum", [signal.SIGTERM, signal.SIGINT, signal.SIGHUP], ids=lambda s: s.name)
 def test_a_signalled_node_kills_all_below_it(signum):
     process = node(ORPHAN + "; time.sleep(600)")
@@ -101,6 +103,7 @@ def test_a_signalled_node_kills_all_below_it(signum):
     wait_gone(orphan)
 
 
+@pytest.mark.slow
 def test_a_node_ends_when_its_parent_is_killed():
     start = (
         f"import subprocess; subprocess.run({[*NODE, '--', sys.executable, '-c', ORPHAN + '; time.sleep(600)']!r})"
@@ -167,6 +170,7 @@ def test_a_snapshot_comes_back_as_it_was_published(tmp_path):
     assert [path.name for path in tmp_path.iterdir()] == ["state.json"]
 
 
+@pytest.mark.slow
 def test_the_lock_is_held_while_an_inheritor_of_it_lives(tmp_path):
     assert not is_alive(tmp_path)
     with lock(tmp_path) as file:
@@ -312,7 +316,7 @@ def test_news_of_the_job_come_between_the_lines_of_its_attempts(tmp_path):
     say(tmp_path, "launched", now, nodes=1)
     worker_file(tmp_path, 0, 0, 0, "stdout.log", "step 1\n")
     both = Attempt(0, 0, (0,), now), Attempt(1, 1, (1,), now + 5)
-    looks = iter([((), False), (both[:1], False), (both[:1], False), (both, False), (both, False)])
+    looks = iter([((), False), (both[:1], False), (both[:1], False), (both, False)])
 
     def lose_the_node():
         say(tmp_path, "scenario", now + 1, "node 0 is lost")

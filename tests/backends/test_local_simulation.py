@@ -9,18 +9,18 @@ from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
+from conftest import examples
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from simulated_nodes import Job, Luck, World
 
 from launcher import timeline
-from launcher.backends.local import handover, rehearsal, rehearsing
-from launcher.backends.local.cluster_sim import ClusterSim
+from launcher.backends.local import rehearsal, rehearsing
 from launcher.backends.local.rehearsing import RehearsingOperator, RestartRequested
 from launcher.backends.local.scenario import PRIORITY_CLASSES, Scenario
 from launcher.model.job_spec import JobState
 from launcher.operator import control_loop
-from launcher.operator import event_writer as events_file
+from launcher.operator import event_log as events_file
 from launcher.operator.job_request import JobRequest
 from launcher.operator.state_machine import MAX_FAULTS_WITHOUT_PROGRESS, READY_TIMEOUT_S, advance
 from launcher.operator.stop_signals import Interrupts
@@ -173,7 +173,7 @@ def play(run_dir, job, luck, policy, scenario):
         patch.setattr(control_loop.timeline, "write", lambda _run_dir: None)
         while True:
             played = rehearsal.from_json(known.rehearsal) if known else rehearsal.begin(scenario)
-            cluster = ClusterSim(run_dir, commands, played, known.memory.requested if known else None)
+            cluster = rehearsing.ClusterSim(run_dir, commands, played, known.memory.requested if known else None)
             if known:
                 world.adopt(known.nodes, known.warm_pid)
             operator = RehearsingOperator(run_dir, commands, world, cluster, interrupts, known)
@@ -181,8 +181,8 @@ def play(run_dir, job, luck, policy, scenario):
                 operator.run()
                 break
             except RestartRequested as away:
-                handover.write(run_dir, operator.handover())
-                known = handover.read(run_dir)
+                rehearsing.write_handover(run_dir, operator.handover())
+                known = rehearsing.read_handover(run_dir)
                 world.pass_time(away.down_s)
     check_rows(timeline.read(run_dir), tuple(watch.sizes))
     verdict = operator.memory.machine.verdict
@@ -287,7 +287,7 @@ LUCK = st.builds(
 
 
 @pytest.mark.slow
-@settings(max_examples=200, derandomize=True)
+@settings(examples(200), derandomize=True)
 @given(data=st.data())
 def test_a_job_ends_with_every_sample_once_or_fails_for_a_reason(data):
     job, policy, luck = data.draw(JOBS), data.draw(POLICIES), data.draw(LUCK)

@@ -12,8 +12,7 @@ import pytest
 
 from launcher.common.names import ENV_RUN_DIR, EVENTS_FILE
 from launcher.operator import stacks
-from launcher.operator.event_log import format_event
-from launcher.operator.event_writer import EventWriter
+from launcher.operator.event_log import EventWriter, format_event
 from launcher.operator.hang_detector import Overdue
 from launcher.operator.slow_jobs import ANSWER_S, SlowJob
 from launcher.operator.snapshot import Attempt
@@ -89,6 +88,19 @@ def test_a_process_without_the_handler_gets_no_signal(tmp_path, workers):
     with pytest.raises(subprocess.TimeoutExpired):
         other.wait(0.5)  # the signal would have ended it
     assert stacks.sizes(folder) == {0: stack_file(folder, 0).stat().st_size}
+
+
+def test_a_worker_is_not_taken_for_that_of_another_node_with_the_same_process_id(tmp_path, workers):
+    """Nodes share the folder."""
+    stopped = workers(0)
+    folder = stacks_folder(tmp_path, 2)
+    for rank in (1, 7):
+        stack_file(folder, rank).write_text(f"rank {rank}, process {stopped.pid}\n")
+    before = stacks.sizes(folder)
+    stopped.send_signal(signal.SIGSTOP)
+    eventually(lambda: "T" in Path(f"/proc/{stopped.pid}/stat").read_text().split()[2])
+    stacks.request_stacks(folder)
+    assert stacks.texts_after(folder, before) == {0: f"{stacks.STOPPED}\n", 1: "", 7: ""}
 
 
 def test_without_a_run_folder_a_worker_has_no_handler(monkeypatch, tmp_path):

@@ -15,7 +15,7 @@ from launcher.backends.slurm.place import HERE
 from launcher.backends.slurm.recent import RECENT
 from launcher.model.job_spec import JobState
 
-pytestmark = [pytest.mark.whole_job, pytest.mark.slow]
+pytestmark = [pytest.mark.whole_job, pytest.mark.slow, pytest.mark.long]
 
 MORE = """\
 AccountingStorageEnforce=associations,limits,qos
@@ -220,6 +220,7 @@ def test_without_an_answer_of_sacctmgr_nothing_is_held_against_a_job(cluster, tm
     SlurmBackend().cancel(record.handle)
 
 
+@pytest.mark.sample
 def test_limits_that_a_qos_states_otherwise_are_not_compared():
     row = dict.fromkeys(accounts._QOS, "cpu=1") | {"maxwall": "60"}
     assert accounts._comparable({**row, "flags": "NoDecay,Relative"})["grptres"] == ""

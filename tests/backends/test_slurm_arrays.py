@@ -21,7 +21,7 @@ from launcher.common.names import RUN_DIR
 from launcher.jobs import registry
 from launcher.model.job_spec import JobState
 
-pytestmark = [pytest.mark.whole_job, pytest.mark.slow]
+pytestmark = [pytest.mark.whole_job, pytest.mark.slow, pytest.mark.long]
 PROGRAM = """\
 #!/bin/sh
 echo "$POINT" > "$RECIPES_RUN_DIR/point"
@@ -86,6 +86,7 @@ def queued(cluster):
     return cluster.command("squeue", "--array", "--noheader", "--format=%i").split()
 
 
+@pytest.mark.sample
 def test_a_sweep_is_one_array_whose_tasks_are_jobs_of_their_own(cluster, words, capsys):
     sweep = "+env_vars.POINT=0,1,2,3"
     assert started("--multirun", *words, sweep, "cluster.array_parallelism=2") == 0

@@ -100,6 +100,7 @@ def test_a_work_tree_without_a_commit_has_a_snapshot_too(tmp_path):
     assert [path.name for path in (folder / "tree").iterdir()] == ["show.py"]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("words", "expected"),
     [
@@ -124,6 +125,7 @@ def test_a_revision_is_checked_out_without_its_history(tmp_path, words, expected
     assert ((folder / "revision.txt").read_text() == f"{first} {address}\n") is (expected == "first")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("words", "key", "message"),
     [
@@ -247,6 +249,7 @@ def output(record):
     return next(iter(SlurmBackend().logs(record.handle, follow=False)))
 
 
+@pytest.mark.long
 @pytest.mark.slow
 @pytest.mark.whole_job
 @pytest.mark.parametrize(
@@ -273,6 +276,7 @@ def test_a_later_edit_changes_a_queued_job_in_a_folder_alone(cluster, tmp_path, 
     assert (folder == str(tmp_path)) is (expected == "later")
 
 
+@pytest.mark.long
 @pytest.mark.slow
 @pytest.mark.whole_job
 def test_code_that_cannot_be_copied_submits_nothing(cluster, tmp_path):

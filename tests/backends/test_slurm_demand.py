@@ -6,7 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from launcher.backends.slurm import demand, states
+from launcher.backends.slurm import demand, limits, states
+from launcher.backends.slurm.programs import Answer
 from launcher.backends.slurm.requests import Request
 from launcher.model.job_spec import Bundle, JobState
 
@@ -158,3 +159,39 @@ UNWRITABLE = "the batch script could not write into the job's folder; its disk m
 )  # fmt: skip
 def test_why_a_job_waits_or_ended_is_said_in_words(word, reason, code, message):
     assert states.message_of(word, reason, code) == message
+
+
+class Place:
+    """A cluster, as its commands show it."""
+
+    user = "ada"
+
+    def __init__(self, of_all="", of_partition=""):
+        self.answers = {
+            "config": f"SelectTypeParameters = CR_CPU_MEMORY\n{of_all}",
+            "partition": f"PartitionName=main Default=YES TotalNodes=1 {of_partition}",
+            "node": "NodeName=n1 Partitions=main CfgTRES=cpu=4,mem=8000M",
+        }
+
+    def run(self, *words, **_options):
+        return Answer(0, self.answers[words[-1]], "")
+
+
+@pytest.mark.parametrize(
+    ("of_all", "of_partition", "has_share"),
+    [
+        ("", "", True),
+        ("JobDefaults = (null)\nDefMemPerNode = UNLIMITED", "JobDefaults=(null) DefMemPerNode=UNLIMITED", True),
+        ("JobDefaults = DefCpuPerGPU=2", "", True),
+        ("", "JobDefaults=DefCpuPerGPU=2", True),
+        ("JobDefaults = DefMemPerGPU=0", "", True),
+        ("JobDefaults = DefCpuPerGPU=2,DefMemPerGPU=100", "", False),
+        ("", "JobDefaults=DefMemPerGPU=100", False),
+        ("DefMemPerCPU = 100", "", False),
+        ("", "DefMemPerNode=100", False),
+    ],
+)
+def test_a_shared_job_gets_its_share_of_memory_unless_a_default_names_memory(of_all, of_partition, has_share):
+    place = Place(of_all, of_partition)
+    share = limits.share_of_memory({"exclusive": False}, place)
+    assert share == (("--mem-per-cpu=2000",) if has_share else ())

@@ -48,7 +48,7 @@ __all__ = [  # the suite's, which run here with this module's stage
     "test_logs_of_what_is_not_there_are_refused_before_the_first_line",
     "test_waiting_ends_when_its_time_is_over",
 ]
-pytestmark = [pytest.mark.whole_job, pytest.mark.slow]
+pytestmark = [pytest.mark.whole_job, pytest.mark.slow, pytest.mark.long]
 SCRIPT = (
     "recipes=training/custom/script",
     "cluster=slurm",
@@ -157,6 +157,7 @@ def test_a_job_s_size_is_fixed(stage, submitted):
     assert error.value.problems[0].allowed == str(NODES)
 
 
+@pytest.mark.sample
 def test_the_tiny_recipe_trains_on_two_nodes(cluster, tmp_path):
     record = pipeline.submit(written(tmp_path, *TINY), SlurmBackend())
     every = Collected(SlurmBackend().logs(record.handle, LogSelection(ranks=None), follow=True))
@@ -214,6 +215,7 @@ def test_what_slurm_refuses_or_never_starts_is_a_problem_with_our_key(cluster, t
     assert message in problem.message
 
 
+@pytest.mark.sample
 def test_a_killed_launch_finds_its_job(cluster, tmp_path):
     bundle = written(tmp_path, *PLAIN)
     backend = SlurmBackend()

@@ -38,6 +38,7 @@ lib.MPI_Finalize()
 """Gathers the numbers of all ranks. Source: Open MPI 4.1, mpi.h: handles are addresses of these symbols."""
 
 
+@pytest.mark.long
 @pytest.mark.whole_job
 @pytest.mark.slow
 @pytest.mark.parametrize("mpi", ["mpirun", "pmi2"])

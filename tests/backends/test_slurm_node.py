@@ -67,6 +67,7 @@ def address(tmp_path):
     return run_files.address_file(tmp_path, "7", 0)
 
 
+@pytest.mark.slow
 def test_a_node_is_announced_once_its_workers_can_be_forked(node, tmp_path, address):
     node(f"exec {sys.executable} -c '{WARM}' \"$2\"")
     await_true((tmp_path / "called").exists)
@@ -97,6 +98,7 @@ waits_here()
 """
 
 
+@pytest.mark.slow
 def test_a_node_lets_its_workers_write_their_stacks_when_the_operator_requests_them(node, tmp_path, monkeypatch):
     monkeypatch.setenv("RECIPES_RUN_DIR", str(tmp_path / "run"))
     (tmp_path / "worker.py").write_text(WORKER)

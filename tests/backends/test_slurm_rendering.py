@@ -11,7 +11,7 @@ from conftest import LLAMA, frozen_context
 
 from launcher import pipeline
 from launcher.backends.slurm import programs, queue, requests, states
-from launcher.backends.slurm.limits import minutes
+from launcher.backends.slurm.notation import minutes
 from launcher.backends.slurm.sbatch_options import quoted
 from launcher.common.problems import ProblemsFound
 from launcher.common.templating import render_template
@@ -39,6 +39,7 @@ def problem(folder, *words):
     return found
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("words", "expected"),
     [
@@ -160,6 +161,7 @@ def test_a_wrong_key_is_a_problem_that_says_what_is_allowed(tmp_path, words, cod
     assert text in str(found)
 
 
+@pytest.mark.slow
 def test_the_script_of_an_array_has_the_options_of_its_tasks(tmp_path):
     context = frozen_context(tmp_path)
     shared = (*PUBLISHED, "cluster.time=30", "cluster.array_parallelism=2", "cluster.stderr_to_stdout=false")
@@ -289,6 +291,7 @@ ELASTIC = (
 )
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "words",
     [

@@ -7,7 +7,7 @@ from test_slurm_rendering import ELASTIC, OPEN, PUBLISHED, files, problem
 from launcher import pipeline
 from launcher.backends.slurm import requests
 from launcher.backends.slurm.demand import demand_of
-from launcher.backends.slurm.limits import mebibytes
+from launcher.backends.slurm.notation import mebibytes
 from launcher.common.problems import ProblemsFound
 
 SCRIPT = (
@@ -67,6 +67,7 @@ def test_memory_is_read_as_slurm_reads_it(text, expected):
     assert mebibytes(text) == expected
 
 
+@pytest.mark.crossed
 @pytest.mark.parametrize("key", ["mem", "mem_per_cpu", "mem_per_gpu"])
 @pytest.mark.parametrize(
     "value", ["64B", "1.5G", "1P", "'64 GB'", "1MX", "-1", "0x10", "'010'", "1025T", "99999999999999", "true", "[1]"]

@@ -28,7 +28,7 @@ from launcher import pipeline
 from launcher.backends.slurm import mirror, recent
 from launcher.backends.slurm.backend import SlurmBackend
 from launcher.backends.slurm.host import place_of
-from launcher.backends.slurm.ssh import ENV_CONFIG
+from launcher.backends.slurm.ssh import ENV_CONFIG, Connection
 from launcher.cli import main as cli
 from launcher.common.names import RUN_DIR
 from launcher.common.problems import ProblemsFound
@@ -46,7 +46,7 @@ __all__ = [  # the suite's, which run here with this module's stage
     "test_logs_of_what_is_not_there_are_refused_before_the_first_line",
     "test_waiting_ends_when_its_time_is_over",
 ]
-pytestmark = [pytest.mark.whole_job, pytest.mark.slow]
+pytestmark = [pytest.mark.whole_job, pytest.mark.slow, pytest.mark.long]
 THERE = (f"cluster.ssh={ssh_server.NAME}", "cluster.ssh_folder='my jobs'", f"cluster.python={sys.executable}")
 PATH = "/usr/local/bin:/usr/bin:/bin"
 OWN_FOLDER = ("cluster.code=folder",)
@@ -156,6 +156,7 @@ def test_what_is_known_is_not_copied_again(stage, server, monkeypatch):
     stage.say(record.handle, 0, "x" * 100_000)
     await_true(lambda: "x" * 100_000 in follower.got)
     answers = []
+    monkeypatch.setattr(Connection, "rsync", lambda *_words: False)
     monkeypatch.setattr(mirror, "_written", lambda *words: answers.append(len(words[0])) or _WRITTEN(*words))
     stage.say(record.handle, 0, "y")
     await_true(lambda: "y" in follower.got)

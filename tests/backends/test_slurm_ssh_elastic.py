@@ -22,7 +22,7 @@ from launcher.model.job_spec import JobState, LogSelection
 from launcher.operator.snapshot import STATE_FILE
 
 __all__ = ["server"]
-pytestmark = [pytest.mark.whole_job, pytest.mark.slow]
+pytestmark = [pytest.mark.whole_job, pytest.mark.slow, pytest.mark.long]
 EPOCHS = 6
 
 
@@ -134,6 +134,7 @@ print(json.dumps(sorted(names - set(sys.stdlib_module_names) - {"launcher"})))
 """Prints the packages that modules of this one import."""
 
 
+@pytest.mark.sample
 def test_the_packages_that_the_operator_needs_are_those_that_it_imports():
     done = subprocess.run([sys.executable, "-c", IMPORTED], cwd=ROOT, capture_output=True, text=True, check=True)
     assert json.loads(done.stdout) == sorted(operator_python.OPERATOR)

@@ -23,7 +23,7 @@ from launcher.common.names import RUN_DIR
 from launcher.model.earlier_jobs import QueuedJob
 from launcher.model.job_spec import JobState
 
-pytestmark = [pytest.mark.whole_job, pytest.mark.slow]
+pytestmark = [pytest.mark.whole_job, pytest.mark.slow, pytest.mark.long]
 MORE = """\
 SelectTypeParameters=CR_CPU_Memory
 GresTypes=gpu

@@ -2,6 +2,7 @@
 
 import itertools
 from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -37,23 +38,33 @@ class Cluster:
     folder: Path
 
 
+ADMIN_CONFIG = "admin.json"
+"""The kubeconfig of who may do everything, in the cluster's folder."""
+
+
+@contextmanager
+def running(folder: Path) -> Iterator[Cluster]:
+    """Run an API server with the CRDs until the block ends."""
+    with (
+        kube_api.running(folder, {kube_api.USER_TOKEN: "ada", kube_api.CANARY: "canary"}) as engine,
+        fault_proxy.running(engine.url, engine.authority) as proxy,
+        kubelets.running(engine.authority) as kubelet,
+    ):
+        config = kube_api.kubeconfig(folder / ADMIN_CONFIG, engine.url, engine.ca_file, kube_api.ADMIN_TOKEN)
+        with pytest.MonkeyPatch.context() as patch:  # other tests of this process have no cluster
+            patch.setenv("KUBECONFIG", str(config))
+            admin = connect(None)
+        _install(admin, kubelet)
+        yield Cluster(engine, proxy, kubelet, admin, folder)
+
+
 @pytest.fixture(scope="session")
 def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
     """A real API server with the CRDs; nothing runs jobs, so tests do what operators and kubelets would."""
     if kube_api.binary() is None:
         pytest.skip(f"no kube-apiserver: run {kube_api.INSTALL}")
-    folder = tmp_path_factory.mktemp("cluster")
-    with (
-        kube_api.running(folder, {kube_api.USER_TOKEN: "ada", kube_api.CANARY: "canary"}) as engine,
-        fault_proxy.running(engine.url, engine.authority) as proxy,
-        kubelets.running(engine.authority) as kubelet,
-        pytest.MonkeyPatch.context() as patch,
-    ):
-        config = kube_api.kubeconfig(folder / "admin.json", engine.url, engine.ca_file, kube_api.ADMIN_TOKEN)
-        patch.setenv("KUBECONFIG", str(config))
-        admin = connect(None)
-        _install(admin, kubelet)
-        yield Cluster(engine, proxy, kubelet, admin, folder)
+    with running(tmp_path_factory.mktemp("cluster")) as cluster:
+        yield cluster
 
 
 def _install(admin: Connection, kubelet: kubelets.Kubelet) -> None:

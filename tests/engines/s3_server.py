@@ -45,17 +45,27 @@ class Bucket:
         return [each["Key"] for page in pages for each in page.get("Contents", ())]
 
 
-@pytest.fixture(scope="session")
-def s3_endpoint() -> Iterator[str]:
-    """Return the URL of an S3 server."""
-    server = pytest.importorskip(
-        "moto.moto_server.threaded_moto_server", reason="needs moto: pip install '.[sagemaker,test]'"
-    ).ThreadedMotoServer(ip_address="127.0.0.1", port=0, verbose=False)
+@contextlib.contextmanager
+def running() -> Iterator[str]:
+    """Run an S3 server until the block ends; yield its URL."""
+    from moto.moto_server.threaded_moto_server import ThreadedMotoServer
+
+    server = ThreadedMotoServer(ip_address="127.0.0.1", port=0, verbose=False)
     server.start()
     logging.getLogger("werkzeug").setLevel(logging.WARNING)  # a line a request would bury what a failing test says
     host, port = server.get_host_and_port()
-    yield f"http://{host}:{port}"
-    server.stop()
+    try:
+        yield f"http://{host}:{port}"
+    finally:
+        server.stop()
+
+
+@pytest.fixture(scope="session")
+def s3_endpoint() -> Iterator[str]:
+    """Return the URL of an S3 server."""
+    pytest.importorskip("moto.moto_server.threaded_moto_server", reason="needs moto: pip install '.[sagemaker,test]'")
+    with running() as endpoint:
+        yield endpoint
 
 
 @pytest.fixture

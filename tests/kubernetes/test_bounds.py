@@ -16,10 +16,10 @@ from manifest_schemas import templates
 from pydantic import TypeAdapter, ValidationError
 from test_manifest_bounds import FINE
 
-from launcher.backends.kubernetes import bounds
 from launcher.backends.kubernetes.api_objects import path
 from launcher.backends.kubernetes.connection import ApiError
 from launcher.backends.kubernetes.job_options import AnyUserId, SecurityContext, Toleration
+from launcher.backends.kubernetes.rules import bounds
 from launcher.common import yaml_io
 from launcher.common.quantities import amount
 from launcher.common.syntax import is_dns_label, is_dns_subdomain, is_image

@@ -1,16 +1,12 @@
 """A canary stands for every secret; it must be in no bundle, log, MLflow run, follower's output or error text."""
 
 import logging
-import os
-import subprocess
-import sys
-import time
-import urllib.request
 
+import mlflow_server
 import pytest
 from background import Collected, await_true
 from conftest import LLAMA_K8S, frozen_context
-from kube_api import CANARY, free_ports
+from kube_api import CANARY
 
 from launcher import pipeline
 from launcher.cli import launch
@@ -75,33 +71,8 @@ def test_what_only_looks_like_a_secret_is_let_through(tmp_path, base, override):
 def mlflow(tmp_path_factory):
     """Start an MLflow server; return its address and the folder of all it keeps."""
     folder = tmp_path_factory.mktemp("mlflow")
-    (port,) = free_ports(1)
-    environment = os.environ | {
-        "_MLFLOW_SERVER_FILE_STORE": f"sqlite:///{folder}/mlflow.db",
-        "_MLFLOW_SERVER_ARTIFACT_ROOT": "mlflow-artifacts:/",
-        "_MLFLOW_SERVER_ARTIFACT_DESTINATION": str(folder / "artifacts"),
-        "_MLFLOW_SERVER_SERVE_ARTIFACTS": "true",
-    }
-    command = [sys.executable, "-m", "uvicorn", "mlflow.server.fastapi_app:app", "--port", str(port)]
-    with (folder / "log").open("w") as log:
-        process = subprocess.Popen(command, env=environment, stdout=log, stderr=log)
-    url = f"http://127.0.0.1:{port}"
-    try:
-        await_true(lambda: process.poll() is not None or answers(f"{url}/health"))
-        assert process.poll() is None, (folder / "log").read_text()
+    with mlflow_server.running(folder) as url:
         yield url, folder
-    finally:
-        process.terminate()
-        process.wait(200)
-
-
-def answers(url):
-    try:
-        urllib.request.urlopen(url, timeout=1).close()
-    except OSError:
-        time.sleep(0.2)
-        return False
-    return True
 
 
 def test_no_output_of_a_followed_and_tracked_job_holds_a_secret(space, mlflow, monkeypatch, capfd, caplog):

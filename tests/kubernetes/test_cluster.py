@@ -180,7 +180,7 @@ def test_a_job_without_containers_or_pods_is_adopted(space, capsys, monkeypatch)
     out(capsys, "adopt", "theirs", "-n", space.name)
     for words in (["logs", "theirs"], ["exec", "theirs", "--", "true"]):
         assert cli.run(words) == 2
-        assert "none: the job's replica specs have no pods" in capsys.readouterr().err
+        assert "none: the job has no ranks" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(

@@ -3,11 +3,14 @@
 import time
 from functools import partial
 
+import pytest
 import torch
 from runtime_ranks import run_ranks
 
 from launcher.runtime.process_group import Place
 from launcher.runtime.stop_consensus import StopConsensus
+
+pytestmark = pytest.mark.slow
 
 
 def looks_in(place: Place, seconds_of_step: list[float]) -> list[int]:

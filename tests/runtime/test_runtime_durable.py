@@ -9,6 +9,7 @@ import pytest
 from launcher.runtime.durable import write_text
 
 
+@pytest.mark.slow
 def test_two_writers_at_once_each_write_a_whole_text(tmp_path):
     path, failures = tmp_path / "latest", []
     texts = [name * 4000 for name in "ab"]

@@ -178,6 +178,7 @@ def test_weights_are_finite_or_not():
     assert not has_finite_weights(model)
 
 
+@pytest.mark.slow
 def test_the_exit_code_of_a_worker_tells_the_operator_not_to_start_it_again():
     program = (
         "import sys; from launcher.runtime import process_group as g; from launcher.runtime.finite_steps import *\n"

@@ -281,6 +281,7 @@ def test_a_stop_in_the_last_step_does_not_leave_the_export_out(tmp_path):
     assert calls(tmp_path) == ALL_CALLS and "exported" in marks(tmp_path)
 
 
+@pytest.mark.slow
 def test_more_epochs_and_a_training_from_the_start_are_exported_again(tmp_path):
     run(tmp_path, epochs=1)
     assert calls(tmp_path)[-1] == "export 4"

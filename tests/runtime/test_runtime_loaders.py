@@ -186,6 +186,7 @@ def group_lives(group: int) -> bool:
     return True
 
 
+@pytest.mark.slow
 def test_a_forked_rank_leaves_the_workers_of_its_parent_alone(tmp_path):
     batches = iter(DataLoader(range(6), num_workers=1))
     assert next(batches).item() == 0

@@ -76,6 +76,7 @@ def test_when_all_are_damaged_each_is_named():
     assert caught.value.tried == ("step 2 from disk: cut 2", "step 1 from disk: cut 1")
 
 
+@pytest.mark.slow
 def test_all_ranks_reach_one_decision_when_one_of_them_finds_damage(tmp_path: Path):
     """Rank 0 finds the newest unavailable, rank 1 finds it damaged: that is proof, and both take the older one."""
 
@@ -90,6 +91,7 @@ def test_all_ranks_reach_one_decision_when_one_of_them_finds_damage(tmp_path: Pa
     assert first == second == (1, ["step 2 from disk: changed"])
 
 
+@pytest.mark.slow
 def test_the_first_ranks_clock_ends_the_search_for_all(tmp_path: Path):
     def work(place: Place) -> str:
         patience_s = 0.0 if place.rank == 0 else 600.0

@@ -98,6 +98,7 @@ def test_of_a_step_redone_before_it_was_sent_the_last_time_counts(tmp_path, mlfl
     assert logged(client, run_id) == [1, 2, 3, 4, 5, 6, 7]
 
 
+@pytest.mark.slow
 def test_redone_steps_in_a_batch_that_failed_are_sent_once(tmp_path, mlflow_run, monkeypatch):
     """The second batch of two is refused: what the first one took is not sent again."""
     client, uri, run_id = mlflow_run
@@ -121,6 +122,7 @@ def test_redone_steps_in_a_batch_that_failed_are_sent_once(tmp_path, mlflow_run,
     assert losses(client, run_id) == pytest.approx({1: 5.49, 2: 5.48, 3: 6.47, 4: 6.46, 5: 6.45})
 
 
+@pytest.mark.slow
 def test_a_step_without_a_loss_is_sent_without_one(tmp_path, mlflow_run):
     client, uri, run_id = mlflow_run
     file = MetricsFile(tmp_path)
@@ -132,6 +134,7 @@ def test_a_step_without_a_loss_is_sent_without_one(tmp_path, mlflow_run):
     assert (logged(client, run_id), logged(client, run_id, "samples_per_s")) == ([], [1])
 
 
+@pytest.mark.slow
 def test_steps_are_not_sent_twice_when_the_acknowledgement_was_lost(tmp_path, mlflow_run):
     client, uri, run_id = mlflow_run
     write_steps(tmp_path, 1, 2, 3)
@@ -169,6 +172,7 @@ MALFORMED = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("line", MALFORMED.values(), ids=MALFORMED)
 def test_a_malformed_line_is_passed_over(tmp_path, mlflow_run, line):
     client, uri, run_id = mlflow_run
@@ -183,6 +187,7 @@ def test_a_malformed_line_is_passed_over(tmp_path, mlflow_run, line):
     assert logged(client, run_id) == [1, 3, 4]
 
 
+@pytest.mark.slow
 def test_steps_after_a_start_anew_are_a_curve_of_their_own(tmp_path, mlflow_run):
     """Fewer steps than the old curve has, then more; and a restart within the new launch goes on with it."""
     client, uri, run_id = mlflow_run
@@ -206,6 +211,7 @@ def test_steps_after_a_start_anew_are_a_curve_of_their_own(tmp_path, mlflow_run)
         )
 
 
+@pytest.mark.slow
 def test_an_offset_written_without_its_curve_is_of_the_first(tmp_path, mlflow_run):
     _, uri, run_id = mlflow_run
     write_steps(tmp_path, 1, 2)
@@ -216,6 +222,7 @@ def test_an_offset_written_without_its_curve_is_of_the_first(tmp_path, mlflow_ru
     assert ship(tmp_path, uri, run_id) == 1
 
 
+@pytest.mark.slow
 def test_a_closed_reporter_may_go_on(tmp_path, mlflow_run):
     client, uri, run_id = mlflow_run
     reporter = Reporter(tmp_path, uri, run_id)
@@ -225,6 +232,7 @@ def test_a_closed_reporter_may_go_on(tmp_path, mlflow_run):
     assert steps_in(tmp_path) == logged(client, run_id) == [1, 2]
 
 
+@pytest.mark.slow
 def test_the_reporter_sends_while_training_goes_on(tmp_path, mlflow_run):
     client, uri, run_id = mlflow_run
     reporter = Reporter(tmp_path, uri, run_id)
@@ -254,6 +262,7 @@ def test_an_unreachable_server_is_said_once_and_stops_nothing(tmp_path, monkeypa
         ship(tmp_path, UNREACHABLE, "some-run")
 
 
+@pytest.mark.slow
 def test_further_metrics_reach_a_real_store_once(tmp_path, mlflow_run):
     """A fault in step 5 redoes steps 3 and 4, and the evaluation after 4; the acknowledgement was lost."""
     client, uri, run_id = mlflow_run
@@ -291,6 +300,7 @@ def test_many_further_metrics_are_sent_in_several_calls(tmp_path, mlflow_run):
     assert logged(client, run_id, "group/89") == logged(client, run_id) == list(range(1, 31))
 
 
+@pytest.mark.slow
 def test_tags_reach_a_real_store_and_the_last_ones_count(tmp_path, mlflow_run):
     client, uri, run_id = mlflow_run
     for tokens in (5, 7):

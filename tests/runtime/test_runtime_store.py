@@ -51,6 +51,7 @@ def test_a_rank_leaves_a_store_that_does_not_come_to_torch(monkeypatch, rank_0):
     assert 60 <= clock.now < 61
 
 
+@pytest.mark.slow
 def test_a_rank_ends_after_all_have_received_what_it_sent(tmp_path):
     def work(place):
         gathered = process_group.gather(os.getpid())

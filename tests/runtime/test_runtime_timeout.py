@@ -13,6 +13,7 @@ from launcher.runtime.process_group import BadTimeout, Place, collective_timeout
 from launcher.runtime.tiers.rank_group import LEAST_TIMEOUT, Ranks
 
 
+@pytest.mark.slow
 def test_a_collective_that_a_rank_misses_fails_after_the_timeout(tmp_path, monkeypatch):
     monkeypatch.setenv(ENV_COLLECTIVE_TIMEOUT, "2.5")
     done = tmp_path / "done"
@@ -38,6 +39,7 @@ def test_without_a_setting_the_default_holds(monkeypatch):
     assert collective_timeout() == timedelta(minutes=10)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("text", "expected"), [("60", LEAST_TIMEOUT), ("7200", timedelta(hours=2))], ids=["shorter", "longer"]
 )

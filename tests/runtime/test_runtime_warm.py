@@ -189,6 +189,7 @@ def test_a_warm_process_answers_while_it_serves_and_not_while_it_hangs(node):
     assert not warm_client.answers("recipes-warm-of-nobody")
 
 
+@pytest.mark.slow
 def test_a_killed_warm_process_takes_every_fork_with_it(node):
     start, server = node
     worker = start(SLEEPS)
@@ -243,6 +244,7 @@ def test_a_worker_whose_fork_has_begun_does_not_start_a_second_time(node):
     wait_gone(fork)
 
 
+@pytest.mark.slow
 def test_a_killed_worker_takes_the_children_of_its_fork_with_it(node):
     start, _ = node
     worker = start(

@@ -106,6 +106,7 @@ def test_work_that_was_lost_and_is_done_again_replaces_what_it_left():
     assert steps_in(store) == [2, 4]
 
 
+@pytest.mark.crossed
 @pytest.mark.parametrize("place", ["", "/manifest", "/rank00000.shard"], ids=["save", "manifest", "shard"])
 @pytest.mark.parametrize("kind", KINDS)
 def test_a_file_of_a_wrong_kind_in_a_store_is_damage_and_hinders_no_later_save(kind, place):
@@ -121,6 +122,7 @@ def test_a_file_of_a_wrong_kind_in_a_store_is_damage_and_hinders_no_later_save(k
     assert steps_in(store) == [6, 8] and not os.path.lexists(save)
 
 
+@pytest.mark.crossed
 @pytest.mark.parametrize("name", ["*.manifest", "*.shard"])
 @pytest.mark.parametrize("kind", KINDS)
 def test_a_file_of_a_wrong_kind_in_memory_is_damage_and_hinders_no_later_save(kind, name):
@@ -190,6 +192,36 @@ def test_a_state_that_cannot_be_saved_is_an_ordinary_error(monkeypatch):
     monkeypatch.setattr(DefaultSavePlanner, "create_global_plan", refuse)
     with pytest.raises(StateUnfit, match="overlapping parts"):
         alone().save({"w": torch.zeros(1)}, 1, {})
+
+
+def test_shared_memory_is_pinned_for_an_accelerator_until_it_is_mapped_anew(monkeypatch, tmp_path):
+    calls = []
+
+    class Runtime:
+        """Takes the place of the CUDA runtime; refuses the third request."""
+
+        def cudaHostRegister(self, pointer, size, flags):
+            calls.append(("pin", pointer, size))
+            return int(len(calls) > 3)
+
+        def cudaHostUnregister(self, pointer):
+            calls.append(("unpin", pointer))
+
+    monkeypatch.setattr(torch.cuda, "is_initialized", lambda: True)
+    monkeypatch.setattr(torch.cuda, "cudart", Runtime)
+    buffer = Buffer(tmp_path)
+    buffer.reserve(10)
+    first = buffer.bytes.data_ptr()
+    buffer.reserve(5)  # fits
+    buffer.reserve(2 << 20)
+    second = buffer.bytes.data_ptr()
+    buffer.reserve(3 << 20)
+    third = buffer.bytes.data_ptr()
+    buffer.reserve(4 << 20)
+    assert calls[:3] == [("pin", first, 1 << 20), ("unpin", first), ("pin", second, 2 << 20)]
+    assert calls[3:5] == [("unpin", second), ("pin", third, 3 << 20)]
+    assert [call[0] for call in calls[5:]] == ["pin"]  # what was refused is not undone
+    assert len(buffer.bytes) == 4 << 20
 
 
 def test_a_slot_without_memory_fails_instead_of_ending_the_process(monkeypatch):
@@ -383,13 +415,13 @@ def test_a_list_that_the_service_cannot_give_is_waited_for(service, monkeypatch)
     service.refused = "latest"
     with pytest.raises(CheckpointUnavailable, match="memory: .*latest"):
         load(on_service(service, 0, 1, store))
-    warned = CheckpointLog.warn
+    warned = CheckpointLog.warn_once
 
     def answer_again(self, step, message):
         service.refused = ""
         warned(self, step, message)
 
-    monkeypatch.setattr(CheckpointLog, "warn", answer_again)
+    monkeypatch.setattr(CheckpointLog, "warn_once", answer_again)
     restored, value = load(on_service(service, 0, 1, store, patience_s=60))
     assert (restored.step, restored.tier, value, restored.passed_over) == (3, "memory", 3.0, ())
 

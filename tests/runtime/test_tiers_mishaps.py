@@ -4,6 +4,7 @@ import contextlib
 import errno
 import importlib.util
 import json
+import math
 import os
 import re
 import threading
@@ -27,10 +28,11 @@ from launcher.runtime.tiers.checkpoint_manager import CheckpointManager, MemoryT
 from launcher.runtime.tiers.node_memory import NodeMemory
 from launcher.runtime.tiers.restore import CheckpointUnavailable
 from launcher.runtime.tiers.s3_store import Bucket
+from launcher.runtime.tiers.shards import TierFailure
 from launcher.runtime.tiers.staging import StateUnfit
 from launcher.runtime.tiers.state_reader import StateMismatch
 from launcher.runtime.tiers.stores import Folder
-from launcher.runtime.tiers.tier_errors import TierFailure
+from launcher.runtime.tiers.tier_settings import Cadence, TierSettings
 from launcher.runtime.tiers.training import CheckpointUnsaved, TieredCheckpoints, manager_of
 
 pytest_plugins = ("s3_server",)
@@ -200,6 +202,20 @@ def test_a_last_save_that_does_not_last_is_an_error_and_can_be_done_again(monkey
             checkpoints.save(Content(model, optimizer), Progress(4), is_last=True)
     checkpoints.save(Content(model, optimizer), Progress(4), is_last=True)
     assert steps_in(Folder(Path("store/ns"))) == [4]
+
+
+def test_the_save_before_a_stop_must_last_even_if_it_was_due_in_a_skipped_step(monkeypatch):
+    monkeypatch.setattr(Folder, "write", failing)
+    model, optimizer = linear()
+    sampler, tiers = StepSampler(12, 2, seed=1), TierSettings("ns", None, Cadence(2, 1), "store")
+    job = Job(model, optimizer, sampler=sampler, tiers=tiers, event_pending=lambda: job.step + 1 == 3)
+    with pytest.raises(CheckpointUnsaved, match="step 3 is not in store"):
+        for positions in job.steps(sampler):
+            is_bad = job.step + 1 == 2
+            job.weigh(model(torch.ones(len(positions), 3)).mean() * (math.nan if is_bad else 1.0)).backward()
+            if job.may_step():
+                optimizer.step()
+            optimizer.zero_grad()
 
 
 def test_a_job_that_is_done_already_does_not_write_its_checkpoint_again():

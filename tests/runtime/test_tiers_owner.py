@@ -77,6 +77,7 @@ def store(request):
             yield MemoryService("ns", 0, 1, 2, running.address)
 
 
+@pytest.mark.slow
 def test_a_second_live_job_is_refused_and_names_the_owner(store, monkeypatch):
     live_mark(store, monkeypatch)
     manager = CheckpointManager(None, [StoreTier(store, 1, 2)], CheckpointLog("ns", 0))

@@ -42,6 +42,7 @@ def test_uploads_have_the_sdks_checksums_unless_the_store_refuses_them(bucket, h
     assert bool(shards) is has_checksums and load(on(store))[1] == 1.0
 
 
+@pytest.mark.slow
 def test_an_object_of_another_size_is_not_published(bucket, capsys, monkeypatch):
     store = Bucket(bucket.name, "ns/", bucket.endpoint)
     save_steps(on(store), 1)

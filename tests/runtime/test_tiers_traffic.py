@@ -13,7 +13,7 @@ from test_tiers_order import load, on, save_steps
 from traffic import measure
 
 from launcher.runtime.tiers import shards
-from launcher.runtime.tiers.ranges import box_runs, cut, merged, overlap
+from launcher.runtime.tiers.read_plan import box_runs, cut, merged, overlap
 from launcher.runtime.tiers.s3_store import Bucket
 from launcher.runtime.tiers.shards import Key, Manifest, Piece, checksum, seal, unseal
 from launcher.runtime.tiers.stores import Folder

@@ -27,10 +27,9 @@ from launcher.runtime.tiers.node_memory import NodeMemory
 from launcher.runtime.tiers.owner import FileMark, Mark, NamespaceTaken
 from launcher.runtime.tiers.restore import CheckpointUnavailable, Restored
 from launcher.runtime.tiers.s3_store import Bucket
-from launcher.runtime.tiers.shards import Broken, Key, Manifest, Piece, unseal_own
+from launcher.runtime.tiers.shards import Broken, Key, Manifest, Piece, TierFailure, unseal_own
 from launcher.runtime.tiers.staging import checksums
 from launcher.runtime.tiers.stores import Folder
-from launcher.runtime.tiers.tier_errors import TierFailure
 
 NUM_RANKS = 2
 STEPS = 5
@@ -78,7 +77,7 @@ UNREADABLE = {"memory fails": ".shard", "replica fails": ".replica"}
 """Ends of the names of files that a damage lets nobody read."""
 PATIENCE_S = 0.1
 """Seconds for which the cases wait for what stays unavailable; those that wait for throttling wait for longer."""
-OS_CALLS = ("ftruncate", "posix_fallocate", "rename", "unlink", "write", "fsync", "mkdir")
+OS_CALLS = ("ftruncate", "posix_fallocate", "rename", "replace", "unlink", "write", "fsync", "mkdir")
 
 
 @dataclass(frozen=True)

@@ -342,6 +342,7 @@ def test_what_cannot_be_read_is_told(bucket, tmp_path):
         feed.close()
 
 
+@pytest.mark.slow
 @needs_fuse
 def test_a_view_whose_server_is_killed_is_unmounted(bucket, tmp_path):
     bucket.put("train/a", b"x")

@@ -73,6 +73,7 @@ ONE = (
 )
 
 
+@pytest.mark.slow
 @needs_toolkit
 def test_the_toolkit_trains_a_script(run, monkeypatch):
     monkeypatch.setenv("PATH", f"{TOOLKIT}:{os.environ['PATH']}")
@@ -92,6 +93,7 @@ def test_the_toolkit_trains_a_script(run, monkeypatch):
     }
 
 
+@pytest.mark.slow
 @needs_toolkit
 def test_the_toolkits_failure_is_the_jobs_reason(run, monkeypatch):
     monkeypatch.setenv("PATH", f"{TOOLKIT}:{os.environ['PATH']}")

@@ -130,6 +130,7 @@ pathlib.Path(os.environ["SM_MODEL_DIR"], me).write_text(base)
     assert isolation.FOLDERS.note in job.told()
 
 
+@pytest.mark.slow
 @needs_namespaces
 def test_eight_hosts_run(tmp_path):
     _, seen = fleet(tmp_path, LOOK, nodes=8)
@@ -215,6 +216,7 @@ def test_what_an_upload_leaves_out_is_printed_as_the_job_ends_and_by_every_comma
         assert clash in capfd.readouterr().out, command
 
 
+@pytest.mark.slow
 @needs_namespaces
 def test_a_job_whose_record_is_damaged_while_it_runs_was_started(tmp_path, capfd):
     program = f"""
@@ -234,6 +236,7 @@ signal.pause()
     wait_for(lambda: not processes_of(tmp_path))
 
 
+@pytest.mark.slow
 @needs_namespaces
 def test_models_stay_files_where_compression_is_none(tmp_path):
     program = "import pathlib; p = pathlib.Path('/opt/ml/model/a'); p.mkdir(); (p / 'b c').write_text('b')"
@@ -274,6 +277,7 @@ def test_stopping_is_sigterm_then_patience_then_sigkill(then, patience_s, tmp_pa
     job.backend.cancel(job.handle)  # one that has ended is left alone
 
 
+@pytest.mark.slow
 @needs_namespaces
 def test_a_job_is_stopped_when_its_time_is_over(tmp_path):
     job = start(tmp_path, STAYS.format(then="sys.exit(0)"), f"{J}.stopping_condition.max_runtime_s=1")
@@ -420,7 +424,7 @@ def test_nothing_is_left_when_a_process_of_the_job_is_killed(victim, tmp_path):
         stdout=subprocess.DEVNULL,
     )
     log = bundle.directory / RUN_DIR / "logs" / "algo-2-00.log"
-    wait_for(lambda: log.exists() and "ready" in log.read_text())
+    wait_for(lambda: log.exists() and "ready" in log.read_text() and registry.read(bundle.directory))
     if victim == "operator":
         os.kill(operator_of(bundle.directory), signal.SIGKILL)
     else:

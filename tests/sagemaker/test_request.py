@@ -8,15 +8,15 @@ import string
 import subprocess
 
 import pytest
-from conftest import LLAMA, ROOT, frozen_context
-from hypothesis import event, given, settings
+from conftest import LLAMA, ROOT, examples, frozen_context
+from hypothesis import event, given
 from hypothesis import strategies as st
 from request_faults import BASE_MODEL, DATASET, DIST, FAULTS, FINE, HUB, ON_BASE_MODEL, PACKAGE, SERVERLESS, VPC, J
 
 from launcher import pipeline
 from launcher.backends.sagemaker import constraints, default_values, request, submit
 from launcher.backends.sagemaker.backend import SageMakerBackend
-from launcher.backends.sagemaker.estimator_names import SDK_NAMES
+from launcher.backends.sagemaker.keys import SDK_NAMES
 from launcher.backends.sagemaker.training_options import EstimatorArguments, Settings
 from launcher.common import yaml_io
 from launcher.common.secret_names import is_secret
@@ -525,7 +525,7 @@ def defaults():
 
 @pytest.mark.slow
 @given(data=st.data())
-@settings(max_examples=300)
+@examples(300)
 def test_a_request_that_is_accepted_is_one_that_the_model_takes(defaults, data):
     drawn = data.draw(st.fixed_dictionaries({}, optional=JOBS))
     usual = {"role": "arn:aws:iam::123456789012:role/train", "output_path": "s3://data/x"}

@@ -164,7 +164,7 @@ def one(aws, tmp_path):
 
 @pytest.fixture
 def impatient(monkeypatch):
-    """Let no call be repeated."""
+    """Let calls be repeated once."""
     monkeypatch.setattr(client, "_ATTEMPTS", 1)
     client._connect.cache_clear()
     yield
@@ -204,7 +204,7 @@ def test_an_answer_that_was_lost_makes_one_job(aws, one):
 
 @pytest.mark.slow
 def test_a_job_whose_answer_is_lost_for_good_keeps_its_recipe(aws, one, impatient):
-    aws.lost["CreateTrainingJob"] = 2  # boto3 asks once more in any case
+    aws.lost["CreateTrainingJob"] = 2
     with pytest.raises(ProblemsFound) as refused:
         SageMakerBackend().submit(one)
     assert [problem.code for problem in refused.value.problems] == ["E396", "E352"]
@@ -283,7 +283,7 @@ def test_words_of_an_error_do_not_make_a_job_gone(aws, one):
 
 @pytest.mark.slow
 def test_a_launch_never_claims_that_nothing_was_submitted_where_a_job_may_run(aws, one, impatient, capsys):
-    aws.lost["CreateTrainingJob"] = 2  # boto3 asks once more in any case
+    aws.lost["CreateTrainingJob"] = 2
     assert cli.run(["launch", str(one.directory)]) == launch.USER_ERROR
     told = capsys.readouterr().err
     assert one.job_name in aws.jobs
@@ -339,6 +339,35 @@ def test_a_refused_job_leaves_nothing_and_says_why(aws, one, code, status, expec
     problem = refusal(one)
     assert problem.code == expected and "the service's own words" in problem.message
     assert aws.objects == {} and one.job_name not in aws.jobs
+
+
+THROTTLED = AwsError("ThrottlingException", "Rate exceeded")
+NO = AwsError("ResourceLimitExceeded", "no such quota")
+
+
+@pytest.mark.parametrize(
+    ("answers", "lost", "codes"),
+    [
+        ([THROTTLED, NO], 0, ["E397"]),
+        ([AwsError("SlowDown", "Rate exceeded", 503), NO], 0, ["E397"]),
+        ([THROTTLED, THROTTLED, THROTTLED], 0, ["E396"]),
+        ([AwsError("InternalFailure", "oops", 500), NO], 0, ["E397", "E352"]),
+        ([THROTTLED, NO], 1, ["E397", "E352"]),
+    ],
+    ids=["throttled", "slowed down", "throttled to the end", "a server's fault", "an answer was lost"],
+)
+@pytest.mark.slow
+def test_a_refusal_is_final_unless_an_attempt_before_it_may_have_started_the_job(
+    aws, one, monkeypatch, answers, lost, codes
+):
+    monkeypatch.setattr(client, "_ATTEMPTS", 2)  # retries
+    client._connect.cache_clear()
+    aws.errors["CreateTrainingJob"], aws.lost["CreateTrainingJob"] = list(answers), lost
+    with pytest.raises(ProblemsFound) as refused:
+        SageMakerBackend().submit(one)
+    client._connect.cache_clear()
+    assert [problem.code for problem in refused.value.problems] == codes
+    assert bool(aws.objects) == ("E352" in codes)  # a job that may start needs its recipe
 
 
 def test_a_bucket_that_refuses_makes_no_job(aws, one):
@@ -511,7 +540,8 @@ def test_ranks_beyond_nine_hosts_are_on_the_hosts_that_have_them():
             return {"events": events, "nextForwardToken": "end"}
 
     def lines(ranks):
-        return list(follow.logs(Logs(), follow.Target("job", 11, 2, ""), LogSelection(ranks), 0, follow=False))
+        job = follow.TrainingJob(Logs(), "job", 11, 2, "")
+        return list(follow.logs(job, LogSelection(ranks), 0, follow=False))
 
     assert lines(None) == [
         "rank 1 on algo-1 | x",

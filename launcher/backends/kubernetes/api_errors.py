@@ -15,8 +15,11 @@ from launcher.common.quoting import bounded
 if TYPE_CHECKING:
     from kubernetes.client import ApiException
 
-_TRANSIENT = (429, 500, 502, 503, 504)
-"""Transient statuses: the same request may succeed later. Source: Kubernetes API conventions, HTTP status codes."""
+_TRANSIENT = (0, 429, 500, 502, 503, 504)
+"""No answer, and transient statuses: the same request may succeed later.
+
+Source: Kubernetes API conventions, HTTP status codes.
+"""
 
 _QUOTA = re.compile(r"exceeded quota: |failed quota: ")
 _WEBHOOK = re.compile(r"(admission webhook \S+) denied the request|(?i:validatingadmissionpolicy) .* denied request")
@@ -26,7 +29,14 @@ _PLUGIN = re.compile(
 )
 
 
-class ApiError(Exception):
+class RequestFailed(Exception):
+    """A request failed: `status` is that of HTTP, 0 if no answer came; `message` is the cluster's."""
+
+    status: int = 0
+    message: str = ""
+
+
+class ApiError(RequestFailed):
     """The API refused a request.
 
     Args:
@@ -41,24 +51,18 @@ class ApiError(Exception):
         self.status, self.message, self.retry_after_s, self.causes = status, message, retry_after_s, causes
 
 
-class Unreachable(Exception):
+class Unreachable(RequestFailed):
     """The API did not answer, or the connection broke."""
 
 
 def is_transient(error: BaseException) -> bool:
     """Return whether a failure is transient: the same request may succeed later."""
-    return isinstance(error, Unreachable) or (isinstance(error, ApiError) and error.status in _TRANSIENT)
+    return isinstance(error, RequestFailed) and error.status in _TRANSIENT
 
 
-def problem(error: ApiError | Unreachable, path: str, *, value: object = None) -> Problem:
-    """Return a failed request as a Problem.
-
-    Args:
-        error: The failure.
-        path: Key that the user can change.
-        value: Its value.
-    """
-    if isinstance(error, Unreachable):
+def problem(error: RequestFailed, path: str, *, value: object = None) -> Problem:
+    """Return a failed request as a Problem about the key at `path`, or the context if that leads to no cluster."""
+    if not isinstance(error, ApiError):
         return Problem("E342", "cluster.kube_context", f"the cluster's API does not answer: {error}")
     if error.status == 401:
         remedy = "log in again, or renew the kubeconfig's credentials"
@@ -97,16 +101,16 @@ def _admission(error: ApiError, path: str, value: object) -> Problem | None:
 
 
 @contextmanager
-def api_errors_as_problems(path: str = "cluster.namespace") -> Iterator[None]:
-    """Raise a Problem for a request that fails within the block.
+def api_errors_as_problems(path: str = "cluster.namespace", *, value: object = None) -> Iterator[None]:
+    """Raise a Problem about a key and its value for a request that fails within the block.
 
     Raises:
         ProblemsFound: A request failed.
     """
     try:
         yield
-    except (ApiError, Unreachable) as error:
-        raise ProblemsFound((problem(error, path),)) from error
+    except RequestFailed as error:
+        raise ProblemsFound((problem(error, path, value=value),)) from error
 
 
 def api_error(error: "ApiException") -> ApiError:

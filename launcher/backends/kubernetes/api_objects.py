@@ -44,6 +44,7 @@ _NAMESPACED = {
     "Workload": "/apis/kueue.x-k8s.io/{version}/namespaces/{}/workloads",
 }
 _CLUSTER_WIDE = {
+    "Node": "/api/v1/nodes",
     "Namespace": "/api/v1/namespaces",
     "PriorityClass": "/apis/scheduling.k8s.io/v1/priorityclasses",
     "ClusterQueue": "/apis/kueue.x-k8s.io/{version}/clusterqueues",
@@ -56,7 +57,6 @@ def path(kind: str, namespace: str, name: str = "", *, version: str = "v1beta1")
     """Return the API's path of an object, or of its kind's list.
 
     Args:
-        kind: Its kind.
         namespace: Its namespace; ignored for a kind without namespaces.
         name: Its name; "" for all.
         version: Version of Kueue's API.

@@ -148,10 +148,10 @@ class KubernetesBackend:
 
     def events(self, handle: JobHandle, *, follow: bool) -> Iterator[JobEvent]:
         """Yield the events of the job and its pods, oldest first; with `follow`, until it has ended."""
-        from launcher.backends.kubernetes import job_events
+        from launcher.backends.kubernetes import job_watch as following
 
         with api_errors_as_problems():
-            yield from job_events.events(*_opened(handle), follow=follow)
+            yield from following.events(*_opened(handle), follow=follow)
 
     def scale(self, handle: JobHandle, num_nodes: int, min_nodes: int | None = None) -> None:
         """Let the operator give the job from `min_nodes` to `num_nodes` nodes.

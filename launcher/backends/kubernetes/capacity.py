@@ -3,7 +3,8 @@
 Parts that the user may not read are left out, and a notice names the missing permission.
 """
 
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from datetime import datetime
 from fractions import Fraction
@@ -16,6 +17,8 @@ from launcher.backends.kubernetes.inventory import ACCELERATORS, listed
 from launcher.backends.kubernetes.preflight import kueue_version
 from launcher.common.problems import Notice
 from launcher.common.quantities import UnreadableQuantity, amount
+from launcher.governance.quotas import per_pod
+from launcher.model.cluster_view import Capacity, Node, QuotaUse, Waiting
 
 _INSTANCE = ("node.kubernetes.io/instance-type", "beta.kubernetes.io/instance-type")
 _HEALTH = (
@@ -25,100 +28,16 @@ _HEALTH = (
 )
 """Source: AWS, SageMaker HyperPod resiliency, Kubernetes labels of nodes."""
 
-_NODES = "/api/v1/nodes"
 _RUNNABLE = "status.phase!=Succeeded,status.phase!=Failed"
 _VISIBILITY = "/apis/visibility.kueue.x-k8s.io"
 """Kueue's own API for the order of pending workloads, which not every cluster serves."""
-
-
-@dataclass(frozen=True, slots=True)
-class Node:
-    """A node of a cluster.
-
-    Args:
-        name: Its name.
-        instance: Its instance type; None if no label has it.
-        state: Ready or NotReady, and whether it is cordoned.
-        resource: Extended resource of its accelerators; None if it has none.
-        accelerators: How many are allocatable.
-        free: How many no pod uses; None if the cluster's pods may not be listed.
-        health: HyperPod's health labels, without their prefix, to their values.
-    """
-
-    name: str
-    instance: str | None
-    state: str
-    resource: str | None
-    accelerators: int
-    free: int | None
-    health: Mapping[str, str] = field(default_factory=dict)
-
-
-@dataclass(frozen=True, slots=True)
-class QuotaUse:
-    """Usage of a quota.
-
-    Args:
-        queue: The ClusterQueue, or the LocalQueue as namespace/name.
-        flavor: The ResourceFlavor.
-        resource: The resource.
-        used: Amount in use, as Kueue writes it.
-        nominal: The quota; None for a LocalQueue, whose quota is its ClusterQueue's.
-        borrowed: The part of `used` that exceeds the quota.
-    """
-
-    queue: str
-    flavor: str
-    resource: str
-    used: str
-    nominal: str | None
-    borrowed: str
-
-
-@dataclass(frozen=True, slots=True)
-class Waiting:
-    """A workload that waits for quota.
-
-    Args:
-        queue: The ClusterQueue, or the LocalQueue where that cannot be read.
-        position: Its position in the queue, from 1.
-        namespace: Its namespace.
-        workload: Its own name.
-        job: The job it belongs to.
-        local_queue: The LocalQueue it was submitted to.
-        priority: Its priority; higher ones come first.
-        created_s: Time of creation, in seconds since the epoch.
-        why: Why it was not admitted, as Kueue reports it.
-    """
-
-    queue: str
-    position: int
-    namespace: str
-    workload: str
-    job: str
-    local_queue: str
-    priority: int
-    created_s: float
-    why: str
-
-
-@dataclass(frozen=True, slots=True)
-class Capacity:
-    """Capacity of a cluster; None for a part that may not be read or does not exist."""
-
-    nodes: tuple[Node, ...] | None
-    quotas: tuple[QuotaUse, ...] | None
-    waiting: tuple[Waiting, ...] | None
-    has_kueue: bool
-    notices: tuple[Notice, ...] = ()
 
 
 def read(connection: Connection, namespace: str) -> Capacity:
     """Return the capacity of a cluster, as far as it may be read.
 
     Args:
-        connection: The cluster.
-        namespace: The namespace whose queues are read if those of all namespaces may not be listed.
+        namespace: Namespace whose queues are read if those of all may not be listed.
 
     Raises:
         ApiError: The API refuses for a reason other than a missing permission.
@@ -141,6 +60,16 @@ def read(connection: Connection, namespace: str) -> Capacity:
     return Capacity(nodes, tuple(quotas) if is_read else None, waiting, True, tuple(reader.notices))
 
 
+_LISTS = {
+    "Node": "the nodes",
+    "Pod": "the number of free accelerators",
+    "ClusterQueue": "the quotas of ClusterQueues",
+    "LocalQueue": "LocalQueues",
+    "Workload": "pending workloads",
+}
+"""Kind to what cannot be shown without its list."""
+
+
 @dataclass(slots=True)
 class _Reader:
     """Reads lists, and collects a notice for each that may not be read."""
@@ -149,27 +78,26 @@ class _Reader:
     notices: list[Notice] = field(default_factory=list)
 
     def nodes(self) -> tuple[Node, ...] | None:
-        nodes = self._allowed(lambda: listed(self.connection, _NODES), "nodes", "the nodes", None)
+        nodes = self.listed("Node")
         if nodes is None:
             return None
-        pods = self._allowed(
-            lambda: listed(self.connection, "/api/v1/pods", {"fieldSelector": _RUNNABLE}),
-            "pods",
-            "the number of free accelerators",
-            None,
-        )
+        pods = self.listed("Pod", query={"fieldSelector": _RUNNABLE})
         used = None if pods is None else _used(pods)
         return tuple(_node(node, used) for node in sorted(nodes, key=lambda node: node["metadata"]["name"]))
 
-    def listed(self, kind: str, namespace: str | None, version: str) -> list[Mapping[str, Any]] | None:
+    def listed(
+        self, kind: str, namespace: str | None = None, version: str = "", query: Mapping[str, object] | None = None
+    ) -> list[Mapping[str, Any]] | None:
         where = api_objects.list_path(kind, namespace, version=version)
-        what = {
-            "ClusterQueue": "the quotas of ClusterQueues",
-            "LocalQueue": "LocalQueues",
-            "Workload": "pending workloads",
-        }
-        resource = where.rpartition("/")[2]
-        return self._allowed(lambda: listed(self.connection, where), resource, what[kind], namespace)
+        try:
+            return listed(self.connection, where, query)
+        except ApiError as error:
+            if error.status not in (403, 404):
+                raise
+        role = "a ClusterRole" if namespace is None else f"a Role in {namespace}"
+        message = f"{_LISTS[kind]} cannot be shown: ask for {role} that allows list on {where.rpartition('/')[2]}"
+        self.notices.append(Notice("N150", message))
+        return None
 
     def first(self, kind: str, namespaces: Iterable[str | None], version: str) -> list[Mapping[str, Any]] | None:
         """Return the list of the first readable namespace; a namespace of None means all of them."""
@@ -198,20 +126,10 @@ class _Reader:
             for queue, items in lists.items()
             for item in items
         }
-        return _by_places(waiting, places)
-
-    def _allowed(
-        self, read: Callable[[], list[Mapping[str, Any]]], resource: str, what: str, namespace: str | None
-    ) -> list[Mapping[str, Any]] | None:
-        try:
-            return read()
-        except ApiError as error:
-            if error.status not in (403, 404):
-                raise
-            role = "a ClusterRole" if namespace is None else f"a Role in {namespace}"
-            message = f"{what} cannot be shown: ask for {role} that allows list on {resource}"
-            self.notices.append(Notice("N150", message))
-            return None
+        placed = [
+            _at(each, *places.get((each.namespace, each.workload), (each.queue, each.position))) for each in waiting
+        ]
+        return tuple(sorted(placed, key=lambda each: (each.queue, each.position)))
 
 
 def _used(pods: Iterable[Mapping[str, Any]]) -> dict[str, dict[str, Fraction]]:
@@ -220,31 +138,11 @@ def _used(pods: Iterable[Mapping[str, Any]]) -> dict[str, dict[str, Fraction]]:
     for pod in pods:
         if node := pod["spec"].get("nodeName"):
             of_node = used.setdefault(node, {})
-            for name in ACCELERATORS:
-                of_node[name] = of_node.get(name, Fraction(0)) + _requested(pod["spec"], name)
+            with suppress(UnreadableQuantity):  # one object hides no other
+                of_pod = per_pod(pod["spec"], {})
+                for name in ACCELERATORS:
+                    of_node[name] = of_node.get(name, Fraction()) + of_pod.get(f"requests.{name}", Fraction())
     return used
-
-
-def _requested(spec: Mapping[str, Any], resource: str) -> Fraction:
-    """Return a pod's request for a resource.
-
-    Source: Kubernetes, Sidecar containers, Resource sharing within containers.
-    """
-    running = sum((_request(container, resource) for container in spec["containers"]), Fraction(0))
-    largest, sidecars = Fraction(0), Fraction(0)
-    for container in spec.get("initContainers") or ():
-        if container.get("restartPolicy") == "Always":
-            sidecars += _request(container, resource)
-            largest = max(largest, sidecars)
-        else:
-            largest = max(largest, sidecars + _request(container, resource))
-    return max(running + sidecars, largest)
-
-
-def _request(container: Mapping[str, Any], resource: str) -> Fraction:
-    resources = container.get("resources") or {}
-    amounts = {**(resources.get("limits") or {}), **(resources.get("requests") or {})}
-    return _readable(amounts.get(resource, "0"))
 
 
 def _readable(quantity: str | int) -> Fraction:
@@ -260,13 +158,16 @@ def _node(node: Mapping[str, Any], used: Mapping[str, Mapping[str, Fraction]] | 
     labels, allocatable = metadata.get("labels") or {}, status.get("allocatable") or {}
     resource = next((name for name in ACCELERATORS if _readable(allocatable.get(name, 0)) > 0), None)
     total = int(_readable(allocatable[resource])) if resource else 0
+    free = total if resource is None else None
+    if resource and used is not None:
+        free = total - int(used.get(metadata["name"], {}).get(resource, 0))
     return Node(
         metadata["name"],
         next((labels[name] for name in _INSTANCE if name in labels), None),
         _state(node),
         resource,
         total,
-        _free(total, resource, None if used is None else used.get(metadata["name"], {})),
+        free,
         {name.partition("/")[2]: labels[name] for name in _HEALTH if name in labels},
     )
 
@@ -276,12 +177,6 @@ def _state(node: Mapping[str, Any]) -> str:
     is_ready = any(each["type"] == "Ready" and each["status"] == "True" for each in conditions)
     state = "Ready" if is_ready else "NotReady"
     return f"{state}, cordoned" if (node.get("spec") or {}).get("unschedulable") else state
-
-
-def _free(total: int, resource: str | None, used: Mapping[str, Fraction] | None) -> int | None:
-    if resource is None:
-        return total
-    return None if used is None else total - int(used.get(resource, 0))
 
 
 def _of_cluster_queues(queues: Iterable[Mapping[str, Any]]) -> Iterator[QuotaUse]:
@@ -365,13 +260,3 @@ def _waiting(workload: Mapping[str, Any], behind: Mapping[tuple[str, str], str |
 
 def _at(waiting: Waiting, queue: str, position: int) -> Waiting:
     return replace(waiting, queue=queue, position=position)
-
-
-def _by_places(
-    waiting: tuple[Waiting, ...], places: Mapping[tuple[str, str], tuple[str, int]]
-) -> tuple[Waiting, ...]:
-    """Return workloads at the positions that Kueue reports; others keep their own."""
-    placed = [
-        _at(each, *places.get((each.namespace, each.workload), (each.queue, each.position))) for each in waiting
-    ]
-    return tuple(sorted(placed, key=lambda each: (each.queue, each.position)))

@@ -12,11 +12,9 @@ import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
 from dataclasses import dataclass, field
-from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from launcher.backends.kubernetes.api_errors import ApiError, Unreachable, api_error, is_transient, reason
-from launcher.backends.kubernetes.unanswered import Requests
 from launcher.common.problems import ProblemsFound, fail
 
 if TYPE_CHECKING:
@@ -74,11 +72,10 @@ class Connection:
         manager: str,
         *,
         dry_run: bool = False,
-        requests: Requests | None = None,
+        sending: Callable[[], AbstractContextManager[None]] = nullcontext,
     ) -> dict[str, Any]:
-        """Create or update an object by server-side apply; return its current state. `requests` counts attempts."""
+        """Create or update an object by server-side apply; return its current state. `sending` wraps each attempt."""
         query = {"fieldManager": manager, "fieldValidation": "Strict"} | ({"dryRun": "All"} if dry_run else {})
-        sending = partial(requests.sending, path) if requests else nullcontext
         return self._exchange("PATCH", path, query, body, APPLY, sending=sending)
 
     def merge(self, path: str, body: Mapping[str, Any], manager: str) -> dict[str, Any]:

@@ -3,10 +3,11 @@
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
-from launcher.backends.kubernetes.api_errors import ApiError, Unreachable, problem
-from launcher.backends.kubernetes.connection import METADATA_ONLY, Connection
+from launcher.backends.kubernetes.api_errors import RequestFailed, Unreachable, problem
+from launcher.backends.kubernetes.connection import Connection
+from launcher.backends.kubernetes.preflight import absent, kinds_served
 from launcher.common.problems import Problem, ProblemsFound
-from launcher.governance.cluster_wide import Origin, shared
+from launcher.governance.cluster_wide import shared
 
 _PLURALS = {
     "PriorityClass": "priorityclasses",
@@ -23,7 +24,6 @@ def kueue_version(connection: Connection, known: Iterable[str], given: str | Non
     """Return the version of Kueue's API to generate objects for: the given one, or the cluster's preferred one.
 
     Args:
-        connection: The cluster.
         known: The versions that this program can generate.
         given: One of them; None to choose.
 
@@ -32,13 +32,11 @@ def kueue_version(connection: Connection, known: Iterable[str], given: str | Non
     """
     try:
         group = connection.get(_KUEUE)
-    except ApiError as error:
+    except RequestFailed as error:
         if error.status != 404:
             raise ProblemsFound((problem(error, "kueue"),)) from error
         remedy = "install Kueue, or use kueue=false if the task governance add-on will install it"
         raise ProblemsFound((Problem("E347", "kueue", "the cluster has no Kueue", True, remedy=remedy),)) from error
-    except Unreachable as error:
-        raise ProblemsFound((problem(error, "kueue"),)) from error
     served = [version["version"] for version in group.get("versions", ())]
     preferred = group.get("preferredVersion", {}).get("version")
     wanted = [given] if given else [preferred, *served]
@@ -59,14 +57,15 @@ def problems(connection: Connection, objects: Iterable[Mapping[str, Any]]) -> It
         topology = each["spec"].get("topologyName") if each["kind"] == "ResourceFlavor" else None
         if topology and topology not in seen:
             seen.add(topology)
-            yield from _topology_missing(connection, each["apiVersion"], topology)
+            where = f"/apis/{each['apiVersion']}/topologies/{topology}"
+            yield from absent(connection, where, "topology", topology, "E347")
 
 
 def _policy_missing(connection: Connection) -> Iterator[Problem]:
     """Yield a Problem if the cluster has no admission policies. Source: Kubernetes 1.30, v1 of the API."""
     try:
-        served = [resource["kind"] for resource in connection.get(_ADMISSION).get("resources", ())]
-    except (ApiError, Unreachable) as error:
+        served = kinds_served(connection, _ADMISSION)
+    except RequestFailed as error:
         yield problem(error, "pod_security")
         return
     if _POLICY not in served:
@@ -75,19 +74,7 @@ def _policy_missing(connection: Connection) -> Iterator[Problem]:
         yield Problem("E346", "pod_security", message, "policy", remedy=remedy)
 
 
-def _topology_missing(connection: Connection, version: str, name: str) -> Iterator[Problem]:
-    try:
-        connection.get(f"/apis/{version}/topologies/{name}", accept=METADATA_ONLY)
-    except ApiError as error:
-        if error.status == 404:
-            yield Problem("E347", "topology", error.message, name)
-        elif error.status != 403:
-            yield problem(error, "topology", value=name)
-    except Unreachable as error:
-        yield problem(error, "topology")
-
-
-def existing(connection: Connection, objects: Iterable[Mapping[str, Any]]) -> Origin:
+def existing(connection: Connection, objects: Iterable[Mapping[str, Any]]) -> tuple[Mapping[str, Any], ...]:
     """Return the cluster's objects with the kind and name of a shared one among `objects`.
 
     Raises:
@@ -98,11 +85,11 @@ def existing(connection: Connection, objects: Iterable[Mapping[str, Any]]) -> Or
         path = f"/apis/{each['apiVersion']}/{_PLURALS[each['kind']]}/{each['metadata']['name']}"
         try:
             found.append({**connection.get(path), "kind": each["kind"]})
-        except ApiError as error:
-            if error.status != 404:
-                faults.append(problem(error, "--cluster", value=f"{each['kind']} {each['metadata']['name']}"))
         except Unreachable as error:
             raise ProblemsFound((problem(error, "team"),)) from error
+        except RequestFailed as error:
+            if error.status != 404:
+                faults.append(problem(error, "--cluster", value=f"{each['kind']} {each['metadata']['name']}"))
     if faults:
         raise ProblemsFound(tuple(dict.fromkeys(faults)))
-    return Origin(f"the cluster ({connection.context})", tuple(found))
+    return tuple(found)

@@ -14,13 +14,14 @@ from types import FrameType
 from typing import Any
 
 from launcher.backends.kubernetes import pod_channels, pod_report
-from launcher.backends.kubernetes.api_errors import ApiError, Unreachable, problem
+from launcher.backends.kubernetes.api_errors import RequestFailed, Unreachable, problem
 from launcher.backends.kubernetes.connection import Connection
 from launcher.backends.kubernetes.pod_channels import Channels
 from launcher.backends.kubernetes.pod_ranks import Places
 from launcher.common import console
 from launcher.common.problems import Notice, Problem, ProblemsFound, fail
 from launcher.common.redaction import masked
+from launcher.model.following import refuse_unknown_ranks
 
 STDIN, STDOUT, STDERR, STATUS, RESIZE = range(5)
 """Channels of exec. Source: Kubernetes, pkg/kubelet/cri/streaming/remotecommand/websocket.go."""
@@ -45,11 +46,8 @@ class PodOfRank:
     """Finds the pod that runs a rank now.
 
     Args:
-        connection: The cluster.
-        namespace: The job's namespace.
         listed: Lists the job's pods.
         places: Which pod runs which ranks.
-        rank: The rank.
     """
 
     connection: Connection
@@ -64,22 +62,18 @@ class PodOfRank:
         Raises:
             ProblemsFound: No such rank exists, or none of its pods is running.
         """
-        self.places.require(self.rank)
+        refuse_unknown_ranks((self.rank,), self.places.num_ranks)
         place = self.rank // self.places.nproc_per_node
         found = [pod for pod in self.listed() if self.places.place(pod["metadata"]["name"]) == place]
         found.sort(key=lambda pod: pod["metadata"]["creationTimestamp"])
         running = [pod for pod in found if (pod.get("status") or {}).get("phase") == "Running"]
         if running:
             return running[-1]
-        remedy = "recipes pods lists the running ones"
-        raise fail("E381", "rank", self._why_none(found), value=self.rank, remedy=remedy)
-
-    def _why_none(self, found: Sequence[Mapping[str, Any]]) -> str:
-        if not found:
-            return "no pod runs this rank now"
-        pod = found[-1]
-        words = [(pod.get("status") or {}).get("phase") or "Pending", pod_report.reason(pod)]
-        return f"its pod {pod['metadata']['name']} is not running: {', '.join(filter(None, words))}"
+        message = "no pod runs this rank now"
+        if found:
+            words = [(found[-1].get("status") or {}).get("phase") or "Pending", pod_report.reason(found[-1])]
+            message = f"its pod {found[-1]['metadata']['name']} is not running: {', '.join(filter(None, words))}"
+        raise fail("E381", "rank", message, value=self.rank, remedy="recipes pods lists the running ones")
 
 
 def run(wanted: PodOfRank, command: Sequence[str]) -> int:
@@ -122,16 +116,11 @@ def _exchange(open_: Channels) -> Mapping[str, Any]:
         for channel, data in open_.frames():
             if channel == STATUS:
                 status += data
-            elif channel in outputs:
-                _write_all(outputs[channel], data)
+            while channel in outputs and data:
+                data = data[os.write(outputs[channel], data) :]
         result: Mapping[str, Any] = json.loads(status)
         return result
     return {}
-
-
-def _write_all(descriptor: int, data: bytes) -> None:
-    while data:
-        data = data[os.write(descriptor, data) :]
 
 
 def _exit_code(status: Mapping[str, Any], pod: str) -> int:
@@ -167,12 +156,16 @@ def _raw_terminal(open_: Channels) -> Iterator[None]:
         with contextlib.suppress(BlockingIOError):  # a wake-up is already pending
             os.write(writer, b"1")
 
+    def size() -> bytes:
+        columns, rows = shutil.get_terminal_size()
+        return json.dumps({"Width": columns, "Height": rows}).encode()
+
     def ended(signum: int, _frame: FrameType | None) -> None:
         raise SystemExit(128 + signum)  # unwinds, which restores the terminal
 
     handlers = {signal.SIGWINCH: resized, signal.SIGTERM: ended, signal.SIGHUP: ended}
     old = {signum: signal.signal(signum, handler) for signum, handler in handlers.items()}
-    open_.wake, open_.woken = reader, lambda: open_.send(RESIZE, _size())
+    open_.wake, open_.woken = reader, lambda: open_.send(RESIZE, size())
     try:
         tty.setraw(terminal, termios.TCSADRAIN)  # TCSADRAIN keeps typed-ahead input
         open_.woken()
@@ -185,11 +178,6 @@ def _raw_terminal(open_: Channels) -> Iterator[None]:
         os.close(writer)
 
 
-def _size() -> bytes:
-    columns, rows = shutil.get_terminal_size()
-    return json.dumps({"Width": columns, "Height": rows}).encode()
-
-
 @contextlib.contextmanager
 def _problems(what: str, pod: str) -> Iterator[None]:
     """Raise a refusal as a Problem, which names the missing permission if there is one.
@@ -199,14 +187,11 @@ def _problems(what: str, pod: str) -> Iterator[None]:
     """
     try:
         yield
-    except ApiError as error:
+    except RequestFailed as error:
         if error.status == 403:
-            found = Problem("E344", pod, error.message, remedy=_PERMISSIONS[what])
-            raise ProblemsFound((found,)) from error
+            raise fail("E344", pod, error.message, remedy=_PERMISSIONS[what]) from error
         if error.status in (400, 404, 500):  # the message is the node's own
             raise fail("E382", pod, masked(error.message)) from error
-        raise ProblemsFound((problem(error, pod),)) from error
-    except Unreachable as error:
         raise ProblemsFound((problem(error, pod),)) from error
 
 
@@ -260,7 +245,7 @@ def _connect(local: socket.socket, wanted: PodOfRank, remote: int) -> None:
             opening = pod_channels.opened(wanted.connection, "portforward", wanted.namespace, name, ports=remote)
             with _problems("portforward", name), opening as open_:
                 _forward(open_, local, f"{name}:{remote}")
-    except (ApiError, Unreachable) as error:
+    except RequestFailed as error:
         console.show_problems((problem(error, "rank"),), "this connection was closed")
     except ProblemsFound as error:
         console.show_problems(error.problems, "this connection was closed")

@@ -1,8 +1,7 @@
 """All training jobs of a cluster, regardless of who submitted them and from where."""
 
 import os
-from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from collections.abc import Mapping
 from datetime import datetime
 from pathlib import Path
 from typing import Any
@@ -14,7 +13,7 @@ from launcher.backends.kubernetes.target import Target, own_pods
 from launcher.common.problems import ProblemsFound, fail
 from launcher.common.redaction import masked
 from launcher.common.syntax import DNS_LABEL, DNS_SUBDOMAIN
-from launcher.model.job_spec import JobState
+from launcher.model.cluster_view import ClusterJob
 
 _ACCOUNT_NAMESPACE = Path("/var/run/secrets/kubernetes.io/serviceaccount/namespace")
 """Source: Kubernetes, Accessing the API from within a pod."""
@@ -24,31 +23,6 @@ ACCELERATORS = ("nvidia.com/gpu", "aws.amazon.com/neurondevice", "aws.amazon.com
 """Extended resources that are accelerators. Source: device plugins of NVIDIA, AWS Neuron and AMD."""
 
 
-@dataclass(frozen=True, slots=True)
-class ClusterJob:
-    """A training job of a cluster.
-
-    Args:
-        namespace: Its namespace.
-        name: Its name.
-        kind: HyperPodPyTorchJob or PyTorchJob.
-        user: Who launched it, if this launcher did; else None.
-        state: Its state; None if its status cannot be read.
-        nodes: Nodes it runs on now; None if its pods cannot be listed.
-        created_s: Time of creation, in seconds since the epoch.
-        message: Why it is pending, or why it ended.
-    """
-
-    namespace: str
-    name: str
-    kind: str
-    user: str | None
-    state: JobState | None
-    nodes: int | None
-    created_s: float
-    message: str
-
-
 def listed(connection: Connection, where: str, query: Mapping[str, object] | None = None) -> list[Mapping[str, Any]]:
     """Return the objects of a list."""
     items, _ = job_watch.listed(connection, where, query or {})
@@ -56,11 +30,7 @@ def listed(connection: Connection, where: str, query: Mapping[str, object] | Non
 
 
 def default_namespace(context: str | None) -> str:
-    """Return the namespace of a context of the kubeconfig, or of this pod's account; `default` if there is none.
-
-    Args:
-        context: Name of the context; None inside a cluster.
-    """
+    """Return the namespace of a kubeconfig's context, or (None) of this pod's account; `default` if it has none."""
     from kubernetes import config
 
     if context is None:
@@ -80,7 +50,12 @@ def jobs(connection: Connection, namespace: str | None) -> tuple[ClusterJob, ...
         ProblemsFound: No kind of job may be listed, or the cluster has none.
     """
     found = [each for kind in _kinds(connection, namespace) for each in kind]
-    pods = _pods(connection, namespace) if found else []
+    pods: list[Mapping[str, Any]] | None = None
+    try:
+        pods = listed(connection, api_objects.list_path("Pod", namespace)) if found else []
+    except ApiError as error:
+        if error.status != 403:  # without them the jobs are listed, but not their nodes
+            raise
     seen = [_read(job, pods) for job in found]
     return tuple(sorted(seen, key=lambda job: (job.created_s, job.namespace, job.name)))
 
@@ -121,23 +96,16 @@ def _kinds(connection: Connection, namespace: str | None) -> list[list[Mapping[s
     return lists
 
 
-def _pods(connection: Connection, namespace: str | None) -> list[Mapping[str, Any]] | None:
-    """Return the pods of a namespace, or of all; None if they may not be listed."""
-    try:
-        return listed(connection, api_objects.list_path("Pod", namespace))
-    except ApiError as error:
-        if error.status != 403:
-            raise
-        return None
-
-
 def _read(job: Mapping[str, Any], pods: list[Mapping[str, Any]] | None) -> ClusterJob:
     """Return a job for the list; an unreadable status does not make the list fail."""
     metadata = job["metadata"]
     annotations = metadata.get("annotations") or {}
     state, nodes, message = None, None, ""
     try:
-        seen = job_status.read(job_status.View(job, _own(job, pods or ())))
+        own = (job["kind"], metadata["namespace"], metadata["name"], metadata["uid"], api_objects.selector(job))
+        target = Target(*own, api_objects.part_names(job))
+        near = [pod for pod in pods or () if pod["metadata"]["namespace"] == target.namespace]
+        seen = job_status.read(job_status.View(job, own_pods(near, target, job)))
         state, nodes, message = seen.state, seen.nodes if pods is not None else None, seen.message
     except (KeyError, TypeError, ValueError, AttributeError) as error:
         message = f"its status cannot be read: {error!r}"
@@ -153,22 +121,8 @@ def _read(job: Mapping[str, Any], pods: list[Mapping[str, Any]] | None) -> Clust
     )
 
 
-def _own(job: Mapping[str, Any], pods: Iterable[Mapping[str, Any]]) -> tuple[Mapping[str, Any], ...]:
-    """Return a job's pods, out of those of several jobs."""
-    metadata, selector = job["metadata"], api_objects.selector(job)
-    own = (job["kind"], metadata["namespace"], metadata["name"], metadata["uid"])
-    target = Target(*own, selector, api_objects.part_names(job))
-    return own_pods([pod for pod in pods if pod["metadata"]["namespace"] == target.namespace], target, job)
-
-
 def find(connection: Connection, namespace: str, name: str, kind: str | None) -> Mapping[str, Any]:
-    """Return the custom resource of a job.
-
-    Args:
-        connection: The cluster.
-        namespace: Its namespace.
-        name: Its name.
-        kind: Its kind; None if only one kind has that name.
+    """Return the custom resource of a job; `kind` is None if only one kind has that name.
 
     Raises:
         ProblemsFound: No such job exists, or one of each kind does.

@@ -1,15 +1,17 @@
 """Changes to a job on the cluster: scaling, cancelling, and clearing what a finished one left."""
 
-from collections.abc import Mapping, Sequence
+import itertools
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from launcher.backends.kubernetes import api_objects
-from launcher.backends.kubernetes.api_errors import ApiError, Unreachable, problem
+from launcher.backends.kubernetes.api_errors import ApiError, api_errors_as_problems
 from launcher.backends.kubernetes.connection import Connection, pause_s
 from launcher.backends.kubernetes.job_watch import current_status, read_objects, read_status
 from launcher.backends.kubernetes.preflight import digest_of
 from launcher.backends.kubernetes.target import Target
-from launcher.common.problems import Problem, ProblemsFound, fail
+from launcher.common.problems import fail
+from launcher.model.following import Clock, ended, refuse_unplanned_sizes, until
 
 _ATTEMPTS = 8
 _MARGIN_S = 300.0
@@ -31,38 +33,25 @@ def scale(connection: Connection, target: Target, planned: Mapping[str, Any], bo
     """
     sizes = planned_sizes(planned)
     min_nodes, num_nodes = bounds[0] or sizes[0], bounds[1]
-    _check_sizes(sizes, min_nodes, num_nodes)
+    refuse_unplanned_sizes(sizes, nodes=num_nodes, min_nodes=min_nodes)
+    if min_nodes > num_nodes:
+        allowed = f"at most {num_nodes}"
+        raise fail("E413", "min_nodes", "is more than nodes", value=min_nodes, allowed=allowed)
     for attempt in range(_ATTEMPTS):
         job = _running(connection, target)
         patch = {
             "metadata": {"resourceVersion": job["metadata"]["resourceVersion"]},
             "spec": _resized(planned["spec"], job["spec"], min_nodes, num_nodes),
         }
-        try:
-            connection.merge(target.path, patch, f"{api_objects.MANAGER}-scale")
-        except ApiError as error:
-            if error.status != 409:
-                raise ProblemsFound((problem(error, "nodes", value=num_nodes),)) from error
-            connection.stop.wait(pause_s(attempt))  # the operator has changed the job meanwhile
-        except Unreachable as error:
-            raise ProblemsFound((problem(error, "nodes", value=num_nodes),)) from error
-        else:
-            return
+        with api_errors_as_problems("nodes", value=num_nodes):
+            try:
+                connection.merge(target.path, patch, f"{api_objects.MANAGER}-scale")
+                return
+            except ApiError as error:
+                if error.status != 409:
+                    raise
+        connection.stop.wait(pause_s(attempt))  # the operator has changed the job meanwhile
     raise fail("E351", "nodes", "the job changes too often to be scaled; try again", value=num_nodes)
-
-
-def _check_sizes(sizes: Sequence[int], min_nodes: int, num_nodes: int) -> None:
-    allowed = ", ".join(map(str, sizes))
-    asked = {"nodes": num_nodes, "min_nodes": min_nodes}
-    wrong = [
-        Problem("E413", name, "is not a size of this job's plan", value=size, allowed=allowed)
-        for name, size in asked.items()
-        if size not in sizes
-    ]
-    if not wrong and min_nodes > num_nodes:
-        wrong = [Problem("E413", "min_nodes", "is more than nodes", value=min_nodes, allowed=f"at most {num_nodes}")]
-    if wrong:
-        raise ProblemsFound(tuple(wrong))
 
 
 def planned_sizes(planned: Mapping[str, Any]) -> Sequence[int]:
@@ -99,17 +88,13 @@ def _resized(planned: Mapping[str, Any], now: Mapping[str, Any], min_nodes: int,
 
 
 def _running(connection: Connection, target: Target) -> Mapping[str, Any]:
-    try:
+    with api_errors_as_problems(value=target.namespace):
         job, pods = read_objects(connection, target)
         if job is None:
             raise fail("E412", "job", "no longer exists", value=target.name)
         seen = current_status(connection, target, job, pods)
-    except ApiError as error:
-        raise ProblemsFound((problem(error, "cluster.namespace", value=target.namespace),)) from error
-    except Unreachable as error:
-        raise ProblemsFound((problem(error, "cluster.kube_context"),)) from error
     if seen.state.is_final:
-        raise fail("E412", "job", f"is not running: {seen.message}", value=target.name)
+        raise ended(seen, target.name)
     return job
 
 
@@ -121,17 +106,24 @@ def cancel(connection: Connection, target: Target, others: Sequence[api_objects.
     Raises:
         ProblemsFound: The API refuses, or pods do not terminate.
     """
-    try:
+    with api_errors_as_problems(value=target.namespace):
         job, pods = read_objects(connection, target)
-        if target.uid and current_status(connection, target, job, pods).state.is_final:
+        seen = current_status(connection, target, job, pods)
+        if target.uid and seen.state.is_final:
             return
         if target.uid:
             connection.delete(target.path, target.uid)
         for manifest in others:
             _remove(connection, manifest)
-        _await_end(connection, target, _grace_period_s(pods) + _MARGIN_S)
-    except (ApiError, Unreachable) as error:
-        raise ProblemsFound((problem(error, "cluster.namespace", value=target.namespace),)) from error
+
+        def is_gone() -> bool:
+            nonlocal seen
+            seen = read_status(connection, target)
+            return seen.state.is_final and not seen.nodes
+
+        grace_s = max((float(pod["spec"].get("terminationGracePeriodSeconds") or 0) for pod in pods), default=0.0)
+        if not _await(connection, is_gone, grace_s + _MARGIN_S):
+            raise fail("E353", "job", f"was deleted, but {seen.nodes} of its pods still run", value=target.name)
 
 
 def clear(connection: Connection, target: Target, manifests: Sequence[api_objects.Manifest]) -> None:
@@ -145,7 +137,7 @@ def clear(connection: Connection, target: Target, manifests: Sequence[api_object
     Raises:
         ProblemsFound: The API refuses, or an object still exists (E353).
     """
-    try:
+    with api_errors_as_problems(value=target.namespace):
         found = connection.find(target.path)
         if found and found["metadata"]["uid"] != target.uid:  # a later job, which owns the other objects now
             return
@@ -153,21 +145,20 @@ def clear(connection: Connection, target: Target, manifests: Sequence[api_object
             connection.delete(target.path, target.uid)
         for manifest in manifests[:-1]:
             _remove(connection, manifest)
-        for manifest in manifests:
-            _await_removal(connection, manifest)
-    except (ApiError, Unreachable) as error:
-        raise ProblemsFound((problem(error, "cluster.namespace", value=target.namespace),)) from error
+        left = list(manifests)
+
+        def are_gone() -> bool:
+            while left and not ((there := connection.find(left[0].path)) and digest_of(there) == left[0].digest):
+                left.pop(0)
+            return not left
+
+        if not _await(connection, are_gone, _MARGIN_S):
+            raise fail("E353", "job", f"{left[0]} was deleted but still exists", value=left[0].name)
 
 
-def _await_removal(connection: Connection, manifest: api_objects.Manifest) -> None:
-    waited_s, attempt = 0.0, 0
-    while (found := connection.find(manifest.path)) and digest_of(found) == manifest.digest:
-        if waited_s > _MARGIN_S:
-            raise fail("E353", "job", f"{manifest} was deleted but still exists", value=manifest.name)
-        attempt += 1
-        pause = pause_s(attempt)
-        connection.stop.wait(pause)
-        waited_s += pause
+def _await(connection: Connection, is_done: Callable[[], bool], patience_s: float) -> bool:
+    """Wait until a condition holds, with growing pauses; return False if it does not in time."""
+    return until(is_done, patience_s, map(pause_s, itertools.count(1)), Clock(sleep=connection.stop.wait))
 
 
 def _remove(connection: Connection, manifest: api_objects.Manifest) -> None:
@@ -180,19 +171,3 @@ def _remove(connection: Connection, manifest: api_objects.Manifest) -> None:
         raise
     if digest_of(found) == manifest.digest:
         connection.delete(manifest.path, found["metadata"]["uid"])
-
-
-def _grace_period_s(pods: Sequence[Mapping[str, Any]]) -> float:
-    """Return the longest grace period of the pods."""
-    return max((float(pod["spec"].get("terminationGracePeriodSeconds") or 0) for pod in pods), default=0.0)
-
-
-def _await_end(connection: Connection, target: Target, patience_s: float) -> None:
-    waited_s, attempt = 0.0, 0
-    while (seen := read_status(connection, target)).nodes or not seen.state.is_final:
-        if waited_s > patience_s:
-            raise fail("E353", "job", f"was deleted, but {seen.nodes} of its pods still run", value=target.name)
-        attempt += 1
-        pause = pause_s(attempt)
-        connection.stop.wait(pause)
-        waited_s += pause

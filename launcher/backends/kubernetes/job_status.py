@@ -22,6 +22,9 @@ STATES = (
 Source: HyperPod training operator, status.conditions; Kubeflow training operator, JobConditionType.
 """
 
+_FINISHED = {"Succeeded": JobState.SUCCEEDED, "Failed": JobState.FAILED}
+"""Reason of a Workload's condition Finished to the state of its job. Source: Kueue, Workload."""
+
 QUEUE_LABEL = "kueue.x-k8s.io/queue-name"
 
 _IMAGE_REASONS = ("ErrImagePull", "ImagePullBackOff", "InvalidImageName", "ErrImageNeverPull", "RegistryUnavailable")
@@ -67,7 +70,11 @@ def read(view: View) -> JobStatus:
     pods = [pod for pod in view.pods if isinstance(pod, Mapping)]
     nodes = len([pod for pod in pods if _phase(pod) == "Running"])
     if view.job is None:
-        return _finished(view, nodes) or JobStatus(JobState.DELETED, nodes, "the cluster no longer has it")
+        for workload in view.workloads:  # of a deleted job that Kueue has a record of
+            finished = _true_conditions(lenient.mapping(workload, "status")).get("Finished", {})
+            if state := _FINISHED.get(lenient.text(finished.get("reason"))):
+                return JobStatus(state, nodes, _reason(finished))
+        return JobStatus(JobState.DELETED, nodes, "the cluster no longer has it")
     return _of_existing(view, view.job, pods, nodes)
 
 
@@ -88,21 +95,6 @@ def _of_existing(view: View, job: Mapping[str, Any], pods: Sequence[Mapping[str,
     return _running(view, nodes, faults, unknown)
 
 
-def _finished(view: View, nodes: int) -> JobStatus | None:
-    """Return how a deleted job ended according to Kueue; None if Kueue has no record of it.
-
-    Source: Kueue, Workload condition Finished, reasons Succeeded and Failed.
-    """
-    for workload in view.workloads:
-        finished = _true_conditions(lenient.mapping(workload, "status")).get("Finished", {})
-        if state := _REASONS.get(lenient.text(finished.get("reason"))):
-            return JobStatus(state, nodes, _reason(finished))
-    return None
-
-
-_REASONS = {"Succeeded": JobState.SUCCEEDED, "Failed": JobState.FAILED}
-
-
 def _true_conditions(status: Mapping[str, Any]) -> dict[str, Mapping[str, Any]]:
     """Return the conditions whose status is True, by type."""
     conditions = lenient.mappings(status.get("conditions"))
@@ -119,7 +111,8 @@ def _running(view: View, nodes: int, faults: _Faults, unknown: tuple[str, ...]) 
         words.append(f"{failed} scale events in a row failed")
     if scaling.get("isFaultyPodScaleDown") is True:
         words.append("scales down without the faulty pods")
-    if target > nodes and (not _has_all_pods(view, target) or any(_obstacles(view.pods))):
+    has_all_pods = len([pod for pod in view.pods if _phase(pod) in ("Pending", "Running")]) >= target
+    if target > nodes and (not has_all_pods or any(_obstacles(view.pods))):
         return faults.status(
             JobState.RUNNING, nodes, (f"requests {target} nodes and {_waiting(view, nodes)}", *words), target
         )
@@ -159,18 +152,17 @@ def _uninterpreted(status: object, conditions: Mapping[str, Mapping[str, Any]]) 
     for name, condition in conditions.items():
         if name not in known:
             yield f"condition {name}" + (f" ({reason})" if (reason := _reason(condition)) else "")
+    values: dict[str, object] = {}
     if isinstance(status, Mapping):
-        yield from _wrong_types(status)
+        for (*before, last), is_right in _TYPES.items():
+            value = lenient.mapping(status, *before).get(last)
+            if value is not None and not is_right(value):
+                values[".".join((*before, last))] = value
     elif status is not None:
-        yield _quoted("status", status)
-
-
-def _wrong_types(status: Mapping[str, Any]) -> Iterator[str]:
-    for keys, is_right in _TYPES.items():
-        *before, last = keys
-        value = lenient.mapping(status, *before).get(last)
-        if value is not None and not is_right(value):
-            yield _quoted(".".join(keys), value)
+        values["status"] = status
+    for name, value in values.items():
+        text = json.dumps(value, default=str)
+        yield f"{name} is {text if len(text) <= _LONGEST_VALUE else f'{text[:_LONGEST_VALUE]}…'}"
 
 
 def _is_conditions(value: object) -> bool:
@@ -178,10 +170,6 @@ def _is_conditions(value: object) -> bool:
         isinstance(each, Mapping) and isinstance(each.get("type"), str) and isinstance(each.get("status"), str)
         for each in value
     )
-
-
-def _is_targets(value: object) -> bool:
-    return isinstance(value, Mapping) and all(map(_is_count, value.values()))
 
 
 def _is_mapping(value: object) -> bool:
@@ -193,21 +181,14 @@ _TYPES: dict[tuple[str, ...], Callable[[object], bool]] = {
     ("restartCount",): _is_count,
     ("latestFaultyPodInstanceList",): _is_mapping,
     ("elasticScalingStatus",): _is_mapping,
-    ("elasticScalingStatus", "targetReplicas"): _is_targets,
+    ("elasticScalingStatus", "targetReplicas"): lambda value: (
+        isinstance(value, Mapping) and all(map(_is_count, value.values()))
+    ),
 }
 """Fields of a status that are read here, and the check of their type.
 
 Source: HyperPodPyTorchJob, status.
 """
-
-
-def _quoted(name: str, value: object) -> str:
-    text = json.dumps(value, default=str)
-    return f"{name} is {text if len(text) <= _LONGEST_VALUE else f'{text[:_LONGEST_VALUE]}…'}"
-
-
-def _has_all_pods(view: View, target: int) -> bool:
-    return len([pod for pod in view.pods if _phase(pod) in ("Pending", "Running")]) >= target
 
 
 def _waiting(view: View, nodes: int) -> str:
@@ -231,17 +212,10 @@ def _queued(view: View) -> str | None:
         return "is suspended" if lenient.mapping(view.job, "spec", "runPolicy").get("suspend") is True else None
     statuses = [lenient.mapping(each, "status") for each in view.workloads]
     waiting = [each for each in statuses if "Admitted" not in _true_conditions(each)]
-    if condition := next(_refused_quotas(waiting), None):
-        message = lenient.text(condition.get("message")).rstrip(".")
-        return f"waits for quota in queue {queue}: {message}"
-    return f"waits in queue {queue} for admission" if waiting or not view.pods else None
-
-
-def _refused_quotas(statuses: Iterable[Mapping[str, Any]]) -> Iterator[Mapping[str, Any]]:
-    """Yield each condition by which Kueue says that a workload has no quota."""
-    for condition in (each for status in statuses for each in lenient.mappings(status.get("conditions"))):
+    for condition in (each for status in waiting for each in lenient.mappings(status.get("conditions"))):
         if condition.get("type") == "QuotaReserved" and condition.get("status") == "False":
-            yield condition
+            return f"waits for quota in queue {queue}: {lenient.text(condition.get('message')).rstrip('.')}"
+    return f"waits in queue {queue} for admission" if waiting or not view.pods else None
 
 
 def _obstacles(pods: Sequence[Mapping[str, Any]]) -> Iterator[str]:
@@ -264,11 +238,7 @@ def _obstacle(pod: Mapping[str, Any]) -> str | None:
             if reason in _IMAGE_REASONS:
                 what = f"waits for image {lenient.text(container.get('image'))}"
             return f"{what}: {reason} {lenient.text(waiting.get('message'))}".strip().rstrip(".")
-    return _unscheduled(status) if _phase(pod) == "Pending" else None
-
-
-def _unscheduled(status: Mapping[str, Any]) -> str | None:
-    for condition in lenient.mappings(status.get("conditions")):
+    for condition in lenient.mappings(status.get("conditions")) if _phase(pod) == "Pending" else ():
         if condition.get("type") == "PodScheduled" and condition.get("status") == "False":
             why = lenient.text(condition.get("message")) or lenient.text(condition.get("reason"))
             return f"waits for nodes: {why}".rstrip(".")

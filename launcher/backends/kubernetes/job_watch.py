@@ -1,4 +1,4 @@
-"""Watches of a job and its pods that survive broken connections, and the job's status as they report it."""
+"""Watches of a job and its pods that survive broken connections; the job's status and events as they report them."""
 
 import json
 import queue
@@ -6,15 +6,18 @@ import threading
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
+from datetime import datetime
+from functools import partial
 from typing import Any
 
 from launcher.backends.kubernetes import api_objects, job_status, lenient, server
 from launcher.backends.kubernetes.api_errors import ApiError, Unreachable, problem
 from launcher.backends.kubernetes.connection import Connection, chunks, pause_s
 from launcher.backends.kubernetes.preflight import kueue_version
-from launcher.backends.kubernetes.target import Holders, Object, Target, own_pods, uid_of
+from launcher.backends.kubernetes.target import Holders, Object, Target, is_event_of, own_pods, uid_of
 from launcher.common.problems import ProblemsFound
-from launcher.model.job_spec import JobState, JobStatus
+from launcher.model.following import Clock, changes, followed
+from launcher.model.job_spec import JobEvent, JobState, JobStatus
 
 PATIENCE_S = 1800.0
 """How long a follower retries when the API does not answer."""
@@ -143,11 +146,10 @@ def _event(line: bytes) -> Mapping[str, Any]:
         event: Mapping[str, Any] = json.loads(line)
     except ValueError as error:
         raise _Expired from error
-    metadata = lenient.mapping(event, "object", "metadata")
-    is_complete = isinstance(metadata.get("resourceVersion"), str) and (
-        metadata.get("uid") or event.get("type") == _BOOKMARK
-    )
-    if lenient.mapping(event).get("type") not in ("ADDED", "MODIFIED", "DELETED", _BOOKMARK) or not is_complete:
+    kind, metadata = lenient.mapping(event).get("type"), lenient.mapping(event, "object", "metadata")
+    has_identity = kind == _BOOKMARK or metadata.get("uid")
+    is_complete = isinstance(metadata.get("resourceVersion"), str) and has_identity
+    if kind not in ("ADDED", "MODIFIED", "DELETED", _BOOKMARK) or not is_complete:
         raise _Expired(lenient.count(lenient.mapping(event, "object", "details").get("retryAfterSeconds")))
     return event
 
@@ -261,8 +263,10 @@ class Observer:
         """The job's own pods as last seen."""
         return own_pods(self.neighbours, self.target, self.job)
 
-    def status(self) -> JobStatus:
-        """Return the job's status as last seen."""
+    def status(self) -> JobStatus | None:
+        """Return the job's status as last seen; None until both lists have arrived."""
+        if not self.is_informed:
+            return None
         return current_status(self.connection, self.target, self.job, self.pods, self.last)
 
     def _observe_job(self, where: str) -> None:
@@ -338,25 +342,17 @@ def current_status(
         last: The custom resource as it was last seen.
     """
     pods = tuple(pods)
-    if job is None:
-        return _deleted_status(connection, target, pods, last)
+    if job is None:  # it ended as its last conditions or Kueue's record have it; DELETED if neither is known
+        ended = job_status.read(job_status.View(last, pods)) if last else None
+        if ended and ended.state.is_final:
+            return ended
+        return job_status.read(job_status.View(None, pods, _workloads(connection, target) if target.uid else ()))
     view = job_status.View(job, pods)
     seen = job_status.read(view)
     is_queued = job_status.QUEUE_LABEL in lenient.mapping(job, "metadata", "labels")
     if not is_queued or (seen.state is not JobState.PENDING and seen.target_nodes is None):
         return seen
     return job_status.read(replace(view, workloads=_workloads(connection, target)))
-
-
-def _deleted_status(
-    connection: Connection, target: Target, pods: tuple[Object, ...], last: Object | None
-) -> JobStatus:
-    """Return how a deleted job ended, from its last conditions or Kueue's record; DELETED if unknown."""
-    ended = job_status.read(job_status.View(last, pods)) if last else None
-    if ended and ended.state.is_final:
-        return ended
-    view = job_status.View(None, pods, _workloads(connection, target) if target.uid else ())
-    return job_status.read(view)
 
 
 def _workloads(connection: Connection, target: Target) -> tuple[Mapping[str, Any], ...]:
@@ -375,19 +371,64 @@ def _workloads(connection: Connection, target: Target) -> tuple[Mapping[str, Any
 
 def wait(connection: Connection, target: Target, timeout_s: float | None) -> Iterator[JobStatus]:
     """Yield a job's status now and after each change, the last one final; nothing if no answer comes."""
-    limit_s = float("inf") if timeout_s is None else timeout_s
-    began, reported = time.monotonic(), None
     with Observer(follower(connection), target) as observer:
-        while (left_s := (limit_s if reported else max(limit_s, _FIRST_S)) - (time.monotonic() - began)) > 0:
-            observer.next(min(POLL_S, max(left_s, 0.1)))
-            if not observer.is_informed:
-                continue
-            seen = observer.status()
-            if seen != reported:
-                yield seen
-                reported = seen
-            if seen.state.is_final:
-                return
+        clock = Clock(sleep=observer.next)
+        yield from changes(observer.status, timeout_s, POLL_S, first_s=_FIRST_S, clock=clock)
+
+
+def events(connection: Connection, target: Target, *, follow: bool) -> Iterator[JobEvent]:
+    """Yield the events of a job, its StatefulSets and its pods, oldest first; with `follow`, until it has ended."""
+    where = api_objects.path("Event", target.namespace)
+    reported: dict[str, int] = {}
+    if not follow:
+        job, pods = read_objects(connection, target)
+        every, _ = listed(connection, where, {})
+        yield from _new_events(every, lambda event: is_event_of(event, target, job, pods), target, reported)
+        return
+    with Observer(follower(connection), target) as observer:
+        found: Objects = {}
+
+        def observe() -> None:
+            for each in snapshots(observer.connection, where, {}):
+                observer.put(each)
+
+        def pause() -> None:
+            nonlocal found
+            if isinstance(item := observer.next(POLL_S), Mapping):
+                found = item
+
+        def has_ended() -> bool:
+            seen = observer.status() if observer.inbox.empty() else None
+            return seen is not None and seen.state.is_final
+
+        def new(is_last: bool) -> Iterable[JobEvent]:
+            latest = listed(observer.connection, where, {})[0] if is_last else found
+            is_own = partial(is_event_of, target=target, job=observer.job, pods=observer.pods)
+            return _new_events(latest, is_own, target, reported)
+
+        observer.spawn(observe)
+        yield from followed(new, has_ended, pause)
+
+
+def _new_events(
+    found: Objects, is_own: Callable[[Object], bool], target: Target, reported: dict[str, int]
+) -> list[JobEvent]:
+    """Return the new events; one whose count has grown is returned again."""
+    new = []
+    for uid, event in found.items():
+        about, count = event["involvedObject"], event.get("count") or 1
+        if reported.get(uid, 0) < count and is_own(event):
+            reported[uid] = count
+            label = "" if about.get("uid") == target.uid else f"{about.get('kind')}/{about.get('name')}"
+            is_warning = event.get("type") == "Warning"
+            kind, message = lenient.text(event.get("reason")), lenient.text(event.get("message"))
+            new.append(JobEvent(_time_s(event), kind, message, label, is_warning))
+    return sorted(new, key=lambda event: event.time_s)
+
+
+def _time_s(event: Mapping[str, Any]) -> float:
+    stamp = event.get("lastTimestamp") or event.get("eventTime") or event["metadata"]["creationTimestamp"]
+    return datetime.fromisoformat(stamp).timestamp()
 
 
 def follower(connection: Connection) -> Connection:

@@ -39,8 +39,6 @@ def lines(connection: Connection, target: Target, places: Places) -> Iterator[st
     """Yield the lines of the operator's pods that mention a job or a pod of it, pod after pod.
 
     Args:
-        connection: The cluster.
-        target: The job.
         places: The job's replica specs, whose names its pods have.
 
     Raises:

@@ -5,12 +5,10 @@ therefore requests everything since shortly before its last line, and skips the 
 """
 
 import threading
-import time
 from collections import Counter, deque
-from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
-from enum import Enum, auto
 from typing import Any
 
 from launcher.backends.kubernetes import api_objects
@@ -20,6 +18,7 @@ from launcher.backends.kubernetes.job_watch import Observer, blocks, follower, r
 from launcher.backends.kubernetes.pod_ranks import Filter, Places
 from launcher.backends.kubernetes.target import Target
 from launcher.common.problems import fail
+from launcher.model.following import Deadline, refuse_unknown_attempt, refuse_unknown_ranks
 from launcher.model.job_spec import JobStatus, LogSelection
 
 _READ_TIMEOUT_S = 60.0
@@ -100,14 +99,6 @@ def _second(line: bytes) -> datetime | None:
         return None
 
 
-class _Outcome(Enum):
-    """How a request for a log ended."""
-
-    COMPLETE = auto()
-    BROKEN = auto()
-    MISSING = auto()
-
-
 @dataclass(frozen=True, slots=True)
 class Run:
     """One run of a pod's container: its number among the pod's restarts, and whether it has ended."""
@@ -174,7 +165,7 @@ class Reader:
             if run is not None and run.number > read:
                 yield from self._runs_up_to(read + 1, run.number)
                 read = run.number
-            elif _is_finished(pod) or not self.is_followed or not changed():
+            elif not self.is_followed or _has_ended(pod) or not changed():
                 return
 
     def _runs_up_to(self, first: int, newest: int) -> Iterator[tuple[int, list[str]]]:
@@ -199,85 +190,58 @@ class Reader:
             if now.number > number + 1:
                 yield [_lost(self.pod, number, "the rest of " if window.latest else "")]
                 return
-            before = window.num_new
-            query = self._query(pod, now, number)
-            outcome = yield from self._attempt(window, number, query)
-            num_missing += outcome is _Outcome.MISSING
+            is_previous, before = now.number > number, window.num_new
+            is_over, is_complete = is_previous or now.is_over, False
+            query = {
+                "container": _container_name(pod),
+                "previous": is_previous or None,
+                "follow": (self.is_followed and not is_over) or None,
+            }
+            try:
+                yield from self._pass(window, number, query)
+                is_complete = True
+            except (ApiError, Unreachable) as error:
+                is_missing = isinstance(error, ApiError) and error.status in _NO_LOG
+                if not is_missing and not is_transient(error):
+                    raise
+                num_missing += is_missing
             if num_missing > 1:  # the log was deleted with its container
                 if window.latest is None:
                     yield [_lost(self.pod, number)]
                 return
             is_silent = window.num_new == before
-            if outcome is _Outcome.COMPLETE and self._is_read(now, number, is_silent=is_silent):
+            # An answer may be cut short between server and node: a run that has ended is read until nothing is new.
+            if is_complete and (is_silent if is_over else not self.is_followed):
                 return
             failures = failures + 1 if is_silent else 0
             self.connection.stop.wait(pause_s(failures))
-
-    def _query(self, pod: Mapping[str, Any], now: Run, number: int) -> Mapping[str, object]:
-        """Return the request for the log of one run, the pod's newest run being `now`."""
-        is_previous = now.number > number
-        return {
-            "container": _container_name(pod),
-            "previous": is_previous or None,
-            "follow": (self.is_followed and not is_previous and not now.is_over) or None,
-        }
-
-    def _is_read(self, now: Run, number: int, *, is_silent: bool) -> bool:
-        """Return whether a complete answer was a run's last one; `is_silent` if it had no new line.
-
-        An answer may be cut short between server and node, so a run that has ended is read until nothing is new.
-        """
-        is_over = now.number > number or now.is_over
-        return is_silent if is_over else not self.is_followed
-
-    def _attempt(
-        self, window: Window, number: int, query: Mapping[str, object]
-    ) -> Generator[list[str], None, _Outcome]:
-        """Yield the new lines of one request; return how it ended."""
-        try:
-            yield from self._pass(window, number, query)
-        except ApiError as error:
-            if error.status in _NO_LOG:
-                return _Outcome.MISSING
-            if not is_transient(error):
-                raise
-            return _Outcome.BROKEN
-        except Unreachable:
-            return _Outcome.BROKEN
-        return _Outcome.COMPLETE
 
     def _pass(self, window: Window, number: int, query: Mapping[str, object]) -> Iterator[list[str]]:
         """Yield the new lines of one request.
 
         Raises:
+            ApiError: The API refuses.
             Unreachable: The connection broke.
         """
         query = {"timestamps": True, "sinceTime": window.since(), **query}
         path = f"{self.path}/log"
         with self.connection.stream(path, read_timeout_s=_READ_TIMEOUT_S, final=_NO_LOG, query=query) as answer:
-            if not query["previous"] and not self._is_current(number):
+            pod = None if query["previous"] else self._pod()
+            if not query["previous"] and (pod is None or int(_container(pod).get("restartCount") or 0) > number):
                 raise Unreachable("the container has restarted meanwhile")
             for block in blocks(chunks(answer), _LONGEST_LINE):
-                if new := [_without_time(line) for line in block if window.is_new(line)]:
-                    yield new
-
-    def _is_current(self, number: int) -> bool:
-        """Return whether the log that was just opened belongs to a run, not to the next one."""
-        pod = self._pod()
-        return pod is not None and int(_container(pod).get("restartCount") or 0) <= number
+                # Each without its time.
+                new = (line.partition(b" ")[2] for line in block if window.is_new(line))
+                if texts := [text.decode(errors="replace").rstrip("\r") for text in new]:
+                    yield texts
 
 
-def _is_finished(pod: Mapping[str, Any]) -> bool:
+def _has_ended(pod: Mapping[str, Any]) -> bool:
     return (pod.get("status") or {}).get("phase") in ("Succeeded", "Failed")
 
 
 def _lost(pod: str, number: int, part: str = "") -> str:
     return f"event  {part}the log of {pod}, run {number}, is no longer on its node"
-
-
-def _without_time(line: bytes) -> str:
-    """Return a line without its time."""
-    return line.partition(b" ")[2].decode(errors="replace").rstrip("\r")
 
 
 def read_logs(
@@ -291,16 +255,13 @@ def read_logs(
         Unreachable: It does not answer.
     """
     wanted = Filter(selection, Places.of(job))
-    for rank in selection.ranks or ():
-        wanted.places.require(rank)
+    refuse_unknown_ranks(selection.ranks, wanted.places.num_ranks)
     if selection.is_stderr:
         message = "Kubernetes keeps both streams of a container in one log"
         raise fail("E356", "stderr", message, remedy="omit --stderr")
     pods = _wanted_pods(connection, target, wanted)
     runs = [run.number for pod in pods if (run := run_of(pod)) is not None]
-    if selection.attempt is not None and selection.attempt > max(runs, default=-1):
-        allowed = f"0 to {max(runs)}" if runs else "none yet"
-        raise fail("E706", "attempt", "there was no such start", value=selection.attempt, allowed=allowed)
+    refuse_unknown_attempt(selection.attempt, range(max(runs, default=-1) + 1))
     return _followed(connection, target, wanted) if follow else _so_far(connection, target, wanted, pods)
 
 
@@ -334,67 +295,60 @@ def _selected(reader: Reader, wanted: Filter, changed: Callable[[], bool]) -> It
 
 
 def _followed(connection: Connection, target: Target, wanted: Filter) -> Iterator[str]:
-    """Yield lines and news as they arrive, and after the job's end the rest of its logs."""
+    """Yield lines and news as they arrive, and after the job's end the rest of its logs.
+
+    Not by `following.followed`: each pod has a thread that reads, and whatever arrives first comes first.
+    """
     with Observer(follower(connection), target) as observer:
         readers: dict[str, threading.Thread] = {}
         before: JobStatus | None = None
         seen: JobStatus | None = None
+        has_news = wanted.selection.attempt is None
         while seen is None or not seen.state.is_final:
             item = observer.next(_POLL_S)
             if isinstance(item, list):
                 yield from item
-            elif observer.is_informed:
+            elif now := observer.status():
                 _spawn_readers(observer, wanted, readers, observer.pods)
-                before, seen = seen, observer.status()
-                if not seen.state.is_final:
-                    yield from _selected_news(wanted, before, seen)
+                before, seen = seen, now
+                if has_news and not seen.state.is_final:
+                    yield from _news(before, seen)
         # The watch of the pods may lag behind that of the job.
         _spawn_readers(observer, wanted, readers, _wanted_pods(observer.connection, target, wanted))
-        yield from _remaining(observer, readers)
-        yield from _selected_news(wanted, before, seen)
-
-
-def _remaining(observer: Observer, readers: Mapping[str, threading.Thread]) -> Iterator[str]:
-    """Yield the lines of the readers until all have ended, or none has yielded a line for a while."""
-    quiet_since = time.monotonic()
-    while time.monotonic() - quiet_since < _DRAIN_S:
-        is_last = not any(reader.is_alive() for reader in readers.values())
-        item = observer.next(0 if is_last else _DRAIN_POLL_S)
-        if isinstance(item, list):
-            yield from item
-            quiet_since = time.monotonic()
-        elif is_last and observer.inbox.empty():
-            return
-
-
-def _selected_news(wanted: Filter, before: JobStatus | None, seen: JobStatus) -> Iterator[str]:
-    """Yield the news, unless a single attempt is selected."""
-    if wanted.selection.attempt is None:
-        yield from _news(before, seen)
+        quiet = Deadline(_DRAIN_S)
+        while quiet.left_s:  # until all readers have ended, or none has read a line for a while
+            is_last = not any(reader.is_alive() for reader in readers.values())
+            item = observer.next(0 if is_last else _DRAIN_POLL_S)
+            if isinstance(item, list):
+                yield from item
+                quiet = Deadline(_DRAIN_S)
+            elif is_last and observer.inbox.empty():
+                break
+        if has_news:
+            yield from _news(before, seen)
 
 
 def _spawn_readers(
     observer: Observer, wanted: Filter, readers: dict[str, threading.Thread], pods: Sequence[Mapping[str, Any]]
 ) -> None:
     """Start a reader for each selected pod that has none."""
+
+    def read(reader: Reader) -> None:
+        def changed() -> bool:
+            """Wait a moment; return whether the pod still exists."""
+            observer.connection.stop.wait(1.0)
+            exists = any(pod["metadata"]["uid"] == reader.uid for pod in observer.pods)
+            return exists and (observer.job is not None or not observer.is_informed)
+
+        for block in _selected(reader, wanted, changed):
+            observer.put(block)
+        observer.put(None)
+
     for pod in pods:
         uid, name = pod["metadata"]["uid"], _name(pod)
         if uid not in readers and wanted.wants(name) and run_of(pod) is not None:
             reader = Reader(observer.connection, observer.target.namespace, name, uid, is_followed=True)
-            readers[uid] = observer.spawn(_put_all, observer, reader, wanted)
-
-
-def _put_all(observer: Observer, reader: Reader, wanted: Filter) -> None:
-    for block in _selected(reader, wanted, lambda: _changed(observer, reader.uid)):
-        observer.put(block)
-    observer.put(None)
-
-
-def _changed(observer: Observer, uid: str) -> bool:
-    """Wait a moment; return whether the pod still exists."""
-    observer.connection.stop.wait(1.0)
-    exists = any(pod["metadata"]["uid"] == uid for pod in observer.pods)
-    return exists and (observer.job is not None or not observer.is_informed)
+            readers[uid] = observer.spawn(read, reader)
 
 
 def _news(before: JobStatus | None, seen: JobStatus) -> Iterator[str]:

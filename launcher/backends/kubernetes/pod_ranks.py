@@ -5,7 +5,6 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from launcher.common.problems import fail
 from launcher.model.job_spec import LogSelection
 
 _TEE = re.compile(r"\[[a-zA-Z_]+(\d+)\]:")
@@ -42,16 +41,6 @@ class Places:
     @property
     def num_ranks(self) -> int:
         return sum(count for _, count in self.parts) * self.nproc_per_node
-
-    def require(self, rank: int) -> None:
-        """Raise a Problem if no pod of the job could run a rank.
-
-        Raises:
-            ProblemsFound: It is not a rank of this job (E707).
-        """
-        if rank >= self.num_ranks:
-            allowed = f"0 to {self.num_ranks - 1}" if self.num_ranks else "none: the job's replica specs have no pods"
-            raise fail("E707", "rank", "is not a rank of this job", value=rank, allowed=allowed)
 
     def place(self, pod: str) -> int | None:
         """Return a pod's place; None if its name does not contain it."""

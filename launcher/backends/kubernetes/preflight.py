@@ -4,7 +4,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from launcher.backends.kubernetes.api_errors import ApiError, Unreachable, problem
+from launcher.backends.kubernetes.api_errors import RequestFailed, problem
 from launcher.backends.kubernetes.api_objects import DIGEST, JOB_KINDS, Manifest, manager, path, pod_templates
 from launcher.backends.kubernetes.connection import METADATA_ONLY, Connection
 from launcher.common.problems import Notice, Problem
@@ -57,35 +57,37 @@ def _unusable_cluster(connection: Connection, job: Manifest) -> Iterator[Problem
         phase = connection.get(path("Namespace", "", job.namespace)).get("status", {}).get("phase")
         if phase == "Terminating":
             yield Problem("E345", "cluster.namespace", "the namespace is being deleted", value=job.namespace)
-    except ApiError as error:
+    except RequestFailed as error:
         if error.status == 404:
             remedy = "recipes governance team=… generates a team's namespace"
             yield Problem("E345", "cluster.namespace", error.message, value=job.namespace, remedy=remedy)
         elif error.status != 403:  # a user of one namespace may lack the right to read the Namespace itself
             yield problem(error, "cluster.namespace", value=job.namespace)
             return
-    except Unreachable as error:
-        yield problem(error, "cluster.kube_context")
-        return
-    yield from _kind_missing(connection, job)
-
-
-def _kind_missing(connection: Connection, job: Manifest) -> Iterator[Problem]:
     version = job.body["apiVersion"]
     try:
-        served = [resource["kind"] for resource in connection.get(f"/apis/{version}").get("resources", [])]
-    except ApiError as error:
-        if error.status != 404:
-            yield problem(error, "cluster.use_hyperpod_pytorch_job")
-            return
-        served = []
-    except Unreachable as error:
-        yield problem(error, "cluster.kube_context")
+        served = kinds_served(connection, f"/apis/{version}")
+    except RequestFailed as error:
+        yield problem(error, "cluster.use_hyperpod_pytorch_job")
         return
     if job.kind not in served:
         remedy = _OPERATOR if job.kind == "HyperPodPyTorchJob" else "install the Kubeflow training operator"
         message = f"the cluster has no {job.kind} ({version})"
         yield Problem("E346", "cluster.use_hyperpod_pytorch_job", message, remedy=remedy)
+
+
+def kinds_served(connection: Connection, where: str) -> tuple[str, ...]:
+    """Return the kinds of an API's version; none if the cluster does not serve it.
+
+    Raises:
+        RequestFailed: The cluster does not answer that.
+    """
+    try:
+        return tuple(resource["kind"] for resource in connection.get(where).get("resources", ()))
+    except RequestFailed as error:
+        if error.status != 404:
+            raise
+        return ()
 
 
 def _names_taken(connection: Connection, manifests: Sequence[Manifest]) -> Iterator[Problem]:
@@ -108,16 +110,13 @@ def find(connection: Connection, manifest: Manifest, *, is_sure: bool = False) -
     """Return the current object, None if it does not exist, or a Problem if that is unknown.
 
     Args:
-        connection: The cluster.
         manifest: The object.
         is_sure: Request it twice before it counts as absent.
     """
     try:
         return connection.find(manifest.path) if is_sure else connection.get(manifest.path)
-    except ApiError as error:
+    except RequestFailed as error:
         return None if error.status == 404 else problem(error, "cluster.namespace", value=manifest.namespace)
-    except Unreachable as error:
-        return problem(error, "cluster.kube_context")
 
 
 def digest_of(body: Mapping[str, Any]) -> str | None:
@@ -130,17 +129,29 @@ def _missing(connection: Connection, manifests: Sequence[Manifest]) -> Iterator[
     """Yield a Problem for each referenced object that does not exist. Never reads a Secret's content."""
     job, own = manifests[-1], {(m.kind, m.name) for m in manifests}
     for reference in dict.fromkeys(references(job.body)):
-        if (reference.kind, reference.name) in own:
-            continue
-        try:
-            connection.get(path(reference.kind, job.namespace, reference.name), accept=METADATA_ONLY)
-        except ApiError as error:
-            if error.status == 404:
-                yield Problem("E349", reference.key, error.message, value=reference.name)
-            elif error.status != 403:  # pods may use an object that their user may not read
-                yield problem(error, reference.key, value=reference.name)
-        except Unreachable as error:
-            yield problem(error, reference.key)
+        if (reference.kind, reference.name) not in own:
+            where = path(reference.kind, job.namespace, reference.name)
+            yield from absent(connection, where, reference.key, reference.name, "E349")
+
+
+def absent(
+    connection: Connection, where: str, key: str, name: str, code: str, known: str | None = None
+) -> Iterator[Problem]:
+    """Yield a Problem about `key` if an object does not exist; one that the user may not read may exist.
+
+    Args:
+        where: Path of the object.
+        known: Path of the list whose names are allowed.
+    """
+    try:
+        connection.get(where, accept=METADATA_ONLY)
+    except RequestFailed as error:
+        if error.status == 404:
+            listed = (_readable(connection, known) or {}).get("items", ()) if known else ()
+            names = sorted(item["metadata"]["name"] for item in listed)
+            yield Problem(code, key, error.message, value=name, allowed=", ".join(names[:_MOST_NAMES]) or None)
+        elif error.status != 403:
+            yield problem(error, key, value=name)
 
 
 def references(job: Mapping[str, Any]) -> Iterator[Reference]:
@@ -192,13 +203,13 @@ def _queue_refusals(connection: Connection, job: Manifest) -> Iterator[Problem]:
     if queue:
         yield from _queue_missing(connection, job.namespace, queue, version)
     if priority:
-        key = "cluster.workload_priority_class"
-        yield from _absent(connection, Reference("WorkloadPriorityClass", priority, key), "", version)
+        wanted = Reference("WorkloadPriorityClass", priority, "cluster.workload_priority_class")
+        yield from _absent_of_kueue(connection, wanted, "", version)
 
 
 def _queue_missing(connection: Connection, namespace: str, name: str, version: str) -> Iterator[Problem]:
     key = "cluster.queue_name"
-    yield from _absent(connection, Reference("LocalQueue", name, key), namespace, version)
+    yield from _absent_of_kueue(connection, Reference("LocalQueue", name, key), namespace, version)
     queue = _readable(connection, path("LocalQueue", namespace, name, version=version))
     if queue is None:
         return
@@ -208,37 +219,30 @@ def _queue_missing(connection: Connection, namespace: str, name: str, version: s
     for condition in queue.get("status", {}).get("conditions", ()):
         if condition["type"] == "Active" and condition["status"] == "False":
             yield Problem("E347", key, f"the queue accepts no jobs: {condition.get('message')}", value=name)
-    cluster_queue = queue["spec"].get("clusterQueue", "")
-    yield from _absent(connection, Reference("ClusterQueue", cluster_queue, key), "", version)
+    wanted = Reference("ClusterQueue", queue["spec"].get("clusterQueue", ""), key)
+    yield from _absent_of_kueue(connection, wanted, "", version)
 
 
-def _absent(connection: Connection, wanted: Reference, namespace: str, version: str) -> Iterator[Problem]:
-    try:
-        connection.get(path(wanted.kind, namespace, wanted.name, version=version), accept=METADATA_ONLY)
-    except ApiError as error:
-        if error.status == 404:
-            known = _readable(connection, path(wanted.kind, namespace, version=version)) or {}
-            names = sorted(item["metadata"]["name"] for item in known.get("items", ()))
-            allowed = ", ".join(names[:_MOST_NAMES]) or None
-            yield Problem("E347", wanted.key, error.message, value=wanted.name, allowed=allowed)
-        elif error.status != 403:
-            yield problem(error, wanted.key, value=wanted.name)
-    except Unreachable as error:
-        yield problem(error, wanted.key)
+def _absent_of_kueue(connection: Connection, wanted: Reference, namespace: str, version: str) -> Iterator[Problem]:
+    where, known = (path(wanted.kind, namespace, name, version=version) for name in (wanted.name, ""))
+    yield from absent(connection, where, wanted.key, wanted.name, "E347", known)
 
 
 def kueue_version(connection: Connection) -> str | None:
     """Return the preferred API version of the cluster's Kueue; None without Kueue."""
     try:
         return str(connection.get("/apis/kueue.x-k8s.io")["preferredVersion"]["version"])
-    except (ApiError, Unreachable):
+    except RequestFailed:
         return None
 
 
 def _quotas(connection: Connection, job: Manifest) -> tuple[list[Problem], tuple[Notice, ...]]:
     """Return a Problem for each readable quota that the job exceeds, and a notice for each that limits its growth."""
-    limit_ranges = _items(connection, "LimitRange", job.namespace) or ()
-    listed = _items(connection, "ResourceQuota", job.namespace)
+    limit_ranges, listed = (
+        (_readable(connection, path(kind, job.namespace)) or {}).get("items")
+        for kind in ("LimitRange", "ResourceQuota")
+    )
+    limit_ranges = limit_ranges or ()
     quotas = [Quota.of_namespace(quota, limit_ranges) for quota in listed or ()]
     is_unbounded = listed is not None and not any(quota.hard for quota in quotas)
     unbounded = tuple(_unbounded(job)) if is_unbounded else ()
@@ -247,11 +251,6 @@ def _quotas(connection: Connection, job: Manifest) -> tuple[list[Problem], tuple
     problems = [problem for quota in quotas for problem in exceeds(job.body, quota)]
     notices = tuple(notice for quota in quotas for notice in limits_growth(job.body, quota))
     return problems, notices + unbounded
-
-
-def _items(connection: Connection, kind: str, namespace: str) -> Any:
-    """Return the objects of a kind in a namespace; None if they cannot be read."""
-    return (_readable(connection, path(kind, namespace)) or {}).get("items")
 
 
 def _unbounded(job: Manifest) -> Iterator[Notice]:
@@ -298,7 +297,7 @@ def _rights_missing(connection: Connection, manifests: Sequence[Manifest]) -> It
         }
         try:
             answer = connection.ask("/apis/authorization.k8s.io/v1/selfsubjectaccessreviews", review)
-        except (ApiError, Unreachable) as error:
+        except RequestFailed as error:
             yield problem(error, "cluster.namespace", value=manifest.namespace)
             return
         if not answer["status"].get("allowed"):
@@ -312,21 +311,14 @@ def _rejections(connection: Connection, manifests: Sequence[Manifest]) -> Iterat
     for manifest in manifests:
         try:
             answer = connection.apply(manifest.path, manifest.body, manager(manifest.body), dry_run=True)
-        except ApiError as error:
+        except RequestFailed as error:
             if error.status != 409:  # a taken name has its own Problem already
                 yield problem(error, manifest.file)
-        except Unreachable as error:
-            yield problem(error, manifest.file)
-        else:
-            yield from _dropped(manifest, answer)
-
-
-def _dropped(manifest: Manifest, answer: Mapping[str, Any]) -> Iterator[Problem]:
-    lost = list(_lost(manifest.body, answer, ""))
-    if lost:
-        message = f"the cluster's {manifest.kind} does not know {', '.join(lost[:_MOST_NAMES])} and would drop it"
-        remedy = _OPERATOR if manifest.kind in JOB_KINDS else None
-        yield Problem("E346", manifest.file, message, remedy=remedy)
+            continue
+        if lost := list(_lost(manifest.body, answer, "")):
+            message = f"the cluster's {manifest.kind} does not know {', '.join(lost[:_MOST_NAMES])} and would drop it"
+            remedy = _OPERATOR if manifest.kind in JOB_KINDS else None
+            yield Problem("E346", manifest.file, message, remedy=remedy)
 
 
 def _lost(sent: object, kept: object, where: str) -> Iterator[str]:
@@ -347,5 +339,5 @@ def _readable(connection: Connection, where: str) -> Mapping[str, Any] | None:
     """Return an object or a list; None if it does not exist or cannot be read."""
     try:
         return connection.get(where)
-    except (ApiError, Unreachable):
+    except RequestFailed:
         return None

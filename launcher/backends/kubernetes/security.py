@@ -8,15 +8,13 @@ from typing import Any
 
 from launcher.backends.kubernetes.job_options import k8s_options
 from launcher.bundle import container
-from launcher.common.problems import Notice
 from launcher.families import interface
+from launcher.governance.pod_policy import SELINUX_TYPES
 from launcher.model.job_spec import JobSpec
-from launcher.rules import MakeNotice, PlannedRecipe, notice_rule
 
 _OF_ROOT = ("CHOWN", "DAC_OVERRIDE", "FOWNER", "SETGID", "SETUID")
 """Capabilities that root in a container needs to write to other users' mounted folders."""
 _PROFILES = ("RuntimeDefault", "Localhost")
-_SELINUX_TYPES = ("", "container_t", "container_init_t", "container_kvm_t", "container_engine_t")
 
 
 def container_context(job: JobSpec) -> dict[str, Any]:
@@ -41,13 +39,6 @@ def container_context(job: JobSpec) -> dict[str, Any]:
     return {**restricted, "capabilities": capabilities, "seccompProfile": {"type": "RuntimeDefault"}}
 
 
-@notice_rule("N117", source="docs/manifest.md, What pods may do", is_usual=True)
-def pods_are_beyond_the_profile(planned: PlannedRecipe, notice: MakeNotice) -> Iterator[Notice]:
-    """Something of the pods is beyond the restricted Pod Security profile."""
-    if words := "; ".join(_exceptions(planned.job)):
-        yield notice(f"beyond the restricted Pod Security profile: {words}")
-
-
 def _is_root(job: JobSpec) -> bool:
     settings = k8s_options(job)
     if settings.run_as_root is None:
@@ -56,7 +47,8 @@ def _is_root(job: JobSpec) -> bool:
     return bool(settings.run_as_root)
 
 
-def _exceptions(job: JobSpec) -> Iterator[str]:
+def exceptions(job: JobSpec) -> Iterator[str]:
+    """Yield what of a job's pods is beyond the restricted profile, and which setting makes it so."""
     settings = k8s_options(job)
     if settings.security_context:
         why = "cluster.security_context"
@@ -95,5 +87,5 @@ def _of_profiles(context: Mapping[str, Any]) -> Iterator[str]:
     if (context.get("appArmorProfile") or {}).get("type", "RuntimeDefault") not in _PROFILES:
         yield "no AppArmor profile"
     options = context.get("seLinuxOptions") or {}
-    if options.get("type", "") not in _SELINUX_TYPES or options.get("user") or options.get("role"):
+    if options.get("type", "") not in SELINUX_TYPES or options.get("user") or options.get("role"):
         yield "its own seLinuxOptions"

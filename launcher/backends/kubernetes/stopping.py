@@ -3,18 +3,14 @@
 Source: Kubernetes, Pod Lifecycle: Termination of Pods; kill(2), Notes.
 """
 
-from collections.abc import Iterator, Sequence
-from posixpath import dirname
-from shlex import quote
+from collections.abc import Sequence
 
-from launcher.backends.kubernetes.bounds import place
 from launcher.backends.kubernetes.job_options import k8s_options
+from launcher.backends.kubernetes.rules.bounds import place
 from launcher.bundle import container
-from launcher.common.problems import Notice
 from launcher.common.templating import render_template
 from launcher.families import interface
 from launcher.model.job_spec import JobSpec
-from launcher.rules import MakeNotice, PlannedRecipe, notice_rule
 
 SCRIPT = "start.sh"
 """Name of the start script in a job's ConfigMap."""
@@ -47,7 +43,7 @@ def start_script(job: JobSpec, *, has_agent: bool) -> str:
         job: The planned job.
         has_agent: Whether its command starts the elastic agent.
     """
-    log = _image_log(job)
+    log = image_log(job)
     return render_template(
         "kubernetes/start.sh.j2",
         stops_agent=has_agent and job.elastic is not None and job.elastic.use_graceful_shutdown,
@@ -57,19 +53,7 @@ def start_script(job: JobSpec, *, has_agent: bool) -> str:
     )
 
 
-@notice_rule("N166", source="docs/manifest.md, The image's log file", is_usual=True)
-def log_is_lost_with_its_pod(planned: PlannedRecipe, notice: MakeNotice) -> Iterator[Notice]:
-    """The published image's log file needs a mounted folder; otherwise it is lost with its pod."""
-    log = _image_log(planned.job)
-    if log is None or is_mounted(planned.job, log):
-        return
-    folder = dirname(log)
-    message = f"{log} is not written: no writable volume is mounted at {folder}; the pods' own logs have every line"
-    override = quote(f"cluster.persistent_volume_claims=[{{claimName: my-claim, mountPath: {folder}}}]")
-    yield notice(f"{message}. To keep it: {override}")
-
-
-def _image_log(job: JobSpec) -> str | None:
+def image_log(job: JobSpec) -> str | None:
     """Return the file that receives the output of the published image's start command; None for other commands."""
     is_image_command = not k8s_options(job).command and not container.is_own(job)
     return interface(job.model_type, job.trainer).workers.image_log if is_image_command else None

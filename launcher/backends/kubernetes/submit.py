@@ -1,22 +1,31 @@
 """Submits a bundle to the cluster: completely and once, or not at all."""
 
-from collections.abc import Mapping, Sequence
+import re
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
-from launcher.backends.kubernetes.api_errors import ApiError, Unreachable, problem
+from launcher.backends.kubernetes.api_errors import ApiError, RequestFailed, problem
 from launcher.backends.kubernetes.api_objects import Manifest, manager, manifests
 from launcher.backends.kubernetes.connection import Connection
 from launcher.backends.kubernetes.preflight import Findings, digest_of, examine, find
 from launcher.backends.kubernetes.server import Server, identified
-from launcher.backends.kubernetes.unanswered import Requests
 from launcher.common import console
 from launcher.common.interrupts import Interrupted, deferred, signum
 from launcher.common.problems import Notice, Problem, ProblemsFound
 from launcher.model.job_spec import Bundle
 
 _CONFLICT = 409
+_OUTCOME_UNKNOWN = (500, 502, 504)
+"""Statuses after which a request may have taken effect, or still may. Source: Kubernetes API conventions, HTTP status
+codes: 500 and 504; 502 is a load balancer's for a server that broke off."""
+_NOT_STORED = re.compile(r"failed calling webhook")
+"""Words of a 500 that admission sends before anything is stored. Source: Kubernetes, Dynamic admission control."""
+_WAITING = "interrupted; waiting for the cluster's answer to the last request; another signal stops waiting"
 _REMOVING = "still removing what was created; another signal leaves the rest"
 _OUTCOME = (
     "the objects that E352 names may exist; the launch stays recorded, and every command on the job looks again"
@@ -41,11 +50,58 @@ class Submitted:
 
 
 @dataclass(frozen=True, slots=True)
+class Requests:
+    """Requests of a submission, by the path of their object.
+
+    Args:
+        sent: How many were sent.
+        answered: How many got an answer that shows their outcome.
+    """
+
+    sent: Counter[str] = field(default_factory=Counter)
+    answered: Counter[str] = field(default_factory=Counter)
+
+    @contextmanager
+    def sending(self, path: str) -> Iterator[None]:
+        """Count the request that the block sends. A signal waits for its answer, which a rollback needs to know.
+
+        Raises:
+            Interrupted: A signal came meanwhile.
+        """
+        with deferred(_WAITING) as taken:
+            self.sent[path] += 1
+            try:
+                yield
+                self.answered[path] += 1
+            except ApiError as error:
+                self.answered[path] += is_final(error)
+                if not taken:
+                    raise
+            except Exception:
+                if not taken:
+                    raise
+        if taken:
+            raise Interrupted(taken[0])
+
+    def may_be_created(self, path: str, *, was_found: bool) -> bool:
+        """Return whether the cluster may still create an object after it was found and deleted, or was not found.
+
+        An object that was found is the outcome of its only request, if that one was not answered.
+        """
+        unanswered = self.sent[path] - self.answered[path]
+        return unanswered > 0 and not (was_found and self.sent[path] == 1)
+
+
+def is_final(error: ApiError) -> bool:
+    """Return whether a refusal shows that its request changed nothing and will not."""
+    return error.status not in _OUTCOME_UNKNOWN or _NOT_STORED.search(error.message) is not None
+
+
+@dataclass(frozen=True, slots=True)
 class _Launch:
     """A submission under way.
 
     Args:
-        connection: The cluster.
         folder: The bundle's.
         wanted: The bundle's objects, the job last.
         absent: Those that did not exist when it began.
@@ -61,7 +117,8 @@ class _Launch:
     requests: Requests = field(default_factory=Requests)
 
     def apply(self, manifest: Manifest) -> Mapping[str, Any]:
-        return self.connection.apply(manifest.path, manifest.body, manager(manifest.body), requests=self.requests)
+        sending = partial(self.requests.sending, manifest.path)
+        return self.connection.apply(manifest.path, manifest.body, manager(manifest.body), sending=sending)
 
 
 def validate(connection: Connection, bundle: Bundle) -> Findings:
@@ -101,7 +158,7 @@ def _created(launch: _Launch, job: Mapping[str, Any] | None) -> Mapping[str, Any
     """Create the absent objects and return the job; remove the launch's own again after any failure."""
     try:
         return _create(launch, job)
-    except (ApiError, Unreachable) as error:
+    except RequestFailed as error:
         problems = _failed(launch, error)
         raise ProblemsFound(problems, _OUTCOME if len(problems) > 1 else None) from error
     except KeyboardInterrupt as interrupt:
@@ -138,7 +195,7 @@ def _is_owned(body: Mapping[str, Any], job: Mapping[str, Any]) -> bool:
     return any(owner["uid"] == job["metadata"]["uid"] for owner in owners)
 
 
-def _failed(launch: _Launch, error: ApiError | Unreachable) -> tuple[Problem, ...]:
+def _failed(launch: _Launch, error: RequestFailed) -> tuple[Problem, ...]:
     """Roll back a failed submission; return why it failed and what may be left."""
     with deferred(_REMOVING):
         _, left = _rollback(launch)
@@ -209,7 +266,7 @@ def _rollback(launch: _Launch) -> tuple[list[str], tuple[Problem, ...]]:
                 removed.append(str(manifest))
             if launch.requests.may_be_created(manifest.path, was_found=found is not None):
                 left.append(_in_doubt(launch, manifest))
-        except (ApiError, Unreachable) as error:
+        except RequestFailed as error:
             left.append(_left(manifest, error))
     return removed, tuple(left)
 
@@ -224,7 +281,7 @@ def _in_doubt(launch: _Launch, manifest: Manifest) -> Problem:
     )
 
 
-def _left(manifest: Manifest, error: ApiError | Unreachable) -> Problem:
+def _left(manifest: Manifest, error: RequestFailed) -> Problem:
     return Problem(
         "E352",
         manifest.file,

@@ -16,8 +16,6 @@ class Target:
 
     Args:
         kind: Kind of the custom resource.
-        namespace: Its namespace.
-        name: Its name.
         uid: Its uid, by which it differs from earlier and later jobs of that name.
         selector: Label selector of its pods.
         parts: Names of its replica specs.
@@ -98,7 +96,6 @@ def own_pods(pods: Iterable[Object], target: Target, job: Object | None) -> tupl
 
     Args:
         pods: Pods of its namespace.
-        target: The job.
         job: The current custom resource; None once it is deleted.
     """
     holders = Holders.of(job)
@@ -137,8 +134,6 @@ def is_event_of(event: Object, target: Target, job: Object | None, pods: Iterabl
     """Return whether an event is about a job, its StatefulSets or its pods, also those that are deleted.
 
     Args:
-        event: The event.
-        target: The job.
         job: The current custom resource; None once it is deleted.
         pods: The job's own pods.
     """

@@ -11,6 +11,7 @@ import sysconfig
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import ClassVar
 
@@ -31,6 +32,7 @@ from launcher.common.problems import Problem, ProblemsFound, fail
 from launcher.common.suggestions import did_you_mean
 from launcher.common.templating import render_template
 from launcher.families import interface, recipe_model
+from launcher.model import following
 from launcher.model.backend import RANK_0
 from launcher.model.config_tree import get
 from launcher.model.environment import plain_variables, secret_variables
@@ -47,7 +49,7 @@ from launcher.operator.job_request import (
     request_size,
 )
 from launcher.operator.snapshot import OPERATOR_LOG, STATE_FILE, read_snapshot
-from launcher.operator.worker_logs import known_attempts, pause, read_logs
+from launcher.operator.worker_logs import POLL_S, known_attempts, read_logs
 
 BUNDLE_PREFIX = "bundle:"
 """A word of `cluster.command` that begins so is a path inside the bundle."""
@@ -199,20 +201,17 @@ class LocalBackend:
         Raises:
             ProblemsFound: The job's folder was removed meanwhile (E418).
         """
-        deadline = time.monotonic() + timeout_s if timeout_s is not None else float("inf")
-        last = None
-        while last is None or not last.state.is_final:
-            status = self.status(handle)
-            if last and status == _NOT_SUBMITTED != last:
+        last: JobStatus | None = None
+
+        def read() -> JobStatus:
+            nonlocal last
+            before, last = last, self.status(handle)
+            if before and last == _NOT_SUBMITTED != before:
                 raise operator_exit.folder_removed(handle.bundle_dir / RUN_DIR)
-            if status != last:
-                yield status
-            last = status
-            if time.monotonic() >= deadline:
-                return
-            if not last.state.is_final:
-                pause()
-        if operator := self._operators.get(handle.bundle_dir):
+            return last
+
+        yield from following.changes(read, timeout_s, POLL_S)
+        if last and last.state.is_final and (operator := self._operators.get(handle.bundle_dir)):
             operator_exit.end(operator, (None,))
 
     def logs(self, handle: JobHandle, selection: LogSelection = RANK_0, *, follow: bool) -> Iterator[str]:
@@ -230,7 +229,8 @@ class LocalBackend:
         from launcher.operator.event_log import job_events
 
         run_dir = handle.bundle_dir / RUN_DIR
-        return job_events(run_dir, lambda: known_attempts(run_dir)[1], pause if follow else None)
+        pause = partial(time.sleep, POLL_S) if follow else None
+        return job_events(run_dir, lambda: known_attempts(run_dir)[1], pause)
 
     def scale(self, handle: JobHandle, num_nodes: int, min_nodes: int | None = None) -> None:
         """Ask the operator of a running job for another size; the job follows according to its recipe.
@@ -264,7 +264,7 @@ class LocalBackend:
         for signum, wait_s in rungs:
             with contextlib.suppress(ProcessLookupError):
                 os.kill(snapshot.pid, signum)
-            if operator_exit.is_gone(run_dir, wait_s):
+            if following.until(lambda: not is_alive(run_dir), wait_s, POLL_S / 4):
                 if operator := self._operators.get(handle.bundle_dir):
                     operator.wait()
                 return

@@ -1,15 +1,49 @@
 """What cluster=local is: one real agent per simulated node, on this machine."""
 
 from collections.abc import Iterator, Sequence
-from typing import TYPE_CHECKING, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar
 
 from launcher.model.backend import Backend, BackendDescription, MemoryKeeper
+from launcher.model.capabilities import Files, Instances, Programs, Scaling, Secrets
 from launcher.model.cluster_options import options_of
 from launcher.model.job_spec import OPEN, JobSpec, Trainer
 
 if TYPE_CHECKING:
     from launcher.backends.local.simulation import Settings
     from launcher.model.checked_recipe import CheckedRecipe
+
+
+class _Files(Files["Settings"]):
+    has_containers: ClassVar[bool] = False
+
+
+class _Programs(Programs["Settings"]):
+    def are_replaced(self, options: "Settings") -> bool:
+        """Return whether the section has a command."""
+        return bool(options.command)
+
+
+class _Scaling(Scaling):
+    def initial_nodes(self, job: JobSpec) -> int | None:
+        """Return the nodes that a job gets first in its scenario."""
+        from launcher.backends.local import initial_size
+
+        return initial_size.initial_nodes(job)
+
+    def start_reason(self, nodes: int) -> str:
+        """Return whose nodes a job starts on."""
+        from launcher.operator.events import count_nodes
+
+        return f"{count_nodes(nodes)}, as set by its scenario"
+
+
+class _Secrets(Secrets):
+    sources: ClassVar[tuple[str, ...]] = ("env",)
+    url_keys: ClassVar[tuple[str, ...]] = ("cluster.command",)
+
+    def words(self, checked: "CheckedRecipe") -> Iterator[tuple[str, Sequence[str]]]:
+        """Yield the words after the agent's options."""
+        yield "cluster.command", options_of(checked, DESCRIPTION.options()).command or ()
 
 
 class LocalDescription(BackendDescription["Settings"]):
@@ -21,12 +55,12 @@ class LocalDescription(BackendDescription["Settings"]):
     title: ClassVar[str] = "local processes"
     runs_here: ClassVar[bool] = True
     default_trainer: ClassVar[Trainer] = OPEN
-    has_instances: ClassVar[bool] = False
-    has_containers: ClassVar[bool] = False
-    resizes_jobs: ClassVar[bool] = True
     memory_tier: ClassVar[MemoryKeeper | None] = MemoryKeeper.WORKERS
-    secret_sources: ClassVar[tuple[str, ...]] = ("env",)
-    url_keys: ClassVar[tuple[str, ...]] = ("cluster.command",)
+    files: ClassVar[Files[Any]] = _Files()
+    instances: ClassVar[Instances[Any] | None] = None
+    programs: ClassVar[Programs[Any]] = _Programs()
+    scaling: ClassVar[Scaling | None] = _Scaling()
+    secrets: ClassVar[Secrets] = _Secrets()
 
     def load(self) -> Backend:
         """Return what runs jobs on this machine."""
@@ -40,25 +74,11 @@ class LocalDescription(BackendDescription["Settings"]):
 
         return Settings
 
-    def initial_nodes(self, job: JobSpec) -> int | None:
-        """Return the nodes that a job gets first in its scenario."""
-        from launcher.backends.local import initial_size
+    def offers(self, key: str) -> Sequence[str]:
+        """Return the scenarios of this package."""
+        from launcher.backends.local.scenario_files import shipped_names
 
-        return initial_size.initial_nodes(job)
-
-    def start_reason(self, nodes: int) -> str:
-        """Return whose nodes a job starts on."""
-        from launcher.operator.events import count_nodes
-
-        return f"{count_nodes(nodes)}, as set by its scenario"
-
-    def replaces_program(self, options: "Settings") -> bool:
-        """Return whether the section has a command."""
-        return bool(options.command)
-
-    def secret_words(self, checked: "CheckedRecipe") -> Iterator[tuple[str, Sequence[str]]]:
-        """Yield the words after the agent's options."""
-        yield "cluster.command", options_of(checked, self.options()).command or ()
+        return shipped_names() if key == "scenario" else ()
 
 
 DESCRIPTION = LocalDescription()

@@ -9,14 +9,14 @@ import time
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import IO
+from typing import IO, Self
 
 import psutil
 
 from launcher.common import prctl
 from launcher.common.names import ENV_LAUNCH_ID, ENV_WARM_SOCKET, WARM_MODULE
-from launcher.operator.agent_calls import AgentCalls
-from launcher.operator.agent_client import AgentClient, AgentUnreachable
+from launcher.operator.agent_client import AgentClient
+from launcher.operator.fleet import POLL_S, SHUTDOWN_TIMEOUT_S, Fleet, Node, Process
 from launcher.operator.job_request import SCRIPT_FILE
 from launcher.operator.node_folders import remove_dead_nodes, remove_node_folder
 from launcher.operator.ports import LOOPBACK, port_of, reserve_port
@@ -28,40 +28,23 @@ from launcher.operator.processes import (
     kill_tree,
 )
 from launcher.operator.stacks import request_stacks
-from launcher.operator.types import (
-    GONE,
-    AgentStatus,
-    Fault,
-    Report,
-    StartWorkers,
-    StopWorkers,
-)
+from launcher.operator.types import Fault, Report, StartWorkers, StopWorkers
 from launcher.operator.worker_logs import AGENT_LOG, WARM_LOG, node_logs
 from launcher.runtime.warm_client import ANSWER_TIMEOUT_S, answers
 
-SHUTDOWN_TIMEOUT_S = 5.0
-"""How long an agent may take to end after /shutdown; about 1 s seen."""
-
-_POLL_S = 0.05
 _MAX_CALLS_AT_ONCE = 16
 
 
-@dataclass(frozen=True, slots=True)
-class Node:
-    """A simulated node: its process, which holds everything below it, and its agent.
+@dataclass(slots=True)
+class LocalNode(Node):
+    """A simulated node: its process holds everything below it.
 
     Args:
         reservation: Keeps the agent's port; None for a node that a previous operator started.
     """
 
-    index: int
-    process: subprocess.Popen[bytes] | AdoptedProcess
     agent: AgentClient
     reservation: socket.socket | None
-
-    @property
-    def alive(self) -> bool:
-        return self.process.poll() is None
 
     def close(self) -> None:
         """Release the connection and the port, and remove leftovers of a killed node."""
@@ -80,8 +63,8 @@ class NodeAddress:
     port: int
 
 
-class LocalFleet:
-    """Starts nodes, calls all of their agents at once, and ends all nodes on exit.
+class LocalFleet(Fleet[LocalNode]):
+    """Starts simulated nodes.
 
     The kernel signals nodes when the *thread* that started them ends, so `spawn` must run on the main thread.
 
@@ -92,25 +75,21 @@ class LocalFleet:
     """
 
     def __init__(self, bundle_dir: Path, run_dir: Path, lock: IO[bytes]):
+        super().__init__(_MAX_CALLS_AT_ONCE)
         self._bundle_dir = bundle_dir
         self._run_dir = run_dir
         self._lock = lock
         # A restarted operator remains the same process.
         self._launch_id = f"{os.getpid()}-{psutil.Process().create_time():.2f}"
-        self._warm: subprocess.Popen[bytes] | AdoptedProcess | None = None
-        self._nodes: dict[int, Node] = {}
-        self._draining: list[tuple[Node, float]] = []
-        self._answered_at: dict[int, float] = {}
+        self._warm: Process | None = None
         self._master: socket.socket | None = None
-        self._calls = AgentCalls(self._agent, _MAX_CALLS_AT_ONCE)
 
-    def __enter__(self) -> "LocalFleet":
+    def __enter__(self) -> Self:
         prctl.adopt_orphans()
         return self
 
     def __exit__(self, *_exception: object) -> None:
-        self.kill()
-        self._calls.close()
+        super().__exit__()
         for node in self._all():
             node.close()
         remove_dead_nodes()
@@ -143,9 +122,8 @@ class LocalFleet:
         """Take over nodes and the warm process, children of this process already."""
         self._warm = AdoptedProcess(warm_pid) if warm_pid else None
         for address in addresses:
-            node = Node(address.index, AdoptedProcess(address.pid), AgentClient(LOOPBACK, address.port), None)
-            self._nodes[node.index] = node
-            self._answered_at[node.index] = time.monotonic()
+            agent = AgentClient(LOOPBACK, address.port)
+            self._nodes[address.index] = LocalNode(address.index, AdoptedProcess(address.pid), agent, None)
 
     def pid(self, index: int) -> int | None:
         """Return the pid of a node's process; None if the node does not exist."""
@@ -159,28 +137,21 @@ class LocalFleet:
         logs = node_logs(self._run_dir, index)
         logs.mkdir(parents=True, exist_ok=True)
         process = self._run_script(str(index), str(port), logs / AGENT_LOG)
-        self._nodes[index] = Node(index, process, AgentClient(LOOPBACK, port), reservation)
-        self._answered_at[index] = time.monotonic()
+        self._nodes[index] = LocalNode(index, process, AgentClient(LOOPBACK, port), reservation)
 
     def poll(self) -> Mapping[int, Report]:
         """Return a report of every node; kill processes that a dead node left behind."""
-        answers = self._report_all(self._nodes.values())
-        self._reap()
-        kill_strays(process.pid for process in self._processes())
-        return answers
-
-    def drop(self, indices: Iterable[int]) -> None:
-        """Shut down the agents of these nodes; `poll` ends those that do not exit."""
-        dropped = [index for index in indices if index in self._nodes]
-        self._calls.shut_down(dropped)
-        self._drain(dropped)
+        reports = super().poll()
+        nodes = [node.process for node in self._all()]
+        kill_strays(process.pid for process in ([*nodes, self._warm] if self._warm else nodes))
+        return reports
 
     def kill_nodes(self, indices: Iterable[int]) -> None:
         """Kill everything on these nodes at once."""
-        killed = [index for index in indices if index in self._nodes]
+        killed = self._existing(indices)
         for index in killed:
             kill_tree(self._nodes[index].process.pid)
-        self._drain(killed)
+        self._drain(killed, SHUTDOWN_TIMEOUT_S)
 
     def lose(self, index: int) -> bool:
         """Kill everything on a node and wait until it is gone, as in a power failure; return whether it existed."""
@@ -190,11 +161,11 @@ class LocalFleet:
         self._kill_and_await(self._nodes[index].process)
         return True
 
-    def _kill_and_await(self, process: subprocess.Popen[bytes] | AdoptedProcess) -> None:
+    def _kill_and_await(self, process: Process) -> None:
         kill_tree(process.pid)
         deadline = time.monotonic() + KILL_TIMEOUT_S
         while process.poll() is None and time.monotonic() < deadline:
-            time.sleep(_POLL_S / 10)
+            time.sleep(POLL_S / 10)
 
     def start(self, command: StartWorkers) -> tuple[Fault, ...]:
         """Start workers on the nodes of `command`; return a fault for each node on which that failed."""
@@ -205,11 +176,11 @@ class LocalFleet:
             self._master.close()
         self._master = reserve_port()
         master = (LOOPBACK, port_of(self._master))
-        return self._calls.start(command, master)
+        return self._start_all(command, master)
 
     def stop(self, command: StopWorkers) -> tuple[Fault, ...]:
         """Stop the workers of all nodes of `command` at once; return a fault for each node on which that failed."""
-        faults = self._calls.stop(command)
+        faults = super().stop(command)
         if command.graceful_timeout_s is None:
             self._end_hung_warm()
         return faults
@@ -218,16 +189,10 @@ class LocalFleet:
         """Let every worker with a file in a folder append its stack, or a note that it is stopped."""
         request_stacks(folder)
 
-    def shut_down(self) -> None:
-        """Shut down every agent, and wait for it."""
-        self._calls.shut_down(self._nodes)
-        self._wait(SHUTDOWN_TIMEOUT_S)
-
     def kill(self) -> None:
         """End every node with all of its processes."""
         for node in self._all():
-            if node.alive:
-                node.process.send_signal(signal.SIGTERM)
+            node.end(signal.SIGTERM)
         self._wait(KILL_TIMEOUT_S)
         kill_descendants()
 
@@ -249,54 +214,6 @@ class LocalFleet:
                 start_new_session=True,
                 pass_fds=(self._lock.fileno(),),
             )
-
-    def _processes(self) -> list[subprocess.Popen[bytes] | AdoptedProcess]:
-        nodes = [node.process for node in self._all()]
-        return [*nodes, self._warm] if self._warm else nodes
-
-    def _all(self) -> list[Node]:
-        return [*self._nodes.values(), *(node for node, _ in self._draining)]
-
-    def _agent(self, index: int) -> AgentClient | None:
-        node = self._nodes.get(index)
-        return node.agent if node and node.alive else None
-
-    def _drain(self, indices: Iterable[int]) -> None:
-        deadline = time.monotonic() + SHUTDOWN_TIMEOUT_S
-        self._draining += [(self._nodes.pop(index), deadline) for index in indices]
-
-    def _reap(self) -> None:
-        for index in [index for index, node in self._nodes.items() if not node.alive]:
-            self._nodes.pop(index).close()
-        remaining = []
-        for node, deadline in self._draining:
-            if not node.alive:
-                node.close()
-                continue
-            if time.monotonic() > deadline:
-                node.process.send_signal(signal.SIGTERM)
-            remaining.append((node, deadline))
-        self._draining = remaining
-
-    def _report_all(self, nodes: Iterable[Node]) -> dict[int, Report]:
-        asked = list(nodes)
-        return dict(zip((node.index for node in asked), self._calls.map(self._report_of, asked), strict=True))
-
-    def _report_of(self, node: Node) -> Report:
-        if not node.alive:
-            return GONE
-        status: AgentStatus | None
-        try:
-            status = node.agent.status()
-            self._answered_at[node.index] = time.monotonic()
-        except AgentUnreachable:
-            status = None
-        return Report(node.alive, status, time.monotonic() - self._answered_at[node.index])
-
-    def _wait(self, timeout_s: float) -> None:
-        deadline = time.monotonic() + timeout_s
-        while any(node.alive for node in self._all()) and time.monotonic() < deadline:
-            time.sleep(_POLL_S)
 
 
 def _has_imported(warm_pid: int) -> bool:

@@ -16,22 +16,27 @@ import time
 from pathlib import Path
 from typing import IO, NoReturn
 
-from launcher.backends.local import handover, rehearsal
-from launcher.backends.local.cluster_sim import ClusterSim
+from launcher.backends.local import rehearsal
 from launcher.backends.local.fleet import LocalFleet
-from launcher.backends.local.handover import Handover
-from launcher.backends.local.rehearsing import RehearsingOperator, RestartRequested
+from launcher.backends.local.rehearsing import (
+    ClusterSim,
+    Handover,
+    RehearsingOperator,
+    RestartRequested,
+    read_handover,
+    write_handover,
+)
 from launcher.backends.local.scenario import read_scenario
 from launcher.common import os_errors
 from launcher.common.job_lock import JobAlreadyRunning, inherited_lock, lock
 from launcher.common.names import RUN_DIR
-from launcher.operator import operator_log
+from launcher.operator import control_loop
 from launcher.operator.control_loop import (
     EXIT_FAILED,
     POLL_INTERVAL_S,
     FolderRemoved,
 )
-from launcher.operator.event_writer import EventWriter
+from launcher.operator.event_log import EventWriter
 from launcher.operator.job_request import JobRequest, read_job_request
 from launcher.operator.processes import end_with_parent
 from launcher.operator.stop_signals import END_SIGNALS, Interrupts
@@ -49,7 +54,7 @@ def main(argv: list[str] | None = None) -> int:
     parser.add_argument("--after", type=float, default=0.0, metavar="SECONDS", help="delay")
     parser.add_argument("bundle_dir", type=Path)
     args = parser.parse_args(argv)
-    operator_log.start()
+    control_loop.start_log()
     interrupts = Interrupts()
     interrupts.listen()
     # Blocked since the previous operator saved its state.
@@ -64,7 +69,7 @@ def main(argv: list[str] | None = None) -> int:
             if args.take_over is None:
                 return _run(bundle_dir, lock_file, interrupts)
             _delay(args.after, interrupts)
-            return _run(bundle_dir, lock_file, interrupts, handover.read(run_dir))
+            return _run(bundle_dir, lock_file, interrupts, read_handover(run_dir))
     except JobAlreadyRunning as error:
         _log.error("%s", error)
         return EXIT_BUSY
@@ -113,7 +118,7 @@ def _run_or_replace(operator: RehearsingOperator, bundle_dir: Path, lock_file: I
         return operator.run()
     except RestartRequested as restart:
         signal.pthread_sigmask(signal.SIG_BLOCK, END_SIGNALS)
-        handover.write(bundle_dir / RUN_DIR, operator.handover())
+        write_handover(bundle_dir / RUN_DIR, operator.handover())
         _replace_operator(bundle_dir, lock_file, restart)
 
 

@@ -1,15 +1,15 @@
 """The start and exit of an operator, as seen by the process that started it."""
 
 import contextlib
+import math
 import signal
 import subprocess
-import time
 from collections.abc import Sequence
 from pathlib import Path
 
 from launcher.common import os_errors
-from launcher.common.job_lock import is_alive
 from launcher.common.problems import ProblemsFound, fail
+from launcher.model.following import until
 from launcher.model.job_spec import JobState
 from launcher.operator.snapshot import OPERATOR_LOG, STATE_FILE, Snapshot, publish
 from launcher.operator.worker_logs import POLL_S, tail
@@ -39,26 +39,18 @@ def why_it_died(run_dir: Path) -> str:
 
 def await_first_word(run_dir: Path, operator: subprocess.Popen[bytes]) -> None:
     """Wait until the operator has published its state; publish its failure when it ends before."""
-    while not (run_dir / STATE_FILE).exists():
-        if (code := operator.poll()) is not None and not (run_dir / STATE_FILE).exists():
-            if not run_dir.exists():
-                raise folder_removed(run_dir)
-            message = f"the operator ended with status {code}:\n{tail(run_dir / OPERATOR_LOG)}"
-            publish(run_dir, Snapshot(JobState.FAILED, 0, message, 0, operator.pid, exit_code=code))
-        time.sleep(POLL_S / 4)
+    state = run_dir / STATE_FILE
+    until(lambda: state.exists() or operator.poll() is not None, math.inf, POLL_S / 4)
+    if state.exists():
+        return
+    if not run_dir.exists():
+        raise folder_removed(run_dir)
+    code = operator.returncode
+    message = f"the operator ended with status {code}:\n{tail(run_dir / OPERATOR_LOG)}"
+    publish(run_dir, Snapshot(JobState.FAILED, 0, message, 0, operator.pid, exit_code=code))
 
 
 def folder_removed(run_dir: Path) -> ProblemsFound:
     """Return the Problem that the folder of a running job was removed (E418)."""
     message = "was removed while the job ran; the job was ended, and its checkpoints there are lost"
     return fail("E418", "job", message, value=str(run_dir), remedy="launch the recipe again")
-
-
-def is_gone(run_dir: Path, timeout_s: float) -> bool:
-    """Wait for at most `timeout_s` seconds until no process of a job exists; return whether that is so."""
-    deadline = time.monotonic() + timeout_s
-    while is_alive(run_dir):
-        if time.monotonic() > deadline:
-            return False
-        time.sleep(POLL_S / 4)
-    return True

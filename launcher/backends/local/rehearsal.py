@@ -12,29 +12,69 @@ from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass, replace
 from typing import Any
 
-from launcher.backends.local.injections import (
-    HangWorker,
-    Injection,
-    KillAgent,
-    KillWorker,
-    LoseNode,
-    RestartOperator,
-    RotBits,
-    SlowCheckpoint,
-)
 from launcher.backends.local.scenario import (
     AgentCrash,
-    BitRot,
     Event,
     Hang,
     JobArrives,
     NodeLoss,
-    OperatorRestart,
     Scenario,
-    SlowSave,
     WorkerCrash,
 )
 from launcher.operator.events import count_nodes
+
+
+@dataclass(frozen=True, slots=True)
+class KillWorker:
+    """Kill the worker of this rank."""
+
+    rank: int
+
+
+@dataclass(frozen=True, slots=True)
+class KillAgent:
+    """Kill the agent of a node: its pod dies, but the node remains. `node` is its index in the job."""
+
+    node: int
+
+
+@dataclass(frozen=True, slots=True)
+class LoseNode:
+    """Kill everything on a node, permanently. `node` is its index in the job."""
+
+    node: int
+
+
+@dataclass(frozen=True, slots=True)
+class SlowCheckpoint:
+    """Make the checkpoint of the next graceful stop take this long."""
+
+    seconds: float
+
+
+@dataclass(frozen=True, slots=True)
+class RestartOperator:
+    """Stop the operator and start another one `down_s` seconds later."""
+
+    down_s: float
+
+
+@dataclass(frozen=True, slots=True)
+class HangWorker:
+    """Suspend the worker of this rank."""
+
+    rank: int
+
+
+@dataclass(frozen=True, slots=True)
+class RotBits:
+    """Damage this many bytes of the newest checkpoint."""
+
+    num_bytes: int
+
+
+Injection = KillWorker | KillAgent | LoseNode | SlowCheckpoint | RestartOperator | HangWorker | RotBits
+"""A fault that the operator injects."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -312,22 +352,11 @@ def _leave(scene: _Scene, name: str) -> _Scene:
     return scene.log(f"{gone} leaves" + (f": {count_nodes(gone.nodes)} free" if gone.admitted else ", still waiting"))
 
 
-def _crash_worker(scene: _Scene, crash: WorkerCrash) -> _Scene:
+def _hit_worker(scene: _Scene, target: WorkerCrash | Hang, verb: str, fault: Injection) -> _Scene:
     ranks = scene.used_nodes * scene.cluster.scenario.nproc_per_node
-    if crash.rank >= ranks:
-        return scene.log(f"worker {crash.rank} cannot crash, the job has {ranks} workers: nothing is done")
-    return scene.log(f"worker {crash.rank} crashes", KillWorker(crash.rank))
-
-
-def _hang(scene: _Scene, hang: Hang) -> _Scene:
-    ranks = scene.used_nodes * scene.cluster.scenario.nproc_per_node
-    if hang.rank >= ranks:
-        return scene.log(f"worker {hang.rank} cannot hang, the job has {ranks} workers: nothing is done")
-    return scene.log(f"worker {hang.rank} hangs", HangWorker(hang.rank))
-
-
-def _rot(scene: _Scene, rot: BitRot) -> _Scene:
-    return scene.log(f"{rot.num_bytes} bytes of the newest checkpoint are damaged", RotBits(rot.num_bytes))
+    if target.rank >= ranks:
+        return scene.log(f"worker {target.rank} cannot {verb}, the job has {ranks} workers: nothing is done")
+    return scene.log(f"worker {target.rank} {verb}{'es' if verb == 'crash' else 's'}", fault)
 
 
 def _crash_agent(scene: _Scene, crash: AgentCrash) -> _Scene:
@@ -358,14 +387,6 @@ def _replace_nodes(scene: _Scene, nodes: int) -> _Scene:
     return scene.log(f"{count_nodes(coming)} replaced: the cluster has {scene.cluster.healthy}")
 
 
-def _slow_checkpoint(scene: _Scene, slow: SlowSave) -> _Scene:
-    return scene.log(f"the next stop's checkpoint takes {slow.seconds:g} s", SlowCheckpoint(slow.seconds))
-
-
-def _restart_operator(scene: _Scene, restart: OperatorRestart) -> _Scene:
-    return scene.log(f"the operator is down for {restart.down:g} s", RestartOperator(restart.down))
-
-
 def _has(scene: _Scene) -> str:
     return f"the job has {count_nodes(scene.used_nodes)}"
 
@@ -375,12 +396,18 @@ _ACTIONS: Mapping[str, Callable[[_Scene, Any], _Scene]] = {
     "preempt": _preempt,
     "job_arrives": _arrive,
     "job_leaves": _leave,
-    "worker_crash": _crash_worker,
+    "worker_crash": lambda scene, crash: _hit_worker(scene, crash, "crash", KillWorker(crash.rank)),
     "agent_crash": _crash_agent,
     "node_loss": _lose_node,
     "replacement_node": _replace_nodes,
-    "slow_checkpoint": _slow_checkpoint,
-    "operator_restart": _restart_operator,
-    "hang": _hang,
-    "bit_rot": _rot,
+    "slow_checkpoint": lambda scene, slow: scene.log(
+        f"the next stop's checkpoint takes {slow.seconds:g} s", SlowCheckpoint(slow.seconds)
+    ),
+    "operator_restart": lambda scene, restart: scene.log(
+        f"the operator is down for {restart.down:g} s", RestartOperator(restart.down)
+    ),
+    "hang": lambda scene, hang: _hit_worker(scene, hang, "hang", HangWorker(hang.rank)),
+    "bit_rot": lambda scene, rot: scene.log(
+        f"{rot.num_bytes} bytes of the newest checkpoint are damaged", RotBits(rot.num_bytes)
+    ),
 }

@@ -1,31 +1,115 @@
-"""The operator of a job on this machine, with the events of its scenario: what happens to the cluster, and faults."""
+"""The operator of a job on this machine, with its simulated cluster, and what the next operator needs to know."""
 
 import logging
 import time
+from collections.abc import Mapping
+from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
+
+from pydantic import TypeAdapter
 
 from launcher.backends.local import fault_injection
-from launcher.backends.local.cluster_sim import ClusterSim
-from launcher.backends.local.fleet import LocalFleet
-from launcher.backends.local.handover import Handover
-from launcher.backends.local.injections import (
+from launcher.backends.local import rehearsal as rehearsals
+from launcher.backends.local.fleet import LocalFleet, NodeAddress
+from launcher.backends.local.rehearsal import (
     HangWorker,
+    Happening,
     KillAgent,
     KillWorker,
     LoseNode,
+    Progress,
+    Rehearsal,
     RestartOperator,
     RotBits,
     SlowCheckpoint,
 )
-from launcher.backends.local.rehearsal import Happening
 from launcher.common.names import CHECKPOINT_DIR
-from launcher.operator.control_loop import Operator
+from launcher.operator.control_loop import Cluster, Memory, Operator
 from launcher.operator.job_request import JobRequest
 from launcher.operator.step_reader import DoneStep
 from launcher.operator.stop_signals import Interrupts
 from launcher.operator.types import Cause, Command, Fault, MachineState, StopWorkers
+from launcher.runtime.durable import write_text
 
 _log = logging.getLogger("operator")
+
+
+MEMORY_FILE = "operator.json"
+
+
+@dataclass(frozen=True, slots=True)
+class Handover:
+    """The knowledge of an operator on this machine that the next one cannot observe again.
+
+    Args:
+        memory: Of every operator.
+        nodes: The addresses of its nodes.
+        warm_pid: Of the parent of its warm process; None without one.
+        rehearsal: State of the simulated cluster; None without a scenario.
+        slow_save_s: How long the next checkpoint of a graceful stop is delayed.
+    """
+
+    memory: Memory
+    nodes: tuple[NodeAddress, ...]
+    warm_pid: int | None
+    rehearsal: Mapping[str, Any] | None
+    slow_save_s: float
+
+
+_HANDOVER = TypeAdapter(Handover)
+
+
+def write_handover(run_dir: Path, memory: Handover) -> None:
+    """Save `memory`."""
+    write_text(run_dir / MEMORY_FILE, _HANDOVER.dump_json(memory).decode())
+
+
+def read_handover(run_dir: Path) -> Handover:
+    """Return the state saved last."""
+    return _HANDOVER.validate_json((run_dir / MEMORY_FILE).read_bytes())
+
+
+class ClusterSim(Cluster):
+    """The simulated cluster. With a scenario a job takes all nodes it can get; without one, those requested.
+
+    Args:
+        run_dir: Of the job; requests are files in it.
+        job: The part of the plan that the operator needs.
+        rehearsal: The state of the scenario; None without one.
+        requested: Maximum nodes that a user requested; None for no limit.
+    """
+
+    def __init__(self, run_dir: Path, job: JobRequest, rehearsal: Rehearsal | None, requested: int | None):
+        super().__init__(run_dir, job.policy.sizes, requested)
+        self._rehearsal = rehearsal
+
+    @property
+    def capacity(self) -> int:
+        """Nodes the job may have now."""
+        return self._limited(self._sizes[-1] if self._rehearsal is None else self._rehearsal.capacity)
+
+    @property
+    def is_stuck(self) -> bool:
+        """Whether the capacity can only change if the job trains or a user requests another size."""
+        return self._rehearsal is not None and rehearsals.is_stuck(self._rehearsal)
+
+    @property
+    def unfired(self) -> tuple[str, ...]:
+        """Events of the scenario that have not happened."""
+        return rehearsals.unfired(self._rehearsal) if self._rehearsal else ()
+
+    def dump(self) -> Mapping[str, object] | None:
+        """Return the scenario's state as plain data."""
+        return rehearsals.as_json(self._rehearsal) if self._rehearsal else None
+
+    def play(self, since_launch_s: float, done: DoneStep, used_nodes: int) -> tuple[Happening, ...]:
+        """Apply the due events of the scenario."""
+        if self._rehearsal is None:
+            return ()
+        progress = Progress(since_launch_s, done.step, done.samples)
+        self._rehearsal, happenings = rehearsals.advance(self._rehearsal, progress, used_nodes)
+        return happenings
 
 
 class RestartRequested(Exception):

@@ -77,7 +77,8 @@ def resolve(job: JobSpec) -> tuple[Scenario | None, tuple[Problem, ...]]:
     settings = local_options(job)
     reading = _Reading(_NOTHING) if settings.scenario is None else _read(settings.scenario, job.cwd)
     inline, inline_problems = type_problems(ScenarioFile, {"events": settings.events or []}, "cluster")
-    origins = {**_typed_origins(job.overrides), **reading.origins}
+    typed = {text.lstrip("+").partition("=")[0]: shown(text) for text in job.overrides}
+    origins = {**typed, **reading.origins}
     if problems := (*reading.problems, *inline_problems):
         return None, tuple(replace(problem, where=nearest_origin(origins, problem.path)) for problem in problems)
     written = _rehearsed(job, settings.scenario, reading.written.events)
@@ -138,7 +139,9 @@ def _read(name: str, cwd: Path) -> _Reading:
         return _Reading(_NOTHING, (Problem("E407", _FILE_PATH, _unreadable(error), value=name),))
     origins = dict(_lines(node, _FILE_PATH, name if is_file else f"scenarios/{file.name}"))
     written, problems = type_problems(ScenarioFile, tree, _FILE_PATH)
-    return _Reading(written, tuple(map(_without_override, problems)), origins)
+    # Of a missing or mistyped key the remedy is an override: values in a file cannot be overridden.
+    shown_problems = tuple(replace(each, remedy=None) if each.code in ("E102", "E103") else each for each in problems)
+    return _Reading(written, shown_problems, origins)
 
 
 def _unreadable(error: Exception) -> str:
@@ -165,16 +168,6 @@ def _lines(node: yaml.Node | None, path: str, name: str) -> Iterator[tuple[str, 
             pending += [(f"{here}.{key.value}", child) for key, child in value.value]
         elif isinstance(value, yaml.SequenceNode):
             pending += [(f"{here}.{i}", child) for i, child in enumerate(value.value)]
-
-
-def _without_override(problem: Problem) -> Problem:
-    """Remove the remedy of a missing or mistyped key, an override: values in a file cannot be overridden."""
-    return replace(problem, remedy=None) if problem.code in ("E102", "E103") else problem
-
-
-def _typed_origins(overrides: tuple[str, ...]) -> dict[str, str]:
-    """Return the overrides that set keys, by key."""
-    return {text.lstrip("+").partition("=")[0]: shown(text) for text in overrides}
 
 
 def _recipe_nodes(job: JobSpec) -> int:

@@ -1,19 +1,19 @@
 """SageMaker training jobs: one request, with the recipe beside the data."""
 
 import json
-import time
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from typing import ClassVar
 
-from launcher.backends.sagemaker import follow as following
+from launcher.backends.sagemaker import follow as follow_job
 from launcher.backends.sagemaker import request, submit
-from launcher.backends.sagemaker.client import Connection, Refused, Services, api_errors_as_problems, connect
-from launcher.backends.sagemaker.follow import Target
+from launcher.backends.sagemaker.client import Connection, Services, connect
+from launcher.backends.sagemaker.follow import POLL_S, TrainingJob
 from launcher.bundle import store as bundles
 from launcher.bundle.render import config_files
 from launcher.common import yaml_io
 from launcher.common.problems import Problem, fail
+from launcher.model import following
 from launcher.model.backend import RANK_0
 from launcher.model.job_spec import Bundle, JobEvent, JobHandle, JobSpec, JobStatus, LogSelection
 
@@ -31,12 +31,22 @@ class SageMakerBackend:
     name: ClassVar[str] = "sm_jobs"
     ends_with_launcher: ClassVar[bool] = False
 
-    def __init__(self, poll_s: float = following.POLL_S):
+    def __init__(self, poll_s: float = POLL_S):
         self._poll_s = poll_s
 
     def _services(self, handle: JobHandle) -> Services:
         """Return the services that answer queries about a job."""
         return connect(handle.context)
+
+    def _job(self, handle: JobHandle) -> TrainingJob:
+        """Return a job in SageMaker, with the sizes of its bundle's plan.
+
+        Raises:
+            ProblemsFound: The bundle is damaged.
+        """
+        plan = json.loads(bundles.read(handle.bundle_dir)[0].files["plan.json"])
+        sizes = (plan["initial_nodes"], plan["nproc_per_node"])
+        return TrainingJob(self._services(handle), handle.native_id, *sizes, handle.uid or "")
 
     def check(self, job: JobSpec) -> tuple[Problem, ...]:
         """Return what the API would refuse about the request, by its own names."""
@@ -71,13 +81,11 @@ class SageMakerBackend:
 
     def status(self, handle: JobHandle) -> JobStatus:
         """Return the job's current state in SageMaker."""
-        with api_errors_as_problems():
-            return following.read_status(self._services(handle), _target(handle))
+        return self._job(handle).status()
 
     def wait(self, handle: JobHandle, *, timeout_s: float | None = None) -> Iterator[JobStatus]:
         """Yield the job's status now and after each change, up to its final one."""
-        with api_errors_as_problems():
-            yield from following.wait(self._services(handle), _target(handle), timeout_s, self._poll_s)
+        return following.changes(self._job(handle).status, timeout_s, self._poll_s)
 
     def logs(self, handle: JobHandle, selection: LogSelection = RANK_0, *, follow: bool) -> Iterator[str]:
         """Yield the output of the selected ranks' hosts; with `follow`, also the job's events, until it has ended.
@@ -85,15 +93,13 @@ class SageMakerBackend:
         Raises:
             ProblemsFound: No such rank or attempt exists, or only the error stream is requested.
         """
-        connection, target = self._services(handle), _target(handle)
-        with api_errors_as_problems():
-            following.refuse_unknown(connection, target, selection)
-        return following.logs(connection, target, selection, self._poll_s, follow=follow)
+        job = self._job(handle)
+        job.refuse_unknown(selection)
+        return follow_job.logs(job, selection, self._poll_s, follow=follow)
 
     def events(self, handle: JobHandle, *, follow: bool) -> Iterator[JobEvent]:
         """Yield each change of the job's secondary status, oldest first; with `follow`, until it has ended."""
-        with api_errors_as_problems():
-            yield from following.events(self._services(handle), _target(handle), self._poll_s, follow=follow)
+        return follow_job.events(self._job(handle), self._poll_s, follow=follow)
 
     def scale(self, handle: JobHandle, num_nodes: int, min_nodes: int | None = None) -> None:
         """Refuse: a training job keeps the instances that it was started with.
@@ -101,11 +107,8 @@ class SageMakerBackend:
         Raises:
             ProblemsFound: The job does not run (E412), or has one size only (E413).
         """
-        seen = self.status(handle)
-        if seen.state.is_final:
-            raise fail("E412", "job", f"is not running: {seen.message or seen.state.value}", value=handle.native_id)
-        allowed = str(_target(handle).nodes)
-        raise fail("E413", "nodes", "a training job's size is fixed", value=num_nodes, allowed=allowed)
+        job = self._job(handle)
+        following.refuse_scaling(job.status(), handle.native_id, num_nodes, job.nodes)
 
     def cancel(self, handle: JobHandle) -> None:
         """Stop the job and return when it has ended; one that has ended is left alone.
@@ -113,16 +116,12 @@ class SageMakerBackend:
         Raises:
             ProblemsFound: SageMaker refuses, or the job does not end.
         """
-        connection, target = self._services(handle), _target(handle)
-        with api_errors_as_problems():
-            if following.read_status(connection, target).state.is_final:
-                return
-            _stop(connection, target)
-            deadline = time.monotonic() + _PATIENCE_S
-            while not following.read_status(connection, target).state.is_final:
-                if time.monotonic() > deadline:
-                    raise fail("E397", "job", "is stopping, but has not ended yet", value=handle.native_id)
-                time.sleep(self._poll_s)
+        job = self._job(handle)
+        if job.has_ended():
+            return
+        job.stop()
+        if not following.until(job.has_ended, _PATIENCE_S, self._poll_s):
+            raise fail("E397", "job", "is stopping, but has not ended yet", value=handle.native_id)
 
     def clear(self, handle: JobHandle) -> None:
         """Refuse: SageMaker keeps every training job and its name.
@@ -135,29 +134,9 @@ class SageMakerBackend:
         raise fail("E716", "job", message, value=handle.native_id, remedy=remedy)
 
 
-def _stop(connection: Services, target: Target) -> None:
-    """Stop a job; a refusal because it has ended meanwhile is a success."""
-    try:
-        connection.call("sagemaker", "stop_training_job", TrainingJobName=target.name)
-    except Refused:
-        if not following.read_status(connection, target).state.is_final:
-            raise
-
-
 def _connection(bundle: Bundle) -> Connection:
     """Return the services in the region that a bundle's configuration names."""
     return connect(yaml_io.load(bundle.files["recipe.yaml"])["cluster"]["sm_jobs_config"].get("region"))
-
-
-def _target(handle: JobHandle) -> Target:
-    """Return the identifiers of a job in SageMaker.
-
-    Raises:
-        ProblemsFound: The bundle is damaged.
-    """
-    bundle, _ = bundles.read(handle.bundle_dir)
-    plan = json.loads(bundle.files["plan.json"])
-    return Target(handle.native_id, plan["initial_nodes"], plan["nproc_per_node"], handle.uid or "")
 
 
 BACKEND = SageMakerBackend()

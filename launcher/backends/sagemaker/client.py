@@ -4,6 +4,7 @@ boto3 retries transient errors, throttling included; any other error is a Proble
 """
 
 import os
+import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -31,12 +32,12 @@ class Refused(Exception):
         code: The service's error code.
         message: The service's message.
         status: HTTP status.
-        retries: How many earlier attempts of the call failed.
+        is_final: Whether the call has changed nothing and will not: each of its attempts was refused.
     """
 
-    def __init__(self, code: str, message: str, status: int, retries: int = 0):
+    def __init__(self, code: str, message: str, status: int, *, is_final: bool = True):
         super().__init__(f"{code}: {message}")
-        self.code, self.message, self.status, self.retries = code, message, status, retries
+        self.code, self.message, self.status, self.is_final = code, message, status, is_final
 
 
 class Services(Protocol):
@@ -51,19 +52,33 @@ class Services(Protocol):
         """
 
 
+class _Doubts(threading.local):
+    """Whether an attempt of this thread's call may have been carried out; boto3 reports only how many there were."""
+
+    is_any = False
+
+    def judge(self, response: tuple[Any, dict[str, Any]] | None, **_: Any) -> None:
+        """Note an attempt that was not answered, or by a failure of the service. Source: AWS, Common errors: 5xx."""
+        if response is None or (
+            response[0].status_code >= 500 and response[1].get("Error", {}).get("Code") not in _PASSING
+        ):
+            self.is_any = True
+
+
 @dataclass(frozen=True, slots=True)
 class Connection:
     """The services in one region.
 
     Args:
-        region: Its name.
         session: boto3's Session.
         clients: Existing clients, by service.
+        doubts: Judges the attempts of its calls.
     """
 
     region: str
     session: Any = field(repr=False)
     clients: dict[str, Any] = field(default_factory=dict, repr=False)
+    doubts: _Doubts = field(default_factory=_Doubts, repr=False)
 
     def call(self, service: str, operation: str, **arguments: Any) -> dict[str, Any]:
         """Call an operation of a service.
@@ -74,16 +89,16 @@ class Connection:
         """
         from botocore.exceptions import BotoCoreError, ClientError
 
+        method = getattr(self._client(service), operation)
+        self.doubts.is_any = False
         try:
-            answer: dict[str, Any] = getattr(self._client(service), operation)(**arguments)
+            answer: dict[str, Any] = method(**arguments)
             return answer
         except ClientError as error:
             told = error.response.get("Error", {})
-            about = error.response.get("ResponseMetadata", {})
-            status, retries = about.get("HTTPStatusCode", 0), about.get("RetryAttempts", 0)
-            raise Refused(
-                told.get("Code", ""), bounded(told.get("Message") or str(error)), status, retries
-            ) from error
+            status = error.response.get("ResponseMetadata", {}).get("HTTPStatusCode", 0)
+            message = bounded(told.get("Message") or str(error))
+            raise Refused(told.get("Code", ""), message, status, is_final=not self.doubts.is_any) from error
         except BotoCoreError as error:
             raise ProblemsFound((_unasked(error),)) from error
 
@@ -96,7 +111,10 @@ class Connection:
                 connect_timeout=_CONNECT_TIMEOUT_S,
                 read_timeout=_READ_TIMEOUT_S,
             )
-            self.clients[service] = client(self.session, service, config)
+            made = self.clients[service] = client(self.session, service, config)
+            made.meta.events.register(
+                f"needs-retry.{made.meta.service_model.service_id.hyphenize()}", self.doubts.judge
+            )
         return self.clients[service]
 
 

@@ -3,7 +3,8 @@
 from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, ClassVar, TypeVar
 
-from launcher.model.backend import Backend, BackendDescription, InstanceGroup, RuntimeLimit
+from launcher.model.backend import Backend, BackendDescription, LaunchMode
+from launcher.model.capabilities import Files, InstanceGroup, Instances, Programs, RuntimeLimit, Secrets
 from launcher.model.job_spec import JobSpec
 
 if TYPE_CHECKING:
@@ -17,31 +18,19 @@ JOBS = "cluster.sm_jobs_config"
 _SECONDS_PER_HOUR = 3600
 _WORDS, _NAMED = ("container_entrypoint", "container_arguments"), ("environment", "hyperparameters", "tags")
 """Keys of a training job's request that are lists of words, and those that are mappings of values."""
-RULE_MODULES = (
-    "launcher.backends.sagemaker.input_rules",
-    "launcher.backends.sagemaker.job_rules",
-    "launcher.backends.sagemaker.notices",
-    "launcher.backends.sagemaker.script_rules",
-    "launcher.backends.sagemaker.tier_rules",
-)
-"""Modules of the rules for training jobs, wherever they run."""
 
 
-class TrainingJobDescription(BackendDescription[TrainingOptions]):
-    """Describes jobs that a SageMaker request defines, wherever they run."""
+class _Files(Files["Settings"]):
+    def channels(self, options: "Settings") -> tuple[str, ...]:
+        """Return the names of the job's own channels."""
+        from launcher.backends.sagemaker import default_values
+        from launcher.backends.sagemaker.keys import effective
 
-    title: ClassVar[str] = "SageMaker training jobs"
-    rule_modules: ClassVar[tuple[str, ...]] = RULE_MODULES
-    runs_training_jobs: ClassVar[bool] = True
-    starts_by_mpi: ClassVar[bool] = True
-    toolkit_key: ClassVar[str | None] = f"{JOBS}.toolkit"
-    url_keys: ClassVar[tuple[str, ...]] = (JOBS,)
+        return tuple(channel.name for channel in default_values.channels(effective(options.sm_jobs_config)))
 
-    def waits(self, options: TrainingOptions) -> bool:
-        """Return the section's own `wait`."""
-        return options.sm_jobs_config.wait is True
 
-    def spot_keys(self, options: TrainingOptions) -> Iterator[tuple[str, object]]:
+class _Instances(Instances["Settings"]):
+    def spot_keys(self, options: "Settings") -> Iterator[tuple[str, object]]:
         """Yield the key that selects spot capacity, by the launcher's name and by the estimator's."""
         jobs = options.sm_jobs_config
         if getattr(jobs, "spot", None) is True:
@@ -49,33 +38,55 @@ class TrainingJobDescription(BackendDescription[TrainingOptions]):
         if getattr(getattr(jobs, "additional_estimator_kwargs", None), "use_spot_instances", None) is True:
             yield f"{JOBS}.additional_estimator_kwargs.use_spot_instances", True
 
-    def replaces_program(self, options: TrainingOptions) -> bool:
-        """Return whether an entrypoint, an algorithm or a serverless recipe of AWS's own is given."""
+    def groups(self, options: "Settings") -> tuple[InstanceGroup, ...]:
+        """Return the job's instance groups."""
+        groups = options.sm_jobs_config.instance_groups or ()
+        return tuple(InstanceGroup(each.instance_type, each.instance_count) for each in groups)
+
+
+class _InstancesOnAws(_Instances):
+    price_use: ClassVar[str | None] = "training"
+
+    def chosen_by_service(self, options: "Settings") -> bool:
+        """Return whether the job is serverless."""
         from launcher.backends.sagemaker import default_values
-        from launcher.backends.sagemaker.training_options import effective
+
+        return default_values.is_serverless(options.sm_jobs_config)
+
+    def limit(self, options: "Settings") -> RuntimeLimit:
+        """Return the stopping condition, and how long a warm pool is kept."""
+        from launcher.backends.sagemaker.default_values import DEFAULT_MAX_RUNTIME_S
+        from launcher.backends.sagemaker.keys import effective
 
         jobs = effective(options.sm_jobs_config)
-        return bool(jobs.container_entrypoint or jobs.algorithm_name) or default_values.is_serverless(jobs)
+        limit_s = jobs.stopping_condition.max_runtime_s or DEFAULT_MAX_RUNTIME_S
+        key = f"{JOBS}.stopping_condition.max_runtime_s"
+        return RuntimeLimit(limit_s / _SECONDS_PER_HOUR, key, (jobs.keep_alive_s or 0) / _SECONDS_PER_HOUR)
 
-    def channels(self, options: TrainingOptions) -> tuple[str, ...]:
-        """Return the names of the job's own channels."""
-        from launcher.backends.sagemaker import default_values
-        from launcher.backends.sagemaker.training_options import effective
 
-        return tuple(channel.name for channel in default_values.channels(effective(options.sm_jobs_config)))
+class _Programs(Programs["Settings"]):
+    starts_by_mpi: ClassVar[bool] = True
+    toolkit_key: ClassVar[str | None] = f"{JOBS}.toolkit"
 
-    def starts_scripts(self, checked: "CheckedRecipe") -> bool:
+    def needs_script(self, checked: "CheckedRecipe") -> bool:
         """Return whether the toolkit in the image starts the job's script."""
         from launcher.backends.sagemaker import default_values
 
         return default_values.has_toolkit(default_values.of_draft(checked))
 
-    def instance_groups(self, options: TrainingOptions) -> tuple[InstanceGroup, ...]:
-        """Return the job's instance groups."""
-        groups = options.sm_jobs_config.instance_groups or ()
-        return tuple(InstanceGroup(each.instance_type, each.instance_count) for each in groups)
+    def are_replaced(self, options: "Settings") -> bool:
+        """Return whether an entrypoint, an algorithm or a serverless recipe of AWS's own is given."""
+        from launcher.backends.sagemaker import default_values
+        from launcher.backends.sagemaker.keys import effective
 
-    def secret_values(self, checked: "CheckedRecipe") -> Iterator[tuple[str, Mapping[str, Any]]]:
+        jobs = effective(options.sm_jobs_config)
+        return bool(jobs.container_entrypoint or jobs.algorithm_name) or default_values.is_serverless(jobs)
+
+
+class _Secrets(Secrets):
+    url_keys: ClassVar[tuple[str, ...]] = (JOBS,)
+
+    def values(self, checked: "CheckedRecipe") -> Iterator[tuple[str, Mapping[str, Any]]]:
         """Yield the mappings of the request, and the parameters of Debugger and its rules."""
         yield from _given(checked, *_NAMED)
         from launcher.backends.sagemaker.keys import given_jobs
@@ -87,9 +98,23 @@ class TrainingJobDescription(BackendDescription[TrainingOptions]):
             for i, each in enumerate(getattr(jobs, name).rules or ()):
                 yield f"{JOBS}.{name}.rules.{i}.parameters", each.parameters or {}
 
-    def secret_words(self, checked: "CheckedRecipe") -> Iterator[tuple[str, Sequence[str]]]:
+    def words(self, checked: "CheckedRecipe") -> Iterator[tuple[str, Sequence[str]]]:
         """Yield the words of the container's start command."""
         yield from _given(checked, *_WORDS)
+
+
+class TrainingJobDescription(BackendDescription[TrainingOptions]):
+    """Describes jobs that a SageMaker request defines, wherever they run."""
+
+    title: ClassVar[str] = "SageMaker training jobs"
+    files: ClassVar[Files[Any]] = _Files()
+    instances: ClassVar[Instances[Any] | None] = _Instances()
+    programs: ClassVar[Programs[Any]] = _Programs()
+    secrets: ClassVar[Secrets] = _Secrets()
+
+    def launch_mode(self, options: TrainingOptions) -> LaunchMode:
+        """Return the section's own `wait`."""
+        return LaunchMode(is_followed=options.sm_jobs_config.wait is True)
 
 
 class SageMakerDescription(TrainingJobDescription["Settings"]):
@@ -98,7 +123,7 @@ class SageMakerDescription(TrainingJobDescription["Settings"]):
     name: ClassVar[str] = "sm_jobs"
     choice: ClassVar[str] = "sm_jobs"
     cluster_types: ClassVar[tuple[str, ...]] = ("sm_jobs",)
-    instance_use: ClassVar[str | None] = "training"
+    instances: ClassVar[Instances[Any] | None] = _InstancesOnAws()
 
     def load(self) -> Backend:
         """Return the backend that runs training jobs on AWS."""
@@ -115,22 +140,6 @@ class SageMakerDescription(TrainingJobDescription["Settings"]):
     def job_kind(self, job: JobSpec) -> str:
         """Return a plan's name for a training job."""
         return "SageMaker training job"
-
-    def chooses_instances(self, options: "Settings") -> bool:
-        """Return whether the job is serverless."""
-        from launcher.backends.sagemaker import default_values
-
-        return default_values.is_serverless(options.sm_jobs_config)
-
-    def runtime_limit(self, options: "Settings") -> RuntimeLimit:
-        """Return the stopping condition, and how long a warm pool is kept."""
-        from launcher.backends.sagemaker.default_values import DEFAULT_MAX_RUNTIME_S
-        from launcher.backends.sagemaker.training_options import effective
-
-        jobs = effective(options.sm_jobs_config)
-        limit_s = jobs.stopping_condition.max_runtime_s or DEFAULT_MAX_RUNTIME_S
-        key = f"{JOBS}.stopping_condition.max_runtime_s"
-        return RuntimeLimit(limit_s / _SECONDS_PER_HOUR, key, (jobs.keep_alive_s or 0) / _SECONDS_PER_HOUR)
 
 
 def _given(checked: "CheckedRecipe", *keys: str) -> Iterator[tuple[str, Any]]:

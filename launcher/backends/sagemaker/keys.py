@@ -6,7 +6,6 @@ Every compilation imports this; the first rule that needs the typed settings imp
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
-from launcher.backends.sagemaker.estimator_names import SDK_NAMES
 from launcher.rules import rule
 
 if TYPE_CHECKING:
@@ -18,6 +17,34 @@ JOBS = "cluster.sm_jobs_config"
 KWARGS = f"{JOBS}.additional_estimator_kwargs"
 API = "Amazon SageMaker API, CreateTrainingJob"
 SCRIPT = "recipes.training_cfg"
+
+SDK_NAMES = {
+    "role": "role",
+    "max_run": "stopping_condition.max_runtime_s",
+    "max_wait": "stopping_condition.max_wait_s",
+    "use_spot_instances": "spot",
+    "max_retry_attempts": "max_retries",
+    "keep_alive_period_in_seconds": "keep_alive_s",
+    "volume_size": "volume_size_gb",
+    "volume_kms_key": "volume_kms_key",
+    "output_kms_key": "output_kms_key",
+    "input_mode": "input_mode",
+    "subnets": "vpc.subnets",
+    "security_group_ids": "vpc.security_group_ids",
+    "encrypt_inter_container_traffic": "encrypt_traffic",
+    "enable_network_isolation": "network_isolation",
+    "checkpoint_s3_uri": "checkpoints.s3_uri",
+    "checkpoint_local_path": "checkpoints.local_path",
+    "code_location": "recipe_path",
+    "source_dir": "source_dir",
+    "training_plan": "training_plan_arn",
+    "hyperparameters": "hyperparameters",
+    "metric_definitions": "metric_definitions",
+    "container_entry_point": "container_entrypoint",
+    "container_arguments": "container_arguments",
+    "tags": "tags",
+}
+"""The estimator's name of a key, to the launcher's. Source: SageMaker Python SDK 2.257.6, EstimatorBase."""
 
 
 def needs(*keys: str) -> tuple[str, ...]:
@@ -41,8 +68,6 @@ def given_jobs(job: "HasOptions") -> "SmJobs":
 
 def jobs_of(checked: "CheckedRecipe") -> "SmJobs":
     """Return the typed keys, the estimator's names resolved."""
-    from launcher.backends.sagemaker.training_options import effective
-
     return effective(given_jobs(checked))
 
 
@@ -53,3 +78,24 @@ def path_of(checked: "CheckedRecipe", key: str) -> str:
         if path == key and getattr(given, name, None) is not None:
             return f"{KWARGS}.{name}"
     return f"{JOBS}.{key}"
+
+
+def effective(job: "SmJobs") -> "SmJobs":
+    """Return the keys, with those given under the estimator's names resolved."""
+    from launcher.backends.sagemaker.training_options import Metric
+
+    given = job.additional_estimator_kwargs
+    for name, path in SDK_NAMES.items():
+        value = getattr(given, name, None)
+        if value is None:
+            continue
+        if name == "tags":
+            value = {tag.Key: tag.Value for tag in value}
+        elif name == "metric_definitions":
+            # Not validated again: rules also read these keys when others of the job are faulty.
+            value = [Metric.model_construct(name=metric.Name, regex=metric.Regex) for metric in value]
+        section, _, key = path.rpartition(".")
+        if section:
+            key, value = section, getattr(job, section).model_copy(update={key: value})
+        job = job.model_copy(update={key: value})
+    return job

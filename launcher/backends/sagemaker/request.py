@@ -9,8 +9,8 @@ from typing import Any
 
 from launcher.backends.sagemaker import default_values, sections
 from launcher.backends.sagemaker.default_values import DEFAULT_MAX_RUNTIME_S, RECIPE_DIR, START, Plan
-from launcher.backends.sagemaker.keys import given_jobs
-from launcher.backends.sagemaker.training_options import SmJobs, effective
+from launcher.backends.sagemaker.keys import effective, given_jobs
+from launcher.backends.sagemaker.training_options import SmJobs
 from launcher.common import yaml_io
 from launcher.common.names import CONFIG_DIR
 from launcher.common.templating import render_template
@@ -25,7 +25,6 @@ def render(job: JobSpec, configs: Mapping[str, str]) -> dict[str, str]:
     """Return the files of a job's bundle, path to text.
 
     Args:
-        job: The planned job.
         configs: The configurations that the recipe's channel provides.
     """
     plan = of_job(job)
@@ -42,10 +41,11 @@ def build(plan: Plan, name: str, recipe: Mapping[str, str]) -> dict[str, Any]:
 
     Args:
         plan: The inputs of the request.
-        name: The job's name.
         recipe: The files of the recipe's channel, file name to text.
     """
-    jobs = plan.jobs
+    jobs, channels = plan.jobs, default_values.channels(plan.jobs)
+    if not default_values.is_serverless(jobs):  # which runs a recipe of AWS
+        channels.append(default_values.recipe_channel(jobs, name, recipe))
     text = render_template(
         "sagemaker/request.yaml.j2",
         name=name,
@@ -54,7 +54,7 @@ def build(plan: Plan, name: str, recipe: Mapping[str, str]) -> dict[str, Any]:
         entrypoint=["/bin/bash", f"{RECIPE_DIR}/{START}"]
         if default_values.is_started(plan)
         else jobs.container_entrypoint,
-        channels=_channels(jobs, name, recipe),
+        channels=channels,
         placement=sections.api(jobs.placement),
         is_serverless=default_values.is_serverless(jobs),
         hyperparameters=default_values.hyperparameters(plan),
@@ -66,12 +66,6 @@ def build(plan: Plan, name: str, recipe: Mapping[str, str]) -> dict[str, Any]:
     )
     request: dict[str, Any] = yaml_io.load(text) | dict(members(jobs))
     return request
-
-
-def _channels(jobs: SmJobs, name: str, recipe: Mapping[str, str]) -> list[default_values.ChannelPlan]:
-    """Return the channels; without the recipe's for a serverless job, which runs a recipe of AWS."""
-    own = default_values.channels(jobs)
-    return own if default_values.is_serverless(jobs) else [*own, default_values.recipe_channel(jobs, name, recipe)]
 
 
 def of_job(job: JobSpec) -> Plan:

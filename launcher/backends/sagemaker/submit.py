@@ -17,8 +17,6 @@ from launcher.common.problems import Problem, ProblemsFound, fail
 from launcher.model.job_spec import Bundle
 
 _INSTANCE_TYPE = re.compile(r"ml\.[a-z0-9-]+\.[a-z0-9-]+")
-_SERVER_FAULT = 500
-"""Lowest HTTP status of an answer after which the outcome of a request is unknown. Source: AWS, Common errors."""
 _OUTCOME = "the training job may exist; the launch stays recorded, and every command on the job looks again"
 _COMPARED = ("HyperParameters", "Environment", "RoleArn")
 """Members that identify a bundle's job, beside the URI of its recipe, which contains a digest of the content."""
@@ -97,7 +95,7 @@ def _problems(error: Refused | ProblemsFound) -> tuple[Problem, ...]:
 def _is_unanswered(error: Refused | ProblemsFound) -> bool:
     """Return whether a request may have been carried out, or still may: one of its attempts got no answer."""
     if isinstance(error, Refused):
-        return error.status >= _SERVER_FAULT or error.retries > 0
+        return not error.is_final
     return any(each.code == "E396" for each in error.problems)
 
 
@@ -153,10 +151,10 @@ def _taken(request: Mapping[str, Any]) -> Problem:
 
 def _is_same(there: Mapping[str, Any], request: Mapping[str, Any]) -> bool:
     is_same = all((there.get(name) or None) == (request.get(name) or None) for name in _COMPARED)
-    return is_same and _recipe_uri(there) == _recipe_uri(request)
+    return is_same and recipe_uri(there) == recipe_uri(request)
 
 
-def _recipe_uri(job: Mapping[str, Any]) -> str | None:
+def recipe_uri(job: Mapping[str, Any]) -> str | None:
     """Return the URI of a job's recipe; None for a job that is not the launcher's."""
     for channel in job.get("InputDataConfig") or ():
         if channel["ChannelName"] == RECIPE_CHANNEL:
@@ -168,7 +166,7 @@ def _recipe_uri(job: Mapping[str, Any]) -> str | None:
 def _place(request: Mapping[str, Any]) -> tuple[str, str]:
     """Return bucket and prefix of a request's recipe."""
     # Not urlsplit: a key may contain # and ?, which S3 takes literally.
-    bucket, _, prefix = (_recipe_uri(request) or "").removeprefix("s3://").partition("/")
+    bucket, _, prefix = (recipe_uri(request) or "").removeprefix("s3://").partition("/")
     return bucket, prefix
 
 

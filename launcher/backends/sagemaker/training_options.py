@@ -4,45 +4,8 @@ from typing import Annotated, Any, Literal
 
 from pydantic import Field
 
+from launcher.backends.sagemaker import members
 from launcher.backends.sagemaker.estimator import EstimatorArguments
-from launcher.backends.sagemaker.estimator_names import SDK_NAMES
-from launcher.backends.sagemaker.members import (
-    AlgorithmName,
-    Attributes,
-    ChannelName,
-    ChannelText,
-    Count,
-    CredentialsArn,
-    DatasetArn,
-    DirectoryPath,
-    Environment,
-    FileSystemId,
-    GroupName,
-    Groups,
-    HubArn,
-    KeepAlive,
-    KeptFolder,
-    KmsKey,
-    MaxPending,
-    MaxRuntime,
-    MaxWait,
-    MetricName,
-    MetricRegex,
-    MlflowArn,
-    MlflowName,
-    Mode,
-    PlanArn,
-    Retries,
-    RoleArn,
-    S3Uri,
-    Scalars,
-    SecurityGroups,
-    Seed,
-    Subnets,
-    Tags,
-    VolumeSize,
-    Words,
-)
 from launcher.backends.sagemaker.sections import (
     Debugger,
     Experiment,
@@ -58,20 +21,20 @@ from launcher.model.cluster_options import ClusterOptions
 class TensorBoard(Model):
     """Where TensorBoard's logs go."""
 
-    output_path: S3Uri | None = default(None)
+    output_path: members.S3Uri | None = default(None)
     """s3:// folder that receives TensorBoard's logs while the job runs."""
-    container_logs_path: KeptFolder | None = default(None)
+    container_logs_path: members.KeptFolder | None = default(None)
     """Folder in the container they are written to; /opt/ml/output/tensorboard when null. Needs output_path."""
 
 
 class FileSystem(Model):
     """An EFS or FSx for Lustre input; it needs vpc."""
 
-    id: FileSystemId
+    id: members.FileSystemId
     """The file system's id, fs-…."""
     type: Literal["EFS", "FSxLustre", "FSx"]
     """EFS, or FSx for Lustre under either name."""
-    directory_path: DirectoryPath
+    directory_path: members.DirectoryPath
     """Folder of the file system that holds the data; for FSx it begins with the file system's mount name."""
     access: Literal["ro", "rw"] = "ro"
     """ro, the default, mounts it read-only; rw lets the job write there."""
@@ -80,85 +43,85 @@ class FileSystem(Model):
 class Channel(Model):
     """One data channel: its source, and how the container receives it."""
 
-    s3: S3Uri | None = None
+    s3: members.S3Uri | None = None
     """s3:// prefix, or a manifest file. Either this or file_system."""
     file_system: FileSystem | None = None
     """A folder of a file system. Either this or s3."""
-    dataset_arn: DatasetArn | None = None
+    dataset_arn: members.DatasetArn | None = None
     """ARN of a data set in a hub, instead of both."""
-    mode: Mode | None = None
+    mode: members.Mode | None = None
     """How the container receives it; default: the job's input_mode. File copies it before training, FastFile mounts
     it read-only and reads on demand, Pipe streams it through FIFOs."""
     s3_data_type: Literal["S3Prefix", "ManifestFile", "AugmentedManifestFile", "Converse"] = "S3Prefix"
     """Meaning of s3: every object below a prefix, or a manifest that lists objects."""
     distribution: Literal["FullyReplicated", "ShardedByS3Key"] = "FullyReplicated"
     """Whether each host gets all objects, or only its share of them."""
-    attribute_names: Attributes | None = None
+    attribute_names: members.Attributes | None = None
     """Attributes of an augmented manifest to stream, at least one."""
-    instance_groups: Groups | None = None
+    instance_groups: members.Groups | None = None
     """Names of the instance groups that receive it; all when left out."""
-    content_type: ChannelText | None = None
+    content_type: members.ChannelText | None = None
     """MIME type, passed to the container."""
     compression: Literal["None", "Gzip"] | None = None
     """Gzip decompresses the stream; Pipe mode only."""
     record_wrapper: Literal["None", "RecordIO"] | None = None
     """RecordIO wraps each object in a record; Pipe mode only."""
-    shuffle_seed: Seed | None = None
+    shuffle_seed: members.Seed | None = None
     """Shuffles the objects, in Pipe mode differently in each epoch."""
     accept_eula: bool | None = None
     """true accepts the license of the model that s3 names."""
-    hub_content_arn: HubArn | None = None
+    hub_content_arn: members.HubArn | None = None
     """ARN of the content of a private hub that s3 belongs to."""
 
 
 class Inputs(Model):
     """Data channels."""
 
-    s3: dict[ChannelName, S3Uri] | None = default(None)
+    s3: dict[members.ChannelName, members.S3Uri] | None = default(None)
     """Channel name to s3:// folder; the container sees each under /opt/ml/input/data/<channel>."""
     file_system: FileSystem | None = default(None)
     """A file system instead of S3, as the channel `training`."""
-    channels: dict[ChannelName, Channel] | None = default(None, is_required=False)
+    channels: dict[members.ChannelName, Channel] | None = default(None, is_required=False)
     """Channel name to its source, mode and format, for channels that need more than a folder."""
 
 
 class Checkpoints(Model):
     """Files that are kept in S3 while the job runs, and restored after a restart."""
 
-    s3_uri: S3Uri | None = default(None)
+    s3_uri: members.S3Uri | None = default(None)
     """s3:// folder that the local one is synchronised with, in both directions."""
-    local_path: KeptFolder | None = default(None)
+    local_path: members.KeptFolder | None = default(None)
     """Folder in the container; /opt/ml/checkpoints when null. Needs s3_uri."""
 
 
 class StoppingCondition(Model):
     """Time limits of the job, in seconds. It then gets SIGTERM, and SIGKILL 120 s later."""
 
-    max_runtime_s: MaxRuntime | None = default(None)
+    max_runtime_s: members.MaxRuntime | None = default(None)
     """Maximum time it trains, retries included: at most 28 days, by default one day. It bounds the cost."""
-    max_wait_s: MaxWait | None = default(None)
+    max_wait_s: members.MaxWait | None = default(None)
     """Maximum time a spot job waits and trains; at least max_runtime_s. Needs spot=true."""
-    max_pending_s: MaxPending | None = default(None)
+    max_pending_s: members.MaxPending | None = default(None)
     """Maximum time it waits for accelerated instances: 1800 to 2419200."""
 
 
 class InstanceGroup(Model):
     """Instances of one type in a job that has several."""
 
-    name: GroupName
+    name: members.GroupName
     """Name of the group, for channels and scripts."""
     instance_type: str
     """Instance type, with or without ml."""
-    instance_count: Count
+    instance_count: members.Count
     """Number of instances."""
 
 
 class Vpc(Model):
     """The network of the containers."""
 
-    subnets: Subnets | None = default(None)
+    subnets: members.Subnets | None = default(None)
     """Subnet ids, 1 to 16. Needs security_group_ids."""
-    security_group_ids: SecurityGroups | None = default(None)
+    security_group_ids: members.SecurityGroups | None = default(None)
     """Security group ids, 1 to 5. Needs subnets."""
 
 
@@ -167,27 +130,27 @@ class ImageAccess(Model):
 
     mode: Literal["Platform", "Vpc"] | None = default(None)
     """Platform pulls it from ECR; Vpc pulls it from a private registry in your network, and needs vpc."""
-    credentials_provider_arn: CredentialsArn | None = default(None)
+    credentials_provider_arn: members.CredentialsArn | None = default(None)
     """Lambda function that returns the registry's credentials. Needs mode=Vpc."""
 
 
 class MlflowApp(Model):
     """SageMaker's own MLflow, which then tracks the job itself. The launcher's tracking is recipes….mlflow."""
 
-    resource_arn: MlflowArn | None = default(None)
+    resource_arn: members.MlflowArn | None = default(None)
     """ARN of the tracking server or MLflow app."""
-    experiment_name: MlflowName | None = default(None)
+    experiment_name: members.MlflowName | None = default(None)
     """Experiment of the run. Needs resource_arn."""
-    run_name: MlflowName | None = default(None)
+    run_name: members.MlflowName | None = default(None)
     """Title of the run. Needs resource_arn."""
 
 
 class Metric(Model):
     """A number that is read from the log."""
 
-    name: MetricName
+    name: members.MetricName
     """Name of the metric in CloudWatch."""
-    regex: MetricRegex
+    regex: members.MetricRegex
     """Regular expression whose first group is the number."""
 
 
@@ -201,7 +164,7 @@ class SmJobs(Model):
     """The SDK whose spelling of hyperparameters the image reads: estimator, the default, writes every
     value as JSON; model_trainer leaves texts unchanged, as all images without the toolkit need. The launcher
     itself uses neither SDK."""
-    output_path: S3Uri | None = default(None)
+    output_path: members.S3Uri | None = default(None)
     """s3:// folder that receives <job>/output/model.tar.gz and output.tar.gz."""
     tensorboard_config: TensorBoard
     """Where TensorBoard's logs go."""
@@ -213,17 +176,17 @@ class SmJobs(Model):
     """The same keys under the SDK estimator's names, e.g. max_run."""
     recipe_overrides: dict[str, Any] | None = default(None)
     """Recipe keys for the published launcher. Here every recipe key is overridden as recipes.<key>."""
-    environment: Environment | None = default(None)
+    environment: members.Environment | None = default(None)
     """Variables of the container, at most 100; env_vars override them. At most 512 characters each."""
     region: Annotated[str, Field(pattern=r"^[a-z]{2,4}(-[a-z]+)+-[0-9]+$")] | None = default(None)
     """Region the job runs in; that of your AWS configuration when null."""
-    role: RoleArn | None = default(None)
+    role: members.RoleArn | None = default(None)
     """ARN of the IAM role that the job acts as. Required."""
-    output_kms_key: KmsKey | None = default(None)
+    output_kms_key: members.KmsKey | None = default(None)
     """Key that encrypts the results: id, ARN or alias."""
     output_compression: Literal["GZIP", "NONE"] | None = default(None)
     """NONE uploads the model's files unchanged, for large models; GZIP, the default, uploads one archive."""
-    recipe_path: S3Uri | None = default(None)
+    recipe_path: members.S3Uri | None = default(None)
     """s3:// folder that the recipe is uploaded to, below <job>/recipe/; output_path when null."""
     toolkit: bool | None = default(None)
     """true if the sagemaker-training toolkit starts the script, as in AWS's framework images; false if the
@@ -232,26 +195,26 @@ class SmJobs(Model):
     source_dir: str | None = default(None)
     """Your script's folder: an s3:// archive (.tar.gz), or a folder of the image; with cluster=sm_local one
     of this machine. null if the image has it in /opt/ml/code."""
-    input_mode: Mode = default("File")
+    input_mode: members.Mode = default("File")
     """Mode of every channel that does not set its own."""
     checkpoints: Checkpoints
     """Files that survive a restart."""
     stopping_condition: StoppingCondition
     """Time limits of the job."""
-    max_retries: Retries | None = default(None)
+    max_retries: members.Retries | None = default(None)
     """How often a job that fails because of an internal service error is restarted, 1 to 30; never when null."""
     spot: bool = default(False)
     """true uses spot capacity: cheaper, but it can be interrupted anytime. Needs stopping_condition.max_wait_s."""
-    keep_alive_s: KeepAlive | None = default(None)
+    keep_alive_s: members.KeepAlive | None = default(None)
     """Seconds that the instances are kept warm, and billed, after the job: at most 21600."""
     instance_groups: Annotated[Listed[InstanceGroup], Field(max_length=5)] | None = default(None)
     """Instances of several types in one job, trainer.num_nodes in total. One of the groups has
     instance_type; a script runs on all of them together."""
-    volume_size_gb: VolumeSize | None = default(30)
+    volume_size_gb: members.VolumeSize | None = default(30)
     """Disk size of each instance in GB, at most 16384. Instances with local disks use those."""
-    volume_kms_key: KmsKey | None = default(None)
+    volume_kms_key: members.KmsKey | None = default(None)
     """Key that encrypts that disk; not for instances with local disks."""
-    training_plan_arn: PlanArn | None = default(None)
+    training_plan_arn: members.PlanArn | None = default(None)
     """ARN of the training plan whose reserved capacity the job uses."""
     vpc: Vpc
     """The network of the containers."""
@@ -261,17 +224,17 @@ class SmJobs(Model):
     """true encrypts traffic between instances, which slows distributed training."""
     image_access: ImageAccess
     """How the image is pulled."""
-    algorithm_name: AlgorithmName | None = default(None)
+    algorithm_name: members.AlgorithmName | None = default(None)
     """Your own algorithm or one from AWS Marketplace, instead of container; needs container=null."""
-    container_entrypoint: Words | None = default(None)
+    container_entrypoint: members.Words | None = default(None)
     """Words of a start command that replaces the container's own; each at most 256 characters."""
-    container_arguments: Words | None = default(None)
+    container_arguments: members.Words | None = default(None)
     """Arguments after those words."""
-    hyperparameters: Scalars | None = default(None)
+    hyperparameters: members.Scalars | None = default(None)
     """Further hyperparameters that the image reads beside the recipe."""
     metric_definitions: Metrics | None = default(None)
     """Numbers that CloudWatch reads from the log, at most 40."""
-    tags: Tags | None = default(None)
+    tags: members.Tags | None = default(None)
     """{key: value} on the job, at most 50."""
     mlflow: MlflowApp
     """SageMaker's own MLflow."""
@@ -304,22 +267,3 @@ class Settings(ClusterOptions):
     """The training job's own keys."""
     container_mounts: Listed[str] | None = default(None)
     """Slurm's key, accepted so that one script works with every cluster; ignored here."""
-
-
-def effective(job: SmJobs) -> SmJobs:
-    """Return the keys, with those given under the estimator's names resolved."""
-    given = job.additional_estimator_kwargs
-    for name, path in SDK_NAMES.items():
-        value = getattr(given, name, None)
-        if value is None:
-            continue
-        if name == "tags":
-            value = {tag.Key: tag.Value for tag in value}
-        elif name == "metric_definitions":
-            # Not validated again: rules also read these keys when others of the job are faulty.
-            value = [Metric.model_construct(name=metric.Name, regex=metric.Regex) for metric in value]
-        section, _, key = path.rpartition(".")
-        if section:
-            key, value = section, getattr(job, section).model_copy(update={key: value})
-        job = job.model_copy(update={key: value})
-    return job

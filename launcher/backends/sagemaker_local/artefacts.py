@@ -3,6 +3,7 @@
 Source: How Amazon SageMaker Processes Training Output; Amazon SageMaker API, OutputDataConfig.
 """
 
+import contextlib
 import tarfile
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -64,7 +65,6 @@ def publish(request: Mapping[str, Any], hosts: Sequence[Host], stores: Stores, s
     """Upload a job's output to the request's location, each object atomically; return messages for the user.
 
     Args:
-        request: The job's request.
         hosts: Its hosts, whose programs have ended.
         stores: The stores that receive the output.
         scratch: Folder for archives while they are written.
@@ -97,19 +97,13 @@ def model_uri(request: Mapping[str, Any]) -> str:
 
 def failure_reason(hosts: Iterable[Host], code: int) -> str:
     """Return why a job's program failed: the message of the first of these hosts that wrote one, or the exit code."""
-    texts = (_failure(host) for host in hosts)
-    return next(filter(None, texts), f"AlgorithmError: , exit code: {code}")
-
-
-def _failure(host: Host) -> str:
-    """Return a host's failure message, as far as SageMaker reads it; "" if its program wrote none."""
-    path = host.led(host.root / "output" / "failure")
-    try:
-        with files.open_regular(str(path)) as file:  # a FIFO would block the job's end
-            # A character has at most four bytes.
-            return file.read(4 * MOST_REASON).decode(errors="replace")[:MOST_REASON]
-    except OSError:
-        return ""
+    for host in hosts:
+        path = host.led(host.root / "output" / "failure")
+        # A FIFO would block the job's end. A character has at most four bytes.
+        with contextlib.suppress(OSError), files.open_regular(str(path)) as file:
+            if text := file.read(4 * MOST_REASON).decode(errors="replace"):
+                return text[:MOST_REASON]
+    return f"AlgorithmError: , exit code: {code}"
 
 
 def _put_files(found: Gathered, hosts: Sequence[Host], base: str, stores: Stores) -> list[str]:

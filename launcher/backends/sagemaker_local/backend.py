@@ -2,10 +2,10 @@
 
 import importlib.util
 import json
+import math
 import shutil
 import subprocess
 import sys
-import time
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -15,8 +15,7 @@ from launcher.backends.sagemaker import default_values, request, submit
 from launcher.backends.sagemaker.backend import SageMakerBackend
 from launcher.backends.sagemaker.client import Services
 from launcher.backends.sagemaker.documented import FILE
-from launcher.backends.sagemaker.keys import JOBS, SCRIPT, given_jobs
-from launcher.backends.sagemaker.training_options import effective
+from launcher.backends.sagemaker.keys import JOBS, SCRIPT, effective, given_jobs
 from launcher.backends.sagemaker_local import isolation, program, record
 from launcher.backends.sagemaker_local.contract_options import Settings
 from launcher.backends.sagemaker_local.job import HOSTS_DIR
@@ -30,6 +29,7 @@ from launcher.common.job_lock import is_alive
 from launcher.common.names import RUN_DIR
 from launcher.common.problems import Problem, fail
 from launcher.families import interface
+from launcher.model import following
 from launcher.model.cluster_options import options_of
 from launcher.model.config_tree import get
 from launcher.model.interface import Entry
@@ -122,13 +122,9 @@ class ContractBackend(SageMakerBackend):
             ProblemsFound: It does not end (E415).
         """
         super().cancel(handle)
-        run_dir, deadline = handle.bundle_dir / RUN_DIR, time.monotonic() + _END_PATIENCE_S
-        while is_alive(run_dir):
-            if time.monotonic() > deadline:
-                raise fail(
-                    "E415", "job", "does not terminate: one of its processes still runs", value=handle.job_name
-                )
-            time.sleep(_POLL_S)
+        run_dir = handle.bundle_dir / RUN_DIR
+        if not following.until(lambda: not is_alive(run_dir), _END_PATIENCE_S, _POLL_S):
+            raise fail("E415", "job", "does not terminate: one of its processes still runs", value=handle.job_name)
         if operator := self._operators.get(handle.bundle_dir):
             operator.wait()
 
@@ -260,11 +256,10 @@ def _await_first_word(run_dir: Path, operator: subprocess.Popen[bytes]) -> None:
     Raises:
         ProblemsFound: It ended before that.
     """
-    while not (run_dir / record.DESCRIPTION_FILE).exists():
-        if operator.poll() is not None and not (run_dir / record.DESCRIPTION_FILE).exists():
-            message = f"could not be started:\n{tail(run_dir / record.OPERATOR_LOG)}"
-            raise fail("E432", "cluster", message)
-        time.sleep(_POLL_S / 10)
+    description = run_dir / record.DESCRIPTION_FILE
+    following.until(lambda: description.exists() or operator.poll() is not None, math.inf, _POLL_S / 10)
+    if not description.exists():
+        raise fail("E432", "cluster", f"could not be started:\n{tail(run_dir / record.OPERATOR_LOG)}")
 
 
 BACKEND = ContractBackend()

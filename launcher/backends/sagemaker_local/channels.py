@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from launcher.backends.sagemaker.modes import misfits
+from launcher.backends.sagemaker.default_values import misfits
 from launcher.backends.sagemaker_local import fastfile, manifests
 from launcher.backends.sagemaker_local.manifests import Entry
 from launcher.backends.sagemaker_local.objects import Stores
@@ -39,7 +39,6 @@ class Feed:
     """One channel on one host.
 
     Args:
-        name: The channel's name.
         mounts: Read-only bind mounts: real source, and mount point relative to the data folder.
         writable_mounts: The same, for file systems with access rw.
         note: How the channel is provided if that differs from SageMaker; else "".
@@ -87,7 +86,6 @@ def prepare(channels: Sequence[Mapping[str, Any]], default_mode: str, place: Pla
         channels: InputDataConfig of the request.
         default_mode: AlgorithmSpecification.TrainingInputMode.
         place: The host's inputs.
-        stores: The stores that hold the objects.
 
     Raises:
         ProblemsFound: Every fault of every channel; nothing has been started or mounted.
@@ -151,7 +149,6 @@ class _Content:
     """A channel with its listed content, before anything is copied.
 
     Args:
-        channel: The channel in the request.
         mode: Its input mode.
         entries: Its objects; empty for a file system.
         folder: Its file system's folder on this machine; None for S3.

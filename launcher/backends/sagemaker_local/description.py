@@ -2,7 +2,7 @@
 
 from typing import TYPE_CHECKING, ClassVar
 
-from launcher.backends.sagemaker.description import RULE_MODULES, TrainingJobDescription
+from launcher.backends.sagemaker.description import TrainingJobDescription
 from launcher.model.backend import Backend
 from launcher.model.job_spec import OPEN, JobSpec, Trainer
 
@@ -16,7 +16,6 @@ class SageMakerLocalDescription(TrainingJobDescription["Settings"]):
     name: ClassVar[str] = "contract"  # the name in bundles and records of earlier versions
     choice: ClassVar[str] = "sm_local"
     cluster_types: ClassVar[tuple[str, ...]] = ("sm_local", "local")
-    rule_modules: ClassVar[tuple[str, ...]] = (*RULE_MODULES, "launcher.backends.sagemaker_local.unsupported")
     runs_here: ClassVar[bool] = True
     default_trainer: ClassVar[Trainer] = OPEN
 

@@ -9,6 +9,7 @@ Source: How Amazon SageMaker Provides Training Information, FastFile mode; fuse(
 import contextlib
 import errno
 import importlib.util
+import itertools
 import json
 import os
 import select
@@ -18,7 +19,7 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import IO, Any
@@ -36,6 +37,7 @@ _BLOCKS = 2
 _CLOSE_TIMEOUT_S = 5.0
 _READY = b"ready\n"
 _CACHED_S = 3600
+_COPIED = "copied before the job starts, whereas SageMaker reads on demand ({})"
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,8 +83,10 @@ def mount(folder: Path, entries: Sequence[Entry], stores: Stores) -> tuple[View 
     Returns:
         The view, None if this machine cannot mount it; and a description of how the channel is provided.
     """
-    if reason := _lacking():
-        return None, _copied(reason)
+    if importlib.util.find_spec("mfusepy") is None:
+        return None, _COPIED.format("mfusepy is not installed")
+    if not os.access("/dev/fuse", os.R_OK | os.W_OK):
+        return None, _COPIED.format("/dev/fuse is not accessible")
     described = {
         "folder": str(folder),
         "endpoint": stores.endpoint,
@@ -104,18 +108,7 @@ def mount(folder: Path, entries: Sequence[Entry], stores: Stores) -> tuple[View 
         server.stderr.close()
         return View(folder, server, server.stdin, server.stdout), "read on demand, through FUSE"
     reason = server.communicate()[1].decode(errors="replace").strip().rpartition("\n")[2]
-    return None, _copied(reason or "FUSE is not permitted")
-
-
-def _copied(reason: str) -> str:
-    return f"copied before the job starts, whereas SageMaker reads on demand ({reason})"
-
-
-def _lacking() -> str:
-    """Return the missing requirement on this machine; "" if none is known to be missing."""
-    if importlib.util.find_spec("mfusepy") is None:
-        return "mfusepy is not installed"
-    return "" if os.access("/dev/fuse", os.R_OK | os.W_OK) else "/dev/fuse is not accessible"
+    return None, _COPIED.format(reason or "FUSE is not permitted")
 
 
 @dataclass(slots=True)
@@ -123,7 +116,6 @@ class _OpenFile:
     """An open file, whose blocks are fetched as they are read.
 
     Args:
-        stores: The stores that hold it.
         uri: Its object's URI.
         size: Its size in bytes.
         blocks: The blocks read last, by number.
@@ -138,18 +130,16 @@ class _OpenFile:
 
     def read(self, offset: int, count: int) -> bytes:
         """Read bytes of it; fewer at its end."""
-        end = min(offset + count, self.size)
+        end, found = min(offset + count, self.size), bytearray()
         with self.lock:
-            return b"".join(self._parts(offset, end))
-
-    def _parts(self, offset: int, end: int) -> Iterator[bytes]:
-        while offset < end:
-            number, first = divmod(offset, _BLOCK_BYTES)
-            part = self._block(number)[first : first + end - offset]
-            if not part:
-                raise OSError(errno.EIO, "shorter than listed", self.uri)
-            yield part
-            offset += len(part)
+            while offset < end:
+                number, first = divmod(offset, _BLOCK_BYTES)
+                part = self._block(number)[first : first + end - offset]
+                if not part:
+                    raise OSError(errno.EIO, "shorter than listed", self.uri)
+                found += part
+                offset += len(part)
+        return bytes(found)
 
     def _block(self, number: int) -> bytes:
         if number not in self.blocks:
@@ -164,68 +154,29 @@ class _OpenFile:
         return self.blocks[number]
 
 
-class _Tree:
-    """The files and folders of a view, and the open files.
+def _folders(paths: Iterable[str]) -> dict[str, set[str]]:
+    """Return the names in each folder that files have."""
+    folders: dict[str, set[str]] = {"/": set()}
+    for path in paths:
+        while path != "/":
+            folder, _, name = path.rpartition("/")
+            path = folder or "/"
+            folders.setdefault(path, set()).add(name)
+    return folders
+
+
+def _operations(files: Mapping[str, tuple[str, int]], stores: Stores) -> Any:
+    """Return the FUSE operations of a view.
 
     Args:
         files: URI and size of each file, by path.
-        stores: The stores that hold them.
     """
-
-    def __init__(self, files: Mapping[str, tuple[str, int]], stores: Stores):
-        self.files, self._stores = files, stores
-        self.folders: dict[str, set[str]] = {"/": set()}
-        for path in files:
-            self._enter(path)
-        self._open: dict[int, _OpenFile] = {}
-        self._lock, self._last = threading.Lock(), 0
-        self._now = time.time_ns()
-
-    def _enter(self, path: str) -> None:
-        folder, _, name = path.rpartition("/")
-        is_new = (folder or "/") not in self.folders
-        self.folders.setdefault(folder or "/", set()).add(name)
-        if is_new:
-            self._enter(folder)
-
-    def attributes(self, path: str) -> dict[str, Any] | None:
-        """Return the fields of stat(2); None if nothing exists at the path."""
-        if path in self.folders:
-            kind, size, links = stat.S_IFDIR | 0o555, 0, 2
-        elif path in self.files:
-            kind, size, links = stat.S_IFREG | 0o444, self.files[path][1], 1
-        else:
-            return None
-        times = dict.fromkeys(("st_atime", "st_mtime", "st_ctime"), self._now)
-        return {
-            "st_mode": kind,
-            "st_size": size,
-            "st_nlink": links,
-            "st_uid": os.getuid(),
-            "st_gid": os.getgid(),
-        } | times
-
-    def open(self, path: str) -> int:
-        """Open a file and return its handle."""
-        uri, size = self.files[path]
-        with self._lock:
-            self._last += 1
-            self._open[self._last] = _OpenFile(self._stores, uri, size, {}, threading.Lock())
-            return self._last
-
-    def read(self, handle: int, offset: int, count: int) -> bytes:
-        """Return bytes of an open file."""
-        return self._open[handle].read(offset, count)
-
-    def release(self, handle: int) -> None:
-        """Close a file."""
-        with self._lock:
-            del self._open[handle]
-
-
-def _operations(tree: _Tree) -> Any:
-    """Return a tree as FUSE operations."""
     import mfusepy
+
+    folders = _folders(files)
+    times = dict.fromkeys(("st_atime", "st_mtime", "st_ctime"), time.time_ns())
+    opened: dict[int, _OpenFile] = {}
+    handles = itertools.count(1)
 
     class Operations(mfusepy.Operations):  # type: ignore[misc]  # mfusepy has no types
         use_ns = True
@@ -235,36 +186,35 @@ def _operations(tree: _Tree) -> Any:
             sys.stdout.buffer.flush()
 
         def getattr(self, path: str, fh: int | None = None) -> dict[str, Any]:
-            if (found := tree.attributes(path)) is None:
+            if path in folders:
+                kind, size, links = stat.S_IFDIR | 0o555, 0, 2
+            elif path in files:
+                kind, size, links = stat.S_IFREG | 0o444, files[path][1], 1
+            else:
                 raise mfusepy.FuseOSError(errno.ENOENT)
-            return found
+            owner = {"st_uid": os.getuid(), "st_gid": os.getgid()}
+            return {"st_mode": kind, "st_size": size, "st_nlink": links, **owner, **times}
 
         def readdir(self, path: str, fh: int) -> list[str]:
-            return [".", "..", *sorted(tree.folders[path])]
+            return [".", "..", *sorted(folders[path])]
 
         def open(self, path: str, flags: int) -> int:
-            return tree.open(path)
+            handle = next(handles)
+            opened[handle] = _OpenFile(stores, *files[path], {}, threading.Lock())
+            return handle
 
         def read(self, path: str, size: int, offset: int, fh: int) -> bytes:
             try:
-                return tree.read(fh, offset, size)
+                return opened[fh].read(offset, size)
             except (ProblemsFound, OSError) as error:
                 os.write(sys.stdout.fileno(), f"{' '.join(str(error).split())}\n".encode()[: select.PIPE_BUF])
                 raise mfusepy.FuseOSError(errno.EIO) from error
 
         def release(self, path: str, fh: int) -> int:
-            tree.release(fh)
+            del opened[fh]
             return 0
 
     return Operations()
-
-
-def _end_with(lifeline: int) -> None:
-    """Unmount when the process at the other end of a pipe has closed it or ended."""
-    os.read(lifeline, 1)
-    main_thread = threading.main_thread().ident
-    assert main_thread  # it has been started
-    signal.pthread_kill(main_thread, signal.SIGTERM)
 
 
 def main() -> None:
@@ -279,12 +229,18 @@ def main() -> None:
         sys.exit(f"{error}: install fuse3")
     described = json.loads(sys.stdin.buffer.readline())
     files = {f"/{path}": (uri, size) for path, uri, size in described["files"]}
-    tree = _Tree(files, Stores(described["endpoint"], described["region"]))
-    threading.Thread(target=_end_with, args=(sys.stdin.fileno(),), daemon=True).start()
+    operations = _operations(files, Stores(described["endpoint"], described["region"]))
+    main_thread = threading.get_ident()
+
+    def end_with_launcher() -> None:
+        os.read(sys.stdin.fileno(), 1)  # returns when the process at the other end has closed it or ended
+        signal.pthread_kill(main_thread, signal.SIGTERM)  # unmounts
+
+    threading.Thread(target=end_with_launcher, daemon=True).start()
     options = {"ro": True, "default_permissions": True, "fsname": "fastfile", "kernel_cache": True}
     times = {"entry_timeout": _CACHED_S, "attr_timeout": _CACHED_S}
     try:
-        mfusepy.FUSE(_operations(tree), described["folder"], foreground=True, **options, **times)
+        mfusepy.FUSE(operations, described["folder"], foreground=True, **options, **times)
     except RuntimeError:
         sys.exit(1)
 

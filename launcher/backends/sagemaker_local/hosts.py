@@ -23,7 +23,6 @@ class Ended:
     """A host whose program has ended.
 
     Args:
-        host: The host.
         code: Exit status, 128 + N if signal N ended it.
         is_lost: Whether something other than the launcher killed it, as when an instance is lost.
     """

@@ -47,8 +47,6 @@ class Orders:
 
     Args:
         request: CreateTrainingJob.
-        arn: The job's ARN.
-        region: The job's region.
         recipe: Files of the recipe's channel, and their source.
         stores: The stores of its data and output.
         run_dir: The job's folder on this machine.
@@ -131,8 +129,6 @@ class Job:
     """One training job.
 
     Args:
-        orders: Its inputs.
-        record: Its description.
         interrupts: Requests to stop it.
         lock: The lock of its run folder.
         deadline: End of its time limit, on the monotonic clock; None before it trains.

@@ -80,22 +80,13 @@ def path_problems(entries: Sequence[Entry]) -> Iterator[Problem]:
     for entry in entries:
         (found,) = entry.objects
         uri = found.uri
-        if _is_outside(entry.path):
+        if "\0" in entry.path or any(part in ("", ".", "..") for part in entry.path.split("/")):
             yield Problem("E422", uri, "is not a path below a folder", value=entry.path)
         elif taken.setdefault(entry.path, uri) != uri:
             yield Problem("E422", uri, f"would be the same file as {taken[entry.path]}", value=entry.path)
-    folders = {folder for path in taken for folder in _folders(path)}
+    folders = {path[:at] for path in taken for at, letter in enumerate(path) if letter == "/"}
     for path in sorted(folders & taken.keys()):
         yield Problem("E422", taken[path], "is an object and a folder of others", value=path)
-
-
-def _is_outside(path: str) -> bool:
-    return "\0" in path or any(part in ("", ".", "..") for part in path.split("/"))
-
-
-def _folders(path: str) -> Iterator[str]:
-    while path := path.rpartition("/")[0]:
-        yield path
 
 
 def _path_below(prefix: str, uri: str) -> str:
@@ -129,22 +120,15 @@ def _listed(uri: str, stores: Stores) -> tuple[str, list[str]]:
         raise fail("E423", uri, f"is not valid JSON: {error}") from error
     if not isinstance(listed, list) or not listed or not isinstance(listed[0], dict):
         raise fail("E423", uri, "is not a list that begins with a prefix", allowed=_FORM)
-    return _prefix(listed[0], uri), _keys(listed[1:], uri)
-
-
-def _prefix(first: dict[str, Any], uri: str) -> str:
+    first, *keys = listed
     prefix = first.get("prefix")
     if list(first) != ["prefix"] or not isinstance(prefix, str) or not prefix:
         raise fail("E423", uri, "has no prefix", value=first, allowed=_FORM)
-    return prefix
-
-
-def _keys(keys: list[Any], uri: str) -> list[str]:
     wrong = [key for key in keys if not isinstance(key, str)]
     if wrong or not keys:
         message = "lists an item that is not a key" if wrong else "lists no object"
         raise fail("E423", uri, message, value=wrong[:1] or None, allowed=_FORM)
-    return keys
+    return prefix, keys
 
 
 def _missing(prefix: str, keys: Sequence[str], uri: str) -> Iterator[Problem]:

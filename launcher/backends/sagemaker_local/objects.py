@@ -206,8 +206,6 @@ class S3Stream(io.RawIOBase):
     """An object of S3, resumed where its connection was lost. Its `size` is the complete object's.
 
     Args:
-        connection: The connection to the service.
-        uri: The object's URI.
         offset: Start of the stream, in bytes.
         count: Maximum number of bytes to request; None requests all.
     """

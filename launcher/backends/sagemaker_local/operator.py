@@ -15,6 +15,8 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import IO, Any
 
+from launcher.backends.sagemaker.default_values import START
+from launcher.backends.sagemaker.submit import recipe_uri
 from launcher.backends.sagemaker_local import isolation, record
 from launcher.backends.sagemaker_local.interrupts import Interrupts
 from launcher.backends.sagemaker_local.job import EXIT_STOPPED, Job, Orders
@@ -92,11 +94,9 @@ def _orders(bundle_dir: Path, args: argparse.Namespace) -> Orders:
 
 def _recipe(bundle_dir: Path, request: Mapping[str, Any]) -> Iterator[tuple[Path, str]]:
     """Yield the files of the recipe's channel, and their source."""
-    channels = request["InputDataConfig"]
-    uri = next(c["DataSource"]["S3DataSource"]["S3Uri"] for c in channels if c["ChannelName"] == "recipe")
-    start = bundle_dir / "start.sh"
+    start = bundle_dir / START
     for path in (*sorted((bundle_dir / CONFIG_DIR).iterdir()), *([start] if start.exists() else [])):
-        yield path, uri + path.name
+        yield path, f"{recipe_uri(request)}{path.name}"
 
 
 if __name__ == "__main__":

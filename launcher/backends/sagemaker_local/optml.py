@@ -95,9 +95,6 @@ def lay_out(host: Host, peers: Sequence[Host], request: Mapping[str, Any], input
     """Create a host's folders and configuration files.
 
     Args:
-        host: The host.
-        peers: All hosts.
-        request: The job's request.
         inputs: inputdataconfig.json.
     """
     for name in _FOLDERS:

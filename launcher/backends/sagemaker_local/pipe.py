@@ -4,6 +4,7 @@ Source: How Amazon SageMaker Provides Training Information, Pipe mode; Amazon Sa
 """
 
 import contextlib
+import ctypes
 import errno
 import fcntl
 import functools
@@ -21,7 +22,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from launcher.backends.sagemaker_local import inotify
 from launcher.backends.sagemaker_local.manifests import Entry, Piece
 from launcher.backends.sagemaker_local.objects import S3, S3Stream, Stores
 from launcher.common.problems import Problem, ProblemsFound, fail
@@ -38,6 +38,11 @@ _AHEAD = 8
 """Objects of S3 that are requested before their turn."""
 
 _CLOSE_TIMEOUT_S = 5.0
+
+_OPENED, _READER_CLOSED = 0x20, 0x10
+"""IN_OPEN and IN_CLOSE_NOWRITE. Source: linux/inotify.h."""
+
+_EVENTS_BYTES = 4096
 
 _MAGIC = 0xCED7230A
 _MOST_BYTES = (1 << 29) - 1
@@ -61,11 +66,44 @@ class Form:
     is_recordio: bool = False
 
 
+class _Watch:
+    """Openings and closings of one file by other processes, since the watch was created. Source: inotify(7).
+
+    Args:
+        path: The file's path.
+        events: The events to watch.
+
+    Raises:
+        OSError: The kernel refuses: too many watches, or no such file exists.
+    """
+
+    def __init__(self, path: str, events: int):
+        self._libc = ctypes.CDLL(None, use_errno=True)
+        self.fd = self._checked(self._libc.inotify_init1(os.O_NONBLOCK | os.O_CLOEXEC))
+        self.change(path, events)
+
+    def change(self, path: str, events: int) -> None:
+        """Watch for other events of the same file from now on."""
+        self._checked(self._libc.inotify_add_watch(self.fd, os.fsencode(path), ctypes.c_uint32(events)))
+
+    def forget(self) -> None:
+        """Drop the events so far."""
+        try:
+            while os.read(self.fd, _EVENTS_BYTES):
+                pass
+        except BlockingIOError:
+            return
+
+    def _checked(self, result: int) -> int:
+        if result < 0:
+            raise OSError(ctypes.get_errno(), "the kernel refuses to watch a file")
+        return result
+
+
 class Fifo:
     """One epoch's FIFO, written without blocking. It exists from when its writer is ready until its reader closes it.
 
     Args:
-        path: Its path.
         wake_fd: Descriptor that becomes readable when the writer must end.
 
     Raises:
@@ -82,7 +120,7 @@ class Fifo:
         try:
             with contextlib.suppress(PermissionError):
                 fcntl.fcntl(self._fd, fcntl.F_SETPIPE_SZ, _PIPE_BYTES)
-            self._watch = inotify.Watch(str(hidden), inotify.OPENED)
+            self._watch = _Watch(str(hidden), _OPENED)
         except OSError:
             os.close(self._fd)
             hidden.unlink()
@@ -98,7 +136,7 @@ class Fifo:
         self._wait(self._watch.fd, select.POLLIN)
         both, self._fd = self._fd, os.open(self.path, os.O_WRONLY | os.O_NONBLOCK | os.O_CLOEXEC)
         os.close(both)
-        self._watch.change(str(self.path), inotify.READER_CLOSED)
+        self._watch.change(str(self.path), _READER_CLOSED)
 
     def send(self, data: bytes | memoryview) -> None:
         """Write bytes, or buffer a few until there are more: waking the reader costs more than copying them.
@@ -192,7 +230,6 @@ class Writer(threading.Thread):
         stem: The FIFOs' path without the epoch.
         epochs: Returns the entries to stream in an epoch.
         form: How objects are streamed.
-        stores: The stores that hold the objects.
     """
 
     def __init__(self, stem: Path, epochs: Callable[[int], Sequence[Entry]], form: Form, stores: Stores):

@@ -4,7 +4,6 @@ Source: Amazon SageMaker, How Amazon SageMaker Runs Your Training Image; sagemak
 entry_point.py and mpi.py.
 """
 
-import json
 import logging
 import shutil
 import sys
@@ -48,7 +47,7 @@ def bring_code(request: Mapping[str, Any], host: Host) -> None:
     Raises:
         OSError: It does not exist.
     """
-    source = _parameter(request, "sagemaker_submit_directory")
+    source = variables.given(request, host).get("sagemaker_submit_directory")
     if is_mpi(request) and source and not source.startswith(f"{OPT_ML}/"):
         shutil.copytree(source, host.real(CODE), dirs_exist_ok=True, symlinks=True, ignore=_left_out)
 
@@ -62,17 +61,17 @@ def _left_out(folder: str, names: list[str]) -> set[str]:
 
 
 def _mpirun(request: Mapping[str, Any], hosts: Sequence[Host], host: Host) -> tuple[str, ...]:
-    processes = int(_parameter(request, "sagemaker_mpi_num_of_processes_per_host") or 1)
+    given = variables.given(request, host)
     groups = resource_config(host, hosts)["instance_groups"]
     run = mpi.MpiRun(
         tuple(name for group in groups for name in group["hosts"]),
-        processes,
+        int(given.get("sagemaker_mpi_num_of_processes_per_host") or 1),
         interface=INTERFACE,
-        custom_options=_parameter(request, "sagemaker_mpi_custom_mpi_options") or "",
+        custom_options=given.get("sagemaker_mpi_custom_mpi_options") or "",
         exported=tuple(sorted({*variables.toolkit(request, hosts, host), *(request.get("Environment") or {})})),
-        mp_parameters=json.loads((request.get("HyperParameters") or {}).get("mp_parameters", "{}")),
+        mp_parameters=given.get("mp_parameters") or {},
     )
-    script = Path(CODE, str(_parameter(request, "sagemaker_program")))
+    script = Path(CODE, str(given.get("sagemaker_program")))
     interpreter = (sys.executable,) if script.suffix == ".py" else ("/bin/sh",)
     return mpi.command(run, (*interpreter, str(script), *variables.arguments(variables.decoded(request, host))))
 
@@ -80,13 +79,3 @@ def _mpirun(request: Mapping[str, Any], hosts: Sequence[Host], host: Host) -> tu
 def mpi_variables() -> dict[str, str]:
     """Return the variables that let mpirun reach the other hosts. Source: OpenMPI FAQ, Tuning (OMPI_MCA_…)."""
     return {"OMPI_MCA_plm_rsh_agent": f"{sys.executable} {enter.__file__}"}
-
-
-def _parameter(request: Mapping[str, Any], name: str) -> Any:
-    text = (request.get("HyperParameters") or {}).get(name)
-    if text is None:
-        return None
-    try:
-        return json.loads(text)
-    except ValueError:
-        return text

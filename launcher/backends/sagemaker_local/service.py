@@ -25,11 +25,7 @@ _DIED = "InternalServerError: the process that ran the job ended without reporti
 
 @dataclass(frozen=True, slots=True)
 class LocalServices:
-    """SageMaker and CloudWatch Logs for one job.
-
-    Args:
-        run_dir: The job's run folder.
-    """
+    """SageMaker and CloudWatch Logs for one job."""
 
     run_dir: Path
 

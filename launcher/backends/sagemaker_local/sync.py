@@ -64,8 +64,6 @@ class Sync:
     """Synchronises one folder of all hosts.
 
     Args:
-        folder: The folder.
-        hosts: The job's hosts.
         stores: The stores that keep it.
         scratch: Folder for copies of files that may change.
         known: State of each host's files in the store.

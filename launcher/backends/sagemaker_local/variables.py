@@ -3,6 +3,7 @@
 Source: sagemaker-training toolkit 5.1.4, environment.py and mapping.py.
 """
 
+import contextlib
 import json
 import logging
 import os
@@ -13,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 import launcher
+from launcher.backends.sagemaker.default_values import RECIPE_DIR, START
 from launcher.backends.sagemaker_local.optml import INTERFACE, Host, resource_config
 from launcher.common.names import ENV_MASTER_ADDR, ENV_RUN_DIR
 
@@ -21,9 +23,6 @@ _HOME = Path(launcher.__file__).resolve().parent.parent
 _KEPT = ("HOME", "LANG", "LD_LIBRARY_PATH", "LOGNAME", "PATH", "PYTHONPATH", "TERM", "TMPDIR", "TZ", "USER")
 _KEPT_PREFIXES = ("AWS_", "LC_")
 """This machine's variables that a program inherits: paths, and AWS credentials in place of a role."""
-
-RECIPE_DIR, START = "/opt/ml/input/data/recipe", "start.sh"
-"""Path of the recipe's channel, and the start file of the launcher's own program there."""
 
 _OWN_PREFIX = "sagemaker_"
 """Prefix of hyperparameters for the toolkit, not for the program."""
@@ -62,12 +61,7 @@ def of_job(
     """Return the complete environment of a host's program.
 
     Args:
-        request: The job's request.
-        arn: The job's ARN.
-        region: The job's region.
         endpoint: Endpoint of S3; None is AWS.
-        hosts: All hosts of the job.
-        host: The program's host.
     """
     found = _inherited(request) | {"AWS_REGION": region, "AWS_DEFAULT_REGION": region}
     found |= {"AWS_ENDPOINT_URL_S3": endpoint} if endpoint else {}
@@ -89,13 +83,19 @@ def _inherited(request: Mapping[str, Any]) -> dict[str, str]:
     return own
 
 
-def decoded(request: Mapping[str, Any], host: Host) -> dict[str, Any]:
-    """Return the hyperparameters of the program itself, each parsed as JSON if it is JSON."""
-    found = {}
+def given(request: Mapping[str, Any], host: Host) -> dict[str, Any]:
+    """Return all hyperparameters, each parsed as JSON if it is JSON."""
+    found: dict[str, Any] = {}
     for name, text in (request.get("HyperParameters") or {}).items():
-        if not name.startswith(_OWN_PREFIX):
-            found[name] = _read(host.mapped(text))
+        found[name] = host.mapped(text)
+        with contextlib.suppress(ValueError):
+            found[name] = json.loads(found[name])
     return found
+
+
+def decoded(request: Mapping[str, Any], host: Host) -> dict[str, Any]:
+    """Return the hyperparameters of the program itself."""
+    return {name: value for name, value in given(request, host).items() if not name.startswith(_OWN_PREFIX)}
 
 
 def toolkit(request: Mapping[str, Any], hosts: Sequence[Host], host: Host) -> dict[str, str]:
@@ -125,13 +125,13 @@ def arguments(values: Mapping[str, Any]) -> Iterator[str]:
 
 def _training_env(request: Mapping[str, Any], hosts: Sequence[Host], host: Host) -> dict[str, Any]:
     """Return the toolkit's Environment, by its names."""
-    given = {name: _read(host.mapped(text)) for name, text in (request.get("HyperParameters") or {}).items()}
-    script = given.get("sagemaker_program")
+    own = given(request, host)
+    script = own.get("sagemaker_program")
     inputs = json.loads((host.root / "input/config/inputdataconfig.json").read_text(encoding="utf-8"))
     base = host.base
-    return _groups(hosts, host, given) | {
+    return _groups(hosts, host, own) | {
         "additional_framework_parameters": {
-            name: value for name, value in given.items() if name.startswith(_OWN_PREFIX) and name not in _PLACES
+            name: value for name, value in own.items() if name.startswith(_OWN_PREFIX) and name not in _PLACES
         },
         "channel_input_dirs": {name: f"{base}/input/data/{name}" for name in inputs},
         "framework_module": None,
@@ -140,9 +140,9 @@ def _training_env(request: Mapping[str, Any], hosts: Sequence[Host], host: Host)
         "input_data_config": inputs,
         "input_dir": f"{base}/input",
         "job_name": request["TrainingJobName"],
-        "log_level": given.get("sagemaker_container_log_level", logging.INFO),
+        "log_level": own.get("sagemaker_container_log_level", logging.INFO),
         "model_dir": f"{base}/model",
-        "module_dir": given.get("sagemaker_submit_directory", f"{base}/code"),
+        "module_dir": own.get("sagemaker_submit_directory", f"{base}/code"),
         "module_name": str(script or "").removesuffix(".py"),
         "network_interface_name": INTERFACE,
         "num_cpus": os.cpu_count() or 1,
@@ -155,12 +155,12 @@ def _training_env(request: Mapping[str, Any], hosts: Sequence[Host], host: Host)
     }
 
 
-def _groups(hosts: Sequence[Host], host: Host, given: Mapping[str, Any]) -> dict[str, Any]:
+def _groups(hosts: Sequence[Host], host: Host, own: Mapping[str, Any]) -> dict[str, Any]:
     """Return the Environment's values for hosts and their groups."""
     resources = resource_config(host, hosts)
     groups = {group["instance_group_name"]: group for group in resources["instance_groups"]}
-    starts = any(given.get(name) for name in _DISTRIBUTIONS)
-    distributed = given.get("sagemaker_distribution_instance_groups", [host.group] if starts else [])
+    starts = any(own.get(name) for name in _DISTRIBUTIONS)
+    distributed = own.get("sagemaker_distribution_instance_groups", [host.group] if starts else [])
     distribution_hosts = [name for group in groups if group in distributed for name in groups[group]["hosts"]]
     master = (distribution_hosts or resources["hosts"])[0]
     return {
@@ -185,10 +185,3 @@ def _text(value: Any) -> str:
     if value is None or isinstance(value, str):
         return value or ""
     return json.dumps(value, sort_keys=True, separators=(",", ":"))
-
-
-def _read(text: str) -> Any:
-    try:
-        return json.loads(text)
-    except ValueError:
-        return text

@@ -1,20 +1,16 @@
-"""What the limits of accounts and QOS never allow. Slurm accepts such a job, and never starts it."""
+"""The account and the QOS of a job, and the rows of accounting that have their limits."""
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from launcher.backends.slurm.demand import Demand
-from launcher.backends.slurm.limits import NEVER, amounts, beyond, minutes
 from launcher.backends.slurm.place import Place
 from launcher.backends.slurm.programs import Answer
 from launcher.backends.slurm.recent import RECENT, configured
-from launcher.common.problems import Problem
 
-_ENFORCED = ("limits", "safe")
-"""Values of AccountingStorageEnforce that enforce limits. Source: slurm.conf(5)."""
-_MINUTES = ("maxtresminsperjob", "grptresrunmins")
-_OF_BOTH = ("maxwall", "maxtresperjob", "maxtrespernode", "grptres", *_MINUTES, "grpjobs")
+MINUTES = ("maxtresminsperjob", "grptresrunmins")
+"""Limits of products of a resource and the time limit."""
+_OF_BOTH = ("maxwall", "maxtresperjob", "maxtrespernode", "grptres", *MINUTES, "grpjobs")
 _USER = ("defaultaccount",)
 _OWN = ("account", "partition", "defaultqos", "qos", *_OF_BOTH, "maxjobs")
 _PARENT = ("account", "parentname", "grptres", "grptresrunmins", "grpjobs")
@@ -26,14 +22,10 @@ _WAIVED = {"PartitionMaxNodes": "MaxNodes", "PartitionMinNodes": "MinNodes", "Pa
 """Flags of a QOS whose jobs may exceed limits of partitions. Source: sacctmgr(1), QOS flags."""
 _NOT_COMPARED = {
     "Relative": tuple(field for field in _QOS if "tres" in field),
-    "UsageFactorSafe": _MINUTES,
+    "UsageFactorSafe": MINUTES,
 }
 """Flags of a QOS, with its limits that are shares or are multiplied. Source: sacctmgr(1), QOS flags."""
-_TITLES = {"cpu": ("CPUs", "CPU-minutes"), "mem": ("MiB of memory", "MiB-minutes")}
-_JOBS = (("maxjobsperuser", "maxjobs"), ("maxjobsperaccount",), ("grpjobs",))
-"""Numbers of jobs that run; of the fields of a group, the first one that is set counts."""
 Row = Mapping[str, str]
-Nodes = Callable[[], Sequence[Mapping[str, float]]]
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,6 +44,11 @@ class Rights:
     qos: str
     places: tuple[tuple[str, Row], ...]
     waived: frozenset[str]
+
+    @property
+    def longest(self) -> tuple[str, str]:
+        """The longest time of a job, with who limits it; "" without a limit."""
+        return next(((whose, row["maxwall"]) for whose, row in self.places if row.get("maxwall")), ("", ""))
 
 
 UNSURE = Rights((), "", (), frozenset(_WAIVED.values()))
@@ -77,11 +74,14 @@ class Known:
     def of_partition(self, partition: Row) -> Rights | None:
         """Return the account and the QOS of a job in a partition; None if the user has no such account there."""
         title = partition["PartitionName"]
-        fitting = sorted((each for each in self.own if each["partition"] in ("", title)), key=_is_general)
+        fitting = sorted(
+            (each for each in self.own if each["partition"] in ("", title)), key=lambda row: not row["partition"]
+        )
         if not fitting:
             return None
         mine = fitting[0]
-        name = self.qos or mine["defaultqos"] or _only(mine["qos"]) or "normal"
+        only = "" if "," in mine["qos"] else mine["qos"]  # which is then the default
+        name = self.qos or mine["defaultqos"] or only or "normal"
         found = [
             (f"QOS {each}", self.all_qos[each]) for each in (partition.get("QoS", ""), name) if each in self.all_qos
         ]
@@ -99,15 +99,6 @@ class Known:
             row = self.above[account]
             yield row
             account = row["parentname"]
-
-
-def _is_general(association: Row) -> bool:
-    return not association["partition"]
-
-
-def _only(names: str) -> str:
-    """Return the name of a list of one, which is then the default; "" otherwise."""
-    return "" if "," in names else names
 
 
 def are_kept(place: Place) -> bool:
@@ -154,113 +145,3 @@ def _words(what: str, where: tuple[str, ...], fields: tuple[str, ...]) -> tuple[
 def _rows(answer: Answer, fields: tuple[str, ...]) -> list[Row]:
     rows = [line.split("|") for line in answer.out.splitlines()]
     return [dict(zip(fields, row, strict=True)) for row in rows if len(row) == len(fields)]
-
-
-def problems(demand: Demand, rights: Rights, partition: Row, nodes: Nodes, place: Place) -> Iterator[Problem]:
-    """Yield what is beyond the limits of a job's QOS and account.
-
-    Source: Slurm, Resource Limits: Hierarchy.
-
-    Args:
-        demand: What the job requests.
-        rights: Its account and QOS.
-        partition: The partition that it would start in.
-        nodes: Returns what each node of the partition has.
-        place: Where it would be submitted.
-    """
-    if not any(name in configured("AccountingStorageEnforce", place) for name in _ENFORCED):
-        return
-    yield from _without_jobs(rights)
-    yield from _over_time(demand, rights, partition)
-    counts_memory = "memory" in configured("SelectTypeParameters", place)
-    for field in ("maxtresperjob", "maxtresperuser", "maxtresperaccount", "grptres", "maxtrespernode"):
-        count = 1 if field == "maxtrespernode" else demand.nodes
-        for name, (whose, limit) in _first(rights, field).items():
-            value = demand.least(name, () if name == "node" else nodes(), count)
-            if value > limit and (name != "mem" or counts_memory):
-                yield _over(demand, name, whose, value, limit)
-    for name, (whose, limit) in _first(rights, "mintresperjob").items():
-        if name == "node" and demand.most_nodes < limit:
-            yield beyond(demand.nodes_key, whose, demand.most_nodes, f"at least {limit:g}", "less")
-    yield from _over_minutes(demand, rights, partition, nodes)
-
-
-def _first(rights: Rights, field: str) -> dict[str, tuple[str, float]]:
-    """Return the limit of each resource, with who has it. A QOS replaces the limits of accounts, which all count."""
-    found: dict[str, tuple[str, float]] = {}
-    for whose, row in rights.places:
-        for name, limit in amounts(row.get(field, "")).items():
-            is_lower = name in found and found[name][0].startswith("account") and limit < found[name][1]
-            if _is_known(name) and (name not in found or is_lower):
-                found[name] = (whose, limit)
-    return found
-
-
-def _is_known(name: str) -> bool:
-    """Return whether the least of a resource that a job takes is known."""
-    return name in ("node", "cpu", "mem") or name.startswith("gres/")
-
-
-def _over(demand: Demand, name: str, whose: str, value: float, limit: float) -> Problem:
-    if name == "node":
-        return beyond(demand.nodes_key, whose, demand.nodes, f"1 to {limit:g}")
-    title, _ = _titles(name)
-    key = demand.memory_key if name == "mem" else demand.nodes_key
-    message = f"the job takes at least {value:.0f} {title}, more than {whose} allows; {NEVER}"
-    remedy = "request fewer nodes"
-    if demand.nodes == demand.most_nodes:  # an elastic job has whole nodes
-        remedy += ", or part of their resources with cluster.exclusive=false and cluster.mem"
-    shown = int(demand.memory_mib) if name == "mem" else demand.nodes
-    return Problem("E446", key, message, value=shown, allowed=f"at most {limit:.0f} {title}", remedy=remedy)
-
-
-def _titles(resource: str) -> tuple[str, str]:
-    """Return what an amount of a resource is called, and what its product with minutes is called."""
-    return _TITLES.get(resource, (resource, f"{resource}-minutes"))
-
-
-def _without_jobs(rights: Rights) -> Iterator[Problem]:
-    """Yield the QOS or the account that lets no job run."""
-    for fields in _JOBS:
-        limits = [(whose, row[field]) for whose, row in rights.places for field in fields if row.get(field)]
-        for whose, limit in limits[:1]:
-            if limit == "0":
-                key, _, name = whose.partition(" ")
-                message = f"lets no job run; {NEVER}"
-                yield Problem("E446", f"cluster.{key.lower()}", message, value=name, remedy="choose another one")
-
-
-def _over_time(demand: Demand, rights: Rights, partition: Row) -> Iterator[Problem]:
-    wanted = _wanted(demand, partition)
-    whose, longest = _longest(rights)
-    if wanted is None or wanted <= (minutes(longest) or float("inf")):
-        return
-    if demand.minutes is not None:
-        yield beyond("cluster.time", whose, demand.time, f"at most {longest}")
-    else:
-        message = f"the default of partition {partition['PartitionName']} is more than {whose} allows; {NEVER}"
-        default = partition["DefaultTime"]
-        yield Problem("E446", "cluster.time", message, value=default, allowed=f"at most {longest}")
-
-
-def _longest(rights: Rights) -> tuple[str, str]:
-    """Return the longest time of a job, with who limits it; "" without a limit."""
-    return next(((whose, row["maxwall"]) for whose, row in rights.places if row.get("maxwall")), ("", ""))
-
-
-def _wanted(demand: Demand, partition: Row) -> float | None:
-    """Return the time limit of a job in minutes; None if Slurm takes the longest one that is allowed."""
-    return minutes(partition.get("DefaultTime")) if demand.minutes is None else demand.minutes
-
-
-def _over_minutes(demand: Demand, rights: Rights, partition: Row, nodes: Nodes) -> Iterator[Problem]:
-    """Yield products of a resource and the time limit that are beyond a limit."""
-    wanted = _wanted(demand, partition) or minutes(_longest(rights)[1]) or minutes(partition.get("MaxTime"))
-    for field in _MINUTES:
-        for name, (whose, limit) in _first(rights, field).items():
-            value = demand.least(name, () if name == "node" else nodes(), demand.nodes)
-            if value and value * (wanted or float("inf")) > limit:
-                title, product = _titles(name)
-                message = f"with {value:.0f} {title}, it is more than {whose} allows; {NEVER}"
-                allowed = f"at most {limit // value:.0f} min, since {limit:.0f} {product} are allowed"
-                yield Problem("E446", "cluster.time", message, value=demand.time, allowed=allowed)

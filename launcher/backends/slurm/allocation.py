@@ -16,8 +16,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from launcher.backends.slurm import programs
+from launcher.operator.control_loop import Cluster
 from launcher.operator.events import count_nodes
-from launcher.operator.job_request import take_request
 from launcher.operator.types import Policy
 
 _REFRESH_S = 2.0
@@ -57,7 +57,7 @@ Notice = Callable[[str, str], None]
 """Records an event: its kind, and its message."""
 
 
-class Allocation:
+class Allocation(Cluster):
     """What the job has and may have. Its methods never wait for Slurm.
 
     Args:
@@ -89,12 +89,11 @@ class Allocation:
         in_place: bool,
         requested: int | None = None,
     ):
-        self.requested = requested
+        super().__init__(run_dir, policy.sizes, requested)
         self.job_id = job_id
         self.view, self.seen_s = view, 0.0
         self.leaving = ""
         self.idle_since_s: float | None = None
-        self._run_dir = run_dir
         self._policy = policy
         self._options, self._in_place = ("--exclusive", *options), in_place
         self._notice = notice
@@ -123,17 +122,7 @@ class Allocation:
     @property
     def capacity(self) -> int:
         """Nodes the job may have now; none once it is leaving."""
-        if self.leaving:
-            return 0
-        usable = len(self._usable())
-        return usable if self.requested is None else min(usable, self.requested)
-
-    def take_request(self) -> int | None:
-        """Return the size requested since the last call; apply it if it is one of the job's sizes."""
-        asked = take_request(self._run_dir)
-        if asked in self._policy.sizes:
-            self.requested = asked
-        return asked
+        return 0 if self.leaving else self._limited(len(self._usable()))
 
     def free_host(self, used: frozenset[str]) -> Host | None:
         """Return a usable host without a node; the one of the batch script first."""

@@ -1,9 +1,7 @@
 """cluster=slurm: one batch job, which starts torchrun once on each node or, if it is elastic, an operator."""
 
-import json
 import re
-import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from typing import ClassVar
@@ -11,7 +9,7 @@ from typing import ClassVar
 from launcher.backends.slurm import (
     code,
     endings,
-    partitions,
+    limits,
     preflight,
     programs,
     queue,
@@ -20,14 +18,15 @@ from launcher.backends.slurm import (
     run_files,
     submit,
 )
-from launcher.backends.slurm import follow as following
+from launcher.backends.slurm import follow as follow_job
 from launcher.backends.slurm.elastic_follow import ElasticJob
 from launcher.backends.slurm.elastic_options import ELASTIC_FILE, is_elastic, read_request
-from launcher.backends.slurm.follow import Job
+from launcher.backends.slurm.follow import Job, patiently
 from launcher.backends.slurm.options import slurm_options
-from launcher.backends.slurm.queue import POLL_S, Seen, queue_of
-from launcher.bundle import store as bundles
+from launcher.backends.slurm.queue import POLL_S, queue_of
+from launcher.bundle.store import config_of
 from launcher.common.problems import Notice, Problem, ProblemsFound, fail
+from launcher.model import following
 from launcher.model.backend import RANK_0
 from launcher.model.earlier_jobs import QueuedJob
 from launcher.model.job_spec import Bundle, JobEvent, JobHandle, JobSpec, JobState, JobStatus, LogSelection
@@ -39,8 +38,6 @@ _PATTERN = re.compile(r"[%\\\x00-\x1f\x7f]")
 _CANCEL_PATIENCE_S = 300.0
 """Time limit for a cancelled job to end: SIGTERM, then SIGKILL after KillWait, 30 s by default."""
 _NOT_SUBMITTED = JobStatus(JobState.DELETED, 0, "its launch made no job; recipes launch starts it")
-_REMOVED = JobStatus(JobState.CANCELLED, 0, "cancelled before it started")
-_FORGOTTEN = JobStatus(JobState.DELETED, 0, "Slurm no longer knows it, and its batch script has not noted an end")
 
 
 class SlurmBackend:
@@ -84,7 +81,8 @@ class SlurmBackend:
         Raises:
             ProblemsFound: Every reason why they were not submitted.
         """
-        ids = submit.submit_all([replace(job, bundle=_at_its_place(job.bundle)) for job in jobs])
+        placed = [replace(job.bundle, directory=job.bundle.directory.resolve()) for job in jobs]
+        ids = submit.submit_all([replace(job, bundle=bundle) for job, bundle in zip(jobs, placed, strict=True)])
         found = zip(jobs, ids, strict=True)
         return tuple(
             replace(_handle(job.bundle), native_id=id_, kind=_kind(job.bundle), is_new=is_new)
@@ -103,23 +101,17 @@ class SlurmBackend:
         if is_elastic(handle.bundle_dir):
             status = _elastic(handle).status(job_id, seen)
         else:
-            status = _of_fixed_size(handle, job_id, seen)
+            status = follow_job.status(handle, job_id, seen)
         if seen:
             endings.keep(handle.bundle_dir, job_id, status)
         return endings.explained(status, handle.bundle_dir, job_id)
 
     def wait(self, handle: JobHandle, *, timeout_s: float | None = None) -> Iterator[JobStatus]:
         """Yield the job's status now and after each change, up to its final one."""
-        deadline = time.monotonic() + (float("inf") if timeout_s is None else timeout_s)
-        read, last = following.patient(partial(self.status, handle)), None
-        while True:
-            status = read()
-            if status != last:
-                yield (last := status)
-            left_s = deadline - time.monotonic()
-            if status.state.is_final or left_s <= 0:
-                return
-            time.sleep(min(POLL_S, left_s))
+        return following.changes(self._patient_status(handle), timeout_s, POLL_S)
+
+    def _patient_status(self, handle: JobHandle) -> Callable[[], JobStatus]:
+        return patiently(partial(self.status, handle))
 
     def logs(self, handle: JobHandle, selection: LogSelection = RANK_0, *, follow: bool) -> Iterator[str]:
         """Yield what the selected ranks wrote; with `follow`, also the job's events, until it has ended.
@@ -127,24 +119,23 @@ class SlurmBackend:
         Raises:
             ProblemsFound: No such rank (E707) or attempt (E706) exists.
         """
-        read = following.patient(partial(self.status, handle))
+        read = self._patient_status(handle)
         if is_elastic(handle.bundle_dir):
             job_id, _ = submit.found(handle)
             lines = _elastic(handle).logs(selection, read, follow=follow)
         else:
-            job = _planned(handle)
+            job = Job.of(handle)
             job.fetch()
-            following.refuse_unknown(job, selection)
-            job_id, lines = job.job_id, following.logs(job, selection, read, follow=follow)
+            job.refuse_unknown(selection)
+            job_id, lines = job.job_id, follow_job.logs(job, selection, read, follow=follow)
         return endings.with_reason(lines, read, selection, handle.bundle_dir, job_id)
 
     def events(self, handle: JobHandle, *, follow: bool) -> Iterator[JobEvent]:
         """Yield the job's events, oldest first; with `follow`, until it has ended."""
-        read = following.patient(partial(self.status, handle))
+        read = self._patient_status(handle)
         if is_elastic(handle.bundle_dir):
-            yield from _elastic(handle).events(read, follow=follow)
-            return
-        yield from following.events(_planned(handle), read, follow=follow)
+            return _elastic(handle).events(read, follow=follow)
+        return follow_job.events(Job.of(handle), read, follow=follow)
 
     def scale(self, handle: JobHandle, num_nodes: int, min_nodes: int | None = None) -> None:
         """Ask the operator of an elastic job for another size; any other job keeps its size.
@@ -154,12 +145,8 @@ class SlurmBackend:
         """
         if is_elastic(handle.bundle_dir):
             _elastic(handle).scale(num_nodes, min_nodes, partial(self.status, handle))
-            return
-        seen = self.status(handle)
-        if seen.state.is_final:
-            raise fail("E412", "job", f"is not running: {seen.message or seen.state.value}", value=handle.job_name)
-        allowed = str(_planned(handle).nodes)
-        raise fail("E413", "nodes", "the size of this job is fixed", value=num_nodes, allowed=allowed)
+        else:
+            following.refuse_scaling(self.status(handle), handle.job_name, num_nodes, Job.of(handle).nodes)
 
     def cancel(self, handle: JobHandle) -> None:
         """Cancel the job and return when none of its processes runs; one that has ended is left alone.
@@ -181,16 +168,17 @@ class SlurmBackend:
         answer = place.run("scancel", job_id)
         if answer.code:
             raise programs.unanswered("scancel", answer)
-        deadline = time.monotonic() + _CANCEL_PATIENCE_S
-        while True:
+
+        def is_over() -> bool:
+            nonlocal seen
             jobs.forget()
             # A job that ends is COMPLETING, which counts as running, until its last process has ended.
-            if (now := jobs.find(job_id)) is None or now.state.is_final:
-                return
-            if time.monotonic() > deadline:
-                message = f"does not end: job {job_id} is still {now.word}"
-                raise fail("E449", "job", message, value=handle.job_name)
-            time.sleep(POLL_S / 4)
+            seen = jobs.find(job_id)
+            return seen is None or seen.state.is_final
+
+        if not following.until(is_over, _CANCEL_PATIENCE_S, POLL_S / 4) and seen:
+            message = f"does not end: job {job_id} is still {seen.word}"
+            raise fail("E449", "job", message, value=handle.job_name)
 
     def clear(self, handle: JobHandle) -> None:
         """Note that the ended job does not keep its bundle from being launched again; its files stay."""
@@ -207,8 +195,8 @@ def _kind(bundle: Bundle) -> str:
     """Return the kind of a submitted job; with how its cluster lets it grow, or the memory that it gets there."""
     try:
         if ELASTIC_FILE not in bundle.files:
-            cluster = requests.config_of(bundle)["cluster"]
-            memory = partitions.share_of_memory(cluster, submit.place_at(bundle.directory))
+            cluster = config_of(bundle)["cluster"]
+            memory = limits.share_of_memory(cluster, submit.place_at(bundle.directory))
             return f"{_KIND} with {memory[0].partition('=')[2]} MiB for each CPU" if memory else _KIND
         request = read_request(bundle.files[ELASTIC_FILE])
         return _GROWING[request.is_grown_in_place(submit.place_at(bundle.directory))]
@@ -218,35 +206,6 @@ def _kind(bundle: Bundle) -> str:
 
 def _elastic(handle: JobHandle) -> ElasticJob:
     return ElasticJob(handle.job_name, handle.bundle_dir, submit.place_at(handle.bundle_dir))
-
-
-def _at_its_place(bundle: Bundle) -> Bundle:
-    return replace(bundle, directory=bundle.directory.resolve())
-
-
-def _of_fixed_size(handle: JobHandle, job_id: str, seen: Seen | None) -> JobStatus:
-    """Return the status of a job of fixed size, whose files are then here."""
-    Job(handle.bundle_dir, job_id, 0, 1, submit.place_at(handle.bundle_dir)).fetch()
-    restarts = max(run_files.attempts(handle.bundle_dir, job_id), default=0)
-    if seen:
-        nodes = seen.nodes if seen.state is JobState.RUNNING else 0
-        return JobStatus(seen.state, nodes, endings.reason(handle.bundle_dir, job_id, seen), restarts=restarts)
-    noted = endings.as_kept(handle.bundle_dir, job_id)
-    if noted is None:
-        noted = _REMOVED if submit.was_removed(handle, job_id) else _FORGOTTEN
-    return replace(noted, restarts=restarts)
-
-
-def _planned(handle: JobHandle) -> Job:
-    """Return a job and what its bundle plans.
-
-    Raises:
-        ProblemsFound: The bundle is damaged.
-    """
-    bundle, _ = bundles.read(handle.bundle_dir)
-    plan = json.loads(bundle.files["plan.json"])
-    job_id, place = submit.found(handle)[0], submit.place_at(handle.bundle_dir)
-    return Job(handle.bundle_dir, job_id, plan["initial_nodes"], plan["nproc_per_node"], place)
 
 
 BACKEND = SlurmBackend()

@@ -5,7 +5,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from launcher.backends.slurm.limits import gres_amounts, mebibytes, minutes
+from launcher.backends.slurm.notation import gres_amounts, mebibytes, minutes
 from launcher.backends.slurm.requests import OPTION, Request
 from launcher.model.config_tree import get
 

@@ -1,9 +1,10 @@
 """Describes cluster=slurm: a batch script, and one task on each node, which starts the processes."""
 
 from collections.abc import Iterator, Sequence
-from typing import TYPE_CHECKING, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar
 
-from launcher.model.backend import Backend, BackendDescription
+from launcher.model.backend import Backend, BackendDescription, LaunchMode
+from launcher.model.capabilities import Files, Programs, Queue, Scaling, Secrets
 from launcher.model.job_spec import JobSpec
 
 if TYPE_CHECKING:
@@ -17,6 +18,47 @@ _GROWTH = {
 }
 
 
+class _Files(Files["Settings"]):
+    has_containers: ClassVar[bool] = False
+    """A container, if there is one, sees the folders of the file system that it is given."""
+    has_revisions: ClassVar[bool] = True
+
+    def are_shared(self, options: "Settings") -> bool:
+        """Return whether the job is launched on a login node."""
+        return not options.ssh
+
+
+class _Programs(Programs["Settings"]):
+    starts_by_mpi: ClassVar[bool] = True
+
+
+class _Scaling(Scaling):
+    def initial_nodes(self, job: JobSpec) -> int | None:
+        """Return the largest size of an elastic job: it starts on as many nodes as Slurm has for it."""
+        return job.max_nodes if job.elastic else None
+
+    def start_reason(self, nodes: int) -> str:
+        """Return whose nodes an elastic job starts on."""
+        from launcher.operator.events import count_nodes
+
+        return f"what Slurm has free, at most {count_nodes(nodes)}"
+
+
+class _Secrets(Secrets):
+    sources: ClassVar[tuple[str, ...]] = ("env",)
+
+    def words(self, checked: "CheckedRecipe") -> Iterator[tuple[str, Sequence[str]]]:
+        """Yield the commands and words that are written into a job's scripts."""
+        from launcher.backends.slurm.options import slurm_options
+
+        options = slurm_options(checked)
+        docker = options.slurm_docker_cfg
+        yield from (("cluster.setup", (line,)) for line in options.setup or ())
+        yield from (("cluster.slurm_docker_cfg", (line,)) for line in docker.post_launch_commands or ())
+        yield "cluster.slurm_docker_cfg", docker.docker_args or ()
+        yield "cluster.srun_args", options.srun_args or ()
+
+
 class SlurmDescription(BackendDescription["Settings"]):
     """Describes jobs on a Slurm cluster, launched on a login node, or from elsewhere by ssh."""
 
@@ -24,20 +66,19 @@ class SlurmDescription(BackendDescription["Settings"]):
     choice: ClassVar[str] = "slurm"
     cluster_types: ClassVar[tuple[str, ...]] = ("slurm",)
     title: ClassVar[str] = "Slurm"
-    rule_modules: ClassVar[tuple[str, ...]] = (
-        "launcher.backends.slurm.job_rules",
-        "launcher.backends.slurm.resource_rules",
-    )
-    resizes_jobs: ClassVar[bool] = True
-    starts_by_mpi: ClassVar[bool] = True
-    has_containers: ClassVar[bool] = False
-    """A container, if there is one, sees the folders of the file system that it is given."""
-    places_code: ClassVar[bool] = True
-    secret_sources: ClassVar[tuple[str, ...]] = ("env",)
-    has_queue: ClassVar[bool] = True
+    files: ClassVar[Files[Any]] = _Files()
+    programs: ClassVar[Programs[Any]] = _Programs()
+    scaling: ClassVar[Scaling | None] = _Scaling()
+    secrets: ClassVar[Secrets] = _Secrets()
 
     def load(self) -> Backend:
         """Return the backend that runs jobs on Slurm."""
+        from launcher.backends.slurm.backend import BACKEND
+
+        return BACKEND
+
+    def queue(self) -> Queue:
+        """Return the operations on jobs that are submitted together."""
         from launcher.backends.slurm.backend import BACKEND
 
         return BACKEND
@@ -57,34 +98,9 @@ class SlurmDescription(BackendDescription["Settings"]):
         growth = _GROWTH[slurm_options(job).growth]
         return f"Slurm job with this launcher's operator (grows {growth})"
 
-    def initial_nodes(self, job: JobSpec) -> int | None:
-        """Return the largest size of an elastic job: it starts on as many nodes as Slurm has for it."""
-        return job.max_nodes if job.elastic else None
-
-    def start_reason(self, nodes: int) -> str:
-        """Return whose nodes an elastic job starts on."""
-        from launcher.operator.events import count_nodes
-
-        return f"what Slurm has free, at most {count_nodes(nodes)}"
-
-    def secret_words(self, checked: "CheckedRecipe") -> Iterator[tuple[str, Sequence[str]]]:
-        """Yield the commands and words that are written into a job's scripts."""
-        from launcher.backends.slurm.options import slurm_options
-
-        options = slurm_options(checked)
-        docker = options.slurm_docker_cfg
-        yield from (("cluster.setup", (line,)) for line in options.setup or ())
-        yield from (("cluster.slurm_docker_cfg", (line,)) for line in docker.post_launch_commands or ())
-        yield "cluster.slurm_docker_cfg", docker.docker_args or ()
-        yield "cluster.srun_args", options.srun_args or ()
-
-    def shares_files(self, options: "Settings") -> bool:
-        """Return whether the job is launched on a login node."""
-        return not options.ssh
-
-    def writes_only(self, options: "Settings") -> bool:
+    def launch_mode(self, options: "Settings") -> LaunchMode:
         """Return whether the section requests the files alone."""
-        return options.slurm_create_submission_file_only
+        return LaunchMode(is_written_only=options.slurm_create_submission_file_only)
 
 
 DESCRIPTION = SlurmDescription()

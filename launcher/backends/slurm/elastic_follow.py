@@ -7,11 +7,11 @@ from functools import partial
 from pathlib import Path
 
 from launcher.backends.slurm import endings, run_files, written
-from launcher.backends.slurm.follow import patient
+from launcher.backends.slurm.follow import patiently
 from launcher.backends.slurm.place import Place
 from launcher.backends.slurm.queue import POLL_S, Seen
 from launcher.common.names import RUN_DIR
-from launcher.common.problems import fail
+from launcher.model import following
 from launcher.model.job_spec import JobEvent, JobState, JobStatus, LogSelection
 from launcher.operator.event_log import job_events
 from launcher.operator.job_request import (
@@ -25,6 +25,7 @@ from launcher.operator.worker_logs import read_logs
 
 _STOP_MARGIN_S = 60.0
 """Time to end a job, beyond the time its workers have to save."""
+_FORGOTTEN = JobStatus(JobState.DELETED, 0, "Slurm no longer knows it, and its operator has not noted an end")
 Status = Callable[[], JobStatus]
 
 
@@ -56,9 +57,19 @@ class ElasticJob:
         has_ended = seen is None or seen.state.is_final
         # After Slurm's answer: the files of a job that has ended are its last.
         self.place.fetch(self.bundle_dir, written.of_operator(job_id, has_ended=has_ended))
-        if seen is None and (ended := endings.as_kept(self.bundle_dir, job_id)):
-            return _forgotten(self._snapshot(), ended)
-        return _status(self._snapshot(), seen)
+        snapshot = self._snapshot()
+        restarts = snapshot.attempt if snapshot else 0
+        if snapshot and snapshot.state.is_final and has_ended:
+            return JobStatus(snapshot.state, 0, snapshot.message, restarts=restarts)
+        if seen is None:
+            noted = endings.as_kept(self.bundle_dir, job_id, restarts)
+            return replace(noted, restarts=restarts) if noted else _FORGOTTEN
+        if seen.state is not JobState.RUNNING or snapshot is None:
+            return JobStatus(seen.state, 0, seen.message, restarts=restarts)
+        if snapshot.state.is_final:  # Slurm waits for its last process
+            return JobStatus(JobState.RUNNING, 0, "ending the nodes", restarts=restarts)
+        state = JobState.RUNNING if snapshot.state is JobState.PENDING and snapshot.nodes else snapshot.state
+        return JobStatus(state, snapshot.nodes, snapshot.message, restarts=restarts)
 
     def logs(self, selection: LogSelection, read: Status, *, follow: bool) -> Iterator[str]:
         """Return what the selected ranks wrote; with `follow`, also the job's events, until it has ended.
@@ -66,7 +77,7 @@ class ElasticJob:
         Raises:
             ProblemsFound: The job has no such attempt (E706) or rank (E707).
         """
-        attempts = patient(partial(self._attempts, selection, read))
+        attempts = patiently(partial(self._attempts, selection, read))
         return read_logs(self.bundle_dir, selection, follow=follow, attempts=attempts, poll_s=self.place.poll_s)
 
     def events(self, read: Status, *, follow: bool) -> Iterator[JobEvent]:
@@ -83,7 +94,7 @@ class ElasticJob:
         """
         seen = read()
         if seen.state.is_final or self._snapshot() is None:
-            raise fail("E412", "job", f"is not running: {seen.message or seen.state.value}", value=self.name)
+            raise following.ended(seen, self.name)
         refuse_unplanned_size(self.bundle_dir, num_nodes, min_nodes)
         self.place.replace(self.bundle_dir, REQUEST_FILE, size_request(num_nodes))
 
@@ -94,13 +105,11 @@ class ElasticJob:
         if self.place.run("scancel", "--batch", "--signal=INT", job_id).code:
             return
         grace_s = read_job_request(self.bundle_dir).policy.graceful_timeout_s or 0
-        deadline = time.monotonic() + grace_s + _STOP_MARGIN_S
-        while time.monotonic() < deadline:
-            is_over = read().state.is_final
-            now = self._snapshot()
-            if is_over or (now and now.state.is_final):
-                return
-            time.sleep(POLL_S / 4)
+
+        def is_over() -> bool:
+            return read().state.is_final or ((now := self._snapshot()) is not None and now.state.is_final)
+
+        following.until(is_over, grace_s + _STOP_MARGIN_S, POLL_S / 4)
 
     def _snapshot(self) -> Snapshot | None:
         return read_snapshot(self._run_dir)
@@ -115,32 +124,3 @@ class ElasticJob:
         name = run_files.STDERR if selection.is_stderr else run_files.STDOUT
         self.place.fetch(self.bundle_dir, written.of_attempts(shown, selection.ranks, processes, name))
         return attempts, is_over
-
-
-def _forgotten(snapshot: Snapshot | None, ended: JobStatus) -> JobStatus:
-    """Return the end of a job that Slurm no longer knows: as its operator published it, or as it was noted."""
-    if snapshot is None:
-        return ended
-    if snapshot.state.is_final:
-        return JobStatus(snapshot.state, 0, snapshot.message, restarts=snapshot.attempt)
-    return replace(ended, restarts=snapshot.attempt)
-
-
-def _status(snapshot: Snapshot | None, seen: Seen | None) -> JobStatus:
-    """Return the status of a job.
-
-    Args:
-        snapshot: What its operator has published; None before it has.
-        seen: The job as Slurm has it; None if it no longer knows the job.
-    """
-    restarts = snapshot.attempt if snapshot else 0
-    if snapshot and snapshot.state.is_final and (seen is None or seen.state.is_final):
-        return JobStatus(snapshot.state, 0, snapshot.message, restarts=restarts)
-    if seen is None:
-        return JobStatus(JobState.DELETED, 0, "Slurm no longer knows it, and its operator has not noted an end")
-    if seen.state is not JobState.RUNNING or snapshot is None:
-        return JobStatus(seen.state, 0, seen.message, restarts=restarts)
-    if snapshot.state.is_final:  # Slurm waits for its last process
-        return JobStatus(JobState.RUNNING, 0, "ending the nodes", restarts=restarts)
-    state = JobState.RUNNING if snapshot.state is JobState.PENDING and snapshot.nodes else snapshot.state
-    return JobStatus(state, snapshot.nodes, snapshot.message, restarts=restarts)

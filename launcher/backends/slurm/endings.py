@@ -5,6 +5,7 @@ import json
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 from launcher.backends.slurm import run_files, states
 from launcher.backends.slurm.queue import Seen
@@ -27,26 +28,39 @@ def reason(bundle_dir: Path, job_id: str, seen: Seen) -> str:
 
 
 def keep(bundle_dir: Path, job_id: str, status: JobStatus) -> None:
-    """Keep the end of a job, which Slurm forgets; its batch script may have been killed before its note."""
-    end = {"state": status.state.value, "message": status.message}
-    if status.state.is_final and _kept(bundle_dir, job_id) != end:
-        folder = run_files.folder(bundle_dir, job_id)
-        with contextlib.suppress(OSError):  # the answer is the same without it
+    """Keep the end of a job, which Slurm forgets; its batch script may have been killed before its note.
+
+    A job that was requeued after its end has ended no more.
+    """
+    starts = _starts(bundle_dir, job_id, status.restarts)
+    end = {"state": status.state.value, "message": status.message, "starts": starts}
+    kept, folder = _kept(bundle_dir, job_id), run_files.folder(bundle_dir, job_id)
+    with contextlib.suppress(OSError):  # the answer is the same without it
+        if status.state.is_final and kept != end:
             folder.mkdir(parents=True, exist_ok=True)
             write_text(folder / _END, json.dumps(end) + "\n")
+        elif kept and not status.state.is_final:
+            (folder / _END).unlink(missing_ok=True)
 
 
-def _kept(bundle_dir: Path, job_id: str) -> dict[str, str] | None:
+def _kept(bundle_dir: Path, job_id: str) -> dict[str, Any] | None:
     with contextlib.suppress(OSError, ValueError):
         found = json.loads((run_files.folder(bundle_dir, job_id) / _END).read_text(encoding="utf-8"))
         return found if isinstance(found, dict) else None
     return None
 
 
-def as_kept(bundle_dir: Path, job_id: str) -> JobStatus | None:
-    """Return how a job ended that Slurm has forgotten; None if nothing was kept or noted."""
+def as_kept(bundle_dir: Path, job_id: str, restarts: int) -> JobStatus | None:
+    """Return how a job ended that Slurm has forgotten; None if nothing was kept or noted.
+
+    Args:
+        bundle_dir: The bundle's folder.
+        job_id: The job's id.
+        restarts: How often its workers were started again, by its files.
+    """
     with contextlib.suppress(KeyError, ValueError, TypeError):
-        if end := _kept(bundle_dir, job_id):
+        end, starts = _kept(bundle_dir, job_id), _starts(bundle_dir, job_id, restarts)
+        if end and end.get("starts", starts) == starts:
             return JobStatus(JobState(end["state"]), 0, str(end["message"]))
     code = run_files.exit_code(bundle_dir, job_id)
     if code is None:
@@ -60,6 +74,11 @@ def as_kept(bundle_dir: Path, job_id: str) -> JobStatus | None:
     if code == states.TERM_CODE and last != "Failed":
         return JobStatus(JobState.FAILED, 0, _KILLED)
     return JobStatus(JobState.FAILED if code else JobState.SUCCEEDED, 0, states.message_of("FAILED", "", (code, 0)))
+
+
+def _starts(bundle_dir: Path, job_id: str, restarts: int) -> int:
+    """Return a number that is greater after each start: a kept end does not count if the job was requeued later."""
+    return restarts + sum(event.kind == "Started" for event in run_files.events(bundle_dir, job_id))
 
 
 def _last_event(bundle_dir: Path, job_id: str) -> JobEvent | None:

@@ -1,25 +1,35 @@
-"""Follows a job: its log files, attempt after attempt, and its events."""
+"""Follows a job of fixed size: its status, its log files, attempt after attempt, and its events."""
 
 import itertools
+import json
 import time
-from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
-from typing import TypeVar
 
-from launcher.backends.slurm import run_files, written
+from launcher.backends.slurm import endings, run_files, submit, written
 from launcher.backends.slurm.place import HERE, Place
-from launcher.common.line_reader import LineReader
-from launcher.common.problems import ProblemsFound, fail
-from launcher.model.job_spec import JobEvent, JobState, JobStatus, LogSelection
+from launcher.backends.slurm.queue import Seen
+from launcher.bundle import store as bundles
+from launcher.model.following import (
+    Answer,
+    LateEnd,
+    Start,
+    Tail,
+    event_line,
+    followed,
+    patient,
+    refuse_unknown_attempt,
+    refuse_unknown_ranks,
+)
+from launcher.model.job_spec import JobEvent, JobHandle, JobState, JobStatus, LogSelection
 from launcher.operator.events import count_nodes
 
 _ASK_AGAIN_S = 0.2
 """Seconds after which a question that failed is asked again, and until the next look after the end."""
 _PATIENCE_S = 900.0
 """Time for which a controller may not answer before following ends: one that restarts reads its state first."""
-Answer = TypeVar("Answer")
 _LATE_LOOKS = 5
 """Looks after the job has ended: a shared file system shows the last lines late."""
 _LATE_FILES_S = 30.0
@@ -29,6 +39,13 @@ Source: nfs(5), acdirmax: 60 s by default, less where nodes and login nodes are 
 """
 _HAS_RUN = (JobState.SUCCEEDED,)
 """Final states of a job that has certainly written its logs."""
+_REMOVED = JobStatus(JobState.CANCELLED, 0, "cancelled before it started")
+_FORGOTTEN = JobStatus(JobState.DELETED, 0, "Slurm no longer knows it, and its batch script has not noted an end")
+
+
+def patiently(question: Callable[[], Answer]) -> Callable[[], Answer]:
+    """Return a question that waits for a controller or a connection that does not answer, once one has come."""
+    return patient(question, _PATIENCE_S, _ASK_AGAIN_S)
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,6 +66,17 @@ class Job:
     processes: int
     place: Place = HERE
 
+    @classmethod
+    def of(cls, handle: JobHandle) -> "Job":
+        """Return the job that a bundle plans.
+
+        Raises:
+            ProblemsFound: The bundle is damaged.
+        """
+        plan = json.loads(bundles.read(handle.bundle_dir)[0].files["plan.json"])
+        job_id, place = submit.found(handle)[0], submit.place_at(handle.bundle_dir)
+        return cls(handle.bundle_dir, job_id, plan["initial_nodes"], plan["nproc_per_node"], place)
+
     @property
     def attempts(self) -> list[int]:
         """Numbers of the attempts that have started."""
@@ -63,149 +91,102 @@ class Job:
         if self.job_id:
             self.place.fetch(self.bundle_dir, written.of_job(self.job_id, ranks, self.processes))
 
+    def refuse_unknown(self, selection: LogSelection) -> None:
+        """Raise a Problem if it cannot have the requested lines.
 
-def patient(question: Callable[[], Answer]) -> Callable[[], Answer]:
-    """Return a question, such as a job's status, that waits for a controller or a connection that does not answer.
+        Raises:
+            ProblemsFound: No such rank (E707) or attempt (E706) exists.
+        """
+        refuse_unknown_ranks(selection.ranks, self.nodes * self.processes)
+        refuse_unknown_attempt(selection.attempt, self.attempts)
 
-    Once an answer has come, it waits; the first question fails at once.
+    def starts(self, selection: LogSelection) -> list[Start]:
+        """Return its attempts, as far as they are selected."""
+        name = run_files.STDERR if selection.is_stderr else run_files.STDOUT
+
+        def file(attempt: int, rank: int) -> Path | None:
+            return run_files.rank_log(self.bundle_dir, self.job_id, attempt, divmod(rank, self.processes), name)
+
+        return [
+            Start(each, range(self.nodes * self.processes), lambda: count_nodes(self.nodes), partial(file, each))
+            for each in self.attempts
+            if selection.attempt in (None, each)
+        ]
+
+    def new_events(self) -> Callable[[], Iterator[JobEvent]]:
+        """Return a function that yields its events, each once."""
+        count = 0
+
+        def new() -> Iterator[JobEvent]:
+            nonlocal count
+            known = run_files.events(self.bundle_dir, self.job_id) if self.job_id else iter(())
+            for event in itertools.islice(known, count, None):
+                count += 1
+                yield event
+
+        return new
+
+
+def status(handle: JobHandle, job_id: str, seen: Seen | None) -> JobStatus:
+    """Return the status of a job, whose files are then here.
+
+    Args:
+        handle: The job.
+        job_id: Its id.
+        seen: The job as Slurm has it; None if it no longer knows the job.
     """
-    answered_s: float | None = None
-
-    def read() -> Answer:
-        nonlocal answered_s
-        while True:
-            try:
-                found = question()
-                answered_s = time.monotonic()
-                return found
-            except ProblemsFound:
-                if answered_s is None or time.monotonic() - answered_s > _PATIENCE_S:
-                    raise
-                time.sleep(_ASK_AGAIN_S)
-
-    return read
+    Job(handle.bundle_dir, job_id, 0, 1, submit.place_at(handle.bundle_dir)).fetch()
+    restarts = max(run_files.attempts(handle.bundle_dir, job_id), default=0)
+    if seen:
+        nodes = seen.nodes if seen.state is JobState.RUNNING else 0
+        return JobStatus(seen.state, nodes, endings.reason(handle.bundle_dir, job_id, seen), restarts=restarts)
+    noted = endings.as_kept(handle.bundle_dir, job_id, restarts)
+    if noted is None:
+        noted = _REMOVED if submit.was_removed(handle, job_id) else _FORGOTTEN
+    return replace(noted, restarts=restarts)
 
 
-def refuse_unknown(job: Job, selection: LogSelection) -> None:
-    """Raise a Problem if a job cannot have the requested lines.
-
-    Raises:
-        ProblemsFound: No such rank (E707) or attempt (E706) exists.
-    """
-    most = job.nodes * job.processes - 1
-    for rank in selection.ranks or ():
-        if rank > most:
-            raise fail("E707", "--rank", "no such rank exists", value=rank, allowed=f"0 to {most}")
-    if selection.attempt is not None and selection.attempt not in job.attempts:
-        allowed = ", ".join(map(str, job.attempts)) or "none yet"
-        raise fail("E706", "--attempt", "no such attempt exists", value=selection.attempt, allowed=allowed)
-
-
-def logs(job: Job, selection: LogSelection, status: Callable[[], JobStatus], *, follow: bool) -> Iterator[str]:
+def logs(job: Job, selection: LogSelection, read: Callable[[], JobStatus], *, follow: bool) -> Iterator[str]:
     """Yield the selected lines; with `follow`, also the job's events, until it has ended.
 
     Args:
         job: The job.
         selection: The lines.
-        status: Returns the job's status.
+        read: Returns the job's status.
         follow: Whether to wait for more.
     """
-    reader, events = _Reader(job, selection), _News(job)
-    fetch = patient(partial(job.fetch, selection.ranks))
-    looks_left, give_up_s = _LATE_LOOKS, None
-    while True:
-        now = status() if follow else None
-        if now and now.state.is_final:
-            looks_left -= 1
-            give_up_s = give_up_s or time.monotonic() + (_LATE_FILES_S if now.state in _HAS_RUN else 0)
-        is_late = give_up_s is not None and time.monotonic() < give_up_s and not reader.has_every_file
-        is_last = not follow or (looks_left < 0 and not is_late)
+    tail, new_events, state = Tail(selection, is_shared=True), job.new_events(), JobState.PENDING
+    fetch = patiently(partial(job.fetch, selection.ranks))
+
+    def has_ended() -> bool:
+        nonlocal state
+        state = read().state
+        return state.is_final
+
+    def has_files() -> bool:
+        starts = job.starts(selection)
+        return bool(starts) and tail.has_files(starts[-1])
+
+    over = LateEnd(has_ended, _LATE_LOOKS, has_files, lambda: _LATE_FILES_S if state in _HAS_RUN else 0.0)
+
+    def new(is_last: bool) -> Iterator[str]:
         fetch()
-        yield from reader.lines(is_last=is_last)
+        yield from tail.new_lines(job.starts(selection), is_last=is_last)
         if follow and selection.attempt is None:
-            yield from (
-                f"{'fault' if each.is_warning else 'event'}  {each.kind}: {each.message}" for each in events()
-            )
-        if is_last:
-            return
-        time.sleep(_ASK_AGAIN_S if give_up_s else job.place.poll_s)
+            yield from map(event_line, new_events())
+
+    def pause() -> None:
+        time.sleep(_ASK_AGAIN_S if over.deadline else job.place.poll_s)
+
+    return followed(new, lambda: not follow or over(), pause)
 
 
-def events(job: Job, status: Callable[[], JobStatus], *, follow: bool) -> Iterator[JobEvent]:
+def events(job: Job, read: Callable[[], JobStatus], *, follow: bool) -> Iterator[JobEvent]:
     """Yield a job's events, oldest first; with `follow`, until it has ended."""
-    news, fetch = _News(job), patient(job.fetch)
-    while True:
-        over = not follow or status().state.is_final
+    fetch, new_events = patiently(job.fetch), job.new_events()
+
+    def new(_is_last: bool) -> Iterator[JobEvent]:
         fetch()
-        yield from news()
-        if over:
-            return
-        time.sleep(job.place.poll_s)
+        return new_events()
 
-
-class _News:
-    """Yields a job's events that it has not yielded before."""
-
-    def __init__(self, job: Job):
-        self._job = job
-        self._count = 0
-
-    def __call__(self) -> Iterator[JobEvent]:
-        known = run_files.events(self._job.bundle_dir, self._job.job_id) if self._job.job_id else iter(())
-        for event in itertools.islice(known, self._count, None):
-            self._count += 1
-            yield event
-
-
-@dataclass(slots=True)
-class _Reader:
-    """Reads the selected logs, each from where the last read ended.
-
-    Args:
-        job: The job.
-        selection: The lines to yield.
-        files: Open logs by attempt and rank.
-        headed: Attempts whose heading has been yielded.
-    """
-
-    job: Job
-    selection: LogSelection
-    files: dict[tuple[int, int], LineReader] = field(default_factory=dict)
-    headed: set[int] = field(default_factory=set)
-
-    def lines(self, *, is_last: bool) -> Iterator[str]:
-        """Yield new lines, attempt by attempt; an unfinished one only if no further read follows."""
-        attempts = self.job.attempts
-        for attempt in attempts:
-            if self.selection.attempt in (None, attempt):
-                is_over = is_last or attempt < attempts[-1]
-                yield from self._of_attempt(attempt, complete_only=not is_over)
-
-    @property
-    def has_every_file(self) -> bool:
-        """Whether the logs of the selected ranks are found, of the newest selected attempt."""
-        attempts = [each for each in self.job.attempts if self.selection.attempt in (None, each)]
-        return bool(attempts) and all((attempts[-1], rank) in self.files for rank in self._ranks())
-
-    def _of_attempt(self, attempt: int, *, complete_only: bool) -> Iterator[str]:
-        if self.selection.has_headings and attempt not in self.headed:
-            self.headed.add(attempt)
-            yield f"== attempt {attempt}: {count_nodes(self.job.nodes)}"
-        for rank in self._ranks():
-            if reader := self._file(attempt, rank):
-                prefix = f"rank {rank} | " if self.selection.has_prefixes else ""
-                yield from (f"{prefix}{line}" for line in reader.new_lines(complete_only=complete_only))
-
-    def _ranks(self) -> Sequence[int]:
-        everything = range(self.job.nodes * self.job.processes)
-        return everything if self.selection.ranks is None else self.selection.ranks
-
-    def _file(self, attempt: int, rank: int) -> LineReader | None:
-        if (attempt, rank) not in self.files:
-            name = run_files.STDERR if self.selection.is_stderr else run_files.STDOUT
-            place = divmod(rank, self.job.processes)
-            path = run_files.rank_log(self.job.bundle_dir, self.job.job_id, attempt, place, name)
-            if path is None:
-                return None
-            self.files[attempt, rank] = LineReader(path)
-        return self.files[attempt, rank]
+    return followed(new, lambda: not follow or read().state.is_final, partial(time.sleep, job.place.poll_s))

@@ -1,4 +1,7 @@
-"""Copies what a job has written on another machine into its bundle's run folder, each time only what is new."""
+"""Copies what a job has written on another machine into its bundle's run folder, each time only what is new.
+
+Where both machines have rsync, that copies; otherwise a script there answers with what files have gained.
+"""
 
 import fcntl
 import os
@@ -32,6 +35,8 @@ def refresh(connection: Connection, folder: str, run_dir: Path, files: Wanted) -
         ProblemsFound: The machine is not reached, or the connection was lost (E455).
     """
     with _alone(run_dir):
+        if _synchronised(connection, folder, run_dir, files):
+            return
         while _fetch(connection, folder, run_dir, files):
             pass
 
@@ -43,6 +48,21 @@ def _alone(run_dir: Path) -> Iterator[None]:
     with (run_dir / _LOCK).open("wb") as file:
         fcntl.flock(file, fcntl.LOCK_EX)
         yield
+
+
+def _synchronised(connection: Connection, folder: str, run_dir: Path, files: Wanted) -> bool:
+    """Copy files by rsync; return whether that was possible."""
+    names = b"".join(os.fsencode(place) + b"\0" for place in files.places)
+    growing = [pattern for pattern in files.patterns if pattern.endswith(_GROWING)]
+    # Without the first copy both sides would read the whole of each log to find what is new. It leaves out files that
+    # are shorter than before, which the second copies, as it does those that are replaced.
+    for patterns, options in ((growing, ("--append",)), (files.patterns, ())):
+        # In a pattern, * is any part of a path, as for find.
+        wanted = [f"--include=/{pattern.replace('*', '**')}" for pattern in patterns]
+        filters = ("--ignore-missing-args", "--include=*/", *wanted, "--exclude=*")
+        if not connection.rsync((*options, *filters), folder, run_dir, names):
+            return False
+    return True
 
 
 def _fetch(connection: Connection, folder: str, run_dir: Path, files: Wanted) -> bool:

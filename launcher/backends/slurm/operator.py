@@ -36,9 +36,9 @@ from launcher.backends.slurm.states import TERM_CODE, UNWRITABLE
 from launcher.common import os_errors
 from launcher.common.names import ENTRYPOINT, ENV_COLLECTIVE_TIMEOUT, RUN_DIR
 from launcher.model.job_spec import JobState
-from launcher.operator import operator_log
+from launcher.operator import control_loop
 from launcher.operator.control_loop import EXIT_FAILED, POLL_INTERVAL_S, FolderRemoved, Memory, Operator
-from launcher.operator.event_writer import EventWriter
+from launcher.operator.event_log import EventWriter
 from launcher.operator.events import count_nodes
 from launcher.operator.hang_limits import HangLimits, collective_timeout_s
 from launcher.operator.job_request import JobRequest, read_job_request
@@ -172,9 +172,8 @@ class SlurmOperator(Operator):
         since_s, policy, machine = self._cluster.idle_since_s, self._job.policy, self._machine
         if since_s is None or self._cluster.leaving or machine.phase is not Phase.RUNNING:
             return
-        now_s = time.monotonic()
-        is_stable = now_s - since_s >= policy.scaling_timeout_s and now_s - machine.since_s >= policy.snooze_s
-        if is_stable and done.step > (self._first_step or 0):
+        is_stable = time.monotonic() - since_s >= policy.scaling_timeout_s
+        if is_stable and self._now_s - machine.since_s >= policy.snooze_s and done.step > (self._first_step or 0):
             self.leave(_TO_GROW)
 
     def leave(self, reason: str) -> None:
@@ -191,7 +190,7 @@ class SlurmOperator(Operator):
 def main(argv: list[str] | None = None) -> int:
     """Run the job of a bundle on the allocation of this batch script; return the exit status."""
     (bundle,) = map(Path, sys.argv[1:] if argv is None else argv)
-    operator_log.start()
+    control_loop.start_log()
     bundle, job_id = bundle.resolve(), os.environ["SLURM_JOB_ID"]
     interrupts, signals = Interrupts(), SlurmSignals(run_files.folder(bundle, job_id) / run_files.EXIT_CODE)
     interrupts.listen()
@@ -215,7 +214,8 @@ def _run(bundle: Path, job_id: str, interrupts: Interrupts, signals: SlurmSignal
     run_dir = bundle / RUN_DIR
     job = _job_request(bundle)
     request = elastic_options.read_request((bundle / elastic_options.ELASTIC_FILE).read_text(encoding="utf-8"))
-    view = _first_view(job_id)
+    while (view := allocation.look(job_id, {})) is None:  # the controller does not answer yet
+        time.sleep(POLL_INTERVAL_S)
     known = _known(run_dir, view)
     shutil.rmtree(run_files.term_file(bundle, job_id, 0).parent, ignore_errors=True)  # of the time before a requeue
     with (
@@ -270,21 +270,12 @@ def _run_to_end(operator: SlurmOperator, fleet: SlurmFleet, request: ElasticRequ
 
 def _job_request(bundle: Path) -> JobRequest:
     script = (bundle / AGENT_FILE).read_text(encoding="utf-8")
-    limits = HangLimits(watches_start=ENTRYPOINT in script, collective_timeout_s=_collective_timeout_s(script))
-    return replace(read_job_request(bundle), hang=limits)
-
-
-def _collective_timeout_s(script: str) -> float:
-    """Return how long a collective may take: what the script of the agents exports, or the default."""
+    # What the script of the agents exports.
     found = re.search(rf"^\s*export {ENV_COLLECTIVE_TIMEOUT}=[\"']?([0-9.]+)", script, re.MULTILINE)
-    return collective_timeout_s(found[1] if found else None)
-
-
-def _first_view(job_id: str) -> allocation.View:
-    """Return the allocation, as soon as the controller answers."""
-    while (view := allocation.look(job_id, {})) is None:
-        time.sleep(POLL_INTERVAL_S)
-    return view
+    limits = HangLimits(
+        watches_start=ENTRYPOINT in script, collective_timeout_s=collective_timeout_s(found[1] if found else None)
+    )
+    return replace(read_job_request(bundle), hang=limits)
 
 
 def _known(run_dir: Path, view: allocation.View) -> Memory | None:

@@ -5,7 +5,7 @@ from typing import Annotated, Literal
 
 from pydantic import AfterValidator, Field
 
-from launcher.backends.slurm.limits import MEMORY, mebibytes
+from launcher.backends.slurm.notation import MEMORY, mebibytes
 from launcher.backends.slurm.sbatch_options import refuse_unknown
 from launcher.model.base_model import Listed, Model, NonNegativeInt, PositiveInt, default
 from launcher.model.cluster_options import ClusterOptions, HasOptions, options_of

@@ -7,11 +7,12 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
-from launcher.backends.slurm import operator_python, partitions, programs, remedies
+from launcher.backends.slurm import limits, operator_python, programs, remedies
 from launcher.backends.slurm.demand import NODES, demand_of, nodes_key
 from launcher.backends.slurm.place import Place
 from launcher.backends.slurm.queue import ENVIRONMENT, POLL_S, Seen, queue_of
-from launcher.backends.slurm.requests import Request, config_of
+from launcher.backends.slurm.requests import Request
+from launcher.bundle import store
 from launcher.common.problems import Problem
 from launcher.model.config_tree import get
 from launcher.model.environment import secret_references
@@ -68,13 +69,13 @@ def problems(request: Request, *, is_tried: bool = True) -> tuple[Problem, ...]:
         ProblemsFound: Slurm does not answer (E447).
     """
     demand = demand_of(request)
-    found = [problem for bundle in request.bundles for problem in missing_secrets(config_of(bundle))]
+    found = [problem for bundle in request.bundles for problem in missing_secrets(store.config_of(bundle))]
     with ThreadPoolExecutor(1) as pool:
         early = pool.submit(_refusals, request) if is_tried or not demand.is_plain else None
-        found += partitions.problems(request.config, demand, request.place)
+        found += limits.problems(request.config, demand, request.place)
         found += _dependencies(request.config["cluster"], request.place)
         found += operator_python.problems(request)
-        if early is None and (found or partitions.limit_nodes(request.config, request.place)):
+        if early is None and (found or limits.limit_nodes(request.config, request.place)):
             early = pool.submit(_refusals, request)
         return (*found, *_further(early.result() if early else (), found))
 

@@ -15,6 +15,8 @@ PATIENCE_S = 120.0
 """Time limit of a command: Slurm's own commands wait for a controller that restarts."""
 NOT_EXECUTABLE, NOT_FOUND = 126, 127
 """Exit codes of a shell for a command that it cannot start. Source: bash(1), Command Execution."""
+_ERROR = 255
+"""Exit code of Slurm's commands for a mistake in their options; between 128 and it, a shell names a signal."""
 PREFIXES = (
     *("SACCT_", "SACCTMGR_", "SALLOC_", "SATTACH_", "SBATCH_", "SBCAST_", "SCANCEL_", "SCONTROL_", "SCRONTAB_"),
     *("SCRUN_", "SDIAG_", "SINFO_", "SLURM_", "SPRIO_", "SQUEUE_", "SREPORT_", "SRUN_", "SSHARE_", "SSTAT_"),
@@ -50,8 +52,9 @@ class Answer:
 
     @property
     def is_lost(self) -> bool:
-        """Whether the controller may have the request, and may still act on it."""
-        return self.code != 0 and any(words in self.error for words in remedies.LOST)
+        """Whether the controller may still act on the request: no answer came, or a signal ended the command."""
+        is_killed = self.code < 0 or 128 < self.code < _ERROR
+        return is_killed or (self.code != 0 and any(words in self.error for words in remedies.LOST))
 
 
 def environment(more: Mapping[str, str]) -> dict[str, str]:

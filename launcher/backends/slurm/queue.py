@@ -144,7 +144,8 @@ def named(names: Collection[str], place: Place = HERE) -> list[Seen]:
     wanted = f"--name={','.join(names)}"
     accounted = _ask_sacct(place, wanted, me, since)
     found = {**_read_sacct(accounted), **_squeue(place, wanted, me)}
-    if accounted.code and not found and not _is_without_accounting(accounted):
+    is_accounting = accounted.code != programs.NOT_FOUND and not any(w in accounted.error for w in _NOT_ACCOUNTED)
+    if accounted.code and not found and is_accounting:
         raise programs.unanswered("sacct", accounted)  # the controller may have forgotten a job that has ended
     return sorted((job for job in found.values() if job.name in names), key=_age)
 
@@ -182,19 +183,18 @@ def _read_sacct(answer: Answer) -> dict[str, Seen]:
     return {} if answer.code else _parsed(answer.out, _two_numbers)
 
 
-def _is_without_accounting(answer: Answer) -> bool:
-    """Return whether sacct failed because the cluster does not account for jobs."""
-    return answer.code == programs.NOT_FOUND or any(words in answer.error for words in _NOT_ACCOUNTED)
-
-
 def _parsed(text: str, exit_code_of: ExitCode) -> dict[str, Seen]:
     """Return the jobs of a table, by id; of a job that was resized the last line counts."""
-    found = {}
+    found: dict[str, Seen] = {}
     for line in text.splitlines():
-        fields = line.split("|", len(_FIELDS) - 1)
-        job_ids = _ids(fields[0].strip()) if len(fields) == len(_FIELDS) else ()
-        for job_id in job_ids:
-            found[job_id] = _seen([job_id, *(field.strip() for field in fields[1:])], exit_code_of)
+        fields = [field.strip() for field in line.split("|", len(_FIELDS) - 1)]
+        if len(fields) < len(_FIELDS):
+            continue
+        job_ids, word, reason, nodes, code, *times, name = fields
+        submitted, started, ended = (float(each) if each.isdigit() else None for each in times)
+        count = int(nodes) if nodes.isdigit() else 0
+        state = (word, reason, count, exit_code_of(code), submitted, started, ended, name.removesuffix("|"))
+        found |= {job_id: Seen(job_id, *state) for job_id in _ids(job_ids)}
     return found
 
 
@@ -209,13 +209,6 @@ def _ids(text: str) -> Iterator[str]:
     for part in several.split(","):
         first, _, last = part.partition("-")
         yield from (f"{array}_{number}" for number in range(int(first), int(last or first) + 1))
-
-
-def _seen(fields: list[str], exit_code_of: ExitCode) -> Seen:
-    job_id, word, reason, nodes, code, *times, name = fields
-    submitted, started, ended = (float(each) if each.isdigit() else None for each in times)
-    count = int(nodes) if nodes.isdigit() else 0
-    return Seen(job_id, word, reason, count, exit_code_of(code), submitted, started, ended, name.removesuffix("|"))
 
 
 def _raw_status(text: str) -> tuple[int, int]:

@@ -1,6 +1,9 @@
 """What to do about a failure of Slurm's commands or of ssh, by the text of its message. Pure."""
 
-LOST = ("Connection timed out", "Socket timed out", "Zero Bytes were")
+LOST = (
+    *("Connection timed out", "Socket timed out", "Zero Bytes were", "Connection reset", "Message send failure"),
+    *("Message receive failure", "(send failure)", "(receive failure)", "(shutdown failure)"),
+)
 """Parts of Slurm's messages about a controller that was contacted and did not answer. Source: slurm_errno.c."""
 UNREACHABLE = (
     *("Unable to contact slurm controller", "Connection refused", *LOST),

@@ -168,6 +168,7 @@ def _node_values(job: JobSpec, options: Settings, runtime: str, *, has_code: boo
     before = list(get(job.config, "recipes.pre_script") or ())
     inside = list(options.slurm_docker_cfg.post_launch_commands or ()) if runtime == "docker" else []
     after = list(get(job.config, "recipes.post_script") or ())
+    start = '"$@"' if after else 'exec "$@"'  # the program, in the arguments of the script that a container runs
     return {
         "job_name": job.name,
         "nproc_per_node": job.nproc_per_node,
@@ -185,7 +186,7 @@ def _node_values(job: JobSpec, options: Settings, runtime: str, *, has_code: boo
         "docker_args": tuple(options.slurm_docker_cfg.docker_args or ()),
         "before": before,
         "after": after,
-        "inside": _inside([*(_IN_CODE if has_code else ()), *inside, *before], after),
+        "inside": "\n".join((*(_IN_CODE if has_code else ()), *inside, *before, start, *after)),
     }
 
 
@@ -194,11 +195,6 @@ def _python(options: Settings, runtime: str) -> str:
     if options.python:
         return quote(options.python)
     return '"${RECIPES_PYTHON:-python3}"' if runtime == "none" else "python3"
-
-
-def _inside(before: Sequence[str], after: Sequence[str]) -> str:
-    """Return the script that a container runs: commands, the program in its arguments, and further commands."""
-    return "\n".join([*before, '"$@"' if after else 'exec "$@"', *after])
 
 
 def environment(job: JobSpec) -> dict[str, str]:

@@ -108,7 +108,7 @@ class Request:
 
 def name_of(bundle: Bundle) -> str:
     """Return the name of a bundle's own job in Slurm's queue."""
-    return f"{_prefix(config_of(bundle))}{bundle.job_name}-{bundle.digest[:_DIGITS]}"
+    return named(_prefix(store.config_of(bundle)), bundle.job_name, bundle.digest)
 
 
 def named(prefix: str, job_name: str, digest: str) -> str:
@@ -116,15 +116,12 @@ def named(prefix: str, job_name: str, digest: str) -> str:
     return f"{prefix}{job_name}-{digest[:_DIGITS]}"
 
 
-def config_of(bundle: Bundle) -> Mapping[str, Any]:
-    """Return the composed configuration of a bundle."""
-    return store.config_of(bundle)
-
-
 def of_one(bundle: Bundle, words: tuple[str, ...] = ()) -> Request:
     """Return the request of one job."""
     folder = bundle.directory.resolve()
-    return Request(name_of(bundle), (bundle,), folder, JOB_FILE, bundle.files[JOB_FILE], config_of(bundle), words)
+    return Request(
+        name_of(bundle), (bundle,), folder, JOB_FILE, bundle.files[JOB_FILE], store.config_of(bundle), words
+    )
 
 
 def of_several(bundles: Sequence[Bundle], words: tuple[str, ...] = ()) -> Request:
@@ -132,7 +129,7 @@ def of_several(bundles: Sequence[Bundle], words: tuple[str, ...] = ()) -> Reques
     first = bundles[0]
     if len(bundles) == 1:
         return of_one(first, words)
-    config = config_of(first)
+    config = store.config_of(first)
     digest = hashlib.sha256("".join(bundle.digest for bundle in bundles).encode()).hexdigest()
     name = f"{_prefix(config)}{first.job_name}-array-{digest[:_DIGITS]}"
     limit = config["cluster"].get(_PARALLELISM)
@@ -152,7 +149,7 @@ def grouped(bundles: Sequence[Bundle]) -> list[list[Bundle]]:
     """Return bundles by the array that their jobs share, in their order."""
     groups: dict[tuple[object, ...], list[Bundle]] = {}
     for bundle in bundles:
-        config = config_of(bundle)
+        config = store.config_of(bundle)
         # What a job waits for is looked up beside its bundle.
         after = (str(config[KEY]), bundle.directory.parent) if config.get(KEY) else None
         alone = bundle.directory if _is_resized(bundle) else None

@@ -80,6 +80,10 @@ def batch_options(
     """
     has_tasks = not options.exclusive or options.cpus_per_task
     has_memory = names_memory(options.model_dump(include=set(MEMORY_KEYS)))
+
+    def own(*keys: str) -> dict[str, Value]:
+        return {key.replace("_", "-"): getattr(options, key) for key in keys}
+
     plain: dict[str, Value] = {
         "job-name": name,
         "nodes": nodes,
@@ -87,25 +91,13 @@ def batch_options(
         "ntasks-per-node": processes if has_tasks else None,
         "cpus-per-task": options.cpus_per_task,
         "mem": options.mem if has_memory else 0 if options.exclusive else None,
-        "mem-per-cpu": options.mem_per_cpu,
-        "mem-per-gpu": options.mem_per_gpu,
-        "partition": options.partition,
-        "account": options.account,
-        "qos": options.qos,
-        "time": options.time,
+        **own("mem_per_cpu", "mem_per_gpu", "partition", "account", "qos", "time"),
         "gpus-per-node": gpus_per_node,
-        "gres": options.gres,
-        "constraint": options.constraint,
-        "nodelist": options.nodelist,
-        "exclude": options.exclude,
-        "reservation": options.reservation,
-        "dependency": options.dependency,
+        **own("gres", "constraint", "nodelist", "exclude", "reservation", "dependency"),
         "mail-type": ",".join(options.mail_type or ()) or None,
-        "mail-user": options.mail_user,
-        "signal": options.signal,
+        **own("mail_user", "signal"),
         "requeue" if options.requeue else "no-requeue": True,
-        "open-mode": options.open_mode,
-        "comment": options.comment,
+        **own("open_mode", "comment"),
     }
     added = options.additional_parameters or {}
     return {**plain, **{key.lstrip("-").replace("_", "-"): value for key, value in added.items()}, **more}

@@ -14,6 +14,7 @@ import subprocess
 import tempfile
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
+from pathlib import Path
 from typing import IO
 
 from launcher.backends.slurm.programs import KEPT, PREFIXES
@@ -32,6 +33,9 @@ _OPTIONS = (
 """No questions, no ports for other uses, and a lost connection is noticed within a minute. Source: ssh_config(5)."""
 _KEPT_S = 60
 """Seconds for which a connection is kept for the next command."""
+RSYNC = ("-s", "--recursive", "--times", "--omit-dir-times", "--from0", "--files-from=-")
+"""Options of every copy: names pass no shell, and only folders and regular files are copied. Source: rsync(1)."""
+_COPY_S = 600.0
 _ASK = "must work without a question"
 _CAUSES = (
     (
@@ -65,6 +69,10 @@ _CAUSES = (
     ("too long for Unix domain socket", "E455", "shorten ControlPath in ~/.ssh/config"),
 )
 """Part of a message of ssh, the code of its Problem, and its remedy. Source: OpenSSH 9.2, its messages."""
+
+
+_PARTIAL = (23, 24)
+"""Exit codes of rsync for files that it could not read, or that are gone. Source: rsync(1), Exit values."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -104,6 +112,7 @@ class Connection:
 
     def __init__(self, name: str):
         self.name = name
+        self._has_rsync = True
 
     @functools.cached_property
     def login(self) -> Login:
@@ -152,10 +161,34 @@ class Connection:
         with tempfile.TemporaryFile() as asked, tempfile.TemporaryFile() as out, tempfile.TemporaryFile() as error:
             # Files, not pipes: a connection that is kept keeps its streams.
             asked.write(b"".join(os.fsencode(field) + b"\0" for field in fields))
-            _append(asked, data)
+            if isinstance(data, bytes):
+                asked.write(data)
+            else:
+                shutil.copyfileobj(data, asked)
             asked.seek(0)
             self._call(asked, out, error, timeout_s)
             return self._answer(marker, _content(out), _content(error).decode(errors="replace"))
+
+    def rsync(self, options: Iterable[str], folder: str, target: Path, names: bytes) -> bool:
+        """Copy files from there by rsync; return whether it did. Without it on either side another way is left.
+
+        Args:
+            options: Further options of rsync.
+            folder: The folder there from which names start.
+            target: The folder here.
+            names: Files and folders, each ended by a null character.
+        """
+        shell = " ".join(f'"{word}"' for word in (*_client(), *_shared(self.name), "-T"))
+        words = ["rsync", f"--rsh={shell}", *RSYNC, *options, f"{self.name}:{folder}/", f"{target}/"]
+        if self._has_rsync:
+            with contextlib.suppress(FileNotFoundError, subprocess.TimeoutExpired):
+                # No pipes: a connection that is kept keeps its streams.
+                quiet = subprocess.DEVNULL
+                done = subprocess.run(words, input=names, stdout=quiet, stderr=quiet, timeout=_COPY_S, check=False)
+                # Otherwise it is missing on either side, or it is not known: its exit code for both may be the same.
+                self._has_rsync = done.returncode in (0, *_PARTIAL)
+                return done.returncode == 0
+        return False
 
     def _call(self, asked: IO[bytes], out: IO[bytes], error: IO[bytes], timeout_s: float | None) -> None:
         command = [*_client(), *_shared(self.name), "-T", "--", self.name, _BOOTSTRAP]
@@ -189,14 +222,6 @@ class Connection:
                 return fail(code, _KEY, f"ssh: {said}", value=self.name, remedy=remedy.format(name=self.name))
         remedy = f"ssh {self.name} true {_ASK}; the host needs bash"
         return fail("E455", _KEY, f"is not reached: {said}", value=self.name, remedy=remedy)
-
-
-def _append(file: IO[bytes], data: bytes | IO[bytes]) -> None:
-    if isinstance(data, bytes):
-        file.write(data)
-    else:
-        shutil.copyfileobj(data, file)
-    file.flush()
 
 
 def _content(file: IO[bytes]) -> bytes:

@@ -4,17 +4,19 @@ import contextlib
 import fcntl
 import json
 import os
+import re
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
-from launcher.backends.slurm import code, partitions, preflight, programs, queue, requests, run_files
+from launcher.backends.slurm import code, limits, preflight, programs, queue, requests, run_files
 from launcher.backends.slurm.elastic_options import is_elastic
 from launcher.backends.slurm.host import place_of
 from launcher.backends.slurm.place import Place
 from launcher.backends.slurm.queue import Seen, queue_of
+from launcher.backends.slurm.recent import configured
 from launcher.backends.slurm.requests import Request
 from launcher.backends.slurm.run_files import ArrayTask
 from launcher.bundle import store
@@ -25,10 +27,14 @@ from launcher.common.problems import Notice, Problem, ProblemsFound, fail
 from launcher.model.earlier_jobs import KEY, EarlierJob, QueuedJob
 from launcher.model.job_spec import Bundle, JobHandle
 from launcher.operator.snapshot import STATE_FILE
+from launcher.runtime.durable import write_text
 
 _KILL = "kill-on-invalid-dep"
-_MARK = "submitted"
-"""File that shows that a launch of the bundle has called sbatch; without it there is no job to look for."""
+_MARK, _UNANSWERED = "submitted", "unanswered\n"
+"""File that shows that a launch of the bundle has called sbatch; without it there is no job to look for. Its content,
+while the controller may still act on a request whose answer no launch has seen."""
+_REQUEST_S = 10
+"""Time limit of a request to the controller unless it is configured. Source: slurm.conf(5), MessageTimeout."""
 _SENT_AT_ONCE = 4
 """Bundles that are copied at the same time; sshd allows ten commands per connection. Source: sshd_config(5)."""
 _MAY_BE_QUEUED = "the job may be in Slurm's queue"
@@ -130,7 +136,7 @@ def submit_all(jobs: Sequence[QueuedJob]) -> list[tuple[str, bool]]:
     sent: list[tuple[Request, str]] = []
     with _alone(folders):
         known = [folder for folder in folders if any(_jobs_folder(folder).iterdir())]
-        ids = {folder: (seen.job_id, False) for folder, seen in existing(known).items()} if known else {}
+        ids = {folder: (seen.job_id, False) for folder, seen in _settled(known).items()} if known else {}
         try:
             for request in _accepted([job for job in jobs if job.bundle.directory not in ids]):
                 sent.append((request, _send(request)))
@@ -141,6 +147,55 @@ def submit_all(jobs: Sequence[QueuedJob]) -> list[tuple[str, bool]]:
         for bundle, job_id in zip(request.bundles, request.job_ids(native_id), strict=True):
             ids[bundle.directory] = (job_id, True)
     return [ids[folder] for folder in folders]
+
+
+def _settled(folders: Sequence[Path]) -> dict[Path, Seen]:
+    """Return the jobs that exist, once the controller has acted on every earlier request for one, or never will.
+
+    A controller that answers has every earlier request, but lists a job only when it has handled its request. An
+    sbatch that outlived its launch may send one later.
+
+    Raises:
+        ProblemsFound: The controller does not answer (E447), or an earlier sbatch still runs (E352).
+    """
+    first_s: float | None = None
+    while True:
+        found = existing(folders)
+        open_ = [each for each in folders if each not in found and _mark_of(each) == _UNANSWERED]
+        now_s = time.monotonic()
+        first_s = now_s if first_s is None else first_s
+        late = [each for each in open_ if now_s - first_s >= _request_limit_s(place_at(each))]
+        if running := [each for each in late if _is_asking(each)]:
+            names = [_identity(each)[0] for each in running]
+            raise ProblemsFound(tuple(map(_still_asked, names)), "no further job was submitted")
+        if late == open_:
+            _note_answers(_jobs_folder(each) / _MARK for each in found if _mark_of(each) == _UNANSWERED)
+            return found
+        time.sleep(queue.POLL_S)
+
+
+def _mark_of(folder: Path) -> str:
+    with contextlib.suppress(OSError):
+        return (_jobs_folder(folder) / _MARK).read_text(encoding="ascii")
+    return ""
+
+
+def _request_limit_s(place: Place) -> int:
+    """Return how long the controller may work on a request."""
+    given = configured("MessageTimeout", place).partition(" ")[0]
+    return int(given) if given.isdigit() else _REQUEST_S
+
+
+def _is_asking(folder: Path) -> bool:
+    """Return whether an sbatch of an earlier launch of a bundle runs where it was called."""
+    name, its = _identity(folder)
+    names = "|".join(re.escape(each) for each in (name, *([its.array] if its else [])))
+    return place_at(folder).run("pgrep", "--full", "--", f"--job-name=({names})( |$)").code == 0
+
+
+def _still_asked(name: str) -> Problem:
+    message = "may be submitted yet: the sbatch of an earlier launch still asks the controller"
+    return Problem("E352", "job", message, value=name, remedy="launch it again when that has ended: pgrep -fa sbatch")
 
 
 def _jobs_folder(folder: Path) -> Path:
@@ -193,10 +248,10 @@ def _accepted(jobs: Sequence[QueuedJob]) -> list[Request]:
     made, problems = [], [problem for job in jobs for problem in job.problems]
     groups = requests.grouped([job.bundle for job in jobs])
     for bundles in groups:
-        job, config = waiting[bundles[0].directory], requests.config_of(bundles[0])
+        job, config = waiting[bundles[0].directory], store.config_of(bundles[0])
         cluster = config["cluster"]
         problems += _unmergeable(job, cluster.get("dependency"))
-        memory = partitions.share_of_memory(cluster, place_of(cluster))
+        memory = limits.share_of_memory(cluster, place_of(cluster))
         request = requests.of_several(bundles, (*_dependency_words(job.after, cluster), *memory))
         problems += preflight.problems(request, is_tried=len(groups) > 1)
         made.append(request)
@@ -244,48 +299,72 @@ def _send(request: Request) -> str:
     try:
         request.prepare()
         folder = _made_available(request)
-        marks = _mark(request)
+        new = _mark(request)
     except ProblemsFound:
         request.discard()
         raise
     words = ("sbatch", "--parsable", f"--job-name={request.name}", *request.words, request.file)
     env = dict(request.place.environment())
     for bundle in request.bundles:
-        env |= preflight.secret_values(requests.config_of(bundle))
+        env |= preflight.secret_values(store.config_of(bundle))
     try:
         while preflight.awaits_nodes(answer := request.place.run(*words, folder=folder, env=env), request.place):
             time.sleep(queue.POLL_S)
     except ProblemsFound as error:  # Slurm may have the job, although its answer was lost
-        return queue.array_of(_found_again(request, error))
+        native_id = queue.array_of(_found_again(request, error))
+    else:
+        native_id = answer.out.strip().partition(";")[0]
+        if answer.code or not native_id.isdigit():
+            native_id = _looked_up(request, answer, new)
     finally:
         queue_of(request.place).forget()
-    native_id = answer.out.strip().partition(";")[0]
-    if answer.code == 0 and native_id.isdigit():
-        return native_id
-    if answer.is_unreachable and (job := _in_doubt(request)):
-        return queue.array_of(job.job_id)  # the controller has it, although its answer was lost
-    if answer.is_lost:  # one that works on the request does not list the job yet
-        lost = programs.unanswered("sbatch", answer)
-        raise ProblemsFound((*lost.problems, _unknown(request)), _MAY_BE_QUEUED)
+    _note_answers(_marks(request.bundles))
+    return native_id
+
+
+def _looked_up(request: Request, answer: programs.Answer, new: Sequence[Path]) -> str:
+    """Return the id of a job that sbatch did not print.
+
+    Raises:
+        ProblemsFound: sbatch refuses, or the controller does not have the job, but may get it (E352).
+    """
+    is_unanswered = answer.is_lost or answer.code == 0
+    if (answer.is_unreachable or is_unanswered) and (job := _in_doubt(request)):
+        return queue.array_of(job.job_id)
+    if is_unanswered:  # a controller that works on the request does not list the job yet
+        raise ProblemsFound((*programs.unanswered("sbatch", answer).problems, _unknown(request)), _MAY_BE_QUEUED)
     request.discard()
-    for mark in marks:
-        mark.unlink(missing_ok=True)
+    _note_answers(_marks(request.bundles), refused=new)
     raise ProblemsFound((preflight.refusal(answer, request.config),))
 
 
 def _mark(request: Request) -> list[Path]:
-    """Note that sbatch is called; return the files of this call."""
-    marks = [_jobs_folder(bundle.directory) / _MARK for bundle in request.bundles]
+    """Note that sbatch is called; return the files that no earlier call has made."""
+    marks = _marks(request.bundles)
     new = [mark for mark in marks if not mark.exists()]
     try:
-        for mark in new:
-            mark.touch()
         for bundle in request.bundles:
             if is_elastic(bundle.directory):  # what an earlier job published is not this one's
                 request.place.remove(bundle.directory, (STATE_FILE,))
+        for mark in marks:
+            write_text(mark, _UNANSWERED)
     except OSError as error:
         raise os_errors.refused("E702", "base_results_dir", error, request.folder) from error
     return new
+
+
+def _marks(bundles: Sequence[Bundle]) -> list[Path]:
+    return [_jobs_folder(bundle.directory) / _MARK for bundle in bundles]
+
+
+def _note_answers(marks: Iterable[Path], refused: Sequence[Path] = ()) -> None:
+    """Note that the outcomes of calls are known; where the only one was refused, there is no job to look for."""
+    for mark in marks:
+        with contextlib.suppress(OSError):  # the next launch looks twice
+            if mark in refused:
+                mark.unlink(missing_ok=True)
+            else:
+                write_text(mark, "")
 
 
 def _in_doubt(request: Request) -> Seen | None:

@@ -16,7 +16,7 @@ from launcher.common.paths import CHECKOUT, COLLECTION
 from launcher.common.problems import Problem, ProblemsFound
 from launcher.config import catalogue
 from launcher.config.compose import compose
-from launcher.config.hydra_compose import CompositionCache
+from launcher.config.composed_files import CompositionCache
 from launcher.model import instances
 from launcher.model.backend_registry import described
 from launcher.model.config_tree import get
@@ -43,7 +43,7 @@ def checked(name: str, overrides: Sequence[str], context: LaunchContext) -> Chec
     except ProblemsFound as error:
         instance_type = instances.canonical(str(composition.tree.get("instance_type")))
         is_elastic = get(composition.tree, "recipes.elastic_policy.is_elastic") is True
-        where = instance_type if described(composition.backend).has_instances else None
+        where = instance_type if described(composition.backend).instances else None
         return Checked(name, path, where, is_elastic, 0, error.problems)
     return Checked(
         name, path, job.resources.instance_type, job.elastic is not None, len(job.scales), (), tuple(job.notices)

@@ -1,8 +1,7 @@
-"""Commands about a Kubernetes cluster: its capacity, its jobs, and adopting one of them."""
+"""Commands about a cluster: its capacity, its jobs, and adopting one of them."""
 
 import dataclasses
 import json
-from contextlib import contextmanager
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -14,12 +13,9 @@ from launcher.cli.commands.pod_table import age
 from launcher.common.problems import fail
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Sequence
 
-    from launcher.backends.kubernetes.capacity import Capacity, Node
-    from launcher.backends.kubernetes.connection import Connection
-    from launcher.backends.kubernetes.inventory import ClusterJob
-    from launcher.jobs.registry import JobRecord
+    from launcher.model.cluster_view import Capacity, ClusterJob, Node
 
 _JOBS = ("job", "by", "state", "nodes", "age", "message")
 _NODES = ("node", "instance", "state", "free", "accelerators", "health")
@@ -38,11 +34,10 @@ Namespace = Annotated[
 
 def cluster(context: Context = None, namespace: Namespace = None, as_json: AsJson = False) -> None:
     """Show a cluster's capacity. Nodes, free accelerators, quotas, and pending workloads."""
-    from launcher.backends.kubernetes import capacity
     from launcher.common import console
+    from launcher.model.backend_registry import clusters
 
-    with _connected(context) as connection:
-        found = capacity.read(connection, _namespace(connection, namespace))
+    found = clusters().connect(context).capacity(namespace)
     if as_json:
         print(json.dumps(_capacity_json(found), indent=2))
     else:
@@ -54,16 +49,12 @@ def cluster(context: Context = None, namespace: Namespace = None, as_json: AsJso
 
 def cluster_jobs(context: str | None, namespace: str | None, *, is_everywhere: bool, as_json: bool) -> None:
     """Print the training jobs of a cluster, for `recipes jobs --cluster`."""
-    from launcher.backends.kubernetes import inventory
     from launcher.common import console
+    from launcher.model.backend_registry import clusters
 
     if is_everywhere and namespace:
         raise fail("E801", "recipes jobs", "--all-namespaces excludes --namespace", value=namespace)
-    with _connected(context) as connection:
-        where = None if is_everywhere else _namespace(connection, namespace)
-        found = inventory.jobs(connection, where)
-        if not found and where:
-            inventory.require_namespace(connection, where)
+    where, found = clusters().connect(context).jobs(namespace, is_everywhere=is_everywhere)
     if as_json:
         print(json.dumps([_job_json(job) for job in found], indent=2))
     elif not found:
@@ -84,66 +75,20 @@ def adopt(
     ] = None,
 ) -> None:
     """Follow a job that was launched elsewhere. It gets a record under results/, but no bundle."""
-    from launcher.backends.kubernetes import api_objects, inventory, server
     from launcher.bundle import store
     from launcher.cli import terminal
     from launcher.common import console
     from launcher.jobs import adopted
-    from launcher.model import backend_registry
-
-    if kind not in (None, *api_objects.JOB_KINDS):
-        raise fail("E386", "--kind", "is not a kind of job", value=kind, allowed=", ".join(api_objects.JOB_KINDS))
-    inventory.check_job_name(job)
-    if name:
-        inventory.check_name(name, "--as")
-    with _connected(context) as connection:
-        found = inventory.find(connection, _namespace(connection, namespace), job, kind)
-        outline, cluster_id = inventory.outline(found), str(server.identified(connection))
-    folder = Path(store.RESULTS, name or job)
-    record = adopted.write(folder, _record(connection, found, folder, cluster_id), outline)
-    console.say(f"adopted {terminal.native_name(record.handle)} as {folder}", "bold")
-    terminal.show_status(backend_registry.load_backend(record.handle.backend).status(record.handle))
-
-
-def _record(connection: "Connection", found: Any, folder: Path, cluster_id: str) -> "JobRecord":
-    """Return the record of a job from its cluster; values that only its bundle has stay empty."""
-    from launcher.backends.kubernetes import api_objects, lenient
-    from launcher.backends.kubernetes.description import DESCRIPTION
     from launcher.jobs.registry import JobRecord
-    from launcher.model.job_spec import JobHandle
+    from launcher.model.backend_registry import clusters, load_backend
 
-    metadata = found["metadata"]
-    annotations = metadata.get("annotations") or {}
-    own = (metadata["name"], found["kind"], metadata["namespace"], connection.context, metadata["uid"])
-    handle = JobHandle(DESCRIPTION.name, folder.name, folder.absolute(), *own, server=cluster_id)
-    created = datetime.fromisoformat(metadata["creationTimestamp"]).astimezone(UTC).isoformat(timespec="seconds")
-    user = lenient.text(annotations.get(api_objects.USER)) or "unknown"
-    return JobRecord(handle, annotations.get(api_objects.DIGEST, ""), created, user)
-
-
-@contextmanager
-def _connected(context: str | None) -> "Iterator[Connection]":
-    """Yield a connection; a request that fails within the block raises a Problem.
-
-    Raises:
-        ProblemsFound: No such cluster exists, or it refuses.
-    """
-    from launcher.backends.kubernetes.api_errors import api_errors_as_problems
-    from launcher.backends.kubernetes.connection import connect
-    from launcher.common import console
-
-    connection = connect(context)
-    with api_errors_as_problems("--namespace"), console.while_waiting(f"reading from {connection.host} …"):
-        yield connection
-
-
-def _namespace(connection: "Connection", namespace: str | None) -> str:
-    from launcher.backends.kubernetes import inventory
-
-    if namespace is not None:
-        inventory.check_name(namespace, "--namespace")
-        return namespace
-    return inventory.default_namespace(connection.context)
+    clusters().check_adoption(job, kind, name)
+    folder = Path(store.RESULTS, name or job)
+    found = clusters().connect(context).find_job(job, kind, namespace, folder)
+    record = JobRecord(found.handle, found.digest, found.created, found.user)
+    record = adopted.write(folder, record, found.outline)
+    console.say(f"adopted {terminal.native_name(record.handle)} as {folder}", "bold")
+    terminal.show_status(load_backend(record.handle.backend).status(record.handle))
 
 
 def _show_jobs(found: tuple["ClusterJob", ...], *, has_namespaces: bool) -> None:

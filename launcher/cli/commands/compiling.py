@@ -147,7 +147,8 @@ def _prices(job: "JobSpec", table: Path | None) -> "Prices":
     from launcher.jobs import prices as tables
     from launcher.model.backend_registry import described
 
-    prices = tables.read(table) if table else tables.shipped(described(job.backend).instance_use)
+    instances = described(job.backend).instances
+    prices = tables.read(table) if table else tables.shipped(instances.price_use if instances else None)
     for notice in tables.unknown(prices, job.resources.instance_type):
         console.show_notice(notice, stderr=True)
     return prices
@@ -173,7 +174,7 @@ def render(
     context = LaunchContext.read()
     job = pipeline.prepare(words, context)
     # printed manifests may be applied, so their MLflow run must exist
-    if described(job.backend).has_containers:
+    if described(job.backend).files.has_containers:
         job = pipeline.track(job, context, is_visible=True)
     files = pipeline.render(job, context).files
     manifests = [text for path, text in files.items() if path.startswith("manifests/")] or [

@@ -46,9 +46,18 @@ def _values(composition: "Composition", key: str, begin: str) -> Sequence[str]:
     """Return the possible values of a key, or its current value if they cannot be listed."""
     if key in _NAMES:
         return _NAMES[key](begin)
+    if key.startswith("cluster.") and (names := _of_clusters(key.removeprefix("cluster."))):
+        return names
     path = _SIZE.sub("recipes.", key)
     found = list(_of_schema(_schema(composition, path), path.split(".")[1:] if "." in path else [path]))
     return found or _current(composition, path)
+
+
+def _of_clusters(key: str) -> Sequence[str]:
+    """Return the names that a key of the section may have on any cluster: the choice may follow on the line."""
+    from launcher.model.backend_registry import descriptions
+
+    return next(filter(None, (each.offers(key) for each in descriptions())), ())
 
 
 def _clusters(_begin: str) -> list[str]:
@@ -64,16 +73,9 @@ def _instance_types(begin: str) -> list[str]:
     return [*(name.removeprefix("ml.") for name in table()), *(table() if begin.startswith("m") else ())]
 
 
-def _scenarios(_begin: str) -> list[str]:
-    from launcher.backends.local.scenario_files import shipped_names
-
-    return shipped_names()
-
-
 _NAMES: dict[str, Callable[[str], list[str]]] = {
     "cluster": _clusters,
     "instance_type": _instance_types,
-    "cluster.scenario": _scenarios,
     "recipes": lambda _begin: recipe_names(),
 }
 """Keys whose values are names of existing objects."""

@@ -113,29 +113,22 @@ def _for_cluster(teams: "Sequence[Team]", context: str | None) -> "Sequence[Team
     Raises:
         ProblemsFound: The cluster cannot be reached, lacks prerequisites, or has different objects of these names.
     """
-    from launcher.backends.kubernetes import governance_preflight
-    from launcher.backends.kubernetes.connection import connect
     from launcher.governance import cluster_wide, team_manifests
+    from launcher.model.backend_registry import clusters
 
-    connection = connect(context)
-    written = [
-        team.model_copy(
-            update={
-                "kueue_version": governance_preflight.kueue_version(
-                    connection, team_manifests.KUEUE_VERSIONS, team.kueue_version
-                )
-            }
-        )
-        if team.kueue
-        else team
-        for team in teams
-    ]
+    cluster = clusters().connect(context)
+    written: list[Team] = []
+    for team in teams:
+        if team.kueue:
+            version = cluster.kueue_version(team_manifests.KUEUE_VERSIONS, team.kueue_version)
+            team = team.model_copy(update={"kueue_version": version})
+        written.append(team)
     problems: list[Problem] = []
     for team in written:
         objects = _objects(team_manifests.files(team))
-        problems += governance_preflight.problems(connection, objects)
-        existing = governance_preflight.existing(connection, objects)
-        problems += cluster_wide.differences(cluster_wide.Origin(f"team {team.team}", objects), [existing])
+        problems += cluster.lacks(objects)
+        theirs = cluster_wide.Origin(f"the cluster ({cluster.context})", cluster.existing(objects))
+        problems += cluster_wide.differences(cluster_wide.Origin(f"team {team.team}", objects), [theirs])
     if problems:
         raise ProblemsFound(tuple(dict.fromkeys(problems)))
     return written

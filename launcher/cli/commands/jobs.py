@@ -104,8 +104,8 @@ def _operator_log(job: str, *, as_json: bool) -> None:
     from launcher.cli.commands import pods
     from launcher.common import console
 
-    backend, record = pods.opened(job)
-    for line in backend.operator_log(record.handle):
+    access, record = pods.opened(job)
+    for line in access.operator_log(record.handle):
         console.say(json.dumps({"kind": "operator", "rank": None, "text": line}) if as_json else line)
 
 

@@ -148,11 +148,12 @@ def opened(name: str) -> tuple["Backend", "JobRecord"]:
 
 def _troubled_pods(backend: "Backend", record: "JobRecord", seen: "JobStatus") -> tuple["JobPod", ...] | None:
     """Return pods that wait, restart or failed; None without pods, or if the job's status has their reasons."""
-    from launcher.model.backend import PodBackend
+    from launcher.model.backend_registry import described
 
-    if not isinstance(backend, PodBackend) or seen.state.is_final:
+    access = described(backend.name).pods()
+    if access is None or seen.state.is_final:
         return None
-    return tuple(pod for pod in backend.pods(record.handle) if pod.reason)
+    return tuple(pod for pod in access.pods(record.handle) if pod.reason)
 
 
 def log_json(line: str, selection: "LogSelection") -> dict[str, Any]:

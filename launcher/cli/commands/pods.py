@@ -12,7 +12,7 @@ from launcher.common.problems import fail
 
 if TYPE_CHECKING:
     from launcher.jobs.registry import JobRecord
-    from launcher.model.backend import PodBackend
+    from launcher.model.capabilities import Pods
 
 _PAIR = re.compile(r"(?:(\d{1,5}):)?(\d{1,5})")
 _HIGHEST_PORT = 65535
@@ -24,8 +24,8 @@ def pods(job: JobName, as_json: AsJson = False) -> None:
     """List a job's pods. Shows ranks and nodes, and why a pod waits, restarts or failed."""
     from launcher.common import console
 
-    backend, record = opened(job)
-    found = backend.pods(record.handle)
+    access, record = opened(job)
+    found = access.pods(record.handle)
     if as_json:
         print(json.dumps([pod_table.as_json(pod) for pod in found], indent=2))
     elif not found:
@@ -40,8 +40,8 @@ def exec_(
     rank: Rank = 0,
 ) -> None:
     """Run a command or a shell in a pod. Exits with the command's exit code."""
-    backend, record = opened(job)
-    raise typer.Exit(backend.run_in_pod(record.handle, rank, command or ()))
+    access, record = opened(job)
+    raise typer.Exit(access.run_in_pod(record.handle, rank, command or ()))
 
 
 def port_forward(
@@ -53,25 +53,25 @@ def port_forward(
 ) -> None:
     """Forward ports of this machine to a pod. On 127.0.0.1 only, until Ctrl-C."""
     pairs = [_pair(text) for text in ports]
-    backend, record = opened(job)
-    backend.forward_ports(record.handle, rank, pairs)
+    access, record = opened(job)
+    access.forward_ports(record.handle, rank, pairs)
 
 
-def opened(name: str) -> tuple["PodBackend", "JobRecord"]:
-    """Return a submitted job that has pods, and its backend.
+def opened(name: str) -> tuple["Pods", "JobRecord"]:
+    """Return a submitted job that has pods, and the operations on them.
 
     Raises:
         ProblemsFound: No such job exists, it was never submitted, or its backend has no pods.
     """
-    from launcher.model.backend import PodBackend
     from launcher.model.backend_registry import choices, described
 
     backend, record = lifecycle.opened(name)
-    if not isinstance(backend, PodBackend):
-        value, allowed = f"cluster={described(backend.name).choice}", choices(lambda each: each.has_pods)
+    description = described(backend.name)
+    if (access := description.pods()) is None:
+        value, allowed = f"cluster={description.choice}", choices(lambda each: each.pods() is not None)
         remedy = "use recipes status, logs or events, which work on every cluster"
         raise fail("E380", name, "its job has no pods", value=value, allowed=allowed, remedy=remedy)
-    return backend, record
+    return access, record
 
 
 def _pair(text: str) -> tuple[int, int]:

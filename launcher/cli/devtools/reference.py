@@ -11,7 +11,7 @@ from typing import Any
 from launcher import families
 from launcher.cli.devtools import architecture, cluster_files, schema
 from launcher.cli.devtools.codes import Code, all_codes
-from launcher.cli.devtools.terminal_picture import draw_plan, plan_picture
+from launcher.cli.devtools.terminal_picture import plan_picture
 from launcher.common import pictures
 from launcher.common.paths import CHECKOUT, COLLECTION
 from launcher.common.templating import render_template
@@ -24,9 +24,9 @@ from launcher.runtime.finetune import keys as finetune_keys
 from launcher.runtime.finetune.key_terms import Key
 
 DOCS = Path("docs")
-PICTURE = DOCS / "pictures/plan.png"
-"""The README's, drawn from the SVG beside it."""
-ARCHITECTURE = DOCS / "pictures/architecture.png"
+PICTURE = DOCS / "pictures/plan.svg"
+"""The README's."""
+ARCHITECTURE = DOCS / "pictures/architecture.svg"
 _CLUSTER_FILES = Path("recipes_collection/cluster")
 _ROOT = CHECKOUT or Path()
 _MOST_EXAMPLES = 4
@@ -80,7 +80,7 @@ def _texts() -> dict[Path, str]:
 
 
 def _terminal() -> dict[Path, str]:
-    return {PICTURE.with_suffix(".svg"): plan_picture().rstrip("\n") + "\n"}
+    return {PICTURE: plan_picture().rstrip("\n") + "\n"}
 
 
 def _changed(root: Path, texts: Mapping[Path, str]) -> dict[Path, Callable[[Path], Any]]:
@@ -94,20 +94,8 @@ def _changed(root: Path, texts: Mapping[Path, str]) -> dict[Path, Callable[[Path
 
 def _stale_pictures(root: Path) -> dict[Path, Callable[[Path], Any]]:
     """Return a drawer for each picture that is stale."""
-    terminal = _terminal()
-    drawings = _drawings(terminal[PICTURE.with_suffix(".svg")])
-    return _changed(root, terminal) | {
-        path: draw for path, (source, draw) in drawings.items() if not pictures.shows(root / path, source)
-    }
-
-
-def _drawings(svg: str) -> dict[Path, tuple[str, Callable[[Path], None]]]:
-    """Return matplotlib's pictures: the text that each one shows, and the function that draws it to a file."""
-    outline = repr(architecture.outline())
-    drawings: dict[Path, tuple[str, Callable[[Path], None]]] = {PICTURE: (svg, functools.partial(draw_plan, svg=svg))}
-    for path in (ARCHITECTURE, ARCHITECTURE.with_suffix(".svg")):
-        drawings[path] = (outline, architecture.draw)
-    return drawings
+    is_current = pictures.shows(root / ARCHITECTURE, repr(architecture.outline()))
+    return _changed(root, _terminal()) | ({} if is_current else {ARCHITECTURE: architecture.draw})
 
 
 def _cell(text: str) -> str:

@@ -1,6 +1,6 @@
 """`launcher_scripts/`: for each recipe a script that turns its environment into overrides. Generated, never edited.
 
-Each family has a template in `templates/scripts/`.
+`launch.sh`, which all of them call, has the variables of every kind of recipe.
 
 Source: names of scripts and of variables follow the published launcher's scripts.
 """
@@ -18,7 +18,22 @@ FOLDER = "launcher_scripts"
 
 def scripts() -> dict[Path, str]:
     """Return every script: its path below `launcher_scripts/`, and its text."""
-    return {_path(entry): _script(entry) for entry in entries()}
+    texts = {Path("launch.sh"): render_template("scripts/launch.sh.j2")}
+    for entry in entries():
+        title = " ".join(entry.display_name.split()) or entry.name
+        texts[Path(entry.family, f"run_{entry.path.stem}.sh")] = render_template(
+            "scripts/script.sh.j2", title=title, recipe=entry.name, kind=_kind(entry)
+        )
+    return texts
+
+
+def _kind(entry: Entry) -> str:
+    """Return what `launch.sh` calls the variables of a recipe."""
+    if entry.model_type == "custom":
+        return "elastic_script" if entry.is_elastic else "script"
+    if entry.model_type == "tiny_lm":
+        return "tiny"
+    return "fine_tuning" if entry.model_name_or_path else "without_weights"
 
 
 def stale(folder: Path) -> list[Path]:
@@ -55,24 +70,6 @@ def write(folder: Path) -> list[Path]:
         (folder / path).write_text(wanted[path], encoding="utf-8")
         (folder / path).chmod(0o755)
     return found
-
-
-def _path(entry: Entry) -> Path:
-    return Path(entry.family, f"run_{entry.path.stem}.sh")
-
-
-def _template(entry: Entry) -> str:
-    return f"scripts/{entry.model_type}.sh.j2"
-
-
-def _script(entry: Entry) -> str:
-    return render_template(
-        _template(entry),
-        title=" ".join(entry.display_name.split()) or entry.name,
-        recipe=entry.name,
-        is_elastic=entry.is_elastic,
-        has_model=bool(entry.model_name_or_path),
-    )
 
 
 def _is_current(path: Path, text: str) -> bool:

@@ -1,13 +1,16 @@
-"""How the open trainer, `launcher.runtime.finetune`, is started, and what it needs to find."""
+"""How the open trainer, `launcher.runtime.finetune`, is started, what it needs to find, and what the first samples
+of a job on this machine show before its launch."""
 
+import dataclasses
+import importlib.util
 import math
 import os
 import re
 from collections.abc import Iterator
+from pathlib import Path
 
 from launcher.common.names import ENTRYPOINT
 from launcher.common.problems import Problem
-from launcher.families.llm_finetuning_aws import samples
 from launcher.model.backend_registry import described
 from launcher.model.config_tree import get
 from launcher.model.interface import Interface, runtime_workers
@@ -15,7 +18,12 @@ from launcher.model.job_spec import JobSpec
 from launcher.runtime.finetune.architectures import CONFIG_FILE, KNOWN
 from launcher.runtime.model_configs import table
 
-_MODEL, _TRAIN = samples.MODEL, samples.TRAIN
+_MODEL = "recipes.training_config.model_config.model_name_or_path"
+_TRAIN = "recipes.training_config.datasets.train_data.file_path"
+_LINES = (".jsonl", ".ndjson", ".json")
+_NUM_SAMPLES = 200
+"""Samples that are read: few, since every plan of such a job reads them."""
+_PACKAGES = ("tokenizers", "jinja2", "numpy", "xxhash")
 _VALIDATION = "recipes.training_config.datasets.val_data.file_path"
 _ADAPTERS = "recipes.training_config.model_config.lora_checkpoint_file_path"
 _HUB_ID = re.compile(r"[A-Za-z0-9][\w.-]*/[\w.-]+", re.ASCII)
@@ -62,13 +70,13 @@ def _absent_inputs(job: JobSpec) -> Iterator[Problem]:
     elif not _is_found(job, model) and not _HUB_ID.fullmatch(model):
         yield _absent(job, _MODEL, model, "a folder, or org/name on the Hugging Face Hub")
     if not (data := get(job.config, _TRAIN)):
-        if not set(backend.channels(job.settings)) & set(CHANNELS["train_path"]):
+        if not set(backend.files.channels(job.settings)) & set(CHANNELS["train_path"]):
             remedy = f"{_TRAIN}=<file or folder of samples>; or {_REHEARSE}"
             yield Problem("E116", _TRAIN, "is empty: there is no data to train on", value="", remedy=remedy)
     elif not _is_found(job, data):
         yield _absent(job, _TRAIN, data, "a file or folder of samples")
     else:
-        yield from samples.faults(job)
+        yield from _sample_faults(job)
     for key in (_VALIDATION, _ADAPTERS):
         if (path := get(job.config, key)) and not _is_found(job, path):
             yield _absent(job, key, path, "an existing path")
@@ -95,13 +103,13 @@ def _is_found(job: JobSpec, path: str) -> bool:
     backend = described(job.backend)
     if not backend.runs_here or path.startswith(_IN_CONTAINER):
         return True
-    if backend.has_containers and not os.path.isabs(path):
+    if backend.files.has_containers and not os.path.isabs(path):
         return False  # its processes start in a folder of their own
     return os.path.exists(job.cwd / path)
 
 
 def _absent(job: JobSpec, key: str, path: str, allowed: str) -> Problem:
-    is_moved = described(job.backend).has_containers
+    is_moved = described(job.backend).files.has_containers
     start = "paths are absolute here" if is_moved else "a relative path starts in the folder that you launch from"
     message = f"does not exist on this machine; {start}"
     return Problem("E116", key, message, value=path, allowed=allowed, remedy=f"correct it; or {_REHEARSE}")
@@ -154,6 +162,50 @@ def _made_up_samples() -> int:
     return NUM_SAMPLES
 
 
+def _sample_faults(job: JobSpec) -> Iterator[Problem]:
+    """Yield a Problem for each fault of the first samples that the job would stop at."""
+    from launcher.runtime.finetune.data.errors import DataError  # few compiles need it
+
+    try:
+        list(_sample_losses(job))
+    except DataError as error:
+        remedy = "recipes data shows every sample and what is trained of it"
+        for message in error.messages:
+            yield Problem("E277", _TRAIN, message, value=get(job.config, _TRAIN), remedy=remedy)
+
+
+def _sample_losses(job: JobSpec) -> Iterator[str]:
+    """Yield a line for each reason why some of the first samples would not be trained.
+
+    Lengths are not known here: the tokenizer alone takes a second to load.
+
+    Raises:
+        DataError: The samples, the template or the tokenizer are not usable.
+    """
+    data, model = get(job.config, _TRAIN), get(job.config, _MODEL)
+    if job.is_rehearsal or not described(job.backend).runs_here or not data or not model:
+        return
+    path, folder = job.cwd / data, job.cwd / model
+    is_read = path.suffix.lower() in _LINES and os.path.isfile(path) and os.path.isfile(folder / "tokenizer.json")
+    if is_read and os.access(path, os.R_OK) and all(map(importlib.util.find_spec, _PACKAGES)):
+        yield from _lost_samples(job, path, folder)
+
+
+def _lost_samples(job: JobSpec, path: Path, folder: Path) -> Iterator[str]:
+    from launcher.runtime.finetune.data.report import first_losses, note
+    from launcher.runtime.finetune.data.settings import DataSettings
+
+    settings = DataSettings.of(job.config["recipes"]["training_config"])
+    if settings.technique != "sft":
+        return
+    template = str(job.cwd / settings.template_file) if settings.template_file else ""
+    settings = dataclasses.replace(settings, train_path=str(path), template_file=template)
+    counts = first_losses(settings, folder, _NUM_SAMPLES)
+    for loss in counts.losses:
+        shown = dataclasses.replace(loss, example=loss.example.replace(str(path), get(job.config, _TRAIN)))
+        yield f"of the first samples, {note(shown, counts)}"
+
+
 INTERFACE = Interface(
     roles=(runtime_workers(_program),),
     cuts_uneven_shares=True,
@@ -161,6 +213,6 @@ INTERFACE = Interface(
     modules=_modules,
     needs=("peft", "pyarrow", "safetensors", "tokenizers", "transformers"),
     absent_inputs=_absent_inputs,
-    data_losses=samples.losses,
+    data_losses=_sample_losses,
     rehearsal_steps=_rehearsal_steps,
 )

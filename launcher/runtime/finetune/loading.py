@@ -113,8 +113,8 @@ class WeightLoader:
         from torch.distributed.checkpoint import CheckpointException
         from torch.distributed.checkpoint.state_dict_loader import load
 
-        from launcher.runtime.dcp_warnings import without_group_warning
         from launcher.runtime.finetune.weight_reader import WeightReader
+        from launcher.runtime.process_group import without_group_warning
 
         state: dict[str, Any] = {
             places[published_name(name)].key: each.detach() for name, each in base_parameters(self._model)

@@ -31,7 +31,7 @@ class Buffer:
     """
 
     def __init__(self, folder: Path | None, path: Path | None = None):
-        self._inode = 0
+        self._inode, self._is_pinned = 0, False
         self.bytes = torch.empty(0, dtype=torch.uint8)
         self.path = path or (folder / f"{FREE_PREFIX}{secrets.token_hex(8)}" if folder else None)
         self.pins = 0
@@ -55,6 +55,7 @@ class Buffer:
         if self.path is None:
             self.bytes = torch.zeros(size, dtype=torch.uint8, pin_memory=torch.cuda.is_available())
             return
+        self._unpin()
         self.bytes = torch.empty(0, dtype=torch.uint8)
         descriptor = os.open(self.path, os.O_RDWR | os.O_CREAT, 0o600)
         try:
@@ -62,6 +63,9 @@ class Buffer:
             # Without this, writing to memory that does not exist would kill the process with SIGBUS.
             os.posix_fallocate(descriptor, 0, size)
             self._map(descriptor)
+            if torch.cuda.is_initialized():  # an accelerator copies to pinned memory only without blocking
+                code = torch.cuda.cudart().cudaHostRegister(self.bytes.data_ptr(), len(self.bytes), 0)
+                self._is_pinned = not int(code)  # if it is refused, copies are slower
         except OSError:
             self.path.unlink(missing_ok=True)
             raise
@@ -88,7 +92,14 @@ class Buffer:
         found: Bytes = self.bytes[:num_bytes].numpy()
         return found
 
+    def _unpin(self) -> None:
+        """Undo the pinning, before the memory is unmapped."""
+        if self._is_pinned:
+            torch.cuda.cudart().cudaHostUnregister(self.bytes.data_ptr())
+            self._is_pinned = False
+
     def _map(self, descriptor: int) -> None:
+        self._unpin()
         status = os.fstat(descriptor)
         self._inode = status.st_ino
         if status.st_size:
@@ -119,13 +130,6 @@ class Buffer:
             with contextlib.suppress(FileNotFoundError):
                 self.path.rename(free)
             self.path = free
-
-    def drop(self) -> None:
-        """Release the memory."""
-        self.clear()
-        self.bytes = torch.empty(0, dtype=torch.uint8)
-        if self.path:
-            self.path.unlink(missing_ok=True)
 
 
 class BufferPool:
@@ -219,11 +223,3 @@ class BufferPool:
             buffer.pins -= 1
             self._count -= 1
             self._changed.notify_all()
-
-    def close(self) -> None:
-        """Release the memory of free buffers."""
-        with self._changed:
-            for buffer in self._free:
-                buffer.drop()
-            self._count -= len(self._free)
-            self._free.clear()

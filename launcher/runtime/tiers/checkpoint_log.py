@@ -4,10 +4,8 @@ import contextlib
 import json
 import logging
 import sys
-from collections.abc import Mapping
-from dataclasses import asdict, dataclass
+import time
 from pathlib import Path
-from typing import Any
 
 from launcher.common import names
 from launcher.runtime.tiers.shards import Key
@@ -17,37 +15,7 @@ FORMAT = (
 )
 """Source: amzn-sagemaker-checkpointing 1.1.3, its log's format."""
 
-
 BROKEN = "broken"
-
-
-@dataclass(frozen=True, slots=True)
-class Record:
-    """A save or a load by all ranks.
-
-    Args:
-        time: Seconds since the epoch.
-        event: `saved`, `loaded`, `failed`, `cleared`, or `broken`: no checkpoint is intact.
-        step: Of the checkpoint.
-        tier: Its tier.
-        num_bytes: Bytes written to the tier or read from it by all ranks.
-        seconds: Of the slowest rank.
-        blocked_s: Seconds that training was blocked, on the slowest rank; None if it was not.
-        detail: The error, or the checkpoints skipped.
-        save: Number of the save; 0 in records of earlier versions.
-        sent_bytes: Bytes sent between all ranks to load it.
-    """
-
-    time: float
-    event: str
-    step: int
-    tier: str
-    num_bytes: int
-    seconds: float
-    blocked_s: float | None = None
-    detail: str = ""
-    save: int = 0
-    sent_bytes: int = 0
 
 
 class _LogFile(logging.FileHandler):
@@ -87,7 +55,7 @@ class CheckpointLog:
             handler.setFormatter(logging.Formatter(FORMAT))
             logger.addHandler(handler)
         self._logger = logging.LoggerAdapter(logger, {"namespace": namespace, "rank": rank})
-        self.namespace = namespace
+        self.namespace, self._is_first = namespace, rank == 0
         self._records = folder / names.CHECKPOINTS_FILE if folder and rank == 0 else None
 
     def did(self, verb: str, step: int, tier: str, num_bytes: int, seconds: float) -> None:
@@ -104,37 +72,73 @@ class CheckpointLog:
         """Log a warning."""
         self._logger.warning("Step %d: %s", step, message, stacklevel=2)
 
-    def record(self, record: Record) -> None:
-        """Record a save or a load by all ranks; only rank 0 keeps records."""
-        if self._records:
-            try:
-                with self._records.open("a", encoding="utf-8") as file:
-                    file.write(json.dumps(asdict(record) | {"namespace": self.namespace}) + "\n")
-            except OSError as error:
-                self.warn(record.step, f"{record.event} in {record.tier} is not in the records: {error}")
+    def warn_once(self, step: int, message: str) -> None:
+        """Log a warning that all ranks have; only the first one does."""
+        if self._is_first:
+            self._logger.warning("Step %d: %s", step, message, stacklevel=2)
+
+    def record(
+        self,
+        event: str,
+        step: int,
+        tier: str,
+        num_bytes: int = 0,
+        seconds: float = 0.0,
+        blocked_s: float | None = None,
+        *,
+        detail: str = "",
+        save: int = 0,
+        sent_bytes: int = 0,
+    ) -> None:
+        """Record a save or a load by all ranks; only rank 0 keeps records.
+
+        Args:
+            event: `saved`, `loaded`, `failed`, `cleared`, or `broken`: no checkpoint is intact.
+            step: Of the checkpoint.
+            tier: Its tier.
+            num_bytes: Bytes written to the tier or read from it by all ranks.
+            seconds: Of the slowest rank.
+            blocked_s: Seconds that training was blocked, on the slowest rank; None if it was not.
+            detail: The error, or the checkpoints skipped.
+            save: Number of the save; 0 in records of earlier versions, and of plain checkpoints.
+            sent_bytes: Bytes sent between all ranks to load it.
+        """
+        if not self._records:
+            return
+        record = {
+            "time": time.time(),
+            "event": event,
+            "step": step,
+            "tier": tier,
+            "num_bytes": num_bytes,
+            "seconds": seconds,
+            "blocked_s": blocked_s,
+            "detail": detail,
+            "save": save,
+            "sent_bytes": sent_bytes,
+            "namespace": self.namespace,
+        }
+        try:
+            with self._records.open("a", encoding="utf-8") as file:
+                file.write(json.dumps(record) + "\n")
+        except OSError as error:
+            self.warn(step, f"{event} in {tier} is not in the records: {error}")
 
     def published(self) -> Key:
         """Return the newest save in the records since the last load; all 0 for none.
 
         Unlike a tier, the records do not vanish with a node: they prove that a checkpoint existed.
         """
-        newest = Key(0, 0)
-        for line in self._lines():
-            with contextlib.suppress(ValueError, KeyError, TypeError):  # an incomplete line of a killed process
-                newest = _after(json.loads(line), newest, self.namespace)
-        return newest
-
-    def _lines(self) -> list[str]:
+        newest, text = Key(0, 0), ""
         try:
             if self._records and self._records.exists():
-                return self._records.read_text(encoding="utf-8", errors="replace").splitlines()
+                text = self._records.read_text(encoding="utf-8", errors="replace")
         except OSError as error:
             self.warn(0, f"the step published last is unknown: {error}")
-        return []
-
-
-def _after(record: Mapping[str, Any], newest: Key, namespace: str) -> Key:
-    if record["namespace"] != namespace or record["event"] in ("failed", BROKEN):
+        for line in text.splitlines():
+            with contextlib.suppress(ValueError, KeyError, TypeError):  # an incomplete line of a killed process
+                record = json.loads(line)
+                if record["namespace"] == self.namespace and record["event"] not in ("failed", BROKEN):
+                    key = Key(int(record["step"]), int(record.get("save", 0)))
+                    newest = max(newest, key) if record["event"] == "saved" else key
         return newest
-    key = Key(int(record["step"]), int(record.get("save", 0)))
-    return max(newest, key) if record["event"] == "saved" else key

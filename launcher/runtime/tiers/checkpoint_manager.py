@@ -5,24 +5,125 @@ Failures of a tier are logged and leave training alone.
 """
 
 import pickle
+import threading
 import time
-from collections.abc import Mapping, Sequence
-from typing import Any
+from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import dataclass, field, replace
+from typing import Any, ParamSpec
 
 import torch
 
 from launcher.runtime.tiers.buffers import Buffer, BufferPool
-from launcher.runtime.tiers.checkpoint_log import CheckpointLog, Record
+from launcher.runtime.tiers.checkpoint_log import CheckpointLog
 from launcher.runtime.tiers.node_memory import NodeMemory
 from launcher.runtime.tiers.owner import MarkPlace, Ownership
-from launcher.runtime.tiers.pending_save import PendingSave, SavePart
 from launcher.runtime.tiers.rank_group import Ranks
 from launcher.runtime.tiers.restore import Form, Restoration, Restored
-from launcher.runtime.tiers.shards import Key, Manifest, seal
-from launcher.runtime.tiers.staging import Stager, StateUnfit, complete, pieces_of
+from launcher.runtime.tiers.shards import Key, Manifest, Piece, retained, seal
+from launcher.runtime.tiers.staging import Staged, Stager, StateUnfit, pieces_of
+from launcher.runtime.tiers.stores import Store
 from launcher.runtime.tiers.tier_settings import PATIENCE_S
-from launcher.runtime.tiers.tier_types import MemoryTier, StoreTier
-from launcher.runtime.tiers.worker_queue import WorkerQueue
+
+_Params = ParamSpec("_Params")
+
+
+@dataclass(frozen=True, slots=True)
+class StoreTier:
+    """A store, how often it is saved to, and how many checkpoints it keeps.
+
+    Args:
+        store: The store.
+        frequency: Optimizer steps between two saves.
+        retention: Published checkpoints kept.
+    """
+
+    store: Store
+    frequency: int
+    retention: int
+
+
+@dataclass(frozen=True, slots=True)
+class MemoryTier:
+    """The memory of the nodes.
+
+    Args:
+        memory: This rank's view of its node.
+        frequency: Optimizer steps between two saves.
+        ranks_per_node: The first rank of each node writes the manifests there.
+        replicas: Number of neighbour nodes that each keep a copy.
+    """
+
+    memory: NodeMemory
+    frequency: int
+    ranks_per_node: int
+    replicas: int
+
+    def neighbours(self, rank: int, world_size: int) -> list[tuple[int, int]]:
+        """Return, for each replica, the rank that keeps this rank's shard and the one whose shard this rank keeps."""
+        steps = [self.ranks_per_node * (1 + copy) for copy in range(self.replicas)]
+        return [((rank + step) % world_size, (rank - step) % world_size) for step in steps if step < world_size]
+
+
+@dataclass(slots=True)
+class PendingSave:
+    """A save in progress."""
+
+    key: Key
+    staged: Staged
+    buffer: Buffer
+    buffers: BufferPool
+    progress: Mapping[str, Any]
+    memory_error: str = ""
+    blocked_s: float = 0.0
+    pieces: dict[Any, Piece] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class SavePart:
+    """A rank's part of a save, as it reports it to the other ranks."""
+
+    pieces: Mapping[Any, Piece]
+    size: int
+    seconds: float
+    blocked_s: float
+    error: str
+    replica_error: str = ""
+
+
+class WorkerQueue:
+    """Runs jobs one after another, each together with the same queue of all other ranks.
+
+    Args:
+        name: Of its threads.
+    """
+
+    def __init__(self, name: str):
+        self.ranks = Ranks()
+        self._jobs = ThreadPoolExecutor(1, thread_name_prefix=name)
+        self._attempts = ThreadPoolExecutor(1, thread_name_prefix=f"{name}-attempt")
+        self._pending: list[Future[None]] = []
+        self._lock = threading.Lock()
+
+    def submit(self, job: Callable[_Params, None], *args: _Params.args, **kwargs: _Params.kwargs) -> None:
+        """Run `job` after the jobs submitted before it."""
+        with self._lock:
+            self._pending.append(self._jobs.submit(job, *args, **kwargs))
+
+    def attempt(self, work: Callable[_Params, object], *args: _Params.args, **kwargs: _Params.kwargs) -> str:
+        """Run `work` and return its error as a message; "" if it succeeded.
+
+        Nothing that a tier raises leaves this method, not even a BaseException: the other ranks wait for this one.
+        """
+        error = self._attempts.submit(work, *args, **kwargs).exception()
+        return f"{type(error).__name__}: {error}" if error else ""
+
+    def errors(self, *, wait: bool) -> list[BaseException]:
+        """Return the errors of jobs that failed since the last call, once all jobs have ended if `wait`."""
+        with self._lock:
+            ended = [job for job in self._pending if wait or job.done()]
+            self._pending = [job for job in self._pending if job not in ended]
+        return [error for job in ended if (error := job.exception())]
 
 
 class CheckpointManager:
@@ -53,23 +154,26 @@ class CheckpointManager:
         self._queues = {name: WorkerQueue(name) for name in ("memory", "persistent")}
         self._stager = Stager(self._ranks)
         self._plain = BufferPool(None, 3)
+        self._frequencies = {"shared": memory.frequency} if memory else {}
+        self._frequencies |= {tier.store.name: tier.frequency for tier in self._stores}
         self._last: tuple[int, frozenset[str]] = (-1, frozenset())
         self._published: dict[str, int] = {}
         self._unretired: Key | None = None
+        self._number: int | None = None
+        self._broken: set[tuple[int, Key]] = set()
+        self._is_leader = memory is not None and self._ranks.rank % memory.ranks_per_node == 0
         places: dict[str, MarkPlace] = {}
         if memory and self._is_leader:
             places["shared"] = memory.memory
         if self._ranks.rank == 0:
             places |= {tier.store.name: tier.store for tier in self._stores}
         self._ownership = Ownership(places, log, self._ranks)
-        self._number: int | None = None
-        self._broken: set[tuple[int, Key]] = set()
         if memory:
             self._adopt(memory)
 
     def is_due(self, step: int) -> bool:
         """Return whether some tier is saved to after this step."""
-        return bool(self._due(step))
+        return any(step % frequency == 0 for frequency in self._frequencies.values())
 
     def save(
         self, state: dict[str, Any], step: int, progress: Mapping[str, Any], *, everywhere: bool = False
@@ -88,16 +192,24 @@ class CheckpointManager:
         """
         if everywhere:
             self.wait()
-            due = frozenset(name for name in self._names() if self._published.get(name) != step)
+            due = frozenset(name for name in self._frequencies if self._published.get(name) != step)
         else:
-            due = frozenset(self._due(step)) - (self._last[1] if self._last[0] == step else frozenset())
+            saved = self._last[1] if self._last[0] == step else ()
+            due = frozenset(name for name, each in self._frequencies.items() if step % each == 0).difference(saved)
         if not due:
             return
-        self._log_ended()
+        self._log_errors(wait=False)
         self._ownership.take()
         began = time.perf_counter()
-        progress = _copied(progress)
-        key = Key(step, self._stager.plan(state, self._next_number()))
+        try:
+            progress = pickle.loads(pickle.dumps(dict(progress)))
+        except (pickle.PicklingError, AttributeError, TypeError) as error:
+            raise StateUnfit(f"progress cannot be saved: {error}") from error
+        if self._number is None:
+            self._number = self._restoration().number()
+        self._number += 1
+        # All ranks use the first one's number, which is greater than all that are stored.
+        key = Key(step, self._stager.plan(state, self._number))
         save = self._staged(key, progress, in_memory="shared" in due)
         save.blocked_s = time.perf_counter() - began
         self._last = (step, due)
@@ -105,7 +217,7 @@ class CheckpointManager:
 
     def has(self, step: int) -> bool:
         """Return whether the most durable tier has this step, as far as saves are completed."""
-        return self._published.get(self._names()[-1]) == step
+        return self._published.get(list(self._frequencies)[-1]) == step
 
     def load(self, form: Form) -> Restored | None:
         """Load the newest published checkpoint; None if there is none. Collective.
@@ -146,38 +258,22 @@ class CheckpointManager:
         if self._ranks.rank == 0:
             for tier in self._stores:
                 tier.store.remove(tier.store.saves())
-        self._log.record(Record(time.time(), "cleared", 0, "", 0, 0.0))
+        self._log.record("cleared", 0, "")
         self._ranks.barrier()
 
     def wait(self) -> None:
         """Wait until every save is completed."""
+        self._log_errors(wait=True)
+
+    def _log_errors(self, *, wait: bool) -> None:
         for name in ("memory", "persistent"):  # jobs of the first submit to the second
-            for error in self._queues[name].wait():
+            for error in self._queues[name].errors(wait=wait):
                 self._log.failed(self._last[0], name, f"{type(error).__name__}: {error}")
 
     def _restoration(self) -> Restoration:
         memory = self._memory.memory if self._memory else None
         stores = [tier.store for tier in self._stores]
         return Restoration(self._ranks, memory, stores, self._node, self._log, self._patience_s, self._broken)
-
-    def _next_number(self) -> int:
-        """Return a number for a save, greater than all stored ones; the first rank's counts."""
-        if self._number is None:
-            self._number = self._restoration().number()
-        self._number += 1
-        return self._number
-
-    @property
-    def _is_leader(self) -> bool:
-        return self._memory is not None and self._ranks.rank % self._memory.ranks_per_node == 0
-
-    def _names(self) -> list[str]:
-        return [*(["shared"] if self._memory else []), *(tier.store.name for tier in self._stores)]
-
-    def _due(self, step: int) -> list[str]:
-        tiers = [("shared", self._memory.frequency)] if self._memory else []
-        tiers += [(tier.store.name, tier.frequency) for tier in self._stores]
-        return [name for name, frequency in tiers if step % frequency == 0]
 
     def _adopt(self, tier: MemoryTier) -> None:
         size, first = self._ranks.size, self._ranks.rank - self._ranks.rank % tier.ranks_per_node
@@ -202,7 +298,7 @@ class CheckpointManager:
             buffers, error = self._plain, str(full)
             buffer = buffers.take()
             staged = self._stager.copy(buffer)
-        return PendingSave(key, staged, buffer, buffers, progress, 0.0, error)
+        return PendingSave(key, staged, buffer, buffers, progress, error)
 
     def _finish(self, save: PendingSave, due: frozenset[str]) -> None:
         try:
@@ -226,32 +322,29 @@ class CheckpointManager:
             self._queues["memory"].attempt(memory.buffers.prepare, size, memory.retention + 1)
 
     def _to_memory(self, save: PendingSave, tier: MemoryTier) -> None:
-        queue = self._queues["memory"]
+        queue, memory = self._queues["memory"], tier.memory
         began = time.perf_counter()
-        error = save.memory_error or queue.attempt(tier.memory.commit, save.buffer, save.key)
+        error = save.memory_error or queue.attempt(memory.commit, save.buffer, save.key)
         replica_error = self._replicate(save, tier, queue)
-        part = SavePart(
-            save.pieces, save.staged.size, time.perf_counter() - began, save.blocked_s, error, replica_error
-        )
-        parts = queue.ranks.gather(part)
+        parts = queue.ranks.gather(_part(save, began, error, replica_error))
         manifest = self._agreed(save, parts, queue, "memory")
         if not manifest:
-            queue.attempt(tier.memory.forget, save.key)
+            queue.attempt(memory.forget, save.key)
             if self._unretired:
-                self._retire_memory(tier.memory, self._unretired)
+                self._retire_memory(memory, self._unretired)
             return
         error = ""
         if self._is_leader:
             held = queue.attempt(self._ownership.hold, "shared")
-            error = held or queue.attempt(tier.memory.publish, save.key, manifest)
+            error = held or queue.attempt(memory.publish, save.key, manifest)
         if errors := [f"rank {rank}: {each}" for rank, each in enumerate(queue.ranks.gather(error)) if each]:
             # Older checkpoints are kept until there is a newer one.
-            queue.attempt(tier.memory.withdraw, save.key)
+            queue.attempt(memory.withdraw, save.key)
             self._log_lost(save, "memory", "; ".join(errors))
             return
         self._published["shared"] = save.key.step
         self._log_save(save, parts, "memory")
-        self._retire_memory(tier.memory, save.key)
+        self._retire_memory(memory, save.key)
 
     def _retire_memory(self, memory: NodeMemory, key: Key) -> None:
         """Release older checkpoints. If that fails, training must not wait for their buffers."""
@@ -264,16 +357,23 @@ class CheckpointManager:
 
     def _replicate(self, save: PendingSave, tier: MemoryTier, queue: WorkerQueue) -> str:
         """Send this rank's shard to its neighbours and receive theirs; return the first error as a message."""
-        errors = ""
+        errors, copies = "", tier.memory.copies
         neighbours = tier.neighbours(queue.ranks.rank, queue.ranks.size)
         sizes = queue.ranks.gather(save.staged.size) if neighbours else []
         for target, source in neighbours:
-            error, buffer = _reserved(tier.memory.copies, sizes[source], queue)
+            buffer, size = None, sizes[source]
+            try:
+                buffer = copies.take()
+                error = queue.attempt(buffer.reserve, size)
+            except OSError as none_free:
+                error = str(none_free)
             # Even without a buffer: the neighbour sends in any case.
-            room = buffer.bytes[: sizes[source]] if buffer else torch.empty(sizes[source], dtype=torch.uint8)
+            room = buffer.bytes[:size] if buffer and not error else torch.empty(size, dtype=torch.uint8)
             queue.ranks.exchange(save.buffer.bytes[: save.staged.size], target, room, source)
-            if buffer and (error := queue.attempt(tier.memory.commit_copy, buffer, save.key, source)):
-                tier.memory.copies.release(buffer)
+            if buffer:
+                error = error or queue.attempt(tier.memory.commit_copy, buffer, save.key, source)
+                if error:
+                    copies.release(buffer)
             errors = errors or error
         return errors
 
@@ -282,8 +382,7 @@ class CheckpointManager:
         try:
             began = time.perf_counter()
             data = save.buffer.bytes[: save.staged.size]
-            error = queue.attempt(store.write, save.key, queue.ranks.rank, data)
-            part = SavePart(save.pieces, save.staged.size, time.perf_counter() - began, save.blocked_s, error)
+            part = _part(save, began, queue.attempt(store.write, save.key, queue.ranks.rank, data))
         finally:
             save.buffers.release(save.buffer)
         parts = queue.ranks.gather(part)
@@ -313,72 +412,41 @@ class CheckpointManager:
             return b""
         if errors := [f"rank {rank}: {part.replica_error}" for rank, part in enumerate(parts) if part.replica_error]:
             self._log_lost(save, "replica", "; ".join(errors))
-        return queue.ranks.share(self._sealed(save, parts) if queue.ranks.rank == 0 else b"")
-
-    def _sealed(self, save: PendingSave, parts: list[SavePart]) -> bytes:
-        pieces = {index: piece for part in parts for index, piece in part.pieces.items()}
-        if save.staged.metadata is None:
-            raise AssertionError("only the first rank has the metadata")
-        metadata = complete(save.staged.metadata, pieces)
-        sizes = tuple(part.size for part in parts)
-        return seal(Manifest(save.key, sizes, metadata, save.progress, self._log.namespace))
+        manifest = b""
+        if queue.ranks.rank == 0:
+            if save.staged.metadata is None:
+                raise AssertionError("the first rank has the metadata")
+            pieces = {index: piece for part in parts for index, piece in part.pieces.items()}
+            metadata, sizes = replace(save.staged.metadata, storage_data=pieces), tuple(part.size for part in parts)
+            manifest = seal(Manifest(save.key, sizes, metadata, save.progress, self._log.namespace))
+        return queue.ranks.share(manifest)
 
     def _broken_in(self, place: int) -> set[Key]:
         """Return the saves that are proven broken in a tier: -1 for memory, otherwise the index of the store."""
         return {key for each, key in list(self._broken) if each == place}
 
     def _retire(self, tier: StoreTier, key: Key) -> None:
-        """Remove saves that are older than those kept, broken, or never published.
-
-        A published save of a later step is kept until it is proven broken or its step is repeated.
-        """
+        """Remove saves that are older than those kept, broken, or never published."""
         saves, broken = tier.store.saves(), self._broken_in(self._stores.index(tier))
         # A greater number belongs to another job's save: the next number must exceed it.
         self._number = max(self._number or 0, *(each.save for each in saves), key.save)
-        published = sorted({each for each, is_published in saves.items() if is_published} | {key})
-        kept = _kept([each for each in published if each not in broken], key, tier.retention)
-        tier.store.remove([each for each in saves if each < key and each not in kept])
+        newest, later = retained({each for each in saves if saves[each]} - broken, key, tier.retention)
+        tier.store.remove([each for each in saves if each < key and each not in newest | later])
 
     def _log_lost(self, save: PendingSave, tier: str, reason: str) -> None:
-        self._log.failed(save.key.step, tier, reason)
-        now, key = time.time(), save.key
-        self._log.record(Record(now, "failed", key.step, tier, 0, 0.0, save.blocked_s, reason, key.save))
+        key = save.key
+        self._log.failed(key.step, tier, reason)
+        self._log.record("failed", key.step, tier, blocked_s=save.blocked_s, detail=reason, save=key.save)
 
     def _log_save(self, save: PendingSave, parts: list[SavePart], tier: str) -> None:
-        own = parts[self._ranks.rank]
-        self._log.did("saved", save.key.step, tier, own.size, own.seconds)
+        key, own = save.key, parts[self._ranks.rank]
+        self._log.did("saved", key.step, tier, own.size, own.seconds)
         size, seconds = sum(part.size for part in parts), max(part.seconds for part in parts)
         blocked_s = max(part.blocked_s for part in parts)
-        now, key = time.time(), save.key
-        self._log.record(Record(now, "saved", key.step, tier, size, seconds, blocked_s, save=key.save))
-
-    def _log_ended(self) -> None:
-        for name, queue in self._queues.items():
-            for error in queue.done():
-                self._log.failed(self._last[0], name, f"{type(error).__name__}: {error}")
+        self._log.record("saved", key.step, tier, size, seconds, blocked_s, save=key.save)
 
 
-def _kept(intact: list[Key], key: Key, retention: int) -> set[Key]:
-    """Return the saves to keep of the sorted `intact` ones, of which `key` was just published."""
-    newest = [each for each in intact if each <= key][-retention:]
-    return {*newest, *(each for each in intact if each <= key and each.step > key.step)}
-
-
-def _reserved(pool: BufferPool, num_bytes: int, queue: WorkerQueue) -> tuple[str, Buffer | None]:
-    """Return a buffer of a size from a pool; without one, the error as a message."""
-    try:
-        buffer = pool.take()
-    except OSError as error:
-        return str(error), None
-    if failure := queue.attempt(buffer.reserve, num_bytes):
-        pool.release(buffer)
-        return failure, None
-    return "", buffer
-
-
-def _copied(progress: Mapping[str, Any]) -> Mapping[str, Any]:
-    try:
-        copy: dict[str, Any] = pickle.loads(pickle.dumps(dict(progress)))
-    except (pickle.PicklingError, AttributeError, TypeError) as error:
-        raise StateUnfit(f"progress cannot be saved: {error}") from error
-    return copy
+def _part(save: PendingSave, began: float, error: str, replica_error: str = "") -> SavePart:
+    """Return this rank's report of a save that is written now."""
+    seconds = time.perf_counter() - began
+    return SavePart(save.pieces, save.staged.size, seconds, save.blocked_s, error, replica_error)

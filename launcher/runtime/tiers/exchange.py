@@ -4,19 +4,93 @@ The sender checks the data against the manifest; each message has a checksum of 
 """
 
 import contextlib
+import io
 from collections.abc import Iterable, Iterator
 
 import numpy
 import torch
+from torch.distributed.checkpoint.planner import LoadItemType, LoadPlanner, ReadItem
 
-from launcher.runtime.checksums import CHUNK, Bytes, checksum, new_checksum
-from launcher.runtime.tiers.ranges import Block, Layout, cut, merged, num_bytes, overlap
+from launcher.runtime.checksums import Bytes, checksum, filled
 from launcher.runtime.tiers.rank_group import Ranks
-from launcher.runtime.tiers.read_plan import ReadPlan, Transfer, Wanted
-from launcher.runtime.tiers.read_targets import ReadTarget
+from launcher.runtime.tiers.read_plan import (
+    Block,
+    Layout,
+    ReadPlan,
+    Runs,
+    Transfer,
+    Wanted,
+    box_runs,
+    cut,
+    merged,
+    num_bytes,
+    overlap,
+    row_strides,
+)
 from launcher.runtime.tiers.shard_sources import Reason, Shards
-from launcher.runtime.tiers.shards import ALIGNMENT, DIGEST, Broken, Manifest, Shard
-from launcher.runtime.tiers.tier_errors import TierFailure
+from launcher.runtime.tiers.shards import ALIGNMENT, DIGEST, Broken, Manifest, Piece, Shard, TierFailure
+
+
+class ReadTarget:
+    """A part of a piece, and where it goes.
+
+    Args:
+        item: Of the plan.
+        piece: The piece that contains the part.
+        planner: Resolves the tensor that the part goes to.
+
+    Attributes:
+        runs: The bytes of the shard to read.
+        start, stop: The first of them, and the end.
+    """
+
+    def __init__(self, item: ReadItem, piece: Piece, planner: LoadPlanner):
+        self._item, self.piece, self._planner = item, piece, planner
+        is_object = item.type is LoadItemType.BYTE_IO
+        self._target = None if is_object else planner.resolve_tensor(item).detach()
+        if is_object:
+            self.runs: Runs = [(piece.offset, piece.offset + piece.length)]
+        else:
+            self.runs = box_runs(piece, item.storage_offsets, item.lengths)
+        self.start, self.stop = (self.runs[0][0], self.runs[-1][1]) if self.runs else (piece.offset, piece.offset)
+        self._room = _bytes_of(self._target, piece, self.stop - self.start)
+        self._is_direct = self._room is not None
+
+    def room(self, start: int, stop: int) -> Bytes:
+        """Return the memory for bytes of the shard, all of them between this part's first and last."""
+        if self._room is None:
+            self._room = numpy.empty(self.stop - self.start, dtype=numpy.uint8)
+        return self._room[start - self.start : stop - self.start]
+
+    def put(self, start: int, data: Bytes) -> None:
+        """Store bytes of the shard, the first of which is `start`, at their place."""
+        first, end = max(start, self.start), min(start + len(data), self.stop)
+        if first < end:
+            self.room(first, end)[:] = data[first - start : end - start]
+
+    def finish(self) -> None:
+        """Pass the data that was read to the planner."""
+        if self._target is None:
+            self._planner.load_bytes(self._item, io.BytesIO(self.room(self.start, self.stop).tobytes()))
+        else:
+            if self.runs and not self._is_direct:
+                dtype = self.piece.tensor_dtype
+                strides = [stride // dtype.itemsize for stride in row_strides(self.piece.shape, dtype.itemsize)]
+                data = torch.from_numpy(self.room(self.start, self.stop)).view(dtype)
+                self._target.copy_(data.as_strided(tuple(self._item.lengths), strides))
+            self._planner.commit_tensor(self._item, self._target)
+        self._room = None
+
+
+def _bytes_of(target: torch.Tensor | None, piece: Piece, size: int) -> Bytes | None:
+    """Return the target's own memory if the part is laid out in it as in the shard; otherwise None."""
+    if target is None or target.device.type != "cpu" or target.dtype != piece.dtype or not target.is_contiguous():
+        return None
+    if not size or not target.dim() or target.numel() * target.element_size() != size:
+        return None
+    room: Bytes = target.view(-1).view(torch.uint8).numpy()
+    return room
+
 
 WINDOW = 256 << 20
 """Maximum bytes that are read ahead of their check, and maximum bytes of a message."""
@@ -227,10 +301,5 @@ def _read_block(shard: Shard, block: Block, room: Bytes) -> None:
     Raises:
         Broken: They differ; `room` then holds what was found.
     """
-    state = new_checksum()
-    for start in range(0, len(room), CHUNK):
-        part = room[start : start + CHUNK]
-        shard.read(block.start + start, part)
-        state.update(part.data)
-    if state.digest() != block.digest:
+    if filled(room, lambda start, part: shard.read(block.start + start, part)) != block.digest:
         raise Broken(f"the shard of rank {block.piece.rank} is changed at byte {block.start}")

@@ -14,21 +14,22 @@ import json
 import logging
 import os
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
 from typing import Any
 
 import numpy
 import torch
 
 from launcher.common import names
-from launcher.runtime.tiers.shards import Broken, BytesShard, Key, Shard
-from launcher.runtime.tiers.tier_errors import TierFailure
+from launcher.runtime.tiers.shards import Broken, BytesShard, Key, Shard, TierFailure
 
 PACKAGE = "amzn_sagemaker_checkpointing"
 POD = "KUBERNETES_SERVICE_HOST"
 """Variable that every pod has. Source: Kubernetes, Service, Environment variables."""
 DEFAULT_ADDRESS = "http://ai-toolkit-gossip-headless.aws-hyperpod.svc.cluster.local:9200"
 """Source: amzn-sagemaker-checkpointing 1.1.3, config/in_memory_client.py."""
+
+_POINTERS, _OWNER = 0, -1
+"""In place of a number of ranks: the namespaces of what is published, and of the owner's mark."""
 
 
 def service_address() -> str:
@@ -65,17 +66,17 @@ class MemoryService:
 
     def write(self, key: Key, rank: int, data: torch.Tensor) -> None:
         with _translated():
-            self._shards(self._world_size).put_checkpoint(key.save, data.numpy().tobytes(), rank=rank)
+            self._client(self._world_size).put_checkpoint(key.save, data.numpy().tobytes(), rank=rank)
 
     def publish(self, key: Key, manifest: bytes) -> None:
         with _translated():
-            self._shards(self._world_size).put_checkpoint(key.save, manifest, metadata_index=0)
+            self._client(self._world_size).put_checkpoint(key.save, manifest, metadata_index=0)
             pointer = {"step": key.step, "save": key.save, "world_size": self._world_size}
-            self._pointers.put_checkpoint(key.save, json.dumps(pointer).encode(), rank=0)
+            self._client(_POINTERS).put_checkpoint(key.save, json.dumps(pointer).encode(), rank=0)
 
     def saves(self) -> dict[Key, bool]:
         with _translated():
-            pointers, self._errors.last = self._pointers, ""
+            pointers, self._errors.last = self._client(_POINTERS), ""
             steps = pointers.get_latest_checkpoints(limit=self._retention + 1)
         if self._errors.last:
             raise TierFailure(self._errors.last)
@@ -83,7 +84,7 @@ class MemoryService:
         for place in steps:
             try:
                 if pointer := self._pointer(place):
-                    found[pointer.key] = True
+                    found[pointer[0]] = True
             except Broken as error:
                 # Treated like a save that was never published: removed once there is a newer one.
                 self.faults.append(f"save {place}: {error}")
@@ -93,20 +94,20 @@ class MemoryService:
     def manifest(self, key: Key) -> bytes:
         with _translated():
             place, world_size = self._located(key)
-            found = self._shards(world_size).get_checkpoint(place, metadata_index=0)
+            found = self._client(world_size).get_checkpoint(place, metadata_index=0)
             return _found(found, f"manifest of step {key.step}")
 
     def open(self, key: Key, rank: int, num_bytes: int) -> Shard:
         with _translated():
             place, world_size = self._located(key)
-            data = _found(self._shards(world_size).get_checkpoint(place, rank=rank), f"shard of rank {rank}")
+            data = _found(self._client(world_size).get_checkpoint(place, rank=rank), f"shard of rank {rank}")
         if len(data) < num_bytes:
             raise Broken(f"the shard of rank {rank} is truncated")
         return BytesShard(numpy.frombuffer(data, dtype=numpy.uint8), len(data))
 
     def mark(self) -> bytes | None:
         with _translated():
-            found: bytes | None = self._owners.get_checkpoint(1, rank=0)
+            found: bytes | None = self._client(_OWNER).get_checkpoint(1, rank=0)
         return found
 
     def put_mark(self, data: bytes, replaced: bytes | None) -> bool:
@@ -114,7 +115,7 @@ class MemoryService:
         if self.mark() != replaced:
             return False
         with _translated():
-            self._owners.put_checkpoint(1, data, rank=0)
+            self._client(_OWNER).put_checkpoint(1, data, rank=0)
         return self.mark() == data
 
     def remove(self, keys: Iterable[Key]) -> None:
@@ -123,28 +124,18 @@ class MemoryService:
             with contextlib.suppress(Broken, TierFailure):  # of a broken pointer, too
                 place, world_size = self._located(key)
             with _translated():
-                _drop(self._pointers, place, 0)
+                _drop(self._client(_POINTERS), place, 0)
                 for rank in range(world_size + 1):
-                    _drop(self._shards(world_size), place, rank)
-
-    @property
-    def _pointers(self) -> Any:
-        return self._client(0)
-
-    @property
-    def _owners(self) -> Any:
-        return self._client(-1)
-
-    def _shards(self, world_size: int) -> Any:
-        return self._client(world_size)
+                    _drop(self._client(world_size), place, rank)
 
     def _client(self, world_size: int) -> Any:
+        """Return the client for the shards of a number of ranks, or for `_POINTERS` or `_OWNER`."""
         from amzn_sagemaker_checkpointing.config.in_memory_client import InMemoryClientConfig
         from amzn_sagemaker_checkpointing.storage.clients.inmemory.inmemory_client import InMemoryCheckpointClient
 
         if world_size not in self._clients:
-            names = {0: f"{self._namespace}-published", -1: f"{self._namespace}-owner"}
-            name = names.get(world_size, f"{self._namespace}-{world_size}-ranks")
+            kinds = {_POINTERS: "published", _OWNER: "owner"}
+            name = f"{self._namespace}-{kinds.get(world_size, f'{world_size}-ranks')}"
             client = InMemoryCheckpointClient(
                 name,
                 str(self._rank),
@@ -158,15 +149,15 @@ class MemoryService:
             self._clients[world_size] = client
         return self._clients[world_size]
 
-    def _pointer(self, place: int) -> "_Pointer | None":
-        """Return the save published under a number of the service; None if there is none."""
+    def _pointer(self, place: int) -> tuple[Key, int] | None:
+        """Return the save published under a number of the service, and how many ranks wrote it; None without one."""
         with _translated():
-            data = self._pointers.get_checkpoint(place, rank=0)
+            data = self._client(_POINTERS).get_checkpoint(place, rank=0)
             if data is None:
                 return None
             found = json.loads(data)
             key = Key(int(found.get("step", place)), int(found["save"]))
-            return _Pointer(key, int(found["world_size"]))
+            return key, int(found["world_size"])
 
     def _located(self, key: Key) -> tuple[int, int]:
         """Return the number under which the service holds a save, and the number of ranks that wrote it.
@@ -175,17 +166,9 @@ class MemoryService:
         """
         for place in (key.save, key.step):
             pointer = self._pointer(place)
-            if pointer and pointer.key == key:
-                return place, pointer.world_size
+            if pointer and pointer[0] == key:
+                return place, pointer[1]
         raise Broken(f"step {key.step} no longer exists as it was published")
-
-
-@dataclass(frozen=True, slots=True)
-class _Pointer:
-    """A published save, and the number of ranks that wrote it."""
-
-    key: Key
-    world_size: int
 
 
 class _ErrorKeeper(logging.Handler):

@@ -13,10 +13,10 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from launcher.common import names
-from launcher.runtime.durable import delete
+from launcher.runtime.durable import delete, write_atomically
 from launcher.runtime.tiers.buffers import FREE_PREFIX, Buffer, BufferPool
 from launcher.runtime.tiers.owner import FileMark
-from launcher.runtime.tiers.shards import Broken, BytesShard, Key
+from launcher.runtime.tiers.shards import Broken, BytesShard, Key, retained
 
 _NAME = re.compile(r"(\d{12}\.[0-9a-f]{16})\.rank(\d{5})\.(shard|replica)")
 _MANIFEST = ".manifest"
@@ -139,44 +139,31 @@ class NodeMemory:
 
     def publish(self, key: Key, manifest: bytes) -> None:
         """Write a save's manifest on this node. Called by the node's first rank."""
-        path = self.folder / f"{key}{_MANIFEST}"
-        partial = path.with_name(f".{path.name}.partial")
-        partial.write_bytes(manifest)
-        partial.rename(path)
+        write_atomically(self.folder / f"{key}{_MANIFEST}", lambda file: file.write(manifest))
 
     def retire(self, key: Key, broken: Collection[Key] = ()) -> None:
         """Release all but the newest saves, of which `key` is the last; manifests first.
-
-        A published save of a later step is kept until it is proven broken or its step is repeated.
 
         Args:
             key: The save that was just published.
             broken: Saves that are proven broken.
         """
-        published = sorted({*self.manifests(), key} - set(broken))
-        later = {each for each in published if each > key or each.step > key.step}
-        kept = set([each for each in published if each <= key][-self.retention :]) | later
-        for each, path in self.manifests().items():
-            if each not in kept:
+        manifests = self.manifests()
+        newest, later = retained(set(manifests).difference(broken), key, self.retention)
+        for each, path in manifests.items():
+            if each not in newest | later:
                 path.unlink(missing_ok=True)
-        for each in {each for each, _, _ in self._held.values()} - kept:
+        for each in {each for each, _, _ in self._held.values()} - newest - later:
             self.forget(each)
-        self._set_aside(later)
-        self._remove_strays(kept)
-
-    def _remove_strays(self, kept: Collection[Key]) -> None:
-        for path, each in list(self._strays.items()):
-            if each not in kept:
-                del self._strays[path]
-                path.unlink(missing_ok=True)
-
-    def _set_aside(self, keys: Collection[Key]) -> None:
-        """Keep shards but not their buffers, which later saves need."""
         for path, (each, pool, buffer) in list(self._held.items()):
-            if each in keys:
+            if each in later:  # its shards are kept, but not their buffers, which later saves need
                 del self._held[path]
                 self._strays[path] = each
                 pool.give_up(buffer)
+        for path, each in list(self._strays.items()):
+            if each not in newest | later:
+                del self._strays[path]
+                path.unlink(missing_ok=True)
 
     def forget(self, key: Key) -> None:
         """Release this rank's shards of a save."""

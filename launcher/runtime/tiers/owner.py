@@ -22,7 +22,7 @@ from launcher.common import names
 from launcher.runtime import process_group
 from launcher.runtime.tiers.checkpoint_log import CheckpointLog
 from launcher.runtime.tiers.rank_group import Ranks
-from launcher.runtime.tiers.tier_errors import TierFailure, translated
+from launcher.runtime.tiers.shards import TierFailure, translated
 
 LEASE_S = 120.0
 """Seconds for which an unchanged mark remains valid. Our own choice: four renewals."""
@@ -128,8 +128,13 @@ class Claim:
                 self._renewal.start()
                 atexit.register(self.release)
                 process_group.when_finished(self.release)  # which skips the former
-            else:
-                self._check()
+                return
+            data = self._place.mark()
+            found = Mark.parse(data) if data else None
+            if found is None:
+                self._take()
+            elif not (data and self._own(data)):
+                raise NamespaceTaken(self._refusal(found))
 
     def release(self) -> None:
         """Release the mark, so that another job need not wait for its lease."""
@@ -165,14 +170,6 @@ class Claim:
                     raise NamespaceTaken(self._refusal(newer))
                 return False
         return True
-
-    def _check(self) -> None:
-        data = self._place.mark()
-        found = Mark.parse(data) if data else None
-        if found is None:
-            self._take()
-        elif not (data and self._own(data)):
-            raise NamespaceTaken(self._refusal(found))
 
     def _own(self, data: bytes) -> Mark | None:
         """Return the mark in `data` if this process holds it; otherwise None."""

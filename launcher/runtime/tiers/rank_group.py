@@ -33,7 +33,9 @@ class Ranks:
     """
 
     def __init__(self) -> None:
-        self.group = dist.new_group(backend="gloo", timeout=_timeout()) if dist.is_initialized() else None
+        self.group: dist.ProcessGroup | None = None
+        if dist.is_initialized():
+            self.group = dist.new_group(backend="gloo", timeout=max(LEAST_TIMEOUT, collective_timeout()))
         self.rank = dist.get_rank() if self.group else 0
         self.size = dist.get_world_size() if self.group else 1
 
@@ -109,11 +111,6 @@ class Ranks:
         """Fill `room` with bytes from a rank, which calls `send`."""
         for part in _parts(room):
             dist.recv(part, source, group=self.group)
-
-
-def _timeout() -> timedelta:
-    """Return how long ranks wait for each other: as in any collective, but long enough for a shard."""
-    return max(LEAST_TIMEOUT, collective_timeout())
 
 
 def _parts(data: torch.Tensor) -> Iterable[torch.Tensor]:

@@ -4,10 +4,138 @@ Each byte is read from a store by a single rank, which sends it to the other ran
 memory every rank reads the data on its own node, and receives from others only what it needs of the rest.
 """
 
+import bisect
 import itertools
-from collections.abc import Callable, Iterator, Mapping, Sequence
+import math
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 
-from launcher.runtime.tiers.ranges import Layout, Runs, merged, num_bytes, overlap
+from launcher.runtime.tiers.shards import DIGEST, Manifest, Piece
+
+Runs = list[tuple[int, int]]
+"""Bytes of a shard, as first and end of each run; sorted and disjoint."""
+
+MOST_RUNS = 1 << 16
+"""Maximum runs that describe a part of a piece; beyond it, all bytes from the first to the last are read."""
+
+
+def merged(runs: Iterable[tuple[int, int]], gap: int = 0) -> Runs:
+    """Return the runs sorted, joined where they overlap or are at most `gap` bytes apart."""
+    found: Runs = []
+    for start, stop in sorted(runs):
+        if found and start <= found[-1][1] + gap:
+            found[-1] = (found[-1][0], max(stop, found[-1][1]))
+        elif start < stop:
+            found.append((start, stop))
+    return found
+
+
+def overlap(first: Runs, second: Runs) -> Runs:
+    """Return the bytes that are in both."""
+    found, place, other = [], 0, 0
+    while place < len(first) and other < len(second):
+        start, stop = max(first[place][0], second[other][0]), min(first[place][1], second[other][1])
+        if start < stop:
+            found.append((start, stop))
+        if first[place][1] <= second[other][1]:
+            place += 1
+        else:
+            other += 1
+    return found
+
+
+def num_bytes(runs: Runs) -> int:
+    """Return the number of bytes in runs."""
+    return sum(stop - start for start, stop in runs)
+
+
+def cut(runs: Runs, size: int) -> Iterator[tuple[int, int]]:
+    """Yield the runs in parts of at most `size` bytes."""
+    for start, stop in runs:
+        for first in range(start, stop, size):
+            yield first, min(first + size, stop)
+
+
+def box_runs(piece: Piece, offsets: Sequence[int], lengths: Sequence[int]) -> Runs:
+    """Return the bytes of a shard that hold a part of a piece.
+
+    Args:
+        piece: In row-major order.
+        offsets: First number in each dimension.
+        lengths: Numbers in each dimension.
+    """
+    if 0 in lengths:
+        return []
+    item = piece.tensor_dtype.itemsize
+    strides = row_strides(piece.shape, item)
+    inner = len(lengths)  # from this dimension on, the part is one run
+    while inner and (inner == len(lengths) or lengths[inner] == piece.shape[inner]):
+        inner -= 1
+    first = piece.offset + sum(offset * stride for offset, stride in zip(offsets, strides, strict=True))
+    last = sum((length - 1) * stride for length, stride in zip(lengths, strides, strict=True))
+    if math.prod(lengths[:inner]) > MOST_RUNS:
+        return [(first, first + last + item)]
+    size = lengths[inner] * strides[inner] if lengths else item
+    places = [range(0, length * stride, stride) for length, stride in zip(lengths[:inner], strides, strict=False)]
+    return merged((first + sum(place), first + sum(place) + size) for place in itertools.product(*places))
+
+
+def row_strides(shape: Sequence[int], size: int) -> list[int]:
+    """Return the distance in bytes of neighbours in each dimension of a row-major array of items of `size`."""
+    return [math.prod(shape[dimension + 1 :]) * size for dimension in range(len(shape))]
+
+
+@dataclass(frozen=True, slots=True)
+class Block:
+    """Bytes of a shard that have a checksum."""
+
+    piece: Piece
+    start: int
+    stop: int
+    digest: bytes
+
+
+class Layout:
+    """The places of pieces and their blocks in the shards of a checkpoint."""
+
+    def __init__(self, manifest: Manifest):
+        self._pieces: dict[int, list[Piece]] = {}
+        for piece in manifest.metadata.storage_data.values():
+            if piece.length:
+                self._pieces.setdefault(piece.rank, []).append(piece)
+        for pieces in self._pieces.values():
+            pieces.sort(key=lambda piece: piece.offset)
+        self._offsets = {rank: [piece.offset for piece in pieces] for rank, pieces in self._pieces.items()}
+
+    def pieces(self, rank: int, start: int, stop: int) -> Iterator[Piece]:
+        """Yield the pieces of a shard that overlap a run."""
+        pieces, offsets = self._pieces.get(rank, []), self._offsets.get(rank, [])
+        for place in range(max(bisect.bisect_right(offsets, start) - 1, 0), len(pieces)):
+            if pieces[place].offset >= stop:
+                return
+            if pieces[place].offset + pieces[place].length > start:
+                yield pieces[place]
+
+    def blocks(self, rank: int, start: int, stop: int) -> Iterator[Block]:
+        """Yield the blocks of a shard that overlap a run."""
+        for piece in self.pieces(rank, start, stop):
+            size = piece.block or piece.length
+            first, end = max(start - piece.offset, 0) // size, min(stop - piece.offset, piece.length)
+            for number in range(first, -(-end // size)):
+                begin = piece.offset + number * size
+                digest = piece.checksum[number * DIGEST : (number + 1) * DIGEST]
+                yield Block(piece, begin, min(begin + size, piece.offset + piece.length), digest)
+
+    def covering_blocks(self, rank: int, runs: Runs) -> Runs:
+        """Return the bytes of all blocks that overlap the runs."""
+        found = []
+        for start, stop in runs:
+            for piece in self.pieces(rank, start, stop):
+                size, end = piece.block or piece.length, min(stop - piece.offset, piece.length)
+                first = piece.offset + max(start - piece.offset, 0) // size * size
+                found.append((first, piece.offset + min(-(-end // size) * size, piece.length)))
+        return merged(found)
+
 
 SEGMENT = 8 << 20
 """Bytes, plus at most one block, that one rank reads for all before the next rank takes its turn."""
@@ -59,17 +187,12 @@ def from_store(wanted: Sequence[Wanted], layout: Layout, *, is_ranged: bool) -> 
         takers = {rank: each[writer] for rank, each in enumerate(wanted) if each.get(writer)}
         if takers and is_ranged:
             _divide(takers, layout, writer, given, turns)
-        elif takers:
-            _give_to_one(takers, layout, writer, given)
+        elif takers:  # the rank that needs most of the shard reads it for all
+            reader = max(takers, key=lambda rank: (num_bytes(takers[rank]), -rank))
+            every = merged(run for runs in takers.values() for run in runs)
+            given[reader][writer] = layout.covering_blocks(writer, every)
     merged_runs = [{writer: merged(runs) for writer, runs in each.items()} for each in given]
     return ReadPlan(wanted, merged_runs, lambda writer, taker: -1)
-
-
-def _give_to_one(takers: Mapping[int, Runs], layout: Layout, writer: int, given: list[dict[int, Runs]]) -> None:
-    """Let the rank that needs most of a shard read it for all."""
-    reader = max(takers, key=lambda rank: (num_bytes(takers[rank]), -rank))
-    every = merged(run for runs in takers.values() for run in runs)
-    given[reader][writer] = layout.covering_blocks(writer, every)
 
 
 def _divide(

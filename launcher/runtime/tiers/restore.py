@@ -1,5 +1,6 @@
 """The choice of the checkpoint to load: the newest published one, from the nearest tier that has it intact."""
 
+import functools
 import time
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -14,14 +15,13 @@ from launcher.runtime.checkpoint_search import (
     Source,
     Unavailable,
 )
-from launcher.runtime.tiers.checkpoint_log import BROKEN, CheckpointLog, Record
+from launcher.runtime.tiers.checkpoint_log import BROKEN, CheckpointLog
 from launcher.runtime.tiers.node_memory import NodeMemory
 from launcher.runtime.tiers.rank_group import Ranks
-from launcher.runtime.tiers.shard_sources import Nodes, Shards, StoreShards, copies_of
-from launcher.runtime.tiers.shards import Broken, Key, Manifest, unseal_own
+from launcher.runtime.tiers.shard_sources import Copy, Nodes, Shards, StoreShards
+from launcher.runtime.tiers.shards import Broken, Key, Manifest, TierFailure, TierRefused, unseal_own
 from launcher.runtime.tiers.state_reader import Reading, ShardsBroken, read_state
 from launcher.runtime.tiers.stores import Store
-from launcher.runtime.tiers.tier_errors import TierFailure, TierRefused
 
 Form = Callable[[Manifest], dict[str, Any]]
 """Creates the state to load a checkpoint into, as for `torch.distributed.checkpoint.load`."""
@@ -113,7 +113,7 @@ class Restoration:
     _search: Search = field(init=False)
 
     def __post_init__(self) -> None:
-        self._search = Search(self.ranks, self.patience_s, self._warn_passed_over)
+        self._search = Search(self.ranks, self.patience_s, functools.partial(self.log.warn_once, 0))
 
     def number(self) -> int:
         """Return the greatest number of a save in the tiers that answer, without waiting for others."""
@@ -139,7 +139,10 @@ class Restoration:
             StateMismatch: The checkpoint is of another model or optimizer.
         """
         found, published = self._candidates()
-        if _is_missing(published, [key for key, _ in found]):
+        last = max((key for key, _ in found), default=Key(0, 0))
+        last_step = max((key.step for key, _ in found), default=0)
+        # Records of earlier versions have no number of the save.
+        if published > last if published.save else published.step > last_step:
             self._search.pass_over(f"step {published.step} was published, but no tier has it any more")
         candidates = [
             Candidate(f"step {key.step}", [self._source(form, key, place) for place in places])
@@ -148,8 +151,7 @@ class Restoration:
         try:
             restored = self._search.newest(candidates)
         except CheckpointBroken as error:
-            if self.ranks.rank == 0:  # what was saved before is lost, which the timeline needs to know
-                self.log.record(Record(time.time(), BROKEN, 0, "", 0, 0.0, detail=str(error)))
+            self.log.record(BROKEN, 0, "", detail=str(error))  # the timeline needs to know what is lost
             raise CheckpointUnavailable(error.tried) from error
         if restored is None and self._search.passed_over:
             raise CheckpointUnavailable(self._search.passed_over)
@@ -195,18 +197,14 @@ class Restoration:
                 retry_after_s = max(retry_after_s, getattr(error, "retry_after_s", 0.0))
         holding = Holding(self.node, (), ())
         try:
-            holding = self._holding()
+            if self.memory:
+                shards = tuple((held.key, held.rank, held.is_replica) for held in self.memory.shards().values())
+                holding = Holding(self.node, tuple(self.memory.manifests()), shards)
         except OSError as error:
             unavailable.append(f"memory: {error}")
         published = self.log.published() if self.ranks.rank == 0 else Key(0, 0)
         faults = (tuple(damage), tuple(unavailable), is_final, retry_after_s)
         return Survey(holding, tuple(stores), *faults, published)
-
-    def _holding(self) -> Holding:
-        if self.memory is None:
-            return Holding(self.node, (), ())
-        shards = tuple((held.key, held.rank, held.is_replica) for held in self.memory.shards().values())
-        return Holding(self.node, tuple(self.memory.manifests()), shards)
 
     def _source(self, form: Form, key: Key, place: int) -> Source[Restored]:
         def load() -> Restored:
@@ -223,8 +221,7 @@ class Restoration:
 
     def _warn(self, reason: str) -> None:
         """Log that a tier is unavailable and will be retried."""
-        if self.ranks.rank == 0:
-            self.log.warn(0, f"unavailable, retrying for up to {self.patience_s:g} s: {reason}")
+        self.log.warn_once(0, f"unavailable, retrying for up to {self.patience_s:g} s: {reason}")
 
     @property
     def _node_memory(self) -> NodeMemory:
@@ -300,7 +297,7 @@ class Restoration:
             return
         known = self._holdings
         while True:
-            copies = copies_of(manifest.key, self._by_node(manifest.key))
+            copies = self._copies(manifest.key)
             if missing := [rank for rank in range(manifest.world_size) if rank not in copies]:
                 raise self._no_copy_left(missing, known)
             is_copy = any(each[0].is_replica for each in copies.values())
@@ -316,12 +313,14 @@ class Restoration:
         reason = f"no node has the shards of ranks {', '.join(map(str, missing))}"
         return Broken(reason) if is_damage else TierFailure(reason)
 
-    def _by_node(self, key: Key) -> list[tuple[str, list[tuple[int, bool]]]]:
-        nodes = {holding.node: holding for holding in self._holdings}
-        return [
-            (node, [(rank, replica) for each, rank, replica in holding.shards if each == key])
-            for node, holding in nodes.items()
-        ]
+    def _copies(self, key: Key) -> dict[int, list[Copy]]:
+        """Return the copies of each shard of a save, by the rank that wrote it; originals before replicas."""
+        found: dict[int, set[tuple[bool, str]]] = {}
+        for holding in self._holdings:
+            for each, writer, is_replica in holding.shards:
+                if each == key:
+                    found.setdefault(writer, set()).add((is_replica, holding.node))
+        return {writer: [Copy(node, replica) for replica, node in sorted(each)] for writer, each in found.items()}
 
     def _exclude(self, key: Key, tried: Nodes, error: ShardsBroken) -> None:
         """Exclude copies of shards that could not be used: broken ones for good, unread ones for this attempt."""
@@ -333,28 +332,16 @@ class Restoration:
         bad = self._excluded | self._unread
         self._holdings = [_without(each, bad) for each in self._holdings]
 
-    def _warn_passed_over(self, text: str) -> None:
-        if self.ranks.rank == 0:
-            self.log.warn(0, text)
-
     def _log_load(self, key: Key, tier: str, reading: Reading, seconds: float) -> None:
         passed_over = "; ".join(self._search.passed_over)
         self.log.did("loaded", key.step, tier, reading.num_bytes, seconds)
         slowest_s, size, sent = reading.slowest_s, reading.total_bytes, reading.sent_bytes
-        record = Record(
-            time.time(), "loaded", key.step, tier, size, slowest_s, slowest_s, passed_over, key.save, sent
+        self.log.record(
+            "loaded", key.step, tier, size, slowest_s, slowest_s, detail=passed_over, save=key.save, sent_bytes=sent
         )
-        self.log.record(record)
-        if passed_over and self.ranks.rank == 0:
-            self.log.warn(key.step, f"resumes from step {key.step}; passed over: {passed_over}")
+        if passed_over:
+            self.log.warn_once(key.step, f"resumes from step {key.step}; passed over: {passed_over}")
 
 
 def _without(holding: Holding, shards: Collection[tuple[str, Key, int, bool]]) -> Holding:
     return replace(holding, shards=tuple(each for each in holding.shards if (holding.node, *each) not in shards))
-
-
-def _is_missing(published: Key, keys: Sequence[Key]) -> bool:
-    """Return whether the save published last is newer than all saves found."""
-    if published.save:
-        return published > max(keys, default=Key(0, 0))
-    return published.step > max((key.step for key in keys), default=0)

@@ -2,7 +2,6 @@
 
 import contextlib
 import hashlib
-import io
 import random
 import time
 from collections.abc import Callable, Iterable, Iterator
@@ -12,10 +11,9 @@ from typing import Any, TypeVar
 import torch
 
 from launcher.runtime.checkpoint_search import Damaged
-from launcher.runtime.checksums import Bytes
-from launcher.runtime.tiers.shards import Broken, Key, Shard
+from launcher.runtime.checksums import Bytes, MemoryFile
+from launcher.runtime.tiers.shards import Broken, Key, Shard, TierFailure, TierRefused
 from launcher.runtime.tiers.stores import MANIFEST
-from launcher.runtime.tiers.tier_errors import TierFailure, TierRefused
 
 PART_BYTES = 32 << 20
 """Bytes of a part; each part has its own connection. Source: amzn-sagemaker-checkpointing 1.1.3, its chunk size."""
@@ -98,7 +96,9 @@ class Bucket:
         with contextlib.ExitStack() as stack:
             stack.callback(self._abort_uploads, name)  # s3transfer does not if an answer was lost
             with _translated():
-                self._client.upload_fileobj(_Reader(data), self._bucket, name, ExtraArgs=self._extra(), Config=config)
+                self._client.upload_fileobj(
+                    MemoryFile(data.numpy().data), self._bucket, name, ExtraArgs=self._extra(), Config=config
+                )
             stack.pop_all()
         self._compare(name, len(data))
 
@@ -298,32 +298,6 @@ class _Object:
         self._data = torch.empty(0, dtype=torch.uint8)
 
 
-class _Reader(io.RawIOBase):
-    """Bytes in memory as a file."""
-
-    def __init__(self, data: torch.Tensor):
-        self._view, self._at = data.numpy().data, 0
-
-    def readable(self) -> bool:
-        return True
-
-    def seekable(self) -> bool:
-        return True
-
-    def seek(self, offset: int, whence: int = io.SEEK_SET) -> int:
-        self._at = offset + {io.SEEK_SET: 0, io.SEEK_CUR: self._at, io.SEEK_END: len(self._view)}[whence]
-        return self._at
-
-    def tell(self) -> int:
-        return self._at
-
-    def readinto(self, room: Any) -> int:
-        part = self._view[self._at : self._at + len(room)]
-        room[: len(part)] = part
-        self._at += len(part)
-        return len(part)
-
-
 @contextlib.contextmanager
 def _translated() -> Iterator[None]:
     from boto3.exceptions import Boto3Error
@@ -344,10 +318,6 @@ def _failure(error: Any) -> Damaged | TierFailure:
     if code in ("NoSuchKey", "404", "InvalidRange", "416"):
         return Broken(f"the object is missing or truncated: {error}")
     if status in TRANSIENT or code in THROTTLED:
-        return TierFailure(str(error), _retry_after_s(answer.get("HTTPHeaders", {}).get("retry-after", "")), code)
+        header = answer.get("HTTPHeaders", {}).get("retry-after", "")  # a date, too, is possible, and not used
+        return TierFailure(str(error), min(float(header), REQUEST_PATIENCE_S) if header.isdecimal() else 0.0, code)
     return TierRefused(str(error), code=code)
-
-
-def _retry_after_s(header: str) -> float:
-    """Return the seconds in a Retry-After header; 0 if it is not a number."""
-    return min(float(header), REQUEST_PATIENCE_S) if header.isdecimal() else 0.0

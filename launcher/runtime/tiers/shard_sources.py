@@ -5,10 +5,9 @@ from dataclasses import dataclass
 from typing import Protocol
 
 from launcher.runtime.tiers.node_memory import NodeMemory
-from launcher.runtime.tiers.ranges import Layout
 from launcher.runtime.tiers.rank_group import Ranks
-from launcher.runtime.tiers.read_plan import ReadPlan, Wanted, from_nodes, from_store
-from launcher.runtime.tiers.shards import Broken, Key, Manifest, Shard
+from launcher.runtime.tiers.read_plan import Layout, ReadPlan, Wanted, from_nodes, from_store
+from launcher.runtime.tiers.shards import Broken, Manifest, Shard
 from launcher.runtime.tiers.stores import Store
 
 
@@ -112,17 +111,3 @@ class Nodes:
     def open(self, writer: int) -> Shard:
         copy, manifest = self.chosen(writer, self._here), self._manifest
         return self._memory.open(manifest.key, writer, manifest.sizes[writer], is_replica=copy.is_replica)
-
-
-def copies_of(key: Key, holdings: list[tuple[str, list[tuple[int, bool]]]]) -> dict[int, list[Copy]]:
-    """Return the copies of each shard of a save, by the rank that wrote it; originals before replicas.
-
-    Args:
-        key: The save.
-        holdings: For each node: its name, and writer and `is_replica` of each of its shards of `key`.
-    """
-    found: dict[int, set[tuple[bool, str]]] = {}
-    for node, shards in holdings:
-        for writer, is_replica in shards:
-            found.setdefault(writer, set()).add((is_replica, node))
-    return {writer: [Copy(node, replica) for replica, node in sorted(each)] for writer, each in found.items()}

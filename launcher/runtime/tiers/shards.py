@@ -6,20 +6,23 @@ its own: data that matches is the data that was saved, wherever it was found.
 Manifests are pickled: the names of this module and of `Key`, `Piece` and `Manifest` are part of the format.
 """
 
+import contextlib
+import errno
 import functools
 import os
 import pickle
 import re
 import stat
-from collections.abc import Mapping
+from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass, field, fields, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 
 import torch
 
-from launcher.runtime.checkpoint_search import Damaged
+from launcher.runtime.checkpoint_search import Damaged, Unavailable
 from launcher.runtime.checksums import CHUNK, Bytes, checksum
+from launcher.runtime.progress import WRONG_KIND
 
 if TYPE_CHECKING:  # start-up time: only needed once there is a checkpoint to load
     from torch.distributed.checkpoint.metadata import Metadata
@@ -47,6 +50,45 @@ class Broken(Damaged):
     """The data found is not the data saved."""
 
 
+REFUSALS = (errno.EACCES, errno.EPERM, errno.ENOTDIR, errno.EISDIR)
+"""Errors of a file system that remain until someone changes it. Source: errno(3)."""
+
+
+class TierFailure(Unavailable):
+    """A tier could not complete a request: it is unreachable, full, or throttling. No damage is known.
+
+    Args:
+        retry_after_s: Seconds to wait, if the tier named any; otherwise 0.
+        code: The service's error code; "" if it has none.
+    """
+
+    def __init__(self, reason: str, retry_after_s: float = 0.0, code: str = ""):
+        super().__init__(reason)
+        self.retry_after_s = retry_after_s
+        self.code = code
+
+
+class TierRefused(TierFailure):
+    """A tier refuses a request, and waiting will not help: access denied, no such bucket, not a folder."""
+
+
+@contextlib.contextmanager
+def translated(*, is_reading: bool = False) -> Iterator[None]:
+    """Raise errors of a file system as failures of a tier, or as damage if a file is missing.
+
+    Args:
+        is_reading: Whether the block reads what was saved: a file of a wrong kind then is damage too.
+    """
+    try:
+        yield
+    except FileNotFoundError as error:
+        raise Broken(f"{error.filename} is gone") from error
+    except OSError as error:
+        if is_reading and error.errno in WRONG_KIND:
+            raise Broken(f"{error.filename}: {error.strerror}") from error
+        raise (TierRefused if error.errno in REFUSALS else TierFailure)(str(error)) from error
+
+
 @functools.total_ordering
 @dataclass(frozen=True, slots=True)
 class Key:
@@ -72,6 +114,20 @@ class Key:
         """Return the key that `text` begins with; None if it does not begin with one."""
         found = _KEY.match(text)
         return Key(int(found[1]), int(found[2], 16)) if found else None
+
+
+def retained(published: Collection[Key], key: Key, retention: int) -> tuple[set[Key], set[Key]]:
+    """Return the saves to keep once `key` is published: the newest ones up to it, and those of later steps.
+
+    A published save of a later step is kept until it is proven broken or its step is repeated.
+
+    Args:
+        published: The published saves that are not proven broken.
+        key: The save that was just published.
+        retention: Number of saves to keep.
+    """
+    newest = sorted(each for each in {*published, key} if each <= key)[-retention:]
+    return set(newest), {each for each in published if each > key or each.step > key.step}
 
 
 @dataclass(frozen=True, slots=True)

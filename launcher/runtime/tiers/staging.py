@@ -1,21 +1,20 @@
 """From a state to a shard: which rank saves what, and the copy that blocks training."""
 
 import io
-from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any
 
 import torch
 from torch.distributed.checkpoint.api import CheckpointException
 from torch.distributed.checkpoint.default_planner import DefaultSavePlanner
 from torch.distributed.checkpoint.metadata import Metadata, MetadataIndex
-from torch.distributed.checkpoint.planner import SavePlan, SavePlanner, WriteItem, WriteItemType
+from torch.distributed.checkpoint.planner import SavePlan, SavePlanner, WriteItem
 from torch.distributed.checkpoint.state_dict_saver import save
 from torch.distributed.checkpoint.storage import StorageWriter, WriteResult
 from torch.futures import Future
 
 from launcher.runtime.checksums import Bytes, checksum
-from launcher.runtime.dcp_warnings import without_group_warning
+from launcher.runtime.process_group import without_group_warning
 from launcher.runtime.tiers.buffers import Buffer
 from launcher.runtime.tiers.rank_group import Ranks
 from launcher.runtime.tiers.shards import ALIGNMENT, BLOCK, Piece
@@ -102,31 +101,34 @@ class Stager:
             raise StateUnfit(str(error)) from error
         self._agreed, self._metadata = writer.plan, writer.metadata
 
-    @property
-    def num_bytes(self) -> int:
-        """Bytes of this rank's tensors in a shard."""
-        return sum(_padded(_size(item)) for item in self._agreed.items)
-
     def copy(self, buffer: Buffer) -> Staged:
         """Copy this rank's part of the planned state into a buffer; when it returns, training may continue.
 
         Raises:
             OSError: There is not enough memory.
         """
-        objects = [(item, self._serialized(item)) for item in self._agreed.items if _is_object(item)]
-        buffer.reserve(self.num_bytes + sum(_padded(len(data)) for _, data in objects))
-        spans, offset = [], 0
+        tensors, objects, size = [], [], 0
         for item in self._agreed.items:
-            if not _is_object(item):
-                span = self._copy_tensor(item, buffer, offset)
-                spans.append(span)
-                offset += _padded(span.length)
+            if item.tensor_data:
+                tensors.append(item)
+                size += _padded(item.tensor_data.chunk.sizes.numel() * item.tensor_data.properties.dtype.itemsize)
+                continue
+            data = self._planner.resolve_data(item)
+            if not isinstance(data, io.BytesIO):
+                raise AssertionError(f"{item.index} is not an object")
+            objects.append((item, data.getbuffer()))
+            size += _padded(len(data.getbuffer()))
+        buffer.reserve(size)
+        spans, offset = [], 0
+        for item in tensors:
+            spans.append(self._copy_tensor(item, buffer, offset))
+            offset += _padded(spans[-1].length)
         if torch.cuda.is_available():
             torch.cuda.synchronize()  # copies from an accelerator are asynchronous
-        for item, data in objects:
-            spans.append(Span(item.index, offset, len(data), None, ()))
-            buffer.bytes[offset : offset + len(data)] = torch.frombuffer(data, dtype=torch.uint8)
-            offset += _padded(len(data))
+        for item, serialized in objects:
+            spans.append(Span(item.index, offset, len(serialized), None, ()))
+            buffer.bytes[offset : offset + len(serialized)] = torch.frombuffer(serialized, dtype=torch.uint8)
+            offset += _padded(len(serialized))
         return Staged(tuple(spans), offset, self._metadata)
 
     def _copy_tensor(self, item: WriteItem, buffer: Buffer, offset: int) -> Span:
@@ -139,12 +141,6 @@ class Stager:
             room = buffer.bytes[offset : offset + length].view(tensor.dtype).view(tensor.shape)
             room.copy_(tensor, non_blocking=True)
         return Span(item.index, offset, length, tensor.dtype, tuple(tensor.shape))
-
-    def _serialized(self, item: WriteItem) -> bytearray:
-        data = self._planner.resolve_data(item)
-        if not isinstance(data, io.BytesIO):
-            raise AssertionError(f"{item.index} is not an object")
-        return bytearray(data.getbuffer())
 
 
 def pieces_of(staged: Staged, buffer: Buffer, rank: int) -> dict[MetadataIndex, Piece]:
@@ -167,11 +163,6 @@ def pieces_of(staged: Staged, buffer: Buffer, rank: int) -> dict[MetadataIndex, 
 def checksums(data: Bytes) -> bytes:
     """Return the concatenated checksums of the blocks of a piece; empty for an empty piece."""
     return b"".join(checksum(data[start : start + BLOCK]) for start in range(0, len(data), BLOCK))
-
-
-def complete(metadata: Metadata, pieces: Mapping[MetadataIndex, Piece]) -> Metadata:
-    """Return the metadata with the place of each piece."""
-    return replace(metadata, storage_data=dict(pieces))
 
 
 class _PlanOnly(StorageWriter):
@@ -205,17 +196,6 @@ class _PlanOnly(StorageWriter):
     @classmethod
     def validate_checkpoint_id(cls, checkpoint_id: object) -> bool:
         return True
-
-
-def _is_object(item: WriteItem) -> bool:
-    return item.type is WriteItemType.BYTE_IO
-
-
-def _size(item: WriteItem) -> int:
-    data = item.tensor_data
-    if data is None:  # an object
-        return 0
-    return data.chunk.sizes.numel() * data.properties.dtype.itemsize
 
 
 def _padded(length: int) -> int:

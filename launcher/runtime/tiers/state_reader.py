@@ -12,10 +12,9 @@ from torch.distributed.checkpoint.storage import StorageReader
 from torch.futures import Future
 
 from launcher.runtime.checkpoint_search import StateMismatch
-from launcher.runtime.dcp_warnings import without_group_warning
-from launcher.runtime.tiers.exchange import Exchange
+from launcher.runtime.process_group import without_group_warning
+from launcher.runtime.tiers.exchange import Exchange, ReadTarget
 from launcher.runtime.tiers.rank_group import Ranks
-from launcher.runtime.tiers.read_targets import ReadTarget
 from launcher.runtime.tiers.shard_sources import Reason, Shards
 from launcher.runtime.tiers.shards import Manifest
 

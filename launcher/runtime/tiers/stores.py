@@ -11,10 +11,9 @@ from typing import Protocol
 
 import torch
 
-from launcher.runtime.durable import delete, sync
-from launcher.runtime.tiers.owner import FileMark
-from launcher.runtime.tiers.shards import Broken, FileShard, Key, Shard
-from launcher.runtime.tiers.tier_errors import TierFailure, translated
+from launcher.runtime.durable import delete, sync, write_atomically
+from launcher.runtime.tiers.owner import FileMark, MarkPlace
+from launcher.runtime.tiers.shards import Broken, FileShard, Key, Shard, TierFailure, translated
 
 BLOCK = 64 << 20
 """Bytes per system call."""
@@ -22,8 +21,8 @@ BLOCK = 64 << 20
 MANIFEST = "manifest"
 
 
-class Store(Protocol):
-    """The operations of a tier that all ranks reach.
+class Store(MarkPlace, Protocol):
+    """The operations of a tier that all ranks reach. Its `begin` removes leftovers that no listing shows.
 
     Raises:
         TierFailure: In all methods, if the operation failed.
@@ -42,9 +41,6 @@ class Store(Protocol):
     def is_ranged(self) -> bool:
         """Whether it can read parts of a shard."""
 
-    def begin(self) -> None:
-        """Remove leftovers of a killed process that no listing shows. Called by the rank that owns the namespace."""
-
     def write(self, key: Key, rank: int, data: torch.Tensor) -> None:
         """Store this rank's shard, shape `(num_bytes,)`; return once it is durable."""
 
@@ -62,12 +58,6 @@ class Store(Protocol):
 
     def remove(self, keys: Iterable[Key]) -> None:
         """Remove saves, each one's manifest first."""
-
-    def mark(self) -> bytes | None:
-        """Return the mark of the namespace's owner; None if there is none."""
-
-    def put_mark(self, data: bytes, replaced: bytes | None) -> bool:
-        """Replace a mark, or create the first one; return False if another process did so first."""
 
 
 class Folder:
@@ -104,13 +94,9 @@ class Folder:
 
     def publish(self, key: Key, manifest: bytes) -> None:
         folder = self.folder / str(key)
-        partial = folder / f".{MANIFEST}.partial"
         with translated():
-            partial.write_bytes(manifest)
-            sync(partial)
-            sync(folder)
-            partial.rename(folder / MANIFEST)
-            sync(folder)
+            sync(folder)  # the names of the shards
+            write_atomically(folder / MANIFEST, lambda file: file.write(manifest))
             sync(self.folder)
 
     def saves(self) -> dict[Key, bool]:

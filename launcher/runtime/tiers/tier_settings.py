@@ -4,7 +4,6 @@ import json
 import os
 from collections.abc import Mapping
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 from launcher.common import names
@@ -71,15 +70,3 @@ def tier_settings(section: Mapping[str, Any] | None) -> TierSettings | None:
 def tier_settings_from_env() -> TierSettings | None:
     """Return the settings that the launcher put into the environment of a script; None if it put none."""
     return tier_settings(json.loads(os.environ.get(names.ENV_CHECKPOINTING) or "null"))
-
-
-def bucket_and_prefix(path: str) -> tuple[str, str]:
-    """Return bucket and key prefix of `s3://bucket/prefix`; a prefix that is not empty ends in a slash."""
-    bucket, _, prefix = path.removeprefix(S3).partition("/")
-    prefix = prefix.strip("/")
-    return bucket, f"{prefix}/" if prefix else ""
-
-
-def folder_of(settings: TierSettings) -> Path:
-    """Return the namespace's folder in a persistent tier that is a folder."""
-    return Path(settings.path) / settings.namespace

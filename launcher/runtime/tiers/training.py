@@ -11,13 +11,12 @@ from launcher.runtime.content import Content
 from launcher.runtime.process_group import rank, world_size
 from launcher.runtime.progress import Progress
 from launcher.runtime.tiers.checkpoint_log import CheckpointLog
-from launcher.runtime.tiers.checkpoint_manager import CheckpointManager
+from launcher.runtime.tiers.checkpoint_manager import CheckpointManager, MemoryTier, StoreTier
 from launcher.runtime.tiers.memory_service import PACKAGE, POD, MemoryService, service_address
 from launcher.runtime.tiers.node_memory import NodeMemory, node_folder
 from launcher.runtime.tiers.s3_store import REQUEST_PATIENCE_S, Bucket
 from launcher.runtime.tiers.stores import Folder, Store
-from launcher.runtime.tiers.tier_settings import S3, TierSettings, bucket_and_prefix, folder_of
-from launcher.runtime.tiers.tier_types import MemoryTier, StoreTier
+from launcher.runtime.tiers.tier_settings import S3, TierSettings
 
 
 class TieredCheckpoints:
@@ -68,7 +67,7 @@ class TieredCheckpoints:
         restored = self._manager.load(lambda manifest: content.form(manifest.metadata, manifest.world_size))
         if restored is None:
             return None
-        content.put(restored.state, restored.step, functools.partial(self._warn, restored.step))
+        content.put(restored.state, restored.step, functools.partial(self._log.warn_once, restored.step))
         return Progress(**restored.progress)
 
     def latest(self) -> int | None:
@@ -78,10 +77,6 @@ class TieredCheckpoints:
     def clear(self) -> None:
         """Remove every checkpoint of this namespace."""
         self._manager.clear()
-
-    def _warn(self, step: int, message: str) -> None:
-        if rank() == 0:
-            self._log.warn(step, message)
 
 
 def manager_of(settings: TierSettings, run_dir: Path | None) -> CheckpointManager:
@@ -101,8 +96,8 @@ def manager_of(settings: TierSettings, run_dir: Path | None) -> CheckpointManage
         service: Store = MemoryService(settings.namespace, rank(), world_size(), settings.memory.retention, address)
         stores.append(StoreTier(service, settings.memory.frequency, settings.memory.retention))
     elif settings.memory:
-        if POD in os.environ and rank() == 0:
-            log.warn(
+        if POD in os.environ:
+            log.warn_once(
                 0, f"{PACKAGE} is not in this image: the memory tier is the pods' own memory and vanishes with them"
             )
         per_node = int(os.environ.get("LOCAL_WORLD_SIZE", world_size()))
@@ -124,12 +119,12 @@ def _require(module: str, what: str) -> None:
 
 def _store(settings: TierSettings) -> Store:
     if not settings.path.startswith(S3):
-        return Folder(folder_of(settings))
+        return Folder(Path(settings.path) / settings.namespace)
     _require("boto3", settings.path)
-    bucket, prefix = bucket_and_prefix(settings.path)
+    bucket, _, prefix = settings.path.removeprefix(S3).partition("/")
     return Bucket(
         bucket,
-        f"{prefix}{settings.namespace}/",
+        f"{prefix.strip('/')}/{settings.namespace}/".lstrip("/"),
         settings.s3_endpoint,
         min(settings.patience_s, REQUEST_PATIENCE_S),
         kms_key=settings.kms_key,

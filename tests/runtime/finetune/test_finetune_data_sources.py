@@ -127,6 +127,7 @@ def test_a_file_that_cannot_be_read_is_named(tmp_path, name, content, message):
         contents(path if path.parent == tmp_path else path.parent)
 
 
+@pytest.mark.crossed
 @pytest.mark.parametrize("kind", ["pipe", "socket", "loop", "link to nothing", "link to a device"])
 @pytest.mark.parametrize("name", ["part.jsonl", "state.json", "named.arrow"])
 def test_what_is_not_a_file_of_samples_is_named_and_not_opened(tmp_path, kind, name):

@@ -1,0 +1,111 @@
+"""Names, quantities, numbers and paths that the API server, the kubelet and the container runtime accept. Pure.
+
+Documented bounds only, each with its source. tests/kubernetes/test_bounds.py compares them with an API server.
+"""
+
+import re
+from posixpath import isabs, normpath
+
+from launcher.common.quantities import UnreadableQuantity, amount
+from launcher.common.syntax import is_dns_subdomain
+
+_LABEL_NAME = re.compile(r"[A-Za-z0-9]([-A-Za-z0-9_.]{0,61}[A-Za-z0-9])?")
+"""Source: Kubernetes, Labels and Selectors: Syntax and character set."""
+
+ANNOTATIONS_LIMIT = 256 << 10
+"""Bytes of an object's annotations, keys and values. Source: Kubernetes, ValidateAnnotations."""
+OWN_ANNOTATIONS = 1 << 10
+"""Bytes reserved for the launcher's own annotations; the longest holds a user's name. Our own choice."""
+
+ARG_LIMIT = (128 << 10) - 1
+"""Bytes of one argument, or of one variable with its name. Source: execve(2), MAX_ARG_STRLEN less its null byte."""
+ARGS_LIMIT = 1 << 20
+"""Bytes of all variables and arguments. Source: execve(2): a quarter of the stack, 2 MiB with the usual limit of
+8 MiB; half of it is left to the image's own variables and the pointers."""
+
+_HUGE_PAGE = 2 << 20
+"""Bytes of a page of hugepages-2Mi."""
+
+PATH_LIMIT = 4095
+"""Bytes of a path. Source: path_resolution(7), PATH_MAX less its null byte."""
+_UNMOUNTABLE = ("/proc", "/config")
+"""Folders that cannot hold a mount: the runtime refuses the first, and the second is the job's, mounted read-only.
+
+Source: runc, checkProcMount.
+"""
+
+
+def is_label_key(text: str) -> bool:
+    """Return whether a text is `[dns-prefix/]name`."""
+    prefix, slash, name = text.rpartition("/")
+    return bool(_LABEL_NAME.fullmatch(name)) and (not slash or is_dns_subdomain(prefix))
+
+
+def is_label_value(text: str) -> bool:
+    """Return whether a text is a label value, which may be empty."""
+    return not text or bool(_LABEL_NAME.fullmatch(text))
+
+
+def is_annotation_key(text: str) -> bool:
+    """Return whether a text is a label key in any case: the API converts it to lower case first."""
+    return is_label_key(text.lower())
+
+
+def quantity_fault(resource: str, text: str | int) -> str | None:
+    """Return what is wrong with the quantity of a resource; None if nothing is.
+
+    Args:
+        resource: `cpu`, `memory` or `hugepages`.
+        text: The quantity.
+
+    Source: Kubernetes, Resource Management for Pods and Containers; Manage HugePages.
+    """
+    try:
+        value = amount(text)
+    except UnreadableQuantity:
+        return "is not a Kubernetes quantity, e.g. 5120Mi"
+    if value < 0:
+        return "is negative"
+    if resource == "hugepages" and value % _HUGE_PAGE:
+        return f"is not a multiple of the page size, 2 MiB; the next one is {-(-value // _HUGE_PAGE) * 2}Mi"
+    return None
+
+
+def host_path_fault(path: str) -> str | None:
+    """Return what is wrong with a folder of the node; None if nothing is.
+
+    Source: Kubernetes, Volumes: hostPath; validatePathNoBacksteps of the API's validation.
+    """
+    return _path_fault(path)
+
+
+def mount_path_fault(path: str) -> str | None:
+    """Return what is wrong with a mount path in the container; None if nothing is.
+
+    Source: Kubernetes API, VolumeMount: mountPath must not contain ':'.
+    """
+    if fault := _path_fault(path):
+        return fault
+    if ":" in path:
+        return "contains ':', which a mount path must not"
+    where = place(path)
+    if where == "/":
+        return "would replace the image's files, and no container could start"
+    if folder := next((each for each in _UNMOUNTABLE if f"{where}/".startswith(f"{each}/")), None):
+        return f"is in {folder}, where nothing can be mounted"
+    return None
+
+
+def place(path: str) -> str:
+    """Return the canonical form of an absolute path: `//data/` becomes `/data`."""
+    return "/" + normpath(path).lstrip("/")
+
+
+def _path_fault(path: str) -> str | None:
+    if not isabs(path):
+        return "is not an absolute path"
+    if ".." in path.split("/"):
+        return "contains '..'"
+    if "\0" in path or len(path.encode()) > PATH_LIMIT:
+        return f"is longer than {PATH_LIMIT} bytes, or contains a null character"
+    return None

@@ -1,0 +1,181 @@
+"""Constraints of the training operators and Kueue: fields of each kind of job, log monitors, queues, topology."""
+
+import re
+from collections.abc import Iterator
+from itertools import pairwise
+from typing import Any
+
+from launcher.backends.kubernetes.job_options import k8s_options
+from launcher.common.problems import Problem
+from launcher.model.checked_recipe import CheckedRecipe
+from launcher.rules import MakeProblem, rule
+
+_KUBEFLOW = "Kubeflow Training Operator, PyTorchJob v1"
+_KUEUE = "Kueue, Topology Aware Scheduling and Workload Priority Class"
+_POLICIES = {True: ("All", "OnlyComplete", "None"), False: ("All", "Running", "None")}
+_HYPERPOD_ONLY = (
+    "startupDeadlineSeconds",
+    "faultDeadlineSeconds",
+    "workloadMode",
+    "restartPolicy",
+    "logMonitoringConfiguration",
+)
+_FOR_KUEUE = ("workload_priority_class", "preferred_topology", "required_topology", "spares")
+_TOPOLOGY_PREFIX = "kueue.x-k8s.io/podset-"
+
+
+@rule("E314", "cluster.use_hyperpod_pytorch_job", "cluster.run_policy", source=_KUBEFLOW)
+def fields_are_of_this_kind(checked: CheckedRecipe, problem: MakeProblem) -> Iterator[Problem]:
+    """A Kubeflow PyTorchJob has no field for features of the HyperPod operator; they would silently be ignored."""
+    settings = k8s_options(checked)
+    if settings.use_hyperpod_pytorch_job is not False:
+        return
+    found = {f"run_policy.{key}": getattr(settings.run_policy, key, None) for key in _HYPERPOD_ONLY}
+    for key, value in {**found, "spares": settings.spares}.items():
+        if value:
+            yield problem(
+                f"cluster.{key}",
+                "is a field of HyperPodPyTorchJob, not of a Kubeflow PyTorchJob",
+                remedy="cluster.use_hyperpod_pytorch_job=true, or leave it out",
+            )
+
+
+@rule(
+    "E315",
+    "cluster.use_hyperpod_pytorch_job",
+    "cluster.cleanPodPolicy",
+    source=f"{_KUBEFLOW}; AWS, Using the training operator to run jobs",
+)
+def clean_policy_is_of_this_kind(checked: CheckedRecipe, problem: MakeProblem) -> Iterator[Problem]:
+    """The two kinds of job share two of three values."""
+    policy, is_hyperpod = (
+        k8s_options(checked).cleanPodPolicy,
+        k8s_options(checked).use_hyperpod_pytorch_job,
+    )
+    if policy is not None and policy not in (allowed := _POLICIES[is_hyperpod]):
+        kind = "HyperPodPyTorchJob" if is_hyperpod else "Kubeflow PyTorchJob"
+        yield problem(
+            "cluster.cleanPodPolicy", f"is not a policy of a {kind}", value=policy, allowed=", ".join(allowed)
+        )
+
+
+_MONITORS = "cluster.run_policy.logMonitoringConfiguration"
+
+
+@rule("E316", _MONITORS, source="hyperpod-elastic-agent 1.1.3, its log agent")
+def log_monitors_work(checked: CheckedRecipe, problem: MakeProblem) -> Iterator[Problem]:
+    """The agent compiles patterns as Python does, and compares the first group, read as a number."""
+    monitors = getattr(k8s_options(checked).run_policy, "logMonitoringConfiguration", None) or ()
+    for i, monitor in enumerate(monitors):
+        if monitor.name in {other.name for other in monitors[:i]}:
+            yield problem(f"{_MONITORS}.{i}.name", "is also the name of another monitor", value=monitor.name)
+        groups = 0
+        for key in ("logPattern", "stopPattern"):
+            compiled = _compiled(getattr(monitor, key) or "")
+            if isinstance(compiled, str):
+                path, message = f"{_MONITORS}.{i}.{key}", f"is not a valid regular expression: {compiled}"
+                yield problem(path, message, value=getattr(monitor, key))
+            elif key == "logPattern":
+                groups = compiled.groups
+        for key, message in _half_given(monitor, groups):
+            yield problem(f"{_MONITORS}.{i}.{key}", message, value=getattr(monitor, key))
+
+
+def _compiled(pattern: str) -> re.Pattern[str] | str:
+    """Return the compiled pattern, or why it does not compile."""
+    try:
+        return re.compile(pattern)
+    except (re.error, RecursionError, OverflowError) as error:
+        return str(error)
+
+
+def _half_given(monitor: Any, groups: int) -> Iterator[tuple[str, str]]:
+    """Yield each key of a monitor that would have no effect, with the reason."""
+    if monitor.operator and monitor.metricThreshold is None:
+        yield "operator", "needs a metricThreshold to compare with"
+    if monitor.metricThreshold is not None and not monitor.operator:
+        yield "metricThreshold", f"needs an operator, one of {', '.join(('gt', 'gteq', 'lt', 'lteq', 'eq'))}"
+    if monitor.metricThreshold is not None and not groups:
+        yield "logPattern", "needs a group around the number that is compared with metricThreshold"
+    if monitor.metricEvaluationDataPoints and monitor.metricThreshold is None:
+        yield "metricEvaluationDataPoints", "counts comparisons, but metricThreshold is missing"
+
+
+@rule("E317", "cluster.queue_name", *(f"cluster.{key}" for key in _FOR_KUEUE), source=_KUEUE)
+def kueue_has_a_queue(checked: CheckedRecipe, problem: MakeProblem) -> Iterator[Problem]:
+    """Kueue reads these only for jobs in a queue; without one they have no effect, and a job with spares fails."""
+    for key in _FOR_KUEUE:
+        if (value := getattr(k8s_options(checked), key)) and not k8s_options(checked).queue_name:
+            yield problem(
+                f"cluster.{key}",
+                "is read by Kueue, but the job has no queue",
+                value=value,
+                remedy="cluster.queue_name=…",
+            )
+
+
+@rule(
+    "E318",
+    "cluster.preferred_topology",
+    "cluster.required_topology",
+    "cluster.annotations",
+    source=_KUEUE,
+)
+def topology_is_asked_for_once(checked: CheckedRecipe, problem: MakeProblem) -> Iterator[Problem]:
+    """Kueue refuses pods with more than one topology constraint."""
+    keys = [f"cluster.{key}" for key in _FOR_KUEUE[1:3] if getattr(k8s_options(checked), key)]
+    keys += [
+        f"cluster.annotations.{key}"
+        for key in k8s_options(checked).annotations or {}
+        if key.startswith(_TOPOLOGY_PREFIX) and key.endswith("-topology")
+    ]
+    for first, path in pairwise(keys):
+        yield problem(path, f"conflicts with the topology constraint {first}", remedy=f"leave out {path}")
+
+
+@rule("E319", "cluster.tolerations", source="Kubernetes, Taints and Tolerations")
+def tolerations_are_whole(checked: CheckedRecipe, problem: MakeProblem) -> Iterator[Problem]:
+    """Fields of a toleration must be consistent."""
+    for i, one in enumerate(k8s_options(checked).tolerations or ()):
+        path = f"cluster.tolerations.{i}"
+        if one.operator == "Exists" and one.value:
+            yield problem(
+                f"{path}.value", "operator Exists matches any value", value=one.value, remedy="leave it out"
+            )
+        if one.key is None and one.operator != "Exists":
+            yield problem(f"{path}.key", "is missing", allowed="a taint's key; none only with operator Exists")
+        if one.tolerationSeconds is not None and one.effect != "NoExecute":
+            yield problem(f"{path}.tolerationSeconds", "is for effect NoExecute only", value=one.tolerationSeconds)
+
+
+@rule("E320", "cluster.node_selector", "instance_type", source="docs/manifest.md")
+def instance_is_selected_once(checked: CheckedRecipe, problem: MakeProblem) -> Iterator[Problem]:
+    """The instance type also determines devices and batches, so it is set in one place."""
+    for label, value in (k8s_options(checked).node_selector or {}).items():
+        if label.endswith("node.kubernetes.io/instance-type") or label == "beta.kubernetes.io/instance-type":
+            path = f"cluster.node_selector.{label}"
+            yield problem(path, "is set from instance_type", value=value, remedy=f"instance_type={value}")
+
+
+@rule(
+    "E321",
+    "cluster.security_context",
+    "cluster.run_as_root",
+    "cluster.run_as_user",
+    source="docs/manifest.md, What pods may do",
+)
+def user_is_named_once(checked: CheckedRecipe, problem: MakeProblem) -> Iterator[Problem]:
+    """A container runs as one user."""
+    settings = k8s_options(checked)
+    if settings.run_as_root and settings.run_as_user:
+        yield problem(
+            "cluster.run_as_user", "is not root, which cluster.run_as_root requires", value=settings.run_as_user
+        )
+    for key in ("run_as_root", "run_as_user"):
+        if settings.security_context and (value := getattr(settings, key)) is not None:
+            yield problem(
+                f"cluster.{key}",
+                "cluster.security_context replaces it",
+                value=value,
+                remedy="write runAsUser and runAsNonRoot into cluster.security_context",
+            )

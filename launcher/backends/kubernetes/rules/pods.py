@@ -1,0 +1,191 @@
+"""Parts of a pod that the API server, the kubelet or the container runtime would refuse: volumes, resources, rights,
+variables.
+
+Source: Kubernetes API validation and documentation, by launcher/backends/kubernetes/rules/bounds.py.
+"""
+
+import re
+from collections.abc import Iterator
+from posixpath import isabs
+from typing import Any
+
+from launcher.backends.kubernetes.job_options import SecurityContext, k8s_options
+from launcher.backends.kubernetes.rules import bounds
+from launcher.common.names import CHECKPOINT_LOG
+from launcher.common.problems import Problem
+from launcher.common.secret_forms import holds_credentials
+from launcher.common.syntax import is_dns_label, is_dns_subdomain
+from launcher.model.checked_recipe import CheckedRecipe
+from launcher.model.config_tree import leaves
+from launcher.rules import MakeProblem, rule
+from launcher.rules.custom import is_script
+
+_VOLUMES = ("cluster.volumes", "cluster.persistent_volume_claims")
+_CONTEXT = "cluster.security_context"
+_REMOTE = re.compile(r"(?:https?|ssh|git)://[^/\s]+/\S+|(?:[\w.-]+@)?[\w.-]+:(?!:)(?!//)\S+", re.ASCII)
+"""Source: git-clone(1), Git URLs; a path may hold a colon only behind a slash."""
+
+
+@rule("E306", *_VOLUMES, source="Kubernetes, Volumes; Object Names and IDs")
+def volumes_are_named(checked: CheckedRecipe, problem: MakeProblem) -> Iterator[Problem]:
+    """A volume's name is a DNS label of its own; a claim's is a DNS name."""
+    claims = k8s_options(checked).persistent_volume_claims or []
+    taken = {"config", "shm", "checkpoint-log", *(f"claim-{i}" for i in range(len(claims)))}
+    for i, volume in enumerate(k8s_options(checked).volumes or []):
+        if not is_dns_label(volume.volumeName) or volume.volumeName in taken:
+            yield problem(
+                f"cluster.volumes.{i}.volumeName",
+                "is not a free DNS label",
+                value=volume.volumeName,
+                allowed=f"1 to 63 lower-case letters, digits and -; not {', '.join(sorted(taken))}",
+            )
+        taken.add(volume.volumeName)
+    for i, claim in enumerate(claims):
+        if not is_dns_subdomain(claim.claimName):
+            path = f"cluster.persistent_volume_claims.{i}.claimName"
+            allowed = "lower-case letters, digits, - and ."
+            yield problem(path, "is not a DNS name", value=claim.claimName, allowed=allowed)
+
+
+@rule("E313", *_VOLUMES, source="Kubernetes, Volumes; the API's VolumeMount; runc")
+def mounts_are_paths(checked: CheckedRecipe, problem: MakeProblem) -> Iterator[Problem]:
+    """Paths are absolute and without '..', and nothing is mounted over something else or where nothing can be."""
+    taken = {"/config", "/dev/shm", str(CHECKPOINT_LOG)}
+    for i, volume in enumerate(k8s_options(checked).volumes or []):
+        if fault := bounds.host_path_fault(volume.hostPath):
+            yield problem(
+                f"cluster.volumes.{i}.hostPath", fault, value=volume.hostPath, remedy=_rooted(volume.hostPath)
+            )
+    for key in ("volumes", "persistent_volume_claims"):
+        for i, each in enumerate(getattr(k8s_options(checked), key) or []):
+            path, mount = f"cluster.{key}.{i}.mountPath", each.mountPath
+            place = bounds.place(mount)
+            if fault := bounds.mount_path_fault(mount):
+                yield problem(path, fault, value=mount, remedy=_rooted(mount))
+            elif place in taken:
+                yield problem(path, "is mounted twice", value=mount, allowed=f"not {', '.join(sorted(taken))}")
+            taken.add(place)
+
+
+def _rooted(path: str) -> str | None:
+    """Return a path from the root in place of a relative one; None if it is not that which is at fault."""
+    return None if isabs(path) or not path or ".." in path.split("/") else f"/{path}"
+
+
+@rule("E309", "recipes.resources", source="Kubernetes, Quantity; Manage HugePages")
+def quantities_are_quantities(checked: CheckedRecipe, problem: MakeProblem) -> Iterator[Problem]:
+    """Processors, memory and huge pages are quantities, huge pages in full; a pod with them names its memory too."""
+    resources = checked.recipe.resources
+    if resources and resources.hugepages is not None and resources.memory is None:
+        message, remedy = "huge pages need memory beside them", "recipes.resources.memory=…"
+        yield problem("recipes.resources.hugepages", message, value=resources.hugepages, remedy=remedy)
+    for key in ("cpu", "hugepages", "memory"):
+        value = getattr(resources, key, None)
+        if value is not None and (fault := bounds.quantity_fault(key, value)):
+            yield problem(f"recipes.resources.{key}", fault, value=value)
+
+
+@rule("E310", _CONTEXT, source="Kubernetes, Configure a Security Context; the API's SecurityContext")
+def rights_agree(checked: CheckedRecipe, problem: MakeProblem) -> Iterator[Problem]:
+    """The fields of a security context agree with each other, and none is empty."""
+    context = k8s_options(checked).security_context
+    if context is None:
+        return
+    for key, value in leaves(context.model_dump(exclude_none=True)):
+        if value in ("", [], {}):
+            yield problem(f"{_CONTEXT}.{key}".rstrip("."), "is empty", remedy="leave it out")
+    if context.allowPrivilegeEscalation is False and (why := _escalates(context)):
+        message = f"is always true for a container with {why}"
+        yield problem(f"{_CONTEXT}.allowPrivilegeEscalation", message, value=False)
+    if context.runAsNonRoot and context.runAsUser == 0:
+        yield problem(f"{_CONTEXT}.runAsUser", "is root, which runAsNonRoot refuses to start", value=0)
+    for name in ("seccompProfile", "appArmorProfile"):
+        yield from _profile_faults(name, getattr(context, name), problem)
+
+
+def _escalates(context: SecurityContext) -> str | None:
+    """Return by what a container's processes may always gain privileges, None if they need not."""
+    added = (context.capabilities and context.capabilities.add) or ()
+    return "privileged" if context.privileged else "SYS_ADMIN" if "SYS_ADMIN" in added else None
+
+
+def _profile_faults(name: str, profile: Any, problem: MakeProblem) -> Iterator[Problem]:
+    """Yield what is wrong with a profile: a node's own profile needs a name, and no other kind may have one."""
+    if profile is None:
+        return
+    path, file = f"{_CONTEXT}.{name}.localhostProfile", profile.localhostProfile
+    if profile.type == "Localhost" and file is None:
+        yield problem(path, "is missing: type Localhost takes a profile of the node")
+    elif profile.type != "Localhost" and file is not None:
+        yield problem(path, "is for type Localhost only", value=file, remedy="leave it out")
+    elif file and name == "seccompProfile" and (isabs(file) or ".." in file.split("/")):
+        yield problem(
+            path, "is a path below the kubelet's seccomp folder", value=file, allowed="relative, without '..'"
+        )
+    elif file and (file != file.strip() or len(file.encode()) > bounds.PATH_LIMIT):
+        allowed = f"at most {bounds.PATH_LIMIT} bytes, no space around it"
+        yield problem(path, "is not a valid profile name", value=file, allowed=allowed)
+
+
+@rule("E323", "git.repo_url_or_path", *_VOLUMES, source="git-clone(1), Git URLs")
+def repository_is_reachable(checked: CheckedRecipe, problem: MakeProblem) -> Iterator[Problem]:
+    """A pod clones from a server, or from a folder that is mounted into it: it has no folder of this machine."""
+    url = checked.launch.git.repo_url_or_path
+    if not url or holds_credentials(url) or _REMOTE.fullmatch(url) or is_script(checked):
+        return
+    mounts = [
+        each.mountPath for key in _VOLUMES for each in getattr(k8s_options(checked), key.partition(".")[2]) or []
+    ]
+    if isabs(url) and any(f"{bounds.place(url)}/".startswith(f"{bounds.place(mount)}/") for mount in mounts):
+        return
+    yield problem(
+        "git.repo_url_or_path",
+        "is neither on a server nor below a mount, so no pod can clone it",
+        value=url,
+        allowed="https://host/path, ssh://host/path, user@host:path, or a path below a mountPath",
+    )
+
+
+@rule(
+    "E324",
+    *("env_vars", "git", "cluster.command", "recipes.pre_script", "recipes.post_script"),
+    "recipes.training_cfg.script_args",
+    source="execve(2)",
+)
+def words_can_be_passed(checked: CheckedRecipe, problem: MakeProblem) -> Iterator[Problem]:
+    """Linux passes a program words and variables of limited length, without null characters."""
+    total = 0
+    for path, text in _words(checked):
+        size = len(text.encode(errors="surrogatepass"))
+        total += size + 1
+        if "\0" in text:
+            yield problem(path, "holds a null character", remedy="leave it out")
+        elif size > bounds.ARG_LIMIT:
+            yield problem(path, f"is {size} bytes", allowed=f"at most {bounds.ARG_LIMIT}, with the variable's name")
+    if total > bounds.ARGS_LIMIT:
+        message = f"variables and arguments are {total} bytes together"
+        yield problem("env_vars", message, allowed=f"at most {bounds.ARGS_LIMIT}")
+
+
+def _words(checked: CheckedRecipe) -> Iterator[tuple[str, str]]:
+    """Yield path and text of each variable, with its name, and of each argument of a container."""
+    for name, value in (checked.launch.env_vars or {}).items():
+        if isinstance(value, str | int | float):
+            yield f"env_vars.{name}", f"{name}={value}"
+    for key in ("repo_url_or_path", "branch", "commit", "entry_script", "entry_module"):
+        if text := getattr(checked.launch.git, key):
+            yield f"git.{key}", f"GIT_REPO_URL={text}"
+    for key in ("pre_script", "post_script"):
+        if commands := getattr(checked.recipe, key):
+            yield f"recipes.{key}", f"{key.upper()}_COMMANDS={';'.join(commands)}"
+    for i, word in enumerate(k8s_options(checked).command or ()):
+        yield f"cluster.command.{i}", word
+    yield from _arguments(checked)
+
+
+def _arguments(checked: CheckedRecipe) -> Iterator[tuple[str, str]]:
+    script = checked.recipe.training_cfg
+    for i, argument in enumerate((script and script.script_args) or ()):
+        for name, value in argument.items():
+            for text in (name, *(value if isinstance(value, list) else [value])):
+                yield f"recipes.training_cfg.script_args.{i}", str(text)

@@ -1,0 +1,138 @@
+"""Training jobs of SageMaker: the sources of the data, and the network to reach them."""
+
+import posixpath
+from collections import Counter
+from collections.abc import Iterator
+from pathlib import PurePosixPath
+from typing import TYPE_CHECKING
+
+from launcher.backends.sagemaker import default_values
+from launcher.backends.sagemaker.keys import API, JOBS, jobs_of, sm_rule
+from launcher.common.problems import Problem
+from launcher.model.backend_registry import described
+from launcher.model.checked_recipe import CheckedRecipe
+from launcher.rules import MakeProblem
+
+if TYPE_CHECKING:
+    from launcher.backends.sagemaker.training_options import Channel
+
+_INPUT = "How Amazon SageMaker Provides Training Information"
+_REFUSED_NAMES = {
+    default_values.RECIPE_CHANNEL: "is the name of the recipe's channel",
+    **dict.fromkeys((".", ".."), "is not a valid folder name"),
+}
+"""Names that a channel cannot have, and why."""
+
+_PERSISTENT = "recipes.checkpointing.persistent.path"
+_DATA = "/opt/ml/input/data"
+"""Source: Amazon SageMaker API, Channel: ChannelName."""
+
+
+@sm_rule("E372", "inputs", "input_mode", source=f"{API}: Channel, S3DataSource; {_INPUT}")
+def modes_suit_their_sources(checked: CheckedRecipe, problem: MakeProblem) -> Iterator[Problem]:
+    """Each mode reads only some sources; others are refused, or are read in a way that is not intended."""
+    jobs = jobs_of(checked)
+    for channel in default_values.channels(jobs):
+        mode = channel.mode or jobs.input_mode
+        for key, message, value, allowed in default_values.misfits(channel.source, channel.more, mode):
+            path = channel.path if ".channels." not in channel.path else f"{channel.path}.{key}"
+            yield problem(path, message, value=value, allowed=allowed)
+
+
+@sm_rule("E373", "inputs", source=f"{API}: Channel; {_INPUT}")
+def channels_have_one_source(checked: CheckedRecipe, problem: MakeProblem) -> Iterator[Problem]:
+    """A channel is a location in S3 or a folder of a file system."""
+    inputs = jobs_of(checked).inputs
+    if inputs.s3 and inputs.file_system:
+        message = "is given together with inputs.s3"
+        remedy = f"{JOBS}.inputs.channels accepts both kinds, by name"
+        yield problem(f"{JOBS}.inputs.file_system", message, remedy=remedy)
+    for name, channel in (inputs.channels or {}).items():
+        yield from _source_faults(channel, f"{JOBS}.inputs.channels.{name}", problem)
+
+
+def _source_faults(channel: "Channel", path: str, problem: MakeProblem) -> Iterator[Problem]:
+    sources = sum(map(bool, (channel.s3, channel.file_system, channel.dataset_arn)))
+    if sources != 1:
+        message = "has two sources" if sources else "has no source"
+        yield problem(path, message, allowed="one of s3, file_system and dataset_arn")
+    elif not channel.s3 and (channel.accept_eula is not None or channel.hub_content_arn):
+        yield problem(path, "accept_eula and hub_content_arn apply only to s3")
+    if channel.file_system and (channel.distribution != "FullyReplicated" or channel.instance_groups):
+        yield problem(
+            path, "every host mounts the complete file system", allowed="neither distribution nor instance_groups"
+        )
+
+
+@sm_rule("E374", "inputs", "input_mode", source=f"{API}: InputDataConfig; {_INPUT}")
+def channels_have_their_own_places(checked: CheckedRecipe, problem: MakeProblem) -> Iterator[Problem]:
+    """At most 20 channels, the recipe's included, each with its own folder or FIFOs."""
+    jobs = jobs_of(checked)
+    found = default_values.channels(jobs)
+    most = 20
+    if len(found) + 1 > most:
+        yield problem(
+            f"{JOBS}.inputs", f"has {len(found)} channels beside the recipe's", allowed=f"at most {most - 1}"
+        )
+    times = Counter(channel.name for channel in found)
+    streamed = {channel.name for channel in found if (channel.mode or jobs.input_mode) == "Pipe"}
+    for channel in found:
+        if channel.name in _REFUSED_NAMES:
+            yield problem(channel.path, _REFUSED_NAMES[channel.name], value=channel.name, allowed="another name")
+        elif times[channel.name] > 1 and ".channels." in channel.path:
+            yield problem(channel.path, "is also the name of another channel", value=channel.name)
+        base, _, epoch = channel.name.rpartition("_")
+        if epoch.isdigit() and base in streamed:
+            message = f"is also the name of FIFO {epoch} of channel {base}"
+            yield problem(channel.path, message, value=channel.name, allowed="another name")
+
+
+@sm_rule("E375", "inputs", "vpc", "image_access", source=f"{API}: VpcConfig, TrainingImageConfig")
+def networks_are_given(checked: CheckedRecipe, problem: MakeProblem) -> Iterator[Problem]:
+    """File systems and private registries are reached through your own VPC, which needs subnets and groups.
+
+    On this machine a folder takes the place of a file system.
+    """
+    jobs = jobs_of(checked)
+    given = [key for key in ("subnets", "security_group_ids") if getattr(jobs.vpc, key)]
+    if len(given) == 1:
+        other = "security_group_ids" if given == ["subnets"] else "subnets"
+        yield problem(
+            f"{JOBS}.vpc.{other}",
+            f"is missing: a VPC needs both, not only {given[0]}",
+            remedy=f"{JOBS}.vpc.{other}=[…]",
+        )
+    if given or described(checked.backend).runs_here:
+        return
+    remedy = f'"{JOBS}.vpc={{subnets:[subnet-…],security_group_ids:[sg-…]}}"'
+    for channel in default_values.channels(jobs):
+        if "FileSystemDataSource" in channel.source:
+            yield problem(f"{JOBS}.vpc", f"channel {channel.name} is a file system, which needs a VPC", remedy=remedy)
+            break
+    if jobs.image_access.mode == "Vpc":
+        yield problem(f"{JOBS}.vpc", "image_access.mode=Vpc needs a VPC", remedy=remedy)
+
+
+@sm_rule("E265", "checkpoints", "inputs", more=("recipes.checkpointing",), source=f"{API}: CheckpointConfig, Channel")
+def path_outlives_the_container(checked: CheckedRecipe, problem: MakeProblem) -> Iterator[Problem]:
+    """Files that a container writes outside the folders that the service keeps are lost with it."""
+    section = checked.recipe.checkpointing
+    path = section.persistent.path if section and section.persistent else ""
+    if not path.startswith("/"):
+        return
+    jobs = jobs_of(checked)
+    places = [jobs.checkpoints.local_path or default_values.CHECKPOINTS] if jobs.checkpoints.s3_uri else []
+    places += [
+        f"{_DATA}/{channel.name}"
+        for channel in default_values.channels(jobs)
+        if channel.source.get("FileSystemDataSource", {}).get("FileSystemAccessMode") == "rw"
+    ]
+    real = PurePosixPath(posixpath.normpath(path))
+    if not any(real.is_relative_to(place) for place in places):
+        yield problem(
+            _PERSISTENT,
+            "is not in a folder of the container that is kept: checkpoints would be lost with it",
+            value=path,
+            allowed=", ".join(f"{place}/…" for place in places) or "s3://bucket/prefix",
+            remedy=f"{JOBS}.checkpoints.s3_uri=s3://<bucket>/<folder> {_PERSISTENT}={default_values.CHECKPOINTS}",
+        )

@@ -1,0 +1,240 @@
+"""What Slurm allows of a job: relations between keys of the `cluster` section, and to the recipe."""
+
+import json
+from collections.abc import Iterator
+
+from launcher.backends.slurm.elastic_options import notice_s
+from launcher.backends.slurm.notation import gres_amounts, minutes
+from launcher.backends.slurm.options import Settings, runtime_of, slurm_options
+from launcher.backends.slurm.sbatch_options import MEMORY_KEYS
+from launcher.common.problems import Notice, Problem
+from launcher.model.checked_recipe import CheckedRecipe
+from launcher.model.job_spec import OPEN, PUBLISHED
+from launcher.rules import MakeNotice, MakeProblem, PlannedRecipe, notice_rule, rule
+
+_DOCS = "docs/slurm.md"
+_REVISION = ("branch", "commit", "token")
+_DEVICE_KEYS = ("gres", "gpus_per_task", "gpus_per_node")
+
+
+@rule("E440", "cluster.auto_resume", "cluster.exclusive", source="AWS, SageMaker HyperPod cluster resiliency: Slurm")
+def auto_resume_has_its_nodes(checked: CheckedRecipe, problem: MakeProblem) -> Iterator[Problem]:
+    """HyperPod replaces a faulty node only under a job that has it alone."""
+    options = slurm_options(checked)
+    if options.auto_resume and not options.exclusive:
+        yield problem("cluster.auto_resume", "needs nodes of its own", value=True, remedy="cluster.exclusive=true")
+
+
+@rule("E442", "container", "cluster.container_runtime", "cluster.trainer", source=_DOCS)
+def container_can_be_run(checked: CheckedRecipe, problem: MakeProblem) -> Iterator[Problem]:
+    """A runtime needs an image, and the published trainer exists in an image only."""
+    image = checked.launch.container
+    runtime = runtime_of(slurm_options(checked), image)
+    if runtime != "none" and not image:
+        remedy = "container=<image>, or cluster.container_runtime=none"
+        yield problem("cluster.container_runtime", "has no image to run", value=runtime, remedy=remedy)
+    elif runtime == "none" and checked.trainer == PUBLISHED:
+        remedy = f"container=<image>, or cluster.trainer={OPEN}"
+        yield problem("container", "the published trainer exists in an image only", value=image, remedy=remedy)
+
+
+@rule("E465", "container", "cluster.container_runtime", "cluster.mpi", "recipes.distribution", source=_DOCS)
+def ranks_can_be_started(checked: CheckedRecipe, problem: MakeProblem) -> Iterator[Problem]:
+    """mpirun starts processes of a node, which start a container each; pyxis is a part of srun."""
+    options, distribution = slurm_options(checked), getattr(checked.recipe, "distribution", None)
+    runtime = runtime_of(options, checked.launch.container)
+    if distribution is None or not distribution.is_mpi:
+        return
+    if runtime == "docker":
+        message, allowed = "cannot be started by MPI: its processes do not find each other", "pyxis, apptainer, none"
+        yield problem("cluster.container_runtime", message, value=runtime, allowed=allowed)
+    elif runtime == "pyxis" and options.mpi == "mpirun":
+        yield problem("cluster.mpi", "cannot start pyxis containers", value=options.mpi, remedy="cluster.mpi=pmix")
+
+
+@rule("E443", "git", "cluster.trainer", source=_DOCS)
+def revision_is_complete(checked: CheckedRecipe, problem: MakeProblem) -> Iterator[Problem]:
+    """The launcher fetches code itself; what only the image's start script does is not done."""
+    git = checked.launch.git
+    for name in _REVISION if not git.repo_url_or_path else ():
+        if (value := getattr(git, name)) is not None:
+            shown = None if name == "token" else value
+            remedy = f"git.repo_url_or_path=<repository>, or git.{name}=null"
+            yield problem(f"git.{name}", "names no repository", value=shown, remedy=remedy)
+    script = git.entry_script
+    if checked.trainer == PUBLISHED and script and not (git.repo_url_or_path or script.startswith("/")):
+        message = "is relative, but there is no repository that it could be in"
+        yield problem("git.entry_script", message, value=script, remedy="git.repo_url_or_path=<repository>")
+    if checked.trainer == PUBLISHED and git.update_adapter:
+        message = "is done by the image's start script, which is not started on Slurm"
+        yield problem("git.update_adapter", message, value=True, remedy="git.update_adapter=false")
+
+
+@rule("E461", "cluster.code", "git.repo_url_or_path", source=_DOCS)
+def code_has_one_source(checked: CheckedRecipe, problem: MakeProblem) -> Iterator[Problem]:
+    """Processes start in one folder: that of a revision, of a snapshot, or your own."""
+    code = slurm_options(checked).code
+    if code and checked.launch.git.repo_url_or_path:
+        message = "is given together with git.repo_url_or_path, whose revision is the code"
+        yield problem("cluster.code", message, value=code, allowed="one of them")
+
+
+@rule(
+    "E470",
+    "cluster.exclusive",
+    "cluster.signal",
+    "cluster.auto_resume",
+    "cluster.master_port",
+    "cluster.cpus_per_task",
+    "cluster.gpus_per_task",
+    "cluster.limit_notice",
+    "cluster.limit_requeues",
+    "recipes.elastic_policy",
+    source=_DOCS,
+)
+def elastic_jobs_leave_it_to_the_operator(checked: CheckedRecipe, problem: MakeProblem) -> Iterator[Problem]:
+    """The operator of an elastic job needs whole nodes, and what it decides itself cannot be given."""
+    if not checked.is_elastic:
+        return
+    options = slurm_options(checked)
+    if not options.exclusive:
+        message = "an elastic job needs nodes of its own: a request for more could get those it has"
+        yield problem("cluster.exclusive", message, value=False, remedy="cluster.exclusive=true")
+    for name, reason in _OPERATED.items():
+        if value := getattr(options, name):
+            unset = json.dumps(Settings.model_fields[name].json_schema_extra["default"])  # type: ignore[index]
+            yield problem(f"cluster.{name}", reason, value=value, remedy=f"cluster.{name}={unset}")
+
+
+_OPERATED = {
+    "cpus_per_task": "an elastic job has all CPUs of its nodes",
+    "gpus_per_task": "an elastic job has all GPUs of its nodes",
+    "limit_notice": "an elastic job saves before its time limit and is requeued without it",
+    "limit_requeues": "an elastic job returns to the queue whenever its time limit is near",
+    "signal": "an elastic job has a signal of its own before the time limit, at which it saves and is requeued",
+    "auto_resume": "the operator of an elastic job replaces faulty nodes itself",
+    "master_port": "each node of an elastic job takes free ports",
+}
+
+
+@rule("E471", "cluster.time", "recipes.elastic_policy", source="sbatch(1), --time and --signal")
+def elastic_jobs_can_stop_in_time(checked: CheckedRecipe, problem: MakeProblem) -> Iterator[Problem]:
+    """A job that must stop before it could start would return to the queue for ever."""
+    policy, limit = checked.recipe.elastic_policy, minutes(slurm_options(checked).time)
+    if not checked.is_elastic or policy is None or limit is None:
+        return
+    needed_s = notice_s(policy.graceful_shutdown_timeout)
+    if limit * 60 <= needed_s:
+        message = "is over before the job could train: it stops that long before, to save"
+        allowed = f"over {needed_s / 60:.0f} minutes"
+        yield problem("cluster.time", message, value=slurm_options(checked).time, allowed=allowed)
+
+
+@rule(
+    "E441", *(f"cluster.{key}" for key in _DEVICE_KEYS), source="sbatch(1), --gres, --gpus-per-node, --gpus-per-task"
+)
+def devices_are_requested_once(checked: CheckedRecipe, problem: MakeProblem) -> Iterator[Problem]:
+    """Two requests for a node's devices may contradict each other."""
+    yield from _together(slurm_options(checked), _DEVICE_KEYS, problem)
+
+
+@rule("E473", *(f"cluster.{key}" for key in MEMORY_KEYS), source="sbatch(1), --mem: mutually exclusive")
+def memory_is_requested_once(checked: CheckedRecipe, problem: MakeProblem) -> Iterator[Problem]:
+    """Slurm takes one of the requests for memory, and ignores or refuses another."""
+    yield from _together(slurm_options(checked), MEMORY_KEYS, problem)
+
+
+def _together(options: Settings, keys: tuple[str, ...], problem: MakeProblem) -> Iterator[Problem]:
+    """Yield a Problem if several of some keys are given."""
+    first, *others = [key for key in keys if getattr(options, key) is not None] or [""]
+    if others:
+        message = f"is given together with {' and '.join(others)}"
+        yield problem(f"cluster.{first}", message, value=getattr(options, first), allowed="one of them")
+
+
+@rule("E474", "cluster.mem_per_gpu", "cluster.exclusive", *(f"cluster.{key}" for key in _DEVICE_KEYS), source=_DOCS)
+def memory_per_gpu_has_gpus(checked: CheckedRecipe, problem: MakeProblem) -> Iterator[Problem]:
+    """Memory per GPU is that of requested GPUs; without any, Slurm would give the job no memory of its own."""
+    options = slurm_options(checked)
+    has_gpus = _gpus(options) or (not options.exclusive and checked.instance and checked.instance.accelerators)
+    if options.mem_per_gpu is not None and not has_gpus and not options.gpus_per_task:
+        remedy = "cluster.gpus_per_node=<number>, or cluster.mem"
+        yield problem("cluster.mem_per_gpu", "no GPU is requested", value=options.mem_per_gpu, remedy=remedy)
+
+
+@rule("E475", "cluster.gpus_per_node", "cluster.gres", "recipes.trainer.devices", source=_DOCS)
+def every_process_has_its_gpu(checked: CheckedRecipe, problem: MakeProblem) -> Iterator[Problem]:
+    """Each process uses a GPU of its own."""
+    options = slurm_options(checked)
+    gpus, processes = _gpus(options), checked.devices
+    is_one_each = checked.instance is not None and checked.instance.processes == checked.instance.accelerators
+    if not gpus or gpus >= processes or not is_one_each:
+        return
+    key = "gres" if options.gres else "gpus_per_node"
+    message = f"is less than the {processes} processes of each node, of which each uses one"
+    value = getattr(options, key)
+    yield problem(f"cluster.{key}", message, value=value, remedy=f"cluster.{key}=null requests what they need")
+
+
+def _gpus(options: Settings) -> int:
+    """Return the GPUs per node that a job names; 0 if it names none."""
+    return options.gpus_per_node or gres_amounts(options.gres or "").get("gres/gpu", 0)
+
+
+@rule("E476", "cluster.signal", "cluster.limit_notice", source="sbatch(1), --signal")
+def one_signal_precedes_the_limit(checked: CheckedRecipe, problem: MakeProblem) -> Iterator[Problem]:
+    """Slurm sends a job one signal before its time limit."""
+    options = slurm_options(checked)
+    if options.signal and options.limit_notice:
+        message = "is given together with limit_notice, which sends SIGTERM"
+        yield problem("cluster.signal", message, value=options.signal, allowed="one of them")
+
+
+@rule("E477", "cluster.time", "cluster.limit_notice", source="sbatch(1), --time and --signal")
+def a_job_can_start_before_it_must_stop(checked: CheckedRecipe, problem: MakeProblem) -> Iterator[Problem]:
+    """A job that must stop before it could start would return to the queue without a step."""
+    options = slurm_options(checked)
+    limit_s = (minutes(options.time) or float("inf")) * 60
+    if options.limit_notice and options.limit_notice >= limit_s:
+        allowed = f"less than {limit_s:g}, the time limit in seconds"
+        yield problem("cluster.limit_notice", "begins before the job", value=options.limit_notice, allowed=allowed)
+
+
+@rule("E478", "cluster.limit_requeues", "cluster.limit_notice", "cluster.requeue", source=_DOCS)
+def a_job_returns_that_may(checked: CheckedRecipe, problem: MakeProblem) -> Iterator[Problem]:
+    """A job that returns to the queue has saved before, and Slurm must be allowed to requeue it."""
+    options = slurm_options(checked)
+    if not options.limit_requeues:
+        return
+    if not options.limit_notice and not checked.is_elastic:
+        message = "the job would return without having saved"
+        remedy = "cluster.limit_notice=<seconds in which its processes save>"
+        yield problem("cluster.limit_requeues", message, value=options.limit_requeues, remedy=remedy)
+    if not options.requeue:
+        message, remedy = "cluster.requeue=false keeps the job from returning", "cluster.requeue=true"
+        yield problem("cluster.limit_requeues", message, value=options.limit_requeues, remedy=remedy)
+
+
+@rule("E479", "cluster.release", "recipes.elastic_policy", source=_DOCS)
+def elastic_jobs_are_released(checked: CheckedRecipe, problem: MakeProblem) -> Iterator[Problem]:
+    """Slurm remembers the size that an elastic job had last: the short job gives it back every size it may have."""
+    if checked.is_elastic and not slurm_options(checked).release.enabled:
+        message = "an elastic job needs it: Slurm would keep the size that it had last"
+        yield problem("cluster.release.enabled", message, value=False, remedy="cluster.release.enabled=true")
+
+
+@notice_rule("N188", source="sbatch(1), --mem")
+def all_memory_of_shared_nodes_is_taken(planned: PlannedRecipe, notice: MakeNotice) -> Iterator[Notice]:
+    """A job that takes all memory of a node shares it with none that needs memory."""
+    options = slurm_options(planned.checked)
+    if not options.exclusive and options.mem == 0:
+        yield notice("cluster.mem=0 takes all memory of each node, so that hardly any other job can share it")
+
+
+@notice_rule("N186", source=_DOCS)
+def setup_may_activate_another_python(planned: PlannedRecipe, notice: MakeNotice) -> Iterator[Notice]:
+    """An environment that setup activates does not change the Python that the launch named."""
+    options = slurm_options(planned.checked)
+    is_here = options.python is None and not options.ssh and planned.job.image is None
+    if is_here and any("activate" in line for line in options.setup or ()):
+        yield notice("processes run with the Python that launched; cluster.python=python takes what setup activates")

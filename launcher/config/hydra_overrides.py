@@ -1,0 +1,106 @@
+"""Overrides as Hydra's grammar reads them: quoted values, lists, mappings, groups, packages and sweeps."""
+
+from collections.abc import Mapping
+from typing import Any
+
+from hydra.core.override_parser.overrides_parser import OverridesParser
+from hydra.core.override_parser.types import Override as Parsed
+from hydra.core.override_parser.types import OverrideType, QuotedString, Sweep
+from hydra.errors import HydraException
+
+from launcher.common import redaction
+from launcher.common.problems import Problem, fail, first_line, shown
+from launcher.common.yaml_io import LONGEST_NUMBER
+from launcher.config import slips
+from launcher.config.override_text import REMEDY_SYNTAX
+from launcher.config.overrides import Override, placed
+
+_SIGNS = {
+    OverrideType.CHANGE: "",
+    OverrideType.ADD: "+",
+    OverrideType.FORCE_ADD: "++",
+    OverrideType.DEL: "~",
+}
+_TOO_LONG_A_NUMBER = f"contains a number of more than {LONGEST_NUMBER} digits"
+
+
+def parsed(text: str) -> Parsed | None:
+    """Return an override as Hydra's grammar reads it; None if it does not."""
+    try:
+        return OverridesParser.create().parse_override(text)
+    except (HydraException, RecursionError, ValueError):  # the last of a number that Python does not convert
+        return None
+
+
+def read(text: str) -> tuple[Override, tuple[Problem, ...]]:
+    """Return an override as Hydra's grammar reads it, and what is wrong with its value.
+
+    Raises:
+        ProblemsFound: It is not written as an override.
+    """
+    try:
+        found = OverridesParser.create().parse_override(text)
+    except (HydraException, RecursionError) as error:
+        message = first_line(error) if "=" in text and shown(text) == text else "is not written as an override"
+        remedy = slips.remedy(text) or REMEDY_SYNTAX
+        raise fail("E001", shown(text), message, remedy=remedy) from error
+    except ValueError as error:  # of a number that Python does not convert
+        raise fail("E001", shown(text), _TOO_LONG_A_NUMBER) from error
+    key = placed(found.key_or_group)
+    redaction.learn(found.value(), key)
+    problem = respelled(found, key)
+    return _own(found), (problem,) if problem else ()
+
+
+def unchecked(text: str) -> Override:
+    """Return an override as Hydra's grammar reads it; its faults are raised as Hydra raises them."""
+    return _own(OverridesParser.create().parse_override(text))
+
+
+def _own(found: Parsed) -> Override:
+    text, sign, key = found.input_line or "", _SIGNS[found.type], placed(found.key_or_group)
+    return Override(text, sign, key, found.value(), found.package, found.is_sweep_override())
+
+
+def respelled(override: Parsed, key: str) -> Problem | None:
+    """Make every key in an override's value a text, as in a file; return what is wrong with the value, or None.
+
+    Args:
+        override: The override, which is changed.
+        key: The path of its key, for the Problem.
+    """
+    inner = getattr(override._value, "list", ())
+    if isinstance(override._value, Sweep) and not any(isinstance(value, Sweep) for value in inner):
+        return None
+    try:
+        override._value = _with_text_keys(override._value)
+    except ValueError as error:
+        return Problem("E003", key, str(error), where=shown(override.input_line or ""))
+    return None
+
+
+def _with_text_keys(value: Any) -> Any:
+    if isinstance(value, Sweep):
+        raise ValueError("contains a sweep inside another value")
+    if isinstance(value, list):
+        return [_with_text_keys(item) for item in value]
+    if isinstance(value, Mapping):
+        found: dict[str, Any] = {}
+        for key, item in value.items():
+            name = _key_text(key)
+            if name in found:
+                raise ValueError(f"gives the key {name!r} twice")
+            found[name] = _with_text_keys(item)
+        return found
+    if isinstance(value, int) and abs(value) >= 10**LONGEST_NUMBER:
+        raise ValueError(_TOO_LONG_A_NUMBER)
+    return value
+
+
+def _key_text(key: Any) -> str:
+    """Return a key as YAML spells it."""
+    if isinstance(key, QuotedString):
+        return key.text
+    if key is None:
+        return "null"
+    return str(key).lower() if isinstance(key, bool) else str(key)

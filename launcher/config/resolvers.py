@@ -1,0 +1,37 @@
+"""The functions that a reference may call, as `${multiply:2,3}`."""
+
+from functools import cache
+
+from omegaconf import OmegaConf
+from omegaconf.resolvers import oc
+
+from launcher.common.secret_names import names_secret
+
+
+@cache  # they are of the process
+def register() -> None:
+    """Register our resolvers with OmegaConf; `oc.env` takes the place of its own. Idempotent."""
+    for name, function in _RESOLVERS.items():
+        OmegaConf.register_new_resolver(name, function, replace=True)
+
+
+def _divide_ceil(a: int, b: int) -> int:
+    return -(-a // b)
+
+
+def _variable(name: str, *default: str | None) -> str | None:
+    """Return an environment variable as OmegaConf's `oc.env` does, unless it is a secret."""
+    if names_secret(name):
+        raise ValueError(
+            f"{name} is a secret's name, and its value would be written: use {{env: {name}}} in env_vars"
+        )
+    return oc.env(name, *default)
+
+
+_RESOLVERS = {
+    "oc.env": _variable,
+    "multiply": lambda a, b: a * b,
+    "add": lambda *numbers: sum(numbers),
+    "divide_ceil": _divide_ceil,
+    "divide_floor": lambda a, b: a // b,
+}

@@ -1,0 +1,253 @@
+"""What a backend can do, one object for each subject. None in its description means that it cannot.
+
+The first five are read by checks and plans, and the protocols below them are operations on a running cluster. A
+backend subclasses those that differ from the defaults here.
+"""
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, ClassVar, Generic, Protocol, TypeVar
+
+from launcher.common.problems import Notice, Problem
+from launcher.model.earlier_jobs import QueuedJob
+from launcher.model.job_spec import Bundle, JobHandle, JobPod, JobSpec
+
+if TYPE_CHECKING:  # a command that only follows jobs does not need pydantic
+    from launcher.model.checked_recipe import CheckedRecipe
+    from launcher.model.cluster_options import ClusterOptions
+    from launcher.model.cluster_view import AdoptedJob, Capacity, ClusterJob
+
+OptionsT = TypeVar("OptionsT", bound="ClusterOptions")
+"""The typed `cluster` section of a backend."""
+
+
+@dataclass(frozen=True, slots=True)
+class InstanceGroup:
+    """Instances of one type within a job.
+
+    Args:
+        instance_type: The type, as given.
+        count: Number of instances.
+    """
+
+    instance_type: str
+    count: int
+
+
+@dataclass(frozen=True, slots=True)
+class RuntimeLimit:
+    """The time limit at which a backend stops a job.
+
+    Args:
+        hours: Maximum hours that a job runs.
+        key: Dotted path of the key that sets the limit, in seconds.
+        warm_hours: Hours for which its instances are kept, and billed, after the job.
+    """
+
+    hours: float
+    key: str
+    warm_hours: float = 0.0
+
+
+class Instances(Generic[OptionsT]):
+    """Nodes that are instances of `instance_type`, which determines devices, memory and prices."""
+
+    price_use: ClassVar[str | None] = None
+    """The `use` of instance types, in `instances.csv`, whose prices apply to its jobs; None for EC2's prices."""
+
+    def spot_keys(self, options: OptionsT) -> Iterator[tuple[str, object]]:
+        """Yield path and value of each key of the `cluster` section that requests Spot capacity."""
+        yield from ()
+
+    def chosen_by_service(self, options: OptionsT) -> bool:
+        """Return whether the backend chooses the instances itself, so that those of the plan have no effect."""
+        return False
+
+    def groups(self, options: OptionsT) -> tuple[InstanceGroup, ...]:
+        """Return the instances of a job that has several types; none if all are of `instance_type`."""
+        return ()
+
+    def limit(self, options: OptionsT) -> RuntimeLimit | None:
+        """Return when the backend stops a job; None if it never does."""
+        return None
+
+
+class Scaling:
+    """The size of a running job may change, as `recipes.elastic_policy` requests."""
+
+    def initial_nodes(self, job: JobSpec) -> int | None:
+        """Return the size that a job starts with if the backend determines that; None leaves it to the recipe."""
+        return None
+
+    def start_reason(self, nodes: int) -> str:
+        """Return what the result of `initial_nodes` is, after "the job starts on"."""
+        return f"{nodes} nodes"
+
+
+class Programs(Generic[OptionsT]):
+    """How a job's processes are started."""
+
+    starts_by_mpi: ClassVar[bool] = False
+    """Whether `recipes.distribution.mpi` starts a script."""
+    toolkit_key: ClassVar[str | None] = None
+    """Key whose false starts the image's own program, where images have SageMaker's toolkit, which starts scripts
+    and libraries; None elsewhere."""
+
+    def needs_script(self, checked: "CheckedRecipe") -> bool:
+        """Return whether a job needs a script to start; False if its image runs its own program."""
+        return True
+
+    def are_replaced(self, options: OptionsT) -> bool:
+        """Return whether the `cluster` section has a start command of its own in place of the family's program."""
+        return False
+
+
+class Files(Generic[OptionsT]):
+    """The files that a job's processes see."""
+
+    has_containers: ClassVar[bool] = True
+    """Whether processes run in containers, which see neither the files nor the folder of the launching machine."""
+    has_bundle: ClassVar[bool] = True
+    """Whether processes have every file of the bundle, not only its configurations."""
+    has_revisions: ClassVar[bool] = False
+    """Whether the launcher itself fetches the revision that `git` names, so that any program may run it."""
+
+    def are_shared(self, options: OptionsT) -> bool:
+        """Return whether processes see the files of the launching machine, at the same paths."""
+        return not self.has_containers
+
+    def channels(self, options: OptionsT) -> tuple[str, ...]:
+        """Return the names of the channels that bring data to a job; none where there are no channels."""
+        return ()
+
+
+class Secrets:
+    """The references to secrets that jobs can resolve, and the keys that must not hold a secret in clear text."""
+
+    sources: ClassVar[tuple[str, ...]] = ("env", "secretKeyRef")
+    """Kinds of references."""
+    url_keys: ClassVar[tuple[str, ...]] = ()
+    """Keys beyond the common ones in which the backend's own rules look for URLs with credentials."""
+
+    def values(self, checked: "CheckedRecipe") -> Iterator[tuple[str, Mapping[str, Any]]]:
+        """Yield path and content of each mapping of the `cluster` section whose values are checked."""
+        yield from ()
+
+    def words(self, checked: "CheckedRecipe") -> Iterator[tuple[str, Sequence[str]]]:
+        """Yield path and words of each command of the `cluster` section."""
+        yield from ()
+
+
+class Pods(Protocol):
+    """Jobs have pods."""
+
+    def pods(self, handle: JobHandle) -> tuple[JobPod, ...]:
+        """Return the job's current pods, in the order of their ranks."""
+
+    def run_in_pod(self, handle: JobHandle, rank: int, command: Sequence[str]) -> int:
+        """Run a command in the pod of a rank, with this process's standard streams; return its exit code.
+
+        Args:
+            handle: The job.
+            rank: A rank that the pod runs.
+            command: Program and arguments; empty for a shell.
+
+        Raises:
+            ProblemsFound: No such pod runs, or the cluster refuses.
+        """
+
+    def forward_ports(self, handle: JobHandle, rank: int, ports: Sequence[tuple[int, int]]) -> None:
+        """Forward ports of 127.0.0.1 to the pod of a rank, until interrupted.
+
+        Args:
+            handle: The job.
+            rank: A rank that the pod runs.
+            ports: Each a local port, 0 for any free one, and the pod's.
+
+        Raises:
+            ProblemsFound: A local port is taken, no such pod runs, or the cluster refuses.
+        """
+
+    def operator_log(self, handle: JobHandle) -> Iterator[str]:
+        """Yield the lines of the operator's log that mention the job.
+
+        Raises:
+            ProblemsFound: The operator is not found, or its log may not be read.
+        """
+
+
+class Queue(Protocol):
+    """Jobs wait in a queue: for others, and those of a sweep share an array."""
+
+    def submit_all(self, jobs: Sequence[QueuedJob]) -> tuple[JobHandle, ...]:
+        """Start the jobs of bundles that are on disk: all of them, or none.
+
+        Bundles whose jobs exist already are not submitted again; `is_new` of their handles is then false.
+
+        Args:
+            jobs: The bundles, and what each waits for.
+
+        Returns:
+            A handle for each, in the same order.
+
+        Raises:
+            ProblemsFound: Every reason why they were not submitted; nothing remains of them.
+        """
+
+    def array_notices(self, bundles: Sequence[Bundle]) -> tuple[Notice, ...]:
+        """Return what the user should know about jobs that are submitted together, before they are."""
+
+
+class Cluster(Protocol):
+    """A cluster, apart from any job that this launcher submitted. Every method may raise a Problem."""
+
+    @property
+    def context(self) -> str | None:
+        """The name of the cluster for later commands; None inside it."""
+
+    def capacity(self, namespace: str | None) -> "Capacity":
+        """Return what it has, as far as that may be read.
+
+        Args:
+            namespace: The namespace whose queues are read if those of all may not be listed; None for the default.
+        """
+
+    def jobs(self, namespace: str | None, *, is_everywhere: bool) -> tuple[str | None, tuple["ClusterJob", ...]]:
+        """Return the namespace that was read, None for all, and the training jobs in it, oldest first.
+
+        Args:
+            namespace: The namespace; None for the default.
+            is_everywhere: Whether to read all namespaces.
+        """
+
+    def find_job(self, name: str, kind: str | None, namespace: str | None, folder: Path) -> "AdoptedJob":
+        """Return a job that was launched elsewhere, to be followed in a folder here."""
+
+    def kueue_version(self, known: Iterable[str], given: str | None) -> str:
+        """Return the version of Kueue's API to generate objects for: the given one, or the cluster's preferred one.
+
+        Args:
+            known: The versions that this program can generate.
+            given: One of them; None to choose.
+        """
+
+    def lacks(self, objects: Iterable[Mapping[str, Any]]) -> Iterator[Problem]:
+        """Yield a Problem for each prerequisite of a team's objects that the cluster lacks."""
+
+    def existing(self, objects: Iterable[Mapping[str, Any]]) -> tuple[Mapping[str, Any], ...]:
+        """Return the cluster's objects with the kind and name of a cluster-scoped one among `objects`."""
+
+
+class Clusters(Protocol):
+    """Jobs run on clusters that commands may name: `recipes cluster`, `jobs --cluster`, `adopt`, `governance`."""
+
+    def connect(self, context: str | None) -> Cluster:
+        """Return a cluster by name; None for the current one.
+
+        Raises:
+            ProblemsFound: No such cluster is known.
+        """
+
+    def check_adoption(self, name: str, kind: str | None, alias: str | None) -> None:
+        """Raise a Problem if a job cannot have a name, a kind, or a folder's name here. Contacts no cluster."""

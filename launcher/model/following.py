@@ -1,0 +1,315 @@
+"""Following a submitted job: the loops, limits and refusals that every backend shares.
+
+A backend brings what only it knows: how a status is read, what is new since the last look, which files a start of the
+workers writes, how an end is requested. Kubernetes' watch is a pause that a change cuts short, Slurm's shared poll a
+status that is read once for all jobs of a user.
+"""
+
+import itertools
+import time
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TypeVar
+
+from launcher.common.line_reader import LineReader
+from launcher.common.problems import Problem, ProblemsFound, fail
+from launcher.model.backend import NEWS
+from launcher.model.job_spec import JobEvent, JobStatus, LogSelection
+
+Answer = TypeVar("Answer")
+Item = TypeVar("Item")
+_EVENT, _FAULT, _ = NEWS
+
+
+@dataclass(frozen=True, slots=True)
+class Clock:
+    """Time, in seconds: `now` on a clock that never goes back, `sleep` until a time is over or something happens."""
+
+    now: Callable[[], float] = time.monotonic
+    sleep: Callable[[float], object] = time.sleep
+
+
+CLOCK = Clock()
+
+
+class Deadline:
+    """A time limit that begins now; None for no limit."""
+
+    def __init__(self, timeout_s: float | None, clock: Clock = CLOCK):
+        self._clock = clock
+        self._end_s = clock.now() + (float("inf") if timeout_s is None else timeout_s)
+
+    @property
+    def left_s(self) -> float:
+        """Seconds that are left; 0 once it is over."""
+        return max(0.0, self._end_s - self._clock.now())
+
+
+def until(
+    is_done: Callable[[], bool], timeout_s: float, pauses_s: float | Iterable[float], clock: Clock = CLOCK
+) -> bool:
+    """Wait until a condition holds, which is checked at least once; return False if it does not within a time.
+
+    Args:
+        is_done: The condition.
+        timeout_s: The time.
+        pauses_s: Between two checks: the same each time, or one after another.
+        clock: Time.
+    """
+    deadline = Deadline(timeout_s, clock)
+    for pause_s in itertools.repeat(pauses_s) if isinstance(pauses_s, (int, float)) else pauses_s:
+        if is_done():
+            return True
+        if not deadline.left_s:
+            return False
+        clock.sleep(pause_s)
+    raise AssertionError("the pauses do not end")
+
+
+def patient(
+    question: Callable[[], Answer], patience_s: float, pause_s: float, clock: Clock = CLOCK
+) -> Callable[[], Answer]:
+    """Return a question, such as a job's status, that is repeated while a cluster does not answer.
+
+    The first question fails at once: what never answered is configured wrongly. Once an answer has come, a failure is
+    raised only if none has come since for `patience_s`.
+    """
+    answered_s: float | None = None
+
+    def ask() -> Answer:
+        nonlocal answered_s
+        while True:
+            try:
+                found = question()
+            except ProblemsFound:
+                if answered_s is None or clock.now() - answered_s > patience_s:
+                    raise
+                clock.sleep(pause_s)
+            else:
+                answered_s = clock.now()
+                return found
+
+    return ask
+
+
+def changes(
+    read: Callable[[], JobStatus | None],
+    timeout_s: float | None,
+    poll_s: float,
+    *,
+    first_s: float = 0.0,
+    clock: Clock = CLOCK,
+) -> Iterator[JobStatus]:
+    """Yield a job's status now and after each change, up to its final one, or until a time is over.
+
+    Args:
+        read: Returns the status; None until the first answer has come.
+        timeout_s: The time; None for no limit.
+        poll_s: Longest time between two looks.
+        first_s: Least time that is given to the first answer.
+        clock: Time.
+    """
+    deadline, first, seen = Deadline(timeout_s, clock), Deadline(first_s, clock), None
+    while True:
+        now = read()
+        if now is not None and now != seen:
+            yield (seen := now)
+        left_s = deadline.left_s if seen else max(deadline.left_s, first.left_s)
+        if not left_s or (now and now.state.is_final):
+            return
+        clock.sleep(min(poll_s, left_s))
+
+
+def followed(
+    new: Callable[[bool], Iterable[Item]], has_ended: Callable[[], bool], pause: Callable[[], object]
+) -> Iterator[Item]:
+    """Yield lines or events as they arrive, until a job has ended.
+
+    Args:
+        new: Returns those since the last call, given whether it is the last one.
+        has_ended: Returns whether the job has ended, or is not to be followed further. Called first, so that what is
+            written meanwhile is still read.
+        pause: Waits before the next look.
+    """
+    while True:
+        is_last = has_ended()
+        yield from new(is_last)
+        if is_last:
+            return
+        pause()
+
+
+class LateEnd:
+    """The end of a job whose last lines arrive late: a call returns True only some looks after it.
+
+    Args:
+        has_ended: Returns whether the job has ended.
+        looks: How many looks follow its end.
+        is_complete: Returns whether everything that is expected has arrived.
+        patience_s: Returns how long after the end to wait for that, in seconds.
+        clock: Time.
+    """
+
+    def __init__(
+        self,
+        has_ended: Callable[[], bool],
+        looks: int,
+        is_complete: Callable[[], bool] = lambda: True,
+        patience_s: Callable[[], float] = lambda: 0.0,
+        clock: Clock = CLOCK,
+    ):
+        self._has_ended, self._looks_left, self._clock = has_ended, looks, clock
+        self._is_complete, self._patience_s = is_complete, patience_s
+        self.deadline: Deadline | None = None
+
+    def __call__(self) -> bool:
+        if not self._has_ended():
+            return False
+        self._looks_left -= 1
+        self.deadline = self.deadline or Deadline(self._patience_s(), self._clock)
+        return self._looks_left < 0 and (self._is_complete() or not self.deadline.left_s)
+
+
+@dataclass(frozen=True, slots=True)
+class Start:
+    """One start of a job's workers, and the files that they write.
+
+    Args:
+        number: Its attempt.
+        ranks: Ranks that take part.
+        heading: Returns what describes it, after `== attempt <n>`.
+        file: Returns the file of a rank; None until it exists.
+        began_s: Its time, in seconds since the epoch; None if unknown.
+    """
+
+    number: int
+    ranks: Sequence[int]
+    heading: Callable[[], str]
+    file: Callable[[int], Path | None]
+    began_s: float | None = None
+
+
+class Tail:
+    """Reads the selected lines of a job start by start, each file from where the last read ended.
+
+    Args:
+        selection: The lines.
+        events_until: Yields the job's events up to a time as lines, to be shown before the start of that time.
+        is_shared: Whether files are on a shared file system, which shows the last lines of an earlier start late.
+    """
+
+    def __init__(
+        self,
+        selection: LogSelection,
+        events_until: Callable[[float], Iterator[str]] = lambda _time_s: iter(()),
+        *,
+        is_shared: bool = False,
+    ):
+        self._selection, self._events_until, self._is_shared = selection, events_until, is_shared
+        self._open: dict[tuple[int, int], LineReader] = {}
+        self._begun, self._over = set[int](), set[int]()
+
+    def new_lines(self, starts: Sequence[Start], *, is_last: bool) -> Iterator[str]:
+        """Yield new lines; an unfinished one only of a start that is over, or if no further read follows."""
+        for place, start in enumerate(starts):
+            is_over = is_last or place + 1 < len(starts)
+            if start.number in self._over:
+                continue
+            if start.number not in self._begun:
+                self._begun.add(start.number)
+                if place and start.began_s is not None:
+                    yield from self._events_until(start.began_s)
+                if self._selection.has_headings and self._selects(start):
+                    yield f"== attempt {start.number}: {start.heading()}"
+            if self._selects(start):
+                yield from self._of_start(start, complete_only=not is_over)
+            if is_over and not self._is_shared:
+                self._over.add(start.number)
+
+    def has_files(self, start: Start) -> bool:
+        """Return whether the file of each selected rank of a start is found."""
+        return all((start.number, rank) in self._open for rank in selected_ranks(start.ranks, self._selection))
+
+    def _selects(self, start: Start) -> bool:
+        return self._selection.attempt in (None, start.number)
+
+    def _of_start(self, start: Start, *, complete_only: bool) -> Iterator[str]:
+        for rank in selected_ranks(start.ranks, self._selection):
+            key = (start.number, rank)
+            if key not in self._open:
+                if (path := start.file(rank)) is None:
+                    continue
+                self._open[key] = LineReader(path)
+            prefix = f"rank {rank} | " if self._selection.has_prefixes else ""
+            yield from (f"{prefix}{line}" for line in self._open[key].new_lines(complete_only=complete_only))
+
+
+def selected_ranks(ranks: Iterable[int], selection: LogSelection) -> tuple[int, ...]:
+    """Return those of some ranks that are selected."""
+    return tuple(rank for rank in ranks if selection.ranks is None or rank in selection.ranks)
+
+
+def event_line(event: JobEvent) -> str:
+    """Return the line of an event in a job's log."""
+    return f"{_FAULT if event.is_warning else _EVENT}  {event.kind}: {event.message}"
+
+
+def refuse_unknown_ranks(ranks: Sequence[int] | None, num_ranks: int) -> None:
+    """Raise a Problem for the first selected rank that a job does not have.
+
+    Raises:
+        ProblemsFound: No such rank exists (E707).
+    """
+    for rank in ranks or ():
+        if rank >= num_ranks:
+            allowed = f"0 to {num_ranks - 1}" if num_ranks else "none: the job has no ranks"
+            raise fail("E707", "--rank", "no such rank exists", value=rank, allowed=allowed)
+
+
+def refuse_unknown_attempt(attempt: int | None, started: Sequence[int]) -> None:
+    """Raise a Problem if a selected attempt has not started.
+
+    Raises:
+        ProblemsFound: No such attempt exists (E706).
+    """
+    if attempt is not None and attempt not in started:
+        is_range = [*started] == [*range(len(started))]
+        known = f"0 to {started[-1]}" if is_range and started else ", ".join(map(str, started))
+        allowed = known or "none: the workers were never started"
+        raise fail("E706", "--attempt", "no such attempt exists", value=attempt, allowed=allowed)
+
+
+def ended(status: JobStatus, job: str) -> ProblemsFound:
+    """Return the Problem that a job which has ended cannot be scaled (E412)."""
+    return fail("E412", "job", f"is not running: {status.message or status.state.value}", value=job)
+
+
+def refuse_scaling(status: JobStatus, job: str, num_nodes: int, nodes: int) -> None:
+    """Refuse to scale a job of fixed size.
+
+    Raises:
+        ProblemsFound: It does not run (E412), or has one size only (E413).
+    """
+    if status.state.is_final:
+        raise ended(status, job)
+    raise fail("E413", "nodes", "the size of this job is fixed", value=num_nodes, allowed=str(nodes))
+
+
+def refuse_unplanned_sizes(sizes: Sequence[int], **requested: int) -> None:
+    """Raise a Problem for each requested size that a plan does not have.
+
+    Args:
+        sizes: The plan's sizes.
+        requested: Size by the name of its argument.
+
+    Raises:
+        ProblemsFound: The plan has no such size (E413).
+    """
+    allowed = ", ".join(map(str, sizes))
+    message = "is not a size of this job's plan"
+    wrong = [(name, size) for name, size in requested.items() if size not in sizes]
+    if wrong:
+        raise ProblemsFound(
+            tuple(Problem("E413", name, message, value=size, allowed=allowed) for name, size in wrong)
+        )
