@@ -71,7 +71,7 @@ def cluster(request, tmp_path_factory):
 @pytest.fixture(autouse=True)
 def idle(cluster):
     """Wait for the nodes of the test before: a job starts on those that are idle."""
-    await_true(cluster.is_ready)
+    cluster.await_ready()
 
 
 class ElasticJob:
@@ -160,7 +160,7 @@ def test_a_lost_node_is_a_smaller_job_until_slurm_has_it_again(cluster, tmp_path
     assert job.sizes[:2] == [4, 3], job.log
     assert job.events("fault")
     job.assert_whole(alone)
-    await_true(cluster.is_ready)
+    cluster.await_ready()
 
 
 @on_plain
@@ -175,7 +175,7 @@ def test_a_preempted_job_saves_in_its_grace_period_and_comes_back(cluster, tmp_p
         job.await_size(2)
         cluster.command("scancel", urgent)
         job.finish()
-        await_true(cluster.is_ready)
+        cluster.await_ready()
     assert [each["saved"] for each in job.events("stopped")][0] is True
     assert "higher priority" in job.events("operator")[0]["message"]
     assert job.sizes[:2] == [4, 2] and job.sizes[-1] == 4, job.log

@@ -102,7 +102,7 @@ def test_a_lost_node_sends_the_job_back_and_each_sample_counts_once(cluster, tmp
     assert int(resumed.split()[3]) % SAVE_STEPS == 0
     assert kinds(record) == ["Started", "Stopped", "Started", "Completed"]
     cluster.start(other)
-    await_true(cluster.is_ready)
+    cluster.await_ready()
 
 
 def batch_host(cluster, record, *, is_first):

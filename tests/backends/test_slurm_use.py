@@ -96,7 +96,7 @@ def idle(cluster):
     """Leave no job to the next test."""
     yield
     cluster.command("scancel", f"--user={getpass.getuser()}")
-    await_true(cluster.is_ready)
+    cluster.await_ready()
 
 
 def variables():

@@ -188,6 +188,16 @@ class Cluster:
             self.conf.write_text(before)
             self.command("scontrol", "reconfigure")
 
+    def await_ready(self) -> None:
+        """Wait until every node is idle; say what keeps them, where that never comes."""
+        try:
+            await_true(self.is_ready)
+        except AssertionError:
+            shown = "sinfo --Node --long", "sinfo --list-reasons", "squeue --all", "squeue --steps"
+            states = "\n".join(self.command(*words.split()) for words in shown)
+            log = (self.folder / "slurmctld.log").read_text().splitlines()[-60:]
+            raise AssertionError("\n".join(["nodes are not idle", states, *log])) from None
+
     def is_ready(self) -> bool:
         """Return whether the controller answers and every node is idle."""
         env = {**os.environ, "SLURM_CONF": str(self.conf)}
@@ -228,7 +238,7 @@ def running(
             _account(cluster, ports)
         for name in ("slurmctld", *(f"n{number}" for number in range(1, num_nodes + 1))):
             cluster.start(name)
-        await_true(cluster.is_ready)
+        cluster.await_ready()
         yield cluster
         cluster.command("scancel", "--user", getpass.getuser())
         await_true(lambda: not cluster.command("squeue", "--noheader").strip())
