@@ -202,7 +202,7 @@ def _for_hydra(flags: argparse.Namespace) -> Iterator[str]:
         _spelled(name) for name in ("resolve", "help", "hydra_help", "shell_completion") if getattr(flags, name)
     )
     yield "--"
-    yield from (f"hydra/{log}=disabled" for log in ("job_logging", "hydra_logging"))
+    yield from (f"hydra/{log}=none" for log in ("job_logging", "hydra_logging"))
     search: list[str] = []
     parsed = [hydra_overrides.unchecked(text) for text in flags.overrides]
     decisive = set(map(id, choices.chosen_files(parsed).values()))
