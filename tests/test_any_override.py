@@ -1,5 +1,6 @@
 """Random overrides of every form: each lands, is a Problem, or is noticed to change nothing."""
 
+import logging
 import time
 from collections.abc import Iterable
 from pathlib import Path
@@ -268,6 +269,13 @@ def test_a_flag_that_is_given_twice_is_a_problem(flags, capsys):
 def test_hydra_s_own_output_shows_what_a_launch_would_build(words, capfd):
     assert hydra_flags.serve(lambda jobs, cache: 0, ["--cfg", "job", *words]) == 0
     assert "Tiny byte-level language model on CPU" in capfd.readouterr().out
+
+
+def test_hydra_s_own_output_leaves_the_loggers_of_the_process():
+    root = logging.getLogger()
+    before = root.level, list(root.handlers)
+    assert hydra_flags.serve(lambda jobs, cache: 0, ["--cfg", "job", f"recipes={SHORT_NAME}"]) == 0
+    assert (root.level, root.handlers) == before and not logging.getLogger("launcher.config").disabled
 
 
 def test_large_overrides_take_bounded_time():
