@@ -11,6 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from launcher import pipeline
+from launcher.common import random_values
 from launcher.common.problems import ProblemsFound, shown
 from launcher.config import hydra_flags
 from launcher.config.compose import compose
@@ -284,3 +285,9 @@ def test_large_overrides_take_bounded_time():
     started = time.monotonic()
     assert swallowed(words) == []
     assert time.monotonic() - started < MOST_S
+
+
+def test_a_long_word_is_searched_for_secrets_in_linear_time():
+    started = time.process_time()
+    assert list(random_values.random_parts("b" * 1_000_000)) == []
+    assert time.process_time() - started < 10

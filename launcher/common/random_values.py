@@ -23,11 +23,13 @@ _BASE64 = re.compile(r"[A-Za-z0-9+/]{32,}={0,2}")
 _UUID = re.compile(r"[0-9a-fA-F]{8}(?:-[0-9a-fA-F]{4}){3}-[0-9a-fA-F]{12}")
 _CHANGE = re.compile(r"(?<=[a-z])(?=[A-Z0-9])|(?<=[0-9])(?=[A-Za-z])|(?<=[A-Z])(?=[0-9])")
 _HEX = re.compile(r"(?=[0-9a-f]*\d)(?=[0-9a-f]*[a-f])[0-9a-f]+|(?=[0-9A-F]*\d)(?=[0-9A-F]*[A-F])[0-9A-F]+")
+_AMAZON = r"\S+\.(?:amazonaws\.com|dkr\.ecr)\S*"
 _HARMLESS = re.compile(
     r"\bsha(?:1|256|384|512)[:-]\S+|@[0-9a-f]{40}\b|/[0-9a-f]{40}(?=/|$)"
     r"|\barn:aws[\w-]*:\S+|\b(?!https?\b)[a-z][a-z0-9+]*://[^\s?@]+|(?<!\S)(?:~|\.{0,2})/\S+"
     r"|\b(?:[a-z]{1,12}-){1,3}(?:[0-9a-f]{8}|[0-9a-f]{17})\b"
-    r"|\$\{?\w+\}?|\S+\.(?:amazonaws\.com|dkr\.ecr)\S*"
+    # From the begin of a word only: a search from each of its characters takes quadratic time.
+    rf"|\$\{{?\w+\}}?(?:{_AMAZON})?|(?<!\S){_AMAZON}"
 )
 """Digests, revisions of a repository, ARNs, places in a store, paths, ids of AWS resources, variables.
 

@@ -28,6 +28,13 @@ class Collected(threading.Thread):
         except BaseException as error:  # told in the thread that asks
             self.error = error
 
+    def await_that(self, condition: Callable[[], object]) -> None:
+        """Wait until `condition()` holds; raise what the iterator raised meanwhile."""
+        await_true(lambda: condition() or not self.is_alive())
+        if not condition() and self.error:
+            raise self.error
+        assert condition(), f"it has ended with {self.got[-5:]}"
+
     def result(self, timeout_s: float = 500.0) -> list:
         self.join(timeout_s)
         assert not self.is_alive(), f"still goes on; so far {self.got[-5:]}"

@@ -48,14 +48,14 @@ def logged(lines):
 def test_a_job_goes_from_pending_to_succeeded(space, launched):
     handle, job = launched()
     seen = Collected(BACKEND.wait(handle))
-    await_true(lambda: seen.got)
+    seen.await_that(lambda: seen.got)
     space.conditions(handle.native_id, "Created")
     pod = space.pod(job)
     space.wait_container(pod, "ImagePullBackOff", "no such tag")
-    await_true(lambda: "ImagePullBackOff" in seen.got[-1].message)
+    seen.await_that(lambda: "ImagePullBackOff" in seen.got[-1].message)
     space.run_container(pod)
     space.conditions(handle.native_id, "Created", "PodsRunning", "Running")
-    await_true(lambda: seen.got[-1].state is JobState.RUNNING and seen.got[-1].nodes == 1)
+    seen.await_that(lambda: seen.got[-1].state is JobState.RUNNING and seen.got[-1].nodes == 1)
     space.conditions(handle.native_id, "Created", "Completed")
     last = seen.result()[-1]
     assert (last.state, last.message) == (JobState.SUCCEEDED, "JobCompleted: is Completed")
@@ -85,7 +85,7 @@ def test_a_kueue_in_trouble_does_not_hold_up_who_waits(space, launched):
     space.admin.merge(path(JOB, space.name, handle.native_id), {"metadata": {"labels": labels}}, "test")
     space.cluster.proxy.fail(path="kueue", status=503, times=10**6)
     seen = Collected(BACKEND.wait(handle))
-    await_true(lambda: seen.got)
+    seen.await_that(lambda: seen.got)
     space.conditions(handle.native_id, "Completed")
     assert seen.result(10)[-1].state is JobState.SUCCEEDED
 
@@ -112,7 +112,7 @@ def test_a_job_that_waits_for_quota_says_so(space, launched):
 def test_a_job_that_is_removed_ends_its_followers(space, launched):
     handle, job = launched()
     waiting, logs = Collected(BACKEND.wait(handle)), follow(handle)
-    await_true(lambda: waiting.got)
+    waiting.await_that(lambda: waiting.got)
     space.admin.delete(path(JOB, space.name, handle.native_id), job["metadata"]["uid"])
     assert waiting.result()[-1].state is JobState.DELETED
     assert logs.result()[-1].startswith("event  deleted")
@@ -127,7 +127,7 @@ def test_a_follower_outlives_a_watch_that_forgot_and_one_that_breaks(space, laun
     proxy.fail(path="pods.*watch=true", status=503, times=2)
     proxy.fail(path="pods.*watch=true", is_refused=True, times=2)
     seen = Collected(BACKEND.wait(handle))
-    await_true(lambda: seen.got)
+    seen.await_that(lambda: seen.got)
     space.conditions(handle.native_id, "Created")
     await_true(lambda: not [fault for fault in proxy.faults if fault.times])
     space.conditions(handle.native_id, "Completed")
@@ -145,7 +145,7 @@ def test_a_follower_whose_rights_are_taken_ends_with_the_reason(space, launched)
 def test_a_fault_of_our_own_in_a_watch_ends_its_follower(space, launched, monkeypatch):
     handle, _ = launched()
     seen = Collected(BACKEND.wait(handle))
-    await_true(lambda: seen.got)
+    seen.await_that(lambda: seen.got)
     monkeypatch.setattr(threading, "excepthook", lambda told: None)
     monkeypatch.setattr("launcher.backends.kubernetes.job_watch._take", None)
     space.conditions(handle.native_id, "Created")
@@ -156,13 +156,13 @@ def test_a_fault_of_our_own_in_a_watch_ends_its_follower(space, launched, monkey
 def test_logs_wait_for_pods_and_come_once(space, launched):
     handle, job = launched()
     logs = follow(handle)
-    await_true(lambda: logs.got)
+    logs.await_that(lambda: logs.got)
     pod = space.pod(job)
     space.run_container(pod)
     kubelet = space.cluster.kubelet
     for step in range(5):
         kubelet.write(pod, f"step {step}")
-    await_true(lambda: "step 4" in logs.got)
+    logs.await_that(lambda: "step 4" in logs.got)
     space.end_container(pod)
     space.conditions(handle.native_id, "Completed")
     lines = logs.result()
@@ -211,12 +211,12 @@ def test_logs_go_on_with_a_container_that_restarts(space, launched):
     kubelet = space.cluster.kubelet
     logs = follow(handle)
     kubelet.write(pod, "first")
-    await_true(lambda: "first" in logs.got)
+    logs.await_that(lambda: "first" in logs.got)
     kubelet.write(pod, "last words")
     kubelet.end(pod)
     space.run_container(pod, restarts=1)
     kubelet.write(pod, "again")
-    await_true(lambda: "again" in logs.got)
+    logs.await_that(lambda: "again" in logs.got)
     space.end_container(pod, restarts=1)
     space.conditions(handle.native_id, "Completed")
     assert logged(logs.result()) == ["first", "last words", "again"]
@@ -248,7 +248,7 @@ def test_a_run_that_is_gone_before_it_was_read_is_told(space, launched):
     node.write(pod, "first")
     first = node.logs[pod][-1]
     logs = follow(handle)
-    await_true(lambda: "first" in logs.got)
+    logs.await_that(lambda: "first" in logs.got)
     node.start(pod)
     node.write(pod, "second")
     node.end(pod)
@@ -257,7 +257,7 @@ def test_a_run_that_is_gone_before_it_was_read_is_told(space, launched):
     with node.changed:
         first.has_ended = True
         node.changed.notify_all()
-    await_true(lambda: "third" in logs.got)
+    logs.await_that(lambda: "third" in logs.got)
     space.end_container(pod, restarts=2)
     space.conditions(handle.native_id, "Completed")
     lines = logs.result()
@@ -279,12 +279,12 @@ def test_logs_go_on_with_a_pod_that_takes_a_pod_s_place(space, launched):
     kubelet = space.cluster.kubelet
     kubelet.write(first, "before")
     logs = follow(handle)
-    await_true(lambda: "before" in logs.got)
+    logs.await_that(lambda: "before" in logs.got)
     space.end_container(first, exit_code=1)
     second = space.pod(job, suffix="-b7x")
     space.run_container(second)
     kubelet.write(second, "after")
-    await_true(lambda: "after" in logs.got)
+    logs.await_that(lambda: "after" in logs.got)
     space.end_container(second)
     space.conditions(handle.native_id, "Completed")
     assert logged(logs.result()) == ["before", "after"]
@@ -410,9 +410,9 @@ def test_events_of_the_job_and_its_pods_come_once(space, launched):
     event(space, "a", own, "Created")
     event(space, "b", {"kind": "Pod", "name": "a-stranger", "uid": "1"}, "Alien")
     events = Collected(BACKEND.events(handle, follow=True))
-    await_true(lambda: events.got)
+    events.await_that(lambda: events.got)
     event(space, "c", {"kind": "Pod", "name": f"{handle.native_id}-pods-0", "uid": "2"}, "Scheduled")
-    await_true(lambda: len(events.got) == 2)
+    events.await_that(lambda: len(events.got) == 2)
     event(space, "a", own, "Created", count=2)
     space.conditions(handle.native_id, "Failed")
     told = events.result(30)

@@ -192,7 +192,7 @@ def test_a_cluster_is_known_by_its_uid_then_its_authority_then_its_url(other, is
 def test_a_job_that_is_removed_at_once_ended_as_its_last_conditions_say(space, launched, end, state):
     record = registry.read(folder_of(launched))
     seen = Collected(registry.changes(record, BACKEND))
-    await_true(lambda: seen.got)
+    seen.await_that(lambda: seen.got)
     space.conditions(launched, "Created", end)
     space.admin.delete(path(JOB, space.name, launched), record.handle.uid)
     assert seen.result()[-1].state is state

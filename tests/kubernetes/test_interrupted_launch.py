@@ -131,17 +131,16 @@ def test_an_unanswered_request_is_remembered_and_looked_for_again(space, hold, c
 
 
 def test_a_job_that_appears_later_is_found_by_who_waits_and_launched_once(space, hold, capsys, monkeypatch):
-    monkeypatch.setattr(connection, "READ_TIMEOUT_S", 3.0)
-    monkeypatch.setattr(connection, "PATIENCE_S", 0.1)
     released = hold("job")
-    assert launched(space) == 2
+    with monkeypatch.context() as patch:
+        patch.setattr(connection, "READ_TIMEOUT_S", 3.0)
+        patch.setattr(connection, "PATIENCE_S", 0.1)
+        assert launched(space) == 2
     told = capsys.readouterr().err
     assert "E342" in told and f"{JOB} " in told and "may still be created" in told
-    monkeypatch.undo()
-    monkeypatch.chdir(space.folder)
     folder = only_folder(space)
     seen = Collected(registry.changes(registry.read(folder), backend_registry.load_backend("k8s")))
-    await_true(lambda: seen.got)
+    seen.await_that(lambda: seen.got)
     assert seen.got[0].state is JobState.PENDING and "may still create it" in seen.got[0].message
     released.set()
     await_true(lambda: space.names(JOB))
