@@ -280,7 +280,10 @@ class Terminal:
         os.write(self.fd, text.encode())
 
     def await_text(self, text):
-        await_true(lambda: text.encode() in self.output)
+        try:
+            await_true(lambda: text.encode() in self.output)
+        except AssertionError:
+            raise AssertionError(f"{text!r} does not appear in {self.output.decode(errors='replace')!r}") from None
 
     def exit_code(self):
         return os.waitstatus_to_exitcode(os.waitpid(self.pid, 0)[1])
