@@ -300,7 +300,8 @@ def set_size(terminal, rows, columns):
 def test_a_shell_has_a_terminal_its_size_and_every_key(space, job, pod, environment):
     import termios
 
-    terminal = Terminal(recipes("exec", job), space.folder, environment)
+    old_size = {"COLUMNS": "80", "LINES": "24"}  # as readline exports them
+    terminal = Terminal(recipes("exec", job), space.folder, {**environment, **old_size})
     before = termios.tcgetattr(terminal.fd)
     set_size(terminal, 40, 100)
     await_true(lambda: any(f"/{pod}/" in each for each in space.cluster.kubelet.requests if "/exec/" in each))

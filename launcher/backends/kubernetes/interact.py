@@ -3,7 +3,6 @@
 import contextlib
 import json
 import os
-import shutil
 import signal
 import socket
 import sys
@@ -157,7 +156,7 @@ def _raw_terminal(open_: Channels) -> Iterator[None]:
             os.write(writer, b"1")
 
     def size() -> bytes:
-        columns, rows = shutil.get_terminal_size()
+        columns, rows = os.get_terminal_size(terminal)  # shutil reads COLUMNS and LINES first, which stay
         return json.dumps({"Width": columns, "Height": rows}).encode()
 
     def ended(signum: int, _frame: FrameType | None) -> None:
