@@ -1,11 +1,13 @@
-"""Measure what each file of tests costs, in processor seconds, which do not depend on what else the machine does.
+"""Measure what each file of tests costs, in processor seconds, which depend little on what else the machine does.
 
-Run as `python -m benchmarks.costs_of_tests -m 'not whole_job and not slow'`: the arguments are pytest's. The tests
-run in this one process. The time of processes that a test starts and waits for counts as the test's.
+Run as `python -m benchmarks.costs_of_tests --numprocesses=2 --dist=loadscope -m 'not whole_job and not slow'`: the
+arguments are pytest's. The time of processes that a test starts and waits for counts as the test's; of servers that
+outlive it, nothing does, until they are stopped.
 """
 
 import os
 import sys
+import time
 from collections import Counter
 from collections.abc import Iterator
 from typing import Any
@@ -18,37 +20,48 @@ def used_s() -> float:
     return sum(os.times()[:4])
 
 
-class Costs:
-    """A plugin of pytest: the seconds of collection and of tests, and the number of tests, by file."""
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_protocol(item: pytest.Item) -> Iterator[None]:
+    """Give a test's last report what it cost: reports are what a test process sends to the one that prints."""
+    item.stash[_BEGUN] = used_s(), time.monotonic()
+    return (yield)
+
+
+_BEGUN = pytest.StashKey[tuple[float, float]]()
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_makereport(item: pytest.Item, call: pytest.CallInfo[None]) -> Iterator[pytest.TestReport]:
+    report = yield
+    if call.when == "teardown":
+        processor_s, begun_s = item.stash[_BEGUN]
+        report.user_properties.append(("cost", (used_s() - processor_s, time.monotonic() - begun_s)))
+    return report
+
+
+class Table:
+    """Adds up processor seconds, wall seconds and tests by file, where the results are printed."""
 
     def __init__(self) -> None:
-        self.collection: Counter[str] = Counter()
-        self.running: Counter[str] = Counter()
+        self.processor: Counter[str] = Counter()
+        self.wall: Counter[str] = Counter()
         self.num_tests: Counter[str] = Counter()
 
-    @pytest.hookimpl(wrapper=True)
-    def pytest_make_collect_report(self, collector: pytest.Collector) -> Iterator[None]:
-        before = used_s()
-        report = yield
-        self.collection[collector.nodeid.partition("::")[0]] += used_s() - before
-        return report
-
-    @pytest.hookimpl(wrapper=True)
-    def pytest_runtest_protocol(self, item: pytest.Item) -> Iterator[None]:
-        file = item.nodeid.partition("::")[0]
-        before = used_s()
-        done = yield
-        self.running[file] += used_s() - before
-        self.num_tests[file] += 1
-        return done
+    def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
+        file = report.nodeid.partition("::")[0]
+        for processor_s, wall_s in (value for name, value in report.user_properties if name == "cost"):
+            if report.when == "teardown":
+                self.processor[file] += processor_s
+                self.wall[file] += wall_s
+                self.num_tests[file] += 1
 
     def pytest_terminal_summary(self, terminalreporter: Any) -> None:
-        rows = [("all", self.num_tests.total(), self.collection.total(), self.running.total())]
-        rows += [(file, self.num_tests[file], self.collection[file], self.running[file]) for file in self.running]
-        terminalreporter.write_line("| file | tests | collection (s) | tests (s) |\n| --- | --- | --- | --- |")
-        for file, tests, collection, running in sorted(rows, key=lambda row: -row[2] - row[3]):
-            terminalreporter.write_line(f"| {file} | {tests} | {collection:.2f} | {running:.2f} |")
+        rows = [("all", self.num_tests.total(), self.processor.total(), self.wall.total())]
+        rows += [(file, tests, self.processor[file], self.wall[file]) for file, tests in self.num_tests.items()]
+        terminalreporter.write_line("| file | tests | processor (s) | wall (s) |\n| --- | --- | --- | --- |")
+        for file, tests, processor_s, wall_s in sorted(rows, key=lambda row: -row[2]):
+            terminalreporter.write_line(f"| {file} | {tests} | {processor_s:.1f} | {wall_s:.1f} |")
 
 
 if __name__ == "__main__":
-    sys.exit(pytest.main(sys.argv[1:], plugins=[Costs()]))
+    sys.exit(pytest.main(["-p", "benchmarks.costs_of_tests", *sys.argv[1:]], plugins=[Table()]))
