@@ -157,6 +157,7 @@ def test_a_second_launch_loads_no_hydra(tmp_path):
     assert [run.stdout.strip() for run in runs] == ["['antlr4', 'hydra', 'omegaconf']", "[]"]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "words",
     [
@@ -193,6 +194,7 @@ def test_a_changed_file_is_composed_anew(kept, tmp_path):
     assert len(list(kept.iterdir())) == 1
 
 
+@pytest.mark.slow
 def test_a_file_that_newly_shadows_another_is_found(kept, tmp_path):
     first, second = tmp_path / "first", tmp_path / "second"
     words = [f"hydra.searchpath=[{first},{second}]", "recipes=own"]
