@@ -32,7 +32,7 @@ check: $(VENV)/ready
 	$(MAKE) --no-print-directory --jobs=2 quick lint types imports
 
 quick: $(VENV)/ready
-	$(PYTEST) --numprocesses=2 --ignore=tests/kubernetes -m 'not whole_job and not slow'
+	$(PYTEST) --ignore=tests/kubernetes -m 'not whole_job and not slow'
 
 engines: $(VENV)/ready  # what tests start beside Python, Debian 12 as root; CACHE=<empty folder> builds it anew there
 	$(if $(CACHE),XDG_CACHE_HOME=$(abspath $(CACHE))) tests/engines/set_up.sh
