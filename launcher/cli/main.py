@@ -11,7 +11,6 @@ from typer.core import TyperArgument, TyperCommand, TyperGroup
 
 from launcher import identity
 from launcher.cli.commands import (
-    build_context,
     checkpoint,
     cluster,
     comparing,
@@ -65,7 +64,7 @@ _COMMANDS: dict[str, dict[str, Callable[..., None]]] = {
         "instances": instance_types.instances,
         "cluster": cluster.cluster,
         "governance": governance.governance,
-        "container": build_context.container,
+        "container": governance.container,
     },
     "The program itself": {
         "schema": project.schema,

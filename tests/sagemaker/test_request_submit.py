@@ -31,7 +31,7 @@ from launcher.backends.sagemaker import client, follow
 from launcher.backends.sagemaker.backend import BACKEND, SageMakerBackend
 from launcher.cli import launch
 from launcher.cli import main as cli
-from launcher.cli.commands.lifecycle import log_json
+from launcher.cli.commands.jobs import log_json
 from launcher.common.names import JOB_FILE
 from launcher.common.problems import ProblemsFound
 from launcher.model.job_spec import JobState, JobStatus, LogSelection

@@ -1,13 +1,13 @@
 """The command that lists instance types."""
 
-import json
-from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from launcher.cli.commands.arguments import AsJson
+from launcher.cli.output import print_json
+from launcher.common import console
 from launcher.common.problems import fail
 
 if TYPE_CHECKING:
@@ -17,34 +17,6 @@ if TYPE_CHECKING:
 _HEAD = ("type", "accelerators", "GiB each", "processes", "vCPUs", "GiB", "EFA", "RDMA", "use", "USD/h", "price of")
 _RDMA = {True: "yes", False: "-", None: "?"}
 _USES = ("training", "hyperpod")
-
-
-@dataclass(frozen=True, slots=True)
-class _Wanted:
-    """The filters of a listing; None, or an empty one, selects all."""
-
-    words: Sequence[str]
-    accelerator: str | None
-    memory_gib: float | None
-    has_efa: bool
-    use: str | None
-    max_price: float | None
-
-    def is_met_by(self, each: "Instance", per_hour: Mapping[str, float]) -> bool:
-        """Return whether an instance type meets every filter."""
-        return self._has_accelerator(each) and self._is_offered(each, per_hour)
-
-    def _has_accelerator(self, each: "Instance") -> bool:
-        if self.accelerator is not None and self.accelerator.lower() not in each.accelerator.lower():
-            return False
-        return self.memory_gib is None or each.accelerator_memory_gib >= self.memory_gib
-
-    def _is_offered(self, each: "Instance", per_hour: Mapping[str, float]) -> bool:
-        if not all(word.lower() in each.name for word in self.words) or (self.has_efa and each.efa <= 0):
-            return False
-        if self.use is not None and self.use not in each.use:
-            return False
-        return self.max_price is None or per_hour.get(each.name, float("inf")) <= self.max_price
 
 
 def instances(
@@ -64,17 +36,24 @@ def instances(
     as_json: AsJson = False,
 ) -> None:
     """List instance types. Shows the hardware of each, and its dated price."""
-    from launcher.common import console
     from launcher.jobs import prices
     from launcher.model.instances import table
 
     if use not in (None, *_USES):
         raise fail("E801", "--use", "is not a use of instances", value=use, allowed=" or ".join(_USES))
     known = prices.shipped(use or "training")
-    wanted = _Wanted(words or (), accelerator, memory, efa, use, most)
-    found = [each for each in table().values() if wanted.is_met_by(each, known.per_hour)]
+    found = [
+        each
+        for each in table().values()
+        if all(word.lower() in each.name for word in words or ())
+        and (accelerator is None or accelerator.lower() in each.accelerator.lower())
+        and (memory is None or each.accelerator_memory_gib >= memory)
+        and (not efa or each.efa > 0)
+        and (use is None or use in each.use)
+        and (most is None or known.per_hour.get(each.name, float("inf")) <= most)
+    ]
     if as_json:
-        print(json.dumps([_as_json(each, known) for each in found], indent=2))
+        print_json([_plain(each, known) for each in found])
         return
     if found:
         console.show_table(_HEAD, [_cells(each, known) for each in found])
@@ -93,8 +72,7 @@ def _cells(each: "Instance", known: "Prices") -> tuple[str, ...]:
     return *cells, f"{known.per_hour[each.name]:,.2f}", f"{basis.kind}, {basis.region}, {basis.date}"
 
 
-def _as_json(each: "Instance", known: "Prices") -> dict[str, object]:
+def _plain(each: "Instance", known: "Prices") -> dict[str, object]:
     price = known.per_hour.get(each.name)
-    return asdict(each) | {
-        "price": None if price is None else {"usd_per_hour": price, **asdict(known.basis[each.name])}
-    }
+    priced = None if price is None else {"usd_per_hour": price, **asdict(known.basis[each.name])}
+    return asdict(each) | {"price": priced}

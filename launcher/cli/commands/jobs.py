@@ -1,8 +1,9 @@
 """Commands about a job: compile and launch it, launch its bundle, read its logs, scale it, see its timeline."""
 
 import json
+import re
 import sys
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -15,8 +16,19 @@ from launcher.cli.commands.arguments import (
     GivenName,
     JobName,
     complete_run,
+    opened,
 )
+from launcher.cli.commands.pods import opened as opened_pods
+from launcher.cli.output import print_json
+from launcher.common import console, os_errors
+from launcher.common.console import counted
+from launcher.common.interrupts import exit_code
 from launcher.common.problems import fail
+
+if TYPE_CHECKING:
+    from launcher.model.job_spec import LogSelection
+
+_RANK = re.compile(r"rank (\d+)(?: on \S+)? \| ")
 
 
 def run(
@@ -43,15 +55,14 @@ def launch(
 ) -> None:
     """Launch a bundle that was rendered earlier and follow the job. One that failed resumes from its checkpoint.
     Several bundles are submitted together where jobs are queued, else they are launched in turn."""
-    from launcher.bundle import store as bundles
+    from launcher.bundle import store
     from launcher.cli import launch_sweep
-    from launcher.common.interrupts import exit_code
     from launcher.jobs import job_names
 
     if name is not None and len(names) > 1:
         raise fail("E801", "--name", "names one job, but several are given", value=name)
     try:
-        found = {folder: bundles.read(folder) for folder in dict.fromkeys(map(bundles.locate, names))}
+        found = {folder: store.read(folder) for folder in dict.fromkeys(map(store.locate, names))}
         if len(places := {backend for _, backend in found.values()}) > 1:
             raise fail("E801", "recipes launch", "the bundles are of several clusters", value=", ".join(places))
         with job_names.given(next(iter(found)), name):
@@ -80,33 +91,37 @@ def logs(
     as_json: AsLines = False,
 ) -> None:
     """Show the output of the workers, by attempt."""
-    from launcher.cli.commands import lifecycle
-    from launcher.common import console
     from launcher.common.line_writer import LineWriter
     from launcher.model.job_spec import LogSelection
 
     if operator:
         if follow or rank or all_ranks or attempt is not None or stderr:
             raise fail("E801", "--operator", "cannot be combined with ranks, attempts or --follow")
-        _operator_log(job, as_json=as_json)
+        access, record = opened_pods(job)
+        for line in access.operator_log(record.handle):
+            console.say(json.dumps({"kind": "operator", "rank": None, "text": line}) if as_json else line)
         return
-
     ranks = None if all_ranks else tuple(sorted(set(rank or (0,))))
     selection = LogSelection(ranks, attempt, stderr, has_headings=True)
-    backend, record = lifecycle.opened(job)
+    backend, record = opened(job)
     with LineWriter(console.say_lines) as writer:
         for line in backend.logs(record.handle, selection, follow=follow):
-            writer.put(json.dumps(lifecycle.log_json(line, selection)) if as_json else line)
+            writer.put(json.dumps(log_json(line, selection)) if as_json else line)
 
 
-def _operator_log(job: str, *, as_json: bool) -> None:
-    """Print the lines of the operator's log that mention a job."""
-    from launcher.cli.commands import pods
-    from launcher.common import console
+def log_json(line: str, selection: "LogSelection") -> dict[str, Any]:
+    """Return a line of a job's log as plain data: with its rank, or the kind of event."""
+    from launcher.model.backend import NEWS
 
-    access, record = pods.opened(job)
-    for line in access.operator_log(record.handle):
-        console.say(json.dumps({"kind": "operator", "rank": None, "text": line}) if as_json else line)
+    kind, _, rest = line.partition("  ")
+    if kind in NEWS:
+        return {"kind": kind, "rank": None, "text": rest}
+    if selection.has_headings and line.startswith("== attempt "):
+        return {"kind": "attempt", "rank": None, "text": line.removeprefix("== ")}
+    if selection.has_prefixes and (match := _RANK.match(line)):
+        return {"kind": "line", "rank": int(match[1]), "text": line[match.end() :]}
+    rank = selection.ranks[0] if selection.ranks and not selection.has_prefixes else None
+    return {"kind": "line", "rank": rank, "text": line}
 
 
 def scale(
@@ -121,26 +136,22 @@ def scale(
     as_json: AsJson = False,
 ) -> None:
     """Request another size of a running job. During a scenario, it is an upper limit."""
-    from launcher.cli.commands import lifecycle
-    from launcher.common import console
-
-    backend, record = lifecycle.opened(job)
+    backend, record = opened(job)
     backend.scale(record.handle, nodes, min_nodes)
     if as_json:
-        print(json.dumps({"job": record.handle.job_name, "nodes": nodes}, indent=2))
-        return
-    console.say(f"requested {nodes} node{'s' if nodes > 1 else ''}; follow the change with: recipes events -f {job}")
+        print_json({"job": record.handle.job_name, "nodes": nodes})
+    else:
+        console.say(f"requested {counted(nodes, 'node')}; follow the change with: recipes events -f {job}")
 
 
 def timeline(bundle: BundleName, as_json: AsJson = False) -> None:
     """Show when a job scaled, and the cost of it."""
     from launcher import timeline as timelines
-    from launcher.bundle import store as bundles
+    from launcher.bundle import store
     from launcher.cli import terminal
-    from launcher.common import os_errors
     from launcher.common.names import EVENTS_FILE, RUN_DIR, TIMELINE
 
-    run_dir = bundles.locate(bundle) / RUN_DIR
+    run_dir = store.locate(bundle) / RUN_DIR
     if not (run_dir / EVENTS_FILE).exists():
         raise fail("E705", bundle, "its job was never launched on this machine")
     try:

@@ -1,0 +1,55 @@
+"""What commands share in their output: JSON, the place of a picture, times, and files that they write."""
+
+import dataclasses
+import json
+from collections.abc import Iterator
+from contextlib import contextmanager
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+from launcher.common import console
+from launcher.common.problems import fail
+
+
+def print_json(value: Any) -> None:
+    """Print a value as JSON: a dataclass as its fields, and what JSON does not know as text."""
+    print(json.dumps(value, indent=2, default=_plain))
+
+
+def _plain(value: Any) -> Any:
+    is_record = dataclasses.is_dataclass(value) and not isinstance(value, type)
+    return dataclasses.asdict(value) if is_record else str(value)
+
+
+def say_picture(path: Path | None) -> None:
+    """Print where a picture was drawn, if one was."""
+    if path is not None:
+        console.say(f"picture {console.shown_path(path)}")
+
+
+def utc(time_s: float) -> str:
+    """Return a time in seconds since the epoch as a date and time in UTC."""
+    return datetime.fromtimestamp(time_s, UTC).isoformat(timespec="seconds")
+
+
+def with_created(value: Any) -> dict[str, Any]:
+    """Return the fields of a dataclass with `created`, a date and time, in place of `created_s`."""
+    fields = dataclasses.asdict(value)
+    return fields | {"created": utc(fields.pop("created_s"))}
+
+
+@contextmanager
+def writing(path: Path | None = None) -> Iterator[None]:
+    """Raise a Problem of a file if the block cannot write it: of `path`, else of the one that the error names."""
+    try:
+        yield
+    except OSError as error:
+        raise fail("E805", str(path or error.filename), f"cannot be written: {error.strerror}") from error
+
+
+def write_file(path: Path, text: str) -> None:
+    """Write a file and the folders above it; one that names its interpreter can be executed."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(text, encoding="utf-8")
+    path.chmod(0o755 if text.startswith("#!") else 0o644)
