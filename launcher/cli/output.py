@@ -1,4 +1,4 @@
-"""What commands share in their output: JSON, the place of a picture, times, and files that they write."""
+"""What commands share in their output: JSON, refusals, the place of a picture, times, and files that they write."""
 
 import dataclasses
 import json
@@ -8,8 +8,9 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
-from launcher.common import console
-from launcher.common.problems import fail
+from launcher.common import console, os_errors
+from launcher.common.problems import ProblemsFound, fail
+from launcher.common.process import USER_ERROR
 
 
 def print_json(value: Any) -> None:
@@ -20,6 +21,25 @@ def print_json(value: Any) -> None:
 def _plain(value: Any) -> Any:
     is_record = dataclasses.is_dataclass(value) and not isinstance(value, type)
     return dataclasses.asdict(value) if is_record else str(value)
+
+
+def refused(error: ProblemsFound | OSError, outcome: str) -> int:
+    """Print why a command did nothing, or not everything; return its exit code.
+
+    Args:
+        error: What ended the command.
+        outcome: What exists in spite of that, unless the error itself has it.
+
+    Raises:
+        OSError: It may be a bug in this program.
+    """
+    if isinstance(error, ProblemsFound):
+        console.show_problems(error.problems, error.outcome or outcome)
+    elif problem := os_errors.environmental(error):
+        console.show_problems((problem,), outcome)
+    else:
+        raise error
+    return USER_ERROR
 
 
 def say_picture(path: Path | None) -> None:

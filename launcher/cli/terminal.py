@@ -104,13 +104,13 @@ def _usual(job: JobSpec) -> tuple[Notice, ...]:
     return tuple(notice for notice in job.notices if notice.code in codes)
 
 
-def show_bundle(bundle: Bundle, next_step: str | None = None) -> None:
-    """Print a bundle's location and the next command."""
+def show_bundle(bundle: Bundle, *, is_only_written: bool) -> None:
+    """Print a bundle's location and, if its job is not launched now, the command that does."""
     name = given_name(bundle.directory)
     label = f" ({name})" if name else ""
     size = f"{len(bundle.files)} files, digest {bundle.digest[:6]}"
-    where = f"bundle {shown_path(bundle.directory)}{label}  {size}"
-    say(where + (f"   next: {next_step}" if next_step else ""))
+    next_step = f"   next: recipes launch {typed_path(bundle.directory)}" if is_only_written else ""
+    say(f"bundle {shown_path(bundle.directory)}{label}  {size}{next_step}")
 
 
 def show_end(bundle: Bundle, status: JobStatus, *, is_here: bool = True, can_resume: bool = False) -> None:
