@@ -12,10 +12,18 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from launcher.bundle.store import given_name
-from launcher.common.console import say, say_fitted, say_lines, show_notice, show_table, shown_path, width
+from launcher.common.console import (
+    counted,
+    say,
+    say_fitted,
+    say_lines,
+    show_notice,
+    show_table,
+    shown_path,
+    width,
+)
 from launcher.common.line_writer import LineWriter
 from launcher.common.names import LOG_DIR, RUN_DIR
-from launcher.common.problems import Notice
 from launcher.common.terminal_text import plain
 from launcher.model.backend import NEWS
 from launcher.model.job_spec import Bundle, JobHandle, JobSpec, JobState, JobStatus
@@ -67,14 +75,18 @@ def show_plan(
     if in_full and len(job.scales) > 1:
         note = "speedup: of the computation, by the largest share; without communication, input and restarts"
         say_fitted(note, "dim")
-    usual = () if all_notes else _usual(job)
+    codes: set[str] = set()
+    if job.elastic and not all_notes:
+        from launcher import rules  # a followed job needs none
+
+        codes = {each.code for each in rules.notice_rules_for(job.backend) if each.is_usual}
+    usual = [notice.code for notice in job.notices if notice.code in codes]
     for notice in job.notices:
-        if notice not in usual:
+        if notice.code not in codes:
             show_notice(notice)
     if usual:
         where = "recipes plan --notes" if in_full else "plan.md in the bundle"
-        count = f"{len(usual)} note{'s' if len(usual) > 1 else ''} of most elastic jobs"
-        say_fitted(f"{count}: {', '.join(notice.code for notice in usual)}   {where}", "yellow")
+        say_fitted(f"{counted(len(usual), 'note')} of most elastic jobs: {', '.join(usual)}   {where}", "yellow")
 
 
 def _show_sizes(job: JobSpec, sizes: plan_report.Columns, *, is_charted: bool) -> str:
@@ -92,16 +104,6 @@ def _show_sizes(job: JobSpec, sizes: plan_report.Columns, *, is_charted: bool) -
         head, rows = (*head, plan_report.BARS), [(*cells, bar) for cells, bar in zip(rows, bars, strict=True)]
     show_table(head, rows)
     return left_out
-
-
-def _usual(job: JobSpec) -> tuple[Notice, ...]:
-    """Return the notices of an elastic job that every such job gets."""
-    if job.elastic is None:
-        return ()
-    from launcher import rules  # a followed job needs none
-
-    codes = {each.code for each in rules.notice_rules_for(job.backend) if each.is_usual}
-    return tuple(notice for notice in job.notices if notice.code in codes)
 
 
 def show_bundle(bundle: Bundle, *, is_only_written: bool) -> None:
@@ -167,15 +169,10 @@ def show_next(bundle: Bundle) -> None:
 
 def show_status(status: JobStatus) -> None:
     """Print a job's state, its size, and why it is pending or why it ended, in one line."""
-    say(status_line(status), _STATE_STYLES.get(status.state, ""))
-
-
-def status_line(status: JobStatus) -> str:
-    """Return a job's state, its size, and why it is pending or why it ended."""
     target = f" -> {status.target_nodes}" if status.target_nodes is not None else ""
     nodes = f"{status.nodes}{target} node{'' if status.nodes == 1 and not target else 's'}"
     parts = [status.state.value, nodes if status.nodes or target else "", status.message]
-    return "  ".join(part for part in parts if part)
+    say("  ".join(filter(None, parts)), _STATE_STYLES.get(status.state, ""))
 
 
 def show_timeline(course: "Timeline", run_dir: Path) -> None:

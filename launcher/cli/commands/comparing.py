@@ -77,8 +77,10 @@ def _sides(old: str, new: str, overrides: Sequence[str]) -> tuple["Side", "Side"
     is_sized = any(target.nodes is not None for target in targets)
     folders = [store.find(target.name) for target in targets]
     bundles = [folder for folder in folders if folder]
-    args = [*(f"cluster={diffs.cluster_of(folder)}" for folder in bundles[:1]), *overrides]
-    suffix = diffs.suffix_of(bundles[0]) if bundles else None
+    args, suffix = list(overrides), None
+    if bundles:
+        bundle, cluster = store.read(bundles[0])
+        args, suffix = [f"cluster={cluster}", *overrides], diffs.suffix_of(bundle)
 
     def side(title: str, target: Target, folder: Path | None) -> "Side":
         if folder:
