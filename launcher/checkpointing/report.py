@@ -4,8 +4,7 @@ import dataclasses
 from collections.abc import Iterator
 from typing import Any
 
-from launcher.checkpointing.cadence import Saving, daly, young
-from launcher.checkpointing.forecast import MEMORY, PERSISTENT, WAYS, Forecast
+from launcher.checkpointing.forecast import MEMORY, PERSISTENT, WAYS, Forecast, Saving, daly, young
 from launcher.checkpointing.sizes import GB, GIB
 from launcher.common.console import counted
 from launcher.common.text_table import with_head

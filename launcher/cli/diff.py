@@ -34,13 +34,7 @@ _TITLE = "training_config"
 
 @dataclass(frozen=True, slots=True)
 class Side:
-    """One side of a comparison.
-
-    Args:
-        title: Short description.
-        leaves: Dotted path to value.
-        notices: Notices about it.
-    """
+    """One side of a comparison: its title, its values by their dotted paths, and notices about it."""
 
     title: str
     leaves: Mapping[str, Any]
@@ -58,9 +52,6 @@ def of_recipe(
         nodes: Its size; None for the base recipe.
         is_sized: Whether only the recipe is compared, as for one size, not the complete configuration.
         suffix: Name suffix of the job that it is compared with; None if it is not compared with a bundle.
-
-    Raises:
-        ProblemsFound: It does not compose, or has no such size.
     """
     sizes = Sizes(compose(words, Path.cwd(), suffix))
     notices = tuple(hardware.unknown(sizes.composition))
@@ -74,11 +65,7 @@ def of_recipe(
 
 
 def of_bundle(folder: Path, nodes: int | None, *, is_sized: bool) -> Side:
-    """Return a bundle on disk: its complete configuration, or what the container reads at one size.
-
-    Raises:
-        ProblemsFound: It is not a bundle, or has no such size.
-    """
+    """Return a bundle on disk: its complete configuration, or what the container reads at one size."""
     name = f"{CONFIG_DIR}/{config_name(nodes) if nodes else BASE_CONFIG}" if is_sized else "recipe.yaml"
     files = store.read(folder)[0].files
     if name not in files:
@@ -96,11 +83,7 @@ def suffix_of(bundle: Bundle) -> str:
 
 
 def again(folder: Path) -> tuple[Side, Side]:
-    """Return a bundle and what its overrides compose to now, without the keys that only a launch fills in.
-
-    Raises:
-        ProblemsFound: It is not a bundle, or its overrides no longer compose.
-    """
+    """Return a bundle and what its overrides compose to now, without the keys that only a launch fills in."""
     then = of_bundle(folder, None, is_sized=False)
     said = json.loads((folder / MANIFEST).read_text(encoding="utf-8"))
     suffix = suffix_of(store.read(folder)[0])

@@ -123,13 +123,10 @@ def launch(bundle: Bundle, backend_name: str, *, wait: bool = False, is_again: b
         bundle: The bundle.
         backend_name: The bundle's choice of `cluster`.
         wait: Whether to follow a job that outlives this process.
-        is_again: Whether to start a finished job again.
+        is_again: Whether to start a finished job again; without it, one that has succeeded is refused (E715).
 
     Returns:
         The exit code, which depends on how the job ended if it was followed.
-
-    Raises:
-        ProblemsFound: The backend refuses, or the job has already succeeded (E715).
     """
     backend = backend_registry.load_backend(backend_name)
     with signals_as_interrupts():
@@ -166,11 +163,7 @@ def attend(bundle: Bundle, backend: Backend, job: JobRecord, *, wait: bool) -> i
 
 
 def submit(bundles: Sequence[Bundle], backend: Backend, *, is_again: bool) -> tuple[JobRecord, ...]:
-    """Submit the jobs of bundles; other launches of the same bundles wait.
-
-    Raises:
-        ProblemsFound: The backend refuses, or one of the jobs has succeeded and another launch is not requested.
-    """
+    """Submit the jobs of bundles; other launches of the same bundles wait."""
     with contextlib.ExitStack() as launching:
         for folder in sorted(bundle.directory for bundle in bundles):
             launching.enter_context(registry.launching(folder))
@@ -186,11 +179,7 @@ def submit(bundles: Sequence[Bundle], backend: Backend, *, is_again: bool) -> tu
 
 
 def _settle_finished(bundle: Bundle, backend: Backend, *, is_again: bool) -> None:
-    """Clear a finished job for another launch, if that is requested.
-
-    Raises:
-        ProblemsFound: It succeeded, and another launch is not requested; or it cannot be launched again.
-    """
+    """Clear a finished job for another launch, if that is requested; else refuse one that has succeeded."""
     if not (ended := registry.finished(bundle.directory, backend)):
         return
     job, status = ended

@@ -93,17 +93,7 @@ def _command(bundles: Sequence[Bundle]) -> str:
 def launch_all(bundles: Sequence[Bundle], backend_name: str, *, wait: bool = False, is_again: bool = False) -> int:
     """Start the jobs of bundles on disk: together where there is a queue, else in turn until a signal ends one.
 
-    Args:
-        bundles: The bundles, one at least.
-        backend_name: Their choice of `cluster`.
-        wait: Whether to follow jobs that outlive this process, one after another.
-        is_again: Whether to start finished jobs again.
-
-    Returns:
-        The highest exit code.
-
-    Raises:
-        ProblemsFound: The backend refuses, or one of the jobs has already succeeded (E715).
+    Returns the highest exit code. The arguments are those of `launch.launch`.
     """
     backend = backend_registry.load_backend(backend_name)
     queue = backend_registry.described(backend_name).queue()

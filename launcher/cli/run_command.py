@@ -13,11 +13,7 @@ _NAME = "--name"
 
 
 def run(words: Sequence[str]) -> int:
-    """Compile and launch what a command line names: overrides, and flags of the launcher or of Hydra.
-
-    Returns:
-        The exit code; with flags, the highest of the jobs that they request.
-    """
+    """Compile and launch what a command line names; return the exit code, the highest of several jobs'."""
     redaction.install()
     try:
         words, name = _without_name(words)
@@ -37,11 +33,7 @@ def run(words: Sequence[str]) -> int:
 
 
 def _without_name(words: Sequence[str]) -> tuple[list[str], str | None]:
-    """Return the other words of a command line, and the user's name for the job.
-
-    Raises:
-        ProblemsFound: --name has no value, is given twice, or would name several jobs.
-    """
+    """Return the other words of a command line, and the user's name for the job."""
     left: list[str] = []
     names: list[str] = []
     rest = iter(words)

@@ -39,7 +39,7 @@ class Checked:
     Args:
         recipe: Its name.
         path: Its file.
-        instance_type: The instance type it was checked on; None if it could not be composed.
+        instance_type: None if it could not be composed.
         is_elastic: Whether it was checked as an elastic job.
         num_sizes: Number of planned sizes; 0 if there are Problems.
         problems: Its Problems.
@@ -58,13 +58,8 @@ class Checked:
 def sweep(entries: Sequence[Entry], context: LaunchContext, overrides: Sequence[str] = ()) -> Iterator[Checked]:
     """Check every recipe on each of its instance types, static and, if it has a policy, elastic.
 
-    Args:
-        entries: The recipes.
-        context: The context of the launches.
-        overrides: Overrides for every recipe; the default cluster is k8s.
-
-    Yields:
-        One result for each recipe, instance type and kind of job, in that order, as soon as it is ready.
+    The default cluster is k8s. Yields a result for each recipe, instance type and kind of job, in that order, as soon
+    as it is ready.
     """
     cache = CompositionCache()
     for entry in entries:

@@ -63,11 +63,8 @@ def show_plan(
 ) -> None:
     """Print a job's name, its sizes and its notices.
 
-    Args:
-        job: The planned job.
-        in_full: Whether to add the idle time and speedup of each size.
-        all_notes: Whether to print the notices too that every elastic job gets, and not only their codes.
-        costs: Headings and cells of the costs of each size.
+    `in_full` adds the idle time and speedup of each size. Without `all_notes`, the notices that every elastic job
+    gets are named by their codes.
     """
     say(f"{job.name}   {plan_report.kind(job)}", "bold")
     rate = _show_sizes(job, plan_report.aligned(job, in_full=in_full, costs=costs), is_charted=in_full)
@@ -118,11 +115,7 @@ def show_bundle(bundle: Bundle, *, is_only_written: bool) -> None:
 def show_end(bundle: Bundle, status: JobStatus, *, is_here: bool = True, can_resume: bool = False) -> None:
     """Print how a job ended, and the location of its logs and its metrics.
 
-    Args:
-        bundle: The job's bundle.
-        status: Its final status.
-        is_here: Whether its logs are on this machine.
-        can_resume: Whether to print the command that resumes it.
+    `is_here`: whether its logs are on this machine.
     """
     from launcher.jobs import tracking  # its import takes as long as planning
 

@@ -33,23 +33,14 @@ FLAGS = (
 
 @dataclass(frozen=True, slots=True)
 class Target:
-    """A recipe, or a bundle, as a user names it, and the requested size.
-
-    Args:
-        name: The name without its size.
-        nodes: The size after the `@`; None for all sizes.
-    """
+    """A recipe, or a bundle, as a user names it, and the size after the `@`; None for all sizes."""
 
     name: str
     nodes: int | None
 
     @classmethod
     def read(cls, text: str) -> "Target":
-        """Parse `NAME` or `NAME@NODES`.
-
-        Raises:
-            ProblemsFound: The text after the `@` is not a number of nodes.
-        """
+        """Parse `NAME` or `NAME@NODES`."""
         if match := _SIZED.fullmatch(text):
             return cls(match[1], int(match[2]))
         name, at, size = text.rpartition("@")
@@ -58,11 +49,7 @@ class Target:
         return cls(text, None)
 
     def among(self, sizes: Sequence[int]) -> int | None:
-        """Return the requested size in nodes, which must be one of `sizes`; None if none is requested.
-
-        Raises:
-            ProblemsFound: The recipe has no such size.
-        """
+        """Return the requested size in nodes, which must be one of `sizes`; None if none is requested."""
         if self.nodes is not None and self.nodes not in sizes:
             allowed = ", ".join(map(str, sizes))
             remedy = f"recipes.trainer.num_nodes={self.nodes}" if len(sizes) == 1 else None
@@ -83,11 +70,7 @@ def choose(name: str, overrides: Sequence[str] | None = None) -> list[str]:
 
 
 def folders(overrides: Sequence[str]) -> list[Path]:
-    """Return the collection and the folders that `hydra.searchpath` adds, in search order.
-
-    Raises:
-        ProblemsFound: It is not a list of folders, or one does not exist.
-    """
+    """Return the collection and the folders that `hydra.searchpath` adds, in search order."""
     if not any("hydra.searchpath" in word for word in overrides):
         return [COLLECTION]  # importing Hydra takes longer than a listing
     from launcher.config.parsed_overrides import search_path
@@ -98,12 +81,7 @@ def folders(overrides: Sequence[str]) -> list[Path]:
 def full_name(word: str, overrides: Sequence[str] = ()) -> str:
     """Return the path under recipes/ of a recipe that is named by its last word; paths and files are unchanged.
 
-    Args:
-        word: As the user named it.
-        overrides: The arguments after it; `hydra.searchpath` among them adds folders.
-
-    Raises:
-        ProblemsFound: No recipe ends in that word, or several do; or a size follows it.
+    `hydra.searchpath` among the overrides, the arguments after it, adds folders.
     """
     if match := _SIZED.fullmatch(word):
         raise fail("E803", word, "no size can be given here: all sizes are used", remedy=match[1])
@@ -133,11 +111,7 @@ def split_args(args: Sequence[str] | None) -> tuple[list[str], list[str]]:
 
 
 def composed(name: str, overrides: Sequence[str] | None) -> "Composition":
-    """Compose a recipe that a user named, with its overrides.
-
-    Raises:
-        ProblemsFound: It cannot be composed.
-    """
+    """Compose a recipe that a user named, with its overrides."""
     from launcher.config.compose import compose
 
     return compose(choose(name, overrides), Path.cwd())
@@ -152,11 +126,7 @@ def say_unknown_instance(composition: "Composition") -> None:
 
 
 def opened(name: str) -> tuple["Backend", "JobRecord"]:
-    """Return a submitted job that a user names, and its backend.
-
-    Raises:
-        ProblemsFound: No such job exists, or it was never submitted.
-    """
+    """Return a submitted job that a user names, and its backend."""
     from launcher.bundle import store
     from launcher.jobs.registry import submitted
     from launcher.model import backend_registry

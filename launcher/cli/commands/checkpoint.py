@@ -132,11 +132,7 @@ def _bandwidths(words: Sequence[str]) -> dict[str, float]:
 
 
 def _estimate(checked: "CheckedRecipe", given: Mapping[str, Any]) -> "Estimate":
-    """Return the recipe's estimate, with the values of the command line in its place.
-
-    Raises:
-        ProblemsFound: A value is outside its range.
-    """
+    """Return the recipe's estimate, with the values of the command line in its place."""
     from launcher.model.checkpointing import Estimate
     from launcher.model.validation import type_problems
 

@@ -15,13 +15,7 @@ _OVERRIDE = "your override"
 
 
 def one(path: str, values: Sequence[Value], width: int | None) -> Iterator[tuple[str, str]]:
-    """Yield the lines, with their styles, that explain one key.
-
-    Args:
-        path: The key.
-        values: Of the base recipe, then of each size.
-        width: Columns of the terminal; None for any.
-    """
+    """Yield the lines, with their styles, that explain one key: its value in the base recipe, then at each size."""
     yield path, "bold"
     rows: list[tuple[str, ...]] = [("nodes", "value", "set by")]
     styles = ["dim"]

@@ -98,7 +98,7 @@ def _print(files: Mapping[str, Mapping[str, str]], *, as_json: bool) -> None:
 
 
 def _for_cluster(teams: "Sequence[Team]", context: str | None) -> "Sequence[Team]":
-    """Return the teams with the cluster's version of Kueue, after checking them against the cluster.
+    """Return the teams with the cluster's version of Kueue.
 
     Raises:
         ProblemsFound: The cluster cannot be reached, lacks prerequisites, or has different objects of these names.
@@ -161,11 +161,7 @@ def _objects(files: Mapping[str, str]) -> tuple[Mapping[str, Any], ...]:
 
 
 def write(folder: Path, files: Mapping[str, str]) -> None:
-    """Write files, relative path to text, below a folder; never overwrite a different file.
-
-    Raises:
-        ProblemsFound: A file of that name has other content, or the folder is not writable.
-    """
+    """Write files, relative path to text, below a folder; refuse to overwrite a different file."""
     try:
         for name, text in files.items():
             path = folder / name

@@ -78,11 +78,7 @@ def _filters(
     technique: str | None,
     instance: str | None,
 ) -> list[Callable[["Entry"], bool]]:
-    """Return the tests that listed recipes must pass; a filter that no recipe passes is an error.
-
-    Raises:
-        ProblemsFound: No recipe has the word, the family, the technique, …
-    """
+    """Return the tests that listed recipes must pass; a filter that no recipe passes is an error."""
 
     def techniques(entry: "Entry") -> set[str]:
         name = entry.technique or ""

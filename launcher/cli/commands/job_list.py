@@ -102,11 +102,7 @@ def _filter(
     newer_than: str | None,
     dry_runs: bool,
 ) -> "Filter":
-    """Return the filter that options describe.
-
-    Raises:
-        ProblemsFound: No job can meet a condition.
-    """
+    """Return the filter that options describe; refuse a condition that no job can meet."""
     from launcher.jobs.listing import Filter
 
     wanted = Filter(tuple(state or ()), backend, recipe, older_than, newer_than, has_dry_runs=dry_runs)
@@ -232,11 +228,7 @@ def _show_removable(chosen: "removal.Chosen") -> None:
 
 
 def _is_confirmed(removable: "Sequence[removal.Removable]") -> bool:
-    """Ask on the terminal whether to remove bundles.
-
-    Raises:
-        ProblemsFound: Standard input is not a terminal.
-    """
+    """Ask on the terminal whether to remove bundles."""
     if not sys.stdin.isatty():
         raise fail("E718", "--yes", "confirmation needs a terminal as standard input", remedy="add --yes")
     total = _size(sum(each.num_bytes for each in removable))

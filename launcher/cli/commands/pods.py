@@ -63,11 +63,7 @@ def port_forward(
 
 
 def opened(name: str) -> tuple["Pods", "JobRecord"]:
-    """Return a submitted job that has pods, and the operations on them.
-
-    Raises:
-        ProblemsFound: No such job exists, it was never submitted, or its backend has no pods.
-    """
+    """Return a submitted job that must have pods, and the operations on them."""
     from launcher.model.backend_registry import choices, described
 
     backend, record = arguments.opened(name)

@@ -123,11 +123,7 @@ def _generate(
     stale: Callable[[Path], Sequence[Path]],
     write: Callable[[Path], Sequence[Path]],
 ) -> None:
-    """Write the stale files below a folder of the checkout, or with `check` only report them.
-
-    Raises:
-        ProblemsFound: There is no checkout, it is not writable or, with `check`, a file is stale.
-    """
+    """Write the stale files below a folder of the checkout, or with `check` refuse them."""
     if paths.CHECKOUT is None:
         message = "the package is installed; these files are generated in a checkout only"
         raise fail("E805", f"recipes {command}", message)

@@ -93,11 +93,7 @@ def _of_numbers(
 
 
 def _of_recipe(target: Target, overrides: Sequence[str]) -> "Placement":
-    """Return the placement of a recipe at one of its sizes, by default its smallest.
-
-    Raises:
-        ProblemsFound: A key that determines the placement is invalid, or the recipe has no such size.
-    """
+    """Return the placement of a recipe at one of its sizes, by default its smallest."""
     from launcher.model.parallelism.ranks import Placement, host_names
     from launcher.planning.check import examine, with_origin
 

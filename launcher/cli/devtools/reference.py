@@ -40,11 +40,7 @@ _MOST_CHARACTERS = 60
 
 
 def pages(group: click.Group) -> dict[Path, str]:
-    """Return every generated text, by its path from the root of a checkout. Pure but for reading the code.
-
-    Args:
-        group: The commands of `recipes`.
-    """
+    """Return every generated text, by its path from the root of a checkout. `group` has the commands."""
     return _texts(group) | _terminal(group)
 
 
@@ -57,11 +53,7 @@ def stale(root: Path, group: click.Group) -> list[Path]:
 
 
 def write(root: Path, group: click.Group) -> list[Path]:
-    """Write the pages and pictures that are stale under `root`, a checkout; return their paths.
-
-    Raises:
-        ProblemsFound: A picture cannot be drawn, for instance without matplotlib.
-    """
+    """Write the pages and pictures that are stale under `root`, a checkout; return their paths."""
     texts = _changed(root, _texts(group))
     for path, text in texts.items():
         write_file(root / path, text)

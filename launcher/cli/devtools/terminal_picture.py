@@ -54,11 +54,7 @@ class _Terminal(io.StringIO):
 
 
 def plan_picture(group: click.Group) -> str:
-    """Return the SVG of COMMAND and its output. The same plan yields the same bytes.
-
-    Args:
-        group: The commands of `recipes`.
-    """
+    """Return the SVG of COMMAND, one of a group's, and its output. The same plan yields the same bytes."""
     from rich.console import Console  # start-up time: only this picture needs rich
     from rich.text import Text
 
