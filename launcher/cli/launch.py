@@ -259,6 +259,8 @@ def _run_here(bundle: Bundle, backend: Backend, *, is_again: bool) -> int:
 
 def _end_here(bundle: Bundle, backend: Backend, handle: JobHandle, interrupt: KeyboardInterrupt | None) -> int:
     """Report how a job on this machine ended, to its MLflow run too; return the exit code."""
+    from launcher import timeline  # not imported at the top, to keep compiling fast
+
     with deferred(_LATE):
         try:
             status = backend.status(handle)
@@ -269,7 +271,16 @@ def _end_here(bundle: Bundle, backend: Backend, handle: JobHandle, interrupt: Ke
         is_cancelled = status.state is JobState.CANCELLED
         if interrupt and is_cancelled:
             status = replace(status, message=f"stopped by {interrupts.name(interrupt)}")
-        _close(bundle, status)
+        run_dir, course = bundle.directory / RUN_DIR, None
+        try:
+            course = timeline.refresh(run_dir)
+        except OSError as error:
+            console.say(f"no timeline: {os_errors.described(error, error.filename or run_dir)[0]}", stderr=True)
+        _close_run(bundle, status.state, course)
+        if course and (course.has_scaled or course.unfired):
+            terminal.show_timeline(course, run_dir)
+        # Without a final state the operator has crashed.
+        terminal.show_end(bundle, status, can_resume=course is not None and course.state is None)
     return exit_code(interrupt) if interrupt and is_cancelled else EXIT_CODES[status.state]
 
 
@@ -282,23 +293,6 @@ def _cancel(backend: Backend, handle: JobHandle, signal_name: str) -> None:
         with deferred(_LATE):
             console.say("stopping immediately", stderr=True)
             backend.cancel(handle)  # the job's second signal, which it does not defer
-
-
-def _close(bundle: Bundle, status: JobStatus) -> None:
-    """Send the remaining metrics of a job that ended on this machine, and print how it ended."""
-    from launcher import timeline  # not imported at the top, to keep compiling fast
-
-    run_dir = bundle.directory / RUN_DIR
-    course = None
-    try:
-        course = timeline.refresh(run_dir)
-    except OSError as error:
-        console.say(f"no timeline: {os_errors.described(error, error.filename or run_dir)[0]}", stderr=True)
-    _close_run(bundle, status.state, course)
-    if course and (course.has_scaled or course.unfired):
-        terminal.show_timeline(course, run_dir)
-    # Without a final state the operator has crashed.
-    terminal.show_end(bundle, status, can_resume=course is not None and course.state is None)
 
 
 def _close_run(bundle: Bundle, state: JobState, course: "Timeline | None" = None, outcome: str = "") -> None:

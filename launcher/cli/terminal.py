@@ -12,16 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from launcher.bundle.store import given_name
-from launcher.common.console import (
-    counted,
-    say,
-    say_fitted,
-    say_lines,
-    show_notice,
-    show_table,
-    shown_path,
-    width,
-)
+from launcher.common.console import counted, say, say_fitted, say_lines, show_notice, show_table, shown_path, width
 from launcher.common.line_writer import LineWriter
 from launcher.common.names import LOG_DIR, RUN_DIR
 from launcher.common.terminal_text import plain

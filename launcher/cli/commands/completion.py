@@ -5,7 +5,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from launcher.common.secret_names import is_secret
-from launcher.config.collection import recipe_names
+from launcher.config.collection import clusters, recipe_names
 
 if TYPE_CHECKING:
     from launcher.model.composition import Composition
@@ -54,12 +54,6 @@ def _values(composition: "Composition", key: str, begin: str) -> Sequence[str]:
     return found or _current(composition, path)
 
 
-def _clusters(_begin: str) -> list[str]:
-    from launcher.config.recipe_parts import CLUSTERS
-
-    return sorted(file.stem for file in CLUSTERS.glob("*.yaml"))
-
-
 def _instance_types(begin: str) -> list[str]:
     """Return the known instance types, with their prefix too if the word may start with it."""
     from launcher.model.instances import table
@@ -68,7 +62,7 @@ def _instance_types(begin: str) -> list[str]:
 
 
 _NAMES: dict[str, Callable[[str], list[str]]] = {
-    "cluster": _clusters,
+    "cluster": lambda _begin: clusters(),
     "instance_type": _instance_types,
     "recipes": lambda _begin: recipe_names(),
 }
