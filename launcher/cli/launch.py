@@ -165,6 +165,7 @@ def attend(bundle: Bundle, backend: Backend, job: JobRecord, *, wait: bool) -> i
 def submit(bundles: Sequence[Bundle], backend: Backend, *, is_again: bool) -> tuple[JobRecord, ...]:
     """Submit the jobs of bundles; other launches of the same bundles wait."""
     with contextlib.ExitStack() as launching:
+        # In one order, so that two launches of the same bundles do not wait for each other.
         for folder in sorted(bundle.directory for bundle in bundles):
             launching.enter_context(registry.launching(folder))
         problems: list[Problem] = []
