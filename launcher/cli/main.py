@@ -29,7 +29,7 @@ from launcher.cli.output import refused
 from launcher.common import console, process, redaction
 from launcher.common.interrupts import signals_as_interrupts
 from launcher.common.problems import Problem, ProblemsFound
-from launcher.common.suggestions import nearest
+from launcher.common.suggestions import nearest, question
 
 _COMPLETE = "_RECIPES_COMPLETE"
 """Environment variable by which a shell asks for completion."""
@@ -199,7 +199,7 @@ def _usage_problem(error: click.UsageError) -> Problem:
         where,
         message[:1].lower() + message[1:].rstrip("."),
         allowed=error.ctx.get_usage().removeprefix("Usage: ") if error.ctx else None,
-        remedy=f"did you mean {' or '.join(near)}?" if near else f"{where} --help",
+        remedy=question(near) or f"{where} --help",
     )
 
 

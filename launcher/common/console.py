@@ -79,6 +79,12 @@ def counted(number: int, noun: str) -> str:
     return f"{number} {noun}{'' if number == 1 else 's'}"
 
 
+def first_of(names: Sequence[str], most: int) -> str:
+    """Return the first names, and how many more there are."""
+    more = f" and {len(names) - most} more" if len(names) > most else ""
+    return f"{', '.join(names[:most])}{more}"
+
+
 def show_problems(problems: tuple[Problem, ...], outcome: str = "nothing was written or submitted") -> None:
     """Print every Problem on standard error, then the outcome."""
     for problem in problems:

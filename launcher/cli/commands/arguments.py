@@ -13,7 +13,7 @@ import typer
 from launcher.common import console
 from launcher.common.paths import COLLECTION
 from launcher.common.problems import ProblemsFound, fail
-from launcher.common.suggestions import nearest
+from launcher.common.suggestions import nearest, question
 from launcher.config.collection import recipe_names
 
 if TYPE_CHECKING:
@@ -95,7 +95,7 @@ def full_name(word: str, overrides: Sequence[str] = ()) -> str:
         raise fail("E802", word, "several recipes have this name", allowed=", ".join(found))
     if not found:
         near = nearest(word, [name.rpartition("/")[2] for name in known], cutoff=0.5)
-        remedy = f"did you mean {' or '.join(near)}?" if near else "list all: recipes list"
+        remedy = question(near) or "list all: recipes list"
         raise fail("E005", "recipes", "no recipe has that name", value=word, remedy=remedy)
     return found[0]
 

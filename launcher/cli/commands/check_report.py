@@ -11,7 +11,7 @@ from launcher import pipeline
 from launcher.cli.commands.arguments import choose
 from launcher.cli.sweep import Checked, sweep
 from launcher.common import console
-from launcher.common.console import counted
+from launcher.common.console import counted, first_of
 from launcher.common.paths import CHECKOUT, COLLECTION
 from launcher.common.problems import Problem, ProblemsFound
 from launcher.config import catalogue
@@ -75,7 +75,7 @@ def report(results: Sequence[Checked]) -> None:
     for text, recipes in recipes_of.items():
         if len(recipes) > 1:
             console.show_problem(text)
-            console.say(f"     in {len(recipes)} recipes: {_first(recipes)}", stderr=True)
+            console.say(f"     in {len(recipes)} recipes: {first_of(recipes, _MOST_SHOWN)}", stderr=True)
     shown = ""
     for (recipe, text), (_, types) in places.items():
         if len(recipes_of[text]) > 1:
@@ -85,13 +85,7 @@ def report(results: Sequence[Checked]) -> None:
             shown = recipe
         console.show_problem(text)
         if types and len(results) > 1:
-            console.say(f"     on {_first(types)}", stderr=True)
-
-
-def _first(names: Sequence[str]) -> str:
-    """Return the first names, and how many more there are."""
-    more = f" and {len(names) - _MOST_SHOWN} more" if len(names) > _MOST_SHOWN else ""
-    return f"{', '.join(names[:_MOST_SHOWN])}{more}"
+            console.say(f"     on {first_of(types, _MOST_SHOWN)}", stderr=True)
 
 
 def _say_right(result: Checked) -> None:

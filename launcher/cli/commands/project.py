@@ -130,8 +130,7 @@ def _generate(
     if check:
         found = [str(Path(folder, path)) for path in stale(paths.CHECKOUT / folder)]
         if found:
-            more = f" and {len(found) - _MOST_FILES} more" if len(found) > _MOST_FILES else ""
-            message = f"differ from what the code generates: {', '.join(found[:_MOST_FILES])}{more}"
+            message = f"differ from what the code generates: {console.first_of(found, _MOST_FILES)}"
             remedy = f"recipes {command}, then commit the written files"
             raise fail("E804", f"recipes {command}", message, remedy=remedy)
         console.say(f"{command} are current")
