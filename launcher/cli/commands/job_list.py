@@ -81,7 +81,9 @@ def jobs(
     as_json: AsJson = False,
 ) -> None:
     """List jobs and their states. Excludes dry runs; with --cluster, lists the jobs of all users there."""
-    wanted = _filter(state, backend, recipe, older_than, newer_than, dry_runs)
+    from launcher.jobs.listing import Filter
+
+    wanted = _valid(Filter(tuple(state or ()), backend, recipe, older_than, newer_than, dry_runs))
     if not cluster:
         if context or namespace or is_everywhere:
             raise fail("E801", "recipes jobs", "--context, --namespace and --all-namespaces require --cluster")
@@ -94,18 +96,8 @@ def jobs(
     cluster_jobs(context, namespace, is_everywhere=is_everywhere, as_json=as_json)
 
 
-def _filter(
-    state: Sequence[str] | None,
-    backend: str | None,
-    recipe: str | None,
-    older_than: str | None,
-    newer_than: str | None,
-    dry_runs: bool,
-) -> "Filter":
-    """Return the filter that options describe; refuse a condition that no job can meet."""
-    from launcher.jobs.listing import Filter
-
-    wanted = Filter(tuple(state or ()), backend, recipe, older_than, newer_than, has_dry_runs=dry_runs)
+def _valid(wanted: "Filter") -> "Filter":
+    """Return a filter; refuse a condition that no job can meet."""
     if found := wanted.problems():
         raise ProblemsFound(found)
     return wanted
@@ -187,8 +179,9 @@ def remove(
     """Delete bundles and everything their jobs wrote there. Never of running jobs; asks for confirmation."""
     from launcher.bundle import store
     from launcher.jobs import removal
+    from launcher.jobs.listing import Filter
 
-    wanted = _filter(state, backend, recipe, older_than, newer_than, dry_runs)
+    wanted = _valid(Filter(tuple(state or ()), backend, recipe, older_than, newer_than, dry_runs))
     results = Path(folder or store.RESULTS)
     if bool(names) is not wanted.is_empty or (names and wanted.has_dry_runs):
         message = "give jobs, or filters that select them" if not names else "filters do not apply to named jobs"
