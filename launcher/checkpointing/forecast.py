@@ -190,12 +190,5 @@ def _content(checked: CheckedRecipe, known: Estimate, model_config: Mapping[str,
     saved = known.parameters or own.saved
     if not saved:
         return None
-    parameters = own.parameters if saved == own.saved else None
-    return Content(
-        saved,
-        known.dtype or own.dtype,
-        known.optimizer or own.optimizer,
-        known.sharding or own.sharding,
-        parameters,
-        own.is_dealt,
-    )
+    kinds = (known.dtype or own.dtype, known.optimizer or own.optimizer, known.sharding or own.sharding)
+    return Content(saved, *kinds, own.parameters if saved == own.saved else None, own.is_dealt)

@@ -4,7 +4,7 @@ import dataclasses
 from collections.abc import Iterator
 from typing import Any
 
-from launcher.checkpointing.forecast import MEMORY, PERSISTENT, WAYS, Forecast, Saving, daly, young
+from launcher.checkpointing.forecast import MEMORY, PERSISTENT, WAYS, Forecast, Saving, daly, mtbf_s, young
 from launcher.checkpointing.sizes import GB, GIB
 from launcher.common.console import counted
 from launcher.common.text_table import with_head
@@ -20,9 +20,9 @@ def lines(expected: Forecast, nodes: int) -> Iterator[tuple[str, str]]:
     yield from with_head(_size_rows(expected), right=(1, 2, 3))
     yield f"{counted(nodes, 'node')} of {counted(expected.ranks_per_node, 'rank')}", "bold"
     yield from with_head(_share_rows(expected, nodes), right=range(1, 5))
-    mtbf_h = 1 / (expected.failures_per_node_hour * nodes)
+    failures_s = mtbf_s(expected.failures_per_node_hour, nodes)
     yield (
-        f"one failure in {_time(mtbf_h * 3600)}; {_time(expected.restart_s)} to restart; GB/s a node: copy"
+        f"one failure in {_time(failures_s)}; {_time(expected.restart_s)} to restart; GB/s a node: copy"
         f" {expected.copy_rate:g}, memory {expected.memory_rate:g}, persistent {expected.persistent_rate:g}",
         "bold",
     )

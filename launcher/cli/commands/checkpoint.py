@@ -40,8 +40,7 @@ _Config = Annotated[
     typer.Option("--config", metavar="FILE", help="A model's config.json, to count parameters from.", dir_okay=False),
 ]
 _Failures = Annotated[
-    float | None,
-    typer.Option("--failures-per-node-hour", metavar="X", help="Failures of one node per hour."),
+    float | None, typer.Option("--failures-per-node-hour", metavar="X", help="Failures of one node per hour.")
 ]
 _Mtbf = Annotated[
     float | None, typer.Option("--mtbf-hours", metavar="H", help="Alternatively, hours between failures of the job.")

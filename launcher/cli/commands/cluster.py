@@ -28,12 +28,10 @@ _RDMA = {True: "yes", False: "-", None: "?"}
 _USES = ("training", "hyperpod")
 
 Context = Annotated[
-    str | None,
-    typer.Option("--context", metavar="NAME", help="Context of the kubeconfig; default: the current one."),
+    str | None, typer.Option("--context", metavar="NAME", help="Context of the kubeconfig; default: the current one.")
 ]
 Namespace = Annotated[
-    str | None,
-    typer.Option("--namespace", "-n", metavar="NAME", help="Default: the context's own."),
+    str | None, typer.Option("--namespace", "-n", metavar="NAME", help="Default: the context's own.")
 ]
 
 
@@ -152,8 +150,7 @@ def _show_queues(found: "Capacity") -> None:
     if found.quotas:
         console.say("")
         console.show_table(
-            _QUOTAS,
-            [(q.queue, q.flavor, q.resource, q.used, q.nominal or "-", q.borrowed) for q in found.quotas],
+            _QUOTAS, [(q.queue, q.flavor, q.resource, q.used, q.nominal or "-", q.borrowed) for q in found.quotas]
         )
     if found.waiting:
         console.say("")

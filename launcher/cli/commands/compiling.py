@@ -173,8 +173,7 @@ def render(
 def new(
     path: Annotated[Path, typer.Argument(metavar="FILE", help="The recipe to write; it ends in .yaml.")],
     base: Annotated[
-        str,
-        typer.Option("--from", metavar="RECIPE", help="The recipe it inherits.", autocompletion=complete_recipe),
+        str, typer.Option("--from", metavar="RECIPE", help="The recipe it inherits.", autocompletion=complete_recipe)
     ] = "training/tiny/tiny_lm_cpu",
 ) -> None:
     """Write your own recipe. It inherits another one, and shows the keys that are changed most often."""

@@ -28,8 +28,7 @@ def data(
     file: Annotated[Path, typer.Argument(metavar="FILE", help="JSONL, parquet, or a folder of them.")],
     overrides: Overrides = None,
     recipe: Annotated[
-        str,
-        typer.Option("--recipe", metavar="RECIPE", help="Path under recipes/.", autocompletion=complete_recipe),
+        str, typer.Option("--recipe", metavar="RECIPE", help="Path under recipes/.", autocompletion=complete_recipe)
     ] = "",
     tokenizer: Annotated[
         Path | None,

@@ -27,8 +27,7 @@ Out = Annotated[
     ),
 ]
 Cluster = Annotated[
-    bool,
-    typer.Option("--cluster", help="Read Kueue's version from the cluster, and compare shared objects with it."),
+    bool, typer.Option("--cluster", help="Read Kueue's version from the cluster, and compare shared objects with it.")
 ]
 Context = Annotated[
     str | None, typer.Option("--context", metavar="NAME", help="With --cluster: a context of the kubeconfig.")

@@ -45,13 +45,11 @@ States = Annotated[
     typer.Option("--state", metavar="STATE", help="E.g. failed; repeatable.", autocompletion=_complete_state),
 ]
 BackendName = Annotated[
-    str | None,
-    typer.Option("--backend", metavar="NAME", help="E.g. local, k8s.", autocompletion=_complete_backend),
+    str | None, typer.Option("--backend", metavar="NAME", help="E.g. local, k8s.", autocompletion=_complete_backend)
 ]
 RecipePart = Annotated[str | None, typer.Option("--recipe", metavar="WORD", help="Part of the recipe's path.")]
 OlderThan = Annotated[
-    str | None,
-    typer.Option("--older-than", metavar="AGE", help="Submitted longer ago, e.g. 30m, 12h, 7d, 2w."),
+    str | None, typer.Option("--older-than", metavar="AGE", help="Submitted longer ago, e.g. 30m, 12h, 7d, 2w.")
 ]
 NewerThan = Annotated[str | None, typer.Option("--newer-than", metavar="AGE", help="Submitted more recently.")]
 DryRuns = Annotated[bool, typer.Option("--all", "-a", help="Also bundles that were never launched.")]
@@ -61,9 +59,7 @@ def jobs(
     folder: Annotated[
         str | None,
         typer.Argument(
-            metavar="[FOLDER]",
-            help="Their base_results_dir; default: results.",
-            autocompletion=_complete_folder,
+            metavar="[FOLDER]", help="Their base_results_dir; default: results.", autocompletion=_complete_folder
         ),
     ] = None,
     state: States = None,

@@ -6,7 +6,6 @@ Source: names of scripts and of variables follow the published launcher's script
 """
 
 import os
-from collections.abc import Mapping
 from pathlib import Path
 
 from launcher.cli.output import write_file
@@ -42,10 +41,7 @@ def stale(folder: Path) -> list[Path]:
 
     They are missing, changed, not executable, or without a recipe.
     """
-    return _stale(folder, scripts())
-
-
-def _stale(folder: Path, wanted: Mapping[Path, str]) -> list[Path]:
+    wanted = scripts()
     there = {path.relative_to(folder) for path in folder.rglob("*") if path.is_file()}
     current = {
         path
@@ -57,8 +53,7 @@ def _stale(folder: Path, wanted: Mapping[Path, str]) -> list[Path]:
 
 def write(folder: Path) -> list[Path]:
     """Write the stale scripts in `folder`, and remove scripts without a recipe; return both."""
-    wanted = scripts()
-    found = _stale(folder, wanted)
+    wanted, found = scripts(), stale(folder)
     for path in found:
         if path in wanted:
             write_file(folder / path, wanted[path])
