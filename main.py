@@ -10,10 +10,6 @@ from launcher.common import process  # noqa: E402
 
 
 def main() -> int:
-    return process.ended(_launched)
-
-
-def _launched() -> int:
     try:
         from launcher.cli import run_command
     except ModuleNotFoundError as error:
@@ -24,6 +20,6 @@ def _launched() -> int:
 
 if __name__ == "__main__":
     process.begin()
-    code = main()
+    code = process.ended(main)
     gc.freeze()  # nothing left to collect on the way out either
     process.leave(code)

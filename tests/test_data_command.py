@@ -135,14 +135,13 @@ def test_axes_of_counts_have_whole_numbers_only_and_dropped_samples_are_drawn(le
     pytest.importorskip("matplotlib")
     from matplotlib import pyplot
 
-    from launcher.cli import data_picture
     from launcher.runtime.finetune.data.prepared import Counts
 
     fields = {field.name: 0 for field in dataclasses.fields(Counts)}
     dropped = {"nothing of it is trained": 3, "longer than max_len " + "x" * 200: 1} if lengths else {}
     counts = Counts(**fields | {"kept": sum(lengths.values()), "dropped": dropped})
     found = Summary(counts, 1, 0, lengths, (), (), ())
-    figure = data_picture._figure(found, 4096, "data")
+    figure = data_report._figure(found, 4096, "data")
     try:
         figure.canvas.draw()
         axes, *below = figure.axes

@@ -17,8 +17,9 @@ from conftest import ROOT
 from page_commands import A_JOB, PAGES, commands
 from whole_jobs import bundle_of, start, wait_for
 
-from launcher.cli import launch, run_command
 from launcher.cli import main as cli
+from launcher.cli import run_command
+from launcher.common.process import USER_ERROR
 from launcher.model.job_spec import JobState
 from launcher.operator.snapshot import read_snapshot
 
@@ -77,7 +78,7 @@ def test_a_command_in_the_pages_for_a_job_is_taken(command, job, capsys):
     is_busy = words[0] in ("launch", "wait")  # the one is refused, the other would wait for the last test
     if words[0] == "wait":
         words += ["--timeout", "1"]
-    assert cli.run(words) == (launch.USER_ERROR if is_busy else command.exit_code), capsys.readouterr().err
+    assert cli.run(words) == (USER_ERROR if is_busy else command.exit_code), capsys.readouterr().err
 
 
 @pytest.mark.parametrize("command", [c for c in ALL if c.words[0] == "make"], ids=str)

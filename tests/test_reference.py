@@ -5,14 +5,17 @@ import re
 from pathlib import Path
 
 import pytest
+import typer
 
 from launcher import families
+from launcher.cli import main as cli
 from launcher.cli.devtools import reference
 from launcher.cli.devtools.codes import ELSEWHERE, SUBJECTS, all_codes
 from launcher.config import catalogue
 from launcher.rules import all_notice_rules, all_rules
 
 ROOT = Path(__file__).resolve().parent.parent
+GROUP = typer.main.get_command(cli.app)
 CODE = re.compile(r"[EN](?!000)\d{3}")
 RECIPES, KEYS, RULES, COMMANDS = (
     Path("docs") / name for name in ("RECIPES.md", "reference/keys.md", "reference/rules.md", "reference/commands.md")
@@ -21,7 +24,7 @@ RECIPES, KEYS, RULES, COMMANDS = (
 
 @pytest.fixture(scope="module")
 def pages():
-    return reference.pages()
+    return reference.pages(GROUP)
 
 
 def codes_in_source() -> set[str]:
@@ -133,8 +136,8 @@ def test_commands_page_has_every_command_with_its_help(pages):
 
 @pytest.mark.slow
 def test_stale_tells_missing_and_changed_pages_and_write_mends_them(tmp_path, pages):
-    assert reference.write(tmp_path) == [*pages, reference.ARCHITECTURE]
+    assert reference.write(tmp_path, GROUP) == [*pages, reference.ARCHITECTURE]
     (tmp_path / RULES).write_text("old", encoding="utf-8")
-    assert reference.stale(tmp_path) == [RULES]
-    assert reference.write(tmp_path) == [RULES]
-    assert reference.stale(tmp_path) == []
+    assert reference.stale(tmp_path, GROUP) == [RULES]
+    assert reference.write(tmp_path, GROUP) == [RULES]
+    assert reference.stale(tmp_path, GROUP) == []

@@ -7,13 +7,16 @@ import shlex
 from pathlib import Path
 
 import pytest
+import typer
 from conftest import ROOT
 from terminals import on_a_terminal
 
+from launcher.cli import main as cli
 from launcher.cli.devtools import reference, terminal_picture
 
 pytestmark = pytest.mark.slow
 PICTURE = reference.PICTURE
+GROUP = typer.main.get_command(cli.app)
 CELL, LINE = 12.2, 24.4
 """Width of a character and height of a line, in the picture's own units."""
 ESCAPES = re.compile(r"\x1b\[[0-9;]*m")
@@ -41,12 +44,12 @@ def test_the_picture_shows_the_command_and_what_it_prints_on_a_real_terminal():
 
 
 def test_recipes_docs_makes_the_picture_and_finds_an_old_one(tmp_path):
-    pages = reference.pages()
+    pages = reference.pages(GROUP)
     assert (ROOT / PICTURE).read_text(encoding="utf-8") == pages[PICTURE], "run `recipes docs`"
-    reference.write(tmp_path)
-    assert reference.stale(tmp_path) == []
+    reference.write(tmp_path, GROUP)
+    assert reference.stale(tmp_path, GROUP) == []
     (tmp_path / PICTURE).write_text(pages[PICTURE].replace("uneven", "odd"), encoding="utf-8")
-    assert reference.stale(tmp_path) == [PICTURE]
+    assert reference.stale(tmp_path, GROUP) == [PICTURE]
 
 
 def test_the_picture_has_the_colours_of_the_terminal_and_loads_nothing():
@@ -59,7 +62,7 @@ def test_drawing_leaves_the_environment_as_it_was(monkeypatch):
     monkeypatch.setenv("NO_COLOR", "1")
     monkeypatch.delenv("COLUMNS", raising=False)
     before = dict(os.environ)
-    assert "\x1b[" in terminal_picture.printed()
+    assert "\x1b[" in terminal_picture.printed(GROUP)
     assert dict(os.environ) == before
 
 
@@ -69,15 +72,15 @@ def test_the_readme_has_the_picture_and_its_command():
 
 
 def test_a_cluster_file_is_written_before_the_command_of_the_picture_needs_it(tmp_path, monkeypatch):
-    reference.write(tmp_path)
+    reference.write(tmp_path, GROUP)
     file = Path("recipes_collection/cluster/k8s.yaml")
     (tmp_path / file).write_text("", encoding="utf-8")
 
-    def fails_without_the_file():
+    def fails_without_the_file(_group):
         assert (tmp_path / file).read_text(encoding="utf-8")
         return (ROOT / PICTURE).read_text(encoding="utf-8")
 
     monkeypatch.setattr(reference, "plan_picture", fails_without_the_file)
-    assert reference.stale(tmp_path) == [file]
-    assert reference.write(tmp_path) == [file]
-    assert reference.stale(tmp_path) == []
+    assert reference.stale(tmp_path, GROUP) == [file]
+    assert reference.write(tmp_path, GROUP) == [file]
+    assert reference.stale(tmp_path, GROUP) == []

@@ -57,7 +57,7 @@ def _policy(section: Checkpointing, place: str, principal: str | None) -> str:
 
 
 def _rendered(template: str, **values: object) -> str:
-    from launcher.common.templating import render_template  # which imports this module
+    from launcher.common.templating import render_template  # start-up time: few jobs need jinja2
 
     text = render_template(f"checkpointing/{template}.json.j2", **values)
     return json.dumps(json.loads(text), indent=2) + "\n"

@@ -11,12 +11,13 @@ from typing import TYPE_CHECKING, Any
 from launcher.checkpointing.forecast import MEMORY, PERSISTENT, WAITING, Forecast
 from launcher.checkpointing.sizes import GIB
 from launcher.common import pictures
+from launcher.common.console import counted
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
-_WIDTH, _HEIGHT, _DPI = 9.6, 4.2, 150
-"""Inches and dots per inch."""
+_WIDTH, _HEIGHT = 9.6, 4.2
+"""Inches."""
 _LOOKS = {MEMORY: ("#0072B2", "-"), PERSISTENT: ("#E69F00", "--"), WAITING: ("#D55E00", ":")}
 """Colour and line of each way; the dashed line is drawn over the solid one, which it often follows."""
 _POINTS = 240
@@ -32,18 +33,12 @@ _MOST_NODES = 4096
 
 
 def draw(expected: Forecast, nodes: int, title: str, path: Path) -> None:
-    """Draw a forecast to a file whose suffix names the format. The same forecast yields the same bytes.
-
-    Raises:
-        ProblemsFound: It cannot be drawn there; see `pictures.save`.
-    """
+    """Draw a forecast by `pictures.save`."""
     pictures.save(path, "checkpoint", lambda: _figure(expected, nodes, title))
 
 
 def _figure(expected: Forecast, nodes: int, title: str) -> Any:
-    from matplotlib.figure import Figure
-
-    figure = Figure(figsize=(_WIDTH, _HEIGHT), dpi=_DPI, facecolor="white", layout="constrained")
+    figure = pictures.figure(_WIDTH, _HEIGHT, layout="constrained")
     size = f"{expected.content.total_bytes / GIB:,.4g} GiB a checkpoint"
     figure.suptitle(f"{title}   {size}", x=0.01, ha="left", fontsize=10)
     intervals, sizes = figure.subplots(1, 2)
@@ -51,9 +46,7 @@ def _figure(expected: Forecast, nodes: int, title: str) -> Any:
     _draw_nodes(sizes, expected, nodes)
     figure.legend(*sizes.get_legend_handles_labels(), loc="outside lower center", ncols=3, frameon=False)
     for axes in (intervals, sizes):
-        axes.spines[["top", "right"]].set_visible(False)
-        axes.grid(color="#eaecef", linewidth=0.8)
-        axes.set_axisbelow(True)
+        pictures.bare(axes, grid="both")
     return figure
 
 
@@ -75,7 +68,7 @@ def _draw_intervals(axes: "Axes", expected: Forecast, nodes: int) -> None:
     axes.set_xticks(list(ticks), ticks.values())
     axes.minorticks_off()
     _frame(axes, 100 - _ZOOM * (100 - min(100 * saving.goodput(saving.interval_s) for saving in savings.values())))
-    axes.set_xlabel(f"training between two saves, on {nodes} node{'' if nodes == 1 else 's'}")
+    axes.set_xlabel(f"training between two saves, on {counted(nodes, 'node')}")
     axes.set_ylabel("expected goodput, % of all time")
 
 

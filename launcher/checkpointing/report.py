@@ -1,17 +1,15 @@
 """A forecast of checkpoints, for people and for programs."""
 
 import dataclasses
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from typing import Any
 
-from launcher.checkpointing.cadence import Saving, daly, young
-from launcher.checkpointing.forecast import MEMORY, PERSISTENT, WAYS, Forecast
+from launcher.checkpointing.forecast import MEMORY, PERSISTENT, WAYS, Forecast, Saving, daly, mtbf_s, young
 from launcher.checkpointing.sizes import GB, GIB
-from launcher.common import text_table
+from launcher.common.console import counted
+from launcher.common.text_table import with_head
 from launcher.model.checkpoint_content import OPTIMIZERS, SHARDINGS
 from launcher.model.checkpointing import MEMORY_STEPS, PERSISTENT_STEPS
-
-_HERE = "<- this job"
 
 
 def lines(expected: Forecast, nodes: int) -> Iterator[tuple[str, str]]:
@@ -19,48 +17,42 @@ def lines(expected: Forecast, nodes: int) -> Iterator[tuple[str, str]]:
     content = expected.content
     of_model = f" of {content.parameters:,}" if content.parameters and content.parameters != content.saved else ""
     yield f"{content.saved:,}{of_model} parameters in {content.dtype}", "bold"
-    yield from _table(_size_rows(expected), right=(1, 2, 3))
-    yield f"{_count(nodes, 'node')} of {_count(expected.ranks_per_node, 'rank')}", "bold"
-    yield from _table(_share_rows(expected, nodes), right=range(1, 5))
-    mtbf_h = 1 / (expected.failures_per_node_hour * nodes)
+    yield from with_head(_size_rows(expected), right=(1, 2, 3))
+    yield f"{counted(nodes, 'node')} of {counted(expected.ranks_per_node, 'rank')}", "bold"
+    yield from with_head(_share_rows(expected, nodes), right=range(1, 5))
+    failures_s = mtbf_s(expected.failures_per_node_hour, nodes)
     yield (
-        f"one failure in {_time(mtbf_h * 3600)}; {_time(expected.restart_s)} to restart; GB/s a node: copy"
+        f"one failure in {_time(failures_s)}; {_time(expected.restart_s)} to restart; GB/s a node: copy"
         f" {expected.copy_rate:g}, memory {expected.memory_rate:g}, persistent {expected.persistent_rate:g}",
         "bold",
     )
-    yield from _table(_way_rows(expected, nodes), right=range(1, 8))
+    yield from with_head(_way_rows(expected, nodes), right=range(1, 8))
     for own in configured(expected, nodes):
-        every = f"every {_count(own['steps'], 'step')}, {_time(own['interval_s'])}"
+        every = f"every {counted(own['steps'], 'step')}, {_time(own['interval_s'])}"
         yield f"this job saves to {own['way']} {every}: goodput {100 * own['goodput']:.2f} %", ""
-
-
-def _table(rows: list[tuple[str, ...]], right: Sequence[int]) -> Iterator[tuple[str, str]]:
-    for i, line in enumerate(text_table.table(rows, right=right)):
-        yield line, "" if i else "dim"
 
 
 def _size_rows(expected: Forecast) -> list[tuple[str, ...]]:
     content = expected.content
-    head = ("checkpoint", "bytes a parameter", "GiB", "GB", "")
-    rows: list[tuple[str, ...]] = [head, ("weights", *_size(content.weight_bytes, content.saved), "")]
+
+    def row(name: str, size: int, remark: str = "") -> tuple[str, ...]:
+        return name, f"{size / content.saved:.4g}", _amount(size / GIB), _amount(size / GB), remark
+
+    rows = [("checkpoint", "bytes a parameter", "GiB", "GB", ""), row("weights", content.weight_bytes)]
     for name in OPTIMIZERS:
-        total = dataclasses.replace(content, optimizer=name).total_bytes
         if name != "none":
-            rows.append((f"with {name}", *_size(total, content.saved), _HERE if name == content.optimizer else ""))
+            total = dataclasses.replace(content, optimizer=name).total_bytes
+            rows.append(row(f"with {name}", total, "<- this job" if name == content.optimizer else ""))
     return rows
-
-
-def _size(size: int, parameters: int) -> tuple[str, str, str]:
-    return f"{size / parameters:.4g}", _amount(size / GIB), _amount(size / GB)
 
 
 def _share_rows(expected: Forecast, nodes: int) -> list[tuple[str, ...]]:
     rows: list[tuple[str, ...]] = [("GiB", "a rank holds", "a rank writes", "a node writes", "ranks write", "")]
     for sharding in SHARDINGS:
         own = expected.share_of(sharding, nodes)
-        sizes = (own.held, own.written, own.node_written)
+        sizes = [_amount(size / GIB) for size in (own.held, own.written, own.node_written)]
         here = "<- as this job saves" if sharding == expected.content.sharding else ""
-        rows.append((sharding, *map(_gib, sizes), str(own.writers), here))
+        rows.append((sharding, *sizes, str(own.writers), here))
     return rows
 
 
@@ -132,14 +124,6 @@ def _way_json(way: str, expected: Forecast, nodes: int) -> dict[str, Any]:
         "goodput": saving.goodput(saving.interval_s),
         "interval_steps": steps_of(saving, expected.step_s) if expected.step_s else None,
     }
-
-
-def _count(number: int, what: str) -> str:
-    return f"{number} {what}{'' if number == 1 else 's'}"
-
-
-def _gib(size: int) -> str:
-    return _amount(size / GIB)
 
 
 def _amount(value: float) -> str:

@@ -1,11 +1,20 @@
-"""What becomes of a file of samples, as lines of text and as JSON."""
+"""What becomes of a file of samples, as lines of text, as JSON, and as a picture.
+
+The picture is a histogram of the lengths of the samples that are kept; of the others, a bar for each reason.
+"""
 
 import dataclasses
 import json
 from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
+from launcher.common import pictures
 from launcher.runtime.finetune.data.errors import printable
 from launcher.runtime.finetune.data.report import MOST_PLACES, Shown, Summary
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
 
 TRAINED, UNTRAINED = "▌ ", "  "
 """Start of a line that is trained, and of one that is not."""
@@ -13,6 +22,11 @@ _LINES, _COLUMNS = 24, 160
 """Most lines of a part of a sample, and letters of a line."""
 _BINS, _BAR = 12, 40
 _NICE = (1, 2, 5)
+_MOST_LETTERS = 100
+_WIDTH, _HEIGHT, _REASON = 7.2, 3.2, 0.4
+"""Inches: the picture without reasons, and the bar of a reason."""
+_COLOUR, _DROPPED = "#0072B2", "#D55E00"
+"""Source: the palette of Okabe and Ito, which colour-blind people can distinguish."""
 
 Line = tuple[str, str]
 
@@ -28,9 +42,12 @@ def lines(found: Summary, name: str) -> Iterator[Line]:
         yield "", ""
     if found.lengths:
         yield "tokens       samples", "bold"
-        yield from ((line, "") for line in histogram(found.lengths))
+        bars = bins(found.lengths)
+        most = max(number for _, _, number in bars)
+        for first, last, number in bars:
+            yield f"{f'{first}–{last}':>12} {'█' * -(-number * _BAR // most)} {number}".rstrip(), ""
         yield "", ""
-    share = _share(counts.targets, counts.tokens)
+    share = f"{100 * counts.targets / counts.tokens:.0f} %" if counts.tokens else "none"
     yield f"{printable(name)}: {counts.read} samples read; {counts.tokens} tokens kept, {share} trained", "bold"
     yield f"  {found.num_train} to train on, {found.num_validation} held out for evaluation", ""
     for note in found.notes:
@@ -56,15 +73,6 @@ def bins(lengths: Mapping[int, int]) -> list[tuple[int, int, int]]:
         found[length // width] += number
     first = min(lengths) // width
     return [(i * width, (i + 1) * width - 1, found[i]) for i in range(first, len(found))]
-
-
-def histogram(lengths: Mapping[int, int]) -> Iterator[str]:
-    """Yield the lines of a histogram of lengths."""
-    found = bins(lengths)
-    most = max(number for _, _, number in found)
-    for first, last, number in found:
-        bar = "█" * -(-number * _BAR // most)
-        yield f"{f'{first}–{last}':>12} {bar} {number}".rstrip()
 
 
 def _sample(sample: Shown) -> Iterator[Line]:
@@ -93,5 +101,57 @@ def _part(text: str, *, is_trained: bool, style: str = "green") -> Iterator[Line
         yield f"{mark}… {len(wrapped) - _LINES} further lines", "dim"
 
 
-def _share(part: int, total: int) -> str:
-    return f"{100 * part / total:.0f} %" if total else "none"
+def draw(found: Summary, max_len: int, title: str, path: Path) -> None:
+    """Draw the lengths of samples by `pictures.save`."""
+    pictures.save(path, "data", lambda: _figure(found, max_len, title))
+
+
+def _figure(found: Summary, max_len: int, title: str) -> Any:
+    counts = found.counts
+    heights = [_HEIGHT, *([_REASON * (len(counts.dropped) + 1)] if counts.dropped else [])]
+    figure = pictures.figure(_WIDTH, sum(heights), layout="constrained")
+    axes, *below = figure.subplots(len(heights), squeeze=False, height_ratios=heights)[:, 0]
+    dropped = sum(counts.dropped.values())
+    summary = f"{counts.kept} samples kept, {dropped} dropped, {counts.cut} cut"
+    axes.set_title(f"{title}   {summary}", loc="left", fontsize=10)
+    _draw_lengths(axes, found, max_len)
+    pictures.bare(axes, grid="y")
+    for each in below:
+        _draw_dropped(each, counts.dropped)
+        pictures.bare(each)
+    for each in (axes, *below):
+        pictures.count_axis(each.xaxis)
+    return figure
+
+
+def _draw_lengths(axes: "Axes", found: Summary, max_len: int) -> None:
+    bars = bins(found.lengths) if found.lengths else []
+    axes.bar(
+        [first for first, _, _ in bars],
+        [number for _, _, number in bars],
+        width=[last + 1 - first for first, last, _ in bars],
+        align="edge",
+        color=_COLOUR,
+        edgecolor="white",
+    )
+    if bars and bars[-1][1] >= max_len:
+        axes.axvline(max_len, color=pictures.INK, linestyle="--", linewidth=1)
+        axes.annotate(
+            "max_len", (max_len, axes.get_ylim()[1]), textcoords="offset points", xytext=(-4, -10), ha="right"
+        )
+    axes.set_xlabel("tokens of a sample")
+    axes.set_ylabel("samples")
+    pictures.count_axis(axes.yaxis)
+
+
+def _draw_dropped(axes: "Axes", dropped: Mapping[str, int]) -> None:
+    """Draw the number of dropped samples for each reason, the most frequent one at the top."""
+    rows = sorted(dropped.items(), key=lambda row: (row[1], row[0]))
+    axes.barh(range(len(rows)), [number for _, number in rows], height=0.5, color=_DROPPED)
+    for row, (reason, number) in enumerate(rows):
+        text = reason if len(reason) <= _MOST_LETTERS else f"{reason[:_MOST_LETTERS]}…"
+        axes.annotate(f"{number}  {text}", (0, row + 0.27), textcoords="offset points", xytext=(2, 1), fontsize=8)
+    axes.set_yticks([])
+    axes.set_ylim(-0.5, len(rows))
+    axes.set_xlim(0, 1.05 * max(number for _, number in rows))
+    axes.set_xlabel("dropped samples")

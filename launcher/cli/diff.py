@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from launcher.bundle import store as bundles
+from launcher.bundle import store
 from launcher.bundle.render import MANIFEST
 from launcher.common import yaml_io
 from launcher.common.names import BASE_CONFIG, CONFIG_DIR, config_name
@@ -15,6 +15,7 @@ from launcher.common.text_table import value_text
 from launcher.config.compose import compose
 from launcher.model.config_tree import is_index, leaves, static_tree
 from launcher.model.context import job_name
+from launcher.model.job_spec import Bundle
 from launcher.planning.explain import Sizes
 from launcher.planning.job_planner import LAUNCHER_KEYS, named
 from launcher.rules import hardware
@@ -33,13 +34,7 @@ _TITLE = "training_config"
 
 @dataclass(frozen=True, slots=True)
 class Side:
-    """One side of a comparison.
-
-    Args:
-        title: Short description.
-        leaves: Dotted path to value.
-        notices: Notices about it.
-    """
+    """One side of a comparison: its title, its values by their dotted paths, and notices about it."""
 
     title: str
     leaves: Mapping[str, Any]
@@ -57,9 +52,6 @@ def of_recipe(
         nodes: Its size; None for the base recipe.
         is_sized: Whether only the recipe is compared, as for one size, not the complete configuration.
         suffix: Name suffix of the job that it is compared with; None if it is not compared with a bundle.
-
-    Raises:
-        ProblemsFound: It does not compose, or has no such size.
     """
     sizes = Sizes(compose(words, Path.cwd(), suffix))
     notices = tuple(hardware.unknown(sizes.composition))
@@ -73,13 +65,9 @@ def of_recipe(
 
 
 def of_bundle(folder: Path, nodes: int | None, *, is_sized: bool) -> Side:
-    """Return a bundle on disk: its complete configuration, or what the container reads at one size.
-
-    Raises:
-        ProblemsFound: It is not a bundle, or has no such size.
-    """
+    """Return a bundle on disk: its complete configuration, or what the container reads at one size."""
     name = f"{CONFIG_DIR}/{config_name(nodes) if nodes else BASE_CONFIG}" if is_sized else "recipe.yaml"
-    files = bundles.read(folder)[0].files
+    files = store.read(folder)[0].files
     if name not in files:
         allowed = ", ".join(str(point["nodes"]) for point in json.loads(files["plan.json"])["scales"])
         raise fail("E803", f"{folder}@{nodes}", f"the bundle has no size of {nodes} nodes", allowed=allowed)
@@ -89,34 +77,17 @@ def of_bundle(folder: Path, nodes: int | None, *, is_sized: bool) -> Side:
     return Side(f"{folder}/{name}", found)
 
 
-def cluster_of(folder: Path) -> str:
-    """Return the choice of `cluster` that a bundle was rendered for.
-
-    Raises:
-        ProblemsFound: It is not a bundle.
-    """
-    return bundles.read(folder)[1]
-
-
-def suffix_of(folder: Path) -> str:
-    """Return the name suffix of a bundle's job, which is random for each launch.
-
-    Raises:
-        ProblemsFound: It is not a bundle.
-    """
-    return bundles.read(folder)[0].job_name.rpartition("-")[2]
+def suffix_of(bundle: Bundle) -> str:
+    """Return the name suffix of a bundle's job, which is random for each launch."""
+    return bundle.job_name.rpartition("-")[2]
 
 
 def again(folder: Path) -> tuple[Side, Side]:
-    """Return a bundle and what its overrides compose to now, without the keys that only a launch fills in.
-
-    Raises:
-        ProblemsFound: It is not a bundle, or its overrides no longer compose.
-    """
+    """Return a bundle and what its overrides compose to now, without the keys that only a launch fills in."""
     then = of_bundle(folder, None, is_sized=False)
     said = json.loads((folder / MANIFEST).read_text(encoding="utf-8"))
-    title = f"{said['recipe']}, now"
-    now = of_recipe(title, said["overrides"], None, is_sized=False, suffix=suffix_of(folder))
+    suffix = suffix_of(store.read(folder)[0])
+    now = of_recipe(f"{said['recipe']}, now", said["overrides"], None, is_sized=False, suffix=suffix)
     return without_launch(then), without_launch(now)
 
 
@@ -128,17 +99,16 @@ def without_launch(side: Side) -> Side:
 
 def changes(old: Side, new: Side) -> list[str]:
     """Return the difference as `- key: value` and `+ key: value` lines, sorted by key; none if equal."""
+
+    def in_order(path: str) -> list[tuple[int, str]]:
+        # paths by their words, sizes by their number
+        return [(int(word), "") if is_index(word) else (-1, word) for word in path.split(".")]
+
     lines = []
-    for path in sorted({*old.leaves, *new.leaves}, key=_in_order):
-        pair = [
-            f"{sign} {path}: {value_text(side.leaves[path], path)}" if path in side.leaves else sign
-            for sign, side in (("-", old), ("+", new))
-        ]
-        if pair[0][1:] != pair[1][1:]:
-            lines += [line for line in pair if len(line) > 1]
+    for path in sorted({*old.leaves, *new.leaves}, key=in_order):
+        before, after = (
+            f" {path}: {value_text(side.leaves[path], path)}" if path in side.leaves else "" for side in (old, new)
+        )
+        if before != after:
+            lines += [sign + text for sign, text in (("-", before), ("+", after)) if text]
     return lines
-
-
-def _in_order(path: str) -> list[tuple[int, str]]:
-    """Return a sort key: paths by their words, sizes by their number."""
-    return [(int(word), "") if is_index(word) else (-1, word) for word in path.split(".")]

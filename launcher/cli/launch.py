@@ -12,16 +12,12 @@ from launcher import pipeline
 from launcher.bundle import outline
 from launcher.bundle import store as bundles
 from launcher.cli import terminal
+from launcher.cli.output import refused
 from launcher.common import console, interrupts, os_errors, process, redaction
-from launcher.common.interrupts import (
-    Interrupted,
-    deferred,
-    exit_code,
-    signals_as_interrupts,
-)
+from launcher.common.interrupts import Interrupted, deferred, exit_code, signals_as_interrupts
 from launcher.common.names import RUN_DIR
 from launcher.common.problems import Problem, ProblemsFound, fail
-from launcher.common.process import INTERRUPTED, USER_ERROR, mute_lost_streams
+from launcher.common.process import INTERRUPTED, mute_lost_streams
 from launcher.config.composed_files import CompositionCache
 from launcher.jobs import job_names, registry, tracking
 from launcher.jobs.registry import JobRecord
@@ -43,6 +39,7 @@ EXIT_CODES = {
     JobState.CANCELLED: INTERRUPTED,
 }
 """Exit codes of a command that follows a job to its end."""
+_RESERVING = "reserving the MLflow run …"
 _LATE = "about to finish; another Ctrl-C skips the rest"
 
 
@@ -65,91 +62,50 @@ def main(
         ended it (130 for Ctrl-C, 143 for SIGTERM, 129 for SIGHUP).
     """
     redaction.install()
-    with signals_as_interrupts():
-        return _main(overrides, name, cache, sweep)
-
-
-def _main(
-    overrides: Sequence[str], name: str | None, cache: CompositionCache | None, sweep: "Sweep | None" = None
-) -> int:
     outcome = "nothing was written or submitted"
-    try:
-        context = LaunchContext.read()
-        job = _prepared(overrides, context, name, cache)
-        terminal.show_plan(job)
-        if job.config["server_dry_run"]:
-            pipeline.validate(job, context)
-            console.say("the cluster would accept this job; nothing was created there")
-        process.allow_clean_up()
-        is_launched = not _is_only_written(job)
-        if is_launched and tracking.is_tracked(job):
-            _say_reserving()
-        job = pipeline.track(job, context, is_launched=is_launched)
-        bundle = pipeline.render(job, context)
-        pipeline.write(bundle)
-        if name is not None:
-            job_names.give(bundle.directory, name)
-        outcome = f"the bundle {bundle.directory.name} was written, nothing was submitted"
-        return _after_writing(bundle, job, sweep)
-    except KeyboardInterrupt as interrupt:
-        return exit_code(interrupt)
-    except ProblemsFound as error:
-        _show_refusal(error, overrides, error.outcome or outcome)
-        return USER_ERROR
-    except OSError as error:
-        if (problem := os_errors.environmental(error)) is None:
-            raise
-        console.show_problems((problem,), outcome)
-        return USER_ERROR
-
-
-def _after_writing(bundle: Bundle, job: JobSpec, sweep: "Sweep | None") -> int:
-    """Launch the job of a bundle that was written, unless only the bundle is wanted or a sweep takes it."""
-    mode = backend_registry.described(job.backend).launch_mode(job.settings)
-    is_only = _is_only_written(job)
-    wait = job.config["wait"] or mode.is_followed
-    next_step = f"recipes launch {terminal.typed_path(bundle.directory)}" if is_only else None
-    terminal.show_bundle(bundle, next_step=next_step)
-    is_taken = sweep is not None and sweep.takes(bundle, job.backend, is_rendered_only=is_only, wait=wait)
-    return 0 if is_only or is_taken else launch(bundle, job.backend, wait=wait)
-
-
-def _is_only_written(job: JobSpec) -> bool:
-    """Return whether only the bundle is wanted."""
-    mode = backend_registry.described(job.backend).launch_mode(job.settings)
-    return bool(job.config["dry_run"] or job.config["server_dry_run"] or mode.is_written_only)
-
-
-def _say_reserving() -> None:
-    console.say("reserving the MLflow run …", "dim", stderr=True)
+    with signals_as_interrupts():
+        try:
+            context = LaunchContext.read()
+            job = _prepared(overrides, context, name, cache)
+            terminal.show_plan(job)
+            if job.config["server_dry_run"]:
+                pipeline.validate(job, context)
+                console.say("the cluster would accept this job; nothing was created there")
+            process.allow_clean_up()
+            mode = backend_registry.described(job.backend).launch_mode(job.settings)
+            is_only_written = bool(job.config["dry_run"] or job.config["server_dry_run"] or mode.is_written_only)
+            if not is_only_written and tracking.is_tracked(job):
+                console.say(_RESERVING, "dim", stderr=True)
+            job = pipeline.track(job, context, is_launched=not is_only_written)
+            bundle = pipeline.render(job, context)
+            pipeline.write(bundle)
+            if name is not None:
+                job_names.give(bundle.directory, name)
+            outcome = f"the bundle {bundle.directory.name} was written, nothing was submitted"
+            terminal.show_bundle(bundle, is_only_written=is_only_written)
+            wait = job.config["wait"] or mode.is_followed
+            if sweep and sweep.takes(bundle, job.backend, is_rendered_only=is_only_written, wait=wait):
+                return 0
+            return 0 if is_only_written else launch(bundle, job.backend, wait=wait)
+        except KeyboardInterrupt as interrupt:
+            return exit_code(interrupt)
+        except (ProblemsFound, OSError) as error:
+            if isinstance(error, ProblemsFound) and "debug=true" in (text.lstrip("+") for text in overrides):
+                traceback.print_exception(error, chain=False)  # its causes may contain a secret
+            return refused(error, outcome)
 
 
 def completed(bundle: Bundle) -> Bundle:
-    """Return a bundle with its MLflow run, which a dry run left to the launch.
-
-    Raises:
-        ProblemsFound: The tracking store or the disk refuses.
-    """
+    """Return a bundle with its MLflow run, which a dry run left to the launch."""
     if tracking.lacks_run(bundle):
-        _say_reserving()
+        console.say(_RESERVING, "dim", stderr=True)
     return pipeline.complete(bundle)
-
-
-def _show_refusal(error: ProblemsFound, overrides: Sequence[str], outcome: str) -> None:
-    """Print why nothing was launched; with debug=true also where that was found."""
-    if "debug=true" in (text.lstrip("+") for text in overrides):
-        traceback.print_exception(error, chain=False)  # its causes may contain a secret
-    console.show_problems(error.problems, outcome)
 
 
 def _prepared(
     overrides: Sequence[str], context: LaunchContext, name: str | None, cache: CompositionCache | None
 ) -> JobSpec:
-    """Return the planned job.
-
-    Raises:
-        ProblemsFound: Every error in the user's input.
-    """
+    """Return the planned job, or raise every Problem of the user's input and of the job's name."""
     found = job_names.problems(name)
     try:
         job = pipeline.prepare(overrides, context, cache)
@@ -167,28 +123,20 @@ def launch(bundle: Bundle, backend_name: str, *, wait: bool = False, is_again: b
         bundle: The bundle.
         backend_name: The bundle's choice of `cluster`.
         wait: Whether to follow a job that outlives this process.
-        is_again: Whether to start a finished job again.
+        is_again: Whether to start a finished job again; without it, one that has succeeded is refused (E715).
 
     Returns:
         The exit code, which depends on how the job ended if it was followed.
-
-    Raises:
-        ProblemsFound: The backend refuses, or the job has already succeeded (E715).
     """
     backend = backend_registry.load_backend(backend_name)
     with signals_as_interrupts():
         bundle = completed(bundle)
         if backend.ends_with_launcher:
             return _run_here(bundle, backend, is_again=is_again)
-        return _run_elsewhere(bundle, backend, wait=wait, is_again=is_again)
-
-
-def _run_elsewhere(bundle: Bundle, backend: Backend, *, wait: bool, is_again: bool) -> int:
-    """Start a job that outlives this process; follow it to its end with `wait`."""
-    (job,) = submit((bundle,), backend, is_again=is_again)
-    with submitted_nevertheless((job,)):
-        terminal.show_submitted(job.handle)
-        return attend(bundle, backend, job, wait=wait)
+        (job,) = submit((bundle,), backend, is_again=is_again)
+        with submitted_nevertheless((job,)):
+            terminal.show_submitted(job.handle)
+            return attend(bundle, backend, job, wait=wait)
 
 
 @contextlib.contextmanager
@@ -215,12 +163,9 @@ def attend(bundle: Bundle, backend: Backend, job: JobRecord, *, wait: bool) -> i
 
 
 def submit(bundles: Sequence[Bundle], backend: Backend, *, is_again: bool) -> tuple[JobRecord, ...]:
-    """Submit the jobs of bundles; other launches of the same bundles wait.
-
-    Raises:
-        ProblemsFound: The backend refuses, or one of the jobs has succeeded and another launch is not requested.
-    """
+    """Submit the jobs of bundles; other launches of the same bundles wait."""
     with contextlib.ExitStack() as launching:
+        # In one order, so that two launches of the same bundles do not wait for each other.
         for folder in sorted(bundle.directory for bundle in bundles):
             launching.enter_context(registry.launching(folder))
         problems: list[Problem] = []
@@ -235,25 +180,19 @@ def submit(bundles: Sequence[Bundle], backend: Backend, *, is_again: bool) -> tu
 
 
 def _settle_finished(bundle: Bundle, backend: Backend, *, is_again: bool) -> None:
-    """Clear a finished job for another launch, if that is requested.
-
-    Raises:
-        ProblemsFound: It succeeded, and another launch is not requested; or it cannot be launched again.
-    """
+    """Clear a finished job for another launch, if that is requested; else refuse one that has succeeded."""
     if not (ended := registry.finished(bundle.directory, backend)):
         return
+    job, status = ended
     if is_again:
-        backend.clear(ended[0].handle)
-    elif ended[1].state is JobState.SUCCEEDED:
+        backend.clear(job.handle)
+    elif status.state is JobState.SUCCEEDED:
         if not backend.ends_with_launcher:
-            conclude(*ended)
-        job = ended[0]
-        raise fail(
-            "E715",
-            console.shown_path(job.handle.bundle_dir),
-            f"its job, submitted {job.submitted} by {job.user}, has succeeded; nothing was launched",
-            remedy="add --again to launch it once more, from its last checkpoint; or render the recipe again",
-        )
+            conclude(job, status)
+        place = console.shown_path(job.handle.bundle_dir)
+        message = f"its job, submitted {job.submitted} by {job.user}, has succeeded; nothing was launched"
+        remedy = "add --again to launch it once more, from its last checkpoint; or render the recipe again"
+        raise fail("E715", place, message, remedy=remedy)
 
 
 def conclude(job: JobRecord, status: JobStatus) -> None:
@@ -321,6 +260,8 @@ def _run_here(bundle: Bundle, backend: Backend, *, is_again: bool) -> int:
 
 def _end_here(bundle: Bundle, backend: Backend, handle: JobHandle, interrupt: KeyboardInterrupt | None) -> int:
     """Report how a job on this machine ended, to its MLflow run too; return the exit code."""
+    from launcher import timeline  # not imported at the top, to keep compiling fast
+
     with deferred(_LATE):
         try:
             status = backend.status(handle)
@@ -331,7 +272,16 @@ def _end_here(bundle: Bundle, backend: Backend, handle: JobHandle, interrupt: Ke
         is_cancelled = status.state is JobState.CANCELLED
         if interrupt and is_cancelled:
             status = replace(status, message=f"stopped by {interrupts.name(interrupt)}")
-        _close(bundle, status)
+        run_dir, course = bundle.directory / RUN_DIR, None
+        try:
+            course = timeline.refresh(run_dir)
+        except OSError as error:
+            console.say(f"no timeline: {os_errors.described(error, error.filename or run_dir)[0]}", stderr=True)
+        _close_run(bundle, status.state, course)
+        if course and (course.has_scaled or course.unfired):
+            terminal.show_timeline(course, run_dir)
+        # Without a final state the operator has crashed.
+        terminal.show_end(bundle, status, can_resume=course is not None and course.state is None)
     return exit_code(interrupt) if interrupt and is_cancelled else EXIT_CODES[status.state]
 
 
@@ -344,23 +294,6 @@ def _cancel(backend: Backend, handle: JobHandle, signal_name: str) -> None:
         with deferred(_LATE):
             console.say("stopping immediately", stderr=True)
             backend.cancel(handle)  # the job's second signal, which it does not defer
-
-
-def _close(bundle: Bundle, status: JobStatus) -> None:
-    """Send the remaining metrics of a job that ended on this machine, and print how it ended."""
-    from launcher import timeline  # not imported at the top, to keep compiling fast
-
-    run_dir = bundle.directory / RUN_DIR
-    course = None
-    try:
-        course = timeline.refresh(run_dir)
-    except OSError as error:
-        console.say(f"no timeline: {os_errors.described(error, error.filename or run_dir)[0]}", stderr=True)
-    _close_run(bundle, status.state, course)
-    if course and (course.has_scaled or course.unfired):
-        terminal.show_timeline(course, run_dir)
-    # Without a final state the operator has crashed.
-    terminal.show_end(bundle, status, can_resume=course is not None and course.state is None)
 
 
 def _close_run(bundle: Bundle, state: JobState, course: "Timeline | None" = None, outcome: str = "") -> None:

@@ -1,13 +1,13 @@
 """`--multirun`, and `recipes launch` of several bundles: jobs are submitted together where there is a queue."""
 
 import contextlib
-import functools
 import resource
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
 from launcher.cli import launch, terminal
-from launcher.common import console, os_errors
+from launcher.cli.output import refused
+from launcher.common import console
 from launcher.common.interrupts import exit_code, signals_as_interrupts
 from launcher.common.problems import ProblemsFound
 from launcher.common.process import USER_ERROR
@@ -20,7 +20,6 @@ from launcher.model import backend_registry
 from launcher.model.backend import Backend
 from launcher.model.job_spec import Bundle
 
-_WRITTEN = "the bundles were written, nothing was submitted"
 _OTHER_FILES = 256
 """Files that a launch opens beside the locks of its jobs, at most."""
 
@@ -61,9 +60,13 @@ def run(launch_one: Callable[..., int], jobs: Sequence[Sequence[str]], cache: Co
     """
     sweep = Sweep() if len(jobs) > 1 else None
     codes: list[int] = []
-    each = functools.partial(_noting, functools.partial(launch_one, cache=cache, sweep=sweep), codes)
+
+    def each(words: Sequence[str]) -> int:
+        codes.append(launch_one(words, cache=cache, sweep=sweep))
+        return codes[-1]
+
     highest = multirun.run_all(each, jobs)
-    if sweep is None or not (sweep.held or sweep.rendered):
+    if sweep is None:
         return highest
     for bundles in sweep.rendered.values():
         console.say(f"{_command(bundles)}  submits them together", "dim")
@@ -73,47 +76,24 @@ def run(launch_one: Callable[..., int], jobs: Sequence[Sequence[str]], cache: Co
             console.say(message, "bold", stderr=True)
             console.say(f"{_command(bundles)}  submits them", "dim", stderr=True)
         return highest
-    return max([highest, *(_launched(bundles, name, wait=sweep.waits) for name, bundles in sweep.held.items())])
-
-
-def _noting(run_one: Callable[[Sequence[str]], int], codes: list[int], words: Sequence[str]) -> int:
-    codes.append(run_one(words))
-    return codes[-1]
+    for name, bundles in sweep.held.items():
+        try:
+            highest = max(highest, launch_all(bundles, name, wait=sweep.waits))
+        except KeyboardInterrupt as interrupt:
+            highest = max(highest, exit_code(interrupt))
+        except (ProblemsFound, OSError) as error:
+            highest = max(highest, refused(error, "the bundles were written, nothing was submitted"))
+    return highest
 
 
 def _command(bundles: Sequence[Bundle]) -> str:
     return " ".join(["recipes launch", *(terminal.typed_path(bundle.directory) for bundle in bundles)])
 
 
-def _launched(bundles: Sequence[Bundle], backend_name: str, *, wait: bool) -> int:
-    """Launch bundles together; print why that is refused."""
-    try:
-        return launch_all(bundles, backend_name, wait=wait)
-    except KeyboardInterrupt as interrupt:
-        return exit_code(interrupt)
-    except ProblemsFound as error:
-        console.show_problems(error.problems, error.outcome or _WRITTEN)
-    except OSError as error:
-        if (problem := os_errors.environmental(error)) is None:
-            raise
-        console.show_problems((problem,), _WRITTEN)
-    return USER_ERROR
-
-
 def launch_all(bundles: Sequence[Bundle], backend_name: str, *, wait: bool = False, is_again: bool = False) -> int:
     """Start the jobs of bundles on disk: together where there is a queue, else in turn until a signal ends one.
 
-    Args:
-        bundles: The bundles, one at least.
-        backend_name: Their choice of `cluster`.
-        wait: Whether to follow jobs that outlive this process, one after another.
-        is_again: Whether to start finished jobs again.
-
-    Returns:
-        The highest exit code.
-
-    Raises:
-        ProblemsFound: The backend refuses, or one of the jobs has already succeeded (E715).
+    Returns the highest exit code. The arguments are those of `launch.launch`.
     """
     backend = backend_registry.load_backend(backend_name)
     queue = backend_registry.described(backend_name).queue()

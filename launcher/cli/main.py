@@ -11,7 +11,6 @@ from typer.core import TyperArgument, TyperCommand, TyperGroup
 
 from launcher import identity
 from launcher.cli.commands import (
-    build_context,
     checkpoint,
     cluster,
     comparing,
@@ -19,18 +18,18 @@ from launcher.cli.commands import (
     data,
     governance,
     inspect,
-    instance_types,
     job_list,
     jobs,
-    lifecycle,
     pods,
     project,
     ranks,
 )
 from launcher.cli.commands.arguments import FLAGS
-from launcher.common import console, os_errors, process, redaction
+from launcher.cli.output import refused
+from launcher.common import console, process, redaction
 from launcher.common.interrupts import signals_as_interrupts
 from launcher.common.problems import Problem, ProblemsFound
+from launcher.common.suggestions import nearest, question
 
 _COMPLETE = "_RECIPES_COMPLETE"
 """Environment variable by which a shell asks for completion."""
@@ -51,21 +50,21 @@ _COMMANDS: dict[str, dict[str, Callable[..., None]]] = {
     "Jobs": {
         "jobs": job_list.jobs,
         "jobs remove": job_list.remove,
-        "status": lifecycle.status,
+        "status": jobs.status,
         "logs": jobs.logs,
-        "events": lifecycle.events,
-        "wait": lifecycle.wait,
+        "events": jobs.events,
+        "wait": jobs.wait,
         "scale": jobs.scale,
-        "cancel": lifecycle.cancel,
+        "cancel": jobs.cancel,
         "timeline": jobs.timeline,
         "adopt": cluster.adopt,
     },
     "Pods of a job": {"pods": pods.pods, "exec": pods.exec_, "port-forward": pods.port_forward},
     "Clusters and images": {
-        "instances": instance_types.instances,
+        "instances": cluster.instances,
         "cluster": cluster.cluster,
         "governance": governance.governance,
-        "container": build_context.container,
+        "container": governance.container,
     },
     "The program itself": {
         "schema": project.schema,
@@ -159,9 +158,6 @@ for _commands in _COMMANDS.values():
         _is_parsed = _function is not jobs.run
         app.command(_name, cls=_Command if _is_parsed else _AllWords, add_help_option=_is_parsed)(_function)
 
-_UsageError: Any = typer.BadParameter.__base__
-"""The exception of typer for an invalid command line."""
-
 
 def run(words: Sequence[str]) -> int:
     """Run a command line; return the exit code. A user's mistake prints Problems and exits with 2."""
@@ -173,18 +169,17 @@ def run(words: Sequence[str]) -> int:
 
 
 def _run(words: Sequence[str]) -> int:
+    command: Any = typer.main.get_command(app)
+    if _COMPLETE in os.environ or any("completion" in word for word in words):
+        from launcher.cli.commands import bash_completion
+
+        bash_completion.register()  # after typer's, which it replaces
     try:
-        return _command(words)(list(words), prog_name="recipes", standalone_mode=False) or 0
-    except ProblemsFound as error:
-        console.show_problems(error.problems, error.outcome or "nothing was done")
-        return process.USER_ERROR
-    except _UsageError as error:
+        return command(list(words), prog_name="recipes", standalone_mode=False) or 0
+    except (ProblemsFound, OSError) as error:
+        return refused(error, "nothing was done")
+    except click.UsageError as error:
         console.show_problems((_usage_problem(error),), "nothing was done")
-        return process.USER_ERROR
-    except OSError as error:
-        if (problem := os_errors.environmental(error)) is None:
-            raise
-        console.show_problems((problem,), "nothing was done")
         return process.USER_ERROR
     except SystemExit as stop:  # typer exits after a lost reader, and after completion
         if isinstance(stop.__context__, BrokenPipeError):
@@ -192,38 +187,28 @@ def _run(words: Sequence[str]) -> int:
         return stop.code if isinstance(stop.code, int) else 0
 
 
-def _command(words: Sequence[str]) -> Any:
-    """Return the command, with the launcher's completion in place of typer's."""
-    command = typer.main.get_command(app)
-    if _COMPLETE in os.environ or any("completion" in word for word in words):
-        from launcher.cli.commands import bash_completion
-
-        bash_completion.register()
-    return command
-
-
-def _usage_problem(error: Any) -> Problem:
-    """Return typer's error about a command line as a Problem."""
+def _usage_problem(error: click.UsageError) -> Problem:
+    """Return click's error about a command line as a Problem."""
     where = error.ctx.command_path if error.ctx else "recipes"
-    is_unknown = bool(hasattr(error, "option_name") and hasattr(error, "possibilities") and error.ctx)
-    near = _suggestions(error.option_name, error.ctx.command.params) if is_unknown else []
-    message = error.message if is_unknown else error.format_message()
+    near: list[str] = []
+    message = error.format_message()
+    if isinstance(error, click.NoSuchOption) and error.ctx:
+        near, message = _suggestions(error.option_name, error.ctx.command.params), error.message
     return Problem(
         "E801",
         where,
         message[:1].lower() + message[1:].rstrip("."),
         allowed=error.ctx.get_usage().removeprefix("Usage: ") if error.ctx else None,
-        remedy=f"did you mean {' or '.join(near)}?" if near else f"{where} --help",
+        remedy=question(near) or f"{where} --help",
     )
 
 
 def _suggestions(option: str, params: Sequence[click.Parameter]) -> list[str]:
     """Return similar options, else the override that an option spells if the command takes overrides."""
-    from launcher.common.suggestions import nearest
-    from launcher.config import slips
-
     near = nearest(option, [name for param in params for name in param.opts])
     takes_overrides = any("[KEY=VALUE]" in (param.metavar or "") for param in params)
     if near or not takes_overrides:
         return near
+    from launcher.config import slips
+
     return [problem.remedy for problem in slips.of_flags([option]) if problem.remedy]

@@ -10,6 +10,7 @@ from typing import Any
 from pydantic import BaseModel
 
 from launcher.cli.devtools.schema import descriptions, schema_file
+from launcher.cli.output import writing
 from launcher.common import yaml_io
 from launcher.common.problems import fail
 from launcher.common.templating import render_template
@@ -62,9 +63,6 @@ def write(path: Path, base: str) -> Path:
 
     Returns:
         The schema's file.
-
-    Raises:
-        ProblemsFound: The file exists or cannot be written, its name is not valid, or `base` does not exist.
     """
     if path.suffix not in (".yaml", ".yml"):
         raise fail("E805", str(path), "a recipe's file must end in .yaml", remedy=f"{path}.yaml")
@@ -77,39 +75,34 @@ def write(path: Path, base: str) -> Path:
         "new/recipe.yaml.j2",
         schema=schema,
         file=path.name,
-        inherits=_flow(_inherits(path, base)),
+        inherits=_inherits(path, base),
         display_name=" ".join(path.stem.split()),
         name=re.sub(r"[^a-z0-9]+", "-", path.stem.lower())[:63].strip("-") or "my-run",
         keys=list(_lines(recipe, model_type)),
     )
     yaml_io.load(text)
-    try:
+    with writing(path):
         (path.parent / schema).parent.mkdir(parents=True, exist_ok=True)
         (path.parent / schema).write_text(schema_file(model_type), encoding="utf-8")
         with path.open("x", encoding="utf-8") as file:
             file.write(text)
-    except OSError as error:
-        raise fail("E805", str(path), f"cannot be written: {error.strerror}") from error
     return path.parent / schema
 
 
 def _inherits(path: Path, base: str) -> str:
-    """Return the entry of `defaults` that names the inherited recipe."""
-    if not base.endswith((".yaml", ".yml")):
-        return f"/recipes/{base}@_here_"
-    file = Path(base).expanduser()
-    if file.resolve().parent != path.parent.resolve():
-        remedy = f"write it into {file.parent}, or use that folder with hydra.searchpath"
-        raise fail("E805", str(path), "can only inherit a file of its own folder", value=base, remedy=remedy)
-    if found := _OF_DEFAULTS.search(file.stem):
-        message = f"a name with {found[0]!r} has another meaning in defaults"
-        raise fail("E805", str(path), message, value=base, remedy="rename the inherited file")
-    return f"{file.stem}@_here_"
-
-
-def _flow(entry: str) -> str:
-    """Return an entry of a list, quoted for YAML."""
-    return entry if re.fullmatch(r"/?[\w./-]+@_here_", entry, re.ASCII) else yaml_io.dump_flow(entry)
+    """Return the entry of `defaults` that names the inherited recipe, quoted for YAML."""
+    entry = f"/recipes/{base}"
+    if base.endswith((".yaml", ".yml")):
+        file = Path(base).expanduser()
+        if file.resolve().parent != path.parent.resolve():
+            remedy = f"write it into {file.parent}, or use that folder with hydra.searchpath"
+            raise fail("E805", str(path), "can only inherit a file of its own folder", value=base, remedy=remedy)
+        if found := _OF_DEFAULTS.search(file.stem):
+            message = f"a name with {found[0]!r} has another meaning in defaults"
+            raise fail("E805", str(path), message, value=base, remedy="rename the inherited file")
+        entry = file.stem
+    is_plain = re.fullmatch(r"/?[\w./-]+", entry, re.ASCII)
+    return f"{entry}@_here_" if is_plain else yaml_io.dump_flow(f"{entry}@_here_")
 
 
 def _lines(recipe: Mapping[str, Any], model_type: str) -> Iterator[str]:
@@ -125,14 +118,14 @@ def _lines(recipe: Mapping[str, Any], model_type: str) -> Iterator[str]:
         for depth, parent in enumerate(parents[shared:], shared):
             yield f"{'  ' * depth}{parent}:"
         opened = tuple(parents)
-        yield f"{'  ' * len(parents)}{_written(name, holder[name])}{_meaning(family, parents, name)}"
-
-
-def _written(name: str, value: Any) -> str:
-    """Return a key and its value in one line, a list in flow style."""
-    if isinstance(value, list | Mapping):
-        return f"{name}: {json.dumps(value, ensure_ascii=False)}"
-    return yaml_io.dump({name: value}).rstrip("\n")
+        value = holder[name]
+        is_nested = isinstance(value, list | Mapping)  # in flow style, so that each key is a line
+        text = (
+            f"{name}: {json.dumps(value, ensure_ascii=False)}"
+            if is_nested
+            else yaml_io.dump({name: value}).rstrip("\n")
+        )
+        yield f"{'  ' * len(parents)}{text}{_meaning(family, parents, name)}"
 
 
 def _meaning(model: type[BaseModel], parents: list[str], name: str) -> str:

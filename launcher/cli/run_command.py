@@ -1,20 +1,62 @@
-"""The command line of `recipes run` and `main.py`."""
+"""The command line of `recipes run` and `main.py`; of its flags, `--name` and `--version` are not Hydra's."""
 
+import functools
 from collections.abc import Sequence
 
+from launcher import identity
 from launcher.cli import launch
-from launcher.common import redaction
+from launcher.common import console, redaction
+from launcher.common.problems import ProblemsFound, fail
+from launcher.common.process import USER_ERROR
+
+_NAME = "--name"
 
 
 def run(words: Sequence[str]) -> int:
-    """Compile and launch what a command line names: overrides, and flags of the launcher or of Hydra.
-
-    Returns:
-        The exit code; with flags, the highest of the jobs that they request.
-    """
+    """Compile and launch what a command line names; return the exit code, the highest of several jobs'."""
     redaction.install()
-    if any(word.startswith("-") for word in words):  # --name, --version; --cfg, --multirun: Hydra's
-        from launcher.cli import own_flags
+    try:
+        words, name = _without_name(words)
+    except ProblemsFound as error:
+        console.show_problems(error.problems)
+        return USER_ERROR
+    if any(_abbreviates(word, "--version") for word in words):
+        console.say(identity())
+        return 0
+    if not any(word.startswith("-") for word in words):
+        return launch.main(words, name)
+    from launcher.cli import launch_sweep
+    from launcher.config import hydra_flags
 
-        return own_flags.serve(words, launch.main)
-    return launch.main(words)
+    one = functools.partial(launch.main, name=name)
+    return hydra_flags.serve(functools.partial(launch_sweep.run, one), words)
+
+
+def _without_name(words: Sequence[str]) -> tuple[list[str], str | None]:
+    """Return the other words of a command line, and the user's name for the job."""
+    left: list[str] = []
+    names: list[str] = []
+    rest = iter(words)
+    for word in rest:
+        flag, equals, value = word.partition("=")
+        if flag != _NAME:
+            left.append(word)
+            continue
+        given = value if equals else next(rest, None)
+        if not given or given.startswith("-"):
+            raise _refused("has no value", given)
+        names.append(given)
+    if len(names) > 1:
+        raise _refused("is given twice; a job has one name", names[-1])
+    if names and any(word == "-m" or _abbreviates(word, "--multirun") for word in left):
+        raise _refused("names one job, but --multirun starts several", names[0])
+    return left, names[0] if names else None
+
+
+def _abbreviates(word: str, flag: str) -> bool:
+    """Return whether a word is a flag, or a prefix that Hydra's parser would expand to one."""
+    return len(word) > len("--") and flag.startswith(word)
+
+
+def _refused(message: str, value: str | None) -> ProblemsFound:
+    return fail("E801", _NAME, message, value=value, remedy="--name my-run")

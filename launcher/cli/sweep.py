@@ -6,6 +6,7 @@ then set on the composition, which gives the same trees as separate compositions
 
 import dataclasses
 import functools
+import itertools
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -23,7 +24,7 @@ from launcher.model.context import LaunchContext
 from launcher.model.size_plan import spans
 from launcher.planning.check import examine, with_origin
 from launcher.planning.job_planner import plan
-from launcher.rules import Rule, faulty_needs, notices, rules_for
+from launcher.rules import faulty_needs, notices, rules_for
 
 _INSTANCE, _ELASTIC = "instance_type", "recipes.elastic_policy.is_elastic"
 _DEALING = ("E221", "E222", "E223")
@@ -38,7 +39,7 @@ class Checked:
     Args:
         recipe: Its name.
         path: Its file.
-        instance_type: The instance type it was checked on; None if it could not be composed.
+        instance_type: None if it could not be composed.
         is_elastic: Whether it was checked as an elastic job.
         num_sizes: Number of planned sizes; 0 if there are Problems.
         problems: Its Problems.
@@ -57,13 +58,8 @@ class Checked:
 def sweep(entries: Sequence[Entry], context: LaunchContext, overrides: Sequence[str] = ()) -> Iterator[Checked]:
     """Check every recipe on each of its instance types, static and, if it has a policy, elastic.
 
-    Args:
-        entries: The recipes.
-        context: The context of the launches.
-        overrides: Overrides for every recipe; the default cluster is k8s.
-
-    Yields:
-        One result for each recipe, instance type and kind of job, in that order, as soon as it is ready.
+    The default cluster is k8s. Yields a result for each recipe, instance type and kind of job, in that order, as soon
+    as it is ready.
     """
     cache = CompositionCache()
     for entry in entries:
@@ -105,98 +101,62 @@ def variants(
     types = listed if isinstance(listed, list) and listed else [base.tree.get(_INSTANCE)]
     kinds = (False, True) if isinstance(get(base.tree, "recipes.elastic_policy"), Mapping) else (None,)
     is_referred_to = base.sources.refers_to(_INSTANCE, "is_elastic")
-    for instance_type in types:
-        for is_elastic in kinds:
-            said = {_INSTANCE: instance_type} | ({} if is_elastic is None else {_ELASTIC: is_elastic})
-            yield _composed_anew(base, said, context, cache) if is_referred_to else _with_values(base, said)
-
-
-def _composed_anew(
-    base: Composition, said: Mapping[str, object], context: LaunchContext, cache: CompositionCache | None
-) -> Composition:
-    return compose([*base.overrides, *_words(said)], context.cwd, cache=cache)
-
-
-def _with_values(base: Composition, said: Mapping[str, object]) -> Composition:
-    """Return a composition as if these overrides were appended."""
-    tree = base.tree
-    for path, value in said.items():
-        tree = replaced(tree, path, value)
-    words = _words(said)
-    return dataclasses.replace(
-        base,
-        tree=tree,
-        overrides=(*base.overrides, *words),
-        explicit={**base.explicit, **dict(zip(said, words, strict=True))},
-    )
-
-
-def _words(said: Mapping[str, object]) -> list[str]:
-    return [f"{path}={str(value).lower() if isinstance(value, bool) else value}" for path, value in said.items()]
+    for instance_type, is_elastic in itertools.product(types, kinds):
+        said = {_INSTANCE: instance_type} | ({} if is_elastic is None else {_ELASTIC: is_elastic})
+        words = {
+            path: f"{path}={str(value).lower() if isinstance(value, bool) else value}" for path, value in said.items()
+        }
+        overrides = (*base.overrides, *words.values())
+        if is_referred_to:
+            yield compose(overrides, context.cwd, cache=cache)
+            continue
+        tree = base.tree
+        for path, value in said.items():
+            tree = replaced(tree, path, value)
+        yield dataclasses.replace(base, tree=tree, overrides=overrides, explicit={**base.explicit, **words})
 
 
 def checked(entry: Entry, composition: Composition, context: LaunchContext) -> Checked:
     """Check and plan one job of a recipe."""
-    result = functools.partial(
-        Checked,
-        entry.name,
-        entry.path,
-        str(composition.tree.get(_INSTANCE)),
-        get(composition.tree, _ELASTIC) is True,
-    )
+    is_elastic = get(composition.tree, _ELASTIC) is True
+    result = functools.partial(Checked, entry.name, entry.path, str(composition.tree.get(_INSTANCE)), is_elastic)
     checked, problems = examine(composition)
     if checked and not problems:
         job = plan(checked, context)
         found = backend_registry.load_backend(job.backend).check(job)
         return result(len(job.scales), found, notices(checked, job))
     others = [problem for problem in problems if problem.code not in _DEALING]
-    notice = _is_for_more_devices(checked, others)
+    notice = _is_for_more_devices(checked, others) if checked else None
     if checked is None or notice is None:
         return result(0, with_origin(composition, problems))
     return result(0 if others else len(checked.sizes), with_origin(composition, others), (notice,))
 
 
-def _is_for_more_devices(checked: CheckedRecipe | None, others: Sequence[Problem]) -> Notice | None:
+def _is_for_more_devices(checked: CheckedRecipe, others: Sequence[Problem]) -> Notice | None:
     """Return a notice if the sizes are valid, but for nodes with more devices than this instance type has.
 
     That is not an error of the recipe if the planner can distribute the same samples on this instance type. `others`
     are its errors of other kinds, which the planned sizes would have too.
     """
-    if checked is None or checked.instance is None:
+    instance, written_for = checked.instance, checked.recipe.trainer.devices
+    if instance is None or not checked.is_elastic or checked.recipe.scale_config == AUTO:
         return None
+    dealing = [rule for rule in rules_for(checked.backend) if rule.code in _DEALING]
     faulty = faulty_needs(checked, (problem.path for problem in others))
-    if not all(rule.applies(checked.backend, faulty) for rule in _dealing_rules(checked)):
+    if not all(rule.applies(checked.backend, faulty) for rule in dealing):
         return None  # the rules on samples depend on a key with an error
-    if not _is_valid_elsewhere(checked) or not _is_valid_planned(checked, others):
+
+    def is_faulty(recipe: CheckedRecipe) -> bool:
+        return any(True for rule in dealing for _ in rule.check(recipe, functools.partial(Problem, rule.code)))
+
+    without_instance = dataclasses.replace(checked, instance=None)
+    if checked.devices >= written_for or not is_faulty(checked) or is_faulty(without_instance):
+        return None
+    planned = replaced(checked.composition.tree, "recipes.scale_config", AUTO)
+    _, further = examine(dataclasses.replace(checked.composition, tree=planned))
+    if any(problem not in others for problem in further):
         return None
     alone = ((scale.nodes, dataclasses.replace(checked, scales=(scale,))) for scale in checked.sizes)
-    sizes = spans(nodes for nodes, size in alone if _dealing_problems(size))
-    devices = f"{checked.recipe.trainer.devices} devices per node, {checked.instance.name} has {checked.devices}"
+    sizes = spans(nodes for nodes, size in alone if is_faulty(size))
+    devices = f"{written_for} devices per node, {instance.name} has {checked.devices}"
     return Notice("N114", f"sizes {sizes} are written for {devices}: ++recipes.scale_config=auto plans them")
-
-
-def _is_valid_elsewhere(checked: CheckedRecipe) -> bool:
-    """Return whether an elastic recipe's samples add up with the devices it is written for, but not here."""
-    if not checked.is_elastic or checked.recipe.scale_config == AUTO:
-        return False
-    if checked.devices >= checked.recipe.trainer.devices or not _dealing_problems(checked):
-        return False
-    return not _dealing_problems(dataclasses.replace(checked, instance=None))
-
-
-def _is_valid_planned(checked: CheckedRecipe, others: Sequence[Problem]) -> bool:
-    """Return whether the sizes of the planner have no further errors on this instance type."""
-    tree = replaced(checked.composition.tree, "recipes.scale_config", AUTO)
-    return all(problem in others for problem in examine(dataclasses.replace(checked.composition, tree=tree))[1])
-
-
-def _dealing_rules(checked: CheckedRecipe) -> list[Rule]:
-    return [rule for rule in rules_for(checked.backend) if rule.code in _DEALING]
-
-
-def _dealing_problems(checked: CheckedRecipe) -> list[Problem]:
-    return [
-        problem
-        for rule in _dealing_rules(checked)
-        for problem in rule.check(checked, functools.partial(Problem, rule.code))
-    ]

@@ -12,10 +12,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from launcher.bundle.store import given_name
-from launcher.common.console import say, say_fitted, say_lines, show_notice, show_table, shown_path, width
+from launcher.common.console import counted, say, say_fitted, say_lines, show_notice, show_table, shown_path, width
 from launcher.common.line_writer import LineWriter
 from launcher.common.names import LOG_DIR, RUN_DIR
-from launcher.common.problems import Notice
 from launcher.common.terminal_text import plain
 from launcher.model.backend import NEWS
 from launcher.model.job_spec import Bundle, JobHandle, JobSpec, JobState, JobStatus
@@ -55,11 +54,8 @@ def show_plan(
 ) -> None:
     """Print a job's name, its sizes and its notices.
 
-    Args:
-        job: The planned job.
-        in_full: Whether to add the idle time and speedup of each size.
-        all_notes: Whether to print the notices too that every elastic job gets, and not only their codes.
-        costs: Headings and cells of the costs of each size.
+    `in_full` adds the idle time and speedup of each size. Without `all_notes`, the notices that every elastic job
+    gets are named by their codes.
     """
     say(f"{job.name}   {plan_report.kind(job)}", "bold")
     rate = _show_sizes(job, plan_report.aligned(job, in_full=in_full, costs=costs), is_charted=in_full)
@@ -67,14 +63,18 @@ def show_plan(
     if in_full and len(job.scales) > 1:
         note = "speedup: of the computation, by the largest share; without communication, input and restarts"
         say_fitted(note, "dim")
-    usual = () if all_notes else _usual(job)
+    codes: set[str] = set()
+    if job.elastic and not all_notes:
+        from launcher import rules  # a followed job needs none
+
+        codes = {each.code for each in rules.notice_rules_for(job.backend) if each.is_usual}
+    usual = [notice.code for notice in job.notices if notice.code in codes]
     for notice in job.notices:
-        if notice not in usual:
+        if notice.code not in codes:
             show_notice(notice)
     if usual:
         where = "recipes plan --notes" if in_full else "plan.md in the bundle"
-        count = f"{len(usual)} note{'s' if len(usual) > 1 else ''} of most elastic jobs"
-        say_fitted(f"{count}: {', '.join(notice.code for notice in usual)}   {where}", "yellow")
+        say_fitted(f"{counted(len(usual), 'note')} of most elastic jobs: {', '.join(usual)}   {where}", "yellow")
 
 
 def _show_sizes(job: JobSpec, sizes: plan_report.Columns, *, is_charted: bool) -> str:
@@ -94,33 +94,19 @@ def _show_sizes(job: JobSpec, sizes: plan_report.Columns, *, is_charted: bool) -
     return left_out
 
 
-def _usual(job: JobSpec) -> tuple[Notice, ...]:
-    """Return the notices of an elastic job that every such job gets."""
-    if job.elastic is None:
-        return ()
-    from launcher import rules  # a followed job needs none
-
-    codes = {each.code for each in rules.notice_rules_for(job.backend) if each.is_usual}
-    return tuple(notice for notice in job.notices if notice.code in codes)
-
-
-def show_bundle(bundle: Bundle, next_step: str | None = None) -> None:
-    """Print a bundle's location and the next command."""
+def show_bundle(bundle: Bundle, *, is_only_written: bool) -> None:
+    """Print a bundle's location and, if its job is not launched now, the command that does."""
     name = given_name(bundle.directory)
     label = f" ({name})" if name else ""
     size = f"{len(bundle.files)} files, digest {bundle.digest[:6]}"
-    where = f"bundle {shown_path(bundle.directory)}{label}  {size}"
-    say(where + (f"   next: {next_step}" if next_step else ""))
+    next_step = f"   next: recipes launch {typed_path(bundle.directory)}" if is_only_written else ""
+    say(f"bundle {shown_path(bundle.directory)}{label}  {size}{next_step}")
 
 
 def show_end(bundle: Bundle, status: JobStatus, *, is_here: bool = True, can_resume: bool = False) -> None:
     """Print how a job ended, and the location of its logs and its metrics.
 
-    Args:
-        bundle: The job's bundle.
-        status: Its final status.
-        is_here: Whether its logs are on this machine.
-        can_resume: Whether to print the command that resumes it.
+    `is_here`: whether its logs are on this machine.
     """
     from launcher.jobs import tracking  # its import takes as long as planning
 
@@ -167,15 +153,10 @@ def show_next(bundle: Bundle) -> None:
 
 def show_status(status: JobStatus) -> None:
     """Print a job's state, its size, and why it is pending or why it ended, in one line."""
-    say(status_line(status), _STATE_STYLES.get(status.state, ""))
-
-
-def status_line(status: JobStatus) -> str:
-    """Return a job's state, its size, and why it is pending or why it ended."""
     target = f" -> {status.target_nodes}" if status.target_nodes is not None else ""
     nodes = f"{status.nodes}{target} node{'' if status.nodes == 1 and not target else 's'}"
     parts = [status.state.value, nodes if status.nodes or target else "", status.message]
-    return "  ".join(part for part in parts if part)
+    say("  ".join(filter(None, parts)), _STATE_STYLES.get(status.state, ""))
 
 
 def show_timeline(course: "Timeline", run_dir: Path) -> None:

@@ -74,11 +74,22 @@ def _console(*, stderr: bool = False) -> "Console":
     return Console(stderr=stderr, highlight=False, soft_wrap=True)
 
 
+def counted(number: int, noun: str) -> str:
+    """Return a number with its noun: `1 node`, `2 nodes`."""
+    return f"{number} {noun}{'' if number == 1 else 's'}"
+
+
+def first_of(names: Sequence[str], most: int) -> str:
+    """Return the first names, and how many more there are."""
+    more = f" and {len(names) - most} more" if len(names) > most else ""
+    return f"{', '.join(names[:most])}{more}"
+
+
 def show_problems(problems: tuple[Problem, ...], outcome: str = "nothing was written or submitted") -> None:
     """Print every Problem on standard error, then the outcome."""
     for problem in problems:
         show_problem(str(problem))
-    say(f"{len(problems)} problem{'s' if len(problems) > 1 else ''}; {outcome}", stderr=True)
+    say(f"{counted(len(problems), 'problem')}; {outcome}", stderr=True)
 
 
 def show_problem(text: str) -> None:

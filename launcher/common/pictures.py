@@ -4,16 +4,18 @@ import hashlib
 import importlib.util
 from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
 from launcher.common import os_errors
 from launcher.common.problems import fail
 
 if TYPE_CHECKING:
+    from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
 FORMATS = (".png", ".svg")
 INK, QUIET = "#24292f", "#6e7781"
+_DOTS_PER_INCH = 150
 _FONT, _FONTS = "'DejaVu Sans'", "'DejaVu Sans', Verdana, sans-serif"
 """The font of measuring, and those that a viewer of an SVG takes: letters of Verdana are as wide."""
 _STYLE: dict[Any, object] = {  # matplotlib types its keys as a Literal of every setting
@@ -29,13 +31,13 @@ _STYLE: dict[Any, object] = {  # matplotlib types its keys as a Literal of every
 }
 
 
-def save(path: Path, salt: str, figure: Callable[[], "Figure"], source: str | None = None) -> None:
+def save(path: Path, salt: str, drawn: Callable[[], "Figure"], source: str | None = None) -> None:
     """Draw a picture to a file whose suffix names the format. The same figure and salt give the same bytes.
 
     Args:
         path: The file.
         salt: Seed of the ids inside an SVG.
-        figure: Draws the matplotlib figure.
+        drawn: Draws the matplotlib figure.
         source: The text that the picture shows. Its digest is kept in the file, for `shows`.
 
     Raises:
@@ -48,13 +50,28 @@ def save(path: Path, salt: str, figure: Callable[[], "Figure"], source: str | No
     import matplotlib
 
     with matplotlib.rc_context(_STYLE | {"svg.hashsalt": salt}):
-        made = figure()
+        made = drawn()
         try:
             made.savefig(path, metadata=_metadata(path, source))
             if path.suffix.lower() == ".svg":
                 path.write_text(path.read_text("utf-8").replace(_FONT, _FONTS), encoding="utf-8")
         except OSError as error:
             raise os_errors.refused("E709", str(path), error, path) from error
+
+
+def figure(width: float, height: float, **more: Any) -> "Figure":
+    """Return an empty figure of a size in inches."""
+    from matplotlib.figure import Figure
+
+    return Figure(figsize=(width, height), dpi=_DOTS_PER_INCH, facecolor="white", **more)
+
+
+def bare(axes: "Axes", grid: Literal["x", "y", "both"] | None = None) -> None:
+    """Leave the frame open at the top and the right; lay a grid below the curves."""
+    axes.spines[["top", "right"]].set_visible(False)
+    axes.set_axisbelow(True)
+    if grid:
+        axes.grid(axis=grid, color="#eaecef", linewidth=0.8)
 
 
 def shows(path: Path, source: str) -> bool:

@@ -26,8 +26,12 @@ def nearest(name: str, known: Sequence[str], count: int = 3, cutoff: float = 0.6
 
 def did_you_mean(name: str, known: Sequence[str]) -> str | None:
     """Return a suggestion for an unknown `name`; None if no name is close."""
-    near = nearest(name, known, count=1)
-    return f"did you mean {near[0]}?" if near else None
+    return question(nearest(name, known, count=1))
+
+
+def question(near: Sequence[str]) -> str | None:
+    """Return names as a question; None if there are none."""
+    return f"did you mean {' or '.join(near)}?" if near else None
 
 
 def _part(wanted: str, name: str) -> int:

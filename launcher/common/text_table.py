@@ -1,7 +1,7 @@
 """Values and tables as plain text, for terminals and pipes."""
 
 import json
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 
 import yaml
 
@@ -52,6 +52,11 @@ def table(rows: Sequence[Sequence[str]], right: Sequence[int] = ()) -> list[str]
         .rstrip()
         for cells in rows
     ]
+
+
+def with_head(rows: Sequence[Sequence[str]], right: Sequence[int] = ()) -> Iterator[tuple[str, str]]:
+    """Yield the lines of `table`, each with its style; the first row is the head."""
+    yield from ((line, "" if i else "dim") for i, line in enumerate(table(rows, right)))
 
 
 def clipped(text: str, width: int) -> str:

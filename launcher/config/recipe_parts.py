@@ -15,7 +15,6 @@ from launcher.config import catalogue
 from launcher.model.config_tree import leaves, merged, size_of
 
 CONFIG_FILE = COLLECTION / "config.yaml"
-CLUSTERS = COLLECTION / "cluster"
 _NOT_KEYS = ("defaults", "hydra", "scale_config")
 
 

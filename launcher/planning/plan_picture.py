@@ -14,8 +14,8 @@ from launcher.planning import plan_report
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
-_WIDTH, _HEIGHT, _DPI = 9.0, 6.2, 150
-"""Inches and dots per inch."""
+_WIDTH, _HEIGHT = 9.0, 6.2
+"""Inches."""
 _EVEN, _UNEVEN, _QUIET = "#0072B2", "#E69F00", pictures.QUIET
 _SHARES, _RATE = plan_report.COLUMNS[2], plan_report.COLUMNS[4]
 _MOST_TICKS = 24
@@ -33,9 +33,7 @@ def draw(job: JobSpec, path: Path) -> None:
 
 
 def _figure(job: JobSpec) -> Any:
-    from matplotlib.figure import Figure
-
-    figure = Figure(figsize=(_WIDTH, _HEIGHT), dpi=_DPI, facecolor="white", layout="constrained")
+    figure = pictures.figure(_WIDTH, _HEIGHT, layout="constrained")
     rates = [point.learning_rate for point in job.scales if point.learning_rate is not None]
     heights = (3, 2, 1) if rates else (3, 2)
     share, idle, *rest = every = figure.subplots(len(heights), sharex=True, height_ratios=heights)
@@ -49,9 +47,7 @@ def _figure(job: JobSpec) -> Any:
     _ticks(every[-1], nodes)
     for axes in every:
         axes.axvline(job.initial_nodes, color=_QUIET, linewidth=0.8, linestyle=":", zorder=0)
-        axes.spines[["top", "right"]].set_visible(False)
-        axes.grid(axis="y", color="#eaecef", linewidth=0.8)
-        axes.set_axisbelow(True)
+        pictures.bare(axes, grid="y")
     return figure
 
 

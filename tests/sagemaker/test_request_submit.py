@@ -31,9 +31,10 @@ from launcher.backends.sagemaker import client, follow
 from launcher.backends.sagemaker.backend import BACKEND, SageMakerBackend
 from launcher.cli import launch
 from launcher.cli import main as cli
-from launcher.cli.commands.lifecycle import log_json
+from launcher.cli.commands.jobs import log_json
 from launcher.common.names import JOB_FILE
 from launcher.common.problems import ProblemsFound
+from launcher.common.process import USER_ERROR
 from launcher.model.job_spec import JobState, JobStatus, LogSelection
 
 pytest.importorskip("boto3", reason="pip install '.[sagemaker]'")
@@ -233,7 +234,7 @@ def test_an_unanswered_request_is_remembered_and_its_job_found(aws, one, impatie
     thread = threading.Thread(target=interrupt) if number else None
     if thread:
         thread.start()
-    assert cli.run(["launch", str(one.directory)]) == (128 + number if number else launch.USER_ERROR)
+    assert cli.run(["launch", str(one.directory)]) == (128 + number if number else USER_ERROR)
     if thread:
         thread.join()
     told = capsys.readouterr().err
@@ -251,7 +252,7 @@ def test_an_unanswered_request_is_remembered_and_its_job_found(aws, one, impatie
 
 def test_a_refused_job_is_not_recorded(aws, one):
     aws.errors["CreateTrainingJob"] = [AwsError("ValidationException", "no")]
-    assert cli.run(["launch", str(one.directory)]) == launch.USER_ERROR
+    assert cli.run(["launch", str(one.directory)]) == USER_ERROR
     assert not (one.directory / JOB_FILE).exists()
 
 
@@ -284,7 +285,7 @@ def test_words_of_an_error_do_not_make_a_job_gone(aws, one):
 @pytest.mark.slow
 def test_a_launch_never_claims_that_nothing_was_submitted_where_a_job_may_run(aws, one, impatient, capsys):
     aws.lost["CreateTrainingJob"] = 2
-    assert cli.run(["launch", str(one.directory)]) == launch.USER_ERROR
+    assert cli.run(["launch", str(one.directory)]) == USER_ERROR
     told = capsys.readouterr().err
     assert one.job_name in aws.jobs
     assert "E352 job" in told and "may have started" in told and "nothing was" not in told
@@ -296,7 +297,7 @@ def test_a_submitted_job_that_cannot_be_followed_was_submitted(aws, one, impatie
         AwsError("ValidationException", "none yet"),
         *[AwsError("AccessDeniedException", "not yours")] * 9,
     ]
-    assert cli.run(["launch", str(one.directory), "--wait"]) == launch.USER_ERROR
+    assert cli.run(["launch", str(one.directory), "--wait"]) == USER_ERROR
     told = capsys.readouterr().err
     assert f"the job was submitted as {one.job_name}" in told and "nothing was" not in told
 

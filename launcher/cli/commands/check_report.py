@@ -1,17 +1,17 @@
 """Reports of `recipes check`: for people, for programs and for GitHub Actions."""
 
-import dataclasses
 import re
 import resource
 from collections import Counter
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 from launcher import pipeline
-from launcher.cli.commands.arguments import choice
+from launcher.cli.commands.arguments import choose
 from launcher.cli.sweep import Checked, sweep
 from launcher.common import console
+from launcher.common.console import counted, first_of
 from launcher.common.paths import CHECKOUT, COLLECTION
 from launcher.common.problems import Problem, ProblemsFound
 from launcher.config import catalogue
@@ -31,10 +31,9 @@ _MOST_SHOWN = 4
 
 def checked(name: str, overrides: Sequence[str], context: LaunchContext) -> Checked:
     """Check one recipe, as named by the user, as it would be launched with these overrides."""
-    path = Path(name)
+    path, cache = Path(name), CompositionCache()
     try:
-        words = [choice(name, overrides), *overrides]
-        cache = CompositionCache()
+        words = choose(name, overrides)
         composition = compose(words, context.cwd, cache=cache)
     except ProblemsFound as error:
         return Checked(name, path, None, False, 0, error.problems)
@@ -45,69 +44,64 @@ def checked(name: str, overrides: Sequence[str], context: LaunchContext) -> Chec
         is_elastic = get(composition.tree, "recipes.elastic_policy.is_elastic") is True
         where = instance_type if described(composition.backend).instances else None
         return Checked(name, path, where, is_elastic, 0, error.problems)
-    return Checked(
-        name, path, job.resources.instance_type, job.elastic is not None, len(job.scales), (), tuple(job.notices)
-    )
+    where, is_elastic = job.resources.instance_type, job.elastic is not None
+    return Checked(name, path, where, is_elastic, len(job.scales), (), tuple(job.notices))
 
 
 def swept(overrides: Sequence[str], context: LaunchContext, *, is_quiet: bool) -> list[Checked]:
     """Check every recipe on every instance type it lists; on a terminal, show the progress."""
     entries = catalogue.entries()
     results = sweep(entries, context, overrides)
-    return list(results if is_quiet else _counted(results, len(entries)))
-
-
-def _counted(results: Iterable[Checked], num_recipes: int) -> Iterator[Checked]:
-    seen: set[str] = set()
-    with console.counter("recipes checked", num_recipes) as count:
+    if is_quiet:
+        return list(results)
+    found: list[Checked] = []
+    with console.counter("recipes checked", len(entries)) as count:
         for result in results:
-            if result.recipe not in seen:
-                seen.add(result.recipe)
-                count(len(seen))
-            yield result
+            found.append(result)
+            count(len({each.recipe for each in found}))
+    return found
 
 
 def report(results: Sequence[Checked]) -> None:
     """Print every Problem once, with its recipe and instance types; for valid recipes, a line of their own."""
+    is_swept = len(results) > len({result.recipe for result in results})
     for result in results:
-        if not result.problems and len(results) == len({r.recipe for r in results}):
+        if not result.problems and not is_swept:
             _say_right(result)
-    shown, places = "", _places(results)
-    shared = _shared(places)
-    for text, recipes in shared.items():
-        console.show_problem(text)
-        console.say(f"     in {len(recipes)} recipes: {_first(recipes)}", stderr=True)
+    places = _places(results)
+    recipes_of: dict[str, list[str]] = {}
+    for recipe, text in places:
+        recipes_of.setdefault(text, []).append(recipe)
+    for text, recipes in recipes_of.items():
+        if len(recipes) > 1:
+            console.show_problem(text)
+            console.say(f"     in {len(recipes)} recipes: {first_of(recipes, _MOST_SHOWN)}", stderr=True)
+    shown = ""
     for (recipe, text), (_, types) in places.items():
-        if text in shared:
+        if len(recipes_of[text]) > 1:
             continue
         if recipe != shown:
             console.say(recipe, "bold", stderr=True)
             shown = recipe
         console.show_problem(text)
         if types and len(results) > 1:
-            console.say(f"     on {_first(types)}", stderr=True)
-
-
-def _first(names: Sequence[str]) -> str:
-    """Return the first names, and how many more there are."""
-    more = f" and {len(names) - _MOST_SHOWN} more" if len(names) > _MOST_SHOWN else ""
-    return f"{', '.join(names[:_MOST_SHOWN])}{more}"
+            console.say(f"     on {first_of(types, _MOST_SHOWN)}", stderr=True)
 
 
 def _say_right(result: Checked) -> None:
-    sizes = f"{result.num_sizes} size{'s' if result.num_sizes > 1 else ''}"
     where = f" on {result.instance_type}" if result.instance_type else ""
-    console.say(f"ok  {result.recipe}  {'elastic, ' if result.is_elastic else ''}{sizes}{where}")
+    kind = "elastic, " if result.is_elastic else ""
+    console.say(f"ok  {result.recipe}  {kind}{counted(result.num_sizes, 'size')}{where}")
     for notice in result.notices:
         console.show_notice(notice)
 
 
 def count(results: Sequence[Checked]) -> None:
     """Print how many Problems there are, if any."""
-    num_problems, num_faulty = _num_distinct(results), sum(bool(result.problems) for result in results)
-    if num_problems:
+    if num_problems := _num_distinct(results):
+        num_faulty = sum(bool(result.problems) for result in results)
         where = f" in {num_faulty} of {len(results)} recipes" if len(results) > 1 else ""
-        console.say(f"{num_problems} problem{'' if num_problems == 1 else 's'}{where}", stderr=True)
+        console.say(f"{counted(num_problems, 'problem')}{where}", stderr=True)
 
 
 def summarize(results: Sequence[Checked], seconds: float) -> None:
@@ -115,9 +109,8 @@ def summarize(results: Sequence[Checked], seconds: float) -> None:
     peak_mib = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / _MIB
     num_problems, recipes = _num_distinct(results), {result.recipe for result in results}
     sizes = sum(result.num_sizes for result in results)
-    said = f"{len(recipes)} recipes, {len(results)} jobs, {sizes} sizes in {seconds:.1f} s, {peak_mib:.0f} MiB: "
-    outcome = f"{num_problems} problem{'' if num_problems == 1 else 's'}"
-    console.say(said + outcome, "bold red" if num_problems else "bold green")
+    said = f"{len(recipes)} recipes, {len(results)} jobs, {sizes} sizes in {seconds:.1f} s, {peak_mib:.0f} MiB"
+    console.say(f"{said}: {counted(num_problems, 'problem')}", "bold red" if num_problems else "bold green")
     num_jobs = Counter(code for result in results for code in {notice.code for notice in result.notices})
     if num_jobs:
         listed = ", ".join(f"{code} on {number} jobs" for code, number in sorted(num_jobs.items()))
@@ -163,24 +156,16 @@ def as_json(results: Sequence[Checked]) -> dict[str, Any]:
                 "instance_type": result.instance_type,
                 "is_elastic": result.is_elastic,
                 "num_sizes": None if result.problems else result.num_sizes,
-                "problems": [dataclasses.asdict(problem) for problem in result.problems],
-                "notices": [dataclasses.asdict(notice) for notice in result.notices],
+                "problems": result.problems,
+                "notices": result.notices,
             }
             for result in results
         ],
     }
 
 
-def _shared(places: Iterable[tuple[str, str]]) -> dict[str, list[str]]:
-    """Return each Problem that several recipes have, as text, to their names."""
-    recipes: dict[str, list[str]] = {}
-    for recipe, text in places:
-        recipes.setdefault(text, []).append(recipe)
-    return {text: names for text, names in recipes.items() if len(names) > 1}
-
-
 def _num_distinct(results: Sequence[Checked]) -> int:
-    return len({text for _, text in _places(results)})
+    return len({str(problem) for result in results for problem in result.problems})
 
 
 def _places(results: Sequence[Checked]) -> dict[tuple[str, str], tuple[Checked, list[str]]]:

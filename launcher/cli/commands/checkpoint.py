@@ -3,7 +3,7 @@
 import json
 import math
 import os
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -18,11 +18,12 @@ from launcher.cli.commands.arguments import (
     composed,
     say_unknown_instance,
 )
-from launcher.common.problems import fail
+from launcher.cli.output import print_json, say_picture
+from launcher.common import console
+from launcher.common.problems import ProblemsFound, fail
 
 if TYPE_CHECKING:
     from launcher.checkpointing.forecast import Forecast
-    from launcher.common.problems import Notice
     from launcher.model.checked_recipe import CheckedRecipe
     from launcher.model.checkpointing import Estimate
 
@@ -39,8 +40,7 @@ _Config = Annotated[
     typer.Option("--config", metavar="FILE", help="A model's config.json, to count parameters from.", dir_okay=False),
 ]
 _Failures = Annotated[
-    float | None,
-    typer.Option("--failures-per-node-hour", metavar="X", help="Failures of one node per hour."),
+    float | None, typer.Option("--failures-per-node-hour", metavar="X", help="Failures of one node per hour.")
 ]
 _Mtbf = Annotated[
     float | None, typer.Option("--mtbf-hours", metavar="H", help="Alternatively, hours between failures of the job.")
@@ -72,8 +72,8 @@ def checkpoint(
 ) -> None:
     """Estimate the size of checkpoints and how often to save. Bytes of each rank, the best interval, the goodput."""
     from launcher import rules
+    from launcher.checkpointing import picture as pictures
     from launcher.checkpointing import report
-    from launcher.common import console
     from launcher.model.context import LaunchContext
     from launcher.planning.check import check
     from launcher.planning.job_planner import plan
@@ -87,34 +87,20 @@ def checkpoint(
     given |= {"parameters": _whole(parameters), **_bandwidths(bandwidth or ())}
     expected = _forecast(checked, target.name, _estimate(checked, given), config)
     if picture is not None:
-        _draw(expected, nodes, target, picture)
+        pictures.draw(expected, nodes, target.name.rpartition("/")[2], picture)
     job = plan(checked, LaunchContext.read())
     found = [notice for notice in rules.notices(checked, job, expected) if notice.code in _ABOUT_THE_FORECAST]
     if as_json:
-        said = [{"code": notice.code, "message": notice.message} for notice in found]
-        print(json.dumps(report.as_json(expected, nodes) | {"notices": said}, indent=2))
+        print_json(report.as_json(expected, nodes) | {"notices": found})
         return
-    _say(expected, nodes, found)
-    if picture is not None:
-        console.say(f"picture {console.shown_path(picture)}")
-
-
-def _draw(expected: "Forecast", nodes: int, target: Target, picture: Path) -> None:
-    from launcher.checkpointing import picture as pictures
-
-    pictures.draw(expected, nodes, target.name.rpartition("/")[2], picture)
-
-
-def _say(expected: "Forecast", nodes: int, notices: Iterable["Notice"]) -> None:
-    from launcher.checkpointing import report
-    from launcher.common import console
-
     console.say_all(report.lines(expected, nodes))
-    for notice in notices:
+    for notice in found:
         console.show_notice(notice)
+    say_picture(picture)
 
 
 def _rate(rate: float | None, mtbf_hours: float | None, nodes: int) -> float | None:
+    """Return the failures of one node per hour."""
     if rate is not None and mtbf_hours is not None:
         message = "a node's failure rate and the job's are two forms of the same value"
         raise fail("E801", "recipes checkpoint", message, allowed="one of --failures-per-node-hour and --mtbf-hours")
@@ -132,24 +118,20 @@ def _whole(number: float | None) -> float | None:
 def _bandwidths(words: Sequence[str]) -> dict[str, float]:
     found = {}
     for word in words:
-        name, equals, value = word.partition("=")
+        name, _, value = word.partition("=")
         try:
-            found[f"{name}_gb_per_s"] = float(value)
+            rate = float(value)
         except ValueError:
-            equals = ""
-        if not equals or name not in _RATES:
-            allowed = ", ".join(f"{rate}=GB/S" for rate in _RATES)
+            name = ""
+        if name not in _RATES:
+            allowed = ", ".join(f"{each}=GB/S" for each in _RATES)
             raise fail("E801", "--bandwidth", "is not a tier with its rate", value=word, allowed=allowed)
+        found[f"{name}_gb_per_s"] = rate
     return found
 
 
 def _estimate(checked: "CheckedRecipe", given: Mapping[str, Any]) -> "Estimate":
-    """Return the recipe's estimate, with the values of the command line in its place.
-
-    Raises:
-        ProblemsFound: A value is outside its range.
-    """
-    from launcher.common.problems import ProblemsFound
+    """Return the recipe's estimate, with the values of the command line in its place."""
     from launcher.model.checkpointing import Estimate
     from launcher.model.validation import type_problems
 
@@ -166,11 +148,15 @@ def _estimate(checked: "CheckedRecipe", given: Mapping[str, Any]) -> "Estimate":
 def _forecast(checked: "CheckedRecipe", name: str, estimate: "Estimate", config: Path | None) -> "Forecast":
     from launcher.checkpointing.architecture import UnknownArchitecture
     from launcher.checkpointing.forecast import forecast
+    from launcher.model.config_tree import get
+    from launcher.rules.models import MODEL
 
     if config is not None and estimate.parameters:
         message = "both the number of parameters and a config.json to count them are given"
         raise fail("E801", "recipes checkpoint", message, allowed="one of --parameters and --config")
-    config = config or _beside_the_model(checked)
+    model = get(checked.composition.tree, MODEL)
+    if config is None and isinstance(model, str) and model and os.path.isfile(Path(model, "config.json")):
+        config = Path(model, "config.json")  # of a model whose folder exists on this machine too
     try:
         expected = forecast(checked, estimate, _read(config) if config else None)
     except UnknownArchitecture as error:
@@ -179,16 +165,6 @@ def _forecast(checked: "CheckedRecipe", name: str, estimate: "Estimate", config:
         message = "the model's number of parameters is unknown, and so is the size of its checkpoints"
         raise fail("E807", name, message, remedy="--parameters 8e9, or --config FILE, the model's config.json")
     return expected
-
-
-def _beside_the_model(checked: "CheckedRecipe") -> Path | None:
-    """Return the config.json of the recipe's model, if its folder exists on this machine too."""
-    from launcher.model.config_tree import get
-    from launcher.rules.models import MODEL
-
-    model = get(checked.composition.tree, MODEL)
-    path = Path(model, "config.json") if isinstance(model, str) and model else None
-    return path if path and os.path.isfile(path) else None
 
 
 def _read(path: Path) -> Mapping[str, Any]:

@@ -1,45 +1,48 @@
-"""Commands about a cluster: its capacity, its jobs, and adopting one of them."""
+"""Commands about instance types, and about a cluster: its capacity, its jobs, and adopting one of them."""
 
-import dataclasses
-import json
-from datetime import UTC, datetime
+from collections.abc import Sequence
+from dataclasses import asdict
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from launcher.cli.commands.arguments import AsJson
-from launcher.cli.commands.pod_table import age
+from launcher.cli.commands.pods import age
+from launcher.cli.output import print_json, with_created
+from launcher.common import console
+from launcher.common.console import counted
 from launcher.common.problems import fail
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
-
+    from launcher.jobs.prices import Prices
     from launcher.model.cluster_view import Capacity, ClusterJob, Node
+    from launcher.model.instances import Instance
 
 _JOBS = ("job", "by", "state", "nodes", "age", "message")
 _NODES = ("node", "instance", "state", "free", "accelerators", "health")
 _QUOTAS = ("queue", "flavor", "resource", "used", "quota", "borrowed")
 _WAITING = ("queue", "place", "job", "namespace", "priority", "age", "why")
+_TYPES = ("type", "accelerators", "GiB each", "processes", "vCPUs", "GiB", "EFA", "RDMA", "use", "USD/h", "price of")
+_RDMA = {True: "yes", False: "-", None: "?"}
+_USES = ("training", "hyperpod")
 
 Context = Annotated[
-    str | None,
-    typer.Option("--context", metavar="NAME", help="Context of the kubeconfig; default: the current one."),
+    str | None, typer.Option("--context", metavar="NAME", help="Context of the kubeconfig; default: the current one.")
 ]
 Namespace = Annotated[
-    str | None,
-    typer.Option("--namespace", "-n", metavar="NAME", help="Default: the context's own."),
+    str | None, typer.Option("--namespace", "-n", metavar="NAME", help="Default: the context's own.")
 ]
 
 
 def cluster(context: Context = None, namespace: Namespace = None, as_json: AsJson = False) -> None:
     """Show a cluster's capacity. Nodes, free accelerators, quotas, and pending workloads."""
-    from launcher.common import console
     from launcher.model.backend_registry import clusters
 
     found = clusters().connect(context).capacity(namespace)
     if as_json:
-        print(json.dumps(_capacity_json(found), indent=2))
+        waiting = found.waiting and list(map(with_created, found.waiting))
+        print_json(asdict(found) | {"waiting": waiting})
     else:
         _show_nodes(found)
         _show_queues(found)
@@ -49,14 +52,13 @@ def cluster(context: Context = None, namespace: Namespace = None, as_json: AsJso
 
 def cluster_jobs(context: str | None, namespace: str | None, *, is_everywhere: bool, as_json: bool) -> None:
     """Print the training jobs of a cluster, for `recipes jobs --cluster`."""
-    from launcher.common import console
     from launcher.model.backend_registry import clusters
 
     if is_everywhere and namespace:
         raise fail("E801", "recipes jobs", "--all-namespaces excludes --namespace", value=namespace)
     where, found = clusters().connect(context).jobs(namespace, is_everywhere=is_everywhere)
     if as_json:
-        print(json.dumps([_job_json(job) for job in found], indent=2))
+        print_json(list(map(with_created, found)))
     elif not found:
         console.say(f"no training jobs in {where or 'any namespace'}", "dim", stderr=True)
     else:
@@ -77,7 +79,6 @@ def adopt(
     """Follow a job that was launched elsewhere. It gets a record under results/, but no bundle."""
     from launcher.bundle import store
     from launcher.cli import terminal
-    from launcher.common import console
     from launcher.jobs import adopted
     from launcher.jobs.registry import JobRecord
     from launcher.model.backend_registry import clusters, load_backend
@@ -93,17 +94,15 @@ def adopt(
 
 def _show_jobs(found: tuple["ClusterJob", ...], *, has_namespaces: bool) -> None:
     """Print a table of jobs, with their kinds if they differ."""
-    from launcher.common import console
-
     has_kinds = len({job.kind for job in found}) > 1
-    head: tuple[str, ...] = _JOBS
-    rows = [_job_cells(job) for job in found]
-    if has_kinds:
-        head = (head[0], "kind", *head[1:])
-        rows = [(row[0], job.kind, *row[1:]) for row, job in zip(rows, found, strict=True)]
-    if has_namespaces:
-        head, rows = ("namespace", *head), [(job.namespace, *row) for row, job in zip(rows, found, strict=True)]
-    console.show_table(head, rows)
+
+    def row(cells: tuple[str, ...], namespace: str, kind: str) -> tuple[str, ...]:
+        own = (cells[0], kind, *cells[1:]) if has_kinds else cells
+        return (namespace, *own) if has_namespaces else own
+
+    console.show_table(
+        row(_JOBS, "namespace", "kind"), [row(_job_cells(job), job.namespace, job.kind) for job in found]
+    )
 
 
 def _job_cells(job: "ClusterJob") -> tuple[str, ...]:
@@ -112,24 +111,8 @@ def _job_cells(job: "ClusterJob") -> tuple[str, ...]:
     return job.name, job.user or "-", state, nodes, age(job.created_s), job.message.partition("\n")[0]
 
 
-def _job_json(job: "ClusterJob") -> dict[str, Any]:
-    fields = dataclasses.asdict(job)
-    return fields | {"created": _time(fields.pop("created_s"))}
-
-
-def _capacity_json(found: "Capacity") -> dict[str, Any]:
-    fields = dataclasses.asdict(found)
-    for waiting in fields["waiting"] or ():
-        waiting["created"] = _time(waiting.pop("created_s"))
-    return fields
-
-
-def _time(time_s: float) -> str:
-    return datetime.fromtimestamp(time_s, UTC).isoformat(timespec="seconds")
-
-
 def _show_nodes(found: "Capacity") -> None:
-    from launcher.common import console
+    """Print a table of nodes, a line for each instance type, and notices of unknown types."""
     from launcher.rules import hardware
 
     if found.nodes is None:
@@ -145,12 +128,11 @@ def _show_nodes(found: "Capacity") -> None:
         console.show_notice(notice, stderr=True)
 
 
-def _total(instance: str, nodes: "Sequence[Node]") -> str:
-    """Return the line that summarizes the nodes of one instance type."""
+def _total(instance: str, nodes: Sequence["Node"]) -> str:
     usable = [node for node in nodes if node.state == "Ready"]
     free = "?" if any(node.free is None for node in usable) else sum(node.free or 0 for node in usable)
     total = sum(node.accelerators for node in usable)
-    ready = f"{len(usable)} of {len(nodes)} node{'s' if len(nodes) > 1 else ''} ready"
+    ready = f"{len(usable)} of {counted(len(nodes), 'node')} ready"
     return f"total  {instance}  {free} of {total} accelerators free; {ready}"
 
 
@@ -162,21 +144,81 @@ def _node_cells(node: "Node") -> tuple[str, ...]:
 
 
 def _show_queues(found: "Capacity") -> None:
-    from launcher.common import console
-
     if not found.has_kueue:
         console.say("\nthis cluster has no Kueue, so no queues and no quotas of queues")
         return
     if found.quotas:
-        quotas = [(q.queue, q.flavor, q.resource, q.used, q.nominal or "-", q.borrowed) for q in found.quotas]
         console.say("")
-        console.show_table(_QUOTAS, quotas)
+        console.show_table(
+            _QUOTAS, [(q.queue, q.flavor, q.resource, q.used, q.nominal or "-", q.borrowed) for q in found.quotas]
+        )
     if found.waiting:
-        waiting = [
-            (w.queue, str(w.position), w.job, w.namespace, str(w.priority), age(w.created_s), w.why)
-            for w in found.waiting
-        ]
         console.say("")
-        console.show_table(_WAITING, waiting)
+        console.show_table(
+            _WAITING,
+            [
+                (w.queue, str(w.position), w.job, w.namespace, str(w.priority), age(w.created_s), w.why)
+                for w in found.waiting
+            ],
+        )
     elif found.waiting is not None:
         console.say("\nno workload is waiting for quota")
+
+
+def instances(
+    words: Annotated[list[str] | None, typer.Argument(metavar="[WORD]...", help="Parts of the name.")] = None,
+    accelerator: Annotated[
+        str | None, typer.Option("--accelerator", metavar="NAME", help="Part of its name: H100, NVIDIA, Trainium.")
+    ] = None,
+    memory: Annotated[
+        float | None,
+        typer.Option("--accelerator-memory", metavar="GIB", min=0, help="Minimum GiB of each accelerator."),
+    ] = None,
+    efa: Annotated[bool, typer.Option("--efa", help="With EFA.")] = False,
+    use: Annotated[str | None, typer.Option("--use", metavar="USE", help="training or hyperpod.")] = None,
+    most: Annotated[
+        float | None, typer.Option("--max-price", metavar="USD", min=0, help="Maximum price per hour, if known.")
+    ] = None,
+    as_json: AsJson = False,
+) -> None:
+    """List instance types. Shows the hardware of each, and its dated price."""
+    from launcher.jobs import prices
+    from launcher.model.instances import table
+
+    if use not in (None, *_USES):
+        raise fail("E801", "--use", "is not a use of instances", value=use, allowed=" or ".join(_USES))
+    known = prices.shipped(use or "training")
+    found = [
+        each
+        for each in table().values()
+        if all(word.lower() in each.name for word in words or ())
+        and (accelerator is None or accelerator.lower() in each.accelerator.lower())
+        and (memory is None or each.accelerator_memory_gib >= memory)
+        and (not efa or each.efa > 0)
+        and (use is None or use in each.use)
+        and (most is None or known.per_hour.get(each.name, float("inf")) <= most)
+    ]
+    if as_json:
+        print_json([_instance_json(each, known) for each in found])
+        return
+    if found:
+        console.show_table(_TYPES, [_instance_cells(each, known) for each in found])
+    console.say(f"{len(found)} of {len(table())} instance types", "dim", stderr=True)
+
+
+def _instance_cells(each: "Instance", known: "Prices") -> tuple[str, ...]:
+    count = f"{each.accelerators} x {each.accelerator}" if each.accelerators else "-"
+    size = f"{each.accelerator_memory_gib:g}" if each.accelerators else ""
+    numbers = (str(each.processes or "any"), str(each.vcpus), str(each.memory_gib), str(each.efa or "-"))
+    name = each.name + (" (arm64)" if each.architecture == "arm64" else "")
+    cells = (name, count, size, *numbers, _RDMA[each.gpudirect_rdma], "+".join(each.use))
+    if each.name not in known.per_hour:
+        return *cells, "?", ""
+    basis = known.basis[each.name]
+    return *cells, f"{known.per_hour[each.name]:,.2f}", f"{basis.kind}, {basis.region}, {basis.date}"
+
+
+def _instance_json(each: "Instance", known: "Prices") -> dict[str, object]:
+    price = known.per_hour.get(each.name)
+    priced = None if price is None else {"usd_per_hour": price, **asdict(known.basis[each.name])}
+    return asdict(each) | {"price": priced}

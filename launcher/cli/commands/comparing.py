@@ -1,14 +1,14 @@
 """The command that compares two recipes, sizes or bundles."""
 
 import os
-from collections.abc import Callable, Iterable, Sequence
-from functools import partial
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from launcher.cli.commands.arguments import Overrides, Target, choice, complete_recipe
+from launcher.cli.commands.arguments import Overrides, Target, choose, complete_recipe
+from launcher.common import console
 from launcher.common.problems import Problem, ProblemsFound, fail
 
 if TYPE_CHECKING:
@@ -38,7 +38,6 @@ def diff(
 ) -> None:
     """Compare two recipes, sizes or bundles. A single bundle is compared with what its overrides compose to now."""
     from launcher.cli import diff as diffs
-    from launcher.common import console
 
     if new is not None and "=" in new:  # an override: `recipes diff BUNDLE KEY=VALUE` has nothing to apply it to
         raise fail("E801", new, "missing second argument: overrides follow two recipes or bundles")
@@ -48,8 +47,8 @@ def diff(
         console.show_notice(notice, stderr=True)
     styles = {"-": "red", "+": "green"}
     if lines:
-        console.say_all([(f"--- {sides[0].title}", "bold"), (f"+++ {sides[1].title}", "bold")])
-        console.say_all((line, styles[line[0]]) for line in lines)
+        heads = [(f"--- {sides[0].title}", "bold"), (f"+++ {sides[1].title}", "bold")]
+        console.say_all([*heads, *((line, styles[line[0]]) for line in lines)])
     else:
         console.say("no difference", "dim", stderr=True)
     if lines and exit_code:
@@ -57,68 +56,46 @@ def diff(
 
 
 def _with_now(name: str) -> tuple["Side", "Side"]:
-    """Return a bundle, and what its overrides compose to now.
-
-    Raises:
-        ProblemsFound: It is not a bundle, or its overrides no longer compose.
-    """
+    """Return a bundle, and what its overrides compose to now."""
+    from launcher.bundle import store
     from launcher.cli import diff as diffs
 
-    if (folder := _bundle(name)) is None:
-        message = (
-            "is not a bundle directory" if os.path.isdir(name) else "missing second argument: what to compare with"
-        )
+    if (folder := store.find(name)) is None:
+        is_folder = os.path.isdir(name)
+        message = "is not a bundle directory" if is_folder else "missing second argument: what to compare with"
         raise fail("E801", name, message, remedy="recipes diff A B, or recipes diff BUNDLE")
     return diffs.again(folder)
 
 
 def _sides(old: str, new: str, overrides: Sequence[str]) -> tuple["Side", "Side"]:
+    """Return both sides, or raise the Problems of both, each once."""
+    from launcher.bundle import store
     from launcher.cli import diff as diffs
 
-    targets = [_target(old), _target(new)]
+    # A bundle whose name ends like a size is that bundle.
+    targets = [Target(name, None) if store.find(name) else Target.read(name) for name in (old, new)]
     is_sized = any(target.nodes is not None for target in targets)
-    folders = [_bundle(target.name) for target in targets]
+    folders = [store.find(target.name) for target in targets]
     bundles = [folder for folder in folders if folder]
-    args = [*(f"cluster={diffs.cluster_of(folder)}" for folder in bundles[:1]), *overrides]
-    suffix = diffs.suffix_of(bundles[0]) if bundles else None
+    args, suffix = list(overrides), None
+    if bundles:
+        bundle, cluster = store.read(bundles[0])
+        args, suffix = [f"cluster={cluster}", *overrides], diffs.suffix_of(bundle)
 
-    def side(name: str, target: Target, folder: Path | None) -> "Side":
+    def side(title: str, target: Target, folder: Path | None) -> "Side":
         if folder:
             return diffs.of_bundle(folder, target.nodes, is_sized=is_sized)
-        chosen = [choice(target.name, args), *args]
-        return diffs.of_recipe(name, chosen, target.nodes, is_sized=is_sized, suffix=suffix)
+        return diffs.of_recipe(title, choose(target.name, args), target.nodes, is_sized=is_sized, suffix=suffix)
 
-    sides = _every(partial(side, *each) for each in zip((old, new), targets, folders, strict=True))
-    if len(bundles) == 1 and not is_sized:
-        sides = [diffs.without_launch(side) for side in sides]
-    return sides[0], sides[1]
-
-
-def _every(tasks: Iterable[Callable[[], "Side"]]) -> list["Side"]:
-    """Return what every task returns.
-
-    Raises:
-        ProblemsFound: Those of all tasks, each once.
-    """
-    results: list[Side] = []
+    sides: list[Side] = []
     problems: list[Problem] = []
-    for task in tasks:
+    for each in zip((old, new), targets, folders, strict=True):
         try:
-            results.append(task())
+            sides.append(side(*each))
         except ProblemsFound as error:
             problems += [problem for problem in error.problems if problem not in problems]
     if problems:
         raise ProblemsFound(tuple(problems))
-    return results
-
-
-def _target(text: str) -> Target:
-    """Parse a name; a bundle whose name ends like a size is that bundle."""
-    return Target(text, None) if _bundle(text) else Target.read(text)
-
-
-def _bundle(name: str) -> Path | None:
-    """Return the folder of a bundle of this name; None if there is none."""
-    from launcher.bundle import store as bundles
-
-    return bundles.find(name)
+    if len(bundles) == 1 and not is_sized:
+        sides = [diffs.without_launch(side) for side in sides]
+    return sides[0], sides[1]

@@ -1,6 +1,5 @@
 """Commands that compile a recipe: check it, plan it, render it, or start one of your own."""
 
-import json
 import sys
 import time
 from pathlib import Path
@@ -14,16 +13,18 @@ from launcher.cli.commands.arguments import (
     Overrides,
     Picture,
     Recipe,
-    choice,
+    choose,
     complete_recipe,
     complete_recipe_or_override,
     full_name,
     split_args,
 )
+from launcher.cli.output import print_json, say_picture
+from launcher.common import console
 from launcher.common.problems import ProblemsFound, fail
+from launcher.common.process import USER_ERROR
 
 if TYPE_CHECKING:
-    from launcher.jobs.prices import Prices
     from launcher.model.job_spec import JobSpec
     from launcher.planning.plan_report import Columns
 
@@ -45,7 +46,6 @@ def check(
 ) -> None:
     """Check recipes and write nothing. Exit code 2 if there are Problems."""
     from launcher.cli.commands import check_report
-    from launcher.common.process import USER_ERROR
     from launcher.model.context import LaunchContext
 
     names, overrides = split_args(words)
@@ -60,7 +60,7 @@ def check(
     else:
         results = [check_report.checked(name, overrides, context) for name in names]
     if as_json:
-        print(json.dumps(check_report.as_json(results), indent=2, default=str))
+        print_json(check_report.as_json(results))
     elif github:
         check_report.annotate(results)
     else:
@@ -95,63 +95,50 @@ def plan(
     """Plan every size of a recipe. Shows the samples per rank, idle time, and speedup."""
     from launcher import pipeline
     from launcher.cli import terminal
-    from launcher.common import console
     from launcher.model.context import LaunchContext
     from launcher.planning import plan_report
 
-    job = pipeline.prepare([choice(recipe, overrides or ()), *(overrides or ())], LaunchContext.read())
+    job = pipeline.prepare(choose(recipe, overrides), LaunchContext.read())
     cost, columns, paid = _costs(job, prices, hours)
     if picture is not None:
         from launcher.planning import plan_picture
 
         plan_picture.draw(job, picture)
     if as_json:
-        print(json.dumps(plan_report.plan_json(job) | cost, indent=2))
+        print_json(plan_report.plan_json(job) | cost)
         return
     terminal.show_plan(job, in_full=True, all_notes=all_notes, costs=columns)
     for line in paid:
         console.say_fitted(line)
-    if picture is not None:
-        console.say(f"picture {console.shown_path(picture)}")
+    say_picture(picture)
 
 
 def _costs(job: "JobSpec", table: Path | None, hours: float | None) -> tuple[dict[str, Any], "Columns", list[str]]:
     """Return a job's costs as plain data, as columns of its plan, and as lines below it.
 
-    They are computed by the user's prices, else by the dated ones.
-
-    A job on this machine costs nothing, so its costs are computed only with `--prices` or `--hours`.
+    They are computed by the user's prices, else by the dated ones; a notice names the user's unknown instance types.
     """
-    from launcher.jobs import costs
+    from launcher.jobs import costs, prices
     from launcher.model.backend_registry import described
     from launcher.planning.plan_report import NO_COLUMNS
 
     is_asked = table is not None or hours is not None
-    if described(job.backend).runs_here and not is_asked:
+    backend = described(job.backend)
+    if backend.runs_here and not is_asked:  # a job on this machine costs nothing
         return {}, NO_COLUMNS, []
     if costs.is_serverless(job) and not is_asked:
         return {"costs": None}, NO_COLUMNS, [costs.SERVERLESS]
-    prices = _prices(job, table)
+    use = backend.instances.price_use if backend.instances else None
+    known = prices.read(table) if table else prices.shipped(use)
+    for notice in prices.unknown(known, job.resources.instance_type):
+        console.show_notice(notice, stderr=True)
     hint = "" if table else "; give yours with --prices FILE"
-    lacking = [name for name in costs.instance_types(job) if name not in prices.per_hour]
+    lacking = [name for name in costs.instance_types(job) if name not in known.per_hour]
     if lacking and table is None:
         return {"costs": None}, NO_COLUMNS, [f"no known price of {', '.join(lacking)}{hint}"]
-    found = costs.costs(job, prices, hours)
-    source = [f"{line}{hint}" for line in costs.bases(job, prices)]
-    return {"costs": costs.as_json(job, found, prices)}, costs.columns(found, prices), source
-
-
-def _prices(job: "JobSpec", table: Path | None) -> "Prices":
-    """Return the user's prices, else the dated ones, with a notice of the user's unknown instance types."""
-    from launcher.common import console
-    from launcher.jobs import prices as tables
-    from launcher.model.backend_registry import described
-
-    instances = described(job.backend).instances
-    prices = tables.read(table) if table else tables.shipped(instances.price_use if instances else None)
-    for notice in tables.unknown(prices, job.resources.instance_type):
-        console.show_notice(notice, stderr=True)
-    return prices
+    found = costs.costs(job, known, hours)
+    source = [f"{line}{hint}" for line in costs.bases(job, known)]
+    return {"costs": costs.as_json(job, found, known)}, costs.columns(found, known), source
 
 
 def render(
@@ -166,7 +153,7 @@ def render(
     from launcher.model.backend_registry import described
     from launcher.model.context import LaunchContext
 
-    words = [choice(recipe, overrides or ()), *(overrides or ())]
+    words = choose(recipe, overrides)
     if not stdout:
         raise typer.Exit(launch.main([*words, "dry_run=true"], name))
     if name is not None:
@@ -186,17 +173,16 @@ def render(
 def new(
     path: Annotated[Path, typer.Argument(metavar="FILE", help="The recipe to write; it ends in .yaml.")],
     base: Annotated[
-        str,
-        typer.Option("--from", metavar="RECIPE", help="The recipe it inherits.", autocompletion=complete_recipe),
+        str, typer.Option("--from", metavar="RECIPE", help="The recipe it inherits.", autocompletion=complete_recipe)
     ] = "training/tiny/tiny_lm_cpu",
 ) -> None:
     """Write your own recipe. It inherits another one, and shows the keys that are changed most often."""
     from launcher.cli import new_recipe as own
-    from launcher.common import console
 
     schema = own.write(path, full_name(base))
     written = console.shown_path(path)
-    console.say(f"recipe {written}, and {console.shown_path(schema)} for editors   next: {_next_step(path, written)}")
+    next_step = _next_step(path, written)
+    console.say(f"recipe {written}, and {console.shown_path(schema)} for editors   next: {next_step}")
 
 
 def _next_step(path: Path, written: str) -> str:
@@ -206,7 +192,7 @@ def _next_step(path: Path, written: str) -> str:
 
     for words in ([], ["cluster=k8s"]):
         try:
-            pipeline.prepare([choice(str(path)), *words], LaunchContext.read())
+            pipeline.prepare(choose(str(path), words), LaunchContext.read())
         except ProblemsFound:
             continue
         return " ".join(["recipes plan", written, *words])

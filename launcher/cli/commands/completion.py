@@ -5,7 +5,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from launcher.common.secret_names import is_secret
-from launcher.config.collection import recipe_names
+from launcher.config.collection import clusters, recipe_names
 
 if TYPE_CHECKING:
     from launcher.model.composition import Composition
@@ -29,41 +29,29 @@ def complete(composition: "Composition", incomplete: str) -> list[str]:
     if equals:
         offers = _values(composition, key, value) if "~" not in signs else ()
         return [f"{signs}{key}={offer}" for offer in dict.fromkeys(offers) if offer.startswith(value)]
-    end = "" if "~" in signs else "="
-    offers = ("cluster", *keys(composition), *_optional(composition, key))
-    return [f"{signs}{path}{end}" for path in dict.fromkeys(offers) if path.startswith(key)]
-
-
-def _optional(composition: "Composition", begin: str) -> Iterator[str]:
-    """Yield the keys of the cluster that its file does not set."""
-    if begin.startswith("cluster."):
+    paths = ["cluster", *keys(composition)]
+    if key.startswith("cluster."):  # also those that the cluster's file does not set
         from launcher.cli.devtools.schema import cluster_schema
 
-        yield from (f"cluster.{name}" for name in cluster_schema(composition.backend)["properties"])
+        paths += [f"cluster.{name}" for name in cluster_schema(composition.backend)["properties"]]
+    end = "" if "~" in signs else "="
+    return [f"{signs}{path}{end}" for path in dict.fromkeys(paths) if path.startswith(key)]
 
 
 def _values(composition: "Composition", key: str, begin: str) -> Sequence[str]:
     """Return the possible values of a key, or its current value if they cannot be listed."""
     if key in _NAMES:
         return _NAMES[key](begin)
-    if key.startswith("cluster.") and (names := _of_clusters(key.removeprefix("cluster."))):
-        return names
+    if key.startswith("cluster."):
+        from launcher.model.backend_registry import descriptions
+
+        # on any cluster: the choice may follow on the line
+        offered = (each.offers(key.removeprefix("cluster.")) for each in descriptions())
+        if names := next(filter(None, offered), ()):
+            return names
     path = _SIZE.sub("recipes.", key)
     found = list(_of_schema(_schema(composition, path), path.split(".")[1:] if "." in path else [path]))
     return found or _current(composition, path)
-
-
-def _of_clusters(key: str) -> Sequence[str]:
-    """Return the names that a key of the section may have on any cluster: the choice may follow on the line."""
-    from launcher.model.backend_registry import descriptions
-
-    return next(filter(None, (each.offers(key) for each in descriptions())), ())
-
-
-def _clusters(_begin: str) -> list[str]:
-    from launcher.config.recipe_parts import CLUSTERS
-
-    return sorted(file.stem for file in CLUSTERS.glob("*.yaml"))
 
 
 def _instance_types(begin: str) -> list[str]:
@@ -74,7 +62,7 @@ def _instance_types(begin: str) -> list[str]:
 
 
 _NAMES: dict[str, Callable[[str], list[str]]] = {
-    "cluster": _clusters,
+    "cluster": lambda _begin: clusters(),
     "instance_type": _instance_types,
     "recipes": lambda _begin: recipe_names(),
 }

@@ -11,10 +11,12 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from launcher.cli.commands.arguments import AsJson, Overrides, Picture, complete_recipe, composed, full_name
+from launcher.cli.output import say_picture
+from launcher.common import console
 from launcher.common.problems import Problem, ProblemsFound, fail
+from launcher.model.config_tree import get
 
 if TYPE_CHECKING:
-    from launcher.runtime.finetune.data.report import Summary
     from launcher.runtime.finetune.data.settings import DataSettings
 
 _PACKAGES = ("tokenizers", "jinja2", "numpy", "xxhash")
@@ -26,8 +28,7 @@ def data(
     file: Annotated[Path, typer.Argument(metavar="FILE", help="JSONL, parquet, or a folder of them.")],
     overrides: Overrides = None,
     recipe: Annotated[
-        str,
-        typer.Option("--recipe", metavar="RECIPE", help="Path under recipes/.", autocompletion=complete_recipe),
+        str, typer.Option("--recipe", metavar="RECIPE", help="Path under recipes/.", autocompletion=complete_recipe)
     ] = "",
     tokenizer: Annotated[
         Path | None,
@@ -41,7 +42,15 @@ def data(
     """Show what a model sees of a file of samples. Trained parts, lengths, and what is dropped and why."""
     from launcher.runtime.finetune.data.errors import DataError
 
-    _check(file, recipe, has_two=tokenizer is not None and rehearse)
+    if not recipe:
+        raise fail("E801", "recipes data", "missing option --recipe", remedy=f"recipes data {file} --recipe RECIPE")
+    if tokenizer is not None and rehearse:
+        message = "two tokenizers are given"
+        raise fail("E801", "recipes data", message, allowed="one of --tokenizer and --rehearse")
+    missing = [name for name in _PACKAGES if importlib.util.find_spec(name) is None]
+    if missing:
+        message = f"reading samples needs {', '.join(missing)}"
+        raise fail("E808", "recipes data", message, remedy="pip install '.[local,trainer]'")
     tree = _tree(recipe, overrides)
     try:
         settings = dataclasses.replace(_settings(recipe, tree), train_path=str(file))
@@ -51,40 +60,19 @@ def data(
             found = summarize(settings, folder, samples)
     except DataError as error:
         raise ProblemsFound(tuple(Problem("E808", str(file), message) for message in error.messages)) from error
-    if picture is not None:
-        from launcher.cli import data_picture
-
-        data_picture.draw(found, settings.max_len, file.name, picture)
-    _print(found, file, picture, as_json=as_json)
-
-
-def _print(found: "Summary", file: Path, picture: Path | None, *, as_json: bool) -> None:
     from launcher.cli import data_report
-    from launcher.common import console
 
+    if picture is not None:
+        data_report.draw(found, settings.max_len, file.name, picture)
     if as_json:
         print(data_report.as_json(found))
-        return
-    console.say_all(data_report.lines(found, str(file)))
-    if picture is not None:
-        console.say(f"picture {console.shown_path(picture)}")
-
-
-def _check(file: Path, recipe: str, *, has_two: bool) -> None:
-    if not recipe:
-        raise fail("E801", "recipes data", "missing option --recipe", remedy=f"recipes data {file} --recipe RECIPE")
-    if has_two:
-        message = "two tokenizers are given"
-        raise fail("E801", "recipes data", message, allowed="one of --tokenizer and --rehearse")
-    missing = [name for name in _PACKAGES if importlib.util.find_spec(name) is None]
-    if missing:
-        message = f"reading samples needs {', '.join(missing)}"
-        raise fail("E808", "recipes data", message, remedy="pip install '.[local,trainer]'")
+    else:
+        console.say_all(data_report.lines(found, str(file)))
+        say_picture(picture)
 
 
 def _tree(recipe: str, overrides: list[str] | None) -> Mapping[str, Any]:
-    from launcher.model.config_tree import get
-
+    """Return a recipe that prepares its data by steps from samples to tokens."""
     full_name(recipe, overrides or ())
     found = get(composed(recipe, overrides).tree, "recipes")
     if not isinstance(found, Mapping) or get(found, "training_config.datasets.preprocessor_cfgs") is None:
@@ -107,7 +95,6 @@ def _settings(recipe: str, tree: Mapping[str, Any]) -> "DataSettings":
 def _tokenizer(
     tree: Mapping[str, Any], given: Path | None, settings: "DataSettings", *, rehearse: bool
 ) -> Iterator[Path]:
-    from launcher.model.config_tree import get
     from launcher.runtime.finetune.rehearsal_data import write_rehearsal_data
 
     if rehearse:

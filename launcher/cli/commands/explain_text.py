@@ -3,7 +3,7 @@
 from collections.abc import Iterator, Mapping, Sequence
 from itertools import groupby, takewhile
 
-from launcher.common.text_table import clipped, table, value_text
+from launcher.common.text_table import clipped, table, value_text, with_head
 from launcher.model.composition import Setting
 from launcher.model.config_tree import ABSENT
 from launcher.model.size_plan import spans
@@ -15,13 +15,7 @@ _OVERRIDE = "your override"
 
 
 def one(path: str, values: Sequence[Value], width: int | None) -> Iterator[tuple[str, str]]:
-    """Yield the lines, with their styles, that explain one key.
-
-    Args:
-        path: The key.
-        values: Of the base recipe, then of each size.
-        width: Columns of the terminal; None for any.
-    """
+    """Yield the lines, with their styles, that explain one key: its value in the base recipe, then at each size."""
     yield path, "bold"
     rows: list[tuple[str, ...]] = [("nodes", "value", "set by")]
     styles = ["dim"]
@@ -52,9 +46,8 @@ def several(found: Mapping[str, Sequence[Value]], width: int | None) -> Iterator
         rows.append((path.removeprefix(f"{parent}."), text, _origin(path, values[0].origin)))
     if parent:
         yield parent, "bold"
-    lines = table(rows)
-    if width is None or max(map(len, lines)) <= width:
-        yield from ((line, "" if i else "dim") for i, line in enumerate(lines))
+    if width is None or max(map(len, table(rows))) <= width:
+        yield from with_head(rows)
     else:  # the origin moves below, where it fits uncut
         for line, row in zip(table([row[:2] for row in rows]), rows, strict=True):
             yield clipped(line, width), ""

@@ -1,6 +1,5 @@
-"""The command for cluster administrators: namespaces, quotas, roles, queues and priorities of teams."""
+"""Commands for administrators, which write files: the objects of teams on a cluster, and an image's build context."""
 
-import json
 import os
 import sys
 from collections.abc import Mapping, Sequence
@@ -10,6 +9,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from launcher.cli.commands.arguments import AsJson
+from launcher.cli.output import print_json, write_file
+from launcher.common import console, yaml_io
 from launcher.common.problems import Problem, ProblemsFound, fail
 
 if TYPE_CHECKING:
@@ -26,8 +27,7 @@ Out = Annotated[
     ),
 ]
 Cluster = Annotated[
-    bool,
-    typer.Option("--cluster", help="Read Kueue's version from the cluster, and compare shared objects with it."),
+    bool, typer.Option("--cluster", help="Read Kueue's version from the cluster, and compare shared objects with it.")
 ]
 Context = Annotated[
     str | None, typer.Option("--context", metavar="NAME", help="With --cluster: a context of the kubeconfig.")
@@ -58,57 +58,46 @@ def governance(
     teams = team_manifests.read_all(words or ())
     found = _for_cluster(teams, context) if cluster else teams
     files = {team.team: team_manifests.files(team) for team in found}
-    paths = _paths(files)
+    paths = {
+        f"{team}/{name}" if len(files) > 1 else name: text  # each of several teams has its own folder
+        for team, each in files.items()
+        for name, text in each.items()
+    }
     _check_differences(files, {(out / path).parent.absolute() for path in paths} if out else set())
     if out is None or as_json:
         _print(files, as_json=as_json)
     else:
         write(out, paths)
-        _say_written(out, paths)
-    _show_notices(found)
-
-
-def _show_notices(teams: "Sequence[Team]") -> None:
-    """Print the notices of every team, each once."""
-    from launcher.common import console
-    from launcher.governance import team_manifests
-
-    for notice in dict.fromkeys(notice for team in teams for notice in team_manifests.notices(team)):
+        for path, text in paths.items():
+            kinds = [f"{each['kind']} {each['metadata']['name']}" for each in yaml_io.load_documents(text)]
+            console.say(f"{console.shown_path((out / path).absolute())}   {', '.join(kinds)}")
+    for notice in dict.fromkeys(notice for team in found for notice in team_manifests.notices(team)):
         console.show_notice(notice, stderr=True)
+
+
+def container(
+    base: Annotated[str, typer.Option("--base", metavar="IMAGE", help="Base image, with python3, pip and torch.")],
+    out: Annotated[Path, typer.Option("--out", metavar="DIR", help="Folder for the build.", file_okay=False)],
+) -> None:
+    """Write the build context of an image. It adds the agent and this launcher's runtime to yours."""
+    from launcher.bundle import container as images
+
+    write(out, images.files(base))
+    console.say(f"{console.shown_path(out.absolute())}   next: docker build --tag <registry>/<name>:<tag> {out}")
 
 
 def _print(files: Mapping[str, Mapping[str, str]], *, as_json: bool) -> None:
     """Print the objects of every team, those that teams share once."""
-    from launcher.common import yaml_io
-
     texts = list(dict.fromkeys(text for each in files.values() for text in each.values()))
     if as_json:
         items = [each for text in texts for each in yaml_io.load_documents(text)]
-        print(json.dumps({"apiVersion": "v1", "kind": "List", "items": items}, indent=2))
+        print_json({"apiVersion": "v1", "kind": "List", "items": items})
     else:
         sys.stdout.write("---\n".join(texts))
 
 
-def _say_written(out: Path, paths: Mapping[str, str]) -> None:
-    """Print each file with the objects in it."""
-    from launcher.common import console, yaml_io
-
-    for path, text in paths.items():
-        kinds = [f"{each['kind']} {each['metadata']['name']}" for each in yaml_io.load_documents(text)]
-        console.say(f"{console.shown_path((out / path).absolute())}   {', '.join(kinds)}")
-
-
-def _paths(files: Mapping[str, Mapping[str, str]]) -> dict[str, str]:
-    """Return each file's text by its path; each of several teams has its own folder."""
-    return {
-        f"{team}/{name}" if len(files) > 1 else name: text
-        for team, each in files.items()
-        for name, text in each.items()
-    }
-
-
 def _for_cluster(teams: "Sequence[Team]", context: str | None) -> "Sequence[Team]":
-    """Return the teams with the cluster's version of Kueue, after checking them against the cluster.
+    """Return the teams with the cluster's version of Kueue.
 
     Raises:
         ProblemsFound: The cluster cannot be reached, lacks prerequisites, or has different objects of these names.
@@ -135,11 +124,7 @@ def _for_cluster(teams: "Sequence[Team]", context: str | None) -> "Sequence[Team
 
 
 def _check_differences(files: Mapping[str, Mapping[str, str]], folders: set[Path]) -> None:
-    """Raise a Problem for teams whose shared objects differ from each other's, or from those of teams on disk.
-
-    Raises:
-        ProblemsFound: Some differ.
-    """
+    """Raise a Problem for teams whose shared objects differ from each other's, or from those of teams on disk."""
     from launcher.governance import cluster_wide
 
     origins = [cluster_wide.Origin(f"team {team}", _objects(each)) for team, each in files.items()]
@@ -155,7 +140,6 @@ def _beside(own: set[Path]) -> "list[Origin]":
     """Return the objects of other teams: files of this command in folders next to the teams' own."""
     import yaml
 
-    from launcher.common import yaml_io
     from launcher.governance import cluster_wide
 
     found = []
@@ -172,17 +156,11 @@ def _beside(own: set[Path]) -> "list[Origin]":
 
 
 def _objects(files: Mapping[str, str]) -> tuple[Mapping[str, Any], ...]:
-    from launcher.common import yaml_io
-
     return tuple(each for text in files.values() for each in yaml_io.load_documents(text))
 
 
 def write(folder: Path, files: Mapping[str, str]) -> None:
-    """Write files, relative path to text, below a folder; never overwrite a different file.
-
-    Raises:
-        ProblemsFound: A file of that name has other content, or the folder is not writable.
-    """
+    """Write files, relative path to text, below a folder; refuse to overwrite a different file."""
     try:
         for name, text in files.items():
             path = folder / name
@@ -190,9 +168,6 @@ def write(folder: Path, files: Mapping[str, str]) -> None:
                 message = "exists with other content, and is never overwritten"
                 raise fail("E805", str(path), message, remedy="use another folder, or remove it")
         for name, text in files.items():
-            path = folder / name
-            path.parent.mkdir(parents=True, exist_ok=True)
-            path.write_text(text, encoding="utf-8")
-            path.chmod(0o755 if text.startswith("#!") else 0o644)
+            write_file(folder / name, text)
     except (OSError, UnicodeDecodeError) as error:
         raise fail("E805", str(folder), f"cannot be written: {error}") from error

@@ -1,7 +1,5 @@
 """Commands that inspect recipes: list them, show one, explain where a value comes from."""
 
-import dataclasses
-import json
 import sys
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Annotated, Any
@@ -19,14 +17,17 @@ from launcher.cli.commands.arguments import (
     say_unknown_instance,
     split_args,
 )
+from launcher.cli.output import print_json
+from launcher.common import console, yaml_io
 from launcher.common.problems import fail
 from launcher.common.redaction import masked
 from launcher.common.secret_names import is_secret
+from launcher.common.suggestions import did_you_mean
 from launcher.config import catalogue
 
 if TYPE_CHECKING:
     from launcher.config.catalogue import Entry
-    from launcher.planning.explain import Sizes, Value
+    from launcher.planning.explain import Sizes
 
 _ROOMY = 120
 """Minimum columns of a listing with instance types."""
@@ -51,34 +52,22 @@ def list_(
     """List the available recipes."""
     if elastic and static:
         raise fail("E801", "recipes list", "no recipe is both", allowed="one of --elastic and --static")
-    parts, overrides = _words_and_folders(words)
+    parts, overrides = split_args(words)
+    if unknown := [arg for arg in overrides if not arg.startswith("hydra.searchpath=")]:
+        raise fail("E801", unknown[0], "a listing takes no overrides", allowed="hydra.searchpath=[FOLDER]")
     every = [entry for folder in folders(overrides) for entry in catalogue.entries(folder)]
     tests = _filters(every, parts, family, model, technique, instance)
     if elastic or static:
         tests.append(lambda entry: entry.is_elastic is elastic)
     found = [entry for entry in every if all(test(entry) for test in tests)]
     if as_json:
-        print(json.dumps([_entry_json(entry) for entry in found], indent=2))
-    else:
-        _say_listed(found, len(every))
-
-
-def _words_and_folders(words: Sequence[str] | None) -> tuple[list[str], list[str]]:
-    """Return the words of a listing, and the overrides that add folders."""
-    parts, overrides = split_args(words)
-    if unknown := [arg for arg in overrides if not arg.startswith("hydra.searchpath=")]:
-        raise fail("E801", unknown[0], "a listing takes no overrides", allowed="hydra.searchpath=[FOLDER]")
-    return parts, overrides
-
-
-def _say_listed(found: Sequence["Entry"], num_recipes: int) -> None:
-    from launcher.common import console
-
+        print_json(found)
+        return
     width = console.width()
     console.say_all(_lines(found) if width is None else _lines_by_folder(found, width))
     if width is not None or not found:
         num_elastic = sum(entry.is_elastic for entry in found)
-        console.say(f"{len(found)} of {num_recipes} recipes, {num_elastic} elastic", "dim", stderr=not found)
+        console.say(f"{len(found)} of {len(every)} recipes, {num_elastic} elastic", "dim", stderr=not found)
 
 
 def _filters(
@@ -89,11 +78,7 @@ def _filters(
     technique: str | None,
     instance: str | None,
 ) -> list[Callable[["Entry"], bool]]:
-    """Return the tests that listed recipes must pass; a filter that no recipe passes is an error.
-
-    Raises:
-        ProblemsFound: No recipe has the word, the family, the technique, …
-    """
+    """Return the tests that listed recipes must pass; a filter that no recipe passes is an error."""
 
     def techniques(entry: "Entry") -> set[str]:
         name = entry.technique or ""
@@ -105,9 +90,12 @@ def _filters(
     def has_word(word: str) -> Callable[["Entry"], bool]:
         return lambda entry: word.lower() in entry.name.lower()
 
+    def words_of(entry: "Entry") -> list[str]:
+        return entry.name.replace("/", "_").split("_")
+
     wanted = instance and f"ml.{instance.removeprefix('ml.')}"
     known: list[tuple[str, str | None, Callable[[Entry], bool], Callable[[Entry], Iterable[str | None]]]] = [
-        *(("word", word, has_word(word), _words) for word in words),
+        *(("word", word, has_word(word), words_of) for word in words),
         ("--family", family, lambda e: e.family == family, lambda e: (e.family,)),
         ("--model", model, has_model, lambda e: (e.model,)),
         ("--technique", technique, lambda e: technique in techniques(e), techniques),
@@ -116,25 +104,11 @@ def _filters(
     given = [(name, value, test, values) for name, value, test, values in known if value]
     for name, value, test, values in given:
         if not any(map(test, every)):
-            raise _no_match(name, value, sorted({known for entry in every for known in values(entry) if known}))
+            names = sorted({known for entry in every for known in values(entry) if known})
+            allowed = ", ".join(names) if len(names) <= _MOST_NAMES else None
+            remedy = did_you_mean(value, names) or "list all: recipes list"
+            raise fail("E802", name, "no recipe matches", value=value, allowed=allowed, remedy=remedy)
     return [test for _, _, test, _ in given]
-
-
-def _no_match(name: str, value: str, known: Sequence[str]) -> Exception:
-    from launcher.common.suggestions import did_you_mean
-
-    return fail(
-        "E802",
-        name,
-        "no recipe matches",
-        value=value,
-        allowed=", ".join(known) if len(known) <= _MOST_NAMES else None,
-        remedy=did_you_mean(value, known) or "list all: recipes list",
-    )
-
-
-def _words(entry: "Entry") -> list[str]:
-    return entry.name.replace("/", "_").split("_")
 
 
 def _lines(found: Sequence["Entry"]) -> Iterable[tuple[str, str]]:
@@ -169,10 +143,6 @@ def _lines_by_folder(found: Sequence["Entry"], width: int) -> Iterable[tuple[str
         yield clipped(line, width), ""
 
 
-def _entry_json(entry: "Entry") -> dict[str, Any]:
-    return dataclasses.asdict(entry) | {"path": str(entry.path)}
-
-
 def show(
     recipe: SizedRecipe,
     overrides: Overrides = None,
@@ -182,7 +152,6 @@ def show(
     as_json: AsJson = False,
 ) -> None:
     """Print a resolved recipe. RECIPE@3 prints it for 3 nodes; without a size, the differences by size follow."""
-    from launcher.common import yaml_io
     from launcher.planning.explain import Sizes
 
     target = Target.read(recipe)
@@ -192,7 +161,7 @@ def show(
     tree = _hidden({**sizes.composition.tree, "recipes": recipe_tree} if whole else recipe_tree)
     if as_json:
         trees = {str(nodes): _hidden(tree) for nodes, tree in sizes.trees.items()}
-        print(json.dumps(tree if target.nodes else {"base": tree, "scales": trees}, indent=2, default=str))
+        print_json(tree if target.nodes else {"base": tree, "scales": trees})
         return
     (tree["recipes"] if whole else tree).pop("scale_config", None)
     sys.stdout.write(yaml_io.dump(tree))
@@ -201,7 +170,6 @@ def show(
 
 
 def _say_differences(sizes: "Sizes") -> None:
-    from launcher.common import console
     from launcher.common.text_table import clipped, table
     from launcher.model.size_plan import spans
 
@@ -266,6 +234,7 @@ def explain(
     as_json: AsJson = False,
 ) -> None:
     """Explain where a value comes from. At every size: the file and line, or your override, and what it overrides."""
+    from launcher.cli.commands import explain_text
     from launcher.planning import explain as explanations
 
     target = Target.read(recipe)
@@ -278,21 +247,11 @@ def explain(
         at_size = (target.nodes, None)
         found = {path: tuple(v for v in values if v.nodes in at_size)[-1:] for path, values in found.items()}
     if as_json:
-        listed = [explanations.as_json(path, values) for path, values in found.items()]
-        print(json.dumps(listed, indent=2, default=str))
+        print_json([explanations.as_json(path, values) for path, values in found.items()])
+    elif len(found) == 1 or all(path.endswith(f".{key}") for path in found):
+        for path, values in found.items():
+            console.say_all(explain_text.one(path, values, console.width()))
+            if not sizes.is_elastic and any(explanations.differing(values)):
+                console.say("the job is static and uses the base value", "yellow")
     else:
-        _say_explained(sizes, key, found)
-
-
-def _say_explained(sizes: "Sizes", key: str, found: Mapping[str, Sequence["Value"]]) -> None:
-    from launcher.cli.commands import explain_text
-    from launcher.common import console
-    from launcher.planning import explain as explanations
-
-    is_name = len(found) == 1 or all(path.endswith(f".{key}") for path in found)
-    for path, values in found.items() if is_name else ():
-        console.say_all(explain_text.one(path, values, console.width()))
-        if not sizes.is_elastic and any(explanations.differing(values)):
-            console.say("the job is static and uses the base value", "yellow")
-    if not is_name:
         console.say_all(explain_text.several(found, console.width()))

@@ -1,19 +1,25 @@
-"""Commands about the pods of a job on a cluster."""
+"""Commands about the pods of a job on a cluster, and how pods are shown."""
 
-import json
 import re
+import time
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from launcher.cli.commands import lifecycle, pod_table
+from launcher.cli.commands import arguments
 from launcher.cli.commands.arguments import AsJson, JobName
+from launcher.cli.output import print_json, with_created
+from launcher.common import console
 from launcher.common.problems import fail
 
 if TYPE_CHECKING:
     from launcher.jobs.registry import JobRecord
     from launcher.model.capabilities import Pods
+    from launcher.model.job_spec import JobPod
 
+_COLUMNS = ("ranks", "pod", "node", "phase", "ready", "restarts", "age", "reason")
+_MOST_PODS = 8
+"""Pods that `recipes status` lists."""
 _PAIR = re.compile(r"(?:(\d{1,5}):)?(\d{1,5})")
 _HIGHEST_PORT = 65535
 
@@ -22,16 +28,15 @@ Rank = Annotated[int, typer.Option("--rank", min=0, help="A rank that the pod ru
 
 def pods(job: JobName, as_json: AsJson = False) -> None:
     """List a job's pods. Shows ranks and nodes, and why a pod waits, restarts or failed."""
-    from launcher.common import console
-
     access, record = opened(job)
     found = access.pods(record.handle)
     if as_json:
-        print(json.dumps([pod_table.as_json(pod) for pod in found], indent=2))
+        print_json(list(map(with_created, found)))
     elif not found:
         console.say(f"{record.handle.job_name} has no pods now", "dim", stderr=True)
     else:
-        pod_table.show(found)
+        styles = ["red" if pod.phase == "Failed" else "yellow" if pod.reason else "" for pod in found]
+        console.show_table(_COLUMNS, [_cells(pod) for pod in found], styles)
 
 
 def exec_(
@@ -58,14 +63,10 @@ def port_forward(
 
 
 def opened(name: str) -> tuple["Pods", "JobRecord"]:
-    """Return a submitted job that has pods, and the operations on them.
-
-    Raises:
-        ProblemsFound: No such job exists, it was never submitted, or its backend has no pods.
-    """
+    """Return a submitted job that must have pods, and the operations on them."""
     from launcher.model.backend_registry import choices, described
 
-    backend, record = lifecycle.opened(name)
+    backend, record = arguments.opened(name)
     description = described(backend.name)
     if (access := description.pods()) is None:
         value, allowed = f"cluster={description.choice}", choices(lambda each: each.pods() is not None)
@@ -75,14 +76,45 @@ def opened(name: str) -> tuple["Pods", "JobRecord"]:
 
 
 def _pair(text: str) -> tuple[int, int]:
-    """Return a local port and one of a pod.
-
-    Raises:
-        ProblemsFound: They are not ports.
-    """
+    """Return a local port and one of a pod."""
     match = _PAIR.fullmatch(text)
     local, remote = (int(match[1] or match[2]), int(match[2])) if match else (-1, -1)
     if not 0 <= local <= _HIGHEST_PORT or not 0 < remote <= _HIGHEST_PORT:
         allowed = f"PORT or LOCAL:PORT, 1 to {_HIGHEST_PORT}; LOCAL may be 0"
         raise fail("E384", "LOCAL:PORT", "is not a pair of ports", value=text, allowed=allowed)
     return local, remote
+
+
+def show_reasons(troubled: tuple["JobPod", ...], job: str) -> None:
+    """Print the pods that have a reason, one line each."""
+    for pod in troubled[:_MOST_PODS]:
+        where = f" on {pod.node}" if pod.node else ""
+        console.say_wrapped(f"pod       {pod.name}{where}:", pod.reason, "yellow")
+    if (more := len(troubled) - _MOST_PODS) > 0:
+        console.say(f"pod       {more} more: recipes pods {job}", "yellow")
+
+
+def age(created_s: float) -> str:
+    """Return the time since a moment, in its two largest units."""
+    left = max(0, int(time.time() - created_s))
+    sizes = (("d", 86400), ("h", 3600), ("m", 60), ("s", 1))
+    parts: list[str] = []
+    for unit, seconds in sizes:
+        count, left = divmod(left, seconds)
+        if count or parts or unit == "s":
+            parts.append(f"{count}{unit}")
+    return "".join(part for part in parts[:2] if not part.startswith("0")) or "0s"
+
+
+def _cells(pod: "JobPod") -> tuple[str, ...]:
+    first, last = pod.ranks or (None, None)
+    return (
+        "-" if first is None else str(first) if first == last else f"{first}-{last}",
+        pod.name,
+        pod.node or "-",
+        pod.phase,
+        "yes" if pod.is_ready else "no",
+        str(pod.restarts),
+        age(pod.created_s),
+        pod.reason,
+    )

@@ -1,15 +1,18 @@
 """Commands about the program itself: its schemas, its codes, and the files that are generated from it."""
 
-import json
 import textwrap
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
+import click
 import typer
 
-from launcher.cli.commands.arguments import AsJson
-from launcher.common.problems import ProblemsFound, fail
+from launcher.cli.commands.arguments import AsJson, beginning
+from launcher.cli.output import print_json, writing
+from launcher.common import console, paths
+from launcher.common.problems import fail
+from launcher.common.suggestions import did_you_mean
 
 if TYPE_CHECKING:
     from launcher.cli.devtools.codes import Code
@@ -23,10 +26,9 @@ Check = Annotated[bool, typer.Option("--check", help="Write nothing; exit code 2
 
 
 def _complete_model_type(incomplete: str) -> list[str]:
-    """Return the families that complete a word."""
     from launcher import families
 
-    return [name for name in families.names() if name.startswith(incomplete)]
+    return beginning(incomplete, families.names())
 
 
 def schema(
@@ -40,32 +42,26 @@ def schema(
 ) -> None:
     """Print the JSON Schema of a recipe file. With it, editors show each key's meaning, unit and default."""
     from launcher import families
-    from launcher.common import console
-    from launcher.common.suggestions import did_you_mean
 
     known = families.names()
+    allowed = ", ".join(known)
     if model_type is None:
         if out is not None:
             message = "a file holds the schema of one recipe family"
-            raise fail("E801", "recipes schema", message, allowed=", ".join(known), remedy="recipes schema tiny_lm")
-        for name in known:
-            console.say(name)
+            raise fail("E801", "recipes schema", message, allowed=allowed, remedy="recipes schema tiny_lm")
+        console.say_lines(known)
         return
     if model_type not in known:
         remedy = did_you_mean(model_type, known)
-        raise fail(
-            "E104", "MODEL_TYPE", "no such recipe family", value=model_type, allowed=", ".join(known), remedy=remedy
-        )
+        raise fail("E104", "MODEL_TYPE", "no such recipe family", value=model_type, allowed=allowed, remedy=remedy)
     from launcher.cli.devtools.schema import schema_file
 
     text = schema_file(model_type)
     if out is None:
         print(text, end="")
         return
-    try:
+    with writing(out):
         out.write_text(text, encoding="utf-8")
-    except OSError as error:
-        raise fail("E805", str(out), f"cannot be written: {error.strerror}") from error
     console.say(f"schema {console.shown_path(out)}")
 
 
@@ -84,15 +80,8 @@ def rules(
         raise fail("E802", " ".join(words or ()), "no code matches or mentions it", remedy="recipes rules lists all")
     if as_json:
         keys = ("code", "subject", "reason", "source", "cluster")
-        print(json.dumps([{key: getattr(code, key) for key in keys} for code in found], indent=2))
+        print_json([{key: getattr(code, key) for key in keys} for code in found])
         return
-    _say_rules(found)
-
-
-def _say_rules(found: Sequence["Code"]) -> None:
-    """Print codes under their subjects."""
-    from launcher.common import console
-
     width, subject = console.width() or _WIDTH, ""
     for code in found:
         if code.subject != subject:
@@ -114,57 +103,40 @@ def _is_about(code: "Code", word: str) -> bool:
 def scripts(check: Check = False) -> None:
     """Write launcher_scripts/, a script for each recipe."""
     from launcher.cli.devtools import scripts as made
-    from launcher.common.paths import CHECKOUT
 
-    _generate(check, "scripts", CHECKOUT, made.FOLDER, made.stale, made.write)
+    _generate(check, "scripts", made.FOLDER, made.stale, made.write)
 
 
-def docs(check: Check = False) -> None:
+def docs(ctx: typer.Context, check: Check = False) -> None:
     """Write the generated pages of docs/. Recipes, keys, codes and commands."""
     from launcher.cli.devtools import reference
-    from launcher.common.paths import CHECKOUT
 
-    _generate(check, "docs", CHECKOUT, "", reference.stale, reference.write)
+    group = ctx.find_root().command  # an import of the commands, which this is one of, would be a circle
+    assert isinstance(group, click.Group)
+    _generate(check, "docs", "", lambda root: reference.stale(root, group), lambda root: reference.write(root, group))
 
 
 def _generate(
     check: bool,
     command: str,
-    checkout: Path | None,
     folder: str,
     stale: Callable[[Path], Sequence[Path]],
     write: Callable[[Path], Sequence[Path]],
 ) -> None:
-    """Write the stale files below a folder of the checkout, or with `check` only report them.
-
-    Raises:
-        ProblemsFound: There is no checkout, it is not writable or, with `check`, a file is stale.
-    """
-    from launcher.common import console
-
-    if checkout is None:
-        raise fail(
-            "E805", f"recipes {command}", "the package is installed; these files are generated in a checkout only"
-        )
+    """Write the stale files below a folder of the checkout, or with `check` refuse them."""
+    if paths.CHECKOUT is None:
+        message = "the package is installed; these files are generated in a checkout only"
+        raise fail("E805", f"recipes {command}", message)
     if check:
-        if found := [str(Path(folder, path)) for path in stale(checkout / folder)]:
-            raise _stale(command, found)
+        found = [str(Path(folder, path)) for path in stale(paths.CHECKOUT / folder)]
+        if found:
+            message = f"differ from what the code generates: {console.first_of(found, _MOST_FILES)}"
+            remedy = f"recipes {command}, then commit the written files"
+            raise fail("E804", f"recipes {command}", message, remedy=remedy)
         console.say(f"{command} are current")
         return
-    try:
-        written = write(checkout / folder)
-    except OSError as error:
-        raise fail("E805", str(error.filename), f"cannot be written: {error.strerror}") from error
+    with writing():
+        written = write(paths.CHECKOUT / folder)
     for path in written:
         console.say(str(Path(folder, path)))
     console.say(f"{len(written)} written" if written else f"{command} are current")
-
-
-def _stale(command: str, found: Sequence[str]) -> ProblemsFound:
-    more = f" and {len(found) - _MOST_FILES} more" if len(found) > _MOST_FILES else ""
-    return fail(
-        "E804",
-        f"recipes {command}",
-        f"differ from what the code generates: {', '.join(found[:_MOST_FILES])}{more}",
-        remedy=f"recipes {command}, then commit the written files",
-    )

@@ -1,7 +1,6 @@
 """The command that shows the placement of a model-parallel job's ranks."""
 
-import json
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Annotated
 
 import typer
@@ -15,7 +14,9 @@ from launcher.cli.commands.arguments import (
     composed,
     say_unknown_instance,
 )
-from launcher.common.problems import Problem, ProblemsFound, fail
+from launcher.cli.output import print_json, say_picture
+from launcher.common import console
+from launcher.common.problems import ProblemsFound, fail
 
 if TYPE_CHECKING:
     from launcher.model.parallelism.ranks import Placement
@@ -51,8 +52,7 @@ def ranks(
     as_json: AsJson = False,
 ) -> None:
     """Show the placement of ranks. Host, local rank and both groups of each, for a recipe or for given numbers."""
-    from launcher.cli import ranks_picture
-    from launcher.common import console
+    from launcher.cli import ranks_report
 
     numbers = (hosts, processes, partitions, tensor, strategy)
     if recipe is None:
@@ -63,13 +63,12 @@ def ranks(
     else:
         placement = _of_recipe(Target.read(recipe), overrides or ())
     if picture is not None:
-        ranks_picture.draw(placement, picture)
+        ranks_report.draw(placement, picture)
     if as_json:
-        print(json.dumps(_as_json(placement), indent=2))
-        return
-    console.say_all(_lines(placement))
-    if picture is not None:
-        console.say(f"picture {console.shown_path(picture)}")
+        print_json(ranks_report.as_json(placement))
+    else:
+        console.say_all(ranks_report.lines(placement))
+        say_picture(picture)
 
 
 def _of_numbers(
@@ -84,27 +83,25 @@ def _of_numbers(
     if strategy not in _STRATEGIES:
         allowed = ", ".join(_STRATEGIES)
         raise fail("E801", "--strategy", "is not a placement strategy", value=strategy, allowed=allowed)
-    hosts = hosts or 1
+    hosts, partitions, tensor = hosts or 1, partitions or 1, tensor or 1
     _check_count(hosts * processes)
-    world, parts = hosts * processes, (partitions or 1) * (tensor or 1)
+    world, parts = hosts * processes, partitions * tensor
     if world % parts:
         message = f"{world} ranks are not a multiple of {parts} (partitions × tensor parallel degree)"
-        raise fail("E243", "--partitions", message, value=partitions or 1)
-    return Placement(host_names(hosts), processes, partitions or 1, tensor or 1, strategy)
+        raise fail("E243", "--partitions", message, value=partitions)
+    return Placement(host_names(hosts), processes, partitions, tensor, strategy)
 
 
 def _of_recipe(target: Target, overrides: Sequence[str]) -> "Placement":
-    """Return the placement of a recipe at one of its sizes, by default its smallest.
-
-    Raises:
-        ProblemsFound: A key that determines the placement is invalid, or the recipe has no such size.
-    """
+    """Return the placement of a recipe at one of its sizes, by default its smallest."""
     from launcher.model.parallelism.ranks import Placement, host_names
     from launcher.planning.check import examine, with_origin
 
     composition = composed(target.name, overrides)
     checked, problems = examine(composition)
-    found = problems if checked is None else [p for p in problems if _is_about_ranks(p)]
+    found = problems
+    if checked is not None:
+        found = [problem for problem in problems if problem.path.startswith(_READ) and problem.code != "E240"]
     if found or checked is None:
         raise ProblemsFound(with_origin(composition, found))
     say_unknown_instance(composition)
@@ -123,41 +120,3 @@ def _check_count(num_ranks: int) -> None:
     if num_ranks > _MOST_RANKS:
         allowed = f"at most {_MOST_RANKS}"
         raise fail("E801", "recipes ranks", f"{num_ranks} ranks are too many to print", allowed=allowed)
-
-
-def _is_about_ranks(problem: Problem) -> bool:
-    return problem.path.startswith(_READ) and problem.code != "E240"
-
-
-def _as_json(placement: "Placement") -> dict[str, object]:
-    from launcher.model.parallelism.ranks import columns
-
-    return {
-        "hosts": placement.hosts,
-        "processes_per_host": placement.processes_per_host,
-        "world_size": placement.world_size,
-        "partitions": placement.partitions,
-        "tensor_parallel_degree": placement.tensor,
-        "placement_strategy": placement.strategy,
-        "replicas": placement.replicas,
-        "mp_groups": placement.mp_groups,
-        "dp_groups": placement.dp_groups,
-        "ranks": [{name: getattr(rank, name) for name in columns(placement)} for rank in placement.ranks],
-    }
-
-
-def _lines(placement: "Placement") -> Iterator[tuple[str, str]]:
-    """Yield the table of ranks and the members of each group, each line with its style."""
-    from launcher.cli.ranks_picture import title
-    from launcher.common.text_table import table
-    from launcher.model.parallelism.ranks import columns, spans
-
-    yield title(placement), "bold"
-    names = columns(placement)
-    rows = [names, *([str(getattr(rank, name)) for name in names] for rank in placement.ranks)]
-    right = [i for i, name in enumerate(names) if name != "host"]
-    for i, line in enumerate(table(rows, right)):
-        yield line, "" if i else "dim"
-    for name, groups in (("mp_group", placement.mp_groups), ("dp_group", placement.dp_groups)):
-        yield name, "bold"
-        yield from ((line, "") for line in table([(str(i), spans(g)) for i, g in enumerate(groups)], right=(0,)))

@@ -20,8 +20,8 @@ if TYPE_CHECKING:
 
 _FLOW = re.compile(r"\s*─([^→]+)→\s*")
 """An arrow of the flow, with its stages."""
-_WIDTH, _ROW, _GAP, _HEAD, _FOOT, _DPI = 11.0, 0.46, 0.08, 1.5, 0.3, 150
-"""Inches: the picture's width, a layer, the space between two, what is above and below them; dots per inch."""
+_WIDTH, _ROW, _GAP, _HEAD, _FOOT = 11.0, 0.46, 0.08, 1.5, 0.3
+"""Inches: the picture's width, a layer, the space between two, what is above and below them."""
 _LEFT, _NAME, _RIGHT = 0.15, 1.45, 10.45
 """Inches: the left edge of the layers, the width of a name, the right edge of the layers."""
 _LINE, _CHARACTER = 0.2, 0.066
@@ -75,15 +75,9 @@ def draw(path: Path) -> None:
 
 def _package(folder: Path, name: str) -> Package:
     file = folder / name / "__init__.py"
-    if not file.is_file():
-        return Package(name, _sentence(folder / f"{name}.py"), ())
     parts = sorted(child.parent.name for child in file.parent.glob("*/__init__.py"))
-    return Package(name, _sentence(file), tuple(parts))
-
-
-def _sentence(file: Path) -> str:
-    """Return the first sentence of a module's docstring, without backquotes and the full stop."""
-    return _docstring(file).splitlines()[0].replace("`", "").removesuffix(".")
+    text = _docstring(file if file.is_file() else folder / f"{name}.py")
+    return Package(name, text.splitlines()[0].replace("`", "").removesuffix("."), tuple(parts))
 
 
 def _docstring(file: Path) -> str:
@@ -91,11 +85,9 @@ def _docstring(file: Path) -> str:
 
 
 def _figure() -> Any:
-    from matplotlib.figure import Figure
-
     shown = outline()
     height = _HEAD + len(shown.layers) * (_ROW + _GAP) + _FOOT + len(shown.contracts) * _LINE + 0.15
-    figure = Figure(figsize=(_WIDTH, height), dpi=_DPI, facecolor="white")
+    figure = pictures.figure(_WIDTH, height)
     axes = figure.add_axes((0, 0, 1, 1), xlim=(0, _WIDTH), ylim=(height, 0))
     axes.set_axis_off()
     _draw_flow(axes, shown.flow)

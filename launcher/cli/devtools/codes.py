@@ -242,10 +242,7 @@ ELSEWHERE = (
         "local",
     ),
     Code(
-        "E417",
-        "The line that stops the detection of hangs is found by a regular expression.",
-        "Python, re",
-        "local",
+        "E417", "The line that stops the detection of hangs is found by a regular expression.", "Python, re", "local"
     ),
     Code("E418", "A job without its folder can neither save nor report, so it is terminated.", _LOCAL, "local"),
     Code(

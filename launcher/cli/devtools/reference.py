@@ -1,18 +1,22 @@
-"""The pages of docs/ that are generated from the code: recipes, keys, codes, commands, and two pictures."""
+"""What `recipes docs` generates: the pages of recipes, keys, codes and commands, two pictures, and the files of
+`recipes_collection/cluster`."""
 
-import functools
 import itertools
 import os
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+import textwrap
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+import click
+from pydantic import BaseModel
+
 from launcher import families
-from launcher.cli.devtools import architecture, cluster_files, schema
+from launcher.cli.devtools import architecture, schema
 from launcher.cli.devtools.codes import Code, all_codes
 from launcher.cli.devtools.terminal_picture import plan_picture
-from launcher.common import pictures
+from launcher.cli.output import write_file
+from launcher.common import pictures, yaml_io
 from launcher.common.paths import CHECKOUT, COLLECTION
 from launcher.common.templating import render_template
 from launcher.common.text_table import clipped, value_text
@@ -20,6 +24,7 @@ from launcher.config import catalogue, recipe_parts
 from launcher.model import backend_registry
 from launcher.model.backend_registry import described
 from launcher.model.base_model import INT64
+from launcher.model.validation import submodel
 from launcher.runtime.finetune import keys as finetune_keys
 from launcher.runtime.finetune.key_terms import Key
 
@@ -28,79 +33,72 @@ PICTURE = DOCS / "pictures/plan.svg"
 """The README's."""
 ARCHITECTURE = DOCS / "pictures/architecture.svg"
 _CLUSTER_FILES = Path("recipes_collection/cluster")
-_ROOT = CHECKOUT or Path()
 _MOST_EXAMPLES = 4
+_COMMENT_WIDTH = 110
 _MOST_CHARACTERS = 60
 """Maximum characters of a default in a table."""
 
 
-def pages() -> dict[Path, str]:
-    """Return every generated text, by its path from the root of a checkout. Pure but for reading the code."""
-    return _texts() | _terminal()
+def pages(group: click.Group) -> dict[Path, str]:
+    """Return every generated text, by its path from the root of a checkout. `group` has the commands."""
+    return _texts(group) | _terminal(group)
 
 
-def stale(root: Path = _ROOT) -> list[Path]:
+def stale(root: Path, group: click.Group) -> list[Path]:
     """Return the pages and pictures under `root`, a checkout, that differ from what the code generates."""
-    changed = _changed(root, _texts())
+    changed = _changed(root, _texts(group))
     # The picture's command fails while a cluster's file lacks a key that its options have.
-    return (
-        [*changed] if any(path.parent == _CLUSTER_FILES for path in changed) else [*changed, *_stale_pictures(root)]
-    )
+    is_faulty = any(path.parent == _CLUSTER_FILES for path in changed)
+    return [*changed, *([] if is_faulty else _stale_pictures(root, group))]
 
 
-def write(root: Path = _ROOT) -> list[Path]:
-    """Write the pages and pictures that are stale under `root`, a checkout; return their paths.
-
-    Raises:
-        ProblemsFound: A picture cannot be drawn, for instance without matplotlib.
-    """
-    texts = _changed(root, _texts())
-    _write(root, texts)
-    drawings = _stale_pictures(root)
-    _write(root, drawings)
+def write(root: Path, group: click.Group) -> list[Path]:
+    """Write the pages and pictures that are stale under `root`, a checkout; return their paths."""
+    texts = _changed(root, _texts(group))
+    for path, text in texts.items():
+        write_file(root / path, text)
+    drawings = _stale_pictures(root, group)  # after the texts: see `stale`
+    for path, drawn in drawings.items():
+        if drawn is None:
+            (root / path).parent.mkdir(parents=True, exist_ok=True)
+            architecture.draw(root / path)
+        else:
+            write_file(root / path, drawn)
     return [*texts, *drawings]
 
 
-def _write(root: Path, files: Mapping[Path, Callable[[Path], Any]]) -> None:
-    for path, write_to in files.items():
-        (root / path).parent.mkdir(parents=True, exist_ok=True)
-        write_to(root / path)
-
-
-def _texts() -> dict[Path, str]:
+def _texts(group: click.Group) -> dict[Path, str]:
     made = {
         DOCS / "RECIPES.md": _recipes(),
         DOCS / "reference/keys.md": _keys(),
         DOCS / "reference/rules.md": _rules(),
-        DOCS / "reference/commands.md": _commands(),
+        DOCS / "reference/commands.md": _commands(group),
         DOCS / "reference/open-trainer.md": _open_trainer(),
-        **{_CLUSTER_FILES / name: text for name, text in cluster_files.files().items()},
+        **{
+            _CLUSTER_FILES / f"{each.choice}.yaml": _cluster(each.options())
+            for each in backend_registry.descriptions()
+        },
     }
     return {path: text.rstrip("\n") + "\n" for path, text in made.items()}
 
 
-def _terminal() -> dict[Path, str]:
-    return {PICTURE: plan_picture().rstrip("\n") + "\n"}
+def _terminal(group: click.Group) -> dict[Path, str]:
+    return {PICTURE: plan_picture(group).rstrip("\n") + "\n"}
 
 
-def _changed(root: Path, texts: Mapping[Path, str]) -> dict[Path, Callable[[Path], Any]]:
-    """Return a writer for each text that differs from its file."""
+def _changed(root: Path, texts: Mapping[Path, str]) -> dict[Path, str]:
+    """Return the texts that differ from their files."""
     return {
-        path: functools.partial(Path.write_text, data=text, encoding="utf-8")
+        path: text
         for path, text in texts.items()
         if not (root / path).is_file() or (root / path).read_text("utf-8") != text
     }
 
 
-def _stale_pictures(root: Path) -> dict[Path, Callable[[Path], Any]]:
-    """Return a drawer for each picture that is stale."""
+def _stale_pictures(root: Path, group: click.Group) -> Mapping[Path, str | None]:
+    """Return the pictures that are stale, with their text; None for one that matplotlib draws."""
     is_current = pictures.shows(root / ARCHITECTURE, repr(architecture.outline()))
-    return _changed(root, _terminal()) | ({} if is_current else {ARCHITECTURE: architecture.draw})
-
-
-def _cell(text: str) -> str:
-    """Return a text as a table's cell holds it; outside of code, `<` would begin a tag."""
-    return _code(text).replace("<", "&lt;")
+    return _changed(root, _terminal(group)) | ({} if is_current else {ARCHITECTURE: None})
 
 
 def _code(text: str) -> str:
@@ -108,9 +106,13 @@ def _code(text: str) -> str:
     return text.replace("|", "\\|")
 
 
+def _cell(text: str) -> str:
+    """Return a text as a table's cell; outside of code, `<` would begin a tag."""
+    return _code(text).replace("<", "&lt;")
+
+
 def _recipes() -> str:
-    entries = catalogue.entries()
-    place = os.path.relpath(COLLECTION, _ROOT / DOCS) if CHECKOUT else COLLECTION.name
+    place = os.path.relpath(COLLECTION, CHECKOUT / DOCS) if CHECKOUT else COLLECTION.name
     rows = [
         {
             "family": entry.name.rpartition("/")[0],
@@ -121,29 +123,27 @@ def _recipes() -> str:
             "sizes": recipe_parts.sizes(entry.path),
             "instances": ", ".join(name.removeprefix("ml.") for name in entry.instance_types) or "any",
         }
-        for entry in entries
+        for entry in catalogue.entries()
     ]
-    grouped = [
-        {"name": name, "rows": list(group)} for name, group in itertools.groupby(rows, key=lambda row: row["family"])
-    ]
+    by_family = itertools.groupby(rows, key=lambda row: row["family"])
+    grouped = [{"name": name, "rows": list(group)} for name, group in by_family]
     elastic = sum(bool(row["sizes"]) for row in rows)
     return render_template("docs/recipes.md.j2", families=grouped, count=len(rows), elastic=elastic)
 
 
 def _rules() -> str:
+    def row(code: Code) -> dict[str, str]:
+        where = f" Only on cluster={code.cluster}." if code.cluster else ""
+        return {"code": code.code, "reason": _cell(code.reason + where), "source": _cell(code.source)}
+
     grouped = itertools.groupby(all_codes(), key=lambda code: code.subject)
-    subjects = [(subject, [_code_row(code) for code in codes]) for subject, codes in grouped]
+    subjects = [(subject, list(map(row, codes))) for subject, codes in grouped]
     return render_template("docs/rules.md.j2", subjects=subjects)
-
-
-def _code_row(code: Code) -> dict[str, str]:
-    where = f" Only on cluster={code.cluster}." if code.cluster else ""
-    return {"code": code.code, "reason": _cell(code.reason + where), "source": _cell(code.source)}
 
 
 def _open_trainer() -> str:
     named = finetune_keys.SECTIONS.items()
-    sections = [{"title": title, "rows": [_trainer_row(key) for key in keys]} for title, keys in named]
+    sections = [{"title": title, "rows": list(map(_trainer_row, keys))} for title, keys in named]
     return render_template("docs/open-trainer.md.j2", sections=sections)
 
 
@@ -151,14 +151,6 @@ def _trainer_row(key: Key) -> dict[str, str]:
     reasons = [(each, "" if each.reason == key.effect else f", {each.reason}") for each in key.conditions]
     others = "; ".join(f"{each.when}: {each.treatment}{reason}" for each, reason in reasons)
     return {"path": key.path, "treatment": key.treatment, "effect": _cell(key.effect), "others": _cell(others)}
-
-
-@dataclass(frozen=True, slots=True)
-class _Table:
-    """The keys of one mapping: rows of name, kind of value, default and description."""
-
-    path: str
-    rows: tuple[tuple[str, str, str, str], ...]
 
 
 def _keys() -> str:
@@ -177,14 +169,14 @@ def _keys() -> str:
     return render_template("docs/keys.md.j2", chapters=made)
 
 
-def _tables(node: Mapping[str, Any], path: str, root: Mapping[str, Any]) -> Iterator[_Table]:
-    """Yield the table of a mapping and of every mapping inside it."""
+def _tables(node: Mapping[str, Any], path: str, root: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
+    """Yield the table of a mapping and of every mapping inside it: rows of name, kind, default and description."""
     if node is root or "properties" in node:
-        rows = tuple(
+        rows = [
             (name, _cell(_kind(child)), _code(_default(child, name)), _cell(child.get("description", "")))
             for name, child in node["properties"].items()
-        )
-        yield _Table(path, rows)
+        ]
+        yield {"path": path, "rows": rows}
         for name, child in node["properties"].items():
             yield from _tables(_inside(child), f"{path}.{name}" if path else name, root)
 
@@ -232,15 +224,10 @@ def _value(value: Any, name: str) -> str:
     return f"`{clipped(value_text(value, name), _MOST_CHARACTERS)}`"
 
 
-def _commands() -> str:
-    import typer
-
-    from launcher.cli.main import app
-
-    group: Any = typer.main.get_command(app)
+def _commands(group: click.Group) -> str:
     commands = []
     for name, command in group.commands.items():
-        context = typer.Context(command, info_name=name)
+        context = click.Context(command, info_name=name)
         records = [record for param in command.params if (record := _record(param, context))]
         commands.append(
             {
@@ -253,17 +240,46 @@ def _commands() -> str:
     return render_template("docs/commands.md.j2", commands=commands)
 
 
-def _record(param: Any, context: Any) -> tuple[str, str] | None:
+def _record(param: Any, context: click.Context) -> tuple[str, str] | None:
     """Return a parameter's spelling and description; an argument's without the type that typer adds."""
     is_argument = param.param_type_name == "argument"
     return (param.metavar, param.help or "") if is_argument else param.get_help_record(context)
 
 
-def _usage(command: Any) -> Iterator[str]:
+def _usage(command: click.Command) -> Iterator[str]:
     """Yield the words of a command's usage line after its name."""
     if any(param.param_type_name == "option" for param in command.params):
         yield "[OPTIONS]"
     for param in command.params:
         if param.param_type_name == "argument":
-            name = param.metavar or param.name.upper()
+            name = param.metavar or (param.name or "").upper()
             yield name if param.required or name.startswith("[") else f"[{name}]"
+
+
+def _cluster(options: type[BaseModel]) -> str:
+    """Return a file of `recipes_collection/cluster`: every key that a backend's options declare with `default`."""
+    source = f"launcher/{options.__module__.removeprefix('launcher.').replace('.', '/')}.py"
+    head = (*_comment(options.__doc__ or "", ""), f"# Written by `recipes docs` from {source}.")
+    return "\n".join((*head, *_options(options, ""), ""))
+
+
+def _options(model: type[BaseModel], indent: str) -> Iterator[str]:
+    """Yield the lines of a mapping; a key that is absent unless a user sets it is described in a comment."""
+    texts = schema.descriptions(model)
+    for name, info in model.model_fields.items():
+        key, inner = info.alias or name, submodel(model, info.alias or name)
+        extra = info.json_schema_extra
+        yield from _comment(texts[name], indent)
+        if isinstance(extra, dict) and "default" in extra:
+            yield f"{indent}{yaml_io.dump({key: extra['default']}).rstrip()}"
+        elif inner and info.is_required():
+            yield f"{indent}{key}:"
+            yield from _options(inner, f"{indent}  ")
+        else:
+            yield f"{indent}# {key}: left out"
+
+
+def _comment(text: str, indent: str) -> list[str]:
+    width = _COMMENT_WIDTH - len(indent)
+    lines = textwrap.wrap(" ".join(text.split()), width, break_long_words=False, break_on_hyphens=False)
+    return [f"{indent}# {line}" for line in lines]

@@ -8,8 +8,9 @@ Source: JSON Schema, draft 2020-12. Only two references are used, for editors th
 
 import ast
 import inspect
+import itertools
 import json
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -42,12 +43,9 @@ _DEFAULTS = {
 
 
 def json_schema(model_type: str) -> dict[str, Any]:
-    """Return the schema of a recipe file. Nothing is required: a recipe inherits what it leaves out.
+    """Return the schema of a recipe file of a known family. Nothing is required: a recipe inherits what it omits.
 
     Unknown keys are refused, unless the file declares `extra_keys`, which a schema cannot look up.
-
-    Args:
-        model_type: A known family, see `launcher.families`.
     """
     schema = recipe_schema(model_type)
     schema["properties"] = {"defaults": _DEFAULTS, **schema["properties"]}
@@ -71,8 +69,7 @@ def schema_file(model_type: str) -> str:
 
 def recipe_schema(model_type: str) -> dict[str, Any]:
     """Return the schema of a complete recipe of a known family: only its own keys, and no references."""
-    model = recipe_model(model_type)
-    return _of_model(model, recipe_parts.defaults(model_type))
+    return _of_model(recipe_model(model_type), recipe_parts.defaults(model_type))
 
 
 def cluster_schema(backend: str) -> dict[str, Any]:
@@ -97,14 +94,11 @@ def own_cluster_schema(backend: str) -> tuple[dict[str, Any], str | None]:
 
 def launch_schema() -> dict[str, Any]:
     """Return the schema of the top level of a launch."""
-    schema = _of_model(Launch, _given(recipe_parts.values_of(recipe_parts.CONFIG_FILE)))
+    values = recipe_parts.values_of(recipe_parts.CONFIG_FILE)
+    schema = _of_model(Launch, {path: Given((value,), ()) for path, value in values.items()})
     for group, name in recipe_parts.choices_of(recipe_parts.CONFIG_FILE).items():
         schema["properties"][group] |= {"type": "string", "default": name}
     return schema
-
-
-def _given(values: Mapping[str, Any]) -> dict[str, Given]:
-    return {path: Given((value,), ()) for path, value in values.items()}
 
 
 def descriptions(model: type[BaseModel]) -> dict[str, str]:
@@ -120,13 +114,17 @@ def descriptions(model: type[BaseModel]) -> dict[str, str]:
 def _field_docstrings(file: str) -> dict[str, dict[str, str]]:
     """Return class name to field name to docstring, for every class of a file."""
     tree = ast.parse(Path(file).read_text(encoding="utf-8"))
-    return {node.name: dict(_docstrings_in(node)) for node in tree.body if isinstance(node, ast.ClassDef)}
-
-
-def _docstrings_in(node: ast.ClassDef) -> Iterator[tuple[str, str]]:
-    for field, after in zip(node.body, node.body[1:], strict=False):
-        if isinstance(field, ast.AnnAssign) and isinstance(after, ast.Expr) and isinstance(after.value, ast.Constant):
-            yield ast.unparse(field.target), " ".join(str(after.value.value).split())
+    return {
+        node.name: {
+            ast.unparse(field.target): " ".join(str(text.value.value).split())
+            for field, text in itertools.pairwise(node.body)
+            if isinstance(field, ast.AnnAssign)
+            and isinstance(text, ast.Expr)
+            and isinstance(text.value, ast.Constant)
+        }
+        for node in tree.body
+        if isinstance(node, ast.ClassDef)
+    }
 
 
 class _Generator(GenerateJsonSchema):
@@ -191,13 +189,9 @@ def mapping_in(node: Any) -> Any:
 def _known_properties(mapping: dict[str, Any]) -> dict[str, Any]:
     """Move `additionalProperties: false` from a mapping's schema into one that only lists the known keys."""
     mapping.pop("additionalProperties")
-    known = {key: _known_keys(node) for key, node in mapping["properties"].items()}
+    inner = {key: mapping_in(node) for key, node in mapping["properties"].items()}
+    known = {key: _known_properties(node) if "properties" in node else True for key, node in inner.items()}
     return {"properties": known, "additionalProperties": False}
-
-
-def _known_keys(schema: Mapping[str, Any]) -> dict[str, Any] | bool:
-    mapping = mapping_in(schema)
-    return _known_properties(mapping) if "properties" in mapping else True
 
 
 def _describe_sizes(node: dict[str, Any], known: dict[str, Any]) -> None:

@@ -6,9 +6,9 @@ Source: names of scripts and of variables follow the published launcher's script
 """
 
 import os
-from collections.abc import Mapping
 from pathlib import Path
 
+from launcher.cli.output import write_file
 from launcher.common.templating import render_template
 from launcher.config.catalogue import Entry, entries
 
@@ -37,40 +37,26 @@ def _kind(entry: Entry) -> str:
 
 
 def stale(folder: Path) -> list[Path]:
-    """Return the scripts that differ from generated ones, as sorted paths below `folder`.
+    """Return the scripts below a `launcher_scripts/` folder that differ from generated ones, in order.
 
-    Args:
-        folder: A `launcher_scripts/` folder.
-
-    Returns:
-        Scripts that are missing, changed, not executable, or without a recipe.
+    They are missing, changed, not executable, or without a recipe.
     """
-    return _stale(folder, scripts())
-
-
-def _stale(folder: Path, wanted: Mapping[Path, str]) -> list[Path]:
+    wanted = scripts()
     there = {path.relative_to(folder) for path in folder.rglob("*") if path.is_file()}
-    changed = {path for path in there & wanted.keys() if not _is_current(folder / path, wanted[path])}
-    return sorted((there ^ wanted.keys()) | changed)
+    current = {
+        path
+        for path in there & wanted.keys()
+        if os.access(folder / path, os.X_OK) and (folder / path).read_bytes() == wanted[path].encode()
+    }
+    return sorted((there | wanted.keys()) - current)
 
 
 def write(folder: Path) -> list[Path]:
-    """Write the stale scripts in `folder`; remove scripts without a recipe.
-
-    Returns:
-        The written and removed scripts, as paths below `folder`.
-    """
-    wanted = scripts()
-    found = _stale(folder, wanted)
+    """Write the stale scripts in `folder`, and remove scripts without a recipe; return both."""
+    wanted, found = scripts(), stale(folder)
     for path in found:
-        if path not in wanted:
+        if path in wanted:
+            write_file(folder / path, wanted[path])
+        else:
             (folder / path).unlink()
-            continue
-        (folder / path).parent.mkdir(parents=True, exist_ok=True)
-        (folder / path).write_text(wanted[path], encoding="utf-8")
-        (folder / path).chmod(0o755)
     return found
-
-
-def _is_current(path: Path, text: str) -> bool:
-    return os.access(path, os.X_OK) and path.read_bytes() == text.encode()

@@ -7,7 +7,7 @@ import re
 import shlex
 from collections.abc import Iterator
 
-from launcher.common.problems import fail
+import click
 
 COMMAND = (
     "recipes plan fine-tuning/llama/llmft_llama3_1_8b_instruct_seq4k_gpu_sft_lora \\\n"
@@ -53,34 +53,22 @@ class _Terminal(io.StringIO):
         return True
 
 
-def plan_picture() -> str:
-    """Return the SVG of COMMAND and its output. The same plan yields the same bytes.
-
-    Raises:
-        ProblemsFound: The command fails.
-    """
+def plan_picture(group: click.Group) -> str:
+    """Return the SVG of COMMAND, one of a group's, and its output. The same plan yields the same bytes."""
     from rich.console import Console  # start-up time: only this picture needs rich
     from rich.text import Text
 
-    shown = Text.assemble((f"$ {COMMAND}\n", "bold cyan"), Text.from_ansi(printed().rstrip("\n")))
+    output = Text.from_ansi(printed(group).rstrip("\n"))
     console = Console(record=True, file=io.StringIO(), width=WIDTH, force_terminal=True, color_system="truecolor")
-    console.print(shown, soft_wrap=True, end="")
+    console.print(Text.assemble((f"$ {COMMAND}\n", "bold cyan"), output), soft_wrap=True, end="")
     svg = console.export_svg(title="", code_format=_FORMAT, unique_id="plan")
     return "\n".join(line.rstrip() for line in svg.splitlines())
 
 
-def printed() -> str:
-    """Return what COMMAND prints on a terminal, escape codes included, its job's name with a fixed suffix.
-
-    Raises:
-        ProblemsFound: The command fails.
-    """
-    from launcher.cli import main
-
+def printed(group: click.Group) -> str:
+    """Return what COMMAND prints on a terminal, escape codes included, its job's name with a fixed suffix."""
     with _terminal() as output:
-        code = main.run(shlex.split(COMMAND.replace("\\\n", ""))[1:])
-    if code:
-        raise fail("E805", "docs/pictures/plan.svg", "the command of the picture fails", value=COMMAND)
+        group.main(shlex.split(COMMAND.replace("\\\n", ""))[1:], prog_name="recipes", standalone_mode=False)
     return _SUFFIX.sub(_FIXED, output.getvalue(), count=1)
 
 
