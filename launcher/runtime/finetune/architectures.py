@@ -70,6 +70,11 @@ def architecture_of(config: Mapping[str, Any]) -> Architecture:
     return KNOWN[kind]
 
 
+def is_hub_name(model: str) -> bool:
+    """Return whether a model is named as on the Hugging Face Hub, `org/name`, rather than by a path."""
+    return model.count("/") == 1 and not model.startswith((".", "/", "~"))
+
+
 def read_config(folder: Path) -> Mapping[str, Any]:
     """Return a model folder's config.json; of a model of several parts, that of its language model.
 

@@ -8,7 +8,7 @@ from typing import Any, cast
 
 from launcher.runtime import process_group
 from launcher.runtime.finetune import hub
-from launcher.runtime.finetune.architectures import read_config, rehearsal_config
+from launcher.runtime.finetune.architectures import is_hub_name, read_config, rehearsal_config
 from launcher.runtime.finetune.data.preparation import prepare
 from launcher.runtime.finetune.data.prepared import Prepared, load
 from launcher.runtime.finetune.data.settings import CHANNELS, DataSettings, Technique
@@ -119,7 +119,7 @@ def model_folder(path: str, revision: str | None, run_dir: Path) -> tuple[Path, 
         if revision:
             raise ModelMissing(f"model_revision={revision!r}: {path} is a folder here, and a folder has no revisions")
         return Path(path), ""
-    if path.count("/") != 1 or path.startswith((".", "/", "~")):
+    if not is_hub_name(path):
         raise ModelMissing(f"model_name_or_path={path!r}: there is no such folder")
     found = hub.pinned(path, revision, run_dir)
     return hub.downloaded(path, found), found.commit

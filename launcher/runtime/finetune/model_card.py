@@ -11,6 +11,7 @@ from typing import Any
 from torch import nn
 
 from launcher.common import names
+from launcher.runtime.finetune.architectures import is_hub_name
 from launcher.runtime.finetune.data.errors import printable
 from launcher.runtime.finetune.data.prepared import Counts, Prepared
 from launcher.runtime.finetune.inputs import Inputs
@@ -105,8 +106,7 @@ def _without_folders(counts: Counts) -> Counts:
 
 def public_name(path: str) -> str:
     """Return the name of a model on the Hub as it is, and of a path its last part."""
-    is_path = path.startswith((".", "/", "~")) or path.count("/") > 1 or Path(path).is_dir()
-    return Path(path).name if is_path else path
+    return path if is_hub_name(path) and not Path(path).is_dir() else Path(path).name
 
 
 def last_metrics(file: Path) -> dict[str, float]:

@@ -9,8 +9,8 @@ import pytest
 from launcher.runtime.finetune.data import json_arrays
 from launcher.runtime.finetune.data.conversations import pair_sample, sft_sample
 from launcher.runtime.finetune.data.errors import DataError, SampleError
+from launcher.runtime.finetune.data.settings import Chain
 from launcher.runtime.finetune.data.sources import open_source
-from launcher.runtime.finetune.data.steps import Chain
 
 QUESTION, ANSWER = {"role": "user", "content": "What rings?"}, {"role": "assistant", "content": "The bell."}
 SYSTEM = {"role": "system", "content": "Be brief."}

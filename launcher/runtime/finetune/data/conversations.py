@@ -7,8 +7,8 @@ from typing import Any
 
 from launcher.runtime.finetune.data import shared_gpt
 from launcher.runtime.finetune.data.errors import SampleError
+from launcher.runtime.finetune.data.settings import Chain
 from launcher.runtime.finetune.data.shared_gpt import ROLES
-from launcher.runtime.finetune.data.steps import Chain
 
 Message = dict[str, Any]
 Messages = list[Message]

@@ -36,9 +36,8 @@ from launcher.runtime.finetune.data.losses import (
     WEIGHT,
     Loss,
 )
-from launcher.runtime.finetune.data.settings import DataSettings
+from launcher.runtime.finetune.data.settings import PAIR_LABELS, SFT_LABEL, DataSettings
 from launcher.runtime.finetune.data.sources import Chunk
-from launcher.runtime.finetune.data.steps import PAIR_LABELS, SFT_LABEL
 from launcher.runtime.finetune.data.templates import ChatTemplate, Span
 from launcher.runtime.finetune.data.tokenization import ModelTokenizer
 from launcher.runtime.finetune.data.turns import TurnFinder
