@@ -13,7 +13,8 @@ from torch import nn
 from launcher.common import names
 from launcher.runtime.finetune.architectures import is_hub_name
 from launcher.runtime.finetune.data.errors import printable
-from launcher.runtime.finetune.data.prepared import Counts, Prepared
+from launcher.runtime.finetune.data.losses import Counts
+from launcher.runtime.finetune.data.prepared import Prepared
 from launcher.runtime.finetune.inputs import Inputs
 from launcher.runtime.finetune.settings import Settings
 

@@ -34,6 +34,7 @@ from launcher.runtime.finetune.data.losses import (
     TOO_LONG,
     UNMARKED,
     WEIGHT,
+    Counts,
     Loss,
 )
 from launcher.runtime.finetune.data.settings import PAIR_LABELS, SFT_LABEL, DataSettings
@@ -73,6 +74,11 @@ class Encoded:
 
     def __len__(self) -> int:
         return len(self.positions)
+
+    def counts(self) -> Counts:
+        """Return what became of the samples of the chunk."""
+        targets = int(self.targets.sum())
+        return Counts.of_losses(len(self), self.losses, tokens=len(self.ids), targets=targets, turns=self.turns)
 
 
 class _Gathered:
