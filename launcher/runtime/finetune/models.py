@@ -1,4 +1,4 @@
-"""The model of a fine-tuning recipe, by transformers, and its adapters, by PEFT."""
+"""The model of a fine-tuning recipe, by transformers, its adapters, by PEFT, and its optimizer."""
 
 import importlib
 import importlib.util
@@ -12,9 +12,9 @@ from torch import nn
 
 from launcher.runtime.finetune import adapters
 from launcher.runtime.finetune.architectures import Architecture, architecture_of
-from launcher.runtime.finetune.settings import LoraSettings, Settings
+from launcher.runtime.finetune.settings import LoraSettings, OptimizerSettings, Settings
 
-TASK = "CAUSAL_LM"
+_UNDECAYED = ("bias", "norm")
 
 
 def import_libraries(config: Mapping[str, Any]) -> None:
@@ -152,7 +152,7 @@ def _lora_config(lora: LoraSettings) -> Any:
     from peft import LoraConfig
 
     return LoraConfig(
-        task_type=TASK,
+        task_type="CAUSAL_LM",
         r=lora.r,
         lora_alpha=lora.alpha,
         lora_dropout=lora.dropout,
@@ -176,3 +176,25 @@ def blocks(model: nn.Module) -> list[nn.Module]:
 def trained_parameters(model: nn.Module) -> list[nn.Parameter]:
     """Return the parameters that train."""
     return [parameter for parameter in model.parameters() if parameter.requires_grad]
+
+
+def adamw(model: nn.Module, settings: OptimizerSettings, device: torch.device) -> torch.optim.AdamW:
+    """Return AdamW; weights of norms and biases do not decay.
+
+    Source: transformers, `Trainer.get_decay_parameter_names`: the same parameters decay.
+    """
+    decayed: list[nn.Parameter] = []
+    others: list[nn.Parameter] = []
+    for name, parameter in model.named_parameters():
+        if parameter.requires_grad:
+            (others if any(part in name for part in _UNDECAYED) else decayed).append(parameter)
+    groups = [
+        {"params": decayed, "weight_decay": settings.weight_decay},
+        {"params": others, "weight_decay": 0.0},
+    ]
+    return torch.optim.AdamW(
+        [group for group in groups if group["params"]],
+        lr=settings.schedule.peak,
+        betas=settings.betas,
+        fused=True if device.type == "cuda" else None,
+    )
