@@ -80,8 +80,7 @@ def built(
         if settings.model.lora:
             model = with_adapters(model, settings.model.lora, seed=settings.seed, folder=settings.model.adapters_path)
     remarks = [remark] if remark else []
-    if settings.model.lora and settings.model.adapters_path:
-        start = settings.model.adapters_path
+    if settings.model.lora and (start := settings.model.adapters_path):
         remarks.append(f"training starts from the adapters in {start}; the recipe's rank and modules do not count")
     return model, tuple(remarks)
 

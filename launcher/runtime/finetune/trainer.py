@@ -268,13 +268,7 @@ class FineTuning:
         return {f"eval/{name}": value for name, value in found.items()}
 
     def _export(self) -> None:
-        facts = facts_of(
-            self.settings,
-            self.inputs,
-            self.run_dir,
-            data=self.data,
-            steps=self.job.step,
-        )
+        facts = facts_of(self.settings, self.inputs, self.run_dir, data=self.data, steps=self.job.step)
         export.write(self.model, self.settings, self.inputs, facts)
         self._print(f"results  {self.inputs.results}")
 
