@@ -127,7 +127,7 @@ def test_an_answer_of_a_pair_is_the_assistants_alone():
 
 
 def records(path: Path, limit: int = 10**9) -> list[Any]:
-    return [record for chunk in open_source(str(path), "train").chunks(limit) for record in chunk.records()]
+    return [record for chunk in open_source(str(path), "train").chunks(limit) for record in chunk.each(dict)]
 
 
 ROWS = [{"n": n, "text": 'x[]{},\\"\n🙂é' * n} for n in range(57)]

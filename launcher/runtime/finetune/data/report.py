@@ -129,7 +129,9 @@ def first_losses(settings: DataSettings, tokenizer_folder: Path, num_samples: in
             if reason := text.dropped:
                 found.append(Loss(reason, True, 1, text.turns, 0, chunk.place(index)))
             else:
-                found += (Loss(why, False, 1, number, 0, chunk.place(index)) for why, number in text.untrained)
+                found += (
+                    Loss(why, False, 1, number, 0, chunk.place(index)) for why, number in text.untrained.items()
+                )
     kept = read - sum(loss.is_drop for loss in found)
     return Counts.of_losses(kept, found, turns=turns)
 
@@ -180,21 +182,21 @@ def shown(encoder: Encoder, chunk: Chunk) -> Iterator[Shown]:
     number_of = {int(position): number for number, position in enumerate(found.positions)}
     starts = numpy.concatenate([[0], numpy.cumsum(found.lengths)])
     width = found.lengths.shape[1]
-    for index, record in enumerate(chunk.records()):
+    for index, record in enumerate(chunk.each(dict)):
         place = chunk.place(index)
         number = number_of.get(chunk.first + index)
         if number is None:
-            yield Shown(place, dict(record), (), None, 0, 0, reasons[chunk.first + index])
+            yield Shown(place, record, (), None, 0, 0, reasons[chunk.first + index])
             continue
         borders = starts[width * number : width * (number + 1) + 1]
         parts = [found.ids[start:stop] for start, stop in itertools.pairwise(borders)]
         length, targets = sum(map(len, parts)), int(found.targets[number].sum())
         if found.trained is None:
             prompt, chosen, rejected = (_text(encoder, ids) for ids in parts)
-            yield Shown(place, dict(record), (Piece(prompt, False), Piece(chosen, True)), rejected, length, targets)
+            yield Shown(place, record, (Piece(prompt, False), Piece(chosen, True)), rejected, length, targets)
         else:
             pieces = tuple(_pieces(encoder, parts[0], found.trained[borders[0] : borders[1]]))
-            yield Shown(place, dict(record), pieces, None, length, targets)
+            yield Shown(place, record, pieces, None, length, targets)
 
 
 def steps_of(encoder: Encoder, chunk: Chunk) -> Iterator[dict[str, Any]]:

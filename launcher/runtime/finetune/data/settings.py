@@ -110,15 +110,15 @@ class DataSettings:
             DataError: A value is not usable.
         """
         args, data = training_config["training_args"], training_config["datasets"]
-        technique = _technique(args)
+        technique = _choice("training_args.trainer_type", args.get("trainer_type"), TECHNIQUES)
         chain = chain_of(data.get("preprocessor_cfgs") or (), technique)
         model = training_config.get("model_config") or {}
         given = [name for name in (chain.template_name, model.get("chat_template_key")) if name]
         train, validation = data.get("train_data") or {}, data.get("val_data") or {}
         return cls(
             technique=technique,
-            train_path=_text(train, "file_path"),
-            validation_path=_text(validation, "file_path"),
+            train_path=train.get("file_path") or "",
+            validation_path=validation.get("file_path") or "",
             train_limit=_number("datasets.train_data.limit", train.get("limit")),
             validation_limit=_number("datasets.val_data.limit", validation.get("limit")),
             max_samples=_number("training_args.max_samples", args.get("max_samples")) or 10**8,
@@ -130,8 +130,8 @@ class DataSettings:
             image_templates=tuple(itertools.filterfalse(_is_path, given)),
             pretrain_mode=bool(args.get("pretrain_mode")),
             saves_steps=bool(data.get("save_intermediate_processing_steps")),
-            data_dir=_text(data, "data_dir"),
-            assistant_turns=_turns(data),
+            data_dir=data.get("data_dir") or "",
+            assistant_turns=_choice("datasets.assistant_turns", data.get("assistant_turns") or "all", TURNS),
             max_lost_share=_lost_share(data),
         )
 
@@ -140,15 +140,10 @@ class DataSettings:
         return self.max_samples if limit is None else min(self.max_samples, limit)
 
 
-def _text(section: Mapping[str, Any], key: str) -> str:
-    return section.get(key) or ""
-
-
-def _technique(args: Mapping[str, Any]) -> Technique:
-    found = args.get("trainer_type")
-    if found not in TECHNIQUES:
-        raise DataError(f"training_args.trainer_type is {found!r}; known are {', '.join(TECHNIQUES)}")
-    return cast(Technique, found)
+def _choice(key: str, value: object, known: Sequence[str]) -> Any:
+    if value not in known:
+        raise DataError(f"{key} is {value!r}; known are {', '.join(known)}")
+    return value
 
 
 def _ratio(data: Mapping[str, Any]) -> float:
@@ -156,13 +151,6 @@ def _ratio(data: Mapping[str, Any]) -> float:
     if not 0 < ratio <= 1:
         raise DataError(f"datasets.train_val_split_ratio is {ratio}; it must be above 0 and at most 1")
     return ratio
-
-
-def _turns(data: Mapping[str, Any]) -> Turns:
-    found = data.get("assistant_turns") or "all"
-    if found not in TURNS:
-        raise DataError(f"datasets.assistant_turns is {found!r}; known are {', '.join(TURNS)}")
-    return cast(Turns, found)
 
 
 def _lost_share(data: Mapping[str, Any]) -> float:
@@ -188,9 +176,10 @@ def _number(key: str, value: object) -> int | None:
         return None
     try:
         number = float(cast(Any, value))
-    except (TypeError, ValueError) as error:
-        raise DataError(f"{key} is {value!r}; it must be a whole number from 0") from error
-    if isinstance(value, bool) or number != number // 1 or number < 0:
+        is_count = not isinstance(value, bool) and number == number // 1 and number >= 0
+    except (TypeError, ValueError):
+        is_count = False
+    if not is_count:
         raise DataError(f"{key} is {value!r}; it must be a whole number from 0")
     return int(number)
 
