@@ -69,10 +69,6 @@ def drawn(model: nn.Module, *, seed: int) -> dict[str, torch.Tensor]:
     """Return new values of the adapters of a model on the meta device, drawn on the CPU by PEFT's own rule.
 
     They depend on the seed only: not on the rank, the number of ranks or the kind of device.
-
-    Args:
-        model: As PEFT wraps it; its adapters are on the meta device again afterwards.
-        seed: Of the values; the generator's state is left untouched.
     """
     from peft.tuners.lora import LoraLayer
 

@@ -112,12 +112,7 @@ def packed(samples: Sequence[Sample]) -> TokenBatch:
 
 
 def with_masks(batch: TokenBatch, masks: LayerMasks) -> TokenBatch:
-    """Return a packed row with additive masks that keep its samples apart.
-
-    Args:
-        batch: Of `packed`.
-        masks: Of the architecture.
-    """
+    """Return a packed row with additive masks that keep its samples apart."""
     assert batch.positions is not None
     place = batch.positions[0]
     sample = (place == 0).cumsum(0)

@@ -59,12 +59,7 @@ class Pinned:
 def pinned(name: str, revision: str | None, run_dir: Path) -> Pinned:
     """Return commit and files of the model that this job trains, on all ranks. Collective.
 
-    The first start records them: a branch may move before a restart, or between the downloads of two nodes.
-
-    Args:
-        name: On the Hub.
-        revision: Branch, tag or commit; None for the default branch.
-        run_dir: Of the job.
+    The first start records them in `run_dir`: a branch may move before a restart, or between two nodes' downloads.
 
     Raises:
         ModelMissing: The Hub has no such model or revision, or is not reachable and the model not in its cache.
@@ -145,12 +140,7 @@ def _cached(name: str, revision: str | None, reason: Exception) -> Pinned:
 
 
 def downloaded(name: str, found: Pinned) -> Path:
-    """Return the folder of a model in this node's cache; one rank of each node downloads what it lacks. Collective.
-
-    Args:
-        name: On the Hub.
-        found: Commit and files.
-    """
+    """Return the folder of a model in this node's cache; one rank of a node downloads what it lacks. Collective."""
     from huggingface_hub import snapshot_download  # start-up time: a local folder does without
 
     patterns = [glob.escape(file) for file in found.files]

@@ -94,14 +94,7 @@ class Key:
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """A value that is noticed or refused.
-
-    Args:
-        key: Path of the key.
-        value: The value.
-        condition: Why.
-        reason: What happens to it, and why.
-    """
+    """A value of a key that is noticed or refused, and why."""
 
     key: str
     value: Any

@@ -41,15 +41,9 @@ def loader_of(
 
 
 class WeightLoader:
-    """Gives a model its weights; `fill` does so after the model is sharded.
+    """Gives a model on the meta device its weights; `fill` does so after the model is sharded.
 
-    Args:
-        model: On the meta device, not sharded yet.
-        folder: Of the weights.
-        config: As in the folder's config.json.
-        place: Of this process.
-        seed: Of new adapters.
-        adapters_folder: Of the adapters to start from; None for new ones.
+    Adapters start from those in their folder, or are drawn from the seed.
 
     Raises:
         WeightsInvalid: The folder lacks weights, or they are damaged or of another model.

@@ -46,14 +46,7 @@ def model_config(config: Mapping[str, Any]) -> Any:
 
 
 def random_model(config: Mapping[str, Any], attention: str, *, dtype: torch.dtype, seed: int) -> nn.Module:
-    """Return a language model with random weights, the same for the same seed.
-
-    Args:
-        config: As in config.json.
-        attention: Kernel, by transformers' name.
-        dtype: Of the weights.
-        seed: Seeds the weights; the generator's state is left untouched.
-    """
+    """Return a language model with random weights from a seed; the generator's state is left untouched."""
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
         model: nn.Module = model_class(architecture_of(config))._from_config(
@@ -122,11 +115,7 @@ def _missing(wish: str, fallback: str) -> str | None:
 def with_adapters(model: nn.Module, lora: LoraSettings, *, seed: int, folder: str | None = None) -> nn.Module:
     """Return the model as PEFT wraps it: its weights frozen, its adapters trained in 32 bits.
 
-    Args:
-        model: On its device.
-        lora: The adapters.
-        seed: Seeds new ones; every rank gets the same ones.
-        folder: Of the adapters to start from, whose sizes and modules then count; None for new ones.
+    New adapters are the same on every rank. Those of a folder bring their own sizes and modules.
     """
     from peft import get_peft_model  # start-up time: full fine-tuning does without
 

@@ -43,32 +43,17 @@ class Objective(Protocol[Samples, Rows]):
     def prepare(self, stopping: Callable[[], bool]) -> bool:
         """Do what has to precede training, while the model has its first weights. Collective.
 
-        Args:
-            stopping: Returns whether a rank was asked to stop; collective.
-
-        Returns:
-            Whether it is done; False if a stop interrupts it.
+        Return False if a stop interrupts that: `stopping` returns whether a rank was asked to stop; collective.
         """
 
     def lengths(self, samples: Samples) -> torch.Tensor:
         """Return the tokens that the model reads for each sample, shape `(samples,)`."""
 
     def rows(self, samples: Samples, indices: Sequence[int]) -> Rows:
-        """Return the rows of a batch in the memory of the CPU; other threads may call this.
-
-        Args:
-            samples: Prepared ones.
-            indices: The batch, of `samples`.
-        """
+        """Return the rows of a batch in the memory of the CPU; other threads may call this."""
 
     def outcome(self, root: nn.Module, samples: Samples, rows: Rows) -> Outcome:
-        """Return the outcome of a batch. Collective: `root` may gather its parameters.
-
-        Args:
-            root: Gives the log-probabilities of a `TokenBatch`.
-            samples: Prepared ones.
-            rows: Of a batch of them.
-        """
+        """Return the outcome of a batch. Collective: `root` may gather its parameters."""
 
     def weighed(self, outcome: Outcome, samples: Samples, job: LossWeighting) -> torch.Tensor:
         """Return the loss to run backward from: every token or pair of the optimizer step counts the same."""

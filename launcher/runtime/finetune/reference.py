@@ -41,11 +41,7 @@ PARTS = 20
 
 
 def without_adapters(root: nn.Module) -> Reference:
-    """Return the reference that the same model gives with its adapters disabled.
-
-    Args:
-        root: A `TokenScorer`, possibly in DistributedDataParallel or after fully_shard.
-    """
+    """Return the reference that the same model gives with its adapters disabled."""
     scorer = root.module if isinstance(root, nn.parallel.DistributedDataParallel) else root
 
     def reference(pairs: PreparedPairs, rows: PairRows) -> torch.Tensor:
@@ -64,11 +60,7 @@ class Precomputed:
         self._tables: dict[int, torch.Tensor] = {}
 
     def prepare(self, stopping: Callable[[], bool]) -> bool:
-        """Compute what no file holds; return False if a stop interrupts that. Collective.
-
-        Args:
-            stopping: Returns whether a rank was asked to stop; collective.
-        """
+        """Compute what no file holds; return False if a stop interrupts that. Collective, as `stopping` is."""
         micro = self._settings.shares.micro
         for pairs, file in _files(self._data, self._settings, self._inputs):
             table = precomputed(self._root, pairs, self._batcher, file, micro, stopping)

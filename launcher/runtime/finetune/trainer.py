@@ -67,12 +67,7 @@ class FineTuning:
     """Trains one recipe on this rank's part of the samples. All ranks of the group run one.
 
     Args:
-        settings: Of the training, with the shares of this world size.
-        inputs: Where the model, its tokenizer and the samples come from.
-        place: Of this process.
-        run_dir: Receives everything that the recipe puts nowhere else.
         data: Prepared samples; None to prepare those of `inputs`.
-        event_pending: Returns whether this rank was asked to save and stop.
     """
 
     def __init__(
