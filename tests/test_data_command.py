@@ -135,7 +135,7 @@ def test_axes_of_counts_have_whole_numbers_only_and_dropped_samples_are_drawn(le
     pytest.importorskip("matplotlib")
     from matplotlib import pyplot
 
-    from launcher.runtime.finetune.data.prepared import Counts
+    from launcher.runtime.finetune.data.losses import Counts
 
     fields = {field.name: 0 for field in dataclasses.fields(Counts)}
     dropped = {"nothing of it is trained": 3, "longer than max_len " + "x" * 200: 1} if lengths else {}
@@ -197,7 +197,7 @@ def test_what_is_not_trained_is_counted_by_reason(recipes, tmp_path):
 
 
 def summary_of(sample: Shown) -> Summary:
-    from launcher.runtime.finetune.data.prepared import Counts
+    from launcher.runtime.finetune.data.losses import Counts
 
     return Summary(Counts(1, 1, {}, 0, 0, 3, 3), 1, 0, {3: 1}, (), (sample,), ())
 

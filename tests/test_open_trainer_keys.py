@@ -78,7 +78,7 @@ def words(recipe: str, key: str, value: str, more: tuple[str, ...]) -> list[str]
 
 
 def conditions(treatment: Treatment) -> set[str]:
-    return {key.path for key in KEYS for each in key.conditions if each.treatment is treatment}
+    return {key.path for key in KEYS if key.condition and key.condition.treatment is treatment}
 
 
 def named_paths(model: Any, above: str = "") -> Iterator[str]:

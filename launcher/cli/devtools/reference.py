@@ -148,8 +148,10 @@ def _open_trainer() -> str:
 
 
 def _trainer_row(key: Key) -> dict[str, str]:
-    reasons = [(each, "" if each.reason == key.effect else f", {each.reason}") for each in key.conditions]
-    others = "; ".join(f"{each.when}: {each.treatment}{reason}" for each, reason in reasons)
+    others = ""
+    if found := key.condition:
+        reason = "" if found.reason == key.effect else f", {found.reason}"
+        others = f"{found.when}: {found.treatment}{reason}"
     return {"path": key.path, "treatment": key.treatment, "effect": _cell(key.effect), "others": _cell(others)}
 
 

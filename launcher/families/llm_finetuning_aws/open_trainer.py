@@ -7,7 +7,6 @@ import math
 import os
 import re
 from collections.abc import Iterator
-from pathlib import Path
 
 from launcher.common.names import ENTRYPOINT
 from launcher.common.problems import Problem
@@ -187,11 +186,8 @@ def _sample_losses(job: JobSpec) -> Iterator[str]:
         return
     path, folder = job.cwd / data, job.cwd / model
     is_read = path.suffix.lower() in _LINES and os.path.isfile(path) and os.path.isfile(folder / "tokenizer.json")
-    if is_read and os.access(path, os.R_OK) and all(map(importlib.util.find_spec, _PACKAGES)):
-        yield from _lost_samples(job, path, folder)
-
-
-def _lost_samples(job: JobSpec, path: Path, folder: Path) -> Iterator[str]:
+    if not is_read or not os.access(path, os.R_OK) or not all(map(importlib.util.find_spec, _PACKAGES)):
+        return
     from launcher.runtime.finetune.data.report import first_losses, note
     from launcher.runtime.finetune.data.settings import DataSettings
 
@@ -202,7 +198,7 @@ def _lost_samples(job: JobSpec, path: Path, folder: Path) -> Iterator[str]:
     settings = dataclasses.replace(settings, train_path=str(path), template_file=template)
     counts = first_losses(settings, folder, _NUM_SAMPLES)
     for loss in counts.losses:
-        shown = dataclasses.replace(loss, example=loss.example.replace(str(path), get(job.config, _TRAIN)))
+        shown = dataclasses.replace(loss, example=loss.example.replace(str(path), data))
         yield f"of the first samples, {note(shown, counts)}"
 
 

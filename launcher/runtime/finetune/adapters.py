@@ -1,4 +1,4 @@
-"""The values of adapters: drawn from the seed, or read from a folder of PEFT's; and their names in such a folder."""
+"""The parameters of adapters and of the model below them: their names, and the values of adapters, drawn or read."""
 
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
@@ -24,6 +24,19 @@ _UNSUPPORTED = ("use_dora", "modules_to_save", "layer_replication", "trainable_t
 def saved_name(name: str) -> str:
     """Return the name that PEFT gives a parameter in its files: without the name of the adapter."""
     return ".".join(part for part in name.split(".") if part != NAME)
+
+
+def published_name(name: str) -> str:
+    """Return the name that transformers gives a parameter, without PEFT's wrappers.
+
+    Source: peft, `BaseTuner`: the model is in `base_model.model`, an adapted layer in `base_layer`.
+    """
+    return ".".join(part for part in name.removeprefix("base_model.model.").split(".") if part != "base_layer")
+
+
+def base_parameters(model: nn.Module) -> list[tuple[str, nn.Parameter]]:
+    """Return the parameters that are no adapters, with their own names; tied ones once."""
+    return [(name, parameter) for name, parameter in model.named_parameters() if ADAPTER not in name]
 
 
 def trained_names(model: nn.Module) -> list[str]:
@@ -56,10 +69,6 @@ def drawn(model: nn.Module, *, seed: int) -> dict[str, torch.Tensor]:
     """Return new values of the adapters of a model on the meta device, drawn on the CPU by PEFT's own rule.
 
     They depend on the seed only: not on the rank, the number of ranks or the kind of device.
-
-    Args:
-        model: As PEFT wraps it; its adapters are on the meta device again afterwards.
-        seed: Of the values; the generator's state is left untouched.
     """
     from peft.tuners.lora import LoraLayer
 
@@ -105,11 +114,7 @@ def saved_config(folder: Path) -> Any:
 
 
 def read(folder: Path, names: Iterable[str]) -> dict[str, torch.Tensor]:
-    """Return the values of saved adapters.
-
-    Args:
-        folder: As PEFT saves adapters.
-        names: Of the model's parameters that train.
+    """Return the values of the adapters that PEFT saved in a folder, by `names`, the parameters that train.
 
     Raises:
         WeightsInvalid: The file is missing or damaged, or of another model.
@@ -128,11 +133,11 @@ def read(folder: Path, names: Iterable[str]) -> dict[str, torch.Tensor]:
 
 
 def put(parameters: Mapping[str, nn.Parameter], values: Mapping[str, torch.Tensor], source: Path | None) -> None:
-    """Give parameters their values; every rank has the same ones.
+    """Give parameters, possibly sharded, their values by name, which are complete and the same on every rank.
 
     Args:
-        parameters: By name; possibly sharded.
-        values: In full, for some of them.
+        parameters: By name.
+        values: Of some of them.
         source: Folder that they come from, if any.
 
     Raises:
@@ -149,12 +154,7 @@ def put(parameters: Mapping[str, nn.Parameter], values: Mapping[str, torch.Tenso
 
 @torch.no_grad()
 def put_one(parameter: nn.Parameter, value: torch.Tensor) -> None:
-    """Copy a tensor into a parameter; of a sharded one, this rank's part.
-
-    Args:
-        parameter: Receives the value.
-        value: In full, the same on every rank.
-    """
+    """Copy a tensor, complete and the same on every rank, into a parameter; of a sharded one, this rank's part."""
     from torch.distributed.tensor import DTensor, distribute_tensor
 
     if isinstance(parameter, DTensor):

@@ -70,6 +70,11 @@ def architecture_of(config: Mapping[str, Any]) -> Architecture:
     return KNOWN[kind]
 
 
+def is_hub_name(model: str) -> bool:
+    """Return whether a model is named as on the Hugging Face Hub, `org/name`, rather than by a path."""
+    return model.count("/") == 1 and not model.startswith((".", "/", "~"))
+
+
 def read_config(folder: Path) -> Mapping[str, Any]:
     """Return a model folder's config.json; of a model of several parts, that of its language model.
 
@@ -91,12 +96,7 @@ def read_config(folder: Path) -> Mapping[str, Any]:
 
 
 def rehearsal_config(path: str, name: str, vocabulary: int) -> dict[str, Any]:
-    """Return the shrunk configuration of the model that a recipe names.
-
-    Args:
-        path: Folder with a config.json, a name on the Hub, or empty.
-        name: Of the published model, if `path` is empty.
-        vocabulary: Entries of the tokenizer.
+    """Return the shrunk configuration of the model in `path`, a folder or name on the Hub, or else named `name`.
 
     Raises:
         ModelUnknown: The model is not known.
@@ -120,10 +120,6 @@ def shrunk(config: Mapping[str, Any], vocabulary: int) -> dict[str, Any]:
     size; rope type, biases, tied embeddings, norms; the number of experts per token and the pattern of layers.
     Shrunk: head size to 16, hidden size to at most 128, layers to 2 or one period of the pattern, experts to 4, the
     vocabulary to `vocabulary`, attention windows to 32 tokens.
-
-    Args:
-        config: As in config.json.
-        vocabulary: Entries of the tokenizer.
 
     Raises:
         ModelUnknown: The architecture is not known, or a size is missing.

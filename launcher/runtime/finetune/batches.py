@@ -1,7 +1,10 @@
-"""Rows of tokens from samples: padded, or one after the other in one row."""
+"""Rows of tokens from samples, padded or one after the other in one row, and made ahead of their use."""
 
-from collections.abc import Sequence
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, replace
+from typing import TypeVar
 
 import numpy as np
 import torch
@@ -12,6 +15,13 @@ from launcher.runtime.finetune.token_scores import TokenBatch
 
 Sample = tuple[np.ndarray, np.ndarray]
 """Token ids, and whether each is trained; both of shape `(length,)`."""
+
+
+DEPTH = 2
+"""Batches that wait for their use. Our own choice: one hides the time of making one, the other its variation."""
+
+Item = TypeVar("Item")
+Made = TypeVar("Made")
 
 
 @dataclass(frozen=True, slots=True)
@@ -102,12 +112,7 @@ def packed(samples: Sequence[Sample]) -> TokenBatch:
 
 
 def with_masks(batch: TokenBatch, masks: LayerMasks) -> TokenBatch:
-    """Return a packed row with additive masks that keep its samples apart.
-
-    Args:
-        batch: Of `packed`.
-        masks: Of the architecture.
-    """
+    """Return a packed row with additive masks that keep its samples apart."""
     assert batch.positions is not None
     place = batch.positions[0]
     sample = (place == 0).cumsum(0)
@@ -143,3 +148,24 @@ def _batch(
         samples=numbers,
         num_samples=len(samples),
     )
+
+
+def ahead(items: Iterable[Item], make: Callable[[Item], Made], device: torch.device) -> Iterator[Made]:
+    """Yield what `make` returns for each item; it is called up to `DEPTH` items ahead, in another thread.
+
+    Args:
+        items: Drawn in this thread.
+        make: Reads samples and lays out rows.
+        device: That the rows are for. A thread starts with the first accelerator as its current one, and pinning
+            memory would take memory there.
+    """
+    prepare = (lambda: torch.cuda.set_device(device)) if device.type == "cuda" else None
+    waiting: deque[Future[Made]] = deque()
+    drawn = iter(items)  # kept to the end: a sampler forgets the draws of an iterator that is no longer in use
+    with ThreadPoolExecutor(1, "batches", prepare) as thread:
+        for item in drawn:
+            waiting.append(thread.submit(make, item))
+            if len(waiting) > DEPTH:
+                yield waiting.popleft().result()
+        while waiting:
+            yield waiting.popleft().result()

@@ -28,13 +28,7 @@ class LossUnknown(ValueError):
 
 
 class PairRows:
-    """Rows of preference pairs: the chosen answers, then the rejected ones, each after its prompt.
-
-    Args:
-        pairs: Prepared ones.
-        indices: The batch.
-        batcher: Makes rows.
-    """
+    """Rows of preference pairs: the chosen answers, then the rejected ones, each after its prompt."""
 
     def __init__(self, pairs: PreparedPairs, indices: Sequence[int], batcher: Batcher):
         parts = [pairs.sample(each) for each in indices]
@@ -102,12 +96,6 @@ def preference_losses(gains: torch.Tensor, num_tokens: torch.Tensor, preference:
 
 class Preference:
     """The loss of preference pairs.
-
-    Args:
-        batcher: Makes rows of pairs.
-        preference: Form of the loss.
-        reference: Gives the reference's log-probabilities.
-        prepare: Prepares the reference; None if it needs no preparation.
 
     Raises:
         LossUnknown: The form of the loss is none of `LOSSES`.

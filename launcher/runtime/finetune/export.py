@@ -11,6 +11,9 @@ import copy
 import json
 import shutil
 import sys
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any, cast
 
@@ -27,7 +30,6 @@ from launcher.runtime.finetune.models import language_model
 from launcher.runtime.finetune.result_folder import MARK, ResultFolder, replaced
 from launcher.runtime.finetune.settings import Settings
 from launcher.runtime.finetune.weight_files import INDEX, SINGLE
-from launcher.runtime.finetune.weights import TrainedWeights, gathered, published_dtype
 from launcher.runtime.metric_shipping import TrackingUnavailable, log_artifacts
 
 MERGED = "merged"
@@ -48,16 +50,12 @@ TOKENIZER_FILES = (
 )
 """Source: transformers, `tokenization_utils_base` and `processing_utils`, names of files."""
 _GENERATION = "generation_config.json"
+_DTYPES = {name: getattr(torch, name) for name in ("bfloat16", "float16", "float32")}
+"""Of published models, by their name in config.json; others are saved as they were trained."""
 
 
 def write(model: nn.Module, settings: Settings, inputs: Inputs, facts: Facts) -> None:
-    """Write the results. Collective.
-
-    Args:
-        model: Of transformers, or as PEFT wraps it; possibly sharded.
-        settings: Of the training.
-        inputs: Of the job.
-        facts: About the training.
+    """Write the results of a model, possibly sharded. Collective.
 
     Raises:
         ExportFailed: They could not be written; nothing is left of them.
@@ -71,19 +69,17 @@ def write(model: nn.Module, settings: Settings, inputs: Inputs, facts: Facts) ->
             _write_model(model, inputs, folder, folder.partial / MERGED)
         if "model" in found:
             _write_model(model, inputs, folder, folder.partial)
-        described = facts.with_contents(found)
+        described = replace(facts, contents=found)
         folder.first_rank(lambda: _describe(folder.partial, described))
-    if settings.logs_adapter and "adapters" in found and process_group.rank() == 0:
-        _log_adapters(settings, inputs)
+    if settings.logs_adapter and settings.tracking.run_id and "adapters" in found and process_group.rank() == 0:
+        _log_adapters(settings.tracking.uri, settings.tracking.run_id, inputs)
 
 
-def _log_adapters(settings: Settings, inputs: Inputs) -> None:
+def _log_adapters(uri: str | None, run_id: str, inputs: Inputs) -> None:
     """Upload the adapters to the MLflow run. A failure is printed only: they are in their folder."""
-    if not settings.tracking.run_id:
-        return
     files = [inputs.results / name for name in (adapters.WEIGHTS_FILE, adapters.CONFIG_FILE, "README.md")]
     try:
-        log_artifacts(settings.tracking.uri, settings.tracking.run_id, files, ARTIFACTS)
+        log_artifacts(uri, run_id, files, ARTIFACTS)
     except TrackingUnavailable as error:
         print(f"the adapters are not among the MLflow run's artifacts: {error}", file=sys.stderr, flush=True)
 
@@ -98,7 +94,7 @@ def contents(settings: Settings) -> tuple[str, ...]:
 
 def _describe(folder: Path, facts: Facts) -> None:
     write_text(folder / "README.md", card(facts))
-    write_text(folder / MARK, json.dumps(facts.as_dict(), indent=2) + "\n")
+    write_text(folder / MARK, json.dumps(asdict(facts), indent=2) + "\n")
 
 
 def _write_adapters(model: nn.Module, settings: Settings, inputs: Inputs, folder: ResultFolder) -> None:
@@ -130,7 +126,7 @@ def _write_model(model: nn.Module, inputs: Inputs, folder: ResultFolder, target:
     """Write all weights, the configuration and the tokenizer, one file of weights at a time."""
     from safetensors.torch import save_file
 
-    dtype = published_dtype(inputs.config)
+    dtype = _DTYPES.get(str(inputs.config.get("dtype") or inputs.config.get("torch_dtype")))
     weights = TrainedWeights(model, dtype)
     sizes = weights.sizes()
     shards = sharded(sizes, MAX_SHARD_BYTES)
@@ -184,3 +180,85 @@ def _copy_tokenizer(inputs: Inputs, folder: Path) -> None:
             shutil.copyfile(inputs.tokenizer / name, folder / name)
     if inputs.data.template_file:
         shutil.copyfile(inputs.data.template_file, folder / "chat_template.jinja")
+
+
+def gathered(parameter: torch.Tensor) -> torch.Tensor:
+    """Return a parameter in full, on this rank's device. Collective if it is sharded."""
+    from torch.distributed.tensor import DTensor
+
+    value = parameter.detach()
+    if not isinstance(value, DTensor):
+        return value
+    there = cast(DTensor, value.to(value.device_mesh.device_type))  # offloaded shards cannot be gathered as they are
+    return there.full_tensor()
+
+
+class TrainedWeights:
+    """The weights of a model, possibly sharded, as transformers names them, with its adapters merged.
+
+    Args:
+        model: Of transformers, or as PEFT wraps it.
+        dtype: To save in; None for that of training.
+    """
+
+    def __init__(self, model: nn.Module, dtype: torch.dtype | None):
+        self._parameters = {adapters.published_name(name): each for name, each in adapters.base_parameters(model)}
+        self._dtype = dtype
+        self._layers = _adapted(model)
+
+    def sizes(self) -> dict[str, int]:
+        """Return the bytes of each weight, by name."""
+        return {name: each.numel() * (self._dtype or each.dtype).itemsize for name, each in self._parameters.items()}
+
+    def gather(self, name: str) -> torch.Tensor | None:
+        """Return a weight in main memory, on the first rank; None on the others. Collective."""
+        parameter = self._parameters[name]
+        value = gathered(parameter)
+        parts = [(layer, _gathered_parts(layer)) for layer in self._layers.get(parameter, [])]
+        if process_group.rank():
+            return None
+        if parts:
+            value = value.float()
+            for layer, part in parts:
+                with torch.no_grad(), _in_place(layer, part):
+                    value = value + layer.get_delta_weight(adapters.NAME).float()  # by PEFT's own rule
+        return value.to("cpu", self._dtype or parameter.dtype).contiguous()
+
+
+def _adapted(model: nn.Module) -> dict[nn.Parameter, list[Any]]:
+    """Return the adapted layers of each weight that has adapters."""
+    found: dict[nn.Parameter, list[Any]] = {}
+    if not hasattr(model, "get_base_model"):
+        return found
+    from peft.tuners.lora import LoraLayer, ParamWrapper
+
+    for layer in model.modules():
+        if isinstance(layer, ParamWrapper):
+            found.setdefault(cast(Any, layer).get_param(), []).append(layer)
+        elif isinstance(layer, LoraLayer):
+            found.setdefault(cast(Any, layer).get_base_layer().weight, []).append(layer)
+    return found
+
+
+def _gathered_parts(layer: Any) -> dict[str, torch.Tensor]:
+    """Return a layer's adapters in full. Collective."""
+    return {
+        f"{part}.{name}": gathered(parameter)
+        for part in layer.adapter_layer_names
+        if hasattr(layer, part)
+        for name, parameter in getattr(layer, part).named_parameters()
+    }
+
+
+@contextmanager
+def _in_place(layer: Any, parts: Mapping[str, torch.Tensor]) -> Iterator[None]:
+    """Give a layer full adapters in place of its sharded ones."""
+    owners = {name: (layer.get_submodule(name.rpartition(".")[0]), name.rpartition(".")[2]) for name in parts}
+    kept = {name: getattr(owner, leaf) for name, (owner, leaf) in owners.items()}
+    try:
+        for name, (owner, leaf) in owners.items():
+            setattr(owner, leaf, nn.Parameter(parts[name], requires_grad=False))
+        yield
+    finally:
+        for name, (owner, leaf) in owners.items():
+            setattr(owner, leaf, kept[name])

@@ -1,6 +1,7 @@
 """A model on the Hugging Face Hub: which files of it are fetched, and which commit a job trains."""
 
 import fnmatch
+import glob
 import json
 import os
 from collections.abc import Collection, Iterable
@@ -58,12 +59,7 @@ class Pinned:
 def pinned(name: str, revision: str | None, run_dir: Path) -> Pinned:
     """Return commit and files of the model that this job trains, on all ranks. Collective.
 
-    The first start records them: a branch may move before a restart, or between the downloads of two nodes.
-
-    Args:
-        name: On the Hub.
-        revision: Branch, tag or commit; None for the default branch.
-        run_dir: Of the job.
+    The first start records them in `run_dir`: a branch may move before a restart, or between two nodes' downloads.
 
     Raises:
         ModelMissing: The Hub has no such model or revision, or is not reachable and the model not in its cache.
@@ -94,8 +90,14 @@ def _recorded(file: Path, name: str, revision: str | None) -> Pinned | None:
 
 
 def _resolved(name: str, revision: str | None) -> Pinned:
+    import httpx  # huggingface_hub's client
     from huggingface_hub import HfApi, hf_hub_download
-    from huggingface_hub.errors import HfHubHTTPError, HFValidationError
+    from huggingface_hub.errors import (
+        HfHubHTTPError,
+        HFValidationError,
+        LocalEntryNotFoundError,
+        OfflineModeIsEnabled,
+    )
 
     try:
         info = HfApi().model_info(name, revision=revision)
@@ -103,23 +105,19 @@ def _resolved(name: str, revision: str | None) -> Pinned:
         commit, files = str(info.sha), [each.rfilename for each in info.siblings or ()]
         index = indexed(Path(hf_hub_download(name, INDEX, revision=commit))) if INDEX in files else {}
         return Pinned(commit, tuple(wanted_files(files, set(index.values()))))
-    except HfHubHTTPError as error:
-        code = error.response.status_code if error.response is not None else _SERVER_FAILS
-        if code < _SERVER_FAILS and code not in _LATER:
-            raise ModelMissing(_refused(name, revision, error)) from error
+    except (HfHubHTTPError, HFValidationError) as error:
+        response = getattr(error, "response", None)
+        if isinstance(error, HfHubHTTPError) and (
+            response is None or response.status_code >= _SERVER_FAILS or response.status_code in _LATER
+        ):
+            return _cached(name, revision, error)
+        at = f" at model_revision={revision!r}" if revision else ""
+        raise ModelMissing(
+            f"model_name_or_path={name!r}{at}: the Hub refuses it ({type(error).__name__}: {error}); correct the "
+            "name or the revision, or give a token by run.hf_access_token"
+        ) from error
+    except (OSError, OfflineModeIsEnabled, LocalEntryNotFoundError, httpx.TransportError) as error:
         return _cached(name, revision, error)
-    except HFValidationError as error:
-        raise ModelMissing(_refused(name, revision, error)) from error
-    except _unreachable() as error:
-        return _cached(name, revision, error)
-
-
-def _refused(name: str, revision: str | None, error: Exception) -> str:
-    at = f" at model_revision={revision!r}" if revision else ""
-    return (
-        f"model_name_or_path={name!r}{at}: the Hub refuses it ({type(error).__name__}: {error}); correct the name or "
-        "the revision, or give a token by run.hf_access_token"
-    )
 
 
 def _cached(name: str, revision: str | None, reason: Exception) -> Pinned:
@@ -141,29 +139,12 @@ def _cached(name: str, revision: str | None, reason: Exception) -> Pinned:
     return Pinned(folder.name, tuple(wanted_files(files, set(index.values()))))
 
 
-def _unreachable() -> tuple[type[Exception], ...]:
-    import httpx  # huggingface_hub's client
-    from huggingface_hub.errors import LocalEntryNotFoundError, OfflineModeIsEnabled
-
-    return (OSError, OfflineModeIsEnabled, LocalEntryNotFoundError, httpx.TransportError)
-
-
 def downloaded(name: str, found: Pinned) -> Path:
-    """Return the folder of a model in this node's cache; one rank of each node downloads what it lacks. Collective.
-
-    Args:
-        name: On the Hub.
-        found: Commit and files.
-    """
+    """Return the folder of a model in this node's cache; one rank of a node downloads what it lacks. Collective."""
     from huggingface_hub import snapshot_download  # start-up time: a local folder does without
 
-    patterns = [_literal(file) for file in found.files]
+    patterns = [glob.escape(file) for file in found.files]
     if int(os.environ.get("LOCAL_RANK", 0)) == 0:
         snapshot_download(name, revision=found.commit, allow_patterns=patterns)
     process_group.barrier(process_group.patient_group())
     return Path(snapshot_download(name, revision=found.commit, allow_patterns=patterns, local_files_only=True))
-
-
-def _literal(name: str) -> str:
-    """Return the pattern that matches a name alone."""
-    return "".join(f"[{each}]" if each in "*?[" else each for each in name)

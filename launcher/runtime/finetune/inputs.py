@@ -8,7 +8,7 @@ from typing import Any, cast
 
 from launcher.runtime import process_group
 from launcher.runtime.finetune import hub
-from launcher.runtime.finetune.architectures import read_config, rehearsal_config
+from launcher.runtime.finetune.architectures import is_hub_name, read_config, rehearsal_config
 from launcher.runtime.finetune.data.preparation import prepare
 from launcher.runtime.finetune.data.prepared import Prepared, load
 from launcher.runtime.finetune.data.settings import CHANNELS, DataSettings, Technique
@@ -56,13 +56,7 @@ def inputs_of(
 ) -> Inputs:
     """Return what a job reads. Collective: the first rank of the job, or of each node, writes what is missing.
 
-    Args:
-        config: The compiled recipe.
-        settings: Of the same.
-        run_dir: Of the job; visible to all ranks.
-        rehearse: Whether to make model and samples up.
-        model: The published model to rehearse, where the recipe names none.
-        samples: How many to make up; None for the default.
+    A rehearsal makes `samples` up, and its model has the architecture of the recipe's, or of the published `model`.
 
     Raises:
         ModelMissing: The recipe names no model that can be had.
@@ -85,12 +79,7 @@ def inputs_of(
 
 
 def prepared_data(inputs: Inputs, *, is_node_first: bool) -> Prepared:
-    """Return the prepared samples, which are prepared once. Collective.
-
-    Args:
-        inputs: Of the job.
-        is_node_first: Whether this is the first rank of its node, which prepares if its disk lacks them.
-    """
+    """Return the prepared samples. Collective: the first rank prepares them, and those of nodes that lack them."""
     patient = process_group.patient_group()
     is_first = process_group.rank() == 0
     found = prepare(inputs.data, inputs.tokenizer, inputs.prepared).folder if is_first else None
@@ -103,12 +92,9 @@ def prepared_data(inputs: Inputs, *, is_node_first: bool) -> Prepared:
 
 
 def model_folder(path: str, revision: str | None, run_dir: Path) -> tuple[Path, str]:
-    """Return the folder of a model, and the commit if it is this node's copy from the Hub. Collective.
+    """Return the folder of a model, and its commit, or "" for a folder of the user's. Collective.
 
-    Args:
-        path: A folder, or a name on the Hub.
-        revision: Branch, tag or commit on the Hub; None for the default branch.
-        run_dir: Of the job, which records the commit.
+    What is not a folder is a name on the Hub: `run_dir` then records the commit, which each node downloads.
 
     Raises:
         ModelMissing: There is no such folder, and it is not a name on the Hub that can be had.
@@ -119,7 +105,7 @@ def model_folder(path: str, revision: str | None, run_dir: Path) -> tuple[Path, 
         if revision:
             raise ModelMissing(f"model_revision={revision!r}: {path} is a folder here, and a folder has no revisions")
         return Path(path), ""
-    if path.count("/") != 1 or path.startswith((".", "/", "~")):
+    if not is_hub_name(path):
         raise ModelMissing(f"model_name_or_path={path!r}: there is no such folder")
     found = hub.pinned(path, revision, run_dir)
     return hub.downloaded(path, found), found.commit

@@ -1,9 +1,20 @@
-"""What can become of a key of a fine-tuning recipe, and of its values: the terms of the table in `keys`."""
+"""What can become of a key of a fine-tuning recipe, and of its values: terms and conditions of the table `keys`."""
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from enum import StrEnum
+from pathlib import PurePosixPath
 from typing import Any
+
+from launcher.runtime.finetune.architectures import is_hub_name
+from launcher.runtime.finetune.data.errors import DataError
+from launcher.runtime.finetune.data.settings import chain_of
+
+ARGS = "training_config.training_args"
+MODEL = "training_config.model_config"
+DATA = "training_config.datasets"
+STEPS = f"{DATA}.preprocessor_cfgs"
+METERING = "metering_callback.MeteringCallback"
 
 
 class Treatment(StrEnum):
@@ -37,6 +48,9 @@ class Recipe:
         return found
 
 
+Holds = Callable[[Any, Recipe], bool | str | None]
+
+
 @dataclass(frozen=True, slots=True)
 class Condition:
     """Values of a key that are treated otherwise than the key itself.
@@ -44,18 +58,16 @@ class Condition:
     Args:
         treatment: NOTICED or REFUSED.
         when: Which values, in words.
-        holds: Returns whether a value is one of them.
+        holds: Returns whether a value is one of them; or, as a text, what is wrong with it, in place of the reason.
         reason: What happens to them, and why.
         remedy: What to set instead; "" if the reason says it.
-        detail: Returns what is wrong with this value, in place of the reason; None for no more than the reason.
     """
 
     treatment: Treatment
     when: str
-    holds: Callable[[Any, Recipe], bool]
+    holds: Holds
     reason: str
     remedy: str = ""
-    detail: Callable[[Recipe], str | None] | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,15 +76,15 @@ class Key:
 
     Args:
         path: Dotted, from the top of the recipe.
-        treatment: Of values to which no condition applies: DONE or NOTICED.
+        treatment: Of values to which the condition does not apply: DONE or NOTICED.
         effect: What the trainer does with it, or why it does nothing.
-        conditions: Values that are treated otherwise.
+        condition: Values that are treated otherwise; None if there are none.
     """
 
     path: str
     treatment: Treatment
     effect: str
-    conditions: tuple[Condition, ...] = ()
+    condition: Condition | None = None
 
     @property
     def has_effect(self) -> bool:
@@ -82,14 +94,7 @@ class Key:
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """A value that is noticed or refused.
-
-    Args:
-        key: Path of the key.
-        value: The value.
-        condition: Why.
-        reason: What happens to it, and why.
-    """
+    """A value of a key that is noticed or refused, and why."""
 
     key: str
     value: Any
@@ -102,23 +107,91 @@ class Finding:
         return self.condition.treatment is Treatment.REFUSED
 
 
-def refused(when: str, holds: Callable[[Any, Recipe], bool], reason: str, remedy: str = "") -> tuple[Condition, ...]:
+def refused(when: str, holds: Holds, reason: str, remedy: str = "") -> Condition:
     """Return the condition of values that are refused."""
-    return (Condition(Treatment.REFUSED, when, holds, reason, remedy),)
+    return Condition(Treatment.REFUSED, when, holds, reason, remedy)
 
 
-def noticed(when: str, holds: Callable[[Any, Recipe], bool], reason: str) -> tuple[Condition, ...]:
+def only(reason: str, *allowed: str) -> Condition:
+    """Return the condition that refuses all values but the allowed ones, of which the first is the remedy."""
+    return refused("other than " + ", ".join(allowed), not_in(*allowed), reason, allowed[0])
+
+
+def noticed(when: str, holds: Holds, reason: str) -> Condition:
     """Return the condition of values that are noticed."""
-    return (Condition(Treatment.NOTICED, when, holds, reason),)
+    return Condition(Treatment.NOTICED, when, holds, reason)
 
 
-def done(path: str, effect: str, conditions: tuple[Condition, ...] = ()) -> Key:
+def done(path: str, effect: str, condition: Condition | None = None) -> Key:
     """Return a key that has an effect."""
-    return Key(path, Treatment.DONE, effect, conditions)
+    return Key(path, Treatment.DONE, effect, condition)
 
 
 def ignored(path: str, reason: str, *published: object) -> Key:
     """Return a key without an effect; values other than the published ones are noticed, if any are given."""
     when = "other than " + ", ".join("null" if each is None else str(each).lower() for each in published)
-    conditions = noticed(when, lambda value, _: value not in published, reason) if published else ()
-    return Key(path, Treatment.NOTICED, reason, conditions)
+    return Key(path, Treatment.NOTICED, reason, noticed(when, not_in(*published), reason) if published else None)
+
+
+def section(path: str, *keys: Key) -> tuple[Key, ...]:
+    """Return keys with their paths from the top of the recipe."""
+    return tuple(replace(key, path=f"{path}.{key.path}") for key in keys)
+
+
+def is_true(value: Any, _: Recipe) -> bool:
+    """Return whether a value is true, or given."""
+    return bool(value)
+
+
+def not_in(*allowed: object) -> Callable[[Any, Recipe], bool]:
+    """Return the condition of all values but the allowed ones."""
+    return lambda value, _: value not in allowed
+
+
+def leads_elsewhere(value: Any, _: Recipe) -> bool:
+    """Return whether a path leads out of the folder that it is in."""
+    path = PurePosixPath(str(value or ""))
+    return path.is_absolute() or ".." in path.parts
+
+
+def chain_fault(value: Any, recipe: Recipe) -> str | None:
+    """Return what is wrong with the preprocessing steps; None if nothing is."""
+    try:
+        chain_of(value or (), recipe.value(f"{ARGS}.trainer_type"))
+    except DataError as error:
+        return str(error)
+    return None
+
+
+def has_revision_of_folder(value: Any, recipe: Recipe) -> bool:
+    """Return whether a revision is given for a model that is no name on the Hub."""
+    model = str(recipe.value(f"{MODEL}.model_name_or_path") or "")
+    return bool(value and model) and not is_hub_name(model)
+
+
+def template_of_image(value: Any, recipe: Recipe) -> bool:
+    """Return whether a chat template is named that only the published image has."""
+    names = [value, *(step.get("chat_template_name") for step in recipe.value(STEPS) or ())]
+    return any(name and "/" not in name for name in names)
+
+
+def has_other_callbacks(value: Any, _: Recipe) -> bool:
+    """Return whether there is a callback other than the published one."""
+    return any(each.get("_target_") != METERING for each in value or ())
+
+
+def differs_from_threshold(value: Any, recipe: Recipe) -> bool:
+    """Return whether a norm is not the one that gradients are clipped at."""
+    clips = recipe.value(f"{ARGS}.gradient_clipping")
+    return bool(clips) and bool(value != recipe.value(f"{ARGS}.gradient_clipping_threshold"))
+
+
+def differs_from_weight_decay(value: Any, recipe: Recipe) -> bool:
+    """Return whether both names of weight decay are given, with different values."""
+    decay = recipe.value(f"{ARGS}.weight_decay")
+    return bool(value and decay and value != decay)
+
+
+def is_dpo(recipe: Recipe) -> bool:
+    """Return whether the technique is preference optimization."""
+    return bool(recipe.value(f"{ARGS}.trainer_type") == "dpo")

@@ -8,41 +8,38 @@ Source: the keys of the published recipes; docs/open-trainer.md.
 
 from collections.abc import Iterator
 
-from launcher.runtime.finetune.key_conditions import (
+from launcher.runtime.finetune.key_terms import (
     ARGS,
     DATA,
     METERING,
     MODEL,
     STEPS,
-    chain_fault,
-    differs_from_threshold,
-    differs_from_weight_decay,
-    has_other_callbacks,
-    has_revision_of_folder,
-    is_dpo,
-    is_true,
-    leads_elsewhere,
-    not_in,
-    template_of_image,
-)
-from launcher.runtime.finetune.key_terms import (
-    Condition,
     Finding,
     Key,
     Recipe,
     Treatment,
+    chain_fault,
+    differs_from_threshold,
+    differs_from_weight_decay,
     done,
+    has_other_callbacks,
+    has_revision_of_folder,
     ignored,
+    is_dpo,
+    is_true,
+    leads_elsewhere,
+    not_in,
     noticed,
+    only,
     refused,
+    section,
+    template_of_image,
 )
 from launcher.runtime.finetune.schedules import NAMES as SCHEDULES
 from launcher.runtime.finetune.settings import LOSSES
 
-_FSDP = f"{ARGS}.strategy.fsdp_config"
-_LORA = f"{MODEL}.peft_config"
+_FSDP, _LORA = "strategy.fsdp_config", "peft_config"
 _SHARDING = ("FULL_SHARD", "HYBRID_SHARD", "SHARD_GRAD_OP", "_HYBRID_SHARD_ZERO2", "NO_SHARD")
-_FP32 = ("fp32", "float32")
 
 _LAUNCHER = "read by the launcher"
 _LOGGED_BY_MLFLOW = "metrics go to MLflow and to metrics.jsonl"
@@ -73,14 +70,10 @@ _DATA = (
     done(
         STEPS,
         "the steps of the published chains: form of the samples, chat template, masks, filters",
-        (
-            Condition(
-                Treatment.REFUSED,
-                "an unknown step or argument, or a step of the other technique",
-                lambda _, recipe: chain_fault(recipe) is not None,
-                "the open trainer has the steps of the published recipes",
-                detail=chain_fault,
-            ),
+        refused(
+            "an unknown step or argument, or a step of the other technique",
+            chain_fault,
+            "the open trainer has the steps of the published recipes",
         ),
     ),
     done(f"{DATA}.assistant_turns", "last trains the last answer of a conversation only; all, or null: every answer"),
@@ -104,26 +97,24 @@ _DATA = (
     done("training_config.mlflow", "the job's MLflow run"),
 )
 
-_MODEL = (
-    ignored(f"{MODEL}.apply_chat_template", "the preprocessing steps apply the template", False, None),
+_MODEL = section(
+    MODEL,
+    ignored("apply_chat_template", "the preprocessing steps apply the template", False, None),
     done(
-        f"{MODEL}.attn_implementation",
+        "attn_implementation",
         "taken where the device can compute it, else the kernel that runs on any device: sdpa, of gpt_oss eager",
     ),
-    Key(
-        f"{MODEL}.chat_template_key",
-        Treatment.DONE,
+    done(
+        "chat_template_key",
         "a path of a chat template; null: the tokenizer's own",
         noticed("a bare name, here or in chat_template_name", template_of_image, _FILES_OF_IMAGE),
     ),
-    ignored(f"{MODEL}.device_map", "the sharding places the layers", None),
-    ignored(f"{MODEL}.generation_cfg", "training generates no text"),
-    done(f"{MODEL}.lora_checkpoint_file_path", "adapters to start from"),
+    ignored("device_map", "the sharding places the layers", None),
+    ignored("generation_cfg", "training generates no text"),
+    done("lora_checkpoint_file_path", "adapters to start from"),
+    done("model_name_or_path", "a model's folder, or its name on the Hub; a rehearsal takes its architecture"),
     done(
-        f"{MODEL}.model_name_or_path", "a model's folder, or its name on the Hub; a rehearsal takes its architecture"
-    ),
-    done(
-        f"{MODEL}.model_revision",
+        "model_revision",
         "branch, tag or commit of a model on the Hub; the job records the commit, and keeps it through restarts",
         refused(
             "any, with a path as model_name_or_path",
@@ -133,7 +124,7 @@ _MODEL = (
         ),
     ),
     done(
-        f"{MODEL}.model_save_name",
+        "model_save_name",
         "folder of the results, below the folder for results; empty: the recipe's name",
         refused(
             "a path that leads elsewhere",
@@ -143,16 +134,12 @@ _MODEL = (
         ),
     ),
     done(
-        f"{MODEL}.multimodal",
+        "multimodal",
         "the language model is trained",
         refused("true", is_true, "layers for images would get adapters and no gradients", "false"),
     ),
     done(_LORA, "adapters by PEFT; null trains all weights"),
-    done(
-        f"{_LORA}.bias",
-        "no bias is trained",
-        refused("other than none", not_in("none"), "biases are not part of the saved adapters", "none"),
-    ),
+    done(f"{_LORA}.bias", "no bias is trained", only("biases are not part of the saved adapters", "none")),
     done(f"{_LORA}.exclude_modules", "modules without an adapter"),
     done(f"{_LORA}.lora_alpha", "strength of the adapters"),
     done(
@@ -160,7 +147,7 @@ _MODEL = (
         "dropout in front of each adapter",
         refused(
             "above 0 with target_parameters",
-            lambda value, recipe: bool(value) and bool(recipe.value(f"{_LORA}.target_parameters")),
+            lambda value, recipe: value and bool(recipe.value(f"{MODEL}.{_LORA}.target_parameters")),
             "PEFT cannot apply dropout to an adapter of a parameter, as those of target_parameters are",
             "0.0",
         ),
@@ -169,11 +156,7 @@ _MODEL = (
     done(f"{_LORA}.r", "rank of the adapters"),
     done(f"{_LORA}.target_modules", "layers with an adapter"),
     done(f"{_LORA}.target_parameters", "parameters outside linear layers with an adapter, such as experts"),
-    done(
-        f"{_LORA}.task_type",
-        "a language model",
-        refused("other than CAUSAL_LM", not_in("CAUSAL_LM"), "only language models are trained", "CAUSAL_LM"),
-    ),
+    done(f"{_LORA}.task_type", "a language model", only("only language models are trained", "CAUSAL_LM")),
     done(
         f"{_LORA}.use_dora",
         "plain LoRA",
@@ -181,38 +164,35 @@ _MODEL = (
     ),
 )
 
-_TRAINING = (
-    ignored(f"{ARGS}.M", "a sampling number of the image's trainer", 1, None),
-    done(f"{ARGS}.adam_betas", "AdamW"),
+_TRAINING = section(
+    ARGS,
+    ignored("M", "a sampling number of the image's trainer", 1, None),
+    done("adam_betas", "AdamW"),
+    done("aux_loss_coef", "above 0: the load-balancing loss of experts; it depends slightly on the number of ranks"),
+    done("beta", "DPO: pull towards the reference"),
     done(
-        f"{ARGS}.aux_loss_coef",
-        "above 0: the load-balancing loss of experts; it depends slightly on the number of ranks",
-    ),
-    done(f"{ARGS}.beta", "DPO: pull towards the reference"),
-    done(
-        f"{ARGS}.disable_ds_ckpt",
+        "disable_ds_ckpt",
         "true: no checkpoints of the training state",
         refused(
             "true in an elastic job",
-            lambda value, recipe: bool(value) and recipe.is_elastic,
+            lambda value, recipe: value and recipe.is_elastic,
             "an elastic job resumes from checkpoints of the training state",
             "false",
         ),
     ),
-    ignored(f"{ARGS}.disable_fast_tokenizer", "there is one kind of tokenizer", False),
-    done(f"{ARGS}.eval_steps", "steps between two evaluations; 0: at the end, -1: once an epoch"),
-    Key(
-        f"{ARGS}.grad_accum_dtype",
-        Treatment.DONE,
-        "gradients are accumulated in 32 bits",
-        noticed("other than null, fp32", not_in(None, *_FP32), "gradients are accumulated in 32 bits"),
-    ),
-    done(f"{ARGS}.gradient_checkpointing", "activations of each block are recomputed"),
-    ignored(f"{ARGS}.gradient_checkpointing_use_reentrant", "the form that is not reentrant is used", False),
-    done(f"{ARGS}.gradient_clipping", "whether gradients are clipped"),
-    done(f"{ARGS}.gradient_clipping_threshold", "norm of all gradients together"),
+    ignored("disable_fast_tokenizer", "there is one kind of tokenizer", False),
+    done("eval_steps", "steps between two evaluations; 0: at the end, -1: once an epoch"),
     done(
-        f"{ARGS}.l2",
+        "grad_accum_dtype",
+        "gradients are accumulated in 32 bits",
+        noticed("other than null, fp32", not_in(None, "fp32", "float32"), "gradients are accumulated in 32 bits"),
+    ),
+    done("gradient_checkpointing", "activations of each block are recomputed"),
+    ignored("gradient_checkpointing_use_reentrant", "the form that is not reentrant is used", False),
+    done("gradient_clipping", "whether gradients are clipped"),
+    done("gradient_clipping_threshold", "norm of all gradients together"),
+    done(
+        "l2",
         "weight decay where weight_decay is 0",
         refused(
             "other than weight_decay, both above 0",
@@ -222,21 +202,21 @@ _TRAINING = (
         ),
     ),
     done(
-        f"{ARGS}.label_smoothing",
+        "label_smoothing",
         "DPO: part of the pairs assumed to be the wrong way round",
         noticed(
             "above 0, and a loss_type other than sigmoid",
-            lambda value, recipe: bool(value) and is_dpo(recipe) and recipe.value(f"{ARGS}.loss_type") in LOSSES[1:],
+            lambda value, recipe: value and is_dpo(recipe) and recipe.value(f"{ARGS}.loss_type") in LOSSES[1:],
             "the losses ipo and hinge have no label smoothing",
         ),
     ),
-    done(f"{ARGS}.learning_rate", "highest learning rate"),
-    done(f"{ARGS}.load_checkpoint", "true resumes from a checkpoint in training_dir"),
-    done(f"{ARGS}.log_gpu_memory", "true adds device memory to the metrics"),
-    done(f"{ARGS}.log_run_time", "true adds the time of each phase to the metrics"),
-    done(f"{ARGS}.logging_steps", "steps between two printed lines; the metrics have every step"),
+    done("learning_rate", "highest learning rate"),
+    done("load_checkpoint", "true resumes from a checkpoint in training_dir"),
+    done("log_gpu_memory", "true adds device memory to the metrics"),
+    done("log_run_time", "true adds the time of each phase to the metrics"),
+    done("logging_steps", "steps between two printed lines; the metrics have every step"),
     done(
-        f"{ARGS}.loss_type",
+        "loss_type",
         "DPO: form of the loss",
         refused(
             "other than sigmoid, ipo, hinge",
@@ -246,7 +226,7 @@ _TRAINING = (
         ),
     ),
     done(
-        f"{ARGS}.lr_scheduler",
+        "lr_scheduler",
         "shape of the learning rate, a function of the samples done",
         refused(
             "reduce_lr_on_plateau",
@@ -255,73 +235,59 @@ _TRAINING = (
             "cosine",
         ),
     ),
-    done(f"{ARGS}.lr_warmup_ratio", "part of all samples over which the learning rate rises"),
-    done(f"{ARGS}.max_ckpt_mem", "the oldest checkpoints are removed while there are more gigabytes"),
-    done(f"{ARGS}.max_ckpt_num", "checkpoints kept"),
-    done(f"{ARGS}.max_epochs", "passes over the samples"),
-    done(f"{ARGS}.max_len", "tokens kept of a sample"),
+    done("lr_warmup_ratio", "part of all samples over which the learning rate rises"),
+    done("max_ckpt_mem", "the oldest checkpoints are removed while there are more gigabytes"),
+    done("max_ckpt_num", "checkpoints kept"),
+    done("max_epochs", "passes over the samples"),
+    done("max_len", "tokens kept of a sample"),
     Key(
-        f"{ARGS}.max_norm",
+        "max_norm",
         Treatment.NOTICED,
         "gradient_clipping_threshold decides",
         noticed(
-            "other than gradient_clipping_threshold",
-            differs_from_threshold,
-            "gradient_clipping_threshold decides",
+            "other than gradient_clipping_threshold", differs_from_threshold, "gradient_clipping_threshold decides"
         ),
     ),
-    done(f"{ARGS}.max_samples", "samples that are read"),
+    done("max_samples", "samples that are read"),
     done(
-        f"{ARGS}.max_skipped_steps",
+        "max_skipped_steps",
         "steps in a row that may be skipped since their loss or gradients are not finite, 3 by default; one more "
         "ends the job, and its ranks exit with code 65",
     ),
-    done(f"{ARGS}.merge_weights", "true also writes the model with its adapters merged"),
-    done(f"{ARGS}.micro_train_batch_size", "samples in a forward pass of a rank"),
-    done(f"{ARGS}.nll_loss_coef", "DPO: weight of the likelihood of the chosen answers"),
-    done(f"{ARGS}.override_training_dir", "whether a new job may use a folder that holds a checkpoint"),
+    done("merge_weights", "true also writes the model with its adapters merged"),
+    done("micro_train_batch_size", "samples in a forward pass of a rank"),
+    done("nll_loss_coef", "DPO: weight of the likelihood of the chosen answers"),
+    done("override_training_dir", "whether a new job may use a folder that holds a checkpoint"),
     done(
-        f"{ARGS}.packing_samples",
-        "samples of a micro batch in one row, kept apart by their positions, of gpt_oss by masks",
+        "packing_samples", "samples of a micro batch in one row, kept apart by their positions, of gpt_oss by masks"
     ),
-    done(f"{ARGS}.pretrain_mode", "true trains every token"),
+    done("pretrain_mode", "true trains every token"),
     ignored(
-        f"{ARGS}.ref_offload",
-        "the reference is the model without adapters, or is computed before training",
-        False,
-        None,
+        "ref_offload", "the reference is the model without adapters, or is computed before training", False, None
     ),
-    done(f"{ARGS}.reference_free", "DPO: compare with a uniform reference"),
-    done(f"{ARGS}.resume_checkpoint_path", "checkpoint that a new job starts from"),
+    done("reference_free", "DPO: compare with a uniform reference"),
+    done("resume_checkpoint_path", "checkpoint that a new job starts from"),
     done(
-        f"{ARGS}.ring_attn_size",
+        "ring_attn_size",
         "a sample stays on one rank",
         refused("above 1", lambda value, _: (value or 1) > 1, "a sample stays on one rank", "1"),
     ),
-    ignored(f"{ARGS}.ring_head_stride", "there is no ring attention", 1),
-    ignored(f"{ARGS}.sampling_method", "a choice of the image's trainer", "mc", None),
-    done(f"{ARGS}.save_hf_ckpt", "true writes a checkpoint in the Hugging Face format at the end"),
-    done(f"{ARGS}.save_steps", "steps between two checkpoints; 0: once an epoch, -1: at the end only"),
-    done(f"{ARGS}.seed", "of weights, sample order and dropout"),
+    ignored("ring_head_stride", "there is no ring attention", 1),
+    ignored("sampling_method", "a choice of the image's trainer", "mc", None),
+    done("save_hf_ckpt", "true writes a checkpoint in the Hugging Face format at the end"),
+    done("save_steps", "steps between two checkpoints; 0: once an epoch, -1: at the end only"),
+    done("seed", "of weights, sample order and dropout"),
     done(f"{_FSDP}.activation_checkpointing", "the same as gradient_checkpointing, never both"),
     done(
         f"{_FSDP}.auto_wrap_policy",
         "each transformer block is sharded as one unit",
-        refused(
-            "other than TRANSFORMER_BASED_WRAP",
-            not_in("TRANSFORMER_BASED_WRAP"),
-            "only transformer blocks are units of sharding",
-            "TRANSFORMER_BASED_WRAP",
-        ),
+        only("only transformer blocks are units of sharding", "TRANSFORMER_BASED_WRAP"),
     ),
-    Key(
+    done(
         f"{_FSDP}.backward_prefetch",
-        Treatment.DONE,
         "the next block is gathered during the backward pass of the one before",
         noticed(
-            "other than BACKWARD_PRE",
-            not_in("BACKWARD_PRE"),
-            "blocks are always gathered ahead in the backward pass",
+            "other than BACKWARD_PRE", not_in("BACKWARD_PRE"), "blocks are always gathered ahead in the backward pass"
         ),
     ),
     done(f"{_FSDP}.cpu_offload", "true keeps parameters and optimizer state in main memory"),
@@ -340,38 +306,30 @@ _TRAINING = (
     done(
         f"{_FSDP}.state_dict_type",
         "the training state is always sharded; FULL_STATE_DICT also writes a Hugging Face checkpoint at the end",
-        refused(
-            "other than SHARDED_STATE_DICT, FULL_STATE_DICT",
-            not_in("SHARDED_STATE_DICT", "FULL_STATE_DICT"),
-            "there is no such form of checkpoint",
-            "SHARDED_STATE_DICT",
-        ),
+        only("there is no such form of checkpoint", "SHARDED_STATE_DICT", "FULL_STATE_DICT"),
     ),
     ignored(f"{_FSDP}.sync_module_states", _OF_SHARDING, True),
     ignored(f"{_FSDP}.use_orig_params", _OF_SHARDING, True),
-    done(f"{ARGS}.train_batch_size", "samples of an optimizer step over all ranks"),
+    done("train_batch_size", "samples of an optimizer step over all ranks"),
     Key(
-        f"{ARGS}.trainer_callbacks",
+        "trainer_callbacks",
         Treatment.NOTICED,
         "the published callback meters usage inside the image; it is not imported",
         refused(
-            f"a _target_ other than {METERING}",
-            has_other_callbacks,
-            "no class that a recipe names is imported",
-            "[]",
+            f"a _target_ other than {METERING}", has_other_callbacks, "no class that a recipe names is imported", "[]"
         ),
     ),
-    done(f"{ARGS}.trainer_type", "sft or dpo"),
-    done(f"{ARGS}.training_dir", "folder of checkpoints and results; empty: in the job's run folder"),
+    done("trainer_type", "sft or dpo"),
+    done("training_dir", "folder of checkpoints and results; empty: in the job's run folder"),
     done(
-        f"{ARGS}.ulysses_sequence_parallel_size",
+        "ulysses_sequence_parallel_size",
         "a sample stays on one rank",
         refused("above 1", lambda value, _: (value or 1) > 1, "a sample stays on one rank", "1"),
     ),
-    done(f"{ARGS}.uneven_batch", "shares of ranks that are not equal, cut by the micro batch"),
-    ignored(f"{ARGS}.use_tensorboard", _LOGGED_BY_MLFLOW, "logs", None),
-    ignored(f"{ARGS}.use_wandb", _LOGGED_BY_MLFLOW),
-    done(f"{ARGS}.weight_decay", "AdamW, not of norms and biases"),
+    done("uneven_batch", "shares of ranks that are not equal, cut by the micro batch"),
+    ignored("use_tensorboard", _LOGGED_BY_MLFLOW, "logs", None),
+    ignored("use_wandb", _LOGGED_BY_MLFLOW),
+    done("weight_decay", "AdamW, not of norms and biases"),
 )
 
 SECTIONS = {"Job": _JOB, "Data": _DATA, "Model": _MODEL, "Training": _TRAINING}
@@ -394,7 +352,5 @@ def findings(recipe: Recipe) -> Iterator[Finding]:
         value = recipe.value(key.path)
         if value is None and recipe.value(key.path.rpartition(".")[0]) is None and "." in key.path:
             continue  # the section is absent, such as that of adapters
-        for condition in key.conditions:
-            if condition.holds(value, recipe):
-                reason = condition.detail(recipe) if condition.detail else None
-                yield Finding(key.path, value, condition, reason or condition.reason)
+        if key.condition and (found := key.condition.holds(value, recipe)):
+            yield Finding(key.path, value, key.condition, found if isinstance(found, str) else key.condition.reason)

@@ -14,13 +14,13 @@ from torch import nn
 
 from launcher.runtime import process_group
 from launcher.runtime.finetune import adapters
+from launcher.runtime.finetune.adapters import base_parameters, published_name
 from launcher.runtime.finetune.architectures import architecture_of
 from launcher.runtime.finetune.inputs import Inputs
 from launcher.runtime.finetune.models import language_model, model_class, model_config
 from launcher.runtime.finetune.settings import Settings
 from launcher.runtime.finetune.weight_files import SavedTensor, WeightsInvalid, matched, quantization, saved_tensors
-from launcher.runtime.finetune.weights import base_parameters, published_name
-from launcher.runtime.process_group import Place
+from launcher.runtime.process_group import Place, without_group_warning
 
 MXFP4 = "mxfp4"
 
@@ -29,12 +29,6 @@ def loader_of(
     model: nn.Module, settings: Settings, inputs: Inputs, place: Place
 ) -> Callable[[torch.device], None] | None:
     """Return the function that gives a model its weights once it is sharded; None for a model that has random ones.
-
-    Args:
-        model: Not sharded yet; on the meta device if the job has weights.
-        settings: Of the training.
-        inputs: Of the job.
-        place: Of this process.
 
     Raises:
         WeightsInvalid: The folder lacks weights, or they are damaged or of another model.
@@ -47,15 +41,9 @@ def loader_of(
 
 
 class WeightLoader:
-    """Gives a model its weights; `fill` does so after the model is sharded.
+    """Gives a model on the meta device its weights; `fill` does so after the model is sharded.
 
-    Args:
-        model: On the meta device, not sharded yet.
-        folder: Of the weights.
-        config: As in the folder's config.json.
-        place: Of this process.
-        seed: Of new adapters.
-        adapters_folder: Of the adapters to start from; None for new ones.
+    Adapters start from those in their folder, or are drawn from the seed.
 
     Raises:
         WeightsInvalid: The folder lacks weights, or they are damaged or of another model.
@@ -114,7 +102,6 @@ class WeightLoader:
         from torch.distributed.checkpoint.state_dict_loader import load
 
         from launcher.runtime.finetune.weight_reader import WeightReader
-        from launcher.runtime.process_group import without_group_warning
 
         state: dict[str, Any] = {
             places[published_name(name)].key: each.detach() for name, each in base_parameters(self._model)
@@ -165,10 +152,6 @@ def computed_buffers(model: nn.Module) -> dict[str, torch.Tensor]:
 
 def converted(folder: Path, config: Mapping[str, Any]) -> dict[str, torch.Tensor]:
     """Return the weights of a folder as transformers converts them, in main memory, in bf16 where quantized.
-
-    Args:
-        folder: Of the model.
-        config: As in its config.json.
 
     Raises:
         WeightsInvalid: Weights are missing or have another shape, or a file is damaged.

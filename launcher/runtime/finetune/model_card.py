@@ -3,7 +3,7 @@
 import json
 import platform
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import dataclass, replace
 from importlib import metadata
 from pathlib import Path
 from typing import Any
@@ -11,14 +11,21 @@ from typing import Any
 from torch import nn
 
 from launcher.common import names
+from launcher.runtime.finetune.architectures import is_hub_name
 from launcher.runtime.finetune.data.errors import printable
-from launcher.runtime.finetune.data.prepared import Counts, Prepared
+from launcher.runtime.finetune.data.losses import Counts
+from launcher.runtime.finetune.data.prepared import Prepared
 from launcher.runtime.finetune.inputs import Inputs
 from launcher.runtime.finetune.settings import Settings
 
 BUNDLE_FILE = "bundle.json"
 _PACKAGES = ("torch", "transformers", "peft", "safetensors")
 _TECHNIQUES = {"sft": "supervised fine-tuning", "dpo": "direct preference optimization"}
+_CONTENTS = {
+    "adapters": "The adapters are in this folder: `PeftModel.from_pretrained(base, folder)`.",
+    "merged": "The model with the adapters merged into it is in `merged`: `from_pretrained(folder)`.",
+    "model": "The model is in this folder: `from_pretrained(folder)`.",
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,29 +63,15 @@ class Facts:
     steps: int
     metrics: Mapping[str, float]
     versions: Mapping[str, str]
-    contents: tuple[str, ...] = field(default=())
+    contents: tuple[str, ...] = ()
     base_commit: str = ""
-
-    def with_contents(self, contents: tuple[str, ...]) -> "Facts":
-        """Return the facts about a result that holds `contents`."""
-        return replace(self, contents=contents)
-
-    def as_dict(self) -> dict[str, Any]:
-        """Return the facts for a JSON file."""
-        return asdict(self)
 
 
 def facts_of(settings: Settings, inputs: Inputs, run_dir: Path, *, data: Prepared, steps: int) -> Facts:
-    """Return the facts about a finished training.
-
-    Args:
-        settings: Of the training.
-        inputs: Of the job.
-        run_dir: Holds the metrics; the bundle's folder is above it on this machine.
-        data: Samples that were trained on.
-        steps: Of the optimizer.
-    """
+    """Return the facts about a finished training; `run_dir` has its metrics, and the bundle is above it, if any."""
     bundle = _bundle(run_dir)
+    # Examples name the file, but not where it is on this machine.
+    losses = tuple(replace(loss, example=Path(loss.example).name) for loss in data.counts.losses)
     return Facts(
         name=settings.name,
         recipe=str(bundle.get("recipe", "")),
@@ -88,7 +81,7 @@ def facts_of(settings: Settings, inputs: Inputs, run_dir: Path, *, data: Prepare
         is_rehearsal=inputs.is_rehearsal,
         data_digest=data.digest,
         samples=len(data.train),
-        data_counts=_without_folders(data.counts),
+        data_counts=replace(data.counts, losses=losses),
         bundle_digest=str(bundle.get("digest", "")),
         steps=steps,
         metrics=last_metrics(run_dir / names.METRICS_FILE),
@@ -97,16 +90,9 @@ def facts_of(settings: Settings, inputs: Inputs, run_dir: Path, *, data: Prepare
     )
 
 
-def _without_folders(counts: Counts) -> Counts:
-    """Return counts whose examples name the file, but not where it is on this machine."""
-    losses = tuple(replace(loss, example=Path(loss.example).name) for loss in counts.losses)
-    return replace(counts, losses=losses)
-
-
 def public_name(path: str) -> str:
     """Return the name of a model on the Hub as it is, and of a path its last part."""
-    is_path = path.startswith((".", "/", "~")) or path.count("/") > 1 or Path(path).is_dir()
-    return Path(path).name if is_path else path
+    return path if is_hub_name(path) and not Path(path).is_dir() else Path(path).name
 
 
 def last_metrics(file: Path) -> dict[str, float]:
@@ -142,7 +128,8 @@ def card(facts: Facts) -> str:
         lines += ["**A rehearsal**: a small model with random weights, trained on made-up samples. Of no use.", ""]
     trained = "LoRA adapters" if facts.is_lora else "all weights"
     lines += [f"{_TECHNIQUES[facts.technique].capitalize()} of {facts.base_model or 'a model'}; {trained}.", ""]
-    lines += _contents(facts)
+    if facts.contents:
+        lines += [*(_CONTENTS[each] for each in facts.contents), ""]
     lines += ["| | |", "|---|---|", *(f"| {name} | {value} |" for name, value in _rows(facts)), ""]
     lines += _losses(facts.data_counts)
     if facts.metrics:
@@ -157,15 +144,6 @@ def _metadata(facts: Facts) -> list[str]:
         found.append(f"base_model: {json.dumps(facts.base_model)}")
     tags = [facts.technique, *(["lora"] if facts.is_lora else []), *(["rehearsal"] if facts.is_rehearsal else [])]
     return [*found, f"tags: [{', '.join(tags)}]"]
-
-
-def _contents(facts: Facts) -> list[str]:
-    described = {
-        "adapters": "The adapters are in this folder: `PeftModel.from_pretrained(base, folder)`.",
-        "merged": "The model with the adapters merged into it is in `merged`: `from_pretrained(folder)`.",
-        "model": "The model is in this folder: `from_pretrained(folder)`.",
-    }
-    return [*(described[each] for each in facts.contents), ""] if facts.contents else []
 
 
 def _losses(counts: Counts) -> list[str]:
@@ -202,14 +180,7 @@ def _rows(facts: Facts) -> list[tuple[str, object]]:
 
 
 def tags_of(model: nn.Module, settings: Settings, inputs: Inputs, data: Prepared) -> dict[str, object]:
-    """Return tags of the MLflow run: sizes of the model, its adapters and the data, beside the recipe's parameters.
-
-    Args:
-        model: That trains; possibly sharded.
-        settings: Of the training.
-        inputs: Of the job.
-        data: Prepared samples.
-    """
+    """Return tags of the MLflow run beside the recipe's parameters: sizes of the model, its adapters and the data."""
     sizes = [(parameter.numel(), parameter.requires_grad) for parameter in model.parameters()]
     lora = settings.model.lora
     return {

@@ -1,4 +1,4 @@
-"""The model of a fine-tuning recipe, by transformers, and its adapters, by PEFT."""
+"""The model of a fine-tuning recipe, by transformers, its adapters, by PEFT, and its optimizer."""
 
 import importlib
 import importlib.util
@@ -12,9 +12,9 @@ from torch import nn
 
 from launcher.runtime.finetune import adapters
 from launcher.runtime.finetune.architectures import Architecture, architecture_of
-from launcher.runtime.finetune.settings import LoraSettings, Settings
+from launcher.runtime.finetune.settings import LoraSettings, OptimizerSettings, Settings
 
-TASK = "CAUSAL_LM"
+_UNDECAYED = ("bias", "norm")
 
 
 def import_libraries(config: Mapping[str, Any]) -> None:
@@ -46,14 +46,7 @@ def model_config(config: Mapping[str, Any]) -> Any:
 
 
 def random_model(config: Mapping[str, Any], attention: str, *, dtype: torch.dtype, seed: int) -> nn.Module:
-    """Return a language model with random weights, the same for the same seed.
-
-    Args:
-        config: As in config.json.
-        attention: Kernel, by transformers' name.
-        dtype: Of the weights.
-        seed: Seeds the weights; the generator's state is left untouched.
-    """
+    """Return a language model with random weights from a seed; the generator's state is left untouched."""
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
         model: nn.Module = model_class(architecture_of(config))._from_config(
@@ -80,8 +73,7 @@ def built(
         if settings.model.lora:
             model = with_adapters(model, settings.model.lora, seed=settings.seed, folder=settings.model.adapters_path)
     remarks = [remark] if remark else []
-    if settings.model.lora and settings.model.adapters_path:
-        start = settings.model.adapters_path
+    if settings.model.lora and (start := settings.model.adapters_path):
         remarks.append(f"training starts from the adapters in {start}; the recipe's rank and modules do not count")
     return model, tuple(remarks)
 
@@ -123,11 +115,7 @@ def _missing(wish: str, fallback: str) -> str | None:
 def with_adapters(model: nn.Module, lora: LoraSettings, *, seed: int, folder: str | None = None) -> nn.Module:
     """Return the model as PEFT wraps it: its weights frozen, its adapters trained in 32 bits.
 
-    Args:
-        model: On its device.
-        lora: The adapters.
-        seed: Seeds new ones; every rank gets the same ones.
-        folder: Of the adapters to start from, whose sizes and modules then count; None for new ones.
+    New adapters are the same on every rank. Those of a folder bring their own sizes and modules.
     """
     from peft import get_peft_model  # start-up time: full fine-tuning does without
 
@@ -152,7 +140,7 @@ def _lora_config(lora: LoraSettings) -> Any:
     from peft import LoraConfig
 
     return LoraConfig(
-        task_type=TASK,
+        task_type="CAUSAL_LM",
         r=lora.r,
         lora_alpha=lora.alpha,
         lora_dropout=lora.dropout,
@@ -176,3 +164,25 @@ def blocks(model: nn.Module) -> list[nn.Module]:
 def trained_parameters(model: nn.Module) -> list[nn.Parameter]:
     """Return the parameters that train."""
     return [parameter for parameter in model.parameters() if parameter.requires_grad]
+
+
+def adamw(model: nn.Module, settings: OptimizerSettings, device: torch.device) -> torch.optim.AdamW:
+    """Return AdamW; weights of norms and biases do not decay.
+
+    Source: transformers, `Trainer.get_decay_parameter_names`: the same parameters decay.
+    """
+    decayed: list[nn.Parameter] = []
+    others: list[nn.Parameter] = []
+    for name, parameter in model.named_parameters():
+        if parameter.requires_grad:
+            (others if any(part in name for part in _UNDECAYED) else decayed).append(parameter)
+    groups = [
+        {"params": decayed, "weight_decay": settings.weight_decay},
+        {"params": others, "weight_decay": 0.0},
+    ]
+    return torch.optim.AdamW(
+        [group for group in groups if group["params"]],
+        lr=settings.schedule.peak,
+        betas=settings.betas,
+        fused=True if device.type == "cuda" else None,
+    )

@@ -7,9 +7,11 @@ of ranks continues the work of an interrupted one.
 """
 
 import io
+import json
 import sys
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import torch
@@ -21,21 +23,25 @@ from launcher.runtime.checksums import checksum
 from launcher.runtime.durable import write_atomically
 from launcher.runtime.finetune import adapters
 from launcher.runtime.finetune.batches import Batcher
-from launcher.runtime.finetune.data.prepared import PreparedPairs
+from launcher.runtime.finetune.data.fingerprints import fingerprints
+from launcher.runtime.finetune.data.prepared import Prepared, PreparedPairs
 from launcher.runtime.finetune.dpo import PairRows, Reference
+from launcher.runtime.finetune.inputs import Inputs
 from launcher.runtime.finetune.parallel import reshard
+from launcher.runtime.finetune.settings import Settings
+from launcher.runtime.finetune.weight_files import PICKLED, weight_files
 
 CHECKSUM_BYTES = 16
+_FORMAT = 2
+"""Of the files; a part of their names."""
+_MEMORY = ".weights.json"
+"""Among the prepared data: the fingerprints of weights."""
 PARTS = 20
 """Parts in which a table is written while it is computed: a kill loses one of them."""
 
 
 def without_adapters(root: nn.Module) -> Reference:
-    """Return the reference that the same model gives with its adapters disabled.
-
-    Args:
-        root: A `TokenScorer`, possibly in DistributedDataParallel or after fully_shard.
-    """
+    """Return the reference that the same model gives with its adapters disabled."""
     scorer = root.module if isinstance(root, nn.parallel.DistributedDataParallel) else root
 
     def reference(pairs: PreparedPairs, rows: PairRows) -> torch.Tensor:
@@ -47,33 +53,17 @@ def without_adapters(root: nn.Module) -> Reference:
 
 
 class Precomputed:
-    """The reference whose log-probabilities are computed before the first step.
+    """The reference that `root`, the model before training, gives before the first step."""
 
-    Args:
-        root: The model before training.
-        batcher: Makes rows.
-        micro: Pairs in a forward pass.
-        files: Returns each set of pairs and its file; collective.
-    """
-
-    def __init__(
-        self,
-        root: nn.Module,
-        batcher: Batcher,
-        micro: int,
-        files: Callable[[], Sequence[tuple[PreparedPairs, Path]]],
-    ):
-        self._root, self._batcher, self._micro, self._files = root, batcher, micro, files
+    def __init__(self, root: nn.Module, batcher: Batcher, data: Prepared, settings: Settings, inputs: Inputs):
+        self._root, self._batcher, self._data, self._settings, self._inputs = root, batcher, data, settings, inputs
         self._tables: dict[int, torch.Tensor] = {}
 
     def prepare(self, stopping: Callable[[], bool]) -> bool:
-        """Compute what no file holds; return False if a stop interrupts that. Collective.
-
-        Args:
-            stopping: Returns whether a rank was asked to stop; collective.
-        """
-        for pairs, file in self._files():
-            table = precomputed(self._root, pairs, self._batcher, file, self._micro, stopping)
+        """Compute what no file holds; return False if a stop interrupts that. Collective, as `stopping` is."""
+        micro = self._settings.shares.micro
+        for pairs, file in _files(self._data, self._settings, self._inputs):
+            table = precomputed(self._root, pairs, self._batcher, file, micro, stopping)
             if table is None:
                 return False
             self._tables[id(pairs)] = table
@@ -82,6 +72,30 @@ class Precomputed:
     def __call__(self, pairs: PreparedPairs, rows: PairRows) -> torch.Tensor:
         """Return the log-probabilities of chosen and rejected answers, shape `(pairs, 2)`."""
         return rows.on_device(self._tables[id(pairs)][rows.indices])
+
+
+def _files(data: Prepared, settings: Settings, inputs: Inputs) -> list[tuple[PreparedPairs, Path]]:
+    """Return the pairs of a job, and the file of the reference of each. Collective."""
+    patient = process_group.patient_group()
+    identity = _identity(settings, inputs) if process_group.rank() == 0 else ""
+    process_group.barrier(patient)
+    identity = process_group.share(identity)
+    return [
+        (pairs, inputs.prepared / f"reference-{name}-{data.digest}-{identity}.npy")
+        for name, pairs in (("train", data.train), ("validation", data.validation))
+        if isinstance(pairs, PreparedPairs)
+    ]
+
+
+def _identity(settings: Settings, inputs: Inputs) -> str:
+    """Return what the model before training is known by: the content of its files, or how it is made up."""
+    described: list[Any] = [_FORMAT, dict(inputs.config)]
+    if inputs.weights:
+        files = weight_files(inputs.weights) or sorted(inputs.weights.glob(PICKLED))
+        described.append(fingerprints(files, inputs.prepared, _MEMORY))
+    else:
+        described.append(settings.seed)
+    return checksum(json.dumps(described, sort_keys=True).encode()).hex()[:16]
 
 
 def precomputed(
@@ -100,11 +114,15 @@ def precomputed(
         root: The model before training.
         pairs: Whose answers are scored.
         batcher: Makes rows.
-        file: Of the first rank.
+        file: Read and written by the first rank.
         micro: Pairs in a forward pass.
         stopping: Returns whether a rank was asked to stop; collective.
     """
-    table = _shared(_read(file, len(pairs)) if process_group.rank() == 0 else None, len(pairs))
+    table = _read(file, len(pairs)) if process_group.rank() == 0 else None
+    if table is None:
+        table = torch.full((len(pairs), 2), torch.nan, dtype=torch.float64)
+    if dist.is_initialized():
+        dist.broadcast(table, src=0)
     missing = torch.isnan(table).any(dim=1).nonzero().flatten()
     rounds = list(dealt(len(missing), micro))
     part = -(-len(rounds) // PARTS)
@@ -121,28 +139,15 @@ def precomputed(
         is_stopped = stopping()
         if is_stopped or number % part == 0 or number == len(rounds):
             done = missing[: number * micro * process_group.world_size()]
-            table[done] = _summed(mine)[done]
+            found = mine.clone()
+            if dist.is_initialized():
+                dist.all_reduce(found)  # of every pair, one rank has other numbers than 0
+            table[done] = found[done]
             _write(file, table)
         if is_stopped:
             break
     reshard(root)
     return None if is_stopped else table
-
-
-def _summed(mine: torch.Tensor) -> torch.Tensor:
-    """Return what all ranks have; of every pair, one rank has other numbers than 0."""
-    found = mine.clone()
-    if dist.is_initialized():
-        dist.all_reduce(found)
-    return found
-
-
-def _shared(table: torch.Tensor | None, num_pairs: int) -> torch.Tensor:
-    """Return the first rank's table, NaN for pairs without log-probabilities."""
-    found = torch.full((num_pairs, 2), torch.nan, dtype=torch.float64) if table is None else table
-    if dist.is_initialized():
-        dist.broadcast(found, src=0)
-    return found
 
 
 def _read(file: Path, num_pairs: int) -> torch.Tensor | None:

@@ -82,14 +82,12 @@ class TokenScorer(nn.Module):
     def _aux_loss(self, causal: Any, body: Any, batch: TokenBatch) -> torch.Tensor | None:
         if not self.aux_coef:
             return None
+        from transformers.models.mixtral.modeling_mixtral import load_balancing_loss_func
+
         mask = batch.mask if isinstance(batch.mask, torch.Tensor) else None
-        return cast(torch.Tensor, self.aux_coef * _balance(causal.config, body.router_logits, mask))
-
-
-def _balance(config: Any, router_logits: Any, mask: torch.Tensor | None) -> Any:
-    from transformers.models.mixtral.modeling_mixtral import load_balancing_loss_func
-
-    return load_balancing_loss_func(router_logits, config.num_local_experts, config.num_experts_per_tok, mask)
+        experts, chosen = causal.config.num_local_experts, causal.config.num_experts_per_tok
+        loss = load_balancing_loss_func(body.router_logits, experts, chosen, mask)
+        return cast(torch.Tensor, self.aux_coef * loss)
 
 
 def _log_probs(head: nn.Module, hidden: torch.Tensor, targets: torch.Tensor) -> torch.Tensor:

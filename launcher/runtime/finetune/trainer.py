@@ -3,7 +3,9 @@
 import functools
 import math
 import time
+from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sized
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, cast
 
@@ -14,21 +16,18 @@ from torch import nn
 from launcher.common import names
 from launcher.runtime import agent, process_group
 from launcher.runtime.finetune import export, parallel
-from launcher.runtime.finetune.batches import Batcher, layer_masks
+from launcher.runtime.finetune.batches import Batcher, ahead, layer_masks
 from launcher.runtime.finetune.data.prepared import Prepared
+from launcher.runtime.finetune.dpo import Preference, uniform_reference
 from launcher.runtime.finetune.inputs import Inputs, inputs_of, prepared_data
 from launcher.runtime.finetune.loading import loader_of
 from launcher.runtime.finetune.model_card import facts_of, tags_of
-from launcher.runtime.finetune.models import built, compute_dtype, trained_parameters
-from launcher.runtime.finetune.objectives import Objective
-from launcher.runtime.finetune.optimizers import adamw
-from launcher.runtime.finetune.phases import Phases
-from launcher.runtime.finetune.prefetch import ahead
-from launcher.runtime.finetune.reference import dealt
+from launcher.runtime.finetune.models import adamw, built, compute_dtype, trained_parameters
+from launcher.runtime.finetune.objectives import Objective, Supervised
+from launcher.runtime.finetune.reference import Precomputed, dealt, without_adapters
 from launcher.runtime.finetune.result_folder import refuse_foreign
 from launcher.runtime.finetune.schedules import learning_rate
 from launcher.runtime.finetune.settings import Settings, settings_of
-from launcher.runtime.finetune.techniques import objective_of
 from launcher.runtime.finetune.token_scores import TokenScorer
 from launcher.runtime.hooks import Hooks
 from launcher.runtime.job import Job
@@ -68,12 +67,7 @@ class FineTuning:
     """Trains one recipe on this rank's part of the samples. All ranks of the group run one.
 
     Args:
-        settings: Of the training, with the shares of this world size.
-        inputs: Where the model, its tokenizer and the samples come from.
-        place: Of this process.
-        run_dir: Receives everything that the recipe puts nowhere else.
         data: Prepared samples; None to prepare those of `inputs`.
-        event_pending: Returns whether this rank was asked to save and stop.
     """
 
     def __init__(
@@ -106,16 +100,27 @@ class FineTuning:
             loader_of(self.model, settings, inputs, place),
         )
         batcher = Batcher(place.device, settings.packs, layer_masks(self.model, compute_dtype(place.device)))
-        self.objective: Objective[Any, Any] = objective_of(self.root, self.data, batcher, settings, inputs)
+        self.objective: Objective[Any, Any] = self._objective(batcher)
         self.optimizer = adamw(self.model, settings.optimizer, place.device)
         tracking = settings.tracking
         self.reporter = Reporter(run_dir, tracking.uri, tracking.run_id) if place.rank == 0 else None
         if self.reporter:
             self.reporter.describe(tags_of(self.model, settings, inputs, self.data))
         self.job = self._job()
-        self._phases = Phases(place.device, is_used=settings.logs_phases)
+        self._phases = _Phases(place.device, is_used=settings.logs_phases)
         self._sums: torch.Tensor | None = None
         self._last: StepMetrics | None = None
+
+    def _objective(self, batcher: Batcher) -> Objective[Any, Any]:
+        settings = self.settings
+        if settings.preference is None:
+            return Supervised(batcher)
+        if settings.preference.reference_free:
+            return Preference(batcher, settings.preference, uniform_reference)
+        if settings.model.lora:
+            return Preference(batcher, settings.preference, without_adapters(self.root))
+        reference = Precomputed(self.root, batcher, self.data, settings, self.inputs)
+        return Preference(batcher, settings.preference, reference, reference.prepare)
 
     def _job(self) -> Job:
         settings, shares, saving = self.settings, self.settings.shares, self.settings.saving
@@ -128,6 +133,13 @@ class FineTuning:
             per_rank=shares.per_rank,
         )
         epoch = math.ceil(len(self.data.train) / shares.samples_per_step)
+        steps = math.ceil(sampler.total_samples / shares.samples_per_step)
+        hooks = Hooks(
+            evaluate=self._evaluate if self.data.validation else None,
+            evaluate_every=steps if settings.eval_steps == 0 else max(settings.eval_steps, 0),
+            evaluate_epochs=settings.eval_steps < 0,
+            export=self._export,
+        )
         return Job(
             self.root,
             self.optimizer,
@@ -140,18 +152,8 @@ class FineTuning:
             reporter=self.reporter,
             on_step=self._print_step,
             event_pending=self._event_pending,
-            hooks=self._hooks(math.ceil(sampler.total_samples / shares.samples_per_step)),
+            hooks=hooks,
             max_skipped_steps=settings.max_skipped_steps,
-        )
-
-    def _hooks(self, steps: int) -> Hooks:
-        """Return the hooks of a training of `steps` steps."""
-        every = self.settings.eval_steps
-        return Hooks(
-            evaluate=self._evaluate if self.data.validation else None,
-            evaluate_every=steps if every == 0 else max(every, 0),
-            evaluate_epochs=every < 0,
-            export=self._export,
         )
 
     def run(self) -> bool:
@@ -261,13 +263,7 @@ class FineTuning:
         return {f"eval/{name}": value for name, value in found.items()}
 
     def _export(self) -> None:
-        facts = facts_of(
-            self.settings,
-            self.inputs,
-            self.run_dir,
-            data=self.data,
-            steps=self.job.step,
-        )
+        facts = facts_of(self.settings, self.inputs, self.run_dir, data=self.data, steps=self.job.step)
         export.write(self.model, self.settings, self.inputs, facts)
         self._print(f"results  {self.inputs.results}")
 
@@ -294,3 +290,37 @@ def _summed(sums: torch.Tensor) -> torch.Tensor:
     if process_group.world_size() > 1:
         dist.all_reduce(sums)
     return sums
+
+
+class _Phases:
+    """Adds up how long the parts of a step take, over its micro batches.
+
+    Args:
+        device: Whose work is waited for at the borders, which costs speed.
+        is_used: Whether to measure at all.
+    """
+
+    def __init__(self, device: torch.device, *, is_used: bool):
+        self._is_used, self._device = is_used, device
+        self._times_s: Counter[str] = Counter()
+
+    @contextmanager
+    def part(self, name: str) -> Iterator[None]:
+        """Add the time of the body to that of the part `name`."""
+        if not self._is_used:
+            yield
+            return
+        began = self._now()
+        yield
+        self._times_s[name] += self._now() - began  # type: ignore[assignment]  # seconds
+
+    def take(self) -> Mapping[str, float]:
+        """Return the seconds of each part since the last call, by the name of the metric; empty if not measured."""
+        found = {f"time/{name}_s": float(seconds) for name, seconds in self._times_s.items()}
+        self._times_s.clear()
+        return found
+
+    def _now(self) -> float:
+        if self._device.type == "cuda":
+            torch.cuda.synchronize(self._device)
+        return time.perf_counter()

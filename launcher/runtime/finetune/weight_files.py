@@ -23,13 +23,7 @@ class WeightsInvalid(ValueError):
 
 @dataclass(frozen=True, slots=True)
 class SavedTensor:
-    """A tensor in a file.
-
-    Args:
-        key: Its name there.
-        file: That holds it.
-        shape: Of the tensor.
-    """
+    """A tensor in a file, which has it under `key`."""
 
     key: str
     file: Path

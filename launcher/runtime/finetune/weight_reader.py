@@ -11,12 +11,7 @@ from launcher.runtime.finetune.weight_files import SavedTensor
 
 
 class WeightReader(HuggingFaceStorageReader):
-    """Reads a model's weights, and none of the other safetensors files of its folder, such as adapters.
-
-    Args:
-        folder: Of the model.
-        tensors: Its weights.
-    """
+    """Reads a model's weights, and none of the other safetensors files of its folder, such as adapters."""
 
     def __init__(self, folder: Path, tensors: Iterable[SavedTensor]):
         super().__init__(str(folder))

@@ -8,7 +8,8 @@ import torch
 import yaml
 
 from launcher.runtime.finetune.architectures import read_config, rehearsal_config
-from launcher.runtime.finetune.data.prepared import Counts, Prepared, PreparedConversations, PreparedPairs
+from launcher.runtime.finetune.data.losses import Counts
+from launcher.runtime.finetune.data.prepared import Prepared, PreparedConversations, PreparedPairs
 from launcher.runtime.finetune.data.settings import DataSettings
 from launcher.runtime.finetune.inputs import Inputs
 from launcher.runtime.finetune.models import random_model

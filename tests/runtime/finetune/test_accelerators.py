@@ -12,10 +12,10 @@ import torch
 from torch.distributed.tensor import DTensor
 from torch.distributed.tensor.debug import CommDebugMode
 
-from launcher.runtime.finetune import models, parallel, prefetch, trainer
+from launcher.runtime.finetune import batches, models, parallel, trainer
 from launcher.runtime.finetune.batches import Batcher, layer_masks
 from launcher.runtime.finetune.dpo import PairRows
-from launcher.runtime.finetune.optimizers import adamw
+from launcher.runtime.finetune.models import adamw
 from launcher.runtime.finetune.parallel import Plan, plan_of
 from launcher.runtime.finetune.settings import ParallelSettings, settings_of
 from launcher.runtime.process_group import Place
@@ -226,10 +226,10 @@ def test_rows_are_made_ahead_in_another_thread_and_in_order():
         made.append((item, threading.current_thread().name))
         return 10 * item
 
-    rows = prefetch.ahead(drawn, make, torch.device("cpu"))
+    rows = batches.ahead(drawn, make, torch.device("cpu"))
     assert made == []
     assert next(rows) == 0
-    assert next(drawn) == prefetch.DEPTH + 1  # so many were drawn, and no more
+    assert next(drawn) == batches.DEPTH + 1  # so many were drawn, and no more
     assert list(rows) == [10, 20, 40, 50]
     assert {name.partition("_")[0] for _, name in made} == {"batches"}
 
@@ -240,7 +240,7 @@ def test_an_error_in_making_rows_ends_training_where_they_are_used():
             raise OSError("a disk fails")
         return item
 
-    rows = prefetch.ahead(range(3), make, torch.device("cpu"))
+    rows = batches.ahead(range(3), make, torch.device("cpu"))
     assert next(rows) == 0
     with pytest.raises(OSError, match="a disk fails"):
         next(rows)

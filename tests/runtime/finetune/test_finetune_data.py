@@ -11,8 +11,7 @@ import pytest
 from launcher.runtime.finetune.data.errors import DataError
 from launcher.runtime.finetune.data.preparation import prepare
 from launcher.runtime.finetune.data.prepared import Prepared, PreparedConversations, PreparedPairs, load
-from launcher.runtime.finetune.data.settings import DataSettings
-from launcher.runtime.finetune.data.steps import Chain, chain_of
+from launcher.runtime.finetune.data.settings import Chain, DataSettings, chain_of
 from launcher.runtime.finetune.data.tokenization import open_tokenizer
 from launcher.runtime.finetune.rehearsal_data import NUM_SAMPLES, VOCABULARY, write_rehearsal_data
 

@@ -9,8 +9,8 @@ import pytest
 from launcher.runtime.finetune.data import json_arrays
 from launcher.runtime.finetune.data.conversations import pair_sample, sft_sample
 from launcher.runtime.finetune.data.errors import DataError, SampleError
+from launcher.runtime.finetune.data.settings import Chain
 from launcher.runtime.finetune.data.sources import open_source
-from launcher.runtime.finetune.data.steps import Chain
 
 QUESTION, ANSWER = {"role": "user", "content": "What rings?"}, {"role": "assistant", "content": "The bell."}
 SYSTEM = {"role": "system", "content": "Be brief."}
@@ -127,7 +127,7 @@ def test_an_answer_of_a_pair_is_the_assistants_alone():
 
 
 def records(path: Path, limit: int = 10**9) -> list[Any]:
-    return [record for chunk in open_source(str(path), "train").chunks(limit) for record in chunk.records()]
+    return [record for chunk in open_source(str(path), "train").chunks(limit) for record in chunk.each(dict)]
 
 
 ROWS = [{"n": n, "text": 'x[]{},\\"\n🙂é' * n} for n in range(57)]

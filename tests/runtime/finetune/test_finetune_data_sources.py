@@ -39,7 +39,7 @@ def contents(path: Path, limit: int = 10**9, role: Any = "train") -> list[int]:
     chunks = list(open_source(str(path), role).chunks(limit))
     starts = [chunk.first for chunk in chunks]
     assert starts == [sum(len(chunk) for chunk in chunks[:index]) for index in range(len(chunks))]
-    return [int(record["messages"][0]["content"]) for chunk in chunks for record in chunk.records()]
+    return [int(record["messages"][0]["content"]) for chunk in chunks for record in chunk.each(dict)]
 
 
 @pytest.mark.parametrize("suffix", [".jsonl", ".ndjson", ".json", ".parquet", ".arrow"])

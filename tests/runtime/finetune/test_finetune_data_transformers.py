@@ -11,8 +11,7 @@ import pytest
 
 from launcher.runtime.finetune.data.errors import DataError
 from launcher.runtime.finetune.data.preparation import prepare
-from launcher.runtime.finetune.data.settings import DataSettings
-from launcher.runtime.finetune.data.steps import Chain
+from launcher.runtime.finetune.data.settings import Chain, DataSettings
 from launcher.runtime.finetune.rehearsal_data import write_rehearsal_data
 
 pytestmark = pytest.mark.slow

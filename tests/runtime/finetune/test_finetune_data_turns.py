@@ -16,9 +16,8 @@ from launcher.runtime.finetune.data import turns as turns_module
 from launcher.runtime.finetune.data.encoding import Encoder
 from launcher.runtime.finetune.data.errors import DataError, TemplateFault
 from launcher.runtime.finetune.data.preparation import prepare
-from launcher.runtime.finetune.data.settings import DataSettings
+from launcher.runtime.finetune.data.settings import Chain, DataSettings
 from launcher.runtime.finetune.data.sources import open_source
-from launcher.runtime.finetune.data.steps import Chain
 from launcher.runtime.finetune.data.templates import ChatTemplate, common_prefix
 from launcher.runtime.finetune.data.tokenization import open_tokenizer
 from launcher.runtime.finetune.data.turns import TurnFinder

@@ -157,6 +157,6 @@ def test_the_commit_is_in_the_model_card(tmp_path):
     data = prepared(conversations(2))
     facts = facts_of(settings_of(config, 1), given, tmp_path, data=data, steps=1)
     assert "| commit of the base model | 0123abc |" in card(facts)
-    assert facts.as_dict()["base_commit"] == "0123abc"
+    assert facts.base_commit == "0123abc"
     without = facts_of(settings_of(config, 1), replace(given, commit=""), tmp_path, data=data, steps=1)
     assert "commit" not in card(without)

@@ -1,7 +1,7 @@
 """The model card: what was trained, on what and how it ended, without a path or a secret of this machine."""
 
 import json
-from dataclasses import replace
+from dataclasses import asdict, replace
 
 import pytest
 import yaml
@@ -48,11 +48,11 @@ def test_card_names_what_was_not_trained_with_an_example_of_each(facts):
     assert "| not trained | samples | turns | tokens | example |" in text
     assert "| dropped: no turn of the assistant | 3 | 0 | 40 | a\\|b\\x1b[2J.jsonl:2 |" in text
     assert "| weight 0 | 2 | 5 | 0 | chats.jsonl:7 |" in text
-    assert facts.as_dict()["data_counts"]["losses"][1]["turns"] == 5
+    assert asdict(facts)["data_counts"]["losses"][1]["turns"] == 5
 
 
 def test_card_names_recipe_base_data_bundle_metrics_and_versions(facts):
-    text = model_card.card(facts.with_contents(("adapters", "merged")))
+    text = model_card.card(replace(facts, contents=("adapters", "merged")))
     for word in (
         "llama-3-2-1b-instruct",
         "base model | llama",
@@ -63,11 +63,11 @@ def test_card_names_recipe_base_data_bundle_metrics_and_versions(facts):
     ):
         assert word in text
     assert "| loss | 2.5 |" in text and "PeftModel.from_pretrained" in text and "`merged`" in text
-    assert facts.as_dict()["metrics"]["loss"] == 2.5
+    assert asdict(facts)["metrics"]["loss"] == 2.5
 
 
 def test_card_has_no_secret_and_no_path(facts, tmp_path):
-    text = model_card.card(facts) + json.dumps(facts.as_dict())
+    text = model_card.card(facts) + json.dumps(asdict(facts))
     assert SECRET not in text and str(tmp_path) not in text and "/home" not in text
 
 

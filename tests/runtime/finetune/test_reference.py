@@ -10,12 +10,12 @@ import pytest
 import torch
 from runtime_ranks import run_ranks
 
-from launcher.runtime.finetune import reference, techniques, trainer
+from launcher.runtime.finetune import reference, trainer
 from launcher.runtime.finetune.batches import Batcher
 from launcher.runtime.finetune.data.prepared import PreparedPairs
 from launcher.runtime.finetune.dpo import PairRows
+from launcher.runtime.finetune.objectives import Supervised
 from launcher.runtime.finetune.settings import settings_of
-from launcher.runtime.finetune.sft import Supervised
 from launcher.runtime.finetune.token_scores import TokenScorer
 from launcher.runtime.model import next_token_loss
 
@@ -107,7 +107,7 @@ def loop(scorer, samples, order, settings, *, beta):
             picked = logits.double().log_softmax(-1).gather(-1, ids[0, len(prompt) :, None])
             yield picked.sum()
 
-    from launcher.runtime.finetune.optimizers import adamw
+    from launcher.runtime.finetune.models import adamw
     from launcher.runtime.finetune.schedules import learning_rate
 
     scorer.eval()
@@ -245,7 +245,7 @@ def test_the_file_is_known_by_the_content_of_the_weights(tmp_path):
 
     def identity(folder):
         given = with_weights(inputs(config, tmp_path), folder)
-        return techniques._identity(settings, replace(given, prepared=tmp_path))
+        return reference._identity(settings, replace(given, prepared=tmp_path))
 
     shutil.copytree(tmp_path / "model", tmp_path / "copy")
     for file in (tmp_path / "copy").iterdir():
@@ -258,5 +258,5 @@ def test_the_file_is_known_by_the_content_of_the_weights(tmp_path):
         pickled.append(identity(tmp_path / name))
     assert identity(tmp_path / "model") == identity(tmp_path / "copy")
     assert len({identity(tmp_path / "model"), identity(tmp_path / "other"), *pickled}) == 4
-    random = techniques._identity(settings, inputs(config, tmp_path))
-    assert random != techniques._identity(replace(settings, seed=1 + settings.seed), inputs(config, tmp_path))
+    random = reference._identity(settings, inputs(config, tmp_path))
+    assert random != reference._identity(replace(settings, seed=1 + settings.seed), inputs(config, tmp_path))

@@ -8,7 +8,7 @@ from torch.nn.utils import get_total_norm
 
 from launcher.runtime.finetune import models
 from launcher.runtime.finetune.dpo import LOSSES, LossUnknown, Preference, preference_losses
-from launcher.runtime.finetune.optimizers import adamw
+from launcher.runtime.finetune.models import adamw
 from launcher.runtime.finetune.schedules import DECAY_PART, MIN_RATIO, NAMES, ScheduleUnknown, learning_rate
 from launcher.runtime.finetune.settings import PreferenceSettings, settings_of
 from launcher.runtime.training_config import Schedule

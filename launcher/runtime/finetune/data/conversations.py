@@ -1,20 +1,44 @@
-"""The forms of samples, and the conversation or preference pair that each of them means."""
+"""The forms of samples, and the conversation or preference pair that each of them means.
+
+Conversations of ShareGPT, lists of `{from, value}`, become messages with role and content.
+"""
 
 import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from launcher.runtime.finetune.data import shared_gpt
 from launcher.runtime.finetune.data.errors import SampleError
-from launcher.runtime.finetune.data.shared_gpt import ROLES
-from launcher.runtime.finetune.data.steps import Chain
+from launcher.runtime.finetune.data.settings import Chain
 
 Message = dict[str, Any]
 Messages = list[Message]
 
 ASSISTANT = "assistant"
 WEIGHT = "weight"
+_ROLES = ("system", "developer", "user", "assistant", "tool")
+_SHARED_GPT_COLUMNS = ("conversations", "conversation")
+_SHARED_GPT_ROLES = {
+    "system": "system",
+    "developer": "developer",
+    "human": "user",
+    "user": "user",
+    "gpt": "assistant",
+    "chatgpt": "assistant",
+    "bing": "assistant",
+    "bard": "assistant",
+    "bot": "assistant",
+    "model": "assistant",
+    "assistant": "assistant",
+    "function_call": "assistant",
+    "tool": "tool",
+    "function": "tool",
+    "function_response": "tool",
+    "observation": "tool",
+}
+"""Source: names of `from` in published data sets; LLaMA-Factory documentation, data preparation, sharegpt format."""
+_CALL = "function_call"
+_CONTENTS = ("value", "content", "text")
 _SFT_FORMS = (
     "messages (a list of {role, content})",
     "conversations (a list of {from, value})",
@@ -67,9 +91,9 @@ def sft_sample(record: Mapping[str, Any], pretrain_mode: bool) -> Conversation |
     Raises:
         SampleError: The record has none of the known forms.
     """
-    for name in ("messages", *shared_gpt.COLUMNS):
+    for name in ("messages", *_SHARED_GPT_COLUMNS):
         if record.get(name) is not None:
-            system = record.get("system") if name in shared_gpt.COLUMNS else None
+            system = record.get("system") if name in _SHARED_GPT_COLUMNS else None
             return _conversation(_messages(name, record[name], system), record)
     if record.get("prompt") is not None and record.get("completion") is not None:
         prompt = _as_messages("prompt", record["prompt"], "user")
@@ -93,19 +117,20 @@ def pair_sample(record: Mapping[str, Any], chain: Chain) -> Pair:
     names = {"prompt": chain.prompt_key, "chosen": chain.chosen_key, "rejected": chain.rejected_key}
     prompt, chosen, rejected = (record.get(name) for name in names.values())
     if prompt is None:
-        prompt = next((record[name] for name in shared_gpt.COLUMNS if record.get(name) is not None), None)
+        prompt = next((record[name] for name in _SHARED_GPT_COLUMNS if record.get(name) is not None), None)
     if chosen is None or rejected is None or (prompt is None and isinstance(chosen, str)):
         forms = tuple(form.format(**names) for form in _PAIR_FORMS)
         raise SampleError(_unknown_form(record, forms, pretrain_mode=True))
     answers = [
-        _as_messages(names["chosen"], chosen, ASSISTANT),
-        _as_messages(names["rejected"], rejected, ASSISTANT),
+        _as_messages(names[key], value, ASSISTANT) for key, value in (("chosen", chosen), ("rejected", rejected))
     ]
     before = _as_messages(names["prompt"], prompt, "user") if prompt is not None else []
-    if before and not _are_complete(answers):
+    if before and any(answer[0]["role"] == ASSISTANT for answer in answers):
         return _pair(before, answers, names, _tools(record))
-    shared = _shared(answers)
-    if shared < max(1, len(before)) or not _are_answers_from(shared, answers):
+    # Both are complete conversations: they share the prompt, and at least one message of each is an answer.
+    longest = min(map(len, answers)) - 1
+    shared = next((i for i in range(longest) if answers[0][i] != answers[1][i]), longest)
+    if shared < max(1, len(before)) or any(answer[shared]["role"] != ASSISTANT for answer in answers):
         columns = f"{names['chosen']} and {names['rejected']}"
         raise SampleError(f"{columns} must be the same messages up to an answer of the assistant, where they differ")
     return _pair(answers[0][:shared], [answer[shared:] for answer in answers], names, _tools(record))
@@ -139,25 +164,10 @@ def _unweighted(message: Message) -> Message:
     return {key: value for key, value in message.items() if key != WEIGHT} if WEIGHT in message else message
 
 
-def _are_answers_from(shared: int, answers: Sequence[Messages]) -> bool:
-    return all(answer[shared]["role"] == ASSISTANT for answer in answers)
-
-
-def _are_complete(answers: Sequence[Messages]) -> bool:
-    """Return whether the answers are conversations that begin before the assistant's turn."""
-    return all(answer[0]["role"] != ASSISTANT for answer in answers)
-
-
-def _shared(answers: Sequence[Messages]) -> int:
-    """Return how many messages two conversations share at their start; at least one of each is left."""
-    longest = min(map(len, answers)) - 1
-    return next((i for i in range(longest) if answers[0][i] != answers[1][i]), longest)
-
-
 def _as_messages(name: str, value: object, role: str) -> Messages:
     if isinstance(value, str):
         return [_message(role, value)]
-    return _messages(name, [value] if shared_gpt.is_message(value) else value)
+    return _messages(name, [value] if _is_message(value) else value)
 
 
 def _message(role: str, content: str) -> Message:
@@ -165,8 +175,8 @@ def _message(role: str, content: str) -> Message:
 
 
 def _messages(name: str, value: object, system: object = None) -> Messages:
-    if system or not shared_gpt.are_messages(value):
-        value = shared_gpt.messages(name, value, system)
+    if system or not _are_messages(value):
+        value = _of_shared_gpt(name, value, system)
     if not isinstance(value, Sequence) or isinstance(value, str):
         raise SampleError(f"{name} is {_shown(value)}; it must be a list of messages with role and content")
     if not value:
@@ -179,8 +189,8 @@ def _checked(name: str, message: object) -> Message:
         raise SampleError(f"{name} is {_shown(message)}; a message has role and content")
     # Columns of a table give every message every key; templates treat a missing key and null differently.
     found = {key: value for key, value in message.items() if value is not None}
-    if found.get("role") not in ROLES:
-        raise SampleError(f"{name}.role is {_shown(message.get('role'))}; known are {', '.join(ROLES)}")
+    if found.get("role") not in _ROLES:
+        raise SampleError(f"{name}.role is {_shown(message.get('role'))}; known are {', '.join(_ROLES)}")
     content = found.get("content")
     if content is None and not found.get("tool_calls"):
         raise SampleError(f"{name} has no content")
@@ -188,6 +198,69 @@ def _checked(name: str, message: object) -> Message:
         raise SampleError(f"{name}.content is {_shown(content)}; it must be text or a list of parts")
     _check_weight(name, found)
     return found
+
+
+def _is_message(value: object) -> bool:
+    """Return whether a value is one message, of either form."""
+    return isinstance(value, Mapping) and ("role" in value or "from" in value)
+
+
+def _are_messages(value: object) -> bool:
+    """Return whether a value is an empty list, or one whose first element has a role of `_ROLES`."""
+    return isinstance(value, list) and (
+        not value or (isinstance(value[0], Mapping) and value[0].get("role") in _ROLES)
+    )
+
+
+def _of_shared_gpt(name: str, value: object, system: object) -> object:
+    """Return the messages of a column, with a system message from beside it; what is not a list stays as it is."""
+    found = _unnested(value)
+    if not isinstance(found, Sequence) or isinstance(found, str):
+        return found
+    listed = [_role_and_content(f"{name}[{number}]", each) for number, each in enumerate(found)]
+    if system and not (listed and isinstance(listed[0], Mapping) and listed[0].get("role") == "system"):
+        listed.insert(0, {"role": "system", "content": system})
+    return listed
+
+
+def _unnested(value: object) -> object:
+    """Return the list of messages inside of a list or mapping that holds nothing else."""
+    while True:
+        if isinstance(value, Mapping) and (inner := [each for each in value.values() if isinstance(each, list)]):
+            if len(inner) > 1:
+                return value
+            value = inner[0]
+        elif isinstance(value, list) and len(value) == 1 and isinstance(value[0], list):
+            value = value[0]
+        else:
+            return value
+
+
+def _role_and_content(name: str, message: object) -> object:
+    if not isinstance(message, Mapping):
+        return message
+    key = "role" if message.get("from") is None else "from"
+    origin = str(message.get(key)).lower()
+    role = _SHARED_GPT_ROLES.get(origin)
+    if role is None:
+        raise SampleError(f"{name}.{key} is {str(message.get(key))[:40]!r}; known are {', '.join(_SHARED_GPT_ROLES)}")
+    content = next((message[text] for text in _CONTENTS if message.get(text) is not None), None)
+    further = {name: value for name, value in message.items() if name not in ("from", "role", *_CONTENTS)}
+    if origin == _CALL:
+        return {"role": role, "content": "", "tool_calls": _calls(name, content)} | further
+    return {"role": role, "content": content} | further
+
+
+def _calls(name: str, value: object) -> list[dict[str, Any]]:
+    """Return the calls of functions that a text describes as JSON: one object of name and arguments, or several."""
+    try:
+        found = json.loads(value) if isinstance(value, str) else value
+    except ValueError as error:
+        raise SampleError(f"{name} is not valid JSON: {error}") from error
+    calls: list[Any] = found if isinstance(found, list) else [found]
+    if not calls or not all(isinstance(call, Mapping) and isinstance(call.get("name"), str) for call in calls):
+        raise SampleError(f"{name} must be a call of a function as JSON, with name and arguments")
+    return [{"type": "function", "function": dict(call)} for call in calls]
 
 
 def _check_weight(name: str, message: Mapping[str, Any]) -> None:

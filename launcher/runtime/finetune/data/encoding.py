@@ -4,41 +4,22 @@ The tokenizer takes most of the time: 0.7 ms for a sample of 1,100 tokens, to wh
 """
 
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from types import MappingProxyType
 from typing import NamedTuple
 
 import numpy
 import numpy.typing
 import tokenizers
 
-from launcher.runtime.finetune.data.conversations import (
-    ASSISTANT,
-    Conversation,
-    Pair,
-    Text,
-    pair_sample,
-    sft_sample,
-)
+from launcher.runtime.finetune.data import losses
+from launcher.runtime.finetune.data.conversations import ASSISTANT, Conversation, Pair, Text, pair_sample, sft_sample
 from launcher.runtime.finetune.data.errors import SampleError, TemplateFault
-from launcher.runtime.finetune.data.losses import (
-    CUT,
-    DIVIDED,
-    EARLIER,
-    IN_PROMPT,
-    NO_TEXT,
-    NO_TURN,
-    NO_WEIGHT,
-    OUT_OF_REACH,
-    TOO_LONG,
-    UNMARKED,
-    WEIGHT,
-    Loss,
-)
-from launcher.runtime.finetune.data.settings import DataSettings
+from launcher.runtime.finetune.data.losses import Counts, Loss
+from launcher.runtime.finetune.data.settings import PAIR_LABELS, SFT_LABEL, DataSettings
 from launcher.runtime.finetune.data.sources import Chunk
-from launcher.runtime.finetune.data.steps import PAIR_LABELS, SFT_LABEL
 from launcher.runtime.finetune.data.templates import ChatTemplate, Span
 from launcher.runtime.finetune.data.tokenization import ModelTokenizer
 from launcher.runtime.finetune.data.turns import TurnFinder
@@ -75,6 +56,11 @@ class Encoded:
     def __len__(self) -> int:
         return len(self.positions)
 
+    def counts(self) -> Counts:
+        """Return what became of the samples of the chunk."""
+        targets = int(self.targets.sum())
+        return Counts.of_losses(len(self), self.losses, tokens=len(self.ids), targets=targets, turns=self.turns)
+
 
 class _Gathered:
     """The samples of a chunk that are encoded so far."""
@@ -88,6 +74,12 @@ class _Gathered:
         self._dropped: list[tuple[int, str]] = []
         self._losses: dict[str, Loss] = {}
         self._chunk, self._width = chunk, width
+
+    def keep(self, index: int, parts: Sequence[Ids], targets: int | tuple[int, int]) -> None:
+        """Add a sample of the chunk."""
+        self.ids += parts
+        self.targets.append(targets)
+        self.positions.append(self._chunk.first + index)
 
     def lose(self, reason: str, index: int, turns: int, tokens: int = 0, *, is_drop: bool = False) -> None:
         """Count a part of a sample of the chunk that is not trained, or all of it if `is_drop`."""
@@ -120,7 +112,7 @@ class Rendered(NamedTuple):
         spans: Trained parts; None if all of it is trained.
         is_plain: Whether it is not the text of a template, so that the tokenizer marks its start and end.
         turns: Turns of the assistant in the sample.
-        untrained: Reason and number of those that have no part in `spans`.
+        untrained: Number of those that have no part in `spans`, by reason.
         is_exact: Whether a sample is dropped if a token is only partly in a trained part.
     """
 
@@ -128,20 +120,19 @@ class Rendered(NamedTuple):
     spans: Sequence[Span] | None
     is_plain: bool = False
     turns: int = 0
-    untrained: tuple[tuple[str, int], ...] = ()
+    untrained: Mapping[str, int] = MappingProxyType({})
     is_exact: bool = False
 
     @property
     def dropped(self) -> str | None:
         """Why nothing of it can be trained; None if something can, tokens permitting."""
         if self.spans is None:
-            return None if self.text else NO_TEXT
+            return None if self.text else losses.NO_TEXT
         if any(stop > start for start, stop in self.spans):
             return None
         if not self.turns:
-            return NO_TURN
-        without = sum(number for reason, number in self.untrained if reason == WEIGHT)
-        return NO_WEIGHT if without == self.turns else NO_TEXT
+            return losses.NO_TURN
+        return losses.NO_WEIGHT if self.untrained.get(losses.WEIGHT) == self.turns else losses.NO_TEXT
 
 
 class Tokens(NamedTuple):
@@ -161,12 +152,7 @@ class Tokens(NamedTuple):
 
 
 class Encoder:
-    """Turns chunks of samples into tokens by the settings of a recipe.
-
-    Args:
-        settings: Of the recipe.
-        tokenizer: Of the model.
-    """
+    """Turns chunks of samples into tokens by the settings of a recipe."""
 
     def __init__(self, settings: DataSettings, tokenizer: ModelTokenizer):
         self.settings, self.tokenizer = settings, tokenizer
@@ -199,18 +185,22 @@ class Encoder:
                 found = f"messages[{min(sample.unweighted)}].weight is 0, but the recipe trains every token"
                 raise SampleError(f"{found}; remove the weight, or set ignore_prompt_labels=true")
             return Rendered(template.render(sample.messages, sample.tools), None, turns=len(turns))
-        untrained = Counter(_untrained(sample, turns))
+        untrained = Counter(
+            losses.IN_PROMPT if turn < sample.prompt_messages else losses.WEIGHT
+            for turn in turns
+            if turn < sample.prompt_messages or turn in sample.unweighted
+        )
         trained = [turn for turn in turns if turn >= sample.prompt_messages and turn not in sample.unweighted]
         if template.has_marks:
             return self._marked(template, sample, turns, untrained)
         if self.settings.assistant_turns == "last":
-            untrained[EARLIER] += len(trained[:-1])
+            untrained[losses.EARLIER] += len(trained[:-1])
             trained = trained[-1:]
         if trained:
             text, spans = self._finder.find(sample.messages, sample.tools, trained)
         else:
             text, spans = template.render(sample.messages, sample.tools), []
-        return Rendered(text, spans, turns=len(turns), untrained=_counted(untrained), is_exact=True)
+        return Rendered(text, spans, turns=len(turns), untrained=+untrained, is_exact=True)
 
     @cached_property
     def _finder(self) -> TurnFinder:
@@ -228,15 +218,15 @@ class Encoder:
                 )
             spans = [span for turn, span in zip(turns, spans, strict=True) if turn not in sample.unweighted]
         spans = [(start, stop) for start, stop in spans if stop > start]
-        untrained[UNMARKED] = max(0, len(turns) - len(sample.unweighted) - len(spans))
+        untrained[losses.UNMARKED] = max(0, len(turns) - len(sample.unweighted) - len(spans))
         if sample.prompt_messages and spans:
             prompt = template.render(sample.messages[: sample.prompt_messages], sample.tools, generation_prompt=True)
             start = self.tokenizer.answer_start(prompt, (text,))
             spans = [(max(start, first), stop) for first, stop in spans if stop > start]
         if self.settings.assistant_turns == "last":
-            untrained[EARLIER] += len(spans[:-1])
+            untrained[losses.EARLIER] += len(spans[:-1])
             spans = spans[-1:]
-        return Rendered(text, spans, turns=len(turns), untrained=_counted(untrained))
+        return Rendered(text, spans, turns=len(turns), untrained=+untrained)
 
     def _conversations(self, chunk: Chunk) -> Encoded:
         texts = self.rendered(chunk)
@@ -251,14 +241,12 @@ class Encoder:
             if reason := _dropped(text, tokens, targets, limit):
                 found.lose(reason, index, text.turns, num_tokens, is_drop=True)
                 continue
-            for why, turns in text.untrained:
+            for why, turns in text.untrained.items():
                 found.lose(why, index, turns)
             if num_tokens > max_len:
-                found.lose(CUT, index, sum(first >= max_len for first in tokens.turns), num_tokens - max_len)
-            found.ids.append(kept)
+                found.lose(losses.CUT, index, sum(first >= max_len for first in tokens.turns), num_tokens - max_len)
+            found.keep(index, [kept], targets)
             found.trained.append(mask)
-            found.targets.append(targets)
-            found.positions.append(chunk.first + index)
         return found.encoded()
 
     def _tokens(self, texts: Sequence[Rendered]) -> list[Tokens]:
@@ -294,15 +282,11 @@ class Encoder:
 
     def _complete(self, texts: Sequence[Rendered]) -> list[Ids]:
         """Return the tokens of texts that are trained in full."""
-        plain = iter(self.tokenizer.ids([each.text for each in texts if each.is_plain], add_special_tokens=True))
-        rendered = iter(self.tokenizer.ids([each.text for each in texts if not each.is_plain]))
-        found = [self._closed(next(plain)) if each.is_plain else next(rendered) for each in texts]
-        return [numpy.array(ids, numpy.uint32) for ids in found]
-
-    def _closed(self, ids: list[int]) -> list[int]:
-        """Return the tokens of a plain text with the one that ends a text."""
         eos = self.tokenizer.eos
-        return ids if eos is None or ids[-1:] == [eos] else [*ids, eos]
+        plain = self.tokenizer.ids([each.text for each in texts if each.is_plain], add_special_tokens=True)
+        closed = iter(ids if eos is None or ids[-1:] == [eos] else [*ids, eos] for ids in plain)
+        rendered = iter(self.tokenizer.ids([each.text for each in texts if not each.is_plain]))
+        return [numpy.array(next(closed if each.is_plain else rendered), numpy.uint32) for each in texts]
 
     def _pairs(self, chunk: Chunk) -> Encoded:
         pairs = chunk.each(lambda record: self.pair_texts(pair_sample(record, self.settings.chain)))
@@ -312,7 +296,7 @@ class Encoder:
             tokens[::3] = self.tokenizer.ids(texts[::3], add_special_tokens=True)
         found = _Gathered(chunk, 3)
         for index in range(len(chunk)):
-            self._add_pair(found, index, chunk.first + index, tokens[3 * index : 3 * index + 3])
+            self._add_pair(found, index, tokens[3 * index : 3 * index + 3])
         return found.encoded()
 
     def pair_texts(self, pair: Pair) -> tuple[str, str, str]:
@@ -328,7 +312,7 @@ class Encoder:
         shared = self.tokenizer.answer_start(prompt, (chosen, rejected))
         return chosen[:shared], chosen[shared:], rejected[shared:]
 
-    def _add_pair(self, found: _Gathered, index: int, position: int, tokens: Sequence[list[int]]) -> None:
+    def _add_pair(self, found: _Gathered, index: int, tokens: Sequence[list[int]]) -> None:
         chain = self.settings.chain
         prompt, chosen, rejected = tokens
         found.turns += 2
@@ -341,41 +325,26 @@ class Encoder:
         targets = (max(0, len(parts[1]) - first), max(0, len(parts[2]) - first))
         reason = None
         if any(limit is not None and len(part) > limit for limit, part in limits):
-            reason = TOO_LONG
+            reason = losses.TOO_LONG
         elif not all(targets):
-            reason = OUT_OF_REACH if len(chosen) > first and len(rejected) > first else NO_TEXT
+            reason = losses.OUT_OF_REACH if len(chosen) > first and len(rejected) > first else losses.NO_TEXT
         if reason:
             found.lose(reason, index, 2, sum(map(len, tokens)), is_drop=True)
             return
         if lost := sum(len(full) - len(part) for part, full in zip(parts, tokens, strict=True)):
-            found.lose(CUT, index, 0, lost)
-        found.ids += [numpy.array(part, numpy.uint32) for part in parts]
-        found.targets.append(targets)
-        found.positions.append(position)
-
-
-def _untrained(sample: Conversation, turns: Sequence[int]) -> Iterator[str]:
-    """Yield the reason for each turn of the assistant that the sample itself excludes."""
-    for turn in turns:
-        if turn < sample.prompt_messages:
-            yield IN_PROMPT
-        elif turn in sample.unweighted:
-            yield WEIGHT
-
-
-def _counted(reasons: Counter[str]) -> tuple[tuple[str, int], ...]:
-    return tuple((reason, number) for reason, number in reasons.items() if number)
+            found.lose(losses.CUT, index, 0, lost)
+        found.keep(index, [numpy.array(part, numpy.uint32) for part in parts], targets)
 
 
 def _dropped(text: Rendered, tokens: Tokens, targets: int, limit: int | None) -> str | None:
     """Return why a conversation is dropped; None if it is not."""
     if limit is not None and len(tokens.ids) > limit:
-        return TOO_LONG
+        return losses.TOO_LONG
     if tokens.divides:
-        return DIVIDED
+        return losses.DIVIDED
     if targets:
         return None
-    return text.dropped or (OUT_OF_REACH if tokens.trained[1:].any() else NO_TEXT)
+    return text.dropped or (losses.OUT_OF_REACH if tokens.trained[1:].any() else losses.NO_TEXT)
 
 
 def _tokens_of(encoding: tokenizers.Encoding, start: int, stop: int) -> Iterator[tuple[int, int]]:

@@ -23,12 +23,7 @@ Known = dict[str, list[object]]
 
 
 def fingerprints(files: Sequence[Path], folder: Path, memory: str = MEMORY) -> list[tuple[str, int, str]]:
-    """Return name, size and xxh3_128 of each file.
-
-    Args:
-        files: In order.
-        folder: Remembers the fingerprints; a restart would otherwise read all files again.
-        memory: The file that it remembers them in.
+    """Return name, size and xxh3_128 of each file, which `folder` remembers: a restart would read all files again.
 
     Raises:
         DataError: A file cannot be read.

@@ -4,28 +4,39 @@ import fcntl
 import json
 import logging
 import math
+import os
 import shutil
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import asdict, replace
 from pathlib import Path
+from types import TracebackType
+from typing import Any
+
+import numpy
+import numpy.typing
 
 from launcher.common import os_errors
 from launcher.runtime import durable
 from launcher.runtime.checksums import checksum
-from launcher.runtime.finetune.data import prepared
-from launcher.runtime.finetune.data.encoding import Encoder
+from launcher.runtime.finetune.data import prepared, split
+from launcher.runtime.finetune.data.encoding import Encoded, Encoder
 from launcher.runtime.finetune.data.errors import DataError
 from launcher.runtime.finetune.data.fingerprints import fingerprints
-from launcher.runtime.finetune.data.losses import WANTED
+from launcher.runtime.finetune.data.losses import WANTED, Counts
 from launcher.runtime.finetune.data.prepared import Prepared
-from launcher.runtime.finetune.data.report import note, notes
+from launcher.runtime.finetune.data.report import note, notes, steps_of
 from launcher.runtime.finetune.data.settings import DataSettings
 from launcher.runtime.finetune.data.sources import Source, open_source
 from launcher.runtime.finetune.data.tokenization import ModelTokenizer, open_tokenizer
-from launcher.runtime.finetune.data.writing import Writer
+from launcher.runtime.finetune.data.workers import encoded_chunks
 
 _logger = logging.getLogger(__name__)
+
+STEPS_FILE = "sample-{number:02}.json"
+NUM_STEPS_FILES = 20
+
+TRAIN, VALIDATION = "train", "validation"
 
 
 def prepare(
@@ -48,7 +59,9 @@ def prepare(
     if not settings.train_path:
         raise DataError("no training data: set datasets.train_data.file_path to a file or folder of samples")
     tokenizer = open_tokenizer(tokenizer_folder, settings)
-    sources = _sources(settings)
+    sources = {TRAIN: open_source(settings.train_path, "train")}
+    if settings.validation_path:
+        sources[VALIDATION] = open_source(settings.validation_path, "validation")
     try:
         folder.mkdir(parents=True, exist_ok=True)
         digest = _digest(settings, tokenizer, sources, folder)
@@ -61,28 +74,15 @@ def prepare(
         remedies = " or ".join(filter(None, (remedy, "set datasets.data_dir to another folder")))
         raise DataError(f"the prepared data cannot be written: {message}; {remedies}") from error
     found = prepared.load(target)
-    _check_losses(settings, found)
-    return found
-
-
-def _check_losses(settings: DataSettings, found: Prepared) -> None:
-    """Refuse data of which more is lost than the recipe allows."""
     counts = found.counts
     if counts.lost_share <= settings.max_lost_share:
-        return
+        return found
     lines = [note(loss, counts) for loss in counts.losses if loss.reason not in WANTED]
     raise DataError(
         f"{settings.train_path}: {counts.lost_share:.3g} of the samples, or of the assistant's turns, would not be "
         f"trained; datasets.max_lost_share allows {settings.max_lost_share:g}. {'. '.join(lines)}. Mend the data, or "
         f"set ++recipes.training_config.datasets.max_lost_share={math.ceil(counts.lost_share * 100) / 100:g}."
     )
-
-
-def _sources(settings: DataSettings) -> dict[str, Source]:
-    found = {"train": open_source(settings.train_path, "train")}
-    if settings.validation_path:
-        found["validation"] = open_source(settings.validation_path, "validation")
-    return found
 
 
 def _digest(settings: DataSettings, tokenizer: ModelTokenizer, sources: dict[str, Source], folder: Path) -> str:
@@ -116,9 +116,9 @@ def _write(
     shutil.rmtree(target, ignore_errors=True)
     partial.mkdir()
     try:
-        writer = Writer(settings, encoder, partial, progress)
+        writer = _Writer(settings, encoder, partial, progress)
         writer.write(sources)
-        counts = writer.tally.counts()
+        counts = writer.counts
         summary = {
             "digest": target.name,
             "technique": settings.technique,
@@ -131,3 +131,150 @@ def _write(
     except BaseException:
         shutil.rmtree(partial, ignore_errors=True)
         raise
+
+
+class _Writer:
+    """Writes the arrays of training and validation samples into a folder, and counts the samples."""
+
+    def __init__(
+        self, settings: DataSettings, encoder: Encoder, folder: Path, progress: Callable[[int], None] | None = None
+    ):
+        self._progress = progress
+        self._settings, self._encoder, self._folder = settings, encoder, folder
+        self.counts = Counts.of_losses(0, ())
+
+    def write(self, sources: dict[str, Source]) -> None:
+        """Write all samples of the sources `train` and, if there is one, `validation`.
+
+        Raises:
+            DataError: A sample is not valid, or there is none to use.
+        """
+        settings = self._settings
+        if settings.saves_steps:
+            self._write_steps(sources[TRAIN])
+        limit = settings.most(settings.train_limit)
+        if VALIDATION not in sources and settings.split_ratio < 1:
+            self._write_split(sources[TRAIN], limit)
+            return
+        self._write_part(sources[TRAIN], limit, TRAIN, settings.train_path)
+        if VALIDATION in sources:
+            most = settings.most(settings.validation_limit)
+            self._write_part(sources[VALIDATION], most, VALIDATION, settings.validation_path)
+
+    def _encoded(self, source: Source, limit: int) -> Iterator[Encoded]:
+        for found in encoded_chunks(self._encoder, source, limit):
+            self.counts = self.counts.plus(found.counts())
+            if self._progress is not None:
+                self._progress(self.counts.read)
+            yield found
+
+    def _write_part(self, source: Source, limit: int, part: str, path: str) -> None:
+        with _Part(self._folder / part, is_pairs=self._settings.technique == "dpo") as arrays:
+            for found in self._encoded(source, limit):
+                arrays.append(found)
+        self._check(arrays, part, path)
+
+    def _write_split(self, source: Source, limit: int) -> None:
+        settings = self._settings
+        total = source.count(limit)
+        is_pairs = settings.technique == "dpo"
+        with ExitStack() as stack:
+            train = stack.enter_context(_Part(self._folder / TRAIN, is_pairs=is_pairs))
+            validation = stack.enter_context(_Part(self._folder / VALIDATION, is_pairs=is_pairs))
+            for found in self._encoded(source, limit):
+                chosen = split.is_trained(found.positions, total, settings.split_ratio, settings.split_seed)
+                train.append(found, chosen)
+                validation.append(found, ~chosen)
+        self._check(train, TRAIN, settings.train_path)
+        if not validation.num_samples:
+            shutil.rmtree(self._folder / VALIDATION)
+
+    def _check(self, arrays: "_Part", part: str, path: str) -> None:
+        if arrays.num_samples:
+            return
+        why = ", ".join(f"{number} dropped: {reason}" for reason, number in self.counts.dropped.items())
+        raise DataError(f"{path}: no {part} sample to use ({why or 'it holds none, or the limit is 0'})")
+
+    def _write_steps(self, source: Source) -> None:
+        first = next(iter(source.chunks(NUM_STEPS_FILES)), None)
+        for number, tree in enumerate(steps_of(self._encoder, first) if first else ()):
+            path = self._folder / STEPS_FILE.format(number=number)
+            path.write_text(json.dumps(tree, indent=2, ensure_ascii=False, default=str) + "\n", encoding="utf-8")
+
+
+class _Part:
+    """The arrays of one part, open for appending."""
+
+    def __init__(self, folder: Path, *, is_pairs: bool):
+        folder.mkdir()
+        self.num_samples = 0
+        self._end = 0
+        with ExitStack() as stack:
+            self._ids = stack.enter_context(_ArrayFile(folder / "ids.npy", "uint32"))
+            self._offsets = stack.enter_context(_ArrayFile(folder / "offsets.npy", "int64"))
+            columns = (2,) if is_pairs else ()
+            self._targets = stack.enter_context(_ArrayFile(folder / "targets.npy", "int32", columns))
+            self._trained = None if is_pairs else stack.enter_context(_ArrayFile(folder / "trained.npy", "uint8"))
+            self._offsets.append(numpy.zeros(1, numpy.int64))
+            self._files = stack.pop_all()
+
+    def __enter__(self) -> "_Part":
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._files.__exit__(kind, error, trace)
+
+    def append(self, found: Encoded, chosen: numpy.typing.NDArray[numpy.bool_] | None = None) -> None:
+        """Write the samples of a chunk, or those for which `chosen`, shape `(n,)`, is true."""
+        ids, trained, lengths, targets = found.ids, found.trained, found.lengths, found.targets
+        if chosen is not None:
+            tokens = numpy.repeat(chosen, lengths.sum(axis=1))
+            ids, lengths, targets = ids[tokens], lengths[chosen], targets[chosen]
+            trained = None if trained is None else trained[tokens]
+        ends = self._end + numpy.cumsum(lengths)
+        self._ids.append(ids)
+        self._offsets.append(ends)
+        self._targets.append(targets)
+        if self._trained is not None and trained is not None:
+            self._trained.append(trained)
+        self._end = int(ends[-1]) if len(ends) else self._end
+        self.num_samples += len(lengths)
+
+
+class _ArrayFile:
+    """A new `.npy` file that grows along its first axis; `columns` is the shape of a row, empty for a flat array."""
+
+    def __init__(self, path: Path, dtype: str, columns: tuple[int, ...] = ()):
+        self.rows = 0
+        self._dtype, self._columns = numpy.dtype(dtype), columns
+        self._file = path.open("xb")
+        self._write_header()
+
+    def append(self, values: numpy.typing.NDArray[Any]) -> None:
+        """Write rows, shape `(n, *columns)`."""
+        self._file.write(numpy.ascontiguousarray(values, self._dtype).data)
+        self.rows += len(values)
+
+    def close(self) -> None:
+        """Write the header with the final number of rows, and sync the file."""
+        # numpy reserves the digits of a growing axis, so that the header keeps its length.
+        self._file.seek(0)
+        self._write_header()
+        self._file.flush()
+        os.fsync(self._file.fileno())
+        self._file.close()
+
+    def __enter__(self) -> "_ArrayFile":
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close() if error is None else self._file.close()
+
+    def _write_header(self) -> None:
+        shape = (self.rows, *self._columns)
+        header = {"descr": numpy.lib.format.dtype_to_descr(self._dtype), "fortran_order": False, "shape": shape}
+        numpy.lib.format.write_array_header_1_0(self._file, header)

@@ -1,7 +1,7 @@
 """Prepared data as every rank reads it: token ids in memory-mapped arrays."""
 
 import json
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
@@ -9,9 +9,8 @@ from typing import Any, Literal
 import numpy
 import numpy.typing
 
-from launcher.runtime.finetune.data import arrays
 from launcher.runtime.finetune.data.errors import DataError
-from launcher.runtime.finetune.data.losses import WANTED, Loss
+from launcher.runtime.finetune.data.losses import Counts
 
 Ids = numpy.typing.NDArray[numpy.uint32]
 Flags = numpy.typing.NDArray[numpy.uint8]
@@ -72,61 +71,6 @@ class PreparedPairs:
 
 
 @dataclass(frozen=True, slots=True)
-class Counts:
-    """What became of the samples that were read.
-
-    Args:
-        read: Samples read.
-        kept: Samples stored, for training and validation together.
-        dropped: Samples left out, by reason.
-        cut: Samples stored without some of their tokens.
-        untrained_turns: Turns of the assistant in stored samples that are not trained.
-        tokens: Tokens stored.
-        targets: Trained tokens among them.
-        turns: Turns of the assistant in all samples read; of a pair, its two answers.
-        losses: What is not trained, by reason.
-    """
-
-    read: int
-    kept: int
-    dropped: dict[str, int]
-    cut: int
-    untrained_turns: int
-    tokens: int
-    targets: int
-    turns: int = 0
-    losses: tuple[Loss, ...] = ()
-
-    @classmethod
-    def of(cls, tree: Mapping[str, Any]) -> "Counts":
-        """Return the counts in a file."""
-        return cls(**dict(tree) | {"losses": tuple(Loss(**loss) for loss in tree["losses"])})
-
-    @property
-    def num_dropped(self) -> int:
-        """Samples left out."""
-        return sum(self.dropped.values())
-
-    def metrics(self) -> dict[str, float]:
-        """Return the counts as metrics of a training."""
-        return {
-            "data/samples_read": self.read,
-            "data/samples_dropped": self.num_dropped,
-            "data/samples_cut": self.cut,
-            "data/turns_untrained": sum(loss.turns for loss in self.losses),
-            "data/tokens_lost": sum(loss.tokens for loss in self.losses),
-            "data/lost_share": self.lost_share,
-        }
-
-    @property
-    def lost_share(self) -> float:
-        """Part of the samples, or of the assistant's turns if that is more, that is lost against the user's wish."""
-        lost = [loss for loss in self.losses if loss.reason not in WANTED]
-        samples = sum(loss.samples for loss in lost if loss.is_drop) / max(self.read, 1)
-        return max(samples, sum(loss.turns for loss in lost) / max(self.turns, 1))
-
-
-@dataclass(frozen=True, slots=True)
 class Prepared:
     """The prepared data of a job.
 
@@ -178,7 +122,12 @@ def load(folder: Path) -> Prepared:
 
 def _part(folder: Path, technique: Literal["sft", "dpo"]) -> PreparedConversations | PreparedPairs:
     def array(name: str) -> numpy.typing.NDArray[Any]:
-        return arrays.read(folder / f"{name}.npy")
+        path = folder / f"{name}.npy"
+        try:
+            found: numpy.typing.NDArray[Any] = numpy.load(path, mmap_mode="c", allow_pickle=False)
+        except ValueError:
+            found = numpy.load(path, allow_pickle=False)  # an array without rows cannot be mapped
+        return found
 
     if technique == "dpo":
         return PreparedPairs(array("ids"), array("offsets"), array("targets"))

@@ -12,11 +12,9 @@ import numpy
 from launcher.runtime.finetune.data import split
 from launcher.runtime.finetune.data.encoding import Encoder, Flags, Ids
 from launcher.runtime.finetune.data.errors import printable
-from launcher.runtime.finetune.data.losses import CUT, Loss, merged
-from launcher.runtime.finetune.data.prepared import Counts
+from launcher.runtime.finetune.data.losses import CUT, Counts, Loss
 from launcher.runtime.finetune.data.settings import DataSettings
 from launcher.runtime.finetune.data.sources import Chunk, Source, open_source
-from launcher.runtime.finetune.data.tally import Tally
 from launcher.runtime.finetune.data.tokenization import ModelTokenizer, open_tokenizer
 from launcher.runtime.finetune.data.workers import encoded_chunks
 
@@ -87,18 +85,17 @@ def summarize(settings: DataSettings, tokenizer_folder: Path, num_samples: int) 
     encoder = Encoder(settings, open_tokenizer(tokenizer_folder, settings))
     source = open_source(settings.train_path, "train")
     limit = settings.most(settings.train_limit)
-    tally = Tally()
+    counts = Counts.of_losses(0, ())
     lengths: Counter[int] = Counter()
     dropped: list[tuple[int, str]] = []
     splits = settings.split_ratio < 1 and not settings.validation_path
     total, num_train = source.count(limit), 0
     for found in encoded_chunks(encoder, source, limit):
-        tally.add(found)
+        counts = counts.plus(found.counts())
         lengths.update(found.lengths.sum(axis=1).tolist())
         dropped += found.dropped[: MOST_PLACES - len(dropped)]
         chosen = split.is_trained(found.positions, total, settings.split_ratio, settings.split_seed)
         num_train += int(chosen.sum()) if splits else len(found)
-    counts = tally.counts()
     return Summary(
         counts,
         num_train,
@@ -132,10 +129,11 @@ def first_losses(settings: DataSettings, tokenizer_folder: Path, num_samples: in
             if reason := text.dropped:
                 found.append(Loss(reason, True, 1, text.turns, 0, chunk.place(index)))
             else:
-                found += (Loss(why, False, 1, number, 0, chunk.place(index)) for why, number in text.untrained)
-    losses = merged(found)
-    dropped = {loss.reason: loss.samples for loss in losses if loss.is_drop}
-    return Counts(read, read - sum(dropped.values()), dropped, 0, 0, 0, 0, turns, losses)
+                found += (
+                    Loss(why, False, 1, number, 0, chunk.place(index)) for why, number in text.untrained.items()
+                )
+    kept = read - sum(loss.is_drop for loss in found)
+    return Counts.of_losses(kept, found, turns=turns)
 
 
 def _places(source: Source, dropped: Sequence[tuple[int, str]]) -> Iterator[tuple[str, str]]:
@@ -184,21 +182,21 @@ def shown(encoder: Encoder, chunk: Chunk) -> Iterator[Shown]:
     number_of = {int(position): number for number, position in enumerate(found.positions)}
     starts = numpy.concatenate([[0], numpy.cumsum(found.lengths)])
     width = found.lengths.shape[1]
-    for index, record in enumerate(chunk.records()):
+    for index, record in enumerate(chunk.each(dict)):
         place = chunk.place(index)
         number = number_of.get(chunk.first + index)
         if number is None:
-            yield Shown(place, dict(record), (), None, 0, 0, reasons[chunk.first + index])
+            yield Shown(place, record, (), None, 0, 0, reasons[chunk.first + index])
             continue
         borders = starts[width * number : width * (number + 1) + 1]
         parts = [found.ids[start:stop] for start, stop in itertools.pairwise(borders)]
         length, targets = sum(map(len, parts)), int(found.targets[number].sum())
         if found.trained is None:
             prompt, chosen, rejected = (_text(encoder, ids) for ids in parts)
-            yield Shown(place, dict(record), (Piece(prompt, False), Piece(chosen, True)), rejected, length, targets)
+            yield Shown(place, record, (Piece(prompt, False), Piece(chosen, True)), rejected, length, targets)
         else:
             pieces = tuple(_pieces(encoder, parts[0], found.trained[borders[0] : borders[1]]))
-            yield Shown(place, dict(record), pieces, None, length, targets)
+            yield Shown(place, record, pieces, None, length, targets)
 
 
 def steps_of(encoder: Encoder, chunk: Chunk) -> Iterator[dict[str, Any]]:

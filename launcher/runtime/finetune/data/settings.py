@@ -1,12 +1,11 @@
-"""The part of a compiled configuration that decides about the data."""
+"""The part of a compiled configuration that decides about the data, its preprocessing steps as one typed chain."""
 
 import itertools
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
 from typing import Any, Literal, cast
 
 from launcher.runtime.finetune.data.errors import DataError
-from launcher.runtime.finetune.data.steps import Chain, chain_of
 
 Technique = Literal["sft", "dpo"]
 
@@ -23,6 +22,42 @@ MAX_LOST_SHARE = 0.1
 """Of the samples, or of the assistant's turns, that may be lost unless the recipe sets another share."""
 
 TECHNIQUES: tuple[Technique, ...] = ("sft", "dpo")
+
+Step = Mapping[str, Any]
+
+SFT_LABEL = "input_ids"
+"""Name of a conversation's tokens in a `SequenceLengthFilter`."""
+PAIR_LABELS = ("prompt_input_ids", "chosen_input_ids", "rejected_input_ids")
+"""Names of a pair's tokens in a `SequenceLengthFilter`."""
+
+
+@dataclass(frozen=True, slots=True)
+class Chain:
+    """Everything that the steps of a recipe decide.
+
+    Args:
+        ignore_prompt_labels: Whether only the assistant's part is trained.
+        template_name: File of a chat template as the recipe spells it; "" for the tokenizer's own.
+        template_variables: Further variables of the template, such as `enable_thinking`.
+        length_limits: Maximum tokens by label; a longer sample is dropped.
+        prompt_key: Column of a pair's prompt.
+        chosen_key: Column of the preferred answer.
+        rejected_key: Column of the other answer.
+        max_prompt_length: Tokens kept at the end of a pair's prompt; None for all.
+        max_completion_length: Tokens kept at the start of each answer of a pair; None for all.
+        add_special_tokens: Whether the tokenizer adds its own special tokens to a pair's prompt.
+    """
+
+    ignore_prompt_labels: bool = True
+    template_name: str = ""
+    template_variables: tuple[tuple[str, bool], ...] = ()
+    length_limits: tuple[tuple[str, int], ...] = ()
+    prompt_key: str = "prompt"
+    chosen_key: str = "chosen"
+    rejected_key: str = "rejected"
+    max_prompt_length: int | None = None
+    max_completion_length: int | None = None
+    add_special_tokens: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,15 +110,15 @@ class DataSettings:
             DataError: A value is not usable.
         """
         args, data = training_config["training_args"], training_config["datasets"]
-        technique = _technique(args)
+        technique = _choice("training_args.trainer_type", args.get("trainer_type"), TECHNIQUES)
         chain = chain_of(data.get("preprocessor_cfgs") or (), technique)
         model = training_config.get("model_config") or {}
         given = [name for name in (chain.template_name, model.get("chat_template_key")) if name]
         train, validation = data.get("train_data") or {}, data.get("val_data") or {}
         return cls(
             technique=technique,
-            train_path=_text(train, "file_path"),
-            validation_path=_text(validation, "file_path"),
+            train_path=train.get("file_path") or "",
+            validation_path=validation.get("file_path") or "",
             train_limit=_number("datasets.train_data.limit", train.get("limit")),
             validation_limit=_number("datasets.val_data.limit", validation.get("limit")),
             max_samples=_number("training_args.max_samples", args.get("max_samples")) or 10**8,
@@ -95,8 +130,8 @@ class DataSettings:
             image_templates=tuple(itertools.filterfalse(_is_path, given)),
             pretrain_mode=bool(args.get("pretrain_mode")),
             saves_steps=bool(data.get("save_intermediate_processing_steps")),
-            data_dir=_text(data, "data_dir"),
-            assistant_turns=_turns(data),
+            data_dir=data.get("data_dir") or "",
+            assistant_turns=_choice("datasets.assistant_turns", data.get("assistant_turns") or "all", TURNS),
             max_lost_share=_lost_share(data),
         )
 
@@ -105,15 +140,10 @@ class DataSettings:
         return self.max_samples if limit is None else min(self.max_samples, limit)
 
 
-def _text(section: Mapping[str, Any], key: str) -> str:
-    return section.get(key) or ""
-
-
-def _technique(args: Mapping[str, Any]) -> Technique:
-    found = args.get("trainer_type")
-    if found not in TECHNIQUES:
-        raise DataError(f"training_args.trainer_type is {found!r}; known are {', '.join(TECHNIQUES)}")
-    return cast(Technique, found)
+def _choice(key: str, value: object, known: Sequence[str]) -> Any:
+    if value not in known:
+        raise DataError(f"{key} is {value!r}; known are {', '.join(known)}")
+    return value
 
 
 def _ratio(data: Mapping[str, Any]) -> float:
@@ -121,13 +151,6 @@ def _ratio(data: Mapping[str, Any]) -> float:
     if not 0 < ratio <= 1:
         raise DataError(f"datasets.train_val_split_ratio is {ratio}; it must be above 0 and at most 1")
     return ratio
-
-
-def _turns(data: Mapping[str, Any]) -> Turns:
-    found = data.get("assistant_turns") or "all"
-    if found not in TURNS:
-        raise DataError(f"datasets.assistant_turns is {found!r}; known are {', '.join(TURNS)}")
-    return cast(Turns, found)
 
 
 def _lost_share(data: Mapping[str, Any]) -> float:
@@ -153,8 +176,123 @@ def _number(key: str, value: object) -> int | None:
         return None
     try:
         number = float(cast(Any, value))
-    except (TypeError, ValueError) as error:
-        raise DataError(f"{key} is {value!r}; it must be a whole number from 0") from error
-    if isinstance(value, bool) or number != number // 1 or number < 0:
+        is_count = not isinstance(value, bool) and number == number // 1 and number >= 0
+    except (TypeError, ValueError):
+        is_count = False
+    if not is_count:
         raise DataError(f"{key} is {value!r}; it must be a whole number from 0")
     return int(number)
+
+
+def chain_of(steps: Sequence[Step], technique: str) -> Chain:
+    """Return the chain of a recipe's `preprocessor_cfgs`.
+
+    Raises:
+        DataError: A step is unknown or of another technique, or has an argument that it does not take.
+
+    Source: `preprocessor_cfgs` of the published LLMFT recipes; see the table in docs/data.md.
+    """
+    chain = Chain()
+    for number, step in enumerate(steps):
+        where = f"datasets.preprocessor_cfgs[{number}]"
+        kind = step.get("type") if isinstance(step, Mapping) else step
+        if kind not in _KNOWN:
+            raise DataError(f"{where}: unknown step type {kind!r}; known are {', '.join(_KNOWN)}")
+        arguments, techniques, read = _KNOWN[kind]
+        if technique not in techniques:
+            fitting = ", ".join(name for name, known in _KNOWN.items() if technique in known[1])
+            raise DataError(f"{where}: {kind} is not a step of trainer_type {technique}; use {fitting}")
+        if unknown := sorted(set(step) - {"type", *arguments}):
+            takes = ", ".join(arguments) or "no argument"
+            raise DataError(f"{where}: {kind} has no argument {', '.join(unknown)}; it takes {takes}")
+        try:
+            chain = read(chain, step)
+        except (TypeError, ValueError, AttributeError) as error:
+            raise DataError(f"{where}: {kind}: {error}") from error
+    return chain
+
+
+def _unchanged(chain: Chain, step: Step) -> Chain:
+    """Accept a step that only arranges columns: nothing but tokens and labels is stored here."""
+    return chain
+
+
+def _tokens(chain: Chain, step: Step) -> Chain:
+    thinking = step.get("enable_thinking")
+    return replace(
+        chain,
+        template_name=step.get("chat_template_name") or "",
+        ignore_prompt_labels=_truth(step, "ignore_prompt_labels", True),
+        template_variables=() if thinking is None else (("enable_thinking", _truth(step, "enable_thinking", True)),),
+    )
+
+
+def _length(chain: Chain, step: Step) -> Chain:
+    labels = step.get("tokens_labels") or [SFT_LABEL]
+    known = (SFT_LABEL, *PAIR_LABELS)
+    if unknown := [label for label in labels if label not in known]:
+        raise ValueError(f"unknown tokens_labels {unknown}; known are {', '.join(known)}")
+    limit = _count(step, "max_seq_length")
+    if limit is None:
+        raise ValueError("max_seq_length is missing")
+    return replace(chain, length_limits=(*chain.length_limits, *((label, limit) for label in labels)))
+
+
+def _pairs(chain: Chain, step: Step) -> Chain:
+    columns = step.get("key_map") or {}
+    if unknown := sorted(set(columns) - {"chosen", "rejected"}):
+        raise ValueError(f"key_map maps chosen and rejected, not {', '.join(unknown)}")
+    return replace(
+        chain,
+        prompt_key=step.get("prompt_key") or chain.prompt_key,
+        chosen_key=columns.get("chosen") or chain.chosen_key,
+        rejected_key=columns.get("rejected") or chain.rejected_key,
+    )
+
+
+def _pair_tokens(chain: Chain, step: Step) -> Chain:
+    return replace(
+        chain,
+        max_prompt_length=_count(step, "max_prompt_length"),
+        max_completion_length=_count(step, "max_completion_length"),
+        add_special_tokens=_truth(step, "add_special_tokens", False),
+    )
+
+
+def _count(step: Step, name: str) -> int | None:
+    value = step.get(name)
+    if value is None:
+        return None
+    if isinstance(value, bool) or int(value) != value or value < 1:
+        raise ValueError(f"{name} must be a whole number of tokens from 1, not {value!r}")
+    return int(value)
+
+
+def _truth(step: Step, name: str, default: bool) -> bool:
+    value = step.get(name)
+    if value is None:
+        return default
+    if not isinstance(value, bool):
+        raise ValueError(f"{name} must be true or false, not {value!r}")
+    return value
+
+
+_KNOWN: dict[str, tuple[tuple[str, ...], tuple[str, ...], Callable[[Chain, Step], Chain]]] = {
+    "TrainingSFTSampleConverter": ((), ("sft",), _unchanged),
+    "Seq2SeqTokensProcessor": (
+        ("chat_template_name", "enable_thinking", "ignore_prompt_labels"),
+        ("sft",),
+        _tokens,
+    ),
+    "DropColumns": (("column_names",), ("sft", "dpo"), _unchanged),
+    "SelectColumns": (("selected_columns",), ("sft", "dpo"), _unchanged),
+    "SequenceLengthFilter": (("max_seq_length", "tokens_labels"), ("sft", "dpo"), _length),
+    "TrainingPOSampleConverter": (("prompt_key", "key_map"), ("dpo",), _pairs),
+    "ApplyChatTemplate": ((), ("dpo",), _unchanged),
+    "TokenizeSampleDPO": (
+        ("max_prompt_length", "max_completion_length", "add_special_tokens"),
+        ("dpo",),
+        _pair_tokens,
+    ),
+}
+"""Arguments, techniques and reader of each step."""

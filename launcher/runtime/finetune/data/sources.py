@@ -3,6 +3,7 @@
 import json
 import re
 from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, TypeVar
@@ -91,14 +92,6 @@ class Chunk:
             raise DataError(*faults)
         return found
 
-    def records(self) -> list[Record]:
-        """Return the samples.
-
-        Raises:
-            DataError: Lines are not JSON objects.
-        """
-        return self.each(lambda record: record)
-
 
 @dataclass(frozen=True, slots=True)
 class Source:
@@ -131,7 +124,7 @@ class Source:
         total = 0
         for file in self.files:
             with readable(file):
-                total += _num_lines(file) if file.suffix.lower() in _LINES else _num_rows(file)
+                total += sum(1 for _ in _lines(file)) if file.suffix.lower() in _LINES else _num_rows(file)
             if total >= limit:
                 return limit
         return total
@@ -224,22 +217,18 @@ def _parsed(line: bytes) -> Record:
     return found
 
 
-class readable:
-    """Turns errors of reading `file` into a DataError."""
-
-    def __init__(self, file: Path):
-        self._file = file
-
-    def __enter__(self) -> None:
-        if kind := irregular(self._file):  # opening a FIFO blocks
-            raise DataError(f"{self._file}: is {kind}; a data set is {_KINDS}")
-
-    def __exit__(self, kind: object, error: BaseException | None, trace: object) -> None:
-        if isinstance(error, DataError) or error is None:
-            return
-        if isinstance(error, OSError) or type(error).__module__.startswith("pyarrow"):
-            text = str(error).splitlines()[0] if str(error) else type(error).__name__
-            raise DataError(f"{self._file}: cannot be read: {text}") from error
+@contextmanager
+def readable(file: Path) -> Iterator[None]:
+    """Turn errors of reading a file into a DataError."""
+    if kind := irregular(file):  # opening a FIFO blocks
+        raise DataError(f"{file}: is {kind}; a data set is {_KINDS}")
+    try:
+        yield
+    except Exception as error:
+        if not isinstance(error, OSError) and not type(error).__module__.startswith("pyarrow"):
+            raise
+        text = str(error).splitlines()[0] if str(error) else type(error).__name__
+        raise DataError(f"{file}: cannot be read: {text}") from error
 
 
 def _line_chunks(file: Path, first: int, limit: int) -> Iterator[Chunk]:
@@ -314,10 +303,6 @@ def _arrow_batches(stream: "pyarrow.NativeFile") -> "Iterator[pyarrow.RecordBatc
         yield from (table.get_batch(number) for number in range(table.num_record_batches))
         return
     yield from reader
-
-
-def _num_lines(file: Path) -> int:
-    return sum(1 for _ in _lines(file))
 
 
 def _num_rows(file: Path) -> int:

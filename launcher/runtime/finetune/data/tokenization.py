@@ -121,7 +121,8 @@ def open_tokenizer(folder: Path, settings: DataSettings) -> ModelTokenizer:
             "an older one is converted by AutoTokenizer.from_pretrained(FOLDER).save_pretrained(FOLDER)."
         )
     config = _config(folder)
-    special = _special_tokens(config)
+    named = {key: token.get("content") if isinstance(token, Mapping) else token for key, token in config.items()}
+    special = {key: text for key, text in named.items() if key.endswith("_token") and isinstance(text, str)}
     source, origin = _template(folder, config, settings.template_file)
     variables = special | dict(settings.chain.template_variables)
     return ModelTokenizer(
@@ -145,16 +146,6 @@ def _config(folder: Path) -> dict[str, Any]:
         if not isinstance(tree, dict):
             raise DataError(f"{path}: must be a JSON object")
         found.update({key: value for key, value in tree.items() if value is not None})
-    return found
-
-
-def _special_tokens(config: Mapping[str, Any]) -> dict[str, str]:
-    """Return the special tokens by name, such as `eos_token`."""
-    found = {}
-    for name, token in config.items():
-        text = token.get("content") if isinstance(token, Mapping) else token
-        if name.endswith("_token") and isinstance(text, str):
-            found[name] = text
     return found
 
 

@@ -87,12 +87,7 @@ class _Frame:
 
 
 class TurnFinder:
-    """Finds the answers in conversations.
-
-    Args:
-        template: Without marks.
-        answer_start: Of the tokenizer.
-    """
+    """Finds the answers in conversations."""
 
     def __init__(self, template: ChatTemplate, answer_start: AnswerStart):
         self._template, self._answer_start = template, answer_start
