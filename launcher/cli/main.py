@@ -220,10 +220,10 @@ def _usage_problem(error: Any) -> Problem:
 def _suggestions(option: str, params: Sequence[click.Parameter]) -> list[str]:
     """Return similar options, else the override that an option spells if the command takes overrides."""
     from launcher.common.suggestions import nearest
-    from launcher.config import slips
+    from launcher.config.hydra_flags import misspelt_keys
 
     near = nearest(option, [name for param in params for name in param.opts])
     takes_overrides = any("[KEY=VALUE]" in (param.metavar or "") for param in params)
     if near or not takes_overrides:
         return near
-    return [problem.remedy for problem in slips.of_flags([option]) if problem.remedy]
+    return [problem.remedy for problem in misspelt_keys([option]) if problem.remedy]

@@ -37,7 +37,7 @@ class UnusedOverride(NamedTuple):
     """
 
     override: str
-    reason: str
+    reason: str = "a later override decides"
 
 
 class ValueSources(Protocol):

@@ -88,7 +88,7 @@ def choice(name: str, overrides: Sequence[str] = ()) -> str:
     full = full_name(name, overrides)
     if _PLAIN.fullmatch(full):
         return f"recipes={full}"
-    from launcher.config.override_text import quoted
+    from launcher.config.overrides import quoted
 
     return f"recipes={quoted(full)}"
 
@@ -101,7 +101,7 @@ def folders(overrides: Sequence[str]) -> list[Path]:
     """
     if not any("hydra.searchpath" in word for word in overrides):
         return [COLLECTION]  # importing Hydra takes longer than a listing
-    from launcher.config.parsed_overrides import search_path
+    from launcher.config.overrides import search_path
 
     return [COLLECTION, *search_path(overrides)]
 

@@ -61,7 +61,7 @@ def _of_clusters(key: str) -> Sequence[str]:
 
 
 def _clusters(_begin: str) -> list[str]:
-    from launcher.config.recipe_parts import CLUSTERS
+    from launcher.config.catalogue import CLUSTERS
 
     return sorted(file.stem for file in CLUSTERS.glob("*.yaml"))
 
