@@ -14,9 +14,6 @@ from launcher.config.overrides import Override
 from launcher.model.composition import Setting
 from launcher.model.config_tree import ABSENT, SCALES, child, is_index, leaves
 
-_STAND_INS = "base/custom/"
-"""Part of a script's recipe whose values hold until a recipe or an override states its own."""
-
 
 @dataclass(frozen=True)
 class FileLayers:
@@ -148,11 +145,6 @@ def _find(tree: Any, node: yaml.Node | None, path: str) -> tuple[str, Any, int] 
 
 def _name(file: Path) -> Path:
     return file.relative_to(COLLECTION) if file.is_relative_to(COLLECTION) else file
-
-
-def is_stand_in(origin: str | None) -> bool:
-    """Return whether a value of this origin is only a default for a value that was not set."""
-    return (origin or "").startswith(_STAND_INS)
 
 
 def _leaves(node: yaml.Node | None, path: str) -> Iterator[tuple[str, int]]:

@@ -14,7 +14,7 @@ from launcher.config.composed_files import POLICY, Files
 from launcher.config.overrides import Override
 from launcher.config.plain_values import Effects, Values
 from launcher.model.composition import Composition, nearest_origin
-from launcher.model.config_tree import AUTO, SCALES, get, is_index, leaves
+from launcher.model.config_tree import AUTO, SCALES, get, is_index, leaves, targets
 from launcher.model.recipe import RecipeBase
 from launcher.model.validation import field_names
 
@@ -118,7 +118,7 @@ def _at_their_roots(config: Any, composition: Composition, problems: Sequence[Pr
             message = f"refers to {target}, which {f'{typed} removes' if typed else 'does not exist'}"
             remedy = f"leave out {typed}, or give {target} a value" if typed else remedy
             yield dataclasses.replace(problem, message=message, value=text, remedy=remedy)
-        elif faulty.isdisjoint(interpolation.targets(text, path)) or interpolation.leads_back(path, tree):
+        elif faulty.isdisjoint(targets(text, path)) or interpolation.leads_back(path, tree):
             yield problem
 
 

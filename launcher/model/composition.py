@@ -9,6 +9,8 @@ from typing import Any, NamedTuple, Protocol
 from launcher.model.config_tree import prefixes
 
 RUN_NAME = "recipes.run.name"
+_STAND_INS = "base/custom/"
+"""Part of a script's recipe whose values hold until a recipe or an override states its own."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -118,6 +120,10 @@ class Composition:
         For a path that is not a leaf, the origin of its last descendant or, failing that, its nearest ancestor.
         """
         return nearest_origin(self.origins, path)
+
+    def is_unstated(self, path: str) -> bool:
+        """Return whether no file or override states a value, so that the part's own default applies."""
+        return (self.origin(path) or "").startswith(_STAND_INS)
 
 
 def nearest_origin(origins: Mapping[str, str], path: str) -> str | None:

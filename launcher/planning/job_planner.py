@@ -8,7 +8,7 @@ from typing import Any
 from launcher.families import interface, recipe_model
 from launcher.model import batch
 from launcher.model.backend_registry import described
-from launcher.model.checked_recipe import CheckedRecipe, SizedRecipe
+from launcher.model.checked_recipe import CheckedRecipe, SizedBatch, SizedRecipe
 from launcher.model.checkpointing import compiled
 from launcher.model.composition import Composition
 from launcher.model.config_tree import get, replaced
@@ -26,8 +26,7 @@ from launcher.model.job_spec import (
     start_size,
 )
 from launcher.model.recipe import ElasticSettings, Mlflow
-from launcher.rules.batches import SizedBatch, sized_batch, split_of
-from launcher.rules.custom import is_script, is_unstated
+from launcher.rules.custom import is_script
 
 LAUNCHER_KEYS = ("extra_keys", "planner", "checkpointing", "instance_specs", "elastic_policy")
 """Keys of a recipe that only the launcher reads, as written. The published configurations of a size
@@ -100,7 +99,7 @@ def with_run(job: JobSpec, **mlflow: str) -> JobSpec:
 def _scale_point(
     checked: CheckedRecipe, scale: SizedRecipe, name: str, tiers: Mapping[str, Any] | None
 ) -> ScalePoint:
-    found = sized_batch(checked, scale)
+    found = checked.batch_of(scale)
     return ScalePoint(
         nodes=scale.nodes,
         ranks=scale.nodes * checked.devices,
@@ -112,32 +111,22 @@ def _scale_point(
 
 def _step_batch(checked: CheckedRecipe, found: SizedBatch) -> StepBatch:
     """Return how a checked size trains the samples of an optimizer step."""
-    own, rate = found.batch, _learning_rate(checked, found)
-    if split := found.uneven and split_of(found.uneven):
-        micro, steps = batch.passes(split.large, _micro_of_uneven(checked, found) or split.large)
+    own, keys = found.batch, found.keys
+    # The recipe of a script may have a placeholder instead of a learning rate.
+    is_placeholder = is_script(checked) and not found.states(keys.learning_rate)
+    has_rate = not (is_placeholder and checked.composition.is_unstated(f"recipes.{keys.learning_rate}"))
+    rate = own.learning_rate if has_rate else None
+    if split := found.split:
+        # The published elastic recipes set no micro batch in sizes with uneven shares, beside a base of 1: the
+        # published image takes each share in one pass.
+        is_cut = interface(checked.recipe.run.model_type, checked.trainer).cuts_uneven_shares
+        is_cut = is_cut or found.states(keys.micro_train_batch_size)
+        micro, steps = batch.passes(split.large, own.micro_train_batch_size if is_cut else split.large)
         return StepBatch(split, micro, steps, rate)
     # The rules have made sure that it divides.
     share = own.train_batch_size // found.data_parallel_size
     micro = own.micro_train_batch_size
     return StepBatch(BatchSplit(share, share, found.data_parallel_size), micro, share // micro, rate)
-
-
-def _learning_rate(checked: CheckedRecipe, found: SizedBatch) -> float | None:
-    """Return the learning rate of a size; None if the recipe of a script has a placeholder instead of one."""
-    key = found.keys.learning_rate
-    if is_script(checked) and get(found.size.own, key) is None and is_unstated(checked, f"recipes.{key}"):
-        return None
-    return found.batch.learning_rate
-
-
-def _micro_of_uneven(checked: CheckedRecipe, found: SizedBatch) -> int | None:
-    """Return the largest pass of a size with uneven shares, None if a share is one pass.
-
-    Source: the published elastic recipes, whose uneven sizes set no micro batch beside a base of 1.
-    """
-    is_own = get(found.size.own, found.keys.micro_train_batch_size) is not None
-    is_cut = is_own or interface(checked.recipe.run.model_type, checked.trainer).cuts_uneven_shares
-    return found.batch.micro_train_batch_size if is_cut else None
 
 
 def _container_config(
@@ -152,16 +141,12 @@ def _container_config(
     config = named(config, checked.composition, name)
     config = replaced(config, "trainer.devices", checked.devices)
     config = replaced(config, "run.hf_access_token", None)
-    return _with_tracking(config, checked.recipe.keys.mlflow)
-
-
-def _with_tracking(config: Mapping[str, Any], section: str | None) -> Mapping[str, Any]:
-    """Return a configuration with the tracking settings for the container: empty for no tracking."""
+    section = checked.recipe.keys.mlflow
     if section is None or (mlflow := get(config, section)) is None:
         return config
     kept = {key: value for key, value in mlflow.items() if key != "enabled"}
     if mlflow.get("enabled") is False:
-        kept |= {"tracking_uri": "", "run_id": ""}
+        kept |= {"tracking_uri": "", "run_id": ""}  # empty for no tracking
     return replaced(config, section, kept)
 
 

@@ -7,13 +7,13 @@ import math
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
-from launcher.config.provenance import is_stand_in
 from launcher.model import batch
 from launcher.model.composition import Composition
-from launcher.model.config_tree import AUTO, get, merged, replaced, steps
+from launcher.model.config_tree import AUTO, get, merged, replaced
 from launcher.model.recipe import USEFUL, RecipeBase
 from launcher.model.recipe_keys import Batch, BatchKeys
 from launcher.model.size_plan import BATCH, MICRO, RATE, BatchInputs, BatchName, SizePlan, SizingBasis
+from launcher.model.sizes import steps
 
 _DIGITS = 4
 """Significant digits of a scaled learning rate. Source: the published elastic recipes, 1e-4 · √8 = 0.0002828."""
@@ -40,7 +40,7 @@ def given(composition: Composition, keys: BatchKeys, base_batch: Batch) -> Batch
         base[name] = inherited[-1] if inherited else None
         if path in composition.explicit or len(inherited) < len(layers):
             own.add(name)
-    has_rate = not is_stand_in(composition.origin(f"recipes.{keys.learning_rate}"))
+    has_rate = not composition.is_unstated(f"recipes.{keys.learning_rate}")
     return BatchInputs(keys, base_batch, table, base, frozenset(own), has_rate)
 
 

@@ -16,6 +16,7 @@ from launcher.checkpointing.forecast import Forecast, forecast
 from launcher.common.problems import Notice, Problem
 from launcher.model import backend_registry
 from launcher.model.checked_recipe import CheckedRecipe
+from launcher.model.config_tree import related
 from launcher.model.job_spec import JobSpec
 
 SIZES = tuple(
@@ -206,11 +207,6 @@ def notices(checked: CheckedRecipe, job: JobSpec, expected: Forecast | None = No
     """
     planned = PlannedRecipe(checked, job, expected or _forecast(checked))
     return tuple(notice for each in notice_rules_for(checked.backend) for notice in each.notices(planned))
-
-
-def related(a: str, b: str) -> bool:
-    """Return whether two dotted paths are the same or one contains the other."""
-    return a == b or a.startswith(b + ".") or b.startswith(a + ".")
 
 
 def _forecast(checked: CheckedRecipe) -> Forecast | None:

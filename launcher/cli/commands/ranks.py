@@ -99,8 +99,9 @@ def _of_recipe(target: Target, overrides: Sequence[str]) -> "Placement":
     Raises:
         ProblemsFound: A key that determines the placement is invalid, or the recipe has no such size.
     """
+    from launcher.model.fault_origins import with_origin
     from launcher.model.parallelism.ranks import Placement, host_names
-    from launcher.planning.check import examine, with_origin
+    from launcher.planning.check import examine
 
     composition = composed(target.name, overrides)
     checked, problems = examine(composition)
