@@ -67,8 +67,9 @@ def _prepared(overrides: Sequence[str], context: LaunchContext, cache: Compositi
     checked = check(composition)
     job = plan(checked, context)
     job = dataclasses.replace(job, notices=rules.notices(checked, job))
+    backend: Backend = backend_registry.load_backend(job.backend)
     absent = with_origin(composition, list(interface(job.model_type, job.trainer).absent_inputs(job)))
-    if problems := (*absent, *backend_registry.load_backend(job.backend).check(job)):
+    if problems := (*absent, *backend.check(job)):
         raise ProblemsFound(problems)
     return job
 

@@ -15,7 +15,7 @@ from launcher.cli import run_command
 from launcher.common.problems import ProblemsFound
 from launcher.common.text_table import value_text
 from launcher.config import multirun
-from launcher.model.sizes import MOST_SIZES
+from launcher.model.config_tree import MOST_SIZES
 
 MAIN = (sys.executable, str(ROOT / "main.py"))
 RECIPES = (sys.executable, "-m", "launcher")

@@ -13,9 +13,8 @@ from launcher.common.names import BASE_CONFIG, CONFIG_DIR, config_name
 from launcher.common.problems import Notice, fail
 from launcher.common.text_table import value_text
 from launcher.config.compose import compose
-from launcher.model.config_tree import is_index, leaves
+from launcher.model.config_tree import is_index, leaves, static_tree
 from launcher.model.context import job_name
-from launcher.model.sizes import static_tree
 from launcher.planning.explain import Sizes
 from launcher.planning.job_planner import LAUNCHER_KEYS, named
 from launcher.rules import hardware

@@ -82,16 +82,12 @@ def _unknown_choice(group: str, name: str, search: Sequence[str]) -> ProblemsFou
     """Return the Problem of a name that no file of a group has; all names of it are listed unless there are many."""
     inside = [config for config in known_configs(search) if config.startswith(f"{group}/")]
     known = clusters() if group == "cluster" else [config.removeprefix(f"{group}/") for config in inside]
-    remedy = _near(group, name, known)
+    is_recipe = group == "recipes"
+    listing = _from_list(name, known) if is_recipe else None
+    remedy = listing or _near(group, name, known) or (ALL_RECIPES if is_recipe else None)
     what = group.removesuffix("s") if group in GROUPS else "file of this group"
-    return fail(
-        "E005",
-        group,
-        f"there is no {what} of that name",
-        value=name,
-        allowed=None if group == "recipes" else ", ".join(known),
-        remedy=_from_list(name, known) or remedy or ALL_RECIPES if group == "recipes" else remedy,
-    )
+    message, allowed = f"there is no {what} of that name", None if is_recipe else ", ".join(known)
+    return fail("E005", group, message, value=name, allowed=allowed, remedy=remedy)
 
 
 def _near(group: str, name: str, known: Sequence[str]) -> str | None:

@@ -403,9 +403,8 @@ def _spelled(text: str, words: Sequence[str], cwd: Path) -> str:
     found = _CHOICE.fullmatch(text)
     if found is None or not found[2] or PLAIN_NAME.fullmatch(found[2]) or unreadable(text):
         return text
-    name = found[2]
-    file = recipe_file(name, cwd) or recipe_in(name, _search_path(words))
-    if file is None:
+    name, folders = found[2], _search_path(words)
+    if not (recipe_file(name, cwd) or recipe_in(name, folders)):
         from launcher.config import hydra_overrides  # as above
 
         if hydra_overrides.parsed(text):

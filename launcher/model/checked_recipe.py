@@ -9,7 +9,7 @@ from launcher.model.cluster_options import ClusterOptions
 from launcher.model.composition import Composition
 from launcher.model.config_tree import get
 from launcher.model.instances import Instance
-from launcher.model.job_spec import BatchSplit, Trainer
+from launcher.model.job_spec import BatchSplit, Resources, Trainer
 from launcher.model.recipe import ElasticSettings, Launch, RecipeBase, Rehearsal
 from launcher.model.recipe_keys import Batch, BatchKeys, UnevenBatch
 from launcher.model.size_plan import SizePlan
@@ -144,6 +144,16 @@ class CheckedRecipe:
         if self.instance and self.instance.processes and not self.is_explicit("recipes.trainer.devices"):
             return min(wanted, self.instance.processes)
         return wanted
+
+    @property
+    def resources(self) -> Resources:
+        """What a pod takes of its node; nothing if the instance type is unknown, or this machine."""
+        if (instance := self.instance) is None:
+            return Resources(None, 0, None, 0)
+        per_device = max(1, instance.processes // max(1, instance.accelerators))
+        accelerators = -(-self.devices // per_device) if instance.accelerators else 0
+        efa = instance.efa_of(accelerators)
+        return Resources(instance.name, accelerators, instance.accelerator_resource, efa, instance)
 
     @property
     def entries(self) -> Mapping[str, Any]:

@@ -2,13 +2,13 @@
 
 import dataclasses
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from launcher.common.problems import Problem
 from launcher.model.backend_registry import descriptions
 from launcher.model.composition import Composition
-from launcher.model.config_tree import get, leaves, prefixes, targets
+from launcher.model.config_tree import get, leaves, prefixes
 from launcher.model.recipe import RecipeBase
 from launcher.model.validation import field_names, is_field
 
@@ -17,57 +17,53 @@ _NO_TEXT = re.compile(r"true|false|null|[-+.\de]{1,8}", re.I)
 _OF_SIZE = re.compile(r"recipes\.(scale_config\.[^.]+\.)?")
 
 
-def with_origin(composition: Composition, problems: list[Problem]) -> tuple[Problem, ...]:
+def with_origin(composition: Composition, problems: Sequence[Problem]) -> tuple[Problem, ...]:
     """Return faults with the origin of each faulty value, and the place where an unknown key belongs.
 
     A value that only refers to a faulty one is omitted: the fault is reported there.
     """
     faulty = {tuple(problem.path.split(".")) for problem in problems}
-    own = (p for p in problems if p.code != "E102" or not _repeats(composition, p.path, faulty))
-    located = [p if p.where else dataclasses.replace(p, where=_origin(composition, p)) for p in own]
-    if any(p.code == "E101" for p in located):
-        located = _with_places(composition, located)
-    return tuple(located)
+    located: list[Problem] = []
+    for problem in problems:
+        if problem.code == "E102" and composition.refers_to_one(problem.path, faulty):
+            continue
+        origin = problem.where or composition.origin(problem.path)
+        if origin and not problem.where and problem.code == "E101" and origin in composition.explicit.values():
+            key, _, text = origin.partition("=")
+            origin = origin if _NO_TEXT.fullmatch(text) else f"{key}=…"  # the key may be that of a secret, misspelt
+        located.append(dataclasses.replace(problem, where=origin))
+    is_misspelt = any(problem.code == "E101" for problem in located)
+    return tuple(_with_places(composition.tree, located) if is_misspelt else located)
 
 
-def _origin(composition: Composition, problem: Problem) -> str | None:
-    """Return the origin of a faulty value; without the text of an unknown key, which may be a misspelt secret."""
-    origin = composition.origin(problem.path)
-    if origin is None or problem.code != "E101" or origin not in composition.explicit.values():
-        return origin
-    key, _, text = origin.partition("=")
-    return origin if _NO_TEXT.fullmatch(text) else f"{key}=…"
+def _with_places(tree: Mapping[str, Any], problems: Sequence[Problem]) -> list[Problem]:
+    """Add to each unknown key the place where its name is known: `learning_rate=…` without its long path.
 
-
-def _repeats(composition: Composition, path: str, faulty: set[tuple[str, ...]]) -> bool:
-    places = composition.sources.settings(path)
-    written = places[-1].value if places else None
-    if not isinstance(written, str) or "${" not in written:
-        return False
-    return not faulty.isdisjoint(targets(written, tuple(path.split("."))))
-
-
-def _with_places(composition: Composition, problems: list[Problem]) -> list[Problem]:
-    """Add to each unknown key the place where its name is known, else how to declare all unknown keys of the
-    recipe."""
-    known = _paths_by_name(composition.tree)
-    placed = [_with_place(composition, known, p) if p.code == "E101" else p for p in problems]
+    If no place has its name, add how to declare all unknown keys of the recipe.
+    """
+    found = list(leaves(tree))
+    known: dict[str, dict[str, None]] = {}  # name of a key to the paths that end in it, those of sizes left out
+    for above in (above for path, _ in found if "scale_config" not in path for above in prefixes(path)):
+        known.setdefault(above.rpartition(".")[2], {})[above] = None
+    declared = get(tree, "recipes.extra_keys")
+    placed = list(problems)
+    for i, problem in enumerate(problems):
+        unknown = problem.path
+        if problem.code != "E101":
+            continue
+        if others := _clusters_with(unknown):
+            placed[i] = dataclasses.replace(problem, remedy=f"only with cluster={' or cluster='.join(others)}")
+        elif places := _known_places(known, unknown):
+            inside = [path for path, _ in found if path == unknown or path.startswith(f"{unknown}.")]
+            whole = inside[0] if len(inside) == 1 else unknown  # trainer.num_nodes=2 makes the key trainer
+            rest = whole.removeprefix(unknown)
+            remedy = f"did you mean {' or '.join(f'{place}{rest}' for place in places[:3])}?"
+            placed[i] = dataclasses.replace(problem, path=whole, remedy=remedy)
     unread = [p for p in placed if p.code == "E101" and not p.remedy and p.path.startswith("recipes.")]
-    declared = get(composition.tree, "recipes.extra_keys")
     keys = [*(declared if isinstance(declared, list) else ()), *(_OF_SIZE.sub("", p.path, count=1) for p in unread)]
     remedy = f"recipes.extra_keys=[{','.join(dict.fromkeys(map(str, keys)))}] if your training code reads "
     remedy += "it" if len(unread) == 1 else "them"
     return [dataclasses.replace(p, remedy=remedy) if p in unread else p for p in placed]
-
-
-def _paths_by_name(tree: Mapping[str, Any]) -> dict[str, dict[str, None]]:
-    """Return each name of a key to the paths that end in it, those of sizes left out."""
-    known: dict[str, dict[str, None]] = {}
-    for path, _ in leaves(tree):
-        if "scale_config" not in path:
-            for prefix in prefixes(path):
-                known.setdefault(prefix.rpartition(".")[2], {})[prefix] = None
-    return known
 
 
 def _clusters_with(path: str) -> list[str]:
@@ -76,21 +72,6 @@ def _clusters_with(path: str) -> list[str]:
     if section != "cluster":
         return []
     return [each.choice for each in descriptions() if is_field(each.options(), key)]
-
-
-def _with_place(composition: Composition, known: Mapping[str, Iterable[str]], problem: Problem) -> Problem:
-    """Add the place where the name of an unknown key is known: `learning_rate=…` without its long path."""
-    unknown = problem.path
-    if others := _clusters_with(unknown):
-        return dataclasses.replace(problem, remedy=f"only with cluster={' or cluster='.join(others)}")
-    places = _known_places(known, unknown)
-    if not places:
-        return problem
-    inside = [leaf for leaf, _ in leaves(get(composition.tree, unknown), unknown)]
-    whole = inside[0] if len(inside) == 1 else unknown  # trainer.num_nodes=2 makes the key trainer
-    rest = whole.removeprefix(unknown)
-    remedy = f"did you mean {' or '.join(f'{place}{rest}' for place in places[:3])}?"
-    return dataclasses.replace(problem, path=whole, remedy=remedy)
 
 
 def _known_places(known: Mapping[str, Iterable[str]], unknown: str) -> list[str]:

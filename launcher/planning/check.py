@@ -9,10 +9,10 @@ from launcher.model import instance_specs, instances
 from launcher.model.backend_registry import described
 from launcher.model.checked_recipe import CheckedRecipe
 from launcher.model.composition import Composition
-from launcher.model.config_tree import AUTO, related, size_of
+from launcher.model.config_tree import AUTO, related, scale_trees, size_of, too_many_sizes
 from launcher.model.fault_origins import with_origin
 from launcher.model.recipe import Launch, RecipeBase
-from launcher.model.sizes import scale_trees, sized_recipes, static_recipe, too_many_sizes, type_recipe, typed_scales
+from launcher.model.sizes import sized_recipes, static_recipe, type_recipe, typed_scales
 from launcher.model.validation import type_problems
 from launcher.planning import size_planner
 from launcher.rules import SIZES, faulty_needs, rules_for
@@ -29,7 +29,8 @@ def check(composition: Composition) -> CheckedRecipe:
     """
     checked, problems = examine(composition)
     if problems or checked is None:
-        raise ProblemsFound(with_origin(composition, problems))
+        located = with_origin(composition, problems)
+        raise ProblemsFound(located)
     return checked
 
 
@@ -59,15 +60,15 @@ def _type(composition: Composition) -> tuple[CheckedRecipe | None, list[Problem]
     family = families.family_of(recipe_tree)
     if isinstance(family, Problem):
         return None, [*found, family]
+    # A start command of the user's own replaces the trainer that a cluster has by default.
+    is_replaced = not settings_problems and backend.programs.are_replaced(settings)
+    otherwise = None if is_replaced else backend.default_trainer
+    trainer = families.trainer_of(recipe_tree["run"]["model_type"], settings.trainer, otherwise)
     recipe, recipe_problems = type_recipe(family, recipe_tree)
     found += recipe_problems
     if any(related(instance_specs.KEY, problem.path) for problem in recipe_problems):
         recipe = recipe.model_copy(update={"instance_specs": None})  # its placeholder describes no instance
     instance = None if backend.instances is None else instances.find(launch.instance_type, recipe.instance_specs)
-    # A start command of the user's own replaces the trainer that a cluster has by default.
-    is_replaced = not settings_problems and backend.programs.are_replaced(settings)
-    otherwise = None if is_replaced else backend.default_trainer
-    trainer = families.trainer_of(recipe_tree["run"]["model_type"], settings.trainer, otherwise)
     checked = CheckedRecipe(composition, launch, settings, recipe, instance, (), {}, trainer=trainer)
     faulty = any(related(need, problem.path) for need in SIZES for problem in found)
     if not faulty and (problem := too_many_sizes(recipe.elastic_policy, recipe.scale_config)):

@@ -18,9 +18,9 @@ from launcher.model.config_tree import (
     leaves,
     lookup,
     prefixes,
+    scale_trees,
     size_of,
 )
-from launcher.model.sizes import scale_trees
 from launcher.planning.check import examine
 
 _ROOT = "recipes."

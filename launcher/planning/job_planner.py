@@ -8,7 +8,7 @@ from typing import Any
 from launcher.families import interface, recipe_model
 from launcher.model import batch
 from launcher.model.backend_registry import described
-from launcher.model.checked_recipe import CheckedRecipe, SizedBatch, SizedRecipe
+from launcher.model.checked_recipe import CheckedRecipe, SizedRecipe
 from launcher.model.checkpointing import compiled
 from launcher.model.composition import Composition
 from launcher.model.config_tree import get, replaced
@@ -20,7 +20,6 @@ from launcher.model.job_spec import (
     ElasticPolicy,
     JobSpec,
     Preemption,
-    Resources,
     ScalePoint,
     StepBatch,
     start_size,
@@ -39,26 +38,27 @@ def plan(checked: CheckedRecipe, context: LaunchContext) -> JobSpec:
     Returns:
         The job, its sizes ascending. It has no notices yet, and its configurations hold no secret and no MLflow run.
     """
-    policy = checked.recipe.elastic_policy
+    policy, nodes = checked.recipe.elastic_policy, tuple(size.nodes for size in checked.sizes)
     name = job_name(checked.recipe.run.name, context.suffix)
     section = checked.recipe.checkpointing
     base = context.cwd if described(checked.backend).files.are_shared(checked.settings) else None
     tiers = compiled(section, name, base) if section else None
-    sizes = tuple(_scale_point(checked, scale, name, tiers) for scale in checked.sizes)
+    config = replaced(checked.composition.tree, "instance_type", canonical(checked.launch.instance_type))
+    elastic = _elastic(checked.elastic, nodes) if checked.elastic else None
     job = JobSpec(
         name=name,
         backend=checked.backend,
         recipe=checked.composition.recipe,
         model_type=checked.recipe.run.model_type,
         nproc_per_node=checked.devices,
-        initial_nodes=start_size(checked.recipe.trainer.num_nodes, [s.nodes for s in checked.sizes]),
-        scales=sizes,
-        elastic=_elastic(checked.elastic, sizes) if checked.elastic else None,
-        resources=_resources(checked),
+        initial_nodes=start_size(checked.recipe.trainer.num_nodes, nodes),
+        scales=tuple(_scale_point(checked, size, name, tiers) for size in checked.sizes),
+        elastic=elastic,
+        resources=checked.resources,
         image=checked.launch.container,
         base_results_dir=Path(context.cwd, checked.launch.base_results_dir),
         settings=checked.settings,
-        config=replaced(checked.composition.tree, "instance_type", canonical(checked.launch.instance_type)),
+        config=config,
         overrides=checked.composition.overrides,
         cwd=context.cwd,
         save_timeout_s=(policy and policy.graceful_shutdown_timeout) or DEFAULT_SAVE_TIMEOUT_S,
@@ -99,18 +99,19 @@ def with_run(job: JobSpec, **mlflow: str) -> JobSpec:
 def _scale_point(
     checked: CheckedRecipe, scale: SizedRecipe, name: str, tiers: Mapping[str, Any] | None
 ) -> ScalePoint:
-    found = checked.batch_of(scale)
     return ScalePoint(
         nodes=scale.nodes,
         ranks=scale.nodes * checked.devices,
         data_parallel_size=checked.data_parallel_size(scale),
-        batch=_step_batch(checked, found) if found else None,
+        batch=_step_batch(checked, scale),
         config=_container_config(checked, scale.tree, name, tiers),
     )
 
 
-def _step_batch(checked: CheckedRecipe, found: SizedBatch) -> StepBatch:
-    """Return how a checked size trains the samples of an optimizer step."""
+def _step_batch(checked: CheckedRecipe, scale: SizedRecipe) -> StepBatch | None:
+    """Return how a checked size trains the samples of an optimizer step; None if the family has no batch."""
+    if (found := checked.batch_of(scale)) is None:
+        return None
     own, keys = found.batch, found.keys
     # The recipe of a script may have a placeholder instead of a learning rate.
     is_placeholder = is_script(checked) and not found.states(keys.learning_rate)
@@ -157,13 +158,13 @@ def named(recipe: Mapping[str, Any], composition: Composition, name: str) -> Map
     return recipe
 
 
-def _elastic(policy: ElasticSettings, sizes: tuple[ScalePoint, ...]) -> ElasticPolicy:
+def _elastic(policy: ElasticSettings, nodes: tuple[int, ...]) -> ElasticPolicy:
     step = policy.replica_increment_step
     return ElasticPolicy(
         min_nodes=policy.min_nodes,
         max_nodes=policy.max_nodes,
         replica_increment_step=step,
-        replica_values=None if step else tuple(point.nodes for point in sizes),
+        replica_values=None if step else nodes,
         use_graceful_shutdown=policy.use_graceful_shutdown,
         scaling_timeout_s=policy.scaling_timeout,
         graceful_shutdown_timeout_s=policy.graceful_shutdown_timeout,
@@ -171,13 +172,3 @@ def _elastic(policy: ElasticSettings, sizes: tuple[ScalePoint, ...]) -> ElasticP
         scale_up_snooze_s=policy.scale_up_snooze_time,
         preemption=Preemption(**policy.preemption.model_dump()) if policy.preemption else None,
     )
-
-
-def _resources(checked: CheckedRecipe) -> Resources:
-    instance = checked.instance
-    if instance is None:
-        return Resources(None, 0, None, 0)
-    per_device = max(1, instance.processes // max(1, instance.accelerators))
-    accelerators = -(-checked.devices // per_device) if instance.accelerators else 0
-    efa = instance.efa_of(accelerators)
-    return Resources(instance.name, accelerators, instance.accelerator_resource, efa, instance)

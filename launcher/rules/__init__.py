@@ -205,8 +205,9 @@ def notices(checked: CheckedRecipe, job: JobSpec, expected: Forecast | None = No
         job: The job that was planned from it.
         expected: Cost of its checkpoints, instead of the forecast from the recipe.
     """
+    applied = notice_rules_for(checked.backend)
     planned = PlannedRecipe(checked, job, expected or _forecast(checked))
-    return tuple(notice for each in notice_rules_for(checked.backend) for notice in each.notices(planned))
+    return tuple(notice for each in applied for notice in each.notices(planned))
 
 
 def _forecast(checked: CheckedRecipe) -> Forecast | None:
