@@ -98,10 +98,38 @@ PLAIN_WORDS = st.lists(
 @example((ELASTIC,), [f"{RATE}=0.5", "recipes.run.name=x", "~recipes.extra_keys"])
 @example((), ["recipes.elastic_policy.is_elastic=true", "recipes.scale_config.3=null"])
 @example((), ["after=nan"])
+@example((), ["~recipes.display_name=5"])
+@example(
+    (), ["++env_vars={A: b}", "env_vars={C: d, A: null}", "env_vars={}", "++recipes.x={y: {}}", "instance_type=[a]"]
+)
+@example((), ["cluster.annotations={a.b/c: d}", "recipes.training_config.datasets.preprocessor_cfgs={type: A}"])
 @example((), ["recipes.scale_config.3.trainer.num_nodes=3", "recipes.scale_config=auto"])
 def test_a_random_command_line_is_the_same_without_hydra(start, words):
     with pytest.MonkeyPatch.context() as monkeypatch:
         assert_same([*LLAMA_K8S, *start, *words], Path("/nowhere"), monkeypatch)
+
+
+@pytest.mark.parametrize(
+    "call",
+    [
+        *("${multiply:2,3}", "${multiply: -2 , ${..trainer.devices}}", "${add:1,${.two},3}", "${divide_ceil:7,2}"),
+        *(
+            "${divide_floor:7,0}",
+            "${multiply:2}",
+            "${add:a,1}",
+            "${add:true,1}",
+            "${add:1.5,1}",
+            "${add:07,1}",
+            "${add:}",
+        ),
+        *("${add:${.call},1}", "${nothing:1}", "${add:[1],2}", "x${add:1,2}", "${add:${.absent},2}", "${add:'1',2}"),
+    ],
+)
+def test_a_function_of_numbers_is_the_same_without_hydra(call, kept, monkeypatch, tmp_path):
+    file = tmp_path / "mine.yaml"
+    file.write_text(f'{TINY.format("one")}x: {{two: 2, call: "{call}"}}\nextra_keys: [x]\n')
+    os.utime(file, LONG_AGO)
+    assert_same([f"recipes={file}", "cluster=local"], tmp_path, monkeypatch)
 
 
 KEY_TEXTS = st.from_regex(r"(\+|\+\+|~)?[A-Za-z_]\w{0,3}(\.(\w{1,3})){0,2}", fullmatch=True)
@@ -157,6 +185,7 @@ def test_a_second_launch_loads_no_hydra(tmp_path):
     assert [run.stdout.strip() for run in runs] == ["['antlr4', 'hydra', 'omegaconf']", "[]"]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "words",
     [
@@ -193,6 +222,7 @@ def test_a_changed_file_is_composed_anew(kept, tmp_path):
     assert len(list(kept.iterdir())) == 1
 
 
+@pytest.mark.slow
 def test_a_file_that_newly_shadows_another_is_found(kept, tmp_path):
     first, second = tmp_path / "first", tmp_path / "second"
     words = [f"hydra.searchpath=[{first},{second}]", "recipes=own"]

@@ -176,12 +176,14 @@ def test_a_relative_store_lies_in_the_current_folder(tracked, context, uri):
     assert tracking.tracking(job).tracking_uri == f"sqlite:///{context.cwd}/mine.db"
 
 
+@pytest.mark.slow
 def test_a_store_that_cannot_be_made_is_a_problem(context):
     job = pipeline.prepare((f"{MLFLOW}.tracking_uri=/proc/nowhere/mlflow.db",), context)
     with pytest.raises(ProblemsFound, match="E502"):
         pipeline.track(job, context)
 
 
+@pytest.mark.slow
 def test_a_job_is_not_started_when_its_run_is_unknown(reserved, empty_store):
     class NeverStarted:
         def intent(self, bundle, known):
@@ -344,6 +346,7 @@ def test_an_http_server_gets_the_run_and_the_bundle(server, tracked):
     assert {"bundle/manifests", "bundle/bundle.json"} <= artifacts(client, run)
 
 
+@pytest.mark.slow
 def test_an_unknown_run_is_a_problem(server, context):
     job = pipeline.prepare((*LLAMA_K8S, f"{MLFLOW}.tracking_uri={server}", f"{MLFLOW}.run_id=nope"), context)
     with pytest.raises(ProblemsFound, match="E505"):
@@ -402,6 +405,7 @@ def test_a_server_has_an_address_and_needs_no_command():
     assert tracking.ui_command("arn:aws:sagemaker:us-west-2:1:mlflow-tracking-server/x") is None
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("is_installed", [True, False], ids=["mlflow", "mlflow-skinny"])
 def test_the_command_names_the_package_that_it_needs(monkeypatch, is_installed):
     def version(name):

@@ -1,7 +1,7 @@
 """References `${…}`, checked before they are resolved: OmegaConf follows each reference again wherever it appears,
 so that a dozen lines that each repeat the previous one would exhaust the memory."""
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 from launcher.common.problems import Problem
@@ -20,6 +20,15 @@ NAMES = RUN_NAME, _SCRIPT_NAME, _EXPERIMENT = (
     "recipes.training_config.mlflow.experiment_name",
 )
 """Keys that hold a name of the job, and the one that does so for many jobs."""
+
+
+ARITHMETIC: Mapping[str, Callable[..., int]] = {
+    "multiply": lambda a, b: a * b,
+    "add": lambda *numbers: sum(numbers),
+    "divide_ceil": lambda a, b: -(-a // b),
+    "divide_floor": lambda a, b: a // b,
+}
+"""Functions of numbers that a reference may call, as `${multiply:2,3}`."""
 
 
 class _Fault(Exception):

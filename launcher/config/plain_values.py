@@ -1,8 +1,8 @@
 """The values of a composition on plain trees: layers merged, overrides set, references resolved.
 
-That is what OmegaConf makes of them, without loading it, in a tenth of the time. Most launches set scalars, and refer
-to scalars by their paths. What a plain tree could get wrong, and every fault, is refused with `NotPlain`: then Hydra
-merges, and `resolving` sets and resolves.
+That is what OmegaConf makes of them, without loading it, in a tenth of the time. Most launches set scalars, lists and
+mappings of them, and refer to scalars by their paths. What a plain tree could get wrong, and every fault, is refused
+with `NotPlain`: then Hydra merges, and `resolving` sets and resolves.
 """
 
 import re
@@ -15,11 +15,13 @@ from launcher.config import interpolation
 from launcher.config.composed_files import POLICY
 from launcher.config.overrides import Override
 from launcher.model.composition import UnusedOverride
-from launcher.model.config_tree import AUTO, SCALES, get, lookup, merged, prefixes
+from launcher.model.config_tree import AUTO, SCALES, get, leaves, lookup, merged, prefixes
 
 _MISSING = "???"
 _POLICY = "recipes.elastic_policy"
 _REFERENCE = re.compile(r"\$\{(\.*)([A-Za-z_]\w*(?:\.[A-Za-z_]\w*)*)\}", re.A)
+_CALL = re.compile(r"\$\{(\w+):((?:[^${}:]|\$\{[\w.]+\})*)\}", re.A)
+_INTEGER = re.compile(r"-?(?:0|[1-9]\d{0,17})", re.A)
 _SCALARS = (str, int, float, bool, type(None))
 _MOST_STEPS = 8
 """References that are followed one after the other; more may be a circle."""
@@ -171,8 +173,9 @@ def valued(of_files: Mapping[str, Any], overrides: Sequence[Override], suffix: s
     if changes_size and AUTO in (get(tree, SCALES), *(o.value for o in overrides if o.key == SCALES)):
         raise NotPlain
     for override in overrides:
-        tree = _set(tree, override)
-        effects.note(override, [override.key])
+        changed = _set(tree, override)
+        effects.note(override, _landing(tree, override))
+        tree = changed
     policy = get(tree, _POLICY)
     if has_default_policy := isinstance(policy, dict) and get(of_files, _POLICY) is None:
         default = yaml_io.load(POLICY.file.read_text(encoding="utf-8"))["elastic_policy"]
@@ -187,14 +190,18 @@ def valued(of_files: Mapping[str, Any], overrides: Sequence[Override], suffix: s
 
 
 def _set(tree: Mapping[str, Any], override: Override) -> Mapping[str, Any]:
-    """Return the tree with a scalar that an override sets, or without the key that it removes."""
+    """Return the tree with the value that an override sets, or without the key that it removes."""
     words, value = override.key.split("."), override.value
-    is_special = isinstance(value, str) and ("${" in value or value == _MISSING)
     is_below_value = len(words) > 1 and not isinstance(tree.get(words[0], {}), dict)
-    if override.package is not None or type(value) not in _SCALARS or is_special or is_below_value:
+    if override.package is not None or is_below_value or not _is_literal(value):
         raise NotPlain
     if not override.is_delete:
+        known = get(tree, override.key)
+        if isinstance(value, dict | list) and isinstance(known, dict | list):  # a list replaces one
+            value = merge_layers([("", {"at": known}), ("", {"at": value})])["at"]
         return _put(tree, words, value)
+    if value is not None:
+        raise NotPlain
     parent: Any = tree
     for word in words[:-1]:
         parent = parent.get(word) if isinstance(parent, dict) else None
@@ -202,6 +209,21 @@ def _set(tree: Mapping[str, Any], override: Override) -> Mapping[str, Any]:
         raise NotPlain
     left = {key: value for key, value in parent.items() if key != words[-1]}
     return _put(tree, words[:-1], left) if words[:-1] else left
+
+
+def _landing(tree: Mapping[str, Any], override: Override) -> list[str]:
+    """Return the dotted path of every leaf that an override sets; an empty mapping adds nothing to another one."""
+    if not isinstance(override.value, dict):
+        return [override.key]
+    places = ((path, value, get(tree, path)) for path, value in leaves(override.value, override.key))
+    return [path for path, value, known in places if value != {} or not (known and isinstance(known, dict))]
+
+
+def _is_literal(value: Any) -> bool:
+    """Return whether a value consists of scalars, none of which is a reference or a placeholder."""
+    if isinstance(value, dict | list):
+        return all(map(_is_literal, value.values() if isinstance(value, dict) else value))
+    return type(value) in _SCALARS and not (isinstance(value, str) and ("${" in value or value == "???"))
 
 
 def _put(tree: Any, words: Sequence[str], value: Any) -> dict[str, Any]:
@@ -222,6 +244,8 @@ def _resolved(value: Any, path: tuple[str, ...], tree: Any, steps: int = 0) -> A
         raise NotPlain
     if not isinstance(value, str) or "${" not in value:
         return value
+    if call := _CALL.fullmatch(value):
+        return _called(call, path, tree, steps)
     if steps > _MOST_STEPS or "\\" in value or "${" in _REFERENCE.sub("", value):
         raise NotPlain
     found = [_followed(match, path, tree, steps) for match in _REFERENCE.finditer(value)]
@@ -231,6 +255,18 @@ def _resolved(value: Any, path: tuple[str, ...], tree: Any, steps: int = 0) -> A
         raise NotPlain
     texts = iter(found)
     return _REFERENCE.sub(lambda _: str(next(texts)), value)
+
+
+def _called(call: re.Match[str], path: tuple[str, ...], tree: Any, steps: int) -> int:
+    """Return what a function makes of whole numbers, each given or referred to."""
+    texts = [text.strip() for text in call[2].split(",")]
+    numbers = [int(text) if _INTEGER.fullmatch(text) else _resolved(text, path, tree, steps) for text in texts]
+    if call[1] not in interpolation.ARITHMETIC or any(type(number) is not int for number in numbers):
+        raise NotPlain
+    try:
+        return interpolation.ARITHMETIC[call[1]](*numbers)
+    except (TypeError, ZeroDivisionError) as error:
+        raise NotPlain from error
 
 
 def _followed(match: re.Match[str], path: tuple[str, ...], tree: Any, steps: int) -> Any:

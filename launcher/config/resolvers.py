@@ -1,11 +1,14 @@
-"""The functions that a reference may call, as `${multiply:2,3}`."""
+"""The functions that a reference may call, registered with OmegaConf."""
 
+from collections.abc import Callable
 from functools import cache
+from typing import Any
 
 from omegaconf import OmegaConf
 from omegaconf.resolvers import oc
 
 from launcher.common.secret_names import names_secret
+from launcher.config import interpolation
 
 
 @cache  # they are of the process
@@ -13,10 +16,6 @@ def register() -> None:
     """Register our resolvers with OmegaConf; `oc.env` takes the place of its own. Idempotent."""
     for name, function in _RESOLVERS.items():
         OmegaConf.register_new_resolver(name, function, replace=True)
-
-
-def _divide_ceil(a: int, b: int) -> int:
-    return -(-a // b)
 
 
 def _variable(name: str, *default: str | None) -> str | None:
@@ -28,10 +27,4 @@ def _variable(name: str, *default: str | None) -> str | None:
     return oc.env(name, *default)
 
 
-_RESOLVERS = {
-    "oc.env": _variable,
-    "multiply": lambda a, b: a * b,
-    "add": lambda *numbers: sum(numbers),
-    "divide_ceil": _divide_ceil,
-    "divide_floor": lambda a, b: a // b,
-}
+_RESOLVERS: dict[str, Callable[..., Any]] = {"oc.env": _variable, **interpolation.ARITHMETIC}

@@ -103,6 +103,7 @@ def test_settings_accept_the_cluster_s_own_defaults(cluster):
     backend_registry.described(backend_registry.name_of(cluster)).options().model_validate(defaults)
 
 
+@pytest.mark.slow
 def test_nothing_outside_of_the_backends_compares_their_names():
     names = {name for each in backend_registry.descriptions() for name in (each.name, each.choice)}
     sources = [path for path in (ROOT / "launcher").rglob("*.py") if "backends" not in path.parts]

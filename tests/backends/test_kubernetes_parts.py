@@ -151,6 +151,7 @@ def test_fields_that_the_cluster_drops_are_named(api, bundle):
     assert list(preflight._lost({"a": [{"b": 1}], "c": {}, "d": None}, {"a": [{}]}, "")) == ["a[0].b"]
 
 
+@pytest.mark.slow
 def test_a_submission_makes_the_job_last_and_the_owner_of_the_rest(api, bundle):
     config, job = paths(bundle)
     made = submit.submit(connection(api), bundle)
@@ -163,6 +164,7 @@ def test_a_submission_makes_the_job_last_and_the_owner_of_the_rest(api, bundle):
     assert [str(each) for each in submit.existing(connection(api), bundle)] == [str(m) for m in manifests(bundle)]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("answer", "expected"),
     [(403, ["E344"]), (503, ["E342"]), (500, ["E342", "E352"]), (ProtocolError("lost"), ["E342", "E352"])],

@@ -76,6 +76,7 @@ def test_start_refuses_an_agent_that_would_ignore_it(stub):
     assert completed.orders == []
 
 
+@pytest.mark.slow
 def test_an_order_that_has_no_effect_is_not_taken_for_done(stub):
     with pytest.raises(CommandIgnored, match="/start had no effect"):
         stub("ready").client.start(START)

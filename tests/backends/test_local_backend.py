@@ -251,6 +251,7 @@ def test_a_stop_pattern_that_is_no_regular_expression_is_a_problem():
     assert [(problem.code, problem.path) for problem in problems] == [("E417", "cluster.hang.stopPattern")]
 
 
+@pytest.mark.slow
 def test_wait_returns_once_the_operator_has_removed_its_files(tmp_path):
     backend, handle = LocalBackend(), JobHandle("local", "job", tmp_path)
     (tmp_path / "run").mkdir()

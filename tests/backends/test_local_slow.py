@@ -78,6 +78,7 @@ def test_a_worker_writes_its_stack_and_a_stopped_one_is_noted(tmp_path, workers)
     assert running.poll() is other.poll() is None
 
 
+@pytest.mark.slow
 def test_a_process_without_the_handler_gets_no_signal(tmp_path, workers):
     other = workers(0, ["-c", "import time; print('ready', flush=True); time.sleep(600)"])
     folder = stacks_folder(tmp_path, 0)

@@ -65,6 +65,7 @@ def ticked_until(job, condition):
     await_true(ticks, 60)
 
 
+@pytest.mark.slow
 def test_nodes_are_given_back_once_no_step_is_left_on_them(slurm, make, monkeypatch):
     slurm.steps = ["batch", "extern", "2"]
     job, events = make(4, requested=2)
@@ -84,6 +85,7 @@ def test_nodes_are_given_back_once_no_step_is_left_on_them(slurm, make, monkeypa
     assert events == [("released", "given back to Slurm: n3, n4")]
 
 
+@pytest.mark.slow
 def test_nodes_are_given_back_at_last_although_a_step_never_ends(slurm, make, monkeypatch):
     slurm.steps = ["2"]
     monkeypatch.setattr(allocation, "_STEPS_END_S", 0.3)

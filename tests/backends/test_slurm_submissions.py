@@ -93,6 +93,7 @@ def bundle(controller, tmp_path):
     return made
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "end",
     [*(f"echo 'sbatch: error: {part}' >&2; exit 1" for part in LOST), "kill -9 $$", "exit 137", "exit 0"],
@@ -108,6 +109,7 @@ def test_a_request_that_is_still_in_the_controller_is_not_sent_again(controller,
     assert controller.count("requests") == 1
 
 
+@pytest.mark.slow
 def test_a_request_that_the_controller_never_lists_is_sent_again_when_its_time_is_over(controller, bundle):
     controller.ends_with("echo 'sbatch: error: Socket timed out on send/recv operation' >&2; exit 1")
     with pytest.raises(ProblemsFound, match="E352"):
@@ -123,6 +125,7 @@ def test_a_request_that_the_controller_never_lists_is_sent_again_when_its_time_i
     assert controller.count("looks") <= looks + 1, "its answer is known"
 
 
+@pytest.mark.slow
 def test_an_sbatch_that_outlives_its_launch_keeps_the_job_from_being_submitted(controller, bundle):
     """It may send its request late: it waits for a controller that is busy."""
     late = f"(while [[ ! -e {controller.folder}/go ]]; do sleep 0.05; done; echo late >> {controller.folder}/sent) &"

@@ -221,6 +221,7 @@ def test_only_half_of_the_checksums_is_damage(tmp_path):
     assert load(tmp_path)[0].step == 1
 
 
+@pytest.mark.slow
 def test_a_file_system_that_fails_is_awaited_and_no_older_checkpoint_is_taken(tmp_path, monkeypatch):
     save_steps(tmp_path, 1, 2)
     real, failures = checked_io.CheckedReader._slice_file, iter((True, False))

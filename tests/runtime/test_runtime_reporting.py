@@ -247,6 +247,7 @@ def test_the_reporter_sends_while_training_goes_on(tmp_path, mlflow_run):
     assert Counter(logged(client, run_id)) == Counter(range(1, 7))
 
 
+@pytest.mark.slow
 def test_an_unreachable_server_is_said_once_and_stops_nothing(tmp_path, monkeypatch, capfd):
     pytest.importorskip("mlflow")
     monkeypatch.setenv("MLFLOW_HTTP_REQUEST_MAX_RETRIES", "0")

@@ -233,6 +233,7 @@ def test_a_worker_whose_warm_process_dies_does_not_start_a_second_time(node):
     assert (worker.returncode, out, err) == (-signal.SIGKILL, "", "")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("node", [STOPS_ONCE_IT_HAS_FORKED], indirect=True, ids=["hangs-once-it-has-forked"])
 def test_a_worker_whose_fork_has_begun_does_not_start_a_second_time(node):
     start, server = node

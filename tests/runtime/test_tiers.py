@@ -409,6 +409,7 @@ def test_a_service_that_changes_bytes_is_passed_over_and_one_that_is_gone_may_ha
     assert load(CheckpointManager(None, [StoreTier(store, 2, 2)], CheckpointLog("ns", 0)))[1] == 4.0
 
 
+@pytest.mark.slow
 def test_a_list_that_the_service_cannot_give_is_waited_for(service, monkeypatch):
     store = Folder(Path("store"))
     save_steps(on_service(service, 0, 1, store), 1, 2, 3)
@@ -426,6 +427,7 @@ def test_a_list_that_the_service_cannot_give_is_waited_for(service, monkeypatch)
     assert (restored.step, restored.tier, value, restored.passed_over) == (3, "memory", 3.0, ())
 
 
+@pytest.mark.slow
 def test_a_shard_that_the_service_cannot_give_comes_from_another_tier_of_the_same_step(service):
     store = Folder(Path("store"))
     save_steps(on_service(service, 0, 1, store), 1, 2)
@@ -447,6 +449,7 @@ def test_a_broken_pointer_hides_no_other_checkpoint_of_the_service(service, caps
     assert load(on_service(service, 0, 1))[0].step == 5 and "failed" not in capsys.readouterr().out
 
 
+@pytest.mark.slow
 def test_what_the_service_has_removed_by_itself_is_no_failure(service, capsys):
     manager = on_service(service, 0, 1)
     save_steps(manager, 1, 2)

@@ -97,6 +97,7 @@ def test_the_mark_of_a_job_that_is_gone_is_adopted_after_its_lease(store):
     assert Mark.parse(store.mark()).owner == owner.identity()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("mark", [Mark("theirs", "gone", 3, 0.0).text(), b"torn {"], ids=["given-back", "torn"])
 def test_a_mark_that_was_given_back_or_is_torn_is_free_at_once(store, mark):
     assert store.put_mark(mark, None)
@@ -120,6 +121,7 @@ def test_a_restart_of_the_same_job_adopts_at_once_and_its_old_process_saves_no_m
     assert "persistent failed: NamespaceTaken" in capsys.readouterr().out
 
 
+@pytest.mark.slow
 def test_jobs_of_other_nodes_memory_are_refused_too(monkeypatch):
     manager = alone()
     live_mark(manager._memory.memory, monkeypatch)

@@ -470,6 +470,7 @@ def test_a_serverless_job_has_no_recipe_to_upload_and_no_instances(aws, tmp_path
     assert not backend.submit(bundle).is_new
 
 
+@pytest.mark.slow
 def test_a_message_that_grows_is_followed_as_it_grows(aws, one):
     backend = SageMakerBackend(poll_s=0.01)
     handle = backend.submit(one)
@@ -506,6 +507,7 @@ def test_a_job_without_a_log_yet_has_no_lines(aws, one):
         backend.logs(handle, LogSelection(is_stderr=True), follow=False)
 
 
+@pytest.mark.slow
 def test_lines_that_mpirun_marked_are_their_ranks(aws, one):
     backend = SageMakerBackend()
     handle = backend.submit(one)
@@ -577,6 +579,7 @@ def test_an_edited_request_is_not_sent(one):
         SageMakerBackend().submit(damaged)
 
 
+@pytest.mark.slow
 def test_a_launched_job_is_commanded_by_its_name(aws, recipes, tmp_path, monkeypatch):
     monkeypatch.setattr(BACKEND, "_poll_s", 0.05)
     assert launch.main([*BASE, "recipes.run.name=typed"]) == 0
