@@ -48,7 +48,7 @@ def sized_recipes(
     """
     trees, overridden = scale_trees(tree, explicit)
     policy = recipe.elastic_policy
-    scales, problems = typed_scales(family, trees, tree.get("scale_config"), {})
+    scales, problems = typed_scales(family, trees, tree.get("scale_config", {}), {})
     if policy is None or policy.is_elastic is not True:
         return (static_recipe(family, recipe, tree),), problems, {}
     if not trees and policy.replica_increment_step and not faulty:
