@@ -23,8 +23,9 @@ from launcher.jobs.registry import JobRecord
 from launcher.model import backend_registry
 from launcher.model.backend import Backend
 from launcher.model.context import LaunchContext, current_user
+from launcher.model.fault_origins import with_origin
 from launcher.model.job_spec import Bundle, JobHandle, JobSpec, JobState
-from launcher.planning.check import check, with_origin
+from launcher.planning.check import check
 from launcher.planning.job_planner import plan
 
 
@@ -66,8 +67,9 @@ def _prepared(overrides: Sequence[str], context: LaunchContext, cache: Compositi
     checked = check(composition)
     job = plan(checked, context)
     job = dataclasses.replace(job, notices=rules.notices(checked, job))
+    backend: Backend = backend_registry.load_backend(job.backend)
     absent = with_origin(composition, list(interface(job.model_type, job.trainer).absent_inputs(job)))
-    if problems := (*absent, *backend_registry.load_backend(job.backend).check(job)):
+    if problems := (*absent, *backend.check(job)):
         raise ProblemsFound(problems)
     return job
 

@@ -48,7 +48,7 @@ def test_functions_have_at_most_60_lines_few_of_them_more_than_40_and_modules_at
     assert {module: size for module, size in sizes.items() if size > 500} == {}
 
 
-MUTABLE = {"launcher/config/hydra_sources.py:LoadedFile"}
+MUTABLE = {"launcher/config/hydra_compose.py:LoadedFile"}
 """Values of `config` that are filled once, before anything else has them."""
 
 

@@ -6,7 +6,7 @@ from hypothesis import strategies as st
 from omegaconf import OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
-from launcher.config.layer_merge import NotPlain, merge_layers
+from launcher.config.plain_values import NotPlain, merge_layers
 
 LEAVES = st.sampled_from([None, 0, 1, True, 1.5, "", "x", "???", "${a}", "${a.b}", "y${b}", [], [1], ["${a}"], {}])
 KEYS = st.sampled_from(["a", "b", "c", 0, 1])

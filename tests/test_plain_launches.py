@@ -24,7 +24,7 @@ from launcher.common.problems import ProblemsFound
 from launcher.config import catalogue, composed_files, hydra_overrides, overrides, plain_values
 from launcher.config import compose as composing
 from launcher.config.composed_files import CompositionCache
-from launcher.config.layer_merge import NotPlain
+from launcher.config.plain_values import NotPlain
 
 CLUSTERS = ("k8s", "slurm", "sm_jobs", "local", "sm_local")
 LONG_AGO = (1_700_000_000, 1_700_000_000)
@@ -159,7 +159,7 @@ def test_a_plain_override_is_what_hydras_grammar_makes_of_it(key, value):
 
 @given(st.text(alphabet="ab'\\\" ", max_size=12))
 def test_a_quoted_text_is_read_as_that_text(text):
-    from launcher.config.override_text import quoted
+    from launcher.config.overrides import quoted
 
     assert OverridesParser.create().parse_override(f"a={quoted(text)}").value() == text
 
@@ -308,7 +308,7 @@ def test_a_damaged_or_foreign_composition_counts_as_absent(kept, damage):
 
 def _choices(words: Sequence[str]):
     from launcher.config.choices import choose
-    from launcher.config.parsed_overrides import parse
+    from launcher.config.overrides import parse
 
     return choose(parse(words), Path("/nowhere"))
 

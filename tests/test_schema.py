@@ -11,7 +11,7 @@ from launcher import families
 from launcher.cli.devtools import schema
 from launcher.common import yaml_io
 from launcher.common.paths import COLLECTION
-from launcher.config import catalogue, recipe_parts
+from launcher.config import catalogue
 from launcher.config.compose import compose
 from launcher.model import backend_registry
 from launcher.model.config_tree import leaves
@@ -166,8 +166,8 @@ def test_defaults_are_what_recipes_compose_to(recipe):
 
 
 def test_default_is_what_parts_of_every_recipe_say():
-    given = recipe_parts.defaults("llm_finetuning_aws")
-    assert given[f"{ARGS}.micro_train_batch_size"] == recipe_parts.Given((1,), ())
+    given = catalogue.defaults("llm_finetuning_aws")
+    assert given[f"{ARGS}.micro_train_batch_size"] == catalogue.Given((1,), ())
     assert given[f"{ARGS}.trainer_type"].default == ()
     assert set(given[f"{ARGS}.trainer_type"].others) == {"sft", "dpo"}
     assert given["elastic_policy.max_nodes"].default == (16,)  # all parts agree, though not every recipe has one
@@ -177,7 +177,7 @@ def test_default_is_what_parts_of_every_recipe_say():
 def test_parts_set_only_keys_the_schema_knows(family):
     known = dict(keys(schema.recipe_schema(family)))
     free = tuple(f"{path}." for path, node in known.items() if not schema.mapping_in(node).get("properties"))
-    paths = set(recipe_parts.defaults(family)) - OUTSIDE_RECIPES
+    paths = set(catalogue.defaults(family)) - OUTSIDE_RECIPES
     assert {path for path in paths if path not in known and not path.startswith(free)} == set()
 
 

@@ -209,6 +209,6 @@ def _suggestions(option: str, params: Sequence[click.Parameter]) -> list[str]:
     takes_overrides = any("[KEY=VALUE]" in (param.metavar or "") for param in params)
     if near or not takes_overrides:
         return near
-    from launcher.config import slips
+    from launcher.config.hydra_flags import misspelt_keys
 
-    return [problem.remedy for problem in slips.of_flags([option]) if problem.remedy]
+    return [problem.remedy for problem in misspelt_keys([option]) if problem.remedy]

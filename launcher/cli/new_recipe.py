@@ -15,7 +15,7 @@ from launcher.common import yaml_io
 from launcher.common.problems import fail
 from launcher.common.templating import render_template
 from launcher.config.compose import compose
-from launcher.config.override_text import quoted
+from launcher.config.overrides import quoted
 from launcher.families import recipe_model
 from launcher.model.config_tree import get
 from launcher.model.validation import submodel

@@ -2,18 +2,23 @@
 
 import os
 from collections.abc import Collection, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 from launcher.common.paths import COLLECTION
 from launcher.common.problems import Problem, ProblemsFound, fail
 from launcher.common.suggestions import did_you_mean, nearest
-from launcher.config import recipe_files
-from launcher.config.collection import GROUPS, recipe_names
-from launcher.config.effects import unused
+from launcher.config.collection import (
+    ENDINGS,
+    GROUPS,
+    USER_RECIPE,
+    recipe_file,
+    recipe_in,
+    recipe_names,
+    user_place,
+)
 from launcher.config.overrides import SEARCH_PATH, Override
-from launcher.config.recipe_files import USER_RECIPE, user_place
 from launcher.model.composition import UnusedOverride, ValueSources
 
 _SCRIPT_RECIPE = "training/custom/script"
@@ -27,10 +32,17 @@ _LEAST_ALIKE = 0.8
 
 @dataclass(frozen=True, slots=True)
 class Choices:
-    """Overrides that choose files, as Hydra gets them, and the folders and files it looks in beside ours."""
+    """The files that overrides choose.
+
+    Args:
+        words: The overrides that choose, as Hydra gets them.
+        search: The folders and files that it looks in beside ours.
+        typed: Those overrides by group and package, as typed; two command lines may spell the same choices.
+    """
 
     words: tuple[str, ...]
     search: tuple[str, ...]
+    typed: Mapping[str, Override] = field(default_factory=dict, compare=False)
 
 
 def choose(parsed: Sequence[Override], cwd: Path) -> Choices:
@@ -50,7 +62,7 @@ def choose(parsed: Sequence[Override], cwd: Path) -> Choices:
             words.append(word(override, parsed))
     if problems := tuple(filter(None, (_group_problem(override, search) for override in files.values()))):
         raise ProblemsFound(problems)
-    return Choices((*words, *_implied(chosen, cluster)), tuple(search))
+    return Choices((*words, *_implied(chosen, cluster)), tuple(search), files)
 
 
 def _implied(chosen: Collection[str], cluster: str | None) -> Iterator[str]:
@@ -95,15 +107,15 @@ def word(override: Override, parsed: Sequence[Override]) -> str:
     return f"+{text}" if is_added and override.sign not in ("+", "~") else text
 
 
-def unused_choices(parsed: Sequence[Override], sources: ValueSources) -> Iterator[UnusedOverride]:
+def unused_choices(parsed: Sequence[Override], choices: Choices, sources: ValueSources) -> Iterator[UnusedOverride]:
     """Yield each choice that a later one replaces, and each search path that has none of the files."""
-    used = list(map(id, chosen_files(parsed).values()))
+    used = set(map(id, choices.typed.values()))
     for override in parsed:
         if override.key == SEARCH_PATH:
             if not any(sources.has_file_in(Path(folder)) for folder in override.folders):
-                yield unused(override, "no file of this launch comes from there")
+                yield UnusedOverride(override.shown, "no file of this launch comes from there")
         elif override.is_choice and id(override) not in used:
-            yield unused(override)
+            yield UnusedOverride(override.shown)
 
 
 def _group_problem(override: Override, search: Sequence[str]) -> Problem | None:
@@ -112,7 +124,7 @@ def _group_problem(override: Override, search: Sequence[str]) -> Problem | None:
     if group in GROUPS:
         return None
     # Hydra takes 0.2 s, which other launches do without.
-    from launcher.config.hydra_sources import is_group, known_configs
+    from launcher.config.hydra_errors import is_group, known_configs
 
     if not is_group(group, search):
         groups = sorted({config.rpartition("/")[0] for config in known_configs(search)} - {"", *GROUPS})
@@ -138,16 +150,15 @@ def _recipe_file(override: Override, cwd: Path, search: Sequence[str]) -> Path |
     name = str(override.value)
     if override.key != "recipes":
         return None
-    if not name.endswith(recipe_files.ENDINGS):
-        return recipe_files.in_folders(name, search)
-    path = recipe_files.existing(name, cwd)
+    if not name.endswith(ENDINGS):
+        return recipe_in(name, search)
+    path = recipe_file(name, cwd)
     if path and not os.path.isfile(path):
         raise fail("E005", "recipes", "is not a regular file", value=name, allowed="a YAML file")
     if path is None:
         path = Path(cwd, os.path.expanduser(name))
         near = did_you_mean(path.name, [file.name for file in path.parent.glob("*.y*ml")])
-        remedy = (
-            near or _named_like_a_file(name) or "a recipe of the collection is a path under recipes/ without .yaml"
-        )
+        otherwise = "a recipe of the collection is a path under recipes/ without .yaml"
+        remedy = near or _named_like_a_file(name) or otherwise
         raise fail("E005", "recipes", "no such file", value=name, remedy=remedy)
     return path

@@ -5,13 +5,12 @@ import functools
 from collections.abc import Sequence
 from pathlib import Path
 
-from launcher.config import interpolation, plain_values, rehearsal
-from launcher.config.choices import choose, chosen_files, unused_choices
-from launcher.config.composed_files import CompositionCache
-from launcher.config.effects import Values
-from launcher.config.layer_merge import NotPlain
-from launcher.config.parsed_overrides import parse, spelled
-from launcher.config.value_sources import POLICY, FileLayers
+from launcher.config import interpolation, plain_values
+from launcher.config.choices import choose, unused_choices
+from launcher.config.composed_files import POLICY, CompositionCache
+from launcher.config.overrides import parse, spelled
+from launcher.config.plain_values import NotPlain, Values
+from launcher.config.provenance import FileLayers
 from launcher.model.backend_registry import name_of
 from launcher.model.composition import Composition
 from launcher.model.config_tree import replaced
@@ -38,11 +37,11 @@ def compose(
     """
     cache = cache or CompositionCache()
     overrides = spelled(overrides, cwd)
-    parsed = rehearsal.completed(parse(overrides))
+    parsed = parse(overrides)
     choices = choose(parsed, cwd)
     files = cache.composed(choices)
     values = [each for each in parsed if not each.is_choice and not each.is_hydra]
-    chosen = chosen_files(parsed)
+    chosen = choices.typed
     recipe = str(chosen["recipes"].value) if "recipes" in chosen else files.recipe
 
     def begun(found: Values) -> Composition:
@@ -75,5 +74,5 @@ def compose(
         tree={**tree, "training_config": tree.get("training_config") or recipe},
         corrections=found.corrections or {},
         name_paths=tuple(found.stated) or composition.name_paths,
-        unused=(*unused_choices(parsed, composition.sources), *found.effects.unused(values)),
+        unused=(*unused_choices(parsed, choices, composition.sources), *found.effects.unused(values)),
     )

@@ -1,39 +1,182 @@
-"""The files that a launch chooses, composed by Hydra, and why they cannot be."""
+"""The files that a launch chooses, composed by Hydra: where it finds recipe files, and how it reads them.
+
+With `hydra_errors`, `hydra_flags` and `hydra_overrides`, all there is of Hydra.
+"""
 
 import itertools
+import os
 from collections.abc import Collection, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import cache
+from pathlib import Path
 from typing import Any
 
 import hydra
 import omegaconf
+import yaml
+from hydra import version
 from hydra._internal.config_loader_impl import ConfigLoaderImpl
 from hydra._internal.config_repository import IConfigRepository
+from hydra._internal.core_plugins.file_config_source import FileConfigSource
 from hydra._internal.defaults_list import create_defaults_list
+from hydra._internal.sources_registry import SourcesRegistry
 from hydra._internal.utils import create_config_search_path
 from hydra.core.config_search_path import SearchPathQuery
 from hydra.core.default_element import ResultDefault
+from hydra.core.plugins import Plugins
 from hydra.errors import HydraException
-from hydra.plugins.config_source import ConfigResult
-from omegaconf import OmegaConf
+from hydra.plugins.config_source import ConfigResult, ConfigSource
+from omegaconf import MISSING, DictConfig, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
 from launcher.common import yaml_io
 from launcher.common.paths import COLLECTION
-from launcher.common.problems import ProblemsFound
-from launcher.config import defaults_list, file_cache, hydra_sources, layer_merge
+from launcher.common.problems import Problem, ProblemsFound
+from launcher.config import composed_files, plain_values, resolvers
 from launcher.config.choices import Choices
-from launcher.config.collection import CONFIG, clusters
-from launcher.config.file_cache import FileCache, FileText, Reader, stamp_of
-from launcher.config.hydra_errors import refused, too_many_files, unknown_choice
-from launcher.config.hydra_sources import LoadedFile, RecipeFiles, register
-from launcher.config.layer_merge import NotPlain, merge_layers
-from launcher.config.value_sources import Files, Layer
+from launcher.config.collection import CONFIG, SCHEME, USER_RECIPE
+from launcher.config.composed_files import FileCache, Files, FileText, Layer, Reader, stamp_of
+from launcher.config.plain_values import NotPlain, merge_layers
 
-_MOST_FILES = 2000
+NEIGHBOURS = "recipes"
+"""Group from which Hydra looks up what a user's recipe names without a slash: the files beside it."""
+
+_SHOWN = 60
+"""Characters of a faulty value that a Problem repeats."""
+
+MOST_FILES = 2000
 """Files of one composition, counted as often as they are named. The longest published recipe names 20."""
-_PARTS = (hydra, omegaconf, hydra_sources, layer_merge, file_cache, yaml_io)
+_PARTS = (hydra, omegaconf, plain_values, composed_files, yaml_io)
 _MADE_BY = (__file__, *(str(part.__file__) for part in _PARTS))
 """The code that composes: what an earlier state of it composed is outdated."""
+REFUSALS = (HydraException, OmegaConfBaseException, AssertionError, OSError, ValueError, RecursionError)
+"""Exceptions that Hydra raises for files that it cannot compose: its own, and Python's that it lets through."""
+
+
+class TooManyFiles(Exception):
+    """A composition reads more than `MOST_FILES`; the argument is the first file above the bound."""
+
+
+@dataclass
+class LoadedFile(ConfigResult):
+    """A file as Hydra reads its `defaults`. Its values stay a plain tree: wrapping each takes longer than reading it.
+
+    Args:
+        tree: The values of the file.
+    """
+
+    tree: dict[str, Any] = field(default_factory=dict)
+
+    def wrap(self) -> None:
+        """Let Hydra have the values too."""
+        self.config = OmegaConf.create(self.tree)
+
+
+def _outline(tree: Mapping[str, Any]) -> DictConfig:
+    """Return what Hydra looks for in a file before it merges: `defaults`, and whether there is anything else."""
+    others = {key: 0 for key, value in tree.items() if key != "defaults" and value != MISSING}
+    content = dict(itertools.islice(others.items(), 1))
+    return OmegaConf.create({**content, "defaults": tree["defaults"]} if "defaults" in tree else content)
+
+
+class RecipeFiles(FileConfigSource):
+    """Hydra's file source, reading with libyaml, each file once while it is unchanged."""
+
+    def __init__(self, provider: str, path: str):
+        super().__init__(provider, path)
+        self.reader: Reader | None = None
+        """Set for a composition, which merges the values itself; None if Hydra does, for a flag of its own.
+
+        It is not an argument of the constructor, since Hydra calls that.
+        """
+
+    def load_config(self, config_path: str) -> ConfigResult:
+        path = self.file(config_path)
+        file = (self.reader or Reader(FileCache())).read(config_path, path)
+        config = _outline(file.tree)
+        if self.reader is None or "${" in file.text:
+            try:
+                config = OmegaConf.create(file.tree)
+            except (OmegaConfBaseException, RecursionError) as error:  # the latter from references within references
+                raise ProblemsFound(tuple(_unreadable_values(path, file.text))) from error
+        return LoadedFile(
+            config=config,
+            path=f"file://{self.path}",
+            provider=self.provider,
+            header=ConfigSource._get_header_dict(file.text[:512]),
+            tree={key: value for key, value in file.tree.items() if key != "defaults"},
+        )
+
+    def file(self, config_path: str) -> Path:
+        """Return the file of a config of this source."""
+        return Path(self.path, self._normalize_file_name(config_path))
+
+    def is_group(self, config_path: str) -> bool:
+        self.look(Path(self.path, config_path))
+        return super().is_group(config_path)
+
+    def is_config(self, config_path: str) -> bool:
+        self.look(self.file(config_path))
+        return super().is_config(config_path)
+
+    def look(self, path: Path) -> None:
+        """Let the composition, if there is one, know of a place whose state it depends on."""
+        if self.reader:
+            self.reader.look(path)
+
+
+class UserRecipe(RecipeFiles):
+    """A recipe file outside the collection, and those beside it that its `defaults` name."""
+
+    @staticmethod
+    def scheme() -> str:
+        return SCHEME
+
+    def file(self, config_path: str) -> Path:
+        if config_path == f"recipes/{USER_RECIPE}":
+            return Path(self.path)
+        return Path(self.path).parent / self._normalize_file_name(config_path.removeprefix(f"{NEIGHBOURS}/"))
+
+    def is_group(self, config_path: str) -> bool:
+        return f"recipes/{USER_RECIPE}".startswith(f"{config_path}/") or not config_path
+
+    def is_config(self, config_path: str) -> bool:
+        if not config_path.startswith(f"{NEIGHBOURS}/"):
+            return False
+        self.look(self.file(config_path))
+        return os.path.isfile(self.file(config_path))
+
+
+@cache  # Hydra's plugins and OmegaConf's resolvers are of the process, and looking for plugins takes 50 ms
+def register() -> None:
+    """Make Hydra read through these sources, with our resolvers. Idempotent."""
+    version.setbase("1.3")
+    Plugins.instance()  # registers Hydra's own sources, which must come first
+    types = SourcesRegistry.instance().types
+    types["file"] = RecipeFiles
+    types[SCHEME] = UserRecipe
+    resolvers.register()
+
+
+def _unreadable_values(path: Path, text: str) -> Iterator[Problem]:
+    """Yield a Problem for each value whose `${…}` is not written as a reference."""
+    pending = [yaml_io.load_nodes(text)]
+    seen: set[int] = set()  # an alias leads back to its anchor
+    while pending:
+        node = pending.pop()
+        if isinstance(node, yaml.CollectionNode) and id(node) not in seen:
+            is_mapping = isinstance(node, yaml.MappingNode)
+            pending += reversed([value for _, value in node.value] if is_mapping else node.value)
+            seen.add(id(node))
+        elif isinstance(node, yaml.ScalarNode) and "${" in node.value:
+            try:
+                OmegaConf.create([node.value])
+            except (OmegaConfBaseException, RecursionError):
+                mark, value = node.start_mark, node.value if len(node.value) < _SHOWN else f"{node.value[:_SHOWN]}…"
+                place = f"{path}:{mark.line + 1}:{mark.column + 1}"
+                yield Problem(
+                    "E004", place, "is not a valid reference", value=value, allowed="${key.of.the.configuration}"
+                )
 
 
 def compose_files(choices: Choices, cache: FileCache) -> tuple[Files, Collection[FileText]]:
@@ -45,7 +188,9 @@ def compose_files(choices: Choices, cache: FileCache) -> tuple[Files, Collection
         The composition, and the files that were read.
 
     Raises:
-        ProblemsFound: A choice or a default that does not exist, or a file that is not YAML.
+        ProblemsFound: A file that is not YAML.
+        TooManyFiles: Too many of them.
+        Exception: One of `REFUSALS`, as Hydra raises it.
     """
     register()
     search_path = create_config_search_path(str(COLLECTION))
@@ -53,27 +198,20 @@ def compose_files(choices: Choices, cache: FileCache) -> tuple[Files, Collection
         search_path.append("user", place, anchor=SearchPathQuery("main", None))
     loader, reader = ConfigLoaderImpl(config_search_path=search_path), Reader(cache)
     _serve(loader.repository, reader)
-    try:
-        overrides, repository = loader._parse_overrides_and_create_caching_repo(CONFIG, list(choices.words))
-        _serve(repository, reader)  # Hydra has read the search path, and made its sources anew
-        _bound(repository, choices)
-        made_of = create_defaults_list(
-            repo=repository,
-            config_name=CONFIG,
-            overrides_list=overrides,
-            prepend_hydra=False,
-            skip_missing=False,
-        )
-        tree = _merged(made_of.defaults, repository, loader)
-    except (HydraException, OmegaConfBaseException, AssertionError, OSError, ValueError, RecursionError) as error:
-        raise refused(error, choices) from error
+    overrides, repository = loader._parse_overrides_and_create_caching_repo(CONFIG, list(choices.words))
+    _serve(repository, reader)  # Hydra has read the search path, and made its sources anew
+    _bound(repository)
+    made_of = create_defaults_list(
+        repo=repository,
+        config_name=CONFIG,
+        overrides_list=overrides,
+        prepend_hydra=False,
+        skip_missing=False,
+    )
+    tree = _merged(made_of.defaults, repository, loader)
     tree.pop("hydra", None)
     chosen = {group: name or "" for group, name in made_of.overrides.known_choices.items()}
-    if chosen["cluster"] not in clusters():  # a folder of the user's may have others
-        raise unknown_choice("cluster", chosen["cluster"], choices)
     layers = tuple(_layers(made_of.defaults, reader.files))
-    if problems := tuple(problem for layer in layers for problem in defaults_list.unplaced(layer.config, layer.file)):
-        raise ProblemsFound(problems)
     texts = reader.files.values()
     references = sum(file.text.count("${") for file in texts)
     looked = {**reader.looked, **{module: stamp_of(module) for module in _MADE_BY}}
@@ -117,13 +255,13 @@ def _plain(layer: ResultDefault, loaded: ConfigResult) -> tuple[str, Mapping[str
     return package or "", loaded.tree
 
 
-def _bound(repository: Any, choices: Choices) -> None:
-    """Let a composition read no more files than `_MOST_FILES`, each as often as `defaults` name it."""
+def _bound(repository: Any) -> None:
+    """Let a composition read no more files than `MOST_FILES`, each as often as `defaults` name it."""
     load, loads = repository.load_config, itertools.count(1)
 
     def load_bounded(config_path: str) -> Any:
-        if next(loads) > _MOST_FILES:
-            raise too_many_files(config_path, _MOST_FILES, choices)
+        if next(loads) > MOST_FILES:
+            raise TooManyFiles(config_path)
         return load(config_path)
 
     repository.load_config = load_bounded

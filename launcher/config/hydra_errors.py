@@ -1,17 +1,23 @@
-"""Why Hydra refused to compose the chosen files, in the user's terms."""
+"""The chosen files composed, or why they cannot be: Hydra's refusals in the user's terms, and faulty `defaults`."""
 
 import re
-from collections.abc import Sequence
+from collections.abc import Collection, Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
 
+import yaml
 from hydra.errors import MissingConfigException
 
+from launcher.common import yaml_io
+from launcher.common.paths import COLLECTION
 from launcher.common.problems import Problem, ProblemsFound, fail, first_line
 from launcher.common.suggestions import nearest
-from launcher.config import defaults_list
+from launcher.config import hydra_compose
 from launcher.config.choices import Choices
-from launcher.config.collection import ALL_RECIPES, GROUPS, clusters
-from launcher.config.hydra_sources import known_configs
-from launcher.config.override_text import REMEDY_SYNTAX
+from launcher.config.collection import ALL_RECIPES, GROUPS, SCHEME, clusters
+from launcher.config.composed_files import FileCache, Files, FileText
+from launcher.config.hydra_compose import MOST_FILES, NEIGHBOURS, RecipeFiles, TooManyFiles, UserRecipe
+from launcher.config.overrides import REMEDY_SYNTAX
 
 _MOST_NEAR = 3
 """Names that a Problem suggests."""
@@ -24,38 +30,46 @@ _CLUSTERS = {
 """Clusters, and other names of them; of batch systems there is only Slurm."""
 _CLUSTER_NAMED = {word: cluster for cluster, words in _CLUSTERS.items() for word in words.split()}
 _NOT_CHOSEN = re.compile(r"Could not override '([^']+)'\. No match in the defaults list")
+_KEYWORDS = ("optional ", "override ")
+_SELF = "_self_"
+_HERE = "_here_"
 
 
-def refused(error: Exception, choices: Choices) -> ProblemsFound:
+def compose_files(choices: Choices, cache: FileCache) -> tuple[Files, Collection[FileText]]:
+    """Compose the chosen files.
+
+    Returns:
+        The composition, and the files that were read.
+
+    Raises:
+        ProblemsFound: A choice or a default that does not exist, or a file that is not YAML.
+    """
+    try:
+        files, texts = hydra_compose.compose_files(choices, cache)
+    except (TooManyFiles, *hydra_compose.REFUSALS) as error:
+        raise _refused(error, choices) from error
+    if files.cluster not in clusters():  # a folder of the user's may have others
+        raise _unknown_choice("cluster", files.cluster, choices.search)
+    if problems := tuple(problem for layer in files.layers for problem in _unplaced(layer.config, layer.file)):
+        raise ProblemsFound(problems)
+    return files, texts
+
+
+def _refused(error: Exception, choices: Choices) -> ProblemsFound:
     """Return why Hydra refused: a choice that does not exist, or faulty `defaults` behind one that does."""
     missing = error.missing_cfg_file or "" if isinstance(error, MissingConfigException) else ""
-    for group, option in map(_group_and_option, choices.words):
+    chosen = [_group_and_option(word) for word in choices.words]
+    for group, option in chosen:
         if missing == f"{group}/{option}" or (group in GROUPS and "${" in option):
-            return unknown_choice(group, option, choices)
-    if problems := _faulty_defaults(choices):
+            return _unknown_choice(group, option, choices.search)
+    if problems := tuple(p for group, option in chosen for p in _faults(group, option, choices.search)):
         return ProblemsFound(problems)
+    if isinstance(error, TooManyFiles):
+        return fail("E005", "defaults", f"name more than {MOST_FILES} files", value=str(error))
     message = first_line(error)
     if absent := _NOT_CHOSEN.match(message):
         return fail("E003", absent[1], "no file of this group is chosen yet", remedy=f"+{absent[1]}=… adds one")
     return fail("E003", " ".join(choices.words), message, remedy=REMEDY_SYNTAX)
-
-
-def too_many_files(config: str, most: int, choices: Choices) -> ProblemsFound:
-    """Return why a composition reads more than `most` files: `defaults` that lead back to themselves, or too many.
-
-    Args:
-        config: The first file above the bound.
-        most: The bound.
-        choices: The chosen files.
-    """
-    if problems := _faulty_defaults(choices):
-        return ProblemsFound(problems)
-    return fail("E005", "defaults", f"name more than {most} files", value=config)
-
-
-def _faulty_defaults(choices: Choices) -> tuple[Problem, ...]:
-    chosen = map(_group_and_option, choices.words)
-    return tuple(p for group, option in chosen for p in defaults_list.faults(group, option, choices.search))
 
 
 def _group_and_option(word: str) -> tuple[str, str]:
@@ -64,22 +78,16 @@ def _group_and_option(word: str) -> tuple[str, str]:
     return key.partition("@")[0], option.strip("'\"")
 
 
-def unknown_choice(group: str, name: str, choices: Choices) -> ProblemsFound:
+def _unknown_choice(group: str, name: str, search: Sequence[str]) -> ProblemsFound:
     """Return the Problem of a name that no file of a group has; all names of it are listed unless there are many."""
-    names = (
-        config.removeprefix(f"{group}/") for config in known_configs(choices.search) if config.startswith(f"{group}/")
-    )
-    known = clusters() if group == "cluster" else list(names)
-    remedy = _near(group, name, known)
+    inside = [config for config in known_configs(search) if config.startswith(f"{group}/")]
+    known = clusters() if group == "cluster" else [config.removeprefix(f"{group}/") for config in inside]
+    is_recipe = group == "recipes"
+    listing = _from_list(name, known) if is_recipe else None
+    remedy = listing or _near(group, name, known) or (ALL_RECIPES if is_recipe else None)
     what = group.removesuffix("s") if group in GROUPS else "file of this group"
-    return fail(
-        "E005",
-        group,
-        f"there is no {what} of that name",
-        value=name,
-        allowed=None if group == "recipes" else ", ".join(known),
-        remedy=_from_list(name, known) or remedy or ALL_RECIPES if group == "recipes" else remedy,
-    )
+    message, allowed = f"there is no {what} of that name", None if is_recipe else ", ".join(known)
+    return fail("E005", group, message, value=name, allowed=allowed, remedy=remedy)
 
 
 def _near(group: str, name: str, known: Sequence[str]) -> str | None:
@@ -100,3 +108,211 @@ def _from_list(name: str, known: Sequence[str]) -> str | None:
     if count <= _MOST_NEAR or not re.fullmatch(r"[\w./-]+", name):
         return None
     return f"recipes list {name} shows the {count} recipes with this in their names"
+
+
+@dataclass(frozen=True, slots=True)
+class _Entry:
+    """One entry of a defaults list.
+
+    Args:
+        config: The config it names, a path under the collection or the search path; None where it names none.
+        base: Folder from which that config's own entries are looked up.
+        written: As it is written.
+        place: `file:line:column`.
+        is_optional: Whether it may be absent.
+    """
+
+    config: str | None
+    base: str
+    written: str
+    place: str
+    is_optional: bool = False
+
+
+def _faults(group: str, option: str, search: Sequence[str]) -> tuple[Problem, ...]:
+    """Return every fault in the defaults of a choice and of all that it is made of.
+
+    Args:
+        group: What is chosen: `recipes` or `cluster`.
+        option: The choice.
+        search: Where Hydra looks beside the collection.
+
+    Returns:
+        A Problem for each invalid entry, and for each that names no file or leads back to a file it came from.
+    """
+    start = _find(f"{group}/{option}", search)
+    return tuple(_walk(start, group, search, (), set())) if start else ()
+
+
+def _unplaced(config: str, file: Path) -> Iterator[Problem]:
+    """Yield a Problem for each default of a user's recipe that does not name where in the recipe its keys belong.
+
+    Hydra would put them under the name of their own folder, where nothing reads them.
+    """
+    is_own = config.startswith("recipes/") and not file.is_relative_to(COLLECTION)
+    for entry in _entries(file, "recipes") if is_own else ():
+        if "@" not in entry.written and entry.config:
+            yield Problem(
+                "E005",
+                "defaults",
+                "a default of a recipe must name where its keys belong",
+                value=entry.written,
+                remedy=f"{entry.written}@{_HERE}",
+                where=entry.place,
+            )
+
+
+def after_self(config: str, search: Sequence[str]) -> frozenset[Path]:
+    """Return every file that overrides a config because its `defaults`, directly or not, list it after `_self_`.
+
+    Args:
+        config: A config of the composition, a path without `.yaml`.
+        search: Where Hydra looks beside the collection.
+    """
+    file = _find(config, search)
+    base = "recipes" if config.startswith("recipes/") else config.rpartition("/")[0]
+    found: set[Path] = set()
+    pending = list(_entries(file, base, is_after_self=True)) if file else []
+    while pending:
+        entry = pending.pop()
+        target = _find(entry.config, search) if entry.config else None
+        if target and target not in found:
+            found.add(target)
+            pending += _entries(target, entry.base)
+    return frozenset(found)
+
+
+def _walk(
+    file: Path, base: str, search: Sequence[str], way: tuple[tuple[Path, _Entry], ...], done: set[Path]
+) -> Iterator[Problem]:
+    """Yield the faults of a file and of the files that it names, each visited once.
+
+    Args:
+        file: The file.
+        base: Folder from which its entries are looked up.
+        search: Where Hydra looks beside the collection.
+        way: The files that led here, each with the entry that named the next.
+        done: Files already visited; grows.
+    """
+    done.add(file)
+    for entry in _entries(file, base):
+        target = _find(entry.config, search) if entry.config else None
+        if entry.config is None:
+            yield Problem("E005", "defaults", entry.written, allowed="/path@_here_ or _self_", where=entry.place)
+        elif target is None:
+            if not entry.is_optional:
+                yield _absent(entry, search)
+        elif target in (passed := [*(step for step, _ in way), file]):
+            yield _cycle([step for _, step in way][passed.index(target) :], entry)
+        elif target not in done:
+            yield from _walk(target, entry.base, search, (*way, (file, entry)), done)
+
+
+def _entries(file: Path, base: str, *, is_after_self: bool = False) -> Iterator[_Entry]:
+    """Yield what the defaults of a file name, or name after `_self_`, and every item that names nothing."""
+    for node in _lists(file):
+        if not isinstance(node, yaml.SequenceNode):
+            yield _Entry(None, "", "defaults must be a list", _place(file, node))
+            continue
+        places = [i for i, item in enumerate(node.value) if item.value == _SELF]
+        start = (places[0] if places else len(node.value)) if is_after_self else 0
+        for item in node.value[start:]:
+            yield from _named(file, base, item)
+        for item in [item for item in node.value if item.value == _SELF][1:]:
+            yield _Entry(None, "", "_self_ may appear only once in a list of defaults", _place(file, item))
+
+
+def _lists(file: Path) -> list[yaml.Node]:
+    """Return the `defaults` of a file; there may be none, or several by mistake."""
+    root = yaml_io.load_nodes(file.read_text(encoding="utf-8-sig"))
+    pairs = root.value if isinstance(root, yaml.MappingNode) else []
+    return [value for key, value in pairs if key.value == "defaults"]
+
+
+def _named(file: Path, base: str, item: yaml.Node) -> Iterator[_Entry]:
+    """Yield what one item of the list names: `/base/part@_here_`, or a group and one or several options."""
+    place = _place(file, item)
+    if isinstance(item, yaml.ScalarNode):
+        if item.value != _SELF:
+            path, is_optional = _path(item.value, base)
+            yield _Entry(path, path.rpartition("/")[0], item.value, place, is_optional)
+    elif isinstance(item, yaml.MappingNode) and len(item.value) == 1:
+        key, value = item.value[0]
+        group, is_optional = _path(key.value, base)
+        for option in value.value if isinstance(value, yaml.SequenceNode) else [value]:
+            if option.value not in ("null", "~", "") and "${" not in option.value:
+                written = f"{key.value}: {option.value}"
+                yield _Entry(f"{group}/{option.value}", group, written, _place(file, option), is_optional)
+    else:
+        yield _Entry(None, "", "is not a valid entry of a defaults list", place)
+
+
+def _path(written: str, base: str) -> tuple[str, bool]:
+    """Return the path that an entry means, and whether it may be absent."""
+    name = written.partition("@")[0]
+    for word in _KEYWORDS:
+        name = name.removeprefix(word)
+    return name[1:] if name.startswith("/") else f"{base}/{name}", written.startswith(_KEYWORDS[0])
+
+
+def _place(file: Path, node: yaml.Node) -> str:
+    name = file.relative_to(COLLECTION) if file.is_relative_to(COLLECTION) else file
+    return f"{name}:{node.start_mark.line + 1}:{node.start_mark.column + 1}"
+
+
+def _cycle(way: Sequence[_Entry], last: _Entry) -> Problem:
+    steps = "; ".join(f"{step.place} names {step.written}" for step in (*way, last))
+    message = f"a recipe's defaults lead back to itself: {steps}"
+    return Problem("E005", "defaults", message, remedy="leave out one of these entries", where=last.place)
+
+
+def _absent(entry: _Entry, search: Sequence[str]) -> Problem:
+    return Problem(
+        "E005",
+        "defaults",
+        "a recipe's defaults name a file that does not exist",
+        value=entry.written,
+        allowed="/path from recipes_collection/ or the search path, or the name of a file beside yours",
+        remedy=_instead(entry, known_configs(search)),
+        where=entry.place,
+    )
+
+
+def _instead(entry: _Entry, names: Sequence[str]) -> str | None:
+    """Return the correction of an entry that names no file."""
+    name, _, package = entry.written.partition("@")
+    if name in names:
+        return f"/{entry.written}, with a slash before it"
+    near = nearest(entry.config or "", names, cutoff=0.7)
+    place = f"@{package or _HERE}"
+    return f"did you mean {' or '.join(f'/{found}{place}' for found in near)}?" if near else None
+
+
+def _find(config_path: str, search: Sequence[str]) -> Path | None:
+    """Return the file of a config, as `/base/…` in `defaults` names it without the slash; None when there is none."""
+    return next((source.file(config_path) for source in _sources(search) if source.is_config(config_path)), None)
+
+
+def known_configs(search: Sequence[str]) -> list[str]:
+    """Return every config that `defaults` could name, sorted, a path without `.yaml`."""
+    names: set[str] = set()
+    for source in _sources(search):
+        place = Path(source.path)
+        if isinstance(source, UserRecipe):
+            names |= {f"{NEIGHBOURS}/{file.stem}" for file in place.parent.glob("*.yaml")}
+        else:
+            names |= {str(file.relative_to(place).with_suffix("")) for file in place.rglob("*.yaml")}
+    return sorted(names)
+
+
+def is_group(config_path: str, search: Sequence[str]) -> bool:
+    """Return whether a path names a folder of configs to choose from."""
+    return any(source.is_group(config_path) for source in _sources(search))
+
+
+def _sources(search: Sequence[str]) -> list[RecipeFiles]:
+    sources = [RecipeFiles("main", f"file://{COLLECTION}")]
+    for place in search:
+        is_recipe = place.startswith(f"{SCHEME}://")
+        sources.append((UserRecipe if is_recipe else RecipeFiles)("user", place))
+    return sources

@@ -19,20 +19,12 @@ from launcher.common.paths import COLLECTION
 from launcher.common.problems import Problem, ProblemsFound, fail, first_line, shown
 from launcher.common.process import USER_ERROR, check_output_is_read
 from launcher.common.secret_forms import holds_token
-from launcher.config import (
-    choices,
-    hydra_overrides,
-    multirun,
-    override_text,
-    parsed_overrides,
-    recipe_files,
-    slips,
-)
-from launcher.config.collection import CONFIG
+from launcher.common.suggestions import nearest
+from launcher.config import choices, hydra_overrides, multirun, overrides
+from launcher.config.collection import CONFIG, ENDINGS, USER_RECIPE, recipe_file, user_place
 from launcher.config.composed_files import CompositionCache
-from launcher.config.hydra_sources import register
+from launcher.config.hydra_compose import register
 from launcher.config.overrides import SEARCH_PATH
-from launcher.config.recipe_files import USER_RECIPE, user_place
 
 _UNSUPPORTED = ("experimental_rerun", "config_name", "config_path")
 """Flags of Hydra's that choose another program or configuration than this one."""
@@ -60,7 +52,7 @@ def serve(run: Callable[[list[list[str]], CompositionCache], int], words: Sequen
         flags = _read(words)
         if any(getattr(flags, name, None) for name in _BY_HYDRA):
             return _by_hydra(flags)
-        added = [f"hydra.searchpath=[{override_text.quoted(flags.config_dir)}]"] if flags.config_dir else []
+        added = [f"hydra.searchpath=[{overrides.quoted(flags.config_dir)}]"] if flags.config_dir else []
         jobs = multirun.jobs(flags.overrides) if flags.multirun else [flags.overrides]
     except ProblemsFound as error:
         console.show_problems(error.problems)
@@ -74,7 +66,7 @@ def _read(words: Sequence[str]) -> argparse.Namespace:
     Raises:
         ProblemsFound: A flag that does not exist, lacks its value, or does not go with the others.
     """
-    if problems := slips.of_flags(words):
+    if problems := misspelt_keys(words):
         raise ProblemsFound(problems)
     parser = get_args_parser()
     parser.error = _refuse  # type: ignore[method-assign]  # Hydra makes the parser, and argparse asks for its method
@@ -82,13 +74,43 @@ def _read(words: Sequence[str]) -> argparse.Namespace:
     if problems := (
         *_repeated(parser, words),
         *_faults(flags, unknown),
-        *filter(None, map(override_text.unreadable, flags.overrides)),
+        *filter(None, map(overrides.unreadable, flags.overrides)),
     ):
         raise ProblemsFound(problems)
-    if problems := (*slips.joined(flags.overrides)[1], *_refused(flags.overrides)):
+    if problems := (*overrides.joined(flags.overrides)[1], *_refused(flags.overrides)):
         raise ProblemsFound(problems)
-    flags.overrides = list(parsed_overrides.spelled(flags.overrides, Path.cwd()))
+    flags.overrides = list(overrides.spelled(flags.overrides, Path.cwd()))
     return flags
+
+
+def misspelt_keys(words: Sequence[str]) -> tuple[Problem, ...]:
+    """Return a Problem for each flag that is a key of a launch, as `--recipes llama` or `--dry-run`."""
+    found = [_flag(word, after) for word, after in zip(words, [*words[1:], ""], strict=True) if word.startswith("-")]
+    return tuple(problem for problem in found if problem)
+
+
+def _flag(word: str, after: str) -> Problem | None:
+    name, equals, value = word.lstrip("-").partition("=")
+    key = _key_of(name)
+    if key is None:
+        return None
+    if not equals:
+        is_switch = key in overrides.switches()
+        value = "true" if is_switch else after if re.match("[^=-]", after) and overrides.is_bare(after) else "…"
+    text = shown(f"{key}={value}")
+    message = "is not a flag: a key is set by key=value"
+    return Problem("E801", word.partition("=")[0], message, remedy=text)
+
+
+def _key_of(name: str) -> str | None:
+    """Return the key that a flag's name spells; None for Hydra's own flags and for words that resemble no key."""
+    key = name.replace("-", "_")
+    if key in overrides.top_level() or overrides.DOTTED.fullmatch(key):
+        return key
+    flags = [option.lstrip("-") for action in get_args_parser()._actions for option in action.option_strings]
+    is_flag = any(flag.startswith(name) for flag in flags)  # argparse takes the beginning of one for it
+    near = [] if is_flag else nearest(key, overrides.top_level(), count=1, cutoff=0.8)
+    return near[0] if near else None
 
 
 def _refuse(message: str) -> NoReturn:
@@ -214,10 +236,10 @@ def _for_hydra(flags: argparse.Namespace) -> Iterator[str]:
             yield override.text
         elif id(override) not in decisive:
             continue
-        elif override.key == "recipes" and str(value).endswith(recipe_files.ENDINGS):
-            file = recipe_files.existing(str(value), Path.cwd()) or Path.cwd() / str(value)
+        elif override.key == "recipes" and str(value).endswith(ENDINGS):
+            file = recipe_file(str(value), Path.cwd()) or Path.cwd() / str(value)
             search.append(user_place(file))
             yield f"recipes={USER_RECIPE}"
         else:
             yield choices.word(override, parsed)
-    yield f"hydra.searchpath=[{','.join(map(override_text.quoted, search))}]"
+    yield f"hydra.searchpath=[{','.join(map(overrides.quoted, search))}]"

@@ -11,9 +11,7 @@ from hydra.errors import HydraException
 from launcher.common import redaction
 from launcher.common.problems import Problem, fail, first_line, shown
 from launcher.common.yaml_io import LONGEST_NUMBER
-from launcher.config import slips
-from launcher.config.override_text import REMEDY_SYNTAX
-from launcher.config.overrides import Override, placed
+from launcher.config.overrides import REMEDY_SYNTAX, Override, placed, remedy_of
 
 _SIGNS = {
     OverrideType.CHANGE: "",
@@ -42,7 +40,7 @@ def read(text: str) -> tuple[Override, tuple[Problem, ...]]:
         found = OverridesParser.create().parse_override(text)
     except (HydraException, RecursionError) as error:
         message = first_line(error) if "=" in text and shown(text) == text else "is not written as an override"
-        remedy = slips.remedy(text) or REMEDY_SYNTAX
+        remedy = remedy_of(text) or REMEDY_SYNTAX
         raise fail("E001", shown(text), message, remedy=remedy) from error
     except ValueError as error:  # of a number that Python does not convert
         raise fail("E001", shown(text), _TOO_LONG_A_NUMBER) from error

@@ -1,12 +1,11 @@
 """References `${…}`, checked before they are resolved: OmegaConf follows each reference again wherever it appears,
 so that a dozen lines that each repeat the previous one would exhaust the memory."""
 
-import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 from launcher.common.problems import Problem
-from launcher.model.config_tree import ABSENT, child
+from launcher.model.config_tree import ABSENT, child, targets
 from launcher.model.context import job_name
 
 FEW = 16
@@ -14,8 +13,6 @@ FEW = 16
 
 _MOST = 100_000
 """Values of a configuration with references written out, a hundred characters of text counted as one."""
-
-_REFERENCE = re.compile(r"\$\{\s*(\.*)([\w\-.\[\]]*)\s*\}")
 
 NAMES = RUN_NAME, _SCRIPT_NAME, _EXPERIMENT = (
     "recipes.run.name",
@@ -80,13 +77,6 @@ def _inside(value: Any, path: tuple[str, ...], tree: Any) -> Iterator[tuple[Any,
         yield from ((child, (*path, str(i))) for i, child in enumerate(value))
     elif isinstance(value, str) and "${" in value:
         yield from (_target(target, tree) for target in targets(value, path))
-
-
-def targets(text: str, path: tuple[str, ...]) -> Iterator[tuple[str, ...]]:
-    """Yield the path of each value that the text at `path` refers to."""
-    for dots, name in _REFERENCE.findall(text):
-        start = path[: max(0, len(path) - len(dots))] if dots else ()
-        yield (*start, *filter(None, re.split(r"[.\[\]]+", name)))
 
 
 def absent(text: str, path: tuple[str, ...], tree: Mapping[str, Any]) -> str | None:

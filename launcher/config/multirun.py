@@ -11,7 +11,7 @@ from launcher.common import console
 from launcher.common.problems import Problem, ProblemsFound, shown
 from launcher.config import hydra_overrides, overrides
 from launcher.config.collection import GROUPS, clusters, recipe_names
-from launcher.config.override_text import unreadable
+from launcher.config.overrides import unreadable
 
 _MOST_JOBS = 1000
 """Jobs of one command line: each is compiled, and launched, after the one before."""

@@ -1,15 +1,33 @@
-"""An override of a command line: one parsed form, whether its text was plain or needed Hydra's grammar."""
+"""The words of a command line as overrides: one parsed form, and every fault in how they are written.
 
+Most overrides are plain and are read here; `hydra_overrides` reads the others by Hydra's grammar.
+"""
+
+import os
 import re
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
-from launcher.common.problems import shown
-from launcher.config.collection import GROUPS
+from launcher.common import redaction
+from launcher.common.paths import COLLECTION
+from launcher.common.problems import Problem, ProblemsFound, shown
+from launcher.common.secret_names import names_secret
+from launcher.common.yaml_io import MAX_DEPTH
+from launcher.config.collection import (
+    ALL_RECIPES,
+    GROUPS,
+    PLAIN_NAME,
+    clusters,
+    recipe_file,
+    recipe_in,
+    recipe_names,
+)
 
 SEARCH_PATH = "hydra.searchpath"
 _LONGEST_PLAIN = 1000
-"""Characters of an override that is read here: too few to exceed any bound of `override_text`."""
+"""Characters of an override that is read here: too few to exceed a bound of `unreadable`."""
 _NAME = r"[A-Za-z_]\w*"
 _PLAIN = re.compile(rf"(?P<sign>\+{{0,2}}|~)(?P<key>{_NAME}(?:\.(?:{_NAME}|0|[1-9]\d*))*)(?:=(?P<value>.*))?", re.A)
 _INTEGER = re.compile(r"-?(?:0|[1-9]\d{0,17})", re.A)
@@ -18,6 +36,31 @@ _QUOTED = re.compile(r"'([ -#%&(-\[\]-~]*)'")
 """A text in quotes, of characters that mean nothing else there."""
 _WORD = re.compile(r"(?!(?:nan|inf)$)[A-Za-z_/][\w./:-]*", re.A | re.I)
 _CONSTANTS = {"true": True, "false": False, "null": None}
+_CHOICE = re.compile(r"(\+{0,2}recipes=)(.*)", re.S)
+DOTTED = re.compile(r"\w+(\.\w+)+")
+_BARE_VALUE = re.compile(r"[\w./@:+-]+")
+"""A value that needs no quotes in a suggestion."""
+
+REMEDY_SYNTAX = "key=value sets a key, ~key removes one; quote values with spaces or commas: key='\"a, b\"'"
+"""The remedy where an override is not written as one."""
+_LONGEST = 1 << 16
+"""Characters of an override. Longer values belong in a recipe's file, which takes 1 MiB."""
+
+_MOST_PARTS = 2000
+"""Separators outside quotes: Hydra's parser takes 0.3 s for so many, and the square of it for more."""
+
+_SHORT = MAX_DEPTH
+"""An override with at most this many characters cannot exceed any bound."""
+
+_SHOWN = 60
+"""Characters of an override that a Problem repeats when it refuses its length."""
+
+_BEFORE_QUOTE = re.compile(r"(\\*)('|\Z)")
+"""A quote of the text, or the one that closes it, with the backslashes before it."""
+_OPENING, _CLOSING, _SEPARATORS = frozenset("[{("), frozenset("]})"), frozenset("[{(,:")
+
+_REHEARSE, _MOST_RANKS = "rehearse", 1024
+_IS_ELASTIC = "recipes.elastic_policy.is_elastic"
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -97,3 +140,280 @@ def plain(text: str) -> Override | None:
     elif not _WORD.fullmatch(word):
         return None
     return Override(text, found["sign"], placed(found["key"]), value)
+
+
+def unreadable(text: str) -> Problem | None:
+    """Return why an override must not reach Hydra's parser; None if it may."""
+    try:
+        text.encode()
+    except UnicodeEncodeError:
+        readable = text.encode("utf-8", "backslashreplace").decode()
+        return Problem("E001", _start(readable), "is not valid UTF-8", allowed="text in UTF-8")
+    if len(text) <= _SHORT:
+        return None
+    if len(text) > _LONGEST:
+        return _refused(text, f"has {len(text)} characters", f"at most {_LONGEST}; a recipe file takes more")
+    depth, parts = _measured(text)
+    if depth > MAX_DEPTH:
+        return _refused(text, f"is nested {depth} levels deep", f"at most {MAX_DEPTH} levels")
+    if parts > _MOST_PARTS:
+        return _refused(text, f"has {parts} parts", f"at most {_MOST_PARTS}; a recipe file takes more")
+    return None
+
+
+def quoted(text: str) -> str:
+    """Return a text as the value of an override, whatever characters it has.
+
+    Source: Hydra, Override grammar, Quoted values: a quote is escaped, and so are backslashes before one.
+    """
+    escaped = _BEFORE_QUOTE.sub(lambda found: found[1] * 2 + (r"\'" if found[2] else ""), text)
+    return f"'{escaped}'"
+
+
+def _measured(text: str) -> tuple[int, int]:
+    """Return how deep an override nests and how many separators it has, both outside quotes."""
+    depth = deepest = parts = 0
+    quote, is_escaped = "", False
+    for character in text:
+        if is_escaped:
+            is_escaped = False
+        elif character == "\\":
+            is_escaped = True
+        elif quote:
+            quote = "" if character == quote else quote
+        elif character in "'\"":
+            quote = character
+        else:
+            depth += (character in _OPENING) - (character in _CLOSING)
+            deepest, parts = max(deepest, depth), parts + (character in _SEPARATORS)
+    return deepest, parts
+
+
+def _refused(text: str, message: str, allowed: str) -> Problem:
+    return Problem("E001", _start(shown(text)), message, allowed=allowed)
+
+
+def _start(text: str) -> str:
+    return text if len(text) <= _SHOWN else f"{text[:_SHOWN]}…"
+
+
+def joined(words: Sequence[str]) -> tuple[list[str], list[Problem]]:
+    """Return overrides with those put together that spaces have parted, and a Problem for each of these."""
+    if all(not is_bare(word) for word in words):
+        return list(words), []
+    rest, found, problems = list(words), [], []
+    while rest:
+        count = _parted(rest)
+        found.append(_joined(rest[:count]) if count > 1 else rest[0])
+        if count > 1:
+            problems.append(_problem(rest[:count]))
+        rest = rest[count:]
+    return found, problems
+
+
+def is_bare(word: str) -> bool:
+    """Return whether a word lacks a key or a `=`, so that another beside it may belong to it."""
+    return word.startswith("=") or ("=" not in word and not word.startswith(("~", "-")))
+
+
+def _parted(words: Sequence[str]) -> int:
+    """Return how many words at the start of `words` are one override."""
+    first, second, third = (*words[:3], "", "")[:3]
+    if is_bare(first) and not first.startswith("=") and second.startswith("="):
+        return 2 if second != "=" else 3 if third else 1  # `key =value`, `key = value`, or a key alone
+    if not second or not is_bare(second) or second.startswith("="):
+        return 1
+    is_open = first.endswith("=") and first.count("=") == 1
+    return 2 if is_open or (_is_key(first.removesuffix(":")) and not _is_key(second)) else 1
+
+
+def _is_key(word: str) -> bool:
+    return word in top_level() or DOTTED.fullmatch(word) is not None or names_secret(word)
+
+
+def _joined(words: Sequence[str]) -> str:
+    first, last = words[0].rstrip("=:"), words[-1].removeprefix("=")
+    return f"{first}={last if _BARE_VALUE.fullmatch(last) else repr(last)}"
+
+
+def _problem(words: Sequence[str]) -> Problem:
+    is_spaced = any("=" in word for word in words)
+    absent = "has a : in place of its =" if words[0].endswith(":") else "lacks a = between key and value"
+    message = "has a space before or after its =" if is_spaced else absent
+    text = shown(_joined(words))
+    quoted = f'"{text}"' if "'" in text else text
+    return Problem("E001", text.partition("=")[0], message, remedy=quoted)
+
+
+def remedy_of(word: str) -> str | None:
+    """Return the probable intention of a word that is not an override; None if unknown."""
+    key, colon, _ = word.partition(":")
+    if colon and _is_key(key):
+        return f"{key}=…, with = in place of the colon"
+    if word in switches():
+        return f"{word}=true"
+    if word in clusters():
+        return f"cluster={word}"
+    if word == "recipes":
+        return ALL_RECIPES
+    if word.endswith((".yaml", ".yml")):
+        return f"recipes={word}"
+    names = [name for name in recipe_names() if word in (name, name.rpartition("/")[2])]
+    return f"recipes={names[0]}" if names else None
+
+
+def top_level() -> list[str]:
+    """Return the keys of the top level."""
+    from launcher.model.recipe import Launch  # its models take 0.1 s to build, which most launches do later
+    from launcher.model.validation import field_names
+
+    return field_names(Launch)
+
+
+def switches() -> list[str]:
+    """Return those that are true or false."""
+    from launcher.model.recipe import Launch  # as above
+
+    return [name for name, info in Launch.model_fields.items() if info.annotation is bool]
+
+
+def parse(words: Sequence[str]) -> list[Override]:
+    """Return overrides as Hydra understands them, with those that `rehearse` stands for.
+
+    Raises:
+        ProblemsFound: Every override that is not written as one, or that this program does not support.
+    """
+    parsed: list[Override] = []
+    texts, problems = joined(words)
+    for text in texts:
+        try:
+            override, faults = _read(text)
+        except ProblemsFound as error:
+            problems += error.problems
+        else:
+            parsed.append(override)
+            problems += (*faults, *_faults(override))
+    if problems:
+        raise ProblemsFound(tuple(problems))
+    return _completed(parsed)
+
+
+def _completed(parsed: list[Override]) -> list[Override]:
+    """Return overrides with those that a number of ranks stands for; `rehearse=true` beside its keys is left out."""
+    ranks: object = None
+    surplus: list[Override] = []  # rehearse=true, where keys below it say the same
+    pending: list[Override] = []
+    has_keys = False
+    for each in parsed:
+        key, value = each.key, None if each.is_delete else each.value
+        if key.startswith(f"{_REHEARSE}.") or (key == _REHEARSE and isinstance(value, dict)):
+            has_keys = True
+            ranks = (
+                value
+                if key == f"{_REHEARSE}.ranks"
+                else value.get("ranks", ranks)
+                if isinstance(value, dict)
+                else ranks
+            )
+        elif key == _REHEARSE and value is True:
+            pending.append(each)
+        elif key == _REHEARSE:  # undoes what came before
+            ranks, has_keys, pending = None, False, []
+        if has_keys:
+            surplus, pending = [*surplus, *pending], []
+    kept = [each for each in parsed if not any(each is other for other in surplus)]
+    # What is no number of ranks is reported where it is typed, and ranks of an elastic job by a rule.
+    is_number = isinstance(ranks, int) and not isinstance(ranks, bool) and 0 < ranks <= _MOST_RANKS
+    if not is_number or any(each.key == _IS_ELASTIC and each.value is True for each in parsed):
+        return kept
+    texts = "recipes.trainer.num_nodes=1", f"recipes.trainer.devices={ranks}"
+    return [*kept, *filter(None, map(plain, texts))]
+
+
+def search_path(words: Sequence[str]) -> list[Path]:
+    """Return the folders that `hydra.searchpath` adds among overrides.
+
+    Raises:
+        ProblemsFound: It is not a list of folders, or one does not exist.
+    """
+    parsed = parse([text for text in words if text.lstrip("+").startswith(f"{SEARCH_PATH}=")])
+    return [Path(folder) for override in parsed for folder in override.folders]
+
+
+def _read(text: str) -> tuple[Override, tuple[Problem, ...]]:
+    if override := plain(text):
+        redaction.learn(override.value, override.key)
+        return override, ()
+    if problem := unreadable(text):
+        raise ProblemsFound((problem,))
+    from launcher.config import hydra_overrides  # 0.2 s, which a plain command line does without
+
+    return hydra_overrides.read(text)
+
+
+def _faults(override: Override) -> Iterator[Problem]:
+    """Yield the faults of a single override."""
+    if problem := _hydra_problem(override) if override.is_hydra else _key_problem(override):
+        yield problem
+    if override.is_sweep:
+        yield Problem(
+            "E002", override.shown, "sweeps over several values", remedy="add --multirun, or quote the value"
+        )
+
+
+def _hydra_problem(override: Override) -> Problem | None:
+    """Return the fault of an override of Hydra's own settings, of which only the search path is ours."""
+    key, value, text = override.key, override.value, override.shown
+    if key != SEARCH_PATH or override.package is not None:
+        return Problem("E009", key, "is a Hydra setting that no launch reads", allowed=SEARCH_PATH, where=text)
+    if not isinstance(value, list) or not all(isinstance(place, str) for place in value):
+        return Problem(
+            "E009", key, "must be a list of folders", value=value, remedy=f"{key}=[/path/to/folder]", where=text
+        )
+    absent = [place for place in value if not os.path.isdir(folder(place))]
+    return Problem("E009", key, "no such folder", value=", ".join(absent), where=text) if absent else None
+
+
+def _key_problem(override: Override) -> Problem | None:
+    """Return the fault of the key of an override, or with the choice it makes, before any file is read."""
+    key, where = override.key, override.shown
+    if not key:
+        return Problem("E001", where, "names no key", remedy=REMEDY_SYNTAX)
+    if key in GROUPS and override.is_delete:
+        return Problem("E005", key, "cannot be removed: a launch has one", where=where)
+    if key in GROUPS and not isinstance(override.value, str):
+        remedy = ALL_RECIPES if key == "recipes" else f"{key}=NAME, NAME one of {', '.join(clusters())}"
+        return Problem("E005", key, "must name one", remedy=remedy, where=where)
+    if key in GROUPS and override.package is not None:
+        return Problem("E005", key, "must be chosen without a package: leave out the @", where=where)
+    return None
+
+
+def spelled(words: Sequence[str], cwd: Path) -> tuple[str, ...]:
+    """Return overrides with quotes around the name of each recipe that Hydra's grammar would read in another way.
+
+    Args:
+        words: Overrides, as typed.
+        cwd: Folder that relative recipe files are looked up in.
+    """
+    return tuple(_spelled(text, words, cwd) for text in words)
+
+
+def _spelled(text: str, words: Sequence[str], cwd: Path) -> str:
+    found = _CHOICE.fullmatch(text)
+    if found is None or not found[2] or PLAIN_NAME.fullmatch(found[2]) or unreadable(text):
+        return text
+    name, folders = found[2], _search_path(words)
+    if not (recipe_file(name, cwd) or recipe_in(name, folders)):
+        from launcher.config import hydra_overrides  # as above
+
+        if hydra_overrides.parsed(text):
+            return text
+    return f"{found[1]}{quoted(name)}"
+
+
+def _search_path(words: Sequence[str]) -> list[str]:
+    try:
+        return list(map(str, (COLLECTION, *search_path(words))))
+    except ProblemsFound:  # the composition reports it, among others
+        return [str(COLLECTION)]

@@ -7,9 +7,11 @@ there is only one. Everything specific to a family is in its module; other code 
 import importlib
 import pkgutil
 from collections.abc import Mapping
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from launcher.common.names import CONFIG_DIR
+from launcher.common.problems import Problem
+from launcher.common.suggestions import did_you_mean
 from launcher.model.interface import Interface
 from launcher.model.job_spec import Trainer
 
@@ -50,3 +52,24 @@ def recipe_model(model_type: str) -> "type[RecipeBase]":
     """Return the model of a known family's recipes."""
     found: type[RecipeBase] = importlib.import_module(f"{__name__}.{model_type}").Recipe
     return found
+
+
+def family_of(recipe: Mapping[str, Any]) -> "type[RecipeBase] | Problem":
+    """Return the model of the family that a recipe names, or what is wrong with that name."""
+    if "run" not in recipe:
+        remedy = "inherit one with defaults: [/recipes/training/tiny/tiny_lm_cpu@_here_, _self_]"
+        message = "is missing: a recipe must name the program that trains it"
+        return Problem("E103", "recipes.run", message, remedy=remedy)
+    if not isinstance(recipe["run"], Mapping):
+        return Problem("E102", "recipes.run", "should be a mapping", value=recipe["run"])
+    name, known = recipe["run"].get("model_type"), names()
+    if name in known:
+        return recipe_model(name)
+    return Problem(
+        "E104",
+        "recipes.run.model_type",
+        "no such recipe family",
+        value=name,
+        allowed=", ".join(known),
+        remedy=did_you_mean(str(name), known),
+    )

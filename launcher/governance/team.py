@@ -4,7 +4,7 @@ from typing import Annotated, Literal
 
 from pydantic import Field
 
-from launcher.model import instance_specs
+from launcher.model import instances
 from launcher.model.base_model import Listed, Model, NodeCount, NonNegativeInt
 from launcher.model.instance_specs import InstanceSpec
 from launcher.model.instances import Instance
@@ -92,7 +92,7 @@ class Team(Model):
     @property
     def known_instance(self) -> Instance | None:
         """Its nodes; None for an unknown instance type, which a checked team does not have."""
-        return instance_specs.find(self.instance_type, self.instance_specs)
+        return instances.find(self.instance_type, self.instance_specs)
 
     @property
     def instance(self) -> Instance:

@@ -112,7 +112,7 @@ def _name_faults(team: Team) -> Iterator[Problem]:
 def _instance_faults(team: Team) -> Iterator[Problem]:
     name = instances.canonical(team.instance_type)
     for i, spec in enumerate(team.instance_specs or ()):
-        if lacking := instance_specs.missing(spec):
+        if lacking := instances.missing(spec):
             message = f"the description of {spec.name} lacks {', '.join(lacking)}, and so does the table"
             yield Problem("E234", f"instance_specs.{i}", message, allowed=", ".join(type(spec).model_fields))
             return

@@ -4,12 +4,14 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from launcher.model import instance_specs
+from launcher.model import instances
 from launcher.model.cluster_options import ClusterOptions
 from launcher.model.composition import Composition
+from launcher.model.config_tree import get
 from launcher.model.instances import Instance
-from launcher.model.job_spec import Trainer
+from launcher.model.job_spec import BatchSplit, Resources, Trainer
 from launcher.model.recipe import ElasticSettings, Launch, RecipeBase, Rehearsal
+from launcher.model.recipe_keys import Batch, BatchKeys, UnevenBatch
 from launcher.model.size_plan import SizePlan
 
 
@@ -32,6 +34,50 @@ class SizedRecipe:
     tree: Mapping[str, Any] = field(repr=False)
     recipe: RecipeBase = field(repr=False)
     is_faulty: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class SizedBatch:
+    """How one size distributes the samples of an optimizer step.
+
+    Args:
+        size: The size.
+        batch: Its batch, typed.
+        keys: The batch's keys in the recipe's family.
+        data_parallel_size: Ranks divided by the ranks that share one sample, rounded down.
+    """
+
+    size: SizedRecipe
+    batch: Batch
+    keys: BatchKeys
+    data_parallel_size: int
+
+    @property
+    def uneven(self) -> UnevenBatch | None:
+        """The shares of an uneven batch; None if samples are distributed evenly."""
+        section = self.batch.uneven_batch
+        return section if section and section.use_uneven_batch else None
+
+    @property
+    def split(self) -> BatchSplit | None:
+        """The split that an uneven batch names; None for an even one, and while one of its numbers is missing."""
+        if (uneven := self.uneven) is None:
+            return None
+        small, large = uneven.small_local_batch_size, uneven.large_local_batch_size
+        num_small = uneven.num_dp_groups_with_small_batch_size
+        return None if small is None or large is None or num_small is None else BatchSplit(small, large, num_small)
+
+    def states(self, key: str) -> bool:
+        """Return whether the size's own entry sets a key."""
+        return get(self.size.own, key) is not None
+
+    def path(self, key: str) -> str:
+        """Return the path of a key for the user: in the size's own entry if that sets it, else in the base recipe."""
+        return f"{self.size.path}.{key}" if self.states(key) else f"recipes.{key}"
+
+    def own_path(self, key: str) -> str:
+        """Return the path of a key in the size's own entry."""
+        return f"{self.size.path}.{key}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -100,6 +146,16 @@ class CheckedRecipe:
         return wanted
 
     @property
+    def resources(self) -> Resources:
+        """What a pod takes of its node; nothing if the instance type is unknown, or this machine."""
+        if (instance := self.instance) is None:
+            return Resources(None, 0, None, 0)
+        per_device = max(1, instance.processes // max(1, instance.accelerators))
+        accelerators = -(-self.devices // per_device) if instance.accelerators else 0
+        efa = instance.efa_of(accelerators)
+        return Resources(instance.name, accelerators, instance.accelerator_resource, efa, instance)
+
+    @property
     def entries(self) -> Mapping[str, Any]:
         """The entries for single sizes: `scale_config`, or the overrides on top of planned ones."""
         entries = self.recipe.scale_config
@@ -115,7 +171,7 @@ class CheckedRecipe:
 
     def instance_of(self, instance_type: object) -> Instance | None:
         """Return a type that the table has or the recipe describes; None for any other."""
-        return instance_specs.find(instance_type, self.recipe.instance_specs)
+        return instances.find(instance_type, self.recipe.instance_specs)
 
     def is_explicit(self, path: str) -> bool:
         """Return whether the user's overrides set `path`."""
@@ -124,3 +180,8 @@ class CheckedRecipe:
     def data_parallel_size(self, scale: SizedRecipe) -> int:
         """Return the ranks at `scale` divided by the ranks that share one sample, rounded down."""
         return scale.nodes * self.devices // scale.recipe.ranks_per_sample
+
+    def batch_of(self, size: SizedRecipe) -> SizedBatch | None:
+        """Return how a size distributes its samples; None if the family has no batch."""
+        batch, keys = size.recipe.batch, size.recipe.keys.batch
+        return None if batch is None or keys is None else SizedBatch(size, batch, keys, self.data_parallel_size(size))

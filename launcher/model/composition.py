@@ -1,14 +1,16 @@
 """The result of overrides: one resolved tree, and the origin of each value. Created by `config`."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Set
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
 from typing import Any, NamedTuple, Protocol
 
-from launcher.model.config_tree import prefixes
+from launcher.model.config_tree import prefixes, targets
 
 RUN_NAME = "recipes.run.name"
+_STAND_INS = "base/custom/"
+"""Part of a script's recipe whose values hold until a recipe or an override states its own."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,7 +39,7 @@ class UnusedOverride(NamedTuple):
     """
 
     override: str
-    reason: str
+    reason: str = "a later override decides"
 
 
 class ValueSources(Protocol):
@@ -118,6 +120,18 @@ class Composition:
         For a path that is not a leaf, the origin of its last descendant or, failing that, its nearest ancestor.
         """
         return nearest_origin(self.origins, path)
+
+    def refers_to_one(self, path: str, others: Set[tuple[str, ...]]) -> bool:
+        """Return whether the value at `path` is written as a reference to one of the `others`, paths in words."""
+        places = self.sources.settings(path)
+        written = places[-1].value if places else None
+        if not isinstance(written, str) or "${" not in written:
+            return False
+        return any(target in others for target in targets(written, tuple(path.split("."))))
+
+    def is_unstated(self, path: str) -> bool:
+        """Return whether no file or override states a value, so that the part's own default applies."""
+        return (self.origin(path) or "").startswith(_STAND_INS)
 
 
 def nearest_origin(origins: Mapping[str, str], path: str) -> str | None:

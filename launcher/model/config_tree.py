@@ -1,4 +1,4 @@
-"""The recipe at each cluster size: the base recipe, its `scale_config`, and what the user set explicitly.
+"""Trees of values by dotted path, and of the recipe at each cluster size: base recipe, `scale_config`, overrides.
 
 Precedence, lowest first: base recipe, `scale_config[N]`, the user's override of the base key (at every size,
 with a notice), the user's override of that size's key.
@@ -23,100 +23,14 @@ ABSENT = object()
 MOST_SIZES = 5000
 """Sizes of one job. Each is a configuration that is validated, checked and written."""
 _SIZE = "trainer.num_nodes"
-_MOST_VALUE = 60
-"""Characters of a value that a notice repeats."""
-_ROOT = "recipes."
+_REFERENCE = re.compile(r"\$\{\s*(\.*)([\w\-.\[\]]*)\s*\}")
 _INDEX = re.compile("0|[1-9][0-9]{0,8}")
 """An item's place in a list, as an override spells it."""
-
-
-@dataclass(frozen=True, slots=True)
-class ScaleTree:
-    """One entry of `scale_config`, merged over the recipe.
-
-    Args:
-        key: As written.
-        own: Values that the entry sets and that no override of the base key replaces.
-        tree: The recipe at this size, without `scale_config`.
-    """
-
-    key: str
-    own: Mapping[str, Any]
-    tree: Mapping[str, Any]
 
 
 def size_of(key: str) -> int:
     """Return the number of nodes a key of `scale_config` names, 0 when it names none."""
     return int(key) if re.fullmatch("[1-9][0-9]{0,5}", key) else 0
-
-
-def steps(policy: "ElasticSettings") -> range:
-    """Return the numbers of nodes that a typed elastic policy allows, `replica_increment_step` apart."""
-    return range(policy.min_nodes, policy.max_nodes + 1, policy.replica_increment_step or 1)
-
-
-def too_many_sizes(policy: "ElasticSettings | None", scale_config: Any) -> Problem | None:
-    """Return a Problem if an elastic policy leads to more sizes than a job may have; it creates none of them.
-
-    Args:
-        policy: Typed and without fault; None for a job that is never elastic.
-        scale_config: A table, which lists its own sizes, or `auto`, or None.
-    """
-    if not policy or not policy.is_elastic or (scale_config and scale_config != AUTO):
-        return None
-    if (count := len(steps(policy))) <= MOST_SIZES:
-        return None
-    step = -(-(policy.max_nodes - policy.min_nodes) // MOST_SIZES)
-    return Problem(
-        "E218",
-        "recipes.elastic_policy.max_nodes",
-        f"{policy.min_nodes} to {policy.max_nodes} nodes are {count} sizes, each with its own configuration",
-        value=policy.max_nodes,
-        allowed=f"at most {MOST_SIZES} sizes",
-        remedy=f"recipes.elastic_policy.replica_increment_step={step} or more, or a smaller max_nodes",
-    )
-
-
-def static_tree(recipe: Mapping[str, Any], num_nodes: int) -> Mapping[str, Any]:
-    """Return the recipe at a size that has no `scale_config` entry. Equal parts are shared with `recipe`."""
-    return replaced({key: value for key, value in recipe.items() if key != "scale_config"}, _SIZE, num_nodes)
-
-
-def scale_trees(
-    recipe: Mapping[str, Any], explicit: Mapping[str, str]
-) -> tuple[tuple[ScaleTree, ...], Mapping[str, int]]:
-    """Merge every entry of `scale_config` over the recipe.
-
-    Args:
-        recipe: Resolved recipe tree.
-        explicit: Dotted path (from `recipes.`) of every leaf the user's overrides set or remove.
-
-    Returns:
-        The merged trees in ascending size, and for each base override of sizes, their number.
-    """
-    entries = recipe.get("scale_config")
-    if not isinstance(entries, Mapping):
-        return (), {}
-    base_overrides = [path.removeprefix(_ROOT) for path in explicit if is_base(path)]
-    scales, shadowed = [], dict.fromkeys(base_overrides, 0)
-    for key in sorted(entries, key=size_of):
-        own = entries[key] if isinstance(entries[key], Mapping) else {}
-        tree = merged(static_tree(recipe, size_of(key)), own)
-        of_size = f"{SCALES}.{key}."
-        typed = {path.removeprefix(of_size): None for path in explicit if path.startswith(of_size)}.keys()
-        for override in base_overrides:
-            if typed.isdisjoint(prefixes(override)):
-                path = reachable(tree, override)
-                shadowed[override] += lookup(own, path) not in (ABSENT, lookup(recipe, path))
-                tree, own = _as_in(recipe, tree, path), _cleared(own, path)
-        scales.append(ScaleTree(key, own, _with_typed(tree, entries[key], typed)))
-    return tuple(scales), {path: count for path, count in shadowed.items() if count}
-
-
-def _as_in(recipe: Mapping[str, Any], tree: Mapping[str, Any], path: str) -> Mapping[str, Any]:
-    """Return a size's tree with the value that the recipe has at a path."""
-    value = lookup(recipe, path)
-    return without(tree, path) if value is ABSENT else replaced(tree, path, value)
 
 
 def reachable(tree: Any, path: str) -> str:
@@ -126,15 +40,6 @@ def reachable(tree: Any, path: str) -> str:
         key, rest = _first_key(node, rest)
         node = child(node, key)
     return path if node is ABSENT or not rest else path.removesuffix(f".{rest}")
-
-
-def _with_typed(tree: Mapping[str, Any], entry: Any, typed: Iterable[str]) -> Mapping[str, Any]:
-    """Return a size's tree with the values that the user's overrides of this size set, over those of the base."""
-    for path in typed:
-        value = lookup(entry, path)
-        if value is not ABSENT and not isinstance(value, Mapping):
-            tree = replaced(tree, path, value)
-    return tree
 
 
 def is_base(path: str) -> bool:
@@ -244,13 +149,6 @@ def _without(tree: Any, path: str) -> Any:
     return {name: value for name, value in tree.items() if name != key}
 
 
-def _cleared(tree: Mapping[str, Any], path: str) -> Mapping[str, Any]:
-    """Return `tree` without the value at a dotted path, nor the mappings that hold nothing else."""
-    parent = path.rpartition(".")[0]
-    left = without(tree, path)
-    return _cleared(left, parent) if parent and get(left, parent) == {} != get(tree, parent) else left
-
-
 def leaves(tree: Any, prefix: str = "") -> Iterator[tuple[str, Any]]:
     """Yield dotted path and value of every leaf; a list or an empty mapping is a leaf."""
     if isinstance(tree, Mapping) and tree:
@@ -258,3 +156,115 @@ def leaves(tree: Any, prefix: str = "") -> Iterator[tuple[str, Any]]:
             yield from leaves(value, f"{prefix}.{key}" if prefix else str(key))
     else:
         yield prefix, tree
+
+
+def targets(text: str, path: tuple[str, ...]) -> Iterator[tuple[str, ...]]:
+    """Yield the path of each value that the text at `path` refers to."""
+    for dots, name in _REFERENCE.findall(text):
+        start = path[: max(0, len(path) - len(dots))] if dots else ()
+        yield (*start, *filter(None, re.split(r"[.\[\]]+", name)))
+
+
+def related(a: str, b: str) -> bool:
+    """Return whether two dotted paths are the same or one contains the other."""
+    return a == b or a.startswith(b + ".") or b.startswith(a + ".")
+
+
+@dataclass(frozen=True, slots=True)
+class ScaleTree:
+    """One entry of `scale_config`, merged over the recipe.
+
+    Args:
+        key: As written.
+        own: Values that the entry sets and that no override of the base key replaces.
+        tree: The recipe at this size, without `scale_config`.
+    """
+
+    key: str
+    own: Mapping[str, Any]
+    tree: Mapping[str, Any]
+
+
+def steps(policy: "ElasticSettings") -> range:
+    """Return the numbers of nodes that a typed elastic policy allows, `replica_increment_step` apart."""
+    return range(policy.min_nodes, policy.max_nodes + 1, policy.replica_increment_step or 1)
+
+
+def too_many_sizes(policy: "ElasticSettings | None", scale_config: Any) -> Problem | None:
+    """Return a Problem if an elastic policy leads to more sizes than a job may have; it creates none of them.
+
+    Args:
+        policy: Typed and without fault; None for a job that is never elastic.
+        scale_config: A table, which lists its own sizes, or `auto`, or None.
+    """
+    if not policy or not policy.is_elastic or (scale_config and scale_config != AUTO):
+        return None
+    if (count := len(steps(policy))) <= MOST_SIZES:
+        return None
+    step = -(-(policy.max_nodes - policy.min_nodes) // MOST_SIZES)
+    return Problem(
+        "E218",
+        "recipes.elastic_policy.max_nodes",
+        f"{policy.min_nodes} to {policy.max_nodes} nodes are {count} sizes, each with its own configuration",
+        value=policy.max_nodes,
+        allowed=f"at most {MOST_SIZES} sizes",
+        remedy=f"recipes.elastic_policy.replica_increment_step={step} or more, or a smaller max_nodes",
+    )
+
+
+def static_tree(recipe: Mapping[str, Any], num_nodes: int) -> Mapping[str, Any]:
+    """Return the recipe at a size that has no `scale_config` entry. Equal parts are shared with `recipe`."""
+    return replaced({key: value for key, value in recipe.items() if key != "scale_config"}, _SIZE, num_nodes)
+
+
+def scale_trees(
+    recipe: Mapping[str, Any], explicit: Mapping[str, str]
+) -> tuple[tuple[ScaleTree, ...], Mapping[str, int]]:
+    """Merge every entry of `scale_config` over the recipe.
+
+    Args:
+        recipe: Resolved recipe tree.
+        explicit: Dotted path (from `recipes.`) of every leaf the user's overrides set or remove.
+
+    Returns:
+        The merged trees in ascending size, and for each base override of sizes, their number.
+    """
+    entries = recipe.get("scale_config")
+    if not isinstance(entries, Mapping):
+        return (), {}
+    base_overrides = [path.removeprefix("recipes.") for path in explicit if is_base(path)]
+    scales, shadowed = [], dict.fromkeys(base_overrides, 0)
+    for key in sorted(entries, key=size_of):
+        own = entries[key] if isinstance(entries[key], Mapping) else {}
+        tree = merged(static_tree(recipe, size_of(key)), own)
+        of_size = f"{SCALES}.{key}."
+        typed = {path.removeprefix(of_size): None for path in explicit if path.startswith(of_size)}.keys()
+        for override in base_overrides:
+            if typed.isdisjoint(prefixes(override)):
+                path = reachable(tree, override)
+                shadowed[override] += lookup(own, path) not in (ABSENT, lookup(recipe, path))
+                tree, own = _as_in(recipe, tree, path), _cleared(own, path)
+        scales.append(ScaleTree(key, own, _with_typed(tree, entries[key], typed)))
+    return tuple(scales), {path: count for path, count in shadowed.items() if count}
+
+
+def _as_in(recipe: Mapping[str, Any], tree: Mapping[str, Any], path: str) -> Mapping[str, Any]:
+    """Return a size's tree with the value that the recipe has at a path."""
+    value = lookup(recipe, path)
+    return without(tree, path) if value is ABSENT else replaced(tree, path, value)
+
+
+def _with_typed(tree: Mapping[str, Any], entry: Any, typed: Iterable[str]) -> Mapping[str, Any]:
+    """Return a size's tree with the values that the user's overrides of this size set, over those of the base."""
+    for path in typed:
+        value = lookup(entry, path)
+        if value is not ABSENT and not isinstance(value, Mapping):
+            tree = replaced(tree, path, value)
+    return tree
+
+
+def _cleared(tree: Mapping[str, Any], path: str) -> Mapping[str, Any]:
+    """Return `tree` without the value at a dotted path, nor the mappings that hold nothing else."""
+    parent = path.rpartition(".")[0]
+    left = without(tree, path)
+    return _cleared(left, parent) if parent and get(left, parent) == {} != get(tree, parent) else left

@@ -1,8 +1,13 @@
 """The resources of each instance type, from `instances.csv`. Prices are in `launcher.jobs.prices`."""
 
-from dataclasses import dataclass
+from collections.abc import Iterable
+from dataclasses import dataclass, replace
 from functools import cache
 from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from launcher.model.instance_specs import InstanceSpec
 
 COUNTED_MEMORY_GIB = {"ml.p5.48xlarge": 640}
 """GiB that a node counts in a quota, if less than all of its memory.
@@ -16,6 +21,9 @@ requested all of a node would never be scheduled. Our own choice."""
 
 RESOURCES = {"gpu": "nvidia.com/gpu", "neuron": "aws.amazon.com/neurondevice", "cpu": None}
 """Kubernetes resource of each kind of accelerator. Source: device plugins of NVIDIA and AWS Neuron."""
+
+_NEEDED = ("accelerators", "vcpus", "memory_gib")
+"""Keys that a description of a type needs which the table lacks."""
 
 _RDMA = {"yes": True, "no": False, "unknown": None}
 
@@ -123,3 +131,43 @@ def _row(fields: list[str]) -> Instance:
         architecture=arch,
         use=tuple(use.split("+")),
     )
+
+
+def find(instance_type: object, specs: Iterable["InstanceSpec"] | None = ()) -> Instance | None:
+    """Return an instance type; None if the table lacks it and no description of it is complete.
+
+    Args:
+        instance_type: Its name, with or without `ml.`; a faulty value is not a type.
+        specs: The recipe's descriptions.
+    """
+    found = table().get(canonical(instance_type))
+    for spec in specs or ():
+        if canonical(spec.name) == canonical(instance_type):
+            return found if missing(spec) else _described(spec, found)
+    return found
+
+
+def missing(spec: "InstanceSpec") -> list[str]:
+    """Return the keys that a description lacks. For a type of the table, it only needs the differences."""
+    known = table().get(canonical(spec.name))
+    needed = () if known else _NEEDED
+    if spec.accelerators and not (known and known.accelerator_resource):
+        needed = (*needed, "accelerator")
+    return [key for key in needed if getattr(spec, key) is None]
+
+
+def _described(spec: "InstanceSpec", known: Instance | None) -> Instance:
+    base = known or Instance(canonical(spec.name), 0, None, 0, 0, None, 0, 0)
+    per_device = base.processes // base.accelerators if base.accelerators else 1
+    counted = None if spec.accelerators is None else spec.accelerators * per_device
+    given: dict[str, Any] = {
+        "accelerators": spec.accelerators,
+        "accelerator_resource": spec.accelerator and RESOURCES[spec.accelerator],
+        "processes": counted if spec.processes is None else spec.processes,
+        "efa": spec.efa_devices,
+        "vcpus": spec.vcpus,
+        "memory_gib": spec.memory_gib,
+        "architecture": spec.architecture,
+    }
+    found = replace(base, **{key: value for key, value in given.items() if value is not None})
+    return found if found.accelerators else replace(found, accelerator_resource=None)

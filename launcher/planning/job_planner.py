@@ -20,14 +20,12 @@ from launcher.model.job_spec import (
     ElasticPolicy,
     JobSpec,
     Preemption,
-    Resources,
     ScalePoint,
     StepBatch,
     start_size,
 )
 from launcher.model.recipe import ElasticSettings, Mlflow
-from launcher.rules.batches import SizedBatch, sized_batch, split_of
-from launcher.rules.custom import is_script, is_unstated
+from launcher.rules.custom import is_script
 
 LAUNCHER_KEYS = ("extra_keys", "planner", "checkpointing", "instance_specs", "elastic_policy")
 """Keys of a recipe that only the launcher reads, as written. The published configurations of a size
@@ -40,26 +38,27 @@ def plan(checked: CheckedRecipe, context: LaunchContext) -> JobSpec:
     Returns:
         The job, its sizes ascending. It has no notices yet, and its configurations hold no secret and no MLflow run.
     """
-    policy = checked.recipe.elastic_policy
+    policy, nodes = checked.recipe.elastic_policy, tuple(size.nodes for size in checked.sizes)
     name = job_name(checked.recipe.run.name, context.suffix)
     section = checked.recipe.checkpointing
     base = context.cwd if described(checked.backend).files.are_shared(checked.settings) else None
     tiers = compiled(section, name, base) if section else None
-    sizes = tuple(_scale_point(checked, scale, name, tiers) for scale in checked.sizes)
+    config = replaced(checked.composition.tree, "instance_type", canonical(checked.launch.instance_type))
+    elastic = _elastic(checked.elastic, nodes) if checked.elastic else None
     job = JobSpec(
         name=name,
         backend=checked.backend,
         recipe=checked.composition.recipe,
         model_type=checked.recipe.run.model_type,
         nproc_per_node=checked.devices,
-        initial_nodes=start_size(checked.recipe.trainer.num_nodes, [s.nodes for s in checked.sizes]),
-        scales=sizes,
-        elastic=_elastic(checked.elastic, sizes) if checked.elastic else None,
-        resources=_resources(checked),
+        initial_nodes=start_size(checked.recipe.trainer.num_nodes, nodes),
+        scales=tuple(_scale_point(checked, size, name, tiers) for size in checked.sizes),
+        elastic=elastic,
+        resources=checked.resources,
         image=checked.launch.container,
         base_results_dir=Path(context.cwd, checked.launch.base_results_dir),
         settings=checked.settings,
-        config=replaced(checked.composition.tree, "instance_type", canonical(checked.launch.instance_type)),
+        config=config,
         overrides=checked.composition.overrides,
         cwd=context.cwd,
         save_timeout_s=(policy and policy.graceful_shutdown_timeout) or DEFAULT_SAVE_TIMEOUT_S,
@@ -100,44 +99,35 @@ def with_run(job: JobSpec, **mlflow: str) -> JobSpec:
 def _scale_point(
     checked: CheckedRecipe, scale: SizedRecipe, name: str, tiers: Mapping[str, Any] | None
 ) -> ScalePoint:
-    found = sized_batch(checked, scale)
     return ScalePoint(
         nodes=scale.nodes,
         ranks=scale.nodes * checked.devices,
         data_parallel_size=checked.data_parallel_size(scale),
-        batch=_step_batch(checked, found) if found else None,
+        batch=_step_batch(checked, scale),
         config=_container_config(checked, scale.tree, name, tiers),
     )
 
 
-def _step_batch(checked: CheckedRecipe, found: SizedBatch) -> StepBatch:
-    """Return how a checked size trains the samples of an optimizer step."""
-    own, rate = found.batch, _learning_rate(checked, found)
-    if split := found.uneven and split_of(found.uneven):
-        micro, steps = batch.passes(split.large, _micro_of_uneven(checked, found) or split.large)
+def _step_batch(checked: CheckedRecipe, scale: SizedRecipe) -> StepBatch | None:
+    """Return how a checked size trains the samples of an optimizer step; None if the family has no batch."""
+    if (found := checked.batch_of(scale)) is None:
+        return None
+    own, keys = found.batch, found.keys
+    # The recipe of a script may have a placeholder instead of a learning rate.
+    is_placeholder = is_script(checked) and not found.states(keys.learning_rate)
+    has_rate = not (is_placeholder and checked.composition.is_unstated(f"recipes.{keys.learning_rate}"))
+    rate = own.learning_rate if has_rate else None
+    if split := found.split:
+        # The published elastic recipes set no micro batch in sizes with uneven shares, beside a base of 1: the
+        # published image takes each share in one pass.
+        is_cut = interface(checked.recipe.run.model_type, checked.trainer).cuts_uneven_shares
+        is_cut = is_cut or found.states(keys.micro_train_batch_size)
+        micro, steps = batch.passes(split.large, own.micro_train_batch_size if is_cut else split.large)
         return StepBatch(split, micro, steps, rate)
     # The rules have made sure that it divides.
     share = own.train_batch_size // found.data_parallel_size
     micro = own.micro_train_batch_size
     return StepBatch(BatchSplit(share, share, found.data_parallel_size), micro, share // micro, rate)
-
-
-def _learning_rate(checked: CheckedRecipe, found: SizedBatch) -> float | None:
-    """Return the learning rate of a size; None if the recipe of a script has a placeholder instead of one."""
-    key = found.keys.learning_rate
-    if is_script(checked) and get(found.size.own, key) is None and is_unstated(checked, f"recipes.{key}"):
-        return None
-    return found.batch.learning_rate
-
-
-def _micro_of_uneven(checked: CheckedRecipe, found: SizedBatch) -> int | None:
-    """Return the largest pass of a size with uneven shares, None if a share is one pass.
-
-    Source: the published elastic recipes, whose uneven sizes set no micro batch beside a base of 1.
-    """
-    is_own = get(found.size.own, found.keys.micro_train_batch_size) is not None
-    is_cut = is_own or interface(checked.recipe.run.model_type, checked.trainer).cuts_uneven_shares
-    return found.batch.micro_train_batch_size if is_cut else None
 
 
 def _container_config(
@@ -152,16 +142,12 @@ def _container_config(
     config = named(config, checked.composition, name)
     config = replaced(config, "trainer.devices", checked.devices)
     config = replaced(config, "run.hf_access_token", None)
-    return _with_tracking(config, checked.recipe.keys.mlflow)
-
-
-def _with_tracking(config: Mapping[str, Any], section: str | None) -> Mapping[str, Any]:
-    """Return a configuration with the tracking settings for the container: empty for no tracking."""
+    section = checked.recipe.keys.mlflow
     if section is None or (mlflow := get(config, section)) is None:
         return config
     kept = {key: value for key, value in mlflow.items() if key != "enabled"}
     if mlflow.get("enabled") is False:
-        kept |= {"tracking_uri": "", "run_id": ""}
+        kept |= {"tracking_uri": "", "run_id": ""}  # empty for no tracking
     return replaced(config, section, kept)
 
 
@@ -172,13 +158,13 @@ def named(recipe: Mapping[str, Any], composition: Composition, name: str) -> Map
     return recipe
 
 
-def _elastic(policy: ElasticSettings, sizes: tuple[ScalePoint, ...]) -> ElasticPolicy:
+def _elastic(policy: ElasticSettings, nodes: tuple[int, ...]) -> ElasticPolicy:
     step = policy.replica_increment_step
     return ElasticPolicy(
         min_nodes=policy.min_nodes,
         max_nodes=policy.max_nodes,
         replica_increment_step=step,
-        replica_values=None if step else tuple(point.nodes for point in sizes),
+        replica_values=None if step else nodes,
         use_graceful_shutdown=policy.use_graceful_shutdown,
         scaling_timeout_s=policy.scaling_timeout,
         graceful_shutdown_timeout_s=policy.graceful_shutdown_timeout,
@@ -186,13 +172,3 @@ def _elastic(policy: ElasticSettings, sizes: tuple[ScalePoint, ...]) -> ElasticP
         scale_up_snooze_s=policy.scale_up_snooze_time,
         preemption=Preemption(**policy.preemption.model_dump()) if policy.preemption else None,
     )
-
-
-def _resources(checked: CheckedRecipe) -> Resources:
-    instance = checked.instance
-    if instance is None:
-        return Resources(None, 0, None, 0)
-    per_device = max(1, instance.processes // max(1, instance.accelerators))
-    accelerators = -(-checked.devices // per_device) if instance.accelerators else 0
-    efa = instance.efa_of(accelerators)
-    return Resources(instance.name, accelerators, instance.accelerator_resource, efa, instance)

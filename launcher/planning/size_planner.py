@@ -7,7 +7,6 @@ import math
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
-from launcher.config.provenance import is_stand_in
 from launcher.model import batch
 from launcher.model.composition import Composition
 from launcher.model.config_tree import AUTO, get, merged, replaced, steps
@@ -40,7 +39,7 @@ def given(composition: Composition, keys: BatchKeys, base_batch: Batch) -> Batch
         base[name] = inherited[-1] if inherited else None
         if path in composition.explicit or len(inherited) < len(layers):
             own.add(name)
-    has_rate = not is_stand_in(composition.origin(f"recipes.{keys.learning_rate}"))
+    has_rate = not composition.is_unstated(f"recipes.{keys.learning_rate}")
     return BatchInputs(keys, base_batch, table, base, frozenset(own), has_rate)
 
 

@@ -16,6 +16,7 @@ from launcher.checkpointing.forecast import Forecast, forecast
 from launcher.common.problems import Notice, Problem
 from launcher.model import backend_registry
 from launcher.model.checked_recipe import CheckedRecipe
+from launcher.model.config_tree import related
 from launcher.model.job_spec import JobSpec
 
 SIZES = tuple(
@@ -204,13 +205,9 @@ def notices(checked: CheckedRecipe, job: JobSpec, expected: Forecast | None = No
         job: The job that was planned from it.
         expected: Cost of its checkpoints, instead of the forecast from the recipe.
     """
+    applied = notice_rules_for(checked.backend)
     planned = PlannedRecipe(checked, job, expected or _forecast(checked))
-    return tuple(notice for each in notice_rules_for(checked.backend) for notice in each.notices(planned))
-
-
-def related(a: str, b: str) -> bool:
-    """Return whether two dotted paths are the same or one contains the other."""
-    return a == b or a.startswith(b + ".") or b.startswith(a + ".")
+    return tuple(notice for each in applied for notice in each.notices(planned))
 
 
 def _forecast(checked: CheckedRecipe) -> Forecast | None:

@@ -2,15 +2,13 @@
 
 import math
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 
 from launcher.common.problems import Notice, Problem
 from launcher.model import batch
 from launcher.model.base_model import MOST_SAMPLES
-from launcher.model.checked_recipe import CheckedRecipe, SizedRecipe
+from launcher.model.checked_recipe import CheckedRecipe, SizedBatch, SizedRecipe
 from launcher.model.config_tree import AUTO, get, size_of
 from launcher.model.job_spec import BatchSplit
-from launcher.model.recipe_keys import Batch, BatchKeys, UnevenBatch
 from launcher.model.size_plan import spans
 from launcher.rules import BATCH, SIZES, MakeNotice, MakeProblem, PlannedRecipe, notice_rule, rule
 
@@ -20,44 +18,6 @@ _PLANNER = "docs/decisions.md, The planner"
 _SOURCE = "AWS, Using elastic training in Amazon SageMaker HyperPod, Uneven Batch Size"
 
 
-@dataclass(frozen=True, slots=True)
-class SizedBatch:
-    """How one size distributes the samples of an optimizer step.
-
-    Args:
-        size: The size.
-        batch: Its batch, typed.
-        keys: The batch's keys in the recipe's family.
-        data_parallel_size: Ranks divided by the ranks that share one sample, rounded down.
-    """
-
-    size: SizedRecipe
-    batch: Batch
-    keys: BatchKeys
-    data_parallel_size: int
-
-    @property
-    def uneven(self) -> UnevenBatch | None:
-        """The shares of an uneven batch; None if samples are distributed evenly."""
-        section = self.batch.uneven_batch
-        return section if section and section.use_uneven_batch else None
-
-    def path(self, key: str) -> str:
-        """Return the path of a key for the user: in the size's own entry if that sets it, else in the base recipe."""
-        return f"{self.size.path}.{key}" if get(self.size.own, key) is not None else f"recipes.{key}"
-
-    def own_path(self, key: str) -> str:
-        """Return the path of a key in the size's own entry."""
-        return f"{self.size.path}.{key}"
-
-
-def split_of(uneven: UnevenBatch) -> BatchSplit | None:
-    """Return the split that an uneven batch names; None while one of its numbers is missing."""
-    small, large = uneven.small_local_batch_size, uneven.large_local_batch_size
-    num_small = uneven.num_dp_groups_with_small_batch_size
-    return None if small is None or large is None or num_small is None else BatchSplit(small, large, num_small)
-
-
 def planned(checked: CheckedRecipe) -> tuple[SizedRecipe, ...]:
     """Return the sizes that the job may take, except those that are themselves faulty."""
     if checked.instance and checked.instance.processes and checked.devices > checked.instance.processes:
@@ -65,15 +25,9 @@ def planned(checked: CheckedRecipe) -> tuple[SizedRecipe, ...]:
     return tuple(scale for scale in checked.sizes if not scale.is_faulty)
 
 
-def sized_batch(checked: CheckedRecipe, size: SizedRecipe) -> SizedBatch | None:
-    """Return how a size distributes its samples; None if the family has no batch."""
-    batch, keys = size.recipe.batch, size.recipe.keys.batch
-    return None if batch is None or keys is None else SizedBatch(size, batch, keys, checked.data_parallel_size(size))
-
-
 def planned_batches(checked: CheckedRecipe) -> tuple[SizedBatch, ...]:
     """Return the batches of the sizes that the job may take."""
-    return tuple(found for size in planned(checked) if (found := sized_batch(checked, size)))
+    return tuple(found for size in planned(checked) if (found := checked.batch_of(size)))
 
 
 def _divided(checked: CheckedRecipe) -> tuple[SizedBatch, ...]:
@@ -90,7 +44,7 @@ def ranks_divide(checked: CheckedRecipe, problem: MakeProblem) -> Iterator[Probl
     """Ranks that share a sample's sequence form complete groups."""
     for size in _undivided(checked)[:1]:
         ranks, group = size.nodes * checked.devices, size.recipe.ranks_per_sample
-        found = sized_batch(checked, size)
+        found = checked.batch_of(size)
         if found is None or not found.keys.sample_groups or ranks % size.recipe.model_parallel_size:
             return  # the ranks do not form complete replicas: reported separately
         common = math.gcd(*(s.nodes * checked.devices for s in planned(checked)))
@@ -130,7 +84,7 @@ def uneven_batches_are_complete(checked: CheckedRecipe, problem: MakeProblem) ->
         if not each.uneven:
             continue
         key, remedy = each.keys.uneven_batch, _uneven_remedy(checked, each)
-        split, size = split_of(each.uneven), each.data_parallel_size
+        split, size = each.split, each.data_parallel_size
         if split is None:
             missing = [name for name, value in each.uneven.model_dump().items() if value is None]
             yield problem(each.path(key), f"lacks {', '.join(missing)}", remedy=remedy)
@@ -158,7 +112,7 @@ def uneven_batches_add_up(checked: CheckedRecipe, problem: MakeProblem) -> Itera
     """train_batch_size = small · num_small + large · (W - num_small)."""
     wrong: dict[str, list[tuple[SizedBatch, BatchSplit]]] = {}
     for each in _divided(checked):
-        split, size = each.uneven and split_of(each.uneven), each.data_parallel_size
+        split, size = each.split, each.data_parallel_size
         if not split or not 0 < split.num_small < size or split.samples(size) == each.batch.train_batch_size:
             continue
         batch_path = f"recipes.{each.keys.train_batch_size}"

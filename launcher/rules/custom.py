@@ -4,7 +4,6 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any, cast
 
 from launcher.common.problems import Notice, Problem
-from launcher.config.provenance import is_stand_in
 from launcher.families import BUNDLE_CONFIGS
 from launcher.model.backend_registry import described
 from launcher.model.checked_recipe import CheckedRecipe
@@ -43,11 +42,6 @@ def is_serverless(checked: CheckedRecipe) -> bool:
     """Return whether the backend chooses the instances of the job."""
     instances = described(checked.backend).instances
     return instances is not None and instances.chosen_by_service(checked.settings)
-
-
-def is_unstated(checked: CheckedRecipe, path: str) -> bool:
-    """Return whether no file or override states a value, so the part's own default applies."""
-    return is_stand_in(checked.composition.origin(path))
 
 
 @rule("E105", _SCRIPT, "recipes.run.model_type", source=_KEYS)
@@ -132,7 +126,7 @@ def states_no_processes(checked: CheckedRecipe) -> bool:
     instance = checked.instance
     if not is_script(checked) or instance is None or checked.recipe.trainer.devices >= instance.processes:
         return False
-    return all(is_unstated(checked, path) for path in _PROCESSES) and not is_serverless(checked)
+    return all(checked.composition.is_unstated(path) for path in _PROCESSES) and not is_serverless(checked)
 
 
 @rule("E109", *_PROCESSES, "instance_type", "cluster", source="launcher/model/instances.csv")
@@ -151,7 +145,7 @@ def processes_are_stated(checked: CheckedRecipe, problem: MakeProblem) -> Iterat
 @rule("E110", *SIZES, _BATCH, source="docs/concepts.md, Sizes and precedence")
 def elastic_batch_is_stated(checked: CheckedRecipe, problem: MakeProblem) -> Iterator[Problem]:
     """The samples per step stay the same at every size, which requires that they are stated."""
-    if is_script(checked) and checked.is_elastic and is_unstated(checked, _BATCH):
+    if is_script(checked) and checked.is_elastic and checked.composition.is_unstated(_BATCH):
         yield problem(
             _BATCH,
             "an elastic script must state its samples per optimizer step, over all ranks",
@@ -176,5 +170,5 @@ def sizes_agree(checked: CheckedRecipe, problem: MakeProblem) -> Iterator[Proble
 @notice_rule("N116", source=_KEYS)
 def batch_is_unstated(planned: PlannedRecipe, notice: MakeNotice) -> Iterator[Notice]:
     """The launcher does not know how many samples a script uses per step unless its recipe states it."""
-    if is_script(planned.checked) and is_unstated(planned.checked, _BATCH):
+    if is_script(planned.checked) and planned.checked.composition.is_unstated(_BATCH):
         yield notice("the recipe states no batch for your script, so the plan counts one sample per rank")

@@ -100,7 +100,7 @@ def descriptions_are_complete(checked: CheckedRecipe, problem: MakeProblem) -> I
     specs = checked.recipe.instance_specs or ()
     keys = ", ".join(instance_specs.InstanceSpec.model_fields)
     for i, spec in enumerate(specs):
-        if lacking := instance_specs.missing(spec):
+        if lacking := instances.missing(spec):
             yield problem(
                 f"{_SPECS}.{i}",
                 f"the description of {spec.name} lacks {', '.join(lacking)}, and so does the table",

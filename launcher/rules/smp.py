@@ -14,7 +14,7 @@ from launcher.model.parallelism.smp_parameters import PARAMETERS, TENSORFLOW, TO
 from launcher.model.training_args import BATCH_KEYS
 from launcher.rules import SIZES, MakeProblem, rule
 from launcher.rules.batches import planned, planned_batches
-from launcher.rules.custom import is_unstated, script_of, states_no_processes
+from launcher.rules.custom import script_of, states_no_processes
 
 if TYPE_CHECKING:
     from launcher.model.parallelism.distribution import Distribution, SmpParameters
@@ -127,7 +127,7 @@ def ranks_are_whole_replicas(checked: CheckedRecipe, problem: MakeProblem) -> It
 def batches_are_whole_microbatches(checked: CheckedRecipe, problem: MakeProblem) -> Iterator[Problem]:
     """The batch that a script passes to a step is split into microbatches of equal size."""
     found = _split(checked)
-    if found is None or is_unstated(checked, _MICRO):
+    if found is None or checked.composition.is_unstated(_MICRO):
         return
     microbatches = found[1].microbatches or 1
     for each in planned_batches(checked):

@@ -63,7 +63,7 @@ def choose(name: str, overrides: Sequence[str] | None = None) -> list[str]:
     overrides = overrides or ()
     full = full_name(name, overrides)
     if not _PLAIN.fullmatch(full):
-        from launcher.config.override_text import quoted
+        from launcher.config.overrides import quoted
 
         full = quoted(full)
     return [f"recipes={full}", *overrides]
@@ -73,7 +73,7 @@ def folders(overrides: Sequence[str]) -> list[Path]:
     """Return the collection and the folders that `hydra.searchpath` adds, in search order."""
     if not any("hydra.searchpath" in word for word in overrides):
         return [COLLECTION]  # importing Hydra takes longer than a listing
-    from launcher.config.parsed_overrides import search_path
+    from launcher.config.overrides import search_path
 
     return [COLLECTION, *search_path(overrides)]
 

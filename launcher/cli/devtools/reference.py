@@ -20,7 +20,7 @@ from launcher.common import pictures, yaml_io
 from launcher.common.paths import CHECKOUT, COLLECTION
 from launcher.common.templating import render_template
 from launcher.common.text_table import clipped, value_text
-from launcher.config import catalogue, recipe_parts
+from launcher.config import catalogue
 from launcher.model import backend_registry
 from launcher.model.backend_registry import described
 from launcher.model.base_model import INT64
@@ -120,7 +120,7 @@ def _recipes() -> str:
             "link": f"{place}/recipes/{entry.name}.yaml",
             "model": entry.model,
             "technique": (entry.technique or "").replace("_", " + "),
-            "sizes": recipe_parts.sizes(entry.path),
+            "sizes": catalogue.sizes(entry.path),
             "instances": ", ".join(name.removeprefix("ml.") for name in entry.instance_types) or "any",
         }
         for entry in catalogue.entries()

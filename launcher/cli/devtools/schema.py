@@ -18,8 +18,8 @@ from typing import Any
 from pydantic import BaseModel
 from pydantic.json_schema import GenerateJsonSchema
 
-from launcher.config import recipe_parts
-from launcher.config.recipe_parts import Given
+from launcher.config import catalogue
+from launcher.config.catalogue import Given
 from launcher.families import recipe_model
 from launcher.model import backend_registry
 from launcher.model.backend_registry import described
@@ -69,7 +69,7 @@ def schema_file(model_type: str) -> str:
 
 def recipe_schema(model_type: str) -> dict[str, Any]:
     """Return the schema of a complete recipe of a known family: only its own keys, and no references."""
-    return _of_model(recipe_model(model_type), recipe_parts.defaults(model_type))
+    return _of_model(recipe_model(model_type), catalogue.defaults(model_type))
 
 
 def cluster_schema(backend: str) -> dict[str, Any]:
@@ -94,9 +94,9 @@ def own_cluster_schema(backend: str) -> tuple[dict[str, Any], str | None]:
 
 def launch_schema() -> dict[str, Any]:
     """Return the schema of the top level of a launch."""
-    values = recipe_parts.values_of(recipe_parts.CONFIG_FILE)
+    values = catalogue.values_of(catalogue.CONFIG_FILE)
     schema = _of_model(Launch, {path: Given((value,), ()) for path, value in values.items()})
-    for group, name in recipe_parts.choices_of(recipe_parts.CONFIG_FILE).items():
+    for group, name in catalogue.choices_of(catalogue.CONFIG_FILE).items():
         schema["properties"][group] |= {"type": "string", "default": name}
     return schema
 
