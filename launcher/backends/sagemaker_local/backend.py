@@ -14,16 +14,14 @@ from typing import Any, ClassVar
 from launcher.backends.sagemaker import default_values, request, submit
 from launcher.backends.sagemaker.backend import SageMakerBackend
 from launcher.backends.sagemaker.client import Services
-from launcher.backends.sagemaker.documented import FILE
-from launcher.backends.sagemaker.keys import JOBS, SCRIPT, effective, given_jobs
+from launcher.backends.sagemaker.keys import FILE, JOBS, SCRIPT, effective, given_jobs
 from launcher.backends.sagemaker_local import isolation, program, record
 from launcher.backends.sagemaker_local.contract_options import Settings
 from launcher.backends.sagemaker_local.job import HOSTS_DIR
 from launcher.backends.sagemaker_local.operator import MACHINE_FILE, PATIENCE_S
 from launcher.backends.sagemaker_local.optml import OPT_ML
-from launcher.backends.sagemaker_local.service import PID_FILE, LocalServices
+from launcher.backends.sagemaker_local.record import PID_FILE, LocalServices
 from launcher.backends.sagemaker_local.sync import INTERVAL_S, kept
-from launcher.backends.sagemaker_local.variables import launcher_path
 from launcher.bundle.render import config_files
 from launcher.common.job_lock import is_alive
 from launcher.common.names import RUN_DIR
@@ -149,7 +147,7 @@ class ContractBackend(SageMakerBackend):
             # Its standard input is closed whenever this process exits, for any reason.
             operator = subprocess.Popen(
                 isolation.guarded(chosen, run_dir / HOSTS_DIR, (*words, *self._options, str(folder))),
-                env=launcher_path(),
+                env=program.launcher_path(),
                 stdin=subprocess.PIPE,
                 stdout=log,
                 stderr=subprocess.STDOUT,
@@ -187,7 +185,7 @@ def _unstartable(job: JobSpec, made: Mapping[str, Any]) -> Iterator[Problem]:
     elif default_values.is_started(request.of_job(job)):
         yield from _absent_packages(interface(job.model_type, job.trainer).needs)
     elif interface(job.model_type, job.trainer).entry is Entry.SCRIPT:
-        if shutil.which(program.TRAIN, path=launcher_path()["PATH"]) is None:
+        if shutil.which(program.TRAIN, path=program.launcher_path()["PATH"]) is None:
             yield _without_train(job, entry)
         if jobs.source_dir and not jobs.source_dir.startswith((f"{OPT_ML}/", "s3://")):
             yield from _absent_script(job, jobs.source_dir)

@@ -10,9 +10,9 @@ from pathlib import PurePosixPath
 from typing import TYPE_CHECKING
 
 from launcher.backends.sagemaker import constraints, default_values, request
-from launcher.backends.sagemaker.documented import FILE
 from launcher.backends.sagemaker.keys import (
     API,
+    FILE,
     JOBS,
     KWARGS,
     SCRIPT,
