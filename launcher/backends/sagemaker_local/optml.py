@@ -33,7 +33,6 @@ class Host:
 
     Args:
         name: Its name, such as algo-1.
-        group: Its instance group.
         instance_type: With its `ml.` prefix.
         folder: Its folder on this machine: holds ml, its /opt/ml, and hosts, its /etc/hosts.
         is_private: Whether its program sees that as /opt/ml.
@@ -97,11 +96,7 @@ def _number(host: str) -> int:
 
 
 def lay_out(host: Host, peers: Sequence[Host], request: Mapping[str, Any], inputs: Mapping[str, Any]) -> None:
-    """Create a host's folders and configuration files.
-
-    Args:
-        inputs: inputdataconfig.json.
-    """
+    """Create a host's folders and configuration files; `inputs` is inputdataconfig.json."""
     for name in _FOLDERS:
         (host.root / name).mkdir(parents=True, exist_ok=True)
     files = {
