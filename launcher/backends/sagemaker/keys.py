@@ -17,8 +17,6 @@ JOBS = "cluster.sm_jobs_config"
 KWARGS = f"{JOBS}.additional_estimator_kwargs"
 API = "Amazon SageMaker API, CreateTrainingJob"
 SCRIPT = "recipes.training_cfg"
-FILE = "file:///"
-"""Prefix of the URI of a folder of this machine."""
 
 SDK_NAMES = {
     "role": "role",

@@ -10,8 +10,7 @@ from typing import Annotated, Literal
 
 from pydantic import AfterValidator, Field
 
-from launcher.backends.sagemaker.constraints import member
-from launcher.backends.sagemaker.keys import FILE
+from launcher.backends.sagemaker.constraints import FILE, member
 from launcher.common import syntax
 from launcher.model.base_model import Listed
 

@@ -14,7 +14,8 @@ from typing import Any, ClassVar
 from launcher.backends.sagemaker import default_values, request, submit
 from launcher.backends.sagemaker.backend import SageMakerBackend, planned_request
 from launcher.backends.sagemaker.client import Services
-from launcher.backends.sagemaker.keys import FILE, JOBS, SCRIPT, effective, given_jobs
+from launcher.backends.sagemaker.constraints import FILE
+from launcher.backends.sagemaker.keys import JOBS, SCRIPT, effective, given_jobs
 from launcher.backends.sagemaker_local import isolation, program, record
 from launcher.backends.sagemaker_local.contract_options import Settings
 from launcher.backends.sagemaker_local.job import HOSTS_DIR

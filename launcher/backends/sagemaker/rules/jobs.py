@@ -8,9 +8,9 @@ from collections.abc import Iterator
 from pathlib import PurePosixPath
 
 from launcher.backends.sagemaker import constraints, default_values, request
+from launcher.backends.sagemaker.constraints import FILE
 from launcher.backends.sagemaker.keys import (
     API,
-    FILE,
     JOBS,
     KWARGS,
     SCRIPT,
