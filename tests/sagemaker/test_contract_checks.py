@@ -11,11 +11,10 @@ from contract_jobs import TINY, J, wait_for
 from wrong_kinds import of_kind
 
 from launcher import pipeline
-from launcher.backends.sagemaker_local import artefacts, isolation, optml, program, record, sync, variables
+from launcher.backends.sagemaker_local import artefacts, isolation, optml, program, record, sync
 from launcher.backends.sagemaker_local.backend import MACHINE_FILE, ContractBackend
 from launcher.backends.sagemaker_local.objects import Object, Stores
 from launcher.common.problems import ProblemsFound
-from launcher.model.parallelism.ranks import host_names
 
 OUT = f"{J}.output_path=s3://results/out"
 STARTS = f"{J}.container_entrypoint=[python3,/code/train.py]"
@@ -46,7 +45,7 @@ def test_what_aws_would_know_is_in_a_file_of_its_own(render):
 
 def test_64_hosts_are_planned(render, tmp_path):
     request = json.loads(render(*TINY, OUT, "recipes.trainer.num_nodes=64").files["request.json"])
-    hosts = optml.hosts(request["ResourceConfig"], host_names(64), tmp_path, is_private=True)
+    hosts = optml.hosts(request["ResourceConfig"], tmp_path, is_private=True)
     for host in hosts:
         optml.lay_out(host, hosts, request, {})
     names = sorted(f"algo-{number}" for number in range(1, 65))
@@ -65,7 +64,7 @@ def test_groups_have_their_own_hosts(tmp_path):
         {"InstanceGroupName": "fast", "InstanceType": "ml.p4d.24xlarge", "InstanceCount": 2},
         {"InstanceGroupName": "slow", "InstanceType": "ml.m5.xlarge", "InstanceCount": 9},
     ]
-    hosts = optml.hosts({"InstanceGroups": groups}, host_names(11), tmp_path, is_private=True)
+    hosts = optml.hosts({"InstanceGroups": groups}, tmp_path, is_private=True)
     found = optml.resource_config(hosts[1], hosts)
     assert found["current_host"] == "algo-10" and found["current_group_name"] == "slow"
     assert found["current_instance_type"] == "ml.m5.xlarge"
@@ -173,7 +172,7 @@ def test_keys_of_the_contract_are_placed_for_who_forgets_to_choose_it(problems):
 
 def test_model_and_arguments_are_as_the_toolkit_writes_them():
     values = {"v": True, "lr": 0.1, "mp_parameters": {"b": 2, "a": True}, "name": "x y", "none": None}
-    assert list(variables.arguments(values)) == [
+    assert list(program.arguments(values)) == [
         *("--lr", "0.1"),
         *("--mp_parameters", "a=True,b=2"),
         *("--name", "x y"),

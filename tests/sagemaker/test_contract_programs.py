@@ -11,7 +11,7 @@ from contract_jobs import TIMEOUT_S, J, Started
 from engine_cache import cached
 
 from launcher import pipeline
-from launcher.backends.sagemaker_local import isolation, optml, variables
+from launcher.backends.sagemaker_local import isolation, optml, program
 from launcher.backends.sagemaker_local.backend import ContractBackend
 from launcher.model.job_spec import JobState
 
@@ -126,8 +126,7 @@ def test_variables_are_the_toolkits(groups, tmp_path):
         {"InstanceGroupName": name, "InstanceType": "ml.m5.xlarge", "InstanceCount": 2 // len(groups)}
         for name in groups
     ]
-    names = ("algo-1", "algo-2")
-    hosts = optml.hosts({"InstanceGroups": resources}, names, tmp_path, is_private=False)
+    hosts = optml.hosts({"InstanceGroups": resources}, tmp_path, is_private=False)
     for host in hosts:
         optml.lay_out(host, hosts, request, {"train": {"TrainingInputMode": "File"}})
     code = (
@@ -137,13 +136,13 @@ def test_variables_are_the_toolkits(groups, tmp_path):
     env = {"SAGEMAKER_BASE_DIR": hosts[1].base, "TRAINING_JOB_NAME": "job", "PATH": os.environ["PATH"]}
     done = subprocess.run([TOOLKIT / "python", "-c", code], env=env, capture_output=True, text=True, timeout=200)
     theirs, words = json.loads(done.stdout.splitlines()[-1])
-    ours = variables.toolkit(request, hosts, hosts[1])
+    ours = program.toolkit(request, hosts, hosts[1])
     inner, known = json.loads(ours.pop("SM_TRAINING_ENV")), json.loads(theirs.pop("SM_TRAINING_ENV"))
     assert ours == theirs
     assert inner == {name: value for name, value in known.items() if name in inner}
     left = {"is_modelparallel_enabled", "is_smddpmprun_installed", "is_smddprun_installed", "topology"}
     assert set(known) - set(inner) <= left | {"distribution_enabled", "current_instance_group_hosts"}
-    assert list(variables.arguments(variables.decoded(request, hosts[1]))) == words
+    assert list(program.arguments(program.decoded(request, hosts[1]))) == words
 
 
 RANKS = """

@@ -21,8 +21,7 @@ from contract_jobs import TIMEOUT_S, J, operator_of, processes_of, start, wait_f
 from launcher import pipeline
 from launcher.backends.sagemaker_local import isolation
 from launcher.backends.sagemaker_local.backend import ContractBackend
-from launcher.backends.sagemaker_local.record import OPERATOR_LOG
-from launcher.backends.sagemaker_local.service import PID_FILE
+from launcher.backends.sagemaker_local.record import OPERATOR_LOG, PID_FILE
 from launcher.cli import launch
 from launcher.cli import main as cli
 from launcher.common.names import RUN_DIR

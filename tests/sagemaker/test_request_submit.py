@@ -389,7 +389,7 @@ def test_an_expired_session_is_a_problem():
 
     expired = exceptions.TokenRetrievalError(provider="sso", error_msg="Token has expired and refresh failed")
     for error in (expired, exceptions.LoginRefreshRequired()):
-        assert client._unasked(error).code == "E394"
+        assert client._unasked(error).problems[0].code == "E394"
 
 
 def test_an_endpoint_that_is_no_url_is_a_problem(aws, one, monkeypatch):

@@ -3,7 +3,7 @@
 import json
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
-from typing import ClassVar
+from typing import Any, ClassVar
 
 from launcher.backends.sagemaker import follow as follow_job
 from launcher.backends.sagemaker import request, submit
@@ -35,23 +35,17 @@ class SageMakerBackend:
         self._poll_s = poll_s
 
     def _services(self, handle: JobHandle) -> Services:
-        """Return the services that answer queries about a job."""
         return connect(handle.context)
 
     def _job(self, handle: JobHandle) -> TrainingJob:
-        """Return a job in SageMaker, with the sizes of its bundle's plan.
-
-        Raises:
-            ProblemsFound: The bundle is damaged.
-        """
+        """Return a job in SageMaker, with the sizes of its bundle's plan."""
         plan = json.loads(bundles.read(handle.bundle_dir)[0].files["plan.json"])
         sizes = (plan["initial_nodes"], plan["nproc_per_node"])
         return TrainingJob(self._services(handle), handle.native_id, *sizes, handle.uid or "")
 
     def check(self, job: JobSpec) -> tuple[Problem, ...]:
         """Return what the API would refuse about the request, by its own names."""
-        configs = config_files(job)
-        return submit.request_problems(json.loads(request.render(job, configs)[request.REQUEST]))
+        return submit.request_problems(planned_request(job))
 
     def render(self, job: JobSpec, configs: Mapping[str, str]) -> dict[str, str]:
         """Return the request, and the start file for images that do not start the program themselves."""
@@ -132,6 +126,12 @@ class SageMakerBackend:
         message = "a training job's name can be used only once, and this job has ended"
         remedy = "render the recipe again; the new job gets a new name"
         raise fail("E716", "job", message, value=handle.native_id, remedy=remedy)
+
+
+def planned_request(job: JobSpec) -> dict[str, Any]:
+    """Return the request of a planned job."""
+    made: dict[str, Any] = json.loads(request.render(job, config_files(job))[request.REQUEST])
+    return made
 
 
 def _connection(bundle: Bundle) -> Connection:

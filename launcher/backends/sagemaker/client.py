@@ -16,8 +16,8 @@ from launcher.common.quoting import bounded
 
 _ATTEMPTS = 8
 _CONNECT_TIMEOUT_S, _READ_TIMEOUT_S = 5, 60
-_REGION = "cluster.sm_jobs_config.region"
-_INSTALL = "pip install '.[sagemaker]'"
+_JOBS = "cluster.sm_jobs_config"
+_REGION = f"{_JOBS}.region"
 
 _UNKNOWN_USER = ("UnrecognizedClientException", "InvalidClientTokenId", "ExpiredToken", "ExpiredTokenException")
 _DENIED = ("AccessDeniedException", "AccessDenied", "UnauthorizedOperation", "Forbidden")
@@ -67,13 +67,7 @@ class _Doubts(threading.local):
 
 @dataclass(frozen=True, slots=True)
 class Connection:
-    """The services in one region.
-
-    Args:
-        session: boto3's Session.
-        clients: Existing clients, by service.
-        doubts: Judges the attempts of its calls.
-    """
+    """The services in one region: boto3's Session, and its clients by service."""
 
     region: str
     session: Any = field(repr=False)
@@ -81,12 +75,7 @@ class Connection:
     doubts: _Doubts = field(default_factory=_Doubts, repr=False)
 
     def call(self, service: str, operation: str, **arguments: Any) -> dict[str, Any]:
-        """Call an operation of a service.
-
-        Raises:
-            Refused: The service refuses.
-            ProblemsFound: It cannot be reached.
-        """
+        """Call an operation of a service, as `Services.call` does."""
         from botocore.exceptions import BotoCoreError, ClientError
 
         method = getattr(self._client(service), operation)
@@ -100,7 +89,7 @@ class Connection:
             message = bounded(told.get("Message") or str(error))
             raise Refused(told.get("Code", ""), message, status, is_final=not self.doubts.is_any) from error
         except BotoCoreError as error:
-            raise ProblemsFound((_unasked(error),)) from error
+            raise _unasked(error) from error
 
     def _client(self, service: str) -> Any:
         if service not in self.clients:
@@ -129,11 +118,17 @@ def client(session: Any, service: str, config: Any, endpoint: str | None = None)
     try:
         return session.client(service, endpoint_url=endpoint, config=config)
     except BotoCoreError as error:
-        raise ProblemsFound((_unasked(error),)) from error
+        raise _unasked(error) from error
     except ValueError as error:
-        raise fail(
-            "E396", _REGION, f"AWS cannot be called: {error}", remedy="AWS_ENDPOINT_URL must be a URL"
-        ) from error
+        remedy = "AWS_ENDPOINT_URL must be a URL"
+        raise fail("E396", _REGION, f"AWS cannot be called: {error}", remedy=remedy) from error
+
+
+def bucket_and_key(uri: str) -> tuple[str, str]:
+    """Return bucket and key of a URI of S3."""
+    # Not urlsplit: a key may contain # and ?, which S3 takes literally.
+    bucket, _, key = uri.removeprefix("s3://").partition("/")
+    return bucket, key
 
 
 def connect(region: str | None) -> Connection:
@@ -152,11 +147,12 @@ def _connect(region: str | None, _environment: tuple[tuple[str, str], ...]) -> C
         import boto3
         from botocore.exceptions import BotoCoreError
     except ImportError as error:
-        raise fail("E392", "cluster", f"a training job needs boto3: {error}", remedy=_INSTALL) from error
+        remedy = "pip install '.[sagemaker]'"
+        raise fail("E392", "cluster", f"a training job needs boto3: {error}", remedy=remedy) from error
     try:
         session = boto3.Session(region_name=region)
     except BotoCoreError as error:
-        raise ProblemsFound((_unasked(error),)) from error
+        raise _unasked(error) from error
     if not session.region_name:
         remedy = f"{_REGION}=us-east-1, or AWS_DEFAULT_REGION"
         raise fail("E393", _REGION, "neither the recipe nor your AWS configuration names a region", remedy=remedy)
@@ -164,7 +160,7 @@ def _connect(region: str | None, _environment: tuple[tuple[str, str], ...]) -> C
 
 
 @contextmanager
-def api_errors_as_problems(path: str = "cluster.sm_jobs_config") -> Iterator[None]:
+def api_errors_as_problems(path: str = _JOBS) -> Iterator[None]:
     """Raise a refused call within the block as a Problem.
 
     Raises:
@@ -188,7 +184,7 @@ def problem(error: Refused, path: str) -> Problem:
     return Problem("E397", path, f"AWS refuses: {error}")
 
 
-def _unasked(error: Exception) -> Problem:
+def _unasked(error: Exception) -> ProblemsFound:
     """Return why AWS could not be called: no credentials, or no answer."""
     from botocore import exceptions
 
@@ -206,7 +202,7 @@ def _unasked(error: Exception) -> Problem:
     text = " ".join(str(error).split())
     if isinstance(error, nobody):
         remedy = "aws sso login, aws configure sso, or AWS_PROFILE"
-        return Problem("E394", "cluster.sm_jobs_config", f"AWS does not know you: {text}", remedy=remedy)
+        return fail("E394", _JOBS, f"AWS does not know you: {text}", remedy=remedy)
     if isinstance(error, exceptions.ParamValidationError):
-        return Problem("E397", "cluster.sm_jobs_config", f"boto3 refuses: {text}")
-    return Problem("E396", _REGION, f"AWS does not answer: {text}")
+        return fail("E397", _JOBS, f"boto3 refuses: {text}")
+    return fail("E396", _REGION, f"AWS does not answer: {text}")

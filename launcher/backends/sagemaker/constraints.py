@@ -13,6 +13,9 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
+FILE = "file:///"
+"""Prefix of the URI of a folder of this machine, which only cluster=sm_local accepts."""
+
 _TYPES: dict[str, tuple[type, ...]] = {
     "string": (str,),
     "boolean": (bool,),

@@ -1,4 +1,4 @@
-"""What following a training job needs of SageMaker: its description, and its hosts' log streams.
+"""What following a training job needs of SageMaker: its description as a status and events, and its log streams.
 
 CloudWatch keeps one stream per host and start, which separates neither a host's ranks nor errors from output.
 Lines with mpirun's prefix, all in the first host's stream, belong to the rank it names; any other line counts for the
@@ -12,7 +12,7 @@ from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any
 
-from launcher.backends.sagemaker import constraints, status
+from launcher.backends.sagemaker import constraints
 from launcher.backends.sagemaker.client import Refused, Services, api_errors_as_problems
 from launcher.common.problems import fail
 from launcher.model.following import (
@@ -23,7 +23,7 @@ from launcher.model.following import (
     refuse_unknown_ranks,
     selected_ranks,
 )
-from launcher.model.job_spec import JobEvent, JobStatus, LogSelection
+from launcher.model.job_spec import JobEvent, JobState, JobStatus, LogSelection
 from launcher.model.parallelism.ranks import host_names
 
 LOG_GROUP = "/aws/sagemaker/TrainingJobs"
@@ -43,6 +43,27 @@ Source: Amazon SageMaker API, DescribeTrainingJob; botocore's waiter EndpointDel
 """
 _TAG = re.compile(r"\[\d+,(?:mpirank:)?(\d+)(?:,algo-\d+)?\]<std(?:out|err)>:?")
 """Prefix of a line by mpirun, or the toolkit's version of it; its host number is wrong from ten on."""
+
+_STATES = {
+    "InProgress": JobState.RUNNING,
+    "Stopping": JobState.RUNNING,
+    "Completed": JobState.SUCCEEDED,
+    "Failed": JobState.FAILED,
+    "Stopped": JobState.CANCELLED,
+    "Deleting": JobState.DELETED,
+}
+"""TrainingJobStatus to state. Source: Amazon SageMaker API, DescribeTrainingJob."""
+
+_TRAINING = ("Training", "Uploading", "Updating", "Stopping")
+"""SecondaryStatus of a job that is training."""
+_OUT_OF_TIME = ("MaxRuntimeExceeded", "MaxWaitTimeExceeded")
+"""SecondaryStatus of a job that its own time limit stopped, not a user."""
+_WARNINGS = ("Failed", "Interrupted", "Restarting", *_OUT_OF_TIME)
+
+LEFT_OUT = "LeftOut"
+"""Field that lists output that was not kept, in the description of a job of this machine. AWS has no such field."""
+
+_DELETED = JobStatus(JobState.DELETED, 0, "no longer exists in SageMaker")
 
 
 def describe(connection: Services, name: str) -> dict[str, Any] | None:
@@ -92,7 +113,7 @@ class TrainingJob:
         """Query the job's status and return it; DELETED also if another job has its name."""
         found = describe(self.services, self.name)
         self._found = found if found and (not self.arn or found["TrainingJobArn"] == self.arn) else None
-        return status.read(self._found) if self._found else status.DELETED
+        return read_status(self._found) if self._found else _DELETED
 
     def has_ended(self) -> bool:
         """Query the job's status and return whether it is final."""
@@ -100,7 +121,7 @@ class TrainingJob:
 
     def new_events(self) -> Iterator[JobEvent]:
         """Yield the new events of the last description, and the new part of those whose message has grown."""
-        for event in status.events(self._found) if self._found else ():
+        for event in _events(self._found) if self._found else ():
             key = (event.time_s, event.kind)
             before = self.seen.get(key)
             self.seen[key] = event.message
@@ -154,6 +175,58 @@ class TrainingJob:
             if not page.get("nextToken"):
                 return {host: sorted(names) for host, names in found.items()}
             query["nextToken"] = page["nextToken"]
+
+
+def read_status(job: Mapping[str, Any]) -> JobStatus:
+    """Return the status that SageMaker's description of a job states."""
+    secondary: str = job["SecondaryStatus"]
+    state = JobState.FAILED if secondary in _OUT_OF_TIME else _STATES[job["TrainingJobStatus"]]
+    if state is JobState.RUNNING and secondary not in _TRAINING:
+        state = JobState.PENDING
+    resources = job.get("ResourceConfig") or {}
+    groups = resources.get("InstanceGroups") or [resources]
+    nodes = sum(group.get("InstanceCount") or 0 for group in groups) if state is JobState.RUNNING else 0
+    # Source: RetryStrategy: the secondary status of a restarted job is Starting again.
+    starts = sum(each["Status"] == "Starting" for each in _transitions(job))
+    return JobStatus(state, nodes, _words(job, state), restarts=max(0, starts - 1))
+
+
+def _events(job: Mapping[str, Any]) -> Iterator[JobEvent]:
+    """Yield the events of a described job, oldest first."""
+    for each in _transitions(job):
+        name = each["Status"]
+        message = each.get("StatusMessage") or _spaced(name)
+        if name == "Failed" and job.get("FailureReason"):
+            message = job["FailureReason"]
+        is_warning = name in _WARNINGS or (name == "Uploading" and LEFT_OUT in job)
+        yield JobEvent(each["StartTime"].timestamp(), name, message, is_warning=is_warning)
+
+
+def _words(job: Mapping[str, Any], state: JobState) -> str:
+    """Return the reason a job is pending, or why it ended."""
+    secondary: str = job["SecondaryStatus"]
+    last: str | None = next((each.get("StatusMessage") for each in reversed(_transitions(job))), None)
+    if state is JobState.FAILED:
+        reason: str | None = job.get("FailureReason")
+        return reason or last or _spaced(secondary)
+    if state is JobState.SUCCEEDED:
+        return str(job.get(LEFT_OUT, ""))
+    if state is JobState.RUNNING and secondary == "Training":
+        return ""
+    return f"{_spaced(secondary)}: {last}" if last else _spaced(secondary)
+
+
+def _spaced(name: str) -> str:
+    """Split a CamelCase name into words; consecutive capitals stay together."""
+    words = "".join(
+        f" {c}" if c.isupper() and i and not name[i - 1].isupper() else c for i, c in enumerate(name)
+    ).split()
+    return " ".join(word if word.isupper() or word == "MLInstances" else word.lower() for word in words)
+
+
+def _transitions(job: Mapping[str, Any]) -> Sequence[Mapping[str, Any]]:
+    transitions: Sequence[Mapping[str, Any]] = job.get("SecondaryStatusTransitions") or ()
+    return sorted(transitions, key=lambda each: each["StartTime"])
 
 
 def events(job: TrainingJob, poll_s: float, *, follow: bool) -> Iterator[JobEvent]:

@@ -1,12 +1,101 @@
-"""Types of values for single members of CreateTrainingJob, with their bounds."""
+"""Types of values for single members of CreateTrainingJob: the API's bounds, and those that only AWS's pages state.
 
+A validator returns its argument, or raises ValueError with the reason.
+"""
+
+import posixpath
+import re
+from pathlib import PurePosixPath
 from typing import Annotated, Literal
 
 from pydantic import AfterValidator, Field
 
-from launcher.backends.sagemaker.constraints import member
-from launcher.backends.sagemaker.documented import FILE, absolute_path, kept_folder, kms_key, metric_regex, s3_uri
+from launcher.backends.sagemaker.constraints import FILE, member
+from launcher.common import syntax
 from launcher.model.base_model import Listed
+
+INPUT, MODEL = "/opt/ml/input", "/opt/ml/model"
+"""Folders that SageMaker itself fills or uploads. Source: Amazon SageMaker, Training storage folders."""
+_SYSTEM = ("/proc", "/sys", "/dev")
+
+_HTTPS = re.compile(r"(?:(?P<bucket>.+)\.)?s3[.-](?:[a-z0-9-]+\.)*amazonaws\.com(?:\.cn)?")
+"""Host of S3, with or without a virtual-hosted bucket. Source: Amazon S3 User Guide, Virtual hosting of buckets."""
+_KMS_KEY = re.compile(
+    r"(arn:aws[a-z-]*:kms:[a-z0-9-]+:\d{12}:(key/|(?=alias/)))?"
+    r"([0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}|mrk-[0-9a-f]{32}|alias/[a-zA-Z0-9/_-]+)"
+)
+"""Source: Amazon SageMaker API, OutputDataConfig: KmsKeyId; AWS KMS, Key identifiers."""
+_NAMED_GROUP = re.compile(r"\(\?<(?=[A-Za-z])")
+
+
+def held(path: str) -> AfterValidator:
+    """Return the validator of a value that must be within the bounds of the member at `path`."""
+    return AfterValidator(member(path))
+
+
+def s3_uri(uri: str) -> str:
+    """Require an S3 URI to have a valid bucket name; a rule checks folders of this machine."""
+    if uri.startswith(FILE):
+        return uri
+    scheme, _, rest = uri.partition("://")
+    host, _, path = rest.partition("/")
+    bucket = host
+    if scheme == "https":
+        if not (found := _HTTPS.fullmatch(host)):
+            raise ValueError(f"{host} is not an address of S3: s3://bucket/folder")
+        bucket = found["bucket"] or path.partition("/")[0]
+    if not syntax.is_bucket(bucket):
+        raise ValueError(f"{bucket!r} is not a valid bucket name: {syntax.BUCKET_FORM}")
+    return uri
+
+
+def kept_folder(path: str) -> str:
+    """Require that a container's folder copied to S3 does not overlap those that SageMaker itself fills.
+
+    Source: Amazon SageMaker API, CheckpointConfig, TensorBoardOutputConfig, DebugHookConfig: LocalPath.
+    """
+    folder = PurePosixPath("/", absolute_path(path).strip("/"))
+    for own in (INPUT, MODEL):
+        if folder.is_relative_to(own) or PurePosixPath(own).is_relative_to(folder):
+            raise ValueError(f"{path} overlaps {own}, which SageMaker itself fills or uploads: /opt/ml/checkpoints")
+    if any(folder.is_relative_to(own) for own in _SYSTEM):
+        raise ValueError(f"{path} cannot hold files: /opt/ml/checkpoints")
+    return path
+
+
+def absolute_path(path: str) -> str:
+    """Require a path to begin with / and to have no `.`, `..` or empty parts."""
+    if not path.startswith("/") or posixpath.normpath(path).strip("/") != path.strip("/"):
+        raise ValueError("must be an absolute path without . and .. parts")
+    return path
+
+
+def image(name: str) -> str:
+    """Require an image to be a valid image reference."""
+    if not syntax.is_image(name):
+        raise ValueError(f"is not an image reference: {syntax.IMAGE_FORM}")
+    return name
+
+
+def metric_regex(expression: str) -> str:
+    """Require a metric's expression to compile and to have a group, which captures the number.
+
+    Source: SageMaker AI, Define training metrics. Groups may be named as in Python or as in Java.
+    """
+    try:
+        compiled = re.compile(_NAMED_GROUP.sub("(?P<", expression))
+    except (re.error, OverflowError, RecursionError) as error:
+        raise ValueError(f"is not a regular expression: {error}") from None
+    if not compiled.groups:
+        raise ValueError("has no group that captures the number: loss=([0-9.]+)")
+    return expression
+
+
+def kms_key(key: str) -> str:
+    """Require a key to have one of the forms of KMS key identifiers."""
+    if not _KMS_KEY.fullmatch(key):
+        raise ValueError("must be a KMS key's id or ARN, alias/<name>, or the ARN of an alias")
+    return key
 
 
 def _is_free(key: str) -> str:
@@ -16,7 +105,7 @@ def _is_free(key: str) -> str:
     return key
 
 
-RoleArn = Annotated[str, AfterValidator(member("RoleArn"))]
+RoleArn = Annotated[str, held("RoleArn")]
 S3Uri = Annotated[
     str,
     Field(pattern=r"^((s3|https)://[^/]+|file:///)"),
@@ -24,52 +113,50 @@ S3Uri = Annotated[
     AfterValidator(s3_uri),
 ]
 """A folder of this machine is for cluster=sm_local; a rule refuses it in a training job on AWS."""
-KmsKey = Annotated[str, AfterValidator(member("OutputDataConfig.KmsKeyId")), AfterValidator(kms_key)]
-KeptFolder = Annotated[str, AfterValidator(member("CheckpointConfig.LocalPath")), AfterValidator(kept_folder)]
-VolumeSize = Annotated[int, Field(ge=1, le=16384), AfterValidator(member("ResourceConfig.VolumeSizeInGB"))]
+KmsKey = Annotated[str, held("OutputDataConfig.KmsKeyId"), AfterValidator(kms_key)]
+KeptFolder = Annotated[str, held("CheckpointConfig.LocalPath"), AfterValidator(kept_folder)]
+VolumeSize = Annotated[int, Field(ge=1, le=16384), held("ResourceConfig.VolumeSizeInGB")]
 """Source: ResourceConfig: volumes are gp2; Amazon EBS, General Purpose SSD volumes: 1 GiB to 16 TiB."""
-Seed = Annotated[int, AfterValidator(member("InputDataConfig[].ShuffleConfig.Seed"))]
-Count = Annotated[int, Field(ge=1), AfterValidator(member("ResourceConfig.InstanceGroups[].InstanceCount"))]
-MaxRuntime = Annotated[int, Field(le=28 * 86400), AfterValidator(member("StoppingCondition.MaxRuntimeInSeconds"))]
+Seed = Annotated[int, held("InputDataConfig[].ShuffleConfig.Seed")]
+Count = Annotated[int, Field(ge=1), held("ResourceConfig.InstanceGroups[].InstanceCount")]
+MaxRuntime = Annotated[int, Field(le=28 * 86400), held("StoppingCondition.MaxRuntimeInSeconds")]
 """Source: StoppingCondition: the maximum is 28 days, which only the description states."""
-MaxWait = Annotated[int, AfterValidator(member("StoppingCondition.MaxWaitTimeInSeconds"))]
-MaxPending = Annotated[int, AfterValidator(member("StoppingCondition.MaxPendingTimeInSeconds"))]
-Retries = Annotated[int, AfterValidator(member("RetryStrategy.MaximumRetryAttempts"))]
-KeepAlive = Annotated[int, AfterValidator(member("ResourceConfig.KeepAlivePeriodInSeconds"))]
-GroupName = Annotated[str, AfterValidator(member("ResourceConfig.InstanceGroups[].InstanceGroupName"))]
-PlanArn = Annotated[str, AfterValidator(member("ResourceConfig.TrainingPlanArn"))]
-Subnet = Annotated[str, AfterValidator(member("VpcConfig.Subnets[]"))]
-SecurityGroup = Annotated[str, AfterValidator(member("VpcConfig.SecurityGroupIds[]"))]
+MaxWait = Annotated[int, held("StoppingCondition.MaxWaitTimeInSeconds")]
+MaxPending = Annotated[int, held("StoppingCondition.MaxPendingTimeInSeconds")]
+Retries = Annotated[int, held("RetryStrategy.MaximumRetryAttempts")]
+KeepAlive = Annotated[int, held("ResourceConfig.KeepAlivePeriodInSeconds")]
+GroupName = Annotated[str, held("ResourceConfig.InstanceGroups[].InstanceGroupName")]
+PlanArn = Annotated[str, held("ResourceConfig.TrainingPlanArn")]
+Subnet = Annotated[str, held("VpcConfig.Subnets[]")]
+SecurityGroup = Annotated[str, held("VpcConfig.SecurityGroupIds[]")]
 Subnets = Annotated[Listed[Subnet], Field(min_length=1, max_length=16)]
 SecurityGroups = Annotated[Listed[SecurityGroup], Field(min_length=1, max_length=5)]
-TagKey = Annotated[str, AfterValidator(_is_free), AfterValidator(member("Tags[].Key"))]
-TagValue = Annotated[str, AfterValidator(member("Tags[].Value"))]
+TagKey = Annotated[str, AfterValidator(_is_free), held("Tags[].Key")]
+TagValue = Annotated[str, held("Tags[].Value")]
 Tags = Annotated[dict[TagKey, TagValue], Field(max_length=50)]
-Variable = Annotated[str, AfterValidator(member("Environment{key}"))]
-VariableValue = Annotated[str, AfterValidator(member("Environment{value}"))]
+Variable = Annotated[str, held("Environment{key}")]
+VariableValue = Annotated[str, held("Environment{value}")]
 Environment = Annotated[dict[Variable, VariableValue], Field(max_length=100)]
-Hyperparameter = Annotated[str, AfterValidator(member("HyperParameters{key}"))]
-Word = Annotated[str, AfterValidator(member("AlgorithmSpecification.ContainerArguments[]"))]
+Hyperparameter = Annotated[str, held("HyperParameters{key}")]
+Word = Annotated[str, held("AlgorithmSpecification.ContainerArguments[]")]
 Words = Annotated[Listed[Word], Field(min_length=1, max_length=100)]
-ChannelName = Annotated[str, AfterValidator(member("InputDataConfig[].ChannelName"))]
+ChannelName = Annotated[str, held("InputDataConfig[].ChannelName")]
 _SOURCE = "InputDataConfig[].DataSource"
-HubArn = Annotated[str, AfterValidator(member(f"{_SOURCE}.S3DataSource.HubAccessConfig.HubContentArn"))]
-DatasetArn = Annotated[str, AfterValidator(member(f"{_SOURCE}.DatasetSource.DatasetArn"))]
+HubArn = Annotated[str, held(f"{_SOURCE}.S3DataSource.HubAccessConfig.HubContentArn")]
+DatasetArn = Annotated[str, held(f"{_SOURCE}.DatasetSource.DatasetArn")]
 Mode = Literal["File", "Pipe", "FastFile"]
-ChannelText = Annotated[str, AfterValidator(member("InputDataConfig[].ContentType"))]
-Attribute = Annotated[str, AfterValidator(member("InputDataConfig[].DataSource.S3DataSource.AttributeNames[]"))]
+ChannelText = Annotated[str, held("InputDataConfig[].ContentType")]
+Attribute = Annotated[str, held("InputDataConfig[].DataSource.S3DataSource.AttributeNames[]")]
 Attributes = Annotated[Listed[Attribute], Field(min_length=1, max_length=16)]
 _FILES = f"{_SOURCE}.FileSystemDataSource"
-FileSystemId = Annotated[str, AfterValidator(member(f"{_FILES}.FileSystemId"))]
-DirectoryPath = Annotated[str, AfterValidator(member(f"{_FILES}.DirectoryPath")), AfterValidator(absolute_path)]
+FileSystemId = Annotated[str, held(f"{_FILES}.FileSystemId")]
+DirectoryPath = Annotated[str, held(f"{_FILES}.DirectoryPath"), AfterValidator(absolute_path)]
 _REGISTRY = "AlgorithmSpecification.TrainingImageConfig.TrainingRepositoryAuthConfig"
-CredentialsArn = Annotated[str, AfterValidator(member(f"{_REGISTRY}.TrainingRepositoryCredentialsProviderArn"))]
-MlflowArn = Annotated[str, AfterValidator(member("MlflowConfig.MlflowResourceArn"))]
-MlflowName = Annotated[str, AfterValidator(member("MlflowConfig.MlflowRunName"))]
-MetricName = Annotated[str, AfterValidator(member("AlgorithmSpecification.MetricDefinitions[].Name"))]
-MetricRegex = Annotated[
-    str, AfterValidator(member("AlgorithmSpecification.MetricDefinitions[].Regex")), AfterValidator(metric_regex)
-]
-AlgorithmName = Annotated[str, AfterValidator(member("AlgorithmSpecification.AlgorithmName"))]
+CredentialsArn = Annotated[str, held(f"{_REGISTRY}.TrainingRepositoryCredentialsProviderArn")]
+MlflowArn = Annotated[str, held("MlflowConfig.MlflowResourceArn")]
+MlflowName = Annotated[str, held("MlflowConfig.MlflowRunName")]
+MetricName = Annotated[str, held("AlgorithmSpecification.MetricDefinitions[].Name")]
+MetricRegex = Annotated[str, held("AlgorithmSpecification.MetricDefinitions[].Regex"), AfterValidator(metric_regex)]
+AlgorithmName = Annotated[str, held("AlgorithmSpecification.AlgorithmName")]
 Scalars = dict[Hyperparameter, str | int | float | bool]
 Groups = Annotated[Listed[GroupName], Field(min_length=1, max_length=5)]

@@ -22,11 +22,7 @@ REQUEST = "request.json"
 
 
 def render(job: JobSpec, configs: Mapping[str, str]) -> dict[str, str]:
-    """Return the files of a job's bundle, path to text.
-
-    Args:
-        configs: The configurations that the recipe's channel provides.
-    """
+    """Return the files of a job's bundle, path to text; the recipe's channel provides `configs`."""
     plan = of_job(job)
     start = {}
     if default_values.is_started(plan):
@@ -37,23 +33,17 @@ def render(job: JobSpec, configs: Mapping[str, str]) -> dict[str, str]:
 
 
 def build(plan: Plan, name: str, recipe: Mapping[str, str]) -> dict[str, Any]:
-    """Return the request.
-
-    Args:
-        plan: The inputs of the request.
-        recipe: The files of the recipe's channel, file name to text.
-    """
+    """Return the request; `recipe` holds the files of the recipe's channel, file name to text."""
     jobs, channels = plan.jobs, default_values.channels(plan.jobs)
     if not default_values.is_serverless(jobs):  # which runs a recipe of AWS
         channels.append(default_values.recipe_channel(jobs, name, recipe))
+    start = ["/bin/bash", f"{RECIPE_DIR}/{START}"]
     text = render_template(
         "sagemaker/request.yaml.j2",
         name=name,
         jobs=jobs,
         image=plan.image,
-        entrypoint=["/bin/bash", f"{RECIPE_DIR}/{START}"]
-        if default_values.is_started(plan)
-        else jobs.container_entrypoint,
+        entrypoint=start if default_values.is_started(plan) else jobs.container_entrypoint,
         channels=channels,
         placement=sections.api(jobs.placement),
         is_serverless=default_values.is_serverless(jobs),
@@ -70,15 +60,16 @@ def build(plan: Plan, name: str, recipe: Mapping[str, str]) -> dict[str, Any]:
 
 def of_job(job: JobSpec) -> Plan:
     """Return the inputs of a planned job's request."""
+    family = interface(job.model_type, job.trainer)
     return Plan(
         effective(given_jobs(job)),
         job.config,
-        interface(job.model_type, job.trainer).entry,
+        family.entry,
         job.initial_nodes,
         job.nproc_per_node,
         job.resources.instance_type or "",
         job.image,
-        interface(job.model_type, job.trainer).workers.env(job),
+        family.workers.env(job),
     )
 
 

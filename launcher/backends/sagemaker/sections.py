@@ -8,9 +8,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import AfterValidator, Field
 
-from launcher.backends.sagemaker.constraints import member
-from launcher.backends.sagemaker.documented import absolute_path, image, kept_folder
-from launcher.backends.sagemaker.members import Count, S3Uri, VolumeSize
+from launcher.backends.sagemaker.members import Count, S3Uri, VolumeSize, absolute_path, held, image, kept_folder
 from launcher.model.base_model import Listed, Model, default
 
 
@@ -19,33 +17,26 @@ def _is(name: str) -> Any:
     return Field(serialization_alias=name)
 
 
-def _held(path: str) -> AfterValidator:
-    """Return the validator of a text that must be within the bounds of the member at `path`."""
-    return AfterValidator(member(path))
-
-
-Folder = Annotated[str, AfterValidator(member("DebugRuleConfigurations[].LocalPath")), AfterValidator(absolute_path)]
-Tensors = Annotated[str, AfterValidator(member("DebugHookConfig.LocalPath")), AfterValidator(kept_folder)]
-RuleName = Annotated[str, _held("DebugRuleConfigurations[].RuleConfigurationName")]
-RuleImage = Annotated[
-    str, AfterValidator(member("DebugRuleConfigurations[].RuleEvaluatorImage")), AfterValidator(image)
-]
-RuleInstance = Annotated[str, _held("DebugRuleConfigurations[].InstanceType")]
+Folder = Annotated[str, held("DebugRuleConfigurations[].LocalPath"), AfterValidator(absolute_path)]
+Tensors = Annotated[str, held("DebugHookConfig.LocalPath"), AfterValidator(kept_folder)]
+RuleName = Annotated[str, held("DebugRuleConfigurations[].RuleConfigurationName")]
+RuleImage = Annotated[str, held("DebugRuleConfigurations[].RuleEvaluatorImage"), AfterValidator(image)]
+RuleInstance = Annotated[str, held("DebugRuleConfigurations[].InstanceType")]
 RuleParameter = dict[
-    Annotated[str, _held("DebugRuleConfigurations[].RuleParameters{key}")],
-    Annotated[str, _held("DebugRuleConfigurations[].RuleParameters{value}")],
+    Annotated[str, held("DebugRuleConfigurations[].RuleParameters{key}")],
+    Annotated[str, held("DebugRuleConfigurations[].RuleParameters{value}")],
 ]
 HookParameter = dict[
-    Annotated[str, _held("DebugHookConfig.HookParameters{key}")],
-    Annotated[str, _held("DebugHookConfig.HookParameters{value}")],
+    Annotated[str, held("DebugHookConfig.HookParameters{key}")],
+    Annotated[str, held("DebugHookConfig.HookParameters{value}")],
 ]
-ExperimentName = Annotated[str, _held("ExperimentConfig.ExperimentName")]
-UltraServer = Annotated[str, _held("ResourceConfig.InstancePlacementConfig.PlacementSpecifications[].UltraServerId")]
-GroupArn = Annotated[str, _held("ModelPackageConfig.ModelPackageGroupArn")]
-PackageArn = Annotated[str, _held("ModelPackageConfig.SourceModelPackageArn")]
-BaseModelArn = Annotated[str, _held("ServerlessJobConfig.BaseModelArn")]
-EvaluatorArn = Annotated[str, _held("ServerlessJobConfig.EvaluatorArn")]
-SequenceLength = Annotated[str, _held("ServerlessJobConfig.SequenceLength")]
+ExperimentName = Annotated[str, held("ExperimentConfig.ExperimentName")]
+UltraServer = Annotated[str, held("ResourceConfig.InstancePlacementConfig.PlacementSpecifications[].UltraServerId")]
+GroupArn = Annotated[str, held("ModelPackageConfig.ModelPackageGroupArn")]
+PackageArn = Annotated[str, held("ModelPackageConfig.SourceModelPackageArn")]
+BaseModelArn = Annotated[str, held("ServerlessJobConfig.BaseModelArn")]
+EvaluatorArn = Annotated[str, held("ServerlessJobConfig.EvaluatorArn")]
+SequenceLength = Annotated[str, held("ServerlessJobConfig.SequenceLength")]
 
 
 class Placed(Model):
@@ -71,7 +62,7 @@ class Placement(Model):
 class Collection(Model):
     """Tensors that are saved together."""
 
-    name: Annotated[str, _held("DebugHookConfig.CollectionConfigurations[].CollectionName"), _is("CollectionName")]
+    name: Annotated[str, held("DebugHookConfig.CollectionConfigurations[].CollectionName"), _is("CollectionName")]
     """Name of the collection, such as losses."""
     parameters: Annotated[HookParameter | None, _is("CollectionParameters")] = None
     """{name: text}, such as {save_interval: '50'}; at most 20."""

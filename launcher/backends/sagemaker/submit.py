@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from launcher.backends.sagemaker import constraints
-from launcher.backends.sagemaker.client import Connection, Refused, problem
+from launcher.backends.sagemaker.client import Connection, Refused, bucket_and_key, problem
 from launcher.backends.sagemaker.default_values import RECIPE_CHANNEL
 from launcher.backends.sagemaker.follow import describe
 from launcher.backends.sagemaker.request import REQUEST, recipe_files
@@ -67,11 +67,13 @@ def submit(connection: Connection, bundle: Bundle) -> tuple[str, bool]:
     request = request_of(bundle)
     if found := request_problems(request):
         raise ProblemsFound(found)
+    bucket, prefix = bucket_and_key(recipe_uri(request) or "")
+    files = recipe_files(bundle.files) if bucket else {}  # a serverless job has no recipe channel
     try:
         if there := describe(connection, request["TrainingJobName"]):
             return _known(there, request), False
-        bucket, prefix = _place(request)
-        _upload(connection, bucket, prefix, recipe_files(bundle.files))
+        for name, text in files.items():
+            connection.call("s3", "put_object", Bucket=bucket, Key=prefix + name, Body=text.encode())
     except Refused as error:
         raise ProblemsFound((problem(error, "cluster.sm_jobs_config.recipe_path"),)) from error
     except KeyboardInterrupt as interrupt:  # the job has not been requested yet
@@ -79,17 +81,16 @@ def submit(connection: Connection, bundle: Bundle) -> tuple[str, bool]:
     try:
         return _create(connection, request), True
     except (Refused, ProblemsFound) as error:
-        if not (_is_unanswered(error) or _may_be_there(connection, request)):
-            _take_back(connection, bucket, prefix, recipe_files(bundle.files))
-            raise ProblemsFound(_problems(error)) from error
-        raise ProblemsFound((*_problems(error), _in_doubt(bundle)), _OUTCOME) from error
+        found = error.problems if isinstance(error, ProblemsFound) else (problem(error, "cluster.sm_jobs_config"),)
+        if _is_unanswered(error) or _may_be_there(connection, request):
+            raise ProblemsFound((*found, _in_doubt(bundle)), _OUTCOME) from error
+        for name in files:  # if that is refused too, the first refusal is more useful
+            with contextlib.suppress(Refused, ProblemsFound):
+                connection.call("s3", "delete_object", Bucket=bucket, Key=prefix + name)
+        raise ProblemsFound(found) from error
     except KeyboardInterrupt:  # the job still needs its recipe if it is created
         console.show_problems((_in_doubt(bundle),), _OUTCOME)
         raise
-
-
-def _problems(error: Refused | ProblemsFound) -> tuple[Problem, ...]:
-    return error.problems if isinstance(error, ProblemsFound) else (problem(error, "cluster.sm_jobs_config"),)
 
 
 def _is_unanswered(error: Refused | ProblemsFound) -> bool:
@@ -130,11 +131,7 @@ def _may_be_there(connection: Connection, request: Mapping[str, Any]) -> bool:
 
 
 def _known(there: Mapping[str, Any], request: Mapping[str, Any]) -> str:
-    """Return the ARN of a job that already exists.
-
-    Raises:
-        ProblemsFound: It is another bundle's job.
-    """
+    """Return the ARN of a job that already exists; raise a Problem if it is another bundle's."""
     if not _is_same(there, request):
         raise ProblemsFound((_taken(request),))
     arn: str = there["TrainingJobArn"]
@@ -142,11 +139,9 @@ def _known(there: Mapping[str, Any], request: Mapping[str, Any]) -> str:
 
 
 def _taken(request: Mapping[str, Any]) -> Problem:
-    name = request["TrainingJobName"]
+    name, remedy = request["TrainingJobName"], "launch the recipe again; names have a random suffix"
     message = "another training job of this account has that name in this region"
-    return Problem(
-        "E397", "recipes.run.name", message, value=name, remedy="launch the recipe again; names have a random suffix"
-    )
+    return Problem("E397", "recipes.run.name", message, value=name, remedy=remedy)
 
 
 def _is_same(there: Mapping[str, Any], request: Mapping[str, Any]) -> bool:
@@ -161,24 +156,3 @@ def recipe_uri(job: Mapping[str, Any]) -> str | None:
             uri: str | None = channel["DataSource"].get("S3DataSource", {}).get("S3Uri")
             return uri
     return None
-
-
-def _place(request: Mapping[str, Any]) -> tuple[str, str]:
-    """Return bucket and prefix of a request's recipe."""
-    # Not urlsplit: a key may contain # and ?, which S3 takes literally.
-    bucket, _, prefix = (recipe_uri(request) or "").removeprefix("s3://").partition("/")
-    return bucket, prefix
-
-
-def _upload(connection: Connection, bucket: str, prefix: str, files: Mapping[str, str]) -> None:
-    if not bucket:  # a serverless job has no recipe channel
-        return
-    for name, text in files.items():
-        connection.call("s3", "put_object", Bucket=bucket, Key=prefix + name, Body=text.encode())
-
-
-def _take_back(connection: Connection, bucket: str, prefix: str, files: Mapping[str, str]) -> None:
-    """Remove the recipe of a job that was not created. If that is refused too, the first refusal is more useful."""
-    for name in files if bucket else ():
-        with contextlib.suppress(Refused, ProblemsFound):
-            connection.call("s3", "delete_object", Bucket=bucket, Key=prefix + name)

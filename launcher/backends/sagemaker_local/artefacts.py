@@ -64,10 +64,7 @@ def archive(found: Gathered, path: Path) -> None:
 def publish(request: Mapping[str, Any], hosts: Sequence[Host], stores: Stores, scratch: Path) -> list[str]:
     """Upload a job's output to the request's location, each object atomically; return messages for the user.
 
-    Args:
-        hosts: Its hosts, whose programs have ended.
-        stores: The stores that receive the output.
-        scratch: Folder for archives while they are written.
+    Archives are in `scratch` while they are written.
 
     Raises:
         ProblemsFound: The store refuses.
@@ -75,7 +72,6 @@ def publish(request: Mapping[str, Any], hosts: Sequence[Host], stores: Stores, s
     """
     output, base = request["OutputDataConfig"], output_uri(request)
     model, data = gather(hosts, MODEL), gather(hosts, DATA)
-    lost: list[str] = []
     if output.get("CompressionType") == "NONE":
         lost = _put_files(model, hosts, f"{base}/model", stores)
     else:

@@ -6,25 +6,23 @@ import math
 import shutil
 import subprocess
 import sys
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, ClassVar
 
 from launcher.backends.sagemaker import default_values, request, submit
-from launcher.backends.sagemaker.backend import SageMakerBackend
+from launcher.backends.sagemaker.backend import SageMakerBackend, planned_request
 from launcher.backends.sagemaker.client import Services
-from launcher.backends.sagemaker.documented import FILE
+from launcher.backends.sagemaker.constraints import FILE
 from launcher.backends.sagemaker.keys import JOBS, SCRIPT, effective, given_jobs
 from launcher.backends.sagemaker_local import isolation, program, record
 from launcher.backends.sagemaker_local.contract_options import Settings
 from launcher.backends.sagemaker_local.job import HOSTS_DIR
 from launcher.backends.sagemaker_local.operator import MACHINE_FILE, PATIENCE_S
 from launcher.backends.sagemaker_local.optml import OPT_ML
-from launcher.backends.sagemaker_local.service import PID_FILE, LocalServices
+from launcher.backends.sagemaker_local.record import PID_FILE, LocalServices
 from launcher.backends.sagemaker_local.sync import INTERVAL_S, kept
-from launcher.backends.sagemaker_local.variables import launcher_path
-from launcher.bundle.render import config_files
 from launcher.common.job_lock import is_alive
 from launcher.common.names import RUN_DIR
 from launcher.common.problems import Problem, fail
@@ -69,11 +67,11 @@ class ContractBackend(SageMakerBackend):
 
     def check(self, job: JobSpec) -> tuple[Problem, ...]:
         """Return what the API would refuse in the request, and what this machine cannot do."""
-        made = json.loads(request.render(_with_role(job), config_files(job))[request.REQUEST])
+        made = planned_request(_with_role(job))
         if sys.platform != "linux":
             message = "cluster=local needs Linux, whose kernel ends a job's processes with the job"
             return (Problem("E402", "cluster", message, value=sys.platform),)
-        return (*submit.request_problems(_in_s3(made)), *_unstartable(job, made), *_unread(made), *_unkept(made))
+        return (*submit.request_problems(_in_s3(made)), *_unstartable(job, made), *_unsupported(made))
 
     def render(self, job: JobSpec, configs: Mapping[str, str]) -> dict[str, str]:
         """Return the request as for AWS, and the settings of this machine's simulation."""
@@ -102,17 +100,20 @@ class ContractBackend(SageMakerBackend):
         made = submit.request_of(bundle)
         folder = bundle.directory.resolve()
         run_dir = folder / RUN_DIR
+        description = run_dir / record.DESCRIPTION_FILE
         run_dir.mkdir(exist_ok=True)
         if is_alive(run_dir):
             remedy = "stop it first, with Ctrl-C in its terminal"
             raise fail("E405", "cluster", "this bundle's job is already running", remedy=remedy)
-        (run_dir / record.DESCRIPTION_FILE).unlink(missing_ok=True)
+        description.unlink(missing_ok=True)
         shutil.rmtree(run_dir / record.LOG_DIR, ignore_errors=True)
         operator = self._start(folder, run_dir, made)
         self._operators[folder] = operator
-        _await_first_word(run_dir, operator)
+        following.until(lambda: description.exists() or operator.poll() is not None, math.inf, _POLL_S / 10)
         found = record.read(run_dir)
-        arn = found["TrainingJobArn"] if found else None
+        if found is None:
+            raise fail("E432", "cluster", f"could not be started:\n{tail(run_dir / record.OPERATOR_LOG)}")
+        arn = found["TrainingJobArn"]
         return JobHandle(self.name, bundle.job_name, folder, made["TrainingJobName"], kind="training job", uid=arn)
 
     def cancel(self, handle: JobHandle) -> None:
@@ -149,7 +150,7 @@ class ContractBackend(SageMakerBackend):
             # Its standard input is closed whenever this process exits, for any reason.
             operator = subprocess.Popen(
                 isolation.guarded(chosen, run_dir / HOSTS_DIR, (*words, *self._options, str(folder))),
-                env=launcher_path(),
+                env=program.launcher_path(),
                 stdin=subprocess.PIPE,
                 stdout=log,
                 stderr=subprocess.STDOUT,
@@ -180,14 +181,19 @@ def _in_s3(value: Any) -> Any:
 def _unstartable(job: JobSpec, made: Mapping[str, Any]) -> Iterator[Problem]:
     """Yield the reasons why a job's program cannot be started here."""
     jobs, entry = effective(given_jobs(job)), f"{JOBS}.container_entrypoint"
+    family = interface(job.model_type, job.trainer)
     if jobs.container_entrypoint:
         return
     if program.is_mpi(made):
         yield from _without_mpi(job, jobs.source_dir)
     elif default_values.is_started(request.of_job(job)):
-        yield from _absent_packages(interface(job.model_type, job.trainer).needs)
-    elif interface(job.model_type, job.trainer).entry is Entry.SCRIPT:
-        if shutil.which(program.TRAIN, path=launcher_path()["PATH"]) is None:
+        needs = family.needs
+        if missing := [name for name in ("torch", *needs) if importlib.util.find_spec(name) is None]:
+            message = f"the program needs packages that are not installed in this environment: {', '.join(missing)}"
+            remedy = f"pip install '.[{'local,trainer' if needs else 'local'}]'"
+            yield Problem("E430", "cluster", message, value="sm_local", remedy=remedy)
+    elif family.entry is Entry.SCRIPT:
+        if shutil.which(program.TRAIN, path=program.launcher_path()["PATH"]) is None:
             yield _without_train(job, entry)
         if jobs.source_dir and not jobs.source_dir.startswith((f"{OPT_ML}/", "s3://")):
             yield from _absent_script(job, jobs.source_dir)
@@ -208,13 +214,6 @@ def _without_mpi(job: JobSpec, source_dir: str | None) -> Iterator[Problem]:
         yield from _absent_script(job, source_dir)
 
 
-def _absent_packages(needs: Sequence[str]) -> Iterator[Problem]:
-    if missing := [name for name in ("torch", *needs) if importlib.util.find_spec(name) is None]:
-        message = f"the program needs packages that are not installed in this environment: {', '.join(missing)}"
-        extras = "local,trainer" if needs else "local"
-        yield Problem("E430", "cluster", message, value="sm_local", remedy=f"pip install '.[{extras}]'")
-
-
 def _without_train(job: JobSpec, entry: str) -> Problem:
     """Return the Problem that the program which the image would start is not installed."""
     words = f"{entry}=[python3,{job.cwd}/train.py]"
@@ -233,33 +232,17 @@ def _absent_script(job: JobSpec, source_dir: str) -> Iterator[Problem]:
         yield Problem("E430", f"{JOBS}.source_dir", message, value=source_dir)
 
 
-def _unread(made: Mapping[str, Any]) -> Iterator[Problem]:
-    """Yield the channels that cannot be read on this machine."""
+def _unsupported(made: Mapping[str, Any]) -> Iterator[Problem]:
+    """Yield the channels that cannot be read on this machine, and the folders that would not be kept."""
     for channel in made["InputDataConfig"]:
         if channel["DataSource"].get("S3DataSource", {}).get("S3DataType") == "Converse":
             path = f"{JOBS}.inputs.channels.{channel['ChannelName']}.s3_data_type"
             message = "is read by AWS's own algorithms only"
             yield Problem("E423", path, message, value="Converse", allowed="S3Prefix or a manifest")
-
-
-def _unkept(made: Mapping[str, Any]) -> Iterator[Problem]:
-    """Yield the folders that hosts do not have for themselves, so that they would not be kept."""
     for folder in kept(made):
         if not folder.path.startswith(f"{OPT_ML}/"):
             message = "is not below /opt/ml, the only folder that each host here has for itself"
             yield Problem("E431", f"{JOBS}.checkpoints.local_path", message, value=folder.path)
-
-
-def _await_first_word(run_dir: Path, operator: subprocess.Popen[bytes]) -> None:
-    """Wait until the operator reports that the job starts.
-
-    Raises:
-        ProblemsFound: It ended before that.
-    """
-    description = run_dir / record.DESCRIPTION_FILE
-    following.until(lambda: description.exists() or operator.poll() is not None, math.inf, _POLL_S / 10)
-    if not description.exists():
-        raise fail("E432", "cluster", f"could not be started:\n{tail(run_dir / record.OPERATOR_LOG)}")
 
 
 BACKEND = ContractBackend()

@@ -4,7 +4,7 @@ Source: How Amazon SageMaker Provides Training Information; Amazon SageMaker API
 """
 
 import os
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -13,7 +13,7 @@ from launcher.backends.sagemaker.default_values import misfits
 from launcher.backends.sagemaker_local import fastfile, manifests
 from launcher.backends.sagemaker_local.manifests import Entry
 from launcher.backends.sagemaker_local.objects import Stores
-from launcher.backends.sagemaker_local.pipe import Form, Writer
+from launcher.backends.sagemaker_local.pipe import Writer
 from launcher.common.problems import Problem, ProblemsFound, fail
 
 
@@ -60,11 +60,7 @@ class Feed:
         return source.problem if source else None
 
     def start(self) -> None:
-        """Start the writer of Pipe mode; its first FIFO exists when this returns.
-
-        Raises:
-            ProblemsFound: The system refuses.
-        """
+        """Start the writer of Pipe mode; its first FIFO exists when this returns."""
         if self.writer:
             try:
                 self.writer.start()
@@ -120,20 +116,17 @@ def input_data_config(channels: Sequence[Mapping[str, Any]], default_mode: str) 
 
     Source: How Amazon SageMaker Provides Training Information, Input Data Configuration.
     """
-    return {channel["ChannelName"]: dict(_told(channel, _mode(channel, default_mode))) for channel in channels}
-
-
-def _told(channel: Mapping[str, Any], mode: str) -> Iterator[tuple[str, str]]:
-    if channel.get("ContentType"):
-        yield "ContentType", channel["ContentType"]
-    yield "TrainingInputMode", "File" if mode == "FastFile" else mode
-    source = channel["DataSource"].get("S3DataSource", {})
-    yield "S3DistributionType", source.get("S3DataDistributionType") or "FullyReplicated"
-    yield "RecordWrapperType", channel.get("RecordWrapperType") or "None"
-
-
-def _mode(channel: Mapping[str, Any], default_mode: str) -> str:
-    return channel.get("InputMode") or default_mode
+    found = {}
+    for channel in channels:
+        mode = channel.get("InputMode") or default_mode
+        source = channel["DataSource"].get("S3DataSource", {})
+        found[channel["ChannelName"]] = {
+            **({"ContentType": channel["ContentType"]} if channel.get("ContentType") else {}),
+            "TrainingInputMode": "File" if mode == "FastFile" else mode,
+            "S3DistributionType": source.get("S3DataDistributionType") or "FullyReplicated",
+            "RecordWrapperType": channel.get("RecordWrapperType") or "None",
+        }
+    return found
 
 
 def _sharers(channel: Mapping[str, Any], place: Place) -> tuple[str, ...]:
@@ -161,12 +154,8 @@ class _Content:
 
     @classmethod
     def of(cls, channel: Mapping[str, Any], default_mode: str, stores: Stores) -> "_Content":
-        """List a channel's content.
-
-        Raises:
-            ProblemsFound: Everything that is wrong with it.
-        """
-        mode, source = _mode(channel, default_mode), channel["DataSource"]
+        """List a channel's content; raise everything that is wrong with it."""
+        mode, source = channel.get("InputMode") or default_mode, channel["DataSource"]
         path = f"InputDataConfig.{channel['ChannelName']}"
         wrong = [
             Problem("E372", f"{path}.{key}", message, value=value, allowed=allowed)
@@ -182,11 +171,7 @@ class _Content:
         return cls(channel, mode, entries)
 
     def provided(self, place: Place, stores: Stores) -> Feed:
-        """Return the channel on a host.
-
-        Raises:
-            ProblemsFound: A store refuses, or the host's folder does.
-        """
+        """Return the channel on a host."""
         try:
             provide = {"Pipe": self._piped, "FastFile": self._shown}.get(self.mode, self._copied)
             return self._mounted(place, self.folder) if self.folder else provide(place, stores)
@@ -212,11 +197,14 @@ class _Content:
         return bool(source.get("S3DataDistributionType") != "ShardedByS3Key")
 
     def _piped(self, place: Place, stores: Stores) -> Feed:
-        form = Form(
-            self.channel.get("CompressionType") == "Gzip", self.channel.get("RecordWrapperType") == "RecordIO"
-        )
         place.data_dir.mkdir(parents=True, exist_ok=True)
-        writer = Writer(place.data_dir / self._name, lambda epoch: self._share(place, epoch), form, stores)
+        writer = Writer(
+            place.data_dir / self._name,
+            lambda epoch: self._share(place, epoch),
+            stores,
+            is_gzip=self.channel.get("CompressionType") == "Gzip",
+            is_recordio=self.channel.get("RecordWrapperType") == "RecordIO",
+        )
         return Feed(self._name, writer=writer, note=self._thin(place))
 
     def _copied(self, place: Place, stores: Stores) -> Feed:
@@ -257,21 +245,16 @@ class _Content:
 
 
 def _folder(source: Mapping[str, Any], path: str, stores: Stores) -> Path:
-    """Return the folder of this machine that replaces a file system's.
-
-    Raises:
-        ProblemsFound: No folder is configured, or it does not exist.
-    """
+    """Return the folder of this machine that replaces a file system's."""
     whole = os.path.normpath(f"{source['FileSystemId']}/{source['DirectoryPath'].strip('/')}")
-    known = sorted((key.rstrip("/") for key in stores.file_systems), key=len, reverse=True)
-    root = next((key for key in known if f"{whole}/".startswith(f"{key}/")), None)
+    known = {key.rstrip("/"): folder for key, folder in stores.file_systems.items()}
+    # The longest key: a part of a file system may be elsewhere than the rest of it.
+    root = max((key for key in known if f"{whole}/".startswith(f"{key}/")), key=len, default=None)
     if root is None:
+        message = "no folder of this machine is configured for that file system"
         remedy = f"cluster.file_systems={{{source['FileSystemId']}: /folder}}"
-        raise fail(
-            "E424", path, "no folder of this machine is configured for that file system", value=whole, remedy=remedy
-        )
-    mapped = {key.rstrip("/"): value for key, value in stores.file_systems.items()}[root]
-    folder = Path(mapped, whole.removeprefix(root).lstrip("/"))
+        raise fail("E424", path, message, value=whole, remedy=remedy)
+    folder = Path(known[root], whole.removeprefix(root).lstrip("/"))
     if not folder.is_dir():
         raise fail("E424", path, "the folder of that file system does not exist on this machine", value=str(folder))
     return folder

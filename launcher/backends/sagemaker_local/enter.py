@@ -11,8 +11,6 @@ from pathlib import Path
 ENV_HOSTS_DIR = "RECIPES_HOSTS_DIR"
 """Environment variable of mpirun: the parent of the hosts' folders."""
 
-CODE = "/opt/ml/code"
-
 _PATIENCE_S = 30.0
 _POLL_S = 0.02
 
@@ -25,16 +23,8 @@ def words(host: str, line: str) -> tuple[str, ...]:
         if time.monotonic() > deadline:
             raise TimeoutError(f"{host} has not started within {_PATIENCE_S:g} s")
         time.sleep(_POLL_S)
-    return (
-        "nsenter",
-        "--target",
-        pid.read_text().strip(),
-        "--mount",
-        "--uts",
-        "sh",
-        "-c",
-        f"cd /opt/ml/code; {line}",
-    )
+    joined = ("nsenter", "--target", pid.read_text().strip(), "--mount", "--uts")
+    return (*joined, "sh", "-c", f"cd /opt/ml/code; {line}")
 
 
 if __name__ == "__main__":

@@ -19,8 +19,8 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import IO, Any
 
@@ -42,11 +42,9 @@ _COPIED = "copied before the job starts, whereas SageMaker reads on demand ({})"
 
 @dataclass(frozen=True, slots=True)
 class View:
-    """A mounted folder.
+    """A mounted folder, and the process that serves it.
 
     Args:
-        folder: The mount point.
-        server: The process that serves it.
         to_server: Its standard input; it ends when this is closed.
         from_server: Its standard output: read errors.
     """
@@ -113,20 +111,13 @@ def mount(folder: Path, entries: Sequence[Entry], stores: Stores) -> tuple[View 
 
 @dataclass(slots=True)
 class _OpenFile:
-    """An open file, whose blocks are fetched as they are read.
-
-    Args:
-        uri: Its object's URI.
-        size: Its size in bytes.
-        blocks: The blocks read last, by number.
-        lock: Held while blocks are read or fetched.
-    """
+    """An open file, whose blocks are fetched as they are read; those read last are kept, by number."""
 
     stores: Stores
     uri: str
     size: int
-    blocks: dict[int, bytes]
-    lock: threading.Lock
+    blocks: dict[int, bytes] = field(default_factory=dict)
+    lock: threading.Lock = field(default_factory=threading.Lock)
 
     def read(self, offset: int, count: int) -> bytes:
         """Read bytes of it; fewer at its end."""
@@ -154,26 +145,16 @@ class _OpenFile:
         return self.blocks[number]
 
 
-def _folders(paths: Iterable[str]) -> dict[str, set[str]]:
-    """Return the names in each folder that files have."""
-    folders: dict[str, set[str]] = {"/": set()}
-    for path in paths:
+def _operations(files: Mapping[str, tuple[str, int]], stores: Stores) -> Any:
+    """Return the FUSE operations of a view; `files` has URI and size of each file, by path."""
+    import mfusepy
+
+    folders: dict[str, set[str]] = {"/": set()}  # names of their entries
+    for path in files:
         while path != "/":
             folder, _, name = path.rpartition("/")
             path = folder or "/"
             folders.setdefault(path, set()).add(name)
-    return folders
-
-
-def _operations(files: Mapping[str, tuple[str, int]], stores: Stores) -> Any:
-    """Return the FUSE operations of a view.
-
-    Args:
-        files: URI and size of each file, by path.
-    """
-    import mfusepy
-
-    folders = _folders(files)
     times = dict.fromkeys(("st_atime", "st_mtime", "st_ctime"), time.time_ns())
     opened: dict[int, _OpenFile] = {}
     handles = itertools.count(1)
@@ -200,7 +181,7 @@ def _operations(files: Mapping[str, tuple[str, int]], stores: Stores) -> Any:
 
         def open(self, path: str, flags: int) -> int:
             handle = next(handles)
-            opened[handle] = _OpenFile(stores, *files[path], {}, threading.Lock())
+            opened[handle] = _OpenFile(stores, *files[path])
             return handle
 
         def read(self, path: str, size: int, offset: int, fh: int) -> bytes:

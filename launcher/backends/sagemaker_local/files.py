@@ -1,5 +1,6 @@
 """Files of this machine as objects: listed as S3 lists keys, copied within the kernel, published atomically."""
 
+import contextlib
 import errno
 import functools
 import io
@@ -15,8 +16,6 @@ from launcher.runtime.file_kinds import irregular
 _log = logging.getLogger("files")
 
 _CHUNK_BYTES = 1 << 30
-_READ = os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC
-_WRITE = os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC
 _NO_RANGE = (errno.EXDEV, errno.EINVAL, errno.ENOSYS, errno.EOPNOTSUPP)
 """Source: copy_file_range(2), ERRORS: the errors of file systems without support."""
 
@@ -32,12 +31,9 @@ def beginning_with(prefix: str) -> Iterator[tuple[str, int]]:
     folder, _, name = prefix.rpartition("/")
     try:
         top = os.stat(folder or "/")
-    except FileNotFoundError:
+    except (FileNotFoundError, NotADirectoryError):
         return
-    except NotADirectoryError:
-        return
-    found = _below(folder, name, frozenset({(top.st_dev, top.st_ino)}))
-    yield from sorted(found)
+    yield from sorted(_below(folder, name, frozenset({(top.st_dev, top.st_ino)})))
 
 
 def _below(folder: str, name: str, above: frozenset[tuple[int, int]]) -> Iterator[tuple[str, int]]:
@@ -63,21 +59,16 @@ def _report_left_out(path: str) -> None:
 
 
 def open_regular(path: str) -> io.FileIO:
-    """Open a regular file for reading, unbuffered.
+    """Open a regular file for reading, unbuffered; refuse a FIFO, which may block for ever.
 
     Raises:
         OSError: It is not a regular file, or cannot be read.
     """
-    return io.FileIO(_descriptor(path))
-
-
-def _descriptor(path: str) -> int:
-    """Open a regular file; refuse a FIFO, which may block for ever."""
-    fd = os.open(path, _READ)
+    fd = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
     if not stat.S_ISREG(os.fstat(fd).st_mode):
         os.close(fd)
         raise OSError(errno.EINVAL, "is not a regular file", path)
-    return fd
+    return io.FileIO(fd)
 
 
 def copy(source: str, target: str) -> None:
@@ -86,18 +77,15 @@ def copy(source: str, target: str) -> None:
     Raises:
         OSError: Reading or writing fails.
     """
-    read = _descriptor(source)
-    try:
-        write = os.open(target, _WRITE, 0o666)
+    with open_regular(source) as read:
+        write = os.open(target, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o666)
         try:
-            _pour(read, write)
+            _pour(read.fileno(), write)
         except OSError:
             os.unlink(target)
             raise
         finally:
             os.close(write)
-    finally:
-        os.close(read)
 
 
 def _pour(read: int, write: int) -> None:
@@ -126,43 +114,30 @@ def publish(source: str, target: str) -> None:
         except OSError as error:
             if error.errno not in _NO_TMPFILE:
                 raise
-            _publish_renamed(read.fileno(), target)
+            # Unnamed files are unsupported, as on NFS: a killed copy leaves a temporary file behind.
+            with _replacing(target) as passing, open(passing, "xb", buffering=0) as named:
+                _pour(read.fileno(), named.fileno())
             return
         try:
             _pour(read.fileno(), write)
-            _give_name(write, target)
+            # Python calls linkat(2), which alone follows the link in /proc, only with a folder's descriptor.
+            give_name = functools.partial(os.link, f"/proc/self/fd/{write}", src_dir_fd=write, follow_symlinks=True)
+            try:
+                give_name(target)
+            except FileExistsError:
+                with _replacing(target) as passing:
+                    give_name(passing)
         finally:
             os.close(write)
 
 
-def _publish_renamed(read: int, target: str) -> None:
-    """Publish where unnamed files are unsupported, as on NFS: a killed copy leaves a temporary file behind."""
-    passing = _passing_name(target)
+@contextlib.contextmanager
+def _replacing(target: str) -> Iterator[str]:
+    """Yield a name beside `target` for a new file, which then replaces it, or is removed on an error."""
+    folder, name = os.path.split(target)
+    passing = f"{folder}/.{name[:200]}.{secrets.token_hex(4)}"
     try:
-        write = os.open(passing, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o666)
-        try:
-            _pour(read, write)
-        finally:
-            os.close(write)
+        yield passing
         os.replace(passing, target)
     finally:
         Path(passing).unlink(missing_ok=True)
-
-
-def _give_name(fd: int, target: str) -> None:
-    """Link an unnamed file as `target`, replacing an existing one. Source: open(2), O_TMPFILE."""
-    # Python calls linkat(2), which alone follows the link in /proc, only with a folder's descriptor.
-    try:
-        os.link(f"/proc/self/fd/{fd}", target, src_dir_fd=fd, follow_symlinks=True)
-    except FileExistsError:
-        passing = _passing_name(target)
-        try:
-            os.link(f"/proc/self/fd/{fd}", passing, src_dir_fd=fd, follow_symlinks=True)
-            os.replace(passing, target)
-        finally:
-            Path(passing).unlink(missing_ok=True)
-
-
-def _passing_name(target: str) -> str:
-    folder, name = os.path.split(target)
-    return f"{folder}/.{name[:200]}.{secrets.token_hex(4)}"

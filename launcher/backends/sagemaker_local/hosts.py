@@ -37,10 +37,8 @@ class Fleet:
     """The programs of an attempt.
 
     Args:
-        log_dir: Folder for the log of each host.
         attempt: Number of the attempt, from 0.
         lock: The job's lock, which every program inherits.
-        running: Running programs.
     """
 
     log_dir: Path
@@ -54,10 +52,12 @@ class Fleet:
         Raises:
             OSError: It does not exist. With namespaces the host's shell reports that instead, and exits with 127.
         """
+        # The program must end with this process; if this is process 1, the kernel ends it.
+        guard = () if os.getpid() == 1 else ("setpriv", "--pdeathsig", "KILL")
         self.log_dir.mkdir(exist_ok=True)
         with (self.log_dir / f"{host.name}-{self.attempt:02}.log").open("wb") as log:
             process = subprocess.Popen(
-                _with_parent(_private(host, words, feeds) if host.is_private else words),
+                [*guard, *(_private(host, words, feeds) if host.is_private else words)],
                 env=environment,
                 cwd="/" if host.is_private else _linked(host, feeds),
                 stdin=subprocess.DEVNULL,
@@ -97,21 +97,12 @@ def kill_all() -> None:
             os.kill(-1, signal.SIGKILL)  # every process of this PID namespace
         except ProcessLookupError:
             return
-        if not _reaped():
+        try:
+            has_ended = os.waitpid(-1, os.WNOHANG)[0] != 0
+        except ChildProcessError:
+            has_ended = False
+        if not has_ended:
             time.sleep(_KILL_POLL_S)
-
-
-def _reaped() -> bool:
-    """Collect children that have ended; return whether there was one."""
-    try:
-        return os.waitpid(-1, os.WNOHANG)[0] != 0
-    except ChildProcessError:
-        return False
-
-
-def _with_parent(words: Sequence[str]) -> list[str]:
-    """Return the arguments of a program that ends with this process; if this is process 1, the kernel ends it."""
-    return [*words] if os.getpid() == 1 else ["setpriv", "--pdeathsig", "KILL", *words]
 
 
 def _private(host: Host, words: Sequence[str], feeds: Sequence[Feed]) -> list[str]:

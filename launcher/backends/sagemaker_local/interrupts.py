@@ -11,7 +11,8 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from types import FrameType
 
-_SIGNALS = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
+from launcher.operator.stop_signals import END_SIGNALS
+
 _TICK_S = 0.25
 """Maximum delay of a signal that another thread receives: only the main thread runs its handler."""
 
@@ -35,7 +36,7 @@ class Interrupts:
         signal.set_wakeup_fd(self._waker, warn_on_full_buffer=False)
         for signum in (signal.SIGCHLD, signal.SIGALRM):
             signal.signal(signum, lambda _signum, _frame: None)
-        for signum in _SIGNALS:
+        for signum in END_SIGNALS:
             signal.signal(signum, self._take)
         if self._launcher is not None:
             signal.signal(signal.SIGIO, self._look)

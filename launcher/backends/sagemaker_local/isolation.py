@@ -55,7 +55,6 @@ FOLDERS = Isolation(
 )
 """Always possible."""
 
-
 _NOTE = "each host has its own /opt/ml, host name and /etc/hosts, through namespaces"
 _SHARED = "processes share this machine's process ids"
 _ROOT, _USER = ("unshare", "--mount"), ("unshare", "--map-root-user", "--mount")

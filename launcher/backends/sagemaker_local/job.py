@@ -13,10 +13,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import IO, Any, NoReturn
 
-from launcher.backends.sagemaker_local import artefacts, program, variables
+from launcher.backends.sagemaker_local import artefacts, program
 from launcher.backends.sagemaker_local.channels import Feed, Place, channels_of, input_data_config, prepare
-from launcher.backends.sagemaker_local.enter import ENV_HOSTS_DIR
-from launcher.backends.sagemaker_local.hosts import Ended, Fleet, kill_all
+from launcher.backends.sagemaker_local.hosts import Fleet, kill_all
 from launcher.backends.sagemaker_local.interrupts import Interrupts
 from launcher.backends.sagemaker_local.isolation import Isolation
 from launcher.backends.sagemaker_local.objects import Stores
@@ -24,7 +23,6 @@ from launcher.backends.sagemaker_local.optml import Host, hosts, lay_out
 from launcher.backends.sagemaker_local.record import LOG_DIR, Record
 from launcher.backends.sagemaker_local.sync import Sync, Syncing, kept
 from launcher.common.problems import ProblemsFound
-from launcher.model.parallelism.ranks import host_names
 
 HOSTS_DIR = "hosts"
 """Folder of the run folder that holds each host's /opt/ml. It is removed when the job ends, like instances."""
@@ -32,71 +30,12 @@ HOSTS_DIR = "hosts"
 EXIT_STOPPED = 130
 """Exit status of the operator of a job that was stopped."""
 
-_INTERNAL = "InternalServerError: {} was lost"
 _LOOK_S = 0.25
 """Seconds between two polls of channels and of the time, which raise no signal."""
 _TAKE_BACK_S = 2.0
 """Time limit for a store to remove an incomplete object when the user stops the job again."""
 
 _log = logging.getLogger("job")
-
-
-@dataclass(frozen=True, slots=True)
-class Orders:
-    """The inputs of a job.
-
-    Args:
-        request: CreateTrainingJob.
-        recipe: Files of the recipe's channel, and their source.
-        stores: The stores of its data and output.
-        run_dir: The job's folder on this machine.
-        isolation: How its hosts are isolated.
-        patience_s: Seconds between SIGTERM and SIGKILL.
-        sync_s: Seconds between two scans for its checkpoints.
-    """
-
-    request: Mapping[str, Any]
-    arn: str
-    region: str
-    recipe: tuple[tuple[Path, str], ...]
-    stores: Stores
-    run_dir: Path
-    isolation: Isolation
-    patience_s: float
-    sync_s: float
-
-    @property
-    def hosts_dir(self) -> Path:
-        """Parent of the hosts' folders."""
-        return self.run_dir / HOSTS_DIR
-
-    @property
-    def max_runtime_s(self) -> float:
-        """How long the programs may run."""
-        seconds: float = self.request["StoppingCondition"]["MaxRuntimeInSeconds"]
-        return seconds
-
-    @property
-    def retries(self) -> int:
-        """How often a job is restarted after the loss of a host."""
-        attempts: int = (self.request.get("RetryStrategy") or {}).get("MaximumRetryAttempts", 0)
-        return attempts
-
-    @property
-    def note(self) -> str:
-        """How this machine differs from the request."""
-        isolated = self.request.get("EnableNetworkIsolation") and "hosts keep their network"
-        image = self.request["AlgorithmSpecification"].get("TrainingImage")
-        image = image and f"the software installed here replaces {image}"
-        return "; ".join(filter(None, (self.isolation.note, isolated, image)))
-
-    @property
-    def hosts(self) -> tuple[Host, ...]:
-        """The job's hosts."""
-        resources = self.request["ResourceConfig"]
-        groups = resources.get("InstanceGroups") or [resources]
-        names = host_names(sum(group["InstanceCount"] for group in groups))
-        return hosts(resources, names, self.hosts_dir, is_private=self.isolation.is_private)
 
 
 @dataclass(frozen=True, slots=True)
@@ -129,47 +68,71 @@ class Job:
     """One training job.
 
     Args:
+        request: CreateTrainingJob.
+        recipe: Files of the recipe's channel, and their source.
+        stores: The stores of its data and output.
+        run_dir: Its folder on this machine.
+        isolation: How its hosts are isolated.
+        patience_s: Seconds between SIGTERM and SIGKILL.
+        sync_s: Seconds between two scans for its checkpoints.
         interrupts: Requests to stop it.
         lock: The lock of its run folder.
+        hosts_dir: Parent of the hosts' folders.
         deadline: End of its time limit, on the monotonic clock; None before it trains.
     """
 
-    orders: Orders
+    request: Mapping[str, Any]
+    region: str
+    recipe: Iterable[tuple[Path, str]]
+    stores: Stores
+    run_dir: Path
+    isolation: Isolation
+    patience_s: float
+    sync_s: float
     record: Record
     interrupts: Interrupts
     lock: IO[bytes]
+    hosts_dir: Path = field(init=False)
     hosts: tuple[Host, ...] = field(init=False)
     deadline: float | None = None
 
     def __post_init__(self) -> None:
-        self.hosts = self.orders.hosts
+        self.hosts_dir = self.run_dir / HOSTS_DIR
+        self.hosts = hosts(self.request["ResourceConfig"], self.hosts_dir, is_private=self.isolation.is_private)
 
     def run(self) -> str:
         """Run the job to its end; return its last secondary status."""
-        note = self.orders.note
-        for number in range(self.orders.retries + 1):
+        image = self.request["AlgorithmSpecification"].get("TrainingImage")
+        differences = (
+            self.isolation.note,
+            "hosts keep their network" if self.request.get("EnableNetworkIsolation") else "",
+            f"the software installed here replaces {image}" if image else "",
+        )
+        note = "; ".join(filter(None, differences))
+        retries = (self.request.get("RetryStrategy") or {}).get("MaximumRetryAttempts", 0)
+        for number in range(retries + 1):
             self.record.enter("Starting", note)
-            end = self._attempt(number)
+            end = self._attempt(number, is_last=number == retries)
             if not end.is_lost:
                 break
             note = f"again: {end.reason}"
             _log.info("%s", end.reason)
-        shutil.rmtree(self.orders.hosts_dir, ignore_errors=True)
+        shutil.rmtree(self.hosts_dir, ignore_errors=True)
         if end.reason:
             self.record.fail(end.reason)
         self.record.enter(end.secondary)
         return end.secondary
 
-    def _attempt(self, number: int) -> End:
+    def _attempt(self, number: int, *, is_last: bool) -> End:
         """Run the job's programs once, from new hosts to the upload of their output."""
-        shutil.rmtree(self.orders.hosts_dir, ignore_errors=True)
+        shutil.rmtree(self.hosts_dir, ignore_errors=True)
         feeds: dict[str, list[Feed]] = {}
         syncing = None
         try:
             self.record.enter("Downloading")
             with self.interrupts.at_once(self._end_at_once):
                 syncs = self._download(feeds)
-            syncing = Syncing(syncs, self.orders.sync_s)
+            syncing = Syncing(syncs, self.sync_s)
             end = self._train(number, feeds)
         except (ProblemsFound, OSError) as error:
             end = End("Failed", _client_error(error))
@@ -179,22 +142,24 @@ class Job:
             kill_all()
         if syncing is None:
             return end
-        return self._upload(end, syncing, is_repeated=end.is_lost and number < self.orders.retries)
+        return self._upload(end, syncing, is_repeated=end.is_lost and not is_last)
 
     def _download(self, feeds: dict[str, list[Feed]]) -> list[Sync]:
         """Create every host's folders, channels and checkpoints; return the folders to synchronise."""
-        request, stores = self.orders.request, self.orders.stores
-        for source, uri in self.orders.recipe:
-            stores.put(source, uri)
+        request = self.request
+        for source, uri in self.recipe:
+            self.stores.put(source, uri)
         mode = request["AlgorithmSpecification"]["TrainingInputMode"]
         channels = request.get("InputDataConfig") or ()
+        groups: dict[str, tuple[str, ...]] = {}
+        for host in self.hosts if "InstanceGroups" in request["ResourceConfig"] else ():
+            groups[host.group] = (*groups.get(host.group, ()), host.name)
         for host in self.hosts:
-            place = Place(host.data_dir, host.name, tuple(each.name for each in self.hosts), self._groups())
-            own = channels_of(channels, place)
-            lay_out(host, self.hosts, request, input_data_config(own, mode))
+            place = Place(host.data_dir, host.name, tuple(each.name for each in self.hosts), groups)
+            lay_out(host, self.hosts, request, input_data_config(channels_of(channels, place), mode))
             program.bring_code(request, host)
-            feeds[host.name] = prepare(channels, mode, place, stores)
-        syncs = [Sync(each, self.hosts, stores, self.orders.hosts_dir) for each in kept(request)]
+            feeds[host.name] = prepare(channels, mode, place, self.stores)
+        syncs = [Sync(each, self.hosts, self.stores, self.hosts_dir) for each in kept(request)]
         for sync in syncs:
             sync.bring()
         return syncs
@@ -213,51 +178,39 @@ class Job:
         signal.setitimer(signal.ITIMER_REAL, _TAKE_BACK_S)  # a store that does not answer is not waited for
         raise _GivenUp
 
-    def _groups(self) -> dict[str, tuple[str, ...]]:
-        """Return the hosts of each instance group; empty if the request has no groups."""
-        found: dict[str, tuple[str, ...]] = {}
-        for host in self.hosts if "InstanceGroups" in self.orders.request["ResourceConfig"] else ():
-            found[host.group] = (*found.get(host.group, ()), host.name)
-        return found
-
     def _train(self, number: int, feeds: Mapping[str, Sequence[Feed]]) -> End:
         """Run the programs until they have ended or must be stopped."""
         self.record.enter("Training", "; ".join(sorted({feed.note for feed in _all(feeds) if feed.note})))
         if self.deadline is None:
-            self.deadline = time.monotonic() + self.orders.max_runtime_s
-        fleet = Fleet(self.orders.run_dir / LOG_DIR, number, self.lock)
+            self.deadline = time.monotonic() + self.request["StoppingCondition"]["MaxRuntimeInSeconds"]
+        fleet = Fleet(self.run_dir / LOG_DIR, number, self.lock)
         for feed in _all(feeds):
             feed.start()
         # The first host last: mpirun may start there, and needs to find the others.
         for host in reversed(self.hosts):
-            words = program.words(self.orders.request, self.hosts, host)
-            fleet.start(host, words, self._environment(host), feeds[host.name])
+            words = program.words(self.request, self.hosts, host)
+            arn, endpoint = self.record.fields["TrainingJobArn"], self.stores.endpoint
+            environment = program.environment(self.request, arn, self.region, endpoint, self.hosts, host)
+            fleet.start(host, words, environment, feeds[host.name])
         while not (end := self._verdict(fleet, feeds)):
             if self.interrupts.count or time.monotonic() >= self.deadline:
                 return self._stop(fleet)
             self.interrupts.rest(min(_LOOK_S, self.deadline - time.monotonic()))
         return end
 
-    def _environment(self, host: Host) -> dict[str, str]:
-        """Return the variables of a host's program."""
-        orders = self.orders
-        found = variables.of_job(orders.request, orders.arn, orders.region, orders.stores.endpoint, self.hosts, host)
-        if program.is_mpi(orders.request):
-            found |= variables.toolkit(orders.request, self.hosts, host)
-            found |= program.mpi_variables() | {ENV_HOSTS_DIR: str(orders.hosts_dir)}
-        return found
-
     def _verdict(self, fleet: Fleet, feeds: Mapping[str, Sequence[Feed]]) -> End | None:
         """Return how the attempt ended; None while it runs."""
         ended = fleet.collect()
         # If one host is lost, the others' programs fail because of it.
-        failed = sorted((each for each in ended if each.code), key=lambda each: not each.is_lost)
-        if failed:
-            return _failed(failed, self.hosts)
-        problem = next((feed.problem for feed in _all(feeds) if feed.problem), None)
-        if problem:
+        if failed := sorted((each for each in ended if each.code), key=lambda each: not each.is_lost):
+            first = failed[0]
+            if first.is_lost:
+                return End("Failed", f"InternalServerError: {first.host.name} was lost", is_lost=True)
+            hosts = (*(each.host for each in failed), *self.hosts)
+            return End("Failed", artefacts.failure_reason(hosts, first.code))
+        if problem := next((feed.problem for feed in _all(feeds) if feed.problem), None):
             return End("Failed", _client_error(ProblemsFound((problem,))))
-        is_mpi = program.is_mpi(self.orders.request)
+        is_mpi = program.is_mpi(self.request)
         if not fleet.running or (is_mpi and any(each.host is self.hosts[0] for each in ended)):
             return COMPLETED
         return None
@@ -267,18 +220,16 @@ class Job:
         asked = self.interrupts.count
         self.record.enter("Stopping")
         fleet.terminate()
-        kill_at = time.monotonic() + self.orders.patience_s
+        kill_at = time.monotonic() + self.patience_s
         while fleet.running and self.interrupts.count == asked and (left := kill_at - time.monotonic()) > 0:
             self.interrupts.rest(left)
             fleet.collect()
         return End("Stopped" if asked else "MaxRuntimeExceeded")
 
     def _upload(self, end: End, syncing: Syncing, *, is_repeated: bool) -> End:
-        """Upload the output, however the programs ended; return how the attempt ended.
+        """Upload checkpoints, then output, however the programs ended; return how the attempt ended.
 
         Args:
-            end: How the programs ended.
-            syncing: Synchronises checkpoints, which are uploaded first.
             is_repeated: Whether another attempt follows, which provides the job's output.
         """
         self.record.enter("Uploading")
@@ -294,16 +245,16 @@ class Job:
         if faults:
             return End("Failed", end.reason or "; ".join(faults))
         if end is COMPLETED:
-            uri = artefacts.model_uri(self.orders.request)
+            uri = artefacts.model_uri(self.request)
             self.record.fields["ModelArtifacts"] = {"S3ModelArtifacts": uri}
         return end
 
     def _put(self, syncing: Syncing, *, is_repeated: bool) -> tuple[list[str], list[str]]:
         """Upload checkpoints and output; return messages for the user, and errors."""
-        orders, notes, faults = self.orders, [], []
+        notes, faults = [], []
         steps = [syncing.finish]
         if not is_repeated:
-            steps.append(lambda: artefacts.publish(orders.request, self.hosts, orders.stores, orders.hosts_dir))
+            steps.append(lambda: artefacts.publish(self.request, self.hosts, self.stores, self.hosts_dir))
         for step in steps:  # one store's refusal does not stop the others
             try:
                 notes += step()
@@ -316,14 +267,6 @@ def _exit() -> NoReturn:
     """End this process, and with it all that remains of its job."""
     logging.shutdown()
     os._exit(EXIT_STOPPED)
-
-
-def _failed(failed: Sequence[Ended], hosts: Sequence[Host]) -> End:
-    """Return why an attempt failed: a lost host, else the message of the first host that failed."""
-    first = failed[0]
-    if first.is_lost:
-        return End("Failed", _INTERNAL.format(first.host.name), is_lost=True)
-    return End("Failed", artefacts.failure_reason((*(each.host for each in failed), *hosts), first.code))
 
 
 def _client_error(error: ProblemsFound | OSError) -> str:

@@ -18,7 +18,6 @@ Piece: TypeAlias = Object | bytes
 
 _MOST_SHOWN = 10
 _FORM = '[{"prefix": "s3://bucket/folder/"}, "key", …]'
-_REFERENCE = "-ref"
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,14 +58,11 @@ def read(source: Mapping[str, Any], stores: Stores) -> list[Entry]:
 
 
 def share(entries: Sequence[Entry], index: int, count: int, seed: int | None, epoch: int) -> list[Entry]:
-    """Return one host's part of the entries; with a seed, shuffled differently in each epoch.
+    """Return the part of the entries for one of `count` hosts; with a seed, shuffled differently in each epoch.
 
     Args:
         entries: All of them, in the same order on every host.
         index: The host's index, from 0.
-        count: Hosts that share them; 1 gives them all.
-        seed: ShuffleConfig's; None keeps the order.
-        epoch: The epoch, from 0.
     """
     found = list(entries)
     if seed is not None:
@@ -107,7 +103,10 @@ def _manifest(uri: str, stores: Stores) -> list[Entry]:
     there = {found.uri: found for found in stores.list(prefix)}
     missing = [key for key in keys if prefix + key not in there]
     if missing:
-        raise ProblemsFound(tuple(_missing(prefix, missing, uri)))
+        problems = [Problem("E420", prefix + key, "does not exist", where=uri) for key in missing[:_MOST_SHOWN]]
+        if (more := len(missing) - _MOST_SHOWN) > 0:
+            problems.append(Problem("E420", uri, f"lists {more} more objects that do not exist"))
+        raise ProblemsFound(tuple(problems))
     return [Entry(key.lstrip("/"), (there[prefix + key],)) for key in keys]
 
 
@@ -131,13 +130,6 @@ def _listed(uri: str, stores: Stores) -> tuple[str, list[str]]:
     return prefix, keys
 
 
-def _missing(prefix: str, keys: Sequence[str], uri: str) -> Iterator[Problem]:
-    for key in keys[:_MOST_SHOWN]:
-        yield Problem("E420", prefix + key, "does not exist", where=uri)
-    if len(keys) > _MOST_SHOWN:
-        yield Problem("E420", uri, f"lists {len(keys) - _MOST_SHOWN} more objects that do not exist")
-
-
 def _augmented(uri: str, names: Sequence[str], stores: Stores) -> list[Entry]:
     """Return the lines of an augmented manifest: the chosen attributes of each, with references resolved."""
     entries, problems = [], []
@@ -149,8 +141,12 @@ def _augmented(uri: str, names: Sequence[str], stores: Stores) -> list[Entry]:
         try:
             found = json.loads(line)
             entries.append(Entry("", tuple(_piece(found, name) for name in names)))
-        except (ValueError, TypeError, KeyError) as error:
-            problems.append(Problem("E423", uri, f"line {number}: {_reason(error)}"))
+        except KeyError as error:
+            problems.append(Problem("E423", uri, f"line {number}: has no attribute {error}"))
+        except TypeError:
+            problems.append(Problem("E423", uri, f"line {number}: is not a JSON object"))
+        except ValueError as error:
+            problems.append(Problem("E423", uri, f"line {number}: {error}"))
     if problems:
         raise ProblemsFound(tuple(problems[:_MOST_SHOWN]))
     if not entries:
@@ -158,21 +154,10 @@ def _augmented(uri: str, names: Sequence[str], stores: Stores) -> list[Entry]:
     return entries
 
 
-def _reason(error: Exception) -> str:
-    if isinstance(error, KeyError):
-        return f"has no attribute {error}"
-    return "is not a JSON object" if isinstance(error, TypeError) else str(error)
-
-
 def _piece(line: Mapping[str, Any], name: str) -> Piece:
-    """Return an attribute's piece: texts unchanged, other values as JSON.
-
-    Raises:
-        KeyError: The line has no such attribute.
-        ValueError: A reference is not a valid URI.
-    """
+    """Return an attribute's piece: texts unchanged, other values as JSON."""
     value = line[name]
-    if name.endswith(_REFERENCE):
+    if name.endswith("-ref"):
         if not isinstance(value, str) or "://" not in value:
             raise ValueError(f"{name} does not refer to an object: {value!r}")
         return Object(value, -1)

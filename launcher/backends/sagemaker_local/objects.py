@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, BinaryIO
 
-from launcher.backends.sagemaker.client import Connection, Refused, client, connect, problem
+from launcher.backends.sagemaker.client import Connection, Refused, bucket_and_key, client, connect, problem
 from launcher.backends.sagemaker_local import files
 from launcher.common.problems import ProblemsFound, fail
 
@@ -42,12 +42,7 @@ _REGION_OF_OTHERS = "us-east-1"
 
 @dataclass(frozen=True, slots=True)
 class Object:
-    """An object of a store.
-
-    Args:
-        uri: Its URI: s3://bucket/key or file:///path.
-        size: Its size in bytes.
-    """
+    """An object of a store, by its URI, s3://bucket/key or file:///path; its size is in bytes."""
 
     uri: str
     size: int
@@ -56,6 +51,8 @@ class Object:
 @dataclass(slots=True)
 class Stores:
     """Object stores by scheme: s3:// through boto3's usual credentials, and file:// for folders of this machine.
+
+    Every method raises ProblemsFound if no such object exists, or the store refuses.
 
     Args:
         endpoint: Endpoint of S3; None is AWS.
@@ -69,32 +66,25 @@ class Stores:
     _connection: Connection | None = None
 
     def list(self, uri: str) -> Iterator[Object]:
-        """Yield the objects whose URI begins with a prefix, sorted by key; folders are not objects.
-
-        Raises:
-            ProblemsFound: The store refuses.
-        """
+        """Yield the objects whose URI begins with a prefix, sorted by key; folders are not objects."""
         with _told(uri):
             if (path := _local(uri)) is not None:
                 for found, size in files.beginning_with(path):
                     yield Object(FILE + found, size)
                 return
-            bucket, prefix = _place(uri)
-            more: dict[str, Any] | None = {}
-            while more is not None:
-                page = self._s3().call("s3", "list_objects_v2", Bucket=bucket, Prefix=prefix, **more)
+            bucket, prefix = bucket_and_key(uri)
+            query = {"Bucket": bucket, "Prefix": prefix}
+            while True:
+                page = self._s3().call("s3", "list_objects_v2", **query)
                 for each in page.get("Contents", ()):
                     if not each["Key"].endswith("/"):
                         yield Object(f"{S3}{bucket}/{each['Key']}", each["Size"])
-                token = page.get("NextContinuationToken")
-                more = {"ContinuationToken": token} if token else None
+                if not page.get("NextContinuationToken"):
+                    return
+                query["ContinuationToken"] = page["NextContinuationToken"]
 
     def fetch(self, uri: str, path: Path) -> None:
-        """Copy an object to a file, whose folder is created if it is missing.
-
-        Raises:
-            ProblemsFound: No such object exists, or the store refuses.
-        """
+        """Copy an object to a file, whose folder is created if it is missing."""
         with _told(uri):
             path.parent.mkdir(parents=True, exist_ok=True)
             if (source := _local(uri)) is not None:
@@ -103,11 +93,7 @@ class Stores:
                 self._transfer("download_file", uri, path)
 
     def fetch_all(self, wanted: Iterable[tuple[Object, str | Path]]) -> None:
-        """Copy objects to files, many at a time.
-
-        Raises:
-            ProblemsFound: The first error; other objects may have been copied.
-        """
+        """Copy objects to files, many at a time; after the first error, others may have been copied."""
         targets = [(found, os.fspath(path)) for found, path in wanted]
         for folder in sorted({path.rpartition("/")[0] for _, path in targets}):
             Path(folder).mkdir(parents=True, exist_ok=True)
@@ -130,14 +116,9 @@ class Stores:
             pool.shutdown(cancel_futures=True)
 
     def open(self, uri: str, offset: int = 0, count: int | None = None) -> "BinaryIO | S3Stream":
-        """Return an object's bytes, from `offset` on, as a stream to be closed.
-
-        From S3, at most `count` bytes are requested.
+        """Return an object's bytes, from `offset` on, as a stream to be closed; from S3, at most `count` bytes.
 
         A stream of S3 resumes at its position when its connection is lost, as idle ones are.
-
-        Raises:
-            ProblemsFound: No such object exists, or the store refuses.
         """
         with _told(uri):
             if (path := _local(uri)) is not None:
@@ -148,11 +129,7 @@ class Stores:
             return S3Stream(self._s3(), uri, offset, count)
 
     def put(self, path: Path, uri: str) -> None:
-        """Copy a file to an object; it appears atomically.
-
-        Raises:
-            ProblemsFound: The store refuses.
-        """
+        """Copy a file to an object; it appears atomically."""
         with _told(uri):
             if (target := _local(uri)) is not None:
                 files.publish(str(path), target)
@@ -180,7 +157,7 @@ class Stores:
         """Transfer an object in parts; it appears when all have arrived, in S3 and as boto3's file."""
         from boto3.exceptions import Boto3Error
 
-        bucket, key = _place(uri)
+        bucket, key = bucket_and_key(uri)
         try:
             self._s3().call("s3", operation, Bucket=bucket, Key=key, Filename=str(path))
         except Boto3Error as error:
@@ -249,10 +226,10 @@ class S3Stream(io.RawIOBase):
         super().close()
 
     def _opened(self) -> Any:
-        bucket, key = _place(self._uri)
+        bucket, key = bucket_and_key(self._uri)
         is_part = self._offset or self._last
-        rest: dict[str, str] = {"Range": f"bytes={self._offset}-{self._last}"} if is_part else {}
-        if self._tag:
+        rest = {"Range": f"bytes={self._offset}-{self._last}"} if is_part else {}
+        if self._tag:  # the rest of another version would be another object's
             rest["IfMatch"] = self._tag
         found = self._connection.call("s3", "get_object", Bucket=bucket, Key=key, **rest)
         self._tag, self.size = found["ETag"], self._offset + found["ContentLength"]
@@ -260,11 +237,7 @@ class S3Stream(io.RawIOBase):
 
 
 def _local(uri: str) -> str | None:
-    """Return the path of a file:// URI; None for one of S3.
-
-    Raises:
-        ProblemsFound: It is neither of these.
-    """
+    """Return the path of a file:// URI; None for one of S3."""
     if uri.startswith(S3):
         return None
     if not uri.startswith(f"{FILE}/"):
@@ -272,19 +245,9 @@ def _local(uri: str) -> str | None:
     return uri.removeprefix(FILE)
 
 
-def _place(uri: str) -> tuple[str, str]:
-    """Return bucket and key of a URI of S3."""
-    bucket, _, key = uri.removeprefix(S3).partition("/")
-    return bucket, key
-
-
 @contextmanager
 def _told(uri: str) -> Iterator[None]:
-    """Raise a store's refusal within the block as a Problem about the URI.
-
-    Raises:
-        ProblemsFound: It refused.
-    """
+    """Raise a store's refusal within the block as a Problem about the URI."""
     try:
         yield
     except Refused as error:

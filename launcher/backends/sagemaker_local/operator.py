@@ -19,7 +19,7 @@ from launcher.backends.sagemaker.default_values import START
 from launcher.backends.sagemaker.submit import recipe_uri
 from launcher.backends.sagemaker_local import isolation, record
 from launcher.backends.sagemaker_local.interrupts import Interrupts
-from launcher.backends.sagemaker_local.job import EXIT_STOPPED, Job, Orders
+from launcher.backends.sagemaker_local.job import EXIT_STOPPED, Job
 from launcher.backends.sagemaker_local.objects import Stores
 from launcher.backends.sagemaker_local.sync import INTERVAL_S
 from launcher.common import prctl, redaction
@@ -61,27 +61,21 @@ def main(argv: list[str] | None = None) -> int:
     run_dir.mkdir(exist_ok=True)
     try:
         with lock(run_dir) as lock_file:
-            return _run(_orders(bundle_dir, args), interrupts, lock_file)
+            secondary = _job(bundle_dir, args, interrupts, lock_file).run()
     except JobAlreadyRunning as error:
         _log.error("%s", error)
         return EXIT_BUSY
-
-
-def _run(orders: Orders, interrupts: Interrupts, lock_file: IO[bytes]) -> int:
-    told = record.begin(orders.run_dir, orders.request, orders.region)
-    secondary = Job(orders, told, interrupts, lock_file).run()
     _log.info("%s", secondary)
     return _EXITS.get(secondary, EXIT_FAILED)
 
 
-def _orders(bundle_dir: Path, args: argparse.Namespace) -> Orders:
+def _job(bundle_dir: Path, args: argparse.Namespace, interrupts: Interrupts, lock_file: IO[bytes]) -> Job:
     request = json.loads((bundle_dir / "request.json").read_text(encoding="utf-8"))
     machine = json.loads((bundle_dir / MACHINE_FILE).read_text(encoding="utf-8"))
     region = machine["region"] or os.environ.get("AWS_REGION") or os.environ.get("AWS_DEFAULT_REGION")
     region = region or record.REGION
-    return Orders(
+    return Job(
         request=request,
-        arn=record.arn(request["TrainingJobName"], region),
         region=region,
         recipe=tuple(_recipe(bundle_dir, request)),
         stores=Stores(machine["s3_endpoint"], machine["region"], machine["file_systems"]),
@@ -89,6 +83,9 @@ def _orders(bundle_dir: Path, args: argparse.Namespace) -> Orders:
         isolation=isolation.named(args.isolation),
         patience_s=args.patience,
         sync_s=args.sync,
+        record=record.begin(bundle_dir / RUN_DIR, request, region),
+        interrupts=interrupts,
+        lock=lock_file,
     )
 
 

@@ -12,11 +12,13 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from launcher.model.parallelism.ranks import host_names
+
 OPT_ML = "/opt/ml"
 INTERFACE = "lo"
 """Network interface of every host: all share this machine's loopback."""
 
-HOMOGENEOUS = "homogeneousCluster"
+_HOMOGENEOUS = "homogeneousCluster"
 """Instance group of a job without groups."""
 
 _FOLDERS = ("input/config", "input/data", "model", "output/data", "checkpoints", "code")
@@ -31,7 +33,6 @@ class Host:
 
     Args:
         name: Its name, such as algo-1.
-        group: Its instance group.
         instance_type: With its `ml.` prefix.
         folder: Its folder on this machine: holds ml, its /opt/ml, and hosts, its /etc/hosts.
         is_private: Whether its program sees that as /opt/ml.
@@ -77,37 +78,39 @@ class Host:
         return word if self.is_private else _NAMED.sub(lambda _: self.base, word)
 
 
-def hosts(resources: Mapping[str, Any], names: Sequence[str], folder: Path, *, is_private: bool) -> tuple[Host, ...]:
+def hosts(resources: Mapping[str, Any], folder: Path, *, is_private: bool) -> tuple[Host, ...]:
     """Return the hosts of a ResourceConfig, sorted as strings; groups get them by number, in the request's order."""
-    whole = {"InstanceGroupName": HOMOGENEOUS, "InstanceCount": len(names), **resources}
-    groups = resources.get("InstanceGroups") or [whole]
+    groups = resources.get("InstanceGroups") or [{"InstanceGroupName": _HOMOGENEOUS, **resources}]
     owners = [group for group in groups for _ in range(group["InstanceCount"])]
     found = []
-    for name in names:
-        group = owners[int(name.rpartition("-")[2]) - 1]
+    for name in host_names(len(owners)):
+        group = owners[_number(name) - 1]
         found.append(
             Host(name, group["InstanceGroupName"], group["InstanceType"], folder / name, is_private=is_private)
         )
     return tuple(found)
 
 
-def lay_out(host: Host, peers: Sequence[Host], request: Mapping[str, Any], inputs: Mapping[str, Any]) -> None:
-    """Create a host's folders and configuration files.
+def _number(host: str) -> int:
+    return int(host.rpartition("-")[2])
 
-    Args:
-        inputs: inputdataconfig.json.
-    """
+
+def lay_out(host: Host, peers: Sequence[Host], request: Mapping[str, Any], inputs: Mapping[str, Any]) -> None:
+    """Create a host's folders and configuration files; `inputs` is inputdataconfig.json."""
     for name in _FOLDERS:
         (host.root / name).mkdir(parents=True, exist_ok=True)
-    hyperparameters = {k: host.mapped(v) for k, v in (request.get("HyperParameters") or {}).items()}
     files = {
-        "hyperparameters": hyperparameters,
+        "hyperparameters": {k: host.mapped(v) for k, v in (request.get("HyperParameters") or {}).items()},
         "inputdataconfig": inputs,
         "resourceconfig": resource_config(host, peers),
     }
     for name, content in files.items():
         (host.root / "input/config" / f"{name}.json").write_text(json.dumps(content), encoding="utf-8")
-    (host.folder / "hosts").write_text(host_names(peers), encoding="utf-8")
+    # Each host has its own address, and all are this machine. Source: RFC 6890, 127.0.0.0/8 is the loopback.
+    numbers = {each.name: _number(each.name) for each in peers}
+    lines = [f"127.1.{number >> 8}.{number & 255} {name}\n" for name, number in numbers.items()]
+    text = "".join(("127.0.0.1 localhost\n", "::1 localhost\n", *lines))
+    (host.folder / "hosts").write_text(text, encoding="utf-8")
 
 
 def resource_config(host: Host, peers: Sequence[Host]) -> dict[str, Any]:
@@ -124,15 +127,3 @@ def resource_config(host: Host, peers: Sequence[Host]) -> dict[str, Any]:
         "instance_groups": list(groups.values()),
         "network_interface_name": INTERFACE,
     }
-
-
-def host_names(peers: Sequence[Host]) -> str:
-    """Return /etc/hosts: each host has its own address, and all are this machine.
-
-    Source: RFC 6890, 127.0.0.0/8 is the loopback.
-    """
-    lines = ["127.0.0.1 localhost", "::1 localhost"]
-    for each in peers:
-        number = int(each.name.rpartition("-")[2])
-        lines.append(f"127.1.{number >> 8}.{number & 255} {each.name}")
-    return "".join(f"{line}\n" for line in lines)

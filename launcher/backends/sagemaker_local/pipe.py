@@ -7,7 +7,6 @@ import contextlib
 import ctypes
 import errno
 import fcntl
-import functools
 import gzip
 import io
 import os
@@ -16,13 +15,12 @@ import struct
 import threading
 import zlib
 from collections import deque
-from collections.abc import Callable, Generator, Sequence
+from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from launcher.backends.sagemaker_local.manifests import Entry, Piece
+from launcher.backends.sagemaker_local.manifests import Entry
 from launcher.backends.sagemaker_local.objects import S3, S3Stream, Stores
 from launcher.common.problems import Problem, ProblemsFound, fail
 
@@ -53,25 +51,8 @@ class _Ended(Exception):
     """The writer was requested to end."""
 
 
-@dataclass(frozen=True, slots=True)
-class Form:
-    """How a channel's objects are streamed.
-
-    Args:
-        is_gzip: Whether they are decompressed.
-        is_recordio: Whether each is wrapped in a record.
-    """
-
-    is_gzip: bool = False
-    is_recordio: bool = False
-
-
 class _Watch:
     """Openings and closings of one file by other processes, since the watch was created. Source: inotify(7).
-
-    Args:
-        path: The file's path.
-        events: The events to watch.
 
     Raises:
         OSError: The kernel refuses: too many watches, or no such file exists.
@@ -88,11 +69,9 @@ class _Watch:
 
     def forget(self) -> None:
         """Drop the events so far."""
-        try:
+        with contextlib.suppress(BlockingIOError):
             while os.read(self.fd, _EVENTS_BYTES):
                 pass
-        except BlockingIOError:
-            return
 
     def _checked(self, result: int) -> int:
         if result < 0:
@@ -103,11 +82,7 @@ class _Watch:
 class Fifo:
     """One epoch's FIFO, written without blocking. It exists from when its writer is ready until its reader closes it.
 
-    Args:
-        wake_fd: Descriptor that becomes readable when the writer must end.
-
-    Raises:
-        OSError: The system refuses.
+    Its methods raise _Ended once the writer must end, which `wake_fd` reports by becoming readable.
     """
 
     def __init__(self, path: Path, wake_fd: int):
@@ -128,11 +103,7 @@ class Fifo:
         hidden.rename(path)
 
     def wait_for_reader(self) -> None:
-        """Return when a reader has opened it.
-
-        Raises:
-            _Ended: The writer must end.
-        """
+        """Return when a reader has opened it."""
         self._wait(self._watch.fd, select.POLLIN)
         both, self._fd = self._fd, os.open(self.path, os.O_WRONLY | os.O_NONBLOCK | os.O_CLOEXEC)
         os.close(both)
@@ -143,7 +114,6 @@ class Fifo:
 
         Raises:
             BrokenPipeError: The reader has closed it.
-            _Ended: The writer must end.
         """
         if len(self._kept) + len(data) > _GATHERED_BYTES:
             self.flush()
@@ -185,11 +155,7 @@ class Fifo:
                 self._wait(self._fd, select.POLLOUT)
 
     def end(self) -> None:
-        """Let the reader see the end, wait until it has closed, and remove the FIFO.
-
-        Raises:
-            _Ended: The writer must end.
-        """
+        """Let the reader see the end, wait until it has closed, and remove the FIFO."""
         os.close(self._fd)
         self._fd = -1
         while self._is_read():
@@ -198,7 +164,6 @@ class Fifo:
         self.remove()
 
     def remove(self) -> None:
-        """Remove it."""
         for fd in (self._fd, self._watch.fd):
             if fd >= 0:
                 os.close(fd)
@@ -216,11 +181,16 @@ class Fifo:
         return True
 
     def _wait(self, fd: int, events: int) -> None:
-        poller = select.poll()
-        poller.register(fd, events)
-        poller.register(self._wake_fd, select.POLLIN)
-        if any(ready == self._wake_fd for ready, _ in poller.poll()):
+        if self._wake_fd in _ready({fd: events, self._wake_fd: select.POLLIN}):
             raise _Ended
+
+
+def _ready(watched: Mapping[int, int]) -> set[int]:
+    """Wait until a descriptor has one of its events; return all that have."""
+    poller = select.poll()  # select(2) has no descriptors above 1023
+    for fd, events in watched.items():
+        poller.register(fd, events)
+    return {fd for fd, _ in poller.poll()}
 
 
 class Writer(threading.Thread):
@@ -229,23 +199,29 @@ class Writer(threading.Thread):
     Args:
         stem: The FIFOs' path without the epoch.
         epochs: Returns the entries to stream in an epoch.
-        form: How objects are streamed.
+        is_gzip: Whether objects are decompressed.
+        is_recordio: Whether each is wrapped in a record.
     """
 
-    def __init__(self, stem: Path, epochs: Callable[[int], Sequence[Entry]], form: Form, stores: Stores):
+    def __init__(
+        self,
+        stem: Path,
+        epochs: Callable[[int], Sequence[Entry]],
+        stores: Stores,
+        *,
+        is_gzip: bool,
+        is_recordio: bool,
+    ):
         super().__init__(name=f"pipe {stem.name}", daemon=True)
         self.problem: Problem | None = None
-        self._stem, self._epochs, self._form, self._stores = stem, epochs, form, stores
+        self._stem, self._epochs, self._stores = stem, epochs, stores
+        self._is_gzip, self._is_recordio = is_gzip, is_recordio
         self._wake_fd = -1
         self._reading = stem.name
         self._fifo: Fifo  # exists from start() on
 
     def start(self) -> None:
-        """Start with epoch 0, whose FIFO exists when this returns.
-
-        Raises:
-            OSError: The system refuses.
-        """
+        """Start with epoch 0, whose FIFO exists when this returns; raises OSError if the system refuses."""
         self._wake_fd = os.eventfd(0, os.EFD_CLOEXEC)
         self._fifo = Fifo(self._path(0), self._wake_fd)
         super().start()
@@ -283,9 +259,7 @@ class Writer(threading.Thread):
 
     def _hold(self, problem: Problem) -> None:
         self.problem = problem
-        poller = select.poll()
-        poller.register(self._wake_fd, select.POLLIN)
-        poller.poll()
+        _ready({self._wake_fd: select.POLLIN})
 
     def _write(self, epoch: int) -> None:
         self._fifo.wait_for_reader()
@@ -293,7 +267,8 @@ class Writer(threading.Thread):
             for uri, found in opened:
                 self._reading = uri
                 if isinstance(found, bytes):
-                    self._send_record(len(found), functools.partial(self._fifo.send, found))
+                    with self._record(len(found)):
+                        self._fifo.send(found)
                 else:
                     with found:
                         self._send_object(found)
@@ -307,7 +282,12 @@ class Writer(threading.Thread):
         pool = ThreadPoolExecutor(_AHEAD)
         try:
             for piece in pieces:
-                waiting.append(self._begun(piece, pool))
+                if isinstance(piece, bytes):
+                    waiting.append((self._stem.name, piece))
+                elif piece.uri.startswith(S3):
+                    waiting.append((piece.uri, pool.submit(self._stores.open, piece.uri)))
+                else:
+                    waiting.append((piece.uri, self._stores.open(piece.uri)))
                 if len(waiting) > _AHEAD or not isinstance(waiting[0][1], Future):
                     yield self._finished(waiting.popleft())
             while waiting:
@@ -320,13 +300,6 @@ class Writer(threading.Thread):
                 elif not isinstance(begun, bytes):
                     begun.close()
 
-    def _begun(self, piece: Piece, pool: ThreadPoolExecutor) -> tuple[str, Any]:
-        if isinstance(piece, bytes):
-            return self._stem.name, piece
-        if piece.uri.startswith(S3):
-            return piece.uri, pool.submit(self._stores.open, piece.uri)
-        return piece.uri, self._stores.open(piece.uri)
-
     def _finished(self, begun: tuple[str, Any]) -> tuple[str, Any]:
         """Return a piece when it has arrived; send buffered ones first, so that the reader does not wait for them."""
         uri, found = begun
@@ -337,40 +310,41 @@ class Writer(threading.Thread):
         return uri, found.result()
 
     def _send_object(self, stream: Any) -> None:
-        if not self._form.is_gzip:
-            size = _size(stream)
-            self._send_record(size, lambda: self._pour(stream, size))
+        if not self._is_gzip:
+            self._send_whole(stream)
             return
         with gzip.GzipFile(fileobj=io.BufferedReader(stream, _CHUNK_BYTES)) as unpacked:
-            if not self._form.is_recordio:
+            if not self._is_recordio:
                 self._copy(unpacked)
                 return
             with _unpacked(unpacked, self._reading) as whole:
-                size = os.fstat(whole.fileno()).st_size
-                self._send_record(size, lambda: self._pour(whole, size))
+                self._send_whole(whole)
 
-    def _send_record(self, size: int, send: Callable[[], Any]) -> None:
-        """Send a piece, in a record if configured.
+    def _send_whole(self, stream: Any) -> None:
+        """Send a stream whose size is known."""
+        is_remote = isinstance(stream, S3Stream)
+        size = stream.size if is_remote else os.fstat(stream.fileno()).st_size
+        with self._record(size):
+            sent = self._copy(stream) if is_remote else self._fifo.send_file(stream.fileno(), size)
+            if sent != size:
+                raise fail("E425", self._reading, f"changed while it was streamed: {sent} of {size} bytes")
+
+    @contextlib.contextmanager
+    def _record(self, size: int) -> Iterator[None]:
+        """Make a record of what is sent within the block, if configured.
 
         A record's bytes are not searched for the magic number: a reader cannot start in the middle of a FIFO.
 
         Source: dmlc/recordio.h: magic, three flag bits (0: complete) and length, bytes, padding to 4.
         """
-        if not self._form.is_recordio:
-            send()
+        if not self._is_recordio:
+            yield
             return
         if size > _MOST_BYTES:
             raise fail("E425", self._reading, "is too large for a record", value=size, allowed=f"{_MOST_BYTES} bytes")
         self._fifo.send(struct.pack("<II", _MAGIC, size))
-        send()
+        yield
         self._fifo.send(bytes(-size % 4))
-
-    def _pour(self, stream: Any, size: int) -> None:
-        """Send a stream whose size is known."""
-        is_remote = isinstance(stream, S3Stream)
-        sent = self._copy(stream) if is_remote else self._fifo.send_file(stream.fileno(), size)
-        if sent != size:
-            raise fail("E425", self._reading, f"changed while it was streamed: {sent} of {size} bytes")
 
     def _copy(self, stream: Any) -> int:
         sent, buffer = 0, memoryview(bytearray(_CHUNK_BYTES))
@@ -386,16 +360,8 @@ def _close_result(begun: Future[Any]) -> None:
         begun.result().close()
 
 
-def _size(stream: Any) -> int:
-    return stream.size if isinstance(stream, S3Stream) else int(os.fstat(stream.fileno()).st_size)
-
-
 def _unpacked(stream: Any, uri: str) -> Any:
-    """Return the decompressed bytes as a file in memory, since a record begins with its length.
-
-    Raises:
-        ProblemsFound: It is too large for a record.
-    """
+    """Return the decompressed bytes as a file in memory, since a record begins with its length."""
     whole = os.fdopen(os.memfd_create("record", os.MFD_CLOEXEC), "w+b", buffering=0)
     size = 0
     while data := stream.read(_CHUNK_BYTES):

@@ -29,11 +29,9 @@ _Seen = tuple[int, int]
 
 @dataclass(frozen=True, slots=True)
 class Kept:
-    """A folder of every host that is kept in a store.
+    """A folder of every host, below /opt/ml, that is kept in a store's folder.
 
     Args:
-        path: Below /opt/ml.
-        uri: The store's folder.
         is_brought: Whether a new host receives the store's content.
     """
 
@@ -46,13 +44,8 @@ def kept(request: Mapping[str, Any]) -> list[Kept]:
     """Return the folders that a request defines to be kept."""
     found = []
     if config := request.get("CheckpointConfig"):
-        found.append(
-            Kept(
-                config.get("LocalPath") or default_values.CHECKPOINTS,
-                f"{config['S3Uri'].rstrip('/')}/",
-                is_brought=True,
-            )
-        )
+        uri = f"{config['S3Uri'].rstrip('/')}/"
+        found.append(Kept(config.get("LocalPath") or default_values.CHECKPOINTS, uri, is_brought=True))
     if config := request.get("TensorBoardOutputConfig"):
         uri = f"{config['S3OutputPath'].rstrip('/')}/{request['TrainingJobName']}/tensorboard-output/"
         found.append(Kept(config.get("LocalPath") or default_values.TENSORBOARD, uri, is_brought=False))
@@ -64,7 +57,6 @@ class Sync:
     """Synchronises one folder of all hosts.
 
     Args:
-        stores: The stores that keep it.
         scratch: Folder for copies of files that may change.
         known: State of each host's files in the store.
         owners: Host whose file the store has, by name.
@@ -101,9 +93,6 @@ class Sync:
         Args:
             settled: State of the files at the previous scan: only files unchanged since are uploaded.
                 None, once no program runs, uploads all.
-
-        Raises:
-            ProblemsFound: The store refuses.
         """
         now = {}
         for host, name, path, seen in self._files(self.hosts):
@@ -116,14 +105,10 @@ class Sync:
     def left_out(self) -> list[str]:
         """Return messages about entries that are not files, which a store cannot hold."""
         found = []
-        for host in self.hosts:
-            top = host.real(self.folder.path)
-            for path in sorted(top.rglob("*")):
-                source = host.led(path)
-                is_lost = path.is_symlink() and not source.is_file()
-                if kind := irregular(source) or ("a link to no file" if is_lost else None):
-                    name = path.relative_to(top)
-                    found.append(f"{self.folder.path}/{name} on {host.name} is {kind}, so it is not uploaded")
+        for host, name, path, source in self._entries(self.hosts):
+            is_lost = path.is_symlink() and not source.is_file()
+            if kind := irregular(source) or ("a link to no file" if is_lost else None):
+                found.append(f"{self.folder.path}/{name} on {host.name} is {kind}, so it is not uploaded")
         return found
 
     def _owns(self, host: Host, name: str) -> bool:
@@ -149,12 +134,16 @@ class Sync:
 
     def _files(self, hosts: Sequence[Host]) -> Iterator[tuple[Host, str, Path, _Seen]]:
         """Yield host, name, path and state of every file."""
+        for host, name, path, source in self._entries(hosts):
+            if source.is_file() and (seen := _seen(source)):
+                yield host, name, path, seen
+
+    def _entries(self, hosts: Sequence[Host]) -> Iterator[tuple[Host, str, Path, Path]]:
+        """Yield host, name, path, and the path that it leads to, of every entry of the folder."""
         for host in hosts:
             top = host.real(self.folder.path)
             for path in sorted(top.rglob("*")):
-                source = host.led(path)
-                if source.is_file() and (seen := _seen(source)):
-                    yield host, str(path.relative_to(top)), path, seen
+                yield host, str(path.relative_to(top)), path, host.led(path)
 
 
 def _seen(path: Path) -> _Seen | None:
@@ -166,12 +155,7 @@ def _seen(path: Path) -> _Seen | None:
 
 
 class Syncing:
-    """Uploads folders at intervals, beside the job, until it is stopped.
-
-    Args:
-        folders: What to keep.
-        interval_s: Seconds between two scans.
-    """
+    """Uploads folders at intervals, beside the job, until it is stopped."""
 
     def __init__(self, folders: Sequence[Sync], interval_s: float):
         self.folders = folders
@@ -182,11 +166,7 @@ class Syncing:
             self._thread.start()
 
     def finish(self) -> list[str]:
-        """Upload the rest, after all programs have ended; return messages for the user.
-
-        Raises:
-            ProblemsFound: The store refuses.
-        """
+        """Upload the rest, after all programs have ended; return messages for the user."""
         self._stop.set()
         if self.folders:
             self._thread.join()

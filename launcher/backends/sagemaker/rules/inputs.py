@@ -4,7 +4,6 @@ import posixpath
 from collections import Counter
 from collections.abc import Iterator
 from pathlib import PurePosixPath
-from typing import TYPE_CHECKING
 
 from launcher.backends.sagemaker import default_values
 from launcher.backends.sagemaker.keys import API, JOBS, jobs_of, sm_rule
@@ -12,9 +11,6 @@ from launcher.common.problems import Problem
 from launcher.model.backend_registry import described
 from launcher.model.checked_recipe import CheckedRecipe
 from launcher.rules import MakeProblem
-
-if TYPE_CHECKING:
-    from launcher.backends.sagemaker.training_options import Channel
 
 _INPUT = "How Amazon SageMaker Provides Training Information"
 _REFUSED_NAMES = {
@@ -48,20 +44,16 @@ def channels_have_one_source(checked: CheckedRecipe, problem: MakeProblem) -> It
         remedy = f"{JOBS}.inputs.channels accepts both kinds, by name"
         yield problem(f"{JOBS}.inputs.file_system", message, remedy=remedy)
     for name, channel in (inputs.channels or {}).items():
-        yield from _source_faults(channel, f"{JOBS}.inputs.channels.{name}", problem)
-
-
-def _source_faults(channel: "Channel", path: str, problem: MakeProblem) -> Iterator[Problem]:
-    sources = sum(map(bool, (channel.s3, channel.file_system, channel.dataset_arn)))
-    if sources != 1:
-        message = "has two sources" if sources else "has no source"
-        yield problem(path, message, allowed="one of s3, file_system and dataset_arn")
-    elif not channel.s3 and (channel.accept_eula is not None or channel.hub_content_arn):
-        yield problem(path, "accept_eula and hub_content_arn apply only to s3")
-    if channel.file_system and (channel.distribution != "FullyReplicated" or channel.instance_groups):
-        yield problem(
-            path, "every host mounts the complete file system", allowed="neither distribution nor instance_groups"
-        )
+        path = f"{JOBS}.inputs.channels.{name}"
+        sources = sum(map(bool, (channel.s3, channel.file_system, channel.dataset_arn)))
+        if sources != 1:
+            message = "has two sources" if sources else "has no source"
+            yield problem(path, message, allowed="one of s3, file_system and dataset_arn")
+        elif not channel.s3 and (channel.accept_eula is not None or channel.hub_content_arn):
+            yield problem(path, "accept_eula and hub_content_arn apply only to s3")
+        if channel.file_system and (channel.distribution != "FullyReplicated" or channel.instance_groups):
+            allowed = "neither distribution nor instance_groups"
+            yield problem(path, "every host mounts the complete file system", allowed=allowed)
 
 
 @sm_rule("E374", "inputs", "input_mode", source=f"{API}: InputDataConfig; {_INPUT}")
@@ -71,9 +63,8 @@ def channels_have_their_own_places(checked: CheckedRecipe, problem: MakeProblem)
     found = default_values.channels(jobs)
     most = 20
     if len(found) + 1 > most:
-        yield problem(
-            f"{JOBS}.inputs", f"has {len(found)} channels beside the recipe's", allowed=f"at most {most - 1}"
-        )
+        message = f"has {len(found)} channels beside the recipe's"
+        yield problem(f"{JOBS}.inputs", message, allowed=f"at most {most - 1}")
     times = Counter(channel.name for channel in found)
     streamed = {channel.name for channel in found if (channel.mode or jobs.input_mode) == "Pipe"}
     for channel in found:
@@ -97,11 +88,8 @@ def networks_are_given(checked: CheckedRecipe, problem: MakeProblem) -> Iterator
     given = [key for key in ("subnets", "security_group_ids") if getattr(jobs.vpc, key)]
     if len(given) == 1:
         other = "security_group_ids" if given == ["subnets"] else "subnets"
-        yield problem(
-            f"{JOBS}.vpc.{other}",
-            f"is missing: a VPC needs both, not only {given[0]}",
-            remedy=f"{JOBS}.vpc.{other}=[…]",
-        )
+        message = f"is missing: a VPC needs both, not only {given[0]}"
+        yield problem(f"{JOBS}.vpc.{other}", message, remedy=f"{JOBS}.vpc.{other}=[…]")
     if given or described(checked.backend).runs_here:
         return
     remedy = f'"{JOBS}.vpc={{subnets:[subnet-…],security_group_ids:[sg-…]}}"'

@@ -3,14 +3,12 @@
 Constraints on a single member are checked in its type (`backends/sagemaker/members.py`).
 """
 
-import functools
 from collections import Counter, defaultdict
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator
 from pathlib import PurePosixPath
-from typing import TYPE_CHECKING
 
 from launcher.backends.sagemaker import constraints, default_values, request
-from launcher.backends.sagemaker.documented import FILE
+from launcher.backends.sagemaker.constraints import FILE
 from launcher.backends.sagemaker.keys import (
     API,
     JOBS,
@@ -34,9 +32,6 @@ from launcher.model.instances import canonical
 from launcher.model.job_spec import OPEN
 from launcher.rules import MakeNotice, MakeProblem, PlannedRecipe, notice_rule, rule
 from launcher.rules.custom import is_script
-
-if TYPE_CHECKING:
-    from launcher.backends.sagemaker.training_options import InstanceGroup, SmJobs
 
 _DECISIONS = "docs/decisions.md, Training jobs of SageMaker"
 
@@ -73,15 +68,19 @@ def one_image(checked: CheckedRecipe, problem: MakeProblem) -> Iterator[Problem]
     """
     name, image = jobs_of(checked).algorithm_name, checked.launch.container
     if name and image:
-        yield problem(
-            f"{JOBS}.algorithm_name", "is given together with an image", value=name, remedy="container=null"
-        )
+        message = "is given together with an image"
+        yield problem(f"{JOBS}.algorithm_name", message, value=name, remedy="container=null")
     needs_none = described(checked.backend).runs_here or default_values.is_serverless(jobs_of(checked))
     if not (name or image or needs_none or checked.trainer == OPEN):
         remedy = "container=<account>.dkr.ecr.<region>.amazonaws.com/<name>:<tag>"
         yield problem("container", "is missing, and the recipe defines no image", remedy=remedy)
     if image:
-        yield from _image_faults(image, problem)
+        faults = list(constraints.faults(image, "AlgorithmSpecification.TrainingImage"))
+        for fault in faults:
+            yield problem("container", fault.message, value=fault.value, allowed=fault.allowed)
+        if not faults and not is_image(image):
+            shown = {} if holds_credentials(image) else {"value": image}
+            yield problem("container", "is not an image reference", allowed=IMAGE_FORM, **shown)
 
 
 @sm_rule("E612", "region", more=("container",), source="Amazon SageMaker, Use your own algorithms: image in ECR")
@@ -98,15 +97,6 @@ def regions_agree(checked: CheckedRecipe, problem: MakeProblem) -> Iterator[Prob
         yield problem("container", message, value=checked.launch.container, remedy=remedy)
 
 
-def _image_faults(image: str, problem: MakeProblem) -> Iterator[Problem]:
-    faults = list(constraints.faults(image, "AlgorithmSpecification.TrainingImage"))
-    for fault in faults:
-        yield problem("container", fault.message, value=fault.value, allowed=fault.allowed)
-    if not faults and not is_image(image):
-        shown = {} if holds_credentials(image) else {"value": image}
-        yield problem("container", "is not an image reference", allowed=IMAGE_FORM, **shown)
-
-
 @sm_rule("E376", "stopping_condition", "spot", source=f"{API}: StoppingCondition, EnableManagedSpotTraining")
 def spot_jobs_say_how_long(checked: CheckedRecipe, problem: MakeProblem) -> Iterator[Problem]:
     """A spot job needs a time limit for waiting and training, at least its limit for training; others do not wait."""
@@ -115,9 +105,8 @@ def spot_jobs_say_how_long(checked: CheckedRecipe, problem: MakeProblem) -> Iter
     runtime = limit.max_runtime_s or default_values.DEFAULT_MAX_RUNTIME_S
     path = path_of(checked, "stopping_condition.max_wait_s")
     if jobs.spot and limit.max_wait_s is None:
-        yield problem(
-            path, "is missing: a spot job needs it", remedy=f"{JOBS}.stopping_condition.max_wait_s={runtime}"
-        )
+        remedy = f"{JOBS}.stopping_condition.max_wait_s={runtime}"
+        yield problem(path, "is missing: a spot job needs it", remedy=remedy)
     elif limit.max_wait_s is not None and not jobs.spot:
         yield problem(path, "only a spot job waits", value=limit.max_wait_s, remedy=f"{JOBS}.spot=true")
     elif limit.max_wait_s is not None and limit.max_wait_s < runtime:
@@ -141,10 +130,8 @@ def folders_are_of_this_machine(checked: CheckedRecipe, problem: MakeProblem) ->
     key = "recipe_path" if jobs.recipe_path else "output_path"
     place = getattr(jobs, key) or ""
     if not is_here and place.startswith("https://"):
-        message = "is where the recipe is uploaded"
-        yield problem(
-            path_of(checked, key), message, value=place, allowed="s3://bucket/folder", remedy=f"{JOBS}.{key}=s3://…"
-        )
+        path, message, remedy = path_of(checked, key), "is where the recipe is uploaded", f"{JOBS}.{key}=s3://…"
+        yield problem(path, message, value=place, allowed="s3://bucket/folder", remedy=remedy)
 
 
 @sm_rule(
@@ -158,12 +145,8 @@ def capacity_is_of_one_kind(checked: CheckedRecipe, problem: MakeProblem) -> Ite
     if jobs.spot and jobs.keep_alive_s:
         yield problem(path_of(checked, "keep_alive_s"), "spot instances are not kept warm", value=jobs.keep_alive_s)
     if jobs.spot and jobs.training_plan_arn:
-        yield problem(
-            path_of(checked, "training_plan_arn"),
-            "reserved capacity cannot be spot capacity",
-            value=jobs.training_plan_arn,
-            remedy=f"{JOBS}.spot=false",
-        )
+        path, message = path_of(checked, "training_plan_arn"), "reserved capacity cannot be spot capacity"
+        yield problem(path, message, value=jobs.training_plan_arn, remedy=f"{JOBS}.spot=false")
     if jobs.keep_alive_s and jobs.instance_groups:
         message = "instances of several types are not kept warm"
         yield problem(path_of(checked, "keep_alive_s"), message, value=jobs.keep_alive_s)
@@ -178,8 +161,13 @@ def capacity_is_of_one_kind(checked: CheckedRecipe, problem: MakeProblem) -> Ite
 def groups_add_up(checked: CheckedRecipe, problem: MakeProblem) -> Iterator[Problem]:
     """Group names are unique, references name existing groups, and the groups add up to the planned instances."""
     jobs, path = jobs_of(checked), f"{JOBS}.instance_groups"
-    names = [group.name for group in default_values.groups(jobs)]
-    yield from _unknown_groups(jobs, names, problem)
+    groups = default_values.groups(jobs)
+    names = [group.name for group in groups]
+    for channel in default_values.channels(jobs):
+        for name in channel.source.get("S3DataSource", {}).get("InstanceGroupNames", ()):
+            if name not in names:
+                allowed = ", ".join(names) or "none without instance_groups"
+                yield problem(f"{channel.path}.instance_groups", "no such group exists", value=name, allowed=allowed)
     nodes = checked.recipe.trainer.num_nodes
     placed = sum(each.instance_count for each in jobs.placement.specifications or ())
     if placed > nodes:
@@ -187,24 +175,9 @@ def groups_add_up(checked: CheckedRecipe, problem: MakeProblem) -> Iterator[Prob
         yield problem(f"{JOBS}.placement.specifications", message, value=placed)
     for name in [name for name, times in Counter(names).items() if times > 1]:
         yield problem(path, "two groups have the same name", value=name)
-    if names and jobs.instance_groups:
-        yield from _unplanned(checked, jobs.instance_groups, nodes, problem)
-
-
-def _unknown_groups(jobs: "SmJobs", names: Sequence[str], problem: MakeProblem) -> Iterator[Problem]:
-    """Yield a Problem for each group that a channel names and that does not exist."""
-    for channel in default_values.channels(jobs):
-        wanted = channel.source.get("S3DataSource", {}).get("InstanceGroupNames", ())
-        for name in (each for each in wanted if each not in names):
-            allowed = ", ".join(names) or "none without instance_groups"
-            yield problem(f"{channel.path}.instance_groups", "no such group exists", value=name, allowed=allowed)
-
-
-def _unplanned(
-    checked: CheckedRecipe, groups: Sequence["InstanceGroup"], nodes: int, problem: MakeProblem
-) -> Iterator[Problem]:
-    """Yield a Problem where the groups are not the instances that are planned."""
-    path, count = f"{JOBS}.instance_groups", sum(group.instance_count for group in groups)
+    if not groups:
+        return
+    count = sum(group.instance_count for group in groups)
     if count != nodes:
         message = f"have {count} instances in total; the job is planned for {nodes}"
         yield problem(path, message, value=count, remedy=f"recipes.trainer.num_nodes={count}")
@@ -262,24 +235,15 @@ def details_have_their_subject(checked: CheckedRecipe, problem: MakeProblem) -> 
         if getattr(held, detail) and not getattr(held, subject):
             path = path_of(checked, f"{section}.{detail}")
             yield problem(path, f"needs {section}.{subject}", value=getattr(held, detail))
-    yield from _overlapping(jobs, functools.partial(problem, path_of(checked, "checkpoints.local_path")))
+    if jobs.checkpoints.s3_uri and jobs.tensorboard_config.output_path:  # which are two places in S3
+        kept = PurePosixPath(jobs.checkpoints.local_path or default_values.CHECKPOINTS)
+        logs = PurePosixPath(jobs.tensorboard_config.container_logs_path or default_values.TENSORBOARD)
+        if kept.is_relative_to(logs) or logs.is_relative_to(kept):
+            path, message = path_of(checked, "checkpoints.local_path"), "overlaps the folder of TensorBoard's logs"
+            yield problem(path, f"{message}, {logs}", value=str(kept))
     if jobs.image_access.credentials_provider_arn and jobs.image_access.mode == "Platform":
-        yield problem(
-            f"{JOBS}.image_access.mode",
-            "credentials_provider_arn needs a private registry",
-            value="Platform",
-            allowed="Vpc",
-        )
-
-
-def _overlapping(jobs: "SmJobs", problem: MakeProblem) -> Iterator[Problem]:
-    """Yield a Problem if checkpoints and TensorBoard's logs, which go to different places, share a folder."""
-    if not (jobs.checkpoints.s3_uri and jobs.tensorboard_config.output_path):
-        return
-    kept = PurePosixPath(jobs.checkpoints.local_path or default_values.CHECKPOINTS)
-    logs = PurePosixPath(jobs.tensorboard_config.container_logs_path or default_values.TENSORBOARD)
-    if kept.is_relative_to(logs) or logs.is_relative_to(kept):
-        yield problem(f"overlaps the folder of TensorBoard's logs, {logs}", value=str(kept))
+        message = "credentials_provider_arn needs a private registry"
+        yield problem(f"{JOBS}.image_access.mode", message, value="Platform", allowed="Vpc")
 
 
 @rule("E387", f"{JOBS}.recipe_overrides", source=_DECISIONS)
@@ -298,9 +262,8 @@ def keys_are_given_once(checked: CheckedRecipe, problem: MakeProblem) -> Iterato
         value = getattr(jobs.additional_estimator_kwargs, name, None)
         if value is None or not checked.is_explicit(f"{JOBS}.{path}"):
             continue
-        yield problem(
-            f"{KWARGS}.{name}", f"{path}, which is the same key, is given too", value=value, allowed="one of them"
-        )
+        message = f"{path}, which is the same key, is given too"
+        yield problem(f"{KWARGS}.{name}", message, value=value, allowed="one of them")
     tags = getattr(jobs.additional_estimator_kwargs, "tags", None) or ()
     for key, times in Counter(tag.Key for tag in tags).items():
         if times > 1:
@@ -332,11 +295,9 @@ def serverless_jobs_have_no_container(checked: CheckedRecipe, problem: MakeProbl
             yield problem(path, message, value=value, remedy=f"{path}={nothing}")
     if checked.launch.container:
         yield problem("container", message, value=checked.launch.container, remedy="container=null")
-    script = getattr(checked.recipe, "training_cfg", None)
+    script, path = getattr(checked.recipe, "training_cfg", None), f"{SCRIPT}.entry_script"
     if script and script.entry_script:
-        yield problem(
-            f"{SCRIPT}.entry_script", message, value=script.entry_script, remedy=f"{SCRIPT}.entry_script=null"
-        )
+        yield problem(path, message, value=script.entry_script, remedy=f"{path}=null")
 
 
 @notice_rule("N170", source=_DECISIONS)
@@ -359,20 +320,15 @@ def names_become_one(planned: PlannedRecipe, notice: MakeNotice) -> Iterator[Not
     """The toolkit puts names of channels and hyperparameters in capitals, which makes some of them equal."""
     plan = request.of_job(planned.job)
     channels = [channel.name for channel in default_values.channels(plan.jobs)]
-    found = [*_alike("channels", "SM_CHANNEL_", [*channels, default_values.RECIPE_CHANNEL])]
-    if default_values.has_toolkit(plan):
-        found += _alike("hyperparameters", "SM_HP_", default_values.hyperparameters(plan))
-    yield from map(notice, found)
-
-
-def _alike(kind: str, prefix: str, names: Iterable[str]) -> Iterator[str]:
-    """Yield a message for names that differ only by case.
-
-    Source: sagemaker-training toolkit 5.1.4, SM_CHANNEL_…
-    """
-    groups = defaultdict(list)
-    for name in names:
-        groups[name.upper()].append(name)
-    for upper, same in groups.items():
-        if len(same) > 1:
-            yield f"{kind} {' and '.join(same)} differ only by case: {prefix}{upper} holds one of them"
+    parameters = default_values.hyperparameters(plan) if default_values.has_toolkit(plan) else ()
+    # Source: sagemaker-training toolkit 5.1.4, SM_CHANNEL_…
+    for kind, prefix, names in (
+        ("channels", "SM_CHANNEL_", (*channels, default_values.RECIPE_CHANNEL)),
+        ("hyperparameters", "SM_HP_", parameters),
+    ):
+        alike = defaultdict(list)
+        for name in names:
+            alike[name.upper()].append(name)
+        for upper, same in alike.items():
+            if len(same) > 1:
+                yield notice(f"{kind} {' and '.join(same)} differ only by case: {prefix}{upper} holds one of them")

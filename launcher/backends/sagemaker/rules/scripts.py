@@ -20,7 +20,6 @@ from launcher.rules.custom import is_script, script_of
 
 if TYPE_CHECKING:
     from launcher.backends.sagemaker.training_options import SmJobs
-    from launcher.families.custom import Recipe
     from launcher.model.parallelism.distribution import Distribution
 
 _TOOLKIT = "sagemaker-training toolkit 5.1.4"
@@ -84,7 +83,13 @@ def toolkit_starts_the_script(checked: CheckedRecipe, problem: MakeProblem) -> I
     if (recipe := script_of(checked)) is None:
         return
     if not _has_toolkit(checked):
-        yield from _unread(recipe, checked, problem)
+        key, own = path_of(checked, "source_dir"), "recipes.distribution"
+        remedy = f"{JOBS}.toolkit=true if the image has it, or {{}}=null"
+        message = "is read by the sagemaker-training toolkit, which does not start this job's program"
+        if source := jobs_of(checked).source_dir:
+            yield problem(key, message, value=source, remedy=remedy.format(key))
+        if recipe.distribution is not None:
+            yield problem(own, message, remedy=remedy.format(own))
         return
     script = recipe.training_cfg
     if script.entry_module:
@@ -101,17 +106,6 @@ def toolkit_starts_the_script(checked: CheckedRecipe, problem: MakeProblem) -> I
                 path = f"{SCRIPT}.script_args.{i}.{name}"
                 yield problem(path, fault, value=value, allowed=f"{JOBS}.container_entrypoint accepts any words")
             seen.add(name.lstrip("-"))
-
-
-def _unread(recipe: "Recipe", checked: CheckedRecipe, problem: MakeProblem) -> Iterator[Problem]:
-    """Yield the keys that only the toolkit reads, for a job that it does not start."""
-    key = path_of(checked, "source_dir")
-    remedy = f"{JOBS}.toolkit=true if the image has it, or {{}}=null"
-    message = "is read by the sagemaker-training toolkit, which does not start this job's program"
-    if source := jobs_of(checked).source_dir:
-        yield problem(key, message, value=source, remedy=remedy.format(key))
-    if recipe.distribution is not None:
-        yield problem("recipes.distribution", message, remedy=remedy.format("recipes.distribution"))
 
 
 def _has_toolkit(checked: CheckedRecipe) -> bool:
@@ -142,17 +136,14 @@ def toolkit_starts_as_many(checked: CheckedRecipe, problem: MakeProblem) -> Iter
     """Without MPI the toolkit decides how many processes a host runs: one for each device."""
     if not is_script(checked) or checked.instance is None or not _has_toolkit(checked):
         return
-    mpi = getattr(getattr(checked.recipe, "distribution", None), "is_mpi", False)
+    distribution = getattr(checked.recipe, "distribution", None)
     starts = checked.instance.processes or 1
-    data_parallel = getattr(getattr(checked.recipe, "distribution", None), "is_data_parallel", False)
-    single = checked.devices == 1 and checked.recipe.trainer.num_nodes == 1 and not data_parallel
-    if not mpi and not single and checked.devices != starts:
-        yield problem(
-            f"{SCRIPT}.run.ntasks_per_node",
-            f"the toolkit starts {starts} processes on {checked.instance.name}",
-            value=checked.devices,
-            remedy=f"training_cfg.run.ntasks_per_node={starts}, or ++recipes.distribution.mpi.enabled=true",
-        )
+    is_data_parallel = distribution is not None and distribution.is_data_parallel
+    is_single = checked.devices == 1 and checked.recipe.trainer.num_nodes == 1 and not is_data_parallel
+    if not (distribution is not None and distribution.is_mpi) and not is_single and checked.devices != starts:
+        message = f"the toolkit starts {starts} processes on {checked.instance.name}"
+        remedy = f"training_cfg.run.ntasks_per_node={starts}, or ++recipes.distribution.mpi.enabled=true"
+        yield problem(f"{SCRIPT}.run.ntasks_per_node", message, value=checked.devices, remedy=remedy)
 
 
 @sm_rule(
@@ -176,17 +167,12 @@ def groups_start_as_many(checked: CheckedRecipe, problem: MakeProblem) -> Iterat
 
 def _another_count(instance: Instance, checked: CheckedRecipe, distribution: "Distribution | None") -> str | None:
     """Return why an instance of another group does not run the planned number of processes; None if it does."""
+    wanted, gpus = checked.devices, instance.accelerators
     if distribution is None or not distribution.is_mpi:
         starts = instance.processes or 1
-        return (
-            None
-            if starts == checked.devices
-            else f"the toolkit starts {starts} processes here, not {checked.devices}"
-        )
-    has_enough = instance.accelerators >= checked.devices or not (instance.accelerators or distribution.library)
-    return (
-        None if has_enough else f"has {instance.accelerators} GPUs, but MPI starts {checked.devices} processes here"
-    )
+        return None if starts == wanted else f"the toolkit starts {starts} processes here, not {wanted}"
+    has_enough = gpus >= wanted or not (gpus or distribution.library)
+    return None if has_enough else f"has {gpus} GPUs, but MPI starts {wanted} processes here"
 
 
 @sm_rule(
@@ -197,10 +183,9 @@ def isolated_containers_fetch_nothing(checked: CheckedRecipe, problem: MakeProbl
     jobs = jobs_of(checked)
     source = jobs.source_dir or ""
     if is_script(checked) and jobs.network_isolation and source.startswith(("s3://", "https://")):
+        message = "cannot be downloaded without a network"
         remedy = "a channel with the unpacked code, and source_dir=/opt/ml/input/data/<channel>"
-        yield problem(
-            path_of(checked, "source_dir"), "cannot be downloaded without a network", value=source, remedy=remedy
-        )
+        yield problem(path_of(checked, "source_dir"), message, value=source, remedy=remedy)
 
 
 @sm_rule("E391", "source_dir", source=_TOOLKIT)
@@ -208,7 +193,8 @@ def source_is_reachable(checked: CheckedRecipe, problem: MakeProblem) -> Iterato
     """The toolkit unpacks an archive from S3, or uses a folder of the image; it cannot see this machine's."""
     jobs, key = jobs_of(checked), path_of(checked, "source_dir")
     source, is_here = jobs.source_dir or "", described(checked.backend).runs_here
-    if not source or _is_archive(source) or source.startswith("/opt/"):
+    archive = re.fullmatch(r"s3://([^/]+)/.+\.tar\.gz", source)
+    if not source or (archive and is_bucket(archive[1])) or source.startswith("/opt/"):
         return
     if not is_here:
         allowed = "s3://….tar.gz, or a folder of the image below /opt"
@@ -217,11 +203,6 @@ def source_is_reachable(checked: CheckedRecipe, problem: MakeProblem) -> Iterato
     elif not Path(source).is_absolute():
         allowed = "an absolute path, or s3://….tar.gz"
         yield problem(key, "is relative to each host's own working folder", value=source, allowed=allowed)
-
-
-def _is_archive(source: str) -> bool:
-    found = re.fullmatch(r"s3://([^/]+)/.+\.tar\.gz", source)
-    return found is not None and is_bucket(found[1])
 
 
 def _packed(source: str, jobs: "SmJobs", key: str) -> str:
