@@ -11,7 +11,7 @@ import pytest
 from conftest import ROOT
 
 from launcher import pipeline
-from launcher.backends.slurm import recent
+from launcher.backends.slurm import place
 from launcher.backends.slurm.backend import SlurmBackend
 from launcher.backends.slurm.demand import NODES
 from launcher.backends.slurm.queue import POLL_S, QUEUE
@@ -96,7 +96,7 @@ def test_submit(cluster, tmp_path, report, is_first, monkeypatch):
         bare = written(tmp_path / f"bare-{number}")
         (bare.directory / "run").mkdir()
         if is_first:
-            monkeypatch.setattr(recent.RECENT, "_answers", {})
+            monkeypatch.setattr(place.RECENT, "_answers", {})
         calls = [partial(_bare, bare), partial(_ours, backend, bundle)]
         # The controller is still busy with the first one: each of the two comes first as often as the other.
         seconds = [_timed(call) for call in (calls if number % 2 else calls[::-1])]

@@ -10,8 +10,7 @@ from launch_records import LAUNCHED, SAMPLES, Job, grow, lose, rehearse, shrink
 
 from launcher import timeline
 from launcher.common.job_lock import lock
-from launcher.timeline.build import build
-from launcher.timeline.preserved import preserved
+from launcher.timeline.build import build, preserved
 from launcher.timeline.records import Launch, parse_event, read_launch
 
 

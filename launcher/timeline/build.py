@@ -6,13 +6,14 @@ from typing import Any
 
 from launcher.model.job_spec import JobState
 from launcher.timeline.causes import ROOTS, Causes, running_faults
-from launcher.timeline.preserved import preserved
-from launcher.timeline.records import LAUNCHED, Launch, OperatorEvent, StartRecord, StepRecord
+from launcher.timeline.records import LAUNCHED, CheckpointRecord, Launch, OperatorEvent, StartRecord, StepRecord
 from launcher.timeline.values import Attempt, Event, StartParts, Step, Timeline, Transition
 
 _SHOWN_EVENTS = (*ROOTS, "fault", "operator")
 _FROM_NOTHING = ("start", "resume")
 """Reasons of transitions before which no worker runs."""
+_LOST = ("broken", "cleared")
+"""Events after which no checkpoint is left."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -362,3 +363,44 @@ def _ending(launch: Launch, transitions: tuple[Transition, ...], began: float, u
     if end is None or until != float("inf"):
         return ""
     return str(end.fields.get("state"))
+
+
+def preserved(launch: Launch) -> int:
+    """Return the samples in the checkpoint from which another launch would resume; 0 without one.
+
+    Computed from the records alone, so that the number stays the same if the files change later. A resume from an
+    older checkpoint discards the newer ones, and a load that finds none intact discards all. A checkpoint in the
+    memory of nodes ends with them.
+    """
+    held = 0
+    for _, cursor, is_saved in sorted(_points(launch)):
+        held = cursor if is_saved else min(held, cursor)
+    return held
+
+
+def _points(launch: Launch) -> Iterator[tuple[float, int, bool]]:
+    """Yield the time of each checkpoint that outlives the job, or of a resume; its samples; whether it is on disk."""
+    for record in launch.checkpoints:
+        if record.event == "saved" and record.outlives_job and (cursor := _cursor(launch, record)) is not None:
+            yield record.time, cursor, True
+        elif record.event in _LOST:
+            yield record.time, 0, False
+    for start in launch.starts:
+        if start.restored is not None:
+            yield start.restored, start.cursor, not _is_from_memory(launch, start.step)
+    started = {start.attempt for start in launch.starts}
+    for first in {step.attempt: step for step in reversed(launch.steps) if step.attempt not in started}.values():
+        yield first.time - first.duration_s, first.cursor - first.samples, True
+
+
+def _is_from_memory(launch: Launch, step: int) -> bool:
+    loads = [record for record in launch.checkpoints if record.event == "loaded" and record.step == step]
+    return bool(loads) and not loads[-1].outlives_job
+
+
+def _cursor(launch: Launch, record: CheckpointRecord) -> int | None:
+    """Return the samples in a checkpoint; None if no step records them."""
+    if record.cursor is not None:
+        return record.cursor
+    steps = [step for step in (*launch.earlier_steps, *launch.steps) if step.step == record.step]
+    return next((step.cursor for step in reversed(steps) if step.time <= record.time), None)

@@ -11,8 +11,7 @@ from test_slurm_jobs import PLAIN, SlurmBackend, finished, headline, refused, wr
 
 from launcher import pipeline
 from launcher.backends.slurm import accounts, queue
-from launcher.backends.slurm.place import HERE
-from launcher.backends.slurm.recent import RECENT
+from launcher.backends.slurm.place import HERE, RECENT
 from launcher.model.job_spec import JobState
 
 pytestmark = [pytest.mark.whole_job, pytest.mark.slow, pytest.mark.long]

@@ -7,7 +7,7 @@ from conftest import frozen_context
 from test_slurm_rendering import OPEN, PUBLISHED
 
 from launcher import pipeline
-from launcher.backends.slurm import programs, queue, remedies
+from launcher.backends.slurm import programs, queue
 from launcher.backends.slurm.backend import SlurmBackend
 from launcher.backends.slurm.host import Host
 from launcher.common.problems import ProblemsFound
@@ -143,6 +143,6 @@ def test_a_failure_of_ssh_gets_the_remedy_that_fits(commands, message, code, rem
 
 def test_each_text_has_the_remedy_of_its_row():
     """A row before it does not hide it."""
-    rows = [(text, remedy) for parts, remedy in remedies._REMEDIES for text in parts]
-    assert [remedies.remedy_of(text) for text, _ in rows] == [remedy for _, remedy in rows]
-    assert remedies.remedy_of("something new") is None
+    rows = [(text, remedy) for parts, remedy in programs._REMEDIES for text in parts]
+    assert [programs.remedy_of(text) for text, _ in rows] == [remedy for _, remedy in rows]
+    assert programs.remedy_of("something new") is None

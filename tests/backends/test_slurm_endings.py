@@ -5,8 +5,8 @@ import os
 
 import pytest
 
-from launcher.backends.slurm import endings, follow, run_files
-from launcher.backends.slurm.elastic_follow import ElasticJob
+from launcher.backends.slurm import follow, run_files
+from launcher.backends.slurm.follow import ElasticJob
 from launcher.backends.slurm.place import HERE
 from launcher.common.names import RUN_DIR
 from launcher.model.job_spec import JobHandle, JobState, JobStatus
@@ -36,7 +36,7 @@ def fixed(folder):
 
 def test_the_end_that_slurm_stated_is_kept(tmp_path, job):
     job("Started")
-    endings.keep(tmp_path, "7", FAILED)
+    follow.keep(tmp_path, "7", FAILED)
     assert fixed(tmp_path) == FAILED
 
 
@@ -44,7 +44,7 @@ def test_an_end_from_before_a_requeue_does_not_count(tmp_path, job):
     """No command saw the second run; it ended before it had logs."""
     job("Started")
     job("Failed", 1)
-    endings.keep(tmp_path, "7", FAILED)
+    follow.keep(tmp_path, "7", FAILED)
     job("Started")
     job("Completed", 0)
     assert fixed(tmp_path).state is JobState.SUCCEEDED
@@ -52,14 +52,14 @@ def test_an_end_from_before_a_requeue_does_not_count(tmp_path, job):
 
 def test_a_job_that_runs_again_has_no_end(tmp_path, job):
     job("Started")
-    endings.keep(tmp_path, "7", FAILED)
-    endings.keep(tmp_path, "7", JobStatus(JobState.PENDING, 0, "waits"))
+    follow.keep(tmp_path, "7", FAILED)
+    follow.keep(tmp_path, "7", JobStatus(JobState.PENDING, 0, "waits"))
     assert fixed(tmp_path).state is JobState.DELETED
 
 
 def test_an_end_of_an_earlier_version_counts(tmp_path, job):
     job("Started")
-    endings.keep(tmp_path, "7", FAILED)
+    follow.keep(tmp_path, "7", FAILED)
     file = run_files.folder(tmp_path, "7") / "end.json"
     kept = json.loads(file.read_text())
     del kept["starts"]
@@ -71,7 +71,7 @@ def test_an_elastic_job_s_end_from_before_a_requeue_does_not_count(tmp_path, job
     run_dir = tmp_path / RUN_DIR
     elastic = ElasticJob("job", tmp_path, HERE)
     publish(run_dir, Snapshot(JobState.RUNNING, 2, "training", 3, os.getpid()))
-    endings.keep(tmp_path, "7", JobStatus(JobState.FAILED, 0, "a node failed", restarts=3))
+    follow.keep(tmp_path, "7", JobStatus(JobState.FAILED, 0, "a node failed", restarts=3))
     assert elastic.status("7", None).message == "a node failed"
     publish(run_dir, Snapshot(JobState.RUNNING, 2, "training", 4, os.getpid()))
     assert elastic.status("7", None).state is JobState.DELETED

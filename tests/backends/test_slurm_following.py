@@ -5,8 +5,7 @@ import json
 import pytest
 
 from launcher.backends.slurm import follow, run_files
-from launcher.backends.slurm.elastic_follow import ElasticJob
-from launcher.backends.slurm.follow import Job
+from launcher.backends.slurm.follow import ElasticJob, Job
 from launcher.backends.slurm.queue import Seen
 from launcher.common.problems import ProblemsFound
 from launcher.model.job_spec import JobState, JobStatus, LogSelection

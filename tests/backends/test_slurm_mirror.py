@@ -10,8 +10,8 @@ import ssh_server
 from test_slurm_jobs import PLAIN, written
 
 from launcher.backends.slurm import mirror, ssh, submit
+from launcher.backends.slurm.run_files import Wanted, of_attempts
 from launcher.backends.slurm.ssh import ENV_CONFIG, RSYNC, Session
-from launcher.backends.slurm.written import Wanted, of_attempts
 from launcher.bundle import store
 from launcher.common import yaml_io
 from launcher.common.problems import ProblemsFound

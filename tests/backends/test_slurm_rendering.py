@@ -11,8 +11,7 @@ from conftest import LLAMA, frozen_context
 
 from launcher import pipeline
 from launcher.backends.slurm import programs, queue, requests, states
-from launcher.backends.slurm.notation import minutes
-from launcher.backends.slurm.sbatch_options import quoted
+from launcher.backends.slurm.sbatch_options import minutes, quoted
 from launcher.common.problems import ProblemsFound
 from launcher.common.templating import render_template
 from launcher.model.job_spec import JobState

@@ -7,7 +7,7 @@ from test_slurm_rendering import ELASTIC, OPEN, PUBLISHED, files, problem
 from launcher import pipeline
 from launcher.backends.slurm import requests
 from launcher.backends.slurm.demand import demand_of
-from launcher.backends.slurm.notation import mebibytes
+from launcher.backends.slurm.sbatch_options import mebibytes
 from launcher.common.problems import ProblemsFound
 
 SCRIPT = (

@@ -25,7 +25,7 @@ from job_suite import (
 from test_slurm_jobs import PLAIN, TINY, SlurmStage, finished, headline, refused, written
 
 from launcher import pipeline
-from launcher.backends.slurm import mirror, recent
+from launcher.backends.slurm import mirror, place
 from launcher.backends.slurm.backend import SlurmBackend
 from launcher.backends.slurm.host import place_of
 from launcher.backends.slurm.ssh import ENV_CONFIG, Connection
@@ -262,7 +262,7 @@ def test_a_folder_that_cannot_be_written_is_a_problem(server, tmp_path):
 
 
 def test_a_host_without_slurm_is_a_problem(server, tmp_path, monkeypatch):
-    monkeypatch.setattr(recent.RECENT, "_answers", {})
+    monkeypatch.setattr(place.RECENT, "_answers", {})
     (server.home / "path").write_text("/nowhere")
     try:
         problem = unreached(tmp_path)

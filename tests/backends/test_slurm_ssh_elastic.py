@@ -13,7 +13,7 @@ from test_slurm_jobs import refused
 from test_slurm_ssh import OWN_FOLDER, THERE, server, there
 from whole_jobs import ARGS, left_behind, records, run
 
-from launcher.backends.slurm import operator_python
+from launcher.backends.slurm import preflight
 from launcher.backends.slurm.backend import SlurmBackend
 from launcher.common.names import EVENTS_FILE, METRICS_FILE, RUN_DIR
 from launcher.common.problems import ProblemsFound
@@ -108,10 +108,10 @@ def test_a_python_that_cannot_run_the_operator_is_a_problem(server, tmp_path, ba
     assert "torch" not in problem.message and "pydantic is not installed" in problem.message
     (problem,) = refused(tmp_path / "none", *words, "cluster.python=/no/python")
     assert problem.code == "E472" and "no such program" in problem.message
-    monkeypatch.setitem(operator_python.OPERATOR, "pydantic", "99.1")
+    monkeypatch.setitem(preflight.OPERATOR, "pydantic", "99.1")
     (problem,) = refused(tmp_path / "version", *words, THERE[2])
     assert "pydantic is of version" in problem.message
-    monkeypatch.setattr(operator_python, "PYTHON", (3, 99))
+    monkeypatch.setattr(preflight, "PYTHON", (3, 99))
     (problem,) = refused(tmp_path / "old", *words, f"cluster.python={bare_python}")
     assert problem.message.endswith(f"it is Python 3.{sys.version_info.minor}")
     assert not [*(server.home / "my jobs").glob("tiny*bare*")]
@@ -137,8 +137,8 @@ print(json.dumps(sorted(names - set(sys.stdlib_module_names) - {"launcher"})))
 @pytest.mark.sample
 def test_the_packages_that_the_operator_needs_are_those_that_it_imports():
     done = subprocess.run([sys.executable, "-c", IMPORTED], cwd=ROOT, capture_output=True, text=True, check=True)
-    assert json.loads(done.stdout) == sorted(operator_python.OPERATOR)
+    assert json.loads(done.stdout) == sorted(preflight.OPERATOR)
     project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
-    assert project["requires-python"] == ">=" + ".".join(map(str, operator_python.PYTHON))
-    oldest = operator_python.OPERATOR["pydantic"]
+    assert project["requires-python"] == ">=" + ".".join(map(str, preflight.PYTHON))
+    oldest = preflight.OPERATOR["pydantic"]
     assert [each for each in project["dependencies"] if each.startswith(f"pydantic>={oldest},")]

@@ -10,8 +10,8 @@ from test_slurm_rendering import OPEN, PUBLISHED
 from launcher import pipeline
 from launcher.backends.slurm import queue
 from launcher.backends.slurm.backend import SlurmBackend
-from launcher.backends.slurm.recent import RECENT
-from launcher.backends.slurm.remedies import LOST
+from launcher.backends.slurm.place import RECENT
+from launcher.backends.slurm.programs import LOST
 from launcher.common.problems import ProblemsFound
 
 SBATCH = """\

@@ -4,9 +4,8 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from launcher.backends.slurm.place import Place
+from launcher.backends.slurm.place import RECENT, Place, configured
 from launcher.backends.slurm.programs import Answer
-from launcher.backends.slurm.recent import RECENT, configured
 
 MINUTES = ("maxtresminsperjob", "grptresrunmins")
 """Limits of products of a resource and the time limit."""

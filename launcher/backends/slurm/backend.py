@@ -8,7 +8,6 @@ from typing import ClassVar
 
 from launcher.backends.slurm import (
     code,
-    endings,
     limits,
     preflight,
     programs,
@@ -19,11 +18,11 @@ from launcher.backends.slurm import (
     submit,
 )
 from launcher.backends.slurm import follow as follow_job
-from launcher.backends.slurm.elastic_follow import ElasticJob
-from launcher.backends.slurm.elastic_options import ELASTIC_FILE, is_elastic, read_request
-from launcher.backends.slurm.follow import Job, patiently
+from launcher.backends.slurm.follow import ElasticJob, Job, patiently
 from launcher.backends.slurm.options import slurm_options
+from launcher.backends.slurm.place import grows_in_place
 from launcher.backends.slurm.queue import POLL_S, queue_of
+from launcher.backends.slurm.run_files import ELASTIC_FILE, is_elastic, read_request
 from launcher.bundle.store import config_of
 from launcher.common.problems import Notice, Problem, ProblemsFound, fail
 from launcher.model import following
@@ -103,8 +102,8 @@ class SlurmBackend:
         else:
             status = follow_job.status(handle, job_id, seen)
         if seen:
-            endings.keep(handle.bundle_dir, job_id, status)
-        return endings.explained(status, handle.bundle_dir, job_id)
+            follow_job.keep(handle.bundle_dir, job_id, status)
+        return follow_job.explained(status, handle.bundle_dir, job_id)
 
     def wait(self, handle: JobHandle, *, timeout_s: float | None = None) -> Iterator[JobStatus]:
         """Yield the job's status now and after each change, up to its final one."""
@@ -128,7 +127,7 @@ class SlurmBackend:
             job.fetch()
             job.refuse_unknown(selection)
             job_id, lines = job.job_id, follow_job.logs(job, selection, read, follow=follow)
-        return endings.with_reason(lines, read, selection, handle.bundle_dir, job_id)
+        return follow_job.with_reason(lines, read, selection, handle.bundle_dir, job_id)
 
     def events(self, handle: JobHandle, *, follow: bool) -> Iterator[JobEvent]:
         """Yield the job's events, oldest first; with `follow`, until it has ended."""
@@ -198,8 +197,8 @@ def _kind(bundle: Bundle) -> str:
             cluster = config_of(bundle)["cluster"]
             memory = limits.share_of_memory(cluster, submit.place_at(bundle.directory))
             return f"{_KIND} with {memory[0].partition('=')[2]} MiB for each CPU" if memory else _KIND
-        request = read_request(bundle.files[ELASTIC_FILE])
-        return _GROWING[request.is_grown_in_place(submit.place_at(bundle.directory))]
+        growth = read_request(bundle.files[ELASTIC_FILE]).growth
+        return _GROWING[grows_in_place(growth, submit.place_at(bundle.directory))]
     except ProblemsFound:  # no answer, but the job is submitted
         return _KIND
 

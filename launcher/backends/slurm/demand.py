@@ -5,8 +5,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from launcher.backends.slurm.notation import gres_amounts, mebibytes, minutes
 from launcher.backends.slurm.requests import OPTION, Request
+from launcher.backends.slurm.sbatch_options import gres_amounts, mebibytes, minutes
 from launcher.model.config_tree import get
 
 NODES = ("recipes.trainer.num_nodes", "recipes.training_cfg.run.nodes")

@@ -1,17 +1,23 @@
-"""The nodes of an elastic job: a step of srun for each, and calls of their agents over the cluster's network."""
+"""The steps of an elastic job: one for each node, whose agent is called over the cluster's network, and its guards.
+
+Guards run on other hosts than that of the batch script, and return the job to the queue when that is lost. With
+--no-kill, which keeps a job running without a lost node, Slurm keeps it running even without that of its batch
+script: without its operator, until its time limit. Seen with Slurm 22.05.
+"""
 
 import contextlib
 import json
 import signal
+import subprocess
 import sys
 import time
-from collections.abc import Callable, Collection, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 from launcher.backends.slurm import programs, run_files
 from launcher.backends.slurm.allocation import Host
-from launcher.backends.slurm.elastic_options import ElasticRequest
+from launcher.backends.slurm.run_files import GUARD_FILE, ElasticRequest
 from launcher.operator.agent_client import AgentClient, AgentUnreachable
 from launcher.operator.fleet import Fleet, Node
 from launcher.operator.types import Cause, Fault, Report, StartWorkers
@@ -22,6 +28,12 @@ _END_TIMEOUT_S = 20.0
 _REFUSED_S = 1.0
 """Seconds without a server at the port of an agent that has answered before: its process is gone."""
 _MAX_CALLS_AT_ONCE = 32
+_MOST_GUARDS = 2
+"""Guards of a job: a second one for the case that the batch script's host is lost together with a guard's."""
+_GUARD_RETRY_S = 30.0
+"""Seconds until a guard that ended by itself is started again: a preemption ends it."""
+_GUARD_END_S = 5.0
+"""Time for a guard to end; srun waits for a host that is gone."""
 
 
 @dataclass(slots=True)
@@ -202,3 +214,61 @@ def _kill_steps(job_id: str, names: Collection[str]) -> None:
     rows = (line.split() for line in programs.run(*words).out.splitlines())
     if steps := [row[0] for row in rows if row[-1] in names]:
         programs.run("scancel", "--signal=KILL", *steps)
+
+
+class Guards:
+    """The guards of a job.
+
+    Args:
+        bundle_dir: Holds the script of a guard.
+        job_id: Of the Slurm job.
+    """
+
+    def __init__(self, bundle_dir: Path, job_id: str):
+        self._bundle_dir = bundle_dir
+        self._job_id = job_id
+        self._steps: dict[str, subprocess.Popen[bytes]] = {}
+        self._ending: dict[str, tuple[subprocess.Popen[bytes], float]] = {}
+        self._started_s: dict[str, float] = {}
+
+    @property
+    def hosts(self) -> frozenset[str]:
+        """Names of the hosts on which a guard runs."""
+        return frozenset((*self._steps, *self._ending))
+
+    def tick(self, hosts: Sequence[str]) -> None:
+        """Keep guards on two of these hosts, and on no other ones."""
+        self._reap()
+        for name in [name for name in self._steps if name not in hosts]:
+            self._end(name)
+        late_s = time.monotonic() - _GUARD_RETRY_S
+        free = [name for name in hosts if name not in self.hosts and self._started_s.get(name, late_s) <= late_s]
+        for name in free[: max(0, _MOST_GUARDS - len(self._steps))]:
+            self._steps[name] = self._start(name)
+
+    def close(self) -> None:
+        """End all guards."""
+        for name in list(self._steps):
+            self._end(name)
+        while self._ending:
+            self._reap()
+            time.sleep(0.05)
+
+    def _start(self, name: str) -> "subprocess.Popen[bytes]":
+        self._started_s[name] = time.monotonic()
+        command = ["bash", str(self._bundle_dir / GUARD_FILE), self._job_id]
+        options = ("--no-kill", "--kill-on-bad-exit=0")
+        return programs.start_step(self._job_id, name, "guard", command, options=options)
+
+    def _end(self, name: str) -> None:
+        step = self._steps.pop(name)
+        step.send_signal(signal.SIGTERM)
+        self._ending[name] = (step, time.monotonic() + _GUARD_END_S)
+
+    def _reap(self) -> None:
+        self._steps = {name: step for name, step in self._steps.items() if step.poll() is None}
+        for name, (step, deadline) in list(self._ending.items()):
+            if step.poll() is not None:
+                del self._ending[name]
+            elif time.monotonic() > deadline:  # srun waits for a host that is gone
+                step.kill()

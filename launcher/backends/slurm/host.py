@@ -14,8 +14,8 @@ from launcher.backends.slurm import mirror, programs
 from launcher.backends.slurm.code import CODE_DIR
 from launcher.backends.slurm.place import HERE, PACKAGE, Place
 from launcher.backends.slurm.programs import Answer
+from launcher.backends.slurm.run_files import Wanted
 from launcher.backends.slurm.ssh import ENV_CONFIG, Connection, Session
-from launcher.backends.slurm.written import Wanted
 from launcher.bundle.render import MANIFEST
 from launcher.common.names import RUN_DIR
 from launcher.common.problems import fail

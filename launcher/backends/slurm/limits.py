@@ -11,10 +11,8 @@ from typing import Any, Literal
 from launcher.backends.slurm import accounts, programs
 from launcher.backends.slurm.accounts import MINUTES, UNSURE, Rights
 from launcher.backends.slurm.demand import Demand
-from launcher.backends.slurm.notation import amounts, integer, minutes
-from launcher.backends.slurm.place import Place
-from launcher.backends.slurm.recent import CONFIG, RECENT, configured, records
-from launcher.backends.slurm.sbatch_options import names_memory
+from launcher.backends.slurm.place import CONFIG, RECENT, Place, configured, records
+from launcher.backends.slurm.sbatch_options import amounts, integer, minutes, names_memory
 from launcher.common.problems import Problem
 
 _PARTITIONS = ("scontrol", "--oneliner", "show", "partition")

@@ -3,14 +3,12 @@
 Where both machines have rsync, that copies; otherwise a script there answers with what files have gained.
 """
 
-import fcntl
 import os
 from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path, PurePosixPath
 
+from launcher.backends.slurm.run_files import Wanted, alone
 from launcher.backends.slurm.ssh import Connection
-from launcher.backends.slurm.written import Wanted
 from launcher.common.problems import fail
 from launcher.common.templating import render_template
 
@@ -34,20 +32,13 @@ def refresh(connection: Connection, folder: str, run_dir: Path, files: Wanted) -
     Raises:
         ProblemsFound: The machine is not reached, or the connection was lost (E455).
     """
-    with _alone(run_dir):
+    run_dir.mkdir(exist_ok=True)
+    # Other commands that follow the same job would copy the same bytes.
+    with alone(run_dir / _LOCK, os.O_WRONLY | os.O_CREAT):
         if _synchronised(connection, folder, run_dir, files):
             return
         while _fetch(connection, folder, run_dir, files):
             pass
-
-
-@contextmanager
-def _alone(run_dir: Path) -> Iterator[None]:
-    """Keep other commands that follow the same job from copying the same bytes."""
-    run_dir.mkdir(exist_ok=True)
-    with (run_dir / _LOCK).open("wb") as file:
-        fcntl.flock(file, fcntl.LOCK_EX)
-        yield
 
 
 def _synchronised(connection: Connection, folder: str, run_dir: Path, files: Wanted) -> bool:

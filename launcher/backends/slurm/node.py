@@ -28,6 +28,7 @@ from launcher.operator import stacks
 from launcher.operator.node_folders import hold_node_folders, node_folder, node_memory, remove_node_folder
 from launcher.operator.ports import port_of, reserve_port
 from launcher.operator.processes import kill_descendants
+from launcher.runtime.durable import write_text
 from launcher.runtime.warm_client import ANSWER_TIMEOUT_S, answers
 
 NUM_MASTER_PORTS = 8
@@ -71,7 +72,9 @@ def _run(bundle: Path, index: int, address: str, job_id: str) -> int:
     if warm:
         _await_imports(warm, own[ENV_WARM_SOCKET], agent)
     ports = {"agent_port": port_of(agent_port), "master_ports": [port_of(each) for each in master_ports]}
-    run_files.write_address(bundle, job_id, index, json.dumps({"address": address, **ports}))
+    file = run_files.address_file(bundle, job_id, index)
+    file.parent.mkdir(parents=True, exist_ok=True)
+    write_text(file, json.dumps({"address": address, **ports}))
     status = _await_end(agent, bundle, job_id)
     return status if status >= 0 else 128 - status
 

@@ -26,12 +26,11 @@ from types import FrameType
 
 from pydantic import TypeAdapter
 
-from launcher.backends.slurm import allocation, elastic_options, programs, run_files
+from launcher.backends.slurm import allocation, programs, run_files
 from launcher.backends.slurm.allocation import Allocation
-from launcher.backends.slurm.elastic_options import ElasticRequest
-from launcher.backends.slurm.fleet import SlurmFleet
-from launcher.backends.slurm.guards import Guards
-from launcher.backends.slurm.run_files import AGENT_FILE
+from launcher.backends.slurm.fleet import Guards, SlurmFleet
+from launcher.backends.slurm.place import grows_in_place
+from launcher.backends.slurm.run_files import AGENT_FILE, ELASTIC_FILE, RELEASE_FILE, ElasticRequest
 from launcher.backends.slurm.states import TERM_CODE, UNWRITABLE
 from launcher.common import os_errors
 from launcher.common.names import ENTRYPOINT, ENV_COLLECTIVE_TIMEOUT, RUN_DIR
@@ -213,7 +212,7 @@ def _is_full(error: OSError | None) -> bool:
 def _run(bundle: Path, job_id: str, interrupts: Interrupts, signals: SlurmSignals) -> int:
     run_dir = bundle / RUN_DIR
     job = _job_request(bundle)
-    request = elastic_options.read_request((bundle / elastic_options.ELASTIC_FILE).read_text(encoding="utf-8"))
+    request = run_files.read_request((bundle / ELASTIC_FILE).read_text(encoding="utf-8"))
     while (view := allocation.look(job_id, {})) is None:  # the controller does not answer yet
         time.sleep(POLL_INTERVAL_S)
     known = _known(run_dir, view)
@@ -243,7 +242,7 @@ def _allocation(
     bundle: Path, job_id: str, job: JobRequest, request: ElasticRequest, view: allocation.View
 ) -> Allocation:
     run_dir = bundle / RUN_DIR
-    in_place = request.is_grown_in_place()
+    in_place = grows_in_place(request.growth)
     notice = EventWriter(run_dir).add
     cluster = Allocation(run_dir, job_id, job.policy, request.options, view, notice, in_place=in_place)
     if len(view.hosts) <= run_files.size_before_growth(bundle, job_id):
@@ -302,7 +301,7 @@ def _known(run_dir: Path, view: allocation.View) -> Memory | None:
 def _return_to_queue(bundle: Path, job_id: str, signals: SlurmSignals) -> int:
     """Requeue the job, unless Slurm does so, and wait for the end of this script: its own exit would end the job."""
     attempt = os.environ.get("SLURM_RESTART_COUNT", "0")
-    answer = programs.run("sbatch", "--parsable", elastic_options.RELEASE_FILE, job_id, attempt, folder=bundle)
+    answer = programs.run("sbatch", "--parsable", RELEASE_FILE, job_id, attempt, folder=bundle)
     if answer.code:
         _log.warning("the job waits for two minutes before it may start again: %s", answer.error)
     answer = programs.run("scontrol", "requeue", job_id)

@@ -5,15 +5,17 @@ from typing import Annotated, Literal
 
 from pydantic import AfterValidator, Field
 
-from launcher.backends.slurm.notation import MEMORY, mebibytes
-from launcher.backends.slurm.sbatch_options import refuse_unknown
+from launcher.backends.slurm.sbatch_options import MEMORY, mebibytes, refuse_unknown
 from launcher.model.base_model import Listed, Model, NonNegativeInt, PositiveInt, default
 from launcher.model.cluster_options import ClusterOptions, HasOptions, options_of
+from launcher.operator.job_request import DEFAULT_GRACEFUL_TIMEOUT_S
 
 _CONTROL = re.compile(r"[\x00-\x1f\x7f]")
 _COMMAND_CONTROL = re.compile(r"[\x00-\x08\x0a-\x1f\x7f]")
 _MOST_MIB = 2**30
 _MOST_SETUP = 200
+_LIMIT_MARGIN_S = 90
+"""Seconds before the time limit, beyond the workers' own time to save. Slurm 22.05 was seen to signal 30 s late."""
 
 
 def _one_line(text: str) -> str:
@@ -220,3 +222,12 @@ def runtime_of(options: Settings, image: str | None) -> Runtime:
     if not image:
         return "none"
     return "pyxis" if image.endswith(".sqsh") else "docker"
+
+
+def notice_s(graceful_timeout_s: int | None) -> int:
+    """Return how many seconds before its time limit an elastic job stops to save.
+
+    Args:
+        graceful_timeout_s: The recipe's time for a last checkpoint; None for the agent's default.
+    """
+    return (graceful_timeout_s or DEFAULT_GRACEFUL_TIMEOUT_S) + _LIMIT_MARGIN_S

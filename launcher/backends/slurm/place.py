@@ -1,17 +1,23 @@
-"""Where Slurm's commands run and the job's files are: on this machine, or on a host that is reached by ssh."""
+"""Where Slurm's commands run and the job's files are: on this machine, or on a host that is reached by ssh.
 
+Answers about the cluster there, such as its partitions, hold for a while.
+"""
+
+import functools
 import os
 import pwd
 import sys
+import threading
+import time
 from collections.abc import Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Protocol
 
 import launcher
 from launcher.backends.slurm import programs
-from launcher.backends.slurm.programs import Answer
-from launcher.backends.slurm.written import Wanted
-from launcher.common import os_errors
+from launcher.backends.slurm.programs import Answer, fields
+from launcher.backends.slurm.run_files import Wanted
 from launcher.common.names import RUN_DIR
 from launcher.model.job_spec import Bundle
 from launcher.runtime.durable import write_text
@@ -111,13 +117,8 @@ class ThisMachine:
         return programs.run(*words, folder=Path(folder) if folder else None, env=env, text=text)
 
     def send(self, bundle: Bundle, *, has_code: bool) -> str:
-        """Return the bundle's own folder, with a folder for what the job writes."""
-        folder = bundle.directory.resolve()
-        try:
-            (folder / RUN_DIR / "slurm").mkdir(parents=True, exist_ok=True)
-        except OSError as error:
-            raise os_errors.refused("E702", "base_results_dir", error, folder) from error
-        return str(folder)
+        """Return the bundle's own folder."""
+        return str(bundle.directory.resolve())
 
     def send_array(self, folder: Path, bundles: Sequence[Bundle]) -> str:
         """Return the folder itself."""
@@ -142,3 +143,64 @@ class ThisMachine:
 
 
 HERE = ThisMachine()
+_FRESH_S = 30.0
+"""Age up to which an answer about partitions and accounts counts: a sweep submits many jobs."""
+CONFIG = ("scontrol", "show", "config")
+
+
+class Recent:
+    """Remembers answers. Threads may share it."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._answers: dict[tuple[Place, str | None, tuple[str, ...]], tuple[float, Answer]] = {}
+
+    def ask(self, place: Place, *words: str) -> Answer:
+        """Return the answer of a command at a place that is at most _FRESH_S old."""
+        key = (place, os.environ.get("SLURM_CONF"), words)  # a process may use several clusters
+        with self._lock:
+            asked_s, answer = self._answers.get(key, (0.0, None))
+        if answer and time.monotonic() - asked_s <= _FRESH_S:
+            return answer
+        answer = place.run(*words)
+        if not answer.code:
+            with self._lock:
+                self._answers[key] = (time.monotonic(), answer)
+        return answer
+
+    def ask_all(self, place: Place, *commands: tuple[str, ...]) -> list[Answer]:
+        """Return the answers of several commands, which run at the same time."""
+        with ThreadPoolExecutor() as pool:
+            return list(pool.map(lambda words: self.ask(place, *words), commands))
+
+
+RECENT = Recent()
+
+
+def configured(key: str, place: Place) -> str:
+    """Return a value of Slurm's configuration, in lower case; "" if unknown."""
+    return _settings(RECENT.ask(place, *CONFIG).out).get(key, "").lower()
+
+
+@functools.lru_cache(maxsize=8)
+def _settings(text: str) -> Mapping[str, str]:
+    parts = (line.partition("=") for line in text.splitlines())
+    return {key.strip(): value.strip() for key, equals, value in parts if equals}
+
+
+@functools.lru_cache(maxsize=8)
+def records(text: str) -> Sequence[Mapping[str, str]]:
+    """Return what `scontrol --oneliner` shows, each line as its fields."""
+    return [fields(line) for line in text.splitlines()]
+
+
+def grows_in_place(growth: str | None, place: Place = HERE) -> bool:
+    """Return whether a running job gets more nodes: as `cluster.growth` says, or as the cluster at a place allows.
+
+    Source: salloc(1), --dependency=expand; slurm.conf(5), permit_job_expansion; an expansion needs accounting by
+    slurmdbd, seen with Slurm 22.05.
+    """
+    if growth:
+        return growth == "in_place"
+    is_accounted = "slurmdbd" in configured("AccountingStorageType", place)
+    return is_accounted and "permit_job_expansion" in configured("SchedulerParameters", place)

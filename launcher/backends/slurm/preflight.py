@@ -7,11 +7,12 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
-from launcher.backends.slurm import limits, operator_python, programs, remedies
+from launcher.backends.slurm import limits, programs
 from launcher.backends.slurm.demand import NODES, demand_of, nodes_key
-from launcher.backends.slurm.place import Place
+from launcher.backends.slurm.place import HERE, RECENT, Place
 from launcher.backends.slurm.queue import ENVIRONMENT, POLL_S, Seen, queue_of
 from launcher.backends.slurm.requests import Request
+from launcher.backends.slurm.run_files import ELASTIC_FILE
 from launcher.bundle import store
 from launcher.common.problems import Problem
 from launcher.model.config_tree import get
@@ -55,6 +56,33 @@ _REGISTRATION_S = 20.0
 _PREFIX = re.compile(r"^(allocation failure|Batch job submission failed): ")
 """What sbatch puts before the controller's reason, with --test-only and without."""
 _DEPENDENCY = re.compile(r"([a-z]+)((?::[0-9]+(?:_[0-9]+)?(?:\+[0-9]+)?)+)")
+PYTHON = (3, 11)
+"""The oldest Python of this package. Source: pyproject.toml, requires-python."""
+OPERATOR = {"httpx": "", "psutil": "", "pydantic": "2.11"}
+"""Packages that the operator imports, each with the oldest version that works; "" for any. Source: pyproject.toml."""
+AGENTS = {"hyperpod_elastic_agent": "", "torch": ""}
+"""Packages that agents and workers import, where they do not run in a container."""
+_DOCS = "see docs/slurm.md, From a laptop"
+_ENVIRONMENT = 'cd / && unset PYTHONPATH && exec "$@"'
+"""A batch script replaces this variable, and starts elsewhere."""
+_SCRIPT = """\
+import sys
+oldest = tuple(map(int, sys.argv[1].split(".")))
+if sys.version_info < oldest:
+    print("it is Python %d.%d" % sys.version_info[:2])
+    sys.exit()
+from importlib import metadata, util
+def release(text):
+    parts = text.split(".")[:2]
+    return [int("".join(filter(str.isdigit, part)) or 0) for part in parts]
+for word in sys.argv[2:]:
+    name, _, version = word.partition("=")
+    if util.find_spec(name) is None:
+        print("%s is not installed" % name)
+    elif version and release(metadata.version(name)) < release(version):
+        print("%s is of version %s" % (name, metadata.version(name)))
+"""
+"""Prints what a Python lacks, one per line. The first lines run with any Python."""
 
 
 def problems(request: Request, *, is_tried: bool = True) -> tuple[Problem, ...]:
@@ -74,7 +102,7 @@ def problems(request: Request, *, is_tried: bool = True) -> tuple[Problem, ...]:
         early = pool.submit(_refusals, request) if is_tried or not demand.is_plain else None
         found += limits.problems(request.config, demand, request.place)
         found += _dependencies(request.config["cluster"], request.place)
-        found += operator_python.problems(request)
+        found += _operator_problems(request)
         if early is None and (found or limits.limit_nodes(request.config, request.place)):
             early = pool.submit(_refusals, request)
         return (*found, *_further(early.result() if early else (), found))
@@ -116,7 +144,7 @@ def refusal(answer: programs.Answer, config: Mapping[str, Any]) -> Problem:
     path = next((key for words, key in _KEYS if words in text.lower()), "cluster")
     path = nodes_key(config) if path in NODES else path
     value = get(config, path) if path != "cluster" else None
-    return Problem("E445", path, f"Slurm refuses the job: {text}", value=value, remedy=remedies.remedy_of(text))
+    return Problem("E445", path, f"Slurm refuses the job: {text}", value=value, remedy=programs.remedy_of(text))
 
 
 def _refusals(request: Request) -> list[Problem]:
@@ -155,3 +183,34 @@ def _unmet(kind: str, job: Seen | None, job_id: str) -> str | None:
     if (kind == "afterok" and has_failed) or (kind == "afternotok" and job.state is JobState.SUCCEEDED):
         return f"job {job_id} has ended as {job.word}; the job would stay pending for ever"
     return None
+
+
+def _operator_problems(request: Request) -> list[Problem]:
+    """Return why an elastic job that is submitted by ssh could not run there: its nodes are assumed to be alike.
+
+    Raises:
+        ProblemsFound: The node is not reached.
+    """
+    place = request.place
+    if place is HERE or ELASTIC_FILE not in request.bundles[0].files:
+        return []
+    cluster = request.config["cluster"]
+    python = str(cluster.get("python") or "python3")
+    image = request.config.get("container")
+    is_contained = (cluster.get("container_runtime") or (image and "container") or "none") != "none"
+    needed = OPERATOR if is_contained else {**OPERATOR, **AGENTS}
+    words = (".".join(map(str, PYTHON)), *(f"{name}={version}" for name, version in needed.items()))
+    answer = RECENT.ask(place, "bash", "-c", _ENVIRONMENT, "bash", python, "-c", _SCRIPT, *words)
+    if answer.code == programs.NOT_FOUND:
+        lacks = ["no such program was found"]
+    elif answer.code:
+        lacks = (answer.error.strip().splitlines() or [f"exit code {answer.code}"])[-1:]
+    else:
+        lacks = answer.out.split("\n")[:-1]
+    if not lacks:
+        return []
+    message = f"cannot run this launcher's operator on {cluster['ssh']}: {', '.join(lacks)}"
+    named = ", ".join(f"{name}>={version}" if version else name for name, version in needed.items())
+    allowed = f"Python {words[0]} or later with {named}"
+    remedy = f"install them there, or name another Python of the cluster; {_DOCS}"
+    return [Problem("E472", "cluster.python", message, value=python, allowed=allowed, remedy=remedy)]

@@ -1,4 +1,4 @@
-"""Runs Slurm's own commands. Their failures become Problems with Slurm's reason."""
+"""Runs Slurm's own commands. Their failures become Problems with Slurm's reason, and what to do about it."""
 
 import os
 import subprocess
@@ -7,7 +7,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import IO
 
-from launcher.backends.slurm import remedies
 from launcher.common.problems import ProblemsFound, fail
 
 _LOOK = "run the command by hand; scontrol ping shows whether the controller answers"
@@ -29,6 +28,53 @@ Source: each command's manual page, Environment Variables; Slurm 22.05 to 24.11.
 """
 KEPT = ("SLURM_CONF", "SLURM_CONF_SERVER", "SLURM_JWT")
 """Those that name the cluster and prove who the user is. Source: slurm.conf(5); Slurm, Configless and JWT."""
+LOST = (
+    *("Connection timed out", "Socket timed out", "Zero Bytes were", "Connection reset", "Message send failure"),
+    *("Message receive failure", "(send failure)", "(receive failure)", "(shutdown failure)"),
+)
+"""Parts of Slurm's messages about a controller that was contacted and did not answer. Source: slurm_errno.c."""
+UNREACHABLE = (
+    *("Unable to contact slurm controller", "Connection refused", *LOST),
+    *("controller in standby mode", "Controller is in standby mode", "No route to host"),
+)
+"""Parts of Slurm's messages about a controller that does not answer. Source: Slurm 22.05, slurm_errno.c."""
+WAIT = "try again when the controller answers: scontrol ping"
+_RIGHTS = "use a partition, an account and jobs of your own, or ask your administrator for the right"
+_CONFIG = "let SLURM_CONF name the configuration of the cluster, or use one of its login nodes"
+_KEYS = "compare munge and the clock of this machine with the controller's: munge -n | unmunge"
+_LIMIT = "wait for your other jobs, request less, or choose another cluster.account or cluster.qos"
+_PARTITION = "cluster.partition=<one that is up>: sinfo --summarize"
+_REMEDIES = (
+    (UNREACHABLE, WAIT),
+    (("ermission denied", "not permitted", "Access denied"), _RIGHTS),
+    (("Invalid user id", "Invalid group id", "User not found"), "ask your administrator to make you known to Slurm"),
+    (("System submissions disabled", "Requested operation is presently disabled"), "ask your administrator why"),
+    (("authentication", "Munge", "credential"), _KEYS),
+    (("Incompatible versions", "Protocol version"), "use commands of the cluster's version: sinfo --version"),
+    (("configuration source", "configuration file", "s_p_parse_file", "Parsing error"), _CONFIG),
+    (("Unable to resolve", "Can't find an address"), _CONFIG),
+    (("storage is disabled", "accounting_storage plugin"), "it needs accounting, which this cluster does not have"),
+    (("Unable to connect to database", "slurmdbd"), "try again when accounting answers: sacctmgr ping"),
+    (("temporarily unable to accept", "Resource temporarily", "try again"), "try again later"),
+    (("Invalid job id",), "the job has ended, or is of another cluster"),
+    (("already completing or completed", "has already finished"), "nothing: the job has ended"),
+    (("violates accounting/QOS policy", "Limit"), _LIMIT),
+    (("Invalid account",), "cluster.account=<one of yours>: sacctmgr show associations user=$USER"),
+    (("Invalid qos",), "cluster.qos=<one of yours>: sacctmgr show associations user=$USER format=account,qos"),
+    (("artition specified", "No partition", "partition not available", "Partition in DOWN"), _PARTITION),
+    (("Memory", "memory"), "request less memory: cluster.mem, cluster.mem_per_cpu; sinfo --format='%n %m' lists it"),
+    (("generic resource", "gres", "GRES"), "sinfo --format='%n %G' lists what nodes have"),
+    (("CPU count", "processors", "more tasks"), "lower cluster.cpus_per_task; sinfo --format='%n %c' lists CPUs"),
+    (("Node count specification", "node configuration"), "sinfo --format='%D %c %m %G' lists what nodes have"),
+    (("Invalid node name", "Requested nodes not in"), "sinfo --Node lists nodes and their partitions"),
+    (("feature",), "sinfo --format='%n %f' lists features of nodes"),
+    (("reservation",), "scontrol show reservation lists them"),
+    (("time limit", "Time limit"), "sinfo --format='%P %l' lists the time limits of partitions"),
+    (("No space left", "Disk quota"), "make room in the file system that the message names"),
+    (("too long",), "choose a shorter base_results_dir"),
+    (("Unrecognized option", "unrecognized option", "invalid option"), "remove it: this Slurm does not know it"),
+)
+"""Parts of a message, and its remedy; the first that fits counts. Source: Slurm 22.05, slurm_errno.c."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,13 +94,13 @@ class Answer:
     @property
     def is_unreachable(self) -> bool:
         """Whether the controller did not answer."""
-        return self.code != 0 and any(words in self.error for words in remedies.UNREACHABLE)
+        return self.code != 0 and any(words in self.error for words in UNREACHABLE)
 
     @property
     def is_lost(self) -> bool:
         """Whether the controller may still act on the request: no answer came, or a signal ended the command."""
         is_killed = self.code < 0 or 128 < self.code < _ERROR
-        return is_killed or (self.code != 0 and any(words in self.error for words in remedies.LOST))
+        return is_killed or (self.code != 0 and any(words in self.error for words in LOST))
 
 
 def environment(more: Mapping[str, str]) -> dict[str, str]:
@@ -133,9 +179,7 @@ def run(*words: str, folder: Path | None = None, env: Mapping[str, str] | None =
     except PermissionError:
         return Answer(NOT_EXECUTABLE, "", f"{words[0]} may not be executed by you on this machine")
     except subprocess.TimeoutExpired as error:
-        raise fail(
-            "E447", "cluster", f"{words[0]} does not end after {PATIENCE_S:g} s", remedy=remedies.WAIT
-        ) from error
+        raise fail("E447", "cluster", f"{words[0]} does not end after {PATIENCE_S:g} s", remedy=WAIT) from error
     return answer(words[0], done.returncode, done.stdout, done.stderr)
 
 
@@ -155,5 +199,10 @@ def unanswered(words: str, failed: Answer) -> ProblemsFound:
     if failed.code == NOT_EXECUTABLE:
         remedy = "ask your administrator for the right, or let PATH name other commands of Slurm"
         return fail("E447", "cluster", failed.error, remedy=remedy)
-    remedy = remedies.WAIT if failed.is_unreachable else remedies.remedy_of(failed.error) or _LOOK
+    remedy = WAIT if failed.is_unreachable else remedy_of(failed.error) or _LOOK
     return fail("E447", "cluster", f"{words}: {failed.error or f'exit code {failed.code}'}", remedy=remedy)
+
+
+def remedy_of(message: str) -> str | None:
+    """Return what to do about a message of one of Slurm's commands; None if the message is not known."""
+    return next((remedy for parts, remedy in _REMEDIES if any(part in message for part in parts)), None)

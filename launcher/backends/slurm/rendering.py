@@ -1,24 +1,16 @@
 """The files of a job: a batch script, and the script that srun starts once on each node. Pure."""
 
+import json
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from shlex import quote
 from typing import Any
 
-from launcher.backends.slurm import code, mpi_start
-from launcher.backends.slurm.elastic_options import (
-    ELASTIC_FILE,
-    GUARD_FILE,
-    GUARD_INTERVAL_S,
-    RELEASE_FILE,
-    ElasticRequest,
-    notice_s,
-    request_options,
-)
-from launcher.backends.slurm.options import Settings, runtime_of, slurm_options
+from launcher.backends.slurm import code
+from launcher.backends.slurm.options import Settings, notice_s, runtime_of, slurm_options
 from launcher.backends.slurm.programs import PREFIXES
-from launcher.backends.slurm.run_files import AGENT_FILE
+from launcher.backends.slurm.run_files import AGENT_FILE, ELASTIC_FILE, GUARD_FILE, RELEASE_FILE, ElasticRequest
 from launcher.backends.slurm.sbatch_options import Value, batch_options, header, words
 from launcher.backends.slurm.states import TERM_CODE, UNWRITABLE
 from launcher.common.names import CONFIG_DIR, ENTRYPOINT, ENV_SAVES_ON_TERM, RUN_DIR, WARM_MODULE
@@ -27,6 +19,8 @@ from launcher.families import interface
 from launcher.model.config_tree import get
 from launcher.model.environment import plain_variables, secret_references
 from launcher.model.job_spec import PUBLISHED, ElasticPolicy, JobSpec
+from launcher.model.parallelism import mpi
+from launcher.model.parallelism.smp import hyperparameters
 from launcher.operator.job_request import GRACEFUL_ENV
 
 JOB_FILE, NODE_FILE = "slurm/job.sh", "slurm/node.sh"
@@ -47,6 +41,16 @@ _SEVERAL_NODES = {
     "CUDA_DEVICE_MAX_CONNECTIONS": "1",
 }
 """Variables of a job of several nodes with accelerators. Source: the published launcher's script for Slurm."""
+_DISTRIBUTION = "recipes.distribution"
+_MODEL_PARALLEL = "SM_HP_MP_PARAMETERS"
+"""Variable from which the model parallel library reads its parameters. Source: sagemaker-training toolkit 5.1.4."""
+_SAME = (
+    *("partition", "account", "qos", "constraint", "exclude", "reservation", "gres", "gpus-per-node"),
+    *("mem", "mem-per-cpu", "mem-per-gpu"),
+)
+"""Options that a request for more nodes has in common with the job."""
+_GUARD_INTERVAL_S = 15
+"""Seconds between two looks of a guard at its job."""
 _EFA = {"FI_PROVIDER": "efa"}
 """Source: the published launcher's script for Slurm, for instances with EFA."""
 
@@ -61,7 +65,9 @@ def render(job: JobSpec) -> dict[str, str]:
 def _fixed(job: JobSpec, options: Settings, runtime: str) -> dict[str, str]:
     name = f"{options.job_name_prefix}{job.name}"
     mounts = tuple(options.container_mounts or ())
-    start = mpi_start.of(job, options)
+    is_mpi = _starts_by_mpi(job)
+    is_mpirun = is_mpi and options.mpi == "mpirun"
+    mpi_words = [f"--mpi={options.mpi}", "--distribution=block"] if is_mpi and not is_mpirun else []
     own: dict[str, Value] = {"signal": f"B:USR1@{options.limit_notice}"} if options.limit_notice else {}
     given = batch_options(options, str(job.initial_nodes), name, job.nproc_per_node, _gpus(options, job), own)
     batch = render_template(
@@ -81,10 +87,10 @@ def _fixed(job: JobSpec, options: Settings, runtime: str) -> dict[str, str]:
         path=JOB_FILE,
         node_path=NODE_FILE,
         nproc_per_node=job.nproc_per_node,
-        mpirun_words=start.mpirun_words if start else None,
-        tasks=job.nproc_per_node if start else 1,
-        cpus_per_task=options.cpus_per_task if start else None,
-        srun_words=[*_srun_words(options, runtime, job.image), *(start.srun_words if start else ())],
+        mpirun_words=_mpi_options(job)[1] if is_mpirun else None,
+        tasks=job.nproc_per_node if is_mpi else 1,
+        cpus_per_task=options.cpus_per_task if is_mpi else None,
+        srun_words=[*_srun_words(options, runtime, job.image), *mpi_words],
         mounts=[f'--container-mounts="$bundle:$bundle"{_pairs(mounts)}'] if runtime == "pyxis" else (),
     )
     source = code.source_of(job)
@@ -120,7 +126,7 @@ def _elastic(job: JobSpec, elastic: ElasticPolicy, options: Settings, runtime: s
     name = f"{options.job_name_prefix}{job.name}"
     own: dict[str, Value] = {"no-kill": True, "signal": f"B:USR1@{notice_s(elastic.graceful_shutdown_timeout_s)}"}
     batch = batch_options(options, nodes, name, job.nproc_per_node, _gpus(options, job), own)
-    same = (f"--job-name={name}-nodes", *request_options(words(batch)))
+    same = (f"--job-name={name}-nodes", *words({key: value for key, value in batch.items() if key in _SAME}))
     mounts = f"--container-mounts={{bundle}}:{{bundle}}{_pairs(options.container_mounts or ())}"
     request = ElasticRequest(
         options=same,
@@ -144,7 +150,7 @@ def _elastic(job: JobSpec, elastic: ElasticPolicy, options: Settings, runtime: s
             "slurm/agent.sh.j2", **_agent_values(job, options, runtime, has_code=source is not None)
         ),
         GUARD_FILE: render_template(
-            "slurm/guard.sh.j2", job_name=job.name, requeues=request.requeues, interval_s=GUARD_INTERVAL_S
+            "slurm/guard.sh.j2", job_name=job.name, requeues=request.requeues, interval_s=_GUARD_INTERVAL_S
         ),
         RELEASE_FILE: _release(job, options, batch, nodes),
         ELASTIC_FILE: request.text(),
@@ -178,7 +184,7 @@ def _node_values(job: JobSpec, options: Settings, runtime: str, *, has_code: boo
         "python": _python(options, runtime),
         "port": options.master_port,
         "program": _program(job, _paths_start(job, options, has_code=has_code)),
-        "has_mpi": mpi_start.of(job, options) is not None,
+        "has_mpi": _starts_by_mpi(job),
         "runtime": runtime,
         "image": job.image,
         "accelerators": job.resources.accelerators,
@@ -208,7 +214,7 @@ def environment(job: JobSpec) -> dict[str, str]:
         **(_SEVERAL_NODES if is_several else {}),
         **(_EFA if is_several and job.resources.efa else {}),
         **interface(job.model_type, job.trainer).workers.env(job),
-        **mpi_start.environment(job),
+        **_distribution_variables(job),
         **plain_variables(job.config),
     }
 
@@ -247,3 +253,25 @@ def _srun_words(options: Settings, runtime: str, image: str | None) -> list[str]
 
 def _pairs(paths: Sequence[str]) -> str:
     return "".join(f",{quote(f'{path}:{path}')}" for path in paths)
+
+
+def _starts_by_mpi(job: JobSpec) -> bool:
+    return get(job.config, f"{_DISTRIBUTION}.mpi.enabled") is True
+
+
+def _mpi_options(job: JobSpec) -> tuple[str | None, tuple[str, ...]]:
+    """Return NCCL_DEBUG of the recipe's MPI options, None if they do not set it, and the other words for mpirun."""
+    return mpi.parted((get(job.config, f"{_DISTRIBUTION}.mpi.custom_mpi_options") or "").split())
+
+
+def _distribution_variables(job: JobSpec) -> dict[str, str]:
+    """Return the variables that a distribution adds to every process."""
+    tree = get(job.config, _DISTRIBUTION)
+    if not tree:
+        return {}
+    debug, _ = _mpi_options(job)
+    given = hyperparameters(tree, job.nproc_per_node, "").get("mp_parameters")
+    return {
+        **({"NCCL_DEBUG": debug} if debug else {}),
+        **({_MODEL_PARALLEL: json.dumps(json.loads(given))} if given else {}),
+    }

@@ -3,10 +3,8 @@
 import json
 from collections.abc import Iterator
 
-from launcher.backends.slurm.elastic_options import notice_s
-from launcher.backends.slurm.notation import gres_amounts, minutes
-from launcher.backends.slurm.options import Settings, runtime_of, slurm_options
-from launcher.backends.slurm.sbatch_options import MEMORY_KEYS
+from launcher.backends.slurm.options import Settings, notice_s, runtime_of, slurm_options
+from launcher.backends.slurm.sbatch_options import MEMORY_KEYS, gres_amounts, minutes
 from launcher.common.problems import Notice, Problem
 from launcher.model.checked_recipe import CheckedRecipe
 from launcher.model.job_spec import OPEN, PUBLISHED

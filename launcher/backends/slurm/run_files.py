@@ -1,5 +1,6 @@
-"""The files that a job writes below its bundle's run folder.
+"""The files of a job in its bundle that the launcher, the job and the commands that follow it share.
 
+    slurm/elastic.json                                                       what the operator needs beside the plan
     run/slurm-<id>.log                                                       the batch script's output
     run/slurm/array.json                                                     the array that the job was last a task of
     run/slurm/<id>/events.jsonl                                              starts and ends of attempts
@@ -15,26 +16,76 @@ torch.distributed.elastic, DefaultLogsSpecs.reify.
 """
 
 import contextlib
+import fcntl
 import json
+import os
 import re
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
-from launcher.common.names import LOG_DIR, RUN_DIR
+from launcher.common.names import (
+    CHECKPOINTS_FILE,
+    EVENTS_FILE,
+    LOG_DIR,
+    METRICS_FILE,
+    RUN_DIR,
+    STACKS_DIR,
+    STARTS_FILE,
+    TAGS_FILE,
+    TIMELINE,
+)
 from launcher.model.job_spec import JobEvent
+from launcher.operator.snapshot import STATE_FILE, Attempt
+from launcher.operator.worker_logs import STDERR, STDOUT
 from launcher.runtime.durable import write_text
 
 AGENT_FILE = "slurm/agent.sh"
 """In an elastic job's bundle: the script that starts the agent of a node."""
+ELASTIC_FILE, RELEASE_FILE, GUARD_FILE = "slurm/elastic.json", "slurm/release.sh", "slurm/guard.sh"
 EXIT_CODE = "exit_code"
-STDOUT, STDERR = "stdout.log", "stderr.log"
 _GROWTH = "size_before_growth"
 _CLEARED = "cleared.txt"
 _ARRAY = "array.json"
 _ATTEMPT = re.compile(r"attempt-([0-9]+)")
 _WARNINGS = ("Failed", "Stopped", "TimedOut")
+_SHOWN = (METRICS_FILE, STARTS_FILE, TAGS_FILE, CHECKPOINTS_FILE, EVENTS_FILE)
+_REPORT = tuple(f"{TIMELINE}{end}" for end in (".txt", ".json", ".svg"))
+
+
+@dataclass(frozen=True, slots=True)
+class ElasticRequest:
+    """What the operator of an elastic job reads of its bundle, beside the plan.
+
+    Args:
+        options: Options of a request for more nodes.
+        srun_words: Words added to the srun of each node.
+        python: Python of the nodes; None for the one of the batch script.
+        requeues: Whether the job returns to the queue when its nodes are taken.
+        growth: How it gets more nodes: in_place or requeue; None for what the cluster allows.
+    """
+
+    options: tuple[str, ...]
+    srun_words: tuple[str, ...]
+    python: str | None
+    requeues: bool
+    growth: str | None
+
+    def text(self) -> str:
+        """Return the text of ELASTIC_FILE."""
+        return json.dumps(asdict(self), indent=2) + "\n"
+
+
+def read_request(text: str) -> ElasticRequest:
+    """Return the request in the text of ELASTIC_FILE."""
+    fields = json.loads(text)
+    return ElasticRequest(**{**fields, **{name: tuple(fields[name]) for name in ("options", "srun_words")}})
+
+
+def is_elastic(bundle_dir: Path) -> bool:
+    """Return whether a bundle's job is elastic."""
+    return (bundle_dir / ELASTIC_FILE).exists()
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,27 +101,42 @@ class ArrayTask:
     task: int
 
 
+def jobs_folder(bundle_dir: Path) -> Path:
+    """Return the folder of what concerns every job that the bundle was submitted as, which has a folder for each."""
+    return bundle_dir / RUN_DIR / "slurm"
+
+
+def folder(bundle_dir: Path, job_id: str) -> Path:
+    """Return the folder of a job."""
+    return jobs_folder(bundle_dir) / job_id
+
+
+@contextlib.contextmanager
+def alone(path: Path, flags: int = os.O_RDONLY) -> Iterator[None]:
+    """Let no other command hold a folder, or with the flags of open(2) a file, within the block."""
+    descriptor = os.open(path, flags, 0o666)
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX)
+        yield
+    finally:
+        os.close(descriptor)
+
+
 def array_task(bundle_dir: Path) -> ArrayTask | None:
     """Return the array that a bundle's job was last submitted in; None if it never was."""
     with contextlib.suppress(OSError, ValueError, KeyError, TypeError):
-        fields = json.loads((bundle_dir / RUN_DIR / "slurm" / _ARRAY).read_text(encoding="utf-8"))
+        fields = json.loads((jobs_folder(bundle_dir) / _ARRAY).read_text(encoding="utf-8"))
         return ArrayTask(str(fields["array"]), int(fields["task"]))
     return None
 
 
 def note_array_task(bundle_dir: Path, its: ArrayTask | None) -> None:
     """Note the array that a bundle's job is about to be submitted in, by which it is found; None for none."""
-    path = bundle_dir / RUN_DIR / "slurm" / _ARRAY
+    path = jobs_folder(bundle_dir) / _ARRAY
     if its is None:
         path.unlink(missing_ok=True)
-        return
-    path.parent.mkdir(parents=True, exist_ok=True)
-    write_text(path, json.dumps(asdict(its)) + "\n")
-
-
-def folder(bundle_dir: Path, job_id: str) -> Path:
-    """Return the folder of a job."""
-    return bundle_dir / RUN_DIR / "slurm" / job_id
+    else:
+        write_text(path, json.dumps(asdict(its)) + "\n")
 
 
 def term_file(bundle_dir: Path, job_id: str, index: int) -> Path:
@@ -100,15 +166,6 @@ def address_file(bundle_dir: Path, job_id: str, index: int) -> Path:
     return folder(bundle_dir, job_id) / "nodes" / f"{index}.json"
 
 
-def write_address(bundle_dir: Path, job_id: str, index: int, text: str) -> None:
-    """Publish where the agent of a node listens; readers see the whole file or none."""
-    file = address_file(bundle_dir, job_id, index)
-    file.parent.mkdir(parents=True, exist_ok=True)
-    draft = file.with_suffix(".tmp")
-    draft.write_text(text, encoding="utf-8")
-    draft.replace(file)
-
-
 def note_growth(bundle_dir: Path, job_id: str, nodes: int) -> None:
     """Note how many nodes an elastic job had when it returned to the queue to get more."""
     (folder(bundle_dir, job_id) / _GROWTH).write_text(f"{nodes}\n", encoding="ascii")
@@ -116,9 +173,18 @@ def note_growth(bundle_dir: Path, job_id: str, nodes: int) -> None:
 
 def size_before_growth(bundle_dir: Path, job_id: str) -> int:
     """Return how many nodes an elastic job had when it last returned to the queue to get more; 0 if it never did."""
+    return _number(folder(bundle_dir, job_id) / _GROWTH) or 0
+
+
+def exit_code(bundle_dir: Path, job_id: str) -> int | None:
+    """Return the exit code that the batch script wrote; None if it wrote none."""
+    return _number(folder(bundle_dir, job_id) / EXIT_CODE)
+
+
+def _number(file: Path) -> int | None:
     with contextlib.suppress(OSError, ValueError):
-        return int((folder(bundle_dir, job_id) / _GROWTH).read_text(encoding="ascii"))
-    return 0
+        return int(file.read_text(encoding="ascii"))
+    return None
 
 
 def attempts(bundle_dir: Path, job_id: str) -> list[int]:
@@ -129,26 +195,11 @@ def attempts(bundle_dir: Path, job_id: str) -> list[int]:
 
 
 def rank_log(bundle_dir: Path, job_id: str, attempt: int, place: tuple[int, int], name: str) -> Path | None:
-    """Return the log of a rank; None until it exists.
-
-    Args:
-        bundle_dir: The bundle's folder.
-        job_id: The job's id.
-        attempt: Number of the attempt.
-        place: The rank's node and its number there.
-        name: STDOUT or STDERR.
-    """
+    """Return the log of a rank, STDOUT or STDERR; None until it exists. Its place: its node, and its number there."""
     node, local_rank = place
     logs = folder(bundle_dir, job_id) / LOG_DIR / f"attempt-{attempt}" / f"node-{node}"
     # A step that was restarted within the attempt has a run of its own; the newest one counts.
     return max(logs.glob(f"*/attempt_*/{local_rank}/{name}"), key=lambda path: path.stat().st_mtime, default=None)
-
-
-def exit_code(bundle_dir: Path, job_id: str) -> int | None:
-    """Return the exit code that the batch script wrote; None if it wrote none."""
-    with contextlib.suppress(OSError, ValueError):
-        return int((folder(bundle_dir, job_id) / EXIT_CODE).read_text(encoding="ascii"))
-    return None
 
 
 def events(bundle_dir: Path, job_id: str) -> Iterator[JobEvent]:
@@ -165,11 +216,73 @@ def events(bundle_dir: Path, job_id: str) -> Iterator[JobEvent]:
 def cleared(bundle_dir: Path) -> list[str]:
     """Return the ids of ended jobs that no longer keep the bundle from being launched."""
     with contextlib.suppress(OSError):
-        return (bundle_dir / RUN_DIR / "slurm" / _CLEARED).read_text(encoding="ascii").split()
+        return (jobs_folder(bundle_dir) / _CLEARED).read_text(encoding="ascii").split()
     return []
 
 
 def clear(bundle_dir: Path, job_id: str) -> None:
     """Note that an ended job no longer keeps the bundle from being launched."""
-    with (bundle_dir / RUN_DIR / "slurm" / _CLEARED).open("a", encoding="ascii") as file:
+    with (jobs_folder(bundle_dir) / _CLEARED).open("a", encoding="ascii") as file:
         file.write(f"{job_id}\n")
+
+
+@dataclass(frozen=True, slots=True)
+class Wanted:
+    """Files of a run folder that are copied from a cluster to follow a job.
+
+    Args:
+        places: Files and folders in which they are.
+        patterns: Their paths; a * is any part of a path.
+    """
+
+    places: tuple[str, ...]
+    patterns: tuple[str, ...]
+
+
+def of_job(job_id: str, ranks: tuple[int, ...] | None, processes: int) -> Wanted:
+    """Return the files that show how a job of fixed size is doing, and the logs of some ranks; None for all.
+
+    Args:
+        job_id: The job's id.
+        ranks: The ranks.
+        processes: Worker processes per node.
+    """
+    own = f"slurm/{job_id}"
+    files = (*batch_logs(job_id), *_SHOWN)
+    places = ["*"] if ranks is None else [f"node-{rank // processes}/*/{rank % processes}" for rank in ranks]
+    logs = [f"{own}/{LOG_DIR}/attempt-*/{place}/{name}" for place in places for name in (STDOUT, STDERR)]
+    return Wanted((own, *files), (*files, f"{own}/events.jsonl", f"{own}/{EXIT_CODE}", *logs))
+
+
+def of_operator(job_id: str, *, has_ended: bool) -> Wanted:
+    """Return the files that show how an elastic job is doing; once it has ended, also the report on its sizes."""
+    noted = f"slurm/{job_id}/{EXIT_CODE}"
+    files = (*batch_logs(job_id), *_SHOWN, STATE_FILE, *((*_REPORT, noted) if has_ended else ()))
+    return Wanted((*files, STACKS_DIR), (*files, f"{STACKS_DIR}/*"))
+
+
+def of_attempts(attempts: Sequence[Attempt], ranks: tuple[int, ...] | None, processes: int, name: str) -> Wanted:
+    """Return the events of an elastic job, and the logs of some ranks in starts of its workers; None for all.
+
+    Args:
+        attempts: The starts.
+        ranks: The ranks.
+        processes: Worker processes per node.
+        name: STDOUT or STDERR.
+    """
+    if ranks is None:
+        return Wanted((EVENTS_FILE, LOG_DIR), (EVENTS_FILE, f"{LOG_DIR}/node-*/*/attempt_*/*/{name}"))
+    nodes, logs = set[str](), list[str]()
+    for attempt in attempts:
+        for rank in ranks:
+            place, local_rank = divmod(rank, processes)
+            if place < len(attempt.nodes):
+                node = f"{LOG_DIR}/node-{attempt.nodes[place]}"
+                nodes.add(node)
+                logs.append(f"{node}/*/attempt_{attempt.number}/{local_rank}/{name}")
+    return Wanted((EVENTS_FILE, *sorted(nodes)), (EVENTS_FILE, *logs))
+
+
+def batch_logs(job_id: str) -> tuple[str, str]:
+    """Return the files of a batch script's output, and of its errors if they are separate."""
+    return f"slurm-{job_id}.log", f"slurm-{job_id}.err"

@@ -1,9 +1,7 @@
 """Submits the jobs of bundles once: their names in the queue have a digest, by which a later launch finds them."""
 
 import contextlib
-import fcntl
 import json
-import os
 import re
 import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -12,17 +10,14 @@ from pathlib import Path
 from typing import Any
 
 from launcher.backends.slurm import code, limits, preflight, programs, queue, requests, run_files
-from launcher.backends.slurm.elastic_options import is_elastic
 from launcher.backends.slurm.host import place_of
-from launcher.backends.slurm.place import Place
+from launcher.backends.slurm.place import Place, configured
 from launcher.backends.slurm.queue import Seen, queue_of
-from launcher.backends.slurm.recent import configured
 from launcher.backends.slurm.requests import Request
-from launcher.backends.slurm.run_files import ArrayTask
+from launcher.backends.slurm.run_files import ArrayTask, is_elastic, jobs_folder
 from launcher.bundle import store
 from launcher.bundle.render import MANIFEST
 from launcher.common import console, os_errors
-from launcher.common.names import RUN_DIR
 from launcher.common.problems import Notice, Problem, ProblemsFound, fail
 from launcher.model.earlier_jobs import KEY, EarlierJob, QueuedJob
 from launcher.model.job_spec import Bundle, JobHandle
@@ -135,7 +130,7 @@ def submit_all(jobs: Sequence[QueuedJob]) -> list[tuple[str, bool]]:
     folders = [job.bundle.directory for job in jobs]
     sent: list[tuple[Request, str]] = []
     with _alone(folders):
-        known = [folder for folder in folders if any(_jobs_folder(folder).iterdir())]
+        known = [folder for folder in folders if any(jobs_folder(folder).iterdir())]
         ids = {folder: (seen.job_id, False) for folder, seen in _settled(known).items()} if known else {}
         try:
             for request in _accepted([job for job in jobs if job.bundle.directory not in ids]):
@@ -169,14 +164,14 @@ def _settled(folders: Sequence[Path]) -> dict[Path, Seen]:
             names = [_identity(each)[0] for each in running]
             raise ProblemsFound(tuple(map(_still_asked, names)), "no further job was submitted")
         if late == open_:
-            _note_answers(_jobs_folder(each) / _MARK for each in found if _mark_of(each) == _UNANSWERED)
+            _note_answers(jobs_folder(each) / _MARK for each in found if _mark_of(each) == _UNANSWERED)
             return found
         time.sleep(queue.POLL_S)
 
 
 def _mark_of(folder: Path) -> str:
     with contextlib.suppress(OSError):
-        return (_jobs_folder(folder) / _MARK).read_text(encoding="ascii")
+        return (jobs_folder(folder) / _MARK).read_text(encoding="ascii")
     return ""
 
 
@@ -198,10 +193,6 @@ def _still_asked(name: str) -> Problem:
     return Problem("E352", "job", message, value=name, remedy="launch it again when that has ended: pgrep -fa sbatch")
 
 
-def _jobs_folder(folder: Path) -> Path:
-    return folder / RUN_DIR / "slurm"
-
-
 @contextlib.contextmanager
 def _alone(folders: Sequence[Path]) -> Iterator[None]:
     """Make the bundles' folders of jobs, and let no other launch of the bundles submit within the block.
@@ -211,14 +202,11 @@ def _alone(folders: Sequence[Path]) -> Iterator[None]:
     """
     with contextlib.ExitStack() as locks:
         for folder in sorted(set(folders)):  # in one order, so that no two launches wait for each other
-            jobs = _jobs_folder(folder)
             try:
-                jobs.mkdir(parents=True, exist_ok=True)
-                descriptor = os.open(jobs, os.O_RDONLY)
+                jobs_folder(folder).mkdir(parents=True, exist_ok=True)
+                locks.enter_context(run_files.alone(jobs_folder(folder)))
             except OSError as error:
                 raise os_errors.refused("E702", "base_results_dir", error, folder) from error
-            locks.callback(os.close, descriptor)
-            fcntl.flock(descriptor, fcntl.LOCK_EX)
         yield
 
 
@@ -354,7 +342,7 @@ def _mark(request: Request) -> list[Path]:
 
 
 def _marks(bundles: Sequence[Bundle]) -> list[Path]:
-    return [_jobs_folder(bundle.directory) / _MARK for bundle in bundles]
+    return [jobs_folder(bundle.directory) / _MARK for bundle in bundles]
 
 
 def _note_answers(marks: Iterable[Path], refused: Sequence[Path] = ()) -> None:
