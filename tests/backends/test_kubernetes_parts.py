@@ -10,7 +10,6 @@ from http_api import HttpApi, connection
 from urllib3.exceptions import ProtocolError
 
 from launcher.backends.kubernetes import (
-    governance_preflight,
     interact,
     inventory,
     operator_log,
@@ -24,6 +23,7 @@ from launcher.backends.kubernetes import (
 )
 from launcher.backends.kubernetes.api_errors import ApiError
 from launcher.backends.kubernetes.api_objects import DIGEST, manifests
+from launcher.backends.kubernetes.clusters import KubernetesCluster
 from launcher.backends.kubernetes.description import DESCRIPTION
 from launcher.backends.kubernetes.job_options import LabelSelector, Settings
 from launcher.common.problems import ProblemsFound
@@ -327,9 +327,13 @@ FLAVOR = {
 ADMISSION = "/apis/admissionregistration.k8s.io/v1"
 
 
+def cluster(api):
+    return KubernetesCluster(connection(api), "k8s")
+
+
 def test_the_clusters_version_of_kueue_is_used_if_objects_can_be_made_for_it(api):
     def version(given=None, known=("v1beta1",)):
-        return governance_preflight.kueue_version(connection(api), known, given)
+        return cluster(api).kueue_version(known, given)
 
     with pytest.raises(ProblemsFound) as refused:
         version()
@@ -344,22 +348,22 @@ def test_the_clusters_version_of_kueue_is_used_if_objects_can_be_made_for_it(api
 
 
 def test_a_team_needs_the_policys_kind_and_its_topology_once_each(api):
-    found = list(governance_preflight.problems(connection(api), [POLICY, POLICY, FLAVOR, FLAVOR]))
+    found = list(cluster(api).lacks([POLICY, POLICY, FLAVOR, FLAVOR]))
     assert [each.code for each in found] == ["E346", "E347"]
     api.objects[ADMISSION] = {"resources": [{"kind": "ValidatingAdmissionPolicy"}]}
     api.objects[f"{KUEUE}/v1beta1/topologies/rack"] = {}
-    assert list(governance_preflight.problems(connection(api), [POLICY, FLAVOR])) == []
+    assert list(cluster(api).lacks([POLICY, FLAVOR])) == []
 
 
 def test_shared_objects_of_a_team_are_read_from_the_cluster(api):
-    assert governance_preflight.existing(connection(api), [FLAVOR, POLICY]) == ()
+    assert cluster(api).existing([FLAVOR, POLICY]) == ()
     api.objects[f"{KUEUE}/v1beta1/resourceflavors/f"] = {"spec": {}}
-    (found,) = governance_preflight.existing(connection(api), [FLAVOR, POLICY])
+    (found,) = cluster(api).existing([FLAVOR, POLICY])
     assert found["kind"] == "ResourceFlavor"
     for answer, code in ((403, "E344"), (ProtocolError("broken"), "E342")):
         api.fail("GET", f"{KUEUE}/v1beta1/resourceflavors/f", answer)
         with pytest.raises(ProblemsFound) as refused:
-            governance_preflight.existing(connection(api), [FLAVOR])
+            cluster(api).existing([FLAVOR])
         assert codes(refused) == [code]
 
 

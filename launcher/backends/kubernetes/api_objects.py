@@ -104,10 +104,14 @@ class Manifest:
     @property
     def digest(self) -> str:
         """Digest of the bundle it comes from."""
-        return str(self.body["metadata"]["annotations"][DIGEST])
+        return digest_of(self.body) or ""
 
     def __str__(self) -> str:
         return f"{self.kind} {self.name}"
+
+    def is_origin_of(self, found: Mapping[str, Any]) -> bool:
+        """Return whether an object of this name on the cluster comes from the same bundle."""
+        return digest_of(found) == self.digest
 
     def owned_by(self, owner: Mapping[str, Any]) -> "Manifest":
         """Return the same object with an owner: it is deleted with `owner`."""
@@ -119,6 +123,12 @@ class Manifest:
         }
         metadata = {**self.body["metadata"], "ownerReferences": [reference]}
         return Manifest(self.file, {**self.body, "metadata": metadata})
+
+
+def digest_of(body: Mapping[str, Any]) -> str | None:
+    """Return the digest of the bundle that an object comes from; None if it is not ours."""
+    digest = (body["metadata"].get("annotations") or {}).get(DIGEST)
+    return None if digest is None else str(digest)
 
 
 def manifests(bundle: Bundle) -> tuple[Manifest, ...]:

@@ -265,14 +265,14 @@ def _opened(handle: JobHandle) -> tuple[Connection, "Target"]:
         ApiError: The API refuses.
         Unreachable: It does not answer.
     """
-    from launcher.backends.kubernetes import preflight, server
+    from launcher.backends.kubernetes import server
 
     connection, target = connect(handle.context), _target(handle)
     server.require(connection, handle.server)
     if target.uid:
         return connection, target
-    found, digest = connection.find(target.path), api_objects.job_manifest(_bundle(handle)).digest
-    if found and preflight.digest_of(found) == digest:
+    found = connection.find(target.path)
+    if found and api_objects.job_manifest(_bundle(handle)).is_origin_of(found):
         return connection, replace(target, uid=found["metadata"]["uid"])
     return connection, target
 

@@ -97,13 +97,13 @@ class Connection:
             raise
         return True
 
-    def find(self, path: str) -> dict[str, Any] | None:
-        """Return an object; None if the API answers 404 twice, with a pause between: one 404 may be wrong."""
-        for is_last in (False, True):
+    def find(self, path: str, *, is_sure: bool = True) -> dict[str, Any] | None:
+        """Return an object; None if the API answers 404: twice to be sure, with a pause, since one may be wrong."""
+        for is_last in (False, True) if is_sure else (True,):
             try:
-                return self._exchange("GET", path, {}, final=(404,))
+                return self._exchange("GET", path, {}, final=(_NOT_FOUND,))
             except ApiError as error:
-                if error.status != 404:
+                if error.status != _NOT_FOUND:
                     raise
             if not is_last:
                 self.stop.wait(_SECOND_LOOK_S)

@@ -8,7 +8,6 @@ from launcher.backends.kubernetes import api_objects
 from launcher.backends.kubernetes.api_errors import ApiError, api_errors_as_problems
 from launcher.backends.kubernetes.connection import Connection, pause_s
 from launcher.backends.kubernetes.job_watch import current_status, read_objects, read_status
-from launcher.backends.kubernetes.preflight import digest_of
 from launcher.backends.kubernetes.target import Target
 from launcher.common.problems import fail
 from launcher.model.following import Clock, ended, refuse_unplanned_sizes, until
@@ -148,7 +147,7 @@ def clear(connection: Connection, target: Target, manifests: Sequence[api_object
         left = list(manifests)
 
         def are_gone() -> bool:
-            while left and not ((there := connection.find(left[0].path)) and digest_of(there) == left[0].digest):
+            while left and not ((there := connection.find(left[0].path)) and left[0].is_origin_of(there)):
                 left.pop(0)
             return not left
 
@@ -163,11 +162,6 @@ def _await(connection: Connection, is_done: Callable[[], bool], patience_s: floa
 
 def _remove(connection: Connection, manifest: api_objects.Manifest) -> None:
     """Delete an object of this bundle; the cluster deletes it too once its owner, the job, is deleted."""
-    try:
-        found = connection.get(manifest.path)
-    except ApiError as error:
-        if error.status == 404:
-            return
-        raise
-    if digest_of(found) == manifest.digest:
+    found = connection.find(manifest.path, is_sure=False)
+    if found and manifest.is_origin_of(found):
         connection.delete(manifest.path, found["metadata"]["uid"])

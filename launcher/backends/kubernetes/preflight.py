@@ -5,13 +5,15 @@ from dataclasses import dataclass
 from typing import Any
 
 from launcher.backends.kubernetes.api_errors import RequestFailed, problem
-from launcher.backends.kubernetes.api_objects import DIGEST, JOB_KINDS, Manifest, manager, path, pod_templates
+from launcher.backends.kubernetes.api_objects import JOB_KINDS, Manifest, manager, path, pod_templates
 from launcher.backends.kubernetes.connection import METADATA_ONLY, Connection
 from launcher.common.problems import Notice, Problem
 from launcher.governance.quotas import Quota, exceeds, limits_growth
 
 _QUEUE, _PRIORITY = "kueue.x-k8s.io/queue-name", "kueue.x-k8s.io/priority-class"
 _MOST_NAMES = 8
+KUEUE = "/apis/kueue.x-k8s.io"
+"""Path of Kueue's API group, whose answer lists the versions that the cluster serves."""
 
 _OPERATOR = "install the HyperPod training operator, 1.2 or later for elastic jobs"
 """Source: AWS, Using elastic training in Amazon SageMaker HyperPod, Prerequisites."""
@@ -82,12 +84,8 @@ def kinds_served(connection: Connection, where: str) -> tuple[str, ...]:
     Raises:
         RequestFailed: The cluster does not answer that.
     """
-    try:
-        return tuple(resource["kind"] for resource in connection.get(where).get("resources", ()))
-    except RequestFailed as error:
-        if error.status != 404:
-            raise
-        return ()
+    found = connection.find(where, is_sure=False) or {}
+    return tuple(resource["kind"] for resource in found.get("resources", ()))
 
 
 def _names_taken(connection: Connection, manifests: Sequence[Manifest]) -> Iterator[Problem]:
@@ -95,12 +93,12 @@ def _names_taken(connection: Connection, manifests: Sequence[Manifest]) -> Itera
         found = find(connection, manifest)
         if isinstance(found, Problem):
             yield found
-        elif found is not None and found["metadata"].get("deletionTimestamp"):
+        elif found and found["metadata"].get("deletionTimestamp"):
             message = f"the {manifest.kind} of that name is being deleted"
             yield Problem(
                 "E350", "recipes.run.name", message, value=manifest.name, remedy="try again once it is deleted"
             )
-        elif found is not None and digest_of(found) != digest_of(manifest.body):
+        elif found and not manifest.is_origin_of(found):
             message = f"a {manifest.kind} of that name already exists, and does not come from this bundle"
             remedy = "launch again (the name's suffix is random), or remove the old one"
             yield Problem("E350", "recipes.run.name", message, value=manifest.name, remedy=remedy)
@@ -114,15 +112,9 @@ def find(connection: Connection, manifest: Manifest, *, is_sure: bool = False) -
         is_sure: Request it twice before it counts as absent.
     """
     try:
-        return connection.find(manifest.path) if is_sure else connection.get(manifest.path)
+        return connection.find(manifest.path, is_sure=is_sure)
     except RequestFailed as error:
-        return None if error.status == 404 else problem(error, "cluster.namespace", value=manifest.namespace)
-
-
-def digest_of(body: Mapping[str, Any]) -> str | None:
-    """Return the digest of the bundle that an object comes from; None if it is not ours."""
-    digest = (body["metadata"].get("annotations") or {}).get(DIGEST)
-    return None if digest is None else str(digest)
+        return problem(error, "cluster.namespace", value=manifest.namespace)
 
 
 def _missing(connection: Connection, manifests: Sequence[Manifest]) -> Iterator[Problem]:
@@ -229,11 +221,9 @@ def _absent_of_kueue(connection: Connection, wanted: Reference, namespace: str, 
 
 
 def kueue_version(connection: Connection) -> str | None:
-    """Return the preferred API version of the cluster's Kueue; None without Kueue."""
-    try:
-        return str(connection.get("/apis/kueue.x-k8s.io")["preferredVersion"]["version"])
-    except RequestFailed:
-        return None
+    """Return the preferred API version of the cluster's Kueue; None without Kueue, or if that is not known."""
+    found = _readable(connection, KUEUE)
+    return str(found["preferredVersion"]["version"]) if found else None
 
 
 def _quotas(connection: Connection, job: Manifest) -> tuple[list[Problem], tuple[Notice, ...]]:

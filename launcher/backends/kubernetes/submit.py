@@ -10,9 +10,9 @@ from pathlib import Path
 from typing import Any
 
 from launcher.backends.kubernetes.api_errors import ApiError, RequestFailed, problem
-from launcher.backends.kubernetes.api_objects import Manifest, manager, manifests
+from launcher.backends.kubernetes.api_objects import Manifest, digest_of, manager, manifests
 from launcher.backends.kubernetes.connection import Connection
-from launcher.backends.kubernetes.preflight import Findings, digest_of, examine, find
+from launcher.backends.kubernetes.preflight import Findings, examine, find
 from launcher.backends.kubernetes.server import Server, identified
 from launcher.common import console
 from launcher.common.interrupts import Interrupted, deferred, signum
@@ -176,7 +176,7 @@ def existing(connection: Connection, bundle: Bundle) -> tuple[Manifest, ...]:
         Unreachable: It does not answer.
     """
     found = ((manifest, connection.find(manifest.path)) for manifest in manifests(bundle))
-    return tuple(manifest for manifest, body in found if body and digest_of(body) == manifest.digest)
+    return tuple(manifest for manifest, body in found if body and manifest.is_origin_of(body))
 
 
 def _is_of(body: Mapping[str, Any], bundle: Bundle) -> bool:
@@ -236,7 +236,7 @@ def _create_job(launch: _Launch) -> Mapping[str, Any]:
         return launch.apply(wanted)
     except ApiError as error:
         found = find(launch.connection, wanted) if error.status == _CONFLICT else None
-        if isinstance(found, Mapping) and digest_of(found) == wanted.digest:
+        if isinstance(found, Mapping) and wanted.is_origin_of(found):
             return found
         raise
 
@@ -261,7 +261,7 @@ def _rollback(launch: _Launch) -> tuple[list[str], tuple[Problem, ...]]:
     for manifest in reversed(launch.own):
         try:
             found = connection.find(manifest.path)
-            if found and digest_of(found) == digest_of(manifest.body):
+            if found and manifest.is_origin_of(found):
                 connection.delete(manifest.path, found["metadata"]["uid"])
                 removed.append(str(manifest))
             if launch.requests.may_be_created(manifest.path, was_found=found is not None):
