@@ -13,7 +13,7 @@ from launcher.backends.kubernetes import (
     interact,
     inventory,
     operator_log,
-    pod_ranks,
+    pod_logs,
     pod_report,
     preflight,
     security,
@@ -367,7 +367,7 @@ def test_shared_objects_of_a_team_are_read_from_the_cluster(api):
         assert codes(refused) == [code]
 
 
-PLACES = pod_ranks.Places("j", (("base", 2), ("elastic", 3)), 4)
+PLACES = pod_report.Places("j", (("base", 2), ("elastic", 3)), 4)
 
 
 def pod(name, phase="Running", created="2026-01-01T00:00:00Z", **status):
@@ -383,7 +383,7 @@ def test_a_pods_place_is_counted_over_all_replica_specs(name, place):
 
 
 def test_lines_are_of_the_rank_that_wrote_them_or_of_the_whole_pod():
-    shown = pod_ranks.Filter(LogSelection(ranks=frozenset({5, 6})), PLACES)
+    shown = pod_logs.Filter(LogSelection(ranks=frozenset({5, 6})), PLACES)
     assert [shown.wants(name) for name in ("j-base-0", "j-base-1", "other")] == [False, True, False]
     line = shown.printer("j-base-1")
     assert line("[default1]:loss") == "rank 5 | [default1]:loss"
@@ -437,7 +437,7 @@ def test_failures_name_each_reason_once():
 
 
 def test_an_operator_that_is_absent_or_hidden_is_a_problem(api):
-    place, places = "/api/v1/namespaces/aws-hyperpod/pods", pod_ranks.Places("j", (("pods", 2),), 1)
+    place, places = "/api/v1/namespaces/aws-hyperpod/pods", pod_report.Places("j", (("pods", 2),), 1)
     api.objects[place] = {"items": [pod("other-0")]}
     with pytest.raises(ProblemsFound) as refused:
         list(operator_log.lines(connection(api), JOB, places))

@@ -41,7 +41,6 @@ def read(connection: Connection, namespace: str) -> Capacity:
 
     Raises:
         ApiError: The API refuses for a reason other than a missing permission.
-        Unreachable: It does not answer.
     """
     reader = _Reader(connection)
     nodes = reader.nodes()

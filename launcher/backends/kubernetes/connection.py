@@ -1,6 +1,7 @@
 """One cluster through its API: idempotent requests, retried after transient failures.
 
 Objects are created by server-side apply and deleted by name and uid, so that a repeated request changes nothing more.
+Whatever takes a connection raises ApiError if the API refuses, and Unreachable if it does not answer.
 """
 
 import json

@@ -22,8 +22,6 @@ def scale(connection: Connection, target: Target, planned: Mapping[str, Any], bo
     """Change the size bounds that a job's operator follows.
 
     Args:
-        connection: The cluster.
-        target: The job.
         planned: The custom resource as it was rendered, with every size of the plan.
         bounds: Minimum and maximum nodes, sizes of the plan; a minimum of None is the smallest.
 
@@ -129,7 +127,6 @@ def clear(connection: Connection, target: Target, manifests: Sequence[api_object
     """Delete the objects of a finished job, and return when none of them exists.
 
     Args:
-        connection: The cluster.
         target: The job; without a uid if it is already deleted.
         manifests: All objects of its bundle, the job last.
 

@@ -79,11 +79,7 @@ def _unusable_cluster(connection: Connection, job: Manifest) -> Iterator[Problem
 
 
 def kinds_served(connection: Connection, where: str) -> tuple[str, ...]:
-    """Return the kinds of an API's version; none if the cluster does not serve it.
-
-    Raises:
-        RequestFailed: The cluster does not answer that.
-    """
+    """Return the kinds of an API's version; none if the cluster does not serve it."""
     found = connection.find(where, is_sure=False) or {}
     return tuple(resource["kind"] for resource in found.get("resources", ()))
 
@@ -108,7 +104,6 @@ def find(connection: Connection, manifest: Manifest, *, is_sure: bool = False) -
     """Return the current object, None if it does not exist, or a Problem if that is unknown.
 
     Args:
-        manifest: The object.
         is_sure: Request it twice before it counts as absent.
     """
     try:

@@ -169,12 +169,7 @@ def _created(launch: _Launch, job: Mapping[str, Any] | None) -> Mapping[str, Any
 
 
 def existing(connection: Connection, bundle: Bundle) -> tuple[Manifest, ...]:
-    """Return the objects of a bundle that exist.
-
-    Raises:
-        ApiError: The API refuses.
-        Unreachable: It does not answer.
-    """
+    """Return the objects of a bundle that exist."""
     found = ((manifest, connection.find(manifest.path)) for manifest in manifests(bundle))
     return tuple(manifest for manifest, body in found if body and manifest.is_origin_of(body))
 

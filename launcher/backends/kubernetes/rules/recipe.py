@@ -5,7 +5,7 @@ from collections.abc import Iterator
 from pathlib import PurePosixPath
 from shlex import quote
 
-from launcher.backends.kubernetes import security, stopping
+from launcher.backends.kubernetes import manifest, security
 from launcher.backends.kubernetes.job_options import k8s_options
 from launcher.common.problems import Notice, Problem
 from launcher.model.checked_recipe import CheckedRecipe
@@ -95,8 +95,8 @@ def pods_are_beyond_the_profile(planned: PlannedRecipe, notice: MakeNotice) -> I
 @notice_rule("N166", source="docs/manifest.md, The image's log file", is_usual=True)
 def log_is_lost_with_its_pod(planned: PlannedRecipe, notice: MakeNotice) -> Iterator[Notice]:
     """The published image's log file needs a mounted folder; otherwise it is lost with its pod."""
-    log = stopping.image_log(planned.job)
-    if log is None or stopping.is_mounted(planned.job, log):
+    log = manifest.image_log(planned.job)
+    if log is None or manifest.is_mounted(planned.job, log):
         return
     folder = posixpath.dirname(log)
     message = f"{log} is not written: no writable volume is mounted at {folder}; the pods' own logs have every line"
