@@ -137,10 +137,9 @@ class KubernetesCluster:
         return tuple(found)
 
     def _namespace(self, namespace: str | None) -> str:
-        if namespace is None:
-            return inventory.default_namespace(self.context)
-        inventory.check_name(namespace, "--namespace")
-        return namespace
+        name = self._connection.namespace if namespace is None else namespace
+        inventory.check_name(name, "--namespace")
+        return name
 
     @contextmanager
     def _reading(self) -> Iterator[None]:

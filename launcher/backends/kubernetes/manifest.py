@@ -10,7 +10,6 @@ from typing import Any
 
 from launcher.backends.kubernetes.api_objects import JOB_LABEL
 from launcher.backends.kubernetes.job_options import LabelSelector, PodField, Settings, k8s_options
-from launcher.backends.kubernetes.rules.bounds import place
 from launcher.backends.kubernetes.security import container_context
 from launcher.bundle import container
 from launcher.common.names import CHECKPOINT_LOG
@@ -186,7 +185,7 @@ def start_script(job: JobSpec) -> str:
         stops_agent=not is_kubeflow(job) and job.elastic is not None and job.elastic.use_graceful_shutdown,
         save_timeout_s=job.save_timeout_s,
         port=_AGENT_PORT,
-        log=log if log and is_mounted(job, log) else None,
+        log=log if log and k8s_options(job).keeps(log) else None,
     )
 
 
@@ -194,14 +193,6 @@ def image_log(job: JobSpec) -> str | None:
     """Return the file that receives the output of the published image's start command; None for other commands."""
     is_image_command = not k8s_options(job).command and not container.is_own(job)
     return interface(job.model_type, job.trainer).workers.image_log if is_image_command else None
-
-
-def is_mounted(job: JobSpec, path: str) -> bool:
-    """Return whether a writable volume or claim is mounted at a folder above `path`."""
-    mounts = (*(k8s_options(job).volumes or ()), *(k8s_options(job).persistent_volume_claims or ()))
-    above = [each for each in mounts if f"{path}/".startswith(f"{place(each.mountPath).rstrip('/')}/")]
-    nearest = max(above, key=lambda each: len(place(each.mountPath)), default=None)
-    return nearest is not None and not nearest.readOnly
 
 
 def _program(job: JobSpec) -> list[str]:

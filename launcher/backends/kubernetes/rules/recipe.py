@@ -2,7 +2,6 @@
 
 import posixpath
 from collections.abc import Iterator
-from pathlib import PurePosixPath
 from shlex import quote
 
 from launcher.backends.kubernetes import manifest, security
@@ -51,15 +50,8 @@ def tiers_name_the_pods_class(checked: CheckedRecipe, problem: MakeProblem) -> I
 def path_outlives_the_pod(checked: CheckedRecipe, problem: MakeProblem) -> Iterator[Problem]:
     """What a pod writes outside its mounts is gone with it."""
     path = persistent_path(checked)
-    if path is None or not path.startswith("/"):
-        return
-    mounts = [
-        *(k8s_options(checked).volumes or ()),
-        *(k8s_options(checked).persistent_volume_claims or ()),
-    ]
-    places = [each.mountPath for each in mounts if not each.readOnly]
-    real = PurePosixPath(posixpath.normpath(path))
-    if not any(real.is_relative_to(place) for place in places):
+    if path and path.startswith("/") and not k8s_options(checked).keeps(path):
+        places = [each.mountPath for each in k8s_options(checked).mounts if not each.readOnly]
         yield problem(
             f"{KEY}.persistent.path",
             "is not on a volume that the pods can write to: it would be lost with them",
@@ -96,7 +88,7 @@ def pods_are_beyond_the_profile(planned: PlannedRecipe, notice: MakeNotice) -> I
 def log_is_lost_with_its_pod(planned: PlannedRecipe, notice: MakeNotice) -> Iterator[Notice]:
     """The published image's log file needs a mounted folder; otherwise it is lost with its pod."""
     log = manifest.image_log(planned.job)
-    if log is None or manifest.is_mounted(planned.job, log):
+    if log is None or k8s_options(planned.job).keeps(log):
         return
     folder = posixpath.dirname(log)
     message = f"{log} is not written: no writable volume is mounted at {folder}; the pods' own logs have every line"
