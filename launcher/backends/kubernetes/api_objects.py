@@ -113,6 +113,15 @@ class Manifest:
         """Return whether an object of this name on the cluster comes from the same bundle."""
         return digest_of(found) == self.digest
 
+    @property
+    def manager(self) -> str:
+        """The field manager that creates the object.
+
+        It differs between bundles, so that the API itself refuses a second bundle of the same name (409): the two set
+        DIGEST to different values.
+        """
+        return f"{MANAGER}-{self.digest[:_SHORT]}"
+
     def owned_by(self, owner: Mapping[str, Any]) -> "Manifest":
         """Return the same object with an owner: it is deleted with `owner`."""
         reference = {
@@ -157,15 +166,6 @@ def _user(bundle: Bundle) -> dict[str, str]:
     """Return the annotation with the user who launched a bundle; empty if the bundle does not name one."""
     user = json.loads(bundle.files.get(MANIFEST, "{}")).get("user")
     return {USER: user} if user else {}
-
-
-def manager(body: Mapping[str, Any]) -> str:
-    """Return the field manager that creates an object.
-
-    It differs between bundles, so that the API itself refuses a second bundle of the same name (409): the two set
-    DIGEST to different values.
-    """
-    return f"{MANAGER}-{body['metadata']['annotations'][DIGEST][:_SHORT]}"
 
 
 def job_manifest(bundle: Bundle) -> Manifest:

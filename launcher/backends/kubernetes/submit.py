@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from launcher.backends.kubernetes.api_errors import ApiError, RequestFailed, problem
-from launcher.backends.kubernetes.api_objects import Manifest, digest_of, manager, manifests
+from launcher.backends.kubernetes.api_objects import Manifest, digest_of, manifests
 from launcher.backends.kubernetes.connection import Connection
 from launcher.backends.kubernetes.preflight import Findings, examine, find
 from launcher.backends.kubernetes.server import Server, identified
@@ -118,7 +118,7 @@ class _Launch:
 
     def apply(self, manifest: Manifest) -> Mapping[str, Any]:
         sending = partial(self.requests.sending, manifest.path)
-        return self.connection.apply(manifest.path, manifest.body, manager(manifest.body), sending=sending)
+        return self.connection.apply(manifest.path, manifest.body, manifest.manager, sending=sending)
 
 
 def validate(connection: Connection, bundle: Bundle) -> Findings:
