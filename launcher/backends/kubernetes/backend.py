@@ -264,8 +264,11 @@ def _opened(handle: JobHandle) -> tuple[Connection, "Target"]:
         ProblemsFound: The bundle is damaged, or the context leads to another cluster (E348).
     """
     from launcher.backends.kubernetes import server
+    from launcher.backends.kubernetes.target import Target
 
-    connection, target = connect(handle.context), _target(handle)
+    connection, job = connect(handle.context), api_objects.Manifest("", _planned(handle))
+    selector, parts = api_objects.selector(job.body), api_objects.part_names(job.body)
+    target = Target(job.kind, job.namespace, job.name, handle.uid or "", selector, parts, handle.server)
     server.require(connection, handle.server)
     if target.uid:
         return connection, target
@@ -287,19 +290,6 @@ def _unfinished(connection: Connection, handle: JobHandle, seen: JobStatus) -> J
 
 def _bundle(handle: JobHandle) -> Bundle:
     return bundles.read(handle.bundle_dir)[0]
-
-
-def _target(handle: JobHandle) -> "Target":
-    """Return what the API knows a job by.
-
-    Raises:
-        ProblemsFound: The bundle is damaged.
-    """
-    from launcher.backends.kubernetes.target import Target
-
-    job = api_objects.Manifest("", _planned(handle))
-    selector, parts = api_objects.selector(job.body), api_objects.part_names(job.body)
-    return Target(job.kind, job.namespace, job.name, handle.uid or "", selector, parts, handle.server)
 
 
 BACKEND = KubernetesBackend()

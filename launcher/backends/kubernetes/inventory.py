@@ -156,8 +156,7 @@ def outline(job: Mapping[str, Any]) -> dict[str, Any]:
     spec, metadata = job["spec"], job["metadata"]
     kept = {key: spec[key] for key in ("elasticPolicy",) if key in spec}
     if "pytorchReplicaSpecs" in spec:
-        parts = {name: _part(part) for name, part in spec["pytorchReplicaSpecs"].items()}
-        kept["pytorchReplicaSpecs"] = parts
+        kept["pytorchReplicaSpecs"] = {name: _part(part) for name, part in spec["pytorchReplicaSpecs"].items()}
     else:
         kept["replicaSpecs"] = [{"name": part["name"], **_part(part)} for part in spec["replicaSpecs"]]
     kept["nprocPerNode"] = _processes(spec)

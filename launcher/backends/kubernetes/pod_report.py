@@ -104,7 +104,8 @@ def _described(pod: Mapping[str, Any], places: Places) -> JobPod:
     status, place, nproc = pod.get("status") or {}, places.place(pod["metadata"]["name"]), places.nproc_per_node
     ready = {each["type"]: each["status"] for each in status.get("conditions") or ()}
     containers = status.get("containerStatuses") or ()
-    is_ready = ready["Ready"] == "True" if "Ready" in ready else _all_ready(containers)
+    are_ready = bool(containers) and all(each.get("ready") for each in containers)
+    is_ready = ready["Ready"] == "True" if "Ready" in ready else are_ready
     return JobPod(
         pod["metadata"]["name"],
         None if place is None else (place * nproc, (place + 1) * nproc - 1),
@@ -115,11 +116,6 @@ def _described(pod: Mapping[str, Any], places: Places) -> JobPod:
         datetime.fromisoformat(pod["metadata"]["creationTimestamp"]).timestamp(),
         reason(pod),
     )
-
-
-def _all_ready(containers: Iterable[Mapping[str, Any]]) -> bool:
-    states = [bool(each.get("ready")) for each in containers]
-    return bool(states) and all(states)
 
 
 def _of_conditions(status: Mapping[str, Any]) -> Iterator[str]:

@@ -252,7 +252,9 @@ def _rollback(launch: _Launch) -> tuple[list[str], tuple[Problem, ...]]:
 
     An object that does not exist may still be created by a request that was not answered.
     """
-    connection, removed, left = launch.connection, [], []
+    connection, job = launch.connection, launch.folder.name
+    removed: list[str] = []
+    left: list[Problem] = []
     for manifest in reversed(launch.own):
         try:
             found = connection.find(manifest.path)
@@ -260,26 +262,12 @@ def _rollback(launch: _Launch) -> tuple[list[str], tuple[Problem, ...]]:
                 connection.delete(manifest.path, found["metadata"]["uid"])
                 removed.append(str(manifest))
             if launch.requests.may_be_created(manifest.path, was_found=found is not None):
-                left.append(_in_doubt(launch, manifest))
+                message = f"{manifest} may still be created: the cluster did not answer the request for it"
+                looks, removes = f"recipes status {job} looks again", f"recipes cancel {job} removes it"
+                remedy = f"{looks}; {removes}; recipes launch {job} keeps it"
+                left.append(Problem("E352", manifest.file, message, remedy=remedy))
         except RequestFailed as error:
-            left.append(_left(manifest, error))
+            message = f"{manifest} may have been created and could not be removed: {error}"
+            command = f"kubectl -n {manifest.namespace} delete {manifest.kind.lower()} {manifest.name}"
+            left.append(Problem("E352", manifest.file, message, remedy=f"{command}, or launch it again"))
     return removed, tuple(left)
-
-
-def _in_doubt(launch: _Launch, manifest: Manifest) -> Problem:
-    name = launch.folder.name
-    return Problem(
-        "E352",
-        manifest.file,
-        f"{manifest} may still be created: the cluster did not answer the request for it",
-        remedy=f"recipes status {name} looks again; recipes cancel {name} removes it; recipes launch {name} keeps it",
-    )
-
-
-def _left(manifest: Manifest, error: RequestFailed) -> Problem:
-    return Problem(
-        "E352",
-        manifest.file,
-        f"{manifest} may have been created and could not be removed: {error}",
-        remedy=f"kubectl -n {manifest.namespace} delete {manifest.kind.lower()} {manifest.name}, or launch it again",
-    )
