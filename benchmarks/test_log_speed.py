@@ -8,8 +8,8 @@ from types import SimpleNamespace
 
 import pytest
 
-from launcher.backends.kubernetes.pod_logs import Reader, _selected
-from launcher.backends.kubernetes.pod_ranks import Filter, Places
+from launcher.backends.kubernetes.pod_logs import Filter, Reader, _selected
+from launcher.backends.kubernetes.pod_report import Places
 from launcher.cli import terminal
 from launcher.common import redaction
 from launcher.model.job_spec import LogSelection

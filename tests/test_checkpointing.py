@@ -16,6 +16,7 @@ RECIPE = "fine-tuning/llama/llmft_llama3_3_70b_instruct_seq4k_gpu_dpo_fft"
 LARGE = (f"recipes={RECIPE}", "cluster=k8s")
 S3 = f"{SET}.persistent.path=s3://bucket/prefix"
 CLAIM = "cluster.persistent_volume_claims=[{claimName: fsx, mountPath: /fsx}]"
+READ_ONLY = "cluster.volumes=[{volumeName: data, hostPath: /data, mountPath: /fsx/data, readOnly: true}]"
 ROLE = "arn:aws:iam::111122223333:role/training"
 OTHER_ACCOUNT = f"{SET}.role_arn={ROLE}"
 MEMORY = f"{SET}.memory.frequency=10"
@@ -105,6 +106,12 @@ FAULTS = [
         "E262",
         f"{KEY}.persistent.path",
         "lost with them\n     value: '/fsx/x'\n     allowed: s3://bucket/prefix",
+    ),
+    (
+        (CLAIM, READ_ONLY, f"{SET}.persistent.path=/fsx/data/x"),
+        "E262",
+        f"{KEY}.persistent.path",
+        "is not on a volume that the pods can write to",
     ),
     ((CLAIM, f"{SET}.persistent.path=/fsx2/x"), "E262", f"{KEY}.persistent.path", "/fsx/…"),
     ((CLAIM, f"{SET}.persistent.path=/fsx/../x"), "E262", f"{KEY}.persistent.path", "/fsx/…"),

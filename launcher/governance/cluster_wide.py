@@ -69,13 +69,10 @@ def _differing(mine: Mapping[str, Any], other: Mapping[str, Any], own: str, thei
             key = f"{key}.{name.removesuffix('-priority')}" if field == "value" else key
             message = f"{kind} {name} is cluster-scoped, and its {field} differs between {own} and {their}"
             remedy = f"the same {key} for every team, or an object of another name"
-            yield Problem("E363", key, message, value, f"{_shown(theirs)}, as {their} has it", remedy)
+            shown = "unset" if theirs is None else theirs
+            yield Problem("E363", key, message, value, f"{shown}, as {their} has it", remedy)
 
 
 def _value(body: Mapping[str, Any], field: str) -> Any:
     value = get(body, field)
     return _DEFAULTS.get(field) if value in (None, {}, []) else value
-
-
-def _shown(value: object) -> str:
-    return "unset" if value is None else str(value)

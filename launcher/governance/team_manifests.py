@@ -4,7 +4,7 @@ Source: AWS, Using elastic training in Amazon SageMaker HyperPod, Prerequisites:
 """
 
 import re
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -72,19 +72,16 @@ def read(args: Sequence[str]) -> Team:
     known = {problem.path for problem in problems}
     problems += [fault for fault in faults if fault.path not in known]
     faulty = {problem.path.partition(".")[0] for problem in problems}
-    team: Team = _without(faulty, typed, tree) if problems else typed
+    team: Team = typed
+    if problems:  # defaults in place of faulty keys, so that the valid ones are checked too
+        valid = [key for key in tree if key in Team.model_fields and key not in faulty]
+        team = Team.model_construct(**{key: getattr(typed, key) for key in valid})
     for needs, check in _CHECKS:
         if not faulty & set(needs):
             problems += check(team)
     if problems:
         raise ProblemsFound(tuple(problems))
     return team
-
-
-def _without(faulty: set[str], typed: Team, tree: Mapping[str, Any]) -> Team:
-    """Return a team with its valid keys, and defaults for the others, so that the valid ones are checked too."""
-    valid = [key for key in tree if key in Team.model_fields and key not in faulty]
-    return Team.model_construct(**{key: getattr(typed, key) for key in valid})
 
 
 def _tree(args: Sequence[str]) -> tuple[dict[str, Any], list[Problem]]:
@@ -266,10 +263,9 @@ def _queue_quotas(team: Team) -> list[dict[str, str]]:
     All resources of a pod are covered: a job that requests any other is never admitted.
     """
     own, lent = (_amounts(team, nodes) for nodes in (team.nodes, team.borrow_nodes))
-    borrowing = ({"borrowingLimit": lent[name]} if team.cohort else {} for name in own)
     return [
-        {"name": name, "nominalQuota": amount, **limit}
-        for (name, amount), limit in zip(own.items(), borrowing, strict=True)
+        {"name": name, "nominalQuota": amount} | ({"borrowingLimit": lent[name]} if team.cohort else {})
+        for name, amount in own.items()
     ]
 
 

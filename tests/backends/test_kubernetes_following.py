@@ -10,8 +10,8 @@ from launcher.backends.kubernetes import job_control, job_watch, pod_logs
 from launcher.backends.kubernetes.api_errors import ApiError, Unreachable
 from launcher.backends.kubernetes.api_objects import path
 from launcher.backends.kubernetes.job_watch import lines, listed, snapshots
-from launcher.backends.kubernetes.pod_logs import Reader, Run, run_of
-from launcher.backends.kubernetes.pod_ranks import Filter, Places
+from launcher.backends.kubernetes.pod_logs import Filter, Reader, Run, run_of
+from launcher.backends.kubernetes.pod_report import Places
 from launcher.backends.kubernetes.target import Target
 from launcher.common.problems import ProblemsFound
 from launcher.model.job_spec import JobState, LogSelection

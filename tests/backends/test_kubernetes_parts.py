@@ -10,11 +10,10 @@ from http_api import HttpApi, connection
 from urllib3.exceptions import ProtocolError
 
 from launcher.backends.kubernetes import (
-    governance_preflight,
     interact,
     inventory,
     operator_log,
-    pod_ranks,
+    pod_logs,
     pod_report,
     preflight,
     security,
@@ -24,6 +23,7 @@ from launcher.backends.kubernetes import (
 )
 from launcher.backends.kubernetes.api_errors import ApiError
 from launcher.backends.kubernetes.api_objects import DIGEST, manifests
+from launcher.backends.kubernetes.clusters import KubernetesCluster
 from launcher.backends.kubernetes.description import DESCRIPTION
 from launcher.backends.kubernetes.job_options import LabelSelector, Settings
 from launcher.common.problems import ProblemsFound
@@ -329,9 +329,13 @@ FLAVOR = {
 ADMISSION = "/apis/admissionregistration.k8s.io/v1"
 
 
+def cluster(api):
+    return KubernetesCluster(connection(api), "k8s")
+
+
 def test_the_clusters_version_of_kueue_is_used_if_objects_can_be_made_for_it(api):
     def version(given=None, known=("v1beta1",)):
-        return governance_preflight.kueue_version(connection(api), known, given)
+        return cluster(api).kueue_version(known, given)
 
     with pytest.raises(ProblemsFound) as refused:
         version()
@@ -346,26 +350,26 @@ def test_the_clusters_version_of_kueue_is_used_if_objects_can_be_made_for_it(api
 
 
 def test_a_team_needs_the_policys_kind_and_its_topology_once_each(api):
-    found = list(governance_preflight.problems(connection(api), [POLICY, POLICY, FLAVOR, FLAVOR]))
+    found = list(cluster(api).lacks([POLICY, POLICY, FLAVOR, FLAVOR]))
     assert [each.code for each in found] == ["E346", "E347"]
     api.objects[ADMISSION] = {"resources": [{"kind": "ValidatingAdmissionPolicy"}]}
     api.objects[f"{KUEUE}/v1beta1/topologies/rack"] = {}
-    assert list(governance_preflight.problems(connection(api), [POLICY, FLAVOR])) == []
+    assert list(cluster(api).lacks([POLICY, FLAVOR])) == []
 
 
 def test_shared_objects_of_a_team_are_read_from_the_cluster(api):
-    assert governance_preflight.existing(connection(api), [FLAVOR, POLICY]) == ()
+    assert cluster(api).existing([FLAVOR, POLICY]) == ()
     api.objects[f"{KUEUE}/v1beta1/resourceflavors/f"] = {"spec": {}}
-    (found,) = governance_preflight.existing(connection(api), [FLAVOR, POLICY])
+    (found,) = cluster(api).existing([FLAVOR, POLICY])
     assert found["kind"] == "ResourceFlavor"
     for answer, code in ((403, "E344"), (ProtocolError("broken"), "E342")):
         api.fail("GET", f"{KUEUE}/v1beta1/resourceflavors/f", answer)
         with pytest.raises(ProblemsFound) as refused:
-            governance_preflight.existing(connection(api), [FLAVOR])
+            cluster(api).existing([FLAVOR])
         assert codes(refused) == [code]
 
 
-PLACES = pod_ranks.Places("j", (("base", 2), ("elastic", 3)), 4)
+PLACES = pod_report.Places("j", (("base", 2), ("elastic", 3)), 4)
 
 
 def pod(name, phase="Running", created="2026-01-01T00:00:00Z", **status):
@@ -381,7 +385,7 @@ def test_a_pods_place_is_counted_over_all_replica_specs(name, place):
 
 
 def test_lines_are_of_the_rank_that_wrote_them_or_of_the_whole_pod():
-    shown = pod_ranks.Filter(LogSelection(ranks=frozenset({5, 6})), PLACES)
+    shown = pod_logs.Filter(LogSelection(ranks=frozenset({5, 6})), PLACES)
     assert [shown.wants(name) for name in ("j-base-0", "j-base-1", "other")] == [False, True, False]
     line = shown.printer("j-base-1")
     assert line("[default1]:loss") == "rank 5 | [default1]:loss"
@@ -435,7 +439,7 @@ def test_failures_name_each_reason_once():
 
 
 def test_an_operator_that_is_absent_or_hidden_is_a_problem(api):
-    place, places = "/api/v1/namespaces/aws-hyperpod/pods", pod_ranks.Places("j", (("pods", 2),), 1)
+    place, places = "/api/v1/namespaces/aws-hyperpod/pods", pod_report.Places("j", (("pods", 2),), 1)
     api.objects[place] = {"items": [pod("other-0")]}
     with pytest.raises(ProblemsFound) as refused:
         list(operator_log.lines(connection(api), JOB, places))

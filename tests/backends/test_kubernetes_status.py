@@ -11,9 +11,8 @@ from launcher.backends.kubernetes import lenient
 from launcher.backends.kubernetes.api_errors import api_error
 from launcher.backends.kubernetes.job_control import planned_sizes
 from launcher.backends.kubernetes.job_status import View, read
-from launcher.backends.kubernetes.pod_logs import Window
-from launcher.backends.kubernetes.pod_ranks import Filter, Places
-from launcher.backends.kubernetes.pod_report import reason
+from launcher.backends.kubernetes.pod_logs import Filter, Window
+from launcher.backends.kubernetes.pod_report import Places, reason
 from launcher.backends.kubernetes.target import Target, is_event_of, own_pods
 from launcher.model.job_spec import JobState, LogSelection
 

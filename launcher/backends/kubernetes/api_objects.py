@@ -104,10 +104,23 @@ class Manifest:
     @property
     def digest(self) -> str:
         """Digest of the bundle it comes from."""
-        return str(self.body["metadata"]["annotations"][DIGEST])
+        return digest_of(self.body) or ""
 
     def __str__(self) -> str:
         return f"{self.kind} {self.name}"
+
+    def is_origin_of(self, found: Mapping[str, Any]) -> bool:
+        """Return whether an object of this name on the cluster comes from the same bundle."""
+        return digest_of(found) == self.digest
+
+    @property
+    def manager(self) -> str:
+        """The field manager that creates the object.
+
+        It differs between bundles, so that the API itself refuses a second bundle of the same name (409): the two set
+        DIGEST to different values.
+        """
+        return f"{MANAGER}-{self.digest[:_SHORT]}"
 
     def owned_by(self, owner: Mapping[str, Any]) -> "Manifest":
         """Return the same object with an owner: it is deleted with `owner`."""
@@ -119,6 +132,12 @@ class Manifest:
         }
         metadata = {**self.body["metadata"], "ownerReferences": [reference]}
         return Manifest(self.file, {**self.body, "metadata": metadata})
+
+
+def digest_of(body: Mapping[str, Any]) -> str | None:
+    """Return the digest of the bundle that an object comes from; None if it is not ours."""
+    digest = (body["metadata"].get("annotations") or {}).get(DIGEST)
+    return None if digest is None else str(digest)
 
 
 def manifests(bundle: Bundle) -> tuple[Manifest, ...]:
@@ -147,15 +166,6 @@ def _user(bundle: Bundle) -> dict[str, str]:
     """Return the annotation with the user who launched a bundle; empty if the bundle does not name one."""
     user = json.loads(bundle.files.get(MANIFEST, "{}")).get("user")
     return {USER: user} if user else {}
-
-
-def manager(body: Mapping[str, Any]) -> str:
-    """Return the field manager that creates an object.
-
-    It differs between bundles, so that the API itself refuses a second bundle of the same name (409): the two set
-    DIGEST to different values.
-    """
-    return f"{MANAGER}-{body['metadata']['annotations'][DIGEST][:_SHORT]}"
 
 
 def job_manifest(bundle: Bundle) -> Manifest:

@@ -4,7 +4,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, ClassVar
 
-from launcher.backends.kubernetes import api_objects, manifest, stopping
+from launcher.backends.kubernetes import api_objects, manifest
 from launcher.backends.kubernetes.api_errors import api_errors_as_problems
 from launcher.backends.kubernetes.connection import Connection, connect
 from launcher.backends.kubernetes.job_options import k8s_options
@@ -59,7 +59,7 @@ class KubernetesBackend:
         Raises:
             ProblemsFound: The configurations are larger than a ConfigMap may be, or the job than the API keeps.
         """
-        configs = {**configs, stopping.SCRIPT: manifest.start_script(job)}
+        configs = {**configs, manifest.START_SCRIPT: manifest.start_script(job)}
         size = sum(len(name.encode()) + len(text.encode()) for name, text in configs.items())
         if size > CONFIG_MAP_LIMIT:
             raise fail(
@@ -180,7 +180,7 @@ class KubernetesBackend:
     def pods(self, handle: JobHandle) -> tuple[JobPod, ...]:
         """Return the job's pods as they are now, in the order of their ranks."""
         from launcher.backends.kubernetes import pod_report
-        from launcher.backends.kubernetes.pod_ranks import Places
+        from launcher.backends.kubernetes.pod_report import Places
 
         with api_errors_as_problems():
             found = _own_pods(*_opened(handle))
@@ -203,7 +203,7 @@ class KubernetesBackend:
     def operator_log(self, handle: JobHandle) -> Iterator[str]:
         """Yield the lines of the training operator's log that mention the job."""
         from launcher.backends.kubernetes import operator_log
-        from launcher.backends.kubernetes.pod_ranks import Places
+        from launcher.backends.kubernetes.pod_report import Places
 
         with api_errors_as_problems():
             yield from operator_log.lines(*_opened(handle), Places.of(_planned(handle)))
@@ -218,7 +218,7 @@ def _own_pods(connection: Connection, target: "Target") -> Sequence[Mapping[str,
 
 def _pod_of_rank(handle: JobHandle, rank: int) -> "PodOfRank":
     from launcher.backends.kubernetes.interact import PodOfRank
-    from launcher.backends.kubernetes.pod_ranks import Places
+    from launcher.backends.kubernetes.pod_report import Places
 
     connection, target = _opened(handle)
     places = Places.of(_planned(handle))
@@ -262,17 +262,18 @@ def _opened(handle: JobHandle) -> tuple[Connection, "Target"]:
 
     Raises:
         ProblemsFound: The bundle is damaged, or the context leads to another cluster (E348).
-        ApiError: The API refuses.
-        Unreachable: It does not answer.
     """
-    from launcher.backends.kubernetes import preflight, server
+    from launcher.backends.kubernetes import server
+    from launcher.backends.kubernetes.target import Target
 
-    connection, target = connect(handle.context), _target(handle)
+    connection, job = connect(handle.context), api_objects.Manifest("", _planned(handle))
+    selector, parts = api_objects.selector(job.body), api_objects.part_names(job.body)
+    target = Target(job.kind, job.namespace, job.name, handle.uid or "", selector, parts, handle.server)
     server.require(connection, handle.server)
     if target.uid:
         return connection, target
-    found, digest = connection.find(target.path), api_objects.job_manifest(_bundle(handle)).digest
-    if found and preflight.digest_of(found) == digest:
+    found = connection.find(target.path)
+    if found and api_objects.job_manifest(_bundle(handle)).is_origin_of(found):
         return connection, replace(target, uid=found["metadata"]["uid"])
     return connection, target
 
@@ -289,19 +290,6 @@ def _unfinished(connection: Connection, handle: JobHandle, seen: JobStatus) -> J
 
 def _bundle(handle: JobHandle) -> Bundle:
     return bundles.read(handle.bundle_dir)[0]
-
-
-def _target(handle: JobHandle) -> "Target":
-    """Return what the API knows a job by.
-
-    Raises:
-        ProblemsFound: The bundle is damaged.
-    """
-    from launcher.backends.kubernetes.target import Target
-
-    job = api_objects.Manifest("", _planned(handle))
-    selector, parts = api_objects.selector(job.body), api_objects.part_names(job.body)
-    return Target(job.kind, job.namespace, job.name, handle.uid or "", selector, parts, handle.server)
 
 
 BACKEND = KubernetesBackend()

@@ -3,6 +3,7 @@
 Parts that the user may not read are left out, and a notice names the missing permission.
 """
 
+import itertools
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
@@ -41,7 +42,6 @@ def read(connection: Connection, namespace: str) -> Capacity:
 
     Raises:
         ApiError: The API refuses for a reason other than a missing permission.
-        Unreachable: It does not answer.
     """
     reader = _Reader(connection)
     nodes = reader.nodes()
@@ -108,7 +108,7 @@ class _Reader:
                 if namespace is not None:
                     self.notices = [*before, Notice("N150", f"only the {kind}s of {namespace} are shown")]
                 return found
-        self.notices = [*before, self.notices[-1]]
+        self.notices = [*before, self.notices[-1]]  # one notice for the kind, not one for each place
         return None
 
     def placed(self, waiting: tuple[Waiting, ...], queues: Iterable[str]) -> tuple[Waiting, ...]:
@@ -126,9 +126,10 @@ class _Reader:
             for queue, items in lists.items()
             for item in items
         }
-        placed = [
-            _at(each, *places.get((each.namespace, each.workload), (each.queue, each.position))) for each in waiting
-        ]
+        placed = []
+        for each in waiting:
+            queue, position = places.get((each.namespace, each.workload), (each.queue, each.position))
+            placed.append(replace(each, queue=queue, position=position))
         return tuple(sorted(placed, key=lambda each: (each.queue, each.position)))
 
 
@@ -145,38 +146,35 @@ def _used(pods: Iterable[Mapping[str, Any]]) -> dict[str, dict[str, Fraction]]:
     return used
 
 
-def _readable(quantity: str | int) -> Fraction:
-    """Return a quantity of the cluster as a number; 0 if it is not valid, so that one object hides no other."""
+def _whole(quantity: str | int) -> int:
+    """Return a quantity of the cluster as a whole number; 0 if it is not valid, so that one object hides no other."""
     try:
-        return amount(quantity)
+        return int(amount(quantity))
     except UnreadableQuantity:
-        return Fraction(0)
+        return 0
 
 
 def _node(node: Mapping[str, Any], used: Mapping[str, Mapping[str, Fraction]] | None) -> Node:
     metadata, status = node["metadata"], node.get("status") or {}
     labels, allocatable = metadata.get("labels") or {}, status.get("allocatable") or {}
-    resource = next((name for name in ACCELERATORS if _readable(allocatable.get(name, 0)) > 0), None)
-    total = int(_readable(allocatable[resource])) if resource else 0
-    free = total if resource is None else None
-    if resource and used is not None:
-        free = total - int(used.get(metadata["name"], {}).get(resource, 0))
+    resource, total = next(
+        ((name, total) for name in ACCELERATORS if (total := _whole(allocatable.get(name, 0))) > 0), (None, 0)
+    )
+    free: int | None = total
+    if resource:
+        free = None if used is None else total - int(used.get(metadata["name"], {}).get(resource, 0))
+    conditions = status.get("conditions") or ()
+    is_ready = any(each["type"] == "Ready" and each["status"] == "True" for each in conditions)
+    is_cordoned = (node.get("spec") or {}).get("unschedulable")
     return Node(
         metadata["name"],
         next((labels[name] for name in _INSTANCE if name in labels), None),
-        _state(node),
+        ("Ready" if is_ready else "NotReady") + (", cordoned" if is_cordoned else ""),
         resource,
         total,
         free,
         {name.partition("/")[2]: labels[name] for name in _HEALTH if name in labels},
     )
-
-
-def _state(node: Mapping[str, Any]) -> str:
-    conditions = (node.get("status") or {}).get("conditions") or ()
-    is_ready = any(each["type"] == "Ready" and each["status"] == "True" for each in conditions)
-    state = "Ready" if is_ready else "NotReady"
-    return f"{state}, cordoned" if (node.get("spec") or {}).get("unschedulable") else state
 
 
 def _of_cluster_queues(queues: Iterable[Mapping[str, Any]]) -> Iterator[QuotaUse]:
@@ -222,25 +220,22 @@ def _ordered(
         (queue["metadata"]["namespace"], queue["metadata"]["name"]): (queue.get("spec") or {}).get("clusterQueue")
         for queue in local_queues
     }
-    found = [_waiting(workload, behind) for workload in workloads if _is_waiting(workload)]
+    found = [each for workload in workloads if (each := _waiting(workload, behind))]
     found.sort(key=lambda each: (each.queue, -each.priority, each.created_s, each.namespace, each.job))
-    places: dict[str, int] = {}
-    ordered = []
-    for each in found:
-        places[each.queue] = places.get(each.queue, 0) + 1
-        ordered.append(_at(each, each.queue, places[each.queue]))
-    return tuple(ordered)
+    return tuple(
+        replace(each, position=position)
+        for _, of_queue in itertools.groupby(found, key=lambda each: each.queue)
+        for position, each in enumerate(of_queue, 1)
+    )
 
 
-def _is_waiting(workload: Mapping[str, Any]) -> bool:
-    held = {c["type"] for c in (workload.get("status") or {}).get("conditions") or () if c["status"] == "True"}
-    is_active = (workload.get("spec") or {}).get("active", True)
-    return is_active and not held & {"QuotaReserved", "Admitted", "Finished"}
-
-
-def _waiting(workload: Mapping[str, Any], behind: Mapping[tuple[str, str], str | None]) -> Waiting:
+def _waiting(workload: Mapping[str, Any], behind: Mapping[tuple[str, str], str | None]) -> Waiting | None:
+    """Return a workload as it waits; None if it has its quota, has ended, or is not active."""
     metadata, spec = workload["metadata"], workload.get("spec") or {}
     conditions = {c["type"]: c for c in (workload.get("status") or {}).get("conditions") or ()}
+    held = {kind for kind, condition in conditions.items() if condition["status"] == "True"}
+    if not spec.get("active", True) or held & {"QuotaReserved", "Admitted", "Finished"}:
+        return None
     local, namespace = spec.get("queueName") or "-", metadata["namespace"]
     owners = metadata.get("ownerReferences") or ()
     evicted = conditions.get("Evicted", {})
@@ -256,7 +251,3 @@ def _waiting(workload: Mapping[str, Any], behind: Mapping[tuple[str, str], str |
         datetime.fromisoformat(since or metadata["creationTimestamp"]).timestamp(),
         lenient.text(conditions.get("QuotaReserved", {}).get("message")).rstrip("."),
     )
-
-
-def _at(waiting: Waiting, queue: str, position: int) -> Waiting:
-    return replace(waiting, queue=queue, position=position)

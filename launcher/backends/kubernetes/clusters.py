@@ -6,13 +6,22 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
-from launcher.backends.kubernetes import api_objects, capacity, governance_preflight, inventory, lenient, server
-from launcher.backends.kubernetes.api_errors import api_errors_as_problems
+from launcher.backends.kubernetes import api_objects, capacity, inventory, lenient, preflight, server
+from launcher.backends.kubernetes.api_errors import RequestFailed, Unreachable, api_errors_as_problems, problem
 from launcher.backends.kubernetes.connection import Connection, connect
 from launcher.common import console
-from launcher.common.problems import Problem, fail
+from launcher.common.problems import Problem, ProblemsFound, fail
+from launcher.governance.cluster_wide import shared
 from launcher.model.cluster_view import AdoptedJob, Capacity, ClusterJob
 from launcher.model.job_spec import JobHandle
+
+_PLURALS = {
+    "PriorityClass": "priorityclasses",
+    "WorkloadPriorityClass": "workloadpriorityclasses",
+    "ResourceFlavor": "resourceflavors",
+    "Topology": "topologies",
+}
+_POLICY = "ValidatingAdmissionPolicy"
 
 
 class KubernetesCluster:
@@ -58,22 +67,79 @@ class KubernetesCluster:
         )
 
     def kueue_version(self, known: Iterable[str], given: str | None) -> str:
-        """Return the version of Kueue's API that the cluster and this program have in common."""
-        return governance_preflight.kueue_version(self._connection, known, given)
+        """Return the version of Kueue's API that the cluster and this program have in common.
+
+        Args:
+            known: The versions that this program can generate.
+            given: One of them; None for the cluster's preferred one, if this program knows that.
+
+        Raises:
+            ProblemsFound: The cluster has no Kueue, or none of these versions.
+        """
+        with api_errors_as_problems("kueue"):
+            group = self._connection.find(preflight.KUEUE, is_sure=False)
+        if group is None:
+            remedy = "install Kueue, or use kueue=false if the task governance add-on will install it"
+            raise fail("E347", "kueue", "the cluster has no Kueue", value=True, remedy=remedy)
+        served = [version["version"] for version in group.get("versions", ())]
+        preferred = group.get("preferredVersion", {}).get("version")
+        for version in [given] if given else [preferred, *served]:
+            if version in served and version in known:
+                return version
+        message = "is not a Kueue version of the cluster" if given else "the cluster's Kueue is not supported"
+        allowed = f"of the cluster: {', '.join(served)}"
+        raise fail("E347", "kueue_version", message, value=given, allowed=allowed)
 
     def lacks(self, objects: Iterable[Mapping[str, Any]]) -> Iterator[Problem]:
         """Yield a Problem for a missing kind of admission policy, and for each missing Topology."""
-        return governance_preflight.problems(self._connection, objects)
+        seen = set()
+        for each in objects:
+            if each["kind"] == _POLICY and _POLICY not in seen:
+                seen.add(_POLICY)
+                yield from self._lacks_policies()
+            topology = each["spec"].get("topologyName") if each["kind"] == "ResourceFlavor" else None
+            if topology and topology not in seen:
+                seen.add(topology)
+                where = f"/apis/{each['apiVersion']}/topologies/{topology}"
+                yield from preflight.absent(self._connection, where, "topology", topology, "E347")
+
+    def _lacks_policies(self) -> Iterator[Problem]:
+        """Yield a Problem if the cluster has no admission policies. Source: Kubernetes 1.30, v1 of the API."""
+        try:
+            served = preflight.kinds_served(self._connection, "/apis/admissionregistration.k8s.io/v1")
+        except RequestFailed as error:
+            yield problem(error, "pod_security")
+            return
+        if _POLICY not in served:
+            message = f"the cluster has no {_POLICY}, so nothing would restrict the team's pods"
+            remedy = "Kubernetes 1.30, or pod_security=restricted with non-root images, or pod_security=privileged"
+            yield Problem("E346", "pod_security", message, "policy", remedy=remedy)
 
     def existing(self, objects: Iterable[Mapping[str, Any]]) -> tuple[Mapping[str, Any], ...]:
-        """Return priority classes, flavors and topologies with the names of a team's own."""
-        return governance_preflight.existing(self._connection, objects)
+        """Return priority classes, flavors and topologies with the names of a team's own.
+
+        Raises:
+            ProblemsFound: One cannot be read.
+        """
+        found, faults = [], []
+        for each in shared(objects):
+            kind, name = each["kind"], each["metadata"]["name"]
+            try:
+                body = self._connection.get(f"/apis/{each['apiVersion']}/{_PLURALS[kind]}/{name}")
+                found.append({**body, "kind": kind})
+            except Unreachable as error:
+                raise ProblemsFound((problem(error, "team"),)) from error
+            except RequestFailed as error:
+                if error.status != 404:
+                    faults.append(problem(error, "--cluster", value=f"{kind} {name}"))
+        if faults:
+            raise ProblemsFound(tuple(dict.fromkeys(faults)))
+        return tuple(found)
 
     def _namespace(self, namespace: str | None) -> str:
-        if namespace is None:
-            return inventory.default_namespace(self.context)
-        inventory.check_name(namespace, "--namespace")
-        return namespace
+        name = self._connection.namespace if namespace is None else namespace
+        inventory.check_name(name, "--namespace")
+        return name
 
     @contextmanager
     def _reading(self) -> Iterator[None]:

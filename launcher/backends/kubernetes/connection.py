@@ -1,6 +1,7 @@
 """One cluster through its API: idempotent requests, retried after transient failures.
 
 Objects are created by server-side apply and deleted by name and uid, so that a repeated request changes nothing more.
+Whatever takes a connection raises ApiError if the API refuses, and Unreachable if it does not answer.
 """
 
 import json
@@ -12,6 +13,7 @@ import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from launcher.backends.kubernetes.api_errors import ApiError, Unreachable, api_error, is_transient, reason
@@ -39,6 +41,9 @@ _UNAUTHORIZED, _NOT_FOUND = 401, 404
 
 _INSTALL = "pip install '.[k8s]'"
 
+_ACCOUNT_NAMESPACE = Path("/var/run/secrets/kubernetes.io/serviceaccount/namespace")
+"""Source: Kubernetes, Accessing the API from within a pod."""
+
 
 @dataclass(frozen=True, slots=True)
 class Connection:
@@ -52,6 +57,7 @@ class Connection:
         refusal_patience_s: How long 401 and 404 are retried too, in seconds; 0 retries 401 once, with credentials
             that are read again.
         stop: Once set, waiting and retrying end.
+        namespace: That of the context, or of the pod's own account.
     """
 
     context: str | None
@@ -60,6 +66,7 @@ class Connection:
     patience_s: float = PATIENCE_S
     refusal_patience_s: float = 0.0
     stop: threading.Event = field(default_factory=threading.Event, repr=False)
+    namespace: str = "default"
 
     def get(self, path: str, query: Mapping[str, object] | None = None, *, accept: str = JSON) -> dict[str, Any]:
         """Return an object or a list."""
@@ -97,13 +104,13 @@ class Connection:
             raise
         return True
 
-    def find(self, path: str) -> dict[str, Any] | None:
-        """Return an object; None if the API answers 404 twice, with a pause between: one 404 may be wrong."""
-        for is_last in (False, True):
+    def find(self, path: str, *, is_sure: bool = True) -> dict[str, Any] | None:
+        """Return an object; None if the API answers 404: twice to be sure, with a pause, since one may be wrong."""
+        for is_last in (False, True) if is_sure else (True,):
             try:
-                return self._exchange("GET", path, {}, final=(404,))
+                return self._exchange("GET", path, {}, final=(_NOT_FOUND,))
             except ApiError as error:
-                if error.status != 404:
+                if error.status != _NOT_FOUND:
                     raise
             if not is_last:
                 self.stop.wait(_SECOND_LOOK_S)
@@ -290,7 +297,7 @@ def connect(context: str | None) -> Connection:
     settings.retries, settings.connection_pool_maxsize = False, _POOL_SIZE
     with _logged_errors() as messages:
         try:
-            name = _load(config, settings, context)
+            name, namespace = _load(config, settings, context)
         except (config.ConfigException, ValueError) as error:  # ValueError: a certificate that is not base64
             raise _unusable(context, str(error)) from error
     if messages:
@@ -303,35 +310,38 @@ def connect(context: str | None) -> Connection:
         )
     if not settings.host.startswith("https://"):
         raise _unusable(name, f"its server {settings.host} is not https")
-    return Connection(name, settings.host, client.ApiClient(settings), PATIENCE_S)
+    return Connection(name, settings.host, client.ApiClient(settings), PATIENCE_S, namespace=namespace or "default")
 
 
-def _load(config: Any, settings: Any, context: str | None) -> str | None:
-    """Fill `settings`; return the context's name, None for a pod's own account.
+def _load(config: Any, settings: Any, context: str | None) -> tuple[str | None, str | None]:
+    """Fill `settings`; return the context's name, None for a pod's own account, and its namespace if it has one.
 
     Raises:
         ProblemsFound: No such context exists, or it uses a login method that Kubernetes has removed.
     """
     files = os.environ.get("KUBECONFIG") or "~/.kube/config"  # the client reads it only on import
-    known, users, current = _contexts(config, files)
+    contexts, users, current = _contexts(config, files)
     name = context or current
     if not name and "KUBERNETES_SERVICE_HOST" in os.environ:
         config.load_incluster_config(settings)
-        return None
-    if not known:
+        with suppress(OSError):
+            return None, _ACCOUNT_NAMESPACE.read_text(encoding="ascii").strip()
+        return None, None
+    if not contexts:
         raise config.ConfigException(f"no kubeconfig exists ({files}), and this is not a pod of a cluster")
-    if not name or name not in known:
+    if not name or name not in contexts:
         message = "is not a context of the kubeconfig" if name else "the kubeconfig has no current context"
-        raise fail("E341", "cluster.kube_context", message, value=name or None, allowed=", ".join(known))
-    if "auth-provider" in users.get(known[name] or "", ()):  # some contact a server that the client does not verify
+        raise fail("E341", "cluster.kube_context", message, value=name or None, allowed=", ".join(contexts))
+    user, namespace = contexts[name]
+    if "auth-provider" in users.get(user or "", ()):  # some contact a server that the client does not verify
         message = "its user has an auth-provider, which Kubernetes removed in 1.26"
         raise _unusable(name, message, "use an exec plugin instead")
     config.load_kube_config(files, name, settings, persist_config=False)
-    return name
+    return name, namespace
 
 
-def _contexts(config: Any, files: str) -> tuple[dict[str, str | None], dict[str, Any], str | None]:
-    """Return the user of each context, the entry of each user, and the current context.
+def _contexts(config: Any, files: str) -> tuple[dict[str, tuple[str | None, str | None]], dict[str, Any], str | None]:
+    """Return user and namespace of each context, the entry of each user, and the current context.
 
     Raises:
         ConfigException: A file is not a valid kubeconfig.
@@ -342,7 +352,10 @@ def _contexts(config: Any, files: str) -> tuple[dict[str, str | None], dict[str,
     try:
         merged = KubeConfigMerger(files).config
         content = merged.value if merged else {}
-        contexts = {one["name"]: one["context"].safe_get("user") for one in content.get("contexts") or ()}
+        contexts = {
+            one["name"]: (one["context"].safe_get("user"), one["context"].safe_get("namespace"))
+            for one in content.get("contexts") or ()
+        }
         users = {one["name"]: one.safe_get("user") or () for one in content.get("users") or ()}
     except (OSError, yaml.YAMLError, KeyError, TypeError, AttributeError) as error:
         # The error's own text would quote the line, which may hold a token.

@@ -99,11 +99,8 @@ class KubernetesDescription(BackendDescription["Settings"]):
 
     def job_kind(self, job: JobSpec) -> str:
         """Return the kind of the custom resource."""
-        return (
-            "HyperPodPyTorchJob"
-            if options_of(job, self.options()).use_hyperpod_pytorch_job
-            else "Kubeflow PyTorchJob"
-        )
+        is_hyperpod = options_of(job, self.options()).use_hyperpod_pytorch_job
+        return "HyperPodPyTorchJob" if is_hyperpod else "Kubeflow PyTorchJob"
 
 
 DESCRIPTION = KubernetesDescription()

@@ -16,7 +16,7 @@ from launcher.backends.kubernetes import pod_channels, pod_report
 from launcher.backends.kubernetes.api_errors import RequestFailed, Unreachable, problem
 from launcher.backends.kubernetes.connection import Connection
 from launcher.backends.kubernetes.pod_channels import Channels
-from launcher.backends.kubernetes.pod_ranks import Places
+from launcher.backends.kubernetes.pod_report import Places
 from launcher.common import console
 from launcher.common.problems import Notice, Problem, ProblemsFound, fail
 from launcher.common.redaction import masked

@@ -1,9 +1,7 @@
 """All training jobs of a cluster, regardless of who submitted them and from where."""
 
-import os
 from collections.abc import Mapping
 from datetime import datetime
-from pathlib import Path
 from typing import Any
 
 from launcher.backends.kubernetes import api_objects, job_status, job_watch, lenient
@@ -15,9 +13,6 @@ from launcher.common.redaction import masked
 from launcher.common.syntax import DNS_LABEL, DNS_SUBDOMAIN
 from launcher.model.cluster_view import ClusterJob
 
-_ACCOUNT_NAMESPACE = Path("/var/run/secrets/kubernetes.io/serviceaccount/namespace")
-"""Source: Kubernetes, Accessing the API from within a pod."""
-
 _INVALID_NAME = "is not a valid Kubernetes name"
 ACCELERATORS = ("nvidia.com/gpu", "aws.amazon.com/neurondevice", "aws.amazon.com/neuron", "amd.com/gpu")
 """Extended resources that are accelerators. Source: device plugins of NVIDIA, AWS Neuron and AMD."""
@@ -27,20 +22,6 @@ def listed(connection: Connection, where: str, query: Mapping[str, object] | Non
     """Return the objects of a list."""
     items, _ = job_watch.listed(connection, where, query or {})
     return list(items.values())
-
-
-def default_namespace(context: str | None) -> str:
-    """Return the namespace of a kubeconfig's context, or (None) of this pod's account; `default` if it has none."""
-    from kubernetes import config
-
-    if context is None:
-        try:
-            return _ACCOUNT_NAMESPACE.read_text(encoding="ascii").strip() or "default"
-        except OSError:
-            return "default"
-    contexts, _ = config.list_kube_config_contexts(os.environ.get("KUBECONFIG") or "~/.kube/config")
-    found: Mapping[str, str] = next((each["context"] for each in contexts if each["name"] == context), {})
-    return found.get("namespace") or "default"
 
 
 def jobs(connection: Connection, namespace: str | None) -> tuple[ClusterJob, ...]:
@@ -127,7 +108,6 @@ def find(connection: Connection, namespace: str, name: str, kind: str | None) ->
     Raises:
         ProblemsFound: No such job exists, or one of each kind does.
     """
-    check_name(namespace, "--namespace")
     check_job_name(name)
     found, refusals = [], []
     for each in (kind,) if kind else api_objects.JOB_KINDS:
@@ -176,8 +156,7 @@ def outline(job: Mapping[str, Any]) -> dict[str, Any]:
     spec, metadata = job["spec"], job["metadata"]
     kept = {key: spec[key] for key in ("elasticPolicy",) if key in spec}
     if "pytorchReplicaSpecs" in spec:
-        parts = {name: _part(part) for name, part in spec["pytorchReplicaSpecs"].items()}
-        kept["pytorchReplicaSpecs"] = parts
+        kept["pytorchReplicaSpecs"] = {name: _part(part) for name, part in spec["pytorchReplicaSpecs"].items()}
     else:
         kept["replicaSpecs"] = [{"name": part["name"], **_part(part)} for part in spec["replicaSpecs"]]
     kept["nprocPerNode"] = _processes(spec)

@@ -8,7 +8,6 @@ from launcher.backends.kubernetes import api_objects
 from launcher.backends.kubernetes.api_errors import ApiError, api_errors_as_problems
 from launcher.backends.kubernetes.connection import Connection, pause_s
 from launcher.backends.kubernetes.job_watch import current_status, read_objects, read_status
-from launcher.backends.kubernetes.preflight import digest_of
 from launcher.backends.kubernetes.target import Target
 from launcher.common.problems import fail
 from launcher.model.following import Clock, ended, refuse_unplanned_sizes, until
@@ -23,8 +22,6 @@ def scale(connection: Connection, target: Target, planned: Mapping[str, Any], bo
     """Change the size bounds that a job's operator follows.
 
     Args:
-        connection: The cluster.
-        target: The job.
         planned: The custom resource as it was rendered, with every size of the plan.
         bounds: Minimum and maximum nodes, sizes of the plan; a minimum of None is the smallest.
 
@@ -130,7 +127,6 @@ def clear(connection: Connection, target: Target, manifests: Sequence[api_object
     """Delete the objects of a finished job, and return when none of them exists.
 
     Args:
-        connection: The cluster.
         target: The job; without a uid if it is already deleted.
         manifests: All objects of its bundle, the job last.
 
@@ -148,7 +144,7 @@ def clear(connection: Connection, target: Target, manifests: Sequence[api_object
         left = list(manifests)
 
         def are_gone() -> bool:
-            while left and not ((there := connection.find(left[0].path)) and digest_of(there) == left[0].digest):
+            while left and not ((there := connection.find(left[0].path)) and left[0].is_origin_of(there)):
                 left.pop(0)
             return not left
 
@@ -163,11 +159,6 @@ def _await(connection: Connection, is_done: Callable[[], bool], patience_s: floa
 
 def _remove(connection: Connection, manifest: api_objects.Manifest) -> None:
     """Delete an object of this bundle; the cluster deletes it too once its owner, the job, is deleted."""
-    try:
-        found = connection.get(manifest.path)
-    except ApiError as error:
-        if error.status == 404:
-            return
-        raise
-    if digest_of(found) == manifest.digest:
+    found = connection.find(manifest.path, is_sure=False)
+    if found and manifest.is_origin_of(found):
         connection.delete(manifest.path, found["metadata"]["uid"])

@@ -5,6 +5,7 @@ from typing import Annotated, Literal
 
 from pydantic import AfterValidator, Field
 
+from launcher.backends.kubernetes.rules.bounds import is_below, place
 from launcher.model.base_model import INT32, INT64, Listed, Model, NonNegative32, Positive32, default
 from launcher.model.cluster_options import ClusterOptions, HasOptions, options_of
 
@@ -310,6 +311,25 @@ class Settings(ClusterOptions):
     """Group id that gets write access to mounted claims."""
     container_mounts: Listed[str] | None = default(None)
     """Slurm's key, accepted so that one script works with every cluster; ignored here."""
+
+    @property
+    def mounts(self) -> tuple[HostVolume | Claim, ...]:
+        """The folders and claims that are mounted into the container."""
+        return (*(self.volumes or ()), *(self.persistent_volume_claims or ()))
+
+    def mount_of(self, path: str) -> HostVolume | Claim | None:
+        """Return the innermost mount that holds an absolute path; None if only the image has it."""
+
+        def depth(each: HostVolume | Claim) -> int:
+            return len(place(each.mountPath))
+
+        above = (each for each in self.mounts if is_below(path, each.mountPath))
+        return max(above, key=depth, default=None)
+
+    def keeps(self, path: str) -> bool:
+        """Return whether a path is on a mount that the pods can write to: others lose it with the pod."""
+        mount = self.mount_of(path)
+        return mount is not None and not mount.readOnly
 
 
 def k8s_options(job: HasOptions) -> Settings:

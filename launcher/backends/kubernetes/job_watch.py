@@ -5,6 +5,7 @@ import queue
 import threading
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from datetime import datetime
 from functools import partial
@@ -55,7 +56,6 @@ def snapshots(
     """Yield the objects of a list by uid, now and after each change, until `connection.stop` is set.
 
     Args:
-        connection: The cluster.
         where: Path of the list.
         query: Which objects.
         deleted: Receives each deleted object by uid, in its last state.
@@ -75,8 +75,10 @@ def snapshots(
                 if event["type"] != _BOOKMARK:
                     _take(items, event, deleted)
                     yield dict(items)
-        except _Expired as error:  # the server has dropped the events since then
-            connection.stop.wait(error.retry_after_s or 0.0)
+        except ApiError as error:
+            if error.status != _GONE:
+                raise
+            connection.stop.wait(error.retry_after_s or 0.0)  # the server has dropped the events since then
             items, version = listed(connection, where, query)
             yield dict(items)
         failures = failures + 1 if time.monotonic() - started < _SHORT_S else 0
@@ -101,56 +103,37 @@ def listed(connection: Connection, where: str, query: Mapping[str, object]) -> t
                 raise
 
 
-class _Expired(Exception):
-    """A watch cannot continue from its last version; the list has to be read again.
-
-    Args:
-        retry_after_s: How long the server asks to wait first, in seconds.
-    """
-
-    def __init__(self, retry_after_s: float | None = None):
-        super().__init__()
-        self.retry_after_s = retry_after_s
-
-
 def _watched(
     connection: Connection, where: str, version: str, query: Mapping[str, object]
 ) -> Iterator[Mapping[str, Any]]:
     """Yield the events of one watch until it ends or breaks.
 
     Raises:
-        ApiError: The API refuses the watch.
-        _Expired: The list has to be read again.
+        ApiError: The API refuses the watch; 410 if the list has to be read again.
     """
     watch = {"watch": True, "allowWatchBookmarks": True, "resourceVersion": version, "timeoutSeconds": _WATCH_S}
-    try:
-        with connection.stream(where, read_timeout_s=_WATCH_S + 15.0, query={**watch, **query}) as answer:
-            try:
-                for line in lines(chunks(answer)):
-                    yield _event(line)
-            except Unreachable:
-                return  # the next watch continues from the last version
-    except ApiError as error:
-        if error.status == _GONE:
-            raise _Expired from error
-        raise
+    opening = connection.stream(where, read_timeout_s=_WATCH_S + 15.0, query={**watch, **query})
+    with opening as answer, suppress(Unreachable):  # one that breaks: the next continues from the last version
+        for line in lines(chunks(answer)):
+            yield _event(line)
 
 
 def _event(line: bytes) -> Mapping[str, Any]:
     """Parse an event of a watch.
 
     Raises:
-        _Expired: It reports an error, or is not an event.
+        ApiError: It reports an error, or is not an event: 410, as the watch cannot continue from its last version.
     """
     try:
         event: Mapping[str, Any] = json.loads(line)
     except ValueError as error:
-        raise _Expired from error
+        raise ApiError(_GONE, "not an event of a watch") from error
     kind, metadata = lenient.mapping(event).get("type"), lenient.mapping(event, "object", "metadata")
     has_identity = kind == _BOOKMARK or metadata.get("uid")
     is_complete = isinstance(metadata.get("resourceVersion"), str) and has_identity
     if kind not in ("ADDED", "MODIFIED", "DELETED", _BOOKMARK) or not is_complete:
-        raise _Expired(lenient.count(lenient.mapping(event, "object", "details").get("retryAfterSeconds")))
+        asked_s = lenient.count(lenient.mapping(event, "object", "details").get("retryAfterSeconds"))
+        raise ApiError(_GONE, "not an event of a watch", asked_s)
     return event
 
 
@@ -186,7 +169,6 @@ class Observer:
 
     Args:
         connection: Its `stop` ends the watches.
-        target: The job.
         inbox: Receives None after each change, the exception of a watch that gave up, and what `put` is given.
         job: The current custom resource; None once it is deleted.
         neighbours: The pods of the job's namespace.
@@ -289,22 +271,12 @@ class Observer:
 
 
 def read_status(connection: Connection, target: Target) -> JobStatus:
-    """Request a job's current status.
-
-    Raises:
-        ApiError: The API refuses.
-        Unreachable: It does not answer.
-    """
+    """Request a job's current status."""
     return current_status(connection, target, *read_objects(connection, target))
 
 
 def read_objects(connection: Connection, target: Target) -> tuple[Object | None, tuple[Object, ...]]:
-    """Return a job's custom resource, None once it is deleted, and its own pods.
-
-    Raises:
-        ApiError: The API refuses.
-        Unreachable: It does not answer.
-    """
+    """Return a job's custom resource, None once it is deleted, and its own pods."""
     job = _read_job(connection, target)
     # Before the status names StatefulSets, only labels can tell a job's pods apart.
     query = {} if Holders.of(job).are_known else {"labelSelector": target.selector}
@@ -335,8 +307,6 @@ def current_status(
     """Return a job's status. Kueue is queried only for a queued job, or one whose end was not observed.
 
     Args:
-        connection: The cluster.
-        target: The job.
         job: The current custom resource; None once it is deleted.
         pods: The job's own pods.
         last: The custom resource as it was last seen.

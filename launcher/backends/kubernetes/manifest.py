@@ -1,4 +1,4 @@
-"""The values that fill the templates of a job's manifests.
+"""The values that fill the templates of a job's manifests, and the start script of its pods.
 
 Source of fields: the HyperPod training job model and the LLMFT image's interface; Kubeflow Training Operator 1.7,
 PyTorchJob v1. Each is listed with its recipe key in docs/manifest.md.
@@ -8,13 +8,13 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from launcher.backends.kubernetes import stopping
 from launcher.backends.kubernetes.api_objects import JOB_LABEL
 from launcher.backends.kubernetes.job_options import LabelSelector, PodField, Settings, k8s_options
 from launcher.backends.kubernetes.security import container_context
 from launcher.bundle import container
 from launcher.common.names import CHECKPOINT_LOG
 from launcher.common.problems import Problem
+from launcher.common.templating import render_template
 from launcher.families import BUNDLE_CONFIGS, interface
 from launcher.model.config_tree import get
 from launcher.model.environment import plain_variables, secret_variables
@@ -22,6 +22,8 @@ from launcher.model.instances import requested
 from launcher.model.job_spec import JobSpec
 
 CONFIG_MOUNT = "/config"
+START_SCRIPT = "start.sh"
+"""Name of the start script in a job's ConfigMap."""
 AGENT = "hyperpodrun"
 _TORCHRUN = "torchrun"
 _TORCHRUN_PATIENCE = "PET_SHUTDOWN_TIMEOUT"
@@ -29,6 +31,16 @@ _TORCHRUN_PATIENCE = "PET_SHUTDOWN_TIMEOUT"
 
 Source: torch.distributed.run: --shutdown-timeout.
 """
+
+MARGIN_S = 60
+"""Seconds that a pod has beyond its workers' time to save.
+
+The agent needs them to notice the request, kill workers that did not save (up to 15 s) and close its server (1 s).
+Source: hyperpod_elastic_agent 1.1.3, pcontext. The rest is a margin for a busy node; our own choice.
+"""
+
+_AGENT_PORT = 8080
+"""Source: HyperPod training operator: the agent's port."""
 
 _EVAL_PERIOD_S = 3600
 """Window in which restarts are counted, required with scaleUpSnoozeTimeInSeconds. Our own choice."""
@@ -90,7 +102,8 @@ def values(job: JobSpec) -> dict[str, Any]:
         "requests": requests(job),
         "checkpoint_log": str(CHECKPOINT_LOG) if get(job.scales[0].config, "checkpointing.memory") else None,
         "security_context": container_context(job),
-        "grace_period_s": stopping.grace_period_s(job),
+        # Of a pod: its workers' time for a last checkpoint. Source: Kubernetes, Pod Lifecycle: Termination of Pods.
+        "grace_period_s": job.save_timeout_s + MARGIN_S,
     }
 
 
@@ -158,12 +171,28 @@ def node_selector(job: JobSpec) -> dict[str, str]:
 
 def command(job: JobSpec) -> list[str]:
     """Return the container's command: the user's own unchanged, any other wrapped in the start script."""
-    return k8s_options(job).command or stopping.started(_program(job), CONFIG_MOUNT)
+    return k8s_options(job).command or ["/bin/bash", f"{CONFIG_MOUNT}/{START_SCRIPT}", *_program(job)]
 
 
 def start_script(job: JobSpec) -> str:
-    """Return the start script of the pods; a user's own command may call it too."""
-    return stopping.start_script(job, has_agent=not is_kubeflow(job))
+    """Return the start script of the pods, which forwards SIGTERM; a user's own command may call it too.
+
+    Source: kill(2), Notes: process 1 receives only the signals that it handles.
+    """
+    log = image_log(job)
+    return render_template(
+        "kubernetes/start.sh.j2",
+        stops_agent=not is_kubeflow(job) and job.elastic is not None and job.elastic.use_graceful_shutdown,
+        save_timeout_s=job.save_timeout_s,
+        port=_AGENT_PORT,
+        log=log if log and k8s_options(job).keeps(log) else None,
+    )
+
+
+def image_log(job: JobSpec) -> str | None:
+    """Return the file that receives the output of the published image's start command; None for other commands."""
+    is_image_command = not k8s_options(job).command and not container.is_own(job)
+    return interface(job.model_type, job.trainer).workers.image_log if is_image_command else None
 
 
 def _program(job: JobSpec) -> list[str]:

@@ -9,7 +9,7 @@ from launcher.backends.kubernetes import api_objects
 from launcher.backends.kubernetes.api_errors import ApiError
 from launcher.backends.kubernetes.connection import Connection
 from launcher.backends.kubernetes.pod_logs import Reader
-from launcher.backends.kubernetes.pod_ranks import Places
+from launcher.backends.kubernetes.pod_report import Places
 from launcher.backends.kubernetes.target import Target
 from launcher.common.problems import fail
 from launcher.common.quoting import printable
@@ -43,8 +43,6 @@ def lines(connection: Connection, target: Target, places: Places) -> Iterator[st
 
     Raises:
         ProblemsFound: There is no operator, or its log may not be read.
-        ApiError: The API refuses for another reason.
-        Unreachable: It does not answer.
     """
     operator = _OPERATORS[target.kind]
     mention = _mention(target, places)

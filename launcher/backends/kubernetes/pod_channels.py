@@ -171,15 +171,10 @@ def opened(connection: Connection, what: str, namespace: str, pod: str, **query:
     """Open a subresource of a pod with the official client; the block uses it.
 
     Args:
-        connection: The cluster.
         what: exec or portforward.
         namespace: The pod's namespace.
         pod: The pod's name.
         query: The subresource's own parameters.
-
-    Raises:
-        ApiError: The API refuses.
-        Unreachable: There was no answer.
     """
     from kubernetes import client
     from kubernetes.stream import stream

@@ -4,6 +4,7 @@ A log has no position to resume from, only times, which the API takes in whole s
 therefore requests everything since shortly before its last line, and skips the lines it has already yielded.
 """
 
+import re
 import threading
 from collections import Counter, deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -15,7 +16,7 @@ from launcher.backends.kubernetes import api_objects
 from launcher.backends.kubernetes.api_errors import ApiError, Unreachable, is_transient
 from launcher.backends.kubernetes.connection import Connection, chunks, pause_s
 from launcher.backends.kubernetes.job_watch import Observer, blocks, follower, read_objects
-from launcher.backends.kubernetes.pod_ranks import Filter, Places
+from launcher.backends.kubernetes.pod_report import Places
 from launcher.backends.kubernetes.target import Target
 from launcher.common.problems import fail
 from launcher.model.following import Deadline, refuse_unknown_attempt, refuse_unknown_ranks
@@ -35,6 +36,9 @@ _NO_LOG = (400, 404)
 
 _POLL_S = 15.0
 _DRAIN_POLL_S = 0.5
+
+_TEE = re.compile(r"\[[a-zA-Z_]+(\d+)\]:")
+"""Prefix of a worker's line in a node's log. Source: torch.distributed.elastic, tail_log: `[default0]:`."""
 
 _SECOND = len("2026-01-02T03:04:05")
 _LONGEST_LINE = 1 << 20
@@ -244,6 +248,39 @@ def _lost(pod: str, number: int, part: str = "") -> str:
     return f"event  {part}the log of {pod}, run {number}, is no longer on its node"
 
 
+@dataclass(frozen=True, slots=True)
+class Filter:
+    """Which lines of a pod are selected, and how they are printed."""
+
+    selection: LogSelection
+    places: Places
+
+    def wants(self, pod: str) -> bool:
+        """Return whether a pod runs a selected rank."""
+        place, ranks = self.places.place(pod), self.selection.ranks
+        if place is None:
+            return ranks is None
+        nproc = self.places.nproc_per_node
+        return ranks is None or any(place * nproc <= rank < (place + 1) * nproc for rank in ranks)
+
+    def printer(self, pod: str) -> Callable[[str], str | None]:
+        """Return a function that returns a pod's line in printed form; None if it belongs to another rank."""
+        nproc, place = self.places.nproc_per_node, self.places.place(pod)
+        if place is None:
+            return lambda text: f"{pod} | {text}"
+        first, has_prefixes, ranks = place * nproc, self.selection.has_prefixes, self.selection.ranks
+        whole = f"{first}-{first + nproc - 1}" if nproc > 1 else str(first)
+
+        def shown(text: str) -> str | None:
+            mark = _TEE.match(text)
+            rank = first + int(mark[1]) if mark else first if nproc == 1 else None
+            if rank is not None and ranks is not None and rank not in ranks:
+                return None
+            return f"rank {whole if rank is None else rank} | {text}" if has_prefixes else text
+
+        return shown
+
+
 def read_logs(
     connection: Connection, target: Target, job: Mapping[str, Any], selection: LogSelection, *, follow: bool
 ) -> Iterator[str]:
@@ -251,8 +288,6 @@ def read_logs(
 
     Raises:
         ProblemsFound: No such rank, attempt or stream exists.
-        ApiError: The API refuses.
-        Unreachable: It does not answer.
     """
     wanted = Filter(selection, Places.of(job))
     refuse_unknown_ranks(selection.ranks, wanted.places.num_ranks)

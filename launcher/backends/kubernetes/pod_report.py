@@ -1,12 +1,13 @@
-"""The pods of a job for display: ranks, nodes, states, and why one waits, restarts or failed. Pure."""
+"""The pods of a job: which ranks each runs, its node and state, and why one waits, restarts or failed. Pure."""
 
+import re
 import signal
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
 
 from launcher.backends.kubernetes import lenient
-from launcher.backends.kubernetes.pod_ranks import Places
 from launcher.common.redaction import masked
 from launcher.model.job_spec import JobPod
 
@@ -19,6 +20,47 @@ _SIGNALLED = 128
 
 _LONGEST = 300
 """Characters of a message that are shown."""
+
+
+@dataclass(frozen=True, slots=True)
+class Places:
+    """Which pod runs which ranks. A pod's place is its number, counted over all replica specs in order.
+
+    Args:
+        job: The job's name.
+        parts: Name and largest size of each replica spec, in order.
+        nproc_per_node: Ranks of a pod.
+    """
+
+    job: str
+    parts: Sequence[tuple[str, int]]
+    nproc_per_node: int
+
+    @classmethod
+    def of(cls, job: Mapping[str, Any]) -> "Places":
+        """Read the places from a job's manifest."""
+        spec = job["spec"]
+        if kubeflow := spec.get("pytorchReplicaSpecs"):
+            parts = [(name.lower(), part.get("replicas", 1)) for name, part in kubeflow.items()]
+        else:
+            parts = [
+                (part["name"], part.get("maxReplicas", part.get("replicas", 0))) for part in spec["replicaSpecs"]
+            ]
+        nproc = str(spec.get("nprocPerNode", "1"))
+        return cls(job["metadata"]["name"], parts, int(nproc) if nproc.isdigit() else 1)
+
+    @property
+    def num_ranks(self) -> int:
+        return sum(count for _, count in self.parts) * self.nproc_per_node
+
+    def place(self, pod: str) -> int | None:
+        """Return a pod's place; None if its name does not contain it."""
+        before = 0
+        for name, count in self.parts:
+            if match := re.match(rf"{re.escape(self.job)}-{re.escape(name)}-(\d+)(?:-|$)", pod):
+                return before + int(match[1])
+            before += count
+        return None
 
 
 def described(pods: Iterable[Mapping[str, Any]], places: Places) -> tuple[JobPod, ...]:
@@ -62,7 +104,8 @@ def _described(pod: Mapping[str, Any], places: Places) -> JobPod:
     status, place, nproc = pod.get("status") or {}, places.place(pod["metadata"]["name"]), places.nproc_per_node
     ready = {each["type"]: each["status"] for each in status.get("conditions") or ()}
     containers = status.get("containerStatuses") or ()
-    is_ready = ready["Ready"] == "True" if "Ready" in ready else _all_ready(containers)
+    are_ready = bool(containers) and all(each.get("ready") for each in containers)
+    is_ready = ready["Ready"] == "True" if "Ready" in ready else are_ready
     return JobPod(
         pod["metadata"]["name"],
         None if place is None else (place * nproc, (place + 1) * nproc - 1),
@@ -73,11 +116,6 @@ def _described(pod: Mapping[str, Any], places: Places) -> JobPod:
         datetime.fromisoformat(pod["metadata"]["creationTimestamp"]).timestamp(),
         reason(pod),
     )
-
-
-def _all_ready(containers: Iterable[Mapping[str, Any]]) -> bool:
-    states = [bool(each.get("ready")) for each in containers]
-    return bool(states) and all(states)
 
 
 def _of_conditions(status: Mapping[str, Any]) -> Iterator[str]:

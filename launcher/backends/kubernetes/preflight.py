@@ -5,13 +5,15 @@ from dataclasses import dataclass
 from typing import Any
 
 from launcher.backends.kubernetes.api_errors import RequestFailed, problem
-from launcher.backends.kubernetes.api_objects import DIGEST, JOB_KINDS, Manifest, manager, path, pod_templates
+from launcher.backends.kubernetes.api_objects import JOB_KINDS, Manifest, path, pod_templates
 from launcher.backends.kubernetes.connection import METADATA_ONLY, Connection
 from launcher.common.problems import Notice, Problem
 from launcher.governance.quotas import Quota, exceeds, limits_growth
 
 _QUEUE, _PRIORITY = "kueue.x-k8s.io/queue-name", "kueue.x-k8s.io/priority-class"
 _MOST_NAMES = 8
+KUEUE = "/apis/kueue.x-k8s.io"
+"""Path of Kueue's API group, whose answer lists the versions that the cluster serves."""
 
 _OPERATOR = "install the HyperPod training operator, 1.2 or later for elastic jobs"
 """Source: AWS, Using elastic training in Amazon SageMaker HyperPod, Prerequisites."""
@@ -39,11 +41,19 @@ def examine(connection: Connection, manifests: Sequence[Manifest]) -> Findings:
     job = manifests[-1]
     if problems := tuple(_unusable_cluster(connection, job)):
         return Findings(problems)
-    quota_problems, notices = _quotas(connection, job)
+    labels = job.body["metadata"].get("labels") or {}
+    queue, local, cluster_queue = labels.get(_QUEUE), None, None
+    version = kueue_version(connection) if queue or labels.get(_PRIORITY) else None
+    if queue and version:
+        local = _readable(connection, path("LocalQueue", job.namespace, queue, version=version))
+        if local is not None:
+            name = local["spec"].get("clusterQueue", "")
+            cluster_queue = _readable(connection, path("ClusterQueue", "", name, version=version))
+    quota_problems, notices = _quotas(connection, job, cluster_queue)
     found = [
         *_names_taken(connection, manifests),
         *_missing(connection, manifests),
-        *_queue_refusals(connection, job),
+        *_queue_refusals(connection, job, version, local),
         *quota_problems,
         *_rights_missing(connection, manifests),
         *_rejections(connection, manifests),
@@ -77,17 +87,9 @@ def _unusable_cluster(connection: Connection, job: Manifest) -> Iterator[Problem
 
 
 def kinds_served(connection: Connection, where: str) -> tuple[str, ...]:
-    """Return the kinds of an API's version; none if the cluster does not serve it.
-
-    Raises:
-        RequestFailed: The cluster does not answer that.
-    """
-    try:
-        return tuple(resource["kind"] for resource in connection.get(where).get("resources", ()))
-    except RequestFailed as error:
-        if error.status != 404:
-            raise
-        return ()
+    """Return the kinds of an API's version; none if the cluster does not serve it."""
+    found = connection.find(where, is_sure=False) or {}
+    return tuple(resource["kind"] for resource in found.get("resources", ()))
 
 
 def _names_taken(connection: Connection, manifests: Sequence[Manifest]) -> Iterator[Problem]:
@@ -95,12 +97,12 @@ def _names_taken(connection: Connection, manifests: Sequence[Manifest]) -> Itera
         found = find(connection, manifest)
         if isinstance(found, Problem):
             yield found
-        elif found is not None and found["metadata"].get("deletionTimestamp"):
+        elif found and found["metadata"].get("deletionTimestamp"):
             message = f"the {manifest.kind} of that name is being deleted"
             yield Problem(
                 "E350", "recipes.run.name", message, value=manifest.name, remedy="try again once it is deleted"
             )
-        elif found is not None and digest_of(found) != digest_of(manifest.body):
+        elif found and not manifest.is_origin_of(found):
             message = f"a {manifest.kind} of that name already exists, and does not come from this bundle"
             remedy = "launch again (the name's suffix is random), or remove the old one"
             yield Problem("E350", "recipes.run.name", message, value=manifest.name, remedy=remedy)
@@ -110,19 +112,12 @@ def find(connection: Connection, manifest: Manifest, *, is_sure: bool = False) -
     """Return the current object, None if it does not exist, or a Problem if that is unknown.
 
     Args:
-        manifest: The object.
         is_sure: Request it twice before it counts as absent.
     """
     try:
-        return connection.find(manifest.path) if is_sure else connection.get(manifest.path)
+        return connection.find(manifest.path, is_sure=is_sure)
     except RequestFailed as error:
-        return None if error.status == 404 else problem(error, "cluster.namespace", value=manifest.namespace)
-
-
-def digest_of(body: Mapping[str, Any]) -> str | None:
-    """Return the digest of the bundle that an object comes from; None if it is not ours."""
-    digest = (body["metadata"].get("annotations") or {}).get(DIGEST)
-    return None if digest is None else str(digest)
+        return problem(error, "cluster.namespace", value=manifest.namespace)
 
 
 def _missing(connection: Connection, manifests: Sequence[Manifest]) -> Iterator[Problem]:
@@ -156,30 +151,21 @@ def absent(
 
 def references(job: Mapping[str, Any]) -> Iterator[Reference]:
     """Yield the objects that a job's pods need in order to start."""
-    for template in pod_templates(job):
-        yield from _of_pod(template["spec"])
-
-
-def _of_pod(spec: Mapping[str, Any]) -> Iterator[Reference]:
-    if name := spec.get("serviceAccountName"):
-        yield Reference("ServiceAccount", name, "cluster.service_account_name")
-    if name := spec.get("priorityClassName"):
-        yield Reference("PriorityClass", name, "cluster.priority_class_name")
-    for secret in spec.get("imagePullSecrets") or ():
-        yield Reference("Secret", secret["name"], "cluster")
-    for volume in spec.get("volumes") or ():
-        yield from _of_volume(volume)
-    for container in (*(spec.get("initContainers") or ()), *spec["containers"]):
-        yield from _of_variables(container)
-
-
-def _of_volume(volume: Mapping[str, Any]) -> Iterator[Reference]:
-    if claim := volume.get("persistentVolumeClaim"):
-        yield Reference("PersistentVolumeClaim", claim["claimName"], "cluster.persistent_volume_claims")
-    if (secret := volume.get("secret")) and not secret.get("optional"):
-        yield Reference("Secret", secret["secretName"], "cluster")
-    if (config := volume.get("configMap")) and not config.get("optional"):
-        yield Reference("ConfigMap", config["name"], "cluster")
+    for spec in (template["spec"] for template in pod_templates(job)):
+        if name := spec.get("serviceAccountName"):
+            yield Reference("ServiceAccount", name, "cluster.service_account_name")
+        if name := spec.get("priorityClassName"):
+            yield Reference("PriorityClass", name, "cluster.priority_class_name")
+        for secret in spec.get("imagePullSecrets") or ():
+            yield Reference("Secret", secret["name"], "cluster")
+        for volume in spec.get("volumes") or ():
+            if claim := volume.get("persistentVolumeClaim"):
+                yield Reference("PersistentVolumeClaim", claim["claimName"], "cluster.persistent_volume_claims")
+            for source, kind, field in (("secret", "Secret", "secretName"), ("configMap", "ConfigMap", "name")):
+                if (found := volume.get(source)) and not found.get("optional"):
+                    yield Reference(kind, found[field], "cluster")
+        for container in (*(spec.get("initContainers") or ()), *spec["containers"]):
+            yield from _of_variables(container)
 
 
 def _of_variables(container: Mapping[str, Any]) -> Iterator[Reference]:
@@ -190,53 +176,50 @@ def _of_variables(container: Mapping[str, Any]) -> Iterator[Reference]:
                 yield Reference(kinds[key], source["name"], f"env_vars.{variable['name']}")
 
 
-def _queue_refusals(connection: Connection, job: Manifest) -> Iterator[Problem]:
+def _queue_refusals(
+    connection: Connection, job: Manifest, version: str | None, local: Mapping[str, Any] | None
+) -> Iterator[Problem]:
+    """Yield why Kueue would never admit a job: it or what the job's labels name is missing, or the queue is stopped.
+
+    Args:
+        version: Version of Kueue's API; None without Kueue.
+        local: The job's LocalQueue; None if it cannot be read.
+    """
     labels = job.body["metadata"].get("labels") or {}
     queue, priority = labels.get(_QUEUE), labels.get(_PRIORITY)
-    if not queue and not priority:
-        return
-    version = kueue_version(connection)
     if version is None:
-        key, value = ("queue_name", queue) if queue else ("workload_priority_class", priority)
-        yield Problem("E347", f"cluster.{key}", "the cluster has no Kueue", value=value)
+        if queue or priority:
+            key, value = ("queue_name", queue) if queue else ("workload_priority_class", priority)
+            yield Problem("E347", f"cluster.{key}", "the cluster has no Kueue", value=value)
         return
+
+    def missing(key: str, kind: str, name: str, namespace: str = "") -> Iterator[Problem]:
+        where, known = (path(kind, namespace, each, version=version) for each in (name, ""))
+        return absent(connection, where, f"cluster.{key}", name, "E347", known)
+
     if queue:
-        yield from _queue_missing(connection, job.namespace, queue, version)
+        yield from missing("queue_name", "LocalQueue", queue, job.namespace)
+    if local is not None:
+        if (stop := local["spec"].get("stopPolicy", "None")) != "None":
+            yield Problem("E347", "cluster.queue_name", f"the queue is stopped (stopPolicy {stop})", value=queue)
+        for condition in local.get("status", {}).get("conditions", ()):
+            if condition["type"] == "Active" and condition["status"] == "False":
+                message = f"the queue accepts no jobs: {condition.get('message')}"
+                yield Problem("E347", "cluster.queue_name", message, value=queue)
+        yield from missing("queue_name", "ClusterQueue", local["spec"].get("clusterQueue", ""))
     if priority:
-        wanted = Reference("WorkloadPriorityClass", priority, "cluster.workload_priority_class")
-        yield from _absent_of_kueue(connection, wanted, "", version)
-
-
-def _queue_missing(connection: Connection, namespace: str, name: str, version: str) -> Iterator[Problem]:
-    key = "cluster.queue_name"
-    yield from _absent_of_kueue(connection, Reference("LocalQueue", name, key), namespace, version)
-    queue = _readable(connection, path("LocalQueue", namespace, name, version=version))
-    if queue is None:
-        return
-    stop = queue["spec"].get("stopPolicy", "None")
-    if stop != "None":
-        yield Problem("E347", key, f"the queue is stopped (stopPolicy {stop})", value=name)
-    for condition in queue.get("status", {}).get("conditions", ()):
-        if condition["type"] == "Active" and condition["status"] == "False":
-            yield Problem("E347", key, f"the queue accepts no jobs: {condition.get('message')}", value=name)
-    wanted = Reference("ClusterQueue", queue["spec"].get("clusterQueue", ""), key)
-    yield from _absent_of_kueue(connection, wanted, "", version)
-
-
-def _absent_of_kueue(connection: Connection, wanted: Reference, namespace: str, version: str) -> Iterator[Problem]:
-    where, known = (path(wanted.kind, namespace, name, version=version) for name in (wanted.name, ""))
-    yield from absent(connection, where, wanted.key, wanted.name, "E347", known)
+        yield from missing("workload_priority_class", "WorkloadPriorityClass", priority)
 
 
 def kueue_version(connection: Connection) -> str | None:
-    """Return the preferred API version of the cluster's Kueue; None without Kueue."""
-    try:
-        return str(connection.get("/apis/kueue.x-k8s.io")["preferredVersion"]["version"])
-    except RequestFailed:
-        return None
+    """Return the preferred API version of the cluster's Kueue; None without Kueue, or if that is not known."""
+    found = _readable(connection, KUEUE)
+    return str(found["preferredVersion"]["version"]) if found else None
 
 
-def _quotas(connection: Connection, job: Manifest) -> tuple[list[Problem], tuple[Notice, ...]]:
+def _quotas(
+    connection: Connection, job: Manifest, cluster_queue: Mapping[str, Any] | None
+) -> tuple[list[Problem], tuple[Notice, ...]]:
     """Return a Problem for each readable quota that the job exceeds, and a notice for each that limits its growth."""
     limit_ranges, listed = (
         (_readable(connection, path(kind, job.namespace)) or {}).get("items")
@@ -246,8 +229,8 @@ def _quotas(connection: Connection, job: Manifest) -> tuple[list[Problem], tuple
     quotas = [Quota.of_namespace(quota, limit_ranges) for quota in listed or ()]
     is_unbounded = listed is not None and not any(quota.hard for quota in quotas)
     unbounded = tuple(_unbounded(job)) if is_unbounded else ()
-    if (queue := _cluster_queue(connection, job)) is not None:
-        quotas.append(Quota.of_queue(queue, limit_ranges))
+    if cluster_queue is not None:
+        quotas.append(Quota.of_queue(cluster_queue, limit_ranges))
     problems = [problem for quota in quotas for problem in exceeds(job.body, quota)]
     notices = tuple(notice for quota in quotas for notice in limits_growth(job.body, quota))
     return problems, notices + unbounded
@@ -260,21 +243,9 @@ def _unbounded(job: Manifest) -> Iterator[Notice]:
     """
     policy, labels = job.body["spec"].get("elasticPolicy"), job.body["metadata"].get("labels") or {}
     if policy and _QUEUE not in labels:
-        message = (
-            f"{job.namespace} has no ResourceQuota and the job no queue: it requests {policy['maxReplicas']} nodes"
-        )
-        yield Notice("N129", f"{message} at once, even if others need them; recipes governance generates both")
-
-
-def _cluster_queue(connection: Connection, job: Manifest) -> Mapping[str, Any] | None:
-    name = (job.body["metadata"].get("labels") or {}).get(_QUEUE)
-    version = kueue_version(connection) if name else None
-    if not name or version is None:
-        return None
-    local = _readable(connection, path("LocalQueue", job.namespace, name, version=version))
-    if local is None:
-        return None
-    return _readable(connection, path("ClusterQueue", "", local["spec"].get("clusterQueue", ""), version=version))
+        message = f"{job.namespace} has no ResourceQuota and the job no queue: it requests"
+        others = "at once, even if others need them; recipes governance generates both"
+        yield Notice("N129", f"{message} {policy['maxReplicas']} nodes {others}")
 
 
 def _rights_missing(connection: Connection, manifests: Sequence[Manifest]) -> Iterator[Problem]:
@@ -310,7 +281,7 @@ def _rejections(connection: Connection, manifests: Sequence[Manifest]) -> Iterat
     """Yield the API's objections to each object in a dry run, and the fields that it would silently drop."""
     for manifest in manifests:
         try:
-            answer = connection.apply(manifest.path, manifest.body, manager(manifest.body), dry_run=True)
+            answer = connection.apply(manifest.path, manifest.body, manifest.manager, dry_run=True)
         except RequestFailed as error:
             if error.status != 409:  # a taken name has its own Problem already
                 yield problem(error, manifest.file)

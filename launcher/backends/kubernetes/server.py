@@ -56,11 +56,7 @@ def reached(connection: Connection) -> Server:
 
 
 def identified(connection: Connection) -> Server:
-    """Return the server that a connection leads to, with the cluster's uid if this user may read it.
-
-    Raises:
-        Unreachable: It does not answer.
-    """
+    """Return the server that a connection leads to, with the cluster's uid if this user may read it."""
     found = reached(connection)
     with suppress(ApiError):
         metadata = lenient.mapping(connection.get(api_objects.path("Namespace", "", "kube-system")), "metadata")
@@ -78,7 +74,6 @@ def require(connection: Connection, recorded: str | None, *, is_strict: bool = F
 
     Raises:
         ProblemsFound: It is another cluster (E348).
-        Unreachable: It does not answer.
     """
     if not recorded:
         return

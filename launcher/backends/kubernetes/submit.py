@@ -10,9 +10,9 @@ from pathlib import Path
 from typing import Any
 
 from launcher.backends.kubernetes.api_errors import ApiError, RequestFailed, problem
-from launcher.backends.kubernetes.api_objects import Manifest, manager, manifests
+from launcher.backends.kubernetes.api_objects import Manifest, digest_of, manifests
 from launcher.backends.kubernetes.connection import Connection
-from launcher.backends.kubernetes.preflight import Findings, digest_of, examine, find
+from launcher.backends.kubernetes.preflight import Findings, examine, find
 from launcher.backends.kubernetes.server import Server, identified
 from launcher.common import console
 from launcher.common.interrupts import Interrupted, deferred, signum
@@ -118,7 +118,7 @@ class _Launch:
 
     def apply(self, manifest: Manifest) -> Mapping[str, Any]:
         sending = partial(self.requests.sending, manifest.path)
-        return self.connection.apply(manifest.path, manifest.body, manager(manifest.body), sending=sending)
+        return self.connection.apply(manifest.path, manifest.body, manifest.manager, sending=sending)
 
 
 def validate(connection: Connection, bundle: Bundle) -> Findings:
@@ -169,14 +169,9 @@ def _created(launch: _Launch, job: Mapping[str, Any] | None) -> Mapping[str, Any
 
 
 def existing(connection: Connection, bundle: Bundle) -> tuple[Manifest, ...]:
-    """Return the objects of a bundle that exist.
-
-    Raises:
-        ApiError: The API refuses.
-        Unreachable: It does not answer.
-    """
+    """Return the objects of a bundle that exist."""
     found = ((manifest, connection.find(manifest.path)) for manifest in manifests(bundle))
-    return tuple(manifest for manifest, body in found if body and digest_of(body) == manifest.digest)
+    return tuple(manifest for manifest, body in found if body and manifest.is_origin_of(body))
 
 
 def _is_of(body: Mapping[str, Any], bundle: Bundle) -> bool:
@@ -236,7 +231,7 @@ def _create_job(launch: _Launch) -> Mapping[str, Any]:
         return launch.apply(wanted)
     except ApiError as error:
         found = find(launch.connection, wanted) if error.status == _CONFLICT else None
-        if isinstance(found, Mapping) and digest_of(found) == wanted.digest:
+        if isinstance(found, Mapping) and wanted.is_origin_of(found):
             return found
         raise
 
@@ -257,34 +252,22 @@ def _rollback(launch: _Launch) -> tuple[list[str], tuple[Problem, ...]]:
 
     An object that does not exist may still be created by a request that was not answered.
     """
-    connection, removed, left = launch.connection, [], []
+    connection, job = launch.connection, launch.folder.name
+    removed: list[str] = []
+    left: list[Problem] = []
     for manifest in reversed(launch.own):
         try:
             found = connection.find(manifest.path)
-            if found and digest_of(found) == digest_of(manifest.body):
+            if found and manifest.is_origin_of(found):
                 connection.delete(manifest.path, found["metadata"]["uid"])
                 removed.append(str(manifest))
             if launch.requests.may_be_created(manifest.path, was_found=found is not None):
-                left.append(_in_doubt(launch, manifest))
+                message = f"{manifest} may still be created: the cluster did not answer the request for it"
+                looks, removes = f"recipes status {job} looks again", f"recipes cancel {job} removes it"
+                remedy = f"{looks}; {removes}; recipes launch {job} keeps it"
+                left.append(Problem("E352", manifest.file, message, remedy=remedy))
         except RequestFailed as error:
-            left.append(_left(manifest, error))
+            message = f"{manifest} may have been created and could not be removed: {error}"
+            command = f"kubectl -n {manifest.namespace} delete {manifest.kind.lower()} {manifest.name}"
+            left.append(Problem("E352", manifest.file, message, remedy=f"{command}, or launch it again"))
     return removed, tuple(left)
-
-
-def _in_doubt(launch: _Launch, manifest: Manifest) -> Problem:
-    name = launch.folder.name
-    return Problem(
-        "E352",
-        manifest.file,
-        f"{manifest} may still be created: the cluster did not answer the request for it",
-        remedy=f"recipes status {name} looks again; recipes cancel {name} removes it; recipes launch {name} keeps it",
-    )
-
-
-def _left(manifest: Manifest, error: RequestFailed) -> Problem:
-    return Problem(
-        "E352",
-        manifest.file,
-        f"{manifest} may have been created and could not be removed: {error}",
-        remedy=f"kubectl -n {manifest.namespace} delete {manifest.kind.lower()} {manifest.name}, or launch it again",
-    )

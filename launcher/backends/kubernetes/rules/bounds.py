@@ -4,6 +4,7 @@ Documented bounds only, each with its source. tests/kubernetes/test_bounds.py co
 """
 
 import re
+from pathlib import PurePosixPath
 from posixpath import isabs, normpath
 
 from launcher.common.quantities import UnreadableQuantity, amount
@@ -76,7 +77,13 @@ def host_path_fault(path: str) -> str | None:
 
     Source: Kubernetes, Volumes: hostPath; validatePathNoBacksteps of the API's validation.
     """
-    return _path_fault(path)
+    if not isabs(path):
+        return "is not an absolute path"
+    if ".." in path.split("/"):
+        return "contains '..'"
+    if "\0" in path or len(path.encode()) > PATH_LIMIT:
+        return f"is longer than {PATH_LIMIT} bytes, or contains a null character"
+    return None
 
 
 def mount_path_fault(path: str) -> str | None:
@@ -84,14 +91,13 @@ def mount_path_fault(path: str) -> str | None:
 
     Source: Kubernetes API, VolumeMount: mountPath must not contain ':'.
     """
-    if fault := _path_fault(path):
+    if fault := host_path_fault(path):
         return fault
     if ":" in path:
         return "contains ':', which a mount path must not"
-    where = place(path)
-    if where == "/":
+    if place(path) == "/":
         return "would replace the image's files, and no container could start"
-    if folder := next((each for each in _UNMOUNTABLE if f"{where}/".startswith(f"{each}/")), None):
+    if folder := next((each for each in _UNMOUNTABLE if is_below(path, each)), None):
         return f"is in {folder}, where nothing can be mounted"
     return None
 
@@ -101,11 +107,6 @@ def place(path: str) -> str:
     return "/" + normpath(path).lstrip("/")
 
 
-def _path_fault(path: str) -> str | None:
-    if not isabs(path):
-        return "is not an absolute path"
-    if ".." in path.split("/"):
-        return "contains '..'"
-    if "\0" in path or len(path.encode()) > PATH_LIMIT:
-        return f"is longer than {PATH_LIMIT} bytes, or contains a null character"
-    return None
+def is_below(path: str, folder: str) -> bool:
+    """Return whether an absolute path is a folder, or in it."""
+    return PurePosixPath(place(path)).is_relative_to(place(folder))

@@ -48,10 +48,7 @@ def fields_are_of_this_kind(checked: CheckedRecipe, problem: MakeProblem) -> Ite
 )
 def clean_policy_is_of_this_kind(checked: CheckedRecipe, problem: MakeProblem) -> Iterator[Problem]:
     """The two kinds of job share two of three values."""
-    policy, is_hyperpod = (
-        k8s_options(checked).cleanPodPolicy,
-        k8s_options(checked).use_hyperpod_pytorch_job,
-    )
+    policy, is_hyperpod = k8s_options(checked).cleanPodPolicy, k8s_options(checked).use_hyperpod_pytorch_job
     if policy is not None and policy not in (allowed := _POLICIES[is_hyperpod]):
         kind = "HyperPodPyTorchJob" if is_hyperpod else "Kubeflow PyTorchJob"
         yield problem(

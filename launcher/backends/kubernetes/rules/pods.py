@@ -133,10 +133,7 @@ def repository_is_reachable(checked: CheckedRecipe, problem: MakeProblem) -> Ite
     url = checked.launch.git.repo_url_or_path
     if not url or holds_credentials(url) or _REMOTE.fullmatch(url) or is_script(checked):
         return
-    mounts = [
-        each.mountPath for key in _VOLUMES for each in getattr(k8s_options(checked), key.partition(".")[2]) or []
-    ]
-    if isabs(url) and any(f"{bounds.place(url)}/".startswith(f"{bounds.place(mount)}/") for mount in mounts):
+    if isabs(url) and k8s_options(checked).mount_of(url):
         return
     yield problem(
         "git.repo_url_or_path",

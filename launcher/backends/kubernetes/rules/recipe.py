@@ -2,10 +2,9 @@
 
 import posixpath
 from collections.abc import Iterator
-from pathlib import PurePosixPath
 from shlex import quote
 
-from launcher.backends.kubernetes import security, stopping
+from launcher.backends.kubernetes import manifest, security
 from launcher.backends.kubernetes.job_options import k8s_options
 from launcher.common.problems import Notice, Problem
 from launcher.model.checked_recipe import CheckedRecipe
@@ -51,15 +50,8 @@ def tiers_name_the_pods_class(checked: CheckedRecipe, problem: MakeProblem) -> I
 def path_outlives_the_pod(checked: CheckedRecipe, problem: MakeProblem) -> Iterator[Problem]:
     """What a pod writes outside its mounts is gone with it."""
     path = persistent_path(checked)
-    if path is None or not path.startswith("/"):
-        return
-    mounts = [
-        *(k8s_options(checked).volumes or ()),
-        *(k8s_options(checked).persistent_volume_claims or ()),
-    ]
-    places = [each.mountPath for each in mounts if not each.readOnly]
-    real = PurePosixPath(posixpath.normpath(path))
-    if not any(real.is_relative_to(place) for place in places):
+    if path and path.startswith("/") and not k8s_options(checked).keeps(path):
+        places = [each.mountPath for each in k8s_options(checked).mounts if not each.readOnly]
         yield problem(
             f"{KEY}.persistent.path",
             "is not on a volume that the pods can write to: it would be lost with them",
@@ -95,8 +87,8 @@ def pods_are_beyond_the_profile(planned: PlannedRecipe, notice: MakeNotice) -> I
 @notice_rule("N166", source="docs/manifest.md, The image's log file", is_usual=True)
 def log_is_lost_with_its_pod(planned: PlannedRecipe, notice: MakeNotice) -> Iterator[Notice]:
     """The published image's log file needs a mounted folder; otherwise it is lost with its pod."""
-    log = stopping.image_log(planned.job)
-    if log is None or stopping.is_mounted(planned.job, log):
+    log = manifest.image_log(planned.job)
+    if log is None or k8s_options(planned.job).keeps(log):
         return
     folder = posixpath.dirname(log)
     message = f"{log} is not written: no writable volume is mounted at {folder}; the pods' own logs have every line"
