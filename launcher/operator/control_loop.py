@@ -18,15 +18,12 @@ from launcher.common import redaction
 from launcher.common.problems import ProblemsFound
 from launcher.model.job_spec import JobState
 from launcher.operator.event_log import EventWriter
-from launcher.operator.events import count_nodes
-from launcher.operator.failure_cause import explain
 from launcher.operator.fleet import Fleet
-from launcher.operator.hang_detector import HangDetector
+from launcher.operator.hang_detector import DoneStep, HangDetector, StepReader
 from launcher.operator.job_request import JobRequest, take_request
-from launcher.operator.slow_jobs import SlowJob
 from launcher.operator.snapshot import Attempt, Snapshot, publish
+from launcher.operator.stacks import SlowJob
 from launcher.operator.state_machine import advance, begin
-from launcher.operator.step_reader import DoneStep, StepReader
 from launcher.operator.stop_signals import Interrupts
 from launcher.operator.types import (
     Command,
@@ -41,7 +38,9 @@ from launcher.operator.types import (
     SpawnNodes,
     StartWorkers,
     StopWorkers,
+    count_nodes,
 )
+from launcher.operator.worker_logs import explain
 
 EXIT_FAILED = 3
 

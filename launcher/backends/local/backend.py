@@ -37,12 +37,13 @@ from launcher.model.backend import RANK_0
 from launcher.model.config_tree import get
 from launcher.model.environment import plain_variables, secret_variables
 from launcher.model.job_spec import OPEN, Bundle, JobEvent, JobHandle, JobSpec, JobState, JobStatus, LogSelection
-from launcher.operator.hang_limits import HangLimits, collective_timeout_s
 from launcher.operator.job_request import (
     GRACEFUL_ENV,
     LOCAL_FILE,
     REQUEST_FILE,
     SCRIPT_FILE,
+    HangLimits,
+    collective_timeout_s,
     local_json,
     read_job_request,
     refuse_unplanned_size,

@@ -32,7 +32,7 @@ class _Scaling(Scaling):
 
     def start_reason(self, nodes: int) -> str:
         """Return whose nodes a job starts on."""
-        from launcher.operator.events import count_nodes
+        from launcher.operator.types import count_nodes
 
         return f"{count_nodes(nodes)}, as set by its scenario"
 

@@ -18,14 +18,17 @@ from launcher.common.names import ENV_LAUNCH_ID, ENV_WARM_SOCKET, WARM_MODULE
 from launcher.operator.agent_client import AgentClient
 from launcher.operator.fleet import POLL_S, SHUTDOWN_TIMEOUT_S, Fleet, Node, Process
 from launcher.operator.job_request import SCRIPT_FILE
-from launcher.operator.node_folders import remove_dead_nodes, remove_node_folder
-from launcher.operator.ports import LOOPBACK, port_of, reserve_port
 from launcher.operator.processes import (
     KILL_TIMEOUT_S,
+    LOOPBACK,
     AdoptedProcess,
     kill_descendants,
     kill_strays,
     kill_tree,
+    port_of,
+    remove_dead_nodes,
+    remove_node_folder,
+    reserve_port,
 )
 from launcher.operator.stacks import request_stacks
 from launcher.operator.types import Fault, Report, StartWorkers, StopWorkers

@@ -17,8 +17,14 @@ from types import FrameType
 
 from launcher.common import prctl
 from launcher.common.names import ENV_NODE_MEMORY
-from launcher.operator.node_folders import hold_node_folders, node_folder, node_memory, remove_node_folder
-from launcher.operator.processes import end_with_parent, kill_descendants
+from launcher.operator.processes import (
+    end_with_parent,
+    hold_node_folders,
+    kill_descendants,
+    node_folder,
+    node_memory,
+    remove_node_folder,
+)
 
 _END_SIGNALS = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
 

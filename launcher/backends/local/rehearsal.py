@@ -21,7 +21,7 @@ from launcher.backends.local.scenario import (
     Scenario,
     WorkerCrash,
 )
-from launcher.operator.events import count_nodes
+from launcher.operator.types import count_nodes
 
 
 @dataclass(frozen=True, slots=True)

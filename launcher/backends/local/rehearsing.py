@@ -26,8 +26,8 @@ from launcher.backends.local.rehearsal import (
 )
 from launcher.common.names import CHECKPOINT_DIR
 from launcher.operator.control_loop import Cluster, Memory, Operator
+from launcher.operator.hang_detector import DoneStep
 from launcher.operator.job_request import JobRequest
-from launcher.operator.step_reader import DoneStep
 from launcher.operator.stop_signals import Interrupts
 from launcher.operator.types import Cause, Command, Fault, MachineState, StopWorkers
 from launcher.runtime.durable import write_text

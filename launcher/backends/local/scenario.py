@@ -9,7 +9,7 @@ from pydantic import Field, model_validator
 
 from launcher.common.names import SCENARIO_FILE
 from launcher.model.base_model import Listed, Model, NodeCount, NonNegativeInt, PositiveInt
-from launcher.operator.events import count_nodes
+from launcher.operator.types import count_nodes
 
 PRIORITY_CLASSES = {"low-priority": 100, "normal-priority": 500, "high-priority": 1000}
 """Priority of each class if a scenario defines none; higher numbers go first.

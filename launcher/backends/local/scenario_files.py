@@ -27,7 +27,7 @@ from launcher.model.composition import nearest_origin
 from launcher.model.config_tree import get
 from launcher.model.job_spec import JobSpec, start_size
 from launcher.model.validation import type_problems
-from launcher.operator.events import count_nodes
+from launcher.operator.types import count_nodes
 
 SHIPPED = COLLECTION / "scenarios"
 PREEMPTION = "recipes.elastic_policy.preemption"

@@ -24,7 +24,7 @@ from launcher.model.following import (
     refuse_unknown_ranks,
 )
 from launcher.model.job_spec import JobEvent, JobHandle, JobState, JobStatus, LogSelection
-from launcher.operator.events import count_nodes
+from launcher.operator.types import count_nodes
 
 _ASK_AGAIN_S = 0.2
 """Seconds after which a question that failed is asked again, and until the next look after the end."""
