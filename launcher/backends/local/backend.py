@@ -319,9 +319,8 @@ def _bad_pattern(job: JobSpec) -> Iterator[Problem]:
 
 def _scenario(job: JobSpec) -> tuple[dict[str, str], tuple[Problem, ...]]:
     """Return the file of the job's scenario, if it has one, and every fault in that."""
-    if local_options(job).scenario is None and not local_options(job).events:
+    if not local_options(job).has_scenario:
         return {}, ()
-    # Their models take 30 ms to build, which a launch without a scenario need not wait for.
     from launcher.backends.local.scenario import scenario_json
     from launcher.backends.local.scenario_files import resolve
 

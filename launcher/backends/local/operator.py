@@ -134,8 +134,7 @@ def _build_cluster(bundle_dir: Path, job: JobRequest, known: Handover | None) ->
     run_dir = bundle_dir / RUN_DIR
     if known:
         EventWriter(run_dir).add("operator", "the operator is back")
-        played = rehearsal.from_json(known.rehearsal) if known.rehearsal else None
-        return ClusterSim(run_dir, job, played, known.memory.requested)
+        return ClusterSim(run_dir, job, known.rehearsal, known.memory.requested)
     if scenario := read_scenario(bundle_dir):
         return ClusterSim(run_dir, job, rehearsal.begin(scenario), None)
     return ClusterSim(run_dir, job, None, job.initial_nodes)

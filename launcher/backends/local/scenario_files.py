@@ -8,6 +8,7 @@ from typing import Any
 
 import yaml
 
+from launcher.backends.local.rehearsal import Progress, advance, begin
 from launcher.backends.local.scenario import (
     OWN_CLASS,
     PRIORITY_CLASSES,
@@ -33,18 +34,10 @@ SHIPPED = COLLECTION / "scenarios"
 PREEMPTION = "recipes.elastic_policy.preemption"
 _FILE_PATH = "cluster.scenario"
 
-_NOTHING = ScenarioFile(events=[])
-
 
 @dataclass(frozen=True, slots=True)
 class _Reading:
-    """A scenario as read from its file.
-
-    Args:
-        written: Its content.
-        problems: Found in it; if there are any, `written` is only a placeholder.
-        origins: `file:line` or override of each dotted path.
-    """
+    """A scenario as read from its file, a placeholder if it has problems; and `file:line` of each dotted path."""
 
     written: ScenarioFile
     problems: tuple[Problem, ...] = ()
@@ -75,7 +68,7 @@ def resolve(job: JobSpec) -> tuple[Scenario | None, tuple[Problem, ...]]:
         The scenario, None if it cannot be read; and every Problem found in it.
     """
     settings = local_options(job)
-    reading = _Reading(_NOTHING) if settings.scenario is None else _read(settings.scenario, job.cwd)
+    reading = _read(settings.scenario, job.cwd) if settings.scenario else _unread()
     inline, inline_problems = type_problems(ScenarioFile, {"events": settings.events or []}, "cluster")
     typed = {text.lstrip("+").partition("=")[0]: shown(text) for text in job.overrides}
     origins = {**typed, **reading.origins}
@@ -88,6 +81,22 @@ def resolve(job: JobSpec) -> tuple[Scenario | None, tuple[Problem, ...]]:
     listing = _Listing(tuple(events), origins)
     rules = (_unknown_classes, _tiers_out_of_order, _arrivals_and_departures, _never_fits)
     return scenario, tuple(problem for rule in rules for problem in rule(job, scenario, listing))
+
+
+def initial_nodes(job: JobSpec) -> int | None:
+    """Return the first number of nodes of a job in its scenario; None if it never gets enough.
+
+    In a scenario a job takes the largest of its sizes that fits, whatever size its recipe starts with.
+    """
+    scenario, problems = resolve(job)
+    if scenario is None or problems:
+        return None
+    cluster = begin(scenario)
+    for now_s in sorted({0.0, *(event.at.seconds for event in scenario.events if event.at.seconds is not None)}):
+        cluster, _ = advance(cluster, Progress(now_s, 0, 0), 0)
+        if fitting := [point.nodes for point in job.scales if point.nodes <= cluster.capacity]:
+            return max(fitting)
+    return None
 
 
 def _rehearsed(job: JobSpec, scenario: str | None, events: list[Event]) -> list[Event]:
@@ -130,18 +139,22 @@ def _read(name: str, cwd: Path) -> _Reading:
     if not is_file and name not in (known := shipped_names()):
         remedy = did_you_mean(name, known) or "your own file must end in .yaml"
         message, allowed = "no such scenario", ", ".join(known)
-        return _Reading(_NOTHING, (Problem("E406", _FILE_PATH, message, value=name, allowed=allowed, remedy=remedy),))
+        return _unread(Problem("E406", _FILE_PATH, message, value=name, allowed=allowed, remedy=remedy))
     file = cwd / os.path.expanduser(name) if is_file else SHIPPED / f"{name}.yaml"
     try:
         text = file.read_text(encoding="utf-8")
         tree, node = yaml_io.load(text), yaml_io.load_nodes(text)
     except (OSError, ValueError, yaml.YAMLError, RecursionError) as error:
-        return _Reading(_NOTHING, (Problem("E407", _FILE_PATH, _unreadable(error), value=name),))
+        return _unread(Problem("E407", _FILE_PATH, _unreadable(error), value=name))
     origins = dict(_lines(node, _FILE_PATH, name if is_file else f"scenarios/{file.name}"))
     written, problems = type_problems(ScenarioFile, tree, _FILE_PATH)
     # Of a missing or mistyped key the remedy is an override: values in a file cannot be overridden.
     shown_problems = tuple(replace(each, remedy=None) if each.code in ("E102", "E103") else each for each in problems)
     return _Reading(written, shown_problems, origins)
+
+
+def _unread(*problems: Problem) -> _Reading:
+    return _Reading(ScenarioFile(events=[]), problems)
 
 
 def _unreadable(error: Exception) -> str:
@@ -189,9 +202,8 @@ def _tiers(job: JobSpec) -> list[Tier]:
 def _unknown_classes(_job: JobSpec, scenario: Scenario, listing: _Listing) -> Iterator[Problem]:
     """Check that each job's priority class is defined by the scenario."""
     classes = scenario.priority_classes
-    used = [(path, event.job_arrives.priority) for path, event in listing.events if event.job_arrives]
-    for path, name in used:
-        if name not in classes:
+    for path, event in listing.events:
+        if event.job_arrives and (name := event.job_arrives.priority) not in classes:
             yield _unknown_class(f"{path}.job_arrives.priority", name, classes, listing)
     for tier in scenario.tiers:
         if tier.priority_class not in classes:
