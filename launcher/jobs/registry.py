@@ -43,9 +43,7 @@ class JobRecord:
 
     Args:
         handle: How its backend finds it.
-        digest: Its bundle's.
         submitted: Time of submission, ISO 8601 in UTC.
-        user: Who submitted it.
         cancelled_by: The user who cancelled it from this bundle; None if it was not.
         ended: Final status, once a command has observed it; the job itself may be deleted by then.
         is_closed: Whether its MLflow run also has the final state.

@@ -23,12 +23,7 @@ _REMOVED = ".removed-by-recipes"
 
 @dataclass(frozen=True, slots=True)
 class Removable:
-    """A bundle that may be removed.
-
-    Args:
-        job: The listed job.
-        num_bytes: Size of all its files.
-    """
+    """A bundle that may be removed."""
 
     job: ListedJob
     num_bytes: int

@@ -70,7 +70,6 @@ class Cluster(ABC):
     """What the job may have: its capacity, and the sizes that users request.
 
     Args:
-        run_dir: Of the job; requests are files in it.
         sizes: Every number of nodes the job may have.
         requested: Maximum nodes that a user requested; None for no limit.
     """
@@ -107,8 +106,6 @@ class Memory:
 
     Args:
         launched: Launch of the job, in seconds since the epoch.
-        machine: The state of the job.
-        snapshot: The published state.
         reported_attempt: Newest attempt whose first step is logged.
         requested: Size that a user requested; None for any.
         interrupts: Number of signals that requested the end of the job, and the last of them.
@@ -128,11 +125,6 @@ class Operator:
     A subclass may act before a poll (`_before_poll`), after it (`_after_poll`) and at the end (`_unfired`).
 
     Args:
-        run_dir: Of the job.
-        job: The part of the plan that the operator needs.
-        fleet: Its nodes.
-        cluster: What it may have.
-        interrupts: Signals so far.
         known: The knowledge of the previous operator; None for a job that begins.
     """
 

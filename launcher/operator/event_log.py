@@ -23,9 +23,6 @@ class EventWriter:
     """Appends to the event log of a run.
 
     An incomplete last line, left by a killed operator, is terminated first.
-
-    Args:
-        run_dir: Of the job.
     """
 
     def __init__(self, run_dir: Path):

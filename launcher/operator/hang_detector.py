@@ -64,7 +64,6 @@ class StepReader:
     """Follows the metrics file of a run.
 
     Args:
-        run_dir: Of the job.
         since: Seconds since the epoch; older steps belong to an earlier launch.
     """
 
@@ -123,11 +122,7 @@ class _Limit:
 
 
 class StepTimer:
-    """Compares the time without a new step with what the job took before. Pure; times are seconds of one clock.
-
-    Args:
-        limits: When a job counts as hanging.
-    """
+    """Compares the time without a new step with what the job took before. Pure; times are seconds of one clock."""
 
     def __init__(self, limits: HangLimits):
         self._limits = limits
@@ -143,9 +138,7 @@ class StepTimer:
         """Return that there has been no new step for too long; None while the time is within the limits.
 
         Args:
-            now_s: Time of the poll.
             attempt: Number of the start of the running workers.
-            done: The last step.
             activity: The last announcement of rank 0; those of earlier starts do not count.
         """
         if attempt != self._attempt:
@@ -216,12 +209,7 @@ def _longest_s(activity: Mapping[str, object], what: str) -> float:
 
 
 class HangDetector:
-    """Watches a running job: its steps, rank 0's announcements, and the log line that ends the watch.
-
-    Args:
-        run_dir: Of the job.
-        limits: When it counts as hanging.
-    """
+    """Watches a running job: its steps, rank 0's announcements, and the log line that ends the watch."""
 
     def __init__(self, run_dir: Path, limits: HangLimits):
         self._run_dir = run_dir

@@ -74,11 +74,6 @@ class JobRequest:
     """A job, as far as the operator needs it.
 
     Args:
-        job_name: Name of the job.
-        nproc_per_node: Worker processes per node.
-        initial_nodes: Nodes it starts with.
-        policy: Its sizes and timeouts.
-        hang: When it counts as hanging.
         checkpoints: Folder of its checkpoints; None for the one under the run folder.
     """
 

@@ -33,11 +33,7 @@ _DRAFT = f".{_PREFIX}"
 
 
 class ProcessesSurvived(Exception):
-    """Killed processes did not end.
-
-    Args:
-        pids: Of the remaining processes.
-    """
+    """Killed processes did not end."""
 
     def __init__(self, pids: tuple[int, ...]):
         super().__init__(f"killed processes still exist after {KILL_TIMEOUT_S:g} s: {pids}")
@@ -45,11 +41,7 @@ class ProcessesSurvived(Exception):
 
 
 class AdoptedProcess:
-    """A child of this process that an earlier program of the same process started.
-
-    Args:
-        pid: Of the process.
-    """
+    """A child of this process that an earlier program of the same process started."""
 
     def __init__(self, pid: int):
         self.pid = pid

@@ -65,7 +65,6 @@ class Stack:
     """The stack of a rank's main thread, innermost call first; empty if it has not answered.
 
     Args:
-        frames: Of the main thread.
         is_stopped: Whether its process is stopped: it does not run, whatever it was doing.
     """
 
@@ -187,8 +186,6 @@ class SlowJob:
     """Requests the stacks of a job that is overdue, and reports each such time once.
 
     Args:
-        run_dir: Of the job.
-        nproc_per_node: Worker processes per node.
         request: Requests the stacks of the workers with a file in a folder.
         events: Where a slow job is reported that is not known to hang.
     """

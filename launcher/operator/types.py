@@ -33,8 +33,6 @@ class AgentStatus:
     """An agent's answer to /status.
 
     Args:
-        state: Its state.
-        message: The reason for a fault.
         progress: The newest checkpoint that its workers announced.
     """
 
@@ -142,7 +140,6 @@ class Report:
     """The last observation of a node.
 
     Args:
-        alive: Whether its process exists.
         status: The agent's answer; None if it did not answer.
         silent_s: Seconds since it last answered.
     """
@@ -164,11 +161,8 @@ class Observation:
     """One poll of the job.
 
     Args:
-        now_s: Time of the poll.
-        reports: Every node.
         interrupts: Number of signals that have requested the end of the job.
         failed_commands: Commands that failed, as faults of their nodes.
-        capacity: Nodes the job may have now.
         step: The last optimizer step done; 0 if none.
         is_stuck: Whether the capacity can only change while the job trains.
         hang: How long there has been no new step, and which rank lags, as a message; "" if the job does not hang.
@@ -288,7 +282,6 @@ class MachineState:
     """The state of a job.
 
     Args:
-        phase: Its phase.
         nodes: Nodes that take part; the index is the node's rank.
         attempt: How often its workers were restarted.
         since_s: When the phase began.

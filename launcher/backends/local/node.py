@@ -39,16 +39,12 @@ def _ignore_signals() -> None:
         signal.signal(each, signal.SIG_IGN)
 
 
-def _parse(argv: list[str]) -> argparse.Namespace:
+def main(argv: list[str] | None = None) -> int:
+    """Run the command to its end and return its exit status (128 + N for signal N)."""
     parser = argparse.ArgumentParser(prog="node", description="Run a command as a simulated node.")
     parser.add_argument("--parent", type=int, default=os.getppid(), help="pid to end with")
     parser.add_argument("command", nargs="+")
-    return parser.parse_args(argv)
-
-
-def main(argv: list[str] | None = None) -> int:
-    """Run the command to its end and return its exit status (128 + N for signal N)."""
-    args = _parse(sys.argv[1:] if argv is None else argv)
+    args = parser.parse_args(argv)
     for each in _END_SIGNALS:
         signal.signal(each, _end)
     try:

@@ -167,11 +167,9 @@ class Scenario(Model):
     """A complete scenario, resolved for one job.
 
     Args:
-        about: What it demonstrates.
         nodes: Initial nodes of the cluster.
         priority_classes: Priority of each class.
         tiers: The parts of the job, the one with the highest priority first.
-        nproc_per_node: Worker processes per node.
         events: In the order of the file.
     """
 

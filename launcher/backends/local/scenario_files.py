@@ -77,7 +77,17 @@ def resolve(job: JobSpec) -> tuple[Scenario | None, tuple[Problem, ...]]:
     written = _rehearsed(job, settings.scenario, reading.written.events)
     events = [(f"{_FILE_PATH}.events.{i}", event) for i, event in enumerate(written)]
     events += [(f"cluster.events.{i}", event) for i, event in enumerate(inline.events)]
-    scenario = _completed(job, reading.written, [event for _, event in events])
+    own = reading.written
+    # Without a number of nodes, the cluster has those that the job would start with without a scenario.
+    planned = start_size(get(job.config, "recipes.trainer.num_nodes"), [point.nodes for point in job.scales])
+    scenario = Scenario(
+        about=own.about or "",
+        nodes=planned if own.nodes is None else own.nodes,
+        priority_classes=PRIORITY_CLASSES if own.priority_classes is None else own.priority_classes,
+        tiers=_tiers(job),
+        nproc_per_node=job.nproc_per_node,
+        events=[event for _, event in events],
+    )
     listing = _Listing(tuple(events), origins)
     rules = (_unknown_classes, _tiers_out_of_order, _arrivals_and_departures, _never_fits)
     return scenario, tuple(problem for rule in rules for problem in rule(job, scenario, listing))
@@ -120,17 +130,6 @@ def _brought_forward(events: list[Event], steps: int) -> list[Event]:
         event.model_copy(update={"at": At(step=max(1, round(event.at.step * scale)))}) if event.at.step else event
         for event in events
     ]
-
-
-def _completed(job: JobSpec, written: ScenarioFile, events: list[Event]) -> Scenario:
-    return Scenario(
-        about=written.about or "",
-        nodes=_recipe_nodes(job) if written.nodes is None else written.nodes,
-        priority_classes=PRIORITY_CLASSES if written.priority_classes is None else written.priority_classes,
-        tiers=_tiers(job),
-        nproc_per_node=job.nproc_per_node,
-        events=events,
-    )
 
 
 def _read(name: str, cwd: Path) -> _Reading:
@@ -183,11 +182,6 @@ def _lines(node: yaml.Node | None, path: str, name: str) -> Iterator[tuple[str, 
             pending += [(f"{here}.{i}", child) for i, child in enumerate(value.value)]
 
 
-def _recipe_nodes(job: JobSpec) -> int:
-    """Return the size that the job would start with without a scenario."""
-    return start_size(get(job.config, "recipes.trainer.num_nodes"), [point.nodes for point in job.scales])
-
-
 def _tiers(job: JobSpec) -> list[Tier]:
     preemption = job.elastic.preemption if job.elastic else None
     if preemption is None or job.elastic is None:
@@ -227,13 +221,10 @@ def _tiers_out_of_order(_job: JobSpec, scenario: Scenario, listing: _Listing) ->
     priorities = [classes[tier.priority_class] for tier in scenario.tiers if tier.priority_class in classes]
     if len(priorities) == 2 and priorities[0] <= priorities[1]:
         base, elastic = scenario.tiers
-        yield listing.problem(
-            "E411",
-            f"{PREEMPTION}.base_priority_class",
-            f"{base.priority_class} ({priorities[0]}) does not outrank {elastic.priority_class} ({priorities[1]})",
-            value=base.priority_class,
-            remedy="give the base part the class with the higher number",
-        )
+        path, first = f"{PREEMPTION}.base_priority_class", base.priority_class
+        message = f"{first} ({priorities[0]}) does not outrank {elastic.priority_class} ({priorities[1]})"
+        remedy = "give the base part the class with the higher number"
+        yield listing.problem("E411", path, message, value=first, remedy=remedy)
 
 
 def _arrivals_and_departures(_job: JobSpec, _scenario: Scenario, listing: _Listing) -> Iterator[Problem]:
@@ -246,7 +237,12 @@ def _arrivals_and_departures(_job: JobSpec, _scenario: Scenario, listing: _Listi
                 message = f"job {name} arrives a second time before it leaves"
                 yield listing.problem("E408", f"{path}.job_arrives.name", message, value=name)
             elif event.job_leaves and not is_present:
-                yield _leaves_too_early(path, event, name, listing)
+                message = f"job {name} leaves at {event.at}, before any such job has arrived"
+                arriving = sorted({each.job_arrives.name for _, each in listing.events if each.job_arrives})
+                remedy, allowed = did_you_mean(name, [n for n in arriving if n != name]), ", ".join(arriving) or None
+                yield listing.problem(
+                    "E408", f"{path}.job_leaves", message, value=name, allowed=allowed, remedy=remedy
+                )
             is_present = bool(event.job_arrives)
 
 
@@ -256,14 +252,6 @@ def _in_order(name: str, listing: _Listing) -> list[tuple[str, Event]]:
     if len({event.at.unit for _, event in own}) == 1:
         own.sort(key=lambda item: item[1].at.value)
     return own
-
-
-def _leaves_too_early(path: str, event: Event, name: str, listing: _Listing) -> Problem:
-    message = f"job {name} leaves at {event.at}, before any such job has arrived"
-    known = sorted({each.job_arrives.name for _, each in listing.events if each.job_arrives})
-    remedy = did_you_mean(name, [other for other in known if other != name])
-    allowed = ", ".join(known) or None
-    return listing.problem("E408", f"{path}.job_leaves", message, value=name, allowed=allowed, remedy=remedy)
 
 
 def _other_job(event: Event) -> str | None:
@@ -276,10 +264,8 @@ def _never_fits(job: JobSpec, scenario: Scenario, listing: _Listing) -> Iterator
     timed = [event for event in scenario.events if event.at.seconds is not None or event.at.value == 0]
     most = max(scenario.nodes, *(event.capacity or 0 for event in timed), 0)
     if most < smallest:
-        yield listing.problem(
-            "E410",
-            f"{_FILE_PATH}.nodes",
-            f"the job needs {count_nodes(smallest)}, but the cluster has no more than {most} before its first step",
-            value=scenario.nodes,
-            allowed=f"{smallest} or more, at first or at some second",
+        message = (
+            f"the job needs {count_nodes(smallest)}, but the cluster has no more than {most} before its first step"
         )
+        allowed = f"{smallest} or more, at first or at some second"
+        yield listing.problem("E410", f"{_FILE_PATH}.nodes", message, value=scenario.nodes, allowed=allowed)
