@@ -79,7 +79,7 @@ def refuse_unwritable(folder: Path) -> None:
         raise _unwritten(folder, "the folder cannot be written to; nothing was submitted")
 
 
-def launching(folder: Path) -> contextlib.AbstractContextManager[None]:
+def launching(folder: Path) -> contextlib.AbstractContextManager[bool]:
     """Make other launches of a bundle wait; the next one finds the job of this one."""
     return locked(folder / MANIFEST)
 
@@ -423,12 +423,16 @@ def _current(job: JobRecord) -> Iterator[JobRecord | None]:
 
 
 @contextlib.contextmanager
-def locked(path: Path) -> Iterator[None]:
-    """Hold the lock of a file or folder; other commands on this machine wait for it."""
+def locked(path: Path, *, waits: bool = True) -> Iterator[bool]:
+    """Hold the lock of a file or folder; yield False if another command holds it and this one does not wait."""
     descriptor = os.open(path, os.O_RDONLY)
     try:
-        fcntl.flock(descriptor, fcntl.LOCK_EX)
-        yield
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_EX | (0 if waits else fcntl.LOCK_NB))
+        except BlockingIOError:
+            yield False
+            return
+        yield True
         fcntl.flock(descriptor, fcntl.LOCK_UN)  # a process that was forked meanwhile may hold the file open
     finally:
         os.close(descriptor)

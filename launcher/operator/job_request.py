@@ -3,7 +3,6 @@
 import json
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any
 
 from launcher.common.problems import fail
 from launcher.model.following import refuse_unplanned_sizes
@@ -88,6 +87,8 @@ class JobRequest:
 def read_job_request(bundle_dir: Path) -> JobRequest:
     """Return the request of the job in `bundle_dir`."""
     plan = json.loads((bundle_dir / PLAN_FILE).read_text(encoding="utf-8"))
+    own = bundle_dir / LOCAL_FILE  # a bundle of an earlier version, or of Slurm, has none
+    local = json.loads(own.read_text(encoding="utf-8")) if own.exists() else None
     elastic = plan["elastic"] or {}
     graceful_timeout_s = None
     if elastic.get("use_graceful_shutdown"):
@@ -103,21 +104,14 @@ def read_job_request(bundle_dir: Path) -> JobRequest:
             faulty_timeout_s=elastic.get("faulty_timeout_s") or 0,
             snooze_s=elastic.get("scale_up_snooze_s") or 0,
         ),
-        **_local(bundle_dir / LOCAL_FILE),
+        hang=HangLimits(**local["hang"]) if local else HangLimits(),
+        checkpoints=Path(local["checkpoints"]) if local and local["checkpoints"] else None,
     )
 
 
 def local_json(hang: HangLimits, checkpoints: str | None) -> str:
     """Return the text of LOCAL_FILE."""
     return json.dumps({"hang": asdict(hang), "checkpoints": checkpoints}, indent=2) + "\n"
-
-
-def _local(file: Path) -> dict[str, Any]:
-    if not file.exists():  # a bundle of an earlier version
-        return {}
-    fields = json.loads(file.read_text(encoding="utf-8"))
-    folder = fields["checkpoints"]
-    return {"hang": HangLimits(**fields["hang"]), "checkpoints": Path(folder) if folder else None}
 
 
 def refuse_unplanned_size(bundle_dir: Path, num_nodes: int, min_nodes: int | None) -> None:
