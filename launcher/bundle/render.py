@@ -20,11 +20,6 @@ MANIFEST = "bundle.json"
 def render_bundle(job: JobSpec, context: LaunchContext, backend: Backend) -> Bundle:
     """Put together every file of a job's bundle.
 
-    Args:
-        job: The planned job.
-        context: The launch's time, place and user.
-        backend: Renders its own files.
-
     Returns:
         The bundle, its files in the order of their names, `bundle.json` last.
     """

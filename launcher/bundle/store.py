@@ -5,12 +5,13 @@ import dataclasses
 import difflib
 import functools
 import hashlib
+import itertools
 import json
 import os
 import re
 import shutil
 import tempfile
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -68,16 +69,15 @@ def _draft(directory: Path) -> Iterator[Path]:
         ProblemsFound: `directory` exists, or the operating system refuses something in the block.
     """
     if os.path.lexists(directory):
-        raise fail(
-            "E701",
-            "base_results_dir",
-            "a bundle of that name exists; bundles are never overwritten",
-            value=str(directory),
-            remedy="launch again (each name has a random suffix), or remove the old one",
-        )
+        message = "a bundle of that name exists; bundles are never overwritten"
+        remedy = "launch again (each name has a random suffix), or remove the old one"
+        raise fail("E701", "base_results_dir", message, value=str(directory), remedy=remedy)
     parent = directory.parent
     made = [path for path in directory.parents if not os.path.lexists(path)]
-    _refuse_tilde(parent, made)
+    for path in made:
+        if path.name.startswith("~"):
+            remedy = f"base_results_dir={os.path.expanduser(parent.relative_to(path.parent))}"
+            raise fail("E702", "base_results_dir", "only a shell expands ~", value=path.name, remedy=remedy)
     with contextlib.ExitStack() as cleanup:
         for path in reversed(made):
             cleanup.callback(_remove_empty, path)
@@ -95,13 +95,6 @@ def _draft(directory: Path) -> Iterator[Path]:
 def _remove_empty(folder: Path) -> None:
     with contextlib.suppress(OSError, ValueError):
         folder.rmdir()
-
-
-def _refuse_tilde(folder: Path, absent: Sequence[Path]) -> None:
-    for path in absent:
-        if path.name.startswith("~"):
-            remedy = f"base_results_dir={os.path.expanduser(folder.relative_to(path.parent))}"
-            raise fail("E702", "base_results_dir", "only a shell expands ~", value=path.name, remedy=remedy)
 
 
 def locate(name: str) -> Path:
@@ -140,15 +133,11 @@ def locate_job(name: str) -> Path:
 
 
 def _found(name: str, file: str) -> Path | None:
-    folders = (Path(name), Path(RESULTS, name), *_named(name))
-    return next((folder for folder in folders if os.path.isfile(folder / file)), None)
-
-
-def _named(name: str) -> Iterator[Path]:
-    """Yield the folders of jobs that users named: under `results`, or in the folder before the slash."""
     path = Path(name)
     results = path.parent if path.name != name else Path(RESULTS)
-    yield from (folder for folder, known in given_names(results) if known == path.name)
+    named = (folder for folder, known in given_names(results) if known == path.name)
+    folders = itertools.chain((path, Path(RESULTS, name)), named)
+    return next((folder for folder in folders if os.path.isfile(folder / file)), None)
 
 
 def given_names(results: Path) -> Iterator[tuple[Path, str]]:
@@ -184,6 +173,27 @@ def _unknown(name: str) -> ProblemsFound:
     )
 
 
+def is_adopted(folder: Path) -> bool:
+    """Return whether a folder belongs to an adopted job."""
+    return os.path.isfile(folder / ADOPTED_FILE)
+
+
+def outline(folder: Path) -> Mapping[str, Any] | None:
+    """Return the outline of an adopted job, from its cluster; None if the folder has none. `jobs.registry` writes it.
+
+    Raises:
+        ProblemsFound: The file is damaged.
+    """
+    try:
+        found: Mapping[str, Any] = json.loads((folder / ADOPTED_FILE).read_text(encoding="utf-8"))
+        return found if found["metadata"]["name"] and found["spec"] is not None else None
+    except FileNotFoundError:
+        return None
+    except (OSError, ValueError, KeyError, TypeError) as error:
+        remedy = "remove the folder, then recipes adopt"
+        raise fail("E711", str(folder / ADOPTED_FILE), f"is damaged: {error!r}", remedy=remedy) from error
+
+
 def names(folder: str = RESULTS) -> list[str]:
     """Return the bundles in a folder."""
     return [path.parent.name for path in sorted(Path(folder).glob(f"*/{MANIFEST}"))]
@@ -201,14 +211,16 @@ def read(directory: Path) -> tuple[Bundle, str]:
     Raises:
         ProblemsFound: It is not a bundle directory, or a file is missing or has been changed.
     """
-    if os.path.isfile(directory / ADOPTED_FILE) and not os.path.exists(directory / MANIFEST):
+    if is_adopted(directory) and not os.path.exists(directory / MANIFEST):
         raise _bundleless(directory)
     try:
         text = (directory / MANIFEST).read_text(encoding="utf-8")
         manifest = json.loads(text)
         hashes = dict(manifest["files"])
         run_id = assigned_run(directory)
-        files = {path: _without_run((directory / path).read_text(encoding="utf-8"), run_id) for path in hashes}
+        files = {path: (directory / path).read_text(encoding="utf-8") for path in hashes}
+        if run_id:  # the digest is of the bundle as it was rendered
+            files = {path: text.replace(run_id, RUN_ID_AT_LAUNCH) for path, text in files.items()}
         job_name, digest = manifest["job_name"], manifest["digest"]
         backend = json.loads(files["plan.json"])["backend"]
     except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
@@ -216,12 +228,9 @@ def read(directory: Path) -> tuple[Bundle, str]:
     changed = [path for path, held in files.items() if hashlib.sha256(held.encode()).hexdigest() != hashes[path]]
     changed += sorted(_files_in(directory, files) - {*files, MANIFEST})
     if changed or bundle_digest(hashes) != digest:
-        raise fail(
-            "E704",
-            str(directory),
-            f"was changed after it was rendered: {', '.join(changed) or MANIFEST}",
-            remedy="render it again with the overrides you want; bundles are not edited",
-        )
+        message = f"was changed after it was rendered: {', '.join(changed) or MANIFEST}"
+        remedy = "render it again with the overrides you want; bundles are not edited"
+        raise fail("E704", str(directory), message, remedy=remedy)
     files = _with_run(files, run_id) if run_id else files
     return Bundle(job_name, directory.resolve(), {**files, MANIFEST: text}, digest), backend
 
@@ -263,10 +272,6 @@ def assign_run(bundle: Bundle, run_id: str) -> Bundle:
 
 def _with_run(files: Mapping[str, str], run_id: str) -> dict[str, str]:
     return {name: text.replace(RUN_ID_AT_LAUNCH, run_id) for name, text in files.items()}
-
-
-def _without_run(text: str, run_id: str | None) -> str:
-    return text.replace(run_id, RUN_ID_AT_LAUNCH) if run_id else text
 
 
 def config_of(bundle: Bundle) -> Mapping[str, Any]:

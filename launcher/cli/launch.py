@@ -9,7 +9,6 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from launcher import pipeline
-from launcher.bundle import outline
 from launcher.bundle import store as bundles
 from launcher.cli import terminal
 from launcher.cli.output import refused
@@ -197,7 +196,7 @@ def _settle_finished(bundle: Bundle, backend: Backend, *, is_again: bool) -> Non
 
 def conclude(job: JobRecord, status: JobStatus) -> None:
     """Close the MLflow run of a remote job, once; if the store refuses, the next command tries again."""
-    if job.is_closed or status.state is JobState.DELETED or outline.is_adopted(job.handle.bundle_dir):
+    if job.is_closed or status.state is JobState.DELETED or bundles.is_adopted(job.handle.bundle_dir):
         return  # an adopted job's run is known to its own bundle only
     try:
         tracking.finish(bundles.read(job.handle.bundle_dir)[0], status.state)

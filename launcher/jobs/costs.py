@@ -20,8 +20,6 @@ class Cost:
     """The cost of a job at one size.
 
     Args:
-        nodes: Number of instances.
-        per_hour: Price of all instances per hour.
         hours: Maximum billed hours; None if unbounded.
     """
 
@@ -44,8 +42,6 @@ def costs(job: JobSpec, prices: Prices, hours: float | None = None) -> tuple[Cos
     """Return a job's cost at each size of its plan.
 
     Args:
-        job: The planned job.
-        prices: The price table.
         hours: Duration; None takes the time limit of a training job, if it has one. A warm pool is billed
             in addition.
 

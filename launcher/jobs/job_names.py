@@ -23,7 +23,6 @@ def problems(name: str | None, results: Path | None = None) -> tuple[Problem, ..
     """Return why `name` cannot be given to a new job.
 
     Args:
-        name: As the user gave it; None for a job without a name.
         results: The folder of the job's bundle; None checks only the name.
     """
     if name is None:

@@ -32,7 +32,6 @@ class ListedJob:
     """A bundle, or an adopted job.
 
     Args:
-        folder: Its folder.
         record: None for one whose job was never submitted, or whose record is damaged.
         status: None if unknown.
         problem: Why the status is unknown.

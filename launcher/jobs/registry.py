@@ -4,8 +4,10 @@ import contextlib
 import fcntl
 import json
 import os
+import shutil
+import tempfile
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import asdict, dataclass, replace
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -15,7 +17,7 @@ from launcher.bundle.render import MANIFEST
 from launcher.bundle.store import given_name
 from launcher.common import os_errors, redaction
 from launcher.common.interrupts import Interrupted
-from launcher.common.names import JOB_FILE
+from launcher.common.names import ADOPTED_FILE, JOB_FILE
 from launcher.common.problems import Problem, ProblemsFound, fail
 from launcher.model import backend_registry
 from launcher.model.backend import Backend
@@ -41,9 +43,7 @@ class JobRecord:
 
     Args:
         handle: How its backend finds it.
-        digest: Its bundle's.
         submitted: Time of submission, ISO 8601 in UTC.
-        user: Who submitted it.
         cancelled_by: The user who cancelled it from this bundle; None if it was not.
         ended: Final status, once a command has observed it; the job itself may be deleted by then.
         is_closed: Whether its MLflow run also has the final state.
@@ -79,11 +79,9 @@ def refuse_unwritable(folder: Path) -> None:
         raise _unwritten(folder, "the folder cannot be written to; nothing was submitted")
 
 
-@contextlib.contextmanager
-def launching(folder: Path) -> Iterator[None]:
+def launching(folder: Path) -> contextlib.AbstractContextManager[bool]:
     """Make other launches of a bundle wait; the next one finds the job of this one."""
-    with locked(folder / MANIFEST):
-        yield
+    return locked(folder / MANIFEST)
 
 
 def refused(folder: Path, backend: Backend) -> JobState:
@@ -115,9 +113,8 @@ def submitting(bundle: Bundle, backend: Backend, user: str) -> Iterator[None]:
         yield
         return
     job = known or JobRecord(handle, bundle.digest, _now(), user)
-    job = replace(
-        job, cancelled_by=None, ended=None, is_closed=False, is_submitted=False
-    )  # not those of an earlier one
+    # Not those of an earlier one.
+    job = replace(job, cancelled_by=None, ended=None, is_closed=False, is_submitted=False)
     try:
         with locked(bundle.directory):
             write(bundle.directory, replace(job, requested=_now()))
@@ -159,7 +156,8 @@ def record(bundle: Bundle, handle: JobHandle, user: str) -> JobRecord:
         ProblemsFound: The disk refuses.
     """
     known = None if handle.is_new else _known(bundle.directory)
-    if known and _is_same(known.handle, handle):
+    # The server may be recorded differently.
+    if known and known.handle == replace(handle, bundle_dir=known.handle.bundle_dir, server=known.handle.server):
         job = replace(known, handle=handle, is_closed=False, is_submitted=True, requested=None)
         if handle.server and job.ended and job.ended.state is JobState.CANCELLED:
             job = replace(job, ended=None, cancelled_by=None)  # it was wrongly recorded as deleted
@@ -198,7 +196,10 @@ def _stored(folder: Path) -> JobRecord | None:
         if fields["backend"] not in backend_registry.names():
             raise ValueError(f"unknown backend {fields['backend']}")
         handle = JobHandle(fields["backend"], fields["job_name"], folder.resolve(), **native)
-        ended = fields["ended"] and _status(fields["ended"])
+        ended = None
+        if seen := fields["ended"]:
+            typed = {"state": JobState(seen["state"]), "faulty_nodes": tuple(seen["faulty_nodes"])}
+            ended = JobStatus(**{**seen, **typed})
         if ended and ended.state is JobState.DELETED:  # earlier versions recorded it as final
             ended = None
         own = (fields["digest"], fields["submitted"], fields["user"], fields["cancelled_by"])
@@ -211,9 +212,34 @@ def _stored(folder: Path) -> JobRecord | None:
         raise fail("E711", str(folder / JOB_FILE), f"is damaged: {error!r}", remedy=remedy) from error
 
 
-def _is_same(known: JobHandle, found: JobHandle) -> bool:
-    """Return whether a recorded job is the one that was found: the server may be recorded differently."""
-    return known == replace(found, bundle_dir=known.bundle_dir, server=known.server)
+def adopt(folder: Path, job: JobRecord, outline: Mapping[str, Any]) -> JobRecord:
+    """Write the folder of a job that was launched elsewhere atomically; return its record.
+
+    It holds no bundle: commands that need one refuse such a job. Beside the record is an outline of the job from its
+    cluster, without its containers' commands and variables, which may hold secrets.
+
+    Raises:
+        ProblemsFound: A folder of that name exists, or the disk refuses.
+    """
+    folder = folder.absolute()
+    if folder.exists():
+        known = read(folder)
+        if known and known.handle.uid == job.handle.uid:
+            raise fail("E714", str(folder), "already follows this job", remedy=f"recipes status {folder.name}")
+        raise fail("E714", str(folder), "belongs to another job", remedy="--as another-name")
+    with contextlib.ExitStack() as cleanup:
+        try:
+            folder.parent.mkdir(parents=True, exist_ok=True)
+            draft = Path(tempfile.mkdtemp(prefix=f".{folder.name}.", dir=folder.parent))
+            cleanup.callback(shutil.rmtree, draft, ignore_errors=True)
+            text = json.dumps(redaction.masked_tree(outline), indent=2) + "\n"
+            (draft / ADOPTED_FILE).write_text(text, encoding="utf-8")
+            write(draft, job)
+            draft.chmod(0o755)
+            draft.rename(folder)
+        except OSError as error:
+            raise os_errors.refused("E702", str(folder), error, folder) from error
+    return replace(job, handle=replace(job.handle, bundle_dir=folder.resolve()))
 
 
 def submitted(folder: Path) -> JobRecord:
@@ -279,12 +305,10 @@ def changes(job: JobRecord, backend: Backend, *, timeout_s: float | None = None)
 
 
 def settled(job: JobRecord, seen: JobStatus, backend: Backend) -> JobStatus:
-    """Record how a job ended, since its cluster forgets it; return the status.
+    """Record how a job ended, since its cluster forgets it; return the status it is seen in.
 
-    Args:
-        job: The record as it was read.
-        seen: Its current status; for a deleted job, the end that another command has recorded is returned.
-        backend: The job's. Jobs that end with their launcher record their end themselves.
+    For a deleted job, the end that another command has recorded is returned. Jobs that end with their launcher record
+    their end themselves.
     """
     if not seen.state.is_final or backend.ends_with_launcher:
         return seen
@@ -389,10 +413,6 @@ def write(folder: Path, job: JobRecord) -> None:
     write_text(folder / JOB_FILE, json.dumps(redaction.masked_tree(fields), indent=2) + "\n")
 
 
-def _status(fields: dict[str, Any]) -> JobStatus:
-    return JobStatus(**{**fields, "state": JobState(fields["state"]), "faulty_nodes": tuple(fields["faulty_nodes"])})
-
-
 @contextlib.contextmanager
 def _current(job: JobRecord) -> Iterator[JobRecord | None]:
     """Yield a job's current record under the folder's lock; None if the job was submitted anew."""
@@ -403,12 +423,16 @@ def _current(job: JobRecord) -> Iterator[JobRecord | None]:
 
 
 @contextlib.contextmanager
-def locked(path: Path) -> Iterator[None]:
-    """Hold the lock of a file or folder; other commands on this machine wait for it."""
+def locked(path: Path, *, waits: bool = True) -> Iterator[bool]:
+    """Hold the lock of a file or folder; yield False if another command holds it and this one does not wait."""
     descriptor = os.open(path, os.O_RDONLY)
     try:
-        fcntl.flock(descriptor, fcntl.LOCK_EX)
-        yield
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_EX | (0 if waits else fcntl.LOCK_NB))
+        except BlockingIOError:
+            yield False
+            return
+        yield True
         fcntl.flock(descriptor, fcntl.LOCK_UN)  # a process that was forked meanwhile may hold the file open
     finally:
         os.close(descriptor)

@@ -1,11 +1,10 @@
 """Removing bundles from a results folder: only those whose jobs have ended, and nothing outside the folder."""
 
 import contextlib
-import fcntl
 import os
 import shutil
 import stat
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -15,6 +14,7 @@ from launcher.common.job_lock import is_alive
 from launcher.common.names import ADOPTED_FILE, RUN_DIR
 from launcher.common.problems import Problem, ProblemsFound, fail
 from launcher.jobs.listing import Filter, ListedJob, filtered, listed, listing, with_statuses
+from launcher.jobs.registry import locked
 from launcher.model import backend_registry
 
 _REMOVED = ".removed-by-recipes"
@@ -23,12 +23,7 @@ _REMOVED = ".removed-by-recipes"
 
 @dataclass(frozen=True, slots=True)
 class Removable:
-    """A bundle that may be removed.
-
-    Args:
-        job: The listed job.
-        num_bytes: Size of all its files.
-    """
+    """A bundle that may be removed."""
 
     job: ListedJob
     num_bytes: int
@@ -36,12 +31,7 @@ class Removable:
 
 @dataclass(frozen=True, slots=True)
 class Chosen:
-    """The bundles that a user requests to remove.
-
-    Args:
-        removable: Bundles that may be removed.
-        kept: Jobs whose bundles are kept, each with the reason.
-    """
+    """The bundles that a user requests to remove; and those that are kept, each with the reason."""
 
     removable: tuple[Removable, ...]
     kept: tuple[tuple[ListedJob, str], ...] = ()
@@ -93,7 +83,8 @@ def remove(each: Removable) -> bool:
     """
     folder = each.job.folder
     try:
-        with _held(folder) as is_held:
+        manifest = folder / MANIFEST  # its lock is that of a launch
+        with locked(manifest if manifest.exists() else folder, waits=False) as is_held:
             (now,) = with_statuses([listed(folder)], backend_registry.load_backend)
             if not is_held or _reason_to_keep(now) or _reason_of_place(folder.parent, folder):
                 return False
@@ -150,20 +141,6 @@ def _reason_to_keep(each: ListedJob) -> str | None:
     if each.status and not each.status.state.is_final:
         return f"its job has not ended: {each.status.state.value}"
     return None
-
-
-@contextlib.contextmanager
-def _held(folder: Path) -> Iterator[bool]:
-    """Hold a bundle's launch lock and yield True; yield False while a launch holds it."""
-    manifest = folder / MANIFEST
-    descriptor = os.open(manifest if manifest.exists() else folder, os.O_RDONLY)
-    try:
-        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        yield True
-    except BlockingIOError:
-        yield False
-    finally:
-        os.close(descriptor)
 
 
 def _num_bytes(folder: Path) -> int:

@@ -7,7 +7,6 @@ dry run leaves that to the launch of its bundle. The only module that imports ml
 import errno
 import importlib.util
 import json
-import os
 import shlex
 from collections.abc import Iterator, Mapping
 from contextlib import ExitStack, contextmanager, suppress
@@ -34,6 +33,7 @@ _DELETED = "deleted"
 _DIGEST = "digest"
 """Tag of a run, written once everything else of its bundle is."""
 _PATH = "recipes.training_config.mlflow"
+_URI = f"{_PATH}.tracking_uri"
 _STORE = "mlflow.db"
 _ARTIFACTS = "mlartifacts"
 _REACH_TIMEOUT_S = 5
@@ -68,25 +68,21 @@ def reserve_run(job: JobSpec, context: LaunchContext, *, is_visible: bool = Fals
     """Write the id of the job's MLflow run into every size: that of a new run, or of the one its recipe names.
 
     A new run is created and deleted at once, so that a bundle that is never launched leaves no run behind; `start`
-    restores it. MLflow chooses the ids, so an id needs a run.
-
-    Args:
-        job: The planned job.
-        context: The launch's.
-        is_visible: Whether a new run stays visible, for manifests that are applied without `start`.
+    restores it. MLflow chooses the ids, so an id needs a run. A run that is visible stays, for manifests that are
+    applied without `start`.
 
     Raises:
         ProblemsFound: The store cannot be reached, refuses, or does not know the run.
     """
     settings = _complete(job, context)
     uri = settings["tracking_uri"]
-    if _is_server(uri):
-        _reach(uri)
-    with _problems(uri):
+    with _connected(uri) as client:
         if known := settings["run_id"]:
-            run = _known_run(_client(uri), known, f"leave {_PATH}.run_id empty for a new one")
+            run = _known_run(client, known, f"leave {_PATH}.run_id empty for a new one")
         else:
-            run = _new_run(uri, settings["experiment_name"], settings["run_name"], is_visible=is_visible)
+            run = _new_run(client, uri, settings["experiment_name"], settings["run_name"])
+            if not is_visible:
+                client.delete_run(run.info.run_id)
     return with_run(job, **{**settings, "run_id": run.info.run_id, "run_name": run.info.run_name})
 
 
@@ -118,10 +114,9 @@ def assign_run(bundle: Bundle) -> Bundle:
     if run_id := bundles.assigned_run(bundle.directory):  # by a launch that ran at the same time
         return bundles.assign_run(bundle, run_id)
     uri = settings.tracking_uri
-    if _is_server(uri):
-        _reach(uri)
-    with _problems(uri):
-        run = _new_run(uri, settings.experiment_name or "", settings.run_name or bundle.job_name)
+    with _connected(uri) as client:
+        run = _new_run(client, uri, settings.experiment_name or "", settings.run_name or bundle.job_name)
+        client.delete_run(run.info.run_id)  # `start` restores it
     return bundles.assign_run(bundle, run.info.run_id)
 
 
@@ -140,15 +135,6 @@ def _complete(job: JobSpec, context: LaunchContext) -> dict[str, str]:
     }
 
 
-def _new_run(uri: str, experiment: str, name: str, *, is_visible: bool = False) -> Any:
-    """Create a run; delete it at once unless it is visible."""
-    client = _client(uri)
-    run = _create(client, uri, experiment, name)
-    if not is_visible:
-        client.delete_run(run.info.run_id)
-    return run
-
-
 def store_uri(named: str | None, job: JobSpec, cwd: Path) -> str:
     """Return the MLflow URI of a server, an ARN or a path; a path becomes a sqlite file there.
 
@@ -161,37 +147,17 @@ def store_uri(named: str | None, job: JobSpec, cwd: Path) -> str:
         return named
     if named.startswith("arn:"):
         if importlib.util.find_spec("sagemaker_mlflow") is None:
-            raise fail(
-                "E503",
-                f"{_PATH}.tracking_uri",
-                "a SageMaker tracking server needs its MLflow plugin",
-                value=named,
-                remedy="pip install sagemaker-mlflow",
-            )
+            message = "a SageMaker tracking server needs its MLflow plugin"
+            raise fail("E503", _URI, message, value=named, remedy="pip install sagemaker-mlflow")
         return named
-    return _file_uri(named, job, cwd)
-
-
-def _file_uri(named: str, job: JobSpec, cwd: Path) -> str:
-    """Return the URI of a sqlite file, if a job can reach it."""
     scheme = named.partition("://")[0] if "://" in named else None
     if scheme not in (None, "file", "sqlite"):
-        allowed = "http, https, an ARN, sqlite, or a path"
-        raise fail(
-            "E507",
-            f"{_PATH}.tracking_uri",
-            "is not a supported kind of tracking store",
-            value=scheme,
-            allowed=allowed,
-        )
+        message, allowed = "is not a supported kind of tracking store", "http, https, an ARN, sqlite, or a path"
+        raise fail("E507", _URI, message, value=scheme, allowed=allowed)
     if not described(job.backend).files.are_shared(job.settings):
-        raise fail(
-            "E504",
-            f"{_PATH}.tracking_uri",
-            "a file on this machine is out of the job's reach",
-            value=named,
-            allowed="http://…, https://… or the ARN of a SageMaker tracking server",
-        )
+        message = "a file on this machine is out of the job's reach"
+        allowed = "http://…, https://… or the ARN of a SageMaker tracking server"
+        raise fail("E504", _URI, message, value=named, allowed=allowed)
     path = cwd / Path(named.removeprefix("file://").removeprefix("sqlite:///")).expanduser()
     return f"sqlite:///{path if scheme == 'sqlite' or path.suffix == '.db' else path / _STORE}"
 
@@ -206,11 +172,8 @@ def start(bundle: Bundle) -> None:
     """
     if not (settings := run_of(bundle)):
         return
-    if _is_server(settings.tracking_uri):
-        _reach(settings.tracking_uri)
     _refuse_removed_store(settings.tracking_uri)
-    with _problems(settings.tracking_uri):
-        client = _client(settings.tracking_uri)
+    with _connected(settings.tracking_uri) as client:
         run = _known_run(client, settings.run_id, "render the recipe again, for a bundle with a run of its own")
         with ExitStack() as undo:
             if run.info.lifecycle_stage == _DELETED:
@@ -236,10 +199,7 @@ def _describe(client: Any, run: Any, bundle: Bundle) -> None:
 def finish(bundle: Bundle, state: JobState, timeline: "Timeline | None" = None) -> None:
     """Send the metrics that the job left unsent, set the run's final state, and log its timeline.
 
-    Args:
-        bundle: The job's.
-        state: How it ended.
-        timeline: Its timeline, whose report is in the run folder; None for a job without one.
+    The report of a timeline is in the run folder already; a job may have none.
 
     Raises:
         ProblemsFound: The store cannot be reached; unsent metrics stay in the run folder.
@@ -253,7 +213,7 @@ def finish(bundle: Bundle, state: JobState, timeline: "Timeline | None" = None) 
             try:
                 metric_shipping.ship(run_dir, settings.tracking_uri, settings.run_id)
             except metric_shipping.TrackingUnavailable as error:
-                raise fail("E506", f"{_PATH}.tracking_uri", f"the last metrics could not be sent: {error}") from error
+                raise fail("E506", _URI, f"the last metrics could not be sent: {error}") from error
             client = _client(settings.tracking_uri)
             client.set_terminated(settings.run_id, _STATUS[state])
             if timeline:
@@ -262,8 +222,8 @@ def finish(bundle: Bundle, state: JobState, timeline: "Timeline | None" = None) 
 
 def _refuse_removed_store(uri: str) -> None:
     """Raise a Problem if a store's file no longer exists: MLflow would print a traceback or create an empty one."""
-    if uri.startswith("sqlite:///") and not os.path.exists(uri.removeprefix("sqlite:///")):
-        raise fail("E502", f"{_PATH}.tracking_uri", "the tracking store no longer exists", value=uri)
+    if (file := _file_of(uri)) and not file.exists():
+        raise fail("E502", _URI, "the tracking store no longer exists", value=uri)
 
 
 def _log_timeline(client: Any, run_id: str, timeline: "Timeline", run_dir: Path, prefix: str) -> None:
@@ -286,12 +246,7 @@ def _log_timeline(client: Any, run_id: str, timeline: "Timeline", run_dir: Path,
 
 @dataclass(frozen=True, slots=True)
 class TrackedRun:
-    """The MLflow run of a bundle.
-
-    Args:
-        tracking_uri: The store.
-        run_id: The run.
-    """
+    """The MLflow run of a bundle, and its store."""
 
     tracking_uri: str
     run_id: str
@@ -329,6 +284,15 @@ def ui_command(uri: str) -> str | None:
 
 
 @contextmanager
+def _connected(uri: str) -> Iterator[Any]:
+    """Yield a client of a store that answers; raise what the store refuses as a Problem."""
+    if _is_server(uri):
+        _reach(uri)  # before MLflow retries for minutes
+    with _problems(uri):
+        yield _client(uri)
+
+
+@contextmanager
 def _problems(uri: str) -> Iterator[None]:
     """Turn what MLflow raises into a Problem; remove an incomplete store if the disk is full."""
     from launcher.runtime import store_errors  # which imports MLflow
@@ -351,15 +315,15 @@ def _refusal(uri: str, error: Exception) -> ProblemsFound:
     """Return a store's error as a Problem, in the operating system's terms for a file."""
     from launcher.runtime import store_errors
 
-    key, file = f"{_PATH}.tracking_uri", _file_of(uri)
+    file = _file_of(uri)
     if isinstance(error, OSError):
-        return os_errors.refused("E502", key, error, error.filename or (file and file.parent))
+        return os_errors.refused("E502", _URI, error, error.filename or (file and file.parent))
     number = _NUMBERS.get(store_errors.code(error) or 0) if file else None
     if file and number is not None:
         written = os_errors.written(file.parent) or os_errors.limited(file)
         if refusal := written or (OSError(number, "") if number else None):
-            return os_errors.refused("E502", key, refusal, file)
-    return fail("E502", key, store_errors.plain(error), value=uri)
+            return os_errors.refused("E502", _URI, refusal, file)
+    return fail("E502", _URI, store_errors.plain(error), value=uri)
 
 
 def _file_of(uri: str) -> Path | None:
@@ -372,8 +336,8 @@ def _client(uri: str) -> Any:
     from mlflow import MlflowClient
 
     logging.getLogger("mlflow").setLevel(logging.WARNING)  # it logs its tables for every new store
-    if uri.startswith("sqlite:///"):
-        Path(uri.removeprefix("sqlite:///")).parent.mkdir(parents=True, exist_ok=True)
+    if file := _file_of(uri):
+        file.parent.mkdir(parents=True, exist_ok=True)
     return MlflowClient(tracking_uri=uri)
 
 
@@ -382,7 +346,6 @@ def _is_server(uri: str) -> bool:
 
 
 def _reach(uri: str) -> None:
-    """Check that the server answers, before MLflow retries for minutes."""
     import urllib.error  # costs 10 ms, which an untracked job does not pay
     import urllib.request
 
@@ -392,25 +355,16 @@ def _reach(uri: str) -> None:
         return  # it answers; MLflow reports any refusal itself
     except (OSError, ValueError) as error:
         reason = getattr(error, "reason", error)
-        raise fail(
-            "E501",
-            f"{_PATH}.tracking_uri",
-            f"the MLflow server cannot be reached: {reason}",
-            value=uri,
-            remedy=f"start it, or ++{_PATH}.enabled=false",
-        ) from error
+        message = f"the MLflow server cannot be reached: {reason}"
+        raise fail("E501", _URI, message, value=uri, remedy=f"start it, or ++{_PATH}.enabled=false") from error
 
 
-def _create(client: Any, uri: str, experiment: str, name: str) -> Any:
-    known = client.get_experiment_by_name(experiment)
-    if known is None:
-        place = None
-        if uri.startswith("sqlite:///"):  # MLflow's own default is the current folder
-            place = (Path(uri.removeprefix("sqlite:///")).parent / _ARTIFACTS / experiment).as_uri()
-        experiment_id = client.create_experiment(experiment, artifact_location=place)
-    else:
-        experiment_id = known.experiment_id
-    return client.create_run(experiment_id, run_name=name)
+def _new_run(client: Any, uri: str, experiment: str, name: str) -> Any:
+    if known := client.get_experiment_by_name(experiment):
+        return client.create_run(known.experiment_id, run_name=name)
+    # MLflow's own default is the current folder.
+    place = (file.parent / _ARTIFACTS / experiment).as_uri() if (file := _file_of(uri)) else None
+    return client.create_run(client.create_experiment(experiment, artifact_location=place), run_name=name)
 
 
 def _known_run(client: Any, run_id: str, remedy: str) -> Any:
@@ -433,11 +387,9 @@ def _known_run(client: Any, run_id: str, remedy: str) -> Any:
 
 def _tags(manifest: Mapping[str, Any]) -> dict[str, str]:
     """Return the tags of a run, from its bundle's manifest."""
-    trainer = {"trainer": manifest["trainer"]} if manifest.get("trainer") else {}
-    rehearsal = {"rehearsal": "true"} if manifest.get("rehearsal") else {}
     return {
-        **trainer,
-        **rehearsal,
+        **({"trainer": manifest["trainer"]} if manifest.get("trainer") else {}),
+        **({"rehearsal": "true"} if manifest.get("rehearsal") else {}),
         "recipe": manifest["recipe"],
         "backend": manifest["backend"],
         "job_name": manifest["job_name"],

@@ -27,8 +27,6 @@ class StartCall:
     """The parameters of a start of a node's workers.
 
     Args:
-        rank: Rank of the node.
-        num_nodes: Nodes of the job from now on.
         attempt: Incremented at every restart; part of the log folder's name.
         master: Address and port of rank 0's store.
         progress: The checkpoint to start from.
@@ -50,12 +48,7 @@ class CommandIgnored(Exception):
 
 
 class AgentClient:
-    """The agent that listens at one address.
-
-    Args:
-        host: Its `--server-host`.
-        port: Its `--server-port`.
-    """
+    """The agent that listens at one address."""
 
     def __init__(self, host: str, port: int):
         self.port = port

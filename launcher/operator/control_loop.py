@@ -18,15 +18,12 @@ from launcher.common import redaction
 from launcher.common.problems import ProblemsFound
 from launcher.model.job_spec import JobState
 from launcher.operator.event_log import EventWriter
-from launcher.operator.events import count_nodes
-from launcher.operator.failure_cause import explain
 from launcher.operator.fleet import Fleet
-from launcher.operator.hang_detector import HangDetector
+from launcher.operator.hang_detector import DoneStep, HangDetector, StepReader
 from launcher.operator.job_request import JobRequest, take_request
-from launcher.operator.slow_jobs import SlowJob
 from launcher.operator.snapshot import Attempt, Snapshot, publish
+from launcher.operator.stacks import SlowJob
 from launcher.operator.state_machine import advance, begin
-from launcher.operator.step_reader import DoneStep, StepReader
 from launcher.operator.stop_signals import Interrupts
 from launcher.operator.types import (
     Command,
@@ -41,7 +38,9 @@ from launcher.operator.types import (
     SpawnNodes,
     StartWorkers,
     StopWorkers,
+    count_nodes,
 )
+from launcher.operator.worker_logs import explain
 
 EXIT_FAILED = 3
 
@@ -71,7 +70,6 @@ class Cluster(ABC):
     """What the job may have: its capacity, and the sizes that users request.
 
     Args:
-        run_dir: Of the job; requests are files in it.
         sizes: Every number of nodes the job may have.
         requested: Maximum nodes that a user requested; None for no limit.
     """
@@ -108,8 +106,6 @@ class Memory:
 
     Args:
         launched: Launch of the job, in seconds since the epoch.
-        machine: The state of the job.
-        snapshot: The published state.
         reported_attempt: Newest attempt whose first step is logged.
         requested: Size that a user requested; None for any.
         interrupts: Number of signals that requested the end of the job, and the last of them.
@@ -129,11 +125,6 @@ class Operator:
     A subclass may act before a poll (`_before_poll`), after it (`_after_poll`) and at the end (`_unfired`).
 
     Args:
-        run_dir: Of the job.
-        job: The part of the plan that the operator needs.
-        fleet: Its nodes.
-        cluster: What it may have.
-        interrupts: Signals so far.
         known: The knowledge of the previous operator; None for a job that begins.
     """
 

@@ -11,6 +11,7 @@ from launcher.common.names import EVENTS_FILE
 from launcher.model.backend import NEWS
 from launcher.model.following import followed
 from launcher.model.job_spec import JobEvent
+from launcher.operator.types import count_nodes
 from launcher.timeline.records import LAUNCHED, OperatorEvent, parse_event
 
 _EVENT, _FAULT, _SCALE = NEWS
@@ -22,9 +23,6 @@ class EventWriter:
     """Appends to the event log of a run.
 
     An incomplete last line, left by a killed operator, is terminated first.
-
-    Args:
-        run_dir: Of the job.
     """
 
     def __init__(self, run_dir: Path):
@@ -43,11 +41,7 @@ class EventWriter:
 
 
 class EventLogReader:
-    """Returns the events of a run's last launch as lines, each once.
-
-    Args:
-        run_dir: Of the job.
-    """
+    """Returns the events of a run's last launch as lines, each once."""
 
     def __init__(self, run_dir: Path):
         self._reader = LineReader(run_dir / EVENTS_FILE)
@@ -55,34 +49,31 @@ class EventLogReader:
 
     def until(self, time_s: float | None) -> Iterator[str]:
         """Yield a line for each event that came until a time (seconds since the epoch; None for all so far)."""
-        for line in self._reader.new_lines(complete_only=True):
-            event = parse_event(line)
-            if event and event.kind == LAUNCHED:
-                self._pending.clear()
-            if event:
-                self._pending.append(event)
+        self._pending = _of_last_launch([*self._pending, *_new_events(self._reader)])
         while self._pending and (time_s is None or self._pending[0].time <= time_s):
             if text := format_event(self._pending.pop(0)):
                 yield text
 
 
+def _new_events(reader: LineReader) -> list[OperatorEvent]:
+    return [event for line in reader.new_lines(complete_only=True) if (event := parse_event(line))]
+
+
+def _of_last_launch(events: list[OperatorEvent]) -> list[OperatorEvent]:
+    launches = [index for index, event in enumerate(events) if event.kind == LAUNCHED]
+    return events[launches[-1] :] if launches else events
+
+
 def job_events(
     run_dir: Path, has_ended: Callable[[], bool], pause: Callable[[], object] | None
 ) -> Iterator[JobEvent]:
-    """Yield the events of a run's last launch, oldest first.
-
-    Args:
-        run_dir: Of the job.
-        has_ended: Returns whether the job has ended.
-        pause: Waits before the next poll; None polls once.
-    """
+    """Yield the events of a run's last launch, oldest first; `pause` waits before the next poll, None polls once."""
     reader, is_first = LineReader(run_dir / EVENTS_FILE), True
 
     def new(_is_last: bool) -> Iterator[JobEvent]:
         nonlocal is_first
-        events = [event for line in reader.new_lines(complete_only=True) if (event := parse_event(line))]
-        launches = [index for index, event in enumerate(events) if event.kind == LAUNCHED]
-        yield from map(_job_event, events[launches[-1] if is_first and launches else 0 :])
+        events = _new_events(reader)
+        yield from map(_job_event, _of_last_launch(events) if is_first else events)
         is_first = False
 
     return followed(new, lambda: pause is None or has_ended(), pause or (lambda: None))
@@ -116,4 +107,4 @@ def _transition(event: OperatorEvent) -> str:
     before, after = event.fields["from_nodes"], event.fields["to_nodes"]
     if event.fields["reason"] == "recover":
         return "stopping the workers that are left"
-    return f"{before} -> {after} node{'' if after == 1 else 's'}{'' if after else ', until there is room again'}"
+    return f"{before} -> {count_nodes(after)}{'' if after else ', until there is room again'}"

@@ -14,6 +14,7 @@ from pathlib import Path
 from subprocess import Popen
 from typing import Generic, Self, TypeVar
 
+from launcher.model.following import until
 from launcher.operator.agent_client import AgentClient, AgentUnreachable, CommandIgnored, StartCall
 from launcher.operator.processes import AdoptedProcess
 from launcher.operator.stop_signals import leave_to_main_thread
@@ -68,11 +69,7 @@ N = TypeVar("N", bound=Node)
 
 
 class Fleet(ABC, Generic[N]):
-    """Starts nodes, calls all of their agents at once, and ends all nodes on exit.
-
-    Args:
-        at_once: Maximum number of calls at the same time.
-    """
+    """Starts nodes, calls all of their agents at once, and ends all nodes on exit."""
 
     _late_signal: int = signal.SIGTERM
     """Sent to the process of a node that does not end in time."""
@@ -193,6 +190,4 @@ class Fleet(ABC, Generic[N]):
             self._draining.append((node, deadline))
 
     def _wait(self, timeout_s: float) -> None:
-        deadline = time.monotonic() + timeout_s
-        while not all(node.has_ended for node in self._all()) and time.monotonic() < deadline:
-            time.sleep(POLL_S)
+        until(lambda: all(node.has_ended for node in self._all()), timeout_s, POLL_S)

@@ -6,18 +6,97 @@ stopped. Rank 0 announces saves and other work; the latter has no limit by defau
 would repeat it forever.
 """
 
+import contextlib
 import json
 import re
+from collections import deque
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Any
 
 from launcher.common.line_reader import LineReader
-from launcher.common.names import ACTIVITY_FILE, CHECKPOINT, LAST_CHECKPOINT, STEPS
-from launcher.operator.hang_limits import AGAIN, FACTOR, LEAST_LIMIT_S, START_CUT_OFF_S, HangLimits
+from launcher.common.names import ACTIVITY_FILE, CHECKPOINT, LAST_CHECKPOINT, METRICS_FILE, STEPS
+from launcher.operator.job_request import HangLimits
 from launcher.operator.snapshot import Attempt
-from launcher.operator.step_reader import RECENT_STEPS, DoneStep
 from launcher.operator.worker_logs import STDOUT, worker_log
+
+START_CUT_OFF_S = 1200.0
+"""Seconds without a first step, or for a first save, after which the job is reported as slow.
+
+Source: expectedStartCutOffInSeconds of docs/manifest.md, Watching the log.
+"""
+
+LEAST_LIMIT_S = 60.0
+"""Seconds without a step after which a job is reported as slow, however short its steps are."""
+
+FACTOR = 10.0
+"""A step, a start or a save may take this many times as long as the longest one seen."""
+
+AGAIN = 2.0
+"""A step may take this many times as long as the longest step of the launch, however long ago that was."""
+
+RECENT_STEPS = 50
+"""Steps whose longest one is read."""
+
+
+@dataclass(frozen=True, slots=True)
+class DoneStep:
+    """The last optimizer step.
+
+    Args:
+        step: Its number; 0 if none was done.
+        samples: Samples consumed since the start of training.
+        attempt: The start of the workers it belongs to; -1 for none.
+        longest_s: Seconds of the longest of the last RECENT_STEPS steps, by the clock of the workers: without saves
+            and other work between steps.
+        longest_ever_s: Of the longest step of the launch.
+    """
+
+    step: int = 0
+    samples: int = 0
+    attempt: int = -1
+    longest_s: float = 0.0
+    longest_ever_s: float = 0.0
+
+
+class StepReader:
+    """Follows the metrics file of a run.
+
+    Args:
+        since: Seconds since the epoch; older steps belong to an earlier launch.
+    """
+
+    def __init__(self, run_dir: Path, since: float):
+        self._lines = LineReader(run_dir / METRICS_FILE)
+        self._since = since
+        self._last = DoneStep()
+        self._last_time = 0.0
+        self._recent_s: deque[float] = deque(maxlen=RECENT_STEPS)
+
+    def last(self) -> DoneStep:
+        """Return the last step that is recorded completely."""
+        for line in self._lines.new_lines(complete_only=True):
+            self._take(line)
+        return self._last
+
+    def _take(self, line: str) -> None:
+        # A script may write this file; its mistakes must not end the job.
+        with contextlib.suppress(ValueError, KeyError, TypeError):
+            record = json.loads(line)
+            if record["time"] >= self._since:
+                step, cursor, attempt = (int(record[name]) for name in ("step", "cursor", "attempt"))
+                if (seconds := self._seconds(record)) is not None:
+                    self._recent_s.append(seconds)
+                longest_s = max(self._recent_s, default=0.0)
+                self._last = DoneStep(step, cursor, attempt, longest_s, max(longest_s, self._last.longest_ever_s))
+                self._last_time = record["time"]
+
+    def _seconds(self, record: Mapping[str, Any]) -> float | None:
+        """Return how long a step took; None if neither its record nor the time since the step before says so."""
+        if record.get("samples_per_s") and record.get("samples"):
+            return float(record["samples"] / record["samples_per_s"])
+        return float(record["time"] - self._last_time) if record["attempt"] == self._last.attempt else None
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,11 +122,7 @@ class _Limit:
 
 
 class StepTimer:
-    """Compares the time without a new step with what the job took before. Pure; times are seconds of one clock.
-
-    Args:
-        limits: When a job counts as hanging.
-    """
+    """Compares the time without a new step with what the job took before. Pure; times are seconds of one clock."""
 
     def __init__(self, limits: HangLimits):
         self._limits = limits
@@ -63,9 +138,7 @@ class StepTimer:
         """Return that there has been no new step for too long; None while the time is within the limits.
 
         Args:
-            now_s: Time of the poll.
             attempt: Number of the start of the running workers.
-            done: The last step.
             activity: The last announcement of rank 0; those of earlier starts do not count.
         """
         if attempt != self._attempt:
@@ -136,12 +209,7 @@ def _longest_s(activity: Mapping[str, object], what: str) -> float:
 
 
 class HangDetector:
-    """Watches a running job: its steps, rank 0's announcements, and the log line that ends the watch.
-
-    Args:
-        run_dir: Of the job.
-        limits: When it counts as hanging.
-    """
+    """Watches a running job: its steps, rank 0's announcements, and the log line that ends the watch."""
 
     def __init__(self, run_dir: Path, limits: HangLimits):
         self._run_dir = run_dir

@@ -3,11 +3,9 @@
 import json
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any
 
 from launcher.common.problems import fail
 from launcher.model.following import refuse_unplanned_sizes
-from launcher.operator.hang_limits import HangLimits
 from launcher.operator.types import Policy
 from launcher.runtime.durable import write_text
 
@@ -32,16 +30,49 @@ Source: hyperpod_elastic_agent 1.1.3, run.py: --shutdown-timeout.
 """
 
 
+COLLECTIVE_TIMEOUT_S = 600.0
+"""Default of `collective_timeout_s`. Source: launcher.runtime.process_group, which imports torch."""
+
+
+def collective_timeout_s(text: str | None) -> float:
+    """Return how long a collective may take by a worker's variable RECIPES_COLLECTIVE_TIMEOUT; None if it has none.
+
+    A value that the workers refuse gives the default.
+    """
+    try:
+        timeout_s = float(text or COLLECTIVE_TIMEOUT_S)
+    except ValueError:
+        return COLLECTIVE_TIMEOUT_S
+    return timeout_s if timeout_s > 0 else COLLECTIVE_TIMEOUT_S
+
+
+@dataclass(frozen=True, slots=True)
+class HangLimits:
+    """When a job counts as hanging.
+
+    Args:
+        start_cut_off_s: Seconds to the first step, and for a checkpoint; None to derive them from earlier ones.
+        recurring_s: Seconds between two steps; None to derive it from earlier steps.
+        stop_pattern: Regular expression of the line of rank 0 that ends the watch; None for none.
+        other_work_s: Seconds for announced work that is neither a step nor a checkpoint: an evaluation, an export,
+            the script's work after its last step. None for no limit: only the user knows how long these take.
+        watches_start: Whether to watch for the first step, too: a user's script may report none.
+        collective_timeout_s: Minimum of the derived limits: within it, the job itself reports a rank that is missing.
+    """
+
+    start_cut_off_s: float | None = None
+    recurring_s: float | None = None
+    stop_pattern: str | None = None
+    other_work_s: float | None = None
+    watches_start: bool = True
+    collective_timeout_s: float = COLLECTIVE_TIMEOUT_S
+
+
 @dataclass(frozen=True, slots=True)
 class JobRequest:
     """A job, as far as the operator needs it.
 
     Args:
-        job_name: Name of the job.
-        nproc_per_node: Worker processes per node.
-        initial_nodes: Nodes it starts with.
-        policy: Its sizes and timeouts.
-        hang: When it counts as hanging.
         checkpoints: Folder of its checkpoints; None for the one under the run folder.
     """
 
@@ -56,6 +87,8 @@ class JobRequest:
 def read_job_request(bundle_dir: Path) -> JobRequest:
     """Return the request of the job in `bundle_dir`."""
     plan = json.loads((bundle_dir / PLAN_FILE).read_text(encoding="utf-8"))
+    own = bundle_dir / LOCAL_FILE  # a bundle of an earlier version, or of Slurm, has none
+    local = json.loads(own.read_text(encoding="utf-8")) if own.exists() else None
     elastic = plan["elastic"] or {}
     graceful_timeout_s = None
     if elastic.get("use_graceful_shutdown"):
@@ -71,21 +104,14 @@ def read_job_request(bundle_dir: Path) -> JobRequest:
             faulty_timeout_s=elastic.get("faulty_timeout_s") or 0,
             snooze_s=elastic.get("scale_up_snooze_s") or 0,
         ),
-        **_local(bundle_dir / LOCAL_FILE),
+        hang=HangLimits(**local["hang"]) if local else HangLimits(),
+        checkpoints=Path(local["checkpoints"]) if local and local["checkpoints"] else None,
     )
 
 
 def local_json(hang: HangLimits, checkpoints: str | None) -> str:
     """Return the text of LOCAL_FILE."""
     return json.dumps({"hang": asdict(hang), "checkpoints": checkpoints}, indent=2) + "\n"
-
-
-def _local(file: Path) -> dict[str, Any]:
-    if not file.exists():  # a bundle of an earlier version
-        return {}
-    fields = json.loads(file.read_text(encoding="utf-8"))
-    folder = fields["checkpoints"]
-    return {"hang": HangLimits(**fields["hang"]), "checkpoints": Path(folder) if folder else None}
 
 
 def refuse_unplanned_size(bundle_dir: Path, num_nodes: int, min_nodes: int | None) -> None:

@@ -37,13 +37,9 @@ class Snapshot:
     """The state of a job as its operator last published it.
 
     Args:
-        state: Its state.
-        nodes: Nodes it runs on now.
         message: The reason it is waiting or has ended.
         attempt: How often its workers were restarted.
-        pid: The operator's process id.
         exit_code: The operator's exit status, once the job has ended.
-        attempts: Every start of its workers so far.
     """
 
     state: JobState

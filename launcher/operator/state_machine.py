@@ -18,13 +18,6 @@ from collections.abc import Callable, Mapping
 from dataclasses import replace
 
 from launcher.model.job_spec import JobState
-from launcher.operator.events import (
-    count_nodes,
-    fault_event,
-    stopping_event,
-    transition,
-    transition_to,
-)
 from launcher.operator.types import (
     AgentProgress,
     AgentState,
@@ -41,6 +34,7 @@ from launcher.operator.types import (
     SpawnNodes,
     StartWorkers,
     StopWorkers,
+    count_nodes,
 )
 
 READY_TIMEOUT_S = 120.0
@@ -388,6 +382,30 @@ def _faults(machine: MachineState, observation: Observation) -> tuple[Fault, ...
     if observation.hang and not faults:
         faults = (Fault(-1, Cause.HANG, observation.hang),)
     return faults
+
+
+def transition(reason: str, from_nodes: int, to_nodes: int, cause_s: float | None) -> Event:
+    """Return the event of a change from one number of nodes to another."""
+    fields = {"reason": reason, "from_nodes": from_nodes, "to_nodes": to_nodes}
+    return Event("transition", f"{reason}: {from_nodes} → {count_nodes(to_nodes)}", fields, cause_s)
+
+
+def transition_to(size: int, from_nodes: int, cause_s: float | None) -> Event:
+    """Return the event of a change to `size` nodes, with the reason that the sizes give."""
+    reason = "suspend" if not size else "scale-down" if size < from_nodes else "scale-up"
+    return transition("restart" if size == from_nodes else reason, from_nodes, size, cause_s)
+
+
+def stopping_event(attempt: int, nodes: tuple[int, ...], *, graceful: bool) -> Event:
+    """Return the event of a command to stop workers."""
+    return Event("stopping", "", {"attempt": attempt, "nodes": nodes, "graceful": graceful})
+
+
+def fault_event(fault: Fault, *, warming: bool = False) -> Event:
+    """Return the event of a fault; `warming` for a node that had not taken part yet."""
+    fields: dict[str, object] = {} if fault.node < 0 else {"node": fault.node}
+    fields |= {"cause": str(fault.cause), "is_own": fault.is_own, "warming": warming}
+    return Event("fault", str(fault), fields)
 
 
 _PHASES: Mapping[Phase, Callable[[MachineState, Observation, Policy], Step]] = {

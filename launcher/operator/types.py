@@ -1,12 +1,16 @@
 """Values of the operator: its observations of the nodes, the commands it gives, and the state of a job."""
 
+import re
+import signal
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
 
+from launcher.common.names import EXIT_NOT_FINITE
 from launcher.model.job_spec import JobState
-from launcher.operator.worker_exits import failed_workers
 from launcher.timeline.records import HANG, WORKER_FAILED
+
+_FAILURE = re.compile(r"Local Rank (\d+) exited with code (-?\d+)")
 
 AgentProgress = Mapping[str, Mapping[str, object]]
 """The newest checkpoint that workers announced, as the agent's /status returns it and /start accepts it."""
@@ -29,14 +33,53 @@ class AgentStatus:
     """An agent's answer to /status.
 
     Args:
-        state: Its state.
-        message: The reason for a fault.
         progress: The newest checkpoint that its workers announced.
     """
 
     state: AgentState
     message: str = ""
     progress: AgentProgress = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class FailedWorker:
+    """A failed worker; `exit_code` is the agent's number.
+
+    The agent's SIGCHLD handler keeps the negated wait status (exit status in the high byte, signal in the low seven
+    bits); if the handler ran too late, the number is Popen's: exit status or negated signal.
+    """
+
+    local_rank: int
+    exit_code: int
+
+    @property
+    def was_killed(self) -> bool:
+        """Whether a signal ended it."""
+        return self.exit_code < 0 and bool(-self.exit_code & 0x7F)
+
+    @property
+    def status(self) -> int:
+        """Its exit status, if it was not killed."""
+        return self.exit_code if self.exit_code >= 0 else -self.exit_code >> 8
+
+    @property
+    def is_final(self) -> bool:
+        """Whether it would end in the same way if it was started again."""
+        return not self.was_killed and self.status == EXIT_NOT_FINITE
+
+    def __str__(self) -> str:
+        if self.was_killed:
+            return f"was killed by {signal.Signals(-self.exit_code & 0x7F).name}"
+        reason = " (its loss, gradients or weights are not finite)" if self.is_final else ""
+        return f"exited with code {self.status}{reason}"
+
+
+def failed_workers(message: str) -> tuple[FailedWorker, ...]:
+    """Return the workers named in a faulted agent's message.
+
+    Source: hyperpod_elastic_agent 1.1.3, HyperPodElasticAgent.set_agent_state_fault.
+    """
+    return tuple(FailedWorker(int(rank), int(code)) for rank, code in _FAILURE.findall(message))
 
 
 class Phase(StrEnum):
@@ -97,7 +140,6 @@ class Report:
     """The last observation of a node.
 
     Args:
-        alive: Whether its process exists.
         status: The agent's answer; None if it did not answer.
         silent_s: Seconds since it last answered.
     """
@@ -119,11 +161,8 @@ class Observation:
     """One poll of the job.
 
     Args:
-        now_s: Time of the poll.
-        reports: Every node.
         interrupts: Number of signals that have requested the end of the job.
         failed_commands: Commands that failed, as faults of their nodes.
-        capacity: Nodes the job may have now.
         step: The last optimizer step done; 0 if none.
         is_stuck: Whether the capacity can only change while the job trains.
         hang: How long there has been no new step, and which rank lags, as a message; "" if the job does not hang.
@@ -243,7 +282,6 @@ class MachineState:
     """The state of a job.
 
     Args:
-        phase: Its phase.
         nodes: Nodes that take part; the index is the node's rank.
         attempt: How often its workers were restarted.
         since_s: When the phase began.
@@ -288,3 +326,8 @@ class MachineState:
     def end(self, now_s: float, verdict: JobState, *faults: Fault) -> "MachineState":
         """Return the final state."""
         return replace(self.enter(Phase.ENDED, now_s), verdict=verdict, faults=faults)
+
+
+def count_nodes(count: int) -> str:
+    """Return a number of nodes as text."""
+    return f"{count} node{'' if count == 1 else 's'}"

@@ -24,15 +24,17 @@ from launcher.model.following import (
     selected_ranks,
 )
 from launcher.model.job_spec import LogSelection
-from launcher.operator.events import count_nodes
 from launcher.operator.job_request import read_job_request
 from launcher.operator.snapshot import Attempt, read_snapshot
+from launcher.operator.types import Cause, Fault, count_nodes, failed_workers
 
 AGENT_LOG, WARM_LOG = "agent.log", "warm.log"
 STDOUT, STDERR = "stdout.log", "stderr.log"
 TAIL_LINES = 15
 POLL_S = 0.2
 _TAIL_BYTES = 16_384
+_CLOCK_GRAIN_S = 1.0
+"""By how much the time of a file may be before that of its first line."""
 
 
 def node_logs(run_dir: Path, node: int) -> Path:
@@ -44,13 +46,9 @@ def worker_log(run_dir: Path, attempt: Attempt, node: int, local_rank: int, name
     """Return `stdout.log` or `stderr.log` of a worker; None while it does not exist."""
     pattern = f"*/attempt_{attempt.number}/{local_rank}/{name}"
     # An earlier launch of the same bundle may have left attempts of the same number.
-    found = [path for path in node_logs(run_dir, node).glob(pattern) if _is_newer(path, attempt.started)]
-    return max(found, key=lambda path: path.stat().st_mtime, default=None)
-
-
-def _is_newer(path: Path, time_s: float) -> bool:
-    clock_grain_s = 1.0
-    return path.stat().st_mtime >= time_s - clock_grain_s
+    written = [(path.stat().st_mtime, path) for path in node_logs(run_dir, node).glob(pattern)]
+    found = [each for each in written if each[0] >= attempt.started - _CLOCK_GRAIN_S]
+    return max(found)[1] if found else None
 
 
 def tail(path: Path | None, num_lines: int = TAIL_LINES) -> str:
@@ -76,11 +74,8 @@ def follow_attempts(
     """Yield the selected lines, attempt after attempt, with the events of the job in between.
 
     Args:
-        run_dir: Of the job.
         attempts: Returns the attempts so far, and whether the job has ended.
         pause: Waits before the next poll; None polls once.
-        selection: Of lines.
-        nproc_per_node: Worker processes per node.
     """
     from launcher.operator.event_log import EventLogReader  # start-up time: compiling imports this module
 
@@ -140,11 +135,7 @@ def read_logs(
     """Return the selected lines of a job that was launched; with `follow`, until it has ended.
 
     Args:
-        bundle_dir: The bundle's folder.
-        selection: The lines.
-        follow: Whether to wait for more.
         attempts: Returns the attempts so far, and whether the job has ended; None for a job on this machine.
-        poll_s: Seconds between two polls.
 
     Raises:
         ProblemsFound: The job was not launched here (E705), or has no such attempt (E706) or rank (E707).
@@ -175,3 +166,37 @@ def known_attempts(run_dir: Path) -> tuple[tuple[Attempt, ...], bool]:
     alive = is_alive(run_dir)  # before the snapshot: a dead operator's snapshot is final
     snapshot = read_snapshot(run_dir)
     return (snapshot.attempts if snapshot else ()), not alive or snapshot is None or snapshot.state.is_final
+
+
+def explain(faults: tuple[Fault, ...], run_dir: Path, attempts: tuple[Attempt, ...], nproc_per_node: int) -> str:
+    """Return why a job with these `faults` failed.
+
+    A worker's failure makes its peers fail in their shared collectives. The worker whose stderr was written earliest
+    is taken as the cause: the others wrote theirs when they lost it.
+    """
+    # The workers of other nodes fail because this one is gone.
+    if fault := next((each for each in faults if each.cause is not Cause.WORKER), None):
+        if fault.cause is Cause.NO_CAPACITY:
+            return f"{fault.cause}"
+        if fault.cause is Cause.HANG:
+            return f"{fault}"
+        log = tail(node_logs(run_dir, fault.node) / AGENT_LOG)
+        return _join(f"node {fault.node}: {fault.cause}", fault.detail, log)
+    if not faults or not attempts:
+        return "failed, and no agent reported why"
+    attempt = attempts[-1]
+    failures = [
+        (fault.node, worker, worker_log(run_dir, attempt, fault.node, worker.local_rank, STDERR))
+        for fault in faults
+        for worker in failed_workers(fault.detail)
+    ]
+    if not failures:
+        return _join(f"node {faults[0].node}: {faults[0].cause}", faults[0].detail)
+    node, worker, stderr = min(failures, key=lambda each: each[2].stat().st_mtime if each[2] else 0.0)
+    rank = attempt.nodes.index(node) * nproc_per_node + worker.local_rank
+    return _join(f"rank {rank} (node {node}, local rank {worker.local_rank}) {worker}", tail(stderr))
+
+
+def _join(head: str, *parts: str) -> str:
+    found = [part.strip() for part in parts if part.strip()]
+    return "\n".join([f"{head}:" if found else head, *found])

@@ -8,7 +8,7 @@ import pytest
 
 from launcher.operator import agent_client as agent_module
 from launcher.operator.agent_client import AgentClient, AgentState, AgentUnreachable, CommandIgnored, StartCall
-from launcher.operator.ports import port_of, reserve_port
+from launcher.operator.processes import port_of, reserve_port
 
 START = StartCall(rank=1, num_nodes=3, attempt=2, master=("127.0.0.1", 5678), progress={"job": {"progressCount": 7}})
 

@@ -14,8 +14,7 @@ from launcher.backends.local.simulation import Hang, Settings
 from launcher.common.job_lock import lock
 from launcher.common.problems import ProblemsFound
 from launcher.model.job_spec import PUBLISHED, ElasticPolicy, JobHandle, JobSpec, JobState, JobStatus, Resources
-from launcher.operator.hang_limits import HangLimits
-from launcher.operator.job_request import read_job_request
+from launcher.operator.job_request import HangLimits, read_job_request
 from launcher.operator.snapshot import Snapshot, publish
 
 ELASTIC = ElasticPolicy(1, 4, None, (1, 2, 3, 4), True, None, 20, None, None)

@@ -9,7 +9,7 @@ import time
 import psutil
 import pytest
 
-from launcher.operator.node_folders import node_memory
+from launcher.operator.processes import node_memory
 
 SCRIPT = """
 # launcher.runtime.warm
@@ -122,7 +122,7 @@ def test_what_a_killed_worker_wrote_after_its_node_was_removed_goes_with_the_job
     (tmp_path / "run.sh").write_text(SCRIPT)
     gone = subprocess.Popen(["true"])
     gone.wait()
-    body = f"    from launcher.operator.node_folders import node_memory\n    node_memory({gone.pid}).mkdir()\n"
+    body = f"    from launcher.operator.processes import node_memory\n    node_memory({gone.pid}).mkdir()\n"
     code = FLEET.partition("    for line")[0] + body
     subprocess.run([sys.executable, "-c", code, tmp_path], check=True, stdout=subprocess.DEVNULL, timeout=200)
     assert not node_memory(gone.pid).exists()

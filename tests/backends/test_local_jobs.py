@@ -23,7 +23,7 @@ from launcher.common.job_lock import is_alive
 from launcher.common.names import ENV_RUN_DIR, SHARED_MEMORY
 from launcher.common.problems import ProblemsFound
 from launcher.model.job_spec import Bundle, ElasticPolicy, JobHandle, JobSpec, JobState, Resources
-from launcher.operator.node_folders import node_folder
+from launcher.operator.processes import node_folder
 from launcher.operator.snapshot import Snapshot, read_snapshot
 
 pytest.importorskip("hyperpod_elastic_agent")

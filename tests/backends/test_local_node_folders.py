@@ -8,12 +8,12 @@ from pathlib import Path
 import pytest
 from conftest import ROOT
 
-from launcher.operator.node_folders import remove_dead
+from launcher.operator.processes import remove_dead
 
 HOLD = """
 import os, sys
 from pathlib import Path
-from launcher.operator.node_folders import hold_node_folders, node_folder
+from launcher.operator.processes import hold_node_folders, node_folder
 hold_node_folders(os.getpid())
 (node_folder(os.getpid()) / "content").write_text("mine")
 print(node_folder(os.getpid()), flush=True)

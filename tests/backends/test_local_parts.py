@@ -15,13 +15,12 @@ import pytest
 from launcher.common.job_lock import JobAlreadyRunning, is_alive, lock
 from launcher.common.problems import ProblemsFound
 from launcher.model.job_spec import JobState, LogSelection
-from launcher.operator.failure_cause import explain
 from launcher.operator.job_request import read_job_request
-from launcher.operator.ports import LOOPBACK, port_of, reserve_port
+from launcher.operator.processes import LOOPBACK, port_of, reserve_port
 from launcher.operator.snapshot import Attempt, Snapshot, publish, read_snapshot
 from launcher.operator.state_machine import Cause, Fault
-from launcher.operator.worker_exits import FailedWorker, failed_workers
-from launcher.operator.worker_logs import follow_attempts, read_logs, tail
+from launcher.operator.types import FailedWorker, failed_workers
+from launcher.operator.worker_logs import explain, follow_attempts, read_logs, tail
 
 ROOT = Path(__file__).parents[2]
 NODE = [sys.executable, "-m", "launcher.backends.local.node"]

@@ -1,30 +1,25 @@
 """The simulated cluster: who has which nodes while a scenario goes by."""
 
-import json
-
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from pydantic import TypeAdapter
 
-from launcher.backends.local.rehearsal import (
-    HangWorker,
-    Happening,
-    KillAgent,
-    KillWorker,
-    LoseNode,
-    Progress,
-    RestartOperator,
-    RotBits,
-    SlowCheckpoint,
-    advance,
-    as_json,
-    begin,
-    from_json,
-    is_stuck,
-    unfired,
+from launcher.backends.local.rehearsal import Happening, Progress, Rehearsal, advance, begin, is_stuck, unfired
+from launcher.backends.local.scenario import (
+    ACTIONS,
+    PRIORITY_CLASSES,
+    AgentCrash,
+    BitRot,
+    Hang,
+    NodeLoss,
+    OperatorRestart,
+    Scenario,
+    SlowSave,
+    WorkerCrash,
 )
-from launcher.backends.local.scenario import ACTIONS, PRIORITY_CLASSES, Scenario
 
+REHEARSAL = TypeAdapter(Rehearsal)
 ONE_TIER = [{"name": "job", "nodes": 4, "priority_class": "normal-priority"}]
 TWO_TIERS = [
     {"name": "base", "nodes": 1, "priority_class": "high-priority"},
@@ -272,7 +267,9 @@ def test_a_lost_node_is_replaced_some_seconds_later():
     event = {"at": {"step": 30}, "node_loss": {"node": 1, "replacement_after": 10}}
     rehearsal, happenings = advance(cluster(event), at(30, now_s=7.0), 4)
     assert (rehearsal.capacity, is_stuck(rehearsal)) == (3, False)
-    assert happenings == (Happening("node 1 is lost; a replacement comes 10 s later", LoseNode(1)),)
+    assert happenings == (
+        Happening("node 1 is lost; a replacement comes 10 s later", NodeLoss(node=1, replacement_after=10)),
+    )
     assert unfired(rehearsal) == ("17 seconds: a replacement node",)
     assert advance(rehearsal, at(30, now_s=16.9), 3) == (rehearsal, ())
     rehearsal, happenings = advance(rehearsal, at(30, now_s=17.0), 3)
@@ -303,7 +300,7 @@ def test_a_node_cannot_be_lost_twice_at_once():
     event = {"at": {"step": 1}, "node_loss": {"node": 1}}
     rehearsal, happenings = advance(cluster(event, event), at(1), 4)
     assert rehearsal.capacity == 3
-    assert [h.fault for h in happenings] == [LoseNode(1), None]
+    assert [h.fault for h in happenings] == [NodeLoss(node=1), None]
 
 
 def test_a_lost_node_costs_a_lesser_job_its_nodes():
@@ -321,18 +318,18 @@ def test_losing_a_node_that_the_job_has_to_give_up_leaves_no_debt(action):
     rehearsal = cluster({"at": {"step": 1}, **action}, {"at": {"step": 1}, "node_loss": {"node": 0}})
     rehearsal, happenings = advance(rehearsal, at(1), 4)
     assert rehearsal.capacity == 0
-    assert happenings[-1].fault == LoseNode(0)
+    assert happenings[-1].fault == NodeLoss(node=0)
 
 
 @pytest.mark.parametrize(
     ("action", "fault"),
     [
-        ({"worker_crash": {"rank": 7}}, KillWorker(7)),
-        ({"hang": {"rank": 7}}, HangWorker(7)),
-        ({"bit_rot": {"num_bytes": 9}}, RotBits(9)),
-        ({"agent_crash": {"node": 3}}, KillAgent(3)),
-        ({"slow_checkpoint": {"seconds": 90}}, SlowCheckpoint(90)),
-        ({"operator_restart": {"down": 3}}, RestartOperator(3)),
+        ({"worker_crash": {"rank": 7}}, WorkerCrash(rank=7)),
+        ({"hang": {"rank": 7}}, Hang(rank=7)),
+        ({"bit_rot": {"num_bytes": 9}}, BitRot(num_bytes=9)),
+        ({"agent_crash": {"node": 3}}, AgentCrash(node=3)),
+        ({"slow_checkpoint": {"seconds": 90}}, SlowSave(seconds=90)),
+        ({"operator_restart": {"down": 3}}, OperatorRestart(down=3)),
     ],
     ids=lambda value: next(iter(value)) if isinstance(value, dict) else "",
 )
@@ -473,7 +470,7 @@ def test_everything_that_is_due_comes_exactly_once(rehearsal):
 def test_a_restarted_operator_finds_the_cluster_as_it_was(rehearsal):
     for moment in STEPS:
         used = min(rehearsal.capacity, 4)
-        read_back = from_json(json.loads(json.dumps(as_json(rehearsal))))
+        read_back = REHEARSAL.validate_json(REHEARSAL.dump_json(rehearsal))
         assert read_back == rehearsal
         assert advance(read_back, moment, used) == advance(rehearsal, moment, used)
         rehearsal, _ = advance(rehearsal, moment, used)

@@ -172,7 +172,7 @@ def play(run_dir, job, luck, policy, scenario):
         patch.setattr(events_file, "time", world.clock)
         patch.setattr(control_loop.timeline, "write", lambda _run_dir: None)
         while True:
-            played = rehearsal.from_json(known.rehearsal) if known else rehearsal.begin(scenario)
+            played = known.rehearsal if known else rehearsal.begin(scenario)
             cluster = rehearsing.ClusterSim(run_dir, commands, played, known.memory.requested if known else None)
             if known:
                 world.adopt(known.nodes, known.warm_pid)

@@ -14,9 +14,8 @@ from launcher.common.names import ENV_RUN_DIR, EVENTS_FILE
 from launcher.operator import stacks
 from launcher.operator.event_log import EventWriter, format_event
 from launcher.operator.hang_detector import Overdue
-from launcher.operator.slow_jobs import ANSWER_S, SlowJob
 from launcher.operator.snapshot import Attempt
-from launcher.operator.stacks import Frame, Stack, lagging, parse
+from launcher.operator.stacks import ANSWER_S, Frame, SlowJob, Stack, lagging, parse
 from launcher.runtime.stacks import STACK_SIGNAL, stack_file, stacks_folder
 from launcher.timeline.records import parse_event
 

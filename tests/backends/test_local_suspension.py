@@ -10,8 +10,7 @@ from background import await_true
 
 from launcher.operator import control_loop, stop_signals
 from launcher.operator.control_loop import Cluster, Operator
-from launcher.operator.hang_limits import HangLimits
-from launcher.operator.job_request import JobRequest
+from launcher.operator.job_request import HangLimits, JobRequest
 from launcher.operator.stop_signals import Interrupts
 from launcher.operator.types import AgentState, AgentStatus, Phase, Policy, Report
 

@@ -10,13 +10,22 @@ from test_local_state_machine import NOW, POLICY, READY, RUNNING, machine, obser
 from launcher.backends.local.fault_injection import damage_checkpoint
 from launcher.common.names import ACTIVITY_FILE, EXIT_NOT_FINITE, METRICS_FILE
 from launcher.model.job_spec import JobState
-from launcher.operator.failure_cause import explain
-from launcher.operator.hang_detector import HangDetector, Overdue, StepTimer
-from launcher.operator.hang_limits import FACTOR, LEAST_LIMIT_S, START_CUT_OFF_S, HangLimits, collective_timeout_s
+from launcher.operator.hang_detector import (
+    FACTOR,
+    LEAST_LIMIT_S,
+    RECENT_STEPS,
+    START_CUT_OFF_S,
+    DoneStep,
+    HangDetector,
+    Overdue,
+    StepReader,
+    StepTimer,
+)
+from launcher.operator.job_request import HangLimits, collective_timeout_s
 from launcher.operator.snapshot import Attempt
 from launcher.operator.state_machine import MAX_FAULTS_WITHOUT_PROGRESS, SETTLE_S, advance
-from launcher.operator.step_reader import RECENT_STEPS, DoneStep, StepReader
 from launcher.operator.types import Cause, Event, Fault, Phase, StopWorkers
+from launcher.operator.worker_logs import explain
 
 
 class Watched:

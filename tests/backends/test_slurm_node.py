@@ -12,7 +12,7 @@ from background import await_true
 
 from launcher.backends.slurm import operator, run_files
 from launcher.operator import stacks
-from launcher.operator.hang_limits import HangLimits
+from launcher.operator.job_request import HangLimits
 from launcher.runtime.stacks import stacks_folder
 
 # Listens at once, notes the first call, and answers only once it may: as while it imports.

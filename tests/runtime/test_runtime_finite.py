@@ -14,7 +14,7 @@ from torch import nn
 from torch.distributed.checkpoint.format_utils import dcp_to_torch_save
 
 from launcher.common.names import EXIT_NOT_FINITE
-from launcher.operator.worker_exits import FailedWorker
+from launcher.operator.types import FailedWorker
 from launcher.runtime.finite_steps import FiniteSteps, NotFinite, has_finite_weights
 from launcher.runtime.training_config import settings_of
 from launcher.timeline import read as read_timeline

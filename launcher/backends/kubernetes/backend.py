@@ -8,7 +8,7 @@ from launcher.backends.kubernetes import api_objects, manifest
 from launcher.backends.kubernetes.api_errors import api_errors_as_problems
 from launcher.backends.kubernetes.connection import Connection, connect
 from launcher.backends.kubernetes.job_options import k8s_options
-from launcher.bundle import container, outline
+from launcher.bundle import container
 from launcher.bundle import store as bundles
 from launcher.common import console, yaml_io
 from launcher.common.problems import Problem, fail
@@ -167,7 +167,7 @@ class KubernetesBackend:
         """Remove the job from the cluster and return when none of its pods runs; one that has ended stays."""
         from launcher.backends.kubernetes import job_control
 
-        is_adopted = outline.is_adopted(handle.bundle_dir)
+        is_adopted = bundles.is_adopted(handle.bundle_dir)
         others = () if is_adopted else api_objects.manifests(_bundle(handle))[:-1]
         job_control.cancel(*_opened(handle), others)
 
@@ -227,7 +227,7 @@ def _pod_of_rank(handle: JobHandle, rank: int) -> "PodOfRank":
 
 def _planned(handle: JobHandle) -> Mapping[str, Any]:
     """Return the custom resource as it was rendered, or the outline of one that was adopted."""
-    return outline.read(handle.bundle_dir) or api_objects.job_manifest(_bundle(handle)).body
+    return bundles.outline(handle.bundle_dir) or api_objects.job_manifest(_bundle(handle)).body
 
 
 def _telling(lines: Iterator[str]) -> Iterator[str]:

@@ -2,6 +2,7 @@
 
 import contextlib
 import importlib.util
+import math
 import os
 import re
 import signal
@@ -16,9 +17,8 @@ from pathlib import Path
 from typing import ClassVar
 
 import launcher
-from launcher.backends.local import operator_exit
-from launcher.backends.local.operator_exit import STOP_MARGIN_S
-from launcher.backends.local.simulation import local_options
+from launcher.backends.local.simulation import Hang, local_options
+from launcher.common import os_errors
 from launcher.common.job_lock import is_alive
 from launcher.common.names import (
     CONFIG_DIR,
@@ -37,19 +37,20 @@ from launcher.model.backend import RANK_0
 from launcher.model.config_tree import get
 from launcher.model.environment import plain_variables, secret_variables
 from launcher.model.job_spec import OPEN, Bundle, JobEvent, JobHandle, JobSpec, JobState, JobStatus, LogSelection
-from launcher.operator.hang_limits import HangLimits, collective_timeout_s
 from launcher.operator.job_request import (
     GRACEFUL_ENV,
     LOCAL_FILE,
     REQUEST_FILE,
     SCRIPT_FILE,
+    HangLimits,
+    collective_timeout_s,
     local_json,
     read_job_request,
     refuse_unplanned_size,
     request_size,
 )
-from launcher.operator.snapshot import OPERATOR_LOG, STATE_FILE, read_snapshot
-from launcher.operator.worker_logs import POLL_S, known_attempts, read_logs
+from launcher.operator.snapshot import OPERATOR_LOG, STATE_FILE, Snapshot, publish, read_snapshot
+from launcher.operator.worker_logs import POLL_S, known_attempts, read_logs, tail
 
 BUNDLE_PREFIX = "bundle:"
 """A word of `cluster.command` that begins so is a path inside the bundle."""
@@ -59,6 +60,9 @@ LOOPBACK_ENV = {"GLOO_SOCKET_IFNAME": "lo", "NCCL_SOCKET_IFNAME": "lo"}
 
 Source: torch.distributed documentation, "Choosing the network interface to use".
 """
+
+STOP_MARGIN_S = 30.0
+"""How long the operator may take to end a job, beyond the time its workers have to save."""
 
 KILL_PATIENCE_S = 20.0
 """What ending at once may take on a loaded machine; under 2 s seen."""
@@ -95,9 +99,16 @@ class LocalBackend:
         if "," in str(job.base_results_dir):
             message = "the results folder has a comma in its name, which --rdzv-conf cannot carry"
             problems.append(Problem("E403", "base_results_dir", message, value=str(job.base_results_dir)))
-        if not local_options(job).command:
+        options = local_options(job)
+        if not options.command:
             problems += _absent_program(job)
-        return (*problems, *_bad_pattern(job), *_scenario(job)[1])
+        if options.hang and options.hang.stopPattern:
+            try:
+                re.compile(options.hang.stopPattern)
+            except (re.error, RecursionError, OverflowError) as error:
+                message = f"is not a valid regular expression: {error}"
+                problems.append(Problem("E417", "cluster.hang.stopPattern", message, value=options.hang.stopPattern))
+        return (*problems, *_scenario(job)[1])
 
     def render(self, job: JobSpec, configs: Mapping[str, str]) -> dict[str, str]:
         """Return `run.sh`, which starts one node's agent or the complete job, and the scenario, if it has one.
@@ -107,7 +118,10 @@ class LocalBackend:
         """
         family = interface(job.model_type, job.trainer)
         graceful = job.elastic is not None and job.elastic.use_graceful_shutdown
-        command = [str(word) for word in local_options(job).command or _default_command(job)]
+        own = [*family.workers.program(job)]
+        if family.takes_config_path:
+            own += ["--config-path", f"{BUNDLE_PREFIX}{CONFIG_DIR}"]
+        command = [str(word) for word in local_options(job).command or own]
         context = {
             "job_name": job.name,
             "nproc_per_node": job.nproc_per_node,
@@ -164,9 +178,9 @@ class LocalBackend:
             )
         self._operators[handle.bundle_dir] = operator
         try:
-            operator_exit.await_first_word(run_dir, operator)
+            _await_first_word(run_dir, operator)
         except KeyboardInterrupt:
-            operator_exit.end(operator, (signal.SIGTERM, signal.SIGTERM, signal.SIGKILL))
+            _end(operator, (signal.SIGTERM, signal.SIGTERM, signal.SIGKILL))
             raise
         return replace(handle, native_id=str(operator.pid), kind="process")
 
@@ -182,16 +196,14 @@ class LocalBackend:
         # First the lock, then the file, so that the file of a dead operator is its last state.
         alive = is_alive(run_dir)
         snapshot = read_snapshot(run_dir)
-        if snapshot is None and handle.bundle_dir in self._operators:
-            operator_exit.end(
-                self._operators[handle.bundle_dir], (None, signal.SIGTERM, signal.SIGTERM, signal.SIGKILL)
-            )
-            raise operator_exit.folder_removed(run_dir)
+        if snapshot is None and operator:
+            _end(operator, (None, signal.SIGTERM, signal.SIGTERM, signal.SIGKILL))
+            raise _folder_removed(run_dir)
         if snapshot is None:
             return _NOT_SUBMITTED
         if alive or snapshot.state.is_final:
             return JobStatus(snapshot.state, snapshot.nodes, snapshot.message, restarts=snapshot.attempt)
-        return JobStatus(JobState.FAILED, 0, operator_exit.why_it_died(run_dir), restarts=snapshot.attempt)
+        return JobStatus(JobState.FAILED, 0, _why_it_died(run_dir), restarts=snapshot.attempt)
 
     def wait(self, handle: JobHandle, *, timeout_s: float | None = None) -> Iterator[JobStatus]:
         """Yield the job's status now and after each change, until it has ended or the time is over.
@@ -207,12 +219,12 @@ class LocalBackend:
             nonlocal last
             before, last = last, self.status(handle)
             if before and last == _NOT_SUBMITTED != before:
-                raise operator_exit.folder_removed(handle.bundle_dir / RUN_DIR)
+                raise _folder_removed(handle.bundle_dir / RUN_DIR)
             return last
 
         yield from following.changes(read, timeout_s, POLL_S)
         if last and last.state.is_final and (operator := self._operators.get(handle.bundle_dir)):
-            operator_exit.end(operator, (None,))
+            _end(operator, (None,))
 
     def logs(self, handle: JobHandle, selection: LogSelection = RANK_0, *, follow: bool) -> Iterator[str]:
         """Yield what the selected ranks wrote, attempt after attempt; with `follow`, until the job has ended.
@@ -275,22 +287,60 @@ class LocalBackend:
         """Return at once: a launch here replaces what the one before it has left."""
 
 
+def _end(operator: subprocess.Popen[bytes], signals: Sequence[signal.Signals | None]) -> None:
+    """Send signals until an operator has ended, and its nodes with it; None waits first."""
+    for signum in signals:
+        if signum is not None:
+            operator.send_signal(signum)
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            operator.wait(STOP_MARGIN_S)
+            return
+
+
+def _why_it_died(run_dir: Path) -> str:
+    """Return why an operator exited without a final state: it could not write one, or the last line of its log."""
+    if refusal := os_errors.written(run_dir):
+        reason, remedy = os_errors.described(refusal, run_dir)
+        return f"{reason}, so the job was ended; {remedy}, then: recipes launch {run_dir.parent}"
+    last = tail(run_dir / OPERATOR_LOG, 1)
+    return f"the job's operator died{f' ({last})' if last else ''}; see {run_dir / OPERATOR_LOG}"
+
+
+def _await_first_word(run_dir: Path, operator: subprocess.Popen[bytes]) -> None:
+    """Wait until the operator has published its state; publish its failure when it ends before."""
+    state = run_dir / STATE_FILE
+    following.until(lambda: state.exists() or operator.poll() is not None, math.inf, POLL_S / 4)
+    if state.exists():
+        return
+    if not run_dir.exists():
+        raise _folder_removed(run_dir)
+    code = operator.returncode
+    message = f"the operator ended with status {code}:\n{tail(run_dir / OPERATOR_LOG)}"
+    publish(run_dir, Snapshot(JobState.FAILED, 0, message, 0, operator.pid, exit_code=code))
+
+
+def _folder_removed(run_dir: Path) -> ProblemsFound:
+    """Return the Problem that the folder of a running job was removed (E418)."""
+    message = "was removed while the job ran; the job was ended, and its checkpoints there are lost"
+    return fail("E418", "job", message, value=str(run_dir), remedy="launch the recipe again")
+
+
 def _absent(modules: Sequence[str]) -> list[str]:
     return [name for name in modules if importlib.util.find_spec(name) is None]
 
 
 def _hang_limits(job: JobSpec) -> HangLimits:
-    hang = local_options(job).hang
-    start_s = hang.expectedStartCutOffInSeconds if hang else None
+    options = local_options(job)
+    hang = options.hang or Hang()
+    start_s = hang.expectedStartCutOffInSeconds
+    variables = {**_collective_timeout(job), **plain_variables(job.config)}
     return HangLimits(
         start_cut_off_s=start_s,
-        recurring_s=hang.expectedRecurringFrequencyInSeconds if hang else None,
-        stop_pattern=hang.stopPattern if hang else None,
-        other_work_s=hang.otherWorkCutOffInSeconds if hang else None,
-        watches_start=not local_options(job).command or start_s is not None,
-        collective_timeout_s=collective_timeout_s(
-            {**_collective_timeout(job), **plain_variables(job.config)}.get(ENV_COLLECTIVE_TIMEOUT)
-        ),
+        recurring_s=hang.expectedRecurringFrequencyInSeconds,
+        stop_pattern=hang.stopPattern,
+        other_work_s=hang.otherWorkCutOffInSeconds,
+        watches_start=not options.command or start_s is not None,
+        collective_timeout_s=collective_timeout_s(variables.get(ENV_COLLECTIVE_TIMEOUT)),
     )
 
 
@@ -306,32 +356,15 @@ def _checkpoint_folder(job: JobSpec) -> str | None:
     return str(job.cwd / folder) if folder else None
 
 
-def _bad_pattern(job: JobSpec) -> Iterator[Problem]:
-    hang = local_options(job).hang
-    pattern = hang.stopPattern if hang else None
-    try:
-        re.compile(pattern or "")
-    except (re.error, RecursionError, OverflowError) as error:
-        message = f"is not a valid regular expression: {error}"
-        yield Problem("E417", "cluster.hang.stopPattern", message, value=pattern)
-
-
 def _scenario(job: JobSpec) -> tuple[dict[str, str], tuple[Problem, ...]]:
     """Return the file of the job's scenario, if it has one, and every fault in that."""
-    if local_options(job).scenario is None and not local_options(job).events:
+    if not local_options(job).has_scenario:
         return {}, ()
-    # Their models take 30 ms to build, which a launch without a scenario need not wait for.
     from launcher.backends.local.scenario import scenario_json
     from launcher.backends.local.scenario_files import resolve
 
     scenario, problems = resolve(job)
     return {SCENARIO_FILE: scenario_json(scenario)} if scenario else {}, problems
-
-
-def _default_command(job: JobSpec) -> tuple[str, ...]:
-    family = interface(job.model_type, job.trainer)
-    configs = ("--config-path", f"{BUNDLE_PREFIX}{CONFIG_DIR}") if family.takes_config_path else ()
-    return (*family.workers.program(job), *configs)
 
 
 def _absent_program(job: JobSpec) -> Iterator[Problem]:

@@ -26,13 +26,15 @@ class _Programs(Programs["Settings"]):
 class _Scaling(Scaling):
     def initial_nodes(self, job: JobSpec) -> int | None:
         """Return the nodes that a job gets first in its scenario."""
-        from launcher.backends.local import initial_size
+        if not options_of(job, DESCRIPTION.options()).has_scenario:
+            return None
+        from launcher.backends.local.scenario_files import initial_nodes
 
-        return initial_size.initial_nodes(job)
+        return initial_nodes(job)
 
     def start_reason(self, nodes: int) -> str:
         """Return whose nodes a job starts on."""
-        from launcher.operator.events import count_nodes
+        from launcher.operator.types import count_nodes
 
         return f"{count_nodes(nodes)}, as set by its scenario"
 

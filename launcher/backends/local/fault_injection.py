@@ -30,8 +30,6 @@ def worker_pid(warm_pid: int | None, node_pid: int, rank: int) -> int | None:
 
     Args:
         warm_pid: Of the parent of the job's warm process, whose fork does the work; None if workers start cold.
-        node_pid: Of the node.
-        rank: Of the worker.
     """
     if warm_pid and (fork := _first_below(warm_pid, lambda process: process.name() == fork_name(rank))):
         return fork
@@ -67,7 +65,6 @@ def damage_checkpoint(folder: Path, num_bytes: int) -> bool:
     """Invert bytes in the middle of the largest data file of the newest checkpoint; return whether there is one.
 
     Args:
-        folder: Of the checkpoints.
         num_bytes: Number of bytes; limited by the size of the file.
     """
     for checkpoint in (*_published_last(folder), *sorted(folder.glob("step-*"), reverse=True)):
@@ -97,12 +94,7 @@ def _invert(path: Path, num_bytes: int) -> None:
 
 
 class Freezer:
-    """Suspends one worker for some time, like a checkpoint on a slow disk, so that the agent's own timeout decides.
-
-    Args:
-        pid: Of the worker.
-        seconds: Duration.
-    """
+    """Suspends one worker for some time, like a save on a slow disk, so that the agent's own timeout decides."""
 
     def __init__(self, pid: int, seconds: float):
         self._pid = pid

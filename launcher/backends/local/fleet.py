@@ -15,17 +15,21 @@ import psutil
 
 from launcher.common import prctl
 from launcher.common.names import ENV_LAUNCH_ID, ENV_WARM_SOCKET, WARM_MODULE
+from launcher.model.following import until
 from launcher.operator.agent_client import AgentClient
 from launcher.operator.fleet import POLL_S, SHUTDOWN_TIMEOUT_S, Fleet, Node, Process
 from launcher.operator.job_request import SCRIPT_FILE
-from launcher.operator.node_folders import remove_dead_nodes, remove_node_folder
-from launcher.operator.ports import LOOPBACK, port_of, reserve_port
 from launcher.operator.processes import (
     KILL_TIMEOUT_S,
+    LOOPBACK,
     AdoptedProcess,
     kill_descendants,
     kill_strays,
     kill_tree,
+    port_of,
+    remove_dead_nodes,
+    remove_node_folder,
+    reserve_port,
 )
 from launcher.operator.stacks import request_stacks
 from launcher.operator.types import Fault, Report, StartWorkers, StopWorkers
@@ -69,8 +73,6 @@ class LocalFleet(Fleet[LocalNode]):
     The kernel signals nodes when the *thread* that started them ends, so `spawn` must run on the main thread.
 
     Args:
-        bundle_dir: Holds `run.sh`.
-        run_dir: Where nodes write.
         lock: An open file that every node inherits.
     """
 
@@ -163,9 +165,7 @@ class LocalFleet(Fleet[LocalNode]):
 
     def _kill_and_await(self, process: Process) -> None:
         kill_tree(process.pid)
-        deadline = time.monotonic() + KILL_TIMEOUT_S
-        while process.poll() is None and time.monotonic() < deadline:
-            time.sleep(POLL_S / 10)
+        until(lambda: process.poll() is not None, KILL_TIMEOUT_S, POLL_S / 10)
 
     def start(self, command: StartWorkers) -> tuple[Fault, ...]:
         """Start workers on the nodes of `command`; return a fault for each node on which that failed."""

@@ -17,8 +17,14 @@ from types import FrameType
 
 from launcher.common import prctl
 from launcher.common.names import ENV_NODE_MEMORY
-from launcher.operator.node_folders import hold_node_folders, node_folder, node_memory, remove_node_folder
-from launcher.operator.processes import end_with_parent, kill_descendants
+from launcher.operator.processes import (
+    end_with_parent,
+    hold_node_folders,
+    kill_descendants,
+    node_folder,
+    node_memory,
+    remove_node_folder,
+)
 
 _END_SIGNALS = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
 
@@ -33,16 +39,12 @@ def _ignore_signals() -> None:
         signal.signal(each, signal.SIG_IGN)
 
 
-def _parse(argv: list[str]) -> argparse.Namespace:
+def main(argv: list[str] | None = None) -> int:
+    """Run the command to its end and return its exit status (128 + N for signal N)."""
     parser = argparse.ArgumentParser(prog="node", description="Run a command as a simulated node.")
     parser.add_argument("--parent", type=int, default=os.getppid(), help="pid to end with")
     parser.add_argument("command", nargs="+")
-    return parser.parse_args(argv)
-
-
-def main(argv: list[str] | None = None) -> int:
-    """Run the command to its end and return its exit status (128 + N for signal N)."""
-    args = _parse(sys.argv[1:] if argv is None else argv)
+    args = parser.parse_args(argv)
     for each in _END_SIGNALS:
         signal.signal(each, _end)
     try:

@@ -12,7 +12,6 @@ import logging
 import os
 import signal
 import sys
-import time
 from pathlib import Path
 from typing import IO, NoReturn
 
@@ -30,6 +29,7 @@ from launcher.backends.local.scenario import read_scenario
 from launcher.common import os_errors
 from launcher.common.job_lock import JobAlreadyRunning, inherited_lock, lock
 from launcher.common.names import RUN_DIR
+from launcher.model.following import until
 from launcher.operator import control_loop
 from launcher.operator.control_loop import (
     EXIT_FAILED,
@@ -37,7 +37,7 @@ from launcher.operator.control_loop import (
     FolderRemoved,
 )
 from launcher.operator.event_log import EventWriter
-from launcher.operator.job_request import JobRequest, read_job_request
+from launcher.operator.job_request import read_job_request
 from launcher.operator.processes import end_with_parent
 from launcher.operator.stop_signals import END_SIGNALS, Interrupts
 
@@ -68,7 +68,7 @@ def main(argv: list[str] | None = None) -> int:
         with lock(run_dir) if args.take_over is None else inherited_lock(args.take_over) as lock_file:
             if args.take_over is None:
                 return _run(bundle_dir, lock_file, interrupts)
-            _delay(args.after, interrupts)
+            until(lambda: bool(interrupts.count), args.after, POLL_INTERVAL_S)
             return _run(bundle_dir, lock_file, interrupts, read_handover(run_dir))
     except JobAlreadyRunning as error:
         _log.error("%s", error)
@@ -84,7 +84,12 @@ def _run(bundle_dir: Path, lock_file: IO[bytes], interrupts: Interrupts, known: 
                 operator = _make_operator(bundle_dir, fleet, interrupts, known)
                 # After the fleet: a failure is published once all nodes are gone.
                 on_error.callback(operator.fail, "the operator failed; see its log")
-                exit_code = _run_or_replace(operator, bundle_dir, lock_file)
+                try:
+                    exit_code = operator.run()
+                except RestartRequested as restart:
+                    signal.pthread_sigmask(signal.SIG_BLOCK, END_SIGNALS)
+                    write_handover(run_dir, operator.handover())
+                    _replace_operator(bundle_dir, lock_file, restart.down_s)
         except (FolderRemoved, FileNotFoundError) as error:
             # Nothing can be published; the submitting process notices the missing folder and this exit.
             if operator is None or not operator.is_folder_removed:
@@ -94,7 +99,11 @@ def _run(bundle_dir: Path, lock_file: IO[bytes], interrupts: Interrupts, known: 
         except OSError as error:
             if operator is None or os_errors.environmental(error) is None:
                 raise
-            _publish_os_error(operator, run_dir, error)
+            # It refused a write of the operator, and may refuse this one.
+            reason, remedy = os_errors.described(error, error.filename or run_dir)
+            _log.error("the job was ended: %s", reason)
+            with contextlib.suppress(OSError):
+                operator.fail(f"{reason}, so the job was ended; {remedy}, then: recipes launch {run_dir.parent}")
             exit_code = EXIT_FAILED
         on_error.pop_all()
     return exit_code
@@ -103,58 +112,27 @@ def _run(bundle_dir: Path, lock_file: IO[bytes], interrupts: Interrupts, known: 
 def _make_operator(
     bundle_dir: Path, fleet: LocalFleet, interrupts: Interrupts, known: Handover | None
 ) -> RehearsingOperator:
-    job = read_job_request(bundle_dir)
+    run_dir, job = bundle_dir / RUN_DIR, read_job_request(bundle_dir)
     if known:
         fleet.adopt(known.nodes, known.warm_pid)
+        EventWriter(run_dir).add("operator", "the operator is back")
+        cluster = ClusterSim(run_dir, job, known.rehearsal, known.memory.requested)
     else:
         fleet.warm_up()
-    cluster = _build_cluster(bundle_dir, job, known)
-    return RehearsingOperator(bundle_dir / RUN_DIR, job, fleet, cluster, interrupts, known)
+        scenario = read_scenario(bundle_dir)
+        played, requested = (rehearsal.begin(scenario), None) if scenario else (None, job.initial_nodes)
+        cluster = ClusterSim(run_dir, job, played, requested)
+    return RehearsingOperator(run_dir, job, fleet, cluster, interrupts, known)
 
 
-def _run_or_replace(operator: RehearsingOperator, bundle_dir: Path, lock_file: IO[bytes]) -> int:
-    """Run the job to its end and return the exit status, or become the next operator."""
-    try:
-        return operator.run()
-    except RestartRequested as restart:
-        signal.pthread_sigmask(signal.SIG_BLOCK, END_SIGNALS)
-        write_handover(bundle_dir / RUN_DIR, operator.handover())
-        _replace_operator(bundle_dir, lock_file, restart)
-
-
-def _publish_os_error(operator: RehearsingOperator, run_dir: Path, error: OSError) -> None:
-    """Publish, if possible, that the operating system refused a write of the operator."""
-    reason, remedy = os_errors.described(error, error.filename or run_dir)
-    _log.error("the job was ended: %s", reason)
-    with contextlib.suppress(OSError):
-        operator.fail(f"{reason}, so the job was ended; {remedy}, then: recipes launch {run_dir.parent}")
-
-
-def _build_cluster(bundle_dir: Path, job: JobRequest, known: Handover | None) -> ClusterSim:
-    run_dir = bundle_dir / RUN_DIR
-    if known:
-        EventWriter(run_dir).add("operator", "the operator is back")
-        played = rehearsal.from_json(known.rehearsal) if known.rehearsal else None
-        return ClusterSim(run_dir, job, played, known.memory.requested)
-    if scenario := read_scenario(bundle_dir):
-        return ClusterSim(run_dir, job, rehearsal.begin(scenario), None)
-    return ClusterSim(run_dir, job, None, job.initial_nodes)
-
-
-def _delay(seconds: float, interrupts: Interrupts) -> None:
-    until = time.monotonic() + seconds
-    while time.monotonic() < until and not interrupts.count:
-        time.sleep(POLL_INTERVAL_S)
-
-
-def _replace_operator(bundle_dir: Path, lock_file: IO[bytes], restart: RestartRequested) -> NoReturn:
+def _replace_operator(bundle_dir: Path, lock_file: IO[bytes], down_s: float) -> NoReturn:
     """Become a new operator that knows only the saved state. Does not return.
 
     The process must remain: it is the parent of the nodes, and the kernel kills them with their parent.
     """
     os.set_inheritable(lock_file.fileno(), True)
     args = [sys.executable, "-m", "launcher.backends.local.operator", "--parent", str(os.getppid())]
-    args += ["--take-over", str(lock_file.fileno()), "--after", str(restart.down_s), str(bundle_dir)]
+    args += ["--take-over", str(lock_file.fileno()), "--after", str(down_s), str(bundle_dir)]
     os.execv(sys.executable, args)
 
 

@@ -1,7 +1,6 @@
 """The simulated cluster of a rehearsal: the nodes available to a job during its scenario.
 
-Pure: `begin` and `advance` return values that `as_json` and `from_json` save and load. Other jobs of a scenario exist
-only here, as nodes that are not available to the rehearsed job.
+Pure. Other jobs of a scenario exist only here, as nodes that are not available to the rehearsed job.
 
 Admission follows Kueue: a job starts with all its nodes or waits, and takes nodes only from jobs of strictly lower
 priority. Source: Kueue documentation, "Preemption" and "All-or-nothing with ready Pods"; AWS, Using elastic
@@ -9,83 +8,30 @@ training in Amazon SageMaker HyperPod, Use-case examples.
 """
 
 from collections.abc import Callable, Mapping
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass, replace
 from typing import Any
 
 from launcher.backends.local.scenario import (
     AgentCrash,
+    BitRot,
     Event,
     Hang,
     JobArrives,
     NodeLoss,
+    OperatorRestart,
     Scenario,
+    SlowSave,
     WorkerCrash,
 )
-from launcher.operator.events import count_nodes
+from launcher.operator.types import count_nodes
 
-
-@dataclass(frozen=True, slots=True)
-class KillWorker:
-    """Kill the worker of this rank."""
-
-    rank: int
-
-
-@dataclass(frozen=True, slots=True)
-class KillAgent:
-    """Kill the agent of a node: its pod dies, but the node remains. `node` is its index in the job."""
-
-    node: int
-
-
-@dataclass(frozen=True, slots=True)
-class LoseNode:
-    """Kill everything on a node, permanently. `node` is its index in the job."""
-
-    node: int
-
-
-@dataclass(frozen=True, slots=True)
-class SlowCheckpoint:
-    """Make the checkpoint of the next graceful stop take this long."""
-
-    seconds: float
-
-
-@dataclass(frozen=True, slots=True)
-class RestartOperator:
-    """Stop the operator and start another one `down_s` seconds later."""
-
-    down_s: float
-
-
-@dataclass(frozen=True, slots=True)
-class HangWorker:
-    """Suspend the worker of this rank."""
-
-    rank: int
-
-
-@dataclass(frozen=True, slots=True)
-class RotBits:
-    """Damage this many bytes of the newest checkpoint."""
-
-    num_bytes: int
-
-
-Injection = KillWorker | KillAgent | LoseNode | SlowCheckpoint | RestartOperator | HangWorker | RotBits
-"""A fault that the operator injects."""
+Injection = WorkerCrash | AgentCrash | NodeLoss | SlowSave | OperatorRestart | Hang | BitRot
+"""A fault that the operator injects: nodes are indices in the job."""
 
 
 @dataclass(frozen=True, slots=True)
 class Progress:
-    """The progress of the job.
-
-    Args:
-        now_s: Seconds since the launch.
-        step: Optimizer steps done.
-        samples: Samples consumed since the start of training.
-    """
+    """The progress of the job: seconds since the launch, optimizer steps, and samples since the start of training."""
 
     now_s: float
     step: int
@@ -118,7 +64,6 @@ class Rehearsal:
     """The simulated cluster at one moment.
 
     Args:
-        scenario: The scenario.
         healthy: Nodes that work, whichever job has them.
         lost: Nodes that failed and were not replaced.
         reclaimed: Nodes taken from the job, but not by another job.
@@ -167,12 +112,7 @@ def advance(rehearsal: Rehearsal, progress: Progress, used_nodes: int) -> tuple[
     as nodes are available; others at the next call, after this job has had its chance to grow.
 
     Args:
-        rehearsal: The cluster so far.
-        progress: Of the job.
         used_nodes: Nodes that the job holds: those it trains or restarts on, and those being added.
-
-    Returns:
-        The cluster now, and what happened, in order.
     """
     scene = _Scene(rehearsal, progress.now_s, used_nodes, min(used_nodes, rehearsal.capacity))
     for job in _by_priority(rehearsal):
@@ -198,40 +138,13 @@ def unfired(rehearsal: Rehearsal) -> tuple[str, ...]:
     return events + tuple(f"{due_s:g} seconds: a replacement node" for due_s in rehearsal.replacements)
 
 
-def as_json(rehearsal: Rehearsal) -> dict[str, object]:
-    """Return the cluster as plain data."""
-    fields = {name: getattr(rehearsal, name) for name in ("healthy", "lost", "reclaimed")}
-    return fields | {
-        "scenario": rehearsal.scenario.model_dump(exclude_none=True),
-        "jobs": [asdict(job) for job in rehearsal.jobs],
-        "fired": list(rehearsal.fired),
-        "replacements": list(rehearsal.replacements),
-    }
-
-
-def from_json(data: Mapping[str, Any]) -> Rehearsal:
-    """Return the cluster that `as_json` wrote."""
-    return Rehearsal(
-        scenario=Scenario.model_validate(data["scenario"]),
-        healthy=data["healthy"],
-        lost=data["lost"],
-        reclaimed=data["reclaimed"],
-        jobs=tuple(OtherJob(**job) for job in data["jobs"]),
-        fired=tuple(data["fired"]),
-        replacements=tuple(data["replacements"]),
-    )
-
-
 @dataclass(frozen=True, slots=True)
 class _Scene:
     """The cluster while events are applied.
 
     Args:
-        cluster: Its state so far.
-        now_s: Seconds since the launch.
         used_nodes: Nodes that the job holds, according to its operator.
         held: Those of them to which it was entitled at the start, less those reclaimed since.
-        happenings: So far, in order.
     """
 
     cluster: Rehearsal
@@ -352,22 +265,23 @@ def _leave(scene: _Scene, name: str) -> _Scene:
     return scene.log(f"{gone} leaves" + (f": {count_nodes(gone.nodes)} free" if gone.admitted else ", still waiting"))
 
 
-def _hit_worker(scene: _Scene, target: WorkerCrash | Hang, verb: str, fault: Injection) -> _Scene:
+def _hit_worker(scene: _Scene, target: WorkerCrash | Hang) -> _Scene:
     ranks = scene.used_nodes * scene.cluster.scenario.nproc_per_node
+    verb, verbs = ("hang", "hangs") if isinstance(target, Hang) else ("crash", "crashes")
     if target.rank >= ranks:
         return scene.log(f"worker {target.rank} cannot {verb}, the job has {ranks} workers: nothing is done")
-    return scene.log(f"worker {target.rank} {verb}{'es' if verb == 'crash' else 's'}", fault)
+    return scene.log(f"worker {target.rank} {verbs}", target)
 
 
 def _crash_agent(scene: _Scene, crash: AgentCrash) -> _Scene:
     if crash.node >= scene.used_nodes:
         return scene.log(f"the agent of node {crash.node} cannot crash, {_has(scene)}: nothing is done")
-    return scene.log(f"the agent of node {crash.node} crashes", KillAgent(crash.node))
+    return scene.log(f"the agent of node {crash.node} crashes", crash)
 
 
 def _lose_node(scene: _Scene, loss: NodeLoss) -> _Scene:
-    fault = LoseNode(loss.node)
-    if loss.node >= scene.used_nodes or any(happening.fault == fault for happening in scene.happenings):
+    lost = [each.fault.node for each in scene.happenings if isinstance(each.fault, NodeLoss)]
+    if loss.node >= scene.used_nodes or loss.node in lost:
         return scene.log(f"node {loss.node} cannot be lost, {_has(scene)}: nothing is done")
     cluster, message = scene.cluster, f"node {loss.node} is lost"
     gone = min(1, cluster.healthy)  # 0: the node no longer counted, since the job was about to release it
@@ -376,7 +290,7 @@ def _lose_node(scene: _Scene, loss: NodeLoss) -> _Scene:
         due = (*cluster.replacements, scene.now_s + loss.replacement_after)
         scene = scene.change(replacements=tuple(sorted(due)))
         message += f"; a replacement comes {loss.replacement_after:g} s later"
-    return scene.log(message, fault)
+    return scene.log(message, loss)
 
 
 def _replace_nodes(scene: _Scene, nodes: int) -> _Scene:
@@ -396,18 +310,12 @@ _ACTIONS: Mapping[str, Callable[[_Scene, Any], _Scene]] = {
     "preempt": _preempt,
     "job_arrives": _arrive,
     "job_leaves": _leave,
-    "worker_crash": lambda scene, crash: _hit_worker(scene, crash, "crash", KillWorker(crash.rank)),
+    "worker_crash": _hit_worker,
     "agent_crash": _crash_agent,
     "node_loss": _lose_node,
     "replacement_node": _replace_nodes,
-    "slow_checkpoint": lambda scene, slow: scene.log(
-        f"the next stop's checkpoint takes {slow.seconds:g} s", SlowCheckpoint(slow.seconds)
-    ),
-    "operator_restart": lambda scene, restart: scene.log(
-        f"the operator is down for {restart.down:g} s", RestartOperator(restart.down)
-    ),
-    "hang": lambda scene, hang: _hit_worker(scene, hang, "hang", HangWorker(hang.rank)),
-    "bit_rot": lambda scene, rot: scene.log(
-        f"{rot.num_bytes} bytes of the newest checkpoint are damaged", RotBits(rot.num_bytes)
-    ),
+    "slow_checkpoint": lambda scene, slow: scene.log(f"the next stop's checkpoint takes {slow.seconds:g} s", slow),
+    "operator_restart": lambda scene, restart: scene.log(f"the operator is down for {restart.down:g} s", restart),
+    "hang": _hit_worker,
+    "bit_rot": lambda scene, rot: scene.log(f"{rot.num_bytes} bytes of the newest checkpoint are damaged", rot),
 }

@@ -2,32 +2,29 @@
 
 import logging
 import time
-from collections.abc import Mapping
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 from pydantic import TypeAdapter
 
 from launcher.backends.local import fault_injection
 from launcher.backends.local import rehearsal as rehearsals
 from launcher.backends.local.fleet import LocalFleet, NodeAddress
-from launcher.backends.local.rehearsal import (
-    HangWorker,
-    Happening,
-    KillAgent,
-    KillWorker,
-    LoseNode,
-    Progress,
-    Rehearsal,
-    RestartOperator,
-    RotBits,
-    SlowCheckpoint,
+from launcher.backends.local.rehearsal import Happening, Progress, Rehearsal
+from launcher.backends.local.scenario import (
+    AgentCrash,
+    BitRot,
+    Hang,
+    NodeLoss,
+    OperatorRestart,
+    SlowSave,
+    WorkerCrash,
 )
 from launcher.common.names import CHECKPOINT_DIR
 from launcher.operator.control_loop import Cluster, Memory, Operator
+from launcher.operator.hang_detector import DoneStep
 from launcher.operator.job_request import JobRequest
-from launcher.operator.step_reader import DoneStep
 from launcher.operator.stop_signals import Interrupts
 from launcher.operator.types import Cause, Command, Fault, MachineState, StopWorkers
 from launcher.runtime.durable import write_text
@@ -46,14 +43,14 @@ class Handover:
         memory: Of every operator.
         nodes: The addresses of its nodes.
         warm_pid: Of the parent of its warm process; None without one.
-        rehearsal: State of the simulated cluster; None without a scenario.
+        rehearsal: The simulated cluster; None without a scenario.
         slow_save_s: How long the next checkpoint of a graceful stop is delayed.
     """
 
     memory: Memory
     nodes: tuple[NodeAddress, ...]
     warm_pid: int | None
-    rehearsal: Mapping[str, Any] | None
+    rehearsal: Rehearsal | None
     slow_save_s: float
 
 
@@ -61,7 +58,7 @@ _HANDOVER = TypeAdapter(Handover)
 
 
 def write_handover(run_dir: Path, memory: Handover) -> None:
-    """Save `memory`."""
+    """Save the state for the next operator."""
     write_text(run_dir / MEMORY_FILE, _HANDOVER.dump_json(memory).decode())
 
 
@@ -74,50 +71,39 @@ class ClusterSim(Cluster):
     """The simulated cluster. With a scenario a job takes all nodes it can get; without one, those requested.
 
     Args:
-        run_dir: Of the job; requests are files in it.
-        job: The part of the plan that the operator needs.
-        rehearsal: The state of the scenario; None without one.
-        requested: Maximum nodes that a user requested; None for no limit.
+        rehearsal: None without a scenario.
     """
 
     def __init__(self, run_dir: Path, job: JobRequest, rehearsal: Rehearsal | None, requested: int | None):
         super().__init__(run_dir, job.policy.sizes, requested)
-        self._rehearsal = rehearsal
+        self.rehearsal = rehearsal
 
     @property
     def capacity(self) -> int:
         """Nodes the job may have now."""
-        return self._limited(self._sizes[-1] if self._rehearsal is None else self._rehearsal.capacity)
+        return self._limited(self._sizes[-1] if self.rehearsal is None else self.rehearsal.capacity)
 
     @property
     def is_stuck(self) -> bool:
         """Whether the capacity can only change if the job trains or a user requests another size."""
-        return self._rehearsal is not None and rehearsals.is_stuck(self._rehearsal)
+        return self.rehearsal is not None and rehearsals.is_stuck(self.rehearsal)
 
     @property
     def unfired(self) -> tuple[str, ...]:
         """Events of the scenario that have not happened."""
-        return rehearsals.unfired(self._rehearsal) if self._rehearsal else ()
-
-    def dump(self) -> Mapping[str, object] | None:
-        """Return the scenario's state as plain data."""
-        return rehearsals.as_json(self._rehearsal) if self._rehearsal else None
+        return rehearsals.unfired(self.rehearsal) if self.rehearsal else ()
 
     def play(self, since_launch_s: float, done: DoneStep, used_nodes: int) -> tuple[Happening, ...]:
         """Apply the due events of the scenario."""
-        if self._rehearsal is None:
+        if self.rehearsal is None:
             return ()
         progress = Progress(since_launch_s, done.step, done.samples)
-        self._rehearsal, happenings = rehearsals.advance(self._rehearsal, progress, used_nodes)
+        self.rehearsal, happenings = rehearsals.advance(self.rehearsal, progress, used_nodes)
         return happenings
 
 
 class RestartRequested(Exception):
-    """The operator must be restarted, like a pod of its own would be.
-
-    Args:
-        down_s: Seconds without an operator.
-    """
+    """The operator must be restarted after some seconds, like a pod of its own would be."""
 
     def __init__(self, down_s: float):
         super().__init__(f"restarted after {down_s:g} s")
@@ -128,11 +114,6 @@ class RehearsingOperator(Operator):
     """Plays a scenario while it runs the job.
 
     Args:
-        run_dir: Of the job.
-        job: The part of the plan that the operator needs.
-        fleet: Its nodes.
-        cluster: The simulated cluster.
-        interrupts: Signals so far.
         known: The state of the previous operator; the fleet has adopted its nodes already.
     """
 
@@ -150,13 +131,13 @@ class RehearsingOperator(Operator):
     ):
         self._frozen: fault_injection.Freezer | None = None
         self._slow_save_s = known.slow_save_s if known else 0.0
-        self._away: RestartOperator | None = None
+        self._away: OperatorRestart | None = None
         super().__init__(run_dir, job, fleet, cluster, interrupts, known.memory if known else None)
 
     def handover(self) -> Handover:
         """Return the state that the next operator needs."""
         return Handover(
-            self.memory, self._fleet.addresses(), self._fleet.warm_pid, self._cluster.dump(), self._slow_save_s
+            self.memory, self._fleet.addresses(), self._fleet.warm_pid, self._cluster.rehearsal, self._slow_save_s
         )
 
     def _begin(self) -> MachineState:
@@ -171,7 +152,7 @@ class RehearsingOperator(Operator):
             self._frozen = None
         # Not while a command is being repeated or a worker is suspended: the next operator would not know of it.
         if self._away and not (self._interrupts.count or self._failed_commands or self._frozen):
-            raise RestartRequested(self._away.down_s)
+            raise RestartRequested(self._away.down)
 
     def _unfired(self) -> tuple[str, ...]:
         return self._cluster.unfired
@@ -190,48 +171,49 @@ class RehearsingOperator(Operator):
 
     def _apply(self, happening: Happening) -> None:
         self._record_happening(happening)
-        if isinstance(happening.fault, RestartOperator):
-            self._away = happening.fault
-        else:
-            self._inject(happening)
+        if not self._inject(happening):
+            self._events.add("scenario", "its target no longer existed", {"fault": True})
 
     def _record_happening(self, happening: Happening) -> None:
         """Record it; a node's index in the job is given together with its number in the logs."""
         message = happening.message
-        hit: int | None = None
+        fields: dict[str, object] = {"fault": False}
         match happening.fault:
-            case KillAgent(place) | LoseNode(place):
-                hit = self._node(place)
-                message += f" (number {hit} in the logs)" if hit != place else ""
-            case KillWorker(rank):
-                hit = self._node(rank // self._job.nproc_per_node)
-        fields: dict[str, object] = {"fault": False} if hit is None else {"fault": True, "node": hit}
-        if isinstance(happening.fault, HangWorker | RotBits):  # noticed later: by the hang detector, or at a restart
-            fields = {"fault": True, "leads_to": Cause.HANG if isinstance(happening.fault, HangWorker) else ""}
+            case AgentCrash(node=place) | NodeLoss(node=place):
+                node = self._node(place)
+                message += f" (number {node} in the logs)" if node != place else ""
+                fields = {"fault": True, "node": node}
+            case WorkerCrash(rank=rank):
+                fields = {"fault": True, "node": self._node(rank // self._job.nproc_per_node)}
+            case Hang():  # noticed later, by the hang detector
+                fields = {"fault": True, "leads_to": Cause.HANG}
+            case BitRot():  # noticed later, at a restart
+                fields = {"fault": True, "leads_to": ""}
         self._events.add("scenario", message, fields)
         _log.info("%s", message)
 
-    def _inject(self, happening: Happening) -> None:
+    def _inject(self, happening: Happening) -> bool:
+        """Inject a fault, if there is one; return False if its target no longer exists."""
         match happening.fault:
-            case KillWorker(rank) | HangWorker(rank):
-                done = self._hit_worker(happening.fault, rank)
-            case RotBits(num_bytes):
+            case WorkerCrash(rank=rank):
+                return self._hit_worker(fault_injection.kill_worker, rank)
+            case Hang(rank=rank):
+                return self._hit_worker(fault_injection.hang_worker, rank)
+            case BitRot(num_bytes=num_bytes):
                 folder = self._job.checkpoints or self._run_dir / CHECKPOINT_DIR
-                done = fault_injection.damage_checkpoint(folder, num_bytes)
-            case KillAgent(place):
+                return fault_injection.damage_checkpoint(folder, num_bytes)
+            case AgentCrash(node=place):
                 pid = self._fleet.pid(self._node(place))
-                done = pid is not None and fault_injection.kill_agent(pid)
-            case LoseNode(place):
-                done = self._fleet.lose(self._node(place))
-            case SlowCheckpoint(seconds):
-                self._slow_save_s, done = seconds, True
-            case _:
-                done = True
-        if not done:
-            self._events.add("scenario", "its target no longer existed", {"fault": True})
+                return pid is not None and fault_injection.kill_agent(pid)
+            case NodeLoss(node=place):
+                return self._fleet.lose(self._node(place))
+            case SlowSave(seconds=seconds):
+                self._slow_save_s = seconds
+            case OperatorRestart():
+                self._away = happening.fault
+        return True
 
-    def _hit_worker(self, fault: KillWorker | HangWorker, rank: int) -> bool:
-        hit = fault_injection.kill_worker if isinstance(fault, KillWorker) else fault_injection.hang_worker
+    def _hit_worker(self, hit: Callable[[int | None, int, int], bool], rank: int) -> bool:
         pid = self._fleet.pid(self._node(rank // self._job.nproc_per_node))
         return pid is not None and hit(self._fleet.warm_pid, pid, rank)
 

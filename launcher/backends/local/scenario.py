@@ -9,7 +9,7 @@ from pydantic import Field, model_validator
 
 from launcher.common.names import SCENARIO_FILE
 from launcher.model.base_model import Listed, Model, NodeCount, NonNegativeInt, PositiveInt
-from launcher.operator.events import count_nodes
+from launcher.operator.types import count_nodes
 
 PRIORITY_CLASSES = {"low-priority": 100, "normal-priority": 500, "high-priority": 1000}
 """Priority of each class if a scenario defines none; higher numbers go first.
@@ -167,11 +167,9 @@ class Scenario(Model):
     """A complete scenario, resolved for one job.
 
     Args:
-        about: What it demonstrates.
         nodes: Initial nodes of the cluster.
         priority_classes: Priority of each class.
         tiers: The parts of the job, the one with the highest priority first.
-        nproc_per_node: Worker processes per node.
         events: In the order of the file.
     """
 

@@ -8,6 +8,7 @@ from typing import Any
 
 import yaml
 
+from launcher.backends.local.rehearsal import Progress, advance, begin
 from launcher.backends.local.scenario import (
     OWN_CLASS,
     PRIORITY_CLASSES,
@@ -27,24 +28,16 @@ from launcher.model.composition import nearest_origin
 from launcher.model.config_tree import get
 from launcher.model.job_spec import JobSpec, start_size
 from launcher.model.validation import type_problems
-from launcher.operator.events import count_nodes
+from launcher.operator.types import count_nodes
 
 SHIPPED = COLLECTION / "scenarios"
 PREEMPTION = "recipes.elastic_policy.preemption"
 _FILE_PATH = "cluster.scenario"
 
-_NOTHING = ScenarioFile(events=[])
-
 
 @dataclass(frozen=True, slots=True)
 class _Reading:
-    """A scenario as read from its file.
-
-    Args:
-        written: Its content.
-        problems: Found in it; if there are any, `written` is only a placeholder.
-        origins: `file:line` or override of each dotted path.
-    """
+    """A scenario as read from its file, a placeholder if it has problems; and `file:line` of each dotted path."""
 
     written: ScenarioFile
     problems: tuple[Problem, ...] = ()
@@ -75,7 +68,7 @@ def resolve(job: JobSpec) -> tuple[Scenario | None, tuple[Problem, ...]]:
         The scenario, None if it cannot be read; and every Problem found in it.
     """
     settings = local_options(job)
-    reading = _Reading(_NOTHING) if settings.scenario is None else _read(settings.scenario, job.cwd)
+    reading = _read(settings.scenario, job.cwd) if settings.scenario else _unread()
     inline, inline_problems = type_problems(ScenarioFile, {"events": settings.events or []}, "cluster")
     typed = {text.lstrip("+").partition("=")[0]: shown(text) for text in job.overrides}
     origins = {**typed, **reading.origins}
@@ -84,10 +77,36 @@ def resolve(job: JobSpec) -> tuple[Scenario | None, tuple[Problem, ...]]:
     written = _rehearsed(job, settings.scenario, reading.written.events)
     events = [(f"{_FILE_PATH}.events.{i}", event) for i, event in enumerate(written)]
     events += [(f"cluster.events.{i}", event) for i, event in enumerate(inline.events)]
-    scenario = _completed(job, reading.written, [event for _, event in events])
+    own = reading.written
+    # Without a number of nodes, the cluster has those that the job would start with without a scenario.
+    planned = start_size(get(job.config, "recipes.trainer.num_nodes"), [point.nodes for point in job.scales])
+    scenario = Scenario(
+        about=own.about or "",
+        nodes=planned if own.nodes is None else own.nodes,
+        priority_classes=PRIORITY_CLASSES if own.priority_classes is None else own.priority_classes,
+        tiers=_tiers(job),
+        nproc_per_node=job.nproc_per_node,
+        events=[event for _, event in events],
+    )
     listing = _Listing(tuple(events), origins)
     rules = (_unknown_classes, _tiers_out_of_order, _arrivals_and_departures, _never_fits)
     return scenario, tuple(problem for rule in rules for problem in rule(job, scenario, listing))
+
+
+def initial_nodes(job: JobSpec) -> int | None:
+    """Return the first number of nodes of a job in its scenario; None if it never gets enough.
+
+    In a scenario a job takes the largest of its sizes that fits, whatever size its recipe starts with.
+    """
+    scenario, problems = resolve(job)
+    if scenario is None or problems:
+        return None
+    cluster = begin(scenario)
+    for now_s in sorted({0.0, *(event.at.seconds for event in scenario.events if event.at.seconds is not None)}):
+        cluster, _ = advance(cluster, Progress(now_s, 0, 0), 0)
+        if fitting := [point.nodes for point in job.scales if point.nodes <= cluster.capacity]:
+            return max(fitting)
+    return None
 
 
 def _rehearsed(job: JobSpec, scenario: str | None, events: list[Event]) -> list[Event]:
@@ -113,35 +132,28 @@ def _brought_forward(events: list[Event], steps: int) -> list[Event]:
     ]
 
 
-def _completed(job: JobSpec, written: ScenarioFile, events: list[Event]) -> Scenario:
-    return Scenario(
-        about=written.about or "",
-        nodes=_recipe_nodes(job) if written.nodes is None else written.nodes,
-        priority_classes=PRIORITY_CLASSES if written.priority_classes is None else written.priority_classes,
-        tiers=_tiers(job),
-        nproc_per_node=job.nproc_per_node,
-        events=events,
-    )
-
-
 def _read(name: str, cwd: Path) -> _Reading:
     """Read a scenario: a file if the name ends in .yaml or .yml, otherwise one of those shipped."""
     is_file = name.endswith((".yaml", ".yml"))
     if not is_file and name not in (known := shipped_names()):
         remedy = did_you_mean(name, known) or "your own file must end in .yaml"
         message, allowed = "no such scenario", ", ".join(known)
-        return _Reading(_NOTHING, (Problem("E406", _FILE_PATH, message, value=name, allowed=allowed, remedy=remedy),))
+        return _unread(Problem("E406", _FILE_PATH, message, value=name, allowed=allowed, remedy=remedy))
     file = cwd / os.path.expanduser(name) if is_file else SHIPPED / f"{name}.yaml"
     try:
         text = file.read_text(encoding="utf-8")
         tree, node = yaml_io.load(text), yaml_io.load_nodes(text)
     except (OSError, ValueError, yaml.YAMLError, RecursionError) as error:
-        return _Reading(_NOTHING, (Problem("E407", _FILE_PATH, _unreadable(error), value=name),))
+        return _unread(Problem("E407", _FILE_PATH, _unreadable(error), value=name))
     origins = dict(_lines(node, _FILE_PATH, name if is_file else f"scenarios/{file.name}"))
     written, problems = type_problems(ScenarioFile, tree, _FILE_PATH)
     # Of a missing or mistyped key the remedy is an override: values in a file cannot be overridden.
     shown_problems = tuple(replace(each, remedy=None) if each.code in ("E102", "E103") else each for each in problems)
     return _Reading(written, shown_problems, origins)
+
+
+def _unread(*problems: Problem) -> _Reading:
+    return _Reading(ScenarioFile(events=[]), problems)
 
 
 def _unreadable(error: Exception) -> str:
@@ -170,11 +182,6 @@ def _lines(node: yaml.Node | None, path: str, name: str) -> Iterator[tuple[str, 
             pending += [(f"{here}.{i}", child) for i, child in enumerate(value.value)]
 
 
-def _recipe_nodes(job: JobSpec) -> int:
-    """Return the size that the job would start with without a scenario."""
-    return start_size(get(job.config, "recipes.trainer.num_nodes"), [point.nodes for point in job.scales])
-
-
 def _tiers(job: JobSpec) -> list[Tier]:
     preemption = job.elastic.preemption if job.elastic else None
     if preemption is None or job.elastic is None:
@@ -189,9 +196,8 @@ def _tiers(job: JobSpec) -> list[Tier]:
 def _unknown_classes(_job: JobSpec, scenario: Scenario, listing: _Listing) -> Iterator[Problem]:
     """Check that each job's priority class is defined by the scenario."""
     classes = scenario.priority_classes
-    used = [(path, event.job_arrives.priority) for path, event in listing.events if event.job_arrives]
-    for path, name in used:
-        if name not in classes:
+    for path, event in listing.events:
+        if event.job_arrives and (name := event.job_arrives.priority) not in classes:
             yield _unknown_class(f"{path}.job_arrives.priority", name, classes, listing)
     for tier in scenario.tiers:
         if tier.priority_class not in classes:
@@ -215,13 +221,10 @@ def _tiers_out_of_order(_job: JobSpec, scenario: Scenario, listing: _Listing) ->
     priorities = [classes[tier.priority_class] for tier in scenario.tiers if tier.priority_class in classes]
     if len(priorities) == 2 and priorities[0] <= priorities[1]:
         base, elastic = scenario.tiers
-        yield listing.problem(
-            "E411",
-            f"{PREEMPTION}.base_priority_class",
-            f"{base.priority_class} ({priorities[0]}) does not outrank {elastic.priority_class} ({priorities[1]})",
-            value=base.priority_class,
-            remedy="give the base part the class with the higher number",
-        )
+        path, first = f"{PREEMPTION}.base_priority_class", base.priority_class
+        message = f"{first} ({priorities[0]}) does not outrank {elastic.priority_class} ({priorities[1]})"
+        remedy = "give the base part the class with the higher number"
+        yield listing.problem("E411", path, message, value=first, remedy=remedy)
 
 
 def _arrivals_and_departures(_job: JobSpec, _scenario: Scenario, listing: _Listing) -> Iterator[Problem]:
@@ -234,7 +237,12 @@ def _arrivals_and_departures(_job: JobSpec, _scenario: Scenario, listing: _Listi
                 message = f"job {name} arrives a second time before it leaves"
                 yield listing.problem("E408", f"{path}.job_arrives.name", message, value=name)
             elif event.job_leaves and not is_present:
-                yield _leaves_too_early(path, event, name, listing)
+                message = f"job {name} leaves at {event.at}, before any such job has arrived"
+                arriving = sorted({each.job_arrives.name for _, each in listing.events if each.job_arrives})
+                remedy, allowed = did_you_mean(name, [n for n in arriving if n != name]), ", ".join(arriving) or None
+                yield listing.problem(
+                    "E408", f"{path}.job_leaves", message, value=name, allowed=allowed, remedy=remedy
+                )
             is_present = bool(event.job_arrives)
 
 
@@ -244,14 +252,6 @@ def _in_order(name: str, listing: _Listing) -> list[tuple[str, Event]]:
     if len({event.at.unit for _, event in own}) == 1:
         own.sort(key=lambda item: item[1].at.value)
     return own
-
-
-def _leaves_too_early(path: str, event: Event, name: str, listing: _Listing) -> Problem:
-    message = f"job {name} leaves at {event.at}, before any such job has arrived"
-    known = sorted({each.job_arrives.name for _, each in listing.events if each.job_arrives})
-    remedy = did_you_mean(name, [other for other in known if other != name])
-    allowed = ", ".join(known) or None
-    return listing.problem("E408", f"{path}.job_leaves", message, value=name, allowed=allowed, remedy=remedy)
 
 
 def _other_job(event: Event) -> str | None:
@@ -264,10 +264,8 @@ def _never_fits(job: JobSpec, scenario: Scenario, listing: _Listing) -> Iterator
     timed = [event for event in scenario.events if event.at.seconds is not None or event.at.value == 0]
     most = max(scenario.nodes, *(event.capacity or 0 for event in timed), 0)
     if most < smallest:
-        yield listing.problem(
-            "E410",
-            f"{_FILE_PATH}.nodes",
-            f"the job needs {count_nodes(smallest)}, but the cluster has no more than {most} before its first step",
-            value=scenario.nodes,
-            allowed=f"{smallest} or more, at first or at some second",
+        message = (
+            f"the job needs {count_nodes(smallest)}, but the cluster has no more than {most} before its first step"
         )
+        allowed = f"{smallest} or more, at first or at some second"
+        yield listing.problem("E410", f"{_FILE_PATH}.nodes", message, value=scenario.nodes, allowed=allowed)

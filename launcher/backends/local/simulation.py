@@ -52,6 +52,11 @@ class Settings(ClusterOptions):
     events: Listed[dict[str, Any]] | None = None
     """Further events, or events without a file: [{at: {step: 20}, capacity: 3}]."""
 
+    @property
+    def has_scenario(self) -> bool:
+        """Whether the job plays a scenario. Its models take 30 ms to build, which other launches do not wait for."""
+        return self.scenario is not None or bool(self.events)
+
 
 def local_options(job: HasOptions) -> Settings:
     """Return the options of a checked recipe or a planned job on this machine."""

@@ -17,8 +17,7 @@ from pathlib import Path
 
 from launcher.backends.slurm import programs
 from launcher.operator.control_loop import Cluster
-from launcher.operator.events import count_nodes
-from launcher.operator.types import Policy
+from launcher.operator.types import Policy, count_nodes
 
 _REFRESH_S = 2.0
 """Seconds between two looks at the allocation."""

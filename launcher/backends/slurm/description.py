@@ -39,7 +39,7 @@ class _Scaling(Scaling):
 
     def start_reason(self, nodes: int) -> str:
         """Return whose nodes an elastic job starts on."""
-        from launcher.operator.events import count_nodes
+        from launcher.operator.types import count_nodes
 
         return f"what Slurm has free, at most {count_nodes(nodes)}"
 

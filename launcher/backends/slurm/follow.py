@@ -34,9 +34,9 @@ from launcher.model.following import (
 )
 from launcher.model.job_spec import JobEvent, JobHandle, JobState, JobStatus, LogSelection
 from launcher.operator.event_log import job_events
-from launcher.operator.events import count_nodes
 from launcher.operator.job_request import REQUEST_FILE, read_job_request, refuse_unplanned_size, size_request
 from launcher.operator.snapshot import Attempt, Snapshot, read_snapshot
+from launcher.operator.types import count_nodes
 from launcher.operator.worker_logs import STDERR, STDOUT, read_logs, tail
 from launcher.runtime.durable import write_text
 

@@ -25,9 +25,15 @@ from launcher.backends.slurm import run_files
 from launcher.common import prctl
 from launcher.common.names import ENV_NODE_MEMORY, ENV_WARM_SOCKET, WARM_MODULE
 from launcher.operator import stacks
-from launcher.operator.node_folders import hold_node_folders, node_folder, node_memory, remove_node_folder
-from launcher.operator.ports import port_of, reserve_port
-from launcher.operator.processes import kill_descendants
+from launcher.operator.processes import (
+    hold_node_folders,
+    kill_descendants,
+    node_folder,
+    node_memory,
+    port_of,
+    remove_node_folder,
+    reserve_port,
+)
 from launcher.runtime.durable import write_text
 from launcher.runtime.warm_client import ANSWER_TIMEOUT_S, answers
 

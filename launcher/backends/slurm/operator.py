@@ -38,12 +38,10 @@ from launcher.model.job_spec import JobState
 from launcher.operator import control_loop
 from launcher.operator.control_loop import EXIT_FAILED, POLL_INTERVAL_S, FolderRemoved, Memory, Operator
 from launcher.operator.event_log import EventWriter
-from launcher.operator.events import count_nodes
-from launcher.operator.hang_limits import HangLimits, collective_timeout_s
-from launcher.operator.job_request import JobRequest, read_job_request
-from launcher.operator.step_reader import DoneStep
+from launcher.operator.hang_detector import DoneStep
+from launcher.operator.job_request import HangLimits, JobRequest, collective_timeout_s, read_job_request
 from launcher.operator.stop_signals import Interrupts
-from launcher.operator.types import MachineState, Phase
+from launcher.operator.types import MachineState, Phase, count_nodes
 from launcher.runtime.durable import write_text
 
 MEMORY_FILE = "operator.json"

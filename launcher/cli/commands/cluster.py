@@ -79,7 +79,7 @@ def adopt(
     """Follow a job that was launched elsewhere. It gets a record under results/, but no bundle."""
     from launcher.bundle import store
     from launcher.cli import terminal
-    from launcher.jobs import adopted
+    from launcher.jobs import registry
     from launcher.jobs.registry import JobRecord
     from launcher.model.backend_registry import clusters, load_backend
 
@@ -87,7 +87,7 @@ def adopt(
     folder = Path(store.RESULTS, name or job)
     found = clusters().connect(context).find_job(job, kind, namespace, folder)
     record = JobRecord(found.handle, found.digest, found.created, found.user)
-    record = adopted.write(folder, record, found.outline)
+    record = registry.adopt(folder, record, found.outline)
     console.say(f"adopted {terminal.native_name(record.handle)} as {folder}", "bold")
     terminal.show_status(load_backend(record.handle.backend).status(record.handle))
 
