@@ -23,13 +23,19 @@ from launcher.runtime import agent, process_group
 from launcher.runtime.checkpoint_folder import (
     LATEST,
     LAUNCH,
+    METADATA,
     PARTIAL_PREFIX,
+    PROGRESS,
+    Progress,
+    Published,
     candidates,
     name_of,
     point_to,
     pointed,
+    published,
     remove,
     remove_leftovers,
+    sealed,
     step_of,
     written,
 )
@@ -45,7 +51,6 @@ from launcher.runtime.checkpoint_search import (
 from launcher.runtime.content import Content
 from launcher.runtime.durable import sync, write_text
 from launcher.runtime.process_group import barrier, rank, without_group_warning
-from launcher.runtime.progress import METADATA, PROGRESS, Progress, Published, published, sealed
 from launcher.runtime.tiers.checkpoint_log import BROKEN, CheckpointLog
 
 PATIENCE_S = 60.0

@@ -8,9 +8,8 @@ import torch
 from launcher.common import names
 from launcher.runtime import process_group, startup_timing
 from launcher.runtime.checkpoint import Checkpoints
-from launcher.runtime.checkpoint_folder import is_checkpoint_name
+from launcher.runtime.checkpoint_folder import Progress, is_checkpoint_name
 from launcher.runtime.job import Job
-from launcher.runtime.progress import Progress
 from launcher.runtime.reporting import Reporter
 
 

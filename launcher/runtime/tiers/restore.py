@@ -18,7 +18,7 @@ from launcher.runtime.checkpoint_search import (
 from launcher.runtime.tiers.checkpoint_log import BROKEN, CheckpointLog
 from launcher.runtime.tiers.node_memory import NodeMemory
 from launcher.runtime.tiers.rank_group import Ranks
-from launcher.runtime.tiers.shard_sources import Copy, Nodes, Shards, StoreShards
+from launcher.runtime.tiers.read_plan import Copy, Nodes, Shards, StoreShards
 from launcher.runtime.tiers.shards import Broken, Key, Manifest, TierFailure, TierRefused, unseal_own
 from launcher.runtime.tiers.state_reader import Reading, ShardsBroken, read_state
 from launcher.runtime.tiers.stores import Store
@@ -302,7 +302,7 @@ class Restoration:
                 raise self._no_copy_left(missing, known)
             is_copy = any(each[0].is_replica for each in copies.values())
             names = [holding.node for holding in self._holdings]
-            nodes = Nodes(self._node_memory, self.ranks, names, copies, manifest)
+            nodes = Nodes(self._node_memory, self.node, names, copies, manifest)
             yield "replica" if is_copy else "memory", nodes, nodes
 
     def _no_copy_left(self, missing: list[int], known: list[Holding]) -> Damaged | Unavailable:

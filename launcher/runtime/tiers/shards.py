@@ -20,9 +20,9 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 import torch
 
+from launcher.runtime.checkpoint_folder import WRONG_KIND
 from launcher.runtime.checkpoint_search import Damaged, Unavailable
 from launcher.runtime.checksums import CHUNK, Bytes, checksum
-from launcher.runtime.progress import WRONG_KIND
 
 if TYPE_CHECKING:  # start-up time: only needed once there is a checkpoint to load
     from torch.distributed.checkpoint.metadata import Metadata

@@ -7,9 +7,9 @@ from dataclasses import asdict
 from pathlib import Path
 
 from launcher.runtime.checkpoint import Checkpoints, CheckpointUnsaved
+from launcher.runtime.checkpoint_folder import Progress
 from launcher.runtime.content import Content
 from launcher.runtime.process_group import rank, world_size
-from launcher.runtime.progress import Progress
 from launcher.runtime.tiers.checkpoint_log import CheckpointLog
 from launcher.runtime.tiers.checkpoint_manager import CheckpointManager, MemoryTier, StoreTier
 from launcher.runtime.tiers.memory_service import PACKAGE, POD, MemoryService, service_address
