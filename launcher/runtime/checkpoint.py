@@ -117,7 +117,7 @@ class Checkpoints:
         self.keep = keep
         self.max_bytes = max_bytes
         self._every = every
-        self._log = log
+        self._log = log or CheckpointLog(folder.name, rank())
         self._patience_s = patience_s
         self._intact: Path | None = None
         self._damaged: set[Path] = set()
@@ -149,7 +149,7 @@ class Checkpoints:
                 raise
             if rank() == 0:
                 continues = "training continues, and saves again when the next one is due"
-                self._checkpoint_log.failed(step, TIER, f"{error}; {continues}")
+                self._log.failed(step, TIER, f"{error}; {continues}")
             self._record("failed", step, began, detail=str(error))
 
     def _save(self, content: Content, progress: Progress) -> bool:
@@ -192,7 +192,7 @@ class Checkpoints:
             StateMismatch: The checkpoint is of another model or optimizer.
         """
         began = time.perf_counter()
-        search = Search(process_group, self._patience_s, lambda reason: None)
+        search = Search(process_group, self._patience_s)
         paths = [only] if only else search.patiently(lambda: _from_first(lambda: candidates(self.folder)))
 
         def candidate(path: Path) -> Candidate[_Loaded]:
@@ -208,10 +208,10 @@ class Checkpoints:
             return None
         path, progress, state = loaded
         self._intact, self._damaged = path, set(paths[: paths.index(path)])
-        content.put(state, progress.step, functools.partial(self._checkpoint_log.warn_once, progress.step))
+        content.put(state, progress.step, functools.partial(self._log.warn_once, progress.step))
         if detail := "; ".join(search.passed_over):
             resumes = f"resumes from step {progress.step}, the newest that is intact"
-            self._checkpoint_log.warn_once(progress.step, f"{resumes}; passed over: {detail}")
+            self._log.warn_once(progress.step, f"{resumes}; passed over: {detail}")
             self._record("loaded", progress.step, began, detail=detail)
         return progress
 
@@ -221,9 +221,7 @@ class Checkpoints:
         stated: Published = _from_first(lambda: published(path, step_of(path)))
         reader = together(process_group, lambda: CheckedReader(path, stated, is_first=rank() == 0))
         if not stated.is_verifiable:
-            self._checkpoint_log.warn_once(
-                stated.progress.step, "it was saved without checksums: its content is not verified"
-            )
+            self._log.warn_once(stated.progress.step, "it was saved without checksums: its content is not verified")
         state = content.form(reader.metadata, stated.progress.world_size)
         together(process_group, lambda: reader.load_into(state))
         return path, stated.progress, state
@@ -235,7 +233,7 @@ class Checkpoints:
             CheckpointBroken: There are checkpoints, and none is complete; on all ranks.
             CheckpointUnavailable: The file system failed for longer than the patience.
         """
-        search = Search(process_group, self._patience_s, lambda reason: None)
+        search = Search(process_group, self._patience_s)
 
         def find() -> tuple[tuple[Path, Progress] | None, Sequence[str]]:
             try:
@@ -314,7 +312,7 @@ class Checkpoints:
         try:
             self._retire(path)
         except OSError as error:
-            self._checkpoint_log.warn_once(progress.step, f"older checkpoints were not removed: {error}")
+            self._log.warn_once(progress.step, f"older checkpoints were not removed: {error}")
 
     def _retire(self, path: Path) -> None:
         """Remove checkpoints older than those kept.
@@ -331,15 +329,9 @@ class Checkpoints:
             if each < kept[0]:
                 remove(each)
 
-    @property
-    def _checkpoint_log(self) -> CheckpointLog:
-        if self._log is None:
-            self._log = CheckpointLog(self.folder.name, rank())
-        return self._log
-
     def _record(self, event: str, step: int, began: float, *, num_bytes: int = 0, detail: str = "") -> None:
         seconds = time.perf_counter() - began
-        self._checkpoint_log.record(event, step, TIER, num_bytes, seconds, seconds, detail=detail)
+        self._log.record(event, step, TIER, num_bytes, seconds, seconds, detail=detail)
 
 
 def _size(checkpoint: Path) -> int:

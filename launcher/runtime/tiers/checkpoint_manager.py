@@ -30,13 +30,7 @@ _Params = ParamSpec("_Params")
 
 @dataclass(frozen=True, slots=True)
 class StoreTier:
-    """A store, how often it is saved to, and how many checkpoints it keeps.
-
-    Args:
-        store: The store.
-        frequency: Optimizer steps between two saves.
-        retention: Published checkpoints kept.
-    """
+    """A store, how often it is saved to, in optimizer steps, and how many checkpoints it keeps."""
 
     store: Store
     frequency: int
