@@ -121,8 +121,6 @@ class CheckedReader(FileSystemReader):
     """Reads the files of torch.distributed.checkpoint and compares each piece with its checksum before it is used.
 
     Args:
-        folder: Of the checkpoint.
-        stated: The content of its progress.json.
         is_first: Whether this is the first rank; see `missing`.
 
     Raises:

@@ -91,7 +91,31 @@ def latest_progress(folder: Path) -> tuple[Path, Progress] | None:
     return None
 
 
-class Checkpoints:
+class LaunchMark:
+    """The file that names the launch which took the checkpoints last. Every method is collective.
+
+    Args:
+        folder: Of the file, visible to the first rank; created if missing.
+    """
+
+    def __init__(self, folder: Path):
+        self._launch_file = folder / LAUNCH
+
+    def is_taken_by(self, launch: str) -> bool:
+        """Return whether `launch` took the checkpoints last; the same on all ranks."""
+        marker = self._launch_file
+        # One view for all ranks: a network file system may show a file to other machines later.
+        is_first = rank() == 0
+        return process_group.share(is_first and marker.is_file() and marker.read_text("utf-8").strip() == launch)
+
+    def take(self, launch: str) -> None:
+        """Record that later checkpoints belong to `launch`."""
+        if rank() == 0:
+            self._launch_file.parent.mkdir(parents=True, exist_ok=True)
+            write_text(self._launch_file, launch + "\n")
+
+
+class Checkpoints(LaunchMark):
     """The checkpoints of one training run. Every method is collective: all ranks call it.
 
     Args:
@@ -113,6 +137,7 @@ class Checkpoints:
         max_bytes: float | None = None,
         every: int = 0,
     ):
+        super().__init__(folder)
         self.folder = folder
         self.keep = keep
         self.max_bytes = max_bytes
@@ -174,17 +199,13 @@ class Checkpoints:
         return True
 
     def load(self, content: Content, only: Path | None = None) -> Progress | None:
-        """Load the newest intact published checkpoint, written by any number of ranks.
+        """Load the newest intact published checkpoint, written by any number of ranks; None if there is none.
 
         Random states are restored if the number of ranks is the same; otherwise every rank is seeded by its rank and
         the step. Newer, damaged checkpoints are passed over with a warning.
 
         Args:
-            content: Receives the state.
             only: The checkpoint to load in place of the newest one.
-
-        Returns:
-            The checkpoint's progress, or None if there is none.
 
         Raises:
             CheckpointBroken: There are checkpoints, and all are damaged.
@@ -195,12 +216,14 @@ class Checkpoints:
         search = Search(process_group, self._patience_s)
         paths = [only] if only else search.patiently(lambda: _from_first(lambda: candidates(self.folder)))
 
-        def candidate(path: Path) -> Candidate[_Loaded]:
-            load = functools.partial(self._load, path, content)
-            return Candidate(f"step {step_of(path)}", [Source(str(self.folder), load)])
-
+        found = [
+            Candidate(
+                f"step {step_of(path)}", [Source(str(self.folder), functools.partial(self._load, path, content))]
+            )
+            for path in paths
+        ]
         try:
-            loaded = search.newest([candidate(path) for path in paths])
+            loaded = search.newest(found)
         except CheckpointBroken as error:
             self._record(BROKEN, 0, began, detail=str(error))  # the timeline needs to know what is lost
             raise
@@ -262,19 +285,6 @@ class Checkpoints:
             point_to(path) if path else (self.folder / LATEST).unlink(missing_ok=True)
         barrier()
         self._intact, self._damaged = None, set()
-
-    def is_taken_by(self, launch: str) -> bool:
-        """Return whether `launch` took the folder last; the same on all ranks."""
-        marker = self.folder / LAUNCH
-        # One view for all ranks: a network file system may show a file to other machines later.
-        is_first = rank() == 0
-        return process_group.share(is_first and marker.is_file() and marker.read_text("utf-8").strip() == launch)
-
-    def take(self, launch: str) -> None:
-        """Record that later checkpoints belong to `launch`."""
-        if rank() == 0:
-            self.folder.mkdir(parents=True, exist_ok=True)
-            write_text(self.folder / LAUNCH, launch + "\n")
 
     def _is_saved(self, path: Path) -> bool:
         """Return whether `path` is published and intact; it is read in full unless this object saved or loaded it."""

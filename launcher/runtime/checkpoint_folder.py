@@ -67,7 +67,6 @@ class Published:
     """The content of progress.json.
 
     Args:
-        progress: Of training.
         files: Size in bytes of every other file, by name.
         metadata_checksum: Of `.metadata`; None in a checkpoint of a version without checksums.
     """
@@ -85,7 +84,7 @@ class Published:
 def sealed(folder: Path, progress: Progress) -> str:
     """Return the text of progress.json for the other files of `folder`."""
     stated = asdict(progress) | {
-        "files": sizes(folder),
+        "files": {path.name: path.stat().st_size for path in sorted(folder.iterdir()) if path.name != PROGRESS},
         "metadata": checksum((folder / METADATA).read_bytes()).hex(),
     }
     return json.dumps(stated | {"checksum": _checksum_of(stated)})
@@ -93,10 +92,6 @@ def sealed(folder: Path, progress: Progress) -> str:
 
 def published(folder: Path, step: int) -> Published:
     """Return the content of a checkpoint's progress.json, after comparing it with the files beside it.
-
-    Args:
-        folder: Of the checkpoint.
-        step: In its name.
 
     Raises:
         Damaged: It is missing or changed, or a file is missing or not of the size written.
@@ -122,11 +117,6 @@ def published(folder: Path, step: int) -> Published:
     if wrong := sorted(name for name, written in files.items() if _size_now(folder / name) != written):
         raise Damaged(f"{', '.join(wrong)} missing or not of the size written")
     return Published(progress, files, bytes.fromhex(metadata) if metadata else None)
-
-
-def sizes(folder: Path) -> dict[str, int]:
-    """Return the size in bytes of each file of torch.distributed.checkpoint in `folder`, by name."""
-    return {path.name: path.stat().st_size for path in sorted(folder.iterdir()) if path.name != PROGRESS}
 
 
 def size(path: Path) -> int:
@@ -165,7 +155,6 @@ def missing(reason: str, is_first: bool) -> Damaged | Unavailable:
     """Return the outcome of a missing part of a published checkpoint.
 
     Args:
-        reason: The missing part.
         is_first: Whether this is the first rank, which checks every file first. A file missing on another rank then
             exists, but that rank's file system does not show it yet.
     """

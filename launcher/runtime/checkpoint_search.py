@@ -80,7 +80,6 @@ class Source(Generic[_Value]):
     """A place that has a checkpoint.
 
     Args:
-        name: Its name in messages.
         load: Collective. Returns the loaded state, or raises Damaged or Unavailable on all ranks.
     """
 
@@ -101,7 +100,6 @@ class Search:
     """One search. Every method is collective.
 
     Args:
-        ranks: The ranks that search together.
         patience_s: Seconds for which an unavailable checkpoint is retried.
         note: Called on all ranks for each checkpoint that is passed over, with the reason; None for no call.
         passed_over: The reasons so far.
@@ -136,9 +134,6 @@ class Search:
 
     def patiently(self, attempt: Callable[[], _Value]) -> _Value:
         """Return the result of `attempt`, which is repeated while it raises Unavailable.
-
-        Args:
-            attempt: Collective; raises the same on all ranks.
 
         Raises:
             CheckpointUnavailable: It was unavailable for longer than the patience.
@@ -186,8 +181,6 @@ def together(
     unavailability: it is proven.
 
     Args:
-        ranks: The ranks that attempt it.
-        attempt: May raise on some ranks only.
         outcomes: The exceptions that are raised on all ranks, the weightiest first.
 
     Raises:

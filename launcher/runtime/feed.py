@@ -5,7 +5,6 @@ record their draws, and each batch of the loader must have been drawn before, fo
 prefetching loaders and wrappers work, and loaders that do not draw from the sampler are refused.
 """
 
-import json
 import time
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
@@ -16,6 +15,7 @@ import torch
 
 from launcher.common import names
 from launcher.runtime import agent, process_group, startup_timing
+from launcher.runtime.durable import append_json
 from launcher.runtime.sampler import Batch, DatasetIndices, Draw, StepSampler
 
 Data = TypeVar("Data")
@@ -27,10 +27,6 @@ class LoaderMismatch(ValueError):
 
 def matched(sampler: StepSampler, items: Iterator[Data]) -> Iterator[tuple[Draw, Data]]:
     """Yield the batches of `items` from the cursor to the end, each with the sampler's draw for it.
-
-    Args:
-        sampler: Records its draws.
-        items: The started iterator of a loader.
 
     Raises:
         LoaderMismatch: A batch was not drawn from the sampler, or was drawn for another place in the stream; or the
@@ -94,11 +90,7 @@ def begun(loader: Iterable[Data]) -> Iterator[Data]:
 
 
 class TimedIterator(Generic[Data]):
-    """An iterator that measures how long its consumer waits for its start and its items.
-
-    Args:
-        begin: Starts the iteration.
-    """
+    """An iterator that measures how long its consumer waits for its start and its items."""
 
     def __init__(self, begin: Callable[[], Iterable[Data]]):
         self._waited_s = 0.0
@@ -127,9 +119,6 @@ class SampleLog:
     """Writes `run/samples/rank-<r>.jsonl`, which shows that each sample was taken once.
 
     It has one JSON object per forward pass, with its time since the epoch.
-
-    Args:
-        run_dir: Of the job.
     """
 
     run_dir: Path
@@ -140,5 +129,4 @@ class SampleLog:
         folder.mkdir(parents=True, exist_ok=True)
         record: dict[str, object] = {"time": time.time(), "attempt": startup_timing.attempt(), "step": step}
         record |= {"position": draw.batch.positions.start, "samples": draw.samples}
-        with (folder / f"rank-{process_group.rank()}.jsonl").open("a", encoding="utf-8") as file:
-            file.write(json.dumps(record) + "\n")
+        append_json(folder / f"rank-{process_group.rank()}.jsonl", record)

@@ -29,8 +29,6 @@ class LossWeighting:
     """The current batch, and the weighting of its loss.
 
     Args:
-        model: Plain, in DistributedDataParallel, or after fully_shard.
-        sampler: Of the batches.
         event_pending: Returns whether this rank was asked to stop; the ranks agree on it together with the loss.
     """
 
@@ -145,7 +143,6 @@ def gradient_scale(model: nn.Module, dp_size: int) -> float:
     `set_gradient_divide_factor` changes it.
 
     Args:
-        model: Plain, in DistributedDataParallel, or after fully_shard.
         dp_size: Ranks that train on different samples.
 
     Raises:

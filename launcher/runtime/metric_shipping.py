@@ -281,9 +281,6 @@ def log_artifacts(tracking_uri: str | None, run_id: str, files: Sequence[Path], 
 
     Args:
         tracking_uri: Of MLflow; None for MLflow's default.
-        run_id: The run.
-        files: To upload.
-        folder: That receives them, among the run's artifacts.
 
     Raises:
         TrackingUnavailable: The server refused or is unreachable, or MLflow is not installed.

@@ -30,8 +30,6 @@ def resume(
     shows whether this is the first start to get here: a fault may have ended earlier ones.
 
     Args:
-        job: That is about to train.
-        reporter: Of rank 0.
         seed: Of dropout, which differs by rank.
         resumes: Whether a new launch resumes from a checkpoint that it finds.
         overrides: Whether a new launch may use a folder that holds a checkpoint.

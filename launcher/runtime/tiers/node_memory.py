@@ -46,7 +46,6 @@ class NodeMemory(FileMark):
 
     Args:
         folder: In shared memory; created if missing.
-        rank: This rank.
         retention: Published checkpoints to keep.
         num_sources: Number of ranks whose shards this rank keeps a copy of.
 
@@ -138,12 +137,7 @@ class NodeMemory(FileMark):
         write_atomically(self._manifest_file(key), lambda file: file.write(manifest))
 
     def retire(self, key: Key, broken: Collection[Key] = ()) -> None:
-        """Release all but the newest saves, of which `key` is the last; manifests first.
-
-        Args:
-            key: The save that was just published.
-            broken: Saves that are proven broken.
-        """
+        """Release all but the newest saves, of which `key` is the last; manifests first."""
         manifests = self.manifests()
         newest, later = retained(set(manifests).difference(broken), key, self.retention)
         for each, path in manifests.items():

@@ -59,8 +59,6 @@ class Mark:
     """An owner's mark.
 
     Args:
-        owner: Identity of the job.
-        holder: Host and process that hold it.
         beat: Incremented by each renewal.
         lease_s: Seconds for which it remains valid without renewal; 0 if the owner released it.
     """
@@ -103,7 +101,6 @@ class Claim:
     """This job's ownership of a namespace in one tier. Threads may share it.
 
     Args:
-        place: Of the mark.
         what: The namespace and the tier, for messages.
         lease_s: Seconds for which the mark remains valid without renewal.
     """
@@ -198,7 +195,6 @@ class Ownership:
     Args:
         places: The tiers whose mark this rank keeps, by name.
         log: Names the namespace; receives a warning for a tier whose owner is unknown.
-        ranks: The ranks that save.
     """
 
     def __init__(self, places: Mapping[str, MarkPlace], log: CheckpointLog, ranks: Ranks):

@@ -60,10 +60,9 @@ def cut(runs: Runs, size: int) -> Iterator[tuple[int, int]]:
 
 
 def box_runs(piece: Piece, offsets: Sequence[int], lengths: Sequence[int]) -> Runs:
-    """Return the bytes of a shard that hold a part of a piece.
+    """Return the bytes of a shard that hold a part of a piece, which is in row-major order.
 
     Args:
-        piece: In row-major order.
         offsets: First number in each dimension.
         lengths: Numbers in each dimension.
     """
@@ -266,12 +265,7 @@ def _parts(layout: Layout, writer: int, start: int, stop: int) -> Iterator[tuple
 
 @dataclass(frozen=True, slots=True)
 class Copy:
-    """A shard in the memory of a node.
-
-    Args:
-        node: Its name.
-        is_replica: Whether it is a copy of a neighbour's.
-    """
+    """A shard in the memory of a node. `is_replica` is whether it is a copy of a neighbour's."""
 
     node: str
     is_replica: bool

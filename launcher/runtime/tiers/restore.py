@@ -32,11 +32,9 @@ class Restored:
     """A checkpoint that was loaded.
 
     Args:
-        step: Optimizer steps done.
         tier: `memory`, `replica` or `persistent`.
         world_size: Number of ranks that wrote it.
         progress: As passed to `save`.
-        state: Its content.
         passed_over: Newer or nearer checkpoints that could not be used, and why.
     """
 
@@ -93,7 +91,6 @@ class Restoration:
     Args:
         memory: The memory tier of this rank's node; None for none.
         stores: The other tiers, the nearest first.
-        node: Name of this rank's node.
         patience_s: Seconds for which an unavailable tier is retried.
         broken: Receives every save that is proven broken, with its tier: -1 is memory, others index the stores.
         seen: The greatest number of a save in any tier.

@@ -56,10 +56,7 @@ class Bucket:
     """Checkpoints as objects of a bucket.
 
     Args:
-        bucket: Its name.
         prefix: Of the namespace, ending in a slash.
-        endpoint: Address of another store; None for AWS.
-        patience_s: Seconds for which a failing request is retried.
         kms_key: Identifier of the key that encrypts objects; None for the bucket's default encryption.
         has_checksums: Whether requests carry checksums: AWS verifies them, some other stores refuse them.
     """

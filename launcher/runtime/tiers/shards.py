@@ -206,11 +206,6 @@ def unseal(data: bytes) -> Manifest:
 def unseal_own(data: bytes, key: Key, namespace: str) -> Manifest:
     """Return the manifest in `data`, which must be that of a given save.
 
-    Args:
-        data: As found in a tier.
-        key: The expected save.
-        namespace: The expected namespace.
-
     Raises:
         Broken: It is truncated or changed, or belongs to another save.
     """
@@ -255,7 +250,6 @@ class FileShard(Shard):
     """A shard in a file. It is read, not mapped: an error in a mapped file would kill this process.
 
     Args:
-        path: Of the file.
         num_bytes: Its size according to the manifest.
 
     Raises:
@@ -288,7 +282,6 @@ class BytesShard(Shard):
     """A shard in memory.
 
     Args:
-        data: Shape `(num_bytes,)`.
         fetched: Bytes transferred to obtain it; 0 if it is in the tier itself.
     """
 

@@ -75,7 +75,6 @@ class Reading:
     """The cost of reading a checkpoint.
 
     Args:
-        num_bytes: Bytes that this rank read from the tier.
         total_bytes: Bytes that all ranks read from the tier.
         sent_bytes: Bytes sent between all ranks.
         slowest_s: Seconds of the slowest rank.
@@ -115,11 +114,6 @@ def read_state(state: dict[str, Any], manifest: Manifest, shards: Shards, ranks:
 
 class ReadTarget:
     """A part of a piece, and where it goes.
-
-    Args:
-        item: Of the plan.
-        piece: The piece that contains the part.
-        planner: Resolves the tensor that the part goes to.
 
     Attributes:
         runs: The bytes of the shard to read.
@@ -187,7 +181,6 @@ class Exchange:
     Attributes:
         is_done: Whether it was run.
         reasons: Why shards cannot be used, by the rank that wrote them.
-        num_bytes: Bytes that this rank read from the tier.
         sent_bytes: Bytes that it sent to other ranks.
     """
 
