@@ -14,10 +14,10 @@ import torch
 import torch.distributed.checkpoint as dcp
 
 from launcher.runtime.checked_io import CheckedReader, CheckedWriter
+from launcher.runtime.checkpoint_folder import PROGRESS, Progress, published, sealed
 from launcher.runtime.checksums import checksum
 from launcher.runtime.durable import sync
 from launcher.runtime.process_group import without_group_warning
-from launcher.runtime.progress import PROGRESS, Progress, published, sealed
 
 STATE_BYTES = int(os.environ.get("RECIPES_STATE_BYTES", "1000000000"))
 NUM_TENSORS = 20

@@ -18,10 +18,10 @@ from benchmarks.gpu.shapes import QWEN_600M, Shape, training_of
 from benchmarks.gpu.training import Meter, Pace, joined, trained
 from launcher.common import names
 from launcher.runtime.checkpoint import Checkpoints
+from launcher.runtime.checkpoint_folder import Progress
 from launcher.runtime.content import Content
 from launcher.runtime.finetune.trainer import FineTuning
 from launcher.runtime.process_group import Place
-from launcher.runtime.progress import Progress
 from launcher.runtime.tiers.checkpoint_manager import CheckpointManager
 from launcher.runtime.tiers.tier_settings import Cadence, TierSettings
 from launcher.runtime.tiers.training import manager_of

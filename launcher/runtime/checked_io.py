@@ -22,13 +22,27 @@ from torch.distributed.checkpoint.filesystem import FileSystem, FileSystemReader
 from torch.distributed.checkpoint.metadata import Metadata
 from torch.distributed.checkpoint.planner import LoadPlan, LoadPlanner, SavePlan, SavePlanner
 from torch.distributed.checkpoint.state_dict_loader import load
-from torch.distributed.checkpoint.storage import WriteResult
+from torch.distributed.checkpoint.storage import StorageReader, WriteResult
 from torch.futures import Future
 
+from launcher.runtime.checkpoint_folder import METADATA, Published, missing, outcomes
 from launcher.runtime.checkpoint_search import Damaged, StateMismatch, Unavailable
 from launcher.runtime.checksums import Bytes, MemoryFile, checksum, filled, new_checksum
 from launcher.runtime.process_group import without_group_warning
-from launcher.runtime.progress import METADATA, Published, missing, outcomes
+
+
+def load_alone(state: dict[str, Any], reader: StorageReader) -> None:
+    """Load this rank's part of a checkpoint into `state`, without the other ranks.
+
+    Raises:
+        StateMismatch: The checkpoint is of another model or optimizer.
+    """
+    try:
+        with without_group_warning():
+            # Each rank plans alone: the metadata, which all ranks have, holds everything that they could agree on.
+            load(state, storage_reader=reader, no_dist=True)
+    except CheckpointException as error:
+        raise StateMismatch(str(error)) from error
 
 
 class CheckedWriter(FileSystemWriter):
@@ -107,8 +121,6 @@ class CheckedReader(FileSystemReader):
     """Reads the files of torch.distributed.checkpoint and compares each piece with its checksum before it is used.
 
     Args:
-        folder: Of the checkpoint.
-        stated: The content of its progress.json.
         is_first: Whether this is the first rank; see `missing`.
 
     Raises:
@@ -140,18 +152,12 @@ class CheckedReader(FileSystemReader):
     def load_into(self, state: dict[str, Any]) -> None:
         """Load this rank's part of the checkpoint into `state`.
 
-        Each rank plans alone: `.metadata`, which all ranks have, holds everything that they could agree on.
-
         Raises:
             Damaged: A piece is missing or changed; `state` then holds parts of the checkpoint.
             Unavailable: The file system failed; likewise.
             StateMismatch: The checkpoint is of another model or optimizer.
         """
-        try:
-            with without_group_warning():
-                load(state, storage_reader=self, no_dist=True)
-        except CheckpointException as error:
-            raise StateMismatch(str(error)) from error
+        load_alone(state, self)
         if self._outcome:
             raise self._outcome
 

@@ -23,13 +23,19 @@ from launcher.runtime import agent, process_group
 from launcher.runtime.checkpoint_folder import (
     LATEST,
     LAUNCH,
+    METADATA,
     PARTIAL_PREFIX,
+    PROGRESS,
+    Progress,
+    Published,
     candidates,
     name_of,
     point_to,
     pointed,
+    published,
     remove,
     remove_leftovers,
+    sealed,
     step_of,
     written,
 )
@@ -45,7 +51,6 @@ from launcher.runtime.checkpoint_search import (
 from launcher.runtime.content import Content
 from launcher.runtime.durable import sync, write_text
 from launcher.runtime.process_group import barrier, rank, without_group_warning
-from launcher.runtime.progress import METADATA, PROGRESS, Progress, Published, published, sealed
 from launcher.runtime.tiers.checkpoint_log import BROKEN, CheckpointLog
 
 PATIENCE_S = 60.0
@@ -86,7 +91,31 @@ def latest_progress(folder: Path) -> tuple[Path, Progress] | None:
     return None
 
 
-class Checkpoints:
+class LaunchMark:
+    """The file that names the launch which took the checkpoints last. Every method is collective.
+
+    Args:
+        folder: Of the file, visible to the first rank; created if missing.
+    """
+
+    def __init__(self, folder: Path):
+        self._launch_file = folder / LAUNCH
+
+    def is_taken_by(self, launch: str) -> bool:
+        """Return whether `launch` took the checkpoints last; the same on all ranks."""
+        marker = self._launch_file
+        # One view for all ranks: a network file system may show a file to other machines later.
+        is_first = rank() == 0
+        return process_group.share(is_first and marker.is_file() and marker.read_text("utf-8").strip() == launch)
+
+    def take(self, launch: str) -> None:
+        """Record that later checkpoints belong to `launch`."""
+        if rank() == 0:
+            self._launch_file.parent.mkdir(parents=True, exist_ok=True)
+            write_text(self._launch_file, launch + "\n")
+
+
+class Checkpoints(LaunchMark):
     """The checkpoints of one training run. Every method is collective: all ranks call it.
 
     Args:
@@ -108,11 +137,12 @@ class Checkpoints:
         max_bytes: float | None = None,
         every: int = 0,
     ):
+        super().__init__(folder)
         self.folder = folder
         self.keep = keep
         self.max_bytes = max_bytes
         self._every = every
-        self._log = log
+        self._log = log or CheckpointLog(folder.name, rank())
         self._patience_s = patience_s
         self._intact: Path | None = None
         self._damaged: set[Path] = set()
@@ -144,7 +174,7 @@ class Checkpoints:
                 raise
             if rank() == 0:
                 continues = "training continues, and saves again when the next one is due"
-                self._checkpoint_log.failed(step, TIER, f"{error}; {continues}")
+                self._log.failed(step, TIER, f"{error}; {continues}")
             self._record("failed", step, began, detail=str(error))
 
     def _save(self, content: Content, progress: Progress) -> bool:
@@ -169,17 +199,13 @@ class Checkpoints:
         return True
 
     def load(self, content: Content, only: Path | None = None) -> Progress | None:
-        """Load the newest intact published checkpoint, written by any number of ranks.
+        """Load the newest intact published checkpoint, written by any number of ranks; None if there is none.
 
         Random states are restored if the number of ranks is the same; otherwise every rank is seeded by its rank and
         the step. Newer, damaged checkpoints are passed over with a warning.
 
         Args:
-            content: Receives the state.
             only: The checkpoint to load in place of the newest one.
-
-        Returns:
-            The checkpoint's progress, or None if there is none.
 
         Raises:
             CheckpointBroken: There are checkpoints, and all are damaged.
@@ -187,15 +213,17 @@ class Checkpoints:
             StateMismatch: The checkpoint is of another model or optimizer.
         """
         began = time.perf_counter()
-        search = Search(process_group, self._patience_s, lambda reason: None)
+        search = Search(process_group, self._patience_s)
         paths = [only] if only else search.patiently(lambda: _from_first(lambda: candidates(self.folder)))
 
-        def candidate(path: Path) -> Candidate[_Loaded]:
-            load = functools.partial(self._load, path, content)
-            return Candidate(f"step {step_of(path)}", [Source(str(self.folder), load)])
-
+        found = [
+            Candidate(
+                f"step {step_of(path)}", [Source(str(self.folder), functools.partial(self._load, path, content))]
+            )
+            for path in paths
+        ]
         try:
-            loaded = search.newest([candidate(path) for path in paths])
+            loaded = search.newest(found)
         except CheckpointBroken as error:
             self._record(BROKEN, 0, began, detail=str(error))  # the timeline needs to know what is lost
             raise
@@ -203,10 +231,10 @@ class Checkpoints:
             return None
         path, progress, state = loaded
         self._intact, self._damaged = path, set(paths[: paths.index(path)])
-        content.put(state, progress.step, functools.partial(self._checkpoint_log.warn_once, progress.step))
+        content.put(state, progress.step, functools.partial(self._log.warn_once, progress.step))
         if detail := "; ".join(search.passed_over):
             resumes = f"resumes from step {progress.step}, the newest that is intact"
-            self._checkpoint_log.warn_once(progress.step, f"{resumes}; passed over: {detail}")
+            self._log.warn_once(progress.step, f"{resumes}; passed over: {detail}")
             self._record("loaded", progress.step, began, detail=detail)
         return progress
 
@@ -216,9 +244,7 @@ class Checkpoints:
         stated: Published = _from_first(lambda: published(path, step_of(path)))
         reader = together(process_group, lambda: CheckedReader(path, stated, is_first=rank() == 0))
         if not stated.is_verifiable:
-            self._checkpoint_log.warn_once(
-                stated.progress.step, "it was saved without checksums: its content is not verified"
-            )
+            self._log.warn_once(stated.progress.step, "it was saved without checksums: its content is not verified")
         state = content.form(reader.metadata, stated.progress.world_size)
         together(process_group, lambda: reader.load_into(state))
         return path, stated.progress, state
@@ -230,7 +256,7 @@ class Checkpoints:
             CheckpointBroken: There are checkpoints, and none is complete; on all ranks.
             CheckpointUnavailable: The file system failed for longer than the patience.
         """
-        search = Search(process_group, self._patience_s, lambda reason: None)
+        search = Search(process_group, self._patience_s)
 
         def find() -> tuple[tuple[Path, Progress] | None, Sequence[str]]:
             try:
@@ -259,19 +285,6 @@ class Checkpoints:
             point_to(path) if path else (self.folder / LATEST).unlink(missing_ok=True)
         barrier()
         self._intact, self._damaged = None, set()
-
-    def is_taken_by(self, launch: str) -> bool:
-        """Return whether `launch` took the folder last; the same on all ranks."""
-        marker = self.folder / LAUNCH
-        # One view for all ranks: a network file system may show a file to other machines later.
-        is_first = rank() == 0
-        return process_group.share(is_first and marker.is_file() and marker.read_text("utf-8").strip() == launch)
-
-    def take(self, launch: str) -> None:
-        """Record that later checkpoints belong to `launch`."""
-        if rank() == 0:
-            self.folder.mkdir(parents=True, exist_ok=True)
-            write_text(self.folder / LAUNCH, launch + "\n")
 
     def _is_saved(self, path: Path) -> bool:
         """Return whether `path` is published and intact; it is read in full unless this object saved or loaded it."""
@@ -309,7 +322,7 @@ class Checkpoints:
         try:
             self._retire(path)
         except OSError as error:
-            self._checkpoint_log.warn_once(progress.step, f"older checkpoints were not removed: {error}")
+            self._log.warn_once(progress.step, f"older checkpoints were not removed: {error}")
 
     def _retire(self, path: Path) -> None:
         """Remove checkpoints older than those kept.
@@ -326,15 +339,9 @@ class Checkpoints:
             if each < kept[0]:
                 remove(each)
 
-    @property
-    def _checkpoint_log(self) -> CheckpointLog:
-        if self._log is None:
-            self._log = CheckpointLog(self.folder.name, rank())
-        return self._log
-
     def _record(self, event: str, step: int, began: float, *, num_bytes: int = 0, detail: str = "") -> None:
         seconds = time.perf_counter() - began
-        self._checkpoint_log.record(event, step, TIER, num_bytes, seconds, seconds, detail=detail)
+        self._log.record(event, step, TIER, num_bytes, seconds, seconds, detail=detail)
 
 
 def _size(checkpoint: Path) -> int:

@@ -9,13 +9,12 @@ files late. Every rank takes part and reaches the same decision.
 import functools
 import random
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Generic, Protocol, TypeVar
 
 PAUSE_S, LONGEST_PAUSE_S = 1.0, 30.0
-"""Seconds before the second attempt; each further pause is twice as long, up to the longest, and is shortened at
-random, so that jobs do not retry in step."""
+"""Seconds before the second attempt, and before any."""
 
 _Value = TypeVar("_Value")
 
@@ -69,12 +68,18 @@ class Ranks(Protocol):
         """Return the first rank's value."""
 
 
+def pauses(first_s: float, longest_s: float) -> Iterator[float]:
+    """Yield the seconds to wait before each further attempt: doubled up to the longest, and shortened at random."""
+    while True:
+        yield random.uniform(0.5, 1.0) * first_s  # so that jobs do not retry in step
+        first_s = min(2 * first_s, longest_s)
+
+
 @dataclass(frozen=True, slots=True)
 class Source(Generic[_Value]):
     """A place that has a checkpoint.
 
     Args:
-        name: Its name in messages.
         load: Collective. Returns the loaded state, or raises Damaged or Unavailable on all ranks.
     """
 
@@ -84,12 +89,7 @@ class Source(Generic[_Value]):
 
 @dataclass(frozen=True, slots=True)
 class Candidate(Generic[_Value]):
-    """A checkpoint that may be loaded.
-
-    Args:
-        name: Its name in messages.
-        sources: The places that have it, the nearest first.
-    """
+    """A checkpoint that may be loaded; `sources` are the places that have it, the nearest first."""
 
     name: str
     sources: Sequence[Source[_Value]]
@@ -100,16 +100,15 @@ class Search:
     """One search. Every method is collective.
 
     Args:
-        ranks: The ranks that search together.
         patience_s: Seconds for which an unavailable checkpoint is retried.
-        note: Called on all ranks for each checkpoint that is passed over, with the reason.
+        note: Called on all ranks for each checkpoint that is passed over, with the reason; None for no call.
         passed_over: The reasons so far.
-        pause_s: Seconds before the second attempt; later pauses are longer.
+        pause_s: Seconds before the second attempt.
     """
 
     ranks: Ranks
     patience_s: float
-    note: Callable[[str], None]
+    note: Callable[[str], None] | None = None
     passed_over: list[str] = field(default_factory=list)
     pause_s: float = PAUSE_S
 
@@ -136,29 +135,26 @@ class Search:
     def patiently(self, attempt: Callable[[], _Value]) -> _Value:
         """Return the result of `attempt`, which is repeated while it raises Unavailable.
 
-        Args:
-            attempt: Collective; raises the same on all ranks.
-
         Raises:
             CheckpointUnavailable: It was unavailable for longer than the patience.
         """
-        began, pause_s = time.monotonic(), self.pause_s
+        began, waits = time.monotonic(), pauses(self.pause_s, LONGEST_PAUSE_S)
         while True:
             try:
                 return attempt()
             except Unavailable as error:
                 # The first rank's clock decides: all ranks must stop at the same attempt.
                 left_s = self.patience_s - (time.monotonic() - began)
-                left_s, wait_s = self.ranks.share((left_s, random.uniform(0.5, 1.0) * pause_s))
+                left_s, wait_s = self.ranks.share((left_s, next(waits)))
                 if left_s <= 0:
                     raise CheckpointUnavailable([*self.passed_over, str(error)]) from error
             time.sleep(min(wait_s, left_s))
-            pause_s = min(2 * pause_s, LONGEST_PAUSE_S)
 
     def pass_over(self, reason: str) -> None:
         """Record a newer or nearer checkpoint that cannot be used."""
         self.passed_over.append(reason)
-        self.note(reason)
+        if self.note:
+            self.note(reason)
 
     def _load(self, candidate: Candidate[_Value], remaining: list[Source[_Value]]) -> _Value:
         """Load from the first source that works; sources proven damaged are removed from `remaining`."""
@@ -185,8 +181,6 @@ def together(
     unavailability: it is proven.
 
     Args:
-        ranks: The ranks that attempt it.
-        attempt: May raise on some ranks only.
         outcomes: The exceptions that are raised on all ranks, the weightiest first.
 
     Raises:

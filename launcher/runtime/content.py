@@ -48,7 +48,6 @@ class Content:
 
     Args:
         model: Plain, in DistributedDataParallel, or after fully_shard.
-        optimizer: Of the model's parameters.
         scheduler: Saved as one object.
         user_content: Further objects by name. Each is replicated: its sharded tensors are saved by all ranks, its
             other tensors must be the same on all ranks, and everything else is saved by the first rank. A sharded
@@ -86,12 +85,7 @@ class Content:
         return state
 
     def form(self, metadata: "Metadata", num_ranks: int) -> dict[str, Any]:
-        """Return the state to load a checkpoint into: parameters that train now, and frozen ones that it has.
-
-        Args:
-            metadata: Of the checkpoint.
-            num_ranks: Number of ranks that wrote it.
-        """
+        """Return the state to load a checkpoint into: parameters that train now, and frozen ones that it has."""
         names = set(metadata.state_dict_metadata)
         state = self._training(names)
         if num_ranks == world_size():

@@ -1,9 +1,10 @@
-"""Files that are written atomically, even if the machine stops, and what is deleted with them."""
+"""Files that are written atomically, even if the machine stops, or line by line, and what is deleted with them."""
 
+import json
 import os
 import secrets
 import shutil
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import BinaryIO
 
@@ -22,13 +23,14 @@ def write_text(path: Path, text: str) -> None:
     write_atomically(path, lambda file: file.write(text.encode()))
 
 
-def write_atomically(path: Path, write: Callable[[BinaryIO], object]) -> None:
-    """Replace the content of `path` atomically by what `write` writes.
+def append_json(path: Path, record: Mapping[str, object]) -> None:
+    """Add an object to a file that has one in each line."""
+    with path.open("a", encoding="utf-8") as file:
+        file.write(json.dumps(record) + "\n")
 
-    Args:
-        path: Of the file; its folder exists.
-        write: Receives a new file, open for writing.
-    """
+
+def write_atomically(path: Path, write: Callable[[BinaryIO], object]) -> None:
+    """Replace the content of `path` atomically by what `write` writes."""
     # A unique name: otherwise, of two concurrent writers, the first would rename the other's file.
     partial = path.with_name(f".{path.name}.{secrets.token_hex(8)}.partial")
     try:

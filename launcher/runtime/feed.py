@@ -5,12 +5,17 @@ record their draws, and each batch of the loader must have been drawn before, fo
 prefetching loaders and wrappers work, and loaders that do not draw from the sampler are refused.
 """
 
-from collections.abc import Iterable, Iterator
-from typing import TypeVar
+import time
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Generic, TypeVar
 
 import torch
 
-from launcher.runtime import agent
+from launcher.common import names
+from launcher.runtime import agent, process_group, startup_timing
+from launcher.runtime.durable import append_json
 from launcher.runtime.sampler import Batch, DatasetIndices, Draw, StepSampler
 
 Data = TypeVar("Data")
@@ -22,10 +27,6 @@ class LoaderMismatch(ValueError):
 
 def matched(sampler: StepSampler, items: Iterator[Data]) -> Iterator[tuple[Draw, Data]]:
     """Yield the batches of `items` from the cursor to the end, each with the sampler's draw for it.
-
-    Args:
-        sampler: Records its draws.
-        items: The started iterator of a loader.
 
     Raises:
         LoaderMismatch: A batch was not drawn from the sampler, or was drawn for another place in the stream; or the
@@ -86,3 +87,46 @@ def begun(loader: Iterable[Data]) -> Iterator[Data]:
         raise LoaderMismatch("the loader has in_order=False: its batches must come in the order of the sampler")
     with agent.stop_signal_held(), torch.random.fork_rng(devices=[]):
         return iter(loader)
+
+
+class TimedIterator(Generic[Data]):
+    """An iterator that measures how long its consumer waits for its start and its items."""
+
+    def __init__(self, begin: Callable[[], Iterable[Data]]):
+        self._waited_s = 0.0
+        began = time.perf_counter()
+        self._items = iter(begin())
+        self._waited_s = time.perf_counter() - began
+
+    def __iter__(self) -> Iterator[Data]:
+        return self
+
+    def __next__(self) -> Data:
+        began = time.perf_counter()
+        try:
+            return next(self._items)
+        finally:
+            self._waited_s += time.perf_counter() - began
+
+    def take_waited_s(self) -> float:
+        """Return the seconds waited since the last call."""
+        waited_s, self._waited_s = self._waited_s, 0.0
+        return waited_s
+
+
+@dataclass(frozen=True, slots=True)
+class SampleLog:
+    """Writes `run/samples/rank-<r>.jsonl`, which shows that each sample was taken once.
+
+    It has one JSON object per forward pass, with its time since the epoch.
+    """
+
+    run_dir: Path
+
+    def append(self, step: int, draw: Draw) -> None:
+        """Log the samples that the loader drew for a forward pass of optimizer step `step`."""
+        folder = self.run_dir / names.SAMPLES_DIR
+        folder.mkdir(parents=True, exist_ok=True)
+        record: dict[str, object] = {"time": time.time(), "attempt": startup_timing.attempt(), "step": step}
+        record |= {"position": draw.batch.positions.start, "samples": draw.samples}
+        append_json(folder / f"rank-{process_group.rank()}.jsonl", record)

@@ -16,7 +16,6 @@ def irregular(path: str | Path, *, follow_links: bool = True) -> str | None:
     """Return what an existing path is; None if it is a regular file, a folder, or does not exist.
 
     Args:
-        path: The path.
         follow_links: Whether a link counts as what it leads to; otherwise a link is accepted.
     """
     try:

@@ -89,10 +89,8 @@ class Marks:
                 if is_new:
                     (self._folder / name).unlink(missing_ok=True)
             self._steps = {name: self._step_in(name) for name in (HOOKED, EXPORTED)}
-        if self._is_used and dist.is_initialized():
-            found = [self._steps]
-            dist.broadcast_object_list(found, src=0)
-            self._steps = found[0]
+        if self._is_used:
+            self._steps = process_group.share(self._steps)
             # Created while all ranks are alive: if a hook kills one later, the others notice.
             self._group = self._group or process_group.patient_group()
 
@@ -102,21 +100,17 @@ class Marks:
 
     def put(self, name: str, step: int) -> None:
         """Set a mark once every rank has called this; it is on disk before any rank continues."""
-        self._meet()
+        process_group.barrier(self._group)
         if process_group.rank() == 0:
             self._folder.mkdir(parents=True, exist_ok=True)
             write_text(self._folder / name, f"{step}\n")
-        self._meet()
+        process_group.barrier(self._group)
         self._steps[name] = step
 
     def _step_in(self, name: str) -> int:
         path = self._folder / name
         text = path.read_text(encoding="utf-8").strip() if path.exists() else ""
         return int(text) if text.isdecimal() else 0
-
-    def _meet(self) -> None:
-        if self._group:
-            process_group.barrier(self._group)
 
 
 @contextmanager

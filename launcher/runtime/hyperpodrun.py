@@ -48,11 +48,6 @@ def main(argv: list[str] | None = None) -> None:
 def close_worker(handler: SubprocessHandler, death_sig: signal.Signals, timeout: float = 15.0) -> None:
     """Send a worker a signal and return once it has ended; kill it if that takes too long.
 
-    Args:
-        handler: Of the worker.
-        death_sig: The signal.
-        timeout: Seconds until it is killed.
-
     Source: hyperpod_elastic_agent 1.1.3, HyperpodSubprocessContext._close_single, which this replaces.
     """
     _send(handler, death_sig)

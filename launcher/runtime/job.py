@@ -14,19 +14,17 @@ from torch import nn
 from launcher.common import names
 from launcher.runtime import agent, process_group, startup_timing
 from launcher.runtime.checkpoint import Checkpoints
+from launcher.runtime.checkpoint_folder import Progress
 from launcher.runtime.content import Content, Stateful
-from launcher.runtime.feed import begun, matched
+from launcher.runtime.feed import TimedIterator, begun, matched
 from launcher.runtime.finite_steps import MAX_SKIPPED_STEPS, FiniteSteps, NotFinite, has_finite_weights, number
-from launcher.runtime.gradients import gradient_exchange
 from launcher.runtime.hooks import EXPORTED, HOOKED, Hooks, Marks, epochs_ended, untouched_randomness
-from launcher.runtime.loss_weighting import LossWeighting
-from launcher.runtime.progress import Progress
+from launcher.runtime.loss_weighting import LossWeighting, gradient_exchange
 from launcher.runtime.reporting import Reporter, StepMetrics
 from launcher.runtime.sampler import Draw, SamplerMismatch, StepSampler
 from launcher.runtime.stop_consensus import any_rank
 from launcher.runtime.tiers.checkpoint_log import CheckpointLog
 from launcher.runtime.tiers.tier_settings import TierSettings, tier_settings_from_env
-from launcher.runtime.timed_iterator import TimedIterator
 from launcher.runtime.user_metrics import UserMetrics
 
 if TYPE_CHECKING:  # start-up time, as in `Job.__init__`
@@ -88,7 +86,9 @@ class Job(LossWeighting):
         self.optimizer, self.scheduler, self.save_every = optimizer, scheduler, save_every
         self._content = Content(model, optimizer, scheduler, dict(user_content or {}), save_frozen)
         self._hooks, self._on_step = hooks or Hooks(), on_step
-        self._reporter = reporter if reporter or process_group.rank() else _default_reporter()
+        if not reporter and not process_group.rank() and names.ENV_RUN_DIR in os.environ:
+            reporter = Reporter(names.run_dir())
+        self._reporter = reporter
         self.checkpoints: Checkpoints | TieredCheckpoints
         if settings := tiers or tier_settings_from_env():
             from launcher.runtime.tiers import training  # start-up time: most jobs have no tiers
@@ -132,8 +132,13 @@ class Job(LossWeighting):
         if self._restored_at is None:
             with self._busy("restore"):
                 self._resumed = (load or self.checkpoints.load)(self._content)
-            if self._resumed:
-                self._go_to(self._resumed)
+            if progress := self._resumed:
+                self.step = progress.step
+                if progress.num_samples is None:  # saved by a version that did not record the stream
+                    self.sampler.cursor = progress.cursor
+                else:
+                    keys = ("cursor", "num_samples", "seed")
+                    self.sampler.load_state_dict({key: getattr(progress, key) for key in keys})
             self._marks.read(is_new=self._resumed is None or load is not None)
             # Steps begin at multiples of their samples, except if the number of epochs was increased since.
             per_step = self.sampler.samples_per_step
@@ -239,7 +244,11 @@ class Job(LossWeighting):
             SamplerMismatch: The sampler divides a step among a number of ranks that does not divide the world size.
             NotFinite: Too many steps in a row were skipped, or the weights are not finite.
         """
-        self._check_ranks()
+        dp_size, world_size = self.sampler.world_size, process_group.world_size()
+        if world_size % dp_size:
+            raise SamplerMismatch(
+                f"the sampler divides a step among {dp_size} data-parallel ranks of {world_size} ranks"
+            )
         self.restore()
         self._scale, self._saw_stop = None, False
         if self._reporter:
@@ -305,13 +314,6 @@ class Job(LossWeighting):
             self._reporter.report_further(self.step, startup_timing.attempt(), further)
         self._further.forget()
 
-    def _check_ranks(self) -> None:
-        dp_size, world_size = self.sampler.world_size, process_group.world_size()
-        if world_size % dp_size:
-            raise SamplerMismatch(
-                f"the sampler divides a step among {dp_size} data-parallel ranks of {world_size} ranks"
-            )
-
     @contextmanager
     def _passing(self, draw: Draw, began: float) -> Iterator[None]:
         """Prepare for the script's work on a batch, and complete it."""
@@ -327,14 +329,6 @@ class Job(LossWeighting):
             if self._has_stepped and draw.batch.completes_step:
                 self._end_step(began)
             raise
-
-    def _go_to(self, progress: Progress) -> None:
-        self.step = progress.step
-        if progress.num_samples is None:  # saved by a version that did not record the stream
-            self.sampler.cursor = progress.cursor
-        else:
-            keys = ("cursor", "num_samples", "seed")
-            self.sampler.load_state_dict({key: getattr(progress, key) for key in keys})
 
     def _end_step(self, began: float) -> bool:
         """Count the step and report it; return whether training stops here for a scale event."""
@@ -406,7 +400,3 @@ class Job(LossWeighting):
             self._record_start(None)
             self._reporter.announce("after the steps")
             self._reporter.close(DRAIN_TIMEOUT_S if self.finished or self._is_left else 0.0)
-
-
-def _default_reporter() -> Reporter | None:
-    return Reporter(names.run_dir()) if names.ENV_RUN_DIR in os.environ else None

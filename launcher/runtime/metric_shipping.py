@@ -8,6 +8,7 @@ import os
 import sys
 import threading
 from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -128,6 +129,14 @@ def _calls(lines: Sequence[_Line]) -> Iterator[list[_Line]]:
         yield call
 
 
+@contextmanager
+def _translated(errors: tuple[type[Exception], ...]) -> Iterator[None]:
+    try:
+        yield
+    except errors as error:
+        raise TrackingUnavailable(store_errors.plain(error)) from error
+
+
 class _Delivery:
     """Sends the lines after the acknowledged offset to one MLflow run."""
 
@@ -160,15 +169,12 @@ class _Delivery:
         text = path.read_bytes() if path.exists() else b""
         if text == self._sent_tags:
             return
-        if self._client is None:
-            self._connect()
+        self._connect()
         from mlflow.entities import RunTag
 
         tags = [RunTag(name, str(value)) for name, value in json.loads(text).items()]
-        try:
+        with _translated(self._errors):
             self._client.log_batch(self._run_id, tags=tags)
-        except self._errors as error:
-            raise TrackingUnavailable(store_errors.plain(error)) from error
         self._sent_tags = text
 
     def _deliver_checkpoints(self) -> None:
@@ -176,11 +182,7 @@ class _Delivery:
         shipped = self._run_dir / names.CHECKPOINTS_SHIPPED_FILE
         offset = int(shipped.read_text(encoding="utf-8")) if shipped.exists() else 0
         lines, end = _lines_after(self._run_dir / names.CHECKPOINTS_FILE, offset)
-        points = [point for line in lines for point in _checkpoint_points(line)]
-        if points and self._client is None:
-            self._connect()
-        for start in range(0, len(points), POINTS_PER_CALL):
-            self._log_points(points[start : start + POINTS_PER_CALL])
+        self._log_points([point for line in lines for point in _checkpoint_points(line)])
         if end > offset:
             write_text(shipped, str(end))
 
@@ -188,16 +190,12 @@ class _Delivery:
         """Send every step that is not acknowledged yet and return the number of steps sent.
 
         If a step was repeated before it was sent, the last time counts. A step that the server has is unchanged.
-
-        Raises:
-            TrackingUnavailable: The server refused or is unreachable. Earlier acknowledgements are kept.
         """
-        lines, end = self._unacknowledged()
+        raw, end = _lines_after(self._run_dir / names.METRICS_FILE, acknowledged(self._run_dir)[0])
+        lines = [line for each in raw if (line := _parsed(each))]  # a script or a full disk may leave malformed ones
         if not lines:
             return 0
-        if self._client is None:
-            self._connect()
-        # Unknown after a failure: the server may have accepted a batch whose answer was lost.
+        self._connect()
         if self._last_acknowledged is None:
             self._last_acknowledged = self._last_step_of_server(METRIC_NAMES[-1])
         # In the order of steps, so that the server has every step up to its last.
@@ -219,36 +217,23 @@ class _Delivery:
             for (step, name), (value, time_ms) in sorted(last.items())
             if value is not None and step > self._last_further[name]
         ]
-        for start in range(0, len(points), POINTS_PER_CALL):
-            part = points[start : start + POINTS_PER_CALL]
-            self._log_points(part)
-            self._last_further |= {name: step for name, _, _, step in part}
-
-    def _unacknowledged(self) -> tuple[list[_Line], int]:
-        """Return the lines after the acknowledged offset, and the offset of their end.
-
-        Malformed lines, from a script or from a full disk, are skipped.
-        """
-        lines, end = _lines_after(self._run_dir / names.METRICS_FILE, acknowledged(self._run_dir)[0])
-        return [parsed for line in lines if (parsed := _parsed(line))], end
+        self._log_points(points)
+        self._last_further |= {name: step for name, _, _, step in points}
 
     def _connect(self) -> None:
+        if self._client is not None:
+            return
         for name, value in REQUEST_SETTINGS.items():
             os.environ.setdefault(name, value)
         from mlflow import MlflowClient  # start-up time: MLflow takes seconds to import
 
         self._errors = store_errors.raised()
-
-        try:
+        with _translated(self._errors):
             self._client = MlflowClient(tracking_uri=self._tracking_uri)
-        except self._errors as error:
-            raise TrackingUnavailable(store_errors.plain(error)) from error
 
     def _last_step_of_server(self, name: str) -> int:
-        try:
+        with _translated(self._errors):
             history = self._client.get_metric_history(self._run_id, self._prefix + name)
-        except self._errors as error:
-            raise TrackingUnavailable(store_errors.plain(error)) from error
         return max((metric.step for metric in history), default=0)
 
     def _log(self, lines: Sequence[_Line]) -> None:
@@ -263,15 +248,21 @@ class _Delivery:
         self._last_acknowledged = lines[-1].step
 
     def _log_points(self, points: list[_Point]) -> None:
+        if not points:
+            return
+        self._connect()
         from mlflow.entities import Metric
 
+        metrics = [Metric(self._prefix + name, value, time_ms, step) for name, value, time_ms, step in points]
         try:
-            metrics = [Metric(self._prefix + name, value, time_ms, step) for name, value, time_ms, step in points]
-            self._client.log_batch(self._run_id, metrics=metrics)
-        except self._errors as error:
+            for start in range(0, len(metrics), POINTS_PER_CALL):
+                with _translated(self._errors):
+                    self._client.log_batch(self._run_id, metrics=metrics[start : start + POINTS_PER_CALL])
+        except TrackingUnavailable:
+            # The server may have accepted a request whose answer was lost.
             self._last_acknowledged = None
             self._last_further.clear()
-            raise TrackingUnavailable(store_errors.plain(error)) from error
+            raise
 
 
 def ship(run_dir: Path, tracking_uri: str | None, run_id: str) -> int:
@@ -290,9 +281,6 @@ def log_artifacts(tracking_uri: str | None, run_id: str, files: Sequence[Path], 
 
     Args:
         tracking_uri: Of MLflow; None for MLflow's default.
-        run_id: The run.
-        files: To upload.
-        folder: That receives them, among the run's artifacts.
 
     Raises:
         TrackingUnavailable: The server refused or is unreachable, or MLflow is not installed.
@@ -303,11 +291,9 @@ def log_artifacts(tracking_uri: str | None, run_id: str, files: Sequence[Path], 
         errors = store_errors.raised()
     except ModuleNotFoundError as error:
         raise TrackingUnavailable(str(error)) from error
-    try:
+    with _translated(errors):
         for file in files:
             MlflowClient(tracking_uri=tracking_uri).log_artifact(run_id, str(file), folder)
-    except errors as error:
-        raise TrackingUnavailable(store_errors.plain(error)) from error
 
 
 class Shipper:

@@ -58,11 +58,7 @@ class Block(nn.Module):
 
 
 class TinyLM(nn.Module):
-    """Next-token model: learned positions, pre-norm blocks, a head of its own.
-
-    Args:
-        max_len: Longest sequence, in tokens.
-    """
+    """Next-token model: learned positions of at most `max_len` tokens, pre-norm blocks, a head of its own."""
 
     def __init__(
         self, vocab_size: int, hidden_size: int, num_layers: int, num_heads: int, dropout: float, max_len: int

@@ -103,9 +103,6 @@ def join(place: Place | None = None) -> Place:
     """Join the process group, with gloo and, if there are accelerators, nccl; return this process's place.
 
     From now on an uncaught exception prints its traceback and ends the process at once.
-
-    Args:
-        place: Of this process; None for the one in its environment.
     """
     startup_timing.reached("imported")
     place = place or place_from_env()

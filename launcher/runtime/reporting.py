@@ -99,7 +99,6 @@ class Reporter:
     """Rank 0's files and, if there is an MLflow run, the shipper. It can be used again after `close`.
 
     Args:
-        run_dir: Folder of the files.
         tracking_uri: Of MLflow; None for MLflow's default.
         run_id: MLflow run; empty for none.
     """
@@ -138,13 +137,7 @@ class Reporter:
         self._append(record)
 
     def report_further(self, step: int, attempt: int, metrics: Mapping[str, float]) -> None:
-        """Record metrics measured after a step, in a line of their own.
-
-        Args:
-            step: The last step done.
-            attempt: Starts of the workers before this one.
-            metrics: By name.
-        """
+        """Record metrics measured after a step, in a line of their own."""
         self._append({"time": time.time(), "attempt": attempt, "step": step, "further": dict(metrics)})
 
     def _append(self, record: Mapping[str, object]) -> None:

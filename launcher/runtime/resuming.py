@@ -8,9 +8,8 @@ import torch
 from launcher.common import names
 from launcher.runtime import process_group, startup_timing
 from launcher.runtime.checkpoint import Checkpoints
-from launcher.runtime.checkpoint_folder import is_checkpoint_name
+from launcher.runtime.checkpoint_folder import Progress, is_checkpoint_name
 from launcher.runtime.job import Job
-from launcher.runtime.progress import Progress
 from launcher.runtime.reporting import Reporter
 
 
@@ -31,8 +30,6 @@ def resume(
     shows whether this is the first start to get here: a fault may have ended earlier ones.
 
     Args:
-        job: That is about to train.
-        reporter: Of rank 0.
         seed: Of dropout, which differs by rank.
         resumes: Whether a new launch resumes from a checkpoint that it finds.
         overrides: Whether a new launch may use a folder that holds a checkpoint.

@@ -1,12 +1,12 @@
 """The creation time of this process and the progress of its start. Standard library only."""
 
-import json
 import os
 import time
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
 from launcher.common import names
+from launcher.runtime.durable import append_json
 
 _IMPORTED_HERE = time.time()
 _times: dict[str, float] = {}
@@ -42,8 +42,7 @@ class StartRecord:
     def append(self, run_dir: Path) -> None:
         """Add a line to the run's file of starts."""
         run_dir.mkdir(parents=True, exist_ok=True)
-        with (run_dir / names.STARTS_FILE).open("a", encoding="utf-8") as file:
-            file.write(json.dumps(asdict(self)) + "\n")
+        append_json(run_dir / names.STARTS_FILE, asdict(self))
 
 
 def attempt() -> int:

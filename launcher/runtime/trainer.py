@@ -1,5 +1,6 @@
 """The training of a recipe: its data, model and schedule, in the loop that any script can use."""
 
+import math
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -10,16 +11,22 @@ from torch import nn
 
 from launcher.common import names
 from launcher.runtime import agent
-from launcher.runtime.data import data_file, load_tokens
+from launcher.runtime.feed import SampleLog
 from launcher.runtime.job import Job
 from launcher.runtime.model import build_model, next_token_loss
 from launcher.runtime.process_group import Place
 from launcher.runtime.reporting import Reporter, StepMetrics
 from launcher.runtime.resuming import resume
-from launcher.runtime.sample_log import SampleLog
 from launcher.runtime.sampler import StepSampler
-from launcher.runtime.schedule import learning_rate
-from launcher.runtime.training_config import Settings
+from launcher.runtime.training_config import Schedule, Settings
+
+
+class UnknownSchedule(ValueError):
+    """This trainer does not support the recipe's `lr_scheduler`."""
+
+
+class NotEnoughText(ValueError):
+    """The data file holds less than one sample."""
 
 
 class UnknownStrategy(ValueError):
@@ -46,6 +53,56 @@ def distribute(model: nn.Module, strategy: str) -> nn.Module:
         fully_shard(block)
     fully_shard(model)
     return model
+
+
+def learning_rate(schedule: Schedule, progress: float) -> float:
+    """Return the learning rate when `progress` (0 to 1) of all samples are done.
+
+    It has no state to restore and does not depend on the number of ranks.
+
+    Raises:
+        UnknownSchedule: `schedule.kind` is neither `cosine` nor `constant`.
+
+    Source: Loshchilov and Hutter, SGDR: Stochastic Gradient Descent with Warm Restarts (2017),
+        equation 5, one cycle down to zero.
+    """
+    if schedule.kind not in ("cosine", "constant"):
+        raise UnknownSchedule(f"lr_scheduler={schedule.kind!r}; this trainer supports cosine and constant")
+    warmup = schedule.warmup_ratio
+    if progress < warmup:
+        return schedule.peak * progress / warmup
+    if schedule.kind == "constant":
+        return schedule.peak
+    return schedule.peak * (1 + math.cos(math.pi * (progress - warmup) / max(1 - warmup, 1e-12))) / 2
+
+
+def data_file(path: str) -> Path:
+    """Return the file that a recipe's `file_path` names; `builtin:NAME` ships with this package."""
+    if path.startswith(names.BUILTIN_DATA):
+        return Path(__file__).parent / "data" / path.removeprefix(names.BUILTIN_DATA)
+    return Path(path)
+
+
+def load_tokens(path: Path, max_len: int, limit: int | None = None) -> torch.Tensor:
+    """Return the file's bytes as samples of `max_len` tokens and the token after them.
+
+    Args:
+        path: File of any encoding; a byte is a token.
+        max_len: Tokens a model sees of a sample.
+        limit: Maximum samples to return; None for all.
+
+    Returns:
+        Token ids, shape `(num_samples, max_len + 1)`. Consecutive samples share one token; an incomplete last one is
+        omitted.
+
+    Raises:
+        NotEnoughText: The file is shorter than one sample.
+    """
+    text = bytearray(path.read_bytes())
+    num_samples = (len(text) - 1) // max_len
+    if num_samples < 1:
+        raise NotEnoughText(f"{path} holds {len(text)} bytes; a sample takes {max_len + 1}")
+    return torch.frombuffer(text, dtype=torch.uint8).unfold(0, max_len + 1, max_len)[:limit].to(torch.int64)
 
 
 class Trainer:

@@ -24,7 +24,6 @@ import selectors
 import signal
 import socket
 import sys
-from collections.abc import Sequence
 
 from launcher.common import prctl
 from launcher.runtime import agent, entrypoint
@@ -45,11 +44,7 @@ RECEIVE_TIMEOUT_S = 10.0
 
 
 class Server:
-    """Forks workers and reports their exit status to the processes that requested them.
-
-    Args:
-        name: Of the abstract socket.
-    """
+    """Forks workers and reports their exit status to the processes that requested them."""
 
     def __init__(self, name: str):
         self._listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
@@ -120,7 +115,6 @@ class _Fork:
     """A fork and the worker it runs for.
 
     Args:
-        pid: Of the fork.
         pidfd: Readable once the fork has ended.
         worker: Connection to the process that requested it.
     """
@@ -199,17 +193,13 @@ def _become_worker(start: WorkerStart, streams: list[int], parent: int) -> None:
     prctl.set_name(fork_name(os.environ.get("RANK", "")))
 
 
-def _import_everything(modules: Sequence[str]) -> None:
-    for name in (*_MODULES, *modules):
-        importlib.import_module(name)
-    gc.freeze()  # pages that the garbage collector never touches stay shared with the forks
-
-
 def main() -> None:
     """Run the warm process of a job; its forks run the workers."""
     server = Server(sys.argv[1])
     agent.install_event_handler()
-    _import_everything(sys.argv[2:])
+    for name in (*_MODULES, *sys.argv[2:]):
+        importlib.import_module(name)
+    gc.freeze()  # pages that the garbage collector never touches stay shared with the forks
     server.serve()
     entrypoint.train()
 

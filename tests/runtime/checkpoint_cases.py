@@ -17,11 +17,10 @@ from torch.distributed.fsdp import fully_shard
 from torch.distributed.tensor import DTensor
 
 from launcher.runtime.checkpoint import Checkpoints
-from launcher.runtime.checkpoint_folder import LATEST
+from launcher.runtime.checkpoint_folder import LATEST, PROGRESS, Progress
 from launcher.runtime.checkpoint_search import CheckpointBroken
 from launcher.runtime.content import Content
 from launcher.runtime.process_group import Place
-from launcher.runtime.progress import PROGRESS, Progress
 
 STEPS = (3, 6, 9)
 NUM_WRITERS = 2

@@ -18,11 +18,11 @@ from torch.nn.parallel import DistributedDataParallel
 from launcher.common import names
 from launcher.model import checkpoint_content
 from launcher.runtime.checkpoint import Checkpoints, latest_progress
+from launcher.runtime.checkpoint_folder import Progress
 from launcher.runtime.checkpoint_search import StateMismatch
 from launcher.runtime.content import Content
 from launcher.runtime.elastic import Job, StepSampler
 from launcher.runtime.process_group import Place
-from launcher.runtime.progress import Progress
 from launcher.runtime.tiers.tier_settings import Cadence, TierSettings
 from launcher.runtime.tiers.training import TieredCheckpoints
 

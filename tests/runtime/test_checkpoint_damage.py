@@ -17,11 +17,10 @@ from wrong_kinds import KINDS, of_kind
 from launcher.common import names
 from launcher.runtime import checked_io
 from launcher.runtime.checkpoint import Checkpoints
-from launcher.runtime.checkpoint_folder import LATEST, LAUNCH
+from launcher.runtime.checkpoint_folder import LATEST, LAUNCH, PROGRESS, Progress
 from launcher.runtime.checkpoint_search import CheckpointBroken, CheckpointUnavailable, StateMismatch
 from launcher.runtime.content import Content
 from launcher.runtime.process_group import Place
-from launcher.runtime.progress import PROGRESS, Progress
 from launcher.runtime.tiers.checkpoint_log import CheckpointLog
 
 

@@ -18,11 +18,11 @@ from torch.distributed.checkpoint.api import CheckpointException
 from launcher.common import names
 from launcher.runtime import checkpoint, checkpoint_folder
 from launcher.runtime.checkpoint import Checkpoints, CheckpointUnsaved, FolderInUse, latest_progress
+from launcher.runtime.checkpoint_folder import Progress
 from launcher.runtime.content import Content
 from launcher.runtime.elastic import Job, StepSampler
 from launcher.runtime.metric_shipping import _checkpoint_points
 from launcher.runtime.process_group import Place
-from launcher.runtime.progress import Progress
 from launcher.runtime.reporting import Reporter
 
 

@@ -9,8 +9,8 @@ import pytest
 import torch
 
 from launcher.runtime.checkpoint import Checkpoints
+from launcher.runtime.checkpoint_folder import Progress
 from launcher.runtime.checkpoint_search import CheckpointBroken, CheckpointUnavailable
-from launcher.runtime.progress import Progress
 from launcher.runtime.tiers.checkpoint_log import CheckpointLog
 from launcher.runtime.tiers.checkpoint_manager import CheckpointManager, StoreTier
 from launcher.runtime.tiers.stores import Folder

@@ -13,11 +13,10 @@ from runtime_ranks import RANDOM_KILLS, fork_ranks, leave_locks_behind, run_rank
 
 from launcher.runtime import agent, randomness
 from launcher.runtime.checkpoint import Checkpoints, FolderInUse, latest_progress
-from launcher.runtime.checkpoint_folder import LATEST
+from launcher.runtime.checkpoint_folder import LATEST, PROGRESS, Progress
 from launcher.runtime.checkpoint_search import CheckpointBroken
 from launcher.runtime.content import Content
 from launcher.runtime.process_group import Place
-from launcher.runtime.progress import PROGRESS, Progress
 
 
 def new_model(value: float) -> tuple[torch.nn.Module, torch.optim.Optimizer]:

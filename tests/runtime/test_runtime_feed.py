@@ -16,8 +16,7 @@ import torch
 from torch.utils.data import DataLoader, Dataset, IterableDataset
 
 from launcher.runtime.elastic import Job, StepSampler
-from launcher.runtime.feed import LoaderMismatch
-from launcher.runtime.sample_log import SampleLog
+from launcher.runtime.feed import LoaderMismatch, SampleLog
 
 NUM_SAMPLES, SAMPLES_PER_STEP, EPOCHS = 25, 6, 2
 NUM_STEPS = -(-NUM_SAMPLES * EPOCHS // SAMPLES_PER_STEP)

@@ -18,7 +18,7 @@ from torch.nn import functional as F
 from torch.nn.parallel import DistributedDataParallel
 
 from launcher.runtime.elastic import Job, StepSampler
-from launcher.runtime.gradients import MixedDivision
+from launcher.runtime.loss_weighting import MixedDivision
 from launcher.runtime.process_group import Place
 from launcher.runtime.sampler import SamplerMismatch
 

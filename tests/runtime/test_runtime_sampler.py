@@ -9,8 +9,8 @@ from torch.utils.data import DistributedSampler
 
 from launcher.runtime import process_group
 from launcher.runtime.sampler import SamplerMismatch, SampleStream, StepSampler
-from launcher.runtime.schedule import UnknownSchedule, learning_rate
 from launcher.runtime.shares import Shares, SharesMismatch, micro_batches, nearest_even, step_shares
+from launcher.runtime.trainer import UnknownSchedule, learning_rate
 from launcher.runtime.training_config import Schedule
 
 shares_lists = st.lists(st.integers(0, 9), min_size=1, max_size=8).filter(any)

@@ -11,8 +11,8 @@ from torch.nn import functional as F
 
 from launcher.common import names
 from launcher.runtime.elastic import Job, StepSampler
+from launcher.runtime.feed import TimedIterator
 from launcher.runtime.reporting import Reporter
-from launcher.runtime.timed_iterator import TimedIterator
 
 WAIT_S = 0.02
 

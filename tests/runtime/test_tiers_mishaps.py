@@ -19,6 +19,7 @@ from test_tiers import SECTION, alone, load, save_steps, settings, steps_in
 
 from launcher.common import names
 from launcher.runtime.checkpoint import Progress
+from launcher.runtime.checkpoint_search import StateMismatch
 from launcher.runtime.content import Content
 from launcher.runtime.elastic import Job, StepSampler
 from launcher.runtime.process_group import Place
@@ -30,7 +31,6 @@ from launcher.runtime.tiers.restore import CheckpointUnavailable
 from launcher.runtime.tiers.s3_store import Bucket
 from launcher.runtime.tiers.shards import TierFailure
 from launcher.runtime.tiers.staging import StateUnfit
-from launcher.runtime.tiers.state_reader import StateMismatch
 from launcher.runtime.tiers.stores import Folder
 from launcher.runtime.tiers.tier_settings import Cadence, TierSettings
 from launcher.runtime.tiers.training import CheckpointUnsaved, TieredCheckpoints, manager_of

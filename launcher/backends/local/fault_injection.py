@@ -11,7 +11,7 @@ import psutil
 from launcher.runtime.warm_client import fork_name
 
 PROGRESS = "progress.json"
-"""File of a complete checkpoint. Source: launcher.runtime.progress, whose neighbours import torch."""
+"""File of a complete checkpoint. Source: launcher.runtime.checkpoint_folder, whose neighbours import torch."""
 
 LATEST = "latest"
 """File that names the checkpoint published last. Source: launcher.runtime.checkpoint_folder."""

@@ -8,6 +8,7 @@ import time
 from pathlib import Path
 
 from launcher.common import names
+from launcher.runtime.durable import append_json
 from launcher.runtime.tiers.shards import Key
 
 FORMAT = (
@@ -37,8 +38,6 @@ class CheckpointLog:
     A file that cannot be written does not fail a save: the other ranks would wait for the rest of it.
 
     Args:
-        namespace: Of the checkpoints.
-        rank: This rank.
         folder: Receives the log file and the records; None for neither.
     """
 
@@ -94,8 +93,6 @@ class CheckpointLog:
 
         Args:
             event: `saved`, `loaded`, `failed`, `cleared`, or `broken`: no checkpoint is intact.
-            step: Of the checkpoint.
-            tier: Its tier.
             num_bytes: Bytes written to the tier or read from it by all ranks.
             seconds: Of the slowest rank.
             blocked_s: Seconds that training was blocked, on the slowest rank; None if it was not.
@@ -119,8 +116,7 @@ class CheckpointLog:
             "namespace": self.namespace,
         }
         try:
-            with self._records.open("a", encoding="utf-8") as file:
-                file.write(json.dumps(record) + "\n")
+            append_json(self._records, record)
         except OSError as error:
             self.warn(step, f"{event} in {tier} is not in the records: {error}")
 

@@ -30,13 +30,7 @@ _Params = ParamSpec("_Params")
 
 @dataclass(frozen=True, slots=True)
 class StoreTier:
-    """A store, how often it is saved to, and how many checkpoints it keeps.
-
-    Args:
-        store: The store.
-        frequency: Optimizer steps between two saves.
-        retention: Published checkpoints kept.
-    """
+    """A store, how often it is saved to, in optimizer steps, and how many checkpoints it keeps."""
 
     store: Store
     frequency: int
@@ -92,11 +86,7 @@ class SavePart:
 
 
 class WorkerQueue:
-    """Runs jobs one after another, each together with the same queue of all other ranks.
-
-    Args:
-        name: Of its threads.
-    """
+    """Runs jobs one after another, each together with the same queue of all other ranks."""
 
     def __init__(self, name: str):
         self.ranks = Ranks()
@@ -135,8 +125,6 @@ class CheckpointManager:
     Args:
         memory: The memory tier; None for none.
         stores: The other tiers, the nearest first.
-        log: Receives all events.
-        node: This rank's node.
         patience_s: Seconds for which an unavailable tier is retried while a checkpoint is loaded.
     """
 
@@ -182,7 +170,6 @@ class CheckpointManager:
 
         Args:
             state: As for `torch.distributed.checkpoint.save`.
-            step: Optimizer steps done.
             progress: Returned by `load`; copied, too.
             everywhere: Save to all tiers that do not have this step, due or not.
 

@@ -42,11 +42,8 @@ class MemoryService:
     """The service as a store.
 
     Args:
-        namespace: Of the checkpoints.
-        rank: This rank.
         world_size: Number of ranks that save.
         retention: Published checkpoints kept.
-        address: Of the service.
     """
 
     name = "memory"

@@ -41,12 +41,11 @@ def node_folder(namespace: str) -> Path:
     return Path(root) / namespace if root else names.SHARED_MEMORY / f"recipes-{os.getuid()}" / namespace
 
 
-class NodeMemory:
+class NodeMemory(FileMark):
     """One rank's view of its node's folder.
 
     Args:
         folder: In shared memory; created if missing.
-        rank: This rank.
         retention: Published checkpoints to keep.
         num_sources: Number of ranks whose shards this rank keeps a copy of.
 
@@ -65,9 +64,8 @@ class NodeMemory:
         above = folder.parent.stat()
         if above.st_uid not in (0, os.getuid()) or (above.st_mode & 0o022 and not above.st_mode & stat.S_ISVTX):
             raise NotOurs(f"{folder.parent} belongs to another user, or others may remove its files")
+        super().__init__(folder.with_name(f".{folder.name}.owner"))
         self.folder, self.rank, self.retention = folder, rank, retention
-        marks = FileMark(folder.with_name(f".{folder.name}.owner"))
-        self.mark, self.put_mark = marks.mark, marks.put_mark
         # One more than is kept, for the current save, and one that may still be written to storage.
         self.buffers = BufferPool(folder, retention + 2)
         self.copies = BufferPool(folder, (retention + 1) * num_sources)
@@ -96,9 +94,6 @@ class NodeMemory:
             for path in self.folder.glob(f"{FREE_PREFIX}*"):
                 path.unlink(missing_ok=True)
 
-    def begin(self) -> None:
-        """Do nothing: `adopt` takes over what an earlier process left."""
-
     def shards(self) -> dict[Path, Held]:
         """Return the shards on this node by their files."""
         found = {}
@@ -122,32 +117,27 @@ class NodeMemory:
             Broken: It does not exist.
         """
         try:
-            return (self.folder / f"{key}{_MANIFEST}").read_bytes()
+            return self._manifest_file(key).read_bytes()
         except FileNotFoundError as error:
             raise Broken(f"the manifest of step {key.step} is missing") from error
 
     def commit(self, buffer: Buffer, key: Key) -> None:
         """Name the buffer that holds this rank's shard of a save."""
-        buffer.name(self.folder / f"{key}.rank{self.rank:05d}.shard")
+        buffer.name(self._file(key, self.rank, is_replica=False))
         self.buffers.hold(buffer)
         self._held[buffer.file] = (key, self.buffers, buffer)
 
     def commit_copy(self, buffer: Buffer, key: Key, rank: int) -> None:
         """Name the buffer that holds the shard of another node's rank; this object owns it from now on."""
-        buffer.name(self.folder / f"{key}.rank{rank:05d}.replica")
+        buffer.name(self._file(key, rank, is_replica=True))
         self._held[buffer.file] = (key, self.copies, buffer)
 
     def publish(self, key: Key, manifest: bytes) -> None:
         """Write a save's manifest on this node. Called by the node's first rank."""
-        write_atomically(self.folder / f"{key}{_MANIFEST}", lambda file: file.write(manifest))
+        write_atomically(self._manifest_file(key), lambda file: file.write(manifest))
 
     def retire(self, key: Key, broken: Collection[Key] = ()) -> None:
-        """Release all but the newest saves, of which `key` is the last; manifests first.
-
-        Args:
-            key: The save that was just published.
-            broken: Saves that are proven broken.
-        """
+        """Release all but the newest saves, of which `key` is the last; manifests first."""
         manifests = self.manifests()
         newest, later = retained(set(manifests).difference(broken), key, self.retention)
         for each, path in manifests.items():
@@ -174,8 +164,7 @@ class NodeMemory:
 
     def withdraw(self, key: Key) -> None:
         """Withdraw a save whose manifest exists on some nodes only."""
-        if path := self.manifests().get(key):
-            path.unlink(missing_ok=True)
+        self._manifest_file(key).unlink(missing_ok=True)
         self.forget(key)
 
     def clear(self) -> None:
@@ -190,7 +179,12 @@ class NodeMemory:
         Raises:
             Broken: It is missing or truncated.
         """
-        name = f"{key}.rank{rank:05d}.{'replica' if is_replica else 'shard'}"
-        path = self.folder / name
+        path = self._file(key, rank, is_replica=is_replica)
         buffer = self._held[path][2] if path in self._held else Buffer(self.folder, path)
         return BytesShard(buffer.contents(num_bytes))
+
+    def _manifest_file(self, key: Key) -> Path:
+        return self.folder / f"{key}{_MANIFEST}"
+
+    def _file(self, key: Key, rank: int, *, is_replica: bool) -> Path:
+        return self.folder / f"{key}.rank{rank:05d}.{'replica' if is_replica else 'shard'}"

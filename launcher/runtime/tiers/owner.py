@@ -59,8 +59,6 @@ class Mark:
     """An owner's mark.
 
     Args:
-        owner: Identity of the job.
-        holder: Host and process that hold it.
         beat: Incremented by each renewal.
         lease_s: Seconds for which it remains valid without renewal; 0 if the owner released it.
     """
@@ -71,10 +69,10 @@ class Mark:
     lease_s: float
 
     @staticmethod
-    def parse(data: bytes) -> "Mark | None":
-        """Return the mark stored as `data`; None if it is not valid."""
+    def parse(data: bytes | None) -> "Mark | None":
+        """Return the mark stored as `data`; None if there is none, or it is not valid."""
         try:
-            return Mark(**json.loads(data))
+            return Mark(**json.loads(data or b""))
         except (ValueError, TypeError):
             return None
 
@@ -103,7 +101,6 @@ class Claim:
     """This job's ownership of a namespace in one tier. Threads may share it.
 
     Args:
-        place: Of the mark.
         what: The namespace and the tier, for messages.
         lease_s: Seconds for which the mark remains valid without renewal.
     """
@@ -129,11 +126,10 @@ class Claim:
                 atexit.register(self.release)
                 process_group.when_finished(self.release)  # which skips the former
                 return
-            data = self._place.mark()
-            found = Mark.parse(data) if data else None
+            found = Mark.parse(self._place.mark())
             if found is None:
                 self._take()
-            elif not (data and self._own(data)):
+            elif not self._is_own(found):
                 raise NamespaceTaken(self._refusal(found))
 
     def release(self) -> None:
@@ -141,20 +137,19 @@ class Claim:
         self._ended.set()
         with contextlib.suppress(TierFailure, OSError):
             data = self._place.mark()
-            if data and self._own(data):
-                self._place.put_mark(Mark(self._owner, holder(), 0, 0.0).text(), data)
+            if self._is_own(Mark.parse(data)):
+                self._put(0, 0.0, data)
 
     def _take(self) -> None:
         while True:
             data = self._place.mark()
-            found = Mark.parse(data) if data else None
-            if data and found and found.owner != self._owner and not self._is_abandoned(found, data):
+            found = Mark.parse(data)
+            if found and found.owner != self._owner and not self._is_abandoned(found, data):
                 continue
-            beat = found.beat + 1 if found else 1
-            if self._place.put_mark(Mark(self._owner, holder(), beat, self._lease_s).text(), data):
+            if self._put(found.beat + 1 if found else 1, self._lease_s, data):
                 return
 
-    def _is_abandoned(self, found: Mark, data: bytes) -> bool:
+    def _is_abandoned(self, found: Mark, data: bytes | None) -> bool:
         """Watch another job's mark for its lease; return False if the mark is a different one by then.
 
         Raises:
@@ -165,16 +160,18 @@ class Claim:
             time.sleep(min(1.0, found.lease_s / 10))
             now = self._place.mark()
             if now != data:
-                newer = Mark.parse(now) if now else None
+                newer = Mark.parse(now)
                 if newer and newer.holder == found.holder and newer.lease_s:
                     raise NamespaceTaken(self._refusal(newer))
                 return False
         return True
 
-    def _own(self, data: bytes) -> Mark | None:
-        """Return the mark in `data` if this process holds it; otherwise None."""
-        found = Mark.parse(data)
-        return found if found and (found.owner, found.holder) == (self._owner, holder()) else None
+    def _is_own(self, found: Mark | None) -> bool:
+        """Return whether this process holds a mark."""
+        return found is not None and (found.owner, found.holder) == (self._owner, holder())
+
+    def _put(self, beat: int, lease_s: float, replaced: bytes | None) -> bool:
+        return self._place.put_mark(Mark(self._owner, holder(), beat, lease_s).text(), replaced)
 
     def _refusal(self, found: Mark) -> str:
         return (
@@ -186,10 +183,10 @@ class Claim:
         while not self._ended.wait(self._lease_s / 4):
             with contextlib.suppress(TierFailure, OSError):
                 data = self._place.mark()
-                own = self._own(data) if data else None
-                if own is None:
+                found = Mark.parse(data)
+                if found is None or not self._is_own(found):
                     return
-                self._place.put_mark(Mark(self._owner, holder(), own.beat + 1, self._lease_s).text(), data)
+                self._put(found.beat + 1, self._lease_s, data)
 
 
 class Ownership:
@@ -198,7 +195,6 @@ class Ownership:
     Args:
         places: The tiers whose mark this rank keeps, by name.
         log: Names the namespace; receives a warning for a tier whose owner is unknown.
-        ranks: The ranks that save.
     """
 
     def __init__(self, places: Mapping[str, MarkPlace], log: CheckpointLog, ranks: Ranks):
@@ -244,6 +240,9 @@ class FileMark:
 
     def __init__(self, path: Path):
         self._path = path.absolute()  # a program may change its working directory
+
+    def begin(self) -> None:
+        """Do nothing: a listing of a folder shows all leftovers."""
 
     def mark(self) -> bytes | None:
         with translated():

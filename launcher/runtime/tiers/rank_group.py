@@ -88,14 +88,7 @@ class Ranks:
         self.sum([0])
 
     def exchange(self, data: torch.Tensor, target: int, room: torch.Tensor, source: int) -> None:
-        """Send bytes to one rank while receiving from another. All ranks take part, each with its own neighbours.
-
-        Args:
-            data: Bytes for `target`.
-            target: The receiving rank.
-            room: Receives the bytes of `source`.
-            source: The sending rank.
-        """
+        """Send bytes to one rank while receiving from another. All ranks take part, each with its own neighbours."""
         work = [dist.isend(part, target, group=self.group) for part in _parts(data)]
         work += [dist.irecv(part, source, group=self.group) for part in _parts(room)]
         for each in work:

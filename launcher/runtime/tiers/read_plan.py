@@ -9,8 +9,11 @@ import itertools
 import math
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from typing import Protocol
 
-from launcher.runtime.tiers.shards import DIGEST, Manifest, Piece
+from launcher.runtime.tiers.node_memory import NodeMemory
+from launcher.runtime.tiers.shards import DIGEST, Manifest, Piece, Shard
+from launcher.runtime.tiers.stores import Store
 
 Runs = list[tuple[int, int]]
 """Bytes of a shard, as first and end of each run; sorted and disjoint."""
@@ -57,10 +60,9 @@ def cut(runs: Runs, size: int) -> Iterator[tuple[int, int]]:
 
 
 def box_runs(piece: Piece, offsets: Sequence[int], lengths: Sequence[int]) -> Runs:
-    """Return the bytes of a shard that hold a part of a piece.
+    """Return the bytes of a shard that hold a part of a piece, which is in row-major order.
 
     Args:
-        piece: In row-major order.
         offsets: First number in each dimension.
         lengths: Numbers in each dimension.
     """
@@ -147,52 +149,78 @@ Transfer = tuple[int, int, int]
 """Bytes to send: the rank that wrote their shard, the first byte, and the end."""
 
 
+@dataclass(frozen=True, slots=True)
 class ReadPlan:
     """Which rank reads which bytes for which ranks; the same on all ranks.
 
     Args:
         wanted: The bytes that each rank needs, shape `(num_ranks,)`.
-        given: The bytes that each rank reads for itself and others, shape `(num_ranks,)`.
-        giver: Returns the rank that sends a shard's bytes to a rank; -1 if `given` decides it.
+        given: The bytes, in complete blocks, that each rank reads before anything is sent, shape `(num_ranks,)`.
+        giver: Returns the rank that sends a shard's bytes to a rank; None if `given` decides it.
     """
 
-    def __init__(self, wanted: Sequence[Wanted], given: Sequence[Wanted], giver: Callable[[int, int], int]):
-        self._wanted, self._given, self._giver = wanted, given, giver
-
-    def own(self, rank: int) -> Wanted:
-        """Return the bytes, in complete blocks, that a rank reads before anything is sent."""
-        return self._given[rank]
+    wanted: Sequence[Wanted]
+    given: Sequence[Wanted]
+    giver: Callable[[int, int], int] | None = None
 
     def transfers(self, giver: int, taker: int) -> Iterator[Transfer]:
         """Yield the bytes that one rank sends to another."""
-        for writer, runs in sorted(self._wanted[taker].items()):
-            decided = self._giver(writer, taker)
-            if decided < 0:
-                runs = overlap(runs, self._given[giver].get(writer, []))
-            for start, stop in runs if decided in (-1, giver) else ():
+        for writer, runs in sorted(self.wanted[taker].items()):
+            if self.giver is None:
+                runs = overlap(runs, self.given[giver].get(writer, []))
+            elif self.giver(writer, taker) != giver:
+                continue
+            for start, stop in runs:
                 yield writer, start, stop
 
 
-def from_store(wanted: Sequence[Wanted], layout: Layout, *, is_ranged: bool) -> ReadPlan:
-    """Return which rank reads which bytes from a store.
+class Shards(Protocol):
+    """The shards of a save.
 
     Args:
-        wanted: The bytes that each rank needs, shape `(num_ranks,)`.
-        layout: Of the checkpoint.
-        is_ranged: Whether the store can read parts of a shard; otherwise one rank reads a shard for all.
+        is_everywhere: Whether every rank can read all it needs by itself.
+        keeps: Whether data to send is kept when this rank reads it; otherwise it is read when it is sent.
     """
-    given: list[dict[int, Runs]] = [{} for _ in wanted]
-    turns = itertools.count()
-    for writer in sorted({writer for each in wanted for writer in each}):
-        takers = {rank: each[writer] for rank, each in enumerate(wanted) if each.get(writer)}
-        if takers and is_ranged:
-            _divide(takers, layout, writer, given, turns)
-        elif takers:  # the rank that needs most of the shard reads it for all
-            reader = max(takers, key=lambda rank: (num_bytes(takers[rank]), -rank))
-            every = merged(run for runs in takers.values() for run in runs)
-            given[reader][writer] = layout.covering_blocks(writer, every)
-    merged_runs = [{writer: merged(runs) for writer, runs in each.items()} for each in given]
-    return ReadPlan(wanted, merged_runs, lambda writer, taker: -1)
+
+    is_everywhere: bool
+    keeps: bool
+
+    def plan(self, wanted: Sequence[Wanted], layout: Layout) -> ReadPlan:
+        """Return which rank reads which bytes; `wanted` has shape `(num_ranks,)`."""
+
+    def open(self, writer: int) -> Shard:
+        """Return the shard of a rank.
+
+        Raises:
+            Broken: It is damaged.
+            TierFailure: It cannot be read now.
+            OSError: As above.
+        """
+
+
+class StoreShards:
+    """The shards of a save in a store."""
+
+    is_everywhere, keeps = False, True
+
+    def __init__(self, store: Store, manifest: Manifest):
+        self._store, self._manifest = store, manifest
+
+    def plan(self, wanted: Sequence[Wanted], layout: Layout) -> ReadPlan:
+        given: list[dict[int, Runs]] = [{} for _ in wanted]
+        turns = itertools.count()
+        for writer in sorted({writer for each in wanted for writer in each}):
+            takers = {rank: each[writer] for rank, each in enumerate(wanted) if each.get(writer)}
+            if takers and self._store.is_ranged:
+                _divide(takers, layout, writer, given, turns)
+            elif takers:  # the rank that needs most of the shard reads it for all
+                reader = max(takers, key=lambda rank: (num_bytes(takers[rank]), -rank))
+                every = merged(run for runs in takers.values() for run in runs)
+                given[reader][writer] = layout.covering_blocks(writer, every)
+        return ReadPlan(wanted, [{writer: merged(runs) for writer, runs in each.items()} for each in given])
+
+    def open(self, writer: int) -> Shard:
+        return self._store.open(self._manifest.key, writer, self._manifest.sizes[writer])
 
 
 def _divide(
@@ -235,25 +263,55 @@ def _parts(layout: Layout, writer: int, start: int, stop: int) -> Iterator[tuple
     yield first, end
 
 
-def from_nodes(
-    wanted: Sequence[Wanted], layout: Layout, nodes: Sequence[str], holder: Callable[[int, str], str]
-) -> ReadPlan:
-    """Return which rank reads which bytes from the memory of the nodes.
+@dataclass(frozen=True, slots=True)
+class Copy:
+    """A shard in the memory of a node. `is_replica` is whether it is a copy of a neighbour's."""
+
+    node: str
+    is_replica: bool
+
+
+class Nodes:
+    """The shards of one save in the memory of several nodes.
 
     Args:
-        wanted: The bytes that each rank needs, shape `(num_ranks,)`.
-        layout: Of the checkpoint.
+        memory: This rank's view of its node.
+        here: This rank's node.
         nodes: The node of each rank, shape `(num_ranks,)`.
-        holder: Returns the node from which a node takes its copy of a shard.
+        copies: The copies of each shard, by the rank that wrote it; the best first.
     """
-    ranks_on = {node: [rank for rank, each in enumerate(nodes) if each == node] for node in nodes}
 
-    def giver(writer: int, taker: int) -> int:
-        node = holder(writer, nodes[taker])
-        return taker if node == nodes[taker] else ranks_on[node][taker % len(ranks_on[node])]
+    keeps = False
 
-    own = [
-        {writer: layout.covering_blocks(writer, runs) for writer, runs in each.items() if giver(writer, rank) == rank}
-        for rank, each in enumerate(wanted)
-    ]
-    return ReadPlan(wanted, own, giver)
+    def __init__(
+        self, memory: NodeMemory, here: str, nodes: list[str], copies: Mapping[int, list[Copy]], manifest: Manifest
+    ):
+        self._memory, self._here, self._nodes, self._copies, self._manifest = memory, here, nodes, copies, manifest
+        self.is_everywhere = all(set(nodes) <= {copy.node for copy in each} for each in copies.values())
+
+    def chosen(self, writer: int, node: str) -> Copy:
+        """Return the copy that a rank on `node` uses: the one on its own node, otherwise the best."""
+        near = [copy for copy in self._copies[writer] if copy.node == node]
+        return (near or self._copies[writer])[0]
+
+    def plan(self, wanted: Sequence[Wanted], layout: Layout) -> ReadPlan:
+        nodes = [self._here] if self.is_everywhere else self._nodes
+        ranks_on = {node: [rank for rank, each in enumerate(nodes) if each == node] for node in nodes}
+
+        def giver(writer: int, taker: int) -> int:
+            node = self.chosen(writer, nodes[taker]).node
+            return taker if node == nodes[taker] else ranks_on[node][taker % len(ranks_on[node])]
+
+        own = [
+            {
+                writer: layout.covering_blocks(writer, runs)
+                for writer, runs in each.items()
+                if giver(writer, rank) == rank
+            }
+            for rank, each in enumerate(wanted)
+        ]
+        return ReadPlan(wanted, own, giver)
+
+    def open(self, writer: int) -> Shard:
+        is_replica = self.chosen(writer, self._here).is_replica
+        return self._memory.open(self._manifest.key, writer, self._manifest.sizes[writer], is_replica=is_replica)

@@ -18,7 +18,7 @@ from launcher.runtime.checkpoint_search import (
 from launcher.runtime.tiers.checkpoint_log import BROKEN, CheckpointLog
 from launcher.runtime.tiers.node_memory import NodeMemory
 from launcher.runtime.tiers.rank_group import Ranks
-from launcher.runtime.tiers.shard_sources import Copy, Nodes, Shards, StoreShards
+from launcher.runtime.tiers.read_plan import Copy, Nodes, Shards, StoreShards
 from launcher.runtime.tiers.shards import Broken, Key, Manifest, TierFailure, TierRefused, unseal_own
 from launcher.runtime.tiers.state_reader import Reading, ShardsBroken, read_state
 from launcher.runtime.tiers.stores import Store
@@ -32,11 +32,9 @@ class Restored:
     """A checkpoint that was loaded.
 
     Args:
-        step: Optimizer steps done.
         tier: `memory`, `replica` or `persistent`.
         world_size: Number of ranks that wrote it.
         progress: As passed to `save`.
-        state: Its content.
         passed_over: Newer or nearer checkpoints that could not be used, and why.
     """
 
@@ -93,7 +91,6 @@ class Restoration:
     Args:
         memory: The memory tier of this rank's node; None for none.
         stores: The other tiers, the nearest first.
-        node: Name of this rank's node.
         patience_s: Seconds for which an unavailable tier is retried.
         broken: Receives every save that is proven broken, with its tier: -1 is memory, others index the stores.
         seen: The greatest number of a save in any tier.
@@ -302,7 +299,7 @@ class Restoration:
                 raise self._no_copy_left(missing, known)
             is_copy = any(each[0].is_replica for each in copies.values())
             names = [holding.node for holding in self._holdings]
-            nodes = Nodes(self._node_memory, self.ranks, names, copies, manifest)
+            nodes = Nodes(self._node_memory, self.node, names, copies, manifest)
             yield "replica" if is_copy else "memory", nodes, nodes
 
     def _no_copy_left(self, missing: list[int], known: list[Holding]) -> Damaged | Unavailable:

@@ -2,7 +2,6 @@
 
 import contextlib
 import hashlib
-import random
 import time
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -10,10 +9,10 @@ from typing import Any, TypeVar
 
 import torch
 
-from launcher.runtime.checkpoint_search import Damaged
+from launcher.runtime.checkpoint_search import Damaged, pauses
 from launcher.runtime.checksums import Bytes, MemoryFile
 from launcher.runtime.tiers.shards import Broken, Key, Shard, TierFailure, TierRefused
-from launcher.runtime.tiers.stores import MANIFEST
+from launcher.runtime.tiers.stores import MANIFEST, shard_name
 
 PART_BYTES = 32 << 20
 """Bytes of a part; each part has its own connection. Source: amzn-sagemaker-checkpointing 1.1.3, its chunk size."""
@@ -28,8 +27,9 @@ REQUEST_PATIENCE_S = 60
 requests of a large read must outlast throttling, which depends on their rate."""
 
 PAUSE_S, LONGEST_PAUSE_S = 0.5, 20.0
-"""Seconds before a request is retried: doubled each time, of which a random part is used, or the answer's
-Retry-After. Source of the longest: AWS SDKs and Tools Reference Guide, Retry behavior, standard mode."""
+"""Seconds before a request is retried for the first time, and for any, unless the answer's Retry-After is longer.
+
+Source of the longest: AWS SDKs and Tools Reference Guide, Retry behavior, standard mode."""
 
 THROTTLED = (
     "SlowDown",
@@ -56,10 +56,7 @@ class Bucket:
     """Checkpoints as objects of a bucket.
 
     Args:
-        bucket: Its name.
         prefix: Of the namespace, ending in a slash.
-        endpoint: Address of another store; None for AWS.
-        patience_s: Seconds for which a failing request is retried.
         kms_key: Identifier of the key that encrypts objects; None for the bucket's default encryption.
         has_checksums: Whether requests carry checksums: AWS verifies them, some other stores refuse them.
     """
@@ -116,13 +113,7 @@ class Bucket:
         return found
 
     def manifest(self, key: Key) -> bytes:
-        def read() -> bytes:
-            data: bytes = self._client.get_object(Bucket=self._bucket, Key=f"{self._prefix}{key}/{MANIFEST}")[
-                "Body"
-            ].read()
-            return data
-
-        return self._patiently(read)
+        return self._patiently(lambda: self._content(f"{key}/{MANIFEST}"))
 
     def open(self, key: Key, rank: int, num_bytes: int) -> Shard:
         return _Object(self, self._shard(key, rank), num_bytes)
@@ -143,9 +134,7 @@ class Bucket:
 
     def mark(self) -> bytes | None:
         with contextlib.suppress(Broken), _translated():
-            answer = self._client.get_object(Bucket=self._bucket, Key=f"{self._prefix}{OWNER}")
-            data: bytes = answer["Body"].read()
-            return data
+            return self._content(OWNER)
         return None
 
     def put_mark(self, data: bytes, replaced: bytes | None) -> bool:
@@ -231,7 +220,12 @@ class Bucket:
         return self._made
 
     def _shard(self, key: Key, rank: int) -> str:
-        return f"{self._prefix}{key}/rank{rank:05d}.shard"
+        return f"{self._prefix}{key}/{shard_name(rank)}"
+
+    def _content(self, name: str) -> bytes:
+        """Return an object of the namespace."""
+        data: bytes = self._client.get_object(Bucket=self._bucket, Key=self._prefix + name)["Body"].read()
+        return data
 
     def _names(self, prefix: str) -> list[str]:
         """Return the names under a prefix, without that of the namespace."""
@@ -244,7 +238,7 @@ class Bucket:
 
     def _patiently(self, request: Callable[[], _Answer]) -> _Answer:
         """Return the answer to a request, which is retried while the store is unavailable."""
-        began, pause_s = time.monotonic(), PAUSE_S
+        began, waits = time.monotonic(), pauses(PAUSE_S, LONGEST_PAUSE_S)
         while True:
             try:
                 with _translated():
@@ -252,11 +246,10 @@ class Bucket:
             except TierRefused:
                 raise
             except TierFailure as error:
-                wait_s = max(error.retry_after_s, random.uniform(0.5, 1.0) * pause_s)
+                wait_s = max(error.retry_after_s, next(waits))
                 if time.monotonic() - began + wait_s > self._patience_s:
                     raise
             time.sleep(wait_s)
-            pause_s = min(2 * pause_s, LONGEST_PAUSE_S)
 
     def _read_part(self, name: str, start: int, room: torch.Tensor, size: int) -> None:
         """Fill `room` with the bytes at `start` of an object."""
@@ -278,11 +271,11 @@ class Bucket:
         self._patiently(read)
 
 
-class _Object:
+class _Object(Shard):
     """A shard in a bucket: fetched bytes are kept until the next fetch."""
 
     def __init__(self, bucket: Bucket, name: str, num_bytes: int):
-        self._bucket, self._name, self._num_bytes, self.moved = bucket, name, num_bytes, 0
+        self._bucket, self._name, self._num_bytes = bucket, name, num_bytes
         self._start, self._data = 0, torch.empty(0, dtype=torch.uint8)
 
     def fetch(self, start: int, stop: int) -> None:

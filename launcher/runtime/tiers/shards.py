@@ -16,13 +16,13 @@ import stat
 from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass, field, fields, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any
 
 import torch
 
+from launcher.runtime.checkpoint_folder import WRONG_KIND
 from launcher.runtime.checkpoint_search import Damaged, Unavailable
 from launcher.runtime.checksums import CHUNK, Bytes, checksum
-from launcher.runtime.progress import WRONG_KIND
 
 if TYPE_CHECKING:  # start-up time: only needed once there is a checkpoint to load
     from torch.distributed.checkpoint.metadata import Metadata
@@ -206,11 +206,6 @@ def unseal(data: bytes) -> Manifest:
 def unseal_own(data: bytes, key: Key, namespace: str) -> Manifest:
     """Return the manifest in `data`, which must be that of a given save.
 
-    Args:
-        data: As found in a tier.
-        key: The expected save.
-        namespace: The expected namespace.
-
     Raises:
         Broken: It is truncated or changed, or belongs to another save.
     """
@@ -231,38 +226,30 @@ def _from_first_format(manifest: Manifest) -> Manifest:
     return Manifest(manifest.key, manifest.sizes, metadata, manifest.progress)
 
 
-class Shard(Protocol):
-    """The bytes of a shard in any tier.
+class Shard:
+    """The bytes of a shard in any tier. `moved` counts those read from the tier so far.
 
-    Args:
-        moved: Bytes read from the tier so far.
+    Raises:
+        Broken: While it is read: the shard is shorter.
     """
 
-    moved: int
+    moved = 0
 
     def fetch(self, start: int, stop: int) -> None:
-        """Prepare to read these bytes sequentially.
-
-        Raises:
-            Broken: The shard is shorter.
-        """
+        """Prepare to read these bytes sequentially."""
 
     def read(self, offset: int, room: Bytes) -> None:
-        """Fill `room`, bytes of shape `(num_bytes,)`, with the data at `offset`.
-
-        Raises:
-            Broken: The shard is shorter.
-        """
+        """Fill `room`, bytes of shape `(num_bytes,)`, with the data at `offset`."""
+        raise NotImplementedError
 
     def close(self) -> None:
         """Close it."""
 
 
-class FileShard:
+class FileShard(Shard):
     """A shard in a file. It is read, not mapped: an error in a mapped file would kill this process.
 
     Args:
-        path: Of the file.
         num_bytes: Its size according to the manifest.
 
     Raises:
@@ -270,7 +257,6 @@ class FileShard:
     """
 
     def __init__(self, path: Path, num_bytes: int):
-        self.moved = 0
         try:
             self._descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK)  # a pipe would block
         except FileNotFoundError as error:
@@ -279,9 +265,6 @@ class FileShard:
         if not stat.S_ISREG(found.st_mode) or found.st_size < num_bytes:
             self.close()
             raise Broken(f"{path.name} is truncated" if stat.S_ISREG(found.st_mode) else f"{path.name} is not a file")
-
-    def fetch(self, start: int, stop: int) -> None:
-        pass
 
     def read(self, offset: int, room: Bytes) -> None:
         self.moved += len(room)
@@ -295,23 +278,16 @@ class FileShard:
         os.close(self._descriptor)
 
 
-class BytesShard:
+class BytesShard(Shard):
     """A shard in memory.
 
     Args:
-        data: Shape `(num_bytes,)`.
         fetched: Bytes transferred to obtain it; 0 if it is in the tier itself.
     """
 
     def __init__(self, data: Bytes, fetched: int = 0):
         self._data, self._is_fetched, self.moved = data, bool(fetched), fetched
 
-    def fetch(self, start: int, stop: int) -> None:
-        pass
-
     def read(self, offset: int, room: Bytes) -> None:
         self.moved += 0 if self._is_fetched else len(room)
         room[:] = self._data[offset : offset + len(room)]
-
-    def close(self) -> None:
-        pass

@@ -54,9 +54,6 @@ class Stager:
     """Copies one rank's part of a state, as torch.distributed.checkpoint distributes it.
 
     All ranks plan together; the plan is reused while no rank's state changes its structure.
-
-    Args:
-        ranks: The ranks that save.
     """
 
     def __init__(self, ranks: Ranks):
@@ -68,10 +65,6 @@ class Stager:
 
     def plan(self, state: dict[str, Any], number: int) -> int:
         """Agree on which rank saves what of `state`; collective. Return the first rank's number of the save.
-
-        Args:
-            state: As for `torch.distributed.checkpoint.save`.
-            number: Of the save.
 
         Raises:
             StateUnfit: It cannot be saved.

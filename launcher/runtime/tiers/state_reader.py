@@ -1,22 +1,56 @@
-"""From shards to a state: a reader for torch.distributed.checkpoint that checks every byte before it is used."""
+"""From shards to a state: each rank reads and checks its part of a checkpoint, and sends others what they need of it.
 
+torch.distributed.checkpoint plans a read; the data is read, checked and exchanged here. The sender checks the data
+against the manifest; each message has a checksum of its own.
+"""
+
+import contextlib
+import io
 import time
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
-from torch.distributed.checkpoint.api import CheckpointException
+import numpy
+import torch
 from torch.distributed.checkpoint.metadata import Metadata
-from torch.distributed.checkpoint.planner import LoadPlan, LoadPlanner
-from torch.distributed.checkpoint.state_dict_loader import load
+from torch.distributed.checkpoint.planner import LoadItemType, LoadPlan, LoadPlanner, ReadItem
 from torch.distributed.checkpoint.storage import StorageReader
 from torch.futures import Future
 
+from launcher.runtime.checked_io import load_alone
 from launcher.runtime.checkpoint_search import StateMismatch
-from launcher.runtime.process_group import without_group_warning
-from launcher.runtime.tiers.exchange import Exchange, ReadTarget
+from launcher.runtime.checksums import Bytes, checksum, filled
 from launcher.runtime.tiers.rank_group import Ranks
-from launcher.runtime.tiers.shard_sources import Reason, Shards
-from launcher.runtime.tiers.shards import Manifest
+from launcher.runtime.tiers.read_plan import (
+    Block,
+    Layout,
+    ReadPlan,
+    Runs,
+    Shards,
+    Transfer,
+    Wanted,
+    box_runs,
+    cut,
+    merged,
+    num_bytes,
+    overlap,
+    row_strides,
+)
+from launcher.runtime.tiers.shards import ALIGNMENT, DIGEST, Broken, Manifest, Piece, Shard, TierFailure
+
+
+@dataclass(frozen=True, slots=True)
+class Reason:
+    """Why a shard cannot be used, and whether it is proven broken."""
+
+    text: str
+    is_damage: bool
+
+    @staticmethod
+    def of(error: Exception) -> "Reason":
+        """Return the reason in an error."""
+        return Reason(str(error), isinstance(error, Broken))
 
 
 class ShardsBroken(RuntimeError):
@@ -41,7 +75,6 @@ class Reading:
     """The cost of reading a checkpoint.
 
     Args:
-        num_bytes: Bytes that this rank read from the tier.
         total_bytes: Bytes that all ranks read from the tier.
         sent_bytes: Bytes sent between all ranks.
         slowest_s: Seconds of the slowest rank.
@@ -63,10 +96,8 @@ def read_state(state: dict[str, Any], manifest: Manifest, shards: Shards, ranks:
     exchange = Exchange(manifest, shards, ranks)
     reader, mismatch, began = _Reader(manifest, exchange), "", time.perf_counter()
     try:
-        with without_group_warning():
-            # Each rank plans alone: the manifest, which all ranks have, holds everything that they could agree on.
-            load(state, storage_reader=reader, no_dist=True)
-    except CheckpointException as error:
+        load_alone(state, reader)
+    except StateMismatch as error:
         mismatch = str(error)
     if not exchange.is_done:
         exchange.run([])  # the others wait for what this rank sends
@@ -79,6 +110,230 @@ def read_state(state: dict[str, Any], manifest: Manifest, shards: Shards, ranks:
     if any(reasons):
         raise ShardsBroken(list(reasons))
     return Reading(exchange.num_bytes, sum(sizes), sum(sent), max(times))
+
+
+class ReadTarget:
+    """A part of a piece, and where it goes.
+
+    Attributes:
+        runs: The bytes of the shard to read.
+        start, stop: The first of them, and the end.
+    """
+
+    def __init__(self, item: ReadItem, piece: Piece, planner: LoadPlanner):
+        self._item, self.piece, self._planner = item, piece, planner
+        is_object = item.type is LoadItemType.BYTE_IO
+        self._target = None if is_object else planner.resolve_tensor(item).detach()
+        if is_object:
+            self.runs: Runs = [(piece.offset, piece.offset + piece.length)]
+        else:
+            self.runs = box_runs(piece, item.storage_offsets, item.lengths)
+        self.start, self.stop = (self.runs[0][0], self.runs[-1][1]) if self.runs else (piece.offset, piece.offset)
+        self._room = _bytes_of(self._target, piece, self.stop - self.start)
+        self._is_direct = self._room is not None
+
+    def room(self, start: int, stop: int) -> Bytes:
+        """Return the memory for bytes of the shard, all of them between this part's first and last."""
+        if self._room is None:
+            self._room = numpy.empty(self.stop - self.start, dtype=numpy.uint8)
+        return self._room[start - self.start : stop - self.start]
+
+    def put(self, start: int, data: Bytes) -> None:
+        """Store bytes of the shard, the first of which is `start`, at their place."""
+        first, end = max(start, self.start), min(start + len(data), self.stop)
+        if first < end:
+            self.room(first, end)[:] = data[first - start : end - start]
+
+    def finish(self) -> None:
+        """Pass the data that was read to the planner."""
+        if self._target is None:
+            self._planner.load_bytes(self._item, io.BytesIO(self.room(self.start, self.stop).tobytes()))
+        else:
+            if self.runs and not self._is_direct:
+                dtype = self.piece.tensor_dtype
+                strides = [stride // dtype.itemsize for stride in row_strides(self.piece.shape, dtype.itemsize)]
+                data = torch.from_numpy(self.room(self.start, self.stop)).view(dtype)
+                self._target.copy_(data.as_strided(tuple(self._item.lengths), strides))
+            self._planner.commit_tensor(self._item, self._target)
+        self._room = None
+
+
+def _bytes_of(target: torch.Tensor | None, piece: Piece, size: int) -> Bytes | None:
+    """Return the target's own memory if the part is laid out in it as in the shard; otherwise None."""
+    if target is None or target.device.type != "cpu" or target.dtype != piece.dtype or not target.is_contiguous():
+        return None
+    if not size or not target.dim() or target.numel() * target.element_size() != size:
+        return None
+    room: Bytes = target.view(-1).view(torch.uint8).numpy()
+    return room
+
+
+WINDOW = 256 << 20
+"""Maximum bytes that are read ahead of their check, and maximum bytes of a message."""
+
+UNSENT = bytes(DIGEST)
+"""In place of a message's checksum: the sender could not read the data; it reports why once all have read."""
+
+
+class Exchange:
+    """One rank's part of reading a checkpoint. Every rank creates one and runs it once.
+
+    Attributes:
+        is_done: Whether it was run.
+        reasons: Why shards cannot be used, by the rank that wrote them.
+        sent_bytes: Bytes that it sent to other ranks.
+    """
+
+    def __init__(self, manifest: Manifest, shards: Shards, ranks: Ranks):
+        self._shards, self._ranks = shards, ranks
+        self._layout = Layout(manifest)
+        self._targets: dict[int, dict[int, list[ReadTarget]]] = {}
+        self._kept: dict[tuple[int, int], Bytes] = {}
+        self._opened: dict[int, Shard] = {}
+        self._is_complete = True
+        self.reasons: dict[int, Reason] = {}
+        self.is_done, self.num_bytes, self.sent_bytes = False, 0, 0
+
+    def run(self, targets: list[ReadTarget]) -> None:
+        """Read the data of the targets; collective. Without targets this rank only helps the others."""
+        self.is_done = True
+        for target in targets:
+            self._targets.setdefault(target.piece.rank, {}).setdefault(target.piece.offset, []).append(target)
+        is_shared = not self._shards.is_everywhere and self._ranks.size > 1
+        plan = self._shards.plan(self._ranks.gather(self._wanted()) if is_shared else [self._wanted()], self._layout)
+        left = set(targets)
+        with contextlib.ExitStack() as stack:
+            stack.callback(self._close)
+            if is_shared:
+                stack.callback(self._swap, plan)  # after an error, too: the other ranks wait for it
+            for target in self._read_own(plan, plan.given[self._ranks.rank if is_shared else 0], is_shared):
+                target.finish()
+                left.discard(target)
+        if self._is_complete and not self.reasons:
+            for target in [each for each in targets if each in left]:
+                target.finish()
+
+    def _wanted(self) -> Wanted:
+        runs = {rank: (run for target in _all(each) for run in target.runs) for rank, each in self._targets.items()}
+        return {rank: merged(each) for rank, each in runs.items()}
+
+    def _read_own(self, plan: ReadPlan, own: Wanted, is_shared: bool) -> Iterator[ReadTarget]:
+        """Read this rank's part of the plan; yield the targets that are complete with it."""
+        sent = self._sent(plan) if is_shared else {}
+        for writer, runs in sorted(own.items()):
+            try:
+                yield from self._read_shard(writer, runs, sent.get(writer, []))
+            except (Broken, TierFailure, OSError) as error:
+                self.reasons[writer] = Reason.of(error)
+
+    def _sent(self, plan: ReadPlan) -> Wanted:
+        """Return the bytes, of those that this rank reads, that it sends to others."""
+        found: dict[int, list[tuple[int, int]]] = {}
+        for taker in range(self._ranks.size) if self._shards.keeps else ():
+            if taker != self._ranks.rank:
+                for writer, start, stop in plan.transfers(self._ranks.rank, taker):
+                    found.setdefault(writer, []).append((start, stop))
+        return {writer: self._layout.covering_blocks(writer, merged(runs)) for writer, runs in found.items()}
+
+    def _read_shard(
+        self, writer: int, runs: list[tuple[int, int]], sent: list[tuple[int, int]]
+    ) -> Iterator[ReadTarget]:
+        shard = self._open(writer)
+        waiting = sorted(
+            (target for target in _all(self._targets.get(writer, {})) if overlap(target.runs, runs) == target.runs),
+            key=lambda target: target.stop,
+        )
+        for blocks in _windows(block for run in runs for block in self._layout.blocks(writer, *run)):
+            shard.fetch(blocks[0].start, blocks[-1].stop)
+            for block in blocks:
+                self._take(shard, writer, block, bool(overlap(sent, [(block.start, block.stop)])))
+            while waiting and waiting[0].stop <= blocks[-1].stop:
+                yield waiting.pop(0)
+
+    def _take(self, shard: Shard, writer: int, block: Block, is_sent: bool) -> None:
+        targets = [
+            target
+            for target in self._targets.get(writer, {}).get(block.piece.offset, ())
+            if target.start < block.stop and block.start < target.stop
+        ]
+        if len(targets) == 1 and not is_sent and targets[0].start <= block.start and block.stop <= targets[0].stop:
+            _read_block(shard, block, targets[0].room(block.start, block.stop))
+            return
+        data = numpy.empty(block.stop - block.start, dtype=numpy.uint8)
+        _read_block(shard, block, data)
+        for target in targets:
+            target.put(block.start, data)
+        if is_sent:
+            self._kept[writer, block.start] = data
+
+    def _swap(self, plan: ReadPlan) -> None:
+        """Send each other rank the bytes it needs of those read here, and receive theirs."""
+        rank, size = self._ranks.rank, self._ranks.size
+        for shift in range(1, size):
+            target, source = (rank + shift) % size, (rank - shift) % size
+            sends, receives = _messages(plan.transfers(rank, target)), _messages(plan.transfers(source, rank))
+            for number in range(max(len(sends), len(receives))):
+                data = self._packed(sends[number]) if number < len(sends) else torch.empty(0, dtype=torch.uint8)
+                transfers = receives[number] if number < len(receives) else []
+                room = torch.empty(_size(transfers) + DIGEST if transfers else 0, dtype=torch.uint8)
+                self._ranks.exchange(data, target, room, source)
+                self.sent_bytes += len(data)
+                if transfers:
+                    self._unpack(transfers, room.numpy(), source)
+
+    def _packed(self, transfers: list[Transfer]) -> torch.Tensor:
+        room = torch.empty(_size(transfers) + DIGEST, dtype=torch.uint8)
+        data, place = room.numpy(), DIGEST
+        digest = UNSENT
+        try:
+            for writer, start, stop in transfers:
+                self._fill(writer, start, data[place : place + stop - start])
+                place += stop - start
+            digest = checksum(data[DIGEST:])
+        except (Broken, TierFailure, OSError) as error:
+            self.reasons.setdefault(writer, Reason.of(error))
+        data[:DIGEST] = numpy.frombuffer(digest, dtype=numpy.uint8)
+        return room
+
+    def _fill(self, writer: int, start: int, room: Bytes) -> None:
+        """Fill `room` with checked bytes of a shard."""
+        stop = start + len(room)
+        for block in self._layout.blocks(writer, start, stop):
+            data = self._kept.get((writer, block.start))
+            if data is None:
+                if self._shards.keeps:
+                    raise TierFailure(f"the shard of rank {writer} was not read")
+                data = numpy.empty(block.stop - block.start, dtype=numpy.uint8)
+                _read_block(self._open(writer), block, data)
+            first, end = max(start, block.start), min(stop, block.stop)
+            room[first - start : end - start] = data[first - block.start : end - block.start]
+
+    def _unpack(self, transfers: list[Transfer], data: Bytes, source: int) -> None:
+        digest, place = data[:DIGEST].tobytes(), DIGEST
+        if digest == UNSENT:
+            self._is_complete = False
+            return
+        if digest != checksum(data[DIGEST:]):
+            reason = Reason(f"data from rank {source} was changed in transit", is_damage=False)
+            self.reasons |= {writer: reason for writer, _, _ in transfers}
+            return
+        for writer, start, stop in transfers:
+            for piece in self._layout.pieces(writer, start, stop):
+                for target in self._targets.get(writer, {}).get(piece.offset, ()):
+                    target.put(start, data[place : place + stop - start])
+            place += stop - start
+
+    def _open(self, writer: int) -> Shard:
+        if writer not in self._opened:
+            self._opened[writer] = self._shards.open(writer)
+        return self._opened[writer]
+
+    def _close(self) -> None:
+        for shard in self._opened.values():
+            self.num_bytes += shard.moved
+            shard.close()
+        self._opened.clear()
+        self._kept.clear()
 
 
 class _Reader(StorageReader):
@@ -112,3 +367,47 @@ class _Reader(StorageReader):
     @classmethod
     def validate_checkpoint_id(cls, checkpoint_id: object) -> bool:
         return True
+
+
+def _all(targets: dict[int, list[ReadTarget]]) -> Iterable[ReadTarget]:
+    return (target for each in targets.values() for target in each)
+
+
+def _windows(blocks: Iterable[Block]) -> Iterator[list[Block]]:
+    """Yield blocks that are read at once, with the few bytes of padding between pieces."""
+    found: list[Block] = []
+    for block in blocks:
+        if found and (block.start - found[-1].stop >= ALIGNMENT or block.stop - found[0].start > WINDOW):
+            yield found
+            found = []
+        found.append(block)
+    if found:
+        yield found
+
+
+def _messages(transfers: Iterable[Transfer]) -> list[list[Transfer]]:
+    """Return the transfers as messages of limited size."""
+    messages: list[list[Transfer]] = [[]]
+    left = WINDOW
+    for writer, first, end in transfers:
+        for start, stop in cut([(first, end)], WINDOW):
+            if stop - start > left:
+                messages.append([])
+                left = WINDOW
+            messages[-1].append((writer, start, stop))
+            left -= stop - start
+    return messages if messages[0] else []
+
+
+def _size(transfers: list[Transfer]) -> int:
+    return num_bytes([(start, stop) for _, start, stop in transfers])
+
+
+def _read_block(shard: Shard, block: Block, room: Bytes) -> None:
+    """Read a block and compare it with its checksum in one pass.
+
+    Raises:
+        Broken: They differ; `room` then holds what was found.
+    """
+    if filled(room, lambda start, part: shard.read(block.start + start, part)) != block.digest:
+        raise Broken(f"the shard of rank {block.piece.rank} is changed at byte {block.start}")

@@ -60,7 +60,7 @@ class Store(MarkPlace, Protocol):
         """Remove saves, each one's manifest first."""
 
 
-class Folder:
+class Folder(FileMark):
     """A folder that all ranks reach, on a disk or a network file system.
 
     Args:
@@ -72,15 +72,11 @@ class Folder:
     is_ranged = True
 
     def __init__(self, folder: Path):
+        super().__init__(folder.with_name(f".{folder.name}.owner"))
         self.folder = folder
-        marks = FileMark(folder.with_name(f".{folder.name}.owner"))
-        self.mark, self.put_mark = marks.mark, marks.put_mark
-
-    def begin(self) -> None:
-        pass
 
     def write(self, key: Key, rank: int, data: torch.Tensor) -> None:
-        path = self.folder / str(key) / _shard(rank)
+        path = self.folder / str(key) / shard_name(rank)
         with translated():
             path.parent.mkdir(parents=True, exist_ok=True)
             descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o666)
@@ -112,7 +108,7 @@ class Folder:
 
     def open(self, key: Key, rank: int, num_bytes: int) -> Shard:
         with self._reading():
-            return FileShard(self.folder / str(key) / _shard(rank), num_bytes)
+            return FileShard(self.folder / str(key) / shard_name(rank), num_bytes)
 
     def remove(self, keys: Iterable[Key]) -> None:
         with translated():
@@ -134,5 +130,6 @@ class Folder:
             raise
 
 
-def _shard(rank: int) -> str:
+def shard_name(rank: int) -> str:
+    """Return the name of a rank's shard in the folder of its save."""
     return f"rank{rank:05d}.shard"

@@ -6,10 +6,10 @@ import os
 from dataclasses import asdict
 from pathlib import Path
 
-from launcher.runtime.checkpoint import Checkpoints, CheckpointUnsaved
+from launcher.runtime.checkpoint import CheckpointUnsaved, LaunchMark
+from launcher.runtime.checkpoint_folder import Progress
 from launcher.runtime.content import Content
 from launcher.runtime.process_group import rank, world_size
-from launcher.runtime.progress import Progress
 from launcher.runtime.tiers.checkpoint_log import CheckpointLog
 from launcher.runtime.tiers.checkpoint_manager import CheckpointManager, MemoryTier, StoreTier
 from launcher.runtime.tiers.memory_service import PACKAGE, POD, MemoryService, service_address
@@ -19,20 +19,18 @@ from launcher.runtime.tiers.stores import Folder, Store
 from launcher.runtime.tiers.tier_settings import S3, TierSettings
 
 
-class TieredCheckpoints:
+class TieredCheckpoints(LaunchMark):
     """The checkpoints of one training run in tiers. Every method is collective: all ranks call it.
 
     Args:
-        settings: Of the tiers.
         run_dir: Receives the log, the records and the mark of the launch; None for none.
     """
 
     def __init__(self, settings: TierSettings, run_dir: Path | None):
+        super().__init__((run_dir or Path()) / f"{settings.namespace}-launch")
         self.folder = settings.path or f"the memory tier of {settings.namespace}"
         self._manager = manager_of(settings, run_dir)
         self._log = CheckpointLog(settings.namespace, rank(), run_dir)
-        self._marks = Checkpoints((run_dir or Path()) / f"{settings.namespace}-launch")
-        self.is_taken_by, self.take = self._marks.is_taken_by, self._marks.take
 
     def is_due(self, step: int) -> bool:
         """Return whether some tier is saved to after this step."""
@@ -42,8 +40,6 @@ class TieredCheckpoints:
         """Save to the tiers that are due; return when training may continue. The last save goes to all, and waits.
 
         Args:
-            content: The state of training.
-            progress: Of the same step.
             is_last: Whether training ends, or stops, with it.
             is_late: Whether it was due at an earlier step; it goes to all tiers, too.
 
@@ -83,7 +79,6 @@ def manager_of(settings: TierSettings, run_dir: Path | None) -> CheckpointManage
     """Return the manager of the tiers that `settings` names. Collective.
 
     Args:
-        settings: Where checkpoints go.
         run_dir: Receives the log and the records; None for none.
 
     Raises:
