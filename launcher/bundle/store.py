@@ -2,7 +2,6 @@
 
 import contextlib
 import dataclasses
-import difflib
 import functools
 import hashlib
 import itertools
@@ -162,6 +161,8 @@ def _bundleless(folder: Path) -> ProblemsFound:
 
 
 def _unknown(name: str) -> ProblemsFound:
+    import difflib  # only a faulty name pays for it
+
     known = job_names()
     close = difflib.get_close_matches(name, known, n=1)
     return fail(

@@ -3,7 +3,6 @@
 import collections
 import contextlib
 import signal
-import traceback
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING
@@ -90,6 +89,8 @@ def main(
             return exit_code(interrupt)
         except (ProblemsFound, OSError) as error:
             if isinstance(error, ProblemsFound) and "debug=true" in (text.lstrip("+") for text in overrides):
+                import traceback
+
                 traceback.print_exception(error, chain=False)  # its causes may contain a secret
             return refused(error, outcome)
 

@@ -1,6 +1,5 @@
 """Suggestions for an unknown name."""
 
-import difflib
 from collections.abc import Sequence
 
 _LEAST = 2
@@ -16,6 +15,8 @@ def nearest(name: str, known: Sequence[str], count: int = 3, cutoff: float = 0.6
         count: Maximum number of names returned.
         cutoff: Minimum similarity of two spellings, 0 to 1, as difflib measures it.
     """
+    import difflib  # only a faulty name pays for it
+
     wanted = name.lower()
     if len(wanted) >= _LEAST:
         parts = {other: _part(wanted, other.lower()) for other in known if other != name}

@@ -5,7 +5,6 @@ import re
 from collections.abc import Iterator
 from contextlib import contextmanager
 from datetime import UTC, datetime
-from email.utils import parsedate_to_datetime
 from typing import TYPE_CHECKING
 
 from launcher.backends.kubernetes import lenient
@@ -149,6 +148,8 @@ def retry_after_s(text: str | None, date: str | None = None) -> float | None:
 
 def _date(text: str | None) -> datetime | None:
     """Return an HTTP date; None if it is not one."""
+    from email.utils import parsedate_to_datetime  # it imports sockets and calendars, which a dry run does without
+
     try:
         found = parsedate_to_datetime(text or "")
     except (TypeError, ValueError, IndexError):

@@ -5,7 +5,6 @@ Whatever takes a connection raises ApiError if the API refuses, and Unreachable 
 """
 
 import json
-import logging
 import os
 import random
 import threading
@@ -370,6 +369,8 @@ def _unusable(context: str | None, message: str, remedy: str | None = None) -> P
 @contextmanager
 def _logged_errors() -> Iterator[list[str]]:
     """Collect errors that the client only logs, such as a credential plugin that failed."""
+    import logging  # the client imports it; a dry run does without
+
     messages: list[str] = []
 
     class Collect(logging.Handler):
