@@ -6,9 +6,9 @@ import pytest
 from conftest import LLAMA, LLAMA_K8S, ROOT
 
 from launcher.common.problems import ProblemsFound
-from launcher.config.choices import Choices
 from launcher.config.compose import compose
 from launcher.config.composed_files import CompositionCache
+from launcher.config.files import Choices
 
 SCALE_3 = "recipes.scale_config.3.training_config.training_args"
 PUBLISHED = ROOT / "tests" / "golden" / "llama_published_values.json"

@@ -308,7 +308,7 @@ def test_a_damaged_or_foreign_composition_counts_as_absent(kept, damage):
 
 def _choices(words: Sequence[str]):
     from launcher.config.choices import choose
-    from launcher.config.overrides import parse
+    from launcher.config.parsing import parse
 
     return choose(parse(words), Path("/nowhere"))
 

@@ -2,7 +2,6 @@
 
 import os
 from collections.abc import Collection, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +17,7 @@ from launcher.config.collection import (
     recipe_names,
     user_place,
 )
+from launcher.config.files import Choices
 from launcher.config.overrides import SEARCH_PATH, Override
 from launcher.model.composition import UnusedOverride, ValueSources
 
@@ -28,21 +28,6 @@ _CONTRACT, _CONTRACT_CLUSTER = ("cluster.contract", "sagemaker"), "sm_local"
 
 _LEAST_ALIKE = 0.8
 """Similarity of a misspelt group: below it, slashes more probably stand for the dots of a key."""
-
-
-@dataclass(frozen=True, slots=True)
-class Choices:
-    """The files that overrides choose.
-
-    Args:
-        words: The overrides that choose, as Hydra gets them.
-        search: The folders and files that it looks in beside ours.
-        typed: Those overrides by group and package, as typed; two command lines may spell the same choices.
-    """
-
-    words: tuple[str, ...]
-    search: tuple[str, ...]
-    typed: Mapping[str, Override] = field(default_factory=dict, compare=False)
 
 
 def choose(parsed: Sequence[Override], cwd: Path) -> Choices:

@@ -7,8 +7,9 @@ from pathlib import Path
 
 from launcher.config import interpolation, plain_values
 from launcher.config.choices import choose, unused_choices
-from launcher.config.composed_files import POLICY, CompositionCache
-from launcher.config.overrides import parse, spelled
+from launcher.config.composed_files import CompositionCache
+from launcher.config.files import POLICY
+from launcher.config.parsing import parse, spelled
 from launcher.config.plain_values import NotPlain, Values
 from launcher.config.provenance import FileLayers
 from launcher.model.backend_registry import name_of

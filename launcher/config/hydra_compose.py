@@ -32,10 +32,9 @@ from omegaconf.errors import OmegaConfBaseException
 from launcher.common import yaml_io
 from launcher.common.paths import COLLECTION
 from launcher.common.problems import Problem, ProblemsFound
-from launcher.config import composed_files, plain_values, resolvers
-from launcher.config.choices import Choices
+from launcher.config import files, plain_values, resolvers
 from launcher.config.collection import CONFIG, SCHEME, USER_RECIPE
-from launcher.config.composed_files import FileCache, Files, FileText, Layer, Reader, stamp_of
+from launcher.config.files import Choices, FileCache, Files, FileText, Layer, Reader, stamp_of
 from launcher.config.plain_values import NotPlain, merge_layers
 
 NEIGHBOURS = "recipes"
@@ -46,7 +45,7 @@ _SHOWN = 60
 
 MOST_FILES = 2000
 """Files of one composition, counted as often as they are named. The longest published recipe names 20."""
-_PARTS = (hydra, omegaconf, plain_values, composed_files, yaml_io)
+_PARTS = (hydra, omegaconf, plain_values, files, yaml_io)
 _MADE_BY = (__file__, *(str(part.__file__) for part in _PARTS))
 """The code that composes: what an earlier state of it composed is outdated."""
 REFUSALS = (HydraException, OmegaConfBaseException, AssertionError, OSError, ValueError, RecursionError)

@@ -13,9 +13,8 @@ from launcher.common.paths import COLLECTION
 from launcher.common.problems import Problem, ProblemsFound, fail, first_line
 from launcher.common.suggestions import nearest
 from launcher.config import hydra_compose
-from launcher.config.choices import Choices
 from launcher.config.collection import ALL_RECIPES, GROUPS, SCHEME, clusters
-from launcher.config.composed_files import FileCache, Files, FileText
+from launcher.config.files import Choices, FileCache, Files, FileText
 from launcher.config.hydra_compose import MOST_FILES, NEIGHBOURS, RecipeFiles, TooManyFiles, UserRecipe
 from launcher.config.overrides import REMEDY_SYNTAX
 

@@ -20,7 +20,7 @@ from launcher.common.problems import Problem, ProblemsFound, fail, first_line, s
 from launcher.common.process import USER_ERROR, check_output_is_read
 from launcher.common.secret_forms import holds_token
 from launcher.common.suggestions import nearest
-from launcher.config import choices, hydra_overrides, multirun, overrides
+from launcher.config import choices, hydra_overrides, multirun, overrides, parsing
 from launcher.config.collection import CONFIG, ENDINGS, USER_RECIPE, recipe_file, user_place
 from launcher.config.composed_files import CompositionCache
 from launcher.config.hydra_compose import register
@@ -79,7 +79,7 @@ def _read(words: Sequence[str]) -> argparse.Namespace:
         raise ProblemsFound(problems)
     if problems := (*overrides.joined(flags.overrides)[1], *_refused(flags.overrides)):
         raise ProblemsFound(problems)
-    flags.overrides = list(overrides.spelled(flags.overrides, Path.cwd()))
+    flags.overrides = list(parsing.spelled(flags.overrides, Path.cwd()))
     return flags
 
 

@@ -1,27 +1,20 @@
-"""The words of a command line as overrides: one parsed form, and every fault in how they are written.
+"""An override: its parsed form, what may be one, and what a word that is not one was probably meant to be.
 
 Most overrides are plain and are read here; `hydra_overrides` reads the others by Hydra's grammar.
 """
 
-import os
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
-from launcher.common import redaction
-from launcher.common.paths import COLLECTION
-from launcher.common.problems import Problem, ProblemsFound, shown
+from launcher.common.problems import Problem, shown
 from launcher.common.secret_names import names_secret
 from launcher.common.yaml_io import MAX_DEPTH
 from launcher.config.collection import (
     ALL_RECIPES,
     GROUPS,
-    PLAIN_NAME,
     clusters,
-    recipe_file,
-    recipe_in,
     recipe_names,
 )
 
@@ -36,7 +29,6 @@ _QUOTED = re.compile(r"'([ -#%&(-\[\]-~]*)'")
 """A text in quotes, of characters that mean nothing else there."""
 _WORD = re.compile(r"(?!(?:nan|inf)$)[A-Za-z_/][\w./:-]*", re.A | re.I)
 _CONSTANTS = {"true": True, "false": False, "null": None}
-_CHOICE = re.compile(r"(\+{0,2}recipes=)(.*)", re.S)
 DOTTED = re.compile(r"\w+(\.\w+)+")
 _BARE_VALUE = re.compile(r"[\w./@:+-]+")
 """A value that needs no quotes in a suggestion."""
@@ -58,9 +50,6 @@ _SHOWN = 60
 _BEFORE_QUOTE = re.compile(r"(\\*)('|\Z)")
 """A quote of the text, or the one that closes it, with the backslashes before it."""
 _OPENING, _CLOSING, _SEPARATORS = frozenset("[{("), frozenset("]})"), frozenset("[{(,:")
-
-_REHEARSE, _MOST_RANKS = "rehearse", 1024
-_IS_ELASTIC = "recipes.elastic_policy.is_elastic"
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -275,145 +264,3 @@ def switches() -> list[str]:
     from launcher.model.recipe import Launch  # as above
 
     return [name for name, info in Launch.model_fields.items() if info.annotation is bool]
-
-
-def parse(words: Sequence[str]) -> list[Override]:
-    """Return overrides as Hydra understands them, with those that `rehearse` stands for.
-
-    Raises:
-        ProblemsFound: Every override that is not written as one, or that this program does not support.
-    """
-    parsed: list[Override] = []
-    texts, problems = joined(words)
-    for text in texts:
-        try:
-            override, faults = _read(text)
-        except ProblemsFound as error:
-            problems += error.problems
-        else:
-            parsed.append(override)
-            problems += (*faults, *_faults(override))
-    if problems:
-        raise ProblemsFound(tuple(problems))
-    return _completed(parsed)
-
-
-def _completed(parsed: list[Override]) -> list[Override]:
-    """Return overrides with those that a number of ranks stands for; `rehearse=true` beside its keys is left out."""
-    ranks: object = None
-    surplus: list[Override] = []  # rehearse=true, where keys below it say the same
-    pending: list[Override] = []
-    has_keys = False
-    for each in parsed:
-        key, value = each.key, None if each.is_delete else each.value
-        if key.startswith(f"{_REHEARSE}.") or (key == _REHEARSE and isinstance(value, dict)):
-            has_keys = True
-            ranks = (
-                value
-                if key == f"{_REHEARSE}.ranks"
-                else value.get("ranks", ranks)
-                if isinstance(value, dict)
-                else ranks
-            )
-        elif key == _REHEARSE and value is True:
-            pending.append(each)
-        elif key == _REHEARSE:  # undoes what came before
-            ranks, has_keys, pending = None, False, []
-        if has_keys:
-            surplus, pending = [*surplus, *pending], []
-    kept = [each for each in parsed if not any(each is other for other in surplus)]
-    # What is no number of ranks is reported where it is typed, and ranks of an elastic job by a rule.
-    is_number = isinstance(ranks, int) and not isinstance(ranks, bool) and 0 < ranks <= _MOST_RANKS
-    if not is_number or any(each.key == _IS_ELASTIC and each.value is True for each in parsed):
-        return kept
-    texts = "recipes.trainer.num_nodes=1", f"recipes.trainer.devices={ranks}"
-    return [*kept, *filter(None, map(plain, texts))]
-
-
-def search_path(words: Sequence[str]) -> list[Path]:
-    """Return the folders that `hydra.searchpath` adds among overrides.
-
-    Raises:
-        ProblemsFound: It is not a list of folders, or one does not exist.
-    """
-    parsed = parse([text for text in words if text.lstrip("+").startswith(f"{SEARCH_PATH}=")])
-    return [Path(folder) for override in parsed for folder in override.folders]
-
-
-def _read(text: str) -> tuple[Override, tuple[Problem, ...]]:
-    if override := plain(text):
-        redaction.learn(override.value, override.key)
-        return override, ()
-    if problem := unreadable(text):
-        raise ProblemsFound((problem,))
-    from launcher.config import hydra_overrides  # 0.2 s, which a plain command line does without
-
-    return hydra_overrides.read(text)
-
-
-def _faults(override: Override) -> Iterator[Problem]:
-    """Yield the faults of a single override."""
-    if problem := _hydra_problem(override) if override.is_hydra else _key_problem(override):
-        yield problem
-    if override.is_sweep:
-        yield Problem(
-            "E002", override.shown, "sweeps over several values", remedy="add --multirun, or quote the value"
-        )
-
-
-def _hydra_problem(override: Override) -> Problem | None:
-    """Return the fault of an override of Hydra's own settings, of which only the search path is ours."""
-    key, value, text = override.key, override.value, override.shown
-    if key != SEARCH_PATH or override.package is not None:
-        return Problem("E009", key, "is a Hydra setting that no launch reads", allowed=SEARCH_PATH, where=text)
-    if not isinstance(value, list) or not all(isinstance(place, str) for place in value):
-        return Problem(
-            "E009", key, "must be a list of folders", value=value, remedy=f"{key}=[/path/to/folder]", where=text
-        )
-    absent = [place for place in value if not os.path.isdir(folder(place))]
-    return Problem("E009", key, "no such folder", value=", ".join(absent), where=text) if absent else None
-
-
-def _key_problem(override: Override) -> Problem | None:
-    """Return the fault of the key of an override, or with the choice it makes, before any file is read."""
-    key, where = override.key, override.shown
-    if not key:
-        return Problem("E001", where, "names no key", remedy=REMEDY_SYNTAX)
-    if key in GROUPS and override.is_delete:
-        return Problem("E005", key, "cannot be removed: a launch has one", where=where)
-    if key in GROUPS and not isinstance(override.value, str):
-        remedy = ALL_RECIPES if key == "recipes" else f"{key}=NAME, NAME one of {', '.join(clusters())}"
-        return Problem("E005", key, "must name one", remedy=remedy, where=where)
-    if key in GROUPS and override.package is not None:
-        return Problem("E005", key, "must be chosen without a package: leave out the @", where=where)
-    return None
-
-
-def spelled(words: Sequence[str], cwd: Path) -> tuple[str, ...]:
-    """Return overrides with quotes around the name of each recipe that Hydra's grammar would read in another way.
-
-    Args:
-        words: Overrides, as typed.
-        cwd: Folder that relative recipe files are looked up in.
-    """
-    return tuple(_spelled(text, words, cwd) for text in words)
-
-
-def _spelled(text: str, words: Sequence[str], cwd: Path) -> str:
-    found = _CHOICE.fullmatch(text)
-    if found is None or not found[2] or PLAIN_NAME.fullmatch(found[2]) or unreadable(text):
-        return text
-    name, folders = found[2], _search_path(words)
-    if not (recipe_file(name, cwd) or recipe_in(name, folders)):
-        from launcher.config import hydra_overrides  # as above
-
-        if hydra_overrides.parsed(text):
-            return text
-    return f"{found[1]}{quoted(name)}"
-
-
-def _search_path(words: Sequence[str]) -> list[str]:
-    try:
-        return list(map(str, (COLLECTION, *search_path(words))))
-    except ProblemsFound:  # the composition reports it, among others
-        return [str(COLLECTION)]

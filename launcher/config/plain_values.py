@@ -12,7 +12,7 @@ from typing import Any
 
 from launcher.common import yaml_io
 from launcher.config import interpolation
-from launcher.config.composed_files import POLICY
+from launcher.config.files import POLICY
 from launcher.config.overrides import Override
 from launcher.model.composition import UnusedOverride
 from launcher.model.config_tree import AUTO, SCALES, get, leaves, lookup, merged, prefixes

@@ -9,7 +9,7 @@ from typing import Any
 import yaml
 
 from launcher.common.paths import COLLECTION
-from launcher.config.composed_files import FileCache, Layer, value_nodes
+from launcher.config.files import FileCache, Layer, value_nodes
 from launcher.config.overrides import Override
 from launcher.model.composition import Setting
 from launcher.model.config_tree import ABSENT, SCALES, child, is_index, leaves

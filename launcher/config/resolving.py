@@ -10,7 +10,7 @@ from omegaconf.errors import OmegaConfBaseException
 from launcher.common.problems import Problem, ProblemsFound, fail, first_line
 from launcher.common.suggestions import did_you_mean
 from launcher.config import interpolation, resolvers
-from launcher.config.composed_files import POLICY, Files
+from launcher.config.files import POLICY, Files
 from launcher.config.overrides import Override
 from launcher.config.plain_values import Effects, Values
 from launcher.model.composition import Composition, nearest_origin

@@ -73,7 +73,7 @@ def folders(overrides: Sequence[str]) -> list[Path]:
     """Return the collection and the folders that `hydra.searchpath` adds, in search order."""
     if not any("hydra.searchpath" in word for word in overrides):
         return [COLLECTION]  # importing Hydra takes longer than a listing
-    from launcher.config.overrides import search_path
+    from launcher.config.parsing import search_path
 
     return [COLLECTION, *search_path(overrides)]
 

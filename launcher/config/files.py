@@ -1,0 +1,232 @@
+"""Configuration files as they are read, and what a composition of some of them consists of."""
+
+import os
+import re
+import stat
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, NamedTuple, TypeVar
+
+import yaml
+
+from launcher.common import redaction, yaml_io
+from launcher.common.paths import COLLECTION
+from launcher.common.problems import fail
+from launcher.config.overrides import Override
+
+MAX_BYTES = 1 << 20
+"""Bytes of a file. More does not fit into the ConfigMap that carries a job's configuration.
+
+Source: Kubernetes, ConfigMaps, Motivation.
+"""
+MAX_REFERENCES = 1000
+"""`${…}` of a file; each takes a tenth of a millisecond to parse. The published recipes have two."""
+_TOO_DEEP = re.compile(r"(?:\$\{[^{}]*){9}")
+"""References within references, nine deep: the time to parse them grows with the square of their depth."""
+_Key = TypeVar("_Key")
+_Value = TypeVar("_Value")
+_MOST_FILES = 4096
+"""Files kept; a sweep over a large folder must not keep them all."""
+_MOST_PARSED = 256
+"""Files kept with their nodes, which take more memory."""
+Stamp = tuple[int, ...]
+"""State of a path on disk, which is another one as soon as the file there may have another content."""
+
+
+def stamp_of(path: str | Path) -> Stamp:
+    """Return the times and the size of a file; of anything else only whether it exists."""
+    try:
+        found = os.stat(path)
+    except OSError:
+        return ()
+    return (found.st_mtime_ns, found.st_ctime_ns, found.st_size) if stat.S_ISREG(found.st_mode) else (0,)
+
+
+def keep(known: dict[_Key, _Value], key: _Key, value: _Value, most: int) -> None:
+    """Keep a value, in place of the oldest where there are too many."""
+    if len(known) >= most and key not in known:
+        del known[next(iter(known))]
+    known[key] = value
+
+
+@dataclass(frozen=True, slots=True)
+class FileText:
+    """A file as it was read.
+
+    Args:
+        path: Where it is.
+        stamp: Its state when it was read.
+        text: Its content.
+        tree: The same, parsed.
+    """
+
+    path: Path
+    stamp: Stamp
+    text: str
+    tree: dict[str, Any]
+
+
+@dataclass(frozen=True, slots=True)
+class FileCache:
+    """The files that compositions have read so far."""
+
+    _texts: dict[Path, FileText] = field(default_factory=dict)
+    _nodes: dict[Path, tuple[Stamp, Any, yaml.Node | None]] = field(default_factory=dict)
+
+    def read(self, path: Path) -> FileText:
+        """Return a file, read again if it has changed on disk.
+
+        Raises:
+            ProblemsFound: It is unreadable, not YAML, or too large.
+        """
+        stamp = stamp_of(path)
+        known = self._texts.get(path)
+        if known is None or known.stamp != stamp:
+            known = FileText(path, stamp, *_read(path))
+            keep(self._texts, path, known, _MOST_FILES)
+        return known
+
+    def nodes(self, path: Path) -> tuple[Any, yaml.Node | None]:
+        """Return the tree of a file and the nodes of its values, read again if it has changed on disk."""
+        stamp = stamp_of(path)
+        known = self._nodes.get(path)
+        if known is None or known[0] != stamp:
+            known = stamp, yaml_io.load(path.read_text(encoding="utf-8")), value_nodes(path)
+            keep(self._nodes, path, known, _MOST_PARSED)
+        return known[1:]
+
+
+class Reader:
+    """Reads the files of one composition through a cache. A copy of it is itself, since Hydra copies its sources.
+
+    Attributes:
+        files: The files read so far, by their config paths.
+        looked: The state of every place where a file or a folder was looked for.
+    """
+
+    def __init__(self, cache: FileCache):
+        self._cache = cache
+        self.files: dict[str, FileText] = {}
+        self.looked: dict[str, Stamp] = {}
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> "Reader":
+        return self
+
+    def read(self, config_path: str, path: Path) -> FileText:
+        """Return the file of a config.
+
+        Raises:
+            ProblemsFound: It is unreadable, not YAML, or too large.
+        """
+        file = self.files[config_path] = self._cache.read(path)
+        self.looked[str(path)] = file.stamp
+        return file
+
+    def look(self, path: Path) -> None:
+        """Remember the state of a place that is about to be looked at."""
+        self.looked.setdefault(str(path), stamp_of(path))
+
+
+def value_nodes(file: Path) -> yaml.Node | None:
+    """Return the YAML nodes of a file's values: those of its `defaults` are left out."""
+    node = yaml_io.load_nodes(file.read_text(encoding="utf-8"))
+    if isinstance(node, yaml.MappingNode):
+        node.value = [(key, value) for key, value in node.value if key.value != "defaults"]
+    return node
+
+
+def _read(path: Path) -> tuple[str, dict[str, Any]]:
+    """Return a file's text and tree."""
+    text = _text(path)
+    if (count := text.count("${")) > MAX_REFERENCES:
+        raise fail("E004", str(path), f"holds {count} references", allowed=f"at most {MAX_REFERENCES} times ${{…}}")
+    if deep := _TOO_DEEP.search(text):
+        place = f"{path}:{text.count(chr(10), 0, deep.start()) + 1}"
+        raise fail("E004", place, "references are nested more than 8 deep")
+    try:
+        tree = yaml_io.load(text, yaml_io.MAX_VALUES) or {}
+    except yaml.MarkedYAMLError as error:
+        mark = error.problem_mark
+        place = f"{path}:{mark.line + 1}:{mark.column + 1}" if mark else str(path)
+        raise fail("E004", place, f"not valid YAML: {error.problem}") from error
+    if not path.is_relative_to(COLLECTION):
+        redaction.learn(tree)
+    if not isinstance(tree, dict):
+        raise fail("E004", str(path), "must be a mapping of keys", allowed="key: value")
+    return text, tree
+
+
+def _text(path: Path) -> str:
+    try:
+        with path.open("rb") as file:
+            raw = file.read(MAX_BYTES + 1)
+    except OSError as error:
+        raise fail("E004", str(path), f"cannot be read: {error.strerror}") from error
+    if len(raw) > MAX_BYTES:
+        allowed = "at most 1 MiB, all that a ConfigMap carries to a job"
+        raise fail("E004", str(path), f"is {path.stat().st_size / MAX_BYTES:.1f} MiB", allowed=allowed)
+    try:
+        return raw.decode("utf-8-sig")
+    except UnicodeDecodeError as error:
+        line, column = raw.count(b"\n", 0, error.start) + 1, error.start - raw.rfind(b"\n", 0, error.start)
+        message = f"not UTF-8: {error.reason}, byte {raw[error.start]:#04x}"
+        raise fail("E004", f"{path}:{line}:{column}", message, remedy="save the file as UTF-8") from error
+
+
+class Layer(NamedTuple):
+    """One file of a composition.
+
+    Args:
+        config: Its path as `defaults` name it.
+        package: Dotted prefix of its keys, may be empty.
+        file: Where it is.
+    """
+
+    config: str
+    package: str
+    file: Path
+
+
+POLICY = Layer("base/elastic/policy", "recipes", COLLECTION / "base/elastic/policy.yaml")
+"""The file that holds the default `elastic_policy`."""
+
+
+@dataclass(frozen=True, slots=True)
+class Files:
+    """The chosen files as Hydra composes them, before any value is overridden.
+
+    Args:
+        tree: Their values, merged; references stay references.
+        recipe: The chosen recipe.
+        cluster: The chosen cluster.
+        layers: Name and package of each file, lowest precedence first.
+        references: How many `${…}` they hold.
+        looked: The state of every place where a file was looked for, and of the code that composed them.
+    """
+
+    tree: Mapping[str, Any]
+    recipe: str
+    cluster: str
+    layers: tuple[Layer, ...]
+    references: int
+    looked: Mapping[str, Stamp]
+
+    def is_current(self) -> bool:
+        """Return whether every file is as it was when it was read, and no other one has appeared before it."""
+        return all(stamp_of(path) == stamp for path, stamp in self.looked.items())
+
+
+@dataclass(frozen=True, slots=True)
+class Choices:
+    """The files that overrides choose.
+
+    Args:
+        words: The overrides that choose, as Hydra gets them.
+        search: The folders and files that it looks in beside ours.
+        typed: Those overrides by group and package, as typed; two command lines may spell the same choices.
+    """
+
+    words: tuple[str, ...]
+    search: tuple[str, ...]
+    typed: Mapping[str, Override] = field(default_factory=dict, compare=False)
