@@ -1,12 +1,9 @@
-"""A launch without Hydra, from what an earlier process composed, beside one with it: the same in every respect."""
+"""A launch without Hydra beside one with it: the same in every respect."""
 
 import dataclasses
 import itertools
 import json
-import multiprocessing
 import os
-import resource
-import signal
 import subprocess
 import sys
 from collections.abc import Sequence
@@ -31,15 +28,6 @@ LONG_AGO = (1_700_000_000, 1_700_000_000)
 TINY = "defaults:\n  - /recipes/training/tiny/tiny_lm_cpu@_here_\n  - _self_\nrun:\n  name: {}\n"
 
 
-@pytest.fixture
-def kept(tmp_path_factory, monkeypatch):
-    """Return the folder of compositions on disk, empty; whatever was just written may be kept."""
-    home = tmp_path_factory.mktemp("cache")
-    monkeypatch.setenv("XDG_CACHE_HOME", str(home))
-    monkeypatch.setattr(composed_files, "_SETTLED_NS", -(10**18))
-    return home / "recipe-launcher"
-
-
 def refuse(*_args):
     raise NotPlain
 
@@ -51,7 +39,7 @@ def outcome(words: Sequence[str], folder: Path, *, is_plain: bool, monkeypatch) 
         if not is_plain:  # Hydra parses, composes and sets every value
             changed.setattr(overrides, "plain", lambda text: None)
             changed.setattr(plain_values, "valued", refuse)
-            changed.setattr(composed_files, "read", lambda choices: None)
+            changed.setattr(composed_files, "compose_plain", refuse)
         try:
             composition = composing.compose(words, context.cwd, context.suffix)
             job = pipeline.prepare(words, context)
@@ -64,8 +52,7 @@ def outcome(words: Sequence[str], folder: Path, *, is_plain: bool, monkeypatch) 
 
 def assert_same(words: Sequence[str], folder: Path, monkeypatch) -> None:
     expected = outcome(words, folder, is_plain=False, monkeypatch=monkeypatch)
-    for _ in ("composed", "from disk"):
-        assert outcome(words, folder, is_plain=True, monkeypatch=monkeypatch) == expected
+    assert outcome(words, folder, is_plain=True, monkeypatch=monkeypatch) == expected
 
 
 @pytest.mark.slow
@@ -76,10 +63,9 @@ def assert_same(words: Sequence[str], folder: Path, monkeypatch) -> None:
         for entry, cluster in zip(catalogue.entries(), itertools.cycle(CLUSTERS))
     ],
 )
-def test_a_recipe_of_the_catalogue_is_the_same_without_hydra(entry, cluster, kept, monkeypatch, tmp_path):
+def test_a_recipe_of_the_catalogue_is_the_same_without_hydra(entry, cluster, monkeypatch, tmp_path):
     words = [f"recipes={entry.name}", f"cluster={cluster}", *needed_by(entry)]
     assert_same(words, tmp_path, monkeypatch)
-    assert len(list(kept.iterdir())) == 1
 
 
 PLAIN_VALUES = st.sampled_from(
@@ -125,7 +111,7 @@ def test_a_random_command_line_is_the_same_without_hydra(start, words):
         *("${add:${.call},1}", "${nothing:1}", "${add:[1],2}", "x${add:1,2}", "${add:${.absent},2}", "${add:'1',2}"),
     ],
 )
-def test_a_function_of_numbers_is_the_same_without_hydra(call, kept, monkeypatch, tmp_path):
+def test_a_function_of_numbers_is_the_same_without_hydra(call, monkeypatch, tmp_path):
     file = tmp_path / "mine.yaml"
     file.write_text(f'{TINY.format("one")}x: {{two: 2, call: "{call}"}}\nextra_keys: [x]\n')
     os.utime(file, LONG_AGO)
@@ -169,23 +155,64 @@ def names_of(folder: Path, words: Sequence[str]) -> str:
     return composing.compose(words, folder).tree["recipes"]["run"]["name"]
 
 
-def test_a_second_launch_loads_no_hydra(tmp_path):
+def test_a_launch_loads_no_hydra(tmp_path):
+    (tmp_path / "mine.yaml").write_text(TINY.format("mine"))
+    launches = [[*LLAMA_K8S, ELASTIC, f"{RATE}=0.5"], ["recipes=mine.yaml"], []]
     script = (
         "import sys; from pathlib import Path; from launcher.config.compose import compose\n"
-        f"compose({[*LLAMA_K8S, ELASTIC, RATE + '=0.5']!r}, Path.cwd())\n"
+        f"for words in {launches!r}: compose(words, Path.cwd())\n"
         "print(sorted({'hydra', 'omegaconf', 'antlr4'} & set(sys.modules)))"
     )
-    env = {**os.environ, "XDG_CACHE_HOME": str(tmp_path), "PYTHONPATH": str(ROOT)}
-    runs = [
-        subprocess.run(
-            [sys.executable, "-c", script], env=env, cwd=tmp_path, check=True, capture_output=True, text=True
-        )
-        for _ in range(2)
+    env = {**os.environ, "PYTHONPATH": str(ROOT)}
+    command = [sys.executable, "-c", script]
+    done = subprocess.run(command, env=env, cwd=tmp_path, check=True, capture_output=True, text=True)
+    assert done.stdout.strip() == "[]"
+
+
+DEFAULTS = st.lists(
+    st.sampled_from(
+        [
+            *("/base/a@_here_", "/base/b@_global_", "/base/none@_here_", "optional /base/none@_here_", "_self_"),
+            *("/base/a@run", "/base/a", "/base/a.yaml@_here_", "/base/../base/a@_here_", "base/a@_here_"),
+            *("a@_here_", "b@_here_", "/recipes/other@_here_", "other@_here_", "/recipes/own@_here_", 1, None),
+            *({"/base@_here_": "a"}, {"/base@_here_": ["a", "b"]}, {"override /cluster": "slurm"}),
+        ]
+    ),
+    max_size=3,
+)
+BODIES = st.sampled_from(
+    [
+        *("run: {name: x}", "recipes: {run: {name: y}}", "run: null", "", "run: [1]", "~: 1", "3: {a: b}", "[1]"),
+        *(
+            "x: ${.y}\ny: 2",
+            "x: ${..a\n",
+            "x: ${recipes.run.name}",
+            "x: '${oc.env:HOME}'",
+            "run: ${.x}\nx: {name: z}",
+        ),
+        *("hydra: {verbose: true}", "# @package run\nname: z", "run: {name: ???}", "run: {name\n", "x: '\\${y}'"),
     ]
-    assert [run.stdout.strip() for run in runs] == ["['antlr4', 'hydra', 'omegaconf']", "[]"]
+)
 
 
 @pytest.mark.slow
+@settings(max_examples=60)
+@given(st.lists(st.tuples(DEFAULTS, BODIES), min_size=4, max_size=4), st.sampled_from(["own", "recipes/own.yaml"]))
+@example([(["/base/a@_here_", "a@_here_"], "run: {name: x}"), ([], ""), (["b@_here_"], ""), ([], "run: [1]")], "own")
+@example(
+    [(["other@_here_", "_self_"], ""), (["/base/b@_global_"], "x: ${.y}"), ([], ""), ([], "env_vars: {A: b}")], "own"
+)
+def test_files_of_any_form_are_the_same_without_hydra(tmp_path_factory, files, choice):
+    folder = tmp_path_factory.mktemp("forms")
+    for name, (defaults, body) in zip(("recipes/own", "recipes/other", "base/a", "base/b"), files, strict=True):
+        (folder / name).parent.mkdir(exist_ok=True)
+        start = "/recipes/training/tiny/tiny_lm_cpu@_here_" if name == "recipes/own" else None
+        entries = [*filter(None, [start]), *defaults]
+        (folder / f"{name}.yaml").write_text(f"{body}\ndefaults: {json.dumps(entries)}\n")
+    with pytest.MonkeyPatch.context() as monkeypatch:
+        assert_same([f"hydra.searchpath=[{folder}]", f"recipes={choice}"], folder, monkeypatch)
+
+
 @pytest.mark.parametrize(
     "words",
     [
@@ -194,36 +221,23 @@ def test_a_second_launch_loads_no_hydra(tmp_path):
     ],
     ids=["arithmetic", "variable"],
 )
-def test_a_second_launch_knows_every_function_of_a_reference(tmp_path, words):
-    script = (
-        "from pathlib import Path; from launcher.common.problems import ProblemsFound\n"
-        "from launcher.config.compose import compose\n"
-        "try:\n"
-        f"    print(compose({words!r}, Path.cwd()).tree)\n"
-        "except ProblemsFound as error:\n"
-        "    print(error)\n"
-    )
-    env = {**os.environ, "XDG_CACHE_HOME": str(tmp_path), "PYTHONPATH": str(ROOT), "A_PASSWORD": "x7Gh29aK"}
-    command = [sys.executable, "-c", script]
-    first, second = (
-        subprocess.run(command, env=env, cwd=tmp_path, check=True, capture_output=True, text=True).stdout
-        for _ in range(2)
-    )
-    assert first == second
-    assert "Unsupported" not in first and "x7Gh29aK" not in first
+def test_a_launch_knows_every_function_of_a_reference(tmp_path, monkeypatch, words):
+    monkeypatch.setenv("A_PASSWORD", "x7Gh29aK")
+    assert_same(words, tmp_path, monkeypatch)
+    shown = repr(outcome(words, tmp_path, is_plain=True, monkeypatch=monkeypatch))
+    assert "Unsupported" not in shown and "x7Gh29aK" not in shown
 
 
-def test_a_changed_file_is_composed_anew(kept, tmp_path):
+def test_a_changed_file_is_composed_anew(tmp_path):
     file = tmp_path / "mine.yaml"
     for name in ("one", "two"):
         file.write_text(TINY.format(name))
         os.utime(file, LONG_AGO)  # and of the same size: its state differs nevertheless
         assert names_of(tmp_path, ["recipes=mine.yaml"]) == name
-    assert len(list(kept.iterdir())) == 1
 
 
 @pytest.mark.slow
-def test_a_file_that_newly_shadows_another_is_found(kept, tmp_path):
+def test_a_file_that_newly_shadows_another_is_found(tmp_path):
     first, second = tmp_path / "first", tmp_path / "second"
     words = [f"hydra.searchpath=[{first},{second}]", "recipes=own"]
     for folder in (second, first):
@@ -235,7 +249,7 @@ def test_a_file_that_newly_shadows_another_is_found(kept, tmp_path):
     assert names_of(tmp_path, words) == "second"
 
 
-def test_a_relative_folder_is_that_of_the_current_one(kept, tmp_path, monkeypatch):
+def test_a_relative_folder_is_that_of_the_current_one(tmp_path, monkeypatch):
     for name in ("one", "two"):
         folder = tmp_path / name
         (folder / "own" / "recipes").mkdir(parents=True)
@@ -244,7 +258,7 @@ def test_a_relative_folder_is_that_of_the_current_one(kept, tmp_path, monkeypatc
         assert names_of(folder, ["hydra.searchpath=[own]", "recipes=mine"]) == name
 
 
-def test_a_default_of_an_environment_variable_is_not_kept(kept, tmp_path, monkeypatch):
+def test_a_default_follows_an_environment_variable(tmp_path, monkeypatch):
     (tmp_path / "base" / "own").mkdir(parents=True)
     for name in ("one", "two"):
         (tmp_path / "base" / "own" / f"{name}.yaml").write_text(f"run: {{name: {name}}}\n")
@@ -257,109 +271,10 @@ def test_a_default_of_an_environment_variable_is_not_kept(kept, tmp_path, monkey
         except ProblemsFound:  # whether a default may refer to a variable is Hydra's choice
             continue
         assert found == name
-    assert not kept.exists()
 
 
-def test_a_file_of_this_moment_is_not_kept(kept, tmp_path, monkeypatch):
-    monkeypatch.setattr(composed_files, "_SETTLED_NS", 2 * 10**9)
-    (tmp_path / "mine.yaml").write_text(TINY.format("now"))
-    assert names_of(tmp_path, ["recipes=mine.yaml"]) == "now"
-    assert not kept.exists()
-
-
-@pytest.mark.parametrize(
-    "secret",
-    ["env_vars: {API_TOKEN: sd8f7sd98f7sd9f87}", "extra: https://me:sd8f7sd98f7@host/x", "extra: ghp_" + "a1B2" * 9],
-    ids=["by its name", "by its place", "by its form"],
-)
-def test_a_secret_is_not_kept(kept, tmp_path, secret):
-    (tmp_path / "mine.yaml").write_text(TINY.format("mine") + f"{secret}\n")
-    names_of(tmp_path, ["recipes=mine.yaml"])
-    assert not kept.exists()
-
-
-def test_what_is_kept_is_readable_by_this_user_only(kept):
-    names_of(Path("/nowhere"), LLAMA_K8S)
-    (file,) = kept.iterdir()
-    assert (kept.stat().st_mode & 0o777, file.stat().st_mode & 0o777) == (0o700, 0o600)
-
-
-DAMAGES = {
-    "empty": lambda file: file.write_bytes(b""),
-    "cut": lambda file: file.write_bytes(file.read_bytes()[:-7]),
-    "another value": lambda file: file.write_bytes(file.read_bytes().replace(b"llama-3-1-8b", b"llama-3-1-9b")),
-    "not text": lambda file: file.write_bytes(b"\xff\xfe\x00" * 99),
-    "another shape": lambda file: file.write_bytes(b"\n[]"),
-    "writable by others": lambda file: file.chmod(0o666),
-    "a folder": lambda file: (file.unlink(), file.mkdir()),
-    "a link": lambda file: (file.rename(file.with_suffix(".x")), file.symlink_to(file.with_suffix(".x"))),
-    "a pipe": lambda file: (file.unlink(), os.mkfifo(file)),
-}
-
-
-@pytest.mark.parametrize("damage", DAMAGES.values(), ids=DAMAGES)
-def test_a_damaged_or_foreign_composition_counts_as_absent(kept, damage):
-    expected = names_of(Path("/nowhere"), LLAMA_K8S)
-    (file,) = kept.iterdir()
-    damage(file)
-    assert composed_files.read(_choices(LLAMA_K8S)) is None
-    assert names_of(Path("/nowhere"), LLAMA_K8S) == expected
-
-
-def _choices(words: Sequence[str]):
-    from launcher.config.choices import choose
-    from launcher.config.parsing import parse
-
-    return choose(parse(words), Path("/nowhere"))
-
-
-@pytest.mark.parametrize("place", ["/dev/null", "/proc/nowhere", "relative"], ids=["file", "unwritable", "relative"])
-def test_a_launch_without_a_home_composes_each_time(kept, monkeypatch, tmp_path, place):
-    monkeypatch.setenv("XDG_CACHE_HOME", place)
-    monkeypatch.setenv("HOME", "/dev/null")
-    monkeypatch.chdir(tmp_path)
-    assert names_of(tmp_path, LLAMA_K8S) == names_of(tmp_path, LLAMA_K8S)
-    assert list(tmp_path.iterdir()) == []
-
-
-def test_a_full_disk_leaves_nothing_behind(kept):
-    limits = resource.getrlimit(resource.RLIMIT_FSIZE)
-    before = signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
-    resource.setrlimit(resource.RLIMIT_FSIZE, (100, limits[1]))
-    try:
-        name = names_of(Path("/nowhere"), LLAMA_K8S)
-    finally:
-        resource.setrlimit(resource.RLIMIT_FSIZE, limits)
-        signal.signal(signal.SIGXFSZ, before)
-    assert name and list(kept.iterdir()) == []
-
-
-def test_concurrent_launches_see_complete_compositions(kept):
-    expected = names_of(Path("/nowhere"), LLAMA_K8S)
-    with multiprocessing.get_context("fork").Pool(2) as pool:
-        found = pool.starmap_async(_recomposed, [(expected, kept)] * 2).get()
-    assert found == [None, None]
-    assert len([file for file in kept.iterdir() if file.suffix == ".json"]) == 1
-
-
-def _recomposed(expected: str, kept: Path) -> None:
-    for i in range(10):
-        if i % 3 == 0:
-            for file in kept.glob("*.json"):
-                file.unlink(missing_ok=True)
-        assert names_of(Path("/nowhere"), LLAMA_K8S) == expected
-
-
-def test_the_oldest_compositions_are_removed(kept, monkeypatch, tmp_path):
-    monkeypatch.setattr(composed_files, "_MOST_KEPT", 2)
-    for name in ("a", "b", "c"):
-        (tmp_path / f"{name}.yaml").write_text(TINY.format(name))
-        names_of(tmp_path, [f"recipes={name}.yaml"])
-    assert len(list(kept.iterdir())) == 2
-
-
-def test_one_process_reads_a_composition_once(kept, monkeypatch):
+def test_one_process_reads_a_composition_once(monkeypatch):
     cache = CompositionCache()
     composing.compose(LLAMA_K8S, Path("/nowhere"), cache=cache)
-    monkeypatch.setattr(composed_files, "read", lambda choices: pytest.fail("read again"))
+    monkeypatch.setattr(composed_files, "_compose", lambda choices, cache: pytest.fail("read again"))
     composing.compose([f"recipes={LLAMA}", "cluster=k8s"], Path("/nowhere"), cache=cache)

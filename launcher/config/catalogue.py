@@ -1,35 +1,30 @@
 """The recipes of a collection, and what the collection's parts set below them, read from their files alone.
 
-A listing needs nine facts of each recipe, not its composition, and must not wait for Hydra: the few forms of a
-defaults list that recipes use are followed here. A recipe in any other form is composed, and so is one with a fault,
-for the composition's words about it.
+A listing needs nine facts of each recipe, not its composition. A recipe that `composed_files` does not follow is
+composed by Hydra, and so is one with a fault, for the composition's words about it.
 """
 
 import functools
-import os
-import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import yaml
-
 from launcher.common import yaml_io
 from launcher.common.paths import COLLECTION
 from launcher.common.problems import Problem, ProblemsFound
+from launcher.config import plain_values
 from launcher.config.collection import recipe_names
-from launcher.model.config_tree import ABSENT, child, get, leaves, merged, size_of
+from launcher.config.composed_files import Part, Parts, merged
+from launcher.config.files import FileCache
+from launcher.config.overrides import quoted
+from launcher.config.plain_values import NotPlain
+from launcher.model.config_tree import ABSENT, child, get, leaves, size_of
 
 CONFIG_FILE = COLLECTION / "config.yaml"
 CLUSTERS = COLLECTION / "cluster"
 _NOT_KEYS = ("defaults", "hydra", "scale_config")
 _FOLDER = "recipes"
-_LARGEST = 1 << 16
-"""Bytes of a file that is read here; the largest of the collection has 2,400."""
-_REFERENCE = re.compile(r"\$\{(?P<dots>\.*)(?P<path>\w+(\.\w+)*)\}")
-_REFERENCES = 8
-"""References that are followed one after the other; more may be a circle."""
 _FACTS = (
     "display_name",
     "run.name",
@@ -82,12 +77,13 @@ def entries(folder: Path = COLLECTION) -> tuple[Entry, ...]:
         ProblemsFound: A file is not YAML, or inherits a missing file or itself; every such file is reported.
     """
     folder = folder.resolve()
-    files = Files(tuple(dict.fromkeys((COLLECTION, folder))), {})
+    roots = [str(folder)] if folder != COLLECTION else []
+    parts = Parts(roots, FileCache())
     found: list[Entry] = []
     problems: list[Problem] = []
     for name in recipe_names(folder):
         try:
-            found.append(_entry(name, folder / _FOLDER / f"{name}.yaml", files))
+            found.append(_entry(name, folder / _FOLDER / f"{name}.yaml", parts, roots))
         except ProblemsFound as error:
             problems += error.problems
     if problems:
@@ -95,16 +91,12 @@ def entries(folder: Path = COLLECTION) -> tuple[Entry, ...]:
     return tuple(found)
 
 
-class Unfamiliar(Exception):
-    """A recipe has a form, or a fault, whose meaning only its composition shows."""
-
-
-def _entry(name: str, path: Path, files: "Files") -> Entry:
+def _entry(name: str, path: Path, parts: Parts, folders: Sequence[str]) -> Entry:
     try:
-        layers = [layer.recipe for layer in files.layers(path)]
-        facts = {key: _value(layers, key) for key in _FACTS}
-    except Unfamiliar:
-        facts = _composed(name, path, files.roots)
+        tree = merged(parts.of(f"{_FOLDER}/{name}", path, _FOLDER))
+        facts = {key: _fact(tree, key) for key in _FACTS}
+    except (NotPlain, RecursionError):
+        facts = _composed(name, path, folders)
     objective = facts["training_config.training_args.trainer_type"]
     weights = facts["training_config.model_config.peft_config.peft_type"] or "fft"
     types = facts["instance_types"]
@@ -122,148 +114,25 @@ def _entry(name: str, path: Path, files: "Files") -> Entry:
     )
 
 
-def _value(layers: Sequence[dict[str, Any]], key: str) -> Any:
-    """Return the value of `key`, that of another key where it refers to one; None where nothing sets it."""
-    for _ in range(_REFERENCES):
-        value = _last(layers, key)
-        if isinstance(value, dict) or "${" not in str(value):
-            return value
-        reference = _REFERENCE.fullmatch(value) if isinstance(value, str) else None
-        if reference is None:
-            raise Unfamiliar
-        key = _target(key, len(reference["dots"]), reference["path"])
-    raise Unfamiliar
+def _fact(tree: Mapping[str, Any], key: str) -> Any:
+    """Return the value of a recipe's key, that of another key where it refers to one; None where nothing sets it."""
+    path = (_FOLDER, *key.split("."))
+    value: Any = tree
+    for word in path:
+        if isinstance(value, str):
+            raise NotPlain  # it may refer to a mapping elsewhere
+        if (value := child(value, word)) is ABSENT:
+            return None
+    return value if isinstance(value, dict) or "${" not in str(value) else plain_values.resolved(value, path, tree)
 
 
-def _target(key: str, num_dots: int, path: str) -> str:
-    """Return the key of the recipe that a reference at `key` means: one dot means the mapping `key` is in."""
-    if num_dots == 0:
-        head, _, path = path.partition(".")
-        parents: list[str] | None = [] if head == _FOLDER and path else None
-    else:
-        around = key.split(".")
-        parents = around[: len(around) - num_dots] if num_dots <= len(around) else None
-    if parents is None:  # a key outside the recipe
-        raise Unfamiliar
-    return ".".join([*parents, path])
-
-
-def _last(layers: Sequence[dict[str, Any]], key: str) -> Any:
-    """Return what the last layer that sets `key` sets it to; None where none does."""
-    for layer in reversed(layers):
-        node: Any = layer
-        for word in key.split("."):
-            if (inside := child(node, word)) is ABSENT:
-                break
-            node = inside
-        else:
-            return node
-        if isinstance(node, str):
-            raise Unfamiliar  # it may refer to a mapping elsewhere
-        if not isinstance(node, dict):
-            return None  # this layer replaces a complete mapping on the way
-    return None
-
-
-def _composed(name: str, path: Path, roots: Sequence[Path]) -> dict[str, Any]:
+def _composed(name: str, path: Path, folders: Sequence[str]) -> dict[str, Any]:
     """Return the facts of a recipe from its composition."""
     from launcher.config.compose import compose  # Hydra takes longer to import than a listing takes without it
 
-    folders = [str(folder).replace("\\", "\\\\").replace("'", "\\'") for folder in roots if folder != COLLECTION]
-    search = [f"hydra.searchpath=['{folder}']" for folder in folders]
+    search = [f"hydra.searchpath=[{quoted(folder)}]" for folder in folders]
     tree = compose([f"recipes={name}", *search], path.parent).tree[_FOLDER]
     return {key: get(tree, key) for key in _FACTS}
-
-
-@dataclass(frozen=True, slots=True)
-class Layer:
-    """One file of those that a recipe is made of.
-
-    Args:
-        path: The file.
-        tree: Its content, without its `defaults`.
-        is_global: Whether it sets keys of the top level, and not of the recipe.
-    """
-
-    path: Path
-    tree: dict[str, Any]
-    is_global: bool = False
-
-    @property
-    def recipe(self) -> dict[str, Any]:
-        """The values it sets in the recipe."""
-        return (self.tree.get(_FOLDER) if self.is_global else self.tree) or {}
-
-
-@dataclass(frozen=True, slots=True)
-class Files:
-    """Recipe files and the parts they inherit, each read once.
-
-    Args:
-        roots: Folders that a path from / is looked up in, in this order.
-        known: Layers of every file read so far; None while it is being read, and where it cannot be.
-    """
-
-    roots: tuple[Path, ...]
-    known: dict[Path, list[Layer] | None]
-
-    def layers(self, path: Path) -> list[Layer]:
-        """Return a file and all that it inherits, lowest precedence first; a part may be there twice.
-
-        Raises:
-            Unfamiliar: It has a form or a fault that Hydra has to look at.
-        """
-        if path not in self.known:
-            self.known[path] = None
-            self.known[path] = self._read(path)
-        if (layers := self.known[path]) is None:  # it leads back to itself, or was found unfamiliar before
-            raise Unfamiliar
-        return layers
-
-    def _read(self, path: Path) -> list[Layer]:
-        text, tree = _load(path)
-        defaults = tree.pop("defaults", [])
-        if not isinstance(defaults, list) or "@package" in text[:512]:  # as far as Hydra looks for it
-            raise Unfamiliar
-        layers = []
-        for default in defaults if "_self_" in defaults else [*defaults, "_self_"]:
-            layers += [Layer(path, tree)] if default == "_self_" else self._inherited(default, path)
-        return layers
-
-    def _inherited(self, default: Any, path: Path) -> list[Layer]:
-        name, _, package = default.partition("@") if isinstance(default, str) else ("", "", "")
-        if package not in ("_here_", "_global_") or "$" in name or " " in name:
-            raise Unfamiliar
-        inherited = self.layers(self._find(name, path))
-        return inherited if package == "_here_" else [Layer(part.path, part.tree, True) for part in inherited]
-
-    def _find(self, name: str, path: Path) -> Path:
-        """Return the file that a defaults list names: from a root where it starts with /, else beside `path`.
-
-        Where Hydra looks for what a recipe names without a / depends on how the recipe itself was chosen.
-        """
-        if not name.startswith("/"):
-            parent = path.parent.relative_to(next(root for root in self.roots if path.is_relative_to(root)))
-            if parent.parts[:1] == (_FOLDER,):
-                raise Unfamiliar
-            name = (parent / name).as_posix()
-        for root in self.roots:
-            if os.path.isfile(file := root / f"{name.lstrip('/')}.yaml"):
-                return file
-        raise Unfamiliar
-
-
-def _load(path: Path) -> tuple[str, dict[str, Any]]:
-    if path.stat().st_size > _LARGEST:
-        raise Unfamiliar
-    try:
-        text = path.read_text(encoding="utf-8-sig")
-        tree = yaml_io.load(text) or {}
-    except (UnicodeDecodeError, yaml.MarkedYAMLError) as error:
-        raise Unfamiliar from error
-    if not isinstance(tree, dict):
-        raise Unfamiliar
-    return text, tree
 
 
 @dataclass(frozen=True, slots=True)
@@ -337,8 +206,7 @@ def choices_of(file: Path) -> dict[str, str]:
 
 def sizes(recipe: Path) -> str:
     """Return the numbers of nodes an elastic recipe may have, in words; empty for one that never changes its size."""
-    layers = (layer.recipe for layer in _collection().layers(recipe))
-    tree = functools.reduce(merged, layers, dict[str, Any]())
+    tree = merged(_parts_of(recipe))[_FOLDER]
     policy, table = tree.get("elastic_policy"), tree.get("scale_config")
     if not policy:
         return ""
@@ -354,11 +222,17 @@ def _tree_of(file: Path) -> Mapping[str, Any]:
 
 
 @functools.cache  # as above
-def _collection() -> Files:
-    return Files((COLLECTION,), {})
+def _collection() -> Parts:
+    return Parts((), FileCache())
+
+
+def _parts_of(recipe: Path) -> tuple[Part, ...]:
+    """Return the parts of a recipe of the collection, lowest precedence first."""
+    config = recipe.relative_to(COLLECTION).with_suffix("").as_posix()
+    return _collection().of(config, recipe, _FOLDER)
 
 
 def _made_of(recipe: Path) -> list[Path]:
     """Return the files a recipe is made of, lowest precedence first; one that is named twice counts at its last."""
-    paths = [layer.path for layer in _collection().layers(recipe)]
+    paths = [part.file.path for part in _parts_of(recipe)]
     return [path for i, path in enumerate(paths) if path not in paths[i + 1 :]]

@@ -22,7 +22,7 @@ def compose(
 ) -> Composition:
     """Compose `overrides` over the recipe collection.
 
-    Hydra composes the files that the overrides choose; that result is kept while those files are unchanged.
+    The files that the overrides choose are composed first; that result is kept while those files are unchanged.
     Values are then set on a copy one by one, so that each faulty override is reported, not only the first.
 
     Args:

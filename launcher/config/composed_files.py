@@ -1,34 +1,136 @@
-"""The compositions of the files that launches choose: each made once while none of these files changes.
+"""The files that a launch chooses, composed: without Hydra, which takes 0.2 s to load, where they have common forms.
 
-Only a composition that is not kept loads Hydra. What is on disk is a file for each choice, below XDG_CACHE_HOME: it
-holds no value that is or may be secret, and one that is damaged, foreign or outdated counts as absent.
+The forms of `defaults` that recipes use are followed here. Any other form, and every fault, is `NotPlain`: then Hydra
+composes, and has the words for what is wrong. Tests hold both ways to the same composition.
 """
 
-import contextlib
-import hashlib
-import json
-import os
-import stat
-import tempfile
-import time
-from collections.abc import Iterable, Iterator
+import re
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any, NamedTuple
 
-from launcher import VERSION
-from launcher.common import redaction
 from launcher.common.paths import COLLECTION
-from launcher.config.files import Choices, FileCache, Files, FileText, Layer, keep, stamp_of
+from launcher.common.problems import ProblemsFound
+from launcher.config.collection import CONFIG, GROUPS, PLAIN_NAME, SCHEME, USER_RECIPE
+from launcher.config.files import Choices, FileCache, Files, FileText, Layer, Reader, keep
+from launcher.config.plain_values import NotPlain, merge_layers
 
+_CHOICE = re.compile(rf"({'|'.join(GROUPS)})=(.+)")
+_DEFAULT = re.compile(r"(/?)(\w[\w-]*(?:/\w[\w.-]*)*)@(_here_|_global_)", re.A)
+_CONFIG = re.compile(r"\w[\w-]*(?:/\w[\w.-]*)*", re.A)
+_REFERENCE = re.compile(r"\$\{\.*[A-Za-z_]\w*(?:\.[A-Za-z_]\w*)*\}", re.A)
+_CALL = re.compile(r"\$\{\w+:[\w., -]*\}", re.A)
+_HEADER = 512
+"""Characters at the start of a file in which Hydra looks for the package that its keys belong to."""
 _MOST_COMPOSED = 16
 """Compositions kept in memory, at about 0.5 MB each: a sweep over a catalogue must not keep them all."""
-_MOST_KEPT = 256
-"""Compositions kept on disk, at about 20 KB each; the oldest are removed."""
-_LARGEST = 1 << 22
-"""Bytes of a composition on disk. The files it is made of have at most 1 MiB each, and most 2 KB."""
-_SETTLED_NS = 2_000_000_000
-"""Age of a file of which a composition is kept: a younger one may change without another time, as file systems
-count it. Source: Git, racy-git: the same problem, and the same answer."""
+_MOST_PARTS = 200
+"""Parts of one recipe, one that is named twice counted twice; the longest of the collection has 20."""
+
+
+class Part(NamedTuple):
+    """One of the files that a file is made of.
+
+    Args:
+        config: Its path as `defaults` name it.
+        file: The file.
+        is_global: Whether it sets keys of the top level, and not of what inherits it.
+    """
+
+    config: str
+    file: FileText
+    is_global: bool = False
+
+    def layer(self, package: str) -> tuple[str, dict[str, Any]]:
+        """Return the package of its keys, where those of what inherits it have `package`, and its values."""
+        return "" if self.is_global else package, {k: v for k, v in self.file.tree.items() if k != "defaults"}
+
+
+class Parts:
+    """Follows the `defaults` of files, each of them once.
+
+    Attributes:
+        reader: Reads the files.
+    """
+
+    def __init__(self, search: Sequence[str], cache: FileCache):
+        """Look in the collection first, then in these folders, and beside these files as `user_place` names them."""
+        if any("://" in place.removeprefix(f"{SCHEME}://") for place in search):
+            raise NotPlain
+        self.reader = Reader(cache)
+        self._search = search
+        self._known: dict[tuple[Path, str | None], tuple[Part, ...] | None] = {}
+
+    def of(self, config: str, path: Path, base: str | None) -> tuple[Part, ...]:
+        """Return a file and all that it inherits, lowest precedence first; a part may be there twice.
+
+        Args:
+            config: Its path as `defaults` name it.
+            path: Where it is.
+            base: Folder of what it names without a slash; None if that is not followed here.
+
+        Raises:
+            NotPlain: It has a form or a fault that Hydra has to look at.
+        """
+        key = path, base
+        if key not in self._known:
+            self._known[key] = None
+            self._known[key] = tuple(self._read(config, path, base))
+        if (parts := self._known[key]) is None:  # it leads back to itself, or was refused before
+            raise NotPlain
+        return parts
+
+    def _read(self, config: str, path: Path, base: str | None) -> Iterator[Part]:
+        try:
+            file = self.reader.read(config, path)
+        except ProblemsFound as error:
+            raise NotPlain from error
+        defaults = file.tree.get("defaults", [])
+        if not isinstance(defaults, list) or defaults.count("_self_") > 1 or "@package" in file.text[:_HEADER]:
+            raise NotPlain
+        if "hydra" in file.tree or not all(isinstance(key, str) for key in file.tree):
+            raise NotPlain
+        if "${" in file.text and ("\\" in file.text or "${" in _CALL.sub("", _REFERENCE.sub("0", file.text))):
+            raise NotPlain
+        count = 0
+        for default in defaults if "_self_" in defaults else [*defaults, "_self_"]:
+            parts = (Part(config, file),) if default == "_self_" else self._inherited(default, base)
+            if (count := count + len(parts)) > _MOST_PARTS:
+                raise NotPlain
+            yield from parts
+
+    def _inherited(self, default: Any, base: str | None) -> tuple[Part, ...]:
+        found = _DEFAULT.fullmatch(default) if isinstance(default, str) else None
+        if found is None or not (found[1] or base):
+            raise NotPlain
+        config = found[2] if found[1] else f"{base}/{found[2]}"
+        # Hydra looks up what a recipe names without a slash elsewhere if the recipe was not chosen but inherited.
+        is_recipe = config.startswith("recipes/")
+        parts = self.of(config, self.find(config), None if is_recipe else config.rpartition("/")[0])
+        return parts if found[3] == "_here_" else tuple(part._replace(is_global=True) for part in parts)
+
+    def find(self, config: str) -> Path:
+        """Return the file of a config, such as `base/elastic/policy`.
+
+        Raises:
+            NotPlain: There is none.
+        """
+        for path in self._places(config):
+            if self.reader.look(path):
+                return path
+        raise NotPlain
+
+    def _places(self, config: str) -> Iterator[Path]:
+        yield COLLECTION / f"{config}.yaml"
+        for place in self._search:
+            recipe = place.removeprefix(f"{SCHEME}://")
+            if recipe == place:
+                yield Path(place, f"{config}.yaml")
+            elif config == f"recipes/{USER_RECIPE}":
+                yield Path(recipe)
+            elif config.startswith("recipes/"):
+                yield Path(recipe).parent / f"{config.removeprefix('recipes/')}.yaml"
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,103 +152,63 @@ class CompositionCache:
         """
         known = self._composed.get(choices)
         if known is None or not known.is_current():
-            known = read(choices) or _compose(choices, self.files)
+            known = _compose(choices, self.files)
             keep(self._composed, choices, known, _MOST_COMPOSED)
         return known
 
 
 def _compose(choices: Choices, cache: FileCache) -> Files:
-    from launcher.config import hydra_errors  # Hydra takes 0.2 s, more than all else of a dry run
-
-    files, texts = hydra_errors.compose_files(choices, cache)
-    if _may_keep(choices, files, texts):
-        _write(_place(choices), files)
-    return files
-
-
-def read(choices: Choices) -> Files | None:
-    """Return what an earlier process composed of these choices; None if there is nothing, or it is outdated."""
     try:
-        digest, _, body = _own_text(_place(choices)).partition("\n")
-        if hashlib.sha256(body.encode()).hexdigest() != digest:
-            return None
-        kept = json.loads(body)
-        looked = {path: tuple(state) for path, state in kept["looked"].items()}
-        layers = tuple(Layer(config, package, Path(file)) for config, package, file in kept["layers"])
-        files = Files(kept["tree"], kept["recipe"], kept["cluster"], layers, kept["references"], looked)
-    except (OSError, ValueError):
-        return None
-    return files if files.is_current() else None
+        return compose_plain(choices, cache)
+    except NotPlain:
+        from launcher.config import hydra_errors  # Hydra takes 0.2 s, more than all else of a dry run
+
+        return hydra_errors.compose_files(choices, cache)
 
 
-def _own_text(path: Path) -> str:
-    """Return the text of a file that nobody but this user can have written; a pipe or another device is not opened.
+def compose_plain(choices: Choices, cache: FileCache) -> Files:
+    """Compose the chosen files.
 
     Raises:
-        OSError: It does not exist, or is another user's.
+        NotPlain: A choice, or a file, has another form than those that are followed here, or a fault.
     """
-    with open(os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_NOFOLLOW | os.O_CLOEXEC), encoding="utf-8") as file:
-        for found in (os.fstat(file.fileno()), os.stat(path.parent)):
-            if found.st_uid != os.geteuid() or found.st_mode & (stat.S_IWGRP | stat.S_IWOTH):
-                raise PermissionError
-        if not stat.S_ISREG(os.fstat(file.fileno()).st_mode):
-            raise FileNotFoundError
-        return file.read(_LARGEST)
+    parts = Parts(choices.search, cache)
+    chosen = _chosen(choices.words)
+    placed: list[tuple[str, Part]] = []
+    try:
+        root = Part(CONFIG, parts.reader.read(CONFIG, COLLECTION / f"{CONFIG}.yaml"))
+        for default in root.file.tree["defaults"]:
+            if default == "_self_":
+                placed.append(("", root))
+                continue
+            ((group, option),) = default.items()
+            config = f"{group}/{chosen.setdefault(group, option)}"
+            path = parts.find(config)
+            if group == "cluster" and not path.is_relative_to(COLLECTION):
+                raise NotPlain
+            placed += [("" if part.is_global else group, part) for part in parts.of(config, path, group)]
+        tree = merge_layers(part.layer(package) for package, part in placed)
+    except (ProblemsFound, RecursionError) as error:
+        raise NotPlain from error
+    tree.pop("hydra", None)
+    layers = tuple(Layer(part.config, package, part.file.path) for package, part in placed)
+    references = sum(file.text.count("${") for file in parts.reader.files.values())
+    return Files(tree, chosen["recipes"], chosen["cluster"], layers, references, parts.reader.looked)
 
 
-def _place(choices: Choices) -> Path:
-    """Return the file of a composition. Relative folders of the search path are of the current folder.
+def _chosen(words: Sequence[str]) -> dict[str, str]:
+    """Return what words choose, by group."""
+    found = [_CHOICE.fullmatch(word) for word in words]
+    chosen = {match[1]: match[2] for match in found if match and PLAIN_NAME.fullmatch(match[2])}
+    if len(chosen) < len(words) or not all(_CONFIG.fullmatch(option) for option in chosen.values()):
+        raise NotPlain
+    return chosen
+
+
+def merged(parts: Iterable[Part]) -> dict[str, Any]:
+    """Return the values of a recipe's parts, those of the recipe under `recipes`.
 
     Raises:
-        OSError: This user has no home, or this process no current folder.
+        NotPlain: As `merge_layers` raises it.
     """
-    home = os.environ.get("XDG_CACHE_HOME", "")
-    root = Path(home) if os.path.isabs(home) else Path(os.path.expanduser("~"), ".cache")
-    if not root.is_absolute():
-        raise FileNotFoundError
-    about = [VERSION, str(COLLECTION), choices.words, choices.search, os.getcwd() if choices.search else ""]
-    name = hashlib.sha256(json.dumps(about).encode()).hexdigest()
-    return root / "recipe-launcher" / f"{name}.json"
-
-
-def _may_keep(choices: Choices, files: Files, texts: Iterable[FileText]) -> bool:
-    """Return whether a composition holds nothing secret, and depends on nothing but files that have settled."""
-    latest = time.time_ns() - _SETTLED_NS
-    if any(state > latest for stamp in files.looked.values() for state in stamp[:2]):
-        return False
-    chosen = (*choices.words, *(str(text.tree.get("defaults")) for text in texts))
-    if any("${" in words for words in chosen):  # a default may be chosen by an environment variable
-        return False
-    return not any(True for text in texts for _ in redaction.secrets_of(text.tree))
-
-
-def _write(path: Path, files: Files) -> None:
-    """Keep a composition on disk, atomically; where that cannot be done, the next process composes again."""
-    layers = [(layer.config, layer.package, str(layer.file)) for layer in files.layers]
-    kept = {"tree": files.tree, "recipe": files.recipe, "cluster": files.cluster, "layers": layers}
-    try:
-        body = json.dumps(
-            {**kept, "references": files.references, "looked": {**files.looked, __file__: stamp_of(__file__)}}
-        )
-        if json.loads(body)["tree"] != files.tree or redaction.masked(body) != body:
-            return
-        path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-        handle, name = tempfile.mkstemp(prefix="unfinished-", dir=path.parent)
-        try:
-            with open(handle, "w", encoding="utf-8") as file:
-                file.write(f"{hashlib.sha256(body.encode()).hexdigest()}\n{body}")
-            os.replace(name, path)
-        except BaseException:
-            os.unlink(name)
-            raise
-        for outdated in _outdated(path.parent):
-            os.unlink(outdated)
-    except (OSError, ValueError, TypeError, RecursionError):
-        return
-
-
-def _outdated(folder: Path) -> Iterator[str]:
-    """Yield the files that are too many, the oldest first."""
-    with contextlib.suppress(FileNotFoundError), os.scandir(folder) as entries:
-        found = sorted((entry.stat().st_mtime_ns, entry.path) for entry in entries)
-        yield from (path for _, path in found[:-_MOST_KEPT])
+    return merge_layers(part.layer("recipes") for part in parts)

@@ -123,9 +123,9 @@ class Reader:
         self.looked[str(path)] = file.stamp
         return file
 
-    def look(self, path: Path) -> None:
-        """Remember the state of a place that is about to be looked at."""
-        self.looked.setdefault(str(path), stamp_of(path))
+    def look(self, path: Path) -> bool:
+        """Remember the state of a place that is looked at; return whether a file is there."""
+        return len(self.looked.setdefault(str(path), stamp_of(path))) > 1
 
 
 def value_nodes(file: Path) -> yaml.Node | None:

@@ -5,14 +5,12 @@ With `hydra_errors`, `hydra_flags` and `hydra_overrides`, all there is of Hydra.
 
 import itertools
 import os
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cache
 from pathlib import Path
 from typing import Any
 
-import hydra
-import omegaconf
 import yaml
 from hydra import version
 from hydra._internal.config_loader_impl import ConfigLoaderImpl
@@ -32,9 +30,9 @@ from omegaconf.errors import OmegaConfBaseException
 from launcher.common import yaml_io
 from launcher.common.paths import COLLECTION
 from launcher.common.problems import Problem, ProblemsFound
-from launcher.config import files, plain_values, resolvers
+from launcher.config import resolvers
 from launcher.config.collection import CONFIG, SCHEME, USER_RECIPE
-from launcher.config.files import Choices, FileCache, Files, FileText, Layer, Reader, stamp_of
+from launcher.config.files import Choices, FileCache, Files, FileText, Layer, Reader
 from launcher.config.plain_values import NotPlain, merge_layers
 
 NEIGHBOURS = "recipes"
@@ -45,9 +43,6 @@ _SHOWN = 60
 
 MOST_FILES = 2000
 """Files of one composition, counted as often as they are named. The longest published recipe names 20."""
-_PARTS = (hydra, omegaconf, plain_values, files, yaml_io)
-_MADE_BY = (__file__, *(str(part.__file__) for part in _PARTS))
-"""The code that composes: what an earlier state of it composed is outdated."""
 REFUSALS = (HydraException, OmegaConfBaseException, AssertionError, OSError, ValueError, RecursionError)
 """Exceptions that Hydra raises for files that it cannot compose: its own, and Python's that it lets through."""
 
@@ -178,13 +173,10 @@ def _unreadable_values(path: Path, text: str) -> Iterator[Problem]:
                 )
 
 
-def compose_files(choices: Choices, cache: FileCache) -> tuple[Files, Collection[FileText]]:
+def compose_files(choices: Choices, cache: FileCache) -> Files:
     """Compose the chosen files as `hydra.compose` does, but without Hydra's own configuration.
 
     That one logs, names folders and starts sweeps; merging it costs as much as merging a recipe.
-
-    Returns:
-        The composition, and the files that were read.
 
     Raises:
         ProblemsFound: A file that is not YAML.
@@ -211,10 +203,8 @@ def compose_files(choices: Choices, cache: FileCache) -> tuple[Files, Collection
     tree.pop("hydra", None)
     chosen = {group: name or "" for group, name in made_of.overrides.known_choices.items()}
     layers = tuple(_layers(made_of.defaults, reader.files))
-    texts = reader.files.values()
-    references = sum(file.text.count("${") for file in texts)
-    looked = {**reader.looked, **{module: stamp_of(module) for module in _MADE_BY}}
-    return Files(tree, chosen["recipes"], chosen["cluster"], layers, references, looked), texts
+    references = sum(file.text.count("${") for file in reader.files.values())
+    return Files(tree, chosen["recipes"], chosen["cluster"], layers, references, reader.looked)
 
 
 def _serve(repository: IConfigRepository, reader: Reader) -> None:

@@ -1,7 +1,7 @@
 """The chosen files composed, or why they cannot be: Hydra's refusals in the user's terms, and faulty `defaults`."""
 
 import re
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -14,7 +14,7 @@ from launcher.common.problems import Problem, ProblemsFound, fail, first_line
 from launcher.common.suggestions import nearest
 from launcher.config import hydra_compose
 from launcher.config.collection import ALL_RECIPES, GROUPS, SCHEME, clusters
-from launcher.config.files import Choices, FileCache, Files, FileText
+from launcher.config.files import Choices, FileCache, Files
 from launcher.config.hydra_compose import MOST_FILES, NEIGHBOURS, RecipeFiles, TooManyFiles, UserRecipe
 from launcher.config.overrides import REMEDY_SYNTAX
 
@@ -34,24 +34,24 @@ _SELF = "_self_"
 _HERE = "_here_"
 
 
-def compose_files(choices: Choices, cache: FileCache) -> tuple[Files, Collection[FileText]]:
+def compose_files(choices: Choices, cache: FileCache) -> Files:
     """Compose the chosen files.
-
-    Returns:
-        The composition, and the files that were read.
 
     Raises:
         ProblemsFound: A choice or a default that does not exist, or a file that is not YAML.
     """
     try:
-        files, texts = hydra_compose.compose_files(choices, cache)
+        files = hydra_compose.compose_files(choices, cache)
     except (TooManyFiles, *hydra_compose.REFUSALS) as error:
         raise _refused(error, choices) from error
     if files.cluster not in clusters():  # a folder of the user's may have others
         raise _unknown_choice("cluster", files.cluster, choices.search)
+    if "recipes" not in files.tree:
+        message = "has no keys: its file's # @package line puts them in another place"
+        raise fail("E005", "recipes", message, value=files.recipe, remedy="leave out that line")
     if problems := tuple(problem for layer in files.layers for problem in _unplaced(layer.config, layer.file)):
         raise ProblemsFound(problems)
-    return files, texts
+    return files
 
 
 def _refused(error: Exception, choices: Choices) -> ProblemsFound:
@@ -194,6 +194,11 @@ def _walk(
         done: Files already visited; grows.
     """
     done.add(file)
+    try:
+        FileCache().read(file)
+    except ProblemsFound as error:
+        yield from error.problems
+        return
     for entry in _entries(file, base):
         target = _find(entry.config, search) if entry.config else None
         if entry.config is None:

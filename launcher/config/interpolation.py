@@ -6,7 +6,6 @@ from typing import Any
 
 from launcher.common.problems import Problem
 from launcher.model.config_tree import ABSENT, child, targets
-from launcher.model.context import job_name
 
 FEW = 16
 """Number of references that need no check: in any combination they repeat a value some 250 times at most."""
@@ -126,6 +125,8 @@ def job_names(found: Sequence[Any], written: Any, suffix: str) -> tuple[dict[str
         written: run.name as it is written.
         suffix: End of the job's name.
     """
+    from launcher.model.context import job_name  # it loads pydantic, which a listing of recipes does without
+
     name, script_name, experiment = found
     if not isinstance(name, str) or not name:
         return {}, {}

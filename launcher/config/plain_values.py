@@ -182,11 +182,11 @@ def valued(of_files: Mapping[str, Any], overrides: Sequence[Override], suffix: s
         tree = _put(tree, _POLICY.split("."), merged(default, policy))
     stated: dict[str, str] = {}
     if suffix:
-        found = [_resolved(get(tree, path), tuple(path.split(".")), tree) for path in interpolation.NAMES]
+        found = [resolved(get(tree, path), tuple(path.split(".")), tree) for path in interpolation.NAMES]
         stated, named = interpolation.job_names(found, get(tree, interpolation.RUN_NAME), suffix)
         for path, name in named.items():
             tree = _put(tree, path.split("."), name)
-    return Values(_resolved(tree, (), tree), effects, stated, has_default_policy)
+    return Values(resolved(tree, (), tree), effects, stated, has_default_policy)
 
 
 def _set(tree: Mapping[str, Any], override: Override) -> Mapping[str, Any]:
@@ -234,12 +234,16 @@ def _put(tree: Any, words: Sequence[str], value: Any) -> dict[str, Any]:
     return {**tree, head: _put(tree.get(head, {}), rest, value) if rest else value}
 
 
-def _resolved(value: Any, path: tuple[str, ...], tree: Any, steps: int = 0) -> Any:
-    """Return the value at a path with every reference in it replaced by what it refers to."""
+def resolved(value: Any, path: tuple[str, ...], tree: Any, steps: int = 0) -> Any:
+    """Return the value at a path with every reference in it replaced by what it refers to.
+
+    Raises:
+        NotPlain: A reference leads nowhere, back to itself, or has a form that only OmegaConf reads.
+    """
     if type(value) is dict:
-        return {key: _resolved(inner, (*path, key), tree, steps) for key, inner in value.items()}
+        return {key: resolved(inner, (*path, key), tree, steps) for key, inner in value.items()}
     if type(value) is list:
-        return [_resolved(inner, (*path, str(i)), tree, steps) for i, inner in enumerate(value)]
+        return [resolved(inner, (*path, str(i)), tree, steps) for i, inner in enumerate(value)]
     if type(value) not in _SCALARS or value == _MISSING:
         raise NotPlain
     if not isinstance(value, str) or "${" not in value:
@@ -260,7 +264,7 @@ def _resolved(value: Any, path: tuple[str, ...], tree: Any, steps: int = 0) -> A
 def _called(call: re.Match[str], path: tuple[str, ...], tree: Any, steps: int) -> int:
     """Return what a function makes of whole numbers, each given or referred to."""
     texts = [text.strip() for text in call[2].split(",")]
-    numbers = [int(text) if _INTEGER.fullmatch(text) else _resolved(text, path, tree, steps) for text in texts]
+    numbers = [int(text) if _INTEGER.fullmatch(text) else resolved(text, path, tree, steps) for text in texts]
     if call[1] not in interpolation.ARITHMETIC or any(type(number) is not int for number in numbers):
         raise NotPlain
     try:
@@ -282,4 +286,4 @@ def _followed(match: re.Match[str], path: tuple[str, ...], tree: Any, steps: int
         node = node[word]
     if isinstance(node, dict | list):
         raise NotPlain
-    return _resolved(node, target, tree, steps + 1)
+    return resolved(node, target, tree, steps + 1)

@@ -48,10 +48,11 @@ def valued(
         _refuse_faulty_references(config, composition)
     stated = _give_job_name(config, suffix) if suffix else {}
     tree = _resolve(config, composition)
+    if not has_corrections:
+        return dataclasses.replace(found, tree=tree, stated=stated)
     recipe = tree["recipes"]
-    corrections = recipe["scale_config"] if has_corrections else None
-    tree = {**tree, "recipes": {**recipe, "scale_config": AUTO}} if has_corrections else tree
-    return dataclasses.replace(found, tree=tree, stated=stated, corrections=corrections)
+    tree = {**tree, "recipes": {**recipe, "scale_config": AUTO}}
+    return dataclasses.replace(found, tree=tree, stated=stated, corrections=recipe["scale_config"])
 
 
 def _inherit_policy(config: DictConfig, of_files: Mapping[str, Any]) -> bool:
