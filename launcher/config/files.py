@@ -3,7 +3,7 @@
 import os
 import re
 import stat
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, NamedTuple, TypeVar
@@ -43,6 +43,16 @@ def stamp_of(path: str | Path) -> Stamp:
     return (found.st_mtime_ns, found.st_ctime_ns, found.st_size) if stat.S_ISREG(found.st_mode) else (0,)
 
 
+def _leaf_lines(node: yaml.Node | None, path: str) -> Iterator[tuple[str, int]]:
+    if isinstance(node, yaml.MappingNode) and node.value:
+        for key, value in node.value:
+            yield from _leaf_lines(value, f"{path}.{key.value}" if path else key.value)
+    elif node is not None:
+        yield path, node.start_mark.line + 1
+    for i, item in enumerate(node.value) if isinstance(node, yaml.SequenceNode) else ():
+        yield from _leaf_lines(item, f"{path}.{i}" if path else str(i))
+
+
 def keep(known: dict[_Key, _Value], key: _Key, value: _Value, most: int) -> None:
     """Keep a value, in place of the oldest where there are too many."""
     if len(known) >= most and key not in known:
@@ -73,6 +83,7 @@ class FileCache:
 
     _texts: dict[Path, FileText] = field(default_factory=dict)
     _nodes: dict[Path, tuple[Stamp, Any, yaml.Node | None]] = field(default_factory=dict)
+    _lines: dict[Path, tuple[Stamp, dict[str, int]]] = field(default_factory=dict)
 
     def read(self, path: Path) -> FileText:
         """Return a file, read again if it has changed on disk.
@@ -95,6 +106,15 @@ class FileCache:
             known = stamp, yaml_io.load(path.read_text(encoding="utf-8")), value_nodes(path)
             keep(self._nodes, path, known, _MOST_PARSED)
         return known[1:]
+
+    def lines(self, path: Path) -> dict[str, int]:
+        """Return dotted path to line of every leaf of a file, read again if it has changed on disk."""
+        stamp = stamp_of(path)
+        known = self._lines.get(path)
+        if known is None or known[0] != stamp:
+            known = stamp, dict(_leaf_lines(value_nodes(path), ""))
+            keep(self._lines, path, known, _MOST_PARSED)
+        return known[1]
 
 
 class Reader:

@@ -9,7 +9,7 @@ from typing import Any
 import yaml
 
 from launcher.common.paths import COLLECTION
-from launcher.config.files import FileCache, Layer, value_nodes
+from launcher.config.files import FileCache, Layer
 from launcher.config.overrides import Override
 from launcher.model.composition import Setting
 from launcher.model.config_tree import ABSENT, SCALES, child, is_index, leaves
@@ -34,7 +34,7 @@ class FileLayers:
     @cached_property
     def leaf_origins(self) -> Mapping[str, str]:
         """`file:line` of every leaf that a file sets, by dotted path."""
-        return leaf_origins(self._located)
+        return leaf_origins(self._located, self.cache)
 
     @property
     def _located(self) -> tuple[tuple[Path, str], ...]:
@@ -95,16 +95,18 @@ def _setting(override: Override, path: str) -> Setting | None:
     return Setting(path, inside[path], origin, is_override=True) if path in inside else None
 
 
-def leaf_origins(layers: Iterable[tuple[Path, str]]) -> dict[str, str]:
+def leaf_origins(layers: Iterable[tuple[Path, str]], cache: FileCache) -> dict[str, str]:
     """Return dotted path to `file:line` for every leaf of the layers.
 
     Args:
         layers: File and package (dotted prefix, may be empty) of each, lowest precedence first.
+        cache: The files read so far.
     """
     origins: dict[str, str] = {}
     for file, package in layers:
-        node = value_nodes(file)
-        origins |= {path: f"{_name(file)}:{line}" for path, line in _leaves(node, package)}
+        name, prefix = _name(file), f"{package}." if package else ""
+        lines = cache.lines(file).items()
+        origins |= {f"{prefix}{path}" if path else package: f"{name}:{line}" for path, line in lines}
     return origins
 
 
@@ -145,13 +147,3 @@ def _find(tree: Any, node: yaml.Node | None, path: str) -> tuple[str, Any, int] 
 
 def _name(file: Path) -> Path:
     return file.relative_to(COLLECTION) if file.is_relative_to(COLLECTION) else file
-
-
-def _leaves(node: yaml.Node | None, path: str) -> Iterator[tuple[str, int]]:
-    if isinstance(node, yaml.MappingNode) and node.value:
-        for key, value in node.value:
-            yield from _leaves(value, f"{path}.{key.value}" if path else key.value)
-    elif node is not None:
-        yield path, node.start_mark.line + 1
-    for i, item in enumerate(node.value) if isinstance(node, yaml.SequenceNode) else ():
-        yield from _leaves(item, f"{path}.{i}")

@@ -5,6 +5,7 @@ from collections.abc import Collection, Iterator
 from launcher.common.problems import Notice
 from launcher.common.text_table import clipped, value_text
 from launcher.config import provenance
+from launcher.config.files import FileCache
 from launcher.model.checked_recipe import CheckedRecipe, SizedRecipe
 from launcher.model.composition import Composition
 from launcher.model.config_tree import ABSENT, SCALES, is_base, leaves, lookup, reachable
@@ -49,7 +50,7 @@ def files_lose_to_their_defaults(planned: PlannedRecipe, notice: MakeNotice) -> 
     for layer in sorted(composition.sources.own_layers):
         if not (above := composition.sources.above(layer)):
             continue
-        paths = provenance.leaf_origins([composition.sources.place(layer)])
+        paths = provenance.leaf_origins([composition.sources.place(layer)], FileCache())
         if losing := [path for path in paths if _loses(composition, path, layer, above)]:
             names = ", ".join(path.rpartition(".")[2] for path in losing[:_MOST_NAMES])
             more = f" and {len(losing) - _MOST_NAMES} more" if len(losing) > _MOST_NAMES else ""
