@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from request_faults import BASE_MODEL, DATASET, DIST, FAULTS, FINE, HUB, ON_BASE_MODEL, PACKAGE, SERVERLESS, VPC, J
 
 from launcher import pipeline
-from launcher.backends.sagemaker import constraints, default_values, request, submit
+from launcher.backends.sagemaker import constraints, request, submit
 from launcher.backends.sagemaker.backend import SageMakerBackend
 from launcher.backends.sagemaker.keys import SDK_NAMES
 from launcher.backends.sagemaker.training_options import EstimatorArguments, Settings
@@ -538,7 +538,7 @@ def test_a_request_that_is_accepted_is_one_that_the_model_takes(defaults, data):
     if faults:
         return
     jobs = typed.sm_jobs_config
-    plan = default_values.Plan(jobs, {"env_vars": {}}, "llm_finetuning_aws", 1, 8, "ml.p3.16xlarge", "me/image:1")
+    plan = request.Plan(jobs, {"env_vars": {}}, "llm_finetuning_aws", 1, 8, "ml.p3.16xlarge", "me/image:1")
     built = request.build(plan, "job", {"config.yaml": "a: 1\n"})
     refused = list(submit.request_problems(built))
     assert bool(refused) == bool(list(violations(built, model())))

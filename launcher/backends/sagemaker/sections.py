@@ -3,7 +3,6 @@
 A section without any given key is left out of the request.
 """
 
-from collections.abc import Set as AbstractSet
 from typing import Annotated, Any, Literal
 
 from pydantic import AfterValidator, Field
@@ -179,8 +178,3 @@ class Serverless(Model):
     """ARN of the evaluator, for your own scorer or reward."""
     sequence_length: Annotated[SequenceLength | None, _is("SequenceLength")] = default(None)
     """Maximum sequence length in thousands of tokens, such as 8K."""
-
-
-def api(section: Model, *, without: AbstractSet[str] = frozenset()) -> dict[str, Any]:
-    """Return the given keys of a section, by the API's names."""
-    return section.model_dump(by_alias=True, exclude_none=True, exclude=set(without))

@@ -8,9 +8,8 @@ from typing import Any
 
 from launcher.backends.sagemaker import constraints
 from launcher.backends.sagemaker.client import Connection, Refused, bucket_and_key, problem
-from launcher.backends.sagemaker.default_values import RECIPE_CHANNEL
 from launcher.backends.sagemaker.follow import describe
-from launcher.backends.sagemaker.request import REQUEST, recipe_files
+from launcher.backends.sagemaker.request import RECIPE_CHANNEL, REQUEST, recipe_files
 from launcher.common import console
 from launcher.common.interrupts import Interrupted, signum
 from launcher.common.problems import Problem, ProblemsFound, fail

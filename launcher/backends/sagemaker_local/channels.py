@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from launcher.backends.sagemaker.default_values import misfits
+from launcher.backends.sagemaker.request import misfits
 from launcher.backends.sagemaker_local import fastfile, manifests
 from launcher.backends.sagemaker_local.manifests import Entry
 from launcher.backends.sagemaker_local.objects import Stores

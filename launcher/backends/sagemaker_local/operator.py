@@ -15,7 +15,7 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import IO, Any
 
-from launcher.backends.sagemaker.default_values import START
+from launcher.backends.sagemaker.request import START
 from launcher.backends.sagemaker.submit import recipe_uri
 from launcher.backends.sagemaker_local import isolation, record
 from launcher.backends.sagemaker_local.interrupts import Interrupts

@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Any
 
 import launcher
-from launcher.backends.sagemaker.default_values import RECIPE_DIR, START
+from launcher.backends.sagemaker.request import RECIPE_DIR, START
 from launcher.backends.sagemaker_local import enter
 from launcher.backends.sagemaker_local.optml import INTERFACE, OPT_ML, Host, resource_config
 from launcher.common.names import ENV_MASTER_ADDR, ENV_RUN_DIR

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from launcher.backends.sagemaker import default_values
+from launcher.backends.sagemaker.request import CHECKPOINTS, TENSORBOARD
 from launcher.backends.sagemaker_local.manifests import Entry, path_problems
 from launcher.backends.sagemaker_local.objects import Stores
 from launcher.backends.sagemaker_local.optml import Host
@@ -45,10 +45,10 @@ def kept(request: Mapping[str, Any]) -> list[Kept]:
     found = []
     if config := request.get("CheckpointConfig"):
         uri = f"{config['S3Uri'].rstrip('/')}/"
-        found.append(Kept(config.get("LocalPath") or default_values.CHECKPOINTS, uri, is_brought=True))
+        found.append(Kept(config.get("LocalPath") or CHECKPOINTS, uri, is_brought=True))
     if config := request.get("TensorBoardOutputConfig"):
         uri = f"{config['S3OutputPath'].rstrip('/')}/{request['TrainingJobName']}/tensorboard-output/"
-        found.append(Kept(config.get("LocalPath") or default_values.TENSORBOARD, uri, is_brought=False))
+        found.append(Kept(config.get("LocalPath") or TENSORBOARD, uri, is_brought=False))
     return found
 
 

@@ -5,7 +5,7 @@ from collections import Counter
 from collections.abc import Iterator
 from pathlib import PurePosixPath
 
-from launcher.backends.sagemaker import default_values
+from launcher.backends.sagemaker import request
 from launcher.backends.sagemaker.keys import API, JOBS, jobs_of, sm_rule
 from launcher.common.problems import Problem
 from launcher.model.backend_registry import described
@@ -14,7 +14,7 @@ from launcher.rules import MakeProblem
 
 _INPUT = "How Amazon SageMaker Provides Training Information"
 _REFUSED_NAMES = {
-    default_values.RECIPE_CHANNEL: "is the name of the recipe's channel",
+    request.RECIPE_CHANNEL: "is the name of the recipe's channel",
     **dict.fromkeys((".", ".."), "is not a valid folder name"),
 }
 """Names that a channel cannot have, and why."""
@@ -28,9 +28,9 @@ _DATA = "/opt/ml/input/data"
 def modes_suit_their_sources(checked: CheckedRecipe, problem: MakeProblem) -> Iterator[Problem]:
     """Each mode reads only some sources; others are refused, or are read in a way that is not intended."""
     jobs = jobs_of(checked)
-    for channel in default_values.channels(jobs):
+    for channel in request.channels(jobs):
         mode = channel.mode or jobs.input_mode
-        for key, message, value, allowed in default_values.misfits(channel.source, channel.more, mode):
+        for key, message, value, allowed in request.misfits(channel.source, channel.more, mode):
             path = channel.path if ".channels." not in channel.path else f"{channel.path}.{key}"
             yield problem(path, message, value=value, allowed=allowed)
 
@@ -60,7 +60,7 @@ def channels_have_one_source(checked: CheckedRecipe, problem: MakeProblem) -> It
 def channels_have_their_own_places(checked: CheckedRecipe, problem: MakeProblem) -> Iterator[Problem]:
     """At most 20 channels, the recipe's included, each with its own folder or FIFOs."""
     jobs = jobs_of(checked)
-    found = default_values.channels(jobs)
+    found = request.channels(jobs)
     most = 20
     if len(found) + 1 > most:
         message = f"has {len(found)} channels beside the recipe's"
@@ -93,7 +93,7 @@ def networks_are_given(checked: CheckedRecipe, problem: MakeProblem) -> Iterator
     if given or described(checked.backend).runs_here:
         return
     remedy = f'"{JOBS}.vpc={{subnets:[subnet-…],security_group_ids:[sg-…]}}"'
-    for channel in default_values.channels(jobs):
+    for channel in request.channels(jobs):
         if "FileSystemDataSource" in channel.source:
             yield problem(f"{JOBS}.vpc", f"channel {channel.name} is a file system, which needs a VPC", remedy=remedy)
             break
@@ -109,10 +109,10 @@ def path_outlives_the_container(checked: CheckedRecipe, problem: MakeProblem) ->
     if not path.startswith("/"):
         return
     jobs = jobs_of(checked)
-    places = [jobs.checkpoints.local_path or default_values.CHECKPOINTS] if jobs.checkpoints.s3_uri else []
+    places = [jobs.checkpoints.local_path or request.CHECKPOINTS] if jobs.checkpoints.s3_uri else []
     places += [
         f"{_DATA}/{channel.name}"
-        for channel in default_values.channels(jobs)
+        for channel in request.channels(jobs)
         if channel.source.get("FileSystemDataSource", {}).get("FileSystemAccessMode") == "rw"
     ]
     real = PurePosixPath(posixpath.normpath(path))
@@ -122,5 +122,5 @@ def path_outlives_the_container(checked: CheckedRecipe, problem: MakeProblem) ->
             "is not in a folder of the container that is kept: checkpoints would be lost with it",
             value=path,
             allowed=", ".join(f"{place}/…" for place in places) or "s3://bucket/prefix",
-            remedy=f"{JOBS}.checkpoints.s3_uri=s3://<bucket>/<folder> {_PERSISTENT}={default_values.CHECKPOINTS}",
+            remedy=f"{JOBS}.checkpoints.s3_uri=s3://<bucket>/<folder> {_PERSISTENT}={request.CHECKPOINTS}",
         )
