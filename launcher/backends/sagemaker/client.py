@@ -11,13 +11,13 @@ from dataclasses import dataclass, field
 from functools import cache
 from typing import Any, Protocol
 
+from launcher.backends.sagemaker.description import JOBS
 from launcher.common.problems import Problem, ProblemsFound, fail
 from launcher.common.quoting import bounded
 
 _ATTEMPTS = 8
 _CONNECT_TIMEOUT_S, _READ_TIMEOUT_S = 5, 60
-_JOBS = "cluster.sm_jobs_config"
-_REGION = f"{_JOBS}.region"
+_REGION = f"{JOBS}.region"
 
 _UNKNOWN_USER = ("UnrecognizedClientException", "InvalidClientTokenId", "ExpiredToken", "ExpiredTokenException")
 _DENIED = ("AccessDeniedException", "AccessDenied", "UnauthorizedOperation", "Forbidden")
@@ -160,7 +160,7 @@ def _connect(region: str | None, _environment: tuple[tuple[str, str], ...]) -> C
 
 
 @contextmanager
-def api_errors_as_problems(path: str = _JOBS) -> Iterator[None]:
+def api_errors_as_problems(path: str = JOBS) -> Iterator[None]:
     """Raise a refused call within the block as a Problem.
 
     Raises:
@@ -202,7 +202,7 @@ def _unasked(error: Exception) -> ProblemsFound:
     text = " ".join(str(error).split())
     if isinstance(error, nobody):
         remedy = "aws sso login, aws configure sso, or AWS_PROFILE"
-        return fail("E394", _JOBS, f"AWS does not know you: {text}", remedy=remedy)
+        return fail("E394", JOBS, f"AWS does not know you: {text}", remedy=remedy)
     if isinstance(error, exceptions.ParamValidationError):
-        return fail("E397", _JOBS, f"boto3 refuses: {text}")
+        return fail("E397", JOBS, f"boto3 refuses: {text}")
     return fail("E396", _REGION, f"AWS does not answer: {text}")

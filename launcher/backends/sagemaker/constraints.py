@@ -27,6 +27,8 @@ _TYPES: dict[str, tuple[type, ...]] = {
 }
 _BITS = {"integer": 32, "long": 64}
 """Source: Smithy, Simple types."""
+_FORMS = {".*": "one line", ".+": "one line, not empty"}
+"""Patterns in words."""
 _WORDS = {
     "list": "a list",
     "map": "a mapping",
@@ -63,14 +65,30 @@ class Fault:
     allowed: str | None = None
 
 
-def faults(value: Any, member: str = "") -> Iterator[Fault]:
+def faults(value: Any, path: str = "", at: str | None = None) -> Iterator[Fault]:
     """Yield everything that the service would refuse about a request, or about the value of one of its members.
 
     Args:
         value: The value, as in the request's JSON.
-        member: Path of the member in `api.json`; "" for the request itself.
+        path: Path of the member in `api.json`; "" for the request itself.
+        at: Path of the value in the request; that of the member by default.
     """
-    yield from _faults(value, member, member)
+    shape, name, at = _members()[path], _name(path), path if at is None else at
+    kind = shape["type"]
+    if not isinstance(value, _TYPES[kind]) or (kind in _BITS and isinstance(value, bool)):
+        yield Fault(at, f"{name} has the wrong type", value, _WORDS.get(kind, "a whole number"))
+        return
+    yield from _own_faults(value, shape, name, at)
+    content: Any = value  # its type is checked above, by the name of its shape
+    if kind == "list":
+        for i, item in enumerate(content):
+            yield from faults(item, f"{path}[]", f"{at}.{i}")
+    elif kind == "map":
+        for key, item in content.items():
+            yield from faults(key, f"{path}{{key}}", f"{at}.{key}")
+            yield from faults(item, f"{path}{{value}}", f"{at}.{key}")
+    elif kind == "structure":
+        yield from _member_faults(content, shape, path, at)
 
 
 def member(path: str) -> Callable[[Any], Any]:
@@ -87,26 +105,7 @@ def member(path: str) -> Callable[[Any], Any]:
 
 def instance_types() -> frozenset[str]:
     """Return every instance type that runs training jobs, with its `ml.` prefix."""
-    return frozenset(_enum("TrainingInstanceType"))
-
-
-def _faults(value: Any, path: str, at: str) -> Iterator[Fault]:
-    shape, name = _members()[path], _name(path)
-    kind = shape["type"]
-    if not isinstance(value, _TYPES[kind]) or (kind in ("integer", "long") and isinstance(value, bool)):
-        yield Fault(at, f"{name} has the wrong type", value, _WORDS.get(kind, "a whole number"))
-        return
-    yield from _own_faults(value, shape, name, at)
-    content: Any = value  # its type is checked above, by the name of its shape
-    if kind == "list":
-        for i, item in enumerate(content):
-            yield from _faults(item, f"{path}[]", f"{at}.{i}")
-    elif kind == "map":
-        for key, item in content.items():
-            yield from _faults(key, f"{path}{{key}}", f"{at}.{key}")
-            yield from _faults(item, f"{path}{{value}}", f"{at}.{key}")
-    elif kind == "structure":
-        yield from _member_faults(content, shape, path, at)
+    return frozenset(_model()["enums"]["TrainingInstanceType"])
 
 
 def _member_faults(value: Mapping[str, Any], shape: Mapping[str, Any], path: str, at: str) -> Iterator[Fault]:
@@ -115,43 +114,31 @@ def _member_faults(value: Mapping[str, Any], shape: Mapping[str, Any], path: str
             yield Fault(_below(at, required), f"{_name(path)} lacks {required}")
     for key, item in value.items():
         if (inner := _below(path, key)) in _members():
-            yield from _faults(item, inner, _below(at, key))
+            yield from faults(item, inner, _below(at, key))
         else:
-            allowed = ", ".join(_known(path))
+            below = (each.removeprefix(_below(path, "")) for each in _members() if each.startswith(_below(path, "")))
+            allowed = ", ".join(name for name in below if name and not any(sign in name for sign in ".[{"))
             yield Fault(_below(at, key), f"{_name(path)} has no member of that name", key, allowed)
 
 
 def _own_faults(value: Any, shape: Mapping[str, Any], name: str, at: str) -> Iterator[Fault]:
     """Yield what is wrong with a value: its size, its form, or that it is not one of the listed values."""
-    kind = shape["type"]
-    yield from _size_faults(value, shape, name, at)
+    kind, least, most = shape["type"], shape.get("min"), shape.get("max")
+    if (least, most) != (None, None):
+        size = value if kind in _BITS else len(value)
+        unit = "" if kind in _BITS else " characters" if kind == "string" else " entries"
+        if (least is not None and size < least) or (most is not None and size > most):
+            allowed = f"at least {least}" if most is None else f"{least or 0} to {most}"
+            yield Fault(at, f"{name} is {size}{unit}", value if len(str(value)) < 80 else None, f"{allowed}{unit}")
     if kind in _BITS and value.bit_length() >= _BITS[kind]:
         yield Fault(at, f"{name} has more than {_BITS[kind]} bits", value)
     enum = shape.get("enum")
-    names = _enum(enum) if isinstance(enum, str) else enum
+    names = _model()["enums"][enum] if isinstance(enum, str) else enum
     if names and value not in names:
         yield Fault(at, f"{name} has no such value", value, ", ".join(names) if len(names) < 20 else None)
     pattern = shape.get("pattern")
     if pattern and not java_pattern(pattern).fullmatch(value):
-        yield Fault(at, f"{name} has the wrong form", value, _described(pattern))
-
-
-_UNITS = {"integer": "", "long": "", "string": " characters", "list": " entries", "map": " entries"}
-
-
-def _size_faults(value: Any, shape: Mapping[str, Any], name: str, at: str) -> Iterator[Fault]:
-    kind = shape["type"]
-    if kind not in _UNITS:
-        return
-    size, unit = value if kind in ("integer", "long") else len(value), _UNITS[kind]
-    least, most = shape.get("min"), shape.get("max")
-    if (least is not None and size < least) or (most is not None and size > most):
-        allowed = f"at least {least}" if most is None else f"{least or 0} to {most}"
-        yield Fault(at, f"{name} is {size}{unit}", value if len(str(value)) < 80 else None, f"{allowed}{unit}")
-
-
-def _described(pattern: str) -> str:
-    return {".*": "one line", ".+": "one line, not empty"}.get(pattern, f"all of {pattern}")
+        yield Fault(at, f"{name} has the wrong form", value, _FORMS.get(pattern, f"all of {pattern}"))
 
 
 @cache
@@ -177,17 +164,6 @@ def _name(path: str) -> str:
 
 def _below(path: str, name: str) -> str:
     return f"{path}.{name}" if path else name
-
-
-def _known(path: str) -> list[str]:
-    prefix = f"{path}." if path else ""
-    names = (each.removeprefix(prefix) for each in _members() if each and each.startswith(prefix))
-    return [name for name in names if not any(sign in name for sign in ".[{")]
-
-
-def _enum(name: str) -> list[str]:
-    names: list[str] = _model()["enums"][name]
-    return names
 
 
 def _members() -> dict[str, dict[str, Any]]:

@@ -103,11 +103,6 @@ class TrainingJob:
     seen: dict[tuple[float, str], str] = field(default_factory=dict)
     _found: Mapping[str, Any] | None = None
 
-    @property
-    def hosts(self) -> tuple[str, ...]:
-        """Names of its hosts in the order of their ranks."""
-        return tuple(host_names(self.nodes))
-
     @api_errors_as_problems()
     def status(self) -> JobStatus:
         """Query the job's status and return it; DELETED also if another job has its name."""
@@ -159,7 +154,7 @@ class TrainingJob:
         Raises:
             Refused: CloudWatch refuses.
         """
-        found: dict[str, list[str]] = {host: [] for host in self.hosts}
+        found: dict[str, list[str]] = {host: [] for host in host_names(self.nodes)}
         query: dict[str, Any] = {"logGroupName": LOG_GROUP, "logStreamNamePrefix": f"{self.name}/"}
         while True:
             try:
@@ -288,7 +283,7 @@ class _Reader:
             if ranks:
                 yield f"rank {ranks[0]} | {line}" if self.selection.has_prefixes else line
         elif selected_ranks((rank,), self.selection):
-            text, host = line[len(found[0]) :], job.hosts[rank // job.processes]
+            text, host = line[len(found[0]) :], host_names(job.nodes)[rank // job.processes]
             yield f"rank {rank} on {host} | {text}" if self.selection.has_prefixes else text
 
     def _new(self, stream: str) -> Iterator[str]:
