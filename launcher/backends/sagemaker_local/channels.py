@@ -39,16 +39,16 @@ class Feed:
     """One channel on one host.
 
     Args:
-        mounts: Read-only bind mounts: real source, and mount point relative to the data folder.
-        writable_mounts: The same, for file systems with access rw.
+        folder: The folder of this machine to mount as the channel; None if its content is in place.
+        is_writable: Whether its program may write there: file systems with access rw.
         note: How the channel is provided if that differs from SageMaker; else "".
         writer: Streams it in Pipe mode.
         view: Serves it in FastFile mode.
     """
 
     name: str
-    mounts: tuple[tuple[Path, str], ...] = ()
-    writable_mounts: tuple[tuple[Path, str], ...] = ()
+    folder: Path | None = None
+    is_writable: bool = False
     note: str = ""
     writer: Writer | None = None
     view: fastfile.View | None = None
@@ -86,8 +86,7 @@ def prepare(channels: Sequence[Mapping[str, Any]], default_mode: str, place: Pla
     Raises:
         ProblemsFound: Every fault of every channel; nothing has been started or mounted.
     """
-    contents: list[_Content] = []
-    problems: list[Problem] = []
+    contents, problems = [], list[Problem]()
     for channel in channels_of(channels, place):
         try:
             contents.append(_Content.of(channel, default_mode, stores))
@@ -172,76 +171,62 @@ class _Content:
 
     def provided(self, place: Place, stores: Stores) -> Feed:
         """Return the channel on a host."""
+        name: str = self.channel["ChannelName"]
+        target = place.data_dir / name
         try:
-            provide = {"Pipe": self._piped, "FastFile": self._shown}.get(self.mode, self._copied)
-            return self._mounted(place, self.folder) if self.folder else provide(place, stores)
+            if self.mode == "Pipe":
+                place.data_dir.mkdir(parents=True, exist_ok=True)
+                writer = Writer(
+                    target,
+                    lambda epoch: self._share(place, epoch),
+                    stores,
+                    is_gzip=self.channel.get("CompressionType") == "Gzip",
+                    is_recordio=self.channel.get("RecordWrapperType") == "RecordIO",
+                )
+                return Feed(name, writer=writer, note=self._thin(place))
+            target.mkdir(parents=True, exist_ok=True)
+            if self.folder:
+                access = self.channel["DataSource"]["FileSystemDataSource"]["FileSystemAccessMode"]
+                return Feed(name, self.folder, is_writable=access == "rw")
+            if self.mode == "FastFile":
+                return self._viewed(name, place, stores)
+            stores.fetch_all((entry.objects[0], f"{target}/{entry.path}") for entry in self._share(place))
+            return Feed(name, note=self._thin(place))
         except OSError as error:
             raise fail("E421", str(error.filename or place.data_dir), error.strerror or str(error)) from error
 
-    @property
-    def _name(self) -> str:
-        name: str = self.channel["ChannelName"]
-        return name
-
-    def _share(self, place: Place, epoch: int = 0) -> list[Entry]:
-        """Return the host's part. Source: ShuffleConfig: shuffled first, then divided, in each epoch again."""
-        seed = (self.channel.get("ShuffleConfig") or {}).get("Seed")
-        if self._is_whole:
-            return manifests.share(self.entries, 0, 1, seed, epoch)
-        hosts = _sharers(self.channel, place)
-        return manifests.share(self.entries, hosts.index(place.host), len(hosts), seed, epoch)
-
-    @property
-    def _is_whole(self) -> bool:
-        source: Mapping[str, Any] = self.channel["DataSource"]["S3DataSource"]
-        return bool(source.get("S3DataDistributionType") != "ShardedByS3Key")
-
-    def _piped(self, place: Place, stores: Stores) -> Feed:
-        place.data_dir.mkdir(parents=True, exist_ok=True)
-        writer = Writer(
-            place.data_dir / self._name,
-            lambda epoch: self._share(place, epoch),
-            stores,
-            is_gzip=self.channel.get("CompressionType") == "Gzip",
-            is_recordio=self.channel.get("RecordWrapperType") == "RecordIO",
-        )
-        return Feed(self._name, writer=writer, note=self._thin(place))
-
-    def _copied(self, place: Place, stores: Stores) -> Feed:
-        folder = self._made(place)
-        stores.fetch_all((entry.objects[0], f"{folder}/{entry.path}") for entry in self._share(place))
-        return Feed(self._name, note=self._thin(place))
-
-    def _shown(self, place: Place, stores: Stores) -> Feed:
-        uri = self.channel["DataSource"]["S3DataSource"]["S3Uri"]
-        self._made(place)
-        if self._is_whole and (source := stores.folder(uri)):
-            return Feed(self._name, mounts=((source, self._name),))
-        folder = place.data_dir.parent / ".fastfile" / self._name
+    def _viewed(self, name: str, place: Place, stores: Stores) -> Feed:
+        """Return the channel in FastFile mode: a folder of this machine itself, else a view, else a copy."""
+        if self._is_whole and (source := stores.folder(self.channel["DataSource"]["S3DataSource"]["S3Uri"])):
+            return Feed(name, source)
+        folder = place.data_dir.parent / ".fastfile" / name
         folder.mkdir(parents=True, exist_ok=True)
         entries = self._share(place)
         view, how = fastfile.mount(folder, entries, stores)
         if view is None:
             stores.fetch_all((entry.objects[0], f"{folder}/{entry.path}") for entry in entries)
-        note = ", ".join(filter(None, (f"{self._name}: {how}", self._thin(place))))
-        return Feed(self._name, mounts=((folder, self._name),), note=note, view=view)
+        note = ", ".join(filter(None, (f"{name}: {how}", self._thin(place))))
+        return Feed(name, folder, note=note, view=view)
 
-    def _mounted(self, place: Place, folder: Path) -> Feed:
-        self._made(place)
-        mount = ((folder, self._name),)
-        is_writable = self.channel["DataSource"]["FileSystemDataSource"]["FileSystemAccessMode"] == "rw"
-        return Feed(self._name, writable_mounts=mount) if is_writable else Feed(self._name, mounts=mount)
-
-    def _made(self, place: Place) -> Path:
-        folder = place.data_dir / self._name
-        folder.mkdir(parents=True, exist_ok=True)
-        return folder
+    def _share(self, place: Place, epoch: int = 0) -> list[Entry]:
+        """Return the host's part. Source: ShuffleConfig: shuffled first, then divided, in each epoch again."""
+        seed = (self.channel.get("ShuffleConfig") or {}).get("Seed")
+        hosts = self._dividing(place)
+        return manifests.share(self.entries, hosts.index(place.host), len(hosts), seed, epoch)
 
     def _thin(self, place: Place) -> str:
         """Return a warning if hosts get no object: they are billed all the same."""
-        hosts = 1 if self._is_whole else len(_sharers(self.channel, place))
-        few = len(self.entries) < hosts
-        return f"{len(self.entries)} objects for {hosts} hosts: some get none" if few else ""
+        objects, hosts = len(self.entries), len(self._dividing(place))
+        return f"{objects} objects for {hosts} hosts: some get none" if objects < hosts else ""
+
+    def _dividing(self, place: Place) -> tuple[str, ...]:
+        """Return the hosts that divide its entries among them: this one alone if each gets all."""
+        return (place.host,) if self._is_whole else _sharers(self.channel, place)
+
+    @property
+    def _is_whole(self) -> bool:
+        source: Mapping[str, Any] = self.channel["DataSource"]["S3DataSource"]
+        return bool(source.get("S3DataDistributionType") != "ShardedByS3Key")
 
 
 def _folder(source: Mapping[str, Any], path: str, stores: Stores) -> Path:

@@ -1,5 +1,6 @@
 """The hosts of one attempt: started, watched and terminated together."""
 
+import itertools
 import os
 import signal
 import subprocess
@@ -107,18 +108,16 @@ def kill_all() -> None:
 
 def _private(host: Host, words: Sequence[str], feeds: Sequence[Feed]) -> list[str]:
     """Return the arguments that start a program inside its host's namespaces."""
-    mounts = [("ro", *mount) for feed in feeds for mount in feed.mounts]
-    mounts += [("rw", *mount) for feed in feeds for mount in feed.writable_mounts]
-    places = [str(word) for mount in mounts for word in mount]
-    script = ["sh", str(_SCRIPT), host.name, str(host.folder), *places]
+    mounts = [("rw" if each.is_writable else "ro", str(each.folder), each.name) for each in feeds if each.folder]
+    script = ["sh", str(_SCRIPT), host.name, str(host.folder), *itertools.chain.from_iterable(mounts)]
     return ["unshare", "--mount", "--uts", *script, "--", *words]
 
 
 def _linked(host: Host, feeds: Sequence[Feed]) -> Path:
     """Create links in place of mounts; return the folder the program starts in."""
     for feed in feeds:
-        for source, name in (*feed.mounts, *feed.writable_mounts):
-            place = host.data_dir / name
+        if feed.folder:
+            place = host.data_dir / feed.name
             place.rmdir()
-            place.symlink_to(source)
+            place.symlink_to(feed.folder)
     return host.real("/opt/ml/code")
