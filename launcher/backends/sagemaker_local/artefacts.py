@@ -7,7 +7,7 @@ import contextlib
 import tarfile
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeAlias
 
 from launcher.backends.sagemaker_local import files
 from launcher.backends.sagemaker_local.objects import Stores
@@ -18,18 +18,16 @@ from launcher.runtime.file_kinds import irregular
 MODEL, DATA = "model", "output/data"
 """Folders of /opt/ml that are uploaded."""
 
+Merged: TypeAlias = dict[str, tuple[Host, Path]]
+"""A folder of /opt/ml of all hosts together: path inside it to the entry's host and real path, sorted."""
+
 _COMPRESSION = 6
 """Level of gzip: its default, a fifth slower than the fastest level, with output a tenth smaller."""
 
 
-def gather(hosts: Sequence[Host], folder: str) -> tuple[dict[str, tuple[Host, Path]], list[str]]:
-    """Return the merged contents of a folder of /opt/ml on all hosts.
-
-    Returns:
-        Path inside the folder to the entry's host and real path, sorted; and messages about entries that several
-        hosts have, of which the first host's is kept.
-    """
-    found: dict[str, tuple[Host, Path]] = {}
+def gather(hosts: Sequence[Host], folder: str) -> tuple[Merged, list[str]]:
+    """Return the contents of a folder, and messages about entries that several hosts have: the first's is kept."""
+    found: Merged = {}
     clashes = []
     for host in hosts:
         top, dropped = host.root / folder, set()
@@ -45,7 +43,7 @@ def gather(hosts: Sequence[Host], folder: str) -> tuple[dict[str, tuple[Host, Pa
     return dict(sorted(found.items())), clashes
 
 
-def archive(entries: Mapping[str, tuple[Host, Path]], path: Path) -> None:
+def archive(entries: Merged, path: Path) -> None:
     """Write a merged folder to a .tar.gz."""
     with tarfile.open(path, "w:gz", compresslevel=_COMPRESSION) as tar:
         for name, (_, source) in entries.items():
@@ -94,7 +92,7 @@ def failure_reason(hosts: Iterable[Host], code: int) -> str:
     return f"AlgorithmError: , exit code: {code}"
 
 
-def _put_files(entries: Mapping[str, tuple[Host, Path]], base: str, stores: Stores) -> list[str]:
+def _put_files(entries: Merged, base: str, stores: Stores) -> list[str]:
     """Upload files, and the files that links lead to; return messages about entries that are not files."""
     lost = []
     for name, (host, path) in entries.items():
@@ -108,9 +106,7 @@ def _put_files(entries: Mapping[str, tuple[Host, Path]], base: str, stores: Stor
     return lost
 
 
-def _put_archive(
-    folder: str, entries: Mapping[str, tuple[Host, Path]], uri: str, stores: Stores, scratch: Path
-) -> list[str]:
+def _put_archive(folder: str, entries: Merged, uri: str, stores: Stores, scratch: Path) -> list[str]:
     """Upload a folder as an archive; return messages about entries that an archive cannot hold."""
     if not entries:
         return []

@@ -18,8 +18,7 @@ from launcher.backends.sagemaker.constraints import FILE
 from launcher.backends.sagemaker.keys import JOBS, SCRIPT, given_jobs, jobs_of
 from launcher.backends.sagemaker_local import isolation, program, record
 from launcher.backends.sagemaker_local.contract_options import Settings
-from launcher.backends.sagemaker_local.job import HOSTS_DIR
-from launcher.backends.sagemaker_local.operator import MACHINE_FILE, PATIENCE_S
+from launcher.backends.sagemaker_local.operator import HOSTS_DIR, MACHINE_FILE, PATIENCE_S
 from launcher.backends.sagemaker_local.optml import OPT_ML
 from launcher.backends.sagemaker_local.record import PID_FILE, LocalServices
 from launcher.backends.sagemaker_local.sync import INTERVAL_S, kept
