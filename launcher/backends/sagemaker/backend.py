@@ -22,11 +22,7 @@ _PATIENCE_S = 1800.0
 
 
 class SageMakerBackend:
-    """Renders a request, sends it, and follows the job.
-
-    Args:
-        poll_s: Seconds between two polls of a job.
-    """
+    """Renders a request, sends it, and follows the job with `poll_s` seconds between two polls."""
 
     name: ClassVar[str] = "sm_jobs"
     ends_with_launcher: ClassVar[bool] = False

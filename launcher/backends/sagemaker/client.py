@@ -26,14 +26,7 @@ _PASSING = ("ThrottlingException", "Throttling", "RequestLimitExceeded", "SlowDo
 
 
 class Refused(Exception):
-    """A service refused a call.
-
-    Args:
-        code: The service's error code.
-        message: The service's message.
-        status: HTTP status.
-        is_final: Whether the call has changed nothing and will not: each of its attempts was refused.
-    """
+    """A service refused a call; finally if it has changed nothing and will not: each of its attempts was refused."""
 
     def __init__(self, code: str, message: str, status: int, *, is_final: bool = True):
         super().__init__(f"{code}: {message}")

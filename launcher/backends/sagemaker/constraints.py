@@ -50,13 +50,10 @@ _TOKEN = re.compile(r"\\p\{\w+\}|\\.|.", re.S)
 
 @dataclass(frozen=True, slots=True)
 class Fault:
-    """A value that the service would refuse.
+    """A value that the service would refuse, or an absent one.
 
     Args:
         member: Its path in the request, as `ResourceConfig.InstanceGroups.0.InstanceCount`; "" for the request.
-        message: What is wrong with it, with the API's name for the member.
-        value: The value; None if it is absent.
-        allowed: What the service accepts.
     """
 
     member: str

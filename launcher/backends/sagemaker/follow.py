@@ -87,11 +87,8 @@ class TrainingJob:
     """A submitted job: its name, the placement of its ranks, and how it was last described.
 
     Args:
-        services: They answer queries about it.
-        name: The training job's name.
-        nodes: Number of its instances.
         processes: Worker processes per instance.
-        arn: Distinguishes it from other jobs of the same name.
+        arn: Distinguishes it from other jobs of the same name; "" if unknown.
         seen: Messages of the events yielded so far, by time and kind.
     """
 
@@ -249,8 +246,6 @@ class _Reader:
     """Reads each stream from where the last read ended.
 
     Args:
-        job: The job.
-        selection: The lines to yield.
         tokens: Token of each stream's next page, by stream.
         headed: Streams whose heading has been yielded.
     """

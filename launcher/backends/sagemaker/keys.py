@@ -1,6 +1,6 @@
 """The keys of `cluster.sm_jobs_config` for rules: each has the launcher's name, some also the estimator's."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any
 
 from launcher.backends.sagemaker.description import JOBS as JOBS
@@ -58,22 +58,22 @@ def jobs_of(job: HasOptions) -> SmJobs:
     return effective(given_jobs(job))
 
 
+def aliases(jobs: SmJobs) -> Iterator[tuple[str, str, Any]]:
+    """Yield the estimator's name, the launcher's key and the value of each key that is given under the former."""
+    for name, path in SDK_NAMES.items():
+        if (value := getattr(jobs.additional_estimator_kwargs, name, None)) is not None:
+            yield name, path, value
+
+
 def path_of(checked: CheckedRecipe, key: str) -> str:
     """Return the path under which a key was given: its own name, or the estimator's."""
-    given = given_jobs(checked).additional_estimator_kwargs
-    for name, path in SDK_NAMES.items():
-        if path == key and getattr(given, name, None) is not None:
-            return f"{KWARGS}.{name}"
-    return f"{JOBS}.{key}"
+    names = (name for name, path, _ in aliases(given_jobs(checked)) if path == key)
+    return next((f"{KWARGS}.{name}" for name in names), f"{JOBS}.{key}")
 
 
 def effective(job: SmJobs) -> SmJobs:
     """Return the keys, with those given under the estimator's names resolved."""
-    given = job.additional_estimator_kwargs
-    for name, path in SDK_NAMES.items():
-        value = getattr(given, name, None)
-        if value is None:
-            continue
+    for name, path, value in aliases(job):
         if name == "tags":
             value = {tag.Key: tag.Value for tag in value}
         elif name == "metric_definitions":

@@ -1,6 +1,6 @@
 """Types of values for single members of CreateTrainingJob: the API's bounds, and those that only AWS's pages state.
 
-A validator returns its argument, or raises ValueError with the reason.
+Pure: a validator returns its argument, or raises ValueError with the reason.
 """
 
 import posixpath

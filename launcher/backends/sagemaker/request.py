@@ -62,7 +62,6 @@ class Plan:
         jobs: `cluster.sm_jobs_config`, the estimator's names resolved.
         tree: The complete composed configuration.
         entry: The command that starts the program in the container, from the recipe's family.
-        nodes: Number of instances.
         processes: Worker processes per instance.
         instance_type: With its `ml.` prefix.
         variables: Environment variables that the family sets for the workers.

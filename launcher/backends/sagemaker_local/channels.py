@@ -23,7 +23,6 @@ class Place:
 
     Args:
         data_dir: The host's …/input/data, by its real path outside the host's mount namespace.
-        host: Its name, such as algo-1.
         hosts: Every host of the job, sorted as strings.
         groups: Hosts of each instance group, sorted as strings; empty if there are no groups.
     """
@@ -81,7 +80,6 @@ def prepare(channels: Sequence[Mapping[str, Any]], default_mode: str, place: Pla
     Args:
         channels: InputDataConfig of the request.
         default_mode: AlgorithmSpecification.TrainingInputMode.
-        place: The host's inputs.
 
     Raises:
         ProblemsFound: Every fault of every channel; nothing has been started or mounted.
@@ -141,7 +139,6 @@ class _Content:
     """A channel with its listed content, before anything is copied.
 
     Args:
-        mode: Its input mode.
         entries: Its objects; empty for a file system.
         folder: Its file system's folder on this machine; None for S3.
     """

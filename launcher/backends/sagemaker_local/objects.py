@@ -180,12 +180,7 @@ class Stores:
 
 
 class S3Stream(io.RawIOBase):
-    """An object of S3, resumed where its connection was lost. Its `size` is the complete object's.
-
-    Args:
-        offset: Start of the stream, in bytes.
-        count: Maximum number of bytes to request; None requests all.
-    """
+    """An object of S3 from a byte on, resumed where its connection was lost. Its `size` is the complete object's."""
 
     def __init__(self, connection: Connection, uri: str, offset: int = 0, count: int | None = None):
         super().__init__()

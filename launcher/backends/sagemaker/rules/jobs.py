@@ -14,7 +14,7 @@ from launcher.backends.sagemaker.keys import (
     JOBS,
     KWARGS,
     SCRIPT,
-    SDK_NAMES,
+    aliases,
     given_jobs,
     jobs_of,
     path_of,
@@ -258,12 +258,10 @@ def overrides_are_overrides(checked: CheckedRecipe, problem: MakeProblem) -> Ite
 def keys_are_given_once(checked: CheckedRecipe, problem: MakeProblem) -> Iterator[Problem]:
     """The estimator's names are aliases of the launcher's keys, so each key is given under one name."""
     jobs = given_jobs(checked)
-    for name, path in SDK_NAMES.items():
-        value = getattr(jobs.additional_estimator_kwargs, name, None)
-        if value is None or not checked.is_explicit(f"{JOBS}.{path}"):
-            continue
-        message = f"{path}, which is the same key, is given too"
-        yield problem(f"{KWARGS}.{name}", message, value=value, allowed="one of them")
+    for name, path, value in aliases(jobs):
+        if checked.is_explicit(f"{JOBS}.{path}"):
+            message = f"{path}, which is the same key, is given too"
+            yield problem(f"{KWARGS}.{name}", message, value=value, allowed="one of them")
     tags = getattr(jobs.additional_estimator_kwargs, "tags", None) or ()
     for key, times in Counter(tag.Key for tag in tags).items():
         if times > 1:
