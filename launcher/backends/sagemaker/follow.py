@@ -210,9 +210,7 @@ def _words(job: Mapping[str, Any], state: JobState) -> str:
 
 def _spaced(name: str) -> str:
     """Split a CamelCase name into words; consecutive capitals stay together."""
-    words = "".join(
-        f" {c}" if c.isupper() and i and not name[i - 1].isupper() else c for i, c in enumerate(name)
-    ).split()
+    words = re.sub("(?<=[^A-Z])(?=[A-Z])", " ", name).split()
     return " ".join(word if word.isupper() or word == "MLInstances" else word.lower() for word in words)
 
 

@@ -4,15 +4,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import Field
 
-from launcher.backends.sagemaker import members
-from launcher.backends.sagemaker.sections import (
-    Debugger,
-    Experiment,
-    ModelPackage,
-    Placement,
-    Profiler,
-    Serverless,
-)
+from launcher.backends.sagemaker import members, sections
 from launcher.model.base_model import Listed, Model, default
 from launcher.model.cluster_options import ClusterOptions
 
@@ -171,56 +163,61 @@ class SdkMetric(Model):
     """Regular expression that finds its value in a line of the log."""
 
 
+def _same(path: str) -> Any:
+    """Declare the estimator's name of the key at `path`. Source: SageMaker Python SDK 2.257.6, EstimatorBase."""
+    return Field(None, serialization_alias=path)
+
+
 class EstimatorArguments(Model):
     """Arguments that published scripts pass to the SDK's estimator, each an alias of a key of sm_jobs_config."""
 
-    role: members.RoleArn | None = None
+    role: members.RoleArn | None = _same("role")
     """The same as role."""
-    max_run: members.MaxRuntime | None = None
+    max_run: members.MaxRuntime | None = _same("stopping_condition.max_runtime_s")
     """The same as stopping_condition.max_runtime_s."""
-    max_wait: members.MaxWait | None = None
+    max_wait: members.MaxWait | None = _same("stopping_condition.max_wait_s")
     """The same as stopping_condition.max_wait_s."""
-    use_spot_instances: bool | None = None
+    use_spot_instances: bool | None = _same("spot")
     """The same as spot."""
-    max_retry_attempts: members.Retries | None = None
+    max_retry_attempts: members.Retries | None = _same("max_retries")
     """The same as max_retries."""
-    keep_alive_period_in_seconds: members.KeepAlive | None = None
+    keep_alive_period_in_seconds: members.KeepAlive | None = _same("keep_alive_s")
     """The same as keep_alive_s."""
-    volume_size: members.VolumeSize | None = None
+    volume_size: members.VolumeSize | None = _same("volume_size_gb")
     """The same as volume_size_gb."""
-    volume_kms_key: members.KmsKey | None = None
+    volume_kms_key: members.KmsKey | None = _same("volume_kms_key")
     """The same as volume_kms_key there."""
-    output_kms_key: members.KmsKey | None = None
+    output_kms_key: members.KmsKey | None = _same("output_kms_key")
     """The same as output_kms_key there."""
-    input_mode: members.Mode | None = None
+    input_mode: members.Mode | None = _same("input_mode")
     """The same as input_mode there."""
-    subnets: members.Subnets | None = None
+    subnets: members.Subnets | None = _same("vpc.subnets")
     """The same as vpc.subnets."""
-    security_group_ids: members.SecurityGroups | None = None
+    security_group_ids: members.SecurityGroups | None = _same("vpc.security_group_ids")
     """The same as vpc.security_group_ids."""
-    encrypt_inter_container_traffic: bool | None = None
+    encrypt_inter_container_traffic: bool | None = _same("encrypt_traffic")
     """The same as encrypt_traffic."""
-    enable_network_isolation: bool | None = None
+    enable_network_isolation: bool | None = _same("network_isolation")
     """The same as network_isolation."""
-    checkpoint_s3_uri: members.S3Uri | None = None
+    checkpoint_s3_uri: members.S3Uri | None = _same("checkpoints.s3_uri")
     """The same as checkpoints.s3_uri."""
-    checkpoint_local_path: members.KeptFolder | None = None
+    checkpoint_local_path: members.KeptFolder | None = _same("checkpoints.local_path")
     """The same as checkpoints.local_path."""
-    code_location: members.S3Uri | None = None
+    code_location: members.S3Uri | None = _same("recipe_path")
     """The same as recipe_path."""
-    source_dir: str | None = None
+    source_dir: str | None = _same("source_dir")
     """The same as source_dir there."""
-    training_plan: members.PlanArn | None = None
+    training_plan: members.PlanArn | None = _same("training_plan_arn")
     """The same as training_plan_arn."""
-    hyperparameters: members.Scalars | None = None
+    hyperparameters: members.Scalars | None = _same("hyperparameters")
     """The same as hyperparameters there."""
-    metric_definitions: Annotated[Listed[SdkMetric], Field(max_length=40)] | None = None
+    metric_definitions: Annotated[Listed[SdkMetric], Field(max_length=40)] | None = _same("metric_definitions")
     """The same as metric_definitions there."""
-    container_entry_point: members.Words | None = None
+    container_entry_point: members.Words | None = _same("container_entrypoint")
     """The same as container_entrypoint."""
-    container_arguments: members.Words | None = None
+    container_arguments: members.Words | None = _same("container_arguments")
     """The same as container_arguments there."""
-    tags: Annotated[Listed[SdkTag], Field(max_length=50)] | None = None
+    tags: Annotated[Listed[SdkTag], Field(max_length=50)] | None = _same("tags")
     """The same as tags there."""
 
 
@@ -310,17 +307,17 @@ class SmJobs(Model):
     """SageMaker's own MLflow."""
     metrics_time_series: bool | None = default(None)
     """true stores metrics as time series, which SageMaker Studio plots."""
-    placement: Placement
+    placement: sections.Placement
     """Where instances of an UltraServer are placed."""
-    serverless: Serverless
+    serverless: sections.Serverless
     """A job on instances of AWS's choice, with AWS's own recipe instead of an image."""
-    model_package: ModelPackage
+    model_package: sections.ModelPackage
     """Where the trained model is registered."""
-    experiment: Experiment
+    experiment: sections.Experiment
     """The SageMaker experiment that the job is part of."""
-    debugger: Debugger
+    debugger: sections.Debugger
     """SageMaker Debugger: tensors to save, and rules that watch them."""
-    profiler: Profiler
+    profiler: sections.Profiler
     """SageMaker Debugger's system profiler."""
     remote_debug: bool | None = default(None)
     """true gives you access to the running containers through AWS Systems Manager."""

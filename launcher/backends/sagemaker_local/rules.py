@@ -18,9 +18,23 @@ from launcher.rules import MakeNotice, PlannedRecipe, notice_rule
 def settings_are_without_effect(planned: PlannedRecipe, notice: MakeNotice) -> Iterator[Notice]:
     """Only the parts of a training job that a program can observe are simulated on this machine."""
     job, jobs = planned.job, jobs_of(planned.job)
+    keys = {
+        "role": jobs.role,
+        "network_isolation": jobs.network_isolation,
+        "encrypt_traffic": jobs.encrypt_traffic,
+        "vpc": jobs.vpc.subnets,
+        "output_kms_key": jobs.output_kms_key,
+        "volume_kms_key": jobs.volume_kms_key,
+        "spot": jobs.spot,
+        "keep_alive_s": jobs.keep_alive_s,
+        "training_plan_arn": jobs.training_plan_arn,
+        "mlflow": jobs.mlflow.resource_arn,
+        "metric_definitions": jobs.metric_definitions,
+    }
     image = job.image or jobs.algorithm_name
     images = [f"{image} (the software installed here replaces it)"] if image else []
-    if words := "; ".join((*_accelerators(job, jobs), *images, *_settings(jobs))):
+    settings = ", ".join([*(key for key, value in keys.items() if value), *request.members(jobs)])
+    if words := "; ".join(filter(None, (*_accelerators(job, jobs), *images, settings))):
         yield notice(f"not simulated on this machine: {words}")
 
 
@@ -36,22 +50,3 @@ def _accelerators(job: JobSpec, jobs: SmJobs) -> Iterator[str]:
         instance = job.resources.instance if name == job.resources.instance_type else table().get(name)
         if instance and instance.accelerators:
             yield f"the {instance.accelerators} accelerators of {name} (hosts share this machine's{starts})"
-
-
-def _settings(jobs: SmJobs) -> Iterator[str]:
-    keys = {
-        "role": jobs.role,
-        "network_isolation": jobs.network_isolation,
-        "encrypt_traffic": jobs.encrypt_traffic,
-        "vpc": jobs.vpc.subnets,
-        "output_kms_key": jobs.output_kms_key,
-        "volume_kms_key": jobs.volume_kms_key,
-        "spot": jobs.spot,
-        "keep_alive_s": jobs.keep_alive_s,
-        "training_plan_arn": jobs.training_plan_arn,
-        "mlflow": jobs.mlflow.resource_arn,
-        "metric_definitions": jobs.metric_definitions,
-    }
-    found = [key for key, value in keys.items() if value] + [*request.members(jobs)]
-    if found:
-        yield ", ".join(found)
