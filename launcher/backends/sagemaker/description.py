@@ -26,7 +26,7 @@ class _Files(Files["Settings"]):
         from launcher.backends.sagemaker import request
         from launcher.backends.sagemaker.keys import effective
 
-        return tuple(channel.name for channel in request.channels(effective(options.sm_jobs_config)))
+        return tuple(each["ChannelName"] for each in request.channels(effective(options.sm_jobs_config)).values())
 
 
 class _Instances(Instances["Settings"]):

@@ -77,24 +77,6 @@ class Plan:
     variables: Mapping[str, str] = field(default_factory=dict)
 
 
-@dataclass(frozen=True, slots=True)
-class ChannelPlan:
-    """A channel of the request.
-
-    Args:
-        path: Dotted path of the key that defines it; "" for the recipe's own.
-        mode: Its own mode; None for the job's.
-        source: DataSource of the API.
-        more: Its other members, by the API's names.
-    """
-
-    name: str
-    path: str
-    mode: str | None
-    source: Mapping[str, Any]
-    more: Mapping[str, Any] = field(default_factory=dict)
-
-
 def of_draft(checked: CheckedRecipe) -> Plan:
     """Return the inputs for a job that is being checked, as far as they are known."""
     return Plan(
@@ -136,7 +118,7 @@ def render(job: JobSpec, configs: Mapping[str, str]) -> dict[str, str]:
 
 def build(plan: Plan, name: str, recipe: Mapping[str, str]) -> dict[str, Any]:
     """Return the request; `recipe` holds the files of the recipe's channel, file name to text."""
-    jobs, found = plan.jobs, channels(plan.jobs)
+    jobs, found = plan.jobs, [*channels(plan.jobs).values()]
     if not is_serverless(jobs):  # which runs a recipe of AWS
         found.append(recipe_channel(jobs, name, recipe))
     start = ["/bin/bash", f"{RECIPE_DIR}/{START}"]
@@ -183,26 +165,37 @@ def is_serverless(jobs: SmJobs) -> bool:
     return bool(_api(jobs.serverless))
 
 
-def recipe_channel(jobs: SmJobs, name: str, recipe: Mapping[str, str]) -> ChannelPlan:
+def recipe_channel(jobs: SmJobs, name: str, recipe: Mapping[str, str]) -> dict[str, Any]:
     """Return the channel that brings the recipe. Its URI contains a digest of its content."""
     digest = hashlib.sha256(json.dumps(recipe, sort_keys=True).encode()).hexdigest()[:_HASH_LENGTH]
     place = f"{(jobs.recipe_path or jobs.output_path or '').rstrip('/')}/{name}/recipe/{digest}/"
-    return ChannelPlan(RECIPE_CHANNEL, "", "File", _s3(place, "S3Prefix", "FullyReplicated"))
+    return {"ChannelName": RECIPE_CHANNEL, "InputMode": "File", "DataSource": _s3(place)}
 
 
-def channels(jobs: SmJobs) -> list[ChannelPlan]:
-    """Return the user's channels: those of `inputs.s3`, the file system's, and those of `inputs.channels`."""
+def channels(jobs: SmJobs) -> dict[str, dict[str, Any]]:
+    """Return the user's channels: those of `inputs.s3`, the file system's, and those of `inputs.channels`.
+
+    Returns:
+        Dotted path of the key that defines it, to the channel as a member of InputDataConfig.
+    """
     path, inputs = f"{JOBS}.inputs", jobs.inputs
-    found = [
-        ChannelPlan(name, f"{path}.s3.{name}", None, _s3(uri, "S3Prefix", "FullyReplicated"))
-        for name, uri in (inputs.s3 or {}).items()
-    ]
+    found: dict[str, dict[str, Any]] = {
+        f"{path}.s3.{name}": {"ChannelName": name, "DataSource": _s3(uri)} for name, uri in (inputs.s3 or {}).items()
+    }
     if inputs.file_system:
-        found.append(ChannelPlan(DEFAULT_CHANNEL, f"{path}.file_system", "File", _files(inputs.file_system)))
+        source = _files(inputs.file_system)
+        found[f"{path}.file_system"] = {"ChannelName": DEFAULT_CHANNEL, "InputMode": "File", "DataSource": source}
     for name, channel in (inputs.channels or {}).items():
-        source = _source(channel)
-        mode = channel.mode or ("File" if channel.file_system else None)
-        found.append(ChannelPlan(name, f"{path}.channels.{name}", mode, source, _more(channel)))
+        members = {
+            "ChannelName": name,
+            "InputMode": channel.mode or ("File" if channel.file_system else None),
+            "DataSource": _source(channel),
+            "ContentType": channel.content_type,
+            "CompressionType": channel.compression,
+            "RecordWrapperType": channel.record_wrapper,
+            "ShuffleConfig": None if channel.shuffle_seed is None else {"Seed": channel.shuffle_seed},
+        }
+        found[f"{path}.channels.{name}"] = {key: value for key, value in members.items() if value is not None}
     return found
 
 
@@ -222,18 +215,7 @@ def _source(channel: Channel) -> dict[str, Any]:
     return source
 
 
-def _more(channel: Channel) -> dict[str, Any]:
-    seed = channel.shuffle_seed
-    members = {
-        "ContentType": channel.content_type,
-        "CompressionType": channel.compression,
-        "RecordWrapperType": channel.record_wrapper,
-        "ShuffleConfig": None if seed is None else {"Seed": seed},
-    }
-    return {name: value for name, value in members.items() if value is not None}
-
-
-def _s3(uri: str, kind: str, distribution: str) -> dict[str, Any]:
+def _s3(uri: str, kind: str = "S3Prefix", distribution: str = "FullyReplicated") -> dict[str, Any]:
     return {"S3DataSource": {"S3DataType": kind, "S3Uri": uri, "S3DataDistributionType": distribution}}
 
 
@@ -248,18 +230,12 @@ def _files(system: FileSystem) -> dict[str, Any]:
     }
 
 
-def misfits(
-    source: Mapping[str, Any], channel: Mapping[str, Any], mode: str
-) -> Iterator[tuple[str, str, Any, str | None]]:
-    """Yield what a channel's mode does not support: the launcher's key, message, value and allowed values.
-
-    Args:
-        source: The channel's DataSource.
-        channel: Its other members.
-        mode: Its own mode, or the job's.
+def misfits(channel: Mapping[str, Any], mode: str) -> Iterator[tuple[str, str, Any, str | None]]:
+    """Yield what a channel's mode, its own or the job's, does not support: key, message, value and allowed values.
 
     Source: Amazon SageMaker API, Channel and S3DataSource; How Amazon SageMaker Provides Training Information.
     """
+    source = channel["DataSource"]
     if "FileSystemDataSource" in source and mode != "File":
         yield "mode", f"{mode} mode reads S3, but a file system is mounted", mode, "File"
     objects = source.get("S3DataSource")

@@ -155,7 +155,7 @@ class _Content:
         path = f"InputDataConfig.{channel['ChannelName']}"
         wrong = [
             Problem("E372", f"{path}.{key}", message, value=value, allowed=allowed)
-            for key, message, value, allowed in misfits(source, channel, mode)
+            for key, message, value, allowed in misfits(channel, mode)
         ]
         if wrong:
             raise ProblemsFound(tuple(wrong))

@@ -163,11 +163,11 @@ def groups_add_up(checked: CheckedRecipe, problem: MakeProblem) -> Iterator[Prob
     jobs, path = jobs_of(checked), f"{JOBS}.instance_groups"
     groups = jobs.instance_groups or ()
     names = [group.name for group in groups]
-    for channel in request.channels(jobs):
-        for name in channel.source.get("S3DataSource", {}).get("InstanceGroupNames", ()):
+    for at, channel in request.channels(jobs).items():
+        for name in channel["DataSource"].get("S3DataSource", {}).get("InstanceGroupNames", ()):
             if name not in names:
                 allowed = ", ".join(names) or "none without instance_groups"
-                yield problem(f"{channel.path}.instance_groups", "no such group exists", value=name, allowed=allowed)
+                yield problem(f"{at}.instance_groups", "no such group exists", value=name, allowed=allowed)
     nodes = checked.recipe.trainer.num_nodes
     placed = sum(each.instance_count for each in jobs.placement.specifications or ())
     if placed > nodes:
@@ -317,7 +317,7 @@ def instances_are_not_chosen(planned: PlannedRecipe, notice: MakeNotice) -> Iter
 def names_become_one(planned: PlannedRecipe, notice: MakeNotice) -> Iterator[Notice]:
     """The toolkit puts names of channels and hyperparameters in capitals, which makes some of them equal."""
     plan = request.of_job(planned.job)
-    channels = [channel.name for channel in request.channels(plan.jobs)]
+    channels = [channel["ChannelName"] for channel in request.channels(plan.jobs).values()]
     parameters = request.hyperparameters(plan) if request.has_toolkit(plan) else ()
     # Source: sagemaker-training toolkit 5.1.4, SM_CHANNEL_…
     for kind, prefix, names in (
