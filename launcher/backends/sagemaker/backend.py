@@ -114,11 +114,7 @@ class SageMakerBackend:
             raise fail("E397", "job", "is stopping, but has not ended yet", value=handle.native_id)
 
     def clear(self, handle: JobHandle) -> None:
-        """Refuse: SageMaker keeps every training job and its name.
-
-        Raises:
-            ProblemsFound: Always (E716).
-        """
+        """Refuse (E716): SageMaker keeps every training job and its name."""
         message = "a training job's name can be used only once, and this job has ended"
         remedy = "render the recipe again; the new job gets a new name"
         raise fail("E716", "job", message, value=handle.native_id, remedy=remedy)

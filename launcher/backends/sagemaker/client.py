@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from functools import cache
 from typing import Any, Protocol
 
-from launcher.backends.sagemaker.description import JOBS
+from launcher.backends.sagemaker import JOBS
 from launcher.common.problems import Problem, ProblemsFound, fail
 from launcher.common.quoting import bounded
 
@@ -154,11 +154,7 @@ def _connect(region: str | None, _environment: tuple[tuple[str, str], ...]) -> C
 
 @contextmanager
 def api_errors_as_problems(path: str = JOBS) -> Iterator[None]:
-    """Raise a refused call within the block as a Problem.
-
-    Raises:
-        ProblemsFound: A call was refused.
-    """
+    """Raise a refused call within the block as a Problem."""
     try:
         yield
     except Refused as error:

@@ -66,7 +66,6 @@ def faults(value: Any, path: str = "", at: str | None = None) -> Iterator[Fault]
     """Yield everything that the service would refuse about a request, or about the value of one of its members.
 
     Args:
-        value: The value, as in the request's JSON.
         path: Path of the member in `api.json`; "" for the request itself.
         at: Path of the value in the request; that of the member by default.
     """

@@ -3,6 +3,7 @@
 from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, ClassVar, TypeVar
 
+from launcher.backends.sagemaker import JOBS
 from launcher.model.backend import Backend, BackendDescription, LaunchMode
 from launcher.model.capabilities import Files, InstanceGroup, Instances, Programs, RuntimeLimit, Secrets
 from launcher.model.job_spec import JobSpec
@@ -14,7 +15,6 @@ if TYPE_CHECKING:
 TrainingOptions = TypeVar("TrainingOptions", bound="Settings")
 """The typed section of a backend that runs training jobs."""
 
-JOBS = "cluster.sm_jobs_config"
 _SECONDS_PER_HOUR = 3600
 _WORDS, _NAMED = ("container_entrypoint", "container_arguments"), ("environment", "hyperparameters", "tags")
 """Keys of a training job's request that are lists of words, and those that are mappings of values."""

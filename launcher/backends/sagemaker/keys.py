@@ -3,7 +3,7 @@
 from collections.abc import Callable, Iterator
 from typing import Any
 
-from launcher.backends.sagemaker.description import JOBS as JOBS
+from launcher.backends.sagemaker import JOBS as JOBS
 from launcher.backends.sagemaker.training_options import EstimatorArguments, Metric, Settings, SmJobs
 from launcher.model.checked_recipe import CheckedRecipe
 from launcher.model.cluster_options import HasOptions, options_of

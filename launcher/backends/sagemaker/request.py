@@ -10,7 +10,8 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from launcher.backends.sagemaker.keys import JOBS, jobs_of
+from launcher.backends.sagemaker import JOBS
+from launcher.backends.sagemaker.keys import jobs_of
 from launcher.backends.sagemaker.training_options import Channel, FileSystem, SmJobs
 from launcher.common import yaml_io
 from launcher.common.names import BASE_CONFIG, CONFIG_DIR

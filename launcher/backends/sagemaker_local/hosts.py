@@ -38,7 +38,6 @@ class Fleet:
     """The programs of an attempt.
 
     Args:
-        attempt: Number of the attempt, from 0.
         lock: The job's lock, which every program inherits.
     """
 

@@ -81,14 +81,7 @@ class _GivenUp(BaseException):
 
 
 class Job:
-    """One training job: that of a bundle.
-
-    Args:
-        bundle_dir: The bundle.
-        args: The operator's command line.
-        interrupts: Requests to stop it.
-        lock_file: The lock of its run folder, held.
-    """
+    """The training job of a bundle, run as the operator's command line says, under the held lock of its folder."""
 
     def __init__(self, bundle_dir: Path, args: argparse.Namespace, interrupts: Interrupts, lock_file: IO[bytes]):
         self._args, self._interrupts, self._lock = args, interrupts, lock_file
@@ -233,11 +226,7 @@ class Job:
         return End("Stopped" if asked else "MaxRuntimeExceeded")
 
     def _upload(self, end: End, syncing: Syncing, *, is_repeated: bool) -> End:
-        """Upload checkpoints, then output, however the programs ended; return how the attempt ended.
-
-        Args:
-            is_repeated: Whether another attempt follows, which provides the job's output.
-        """
+        """Upload checkpoints, then output if no attempt follows, however the programs ended; return the end."""
         self._record.enter("Uploading")
         try:
             # The first request is StopTrainingJob's, which keeps the output.

@@ -29,11 +29,7 @@ _Seen = tuple[int, int]
 
 @dataclass(frozen=True, slots=True)
 class Kept:
-    """A folder of every host, below /opt/ml, that is kept in a store's folder.
-
-    Args:
-        is_brought: Whether a new host receives the store's content.
-    """
+    """A folder of every host, below /opt/ml, that is kept in a store's; new hosts receive that if `is_brought`."""
 
     path: str
     uri: str

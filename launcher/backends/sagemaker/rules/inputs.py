@@ -5,8 +5,8 @@ from collections import Counter
 from collections.abc import Iterator
 from pathlib import PurePosixPath
 
-from launcher.backends.sagemaker import request
-from launcher.backends.sagemaker.keys import API, JOBS, jobs_of, sm_rule
+from launcher.backends.sagemaker import JOBS, request
+from launcher.backends.sagemaker.keys import API, jobs_of, sm_rule
 from launcher.common.problems import Problem
 from launcher.model.backend_registry import described
 from launcher.model.checked_recipe import CheckedRecipe

@@ -7,11 +7,10 @@ from collections import Counter, defaultdict
 from collections.abc import Iterator
 from pathlib import PurePosixPath
 
-from launcher.backends.sagemaker import constraints, request
+from launcher.backends.sagemaker import JOBS, constraints, request
 from launcher.backends.sagemaker.constraints import FILE
 from launcher.backends.sagemaker.keys import (
     API,
-    JOBS,
     KWARGS,
     SCRIPT,
     aliases,

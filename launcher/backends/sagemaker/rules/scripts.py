@@ -7,8 +7,8 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from launcher.backends.sagemaker import constraints, request
-from launcher.backends.sagemaker.keys import API, JOBS, SCRIPT, jobs_of, path_of, sm_rule
+from launcher.backends.sagemaker import JOBS, constraints, request
+from launcher.backends.sagemaker.keys import API, SCRIPT, jobs_of, path_of, sm_rule
 from launcher.common.problems import Problem
 from launcher.common.syntax import is_bucket
 from launcher.model.backend_registry import described
