@@ -16,26 +16,20 @@ from typing import Any
 FILE = "file:///"
 """Prefix of the URI of a folder of this machine, which only cluster=sm_local accepts."""
 
-_TYPES: dict[str, tuple[type, ...]] = {
-    "string": (str,),
-    "boolean": (bool,),
-    "integer": (int,),
-    "long": (int,),
-    "list": (list, tuple),
-    "map": (Mapping,),
-    "structure": (Mapping,),
+_TYPES: dict[str, tuple[type | tuple[type, ...], str]] = {
+    "string": (str, "a text"),
+    "boolean": (bool, "true or false"),
+    "integer": (int, "a whole number"),
+    "long": (int, "a whole number"),
+    "list": ((list, tuple), "a list"),
+    "map": (Mapping, "a mapping"),
+    "structure": (Mapping, "a mapping"),
 }
+"""Python's types of each of the API's, and their name in messages."""
 _BITS = {"integer": 32, "long": 64}
 """Source: Smithy, Simple types."""
 _FORMS = {".*": "one line", ".+": "one line, not empty"}
 """Patterns in words."""
-_WORDS = {
-    "list": "a list",
-    "map": "a mapping",
-    "structure": "a mapping",
-    "string": "a text",
-    "boolean": "true or false",
-}
 
 # Java's meaning of a character class that Python lacks or defines differently.
 _OUTSIDE = {r"\d": "[0-9]", r"\w": "[A-Za-z0-9_]", ".": "[^\n\r\u0085\u2028\u2029]"}
@@ -71,8 +65,9 @@ def faults(value: Any, path: str = "", at: str | None = None) -> Iterator[Fault]
     """
     shape, name, at = _members()[path], _name(path), path if at is None else at
     kind = shape["type"]
-    if not isinstance(value, _TYPES[kind]) or (kind in _BITS and isinstance(value, bool)):
-        yield Fault(at, f"{name} has the wrong type", value, _WORDS.get(kind, "a whole number"))
+    types, allowed = _TYPES[kind]
+    if not isinstance(value, types) or (kind in _BITS and isinstance(value, bool)):
+        yield Fault(at, f"{name} has the wrong type", value, allowed)
         return
     yield from _own_faults(value, shape, name, at)
     content: Any = value  # its type is checked above, by the name of its shape

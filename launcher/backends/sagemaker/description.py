@@ -79,8 +79,7 @@ class _Programs(Programs["Settings"]):
         from launcher.backends.sagemaker import request
         from launcher.backends.sagemaker.keys import effective
 
-        jobs = effective(options.sm_jobs_config)
-        return bool(jobs.container_entrypoint or jobs.algorithm_name) or request.is_serverless(jobs)
+        return request.is_replaced(effective(options.sm_jobs_config))
 
 
 class _Secrets(Secrets):

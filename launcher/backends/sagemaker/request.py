@@ -153,12 +153,14 @@ def has_toolkit(plan: Plan) -> bool:
 
     Source: SageMaker Python SDK 2.257.6: `Framework` is for images with the toolkit, `Estimator` for any other.
     """
-    jobs = plan.jobs
-    if jobs.toolkit is not None:
-        return jobs.toolkit
-    if jobs.container_entrypoint or jobs.algorithm_name or is_serverless(jobs):
-        return False
-    return plan.entry is not Entry.LAUNCHER
+    if plan.jobs.toolkit is not None:
+        return plan.jobs.toolkit
+    return plan.entry is not Entry.LAUNCHER and not is_replaced(plan.jobs)
+
+
+def is_replaced(jobs: SmJobs) -> bool:
+    """Return whether an entrypoint, an algorithm or a serverless recipe of AWS's own replaces the image's program."""
+    return bool(jobs.container_entrypoint or jobs.algorithm_name) or is_serverless(jobs)
 
 
 def is_serverless(jobs: SmJobs) -> bool:

@@ -221,9 +221,6 @@ class EstimatorArguments(Model):
     """The same as tags there."""
 
 
-Metrics = Annotated[Listed[Metric], Field(max_length=40)]
-
-
 class SmJobs(Model):
     """The keys of a training job; the first nine have the published launcher's names."""
 
@@ -299,7 +296,7 @@ class SmJobs(Model):
     """Arguments after those words."""
     hyperparameters: members.Scalars | None = default(None)
     """Further hyperparameters that the image reads beside the recipe."""
-    metric_definitions: Metrics | None = default(None)
+    metric_definitions: Annotated[Listed[Metric], Field(max_length=40)] | None = default(None)
     """Numbers that CloudWatch reads from the log, at most 40."""
     tags: members.Tags | None = default(None)
     """{key: value} on the job, at most 50."""

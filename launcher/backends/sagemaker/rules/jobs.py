@@ -5,6 +5,7 @@ Constraints on a single member are checked in its type (`backends/sagemaker/memb
 
 from collections import Counter, defaultdict
 from collections.abc import Iterator
+from operator import attrgetter
 from pathlib import PurePosixPath
 
 from launcher.backends.sagemaker import JOBS, constraints, request
@@ -285,9 +286,7 @@ def serverless_jobs_have_no_container(checked: CheckedRecipe, problem: MakeProbl
         remedy = "recipes=training/custom/script, and the job's own hyperparameters"
         yield problem(path, "AWS runs its own recipe, not this one", remedy=remedy)
     for key in _OF_CONTAINERS:
-        section, _, name = key.rpartition(".")
-        value = getattr(getattr(jobs, section) if section else jobs, name)
-        if value not in (None, False):
+        if (value := attrgetter(key)(jobs)) not in (None, False):
             path, nothing = path_of(checked, key), "false" if value is True else "null"
             yield problem(path, message, value=value, remedy=f"{path}={nothing}")
     if checked.launch.container:
