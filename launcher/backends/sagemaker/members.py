@@ -6,7 +6,7 @@ Pure: a validator returns its argument, or raises ValueError with the reason.
 import posixpath
 import re
 from pathlib import PurePosixPath
-from typing import Annotated, Literal
+from typing import Annotated, Any, Literal
 
 from pydantic import AfterValidator, Field
 
@@ -31,6 +31,11 @@ _NAMED_GROUP = re.compile(r"\(\?<(?=[A-Za-z])")
 def held(path: str) -> AfterValidator:
     """Return the validator of a value that must be within the bounds of the member at `path`."""
     return AfterValidator(member(path))
+
+
+def named(name: str) -> Any:
+    """Return the field whose value becomes the member of that name."""
+    return Field(serialization_alias=name)
 
 
 def s3_uri(uri: str) -> str:

@@ -130,14 +130,14 @@ def build(plan: Plan, name: str, recipe: Mapping[str, str]) -> dict[str, Any]:
         image=plan.image,
         entrypoint=start if is_started(plan) else jobs.container_entrypoint,
         channels=found,
-        placement=_api(jobs.placement),
+        api=_api,
         is_serverless=is_serverless(jobs),
         hyperparameters=hyperparameters(plan),
         environment=environment(plan),
         groups=[(group, canonical(group.instance_type)) for group in jobs.instance_groups or ()],
         instance_type=plan.instance_type,
         nodes=plan.nodes,
-        max_runtime_s=jobs.stopping_condition.max_runtime_s or DEFAULT_MAX_RUNTIME_S,
+        stopping={"MaxRuntimeInSeconds": DEFAULT_MAX_RUNTIME_S, **_api(jobs.stopping_condition)},
     )
     request: dict[str, Any] = yaml_io.load(text) | members(jobs)
     return request

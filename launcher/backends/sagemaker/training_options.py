@@ -5,6 +5,7 @@ from typing import Annotated, Any, Literal
 from pydantic import Field
 
 from launcher.backends.sagemaker import members, sections
+from launcher.backends.sagemaker.members import named
 from launcher.model.base_model import Listed, Model, default
 from launcher.model.cluster_options import ClusterOptions
 
@@ -12,9 +13,9 @@ from launcher.model.cluster_options import ClusterOptions
 class TensorBoard(Model):
     """Where TensorBoard's logs go."""
 
-    output_path: members.S3Uri | None = default(None)
+    output_path: Annotated[members.S3Uri | None, named("S3OutputPath")] = default(None)
     """s3:// folder that receives TensorBoard's logs while the job runs."""
-    container_logs_path: members.KeptFolder | None = default(None)
+    container_logs_path: Annotated[members.KeptFolder | None, named("LocalPath")] = default(None)
     """Folder in the container they are written to; /opt/ml/output/tensorboard when null. Needs output_path."""
 
 
@@ -79,20 +80,20 @@ class Inputs(Model):
 class Checkpoints(Model):
     """Files that are kept in S3 while the job runs, and restored after a restart."""
 
-    s3_uri: members.S3Uri | None = default(None)
+    s3_uri: Annotated[members.S3Uri | None, named("S3Uri")] = default(None)
     """s3:// folder that the local one is synchronised with, in both directions."""
-    local_path: members.KeptFolder | None = default(None)
+    local_path: Annotated[members.KeptFolder | None, named("LocalPath")] = default(None)
     """Folder in the container; /opt/ml/checkpoints when null. Needs s3_uri."""
 
 
 class StoppingCondition(Model):
     """Time limits of the job, in seconds. It then gets SIGTERM, and SIGKILL 120 s later."""
 
-    max_runtime_s: members.MaxRuntime | None = default(None)
+    max_runtime_s: Annotated[members.MaxRuntime | None, named("MaxRuntimeInSeconds")] = default(None)
     """Maximum time it trains, retries included: at most 28 days, by default one day. It bounds the cost."""
-    max_wait_s: members.MaxWait | None = default(None)
+    max_wait_s: Annotated[members.MaxWait | None, named("MaxWaitTimeInSeconds")] = default(None)
     """Maximum time a spot job waits and trains; at least max_runtime_s. Needs spot=true."""
-    max_pending_s: members.MaxPending | None = default(None)
+    max_pending_s: Annotated[members.MaxPending | None, named("MaxPendingTimeInSeconds")] = default(None)
     """Maximum time it waits for accelerated instances: 1800 to 2419200."""
 
 
@@ -110,9 +111,9 @@ class InstanceGroup(Model):
 class Vpc(Model):
     """The network of the containers."""
 
-    subnets: members.Subnets | None = default(None)
+    subnets: Annotated[members.Subnets | None, named("Subnets")] = default(None)
     """Subnet ids, 1 to 16. Needs security_group_ids."""
-    security_group_ids: members.SecurityGroups | None = default(None)
+    security_group_ids: Annotated[members.SecurityGroups | None, named("SecurityGroupIds")] = default(None)
     """Security group ids, 1 to 5. Needs subnets."""
 
 
@@ -128,11 +129,11 @@ class ImageAccess(Model):
 class MlflowApp(Model):
     """SageMaker's own MLflow, which then tracks the job itself. The launcher's tracking is recipes….mlflow."""
 
-    resource_arn: members.MlflowArn | None = default(None)
+    resource_arn: Annotated[members.MlflowArn | None, named("MlflowResourceArn")] = default(None)
     """ARN of the tracking server or MLflow app."""
-    experiment_name: members.MlflowName | None = default(None)
+    experiment_name: Annotated[members.MlflowName | None, named("MlflowExperimentName")] = default(None)
     """Experiment of the run. Needs resource_arn."""
-    run_name: members.MlflowName | None = default(None)
+    run_name: Annotated[members.MlflowName | None, named("MlflowRunName")] = default(None)
     """Title of the run. Needs resource_arn."""
 
 
