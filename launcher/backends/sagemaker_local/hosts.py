@@ -1,10 +1,10 @@
 """The hosts of one attempt: started, watched and terminated together."""
 
+import contextlib
 import itertools
 import os
 import signal
 import subprocess
-import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -13,6 +13,7 @@ from typing import IO
 from launcher.backends.sagemaker_local.channels import Feed
 from launcher.backends.sagemaker_local.optml import Host
 from launcher.common.paths import TEMPLATES
+from launcher.model import following
 
 _SCRIPT = TEMPLATES / "contract" / "host.sh"
 _KILL_TIMEOUT_S = 15.0
@@ -91,18 +92,18 @@ def kill_all() -> None:
 
         kill_descendants()
         return
-    deadline = time.monotonic() + _KILL_TIMEOUT_S
-    while time.monotonic() < deadline:
+
+    def is_alone() -> bool:
         try:
             os.kill(-1, signal.SIGKILL)  # every process of this PID namespace
         except ProcessLookupError:
-            return
-        try:
-            has_ended = os.waitpid(-1, os.WNOHANG)[0] != 0
-        except ChildProcessError:
-            has_ended = False
-        if not has_ended:
-            time.sleep(_KILL_POLL_S)
+            return True
+        with contextlib.suppress(ChildProcessError):
+            while os.waitpid(-1, os.WNOHANG)[0]:  # until it is reaped, a process counts as one
+                pass
+        return False
+
+    following.until(is_alone, _KILL_TIMEOUT_S, _KILL_POLL_S)
 
 
 def _private(host: Host, words: Sequence[str], feeds: Sequence[Feed]) -> list[str]:

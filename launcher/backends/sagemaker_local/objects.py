@@ -105,7 +105,7 @@ class Stores:
             else:
                 (small if found.uri.startswith(S3) else here).append((found.uri, path))
         if small:
-            self._s3()
+            self._s3()  # connected once, before threads share it
         pool = ThreadPoolExecutor(_THREADS if small else _COPIERS)
         try:
             begun = [pool.submit(self._fetch_at_once, *each) for each in small]
