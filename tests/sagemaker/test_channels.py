@@ -347,7 +347,7 @@ def test_a_view_whose_server_is_killed_is_unmounted(bucket, tmp_path):
     bucket.put("train/a", b"x")
     stores = Stores(endpoint=bucket.endpoint)
     (feed,) = prepare([channel(f"{bucket.uri}/train/", "FastFile")], "File", place(tmp_path), stores)
-    feed.view.server.kill()
+    feed.server.server.kill()
     await_true(lambda: feed.problem)
     feed.close()
     assert list(feed.folder.iterdir()) == []

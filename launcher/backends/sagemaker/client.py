@@ -26,7 +26,7 @@ _PASSING = ("ThrottlingException", "Throttling", "RequestLimitExceeded", "SlowDo
 
 
 class Refused(Exception):
-    """A service refused a call; finally if it has changed nothing and will not: each of its attempts was refused."""
+    """A service refused a call; `is_final` if that has no effect: each of the call's attempts was refused."""
 
     def __init__(self, code: str, message: str, status: int, *, is_final: bool = True):
         super().__init__(f"{code}: {message}")

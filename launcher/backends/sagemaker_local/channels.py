@@ -41,37 +41,32 @@ class Feed:
         folder: The folder of this machine to mount as the channel; None if its content is in place.
         is_writable: Whether its program may write there: file systems with access rw.
         note: How the channel is provided if that differs from SageMaker; else "".
-        writer: Streams it in Pipe mode.
-        view: Serves it in FastFile mode.
+        server: Streams it in Pipe mode, or serves its view in FastFile mode.
     """
 
     name: str
     folder: Path | None = None
     is_writable: bool = False
     note: str = ""
-    writer: Writer | None = None
-    view: fastfile.View | None = None
+    server: Writer | fastfile.View | None = None
 
     @property
     def problem(self) -> Problem | None:
         """Why it failed while the job ran, which ends the job; None if it works."""
-        source = self.writer or self.view
-        return source.problem if source else None
+        return self.server.problem if self.server else None
 
     def start(self) -> None:
         """Start the writer of Pipe mode; its first FIFO exists when this returns."""
-        if self.writer:
+        if isinstance(self.server, Writer):
             try:
-                self.writer.start()
+                self.server.start()
             except OSError as error:
                 raise fail("E425", self.name, f"cannot be streamed: {error}") from error
 
     def close(self) -> None:
         """Stop it; never blocks for long."""
-        if self.writer:
-            self.writer.close()
-        if self.view:
-            self.view.close()
+        if self.server:
+            self.server.close()
 
 
 def prepare(channels: Sequence[Mapping[str, Any]], default_mode: str, place: Place, stores: Stores) -> list[Feed]:
@@ -84,7 +79,8 @@ def prepare(channels: Sequence[Mapping[str, Any]], default_mode: str, place: Pla
     Raises:
         ProblemsFound: Every fault of every channel; nothing has been started or mounted.
     """
-    contents, problems = [], list[Problem]()
+    contents: list[_Content] = []
+    problems: list[Problem] = []
     for channel in channels_of(channels, place):
         try:
             contents.append(_Content.of(channel, default_mode, stores))
@@ -180,7 +176,7 @@ class _Content:
                     is_gzip=self.channel.get("CompressionType") == "Gzip",
                     is_recordio=self.channel.get("RecordWrapperType") == "RecordIO",
                 )
-                return Feed(name, writer=writer, note=self._thin(place))
+                return Feed(name, server=writer, note=self._thin(place))
             target.mkdir(parents=True, exist_ok=True)
             if self.folder:
                 access = self.channel["DataSource"]["FileSystemDataSource"]["FileSystemAccessMode"]
@@ -203,7 +199,7 @@ class _Content:
         if view is None:
             stores.fetch_all((entry.objects[0], f"{folder}/{entry.path}") for entry in entries)
         note = ", ".join(filter(None, (f"{name}: {how}", self._thin(place))))
-        return Feed(name, folder, note=note, view=view)
+        return Feed(name, folder, note=note, server=view)
 
     def _share(self, place: Place, epoch: int = 0) -> list[Entry]:
         """Return the host's part. Source: ShuffleConfig: shuffled first, then divided, in each epoch again."""
