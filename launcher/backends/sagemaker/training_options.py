@@ -1,13 +1,150 @@
-"""The `cluster` section of cluster=sm_jobs. Each field enforces the API's bounds."""
+"""The `cluster` section of cluster=sm_jobs. Each field enforces the API's bounds.
+
+A field that is a member of CreateTrainingJob within its section has the member's name as an alias.
+"""
 
 from typing import Annotated, Any, Literal
 
-from pydantic import Field
+from pydantic import AfterValidator, Field
 
-from launcher.backends.sagemaker import members, sections
+from launcher.backends.sagemaker import members
 from launcher.backends.sagemaker.members import named
 from launcher.model.base_model import Listed, Model, default
 from launcher.model.cluster_options import ClusterOptions
+
+
+class Placed(Model):
+    """Instances of one UltraServer."""
+
+    instance_count: Annotated[members.Count, named("InstanceCount")]
+    """Number of the job's instances on it, at least 1."""
+    ultra_server_id: Annotated[members.UltraServer | None, named("UltraServerId")] = None
+    """The UltraServer's id; any UltraServer when left out."""
+
+
+class Placement(Model):
+    """Where instances of an UltraServer are placed."""
+
+    multiple_jobs: Annotated[bool | None, named("EnableMultipleJobs")] = default(None)
+    """true lets other jobs run on the same UltraServer."""
+    specifications: Annotated[
+        Annotated[Listed[Placed], Field(max_length=10)] | None, named("PlacementSpecifications")
+    ] = default(None)
+    """[{instance_count, ultra_server_id}], at most 10."""
+
+
+class Collection(Model):
+    """Tensors that are saved together."""
+
+    name: Annotated[members.CollectionName, named("CollectionName")]
+    """Name of the collection, such as losses."""
+    parameters: Annotated[members.HookParameter | None, named("CollectionParameters")] = None
+    """{name: text}, such as {save_interval: '50'}; at most 20."""
+
+
+class WatchRule(Model):
+    """A rule that runs beside the job and watches what Debugger saves."""
+
+    name: Annotated[members.RuleName, named("RuleConfigurationName")]
+    """Name of the rule; unique."""
+    image: Annotated[members.RuleImage, named("RuleEvaluatorImage")]
+    """Image that evaluates the rule."""
+    instance_type: Annotated[members.RuleInstance | None, named("InstanceType")] = None
+    """Processing instance for a rule of your own, with ml."""
+    volume_size_gb: Annotated[members.VolumeSize | None, named("VolumeSizeInGB")] = None
+    """Disk size of that instance in GB."""
+    local_path: Annotated[members.Folder | None, named("LocalPath")] = None
+    """Folder in its container; /opt/ml/processing/output/rule/ when left out."""
+    output_path: Annotated[members.S3Uri | None, named("S3OutputPath")] = None
+    """s3:// folder for its results."""
+    parameters: Annotated[members.RuleParameters | None, named("RuleParameters")] = None
+    """{name: text} for the rule, at most 100."""
+
+
+def _named_apart(rules: Any) -> Any:
+    """Refuse two rules of the same name. Source: DebugRuleConfiguration, ProfilerRuleConfiguration: unique names."""
+    names = [each.name for each in rules]
+    if twice := sorted({name for name in names if names.count(name) > 1}):
+        raise ValueError(f"two rules have the same name: {', '.join(twice)}")
+    return rules
+
+
+Rules = Annotated[Listed[WatchRule], Field(max_length=20), AfterValidator(_named_apart)]
+
+
+class Debugger(Model):
+    """SageMaker Debugger: tensors to save, and rules that watch them."""
+
+    output_path: Annotated[members.S3Uri | None, named("S3OutputPath")] = default(None)
+    """s3:// folder for tensors. Required by local_path, hook_parameters and collections."""
+    local_path: Annotated[members.Tensors | None, named("LocalPath")] = default(None)
+    """Folder in the container that tensors are written to; /opt/ml/output/tensors when null."""
+    hook_parameters: Annotated[members.HookParameters | None, named("HookParameters")] = default(None)
+    """{name: text} for Debugger's hook, at most 20."""
+    collections: Annotated[
+        Annotated[Listed[Collection], Field(max_length=20)] | None, named("CollectionConfigurations")
+    ] = default(None)
+    """[{name, parameters}] of tensors to save, at most 20."""
+    rules: Rules | None = default(None)
+    """[{name, image, parameters, …}], at most 20."""
+
+
+class Profiler(Model):
+    """SageMaker Debugger's system profiler."""
+
+    disabled: Annotated[bool | None, named("DisableProfiler")] = default(None)
+    """true turns it off, even where AWS enables it by default."""
+    output_path: Annotated[members.S3Uri | None, named("S3OutputPath")] = default(None)
+    """s3:// folder for its measurements."""
+    interval_ms: Annotated[members.Interval | None, named("ProfilingIntervalInMilliseconds")] = default(None)
+    """Milliseconds between two measurements; 500 when null."""
+    parameters: Annotated[members.HookParameters | None, named("ProfilingParameters")] = default(None)
+    """{name: text} for the profiler, at most 20."""
+    rules: Rules | None = default(None)
+    """[{name, image, parameters, …}], at most 20."""
+
+
+class Experiment(Model):
+    """The SageMaker experiment that the job is part of."""
+
+    experiment_name: Annotated[members.ExperimentName | None, named("ExperimentName")] = default(None)
+    """Name of an existing experiment."""
+    trial_name: Annotated[members.ExperimentName | None, named("TrialName")] = default(None)
+    """Name of an existing trial of it."""
+    component_name: Annotated[members.ExperimentName | None, named("TrialComponentDisplayName")] = default(None)
+    """Name under which the job is shown in it."""
+    run_name: Annotated[members.ExperimentName | None, named("RunName")] = default(None)
+    """Run of the experiment."""
+
+
+class ModelPackage(Model):
+    """Where the trained model is registered."""
+
+    group_arn: Annotated[members.GroupArn | None, named("ModelPackageGroupArn")] = default(None)
+    """ARN of the model package group."""
+    source_arn: Annotated[members.PackageArn | None, named("SourceModelPackageArn")] = default(None)
+    """ARN of the model package that the job starts from. Needs group_arn."""
+
+
+class Serverless(Model):
+    """A job on instances of AWS's choice, with AWS's own recipe; it has no container."""
+
+    base_model_arn: Annotated[members.BaseModelArn | None, named("BaseModelArn")] = default(None)
+    """ARN of the model in a hub that is customized or evaluated."""
+    accept_eula: Annotated[bool | None, named("AcceptEula")] = default(None)
+    """true accepts the model's license."""
+    job_type: Annotated[Literal["FineTuning", "Evaluation"] | None, named("JobType")] = default(None)
+    """Kind of job. Required with base_model_arn."""
+    technique: Annotated[members.Technique | None, named("CustomizationTechnique")] = default(None)
+    """How a model is fine-tuned."""
+    peft: Annotated[Literal["LORA"] | None, named("Peft")] = default(None)
+    """LORA trains adapters; null trains all weights."""
+    evaluation_type: Annotated[members.Evaluation | None, named("EvaluationType")] = default(None)
+    """How a model is evaluated."""
+    evaluator_arn: Annotated[members.EvaluatorArn | None, named("EvaluatorArn")] = default(None)
+    """ARN of the evaluator, for your own scorer or reward."""
+    sequence_length: Annotated[members.SequenceLength | None, named("SequenceLength")] = default(None)
+    """Maximum sequence length in thousands of tokens, such as 8K."""
 
 
 class TensorBoard(Model):
@@ -305,17 +442,17 @@ class SmJobs(Model):
     """SageMaker's own MLflow."""
     metrics_time_series: bool | None = default(None)
     """true stores metrics as time series, which SageMaker Studio plots."""
-    placement: sections.Placement
+    placement: Placement
     """Where instances of an UltraServer are placed."""
-    serverless: sections.Serverless
+    serverless: Serverless
     """A job on instances of AWS's choice, with AWS's own recipe instead of an image."""
-    model_package: sections.ModelPackage
+    model_package: ModelPackage
     """Where the trained model is registered."""
-    experiment: sections.Experiment
+    experiment: Experiment
     """The SageMaker experiment that the job is part of."""
-    debugger: sections.Debugger
+    debugger: Debugger
     """SageMaker Debugger: tensors to save, and rules that watch them."""
-    profiler: sections.Profiler
+    profiler: Profiler
     """SageMaker Debugger's system profiler."""
     remote_debug: bool | None = default(None)
     """true gives you access to the running containers through AWS Systems Manager."""
