@@ -135,7 +135,7 @@ def test_from_s3(bucket, tmp_path, report, mode, count):
             if mode == "Pipe":
                 read(host.data_dir / "train_0")
             elif mode == "FastFile":
-                subprocess.run(["cat", *sorted(feed.mounts[0][0].iterdir())], stdout=subprocess.DEVNULL, check=True)
+                subprocess.run(["cat", *sorted(feed.folder.iterdir())], stdout=subprocess.DEVNULL, check=True)
         finally:
             feed.close()
 

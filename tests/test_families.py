@@ -150,7 +150,7 @@ def test_every_family_has_workers_and_a_model(name):
 
 def test_modules_outside_the_families_name_none():
     places = (
-        ROOT / "launcher" / "backends" / "sagemaker" / "default_values.py",
+        ROOT / "launcher" / "backends" / "sagemaker" / "request.py",
         *(ROOT / "launcher" / "model").rglob("*.py"),
     )
     checked = (*places, ROOT / "launcher" / "rules" / "checkpointing.py")

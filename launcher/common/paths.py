@@ -1,8 +1,11 @@
 """Locations of the launcher's own files: next to the package in a checkout, inside it when installed."""
 
+import os
 from pathlib import Path
 
 _PACKAGE = Path(__file__).resolve().parent.parent
+HOME = str(_PACKAGE.parent)
+"""The folder from which Python imports the launcher."""
 
 
 def _data(name: str) -> Path:
@@ -15,3 +18,14 @@ CHECKOUT = None if (_PACKAGE / "recipes_collection").is_dir() else _PACKAGE.pare
 
 COLLECTION = _data("recipes_collection")
 TEMPLATES = _data("templates")
+
+
+def python_path() -> dict[str, str]:
+    """Return the variable that lets child processes import this launcher from a checkout."""
+    import sysconfig
+
+    # PYTHONPATH comes before the standard library: an installed launcher must not put its neighbours there.
+    if HOME in sysconfig.get_paths().values():
+        return {}
+    inherited = os.environ.get("PYTHONPATH")
+    return {"PYTHONPATH": f"{HOME}{os.pathsep}{inherited}" if inherited else HOME}

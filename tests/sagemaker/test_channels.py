@@ -50,7 +50,7 @@ def test_file_mode_is_a_folder_for_each_channel(data, tmp_path):
         "train/deep/er/b.csv": b"",
         "test/c d.csv": b"\0" * 70_000,
     }
-    assert [(feed.name, feed.mounts, feed.problem) for feed in feeds] == [("train", (), None), ("test", (), None)]
+    assert [(feed.name, feed.folder, feed.problem) for feed in feeds] == [("train", None, None), ("test", None, None)]
     (tmp_path / "algo-1/data/train/a.csv").write_text("the job's own copy")
     with data.stores.open(f"{data.base}/train/a.csv") as stream:
         assert stream.read() == b"1,2\n"
@@ -178,10 +178,9 @@ def test_fast_file_mode_of_a_folder_is_the_folder_itself(tmp_path):
     data = Data(f"file://{tmp_path}/store", Stores(), tmp_path)
     data.put("train/a", b"x")
     (feed,) = prepare([channel(f"{data.base}/train/", "FastFile")], "File", place(tmp_path), data.stores)
-    ((source, where),) = feed.mounts
-    assert (tree(source), where) == ({"a": b"x"}, "train")
+    assert (tree(feed.folder), feed.name) == ({"a": b"x"}, "train")
     assert list((tmp_path / "algo-1/data/train").iterdir()) == []
-    assert not feed.note and not feed.writable_mounts
+    assert not feed.note and not feed.is_writable
 
 
 def test_a_file_system_is_mounted_where_it_is_on_this_machine(tmp_path):
@@ -190,8 +189,8 @@ def test_a_file_system_is_mounted_where_it_is_on_this_machine(tmp_path):
     for access, path in itertools.product(("ro", "rw"), ("/data", "/data/deep")):
         wanted = [file_system(access=access, path=path)]
         (feed,) = prepare(wanted, "File", place(tmp_path), Stores(file_systems=mounted))
-        mounts = ((tmp_path / f"efs{path}", "shared"),)
-        assert (feed.mounts, feed.writable_mounts) == ((mounts, ()) if access == "ro" else ((), mounts))
+        mount = (tmp_path / f"efs{path}", "shared")
+        assert (feed.folder, feed.name, feed.is_writable) == (*mount, access == "rw")
         assert (tmp_path / "algo-1/data/shared").is_dir()
 
 
@@ -271,8 +270,8 @@ def test_fast_file_mode_of_s3_is_a_read_only_view(bucket, tmp_path, is_shared):
     stores, host = Stores(endpoint=bucket.endpoint), place(tmp_path, 0, 2)
     (feed,) = prepare([channel(f"{bucket.uri}/train/", "FastFile", shared=is_shared)], "File", host, stores)
     try:
-        ((folder, where),) = feed.mounts
-        assert "FUSE" in feed.note and where == "train"
+        folder = feed.folder
+        assert "FUSE" in feed.note and feed.name == "train"
         keys = sorted(wanted)[::2] if is_shared else sorted(wanted)
         assert tree(folder) == {key: wanted[key] for key in keys}
         with pytest.raises(OSError, match="Read-only"):
@@ -297,7 +296,7 @@ def test_objects_are_read_when_they_are_read(bucket, tmp_path):
     (feed,) = prepare([channel(f"{bucket.uri}/train/", "FastFile")], "File", place(tmp_path), stores)
     try:
         bucket.put("train/a", b"by then ")
-        assert (feed.mounts[0][0] / "a").read_bytes() == b"by then "
+        assert (feed.folder / "a").read_bytes() == b"by then "
     finally:
         feed.close()
 
@@ -314,7 +313,7 @@ from launcher.backends.sagemaker_local.objects import Stores
 from pathlib import Path
 wanted = [channel("{bucket.uri}/train/", "FastFile")]
 (feed,) = prepare(wanted, "File", place(Path("{tmp_path}")), Stores(endpoint="{bucket.endpoint}"))
-print(feed.mounts[0][0], flush=True)
+print(feed.folder, flush=True)
 time.sleep(60)
 """
     with subprocess.Popen(
@@ -336,7 +335,7 @@ def test_what_cannot_be_read_is_told(bucket, tmp_path):
         assert feed.problem is None
         bucket.client.delete_object(Bucket=bucket.name, Key="train/a")
         with pytest.raises(OSError, match="Input/output"):
-            (feed.mounts[0][0] / "a").read_bytes()
+            (feed.folder / "a").read_bytes()
         assert "train/a does not exist" in feed.problem.message
     finally:
         feed.close()
@@ -348,10 +347,10 @@ def test_a_view_whose_server_is_killed_is_unmounted(bucket, tmp_path):
     bucket.put("train/a", b"x")
     stores = Stores(endpoint=bucket.endpoint)
     (feed,) = prepare([channel(f"{bucket.uri}/train/", "FastFile")], "File", place(tmp_path), stores)
-    feed.view.server.kill()
+    feed.server.server.kill()
     await_true(lambda: feed.problem)
     feed.close()
-    assert list(feed.mounts[0][0].iterdir()) == []
+    assert list(feed.folder.iterdir()) == []
 
 
 @needs_fuse
@@ -371,7 +370,7 @@ def test_without_fuse_it_is_a_copy_and_says_so(bucket, tmp_path, monkeypatch, la
     stores = Stores(endpoint=bucket.endpoint)
     (feed,) = prepare([channel(f"{bucket.uri}/train/", "FastFile")], "File", place(tmp_path), stores)
     assert "copied before the job starts" in feed.note
-    assert tree(feed.mounts[0][0]) == {"a": b"x"}
+    assert tree(feed.folder) == {"a": b"x"}
 
 
 @given(

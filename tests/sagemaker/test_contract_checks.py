@@ -254,11 +254,11 @@ def test_output_of_all_hosts_is_one_and_clashes_are_told(hosts, tmp_path):
     (second / "same").write_text("other")
     (second / "link").symlink_to("same")
     os.mkfifo(first / "fifo")
-    found = artefacts.gather(hosts, "model")
-    assert list(found.entries) == ["fifo", "link", "same", "shared", "shared/a", "shared/b"]
-    assert found.entries["same"].read_text() == "mine"
-    assert found.clashes == ("model/same is on algo-1 and on algo-2: the first is kept",)
-    artefacts.archive(found, tmp_path / "a.tar.gz")
+    entries, clashes = artefacts.gather(hosts, "model")
+    assert list(entries) == ["fifo", "link", "same", "shared", "shared/a", "shared/b"]
+    assert entries["same"][1].read_text() == "mine"
+    assert clashes == ["model/same is on algo-1 and on algo-2: the first is kept"]
+    artefacts.archive(entries, tmp_path / "a.tar.gz")
     shutil.unpack_archive(tmp_path / "a.tar.gz", tmp_path / "out", filter="data")
     assert sorted(os.listdir(tmp_path / "out")) == ["link", "same", "shared"]
 
@@ -314,10 +314,10 @@ def test_what_is_a_file_on_one_host_and_a_folder_on_another_can_be_unpacked(host
     (second / "w/deep").mkdir(parents=True)
     (second / "w/deep/x").write_text("2")
     (second / "w-2").write_text("2")
-    found = artefacts.gather(hosts, "model")
-    assert list(found.entries) == ["w", "w-2"]
-    assert found.clashes == ("model/w is on algo-1 and on algo-2: the first is kept",)
-    artefacts.archive(found, tmp_path / "a.tar.gz")
+    entries, clashes = artefacts.gather(hosts, "model")
+    assert list(entries) == ["w", "w-2"]
+    assert clashes == ["model/w is on algo-1 and on algo-2: the first is kept"]
+    artefacts.archive(entries, tmp_path / "a.tar.gz")
     shutil.unpack_archive(tmp_path / "a.tar.gz", tmp_path / "out", filter="data")
 
 

@@ -14,10 +14,10 @@ from hypothesis import strategies as st
 from request_faults import BASE_MODEL, DATASET, DIST, FAULTS, FINE, HUB, ON_BASE_MODEL, PACKAGE, SERVERLESS, VPC, J
 
 from launcher import pipeline
-from launcher.backends.sagemaker import constraints, default_values, request, submit
+from launcher.backends.sagemaker import constraints, request, submit
 from launcher.backends.sagemaker.backend import SageMakerBackend
 from launcher.backends.sagemaker.keys import SDK_NAMES
-from launcher.backends.sagemaker.training_options import EstimatorArguments, Settings
+from launcher.backends.sagemaker.training_options import EstimatorArguments, Settings, SmJobs
 from launcher.common import yaml_io
 from launcher.common.secret_names import is_secret
 from launcher.model.instances import table
@@ -246,6 +246,9 @@ def test_the_bounds_are_botocores():
 
 def test_the_estimators_names_are_all_typed_and_all_mapped(requested):
     assert set(SDK_NAMES) == set(EstimatorArguments.model_fields)
+    for path in SDK_NAMES.values():
+        section, _, key = path.rpartition(".")
+        assert key in (SmJobs.model_fields[section].annotation if section else SmJobs).model_fields
     ours = requested(*SCRIPT, VPC, f"{J}.stopping_condition.max_runtime_s=60", f"{J}.keep_alive_s=5")
     sdk = requested(
         *SCRIPT,
@@ -538,7 +541,7 @@ def test_a_request_that_is_accepted_is_one_that_the_model_takes(defaults, data):
     if faults:
         return
     jobs = typed.sm_jobs_config
-    plan = default_values.Plan(jobs, {"env_vars": {}}, "llm_finetuning_aws", 1, 8, "ml.p3.16xlarge", "me/image:1")
+    plan = request.Plan(jobs, {"env_vars": {}}, "llm_finetuning_aws", 1, 8, "ml.p3.16xlarge", "me/image:1")
     built = request.build(plan, "job", {"config.yaml": "a: 1\n"})
     refused = list(submit.request_problems(built))
     assert bool(refused) == bool(list(violations(built, model())))

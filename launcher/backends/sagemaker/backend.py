@@ -22,11 +22,7 @@ _PATIENCE_S = 1800.0
 
 
 class SageMakerBackend:
-    """Renders a request, sends it, and follows the job.
-
-    Args:
-        poll_s: Seconds between two polls of a job.
-    """
+    """Renders a request, sends it, and follows the job with `poll_s` seconds between two polls."""
 
     name: ClassVar[str] = "sm_jobs"
     ends_with_launcher: ClassVar[bool] = False
@@ -118,11 +114,7 @@ class SageMakerBackend:
             raise fail("E397", "job", "is stopping, but has not ended yet", value=handle.native_id)
 
     def clear(self, handle: JobHandle) -> None:
-        """Refuse: SageMaker keeps every training job and its name.
-
-        Raises:
-            ProblemsFound: Always (E716).
-        """
+        """Refuse (E716): SageMaker keeps every training job and its name."""
         message = "a training job's name can be used only once, and this job has ended"
         remedy = "render the recipe again; the new job gets a new name"
         raise fail("E716", "job", message, value=handle.native_id, remedy=remedy)

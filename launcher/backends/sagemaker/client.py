@@ -11,13 +11,13 @@ from dataclasses import dataclass, field
 from functools import cache
 from typing import Any, Protocol
 
+from launcher.backends.sagemaker import JOBS
 from launcher.common.problems import Problem, ProblemsFound, fail
 from launcher.common.quoting import bounded
 
 _ATTEMPTS = 8
 _CONNECT_TIMEOUT_S, _READ_TIMEOUT_S = 5, 60
-_JOBS = "cluster.sm_jobs_config"
-_REGION = f"{_JOBS}.region"
+_REGION = f"{JOBS}.region"
 
 _UNKNOWN_USER = ("UnrecognizedClientException", "InvalidClientTokenId", "ExpiredToken", "ExpiredTokenException")
 _DENIED = ("AccessDeniedException", "AccessDenied", "UnauthorizedOperation", "Forbidden")
@@ -26,14 +26,7 @@ _PASSING = ("ThrottlingException", "Throttling", "RequestLimitExceeded", "SlowDo
 
 
 class Refused(Exception):
-    """A service refused a call.
-
-    Args:
-        code: The service's error code.
-        message: The service's message.
-        status: HTTP status.
-        is_final: Whether the call has changed nothing and will not: each of its attempts was refused.
-    """
+    """A service refused a call; `is_final` if that has no effect: each of the call's attempts was refused."""
 
     def __init__(self, code: str, message: str, status: int, *, is_final: bool = True):
         super().__init__(f"{code}: {message}")
@@ -160,12 +153,8 @@ def _connect(region: str | None, _environment: tuple[tuple[str, str], ...]) -> C
 
 
 @contextmanager
-def api_errors_as_problems(path: str = _JOBS) -> Iterator[None]:
-    """Raise a refused call within the block as a Problem.
-
-    Raises:
-        ProblemsFound: A call was refused.
-    """
+def api_errors_as_problems(path: str = JOBS) -> Iterator[None]:
+    """Raise a refused call within the block as a Problem."""
     try:
         yield
     except Refused as error:
@@ -202,7 +191,7 @@ def _unasked(error: Exception) -> ProblemsFound:
     text = " ".join(str(error).split())
     if isinstance(error, nobody):
         remedy = "aws sso login, aws configure sso, or AWS_PROFILE"
-        return fail("E394", _JOBS, f"AWS does not know you: {text}", remedy=remedy)
+        return fail("E394", JOBS, f"AWS does not know you: {text}", remedy=remedy)
     if isinstance(error, exceptions.ParamValidationError):
-        return fail("E397", _JOBS, f"boto3 refuses: {text}")
+        return fail("E397", JOBS, f"boto3 refuses: {text}")
     return fail("E396", _REGION, f"AWS does not answer: {text}")

@@ -16,24 +16,20 @@ from typing import Any
 FILE = "file:///"
 """Prefix of the URI of a folder of this machine, which only cluster=sm_local accepts."""
 
-_TYPES: dict[str, tuple[type, ...]] = {
-    "string": (str,),
-    "boolean": (bool,),
-    "integer": (int,),
-    "long": (int,),
-    "list": (list, tuple),
-    "map": (Mapping,),
-    "structure": (Mapping,),
+_TYPES: dict[str, tuple[type | tuple[type, ...], str]] = {
+    "string": (str, "a text"),
+    "boolean": (bool, "true or false"),
+    "integer": (int, "a whole number"),
+    "long": (int, "a whole number"),
+    "list": ((list, tuple), "a list"),
+    "map": (Mapping, "a mapping"),
+    "structure": (Mapping, "a mapping"),
 }
+"""Python's types of each of the API's, and their name in messages."""
 _BITS = {"integer": 32, "long": 64}
 """Source: Smithy, Simple types."""
-_WORDS = {
-    "list": "a list",
-    "map": "a mapping",
-    "structure": "a mapping",
-    "string": "a text",
-    "boolean": "true or false",
-}
+_FORMS = {".*": "one line", ".+": "one line, not empty"}
+"""Patterns in words."""
 
 # Java's meaning of a character class that Python lacks or defines differently.
 _OUTSIDE = {r"\d": "[0-9]", r"\w": "[A-Za-z0-9_]", ".": "[^\n\r\u0085\u2028\u2029]"}
@@ -48,13 +44,10 @@ _TOKEN = re.compile(r"\\p\{\w+\}|\\.|.", re.S)
 
 @dataclass(frozen=True, slots=True)
 class Fault:
-    """A value that the service would refuse.
+    """A value that the service would refuse, or an absent one.
 
     Args:
         member: Its path in the request, as `ResourceConfig.InstanceGroups.0.InstanceCount`; "" for the request.
-        message: What is wrong with it, with the API's name for the member.
-        value: The value; None if it is absent.
-        allowed: What the service accepts.
     """
 
     member: str
@@ -63,14 +56,30 @@ class Fault:
     allowed: str | None = None
 
 
-def faults(value: Any, member: str = "") -> Iterator[Fault]:
+def faults(value: Any, path: str = "", at: str | None = None) -> Iterator[Fault]:
     """Yield everything that the service would refuse about a request, or about the value of one of its members.
 
     Args:
-        value: The value, as in the request's JSON.
-        member: Path of the member in `api.json`; "" for the request itself.
+        path: Path of the member in `api.json`; "" for the request itself.
+        at: Path of the value in the request; that of the member by default.
     """
-    yield from _faults(value, member, member)
+    shape, name, at = _members()[path], _name(path), path if at is None else at
+    kind = shape["type"]
+    types, allowed = _TYPES[kind]
+    if not isinstance(value, types) or (kind in _BITS and isinstance(value, bool)):
+        yield Fault(at, f"{name} has the wrong type", value, allowed)
+        return
+    yield from _own_faults(value, shape, name, at)
+    content: Any = value  # its type is checked above, by the name of its shape
+    if kind == "list":
+        for i, item in enumerate(content):
+            yield from faults(item, f"{path}[]", f"{at}.{i}")
+    elif kind == "map":
+        for key, item in content.items():
+            yield from faults(key, f"{path}{{key}}", f"{at}.{key}")
+            yield from faults(item, f"{path}{{value}}", f"{at}.{key}")
+    elif kind == "structure":
+        yield from _member_faults(content, shape, path, at)
 
 
 def member(path: str) -> Callable[[Any], Any]:
@@ -87,26 +96,7 @@ def member(path: str) -> Callable[[Any], Any]:
 
 def instance_types() -> frozenset[str]:
     """Return every instance type that runs training jobs, with its `ml.` prefix."""
-    return frozenset(_enum("TrainingInstanceType"))
-
-
-def _faults(value: Any, path: str, at: str) -> Iterator[Fault]:
-    shape, name = _members()[path], _name(path)
-    kind = shape["type"]
-    if not isinstance(value, _TYPES[kind]) or (kind in ("integer", "long") and isinstance(value, bool)):
-        yield Fault(at, f"{name} has the wrong type", value, _WORDS.get(kind, "a whole number"))
-        return
-    yield from _own_faults(value, shape, name, at)
-    content: Any = value  # its type is checked above, by the name of its shape
-    if kind == "list":
-        for i, item in enumerate(content):
-            yield from _faults(item, f"{path}[]", f"{at}.{i}")
-    elif kind == "map":
-        for key, item in content.items():
-            yield from _faults(key, f"{path}{{key}}", f"{at}.{key}")
-            yield from _faults(item, f"{path}{{value}}", f"{at}.{key}")
-    elif kind == "structure":
-        yield from _member_faults(content, shape, path, at)
+    return frozenset(_model()["enums"]["TrainingInstanceType"])
 
 
 def _member_faults(value: Mapping[str, Any], shape: Mapping[str, Any], path: str, at: str) -> Iterator[Fault]:
@@ -115,43 +105,31 @@ def _member_faults(value: Mapping[str, Any], shape: Mapping[str, Any], path: str
             yield Fault(_below(at, required), f"{_name(path)} lacks {required}")
     for key, item in value.items():
         if (inner := _below(path, key)) in _members():
-            yield from _faults(item, inner, _below(at, key))
+            yield from faults(item, inner, _below(at, key))
         else:
-            allowed = ", ".join(_known(path))
+            below = (each.removeprefix(_below(path, "")) for each in _members() if each.startswith(_below(path, "")))
+            allowed = ", ".join(name for name in below if name and not any(sign in name for sign in ".[{"))
             yield Fault(_below(at, key), f"{_name(path)} has no member of that name", key, allowed)
 
 
 def _own_faults(value: Any, shape: Mapping[str, Any], name: str, at: str) -> Iterator[Fault]:
     """Yield what is wrong with a value: its size, its form, or that it is not one of the listed values."""
-    kind = shape["type"]
-    yield from _size_faults(value, shape, name, at)
+    kind, least, most = shape["type"], shape.get("min"), shape.get("max")
+    if (least, most) != (None, None):
+        size = value if kind in _BITS else len(value)
+        unit = "" if kind in _BITS else " characters" if kind == "string" else " entries"
+        if (least is not None and size < least) or (most is not None and size > most):
+            allowed = f"at least {least}" if most is None else f"{least or 0} to {most}"
+            yield Fault(at, f"{name} is {size}{unit}", value if len(str(value)) < 80 else None, f"{allowed}{unit}")
     if kind in _BITS and value.bit_length() >= _BITS[kind]:
         yield Fault(at, f"{name} has more than {_BITS[kind]} bits", value)
     enum = shape.get("enum")
-    names = _enum(enum) if isinstance(enum, str) else enum
+    names = _model()["enums"][enum] if isinstance(enum, str) else enum
     if names and value not in names:
         yield Fault(at, f"{name} has no such value", value, ", ".join(names) if len(names) < 20 else None)
     pattern = shape.get("pattern")
     if pattern and not java_pattern(pattern).fullmatch(value):
-        yield Fault(at, f"{name} has the wrong form", value, _described(pattern))
-
-
-_UNITS = {"integer": "", "long": "", "string": " characters", "list": " entries", "map": " entries"}
-
-
-def _size_faults(value: Any, shape: Mapping[str, Any], name: str, at: str) -> Iterator[Fault]:
-    kind = shape["type"]
-    if kind not in _UNITS:
-        return
-    size, unit = value if kind in ("integer", "long") else len(value), _UNITS[kind]
-    least, most = shape.get("min"), shape.get("max")
-    if (least is not None and size < least) or (most is not None and size > most):
-        allowed = f"at least {least}" if most is None else f"{least or 0} to {most}"
-        yield Fault(at, f"{name} is {size}{unit}", value if len(str(value)) < 80 else None, f"{allowed}{unit}")
-
-
-def _described(pattern: str) -> str:
-    return {".*": "one line", ".+": "one line, not empty"}.get(pattern, f"all of {pattern}")
+        yield Fault(at, f"{name} has the wrong form", value, _FORMS.get(pattern, f"all of {pattern}"))
 
 
 @cache
@@ -177,17 +155,6 @@ def _name(path: str) -> str:
 
 def _below(path: str, name: str) -> str:
     return f"{path}.{name}" if path else name
-
-
-def _known(path: str) -> list[str]:
-    prefix = f"{path}." if path else ""
-    names = (each.removeprefix(prefix) for each in _members() if each and each.startswith(prefix))
-    return [name for name in names if not any(sign in name for sign in ".[{")]
-
-
-def _enum(name: str) -> list[str]:
-    names: list[str] = _model()["enums"][name]
-    return names
 
 
 def _members() -> dict[str, dict[str, Any]]:

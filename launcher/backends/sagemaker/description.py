@@ -3,6 +3,7 @@
 from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, ClassVar, TypeVar
 
+from launcher.backends.sagemaker import JOBS
 from launcher.model.backend import Backend, BackendDescription, LaunchMode
 from launcher.model.capabilities import Files, InstanceGroup, Instances, Programs, RuntimeLimit, Secrets
 from launcher.model.job_spec import JobSpec
@@ -14,7 +15,6 @@ if TYPE_CHECKING:
 TrainingOptions = TypeVar("TrainingOptions", bound="Settings")
 """The typed section of a backend that runs training jobs."""
 
-JOBS = "cluster.sm_jobs_config"
 _SECONDS_PER_HOUR = 3600
 _WORDS, _NAMED = ("container_entrypoint", "container_arguments"), ("environment", "hyperparameters", "tags")
 """Keys of a training job's request that are lists of words, and those that are mappings of values."""
@@ -23,10 +23,10 @@ _WORDS, _NAMED = ("container_entrypoint", "container_arguments"), ("environment"
 class _Files(Files["Settings"]):
     def channels(self, options: "Settings") -> tuple[str, ...]:
         """Return the names of the job's own channels."""
-        from launcher.backends.sagemaker import default_values
+        from launcher.backends.sagemaker import request
         from launcher.backends.sagemaker.keys import effective
 
-        return tuple(channel.name for channel in default_values.channels(effective(options.sm_jobs_config)))
+        return tuple(each["ChannelName"] for each in request.channels(effective(options.sm_jobs_config)).values())
 
 
 class _Instances(Instances["Settings"]):
@@ -49,14 +49,14 @@ class _InstancesOnAws(_Instances):
 
     def chosen_by_service(self, options: "Settings") -> bool:
         """Return whether the job is serverless."""
-        from launcher.backends.sagemaker import default_values
+        from launcher.backends.sagemaker import request
 
-        return default_values.is_serverless(options.sm_jobs_config)
+        return request.is_serverless(options.sm_jobs_config)
 
     def limit(self, options: "Settings") -> RuntimeLimit:
         """Return the stopping condition, and how long a warm pool is kept."""
-        from launcher.backends.sagemaker.default_values import DEFAULT_MAX_RUNTIME_S
         from launcher.backends.sagemaker.keys import effective
+        from launcher.backends.sagemaker.request import DEFAULT_MAX_RUNTIME_S
 
         jobs = effective(options.sm_jobs_config)
         limit_s = jobs.stopping_condition.max_runtime_s or DEFAULT_MAX_RUNTIME_S
@@ -70,17 +70,16 @@ class _Programs(Programs["Settings"]):
 
     def needs_script(self, checked: "CheckedRecipe") -> bool:
         """Return whether the toolkit in the image starts the job's script."""
-        from launcher.backends.sagemaker import default_values
+        from launcher.backends.sagemaker import request
 
-        return default_values.has_toolkit(default_values.of_draft(checked))
+        return request.has_toolkit(request.of_draft(checked))
 
     def are_replaced(self, options: "Settings") -> bool:
         """Return whether an entrypoint, an algorithm or a serverless recipe of AWS's own is given."""
-        from launcher.backends.sagemaker import default_values
+        from launcher.backends.sagemaker import request
         from launcher.backends.sagemaker.keys import effective
 
-        jobs = effective(options.sm_jobs_config)
-        return bool(jobs.container_entrypoint or jobs.algorithm_name) or default_values.is_serverless(jobs)
+        return request.is_replaced(effective(options.sm_jobs_config))
 
 
 class _Secrets(Secrets):

@@ -87,11 +87,8 @@ class TrainingJob:
     """A submitted job: its name, the placement of its ranks, and how it was last described.
 
     Args:
-        services: They answer queries about it.
-        name: The training job's name.
-        nodes: Number of its instances.
         processes: Worker processes per instance.
-        arn: Distinguishes it from other jobs of the same name.
+        arn: Distinguishes it from other jobs of the same name; "" if unknown.
         seen: Messages of the events yielded so far, by time and kind.
     """
 
@@ -102,11 +99,6 @@ class TrainingJob:
     arn: str
     seen: dict[tuple[float, str], str] = field(default_factory=dict)
     _found: Mapping[str, Any] | None = None
-
-    @property
-    def hosts(self) -> tuple[str, ...]:
-        """Names of its hosts in the order of their ranks."""
-        return tuple(host_names(self.nodes))
 
     @api_errors_as_problems()
     def status(self) -> JobStatus:
@@ -159,7 +151,7 @@ class TrainingJob:
         Raises:
             Refused: CloudWatch refuses.
         """
-        found: dict[str, list[str]] = {host: [] for host in self.hosts}
+        found: dict[str, list[str]] = {host: [] for host in host_names(self.nodes)}
         query: dict[str, Any] = {"logGroupName": LOG_GROUP, "logStreamNamePrefix": f"{self.name}/"}
         while True:
             try:
@@ -218,9 +210,7 @@ def _words(job: Mapping[str, Any], state: JobState) -> str:
 
 def _spaced(name: str) -> str:
     """Split a CamelCase name into words; consecutive capitals stay together."""
-    words = "".join(
-        f" {c}" if c.isupper() and i and not name[i - 1].isupper() else c for i, c in enumerate(name)
-    ).split()
+    words = re.sub("(?<=[^A-Z])(?=[A-Z])", " ", name).split()
     return " ".join(word if word.isupper() or word == "MLInstances" else word.lower() for word in words)
 
 
@@ -254,8 +244,6 @@ class _Reader:
     """Reads each stream from where the last read ended.
 
     Args:
-        job: The job.
-        selection: The lines to yield.
         tokens: Token of each stream's next page, by stream.
         headed: Streams whose heading has been yielded.
     """
@@ -288,7 +276,7 @@ class _Reader:
             if ranks:
                 yield f"rank {ranks[0]} | {line}" if self.selection.has_prefixes else line
         elif selected_ranks((rank,), self.selection):
-            text, host = line[len(found[0]) :], job.hosts[rank // job.processes]
+            text, host = line[len(found[0]) :], host_names(job.nodes)[rank // job.processes]
             yield f"rank {rank} on {host} | {text}" if self.selection.has_prefixes else text
 
     def _new(self, stream: str) -> Iterator[str]:

@@ -1,94 +1,54 @@
-"""The keys of `cluster.sm_jobs_config` for rules: each has the launcher's name, some also the estimator's.
+"""The keys of `cluster.sm_jobs_config` for rules: each has the launcher's name, some also the estimator's."""
 
-Every compilation imports this; the first rule that needs the typed settings imports those.
-"""
+from collections.abc import Callable, Iterator
+from typing import Any
 
-from collections.abc import Callable
-from typing import TYPE_CHECKING, Any
-
+from launcher.backends.sagemaker import JOBS as JOBS
+from launcher.backends.sagemaker.training_options import EstimatorArguments, Metric, Settings, SmJobs
+from launcher.model.checked_recipe import CheckedRecipe
+from launcher.model.cluster_options import HasOptions, options_of
 from launcher.rules import rule
 
-if TYPE_CHECKING:
-    from launcher.backends.sagemaker.training_options import SmJobs
-    from launcher.model.checked_recipe import CheckedRecipe
-    from launcher.model.cluster_options import HasOptions
-
-JOBS = "cluster.sm_jobs_config"
 KWARGS = f"{JOBS}.additional_estimator_kwargs"
 API = "Amazon SageMaker API, CreateTrainingJob"
 SCRIPT = "recipes.training_cfg"
 
-SDK_NAMES = {
-    "role": "role",
-    "max_run": "stopping_condition.max_runtime_s",
-    "max_wait": "stopping_condition.max_wait_s",
-    "use_spot_instances": "spot",
-    "max_retry_attempts": "max_retries",
-    "keep_alive_period_in_seconds": "keep_alive_s",
-    "volume_size": "volume_size_gb",
-    "volume_kms_key": "volume_kms_key",
-    "output_kms_key": "output_kms_key",
-    "input_mode": "input_mode",
-    "subnets": "vpc.subnets",
-    "security_group_ids": "vpc.security_group_ids",
-    "encrypt_inter_container_traffic": "encrypt_traffic",
-    "enable_network_isolation": "network_isolation",
-    "checkpoint_s3_uri": "checkpoints.s3_uri",
-    "checkpoint_local_path": "checkpoints.local_path",
-    "code_location": "recipe_path",
-    "source_dir": "source_dir",
-    "training_plan": "training_plan_arn",
-    "hyperparameters": "hyperparameters",
-    "metric_definitions": "metric_definitions",
-    "container_entry_point": "container_entrypoint",
-    "container_arguments": "container_arguments",
-    "tags": "tags",
-}
-"""The estimator's name of a key, to the launcher's. Source: SageMaker Python SDK 2.257.6, EstimatorBase."""
-
-
-def needs(*keys: str) -> tuple[str, ...]:
-    """Return the paths of keys, and of the estimator's names for them."""
-    same = (name for name, path in SDK_NAMES.items() if any(path == k or path.startswith(f"{k}.") for k in keys))
-    return (*(f"{JOBS}.{key}" for key in keys), *(f"{KWARGS}.{name}" for name in same))
+SDK_NAMES = {name: str(field.serialization_alias) for name, field in EstimatorArguments.model_fields.items()}
+"""The estimator's name of a key, to the launcher's."""
 
 
 def sm_rule(code: str, *keys: str, more: tuple[str, ...] = (), source: str) -> Callable[[Any], Any]:
-    """Register a rule about keys of `sm_jobs_config`."""
-    return rule(code, *needs(*keys), *more, source=source)
+    """Register a rule about keys of `sm_jobs_config`, under their own names and the estimator's."""
+    same = (name for name, path in SDK_NAMES.items() if any(path == k or path.startswith(f"{k}.") for k in keys))
+    return rule(code, *(f"{JOBS}.{k}" for k in keys), *(f"{KWARGS}.{name}" for name in same), *more, source=source)
 
 
-def given_jobs(job: "HasOptions") -> "SmJobs":
+def given_jobs(job: HasOptions) -> SmJobs:
     """Return the typed keys of a checked recipe or a planned job, as given."""
-    from launcher.backends.sagemaker.training_options import Settings
-    from launcher.model.cluster_options import options_of
-
     return options_of(job, Settings).sm_jobs_config
 
 
-def jobs_of(checked: "CheckedRecipe") -> "SmJobs":
+def jobs_of(job: HasOptions) -> SmJobs:
     """Return the typed keys, the estimator's names resolved."""
-    return effective(given_jobs(checked))
+    return effective(given_jobs(job))
 
 
-def path_of(checked: "CheckedRecipe", key: str) -> str:
+def aliases(jobs: SmJobs) -> Iterator[tuple[str, str, Any]]:
+    """Yield the estimator's name, the launcher's key and the value of each key that is given under the former."""
+    for name, path in SDK_NAMES.items():
+        if (value := getattr(jobs.additional_estimator_kwargs, name, None)) is not None:
+            yield name, path, value
+
+
+def path_of(checked: CheckedRecipe, key: str) -> str:
     """Return the path under which a key was given: its own name, or the estimator's."""
-    given = given_jobs(checked).additional_estimator_kwargs
-    for name, path in SDK_NAMES.items():
-        if path == key and getattr(given, name, None) is not None:
-            return f"{KWARGS}.{name}"
-    return f"{JOBS}.{key}"
+    names = (name for name, path, _ in aliases(given_jobs(checked)) if path == key)
+    return next((f"{KWARGS}.{name}" for name in names), f"{JOBS}.{key}")
 
 
-def effective(job: "SmJobs") -> "SmJobs":
+def effective(job: SmJobs) -> SmJobs:
     """Return the keys, with those given under the estimator's names resolved."""
-    from launcher.backends.sagemaker.training_options import Metric
-
-    given = job.additional_estimator_kwargs
-    for name, path in SDK_NAMES.items():
-        value = getattr(given, name, None)
-        if value is None:
-            continue
+    for name, path, value in aliases(job):
         if name == "tags":
             value = {tag.Key: tag.Value for tag in value}
         elif name == "metric_definitions":

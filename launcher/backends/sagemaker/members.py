@@ -1,12 +1,12 @@
 """Types of values for single members of CreateTrainingJob: the API's bounds, and those that only AWS's pages state.
 
-A validator returns its argument, or raises ValueError with the reason.
+Pure: a validator returns its argument, or raises ValueError with the reason.
 """
 
 import posixpath
 import re
 from pathlib import PurePosixPath
-from typing import Annotated, Literal
+from typing import Annotated, Any, Literal
 
 from pydantic import AfterValidator, Field
 
@@ -31,6 +31,11 @@ _NAMED_GROUP = re.compile(r"\(\?<(?=[A-Za-z])")
 def held(path: str) -> AfterValidator:
     """Return the validator of a value that must be within the bounds of the member at `path`."""
     return AfterValidator(member(path))
+
+
+def named(name: str) -> Any:
+    """Return the field whose value becomes the member of that name."""
+    return Field(serialization_alias=name)
 
 
 def s3_uri(uri: str) -> str:
@@ -160,3 +165,27 @@ MetricRegex = Annotated[str, held("AlgorithmSpecification.MetricDefinitions[].Re
 AlgorithmName = Annotated[str, held("AlgorithmSpecification.AlgorithmName")]
 Scalars = dict[Hyperparameter, str | int | float | bool]
 Groups = Annotated[Listed[GroupName], Field(min_length=1, max_length=5)]
+Folder = Annotated[str, held("DebugRuleConfigurations[].LocalPath"), AfterValidator(absolute_path)]
+Tensors = Annotated[str, held("DebugHookConfig.LocalPath"), AfterValidator(kept_folder)]
+RuleName = Annotated[str, held("DebugRuleConfigurations[].RuleConfigurationName")]
+RuleImage = Annotated[str, held("DebugRuleConfigurations[].RuleEvaluatorImage"), AfterValidator(image)]
+RuleInstance = Annotated[str, held("DebugRuleConfigurations[].InstanceType")]
+_RuleKey = Annotated[str, held("DebugRuleConfigurations[].RuleParameters{key}")]
+_RuleValue = Annotated[str, held("DebugRuleConfigurations[].RuleParameters{value}")]
+RuleParameters = Annotated[dict[_RuleKey, _RuleValue], Field(max_length=100)]
+HookParameter = dict[
+    Annotated[str, held("DebugHookConfig.HookParameters{key}")],
+    Annotated[str, held("DebugHookConfig.HookParameters{value}")],
+]
+HookParameters = Annotated[HookParameter, Field(max_length=20)]
+CollectionName = Annotated[str, held("DebugHookConfig.CollectionConfigurations[].CollectionName")]
+Interval = Literal[100, 200, 500, 1000, 5000, 60000]
+ExperimentName = Annotated[str, held("ExperimentConfig.ExperimentName")]
+UltraServer = Annotated[str, held("ResourceConfig.InstancePlacementConfig.PlacementSpecifications[].UltraServerId")]
+GroupArn = Annotated[str, held("ModelPackageConfig.ModelPackageGroupArn")]
+PackageArn = Annotated[str, held("ModelPackageConfig.SourceModelPackageArn")]
+BaseModelArn = Annotated[str, held("ServerlessJobConfig.BaseModelArn")]
+EvaluatorArn = Annotated[str, held("ServerlessJobConfig.EvaluatorArn")]
+Technique = Literal["SFT", "DPO", "RLVR", "RLAIF"]
+Evaluation = Literal["LLMAJEvaluation", "CustomScorerEvaluation", "BenchmarkEvaluation"]
+SequenceLength = Annotated[str, held("ServerlessJobConfig.SequenceLength")]

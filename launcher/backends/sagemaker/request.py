@@ -1,68 +1,101 @@
-"""CreateTrainingJob: a planned job as the request that starts it. Pure.
+"""CreateTrainingJob: a checked recipe or a planned job as the request that starts it. Pure.
 
-Source: Amazon SageMaker API 2017-07-24, CreateTrainingJob.
+Source: Amazon SageMaker API 2017-07-24, CreateTrainingJob; how recipes and scripts reach the container: SageMaker
+Python SDK 2.257.6, PyTorch(training_recipe=) and Framework.hyperparameters.
 """
 
+import hashlib
 import json
 from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
 from typing import Any
 
-from launcher.backends.sagemaker import default_values, sections
-from launcher.backends.sagemaker.default_values import DEFAULT_MAX_RUNTIME_S, RECIPE_DIR, START, Plan
-from launcher.backends.sagemaker.keys import effective, given_jobs
-from launcher.backends.sagemaker.training_options import SmJobs
+from launcher.backends.sagemaker import JOBS
+from launcher.backends.sagemaker.keys import jobs_of
+from launcher.backends.sagemaker.training_options import Channel, FileSystem, SmJobs
 from launcher.common import yaml_io
-from launcher.common.names import CONFIG_DIR
+from launcher.common.names import BASE_CONFIG, CONFIG_DIR
 from launcher.common.templating import render_template
-from launcher.families import interface
+from launcher.families import BUNDLE_CONFIGS, interface
+from launcher.model.base_model import Model
+from launcher.model.checked_recipe import CheckedRecipe
+from launcher.model.config_tree import get
+from launcher.model.environment import plain_variables
 from launcher.model.instances import canonical
+from launcher.model.interface import Entry
 from launcher.model.job_spec import JobSpec
+from launcher.model.parallelism import smp
 
 REQUEST = "request.json"
 
+START = "start.sh"
+"""File beside the recipe that starts the program in images that do not start it themselves."""
 
-def render(job: JobSpec, configs: Mapping[str, str]) -> dict[str, str]:
-    """Return the files of a job's bundle, path to text; the recipe's channel provides `configs`."""
-    plan = of_job(job)
-    start = {}
-    if default_values.is_started(plan):
-        program = interface(job.model_type, job.trainer).workers.program(job)
-        start[START] = render_template("sagemaker/start.sh.j2", processes=plan.processes, program=program)
-    request = build(plan, job.name, {**configs, **start})
-    return {REQUEST: json.dumps(request, indent=2, ensure_ascii=False) + "\n", **start}
+RECIPE_CHANNEL = "recipe"
+RECIPE_DIR = f"/opt/ml/input/data/{RECIPE_CHANNEL}"
+"""Where the container finds the recipe. Source: SDK 2.257.6, sagemaker_recipe_local_path."""
+
+DEFAULT_CHANNEL = "training"
+"""Channel of an unnamed input. Source: SDK 2.257.6, _Job._format_inputs_to_input_config."""
+
+DEFAULT_MAX_RUNTIME_S = 86400
+"""Source: StoppingCondition, MaxRuntimeInSeconds: one day, unless the request says otherwise."""
+
+STOP_S = 110
+"""Seconds that torchrun (2.12 or later) gives workers after SIGTERM, otherwise 30. SageMaker sends SIGKILL after 120.
+
+Source: Amazon SageMaker API, StopTrainingJob; torch.distributed.run: --shutdown-timeout.
+"""
+
+CHECKPOINTS, TENSORBOARD = "/opt/ml/checkpoints", "/opt/ml/output/tensorboard"
+"""Folders of the container that are copied to S3. Source: CheckpointConfig, TensorBoardOutputConfig: LocalPath."""
+
+_SLASHES = 3
+"""Number of slashes in the URI of an object, at least."""
+_HASH_LENGTH = 12
 
 
-def build(plan: Plan, name: str, recipe: Mapping[str, str]) -> dict[str, Any]:
-    """Return the request; `recipe` holds the files of the recipe's channel, file name to text."""
-    jobs, channels = plan.jobs, default_values.channels(plan.jobs)
-    if not default_values.is_serverless(jobs):  # which runs a recipe of AWS
-        channels.append(default_values.recipe_channel(jobs, name, recipe))
-    start = ["/bin/bash", f"{RECIPE_DIR}/{START}"]
-    text = render_template(
-        "sagemaker/request.yaml.j2",
-        name=name,
-        jobs=jobs,
-        image=plan.image,
-        entrypoint=start if default_values.is_started(plan) else jobs.container_entrypoint,
-        channels=channels,
-        placement=sections.api(jobs.placement),
-        is_serverless=default_values.is_serverless(jobs),
-        hyperparameters=default_values.hyperparameters(plan),
-        environment=default_values.environment(plan),
-        groups=[(group, canonical(group.instance_type)) for group in default_values.groups(jobs)],
-        instance_type=plan.instance_type,
-        nodes=plan.nodes,
-        max_runtime_s=jobs.stopping_condition.max_runtime_s or DEFAULT_MAX_RUNTIME_S,
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """The inputs of a request, for a job that is being checked or is planned.
+
+    Args:
+        jobs: `cluster.sm_jobs_config`, the estimator's names resolved.
+        tree: The complete composed configuration.
+        entry: The command that starts the program in the container, from the recipe's family.
+        processes: Worker processes per instance.
+        instance_type: With its `ml.` prefix.
+        variables: Environment variables that the family sets for the workers.
+    """
+
+    jobs: SmJobs
+    tree: Mapping[str, Any] = field(repr=False)
+    entry: Entry
+    nodes: int
+    processes: int
+    instance_type: str
+    image: str | None
+    variables: Mapping[str, str] = field(default_factory=dict)
+
+
+def of_draft(checked: CheckedRecipe) -> Plan:
+    """Return the inputs for a job that is being checked, as far as they are known."""
+    return Plan(
+        jobs_of(checked),
+        checked.composition.tree,
+        interface(checked.recipe.run.model_type, checked.trainer).entry,
+        checked.recipe.trainer.num_nodes,
+        checked.devices,
+        canonical(checked.launch.instance_type or ""),
+        checked.launch.container,
     )
-    request: dict[str, Any] = yaml_io.load(text) | dict(members(jobs))
-    return request
 
 
 def of_job(job: JobSpec) -> Plan:
     """Return the inputs of a planned job's request."""
     family = interface(job.model_type, job.trainer)
     return Plan(
-        effective(given_jobs(job)),
+        jobs_of(job),
         job.config,
         family.entry,
         job.initial_nodes,
@@ -73,35 +106,246 @@ def of_job(job: JobSpec) -> Plan:
     )
 
 
+def render(job: JobSpec, configs: Mapping[str, str]) -> dict[str, str]:
+    """Return the files of a job's bundle, path to text; the recipe's channel provides `configs`."""
+    plan = of_job(job)
+    start = {}
+    if is_started(plan):
+        program = interface(job.model_type, job.trainer).workers.program(job)
+        start[START] = render_template("sagemaker/start.sh.j2", processes=plan.processes, program=program)
+    request = build(plan, job.name, {**configs, **start})
+    return {REQUEST: json.dumps(request, indent=2, ensure_ascii=False) + "\n", **start}
+
+
+def build(plan: Plan, name: str, recipe: Mapping[str, str]) -> dict[str, Any]:
+    """Return the request; `recipe` holds the files of the recipe's channel, file name to text."""
+    jobs, found = plan.jobs, [*channels(plan.jobs).values()]
+    if not is_serverless(jobs):  # which runs a recipe of AWS
+        found.append(recipe_channel(jobs, name, recipe))
+    start = ["/bin/bash", f"{RECIPE_DIR}/{START}"]
+    text = render_template(
+        "sagemaker/request.yaml.j2",
+        name=name,
+        jobs=jobs,
+        image=plan.image,
+        entrypoint=start if is_started(plan) else jobs.container_entrypoint,
+        channels=found,
+        api=_api,
+        is_serverless=is_serverless(jobs),
+        hyperparameters=hyperparameters(plan),
+        environment=environment(plan),
+        groups=[(group, canonical(group.instance_type)) for group in jobs.instance_groups or ()],
+        instance_type=plan.instance_type,
+        nodes=plan.nodes,
+        stopping={"MaxRuntimeInSeconds": DEFAULT_MAX_RUNTIME_S, **_api(jobs.stopping_condition)},
+    )
+    request: dict[str, Any] = yaml_io.load(text) | members(jobs)
+    return request
+
+
+def is_started(plan: Plan) -> bool:
+    """Return whether the launcher itself starts the program in the container, since SageMaker does not."""
+    return plan.entry is Entry.LAUNCHER and not plan.jobs.container_entrypoint
+
+
+def has_toolkit(plan: Plan) -> bool:
+    """Return whether the image's sagemaker-training toolkit starts the program and reads the hyperparameters.
+
+    Source: SageMaker Python SDK 2.257.6: `Framework` is for images with the toolkit, `Estimator` for any other.
+    """
+    if plan.jobs.toolkit is not None:
+        return plan.jobs.toolkit
+    return plan.entry is not Entry.LAUNCHER and not is_replaced(plan.jobs)
+
+
+def is_replaced(jobs: SmJobs) -> bool:
+    """Return whether an entrypoint, an algorithm or a serverless recipe of AWS's own replaces the image's program."""
+    return bool(jobs.container_entrypoint or jobs.algorithm_name) or is_serverless(jobs)
+
+
+def is_serverless(jobs: SmJobs) -> bool:
+    """Return whether AWS runs a recipe of its own, on instances of its choice."""
+    return bool(_api(jobs.serverless))
+
+
+def recipe_channel(jobs: SmJobs, name: str, recipe: Mapping[str, str]) -> dict[str, Any]:
+    """Return the channel that brings the recipe. Its URI contains a digest of its content."""
+    digest = hashlib.sha256(json.dumps(recipe, sort_keys=True).encode()).hexdigest()[:_HASH_LENGTH]
+    place = f"{(jobs.recipe_path or jobs.output_path or '').rstrip('/')}/{name}/recipe/{digest}/"
+    return {"ChannelName": RECIPE_CHANNEL, "InputMode": "File", "DataSource": _s3(place)}
+
+
+def channels(jobs: SmJobs) -> dict[str, dict[str, Any]]:
+    """Return the user's channels: those of `inputs.s3`, the file system's, and those of `inputs.channels`.
+
+    Returns:
+        Dotted path of the key that defines it, to the channel as a member of InputDataConfig.
+    """
+    path, inputs = f"{JOBS}.inputs", jobs.inputs
+    found: dict[str, dict[str, Any]] = {
+        f"{path}.s3.{name}": {"ChannelName": name, "DataSource": _s3(uri)} for name, uri in (inputs.s3 or {}).items()
+    }
+    if inputs.file_system:
+        source = _files(inputs.file_system)
+        found[f"{path}.file_system"] = {"ChannelName": DEFAULT_CHANNEL, "InputMode": "File", "DataSource": source}
+    for name, channel in (inputs.channels or {}).items():
+        members = {
+            "ChannelName": name,
+            "InputMode": channel.mode or ("File" if channel.file_system else None),
+            "DataSource": _source(channel),
+            "ContentType": channel.content_type,
+            "CompressionType": channel.compression,
+            "RecordWrapperType": channel.record_wrapper,
+            "ShuffleConfig": None if channel.shuffle_seed is None else {"Seed": channel.shuffle_seed},
+        }
+        found[f"{path}.channels.{name}"] = {key: value for key, value in members.items() if value is not None}
+    return found
+
+
+def _source(channel: Channel) -> dict[str, Any]:
+    """Return a channel's DataSource; {} if it has none."""
+    if not channel.s3 and channel.file_system:
+        return _files(channel.file_system)
+    if not channel.s3:
+        return {"DatasetSource": {"DatasetArn": channel.dataset_arn}} if channel.dataset_arn else {}
+    source = _s3(channel.s3, channel.s3_data_type, channel.distribution)
+    lists = {"AttributeNames": channel.attribute_names, "InstanceGroupNames": channel.instance_groups}
+    source["S3DataSource"] |= {key: list(value) for key, value in lists.items() if value}
+    if channel.accept_eula is not None:
+        source["S3DataSource"]["ModelAccessConfig"] = {"AcceptEula": channel.accept_eula}
+    if channel.hub_content_arn:
+        source["S3DataSource"]["HubAccessConfig"] = {"HubContentArn": channel.hub_content_arn}
+    return source
+
+
+def _s3(uri: str, kind: str = "S3Prefix", distribution: str = "FullyReplicated") -> dict[str, Any]:
+    return {"S3DataSource": {"S3DataType": kind, "S3Uri": uri, "S3DataDistributionType": distribution}}
+
+
+def _files(system: FileSystem) -> dict[str, Any]:
+    return {
+        "FileSystemDataSource": {
+            "FileSystemId": system.id,
+            "FileSystemAccessMode": system.access,
+            "FileSystemType": "EFS" if system.type == "EFS" else "FSxLustre",
+            "DirectoryPath": system.directory_path,
+        }
+    }
+
+
+def misfits(channel: Mapping[str, Any], mode: str) -> Iterator[tuple[str, str, Any, str | None]]:
+    """Yield what a channel's mode, its own or the job's, does not support: key, message, value and allowed values.
+
+    Source: Amazon SageMaker API, Channel and S3DataSource; How Amazon SageMaker Provides Training Information.
+    """
+    source = channel["DataSource"]
+    if "FileSystemDataSource" in source and mode != "File":
+        yield "mode", f"{mode} mode reads S3, but a file system is mounted", mode, "File"
+    objects = source.get("S3DataSource")
+    if objects is None:
+        return
+    kind, uri, names = objects["S3DataType"], objects["S3Uri"], objects.get("AttributeNames")
+    is_augmented = kind == "AugmentedManifestFile"
+    if (is_augmented or kind == "ManifestFile") and (uri.endswith("/") or uri.count("/") < _SLASHES):
+        yield "s3", f"{kind} must be one object, but this is a folder", uri, "s3://bucket/folder/data.manifest"
+    if mode == "FastFile" and kind != "S3Prefix":
+        yield "s3_data_type", "FastFile mode supports prefixes only", kind, "S3Prefix"
+    elif mode == "FastFile" and not uri.endswith("/"):
+        message = "FastFile mode needs a folder, and a prefix without a final slash may end inside a name"
+        yield "s3", message, uri, f"{uri}/"
+    if not is_augmented and names is not None:
+        yield "attribute_names", f"belong to an augmented manifest; this is {kind}", names, None
+    elif is_augmented and mode != "Pipe":
+        yield "s3_data_type", f"{mode} mode cannot read an augmented manifest", kind, "mode: Pipe"
+    elif is_augmented and not names:
+        yield "attribute_names", "are missing: the attributes of each line to stream", None, "[source-ref, …]"
+    for key, member in (("compression", "CompressionType"), ("record_wrapper", "RecordWrapperType")):
+        if channel.get(member) not in (None, "None") and mode != "Pipe":
+            yield key, f"is for Pipe mode, not for {mode} mode", channel[member], "None"
+
+
+def environment(plan: Plan) -> dict[str, str]:
+    """Return the container's environment variables; `env_vars` overrides `environment`, as published."""
+    patience = {"PET_SHUTDOWN_TIMEOUT": str(STOP_S)}
+    return {**patience, **(plan.jobs.environment or {}), **plan.variables, **plain_variables(plan.tree)}
+
+
+def hyperparameters(plan: Plan) -> dict[str, str]:
+    """Return the hyperparameters of the image, the script and the user, each as text.
+
+    Source: How Amazon SageMaker Provides Training Information: `"eta": "0.001"`; SDK 2.257.6, to_json; SDK 3.20.0,
+    safe_serialize.
+    """
+    # The toolkit reads each as JSON, so a quoted text remains a text; any other program reads it unchanged.
+    is_json = has_toolkit(plan) and plan.jobs.pysdk_launch_executor != "model_trainer"
+    found = {
+        name: value if isinstance(value, str) and not is_json else json.dumps(value) for name, value in _values(plan)
+    }
+    return found | _distribution(plan)
+
+
+def _values(plan: Plan) -> Iterator[tuple[str, Any]]:
+    """Yield the hyperparameters, except those of the distribution; later ones replace earlier ones."""
+    if plan.entry is Entry.RECIPE:
+        yield "sagemaker_recipe_local_path", f"{RECIPE_DIR}/{BASE_CONFIG}"
+    elif plan.entry is Entry.SCRIPT:
+        script = get(plan.tree, "recipes.training_cfg")
+        if has_toolkit(plan):
+            yield "sagemaker_program", script["entry_script"]
+            if plan.jobs.source_dir:
+                yield "sagemaker_submit_directory", plan.jobs.source_dir
+        for name, value in (pair for argument in script["script_args"] or () for pair in argument.items()):
+            # The toolkit capitalizes booleans, as Python does; other clusters use lower case, which a text preserves.
+            text = str(value).lower() if isinstance(value, bool) else value
+            yield name.lstrip("-"), RECIPE_DIR if value == BUNDLE_CONFIGS else text
+    yield from (plan.jobs.hyperparameters or {}).items()
+
+
+def _distribution(plan: Plan) -> dict[str, str]:
+    """Return how a script's processes are started: by the recipe's distribution, else by torchrun."""
+    if plan.entry is not Entry.SCRIPT or not has_toolkit(plan):
+        return {}
+    tree = get(plan.tree, "recipes.distribution") or {}
+    found = smp.hyperparameters(tree, plan.processes, plan.instance_type)
+    is_stated = any(get(tree, f"{name}.enabled") is True for name in ("mpi", "smdistributed.dataparallel"))
+    if not is_stated and not tree.get("torch_distributed") and plan.nodes * plan.processes > 1:
+        found |= {"sagemaker_torch_distributed_enabled": "true"}
+        found |= {"sagemaker_instance_type": json.dumps(plan.instance_type)}
+    names = [group.name for group in plan.jobs.instance_groups or ()]
+    if found and len(names) > 1:  # else each group would train on its own
+        found["sagemaker_distribution_instance_groups"] = json.dumps(names)
+    return found
+
+
 def recipe_files(files: Mapping[str, str]) -> dict[str, str]:
     """Return the files of a bundle's recipe channel, file name to text."""
-    configs = {
-        path.removeprefix(f"{CONFIG_DIR}/"): text for path, text in files.items() if path.startswith(CONFIG_DIR)
+    return {
+        path.removeprefix(f"{CONFIG_DIR}/"): text
+        for path, text in files.items()
+        if path == START or path.startswith(CONFIG_DIR)
     }
-    return configs | ({START: files[START]} if START in files else {})
 
 
-def members(jobs: SmJobs) -> Iterator[tuple[str, Any]]:
-    """Yield the request's members that come from sections and switches, except those of ResourceConfig."""
-    for name, section in (
-        ("DebugHookConfig", jobs.debugger),
-        ("ProfilerConfig", jobs.profiler),
-        ("ExperimentConfig", jobs.experiment),
-        ("ModelPackageConfig", jobs.model_package),
-        ("ServerlessJobConfig", jobs.serverless),
-    ):
-        if value := sections.api(section, without={"rules"}):
-            yield name, value
-    for name, rules in (
-        ("DebugRuleConfigurations", jobs.debugger.rules),
-        ("ProfilerRuleConfigurations", jobs.profiler.rules),
-    ):
-        if rules:
-            yield name, [sections.api(rule) for rule in rules]
-    for name, switch, is_on in (
+def members(jobs: SmJobs) -> dict[str, Any]:
+    """Return the request's members that come from sections and switches, except those of ResourceConfig."""
+    switches = (
         ("RemoteDebugConfig", "EnableRemoteDebug", jobs.remote_debug),
         ("InfraCheckConfig", "EnableInfraCheck", jobs.infra_check),
         ("SessionChainingConfig", "EnableSessionTagChaining", jobs.session_tag_chaining),
-    ):
-        if is_on is not None:
-            yield name, {switch: is_on}
+    )
+    found = {
+        "DebugHookConfig": _api(jobs.debugger),
+        "ProfilerConfig": _api(jobs.profiler),
+        "ExperimentConfig": _api(jobs.experiment),
+        "ModelPackageConfig": _api(jobs.model_package),
+        "ServerlessJobConfig": _api(jobs.serverless),
+        "DebugRuleConfigurations": [_api(rule) for rule in jobs.debugger.rules or ()],
+        "ProfilerRuleConfigurations": [_api(rule) for rule in jobs.profiler.rules or ()],
+        **{name: {switch: is_on} for name, switch, is_on in switches if is_on is not None},
+    }
+    return {name: value for name, value in found.items() if value}
+
+
+def _api(section: Model) -> dict[str, Any]:
+    """Return the given keys of a section by the API's names, without its rules, which have a member of their own."""
+    return section.model_dump(by_alias=True, exclude_none=True, exclude={"rules"})

@@ -6,11 +6,10 @@ import re
 from collections.abc import Mapping
 from typing import Any
 
-from launcher.backends.sagemaker import constraints
-from launcher.backends.sagemaker.client import Connection, Refused, bucket_and_key, problem
-from launcher.backends.sagemaker.default_values import RECIPE_CHANNEL
+from launcher.backends.sagemaker import JOBS, constraints
+from launcher.backends.sagemaker.client import Connection, Refused, api_errors_as_problems, bucket_and_key, problem
 from launcher.backends.sagemaker.follow import describe
-from launcher.backends.sagemaker.request import REQUEST, recipe_files
+from launcher.backends.sagemaker.request import RECIPE_CHANNEL, REQUEST, recipe_files
 from launcher.common import console
 from launcher.common.interrupts import Interrupted, signum
 from launcher.common.problems import Problem, ProblemsFound, fail
@@ -54,7 +53,7 @@ def validate(connection: Connection, bundle: Bundle) -> tuple[Problem, ...]:
     try:
         there = describe(connection, request["TrainingJobName"])
     except Refused as error:
-        return (*found, problem(error, "cluster.sm_jobs_config"))
+        return (*found, problem(error, JOBS))
     return found if there is None or _is_same(there, request) else (*found, _taken(request))
 
 
@@ -70,18 +69,17 @@ def submit(connection: Connection, bundle: Bundle) -> tuple[str, bool]:
     bucket, prefix = bucket_and_key(recipe_uri(request) or "")
     files = recipe_files(bundle.files) if bucket else {}  # a serverless job has no recipe channel
     try:
-        if there := describe(connection, request["TrainingJobName"]):
-            return _known(there, request), False
-        for name, text in files.items():
-            connection.call("s3", "put_object", Bucket=bucket, Key=prefix + name, Body=text.encode())
-    except Refused as error:
-        raise ProblemsFound((problem(error, "cluster.sm_jobs_config.recipe_path"),)) from error
+        with api_errors_as_problems(f"{JOBS}.recipe_path"):
+            if there := describe(connection, request["TrainingJobName"]):
+                return _known(there, request), False
+            for name, text in files.items():
+                connection.call("s3", "put_object", Bucket=bucket, Key=prefix + name, Body=text.encode())
     except KeyboardInterrupt as interrupt:  # the job has not been requested yet
         raise Interrupted(signum(interrupt), is_rolled_back=True) from None
     try:
         return _create(connection, request), True
     except (Refused, ProblemsFound) as error:
-        found = error.problems if isinstance(error, ProblemsFound) else (problem(error, "cluster.sm_jobs_config"),)
+        found = error.problems if isinstance(error, ProblemsFound) else (problem(error, JOBS),)
         if _is_unanswered(error) or _may_be_there(connection, request):
             raise ProblemsFound((*found, _in_doubt(bundle)), _OUTCOME) from error
         for name in files:  # if that is refused too, the first refusal is more useful

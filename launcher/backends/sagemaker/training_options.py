@@ -1,28 +1,158 @@
-"""The `cluster` section of cluster=sm_jobs. Each field enforces the API's bounds."""
+"""The `cluster` section of cluster=sm_jobs. Each field enforces the API's bounds.
+
+A field that is a member of CreateTrainingJob within its section has the member's name as an alias.
+"""
 
 from typing import Annotated, Any, Literal
 
-from pydantic import Field
+from pydantic import AfterValidator, Field
 
 from launcher.backends.sagemaker import members
-from launcher.backends.sagemaker.sections import (
-    Debugger,
-    Experiment,
-    ModelPackage,
-    Placement,
-    Profiler,
-    Serverless,
-)
+from launcher.backends.sagemaker.members import named
 from launcher.model.base_model import Listed, Model, default
 from launcher.model.cluster_options import ClusterOptions
+
+
+class Placed(Model):
+    """Instances of one UltraServer."""
+
+    instance_count: Annotated[members.Count, named("InstanceCount")]
+    """Number of the job's instances on it, at least 1."""
+    ultra_server_id: Annotated[members.UltraServer | None, named("UltraServerId")] = None
+    """The UltraServer's id; any UltraServer when left out."""
+
+
+class Placement(Model):
+    """Where instances of an UltraServer are placed."""
+
+    multiple_jobs: Annotated[bool | None, named("EnableMultipleJobs")] = default(None)
+    """true lets other jobs run on the same UltraServer."""
+    specifications: Annotated[
+        Annotated[Listed[Placed], Field(max_length=10)] | None, named("PlacementSpecifications")
+    ] = default(None)
+    """[{instance_count, ultra_server_id}], at most 10."""
+
+
+class Collection(Model):
+    """Tensors that are saved together."""
+
+    name: Annotated[members.CollectionName, named("CollectionName")]
+    """Name of the collection, such as losses."""
+    parameters: Annotated[members.HookParameter | None, named("CollectionParameters")] = None
+    """{name: text}, such as {save_interval: '50'}; at most 20."""
+
+
+class WatchRule(Model):
+    """A rule that runs beside the job and watches what Debugger saves."""
+
+    name: Annotated[members.RuleName, named("RuleConfigurationName")]
+    """Name of the rule; unique."""
+    image: Annotated[members.RuleImage, named("RuleEvaluatorImage")]
+    """Image that evaluates the rule."""
+    instance_type: Annotated[members.RuleInstance | None, named("InstanceType")] = None
+    """Processing instance for a rule of your own, with ml."""
+    volume_size_gb: Annotated[members.VolumeSize | None, named("VolumeSizeInGB")] = None
+    """Disk size of that instance in GB."""
+    local_path: Annotated[members.Folder | None, named("LocalPath")] = None
+    """Folder in its container; /opt/ml/processing/output/rule/ when left out."""
+    output_path: Annotated[members.S3Uri | None, named("S3OutputPath")] = None
+    """s3:// folder for its results."""
+    parameters: Annotated[members.RuleParameters | None, named("RuleParameters")] = None
+    """{name: text} for the rule, at most 100."""
+
+
+def _named_apart(rules: Any) -> Any:
+    """Refuse two rules of the same name. Source: DebugRuleConfiguration, ProfilerRuleConfiguration: unique names."""
+    names = [each.name for each in rules]
+    if twice := sorted({name for name in names if names.count(name) > 1}):
+        raise ValueError(f"two rules have the same name: {', '.join(twice)}")
+    return rules
+
+
+Rules = Annotated[Listed[WatchRule], Field(max_length=20), AfterValidator(_named_apart)]
+
+
+class Debugger(Model):
+    """SageMaker Debugger: tensors to save, and rules that watch them."""
+
+    output_path: Annotated[members.S3Uri | None, named("S3OutputPath")] = default(None)
+    """s3:// folder for tensors. Required by local_path, hook_parameters and collections."""
+    local_path: Annotated[members.Tensors | None, named("LocalPath")] = default(None)
+    """Folder in the container that tensors are written to; /opt/ml/output/tensors when null."""
+    hook_parameters: Annotated[members.HookParameters | None, named("HookParameters")] = default(None)
+    """{name: text} for Debugger's hook, at most 20."""
+    collections: Annotated[
+        Annotated[Listed[Collection], Field(max_length=20)] | None, named("CollectionConfigurations")
+    ] = default(None)
+    """[{name, parameters}] of tensors to save, at most 20."""
+    rules: Rules | None = default(None)
+    """[{name, image, parameters, …}], at most 20."""
+
+
+class Profiler(Model):
+    """SageMaker Debugger's system profiler."""
+
+    disabled: Annotated[bool | None, named("DisableProfiler")] = default(None)
+    """true turns it off, even where AWS enables it by default."""
+    output_path: Annotated[members.S3Uri | None, named("S3OutputPath")] = default(None)
+    """s3:// folder for its measurements."""
+    interval_ms: Annotated[members.Interval | None, named("ProfilingIntervalInMilliseconds")] = default(None)
+    """Milliseconds between two measurements; 500 when null."""
+    parameters: Annotated[members.HookParameters | None, named("ProfilingParameters")] = default(None)
+    """{name: text} for the profiler, at most 20."""
+    rules: Rules | None = default(None)
+    """[{name, image, parameters, …}], at most 20."""
+
+
+class Experiment(Model):
+    """The SageMaker experiment that the job is part of."""
+
+    experiment_name: Annotated[members.ExperimentName | None, named("ExperimentName")] = default(None)
+    """Name of an existing experiment."""
+    trial_name: Annotated[members.ExperimentName | None, named("TrialName")] = default(None)
+    """Name of an existing trial of it."""
+    component_name: Annotated[members.ExperimentName | None, named("TrialComponentDisplayName")] = default(None)
+    """Name under which the job is shown in it."""
+    run_name: Annotated[members.ExperimentName | None, named("RunName")] = default(None)
+    """Run of the experiment."""
+
+
+class ModelPackage(Model):
+    """Where the trained model is registered."""
+
+    group_arn: Annotated[members.GroupArn | None, named("ModelPackageGroupArn")] = default(None)
+    """ARN of the model package group."""
+    source_arn: Annotated[members.PackageArn | None, named("SourceModelPackageArn")] = default(None)
+    """ARN of the model package that the job starts from. Needs group_arn."""
+
+
+class Serverless(Model):
+    """A job on instances of AWS's choice, with AWS's own recipe; it has no container."""
+
+    base_model_arn: Annotated[members.BaseModelArn | None, named("BaseModelArn")] = default(None)
+    """ARN of the model in a hub that is customized or evaluated."""
+    accept_eula: Annotated[bool | None, named("AcceptEula")] = default(None)
+    """true accepts the model's license."""
+    job_type: Annotated[Literal["FineTuning", "Evaluation"] | None, named("JobType")] = default(None)
+    """Kind of job. Required with base_model_arn."""
+    technique: Annotated[members.Technique | None, named("CustomizationTechnique")] = default(None)
+    """How a model is fine-tuned."""
+    peft: Annotated[Literal["LORA"] | None, named("Peft")] = default(None)
+    """LORA trains adapters; null trains all weights."""
+    evaluation_type: Annotated[members.Evaluation | None, named("EvaluationType")] = default(None)
+    """How a model is evaluated."""
+    evaluator_arn: Annotated[members.EvaluatorArn | None, named("EvaluatorArn")] = default(None)
+    """ARN of the evaluator, for your own scorer or reward."""
+    sequence_length: Annotated[members.SequenceLength | None, named("SequenceLength")] = default(None)
+    """Maximum sequence length in thousands of tokens, such as 8K."""
 
 
 class TensorBoard(Model):
     """Where TensorBoard's logs go."""
 
-    output_path: members.S3Uri | None = default(None)
+    output_path: Annotated[members.S3Uri | None, named("S3OutputPath")] = default(None)
     """s3:// folder that receives TensorBoard's logs while the job runs."""
-    container_logs_path: members.KeptFolder | None = default(None)
+    container_logs_path: Annotated[members.KeptFolder | None, named("LocalPath")] = default(None)
     """Folder in the container they are written to; /opt/ml/output/tensorboard when null. Needs output_path."""
 
 
@@ -87,20 +217,20 @@ class Inputs(Model):
 class Checkpoints(Model):
     """Files that are kept in S3 while the job runs, and restored after a restart."""
 
-    s3_uri: members.S3Uri | None = default(None)
+    s3_uri: Annotated[members.S3Uri | None, named("S3Uri")] = default(None)
     """s3:// folder that the local one is synchronised with, in both directions."""
-    local_path: members.KeptFolder | None = default(None)
+    local_path: Annotated[members.KeptFolder | None, named("LocalPath")] = default(None)
     """Folder in the container; /opt/ml/checkpoints when null. Needs s3_uri."""
 
 
 class StoppingCondition(Model):
     """Time limits of the job, in seconds. It then gets SIGTERM, and SIGKILL 120 s later."""
 
-    max_runtime_s: members.MaxRuntime | None = default(None)
+    max_runtime_s: Annotated[members.MaxRuntime | None, named("MaxRuntimeInSeconds")] = default(None)
     """Maximum time it trains, retries included: at most 28 days, by default one day. It bounds the cost."""
-    max_wait_s: members.MaxWait | None = default(None)
+    max_wait_s: Annotated[members.MaxWait | None, named("MaxWaitTimeInSeconds")] = default(None)
     """Maximum time a spot job waits and trains; at least max_runtime_s. Needs spot=true."""
-    max_pending_s: members.MaxPending | None = default(None)
+    max_pending_s: Annotated[members.MaxPending | None, named("MaxPendingTimeInSeconds")] = default(None)
     """Maximum time it waits for accelerated instances: 1800 to 2419200."""
 
 
@@ -118,9 +248,9 @@ class InstanceGroup(Model):
 class Vpc(Model):
     """The network of the containers."""
 
-    subnets: members.Subnets | None = default(None)
+    subnets: Annotated[members.Subnets | None, named("Subnets")] = default(None)
     """Subnet ids, 1 to 16. Needs security_group_ids."""
-    security_group_ids: members.SecurityGroups | None = default(None)
+    security_group_ids: Annotated[members.SecurityGroups | None, named("SecurityGroupIds")] = default(None)
     """Security group ids, 1 to 5. Needs subnets."""
 
 
@@ -136,11 +266,11 @@ class ImageAccess(Model):
 class MlflowApp(Model):
     """SageMaker's own MLflow, which then tracks the job itself. The launcher's tracking is recipes….mlflow."""
 
-    resource_arn: members.MlflowArn | None = default(None)
+    resource_arn: Annotated[members.MlflowArn | None, named("MlflowResourceArn")] = default(None)
     """ARN of the tracking server or MLflow app."""
-    experiment_name: members.MlflowName | None = default(None)
+    experiment_name: Annotated[members.MlflowName | None, named("MlflowExperimentName")] = default(None)
     """Experiment of the run. Needs resource_arn."""
-    run_name: members.MlflowName | None = default(None)
+    run_name: Annotated[members.MlflowName | None, named("MlflowRunName")] = default(None)
     """Title of the run. Needs resource_arn."""
 
 
@@ -171,60 +301,62 @@ class SdkMetric(Model):
     """Regular expression that finds its value in a line of the log."""
 
 
+def _same(path: str) -> Any:
+    """Declare the estimator's name of the key at `path`. Source: SageMaker Python SDK 2.257.6, EstimatorBase."""
+    return Field(None, serialization_alias=path)
+
+
 class EstimatorArguments(Model):
     """Arguments that published scripts pass to the SDK's estimator, each an alias of a key of sm_jobs_config."""
 
-    role: members.RoleArn | None = None
+    role: members.RoleArn | None = _same("role")
     """The same as role."""
-    max_run: members.MaxRuntime | None = None
+    max_run: members.MaxRuntime | None = _same("stopping_condition.max_runtime_s")
     """The same as stopping_condition.max_runtime_s."""
-    max_wait: members.MaxWait | None = None
+    max_wait: members.MaxWait | None = _same("stopping_condition.max_wait_s")
     """The same as stopping_condition.max_wait_s."""
-    use_spot_instances: bool | None = None
+    use_spot_instances: bool | None = _same("spot")
     """The same as spot."""
-    max_retry_attempts: members.Retries | None = None
+    max_retry_attempts: members.Retries | None = _same("max_retries")
     """The same as max_retries."""
-    keep_alive_period_in_seconds: members.KeepAlive | None = None
+    keep_alive_period_in_seconds: members.KeepAlive | None = _same("keep_alive_s")
     """The same as keep_alive_s."""
-    volume_size: members.VolumeSize | None = None
+    volume_size: members.VolumeSize | None = _same("volume_size_gb")
     """The same as volume_size_gb."""
-    volume_kms_key: members.KmsKey | None = None
+    volume_kms_key: members.KmsKey | None = _same("volume_kms_key")
     """The same as volume_kms_key there."""
-    output_kms_key: members.KmsKey | None = None
+    output_kms_key: members.KmsKey | None = _same("output_kms_key")
     """The same as output_kms_key there."""
-    input_mode: members.Mode | None = None
+    input_mode: members.Mode | None = _same("input_mode")
     """The same as input_mode there."""
-    subnets: members.Subnets | None = None
+    subnets: members.Subnets | None = _same("vpc.subnets")
     """The same as vpc.subnets."""
-    security_group_ids: members.SecurityGroups | None = None
+    security_group_ids: members.SecurityGroups | None = _same("vpc.security_group_ids")
     """The same as vpc.security_group_ids."""
-    encrypt_inter_container_traffic: bool | None = None
+    encrypt_inter_container_traffic: bool | None = _same("encrypt_traffic")
     """The same as encrypt_traffic."""
-    enable_network_isolation: bool | None = None
+    enable_network_isolation: bool | None = _same("network_isolation")
     """The same as network_isolation."""
-    checkpoint_s3_uri: members.S3Uri | None = None
+    checkpoint_s3_uri: members.S3Uri | None = _same("checkpoints.s3_uri")
     """The same as checkpoints.s3_uri."""
-    checkpoint_local_path: members.KeptFolder | None = None
+    checkpoint_local_path: members.KeptFolder | None = _same("checkpoints.local_path")
     """The same as checkpoints.local_path."""
-    code_location: members.S3Uri | None = None
+    code_location: members.S3Uri | None = _same("recipe_path")
     """The same as recipe_path."""
-    source_dir: str | None = None
+    source_dir: str | None = _same("source_dir")
     """The same as source_dir there."""
-    training_plan: members.PlanArn | None = None
+    training_plan: members.PlanArn | None = _same("training_plan_arn")
     """The same as training_plan_arn."""
-    hyperparameters: members.Scalars | None = None
+    hyperparameters: members.Scalars | None = _same("hyperparameters")
     """The same as hyperparameters there."""
-    metric_definitions: Annotated[Listed[SdkMetric], Field(max_length=40)] | None = None
+    metric_definitions: Annotated[Listed[SdkMetric], Field(max_length=40)] | None = _same("metric_definitions")
     """The same as metric_definitions there."""
-    container_entry_point: members.Words | None = None
+    container_entry_point: members.Words | None = _same("container_entrypoint")
     """The same as container_entrypoint."""
-    container_arguments: members.Words | None = None
+    container_arguments: members.Words | None = _same("container_arguments")
     """The same as container_arguments there."""
-    tags: Annotated[Listed[SdkTag], Field(max_length=50)] | None = None
+    tags: Annotated[Listed[SdkTag], Field(max_length=50)] | None = _same("tags")
     """The same as tags there."""
-
-
-Metrics = Annotated[Listed[Metric], Field(max_length=40)]
 
 
 class SmJobs(Model):
@@ -302,7 +434,7 @@ class SmJobs(Model):
     """Arguments after those words."""
     hyperparameters: members.Scalars | None = default(None)
     """Further hyperparameters that the image reads beside the recipe."""
-    metric_definitions: Metrics | None = default(None)
+    metric_definitions: Annotated[Listed[Metric], Field(max_length=40)] | None = default(None)
     """Numbers that CloudWatch reads from the log, at most 40."""
     tags: members.Tags | None = default(None)
     """{key: value} on the job, at most 50."""

@@ -6,9 +6,8 @@ Source: How Amazon SageMaker Processes Training Output; Amazon SageMaker API, Ou
 import contextlib
 import tarfile
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeAlias
 
 from launcher.backends.sagemaker_local import files
 from launcher.backends.sagemaker_local.objects import Stores
@@ -19,26 +18,16 @@ from launcher.runtime.file_kinds import irregular
 MODEL, DATA = "model", "output/data"
 """Folders of /opt/ml that are uploaded."""
 
+Merged: TypeAlias = dict[str, tuple[Host, Path]]
+"""A folder of /opt/ml of all hosts together: path inside it to the entry's host and real path, sorted."""
+
 _COMPRESSION = 6
 """Level of gzip: its default, a fifth slower than the fastest level, with output a tenth smaller."""
 
 
-@dataclass(frozen=True, slots=True)
-class Gathered:
-    """One folder, merged from all hosts.
-
-    Args:
-        entries: Path inside the folder to the entry's real path, sorted.
-        clashes: Messages about entries that several hosts have; the first host's is kept.
-    """
-
-    entries: Mapping[str, Path]
-    clashes: tuple[str, ...]
-
-
-def gather(hosts: Sequence[Host], folder: str) -> Gathered:
-    """Return the merged contents of a folder of /opt/ml on all hosts."""
-    owners: dict[str, tuple[str, Path]] = {}
+def gather(hosts: Sequence[Host], folder: str) -> tuple[Merged, list[str]]:
+    """Return the contents of a folder, and messages about entries that several hosts have: the first's is kept."""
+    found: Merged = {}
     clashes = []
     for host in hosts:
         top, dropped = host.root / folder, set()
@@ -46,18 +35,18 @@ def gather(hosts: Sequence[Host], folder: str) -> Gathered:
             name = str(path.relative_to(top))
             if name.rpartition("/")[0] in dropped:
                 dropped.add(name)  # below a file of another host, which has been reported
-            elif name not in owners:
-                owners[name] = (host.name, path)
-            elif not (_is_folder(path) and _is_folder(owners[name][1])):
+            elif name not in found:
+                found[name] = (host, path)
+            elif not (_is_folder(path) and _is_folder(found[name][1])):
                 dropped.add(name)
-                clashes.append(f"{folder}/{name} is on {owners[name][0]} and on {host.name}: the first is kept")
-    return Gathered({name: owners[name][1] for name in sorted(owners)}, tuple(clashes))
+                clashes.append(f"{folder}/{name} is on {found[name][0].name} and on {host.name}: the first is kept")
+    return dict(sorted(found.items())), clashes
 
 
-def archive(found: Gathered, path: Path) -> None:
-    """Write the merged folder to a .tar.gz."""
+def archive(entries: Merged, path: Path) -> None:
+    """Write a merged folder to a .tar.gz."""
     with tarfile.open(path, "w:gz", compresslevel=_COMPRESSION) as tar:
-        for name, source in found.entries.items():
+        for name, (_, source) in entries.items():
             tar.add(source, arcname=name, recursive=False, filter=_as_root)
 
 
@@ -70,14 +59,15 @@ def publish(request: Mapping[str, Any], hosts: Sequence[Host], stores: Stores, s
         ProblemsFound: The store refuses.
         OSError: This machine's disk refuses.
     """
-    output, base = request["OutputDataConfig"], output_uri(request)
-    model, data = gather(hosts, MODEL), gather(hosts, DATA)
-    if output.get("CompressionType") == "NONE":
-        lost = _put_files(model, hosts, f"{base}/model", stores)
+    base, is_plain = output_uri(request), request["OutputDataConfig"].get("CompressionType") == "NONE"
+    model, model_clashes = gather(hosts, MODEL)
+    data, data_clashes = gather(hosts, DATA)
+    if is_plain:
+        lost = _put_files(model, f"{base}/model", stores)
     else:
         lost = _put_archive(MODEL, model, f"{base}/model.tar.gz", stores, scratch)
     lost += _put_archive(DATA, data, f"{base}/output.tar.gz", stores, scratch)
-    return [*model.clashes, *data.clashes, *lost]
+    return [*model_clashes, *data_clashes, *lost]
 
 
 def output_uri(request: Mapping[str, Any]) -> str:
@@ -102,11 +92,10 @@ def failure_reason(hosts: Iterable[Host], code: int) -> str:
     return f"AlgorithmError: , exit code: {code}"
 
 
-def _put_files(found: Gathered, hosts: Sequence[Host], base: str, stores: Stores) -> list[str]:
+def _put_files(entries: Merged, base: str, stores: Stores) -> list[str]:
     """Upload files, and the files that links lead to; return messages about entries that are not files."""
     lost = []
-    for name, path in found.entries.items():
-        host = next(host for host in hosts if path.is_relative_to(host.root))
+    for name, (host, path) in entries.items():
         source = host.led(path)
         if source.is_file():
             stores.put(source, f"{base}/{name}")
@@ -117,17 +106,17 @@ def _put_files(found: Gathered, hosts: Sequence[Host], base: str, stores: Stores
     return lost
 
 
-def _put_archive(folder: str, found: Gathered, uri: str, stores: Stores, scratch: Path) -> list[str]:
+def _put_archive(folder: str, entries: Merged, uri: str, stores: Stores, scratch: Path) -> list[str]:
     """Upload a folder as an archive; return messages about entries that an archive cannot hold."""
-    if not found.entries:
+    if not entries:
         return []
     path = scratch / uri.rpartition("/")[2]
     try:
-        archive(found, path)
+        archive(entries, path)
         stores.put(path, uri)
     finally:
         path.unlink(missing_ok=True)
-    kinds = {name: irregular(source, follow_links=False) for name, source in found.entries.items()}
+    kinds = {name: irregular(source, follow_links=False) for name, (_, source) in entries.items()}
     return [f"{folder}/{name} is {kind}, so it is left out of the archive" for name, kind in kinds.items() if kind]
 
 

@@ -11,15 +11,14 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any, ClassVar
 
-from launcher.backends.sagemaker import default_values, request, submit
+from launcher.backends.sagemaker import request, submit
 from launcher.backends.sagemaker.backend import SageMakerBackend, planned_request
 from launcher.backends.sagemaker.client import Services
 from launcher.backends.sagemaker.constraints import FILE
-from launcher.backends.sagemaker.keys import JOBS, SCRIPT, effective, given_jobs
+from launcher.backends.sagemaker.keys import JOBS, SCRIPT, given_jobs, jobs_of
 from launcher.backends.sagemaker_local import isolation, program, record
 from launcher.backends.sagemaker_local.contract_options import Settings
-from launcher.backends.sagemaker_local.job import HOSTS_DIR
-from launcher.backends.sagemaker_local.operator import MACHINE_FILE, PATIENCE_S
+from launcher.backends.sagemaker_local.operator import HOSTS_DIR, MACHINE_FILE, PATIENCE_S
 from launcher.backends.sagemaker_local.optml import OPT_ML
 from launcher.backends.sagemaker_local.record import PID_FILE, LocalServices
 from launcher.backends.sagemaker_local.sync import INTERVAL_S, kept
@@ -162,10 +161,9 @@ class ContractBackend(SageMakerBackend):
 
 def _with_role(job: JobSpec) -> JobSpec:
     """Return a job that acts as a role, which every request requires."""
-    jobs = given_jobs(job)
-    if effective(jobs).role:
+    if jobs_of(job).role:
         return job
-    own = jobs.model_copy(update={"role": _ROLE})
+    own = given_jobs(job).model_copy(update={"role": _ROLE})
     return replace(job, settings=options_of(job, Settings).model_copy(update={"sm_jobs_config": own}))
 
 
@@ -180,13 +178,13 @@ def _in_s3(value: Any) -> Any:
 
 def _unstartable(job: JobSpec, made: Mapping[str, Any]) -> Iterator[Problem]:
     """Yield the reasons why a job's program cannot be started here."""
-    jobs, entry = effective(given_jobs(job)), f"{JOBS}.container_entrypoint"
+    jobs, entry = jobs_of(job), f"{JOBS}.container_entrypoint"
     family = interface(job.model_type, job.trainer)
     if jobs.container_entrypoint:
         return
     if program.is_mpi(made):
         yield from _without_mpi(job, jobs.source_dir)
-    elif default_values.is_started(request.of_job(job)):
+    elif request.is_started(request.of_job(job)):
         needs = family.needs
         if missing := [name for name in ("torch", *needs) if importlib.util.find_spec(name) is None]:
             message = f"the program needs packages that are not installed in this environment: {', '.join(missing)}"
@@ -217,7 +215,7 @@ def _without_mpi(job: JobSpec, source_dir: str | None) -> Iterator[Problem]:
 def _without_train(job: JobSpec, entry: str) -> Problem:
     """Return the Problem that the program which the image would start is not installed."""
     words = f"{entry}=[python3,{job.cwd}/train.py]"
-    if not default_values.has_toolkit(request.of_job(job)):
+    if not request.has_toolkit(request.of_job(job)):
         message = "the image starts its own program, train, which is not installed on this machine"
         return Problem("E430", f"{JOBS}.toolkit", message, value=False, remedy=words)
     message = "an image starts scripts with the toolkit's train, which is not installed here"

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from launcher.backends.sagemaker.default_values import misfits
+from launcher.backends.sagemaker.request import misfits
 from launcher.backends.sagemaker_local import fastfile, manifests
 from launcher.backends.sagemaker_local.manifests import Entry
 from launcher.backends.sagemaker_local.objects import Stores
@@ -23,7 +23,6 @@ class Place:
 
     Args:
         data_dir: The host's …/input/data, by its real path outside the host's mount namespace.
-        host: Its name, such as algo-1.
         hosts: Every host of the job, sorted as strings.
         groups: Hosts of each instance group, sorted as strings; empty if there are no groups.
     """
@@ -39,40 +38,35 @@ class Feed:
     """One channel on one host.
 
     Args:
-        mounts: Read-only bind mounts: real source, and mount point relative to the data folder.
-        writable_mounts: The same, for file systems with access rw.
+        folder: The folder of this machine to mount as the channel; None if its content is in place.
+        is_writable: Whether its program may write there: file systems with access rw.
         note: How the channel is provided if that differs from SageMaker; else "".
-        writer: Streams it in Pipe mode.
-        view: Serves it in FastFile mode.
+        server: Streams it in Pipe mode, or serves its view in FastFile mode.
     """
 
     name: str
-    mounts: tuple[tuple[Path, str], ...] = ()
-    writable_mounts: tuple[tuple[Path, str], ...] = ()
+    folder: Path | None = None
+    is_writable: bool = False
     note: str = ""
-    writer: Writer | None = None
-    view: fastfile.View | None = None
+    server: Writer | fastfile.View | None = None
 
     @property
     def problem(self) -> Problem | None:
         """Why it failed while the job ran, which ends the job; None if it works."""
-        source = self.writer or self.view
-        return source.problem if source else None
+        return self.server.problem if self.server else None
 
     def start(self) -> None:
         """Start the writer of Pipe mode; its first FIFO exists when this returns."""
-        if self.writer:
+        if isinstance(self.server, Writer):
             try:
-                self.writer.start()
+                self.server.start()
             except OSError as error:
                 raise fail("E425", self.name, f"cannot be streamed: {error}") from error
 
     def close(self) -> None:
         """Stop it; never blocks for long."""
-        if self.writer:
-            self.writer.close()
-        if self.view:
-            self.view.close()
+        if self.server:
+            self.server.close()
 
 
 def prepare(channels: Sequence[Mapping[str, Any]], default_mode: str, place: Place, stores: Stores) -> list[Feed]:
@@ -81,7 +75,6 @@ def prepare(channels: Sequence[Mapping[str, Any]], default_mode: str, place: Pla
     Args:
         channels: InputDataConfig of the request.
         default_mode: AlgorithmSpecification.TrainingInputMode.
-        place: The host's inputs.
 
     Raises:
         ProblemsFound: Every fault of every channel; nothing has been started or mounted.
@@ -142,7 +135,6 @@ class _Content:
     """A channel with its listed content, before anything is copied.
 
     Args:
-        mode: Its input mode.
         entries: Its objects; empty for a file system.
         folder: Its file system's folder on this machine; None for S3.
     """
@@ -159,7 +151,7 @@ class _Content:
         path = f"InputDataConfig.{channel['ChannelName']}"
         wrong = [
             Problem("E372", f"{path}.{key}", message, value=value, allowed=allowed)
-            for key, message, value, allowed in misfits(source, channel, mode)
+            for key, message, value, allowed in misfits(channel, mode)
         ]
         if wrong:
             raise ProblemsFound(tuple(wrong))
@@ -172,76 +164,62 @@ class _Content:
 
     def provided(self, place: Place, stores: Stores) -> Feed:
         """Return the channel on a host."""
+        name: str = self.channel["ChannelName"]
+        target = place.data_dir / name
         try:
-            provide = {"Pipe": self._piped, "FastFile": self._shown}.get(self.mode, self._copied)
-            return self._mounted(place, self.folder) if self.folder else provide(place, stores)
+            if self.mode == "Pipe":
+                place.data_dir.mkdir(parents=True, exist_ok=True)
+                writer = Writer(
+                    target,
+                    lambda epoch: self._share(place, epoch),
+                    stores,
+                    is_gzip=self.channel.get("CompressionType") == "Gzip",
+                    is_recordio=self.channel.get("RecordWrapperType") == "RecordIO",
+                )
+                return Feed(name, server=writer, note=self._thin(place))
+            target.mkdir(parents=True, exist_ok=True)
+            if self.folder:
+                access = self.channel["DataSource"]["FileSystemDataSource"]["FileSystemAccessMode"]
+                return Feed(name, self.folder, is_writable=access == "rw")
+            if self.mode == "FastFile":
+                return self._viewed(name, place, stores)
+            stores.fetch_all((entry.objects[0], f"{target}/{entry.path}") for entry in self._share(place))
+            return Feed(name, note=self._thin(place))
         except OSError as error:
             raise fail("E421", str(error.filename or place.data_dir), error.strerror or str(error)) from error
 
-    @property
-    def _name(self) -> str:
-        name: str = self.channel["ChannelName"]
-        return name
-
-    def _share(self, place: Place, epoch: int = 0) -> list[Entry]:
-        """Return the host's part. Source: ShuffleConfig: shuffled first, then divided, in each epoch again."""
-        seed = (self.channel.get("ShuffleConfig") or {}).get("Seed")
-        if self._is_whole:
-            return manifests.share(self.entries, 0, 1, seed, epoch)
-        hosts = _sharers(self.channel, place)
-        return manifests.share(self.entries, hosts.index(place.host), len(hosts), seed, epoch)
-
-    @property
-    def _is_whole(self) -> bool:
-        source: Mapping[str, Any] = self.channel["DataSource"]["S3DataSource"]
-        return bool(source.get("S3DataDistributionType") != "ShardedByS3Key")
-
-    def _piped(self, place: Place, stores: Stores) -> Feed:
-        place.data_dir.mkdir(parents=True, exist_ok=True)
-        writer = Writer(
-            place.data_dir / self._name,
-            lambda epoch: self._share(place, epoch),
-            stores,
-            is_gzip=self.channel.get("CompressionType") == "Gzip",
-            is_recordio=self.channel.get("RecordWrapperType") == "RecordIO",
-        )
-        return Feed(self._name, writer=writer, note=self._thin(place))
-
-    def _copied(self, place: Place, stores: Stores) -> Feed:
-        folder = self._made(place)
-        stores.fetch_all((entry.objects[0], f"{folder}/{entry.path}") for entry in self._share(place))
-        return Feed(self._name, note=self._thin(place))
-
-    def _shown(self, place: Place, stores: Stores) -> Feed:
-        uri = self.channel["DataSource"]["S3DataSource"]["S3Uri"]
-        self._made(place)
-        if self._is_whole and (source := stores.folder(uri)):
-            return Feed(self._name, mounts=((source, self._name),))
-        folder = place.data_dir.parent / ".fastfile" / self._name
+    def _viewed(self, name: str, place: Place, stores: Stores) -> Feed:
+        """Return the channel in FastFile mode: a folder of this machine itself, else a view, else a copy."""
+        if self._is_whole and (source := stores.folder(self.channel["DataSource"]["S3DataSource"]["S3Uri"])):
+            return Feed(name, source)
+        folder = place.data_dir.parent / ".fastfile" / name
         folder.mkdir(parents=True, exist_ok=True)
         entries = self._share(place)
         view, how = fastfile.mount(folder, entries, stores)
         if view is None:
             stores.fetch_all((entry.objects[0], f"{folder}/{entry.path}") for entry in entries)
-        note = ", ".join(filter(None, (f"{self._name}: {how}", self._thin(place))))
-        return Feed(self._name, mounts=((folder, self._name),), note=note, view=view)
+        note = ", ".join(filter(None, (f"{name}: {how}", self._thin(place))))
+        return Feed(name, folder, note=note, server=view)
 
-    def _mounted(self, place: Place, folder: Path) -> Feed:
-        self._made(place)
-        mount = ((folder, self._name),)
-        is_writable = self.channel["DataSource"]["FileSystemDataSource"]["FileSystemAccessMode"] == "rw"
-        return Feed(self._name, writable_mounts=mount) if is_writable else Feed(self._name, mounts=mount)
-
-    def _made(self, place: Place) -> Path:
-        folder = place.data_dir / self._name
-        folder.mkdir(parents=True, exist_ok=True)
-        return folder
+    def _share(self, place: Place, epoch: int = 0) -> list[Entry]:
+        """Return the host's part. Source: ShuffleConfig: shuffled first, then divided, in each epoch again."""
+        seed = (self.channel.get("ShuffleConfig") or {}).get("Seed")
+        hosts = self._dividing(place)
+        return manifests.share(self.entries, hosts.index(place.host), len(hosts), seed, epoch)
 
     def _thin(self, place: Place) -> str:
         """Return a warning if hosts get no object: they are billed all the same."""
-        hosts = 1 if self._is_whole else len(_sharers(self.channel, place))
-        few = len(self.entries) < hosts
-        return f"{len(self.entries)} objects for {hosts} hosts: some get none" if few else ""
+        objects, hosts = len(self.entries), len(self._dividing(place))
+        return f"{objects} objects for {hosts} hosts: some get none" if objects < hosts else ""
+
+    def _dividing(self, place: Place) -> tuple[str, ...]:
+        """Return the hosts that divide its entries among them: this one alone if each gets all."""
+        return (place.host,) if self._is_whole else _sharers(self.channel, place)
+
+    @property
+    def _is_whole(self) -> bool:
+        source: Mapping[str, Any] = self.channel["DataSource"]["S3DataSource"]
+        return bool(source.get("S3DataDistributionType") != "ShardedByS3Key")
 
 
 def _folder(source: Mapping[str, Any], path: str, stores: Stores) -> Path:

@@ -72,11 +72,7 @@ def open_regular(path: str) -> io.FileIO:
 
 
 def copy(source: str, target: str) -> None:
-    """Copy a regular file, sharing its bytes if the file system can; an incomplete copy is removed.
-
-    Raises:
-        OSError: Reading or writing fails.
-    """
+    """Copy a regular file, sharing its bytes if the file system can; an incomplete copy is removed."""
     with open_regular(source) as read:
         write = os.open(target, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o666)
         try:
@@ -101,11 +97,7 @@ def _pour(read: int, write: int) -> None:
 
 
 def publish(source: str, target: str) -> None:
-    """Copy a file atomically, even if the copying process is killed.
-
-    Raises:
-        OSError: Reading or writing fails.
-    """
+    """Copy a file atomically, even if the copying process is killed."""
     folder = Path(target).parent
     folder.mkdir(parents=True, exist_ok=True)
     with open_regular(source) as read:

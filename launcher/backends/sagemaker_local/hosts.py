@@ -1,9 +1,10 @@
 """The hosts of one attempt: started, watched and terminated together."""
 
+import contextlib
+import itertools
 import os
 import signal
 import subprocess
-import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -12,6 +13,7 @@ from typing import IO
 from launcher.backends.sagemaker_local.channels import Feed
 from launcher.backends.sagemaker_local.optml import Host
 from launcher.common.paths import TEMPLATES
+from launcher.model import following
 
 _SCRIPT = TEMPLATES / "contract" / "host.sh"
 _KILL_TIMEOUT_S = 15.0
@@ -37,7 +39,6 @@ class Fleet:
     """The programs of an attempt.
 
     Args:
-        attempt: Number of the attempt, from 0.
         lock: The job's lock, which every program inherits.
     """
 
@@ -91,34 +92,32 @@ def kill_all() -> None:
 
         kill_descendants()
         return
-    deadline = time.monotonic() + _KILL_TIMEOUT_S
-    while time.monotonic() < deadline:
+
+    def is_alone() -> bool:
         try:
             os.kill(-1, signal.SIGKILL)  # every process of this PID namespace
         except ProcessLookupError:
-            return
-        try:
-            has_ended = os.waitpid(-1, os.WNOHANG)[0] != 0
-        except ChildProcessError:
-            has_ended = False
-        if not has_ended:
-            time.sleep(_KILL_POLL_S)
+            return True
+        with contextlib.suppress(ChildProcessError):
+            while os.waitpid(-1, os.WNOHANG)[0]:  # until it is reaped, a process counts as one
+                pass
+        return False
+
+    following.until(is_alone, _KILL_TIMEOUT_S, _KILL_POLL_S)
 
 
 def _private(host: Host, words: Sequence[str], feeds: Sequence[Feed]) -> list[str]:
     """Return the arguments that start a program inside its host's namespaces."""
-    mounts = [("ro", *mount) for feed in feeds for mount in feed.mounts]
-    mounts += [("rw", *mount) for feed in feeds for mount in feed.writable_mounts]
-    places = [str(word) for mount in mounts for word in mount]
-    script = ["sh", str(_SCRIPT), host.name, str(host.folder), *places]
+    mounts = [("rw" if each.is_writable else "ro", str(each.folder), each.name) for each in feeds if each.folder]
+    script = ["sh", str(_SCRIPT), host.name, str(host.folder), *itertools.chain.from_iterable(mounts)]
     return ["unshare", "--mount", "--uts", *script, "--", *words]
 
 
 def _linked(host: Host, feeds: Sequence[Feed]) -> Path:
     """Create links in place of mounts; return the folder the program starts in."""
     for feed in feeds:
-        for source, name in (*feed.mounts, *feed.writable_mounts):
-            place = host.data_dir / name
+        if feed.folder:
+            place = host.data_dir / feed.name
             place.rmdir()
-            place.symlink_to(source)
+            place.symlink_to(feed.folder)
     return host.real("/opt/ml/code")

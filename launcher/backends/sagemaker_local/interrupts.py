@@ -55,13 +55,9 @@ class Interrupts:
 
     @contextmanager
     def at_once(self, end: Callable[[], None], spared: int = 0) -> Iterator[None]:
-        """Let a request to stop call `end`, which does not return, within the block.
+        """Let a request to stop call `end`, which exits or raises, within the block, whatever is waited for there.
 
-        This interrupts any wait within the block, such as for a store that does not answer.
-
-        Args:
-            end: Function that exits or raises.
-            spared: Number of requests, counted over the job, that are ignored.
+        The first `spared` requests of the job are ignored.
         """
         self._end, self._spared = end, spared
         # The kernel may deliver a signal to another thread while this one waits for a store and does not notice.

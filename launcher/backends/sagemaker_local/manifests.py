@@ -58,12 +58,7 @@ def read(source: Mapping[str, Any], stores: Stores) -> list[Entry]:
 
 
 def share(entries: Sequence[Entry], index: int, count: int, seed: int | None, epoch: int) -> list[Entry]:
-    """Return the part of the entries for one of `count` hosts; with a seed, shuffled differently in each epoch.
-
-    Args:
-        entries: All of them, in the same order on every host.
-        index: The host's index, from 0.
-    """
+    """Return the part of the entries for one of `count` hosts; with a seed, shuffled differently in each epoch."""
     found = list(entries)
     if seed is not None:
         random.Random(f"{seed} {epoch}").shuffle(found)

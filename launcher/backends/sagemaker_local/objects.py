@@ -105,7 +105,7 @@ class Stores:
             else:
                 (small if found.uri.startswith(S3) else here).append((found.uri, path))
         if small:
-            self._s3()
+            self._s3()  # connected once, before threads share it
         pool = ThreadPoolExecutor(_THREADS if small else _COPIERS)
         try:
             begun = [pool.submit(self._fetch_at_once, *each) for each in small]
@@ -180,12 +180,7 @@ class Stores:
 
 
 class S3Stream(io.RawIOBase):
-    """An object of S3, resumed where its connection was lost. Its `size` is the complete object's.
-
-    Args:
-        offset: Start of the stream, in bytes.
-        count: Maximum number of bytes to request; None requests all.
-    """
+    """An object of S3 from a byte on, resumed where its connection was lost. Its `size` is the complete object's."""
 
     def __init__(self, connection: Connection, uri: str, offset: int = 0, count: int | None = None):
         super().__init__()

@@ -200,7 +200,6 @@ class Writer(threading.Thread):
         stem: The FIFOs' path without the epoch.
         epochs: Returns the entries to stream in an epoch.
         is_gzip: Whether objects are decompressed.
-        is_recordio: Whether each is wrapped in a record.
     """
 
     def __init__(

@@ -12,16 +12,15 @@ import logging
 import os
 import shutil
 import sys
-import sysconfig
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-import launcher
-from launcher.backends.sagemaker.default_values import RECIPE_DIR, START
+from launcher.backends.sagemaker.request import RECIPE_DIR, START
 from launcher.backends.sagemaker_local import enter
 from launcher.backends.sagemaker_local.optml import INTERFACE, OPT_ML, Host, resource_config
 from launcher.common.names import ENV_MASTER_ADDR, ENV_RUN_DIR
+from launcher.common.paths import HOME, python_path
 from launcher.model.parallelism import mpi
 from launcher.runtime.file_kinds import names_irregular
 
@@ -31,7 +30,6 @@ TRAIN = "train"
 """The argument that SageMaker runs an image with, and the toolkit's program."""
 
 CODE = f"{OPT_ML}/code"
-_HOME = Path(launcher.__file__).resolve().parent.parent
 _KEPT = ("HOME", "LANG", "LD_LIBRARY_PATH", "LOGNAME", "PATH", "PYTHONPATH", "TERM", "TMPDIR", "TZ", "USER")
 _KEPT_PREFIXES = ("AWS_", "LC_")
 """This machine's variables that a program inherits: paths, and AWS credentials in place of a role."""
@@ -108,21 +106,21 @@ def _mpirun(request: Mapping[str, Any], hosts: Sequence[Host], host: Host) -> tu
 
 def launcher_path() -> dict[str, str]:
     """Return variables with which a child process finds this Python's programs and this launcher."""
-    home = str(_HOME)
     programs = (str(Path(sys.executable).parent), os.environ.get("PATH", os.defpath))
-    found = {**os.environ, "PATH": os.pathsep.join(programs)}
-    # PYTHONPATH comes before the standard library: an installed launcher must not put other packages there.
-    if home not in sysconfig.get_paths().values():
-        inherited = os.environ.get("PYTHONPATH")
-        found["PYTHONPATH"] = f"{home}{os.pathsep}{inherited}" if inherited else home
-    return found
+    return {**os.environ, "PATH": os.pathsep.join(programs), **python_path()}
 
 
 def environment(
     request: Mapping[str, Any], arn: str, region: str, endpoint: str | None, hosts: Sequence[Host], host: Host
 ) -> dict[str, str]:
     """Return the complete environment of a host's program; `endpoint` is S3's, None is AWS."""
-    found = _inherited(request) | {"AWS_REGION": region, "AWS_DEFAULT_REGION": region}
+    found = {name: v for name, v in os.environ.items() if name in _KEPT or name.startswith(_KEPT_PREFIXES)}
+    entry = request["AlgorithmSpecification"].get("ContainerEntrypoint") or ()
+    if f"{RECIPE_DIR}/{START}" not in entry:
+        # Only the launcher's own program finds the launcher in a checkout; to any other it is not there.
+        paths = [path for path in found.pop("PYTHONPATH", "").split(os.pathsep) if path not in ("", HOME)]
+        found |= {"PYTHONPATH": os.pathsep.join(paths)} if paths else {}
+    found |= {"AWS_REGION": region, "AWS_DEFAULT_REGION": region}
     found |= {"AWS_ENDPOINT_URL_S3": endpoint} if endpoint else {}
     found |= {"TRAINING_JOB_NAME": request["TrainingJobName"], "TRAINING_JOB_ARN": arn}
     if not host.is_private:
@@ -134,17 +132,6 @@ def environment(
         # How mpirun reaches the other hosts. Source: OpenMPI FAQ, Tuning (OMPI_MCA_…).
         found["OMPI_MCA_plm_rsh_agent"] = f"{sys.executable} {enter.__file__}"
     return found
-
-
-def _inherited(request: Mapping[str, Any]) -> dict[str, str]:
-    """Return what the program keeps of this process's environment."""
-    own = {n: v for n, v in os.environ.items() if n in _KEPT or n.startswith(_KEPT_PREFIXES)}
-    entry = request["AlgorithmSpecification"].get("ContainerEntrypoint") or ()
-    if f"{RECIPE_DIR}/{START}" not in entry:
-        # Only the launcher's own program finds the launcher in a checkout; to any other it is not there.
-        paths = [path for path in own.pop("PYTHONPATH", "").split(os.pathsep) if path and path != str(_HOME)]
-        own |= {"PYTHONPATH": os.pathsep.join(paths)} if paths else {}
-    return own
 
 
 def given(request: Mapping[str, Any], host: Host) -> dict[str, Any]:

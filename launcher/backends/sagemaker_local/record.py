@@ -58,9 +58,7 @@ class Record:
     """A job's description while it runs; each change is written before it takes effect.
 
     Args:
-        path: The file.
         fields: The description; times are seconds since the epoch.
-        is_stopping: Whether the job has been requested to stop.
     """
 
     path: Path

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from launcher.backends.sagemaker import default_values
+from launcher.backends.sagemaker.request import CHECKPOINTS, TENSORBOARD
 from launcher.backends.sagemaker_local.manifests import Entry, path_problems
 from launcher.backends.sagemaker_local.objects import Stores
 from launcher.backends.sagemaker_local.optml import Host
@@ -29,11 +29,7 @@ _Seen = tuple[int, int]
 
 @dataclass(frozen=True, slots=True)
 class Kept:
-    """A folder of every host, below /opt/ml, that is kept in a store's folder.
-
-    Args:
-        is_brought: Whether a new host receives the store's content.
-    """
+    """A folder of every host, below /opt/ml, that is kept in a store's; new hosts receive that if `is_brought`."""
 
     path: str
     uri: str
@@ -45,10 +41,10 @@ def kept(request: Mapping[str, Any]) -> list[Kept]:
     found = []
     if config := request.get("CheckpointConfig"):
         uri = f"{config['S3Uri'].rstrip('/')}/"
-        found.append(Kept(config.get("LocalPath") or default_values.CHECKPOINTS, uri, is_brought=True))
+        found.append(Kept(config.get("LocalPath") or CHECKPOINTS, uri, is_brought=True))
     if config := request.get("TensorBoardOutputConfig"):
         uri = f"{config['S3OutputPath'].rstrip('/')}/{request['TrainingJobName']}/tensorboard-output/"
-        found.append(Kept(config.get("LocalPath") or default_values.TENSORBOARD, uri, is_brought=False))
+        found.append(Kept(config.get("LocalPath") or TENSORBOARD, uri, is_brought=False))
     return found
 
 

@@ -5,8 +5,8 @@ from collections import Counter
 from collections.abc import Iterator
 from pathlib import PurePosixPath
 
-from launcher.backends.sagemaker import default_values
-from launcher.backends.sagemaker.keys import API, JOBS, jobs_of, sm_rule
+from launcher.backends.sagemaker import JOBS, request
+from launcher.backends.sagemaker.keys import API, jobs_of, sm_rule
 from launcher.common.problems import Problem
 from launcher.model.backend_registry import described
 from launcher.model.checked_recipe import CheckedRecipe
@@ -14,7 +14,7 @@ from launcher.rules import MakeProblem
 
 _INPUT = "How Amazon SageMaker Provides Training Information"
 _REFUSED_NAMES = {
-    default_values.RECIPE_CHANNEL: "is the name of the recipe's channel",
+    request.RECIPE_CHANNEL: "is the name of the recipe's channel",
     **dict.fromkeys((".", ".."), "is not a valid folder name"),
 }
 """Names that a channel cannot have, and why."""
@@ -28,11 +28,11 @@ _DATA = "/opt/ml/input/data"
 def modes_suit_their_sources(checked: CheckedRecipe, problem: MakeProblem) -> Iterator[Problem]:
     """Each mode reads only some sources; others are refused, or are read in a way that is not intended."""
     jobs = jobs_of(checked)
-    for channel in default_values.channels(jobs):
-        mode = channel.mode or jobs.input_mode
-        for key, message, value, allowed in default_values.misfits(channel.source, channel.more, mode):
-            path = channel.path if ".channels." not in channel.path else f"{channel.path}.{key}"
-            yield problem(path, message, value=value, allowed=allowed)
+    for path, channel in request.channels(jobs).items():
+        mode = channel.get("InputMode") or jobs.input_mode
+        for key, message, value, allowed in request.misfits(channel, mode):
+            at = f"{path}.{key}" if ".channels." in path else path
+            yield problem(at, message, value=value, allowed=allowed)
 
 
 @sm_rule("E373", "inputs", source=f"{API}: Channel; {_INPUT}")
@@ -60,22 +60,23 @@ def channels_have_one_source(checked: CheckedRecipe, problem: MakeProblem) -> It
 def channels_have_their_own_places(checked: CheckedRecipe, problem: MakeProblem) -> Iterator[Problem]:
     """At most 20 channels, the recipe's included, each with its own folder or FIFOs."""
     jobs = jobs_of(checked)
-    found = default_values.channels(jobs)
+    found = request.channels(jobs)
     most = 20
     if len(found) + 1 > most:
         message = f"has {len(found)} channels beside the recipe's"
         yield problem(f"{JOBS}.inputs", message, allowed=f"at most {most - 1}")
-    times = Counter(channel.name for channel in found)
-    streamed = {channel.name for channel in found if (channel.mode or jobs.input_mode) == "Pipe"}
-    for channel in found:
-        if channel.name in _REFUSED_NAMES:
-            yield problem(channel.path, _REFUSED_NAMES[channel.name], value=channel.name, allowed="another name")
-        elif times[channel.name] > 1 and ".channels." in channel.path:
-            yield problem(channel.path, "is also the name of another channel", value=channel.name)
-        base, _, epoch = channel.name.rpartition("_")
+    names = {path: channel["ChannelName"] for path, channel in found.items()}
+    times = Counter(names.values())
+    streamed = {names[path] for path, each in found.items() if (each.get("InputMode") or jobs.input_mode) == "Pipe"}
+    for path, name in names.items():
+        if name in _REFUSED_NAMES:
+            yield problem(path, _REFUSED_NAMES[name], value=name, allowed="another name")
+        elif times[name] > 1 and ".channels." in path:
+            yield problem(path, "is also the name of another channel", value=name)
+        base, _, epoch = name.rpartition("_")
         if epoch.isdigit() and base in streamed:
             message = f"is also the name of FIFO {epoch} of channel {base}"
-            yield problem(channel.path, message, value=channel.name, allowed="another name")
+            yield problem(path, message, value=name, allowed="another name")
 
 
 @sm_rule("E375", "inputs", "vpc", "image_access", source=f"{API}: VpcConfig, TrainingImageConfig")
@@ -93,9 +94,10 @@ def networks_are_given(checked: CheckedRecipe, problem: MakeProblem) -> Iterator
     if given or described(checked.backend).runs_here:
         return
     remedy = f'"{JOBS}.vpc={{subnets:[subnet-…],security_group_ids:[sg-…]}}"'
-    for channel in default_values.channels(jobs):
-        if "FileSystemDataSource" in channel.source:
-            yield problem(f"{JOBS}.vpc", f"channel {channel.name} is a file system, which needs a VPC", remedy=remedy)
+    for channel in request.channels(jobs).values():
+        if "FileSystemDataSource" in channel["DataSource"]:
+            message = f"channel {channel['ChannelName']} is a file system, which needs a VPC"
+            yield problem(f"{JOBS}.vpc", message, remedy=remedy)
             break
     if jobs.image_access.mode == "Vpc":
         yield problem(f"{JOBS}.vpc", "image_access.mode=Vpc needs a VPC", remedy=remedy)
@@ -109,11 +111,11 @@ def path_outlives_the_container(checked: CheckedRecipe, problem: MakeProblem) ->
     if not path.startswith("/"):
         return
     jobs = jobs_of(checked)
-    places = [jobs.checkpoints.local_path or default_values.CHECKPOINTS] if jobs.checkpoints.s3_uri else []
+    places = [jobs.checkpoints.local_path or request.CHECKPOINTS] if jobs.checkpoints.s3_uri else []
     places += [
-        f"{_DATA}/{channel.name}"
-        for channel in default_values.channels(jobs)
-        if channel.source.get("FileSystemDataSource", {}).get("FileSystemAccessMode") == "rw"
+        f"{_DATA}/{channel['ChannelName']}"
+        for channel in request.channels(jobs).values()
+        if channel["DataSource"].get("FileSystemDataSource", {}).get("FileSystemAccessMode") == "rw"
     ]
     real = PurePosixPath(posixpath.normpath(path))
     if not any(real.is_relative_to(place) for place in places):
@@ -122,5 +124,5 @@ def path_outlives_the_container(checked: CheckedRecipe, problem: MakeProblem) ->
             "is not in a folder of the container that is kept: checkpoints would be lost with it",
             value=path,
             allowed=", ".join(f"{place}/…" for place in places) or "s3://bucket/prefix",
-            remedy=f"{JOBS}.checkpoints.s3_uri=s3://<bucket>/<folder> {_PERSISTENT}={default_values.CHECKPOINTS}",
+            remedy=f"{JOBS}.checkpoints.s3_uri=s3://<bucket>/<folder> {_PERSISTENT}={request.CHECKPOINTS}",
         )

@@ -5,16 +5,16 @@ Constraints on a single member are checked in its type (`backends/sagemaker/memb
 
 from collections import Counter, defaultdict
 from collections.abc import Iterator
+from operator import attrgetter
 from pathlib import PurePosixPath
 
-from launcher.backends.sagemaker import constraints, default_values, request
+from launcher.backends.sagemaker import JOBS, constraints, request
 from launcher.backends.sagemaker.constraints import FILE
 from launcher.backends.sagemaker.keys import (
     API,
-    JOBS,
     KWARGS,
     SCRIPT,
-    SDK_NAMES,
+    aliases,
     given_jobs,
     jobs_of,
     path_of,
@@ -70,7 +70,7 @@ def one_image(checked: CheckedRecipe, problem: MakeProblem) -> Iterator[Problem]
     if name and image:
         message = "is given together with an image"
         yield problem(f"{JOBS}.algorithm_name", message, value=name, remedy="container=null")
-    needs_none = described(checked.backend).runs_here or default_values.is_serverless(jobs_of(checked))
+    needs_none = described(checked.backend).runs_here or request.is_serverless(jobs_of(checked))
     if not (name or image or needs_none or checked.trainer == OPEN):
         remedy = "container=<account>.dkr.ecr.<region>.amazonaws.com/<name>:<tag>"
         yield problem("container", "is missing, and the recipe defines no image", remedy=remedy)
@@ -102,7 +102,7 @@ def spot_jobs_say_how_long(checked: CheckedRecipe, problem: MakeProblem) -> Iter
     """A spot job needs a time limit for waiting and training, at least its limit for training; others do not wait."""
     jobs = jobs_of(checked)
     limit = jobs.stopping_condition
-    runtime = limit.max_runtime_s or default_values.DEFAULT_MAX_RUNTIME_S
+    runtime = limit.max_runtime_s or request.DEFAULT_MAX_RUNTIME_S
     path = path_of(checked, "stopping_condition.max_wait_s")
     if jobs.spot and limit.max_wait_s is None:
         remedy = f"{JOBS}.stopping_condition.max_wait_s={runtime}"
@@ -161,13 +161,13 @@ def capacity_is_of_one_kind(checked: CheckedRecipe, problem: MakeProblem) -> Ite
 def groups_add_up(checked: CheckedRecipe, problem: MakeProblem) -> Iterator[Problem]:
     """Group names are unique, references name existing groups, and the groups add up to the planned instances."""
     jobs, path = jobs_of(checked), f"{JOBS}.instance_groups"
-    groups = default_values.groups(jobs)
+    groups = jobs.instance_groups or ()
     names = [group.name for group in groups]
-    for channel in default_values.channels(jobs):
-        for name in channel.source.get("S3DataSource", {}).get("InstanceGroupNames", ()):
+    for at, channel in request.channels(jobs).items():
+        for name in channel["DataSource"].get("S3DataSource", {}).get("InstanceGroupNames", ()):
             if name not in names:
                 allowed = ", ".join(names) or "none without instance_groups"
-                yield problem(f"{channel.path}.instance_groups", "no such group exists", value=name, allowed=allowed)
+                yield problem(f"{at}.instance_groups", "no such group exists", value=name, allowed=allowed)
     nodes = checked.recipe.trainer.num_nodes
     placed = sum(each.instance_count for each in jobs.placement.specifications or ())
     if placed > nodes:
@@ -191,7 +191,7 @@ def instances_train(checked: CheckedRecipe, problem: MakeProblem) -> Iterator[Pr
     """HyperPod has instance types that training jobs lack. A type that a recipe describes may be newer."""
     known = constraints.instance_types()
     named = {"instance_type": checked.instance.name} if checked.instance else {}
-    groups = enumerate(default_values.groups(jobs_of(checked)))
+    groups = enumerate(jobs_of(checked).instance_groups or ())
     named |= {f"{JOBS}.instance_groups.{i}.instance_type": group.instance_type for i, group in groups}
     for path, name in named.items():
         instance = checked.instance_of(name)
@@ -204,7 +204,7 @@ def instances_train(checked: CheckedRecipe, problem: MakeProblem) -> Iterator[Pr
 def own_disks_have_own_keys(checked: CheckedRecipe, problem: MakeProblem) -> Iterator[Problem]:
     """Instances with local disks encrypt these themselves, and refuse a key for them."""
     jobs = jobs_of(checked)
-    types = [group.instance_type for group in default_values.groups(jobs)] or [checked.launch.instance_type]
+    types = [group.instance_type for group in jobs.instance_groups or ()] or [checked.launch.instance_type]
     own = sorted({found.name for found in map(checked.instance_of, types) if found and found.nvme_gb})
     if jobs.volume_kms_key and own:
         path = path_of(checked, "volume_kms_key")
@@ -236,8 +236,8 @@ def details_have_their_subject(checked: CheckedRecipe, problem: MakeProblem) -> 
             path = path_of(checked, f"{section}.{detail}")
             yield problem(path, f"needs {section}.{subject}", value=getattr(held, detail))
     if jobs.checkpoints.s3_uri and jobs.tensorboard_config.output_path:  # which are two places in S3
-        kept = PurePosixPath(jobs.checkpoints.local_path or default_values.CHECKPOINTS)
-        logs = PurePosixPath(jobs.tensorboard_config.container_logs_path or default_values.TENSORBOARD)
+        kept = PurePosixPath(jobs.checkpoints.local_path or request.CHECKPOINTS)
+        logs = PurePosixPath(jobs.tensorboard_config.container_logs_path or request.TENSORBOARD)
         if kept.is_relative_to(logs) or logs.is_relative_to(kept):
             path, message = path_of(checked, "checkpoints.local_path"), "overlaps the folder of TensorBoard's logs"
             yield problem(path, f"{message}, {logs}", value=str(kept))
@@ -258,12 +258,10 @@ def overrides_are_overrides(checked: CheckedRecipe, problem: MakeProblem) -> Ite
 def keys_are_given_once(checked: CheckedRecipe, problem: MakeProblem) -> Iterator[Problem]:
     """The estimator's names are aliases of the launcher's keys, so each key is given under one name."""
     jobs = given_jobs(checked)
-    for name, path in SDK_NAMES.items():
-        value = getattr(jobs.additional_estimator_kwargs, name, None)
-        if value is None or not checked.is_explicit(f"{JOBS}.{path}"):
-            continue
-        message = f"{path}, which is the same key, is given too"
-        yield problem(f"{KWARGS}.{name}", message, value=value, allowed="one of them")
+    for name, path, value in aliases(jobs):
+        if checked.is_explicit(f"{JOBS}.{path}"):
+            message = f"{path}, which is the same key, is given too"
+            yield problem(f"{KWARGS}.{name}", message, value=value, allowed="one of them")
     tags = getattr(jobs.additional_estimator_kwargs, "tags", None) or ()
     for key, times in Counter(tag.Key for tag in tags).items():
         if times > 1:
@@ -279,7 +277,7 @@ def keys_are_given_once(checked: CheckedRecipe, problem: MakeProblem) -> Iterato
 def serverless_jobs_have_no_container(checked: CheckedRecipe, problem: MakeProblem) -> Iterator[Problem]:
     """AWS runs its own recipe on instances of its choice: keys that describe a container would have no effect."""
     jobs = jobs_of(checked)
-    if not default_values.is_serverless(jobs):
+    if not request.is_serverless(jobs):
         return
     message, path = "describes a container, which a serverless job does not have", f"{JOBS}.serverless"
     if described(checked.backend).runs_here:
@@ -288,9 +286,7 @@ def serverless_jobs_have_no_container(checked: CheckedRecipe, problem: MakeProbl
         remedy = "recipes=training/custom/script, and the job's own hyperparameters"
         yield problem(path, "AWS runs its own recipe, not this one", remedy=remedy)
     for key in _OF_CONTAINERS:
-        section, _, name = key.rpartition(".")
-        value = getattr(getattr(jobs, section) if section else jobs, name)
-        if value not in (None, False):
+        if (value := attrgetter(key)(jobs)) not in (None, False):
             path, nothing = path_of(checked, key), "false" if value is True else "null"
             yield problem(path, message, value=value, remedy=f"{path}={nothing}")
     if checked.launch.container:
@@ -311,7 +307,7 @@ def spot_job_saves_nothing(planned: PlannedRecipe, notice: MakeNotice) -> Iterat
 @notice_rule("N172", source=_DECISIONS)
 def instances_are_not_chosen(planned: PlannedRecipe, notice: MakeNotice) -> Iterator[Notice]:
     """A serverless job runs on instances of AWS's choice, which the plan cannot know."""
-    if default_values.is_serverless(request.of_job(planned.job).jobs):
+    if request.is_serverless(request.of_job(planned.job).jobs):
         yield notice("AWS chooses the instances of a serverless job: the plan's instances have no effect")
 
 
@@ -319,11 +315,11 @@ def instances_are_not_chosen(planned: PlannedRecipe, notice: MakeNotice) -> Iter
 def names_become_one(planned: PlannedRecipe, notice: MakeNotice) -> Iterator[Notice]:
     """The toolkit puts names of channels and hyperparameters in capitals, which makes some of them equal."""
     plan = request.of_job(planned.job)
-    channels = [channel.name for channel in default_values.channels(plan.jobs)]
-    parameters = default_values.hyperparameters(plan) if default_values.has_toolkit(plan) else ()
+    channels = [channel["ChannelName"] for channel in request.channels(plan.jobs).values()]
+    parameters = request.hyperparameters(plan) if request.has_toolkit(plan) else ()
     # Source: sagemaker-training toolkit 5.1.4, SM_CHANNEL_…
     for kind, prefix, names in (
-        ("channels", "SM_CHANNEL_", (*channels, default_values.RECIPE_CHANNEL)),
+        ("channels", "SM_CHANNEL_", (*channels, request.RECIPE_CHANNEL)),
         ("hyperparameters", "SM_HP_", parameters),
     ):
         alike = defaultdict(list)

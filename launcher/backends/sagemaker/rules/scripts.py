@@ -7,8 +7,8 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from launcher.backends.sagemaker import constraints, default_values
-from launcher.backends.sagemaker.keys import API, JOBS, SCRIPT, jobs_of, path_of, sm_rule
+from launcher.backends.sagemaker import JOBS, constraints, request
+from launcher.backends.sagemaker.keys import API, SCRIPT, jobs_of, path_of, sm_rule
 from launcher.common.problems import Problem
 from launcher.common.syntax import is_bucket
 from launcher.model.backend_registry import described
@@ -38,12 +38,12 @@ _RESERVED_VARIABLES = ("TRAINING_JOB_NAME", "TRAINING_JOB_ARN")
 )
 def hyperparameters_fit(checked: CheckedRecipe, problem: MakeProblem) -> Iterator[Problem]:
     """The recipe, its distribution and its arguments are passed as hyperparameters too: 100 in total."""
-    plan = default_values.of_draft(checked)
+    plan = request.of_draft(checked)
     own = plan.jobs.hyperparameters or {}
     bare = replace(plan, jobs=plan.jobs.model_copy(update={"hyperparameters": None}))
-    for name in sorted(set(own) & set(default_values.hyperparameters(bare))):
+    for name in sorted(set(own) & set(request.hyperparameters(bare))):
         yield problem(f"{path_of(checked, 'hyperparameters')}.{name}", "the launcher sets it", value=own[name])
-    for fault in constraints.faults(default_values.hyperparameters(plan), "HyperParameters"):
+    for fault in constraints.faults(request.hyperparameters(plan), "HyperParameters"):
         name = fault.member.removeprefix("HyperParameters").lstrip(".")
         path = f"{path_of(checked, 'hyperparameters')}{'.' if name else ''}{name}"
         if is_script(checked) and name not in own and (name or not own):
@@ -54,8 +54,8 @@ def hyperparameters_fit(checked: CheckedRecipe, problem: MakeProblem) -> Iterato
 @sm_rule("E383", "environment", more=("env_vars",), source=f"{API}: Environment")
 def variables_fit(checked: CheckedRecipe, problem: MakeProblem) -> Iterator[Problem]:
     """`env_vars` and `environment` hold at most 100 variables of 512 characters together; two names are reserved."""
-    plan = default_values.of_draft(checked)
-    found = default_values.environment(plan)
+    plan = request.of_draft(checked)
+    found = request.environment(plan)
     own = checked.launch.env_vars or {}
     for name in sorted(set(found) & set(_RESERVED_VARIABLES)):
         yield problem(f"env_vars.{name}" if name in own else f"{JOBS}.environment.{name}", "SageMaker sets it itself")
@@ -109,7 +109,7 @@ def toolkit_starts_the_script(checked: CheckedRecipe, problem: MakeProblem) -> I
 
 
 def _has_toolkit(checked: CheckedRecipe) -> bool:
-    return default_values.has_toolkit(default_values.of_draft(checked))
+    return request.has_toolkit(request.of_draft(checked))
 
 
 def _unpassable(name: str, value: Any, seen: set[str]) -> str | None:
@@ -155,7 +155,7 @@ def toolkit_starts_as_many(checked: CheckedRecipe, problem: MakeProblem) -> Iter
 def groups_start_as_many(checked: CheckedRecipe, problem: MakeProblem) -> Iterator[Problem]:
     """Instances of all groups run the script together, each with the planned number of processes."""
     jobs = jobs_of(checked)
-    found = [checked.instance_of(group.instance_type) for group in default_values.groups(jobs)]
+    found = [checked.instance_of(group.instance_type) for group in jobs.instance_groups or ()]
     if not is_script(checked) or not _has_toolkit(checked) or checked.instance not in found:
         return
     distribution = getattr(checked.recipe, "distribution", None)
