@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 from launcher.checkpointing.forecast import MEMORY, PERSISTENT, WAITING, Forecast
 from launcher.checkpointing.sizes import GIB
 from launcher.common import pictures
-from launcher.common.console import counted
+from launcher.common.texts import counted
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

@@ -6,8 +6,8 @@ from typing import Any
 
 from launcher.checkpointing.forecast import MEMORY, PERSISTENT, WAYS, Forecast, Saving, daly, mtbf_s, young
 from launcher.checkpointing.sizes import GB, GIB
-from launcher.common.console import counted
 from launcher.common.text_table import with_head
+from launcher.common.texts import counted
 from launcher.model.checkpoint_content import OPTIMIZERS, SHARDINGS
 from launcher.model.checkpointing import MEMORY_STEPS, PERSISTENT_STEPS
 

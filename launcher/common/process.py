@@ -57,7 +57,12 @@ def ended(program: Callable[[], int]) -> int:
         mute_lost_streams()
         return PIPE_CLOSED
     except OSError as error:
-        return _unwritten(error)
+        # Only output that cannot be written, such as a file on a full disk.
+        if error.filename not in (None, OUTPUT) or error.errno not in (errno.ENOSPC, errno.EDQUOT, errno.EIO):
+            raise
+        _mute(sys.stdout.fileno())  # pending output would fail again
+        print(f"the output cannot be written: {error.strerror}", file=sys.stderr)
+        return USER_ERROR
 
 
 def check_output_is_read() -> None:
@@ -99,12 +104,3 @@ def leave(code: int) -> None:
 
 def _end_at_once(_signum: int, _frame: object) -> None:
     os._exit(INTERRUPTED)
-
-
-def _unwritten(error: OSError) -> int:
-    """Report output that cannot be written, such as a file on a full disk; raise any other error again."""
-    if error.filename not in (None, OUTPUT) or error.errno not in (errno.ENOSPC, errno.EDQUOT, errno.EIO):
-        raise error
-    _mute(sys.stdout.fileno())  # pending output would fail again
-    print(f"the output cannot be written: {error.strerror}", file=sys.stderr)
-    return USER_ERROR

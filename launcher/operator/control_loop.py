@@ -16,6 +16,7 @@ from typing import Any
 from launcher import timeline
 from launcher.common import redaction
 from launcher.common.problems import ProblemsFound
+from launcher.common.texts import counted
 from launcher.model.job_spec import JobState
 from launcher.operator.event_log import EventWriter
 from launcher.operator.fleet import Fleet
@@ -38,7 +39,6 @@ from launcher.operator.types import (
     SpawnNodes,
     StartWorkers,
     StopWorkers,
-    count_nodes,
 )
 from launcher.operator.worker_logs import explain
 
@@ -207,7 +207,7 @@ class Operator:
     def _begin(self) -> MachineState:
         sizes = self._job.policy.sizes
         size = self._job.policy.fit(self._cluster.capacity)
-        message = f"launched on {size} of at most {count_nodes(sizes[-1])}"
+        message = f"launched on {size} of at most {counted(sizes[-1], 'node')}"
         self._events.add("launched", message, {"nodes": size, "sizes": sizes})
         machine, commands = begin(size, self._now_s)
         for command in commands:
@@ -276,7 +276,7 @@ class Operator:
 
     def _take_request(self) -> None:
         if (asked := self._cluster.take_request()) is not None:
-            message = f"{count_nodes(asked)} requested"
+            message = f"{counted(asked, 'node')} requested"
             if asked != self._cluster.requested:
                 message += ", which is not a size of this job"
             self._events.add("request", message, {"nodes": asked})

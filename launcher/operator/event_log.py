@@ -6,12 +6,12 @@ from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 
 from launcher.common import redaction
-from launcher.common.line_reader import LineReader
+from launcher.common.lines import LineReader
 from launcher.common.names import EVENTS_FILE
+from launcher.common.texts import counted
 from launcher.model.backend import NEWS
 from launcher.model.following import followed
 from launcher.model.job_spec import JobEvent
-from launcher.operator.types import count_nodes
 from launcher.timeline.records import LAUNCHED, OperatorEvent, parse_event
 
 _EVENT, _FAULT, _SCALE = NEWS
@@ -107,4 +107,4 @@ def _transition(event: OperatorEvent) -> str:
     before, after = event.fields["from_nodes"], event.fields["to_nodes"]
     if event.fields["reason"] == "recover":
         return "stopping the workers that are left"
-    return f"{before} -> {count_nodes(after)}{'' if after else ', until there is room again'}"
+    return f"{before} -> {counted(after, 'node')}{'' if after else ', until there is room again'}"

@@ -15,7 +15,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from launcher.common.line_reader import LineReader
+from launcher.common.lines import LineReader
 from launcher.common.names import ACTIVITY_FILE, CHECKPOINT, LAST_CHECKPOINT, METRICS_FILE, STEPS
 from launcher.operator.job_request import HangLimits
 from launcher.operator.snapshot import Attempt

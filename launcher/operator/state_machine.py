@@ -17,6 +17,7 @@ that is interrupted, or fails for good, enters ENDED from any phase.
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 
+from launcher.common.texts import counted
 from launcher.model.job_spec import JobState
 from launcher.operator.types import (
     AgentProgress,
@@ -34,7 +35,6 @@ from launcher.operator.types import (
     SpawnNodes,
     StartWorkers,
     StopWorkers,
-    count_nodes,
 )
 
 READY_TIMEOUT_S = 120.0
@@ -104,7 +104,7 @@ def _start(machine: MachineState, observation: Observation) -> Step:
         fault_since_s=None,
         faults=(),
     )
-    event = Event("starting", f"starting on {count_nodes(size)}", fields)
+    event = Event("starting", f"starting on {counted(size, 'node')}", fields)
     return running, (event, StartWorkers(machine.nodes, machine.attempt, machine.progress))
 
 
@@ -387,7 +387,7 @@ def _faults(machine: MachineState, observation: Observation) -> tuple[Fault, ...
 def transition(reason: str, from_nodes: int, to_nodes: int, cause_s: float | None) -> Event:
     """Return the event of a change from one number of nodes to another."""
     fields = {"reason": reason, "from_nodes": from_nodes, "to_nodes": to_nodes}
-    return Event("transition", f"{reason}: {from_nodes} → {count_nodes(to_nodes)}", fields, cause_s)
+    return Event("transition", f"{reason}: {from_nodes} → {counted(to_nodes, 'node')}", fields, cause_s)
 
 
 def transition_to(size: int, from_nodes: int, cause_s: float | None) -> Event:

@@ -326,8 +326,3 @@ class MachineState:
     def end(self, now_s: float, verdict: JobState, *faults: Fault) -> "MachineState":
         """Return the final state."""
         return replace(self.enter(Phase.ENDED, now_s), verdict=verdict, faults=faults)
-
-
-def count_nodes(count: int) -> str:
-    """Return a number of nodes as text."""
-    return f"{count} node{'' if count == 1 else 's'}"

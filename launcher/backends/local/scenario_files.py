@@ -23,12 +23,12 @@ from launcher.common import yaml_io
 from launcher.common.paths import COLLECTION
 from launcher.common.problems import Problem, shown
 from launcher.common.suggestions import did_you_mean
+from launcher.common.texts import counted
 from launcher.families import interface
 from launcher.model.composition import nearest_origin
 from launcher.model.config_tree import get
 from launcher.model.job_spec import JobSpec, start_size
 from launcher.model.validation import type_problems
-from launcher.operator.types import count_nodes
 
 SHIPPED = COLLECTION / "scenarios"
 PREEMPTION = "recipes.elastic_policy.preemption"
@@ -264,8 +264,7 @@ def _never_fits(job: JobSpec, scenario: Scenario, listing: _Listing) -> Iterator
     timed = [event for event in scenario.events if event.at.seconds is not None or event.at.value == 0]
     most = max(scenario.nodes, *(event.capacity or 0 for event in timed), 0)
     if most < smallest:
-        message = (
-            f"the job needs {count_nodes(smallest)}, but the cluster has no more than {most} before its first step"
-        )
+        needed = counted(smallest, "node")
+        message = f"the job needs {needed}, but the cluster has no more than {most} before its first step"
         allowed = f"{smallest} or more, at first or at some second"
         yield listing.problem("E410", f"{_FILE_PATH}.nodes", message, value=scenario.nodes, allowed=allowed)

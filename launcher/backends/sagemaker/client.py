@@ -12,7 +12,7 @@ from functools import cache
 from typing import Any, Protocol
 
 from launcher.common.problems import Problem, ProblemsFound, fail
-from launcher.common.quoting import bounded
+from launcher.common.texts import bounded
 
 _ATTEMPTS = 8
 _CONNECT_TIMEOUT_S, _READ_TIMEOUT_S = 5, 60
