@@ -215,10 +215,15 @@ class Operator:
         return machine
 
     def _poll(self) -> None:
-        """Poll once, and execute the commands that follow."""
         done = self._steps.last()
-        self._record_first_step(done)
-        self._take_request()
+        if done.attempt > self._reported_attempt:
+            self._reported_attempt = done.attempt
+            fields = {"attempt": done.attempt, "size": len(self._machine.nodes), "step": done.step}
+            self._events.add("running", "", fields)
+        if (asked := self._cluster.take_request()) is not None:
+            is_refused = asked != self._cluster.requested
+            message = f"{counted(asked, 'node')} requested{', which is not a size of this job' if is_refused else ''}"
+            self._events.add("request", message, {"nodes": asked})
         self._before_poll(done)
         reports = self._fleet.poll()
         now_s = self._now_s
@@ -268,19 +273,6 @@ class Operator:
         now_s, attempt = self._now_s, self._snapshot.attempts[-1]
         return self._slow.poll(now_s, attempt, self._watch.poll(now_s, attempt, done))
 
-    def _record_first_step(self, done: DoneStep) -> None:
-        if done.attempt > self._reported_attempt:
-            self._reported_attempt = done.attempt
-            size = len(self._machine.nodes)
-            self._events.add("running", "", {"attempt": done.attempt, "size": size, "step": done.step})
-
-    def _take_request(self) -> None:
-        if (asked := self._cluster.take_request()) is not None:
-            message = f"{counted(asked, 'node')} requested"
-            if asked != self._cluster.requested:
-                message += ", which is not a size of this job"
-            self._events.add("request", message, {"nodes": asked})
-
     def _execute(self, command: Command) -> tuple[Fault, ...]:
         match command:
             case Event(kind, message, fields, cause_s):
@@ -320,21 +312,18 @@ class Operator:
         first_line = message.splitlines()[0]
         self._events.add("ended", first_line, {"state": verdict, "exit_code": exit_code})
         if self._interrupts.count < 2:
-            self._report()
+            # Before the final state, so that the timeline exists once the state is final.
+            try:
+                timeline.write(self._run_dir)
+            except (OSError, ProblemsFound) as error:
+                _log.error("no timeline was written: %s", error)
         self._publish(verdict, 0, message, exit_code=exit_code)
         return exit_code
 
-    def _report(self) -> None:
-        """Write the timeline before the final state, so that it exists once the state is final."""
-        try:
-            timeline.write(self._run_dir)
-        except (OSError, ProblemsFound) as error:
-            _log.error("no timeline was written: %s", error)
-
     def _publish_phase(self) -> None:
         machine = self._machine
-        state, message = _describe(machine)
         nodes = len(machine.nodes) if machine.phase is not Phase.WAITING else 0
+        state, message = _describe(machine)
         self._publish(state, nodes, message)
 
     def _publish(self, state: JobState, nodes: int, message: str, exit_code: int | None = None) -> None:

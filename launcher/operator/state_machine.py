@@ -66,7 +66,8 @@ def begin(num_nodes: int, now_s: float) -> Step:
 
 def advance(machine: MachineState, observation: Observation, policy: Policy) -> Step:
     """Return the state after `observation`, and the commands to execute."""
-    machine = replace(machine, progress=_newest(machine.progress, observation))
+    reported = [report.status.progress for report in observation.reports.values() if report.status]
+    machine = replace(machine, progress=max((machine.progress, *reported), key=progress_step))
     return _PHASES[machine.phase](machine, observation, policy)
 
 
@@ -76,11 +77,6 @@ def progress_step(progress: AgentProgress) -> int:
     Source: hyperpod_elastic_agent 1.1.3, HyperPodElasticAgent.get_agent_progress.
     """
     return max((int(str(entry["progressCount"])) for entry in progress.values()), default=-1)
-
-
-def _newest(progress: AgentProgress, observation: Observation) -> AgentProgress:
-    reported = [report.status.progress for report in observation.reports.values() if report.status]
-    return max((progress, *reported), key=progress_step)
 
 
 def _prepare(machine: MachineState, observation: Observation, policy: Policy) -> Step:
@@ -279,24 +275,16 @@ def _stop(machine: MachineState, observation: Observation, policy: Policy) -> St
     nodes = tuple(node for node in observation.alive(machine.nodes) if node not in disobedient)
     machine, events = _add_faults(machine, (*observation.lost(machine.nodes), *ignored))
     if not observation.all_ready(nodes) and observation.interrupts < 2:
-        return replace(machine, nodes=nodes), (*events, *_stop_again(nodes, observation, grace_s))
+        # Agents too busy to take the command get it again: killing one would end a save that others take part in.
+        missed = tuple(fault.node for fault in observation.failed_commands if fault.node in nodes)
+        return replace(machine, nodes=nodes), (*events, *((StopWorkers(missed, grace_s),) if missed else ()))
     if machine.verdict:
         return machine.enter(Phase.ENDED, observation.now_s), events
-    machine, commands = _stopped(replace(machine, nodes=nodes), observation, policy)
-    return machine, (*events, *_kill(disobedient), *commands)
-
-
-def _stop_again(nodes: tuple[int, ...], observation: Observation, grace_s: int | None) -> tuple[Command, ...]:
-    """Repeat the command to agents too busy to take it: killing one would end a save that others take part in."""
-    missed = tuple(fault.node for fault in observation.failed_commands if fault.node in nodes)
-    return (StopWorkers(missed, grace_s),) if missed else ()
-
-
-def _stopped(machine: MachineState, observation: Observation, policy: Policy) -> Step:
     saved = bool(machine.progress) and progress_step(machine.progress) >= observation.step
-    event = Event("stopped", "", {"attempt": machine.attempt, "saved": saved})
-    machine, commands = _restart(replace(machine, attempt=machine.attempt + 1), observation, policy)
-    return machine, (event, *commands)
+    stopped = Event("stopped", "", {"attempt": machine.attempt, "saved": saved})
+    machine = replace(machine, nodes=nodes, attempt=machine.attempt + 1)
+    machine, commands = _restart(machine, observation, policy)
+    return machine, (*events, *_kill(disobedient), stopped, *commands)
 
 
 def _restart(machine: MachineState, observation: Observation, policy: Policy) -> Step:

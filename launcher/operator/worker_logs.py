@@ -101,7 +101,6 @@ def follow_attempts(
 
 
 def _start(run_dir: Path, attempt: Attempt, selection: LogSelection, nproc_per_node: int) -> Start:
-    """Return an attempt as one start of the workers."""
     ranks = range(len(attempt.nodes) * nproc_per_node)
     name = STDERR if selection.is_stderr else STDOUT
 
