@@ -17,6 +17,7 @@ from typing import Generic, Self, TypeVar
 from launcher.model.following import until
 from launcher.operator.agent_client import AgentClient, AgentUnreachable, CommandIgnored
 from launcher.operator.processes import AdoptedProcess
+from launcher.operator.stacks import request_stacks
 from launcher.operator.stop_signals import leave_to_main_thread
 from launcher.operator.types import GONE, Cause, Fault, Report, StartWorkers, StopWorkers
 
@@ -98,12 +99,12 @@ class Fleet(ABC, Generic[N]):
         """Start workers; return a fault for each node on which that failed."""
 
     @abstractmethod
-    def request_stacks(self, folder: Path) -> None:
-        """Let every worker with a file in a folder append its stack, or a note that it is stopped."""
-
-    @abstractmethod
     def kill(self) -> None:
         """End every node with all of its processes."""
+
+    def request_stacks(self, folder: Path) -> None:
+        """Let every worker with a file in a folder append its stack, or a note that it is stopped."""
+        request_stacks(folder)
 
     def poll(self) -> Mapping[int, Report]:
         """Return a report of every node."""

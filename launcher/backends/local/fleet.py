@@ -31,7 +31,6 @@ from launcher.operator.processes import (
     remove_node_folder,
     reserve_port,
 )
-from launcher.operator.stacks import request_stacks
 from launcher.operator.types import Fault, Report, StartWorkers, StopWorkers
 from launcher.operator.worker_logs import AGENT_LOG, WARM_LOG, node_logs
 from launcher.runtime.warm_client import ANSWER_TIMEOUT_S, answers
@@ -184,10 +183,6 @@ class LocalFleet(Fleet[LocalNode]):
         if command.graceful_timeout_s is None:
             self._end_hung_warm()
         return faults
-
-    def request_stacks(self, folder: Path) -> None:
-        """Let every worker with a file in a folder append its stack, or a note that it is stopped."""
-        request_stacks(folder)
 
     def kill(self) -> None:
         """End every node with all of its processes."""
