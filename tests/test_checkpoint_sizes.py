@@ -9,8 +9,19 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from launcher.checkpointing import architecture
-from launcher.checkpointing.forecast import DOCUMENT_MTBF_HOURS, RATE_PER_NODE_HOUR, Saving, daly, mtbf_s, young
-from launcher.checkpointing.sizes import GB, GIB, lora_parameters, memory_needed, share
+from launcher.checkpointing.architecture import lora_parameters
+from launcher.checkpointing.forecast import (
+    DOCUMENT_MTBF_HOURS,
+    GB,
+    GIB,
+    RATE_PER_NODE_HOUR,
+    Saving,
+    daly,
+    memory_needed,
+    mtbf_s,
+    share,
+    young,
+)
 from launcher.model.checkpoint_content import SHARDINGS, Content
 from launcher.runtime import model_configs
 
