@@ -19,8 +19,6 @@ RATE_PER_NODE_HOUR = 419 / (54 * 24 * 2048)
 
 Source: Grattafiori et al., The Llama 3 Herd of Models (2024), section 3.3.4.
 """
-DOCUMENT_MTBF_HOURS = 3
-"""Hours between two failures of that run. Source: AWS, managed tiered checkpointing, introduction."""
 _EXPONENT_LIMIT = 700
 """Largest exponent x for which e**x is a float."""
 RESTART_S, COPY_GB_PER_S, MEMORY_GB_PER_S, PERSISTENT_GB_PER_S = 300.0, 40.0, 10.0, 1.0
@@ -199,10 +197,10 @@ class Forecast:
 
     def saving(self, way: str, nodes: int) -> Saving:
         """Return the cost of one of `WAYS` of saving at a size."""
-        copy_s, failures_s = self.copy_s(nodes), mtbf_s(self.failures_per_node_hour, nodes)
+        copy_s = self.copy_s(nodes)
         save_s = copy_s + (self.memory_s(nodes) if way == MEMORY else self.persistent_s(nodes))
         blocked_s = save_s if way == WAITING else copy_s
-        return Saving(blocked_s, save_s, self.restart_s, failures_s)
+        return Saving(blocked_s, save_s, self.restart_s, mtbf_s(self.failures_per_node_hour, nodes))
 
 
 def forecast(

@@ -25,12 +25,7 @@ _INDENT_OF_PROBLEM, _INDENT_OF_NOTICE = " " * 7, " " * 11
 
 def say(text: str, style: str = "", *, stderr: bool = False) -> None:
     """Print a line, in `style` (as rich names it) on a terminal with colours; without control sequences in it."""
-    text = plain(text)
-    stream = sys.stderr if stderr else sys.stdout
-    if style and _shows_colours(stream):
-        _console(stderr=stderr).print(text, style=style, markup=False)
-    else:
-        print(text, file=stream, flush=True)
+    say_all([(text, style)], stderr=stderr)
 
 
 def say_lines(lines: Sequence[str]) -> None:
@@ -44,15 +39,16 @@ def say_lines(lines: Sequence[str]) -> None:
         print("\n".join(lines), flush=True)
 
 
-def say_all(lines: Iterable[tuple[str, str]]) -> None:
+def say_all(lines: Iterable[tuple[str, str]], *, stderr: bool = False) -> None:
     """Print lines, each with its style; they share one console, which is slow to create."""
-    console = _console() if _shows_colours(sys.stdout) else None
+    stream, console = sys.stderr if stderr else sys.stdout, None
     for text, style in lines:
-        if console and style:
+        if style and _shows_colours(stream):
+            console = console or _console(stderr=stderr)
             console.print(plain(text), style=style, markup=False)
         else:
-            print(plain(text))
-    sys.stdout.flush()
+            print(plain(text), file=stream)
+    stream.flush()
 
 
 def width() -> int | None:
@@ -68,7 +64,7 @@ def _shows_colours(stream: TextIO) -> bool:
     return stream.isatty() and not os.environ.get("NO_COLOR") and os.environ.get("TERM") != "dumb"
 
 
-def _console(*, stderr: bool = False) -> "Console":
+def _console(*, stderr: bool) -> "Console":
     from rich.console import Console
 
     return Console(stderr=stderr, highlight=False, soft_wrap=True)
