@@ -8,7 +8,7 @@ import os
 import signal
 import time
 from abc import ABC, abstractmethod
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -89,6 +89,11 @@ class Cluster(ABC):
     def is_stuck(self) -> bool:
         """Whether the capacity can only change if the job trains or a user requests another size."""
 
+    @property
+    def unfired(self) -> tuple[str, ...]:
+        """Events of a scenario that have not happened."""
+        return ()
+
     def take_request(self) -> int | None:
         """Return the size requested since the last call; apply it if it is one of the job's sizes."""
         asked = take_request(self._run_dir)
@@ -122,7 +127,7 @@ class Memory:
 class Operator:
     """One job from its first agent to its last.
 
-    A subclass may act before a poll (`_before_poll`), after it (`_after_poll`) and at the end (`_unfired`).
+    A subclass may act before a poll (`_before_poll`) and after it (`_after_poll`).
 
     Args:
         known: The knowledge of the previous operator; None for a job that begins.
@@ -263,10 +268,6 @@ class Operator:
     def _after_poll(self) -> None:
         """Act after the commands of a poll."""
 
-    def _unfired(self) -> Iterable[str]:
-        """Return the events of a scenario that have not happened."""
-        return ()
-
     def _hang(self, done: DoneStep) -> str:
         if self._machine.phase is not Phase.RUNNING or not self._snapshot.attempts:
             return ""
@@ -306,7 +307,7 @@ class Operator:
         elif verdict is JobState.CANCELLED:
             exit_code = 128 + self._interrupts.signum
             message = f"stopped by {signal.Signals(self._interrupts.signum).name}"
-        for event in self._unfired():
+        for event in self._cluster.unfired:
             self._events.add("unfired", event)
         # Later lines may be output of a worker, which does not belong into the event log.
         first_line = message.splitlines()[0]

@@ -98,17 +98,14 @@ class ClusterSim(Cluster):
 
     @property
     def capacity(self) -> int:
-        """Nodes the job may have now."""
         return self._limited(self._sizes[-1] if self.rehearsal is None else self.rehearsal.capacity)
 
     @property
     def is_stuck(self) -> bool:
-        """Whether the capacity can only change if the job trains or a user requests another size."""
         return self.rehearsal is not None and rehearsals.is_stuck(self.rehearsal)
 
     @property
     def unfired(self) -> tuple[str, ...]:
-        """Events of the scenario that have not happened."""
         return rehearsals.unfired(self.rehearsal) if self.rehearsal else ()
 
     def play(self, since_launch_s: float, done: DoneStep, used_nodes: int) -> tuple[Happening, ...]:
@@ -172,12 +169,13 @@ class RehearsingOperator(Operator):
         if self._away and not (self._interrupts.count or self._failed_commands or self._frozen):
             raise RestartRequested(self._away.down)
 
-    def _unfired(self) -> tuple[str, ...]:
-        return self._cluster.unfired
-
     def _execute(self, command: Command) -> tuple[Fault, ...]:
-        if isinstance(command, StopWorkers):
-            self._freeze(command)
+        if isinstance(command, StopWorkers) and self._slow_save_s and command.graceful_timeout_s is not None:
+            # The scenario asks for a slow checkpoint: rank 0 is suspended during a graceful stop.
+            node = self._fleet.pid(command.nodes[0]) if command.nodes else None
+            if node and (worker := fault_injection.worker_pid(self._fleet.warm_pid, node, 0)):
+                self._frozen = fault_injection.Freezer(worker, self._slow_save_s)
+            self._slow_save_s = 0.0
         return super()._execute(command)
 
     def _before_poll(self, done: DoneStep) -> None:
@@ -188,12 +186,7 @@ class RehearsingOperator(Operator):
             self._apply(happening)
 
     def _apply(self, happening: Happening) -> None:
-        self._record_happening(happening)
-        if not self._inject(happening):
-            self._events.add("scenario", "its target no longer existed", {"fault": True})
-
-    def _record_happening(self, happening: Happening) -> None:
-        """Record it; a node's index in the job is given together with its number in the logs."""
+        """Record what happens, with a node's number in the logs beside its index in the job; inject its fault."""
         message = happening.message
         fields: dict[str, object] = {"fault": False}
         match happening.fault:
@@ -209,6 +202,8 @@ class RehearsingOperator(Operator):
                 fields = {"fault": True, "leads_to": ""}
         self._events.add("scenario", message, fields)
         _log.info("%s", message)
+        if not self._inject(happening):
+            self._events.add("scenario", "its target no longer existed", {"fault": True})
 
     def _inject(self, happening: Happening) -> bool:
         """Inject a fault, if there is one; return False if its target no longer exists."""
@@ -238,16 +233,6 @@ class RehearsingOperator(Operator):
     def _node(self, place: int) -> int:
         nodes = self._machine.nodes + self._machine.warming
         return nodes[place] if place < len(nodes) else -1
-
-    def _freeze(self, command: StopWorkers) -> None:
-        """Suspend rank 0 during a graceful stop if the scenario asks for a slow checkpoint."""
-        if not self._slow_save_s or command.graceful_timeout_s is None:
-            return
-        node = self._fleet.pid(command.nodes[0]) if command.nodes else None
-        worker = fault_injection.worker_pid(self._fleet.warm_pid, node, 0) if node else None
-        if worker:
-            self._frozen = fault_injection.Freezer(worker, self._slow_save_s)
-        self._slow_save_s = 0.0
 
 
 def main(argv: list[str] | None = None) -> int:
