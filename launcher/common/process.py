@@ -34,8 +34,10 @@ def begin() -> None:
     """
     if signal.getsignal(signal.SIGINT) is signal.default_int_handler:  # nohup and others ignore it, which stays
         signal.signal(signal.SIGINT, _end_at_once)
-    for stream in (sys.stdout, sys.stderr):
-        if isinstance(stream, TextIOWrapper):  # None if the parent process closed it
+    for name in ("stdout", "stderr"):
+        if getattr(sys, name) is None:  # the parent process closed it, as with `2>&-`
+            setattr(sys, name, open(os.devnull, "w"))  # noqa: SIM115 - open to the end
+        if isinstance(stream := getattr(sys, name), TextIOWrapper):
             stream.reconfigure(errors="backslashreplace")
 
 
