@@ -25,7 +25,7 @@ from launcher.cli import main as cli
 from launcher.cli.commands.governance import write
 from launcher.common import yaml_io
 from launcher.common.problems import ProblemsFound
-from launcher.operator.agent_client import AgentClient, AgentUnreachable, StartCall
+from launcher.operator.agent_client import AgentClient, AgentUnreachable
 from launcher.operator.types import AgentState
 
 BASE = "me/torch:2.9.0"
@@ -127,7 +127,7 @@ class Pod:
 
     def start(self):
         self.until(lambda: self.state() is AgentState.READY)
-        self.agent.start(StartCall(rank=0, num_nodes=1, attempt=0, master=("127.0.0.1", free_port())))
+        self.agent.start(rank=0, num_nodes=1, attempt=0, master=("127.0.0.1", free_port()))
 
 
 @pytest.fixture

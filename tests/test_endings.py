@@ -56,6 +56,15 @@ def test_nobody_reads_on_is_exit_code_141(name, tmp_path):
 
 
 @pytest.mark.slow
+@pytest.mark.parametrize("closed", ["2>&-", ">&-", ">&- 2>&- <&-"])
+@pytest.mark.parametrize(("words", "code"), [((), 0), (("recipes.trainer.lr=3",), 2)], ids=["valid", "faulty"])
+def test_a_stream_that_the_parent_process_closed_changes_no_exit_code(closed, words, code, tmp_path):
+    command = ("bash", "-c", f'exec "$@" {closed}', "bash", *MAIN, "dry_run=true", UNTRACKED, *words)
+    result = ended(command, tmp_path)
+    assert (result.returncode, "Traceback" in result.stderr) == (code, False), result.stderr
+
+
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["cfg", "help", "dry-run", "recipes-list", "recipes-stdout"])
 def test_an_output_on_a_full_disk_is_named(name, tmp_path):
     with Path("/dev/full").open("w") as full:

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from launcher.common import redaction, secret_forms, secret_tokens
-from launcher.common.line_writer import LineWriter
+from launcher.common.lines import LineWriter
 
 VALUE = "s3cr3t-Value with blanks"
 SECRETS = (

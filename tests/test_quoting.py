@@ -4,7 +4,7 @@ import pytest
 
 from launcher.backends.kubernetes import job_status
 from launcher.backends.slurm import states
-from launcher.common.quoting import LONGEST, bounded
+from launcher.common.texts import LONGEST, bounded
 from launcher.model.job_spec import JobEvent, JobState, JobStatus
 
 LONG = "x" * 5000 + " the cause"

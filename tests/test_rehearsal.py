@@ -28,9 +28,9 @@ from whole_jobs import (
 pytest.importorskip("hyperpod_elastic_agent", reason="pip install --no-deps hyperpod-elastic-agent==1.1.3")
 pytestmark = [pytest.mark.whole_job, pytest.mark.usefixtures("store")]
 
-NUM_SAMPLES, EPOCHS, STEPS = 400, 12, 150
+NUM_SAMPLES, EPOCHS, STEPS = 400, 8, 100
 SAVE_STEPS, SAMPLES_PER_STEP = 10, 32
-# The agents of new nodes are ready within some 30 steps of 0.2 s.
+# Within some 30 steps of 0.2 s the agents of new nodes are ready, on a machine that has nothing else to do.
 PACE = f"{ARGS}.min_step_seconds"
 PACED = (
     "recipes.training_config.model_config.hidden_size=32",
@@ -82,13 +82,13 @@ def test_up_up_node_lost_and_down_train_what_one_process_trains(tmp_path, alone,
     """1 → 2 → 3 nodes, where the batch is uneven, → one lost → 2 → 1."""
     chain = events(
         "{at:{step:2},capacity:2}",
-        "{at:{step:55},capacity:3}",
-        "{at:{step:95},node_loss:{node:1}}",
-        "{at:{step:115},capacity:1}",
+        "{at:{step:35},capacity:3}",
+        "{at:{step:60},node_loss:{node:1}}",
+        "{at:{step:75},capacity:1}",
     )
     job = start(*PACED, chain, f"{ARGS}.strategy={strategy}", cwd=tmp_path)
     try:
-        for number, step in enumerate((2, 55, 115)):
+        for number, step in enumerate((2, 35, 75)):
             hold_until(tmp_path, step, lambda number=number: graceful_stops(tmp_path) > number)
         code, out, err = finish(job)
     finally:
@@ -107,59 +107,23 @@ def test_up_up_node_lost_and_down_train_what_one_process_trains(tmp_path, alone,
     assert "event  node 1 is lost" in out
 
 
-@pytest.mark.long
-def test_crashes_partial_preemption_a_late_checkpoint_and_an_operator_that_is_away(tmp_path, alone):
-    """Two tiers on 3 nodes: what is reclaimed is the elastic part; what breaks is started again."""
-    mishaps = events(
-        "{at:{step:12},worker_crash:{rank:1}}",
-        "{at:{step:25},operator_restart:{down:1}}",
-        "{at:{step:38},agent_crash:{node:1}}",
-        "{at:{step:50},slow_checkpoint:{seconds:60}}",
-        "{at:{step:55},job_arrives:{name:batch,nodes:1,priority:normal-priority}}",
-        "{at:{step:70},job_arrives:{name:more,nodes:1,priority:normal-priority}}",
-    )
-    tiers = (
-        "++recipes.elastic_policy.preemption={base_priority_class:high-priority,elastic_priority_class:low-priority}"
-    )
-    timeout = "recipes.elastic_policy.graceful_shutdown_timeout=3"
-    code, out, err = run(*PACED, tiers, timeout, "recipes.trainer.num_nodes=2", mishaps, cwd=tmp_path)
-    assert code == 0, err
-    assert sizes_of(tmp_path) == [(0, 2), (2, 2), (2, 2), (2, 1)]
-    assert "event  job more (normal-priority) arrives and waits: it needs 1 node and can have 0" in out
-    assert "event  the operator is down for 1 s" in out
-    assert_every_sample_once_an_epoch(tmp_path)
-    assert losses_in_the_model(bundle_of(tmp_path) / "run") == pytest.approx(alone, abs=1e-5)
-    assert_one_whole_run(tmp_path)
-    happened = records(bundle_of(tmp_path) / "run" / "events.jsonl")
-    (late,) = [event for event in happened if event["kind"] == "stopping" and event["graceful"]]
-    ended = next(event for event in happened if event["kind"] == "stopped" and event["attempt"] == late["attempt"])
-    assert ended["saved"] is False
-    assert 3 <= ended["time"] - late["time"] < 60  # it is killed, not waited for
+STEPS_ALONE = """
+import itertools, json, os, time
+with open(os.path.join(os.environ["RECIPES_RUN_DIR"], "metrics.jsonl"), "a", buffering=1) as metrics:
+    for step in itertools.count(1):
+        if os.environ["RANK"] == "0":
+            metrics.write(json.dumps({"time": time.time(), "step": step, "cursor": step, "attempt": 0}) + "\\n")
+        time.sleep(0.1)
+"""
+"""A program whose steps train nothing: it starts without torch, where it is the operator that is tested."""
 
 
-@pytest.mark.long
-def test_after_bit_rot_a_crash_goes_back_to_the_checkpoint_before_and_the_lost_steps_are_redone(tmp_path, alone):
-    """Bytes of the newest checkpoint change in silence: nothing of it may be loaded."""
-    # Both at one step: no later checkpoint is saved between them.
-    rot = events("{at:{step:36},bit_rot:{num_bytes:2000}}", "{at:{step:36},worker_crash:{rank:1}}")
-    code, out, err = run(*PACED, rot, cwd=tmp_path)
-    assert code == 0, err
-    assert losses_in_the_model(bundle_of(tmp_path) / "run") == pytest.approx(alone, abs=1e-5)
-    assert_every_sample_once_an_epoch(tmp_path)
-    assert_one_whole_run(tmp_path)
-    start, restart = records(bundle_of(tmp_path) / "run" / "starts.jsonl")
-    timeline = timeline_of(tmp_path)
-    lost = timeline["transitions"][-1]["samples_lost"]
-    redone = timeline["samples_redone"]
-    (loaded,) = [
-        each for each in records(bundle_of(tmp_path) / "run" / "checkpoints.jsonl") if each["event"] == "loaded"
-    ]
-    damaged = int(loaded["detail"].removeprefix("step ").split()[0])
-    assert start["step"] == 0 and restart["step"] == loaded["step"] == damaged - SAVE_STEPS
-    assert "is changed in the" in loaded["detail"]
-    # More than an interval: the work that the damaged checkpoint held, and what came after it.
-    assert SAVE_STEPS * SAMPLES_PER_STEP <= redone == lost
-    assert timeline["goodput"] < 1
+@pytest.fixture
+def steps(tmp_path):
+    """Return the override that runs steps without end."""
+    script = tmp_path / "steps.py"
+    script.write_text(STEPS_ALONE)
+    return f"cluster.command=['{script}']"
 
 
 def running_on(folder, num_nodes):
@@ -204,8 +168,8 @@ def test_a_running_job_is_scaled_from_another_shell_and_leaves_nothing_when_its_
 
 @pytest.mark.long
 @pytest.mark.parametrize("removed", ["run", "bundle", "results"])
-def test_a_job_whose_folder_is_removed_ends_with_a_problem_after_its_processes(tmp_path, removed):
-    job = start(f"{ARGS}.max_epochs=400", cwd=tmp_path)
+def test_a_job_whose_folder_is_removed_ends_with_a_problem_after_its_processes(tmp_path, steps, removed):
+    job = start(f"{ARGS}.max_epochs=400" if removed == "results" else steps, cwd=tmp_path)
     try:
         wait_for(lambda: began(tmp_path), "the first step")
         folder = {"run": bundle_of(tmp_path) / "run", "bundle": bundle_of(tmp_path), "results": tmp_path / "results"}
@@ -219,9 +183,9 @@ def test_a_job_whose_folder_is_removed_ends_with_a_problem_after_its_processes(t
 
 
 @pytest.mark.long
-def test_ctrl_c_ends_a_job_that_waits_for_nodes(tmp_path):
+def test_ctrl_c_ends_a_job_that_waits_for_nodes(tmp_path, steps):
     nothing = events("{at:{step:2},capacity:0}", "{at:{seconds:600},capacity:1}")
-    job = start(f"{ARGS}.max_epochs=400", nothing, cwd=tmp_path)
+    job = start(steps, nothing, cwd=tmp_path)
     try:
         wait_for(lambda: began(tmp_path), "the first step")
         state = bundle_of(tmp_path) / "run" / "state.json"

@@ -7,7 +7,7 @@ from terminals import python_on_a_terminal
 
 from launcher.common import console
 from launcher.common.problems import Problem
-from launcher.common.terminal_text import plain
+from launcher.common.texts import plain
 
 HOSTILE = {
     "colour": ("\x1b[31mred\x1b[0m", "red"),

@@ -1,20 +1,20 @@
 """One job, one run: against a real sqlite store and a real MLflow server."""
 
+import contextlib
 import importlib.metadata
+import io
 import os
 import re
 import shutil
-import socket
-import subprocess
 import sys
 import time
-import urllib.request
 from pathlib import Path
 
 import commands
 import mlflow_server
 import pytest
-from conftest import LLAMA_K8S, ROOT, SHORT
+from conftest import LLAMA_K8S, ROOT, SHORT, frozen_context
+from kube_api import free_ports
 from launch_records import rehearse
 
 from launcher import pipeline
@@ -28,11 +28,33 @@ MLFLOW = "recipes.training_config.mlflow"
 RENDERED = (SHORT, "cluster=k8s")
 
 
-@pytest.fixture(scope="session")
-def server(tmp_path_factory):
-    """Start an MLflow tracking server; return its URL."""
-    with mlflow_server.running(tmp_path_factory.mktemp("server")) as url:
-        yield url
+@pytest.fixture(scope="module")
+def shown(tmp_path_factory):
+    """Run the command at the end of a job, by a shell as it is, but for a port of its own; yield its URL and the job.
+
+    It is an MLflow tracking server like any other.
+    """
+    folder = tmp_path_factory.mktemp("shown")
+    context = frozen_context(folder)
+    overrides = (f"++{MLFLOW}.tracking_uri='{folder}/a store/mlflow.db'",)
+    job = pipeline.track(pipeline.prepare(overrides, context), context)
+    bundle = pipeline.render(job, context)
+    pipeline.write(bundle)
+    tracking.start(bundle)
+    with contextlib.redirect_stdout(io.StringIO()) as out:
+        terminal.show_end(bundle, JobStatus(JobState.SUCCEEDED, 0))
+    (line,) = [line for line in out.getvalue().splitlines() if line.startswith("mlflow ui ")]
+    (port,) = free_ports(1)
+    command = line.replace("mlflow ui", f"exec mlflow ui --port {port} --workers 1", 1)
+    environment = os.environ | {"PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}"}
+    with mlflow_server.started(command, port, folder, environment, shell=True) as url:
+        yield url, job
+
+
+@pytest.fixture
+def server(shown):
+    """Return the URL of an MLflow tracking server."""
+    return shown[0]
 
 
 @pytest.fixture
@@ -171,7 +193,8 @@ def test_a_path_is_a_sqlite_file_there(tracked, tmp_path):
 
 @pytest.mark.slow
 @pytest.mark.parametrize("uri", ["sqlite:///mine.db", "mine.db"])
-def test_a_relative_store_lies_in_the_current_folder(tracked, context, uri):
+def test_a_relative_store_lies_in_the_current_folder(tracked, context, empty_store, uri):
+    shutil.copy(empty_store, context.cwd / "mine.db")
     job, _ = tracked(f"{MLFLOW}.tracking_uri={uri}")
     assert tracking.tracking(job).tracking_uri == f"sqlite:///{context.cwd}/mine.db"
 
@@ -368,36 +391,12 @@ def test_main_says_soon_that_a_server_is_away(tmp_path):
 
 
 @pytest.mark.slow
-def test_the_command_at_the_end_of_a_run_shows_that_run(tracked_first, tmp_path, context, capsys):
-    """The printed line is run by a shell as it is, but for a port of its own."""
+def test_the_command_at_the_end_of_a_run_shows_that_run(shown):
     from mlflow import MlflowClient
 
-    job, bundle = tracked_first(f"++{MLFLOW}.tracking_uri='{tmp_path}/a store/mlflow.db'")
-    tracking.start(bundle)
-    capsys.readouterr()
-    terminal.show_end(bundle, JobStatus(JobState.SUCCEEDED, 0))
-    (line,) = [line for line in capsys.readouterr().out.splitlines() if line.startswith("mlflow ui ")]
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port = probe.getsockname()[1]
-    command = line.replace("mlflow ui", f"exec mlflow ui --port {port} --workers 1", 1)
-    environment = os.environ | {"PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}"}
-    log = (tmp_path / "log").open("w")
-    process = subprocess.Popen(command, shell=True, env=environment, stdout=log, stderr=log, cwd=tmp_path)
-    url = f"http://127.0.0.1:{port}"
-    try:
-        while True:
-            assert process.poll() is None, (tmp_path / "log").read_text()
-            try:
-                urllib.request.urlopen(f"{url}/health", timeout=200).close()
-                break
-            except OSError:
-                time.sleep(0.5)
-        run_id = tracking.tracking(job).run_id
-        assert MlflowClient(tracking_uri=url).get_run(run_id).data.tags["job_name"] == job.name
-    finally:
-        process.terminate()
-        process.wait(200)
+    url, job = shown
+    run_id = tracking.tracking(job).run_id
+    assert MlflowClient(tracking_uri=url).get_run(run_id).data.tags["job_name"] == job.name
 
 
 def test_a_server_has_an_address_and_needs_no_command():

@@ -8,8 +8,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from benchmarks.gpu.shapes import Shape
-from launcher.checkpointing.architecture import num_parameters, weights
-from launcher.checkpointing.sizes import lora_parameters
+from launcher.checkpointing.architecture import lora_parameters, num_parameters, weights
 from launcher.runtime.finetune.token_scores import CHUNK
 
 MASTER, HALF = 4, 2

@@ -1,9 +1,9 @@
-"""The weights of a transformer, from its config.json: no library, no download, no device.
+"""The weights of a transformer, from its config.json, and of adapters: no library, no download, no device.
 
 Exact for the architectures of `KNOWN`; others raise `UnknownArchitecture` and are not guessed.
 """
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -15,13 +15,10 @@ _MOST = 10**9
 
 @dataclass(frozen=True, slots=True)
 class Weight:
-    """Weights of one name, in all layers.
+    """Weights of one name, in all layers and experts. A vector has one input, and its length of outputs.
 
     Args:
         name: Dotted name within a layer, as transformers has it: `self_attn.q_proj`.
-        inputs: Input features; 1 for a vector.
-        outputs: Output features; the length of a vector.
-        count: Number of weights of this name, over layers and experts.
         biases: Elements of the bias of each.
         kind: `linear`, `experts` (one parameter that holds every expert's), `head`, or `other`.
     """
@@ -232,3 +229,41 @@ KNOWN: Mapping[str, Callable[[Config], Iterator[Weight]]] = {
     "llama4_text": _llama4,
 }
 """Architectures by the `model_type` of their config.json."""
+
+
+def lora_parameters(weights: Iterable[Weight], peft: Mapping[str, Any]) -> int:
+    """Return the trained parameters of low-rank adapters.
+
+    Routers, and experts that are one parameter, are not linear layers: only `target_parameters` reaches the latter.
+
+    Args:
+        peft: The recipe's `peft_config`.
+
+    Source: Hu et al., LoRA (2021), section 4.1: r·(inputs + outputs) each; PEFT, LoraConfig: all-linear omits
+    the head, bias, use_dora (Liu et al., DoRA (2024): one magnitude for each output), target_parameters.
+    """
+    total, weights = 0, tuple(weights)
+    for weight in weights:
+        is_adapted = _is_adapted(weight, peft)
+        if is_adapted:
+            each = peft["r"] * (weight.inputs + weight.outputs)
+            total += weight.count * (each + (weight.outputs if peft.get("use_dora") else 0))
+        if peft["bias"] == "all" or (peft["bias"] == "lora_only" and is_adapted):
+            total += weight.count * weight.biases
+    return total
+
+
+def _is_adapted(weight: Weight, peft: Mapping[str, Any]) -> bool:
+    targets, excluded = peft["target_modules"], peft.get("exclude_modules") or ()
+    if weight.kind == "experts":
+        return _is_named(weight.name, peft.get("target_parameters") or ())
+    if weight.kind not in ("linear", "head") or _is_named(weight.name, excluded):
+        return False
+    if targets == "all-linear":
+        return weight.kind == "linear"
+    return _is_named(weight.name, [targets] if isinstance(targets, str) else targets)
+
+
+def _is_named(name: str, names: Iterable[str]) -> bool:
+    """Return whether a weight is one of `names`, each its name or the end of it from a dot on."""
+    return any(name == each or name.endswith(f".{each}") for each in names)

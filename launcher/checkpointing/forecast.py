@@ -1,6 +1,7 @@
-"""Expected cost of a recipe's checkpoints: sizes and times at each of its sizes, and how often to save. Pure.
+"""Expected cost of a recipe's checkpoints: bytes and times at each of its sizes, and how often to save. Pure.
 
-Times are in seconds.
+Times are in seconds. GiB are 2**30 bytes, GB are 1e9: the document on managed tiered checkpointing divides by 2**30
+and writes GB.
 """
 
 import math
@@ -8,18 +9,16 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from launcher.checkpointing.sizes import GB, Share, share
 from launcher.model.checked_recipe import CheckedRecipe
 from launcher.model.checkpoint_content import Content, Sharding
 from launcher.model.checkpointing import Checkpointing, Estimate
 
+GIB, GB = 2**30, 10**9
 RATE_PER_NODE_HOUR = 419 / (54 * 24 * 2048)
 """Failures of one node per hour: 419 in 54 days of 16,384 GPUs, eight per node.
 
 Source: Grattafiori et al., The Llama 3 Herd of Models (2024), section 3.3.4.
 """
-DOCUMENT_MTBF_HOURS = 3
-"""Hours between two failures of that run. Source: AWS, managed tiered checkpointing, introduction."""
 _EXPONENT_LIMIT = 700
 """Largest exponent x for which e**x is a float."""
 RESTART_S, COPY_GB_PER_S, MEMORY_GB_PER_S, PERSISTENT_GB_PER_S = 300.0, 40.0, 10.0, 1.0
@@ -27,6 +26,59 @@ RESTART_S, COPY_GB_PER_S, MEMORY_GB_PER_S, PERSISTENT_GB_PER_S = 300.0, 40.0, 10
 WAITING, PERSISTENT, MEMORY = "persistent storage, training waits", "persistent storage", "memory"
 WAYS = (WAITING, PERSISTENT, MEMORY)
 """Ways of saving: to persistent storage while training waits, in the background, and to memory in the background."""
+
+
+@dataclass(frozen=True, slots=True)
+class Share:
+    """Distribution of a checkpoint over the ranks, in bytes.
+
+    Args:
+        held: State that one rank holds.
+        written: Maximum that one rank writes.
+        writers: Number of ranks that write.
+        node_written: Maximum that one node writes.
+    """
+
+    sharding: Sharding
+    held: int
+    written: int
+    writers: int
+    node_written: int
+
+
+def share(total_bytes: int, sharding: Sharding, nodes: int, ranks_per_node: int, *, is_dealt: bool = False) -> Share:
+    """Return the distribution of a checkpoint over the ranks.
+
+    `fsdp` shards over all ranks, `hsdp` over those of a node with a replica on each node, `ddp` not at all. Of
+    replicas each part is written once, spread evenly; of `ddp` one rank writes everything unless it `is_dealt` out.
+
+    Source: AWS, managed tiered checkpointing, Solution overview (FSDP and DDP); PyTorch,
+    torch.distributed.checkpoint: saves of replicated tensors are deduplicated over the ranks (HSDP, and DDP dealt).
+    """
+    ranks = nodes * ranks_per_node
+    if sharding == "ddp" and not is_dealt:
+        return Share(sharding, total_bytes, total_bytes, 1, total_bytes)
+    group = {"fsdp": ranks, "hsdp": ranks_per_node, "ddp": 1}[sharding]
+    held, written, on_node = (-(-total_bytes // parts) for parts in (group, ranks, nodes))
+    return Share(sharding, held, written, ranks, on_node)
+
+
+SERVICE_HOST_COPIES = 4
+"""Copies of a node's part in the pods' memory, beside the service's: three saves that are staged at once, and one as
+the body of a request. Source: launcher/runtime/tiers, CheckpointManager and MemoryService; the vendor's own writer
+has two, amzn-sagemaker-checkpointing 1.1.3, checkpointing/filesystem/writer.py."""
+
+
+def memory_needed(node_bytes: int, retention: int, replicas: int, host_copies: int = 1) -> int:
+    """Return the maximum bytes of main memory that the memory tier uses on one node.
+
+    Each node holds `retention` checkpoints and the one being written, of its own and of `replicas` neighbours, and
+    the host copies that the devices' state is first copied to.
+
+    Source: AWS, managed tiered checkpointing, Solution overview: a copy in the instance's memory, then a replica on
+    adjacent nodes.
+    """
+    return node_bytes * ((retention + 1) * (1 + replicas) + host_copies)
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,11 +150,8 @@ class Forecast:
     """Forecast for a recipe's checkpoints. Rates in GB/s per node, times in seconds.
 
     Args:
-        content: Content of a checkpoint.
-        ranks_per_node: Processes per node.
         sizes: Numbers of nodes the job may have, ascending.
         section: The recipe's section; an empty one if it has none.
-        failures_per_node_hour: Failures of one node per hour.
         restart_s: Time from a failure until training continues.
         step_s: Time of one optimizer step; None if unknown.
         copy_rate: Rate from the devices to main memory.
@@ -148,10 +197,10 @@ class Forecast:
 
     def saving(self, way: str, nodes: int) -> Saving:
         """Return the cost of one of `WAYS` of saving at a size."""
-        copy_s, failures_s = self.copy_s(nodes), mtbf_s(self.failures_per_node_hour, nodes)
+        copy_s = self.copy_s(nodes)
         save_s = copy_s + (self.memory_s(nodes) if way == MEMORY else self.persistent_s(nodes))
         blocked_s = save_s if way == WAITING else copy_s
-        return Saving(blocked_s, save_s, self.restart_s, failures_s)
+        return Saving(blocked_s, save_s, self.restart_s, mtbf_s(self.failures_per_node_hour, nodes))
 
 
 def forecast(
@@ -160,7 +209,6 @@ def forecast(
     """Return the forecast for a checked recipe's checkpoints; None if its parameters are unknown.
 
     Args:
-        checked: The recipe.
         estimate: Estimate that replaces the recipe's own.
         model_config: A model's config.json that replaces the recipe's model; UnknownArchitecture if not supported.
     """

@@ -8,10 +8,9 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from launcher.checkpointing.forecast import MEMORY, PERSISTENT, WAITING, Forecast
-from launcher.checkpointing.sizes import GIB
+from launcher.checkpointing.forecast import GIB, MEMORY, PERSISTENT, WAITING, Forecast
 from launcher.common import pictures
-from launcher.common.console import counted
+from launcher.common.texts import counted
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

@@ -4,10 +4,9 @@ import dataclasses
 from collections.abc import Iterator
 from typing import Any
 
-from launcher.checkpointing.forecast import MEMORY, PERSISTENT, WAYS, Forecast, Saving, daly, mtbf_s, young
-from launcher.checkpointing.sizes import GB, GIB
-from launcher.common.console import counted
+from launcher.checkpointing.forecast import GB, GIB, MEMORY, PERSISTENT, WAYS, Forecast, Saving, daly, mtbf_s, young
 from launcher.common.text_table import with_head
+from launcher.common.texts import counted
 from launcher.model.checkpoint_content import OPTIMIZERS, SHARDINGS
 from launcher.model.checkpointing import MEMORY_STEPS, PERSISTENT_STEPS
 

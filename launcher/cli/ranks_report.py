@@ -9,8 +9,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from launcher.common import pictures
-from launcher.common.console import counted
 from launcher.common.text_table import table, with_head
+from launcher.common.texts import counted
 from launcher.model.parallelism.ranks import Placement, Rank, columns, spans
 
 if TYPE_CHECKING:

@@ -12,10 +12,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from launcher.bundle.store import given_name
-from launcher.common.console import counted, say, say_fitted, say_lines, show_notice, show_table, shown_path, width
-from launcher.common.line_writer import LineWriter
+from launcher.common.console import say, say_fitted, say_lines, show_notice, show_table, shown_path, width
+from launcher.common.lines import LineWriter
 from launcher.common.names import LOG_DIR, RUN_DIR
-from launcher.common.terminal_text import plain
+from launcher.common.texts import counted, plain
 from launcher.model.backend import NEWS
 from launcher.model.job_spec import Bundle, JobHandle, JobSpec, JobState, JobStatus
 from launcher.planning import plan_report

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, TextIO
 
 from launcher.common.problems import Notice, Problem
-from launcher.common.terminal_text import plain
+from launcher.common.texts import counted, plain
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -25,12 +25,7 @@ _INDENT_OF_PROBLEM, _INDENT_OF_NOTICE = " " * 7, " " * 11
 
 def say(text: str, style: str = "", *, stderr: bool = False) -> None:
     """Print a line, in `style` (as rich names it) on a terminal with colours; without control sequences in it."""
-    text = plain(text)
-    stream = sys.stderr if stderr else sys.stdout
-    if style and _shows_colours(stream):
-        _console(stderr=stderr).print(text, style=style, markup=False)
-    else:
-        print(text, file=stream, flush=True)
+    say_all([(text, style)], stderr=stderr)
 
 
 def say_lines(lines: Sequence[str]) -> None:
@@ -44,15 +39,16 @@ def say_lines(lines: Sequence[str]) -> None:
         print("\n".join(lines), flush=True)
 
 
-def say_all(lines: Iterable[tuple[str, str]]) -> None:
+def say_all(lines: Iterable[tuple[str, str]], *, stderr: bool = False) -> None:
     """Print lines, each with its style; they share one console, which is slow to create."""
-    console = _console() if _shows_colours(sys.stdout) else None
+    stream, console = sys.stderr if stderr else sys.stdout, None
     for text, style in lines:
-        if console and style:
+        if style and _shows_colours(stream):
+            console = console or _console(stderr=stderr)
             console.print(plain(text), style=style, markup=False)
         else:
-            print(plain(text))
-    sys.stdout.flush()
+            print(plain(text), file=stream)
+    stream.flush()
 
 
 def width() -> int | None:
@@ -68,21 +64,10 @@ def _shows_colours(stream: TextIO) -> bool:
     return stream.isatty() and not os.environ.get("NO_COLOR") and os.environ.get("TERM") != "dumb"
 
 
-def _console(*, stderr: bool = False) -> "Console":
+def _console(*, stderr: bool) -> "Console":
     from rich.console import Console
 
     return Console(stderr=stderr, highlight=False, soft_wrap=True)
-
-
-def counted(number: int, noun: str) -> str:
-    """Return a number with its noun: `1 node`, `2 nodes`."""
-    return f"{number} {noun}{'' if number == 1 else 's'}"
-
-
-def first_of(names: Sequence[str], most: int) -> str:
-    """Return the first names, and how many more there are."""
-    more = f" and {len(names) - most} more" if len(names) > most else ""
-    return f"{', '.join(names[:most])}{more}"
 
 
 def show_problems(problems: tuple[Problem, ...], outcome: str = "nothing was written or submitted") -> None:
@@ -152,15 +137,12 @@ def show_table(head: Sequence[str], rows: Sequence[Sequence[str]], styles: Seque
         say(first if len(first) <= columns else first[:begin].rstrip(), "dim")
     for line, cells, style in zip(lines, rows, styles or [""] * len(lines), strict=True):
         if is_narrow:
-            _say_below("  ".join(cells[:2]), _named(head[2:], cells[2:]), style)
+            named = (f"{name} {cell}" for name, cell in zip(head[2:], cells[2:], strict=True) if cell)
+            _say_below("  ".join(cells[:2]), ", ".join(named), style)
         elif len(line) <= columns or not cells[-1]:
             say(line, style)
         else:
             _say_below(line[:begin].rstrip(), cells[-1], style)
-
-
-def _named(head: Sequence[str], cells: Sequence[str]) -> str:
-    return ", ".join(f"{name} {cell}" for name, cell in zip(head, cells, strict=True) if cell)
 
 
 def _wrapped(line: str, indent: str, stream: TextIO) -> list[str]:
@@ -171,30 +153,32 @@ def _wrapped(line: str, indent: str, stream: TextIO) -> list[str]:
 
 
 @contextmanager
+def _passing(widest: str) -> Iterator[Callable[[str], None]]:
+    """Yield a function that prints texts, at most as wide as one, which are erased at the end; on a terminal only."""
+    if not sys.stderr.isatty():
+        yield lambda _text: None
+        return
+    write = functools.partial(print, end="", file=sys.stderr, flush=True)
+    try:
+        yield write
+    finally:
+        write("\r" + " " * len(widest) + "\r")
+
+
+@contextmanager
 def counter(what: str, total: int) -> Iterator[Callable[[int], None]]:
     """Yield a function that shows how many of `total` are done, on a terminal only."""
-    if not sys.stderr.isatty():
-        yield lambda _done: None
-        return
-    say_count = functools.partial(print, end="", file=sys.stderr, flush=True)
-    try:
-        yield lambda done: say_count(f"\r{done} of {total} {what}")
-    finally:
-        say_count("\r" + " " * len(f"{total} of {total} {what}") + "\r")
+    with _passing(f"{total} of {total} {what}") as write:
+        yield lambda done: write(f"\r{done} of {total} {what}")
 
 
 @contextmanager
 def while_waiting(what: str) -> Iterator[None]:
     """Show a line until the block ends, on a terminal only."""
-    if not sys.stderr.isatty():
-        yield
-        return
     what = plain(what)
-    print(what, end="", file=sys.stderr, flush=True)
-    try:
+    with _passing(what) as write:
+        write(what)
         yield
-    finally:
-        print("\r" + " " * len(what) + "\r", end="", file=sys.stderr, flush=True)
 
 
 def shown_path(path: Path) -> str:

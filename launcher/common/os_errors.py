@@ -5,7 +5,7 @@ import os
 import resource
 from pathlib import Path
 
-from launcher.common.problems import Problem, ProblemsFound
+from launcher.common.problems import Problem, ProblemsFound, fail
 from launcher.common.process import OUTPUT
 
 _ELSEWHERE = "choose a writable location"
@@ -46,7 +46,6 @@ def described(error: OSError, path: Path | str | None = None) -> tuple[str, str 
     """Return an error's description, which begins with its path, and its remedy.
 
     Args:
-        error: The error.
         path: The intended path, if the error's own is only a detail.
     """
     place = path if path is not None else error.filename
@@ -63,7 +62,7 @@ def described(error: OSError, path: Path | str | None = None) -> tuple[str, str 
 def refused(code: str, where: str, error: OSError, path: Path | str | None = None) -> ProblemsFound:
     """Return an error as a Problem of the key or the file that caused it."""
     message, remedy = described(error, path)
-    return ProblemsFound((Problem(code, where, message, remedy=remedy),))
+    return fail(code, where, message, remedy=remedy)
 
 
 def environmental(error: OSError) -> Problem | None:
@@ -99,7 +98,6 @@ def limited(path: Path) -> OSError | None:
 
 
 def _in_the_way(path: Path) -> str:
-    """Return why a folder cannot be created."""
     found = next((each for each in (path, *path.parents) if os.path.lexists(each)), path)
     if found.is_symlink() and not found.exists():
         return f"{found} is a link to {found.readlink()}, which does not exist"

@@ -35,7 +35,6 @@ def save(path: Path, salt: str, drawn: Callable[[], "Figure"], source: str | Non
     """Draw a picture to a file whose suffix names the format. The same figure and salt give the same bytes.
 
     Args:
-        path: The file.
         salt: Seed of the ids inside an SVG.
         drawn: Draws the matplotlib figure.
         source: The text that the picture shows. Its digest is kept in the file, for `shows`.
@@ -49,11 +48,16 @@ def save(path: Path, salt: str, drawn: Callable[[], "Figure"], source: str | Non
         raise fail("E709", str(path), "drawing needs matplotlib", remedy="pip install matplotlib")
     import matplotlib
 
+    is_svg = path.suffix.lower() == ".svg"
+    # Values that change with the date or the library are left out.
+    metadata: dict[str, str | None] = {"Date": None} if is_svg else {}
+    if source is not None:
+        metadata["Identifier" if is_svg else "Source"] = _digest(source)
     with matplotlib.rc_context(_STYLE | {"svg.hashsalt": salt}):
         made = drawn()
         try:
-            made.savefig(path, metadata=_metadata(path, source))
-            if path.suffix.lower() == ".svg":
+            made.savefig(path, metadata=metadata)
+            if is_svg:
                 path.write_text(path.read_text("utf-8").replace(_FONT, _FONTS), encoding="utf-8")
         except OSError as error:
             raise os_errors.refused("E709", str(path), error, path) from error
@@ -77,13 +81,6 @@ def bare(axes: "Axes", grid: Literal["x", "y", "both"] | None = None) -> None:
 def shows(path: Path, source: str) -> bool:
     """Return whether a file is a picture that was drawn from a text, by the digest that `save` keeps in it."""
     return path.is_file() and _digest(source).encode() in path.read_bytes()
-
-
-def _metadata(path: Path, source: str | None) -> dict[str, str | None]:
-    """Return the metadata of a picture. Values that change with the date or the library are left out."""
-    is_svg = path.suffix.lower() == ".svg"
-    fixed: dict[str, str | None] = {"Date": None} if is_svg else {}
-    return fixed if source is None else fixed | {"Identifier" if is_svg else "Source": _digest(source)}
 
 
 def _digest(source: str) -> str:

@@ -34,8 +34,10 @@ def begin() -> None:
     """
     if signal.getsignal(signal.SIGINT) is signal.default_int_handler:  # nohup and others ignore it, which stays
         signal.signal(signal.SIGINT, _end_at_once)
-    for stream in (sys.stdout, sys.stderr):
-        if isinstance(stream, TextIOWrapper):  # None if the parent process closed it
+    for name in ("stdout", "stderr"):
+        if getattr(sys, name) is None:  # the parent process closed it, as with `2>&-`
+            setattr(sys, name, open(os.devnull, "w"))  # noqa: SIM115 - open to the end
+        if isinstance(stream := getattr(sys, name), TextIOWrapper):
             stream.reconfigure(errors="backslashreplace")
 
 
@@ -57,7 +59,12 @@ def ended(program: Callable[[], int]) -> int:
         mute_lost_streams()
         return PIPE_CLOSED
     except OSError as error:
-        return _unwritten(error)
+        # Only output that cannot be written, such as a file on a full disk.
+        if error.filename not in (None, OUTPUT) or error.errno not in (errno.ENOSPC, errno.EDQUOT, errno.EIO):
+            raise
+        _mute(sys.stdout.fileno())  # pending output would fail again
+        print(f"the output cannot be written: {error.strerror}", file=sys.stderr)
+        return USER_ERROR
 
 
 def check_output_is_read() -> None:
@@ -99,12 +106,3 @@ def leave(code: int) -> None:
 
 def _end_at_once(_signum: int, _frame: object) -> None:
     os._exit(INTERRUPTED)
-
-
-def _unwritten(error: OSError) -> int:
-    """Report output that cannot be written, such as a file on a full disk; raise any other error again."""
-    if error.filename not in (None, OUTPUT) or error.errno not in (errno.ENOSPC, errno.EDQUOT, errno.EIO):
-        raise error
-    _mute(sys.stdout.fileno())  # pending output would fail again
-    print(f"the output cannot be written: {error.strerror}", file=sys.stderr)
-    return USER_ERROR

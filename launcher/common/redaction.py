@@ -41,17 +41,16 @@ def is_distinctive(value: str) -> bool:
 def learn(tree: Any, path: str = "") -> None:
     """Remember the secrets in a configuration before it is used, refused or printed."""
     for where, value in secrets_of(tree, path):
-        _remember(value, where)
+        if value not in _given:
+            _given[value] = where
+            _patterns.cache_clear()
+            _parts.cache_clear()
 
 
 def secrets_of(tree: Any, path: str = "") -> Iterator[tuple[str, str]]:
-    """Yield path and value of every plain-text secret in a configuration.
-
-    Args:
-        tree: Any value of it.
-        path: Dotted path of that value.
-    """
-    name = _telling_name(path)
+    """Yield path and value of every plain-text secret in a configuration; `path` is that of `tree` in it."""
+    words = path.split(".")
+    name = next(filter(names_secret, words), words[-1])
     if isinstance(tree, Mapping):
         if not is_reference(tree):
             for key, value in tree.items():
@@ -63,19 +62,6 @@ def secrets_of(tree: Any, path: str = "") -> Iterator[tuple[str, str]]:
         yield path, str(tree)
     elif isinstance(tree, str) and not tree.isalnum():
         yield from ((path, value) for value in secret_forms.secrets_in(tree))
-
-
-def _telling_name(path: str) -> str:
-    """Return the first word of a path that names a secret, else its last word."""
-    words = path.split(".")
-    return next(filter(names_secret, words), words[-1])
-
-
-def _remember(value: str, where: str) -> None:
-    if value not in _given:
-        _given[value] = where
-        _patterns.cache_clear()
-        _parts.cache_clear()
 
 
 def masked(text: str) -> str:
@@ -136,7 +122,9 @@ def exposed(text: str) -> Iterator[str]:
     anywhere, _ = _patterns(_variables())
     if anywhere and anywhere.search(text):
         known = {**_given, **{value: f"${name}" for name, value in _variables()}}
-        yield from (where for value, where in known.items() if is_distinctive(value) and _finds(value, text))
+        for value, where in known.items():
+            if is_distinctive(value) and re.search(_searched(value), text, re.I):
+                yield where
 
 
 def install() -> None:
@@ -208,10 +196,6 @@ def _after_name(path: str, value: str) -> re.Pattern[str] | None:
     if not value or not names_secret(name):
         return None
     return re.compile(rf"({re.escape(name)}['\"]?\s*[:=]+\s*['\"]?){re.escape(value)}(?![A-Za-z0-9])")
-
-
-def _finds(value: str, text: str) -> bool:
-    return re.search(_searched(value), text, re.I) is not None
 
 
 def _searched(value: str) -> str:

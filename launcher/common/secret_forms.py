@@ -168,7 +168,6 @@ def _spans(text: str, *, has_members: bool) -> Iterator[tuple[int, int]]:
     """Yield begin and end of each value that is a secret by its position.
 
     Args:
-        text: Any text.
         has_members: Whether `name: value` and `name value` in it are members, headers or arguments; in prose they
             are not.
     """
@@ -187,7 +186,6 @@ def _may_be_given(lowered: str) -> bool:
 
 
 def _may_be_assigned(text: str) -> bool:
-    """Return whether a text has an option or an assignment with a secret's name."""
     if "--" in text and any(names_secret(name) for name in _OPTION.findall(text)):
         return True
     before, *rest = text.split("=")
@@ -200,7 +198,6 @@ def _may_be_assigned(text: str) -> bool:
 
 
 def _is_assigned_in(words: Iterable[str]) -> bool:
-    """Return whether one of the words, without blanks, may be an assignment to a secret's name."""
     assigned = (word.split("=", 1) for word in words if "=" in word)
     for name, value in assigned:
         if _names_secret_at_end(name) and not _is_count(name, value):
@@ -228,7 +225,6 @@ def is_clean(text: str, words: Collection[str]) -> bool:
     It is much faster than `masked`, but may return False for a text without any secret.
 
     Args:
-        text: The text.
         words: Its words, each once: what is between blanks. Every token is in one of them, or begins with "-----".
     """
     if "@" in text or "-----" in text or _may_be_given("\n".join(words).lower()):

@@ -98,7 +98,8 @@ def names_secret(name: str) -> bool:
         return False
     pairs = zip(words, words[1:], strict=False)
     is_pair = not _PAIRS.isdisjoint(pairs)
-    is_certain = is_pair or any(_is_certain(word) for word in words if not _is_pulled(words))
+    # `imagePullSecrets` only names Kubernetes Secrets.
+    is_certain = is_pair or ("pull" not in words and any(map(_is_certain, words)))
     return is_certain or _is_token(words) or _is_ambiguous(words, name)
 
 
@@ -109,11 +110,6 @@ def words_of(name: str) -> list[str]:
 
 def _singular(word: str) -> str:
     return word[:-1] if word.endswith("s") and not word.endswith("ss") and len(word) > 3 else word
-
-
-def _is_pulled(words: list[str]) -> bool:
-    """Return whether these are the words of `imagePullSecrets`, which only names Kubernetes Secrets."""
-    return "pull" in words
 
 
 def _is_certain(word: str) -> bool:
@@ -139,7 +135,7 @@ def _is_ambiguous(words: list[str], name: str) -> bool:
     is_variable = name.isupper()
     match last:  # one case for each ambiguous word
         case "key":
-            return _is_secret_key(before, is_variable=is_variable)
+            return before in _KEYS or bool(is_variable and before and before not in _PLAIN_KEYS)
         case "pass":
             return before not in _PASSES
         case "pwd":
@@ -147,17 +143,9 @@ def _is_ambiguous(words: list[str], name: str) -> bool:
         case "pat":
             return before in _PATS or is_variable
         case "auth":
-            return _is_secret_auth(before, is_variable=is_variable)
+            return not before or before in _AUTHS or (is_variable and before != "tracking")
         case _:
             return False
-
-
-def _is_secret_key(before: str, *, is_variable: bool) -> bool:
-    return before in _KEYS or bool(is_variable and before and before not in _PLAIN_KEYS)
-
-
-def _is_secret_auth(before: str, *, is_variable: bool) -> bool:
-    return not before or before in _AUTHS or (is_variable and before != "tracking")
 
 
 @lru_cache(maxsize=16384)

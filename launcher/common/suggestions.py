@@ -10,9 +10,6 @@ def nearest(name: str, known: Sequence[str], count: int = 3, cutoff: float = 0.6
     """Return the known names closest to `name`: those it abbreviates or is a part of, else similar spellings.
 
     Args:
-        name: As typed by the user.
-        known: The possible names.
-        count: Maximum number of names returned.
         cutoff: Minimum similarity of two spellings, 0 to 1, as difflib measures it.
     """
     import difflib  # only a faulty name pays for it

@@ -44,11 +44,8 @@ def _empty_fields(node: Any, path: str) -> list[str]:
         return [found for key, value in node.items() for found in _empty_fields(value, f"{path}.{key}")]
     if isinstance(node, list) and node:
         return [found for i, value in enumerate(node) for found in _empty_fields(value, f"{path}[{i}]")]
-    return [path] if node in (None, {}, []) or (node == "" and not _may_be_empty(path)) else []
-
-
-def _may_be_empty(path: str) -> bool:
-    return path.endswith("].value") or any(part in path for part in _MAY_BE_EMPTY)
+    may_be_empty = path.endswith("].value") or any(part in path for part in _MAY_BE_EMPTY)
+    return [path] if node in (None, {}, []) or (node == "" and not may_be_empty) else []
 
 
 def compile_templates() -> None:
@@ -76,11 +73,6 @@ def _bytecode_cache() -> FileSystemBytecodeCache | None:
     return _CompiledTemplates(str(folder))
 
 
-def _indented(text: str, width: int) -> str:
-    """Indent all lines but the first. Jinja's own filter also breaks lines at other characters than newlines."""
-    return re.sub(r"\n(?=[^\n])", "\n" + " " * width, text)
-
-
 @cache
 def _environment() -> Environment:
     environment = Environment(
@@ -95,7 +87,8 @@ def _environment() -> Environment:
     environment.filters |= {
         "to_yaml": lambda value: yaml_io.dump(value).rstrip("\n"),
         "to_json": yaml_io.dump_flow,
-        "indent": _indented,
+        # All lines but the first. Jinja's own filter also breaks lines at other characters than newlines.
+        "indent": lambda text, width: re.sub(r"\n(?=[^\n])", "\n" + " " * width, text),
         "to_comment": lambda text: "".join(letter if letter.isprintable() else " " for letter in text),
         "sh_quote": lambda value: shlex.quote(str(value)),
     }

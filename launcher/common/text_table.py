@@ -16,12 +16,7 @@ HIDDEN = "…"
 
 
 def value_text(value: object, path: str = "") -> str:
-    """Return a value in one line of YAML; a secret's value is hidden.
-
-    Args:
-        value: Any value of a recipe.
-        path: Its dotted path, by which a secret is recognized.
-    """
+    """Return a value in one line of YAML; that of a secret, which its dotted path names, is hidden."""
     if isinstance(value, str):
         if value and is_secret(path):
             return HIDDEN

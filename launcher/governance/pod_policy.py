@@ -64,19 +64,13 @@ def faults(team: "Team") -> Iterator[Problem]:
     for i, path in enumerate(team.host_paths or ()):
         if not isabs(path) or normpath(path) != path or path.startswith("//") or not path.isprintable():
             yield Problem("E361", f"host_paths.{i}", "is not a normalized absolute path", path, "such as /fsx")
-        elif _controls_node(path):
-            message = "would give the team control of the node"
-            yield Problem(
-                "E362", f"host_paths.{i}", message, path, "a folder for data, such as /fsx or /opt/dlami/nvme"
-            )
+        elif path in _PARENTS or any(f"{path}/".startswith(f"{folder}/") for folder in _OF_THE_NODE):
+            message, allowed = "would give the team control of the node", "a folder for data, such as /fsx"
+            yield Problem("E362", f"host_paths.{i}", message, path, f"{allowed} or /opt/dlami/nvme")
     if team.host_paths and team.pod_security in ("baseline", "restricted"):
         message = "does not allow folders of the node"
         remedy = f"pod_security={POLICY}, or a PersistentVolumeClaim instead of host_paths"
         yield Problem("E362", "pod_security", message, team.pod_security, remedy=remedy)
-
-
-def _controls_node(path: str) -> bool:
-    return path in _PARENTS or any(f"{path}/".startswith(f"{folder}/") for folder in _OF_THE_NODE)
 
 
 def notices(team: "Team") -> Iterator[Notice]:

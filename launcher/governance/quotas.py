@@ -3,13 +3,14 @@
 Source: Kubernetes, Resource Quotas and Limit Ranges; Kueue, ClusterQueue: Resources.
 """
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from fractions import Fraction
 from typing import Any
 
 from launcher.common.problems import Notice, Problem
 from launcher.common.quantities import amount, shown
+from launcher.common.texts import counted
 
 _PLAIN = ("cpu", "memory", "ephemeral-storage")
 """Resources whose bare name in a quota means their requests. Source: Kubernetes, Resource Quotas: Compute."""
@@ -175,10 +176,6 @@ def exceeds(job: Mapping[str, Any], quota: Quota) -> tuple[Problem, ...]:
     """Return why a job can never run under a quota: its minimum exceeds the total that is allowed.
 
     Current usage by others does not count: a job waits until it is released.
-
-    Args:
-        job: The rendered HyperPodPyTorchJob or PyTorchJob.
-        quota: The quota of its namespace or queue.
     """
     demand = Demand.of(job)
     needed = per_pod(demand.template["spec"], quota.defaults)
@@ -187,7 +184,9 @@ def exceeds(job: Mapping[str, Any], quota: Quota) -> tuple[Problem, ...]:
     for name, most in fitting.items():
         if most < demand.least:
             allowed = f"{quota.name} allows {quota.hard[name]}"
-            need = f"{_nodes(demand.least)} need {shown(demand.least * needed.get(name, Fraction(1)))} {name}"
+            need = (
+                f"{counted(demand.least, 'node')} need {shown(demand.least * needed.get(name, Fraction(1)))} {name}"
+            )
             remedy = f"{demand.key}={_least(fitting)}" if _least(fitting) else "a larger quota, or smaller nodes"
             found.append(Problem("E364", demand.key, f"{need}: it could never start", demand.least, allowed, remedy))
     return (*found, *_unstated(needed, quota), *_above_limit(needed, quota), *_uncovered(needed, quota))
@@ -199,7 +198,8 @@ def limits_growth(job: Mapping[str, Any], quota: Quota) -> tuple[Notice, ...]:
     most = _least(_fitting(per_pod(demand.template["spec"], quota.defaults), quota))
     if most is None or not demand.least <= most < demand.most:
         return ()
-    return (Notice("N123", f"{quota.name} holds {_nodes(most)} of this job, which may grow to {demand.most}"),)
+    message = f"{quota.name} holds {counted(most, 'node')} of this job, which may grow to {demand.most}"
+    return (Notice("N123", message),)
 
 
 def _fitting(needed: Mapping[str, Fraction], quota: Quota) -> dict[str, int]:
@@ -224,7 +224,7 @@ def _unstated(needed: Mapping[str, Fraction], quota: Quota) -> Iterator[Problem]
     names = [f"{kind}.{name}" for kind in _KINDS for name in _PLAIN[:2]]
     missing = [name for name in names if name in quota.hard and name not in needed]
     if missing and not quota.is_queue:
-        message = f"the pods do not state {_listed(missing)}, and no LimitRange has defaults for it"
+        message = f"the pods do not state {', '.join(missing)}, and no LimitRange has defaults for it"
         allowed = f"pods that state it, since {quota.name} bounds it"
         remedy = "recipes.resources.memory=…" if all("memory" in name for name in missing) else None
         remedy = remedy or "a LimitRange with defaults; recipes governance generates one"
@@ -254,15 +254,7 @@ def _uncovered(needed: Mapping[str, Fraction], quota: Quota) -> Iterator[Problem
     requested = [name for name, value in needed.items() if name.startswith("requests.") and value]
     missing = [name.removeprefix("requests.") for name in requested if name not in quota.hard]
     if quota.is_queue and missing:
-        message = f"the job requests {_listed(missing)}, which its queue does not cover: it would never be admitted"
-        allowed = f"resources of {quota.name}: {_listed([n.removeprefix('requests.') for n in quota.hard])}"
+        message = f"the job requests {', '.join(missing)}, which its queue does not cover: it would never be admitted"
+        allowed = f"resources of {quota.name}: {', '.join(n.removeprefix('requests.') for n in quota.hard)}"
         remedy = "cluster.request_node_share=false" if set(missing) <= {"cpu", "memory"} else None
         yield Problem("E365", "cluster.queue_name", message, allowed=allowed, remedy=remedy)
-
-
-def _listed(names: Sequence[str]) -> str:
-    return ", ".join(names)
-
-
-def _nodes(count: int) -> str:
-    return f"{count} node{'s' if count != 1 else ''}"

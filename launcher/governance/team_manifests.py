@@ -62,11 +62,7 @@ def read_all(args: Sequence[str]) -> tuple[Team, ...]:
 
 
 def read(args: Sequence[str]) -> Team:
-    """Parse `key=value` arguments.
-
-    Raises:
-        ProblemsFound: Every error in them.
-    """
+    """Parse `key=value` arguments; raises like `read_all`."""
     tree, problems = _tree(args)
     typed, faults = type_problems(Team, tree, "")
     known = {problem.path for problem in problems}
@@ -199,7 +195,7 @@ def files(team: Team) -> dict[str, str]:
         **pod_policy.values(),
         "hard": _hard(team, nodes),
         "counted": _counted(team, nodes),
-        "default": {"cpu": str(instance.vcpus), "memory": f"{team.memory_gib}Gi"},
+        "default": _compute(team, 1),
         "requested": instances.requested(instance, instance.accelerators, team.memory_gib),
         "most": {"cpu": str(instance.vcpus), "memory": f"{instance.memory_gib}Gi"},
         "min_available": team.nodes if team.min_available is None else team.min_available,
@@ -227,15 +223,18 @@ def _devices(instance: Instance, nodes: int) -> dict[str, str]:
     return found
 
 
+def _compute(team: Team, nodes: int) -> dict[str, str]:
+    return {"cpu": str(team.instance.vcpus * nodes), "memory": f"{team.memory_gib * nodes}Gi"}
+
+
 def _hard(team: Team, nodes: int) -> dict[str, str]:
     """Return the quota on compute.
 
     Source: AWS, Using elastic training, Auto-scaling: its ResourceQuota for 8 ml.p5.48xlarge.
     """
-    cpu, memory = str(team.instance.vcpus * nodes), f"{team.memory_gib * nodes}Gi"
-    amounts = {"cpu": cpu, "memory": memory}
+    amounts = _compute(team, nodes).items()
     return _devices(team.instance, nodes) | {
-        f"{kind}.{name}": amount for kind in ("requests", "limits") for name, amount in amounts.items()
+        f"{kind}.{name}": amount for kind in ("requests", "limits") for name, amount in amounts
     }
 
 
@@ -262,16 +261,14 @@ def _queue_quotas(team: Team) -> list[dict[str, str]]:
 
     All resources of a pod are covered: a job that requests any other is never admitted.
     """
-    own, lent = (_amounts(team, nodes) for nodes in (team.nodes, team.borrow_nodes))
+
+    def amounts(nodes: int) -> dict[str, str]:
+        pages = team.hugepages_mib_per_node
+        own = {"hugepages-2Mi": f"{pages * nodes}Mi"} if pages else {}
+        return {**_devices(team.instance, nodes), **_compute(team, nodes), **own}
+
+    lent = amounts(team.borrow_nodes)
     return [
         {"name": name, "nominalQuota": amount} | ({"borrowingLimit": lent[name]} if team.cohort else {})
-        for name, amount in own.items()
+        for name, amount in amounts(team.nodes).items()
     ]
-
-
-def _amounts(team: Team, nodes: int) -> dict[str, str]:
-    amounts = _devices(team.instance, nodes)
-    amounts |= {"cpu": str(team.instance.vcpus * nodes), "memory": f"{team.memory_gib * nodes}Gi"}
-    if team.hugepages_mib_per_node:
-        amounts["hugepages-2Mi"] = f"{team.hugepages_mib_per_node * nodes}Mi"
-    return amounts

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TypeVar
 
-from launcher.common.line_reader import LineReader
+from launcher.common.lines import LineReader
 from launcher.common.problems import Problem, ProblemsFound, fail
 from launcher.model.backend import NEWS
 from launcher.model.job_spec import JobEvent, JobStatus, LogSelection

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
 from launcher.common.problems import Notice
-from launcher.common.quoting import bounded
+from launcher.common.texts import bounded
 from launcher.model.instances import Instance
 
 if TYPE_CHECKING:  # a command that only follows jobs does not need pydantic

@@ -6,7 +6,6 @@ Source: hyperpod_elastic_agent 1.1.3, server/server.py and server/util.py (PLR_V
 """
 
 import time
-from dataclasses import dataclass, field
 from typing import Any
 
 import httpx
@@ -20,23 +19,6 @@ CONFIRM_TIMEOUT_S = 15.0
 """How long after a command /status may show the old state."""
 
 _CONFIRM_POLL_S = 0.05
-
-
-@dataclass(frozen=True, slots=True)
-class StartCall:
-    """The parameters of a start of a node's workers.
-
-    Args:
-        attempt: Incremented at every restart; part of the log folder's name.
-        master: Address and port of rank 0's store.
-        progress: The checkpoint to start from.
-    """
-
-    rank: int
-    num_nodes: int
-    attempt: int
-    master: tuple[str, int]
-    progress: AgentProgress = field(default_factory=dict)
 
 
 class AgentUnreachable(Exception):
@@ -56,11 +38,7 @@ class AgentClient:
         self._http = httpx.Client(base_url=f"http://{host}:{port}", timeout=REQUEST_TIMEOUT_S, trust_env=False)
 
     def status(self) -> AgentStatus:
-        """Return the agent's state.
-
-        Raises:
-            AgentUnreachable: No answer.
-        """
+        """Return the agent's state. All calls raise AgentUnreachable if there is no answer."""
         answer = self._call("GET", "/status")
         try:
             body = answer.json()
@@ -68,23 +46,29 @@ class AgentClient:
         except (ValueError, KeyError) as error:
             raise AgentUnreachable(f"/status answered {answer.text[:200]!r}") from error
 
-    def start(self, order: StartCall) -> None:
+    def start(
+        self, rank: int, num_nodes: int, attempt: int, master: tuple[str, int], progress: AgentProgress | None = None
+    ) -> None:
         """Start the workers of a ready agent.
 
+        Args:
+            attempt: Incremented at every restart; part of the log folder's name.
+            master: Address and port of rank 0's store.
+            progress: The checkpoint to start from.
+
         Raises:
-            AgentUnreachable: No answer.
             CommandIgnored: The agent is not ready, or /status does not confirm the start.
         """
         before = self.status().state
         if before is not AgentState.READY:
             raise CommandIgnored(f"/start would be ignored: the agent is {before}")
         body = {
-            "rank": order.rank,
-            "nnodes": order.num_nodes,
-            "faultCount": order.attempt,
-            "master_addr": order.master[0],
-            "master_port": order.master[1],
-            "progress": dict(order.progress),
+            "rank": rank,
+            "nnodes": num_nodes,
+            "faultCount": attempt,
+            "master_addr": master[0],
+            "master_port": master[1],
+            "progress": dict(progress or {}),
         }
         self._call("POST", "/start", body)
         self._confirm("/start", {AgentState.RUNNING, AgentState.COMPLETED, AgentState.FAULTED})
@@ -96,7 +80,6 @@ class AgentClient:
             graceful_timeout_s: Seconds between SIGUSR1 and SIGKILL; None kills at once.
 
         Raises:
-            AgentUnreachable: No answer.
             CommandIgnored: /status does not confirm the stop.
         """
         if self.status().state is AgentState.READY:
@@ -108,11 +91,7 @@ class AgentClient:
         self._confirm("/stop", {AgentState.STOPPING, AgentState.READY})
 
     def shutdown(self) -> None:
-        """Shut the agent down, which takes about a second. Ignored while it is stopping.
-
-        Raises:
-            AgentUnreachable: No answer.
-        """
+        """Shut the agent down, which takes about a second. Ignored while it is stopping."""
         self._call("POST", "/shutdown")
 
     def close(self) -> None:

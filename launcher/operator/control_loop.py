@@ -8,7 +8,7 @@ import os
 import signal
 import time
 from abc import ABC, abstractmethod
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -16,6 +16,7 @@ from typing import Any
 from launcher import timeline
 from launcher.common import redaction
 from launcher.common.problems import ProblemsFound
+from launcher.common.texts import counted
 from launcher.model.job_spec import JobState
 from launcher.operator.event_log import EventWriter
 from launcher.operator.fleet import Fleet
@@ -38,7 +39,6 @@ from launcher.operator.types import (
     SpawnNodes,
     StartWorkers,
     StopWorkers,
-    count_nodes,
 )
 from launcher.operator.worker_logs import explain
 
@@ -89,6 +89,11 @@ class Cluster(ABC):
     def is_stuck(self) -> bool:
         """Whether the capacity can only change if the job trains or a user requests another size."""
 
+    @property
+    def unfired(self) -> tuple[str, ...]:
+        """Events of a scenario that have not happened."""
+        return ()
+
     def take_request(self) -> int | None:
         """Return the size requested since the last call; apply it if it is one of the job's sizes."""
         asked = take_request(self._run_dir)
@@ -122,7 +127,7 @@ class Memory:
 class Operator:
     """One job from its first agent to its last.
 
-    A subclass may act before a poll (`_before_poll`), after it (`_after_poll`) and at the end (`_unfired`).
+    A subclass may act before a poll (`_before_poll`) and after it (`_after_poll`).
 
     Args:
         known: The knowledge of the previous operator; None for a job that begins.
@@ -207,7 +212,7 @@ class Operator:
     def _begin(self) -> MachineState:
         sizes = self._job.policy.sizes
         size = self._job.policy.fit(self._cluster.capacity)
-        message = f"launched on {size} of at most {count_nodes(sizes[-1])}"
+        message = f"launched on {size} of at most {counted(sizes[-1], 'node')}"
         self._events.add("launched", message, {"nodes": size, "sizes": sizes})
         machine, commands = begin(size, self._now_s)
         for command in commands:
@@ -215,10 +220,15 @@ class Operator:
         return machine
 
     def _poll(self) -> None:
-        """Poll once, and execute the commands that follow."""
         done = self._steps.last()
-        self._record_first_step(done)
-        self._take_request()
+        if done.attempt > self._reported_attempt:
+            self._reported_attempt = done.attempt
+            fields = {"attempt": done.attempt, "size": len(self._machine.nodes), "step": done.step}
+            self._events.add("running", "", fields)
+        if (asked := self._cluster.take_request()) is not None:
+            is_refused = asked != self._cluster.requested
+            message = f"{counted(asked, 'node')} requested{', which is not a size of this job' if is_refused else ''}"
+            self._events.add("request", message, {"nodes": asked})
         self._before_poll(done)
         reports = self._fleet.poll()
         now_s = self._now_s
@@ -258,28 +268,11 @@ class Operator:
     def _after_poll(self) -> None:
         """Act after the commands of a poll."""
 
-    def _unfired(self) -> Iterable[str]:
-        """Return the events of a scenario that have not happened."""
-        return ()
-
     def _hang(self, done: DoneStep) -> str:
         if self._machine.phase is not Phase.RUNNING or not self._snapshot.attempts:
             return ""
         now_s, attempt = self._now_s, self._snapshot.attempts[-1]
         return self._slow.poll(now_s, attempt, self._watch.poll(now_s, attempt, done))
-
-    def _record_first_step(self, done: DoneStep) -> None:
-        if done.attempt > self._reported_attempt:
-            self._reported_attempt = done.attempt
-            size = len(self._machine.nodes)
-            self._events.add("running", "", {"attempt": done.attempt, "size": size, "step": done.step})
-
-    def _take_request(self) -> None:
-        if (asked := self._cluster.take_request()) is not None:
-            message = f"{count_nodes(asked)} requested"
-            if asked != self._cluster.requested:
-                message += ", which is not a size of this job"
-            self._events.add("request", message, {"nodes": asked})
 
     def _execute(self, command: Command) -> tuple[Fault, ...]:
         match command:
@@ -314,27 +307,24 @@ class Operator:
         elif verdict is JobState.CANCELLED:
             exit_code = 128 + self._interrupts.signum
             message = f"stopped by {signal.Signals(self._interrupts.signum).name}"
-        for event in self._unfired():
+        for event in self._cluster.unfired:
             self._events.add("unfired", event)
         # Later lines may be output of a worker, which does not belong into the event log.
         first_line = message.splitlines()[0]
         self._events.add("ended", first_line, {"state": verdict, "exit_code": exit_code})
         if self._interrupts.count < 2:
-            self._report()
+            # Before the final state, so that the timeline exists once the state is final.
+            try:
+                timeline.write(self._run_dir)
+            except (OSError, ProblemsFound) as error:
+                _log.error("no timeline was written: %s", error)
         self._publish(verdict, 0, message, exit_code=exit_code)
         return exit_code
 
-    def _report(self) -> None:
-        """Write the timeline before the final state, so that it exists once the state is final."""
-        try:
-            timeline.write(self._run_dir)
-        except (OSError, ProblemsFound) as error:
-            _log.error("no timeline was written: %s", error)
-
     def _publish_phase(self) -> None:
         machine = self._machine
-        state, message = _describe(machine)
         nodes = len(machine.nodes) if machine.phase is not Phase.WAITING else 0
+        state, message = _describe(machine)
         self._publish(state, nodes, message)
 
     def _publish(self, state: JobState, nodes: int, message: str, exit_code: int | None = None) -> None:

@@ -6,12 +6,12 @@ from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 
 from launcher.common import redaction
-from launcher.common.line_reader import LineReader
+from launcher.common.lines import LineReader
 from launcher.common.names import EVENTS_FILE
+from launcher.common.texts import counted
 from launcher.model.backend import NEWS
 from launcher.model.following import followed
 from launcher.model.job_spec import JobEvent
-from launcher.operator.types import count_nodes
 from launcher.timeline.records import LAUNCHED, OperatorEvent, parse_event
 
 _EVENT, _FAULT, _SCALE = NEWS
@@ -20,15 +20,12 @@ _HEADINGS = {"scenario": _EVENT, "request": _EVENT, "operator": _EVENT, "slow": 
 
 
 class EventWriter:
-    """Appends to the event log of a run.
-
-    An incomplete last line, left by a killed operator, is terminated first.
-    """
+    """Appends to the event log of a run."""
 
     def __init__(self, run_dir: Path):
         self._path = run_dir / EVENTS_FILE
         if self._path.exists() and not self._path.read_bytes().endswith(b"\n"):
-            self._write("\n")
+            self._write("\n")  # a killed operator has left an incomplete last line
 
     def add(self, kind: str, message: str = "", fields: Mapping[str, object] | None = None) -> None:
         """Append one event with the current time."""
@@ -81,30 +78,23 @@ def job_events(
 
 def _job_event(event: OperatorEvent) -> JobEvent:
     fields = {name: value for name, value in event.fields.items() if name not in _HIDDEN_FIELDS}
-    words = ", ".join(f"{name} {_plain(value)}" for name, value in fields.items())
+    parts = {name: " ".join(map(str, v)) if isinstance(v, list) else str(v).lower() for name, v in fields.items()}
+    words = ", ".join(map(" ".join, parts.items()))
     is_fault = event.kind == "fault" or (event.kind == "ended" and fields.get("state") == "failed")
     about = f"node {fields['node']}" if "node" in fields else ""
     return JobEvent(event.time, event.kind, event.message.partition("\n")[0] or words, about, is_fault)
-
-
-def _plain(value: object) -> str:
-    return " ".join(map(str, value)) if isinstance(value, list) else str(value).lower()
 
 
 def format_event(event: OperatorEvent) -> str | None:
     """Return the log line of an event; None for an event that only the timeline uses."""
     words = event.message.partition("\n")[0]
     if event.kind == "transition":
-        return f"{_SCALE}  {_transition(event)}" if event.fields["reason"] != "start" else None
+        before, after, reason = (event.fields[name] for name in ("from_nodes", "to_nodes", "reason"))
+        change = f"{before} -> {counted(after, 'node')}{'' if after else ', until there is room again'}"
+        change = "stopping the workers that are left" if reason == "recover" else change
+        return None if reason == "start" else f"{_SCALE}  {change}"
     if event.kind == "fault" and event.fields.get("warming"):  # it does not interrupt training
         return f"{_EVENT}  {words}"
     if event.kind == "abandoned":
         return f"{_SCALE}  given up: {words}"
     return f"{_HEADINGS[event.kind]}  {words}" if event.kind in _HEADINGS else None
-
-
-def _transition(event: OperatorEvent) -> str:
-    before, after = event.fields["from_nodes"], event.fields["to_nodes"]
-    if event.fields["reason"] == "recover":
-        return "stopping the workers that are left"
-    return f"{before} -> {count_nodes(after)}{'' if after else ', until there is room again'}"

@@ -15,8 +15,9 @@ from subprocess import Popen
 from typing import Generic, Self, TypeVar
 
 from launcher.model.following import until
-from launcher.operator.agent_client import AgentClient, AgentUnreachable, CommandIgnored, StartCall
+from launcher.operator.agent_client import AgentClient, AgentUnreachable, CommandIgnored
 from launcher.operator.processes import AdoptedProcess
+from launcher.operator.stacks import request_stacks
 from launcher.operator.stop_signals import leave_to_main_thread
 from launcher.operator.types import GONE, Cause, Fault, Report, StartWorkers, StopWorkers
 
@@ -29,10 +30,9 @@ Call = Callable[[AgentClient], None]
 
 @dataclass(slots=True)
 class Node:
-    """A node of the job.
+    """A node of the job. Its number is never used again.
 
     Args:
-        index: Its number; never used again.
         process: Ends with everything on the node.
         agent: A client of its agent; None until it is known where that listens.
     """
@@ -99,12 +99,12 @@ class Fleet(ABC, Generic[N]):
         """Start workers; return a fault for each node on which that failed."""
 
     @abstractmethod
-    def request_stacks(self, folder: Path) -> None:
-        """Let every worker with a file in a folder append its stack, or a note that it is stopped."""
-
-    @abstractmethod
     def kill(self) -> None:
         """End every node with all of its processes."""
+
+    def request_stacks(self, folder: Path) -> None:
+        """Let every worker with a file in a folder append its stack, or a note that it is stopped."""
+        request_stacks(folder)
 
     def poll(self) -> Mapping[int, Report]:
         """Return a report of every node."""
@@ -132,24 +132,24 @@ class Fleet(ABC, Generic[N]):
         """Start workers, whose rank 0 has its store at an address and port."""
 
         def call(rank: int, agent: AgentClient) -> None:
-            agent.start(StartCall(rank, len(command.nodes), command.attempt, master, command.progress))
+            agent.start(rank, len(command.nodes), command.attempt, master, command.progress)
 
         return self._call({node: partial(call, rank) for rank, node in enumerate(command.nodes)})
 
     def _call(self, calls: Mapping[int, Call]) -> tuple[Fault, ...]:
         """Call agents of nodes; return a fault for each node on which that failed."""
 
-        def call_one(item: tuple[int, Call]) -> Fault | None:
-            node = self._nodes.get(item[0])
+        def call_one(index: int, call: Call) -> Fault | None:
+            node = self._nodes.get(index)
             if node is None or not node.alive or node.agent is None:
-                return Fault(item[0], Cause.LOST)
+                return Fault(index, Cause.LOST)
             try:
-                item[1](node.agent)
+                call(node.agent)
             except (AgentUnreachable, CommandIgnored) as error:
-                return Fault(item[0], Cause.DISOBEDIENT, str(error))
+                return Fault(index, Cause.DISOBEDIENT, str(error))
             return None
 
-        return tuple(fault for fault in self._pool.map(call_one, calls.items()) if fault)
+        return tuple(fault for fault in self._pool.map(call_one, calls, calls.values()) if fault)
 
     def _existing(self, indices: Iterable[int]) -> list[int]:
         return [index for index in indices if index in self._nodes]

@@ -15,7 +15,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from launcher.common.line_reader import LineReader
+from launcher.common.lines import LineReader
 from launcher.common.names import ACTIVITY_FILE, CHECKPOINT, LAST_CHECKPOINT, METRICS_FILE, STEPS
 from launcher.operator.job_request import HangLimits
 from launcher.operator.snapshot import Attempt
@@ -152,7 +152,10 @@ class StepTimer:
         if is_step or activity != self._activity:
             self._step = done.step if is_step else self._step
             self._activity, self._since_s = activity, now_s
-            self._longest_save_s = max(_longest_s(activity, CHECKPOINT), self._longest_save_s)
+            longest_s = activity.get("longest_s")
+            saved_s = longest_s.get(CHECKPOINT) if isinstance(longest_s, dict) else None
+            if isinstance(saved_s, int | float):
+                self._longest_save_s = max(saved_s, self._longest_save_s)
         waited_s, limit = now_s - self._since_s, self._limit(done)
         self._was_hang = limit.hang_s is not None and waited_s > limit.hang_s
         for limit_s, is_hang in ((limit.hang_s, True), (limit.slow_s, False)):
@@ -163,11 +166,8 @@ class StepTimer:
     def _limit(self, done: DoneStep) -> _Limit:
         limits = self._limits
         what = self._activity.get("what", STEPS) if self._activity.get("attempt") == self._attempt else STEPS
-        if what not in (
-            STEPS,
-            CHECKPOINT,
-            LAST_CHECKPOINT,
-        ):  # even before the first step: a restart repeats an evaluation
+        # Even before the first step: a restart repeats an evaluation.
+        if what not in (STEPS, CHECKPOINT, LAST_CHECKPOINT):
             return _set(limits.other_work_s)
         if self._step is None and not self._watches_start:
             return _Limit(None, None)
@@ -199,13 +199,6 @@ class StepTimer:
 
 def _set(limit_s: float | None) -> _Limit:
     return _Limit(limit_s, limit_s, "allowed")
-
-
-def _longest_s(activity: Mapping[str, object], what: str) -> float:
-    """Return the longest work of a kind that rank 0 has announced; 0 for none."""
-    longest_s = activity.get("longest_s")
-    found = longest_s.get(what) if isinstance(longest_s, dict) else None
-    return float(found) if isinstance(found, int | float) else 0.0
 
 
 class HangDetector:

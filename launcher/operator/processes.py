@@ -89,7 +89,10 @@ def kill_descendants() -> None:
     while True:
         left = me.children(recursive=True)
         _kill(left)
-        if not _reap_children():
+        try:
+            while os.waitpid(-1, os.WNOHANG)[0]:
+                pass
+        except ChildProcessError:  # no child is left
             return
         if time.monotonic() > deadline:
             raise ProcessesSurvived(tuple(process.pid for process in left))
@@ -118,10 +121,9 @@ def _children() -> set[int]:
 
 
 def kill_tree(pid: int) -> bool:
-    """Kill a process and its descendants; any that escape are orphans, which `kill_strays` kills.
+    """Kill a process and its descendants; return whether it existed.
 
-    Returns:
-        Whether the process existed.
+    Any that escape are orphans, which `kill_strays` kills.
     """
     try:
         process = psutil.Process(pid)
@@ -136,16 +138,6 @@ def _kill(processes: list[psutil.Process]) -> None:
         with contextlib.suppress(psutil.NoSuchProcess):
             process.kill()
         remove_node_folder(process.pid)
-
-
-def _reap_children() -> bool:
-    """Reap the children that have ended; return whether any child is left."""
-    try:
-        while os.waitpid(-1, os.WNOHANG)[0]:
-            pass
-    except ChildProcessError:
-        return False
-    return True
 
 
 def node_folder(pid: int) -> Path:

@@ -17,6 +17,7 @@ that is interrupted, or fails for good, enters ENDED from any phase.
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 
+from launcher.common.texts import counted
 from launcher.model.job_spec import JobState
 from launcher.operator.types import (
     AgentProgress,
@@ -34,7 +35,6 @@ from launcher.operator.types import (
     SpawnNodes,
     StartWorkers,
     StopWorkers,
-    count_nodes,
 )
 
 READY_TIMEOUT_S = 120.0
@@ -66,7 +66,8 @@ def begin(num_nodes: int, now_s: float) -> Step:
 
 def advance(machine: MachineState, observation: Observation, policy: Policy) -> Step:
     """Return the state after `observation`, and the commands to execute."""
-    machine = replace(machine, progress=_newest(machine.progress, observation))
+    reported = [report.status.progress for report in observation.reports.values() if report.status]
+    machine = replace(machine, progress=max((machine.progress, *reported), key=progress_step))
     return _PHASES[machine.phase](machine, observation, policy)
 
 
@@ -76,11 +77,6 @@ def progress_step(progress: AgentProgress) -> int:
     Source: hyperpod_elastic_agent 1.1.3, HyperPodElasticAgent.get_agent_progress.
     """
     return max((int(str(entry["progressCount"])) for entry in progress.values()), default=-1)
-
-
-def _newest(progress: AgentProgress, observation: Observation) -> AgentProgress:
-    reported = [report.status.progress for report in observation.reports.values() if report.status]
-    return max((progress, *reported), key=progress_step)
 
 
 def _prepare(machine: MachineState, observation: Observation, policy: Policy) -> Step:
@@ -104,7 +100,7 @@ def _start(machine: MachineState, observation: Observation) -> Step:
         fault_since_s=None,
         faults=(),
     )
-    event = Event("starting", f"starting on {count_nodes(size)}", fields)
+    event = Event("starting", f"starting on {counted(size, 'node')}", fields)
     return running, (event, StartWorkers(machine.nodes, machine.attempt, machine.progress))
 
 
@@ -279,24 +275,16 @@ def _stop(machine: MachineState, observation: Observation, policy: Policy) -> St
     nodes = tuple(node for node in observation.alive(machine.nodes) if node not in disobedient)
     machine, events = _add_faults(machine, (*observation.lost(machine.nodes), *ignored))
     if not observation.all_ready(nodes) and observation.interrupts < 2:
-        return replace(machine, nodes=nodes), (*events, *_stop_again(nodes, observation, grace_s))
+        # Agents too busy to take the command get it again: killing one would end a save that others take part in.
+        missed = tuple(fault.node for fault in observation.failed_commands if fault.node in nodes)
+        return replace(machine, nodes=nodes), (*events, *((StopWorkers(missed, grace_s),) if missed else ()))
     if machine.verdict:
         return machine.enter(Phase.ENDED, observation.now_s), events
-    machine, commands = _stopped(replace(machine, nodes=nodes), observation, policy)
-    return machine, (*events, *_kill(disobedient), *commands)
-
-
-def _stop_again(nodes: tuple[int, ...], observation: Observation, grace_s: int | None) -> tuple[Command, ...]:
-    """Repeat the command to agents too busy to take it: killing one would end a save that others take part in."""
-    missed = tuple(fault.node for fault in observation.failed_commands if fault.node in nodes)
-    return (StopWorkers(missed, grace_s),) if missed else ()
-
-
-def _stopped(machine: MachineState, observation: Observation, policy: Policy) -> Step:
     saved = bool(machine.progress) and progress_step(machine.progress) >= observation.step
-    event = Event("stopped", "", {"attempt": machine.attempt, "saved": saved})
-    machine, commands = _restart(replace(machine, attempt=machine.attempt + 1), observation, policy)
-    return machine, (event, *commands)
+    stopped = Event("stopped", "", {"attempt": machine.attempt, "saved": saved})
+    machine = replace(machine, nodes=nodes, attempt=machine.attempt + 1)
+    machine, commands = _restart(machine, observation, policy)
+    return machine, (*events, *_kill(disobedient), stopped, *commands)
 
 
 def _restart(machine: MachineState, observation: Observation, policy: Policy) -> Step:
@@ -387,7 +375,7 @@ def _faults(machine: MachineState, observation: Observation) -> tuple[Fault, ...
 def transition(reason: str, from_nodes: int, to_nodes: int, cause_s: float | None) -> Event:
     """Return the event of a change from one number of nodes to another."""
     fields = {"reason": reason, "from_nodes": from_nodes, "to_nodes": to_nodes}
-    return Event("transition", f"{reason}: {from_nodes} → {count_nodes(to_nodes)}", fields, cause_s)
+    return Event("transition", f"{reason}: {from_nodes} → {counted(to_nodes, 'node')}", fields, cause_s)
 
 
 def transition_to(size: int, from_nodes: int, cause_s: float | None) -> Event:

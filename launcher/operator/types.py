@@ -30,11 +30,7 @@ class AgentState(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class AgentStatus:
-    """An agent's answer to /status.
-
-    Args:
-        progress: The newest checkpoint that its workers announced.
-    """
+    """An agent's answer to /status."""
 
     state: AgentState
     message: str = ""
@@ -140,7 +136,7 @@ class Report:
     """The last observation of a node.
 
     Args:
-        status: The agent's answer; None if it did not answer.
+        status: None if the agent did not answer.
         silent_s: Seconds since it last answered.
     """
 
@@ -326,8 +322,3 @@ class MachineState:
     def end(self, now_s: float, verdict: JobState, *faults: Fault) -> "MachineState":
         """Return the final state."""
         return replace(self.enter(Phase.ENDED, now_s), verdict=verdict, faults=faults)
-
-
-def count_nodes(count: int) -> str:
-    """Return a number of nodes as text."""
-    return f"{count} node{'' if count == 1 else 's'}"

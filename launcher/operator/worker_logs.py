@@ -14,6 +14,7 @@ from pathlib import Path
 from launcher.common.job_lock import is_alive
 from launcher.common.names import LOG_DIR, RUN_DIR
 from launcher.common.problems import fail
+from launcher.common.texts import counted
 from launcher.model.backend import RANK_0
 from launcher.model.following import (
     Start,
@@ -26,7 +27,7 @@ from launcher.model.following import (
 from launcher.model.job_spec import LogSelection
 from launcher.operator.job_request import read_job_request
 from launcher.operator.snapshot import Attempt, read_snapshot
-from launcher.operator.types import Cause, Fault, count_nodes, failed_workers
+from launcher.operator.types import Cause, Fault, failed_workers
 
 AGENT_LOG, WARM_LOG = "agent.log", "warm.log"
 STDOUT, STDERR = "stdout.log", "stderr.log"
@@ -100,7 +101,6 @@ def follow_attempts(
 
 
 def _start(run_dir: Path, attempt: Attempt, selection: LogSelection, nproc_per_node: int) -> Start:
-    """Return an attempt as one start of the workers."""
     ranks = range(len(attempt.nodes) * nproc_per_node)
     name = STDERR if selection.is_stderr else STDOUT
 
@@ -112,7 +112,7 @@ def _start(run_dir: Path, attempt: Attempt, selection: LogSelection, nproc_per_n
         from launcher import timeline  # start-up time, as above
 
         found = next((each for each in timeline.read(run_dir).attempts if each.number == attempt.number), None)
-        parts = [count_nodes(len(attempt.nodes)), f"{len(ranks)} rank{'' if len(ranks) == 1 else 's'}"]
+        parts = [counted(len(attempt.nodes), "node"), counted(len(ranks), "rank")]
         if found and found.resumed_step:
             parts.append(f"resumed from step {found.resumed_step}")
         if found and found.ending:

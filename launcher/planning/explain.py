@@ -6,7 +6,7 @@ from functools import cached_property
 from typing import Any
 
 from launcher.common.problems import fail
-from launcher.common.suggestions import nearest
+from launcher.common.suggestions import nearest, question
 from launcher.model.checked_recipe import CheckedRecipe
 from launcher.model.composition import Composition, Setting
 from launcher.model.config_tree import (
@@ -48,11 +48,7 @@ class Value:
 
 @dataclass(frozen=True)
 class Sizes:
-    """A composition and the recipe at each of its sizes.
-
-    Args:
-        composition: The composition to explain; it may be faulty.
-    """
+    """A composition, which may be faulty, and the recipe at each of its sizes."""
 
     composition: Composition
 
@@ -104,13 +100,11 @@ class Sizes:
         Raises:
             ProblemsFound: It has no such size.
         """
-        if nodes not in self.trees:
-            known = ", ".join(map(str, sorted(self.trees)))
-            message = (
-                f"the recipe has no size of {nodes} nodes" if known else "the recipe has one size; name it alone"
-            )
-            raise fail("E803", f"@{nodes}", message, allowed=known or None)
-        return self.trees[nodes]
+        if nodes in self.trees:
+            return self.trees[nodes]
+        known = ", ".join(map(str, sorted(self.trees)))
+        message = f"the recipe has no size of {nodes} nodes" if known else "the recipe has one size; name it alone"
+        raise fail("E803", f"@{nodes}", message, allowed=known or None)
 
     @property
     def paths(self) -> list[str]:
@@ -150,7 +144,7 @@ def _suggestion(key: str, known: Sequence[str]) -> str | None:
     words = {path.rpartition(".")[2]: path for path in reversed(known) if ".scale_config." not in path}
     near = [words[name] for name in nearest(word, list(words), cutoff=0.7)]
     near = near or nearest(f"{_ROOT}{key}", known, cutoff=0.7)
-    return f"did you mean {' or '.join(path.removeprefix(_ROOT) for path in near)}?" if near else None
+    return question([path.removeprefix(_ROOT) for path in near])
 
 
 def explain(sizes: Sizes, path: str) -> tuple[Value, ...]:
@@ -196,16 +190,15 @@ def _value(nodes: int | None, tree: Mapping[str, Any], path: str, chain: tuple[S
 
 def as_json(path: str, values: Sequence[Value]) -> dict[str, Any]:
     """Return an explanation as plain data."""
-
-    def place(setting: Setting) -> dict[str, Any]:
-        return {"value": setting.value, "set_by": setting.origin}
-
     return {
         "key": path,
         "values": [
             {"nodes": v.nodes}
             | ({} if v.value is ABSENT else {"value": v.value})
-            | {"set_by": v.origin and v.origin.origin, "shadowed": [place(s) for s in v.shadowed]}
+            | {
+                "set_by": v.origin and v.origin.origin,
+                "shadowed": [{"value": s.value, "set_by": s.origin} for s in v.shadowed],
+            }
             for v in values
         ],
     }

@@ -33,10 +33,9 @@ have no elastic_policy either: the operator chooses sizes."""
 
 
 def plan(checked: CheckedRecipe, context: LaunchContext) -> JobSpec:
-    """Plan every size of a checked recipe. Pure: the same recipe and context give the same job.
+    """Plan every size of a checked recipe, ascending. Pure: the same recipe and context give the same job.
 
-    Returns:
-        The job, its sizes ascending. It has no notices yet, and its configurations hold no secret and no MLflow run.
+    It has no notices yet, and its configurations hold no secret and no MLflow run.
     """
     policy, nodes = checked.recipe.elastic_policy, tuple(size.nodes for size in checked.sizes)
     name = job_name(checked.recipe.run.name, context.suffix)
@@ -52,7 +51,16 @@ def plan(checked: CheckedRecipe, context: LaunchContext) -> JobSpec:
         model_type=checked.recipe.run.model_type,
         nproc_per_node=checked.devices,
         initial_nodes=start_size(checked.recipe.trainer.num_nodes, nodes),
-        scales=tuple(_scale_point(checked, size, name, tiers) for size in checked.sizes),
+        scales=tuple(
+            ScalePoint(
+                nodes=size.nodes,
+                ranks=size.nodes * checked.devices,
+                data_parallel_size=checked.data_parallel_size(size),
+                batch=_step_batch(checked, size),
+                config=_container_config(checked, size.tree, name, tiers),
+            )
+            for size in checked.sizes
+        ),
         elastic=elastic,
         resources=checked.resources,
         image=checked.launch.container,
@@ -93,18 +101,6 @@ def with_run(job: JobSpec, **mlflow: str) -> JobSpec:
         job,
         config=written(job.config, f"recipes.{section}"),
         scales=tuple(dataclasses.replace(point, config=written(point.config, section)) for point in job.scales),
-    )
-
-
-def _scale_point(
-    checked: CheckedRecipe, scale: SizedRecipe, name: str, tiers: Mapping[str, Any] | None
-) -> ScalePoint:
-    return ScalePoint(
-        nodes=scale.nodes,
-        ranks=scale.nodes * checked.devices,
-        data_parallel_size=checked.data_parallel_size(scale),
-        batch=_step_batch(checked, scale),
-        config=_container_config(checked, scale.tree, name, tiers),
     )
 
 

@@ -34,17 +34,21 @@ def draw(job: JobSpec, path: Path) -> None:
 
 def _figure(job: JobSpec) -> Any:
     figure = pictures.figure(_WIDTH, _HEIGHT, layout="constrained")
-    rates = [point.learning_rate for point in job.scales if point.learning_rate is not None]
+    rates = {point.nodes: rate for point in job.scales if (rate := point.learning_rate) is not None}
     heights = (3, 2, 1) if rates else (3, 2)
     share, idle, *rest = every = figure.subplots(len(heights), sharex=True, height_ratios=heights)
     figure.suptitle(f"{job.name}   {plan_report.kind(job)}", x=0.01, ha="left", fontsize=10)
     nodes = [point.nodes for point in job.scales]
     _draw_shares(share, job, nodes)
     _draw_idle(idle, job, nodes)
-    for rate in rest:
-        _draw_rates(rate, job)
+    for axes in rest:
+        marker = "o" if len(rates) <= _MOST_TICKS else None
+        axes.plot(list(rates), list(rates.values()), marker=marker, color=_EVEN, markersize=4, linewidth=1.0)
+        axes.set_ylabel(_RATE)
+        axes.set_ylim(0, 1.35 * max(rates.values()))
     every[-1].set_xlabel("nodes")
-    _ticks(every[-1], nodes)
+    if len(nodes) <= _MOST_TICKS:
+        every[-1].set_xticks(nodes, [str(n) for n in nodes])
     for axes in every:
         axes.axvline(job.initial_nodes, color=_QUIET, linewidth=0.8, linestyle=":", zorder=0)
         pictures.bare(axes, grid="y")
@@ -91,20 +95,6 @@ def _draw_idle(axes: "Axes", job: JobSpec, nodes: list[int]) -> None:
     axes.legend(frameon=False, loc="upper left")
 
 
-def _draw_rates(axes: "Axes", job: JobSpec) -> None:
-    known = {point.nodes: rate for point in job.scales if (rate := point.learning_rate) is not None}
-    marker = "o" if len(known) <= _MOST_TICKS else None
-    nodes, rates = list(known), list(known.values())
-    axes.plot(nodes, rates, marker=marker, color=_EVEN, markersize=4, linewidth=1.0)
-    axes.set_ylabel(_RATE)
-    axes.set_ylim(0, 1.35 * max(rates))
-
-
 def _size(job: JobSpec) -> float:
     """Return a dot's diameter in points: smaller if there are many sizes."""
     return _DOT if len(job.scales) <= 4 * _MOST_TICKS else 1.5
-
-
-def _ticks(axes: "Axes", nodes: list[int]) -> None:
-    if len(nodes) <= _MOST_TICKS:
-        axes.set_xticks(nodes, [str(n) for n in nodes])

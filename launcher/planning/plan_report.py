@@ -2,6 +2,7 @@
 
 from typing import Any
 
+from launcher.common.texts import counted
 from launcher.model import batch
 from launcher.model.backend_registry import described
 from launcher.model.job_spec import JobSpec, ScalePoint
@@ -42,7 +43,6 @@ def table(job: JobSpec, *, in_full: bool = False, costs: Columns = NO_COLUMNS) -
     The size that the job starts with has START_MARK. A step takes as long as the largest share of its samples.
 
     Args:
-        job: The planned job.
         in_full: Whether to add how long the ranks of a size idle, and its speedup over the smallest size.
         costs: Headings and cells of the costs of each size.
     """
@@ -59,7 +59,6 @@ def table(job: JobSpec, *, in_full: bool = False, costs: Columns = NO_COLUMNS) -
 
 
 def _speedup(first: ScalePoint, point: ScalePoint) -> str:
-    """Return a size's speedup over the smallest size."""
     if not first.largest_share or not point.largest_share:
         return _NONE
     return f"{first.largest_share / point.largest_share:.2f}"
@@ -79,11 +78,14 @@ def aligned(job: JobSpec, *, in_full: bool = False, costs: Columns = NO_COLUMNS)
 
 def summary(job: JobSpec) -> str:
     """Return the batch of a job, if it has one, the size it starts with and who trains it, in a line."""
-    samples, nodes = _samples(job), job.initial_nodes
-    batch_text = f"{samples} sample{'' if samples == '1' else 's'} per optimizer step; " if samples else ""
+    nodes, batch_text = job.initial_nodes, ""
+    if counts := sorted({samples for point in job.scales if (samples := point.samples_per_step)}):
+        low, high = counts[0], counts[-1]
+        text = counted(low, "sample") if low == high else f"{low} to {high} samples"
+        batch_text = f"{text} per optimizer step; "
     trainer_text = f"; {job.trainer} trainer" if job.trainer else ""
     rehearsal_text = ", a rehearsal" if job.is_rehearsal else ""
-    return f"{batch_text}{START_MARK} starts on {nodes} node{'s' if nodes > 1 else ''}{trainer_text}{rehearsal_text}"
+    return f"{batch_text}{START_MARK} starts on {counted(nodes, 'node')}{trainer_text}{rehearsal_text}"
 
 
 def point_balance(point: ScalePoint) -> float | None:
@@ -105,7 +107,6 @@ def as_fast_as(job: JobSpec) -> list[int | None]:
 
 
 def _remarks(job: JobSpec) -> list[str]:
-    """Return a remark on each size: whether its shares are uneven, and which smaller size is as fast."""
     remarks = []
     for point, other in zip(job.scales, as_fast_as(job), strict=True):
         parts = ["uneven"] if point.batch and not point.batch.split.is_even else []
@@ -136,13 +137,6 @@ def common_learning_rate(job: JobSpec) -> str | None:
     return found.pop() if len(found) == 1 else None
 
 
-def _samples(job: JobSpec) -> str:
-    counts = sorted({samples for point in job.scales if (samples := point.samples_per_step)})
-    if not counts:
-        return ""
-    return str(counts[0]) if len(counts) == 1 else f"{counts[0]} to {counts[-1]}"
-
-
 def samples_per_rank(point: ScalePoint) -> str:
     """Return the distribution of samples to ranks, as `16` or `5 on 16, 6 on 8`."""
     if point.batch is None:
@@ -158,7 +152,7 @@ def kind(job: JobSpec) -> str:
     what = described(job.backend).job_kind(job)
     where = f" on {job.resources.instance_type}" if job.resources.instance_type else ""
     first, last = job.scales[0].nodes, job.scales[-1].nodes
-    size = f"{first} to {last} nodes" if last > first else f"{first} node{'s' if first > 1 else ''}"
+    size = f"{first} to {last} nodes" if last > first else counted(first, "node")
     return f"{what}{where}, {size}"
 
 

@@ -4,7 +4,7 @@ The result has the form of a hand-written `scale_config`, so the rules check it 
 """
 
 import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping
 from typing import Any
 
 from launcher.model import batch
@@ -20,16 +20,18 @@ _OWN_SIZES, _BASE = "the recipe's own sizes", "the base recipe"
 
 
 def given(composition: Composition, keys: BatchKeys, base_batch: Batch) -> BatchInputs:
-    """Return the batch values that a recipe's files set, without the user's.
-
-    Args:
-        composition: Origin of every value.
-        keys: The family's keys of the batch.
-        base_batch: The base recipe's batch, typed.
-    """
+    """Return the batch values that a recipe's files set, without the user's."""
     written = composition.sources.layers("recipes.scale_config")
-    first_own, chosen = _own_layers(written, composition.sources.own_layers)
-    table = _written_sizes(value for _, value in written)
+    # The layer that plans the sizes, and the user's layers above all that write them by hand.
+    first_own: float = max((layer for layer, value in written if value == AUTO), default=math.inf)
+    by_hand = max((layer for layer, value in written if value != AUTO), default=-1)
+    chosen = {layer for layer in composition.sources.own_layers if layer > by_hand}
+    table: Mapping[str, Any] = {}
+    for _, value in written:
+        if isinstance(value, Mapping):
+            table = merged(table, value)
+        elif value != AUTO:  # which leaves the sizes that are written by hand
+            table = {}
     base: dict[BatchName, Any] = {}
     own: set[BatchName] = set()
     for name in (BATCH, MICRO, RATE):
@@ -43,34 +45,11 @@ def given(composition: Composition, keys: BatchKeys, base_batch: Batch) -> Batch
     return BatchInputs(keys, base_batch, table, base, frozenset(own), has_rate)
 
 
-def _own_layers(written: Sequence[tuple[int, Any]], user: Iterable[int]) -> tuple[float, set[int]]:
-    """Return the layer that plans the sizes, and the user's layers above all that write them by hand."""
-    first_own = max((layer for layer, value in written if value == AUTO), default=math.inf)
-    below = max((layer for layer, value in written if value != AUTO), default=-1)
-    return first_own, {layer for layer in user if layer > below}
-
-
-def _written_sizes(values: Iterable[Any]) -> Mapping[str, Any]:
-    """Return the sizes that files write by hand, each file's over those before it; `auto` leaves them."""
-    table: Mapping[str, Any] = {}
-    for value in values:
-        if isinstance(value, Mapping):
-            table = merged(table, value)
-        elif value != AUTO:
-            table = {}
-    return table
-
-
 def basis(recipe: RecipeBase, given: BatchInputs, *, is_elastic: bool) -> SizingBasis:
     """Return batch, learning rate and memory bound: the user's, else the recipe's own sizes', else the base recipe's.
 
     Batch and learning rate belong together, so they are taken from the recipe's own sizes only if these agree on
     both. A static job has never read them.
-
-    Args:
-        recipe: The typed base recipe.
-        given: The values that the files set.
-        is_elastic: Whether the job may change its size.
     """
     (samples, rate), source = _inherited(given, is_elastic=is_elastic)
     is_own = BATCH in given.own
@@ -162,13 +141,24 @@ def plan(recipe: RecipeBase, devices: int, given: BatchInputs, *, is_elastic: bo
     Args:
         recipe: The typed base recipe; `BatchKeys.planned_from` must be valid.
         devices: Worker processes per node.
-        given: The batch values that the files set.
-        is_elastic: Whether the job may change its size.
     """
     found = basis(recipe, given, is_elastic=is_elastic)
-    fits, starved, undivided = _fits(recipe, devices, found, _candidates(recipe, is_elastic))
-    is_selective = recipe.planner is not None and recipe.planner.sizes in USEFUL
-    slower = _slower(fits) if is_elastic and is_selective else frozenset()
+    own = recipe.trainer.num_nodes
+    sizes = steps(recipe.elastic_policy) if is_elastic and recipe.elastic_policy else range(own, own + 1)
+    fits: dict[int, batch.Fit] = {}
+    starved, undivided = [], []
+    for nodes in sizes:
+        size, rest = divmod(nodes * devices, recipe.ranks_per_sample)
+        if rest:  # not of full model replicas
+            undivided.append(nodes)
+        elif fitted := batch.fit(found.samples, size, found.max_micro):
+            fits[nodes] = fitted
+        else:  # the batch is too small for it
+            starved.append(nodes)
+    slower: set[int] = set()
+    if is_elastic and recipe.planner is not None and recipe.planner.sizes in USEFUL:
+        others = batch.no_faster_than(fit.split.large for fit in fits.values())
+        slower = {nodes for nodes, other in zip(fits, others, strict=True) if other is not None}
     kept = {nodes: fitted for nodes, fitted in fits.items() if nodes not in slower}
     return SizePlan(
         basis=found,
@@ -178,34 +168,6 @@ def plan(recipe: RecipeBase, devices: int, given: BatchInputs, *, is_elastic: bo
         slower=tuple(nodes for nodes in fits if nodes in slower),
         accumulated=tuple(n for n, f in kept.items() if f.grad_accumulation > 1 and not f.split.is_even),
     )
-
-
-def _fits(
-    recipe: RecipeBase, devices: int, found: SizingBasis, sizes: Iterable[int]
-) -> tuple[dict[int, batch.Fit], list[int], list[int]]:
-    """Return how the batch fits each size, the sizes it is too small for, and those not of full model replicas."""
-    fits: dict[int, batch.Fit] = {}
-    starved, undivided = [], []
-    for nodes in sizes:
-        size, rest = divmod(nodes * devices, recipe.ranks_per_sample)
-        if rest:
-            undivided.append(nodes)
-        elif fitted := batch.fit(found.samples, size, found.max_micro):
-            fits[nodes] = fitted
-        else:
-            starved.append(nodes)
-    return fits, starved, undivided
-
-
-def _candidates(recipe: RecipeBase, is_elastic: bool) -> range:
-    if is_elastic and recipe.elastic_policy:
-        return steps(recipe.elastic_policy)
-    return range(recipe.trainer.num_nodes, recipe.trainer.num_nodes + 1)
-
-
-def _slower(fits: Mapping[int, batch.Fit]) -> frozenset[int]:
-    others = batch.no_faster_than(fit.split.large for fit in fits.values())
-    return frozenset(nodes for nodes, other in zip(fits, others, strict=True) if other is not None)
 
 
 def _entry(nodes: int, fitted: batch.Fit, found: SizingBasis, given: BatchInputs) -> Mapping[str, Any]:

@@ -4,8 +4,7 @@ import math
 import re
 from collections.abc import Iterable, Iterator
 
-from launcher.checkpointing.forecast import WAYS
-from launcher.checkpointing.sizes import GIB, SERVICE_HOST_COPIES, memory_needed
+from launcher.checkpointing.forecast import GIB, SERVICE_HOST_COPIES, WAYS, memory_needed
 from launcher.common.problems import Notice, Problem
 from launcher.common.syntax import is_bucket
 from launcher.families import interface

@@ -7,10 +7,13 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 import pytest
 
 from launcher.operator import agent_client as agent_module
-from launcher.operator.agent_client import AgentClient, AgentState, AgentUnreachable, CommandIgnored, StartCall
+from launcher.operator.agent_client import AgentClient, AgentState, AgentUnreachable, CommandIgnored
 from launcher.operator.processes import port_of, reserve_port
 
-START = StartCall(rank=1, num_nodes=3, attempt=2, master=("127.0.0.1", 5678), progress={"job": {"progressCount": 7}})
+START = {
+    **{"rank": 1, "num_nodes": 3, "attempt": 2, "master": ("127.0.0.1", 5678)},
+    "progress": {"job": {"progressCount": 7}},
+}
 
 
 class Stub:
@@ -63,7 +66,7 @@ def stub(monkeypatch):
 
 def test_start_sends_what_the_node_must_know(stub):
     ready = stub("ready", obeys="running")
-    ready.client.start(START)
+    ready.client.start(**START)
     body = {"rank": 1, "nnodes": 3, "faultCount": 2, "master_addr": "127.0.0.1", "master_port": 5678}
     assert ready.orders == [("/start", {**body, "progress": {"job": {"progressCount": 7}}})]
     assert ready.client.status().state is AgentState.RUNNING
@@ -72,14 +75,14 @@ def test_start_sends_what_the_node_must_know(stub):
 def test_start_refuses_an_agent_that_would_ignore_it(stub):
     completed = stub("completed")
     with pytest.raises(CommandIgnored, match="completed"):
-        completed.client.start(START)
+        completed.client.start(**START)
     assert completed.orders == []
 
 
 @pytest.mark.slow
 def test_an_order_that_has_no_effect_is_not_taken_for_done(stub):
     with pytest.raises(CommandIgnored, match="/start had no effect"):
-        stub("ready").client.start(START)
+        stub("ready").client.start(**START)
     with pytest.raises(CommandIgnored, match="/stop had no effect"):
         stub("running").client.stop(None)
 

@@ -15,8 +15,9 @@ from hypothesis import strategies as st
 from simulated_nodes import Job, Luck, World
 
 from launcher import timeline
-from launcher.backends.local import rehearsal, rehearsing
-from launcher.backends.local.rehearsing import RehearsingOperator, RestartRequested
+from launcher.backends.local import operator as local_operator
+from launcher.backends.local import rehearsal
+from launcher.backends.local.operator import RehearsingOperator, RestartRequested
 from launcher.backends.local.scenario import PRIORITY_CLASSES, Scenario
 from launcher.model.job_spec import JobState
 from launcher.operator import control_loop
@@ -167,13 +168,13 @@ def play(run_dir, job, luck, policy, scenario):
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(control_loop, "time", world.clock)
         patch.setattr(control_loop, "advance", watch)
-        patch.setattr(rehearsing, "time", world.clock)
-        patch.setattr(rehearsing, "fault_injection", signals)
+        patch.setattr(local_operator, "time", world.clock)
+        patch.setattr(local_operator, "fault_injection", signals)
         patch.setattr(events_file, "time", world.clock)
         patch.setattr(control_loop.timeline, "write", lambda _run_dir: None)
         while True:
             played = known.rehearsal if known else rehearsal.begin(scenario)
-            cluster = rehearsing.ClusterSim(run_dir, commands, played, known.memory.requested if known else None)
+            cluster = local_operator.ClusterSim(run_dir, commands, played, known.memory.requested if known else None)
             if known:
                 world.adopt(known.nodes, known.warm_pid)
             operator = RehearsingOperator(run_dir, commands, world, cluster, interrupts, known)
@@ -181,8 +182,8 @@ def play(run_dir, job, luck, policy, scenario):
                 operator.run()
                 break
             except RestartRequested as away:
-                rehearsing.write_handover(run_dir, operator.handover())
-                known = rehearsing.read_handover(run_dir)
+                local_operator.write_handover(run_dir, operator.handover())
+                known = local_operator.read_handover(run_dir)
                 world.pass_time(away.down_s)
     check_rows(timeline.read(run_dir), tuple(watch.sizes))
     verdict = operator.memory.machine.verdict

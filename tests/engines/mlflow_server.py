@@ -4,7 +4,7 @@ import os
 import subprocess
 import sys
 import urllib.request
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -23,8 +23,17 @@ def running(folder: Path) -> Iterator[str]:
         "_MLFLOW_SERVER_SERVE_ARTIFACTS": "true",
     }
     command = [sys.executable, "-m", "uvicorn", "mlflow.server.fastapi_app:app", "--port", str(port)]
+    with started(command, port, folder, environment) as url:
+        yield url
+
+
+@contextmanager
+def started(
+    command: str | list[str], port: int, folder: Path, environment: Mapping[str, str], *, shell: bool = False
+) -> Iterator[str]:
+    """Run a command that serves at a port, in a folder with its log, until the block ends; yield its URL."""
     with (folder / "log").open("w") as log:
-        process = subprocess.Popen(command, env=environment, stdout=log, stderr=log)
+        process = subprocess.Popen(command, env=environment, stdout=log, stderr=log, cwd=folder, shell=shell)
     url = f"http://127.0.0.1:{port}"
     try:
         await_true(lambda: process.poll() is not None or _answers(f"{url}/health"))

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 from launcher.backends.kubernetes import lenient
 from launcher.common.problems import Problem, ProblemsFound
-from launcher.common.quoting import bounded
+from launcher.common.texts import bounded
 
 if TYPE_CHECKING:
     from kubernetes.client import ApiException

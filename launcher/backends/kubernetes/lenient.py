@@ -6,7 +6,7 @@ An operator, Kueue or a later version of either may write anything into a status
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from launcher.common.quoting import printable
+from launcher.common.texts import printable
 
 
 def mapping(value: object, *keys: str) -> Mapping[str, Any]:

@@ -12,8 +12,8 @@ from launcher.backends.kubernetes.pod_logs import Reader
 from launcher.backends.kubernetes.pod_report import Places
 from launcher.backends.kubernetes.target import Target
 from launcher.common.problems import fail
-from launcher.common.quoting import printable
 from launcher.common.redaction import masked
+from launcher.common.texts import printable
 
 
 @dataclass(frozen=True, slots=True)

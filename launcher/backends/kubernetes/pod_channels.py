@@ -14,7 +14,7 @@ from typing import Any
 
 from launcher.backends.kubernetes.api_errors import ApiError, Unreachable
 from launcher.backends.kubernetes.connection import CONNECT_TIMEOUT_S, Connection
-from launcher.common.quoting import bounded
+from launcher.common.texts import bounded
 
 CLOSE, V5 = 255, "v5.channel.k8s.io"
 """Channel that signals the end of another channel, and the first protocol that has it."""

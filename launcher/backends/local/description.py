@@ -34,9 +34,9 @@ class _Scaling(Scaling):
 
     def start_reason(self, nodes: int) -> str:
         """Return whose nodes a job starts on."""
-        from launcher.operator.types import count_nodes
+        from launcher.common.texts import counted
 
-        return f"{count_nodes(nodes)}, as set by its scenario"
+        return f"{counted(nodes, 'node')}, as set by its scenario"
 
 
 class _Secrets(Secrets):

@@ -31,7 +31,6 @@ from launcher.operator.processes import (
     remove_node_folder,
     reserve_port,
 )
-from launcher.operator.stacks import request_stacks
 from launcher.operator.types import Fault, Report, StartWorkers, StopWorkers
 from launcher.operator.worker_logs import AGENT_LOG, WARM_LOG, node_logs
 from launcher.runtime.warm_client import ANSWER_TIMEOUT_S, answers
@@ -111,10 +110,9 @@ class LocalFleet(Fleet[LocalNode]):
 
     def _end_hung_warm(self) -> None:
         """Kill a warm process that hangs: new workers would wait for it, and its forks would keep running."""
-        if self._warm is None or self._warm.poll() is not None or not _has_imported(self._warm.pid):
-            return
-        if not answers(self._warm_socket):
-            self._kill_and_await(self._warm)
+        warm = self._warm
+        if warm and warm.poll() is None and _has_imported(warm.pid) and not answers(self._warm_socket):
+            self._kill_and_await(warm)
 
     def addresses(self) -> tuple[NodeAddress, ...]:
         """Return the addresses of all nodes, for the next operator."""
@@ -133,7 +131,6 @@ class LocalFleet(Fleet[LocalNode]):
         return node.process.pid if node and node.alive else None
 
     def spawn(self, index: int) -> None:
-        """Start a node with a new number; its agent is ready some seconds later."""
         reservation = reserve_port()
         port = port_of(reservation)
         logs = node_logs(self._run_dir, index)
@@ -149,7 +146,6 @@ class LocalFleet(Fleet[LocalNode]):
         return reports
 
     def kill_nodes(self, indices: Iterable[int]) -> None:
-        """Kill everything on these nodes at once."""
         killed = self._existing(indices)
         for index in killed:
             kill_tree(self._nodes[index].process.pid)
@@ -168,7 +164,6 @@ class LocalFleet(Fleet[LocalNode]):
         until(lambda: process.poll() is not None, KILL_TIMEOUT_S, POLL_S / 10)
 
     def start(self, command: StartWorkers) -> tuple[Fault, ...]:
-        """Start workers on the nodes of `command`; return a fault for each node on which that failed."""
         self._end_hung_warm()
         if self._warm and self._warm.poll() is not None:
             self.warm_up()
@@ -179,18 +174,12 @@ class LocalFleet(Fleet[LocalNode]):
         return self._start_all(command, master)
 
     def stop(self, command: StopWorkers) -> tuple[Fault, ...]:
-        """Stop the workers of all nodes of `command` at once; return a fault for each node on which that failed."""
         faults = super().stop(command)
         if command.graceful_timeout_s is None:
             self._end_hung_warm()
         return faults
 
-    def request_stacks(self, folder: Path) -> None:
-        """Let every worker with a file in a folder append its stack, or a note that it is stopped."""
-        request_stacks(folder)
-
     def kill(self) -> None:
-        """End every node with all of its processes."""
         for node in self._all():
             node.end(signal.SIGTERM)
         self._wait(KILL_TIMEOUT_S)

@@ -25,8 +25,7 @@ from launcher.operator.processes import (
     node_memory,
     remove_node_folder,
 )
-
-_END_SIGNALS = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
+from launcher.operator.stop_signals import END_SIGNALS
 
 
 def _end(signum: int, _frame: FrameType | None) -> None:
@@ -35,7 +34,7 @@ def _end(signum: int, _frame: FrameType | None) -> None:
 
 
 def _ignore_signals() -> None:
-    for each in _END_SIGNALS:
+    for each in END_SIGNALS:
         signal.signal(each, signal.SIG_IGN)
 
 
@@ -45,7 +44,7 @@ def main(argv: list[str] | None = None) -> int:
     parser.add_argument("--parent", type=int, default=os.getppid(), help="pid to end with")
     parser.add_argument("command", nargs="+")
     args = parser.parse_args(argv)
-    for each in _END_SIGNALS:
+    for each in END_SIGNALS:
         signal.signal(each, _end)
     try:
         # Two levels and no ExitStack: a signal between the first and the second must not skip the second.

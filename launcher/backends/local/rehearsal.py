@@ -23,7 +23,7 @@ from launcher.backends.local.scenario import (
     SlowSave,
     WorkerCrash,
 )
-from launcher.operator.types import count_nodes
+from launcher.common.texts import counted
 
 Injection = WorkerCrash | AgentCrash | NodeLoss | SlowSave | OperatorRestart | Hang | BitRot
 """A fault that the operator injects: nodes are indices in the job."""
@@ -188,7 +188,7 @@ def _admit(scene: _Scene, job: OtherJob) -> _Scene:
     if job.nodes > _available(scene, job):
         return scene
     scene = _with_job(scene, job, replace(job, admitted=True))
-    return _evict(scene.log(f"{job} takes {count_nodes(job.nodes)}"))
+    return _evict(scene.log(f"{job} takes {counted(job.nodes, 'node')}"))
 
 
 def _evict(scene: _Scene) -> _Scene:
@@ -198,7 +198,7 @@ def _evict(scene: _Scene) -> _Scene:
         if scene.cluster.capacity >= _kept(scene, least):
             break
         scene = _with_job(scene, least, replace(least, admitted=False))
-        scene = scene.log(f"{least} gives {count_nodes(least.nodes)} back and waits")
+        scene = scene.log(f"{least} gives {counted(least.nodes, 'node')} back and waits")
     return scene
 
 
@@ -227,7 +227,7 @@ def _set_capacity(scene: _Scene, nodes: int) -> _Scene:
     """Set the nodes of the cluster, including those lost or reclaimed before; no replacement remains due."""
     before = scene.cluster.healthy
     scene = scene.change(healthy=nodes, lost=0, reclaimed=0, replacements=())
-    return scene.log(f"the cluster has {count_nodes(nodes)} from now on, {before} before")
+    return scene.log(f"the cluster has {counted(nodes, 'node')} from now on, {before} before")
 
 
 def _preempt(scene: _Scene, wanted: int) -> _Scene:
@@ -235,7 +235,7 @@ def _preempt(scene: _Scene, wanted: int) -> _Scene:
     tiers = scene.cluster.scenario.tiers
     held = min(scene.held, scene.cluster.capacity)
     taken = min(wanted, held - min(held, tiers[0].nodes if len(tiers) > 1 else 0))
-    message = f"{count_nodes(taken)} of this job {'is' if taken == 1 else 'are'} reclaimed"
+    message = f"{counted(taken, 'node')} of this job {'is' if taken == 1 else 'are'} reclaimed"
     if taken < wanted:
         have = "elastic part has" if len(tiers) > 1 else "job has"
         message += f", not {wanted}: its {have} no more"
@@ -254,7 +254,7 @@ def _arrive(scene: _Scene, arrival: JobArrives) -> _Scene:
     scene = scene.change(jobs=(*scene.cluster.jobs, job))
     if available >= job.nodes:
         return _admit(scene.log(f"{job} arrives"), job)
-    return scene.log(f"{job} arrives and waits: it needs {count_nodes(job.nodes)} and can have {available}")
+    return scene.log(f"{job} arrives and waits: it needs {counted(job.nodes, 'node')} and can have {available}")
 
 
 def _leave(scene: _Scene, name: str) -> _Scene:
@@ -262,7 +262,9 @@ def _leave(scene: _Scene, name: str) -> _Scene:
     if gone is None:
         return scene.log(f"job {name} leaves, but is not present: nothing is done")
     scene = scene.change(jobs=tuple(job for job in scene.cluster.jobs if job is not gone))
-    return scene.log(f"{gone} leaves" + (f": {count_nodes(gone.nodes)} free" if gone.admitted else ", still waiting"))
+    return scene.log(
+        f"{gone} leaves" + (f": {counted(gone.nodes, 'node')} free" if gone.admitted else ", still waiting")
+    )
 
 
 def _hit_worker(scene: _Scene, target: WorkerCrash | Hang) -> _Scene:
@@ -298,11 +300,11 @@ def _replace_nodes(scene: _Scene, nodes: int) -> _Scene:
     if not coming:
         return scene.log("a replacement node comes, but none is lost: nothing is done")
     scene = scene.change(healthy=scene.cluster.healthy + coming, lost=scene.cluster.lost - coming)
-    return scene.log(f"{count_nodes(coming)} replaced: the cluster has {scene.cluster.healthy}")
+    return scene.log(f"{counted(coming, 'node')} replaced: the cluster has {scene.cluster.healthy}")
 
 
 def _has(scene: _Scene) -> str:
-    return f"the job has {count_nodes(scene.used_nodes)}"
+    return f"the job has {counted(scene.used_nodes, 'node')}"
 
 
 _ACTIONS: Mapping[str, Callable[[_Scene, Any], _Scene]] = {

@@ -8,8 +8,8 @@ from typing import Annotated, Any
 from pydantic import Field, model_validator
 
 from launcher.common.names import SCENARIO_FILE
+from launcher.common.texts import counted
 from launcher.model.base_model import Listed, Model, NodeCount, NonNegativeInt, PositiveInt
-from launcher.operator.types import count_nodes
 
 PRIORITY_CLASSES = {"low-priority": 100, "normal-priority": 500, "high-priority": 1000}
 """Priority of each class if a scenario defines none; higher numbers go first.
@@ -193,14 +193,14 @@ def read_scenario(bundle_dir: Path) -> Scenario | None:
 
 
 _DESCRIPTIONS: Mapping[str, Callable[[Any], str]] = {
-    "capacity": lambda nodes: f"the cluster has {count_nodes(nodes)}",
-    "preempt": lambda nodes: f"{count_nodes(nodes)} of this job reclaimed",
-    "job_arrives": lambda job: f"job {job.name} of {count_nodes(job.nodes)} ({job.priority}) arrives",
+    "capacity": lambda nodes: f"the cluster has {counted(nodes, 'node')}",
+    "preempt": lambda nodes: f"{counted(nodes, 'node')} of this job reclaimed",
+    "job_arrives": lambda job: f"job {job.name} of {counted(job.nodes, 'node')} ({job.priority}) arrives",
     "job_leaves": lambda name: f"job {name} leaves",
     "worker_crash": lambda crash: f"worker {crash.rank} crashes",
     "agent_crash": lambda crash: f"the agent of node {crash.node} crashes",
     "node_loss": lambda loss: f"node {loss.node} is lost",
-    "replacement_node": lambda nodes: f"{count_nodes(nodes)} replaced",
+    "replacement_node": lambda nodes: f"{counted(nodes, 'node')} replaced",
     "slow_checkpoint": lambda slow: f"a checkpoint takes {slow.seconds:g} s",
     "hang": lambda hang: f"worker {hang.rank} hangs",
     "bit_rot": lambda rot: f"{rot.num_bytes} bytes of the newest checkpoint are damaged",

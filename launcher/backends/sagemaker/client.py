@@ -13,7 +13,7 @@ from typing import Any, Protocol
 
 from launcher.backends.sagemaker import JOBS
 from launcher.common.problems import Problem, ProblemsFound, fail
-from launcher.common.quoting import bounded
+from launcher.common.texts import bounded
 
 _ATTEMPTS = 8
 _CONNECT_TIMEOUT_S, _READ_TIMEOUT_S = 5, 60

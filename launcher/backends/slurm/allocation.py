@@ -16,8 +16,9 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from launcher.backends.slurm import programs
+from launcher.common.texts import counted
 from launcher.operator.control_loop import Cluster
-from launcher.operator.types import Policy, count_nodes
+from launcher.operator.types import Policy
 
 _REFRESH_S = 2.0
 """Seconds between two looks at the allocation."""
@@ -199,7 +200,7 @@ class Allocation(Cluster):
         kept = [host.name for host in self.view.hosts if host not in surplus]
         answer = programs.run("scontrol", "update", f"JobId={self.job_id}", f"NodeList={','.join(kept)}")
         if answer.code:
-            self._notice("operator", f"Slurm did not take back {count_nodes(len(surplus))}: {answer.error}")
+            self._notice("operator", f"Slurm did not take back {counted(len(surplus), 'node')}: {answer.error}")
             time.sleep(1.0)
         else:
             self._notice("released", f"given back to Slurm: {', '.join(host.name for host in surplus)}")
@@ -262,7 +263,7 @@ class Allocation(Cluster):
                 break
         self._look()
         if (gained := len(self.view.hosts) - before) > 0:
-            self._notice("granted", f"{count_nodes(gained)} more from Slurm")
+            self._notice("granted", f"{counted(gained, 'node')} more from Slurm")
 
     def _withdraw(self) -> None:
         request, self._wanted = self._wanted, None

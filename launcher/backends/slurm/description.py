@@ -39,9 +39,9 @@ class _Scaling(Scaling):
 
     def start_reason(self, nodes: int) -> str:
         """Return whose nodes an elastic job starts on."""
-        from launcher.operator.types import count_nodes
+        from launcher.common.texts import counted
 
-        return f"what Slurm has free, at most {count_nodes(nodes)}"
+        return f"what Slurm has free, at most {counted(nodes, 'node')}"
 
 
 class _Secrets(Secrets):

@@ -19,6 +19,7 @@ from launcher.backends.slurm.place import HERE, Place
 from launcher.backends.slurm.queue import POLL_S, Seen
 from launcher.bundle import store as bundles
 from launcher.common.names import RUN_DIR
+from launcher.common.texts import counted
 from launcher.model.following import (
     Answer,
     LateEnd,
@@ -36,7 +37,6 @@ from launcher.model.job_spec import JobEvent, JobHandle, JobState, JobStatus, Lo
 from launcher.operator.event_log import job_events
 from launcher.operator.job_request import REQUEST_FILE, read_job_request, refuse_unplanned_size, size_request
 from launcher.operator.snapshot import Attempt, Snapshot, read_snapshot
-from launcher.operator.types import count_nodes
 from launcher.operator.worker_logs import STDERR, STDOUT, read_logs, tail
 from launcher.runtime.durable import write_text
 
@@ -129,7 +129,7 @@ class Job:
             return run_files.rank_log(self.bundle_dir, self.job_id, attempt, divmod(rank, self.processes), name)
 
         return [
-            Start(each, range(self.nodes * self.processes), lambda: count_nodes(self.nodes), partial(file, each))
+            Start(each, range(self.nodes * self.processes), lambda: counted(self.nodes, "node"), partial(file, each))
             for each in self.attempts
             if selection.attempt in (None, each)
         ]

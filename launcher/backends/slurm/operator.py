@@ -34,6 +34,7 @@ from launcher.backends.slurm.run_files import AGENT_FILE, ELASTIC_FILE, RELEASE_
 from launcher.backends.slurm.states import TERM_CODE, UNWRITABLE
 from launcher.common import os_errors
 from launcher.common.names import ENTRYPOINT, ENV_COLLECTIVE_TIMEOUT, RUN_DIR
+from launcher.common.texts import counted
 from launcher.model.job_spec import JobState
 from launcher.operator import control_loop
 from launcher.operator.control_loop import EXIT_FAILED, POLL_INTERVAL_S, FolderRemoved, Memory, Operator
@@ -41,7 +42,7 @@ from launcher.operator.event_log import EventWriter
 from launcher.operator.hang_detector import DoneStep
 from launcher.operator.job_request import HangLimits, JobRequest, collective_timeout_s, read_job_request
 from launcher.operator.stop_signals import Interrupts
-from launcher.operator.types import MachineState, Phase, count_nodes
+from launcher.operator.types import MachineState, Phase
 from launcher.runtime.durable import write_text
 
 MEMORY_FILE = "operator.json"
@@ -283,7 +284,7 @@ def _known(run_dir: Path, view: allocation.View) -> Memory | None:
         return None
     before = known.machine
     attempt = before.attempt if before.phase is Phase.WAITING and not before.nodes else before.attempt + 1
-    EventWriter(run_dir).add("operator", f"the job is back, on {count_nodes(len(view.hosts))} of Slurm")
+    EventWriter(run_dir).add("operator", f"the job is back, on {counted(len(view.hosts), 'node')} of Slurm")
     machine = MachineState(
         Phase.WAITING,
         (),

@@ -11,9 +11,9 @@ from launcher import pipeline
 from launcher.cli.commands.arguments import choose
 from launcher.cli.sweep import Checked, sweep
 from launcher.common import console
-from launcher.common.console import counted, first_of
 from launcher.common.paths import CHECKOUT, COLLECTION
 from launcher.common.problems import Problem, ProblemsFound
+from launcher.common.texts import counted, first_of
 from launcher.config import catalogue
 from launcher.config.compose import compose
 from launcher.config.composed_files import CompositionCache

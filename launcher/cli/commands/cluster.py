@@ -11,8 +11,8 @@ from launcher.cli.commands.arguments import AsJson
 from launcher.cli.commands.pods import age
 from launcher.cli.output import print_json, with_created
 from launcher.common import console
-from launcher.common.console import counted
 from launcher.common.problems import fail
+from launcher.common.texts import counted
 
 if TYPE_CHECKING:
     from launcher.jobs.prices import Prices

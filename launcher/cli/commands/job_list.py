@@ -11,8 +11,8 @@ from launcher.cli.commands.arguments import AsJson, beginning, complete_job
 from launcher.cli.commands.cluster import Context, Namespace, cluster_jobs
 from launcher.cli.output import print_json
 from launcher.common import console
-from launcher.common.console import counted
 from launcher.common.problems import ProblemsFound, fail
+from launcher.common.texts import counted
 
 if TYPE_CHECKING:
     from launcher.jobs import removal

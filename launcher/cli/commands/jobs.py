@@ -23,9 +23,9 @@ from launcher.cli.commands.arguments import (
 )
 from launcher.cli.output import print_json, utc, with_created
 from launcher.common import console, os_errors
-from launcher.common.console import counted
 from launcher.common.interrupts import exit_code
 from launcher.common.problems import fail
+from launcher.common.texts import counted
 
 if TYPE_CHECKING:
     from launcher.model.job_spec import LogSelection
@@ -93,7 +93,7 @@ def logs(
     as_json: AsLines = False,
 ) -> None:
     """Show the output of the workers, by attempt."""
-    from launcher.common.line_writer import LineWriter
+    from launcher.common.lines import LineWriter
     from launcher.model.job_spec import LogSelection
 
     if operator:

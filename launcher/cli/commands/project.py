@@ -13,6 +13,7 @@ from launcher.cli.output import print_json, writing
 from launcher.common import console, paths
 from launcher.common.problems import fail
 from launcher.common.suggestions import did_you_mean
+from launcher.common.texts import first_of
 
 if TYPE_CHECKING:
     from launcher.cli.devtools.codes import Code
@@ -130,7 +131,7 @@ def _generate(
     if check:
         found = [str(Path(folder, path)) for path in stale(paths.CHECKOUT / folder)]
         if found:
-            message = f"differ from what the code generates: {console.first_of(found, _MOST_FILES)}"
+            message = f"differ from what the code generates: {first_of(found, _MOST_FILES)}"
             remedy = f"recipes {command}, then commit the written files"
             raise fail("E804", f"recipes {command}", message, remedy=remedy)
         console.say(f"{command} are current")

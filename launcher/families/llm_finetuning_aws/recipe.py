@@ -341,15 +341,14 @@ class Recipe(TrainingRecipe):
 
     def content(self, config: Mapping[str, Any] | None = None, published_model: str = "") -> Content:
         """Return what a checkpoint of the training state holds: all weights, or only the adapters."""
-        from launcher.checkpointing import architecture  # few compiles need these
-        from launcher.checkpointing.sizes import lora_parameters
+        from launcher.checkpointing import architecture  # few compiles need it
         from launcher.runtime import model_configs
 
         model, args = self.training_config.model_settings, self.training_config.training_args
         config = config or model_configs.known(model.model_name_or_path or published_model)
         weights = architecture.weights(config) if config else ()
         total = sum(weight.parameters for weight in weights)
-        saved = lora_parameters(weights, model.peft_config.model_dump()) if model.peft_config else total
+        saved = architecture.lora_parameters(weights, model.peft_config.model_dump()) if model.peft_config else total
         return Content(saved, "bfloat16", "adam_fp32_master", _sharding(args.strategy.fsdp_config), total or None)
 
 

@@ -1,8 +1,10 @@
-"""Writes a stream of lines in blocks: a line at once if few arrive, many together if many do."""
+"""Lines of growing files, and lines that are written in blocks."""
 
 import threading
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+from typing import Self
 
 _MOST = 20_000
 """Lines that wait to be written; whoever puts more waits too."""
@@ -10,8 +12,30 @@ _PAUSE_S = 0.02
 """How long lines are collected before they are written together; people do not notice it."""
 
 
+class LineReader:
+    """Reads a growing file, which need not exist yet, line by line."""
+
+    def __init__(self, path: Path):
+        self._path = path
+        self._offset = 0
+
+    def new_lines(self, *, complete_only: bool) -> Iterator[str]:
+        """Yield the lines written since the last call; with `complete_only`, without an unfinished one."""
+        if not self._path.exists():
+            return
+        with self._path.open("rb") as file:
+            file.seek(self._offset)
+            for line in file:
+                if complete_only and not line.endswith(b"\n"):
+                    return
+                self._offset += len(line)
+                yield line.decode("utf-8", errors="replace").rstrip("\r\n")
+
+
 class LineWriter:
-    """Writes lines from a thread of its own within its block; at the end, all that were put are written.
+    """Writes lines in blocks, a line at once if few arrive, many together if many do, from a thread of its own.
+
+    At the end of its block, all lines that were put are written.
 
     Args:
         write: Writes lines. What it raises is raised again by the next `put`, or at the end of the block.
@@ -24,7 +48,7 @@ class LineWriter:
         self._arrived, self._is_over = threading.Event(), threading.Event()
         self._thread = threading.Thread(target=self._work, daemon=True)
 
-    def __enter__(self) -> "LineWriter":
+    def __enter__(self) -> Self:
         self._thread.start()
         return self
 

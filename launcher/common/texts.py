@@ -1,0 +1,59 @@
+"""Texts for people: of others, such as logs, names and error messages, made harmless and not endless; and counts."""
+
+import re
+from collections.abc import Sequence
+
+_SUSPECT = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f\u202a-\u202e\u2066-\u2069]")
+"""Control characters but tab and line feed, and those that reverse the direction of a text. Few lines have one."""
+_STRING = r"[^\x07\x1b\x9c\n]*(?:\x07|\x1b\\|\x9c|(?=\x1b)|(?=\n)|$)"
+_SEQUENCE = re.compile(
+    rf"(?:\x1b[\]PX^_]|[\x90\x98\x9d-\x9f]){_STRING}"  # a title, a link, the clipboard
+    r"|(?:\x1b\[|\x9b)[0-?]*[ -/]*[@-~]?"  # colours, movements, modes
+    r"|\x1b[ -/]*[0-~]?"  # character sets, resets
+)
+"""Source: ECMA-48, 5.4 Control sequences, 5.6 Control strings, 9 Introducers; xterm, Control Sequences."""
+
+
+def plain(text: str) -> str:
+    """Return a text without control sequences and control characters; tabs and line feeds stay.
+
+    Of a line that returns to its begin, as progress bars do, the last state stays, as a terminal would show it.
+    """
+    if _SUSPECT.search(text) is None:
+        return text
+    text = _SEQUENCE.sub("", text)
+    if "\r" in text:
+        text = "\n".join(line.rstrip("\r").rpartition("\r")[2] for line in text.split("\n"))
+    return _SUSPECT.sub("", text)
+
+
+LONGEST = 1024
+"""Characters of a text by others that are shown: as many as SageMaker keeps of a reason."""
+_KEPT_END = 512
+"""Characters of its end that are kept: errors have their cause there."""
+
+
+def printable(text: str) -> str:
+    """Return a text with blanks in place of control characters other than the end of a line."""
+    if text.isprintable():
+        return text
+    return "".join(sign if sign.isprintable() or sign == "\n" else " " for sign in text)
+
+
+def bounded(text: str) -> str:
+    """Return a printable text; of a long one, its beginning and its end."""
+    if len(text) > LONGEST:
+        left_out = len(text) - LONGEST
+        text = f"{text[: LONGEST - _KEPT_END]} … ({left_out} characters) … {text[-_KEPT_END:]}"
+    return printable(text)
+
+
+def counted(number: int, noun: str) -> str:
+    """Return a number with its noun: `1 node`, `2 nodes`."""
+    return f"{number} {noun}{'' if number == 1 else 's'}"
+
+
+def first_of(names: Sequence[str], most: int) -> str:
+    """Return the first names, and how many more there are."""
+    more = f" and {len(names) - most} more" if len(names) > most else ""
+    return f"{', '.join(names[:most])}{more}"
