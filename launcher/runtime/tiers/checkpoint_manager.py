@@ -335,11 +335,14 @@ class CheckpointManager:
 
     def _retire_memory(self, memory: NodeMemory, key: Key) -> None:
         """Release older checkpoints. If that fails, training must not wait for their buffers."""
+        pools = (memory.buffers, memory.copies)
+        for pool in pools:  # a save that begins now waits for the outcome: an earlier fault says nothing about it
+            pool.set_fault("")
         error = self._queues["memory"].attempt(memory.retire, key, self._broken_in(-1))
         self._unretired = key if error else None
-        for buffers in (memory.buffers, memory.copies):
-            buffers.set_fault(f"older checkpoints cannot be removed: {error}" if error else "")
         if error:
+            for pool in pools:
+                pool.set_fault(f"older checkpoints cannot be removed: {error}")
             self._log.failed(key.step, "memory", f"older checkpoints were not removed: {error}")
 
     def _replicate(self, save: PendingSave, tier: MemoryTier, queue: WorkerQueue) -> str:
