@@ -57,12 +57,7 @@ def prefix(run_dir: Path) -> str:
 
 @dataclass(frozen=True, slots=True)
 class _Line:
-    """A line of the metrics file: a step, or metrics reported after it.
-
-    Args:
-        values: By name, in the order of sending; None if there is nothing to send.
-        is_step: Whether it is the step itself.
-    """
+    """A line of the metrics file: a step, or metrics reported after it; `values` in the order of sending."""
 
     step: int
     time_ms: int

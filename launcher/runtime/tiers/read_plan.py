@@ -102,21 +102,19 @@ class Layout:
 
     def __init__(self, manifest: Manifest):
         self._pieces: dict[int, list[Piece]] = {}
-        for piece in manifest.metadata.storage_data.values():
+        for piece in sorted(manifest.metadata.storage_data.values(), key=lambda piece: piece.offset):
             if piece.length:
                 self._pieces.setdefault(piece.rank, []).append(piece)
-        for pieces in self._pieces.values():
-            pieces.sort(key=lambda piece: piece.offset)
-        self._offsets = {rank: [piece.offset for piece in pieces] for rank, pieces in self._pieces.items()}
 
     def pieces(self, rank: int, start: int, stop: int) -> Iterator[Piece]:
         """Yield the pieces of a shard that overlap a run."""
-        pieces, offsets = self._pieces.get(rank, []), self._offsets.get(rank, [])
-        for place in range(max(bisect.bisect_right(offsets, start) - 1, 0), len(pieces)):
-            if pieces[place].offset >= stop:
+        pieces = self._pieces.get(rank, [])
+        first = bisect.bisect_right(pieces, start, key=lambda piece: piece.offset) - 1
+        for piece in itertools.islice(pieces, max(first, 0), None):
+            if piece.offset >= stop:
                 return
-            if pieces[place].offset + pieces[place].length > start:
-                yield pieces[place]
+            if piece.offset + piece.length > start:
+                yield piece
 
     def blocks(self, rank: int, start: int, stop: int) -> Iterator[Block]:
         """Yield the blocks of a shard that overlap a run."""
