@@ -34,7 +34,7 @@ class Buffer:
         self._inode, self._is_pinned = 0, False
         self.bytes = torch.empty(0, dtype=torch.uint8)
         self.path = path or (folder / f"{FREE_PREFIX}{secrets.token_hex(8)}" if folder else None)
-        self.pins = 0
+        self.pins = 1
 
     @property
     def file(self) -> Path:
@@ -133,19 +133,12 @@ class Buffer:
 
 
 class BufferPool:
-    """The buffers of one rank. Threads may share the pool.
-
-    Args:
-        folder: Where their files are; None for plain memory.
-        limit: Maximum number of buffers; `take` waits when all are in use.
-    """
+    """The buffers of one rank, at most `limit`; without a folder, plain memory. Threads may share the pool."""
 
     def __init__(self, folder: Path | None, limit: int):
-        self._folder = folder
-        self._limit = limit
+        self._folder, self._limit = folder, limit
         self._free: list[Buffer] = []
-        self._count = 0
-        self._fault = ""
+        self._count, self._fault = 0, ""
         self._changed = threading.Condition()
 
     def set_fault(self, fault: str) -> None:
@@ -167,19 +160,16 @@ class BufferPool:
                 self._changed.wait()
             if self._free:
                 buffer = self._free.pop()
-            else:
-                buffer = Buffer(self._folder)
-                self._count += 1
-            buffer.pins = 1
-            return buffer
+                buffer.pins = 1
+                return buffer
+            self._count += 1
+            return Buffer(self._folder)
 
     def adopt(self, path: Path) -> Buffer:
         """Return a buffer for a file that an earlier process left; the caller keeps it until `release`."""
         with self._changed:
-            buffer = Buffer(self._folder, path)
-            buffer.pins = 1
             self._count += 1
-            return buffer
+        return Buffer(self._folder, path)
 
     def prepare(self, num_bytes: int, count: int) -> None:
         """Allocate a buffer in advance while there are fewer than `count`, so that no save waits for memory.
@@ -211,7 +201,7 @@ class BufferPool:
             buffer.pins -= 1
             if buffer.pins:
                 return
-            self._count -= 1
+            self._count -= 1  # if it cannot be cleared, another buffer may take its place
             self._changed.notify_all()
             buffer.clear()
             self._free.append(buffer)

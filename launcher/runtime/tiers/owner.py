@@ -56,10 +56,9 @@ class MarkPlace(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Mark:
-    """An owner's mark.
+    """An owner's mark, whose `beat` grows with each renewal.
 
     Args:
-        beat: Incremented by each renewal.
         lease_s: Seconds for which it remains valid without renewal; 0 if the owner released it.
     """
 
@@ -116,7 +115,6 @@ class Claim:
 
         Raises:
             NamespaceTaken: A live job holds it.
-            TierFailure: The mark cannot be read or written.
         """
         with self._lock:
             if self._renewal is None:
@@ -150,11 +148,7 @@ class Claim:
                 return
 
     def _is_abandoned(self, found: Mark, data: bytes | None) -> bool:
-        """Watch another job's mark for its lease; return False if the mark is a different one by then.
-
-        Raises:
-            NamespaceTaken: It was renewed.
-        """
+        """Watch another job's mark for its lease; return False if the mark is a different one by then."""
         began = time.monotonic()
         while time.monotonic() - began < found.lease_s:
             time.sleep(min(1.0, found.lease_s / 10))
@@ -167,7 +161,6 @@ class Claim:
         return True
 
     def _is_own(self, found: Mark | None) -> bool:
-        """Return whether this process holds a mark."""
         return found is not None and (found.owner, found.holder) == (self._owner, holder())
 
     def _put(self, beat: int, lease_s: float, replaced: bytes | None) -> bool:
@@ -198,8 +191,7 @@ class Ownership:
     """
 
     def __init__(self, places: Mapping[str, MarkPlace], log: CheckpointLog, ranks: Ranks):
-        self._log, self._ranks, self._is_taken = log, ranks, False
-        self._places = places
+        self._log, self._ranks, self._is_taken, self._places = log, ranks, False, places
         self._claims = {
             name: Claim(place, f"the namespace {log.namespace} in {'memory' if name == 'shared' else name}")
             for name, place in places.items()
@@ -232,11 +224,7 @@ class Ownership:
 
 
 class FileMark:
-    """A mark in a file.
-
-    Args:
-        path: Of the file; its folder is created by the first write.
-    """
+    """A mark in a file, whose folder is created by the first write."""
 
     def __init__(self, path: Path):
         self._path = path.absolute()  # a program may change its working directory

@@ -187,13 +187,7 @@ class Shards(Protocol):
         """Return which rank reads which bytes; `wanted` has shape `(num_ranks,)`."""
 
     def open(self, writer: int) -> Shard:
-        """Return the shard of a rank.
-
-        Raises:
-            Broken: It is damaged.
-            TierFailure: It cannot be read now.
-            OSError: As above.
-        """
+        """Return the shard of a rank; Broken if it is damaged, TierFailure or OSError if it cannot be read now."""
 
 
 class StoreShards:
@@ -273,7 +267,6 @@ class Nodes:
     """The shards of one save in the memory of several nodes.
 
     Args:
-        memory: This rank's view of its node.
         here: This rank's node.
         nodes: The node of each rank, shape `(num_ranks,)`.
         copies: The copies of each shard, by the rank that wrote it; the best first.
@@ -300,15 +293,11 @@ class Nodes:
             node = self.chosen(writer, nodes[taker]).node
             return taker if node == nodes[taker] else ranks_on[node][taker % len(ranks_on[node])]
 
-        own = [
-            {
-                writer: layout.covering_blocks(writer, runs)
-                for writer, runs in each.items()
-                if giver(writer, rank) == rank
-            }
-            for rank, each in enumerate(wanted)
-        ]
-        return ReadPlan(wanted, own, giver)
+        def read_by(rank: int) -> Wanted:
+            own = {writer: runs for writer, runs in wanted[rank].items() if giver(writer, rank) == rank}
+            return {writer: layout.covering_blocks(writer, runs) for writer, runs in own.items()}
+
+        return ReadPlan(wanted, [read_by(rank) for rank in range(len(wanted))], giver)
 
     def open(self, writer: int) -> Shard:
         is_replica = self.chosen(writer, self._here).is_replica

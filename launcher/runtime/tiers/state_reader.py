@@ -72,13 +72,7 @@ class ShardsBroken(RuntimeError):
 
 @dataclass(frozen=True, slots=True)
 class Reading:
-    """The cost of reading a checkpoint.
-
-    Args:
-        total_bytes: Bytes that all ranks read from the tier.
-        sent_bytes: Bytes sent between all ranks.
-        slowest_s: Seconds of the slowest rank.
-    """
+    """The cost of reading a checkpoint: bytes that this rank and all ranks read, and seconds of the slowest rank."""
 
     num_bytes: int
     total_bytes: int
@@ -113,12 +107,7 @@ def read_state(state: dict[str, Any], manifest: Manifest, shards: Shards, ranks:
 
 
 class ReadTarget:
-    """A part of a piece, and where it goes.
-
-    Attributes:
-        runs: The bytes of the shard to read.
-        start, stop: The first of them, and the end.
-    """
+    """A part of a piece, and where it goes: `runs` are the bytes of the shard to read, from `start` to `stop`."""
 
     def __init__(self, item: ReadItem, piece: Piece, planner: LoadPlanner):
         self._item, self.piece, self._planner = item, piece, planner
@@ -177,9 +166,7 @@ class Exchange:
     """One rank's part of reading a checkpoint. Every rank creates one and runs it once.
 
     Attributes:
-        is_done: Whether it was run.
         reasons: Why shards cannot be used, by the rank that wrote them.
-        sent_bytes: Bytes that it sent to other ranks.
     """
 
     def __init__(self, manifest: Manifest, shards: Shards, ranks: Ranks):
@@ -292,7 +279,6 @@ class Exchange:
         return room
 
     def _fill(self, writer: int, start: int, room: Bytes) -> None:
-        """Fill `room` with checked bytes of a shard."""
         stop = start + len(room)
         for block in self._layout.blocks(writer, start, stop):
             data = self._kept.get((writer, block.start))
@@ -368,8 +354,7 @@ class _Reader(StorageReader):
 
 
 def _windows(blocks: Iterable[Block]) -> Iterator[list[Block]]:
-    """Yield blocks that are read at once, with the few bytes of padding between pieces."""
-    found: list[Block] = []
+    found: list[Block] = []  # read at once, with the few bytes of padding between pieces
     for block in blocks:
         if found and (block.start - found[-1].stop >= ALIGNMENT or block.stop - found[0].start > WINDOW):
             yield found
@@ -380,7 +365,6 @@ def _windows(blocks: Iterable[Block]) -> Iterator[list[Block]]:
 
 
 def _messages(transfers: Iterable[Transfer]) -> list[list[Transfer]]:
-    """Return the transfers as messages of limited size."""
     messages: list[list[Transfer]] = [[]]
     left = WINDOW
     for writer, first, end in transfers:
