@@ -136,11 +136,8 @@ class _Delivery:
     """Sends the lines after the acknowledged offset to one MLflow run."""
 
     def __init__(self, run_dir: Path, tracking_uri: str | None, run_id: str):
-        self._run_dir = run_dir
-        self._curve = acknowledged(run_dir)[1]
-        self._prefix = prefix(run_dir)
-        self._tracking_uri = tracking_uri
-        self._run_id = run_id
+        self._run_dir, self._tracking_uri, self._run_id = run_dir, tracking_uri, run_id
+        self._curve, self._prefix = acknowledged(run_dir)[1], prefix(run_dir)
         self._client: Any = None
         self._errors: tuple[type[Exception], ...] = (OSError,)
         self._last_acknowledged: int | None = None
@@ -155,7 +152,13 @@ class _Delivery:
         """
         self._deliver_tags()
         sent = self._deliver_steps()
-        self._deliver_checkpoints()
+        # The server treats a repeated point as the same one: nothing is asked of it first.
+        shipped = self._run_dir / names.CHECKPOINTS_SHIPPED_FILE
+        offset = int(shipped.read_text(encoding="utf-8")) if shipped.exists() else 0
+        lines, end = _lines_after(self._run_dir / names.CHECKPOINTS_FILE, offset)
+        self._log_points([point for line in lines for point in _checkpoint_points(line)])
+        if end > offset:
+            write_text(shipped, str(end))
         return sent
 
     def _deliver_tags(self) -> None:
@@ -171,15 +174,6 @@ class _Delivery:
         with _translated(self._errors):
             self._client.log_batch(self._run_id, tags=tags)
         self._sent_tags = text
-
-    def _deliver_checkpoints(self) -> None:
-        """Send the records of checkpoints; the server treats a repeated point as the same one."""
-        shipped = self._run_dir / names.CHECKPOINTS_SHIPPED_FILE
-        offset = int(shipped.read_text(encoding="utf-8")) if shipped.exists() else 0
-        lines, end = _lines_after(self._run_dir / names.CHECKPOINTS_FILE, offset)
-        self._log_points([point for line in lines for point in _checkpoint_points(line)])
-        if end > offset:
-            write_text(shipped, str(end))
 
     def _deliver_steps(self) -> int:
         """Send every step that is not acknowledged yet and return the number of steps sent.
@@ -232,13 +226,9 @@ class _Delivery:
         return max((metric.step for metric in history), default=0)
 
     def _log(self, lines: Sequence[_Line]) -> None:
+        values = ((name, value, line) for line in lines for name, value in line.values.items())
         self._log_points(
-            [
-                (name, value, line.time_ms, line.step)
-                for line in lines
-                for name, value in line.values.items()
-                if value is not None
-            ]
+            [(name, value, line.time_ms, line.step) for name, value, line in values if value is not None]
         )
         self._last_acknowledged = lines[-1].step
 
@@ -273,9 +263,6 @@ def ship(run_dir: Path, tracking_uri: str | None, run_id: str) -> int:
 
 def log_artifacts(tracking_uri: str | None, run_id: str, files: Sequence[Path], folder: str) -> None:
     """Upload files to a run's artifacts.
-
-    Args:
-        tracking_uri: Of MLflow; None for MLflow's default.
 
     Raises:
         TrackingUnavailable: The server refused or is unreachable, or MLflow is not installed.
