@@ -45,14 +45,12 @@ A refused permission is not among them: it shows nothing about the data. Source:
 
 @dataclass(frozen=True, slots=True)
 class Progress:
-    """The progress of training.
+    """The progress of training, as `world_size` ranks wrote it.
 
     Args:
         step: Optimizer steps done.
         cursor: Samples consumed since the start of training, over all epochs.
-        world_size: Ranks that wrote the checkpoint.
-        num_samples: Size of the cursor's dataset; None if not recorded.
-        seed: Of the cursor's order, likewise.
+        num_samples, seed: Of the cursor's dataset and its order; None if not recorded.
     """
 
     step: int = 0
@@ -77,7 +75,6 @@ class Published:
 
     @property
     def is_verifiable(self) -> bool:
-        """Whether the checkpoint has checksums."""
         return self.metadata_checksum is not None
 
 
@@ -135,11 +132,7 @@ def size(path: Path) -> int:
 
 
 def _size_now(path: Path) -> int | None:
-    """Return the size of a file in bytes; None if it does not exist, or is not a file.
-
-    Raises:
-        Unavailable: The file system failed.
-    """
+    """Return the size of a file in bytes; None if it does not exist, or is not a file."""
     try:
         with outcomes(is_first=True):
             return size(path)

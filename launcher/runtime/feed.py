@@ -93,7 +93,6 @@ class TimedIterator(Generic[Data]):
     """An iterator that measures how long its consumer waits for its start and its items."""
 
     def __init__(self, begin: Callable[[], Iterable[Data]]):
-        self._waited_s = 0.0
         began = time.perf_counter()
         self._items = iter(begin())
         self._waited_s = time.perf_counter() - began
@@ -116,15 +115,12 @@ class TimedIterator(Generic[Data]):
 
 @dataclass(frozen=True, slots=True)
 class SampleLog:
-    """Writes `run/samples/rank-<r>.jsonl`, which shows that each sample was taken once.
-
-    It has one JSON object per forward pass, with its time since the epoch.
-    """
+    """Writes `run/samples/rank-<r>.jsonl`, one object per forward pass: it shows that each sample was taken once."""
 
     run_dir: Path
 
     def append(self, step: int, draw: Draw) -> None:
-        """Log the samples that the loader drew for a forward pass of optimizer step `step`."""
+        """Log the samples that the loader drew for a forward pass of a step."""
         folder = self.run_dir / names.SAMPLES_DIR
         folder.mkdir(parents=True, exist_ok=True)
         record: dict[str, object] = {"time": time.time(), "attempt": startup_timing.attempt(), "step": step}
