@@ -7,7 +7,6 @@ prefetching loaders and wrappers work, and loaders that do not draw from the sam
 
 import time
 from collections.abc import Callable, Iterable, Iterator
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Generic, TypeVar
 
@@ -113,16 +112,10 @@ class TimedIterator(Generic[Data]):
         return waited_s
 
 
-@dataclass(frozen=True, slots=True)
-class SampleLog:
-    """Writes `run/samples/rank-<r>.jsonl`, one object per forward pass: it shows that each sample was taken once."""
-
-    run_dir: Path
-
-    def append(self, step: int, draw: Draw) -> None:
-        """Log the samples that the loader drew for a forward pass of a step."""
-        folder = self.run_dir / names.SAMPLES_DIR
-        folder.mkdir(parents=True, exist_ok=True)
-        record: dict[str, object] = {"time": time.time(), "attempt": startup_timing.attempt(), "step": step}
-        record |= {"position": draw.batch.positions.start, "samples": draw.samples}
-        append_json(folder / f"rank-{process_group.rank()}.jsonl", record)
+def log_samples(run_dir: Path, step: int, draw: Draw) -> None:
+    """Append the samples of a forward pass to `run/samples/rank-<r>.jsonl`, which shows that each was taken once."""
+    folder = run_dir / names.SAMPLES_DIR
+    folder.mkdir(parents=True, exist_ok=True)
+    record: dict[str, object] = {"time": time.time(), "attempt": startup_timing.attempt(), "step": step}
+    record |= {"position": draw.batch.positions.start, "samples": draw.samples}
+    append_json(folder / f"rank-{process_group.rank()}.jsonl", record)

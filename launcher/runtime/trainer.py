@@ -11,7 +11,7 @@ from torch import nn
 
 from launcher.common import names
 from launcher.runtime import agent
-from launcher.runtime.feed import SampleLog
+from launcher.runtime.feed import log_samples
 from launcher.runtime.job import Job
 from launcher.runtime.model import build_model, next_token_loss
 from launcher.runtime.process_group import Place
@@ -110,7 +110,7 @@ class Trainer:
         run_dir: Path,
         event_pending: Callable[[], bool] = agent.event_pending,
     ):
-        self.settings, self.place = settings, place
+        self.settings, self.place, self.run_dir = settings, place, run_dir
         tokens = load_tokens(data_file(settings.data_path), settings.max_len, settings.data_limit)
         self.tokens = tokens.to(place.device)
         model = build_model(settings.model_type, settings.model, max_len=settings.max_len, seed=settings.seed)
@@ -140,7 +140,6 @@ class Trainer:
             event_pending=event_pending,
             max_skipped_steps=settings.max_skipped_steps,
         )
-        self.sample_log = SampleLog(run_dir) if settings.log_samples else None
         self.last_loss: float | None = None
 
     def run(self) -> bool:
@@ -160,8 +159,8 @@ class Trainer:
             self._print(f"resumed from step {resumed.step} (saved by {resumed.world_size} ranks)")
         began = time.monotonic()
         for rows in self.job.steps(self._rows()):
-            if self.sample_log:
-                self.sample_log.append(self.job.step + 1, self.job.draw)
+            if settings.log_samples:
+                log_samples(self.run_dir, self.job.step + 1, self.job.draw)
             step_tokens = self.job.batch.step_samples * settings.max_len
             loss = self.job.weigh_sum(self._token_losses(rows), step_tokens)
             torch.autograd.backward(loss)

@@ -136,13 +136,14 @@ class NodeMemory(FileMark):
         for each, path in manifests.items():
             if each not in newest | later:
                 path.unlink(missing_ok=True)
-        for each in {each for each, _, _ in self._held.values()} - newest - later:
-            self.forget(each)
         for path, (each, pool, buffer) in list(self._held.items()):
             if each in later:  # its shards are kept, but not their buffers, which later saves need
                 del self._held[path]
                 self._strays[path] = each
                 pool.give_up(buffer)
+            elif each not in newest:
+                del self._held[path]
+                pool.release(buffer)
         for path, each in list(self._strays.items()):
             if each not in newest | later:
                 del self._strays[path]

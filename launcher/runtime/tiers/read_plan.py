@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from typing import Protocol
 
 from launcher.runtime.tiers.node_memory import NodeMemory
-from launcher.runtime.tiers.shards import DIGEST, Manifest, Piece, Shard
+from launcher.runtime.tiers.shards import ALIGNMENT, DIGEST, Manifest, Piece, Shard
 from launcher.runtime.tiers.stores import Store
 
 Runs = list[tuple[int, int]]
@@ -137,8 +137,20 @@ class Layout:
         return merged(found)
 
 
+def windows(blocks: Iterable[Block], limit: int) -> Iterator[list[Block]]:
+    """Yield blocks that are read at once, with the padding between pieces: at most `limit` bytes, or one block."""
+    found: list[Block] = []
+    for block in blocks:
+        if found and (block.start - found[-1].stop >= ALIGNMENT or block.stop - found[0].start > limit):
+            yield found
+            found = []
+        found.append(block)
+    if found:
+        yield found
+
+
 SEGMENT = 8 << 20
-"""Bytes, plus at most one block, that one rank reads for all before the next rank takes its turn."""
+"""Bytes, or one block, that one rank reads for all before the next rank takes its turn."""
 
 Wanted = Mapping[int, Runs]
 """The bytes that a rank needs, by the rank that wrote their shard."""
@@ -224,8 +236,8 @@ def _divide(
         if len(ranks) == 1:
             given[ranks[0]].setdefault(writer, []).append((start, stop))
             continue
-        for part in _parts(layout, writer, start, stop):
-            given[ranks[next(turns) % len(ranks)]].setdefault(writer, []).append(part)
+        for part in windows(layout.blocks(writer, start, stop), SEGMENT):
+            given[ranks[next(turns) % len(ranks)]].setdefault(writer, []).append((part[0].start, part[-1].stop))
 
 
 def _segments(runs: Mapping[int, Runs]) -> Iterator[tuple[int, int, tuple[int, ...]]]:
@@ -243,16 +255,6 @@ def _segments(runs: Mapping[int, Runs]) -> Iterator[tuple[int, int, tuple[int, .
             yield last, place, tuple(sorted(active))
         last = place
         (active.add if is_begin else active.discard)(rank)
-
-
-def _parts(layout: Layout, writer: int, start: int, stop: int) -> Iterator[tuple[int, int]]:
-    first, end = start, start
-    for block in layout.blocks(writer, start, stop):
-        if block.stop - first > SEGMENT and end > first:
-            yield first, end
-            first = block.start
-        end = block.stop
-    yield first, end
 
 
 @dataclass(frozen=True, slots=True)

@@ -3,7 +3,7 @@
 import functools
 import itertools
 import time
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -19,7 +19,7 @@ from launcher.runtime.checkpoint_search import (
 from launcher.runtime.tiers.checkpoint_log import BROKEN, CheckpointLog
 from launcher.runtime.tiers.node_memory import Held, NodeMemory
 from launcher.runtime.tiers.rank_group import Ranks
-from launcher.runtime.tiers.read_plan import Copy, Nodes, Shards, StoreShards
+from launcher.runtime.tiers.read_plan import Copy, Nodes, StoreShards
 from launcher.runtime.tiers.shards import Broken, Key, Manifest, TierFailure, TierRefused, unseal_own
 from launcher.runtime.tiers.state_reader import Reading, ShardsBroken, read_state
 from launcher.runtime.tiers.stores import Store
@@ -224,20 +224,20 @@ class Restoration:
     def _load(self, form: Form, key: Key, place: int) -> Restored:
         began = time.perf_counter()
         manifest = self._manifest(key, place)
-        state = form(manifest)
-        for tier, shards, copies in self._sources(manifest, place):
+        state, known = form(manifest), self._holdings
+        while True:
+            tier, shards = self._shards(manifest, place, known)
             try:
                 reading = read_state(state, manifest, shards, self.ranks)
+                break
             except ShardsBroken as error:
-                if copies is None:
+                if isinstance(shards, StoreShards):
                     raise (Broken if error.is_damage else TierFailure)(str(error)) from error
                 self._search.pass_over(f"step {key.step} from {tier}: {error}")
-                self._exclude(key, copies, error)
-                continue
-            self._log_load(key, tier, reading, time.perf_counter() - began)
-            passed_over = tuple(self._search.passed_over)
-            return Restored(key.step, tier, manifest.world_size, manifest.progress, state, passed_over)
-        raise AssertionError("the sources end with an error")
+                self._exclude(key, shards, error)
+        self._log_load(key, tier, reading, time.perf_counter() - began)
+        passed_over = tuple(self._search.passed_over)
+        return Restored(key.step, tier, manifest.world_size, manifest.progress, state, passed_over)
 
     def _manifest(self, key: Key, place: int) -> Manifest:
         """Return a save's manifest from a tier; for memory, from the first node that has it intact.
@@ -248,10 +248,11 @@ class Restoration:
         """
         sources = [0]
         if place < 0:
-            nodes = {
-                each.node: rank for rank, each in reversed(list(enumerate(self._holdings))) if key in each.manifests
-            }
-            sources = sorted(nodes.values())
+            nodes: dict[str, int] = {}  # the first rank of each node that has it
+            for rank, each in enumerate(self._holdings):
+                if key in each.manifests:
+                    nodes.setdefault(each.node, rank)
+            sources = list(nodes.values())
         reasons: list[Damaged | Unavailable] = []
         for source in sources:
             answer = self._manifest_bytes(key, place) if self.ranks.rank == source else b""
@@ -273,34 +274,29 @@ class Restoration:
             return TierFailure(str(error))
         return data
 
-    def _sources(self, manifest: Manifest, place: int) -> Iterator[tuple[str, Shards, Nodes | None]]:
-        """Yield the name of the tier and the source of its shards; for memory, until no copy is left to try.
+    def _shards(self, manifest: Manifest, place: int, known: list[Holding]) -> tuple[str, StoreShards | Nodes]:
+        """Return the name of the tier and the shards of a save; of memory, those copies that were not tried in vain.
+
+        Args:
+            known: The content of the nodes before any copy was tried.
 
         Raises:
-            Damaged: No copy is left, and those that were tried are broken.
+            Damaged: No copy is left of a shard, and those that were tried are broken.
             Unavailable: No copy is left, and one could not be read.
         """
         if place >= 0:
-            store = self.stores[place]
-            yield store.name, StoreShards(store, manifest), None
-            return
-        known = self._holdings
-        while True:
-            copies = self._copies(manifest.key)
-            if missing := [rank for rank in range(manifest.world_size) if rank not in copies]:
-                raise self._no_copy_left(missing, known)
-            is_copy = any(each[0].is_replica for each in copies.values())
-            names = [holding.node for holding in self._holdings]
-            nodes = Nodes(self._node_memory, self.node, names, copies, manifest)
-            yield "replica" if is_copy else "memory", nodes, nodes
-
-    def _no_copy_left(self, missing: list[int], known: list[Holding]) -> Damaged | Unavailable:
-        """Return the outcome of missing shards. A later attempt reads unread copies again, but not broken ones."""
-        unread, self._unread = {shard.rank for _, shard in self._unread}, set()
-        self._holdings = [_without(each, self._excluded) for each in known]
-        is_damage = any(rank not in unread for rank in missing)
-        reason = f"no node has the shards of ranks {', '.join(map(str, missing))}"
-        return Broken(reason) if is_damage else TierFailure(reason)
+            return self._name(place), StoreShards(self.stores[place], manifest)
+        copies = self._copies(manifest.key)
+        if missing := [rank for rank in range(manifest.world_size) if rank not in copies]:
+            # A later attempt reads unread copies again, but not broken ones.
+            unread, self._unread = {shard.rank for _, shard in self._unread}, set()
+            self._holdings = [_without(each, self._excluded) for each in known]
+            is_damage = any(rank not in unread for rank in missing)
+            reason = f"no node has the shards of ranks {', '.join(map(str, missing))}"
+            raise (Broken if is_damage else TierFailure)(reason)
+        is_copy = any(each[0].is_replica for each in copies.values())
+        names = [holding.node for holding in self._holdings]
+        return "replica" if is_copy else "memory", Nodes(self._node_memory, self.node, names, copies, manifest)
 
     def _copies(self, key: Key) -> dict[int, list[Copy]]:
         """Return the copies of each shard of a save, by the rank that wrote it; originals before replicas."""

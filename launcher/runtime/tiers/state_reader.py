@@ -36,8 +36,9 @@ from launcher.runtime.tiers.read_plan import (
     merged,
     overlap,
     row_strides,
+    windows,
 )
-from launcher.runtime.tiers.shards import ALIGNMENT, DIGEST, Broken, Manifest, Piece, Shard, TierFailure
+from launcher.runtime.tiers.shards import DIGEST, Broken, Manifest, Piece, Shard, TierFailure
 
 
 @dataclass(frozen=True, slots=True)
@@ -228,7 +229,7 @@ class Exchange:
         shard, targets = self._open(writer), itertools.chain.from_iterable(self._targets.get(writer, {}).values())
         complete = (target for target in targets if overlap(target.runs, runs) == target.runs)
         waiting = sorted(complete, key=lambda target: target.stop)
-        for blocks in _windows(block for run in runs for block in self._layout.blocks(writer, *run)):
+        for blocks in windows((block for run in runs for block in self._layout.blocks(writer, *run)), WINDOW):
             shard.fetch(blocks[0].start, blocks[-1].stop)
             for block in blocks:
                 self._take(shard, writer, block, bool(overlap(sent, [(block.start, block.stop)])))
@@ -351,17 +352,6 @@ class _Reader(StorageReader):
     @classmethod
     def validate_checkpoint_id(cls, checkpoint_id: object) -> bool:
         return True
-
-
-def _windows(blocks: Iterable[Block]) -> Iterator[list[Block]]:
-    found: list[Block] = []  # read at once, with the few bytes of padding between pieces
-    for block in blocks:
-        if found and (block.start - found[-1].stop >= ALIGNMENT or block.stop - found[0].start > WINDOW):
-            yield found
-            found = []
-        found.append(block)
-    if found:
-        yield found
 
 
 def _messages(transfers: Iterable[Transfer]) -> list[list[Transfer]]:
