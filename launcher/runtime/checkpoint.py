@@ -91,11 +91,7 @@ def latest_progress(folder: Path) -> tuple[Path, Progress] | None:
 
 
 class LaunchMark:
-    """The file that names the launch which took the checkpoints last. Every method is collective.
-
-    Args:
-        folder: Of the file, visible to the first rank; created if missing.
-    """
+    """The file, visible to the first rank, that names the launch which took the checkpoints last. Collective."""
 
     def __init__(self, folder: Path):
         self._launch_file = folder / LAUNCH

@@ -92,7 +92,6 @@ def published(folder: Path, step: int) -> Published:
 
     Raises:
         Damaged: It is missing or changed, or a file is missing or not of the size written.
-        Unavailable: The file system failed.
     """
     with outcomes(is_first=True):
         size(folder / PROGRESS)  # of a pipe, reading would never end
@@ -117,12 +116,7 @@ def published(folder: Path, step: int) -> Published:
 
 
 def size(path: Path) -> int:
-    """Return the size of a file in bytes.
-
-    Raises:
-        Damaged: It is not a regular file, nor a link to one.
-        OSError: The file system failed, or it does not exist.
-    """
+    """Return the size of a file in bytes; Damaged if it is not a regular file, nor a link to one."""
     found = path.stat()
     if stat.S_ISDIR(found.st_mode):
         raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR), str(path))
@@ -184,9 +178,6 @@ def candidates(folder: Path) -> list[Path]:
 
     The pointer names the one published last. Those of later steps come last: they were never published, or were found
     damaged by a run that resumed from an older one.
-
-    Raises:
-        Unavailable: The folder cannot be read.
     """
     try:
         found, newest = written(folder)[::-1], pointed(folder)

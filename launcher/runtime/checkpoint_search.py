@@ -126,11 +126,7 @@ class Search:
         return None
 
     def patiently(self, attempt: Callable[[], _Value]) -> _Value:
-        """Return the result of `attempt`, which is repeated while it raises Unavailable.
-
-        Raises:
-            CheckpointUnavailable: It was unavailable for longer than the patience.
-        """
+        """Return the result of `attempt`, repeated while it is Unavailable; then CheckpointUnavailable."""
         began, waits = time.monotonic(), pauses(self.pause_s, LONGEST_PAUSE_S)
         while True:
             try:

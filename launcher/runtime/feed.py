@@ -25,12 +25,7 @@ class LoaderMismatch(ValueError):
 
 
 def matched(sampler: StepSampler, items: Iterator[Data]) -> Iterator[tuple[Draw, Data]]:
-    """Yield the batches of `items` from the cursor to the end, each with the sampler's draw for it.
-
-    Raises:
-        LoaderMismatch: A batch was not drawn from the sampler, or was drawn for another place in the stream; or the
-            loader has fewer or more batches than the sampler.
-    """
+    """Yield the batches of `items` from the cursor to the end, each with the sampler's draw for it."""
     source, num_batches = None, len(sampler)
     drawn_before = {iterator.number: iterator.num_drawn for iterator in sampler.iterators()}
     for number, planned in enumerate(sampler.batches()):
@@ -78,9 +73,6 @@ def begun(loader: Iterable[Data]) -> Iterator[Data]:
     The workers do not receive the stop signal, which goes to the complete process group: without a handler, as in
     spawned workers, it would kill them. The random number drawn to seed them is put back, so that a resumed run draws
     the same numbers as an uninterrupted one.
-
-    Raises:
-        LoaderMismatch: The loader returns its batches in any order.
     """
     if getattr(loader, "in_order", True) is False:
         raise LoaderMismatch("the loader has in_order=False: its batches must come in the order of the sampler")

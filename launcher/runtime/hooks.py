@@ -70,11 +70,7 @@ def _without_metrics(hook: Callable[[int], None], epoch: int) -> None:
 
 
 class Marks:
-    """The hooks that have succeeded, in two files that outlive the process. Every method is collective.
-
-    Args:
-        folder: Of the checkpoints; visible to the first rank.
-    """
+    """The hooks that have succeeded, in two files beside the checkpoints. Every method is collective."""
 
     def __init__(self, folder: Path, *, is_used: bool):
         self._folder, self._is_used = folder, is_used
@@ -94,7 +90,6 @@ class Marks:
             self._group = self._group or process_group.patient_group()
 
     def reached(self, name: str) -> int:
-        """Return the step of a mark; 0 for none."""
         return self._steps.get(name, 0)
 
     def put(self, name: str, step: int) -> None:

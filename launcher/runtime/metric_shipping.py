@@ -66,7 +66,6 @@ class _Line:
 
 
 def _parsed(line: bytes) -> _Line | None:
-    """Return the content of a line; None for a malformed one."""
     try:
         fields = json.loads(line)
         values: dict[str, float | None] = {name: float(value) for name, value in fields.get("further", {}).items()}
@@ -85,7 +84,6 @@ _Point = tuple[str, float, int, int]
 
 
 def _checkpoint_points(line: bytes) -> list[_Point]:
-    """Return the metrics of a record of a save or a load; none for a malformed line."""
     try:
         fields = json.loads(line)
         name, time_ms, step = f"checkpoint/{fields['tier']}", int(fields["time"] * 1000), int(fields["step"])
@@ -147,8 +145,7 @@ class _Delivery:
     def deliver(self) -> int:
         """Send all lines that are not acknowledged yet; return the number of steps sent.
 
-        Raises:
-            TrackingUnavailable: The server refused or is unreachable. Earlier acknowledgements are kept.
+        TrackingUnavailable keeps earlier acknowledgements.
         """
         self._deliver_tags()
         sent = self._deliver_steps()
@@ -262,11 +259,7 @@ def ship(run_dir: Path, tracking_uri: str | None, run_id: str) -> int:
 
 
 def log_artifacts(tracking_uri: str | None, run_id: str, files: Sequence[Path], folder: str) -> None:
-    """Upload files to a run's artifacts.
-
-    Raises:
-        TrackingUnavailable: The server refused or is unreachable, or MLflow is not installed.
-    """
+    """Upload files to a run's artifacts; TrackingUnavailable also if MLflow is not installed."""
     try:
         from mlflow import MlflowClient
 

@@ -23,12 +23,7 @@ FREE_PREFIX = ".free-"
 
 
 class Buffer:
-    """Memory for one shard: a file in shared memory or, without a folder, plain memory.
-
-    Args:
-        folder: In shared memory; None for plain memory.
-        path: An existing file to use.
-    """
+    """Memory for one shard: a new file in a folder of shared memory or, without one, plain memory; or a file's."""
 
     def __init__(self, folder: Path | None, path: Path | None = None):
         self._inode, self._is_pinned = 0, False
@@ -44,11 +39,7 @@ class Buffer:
         return self.path
 
     def reserve(self, num_bytes: int) -> None:
-        """Grow to `num_bytes`, all of it backed by memory.
-
-        Raises:
-            OSError: There is not enough memory.
-        """
+        """Grow to `num_bytes`, all of it backed by memory; OSError if there is not enough."""
         if self._fits(num_bytes):
             return
         size = -(-num_bytes // GRANULE) * GRANULE
@@ -73,17 +64,13 @@ class Buffer:
             os.close(descriptor)
 
     def contents(self, num_bytes: int) -> Bytes:
-        """Return the shard in the file, shape `(num_bytes,)`; later saves reuse the mapping.
-
-        Raises:
-            Broken: It is missing or truncated.
-        """
+        """Return the shard in the file, shape `(num_bytes,)`; Broken if it is missing or truncated."""
         if not self._fits(num_bytes):
             try:
                 descriptor = os.open(self.file, os.O_RDWR)
             except FileNotFoundError as error:
                 raise Broken(f"{self.file.name} is missing") from error
-            try:
+            try:  # later saves reuse the mapping
                 if os.fstat(descriptor).st_size < num_bytes:
                     raise Broken(f"{self.file.name} is truncated")
                 self._map(descriptor)
@@ -148,11 +135,7 @@ class BufferPool:
             self._changed.notify_all()
 
     def take(self) -> Buffer:
-        """Return a free buffer; the caller keeps it until `release`.
-
-        Raises:
-            OSError: None is free, and none may be returned.
-        """
+        """Return a free buffer, kept until `release`; OSError if none is free, and none may be returned."""
         with self._changed:
             while not self._free and self._count >= self._limit:
                 if self._fault:
@@ -172,11 +155,7 @@ class BufferPool:
         return Buffer(self._folder, path)
 
     def prepare(self, num_bytes: int, count: int) -> None:
-        """Allocate a buffer in advance while there are fewer than `count`, so that no save waits for memory.
-
-        Raises:
-            OSError: There is not enough memory.
-        """
+        """Allocate a buffer in advance while there are fewer than `count`, so that no save waits for memory."""
         with self._changed:
             if self._free or self._count >= min(count, self._limit):
                 return

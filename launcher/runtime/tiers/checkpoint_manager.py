@@ -38,12 +38,10 @@ class StoreTier:
 
 @dataclass(frozen=True, slots=True)
 class MemoryTier:
-    """The memory of the nodes.
+    """The memory of the nodes, of which the first rank of each writes the manifests there.
 
     Args:
-        memory: This rank's view of its node.
         frequency: Optimizer steps between two saves.
-        ranks_per_node: The first rank of each node writes the manifests there.
         replicas: Number of neighbour nodes that each keep a copy.
     """
 
@@ -227,11 +225,7 @@ class CheckpointManager:
         return restored
 
     def newest(self) -> int | None:
-        """Return the newest published step; None if there is none. Collective.
-
-        Raises:
-            CheckpointUnavailable: None is found, and a tier did not answer.
-        """
+        """Return the newest published step; None if there is none. Collective; CheckpointUnavailable as in `load`."""
         return self._restoration().newest()
 
     def clear(self) -> None:

@@ -38,11 +38,7 @@ class NamespaceTaken(RuntimeError):
 
 
 class MarkPlace(Protocol):
-    """The place where a tier keeps its owner's mark.
-
-    Raises:
-        TierFailure: It is unreachable.
-    """
+    """The place where a tier keeps its owner's mark. All methods raise TierFailure if it is unreachable."""
 
     def begin(self) -> None:
         """Called when the mark is taken for the first time."""
@@ -97,12 +93,7 @@ def holder() -> str:
 
 
 class Claim:
-    """This job's ownership of a namespace in one tier. Threads may share it.
-
-    Args:
-        what: The namespace and the tier, for messages.
-        lease_s: Seconds for which the mark remains valid without renewal.
-    """
+    """This job's ownership of a namespace in one tier, which are `what` in messages. Threads may share it."""
 
     def __init__(self, place: MarkPlace, what: str, lease_s: float = LEASE_S):
         self._place, self._what, self._lease_s = place, what, lease_s
@@ -111,11 +102,7 @@ class Claim:
         self._ended = threading.Event()
 
     def hold(self) -> None:
-        """Ensure that this process holds the mark; take it if it is free, this job's own, or that of a dead job.
-
-        Raises:
-            NamespaceTaken: A live job holds it.
-        """
+        """Take the mark if it is free, this job's own, or a dead job's; NamespaceTaken if a live job holds it."""
         with self._lock:
             if self._renewal is None:
                 self._take()
@@ -183,12 +170,7 @@ class Claim:
 
 
 class Ownership:
-    """The ownership of all tiers of a namespace.
-
-    Args:
-        places: The tiers whose mark this rank keeps, by name.
-        log: Names the namespace; receives a warning for a tier whose owner is unknown.
-    """
+    """The ownership of all tiers of a namespace; `places` are those whose mark this rank keeps, by name."""
 
     def __init__(self, places: Mapping[str, MarkPlace], log: CheckpointLog, ranks: Ranks):
         self._log, self._ranks, self._is_taken, self._places = log, ranks, False, places
@@ -198,10 +180,9 @@ class Ownership:
         }
 
     def take(self) -> None:
-        """Take the namespace in every tier, once; collective. An unreachable tier is taken when it is saved to.
+        """Take the namespace in every tier, once; collective, as is NamespaceTaken.
 
-        Raises:
-            NamespaceTaken: On all ranks, if a live job holds it.
+        An unreachable tier is taken when it is saved to.
         """
         if self._is_taken:
             return

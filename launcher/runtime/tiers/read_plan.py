@@ -62,9 +62,7 @@ def cut(runs: Runs, size: int) -> Iterator[tuple[int, int]]:
 def box_runs(piece: Piece, offsets: Sequence[int], lengths: Sequence[int]) -> Runs:
     """Return the bytes of a shard that hold a part of a piece, which is in row-major order.
 
-    Args:
-        offsets: First number in each dimension.
-        lengths: Numbers in each dimension.
+    The part has `lengths` numbers in each dimension, from `offsets` on.
     """
     if 0 in lengths:
         return []

@@ -123,14 +123,11 @@ class Restoration:
         return candidates[0][0].step if candidates else None
 
     def run(self, form: Form) -> Restored | None:
-        """Load the newest published checkpoint; None if there is none.
-
-        An older one is loaded only if the newest is proven damaged.
+        """Load the newest published checkpoint, an older one only if it is proven damaged; None if there is none.
 
         Raises:
             CheckpointUnavailable: There are checkpoints and none is intact, or a tier did not answer, or the newest
                 that may be intact could not be read.
-            StateMismatch: The checkpoint is of another model or optimizer.
         """
         found, published = self._candidates()
         last = max((key for key, _ in found), default=Key(0, 0))

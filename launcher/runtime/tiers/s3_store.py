@@ -177,7 +177,7 @@ class Bucket:
                 self._client.abort_multipart_upload(**place)
 
     def _compare(self, name: str, size: int) -> None:
-        """Compare an object's size with the bytes sent, before a manifest refers to it."""
+        """Compare an object's size with the bytes sent, before a manifest refers to it; TierFailure if not equal."""
         try:
             with _translated():
                 found = self._client.head_object(Bucket=self._bucket, Key=name)["ContentLength"]

@@ -55,11 +55,7 @@ class Reason:
 
 
 class ShardsBroken(RuntimeError):
-    """Some of a checkpoint's shards cannot be used.
-
-    Args:
-        reasons: The shards that each rank could not use, by the rank that wrote them, shape `(num_ranks,)`.
-    """
+    """Some of a checkpoint's shards cannot be used: `reasons` of each rank, by the rank that wrote the shard."""
 
     def __init__(self, reasons: list[dict[int, Reason]]):
         super().__init__("; ".join(sorted({reason.text for each in reasons for reason in each.values()})))
@@ -374,10 +370,6 @@ def _room_for(transfers: Sequence[Transfer]) -> torch.Tensor:
 
 
 def _read_block(shard: Shard, block: Block, room: Bytes) -> None:
-    """Read a block and compare it with its checksum in one pass.
-
-    Raises:
-        Broken: They differ; `room` then holds what was found.
-    """
+    """Read a block and compare it with its checksum in one pass; if they differ, `room` holds what was found."""
     if filled(room, lambda start, part: shard.read(block.start + start, part)) != block.digest:
         raise Broken(f"the shard of rank {block.piece.rank} is changed at byte {block.start}")
