@@ -32,11 +32,7 @@ from launcher.runtime.process_group import without_group_warning
 
 
 def load_alone(state: dict[str, Any], reader: StorageReader) -> None:
-    """Load this rank's part of a checkpoint into `state`, without the other ranks.
-
-    Raises:
-        StateMismatch: The checkpoint is of another model or optimizer.
-    """
+    """Load this rank's part of a checkpoint into `state`, without the other ranks."""
     try:
         with without_group_warning():
             # Each rank plans alone: the metadata, which all ranks have, holds everything that they could agree on.
@@ -120,12 +116,10 @@ class _CheckedStream(io.IOBase):
 class CheckedReader(FileSystemReader):
     """Reads the files of torch.distributed.checkpoint and compares each piece with its checksum before it is used.
 
+    It raises Damaged if something is missing or changed, and Unavailable if the file system failed.
+
     Args:
         is_first: Whether this is the first rank; see `missing`.
-
-    Raises:
-        Damaged: `.metadata` is missing or changed.
-        Unavailable: The file system failed.
     """
 
     def __init__(self, folder: Path, stated: Published, *, is_first: bool = True):
@@ -150,24 +144,13 @@ class CheckedReader(FileSystemReader):
         return self.metadata
 
     def load_into(self, state: dict[str, Any]) -> None:
-        """Load this rank's part of the checkpoint into `state`.
-
-        Raises:
-            Damaged: A piece is missing or changed; `state` then holds parts of the checkpoint.
-            Unavailable: The file system failed; likewise.
-            StateMismatch: The checkpoint is of another model or optimizer.
-        """
+        """Load this rank's part of the checkpoint into `state`, which holds parts of it after an error."""
         load_alone(state, self)
         if self._outcome:
             raise self._outcome
 
     def verify(self) -> None:
-        """Read every piece and compare it with its checksum.
-
-        Raises:
-            Damaged: A piece is missing or changed.
-            Unavailable: The file system failed.
-        """
+        """Read every piece and compare it with its checksum."""
         with outcomes(self._is_first):
             for piece in self.metadata.storage_data.values():
                 with (self.path / piece.relative_path).open("rb") as stream:

@@ -78,7 +78,6 @@ def latest_progress(folder: Path) -> tuple[Path, Progress] | None:
 
     Raises:
         CheckpointBroken: There are checkpoints, and none of them is complete.
-        Unavailable: The file system failed.
     """
     reasons = []
     for path in candidates(folder):
@@ -92,11 +91,7 @@ def latest_progress(folder: Path) -> tuple[Path, Progress] | None:
 
 
 class LaunchMark:
-    """The file that names the launch which took the checkpoints last. Every method is collective.
-
-    Args:
-        folder: Of the file, visible to the first rank; created if missing.
-    """
+    """The file, visible to the first rank, that names the launch which took the checkpoints last. Collective."""
 
     def __init__(self, folder: Path):
         self._launch_file = folder / LAUNCH
@@ -121,7 +116,7 @@ class Checkpoints(LaunchMark):
     Args:
         folder: Visible to all ranks; created if missing. One run at a time saves to it, any number may read.
         keep: Published checkpoints to keep; 0 keeps all.
-        log: Receives warnings and failures; None for one that writes to the console.
+        log: None for one that writes to the console.
         patience_s: Seconds for which a failing file system is retried before `load` fails.
         max_bytes: Disk space of published checkpoints; the oldest are removed while they take more, but never the
             newest one. None for no limit.
@@ -138,12 +133,9 @@ class Checkpoints(LaunchMark):
         every: int = 0,
     ):
         super().__init__(folder)
-        self.folder = folder
-        self.keep = keep
-        self.max_bytes = max_bytes
-        self._every = every
+        self.folder, self.keep, self.max_bytes = folder, keep, max_bytes
+        self._every, self._patience_s = every, patience_s
         self._log = log or CheckpointLog(folder.name, rank())
-        self._patience_s = patience_s
         self._intact: Path | None = None
         self._damaged: set[Path] = set()
 
@@ -159,13 +151,12 @@ class Checkpoints(LaunchMark):
         is one place for all.
 
         Raises:
-            CheckpointUnsaved: The last save failed; on all ranks.
-            FolderInUse: Likewise: something that is not a checkpoint has the name of this one.
+            CheckpointUnsaved: The last save failed; on all ranks. FolderInUse, if something that is not a checkpoint
+                has the name of this one.
         """
-        began, step = time.perf_counter(), progress.step
+        began, step, num_bytes = time.perf_counter(), progress.step, 0
         try:
             if self._save(content, progress):
-                num_bytes = 0
                 with suppress(OSError):  # it is saved, whatever its size
                     num_bytes = _size(self.folder / name_of(step)) if rank() == 0 else 0
                 self._record("saved", step, began, num_bytes=num_bytes)
@@ -187,7 +178,6 @@ class Checkpoints(LaunchMark):
         try:
             _all_can(lambda: self._make_room(path) if rank() == 0 else None)
             _write(partial, state)
-            # Each rank syncs its own: on a network file system only the machine that wrote a file can.
             _all_can(lambda: _sync_own_files(partial))
             _all_can(lambda: self._publish(partial, path, progress) if rank() == 0 else None)
         except CheckpointUnsaved:
@@ -216,14 +206,12 @@ class Checkpoints(LaunchMark):
         search = Search(process_group, self._patience_s)
         paths = [only] if only else search.patiently(lambda: _from_first(lambda: candidates(self.folder)))
 
-        found = [
-            Candidate(
-                f"step {step_of(path)}", [Source(str(self.folder), functools.partial(self._load, path, content))]
-            )
-            for path in paths
-        ]
+        def candidate(path: Path) -> Candidate[_Loaded]:
+            load = functools.partial(self._load, path, content)
+            return Candidate(f"step {step_of(path)}", [Source(str(self.folder), load)])
+
         try:
-            loaded = search.newest(found)
+            loaded = search.newest([candidate(path) for path in paths])
         except CheckpointBroken as error:
             self._record(BROKEN, 0, began, detail=str(error))  # the timeline needs to know what is lost
             raise
@@ -250,12 +238,7 @@ class Checkpoints(LaunchMark):
         return path, stated.progress, state
 
     def latest(self) -> tuple[Path, Progress] | None:
-        """Return the newest complete published checkpoint and its progress, or None; the same on all ranks.
-
-        Raises:
-            CheckpointBroken: There are checkpoints, and none is complete; on all ranks.
-            CheckpointUnavailable: The file system failed for longer than the patience.
-        """
+        """Return `latest_progress` on all ranks, or raise its CheckpointBroken there."""
         search = Search(process_group, self._patience_s)
 
         def find() -> tuple[tuple[Path, Progress] | None, Sequence[str]]:
@@ -325,12 +308,10 @@ class Checkpoints(LaunchMark):
             self._log.warn_once(progress.step, f"older checkpoints were not removed: {error}")
 
     def _retire(self, path: Path) -> None:
-        """Remove checkpoints older than those kept.
-
-        Damaged ones do not count as kept. Newer ones remain: this run may have passed them over for a passing reason.
-        """
+        """Remove checkpoints older than those kept."""
         if not self.keep and self.max_bytes is None:
             return
+        # Newer ones remain: this run may have passed them over for a passing reason.
         older = [each for each in written(self.folder) if each <= path]
         kept = [each for each in older if each not in self._damaged][-self.keep :]
         while self.max_bytes is not None and len(kept) > 1 and sum(map(_size, kept)) > self.max_bytes:
@@ -345,7 +326,6 @@ class Checkpoints(LaunchMark):
 
 
 def _size(checkpoint: Path) -> int:
-    """Return the bytes of a checkpoint's files."""
     return sum(file.stat().st_size for file in checkpoint.iterdir())
 
 
@@ -356,11 +336,7 @@ def _from_first(find: Callable[[], _Value]) -> _Value:
 
 
 def _write(folder: Path, state: dict[str, Any]) -> None:
-    """Write the files of torch.distributed.checkpoint; collective.
-
-    Raises:
-        CheckpointUnsaved: The file system failed on a rank; raised on all ranks.
-    """
+    """Write the files of torch.distributed.checkpoint; collective, and so is CheckpointUnsaved."""
     # Start-up time: not before the first save.
     from torch.distributed.checkpoint.api import CheckpointException
     from torch.distributed.checkpoint.state_dict_saver import save
@@ -393,6 +369,7 @@ def _all_can(work: Callable[[], _Value]) -> _Value:
 
 
 def _sync_own_files(folder: Path) -> None:
+    # Each rank its own: on a network file system only the machine that wrote a file can sync it.
     # Source: torch.distributed.checkpoint.FileSystemWriter names a rank's files __RANK_N.distcp.
     for path in folder.glob(f"__{rank()}_*"):
         sync(path)

@@ -45,14 +45,12 @@ A refused permission is not among them: it shows nothing about the data. Source:
 
 @dataclass(frozen=True, slots=True)
 class Progress:
-    """The progress of training.
+    """The progress of training, as `world_size` ranks wrote it.
 
     Args:
         step: Optimizer steps done.
         cursor: Samples consumed since the start of training, over all epochs.
-        world_size: Ranks that wrote the checkpoint.
-        num_samples: Size of the cursor's dataset; None if not recorded.
-        seed: Of the cursor's order, likewise.
+        num_samples, seed: Of the cursor's dataset and its order; None if not recorded.
     """
 
     step: int = 0
@@ -77,7 +75,6 @@ class Published:
 
     @property
     def is_verifiable(self) -> bool:
-        """Whether the checkpoint has checksums."""
         return self.metadata_checksum is not None
 
 
@@ -95,7 +92,6 @@ def published(folder: Path, step: int) -> Published:
 
     Raises:
         Damaged: It is missing or changed, or a file is missing or not of the size written.
-        Unavailable: The file system failed.
     """
     with outcomes(is_first=True):
         size(folder / PROGRESS)  # of a pipe, reading would never end
@@ -120,12 +116,7 @@ def published(folder: Path, step: int) -> Published:
 
 
 def size(path: Path) -> int:
-    """Return the size of a file in bytes.
-
-    Raises:
-        Damaged: It is not a regular file, nor a link to one.
-        OSError: The file system failed, or it does not exist.
-    """
+    """Return the size of a file in bytes; Damaged if it is not a regular file, nor a link to one."""
     found = path.stat()
     if stat.S_ISDIR(found.st_mode):
         raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR), str(path))
@@ -135,11 +126,7 @@ def size(path: Path) -> int:
 
 
 def _size_now(path: Path) -> int | None:
-    """Return the size of a file in bytes; None if it does not exist, or is not a file.
-
-    Raises:
-        Unavailable: The file system failed.
-    """
+    """Return the size of a file in bytes; None if it does not exist, or is not a file."""
     try:
         with outcomes(is_first=True):
             return size(path)
@@ -191,9 +178,6 @@ def candidates(folder: Path) -> list[Path]:
 
     The pointer names the one published last. Those of later steps come last: they were never published, or were found
     damaged by a run that resumed from an older one.
-
-    Raises:
-        Unavailable: The folder cannot be read.
     """
     try:
         found, newest = written(folder)[::-1], pointed(folder)

@@ -77,11 +77,7 @@ def pauses(first_s: float, longest_s: float) -> Iterator[float]:
 
 @dataclass(frozen=True, slots=True)
 class Source(Generic[_Value]):
-    """A place that has a checkpoint.
-
-    Args:
-        load: Collective. Returns the loaded state, or raises Damaged or Unavailable on all ranks.
-    """
+    """A place that has a checkpoint; `load` is collective, and so are Damaged and Unavailable, which it may raise."""
 
     name: str
     load: Callable[[], _Value]
@@ -101,7 +97,7 @@ class Search:
 
     Args:
         patience_s: Seconds for which an unavailable checkpoint is retried.
-        note: Called on all ranks for each checkpoint that is passed over, with the reason; None for no call.
+        note: Called on all ranks with the reason for each checkpoint that is passed over.
         passed_over: The reasons so far.
         pause_s: Seconds before the second attempt.
     """
@@ -113,10 +109,7 @@ class Search:
     pause_s: float = PAUSE_S
 
     def newest(self, candidates: Sequence[Candidate[_Value]]) -> _Value | None:
-        """Return the first candidate that loads; None without candidates.
-
-        Args:
-            candidates: The newest first; the same on all ranks.
+        """Return the first candidate that loads; None without candidates, which are the same on all ranks.
 
         Raises:
             CheckpointBroken: Every candidate is damaged.
@@ -133,11 +126,7 @@ class Search:
         return None
 
     def patiently(self, attempt: Callable[[], _Value]) -> _Value:
-        """Return the result of `attempt`, which is repeated while it raises Unavailable.
-
-        Raises:
-            CheckpointUnavailable: It was unavailable for longer than the patience.
-        """
+        """Return the result of `attempt`, repeated while it is Unavailable; then CheckpointUnavailable."""
         began, waits = time.monotonic(), pauses(self.pause_s, LONGEST_PAUSE_S)
         while True:
             try:
@@ -182,11 +171,6 @@ def together(
 
     Args:
         outcomes: The exceptions that are raised on all ranks, the weightiest first.
-
-    Raises:
-        StateMismatch: At least one rank's state does not match.
-        Damaged: Otherwise, if it was damaged for at least one rank.
-        Unavailable: Otherwise, if it was unavailable for at least one.
     """
     values: list[_Value] = []
     outcome: tuple[type[RuntimeError], str] | None = None

@@ -7,6 +7,7 @@ Checkpoints pickle `_Hole`: its name and that of this module are part of the for
 """
 
 import copy
+import itertools
 import pickle
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping
@@ -98,13 +99,7 @@ class Content:
         return state
 
     def put(self, state: dict[str, Any], step: int, warn: Callable[[str], None]) -> None:
-        """Restore a loaded state.
-
-        Args:
-            state: Returned by `form`, and loaded.
-            step: Of the checkpoint.
-            warn: Called for each part that the checkpoint lacks.
-        """
+        """Restore the loaded state of a step; `warn` is called for each part that the checkpoint lacks."""
         from torch.distributed.checkpoint.state_dict import StateDictOptions, set_state_dict
 
         set_state_dict(
@@ -127,15 +122,11 @@ class Content:
             randomness.reseed(rank(), step)
 
     def _training(self, names: set[str] | None = None) -> dict[str, Any]:
-        """Return the state of model and optimizer.
-
-        Args:
-            names: The names in a checkpoint; None for a state to be saved.
-        """
+        """Return the state of model and optimizer to save, or to load a checkpoint with these `names` into."""
         from torch.distributed.checkpoint.state_dict import get_state_dict
 
         model, optimizer = get_state_dict(self.model, self.optimizer)
-        left_out = set(self._left_out())
+        left_out = set(self._left_out())  # frozen parameters, and further names of those that have several
         if names is not None:
             # Parameters that were trained before and are frozen now still come from the checkpoint.
             left_out -= {name for name in model if f"model.{name}" in names}
@@ -148,7 +139,6 @@ class Content:
         return {"model": model, "optimizer": optimizer}
 
     def _left_out(self) -> Iterator[str]:
-        """Yield the names of frozen parameters, and further names of parameters that have several."""
         seen = set()
         for name, parameter in _named_parameters(self.model):
             # A parameter that was trained and then frozen still has a state in the optimizer.
@@ -164,17 +154,14 @@ def _random_key() -> str:
 
 def _named_parameters(model: nn.Module) -> Iterator[tuple[str, nn.Parameter]]:
     """Yield every parameter under each of its names, as torch.distributed.checkpoint.state_dict names them."""
-    wrapped = {
-        f"{name}.module".lstrip(".")
-        for name, module in model.named_modules(remove_duplicate=False)
-        if isinstance(module, nn.parallel.DistributedDataParallel)
-    }
+    modules = model.named_modules(remove_duplicate=False)
+    ddp = nn.parallel.DistributedDataParallel
+    wrapped = {f"{name}.module".lstrip(".") for name, module in modules if isinstance(module, ddp)}
     for name, parameter in model.named_parameters(remove_duplicate=False):
         parts = name.split(".")
+        paths = itertools.accumulate(parts, "{}.{}".format)  # of each part, from the model on
         kept = (
-            part
-            for place, part in enumerate(parts)
-            if part not in _WRAPPERS and ".".join(parts[: place + 1]) not in wrapped
+            part for part, path in zip(parts, paths, strict=True) if part not in _WRAPPERS and path not in wrapped
         )
         yield ".".join(kept), parameter
 
@@ -201,16 +188,15 @@ def _taken_apart(structure: Any) -> dict[str, Any]:
     Tensors go through torch.distributed.checkpoint, which shards and deduplicates them; the rest is one pickled
     structure, so that its keys may change while the script runs.
     """
-    tensors = dict(_tensors_of(structure))
     rest = {"rest": pickle.dumps(_mapped(structure, lambda path, _: _Hole(path)))} if rank() == 0 else {}
-    return {"tensors": tensors} | rest
+    return {"tensors": _tensors_of(structure)} | rest
 
 
 def _room_for(name: str, current: Any, metadata: "Metadata") -> dict[str, Any]:
     """Return the state to load a user's object into, sharded like the object's own tensors."""
     from torch.distributed.checkpoint.metadata import TensorStorageMetadata
 
-    prefix, own, tensors = f"{_USER}.{name}.tensors.", dict(_tensors_of(current)), {}
+    prefix, own, tensors = f"{_USER}.{name}.tensors.", _tensors_of(current), {}
     for key, saved in metadata.state_dict_metadata.items():
         if not (key.startswith(prefix) and isinstance(saved, TensorStorageMetadata)):
             continue
@@ -227,10 +213,10 @@ def _put_together(tensors: Mapping[str, torch.Tensor], rest: bytes) -> Any:
     return _mapped(pickle.loads(rest), lambda _, hole: tensors[hole.path])
 
 
-def _tensors_of(structure: Any) -> Iterator[tuple[str, torch.Tensor]]:
-    found: list[tuple[str, torch.Tensor]] = []
-    _mapped(structure, lambda path, tensor: found.append((path, tensor)))
-    yield from found
+def _tensors_of(structure: Any) -> dict[str, torch.Tensor]:
+    found: dict[str, torch.Tensor] = {}
+    _mapped(structure, found.__setitem__)
+    return found
 
 
 def _mapped(structure: Any, change: Callable[[str, Any], Any], path: tuple[str, ...] = ()) -> Any:

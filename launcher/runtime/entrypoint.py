@@ -10,10 +10,10 @@ forked from a warm process needs none of them.
 
 import gc
 import os
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from launcher.common import names
 from launcher.runtime.warm_client import run_warm
@@ -64,7 +64,7 @@ def _without_collections() -> Iterator[None]:
 def _train(config_dir: Path, *, rehearse: bool, model: str, samples: int | None) -> None:
     import yaml
 
-    from launcher.runtime.process_group import affordable, place_from_env
+    from launcher.runtime.process_group import affordable, join, place_from_env
 
     place = place_from_env()
     _share_cores(place)
@@ -73,9 +73,18 @@ def _train(config_dir: Path, *, rehearse: bool, model: str, samples: int | None)
     if rehearse or not is_fine_tuning:
         place = affordable(place)
     if is_fine_tuning:
-        _fine_tune(config, place, rehearse=rehearse, model=model, samples=samples)
+        with _without_collections():
+            from launcher.runtime.finetune import trainer
+            from launcher.runtime.finetune.models import import_libraries
+
+            import_libraries(config)
+        trainer.run(config, join(place), names.run_dir(), rehearse=rehearse, model=model, samples=samples)
     else:
-        _train_tiny(config, place)
+        from launcher.runtime.trainer import Trainer
+        from launcher.runtime.training_config import settings_of
+
+        settings = settings_of(config, place.world_size)
+        Trainer(settings, join(place), names.run_dir()).run()
 
 
 def _share_cores(place: "Place") -> None:
@@ -88,27 +97,6 @@ def _share_cores(place: "Place") -> None:
     threads = os.environ.get("OMP_NUM_THREADS", "").partition(",")[0]
     cores = len(os.sched_getaffinity(0))
     torch.set_num_threads(int(threads) if threads else max(1, cores // place.local_world_size))
-
-
-def _fine_tune(config: Mapping[str, Any], place: "Place", *, rehearse: bool, model: str, samples: int | None) -> None:
-    from launcher.runtime.process_group import join
-
-    with _without_collections():
-        from launcher.runtime.finetune import trainer
-        from launcher.runtime.finetune.models import import_libraries
-
-        import_libraries(config)
-
-    trainer.run(config, join(place), names.run_dir(), rehearse=rehearse, model=model, samples=samples)
-
-
-def _train_tiny(config: Mapping[str, Any], place: "Place") -> None:
-    from launcher.runtime.process_group import join
-    from launcher.runtime.trainer import Trainer
-    from launcher.runtime.training_config import settings_of
-
-    settings = settings_of(config, place.world_size)
-    Trainer(settings, join(place), names.run_dir()).run()
 
 
 if __name__ == "__main__":

@@ -7,7 +7,6 @@ prefetching loaders and wrappers work, and loaders that do not draw from the sam
 
 import time
 from collections.abc import Callable, Iterable, Iterator
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Generic, TypeVar
 
@@ -26,12 +25,7 @@ class LoaderMismatch(ValueError):
 
 
 def matched(sampler: StepSampler, items: Iterator[Data]) -> Iterator[tuple[Draw, Data]]:
-    """Yield the batches of `items` from the cursor to the end, each with the sampler's draw for it.
-
-    Raises:
-        LoaderMismatch: A batch was not drawn from the sampler, or was drawn for another place in the stream; or the
-            loader has fewer or more batches than the sampler.
-    """
+    """Yield the batches of `items` from the cursor to the end, each with the sampler's draw for it."""
     source, num_batches = None, len(sampler)
     drawn_before = {iterator.number: iterator.num_drawn for iterator in sampler.iterators()}
     for number, planned in enumerate(sampler.batches()):
@@ -79,9 +73,6 @@ def begun(loader: Iterable[Data]) -> Iterator[Data]:
     The workers do not receive the stop signal, which goes to the complete process group: without a handler, as in
     spawned workers, it would kill them. The random number drawn to seed them is put back, so that a resumed run draws
     the same numbers as an uninterrupted one.
-
-    Raises:
-        LoaderMismatch: The loader returns its batches in any order.
     """
     if getattr(loader, "in_order", True) is False:
         raise LoaderMismatch("the loader has in_order=False: its batches must come in the order of the sampler")
@@ -93,7 +84,6 @@ class TimedIterator(Generic[Data]):
     """An iterator that measures how long its consumer waits for its start and its items."""
 
     def __init__(self, begin: Callable[[], Iterable[Data]]):
-        self._waited_s = 0.0
         began = time.perf_counter()
         self._items = iter(begin())
         self._waited_s = time.perf_counter() - began
@@ -114,19 +104,10 @@ class TimedIterator(Generic[Data]):
         return waited_s
 
 
-@dataclass(frozen=True, slots=True)
-class SampleLog:
-    """Writes `run/samples/rank-<r>.jsonl`, which shows that each sample was taken once.
-
-    It has one JSON object per forward pass, with its time since the epoch.
-    """
-
-    run_dir: Path
-
-    def append(self, step: int, draw: Draw) -> None:
-        """Log the samples that the loader drew for a forward pass of optimizer step `step`."""
-        folder = self.run_dir / names.SAMPLES_DIR
-        folder.mkdir(parents=True, exist_ok=True)
-        record: dict[str, object] = {"time": time.time(), "attempt": startup_timing.attempt(), "step": step}
-        record |= {"position": draw.batch.positions.start, "samples": draw.samples}
-        append_json(folder / f"rank-{process_group.rank()}.jsonl", record)
+def log_samples(run_dir: Path, step: int, draw: Draw) -> None:
+    """Append the samples of a forward pass to `run/samples/rank-<r>.jsonl`, which shows that each was taken once."""
+    folder = run_dir / names.SAMPLES_DIR
+    folder.mkdir(parents=True, exist_ok=True)
+    record: dict[str, object] = {"time": time.time(), "attempt": startup_timing.attempt(), "step": step}
+    record |= {"position": draw.batch.positions.start, "samples": draw.samples}
+    append_json(folder / f"rank-{process_group.rank()}.jsonl", record)

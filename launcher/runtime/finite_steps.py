@@ -27,8 +27,8 @@ class FiniteSteps:
 
     def judge(self, loss: float | None, norm: float | None) -> bool:
         """Return whether a step may change the weights: its loss and the norm of its gradients are finite."""
-        given = {"loss": loss, "norm of the gradients": norm}
-        found = {name: value for name, value in given.items() if value is not None}
+        given = (("loss", loss), ("norm of the gradients", norm))
+        found = {name: value for name, value in given if value is not None}
         if all(map(math.isfinite, found.values())):
             self.in_a_row = 0
             return True

@@ -70,12 +70,7 @@ def _without_metrics(hook: Callable[[int], None], epoch: int) -> None:
 
 
 class Marks:
-    """The hooks that have succeeded, in two files that outlive the process. Every method is collective.
-
-    Args:
-        folder: Of the checkpoints; visible to the first rank.
-        is_used: Whether there are any hooks.
-    """
+    """The hooks that have succeeded, in two files beside the checkpoints. Every method is collective."""
 
     def __init__(self, folder: Path, *, is_used: bool):
         self._folder, self._is_used = folder, is_used
@@ -84,18 +79,17 @@ class Marks:
 
     def read(self, *, is_new: bool) -> None:
         """Read the marks; if this training `is_new`, remove those of an earlier one."""
-        if process_group.rank() == 0:
-            for name in (HOOKED, EXPORTED):
-                if is_new:
-                    (self._folder / name).unlink(missing_ok=True)
-            self._steps = {name: self._step_in(name) for name in (HOOKED, EXPORTED)}
+        for path in (self._folder / HOOKED, self._folder / EXPORTED) if process_group.rank() == 0 else ():
+            if is_new:
+                path.unlink(missing_ok=True)
+            text = path.read_text(encoding="utf-8").strip() if path.exists() else ""
+            self._steps[path.name] = int(text) if text.isdecimal() else 0
         if self._is_used:
             self._steps = process_group.share(self._steps)
             # Created while all ranks are alive: if a hook kills one later, the others notice.
             self._group = self._group or process_group.patient_group()
 
     def reached(self, name: str) -> int:
-        """Return the step of a mark; 0 for none."""
         return self._steps.get(name, 0)
 
     def put(self, name: str, step: int) -> None:
@@ -106,11 +100,6 @@ class Marks:
             write_text(self._folder / name, f"{step}\n")
         process_group.barrier(self._group)
         self._steps[name] = step
-
-    def _step_in(self, name: str) -> int:
-        path = self._folder / name
-        text = path.read_text(encoding="utf-8").strip() if path.exists() else ""
-        return int(text) if text.isdecimal() else 0
 
 
 @contextmanager

@@ -26,11 +26,7 @@ class MixedDivision(ValueError):
 
 
 class LossWeighting:
-    """The current batch, and the weighting of its loss.
-
-    Args:
-        event_pending: Returns whether this rank was asked to stop; the ranks agree on it together with the loss.
-    """
+    """The current batch, and the weighting of its loss, with which the ranks share whether one was asked to stop."""
 
     def __init__(self, model: nn.Module, sampler: StepSampler, event_pending: Callable[[], bool]):
         self.model, self.sampler = model, sampler
@@ -159,10 +155,8 @@ def gradient_scale(model: nn.Module, dp_size: int) -> float:
     sizes: list[int] = [group.mesh_info.mesh.size() for group in groups]
     divisors = {float(factor or size) for factor, size in zip(factors, sizes, strict=True)}
     if len(divisors) > 1:
-        factors_found = " and ".join(map(str, sorted(divisors)))
-        raise MixedDivision(
-            f"modules divide gradients by {factors_found}: call set_gradient_divide_factor on each of them"
-        )
+        found = " and ".join(map(str, sorted(divisors)))
+        raise MixedDivision(f"modules divide gradients by {found}: call set_gradient_divide_factor on each of them")
     return divisors.pop() * dp_size / sizes[0]
 
 

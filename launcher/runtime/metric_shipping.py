@@ -57,12 +57,7 @@ def prefix(run_dir: Path) -> str:
 
 @dataclass(frozen=True, slots=True)
 class _Line:
-    """A line of the metrics file: a step, or metrics reported after it.
-
-    Args:
-        values: By name, in the order of sending; None if there is nothing to send.
-        is_step: Whether it is the step itself.
-    """
+    """A line of the metrics file: a step, or metrics reported after it; `values` in the order of sending."""
 
     step: int
     time_ms: int
@@ -71,7 +66,6 @@ class _Line:
 
 
 def _parsed(line: bytes) -> _Line | None:
-    """Return the content of a line; None for a malformed one."""
     try:
         fields = json.loads(line)
         values: dict[str, float | None] = {name: float(value) for name, value in fields.get("further", {}).items()}
@@ -90,7 +84,6 @@ _Point = tuple[str, float, int, int]
 
 
 def _checkpoint_points(line: bytes) -> list[_Point]:
-    """Return the metrics of a record of a save or a load; none for a malformed line."""
     try:
         fields = json.loads(line)
         name, time_ms, step = f"checkpoint/{fields['tier']}", int(fields["time"] * 1000), int(fields["step"])
@@ -141,11 +134,8 @@ class _Delivery:
     """Sends the lines after the acknowledged offset to one MLflow run."""
 
     def __init__(self, run_dir: Path, tracking_uri: str | None, run_id: str):
-        self._run_dir = run_dir
-        self._curve = acknowledged(run_dir)[1]
-        self._prefix = prefix(run_dir)
-        self._tracking_uri = tracking_uri
-        self._run_id = run_id
+        self._run_dir, self._tracking_uri, self._run_id = run_dir, tracking_uri, run_id
+        self._curve, self._prefix = acknowledged(run_dir)[1], prefix(run_dir)
         self._client: Any = None
         self._errors: tuple[type[Exception], ...] = (OSError,)
         self._last_acknowledged: int | None = None
@@ -155,12 +145,17 @@ class _Delivery:
     def deliver(self) -> int:
         """Send all lines that are not acknowledged yet; return the number of steps sent.
 
-        Raises:
-            TrackingUnavailable: The server refused or is unreachable. Earlier acknowledgements are kept.
+        TrackingUnavailable keeps earlier acknowledgements.
         """
         self._deliver_tags()
         sent = self._deliver_steps()
-        self._deliver_checkpoints()
+        # The server treats a repeated point as the same one: nothing is asked of it first.
+        shipped = self._run_dir / names.CHECKPOINTS_SHIPPED_FILE
+        offset = int(shipped.read_text(encoding="utf-8")) if shipped.exists() else 0
+        lines, end = _lines_after(self._run_dir / names.CHECKPOINTS_FILE, offset)
+        self._log_points([point for line in lines for point in _checkpoint_points(line)])
+        if end > offset:
+            write_text(shipped, str(end))
         return sent
 
     def _deliver_tags(self) -> None:
@@ -176,15 +171,6 @@ class _Delivery:
         with _translated(self._errors):
             self._client.log_batch(self._run_id, tags=tags)
         self._sent_tags = text
-
-    def _deliver_checkpoints(self) -> None:
-        """Send the records of checkpoints; the server treats a repeated point as the same one."""
-        shipped = self._run_dir / names.CHECKPOINTS_SHIPPED_FILE
-        offset = int(shipped.read_text(encoding="utf-8")) if shipped.exists() else 0
-        lines, end = _lines_after(self._run_dir / names.CHECKPOINTS_FILE, offset)
-        self._log_points([point for line in lines for point in _checkpoint_points(line)])
-        if end > offset:
-            write_text(shipped, str(end))
 
     def _deliver_steps(self) -> int:
         """Send every step that is not acknowledged yet and return the number of steps sent.
@@ -237,13 +223,9 @@ class _Delivery:
         return max((metric.step for metric in history), default=0)
 
     def _log(self, lines: Sequence[_Line]) -> None:
+        values = ((name, value, line) for line in lines for name, value in line.values.items())
         self._log_points(
-            [
-                (name, value, line.time_ms, line.step)
-                for line in lines
-                for name, value in line.values.items()
-                if value is not None
-            ]
+            [(name, value, line.time_ms, line.step) for name, value, line in values if value is not None]
         )
         self._last_acknowledged = lines[-1].step
 
@@ -277,14 +259,7 @@ def ship(run_dir: Path, tracking_uri: str | None, run_id: str) -> int:
 
 
 def log_artifacts(tracking_uri: str | None, run_id: str, files: Sequence[Path], folder: str) -> None:
-    """Upload files to a run's artifacts.
-
-    Args:
-        tracking_uri: Of MLflow; None for MLflow's default.
-
-    Raises:
-        TrackingUnavailable: The server refused or is unreachable, or MLflow is not installed.
-    """
+    """Upload files to a run's artifacts; TrackingUnavailable also if MLflow is not installed."""
     try:
         from mlflow import MlflowClient
 

@@ -33,10 +33,8 @@ COLLECTIVE_TIMEOUT_S = 600.0
 Source: torch.distributed documentation, init_process_group, timeout.
 """
 
-
 LONGEST_WORK = timedelta(days=7)
 """How long ranks wait while one alone works, which may take hours: preparing data, writing results."""
-
 
 _FIRST_PAUSE_S, _LONGEST_PAUSE_S = 0.01, 0.25
 _CONNECT_TIMEOUT_S = 5.0
@@ -89,7 +87,7 @@ def place_from_env() -> Place:
 
 
 def affordable(place: Place) -> Place:
-    """Return the place for a small model, which a CPU can train: there if this machine has too few accelerators."""
+    """Return the place for a small model: on the CPU if this machine has too few accelerators."""
     ranks = place.world_size if _is_on_one_machine() else place.local_world_size
     accelerators = torch.cuda.device_count() if place.device.type == "cuda" else ranks
     if ranks <= accelerators:
@@ -132,11 +130,7 @@ def join(place: Place | None = None) -> Place:
 
 
 def collective_timeout() -> timedelta:
-    """Return how long a collective of this job may take.
-
-    Raises:
-        BadTimeout: The environment variable is not a positive number.
-    """
+    """Return how long a collective of this job may take."""
     text = os.environ.get(names.ENV_COLLECTIVE_TIMEOUT) or str(COLLECTIVE_TIMEOUT_S)
     try:
         timeout = timedelta(seconds=float(text))
@@ -165,8 +159,7 @@ def _await_store(address: str, port: int) -> None:
 
 
 def _is_on_one_machine() -> bool:
-    """Return whether the ranks meet at an address that only this machine reaches."""
-    address = os.environ.get("MASTER_ADDR", "")
+    address = os.environ.get("MASTER_ADDR", "")  # which only this machine reaches, if it is one
     try:
         return address == "localhost" or ipaddress.ip_address(address).is_loopback
     except ValueError:
@@ -217,11 +210,7 @@ def without_group_warning() -> Iterator[None]:
 
 
 def barrier(group: dist.ProcessGroup | None = None) -> None:
-    """Wait for all ranks.
-
-    Args:
-        group: Of all ranks, whose timeout counts; None for the default one.
-    """
+    """Wait for all ranks, with the timeout of a group of all of them or of the default one."""
     if dist.is_initialized():
         dist.barrier(group)
 

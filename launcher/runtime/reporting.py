@@ -19,7 +19,7 @@ from typing import BinaryIO
 
 from launcher.common import names
 from launcher.runtime import startup_timing
-from launcher.runtime.durable import write_text
+from launcher.runtime.durable import append_json, write_text
 from launcher.runtime.metric_shipping import Shipper, acknowledge, acknowledged
 from launcher.runtime.startup_timing import StartRecord
 
@@ -28,14 +28,12 @@ TAIL_BYTES = 4096
 
 @dataclass(frozen=True, slots=True)
 class StepMetrics:
-    """One optimizer step.
+    """One optimizer step, over all ranks.
 
     Args:
         step: From 1.
         loss: Mean over the samples of the step; None if the script reports none.
         learning_rate: Of the optimizer's first group; None if no optimizer stepped.
-        samples: Samples of the step, over all ranks.
-        samples_per_s: Over all ranks.
         time: Seconds since the epoch, at the end of the step.
         attempt: Starts of the workers before the one that did it.
         cursor: Samples consumed since the start of training, this step's included.
@@ -104,30 +102,25 @@ class Reporter:
     """
 
     def __init__(self, run_dir: Path, tracking_uri: str | None = None, run_id: str = ""):
-        self._run_dir = run_dir
+        self.run_dir = run_dir
         self._file: MetricsFile | None = MetricsFile(run_dir)
         self._new_shipper = (lambda: Shipper(run_dir, tracking_uri, run_id)) if run_id else None
         self._shipper: Shipper | None = None
         self._longest_s: dict[str, float] = {}
 
-    @property
-    def run_dir(self) -> Path:
-        """Folder of the files."""
-        return self._run_dir
-
     def begin_new_curves(self) -> None:
         """Start new curves at the tracking server for later steps; call it before any `report`."""
         if self._new_shipper and self._file and self._file.size:
-            acknowledge(self._run_dir, self._file.size, acknowledged(self._run_dir)[1] + 1)
+            acknowledge(self.run_dir, self._file.size, acknowledged(self.run_dir)[1] + 1)
 
     def describe(self, tags: Mapping[str, object]) -> None:
         """Give the MLflow run tags, such as the size of the model; the shipper sends them with the first step."""
         if self._new_shipper:
-            write_text(self._run_dir / names.TAGS_FILE, json.dumps(dict(tags)) + "\n")
+            write_text(self.run_dir / names.TAGS_FILE, json.dumps(dict(tags)) + "\n")
 
     def started(self, start: StartRecord) -> None:
         """Record this start of the workers."""
-        start.append(self._run_dir)
+        append_json(self.run_dir / names.STARTS_FILE, asdict(start))
 
     def report(self, metrics: StepMetrics) -> None:
         """Record a step; the shipper sends it."""
@@ -142,7 +135,7 @@ class Reporter:
 
     def _append(self, record: Mapping[str, object]) -> None:
         if self._file is None:
-            self._file = MetricsFile(self._run_dir)
+            self._file = MetricsFile(self.run_dir)
         self._file.append(record)
         # Not before the first step: even in a thread, importing MLflow slows this process down.
         if self._new_shipper and self._shipper is None:
@@ -166,10 +159,10 @@ class Reporter:
         """
         own = {"time": time.time(), "attempt": startup_timing.attempt(), "what": what, "longest_s": self._longest_s}
         text = json.dumps(own)
-        partial = self._run_dir / f".{names.ACTIVITY_FILE}.partial"
+        partial = self.run_dir / f".{names.ACTIVITY_FILE}.partial"
         with suppress(OSError):  # a full disk must not end training; the last activity then remains
             partial.write_text(text, encoding="utf-8")
-            partial.replace(self._run_dir / names.ACTIVITY_FILE)
+            partial.replace(self.run_dir / names.ACTIVITY_FILE)
 
     def close(self, timeout_s: float) -> None:
         """Close the files, giving the shipper at most `timeout_s` seconds to send the rest."""

@@ -36,12 +36,7 @@ def epoch_order(num_samples: int, seed: int, epoch: int) -> torch.Tensor:
 
 @dataclass(frozen=True, slots=True)
 class SampleStream:
-    """The samples of a training run in the order of consumption.
-
-    Args:
-        num_samples: Size of the dataset.
-        seed: Seeds every epoch's order.
-    """
+    """The samples of a training run in the order of consumption; `seed` seeds every epoch's order."""
 
     num_samples: int
     seed: int
@@ -81,12 +76,7 @@ class Batch:
 
 @dataclass(frozen=True, slots=True)
 class Draw:
-    """A batch that a loader drew from the sampler.
-
-    Args:
-        batch: Its place in the stream.
-        samples: The dataset indices of its samples; empty for a rank with no samples left in the step.
-    """
+    """A batch that a loader drew from the sampler, and the dataset indices of its samples, if it has any."""
 
     batch: Batch
     samples: tuple[int, ...]

@@ -10,12 +10,7 @@ class SharesMismatch(ValueError):
 
 @dataclass(frozen=True, slots=True)
 class Shares:
-    """The division of a full optimizer step's samples among the ranks.
-
-    Args:
-        per_rank: Samples per rank; its length is the world size.
-        micro: Maximum samples in one forward pass of a rank.
-    """
+    """The samples of a full optimizer step for each rank, and at most how many are in one forward pass."""
 
     per_rank: tuple[int, ...]
     micro: int

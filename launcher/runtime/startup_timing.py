@@ -2,11 +2,10 @@
 
 import os
 import time
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from pathlib import Path
 
 from launcher.common import names
-from launcher.runtime.durable import append_json
 
 _IMPORTED_HERE = time.time()
 _times: dict[str, float] = {}
@@ -22,10 +21,8 @@ class StartRecord:
         spawned: The process was created.
         imported: All imports were done.
         joined: The process group was up.
-        restored: The checkpoint was loaded.
         first_step: The first step ended; None if none was done.
-        step: Optimizer steps done before.
-        cursor: Samples consumed before.
+        step, cursor: Optimizer steps done, and samples consumed, before.
     """
 
     attempt: int
@@ -38,11 +35,6 @@ class StartRecord:
     first_step: float | None
     step: int
     cursor: int
-
-    def append(self, run_dir: Path) -> None:
-        """Add a line to the run's file of starts."""
-        run_dir.mkdir(parents=True, exist_ok=True)
-        append_json(run_dir / names.STARTS_FILE, asdict(self))
 
 
 def attempt() -> int:

@@ -11,7 +11,7 @@ from torch import nn
 
 from launcher.common import names
 from launcher.runtime import agent
-from launcher.runtime.feed import SampleLog
+from launcher.runtime.feed import log_samples
 from launcher.runtime.job import Job
 from launcher.runtime.model import build_model, next_token_loss
 from launcher.runtime.process_group import Place
@@ -37,11 +37,7 @@ def distribute(model: nn.Module, strategy: str) -> nn.Module:
     """Return `model`, which is on its device, set up for the ranks that train it together.
 
     Args:
-        model: Its `blocks` are sharded one by one under `fsdp2`.
         strategy: `ddp`, parameters on every rank; `fsdp2`, parameters, gradients and optimizer state sharded.
-
-    Raises:
-        UnknownStrategy: It is neither of them.
     """
     if strategy == "ddp":
         return nn.parallel.DistributedDataParallel(model)
@@ -59,9 +55,6 @@ def learning_rate(schedule: Schedule, progress: float) -> float:
     """Return the learning rate when `progress` (0 to 1) of all samples are done.
 
     It has no state to restore and does not depend on the number of ranks.
-
-    Raises:
-        UnknownSchedule: `schedule.kind` is neither `cosine` nor `constant`.
 
     Source: Loshchilov and Hutter, SGDR: Stochastic Gradient Descent with Warm Restarts (2017),
         equation 5, one cycle down to zero.
@@ -88,15 +81,11 @@ def load_tokens(path: Path, max_len: int, limit: int | None = None) -> torch.Ten
 
     Args:
         path: File of any encoding; a byte is a token.
-        max_len: Tokens a model sees of a sample.
         limit: Maximum samples to return; None for all.
 
     Returns:
         Token ids, shape `(num_samples, max_len + 1)`. Consecutive samples share one token; an incomplete last one is
         omitted.
-
-    Raises:
-        NotEnoughText: The file is shorter than one sample.
     """
     text = bytearray(path.read_bytes())
     num_samples = (len(text) - 1) // max_len
@@ -109,10 +98,9 @@ class Trainer:
     """Trains one model on this rank's part of the samples. All ranks of the group run one.
 
     Args:
-        settings: Of the training, with the shares of this world size.
+        settings: With the shares of this world size.
         place: Of this process, which has joined the process group.
         run_dir: Receives metrics and, unless the settings name another folder, checkpoints.
-        event_pending: Returns whether this rank was asked to save and stop.
     """
 
     def __init__(
@@ -122,8 +110,7 @@ class Trainer:
         run_dir: Path,
         event_pending: Callable[[], bool] = agent.event_pending,
     ):
-        self.settings = settings
-        self.place = place
+        self.settings, self.place, self.run_dir = settings, place, run_dir
         tokens = load_tokens(data_file(settings.data_path), settings.max_len, settings.data_limit)
         self.tokens = tokens.to(place.device)
         model = build_model(settings.model_type, settings.model, max_len=settings.max_len, seed=settings.seed)
@@ -153,7 +140,6 @@ class Trainer:
             event_pending=event_pending,
             max_skipped_steps=settings.max_skipped_steps,
         )
-        self.sample_log = SampleLog(run_dir) if settings.log_samples else None
         self.last_loss: float | None = None
 
     def run(self) -> bool:
@@ -161,26 +147,6 @@ class Trainer:
 
         In both cases a published checkpoint holds all work when this returns.
         """
-        self._resume()
-        began = time.monotonic()
-        for rows in self.job.steps(self._rows()):
-            if self.sample_log:
-                self.sample_log.append(self.job.step + 1, self.job.draw)
-            step_tokens = self.job.batch.step_samples * self.settings.max_len
-            loss = self.job.weigh_sum(self._token_losses(rows), step_tokens)
-            torch.autograd.backward(loss)
-            if self.job.completes_step:
-                self._update()
-                time.sleep(max(0.0, began + self.settings.min_step_s - time.monotonic()))
-                began = time.monotonic()
-        if not self.job.finished:
-            self._print(f"stopped at step {self.job.step} for a scale event")
-            return False
-        last = "" if self.last_loss is None else f", loss {self.last_loss:.4f}"
-        self._print(f"finished at step {self.job.step}{last}")
-        return True
-
-    def _resume(self) -> None:
         settings = self.settings
         resumed = resume(
             self.job,
@@ -191,6 +157,23 @@ class Trainer:
         )
         if resumed:
             self._print(f"resumed from step {resumed.step} (saved by {resumed.world_size} ranks)")
+        began = time.monotonic()
+        for rows in self.job.steps(self._rows()):
+            if settings.log_samples:
+                log_samples(self.run_dir, self.job.step + 1, self.job.draw)
+            step_tokens = self.job.batch.step_samples * settings.max_len
+            loss = self.job.weigh_sum(self._token_losses(rows), step_tokens)
+            torch.autograd.backward(loss)
+            if self.job.completes_step:
+                self._update()
+                time.sleep(max(0.0, began + settings.min_step_s - time.monotonic()))
+                began = time.monotonic()
+        if not self.job.finished:
+            self._print(f"stopped at step {self.job.step} for a scale event")
+            return False
+        last = "" if self.last_loss is None else f", loss {self.last_loss:.4f}"
+        self._print(f"finished at step {self.job.step}{last}")
+        return True
 
     def _rows(self) -> Iterator[torch.Tensor]:
         for indices in self.job.sampler:
@@ -201,10 +184,9 @@ class Trainer:
 
     def _update(self) -> None:
         norm = torch.nn.utils.clip_grad_norm_(self.model.parameters(), self.settings.max_norm)
-        batch, sampler = self.job.batch, self.job.sampler
-        rate = learning_rate(
-            self.settings.schedule, (batch.step_start + batch.step_samples / 2) / sampler.total_samples
-        )
+        batch = self.job.batch
+        progress = (batch.step_start + batch.step_samples / 2) / self.job.sampler.total_samples
+        rate = learning_rate(self.settings.schedule, progress)
         for group in self.optimizer.param_groups:
             group["lr"] = rate
         if self.job.may_step(norm):

@@ -20,11 +20,10 @@ class Tracking:
 
 @dataclass(frozen=True, slots=True)
 class Schedule:
-    """The schedule of the learning rate: `kind` is `cosine` or `constant`, after a linear warmup.
+    """The schedule of the learning rate: `kind` is its shape after a linear warmup, `cosine` or `constant`.
 
     Args:
         peak: Highest learning rate.
-        kind: Shape after the warmup.
         warmup_ratio: Part of all samples that the warmup takes, 0 to 1.
     """
 
@@ -35,26 +34,14 @@ class Schedule:
 
 @dataclass(frozen=True, slots=True)
 class Settings:
-    """The settings of the trainer; every default is in the recipe.
+    """The settings of the trainer. `launcher/families/tiny_lm.py` describes the keys; every default is in the recipe.
 
     Args:
-        model_type: Name of the model, a key of `launcher.runtime.model.MODELS`.
-        model: Arguments of the model's constructor, as the recipe spells them.
-        strategy: `ddp` or `fsdp2`.
-        data_path: Text file, or `builtin:NAME`.
+        model_type: A key of `launcher.runtime.model.MODELS`; `model` has the arguments of its constructor.
         data_limit: Maximum samples to use; None for all.
-        max_len: Tokens per sample.
         shares: Samples per rank and step.
-        logging_steps: Steps between two printed lines.
-        log_samples: Whether each rank logs the samples it trains on.
-        min_step_s: Minimum seconds of a step.
-        save_steps: Steps between two checkpoints; 0 for one at the end only.
-        max_checkpoints: Checkpoints kept; 0 keeps all.
-        load_checkpoint: Whether a new job resumes from an existing checkpoint, or starts from scratch.
-        override_training_dir: Whether a new job may use a folder that holds a checkpoint.
         training_dir: Folder of the checkpoints; empty for the one under the run folder.
         tiers: Tiers that replace the folder; None for none.
-        max_skipped_steps: Steps in a row whose loss or gradients may not be finite.
     """
 
     model_type: str

@@ -31,11 +31,7 @@ class UserMetrics:
         self._metrics: dict[str, Any] = {}
 
     def add(self, metrics: Mapping[str, object]) -> None:
-        """Keep `metrics`; a name that exists already gets the new value.
-
-        Raises:
-            MetricInvalid: A name or a value cannot be reported; none is kept then.
-        """
+        """Keep `metrics`; a name that exists already gets the new value. After MetricInvalid none is kept."""
         checked = {_checked_name(name): _number(name, value) for name, value in metrics.items()}
         if len(self._metrics | checked) > MAX_FURTHER:
             raise MetricInvalid(f"more than {MAX_FURTHER} metrics for one step")

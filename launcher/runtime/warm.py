@@ -75,7 +75,7 @@ class Server:
         parent = os.getpid()
         pid = os.fork()
         if not pid:
-            self._close()
+            self._close()  # what belongs to the warm process and to other forks
             _become_worker(start, streams, parent)
             # By the fork: if this process did and hung or ended here, the worker would start a second time.
             with contextlib.suppress(OSError):  # the worker has ended: this process ends the fork
@@ -104,7 +104,6 @@ class Server:
         fork.close()
 
     def _close(self) -> None:
-        """Close, in a fork, what belongs to the warm process and to other forks."""
         self._selector.close()
         self._listener.close()
         for other in self._forks:
@@ -112,12 +111,7 @@ class Server:
 
 
 class _Fork:
-    """A fork and the worker it runs for.
-
-    Args:
-        pidfd: Readable once the fork has ended.
-        worker: Connection to the process that requested it.
-    """
+    """A fork, whose `pidfd` is readable once it has ended, and the connection to the worker that requested it."""
 
     def __init__(self, pid: int, pidfd: int, worker: socket.socket):
         self._pid, self.pidfd, self.worker = pid, pidfd, worker
@@ -159,7 +153,7 @@ class _Fork:
 
 
 def _receive_start(worker: socket.socket) -> tuple[WorkerStart, list[int]] | None:
-    """Return a worker's request; None if the worker is gone or too slow to complete it."""
+    """Return a worker's request; None if the worker is gone or too slow to complete it, or only asks for a sign."""
     streams: list[int] = []
     try:
         head, streams, _, _ = socket.recv_fds(worker, LENGTH.size, len(STANDARD_STREAMS))

@@ -64,42 +64,29 @@ def run_warm() -> None:
 
 
 def _start_fork(name: str) -> socket.socket:
-    """Start a fork that runs in place of this process; return the connection to the warm process.
-
-    Raises:
-        OSError: No fork was started.
-    """
+    """Start a fork that runs in place of this process; return the connection to the warm process."""
     server = _connect(name, ANSWER_TIMEOUT_S)
+    start = json.dumps(WorkerStart(sys.argv, dict(os.environ), os.getcwd())._asdict()).encode()
     try:
-        return _request(server)
+        socket.send_fds(server, [LENGTH.pack(len(start))], list(STANDARD_STREAMS))
+        server.sendall(start)
+        if server.recv(len(STARTED)) != STARTED:
+            raise ConnectionResetError("the job's warm process has ended")
     except TimeoutError:
         # If it woke up later, it would fork a second worker of this rank.
         os.kill(peer(server)[0], signal.SIGKILL)
         raise TimeoutError(f"the job's warm process did not answer in {ANSWER_TIMEOUT_S:g} s") from None
+    server.settimeout(None)
+    return server
 
 
 def _connect(name: str, timeout_s: float) -> socket.socket:
-    """Connect to a warm process.
-
-    Raises:
-        OSError: It does not exist, or does not answer in time.
-    """
     server = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
     server.settimeout(timeout_s)
     server.connect(f"\0{name}")
     # Any user may take the name, but the environment sent here is for this user only.
     if peer(server)[1] != os.getuid():
         raise PermissionError("the warm process belongs to another user")
-    return server
-
-
-def _request(server: socket.socket) -> socket.socket:
-    start = json.dumps(WorkerStart(sys.argv, dict(os.environ), os.getcwd())._asdict()).encode()
-    socket.send_fds(server, [LENGTH.pack(len(start))], list(STANDARD_STREAMS))
-    server.sendall(start)
-    if server.recv(len(STARTED)) != STARTED:
-        raise ConnectionResetError("the job's warm process has ended")
-    server.settimeout(None)
     return server
 
 

@@ -16,7 +16,7 @@ import torch
 from torch.utils.data import DataLoader, Dataset, IterableDataset
 
 from launcher.runtime.elastic import Job, StepSampler
-from launcher.runtime.feed import LoaderMismatch, SampleLog
+from launcher.runtime.feed import LoaderMismatch, log_samples
 
 NUM_SAMPLES, SAMPLES_PER_STEP, EPOCHS = 25, 6, 2
 NUM_STEPS = -(-NUM_SAMPLES * EPOCHS // SAMPLES_PER_STEP)
@@ -241,9 +241,8 @@ def test_a_loader_that_goes_on_after_the_last_sample_is_an_error(tmp_path):
 def test_the_sample_log_holds_what_was_drawn(tmp_path):
     """A rank without samples trains on a filler, which does not count; what was fetched ahead does neither."""
     job = new_job(tmp_path, micro=2)
-    log = SampleLog(tmp_path)
     for _ in job.steps(workers(job.sampler, prefetch_factor=20)):
-        log.append(job.step + 1, job.draw)
+        log_samples(tmp_path, job.step + 1, job.draw)
         if job.step == 3:
             break
     lines = [json.loads(line) for line in (tmp_path / "samples/rank-0.jsonl").read_text().splitlines()]

@@ -136,6 +136,29 @@ def test_memory_that_cannot_be_freed_holds_no_training_up(monkeypatch, capsys):
     assert load(alone(store))[0].tier == "memory" and len(list(Path("memory/ns").glob("*.shard"))) == 2
 
 
+def test_a_save_waits_while_older_checkpoints_are_being_removed_again(monkeypatch):
+    """It needs a buffer at that moment: whether it gets one is decided by this removal, not by the last one."""
+    manager = alone()
+    with monkeypatch.context() as patched:
+        patched.setattr(NodeMemory, "retire", failing)
+        save_steps(manager, *range(1, 6))
+    retire, tried, wanted = NodeMemory.retire, threading.Event(), threading.Event()
+
+    def late(*args: object) -> None:
+        tried.set()
+        assert wanted.wait(10)
+        retire(*args)
+
+    monkeypatch.setattr(NodeMemory, "retire", late)
+    manager.save({"w": torch.zeros(10)}, 6, {})
+    assert tried.wait(10)
+    full, wait, take = manager._memory.memory.buffers._changed, threading.Condition.wait, manager._plain.take
+    monkeypatch.setattr(full, "wait", lambda: (wanted.set(), wait(full)))
+    monkeypatch.setattr(manager._plain, "take", lambda: (wanted.set(), take())[1])
+    save_steps(manager, 7)
+    assert load(alone())[0].step == 7
+
+
 def test_a_manifest_that_does_not_fit_leaves_the_checkpoint_before_it(monkeypatch):
     manager = alone(folder=Path(), retention=1)
     save_steps(manager, 1)

@@ -23,18 +23,13 @@ FREE_PREFIX = ".free-"
 
 
 class Buffer:
-    """Memory for one shard: a file in shared memory or, without a folder, plain memory.
-
-    Args:
-        folder: In shared memory; None for plain memory.
-        path: An existing file to use.
-    """
+    """Memory for one shard: a new file in a folder of shared memory or, without one, plain memory; or a file's."""
 
     def __init__(self, folder: Path | None, path: Path | None = None):
         self._inode, self._is_pinned = 0, False
         self.bytes = torch.empty(0, dtype=torch.uint8)
         self.path = path or (folder / f"{FREE_PREFIX}{secrets.token_hex(8)}" if folder else None)
-        self.pins = 0
+        self.pins = 1
 
     @property
     def file(self) -> Path:
@@ -44,11 +39,7 @@ class Buffer:
         return self.path
 
     def reserve(self, num_bytes: int) -> None:
-        """Grow to `num_bytes`, all of it backed by memory.
-
-        Raises:
-            OSError: There is not enough memory.
-        """
+        """Grow to `num_bytes`, all of it backed by memory; OSError if there is not enough."""
         if self._fits(num_bytes):
             return
         size = -(-num_bytes // GRANULE) * GRANULE
@@ -73,17 +64,13 @@ class Buffer:
             os.close(descriptor)
 
     def contents(self, num_bytes: int) -> Bytes:
-        """Return the shard in the file, shape `(num_bytes,)`; later saves reuse the mapping.
-
-        Raises:
-            Broken: It is missing or truncated.
-        """
+        """Return the shard in the file, shape `(num_bytes,)`; Broken if it is missing or truncated."""
         if not self._fits(num_bytes):
             try:
                 descriptor = os.open(self.file, os.O_RDWR)
             except FileNotFoundError as error:
                 raise Broken(f"{self.file.name} is missing") from error
-            try:
+            try:  # later saves reuse the mapping
                 if os.fstat(descriptor).st_size < num_bytes:
                     raise Broken(f"{self.file.name} is truncated")
                 self._map(descriptor)
@@ -133,19 +120,12 @@ class Buffer:
 
 
 class BufferPool:
-    """The buffers of one rank. Threads may share the pool.
-
-    Args:
-        folder: Where their files are; None for plain memory.
-        limit: Maximum number of buffers; `take` waits when all are in use.
-    """
+    """The buffers of one rank, at most `limit`; without a folder, plain memory. Threads may share the pool."""
 
     def __init__(self, folder: Path | None, limit: int):
-        self._folder = folder
-        self._limit = limit
+        self._folder, self._limit = folder, limit
         self._free: list[Buffer] = []
-        self._count = 0
-        self._fault = ""
+        self._count, self._fault = 0, ""
         self._changed = threading.Condition()
 
     def set_fault(self, fault: str) -> None:
@@ -155,11 +135,7 @@ class BufferPool:
             self._changed.notify_all()
 
     def take(self) -> Buffer:
-        """Return a free buffer; the caller keeps it until `release`.
-
-        Raises:
-            OSError: None is free, and none may be returned.
-        """
+        """Return a free buffer, kept until `release`; OSError if none is free, and none may be returned."""
         with self._changed:
             while not self._free and self._count >= self._limit:
                 if self._fault:
@@ -167,26 +143,19 @@ class BufferPool:
                 self._changed.wait()
             if self._free:
                 buffer = self._free.pop()
-            else:
-                buffer = Buffer(self._folder)
-                self._count += 1
-            buffer.pins = 1
-            return buffer
+                buffer.pins = 1
+                return buffer
+            self._count += 1
+            return Buffer(self._folder)
 
     def adopt(self, path: Path) -> Buffer:
         """Return a buffer for a file that an earlier process left; the caller keeps it until `release`."""
         with self._changed:
-            buffer = Buffer(self._folder, path)
-            buffer.pins = 1
             self._count += 1
-            return buffer
+        return Buffer(self._folder, path)
 
     def prepare(self, num_bytes: int, count: int) -> None:
-        """Allocate a buffer in advance while there are fewer than `count`, so that no save waits for memory.
-
-        Raises:
-            OSError: There is not enough memory.
-        """
+        """Allocate a buffer in advance while there are fewer than `count`, so that no save waits for memory."""
         with self._changed:
             if self._free or self._count >= min(count, self._limit):
                 return
@@ -211,7 +180,7 @@ class BufferPool:
             buffer.pins -= 1
             if buffer.pins:
                 return
-            self._count -= 1
+            self._count -= 1  # if it cannot be cleared, another buffer may take its place
             self._changed.notify_all()
             buffer.clear()
             self._free.append(buffer)

@@ -33,8 +33,6 @@ class _LogFile(logging.FileHandler):
 class CheckpointLog:
     """Logs saves and loads to the console, to the namespace's log file, and to the run's records.
 
-    A pod with the memory tier has one more folder for the log file.
-
     A file that cannot be written does not fail a save: the other ranks would wait for the rest of it.
 
     Args:
@@ -47,6 +45,7 @@ class CheckpointLog:
         if folder:
             with contextlib.suppress(OSError):
                 folder.mkdir(parents=True, exist_ok=True)
+        # A pod with the memory tier has one more folder for the log file.
         for place in (folder, names.CHECKPOINT_LOG if names.CHECKPOINT_LOG.is_dir() else None):
             if place:
                 handlers.append(_LogFile(place / f"{namespace}_checkpointing.log", delay=True))
@@ -102,19 +101,9 @@ class CheckpointLog:
         """
         if not self._records:
             return
-        record = {
-            "time": time.time(),
-            "event": event,
-            "step": step,
-            "tier": tier,
-            "num_bytes": num_bytes,
-            "seconds": seconds,
-            "blocked_s": blocked_s,
-            "detail": detail,
-            "save": save,
-            "sent_bytes": sent_bytes,
-            "namespace": self.namespace,
-        }
+        record = {"time": time.time(), "event": event, "step": step, "tier": tier, "num_bytes": num_bytes}
+        record |= {"seconds": seconds, "blocked_s": blocked_s, "detail": detail, "save": save}
+        record |= {"sent_bytes": sent_bytes, "namespace": self.namespace}
         try:
             append_json(self._records, record)
         except OSError as error:

@@ -1,7 +1,6 @@
 """The manager of all tiers: training waits for a copy to host memory; everything else happens in the background.
 
 Within a tier, a save is published only if every rank has written its shard; all ranks take the same decision.
-Failures of a tier are logged and leave training alone.
 """
 
 import pickle
@@ -39,12 +38,10 @@ class StoreTier:
 
 @dataclass(frozen=True, slots=True)
 class MemoryTier:
-    """The memory of the nodes.
+    """The memory of the nodes, of which the first rank of each writes the manifests there.
 
     Args:
-        memory: This rank's view of its node.
         frequency: Optimizer steps between two saves.
-        ranks_per_node: The first rank of each node writes the manifests there.
         replicas: Number of neighbour nodes that each keep a copy.
     """
 
@@ -142,6 +139,7 @@ class CheckpointManager:
         self._queues = {name: WorkerQueue(name) for name in ("memory", "persistent")}
         self._stager = Stager(self._ranks)
         self._plain = BufferPool(None, 3)
+        # The most durable tier is the last one.
         self._frequencies = {"shared": memory.frequency} if memory else {}
         self._frequencies |= {tier.store.name: tier.frequency for tier in self._stores}
         self._last: tuple[int, frozenset[str]] = (-1, frozenset())
@@ -150,9 +148,7 @@ class CheckpointManager:
         self._number: int | None = None
         self._broken: set[tuple[int, Key]] = set()
         self._is_leader = memory is not None and self._ranks.rank % memory.ranks_per_node == 0
-        places: dict[str, MarkPlace] = {}
-        if memory and self._is_leader:
-            places["shared"] = memory.memory
+        places: dict[str, MarkPlace] = {"shared": memory.memory} if memory and self._is_leader else {}
         if self._ranks.rank == 0:
             places |= {tier.store.name: tier.store for tier in self._stores}
         self._ownership = Ownership(places, log, self._ranks)
@@ -178,7 +174,7 @@ class CheckpointManager:
             NamespaceTaken: Another live job owns the namespace; raised before the first save.
         """
         if everywhere:
-            self.wait()
+            self.wait()  # only then is it known which tiers have this step
             due = frozenset(name for name in self._frequencies if self._published.get(name) != step)
         else:
             saved = self._last[1] if self._last[0] == step else ()
@@ -229,11 +225,7 @@ class CheckpointManager:
         return restored
 
     def newest(self) -> int | None:
-        """Return the newest published step; None if there is none. Collective.
-
-        Raises:
-            CheckpointUnavailable: None is found, and a tier did not answer.
-        """
+        """Return the newest published step; None if there is none. Collective; CheckpointUnavailable as in `load`."""
         return self._restoration().newest()
 
     def clear(self) -> None:
@@ -273,25 +265,25 @@ class CheckpointManager:
         self._ranks.barrier()
 
     def _staged(self, key: Key, progress: Mapping[str, Any], *, in_memory: bool) -> PendingSave:
-        error, buffer = "", None
-        buffers = self._memory.memory.buffers if in_memory and self._memory else self._plain
-        try:
-            buffer = buffers.take()
-            staged = self._stager.copy(buffer)
-        except OSError as full:
-            # The node's memory tier is full: other tiers are saved to from this process's own memory.
-            if buffer:
-                buffers.release(buffer)
-            buffers, error = self._plain, str(full)
-            buffer = buffers.take()
-            staged = self._stager.copy(buffer)
-        return PendingSave(key, staged, buffer, buffers, progress, error)
+        error = ""
+        if in_memory and self._memory:
+            buffers, buffer = self._memory.memory.buffers, None
+            try:
+                buffer = buffers.take()
+                return PendingSave(key, self._stager.copy(buffer), buffer, buffers, progress)
+            except OSError as full:
+                # The node's memory tier is full: other tiers are saved to from this process's own memory.
+                if buffer:
+                    buffers.release(buffer)
+                error = str(full)
+        buffer = self._plain.take()
+        return PendingSave(key, self._stager.copy(buffer), buffer, self._plain, progress, error)
 
     def _finish(self, save: PendingSave, due: frozenset[str]) -> None:
         try:
             # Training is blocked until the last rank has copied; checksums must not take its processors before.
             self._queues["memory"].ranks.barrier()
-            save.pieces = pieces_of(save.staged, save.buffer, self._ranks.rank)
+            save.pieces = pieces_of(save.staged, save.buffer)
             if "shared" in due and self._memory:
                 self._to_memory(save, self._memory)
             for tier in self._stores:
@@ -309,8 +301,7 @@ class CheckpointManager:
             self._queues["memory"].attempt(memory.buffers.prepare, size, memory.retention + 1)
 
     def _to_memory(self, save: PendingSave, tier: MemoryTier) -> None:
-        queue, memory = self._queues["memory"], tier.memory
-        began = time.perf_counter()
+        queue, memory, began = self._queues["memory"], tier.memory, time.perf_counter()
         error = save.memory_error or queue.attempt(memory.commit, save.buffer, save.key)
         replica_error = self._replicate(save, tier, queue)
         parts = queue.ranks.gather(_part(save, began, error, replica_error))
@@ -335,17 +326,19 @@ class CheckpointManager:
 
     def _retire_memory(self, memory: NodeMemory, key: Key) -> None:
         """Release older checkpoints. If that fails, training must not wait for their buffers."""
+        pools = (memory.buffers, memory.copies)
+        for pool in pools:  # a save that begins now waits for the outcome: an earlier fault says nothing about it
+            pool.set_fault("")
         error = self._queues["memory"].attempt(memory.retire, key, self._broken_in(-1))
         self._unretired = key if error else None
-        for buffers in (memory.buffers, memory.copies):
-            buffers.set_fault(f"older checkpoints cannot be removed: {error}" if error else "")
         if error:
+            for pool in pools:
+                pool.set_fault(f"older checkpoints cannot be removed: {error}")
             self._log.failed(key.step, "memory", f"older checkpoints were not removed: {error}")
 
     def _replicate(self, save: PendingSave, tier: MemoryTier, queue: WorkerQueue) -> str:
         """Send this rank's shard to its neighbours and receive theirs; return the first error as a message."""
-        errors, copies = "", tier.memory.copies
-        neighbours = tier.neighbours(queue.ranks.rank, queue.ranks.size)
+        errors, copies, neighbours = "", tier.memory.copies, tier.neighbours(queue.ranks.rank, queue.ranks.size)
         sizes = queue.ranks.gather(save.staged.size) if neighbours else []
         for target, source in neighbours:
             buffer, size = None, sizes[source]

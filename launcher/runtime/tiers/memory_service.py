@@ -39,12 +39,7 @@ def service_address() -> str:
 
 
 class MemoryService:
-    """The service as a store.
-
-    Args:
-        world_size: Number of ranks that save.
-        retention: Published checkpoints kept.
-    """
+    """The service as a store, to which `world_size` ranks save."""
 
     name = "memory"
     is_ranged = False
@@ -53,7 +48,6 @@ class MemoryService:
         self._namespace, self._rank, self._world_size = namespace, rank, world_size
         self._retention, self._address = retention, address
         self._clients: dict[int, Any] = {}
-        self._places: dict[Key, int] = {}
         self.faults: list[str] = []
         self._log, self._errors = logging.Logger(PACKAGE), _ErrorKeeper()
         self._log.addHandler(self._errors)

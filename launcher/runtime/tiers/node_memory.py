@@ -42,11 +42,9 @@ def node_folder(namespace: str) -> Path:
 
 
 class NodeMemory(FileMark):
-    """One rank's view of its node's folder.
+    """One rank's view of its node's folder in shared memory, which is created if missing.
 
     Args:
-        folder: In shared memory; created if missing.
-        retention: Published checkpoints to keep.
         num_sources: Number of ranks whose shards this rank keeps a copy of.
 
     Raises:
@@ -105,17 +103,12 @@ class NodeMemory(FileMark):
 
     def manifests(self) -> dict[Key, Path]:
         """Return the files of the manifests on this node."""
-        paths = (
-            path for path in self.folder.glob(f"*{_MANIFEST}") if not path.name.startswith(".") and path.is_file()
-        )
-        return {key: path for path in paths if (key := Key.parse(path.name))}
+        # The name of a manifest that is being written begins with a dot, which no key does.
+        found = ((Key.parse(path.name), path) for path in self.folder.glob(f"*{_MANIFEST}") if path.is_file())
+        return {key: path for key, path in found if key}
 
     def manifest(self, key: Key) -> bytes:
-        """Return the manifest of a save.
-
-        Raises:
-            Broken: It does not exist.
-        """
+        """Return the manifest of a save; Broken if it does not exist."""
         try:
             return self._manifest_file(key).read_bytes()
         except FileNotFoundError as error:
@@ -143,13 +136,14 @@ class NodeMemory(FileMark):
         for each, path in manifests.items():
             if each not in newest | later:
                 path.unlink(missing_ok=True)
-        for each in {each for each, _, _ in self._held.values()} - newest - later:
-            self.forget(each)
         for path, (each, pool, buffer) in list(self._held.items()):
             if each in later:  # its shards are kept, but not their buffers, which later saves need
                 del self._held[path]
                 self._strays[path] = each
                 pool.give_up(buffer)
+            elif each not in newest:
+                del self._held[path]
+                pool.release(buffer)
         for path, each in list(self._strays.items()):
             if each not in newest | later:
                 del self._strays[path]
@@ -174,11 +168,7 @@ class NodeMemory(FileMark):
                 delete(path)
 
     def open(self, key: Key, rank: int, num_bytes: int, *, is_replica: bool) -> BytesShard:
-        """Return a shard on this node.
-
-        Raises:
-            Broken: It is missing or truncated.
-        """
+        """Return a shard on this node; Broken if it is missing or truncated."""
         path = self._file(key, rank, is_replica=is_replica)
         buffer = self._held[path][2] if path in self._held else Buffer(self.folder, path)
         return BytesShard(buffer.contents(num_bytes))

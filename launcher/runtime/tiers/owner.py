@@ -38,11 +38,7 @@ class NamespaceTaken(RuntimeError):
 
 
 class MarkPlace(Protocol):
-    """The place where a tier keeps its owner's mark.
-
-    Raises:
-        TierFailure: It is unreachable.
-    """
+    """The place where a tier keeps its owner's mark. All methods raise TierFailure if it is unreachable."""
 
     def begin(self) -> None:
         """Called when the mark is taken for the first time."""
@@ -56,10 +52,9 @@ class MarkPlace(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Mark:
-    """An owner's mark.
+    """An owner's mark, whose `beat` grows with each renewal.
 
     Args:
-        beat: Incremented by each renewal.
         lease_s: Seconds for which it remains valid without renewal; 0 if the owner released it.
     """
 
@@ -98,12 +93,7 @@ def holder() -> str:
 
 
 class Claim:
-    """This job's ownership of a namespace in one tier. Threads may share it.
-
-    Args:
-        what: The namespace and the tier, for messages.
-        lease_s: Seconds for which the mark remains valid without renewal.
-    """
+    """This job's ownership of a namespace in one tier, which are `what` in messages. Threads may share it."""
 
     def __init__(self, place: MarkPlace, what: str, lease_s: float = LEASE_S):
         self._place, self._what, self._lease_s = place, what, lease_s
@@ -112,12 +102,7 @@ class Claim:
         self._ended = threading.Event()
 
     def hold(self) -> None:
-        """Ensure that this process holds the mark; take it if it is free, this job's own, or that of a dead job.
-
-        Raises:
-            NamespaceTaken: A live job holds it.
-            TierFailure: The mark cannot be read or written.
-        """
+        """Take the mark if it is free, this job's own, or a dead job's; NamespaceTaken if a live job holds it."""
         with self._lock:
             if self._renewal is None:
                 self._take()
@@ -150,11 +135,7 @@ class Claim:
                 return
 
     def _is_abandoned(self, found: Mark, data: bytes | None) -> bool:
-        """Watch another job's mark for its lease; return False if the mark is a different one by then.
-
-        Raises:
-            NamespaceTaken: It was renewed.
-        """
+        """Watch another job's mark for its lease; return False if the mark is a different one by then."""
         began = time.monotonic()
         while time.monotonic() - began < found.lease_s:
             time.sleep(min(1.0, found.lease_s / 10))
@@ -167,7 +148,6 @@ class Claim:
         return True
 
     def _is_own(self, found: Mark | None) -> bool:
-        """Return whether this process holds a mark."""
         return found is not None and (found.owner, found.holder) == (self._owner, holder())
 
     def _put(self, beat: int, lease_s: float, replaced: bytes | None) -> bool:
@@ -190,26 +170,19 @@ class Claim:
 
 
 class Ownership:
-    """The ownership of all tiers of a namespace.
-
-    Args:
-        places: The tiers whose mark this rank keeps, by name.
-        log: Names the namespace; receives a warning for a tier whose owner is unknown.
-    """
+    """The ownership of all tiers of a namespace; `places` are those whose mark this rank keeps, by name."""
 
     def __init__(self, places: Mapping[str, MarkPlace], log: CheckpointLog, ranks: Ranks):
-        self._log, self._ranks, self._is_taken = log, ranks, False
-        self._places = places
+        self._log, self._ranks, self._is_taken, self._places = log, ranks, False, places
         self._claims = {
             name: Claim(place, f"the namespace {log.namespace} in {'memory' if name == 'shared' else name}")
             for name, place in places.items()
         }
 
     def take(self) -> None:
-        """Take the namespace in every tier, once; collective. An unreachable tier is taken when it is saved to.
+        """Take the namespace in every tier, once; collective, as is NamespaceTaken.
 
-        Raises:
-            NamespaceTaken: On all ranks, if a live job holds it.
+        An unreachable tier is taken when it is saved to.
         """
         if self._is_taken:
             return
@@ -232,11 +205,7 @@ class Ownership:
 
 
 class FileMark:
-    """A mark in a file.
-
-    Args:
-        path: Of the file; its folder is created by the first write.
-    """
+    """A mark in a file, whose folder is created by the first write."""
 
     def __init__(self, path: Path):
         self._path = path.absolute()  # a program may change its working directory

@@ -29,7 +29,7 @@ _Value = TypeVar("_Value")
 class Ranks:
     """A separate gloo group, which a thread may use beside training; a single process has none.
 
-    Every method is collective except `send` and `receive`, which two ranks call.
+    Every method is collective.
     """
 
     def __init__(self) -> None:
@@ -94,16 +94,6 @@ class Ranks:
         for each in work:
             if each:  # None for a rank outside of the group
                 each.wait()
-
-    def send(self, data: torch.Tensor, target: int) -> None:
-        """Send bytes to a rank, which calls `receive`."""
-        for part in _parts(data):
-            dist.send(part, target, group=self.group)
-
-    def receive(self, room: torch.Tensor, source: int) -> None:
-        """Fill `room` with bytes from a rank, which calls `send`."""
-        for part in _parts(room):
-            dist.recv(part, source, group=self.group)
 
 
 def _parts(data: torch.Tensor) -> Iterable[torch.Tensor]:

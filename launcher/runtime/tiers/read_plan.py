@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from typing import Protocol
 
 from launcher.runtime.tiers.node_memory import NodeMemory
-from launcher.runtime.tiers.shards import DIGEST, Manifest, Piece, Shard
+from launcher.runtime.tiers.shards import ALIGNMENT, DIGEST, Manifest, Piece, Shard
 from launcher.runtime.tiers.stores import Store
 
 Runs = list[tuple[int, int]]
@@ -62,9 +62,7 @@ def cut(runs: Runs, size: int) -> Iterator[tuple[int, int]]:
 def box_runs(piece: Piece, offsets: Sequence[int], lengths: Sequence[int]) -> Runs:
     """Return the bytes of a shard that hold a part of a piece, which is in row-major order.
 
-    Args:
-        offsets: First number in each dimension.
-        lengths: Numbers in each dimension.
+    The part has `lengths` numbers in each dimension, from `offsets` on.
     """
     if 0 in lengths:
         return []
@@ -102,21 +100,19 @@ class Layout:
 
     def __init__(self, manifest: Manifest):
         self._pieces: dict[int, list[Piece]] = {}
-        for piece in manifest.metadata.storage_data.values():
+        for piece in sorted(manifest.metadata.storage_data.values(), key=lambda piece: piece.offset):
             if piece.length:
                 self._pieces.setdefault(piece.rank, []).append(piece)
-        for pieces in self._pieces.values():
-            pieces.sort(key=lambda piece: piece.offset)
-        self._offsets = {rank: [piece.offset for piece in pieces] for rank, pieces in self._pieces.items()}
 
     def pieces(self, rank: int, start: int, stop: int) -> Iterator[Piece]:
         """Yield the pieces of a shard that overlap a run."""
-        pieces, offsets = self._pieces.get(rank, []), self._offsets.get(rank, [])
-        for place in range(max(bisect.bisect_right(offsets, start) - 1, 0), len(pieces)):
-            if pieces[place].offset >= stop:
+        pieces = self._pieces.get(rank, [])
+        first = bisect.bisect_right(pieces, start, key=lambda piece: piece.offset) - 1
+        for piece in itertools.islice(pieces, max(first, 0), None):
+            if piece.offset >= stop:
                 return
-            if pieces[place].offset + pieces[place].length > start:
-                yield pieces[place]
+            if piece.offset + piece.length > start:
+                yield piece
 
     def blocks(self, rank: int, start: int, stop: int) -> Iterator[Block]:
         """Yield the blocks of a shard that overlap a run."""
@@ -139,8 +135,20 @@ class Layout:
         return merged(found)
 
 
+def windows(blocks: Iterable[Block], limit: int) -> Iterator[list[Block]]:
+    """Yield blocks that are read at once, with the padding between pieces: at most `limit` bytes, or one block."""
+    found: list[Block] = []
+    for block in blocks:
+        if found and (block.start - found[-1].stop >= ALIGNMENT or block.stop - found[0].start > limit):
+            yield found
+            found = []
+        found.append(block)
+    if found:
+        yield found
+
+
 SEGMENT = 8 << 20
-"""Bytes, plus at most one block, that one rank reads for all before the next rank takes its turn."""
+"""Bytes, or one block, that one rank reads for all before the next rank takes its turn."""
 
 Wanted = Mapping[int, Runs]
 """The bytes that a rank needs, by the rank that wrote their shard."""
@@ -189,13 +197,7 @@ class Shards(Protocol):
         """Return which rank reads which bytes; `wanted` has shape `(num_ranks,)`."""
 
     def open(self, writer: int) -> Shard:
-        """Return the shard of a rank.
-
-        Raises:
-            Broken: It is damaged.
-            TierFailure: It cannot be read now.
-            OSError: As above.
-        """
+        """Return the shard of a rank; Broken if it is damaged, TierFailure or OSError if it cannot be read now."""
 
 
 class StoreShards:
@@ -232,8 +234,8 @@ def _divide(
         if len(ranks) == 1:
             given[ranks[0]].setdefault(writer, []).append((start, stop))
             continue
-        for part in _parts(layout, writer, start, stop):
-            given[ranks[next(turns) % len(ranks)]].setdefault(writer, []).append(part)
+        for part in windows(layout.blocks(writer, start, stop), SEGMENT):
+            given[ranks[next(turns) % len(ranks)]].setdefault(writer, []).append((part[0].start, part[-1].stop))
 
 
 def _segments(runs: Mapping[int, Runs]) -> Iterator[tuple[int, int, tuple[int, ...]]]:
@@ -253,16 +255,6 @@ def _segments(runs: Mapping[int, Runs]) -> Iterator[tuple[int, int, tuple[int, .
         (active.add if is_begin else active.discard)(rank)
 
 
-def _parts(layout: Layout, writer: int, start: int, stop: int) -> Iterator[tuple[int, int]]:
-    first, end = start, start
-    for block in layout.blocks(writer, start, stop):
-        if block.stop - first > SEGMENT and end > first:
-            yield first, end
-            first = block.start
-        end = block.stop
-    yield first, end
-
-
 @dataclass(frozen=True, slots=True)
 class Copy:
     """A shard in the memory of a node. `is_replica` is whether it is a copy of a neighbour's."""
@@ -275,7 +267,6 @@ class Nodes:
     """The shards of one save in the memory of several nodes.
 
     Args:
-        memory: This rank's view of its node.
         here: This rank's node.
         nodes: The node of each rank, shape `(num_ranks,)`.
         copies: The copies of each shard, by the rank that wrote it; the best first.
@@ -302,15 +293,11 @@ class Nodes:
             node = self.chosen(writer, nodes[taker]).node
             return taker if node == nodes[taker] else ranks_on[node][taker % len(ranks_on[node])]
 
-        own = [
-            {
-                writer: layout.covering_blocks(writer, runs)
-                for writer, runs in each.items()
-                if giver(writer, rank) == rank
-            }
-            for rank, each in enumerate(wanted)
-        ]
-        return ReadPlan(wanted, own, giver)
+        def read_by(rank: int) -> Wanted:
+            own = {writer: runs for writer, runs in wanted[rank].items() if giver(writer, rank) == rank}
+            return {writer: layout.covering_blocks(writer, runs) for writer, runs in own.items()}
+
+        return ReadPlan(wanted, [read_by(rank) for rank in range(len(wanted))], giver)
 
     def open(self, writer: int) -> Shard:
         is_replica = self.chosen(writer, self._here).is_replica

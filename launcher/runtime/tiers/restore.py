@@ -1,8 +1,9 @@
 """The choice of the checkpoint to load: the newest published one, from the nearest tier that has it intact."""
 
 import functools
+import itertools
 import time
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -16,9 +17,9 @@ from launcher.runtime.checkpoint_search import (
     Unavailable,
 )
 from launcher.runtime.tiers.checkpoint_log import BROKEN, CheckpointLog
-from launcher.runtime.tiers.node_memory import NodeMemory
+from launcher.runtime.tiers.node_memory import Held, NodeMemory
 from launcher.runtime.tiers.rank_group import Ranks
-from launcher.runtime.tiers.read_plan import Copy, Nodes, Shards, StoreShards
+from launcher.runtime.tiers.read_plan import Copy, Nodes, StoreShards
 from launcher.runtime.tiers.shards import Broken, Key, Manifest, TierFailure, TierRefused, unseal_own
 from launcher.runtime.tiers.state_reader import Reading, ShardsBroken, read_state
 from launcher.runtime.tiers.stores import Store
@@ -29,11 +30,10 @@ Form = Callable[[Manifest], dict[str, Any]]
 
 @dataclass(frozen=True, slots=True)
 class Restored:
-    """A checkpoint that was loaded.
+    """A checkpoint that was loaded, written by `world_size` ranks.
 
     Args:
         tier: `memory`, `replica` or `persistent`.
-        world_size: Number of ranks that wrote it.
         progress: As passed to `save`.
         passed_over: Newer or nearer checkpoints that could not be used, and why.
     """
@@ -51,16 +51,15 @@ class Holding:
     """The content of a node's memory tier, as one rank sees it."""
 
     node: str
-    manifests: tuple[Key, ...]
-    shards: tuple[tuple[Key, int, bool], ...]
+    manifests: tuple[Key, ...] = ()
+    shards: tuple[Held, ...] = ()
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class Survey:
     """The content of all tiers, as one rank sees it; only the first rank looks at the stores and the records.
 
     Args:
-        holding: The content of its node's memory.
         stores: The saves of each store, and whether they are published.
         damage: Damage that belongs to no loadable save, as messages.
         unavailable: Tiers that did not answer, and why.
@@ -70,18 +69,18 @@ class Survey:
     """
 
     holding: Holding
-    stores: tuple[Mapping[Key, bool], ...]
-    damage: tuple[str, ...]
-    unavailable: tuple[str, ...]
-    is_final: bool
-    retry_after_s: float
-    published: Key
+    stores: list[Mapping[Key, bool]] = field(default_factory=list)
+    damage: list[str] = field(default_factory=list)
+    unavailable: list[str] = field(default_factory=list)
+    is_final: bool = False
+    retry_after_s: float = 0.0
+    published: Key = Key(0, 0)
 
     @property
     def newest(self) -> int:
         """The greatest number of a save, published or not."""
-        keys = [self.published, *self.holding.manifests, *(key for key, _, _ in self.holding.shards)]
-        return max(key.save for key in [*keys, *(key for saves in self.stores for key in saves)])
+        keys = [self.published, *self.holding.manifests, *(shard.key for shard in self.holding.shards)]
+        return max(key.save for key in itertools.chain(keys, *self.stores))
 
 
 @dataclass(slots=True)
@@ -93,6 +92,8 @@ class Restoration:
         stores: The other tiers, the nearest first.
         patience_s: Seconds for which an unavailable tier is retried.
         broken: Receives every save that is proven broken, with its tier: -1 is memory, others index the stores.
+
+    Attributes:
         seen: The greatest number of a save in any tier.
     """
 
@@ -102,11 +103,11 @@ class Restoration:
     node: str
     log: CheckpointLog
     patience_s: float
-    broken: set[tuple[int, Key]] = field(default_factory=set)
+    broken: set[tuple[int, Key]]
     seen: int = 0
     _holdings: list[Holding] = field(default_factory=list)
-    _excluded: set[tuple[str, Key, int, bool]] = field(default_factory=set)
-    _unread: set[tuple[str, Key, int, bool]] = field(default_factory=set)
+    _excluded: set[tuple[str, Held]] = field(default_factory=set)
+    _unread: set[tuple[str, Held]] = field(default_factory=set)
     _search: Search = field(init=False)
 
     def __post_init__(self) -> None:
@@ -117,23 +118,16 @@ class Restoration:
         return max(survey.newest for survey in self.ranks.gather(self._survey()))
 
     def newest(self) -> int | None:
-        """Return the newest published step; None if there is none.
-
-        Raises:
-            CheckpointUnavailable: A tier did not answer.
-        """
+        """Return the newest published step; None if there is none. CheckpointUnavailable if a tier did not answer."""
         candidates, _ = self._candidates()
         return candidates[0][0].step if candidates else None
 
     def run(self, form: Form) -> Restored | None:
-        """Load the newest published checkpoint; None if there is none.
-
-        An older one is loaded only if the newest is proven damaged.
+        """Load the newest published checkpoint, an older one only if it is proven damaged; None if there is none.
 
         Raises:
             CheckpointUnavailable: There are checkpoints and none is intact, or a tier did not answer, or the newest
                 that may be intact could not be read.
-            StateMismatch: The checkpoint is of another model or optimizer.
         """
         found, published = self._candidates()
         last = max((key for key, _ in found), default=Key(0, 0))
@@ -161,10 +155,7 @@ class Restoration:
         self.seen = max(survey.newest for survey in surveys)
         for damage in dict.fromkeys(text for survey in surveys for text in survey.damage):
             self._search.pass_over(damage)
-        found: dict[Key, list[int]] = {}
-        for holding in self._holdings:
-            for key in holding.manifests:
-                found[key] = [-1]
+        found = {key: [-1] for holding in self._holdings for key in holding.manifests}
         for place, saves in enumerate(surveys[0].stores):
             for key, is_published in saves.items():
                 if is_published:
@@ -182,26 +173,25 @@ class Restoration:
         return surveys
 
     def _survey(self) -> Survey:
-        stores, damage, unavailable, is_final, retry_after_s = [], [], [], False, 0.0
+        found = Survey(Holding(self.node))
         for store in self.stores if self.ranks.rank == 0 else ():
             try:
-                stores.append(store.saves())
-                damage += [f"{store.name}: {fault}" for fault in store.faults]
+                found.stores.append(store.saves())
+                found.damage += [f"{store.name}: {fault}" for fault in store.faults]
             except (Broken, TierFailure) as error:
-                stores.append({})
-                unavailable.append(f"{store.name}: {error}")
-                is_final = is_final or isinstance(error, TierRefused)
-                retry_after_s = max(retry_after_s, getattr(error, "retry_after_s", 0.0))
-        holding = Holding(self.node, (), ())
+                found.stores.append({})
+                found.unavailable.append(f"{store.name}: {error}")
+                found.is_final = found.is_final or isinstance(error, TierRefused)
+                found.retry_after_s = max(found.retry_after_s, getattr(error, "retry_after_s", 0.0))
         try:
             if self.memory:
-                shards = tuple((held.key, held.rank, held.is_replica) for held in self.memory.shards().values())
-                holding = Holding(self.node, tuple(self.memory.manifests()), shards)
+                shards = tuple(self.memory.shards().values())
+                found.holding = Holding(self.node, tuple(self.memory.manifests()), shards)
         except OSError as error:
-            unavailable.append(f"memory: {error}")
-        published = self.log.published() if self.ranks.rank == 0 else Key(0, 0)
-        faults = (tuple(damage), tuple(unavailable), is_final, retry_after_s)
-        return Survey(holding, tuple(stores), *faults, published)
+            found.unavailable.append(f"memory: {error}")
+        if self.ranks.rank == 0:
+            found.published = self.log.published()
+        return found
 
     def _source(self, form: Form, key: Key, place: int) -> Source[Restored]:
         def load() -> Restored:
@@ -217,7 +207,6 @@ class Restoration:
         return Source(self._name(place), load)
 
     def _warn(self, reason: str) -> None:
-        """Log that a tier is unavailable and will be retried."""
         self.log.warn_once(0, f"unavailable, retrying for up to {self.patience_s:g} s: {reason}")
 
     @property
@@ -232,20 +221,20 @@ class Restoration:
     def _load(self, form: Form, key: Key, place: int) -> Restored:
         began = time.perf_counter()
         manifest = self._manifest(key, place)
-        state = form(manifest)
-        for tier, shards, copies in self._sources(manifest, place):
+        state, known = form(manifest), self._holdings
+        while True:
+            tier, shards = self._shards(manifest, place, known)
             try:
                 reading = read_state(state, manifest, shards, self.ranks)
+                break
             except ShardsBroken as error:
-                if copies is None:
+                if isinstance(shards, StoreShards):
                     raise (Broken if error.is_damage else TierFailure)(str(error)) from error
                 self._search.pass_over(f"step {key.step} from {tier}: {error}")
-                self._exclude(key, copies, error)
-                continue
-            self._log_load(key, tier, reading, time.perf_counter() - began)
-            passed_over = tuple(self._search.passed_over)
-            return Restored(key.step, tier, manifest.world_size, manifest.progress, state, passed_over)
-        raise AssertionError("the sources end with an error")
+                self._exclude(key, shards, error)
+        self._log_load(key, tier, reading, time.perf_counter() - began)
+        passed_over = tuple(self._search.passed_over)
+        return Restored(key.step, tier, manifest.world_size, manifest.progress, state, passed_over)
 
     def _manifest(self, key: Key, place: int) -> Manifest:
         """Return a save's manifest from a tier; for memory, from the first node that has it intact.
@@ -256,10 +245,11 @@ class Restoration:
         """
         sources = [0]
         if place < 0:
-            nodes = {
-                each.node: rank for rank, each in reversed(list(enumerate(self._holdings))) if key in each.manifests
-            }
-            sources = sorted(nodes.values())
+            nodes: dict[str, int] = {}  # the first rank of each node that has it
+            for rank, each in enumerate(self._holdings):
+                if key in each.manifests:
+                    nodes.setdefault(each.node, rank)
+            sources = list(nodes.values())
         reasons: list[Damaged | Unavailable] = []
         for source in sources:
             answer = self._manifest_bytes(key, place) if self.ranks.rank == source else b""
@@ -281,42 +271,37 @@ class Restoration:
             return TierFailure(str(error))
         return data
 
-    def _sources(self, manifest: Manifest, place: int) -> Iterator[tuple[str, Shards, Nodes | None]]:
-        """Yield the name of the tier and the source of its shards; for memory, until no copy is left to try.
+    def _shards(self, manifest: Manifest, place: int, known: list[Holding]) -> tuple[str, StoreShards | Nodes]:
+        """Return the name of the tier and the shards of a save; of memory, those copies that were not tried in vain.
+
+        Args:
+            known: The content of the nodes before any copy was tried.
 
         Raises:
-            Damaged: No copy is left, and those that were tried are broken.
+            Damaged: No copy is left of a shard, and those that were tried are broken.
             Unavailable: No copy is left, and one could not be read.
         """
         if place >= 0:
-            store = self.stores[place]
-            yield store.name, StoreShards(store, manifest), None
-            return
-        known = self._holdings
-        while True:
-            copies = self._copies(manifest.key)
-            if missing := [rank for rank in range(manifest.world_size) if rank not in copies]:
-                raise self._no_copy_left(missing, known)
-            is_copy = any(each[0].is_replica for each in copies.values())
-            names = [holding.node for holding in self._holdings]
-            nodes = Nodes(self._node_memory, self.node, names, copies, manifest)
-            yield "replica" if is_copy else "memory", nodes, nodes
-
-    def _no_copy_left(self, missing: list[int], known: list[Holding]) -> Damaged | Unavailable:
-        """Return the outcome of missing shards. A later attempt reads unread copies again, but not broken ones."""
-        unread, self._unread = {writer for _, _, writer, _ in self._unread}, set()
-        self._holdings = [_without(each, self._excluded) for each in known]
-        is_damage = any(rank not in unread for rank in missing)
-        reason = f"no node has the shards of ranks {', '.join(map(str, missing))}"
-        return Broken(reason) if is_damage else TierFailure(reason)
+            return self._name(place), StoreShards(self.stores[place], manifest)
+        copies = self._copies(manifest.key)
+        if missing := [rank for rank in range(manifest.world_size) if rank not in copies]:
+            # A later attempt reads unread copies again, but not broken ones.
+            unread, self._unread = {shard.rank for _, shard in self._unread}, set()
+            self._holdings = [_without(each, self._excluded) for each in known]
+            is_damage = any(rank not in unread for rank in missing)
+            reason = f"no node has the shards of ranks {', '.join(map(str, missing))}"
+            raise (Broken if is_damage else TierFailure)(reason)
+        is_copy = any(each[0].is_replica for each in copies.values())
+        names = [holding.node for holding in self._holdings]
+        return "replica" if is_copy else "memory", Nodes(self._node_memory, self.node, names, copies, manifest)
 
     def _copies(self, key: Key) -> dict[int, list[Copy]]:
         """Return the copies of each shard of a save, by the rank that wrote it; originals before replicas."""
         found: dict[int, set[tuple[bool, str]]] = {}
         for holding in self._holdings:
-            for each, writer, is_replica in holding.shards:
-                if each == key:
-                    found.setdefault(writer, set()).add((is_replica, holding.node))
+            for shard in holding.shards:
+                if shard.key == key:
+                    found.setdefault(shard.rank, set()).add((shard.is_replica, holding.node))
         return {writer: [Copy(node, replica) for replica, node in sorted(each)] for writer, each in found.items()}
 
     def _exclude(self, key: Key, tried: Nodes, error: ShardsBroken) -> None:
@@ -324,10 +309,9 @@ class Restoration:
         for taker, reasons in enumerate(error.reasons):
             for writer, reason in reasons.items():
                 copy = tried.chosen(writer, self._holdings[taker].node)
-                shard = (copy.node, key, writer, copy.is_replica)
-                (self._excluded if reason.is_damage else self._unread).add(shard)
-        bad = self._excluded | self._unread
-        self._holdings = [_without(each, bad) for each in self._holdings]
+                shard = Held(key, writer, copy.is_replica)
+                (self._excluded if reason.is_damage else self._unread).add((copy.node, shard))
+        self._holdings = [_without(each, self._excluded | self._unread) for each in self._holdings]
 
     def _log_load(self, key: Key, tier: str, reading: Reading, seconds: float) -> None:
         passed_over = "; ".join(self._search.passed_over)
@@ -340,5 +324,5 @@ class Restoration:
             self.log.warn_once(key.step, f"resumes from step {key.step}; passed over: {passed_over}")
 
 
-def _without(holding: Holding, shards: Collection[tuple[str, Key, int, bool]]) -> Holding:
-    return replace(holding, shards=tuple(each for each in holding.shards if (holding.node, *each) not in shards))
+def _without(holding: Holding, shards: Collection[tuple[str, Held]]) -> Holding:
+    return replace(holding, shards=tuple(each for each in holding.shards if (holding.node, each) not in shards))

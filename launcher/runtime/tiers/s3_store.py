@@ -53,11 +53,10 @@ KEYS_PER_REQUEST = 1000
 
 
 class Bucket:
-    """Checkpoints as objects of a bucket.
+    """Checkpoints as objects of a bucket; settings as in `TierSettings`.
 
     Args:
         prefix: Of the namespace, ending in a slash.
-        kms_key: Identifier of the key that encrypts objects; None for the bucket's default encryption.
         has_checksums: Whether requests carry checksums: AWS verifies them, some other stores refuse them.
     """
 
@@ -119,12 +118,7 @@ class Bucket:
         return _Object(self, self._shard(key, rank), num_bytes)
 
     def read(self, name: str, start: int, stop: int, size: int) -> torch.Tensor:
-        """Return bytes of an object of at least `size` bytes, shape `(stop - start,)`.
-
-        Raises:
-            Broken: The object no longer exists, or has fewer bytes.
-            TierFailure: It cannot be read now.
-        """
+        """Return bytes of an object of at least `size` bytes, shape `(stop - start,)`."""
         room = torch.empty(stop - start, dtype=torch.uint8)
         parts = [(start + place, room[place : place + PART_BYTES]) for place in range(0, len(room), PART_BYTES)]
         with ThreadPoolExecutor(CONNECTIONS, thread_name_prefix="s3") as pool:
@@ -183,11 +177,7 @@ class Bucket:
                 self._client.abort_multipart_upload(**place)
 
     def _compare(self, name: str, size: int) -> None:
-        """Compare an object's size with the bytes sent, before a manifest refers to it.
-
-        Raises:
-            TierFailure: They differ, or the store does not answer.
-        """
+        """Compare an object's size with the bytes sent, before a manifest refers to it; TierFailure if not equal."""
         try:
             with _translated():
                 found = self._client.head_object(Bucket=self._bucket, Key=name)["ContentLength"]
@@ -197,7 +187,6 @@ class Bucket:
             raise TierFailure(f"{name} has {found} bytes, but {size} were sent")
 
     def _extra(self) -> dict[str, str]:
-        """Return the encryption options of each object."""
         return {"ServerSideEncryption": "aws:kms", "SSEKMSKeyId": self._kms_key} if self._kms_key else {}
 
     @property
@@ -223,7 +212,6 @@ class Bucket:
         return f"{self._prefix}{key}/{shard_name(rank)}"
 
     def _content(self, name: str) -> bytes:
-        """Return an object of the namespace."""
         data: bytes = self._client.get_object(Bucket=self._bucket, Key=self._prefix + name)["Body"].read()
         return data
 
@@ -252,7 +240,6 @@ class Bucket:
             time.sleep(wait_s)
 
     def _read_part(self, name: str, start: int, room: torch.Tensor, size: int) -> None:
-        """Fill `room` with the bytes at `start` of an object."""
         view, stop = room.numpy().data, start + len(room)
 
         def read() -> None:

@@ -123,8 +123,6 @@ def retained(published: Collection[Key], key: Key, retention: int) -> tuple[set[
 
     Args:
         published: The published saves that are not proven broken.
-        key: The save that was just published.
-        retention: Number of saves to keep.
     """
     newest = sorted(each for each in {*published, key} if each <= key)[-retention:]
     return set(newest), {each for each in published if each > key or each.step > key.step}
@@ -132,15 +130,11 @@ def retained(published: Collection[Key], key: Key, retention: int) -> tuple[set[
 
 @dataclass(frozen=True, slots=True)
 class Piece:
-    """The place of a tensor, or of a part of one.
+    """The place of a tensor, or of a part of one, in the shard of a rank.
 
     Args:
-        rank: Of the shard.
-        offset: First byte in the shard.
-        length: Bytes.
         checksum: xxh3_128 of each block, concatenated.
         dtype: Of the tensor; None for any other object.
-        shape: Of this part.
         block: Bytes of a block, of which the last may be shorter; 0 if the piece is a single block.
     """
 
@@ -165,10 +159,9 @@ class Manifest:
     """The description of a published checkpoint.
 
     Args:
-        key: Of the save.
         sizes: Bytes of each rank's shard, shape `(num_ranks,)`.
-        progress: What the training program needs to resume.
         metadata: Of torch.distributed.checkpoint; its `storage_data` holds a `Piece` for each index.
+        progress: What the training program needs to resume.
         namespace: Of the checkpoint; empty if not recorded.
     """
 
@@ -204,11 +197,7 @@ def unseal(data: bytes) -> Manifest:
 
 
 def unseal_own(data: bytes, key: Key, namespace: str) -> Manifest:
-    """Return the manifest in `data`, which must be that of a given save.
-
-    Raises:
-        Broken: It is truncated or changed, or belongs to another save.
-    """
+    """Return the manifest in `data`; Broken, too, if it belongs to another save or namespace."""
     manifest = unseal(data)
     if manifest.key != key:
         raise Broken(f"its manifest belongs to step {manifest.key.step}, save {manifest.key.save}")
@@ -218,7 +207,6 @@ def unseal_own(data: bytes, key: Key, namespace: str) -> Manifest:
 
 
 def _from_first_format(manifest: Manifest) -> Manifest:
-    """Return a manifest with the fields that the first format lacks."""
     known = [each.name for each in fields(Piece) if each.name != "block"]
     found = manifest.metadata.storage_data.items()
     pieces = {index: Piece(*(getattr(piece, name) for name in known)) for index, piece in found}
@@ -227,11 +215,7 @@ def _from_first_format(manifest: Manifest) -> Manifest:
 
 
 class Shard:
-    """The bytes of a shard in any tier. `moved` counts those read from the tier so far.
-
-    Raises:
-        Broken: While it is read: the shard is shorter.
-    """
+    """The bytes of a shard in any tier. `moved` counts those read from the tier so far. Broken if it is shorter."""
 
     moved = 0
 
@@ -262,9 +246,10 @@ class FileShard(Shard):
         except FileNotFoundError as error:
             raise Broken(f"{path.name} is missing") from error
         found = os.fstat(self._descriptor)
-        if not stat.S_ISREG(found.st_mode) or found.st_size < num_bytes:
+        is_file = stat.S_ISREG(found.st_mode)
+        if not is_file or found.st_size < num_bytes:
             self.close()
-            raise Broken(f"{path.name} is truncated" if stat.S_ISREG(found.st_mode) else f"{path.name} is not a file")
+            raise Broken(f"{path.name} is {'truncated' if is_file else 'not a file'}")
 
     def read(self, offset: int, room: Bytes) -> None:
         self.moved += len(room)

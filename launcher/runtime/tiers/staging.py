@@ -1,7 +1,7 @@
 """From a state to a shard: which rank saves what, and the copy that blocks training."""
 
 import io
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
@@ -25,27 +25,16 @@ class StateUnfit(RuntimeError):
 
 
 @dataclass(frozen=True, slots=True)
-class Span:
-    """A piece before it has a checksum."""
-
-    index: MetadataIndex
-    offset: int
-    length: int
-    dtype: torch.dtype | None
-    shape: tuple[int, ...]
-
-
-@dataclass(frozen=True, slots=True)
 class Staged:
     """A shard in its buffer.
 
     Args:
-        spans: The place of each piece.
+        pieces: Without their checksums.
         size: Bytes of the shard.
         metadata: Of the complete checkpoint, without `storage_data`; on the first rank only.
     """
 
-    spans: tuple[Span, ...]
+    pieces: dict[MetadataIndex, Piece]
     size: int
     metadata: Metadata | None
 
@@ -69,10 +58,10 @@ class Stager:
         Raises:
             StateUnfit: It cannot be saved.
         """
-        self._planner = DefaultSavePlanner()
-        self._planner.set_up_planner(state, is_coordinator=self._ranks.rank == 0)
-        own = self._planner.create_local_plan()
         is_first = self._ranks.rank == 0
+        self._planner = DefaultSavePlanner()
+        self._planner.set_up_planner(state, is_coordinator=is_first)
+        own = self._planner.create_local_plan()
         changed, agreed_number = self._ranks.sum((int(own != self._own), number if is_first else 0))
         if changed:
             self._agree(state)
@@ -80,16 +69,10 @@ class Stager:
         return agreed_number
 
     def _agree(self, state: dict[str, Any]) -> None:
-        writer = _PlanOnly()
+        writer, group = _PlanOnly(), self._ranks.group
         try:
             with without_group_warning():
-                save(
-                    state,
-                    storage_writer=writer,
-                    planner=self._planner,
-                    process_group=self._ranks.group,
-                    no_dist=self._ranks.group is None,
-                )
+                save(state, storage_writer=writer, planner=self._planner, process_group=group, no_dist=group is None)
         except CheckpointException as error:
             raise StateUnfit(str(error)) from error
         self._agreed, self._metadata = writer.plan, writer.metadata
@@ -112,19 +95,19 @@ class Stager:
             objects.append((item, data.getbuffer()))
             size += _padded(len(data.getbuffer()))
         buffer.reserve(size)
-        spans, offset = [], 0
+        pieces, offset = {}, 0
         for item in tensors:
-            spans.append(self._copy_tensor(item, buffer, offset))
-            offset += _padded(spans[-1].length)
+            pieces[item.index] = piece = self._copy_tensor(item, buffer, offset)
+            offset += _padded(piece.length)
         if torch.cuda.is_available():
             torch.cuda.synchronize()  # copies from an accelerator are asynchronous
         for item, serialized in objects:
-            spans.append(Span(item.index, offset, len(serialized), None, ()))
+            pieces[item.index] = Piece(self._ranks.rank, offset, len(serialized), b"", None, (), BLOCK)
             buffer.bytes[offset : offset + len(serialized)] = torch.frombuffer(serialized, dtype=torch.uint8)
             offset += _padded(len(serialized))
-        return Staged(tuple(spans), offset, self._metadata)
+        return Staged(pieces, offset, self._metadata)
 
-    def _copy_tensor(self, item: WriteItem, buffer: Buffer, offset: int) -> Span:
+    def _copy_tensor(self, item: WriteItem, buffer: Buffer, offset: int) -> Piece:
         data = self._planner.resolve_data(item)
         if not isinstance(data, torch.Tensor):
             raise AssertionError(f"{item.index} is not a tensor")
@@ -133,23 +116,15 @@ class Stager:
         if length:
             room = buffer.bytes[offset : offset + length].view(tensor.dtype).view(tensor.shape)
             room.copy_(tensor, non_blocking=True)
-        return Span(item.index, offset, length, tensor.dtype, tuple(tensor.shape))
+        return Piece(self._ranks.rank, offset, length, b"", tensor.dtype, tuple(tensor.shape), BLOCK)
 
 
-def pieces_of(staged: Staged, buffer: Buffer, rank: int) -> dict[MetadataIndex, Piece]:
+def pieces_of(staged: Staged, buffer: Buffer) -> dict[MetadataIndex, Piece]:
     """Return the pieces of a shard with their checksums."""
     data = buffer.bytes.numpy()
     return {
-        span.index: Piece(
-            rank,
-            span.offset,
-            span.length,
-            checksums(data[span.offset : span.offset + span.length]),
-            span.dtype,
-            span.shape,
-            BLOCK,
-        )
-        for span in staged.spans
+        index: replace(piece, checksum=checksums(data[piece.offset : piece.offset + piece.length]))
+        for index, piece in staged.pieces.items()
     }
 
 

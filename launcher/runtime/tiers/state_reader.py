@@ -6,8 +6,9 @@ against the manifest; each message has a checksum of its own.
 
 import contextlib
 import io
+import itertools
 import time
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -33,11 +34,11 @@ from launcher.runtime.tiers.read_plan import (
     box_runs,
     cut,
     merged,
-    num_bytes,
     overlap,
     row_strides,
+    windows,
 )
-from launcher.runtime.tiers.shards import ALIGNMENT, DIGEST, Broken, Manifest, Piece, Shard, TierFailure
+from launcher.runtime.tiers.shards import DIGEST, Broken, Manifest, Piece, Shard, TierFailure
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,11 +55,7 @@ class Reason:
 
 
 class ShardsBroken(RuntimeError):
-    """Some of a checkpoint's shards cannot be used.
-
-    Args:
-        reasons: The shards that each rank could not use, by the rank that wrote them, shape `(num_ranks,)`.
-    """
+    """Some of a checkpoint's shards cannot be used: `reasons` of each rank, by the rank that wrote the shard."""
 
     def __init__(self, reasons: list[dict[int, Reason]]):
         super().__init__("; ".join(sorted({reason.text for each in reasons for reason in each.values()})))
@@ -72,13 +69,7 @@ class ShardsBroken(RuntimeError):
 
 @dataclass(frozen=True, slots=True)
 class Reading:
-    """The cost of reading a checkpoint.
-
-    Args:
-        total_bytes: Bytes that all ranks read from the tier.
-        sent_bytes: Bytes sent between all ranks.
-        slowest_s: Seconds of the slowest rank.
-    """
+    """The cost of reading a checkpoint: bytes that this rank and all ranks read, and seconds of the slowest rank."""
 
     num_bytes: int
     total_bytes: int
@@ -113,21 +104,14 @@ def read_state(state: dict[str, Any], manifest: Manifest, shards: Shards, ranks:
 
 
 class ReadTarget:
-    """A part of a piece, and where it goes.
-
-    Attributes:
-        runs: The bytes of the shard to read.
-        start, stop: The first of them, and the end.
-    """
+    """A part of a piece, and where it goes: `runs` are the bytes of the shard to read, from `start` to `stop`."""
 
     def __init__(self, item: ReadItem, piece: Piece, planner: LoadPlanner):
         self._item, self.piece, self._planner = item, piece, planner
         is_object = item.type is LoadItemType.BYTE_IO
         self._target = None if is_object else planner.resolve_tensor(item).detach()
-        if is_object:
-            self.runs: Runs = [(piece.offset, piece.offset + piece.length)]
-        else:
-            self.runs = box_runs(piece, item.storage_offsets, item.lengths)
+        whole: Runs = [(piece.offset, piece.offset + piece.length)]
+        self.runs = whole if is_object else box_runs(piece, item.storage_offsets, item.lengths)
         self.start, self.stop = (self.runs[0][0], self.runs[-1][1]) if self.runs else (piece.offset, piece.offset)
         self._room = _bytes_of(self._target, piece, self.stop - self.start)
         self._is_direct = self._room is not None
@@ -179,9 +163,7 @@ class Exchange:
     """One rank's part of reading a checkpoint. Every rank creates one and runs it once.
 
     Attributes:
-        is_done: Whether it was run.
         reasons: Why shards cannot be used, by the rank that wrote them.
-        sent_bytes: Bytes that it sent to other ranks.
     """
 
     def __init__(self, manifest: Manifest, shards: Shards, ranks: Ranks):
@@ -199,9 +181,9 @@ class Exchange:
         self.is_done = True
         for target in targets:
             self._targets.setdefault(target.piece.rank, {}).setdefault(target.piece.offset, []).append(target)
+        left = set(targets)
         is_shared = not self._shards.is_everywhere and self._ranks.size > 1
         plan = self._shards.plan(self._ranks.gather(self._wanted()) if is_shared else [self._wanted()], self._layout)
-        left = set(targets)
         with contextlib.ExitStack() as stack:
             stack.callback(self._close)
             if is_shared:
@@ -214,8 +196,10 @@ class Exchange:
                 target.finish()
 
     def _wanted(self) -> Wanted:
-        runs = {rank: (run for target in _all(each) for run in target.runs) for rank, each in self._targets.items()}
-        return {rank: merged(each) for rank, each in runs.items()}
+        return {
+            writer: merged(run for target in itertools.chain.from_iterable(by_piece.values()) for run in target.runs)
+            for writer, by_piece in self._targets.items()
+        }
 
     def _read_own(self, plan: ReadPlan, own: Wanted, is_shared: bool) -> Iterator[ReadTarget]:
         """Read this rank's part of the plan; yield the targets that are complete with it."""
@@ -238,12 +222,10 @@ class Exchange:
     def _read_shard(
         self, writer: int, runs: list[tuple[int, int]], sent: list[tuple[int, int]]
     ) -> Iterator[ReadTarget]:
-        shard = self._open(writer)
-        waiting = sorted(
-            (target for target in _all(self._targets.get(writer, {})) if overlap(target.runs, runs) == target.runs),
-            key=lambda target: target.stop,
-        )
-        for blocks in _windows(block for run in runs for block in self._layout.blocks(writer, *run)):
+        shard, targets = self._open(writer), itertools.chain.from_iterable(self._targets.get(writer, {}).values())
+        complete = (target for target in targets if overlap(target.runs, runs) == target.runs)
+        waiting = sorted(complete, key=lambda target: target.stop)
+        for blocks in windows((block for run in runs for block in self._layout.blocks(writer, *run)), WINDOW):
             shard.fetch(blocks[0].start, blocks[-1].stop)
             for block in blocks:
                 self._take(shard, writer, block, bool(overlap(sent, [(block.start, block.stop)])))
@@ -272,19 +254,17 @@ class Exchange:
         for shift in range(1, size):
             target, source = (rank + shift) % size, (rank - shift) % size
             sends, receives = _messages(plan.transfers(rank, target)), _messages(plan.transfers(source, rank))
-            for number in range(max(len(sends), len(receives))):
-                data = self._packed(sends[number]) if number < len(sends) else torch.empty(0, dtype=torch.uint8)
-                transfers = receives[number] if number < len(receives) else []
-                room = torch.empty(_size(transfers) + DIGEST if transfers else 0, dtype=torch.uint8)
+            for sent, received in itertools.zip_longest(sends, receives, fillvalue=()):
+                data, room = self._packed(sent), _room_for(received)
                 self._ranks.exchange(data, target, room, source)
                 self.sent_bytes += len(data)
-                if transfers:
-                    self._unpack(transfers, room.numpy(), source)
+                self._unpack(received, room.numpy(), source)
 
-    def _packed(self, transfers: list[Transfer]) -> torch.Tensor:
-        room = torch.empty(_size(transfers) + DIGEST, dtype=torch.uint8)
-        data, place = room.numpy(), DIGEST
-        digest = UNSENT
+    def _packed(self, transfers: Sequence[Transfer]) -> torch.Tensor:
+        room = _room_for(transfers)
+        if not transfers:
+            return room
+        data, place, digest = room.numpy(), DIGEST, UNSENT
         try:
             for writer, start, stop in transfers:
                 self._fill(writer, start, data[place : place + stop - start])
@@ -296,7 +276,6 @@ class Exchange:
         return room
 
     def _fill(self, writer: int, start: int, room: Bytes) -> None:
-        """Fill `room` with checked bytes of a shard."""
         stop = start + len(room)
         for block in self._layout.blocks(writer, start, stop):
             data = self._kept.get((writer, block.start))
@@ -308,7 +287,9 @@ class Exchange:
             first, end = max(start, block.start), min(stop, block.stop)
             room[first - start : end - start] = data[first - block.start : end - block.start]
 
-    def _unpack(self, transfers: list[Transfer], data: Bytes, source: int) -> None:
+    def _unpack(self, transfers: Sequence[Transfer], data: Bytes, source: int) -> None:
+        if not transfers:
+            return
         digest, place = data[:DIGEST].tobytes(), DIGEST
         if digest == UNSENT:
             self._is_complete = False
@@ -369,24 +350,7 @@ class _Reader(StorageReader):
         return True
 
 
-def _all(targets: dict[int, list[ReadTarget]]) -> Iterable[ReadTarget]:
-    return (target for each in targets.values() for target in each)
-
-
-def _windows(blocks: Iterable[Block]) -> Iterator[list[Block]]:
-    """Yield blocks that are read at once, with the few bytes of padding between pieces."""
-    found: list[Block] = []
-    for block in blocks:
-        if found and (block.start - found[-1].stop >= ALIGNMENT or block.stop - found[0].start > WINDOW):
-            yield found
-            found = []
-        found.append(block)
-    if found:
-        yield found
-
-
 def _messages(transfers: Iterable[Transfer]) -> list[list[Transfer]]:
-    """Return the transfers as messages of limited size."""
     messages: list[list[Transfer]] = [[]]
     left = WINDOW
     for writer, first, end in transfers:
@@ -399,15 +363,13 @@ def _messages(transfers: Iterable[Transfer]) -> list[list[Transfer]]:
     return messages if messages[0] else []
 
 
-def _size(transfers: list[Transfer]) -> int:
-    return num_bytes([(start, stop) for _, start, stop in transfers])
+def _room_for(transfers: Sequence[Transfer]) -> torch.Tensor:
+    """Return the memory of a message: a checksum, and the bytes of the transfers; nothing for none."""
+    size = DIGEST + sum(stop - start for _, start, stop in transfers) if transfers else 0
+    return torch.empty(size, dtype=torch.uint8)
 
 
 def _read_block(shard: Shard, block: Block, room: Bytes) -> None:
-    """Read a block and compare it with its checksum in one pass.
-
-    Raises:
-        Broken: They differ; `room` then holds what was found.
-    """
+    """Read a block and compare it with its checksum in one pass; if they differ, `room` holds what was found."""
     if filled(room, lambda start, part: shard.read(block.start + start, part)) != block.digest:
         raise Broken(f"the shard of rank {block.piece.rank} is changed at byte {block.start}")

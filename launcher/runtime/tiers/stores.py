@@ -24,22 +24,24 @@ MANIFEST = "manifest"
 class Store(MarkPlace, Protocol):
     """The operations of a tier that all ranks reach. Its `begin` removes leftovers that no listing shows.
 
+    Attributes:
+        name: The tier it serves.
+        faults: The damage that the last `saves` found, as messages.
+        is_ranged: Whether it can read parts of a shard.
+
     Raises:
         TierFailure: In all methods, if the operation failed.
         Broken: The data to read is damaged: it no longer exists, or has another size.
     """
 
     @property
-    def name(self) -> str:
-        """The tier it serves."""
+    def name(self) -> str: ...
 
     @property
-    def faults(self) -> Sequence[str]:
-        """The damage that the last `saves` found, as messages."""
+    def faults(self) -> Sequence[str]: ...
 
     @property
-    def is_ranged(self) -> bool:
-        """Whether it can read parts of a shard."""
+    def is_ranged(self) -> bool: ...
 
     def write(self, key: Key, rank: int, data: torch.Tensor) -> None:
         """Store this rank's shard, shape `(num_bytes,)`; return once it is durable."""
@@ -61,11 +63,7 @@ class Store(MarkPlace, Protocol):
 
 
 class Folder(FileMark):
-    """A folder that all ranks reach, on a disk or a network file system.
-
-    Args:
-        folder: Of the namespace; created by the first write.
-    """
+    """A folder of a namespace that all ranks reach, on a disk or a network file system. A write creates it."""
 
     name = "persistent"
     faults: tuple[str, ...] = ()

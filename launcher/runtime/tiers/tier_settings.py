@@ -28,8 +28,7 @@ class TierSettings:
 
     Args:
         namespace: The name under which checkpoints are found again.
-        memory: The memory tier; None for none.
-        persistent: The persistent tier; None for none.
+        memory, persistent: None for a tier that is not used.
         path: Of the persistent tier: a folder, or `s3://bucket/prefix`.
         s3_endpoint: Address of another store with S3's interface; None for AWS.
         replicas: Number of neighbour nodes that keep a copy of the memory tier.

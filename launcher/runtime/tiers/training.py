@@ -9,7 +9,7 @@ from pathlib import Path
 from launcher.runtime.checkpoint import CheckpointUnsaved, LaunchMark
 from launcher.runtime.checkpoint_folder import Progress
 from launcher.runtime.content import Content
-from launcher.runtime.process_group import rank, world_size
+from launcher.runtime.process_group import num_nodes, rank, world_size
 from launcher.runtime.tiers.checkpoint_log import CheckpointLog
 from launcher.runtime.tiers.checkpoint_manager import CheckpointManager, MemoryTier, StoreTier
 from launcher.runtime.tiers.memory_service import PACKAGE, POD, MemoryService, service_address
@@ -44,7 +44,6 @@ class TieredCheckpoints(LaunchMark):
             is_late: Whether it was due at an earlier step; it goes to all tiers, too.
 
         Raises:
-            StateUnfit: torch.distributed.checkpoint cannot save the state.
             CheckpointUnsaved: The last save did not succeed.
         """
         self._manager.save(content.state(), progress.step, asdict(progress), everywhere=is_last or is_late)
@@ -54,12 +53,7 @@ class TieredCheckpoints(LaunchMark):
                 raise CheckpointUnsaved(f"step {progress.step} is not in {self.folder}; the log has the reason")
 
     def load(self, content: Content) -> Progress | None:
-        """Load the newest published checkpoint, written by any number of ranks; None if there is none.
-
-        Raises:
-            CheckpointUnavailable: There are checkpoints, or a tier did not answer, and nothing was loaded.
-            StateMismatch: The checkpoint is of another model or optimizer.
-        """
+        """Load the newest published checkpoint, written by any number of ranks; None if there is none."""
         restored = self._manager.load(lambda manifest: content.form(manifest.metadata, manifest.world_size))
         if restored is None:
             return None
@@ -95,13 +89,10 @@ def manager_of(settings: TierSettings, run_dir: Path | None) -> CheckpointManage
             log.warn_once(
                 0, f"{PACKAGE} is not in this image: the memory tier is the pods' own memory and vanishes with them"
             )
-        per_node = int(os.environ.get("LOCAL_WORLD_SIZE", world_size()))
-        num_nodes = world_size() // per_node
-        replicas = min(settings.replicas, num_nodes - 1)
-        folder = node_folder(settings.namespace)
+        replicas, folder = min(settings.replicas, num_nodes() - 1), node_folder(settings.namespace)
         node = f"{node}:{folder}"
         held = NodeMemory(folder, rank(), settings.memory.retention, replicas)
-        memory = MemoryTier(held, settings.memory.frequency, per_node, replicas)
+        memory = MemoryTier(held, settings.memory.frequency, world_size() // num_nodes(), replicas)
     if settings.persistent:
         stores.append(StoreTier(_store(settings), settings.persistent.frequency, settings.persistent.retention))
     return CheckpointManager(memory, stores, log, node, settings.patience_s)
