@@ -100,11 +100,6 @@ class Known:
             account = row["parentname"]
 
 
-def are_kept(place: Place) -> bool:
-    """Return whether the cluster has accounts."""
-    return "slurmdbd" in configured("AccountingStorageType", place)
-
-
 def known(cluster: Mapping[str, Any], place: Place) -> Known | None:
     """Return the user's associations, by sacctmgr; None if it does not answer, or a list of QOS is requested."""
     if "," in (cluster.get("qos") or ""):

@@ -11,7 +11,7 @@ from typing import Any, Literal
 from launcher.backends.slurm import accounts, programs
 from launcher.backends.slurm.accounts import MINUTES, UNSURE, Rights
 from launcher.backends.slurm.demand import Demand
-from launcher.backends.slurm.place import CONFIG, RECENT, Place, configured, records
+from launcher.backends.slurm.place import CONFIG, RECENT, Place, configured, is_accounted, records
 from launcher.backends.slurm.sbatch_options import amounts, integer, minutes, names_memory
 from launcher.common.problems import Problem
 
@@ -73,7 +73,7 @@ def problems(config: Mapping[str, Any], demand: Demand, place: Place) -> Iterato
     RECENT.ask_all(place, _PARTITIONS, CONFIG)
     cluster = config["cluster"]
     chosen = _chosen(cluster, place)
-    known = accounts.known(cluster, place) if (are_kept := accounts.are_kept(place)) else None
+    known = accounts.known(cluster, place) if (are_kept := is_accounted(place)) else None
     found = []
     for partition in chosen:
         rights = known.of_partition(partition) if known else UNSURE if are_kept else None

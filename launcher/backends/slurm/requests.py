@@ -17,20 +17,17 @@ from pathlib import Path
 from typing import Any
 
 from launcher.backends.slurm import run_files
-from launcher.backends.slurm.host import place_of
+from launcher.backends.slurm.host import DIGITS, place_of
 from launcher.backends.slurm.place import Place
 from launcher.backends.slurm.rendering import JOB_FILE
 from launcher.backends.slurm.run_files import ArrayTask
 from launcher.bundle import store
 from launcher.common import os_errors
-from launcher.common.names import RUN_DIR
 from launcher.common.problems import Notice
 from launcher.common.templating import render_template
 from launcher.model.earlier_jobs import KEY
 from launcher.model.job_spec import Bundle
 
-_DIGITS = 12
-"""Digits of the digest in a job's name."""
 _ARRAYS, _ARRAY_FILE = ".arrays", "array.sh"
 OPTION = "#SBATCH "
 """Begins each option of a batch script's header."""
@@ -89,7 +86,7 @@ class Request:
         """
         try:
             for task, bundle in enumerate(self.bundles):
-                (bundle.directory / RUN_DIR / "slurm").mkdir(parents=True, exist_ok=True)
+                run_files.jobs_folder(bundle.directory).mkdir(parents=True, exist_ok=True)
                 if self.is_array:
                     run_files.note_array_task(bundle.directory, ArrayTask(self.name, task))
             if self.is_array:
@@ -106,22 +103,11 @@ class Request:
                     run_files.note_array_task(bundle.directory, None)
 
 
-def name_of(bundle: Bundle) -> str:
-    """Return the name of a bundle's own job in Slurm's queue."""
-    return named(_prefix(store.config_of(bundle)), bundle.job_name, bundle.digest)
-
-
-def named(prefix: str, job_name: str, digest: str) -> str:
-    """Return the same from its parts."""
-    return f"{prefix}{job_name}-{digest[:_DIGITS]}"
-
-
 def of_one(bundle: Bundle, words: tuple[str, ...] = ()) -> Request:
     """Return the request of one job."""
-    folder = bundle.directory.resolve()
-    return Request(
-        name_of(bundle), (bundle,), folder, JOB_FILE, bundle.files[JOB_FILE], store.config_of(bundle), words
-    )
+    config = store.config_of(bundle)
+    name = f"{_prefix(config)}{bundle.job_name}-{bundle.digest[:DIGITS]}"
+    return Request(name, (bundle,), bundle.directory.resolve(), JOB_FILE, bundle.files[JOB_FILE], config, words)
 
 
 def of_several(bundles: Sequence[Bundle], words: tuple[str, ...] = ()) -> Request:
@@ -131,7 +117,7 @@ def of_several(bundles: Sequence[Bundle], words: tuple[str, ...] = ()) -> Reques
         return of_one(first, words)
     config = store.config_of(first)
     digest = hashlib.sha256("".join(bundle.digest for bundle in bundles).encode()).hexdigest()
-    name = f"{_prefix(config)}{first.job_name}-array-{digest[:_DIGITS]}"
+    name = f"{_prefix(config)}{first.job_name}-array-{digest[:DIGITS]}"
     limit = config["cluster"].get(_PARALLELISM)
     tasks = f"--array=0-{len(bundles) - 1}" + (f"%{limit}" if limit else "")
     text = render_template(

@@ -1,7 +1,6 @@
 """Submits the jobs of bundles once: their names in the queue have a digest, by which a later launch finds them."""
 
 import contextlib
-import json
 import re
 import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -10,13 +9,12 @@ from pathlib import Path
 from typing import Any
 
 from launcher.backends.slurm import code, limits, preflight, programs, queue, requests, run_files
-from launcher.backends.slurm.host import place_of
+from launcher.backends.slurm.host import damage_refused, place_of, unique_name
 from launcher.backends.slurm.place import Place, configured
 from launcher.backends.slurm.queue import Seen, queue_of
 from launcher.backends.slurm.requests import Request
 from launcher.backends.slurm.run_files import ArrayTask, is_elastic, jobs_folder
 from launcher.bundle import store
-from launcher.bundle.render import MANIFEST
 from launcher.common import console, os_errors
 from launcher.common.problems import Notice, Problem, ProblemsFound, fail
 from launcher.model.earlier_jobs import KEY, EarlierJob, QueuedJob
@@ -54,33 +52,21 @@ def found(handle: JobHandle) -> tuple[str, Seen | None]:
 
 
 def place_at(folder: Path) -> Place:
-    """Return where the job of a bundle's folder is submitted and followed.
-
-    Raises:
-        ProblemsFound: The bundle is damaged (E703).
-    """
-    try:
-        return place_of(_config(folder)["cluster"])
-    except (KeyError, TypeError) as error:
-        raise fail("E703", str(folder), f"is not a bundle directory: {error}") from error
+    """Return where the job of a bundle's folder is submitted and followed; E703 if the bundle is damaged."""
+    with damage_refused(folder):
+        return place_of(_cluster(folder))
 
 
-def _config(folder: Path) -> Mapping[str, Any]:
-    try:
-        return store.composed((folder / "recipe.yaml").read_text(encoding="utf-8"))
-    except (OSError, ValueError) as error:
-        raise fail("E703", str(folder), f"is not a bundle directory: {error}") from error
+def _cluster(folder: Path) -> Mapping[str, Any]:
+    cluster: Mapping[str, Any] = store.composed((folder / "recipe.yaml").read_text(encoding="utf-8"))["cluster"]
+    return cluster
 
 
 def _identity(folder: Path) -> tuple[str, ArrayTask | None]:
     """Return the name that a bundle's own job has in Slurm's queue, and the task of an array that it is."""
-    try:
-        config = _config(folder)
-        manifest = json.loads((folder / MANIFEST).read_text(encoding="utf-8"))
-        own = requests.named(config["cluster"]["job_name_prefix"], manifest["job_name"], manifest["digest"])
-    except (OSError, ValueError, KeyError, TypeError) as error:
-        raise fail("E703", str(folder), f"is not a bundle directory: {error}") from error
-    return own, run_files.array_task(folder)
+    with damage_refused(folder):
+        name = f"{_cluster(folder)['job_name_prefix']}{unique_name(folder)}"
+    return name, run_files.array_task(folder)
 
 
 def _is_of(job: Seen, own: str, its: ArrayTask | None) -> bool:
@@ -161,8 +147,12 @@ def _settled(folders: Sequence[Path]) -> dict[Path, Seen]:
         first_s = now_s if first_s is None else first_s
         late = [each for each in open_ if now_s - first_s >= _request_limit_s(place_at(each))]
         if running := [each for each in late if _is_asking(each)]:
-            names = [_identity(each)[0] for each in running]
-            raise ProblemsFound(tuple(map(_still_asked, names)), "no further job was submitted")
+            message = "may be submitted yet: the sbatch of an earlier launch still asks the controller"
+            remedy = "launch it again when that has ended: pgrep -fa sbatch"
+            raise ProblemsFound(
+                tuple(Problem("E352", "job", message, value=_identity(each)[0], remedy=remedy) for each in running),
+                "no further job was submitted",
+            )
         if late == open_:
             _note_answers(jobs_folder(each) / _MARK for each in found if _mark_of(each) == _UNANSWERED)
             return found
@@ -186,11 +176,6 @@ def _is_asking(folder: Path) -> bool:
     name, its = _identity(folder)
     names = "|".join(re.escape(each) for each in (name, *([its.array] if its else [])))
     return place_at(folder).run("pgrep", "--full", "--", f"--job-name=({names})( |$)").code == 0
-
-
-def _still_asked(name: str) -> Problem:
-    message = "may be submitted yet: the sbatch of an earlier launch still asks the controller"
-    return Problem("E352", "job", message, value=name, remedy="launch it again when that has ended: pgrep -fa sbatch")
 
 
 @contextlib.contextmanager
@@ -238,7 +223,10 @@ def _accepted(jobs: Sequence[QueuedJob]) -> list[Request]:
     for bundles in groups:
         job, config = waiting[bundles[0].directory], store.config_of(bundles[0])
         cluster = config["cluster"]
-        problems += _unmergeable(job, cluster.get("dependency"))
+        if job.after and "?" in (dependency := cluster.get("dependency") or ""):
+            message = f"has alternatives, which cannot be combined with {KEY}"
+            remedy = f"name every job in cluster.dependency, and {KEY}=null"
+            problems.append(Problem("E454", "cluster.dependency", message, value=dependency, remedy=remedy))
         memory = limits.share_of_memory(cluster, place_of(cluster))
         request = requests.of_several(bundles, (*_dependency_words(job.after, cluster), *memory))
         problems += preflight.problems(request, is_tried=len(groups) > 1)
@@ -246,13 +234,6 @@ def _accepted(jobs: Sequence[QueuedJob]) -> list[Request]:
     if problems:
         raise ProblemsFound(tuple(each for i, each in enumerate(problems) if each not in problems[:i]))
     return made
-
-
-def _unmergeable(job: QueuedJob, dependency: str | None) -> Iterator[Problem]:
-    if job.after and dependency and "?" in dependency:
-        message = f"has alternatives, which cannot be combined with {KEY}"
-        remedy = f"name every job in cluster.dependency, and {KEY}=null"
-        yield Problem("E454", "cluster.dependency", message, value=dependency, remedy=remedy)
 
 
 def _dependency_words(after: Sequence[EarlierJob], cluster: Mapping[str, object]) -> Iterator[str]:
@@ -291,13 +272,11 @@ def _send(request: Request) -> str:
     except ProblemsFound:
         request.discard()
         raise
-    words = ("sbatch", "--parsable", f"--job-name={request.name}", *request.words, request.file)
     env = dict(request.place.environment())
     for bundle in request.bundles:
         env |= preflight.secret_values(store.config_of(bundle))
     try:
-        while preflight.awaits_nodes(answer := request.place.run(*words, folder=folder, env=env), request.place):
-            time.sleep(queue.POLL_S)
+        answer = preflight.answer_of_sbatch(request, "--parsable", request.file, folder=folder, env=env)
     except ProblemsFound as error:  # Slurm may have the job, although its answer was lost
         native_id = queue.array_of(_found_again(request, error))
     else:
@@ -404,12 +383,9 @@ def _made_available(request: Request) -> str:
             message = f"left out of the copy of the code: {', '.join(left_out[:_NAMED])}{more}"
             console.show_notice(Notice("N196", message), stderr=True)
 
-    def send(bundle: Bundle) -> str:
-        return request.place.send(bundle, has_code=code.of_bundle(bundle) is not None)
-
-    folder = send(request.bundles[0])  # and what all of them need
+    folder = request.place.send(request.bundles[0])  # and what all of them need
     if not request.is_array:
         return folder
     with ThreadPoolExecutor(_SENT_AT_ONCE) as pool:
-        list(pool.map(send, request.bundles[1:]))
+        list(pool.map(request.place.send, request.bundles[1:]))
     return request.place.send_array(request.folder, request.bundles)
