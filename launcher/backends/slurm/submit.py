@@ -92,18 +92,6 @@ def existing(folders: Sequence[Path]) -> dict[Path, Seen]:
     return found
 
 
-def was_removed(handle: JobHandle, job_id: str) -> bool:
-    """Return whether a task that Slurm does not know was cancelled before it started: Slurm keeps nothing of it."""
-    its = run_files.array_task(handle.bundle_dir)
-    has_started = run_files.folder(handle.bundle_dir, job_id).exists()
-    return bool(
-        its
-        and "_" in job_id
-        and not has_started
-        and queue_of(place_at(handle.bundle_dir)).knows_array(job_id, its.array)
-    )
-
-
 def submit_all(jobs: Sequence[QueuedJob]) -> list[tuple[str, bool]]:
     """Submit the jobs of bundles unless they exist, those that may share an array in one; all of them, or none.
 
