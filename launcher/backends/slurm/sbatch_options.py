@@ -5,7 +5,7 @@ Source: sbatch(1), Slurm 22.05 to 24.11.
 
 import math
 import re
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING
 
 from launcher.common.suggestions import did_you_mean
@@ -72,9 +72,7 @@ def batch_options(
     """Return the options of a batch script by name; false and null leave an option out.
 
     Args:
-        options: The `cluster` section.
         nodes: Number of nodes, or a range such as 2-4.
-        name: The job's name.
         processes: Worker processes per node: what Slurm calls tasks.
         gpus_per_node: GPUs to request per node; None for none.
         more: Options that follow from the kind of job.
@@ -106,18 +104,13 @@ def batch_options(
 
 def header(given: Mapping[str, Value]) -> list[str]:
     """Return options as lines of a header, quoted."""
-    return [
-        f"--{name}" if value is True else f"--{name}={quoted(str(value))}" for name, value in _shown(given).items()
-    ]
+    return words(given, quoted)
 
 
-def words(given: Mapping[str, Value]) -> list[str]:
-    """Return options as words of a command."""
-    return [f"--{name}" if value is True else f"--{name}={value}" for name, value in _shown(given).items()]
-
-
-def _shown(given: Mapping[str, Value]) -> dict[str, Value]:
-    return {name: value for name, value in given.items() if value is not None and value is not False}
+def words(given: Mapping[str, Value], shown: Callable[[str], str] = str) -> list[str]:
+    """Return options as words of a command; false and null leave an option out."""
+    kept = {name: value for name, value in given.items() if value is not None and value is not False}
+    return [f"--{name}" if value is True else f"--{name}={shown(str(value))}" for name, value in kept.items()]
 
 
 def quoted(value: str) -> str:
