@@ -19,10 +19,7 @@ _QOS = (
 )
 _WAIVED = {"PartitionMaxNodes": "MaxNodes", "PartitionMinNodes": "MinNodes", "PartitionTimeLimit": "MaxTime"}
 """Flags of a QOS whose jobs may exceed limits of partitions. Source: sacctmgr(1), QOS flags."""
-_NOT_COMPARED = {
-    "Relative": tuple(field for field in _QOS if "tres" in field),
-    "UsageFactorSafe": MINUTES,
-}
+_NOT_COMPARED = {"Relative": tuple(field for field in _QOS if "tres" in field), "UsageFactorSafe": MINUTES}
 """Flags of a QOS, with its limits that are shares or are multiplied. Source: sacctmgr(1), QOS flags."""
 Row = Mapping[str, str]
 

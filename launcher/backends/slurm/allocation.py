@@ -41,10 +41,9 @@ class Host:
 
 @dataclass(frozen=True, slots=True)
 class View:
-    """The job as Slurm has it.
+    """The job as Slurm has it: its nodes, the one of the batch script first.
 
     Args:
-        hosts: Its nodes, the one of the batch script first.
         is_preempted: Whether it has been asked to leave for a job of higher priority.
     """
 
@@ -61,9 +60,7 @@ class Allocation(Cluster):
 
     Args:
         run_dir: Of the job; requests are files in it.
-        job_id: Of the Slurm job.
-        policy: Its sizes.
-        options: Options of a request for more nodes.
+        options: Of a request for more nodes.
         in_place: Whether nodes can be added while it runs; otherwise it has to be requeued.
         view: The job as it was found.
         notice: Records an event.
@@ -132,11 +129,7 @@ class Allocation(Cluster):
         self._suspects.setdefault(name, (None, 0.0))
 
     def tick(self, used: frozenset[str]) -> tuple[str, ...]:
-        """Bring everything up to date; return the names of hosts that the job has lost.
-
-        Args:
-            used: Names of the hosts that have a node.
-        """
+        """Bring everything up to date, given the hosts that have a node; return those that the job has lost."""
         lost = tuple(used - {host.name for host in self.view.hosts})
         self._probe()
         is_looking = self._looking is not None and not self._looking.done()
@@ -310,12 +303,7 @@ class Allocation(Cluster):
 
 
 def look(job_id: str, known: Mapping[str, Host]) -> View | None:
-    """Return a job as Slurm has it now; None if Slurm does not answer.
-
-    Args:
-        job_id: Of the job.
-        known: Hosts whose addresses are known, by name.
-    """
+    """Return a job as Slurm has it now, given hosts whose addresses are known; None if Slurm does not answer."""
     answer = programs.run("scontrol", "--oneliner", "show", "job", job_id)
     if answer.code:
         return None

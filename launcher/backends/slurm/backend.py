@@ -6,17 +6,7 @@ from dataclasses import replace
 from functools import partial
 from typing import ClassVar
 
-from launcher.backends.slurm import (
-    code,
-    limits,
-    preflight,
-    programs,
-    queue,
-    rendering,
-    requests,
-    run_files,
-    submit,
-)
+from launcher.backends.slurm import code, limits, preflight, programs, queue, rendering, requests, run_files, submit
 from launcher.backends.slurm import follow as follow_job
 from launcher.backends.slurm.options import slurm_options
 from launcher.backends.slurm.place import grows_in_place
@@ -66,19 +56,11 @@ class SlurmBackend:
         return _handle(bundle)
 
     def submit(self, bundle: Bundle) -> JobHandle:
-        """Submit the bundle's job; the same bundle again changes nothing.
-
-        Raises:
-            ProblemsFound: Every reason why it was not submitted.
-        """
+        """Submit the bundle's job; the same bundle again changes nothing."""
         return self.submit_all((QueuedJob(bundle),))[0]
 
     def submit_all(self, jobs: Sequence[QueuedJob]) -> tuple[JobHandle, ...]:
-        """Submit the jobs of bundles, several as tasks of arrays; those that exist are left unchanged.
-
-        Raises:
-            ProblemsFound: Every reason why they were not submitted.
-        """
+        """Submit the jobs of bundles, several as tasks of arrays; those that exist are left unchanged."""
         placed = [replace(job.bundle, directory=job.bundle.directory.resolve()) for job in jobs]
         ids = submit.submit_all([replace(job, bundle=bundle) for job, bundle in zip(jobs, placed, strict=True)])
         found = zip(jobs, ids, strict=True)
@@ -104,11 +86,7 @@ class SlurmBackend:
         return follow_job.patiently(partial(self.status, handle))
 
     def logs(self, handle: JobHandle, selection: LogSelection = RANK_0, *, follow: bool) -> Iterator[str]:
-        """Yield what the selected ranks wrote; with `follow`, also the job's events, until it has ended.
-
-        Raises:
-            ProblemsFound: No such rank (E707) or attempt (E706) exists.
-        """
+        """Yield what the selected ranks wrote; with `follow`, also the job's events, until it has ended."""
         return follow_job.find(handle)[0].logs(selection, self._patient_status(handle), follow=follow)
 
     def events(self, handle: JobHandle, *, follow: bool) -> Iterator[JobEvent]:
@@ -116,11 +94,7 @@ class SlurmBackend:
         return follow_job.find(handle)[0].events(self._patient_status(handle), follow=follow)
 
     def scale(self, handle: JobHandle, num_nodes: int, min_nodes: int | None = None) -> None:
-        """Ask the operator of an elastic job for another size; any other job keeps its size.
-
-        Raises:
-            ProblemsFound: The job does not run (E412), or has no such size (E413).
-        """
+        """Ask the operator of an elastic job for another size; any other job keeps its size."""
         follow_job.find(handle)[0].scale(num_nodes, min_nodes, partial(self.status, handle))
 
     def cancel(self, handle: JobHandle) -> None:

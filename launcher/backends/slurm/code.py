@@ -55,8 +55,8 @@ class Source:
 
     Args:
         repository: Address or folder of a repository; None for the work tree of `folder`.
-        branch: Branch of the repository; None for its default.
-        commit: Commit of the repository; None for the branch's newest.
+        branch: None for the repository's default.
+        commit: None for the branch's newest.
         token: Variable of this process's environment that holds the token of the repository; None without.
         folder: Folder that the job is launched from.
     """
@@ -240,11 +240,7 @@ def _is_result(path: Path, results: Path, folder: Path) -> bool:
 
 
 def _refuse_large(sizes: Mapping[Path, int], top: Path, key: str) -> None:
-    """Raise a Problem if a job's code is too large.
-
-    Raises:
-        ProblemsFound: It is (E459).
-    """
+    """Raise a Problem if a job's code is too large (E459)."""
     total = sum(sizes.values())
     if total <= MOST_BYTES:
         return
@@ -272,13 +268,8 @@ def _git(*words: str, key: str = _KEY, env: Mapping[str, str] | None = None, may
     """Run git, which asks no question, and return its output.
 
     Args:
-        words: Its arguments.
-        key: The key that a failure is about.
-        env: Further variables.
+        key: The key that a failure is about (E460).
         may_fail: Whether a failure is an answer too, an empty one.
-
-    Raises:
-        ProblemsFound: It fails (E460).
     """
     quiet = {"GIT_TERMINAL_PROMPT": "0", "GIT_ALLOW_PROTOCOL": _PROTOCOLS, "GIT_OPTIONAL_LOCKS": "0"}
     inherited = {name: value for name, value in os.environ.items() if name not in _OF_A_HOOK}

@@ -33,11 +33,10 @@ class Demand:
         time: `cluster.time`.
         time_min: The option time-min: Slurm may start the job with this limit.
         is_exclusive: Whether it gets whole nodes.
-        memory_mib: Memory per node, in MiB; 0 for all of it.
+        memory_mib: Per node, in MiB; 0 for all of it.
         gres: Generic resources per node, by name.
         is_plain: Whether only the number of nodes and the partition decide which nodes it can run on.
-        cpus: CPUs per node, unless it gets whole nodes.
-        memory_key: The key of its memory.
+        cpus: Per node, unless it gets whole nodes.
     """
 
     nodes_key: str
@@ -59,12 +58,11 @@ class Demand:
         return float("inf") if given == 0 else given
 
     def least(self, name: str, nodes: Sequence[Mapping[str, float]], count: int) -> float:
-        """Return the least of a resource that it takes of some nodes, memory in MiB.
+        """Return the least of a resource, memory in MiB, that it takes of a number of nodes.
 
         Args:
             name: The resource's name in limits, such as cpu, mem or gres/gpu.
             nodes: What each node of the partition has.
-            count: Number of nodes.
         """
         asked = {"node": 1, "cpu": self.cpus, "mem": self.memory_mib}.get(name, self.gres.get(name, 0))
         takes_all = self.memory_mib == 0 if name == "mem" else self.is_exclusive and name != "node"

@@ -43,9 +43,7 @@ class SlurmNode(Node):
     srun passes SIGTERM on to the tasks; SIGKILL ends srun alone.
 
     Args:
-        host: Where it runs.
-        address: The address of its agent.
-        master_ports: Ports for rank 0's store.
+        master_ports: For rank 0's store.
         refused_s: Since when nothing listens at the agent's port; None while it does.
     """
 
@@ -72,12 +70,8 @@ class SlurmFleet(Fleet[SlurmNode]):
     """Starts nodes on the hosts of the allocation.
 
     Args:
-        bundle_dir: Holds the script of the agents.
-        run_dir: Where nodes write.
-        job_id: Of the Slurm job.
         free_host: Returns a host for a new node, given those in use; None if there is none.
         lost: Receives the name of the host of a node that ended by itself.
-        request: Further words of srun, and the Python of the nodes.
     """
 
     _late_signal = signal.SIGKILL  # srun waits for a node that is gone
@@ -217,12 +211,7 @@ def _kill_steps(job_id: str, names: Collection[str]) -> None:
 
 
 class Guards:
-    """The guards of a job.
-
-    Args:
-        bundle_dir: Holds the script of a guard.
-        job_id: Of the Slurm job.
-    """
+    """The guards of a job."""
 
     def __init__(self, bundle_dir: Path, job_id: str):
         self._bundle_dir = bundle_dir

@@ -173,11 +173,7 @@ class Job(ABC):
         return None
 
     def _as_kept(self, restarts: int) -> JobStatus | None:
-        """Return how a job ended that Slurm has forgotten; None if nothing was kept or noted.
-
-        Args:
-            restarts: How often its workers were started again, by its files.
-        """
+        """Return how a job ended that Slurm has forgotten; None if nothing was kept or noted."""
         with contextlib.suppress(KeyError, ValueError, TypeError):
             end, starts = self._kept(), self._starts(restarts)
             # Earlier versions kept no number of starts.

@@ -60,16 +60,7 @@ class Limit:
 
 
 def problems(config: Mapping[str, Any], demand: Demand, place: Place) -> Iterator[Problem]:
-    """Yield what the cluster never allows. Of several partitions one has to allow the job.
-
-    Args:
-        config: The composed configuration.
-        demand: What the job requests.
-        place: Where it would be submitted.
-
-    Raises:
-        ProblemsFound: Slurm does not answer (E447).
-    """
+    """Yield what the cluster never allows (E446). Of several partitions one has to allow the job."""
     RECENT.ask_all(place, _PARTITIONS, CONFIG)
     cluster = config["cluster"]
     chosen = _chosen(cluster, place)

@@ -63,12 +63,10 @@ class LeaveRequested(Exception):
 
 @dataclass(slots=True)
 class SlurmSignals:
-    """Counts what Slurm sends to the batch script.
+    """Counts what Slurm sends to the batch script: SIGTERM, and SIGUSR1 before the time limit.
 
     Args:
         note: Gets an exit code at SIGTERM: SIGKILL may follow before the operator has published more.
-        terms: Times of SIGTERM.
-        limits: Times of SIGUSR1.
     """
 
     note: Path
@@ -93,10 +91,6 @@ class SlurmOperator(Operator):
     """Runs a job on its allocation, and leaves that in time.
 
     Args:
-        run_dir: Of the job.
-        job: The part of the plan that the operator needs.
-        fleet: Its nodes.
-        cluster: Its allocation.
         guards: Watch the host of this process.
         interrupts: Signals that end the job.
         signals: Signals of Slurm.

@@ -225,9 +225,5 @@ def runtime_of(options: Settings, image: str | None) -> Runtime:
 
 
 def notice_s(graceful_timeout_s: int | None) -> int:
-    """Return how many seconds before its time limit an elastic job stops to save.
-
-    Args:
-        graceful_timeout_s: The recipe's time for a last checkpoint; None for the agent's default.
-    """
+    """Return how many seconds before its time limit an elastic job stops to save; None for the agent's default."""
     return (graceful_timeout_s or DEFAULT_GRACEFUL_TIMEOUT_S) + _LIMIT_MARGIN_S

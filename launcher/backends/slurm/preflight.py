@@ -89,12 +89,8 @@ def problems(request: Request, *, is_tried: bool = True) -> tuple[Problem, ...]:
     """Return every reason why the jobs of a request would not run.
 
     Args:
-        request: What would be submitted.
         is_tried: Whether to run sbatch --test-only in any case. Without, this is left to the submission if Slurm
             then refuses every job that the nodes of its partition cannot run.
-
-    Raises:
-        ProblemsFound: Slurm does not answer (E447).
     """
     demand = demand_of(request)
     found = [problem for bundle in request.bundles for problem in missing_secrets(store.config_of(bundle))]
@@ -153,16 +149,10 @@ def _refusals(request: Request) -> list[Problem]:
 
 
 def answer_of_sbatch(request: Request, option: str, *file: str, **how: Any) -> programs.Answer:
-    """Return the answer of sbatch to a request.
+    """Return the answer of sbatch to a request; `how` has further arguments of `Place.run`.
 
-    It is asked again while a controller that has just started refuses every job: without nodes it knows no
-    configuration that fits.
-
-    Args:
-        request: The request.
-        option: What sbatch is to do with it.
-        file: The batch script's path; none if it is in the standard input.
-        how: Further arguments of `Place.run`.
+    It is asked again while a controller that has just started refuses every job: without its nodes, no configuration
+    fits.
     """
     while True:
         answer = request.place.run("sbatch", option, f"--job-name={request.name}", *request.words, *file, **how)
@@ -195,11 +185,7 @@ def _unmet(kind: str, job: Seen | None, job_id: str) -> str | None:
 
 
 def _operator_problems(request: Request) -> list[Problem]:
-    """Return why an elastic job that is submitted by ssh could not run there: its nodes are assumed to be alike.
-
-    Raises:
-        ProblemsFound: The node is not reached.
-    """
+    """Return why an elastic job that is submitted by ssh could not run there: its nodes are assumed to be alike."""
     place = request.place
     if place is HERE or ELASTIC_FILE not in request.bundles[0].files:
         return []

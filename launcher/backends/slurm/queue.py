@@ -47,10 +47,9 @@ class Seen:
         reason: Why it is pending, or why it ended.
         nodes: Nodes that it has or requests.
         exit_code: Exit code and signal of its batch script.
-        submitted_s: Time of submission, in seconds since the epoch; None if unknown.
+        submitted_s: In seconds since the epoch; None if unknown.
         started_s: Time of its last start; None before.
-        ended_s: Time of its end; None before.
-        name: Its name.
+        ended_s: None before its end.
     """
 
     job_id: str
@@ -75,11 +74,7 @@ class Seen:
 
 
 class Queue:
-    """The jobs of the user, polled at most once per interval however many are asked about. Threads may share it.
-
-    Args:
-        place: Where Slurm's commands run.
-    """
+    """The jobs of the user, polled at most once per interval however many are asked about. Threads may share it."""
 
     def __init__(self, place: Place = HERE) -> None:
         self._place = place
@@ -94,11 +89,7 @@ class Queue:
             self._polled_s = float("-inf")
 
     def find(self, job_id: str) -> Seen | None:
-        """Return a job; None if Slurm no longer knows it.
-
-        Raises:
-            ProblemsFound: The controller does not answer (E447).
-        """
+        """Return a job; None if Slurm no longer knows it. E447 if the controller does not answer."""
         with self._lock:
             if time.monotonic() - self._polled_s > _FRESH_S:
                 self._jobs = _squeue(self._place, f"--user={self._place.user}")
@@ -109,12 +100,7 @@ class Queue:
         return found or _squeue(*words).get(job_id) or _sacct(*words).get(job_id)
 
     def knows_array(self, job_id: str, name: str) -> bool:
-        """Return whether Slurm knows the array of a task that it does not know.
-
-        Args:
-            job_id: The task, which `find` did not find.
-            name: The array's name.
-        """
+        """Return whether Slurm knows the array, of this name, of a task that `find` did not find."""
         array = array_of(job_id)
         with self._lock:
             known = list(self._jobs.values())

@@ -41,9 +41,9 @@ class Request:
     """One call of sbatch.
 
     Args:
-        name: The name of the job or the array in Slurm's queue; it ends in a digest.
+        name: Of the job or the array in Slurm's queue; it ends in a digest.
         bundles: One, or those of an array's tasks, in their order.
-        folder: The folder to submit from.
+        folder: To submit from.
         file: The batch script's path in the folder.
         text: The batch script.
         config: The composed configuration of the first bundle.
@@ -79,11 +79,7 @@ class Request:
         return [f"{native_id}_{task}" for task in range(len(self.bundles))] if self.is_array else [native_id]
 
     def prepare(self) -> None:
-        """Write what the job, and a later launch that looks for it, needs on disk.
-
-        Raises:
-            ProblemsFound: The disk refuses (E702).
-        """
+        """Write what the job, and a later launch that looks for it, needs on disk; E702 if the disk refuses."""
         try:
             for task, bundle in enumerate(self.bundles):
                 run_files.jobs_folder(bundle.directory).mkdir(parents=True, exist_ok=True)

@@ -59,9 +59,9 @@ class ElasticRequest:
     """What the operator of an elastic job reads of its bundle, beside the plan.
 
     Args:
-        options: Options of a request for more nodes.
+        options: Of a request for more nodes.
         srun_words: Words added to the srun of each node.
-        python: Python of the nodes; None for the one of the batch script.
+        python: Of the nodes; None for the one of the batch script.
         requeues: Whether the job returns to the queue when its nodes are taken.
         growth: How it gets more nodes: in_place or requeue; None for what the cluster allows.
     """
@@ -90,12 +90,7 @@ def is_elastic(bundle_dir: Path) -> bool:
 
 @dataclass(frozen=True, slots=True)
 class ArrayTask:
-    """The task of an array that is a bundle's job.
-
-    Args:
-        array: The array's name in Slurm's queue.
-        task: The number of its task.
-    """
+    """The task of an array, by the array's name in Slurm's queue, that is a bundle's job."""
 
     array: str
     task: int
@@ -240,13 +235,7 @@ class Wanted:
 
 
 def of_job(job_id: str, ranks: tuple[int, ...] | None, processes: int) -> Wanted:
-    """Return the files that show how a job of fixed size is doing, and the logs of some ranks; None for all.
-
-    Args:
-        job_id: The job's id.
-        ranks: The ranks.
-        processes: Worker processes per node.
-    """
+    """Return the files that show how a job of fixed size is doing, and the logs of some ranks; None for all."""
     own = f"slurm/{job_id}"
     files = (*batch_logs(job_id), *_SHOWN)
     places = ["*"] if ranks is None else [f"node-{rank // processes}/*/{rank % processes}" for rank in ranks]
@@ -262,14 +251,7 @@ def of_operator(job_id: str, *, has_ended: bool) -> Wanted:
 
 
 def of_attempts(attempts: Sequence[Attempt], ranks: tuple[int, ...] | None, processes: int, name: str) -> Wanted:
-    """Return the events of an elastic job, and the logs of some ranks in starts of its workers; None for all.
-
-    Args:
-        attempts: The starts.
-        ranks: The ranks.
-        processes: Worker processes per node.
-        name: STDOUT or STDERR.
-    """
+    """Return the events of an elastic job, and logs, STDOUT or STDERR, of some ranks, None for all, in attempts."""
     if ranks is None:
         return Wanted((EVENTS_FILE, LOG_DIR), (EVENTS_FILE, f"{LOG_DIR}/node-*/*/attempt_*/*/{name}"))
     nodes, logs = set[str](), list[str]()

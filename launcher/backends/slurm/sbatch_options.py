@@ -48,11 +48,7 @@ def names_memory(cluster: Mapping[str, object]) -> bool:
 
 
 def refuse_unknown(given: dict[str, Value]) -> dict[str, Value]:
-    """Return further options of sbatch.
-
-    Raises:
-        ValueError: One of them is not an option for `additional_parameters`.
-    """
+    """Return further options of sbatch; a ValueError names one that is not for `additional_parameters`."""
     for name in given:
         plain = name.lstrip("-").replace("_", "-")
         if plain in _KEYS:

@@ -122,7 +122,6 @@ class Connection:
 
         Args:
             folder: Its working folder; "" for the home folder.
-            env: Further variables.
             data: Its standard input.
             timeout_s: None for no limit.
 

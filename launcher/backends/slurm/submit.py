@@ -97,9 +97,6 @@ def submit_all(jobs: Sequence[QueuedJob]) -> list[tuple[str, bool]]:
 
     Returns:
         The id of each, and whether it is new.
-
-    Raises:
-        ProblemsFound: Every reason why they were not submitted.
     """
     folders = [job.bundle.directory for job in jobs]
     sent: list[tuple[Request, str]] = []
@@ -122,10 +119,7 @@ def _settled(folders: Sequence[Path]) -> dict[Path, Seen]:
     """Return the jobs that exist, once the controller has acted on every earlier request for one, or never will.
 
     A controller that answers has every earlier request, but lists a job only when it has handled its request. An
-    sbatch that outlived its launch may send one later.
-
-    Raises:
-        ProblemsFound: The controller does not answer (E447), or an earlier sbatch still runs (E352).
+    sbatch that outlived its launch may send one later (E352).
     """
     first_s: float | None = None
     while True:
@@ -168,11 +162,7 @@ def _is_asking(folder: Path) -> bool:
 
 @contextlib.contextmanager
 def _alone(folders: Sequence[Path]) -> Iterator[None]:
-    """Make the bundles' folders of jobs, and let no other launch of the bundles submit within the block.
-
-    Raises:
-        ProblemsFound: The disk refuses (E702).
-    """
+    """Make the bundles' folders of jobs, and let no other launch of the bundles submit within the block."""
     with contextlib.ExitStack() as locks:
         for folder in sorted(set(folders)):  # in one order, so that no two launches wait for each other
             try:
@@ -184,11 +174,7 @@ def _alone(folders: Sequence[Path]) -> Iterator[None]:
 
 
 def _take_back(sent: Sequence[tuple[Request, str]], error: ProblemsFound) -> None:
-    """Cancel what was submitted before a refusal, so that it can be launched anew.
-
-    Raises:
-        ProblemsFound: It cannot be cancelled.
-    """
+    """Cancel what was submitted before a refusal, so that it can be launched anew."""
     for request, native_id in sent:
         if request.place.run("scancel", native_id).code:
             raise ProblemsFound(
@@ -200,11 +186,7 @@ def _take_back(sent: Sequence[tuple[Request, str]], error: ProblemsFound) -> Non
 
 
 def _accepted(jobs: Sequence[QueuedJob]) -> list[Request]:
-    """Return the requests that submit jobs.
-
-    Raises:
-        ProblemsFound: Every reason why one of them would be refused.
-    """
+    """Return the requests that submit jobs, or raise every reason why one of them would be refused."""
     waiting = {job.bundle.directory: job for job in jobs}
     made, problems = [], [problem for job in jobs for problem in job.problems]
     groups = requests.grouped([job.bundle for job in jobs])
@@ -278,11 +260,7 @@ def _send(request: Request) -> str:
 
 
 def _looked_up(request: Request, answer: programs.Answer, new: Sequence[Path]) -> str:
-    """Return the id of a job that sbatch did not print.
-
-    Raises:
-        ProblemsFound: sbatch refuses, or the controller does not have the job, but may get it (E352).
-    """
+    """Return the id of a job that sbatch did not print, or raise why it has none."""
     is_unanswered = answer.is_lost or answer.code == 0
     if (answer.is_unreachable or is_unanswered) and (job := _in_doubt(request)):
         return queue.array_of(job.job_id)
@@ -323,11 +301,7 @@ def _note_answers(marks: Iterable[Path], refused: Sequence[Path] = ()) -> None:
 
 
 def _in_doubt(request: Request) -> Seen | None:
-    """Return the job of a submission whose answer was lost; None if the controller does not have it.
-
-    Raises:
-        ProblemsFound: The controller does not answer (E352).
-    """
+    """Return the job of a submission whose answer was lost; None if the controller does not have it."""
     deadline = time.monotonic() + _PATIENCE_S
     while True:
         try:
@@ -349,11 +323,7 @@ def _arrived(request: Request) -> Seen | None:
 
 
 def _found_again(request: Request, lost: ProblemsFound) -> str:
-    """Return the id of a job whose submission was not answered.
-
-    Raises:
-        ProblemsFound: It is not found; the next launch looks for it again.
-    """
+    """Return the id of a job whose submission was not answered. If it is not found, the next launch looks again."""
     with contextlib.suppress(ProblemsFound):
         if job := _arrived(request):
             return job.job_id
