@@ -6,7 +6,6 @@ Source: scontrol(1), Update job: NodeList, NumNodes, StartTime; salloc(1), --dep
 """
 
 import re
-import signal
 import subprocess
 import threading
 import time
@@ -109,9 +108,8 @@ class Allocation(Cluster):
     def close(self) -> None:
         """Withdraw the request for more nodes, and end what still asks Slurm."""
         self._withdraw()
-        for probe, _ in self._suspects.values():
-            if probe and probe.poll() is None:
-                probe.kill()
+        for name in list(self._suspects):
+            self._end_probe(name)
         self._worker.shutdown(wait=False, cancel_futures=True)
         self._looker.shutdown(wait=False, cancel_futures=True)
 
@@ -181,11 +179,10 @@ class Allocation(Cluster):
         """
         if surplus != self._emptying[0]:
             self._emptying = (surplus, time.monotonic())
-        names = ",".join(host.name for host in surplus)
-        words = ("squeue", "--steps", f"--jobs={self.job_id}", f"--nodelist={names}", "--noheader", "--format=%i")
-        steps = programs.run(*words)
+        names = [host.name for host in surplus]
+        steps = programs.steps(self.job_id, f"--nodelist={','.join(names)}")
         # The others, batch and extern, last as long as the job has the host.
-        is_empty = steps.code == 0 and not any(step.rpartition(".")[2].isdigit() for step in steps.out.split())
+        is_empty = steps is not None and not any(step.rpartition(".")[2].isdigit() for step in steps)
         if not is_empty and time.monotonic() - self._emptying[1] < _STEPS_END_S:
             time.sleep(0.25)
             return
@@ -195,7 +192,7 @@ class Allocation(Cluster):
             self._notice("operator", f"Slurm did not take back {count_nodes(len(surplus))}: {answer.error}")
             time.sleep(1.0)
         else:
-            self._notice("released", f"given back to Slurm: {', '.join(host.name for host in surplus)}")
+            self._notice("released", f"given back to Slurm: {', '.join(names)}")
         self._look()
 
     def _grow(self) -> None:
@@ -261,8 +258,7 @@ class Allocation(Cluster):
         request, self._wanted = self._wanted, None
         if request is None:
             return
-        if request.poll() is None:
-            request.send_signal(signal.SIGTERM)
+        request.terminate()
         try:
             _, text = request.communicate(timeout=5)
         except subprocess.TimeoutExpired:
@@ -298,7 +294,7 @@ class Allocation(Cluster):
 
     def _end_probe(self, name: str) -> None:
         probe, _ = self._suspects.pop(name)
-        if probe and probe.poll() is None:
+        if probe:
             probe.kill()
 
 
@@ -308,19 +304,14 @@ def look(job_id: str, known: Mapping[str, Host]) -> View | None:
     if answer.code:
         return None
     fields = programs.fields(answer.out)
-    names = _expanded(fields.get("NodeList", ""))
+    nodes = fields.get("NodeList", "(null)")
+    names = programs.run("scontrol", "show", "hostnames", nodes).out.split() if nodes != "(null)" else []
     batch = fields.get("BatchHost", "")
     ordered = [name for name in (batch, *(name for name in names if name != batch)) if name in names]
     addresses = _addresses([name for name in ordered if name not in known])
     hosts = tuple(known.get(name) or Host(name, addresses.get(name, name)) for name in ordered)
     is_preempted = fields.get("PreemptTime", "None") not in ("None", "Unknown", "")
     return View(hosts, is_preempted) if hosts else None
-
-
-def _expanded(nodes: str) -> list[str]:
-    if nodes in ("", "(null)"):
-        return []
-    return programs.run("scontrol", "show", "hostnames", nodes).out.split()
 
 
 def _addresses(names: Iterable[str]) -> dict[str, str]:

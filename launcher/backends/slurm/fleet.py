@@ -204,9 +204,8 @@ class SlurmFleet(Fleet[SlurmNode]):
 
 
 def _kill_steps(job_id: str, names: Collection[str]) -> None:
-    words = ("squeue", "--steps", f"--jobs={job_id}", f"--name={','.join(names)}", "--noheader", "--format=%i %j")
-    rows = (line.split() for line in programs.run(*words).out.splitlines())
-    if steps := [row[0] for row in rows if row[-1] in names]:
+    found = programs.steps(job_id, f"--name={','.join(names)}") or {}
+    if steps := [step for step, name in found.items() if name in names]:
         programs.run("scancel", "--signal=KILL", *steps)
 
 

@@ -150,6 +150,12 @@ def start_step(
     )
 
 
+def steps(job_id: str, selection: str) -> dict[str, str] | None:
+    """Return the names of some steps of a job, by their ids; None if Slurm does not answer."""
+    answer = run("squeue", "--steps", f"--jobs={job_id}", selection, "--noheader", "--format=%i %j")
+    return None if answer.code else dict(line.partition(" ")[::2] for line in answer.out.splitlines())
+
+
 def fields(line: str) -> dict[str, str]:
     """Return the fields of a line of `scontrol --oneliner`; the first of a name, as comments come last."""
     return dict(word.partition("=")[::2] for word in reversed(line.split()))

@@ -33,8 +33,6 @@ _NO_JOB = "Invalid job id specified"
 _NOT_ACCOUNTED = ("accounting storage is disabled", "supported accounting_storage plugin")
 """Parts of what sacct prints on a cluster without accounting. Seen with Slurm 22.05."""
 _ACCOUNTED_DAYS = 60
-ExitCode = Callable[[str], tuple[int, int]]
-"""Reads exit code and signal from a field."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -103,20 +101,18 @@ class Queue:
         """Return whether Slurm knows the array, of this name, of a task that `find` did not find."""
         array = array_of(job_id)
         with self._lock:
-            known = list(self._jobs.values())
-        if any(array_of(job.job_id) == array and job.name == name for job in known):
-            return True
-        return any(job.name == name for job in _sacct(self._place, "--jobs", array).values())
-
-
-QUEUE = Queue()
-"""The queue of this machine's cluster."""
+            names = {job.name for job in self._jobs.values() if array_of(job.job_id) == array}
+        return name in names or any(job.name == name for job in _sacct(self._place, "--jobs", array).values())
 
 
 @functools.cache
 def queue_of(place: Place) -> Queue:
     """Return the one queue of a place."""
-    return QUEUE if place is HERE else Queue(place)
+    return Queue(place)
+
+
+QUEUE = queue_of(HERE)
+"""The queue of this machine's cluster."""
 
 
 def named(names: Collection[str], place: Place = HERE) -> list[Seen]:
@@ -125,11 +121,9 @@ def named(names: Collection[str], place: Place = HERE) -> list[Seen]:
     Raises:
         ProblemsFound: The controller does not answer, or accounting does not, which may know more jobs (E447).
     """
-    since = f"--starttime=now-{_ACCOUNTED_DAYS}days"
-    me = f"--user={place.user}"
-    wanted = f"--name={','.join(names)}"
-    accounted = _ask_sacct(place, wanted, me, since)
-    found = {**_read_sacct(accounted), **_squeue(place, wanted, me)}
+    selection = (f"--name={','.join(names)}", f"--user={place.user}")
+    accounted = _ask_sacct(place, *selection, f"--starttime=now-{_ACCOUNTED_DAYS}days")
+    found = {**_read_sacct(accounted), **_squeue(place, *selection)}
     is_accounting = accounted.code != programs.NOT_FOUND and not any(w in accounted.error for w in _NOT_ACCOUNTED)
     if accounted.code and not found and is_accounting:
         raise programs.unanswered("sacct", accounted)  # the controller may have forgotten a job that has ended
@@ -169,7 +163,7 @@ def _read_sacct(answer: Answer) -> dict[str, Seen]:
     return {} if answer.code else _parsed(answer.out, _two_numbers)
 
 
-def _parsed(text: str, exit_code_of: ExitCode) -> dict[str, Seen]:
+def _parsed(text: str, exit_code_of: Callable[[str], tuple[int, int]]) -> dict[str, Seen]:
     """Return the jobs of a table, by id; of a job that was resized the last line counts."""
     found: dict[str, Seen] = {}
     for line in text.splitlines():

@@ -131,17 +131,16 @@ def minutes(limit: object) -> float | None:
 
     Source: sbatch(1), --time.
     """
-    text = "" if limit is None else str(limit)
-    days, dash, rest = text.rpartition("-")
+    text = str(limit)
     if not re.fullmatch(r"([0-9]+-)?[0-9]+(:[0-9]+){0,2}", text):
         return None
+    days, dash, rest = text.rpartition("-")
     numbers = [int(part) for part in rest.split(":")]
-    if dash:
-        hours, mins, seconds = (*numbers, 0, 0)[:3]
-        return int(days) * 1440 + hours * 60 + mins + seconds / 60
-    if len(numbers) == 3:
-        return numbers[0] * 60 + numbers[1] + numbers[2] / 60
-    return numbers[0] + (numbers[1] / 60 if len(numbers) == 2 else 0)
+    # After days come hours; otherwise a text begins with minutes, unless it has three parts.
+    if not dash and len(numbers) < 3:
+        numbers.insert(0, 0)
+    hours, mins, seconds = (*numbers, 0, 0)[:3]
+    return int(days or 0) * 1440 + hours * 60 + mins + seconds / 60
 
 
 def amounts(text: str) -> dict[str, float]:
@@ -170,7 +169,6 @@ def gres_amounts(text: str) -> dict[str, int]:
     return found
 
 
-def integer(fields: Mapping[str, str], name: str) -> int | None:
+def integer(text: str | None) -> int | None:
     """Return a field that is a whole number; None without a limit."""
-    text = fields.get(name, "")
-    return int(text) if text.isdigit() else None
+    return int(text) if text and text.isdigit() else None
