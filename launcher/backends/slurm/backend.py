@@ -49,7 +49,7 @@ class SlurmBackend:
 
     def validate(self, bundle: Bundle) -> tuple[Problem, ...]:
         """Return why Slurm would refuse a bundle's job, or accept and never start it, by sbatch --test-only."""
-        return preflight.problems(requests.of_one(bundle))
+        return preflight.problems(requests.request_for((bundle,)))
 
     def intent(self, bundle: Bundle, known: JobHandle | None) -> JobHandle | None:
         """Return a handle without an id: the job is found by its name, which has the bundle's digest."""

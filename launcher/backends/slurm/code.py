@@ -153,7 +153,8 @@ def _check_out(source: Source, repository: str, made: Path) -> None:
     commit = _git("-C", str(tree), "rev-parse", "--verify", "--end-of-options", name, key="git.commit").strip()
     _git("-C", str(tree), "checkout", "--quiet", "--detach", commit, key=_REPOSITORY)
     shutil.rmtree(tree / ".git")
-    _refuse_large({path: path.lstat().st_size for path in tree.rglob("*") if not path.is_dir()}, tree, _REPOSITORY)
+    files = (path for path in tree.rglob("*") if not path.is_dir())
+    _refuse_large({path.relative_to(tree): path.lstat().st_size for path in files}, _REPOSITORY)
     (made / "cwd").symlink_to("tree")
     (made / "revision.txt").write_text(f"{commit} {repository}\n", encoding="utf-8", errors="surrogateescape")
 
@@ -174,7 +175,7 @@ def _snapshot(folder: Path, made: Path, results: Path) -> list[str]:
         raise no_work_tree(folder)
     here, results = folder.resolve(), results.resolve()
     files = {path: (top / path).lstat() for path in _files(top) if not _is_result(top / path, results, here)}
-    _refuse_large({path: seen.st_size for path, seen in files.items()}, top, _KEY)
+    _refuse_large({path: seen.st_size for path, seen in files.items()}, _KEY)
     tree = made / "tree"
     (tree / here.relative_to(top)).mkdir(parents=True, exist_ok=True)
     for path, seen in files.items():
@@ -239,13 +240,13 @@ def _is_result(path: Path, results: Path, folder: Path) -> bool:
     return own.name.startswith(".") or (own / MANIFEST).exists()
 
 
-def _refuse_large(sizes: Mapping[Path, int], top: Path, key: str) -> None:
+def _refuse_large(sizes: Mapping[Path, int], key: str) -> None:
     """Raise a Problem if a job's code is too large (E459)."""
     total = sum(sizes.values())
     if total <= MOST_BYTES:
         return
     largest = sorted(sizes, key=lambda path: -sizes[path])[:_LARGEST]
-    shown = ", ".join(f"{path.relative_to(top) if path.is_absolute() else path}" for path in largest)
+    shown = ", ".join(map(str, largest))
     message = f"the code is {total / 2**20:.0f} MiB; the largest files are {shown}"
     allowed = f"at most {MOST_BYTES / 2**20:.0f} MiB"
     remedy = "name data in .gitignore, or put the code on the cluster and set cluster.code=folder"

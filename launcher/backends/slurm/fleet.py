@@ -178,11 +178,8 @@ class SlurmFleet(Fleet[SlurmNode]):
             self._pool.submit(_kill_steps, self._job_id, names)
 
     def _lose(self, index: int) -> None:
-        node = self._nodes[index]
-        self._lost(node.host.name)
-        node.end(signal.SIGTERM)
-        self._cancel_steps([index])
-        self._drain([index], _END_TIMEOUT_S)
+        self._lost(self._nodes[index].host.name)
+        self.kill_nodes([index])
 
     def _report_of(self, node: SlurmNode) -> Report:
         self._find_agent(node)

@@ -34,6 +34,7 @@ from launcher.backends.slurm.run_files import AGENT_FILE, ELASTIC_FILE, RELEASE_
 from launcher.backends.slurm.states import TERM_CODE, UNWRITABLE
 from launcher.common import os_errors
 from launcher.common.names import ENTRYPOINT, ENV_COLLECTIVE_TIMEOUT, RUN_DIR
+from launcher.model.following import until
 from launcher.model.job_spec import JobState
 from launcher.operator import control_loop
 from launcher.operator.control_loop import EXIT_FAILED, POLL_INTERVAL_S, FolderRemoved, Memory, Operator
@@ -146,17 +147,14 @@ class SlurmOperator(Operator):
             self._seen_terms, self._warned_s = terms, time.monotonic()
             self._cluster.look_now()
         if self._is_warned and self._cluster.seen_s >= self._warned_s:
-            self._heed_term()
+            if self._cluster.view.is_preempted:
+                self.leave(_PREEMPTED)
+            elif self._is_own_term and not self._cluster.leaving:
+                self._is_own_term = False
+                self._interrupts.take_over(1, signal.SIGTERM)
         # Without a step since its start, the job would come back for ever.
         if self._signals.limits and done.step > (self._first_step or 0):
             self.leave(_TIME_LIMIT)
-
-    def _heed_term(self) -> None:
-        if self._cluster.view.is_preempted:
-            self.leave(_PREEMPTED)
-        elif self._is_own_term and not self._cluster.leaving:
-            self._is_own_term = False
-            self._interrupts.take_over(1, signal.SIGTERM)
 
     def _consider_requeue(self, done: DoneStep) -> None:
         """Leave to grow where Slurm adds no nodes to a running job, under the conditions of every scale-up."""
@@ -209,12 +207,23 @@ def _run(bundle: Path, job_id: str, interrupts: Interrupts, signals: SlurmSignal
         time.sleep(POLL_INTERVAL_S)
     known = _known(run_dir, view)
     shutil.rmtree(run_files.term_file(bundle, job_id, 0).parent, ignore_errors=True)  # of the time before a requeue
+    cluster = Allocation(
+        run_dir,
+        job_id,
+        job.policy,
+        request.options,
+        view,
+        EventWriter(run_dir).add,
+        in_place=grows_in_place(request.growth),
+        requested=known.requested if known else None,
+    )
+    if len(view.hosts) <= run_files.size_before_growth(bundle, job_id):
+        cluster.postpone(_NO_GROWTH_S)
     with (
-        contextlib.closing(_allocation(bundle, job_id, job, request, view)) as cluster,
+        contextlib.closing(cluster),
         contextlib.closing(Guards(bundle, job_id)) as guards,
         contextlib.ExitStack() as on_error,
     ):
-        cluster.requested = known.requested if known else None
         with SlurmFleet(bundle, run_dir, job_id, cluster.free_host, cluster.suspect, request) as fleet:
             operator = SlurmOperator(run_dir, job, fleet, cluster, guards, interrupts, signals, known)
             # A failure is published once all nodes are gone.
@@ -228,18 +237,6 @@ def _run(bundle: Path, job_id: str, interrupts: Interrupts, signals: SlurmSignal
     if exit_code > 128:  # Slurm should call it cancelled, too
         programs.run("scancel", job_id)
     return exit_code
-
-
-def _allocation(
-    bundle: Path, job_id: str, job: JobRequest, request: ElasticRequest, view: allocation.View
-) -> Allocation:
-    run_dir = bundle / RUN_DIR
-    in_place = grows_in_place(request.growth)
-    notice = EventWriter(run_dir).add
-    cluster = Allocation(run_dir, job_id, job.policy, request.options, view, notice, in_place=in_place)
-    if len(view.hosts) <= run_files.size_before_growth(bundle, job_id):
-        cluster.postpone(_NO_GROWTH_S)
-    return cluster
 
 
 def _run_to_end(operator: SlurmOperator, fleet: SlurmFleet, request: ElasticRequest) -> int:
@@ -299,9 +296,8 @@ def _return_to_queue(bundle: Path, job_id: str, signals: SlurmSignals) -> int:
     answer = programs.run("scontrol", "requeue", job_id)
     if answer.code:
         _log.warning("scontrol requeue: %s", answer.error)
-    seen, until_s = signals.terms, time.monotonic() + _END_PATIENCE_S
-    while signals.terms == seen and time.monotonic() < until_s:
-        time.sleep(POLL_INTERVAL_S)
+    seen = signals.terms
+    until(lambda: signals.terms != seen, _END_PATIENCE_S, POLL_INTERVAL_S)
     return 0
 
 

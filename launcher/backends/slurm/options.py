@@ -215,12 +215,10 @@ def slurm_options(job: HasOptions) -> Settings:
     return options_of(job, Settings)
 
 
-def runtime_of(options: Settings, image: str | None) -> Runtime:
-    """Return what runs the container of a job; none without one."""
-    if options.container_runtime:
-        return options.container_runtime
-    if not image:
-        return "none"
+def runtime_of(given: Runtime | None, image: str | None) -> Runtime:
+    """Return what runs the container of a job, given `cluster.container_runtime`; none without a container."""
+    if given or not image:
+        return given or "none"
     return "pyxis" if image.endswith(".sqsh") else "docker"
 
 

@@ -9,6 +9,7 @@ from typing import Any
 
 from launcher.backends.slurm import limits, programs
 from launcher.backends.slurm.demand import NODES, demand_of, nodes_key
+from launcher.backends.slurm.options import runtime_of
 from launcher.backends.slurm.place import CONFIG, HERE, RECENT, Place, settings
 from launcher.backends.slurm.queue import ENVIRONMENT, POLL_S, Seen, queue_of
 from launcher.backends.slurm.requests import Request
@@ -191,9 +192,8 @@ def _operator_problems(request: Request) -> list[Problem]:
         return []
     cluster = request.config["cluster"]
     python = str(cluster.get("python") or "python3")
-    image = request.config.get("container")
-    is_contained = (cluster.get("container_runtime") or (image and "container") or "none") != "none"
-    needed = OPERATOR if is_contained else {**OPERATOR, **AGENTS}
+    runtime = runtime_of(cluster.get("container_runtime"), request.config.get("container"))
+    needed = {**OPERATOR, **AGENTS} if runtime == "none" else OPERATOR
     words = (".".join(map(str, PYTHON)), *(f"{name}={version}" for name, version in needed.items()))
     answer = RECENT.ask(place, "bash", "-c", _ENVIRONMENT, "bash", python, "-c", _SCRIPT, *words)
     if answer.code == programs.NOT_FOUND:

@@ -58,7 +58,7 @@ _EFA = {"FI_PROVIDER": "efa"}
 def render(job: JobSpec) -> dict[str, str]:
     """Return the files of a job, relative path to text."""
     options = slurm_options(job)
-    runtime = runtime_of(options, job.image)
+    runtime = runtime_of(options.container_runtime, job.image)
     source = code.source_of(job)
     sizes = [scale.nodes for scale in job.scales]
     nodes, own = str(job.initial_nodes), dict[str, Value]()

@@ -8,6 +8,7 @@ none: its batch script resizes it by its number, and an array's last task has th
 
 import contextlib
 import hashlib
+import itertools
 import json
 import re
 import shutil
@@ -99,21 +100,15 @@ class Request:
                     run_files.note_array_task(bundle.directory, None)
 
 
-def of_one(bundle: Bundle, words: tuple[str, ...] = ()) -> Request:
-    """Return the request of one job."""
-    config = store.config_of(bundle)
-    name = f"{_prefix(config)}{bundle.job_name}-{bundle.digest[:DIGITS]}"
-    return Request(name, (bundle,), bundle.directory.resolve(), JOB_FILE, bundle.files[JOB_FILE], config, words)
-
-
-def of_several(bundles: Sequence[Bundle], words: tuple[str, ...] = ()) -> Request:
-    """Return the request of jobs that share an array; a single one needs none."""
-    first = bundles[0]
+def request_for(bundles: Sequence[Bundle], words: tuple[str, ...] = ()) -> Request:
+    """Return the request of one job, or of jobs that share an array."""
+    first, folder, config = bundles[0], bundles[0].directory.resolve(), store.config_of(bundles[0])
+    own = f"{config['cluster']['job_name_prefix']}{first.job_name}"
     if len(bundles) == 1:
-        return of_one(first, words)
-    config = store.config_of(first)
+        name = f"{own}-{first.digest[:DIGITS]}"
+        return Request(name, (first,), folder, JOB_FILE, first.files[JOB_FILE], config, words)
     digest = hashlib.sha256("".join(bundle.digest for bundle in bundles).encode()).hexdigest()
-    name = f"{_prefix(config)}{first.job_name}-array-{digest[:DIGITS]}"
+    name = f"{own}-array-{digest[:DIGITS]}"
     limit = config["cluster"].get(_PARALLELISM)
     tasks = f"--array=0-{len(bundles) - 1}" + (f"%{limit}" if limit else "")
     text = render_template(
@@ -123,8 +118,7 @@ def of_several(bundles: Sequence[Bundle], words: tuple[str, ...] = ()) -> Reques
         count=len(bundles),
         path=JOB_FILE,
     )
-    folder = first.directory.resolve().parent / _ARRAYS / name
-    return Request(name, tuple(bundles), folder, _ARRAY_FILE, text, config, words)
+    return Request(name, tuple(bundles), folder.parent / _ARRAYS / name, _ARRAY_FILE, text, config, words)
 
 
 def grouped(bundles: Sequence[Bundle]) -> list[list[Bundle]]:
@@ -164,15 +158,10 @@ def _is_resized(bundle: Bundle) -> bool:
     return any(re.fullmatch(r"--nodes=[0-9]+-[0-9]+", option.replace('"', "")) for option in _header(bundle))
 
 
-def _prefix(config: Mapping[str, Any]) -> str:
-    return str(config["cluster"]["job_name_prefix"])
-
-
 def _header(bundle: Bundle) -> list[str]:
     """Return the options of a batch script's header."""
-    lines = bundle.files[JOB_FILE].splitlines()[1:]
-    end = next((number for number, line in enumerate(lines) if not line.startswith(OPTION)), len(lines))
-    return [line.removeprefix(OPTION) for line in lines[:end]]
+    lines = itertools.takewhile(lambda line: line.startswith(OPTION), bundle.files[JOB_FILE].splitlines()[1:])
+    return [line.removeprefix(OPTION) for line in lines]
 
 
 def _shared(bundle: Bundle) -> list[str]:

@@ -47,16 +47,21 @@ def names_memory(cluster: Mapping[str, object]) -> bool:
     return any(cluster.get(key) is not None for key in MEMORY_KEYS)
 
 
+def plain(name: str) -> str:
+    """Return the name of an option of sbatch that a user may have written with dashes before it or underscores."""
+    return name.lstrip("-").replace("_", "-")
+
+
 def refuse_unknown(given: dict[str, Value]) -> dict[str, Value]:
     """Return further options of sbatch; a ValueError names one that is not for `additional_parameters`."""
     for name in given:
-        plain = name.lstrip("-").replace("_", "-")
-        if plain in _KEYS:
-            raise ValueError(f"{name} has a key of its own: cluster.{plain.replace('-', '_')}")
-        if plain in _OWN:
-            raise ValueError(f"{name} is set by the launcher: {_OWN[plain]}")
-        if plain not in ADDITIONAL:
-            meant = did_you_mean(plain, ADDITIONAL)
+        option = plain(name)
+        if option in _KEYS:
+            raise ValueError(f"{name} has a key of its own: cluster.{option.replace('-', '_')}")
+        if option in _OWN:
+            raise ValueError(f"{name} is set by the launcher: {_OWN[option]}")
+        if option not in ADDITIONAL:
+            meant = did_you_mean(option, ADDITIONAL)
             hint = f"{meant} " if meant else ""
             raise ValueError(f"{name} is not an option for this key. {hint}Valid ones: {', '.join(ADDITIONAL)}")
     return given
@@ -79,7 +84,7 @@ def batch_options(
     def own(*keys: str) -> dict[str, Value]:
         return {key.replace("_", "-"): getattr(options, key) for key in keys}
 
-    plain: dict[str, Value] = {
+    known: dict[str, Value] = {
         "job-name": name,
         "nodes": nodes,
         "exclusive": options.exclusive,
@@ -95,7 +100,7 @@ def batch_options(
         **own("open_mode", "comment"),
     }
     added = options.additional_parameters or {}
-    return {**plain, **{key.lstrip("-").replace("_", "-"): value for key, value in added.items()}, **more}
+    return {**known, **{plain(key): value for key, value in added.items()}, **more}
 
 
 def header(given: Mapping[str, Value]) -> list[str]:

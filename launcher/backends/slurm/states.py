@@ -124,7 +124,11 @@ _WAITS_FOR_OTHERS = (
 
 def state_of(word: str) -> JobState:
     """Return the state for Slurm's name of it, such as `CANCELLED by 1000`; running if it is unknown."""
-    return STATES.get((word.split() or [""])[0].rstrip("+"), JobState.RUNNING)
+    return STATES.get(_name(word), JobState.RUNNING)
+
+
+def _name(word: str) -> str:
+    return word.partition(" ")[0].rstrip("+")
 
 
 def message_of(word: str, reason: str, exit_code: tuple[int, int]) -> str:
@@ -135,7 +139,7 @@ def message_of(word: str, reason: str, exit_code: tuple[int, int]) -> str:
         reason: Slurm's reason, such as Resources.
         exit_code: Exit code and signal of the batch script.
     """
-    state, name = state_of(word), word.split()[0].rstrip("+") if word.split() else ""
+    state, name = state_of(word), _name(word)
     because = "" if reason in ("None", "N/A", "") else reason
     if state is JobState.PENDING:
         return f"waits: {because or name}{_explained(because or name)}"

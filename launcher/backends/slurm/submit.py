@@ -14,6 +14,7 @@ from launcher.backends.slurm.place import Place, configured
 from launcher.backends.slurm.queue import Seen, queue_of
 from launcher.backends.slurm.requests import Request
 from launcher.backends.slurm.run_files import ArrayTask, is_elastic, jobs_folder
+from launcher.backends.slurm.sbatch_options import plain
 from launcher.bundle import store
 from launcher.common import console, os_errors
 from launcher.common.problems import Notice, Problem, ProblemsFound, fail
@@ -198,7 +199,7 @@ def _accepted(jobs: Sequence[QueuedJob]) -> list[Request]:
             remedy = f"name every job in cluster.dependency, and {KEY}=null"
             problems.append(Problem("E454", "cluster.dependency", message, value=dependency, remedy=remedy))
         memory = limits.share_of_memory(cluster, place_of(cluster))
-        request = requests.of_several(bundles, (*_dependency_words(job.after, cluster), *memory))
+        request = requests.request_for(bundles, (*_dependency_words(job.after, cluster), *memory))
         problems += preflight.problems(request, is_tried=len(groups) > 1)
         made.append(request)
     if problems:
@@ -206,18 +207,16 @@ def _accepted(jobs: Sequence[QueuedJob]) -> list[Request]:
     return made
 
 
-def _dependency_words(after: Sequence[EarlierJob], cluster: Mapping[str, object]) -> Iterator[str]:
+def _dependency_words(after: Sequence[EarlierJob], cluster: Mapping[str, Any]) -> Iterator[str]:
     """Yield the options for what a job waits for, beside `cluster.dependency`.
 
     A job that can no longer start is cancelled, unless the user wants otherwise, so that a chain ends.
     """
     if not after:
         return
-    given = filter(None, [cluster.get("dependency")])
-    yield f"--dependency={','.join([*(f'after{each.condition}:{_id(each)}' for each in after), *map(str, given)])}"
-    further = cluster.get("additional_parameters")
-    names = {name.lstrip("-").replace("_", "-") for name in further} if isinstance(further, dict) else set()
-    if _KILL not in names:
+    waits = [f"after{each.condition}:{_id(each)}" for each in after]
+    yield f"--dependency={','.join((*waits, *filter(None, [cluster.get('dependency')])))}"
+    if _KILL not in map(plain, cluster.get("additional_parameters") or ()):
         yield f"--{_KILL}=yes"
 
 
