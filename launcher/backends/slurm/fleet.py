@@ -15,9 +15,10 @@ from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from launcher.backends.slurm import programs, run_files
+from launcher.backends.slurm import programs
 from launcher.backends.slurm.allocation import Host
-from launcher.backends.slurm.run_files import GUARD_FILE, ElasticRequest
+from launcher.backends.slurm.run_files import GUARD_FILE, ElasticRequest, JobFiles
+from launcher.common.names import RUN_DIR
 from launcher.operator.agent_client import AgentClient, AgentUnreachable
 from launcher.operator.fleet import Fleet, Node
 from launcher.operator.types import Cause, Fault, Report, StartWorkers
@@ -78,18 +79,14 @@ class SlurmFleet(Fleet[SlurmNode]):
 
     def __init__(
         self,
-        bundle_dir: Path,
-        run_dir: Path,
-        job_id: str,
+        files: JobFiles,
         free_host: Callable[[frozenset[str]], Host | None],
         lost: Callable[[str], None],
         request: ElasticRequest,
     ):
         super().__init__(_MAX_CALLS_AT_ONCE)
+        self._files = files
         self._request = request
-        self._bundle_dir = bundle_dir
-        self._run_dir = run_dir
-        self._job_id = job_id
         self._free_host = free_host
         self._lost = lost
         self._waiting: list[int] = []
@@ -102,7 +99,7 @@ class SlurmFleet(Fleet[SlurmNode]):
     @property
     def has_term(self) -> bool:
         """Whether any node was sent SIGTERM."""
-        return run_files.term_file(self._bundle_dir, self._job_id, 0).parent.exists()
+        return self._files.term(0).parent.exists()
 
     def spawn(self, index: int) -> None:
         """Start a node with a new number, as soon as a host is free: a node that was killed may still be ending."""
@@ -114,15 +111,15 @@ class SlurmFleet(Fleet[SlurmNode]):
             self._start(self._waiting.pop(0), host)
 
     def _start(self, index: int, host: Host) -> None:
-        logs = node_logs(self._run_dir, index)
+        logs = node_logs(self._files.bundle_dir / RUN_DIR, index)
         logs.mkdir(parents=True, exist_ok=True)
-        run_files.address_file(self._bundle_dir, self._job_id, index).unlink(missing_ok=True)
+        self._files.address(index).unlink(missing_ok=True)
         own = [self._request.python or sys.executable, "-m", "launcher.backends.slurm.node"]
-        own += [str(self._bundle_dir), str(index), host.address]
+        own += [str(self._files.bundle_dir), str(index), host.address]
         options = ["--cpu-bind=none", "--no-kill", "--kill-on-bad-exit=0", "--wait=0", "--unbuffered", "--export=ALL"]
-        options += [word.replace("{bundle}", str(self._bundle_dir)) for word in self._request.srun_words]
+        options += [word.replace("{bundle}", str(self._files.bundle_dir)) for word in self._request.srun_words]
         with (logs / AGENT_LOG).open("ab") as log:
-            step = programs.start_step(self._job_id, host.name, f"node-{index}", own, options=options, log=log)
+            step = programs.start_step(self._files.job_id, host.name, f"node-{index}", own, options=options, log=log)
         self._nodes[index] = SlurmNode(index, step, None, host)
 
     def poll(self) -> Mapping[int, Report]:
@@ -153,7 +150,7 @@ class SlurmFleet(Fleet[SlurmNode]):
 
     def request_stacks(self, folder: Path) -> None:
         """Let every worker with a file in a folder append its stack: the process of each node sees the request."""
-        run_files.request_stacks(self._bundle_dir, self._job_id, folder)
+        self._files.request_stacks(folder)
 
     def kill(self) -> None:
         """End every node with all of its processes."""
@@ -175,7 +172,7 @@ class SlurmFleet(Fleet[SlurmNode]):
     def _cancel_steps(self, indices: Iterable[int]) -> None:
         """Let Slurm kill the steps of nodes: a signal to srun gives their tasks time."""
         if names := {f"node-{index}" for index in indices}:
-            self._pool.submit(_kill_steps, self._job_id, names)
+            self._pool.submit(_kill_steps, self._files.job_id, names)
 
     def _lose(self, index: int) -> None:
         self._lost(self._nodes[index].host.name)
@@ -188,9 +185,8 @@ class SlurmFleet(Fleet[SlurmNode]):
     def _find_agent(self, node: SlurmNode) -> None:
         if node.agent:
             return
-        file = run_files.address_file(self._bundle_dir, self._job_id, node.index)
         with contextlib.suppress(FileNotFoundError):
-            found = json.loads(file.read_text(encoding="utf-8"))
+            found = json.loads(self._files.address(node.index).read_text(encoding="utf-8"))
             client = AgentClient(found["address"], found["agent_port"])
             try:
                 client.status()
@@ -209,9 +205,8 @@ def _kill_steps(job_id: str, names: Collection[str]) -> None:
 class Guards:
     """The guards of a job."""
 
-    def __init__(self, bundle_dir: Path, job_id: str):
-        self._bundle_dir = bundle_dir
-        self._job_id = job_id
+    def __init__(self, files: JobFiles):
+        self._files = files
         self._steps: dict[str, subprocess.Popen[bytes]] = {}
         self._ending: dict[str, tuple[subprocess.Popen[bytes], float]] = {}
         self._started_s: dict[str, float] = {}
@@ -241,9 +236,9 @@ class Guards:
 
     def _start(self, name: str) -> "subprocess.Popen[bytes]":
         self._started_s[name] = time.monotonic()
-        command = ["bash", str(self._bundle_dir / GUARD_FILE), self._job_id]
+        command = ["bash", str(self._files.bundle_dir / GUARD_FILE), self._files.job_id]
         options = ("--no-kill", "--kill-on-bad-exit=0")
-        return programs.start_step(self._job_id, name, "guard", command, options=options)
+        return programs.start_step(self._files.job_id, name, "guard", command, options=options)
 
     def _end(self, name: str) -> None:
         step = self._steps.pop(name)

@@ -19,6 +19,7 @@ from typing import Any
 from launcher.backends.slurm import run_files, states, submit
 from launcher.backends.slurm.place import Place
 from launcher.backends.slurm.queue import POLL_S, Seen, queue_of
+from launcher.backends.slurm.run_files import EXIT_CODE, JobFiles
 from launcher.bundle import store as bundles
 from launcher.common.names import RUN_DIR
 from launcher.model.following import (
@@ -99,6 +100,10 @@ class Job(ABC):
         """The folder of its bundle."""
         return self.handle.bundle_dir
 
+    @property
+    def _files(self) -> JobFiles:
+        return JobFiles(self.bundle_dir, self.job_id)
+
     def status(self, seen: Seen | None) -> JobStatus:
         """Return its status once it was submitted, given the job as Slurm has it; its files are then here.
 
@@ -157,7 +162,7 @@ class Job(ABC):
         A job that was requeued after its end has ended no more.
         """
         end = {"state": status.state.value, "message": status.message, "starts": self._starts(status.restarts)}
-        kept, folder = self._kept(), run_files.folder(self.bundle_dir, self.job_id)
+        kept, folder = self._kept(), self._files.folder
         with contextlib.suppress(OSError):  # the answer is the same without it
             if status.state.is_final and kept != end:
                 folder.mkdir(parents=True, exist_ok=True)
@@ -167,8 +172,7 @@ class Job(ABC):
 
     def _kept(self) -> dict[str, Any] | None:
         with contextlib.suppress(OSError, ValueError):
-            file = run_files.folder(self.bundle_dir, self.job_id) / _END
-            found = json.loads(file.read_text(encoding="utf-8"))
+            found = json.loads((self._files.folder / _END).read_text(encoding="utf-8"))
             return found if isinstance(found, dict) else None
         return None
 
@@ -179,7 +183,7 @@ class Job(ABC):
             # Earlier versions kept no number of starts.
             if end and end.get("starts", starts) == starts:
                 return JobStatus(JobState(end["state"]), 0, str(end["message"]), restarts=restarts)
-        if (code := run_files.exit_code(self.bundle_dir, self.job_id)) is None:
+        if (code := self._files.number(EXIT_CODE)) is None:
             return None
         last = event.kind if (event := self._last_event()) else ""
         state, message = JobState.FAILED if code else JobState.SUCCEEDED, states.message_of("FAILED", "", (code, 0))
@@ -193,13 +197,10 @@ class Job(ABC):
 
     def _starts(self, restarts: int) -> int:
         """Return a number that is greater after each start: a kept end does not count if the job was requeued."""
-        return restarts + sum(event.kind == "Started" for event in self._noted_events())
-
-    def _noted_events(self) -> Iterator[JobEvent]:
-        return run_files.events(self.bundle_dir, self.job_id) if self.job_id else iter(())
+        return restarts + sum(event.kind == "Started" for event in self._files.events())
 
     def _last_event(self) -> JobEvent | None:
-        return next(reversed([*self._noted_events()]), None)
+        return next(reversed([*self._files.events()]), None)
 
     def _last_lines(self) -> list[str]:
         """Return the last lines of its batch script's output, and of its errors if they are separate."""
@@ -216,11 +217,6 @@ class FixedJob(Job):
         plan = json.loads(bundles.read(self.bundle_dir)[0].files["plan.json"])
         return plan["initial_nodes"], plan["nproc_per_node"]
 
-    @property
-    def _attempts(self) -> list[int]:
-        """Numbers of the attempts that have started."""
-        return run_files.attempts(self.bundle_dir, self.job_id) if self.job_id else []
-
     def _fetch(self, ranks: tuple[int, ...] | None = ()) -> None:
         """Bring its files up to date, with the logs of some ranks; None for all."""
         _, processes = self.size
@@ -229,7 +225,7 @@ class FixedJob(Job):
 
     def _status(self, seen: Seen | None) -> JobStatus:
         self.place.fetch(self.bundle_dir, run_files.of_job(self.job_id, (), 1))
-        restarts = max(self._attempts, default=0)
+        restarts = max(self._files.attempts(), default=0)
         if seen:
             nodes = seen.nodes if seen.state is JobState.RUNNING else 0
             last = self._last_event() if seen.word == "FAILED" else None
@@ -240,7 +236,7 @@ class FixedJob(Job):
     def _was_removed(self) -> bool:
         """Return whether it is a task that was cancelled before it started: Slurm keeps nothing of it."""
         its = run_files.array_task(self.bundle_dir)
-        if its is None or "_" not in self.job_id or run_files.folder(self.bundle_dir, self.job_id).exists():
+        if its is None or "_" not in self.job_id or self._files.folder.exists():
             return False
         return queue_of(self.place).knows_array(self.job_id, its.array)
 
@@ -249,7 +245,7 @@ class FixedJob(Job):
         self._fetch()
         nodes, processes = self.size
         refuse_unknown_ranks(selection.ranks, nodes * processes)
-        refuse_unknown_attempt(selection.attempt, self._attempts)
+        refuse_unknown_attempt(selection.attempt, self._files.attempts())
         tail, new_events, state = Tail(selection, is_shared=True), self._new_events(), JobState.PENDING
         fetch = patiently(partial(self._fetch, selection.ranks))
 
@@ -285,11 +281,11 @@ class FixedJob(Job):
         name = STDERR if selection.is_stderr else STDOUT
 
         def file(attempt: int, rank: int) -> Path | None:
-            return run_files.rank_log(self.bundle_dir, self.job_id, attempt, divmod(rank, processes), name)
+            return self._files.rank_log(attempt, *divmod(rank, processes), name)
 
         return [
             Start(each, range(nodes * processes), lambda: count_nodes(nodes), partial(file, each))
-            for each in self._attempts
+            for each in self._files.attempts()
             if selection.attempt in (None, each)
         ]
 
@@ -299,7 +295,7 @@ class FixedJob(Job):
 
         def new() -> Iterator[JobEvent]:
             nonlocal count
-            for event in itertools.islice(self._noted_events(), count, None):
+            for event in itertools.islice(self._files.events(), count, None):
                 count += 1
                 yield event
 

@@ -26,11 +26,20 @@ from types import FrameType
 
 from pydantic import TypeAdapter
 
-from launcher.backends.slurm import allocation, programs, run_files
+from launcher.backends.slurm import allocation, programs
 from launcher.backends.slurm.allocation import Allocation
 from launcher.backends.slurm.fleet import Guards, SlurmFleet
 from launcher.backends.slurm.place import grows_in_place
-from launcher.backends.slurm.run_files import AGENT_FILE, ELASTIC_FILE, RELEASE_FILE, ElasticRequest
+from launcher.backends.slurm.run_files import (
+    AGENT_FILE,
+    ELASTIC_FILE,
+    EXIT_CODE,
+    RELEASE_FILE,
+    SIZE_BEFORE_GROWTH,
+    ElasticRequest,
+    JobFiles,
+    read_request,
+)
 from launcher.backends.slurm.states import TERM_CODE, UNWRITABLE
 from launcher.common import os_errors
 from launcher.common.names import ENTRYPOINT, ENV_COLLECTIVE_TIMEOUT, RUN_DIR
@@ -180,12 +189,13 @@ def main(argv: list[str] | None = None) -> int:
     """Run the job of a bundle on the allocation of this batch script; return the exit status."""
     (bundle,) = map(Path, sys.argv[1:] if argv is None else argv)
     control_loop.start_log()
-    bundle, job_id = bundle.resolve(), os.environ["SLURM_JOB_ID"]
-    interrupts, signals = Interrupts(), SlurmSignals(run_files.folder(bundle, job_id) / run_files.EXIT_CODE)
+    bundle = bundle.resolve()
+    files = JobFiles(bundle, os.environ["SLURM_JOB_ID"])
+    interrupts, signals = Interrupts(), SlurmSignals(files.folder / EXIT_CODE)
     interrupts.listen()
     signals.listen()
     try:
-        code = _run(bundle, job_id, interrupts, signals)
+        code = _run(files, interrupts, signals)
         return UNWRITABLE if code == EXIT_FAILED and _is_full(os_errors.written(bundle / RUN_DIR)) else code
     except OSError as error:
         if os_errors.environmental(error) is None:
@@ -199,14 +209,14 @@ def _is_full(error: OSError | None) -> bool:
     return error is not None and error.errno in (errno.ENOSPC, errno.EDQUOT)
 
 
-def _run(bundle: Path, job_id: str, interrupts: Interrupts, signals: SlurmSignals) -> int:
-    run_dir = bundle / RUN_DIR
+def _run(files: JobFiles, interrupts: Interrupts, signals: SlurmSignals) -> int:
+    bundle, job_id, run_dir = files.bundle_dir, files.job_id, files.bundle_dir / RUN_DIR
     job = _job_request(bundle)
-    request = run_files.read_request((bundle / ELASTIC_FILE).read_text(encoding="utf-8"))
+    request = read_request((bundle / ELASTIC_FILE).read_text(encoding="utf-8"))
     while (view := allocation.look(job_id, {})) is None:  # the controller does not answer yet
         time.sleep(POLL_INTERVAL_S)
     known = _known(run_dir, view)
-    shutil.rmtree(run_files.term_file(bundle, job_id, 0).parent, ignore_errors=True)  # of the time before a requeue
+    shutil.rmtree(files.term(0).parent, ignore_errors=True)  # of the time before a requeue
     cluster = Allocation(
         run_dir,
         job_id,
@@ -217,14 +227,14 @@ def _run(bundle: Path, job_id: str, interrupts: Interrupts, signals: SlurmSignal
         in_place=grows_in_place(request.growth),
         requested=known.requested if known else None,
     )
-    if len(view.hosts) <= run_files.size_before_growth(bundle, job_id):
+    if len(view.hosts) <= (files.number(SIZE_BEFORE_GROWTH) or 0):
         cluster.postpone(_NO_GROWTH_S)
     with (
         contextlib.closing(cluster),
-        contextlib.closing(Guards(bundle, job_id)) as guards,
+        contextlib.closing(Guards(files)) as guards,
         contextlib.ExitStack() as on_error,
     ):
-        with SlurmFleet(bundle, run_dir, job_id, cluster.free_host, cluster.suspect, request) as fleet:
+        with SlurmFleet(files, cluster.free_host, cluster.suspect, request) as fleet:
             operator = SlurmOperator(run_dir, job, fleet, cluster, guards, interrupts, signals, known)
             # A failure is published once all nodes are gone.
             on_error.callback(operator.fail, "the operator failed; see its log")
@@ -232,7 +242,7 @@ def _run(bundle: Path, job_id: str, interrupts: Interrupts, signals: SlurmSignal
         on_error.pop_all()
     if exit_code == _RETURNS:
         if cluster.leaving == _TO_GROW:
-            run_files.note_growth(bundle, job_id, len(cluster.view.hosts))
+            files.note_growth(len(cluster.view.hosts))
         return _return_to_queue(bundle, job_id, signals)
     if exit_code > 128:  # Slurm should call it cancelled, too
         programs.run("scancel", job_id)

@@ -6,37 +6,20 @@ from collections.abc import Iterable
 
 from launcher.model.job_spec import JobState
 
-STATES = {
-    "PENDING": JobState.PENDING,
-    "CONFIGURING": JobState.PENDING,
-    "REQUEUED": JobState.PENDING,
-    "REQUEUE_FED": JobState.PENDING,
-    "REQUEUE_HOLD": JobState.PENDING,
-    "SPECIAL_EXIT": JobState.PENDING,
-    "RESV_DEL_HOLD": JobState.PENDING,
-    "SUSPENDED": JobState.PENDING,
-    "STOPPED": JobState.PENDING,
-    "POWER_UP_NODE": JobState.PENDING,
-    "RUNNING": JobState.RUNNING,
-    "COMPLETING": JobState.RUNNING,
-    "SIGNALING": JobState.RUNNING,
-    "STAGE_OUT": JobState.RUNNING,
-    "RESIZING": JobState.RUNNING,
-    "COMPLETED": JobState.SUCCEEDED,
-    "CANCELLED": JobState.CANCELLED,
-    "BOOT_FAIL": JobState.FAILED,
-    "DEADLINE": JobState.FAILED,
-    "FAILED": JobState.FAILED,
-    "LAUNCH_FAILED": JobState.FAILED,
-    "NODE_FAIL": JobState.FAILED,
-    "OUT_OF_MEMORY": JobState.FAILED,
-    "PREEMPTED": JobState.FAILED,
-    "RECONFIG_FAIL": JobState.FAILED,
-    "REVOKED": JobState.FAILED,
-    "TIMEOUT": JobState.FAILED,
-    "UPDATE_DB": JobState.RUNNING,
-    "EXPEDITING": JobState.PENDING,
+_WORDS = {
+    JobState.PENDING: (
+        *("PENDING", "CONFIGURING", "EXPEDITING", "REQUEUED", "REQUEUE_FED", "REQUEUE_HOLD", "SPECIAL_EXIT"),
+        *("RESV_DEL_HOLD", "SUSPENDED", "STOPPED", "POWER_UP_NODE"),
+    ),
+    JobState.RUNNING: ("RUNNING", "COMPLETING", "SIGNALING", "STAGE_OUT", "RESIZING", "UPDATE_DB"),
+    JobState.SUCCEEDED: ("COMPLETED",),
+    JobState.CANCELLED: ("CANCELLED",),
+    JobState.FAILED: (
+        *("BOOT_FAIL", "DEADLINE", "FAILED", "LAUNCH_FAILED", "NODE_FAIL", "OUT_OF_MEMORY", "PREEMPTED"),
+        *("RECONFIG_FAIL", "REVOKED", "TIMEOUT"),
+    ),
 }
+STATES = {word: state for state, words in _WORDS.items() for word in words}
 """Every state that squeue and sacct show. Source: squeue(1), Job State Codes; sacct(1), Job State Codes."""
 
 _FAILURES = {
