@@ -70,27 +70,22 @@ class Known:
     def of_partition(self, partition: Row) -> Rights | None:
         """Return the account and the QOS of a job in a partition; None if the user has no such account there."""
         title = partition["PartitionName"]
-        fitting = sorted(
-            (each for each in self.own if each["partition"] in ("", title)), key=lambda row: not row["partition"]
-        )
+        # An association for the partition counts before that for all of them.
+        fitting = [each for each in self.own if each["partition"] in ("", title)]
         if not fitting:
             return None
-        mine = fitting[0]
+        mine = min(fitting, key=lambda row: not row["partition"])
         only = "" if "," in mine["qos"] else mine["qos"]  # which is then the default
         name = self.qos or mine["defaultqos"] or only or "normal"
-        found = [
-            (f"QOS {each}", self.all_qos[each]) for each in (partition.get("QoS", ""), name) if each in self.all_qos
-        ]
         flags = self.all_qos.get(name, {}).get("flags", "").split(",")
-        if "OverPartQOS" in flags:
-            found.reverse()
+        ordered = (name, partition.get("QoS", "")) if "OverPartQOS" in flags else (partition.get("QoS", ""), name)
+        found = [(f"QOS {each}", self.all_qos[each]) for each in ordered if each in self.all_qos]
         rows = (mine, *self._above(mine["account"]))
         places = (*found, *((f"account {row['account']}", row) for row in rows))
         names = tuple(row["account"] for row in rows)
         return Rights(names, name, places, frozenset(_WAIVED[flag] for flag in flags if flag in _WAIVED))
 
     def _above(self, account: str) -> Iterator[Row]:
-        """Yield the rows of an account and of those above it."""
         while account in self.above:
             row = self.above[account]
             yield row

@@ -9,12 +9,13 @@ import re
 import subprocess
 import threading
 import time
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 
 from launcher.backends.slurm import programs
+from launcher.backends.slurm.place import records
 from launcher.operator.control_loop import Cluster
 from launcher.operator.types import Policy, count_nodes
 
@@ -165,7 +166,7 @@ class Allocation(Cluster):
 
     def _surplus(self, used: frozenset[str]) -> tuple[Host, ...]:
         """Return the hosts that no size of the job needs, if they are free already."""
-        allowed = len(self.view.hosts) if self.requested is None else min(self.requested, len(self.view.hosts))
+        allowed = self._limited(len(self.view.hosts))
         surplus = 0 if self.leaving else len(self.view.hosts) - self._policy.fit(allowed)
         # The batch script's host, the first, cannot be given back.
         free = [host for host in self.view.hosts[1:] if host.name not in used and host.name not in self._suspects]
@@ -198,8 +199,7 @@ class Allocation(Cluster):
     def _grow(self) -> None:
         """Ask for the nodes that the job lacks, and withdraw a request that has changed."""
         held = len(self.view.hosts)
-        most = max(self._policy.sizes) if self.requested is None else self.requested
-        larger = [size for size in self._policy.sizes if held < size <= most]
+        larger = [size for size in self._policy.sizes if held < size <= self._limited(size)]
         lacking = (larger[0] - held, larger[-1] - held) if larger else (0, 0)
         if self._in_place:
             self._grow_in_place(lacking)
@@ -304,23 +304,16 @@ def look(job_id: str, known: Mapping[str, Host]) -> View | None:
     if answer.code:
         return None
     fields = programs.fields(answer.out)
-    nodes = fields.get("NodeList", "(null)")
-    names = programs.run("scontrol", "show", "hostnames", nodes).out.split() if nodes != "(null)" else []
+    nodes = fields.get("NodeList", "")
+    names = [] if nodes in ("", "(null)") else programs.run("scontrol", "show", "hostnames", nodes).out.split()
     batch = fields.get("BatchHost", "")
     ordered = [name for name in (batch, *(name for name in names if name != batch)) if name in names]
-    addresses = _addresses([name for name in ordered if name not in known])
+    new = ",".join(name for name in ordered if name not in known)
+    shown = records(programs.run("scontrol", "--oneliner", "show", "node", new).out) if new else ()
+    addresses = {node["NodeName"]: node["NodeAddr"] for node in shown if "NodeAddr" in node}
     hosts = tuple(known.get(name) or Host(name, addresses.get(name, name)) for name in ordered)
     is_preempted = fields.get("PreemptTime", "None") not in ("None", "Unknown", "")
     return View(hosts, is_preempted) if hosts else None
-
-
-def _addresses(names: Iterable[str]) -> dict[str, str]:
-    wanted = ",".join(names)
-    if not wanted:
-        return {}
-    answer = programs.run("scontrol", "--oneliner", "show", "node", wanted)
-    nodes = map(programs.fields, answer.out.splitlines())
-    return {node["NodeName"]: node["NodeAddr"] for node in nodes if "NodeAddr" in node}
 
 
 def _seconds(text: str) -> float:

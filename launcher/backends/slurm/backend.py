@@ -63,10 +63,9 @@ class SlurmBackend:
         """Submit the jobs of bundles, several as tasks of arrays; those that exist are left unchanged."""
         placed = [replace(job.bundle, directory=job.bundle.directory.resolve()) for job in jobs]
         ids = submit.submit_all([replace(job, bundle=bundle) for job, bundle in zip(jobs, placed, strict=True)])
-        found = zip(jobs, ids, strict=True)
         return tuple(
-            replace(_handle(job.bundle), native_id=id_, kind=_kind(job.bundle), is_new=is_new)
-            for job, (id_, is_new) in found
+            replace(_handle(bundle), native_id=id_, kind=_kind(bundle), is_new=is_new)
+            for bundle, (id_, is_new) in zip(placed, ids, strict=True)
         )
 
     def array_notices(self, bundles: Sequence[Bundle]) -> tuple[Notice, ...]:

@@ -131,9 +131,11 @@ def place(source: Source, bundle_dir: Path) -> list[str]:
             made = Path(draft) / "new"
             made.mkdir(mode=0o700)
             if source.repository:
-                _check_out(source, source.repository, made)
+                revision, cwd = _check_out(source, source.repository, made / "tree"), Path()
             else:
-                left_out = _snapshot(Path(source.folder), made, bundle_dir.parent)
+                revision, cwd, left_out = _snapshot(Path(source.folder), made, bundle_dir.parent)
+            (made / "cwd").symlink_to("tree" / cwd)
+            (made / "revision.txt").write_text(f"{revision}\n", encoding="utf-8", errors="surrogateescape")
             if target.exists():
                 target.rename(Path(draft) / "old")
             made.rename(target)
@@ -142,9 +144,8 @@ def place(source: Source, bundle_dir: Path) -> list[str]:
     return left_out
 
 
-def _check_out(source: Source, repository: str, made: Path) -> None:
-    """Check a revision out, without its history."""
-    tree = made / "tree"
+def _check_out(source: Source, repository: str, tree: Path) -> str:
+    """Check a revision out, without its history; return its commit, and where it comes from."""
     place = repository if _is_address(repository) else str(Path(source.folder) / Path(repository).expanduser())
     words = ["clone", "--quiet", "--no-checkout", *(("--depth=1",) if not source.commit else ())]
     words += [f"--branch={source.branch}"] if source.branch else []
@@ -155,8 +156,7 @@ def _check_out(source: Source, repository: str, made: Path) -> None:
     shutil.rmtree(tree / ".git")
     files = (path for path in tree.rglob("*") if not path.is_dir())
     _refuse_large({path.relative_to(tree): path.lstat().st_size for path in files}, _REPOSITORY)
-    (made / "cwd").symlink_to("tree")
-    (made / "revision.txt").write_text(f"{commit} {repository}\n", encoding="utf-8", errors="surrogateescape")
+    return f"{commit} {repository}"
 
 
 def _is_address(repository: str) -> bool:
@@ -165,10 +165,11 @@ def _is_address(repository: str) -> bool:
     return "://" in repository or bool(colon and "/" not in host)
 
 
-def _snapshot(folder: Path, made: Path, results: Path) -> list[str]:
+def _snapshot(folder: Path, made: Path, results: Path) -> tuple[str, Path, list[str]]:
     """Copy what git tracks, and what it neither tracks nor ignores, from the work tree of a folder.
 
-    Returns the entries that are left out because they are neither files nor links.
+    Returns its commit, and where it comes from; the folder in it; and the entries that are left out because they are
+    neither files nor links.
     """
     top = work_tree(folder.resolve())
     if top is None:
@@ -182,14 +183,12 @@ def _snapshot(folder: Path, made: Path, results: Path) -> list[str]:
         if stat.S_ISREG(seen.st_mode) or stat.S_ISLNK(seen.st_mode):
             (tree / path).parent.mkdir(parents=True, exist_ok=True)
             shutil.copy2(top / path, tree / path, follow_symlinks=False)
-    (made / "cwd").symlink_to(Path("tree") / here.relative_to(top))
-    has_commit = bool(_git("-C", str(top), "rev-parse", "--verify", "--quiet", "HEAD", may_fail=True))
-    commit = _git("-C", str(top), "rev-parse", "HEAD").strip() if has_commit else "no commit"
-    (made / "revision.txt").write_text(f"{commit} {top}\n", encoding="utf-8", errors="surrogateescape")
+    commit = _git("-C", str(top), "rev-parse", "--verify", "--quiet", "HEAD", may_fail=True).strip()
     diff = ("diff", "--binary", "--no-ext-diff", "--no-textconv", "--no-color", "HEAD")
-    changes = _git("-C", str(top), *diff) if has_commit else ""
+    changes = _git("-C", str(top), *diff) if commit else ""
     (made / "changes.diff").write_text(changes, encoding="utf-8", errors="surrogateescape")
-    return _irregular(top, lambda path: _is_result(path, results, here))
+    left_out = _irregular(top, lambda path: _is_result(path, results, here))
+    return f"{commit or 'no commit'} {top}", here.relative_to(top), left_out
 
 
 def _irregular(top: Path, is_result: Callable[[Path], bool]) -> list[str]:

@@ -75,9 +75,10 @@ class Request:
         plan = json.loads(self.bundles[0].files["plan.json"])
         return min(int(scale["nodes"]) for scale in plan["scales"])
 
-    def job_ids(self, native_id: str) -> list[str]:
-        """Return the id of each job, from the one that sbatch printed."""
-        return [f"{native_id}_{task}" for task in range(len(self.bundles))] if self.is_array else [native_id]
+    def job_ids(self, native_id: str) -> dict[Path, str]:
+        """Return the id of each job by its bundle's folder, from the one that sbatch printed."""
+        folders = [bundle.directory for bundle in self.bundles]
+        return {each: f"{native_id}_{task}" if self.is_array else native_id for task, each in enumerate(folders)}
 
     def prepare(self) -> None:
         """Write what the job, and a later launch that looks for it, needs on disk; E702 if the disk refuses."""

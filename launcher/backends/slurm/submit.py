@@ -111,8 +111,7 @@ def submit_all(jobs: Sequence[QueuedJob]) -> list[tuple[str, bool]]:
             _take_back(sent, error)
             raise
     for request, native_id in sent:
-        for bundle, job_id in zip(request.bundles, request.job_ids(native_id), strict=True):
-            ids[bundle.directory] = (job_id, True)
+        ids |= {folder: (job_id, True) for folder, job_id in request.job_ids(native_id).items()}
     return [ids[folder] for folder in folders]
 
 
@@ -149,7 +148,6 @@ def _mark_of(folder: Path) -> str:
 
 
 def _request_limit_s(place: Place) -> int:
-    """Return how long the controller may work on a request."""
     given = configured("MessageTimeout", place).partition(" ")[0]
     return int(given) if given.isdigit() else _REQUEST_S
 
@@ -181,8 +179,8 @@ def _take_back(sent: Sequence[tuple[Request, str]], error: ProblemsFound) -> Non
             raise ProblemsFound(
                 error.problems, f"job {native_id} was submitted, and could not be cancelled"
             ) from error
-        for bundle, job_id in zip(request.bundles, request.job_ids(native_id), strict=True):
-            run_files.clear(bundle.directory, job_id)
+        for folder, job_id in request.job_ids(native_id).items():
+            run_files.clear(folder, job_id)
         request.discard()
 
 
