@@ -206,7 +206,7 @@ class Allocation(Cluster):
         elif not larger:
             self.idle_since_s = None
         elif time.monotonic() > self._retry_s:
-            self._retry_s = time.monotonic() + _RETRY_S / 3
+            self.postpone(_RETRY_S / 3)
             self._run(lambda: self._look_for_idle(lacking[0]))
 
     def _grow_in_place(self, lacking: tuple[int, int]) -> None:
@@ -235,7 +235,7 @@ class Allocation(Cluster):
         if request.returncode == 0 and granted:
             self._run(lambda: self._merge(granted[-1]))
             return
-        self._retry_s = time.monotonic() + _RETRY_S
+        self.postpone(_RETRY_S)
         if request.returncode > 0:
             lines = [line for line in text.splitlines() if "error" in line]
             self._notice("operator", f"more nodes were refused: {'; '.join(lines[-1:]) or request.returncode}")
@@ -247,7 +247,7 @@ class Allocation(Cluster):
             answer = programs.run("scontrol", "update", *update)
             if answer.code:
                 programs.run("scancel", helper)
-                self._retry_s = time.monotonic() + _RETRY_S
+                self.postpone(_RETRY_S)
                 self._notice("operator", f"more nodes were not added: {answer.error}")
                 break
         self._look()

@@ -1,5 +1,6 @@
 """What a job requests of a partition: the least that it can run with, to be compared with limits."""
 
+import json
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -78,7 +79,7 @@ def demand_of(request: Request) -> Demand:
     memory_key, memory_mib = _memory(given, cpus, gres.get("gres/gpu", 0))
     return Demand(
         nodes_key(config),
-        request.least_nodes,
+        min(int(scale["nodes"]) for scale in json.loads(request.bundles[0].files["plan.json"])["scales"]),
         max(span),
         config["cluster"].get("time"),
         float("inf") if limit == 0 else limit,

@@ -17,13 +17,13 @@ import os
 import signal
 import subprocess
 import sys
-import time
 from pathlib import Path
 from types import FrameType
 
 from launcher.backends.slurm.run_files import AGENT_FILE, JobFiles
 from launcher.common import prctl
 from launcher.common.names import ENV_NODE_MEMORY, ENV_WARM_SOCKET, WARM_MODULE
+from launcher.model.following import until
 from launcher.operator import stacks
 from launcher.operator.processes import (
     hold_node_folders,
@@ -99,11 +99,11 @@ def _await_end(agent: "subprocess.Popen[bytes]", files: JobFiles) -> int:
 
 def _await_imports(warm: "subprocess.Popen[bytes]", socket: str, agent: "subprocess.Popen[bytes]") -> None:
     """Wait until the warm process has imported everything; without it, workers start cold."""
-    deadline = time.monotonic() + ANSWER_TIMEOUT_S
-    while warm.poll() is None and agent.poll() is None and time.monotonic() < deadline:
-        if answers(socket, _PING_S):
-            return
-        time.sleep(_POLL_S)
+
+    def is_over() -> bool:
+        return warm.poll() is not None or agent.poll() is not None or answers(socket, _PING_S)
+
+    until(is_over, ANSWER_TIMEOUT_S, _POLL_S)
 
 
 def _start(script: Path, what: str, where: str, port: str, own: dict[str, str]) -> "subprocess.Popen[bytes]":

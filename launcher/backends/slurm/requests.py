@@ -9,7 +9,6 @@ none: its batch script resizes it by its number, and an array's last task has th
 import contextlib
 import hashlib
 import itertools
-import json
 import re
 import shutil
 from collections.abc import Mapping, Sequence
@@ -68,12 +67,6 @@ class Request:
     def is_array(self) -> bool:
         """Whether it submits several jobs."""
         return len(self.bundles) > 1
-
-    @property
-    def least_nodes(self) -> int:
-        """The smallest number of nodes on which each job can run."""
-        plan = json.loads(self.bundles[0].files["plan.json"])
-        return min(int(scale["nodes"]) for scale in plan["scales"])
 
     def job_ids(self, native_id: str) -> dict[Path, str]:
         """Return the id of each job by its bundle's folder, from the one that sbatch printed."""
