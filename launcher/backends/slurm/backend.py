@@ -20,7 +20,6 @@ from launcher.model.earlier_jobs import QueuedJob
 from launcher.model.job_spec import Bundle, JobEvent, JobHandle, JobSpec, JobState, JobStatus, LogSelection
 
 _KIND = "Slurm job"
-_GROWING = {True: "Slurm job that grows in place", False: "Slurm job that grows by a requeue"}
 _PATTERN = re.compile(r"[%\\\x00-\x1f\x7f]")
 """Characters with a meaning in the path of a batch script's log. Source: sbatch(1), filename pattern."""
 _CANCEL_PATIENCE_S = 300.0
@@ -140,12 +139,12 @@ def _handle(bundle: Bundle) -> JobHandle:
 def _kind(bundle: Bundle) -> str:
     """Return the kind of a submitted job; with how its cluster lets it grow, or the memory that it gets there."""
     try:
-        if ELASTIC_FILE not in bundle.files:
-            cluster = config_of(bundle)["cluster"]
-            memory = limits.share_of_memory(cluster, submit.place_at(bundle.directory))
-            return f"{_KIND} with {memory[0].partition('=')[2]} MiB for each CPU" if memory else _KIND
-        growth = read_request(bundle.files[ELASTIC_FILE]).growth
-        return _GROWING[grows_in_place(growth, submit.place_at(bundle.directory))]
+        place = submit.place_at(bundle.directory)
+        if ELASTIC_FILE in bundle.files:
+            is_in_place = grows_in_place(read_request(bundle.files[ELASTIC_FILE]).growth, place)
+            return f"{_KIND} that grows {'in place' if is_in_place else 'by a requeue'}"
+        memory = limits.share_of_memory(config_of(bundle)["cluster"], place)
+        return f"{_KIND} with {memory[0].partition('=')[2]} MiB for each CPU" if memory else _KIND
     except ProblemsFound:  # no answer, but the job is submitted
         return _KIND
 

@@ -20,7 +20,7 @@ from launcher.backends.slurm.code import CODE_DIR
 from launcher.backends.slurm.place import HERE, PACKAGE, Place
 from launcher.backends.slurm.programs import Answer
 from launcher.backends.slurm.run_files import Wanted, alone
-from launcher.backends.slurm.ssh import ENV_CONFIG, Connection, Session
+from launcher.backends.slurm.ssh import ENV_CONFIG, Connection
 from launcher.bundle.render import MANIFEST
 from launcher.common.names import RUN_DIR
 from launcher.common.problems import fail
@@ -120,13 +120,13 @@ class Host(Place):
     def replace(self, bundle_dir: Path, name: str, text: str) -> None:
         """Replace a file in the job's run folder there atomically; E457 if that cannot be written."""
         folder = f"{self.folder_of(bundle_dir)}/{RUN_DIR}"
-        self._refuse_failed(self._connection.run(("bash", "-c", _REPLACE, "bash", folder, name, text)))
+        self._change(("bash", "-c", _REPLACE, "bash", folder, name, text))
 
     def remove(self, bundle_dir: Path, names: Sequence[str]) -> None:
         """Remove files of an earlier job from the run folder, there and here; E457 if that cannot be written."""
         HERE.remove(bundle_dir, names)
         folder = f"{self.folder_of(bundle_dir)}/{RUN_DIR}"
-        self._refuse_failed(self._connection.run(("rm", "-f", "--", *(f"{folder}/{name}" for name in names))))
+        self._change(("rm", "-f", "--", *(f"{folder}/{name}" for name in names)))
 
     def _unpack(
         self, target: str, parts: Iterable[tuple[Path, str]], links: Mapping[str, str] | None = None, *, is_new: bool
@@ -135,10 +135,11 @@ class Host(Place):
         with tempfile.TemporaryFile() as archive:
             _pack(archive, parts, links or {})
             words = ("bash", "-c", render_template("slurm/ssh_send.sh.j2"), "bash", target)
-            self._refuse_failed(self._connection.run((*words, "again" if is_new else "once"), data=archive))
+            self._change((*words, "again" if is_new else "once"), archive)
 
-    def _refuse_failed(self, done: Session) -> None:
-        """Raise a Problem if files could not be written there (E457)."""
+    def _change(self, words: Sequence[str], data: bytes | IO[bytes] = b"") -> None:
+        """Run a command that writes files there, or raise why they cannot be written (E457)."""
+        done = self._connection.run(words, data=data)
         if done.code:
             said = "; ".join(done.error.strip().splitlines()[-2:]) or f"exit code {done.code}"
             remedy = "a folder that you may write, in the file system that the cluster's nodes share"

@@ -37,8 +37,6 @@ ADDITIONAL = (
 )
 """Options for `cluster.additional_parameters`, without those that submit several jobs, choose another cluster, folder
 or user, or place the log: the launcher does that itself, or would lose the job."""
-
-
 MEMORY_KEYS = ("mem", "mem_per_cpu", "mem_per_gpu")
 
 

@@ -36,7 +36,7 @@ _KEPT_S = 60
 RSYNC = ("-s", "--recursive", "--times", "--omit-dir-times", "--from0", "--files-from=-")
 """Options of every copy: names pass no shell, and only folders and regular files are copied. Source: rsync(1)."""
 _COPY_S = 600.0
-_ASK = "must work without a question"
+_TRY = "ssh {name} true must work without a question"
 _CAUSES = (
     (
         "REMOTE HOST IDENTIFICATION HAS CHANGED",
@@ -44,7 +44,7 @@ _CAUSES = (
         "ask whether the host was replaced, then: ssh-keygen -R {name}",
     ),
     ("Host key verification failed", "E456", "connect once by hand to compare and accept the host's key: ssh {name}"),
-    ("Permission denied", "E456", f"load your key (ssh-add), or name it in ~/.ssh/config: ssh {{name}} true {_ASK}"),
+    ("Permission denied", "E456", f"load your key (ssh-add), or name it in ~/.ssh/config: {_TRY}"),
     ("Too many authentication failures", "E456", "name one key in ~/.ssh/config: IdentityFile, IdentitiesOnly=yes"),
     ("Could not resolve hostname", "E455", "correct the name, or describe the host in ~/.ssh/config"),
     (
@@ -56,21 +56,15 @@ _CAUSES = (
     ("Bad configuration option", "E456", "correct the option in the configuration that the message names"),
     ("account is", "E456", "ask the administrator of {name}: your account there admits no login"),
     ("expired", "E456", "renew your password or account: ssh {name}"),
-    (
-        "Connection refused",
-        "E455",
-        f"the host runs no ssh server at this port: compare Port, ssh {{name}} true {_ASK}",
-    ),
-    ("timed out", "E455", f"compare name, VPN and firewall, then try again: ssh {{name}} true {_ASK}"),
-    ("No route to host", "E455", f"compare name, VPN and firewall, then try again: ssh {{name}} true {_ASK}"),
-    ("Network is unreachable", "E455", f"connect this machine to a network: ssh {{name}} true {_ASK}"),
-    ("Connection reset", "E455", f"the host ended the connection; try again: ssh {{name}} true {_ASK}"),
-    ("Connection closed", "E455", f"the host ended the connection; try again: ssh {{name}} true {_ASK}"),
+    ("Connection refused", "E455", f"the host runs no ssh server at this port: compare Port, {_TRY}"),
+    ("timed out", "E455", f"compare name, VPN and firewall, then try again: {_TRY}"),
+    ("No route to host", "E455", f"compare name, VPN and firewall, then try again: {_TRY}"),
+    ("Network is unreachable", "E455", f"connect this machine to a network: {_TRY}"),
+    ("Connection reset", "E455", f"the host ended the connection; try again: {_TRY}"),
+    ("Connection closed", "E455", f"the host ended the connection; try again: {_TRY}"),
     ("too long for Unix domain socket", "E455", "shorten ControlPath in ~/.ssh/config"),
 )
 """Part of a message of ssh, the code of its Problem, and its remedy. Source: OpenSSH 9.2, its messages."""
-
-
 _PARTIAL = (23, 24)
 """Exit codes of rsync for files that it could not read, or that are gone. Source: rsync(1), Exit values."""
 
@@ -196,7 +190,7 @@ class Connection:
         for part, code, remedy in _CAUSES:
             if part in error:
                 return fail(code, _KEY, f"ssh: {said}", value=self.name, remedy=remedy.format(name=self.name))
-        remedy = f"ssh {self.name} true {_ASK}; the host needs bash"
+        remedy = f"{_TRY}; the host needs bash".format(name=self.name)
         return fail("E455", _KEY, f"is not reached: {said}", value=self.name, remedy=remedy)
 
 

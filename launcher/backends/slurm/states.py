@@ -60,8 +60,6 @@ _BARRED = (
     (re.compile(r"Job's QOS not (permitted|known).*"), "cluster.qos"),
 )
 """The same for reasons that come in many forms. Source: Slurm 22.05, job_mgr.c: part_policy_valid_acct."""
-
-
 _WAITS = {
     "AssociationJobLimit": "until other jobs of your account have ended",
     "AssociationResourceLimit": "until other jobs of your account have ended",
