@@ -74,7 +74,7 @@ def test_an_elastic_job_s_end_from_before_a_requeue_does_not_count(tmp_path, job
     run_dir = tmp_path / RUN_DIR
     elastic = of(tmp_path, ElasticJob)
     publish(run_dir, Snapshot(JobState.RUNNING, 2, "training", 3, os.getpid()))
-    of(tmp_path).keep(JobStatus(JobState.FAILED, 0, "a node failed", restarts=3))
+    elastic.keep(JobStatus(JobState.FAILED, 0, "a node failed", restarts=3))
     assert elastic.status(None).message == "a node failed"
     publish(run_dir, Snapshot(JobState.RUNNING, 2, "training", 4, os.getpid()))
     assert elastic.status(None).state is JobState.DELETED

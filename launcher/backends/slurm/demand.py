@@ -49,8 +49,8 @@ class Demand:
     memory_mib: float
     gres: Mapping[str, int]
     is_plain: bool
-    cpus: int = 1
-    memory_key: str = "cluster.mem"
+    cpus: int
+    memory_key: str
 
     def least(self, name: str, nodes: Sequence[Mapping[str, float]], count: int) -> float:
         """Return the least of a resource, memory in MiB, that it takes of a number of nodes.
