@@ -75,7 +75,8 @@ def test_memory_for_each_cpu_or_gpu_is_that_of_a_node():
 )
 def test_the_shortest_limit_that_a_job_accepts(time, time_min, minutes):
     options = [f"time-min={time_min}"] if time_min else []
-    assert requested("nodes=1", *options, time=time).minutes == minutes
+    found = requested("nodes=1", *options, time=time)
+    assert (found.time, found.minutes) == (time, minutes)
 
 
 def test_generic_resources_are_counted_under_every_name_that_limits_give_them():

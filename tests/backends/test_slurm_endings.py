@@ -5,8 +5,8 @@ import os
 
 import pytest
 
-from launcher.backends.slurm import follow, run_files
-from launcher.backends.slurm.follow import ElasticJob
+from launcher.backends.slurm import run_files
+from launcher.backends.slurm.follow import ElasticJob, FixedJob
 from launcher.backends.slurm.place import HERE
 from launcher.common.names import RUN_DIR
 from launcher.model.job_spec import JobHandle, JobState, JobStatus
@@ -16,9 +16,8 @@ FAILED = JobStatus(JobState.FAILED, 0, "a node failed")
 
 
 @pytest.fixture
-def job(tmp_path, monkeypatch):
+def job(tmp_path):
     """Return functions that let the batch script of job 7 start and end; its bundle is the folder."""
-    monkeypatch.setattr("launcher.backends.slurm.submit.place_at", lambda _folder: HERE)
     run_files.folder(tmp_path, "7").mkdir(parents=True)
 
     def note(kind, code=None):
@@ -30,13 +29,17 @@ def job(tmp_path, monkeypatch):
     return note
 
 
+def of(folder, kind=FixedJob):
+    return kind(JobHandle("slurm", "job", folder), "7", HERE)
+
+
 def fixed(folder):
-    return follow.status(JobHandle("slurm", "job", folder), "7", None)
+    return of(folder).status(None)
 
 
 def test_the_end_that_slurm_stated_is_kept(tmp_path, job):
     job("Started")
-    follow.keep(tmp_path, "7", FAILED)
+    of(tmp_path).keep(FAILED)
     assert fixed(tmp_path) == FAILED
 
 
@@ -44,7 +47,7 @@ def test_an_end_from_before_a_requeue_does_not_count(tmp_path, job):
     """No command saw the second run; it ended before it had logs."""
     job("Started")
     job("Failed", 1)
-    follow.keep(tmp_path, "7", FAILED)
+    of(tmp_path).keep(FAILED)
     job("Started")
     job("Completed", 0)
     assert fixed(tmp_path).state is JobState.SUCCEEDED
@@ -52,14 +55,14 @@ def test_an_end_from_before_a_requeue_does_not_count(tmp_path, job):
 
 def test_a_job_that_runs_again_has_no_end(tmp_path, job):
     job("Started")
-    follow.keep(tmp_path, "7", FAILED)
-    follow.keep(tmp_path, "7", JobStatus(JobState.PENDING, 0, "waits"))
+    of(tmp_path).keep(FAILED)
+    of(tmp_path).keep(JobStatus(JobState.PENDING, 0, "waits"))
     assert fixed(tmp_path).state is JobState.DELETED
 
 
 def test_an_end_of_an_earlier_version_counts(tmp_path, job):
     job("Started")
-    follow.keep(tmp_path, "7", FAILED)
+    of(tmp_path).keep(FAILED)
     file = run_files.folder(tmp_path, "7") / "end.json"
     kept = json.loads(file.read_text())
     del kept["starts"]
@@ -69,9 +72,9 @@ def test_an_end_of_an_earlier_version_counts(tmp_path, job):
 
 def test_an_elastic_job_s_end_from_before_a_requeue_does_not_count(tmp_path, job):
     run_dir = tmp_path / RUN_DIR
-    elastic = ElasticJob("job", tmp_path, HERE)
+    elastic = of(tmp_path, ElasticJob)
     publish(run_dir, Snapshot(JobState.RUNNING, 2, "training", 3, os.getpid()))
-    follow.keep(tmp_path, "7", JobStatus(JobState.FAILED, 0, "a node failed", restarts=3))
-    assert elastic.status("7", None).message == "a node failed"
+    elastic.keep(JobStatus(JobState.FAILED, 0, "a node failed", restarts=3))
+    assert elastic.status(None).message == "a node failed"
     publish(run_dir, Snapshot(JobState.RUNNING, 2, "training", 4, os.getpid()))
-    assert elastic.status("7", None).state is JobState.DELETED
+    assert elastic.status(None).state is JobState.DELETED

@@ -5,10 +5,10 @@ import json
 import pytest
 
 from launcher.backends.slurm import follow, run_files
-from launcher.backends.slurm.follow import ElasticJob, Job
+from launcher.backends.slurm.follow import ElasticJob, FixedJob
 from launcher.backends.slurm.queue import Seen
 from launcher.common.problems import ProblemsFound
-from launcher.model.job_spec import JobState, JobStatus, LogSelection
+from launcher.model.job_spec import JobHandle, JobState, JobStatus, LogSelection
 from launcher.operator.snapshot import Snapshot, publish
 
 ID = "7"
@@ -21,6 +21,10 @@ class Place:
 
     def fetch(self, _bundle_dir, _files):
         """Do nothing."""
+
+
+def of(folder, kind):
+    return kind(JobHandle("slurm", "j", folder), ID, Place())
 
 
 def seen(word):
@@ -53,17 +57,17 @@ def test_an_elastic_job_s_status_is_slurm_s_while_it_waits_and_its_operator_s_wh
     (tmp_path / "run").mkdir()
     if published:
         publish(tmp_path / "run", published)
-    assert ElasticJob("j", tmp_path, Place()).status(ID, in_slurm) == status
+    assert of(tmp_path, ElasticJob).status(in_slurm) == status
 
 
 def test_the_end_of_an_elastic_job_that_slurm_forgot_is_the_one_that_was_noted(tmp_path):
     folder = run_files.folder(tmp_path, ID)
     folder.mkdir(parents=True)
-    job = ElasticJob("j", tmp_path, Place())
-    assert job.status(ID, None).state is JobState.DELETED
+    job = of(tmp_path, ElasticJob)
+    assert job.status(None).state is JobState.DELETED
     (folder / run_files.EXIT_CODE).write_text("0\n")
     publish(tmp_path / "run", snapshot(JobState.RUNNING, attempt=3))
-    assert job.status(ID, None) == JobStatus(JobState.SUCCEEDED, 0, job.status(ID, None).message, restarts=3)
+    assert job.status(None) == JobStatus(JobState.SUCCEEDED, 0, job.status(None).message, restarts=3)
 
 
 def write(bundle_dir, attempt, rank, text):
@@ -84,7 +88,8 @@ def note(bundle_dir, kind, message):
 @pytest.fixture
 def job(tmp_path, monkeypatch):
     monkeypatch.setattr(follow, "_ASK_AGAIN_S", 0.0)
-    return Job(tmp_path, ID, 2, 1, Place())
+    monkeypatch.setattr(FixedJob, "size", (2, 1))
+    return of(tmp_path, FixedJob)
 
 
 def test_lines_and_events_are_followed_through_attempts_and_late_ones_are_read(job):
@@ -100,7 +105,7 @@ def test_lines_and_events_are_followed_through_attempts_and_late_ones_are_read(j
         return JobStatus(state, 2)
 
     selection = LogSelection(has_headings=True)
-    found = list(follow.logs(job, selection, status, follow=True))
+    found = list(job.lines(selection, status, follow=True))
     assert found[:5] == ["== attempt 0: 2 nodes", "one", *["fault  Failed: exit code 1"] * 2, "== attempt 1: 2 nodes"]
     assert found[5:] == ["late"] * (1 + follow._LATE_LOOKS)  # every look after the end finds one more
 
@@ -114,12 +119,12 @@ def test_the_file_of_a_rank_of_a_job_that_succeeded_is_waited_for(job):
             write(job.bundle_dir, 0, 1, "at last\n")
         return JobStatus(JobState.SUCCEEDED, 0)
 
-    assert list(follow.logs(job, LogSelection((1,)), status, follow=True)) == ["at last"]
+    assert list(job.lines(LogSelection((1,)), status, follow=True)) == ["at last"]
 
 
 def test_a_job_that_failed_before_it_wrote_is_not_waited_for(job):
     looks = []
-    assert list(follow.logs(job, LogSelection(), lambda: looks.append(1) or FAILED, follow=True)) == []
+    assert list(job.lines(LogSelection(), lambda: looks.append(1) or FAILED, follow=True)) == []
     assert len(looks) == 1 + follow._LATE_LOOKS
 
 
@@ -129,8 +134,8 @@ FAILED = JobStatus(JobState.FAILED, 0)
 def test_a_log_so_far_asks_slurm_for_nothing_and_has_no_events(job):
     write(job.bundle_dir, 0, 0, "one\ntw")
     note(job.bundle_dir, "Started", "on 2 nodes")
-    assert list(follow.logs(job, LogSelection(), pytest.fail, follow=False)) == ["one", "tw"]
-    assert [event.kind for event in follow.events(job, pytest.fail, follow=False)] == ["Started"]
+    assert list(job.lines(LogSelection(), pytest.fail, follow=False)) == ["one", "tw"]
+    assert [event.kind for event in job.events(pytest.fail, follow=False)] == ["Started"]
 
 
 def test_events_come_once_until_the_job_has_ended(job):
@@ -141,7 +146,7 @@ def test_events_come_once_until_the_job_has_ended(job):
         note(job.bundle_dir, "Started", "again")
         return JobStatus(next(states), 2)
 
-    assert len(list(follow.events(job, status, follow=True))) == 3
+    assert len(list(job.events(status, follow=True))) == 3
 
 
 @pytest.mark.parametrize(
@@ -152,5 +157,5 @@ def test_events_come_once_until_the_job_has_ended(job):
 def test_lines_that_a_job_cannot_have_are_refused(job, selection, code, allowed):
     write(job.bundle_dir, 0, 0, "")
     with pytest.raises(ProblemsFound) as caught:
-        job.refuse_unknown(selection)
+        job.lines(selection, pytest.fail, follow=False)
     assert [(each.code, each.allowed) for each in caught.value.problems] == [(code, allowed)]

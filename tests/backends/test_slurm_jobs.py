@@ -315,13 +315,13 @@ def test_log_files_that_appear_after_the_job_s_end_are_shown(stage, cluster):
     finished(record)
     logs = run_files.folder(record.handle.bundle_dir, record.handle.native_id) / "logs"
     hidden = logs.rename(logs.with_name("hidden"))
-    job, looks = following.Job(record.handle.bundle_dir, record.handle.native_id, NODES, 1), []
+    job, looks = following.find(record.handle)[0], []
 
     def status():
         looks.append(1)
         return SlurmBackend().status(record.handle)
 
-    follower = Collected(following.logs(job, LogSelection(ranks=(1,)), status, follow=True))
+    follower = Collected(job.lines(LogSelection(ranks=(1,)), status, follow=True))
     await_true(lambda: len(looks) > 2 * following._LATE_LOOKS)
     hidden.rename(logs)
     assert "late" in follower.result()

@@ -9,7 +9,7 @@ import pytest
 import ssh_server
 from test_slurm_jobs import PLAIN, written
 
-from launcher.backends.slurm import mirror, ssh, submit
+from launcher.backends.slurm import host, ssh, submit
 from launcher.backends.slurm.run_files import Wanted, of_attempts
 from launcher.backends.slurm.ssh import ENV_CONFIG, RSYNC, Session
 from launcher.bundle import store
@@ -51,7 +51,7 @@ def run_dirs(tmp_path):
 
 def refreshed(run_dirs, names, *programs, patterns=None, has_rsync=False):
     connection = LocalConnection(*programs, has_rsync=has_rsync)
-    mirror.refresh(connection, str(run_dirs[0]), run_dirs[1], Wanted(names, patterns or names))
+    host.refresh(connection, str(run_dirs[0]), run_dirs[1], Wanted(names, patterns or names))
 
 
 @pytest.mark.parametrize("meanwhile", ["much longer than before", ""], ids=["longer", "empty"])
@@ -75,11 +75,11 @@ def test_a_reader_of_a_replaced_file_sees_the_old_one_or_the_new_one(run_dirs, h
         refreshed(run_dirs, (file.name,), has_rsync=has_rsync)
         assert reader.read() == "old"
     assert (run_dirs[1] / file.name).read_text() == "newer"
-    assert sorted(path.name for path in run_dirs[1].iterdir()) == [mirror._LOCK, file.name]
+    assert sorted(path.name for path in run_dirs[1].iterdir()) == [host._LOCK, file.name]
 
 
 def test_files_that_grow_come_in_parts_and_others_at_once(run_dirs, monkeypatch, has_rsync):
-    monkeypatch.setattr(mirror, "_MOST_BYTES", 10)
+    monkeypatch.setattr(host, "_MOST_BYTES", 10)
     texts = {"events.jsonl": "x" * 25, "state.json": "y" * 25}
     for name, text in texts.items():
         (run_dirs[0] / name).write_text(text)
@@ -111,7 +111,7 @@ def test_only_files_of_the_patterns_are_copied_and_the_folders_of_attempts(run_d
     job_there(run_dirs)
     refreshed(run_dirs, (OWN, "metrics.jsonl", "state.json", "absent"), patterns=PATTERNS, has_rsync=has_rsync)
     found = files_of(run_dirs[1])
-    del found[mirror._LOCK]
+    del found[host._LOCK]
     assert found == {name: f"{name}\n" for name in (LOG, "metrics.jsonl", "state.json")}
     assert (run_dirs[1] / OWN / "logs/attempt-1").is_dir()
     assert not (run_dirs[1] / "checkpoints").exists()
@@ -173,9 +173,9 @@ def test_rsync_copies_where_both_machines_have_it_and_a_script_elsewhere(
     run = connection.run
     monkeypatch.setattr(connection, "run", lambda *words, **more: scripts.append(words) or run(*words, **more))
     for _ in range(2):
-        mirror.refresh(connection, str(spaced), run_dirs[1], Wanted((OWN, "metrics.jsonl", "state.json"), PATTERNS))
+        host.refresh(connection, str(spaced), run_dirs[1], Wanted((OWN, "metrics.jsonl", "state.json"), PATTERNS))
     found = files_of(run_dirs[1])
-    del found[mirror._LOCK]
+    del found[host._LOCK]
     assert found == {name: f"{name}\n" for name in (LOG, "metrics.jsonl", "state.json")}
     calls = (tmp_path / "calls").read_text().splitlines() if lacks != "here" else []
     expected = {"neither": (4, 0), "there": (1, 2), "here": (0, 2), "lost": (1, 2)}[lacks]

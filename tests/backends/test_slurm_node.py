@@ -11,6 +11,7 @@ import pytest
 from background import await_true
 
 from launcher.backends.slurm import operator, run_files
+from launcher.backends.slurm.run_files import JobFiles
 from launcher.operator import stacks
 from launcher.operator.job_request import HangLimits
 from launcher.runtime.stacks import stacks_folder
@@ -64,7 +65,7 @@ def node(tmp_path):
 
 @pytest.fixture
 def address(tmp_path):
-    return run_files.address_file(tmp_path, "7", 0)
+    return JobFiles(tmp_path, "7").address(0)
 
 
 @pytest.mark.slow
@@ -104,10 +105,10 @@ def test_a_node_lets_its_workers_write_their_stacks_when_the_operator_requests_t
     (tmp_path / "worker.py").write_text(WORKER)
     node("exit 7", f"exec {sys.executable} worker.py")
     await_true((tmp_path / "ready").exists)
-    await_true(run_files.address_file(tmp_path, "7", 0).exists)
+    await_true(JobFiles(tmp_path, "7").address(0).exists)
     folder = stacks_folder(tmp_path / "run", 0)
     before = stacks.sizes(folder)
-    run_files.request_stacks(tmp_path, "7", folder)
+    JobFiles(tmp_path, "7").request_stacks(folder)
     await_true(lambda: stacks.texts_after(folder, before)[3])
     assert stacks.parse(stacks.texts_after(folder, before)[3]).place.function == "waits_here"
 

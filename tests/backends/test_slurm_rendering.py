@@ -169,8 +169,8 @@ def test_the_script_of_an_array_has_the_options_of_its_tasks(tmp_path):
     array, alone = requests.grouped(made)
     assert [len(array), len(alone)] == [2, 1]
     assert "but these differ: nodes; cluster.array" in str(requests.notices(made)[0])
-    text = requests.of_several(array).text
-    name = requests.of_several(array).name
+    text = requests.request_for(array).text
+    name = requests.request_for(array).name
     assert text.splitlines()[1:11] == [
         *(f"#SBATCH --job-name={name}", "#SBATCH --nodes=2", "#SBATCH --exclusive", "#SBATCH --mem=0"),
         *("#SBATCH --time=30", "#SBATCH --requeue", "#SBATCH --open-mode=append", "#SBATCH --array=0-1%2"),
@@ -178,7 +178,8 @@ def test_the_script_of_an_array_has_the_options_of_its_tasks(tmp_path):
     ]
     done = subprocess.run(("shellcheck", "--shell=bash", "-"), input=text, capture_output=True, text=True, env=TOOLS)
     assert done.returncode == 0, done.stdout
-    assert requests.of_several(alone) == requests.of_one(alone[0])
+    single = requests.request_for(alone)
+    assert (single.is_array, single.file, single.text) == (False, SCRIPTS[0], alone[0].files[SCRIPTS[0]])
 
 
 def test_jobs_with_a_range_of_sizes_share_no_array(tmp_path):

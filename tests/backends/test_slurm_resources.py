@@ -146,7 +146,7 @@ def test_an_environment_that_setup_activates_is_not_the_python_of_the_launch(tmp
 def test_what_shared_nodes_are_asked_for_is_compared_with_limits(tmp_path):
     context = frozen_context(tmp_path)
     words = (*GPU, SHARED, "cluster.cpus_per_task=3", "cluster.gpus_per_task=2", "cluster.mem_per_gpu=1GB")
-    demand = demand_of(requests.of_one(pipeline.render(pipeline.prepare(words, context), context)))
+    demand = demand_of(requests.request_for([pipeline.render(pipeline.prepare(words, context), context)]))
     assert (demand.cpus, demand.memory_mib, demand.memory_key) == (6, 4096, "cluster.mem_per_gpu")
     assert demand.least("gres/gpu", [], 2) == 8 and demand.least("cpu", [], 2) == 12
     assert not demand.is_plain

@@ -25,7 +25,7 @@ from job_suite import (
 from test_slurm_jobs import PLAIN, TINY, SlurmStage, finished, headline, refused, written
 
 from launcher import pipeline
-from launcher.backends.slurm import mirror, place
+from launcher.backends.slurm import host, place
 from launcher.backends.slurm.backend import SlurmBackend
 from launcher.backends.slurm.host import place_of
 from launcher.backends.slurm.ssh import ENV_CONFIG, Connection
@@ -157,7 +157,7 @@ def test_what_is_known_is_not_copied_again(stage, server, monkeypatch):
     await_true(lambda: "x" * 100_000 in follower.got)
     answers = []
     monkeypatch.setattr(Connection, "rsync", lambda *_words: False)
-    monkeypatch.setattr(mirror, "_written", lambda *words: answers.append(len(words[0])) or _WRITTEN(*words))
+    monkeypatch.setattr(host, "_written", lambda *words: answers.append(len(words[0])) or _WRITTEN(*words))
     stage.say(record.handle, 0, "y")
     await_true(lambda: "y" in follower.got)
     assert answers and max(answers) < 10_000
@@ -165,7 +165,7 @@ def test_what_is_known_is_not_copied_again(stage, server, monkeypatch):
     assert follower.result()[-1].startswith(("fault  Stopped", "y"))
 
 
-_WRITTEN = mirror._written
+_WRITTEN = host._written
 
 
 @pytest.fixture

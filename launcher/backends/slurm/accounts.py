@@ -19,10 +19,7 @@ _QOS = (
 )
 _WAIVED = {"PartitionMaxNodes": "MaxNodes", "PartitionMinNodes": "MinNodes", "PartitionTimeLimit": "MaxTime"}
 """Flags of a QOS whose jobs may exceed limits of partitions. Source: sacctmgr(1), QOS flags."""
-_NOT_COMPARED = {
-    "Relative": tuple(field for field in _QOS if "tres" in field),
-    "UsageFactorSafe": MINUTES,
-}
+_NOT_COMPARED = {"Relative": tuple(field for field in _QOS if "tres" in field), "UsageFactorSafe": MINUTES}
 """Flags of a QOS, with its limits that are shares or are multiplied. Source: sacctmgr(1), QOS flags."""
 Row = Mapping[str, str]
 
@@ -73,36 +70,26 @@ class Known:
     def of_partition(self, partition: Row) -> Rights | None:
         """Return the account and the QOS of a job in a partition; None if the user has no such account there."""
         title = partition["PartitionName"]
-        fitting = sorted(
-            (each for each in self.own if each["partition"] in ("", title)), key=lambda row: not row["partition"]
-        )
+        # An association for the partition counts before that for all of them.
+        fitting = [each for each in self.own if each["partition"] in ("", title)]
         if not fitting:
             return None
-        mine = fitting[0]
+        mine = min(fitting, key=lambda row: not row["partition"])
         only = "" if "," in mine["qos"] else mine["qos"]  # which is then the default
         name = self.qos or mine["defaultqos"] or only or "normal"
-        found = [
-            (f"QOS {each}", self.all_qos[each]) for each in (partition.get("QoS", ""), name) if each in self.all_qos
-        ]
         flags = self.all_qos.get(name, {}).get("flags", "").split(",")
-        if "OverPartQOS" in flags:
-            found.reverse()
+        ordered = (name, partition.get("QoS", "")) if "OverPartQOS" in flags else (partition.get("QoS", ""), name)
+        found = [(f"QOS {each}", self.all_qos[each]) for each in ordered if each in self.all_qos]
         rows = (mine, *self._above(mine["account"]))
         places = (*found, *((f"account {row['account']}", row) for row in rows))
         names = tuple(row["account"] for row in rows)
         return Rights(names, name, places, frozenset(_WAIVED[flag] for flag in flags if flag in _WAIVED))
 
     def _above(self, account: str) -> Iterator[Row]:
-        """Yield the rows of an account and of those above it."""
         while account in self.above:
             row = self.above[account]
             yield row
             account = row["parentname"]
-
-
-def are_kept(place: Place) -> bool:
-    """Return whether the cluster has accounts."""
-    return "slurmdbd" in configured("AccountingStorageType", place)
 
 
 def known(cluster: Mapping[str, Any], place: Place) -> Known | None:

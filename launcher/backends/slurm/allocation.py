@@ -6,16 +6,16 @@ Source: scontrol(1), Update job: NodeList, NumNodes, StartTime; salloc(1), --dep
 """
 
 import re
-import signal
 import subprocess
 import threading
 import time
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 
 from launcher.backends.slurm import programs
+from launcher.backends.slurm.place import records
 from launcher.common.texts import counted
 from launcher.operator.control_loop import Cluster
 from launcher.operator.types import Policy
@@ -42,10 +42,9 @@ class Host:
 
 @dataclass(frozen=True, slots=True)
 class View:
-    """The job as Slurm has it.
+    """The job as Slurm has it: its nodes, the one of the batch script first.
 
     Args:
-        hosts: Its nodes, the one of the batch script first.
         is_preempted: Whether it has been asked to leave for a job of higher priority.
     """
 
@@ -62,9 +61,7 @@ class Allocation(Cluster):
 
     Args:
         run_dir: Of the job; requests are files in it.
-        job_id: Of the Slurm job.
-        policy: Its sizes.
-        options: Options of a request for more nodes.
+        options: Of a request for more nodes.
         in_place: Whether nodes can be added while it runs; otherwise it has to be requeued.
         view: The job as it was found.
         notice: Records an event.
@@ -113,9 +110,8 @@ class Allocation(Cluster):
     def close(self) -> None:
         """Withdraw the request for more nodes, and end what still asks Slurm."""
         self._withdraw()
-        for probe, _ in self._suspects.values():
-            if probe and probe.poll() is None:
-                probe.kill()
+        for name in list(self._suspects):
+            self._end_probe(name)
         self._worker.shutdown(wait=False, cancel_futures=True)
         self._looker.shutdown(wait=False, cancel_futures=True)
 
@@ -133,11 +129,7 @@ class Allocation(Cluster):
         self._suspects.setdefault(name, (None, 0.0))
 
     def tick(self, used: frozenset[str]) -> tuple[str, ...]:
-        """Bring everything up to date; return the names of hosts that the job has lost.
-
-        Args:
-            used: Names of the hosts that have a node.
-        """
+        """Bring everything up to date, given the hosts that have a node; return those that the job has lost."""
         lost = tuple(used - {host.name for host in self.view.hosts})
         self._probe()
         is_looking = self._looking is not None and not self._looking.done()
@@ -175,7 +167,7 @@ class Allocation(Cluster):
 
     def _surplus(self, used: frozenset[str]) -> tuple[Host, ...]:
         """Return the hosts that no size of the job needs, if they are free already."""
-        allowed = len(self.view.hosts) if self.requested is None else min(self.requested, len(self.view.hosts))
+        allowed = self._limited(len(self.view.hosts))
         surplus = 0 if self.leaving else len(self.view.hosts) - self._policy.fit(allowed)
         # The batch script's host, the first, cannot be given back.
         free = [host for host in self.view.hosts[1:] if host.name not in used and host.name not in self._suspects]
@@ -189,11 +181,10 @@ class Allocation(Cluster):
         """
         if surplus != self._emptying[0]:
             self._emptying = (surplus, time.monotonic())
-        names = ",".join(host.name for host in surplus)
-        words = ("squeue", "--steps", f"--jobs={self.job_id}", f"--nodelist={names}", "--noheader", "--format=%i")
-        steps = programs.run(*words)
+        names = [host.name for host in surplus]
+        steps = programs.steps(self.job_id, f"--nodelist={','.join(names)}")
         # The others, batch and extern, last as long as the job has the host.
-        is_empty = steps.code == 0 and not any(step.rpartition(".")[2].isdigit() for step in steps.out.split())
+        is_empty = steps is not None and not any(step.rpartition(".")[2].isdigit() for step in steps)
         if not is_empty and time.monotonic() - self._emptying[1] < _STEPS_END_S:
             time.sleep(0.25)
             return
@@ -203,21 +194,20 @@ class Allocation(Cluster):
             self._notice("operator", f"Slurm did not take back {counted(len(surplus), 'node')}: {answer.error}")
             time.sleep(1.0)
         else:
-            self._notice("released", f"given back to Slurm: {', '.join(host.name for host in surplus)}")
+            self._notice("released", f"given back to Slurm: {', '.join(names)}")
         self._look()
 
     def _grow(self) -> None:
         """Ask for the nodes that the job lacks, and withdraw a request that has changed."""
         held = len(self.view.hosts)
-        most = max(self._policy.sizes) if self.requested is None else self.requested
-        larger = [size for size in self._policy.sizes if held < size <= most]
+        larger = [size for size in self._policy.sizes if held < size <= self._limited(size)]
         lacking = (larger[0] - held, larger[-1] - held) if larger else (0, 0)
         if self._in_place:
             self._grow_in_place(lacking)
         elif not larger:
             self.idle_since_s = None
         elif time.monotonic() > self._retry_s:
-            self._retry_s = time.monotonic() + _RETRY_S / 3
+            self.postpone(_RETRY_S / 3)
             self._run(lambda: self._look_for_idle(lacking[0]))
 
     def _grow_in_place(self, lacking: tuple[int, int]) -> None:
@@ -246,7 +236,7 @@ class Allocation(Cluster):
         if request.returncode == 0 and granted:
             self._run(lambda: self._merge(granted[-1]))
             return
-        self._retry_s = time.monotonic() + _RETRY_S
+        self.postpone(_RETRY_S)
         if request.returncode > 0:
             lines = [line for line in text.splitlines() if "error" in line]
             self._notice("operator", f"more nodes were refused: {'; '.join(lines[-1:]) or request.returncode}")
@@ -258,7 +248,7 @@ class Allocation(Cluster):
             answer = programs.run("scontrol", "update", *update)
             if answer.code:
                 programs.run("scancel", helper)
-                self._retry_s = time.monotonic() + _RETRY_S
+                self.postpone(_RETRY_S)
                 self._notice("operator", f"more nodes were not added: {answer.error}")
                 break
         self._look()
@@ -269,8 +259,7 @@ class Allocation(Cluster):
         request, self._wanted = self._wanted, None
         if request is None:
             return
-        if request.poll() is None:
-            request.send_signal(signal.SIGTERM)
+        request.terminate()
         try:
             _, text = request.communicate(timeout=5)
         except subprocess.TimeoutExpired:
@@ -306,43 +295,26 @@ class Allocation(Cluster):
 
     def _end_probe(self, name: str) -> None:
         probe, _ = self._suspects.pop(name)
-        if probe and probe.poll() is None:
+        if probe:
             probe.kill()
 
 
 def look(job_id: str, known: Mapping[str, Host]) -> View | None:
-    """Return a job as Slurm has it now; None if Slurm does not answer.
-
-    Args:
-        job_id: Of the job.
-        known: Hosts whose addresses are known, by name.
-    """
+    """Return a job as Slurm has it now, given hosts whose addresses are known; None if Slurm does not answer."""
     answer = programs.run("scontrol", "--oneliner", "show", "job", job_id)
     if answer.code:
         return None
     fields = programs.fields(answer.out)
-    names = _expanded(fields.get("NodeList", ""))
+    nodes = fields.get("NodeList", "")
+    names = [] if nodes in ("", "(null)") else programs.run("scontrol", "show", "hostnames", nodes).out.split()
     batch = fields.get("BatchHost", "")
     ordered = [name for name in (batch, *(name for name in names if name != batch)) if name in names]
-    addresses = _addresses([name for name in ordered if name not in known])
+    new = ",".join(name for name in ordered if name not in known)
+    shown = records(programs.run("scontrol", "--oneliner", "show", "node", new).out) if new else ()
+    addresses = {node["NodeName"]: node["NodeAddr"] for node in shown if "NodeAddr" in node}
     hosts = tuple(known.get(name) or Host(name, addresses.get(name, name)) for name in ordered)
     is_preempted = fields.get("PreemptTime", "None") not in ("None", "Unknown", "")
     return View(hosts, is_preempted) if hosts else None
-
-
-def _expanded(nodes: str) -> list[str]:
-    if nodes in ("", "(null)"):
-        return []
-    return programs.run("scontrol", "show", "hostnames", nodes).out.split()
-
-
-def _addresses(names: Iterable[str]) -> dict[str, str]:
-    wanted = ",".join(names)
-    if not wanted:
-        return {}
-    answer = programs.run("scontrol", "--oneliner", "show", "node", wanted)
-    nodes = map(programs.fields, answer.out.splitlines())
-    return {node["NodeName"]: node["NodeAddr"] for node in nodes if "NodeAddr" in node}
 
 
 def _seconds(text: str) -> float:

@@ -6,23 +6,12 @@ from dataclasses import replace
 from functools import partial
 from typing import ClassVar
 
-from launcher.backends.slurm import (
-    code,
-    limits,
-    preflight,
-    programs,
-    queue,
-    rendering,
-    requests,
-    run_files,
-    submit,
-)
+from launcher.backends.slurm import code, limits, preflight, programs, queue, rendering, requests, run_files, submit
 from launcher.backends.slurm import follow as follow_job
-from launcher.backends.slurm.follow import ElasticJob, Job, patiently
 from launcher.backends.slurm.options import slurm_options
 from launcher.backends.slurm.place import grows_in_place
 from launcher.backends.slurm.queue import POLL_S, queue_of
-from launcher.backends.slurm.run_files import ELASTIC_FILE, is_elastic, read_request
+from launcher.backends.slurm.run_files import ELASTIC_FILE, read_request
 from launcher.bundle.store import config_of
 from launcher.common.problems import Notice, Problem, ProblemsFound, fail
 from launcher.model import following
@@ -31,7 +20,6 @@ from launcher.model.earlier_jobs import QueuedJob
 from launcher.model.job_spec import Bundle, JobEvent, JobHandle, JobSpec, JobState, JobStatus, LogSelection
 
 _KIND = "Slurm job"
-_GROWING = {True: "Slurm job that grows in place", False: "Slurm job that grows by a requeue"}
 _PATTERN = re.compile(r"[%\\\x00-\x1f\x7f]")
 """Characters with a meaning in the path of a batch script's log. Source: sbatch(1), filename pattern."""
 _CANCEL_PATIENCE_S = 300.0
@@ -60,32 +48,23 @@ class SlurmBackend:
 
     def validate(self, bundle: Bundle) -> tuple[Problem, ...]:
         """Return why Slurm would refuse a bundle's job, or accept and never start it, by sbatch --test-only."""
-        return preflight.problems(requests.of_one(bundle))
+        return preflight.problems(requests.request_for((bundle,)))
 
     def intent(self, bundle: Bundle, known: JobHandle | None) -> JobHandle | None:
         """Return a handle without an id: the job is found by its name, which has the bundle's digest."""
         return _handle(bundle)
 
     def submit(self, bundle: Bundle) -> JobHandle:
-        """Submit the bundle's job; the same bundle again changes nothing.
-
-        Raises:
-            ProblemsFound: Every reason why it was not submitted.
-        """
+        """Submit the bundle's job; the same bundle again changes nothing."""
         return self.submit_all((QueuedJob(bundle),))[0]
 
     def submit_all(self, jobs: Sequence[QueuedJob]) -> tuple[JobHandle, ...]:
-        """Submit the jobs of bundles, several as tasks of arrays; those that exist are left unchanged.
-
-        Raises:
-            ProblemsFound: Every reason why they were not submitted.
-        """
+        """Submit the jobs of bundles, several as tasks of arrays; those that exist are left unchanged."""
         placed = [replace(job.bundle, directory=job.bundle.directory.resolve()) for job in jobs]
         ids = submit.submit_all([replace(job, bundle=bundle) for job, bundle in zip(jobs, placed, strict=True)])
-        found = zip(jobs, ids, strict=True)
         return tuple(
-            replace(_handle(job.bundle), native_id=id_, kind=_kind(job.bundle), is_new=is_new)
-            for job, (id_, is_new) in found
+            replace(_handle(bundle), native_id=id_, kind=_kind(bundle), is_new=is_new)
+            for bundle, (id_, is_new) in zip(placed, ids, strict=True)
         )
 
     def array_notices(self, bundles: Sequence[Bundle]) -> tuple[Notice, ...]:
@@ -94,58 +73,27 @@ class SlurmBackend:
 
     def status(self, handle: JobHandle) -> JobStatus:
         """Return the job as Slurm has it now, or as its batch script noted its end."""
-        job_id, seen = submit.found(handle)
-        if not job_id:
-            return _NOT_SUBMITTED
-        if is_elastic(handle.bundle_dir):
-            status = _elastic(handle).status(job_id, seen)
-        else:
-            status = follow_job.status(handle, job_id, seen)
-        if seen:
-            follow_job.keep(handle.bundle_dir, job_id, status)
-        return follow_job.explained(status, handle.bundle_dir, job_id)
+        job, seen = follow_job.find(handle)
+        return job.status(seen) if job.job_id else _NOT_SUBMITTED
 
     def wait(self, handle: JobHandle, *, timeout_s: float | None = None) -> Iterator[JobStatus]:
         """Yield the job's status now and after each change, up to its final one."""
         return following.changes(self._patient_status(handle), timeout_s, POLL_S)
 
     def _patient_status(self, handle: JobHandle) -> Callable[[], JobStatus]:
-        return patiently(partial(self.status, handle))
+        return follow_job.patiently(partial(self.status, handle))
 
     def logs(self, handle: JobHandle, selection: LogSelection = RANK_0, *, follow: bool) -> Iterator[str]:
-        """Yield what the selected ranks wrote; with `follow`, also the job's events, until it has ended.
-
-        Raises:
-            ProblemsFound: No such rank (E707) or attempt (E706) exists.
-        """
-        read = self._patient_status(handle)
-        if is_elastic(handle.bundle_dir):
-            job_id, _ = submit.found(handle)
-            lines = _elastic(handle).logs(selection, read, follow=follow)
-        else:
-            job = Job.of(handle)
-            job.fetch()
-            job.refuse_unknown(selection)
-            job_id, lines = job.job_id, follow_job.logs(job, selection, read, follow=follow)
-        return follow_job.with_reason(lines, read, selection, handle.bundle_dir, job_id)
+        """Yield what the selected ranks wrote; with `follow`, also the job's events, until it has ended."""
+        return follow_job.find(handle)[0].logs(selection, self._patient_status(handle), follow=follow)
 
     def events(self, handle: JobHandle, *, follow: bool) -> Iterator[JobEvent]:
         """Yield the job's events, oldest first; with `follow`, until it has ended."""
-        read = self._patient_status(handle)
-        if is_elastic(handle.bundle_dir):
-            return _elastic(handle).events(read, follow=follow)
-        return follow_job.events(Job.of(handle), read, follow=follow)
+        return follow_job.find(handle)[0].events(self._patient_status(handle), follow=follow)
 
     def scale(self, handle: JobHandle, num_nodes: int, min_nodes: int | None = None) -> None:
-        """Ask the operator of an elastic job for another size; any other job keeps its size.
-
-        Raises:
-            ProblemsFound: The job does not run (E412), or has no such size (E413).
-        """
-        if is_elastic(handle.bundle_dir):
-            _elastic(handle).scale(num_nodes, min_nodes, partial(self.status, handle))
-        else:
-            following.refuse_scaling(self.status(handle), handle.job_name, num_nodes, Job.of(handle).nodes)
+        """Ask the operator of an elastic job for another size; any other job keeps its size."""
+        follow_job.find(handle)[0].scale(num_nodes, min_nodes, partial(self.status, handle))
 
     def cancel(self, handle: JobHandle) -> None:
         """Cancel the job and return when none of its processes runs; one that has ended is left alone.
@@ -153,18 +101,16 @@ class SlurmBackend:
         Raises:
             ProblemsFound: Slurm refuses (E447), or the job does not end (E449).
         """
-        place = submit.place_at(handle.bundle_dir)
-        jobs = queue_of(place)
+        jobs = queue_of(submit.place_at(handle.bundle_dir))
         jobs.forget()
-        job_id, seen = submit.found(handle)
+        job, seen = follow_job.find(handle)
         if seen is None or seen.state.is_final:
             return
-        if seen.state is JobState.PENDING and queue.array_of(job_id) != job_id:
+        if seen.state is JobState.PENDING and queue.array_of(job.job_id) != job.job_id:
             # Of a task that waits with others Slurm keeps nothing, and jobs that wait for it would start.
-            place.run("scontrol", "hold", job_id)
-        if is_elastic(handle.bundle_dir):
-            _elastic(handle).stop(job_id, partial(self.status, handle))
-        answer = place.run("scancel", job_id)
+            job.place.run("scontrol", "hold", job.job_id)
+        job.stop(partial(self.status, handle))
+        answer = job.place.run("scancel", job.job_id)
         if answer.code:
             raise programs.unanswered("scancel", answer)
 
@@ -172,11 +118,11 @@ class SlurmBackend:
             nonlocal seen
             jobs.forget()
             # A job that ends is COMPLETING, which counts as running, until its last process has ended.
-            seen = jobs.find(job_id)
+            seen = jobs.find(job.job_id)
             return seen is None or seen.state.is_final
 
         if not following.until(is_over, _CANCEL_PATIENCE_S, POLL_S / 4) and seen:
-            message = f"does not end: job {job_id} is still {seen.word}"
+            message = f"does not end: job {job.job_id} is still {seen.word}"
             raise fail("E449", "job", message, value=handle.job_name)
 
     def clear(self, handle: JobHandle) -> None:
@@ -193,18 +139,14 @@ def _handle(bundle: Bundle) -> JobHandle:
 def _kind(bundle: Bundle) -> str:
     """Return the kind of a submitted job; with how its cluster lets it grow, or the memory that it gets there."""
     try:
-        if ELASTIC_FILE not in bundle.files:
-            cluster = config_of(bundle)["cluster"]
-            memory = limits.share_of_memory(cluster, submit.place_at(bundle.directory))
-            return f"{_KIND} with {memory[0].partition('=')[2]} MiB for each CPU" if memory else _KIND
-        growth = read_request(bundle.files[ELASTIC_FILE]).growth
-        return _GROWING[grows_in_place(growth, submit.place_at(bundle.directory))]
+        place = submit.place_at(bundle.directory)
+        if ELASTIC_FILE in bundle.files:
+            is_in_place = grows_in_place(read_request(bundle.files[ELASTIC_FILE]).growth, place)
+            return f"{_KIND} that grows {'in place' if is_in_place else 'by a requeue'}"
+        memory = limits.share_of_memory(config_of(bundle)["cluster"], place)
+        return f"{_KIND} with {memory[0].partition('=')[2]} MiB for each CPU" if memory else _KIND
     except ProblemsFound:  # no answer, but the job is submitted
         return _KIND
-
-
-def _elastic(handle: JobHandle) -> ElasticJob:
-    return ElasticJob(handle.job_name, handle.bundle_dir, submit.place_at(handle.bundle_dir))
 
 
 BACKEND = SlurmBackend()

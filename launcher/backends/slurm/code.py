@@ -55,8 +55,8 @@ class Source:
 
     Args:
         repository: Address or folder of a repository; None for the work tree of `folder`.
-        branch: Branch of the repository; None for its default.
-        commit: Commit of the repository; None for the branch's newest.
+        branch: None for the repository's default.
+        commit: None for the branch's newest.
         token: Variable of this process's environment that holds the token of the repository; None without.
         folder: Folder that the job is launched from.
     """
@@ -131,9 +131,11 @@ def place(source: Source, bundle_dir: Path) -> list[str]:
             made = Path(draft) / "new"
             made.mkdir(mode=0o700)
             if source.repository:
-                _check_out(source, source.repository, made)
+                revision, cwd = _check_out(source, source.repository, made / "tree"), Path()
             else:
-                left_out = _snapshot(Path(source.folder), made, bundle_dir.parent)
+                revision, cwd, left_out = _snapshot(Path(source.folder), made, bundle_dir.parent)
+            (made / "cwd").symlink_to("tree" / cwd)
+            (made / "revision.txt").write_text(f"{revision}\n", encoding="utf-8", errors="surrogateescape")
             if target.exists():
                 target.rename(Path(draft) / "old")
             made.rename(target)
@@ -142,9 +144,8 @@ def place(source: Source, bundle_dir: Path) -> list[str]:
     return left_out
 
 
-def _check_out(source: Source, repository: str, made: Path) -> None:
-    """Check a revision out, without its history."""
-    tree = made / "tree"
+def _check_out(source: Source, repository: str, tree: Path) -> str:
+    """Check a revision out, without its history; return its commit, and where it comes from."""
     place = repository if _is_address(repository) else str(Path(source.folder) / Path(repository).expanduser())
     words = ["clone", "--quiet", "--no-checkout", *(("--depth=1",) if not source.commit else ())]
     words += [f"--branch={source.branch}"] if source.branch else []
@@ -153,9 +154,9 @@ def _check_out(source: Source, repository: str, made: Path) -> None:
     commit = _git("-C", str(tree), "rev-parse", "--verify", "--end-of-options", name, key="git.commit").strip()
     _git("-C", str(tree), "checkout", "--quiet", "--detach", commit, key=_REPOSITORY)
     shutil.rmtree(tree / ".git")
-    _refuse_large({path: path.lstat().st_size for path in tree.rglob("*") if not path.is_dir()}, tree, _REPOSITORY)
-    (made / "cwd").symlink_to("tree")
-    (made / "revision.txt").write_text(f"{commit} {repository}\n", encoding="utf-8", errors="surrogateescape")
+    files = (path for path in tree.rglob("*") if not path.is_dir())
+    _refuse_large({path.relative_to(tree): path.lstat().st_size for path in files}, _REPOSITORY)
+    return f"{commit} {repository}"
 
 
 def _is_address(repository: str) -> bool:
@@ -164,31 +165,30 @@ def _is_address(repository: str) -> bool:
     return "://" in repository or bool(colon and "/" not in host)
 
 
-def _snapshot(folder: Path, made: Path, results: Path) -> list[str]:
+def _snapshot(folder: Path, made: Path, results: Path) -> tuple[str, Path, list[str]]:
     """Copy what git tracks, and what it neither tracks nor ignores, from the work tree of a folder.
 
-    Returns the entries that are left out because they are neither files nor links.
+    Returns its commit, and where it comes from; the folder in it; and the entries that are left out because they are
+    neither files nor links.
     """
     top = work_tree(folder.resolve())
     if top is None:
         raise no_work_tree(folder)
     here, results = folder.resolve(), results.resolve()
     files = {path: (top / path).lstat() for path in _files(top) if not _is_result(top / path, results, here)}
-    _refuse_large({path: seen.st_size for path, seen in files.items()}, top, _KEY)
+    _refuse_large({path: seen.st_size for path, seen in files.items()}, _KEY)
     tree = made / "tree"
     (tree / here.relative_to(top)).mkdir(parents=True, exist_ok=True)
     for path, seen in files.items():
         if stat.S_ISREG(seen.st_mode) or stat.S_ISLNK(seen.st_mode):
             (tree / path).parent.mkdir(parents=True, exist_ok=True)
             shutil.copy2(top / path, tree / path, follow_symlinks=False)
-    (made / "cwd").symlink_to(Path("tree") / here.relative_to(top))
-    has_commit = bool(_git("-C", str(top), "rev-parse", "--verify", "--quiet", "HEAD", may_fail=True))
-    commit = _git("-C", str(top), "rev-parse", "HEAD").strip() if has_commit else "no commit"
-    (made / "revision.txt").write_text(f"{commit} {top}\n", encoding="utf-8", errors="surrogateescape")
+    commit = _git("-C", str(top), "rev-parse", "--verify", "--quiet", "HEAD", may_fail=True).strip()
     diff = ("diff", "--binary", "--no-ext-diff", "--no-textconv", "--no-color", "HEAD")
-    changes = _git("-C", str(top), *diff) if has_commit else ""
+    changes = _git("-C", str(top), *diff) if commit else ""
     (made / "changes.diff").write_text(changes, encoding="utf-8", errors="surrogateescape")
-    return _irregular(top, lambda path: _is_result(path, results, here))
+    left_out = _irregular(top, lambda path: _is_result(path, results, here))
+    return f"{commit or 'no commit'} {top}", here.relative_to(top), left_out
 
 
 def _irregular(top: Path, is_result: Callable[[Path], bool]) -> list[str]:
@@ -239,17 +239,13 @@ def _is_result(path: Path, results: Path, folder: Path) -> bool:
     return own.name.startswith(".") or (own / MANIFEST).exists()
 
 
-def _refuse_large(sizes: Mapping[Path, int], top: Path, key: str) -> None:
-    """Raise a Problem if a job's code is too large.
-
-    Raises:
-        ProblemsFound: It is (E459).
-    """
+def _refuse_large(sizes: Mapping[Path, int], key: str) -> None:
+    """Raise a Problem if a job's code is too large (E459)."""
     total = sum(sizes.values())
     if total <= MOST_BYTES:
         return
     largest = sorted(sizes, key=lambda path: -sizes[path])[:_LARGEST]
-    shown = ", ".join(f"{path.relative_to(top) if path.is_absolute() else path}" for path in largest)
+    shown = ", ".join(map(str, largest))
     message = f"the code is {total / 2**20:.0f} MiB; the largest files are {shown}"
     allowed = f"at most {MOST_BYTES / 2**20:.0f} MiB"
     remedy = "name data in .gitignore, or put the code on the cluster and set cluster.code=folder"
@@ -272,13 +268,8 @@ def _git(*words: str, key: str = _KEY, env: Mapping[str, str] | None = None, may
     """Run git, which asks no question, and return its output.
 
     Args:
-        words: Its arguments.
-        key: The key that a failure is about.
-        env: Further variables.
+        key: The key that a failure is about (E460).
         may_fail: Whether a failure is an answer too, an empty one.
-
-    Raises:
-        ProblemsFound: It fails (E460).
     """
     quiet = {"GIT_TERMINAL_PROMPT": "0", "GIT_ALLOW_PROTOCOL": _PROTOCOLS, "GIT_OPTIONAL_LOCKS": "0"}
     inherited = {name: value for name, value in os.environ.items() if name not in _OF_A_HOOK}

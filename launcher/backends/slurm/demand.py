@@ -1,7 +1,8 @@
 """What a job requests of a partition: the least that it can run with, to be compared with limits."""
 
+import json
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -31,40 +32,32 @@ class Demand:
         nodes: The smallest number of nodes that it can run on.
         most_nodes: The largest number of nodes that it requests.
         time: `cluster.time`.
-        time_min: The option time-min: Slurm may start the job with this limit.
+        minutes: The shortest time limit that it accepts; None for the partition's default, infinity for none.
         is_exclusive: Whether it gets whole nodes.
-        memory_mib: Memory per node, in MiB; 0 for all of it.
+        memory_mib: Per node, in MiB; 0 for all of it.
         gres: Generic resources per node, by name.
         is_plain: Whether only the number of nodes and the partition decide which nodes it can run on.
-        cpus: CPUs per node, unless it gets whole nodes.
-        memory_key: The key of its memory.
+        cpus: Per node, unless it gets whole nodes.
     """
 
     nodes_key: str
     nodes: int
     most_nodes: int
     time: object
-    time_min: str | None
+    minutes: float | None
     is_exclusive: bool
     memory_mib: float
     gres: Mapping[str, int]
     is_plain: bool
-    cpus: int = 1
-    memory_key: str = "cluster.mem"
-
-    @property
-    def minutes(self) -> float | None:
-        """The shortest time limit that it accepts; None for the partition's default, infinity for none."""
-        given = minutes(self.time_min or self.time)
-        return float("inf") if given == 0 else given
+    cpus: int
+    memory_key: str
 
     def least(self, name: str, nodes: Sequence[Mapping[str, float]], count: int) -> float:
-        """Return the least of a resource that it takes of some nodes, memory in MiB.
+        """Return the least of a resource, memory in MiB, that it takes of a number of nodes.
 
         Args:
             name: The resource's name in limits, such as cpu, mem or gres/gpu.
             nodes: What each node of the partition has.
-            count: Number of nodes.
         """
         asked = {"node": 1, "cpu": self.cpus, "mem": self.memory_mib}.get(name, self.gres.get(name, 0))
         takes_all = self.memory_mib == 0 if name == "mem" else self.is_exclusive and name != "node"
@@ -79,14 +72,17 @@ def demand_of(request: Request) -> Demand:
     given = _options(request)
     span = [int(number) for number in re.findall("[0-9]+", given["nodes"])]
     cpus = int(given.get("ntasks-per-node", 1)) * int(given.get("cpus-per-task", 1))
-    gres = gres_amounts(",".join(_requested_gres(given)))
+    gpus = f"gpu:{given['gpus-per-node']}" if "gpus-per-node" in given else ""
+    gres = gres_amounts(f"{given.get('gres', '')},{gpus}")
+    # Slurm may start the job with the limit of the option time-min.
+    limit = minutes(given.get("time-min") or config["cluster"].get("time"))
     memory_key, memory_mib = _memory(given, cpus, gres.get("gres/gpu", 0))
     return Demand(
         nodes_key(config),
-        request.least_nodes,
+        min(int(scale["nodes"]) for scale in json.loads(request.bundles[0].files["plan.json"])["scales"]),
         max(span),
         config["cluster"].get("time"),
-        given.get("time-min"),
+        float("inf") if limit == 0 else limit,
         is_exclusive="exclusive" in given and "oversubscribe" not in given,
         memory_mib=memory_mib,
         gres=gres,
@@ -106,13 +102,6 @@ def _options(request: Request) -> dict[str, str]:
     lines = [line.removeprefix(OPTION) for line in request.text.splitlines() if line.startswith(OPTION)]
     parts = (word.partition("=") for word in (*lines, *request.words))
     return {name.removeprefix("--"): value.strip('"') for name, _, value in parts}
-
-
-def _requested_gres(given: Mapping[str, str]) -> Iterator[str]:
-    """Yield the generic resources per node that options request."""
-    yield given.get("gres", "")
-    if "gpus-per-node" in given:
-        yield f"gpu:{given['gpus-per-node']}"
 
 
 def _memory(given: Mapping[str, str], cpus: int, gpus: int) -> tuple[str, float]:

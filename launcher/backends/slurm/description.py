@@ -11,11 +11,7 @@ if TYPE_CHECKING:
     from launcher.backends.slurm.options import Settings
     from launcher.model.checked_recipe import CheckedRecipe
 
-_GROWTH = {
-    None: "in place or by a requeue",
-    "in_place": "in place",
-    "requeue": "by a requeue",
-}
+_GROWTH = {None: "in place or by a requeue", "in_place": "in place", "requeue": "by a requeue"}
 
 
 class _Files(Files["Settings"]):

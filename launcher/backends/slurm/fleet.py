@@ -15,9 +15,10 @@ from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from launcher.backends.slurm import programs, run_files
+from launcher.backends.slurm import programs
 from launcher.backends.slurm.allocation import Host
-from launcher.backends.slurm.run_files import GUARD_FILE, ElasticRequest
+from launcher.backends.slurm.run_files import GUARD_FILE, ElasticRequest, JobFiles
+from launcher.common.names import RUN_DIR
 from launcher.operator.agent_client import AgentClient, AgentUnreachable
 from launcher.operator.fleet import Fleet, Node
 from launcher.operator.types import Cause, Fault, Report, StartWorkers
@@ -43,9 +44,7 @@ class SlurmNode(Node):
     srun passes SIGTERM on to the tasks; SIGKILL ends srun alone.
 
     Args:
-        host: Where it runs.
-        address: The address of its agent.
-        master_ports: Ports for rank 0's store.
+        master_ports: For rank 0's store.
         refused_s: Since when nothing listens at the agent's port; None while it does.
     """
 
@@ -72,30 +71,22 @@ class SlurmFleet(Fleet[SlurmNode]):
     """Starts nodes on the hosts of the allocation.
 
     Args:
-        bundle_dir: Holds the script of the agents.
-        run_dir: Where nodes write.
-        job_id: Of the Slurm job.
         free_host: Returns a host for a new node, given those in use; None if there is none.
         lost: Receives the name of the host of a node that ended by itself.
-        request: Further words of srun, and the Python of the nodes.
     """
 
     _late_signal = signal.SIGKILL  # srun waits for a node that is gone
 
     def __init__(
         self,
-        bundle_dir: Path,
-        run_dir: Path,
-        job_id: str,
+        files: JobFiles,
         free_host: Callable[[frozenset[str]], Host | None],
         lost: Callable[[str], None],
         request: ElasticRequest,
     ):
         super().__init__(_MAX_CALLS_AT_ONCE)
+        self._files = files
         self._request = request
-        self._bundle_dir = bundle_dir
-        self._run_dir = run_dir
-        self._job_id = job_id
         self._free_host = free_host
         self._lost = lost
         self._waiting: list[int] = []
@@ -108,7 +99,7 @@ class SlurmFleet(Fleet[SlurmNode]):
     @property
     def has_term(self) -> bool:
         """Whether any node was sent SIGTERM."""
-        return run_files.term_file(self._bundle_dir, self._job_id, 0).parent.exists()
+        return self._files.term(0).parent.exists()
 
     def spawn(self, index: int) -> None:
         """Start a node with a new number, as soon as a host is free: a node that was killed may still be ending."""
@@ -120,15 +111,15 @@ class SlurmFleet(Fleet[SlurmNode]):
             self._start(self._waiting.pop(0), host)
 
     def _start(self, index: int, host: Host) -> None:
-        logs = node_logs(self._run_dir, index)
+        logs = node_logs(self._files.bundle_dir / RUN_DIR, index)
         logs.mkdir(parents=True, exist_ok=True)
-        run_files.address_file(self._bundle_dir, self._job_id, index).unlink(missing_ok=True)
+        self._files.address(index).unlink(missing_ok=True)
         own = [self._request.python or sys.executable, "-m", "launcher.backends.slurm.node"]
-        own += [str(self._bundle_dir), str(index), host.address]
+        own += [str(self._files.bundle_dir), str(index), host.address]
         options = ["--cpu-bind=none", "--no-kill", "--kill-on-bad-exit=0", "--wait=0", "--unbuffered", "--export=ALL"]
-        options += [word.replace("{bundle}", str(self._bundle_dir)) for word in self._request.srun_words]
+        options += [word.replace("{bundle}", str(self._files.bundle_dir)) for word in self._request.srun_words]
         with (logs / AGENT_LOG).open("ab") as log:
-            step = programs.start_step(self._job_id, host.name, f"node-{index}", own, options=options, log=log)
+            step = programs.start_step(self._files.job_id, host.name, f"node-{index}", own, options=options, log=log)
         self._nodes[index] = SlurmNode(index, step, None, host)
 
     def poll(self) -> Mapping[int, Report]:
@@ -159,7 +150,7 @@ class SlurmFleet(Fleet[SlurmNode]):
 
     def request_stacks(self, folder: Path) -> None:
         """Let every worker with a file in a folder append its stack: the process of each node sees the request."""
-        run_files.request_stacks(self._bundle_dir, self._job_id, folder)
+        self._files.request_stacks(folder)
 
     def kill(self) -> None:
         """End every node with all of its processes."""
@@ -181,14 +172,11 @@ class SlurmFleet(Fleet[SlurmNode]):
     def _cancel_steps(self, indices: Iterable[int]) -> None:
         """Let Slurm kill the steps of nodes: a signal to srun gives their tasks time."""
         if names := {f"node-{index}" for index in indices}:
-            self._pool.submit(_kill_steps, self._job_id, names)
+            self._pool.submit(_kill_steps, self._files.job_id, names)
 
     def _lose(self, index: int) -> None:
-        node = self._nodes[index]
-        self._lost(node.host.name)
-        node.end(signal.SIGTERM)
-        self._cancel_steps([index])
-        self._drain([index], _END_TIMEOUT_S)
+        self._lost(self._nodes[index].host.name)
+        self.kill_nodes([index])
 
     def _report_of(self, node: SlurmNode) -> Report:
         self._find_agent(node)
@@ -197,9 +185,8 @@ class SlurmFleet(Fleet[SlurmNode]):
     def _find_agent(self, node: SlurmNode) -> None:
         if node.agent:
             return
-        file = run_files.address_file(self._bundle_dir, self._job_id, node.index)
         with contextlib.suppress(FileNotFoundError):
-            found = json.loads(file.read_text(encoding="utf-8"))
+            found = json.loads(self._files.address(node.index).read_text(encoding="utf-8"))
             client = AgentClient(found["address"], found["agent_port"])
             try:
                 client.status()
@@ -210,23 +197,16 @@ class SlurmFleet(Fleet[SlurmNode]):
 
 
 def _kill_steps(job_id: str, names: Collection[str]) -> None:
-    words = ("squeue", "--steps", f"--jobs={job_id}", f"--name={','.join(names)}", "--noheader", "--format=%i %j")
-    rows = (line.split() for line in programs.run(*words).out.splitlines())
-    if steps := [row[0] for row in rows if row[-1] in names]:
+    found = programs.steps(job_id, f"--name={','.join(names)}") or {}
+    if steps := [step for step, name in found.items() if name in names]:
         programs.run("scancel", "--signal=KILL", *steps)
 
 
 class Guards:
-    """The guards of a job.
+    """The guards of a job."""
 
-    Args:
-        bundle_dir: Holds the script of a guard.
-        job_id: Of the Slurm job.
-    """
-
-    def __init__(self, bundle_dir: Path, job_id: str):
-        self._bundle_dir = bundle_dir
-        self._job_id = job_id
+    def __init__(self, files: JobFiles):
+        self._files = files
         self._steps: dict[str, subprocess.Popen[bytes]] = {}
         self._ending: dict[str, tuple[subprocess.Popen[bytes], float]] = {}
         self._started_s: dict[str, float] = {}
@@ -256,9 +236,9 @@ class Guards:
 
     def _start(self, name: str) -> "subprocess.Popen[bytes]":
         self._started_s[name] = time.monotonic()
-        command = ["bash", str(self._bundle_dir / GUARD_FILE), self._job_id]
+        command = ["bash", str(self._files.bundle_dir / GUARD_FILE), self._files.job_id]
         options = ("--no-kill", "--kill-on-bad-exit=0")
-        return programs.start_step(self._job_id, name, "guard", command, options=options)
+        return programs.start_step(self._files.job_id, name, "guard", command, options=options)
 
     def _end(self, name: str) -> None:
         step = self._steps.pop(name)

@@ -5,9 +5,11 @@ attempt; an elastic one in those of its operator. Slurm forgets an end, so that 
 """
 
 import contextlib
+import functools
 import itertools
 import json
 import time
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from functools import partial
@@ -15,8 +17,9 @@ from pathlib import Path
 from typing import Any
 
 from launcher.backends.slurm import run_files, states, submit
-from launcher.backends.slurm.place import HERE, Place
-from launcher.backends.slurm.queue import POLL_S, Seen
+from launcher.backends.slurm.place import Place
+from launcher.backends.slurm.queue import POLL_S, Seen, queue_of
+from launcher.backends.slurm.run_files import EXIT_CODE, JobFiles
 from launcher.bundle import store as bundles
 from launcher.common.names import RUN_DIR
 from launcher.common.texts import counted
@@ -29,6 +32,7 @@ from launcher.model.following import (
     event_line,
     followed,
     patient,
+    refuse_scaling,
     refuse_unknown_attempt,
     refuse_unknown_ranks,
     until,
@@ -59,7 +63,7 @@ _FORGOTTEN_ELASTIC = JobStatus(JobState.DELETED, 0, "Slurm no longer knows it, a
 _END = "end.json"
 """In the folder of a job: its end as Slurm had it, which a command saw."""
 _UNKNOWN = (JobState.FAILED, JobState.DELETED)
-"""States of a job that has failed, or whose end nobody saw."""
+"""States of a job that has failed, or whose end is unknown."""
 _KILLED = "ended by Slurm, which killed its batch script before that had noted why"
 Status = Callable[[], JobStatus]
 
@@ -69,185 +73,269 @@ def patiently(question: Callable[[], Answer]) -> Callable[[], Answer]:
     return patient(question, _PATIENCE_S, _ASK_AGAIN_S)
 
 
-@dataclass(frozen=True, slots=True)
-class Job:
-    """A submitted job of fixed size, and what its bundle plans.
+def find(handle: JobHandle) -> "tuple[Job, Seen | None]":
+    """Return the job of a handle, and the job as Slurm has it; None if Slurm does not know it."""
+    job_id, seen = submit.found(handle)
+    kind = ElasticJob if run_files.is_elastic(handle.bundle_dir) else FixedJob
+    return kind(handle, job_id, submit.place_at(handle.bundle_dir)), seen
+
+
+@dataclass(frozen=True)
+class Job(ABC):
+    """A job, what its files and Slurm show of it, and how another size or its end is requested.
+
+    A method that takes `read` asks it for the job's status.
 
     Args:
-        bundle_dir: The bundle's folder.
         job_id: Its id; "" if it was never submitted.
-        nodes: Number of its nodes.
-        processes: Worker processes per node.
         place: Where its files are.
     """
 
-    bundle_dir: Path
+    handle: JobHandle
     job_id: str
-    nodes: int
-    processes: int
-    place: Place = HERE
-
-    @classmethod
-    def of(cls, handle: JobHandle) -> "Job":
-        """Return the job that a bundle plans.
-
-        Raises:
-            ProblemsFound: The bundle is damaged.
-        """
-        plan = json.loads(bundles.read(handle.bundle_dir)[0].files["plan.json"])
-        job_id, place = submit.found(handle)[0], submit.place_at(handle.bundle_dir)
-        return cls(handle.bundle_dir, job_id, plan["initial_nodes"], plan["nproc_per_node"], place)
+    place: Place
 
     @property
-    def attempts(self) -> list[int]:
-        """Numbers of the attempts that have started."""
-        return run_files.attempts(self.bundle_dir, self.job_id) if self.job_id else []
+    def bundle_dir(self) -> Path:
+        """The folder of its bundle."""
+        return self.handle.bundle_dir
 
-    def fetch(self, ranks: tuple[int, ...] | None = ()) -> None:
-        """Bring its files up to date, with the logs of some ranks.
+    @property
+    def _files(self) -> JobFiles:
+        return JobFiles(self.bundle_dir, self.job_id)
 
-        Raises:
-            ProblemsFound: Their machine does not answer.
+    def status(self, seen: Seen | None) -> JobStatus:
+        """Return its status once it was submitted, given the job as Slurm has it; its files are then here.
+
+        One that failed has the last lines of its batch script in its message, unless that has others.
         """
-        if self.job_id:
-            self.place.fetch(self.bundle_dir, run_files.of_job(self.job_id, ranks, self.processes))
+        status = self._status(seen)
+        if seen:
+            self.keep(status)
+        lines = self._last_lines() if status.state in _UNKNOWN and "\n" not in status.message else ()
+        return replace(status, message="\n".join((status.message, *lines))) if lines else status
 
-    def refuse_unknown(self, selection: LogSelection) -> None:
-        """Raise a Problem if it cannot have the requested lines.
+    @abstractmethod
+    def _status(self, seen: Seen | None) -> JobStatus: ...
+
+    def logs(self, selection: LogSelection, read: Status, *, follow: bool) -> Iterator[str]:
+        """Return `lines`, and after them those with which the batch script of a job that failed ended."""
+        return self._with_reason(self.lines(selection, read, follow=follow), selection, read)
+
+    def _with_reason(self, lines: Iterator[str], selection: LogSelection, read: Status) -> Iterator[str]:
+        yield from lines
+        if selection.attempt is not None or not self.job_id:
+            return
+        status = read()
+        if status.state in _UNKNOWN and (last := self._last_lines()):
+            reason = status.message.partition("\n")[0]
+            yield f"fault  {status.state.value}: {reason}; its batch script ended with:"
+            yield from (f"fault  {line}" for line in last)
+
+    @abstractmethod
+    def lines(self, selection: LogSelection, read: Status, *, follow: bool) -> Iterator[str]:
+        """Return what the selected ranks wrote; with `follow`, also the job's events, until it has ended.
 
         Raises:
             ProblemsFound: No such rank (E707) or attempt (E706) exists.
         """
-        refuse_unknown_ranks(selection.ranks, self.nodes * self.processes)
-        refuse_unknown_attempt(selection.attempt, self.attempts)
 
-    def starts(self, selection: LogSelection) -> list[Start]:
+    @abstractmethod
+    def events(self, read: Status, *, follow: bool) -> Iterator[JobEvent]:
+        """Return its events, oldest first; with `follow`, until it has ended."""
+
+    @abstractmethod
+    def scale(self, num_nodes: int, min_nodes: int | None, read: Status) -> None:
+        """Request another size.
+
+        Raises:
+            ProblemsFound: The job does not run (E412), or has no such size (E413).
+        """
+
+    @abstractmethod
+    def stop(self, read: Status) -> None:
+        """Let a running job stop itself, as its recipe says, if it can; return when it has, or is late."""
+
+    def keep(self, status: JobStatus) -> None:
+        """Keep its end, which Slurm forgets; its batch script may have been killed before its note.
+
+        A job that was requeued after its end has ended no more.
+        """
+        end = {"state": status.state.value, "message": status.message, "starts": self._starts(status.restarts)}
+        kept, folder = self._kept(), self._files.folder
+        with contextlib.suppress(OSError):  # the answer is the same without it
+            if status.state.is_final and kept != end:
+                folder.mkdir(parents=True, exist_ok=True)
+                write_text(folder / _END, json.dumps(end) + "\n")
+            elif kept and not status.state.is_final:
+                (folder / _END).unlink(missing_ok=True)
+
+    def _kept(self) -> dict[str, Any] | None:
+        with contextlib.suppress(OSError, ValueError):
+            found = json.loads((self._files.folder / _END).read_text(encoding="utf-8"))
+            return found if isinstance(found, dict) else None
+        return None
+
+    def _as_kept(self, restarts: int) -> JobStatus | None:
+        """Return how a job ended that Slurm has forgotten; None if nothing was kept or noted."""
+        with contextlib.suppress(KeyError, ValueError, TypeError):
+            end, starts = self._kept(), self._starts(restarts)
+            # Earlier versions kept no number of starts.
+            if end and end.get("starts", starts) == starts:
+                return JobStatus(JobState(end["state"]), 0, str(end["message"]), restarts=restarts)
+        if (code := self._files.number(EXIT_CODE)) is None:
+            return None
+        last = event.kind if (event := self._last_event()) else ""
+        state, message = JobState.FAILED if code else JobState.SUCCEEDED, states.message_of("FAILED", "", (code, 0))
+        if last == "Stopped":  # one that had returned to the queue was cancelled there
+            state, message = JobState.CANCELLED, "cancelled"
+        elif last == "TimedOut":
+            state, message = JobState.FAILED, states.message_of("TIMEOUT", "", (0, 0))
+        elif code == states.TERM_CODE and last != "Failed":
+            state, message = JobState.FAILED, _KILLED
+        return JobStatus(state, 0, message, restarts=restarts)
+
+    def _starts(self, restarts: int) -> int:
+        """Return a number that is greater after each start: a kept end does not count if the job was requeued."""
+        return restarts + sum(event.kind == "Started" for event in self._files.events())
+
+    def _last_event(self) -> JobEvent | None:
+        return next(reversed([*self._files.events()]), None)
+
+    def _last_lines(self) -> list[str]:
+        """Return the last lines of its batch script's output, and of its errors if they are separate."""
+        files = (self.bundle_dir / RUN_DIR / name for name in run_files.batch_logs(self.job_id))
+        return [line for file in files for line in tail(file).splitlines()]
+
+
+class FixedJob(Job):
+    """A job of fixed size."""
+
+    @functools.cached_property
+    def size(self) -> tuple[int, int]:
+        """Its nodes, and the worker processes of each, as its bundle plans them."""
+        plan = json.loads(bundles.read(self.bundle_dir)[0].files["plan.json"])
+        return plan["initial_nodes"], plan["nproc_per_node"]
+
+    def _fetch(self, ranks: tuple[int, ...] | None = ()) -> None:
+        """Bring its files up to date, with the logs of some ranks; None for all."""
+        _, processes = self.size
+        if self.job_id:
+            self.place.fetch(self.bundle_dir, run_files.of_job(self.job_id, ranks, processes))
+
+    def _status(self, seen: Seen | None) -> JobStatus:
+        self.place.fetch(self.bundle_dir, run_files.of_job(self.job_id, (), 1))
+        restarts = max(self._files.attempts(), default=0)
+        if seen:
+            nodes = seen.nodes if seen.state is JobState.RUNNING else 0
+            last = self._last_event() if seen.word == "FAILED" else None
+            reason = last.message if last and last.kind == "TimedOut" else seen.message
+            return JobStatus(seen.state, nodes, reason, restarts=restarts)
+        return self._as_kept(restarts) or replace(_REMOVED if self._was_removed() else _FORGOTTEN, restarts=restarts)
+
+    def _was_removed(self) -> bool:
+        """Return whether it is a task that was cancelled before it started: Slurm keeps nothing of it."""
+        its = run_files.array_task(self.bundle_dir)
+        if its is None or "_" not in self.job_id or self._files.folder.exists():
+            return False
+        return queue_of(self.place).knows_array(self.job_id, its.array)
+
+    def lines(self, selection: LogSelection, read: Status, *, follow: bool) -> Iterator[str]:
+        """Return what the selected ranks wrote."""
+        self._fetch()
+        nodes, processes = self.size
+        refuse_unknown_ranks(selection.ranks, nodes * processes)
+        refuse_unknown_attempt(selection.attempt, self._files.attempts())
+        tail, new_events, state = Tail(selection, is_shared=True), self._new_events(), JobState.PENDING
+        fetch = patiently(partial(self._fetch, selection.ranks))
+
+        def has_ended() -> bool:
+            nonlocal state
+            state = read().state
+            return state.is_final
+
+        def has_files() -> bool:
+            starts = self._selected(selection)
+            return bool(starts) and tail.has_files(starts[-1])
+
+        def patience_s() -> float:
+            # Only a job that succeeded has certainly written its logs.
+            return _LATE_FILES_S if state is JobState.SUCCEEDED else 0.0
+
+        over = LateEnd(has_ended, _LATE_LOOKS, has_files, patience_s)
+
+        def new(is_last: bool) -> Iterator[str]:
+            fetch()
+            yield from tail.new_lines(self._selected(selection), is_last=is_last)
+            if follow and selection.attempt is None:
+                yield from map(event_line, new_events())
+
+        def pause() -> None:
+            time.sleep(_ASK_AGAIN_S if over.deadline else self.place.poll_s)
+
+        return followed(new, lambda: not follow or over(), pause)
+
+    def _selected(self, selection: LogSelection) -> list[Start]:
         """Return its attempts, as far as they are selected."""
+        nodes, processes = self.size
         name = STDERR if selection.is_stderr else STDOUT
 
         def file(attempt: int, rank: int) -> Path | None:
-            return run_files.rank_log(self.bundle_dir, self.job_id, attempt, divmod(rank, self.processes), name)
+            return self._files.rank_log(attempt, *divmod(rank, processes), name)
 
         return [
-            Start(each, range(self.nodes * self.processes), lambda: counted(self.nodes, "node"), partial(file, each))
-            for each in self.attempts
+            Start(each, range(nodes * processes), lambda: counted(nodes, "node"), partial(file, each))
+            for each in self._files.attempts()
             if selection.attempt in (None, each)
         ]
 
-    def new_events(self) -> Callable[[], Iterator[JobEvent]]:
+    def _new_events(self) -> Callable[[], Iterator[JobEvent]]:
         """Return a function that yields its events, each once."""
         count = 0
 
         def new() -> Iterator[JobEvent]:
             nonlocal count
-            known = run_files.events(self.bundle_dir, self.job_id) if self.job_id else iter(())
-            for event in itertools.islice(known, count, None):
+            for event in itertools.islice(self._files.events(), count, None):
                 count += 1
                 yield event
 
         return new
 
+    def events(self, read: Status, *, follow: bool) -> Iterator[JobEvent]:
+        """Return the starts and ends of its attempts."""
+        fetch, new_events = patiently(self._fetch), self._new_events()
 
-def status(handle: JobHandle, job_id: str, seen: Seen | None) -> JobStatus:
-    """Return the status of a job of fixed size, whose files are then here.
+        def new(_is_last: bool) -> Iterator[JobEvent]:
+            fetch()
+            return new_events()
 
-    Args:
-        handle: The job.
-        job_id: Its id.
-        seen: The job as Slurm has it; None if it no longer knows the job.
-    """
-    folder = handle.bundle_dir
-    submit.place_at(folder).fetch(folder, run_files.of_job(job_id, (), 1))
-    restarts = max(run_files.attempts(folder, job_id), default=0)
-    if seen:
-        nodes = seen.nodes if seen.state is JobState.RUNNING else 0
-        last = _last_event(folder, job_id) if seen.word == "FAILED" else None
-        reason = last.message if last and last.kind == "TimedOut" else seen.message
-        return JobStatus(seen.state, nodes, reason, restarts=restarts)
-    noted = _as_kept(folder, job_id, restarts) or (_REMOVED if submit.was_removed(handle, job_id) else _FORGOTTEN)
-    return replace(noted, restarts=restarts)
+        return followed(new, lambda: not follow or read().state.is_final, partial(time.sleep, self.place.poll_s))
+
+    def scale(self, num_nodes: int, min_nodes: int | None, read: Status) -> None:
+        """Refuse another size."""
+        refuse_scaling(read(), self.handle.job_name, num_nodes, self.size[0])
+
+    def stop(self, read: Status) -> None:
+        """Do nothing: Slurm ends the job."""
 
 
-def logs(job: Job, selection: LogSelection, read: Status, *, follow: bool) -> Iterator[str]:
-    """Yield the selected lines of a job of fixed size; with `follow`, also its events, until it has ended.
-
-    Args:
-        job: The job.
-        selection: The lines.
-        read: Returns the job's status.
-        follow: Whether to wait for more.
-    """
-    tail, new_events, state = Tail(selection, is_shared=True), job.new_events(), JobState.PENDING
-    fetch = patiently(partial(job.fetch, selection.ranks))
-
-    def has_ended() -> bool:
-        nonlocal state
-        state = read().state
-        return state.is_final
-
-    def has_files() -> bool:
-        starts = job.starts(selection)
-        return bool(starts) and tail.has_files(starts[-1])
-
-    def patience_s() -> float:
-        # Only a job that succeeded has certainly written its logs.
-        return _LATE_FILES_S if state is JobState.SUCCEEDED else 0.0
-
-    over = LateEnd(has_ended, _LATE_LOOKS, has_files, patience_s)
-
-    def new(is_last: bool) -> Iterator[str]:
-        fetch()
-        yield from tail.new_lines(job.starts(selection), is_last=is_last)
-        if follow and selection.attempt is None:
-            yield from map(event_line, new_events())
-
-    def pause() -> None:
-        time.sleep(_ASK_AGAIN_S if over.deadline else job.place.poll_s)
-
-    return followed(new, lambda: not follow or over(), pause)
-
-
-def events(job: Job, read: Status, *, follow: bool) -> Iterator[JobEvent]:
-    """Yield the events of a job of fixed size, oldest first; with `follow`, until it has ended."""
-    fetch, new_events = patiently(job.fetch), job.new_events()
-
-    def new(_is_last: bool) -> Iterator[JobEvent]:
-        fetch()
-        return new_events()
-
-    return followed(new, lambda: not follow or read().state.is_final, partial(time.sleep, job.place.poll_s))
-
-
-@dataclass(frozen=True, slots=True)
-class ElasticJob:
-    """A job with an operator.
-
-    Args:
-        name: Its name.
-        bundle_dir: The bundle's folder.
-        place: Where it was submitted and its files are.
-    """
-
-    name: str
-    bundle_dir: Path
-    place: Place
+class ElasticJob(Job):
+    """A job with an operator."""
 
     @property
     def _snapshot(self) -> Snapshot | None:
         return read_snapshot(self.bundle_dir / RUN_DIR)
 
-    def status(self, job_id: str, seen: Seen | None) -> JobStatus:
-        """Return the status of the job once it was submitted, as `status` does."""
+    def _status(self, seen: Seen | None) -> JobStatus:
         has_ended = seen is None or seen.state.is_final
         # After Slurm's answer: the files of a job that has ended are its last.
-        self.place.fetch(self.bundle_dir, run_files.of_operator(job_id, has_ended=has_ended))
+        self.place.fetch(self.bundle_dir, run_files.of_operator(self.job_id, has_ended=has_ended))
         snapshot = self._snapshot
         restarts = snapshot.attempt if snapshot else 0
         if snapshot and snapshot.state.is_final and has_ended:
             return JobStatus(snapshot.state, 0, snapshot.message, restarts=restarts)
         if seen is None:
-            noted = _as_kept(self.bundle_dir, job_id, restarts)
-            return replace(noted, restarts=restarts) if noted else _FORGOTTEN_ELASTIC
+            return self._as_kept(restarts) or _FORGOTTEN_ELASTIC
         if seen.state is not JobState.RUNNING or snapshot is None:
             return JobStatus(seen.state, 0, seen.message, restarts=restarts)
         if snapshot.state.is_final:  # Slurm waits for its last process
@@ -255,12 +343,8 @@ class ElasticJob:
         state = JobState.RUNNING if snapshot.state is JobState.PENDING and snapshot.nodes else snapshot.state
         return JobStatus(state, snapshot.nodes, snapshot.message, restarts=restarts)
 
-    def logs(self, selection: LogSelection, read: Status, *, follow: bool) -> Iterator[str]:
-        """Return what the selected ranks wrote; with `follow`, also the job's events, until it has ended.
-
-        Raises:
-            ProblemsFound: The job has no such attempt (E706) or rank (E707).
-        """
+    def lines(self, selection: LogSelection, read: Status, *, follow: bool) -> Iterator[str]:
+        """Return what the selected ranks wrote."""
 
         def attempts() -> tuple[tuple[Attempt, ...], bool]:
             is_over = read().state.is_final  # before the snapshot, which is then its last
@@ -276,28 +360,24 @@ class ElasticJob:
         return read_logs(self.bundle_dir, selection, follow=follow, attempts=patiently(attempts), poll_s=poll_s)
 
     def events(self, read: Status, *, follow: bool) -> Iterator[JobEvent]:
-        """Yield what the operator saw and did; with `follow`, until the job has ended."""
+        """Return what the operator saw and did."""
         read()  # brings the files here
         pause = partial(time.sleep, self.place.poll_s) if follow else None
         return job_events(self.bundle_dir / RUN_DIR, lambda: read().state.is_final, pause)
 
     def scale(self, num_nodes: int, min_nodes: int | None, read: Status) -> None:
-        """Ask the operator of a running job for another size.
-
-        Raises:
-            ProblemsFound: The job does not run (E412), or has no such size (E413); its least is always the plan's.
-        """
+        """Ask the operator for another size; its least is always the plan's."""
         seen = read()
         if seen.state.is_final or self._snapshot is None:
-            raise ended(seen, self.name)
+            raise ended(seen, self.handle.job_name)
         refuse_unplanned_size(self.bundle_dir, num_nodes, min_nodes)
         self.place.replace(self.bundle_dir, REQUEST_FILE, size_request(num_nodes))
 
-    def stop(self, job_id: str, read: Status) -> None:
-        """Let the operator of a running job stop it, as its recipe says; return when it has, or is late."""
+    def stop(self, read: Status) -> None:
+        """Let the operator stop the job."""
         if read().state is JobState.PENDING or (snapshot := self._snapshot) is None or snapshot.state.is_final:
             return
-        if self.place.run("scancel", "--batch", "--signal=INT", job_id).code:
+        if self.place.run("scancel", "--batch", "--signal=INT", self.job_id).code:
             return
         grace_s = read_job_request(self.bundle_dir).policy.graceful_timeout_s or 0
 
@@ -305,89 +385,3 @@ class ElasticJob:
             return read().state.is_final or ((now := self._snapshot) is not None and now.state.is_final)
 
         until(is_over, grace_s + _STOP_MARGIN_S, POLL_S / 4)
-
-
-def keep(bundle_dir: Path, job_id: str, status: JobStatus) -> None:
-    """Keep the end of a job, which Slurm forgets; its batch script may have been killed before its note.
-
-    A job that was requeued after its end has ended no more.
-    """
-    starts = _starts(bundle_dir, job_id, status.restarts)
-    end = {"state": status.state.value, "message": status.message, "starts": starts}
-    kept, folder = _kept(bundle_dir, job_id), run_files.folder(bundle_dir, job_id)
-    with contextlib.suppress(OSError):  # the answer is the same without it
-        if status.state.is_final and kept != end:
-            folder.mkdir(parents=True, exist_ok=True)
-            write_text(folder / _END, json.dumps(end) + "\n")
-        elif kept and not status.state.is_final:
-            (folder / _END).unlink(missing_ok=True)
-
-
-def _kept(bundle_dir: Path, job_id: str) -> dict[str, Any] | None:
-    with contextlib.suppress(OSError, ValueError):
-        found = json.loads((run_files.folder(bundle_dir, job_id) / _END).read_text(encoding="utf-8"))
-        return found if isinstance(found, dict) else None
-    return None
-
-
-def _as_kept(bundle_dir: Path, job_id: str, restarts: int) -> JobStatus | None:
-    """Return how a job ended that Slurm has forgotten; None if nothing was kept or noted.
-
-    Args:
-        bundle_dir: The bundle's folder.
-        job_id: The job's id.
-        restarts: How often its workers were started again, by its files.
-    """
-    with contextlib.suppress(KeyError, ValueError, TypeError):
-        end, starts = _kept(bundle_dir, job_id), _starts(bundle_dir, job_id, restarts)
-        # Earlier versions kept no number of starts.
-        if end and end.get("starts", starts) == starts:
-            return JobStatus(JobState(end["state"]), 0, str(end["message"]))
-    code = run_files.exit_code(bundle_dir, job_id)
-    if code is None:
-        return None
-    event = _last_event(bundle_dir, job_id)
-    last = event.kind if event else ""
-    if last == "Stopped":  # one that had returned to the queue was cancelled there
-        return JobStatus(JobState.CANCELLED, 0, "cancelled")
-    if last == "TimedOut":
-        return JobStatus(JobState.FAILED, 0, states.message_of("TIMEOUT", "", (0, 0)))
-    if code == states.TERM_CODE and last != "Failed":
-        return JobStatus(JobState.FAILED, 0, _KILLED)
-    return JobStatus(JobState.FAILED if code else JobState.SUCCEEDED, 0, states.message_of("FAILED", "", (code, 0)))
-
-
-def _starts(bundle_dir: Path, job_id: str, restarts: int) -> int:
-    """Return a number that is greater after each start: a kept end does not count if the job was requeued later."""
-    return restarts + sum(event.kind == "Started" for event in run_files.events(bundle_dir, job_id))
-
-
-def _last_event(bundle_dir: Path, job_id: str) -> JobEvent | None:
-    return next(reversed([*run_files.events(bundle_dir, job_id)]), None)
-
-
-def explained(status: JobStatus, bundle_dir: Path, job_id: str) -> JobStatus:
-    """Return the status of a job that failed with the last lines of its batch script, unless it has its own."""
-    if status.state not in _UNKNOWN or "\n" in status.message:
-        return status
-    lines = _last_lines(bundle_dir, job_id)
-    return replace(status, message="\n".join((status.message, *lines))) if lines else status
-
-
-def with_reason(
-    lines: Iterator[str], read: Status, selection: LogSelection, bundle_dir: Path, job_id: str
-) -> Iterator[str]:
-    """Yield lines, and those with which the batch script of a job that failed ended."""
-    yield from lines
-    if selection.attempt is not None or not job_id:
-        return
-    status = read()
-    if status.state in _UNKNOWN and (last := _last_lines(bundle_dir, job_id)):
-        yield f"fault  {status.state.value}: {status.message.partition(chr(10))[0]}; its batch script ended with:"
-        yield from (f"fault  {line}" for line in last)
-
-
-def _last_lines(bundle_dir: Path, job_id: str) -> list[str]:
-    """Return the last lines of a batch script's output, and of its errors if they are separate."""
-    files = (bundle_dir / RUN_DIR / name for name in run_files.batch_logs(job_id)) if job_id else ()
-    return [line for file in files for line in tail(file).splitlines()]

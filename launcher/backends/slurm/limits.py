@@ -11,7 +11,7 @@ from typing import Any, Literal
 from launcher.backends.slurm import accounts, programs
 from launcher.backends.slurm.accounts import MINUTES, UNSURE, Rights
 from launcher.backends.slurm.demand import Demand
-from launcher.backends.slurm.place import CONFIG, RECENT, Place, configured, records
+from launcher.backends.slurm.place import CONFIG, RECENT, Place, configured, is_accounted, records
 from launcher.backends.slurm.sbatch_options import amounts, integer, minutes, names_memory
 from launcher.common.problems import Problem
 
@@ -60,20 +60,11 @@ class Limit:
 
 
 def problems(config: Mapping[str, Any], demand: Demand, place: Place) -> Iterator[Problem]:
-    """Yield what the cluster never allows. Of several partitions one has to allow the job.
-
-    Args:
-        config: The composed configuration.
-        demand: What the job requests.
-        place: Where it would be submitted.
-
-    Raises:
-        ProblemsFound: Slurm does not answer (E447).
-    """
+    """Yield what the cluster never allows (E446). Of several partitions one has to allow the job."""
     RECENT.ask_all(place, _PARTITIONS, CONFIG)
     cluster = config["cluster"]
     chosen = _chosen(cluster, place)
-    known = accounts.known(cluster, place) if (are_kept := accounts.are_kept(place)) else None
+    known = accounts.known(cluster, place) if (are_kept := is_accounted(place)) else None
     found = []
     for partition in chosen:
         rights = known.of_partition(partition) if known else UNSURE if are_kept else None
@@ -107,7 +98,7 @@ def _nodes(partition: Mapping[str, str], place: Place) -> list[Mapping[str, floa
     """Return what each node of a partition has for jobs."""
     known = records(RECENT.ask(place, *_NODES).out)
     own = [node for node in known if partition["PartitionName"] in node.get("Partitions", "").split(",")]
-    found = [(amounts(node.get("CfgTRES", "")), integer(node, "MemSpecLimit") or 0) for node in own]
+    found = [(amounts(node.get("CfgTRES", "")), integer(node.get("MemSpecLimit")) or 0) for node in own]
     return [{**each, "mem": each.get("mem", 0) - kept} for each, kept in found]
 
 
@@ -141,17 +132,17 @@ def _rows(partition: Mapping[str, str], rights: Rights | None, place: Place) -> 
     longest = None if "MaxTime" in waived else minutes(partition.get("MaxTime"))
     if longest is not None:
         yield Limit(whose, "time", longest, f"at most {partition['MaxTime']}")
-    total = integer(partition, "TotalNodes")
-    most = None if "MaxNodes" in waived else integer(partition, "MaxNodes")
-    least = None if "MinNodes" in waived else integer(partition, "MinNodes")
+    total = integer(partition.get("TotalNodes"))
+    most = None if "MaxNodes" in waived else integer(partition.get("MaxNodes"))
+    least = None if "MinNodes" in waived else integer(partition.get("MinNodes"))
     if most is not None:
         yield Limit(whose, "node", most, f"1 to {min(most, total or most)}", is_of_largest=True)
     if total is not None:
         yield Limit(whose, "node", total, f"1 to {total}")
     if least is not None:
         yield Limit(whose, "node", least, f"at least {least}", is_of_largest=True, is_least=True)
-    own = integer(partition, "MaxMemPerNode")
-    memory = integer({"": configured("MaxMemPerNode", place)}, "") if own is None else own
+    own = integer(partition.get("MaxMemPerNode"))
+    memory = integer(configured("MaxMemPerNode", place)) if own is None else own
     if memory and counts_memory:
         yield Limit(whose if own else "the cluster", "mem", memory, f"1 to {memory}", per="node")
     if rights and any(name in configured("AccountingStorageEnforce", place) for name in _ENFORCED):

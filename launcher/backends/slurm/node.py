@@ -17,13 +17,13 @@ import os
 import signal
 import subprocess
 import sys
-import time
 from pathlib import Path
 from types import FrameType
 
-from launcher.backends.slurm import run_files
+from launcher.backends.slurm.run_files import AGENT_FILE, JobFiles
 from launcher.common import prctl
 from launcher.common.names import ENV_NODE_MEMORY, ENV_WARM_SOCKET, WARM_MODULE
+from launcher.model.following import until
 from launcher.operator import stacks
 from launcher.operator.processes import (
     hold_node_folders,
@@ -46,8 +46,8 @@ _PING_S, _POLL_S, _STACKS_POLL_S = 1.0, 0.05, 2.0
 def main(argv: list[str] | None = None) -> int:
     """Run the agent of a node to its end and return its exit status (128 + N for signal N)."""
     bundle, index, address = sys.argv[1:] if argv is None else argv
-    job_id = os.environ["SLURM_JOB_ID"]
-    note = run_files.term_file(Path(bundle), job_id, int(index))
+    files = JobFiles(Path(bundle), os.environ["SLURM_JOB_ID"])
+    note = files.term(int(index))
 
     def take(_signum: int, _frame: FrameType | None) -> None:
         note.parent.mkdir(parents=True, exist_ok=True)
@@ -59,39 +59,39 @@ def main(argv: list[str] | None = None) -> int:
     signal.pthread_sigmask(signal.SIG_BLOCK, (signal.SIGTERM,))
     try:
         hold_node_folders(os.getpid())
-        return _run(Path(bundle), int(index), address, job_id)
+        return _run(files, int(index), address)
     finally:
         kill_descendants()
         remove_node_folder(os.getpid())
 
 
-def _run(bundle: Path, index: int, address: str, job_id: str) -> int:
+def _run(files: JobFiles, index: int, address: str) -> int:
     agent_port, *master_ports = (reserve_port(address) for _ in range(1 + NUM_MASTER_PORTS))
     own = {"TMPDIR": str(node_folder(os.getpid())), ENV_NODE_MEMORY: str(node_memory(os.getpid()))}
-    script = bundle / run_files.AGENT_FILE
+    script = files.bundle_dir / AGENT_FILE
     warm: subprocess.Popen[bytes] | None = None
     if WARM_MODULE in script.read_text(encoding="utf-8"):
-        own[ENV_WARM_SOCKET] = f"recipes-warm-{job_id}-{index}-{os.getpid()}"
+        own[ENV_WARM_SOCKET] = f"recipes-warm-{files.job_id}-{index}-{os.getpid()}"
         warm = _start(script, "warm", own[ENV_WARM_SOCKET], "", own)
     agent = _start(script, str(index), address, str(port_of(agent_port)), own)
     signal.pthread_sigmask(signal.SIG_UNBLOCK, (signal.SIGTERM,))
     if warm:
         _await_imports(warm, own[ENV_WARM_SOCKET], agent)
     ports = {"agent_port": port_of(agent_port), "master_ports": [port_of(each) for each in master_ports]}
-    file = run_files.address_file(bundle, job_id, index)
+    file = files.address(index)
     file.parent.mkdir(parents=True, exist_ok=True)
     write_text(file, json.dumps({"address": address, **ports}))
-    status = _await_end(agent, bundle, job_id)
+    status = _await_end(agent, files)
     return status if status >= 0 else 128 - status
 
 
-def _await_end(agent: "subprocess.Popen[bytes]", bundle: Path, job_id: str) -> int:
+def _await_end(agent: "subprocess.Popen[bytes]", files: JobFiles) -> int:
     """Wait for the agent, and pass on the operator's requests for stacks; return its exit status."""
-    seen = run_files.requested_stacks(bundle, job_id)
+    seen = files.requested_stacks()
     while True:
         with contextlib.suppress(subprocess.TimeoutExpired):
             return agent.wait(_STACKS_POLL_S)
-        asked = run_files.requested_stacks(bundle, job_id)
+        asked = files.requested_stacks()
         if asked and asked != seen:
             stacks.request_stacks(asked[1])
             seen = asked
@@ -99,11 +99,11 @@ def _await_end(agent: "subprocess.Popen[bytes]", bundle: Path, job_id: str) -> i
 
 def _await_imports(warm: "subprocess.Popen[bytes]", socket: str, agent: "subprocess.Popen[bytes]") -> None:
     """Wait until the warm process has imported everything; without it, workers start cold."""
-    deadline = time.monotonic() + ANSWER_TIMEOUT_S
-    while warm.poll() is None and agent.poll() is None and time.monotonic() < deadline:
-        if answers(socket, _PING_S):
-            return
-        time.sleep(_POLL_S)
+
+    def is_over() -> bool:
+        return warm.poll() is not None or agent.poll() is not None or answers(socket, _PING_S)
+
+    until(is_over, ANSWER_TIMEOUT_S, _POLL_S)
 
 
 def _start(script: Path, what: str, where: str, port: str, own: dict[str, str]) -> "subprocess.Popen[bytes]":

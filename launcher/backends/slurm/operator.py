@@ -26,15 +26,25 @@ from types import FrameType
 
 from pydantic import TypeAdapter
 
-from launcher.backends.slurm import allocation, programs, run_files
+from launcher.backends.slurm import allocation, programs
 from launcher.backends.slurm.allocation import Allocation
 from launcher.backends.slurm.fleet import Guards, SlurmFleet
 from launcher.backends.slurm.place import grows_in_place
-from launcher.backends.slurm.run_files import AGENT_FILE, ELASTIC_FILE, RELEASE_FILE, ElasticRequest
+from launcher.backends.slurm.run_files import (
+    AGENT_FILE,
+    ELASTIC_FILE,
+    EXIT_CODE,
+    RELEASE_FILE,
+    SIZE_BEFORE_GROWTH,
+    ElasticRequest,
+    JobFiles,
+    read_request,
+)
 from launcher.backends.slurm.states import TERM_CODE, UNWRITABLE
 from launcher.common import os_errors
 from launcher.common.names import ENTRYPOINT, ENV_COLLECTIVE_TIMEOUT, RUN_DIR
 from launcher.common.texts import counted
+from launcher.model.following import until
 from launcher.model.job_spec import JobState
 from launcher.operator import control_loop
 from launcher.operator.control_loop import EXIT_FAILED, POLL_INTERVAL_S, FolderRemoved, Memory, Operator
@@ -64,12 +74,10 @@ class LeaveRequested(Exception):
 
 @dataclass(slots=True)
 class SlurmSignals:
-    """Counts what Slurm sends to the batch script.
+    """Counts what Slurm sends to the batch script: SIGTERM, and SIGUSR1 before the time limit.
 
     Args:
         note: Gets an exit code at SIGTERM: SIGKILL may follow before the operator has published more.
-        terms: Times of SIGTERM.
-        limits: Times of SIGUSR1.
     """
 
     note: Path
@@ -94,10 +102,6 @@ class SlurmOperator(Operator):
     """Runs a job on its allocation, and leaves that in time.
 
     Args:
-        run_dir: Of the job.
-        job: The part of the plan that the operator needs.
-        fleet: Its nodes.
-        cluster: Its allocation.
         guards: Watch the host of this process.
         interrupts: Signals that end the job.
         signals: Signals of Slurm.
@@ -153,17 +157,14 @@ class SlurmOperator(Operator):
             self._seen_terms, self._warned_s = terms, time.monotonic()
             self._cluster.look_now()
         if self._is_warned and self._cluster.seen_s >= self._warned_s:
-            self._heed_term()
+            if self._cluster.view.is_preempted:
+                self.leave(_PREEMPTED)
+            elif self._is_own_term and not self._cluster.leaving:
+                self._is_own_term = False
+                self._interrupts.take_over(1, signal.SIGTERM)
         # Without a step since its start, the job would come back for ever.
         if self._signals.limits and done.step > (self._first_step or 0):
             self.leave(_TIME_LIMIT)
-
-    def _heed_term(self) -> None:
-        if self._cluster.view.is_preempted:
-            self.leave(_PREEMPTED)
-        elif self._is_own_term and not self._cluster.leaving:
-            self._is_own_term = False
-            self._interrupts.take_over(1, signal.SIGTERM)
 
     def _consider_requeue(self, done: DoneStep) -> None:
         """Leave to grow where Slurm adds no nodes to a running job, under the conditions of every scale-up."""
@@ -189,12 +190,13 @@ def main(argv: list[str] | None = None) -> int:
     """Run the job of a bundle on the allocation of this batch script; return the exit status."""
     (bundle,) = map(Path, sys.argv[1:] if argv is None else argv)
     control_loop.start_log()
-    bundle, job_id = bundle.resolve(), os.environ["SLURM_JOB_ID"]
-    interrupts, signals = Interrupts(), SlurmSignals(run_files.folder(bundle, job_id) / run_files.EXIT_CODE)
+    bundle = bundle.resolve()
+    files = JobFiles(bundle, os.environ["SLURM_JOB_ID"])
+    interrupts, signals = Interrupts(), SlurmSignals(files.folder / EXIT_CODE)
     interrupts.listen()
     signals.listen()
     try:
-        code = _run(bundle, job_id, interrupts, signals)
+        code = _run(files, interrupts, signals)
         return UNWRITABLE if code == EXIT_FAILED and _is_full(os_errors.written(bundle / RUN_DIR)) else code
     except OSError as error:
         if os_errors.environmental(error) is None:
@@ -208,21 +210,32 @@ def _is_full(error: OSError | None) -> bool:
     return error is not None and error.errno in (errno.ENOSPC, errno.EDQUOT)
 
 
-def _run(bundle: Path, job_id: str, interrupts: Interrupts, signals: SlurmSignals) -> int:
-    run_dir = bundle / RUN_DIR
+def _run(files: JobFiles, interrupts: Interrupts, signals: SlurmSignals) -> int:
+    bundle, job_id, run_dir = files.bundle_dir, files.job_id, files.bundle_dir / RUN_DIR
     job = _job_request(bundle)
-    request = run_files.read_request((bundle / ELASTIC_FILE).read_text(encoding="utf-8"))
+    request = read_request((bundle / ELASTIC_FILE).read_text(encoding="utf-8"))
     while (view := allocation.look(job_id, {})) is None:  # the controller does not answer yet
         time.sleep(POLL_INTERVAL_S)
     known = _known(run_dir, view)
-    shutil.rmtree(run_files.term_file(bundle, job_id, 0).parent, ignore_errors=True)  # of the time before a requeue
+    shutil.rmtree(files.term(0).parent, ignore_errors=True)  # of the time before a requeue
+    cluster = Allocation(
+        run_dir,
+        job_id,
+        job.policy,
+        request.options,
+        view,
+        EventWriter(run_dir).add,
+        in_place=grows_in_place(request.growth),
+        requested=known.requested if known else None,
+    )
+    if len(view.hosts) <= (files.number(SIZE_BEFORE_GROWTH) or 0):
+        cluster.postpone(_NO_GROWTH_S)
     with (
-        contextlib.closing(_allocation(bundle, job_id, job, request, view)) as cluster,
-        contextlib.closing(Guards(bundle, job_id)) as guards,
+        contextlib.closing(cluster),
+        contextlib.closing(Guards(files)) as guards,
         contextlib.ExitStack() as on_error,
     ):
-        cluster.requested = known.requested if known else None
-        with SlurmFleet(bundle, run_dir, job_id, cluster.free_host, cluster.suspect, request) as fleet:
+        with SlurmFleet(files, cluster.free_host, cluster.suspect, request) as fleet:
             operator = SlurmOperator(run_dir, job, fleet, cluster, guards, interrupts, signals, known)
             # A failure is published once all nodes are gone.
             on_error.callback(operator.fail, "the operator failed; see its log")
@@ -230,23 +243,11 @@ def _run(bundle: Path, job_id: str, interrupts: Interrupts, signals: SlurmSignal
         on_error.pop_all()
     if exit_code == _RETURNS:
         if cluster.leaving == _TO_GROW:
-            run_files.note_growth(bundle, job_id, len(cluster.view.hosts))
+            files.note_growth(len(cluster.view.hosts))
         return _return_to_queue(bundle, job_id, signals)
     if exit_code > 128:  # Slurm should call it cancelled, too
         programs.run("scancel", job_id)
     return exit_code
-
-
-def _allocation(
-    bundle: Path, job_id: str, job: JobRequest, request: ElasticRequest, view: allocation.View
-) -> Allocation:
-    run_dir = bundle / RUN_DIR
-    in_place = grows_in_place(request.growth)
-    notice = EventWriter(run_dir).add
-    cluster = Allocation(run_dir, job_id, job.policy, request.options, view, notice, in_place=in_place)
-    if len(view.hosts) <= run_files.size_before_growth(bundle, job_id):
-        cluster.postpone(_NO_GROWTH_S)
-    return cluster
 
 
 def _run_to_end(operator: SlurmOperator, fleet: SlurmFleet, request: ElasticRequest) -> int:
@@ -306,9 +307,8 @@ def _return_to_queue(bundle: Path, job_id: str, signals: SlurmSignals) -> int:
     answer = programs.run("scontrol", "requeue", job_id)
     if answer.code:
         _log.warning("scontrol requeue: %s", answer.error)
-    seen, until_s = signals.terms, time.monotonic() + _END_PATIENCE_S
-    while signals.terms == seen and time.monotonic() < until_s:
-        time.sleep(POLL_INTERVAL_S)
+    seen = signals.terms
+    until(lambda: signals.terms != seen, _END_PATIENCE_S, POLL_INTERVAL_S)
     return 0
 
 

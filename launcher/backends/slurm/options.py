@@ -215,19 +215,13 @@ def slurm_options(job: HasOptions) -> Settings:
     return options_of(job, Settings)
 
 
-def runtime_of(options: Settings, image: str | None) -> Runtime:
-    """Return what runs the container of a job; none without one."""
-    if options.container_runtime:
-        return options.container_runtime
-    if not image:
-        return "none"
+def runtime_of(given: Runtime | None, image: str | None) -> Runtime:
+    """Return what runs the container of a job, given `cluster.container_runtime`; none without a container."""
+    if given or not image:
+        return given or "none"
     return "pyxis" if image.endswith(".sqsh") else "docker"
 
 
 def notice_s(graceful_timeout_s: int | None) -> int:
-    """Return how many seconds before its time limit an elastic job stops to save.
-
-    Args:
-        graceful_timeout_s: The recipe's time for a last checkpoint; None for the agent's default.
-    """
+    """Return how many seconds before its time limit an elastic job stops to save; None for the agent's default."""
     return (graceful_timeout_s or DEFAULT_GRACEFUL_TIMEOUT_S) + _LIMIT_MARGIN_S

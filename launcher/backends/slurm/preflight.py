@@ -9,7 +9,8 @@ from typing import Any
 
 from launcher.backends.slurm import limits, programs
 from launcher.backends.slurm.demand import NODES, demand_of, nodes_key
-from launcher.backends.slurm.place import HERE, RECENT, Place
+from launcher.backends.slurm.options import runtime_of
+from launcher.backends.slurm.place import CONFIG, HERE, RECENT, Place, settings
 from launcher.backends.slurm.queue import ENVIRONMENT, POLL_S, Seen, queue_of
 from launcher.backends.slurm.requests import Request
 from launcher.backends.slurm.run_files import ELASTIC_FILE
@@ -89,12 +90,8 @@ def problems(request: Request, *, is_tried: bool = True) -> tuple[Problem, ...]:
     """Return every reason why the jobs of a request would not run.
 
     Args:
-        request: What would be submitted.
         is_tried: Whether to run sbatch --test-only in any case. Without, this is left to the submission if Slurm
             then refuses every job that the nodes of its partition cannot run.
-
-    Raises:
-        ProblemsFound: Slurm does not answer (E447).
     """
     demand = demand_of(request)
     found = [problem for bundle in request.bundles for problem in missing_secrets(store.config_of(bundle))]
@@ -137,7 +134,7 @@ def refusal(answer: programs.Answer, config: Mapping[str, Any]) -> Problem:
     Raises:
         ProblemsFound: The controller did not answer, or sbatch is not installed (E447).
     """
-    if answer.code in (programs.NOT_EXECUTABLE, programs.NOT_FOUND) or answer.is_unreachable:
+    if answer.code in programs.NOT_STARTED or answer.is_unreachable:
         raise programs.unanswered("sbatch", answer)
     lines = [_PREFIX.sub("", line) for line in answer.error.splitlines()]
     text = "; ".join(line for line in lines if line) or f"exit code {answer.code}"
@@ -148,21 +145,24 @@ def refusal(answer: programs.Answer, config: Mapping[str, Any]) -> Problem:
 
 
 def _refusals(request: Request) -> list[Problem]:
-    words = ("sbatch", "--test-only", f"--job-name={request.name}", *request.words)
-    answer = request.place.run(*words, text=request.text)
-    while awaits_nodes(answer, request.place):
-        time.sleep(POLL_S)
-        answer = request.place.run(*words, text=request.text)
+    answer = answer_of_sbatch(request, "--test-only", text=request.text)
     return [refusal(answer, request.config)] if answer.code else []
 
 
-def awaits_nodes(answer: programs.Answer, place: Place) -> bool:
-    """Return whether sbatch may have refused a job because the controller has just started, without its nodes."""
-    if not answer.code or "node configuration" not in answer.error:
-        return False
-    shown = place.run("scontrol", "show", "config", env=ENVIRONMENT).out
-    started = re.search(r"^BOOT_TIME\s*=\s*([0-9]+)", shown, re.MULTILINE)
-    return started is not None and 0 <= time.time() - int(started[1]) < _REGISTRATION_S
+def answer_of_sbatch(request: Request, option: str, *file: str, **how: Any) -> programs.Answer:
+    """Return the answer of sbatch to a request; `how` has further arguments of `Place.run`.
+
+    It is asked again while a controller that has just started refuses every job: without its nodes, no configuration
+    fits.
+    """
+    while True:
+        answer = request.place.run("sbatch", option, f"--job-name={request.name}", *request.words, *file, **how)
+        if not answer.code or "node configuration" not in answer.error:
+            return answer
+        started = settings(request.place.run(*CONFIG, env=ENVIRONMENT).out).get("BOOT_TIME", "")
+        if not started.isdigit() or not 0 <= time.time() - int(started) < _REGISTRATION_S:
+            return answer
+        time.sleep(POLL_S)
 
 
 def _dependencies(cluster: Mapping[str, Any], place: Place) -> Iterator[Problem]:
@@ -186,19 +186,14 @@ def _unmet(kind: str, job: Seen | None, job_id: str) -> str | None:
 
 
 def _operator_problems(request: Request) -> list[Problem]:
-    """Return why an elastic job that is submitted by ssh could not run there: its nodes are assumed to be alike.
-
-    Raises:
-        ProblemsFound: The node is not reached.
-    """
+    """Return why an elastic job that is submitted by ssh could not run there: its nodes are assumed to be alike."""
     place = request.place
     if place is HERE or ELASTIC_FILE not in request.bundles[0].files:
         return []
     cluster = request.config["cluster"]
     python = str(cluster.get("python") or "python3")
-    image = request.config.get("container")
-    is_contained = (cluster.get("container_runtime") or (image and "container") or "none") != "none"
-    needed = OPERATOR if is_contained else {**OPERATOR, **AGENTS}
+    runtime = runtime_of(cluster.get("container_runtime"), request.config.get("container"))
+    needed = {**OPERATOR, **AGENTS} if runtime == "none" else OPERATOR
     words = (".".join(map(str, PYTHON)), *(f"{name}={version}" for name, version in needed.items()))
     answer = RECENT.ask(place, "bash", "-c", _ENVIRONMENT, "bash", python, "-c", _SCRIPT, *words)
     if answer.code == programs.NOT_FOUND:

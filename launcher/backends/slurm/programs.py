@@ -13,7 +13,20 @@ _LOOK = "run the command by hand; scontrol ping shows whether the controller ans
 PATIENCE_S = 120.0
 """Time limit of a command: Slurm's own commands wait for a controller that restarts."""
 NOT_EXECUTABLE, NOT_FOUND = 126, 127
-"""Exit codes of a shell for a command that it cannot start. Source: bash(1), Command Execution."""
+NOT_STARTED = {
+    NOT_EXECUTABLE: (
+        "may not be executed by you on",
+        "ask your administrator for the right, or let PATH name other commands of Slurm",
+    ),
+    NOT_FOUND: (
+        "is not installed on",
+        "use a login node of the cluster, where Slurm's commands are on the path: launch there, or cluster.ssh",
+    ),
+}
+"""What exit codes of a shell for a command that it cannot start mean on a machine, and the remedy.
+
+Source: bash(1), Command Execution.
+"""
 _ERROR = 255
 """Exit code of Slurm's commands for a mistake in their options; between 128 and it, a shell names a signal."""
 PREFIXES = (
@@ -82,8 +95,7 @@ class Answer:
     """The answer of a command.
 
     Args:
-        code: Its exit code; 127 if it is not installed.
-        out: Its standard output.
+        code: Its exit code; one of NOT_STARTED if it did not start.
         error: Its standard error, without the command's name in front of lines.
     """
 
@@ -109,12 +121,6 @@ def environment(more: Mapping[str, str]) -> dict[str, str]:
     return {**own, **more}
 
 
-def step_environment(job_id: str) -> dict[str, str]:
-    """Return the environment of a step that a batch script starts: without the allocation as it was at its start."""
-    own = ("SLURM_RESTART_COUNT",)
-    return environment({"SLURM_JOB_ID": job_id, **{name: os.environ[name] for name in own if name in os.environ}})
-
-
 def start_step(
     job_id: str,
     host: str,
@@ -124,25 +130,30 @@ def start_step(
     options: Sequence[str] = (),
     log: IO[bytes] | None = None,
 ) -> "subprocess.Popen[bytes]":
-    """Start a command as a step of a running job, beside other steps; return the srun that waits for it.
+    """Start a command on a node of a running job, as a step beside others; return the srun that waits for it.
 
     Args:
-        job_id: Of the job.
-        host: Its node on which the command runs.
         name: Of the step.
-        command: What runs.
         options: Further options of srun.
-        log: Gets what the command writes; None for nothing.
+        log: Gets what the command writes; None discards it.
     """
     words = ["srun", f"--jobid={job_id}", "--overlap", "--nodes=1", "--ntasks=1", f"--nodelist={host}", "--mem=0"]
+    # The other variables of the batch script describe the allocation as it was at its start.
+    own = {name: os.environ[name] for name in ("SLURM_RESTART_COUNT",) if name in os.environ}
     return subprocess.Popen(
         [*words, "--input=none", f"--job-name={name}", *options, *command],
-        env=step_environment(job_id),
+        env=environment({"SLURM_JOB_ID": job_id, **own}),
         stdin=subprocess.DEVNULL,
         stdout=log or subprocess.DEVNULL,
         stderr=subprocess.STDOUT,
         start_new_session=True,
     )
+
+
+def steps(job_id: str, selection: str) -> dict[str, str] | None:
+    """Return the names of some steps of a job, by their ids; None if Slurm does not answer."""
+    answer = run("squeue", "--steps", f"--jobs={job_id}", selection, "--noheader", "--format=%i %j")
+    return None if answer.code else dict(line.partition(" ")[::2] for line in answer.out.splitlines())
 
 
 def fields(line: str) -> dict[str, str]:
@@ -151,13 +162,7 @@ def fields(line: str) -> dict[str, str]:
 
 
 def run(*words: str, folder: Path | None = None, env: Mapping[str, str] | None = None, text: str = "") -> Answer:
-    """Run a command of Slurm and return its answer.
-
-    Args:
-        words: The command.
-        folder: Its working folder; None for this process's.
-        env: Further variables.
-        text: Its standard input.
+    """Run a command of Slurm with a working folder, further variables and standard input; return its answer.
 
     Raises:
         ProblemsFound: It did not end in time (E447).
@@ -175,12 +180,17 @@ def run(*words: str, folder: Path | None = None, env: Mapping[str, str] | None =
             timeout=PATIENCE_S,
         )
     except FileNotFoundError:
-        return Answer(NOT_FOUND, "", f"{words[0]} is not installed on this machine")
+        return not_started(words[0], NOT_FOUND, "this machine")
     except PermissionError:
-        return Answer(NOT_EXECUTABLE, "", f"{words[0]} may not be executed by you on this machine")
+        return not_started(words[0], NOT_EXECUTABLE, "this machine")
     except subprocess.TimeoutExpired as error:
         raise fail("E447", "cluster", f"{words[0]} does not end after {PATIENCE_S:g} s", remedy=WAIT) from error
     return answer(words[0], done.returncode, done.stdout, done.stderr)
+
+
+def not_started(name: str, code: int, machine: str) -> Answer:
+    """Return the answer of a command that could not be started."""
+    return Answer(code, "", f"{name} {NOT_STARTED[code][0]} {machine}")
 
 
 def answer(name: str, code: int, out: str, error: str) -> Answer:
@@ -190,16 +200,10 @@ def answer(name: str, code: int, out: str, error: str) -> Answer:
 
 
 def unanswered(words: str, failed: Answer) -> ProblemsFound:
-    """Return the Problem that a command failed for a reason that is not the job's."""
-    if failed.code == NOT_FOUND:
-        remedy = (
-            "use a login node of the cluster, where Slurm's commands are on the path: launch there, or cluster.ssh"
-        )
-        return fail("E447", "cluster", failed.error, remedy=remedy)
-    if failed.code == NOT_EXECUTABLE:
-        remedy = "ask your administrator for the right, or let PATH name other commands of Slurm"
-        return fail("E447", "cluster", failed.error, remedy=remedy)
-    remedy = WAIT if failed.is_unreachable else remedy_of(failed.error) or _LOOK
+    """Return the Problem that a command failed for a reason that is not the job's (E447)."""
+    if failed.code in NOT_STARTED:
+        return fail("E447", "cluster", failed.error, remedy=NOT_STARTED[failed.code][1])
+    remedy = remedy_of(failed.error) or _LOOK
     return fail("E447", "cluster", f"{words}: {failed.error or f'exit code {failed.code}'}", remedy=remedy)
 
 

@@ -33,8 +33,6 @@ _NO_JOB = "Invalid job id specified"
 _NOT_ACCOUNTED = ("accounting storage is disabled", "supported accounting_storage plugin")
 """Parts of what sacct prints on a cluster without accounting. Seen with Slurm 22.05."""
 _ACCOUNTED_DAYS = 60
-ExitCode = Callable[[str], tuple[int, int]]
-"""Reads exit code and signal from a field."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,10 +45,9 @@ class Seen:
         reason: Why it is pending, or why it ended.
         nodes: Nodes that it has or requests.
         exit_code: Exit code and signal of its batch script.
-        submitted_s: Time of submission, in seconds since the epoch; None if unknown.
+        submitted_s: In seconds since the epoch; None if unknown.
         started_s: Time of its last start; None before.
-        ended_s: Time of its end; None before.
-        name: Its name.
+        ended_s: None before its end.
     """
 
     job_id: str
@@ -75,11 +72,7 @@ class Seen:
 
 
 class Queue:
-    """The jobs of the user, polled at most once per interval however many are asked about. Threads may share it.
-
-    Args:
-        place: Where Slurm's commands run.
-    """
+    """The jobs of the user, polled at most once per interval however many are asked about. Threads may share it."""
 
     def __init__(self, place: Place = HERE) -> None:
         self._place = place
@@ -94,11 +87,7 @@ class Queue:
             self._polled_s = float("-inf")
 
     def find(self, job_id: str) -> Seen | None:
-        """Return a job; None if Slurm no longer knows it.
-
-        Raises:
-            ProblemsFound: The controller does not answer (E447).
-        """
+        """Return a job; None if Slurm no longer knows it. E447 if the controller does not answer."""
         with self._lock:
             if time.monotonic() - self._polled_s > _FRESH_S:
                 self._jobs = _squeue(self._place, f"--user={self._place.user}")
@@ -109,28 +98,21 @@ class Queue:
         return found or _squeue(*words).get(job_id) or _sacct(*words).get(job_id)
 
     def knows_array(self, job_id: str, name: str) -> bool:
-        """Return whether Slurm knows the array of a task that it does not know.
-
-        Args:
-            job_id: The task, which `find` did not find.
-            name: The array's name.
-        """
+        """Return whether Slurm knows the array, of this name, of a task that `find` did not find."""
         array = array_of(job_id)
         with self._lock:
-            known = list(self._jobs.values())
-        if any(array_of(job.job_id) == array and job.name == name for job in known):
-            return True
-        return any(job.name == name for job in _sacct(self._place, "--jobs", array).values())
-
-
-QUEUE = Queue()
-"""The queue of this machine's cluster."""
+            names = {job.name for job in self._jobs.values() if array_of(job.job_id) == array}
+        return name in names or any(job.name == name for job in _sacct(self._place, "--jobs", array).values())
 
 
 @functools.cache
 def queue_of(place: Place) -> Queue:
     """Return the one queue of a place."""
-    return QUEUE if place is HERE else Queue(place)
+    return Queue(place)
+
+
+QUEUE = queue_of(HERE)
+"""The queue of this machine's cluster."""
 
 
 def named(names: Collection[str], place: Place = HERE) -> list[Seen]:
@@ -139,11 +121,9 @@ def named(names: Collection[str], place: Place = HERE) -> list[Seen]:
     Raises:
         ProblemsFound: The controller does not answer, or accounting does not, which may know more jobs (E447).
     """
-    since = f"--starttime=now-{_ACCOUNTED_DAYS}days"
-    me = f"--user={place.user}"
-    wanted = f"--name={','.join(names)}"
-    accounted = _ask_sacct(place, wanted, me, since)
-    found = {**_read_sacct(accounted), **_squeue(place, wanted, me)}
+    selection = (f"--name={','.join(names)}", f"--user={place.user}")
+    accounted = _ask_sacct(place, *selection, f"--starttime=now-{_ACCOUNTED_DAYS}days")
+    found = {**_read_sacct(accounted), **_squeue(place, *selection)}
     is_accounting = accounted.code != programs.NOT_FOUND and not any(w in accounted.error for w in _NOT_ACCOUNTED)
     if accounted.code and not found and is_accounting:
         raise programs.unanswered("sacct", accounted)  # the controller may have forgotten a job that has ended
@@ -183,7 +163,7 @@ def _read_sacct(answer: Answer) -> dict[str, Seen]:
     return {} if answer.code else _parsed(answer.out, _two_numbers)
 
 
-def _parsed(text: str, exit_code_of: ExitCode) -> dict[str, Seen]:
+def _parsed(text: str, exit_code_of: Callable[[str], tuple[int, int]]) -> dict[str, Seen]:
     """Return the jobs of a table, by id; of a job that was resized the last line counts."""
     found: dict[str, Seen] = {}
     for line in text.splitlines():

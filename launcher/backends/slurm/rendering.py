@@ -18,7 +18,7 @@ from launcher.common.templating import render_template
 from launcher.families import interface
 from launcher.model.config_tree import get
 from launcher.model.environment import plain_variables, secret_references
-from launcher.model.job_spec import PUBLISHED, ElasticPolicy, JobSpec
+from launcher.model.job_spec import PUBLISHED, JobSpec
 from launcher.model.parallelism import mpi
 from launcher.model.parallelism.smp import hyperparameters
 from launcher.operator.job_request import GRACEFUL_ENV
@@ -58,25 +58,40 @@ _EFA = {"FI_PROVIDER": "efa"}
 def render(job: JobSpec) -> dict[str, str]:
     """Return the files of a job, relative path to text."""
     options = slurm_options(job)
-    runtime = runtime_of(options, job.image)
-    return _elastic(job, job.elastic, options, runtime) if job.elastic else _fixed(job, options, runtime)
-
-
-def _fixed(job: JobSpec, options: Settings, runtime: str) -> dict[str, str]:
+    runtime = runtime_of(options.container_runtime, job.image)
+    source = code.source_of(job)
+    sizes = [scale.nodes for scale in job.scales]
+    nodes, own = str(job.initial_nodes), dict[str, Value]()
+    if job.elastic:
+        nodes, own["no-kill"] = f"{min(sizes)}-{max(sizes)}", True
+        own["signal"] = f"B:USR1@{notice_s(job.elastic.graceful_shutdown_timeout_s)}"
+    elif options.limit_notice:
+        own["signal"] = f"B:USR1@{options.limit_notice}"
     name = f"{options.job_name_prefix}{job.name}"
-    mounts = tuple(options.container_mounts or ())
-    is_mpi = _starts_by_mpi(job)
+    given = batch_options(options, nodes, name, job.nproc_per_node, _gpus(options, job), own)
+    batch = {
+        "header": header(given),
+        "setup": options.setup or (),
+        "has_error_log": not options.stderr_to_stdout,
+        "job_name": job.name,
+        "path": JOB_FILE,
+    }
+    node = _node_values(job, options, runtime, has_code=source is not None)
+    files = _elastic(job, options, runtime, given, batch, node) if job.elastic else _fixed(job, options, batch, node)
+    if job.elastic or (options.requeue and options.release.enabled):
+        files[RELEASE_FILE] = _release(job, options, given, nodes if job.elastic else None)
+    return {**files, code.CODE_FILE: code.as_file(source)} if source else files
+
+
+def _fixed(job: JobSpec, options: Settings, batch: Mapping[str, Any], node: Mapping[str, Any]) -> dict[str, str]:
+    """Return the batch script and the script of a node, given what both kinds of job tell them."""
+    is_mpi, runtime = _starts_by_mpi(job), node["runtime"]
     is_mpirun = is_mpi and options.mpi == "mpirun"
     mpi_words = [f"--mpi={options.mpi}", "--distribution=block"] if is_mpi and not is_mpirun else []
-    own: dict[str, Value] = {"signal": f"B:USR1@{options.limit_notice}"} if options.limit_notice else {}
-    given = batch_options(options, str(job.initial_nodes), name, job.nproc_per_node, _gpus(options, job), own)
-    batch = render_template(
+    text = render_template(
         "slurm/job.sh.j2",
-        header=header(given),
+        **batch,
         prefixes=PREFIXES,
-        has_error_log=not options.stderr_to_stdout,
-        job_name=job.name,
-        setup=options.setup or (),
         requeues=options.requeue,
         release_path=RELEASE_FILE if options.release.enabled else None,
         limit_notice=options.limit_notice,
@@ -84,30 +99,60 @@ def _fixed(job: JobSpec, options: Settings, runtime: str) -> dict[str, str]:
         mpirun_patience_s=max(1, (options.limit_notice or 0) // 3),
         unwritable=UNWRITABLE,
         term_code=TERM_CODE,
-        path=JOB_FILE,
         node_path=NODE_FILE,
         nproc_per_node=job.nproc_per_node,
         mpirun_words=_mpi_options(job)[1] if is_mpirun else None,
         tasks=job.nproc_per_node if is_mpi else 1,
         cpus_per_task=options.cpus_per_task if is_mpi else None,
         srun_words=[*_srun_words(options, runtime, job.image), *mpi_words],
-        mounts=[f'--container-mounts="$bundle:$bundle"{_pairs(mounts)}'] if runtime == "pyxis" else (),
+        mounts=[f'--container-mounts="$bundle:$bundle"{_pairs(node["mounts"])}'] if runtime == "pyxis" else (),
     )
-    source = code.source_of(job)
-    values = _node_values(job, options, runtime, has_code=source is not None)
-    placed = {code.CODE_FILE: code.as_file(source)} if source else {}
-    has_release = options.requeue and options.release.enabled
-    release = {RELEASE_FILE: _release(job, options, given, None)} if has_release else {}
-    return {JOB_FILE: batch, NODE_FILE: render_template("slurm/node.sh.j2", **values), **release, **placed}
+    return {JOB_FILE: text, NODE_FILE: render_template("slurm/node.sh.j2", **node)}
+
+
+def _elastic(
+    job: JobSpec,
+    options: Settings,
+    runtime: str,
+    given: Mapping[str, Value],
+    batch: Mapping[str, Any],
+    node: Mapping[str, Any],
+) -> dict[str, str]:
+    """Return the batch script, the scripts of a node's agent and of a guard, and what the operator reads."""
+    mounts = f"--container-mounts={{bundle}}:{{bundle}}{_pairs(node['mounts'])}"
+    request = ElasticRequest(
+        options=(
+            f"--job-name={given['job-name']}-nodes",
+            *words({key: value for key, value in given.items() if key in _SAME}),
+        ),
+        srun_words=(*_srun_words(options, runtime, job.image), *((mounts,) if runtime == "pyxis" else ())),
+        python=options.python or ("python3" if runtime == "pyxis" else None),
+        requeues=options.requeue,
+        growth=options.growth,
+    )
+    graceful = job.elastic is not None and job.elastic.use_graceful_shutdown
+    is_warm = runtime == "none" and ENTRYPOINT in node["program"]
+    agent = {
+        **node,
+        "env": {**(GRACEFUL_ENV if graceful else {}), **node["env"]},
+        "graceful": graceful,
+        "warm_module": WARM_MODULE,
+        "warm_modules": interface(job.model_type, job.trainer).modules(job) if is_warm else (),
+    }
+    guard = {"job_name": job.name, "requeues": options.requeue, "interval_s": _GUARD_INTERVAL_S}
+    return {
+        JOB_FILE: render_template("slurm/elastic.sh.j2", **batch, python=_python(options, "none")),
+        AGENT_FILE: render_template("slurm/agent.sh.j2", **agent),
+        GUARD_FILE: render_template("slurm/guard.sh.j2", **guard),
+        ELASTIC_FILE: request.text(),
+    }
 
 
 def _release(job: JobSpec, options: Settings, given: Mapping[str, Value], nodes: str | None) -> str:
     """Return the script that ends the wait of a requeued job.
 
     Args:
-        job: The job.
-        options: Its `cluster` section.
-        given: The options of its batch script.
+        given: The options of the job's batch script.
         nodes: Its range of sizes; None for a job of fixed size.
     """
     wanted = options.release.model_dump(include={"partition", "account", "qos"}, exclude_none=True)
@@ -120,70 +165,21 @@ def _release(job: JobSpec, options: Settings, given: Mapping[str, Value], nodes:
     return render_template("slurm/release.sh.j2", job_name=job.name, nodes=nodes, header=own, after=after)
 
 
-def _elastic(job: JobSpec, elastic: ElasticPolicy, options: Settings, runtime: str) -> dict[str, str]:
-    sizes = [scale.nodes for scale in job.scales]
-    nodes = f"{min(sizes)}-{max(sizes)}"
-    name = f"{options.job_name_prefix}{job.name}"
-    own: dict[str, Value] = {"no-kill": True, "signal": f"B:USR1@{notice_s(elastic.graceful_shutdown_timeout_s)}"}
-    batch = batch_options(options, nodes, name, job.nproc_per_node, _gpus(options, job), own)
-    same = (f"--job-name={name}-nodes", *words({key: value for key, value in batch.items() if key in _SAME}))
-    mounts = f"--container-mounts={{bundle}}:{{bundle}}{_pairs(options.container_mounts or ())}"
-    request = ElasticRequest(
-        options=same,
-        srun_words=(*_srun_words(options, runtime, job.image), *((mounts,) if runtime == "pyxis" else ())),
-        python=options.python or ("python3" if runtime == "pyxis" else None),
-        requeues=options.requeue,
-        growth=options.growth,
-    )
-    shown = {
-        "header": header(batch),
-        "setup": options.setup or (),
-        "has_error_log": not options.stderr_to_stdout,
-        "job_name": job.name,
-    }
-    source = code.source_of(job)
-    placed_code = {code.CODE_FILE: code.as_file(source)} if source else {}
-    return {
-        **placed_code,
-        JOB_FILE: render_template("slurm/elastic.sh.j2", **shown, path=JOB_FILE, python=_python(options, "none")),
-        AGENT_FILE: render_template(
-            "slurm/agent.sh.j2", **_agent_values(job, options, runtime, has_code=source is not None)
-        ),
-        GUARD_FILE: render_template(
-            "slurm/guard.sh.j2", job_name=job.name, requeues=request.requeues, interval_s=_GUARD_INTERVAL_S
-        ),
-        RELEASE_FILE: _release(job, options, batch, nodes),
-        ELASTIC_FILE: request.text(),
-    }
-
-
-def _agent_values(job: JobSpec, options: Settings, runtime: str, *, has_code: bool) -> dict[str, Any]:
-    values = _node_values(job, options, runtime, has_code=has_code)
-    graceful = job.elastic is not None and job.elastic.use_graceful_shutdown
-    is_warm = runtime == "none" and ENTRYPOINT in values["program"]
-    return {
-        **values,
-        "env": {**(GRACEFUL_ENV if graceful else {}), **values["env"]},
-        "graceful": graceful,
-        "warm_module": WARM_MODULE,
-        "warm_modules": interface(job.model_type, job.trainer).modules(job) if is_warm else (),
-    }
-
-
 def _node_values(job: JobSpec, options: Settings, runtime: str, *, has_code: bool) -> dict[str, Any]:
-    before = list(get(job.config, "recipes.pre_script") or ())
-    inside = list(options.slurm_docker_cfg.post_launch_commands or ()) if runtime == "docker" else []
-    after = list(get(job.config, "recipes.post_script") or ())
+    before, after = (list(get(job.config, f"recipes.{name}_script") or ()) for name in ("pre", "post"))
+    inside = options.slurm_docker_cfg.post_launch_commands or () if runtime == "docker" else ()
+    # A relative path of a program starts from here; an empty one is the folder of the processes.
+    folder = Path(f"{_BUNDLE}{code.CWD}") if has_code else Path() if options.ssh else job.cwd
     start = '"$@"' if after else 'exec "$@"'  # the program, in the arguments of the script that a container runs
     return {
         "job_name": job.name,
         "nproc_per_node": job.nproc_per_node,
-        "env": environment(job),
+        "env": _environment(job),
         "secrets": {name: ref["env"] for name, path, ref in secret_references(job.config) if path != "git.token"},
         "cwd": f"{_BUNDLE}{code.CWD}" if has_code else options.ssh_folder if options.ssh else str(job.cwd),
         "python": _python(options, runtime),
         "port": options.master_port,
-        "program": _program(job, _paths_start(job, options, has_code=has_code)),
+        "program": _program(job, folder),
         "has_mpi": _starts_by_mpi(job),
         "runtime": runtime,
         "image": job.image,
@@ -203,7 +199,7 @@ def _python(options: Settings, runtime: str) -> str:
     return '"${RECIPES_PYTHON:-python3}"' if runtime == "none" else "python3"
 
 
-def environment(job: JobSpec) -> dict[str, str]:
+def _environment(job: JobSpec) -> dict[str, str]:
     """Return the variables of a job's processes that are not secret; the recipe's own override the others."""
     is_several = job.max_nodes > 1 and job.resources.accelerators > 0
     # The operator of an elastic job lets the workers save; without it they do so on SIGTERM.
@@ -219,16 +215,9 @@ def environment(job: JobSpec) -> dict[str, str]:
     }
 
 
-def _paths_start(job: JobSpec, options: Settings, *, has_code: bool) -> Path:
-    """Return the folder that a relative path of a program starts from; an empty path is that of the processes."""
-    if has_code:
-        return Path(f"{_BUNDLE}{code.CWD}")
-    return Path() if options.ssh else job.cwd
-
-
-def _program(job: JobSpec, start: Path) -> tuple[str, ...]:
+def _program(job: JobSpec, folder: Path) -> tuple[str, ...]:
     family = interface(job.model_type, job.trainer)
-    words = tuple(family.workers.program(replace(job, cwd=start)))
+    words = tuple(family.workers.program(replace(job, cwd=folder)))
     if not family.takes_config_path:
         return words
     name = ("--config-name=config.yaml",) if job.trainer == PUBLISHED else ()

@@ -8,7 +8,7 @@ none: its batch script resizes it by its number, and an array's last task has th
 
 import contextlib
 import hashlib
-import json
+import itertools
 import re
 import shutil
 from collections.abc import Mapping, Sequence
@@ -17,20 +17,17 @@ from pathlib import Path
 from typing import Any
 
 from launcher.backends.slurm import run_files
-from launcher.backends.slurm.host import place_of
+from launcher.backends.slurm.host import DIGITS, place_of
 from launcher.backends.slurm.place import Place
 from launcher.backends.slurm.rendering import JOB_FILE
 from launcher.backends.slurm.run_files import ArrayTask
 from launcher.bundle import store
 from launcher.common import os_errors
-from launcher.common.names import RUN_DIR
 from launcher.common.problems import Notice
 from launcher.common.templating import render_template
 from launcher.model.earlier_jobs import KEY
 from launcher.model.job_spec import Bundle
 
-_DIGITS = 12
-"""Digits of the digest in a job's name."""
 _ARRAYS, _ARRAY_FILE = ".arrays", "array.sh"
 OPTION = "#SBATCH "
 """Begins each option of a batch script's header."""
@@ -44,9 +41,9 @@ class Request:
     """One call of sbatch.
 
     Args:
-        name: The name of the job or the array in Slurm's queue; it ends in a digest.
+        name: Of the job or the array in Slurm's queue; it ends in a digest.
         bundles: One, or those of an array's tasks, in their order.
-        folder: The folder to submit from.
+        folder: To submit from.
         file: The batch script's path in the folder.
         text: The batch script.
         config: The composed configuration of the first bundle.
@@ -71,25 +68,16 @@ class Request:
         """Whether it submits several jobs."""
         return len(self.bundles) > 1
 
-    @property
-    def least_nodes(self) -> int:
-        """The smallest number of nodes on which each job can run."""
-        plan = json.loads(self.bundles[0].files["plan.json"])
-        return min(int(scale["nodes"]) for scale in plan["scales"])
-
-    def job_ids(self, native_id: str) -> list[str]:
-        """Return the id of each job, from the one that sbatch printed."""
-        return [f"{native_id}_{task}" for task in range(len(self.bundles))] if self.is_array else [native_id]
+    def job_ids(self, native_id: str) -> dict[Path, str]:
+        """Return the id of each job by its bundle's folder, from the one that sbatch printed."""
+        folders = [bundle.directory for bundle in self.bundles]
+        return {each: f"{native_id}_{task}" if self.is_array else native_id for task, each in enumerate(folders)}
 
     def prepare(self) -> None:
-        """Write what the job, and a later launch that looks for it, needs on disk.
-
-        Raises:
-            ProblemsFound: The disk refuses (E702).
-        """
+        """Write what the job, and a later launch that looks for it, needs on disk; E702 if the disk refuses."""
         try:
             for task, bundle in enumerate(self.bundles):
-                (bundle.directory / RUN_DIR / "slurm").mkdir(parents=True, exist_ok=True)
+                run_files.jobs_folder(bundle.directory).mkdir(parents=True, exist_ok=True)
                 if self.is_array:
                     run_files.note_array_task(bundle.directory, ArrayTask(self.name, task))
             if self.is_array:
@@ -106,32 +94,15 @@ class Request:
                     run_files.note_array_task(bundle.directory, None)
 
 
-def name_of(bundle: Bundle) -> str:
-    """Return the name of a bundle's own job in Slurm's queue."""
-    return named(_prefix(store.config_of(bundle)), bundle.job_name, bundle.digest)
-
-
-def named(prefix: str, job_name: str, digest: str) -> str:
-    """Return the same from its parts."""
-    return f"{prefix}{job_name}-{digest[:_DIGITS]}"
-
-
-def of_one(bundle: Bundle, words: tuple[str, ...] = ()) -> Request:
-    """Return the request of one job."""
-    folder = bundle.directory.resolve()
-    return Request(
-        name_of(bundle), (bundle,), folder, JOB_FILE, bundle.files[JOB_FILE], store.config_of(bundle), words
-    )
-
-
-def of_several(bundles: Sequence[Bundle], words: tuple[str, ...] = ()) -> Request:
-    """Return the request of jobs that share an array; a single one needs none."""
-    first = bundles[0]
+def request_for(bundles: Sequence[Bundle], words: tuple[str, ...] = ()) -> Request:
+    """Return the request of one job, or of jobs that share an array."""
+    first, folder, config = bundles[0], bundles[0].directory.resolve(), store.config_of(bundles[0])
+    own = f"{config['cluster']['job_name_prefix']}{first.job_name}"
     if len(bundles) == 1:
-        return of_one(first, words)
-    config = store.config_of(first)
+        name = f"{own}-{first.digest[:DIGITS]}"
+        return Request(name, (first,), folder, JOB_FILE, first.files[JOB_FILE], config, words)
     digest = hashlib.sha256("".join(bundle.digest for bundle in bundles).encode()).hexdigest()
-    name = f"{_prefix(config)}{first.job_name}-array-{digest[:_DIGITS]}"
+    name = f"{own}-array-{digest[:DIGITS]}"
     limit = config["cluster"].get(_PARALLELISM)
     tasks = f"--array=0-{len(bundles) - 1}" + (f"%{limit}" if limit else "")
     text = render_template(
@@ -141,8 +112,7 @@ def of_several(bundles: Sequence[Bundle], words: tuple[str, ...] = ()) -> Reques
         count=len(bundles),
         path=JOB_FILE,
     )
-    folder = first.directory.resolve().parent / _ARRAYS / name
-    return Request(name, tuple(bundles), folder, _ARRAY_FILE, text, config, words)
+    return Request(name, tuple(bundles), folder.parent / _ARRAYS / name, _ARRAY_FILE, text, config, words)
 
 
 def grouped(bundles: Sequence[Bundle]) -> list[list[Bundle]]:
@@ -182,15 +152,10 @@ def _is_resized(bundle: Bundle) -> bool:
     return any(re.fullmatch(r"--nodes=[0-9]+-[0-9]+", option.replace('"', "")) for option in _header(bundle))
 
 
-def _prefix(config: Mapping[str, Any]) -> str:
-    return str(config["cluster"]["job_name_prefix"])
-
-
 def _header(bundle: Bundle) -> list[str]:
     """Return the options of a batch script's header."""
-    lines = bundle.files[JOB_FILE].splitlines()[1:]
-    end = next((number for number, line in enumerate(lines) if not line.startswith(OPTION)), len(lines))
-    return [line.removeprefix(OPTION) for line in lines[:end]]
+    lines = itertools.takewhile(lambda line: line.startswith(OPTION), bundle.files[JOB_FILE].splitlines()[1:])
+    return [line.removeprefix(OPTION) for line in lines]
 
 
 def _shared(bundle: Bundle) -> list[str]:

@@ -27,7 +27,7 @@ def auto_resume_has_its_nodes(checked: CheckedRecipe, problem: MakeProblem) -> I
 def container_can_be_run(checked: CheckedRecipe, problem: MakeProblem) -> Iterator[Problem]:
     """A runtime needs an image, and the published trainer exists in an image only."""
     image = checked.launch.container
-    runtime = runtime_of(slurm_options(checked), image)
+    runtime = runtime_of(slurm_options(checked).container_runtime, image)
     if runtime != "none" and not image:
         remedy = "container=<image>, or cluster.container_runtime=none"
         yield problem("cluster.container_runtime", "has no image to run", value=runtime, remedy=remedy)
@@ -40,7 +40,7 @@ def container_can_be_run(checked: CheckedRecipe, problem: MakeProblem) -> Iterat
 def ranks_can_be_started(checked: CheckedRecipe, problem: MakeProblem) -> Iterator[Problem]:
     """mpirun starts processes of a node, which start a container each; pyxis is a part of srun."""
     options, distribution = slurm_options(checked), getattr(checked.recipe, "distribution", None)
-    runtime = runtime_of(options, checked.launch.container)
+    runtime = runtime_of(options.container_runtime, checked.launch.container)
     if distribution is None or not distribution.is_mpi:
         return
     if runtime == "docker":

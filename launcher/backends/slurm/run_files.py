@@ -45,7 +45,7 @@ AGENT_FILE = "slurm/agent.sh"
 """In an elastic job's bundle: the script that starts the agent of a node."""
 ELASTIC_FILE, RELEASE_FILE, GUARD_FILE = "slurm/elastic.json", "slurm/release.sh", "slurm/guard.sh"
 EXIT_CODE = "exit_code"
-_GROWTH = "size_before_growth"
+SIZE_BEFORE_GROWTH, _STACKS = "size_before_growth", "stacks.json"
 _CLEARED = "cleared.txt"
 _ARRAY = "array.json"
 _ATTEMPT = re.compile(r"attempt-([0-9]+)")
@@ -59,9 +59,9 @@ class ElasticRequest:
     """What the operator of an elastic job reads of its bundle, beside the plan.
 
     Args:
-        options: Options of a request for more nodes.
+        options: Of a request for more nodes.
         srun_words: Words added to the srun of each node.
-        python: Python of the nodes; None for the one of the batch script.
+        python: Of the nodes; None for the one of the batch script.
         requeues: Whether the job returns to the queue when its nodes are taken.
         growth: How it gets more nodes: in_place or requeue; None for what the cluster allows.
     """
@@ -90,12 +90,7 @@ def is_elastic(bundle_dir: Path) -> bool:
 
 @dataclass(frozen=True, slots=True)
 class ArrayTask:
-    """The task of an array that is a bundle's job.
-
-    Args:
-        array: The array's name in Slurm's queue.
-        task: The number of its task.
-    """
+    """The task of an array, by the array's name in Slurm's queue, that is a bundle's job."""
 
     array: str
     task: int
@@ -139,78 +134,69 @@ def note_array_task(bundle_dir: Path, its: ArrayTask | None) -> None:
         write_text(path, json.dumps(asdict(its)) + "\n")
 
 
-def term_file(bundle_dir: Path, job_id: str, index: int) -> Path:
-    """Return the file that exists once a node of an elastic job was sent SIGTERM."""
-    return folder(bundle_dir, job_id) / "terms" / str(index)
+@dataclass(frozen=True, slots=True)
+class JobFiles:
+    """The files of one of the jobs that a bundle was submitted as."""
 
+    bundle_dir: Path
+    job_id: str
 
-def request_stacks(bundle_dir: Path, job_id: str, stacks: Path) -> None:
-    """Ask the processes of an elastic job's nodes to collect the stacks of workers with a file in `stacks`."""
-    write_text(_stacks_file(bundle_dir, job_id), json.dumps({"time": time.time(), "folder": str(stacks)}))
+    @property
+    def folder(self) -> Path:
+        """The folder of the job; without an id, one that has none of these files."""
+        return folder(self.bundle_dir, self.job_id)
 
+    def term(self, index: int) -> Path:
+        """Return the file that exists once a node of an elastic job was sent SIGTERM."""
+        return self.folder / "terms" / str(index)
 
-def requested_stacks(bundle_dir: Path, job_id: str) -> tuple[float, Path] | None:
-    """Return the time of the last request for stacks, and their folder; None if there was none."""
-    with contextlib.suppress(OSError, ValueError, KeyError, TypeError):
-        fields = json.loads(_stacks_file(bundle_dir, job_id).read_text(encoding="utf-8"))
-        return float(fields["time"]), Path(fields["folder"])
-    return None
+    def address(self, index: int) -> Path:
+        """Return the file that says where the agent of a node listens."""
+        return self.folder / "nodes" / f"{index}.json"
 
+    def request_stacks(self, stacks: Path) -> None:
+        """Ask the processes of an elastic job's nodes to collect the stacks of workers with a file in `stacks`."""
+        write_text(self.folder / _STACKS, json.dumps({"time": time.time(), "folder": str(stacks)}))
 
-def _stacks_file(bundle_dir: Path, job_id: str) -> Path:
-    return folder(bundle_dir, job_id) / "stacks.json"
+    def requested_stacks(self) -> tuple[float, Path] | None:
+        """Return the time of the last request for stacks, and their folder; None if there was none."""
+        with contextlib.suppress(OSError, ValueError, KeyError, TypeError):
+            fields = json.loads((self.folder / _STACKS).read_text(encoding="utf-8"))
+            return float(fields["time"]), Path(fields["folder"])
+        return None
 
+    def note_growth(self, nodes: int) -> None:
+        """Note how many nodes an elastic job had when it returned to the queue to get more."""
+        (self.folder / SIZE_BEFORE_GROWTH).write_text(f"{nodes}\n", encoding="ascii")
 
-def address_file(bundle_dir: Path, job_id: str, index: int) -> Path:
-    """Return the file that says where the agent of a node listens."""
-    return folder(bundle_dir, job_id) / "nodes" / f"{index}.json"
+    def number(self, name: str) -> int | None:
+        """Return the number in SIZE_BEFORE_GROWTH, or in EXIT_CODE, which the batch script writes, if it exists."""
+        with contextlib.suppress(OSError, ValueError):
+            return int((self.folder / name).read_text(encoding="ascii"))
+        return None
 
+    def attempts(self) -> list[int]:
+        """Return the numbers of the attempts that have started, ascending."""
+        logs = self.folder / LOG_DIR
+        found = (_ATTEMPT.fullmatch(path.name) for path in (logs.iterdir() if logs.is_dir() else ()))
+        return sorted(int(each[1]) for each in found if each)
 
-def note_growth(bundle_dir: Path, job_id: str, nodes: int) -> None:
-    """Note how many nodes an elastic job had when it returned to the queue to get more."""
-    (folder(bundle_dir, job_id) / _GROWTH).write_text(f"{nodes}\n", encoding="ascii")
+    def rank_log(self, attempt: int, node: int, local_rank: int, name: str) -> Path | None:
+        """Return the log of a rank, STDOUT or STDERR; None until it exists."""
+        logs = self.folder / LOG_DIR / f"attempt-{attempt}" / f"node-{node}"
+        found = logs.glob(f"*/attempt_*/{local_rank}/{name}")
+        # A step that was restarted within the attempt has a run of its own; the newest one counts.
+        return max(found, key=lambda path: path.stat().st_mtime, default=None)
 
-
-def size_before_growth(bundle_dir: Path, job_id: str) -> int:
-    """Return how many nodes an elastic job had when it last returned to the queue to get more; 0 if it never did."""
-    return _number(folder(bundle_dir, job_id) / _GROWTH) or 0
-
-
-def exit_code(bundle_dir: Path, job_id: str) -> int | None:
-    """Return the exit code that the batch script wrote; None if it wrote none."""
-    return _number(folder(bundle_dir, job_id) / EXIT_CODE)
-
-
-def _number(file: Path) -> int | None:
-    with contextlib.suppress(OSError, ValueError):
-        return int(file.read_text(encoding="ascii"))
-    return None
-
-
-def attempts(bundle_dir: Path, job_id: str) -> list[int]:
-    """Return the numbers of the attempts that have started, ascending."""
-    logs = folder(bundle_dir, job_id) / LOG_DIR
-    found = (_ATTEMPT.fullmatch(path.name) for path in (logs.iterdir() if logs.is_dir() else ()))
-    return sorted(int(each[1]) for each in found if each)
-
-
-def rank_log(bundle_dir: Path, job_id: str, attempt: int, place: tuple[int, int], name: str) -> Path | None:
-    """Return the log of a rank, STDOUT or STDERR; None until it exists. Its place: its node, and its number there."""
-    node, local_rank = place
-    logs = folder(bundle_dir, job_id) / LOG_DIR / f"attempt-{attempt}" / f"node-{node}"
-    # A step that was restarted within the attempt has a run of its own; the newest one counts.
-    return max(logs.glob(f"*/attempt_*/{local_rank}/{name}"), key=lambda path: path.stat().st_mtime, default=None)
-
-
-def events(bundle_dir: Path, job_id: str) -> Iterator[JobEvent]:
-    """Yield the starts and ends of attempts, as the batch script noted them."""
-    path = folder(bundle_dir, job_id) / "events.jsonl"
-    if path.is_file():
-        for line in path.read_text(encoding="utf-8", errors="replace").splitlines():
-            with contextlib.suppress(ValueError, KeyError, TypeError):  # a line that is being written
-                fields = json.loads(line)
-                kind = str(fields["kind"])
-                yield JobEvent(float(fields["time_s"]), kind, str(fields["message"]), is_warning=kind in _WARNINGS)
+    def events(self) -> Iterator[JobEvent]:
+        """Yield the starts and ends of attempts, as the batch script noted them."""
+        path = self.folder / "events.jsonl"
+        if path.is_file():
+            for line in path.read_text(encoding="utf-8", errors="replace").splitlines():
+                with contextlib.suppress(ValueError, KeyError, TypeError):  # a line that is being written
+                    fields = json.loads(line)
+                    kind, is_warning = str(fields["kind"]), fields["kind"] in _WARNINGS
+                    yield JobEvent(float(fields["time_s"]), kind, str(fields["message"]), is_warning=is_warning)
 
 
 def cleared(bundle_dir: Path) -> list[str]:
@@ -240,13 +226,7 @@ class Wanted:
 
 
 def of_job(job_id: str, ranks: tuple[int, ...] | None, processes: int) -> Wanted:
-    """Return the files that show how a job of fixed size is doing, and the logs of some ranks; None for all.
-
-    Args:
-        job_id: The job's id.
-        ranks: The ranks.
-        processes: Worker processes per node.
-    """
+    """Return the files that show how a job of fixed size is doing, and the logs of some ranks; None for all."""
     own = f"slurm/{job_id}"
     files = (*batch_logs(job_id), *_SHOWN)
     places = ["*"] if ranks is None else [f"node-{rank // processes}/*/{rank % processes}" for rank in ranks]
@@ -262,14 +242,7 @@ def of_operator(job_id: str, *, has_ended: bool) -> Wanted:
 
 
 def of_attempts(attempts: Sequence[Attempt], ranks: tuple[int, ...] | None, processes: int, name: str) -> Wanted:
-    """Return the events of an elastic job, and the logs of some ranks in starts of its workers; None for all.
-
-    Args:
-        attempts: The starts.
-        ranks: The ranks.
-        processes: Worker processes per node.
-        name: STDOUT or STDERR.
-    """
+    """Return the events of an elastic job, and logs, STDOUT or STDERR, of some ranks, None for all, in attempts."""
     if ranks is None:
         return Wanted((EVENTS_FILE, LOG_DIR), (EVENTS_FILE, f"{LOG_DIR}/node-*/*/attempt_*/*/{name}"))
     nodes, logs = set[str](), list[str]()

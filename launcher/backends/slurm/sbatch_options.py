@@ -5,7 +5,7 @@ Source: sbatch(1), Slurm 22.05 to 24.11.
 
 import math
 import re
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING
 
 from launcher.common.suggestions import did_you_mean
@@ -37,8 +37,6 @@ ADDITIONAL = (
 )
 """Options for `cluster.additional_parameters`, without those that submit several jobs, choose another cluster, folder
 or user, or place the log: the launcher does that itself, or would lose the job."""
-
-
 MEMORY_KEYS = ("mem", "mem_per_cpu", "mem_per_gpu")
 
 
@@ -47,20 +45,21 @@ def names_memory(cluster: Mapping[str, object]) -> bool:
     return any(cluster.get(key) is not None for key in MEMORY_KEYS)
 
 
-def refuse_unknown(given: dict[str, Value]) -> dict[str, Value]:
-    """Return further options of sbatch.
+def plain(name: str) -> str:
+    """Return the name of an option of sbatch that a user may have written with dashes before it or underscores."""
+    return name.lstrip("-").replace("_", "-")
 
-    Raises:
-        ValueError: One of them is not an option for `additional_parameters`.
-    """
+
+def refuse_unknown(given: dict[str, Value]) -> dict[str, Value]:
+    """Return further options of sbatch; a ValueError names one that is not for `additional_parameters`."""
     for name in given:
-        plain = name.lstrip("-").replace("_", "-")
-        if plain in _KEYS:
-            raise ValueError(f"{name} has a key of its own: cluster.{plain.replace('-', '_')}")
-        if plain in _OWN:
-            raise ValueError(f"{name} is set by the launcher: {_OWN[plain]}")
-        if plain not in ADDITIONAL:
-            meant = did_you_mean(plain, ADDITIONAL)
+        option = plain(name)
+        if option in _KEYS:
+            raise ValueError(f"{name} has a key of its own: cluster.{option.replace('-', '_')}")
+        if option in _OWN:
+            raise ValueError(f"{name} is set by the launcher: {_OWN[option]}")
+        if option not in ADDITIONAL:
+            meant = did_you_mean(option, ADDITIONAL)
             hint = f"{meant} " if meant else ""
             raise ValueError(f"{name} is not an option for this key. {hint}Valid ones: {', '.join(ADDITIONAL)}")
     return given
@@ -72,9 +71,7 @@ def batch_options(
     """Return the options of a batch script by name; false and null leave an option out.
 
     Args:
-        options: The `cluster` section.
         nodes: Number of nodes, or a range such as 2-4.
-        name: The job's name.
         processes: Worker processes per node: what Slurm calls tasks.
         gpus_per_node: GPUs to request per node; None for none.
         more: Options that follow from the kind of job.
@@ -85,7 +82,7 @@ def batch_options(
     def own(*keys: str) -> dict[str, Value]:
         return {key.replace("_", "-"): getattr(options, key) for key in keys}
 
-    plain: dict[str, Value] = {
+    known: dict[str, Value] = {
         "job-name": name,
         "nodes": nodes,
         "exclusive": options.exclusive,
@@ -101,23 +98,18 @@ def batch_options(
         **own("open_mode", "comment"),
     }
     added = options.additional_parameters or {}
-    return {**plain, **{key.lstrip("-").replace("_", "-"): value for key, value in added.items()}, **more}
+    return {**known, **{plain(key): value for key, value in added.items()}, **more}
 
 
 def header(given: Mapping[str, Value]) -> list[str]:
     """Return options as lines of a header, quoted."""
-    return [
-        f"--{name}" if value is True else f"--{name}={quoted(str(value))}" for name, value in _shown(given).items()
-    ]
+    return words(given, quoted)
 
 
-def words(given: Mapping[str, Value]) -> list[str]:
-    """Return options as words of a command."""
-    return [f"--{name}" if value is True else f"--{name}={value}" for name, value in _shown(given).items()]
-
-
-def _shown(given: Mapping[str, Value]) -> dict[str, Value]:
-    return {name: value for name, value in given.items() if value is not None and value is not False}
+def words(given: Mapping[str, Value], shown: Callable[[str], str] = str) -> list[str]:
+    """Return options as words of a command; false and null leave an option out."""
+    kept = {name: value for name, value in given.items() if value is not None and value is not False}
+    return [f"--{name}" if value is True else f"--{name}={shown(str(value))}" for name, value in kept.items()]
 
 
 def quoted(value: str) -> str:
@@ -142,17 +134,16 @@ def minutes(limit: object) -> float | None:
 
     Source: sbatch(1), --time.
     """
-    text = "" if limit is None else str(limit)
-    days, dash, rest = text.rpartition("-")
+    text = str(limit)
     if not re.fullmatch(r"([0-9]+-)?[0-9]+(:[0-9]+){0,2}", text):
         return None
+    days, dash, rest = text.rpartition("-")
     numbers = [int(part) for part in rest.split(":")]
-    if dash:
-        hours, mins, seconds = (*numbers, 0, 0)[:3]
-        return int(days) * 1440 + hours * 60 + mins + seconds / 60
-    if len(numbers) == 3:
-        return numbers[0] * 60 + numbers[1] + numbers[2] / 60
-    return numbers[0] + (numbers[1] / 60 if len(numbers) == 2 else 0)
+    # After days come hours; otherwise a text begins with minutes, unless it has three parts.
+    if not dash and len(numbers) < 3:
+        numbers.insert(0, 0)
+    hours, mins, seconds = (*numbers, 0, 0)[:3]
+    return int(days or 0) * 1440 + hours * 60 + mins + seconds / 60
 
 
 def amounts(text: str) -> dict[str, float]:
@@ -181,7 +172,6 @@ def gres_amounts(text: str) -> dict[str, int]:
     return found
 
 
-def integer(fields: Mapping[str, str], name: str) -> int | None:
+def integer(text: str | None) -> int | None:
     """Return a field that is a whole number; None without a limit."""
-    text = fields.get(name, "")
-    return int(text) if text.isdigit() else None
+    return int(text) if text and text.isdigit() else None

@@ -15,7 +15,7 @@ import tempfile
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import IO
+from typing import IO, NamedTuple
 
 from launcher.backends.slurm.programs import KEPT, PREFIXES
 from launcher.common.problems import ProblemsFound, fail
@@ -36,7 +36,7 @@ _KEPT_S = 60
 RSYNC = ("-s", "--recursive", "--times", "--omit-dir-times", "--from0", "--files-from=-")
 """Options of every copy: names pass no shell, and only folders and regular files are copied. Source: rsync(1)."""
 _COPY_S = 600.0
-_ASK = "must work without a question"
+_TRY = "ssh {name} true must work without a question"
 _CAUSES = (
     (
         "REMOTE HOST IDENTIFICATION HAS CHANGED",
@@ -44,7 +44,7 @@ _CAUSES = (
         "ask whether the host was replaced, then: ssh-keygen -R {name}",
     ),
     ("Host key verification failed", "E456", "connect once by hand to compare and accept the host's key: ssh {name}"),
-    ("Permission denied", "E456", f"load your key (ssh-add), or name it in ~/.ssh/config: ssh {{name}} true {_ASK}"),
+    ("Permission denied", "E456", f"load your key (ssh-add), or name it in ~/.ssh/config: {_TRY}"),
     ("Too many authentication failures", "E456", "name one key in ~/.ssh/config: IdentityFile, IdentitiesOnly=yes"),
     ("Could not resolve hostname", "E455", "correct the name, or describe the host in ~/.ssh/config"),
     (
@@ -56,48 +56,30 @@ _CAUSES = (
     ("Bad configuration option", "E456", "correct the option in the configuration that the message names"),
     ("account is", "E456", "ask the administrator of {name}: your account there admits no login"),
     ("expired", "E456", "renew your password or account: ssh {name}"),
-    (
-        "Connection refused",
-        "E455",
-        f"the host runs no ssh server at this port: compare Port, ssh {{name}} true {_ASK}",
-    ),
-    ("timed out", "E455", f"compare name, VPN and firewall, then try again: ssh {{name}} true {_ASK}"),
-    ("No route to host", "E455", f"compare name, VPN and firewall, then try again: ssh {{name}} true {_ASK}"),
-    ("Network is unreachable", "E455", f"connect this machine to a network: ssh {{name}} true {_ASK}"),
-    ("Connection reset", "E455", f"the host ended the connection; try again: ssh {{name}} true {_ASK}"),
-    ("Connection closed", "E455", f"the host ended the connection; try again: ssh {{name}} true {_ASK}"),
+    ("Connection refused", "E455", f"the host runs no ssh server at this port: compare Port, {_TRY}"),
+    ("timed out", "E455", f"compare name, VPN and firewall, then try again: {_TRY}"),
+    ("No route to host", "E455", f"compare name, VPN and firewall, then try again: {_TRY}"),
+    ("Network is unreachable", "E455", f"connect this machine to a network: {_TRY}"),
+    ("Connection reset", "E455", f"the host ended the connection; try again: {_TRY}"),
+    ("Connection closed", "E455", f"the host ended the connection; try again: {_TRY}"),
     ("too long for Unix domain socket", "E455", "shorten ControlPath in ~/.ssh/config"),
 )
 """Part of a message of ssh, the code of its Problem, and its remedy. Source: OpenSSH 9.2, its messages."""
-
-
 _PARTIAL = (23, 24)
 """Exit codes of rsync for files that it could not read, or that are gone. Source: rsync(1), Exit values."""
 
 
 @dataclass(frozen=True, slots=True)
 class Session:
-    """The answer of a command on the other machine.
-
-    Args:
-        code: Its exit code.
-        out: Its standard output.
-        error: Its standard error.
-    """
+    """The exit code of a command on the other machine, its standard output and its standard error."""
 
     code: int
     out: bytes
     error: str
 
 
-@dataclass(frozen=True, slots=True)
-class Login:
-    """A user at a login node.
-
-    Args:
-        user: The name there.
-        home: The home folder there.
-    """
+class Login(NamedTuple):
+    """Name and home folder of the user at a login node."""
 
     user: str
     home: str
@@ -116,11 +98,7 @@ class Connection:
 
     @functools.cached_property
     def login(self) -> Login:
-        """The user there.
-
-        Raises:
-            ProblemsFound: The node is not reached (E455), or refuses the login (E456).
-        """
+        """The user there; `run` names the Problems of a node that is not reached."""
         answer = self.run(("bash", "-c", r'printf "%s\0" "$(id -un)" "$HOME"'))
         user, home = answer.out.decode(errors="surrogateescape").split("\0")[:2]
         return Login(user, home.rstrip("/"))
@@ -137,11 +115,9 @@ class Connection:
         """Run a command there and return its answer.
 
         Args:
-            words: The command.
             folder: Its working folder; "" for the home folder.
-            env: Further variables.
             data: Its standard input.
-            timeout_s: Time limit in seconds; None for none.
+            timeout_s: None for no limit.
 
         Raises:
             ProblemsFound: The node is not reached, or the connection was lost (E455), or it refuses the login (E456).
@@ -166,7 +142,15 @@ class Connection:
             else:
                 shutil.copyfileobj(data, asked)
             asked.seek(0)
-            self._call(asked, out, error, timeout_s)
+            command = [*_client(), *_shared(self.name), "-T", "--", self.name, _BOOTSTRAP]
+            try:
+                subprocess.run(command, stdin=asked, stdout=out, stderr=error, timeout=timeout_s, check=False)
+            except FileNotFoundError as missing:
+                message = "OpenSSH's client is not installed on this machine"
+                remedy = "install ssh, such as openssh-client"
+                raise fail("E455", _KEY, message, value=self.name, remedy=remedy) from missing
+            except subprocess.TimeoutExpired as late:
+                raise fail("E455", _KEY, f"does not answer after {timeout_s:g} s", value=self.name) from late
             return self._answer(marker, _content(out), _content(error).decode(errors="replace"))
 
     def rsync(self, options: Iterable[str], folder: str, target: Path, names: bytes) -> bool:
@@ -175,7 +159,6 @@ class Connection:
         Args:
             options: Further options of rsync.
             folder: The folder there from which names start.
-            target: The folder here.
             names: Files and folders, each ended by a null character.
         """
         shell = " ".join(f'"{word}"' for word in (*_client(), *_shared(self.name), "-T"))
@@ -189,19 +172,6 @@ class Connection:
                 self._has_rsync = done.returncode in (0, *_PARTIAL)
                 return done.returncode == 0
         return False
-
-    def _call(self, asked: IO[bytes], out: IO[bytes], error: IO[bytes], timeout_s: float | None) -> None:
-        command = [*_client(), *_shared(self.name), "-T", "--", self.name, _BOOTSTRAP]
-        try:
-            subprocess.run(command, stdin=asked, stdout=out, stderr=error, timeout=timeout_s, check=False)
-        except FileNotFoundError as missing:
-            message, remedy = (
-                "OpenSSH's client is not installed on this machine",
-                "install ssh, such as openssh-client",
-            )
-            raise fail("E455", _KEY, message, value=self.name, remedy=remedy) from missing
-        except subprocess.TimeoutExpired as late:
-            raise fail("E455", _KEY, f"does not answer after {timeout_s:g} s", value=self.name) from late
 
     def _answer(self, marker: str, out: bytes, error: str) -> Session:
         """Return what stands between the markers; without the last one the connection was lost."""
@@ -220,7 +190,7 @@ class Connection:
         for part, code, remedy in _CAUSES:
             if part in error:
                 return fail(code, _KEY, f"ssh: {said}", value=self.name, remedy=remedy.format(name=self.name))
-        remedy = f"ssh {self.name} true {_ASK}; the host needs bash"
+        remedy = f"{_TRY}; the host needs bash".format(name=self.name)
         return fail("E455", _KEY, f"is not reached: {said}", value=self.name, remedy=remedy)
 
 
@@ -253,7 +223,6 @@ def _shared(name: str) -> tuple[str, ...]:
 
 
 def _close(name: str, folder: str) -> None:
-    """Close a shared connection."""
     with contextlib.suppress(OSError, subprocess.TimeoutExpired):
         words = [*_client(), "-o", f"ControlPath={folder}/%C", "-O", "exit", "--", name]
         subprocess.run(words, stdin=subprocess.DEVNULL, capture_output=True, timeout=10, check=False)

@@ -6,37 +6,20 @@ from collections.abc import Iterable
 
 from launcher.model.job_spec import JobState
 
-STATES = {
-    "PENDING": JobState.PENDING,
-    "CONFIGURING": JobState.PENDING,
-    "REQUEUED": JobState.PENDING,
-    "REQUEUE_FED": JobState.PENDING,
-    "REQUEUE_HOLD": JobState.PENDING,
-    "SPECIAL_EXIT": JobState.PENDING,
-    "RESV_DEL_HOLD": JobState.PENDING,
-    "SUSPENDED": JobState.PENDING,
-    "STOPPED": JobState.PENDING,
-    "POWER_UP_NODE": JobState.PENDING,
-    "RUNNING": JobState.RUNNING,
-    "COMPLETING": JobState.RUNNING,
-    "SIGNALING": JobState.RUNNING,
-    "STAGE_OUT": JobState.RUNNING,
-    "RESIZING": JobState.RUNNING,
-    "COMPLETED": JobState.SUCCEEDED,
-    "CANCELLED": JobState.CANCELLED,
-    "BOOT_FAIL": JobState.FAILED,
-    "DEADLINE": JobState.FAILED,
-    "FAILED": JobState.FAILED,
-    "LAUNCH_FAILED": JobState.FAILED,
-    "NODE_FAIL": JobState.FAILED,
-    "OUT_OF_MEMORY": JobState.FAILED,
-    "PREEMPTED": JobState.FAILED,
-    "RECONFIG_FAIL": JobState.FAILED,
-    "REVOKED": JobState.FAILED,
-    "TIMEOUT": JobState.FAILED,
-    "UPDATE_DB": JobState.RUNNING,
-    "EXPEDITING": JobState.PENDING,
+_WORDS = {
+    JobState.PENDING: (
+        *("PENDING", "CONFIGURING", "EXPEDITING", "REQUEUED", "REQUEUE_FED", "REQUEUE_HOLD", "SPECIAL_EXIT"),
+        *("RESV_DEL_HOLD", "SUSPENDED", "STOPPED", "POWER_UP_NODE"),
+    ),
+    JobState.RUNNING: ("RUNNING", "COMPLETING", "SIGNALING", "STAGE_OUT", "RESIZING", "UPDATE_DB"),
+    JobState.SUCCEEDED: ("COMPLETED",),
+    JobState.CANCELLED: ("CANCELLED",),
+    JobState.FAILED: (
+        *("BOOT_FAIL", "DEADLINE", "FAILED", "LAUNCH_FAILED", "NODE_FAIL", "OUT_OF_MEMORY", "PREEMPTED"),
+        *("RECONFIG_FAIL", "REVOKED", "TIMEOUT"),
+    ),
 }
+STATES = {word: state for state, words in _WORDS.items() for word in words}
 """Every state that squeue and sacct show. Source: squeue(1), Job State Codes; sacct(1), Job State Codes."""
 
 _FAILURES = {
@@ -77,8 +60,6 @@ _BARRED = (
     (re.compile(r"Job's QOS not (permitted|known).*"), "cluster.qos"),
 )
 """The same for reasons that come in many forms. Source: Slurm 22.05, job_mgr.c: part_policy_valid_acct."""
-
-
 _WAITS = {
     "AssociationJobLimit": "until other jobs of your account have ended",
     "AssociationResourceLimit": "until other jobs of your account have ended",
@@ -124,7 +105,11 @@ _WAITS_FOR_OTHERS = (
 
 def state_of(word: str) -> JobState:
     """Return the state for Slurm's name of it, such as `CANCELLED by 1000`; running if it is unknown."""
-    return STATES.get((word.split() or [""])[0].rstrip("+"), JobState.RUNNING)
+    return STATES.get(_name(word), JobState.RUNNING)
+
+
+def _name(word: str) -> str:
+    return word.partition(" ")[0].rstrip("+")
 
 
 def message_of(word: str, reason: str, exit_code: tuple[int, int]) -> str:
@@ -135,7 +120,7 @@ def message_of(word: str, reason: str, exit_code: tuple[int, int]) -> str:
         reason: Slurm's reason, such as Resources.
         exit_code: Exit code and signal of the batch script.
     """
-    state, name = state_of(word), word.split()[0].rstrip("+") if word.split() else ""
+    state, name = state_of(word), _name(word)
     because = "" if reason in ("None", "N/A", "") else reason
     if state is JobState.PENDING:
         return f"waits: {because or name}{_explained(because or name)}"

@@ -1,7 +1,6 @@
 """Submits the jobs of bundles once: their names in the queue have a digest, by which a later launch finds them."""
 
 import contextlib
-import json
 import re
 import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -10,13 +9,13 @@ from pathlib import Path
 from typing import Any
 
 from launcher.backends.slurm import code, limits, preflight, programs, queue, requests, run_files
-from launcher.backends.slurm.host import place_of
+from launcher.backends.slurm.host import damage_refused, place_of, unique_name
 from launcher.backends.slurm.place import Place, configured
 from launcher.backends.slurm.queue import Seen, queue_of
 from launcher.backends.slurm.requests import Request
 from launcher.backends.slurm.run_files import ArrayTask, is_elastic, jobs_folder
+from launcher.backends.slurm.sbatch_options import plain
 from launcher.bundle import store
-from launcher.bundle.render import MANIFEST
 from launcher.common import console, os_errors
 from launcher.common.problems import Notice, Problem, ProblemsFound, fail
 from launcher.model.earlier_jobs import KEY, EarlierJob, QueuedJob
@@ -54,33 +53,21 @@ def found(handle: JobHandle) -> tuple[str, Seen | None]:
 
 
 def place_at(folder: Path) -> Place:
-    """Return where the job of a bundle's folder is submitted and followed.
-
-    Raises:
-        ProblemsFound: The bundle is damaged (E703).
-    """
-    try:
-        return place_of(_config(folder)["cluster"])
-    except (KeyError, TypeError) as error:
-        raise fail("E703", str(folder), f"is not a bundle directory: {error}") from error
+    """Return where the job of a bundle's folder is submitted and followed; E703 if the bundle is damaged."""
+    with damage_refused(folder):
+        return place_of(_cluster(folder))
 
 
-def _config(folder: Path) -> Mapping[str, Any]:
-    try:
-        return store.composed((folder / "recipe.yaml").read_text(encoding="utf-8"))
-    except (OSError, ValueError) as error:
-        raise fail("E703", str(folder), f"is not a bundle directory: {error}") from error
+def _cluster(folder: Path) -> Mapping[str, Any]:
+    cluster: Mapping[str, Any] = store.composed((folder / "recipe.yaml").read_text(encoding="utf-8"))["cluster"]
+    return cluster
 
 
 def _identity(folder: Path) -> tuple[str, ArrayTask | None]:
     """Return the name that a bundle's own job has in Slurm's queue, and the task of an array that it is."""
-    try:
-        config = _config(folder)
-        manifest = json.loads((folder / MANIFEST).read_text(encoding="utf-8"))
-        own = requests.named(config["cluster"]["job_name_prefix"], manifest["job_name"], manifest["digest"])
-    except (OSError, ValueError, KeyError, TypeError) as error:
-        raise fail("E703", str(folder), f"is not a bundle directory: {error}") from error
-    return own, run_files.array_task(folder)
+    with damage_refused(folder):
+        name = f"{_cluster(folder)['job_name_prefix']}{unique_name(folder)}"
+    return name, run_files.array_task(folder)
 
 
 def _is_of(job: Seen, own: str, its: ArrayTask | None) -> bool:
@@ -106,26 +93,11 @@ def existing(folders: Sequence[Path]) -> dict[Path, Seen]:
     return found
 
 
-def was_removed(handle: JobHandle, job_id: str) -> bool:
-    """Return whether a task that Slurm does not know was cancelled before it started: Slurm keeps nothing of it."""
-    its = run_files.array_task(handle.bundle_dir)
-    has_started = run_files.folder(handle.bundle_dir, job_id).exists()
-    return bool(
-        its
-        and "_" in job_id
-        and not has_started
-        and queue_of(place_at(handle.bundle_dir)).knows_array(job_id, its.array)
-    )
-
-
 def submit_all(jobs: Sequence[QueuedJob]) -> list[tuple[str, bool]]:
     """Submit the jobs of bundles unless they exist, those that may share an array in one; all of them, or none.
 
     Returns:
         The id of each, and whether it is new.
-
-    Raises:
-        ProblemsFound: Every reason why they were not submitted.
     """
     folders = [job.bundle.directory for job in jobs]
     sent: list[tuple[Request, str]] = []
@@ -139,8 +111,7 @@ def submit_all(jobs: Sequence[QueuedJob]) -> list[tuple[str, bool]]:
             _take_back(sent, error)
             raise
     for request, native_id in sent:
-        for bundle, job_id in zip(request.bundles, request.job_ids(native_id), strict=True):
-            ids[bundle.directory] = (job_id, True)
+        ids |= {folder: (job_id, True) for folder, job_id in request.job_ids(native_id).items()}
     return [ids[folder] for folder in folders]
 
 
@@ -148,10 +119,7 @@ def _settled(folders: Sequence[Path]) -> dict[Path, Seen]:
     """Return the jobs that exist, once the controller has acted on every earlier request for one, or never will.
 
     A controller that answers has every earlier request, but lists a job only when it has handled its request. An
-    sbatch that outlived its launch may send one later.
-
-    Raises:
-        ProblemsFound: The controller does not answer (E447), or an earlier sbatch still runs (E352).
+    sbatch that outlived its launch may send one later (E352).
     """
     first_s: float | None = None
     while True:
@@ -161,8 +129,12 @@ def _settled(folders: Sequence[Path]) -> dict[Path, Seen]:
         first_s = now_s if first_s is None else first_s
         late = [each for each in open_ if now_s - first_s >= _request_limit_s(place_at(each))]
         if running := [each for each in late if _is_asking(each)]:
-            names = [_identity(each)[0] for each in running]
-            raise ProblemsFound(tuple(map(_still_asked, names)), "no further job was submitted")
+            message = "may be submitted yet: the sbatch of an earlier launch still asks the controller"
+            remedy = "launch it again when that has ended: pgrep -fa sbatch"
+            raise ProblemsFound(
+                tuple(Problem("E352", "job", message, value=_identity(each)[0], remedy=remedy) for each in running),
+                "no further job was submitted",
+            )
         if late == open_:
             _note_answers(jobs_folder(each) / _MARK for each in found if _mark_of(each) == _UNANSWERED)
             return found
@@ -176,7 +148,6 @@ def _mark_of(folder: Path) -> str:
 
 
 def _request_limit_s(place: Place) -> int:
-    """Return how long the controller may work on a request."""
     given = configured("MessageTimeout", place).partition(" ")[0]
     return int(given) if given.isdigit() else _REQUEST_S
 
@@ -188,18 +159,9 @@ def _is_asking(folder: Path) -> bool:
     return place_at(folder).run("pgrep", "--full", "--", f"--job-name=({names})( |$)").code == 0
 
 
-def _still_asked(name: str) -> Problem:
-    message = "may be submitted yet: the sbatch of an earlier launch still asks the controller"
-    return Problem("E352", "job", message, value=name, remedy="launch it again when that has ended: pgrep -fa sbatch")
-
-
 @contextlib.contextmanager
 def _alone(folders: Sequence[Path]) -> Iterator[None]:
-    """Make the bundles' folders of jobs, and let no other launch of the bundles submit within the block.
-
-    Raises:
-        ProblemsFound: The disk refuses (E702).
-    """
+    """Make the bundles' folders of jobs, and let no other launch of the bundles submit within the block."""
     with contextlib.ExitStack() as locks:
         for folder in sorted(set(folders)):  # in one order, so that no two launches wait for each other
             try:
@@ -211,36 +173,31 @@ def _alone(folders: Sequence[Path]) -> Iterator[None]:
 
 
 def _take_back(sent: Sequence[tuple[Request, str]], error: ProblemsFound) -> None:
-    """Cancel what was submitted before a refusal, so that it can be launched anew.
-
-    Raises:
-        ProblemsFound: It cannot be cancelled.
-    """
+    """Cancel what was submitted before a refusal, so that it can be launched anew."""
     for request, native_id in sent:
         if request.place.run("scancel", native_id).code:
             raise ProblemsFound(
                 error.problems, f"job {native_id} was submitted, and could not be cancelled"
             ) from error
-        for bundle, job_id in zip(request.bundles, request.job_ids(native_id), strict=True):
-            run_files.clear(bundle.directory, job_id)
+        for folder, job_id in request.job_ids(native_id).items():
+            run_files.clear(folder, job_id)
         request.discard()
 
 
 def _accepted(jobs: Sequence[QueuedJob]) -> list[Request]:
-    """Return the requests that submit jobs.
-
-    Raises:
-        ProblemsFound: Every reason why one of them would be refused.
-    """
+    """Return the requests that submit jobs, or raise every reason why one of them would be refused."""
     waiting = {job.bundle.directory: job for job in jobs}
     made, problems = [], [problem for job in jobs for problem in job.problems]
     groups = requests.grouped([job.bundle for job in jobs])
     for bundles in groups:
         job, config = waiting[bundles[0].directory], store.config_of(bundles[0])
         cluster = config["cluster"]
-        problems += _unmergeable(job, cluster.get("dependency"))
+        if job.after and "?" in (dependency := cluster.get("dependency") or ""):
+            message = f"has alternatives, which cannot be combined with {KEY}"
+            remedy = f"name every job in cluster.dependency, and {KEY}=null"
+            problems.append(Problem("E454", "cluster.dependency", message, value=dependency, remedy=remedy))
         memory = limits.share_of_memory(cluster, place_of(cluster))
-        request = requests.of_several(bundles, (*_dependency_words(job.after, cluster), *memory))
+        request = requests.request_for(bundles, (*_dependency_words(job.after, cluster), *memory))
         problems += preflight.problems(request, is_tried=len(groups) > 1)
         made.append(request)
     if problems:
@@ -248,25 +205,16 @@ def _accepted(jobs: Sequence[QueuedJob]) -> list[Request]:
     return made
 
 
-def _unmergeable(job: QueuedJob, dependency: str | None) -> Iterator[Problem]:
-    if job.after and dependency and "?" in dependency:
-        message = f"has alternatives, which cannot be combined with {KEY}"
-        remedy = f"name every job in cluster.dependency, and {KEY}=null"
-        yield Problem("E454", "cluster.dependency", message, value=dependency, remedy=remedy)
-
-
-def _dependency_words(after: Sequence[EarlierJob], cluster: Mapping[str, object]) -> Iterator[str]:
+def _dependency_words(after: Sequence[EarlierJob], cluster: Mapping[str, Any]) -> Iterator[str]:
     """Yield the options for what a job waits for, beside `cluster.dependency`.
 
     A job that can no longer start is cancelled, unless the user wants otherwise, so that a chain ends.
     """
     if not after:
         return
-    given = filter(None, [cluster.get("dependency")])
-    yield f"--dependency={','.join([*(f'after{each.condition}:{_id(each)}' for each in after), *map(str, given)])}"
-    further = cluster.get("additional_parameters")
-    names = {name.lstrip("-").replace("_", "-") for name in further} if isinstance(further, dict) else set()
-    if _KILL not in names:
+    waits = [f"after{each.condition}:{_id(each)}" for each in after]
+    yield f"--dependency={','.join((*waits, *filter(None, [cluster.get('dependency')])))}"
+    if _KILL not in map(plain, cluster.get("additional_parameters") or ()):
         yield f"--{_KILL}=yes"
 
 
@@ -291,13 +239,11 @@ def _send(request: Request) -> str:
     except ProblemsFound:
         request.discard()
         raise
-    words = ("sbatch", "--parsable", f"--job-name={request.name}", *request.words, request.file)
     env = dict(request.place.environment())
     for bundle in request.bundles:
         env |= preflight.secret_values(store.config_of(bundle))
     try:
-        while preflight.awaits_nodes(answer := request.place.run(*words, folder=folder, env=env), request.place):
-            time.sleep(queue.POLL_S)
+        answer = preflight.answer_of_sbatch(request, "--parsable", request.file, folder=folder, env=env)
     except ProblemsFound as error:  # Slurm may have the job, although its answer was lost
         native_id = queue.array_of(_found_again(request, error))
     else:
@@ -311,11 +257,7 @@ def _send(request: Request) -> str:
 
 
 def _looked_up(request: Request, answer: programs.Answer, new: Sequence[Path]) -> str:
-    """Return the id of a job that sbatch did not print.
-
-    Raises:
-        ProblemsFound: sbatch refuses, or the controller does not have the job, but may get it (E352).
-    """
+    """Return the id of a job that sbatch did not print, or raise why it has none."""
     is_unanswered = answer.is_lost or answer.code == 0
     if (answer.is_unreachable or is_unanswered) and (job := _in_doubt(request)):
         return queue.array_of(job.job_id)
@@ -356,11 +298,7 @@ def _note_answers(marks: Iterable[Path], refused: Sequence[Path] = ()) -> None:
 
 
 def _in_doubt(request: Request) -> Seen | None:
-    """Return the job of a submission whose answer was lost; None if the controller does not have it.
-
-    Raises:
-        ProblemsFound: The controller does not answer (E352).
-    """
+    """Return the job of a submission whose answer was lost; None if the controller does not have it."""
     deadline = time.monotonic() + _PATIENCE_S
     while True:
         try:
@@ -382,11 +320,7 @@ def _arrived(request: Request) -> Seen | None:
 
 
 def _found_again(request: Request, lost: ProblemsFound) -> str:
-    """Return the id of a job whose submission was not answered.
-
-    Raises:
-        ProblemsFound: It is not found; the next launch looks for it again.
-    """
+    """Return the id of a job whose submission was not answered. If it is not found, the next launch looks again."""
     with contextlib.suppress(ProblemsFound):
         if job := _arrived(request):
             return job.job_id
@@ -404,12 +338,9 @@ def _made_available(request: Request) -> str:
             message = f"left out of the copy of the code: {', '.join(left_out[:_NAMED])}{more}"
             console.show_notice(Notice("N196", message), stderr=True)
 
-    def send(bundle: Bundle) -> str:
-        return request.place.send(bundle, has_code=code.of_bundle(bundle) is not None)
-
-    folder = send(request.bundles[0])  # and what all of them need
+    folder = request.place.send(request.bundles[0])  # and what all of them need
     if not request.is_array:
         return folder
     with ThreadPoolExecutor(_SENT_AT_ONCE) as pool:
-        list(pool.map(send, request.bundles[1:]))
+        list(pool.map(request.place.send, request.bundles[1:]))
     return request.place.send_array(request.folder, request.bundles)
