@@ -15,6 +15,8 @@ from matplotlib.textpath import TextPath
 from matplotlib.ticker import MaxNLocator
 
 from launcher.common import pictures
+from launcher.common.console import counted
+from launcher.common.text_table import clipped
 from launcher.timeline.values import Event, Step, Timeline
 
 _WIDTH, _LEFT, _RIGHT, _BOTTOM, _TOP = 10.0, 0.62, 0.25, 0.82, 0.42
@@ -163,8 +165,7 @@ def _flags(timeline: Timeline) -> tuple[_Flag, ...]:
     rightward: list[_Flag] = []
     leftward: list[_Flag] = []
     for event in sorted(_labelled_events(timeline), key=lambda event: -event.time_s):
-        first = event.message.partition("\n")[0] or event.kind
-        words = first if len(first) <= _LABEL_LENGTH else f"{first[: _LABEL_LENGTH - 1]}…"
+        words = clipped(event.message.partition("\n")[0] or event.kind, _LABEL_LENGTH)
         length = TextPath((0, 0), words, size=_LABEL_SIZE, prop=font).get_extents().width + _LABEL_SPACE
         x = event.time_s / _end(timeline) * width
         if x + length <= limit:
@@ -216,10 +217,8 @@ def _draw_flags(axes: Axes, flags: tuple[_Flag, ...]) -> None:
 
 
 def _caption(timeline: Timeline) -> str:
-    restarts = f"{timeline.restarts} restart{'' if timeline.restarts == 1 else 's'}"
-    words = (
-        f"{timeline.num_steps} steps in {timeline.wall_s:.0f} s, {restarts}, goodput {100 * timeline.goodput:.0f} %"
-    )
+    work = f"{timeline.num_steps} steps in {timeline.wall_s:.0f} s, {counted(timeline.restarts, 'restart')}"
+    words = f"{work}, goodput {100 * timeline.goodput:.0f} %"
     return f"{words}   ({timeline.state})" if timeline.state else words
 
 
