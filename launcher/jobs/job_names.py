@@ -10,7 +10,7 @@ from pathlib import Path
 
 from launcher.bundle import store as bundles
 from launcher.common.names import NAME_FILE
-from launcher.common.problems import Problem, ProblemsFound, fail
+from launcher.common.problems import Problem, ProblemsFound, fail, raise_any
 from launcher.common.secret_forms import holds_token
 from launcher.jobs.registry import locked
 from launcher.runtime.durable import write_text
@@ -38,12 +38,10 @@ def give(folder: Path, name: str) -> None:
     Raises:
         ProblemsFound: The name is not valid, is another job's, or cannot be written.
     """
-    if found := problems(name):
-        raise ProblemsFound(found)
+    raise_any(problems(name))
     try:
         with locked(folder.parent):
-            if found := _taken(name, folder.parent, besides=folder):
-                raise ProblemsFound(found)
+            raise_any(_taken(name, folder.parent, besides=folder))
             write_text(folder / NAME_FILE, f"{name}\n")
     except OSError as error:
         raise fail("E717", str(folder / NAME_FILE), f"the name cannot be written: {error}", value=name) from error
