@@ -25,6 +25,7 @@ from launcher.common.names import (
     RUN_ID_FILE,
 )
 from launcher.common.problems import ProblemsFound, fail
+from launcher.common.suggestions import question
 from launcher.model.job_spec import Bundle
 from launcher.runtime.durable import write_text
 
@@ -174,7 +175,7 @@ def _unknown(name: str) -> ProblemsFound:
         name,
         f"is neither the folder of a bundle nor a job under {RESULTS}/",
         allowed=", ".join(known[-_MOST_NAMES:]) or None,
-        remedy=f"did you mean {close[0]}?" if close else None,
+        remedy=question(close),
     )
 
 

@@ -1,5 +1,6 @@
 """Locations of the launcher's own files: next to the package in a checkout, inside it when installed."""
 
+import os
 from pathlib import Path
 
 _PACKAGE = Path(__file__).resolve().parent.parent
@@ -15,3 +16,14 @@ CHECKOUT = None if (_PACKAGE / "recipes_collection").is_dir() else _PACKAGE.pare
 
 COLLECTION = _data("recipes_collection")
 TEMPLATES = _data("templates")
+
+
+def python_path() -> dict[str, str]:
+    """Return the variable that lets child processes import this launcher from a checkout."""
+    import sysconfig  # only a launch on this machine needs it
+
+    home = str(_PACKAGE.parent)
+    # PYTHONPATH comes before the standard library: an installed launcher must not put its neighbours there.
+    if home in sysconfig.get_paths().values():
+        return {}
+    return {"PYTHONPATH": os.pathsep.join(filter(None, (home, os.environ.get("PYTHONPATH"))))}

@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from fractions import Fraction
 from typing import Any
 
+from launcher.common.console import counted
 from launcher.common.problems import Notice, Problem
 from launcher.common.quantities import amount, shown
 
@@ -187,7 +188,9 @@ def exceeds(job: Mapping[str, Any], quota: Quota) -> tuple[Problem, ...]:
     for name, most in fitting.items():
         if most < demand.least:
             allowed = f"{quota.name} allows {quota.hard[name]}"
-            need = f"{_nodes(demand.least)} need {shown(demand.least * needed.get(name, Fraction(1)))} {name}"
+            need = (
+                f"{counted(demand.least, 'node')} need {shown(demand.least * needed.get(name, Fraction(1)))} {name}"
+            )
             remedy = f"{demand.key}={_least(fitting)}" if _least(fitting) else "a larger quota, or smaller nodes"
             found.append(Problem("E364", demand.key, f"{need}: it could never start", demand.least, allowed, remedy))
     return (*found, *_unstated(needed, quota), *_above_limit(needed, quota), *_uncovered(needed, quota))
@@ -199,7 +202,9 @@ def limits_growth(job: Mapping[str, Any], quota: Quota) -> tuple[Notice, ...]:
     most = _least(_fitting(per_pod(demand.template["spec"], quota.defaults), quota))
     if most is None or not demand.least <= most < demand.most:
         return ()
-    return (Notice("N123", f"{quota.name} holds {_nodes(most)} of this job, which may grow to {demand.most}"),)
+    return (
+        Notice("N123", f"{quota.name} holds {counted(most, 'node')} of this job, which may grow to {demand.most}"),
+    )
 
 
 def _fitting(needed: Mapping[str, Fraction], quota: Quota) -> dict[str, int]:
@@ -262,7 +267,3 @@ def _uncovered(needed: Mapping[str, Fraction], quota: Quota) -> Iterator[Problem
 
 def _listed(names: Sequence[str]) -> str:
     return ", ".join(names)
-
-
-def _nodes(count: int) -> str:
-    return f"{count} node{'s' if count != 1 else ''}"

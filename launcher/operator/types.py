@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
 
+from launcher.common.console import counted
 from launcher.common.names import EXIT_NOT_FINITE
 from launcher.model.job_spec import JobState
 from launcher.timeline.records import HANG, WORKER_FAILED
@@ -330,4 +331,4 @@ class MachineState:
 
 def count_nodes(count: int) -> str:
     """Return a number of nodes as text."""
-    return f"{count} node{'' if count == 1 else 's'}"
+    return counted(count, "node")

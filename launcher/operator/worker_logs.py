@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterator
 from functools import partial
 from pathlib import Path
 
+from launcher.common.console import counted
 from launcher.common.job_lock import is_alive
 from launcher.common.names import LOG_DIR, RUN_DIR
 from launcher.common.problems import fail
@@ -112,7 +113,7 @@ def _start(run_dir: Path, attempt: Attempt, selection: LogSelection, nproc_per_n
         from launcher import timeline  # start-up time, as above
 
         found = next((each for each in timeline.read(run_dir).attempts if each.number == attempt.number), None)
-        parts = [count_nodes(len(attempt.nodes)), f"{len(ranks)} rank{'' if len(ranks) == 1 else 's'}"]
+        parts = [count_nodes(len(attempt.nodes)), counted(len(ranks), "rank")]
         if found and found.resumed_step:
             parts.append(f"resumed from step {found.resumed_step}")
         if found and found.ending:

@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 from launcher.common.problems import Problem
+from launcher.common.suggestions import question
 from launcher.config.collection import GROUPS
 from launcher.model.config_tree import SCALES, leaves
 
@@ -99,7 +100,7 @@ def corrected(
         costs = {key: cost([*others, f"++{key}={value}"], before) for key in dict.fromkeys(keys)}
         tried = sorted((key for key, new in costs.items() if new is not None), key=lambda key: costs[key] or 0)
         kept = None if found else problem.remedy
-        remedy = f"did you mean {' or '.join(shown.get(key, key) for key in tried[:_MOST_SHOWN])}?" if tried else kept
+        remedy = question([shown.get(key, key) for key in tried[:_MOST_SHOWN]]) or kept
         return dataclasses.replace(problem, remedy=remedy)
 
     return tuple(map(meant, problems))

@@ -6,7 +6,7 @@ from functools import cached_property
 from typing import Any
 
 from launcher.common.problems import fail
-from launcher.common.suggestions import nearest
+from launcher.common.suggestions import nearest, question
 from launcher.model.checked_recipe import CheckedRecipe
 from launcher.model.composition import Composition, Setting
 from launcher.model.config_tree import (
@@ -150,7 +150,7 @@ def _suggestion(key: str, known: Sequence[str]) -> str | None:
     words = {path.rpartition(".")[2]: path for path in reversed(known) if ".scale_config." not in path}
     near = [words[name] for name in nearest(word, list(words), cutoff=0.7)]
     near = near or nearest(f"{_ROOT}{key}", known, cutoff=0.7)
-    return f"did you mean {' or '.join(path.removeprefix(_ROOT) for path in near)}?" if near else None
+    return question([path.removeprefix(_ROOT) for path in near])
 
 
 def explain(sizes: Sizes, path: str) -> tuple[Value, ...]:

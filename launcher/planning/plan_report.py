@@ -2,6 +2,7 @@
 
 from typing import Any
 
+from launcher.common.console import counted
 from launcher.model import batch
 from launcher.model.backend_registry import described
 from launcher.model.job_spec import JobSpec, ScalePoint
@@ -83,7 +84,7 @@ def summary(job: JobSpec) -> str:
     batch_text = f"{samples} sample{'' if samples == '1' else 's'} per optimizer step; " if samples else ""
     trainer_text = f"; {job.trainer} trainer" if job.trainer else ""
     rehearsal_text = ", a rehearsal" if job.is_rehearsal else ""
-    return f"{batch_text}{START_MARK} starts on {nodes} node{'s' if nodes > 1 else ''}{trainer_text}{rehearsal_text}"
+    return f"{batch_text}{START_MARK} starts on {counted(nodes, 'node')}{trainer_text}{rehearsal_text}"
 
 
 def point_balance(point: ScalePoint) -> float | None:
@@ -158,7 +159,7 @@ def kind(job: JobSpec) -> str:
     what = described(job.backend).job_kind(job)
     where = f" on {job.resources.instance_type}" if job.resources.instance_type else ""
     first, last = job.scales[0].nodes, job.scales[-1].nodes
-    size = f"{first} to {last} nodes" if last > first else f"{first} node{'s' if first > 1 else ''}"
+    size = f"{first} to {last} nodes" if last > first else counted(first, "node")
     return f"{what}{where}, {size}"
 
 

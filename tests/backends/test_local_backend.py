@@ -9,9 +9,10 @@ from pathlib import Path
 
 import pytest
 
-from launcher.backends.local.backend import LocalBackend, _python_path
+from launcher.backends.local.backend import LocalBackend
 from launcher.backends.local.simulation import Hang, Settings
 from launcher.common.job_lock import lock
+from launcher.common.paths import python_path
 from launcher.common.problems import ProblemsFound
 from launcher.model.job_spec import PUBLISHED, ElasticPolicy, JobHandle, JobSpec, JobState, JobStatus, Resources
 from launcher.operator.job_request import HangLimits, read_job_request
@@ -175,9 +176,7 @@ def test_check_refuses_what_cannot_run_here(changes, code):
 @pytest.mark.slow
 def test_the_backend_is_imported_without_the_agent_torch_or_httpx():
     code = "import sys, launcher.backends.local.backend; print({'torch', 'httpx', 'psutil'} & set(sys.modules))"
-    done = subprocess.run(
-        [sys.executable, "-c", code], env=_python_path(), capture_output=True, text=True, check=True
-    )
+    done = subprocess.run([sys.executable, "-c", code], env=python_path(), capture_output=True, text=True, check=True)
     assert done.stdout == "set()\n"
 
 

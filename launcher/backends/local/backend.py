@@ -8,7 +8,6 @@ import re
 import signal
 import subprocess
 import sys
-import sysconfig
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
@@ -16,7 +15,6 @@ from functools import partial
 from pathlib import Path
 from typing import ClassVar
 
-import launcher
 from launcher.backends.local.simulation import Hang, local_options
 from launcher.common import os_errors
 from launcher.common.job_lock import is_alive
@@ -28,6 +26,7 @@ from launcher.common.names import (
     SCENARIO_FILE,
     WARM_MODULE,
 )
+from launcher.common.paths import python_path
 from launcher.common.problems import Problem, ProblemsFound, fail
 from launcher.common.suggestions import did_you_mean
 from launcher.common.templating import render_template
@@ -170,7 +169,7 @@ class LocalBackend:
             operator = subprocess.Popen(
                 [sys.executable, "-m", "launcher.backends.local.operator"]
                 + ["--parent", str(os.getpid()), str(handle.bundle_dir)],
-                env={**os.environ, **_python_path()},
+                env={**os.environ, **python_path()},
                 stdin=subprocess.DEVNULL,
                 stdout=log,
                 stderr=subprocess.STDOUT,
@@ -388,16 +387,6 @@ def _is_importable(module: str, cwd: Path) -> bool:
     """Return whether a worker would find a module: installed, or under the folder it is launched from."""
     top = module.partition(".")[0]
     return importlib.util.find_spec(top) is not None or (cwd / top).is_dir() or (cwd / f"{top}.py").is_file()
-
-
-def _python_path() -> dict[str, str]:
-    """Return the variable that lets child processes import this launcher from a checkout."""
-    home = str(Path(launcher.__file__).resolve().parent.parent)
-    # PYTHONPATH comes before the standard library: an installed launcher must not put its neighbours there.
-    if home in sysconfig.get_paths().values():
-        return {}
-    inherited = os.environ.get("PYTHONPATH")
-    return {"PYTHONPATH": f"{home}{os.pathsep}{inherited}" if inherited else home}
 
 
 BACKEND = LocalBackend()

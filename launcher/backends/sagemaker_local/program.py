@@ -12,7 +12,6 @@ import logging
 import os
 import shutil
 import sys
-import sysconfig
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -22,6 +21,7 @@ from launcher.backends.sagemaker.default_values import RECIPE_DIR, START
 from launcher.backends.sagemaker_local import enter
 from launcher.backends.sagemaker_local.optml import INTERFACE, OPT_ML, Host, resource_config
 from launcher.common.names import ENV_MASTER_ADDR, ENV_RUN_DIR
+from launcher.common.paths import python_path
 from launcher.model.parallelism import mpi
 from launcher.runtime.file_kinds import names_irregular
 
@@ -108,14 +108,8 @@ def _mpirun(request: Mapping[str, Any], hosts: Sequence[Host], host: Host) -> tu
 
 def launcher_path() -> dict[str, str]:
     """Return variables with which a child process finds this Python's programs and this launcher."""
-    home = str(_HOME)
     programs = (str(Path(sys.executable).parent), os.environ.get("PATH", os.defpath))
-    found = {**os.environ, "PATH": os.pathsep.join(programs)}
-    # PYTHONPATH comes before the standard library: an installed launcher must not put other packages there.
-    if home not in sysconfig.get_paths().values():
-        inherited = os.environ.get("PYTHONPATH")
-        found["PYTHONPATH"] = f"{home}{os.pathsep}{inherited}" if inherited else home
-    return found
+    return {**os.environ, "PATH": os.pathsep.join(programs), **python_path()}
 
 
 def environment(

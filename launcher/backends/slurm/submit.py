@@ -400,8 +400,7 @@ def _made_available(request: Request) -> str:
     for bundle in request.bundles:
         source = code.of_bundle(bundle)
         if source and (left_out := code.place(source, bundle.directory.resolve())):
-            more = f" and {len(left_out) - _NAMED} more" if len(left_out) > _NAMED else ""
-            message = f"left out of the copy of the code: {', '.join(left_out[:_NAMED])}{more}"
+            message = f"left out of the copy of the code: {console.first_of(left_out, _NAMED)}"
             console.show_notice(Notice("N196", message), stderr=True)
 
     def send(bundle: Bundle) -> str:
