@@ -20,11 +20,7 @@ _ALLOWED = "1 to 63 letters, digits, '.', '_' and '-', the first a letter or dig
 
 
 def problems(name: str | None, results: Path | None = None) -> tuple[Problem, ...]:
-    """Return why `name` cannot be given to a new job.
-
-    Args:
-        results: The folder of the job's bundle; None checks only the name.
-    """
+    """Return why `name` cannot be given to a new job of a results folder; without one, only its form is checked."""
     if name is None:
         return ()
     if not _FORM.fullmatch(name) or holds_token(name):

@@ -80,11 +80,7 @@ class Prices:
 
 
 def shipped(use: str | None) -> Prices:
-    """Return the dated prices that are closest to the real ones, in USD.
-
-    Args:
-        use: Use of the instances, as in `instances.csv`; None for EC2's prices.
-    """
+    """Return the dated prices in USD that are closest to those of a use, as in `instances.csv`; None is EC2's."""
     order = _PREFERRED.get(use or "", _OTHERS)
     text = Path(__file__).with_name("prices.csv").read_text(encoding="utf-8")
     lines = [line for line in text.splitlines() if not line.startswith("#")][1:]

@@ -167,8 +167,7 @@ def _lost(launch: Launch, traces: tuple[_Trace, ...], trace: _Trace) -> int:
 class _Passage:
     """A decision and the start it led to: the decisions in between, and the actions of the operator.
 
-    Args:
-        is_overtaken: Whether a later decision replaced it.
+    It is overtaken if a later decision replaced it.
     """
 
     decisions: tuple[OperatorEvent, ...]

@@ -27,11 +27,9 @@ class Causes:
         self._used: list[OperatorEvent] = []
 
     def find(self, decision: OperatorEvent, *, is_given_up: bool) -> tuple[float, str]:
-        """Return the time of a decision's cause, in seconds since the epoch, and its message.
+        """Return the time of the cause of a transition's first decision, in seconds since the epoch, and its message.
 
-        Args:
-            decision: The first of a transition.
-            is_given_up: Whether it had no effect: the next decision then has the same cause.
+        If it is given up, it had no effect: the next decision then has the same cause.
         """
         if decision.message == LAUNCHED:
             return decision.time, LAUNCHED

@@ -23,11 +23,6 @@ _REMOVED = ("job", "name", "state", "submitted", "size")
 _STEP, _UNITS = 1024, ("KiB", "MiB", "GiB", "TiB")
 
 
-def _complete_folder(incomplete: str) -> list[str]:
-    """Return the subcommand of `recipes jobs` that a word may become; shells complete folders themselves."""
-    return beginning(incomplete, ["remove"])
-
-
 def _complete_state(incomplete: str) -> list[str]:
     from launcher.jobs.listing import STATES
 
@@ -59,7 +54,10 @@ def jobs(
     folder: Annotated[
         str | None,
         typer.Argument(
-            metavar="[FOLDER]", help="Their base_results_dir; default: results.", autocompletion=_complete_folder
+            metavar="[FOLDER]",
+            help="Their base_results_dir; default: results.",
+            # The subcommand that a word may become; shells complete folders themselves.
+            autocompletion=lambda incomplete: beginning(incomplete, ["remove"]),
         ),
     ] = None,
     state: States = None,
