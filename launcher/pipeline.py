@@ -14,7 +14,7 @@ from launcher import rules
 from launcher.bundle import store as bundles
 from launcher.bundle.render import directory, render_bundle
 from launcher.common import redaction
-from launcher.common.problems import Problem, ProblemsFound
+from launcher.common.problems import Problem, ProblemsFound, raise_any
 from launcher.config.compose import compose
 from launcher.config.composed_files import CompositionCache
 from launcher.families import interface
@@ -69,21 +69,15 @@ def _prepared(overrides: Sequence[str], context: LaunchContext, cache: Compositi
     job = dataclasses.replace(job, notices=rules.notices(checked, job))
     backend: Backend = backend_registry.load_backend(job.backend)
     absent = with_origin(composition, list(interface(job.model_type, job.trainer).absent_inputs(job)))
-    if problems := (*absent, *backend.check(job)):
-        raise ProblemsFound(problems)
+    raise_any((*absent, *backend.check(job)))
     return job
 
 
 def render(job: JobSpec, context: LaunchContext) -> Bundle:
     """Render a planned job. Pure: the same job and context give the same bytes."""
     bundle = render_bundle(job, context, backend_registry.load_backend(job.backend))
-    _refuse_secrets(bundle)
-    return bundle
-
-
-def _refuse_secrets(bundle: Bundle) -> None:
-    """Raise Problems where a file holds the value of a variable or a key that is named like a secret."""
-    problems = [
+    # The value of a variable or a key that is named like a secret may have reached a file under another name.
+    raise_any(
         Problem(
             "E610",
             f"{bundle.directory.name}/{name}",
@@ -92,9 +86,8 @@ def _refuse_secrets(bundle: Bundle) -> None:
         )
         for name, text in bundle.files.items()
         for where in redaction.exposed(text)
-    ]
-    if problems:
-        raise ProblemsFound(tuple(problems))
+    )
+    return bundle
 
 
 def validate(job: JobSpec, context: LaunchContext) -> None:
@@ -105,16 +98,13 @@ def validate(job: JobSpec, context: LaunchContext) -> None:
     """
     backend, bundle = backend_registry.load_backend(job.backend), render(job, context)
     waited = chains.queued(bundle, backend).problems if backend_registry.described(job.backend).queue() else ()
-    if problems := (*waited, *backend.validate(bundle)):
-        raise ProblemsFound(problems)
+    raise_any((*waited, *backend.validate(bundle)))
 
 
 def track(job: JobSpec, context: LaunchContext, *, is_launched: bool = True, is_visible: bool = False) -> JobSpec:
     """Reserve the job's MLflow run, after everything that can fail without it has been tried.
 
     Args:
-        job: The planned job.
-        context: The launch's.
         is_launched: Whether its bundle is launched now; if not, `complete` reserves the run at the launch.
         is_visible: Whether the run is visible before the job is launched.
 
@@ -165,7 +155,6 @@ def submit_all(bundles: Sequence[Bundle], backend: Backend) -> tuple[JobRecord, 
 
     Args:
         bundles: One bundle, or several of a backend with a queue.
-        backend: Theirs.
 
     Raises:
         ProblemsFound: The backend, the tracking store or the disk refuses.

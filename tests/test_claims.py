@@ -180,7 +180,6 @@ def test_the_name_of_a_backend_is_in_its_package_the_registry_and_lists_for_peop
     }
     assert places == {
         "launcher/model/backend_registry.py",
-        "launcher/cli/devtools/codes.py",  # where each code applies
         "launcher/config/choices.py",  # words of earlier versions
         "launcher/config/hydra_errors.py",  # words of other programs
     }

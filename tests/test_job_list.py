@@ -226,7 +226,7 @@ def test_a_job_that_is_launched_meanwhile_is_kept(results, cluster):
     registry.write(results / "failed", replace(registry.read(results / "failed"), ended=None))  # as a launch does
     with registry.launching(results / "dry"):
         outcome = []
-        thread = threading.Thread(target=lambda: outcome.extend(map(removal.remove, chosen.removable)))
+        thread = threading.Thread(target=lambda: outcome.extend(map(removal.remove, chosen)))
         thread.start()
         thread.join()
     assert outcome == [False, False] and (results / "failed").exists() and (results / "dry").exists()

@@ -25,6 +25,7 @@ from launcher.common.names import (
     RUN_ID_FILE,
 )
 from launcher.common.problems import ProblemsFound, fail
+from launcher.common.suggestions import question
 from launcher.model.job_spec import Bundle
 from launcher.runtime.durable import write_text
 
@@ -35,11 +36,7 @@ _MOST_NAMES = 8
 
 
 def refuse_unwritable(directory: Path) -> None:
-    """Raise a Problem if a bundle could not be written to `directory`. Leaves nothing behind.
-
-    Raises:
-        ProblemsFound: `directory` exists, or the operating system refuses a folder beside it.
-    """
+    """Raise a Problem if a bundle could not be written to `directory`. Leaves nothing behind."""
     with _draft(directory):
         pass
 
@@ -81,14 +78,22 @@ def _draft(directory: Path) -> Iterator[Path]:
         for path in reversed(made):
             cleanup.callback(_remove_empty, path)
         try:
-            parent.mkdir(parents=True, exist_ok=True)
-            draft = Path(tempfile.mkdtemp(prefix=f".{directory.name}.", dir=parent))
-            cleanup.callback(shutil.rmtree, draft, ignore_errors=True)
-            yield draft
+            yield cleanup.enter_context(drafted(directory))
         except OSError as error:
             raise os_errors.refused("E702", "base_results_dir", error, parent) from error
         except ValueError as error:  # a null character
             raise fail("E702", "base_results_dir", f"is not a path: {error}", value=str(parent)) from error
+
+
+@contextlib.contextmanager
+def drafted(folder: Path) -> Iterator[Path]:
+    """Yield an empty folder beside `folder`, to be renamed to it; otherwise the end of the block removes it."""
+    folder.parent.mkdir(parents=True, exist_ok=True)
+    draft = Path(tempfile.mkdtemp(prefix=f".{folder.name}.", dir=folder.parent))
+    try:
+        yield draft
+    finally:
+        shutil.rmtree(draft, ignore_errors=True)
 
 
 def _remove_empty(folder: Path) -> None:
@@ -170,7 +175,7 @@ def _unknown(name: str) -> ProblemsFound:
         name,
         f"is neither the folder of a bundle nor a job under {RESULTS}/",
         allowed=", ".join(known[-_MOST_NAMES:]) or None,
-        remedy=f"did you mean {close[0]}?" if close else None,
+        remedy=question(close),
     )
 
 
@@ -195,15 +200,11 @@ def outline(folder: Path) -> Mapping[str, Any] | None:
         raise fail("E711", str(folder / ADOPTED_FILE), f"is damaged: {error!r}", remedy=remedy) from error
 
 
-def names(folder: str = RESULTS) -> list[str]:
-    """Return the bundles in a folder."""
-    return [path.parent.name for path in sorted(Path(folder).glob(f"*/{MANIFEST}"))]
-
-
-def job_names(folder: str = RESULTS) -> list[str]:
-    """Return the jobs in a folder: its bundles, those that were adopted, and the names that users gave them."""
-    adopted = (path.parent.name for path in Path(folder).glob(f"*/{ADOPTED_FILE}"))
-    return sorted([*names(folder), *adopted, *(name for _, name in given_names(Path(folder)))])
+def job_names() -> list[str]:
+    """Return the jobs under `results`: its bundles, those that were adopted, and the names that users gave them."""
+    results = Path(RESULTS)
+    folders = (path.parent.name for file in (MANIFEST, ADOPTED_FILE) for path in results.glob(f"*/{file}"))
+    return sorted([*folders, *(name for _, name in given_names(results))])
 
 
 def read(directory: Path) -> tuple[Bundle, str]:

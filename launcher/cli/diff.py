@@ -1,6 +1,7 @@
 """Differences between two recipes, two sizes, or a recipe and a bundle: one line per key."""
 
 import json
+import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -8,9 +9,10 @@ from typing import Any
 
 from launcher.bundle import store
 from launcher.bundle.render import MANIFEST
+from launcher.cli.commands.arguments import Target, choose
 from launcher.common import yaml_io
 from launcher.common.names import BASE_CONFIG, CONFIG_DIR, config_name
-from launcher.common.problems import Notice, fail
+from launcher.common.problems import Notice, Problem, fail, gathering, raise_any
 from launcher.common.text_table import value_text
 from launcher.config.compose import compose
 from launcher.model.config_tree import is_index, leaves, static_tree
@@ -77,22 +79,51 @@ def of_bundle(folder: Path, nodes: int | None, *, is_sized: bool) -> Side:
     return Side(f"{folder}/{name}", found)
 
 
-def suffix_of(bundle: Bundle) -> str:
+def bundle_and_now(name: str) -> tuple[Side, Side]:
+    """Return a bundle and what its overrides compose to now, without the keys that only a launch fills in."""
+    if (folder := store.find(name)) is None:
+        is_folder = os.path.isdir(name)
+        message = "is not a bundle directory" if is_folder else "missing second argument: what to compare with"
+        raise fail("E801", name, message, remedy="recipes diff A B, or recipes diff BUNDLE")
+    then = of_bundle(folder, None, is_sized=False)
+    said = json.loads((folder / MANIFEST).read_text(encoding="utf-8"))
+    suffix = _suffix_of(store.read(folder)[0])
+    now = of_recipe(f"{said['recipe']}, now", said["overrides"], None, is_sized=False, suffix=suffix)
+    return _without_launch(then), _without_launch(now)
+
+
+def both(old: str, new: str, overrides: Sequence[str]) -> tuple[Side, Side]:
+    """Return both sides as a user names them, or raise the Problems of both, each once."""
+    # A bundle whose name ends like a size is that bundle.
+    targets = [Target(name, None) if store.find(name) else Target.read(name) for name in (old, new)]
+    is_sized = any(target.nodes is not None for target in targets)
+    folders = [store.find(target.name) for target in targets]
+    bundles = [folder for folder in folders if folder]
+    args, suffix = list(overrides), None
+    if bundles:
+        bundle, cluster = store.read(bundles[0])
+        args, suffix = [f"cluster={cluster}", *overrides], _suffix_of(bundle)
+    sides: list[Side] = []
+    problems: list[Problem] = []
+    for title, target, folder in zip((old, new), targets, folders, strict=True):
+        with gathering(problems):
+            if folder:
+                sides.append(of_bundle(folder, target.nodes, is_sized=is_sized))
+            else:
+                words = choose(target.name, args)
+                sides.append(of_recipe(title, words, target.nodes, is_sized=is_sized, suffix=suffix))
+    raise_any(dict.fromkeys(problems))
+    if len(bundles) == 1 and not is_sized:
+        sides = list(map(_without_launch, sides))
+    return sides[0], sides[1]
+
+
+def _suffix_of(bundle: Bundle) -> str:
     """Return the name suffix of a bundle's job, which is random for each launch."""
     return bundle.job_name.rpartition("-")[2]
 
 
-def again(folder: Path) -> tuple[Side, Side]:
-    """Return a bundle and what its overrides compose to now, without the keys that only a launch fills in."""
-    then = of_bundle(folder, None, is_sized=False)
-    said = json.loads((folder / MANIFEST).read_text(encoding="utf-8"))
-    suffix = suffix_of(store.read(folder)[0])
-    now = of_recipe(f"{said['recipe']}, now", said["overrides"], None, is_sized=False, suffix=suffix)
-    return without_launch(then), without_launch(now)
-
-
-def without_launch(side: Side) -> Side:
-    """Return a side without the keys that only a launch fills in."""
+def _without_launch(side: Side) -> Side:
     kept = {path: value for path, value in side.leaves.items() if path not in (*_AT_LAUNCH, *_HOW)}
     return Side(side.title, kept, side.notices)
 

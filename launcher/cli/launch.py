@@ -14,7 +14,7 @@ from launcher.cli.output import refused
 from launcher.common import console, interrupts, os_errors, process, redaction
 from launcher.common.interrupts import Interrupted, deferred, exit_code, signals_as_interrupts
 from launcher.common.names import RUN_DIR
-from launcher.common.problems import Problem, ProblemsFound, fail
+from launcher.common.problems import Problem, ProblemsFound, fail, gathering, raise_any
 from launcher.common.process import INTERRUPTED, mute_lost_streams
 from launcher.config.composed_files import CompositionCache
 from launcher.jobs import job_names, registry, tracking
@@ -50,7 +50,6 @@ def main(
     """Compile `overrides`, write the bundle, launch it and, if requested, follow it.
 
     Args:
-        overrides: As typed by the user.
         name: The user's name for the job, if any.
         cache: Files read by earlier launches of this process; None for the first.
         sweep: What may take the written bundle, to launch it together with others.
@@ -111,8 +110,7 @@ def _prepared(
         job = pipeline.prepare(overrides, context, cache)
     except ProblemsFound as error:
         raise ProblemsFound((*found, *error.problems)) from error
-    if found := found or job_names.problems(name, job.base_results_dir):
-        raise ProblemsFound(found)
+    raise_any(found or job_names.problems(name, job.base_results_dir))
     return job
 
 
@@ -120,7 +118,6 @@ def launch(bundle: Bundle, backend_name: str, *, wait: bool = False, is_again: b
     """Start the job of a bundle on disk; follow it to its end if it ends with this process, or with `wait`.
 
     Args:
-        bundle: The bundle.
         backend_name: The bundle's choice of `cluster`.
         wait: Whether to follow a job that outlives this process.
         is_again: Whether to start a finished job again; without it, one that has succeeded is refused (E715).
@@ -170,12 +167,9 @@ def submit(bundles: Sequence[Bundle], backend: Backend, *, is_again: bool) -> tu
             launching.enter_context(registry.launching(folder))
         problems: list[Problem] = []
         for bundle in bundles:
-            try:
+            with gathering(problems):
                 _settle_finished(bundle, backend, is_again=is_again)
-            except ProblemsFound as error:
-                problems += error.problems
-        if problems:
-            raise ProblemsFound(tuple(problems))
+        raise_any(problems)
         return pipeline.submit_all(bundles, backend)
 
 

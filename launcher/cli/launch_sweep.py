@@ -53,7 +53,6 @@ def run(launch_one: Callable[..., int], jobs: Sequence[Sequence[str]], cache: Co
     Args:
         launch_one: Launches one; called with its overrides, the cache, and the sweep that may take it.
         jobs: The overrides of each.
-        cache: Files that they share.
 
     Returns:
         The highest exit code.

@@ -13,7 +13,6 @@ from launcher import identity
 from launcher.cli.commands import (
     checkpoint,
     cluster,
-    comparing,
     compiling,
     data,
     governance,
@@ -35,7 +34,7 @@ _COMPLETE = "_RECIPES_COMPLETE"
 """Environment variable by which a shell asks for completion."""
 
 _COMMANDS: dict[str, dict[str, Callable[..., None]]] = {
-    "Recipes": {"list": inspect.list_, "show": inspect.show, "explain": inspect.explain, "diff": comparing.diff},
+    "Recipes": {"list": inspect.list_, "show": inspect.show, "explain": inspect.explain, "diff": inspect.diff},
     "From a recipe to a job": {
         "check": compiling.check,
         "plan": compiling.plan,
@@ -171,9 +170,9 @@ def run(words: Sequence[str]) -> int:
 def _run(words: Sequence[str]) -> int:
     command: Any = typer.main.get_command(app)
     if _COMPLETE in os.environ or any("completion" in word for word in words):
-        from launcher.cli.commands import bash_completion
+        from launcher.cli.commands import completion
 
-        bash_completion.register()  # after typer's, which it replaces
+        completion.register_bash()  # after typer's, which it replaces
     try:
         return command(list(words), prog_name="recipes", standalone_mode=False) or 0
     except (ProblemsFound, OSError) as error:

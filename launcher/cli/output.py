@@ -27,8 +27,7 @@ def refused(error: ProblemsFound | OSError, outcome: str) -> int:
     """Print why a command did nothing, or not everything; return its exit code.
 
     Args:
-        error: What ended the command.
-        outcome: What exists in spite of that, unless the error itself has it.
+        outcome: What exists in spite of the error, unless the error itself has it.
 
     Raises:
         OSError: It may be a bug in this program.

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from launcher.bundle.store import given_name
+from launcher.common import text_table
 from launcher.common.console import say, say_fitted, say_lines, show_notice, show_table, shown_path, width
 from launcher.common.lines import LineWriter
 from launcher.common.names import LOG_DIR, RUN_DIR
@@ -79,8 +80,6 @@ def show_plan(
 
 def _show_sizes(job: JobSpec, sizes: plan_report.Columns, *, is_charted: bool) -> str:
     """Print a table of sizes, as wide as the terminal; return what it leaves out: a learning rate that all share."""
-    from launcher.common import text_table  # which imports YAML
-
     head, rows = sizes
     columns, needed = width(), max(map(len, text_table.table([head, *rows])))
     rate, left_out = plan_report.common_learning_rate(job), ""

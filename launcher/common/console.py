@@ -10,6 +10,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, TextIO
 
+from launcher.common import text_table
 from launcher.common.problems import Notice, Problem
 from launcher.common.texts import counted, plain
 
@@ -123,8 +124,6 @@ def show_table(head: Sequence[str], rows: Sequence[Sequence[str]], styles: Seque
     On a terminal too narrow for a row, its last cell moves below it; on one too narrow for the other columns, all
     cells but the first two do, each with its column's name.
     """
-    from launcher.common import text_table  # which imports YAML
-
     first, *lines = text_table.table([head, *rows])
     columns, begin = width(), first.rindex(head[-1])
     if columns is None:

@@ -22,10 +22,9 @@ TEMPLATES = _data("templates")
 
 def python_path() -> dict[str, str]:
     """Return the variable that lets child processes import this launcher from a checkout."""
-    import sysconfig
+    import sysconfig  # only a launch on this machine needs it
 
     # PYTHONPATH comes before the standard library: an installed launcher must not put its neighbours there.
     if HOME in sysconfig.get_paths().values():
         return {}
-    inherited = os.environ.get("PYTHONPATH")
-    return {"PYTHONPATH": f"{HOME}{os.pathsep}{inherited}" if inherited else HOME}
+    return {"PYTHONPATH": os.pathsep.join(filter(None, (HOME, os.environ.get("PYTHONPATH"))))}

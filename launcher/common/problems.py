@@ -1,6 +1,8 @@
 """Errors in a user's input, with everything needed to fix them, and notices."""
 
 import re
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 
 from launcher.common.redaction import masked
@@ -108,6 +110,21 @@ def fail(
 ) -> ProblemsFound:
     """Return the exception for a single Problem; the arguments are its fields."""
     return ProblemsFound((Problem(code, path, message, value, allowed, remedy, where),))
+
+
+def raise_any(problems: Iterable[Problem]) -> None:
+    """Raise Problems if there are any."""
+    if found := tuple(problems):
+        raise ProblemsFound(found)
+
+
+@contextmanager
+def gathering(problems: list[Problem]) -> Iterator[None]:
+    """Add the Problems that the block raises to a list, so that all of them can be raised at once."""
+    try:
+        yield
+    except ProblemsFound as error:
+        problems += error.problems
 
 
 def first_line(error: Exception) -> str:

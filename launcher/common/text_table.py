@@ -3,9 +3,6 @@
 import json
 from collections.abc import Iterator, Sequence
 
-import yaml
-
-from launcher.common import yaml_io
 from launcher.common.redaction import masked
 from launcher.common.secret_names import is_secret
 
@@ -31,6 +28,10 @@ def _is_plain(text: str) -> bool:
     """Return whether a text needs no quotes: it is neither a number nor a keyword, and has no YAML punctuation."""
     if not text.isprintable() or text != text.strip() or any(sign in text for sign in ": #,[]{}&*!|>'\"%@`"):
         return text.startswith("${") and text.endswith("}")
+    import yaml  # tables need none, and a timeline's operator starts without
+
+    from launcher.common import yaml_io
+
     try:
         return bool(yaml_io.load(text) == text)
     except yaml.YAMLError:  # such as =, which is special in YAML 1.1

@@ -7,7 +7,7 @@ from typing import Any
 
 from launcher.common.paths import COLLECTION
 from launcher.common.problems import Problem, ProblemsFound, fail
-from launcher.common.suggestions import did_you_mean, nearest
+from launcher.common.suggestions import did_you_mean, nearest, question
 from launcher.config.collection import (
     ENDINGS,
     GROUPS,
@@ -114,7 +114,7 @@ def _group_problem(override: Override, search: Sequence[str]) -> Problem | None:
     if not is_group(group, search):
         groups = sorted({config.rpartition("/")[0] for config in known_configs(search)} - {"", *GROUPS})
         near = nearest(group, groups, count=1, cutoff=_LEAST_ALIKE)
-        remedy = f"did you mean {near[0]}?" if near else f"dots lead to a key: {group.replace('/', '.')}=…"
+        remedy = question(near) or f"dots lead to a key: {group.replace('/', '.')}=…"
         return Problem("E005", group, "is not a group of files to choose from", remedy=remedy, where=where)
     names = value if isinstance(value, list) else [value]
     if not override.is_delete and not (names and all(isinstance(name, str) and name for name in names)):
@@ -127,7 +127,7 @@ def _named_like_a_file(name: str) -> str | None:
     parts = Path(name).with_suffix("").parts
     ends = ["/".join(parts[i:]) for i in range(len(parts))]
     found = [known for end in ends for known in recipe_names() if known == end or known.endswith(f"/{end}")]
-    return f"did you mean recipes={found[0]}?" if found else None
+    return question([f"recipes={name}" for name in found[:1]])
 
 
 def _recipe_file(override: Override, cwd: Path, search: Sequence[str]) -> Path | None:

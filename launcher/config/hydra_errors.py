@@ -11,7 +11,7 @@ from hydra.errors import MissingConfigException
 from launcher.common import yaml_io
 from launcher.common.paths import COLLECTION
 from launcher.common.problems import Problem, ProblemsFound, fail, first_line
-from launcher.common.suggestions import nearest
+from launcher.common.suggestions import nearest, question
 from launcher.config import hydra_compose
 from launcher.config.collection import ALL_RECIPES, GROUPS, SCHEME, clusters
 from launcher.config.files import Choices, FileCache, Files
@@ -91,12 +91,12 @@ def _unknown_choice(group: str, name: str, search: Sequence[str]) -> ProblemsFou
 
 def _near(group: str, name: str, known: Sequence[str]) -> str | None:
     if group == "cluster" and (cluster := _CLUSTER_NAMED.get(name.lower())) in known:
-        return f"did you mean cluster={cluster}?"
+        return question([f"cluster={cluster}"])
     near = nearest(name, known, cutoff=0.5) or ([] if name else known)
     if group == "cluster" and not near:  # a slip in another name of one
         words = nearest(name, list(_CLUSTER_NAMED), count=1)
         near = [_CLUSTER_NAMED[word] for word in words if _CLUSTER_NAMED[word] in known]
-    return f"did you mean {' or '.join(f'{group}={n}' for n in near[:_MOST_NEAR])}?" if near else None
+    return question([f"{group}={n}" for n in near[:_MOST_NEAR]])
 
 
 def _from_list(name: str, known: Sequence[str]) -> str | None:
@@ -289,7 +289,7 @@ def _instead(entry: _Entry, names: Sequence[str]) -> str | None:
         return f"/{entry.written}, with a slash before it"
     near = nearest(entry.config or "", names, cutoff=0.7)
     place = f"@{package or _HERE}"
-    return f"did you mean {' or '.join(f'/{found}{place}' for found in near)}?" if near else None
+    return question([f"/{found}{place}" for found in near])
 
 
 def _find(config_path: str, search: Sequence[str]) -> Path | None:

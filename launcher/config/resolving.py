@@ -8,7 +8,8 @@ from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
 from launcher.common.problems import Problem, ProblemsFound, fail, first_line
-from launcher.common.suggestions import did_you_mean
+from launcher.common.suggestions import did_you_mean, question
+from launcher.common.texts import counted
 from launcher.config import interpolation, resolvers
 from launcher.config.files import POLICY, Files
 from launcher.config.overrides import Override
@@ -215,7 +216,7 @@ def _set(config: DictConfig, override: Override) -> Problem | None:
         if override.is_delete:
             return _remove(config, override)
         if key.partition(".")[0] in config and (place := _misplaced(config, key)):
-            return Problem("E101", key, "unknown key", remedy=f"did you mean {place}?", where=where)
+            return Problem("E101", key, "unknown key", remedy=question([place]), where=where)
         if isinstance(override.value, dict) and OmegaConf.is_list(OmegaConf.select(config, key)):
             given = f'"{key}=[{where.partition("=")[2]}]"' if where == override.text else None
             return Problem("E003", key, "is a list", remedy=given, where=where)
@@ -246,10 +247,9 @@ def _unreachable(config: DictConfig, key: str, where: str) -> Problem | None:
 
 
 def _no_item(path: str, length: int, key: str, where: str) -> Problem:
-    items = f"{length} item{'' if length == 1 else 's'}"
     allowed = f"0 to {length - 1}" if length > 1 else "0" if length else None
     remedy = f"give the list: {path}=[…]"
-    return Problem("E003", key, f"{path} has {items}", allowed=allowed, remedy=remedy, where=where)
+    return Problem("E003", key, f"{path} has {counted(length, 'item')}", allowed=allowed, remedy=remedy, where=where)
 
 
 def _remove(config: DictConfig, override: Override) -> Problem | None:
@@ -262,7 +262,7 @@ def _remove(config: DictConfig, override: Override) -> Problem | None:
         return Problem("E008", key, "a single item cannot be removed", remedy=remedy, where=where)
     if not OmegaConf.is_dict(node) or name not in node:
         place = _misplaced(config, key)
-        near = f"did you mean ~{place}?" if place else None
+        near = question([f"~{place}"] if place else ())
         return Problem("E008", key, "cannot be removed: no such key exists", remedy=near, where=where)
     if override.value not in (None, "") and OmegaConf.select(config, key) != override.value:
         remedy = f"~{key} removes it, whatever its value"

@@ -10,7 +10,7 @@ from pathlib import Path
 
 from launcher.bundle import store as bundles
 from launcher.common.names import NAME_FILE
-from launcher.common.problems import Problem, ProblemsFound, fail
+from launcher.common.problems import Problem, ProblemsFound, fail, raise_any
 from launcher.common.secret_forms import holds_token
 from launcher.jobs.registry import locked
 from launcher.runtime.durable import write_text
@@ -20,11 +20,7 @@ _ALLOWED = "1 to 63 letters, digits, '.', '_' and '-', the first a letter or dig
 
 
 def problems(name: str | None, results: Path | None = None) -> tuple[Problem, ...]:
-    """Return why `name` cannot be given to a new job.
-
-    Args:
-        results: The folder of the job's bundle; None checks only the name.
-    """
+    """Return why `name` cannot be given to a new job of a results folder; without one, only its form is checked."""
     if name is None:
         return ()
     if not _FORM.fullmatch(name) or holds_token(name):
@@ -38,12 +34,10 @@ def give(folder: Path, name: str) -> None:
     Raises:
         ProblemsFound: The name is not valid, is another job's, or cannot be written.
     """
-    if found := problems(name):
-        raise ProblemsFound(found)
+    raise_any(problems(name))
     try:
         with locked(folder.parent):
-            if found := _taken(name, folder.parent, besides=folder):
-                raise ProblemsFound(found)
+            raise_any(_taken(name, folder.parent, besides=folder))
             write_text(folder / NAME_FILE, f"{name}\n")
     except OSError as error:
         raise fail("E717", str(folder / NAME_FILE), f"the name cannot be written: {error}", value=name) from error

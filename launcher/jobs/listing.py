@@ -195,11 +195,8 @@ def with_statuses(every: Iterable[ListedJob], load_backend: Callable[[str], Back
         try:
             yield replace(each, status=status(job, backend))
         except ProblemsFound as error:
-            yield replace(each, problem=error.problems[0])
-            if _is_of_place(error.problems[0]):
-                refused[place] = error.problems[0]
-
-
-def _is_of_place(problem: Problem) -> bool:
-    """Return whether a Problem concerns every job of a cluster: it does not answer, or not this user."""
-    return problem.path in _PLACE_PATHS or problem.code in _PLACE_CODES
+            problem = error.problems[0]
+            yield replace(each, problem=problem)
+            # The cluster does not answer, or not this user.
+            if problem.path in _PLACE_PATHS or problem.code in _PLACE_CODES:
+                refused[place] = problem

@@ -4,12 +4,11 @@ from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
 
 import yaml
 
 from launcher.common import yaml_io
-from launcher.common.problems import Notice, Problem, ProblemsFound, fail
+from launcher.common.problems import Notice, Problem, fail, raise_any
 from launcher.common.suggestions import did_you_mean
 from launcher.model.instances import canonical, table
 
@@ -81,11 +80,7 @@ class Prices:
 
 
 def shipped(use: str | None) -> Prices:
-    """Return the dated prices that are closest to the real ones, in USD.
-
-    Args:
-        use: Use of the instances, as in `instances.csv`; None for EC2's prices.
-    """
+    """Return the dated prices in USD that are closest to those of a use, as in `instances.csv`; None is EC2's."""
     order = _PREFERRED.get(use or "", _OTHERS)
     text = Path(__file__).with_name("prices.csv").read_text(encoding="utf-8")
     lines = [line for line in text.splitlines() if not line.startswith("#")][1:]
@@ -104,23 +99,6 @@ def read(path: Path) -> Prices:
     Raises:
         ProblemsFound: It cannot be read, or every entry that is not a price.
     """
-    tree = _mapping(path)
-    rows = {name: price for name, price in tree.items() if name != _CURRENCY}
-    wrong = [
-        Problem("E806", f"{path.name}: {name}", "is not a price per hour", value=price, allowed="a number, 0 or more")
-        for name, price in rows.items()
-        if not _is_price(price)
-    ]
-    if wrong:
-        raise ProblemsFound(tuple(wrong))
-    times = Counter(canonical(str(name)) for name in rows)
-    for name in (name for name, count in times.items() if count > 1):
-        raise fail("E806", f"{path.name}: {name}", "has two prices, with and without ml.", allowed="one of them")
-    prices = {canonical(str(name)): float(price) for name, price in rows.items()}
-    return Prices(prices, str(tree.get(_CURRENCY) or ""), dict.fromkeys(prices, Basis(path.name)))
-
-
-def _mapping(path: Path) -> Mapping[Any, Any]:
     try:
         tree = yaml_io.load(path.read_text(encoding="utf-8"))
     except (OSError, ValueError, yaml.MarkedYAMLError) as error:
@@ -128,14 +106,20 @@ def _mapping(path: Path) -> Mapping[Any, Any]:
     if not isinstance(tree, Mapping):
         allowed = "ml.p5.48xlarge: <price per hour>"
         raise fail("E806", "--prices", "is not a table", value=str(path), allowed=allowed)
-    return tree
+    rows = {name: price for name, price in tree.items() if name != _CURRENCY}
+    raise_any(
+        Problem("E806", f"{path.name}: {name}", "is not a price per hour", value=price, allowed="a number, 0 or more")
+        for name, price in rows.items()
+        if not isinstance(price, int | float) or isinstance(price, bool) or not 0 <= price < float("inf")
+    )
+    times = Counter(canonical(str(name)) for name in rows)
+    for name in (name for name, count in times.items() if count > 1):
+        raise fail("E806", f"{path.name}: {name}", "has two prices, with and without ml.", allowed="one of them")
+    prices = {canonical(str(name)): float(price) for name, price in rows.items()}
+    return Prices(prices, str(tree.get(_CURRENCY) or ""), dict.fromkeys(prices, Basis(path.name)))
 
 
 def unknown(prices: Prices, described: str | None = None) -> tuple[Notice, ...]:
     """Return a notice of the priced instance types that neither the table nor the job knows."""
     names = sorted({*prices.per_hour} - {*table(), described})
     return (Notice("N160", f"--prices has {', '.join(names)}, not in the table of instance types"),) if names else ()
-
-
-def _is_price(value: Any) -> bool:
-    return isinstance(value, int | float) and not isinstance(value, bool) and 0 <= value < float("inf")

@@ -4,8 +4,6 @@ import contextlib
 import fcntl
 import json
 import os
-import shutil
-import tempfile
 import time
 from collections.abc import Iterator, Mapping
 from dataclasses import asdict, dataclass, replace
@@ -14,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from launcher.bundle.render import MANIFEST
-from launcher.bundle.store import given_name
+from launcher.bundle.store import drafted, given_name
 from launcher.common import os_errors, redaction
 from launcher.common.interrupts import Interrupted
 from launcher.common.names import ADOPTED_FILE, JOB_FILE
@@ -70,11 +68,7 @@ class JobRecord:
 
 
 def refuse_unwritable(folder: Path) -> None:
-    """Raise a Problem if a job of the bundle in `folder` could not be recorded.
-
-    Raises:
-        ProblemsFound: The folder cannot be written to.
-    """
+    """Raise a Problem if a job of the bundle in `folder` could not be recorded."""
     if not os.access(folder, os.W_OK):
         raise _unwritten(folder, "the folder cannot be written to; nothing was submitted")
 
@@ -188,7 +182,6 @@ def _findable(job: JobRecord) -> JobRecord:
 
 
 def _stored(folder: Path) -> JobRecord | None:
-    """Return the record on disk; see `read`."""
     try:
         fields = json.loads((folder / JOB_FILE).read_text(encoding="utf-8"))
         native = {"server": None, **fields["native"]}  # earlier versions did not record it
@@ -227,18 +220,15 @@ def adopt(folder: Path, job: JobRecord, outline: Mapping[str, Any]) -> JobRecord
         if known and known.handle.uid == job.handle.uid:
             raise fail("E714", str(folder), "already follows this job", remedy=f"recipes status {folder.name}")
         raise fail("E714", str(folder), "belongs to another job", remedy="--as another-name")
-    with contextlib.ExitStack() as cleanup:
-        try:
-            folder.parent.mkdir(parents=True, exist_ok=True)
-            draft = Path(tempfile.mkdtemp(prefix=f".{folder.name}.", dir=folder.parent))
-            cleanup.callback(shutil.rmtree, draft, ignore_errors=True)
+    try:
+        with drafted(folder) as draft:
             text = json.dumps(redaction.masked_tree(outline), indent=2) + "\n"
             (draft / ADOPTED_FILE).write_text(text, encoding="utf-8")
             write(draft, job)
             draft.chmod(0o755)
             draft.rename(folder)
-        except OSError as error:
-            raise os_errors.refused("E702", str(folder), error, folder) from error
+    except OSError as error:
+        raise os_errors.refused("E702", str(folder), error, folder) from error
     return replace(job, handle=replace(job.handle, bundle_dir=folder.resolve()))
 
 

@@ -12,7 +12,7 @@ from launcher.bundle import store as bundles
 from launcher.bundle.render import MANIFEST
 from launcher.common.job_lock import is_alive
 from launcher.common.names import ADOPTED_FILE, RUN_DIR
-from launcher.common.problems import Problem, ProblemsFound, fail
+from launcher.common.problems import Problem, fail, gathering, raise_any
 from launcher.jobs.listing import Filter, ListedJob, filtered, listed, listing, with_statuses
 from launcher.jobs.registry import locked
 from launcher.model import backend_registry
@@ -29,15 +29,7 @@ class Removable:
     num_bytes: int
 
 
-@dataclass(frozen=True, slots=True)
-class Chosen:
-    """The bundles that a user requests to remove; and those that are kept, each with the reason."""
-
-    removable: tuple[Removable, ...]
-    kept: tuple[tuple[ListedJob, str], ...] = ()
-
-
-def named(results: Path, names: Sequence[str]) -> Chosen:
+def named(results: Path, names: Sequence[str]) -> list[Removable]:
     """Return the bundles that a user names.
 
     Raises:
@@ -47,32 +39,30 @@ def named(results: Path, names: Sequence[str]) -> Chosen:
     folders: list[Path] = []
     problems: list[Problem] = []
     for name in names:
-        try:
+        with gathering(problems):
             folders.append(_located(results, name))
-        except ProblemsFound as error:
-            problems += error.problems
     for each in with_statuses(map(listed, dict.fromkeys(folders)), backend_registry.load_backend):
         if reason := _reason_to_keep(each):
             problems.append(Problem("E718", each.name, reason, remedy=f"recipes cancel {each.folder}"))
-    if problems:
-        raise ProblemsFound(tuple(problems))
-    return Chosen(tuple(Removable(listed(folder), _num_bytes(folder)) for folder in dict.fromkeys(folders)))
+    raise_any(problems)
+    return [Removable(listed(folder), _num_bytes(folder)) for folder in dict.fromkeys(folders)]
 
 
-def selected(results: Path, wanted: Filter) -> Chosen:
-    """Return the bundles of a folder that a filter selects.
+def selected(results: Path, wanted: Filter) -> tuple[list[Removable], list[tuple[ListedJob, str]]]:
+    """Return the bundles of a folder that a filter selects; and those of them that are kept, each with the reason.
 
     Raises:
         ProblemsFound: The folder is a link.
     """
     _refuse_link(results)
-    removable, kept = [], []
+    removable: list[Removable] = []
+    kept: list[tuple[ListedJob, str]] = []
     for each in filtered(listing(results), wanted, backend_registry.load_backend)[0]:
         if reason := _reason_to_keep(each) or _reason_of_place(results, each.folder):
             kept.append((each, reason))
         else:
             removable.append(Removable(each, _num_bytes(each.folder)))
-    return Chosen(tuple(removable), tuple(kept))
+    return removable, kept
 
 
 def remove(each: Removable) -> bool:

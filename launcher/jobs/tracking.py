@@ -18,6 +18,7 @@ from launcher.bundle import store as bundles
 from launcher.bundle.render import MANIFEST
 from launcher.common import names, os_errors, yaml_io
 from launcher.common.problems import ProblemsFound, fail
+from launcher.common.text_table import clipped
 from launcher.model.backend_registry import described
 from launcher.model.config_tree import get, leaves
 from launcher.model.context import LaunchContext
@@ -80,9 +81,7 @@ def reserve_run(job: JobSpec, context: LaunchContext, *, is_visible: bool = Fals
         if known := settings["run_id"]:
             run = _known_run(client, known, f"leave {_PATH}.run_id empty for a new one")
         else:
-            run = _new_run(client, uri, settings["experiment_name"], settings["run_name"])
-            if not is_visible:
-                client.delete_run(run.info.run_id)
+            run = _new_run(client, uri, settings["experiment_name"], settings["run_name"], is_visible=is_visible)
     return with_run(job, **{**settings, "run_id": run.info.run_id, "run_name": run.info.run_name})
 
 
@@ -109,23 +108,17 @@ def assign_run(bundle: Bundle) -> Bundle:
         ProblemsFound: The store cannot be reached or refuses, or the bundle's folder refuses writing.
     """
     settings = _settings(bundle)
-    if settings is None or not settings.tracking_uri:
+    if settings is None or not (uri := settings.tracking_uri):
         return bundle
     if run_id := bundles.assigned_run(bundle.directory):  # by a launch that ran at the same time
         return bundles.assign_run(bundle, run_id)
-    uri = settings.tracking_uri
     with _connected(uri) as client:
         run = _new_run(client, uri, settings.experiment_name or "", settings.run_name or bundle.job_name)
-        client.delete_run(run.info.run_id)  # `start` restores it
     return bundles.assign_run(bundle, run.info.run_id)
 
 
 def _complete(job: JobSpec, context: LaunchContext) -> dict[str, str]:
-    """Return a job's tracking settings with the defaults; the id is empty for a new run.
-
-    Raises:
-        ProblemsFound: The job cannot reach the store, or a plugin is missing.
-    """
+    """Return a job's tracking settings with the defaults; the id is empty for a new run."""
     settings = tracking(job)
     return {
         "tracking_uri": store_uri(settings.tracking_uri, job, context.cwd),
@@ -188,7 +181,17 @@ def _describe(client: Any, run: Any, bundle: Bundle) -> None:
     """Log a bundle to its run, unless that was done before: tags, the recipe as parameters, files as artifacts."""
     if run.data.tags.get(_DIGEST) == bundle.digest:
         return
-    for key, value in _tags(json.loads(bundle.files[MANIFEST])).items():
+    manifest = json.loads(bundle.files[MANIFEST])
+    tags = {
+        **({"trainer": manifest["trainer"]} if manifest.get("trainer") else {}),
+        **({"rehearsal": "true"} if manifest.get("rehearsal") else {}),
+        "recipe": manifest["recipe"],
+        "backend": manifest["backend"],
+        "job_name": manifest["job_name"],
+        "git_revision": manifest["git_revision"] or "none",
+        "mlflow.user": manifest["user"],
+    }
+    for key, value in tags.items():
         client.set_tag(run.info.run_id, key, value)
     _log_params(client, run, yaml_io.load(bundle.files["recipe.yaml"])["recipes"])
     for path in bundle.files:
@@ -238,8 +241,7 @@ def _log_timeline(client: Any, run_id: str, timeline: "Timeline", run_dir: Path,
         run_id, metrics=[Metric(prefix + name, value, time_ms, timeline.last_step) for name, value in totals.items()]
     )
     text = "\n".join(f"{event.time_s:.1f} s  {event.message}" for event in timeline.events)
-    text = text if len(text) <= _TAG_LENGTH else f"{text[: _TAG_LENGTH - 1]}…"
-    client.set_tag(run_id, f"{prefix}events", text)
+    client.set_tag(run_id, f"{prefix}events", clipped(text, _TAG_LENGTH))
     for path in report_files(run_dir):
         client.log_artifact(run_id, str(path), f"{prefix}{names.TIMELINE}")
 
@@ -257,7 +259,9 @@ def run_of(bundle: Bundle) -> TrackedRun | None:
     settings = _settings(bundle)
     if settings is None or settings.enabled is False or not settings.tracking_uri or not settings.run_id:
         return None
-    return None if lacks_run(bundle) else TrackedRun(settings.tracking_uri, settings.run_id)
+    if settings.run_id == names.RUN_ID_AT_LAUNCH:
+        return None
+    return TrackedRun(settings.tracking_uri, settings.run_id)
 
 
 def _settings(bundle: Bundle) -> Mlflow | None:
@@ -359,21 +363,22 @@ def _reach(uri: str) -> None:
         raise fail("E501", _URI, message, value=uri, remedy=f"start it, or ++{_PATH}.enabled=false") from error
 
 
-def _new_run(client: Any, uri: str, experiment: str, name: str) -> Any:
+def _new_run(client: Any, uri: str, experiment: str, name: str, *, is_visible: bool = False) -> Any:
+    """Create a run; one that is not visible is deleted at once, until `start` restores it."""
     if known := client.get_experiment_by_name(experiment):
-        return client.create_run(known.experiment_id, run_name=name)
-    # MLflow's own default is the current folder.
-    place = (file.parent / _ARTIFACTS / experiment).as_uri() if (file := _file_of(uri)) else None
-    return client.create_run(client.create_experiment(experiment, artifact_location=place), run_name=name)
+        experiment_id = known.experiment_id
+    else:
+        # MLflow's own default is the current folder.
+        place = (file.parent / _ARTIFACTS / experiment).as_uri() if (file := _file_of(uri)) else None
+        experiment_id = client.create_experiment(experiment, artifact_location=place)
+    run = client.create_run(experiment_id, run_name=name)
+    if not is_visible:
+        client.delete_run(run.info.run_id)
+    return run
 
 
 def _known_run(client: Any, run_id: str, remedy: str) -> Any:
-    """Return a run of the store, also one that is deleted.
-
-    Raises:
-        ProblemsFound: The store has no such run.
-        MlflowException: The store refuses.
-    """
+    """Return a run of the store, also one that is deleted."""
     from mlflow.exceptions import MlflowException
 
     try:
@@ -383,19 +388,6 @@ def _known_run(client: Any, run_id: str, remedy: str) -> Any:
             message = "the tracking store has no such run"
             raise fail("E505", f"{_PATH}.run_id", message, value=run_id, remedy=remedy) from error
         raise
-
-
-def _tags(manifest: Mapping[str, Any]) -> dict[str, str]:
-    """Return the tags of a run, from its bundle's manifest."""
-    return {
-        **({"trainer": manifest["trainer"]} if manifest.get("trainer") else {}),
-        **({"rehearsal": "true"} if manifest.get("rehearsal") else {}),
-        "recipe": manifest["recipe"],
-        "backend": manifest["backend"],
-        "job_name": manifest["job_name"],
-        "git_revision": manifest["git_revision"] or "none",
-        "mlflow.user": manifest["user"],
-    }
 
 
 def _log_params(client: Any, run: Any, recipe: Mapping[str, Any]) -> None:

@@ -6,6 +6,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from launcher.common.problems import Problem
+from launcher.common.suggestions import question
 from launcher.model.backend_registry import descriptions
 from launcher.model.composition import Composition
 from launcher.model.config_tree import get, leaves, prefixes
@@ -57,7 +58,7 @@ def _with_places(tree: Mapping[str, Any], problems: Sequence[Problem]) -> list[P
             inside = [path for path, _ in found if path == unknown or path.startswith(f"{unknown}.")]
             whole = inside[0] if len(inside) == 1 else unknown  # trainer.num_nodes=2 makes the key trainer
             rest = whole.removeprefix(unknown)
-            remedy = f"did you mean {' or '.join(f'{place}{rest}' for place in places[:3])}?"
+            remedy = question([f"{place}{rest}" for place in places[:3]])
             placed[i] = dataclasses.replace(problem, path=whole, remedy=remedy)
     unread = [p for p in placed if p.code == "E101" and not p.remedy and p.path.startswith("recipes.")]
     keys = [*(declared if isinstance(declared, list) else ()), *(_OF_SIZE.sub("", p.path, count=1) for p in unread)]

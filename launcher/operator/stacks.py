@@ -12,6 +12,7 @@ from pathlib import Path
 
 import psutil
 
+from launcher.common.texts import first_of
 from launcher.operator.event_log import EventWriter
 from launcher.operator.hang_detector import Overdue
 from launcher.operator.snapshot import Attempt
@@ -248,9 +249,8 @@ class SlowJob:
         named = f"rank {first} (node {self._node(attempt, first)})"
         if not late:
             return f"{named} is at {found[first]}" + (", and no rank lags" if len(found) > 1 else "")
-        others = ", ".join(map(str, late[1:_MAX_NAMED]))
-        more = f" and {len(late) - _MAX_NAMED} more" if len(late) > _MAX_NAMED else ""
-        return f"{named} lags: {found[first]}" + (f"; as do ranks {others}{more}" if others else "")
+        others = first_of(list(map(str, late[1:])), _MAX_NAMED - 1)
+        return f"{named} lags: {found[first]}" + (f"; as do ranks {others}" if others else "")
 
     def _node(self, attempt: Attempt, rank: int) -> int:
         return attempt.nodes[min(rank // self._nproc_per_node, len(attempt.nodes) - 1)]

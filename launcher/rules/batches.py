@@ -4,6 +4,7 @@ import math
 from collections.abc import Iterator, Sequence
 
 from launcher.common.problems import Notice, Problem
+from launcher.common.texts import counted
 from launcher.model import batch
 from launcher.model.base_model import MOST_SAMPLES
 from launcher.model.checked_recipe import CheckedRecipe, SizedBatch, SizedRecipe
@@ -145,7 +146,7 @@ def some_size_is_planned(checked: CheckedRecipe, problem: MakeProblem) -> Iterat
     yield problem(
         "recipes.scale_config",
         f"no size from {policy.min_nodes} to {policy.max_nodes} nodes × {checked.devices} devices can be planned:"
-        f" at least {needed} data-parallel ranks, each of {group} device{'s' if group > 1 else ''},"
+        f" at least {needed} data-parallel ranks, each of {counted(group, 'device')},"
         f" {samples} samples per step",
         value="auto",
         remedy=f"recipes.{keys.train_batch_size}={needed} or more"
@@ -193,8 +194,9 @@ def corrected_sizes_are_planned(checked: CheckedRecipe, problem: MakeProblem) ->
 
 
 def _where(checked: CheckedRecipe, size: SizedRecipe) -> str:
-    nodes = f"{size.nodes} node{'s' if size.nodes > 1 else ''}"
-    return f"{nodes} × {checked.devices} devices" + (f" of {checked.instance.name}" if checked.instance else "")
+    return f"{counted(size.nodes, 'node')} × {checked.devices} devices" + (
+        f" of {checked.instance.name}" if checked.instance else ""
+    )
 
 
 def _batch_path(checked: CheckedRecipe, each: SizedBatch) -> str:

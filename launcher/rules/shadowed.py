@@ -4,6 +4,7 @@ from collections.abc import Collection, Iterator
 
 from launcher.common.problems import Notice
 from launcher.common.text_table import clipped, value_text
+from launcher.common.texts import counted, first_of
 from launcher.config import provenance
 from launcher.config.files import FileCache
 from launcher.model.checked_recipe import CheckedRecipe, SizedRecipe
@@ -39,8 +40,7 @@ def overrides_win_over_sizes(planned: PlannedRecipe, notice: MakeNotice) -> Iter
         value = lookup(recipe, path)
         text = clipped(value_text(value, path), _MOST_VALUE)
         what = f"the removal of {name}" if value is ABSENT else f"{name}={text}"
-        sizes = f"{count} size{'s' if count > 1 else ''}"
-        yield notice(f"{what} from the command line overrides scale_config at {sizes}")
+        yield notice(f"{what} from the command line overrides scale_config at {counted(count, 'size')}")
 
 
 @notice_rule("N168", source="Hydra, The Defaults List")
@@ -52,10 +52,9 @@ def files_lose_to_their_defaults(planned: PlannedRecipe, notice: MakeNotice) -> 
             continue
         paths = provenance.leaf_origins([composition.sources.place(layer)], FileCache())
         if losing := [path for path in paths if _loses(composition, path, layer, above)]:
-            names = ", ".join(path.rpartition(".")[2] for path in losing[:_MOST_NAMES])
-            more = f" and {len(losing) - _MOST_NAMES} more" if len(losing) > _MOST_NAMES else ""
+            names = first_of([path.rpartition(".")[2] for path in losing], _MOST_NAMES)
             file, _ = composition.sources.place(layer)
-            what = f"defaults after _self_ override {names}{more} of {file}"
+            what = f"defaults after _self_ override {names} of {file}"
             yield notice(f"{what}: move _self_ to the end of the list, or omit it")
 
 

@@ -5,6 +5,7 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 from launcher.common.problems import Problem
+from launcher.common.texts import counted
 from launcher.model.backend_registry import choices, described
 from launcher.model.base_model import Model
 from launcher.model.checked_recipe import CheckedRecipe
@@ -282,7 +283,7 @@ def processes_have_gpus(checked: CheckedRecipe, problem: MakeProblem) -> Iterato
         gpus = instance.accelerators
         yield problem(
             f"{_MPI}.processes_per_host",
-            f"{instance.name} has {gpus} GPU{'s' if gpus > 1 else ''}",
+            f"{instance.name} has {counted(gpus, 'GPU')}",
             value=processes,
             allowed=f"1 to {gpus}",
             remedy=f"++{_MPI}.processes_per_host={gpus}",

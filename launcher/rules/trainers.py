@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 from launcher import families
 from launcher.common.problems import Notice, Problem
+from launcher.common.texts import counted
 from launcher.families import interface
 from launcher.model.backend_registry import described
 from launcher.model.checked_recipe import CheckedRecipe
@@ -108,8 +109,7 @@ def rehearsal_has_many_ranks(planned: PlannedRecipe, notice: MakeNotice) -> Iter
     ranks, cores = job.initial_nodes * job.nproc_per_node, len(os.sched_getaffinity(0))
     if job.is_rehearsal and described(job.backend).runs_here and ranks > 2 * cores:
         offer = "recipes.trainer.devices=1 recipes.scale_config=auto" if job.elastic else "rehearse.ranks=2"
-        processors = f"{cores} processor{'' if cores == 1 else 's'}"
-        yield notice(f"{ranks} ranks on {processors} are slow: {offer} rehearses with fewer")
+        yield notice(f"{ranks} ranks on {counted(cores, 'processor')} are slow: {offer} rehearses with fewer")
 
 
 @rule("E118", "recipes.training_config", _TRAINER, _MODEL_TYPE, source=_DOCS)

@@ -74,7 +74,8 @@ def build(launch: Launch, *, is_alive: bool = False) -> Timeline:
     steps = tuple(_steps(launch, traces))
     # Without events the end is unknown.
     survives = is_running or state == JobState.SUCCEEDED or not launch.events
-    surviving = steps if survives else _capped(steps, preserved(launch))
+    limit = float("inf") if survives else preserved(launch)
+    surviving = tuple(replace(step, kept=step.kept and step.cursor <= limit) for step in steps)
     return Timeline(
         launched=launch.time,
         sizes=tuple(_opening(launch).get("sizes") or ()),
@@ -119,11 +120,6 @@ def _traces(launch: Launch) -> Iterator[_Trace]:
     ordered = {event.fields["attempt"] for event in launch.events if event.kind == "starting"}
     for number in sorted(ordered | starts.keys() | {step.attempt for step in launch.steps}):
         yield _Trace(number, starts.get(number), tuple(step for step in launch.steps if step.attempt == number))
-
-
-def _capped(steps: tuple[Step, ...], limit: int) -> tuple[Step, ...]:
-    """Return the steps, with those after the first `limit` samples of training marked as lost."""
-    return tuple(replace(step, kept=step.kept and step.cursor <= limit) for step in steps)
 
 
 def _kept_samples(steps: tuple[Step, ...]) -> int:
@@ -171,8 +167,7 @@ def _lost(launch: Launch, traces: tuple[_Trace, ...], trace: _Trace) -> int:
 class _Passage:
     """A decision and the start it led to: the decisions in between, and the actions of the operator.
 
-    Args:
-        is_overtaken: Whether a later decision replaced it.
+    It is overtaken if a later decision replaced it.
     """
 
     decisions: tuple[OperatorEvent, ...]
@@ -255,12 +250,16 @@ def _transitions(launch: Launch, traces: tuple[_Trace, ...], causes: Causes) -> 
 def _transition(
     launch: Launch, traces: tuple[_Trace, ...], causes: Causes, passage: _Passage, from_nodes: int
 ) -> Transition:
-    came, cause = _cause(causes, passage)
+    came, cause = causes.find(passage.decisions[0], is_given_up=passage.is_given_up)
+    if passage.is_planned:
+        later = map(causes.overtaking, passage.decisions[1:])
+        cause = "; ".join([cause, *filter(None, later)])
     stopping, stopped = passage.stop()
     prewarmed, starting = passage.first("prewarmed"), passage.first("starting")
     number = starting.fields["attempt"] if starting else None
     trace = next((each for each in traces if each.number == number), None)
-    first_step = _first_step(passage, trace)
+    # As the worker recorded it or, if it did not, as the operator noticed it.
+    first_step = trace.first_step if trace and trace.first_step is not None else _time(passage.first("running"))
     start, stop, stop_end = map(_time, (starting, stopping, stopped))
     return Transition(
         reason=passage.reason,
@@ -287,23 +286,6 @@ def _transition(
 
 def _time(event: OperatorEvent | None) -> float | None:
     return event.time if event else None
-
-
-def _cause(causes: Causes, passage: _Passage) -> tuple[float, str]:
-    """Return the time of a passage's cause, and the messages of all its causes."""
-    came, cause = causes.find(passage.decisions[0], is_given_up=passage.is_given_up)
-    if passage.is_planned:
-        later = map(causes.overtaking, passage.decisions[1:])
-        cause = "; ".join([cause, *filter(None, later)])
-    return came, cause
-
-
-def _first_step(passage: _Passage, trace: _Trace | None) -> float | None:
-    """Return the end of the first step, as the worker recorded it or, if it did not, as the operator noticed it."""
-    if trace and trace.first_step is not None:
-        return trace.first_step
-    running = passage.first("running")
-    return running.time if running else None
 
 
 def _between(begin: float | None, end: float | None) -> float | None:
@@ -387,15 +369,11 @@ def _points(launch: Launch) -> Iterator[tuple[float, int, bool]]:
             yield record.time, 0, False
     for start in launch.starts:
         if start.restored is not None:
-            yield start.restored, start.cursor, not _is_from_memory(launch, start.step)
+            loads = [each for each in launch.checkpoints if each.event == "loaded" and each.step == start.step]
+            yield start.restored, start.cursor, not loads or loads[-1].outlives_job
     started = {start.attempt for start in launch.starts}
     for first in {step.attempt: step for step in reversed(launch.steps) if step.attempt not in started}.values():
         yield first.time - first.duration_s, first.cursor - first.samples, True
-
-
-def _is_from_memory(launch: Launch, step: int) -> bool:
-    loads = [record for record in launch.checkpoints if record.event == "loaded" and record.step == step]
-    return bool(loads) and not loads[-1].outlives_job
 
 
 def _cursor(launch: Launch, record: CheckpointRecord) -> int | None:

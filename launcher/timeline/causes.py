@@ -27,11 +27,9 @@ class Causes:
         self._used: list[OperatorEvent] = []
 
     def find(self, decision: OperatorEvent, *, is_given_up: bool) -> tuple[float, str]:
-        """Return the time of a decision's cause, in seconds since the epoch, and its message.
+        """Return the time of the cause of a transition's first decision, in seconds since the epoch, and its message.
 
-        Args:
-            decision: The first of a transition.
-            is_given_up: Whether it had no effect: the next decision then has the same cause.
+        If it is given up, it had no effect: the next decision then has the same cause.
         """
         if decision.message == LAUNCHED:
             return decision.time, LAUNCHED
@@ -85,7 +83,8 @@ class Causes:
     def _recovery(self, decision: OperatorEvent, seen: float) -> tuple[float, str]:
         """Return the time of the first cause of a recovery, and the messages of all."""
         faults = self._faults(decision)
-        fresh = self._unused_hits(faults)
+        hits = [hit for hit in self._external(is_hit=True) if any(self._led_to(hit, fault) for fault in faults)]
+        fresh = [hit for hit in hits if hit not in self._used]
         self._used += fresh
         # The workers of other nodes fail because one is gone: this fault is a cause only if there is no other.
         own = [fault for fault in faults if _is_own(fault) and not any(self._led_to(hit, fault) for hit in fresh)]
@@ -94,10 +93,6 @@ class Causes:
             return seen, decision.message
         began = min(event.time for event in (*roots, *faults))
         return began, "; ".join(dict.fromkeys(map(_short, roots)))
-
-    def _unused_hits(self, faults: list[OperatorEvent]) -> list[OperatorEvent]:
-        hits = [hit for hit in self._external(is_hit=True) if any(self._led_to(hit, fault) for fault in faults)]
-        return [hit for hit in hits if hit not in self._used]
 
     def _led_to(self, hit: OperatorEvent, fault: OperatorEvent) -> bool:
         """Return whether an event of the scenario caused a fault: it hit that node just before, or hung a worker."""

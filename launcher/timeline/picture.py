@@ -15,6 +15,8 @@ from matplotlib.textpath import TextPath
 from matplotlib.ticker import MaxNLocator
 
 from launcher.common import pictures
+from launcher.common.text_table import clipped
+from launcher.common.texts import counted
 from launcher.timeline.values import Event, Step, Timeline
 
 _WIDTH, _LEFT, _RIGHT, _BOTTOM, _TOP = 10.0, 0.62, 0.25, 0.82, 0.42
@@ -66,7 +68,8 @@ def _figure(timeline: Timeline) -> Figure:
         panels.append(loss)
     panels[-1].set_xlabel("seconds since the launch")
     for axes in panels:
-        _shade_idle_time(axes, timeline)
+        for begin, end, color in _idle_spans(timeline):
+            axes.axvspan(begin, end, color=color, linewidth=0, zorder=0.5)
         for flag in flags:
             axes.axvline(flag.event.time_s, color=pictures.QUIET, linewidth=0.7, zorder=3.5)
     _draw_flags(nodes, flags)
@@ -79,9 +82,9 @@ def _figure(timeline: Timeline) -> Figure:
 
 
 def _panel(figure: Figure, bottom: float, height: float, timeline: Timeline) -> Axes:
-    whole = figure.get_figheight()
+    total = figure.get_figheight()
     width = _WIDTH - _LEFT - _RIGHT
-    axes = figure.add_axes((_LEFT / _WIDTH, bottom / whole, width / _WIDTH, height / whole))
+    axes = figure.add_axes((_LEFT / _WIDTH, bottom / total, width / _WIDTH, height / total))
     axes.set_xlim(0, _end(timeline))
     axes.spines[["top", "right"]].set_visible(False)
     return axes
@@ -128,11 +131,6 @@ def _points(steps: list[Step]) -> tuple[list[float], list[float]]:
     return [step.time_s for step in steps], [math.nan if step.loss is None else step.loss for step in steps]
 
 
-def _shade_idle_time(axes: Axes, timeline: Timeline) -> None:
-    for begin, end, color in _idle_spans(timeline):
-        axes.axvspan(begin, end, color=color, linewidth=0, zorder=0.5)
-
-
 def _idle_spans(timeline: Timeline) -> Iterator[tuple[float, float, str]]:
     """Yield the times without training: from a stop to the next start, and from there to the first step."""
     attempts = timeline.attempts
@@ -143,12 +141,6 @@ def _idle_spans(timeline: Timeline) -> Iterator[tuple[float, float, str]]:
         yield attempt.ended_s, following.started_s, _STOPPED
     if attempts and timeline.state:
         yield attempts[-1].ended_s, timeline.wall_s, _STOPPED
-
-
-def _labelled_events(timeline: Timeline) -> Iterator[Event]:
-    """Return the events that get a label. A fault gets none if its cause is an event itself."""
-    messages = {event.message for event in timeline.events}
-    return (event for event in timeline.events if event.kind != "fault" or event.cause not in messages)
 
 
 def _flags(timeline: Timeline) -> tuple[_Flag, ...]:
@@ -162,9 +154,11 @@ def _flags(timeline: Timeline) -> tuple[_Flag, ...]:
     limit = width + _RIGHT * _POINTS
     rightward: list[_Flag] = []
     leftward: list[_Flag] = []
-    for event in sorted(_labelled_events(timeline), key=lambda event: -event.time_s):
-        first = event.message.partition("\n")[0] or event.kind
-        words = first if len(first) <= _LABEL_LENGTH else f"{first[: _LABEL_LENGTH - 1]}…"
+    messages = {event.message for event in timeline.events}
+    # A fault gets no label if its cause is an event itself.
+    shown = [event for event in timeline.events if event.kind != "fault" or event.cause not in messages]
+    for event in sorted(shown, key=lambda event: -event.time_s):
+        words = clipped(event.message.partition("\n")[0] or event.kind, _LABEL_LENGTH)
         length = TextPath((0, 0), words, size=_LABEL_SIZE, prop=font).get_extents().width + _LABEL_SPACE
         x = event.time_s / _end(timeline) * width
         if x + length <= limit:
@@ -198,11 +192,8 @@ def _draw_flags(axes: Axes, flags: tuple[_Flag, ...]) -> None:
     for flag in flags:
         # In points from the panel's upper left corner: the panel's own units end at its edge.
         up = (flag.lane + 0.25) * _LANE * _POINTS
-        place: dict[str, Any] = {
-            "xycoords": ("data", "axes fraction"),
-            "textcoords": "offset points",
-            "annotation_clip": False,
-        }
+        coords = {"xycoords": ("data", "axes fraction"), "textcoords": "offset points"}
+        place: dict[str, Any] = {**coords, "annotation_clip": False}
         line: dict[str, Any] = {
             "arrowstyle": "-",
             "color": pictures.QUIET,
@@ -216,10 +207,8 @@ def _draw_flags(axes: Axes, flags: tuple[_Flag, ...]) -> None:
 
 
 def _caption(timeline: Timeline) -> str:
-    restarts = f"{timeline.restarts} restart{'' if timeline.restarts == 1 else 's'}"
-    words = (
-        f"{timeline.num_steps} steps in {timeline.wall_s:.0f} s, {restarts}, goodput {100 * timeline.goodput:.0f} %"
-    )
+    work = f"{timeline.num_steps} steps in {timeline.wall_s:.0f} s, {counted(timeline.restarts, 'restart')}"
+    words = f"{work}, goodput {100 * timeline.goodput:.0f} %"
     return f"{words}   ({timeline.state})" if timeline.state else words
 
 

@@ -133,7 +133,8 @@ class Launch:
 
 def read_launch(run_dir: Path) -> Launch:
     """Return the records of the last launch that wrote to `run_dir`; missing files count as empty."""
-    events = _last_launch(tuple(_read(run_dir / EVENTS_FILE, _event)))
+    every = tuple(_read(run_dir / EVENTS_FILE, _event))
+    events = every[max((i for i, event in enumerate(every) if event.kind == LAUNCHED), default=0) :]
     steps = tuple(_read(run_dir / METRICS_FILE, _step))
     starts = tuple(_read(run_dir / STARTS_FILE, _start))
     if events:
@@ -155,11 +156,6 @@ def read_launch(run_dir: Path) -> Launch:
 def parse_event(line: bytes | str) -> OperatorEvent | None:
     """Return the event of a line; None for an incomplete one."""
     return _parse(line, _event)
-
-
-def _last_launch(events: tuple[OperatorEvent, ...]) -> tuple[OperatorEvent, ...]:
-    first = max((i for i, event in enumerate(events) if event.kind == LAUNCHED), default=0)
-    return events[first:]
 
 
 def _read(path: Path, build: Callable[[Mapping[str, Any]], _Record]) -> Iterator[_Record]:

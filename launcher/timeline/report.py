@@ -6,6 +6,9 @@ from dataclasses import asdict, fields
 from statistics import median
 from typing import Any
 
+from launcher.common import text_table
+from launcher.common.text_table import clipped
+from launcher.common.texts import counted
 from launcher.timeline.values import StartParts, Timeline, Transition
 
 _PAGE = 100
@@ -13,17 +16,13 @@ _PAGE = 100
 
 _HEAD = ("at", "nodes", "cause", "wait", "stop", "", "regroup", "restart", "total", "lost")
 _CAUSE = 2
-_TO_THE_LEFT = (1, _CAUSE, 5)
+_NUMBERS = (0, 3, 4, 6, 7, 8, 9)
+"""Columns that are right-aligned."""
 _MIN_CAUSE = 8
 
 
 def text(timeline: Timeline, width: int | None = None) -> str:
-    """Return one row per transition, and the totals as sentences.
-
-    Args:
-        timeline: Of the job.
-        width: Available columns, into which causes are truncated; None for no limit.
-    """
+    """Return one row per transition, and the totals as sentences, in `width` columns; None for no limit."""
     page = min(width or _PAGE, _PAGE)
     rows = [_row(transition) for transition in timeline.transitions]
     lines = textwrap.wrap(f"{_sizes(timeline)} (times in seconds, lost in samples)", page)
@@ -31,7 +30,8 @@ def text(timeline: Timeline, width: int | None = None) -> str:
     lines += textwrap.wrap(_totals(timeline), page)
     if restart := _typical_restart(timeline):
         lines += textwrap.wrap(restart, page)
-    lines += [_cut(f"never came: {message}", width) for message in timeline.unfired]
+    never = [f"never came: {message}" for message in timeline.unfired]
+    lines += [clipped(line, width) for line in never] if width else never
     return "\n".join(lines) + "\n"
 
 
@@ -79,21 +79,12 @@ def _manner(transition: Transition) -> str:
 
 def _table(rows: Sequence[tuple[str, ...]], width: int | None) -> list[str]:
     """Return rows as aligned lines; the cause gets the columns that the others leave."""
-    widths = [max(len(cells[i]) for cells in rows) for i in range(len(_HEAD))]
     if width is not None:
+        widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
         others = sum(widths) - widths[_CAUSE] + 2 * (len(_HEAD) - 1) + 1
-        widths[_CAUSE] = max(_MIN_CAUSE, min(widths[_CAUSE], width - others))
-    lines = []
-    for cells in rows:
-        shown = [_cut(cell, columns) for cell, columns in zip(cells, widths, strict=True)]
-        places = enumerate(zip(shown, widths, strict=True))
-        aligned = [cell.ljust(columns) if i in _TO_THE_LEFT else cell.rjust(columns) for i, (cell, columns) in places]
-        lines.append((" " + "  ".join(aligned)).rstrip())
-    return lines
-
-
-def _cut(text: str, width: int | None) -> str:
-    return text if width is None or len(text) <= width else text[: width - 1] + "…"
+        room = max(_MIN_CAUSE, width - others)
+        rows = [(*cells[:_CAUSE], clipped(cells[_CAUSE], room), *cells[_CAUSE + 1 :]) for cells in rows]
+    return text_table.table(rows, _NUMBERS)
 
 
 def _sizes(timeline: Timeline) -> str:
@@ -105,22 +96,18 @@ def _sizes(timeline: Timeline) -> str:
 
 def _totals(timeline: Timeline) -> str:
     state = timeline.state or ("still running" if timeline.is_running else "its operator died")
-    steps = _count(timeline.num_steps, "step")
+    steps = counted(timeline.num_steps, "step")
     if timeline.num_steps != timeline.last_step:  # earlier launches did the others
         steps += f" up to step {timeline.last_step}"
-    head = f"{state} after {timeline.wall_s:.1f} s, {_count(timeline.restarts, 'restart')}, {steps}."
+    head = f"{state} after {timeline.wall_s:.1f} s, {counted(timeline.restarts, 'restart')}, {steps}."
     if not timeline.steps:
         return f"{head} No step was reported."
-    skipped = f" {_count(timeline.skipped_steps, 'step')} skipped, not finite." if timeline.skipped_steps else ""
+    skipped = f" {counted(timeline.skipped_steps, 'step')} skipped, not finite." if timeline.skipped_steps else ""
     return (
         f"{head} Goodput {100 * timeline.goodput:.0f} %: {timeline.useful_s:.1f} s went into steps that count,"
         f" {timeline.data_s:.1f} s into waiting for their data."
-        f" {_count(timeline.samples_lost, 'sample')} lost, {timeline.samples_redone} trained again.{skipped}"
+        f" {counted(timeline.samples_lost, 'sample')} lost, {timeline.samples_redone} trained again.{skipped}"
     )
-
-
-def _count(number: int, noun: str) -> str:
-    return f"{number} {noun}{'' if number == 1 else 's'}"
 
 
 def _typical_restart(timeline: Timeline) -> str | None:

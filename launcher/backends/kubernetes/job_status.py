@@ -7,6 +7,7 @@ from typing import Any
 
 from launcher.backends.kubernetes import lenient
 from launcher.backends.kubernetes.pod_report import STARTING, failures
+from launcher.common.texts import counted
 from launcher.model.job_spec import JobState, JobStatus
 
 STATES = (
@@ -60,7 +61,7 @@ class _Faults:
 
     def words(self) -> Iterator[str]:
         if self.restarts:
-            yield f"restarted {self.restarts} time{'s' if self.restarts > 1 else ''}"
+            yield f"restarted {counted(self.restarts, 'time')}"
         if self.nodes:
             yield f"faulty nodes: {', '.join(self.nodes)}"
 

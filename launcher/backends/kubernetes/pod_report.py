@@ -9,6 +9,7 @@ from typing import Any
 
 from launcher.backends.kubernetes import lenient
 from launcher.common.redaction import masked
+from launcher.common.texts import first_of
 from launcher.model.job_spec import JobPod
 
 STARTING = ("ContainerCreating", "PodInitializing")
@@ -89,8 +90,7 @@ def failures(pods: Iterable[Mapping[str, Any]]) -> Iterator[str]:
         if lenient.mapping(pod, "status").get("phase") == "Failed" and (why := reason(pod)):
             found.setdefault(why, []).append(_name_and_node(pod))
     for why, names in found.items():
-        more = f" and {len(names) - 1} more" if len(names) > 1 else ""
-        yield f"{names[0]}{more}: {why}"
+        yield f"{first_of(names, 1)}: {why}"
 
 
 def container_of(pod: Mapping[str, Any]) -> str:

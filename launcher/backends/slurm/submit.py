@@ -18,6 +18,7 @@ from launcher.backends.slurm.sbatch_options import plain
 from launcher.bundle import store
 from launcher.common import console, os_errors
 from launcher.common.problems import Notice, Problem, ProblemsFound, fail
+from launcher.common.texts import first_of
 from launcher.model.earlier_jobs import KEY, EarlierJob, QueuedJob
 from launcher.model.job_spec import Bundle, JobHandle
 from launcher.operator.snapshot import STATE_FILE
@@ -334,8 +335,7 @@ def _made_available(request: Request) -> str:
     for bundle in request.bundles:
         source = code.of_bundle(bundle)
         if source and (left_out := code.place(source, bundle.directory.resolve())):
-            more = f" and {len(left_out) - _NAMED} more" if len(left_out) > _NAMED else ""
-            message = f"left out of the copy of the code: {', '.join(left_out[:_NAMED])}{more}"
+            message = f"left out of the copy of the code: {first_of(left_out, _NAMED)}"
             console.show_notice(Notice("N196", message), stderr=True)
 
     folder = request.place.send(request.bundles[0])  # and what all of them need

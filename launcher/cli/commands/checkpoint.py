@@ -20,7 +20,7 @@ from launcher.cli.commands.arguments import (
 )
 from launcher.cli.output import print_json, say_picture
 from launcher.common import console
-from launcher.common.problems import ProblemsFound, fail
+from launcher.common.problems import fail, raise_any
 
 if TYPE_CHECKING:
     from launcher.checkpointing.forecast import Forecast
@@ -140,8 +140,7 @@ def _estimate(checked: "CheckedRecipe", given: Mapping[str, Any]) -> "Estimate":
     said = {key: value for key, value in given.items() if value is not None}
     estimate: Estimate
     estimate, problems = type_problems(Estimate, own | said, "recipes.checkpointing.estimate")
-    if problems:
-        raise ProblemsFound(problems)
+    raise_any(problems)
     return estimate
 
 

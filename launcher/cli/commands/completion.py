@@ -1,10 +1,20 @@
-"""Shell completion of overrides: keys, and the values of a key."""
+"""Shell completion of overrides: keys, and the values of a key; and completion in bash.
 
+bash splits words at `=`, `:` and `@`, which typer's own completion does not handle.
+
+Source: Bash manual, Programmable Completion, and Bash Variables, COMP_WORDBREAKS.
+"""
+
+import os
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
+from click.shell_completion import CompletionItem, add_completion_class, split_arg_string
+from typer import _completion_classes, _completion_shared
+
 from launcher.common.secret_names import is_secret
+from launcher.common.text_table import value_text
 from launcher.config.collection import clusters, recipe_names
 
 if TYPE_CHECKING:
@@ -13,6 +23,25 @@ if TYPE_CHECKING:
 _SIZE = re.compile(r"recipes\.scale_config\.\d+\.")
 _PLAIN = re.compile(r"[\w./+-]+")
 """A value without special meaning in shells and in the grammar of overrides."""
+_BASH = "bash"
+_LINE, _BREAKS = "COMP_LINE", "COMP_WORDBREAKS"
+_SCRIPT = """
+%(complete_func)s() {
+    local IFS=$'\\n'
+    COMPREPLY=( $( env COMP_WORDS="${COMP_WORDS[*]}" \\
+                   COMP_CWORD=$COMP_CWORD \\
+                   COMP_LINE="${COMP_LINE:0:COMP_POINT}" \\
+                   COMP_WORDBREAKS="$COMP_WORDBREAKS" \\
+                   %(autocomplete_var)s=complete_bash $1 ) )
+    if [[ ${COMPREPLY[0]-} == *= ]]; then
+        compopt -o nospace 2>/dev/null
+    fi
+    return 0
+}
+
+complete -o default -F %(complete_func)s %(prog_name)s
+"""
+"""typer's script, with the line as typed, and without a blank after a key that needs a value."""
 
 
 def keys(composition: "Composition") -> Iterator[str]:
@@ -95,7 +124,6 @@ def _of_schema(node: Any, names: Sequence[str]) -> Iterator[str]:
 
 def _current(composition: "Composition", path: str) -> list[str]:
     """Return a key's current value if it needs no quotes and is not a secret."""
-    from launcher.common.text_table import value_text
     from launcher.model.config_tree import get
 
     value = get(composition.tree, path)
@@ -103,3 +131,27 @@ def _current(composition: "Composition", path: str) -> list[str]:
         return []
     text = value_text(value, path)
     return [text] if _PLAIN.fullmatch(text) else []
+
+
+class BashComplete(_completion_classes.BashComplete):
+    """Reads the line up to the cursor, and returns the part after the last character at which bash splits a word."""
+
+    def get_completion_args(self) -> tuple[list[str], str]:
+        if not os.environ.get(_LINE):  # a script of an earlier version
+            return super().get_completion_args()
+        line = os.environ[_LINE]
+        words = split_arg_string(line)[1:]
+        return (words[:-1], words[-1]) if words and not line[-1:].isspace() else (words, "")
+
+    def format_completion(self, item: CompletionItem) -> str:
+        incomplete = self.get_completion_args()[1] if os.environ.get(_LINE) else ""
+        breaks = os.environ.get(_BREAKS, "")
+        kept = max((i + 1 for i, sign in enumerate(incomplete) if sign in breaks), default=0)
+        value = str(item.value)
+        return value[kept:] if value.startswith(incomplete[:kept]) else value
+
+
+def register_bash() -> None:
+    """Register bash's completion in place of typer's; call it after typer has registered its own."""
+    add_completion_class(BashComplete, _BASH)
+    _completion_shared._completion_scripts[_BASH] = _SCRIPT

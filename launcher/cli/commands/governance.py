@@ -11,7 +11,7 @@ import typer
 from launcher.cli.commands.arguments import AsJson
 from launcher.cli.output import print_json, write_file
 from launcher.common import console, yaml_io
-from launcher.common.problems import Problem, ProblemsFound, fail
+from launcher.common.problems import Problem, fail, raise_any
 
 if TYPE_CHECKING:
     from launcher.governance.cluster_wide import Origin
@@ -118,8 +118,7 @@ def _for_cluster(teams: "Sequence[Team]", context: str | None) -> "Sequence[Team
         problems += cluster.lacks(objects)
         theirs = cluster_wide.Origin(f"the cluster ({cluster.context})", cluster.existing(objects))
         problems += cluster_wide.differences(cluster_wide.Origin(f"team {team.team}", objects), [theirs])
-    if problems:
-        raise ProblemsFound(tuple(dict.fromkeys(problems)))
+    raise_any(dict.fromkeys(problems))
     return written
 
 
@@ -129,11 +128,11 @@ def _check_differences(files: Mapping[str, Mapping[str, str]], folders: set[Path
 
     origins = [cluster_wide.Origin(f"team {team}", _objects(each)) for team, each in files.items()]
     beside = _beside(folders)
-    problems: list[Problem] = []
-    for i, origin in enumerate(origins):
-        problems += cluster_wide.differences(origin, [*origins[:i], *beside])
-    if problems:
-        raise ProblemsFound(tuple(problems))
+    raise_any(
+        problem
+        for i, origin in enumerate(origins)
+        for problem in cluster_wide.differences(origin, [*origins[:i], *beside])
+    )
 
 
 def _beside(own: set[Path]) -> "list[Origin]":

@@ -1,4 +1,4 @@
-"""Commands that inspect recipes: list them, show one, explain where a value comes from."""
+"""Commands that inspect recipes: list them, show one, explain where a value comes from, compare two."""
 
 import sys
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -12,6 +12,7 @@ from launcher.cli.commands.arguments import (
     SizedRecipe,
     Target,
     complete_key,
+    complete_recipe,
     composed,
     folders,
     say_unknown_instance,
@@ -23,6 +24,7 @@ from launcher.common.problems import fail
 from launcher.common.redaction import masked
 from launcher.common.secret_names import is_secret
 from launcher.common.suggestions import did_you_mean
+from launcher.common.text_table import HIDDEN, clipped, table, value_text
 from launcher.config import catalogue
 
 if TYPE_CHECKING:
@@ -35,6 +37,8 @@ _MOST_NAMES = 30
 """Names that a Problem lists."""
 _MOST_VALUES = 6
 """Values of a key that differs by size that are shown in one line."""
+_DIFFERENT = 1
+"""Exit code of a diff with --exit-code if there are differences. Source: diff(1), git-diff(1) --exit-code."""
 
 
 def list_(
@@ -123,8 +127,6 @@ def _lines_by_folder(found: Sequence["Entry"], width: int) -> Iterable[tuple[str
 
     On a wide terminal the instance types follow.
     """
-    from launcher.common.text_table import clipped, table
-
     folder = ""
     rows = [
         (
@@ -170,7 +172,6 @@ def show(
 
 
 def _say_differences(sizes: "Sizes") -> None:
-    from launcher.common.text_table import clipped, table
     from launcher.model.size_plan import spans
 
     paths = dict.fromkeys(path for tree in sizes.scales.values() for path in tree)
@@ -184,7 +185,6 @@ def _say_differences(sizes: "Sizes") -> None:
 
 def _difference(sizes: "Sizes", path: str) -> str | None:
     """Return a key's values that differ from the base value, with their sizes; None if all are equal."""
-    from launcher.common.text_table import value_text
     from launcher.model.size_plan import spans
 
     def text_in(tree: Mapping[str, Any]) -> str:
@@ -213,7 +213,6 @@ def _short(path: str, rows: Sequence[tuple[str, str]]) -> str:
 
 def _hidden(tree: Mapping[str, Any], path: str = "") -> dict[str, Any]:
     """Return a copy of a tree without plain-text secrets."""
-    from launcher.common.text_table import HIDDEN
 
     def hide(value: Any, here: str) -> Any:
         if isinstance(value, Mapping):
@@ -255,3 +254,40 @@ def explain(
                 console.say("the job is static and uses the base value", "yellow")
     else:
         console.say_all(explain_text.several(found, console.width()))
+
+
+def diff(
+    old: Annotated[
+        str,
+        typer.Argument(
+            metavar="RECIPE[@NODES]|BUNDLE", help="A recipe, or a bundle's folder.", autocompletion=complete_recipe
+        ),
+    ],
+    new: Annotated[
+        str | None,
+        typer.Argument(
+            metavar="[RECIPE[@NODES]|BUNDLE]",
+            help="The same; default: what the bundle's overrides compose to now.",
+            autocompletion=complete_recipe,
+        ),
+    ] = None,
+    overrides: Overrides = None,
+    exit_code: Annotated[bool, typer.Option("--exit-code", help="Exit with 1 if anything differs.")] = False,
+) -> None:
+    """Compare two recipes, sizes or bundles. A single bundle is compared with what its overrides compose to now."""
+    from launcher.cli import diff as diffs
+
+    if new is not None and "=" in new:  # an override: `recipes diff BUNDLE KEY=VALUE` has nothing to apply it to
+        raise fail("E801", new, "missing second argument: overrides follow two recipes or bundles")
+    sides = diffs.bundle_and_now(old) if new is None else diffs.both(old, new, overrides or ())
+    lines = diffs.changes(*sides)
+    for notice in dict.fromkeys(notice for side in sides for notice in side.notices):
+        console.show_notice(notice, stderr=True)
+    styles = {"-": "red", "+": "green"}
+    if lines:
+        heads = [(f"--- {sides[0].title}", "bold"), (f"+++ {sides[1].title}", "bold")]
+        console.say_all([*heads, *((line, styles[line[0]]) for line in lines)])
+    else:
+        console.say("no difference", "dim", stderr=True)
+    if lines and exit_code:
+        raise typer.Exit(_DIFFERENT)

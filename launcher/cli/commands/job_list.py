@@ -11,7 +11,7 @@ from launcher.cli.commands.arguments import AsJson, beginning, complete_job
 from launcher.cli.commands.cluster import Context, Namespace, cluster_jobs
 from launcher.cli.output import print_json
 from launcher.common import console
-from launcher.common.problems import ProblemsFound, fail
+from launcher.common.problems import fail, raise_any
 from launcher.common.texts import counted
 
 if TYPE_CHECKING:
@@ -21,11 +21,6 @@ if TYPE_CHECKING:
 _COLUMNS = ("job", "name", "cluster", "state", "nodes", "submitted", "message")
 _REMOVED = ("job", "name", "state", "submitted", "size")
 _STEP, _UNITS = 1024, ("KiB", "MiB", "GiB", "TiB")
-
-
-def _complete_folder(incomplete: str) -> list[str]:
-    """Return the subcommand of `recipes jobs` that a word may become; shells complete folders themselves."""
-    return beginning(incomplete, ["remove"])
 
 
 def _complete_state(incomplete: str) -> list[str]:
@@ -59,7 +54,10 @@ def jobs(
     folder: Annotated[
         str | None,
         typer.Argument(
-            metavar="[FOLDER]", help="Their base_results_dir; default: results.", autocompletion=_complete_folder
+            metavar="[FOLDER]",
+            help="Their base_results_dir; default: results.",
+            # The subcommand that a word may become; shells complete folders themselves.
+            autocompletion=lambda incomplete: beginning(incomplete, ["remove"]),
         ),
     ] = None,
     state: States = None,
@@ -79,7 +77,8 @@ def jobs(
     """List jobs and their states. Excludes dry runs; with --cluster, lists the jobs of all users there."""
     from launcher.jobs.listing import Filter
 
-    wanted = _valid(Filter(tuple(state or ()), backend, recipe, older_than, newer_than, dry_runs))
+    wanted = Filter(tuple(state or ()), backend, recipe, older_than, newer_than, dry_runs)
+    raise_any(wanted.problems())
     if not cluster:
         if context or namespace or is_everywhere:
             raise fail("E801", "recipes jobs", "--context, --namespace and --all-namespaces require --cluster")
@@ -90,13 +89,6 @@ def jobs(
     if not wanted.is_empty or wanted.has_dry_runs:
         raise fail("E801", "recipes jobs", "--cluster lists every job; filters apply to a folder only")
     cluster_jobs(context, namespace, is_everywhere=is_everywhere, as_json=as_json)
-
-
-def _valid(wanted: "Filter") -> "Filter":
-    """Return a filter; refuse a condition that no job can meet."""
-    if found := wanted.problems():
-        raise ProblemsFound(found)
-    return wanted
 
 
 def _list(folder: str | None, wanted: "Filter", *, as_json: bool) -> None:
@@ -129,7 +121,6 @@ def _show_table(head: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
 
 
 def _cells(each: "ListedJob") -> tuple[str, ...]:
-    """Return a row of `recipes jobs`."""
     from launcher.bundle.store import given_name
     from launcher.model.backend_registry import described
 
@@ -177,15 +168,18 @@ def remove(
     from launcher.jobs import removal
     from launcher.jobs.listing import Filter
 
-    wanted = _valid(Filter(tuple(state or ()), backend, recipe, older_than, newer_than, dry_runs))
+    wanted = Filter(tuple(state or ()), backend, recipe, older_than, newer_than, dry_runs)
+    raise_any(wanted.problems())
     results = Path(folder or store.RESULTS)
     if bool(names) is not wanted.is_empty or (names and wanted.has_dry_runs):
         message = "give jobs, or filters that select them" if not names else "filters do not apply to named jobs"
         raise fail("E801", "recipes jobs remove", message, remedy="recipes jobs remove --older-than 30d")
-    chosen = removal.named(results, names) if names else removal.selected(results, wanted)
+    removable, kept = (removal.named(results, names), []) if names else removal.selected(results, wanted)
     if not as_json:
-        _show_removable(chosen)
-    doomed = chosen.removable if chosen.removable and (yes or _is_confirmed(chosen.removable)) else ()
+        _show_removable(removable)
+        for job, reason in kept:
+            console.say(f"kept {job.name}: {reason}", "yellow", stderr=True)
+    doomed = removable if removable and (yes or _is_confirmed(removable)) else ()
     removed = [each for each in doomed if removal.remove(each)]
     if as_json:
         print_json([{"job": each.job.name, "bytes": each.num_bytes} for each in removed])
@@ -196,24 +190,15 @@ def remove(
     console.say(outcome)
 
 
-def _show_removable(chosen: "removal.Chosen") -> None:
-    """Print the bundles to remove with their sizes, and the kept ones with the reasons."""
+def _show_removable(removable: "Sequence[removal.Removable]") -> None:
     from launcher.bundle.store import given_name
 
-    if chosen.removable:
-        rows = [
-            (
-                each.job.name,
-                given_name(each.job.folder) or "",
-                each.job.state,
-                each.job.time.isoformat(timespec="seconds") if each.job.time else "-",
-                _size(each.num_bytes),
-            )
-            for each in chosen.removable
-        ]
+    rows = []
+    for job, size in ((each.job, _size(each.num_bytes)) for each in removable):
+        time = job.time.isoformat(timespec="seconds") if job.time else "-"
+        rows.append((job.name, given_name(job.folder) or "", job.state, time, size))
+    if rows:
         _show_table(_REMOVED, rows)
-    for job, reason in chosen.kept:
-        console.say(f"kept {job.name}: {reason}", "yellow", stderr=True)
 
 
 def _is_confirmed(removable: "Sequence[removal.Removable]") -> bool:
