@@ -1,5 +1,6 @@
 """Parts of the Kubernetes backend against an API in memory: what is checked, made, removed, found and shown."""
 
+import dataclasses
 import json
 import socket
 from collections import Counter
@@ -23,11 +24,13 @@ from launcher.backends.kubernetes import (
 )
 from launcher.backends.kubernetes.api_errors import ApiError
 from launcher.backends.kubernetes.api_objects import DIGEST, manifests
+from launcher.backends.kubernetes.backend import BACKEND
 from launcher.backends.kubernetes.clusters import KubernetesCluster
 from launcher.backends.kubernetes.description import DESCRIPTION
 from launcher.backends.kubernetes.job_options import LabelSelector, Settings
+from launcher.bundle import store as bundles
 from launcher.common.problems import ProblemsFound
-from launcher.model.job_spec import LogSelection
+from launcher.model.job_spec import JobHandle, LogSelection
 
 NAMESPACE, REVIEWS = "/api/v1/namespaces/default", "/apis/authorization.k8s.io/v1/selfsubjectaccessreviews"
 HYPERPOD, KUEUE = "/apis/sagemaker.amazonaws.com/v1", "/apis/kueue.x-k8s.io"
@@ -299,7 +302,10 @@ def test_a_job_of_another_cluster_is_not_commanded(api):
     assert codes(refused) == ["E348"]
 
 
-JOB = target.Target("HyperPodPyTorchJob", "default", "j", "u-j", "recipe-launcher/job=j", ("pods",))
+PODS = target.Places("j", (("pods", 2),), 1)
+JOB = target.Target(
+    "HyperPodPyTorchJob", "default", "j", "u-j", "recipe-launcher/job=j", target.Places("j", (("pods", 2),), 1)
+)
 
 
 @pytest.mark.parametrize(
@@ -369,7 +375,7 @@ def test_shared_objects_of_a_team_are_read_from_the_cluster(api):
         assert codes(refused) == [code]
 
 
-PLACES = pod_report.Places("j", (("base", 2), ("elastic", 3)), 4)
+PLACES = target.Places("j", (("base", 2), ("elastic", 3)), 4)
 
 
 def pod(name, phase="Running", created="2026-01-01T00:00:00Z", **status):
@@ -392,21 +398,24 @@ def test_lines_are_of_the_rank_that_wrote_them_or_of_the_whole_pod():
     assert line("[default0]:loss") is None and line("starting") == "rank 4-7 | starting"
 
 
-def test_the_pod_of_a_rank_is_the_newest_that_runs():
+def of_rank(api, rank, *pods):
+    for each in pods:
+        each["metadata"] |= {"ownerReferences": [{"kind": "HyperPodPyTorchJob", "uid": "u-j"}], "uid": str(id(each))}
+    api.objects[f"{JOBS}/j"], api.objects[f"{NAMESPACE}/pods"] = training_job(), listing(*pods)
+    return interact.PodOfRank(connection(api), dataclasses.replace(JOB, places=PLACES), rank)
+
+
+def test_the_pod_of_a_rank_is_the_newest_that_runs(api):
     pods = [pod("j-base-0"), pod("j-base-0", created="2026-01-02T00:00:00Z"), pod("j-base-1", "Pending")]
-
-    def of(rank):
-        return interact.PodOfRank(None, "default", lambda: pods, PLACES, rank).now()
-
-    assert of(3)["metadata"]["creationTimestamp"] == "2026-01-02T00:00:00Z"
+    assert of_rank(api, 3, *pods).now()["metadata"]["creationTimestamp"] == "2026-01-02T00:00:00Z"
     for rank, code, word in ((4, "E381", "is not running: Pending"), (8, "E381", "no pod"), (20, "E707", "rank")):
         with pytest.raises(ProblemsFound) as refused:
-            of(rank)
+            of_rank(api, rank, *pods).now()
         assert codes(refused) == [code] and word in refused.value.problems[0].message
 
 
-def test_a_port_that_is_in_use_is_refused_before_anything_is_forwarded():
-    wanted = interact.PodOfRank(None, "default", lambda: [pod("j-base-0")], PLACES, 0)
+def test_a_port_that_is_in_use_is_refused_before_anything_is_forwarded(api):
+    wanted = of_rank(api, 0, pod("j-base-0"))
     with socket.create_server(("127.0.0.1", 0)) as taken, pytest.raises(ProblemsFound) as refused:
         interact.forward(wanted, [(taken.getsockname()[1], 80)])
     assert codes(refused) == ["E383"]
@@ -439,14 +448,14 @@ def test_failures_name_each_reason_once():
 
 
 def test_an_operator_that_is_absent_or_hidden_is_a_problem(api):
-    place, places = "/api/v1/namespaces/aws-hyperpod/pods", pod_report.Places("j", (("pods", 2),), 1)
+    place = "/api/v1/namespaces/aws-hyperpod/pods"
     api.objects[place] = {"items": [pod("other-0")]}
     with pytest.raises(ProblemsFound) as refused:
-        list(operator_log.lines(connection(api), JOB, places))
+        list(operator_log.lines(connection(api), JOB))
     assert codes(refused) == ["E385"]
     api.fail("GET", place, 403)
     with pytest.raises(ProblemsFound) as refused:
-        list(operator_log.lines(connection(api), JOB, places))
+        list(operator_log.lines(connection(api), JOB))
     assert codes(refused) == ["E344"]
 
 
@@ -469,3 +478,16 @@ def test_labels_that_select_spot_capacity_are_found_wherever_they_stand():
     options = Settings.model_construct(label_selector=selector, node_selector={"capacityType": "SPOT", "a": "spot"})
     keys = [key for key, _ in DESCRIPTION.instances.spot_keys(options)]
     assert keys == ["cluster.label_selector.required.node/capacity-type", "cluster.node_selector.capacityType"]
+
+
+@pytest.mark.parametrize("command", ["cancel", "clear", "status"])
+def test_a_cluster_that_does_not_answer_for_a_job_whose_launch_was_killed_is_a_problem(
+    api, bundle, monkeypatch, command
+):
+    bundles.write(bundle)
+    handle = JobHandle("k8s", bundle.job_name, bundle.directory, uid=None)
+    monkeypatch.setattr("launcher.backends.kubernetes.backend.connect", lambda _context: connection(api))
+    api.fail("GET", paths(bundle)[1], ProtocolError("broken"))
+    with pytest.raises(ProblemsFound) as refused:
+        getattr(BACKEND, command)(handle)
+    assert codes(refused) == ["E342"]

@@ -88,7 +88,7 @@ class _Reader:
     def listed(
         self, kind: str, namespace: str | None = None, version: str = "", query: Mapping[str, object] | None = None
     ) -> list[Mapping[str, Any]] | None:
-        where = api_objects.list_path(kind, namespace, version=version)
+        where = api_objects.path(kind, namespace, version=version)
         try:
             return listed(self.connection, where, query)
         except ApiError as error:
@@ -163,13 +163,11 @@ def _node(node: Mapping[str, Any], used: Mapping[str, Mapping[str, Fraction]] | 
     free: int | None = total
     if resource:
         free = None if used is None else total - int(used.get(metadata["name"], {}).get(resource, 0))
-    conditions = status.get("conditions") or ()
-    is_ready = any(each["type"] == "Ready" and each["status"] == "True" for each in conditions)
     is_cordoned = (node.get("spec") or {}).get("unschedulable")
     return Node(
         metadata["name"],
         next((labels[name] for name in _INSTANCE if name in labels), None),
-        ("Ready" if is_ready else "NotReady") + (", cordoned" if is_cordoned else ""),
+        ("Ready" if "Ready" in lenient.conditions(node) else "NotReady") + (", cordoned" if is_cordoned else ""),
         resource,
         total,
         free,
@@ -232,14 +230,12 @@ def _ordered(
 def _waiting(workload: Mapping[str, Any], behind: Mapping[tuple[str, str], str | None]) -> Waiting | None:
     """Return a workload as it waits; None if it has its quota, has ended, or is not active."""
     metadata, spec = workload["metadata"], workload.get("spec") or {}
-    conditions = {c["type"]: c for c in (workload.get("status") or {}).get("conditions") or ()}
-    held = {kind for kind, condition in conditions.items() if condition["status"] == "True"}
-    if not spec.get("active", True) or held & {"QuotaReserved", "Admitted", "Finished"}:
+    held, missing = lenient.conditions(workload), lenient.conditions(workload, "False")
+    if not spec.get("active", True) or held.keys() & {"QuotaReserved", "Admitted", "Finished"}:
         return None
     local, namespace = spec.get("queueName") or "-", metadata["namespace"]
     owners = metadata.get("ownerReferences") or ()
-    evicted = conditions.get("Evicted", {})
-    since = evicted.get("lastTransitionTime") if evicted.get("status") == "True" else None
+    since = held.get("Evicted", {}).get("lastTransitionTime")
     return Waiting(
         behind.get((namespace, local)) or f"{namespace}/{local}",
         0,
@@ -249,5 +245,5 @@ def _waiting(workload: Mapping[str, Any], behind: Mapping[tuple[str, str], str |
         local,
         spec.get("priority") or 0,
         datetime.fromisoformat(since or metadata["creationTimestamp"]).timestamp(),
-        lenient.text(conditions.get("QuotaReserved", {}).get("message")).rstrip("."),
+        lenient.text(missing.get("QuotaReserved", {}).get("message")).rstrip("."),
     )

@@ -15,12 +15,6 @@ from launcher.governance.cluster_wide import shared
 from launcher.model.cluster_view import AdoptedJob, Capacity, ClusterJob
 from launcher.model.job_spec import JobHandle
 
-_PLURALS = {
-    "PriorityClass": "priorityclasses",
-    "WorkloadPriorityClass": "workloadpriorityclasses",
-    "ResourceFlavor": "resourceflavors",
-    "Topology": "topologies",
-}
 _POLICY = "ValidatingAdmissionPolicy"
 
 
@@ -100,7 +94,7 @@ class KubernetesCluster:
             topology = each["spec"].get("topologyName") if each["kind"] == "ResourceFlavor" else None
             if topology and topology not in seen:
                 seen.add(topology)
-                where = f"/apis/{each['apiVersion']}/topologies/{topology}"
+                where = _path("Topology", topology, each["apiVersion"])
                 yield from preflight.absent(self._connection, where, "topology", topology, "E347")
 
     def _lacks_policies(self) -> Iterator[Problem]:
@@ -125,13 +119,12 @@ class KubernetesCluster:
         for each in shared(objects):
             kind, name = each["kind"], each["metadata"]["name"]
             try:
-                body = self._connection.get(f"/apis/{each['apiVersion']}/{_PLURALS[kind]}/{name}")
-                found.append({**body, "kind": kind})
+                if body := self._connection.find(_path(kind, name, each["apiVersion"]), is_sure=False):
+                    found.append({**body, "kind": kind})
             except Unreachable as error:
                 raise ProblemsFound((problem(error, "team"),)) from error
             except RequestFailed as error:
-                if error.status != 404:
-                    faults.append(problem(error, "--cluster", value=f"{kind} {name}"))
+                faults.append(problem(error, "--cluster", value=f"{kind} {name}"))
         if faults:
             raise ProblemsFound(tuple(dict.fromkeys(faults)))
         return tuple(found)
@@ -146,6 +139,10 @@ class KubernetesCluster:
         waiting = console.while_waiting(f"reading from {self._connection.host} …")
         with api_errors_as_problems("--namespace"), waiting:
             yield
+
+
+def _path(kind: str, name: str, api_version: str) -> str:
+    return api_objects.path(kind, None, name, version=api_version.rpartition("/")[2])
 
 
 class KubernetesClusters:

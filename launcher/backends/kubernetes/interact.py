@@ -7,7 +7,7 @@ import signal
 import socket
 import sys
 import threading
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from types import FrameType
 from typing import Any
@@ -15,8 +15,9 @@ from typing import Any
 from launcher.backends.kubernetes import pod_channels, pod_report
 from launcher.backends.kubernetes.api_errors import RequestFailed, Unreachable, problem
 from launcher.backends.kubernetes.connection import Connection
+from launcher.backends.kubernetes.job_watch import read_objects
 from launcher.backends.kubernetes.pod_channels import Channels
-from launcher.backends.kubernetes.pod_report import Places
+from launcher.backends.kubernetes.target import Target
 from launcher.common import console
 from launcher.common.problems import Notice, Problem, ProblemsFound, fail
 from launcher.common.redaction import masked
@@ -42,17 +43,10 @@ _PERMISSIONS = {
 
 @dataclass(frozen=True, slots=True)
 class PodOfRank:
-    """Finds the pod that runs a rank now.
-
-    Args:
-        listed: Lists the job's pods.
-        places: Which pod runs which ranks.
-    """
+    """Finds the pod that runs a rank now."""
 
     connection: Connection
-    namespace: str
-    listed: Callable[[], Sequence[Mapping[str, Any]]]
-    places: Places
+    target: Target
     rank: int
 
     def now(self) -> Mapping[str, Any]:
@@ -61,17 +55,18 @@ class PodOfRank:
         Raises:
             ProblemsFound: No such rank exists, or none of its pods is running.
         """
-        refuse_unknown_ranks((self.rank,), self.places.num_ranks)
-        place = self.rank // self.places.nproc_per_node
-        found = [pod for pod in self.listed() if self.places.place(pod["metadata"]["name"]) == place]
+        places = self.target.places
+        refuse_unknown_ranks((self.rank,), places.num_ranks)
+        place = self.rank // places.nproc_per_node
+        pods = read_objects(self.connection, self.target)[1]
+        found = [pod for pod in pods if places.place(pod["metadata"]["name"]) == place]
         found.sort(key=lambda pod: pod["metadata"]["creationTimestamp"])
-        running = [pod for pod in found if (pod.get("status") or {}).get("phase") == "Running"]
-        if running:
+        if running := [pod for pod in found if pod_report.phase(pod) == "Running"]:
             return running[-1]
         message = "no pod runs this rank now"
         if found:
-            words = [(found[-1].get("status") or {}).get("phase") or "Pending", pod_report.reason(found[-1])]
-            message = f"its pod {found[-1]['metadata']['name']} is not running: {', '.join(filter(None, words))}"
+            words = filter(None, (pod_report.phase(found[-1]), pod_report.reason(found[-1])))
+            message = f"its pod {found[-1]['metadata']['name']} is not running: {', '.join(words)}"
         raise fail("E381", "rank", message, value=self.rank, remedy="recipes pods lists the running ones")
 
 
@@ -94,7 +89,7 @@ def run(wanted: PodOfRank, command: Sequence[str]) -> int:
         "tty": has_terminal,
     }
     name = pod["metadata"]["name"]
-    opening = pod_channels.opened(wanted.connection, "exec", wanted.namespace, name, **query)
+    opening = pod_channels.opened(wanted.connection, "exec", wanted.target.namespace, name, **query)
     with _problems("exec", name), opening as open_:
         open_.source, open_.unheard = sys.stdin.fileno(), _show_unheard
         with _raw_terminal(open_) if has_terminal else contextlib.nullcontext():
@@ -240,8 +235,8 @@ def _connect(local: socket.socket, wanted: PodOfRank, remote: int) -> None:
     """Forward one connection; an error is printed, and ends this connection only."""
     try:
         with local:
-            name = wanted.now()["metadata"]["name"]
-            opening = pod_channels.opened(wanted.connection, "portforward", wanted.namespace, name, ports=remote)
+            name, namespace = wanted.now()["metadata"]["name"], wanted.target.namespace
+            opening = pod_channels.opened(wanted.connection, "portforward", namespace, name, ports=remote)
             with _problems("portforward", name), opening as open_:
                 _forward(open_, local, f"{name}:{remote}")
     except RequestFailed as error:

@@ -10,7 +10,7 @@ from launcher.backends.kubernetes.connection import METADATA_ONLY, Connection
 from launcher.backends.kubernetes.target import Target, own_pods
 from launcher.common.problems import ProblemsFound, fail
 from launcher.common.redaction import masked
-from launcher.common.syntax import DNS_LABEL, DNS_SUBDOMAIN
+from launcher.common.syntax import is_dns_label, is_dns_subdomain
 from launcher.model.cluster_view import ClusterJob
 
 _INVALID_NAME = "is not a valid Kubernetes name"
@@ -33,7 +33,7 @@ def jobs(connection: Connection, namespace: str | None) -> tuple[ClusterJob, ...
     found = [each for kind in _kinds(connection, namespace) for each in kind]
     pods: list[Mapping[str, Any]] | None = None
     try:
-        pods = listed(connection, api_objects.list_path("Pod", namespace)) if found else []
+        pods = listed(connection, api_objects.path("Pod", namespace)) if found else []
     except ApiError as error:
         if error.status != 403:  # without them the jobs are listed, but not their nodes
             raise
@@ -60,7 +60,7 @@ def _kinds(connection: Connection, namespace: str | None) -> list[list[Mapping[s
     refusals, num_absent = [], 0
     for kind in api_objects.JOB_KINDS:
         try:
-            items = listed(connection, api_objects.list_path(kind, namespace))
+            items = listed(connection, api_objects.path(kind, namespace))
             lists.append([{**item, "kind": kind} for item in items])
         except ApiError as error:
             if error.status == 404:
@@ -83,8 +83,7 @@ def _read(job: Mapping[str, Any], pods: list[Mapping[str, Any]] | None) -> Clust
     annotations = metadata.get("annotations") or {}
     state, nodes, message = None, None, ""
     try:
-        own = (job["kind"], metadata["namespace"], metadata["name"], metadata["uid"], api_objects.selector(job))
-        target = Target(*own, api_objects.part_names(job))
+        target = Target.of(job, metadata["uid"])
         near = [pod for pod in pods or () if pod["metadata"]["namespace"] == target.namespace]
         seen = job_status.read(job_status.View(job, own_pods(near, target, job)))
         state, nodes, message = seen.state, seen.nodes if pods is not None else None, seen.message
@@ -135,7 +134,7 @@ def check_name(name: str, what: str) -> None:
     Raises:
         ProblemsFound: It is not a DNS label.
     """
-    if not DNS_LABEL.fullmatch(name):
+    if not is_dns_label(name):
         allowed = "lower-case letters, digits and -, at most 63"
         raise fail("E386", what, _INVALID_NAME, value=name, allowed=allowed)
 
@@ -146,7 +145,7 @@ def check_job_name(name: str) -> None:
     Raises:
         ProblemsFound: It is not a DNS subdomain.
     """
-    if not DNS_SUBDOMAIN.fullmatch(name):
+    if not is_dns_subdomain(name):
         allowed = "lower-case letters, digits, - and ., at most 253"
         raise fail("E386", "JOB", _INVALID_NAME, value=name, allowed=allowed)
 

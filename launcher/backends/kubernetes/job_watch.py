@@ -319,7 +319,7 @@ def current_status(
         return job_status.read(job_status.View(None, pods, _workloads(connection, target) if target.uid else ()))
     view = job_status.View(job, pods)
     seen = job_status.read(view)
-    is_queued = job_status.QUEUE_LABEL in lenient.mapping(job, "metadata", "labels")
+    is_queued = api_objects.QUEUE_LABEL in lenient.mapping(job, "metadata", "labels")
     if not is_queued or (seen.state is not JobState.PENDING and seen.target_nodes is None):
         return seen
     return job_status.read(replace(view, workloads=_workloads(connection, target)))

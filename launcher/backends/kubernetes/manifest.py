@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from launcher.backends.kubernetes.api_objects import JOB_LABEL
+from launcher.backends.kubernetes.api_objects import JOB_LABEL, PRIORITY_LABEL, QUEUE_LABEL
 from launcher.backends.kubernetes.job_options import LabelSelector, PodField, Settings, k8s_options
 from launcher.backends.kubernetes.security import container_context
 from launcher.bundle import container
@@ -146,8 +146,8 @@ def labels(job: JobSpec) -> dict[str, str]:
     """Return the labels of the job and its pods."""
     settings = k8s_options(job)
     queue = {
-        "kueue.x-k8s.io/queue-name": settings.queue_name,
-        "kueue.x-k8s.io/priority-class": settings.workload_priority_class,
+        QUEUE_LABEL: settings.queue_name,
+        PRIORITY_LABEL: settings.workload_priority_class,
     }
     own = {JOB_LABEL: job.name}
     return {"app": job.name, **(settings.custom_labels or {}), **{k: v for k, v in queue.items() if v}, **own}

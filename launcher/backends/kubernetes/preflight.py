@@ -4,13 +4,20 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from launcher.backends.kubernetes import lenient
 from launcher.backends.kubernetes.api_errors import RequestFailed, problem
-from launcher.backends.kubernetes.api_objects import JOB_KINDS, Manifest, path, pod_templates
+from launcher.backends.kubernetes.api_objects import (
+    JOB_KINDS,
+    PRIORITY_LABEL,
+    QUEUE_LABEL,
+    Manifest,
+    path,
+    pod_templates,
+)
 from launcher.backends.kubernetes.connection import METADATA_ONLY, Connection
 from launcher.common.problems import Notice, Problem
 from launcher.governance.quotas import Quota, exceeds, limits_growth
 
-_QUEUE, _PRIORITY = "kueue.x-k8s.io/queue-name", "kueue.x-k8s.io/priority-class"
 _MOST_NAMES = 8
 KUEUE = "/apis/kueue.x-k8s.io"
 """Path of Kueue's API group, whose answer lists the versions that the cluster serves."""
@@ -42,8 +49,8 @@ def examine(connection: Connection, manifests: Sequence[Manifest]) -> Findings:
     if problems := tuple(_unusable_cluster(connection, job)):
         return Findings(problems)
     labels = job.body["metadata"].get("labels") or {}
-    queue, local, cluster_queue = labels.get(_QUEUE), None, None
-    version = kueue_version(connection) if queue or labels.get(_PRIORITY) else None
+    queue, local, cluster_queue = labels.get(QUEUE_LABEL), None, None
+    version = kueue_version(connection) if queue or labels.get(PRIORITY_LABEL) else None
     if queue and version:
         local = _readable(connection, path("LocalQueue", job.namespace, queue, version=version))
         if local is not None:
@@ -186,7 +193,7 @@ def _queue_refusals(
         local: The job's LocalQueue; None if it cannot be read.
     """
     labels = job.body["metadata"].get("labels") or {}
-    queue, priority = labels.get(_QUEUE), labels.get(_PRIORITY)
+    queue, priority = labels.get(QUEUE_LABEL), labels.get(PRIORITY_LABEL)
     if version is None:
         if queue or priority:
             key, value = ("queue_name", queue) if queue else ("workload_priority_class", priority)
@@ -202,10 +209,9 @@ def _queue_refusals(
     if local is not None:
         if (stop := local["spec"].get("stopPolicy", "None")) != "None":
             yield Problem("E347", "cluster.queue_name", f"the queue is stopped (stopPolicy {stop})", value=queue)
-        for condition in local.get("status", {}).get("conditions", ()):
-            if condition["type"] == "Active" and condition["status"] == "False":
-                message = f"the queue accepts no jobs: {condition.get('message')}"
-                yield Problem("E347", "cluster.queue_name", message, value=queue)
+        if inactive := lenient.conditions(local, "False").get("Active"):
+            message = f"the queue accepts no jobs: {inactive.get('message')}"
+            yield Problem("E347", "cluster.queue_name", message, value=queue)
         yield from missing("queue_name", "ClusterQueue", local["spec"].get("clusterQueue", ""))
     if priority:
         yield from missing("workload_priority_class", "WorkloadPriorityClass", priority)
@@ -242,7 +248,7 @@ def _unbounded(job: Manifest) -> Iterator[Notice]:
     Source: AWS, Using elastic training in Amazon SageMaker HyperPod, Auto-scaling.
     """
     policy, labels = job.body["spec"].get("elasticPolicy"), job.body["metadata"].get("labels") or {}
-    if policy and _QUEUE not in labels:
+    if policy and QUEUE_LABEL not in labels:
         message = f"{job.namespace} has no ResourceQuota and the job no queue: it requests"
         others = "at once, even if others need them; recipes governance generates both"
         yield Notice("N129", f"{message} {policy['maxReplicas']} nodes {others}")
