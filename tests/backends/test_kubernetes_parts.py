@@ -11,8 +11,8 @@ from http_api import HttpApi, connection
 from urllib3.exceptions import ProtocolError
 
 from launcher.backends.kubernetes import (
+    clusters,
     interact,
-    inventory,
     operator_log,
     pod_logs,
     pod_report,
@@ -236,32 +236,32 @@ def listing(*items):
 def test_jobs_are_listed_oldest_first_and_a_status_of_any_form_hides_none(api):
     api.objects[JOBS] = listing(training_job("b"), {**training_job("a", "2026-01-01T00:00:00Z"), "status": "odd"})
     api.objects[f"{NAMESPACE}/pods"] = listing()
-    assert [job.name for job in inventory.jobs(connection(api), "default")] == ["a", "b"]
+    assert [job.name for job in clusters.jobs(connection(api), "default")] == ["a", "b"]
     api.fail("GET", f"{NAMESPACE}/pods", 403)
-    assert {job.nodes for job in inventory.jobs(connection(api), "default")} == {None}
+    assert {job.nodes for job in clusters.jobs(connection(api), "default")} == {None}
 
 
 def test_a_cluster_without_kinds_of_jobs_and_one_that_hides_them_are_refused(api):
     with pytest.raises(ProblemsFound) as refused:
-        inventory.jobs(connection(api), "default")
+        clusters.jobs(connection(api), "default")
     assert codes(refused) == ["E346"]
     api.fail("GET", JOBS, 403)
     with pytest.raises(ProblemsFound) as refused:
-        inventory.jobs(connection(api), "default")
+        clusters.jobs(connection(api), "default")
     assert codes(refused) == ["E344"]
 
 
 def test_a_job_is_found_by_name_unless_two_kinds_have_it(api):
     api.objects[f"{JOBS}/j"] = training_job()
-    assert inventory.find(connection(api), "default", "j", None)["metadata"]["uid"] == "u-j"
+    assert clusters.find(connection(api), "default", "j", None)["metadata"]["uid"] == "u-j"
     api.objects["/apis/kubeflow.org/v1/namespaces/default/pytorchjobs/j"] = training_job()
     for name, kind, code in (("j", None, "E386"), ("k", None, "E386"), ("J_", None, "E386")):
         with pytest.raises(ProblemsFound) as refused:
-            inventory.find(connection(api), "default", name, kind)
+            clusters.find(connection(api), "default", name, kind)
         assert codes(refused) == [code]
-    assert inventory.find(connection(api), "default", "j", "PyTorchJob")["kind"] == "PyTorchJob"
+    assert clusters.find(connection(api), "default", "j", "PyTorchJob")["kind"] == "PyTorchJob"
     with pytest.raises(ProblemsFound) as refused:
-        inventory.require_namespace(connection(api), "nowhere")
+        clusters.require_namespace(connection(api), "nowhere")
     assert codes(refused) == ["E345"]
 
 
@@ -273,7 +273,7 @@ def test_an_outline_keeps_sizes_and_labels_and_nothing_that_pods_run(given, limi
     job = training_job(nprocPerNode=given)
     container = {"image": "secret/image", "env": [{"name": "K", "value": "v"}], "resources": {"limits": limits}}
     job["spec"]["replicaSpecs"][0]["template"]["spec"]["containers"] = [container]
-    found = inventory.outline(job)
+    found = clusters.outline(job)
     assert found["spec"]["nprocPerNode"] == processes and found["spec"]["replicaSpecs"][0]["replicas"] == 2
     assert "image" not in json.dumps(found) and "env" not in json.dumps(found)
 

@@ -140,8 +140,14 @@ class KubernetesBackend:
         """Yield what the selected ranks' containers wrote; with `follow`, and the news of the job, until it ended."""
         from launcher.backends.kubernetes import pod_logs
 
-        with _opened(handle) as (connection, target):
-            yield from pod_logs.read_logs(connection, target, selection, follow=follow)
+        with _opened(handle) as (connection, target):  # what the job cannot have is refused before the first line
+            lines = pod_logs.read_logs(connection, target, selection, follow=follow)
+
+        def told() -> Iterator[str]:
+            with api_errors_as_problems():
+                yield from lines
+
+        return told()
 
     def events(self, handle: JobHandle, *, follow: bool) -> Iterator[JobEvent]:
         """Yield the events of the job and its pods, oldest first; with `follow`, until it has ended."""

@@ -14,12 +14,15 @@ from typing import Any
 from launcher.backends.kubernetes import api_objects, lenient
 from launcher.backends.kubernetes.api_errors import ApiError
 from launcher.backends.kubernetes.connection import Connection
-from launcher.backends.kubernetes.inventory import ACCELERATORS, listed
+from launcher.backends.kubernetes.job_watch import listed
 from launcher.backends.kubernetes.preflight import kueue_version
 from launcher.common.problems import Notice
 from launcher.common.quantities import UnreadableQuantity, amount
 from launcher.governance.quotas import per_pod
 from launcher.model.cluster_view import Capacity, Node, QuotaUse, Waiting
+
+ACCELERATORS = ("nvidia.com/gpu", "aws.amazon.com/neurondevice", "aws.amazon.com/neuron", "amd.com/gpu")
+"""Extended resources that are accelerators. Source: device plugins of NVIDIA, AWS Neuron and AMD."""
 
 _INSTANCE = ("node.kubernetes.io/instance-type", "beta.kubernetes.io/instance-type")
 _HEALTH = (
@@ -90,7 +93,7 @@ class _Reader:
     ) -> list[Mapping[str, Any]] | None:
         where = api_objects.path(kind, namespace, version=version)
         try:
-            return listed(self.connection, where, query)
+            return [*listed(self.connection, where, query or {})[0].values()]
         except ApiError as error:
             if error.status not in (403, 404):
                 raise
