@@ -150,7 +150,7 @@ def _used(pods: Iterable[Mapping[str, Any]]) -> dict[str, dict[str, Fraction]]:
 
 
 def _whole(quantity: str | int) -> int:
-    """Return a quantity of the cluster as a whole number; 0 if it is not valid, so that one object hides no other."""
+    """Return a quantity as a whole number; 0 if it is not valid, so that one object hides no other."""
     try:
         return int(amount(quantity))
     except UnreadableQuantity:

@@ -134,15 +134,7 @@ def _container_name(pod: Mapping[str, Any]) -> str:
 
 @dataclass(frozen=True, slots=True)
 class Reader:
-    """Reads the runs of one pod's container.
-
-    Args:
-        connection: Its `stop` ends the reading.
-        namespace: The pod's namespace.
-        pod: The pod's name.
-        uid: The pod's uid.
-        is_followed: Whether to wait for further lines.
-    """
+    """Reads the runs of one pod's container, until the connection's `stop`; `is_followed` waits for further lines."""
 
     connection: Connection
     namespace: str
@@ -221,12 +213,7 @@ class Reader:
             self.connection.stop.wait(pause_s(failures))
 
     def _pass(self, window: Window, number: int, query: Mapping[str, object]) -> Iterator[list[str]]:
-        """Yield the new lines of one request.
-
-        Raises:
-            ApiError: The API refuses.
-            Unreachable: The connection broke.
-        """
+        """Yield the new lines of one request."""
         query = {"timestamps": True, "sinceTime": window.since(), **query}
         path = f"{self.path}/log"
         with self.connection.stream(path, read_timeout_s=_READ_TIMEOUT_S, final=_NO_LOG, query=query) as answer:
