@@ -65,13 +65,17 @@ def container_of(pod: Mapping[str, Any]) -> str:
 
 def _described(pod: Mapping[str, Any], places: Places) -> JobPod:
     place, nproc = places.place(pod["metadata"]["name"]), places.nproc_per_node
-    containers = (pod.get("status") or {}).get("containerStatuses") or ()
+    status = pod.get("status") or {}
+    containers = status.get("containerStatuses") or ()
+    ready = {each["type"]: each["status"] for each in status.get("conditions") or ()}
+    are_ready = bool(containers) and all(each.get("ready") for each in containers)
+    is_ready = ready["Ready"] == "True" if "Ready" in ready else are_ready
     return JobPod(
         pod["metadata"]["name"],
         None if place is None else (place * nproc, (place + 1) * nproc - 1),
         pod["spec"].get("nodeName"),
         phase(pod),
-        "Ready" in lenient.conditions(pod),
+        is_ready,
         sum(each.get("restartCount") or 0 for each in containers),
         datetime.fromisoformat(pod["metadata"]["creationTimestamp"]).timestamp(),
         reason(pod),
