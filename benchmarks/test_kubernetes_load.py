@@ -10,11 +10,11 @@ import psutil
 import pytest
 from background import Collected, await_true
 
-from launcher.backends.kubernetes.api_objects import job_manifest, selector
+from launcher.backends.kubernetes.api_objects import job_manifest
 from launcher.backends.kubernetes.connection import connect
-from launcher.backends.kubernetes.job_watch import Target
 from launcher.backends.kubernetes.pod_logs import read_logs
 from launcher.backends.kubernetes.submit import submit
+from launcher.backends.kubernetes.target import Target
 from launcher.model.job_spec import LogSelection
 
 pytest_plugins = ("cluster_fixtures",)
@@ -102,7 +102,5 @@ def counted(lines, words):
 
 
 def follower(connection, bundle, job, words):
-    manifest = job_manifest(bundle).body
-    metadata = job["metadata"]
-    target = Target(JOB, metadata["namespace"], metadata["name"], metadata["uid"], selector(manifest))
-    return Collected(counted(read_logs(connection, target, manifest, LogSelection(), follow=True), words))
+    target = Target.of(job_manifest(bundle).body, job["metadata"]["uid"])
+    return Collected(counted(read_logs(connection, target, LogSelection(), follow=True), words))

@@ -9,7 +9,7 @@ from types import SimpleNamespace
 import pytest
 
 from launcher.backends.kubernetes.pod_logs import Filter, Reader, _selected
-from launcher.backends.kubernetes.pod_report import Places
+from launcher.backends.kubernetes.target import Places
 from launcher.cli import terminal
 from launcher.common import redaction
 from launcher.model.job_spec import LogSelection

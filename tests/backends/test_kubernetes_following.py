@@ -11,12 +11,11 @@ from launcher.backends.kubernetes.api_errors import ApiError, Unreachable
 from launcher.backends.kubernetes.api_objects import path
 from launcher.backends.kubernetes.job_watch import lines, listed, snapshots
 from launcher.backends.kubernetes.pod_logs import Filter, Reader, Run, run_of
-from launcher.backends.kubernetes.pod_report import Places
-from launcher.backends.kubernetes.target import Target
+from launcher.backends.kubernetes.target import Places, Target
 from launcher.common.problems import ProblemsFound
 from launcher.model.job_spec import JobState, LogSelection
 
-JOB = Target("HyperPodPyTorchJob", "team", "j", "u", "recipe-launcher/job=j", ("pods",))
+JOB = Target("HyperPodPyTorchJob", "team", "j", "u", "recipe-launcher/job=j", Places("j", (("pods", 2),), 2))
 PODS, EVENTS = path("Pod", "team"), path("Event", "team")
 
 
@@ -218,7 +217,7 @@ MANIFEST = {
 def test_lines_that_a_job_cannot_have_are_refused(monkeypatch, selection, code, allowed):
     monkeypatch.setattr(pod_logs, "read_objects", lambda _connection, _target: ({}, (pod(number=1),)))
     with pytest.raises(ProblemsFound) as caught:
-        pod_logs.read_logs(Api(), JOB, MANIFEST, selection, follow=False)
+        pod_logs.read_logs(Api(), JOB, selection, follow=False)
     assert [(each.code, each.allowed) for each in caught.value.problems] == [(code, allowed)]
 
 
@@ -266,14 +265,14 @@ def test_a_status_is_waited_for_until_it_is_final_by_a_watch(monkeypatch):
 def test_sizes_that_are_not_planned_or_cross_are_refused(bounds, paths):
     planned = {"spec": {"elasticPolicy": {"replicaDiscreteValues": [4, 1, 2]}, "replicaSpecs": []}}
     with pytest.raises(ProblemsFound) as caught:
-        job_control.scale(Api(), JOB, planned, bounds)
+        job_control.scale(Api(), JOB, planned, *bounds)
     assert [(each.code, each.path) for each in caught.value.problems] == [("E413", each) for each in paths]
 
 
 def test_a_job_that_has_ended_is_neither_scaled_nor_deleted():
     planned = {"spec": {"elasticPolicy": {"replicaDiscreteValues": [1, 2]}, "replicaSpecs": []}}
     with pytest.raises(ProblemsFound, match="E412"):
-        job_control.scale(ending(DONE), JOB, planned, (1, 2))
+        job_control.scale(ending(DONE), JOB, planned, 1, 2)
     job_control.cancel(ending(DONE), JOB, ())  # it has no answer to a deletion
 
 

@@ -1,5 +1,6 @@
 """Parts of the Kubernetes backend against an API in memory: what is checked, made, removed, found and shown."""
 
+import dataclasses
 import json
 import socket
 from collections import Counter
@@ -10,8 +11,8 @@ from http_api import HttpApi, connection
 from urllib3.exceptions import ProtocolError
 
 from launcher.backends.kubernetes import (
+    clusters,
     interact,
-    inventory,
     operator_log,
     pod_logs,
     pod_report,
@@ -23,11 +24,13 @@ from launcher.backends.kubernetes import (
 )
 from launcher.backends.kubernetes.api_errors import ApiError
 from launcher.backends.kubernetes.api_objects import DIGEST, manifests
+from launcher.backends.kubernetes.backend import BACKEND
 from launcher.backends.kubernetes.clusters import KubernetesCluster
 from launcher.backends.kubernetes.description import DESCRIPTION
 from launcher.backends.kubernetes.job_options import LabelSelector, Settings
+from launcher.bundle import store as bundles
 from launcher.common.problems import ProblemsFound
-from launcher.model.job_spec import LogSelection
+from launcher.model.job_spec import JobHandle, LogSelection
 
 NAMESPACE, REVIEWS = "/api/v1/namespaces/default", "/apis/authorization.k8s.io/v1/selfsubjectaccessreviews"
 HYPERPOD, KUEUE = "/apis/sagemaker.amazonaws.com/v1", "/apis/kueue.x-k8s.io"
@@ -233,32 +236,32 @@ def listing(*items):
 def test_jobs_are_listed_oldest_first_and_a_status_of_any_form_hides_none(api):
     api.objects[JOBS] = listing(training_job("b"), {**training_job("a", "2026-01-01T00:00:00Z"), "status": "odd"})
     api.objects[f"{NAMESPACE}/pods"] = listing()
-    assert [job.name for job in inventory.jobs(connection(api), "default")] == ["a", "b"]
+    assert [job.name for job in clusters.jobs(connection(api), "default")] == ["a", "b"]
     api.fail("GET", f"{NAMESPACE}/pods", 403)
-    assert {job.nodes for job in inventory.jobs(connection(api), "default")} == {None}
+    assert {job.nodes for job in clusters.jobs(connection(api), "default")} == {None}
 
 
 def test_a_cluster_without_kinds_of_jobs_and_one_that_hides_them_are_refused(api):
     with pytest.raises(ProblemsFound) as refused:
-        inventory.jobs(connection(api), "default")
+        clusters.jobs(connection(api), "default")
     assert codes(refused) == ["E346"]
     api.fail("GET", JOBS, 403)
     with pytest.raises(ProblemsFound) as refused:
-        inventory.jobs(connection(api), "default")
+        clusters.jobs(connection(api), "default")
     assert codes(refused) == ["E344"]
 
 
 def test_a_job_is_found_by_name_unless_two_kinds_have_it(api):
     api.objects[f"{JOBS}/j"] = training_job()
-    assert inventory.find(connection(api), "default", "j", None)["metadata"]["uid"] == "u-j"
+    assert clusters.find(connection(api), "default", "j", None)["metadata"]["uid"] == "u-j"
     api.objects["/apis/kubeflow.org/v1/namespaces/default/pytorchjobs/j"] = training_job()
     for name, kind, code in (("j", None, "E386"), ("k", None, "E386"), ("J_", None, "E386")):
         with pytest.raises(ProblemsFound) as refused:
-            inventory.find(connection(api), "default", name, kind)
+            clusters.find(connection(api), "default", name, kind)
         assert codes(refused) == [code]
-    assert inventory.find(connection(api), "default", "j", "PyTorchJob")["kind"] == "PyTorchJob"
+    assert clusters.find(connection(api), "default", "j", "PyTorchJob")["kind"] == "PyTorchJob"
     with pytest.raises(ProblemsFound) as refused:
-        inventory.require_namespace(connection(api), "nowhere")
+        clusters.require_namespace(connection(api), "nowhere")
     assert codes(refused) == ["E345"]
 
 
@@ -270,7 +273,7 @@ def test_an_outline_keeps_sizes_and_labels_and_nothing_that_pods_run(given, limi
     job = training_job(nprocPerNode=given)
     container = {"image": "secret/image", "env": [{"name": "K", "value": "v"}], "resources": {"limits": limits}}
     job["spec"]["replicaSpecs"][0]["template"]["spec"]["containers"] = [container]
-    found = inventory.outline(job)
+    found = clusters.outline(job)
     assert found["spec"]["nprocPerNode"] == processes and found["spec"]["replicaSpecs"][0]["replicas"] == 2
     assert "image" not in json.dumps(found) and "env" not in json.dumps(found)
 
@@ -299,7 +302,10 @@ def test_a_job_of_another_cluster_is_not_commanded(api):
     assert codes(refused) == ["E348"]
 
 
-JOB = target.Target("HyperPodPyTorchJob", "default", "j", "u-j", "recipe-launcher/job=j", ("pods",))
+PODS = target.Places("j", (("pods", 2),), 1)
+JOB = target.Target(
+    "HyperPodPyTorchJob", "default", "j", "u-j", "recipe-launcher/job=j", target.Places("j", (("pods", 2),), 1)
+)
 
 
 @pytest.mark.parametrize(
@@ -369,7 +375,7 @@ def test_shared_objects_of_a_team_are_read_from_the_cluster(api):
         assert codes(refused) == [code]
 
 
-PLACES = pod_report.Places("j", (("base", 2), ("elastic", 3)), 4)
+PLACES = target.Places("j", (("base", 2), ("elastic", 3)), 4)
 
 
 def pod(name, phase="Running", created="2026-01-01T00:00:00Z", **status):
@@ -392,21 +398,24 @@ def test_lines_are_of_the_rank_that_wrote_them_or_of_the_whole_pod():
     assert line("[default0]:loss") is None and line("starting") == "rank 4-7 | starting"
 
 
-def test_the_pod_of_a_rank_is_the_newest_that_runs():
+def of_rank(api, rank, *pods):
+    for each in pods:
+        each["metadata"] |= {"ownerReferences": [{"kind": "HyperPodPyTorchJob", "uid": "u-j"}], "uid": str(id(each))}
+    api.objects[f"{JOBS}/j"], api.objects[f"{NAMESPACE}/pods"] = training_job(), listing(*pods)
+    return interact.PodOfRank(connection(api), dataclasses.replace(JOB, places=PLACES), rank)
+
+
+def test_the_pod_of_a_rank_is_the_newest_that_runs(api):
     pods = [pod("j-base-0"), pod("j-base-0", created="2026-01-02T00:00:00Z"), pod("j-base-1", "Pending")]
-
-    def of(rank):
-        return interact.PodOfRank(None, "default", lambda: pods, PLACES, rank).now()
-
-    assert of(3)["metadata"]["creationTimestamp"] == "2026-01-02T00:00:00Z"
+    assert of_rank(api, 3, *pods).now()["metadata"]["creationTimestamp"] == "2026-01-02T00:00:00Z"
     for rank, code, word in ((4, "E381", "is not running: Pending"), (8, "E381", "no pod"), (20, "E707", "rank")):
         with pytest.raises(ProblemsFound) as refused:
-            of(rank)
+            of_rank(api, rank, *pods).now()
         assert codes(refused) == [code] and word in refused.value.problems[0].message
 
 
-def test_a_port_that_is_in_use_is_refused_before_anything_is_forwarded():
-    wanted = interact.PodOfRank(None, "default", lambda: [pod("j-base-0")], PLACES, 0)
+def test_a_port_that_is_in_use_is_refused_before_anything_is_forwarded(api):
+    wanted = of_rank(api, 0, pod("j-base-0"))
     with socket.create_server(("127.0.0.1", 0)) as taken, pytest.raises(ProblemsFound) as refused:
         interact.forward(wanted, [(taken.getsockname()[1], 80)])
     assert codes(refused) == ["E383"]
@@ -439,14 +448,14 @@ def test_failures_name_each_reason_once():
 
 
 def test_an_operator_that_is_absent_or_hidden_is_a_problem(api):
-    place, places = "/api/v1/namespaces/aws-hyperpod/pods", pod_report.Places("j", (("pods", 2),), 1)
+    place = "/api/v1/namespaces/aws-hyperpod/pods"
     api.objects[place] = {"items": [pod("other-0")]}
     with pytest.raises(ProblemsFound) as refused:
-        list(operator_log.lines(connection(api), JOB, places))
+        list(operator_log.lines(connection(api), JOB))
     assert codes(refused) == ["E385"]
     api.fail("GET", place, 403)
     with pytest.raises(ProblemsFound) as refused:
-        list(operator_log.lines(connection(api), JOB, places))
+        list(operator_log.lines(connection(api), JOB))
     assert codes(refused) == ["E344"]
 
 
@@ -469,3 +478,16 @@ def test_labels_that_select_spot_capacity_are_found_wherever_they_stand():
     options = Settings.model_construct(label_selector=selector, node_selector={"capacityType": "SPOT", "a": "spot"})
     keys = [key for key, _ in DESCRIPTION.instances.spot_keys(options)]
     assert keys == ["cluster.label_selector.required.node/capacity-type", "cluster.node_selector.capacityType"]
+
+
+@pytest.mark.parametrize("command", ["cancel", "clear", "status"])
+def test_a_cluster_that_does_not_answer_for_a_job_whose_launch_was_killed_is_a_problem(
+    api, bundle, monkeypatch, command
+):
+    bundles.write(bundle)
+    handle = JobHandle("k8s", bundle.job_name, bundle.directory, uid=None)
+    monkeypatch.setattr("launcher.backends.kubernetes.backend.connect", lambda _context: connection(api))
+    api.fail("GET", paths(bundle)[1], ProtocolError("broken"))
+    with pytest.raises(ProblemsFound) as refused:
+        getattr(BACKEND, command)(handle)
+    assert codes(refused) == ["E342"]

@@ -12,8 +12,8 @@ from launcher.backends.kubernetes.api_errors import api_error
 from launcher.backends.kubernetes.job_control import planned_sizes
 from launcher.backends.kubernetes.job_status import View, read
 from launcher.backends.kubernetes.pod_logs import Filter, Window
-from launcher.backends.kubernetes.pod_report import Places, reason
-from launcher.backends.kubernetes.target import Target, is_event_of, own_pods
+from launcher.backends.kubernetes.pod_report import reason
+from launcher.backends.kubernetes.target import Places, Target, is_event_of, own_pods
 from launcher.model.job_spec import JobState, LogSelection
 
 QUEUE = {"kueue.x-k8s.io/queue-name": "q"}
@@ -194,7 +194,7 @@ STATUS = JSON | st.fixed_dictionaries(
         "containerStatuses": st.lists(mixed("name", "state", "image") | JSON, max_size=2) | JSON,
     },
 )
-TARGET = Target("HyperPodPyTorchJob", "team", "j", "u", "recipe-launcher/job=j", ("pods",))
+TARGET = Target("HyperPodPyTorchJob", "team", "j", "u", "recipe-launcher/job=j", Places("j", (("pods", 2),), 8))
 
 
 @pytest.mark.slow

@@ -9,7 +9,7 @@ import pytest
 from test_pods import READS, ROLE, allow
 
 from launcher import pipeline
-from launcher.backends.kubernetes.api_objects import list_path, path
+from launcher.backends.kubernetes.api_objects import path
 from launcher.bundle import store as bundles
 from launcher.cli import main as cli
 from launcher.model import backend_registry
@@ -452,9 +452,9 @@ def test_a_cluster_without_kueue_says_so(space, capsys):
 
 
 def test_paths_of_lists():
-    assert list_path("Pod", None) == "/api/v1/pods"
-    assert list_path("Pod", "a/b") == "/api/v1/namespaces/a%2Fb/pods"
-    assert list_path("ClusterQueue", None, version="v1") == "/apis/kueue.x-k8s.io/v1/clusterqueues"
+    assert path("Pod", None) == "/api/v1/pods"
+    assert path("Pod", "a/b") == "/api/v1/namespaces/a%2Fb/pods"
+    assert path("ClusterQueue", None, version="v1") == "/apis/kueue.x-k8s.io/v1/clusterqueues"
 
 
 OPERATOR = "aws-hyperpod"

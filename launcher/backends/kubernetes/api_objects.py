@@ -29,7 +29,10 @@ JOB_LABEL = f"{PREFIX}/job"
 _SHORT = 12
 """Characters of a digest in a field manager's name, which holds 128."""
 
-_NAMESPACED = {
+QUEUE_LABEL, PRIORITY_LABEL = "kueue.x-k8s.io/queue-name", "kueue.x-k8s.io/priority-class"
+"""Labels of a job: its LocalQueue, and its WorkloadPriorityClass. Source: Kueue, Labels and Annotations."""
+
+_PATHS = {
     "ConfigMap": "/api/v1/namespaces/{}/configmaps",
     "HyperPodPyTorchJob": "/apis/sagemaker.amazonaws.com/v1/namespaces/{}/hyperpodpytorchjobs",
     "PyTorchJob": "/apis/kubeflow.org/v1/namespaces/{}/pytorchjobs",
@@ -42,34 +45,28 @@ _NAMESPACED = {
     "LimitRange": "/api/v1/namespaces/{}/limitranges",
     "LocalQueue": "/apis/kueue.x-k8s.io/{version}/namespaces/{}/localqueues",
     "Workload": "/apis/kueue.x-k8s.io/{version}/namespaces/{}/workloads",
-}
-_CLUSTER_WIDE = {
     "Node": "/api/v1/nodes",
     "Namespace": "/api/v1/namespaces",
     "PriorityClass": "/apis/scheduling.k8s.io/v1/priorityclasses",
     "ClusterQueue": "/apis/kueue.x-k8s.io/{version}/clusterqueues",
+    "ResourceFlavor": "/apis/kueue.x-k8s.io/{version}/resourceflavors",
+    "Topology": "/apis/kueue.x-k8s.io/{version}/topologies",
     "WorkloadPriorityClass": "/apis/kueue.x-k8s.io/{version}/workloadpriorityclasses",
 }
 JOB_KINDS = ("HyperPodPyTorchJob", "PyTorchJob")
 
 
-def path(kind: str, namespace: str, name: str = "", *, version: str = "v1beta1") -> str:
+def path(kind: str, namespace: str | None, name: str = "", *, version: str = "v1beta1") -> str:
     """Return the API's path of an object, or of its kind's list.
 
     Args:
-        namespace: Its namespace; ignored for a kind without namespaces.
-        name: Its name; "" for all.
+        namespace: Its namespace; None for those of all. Ignored for a kind without namespaces.
+        name: Its name; "" for the list.
         version: Version of Kueue's API.
     """
-    base = _NAMESPACED.get(kind) or _CLUSTER_WIDE[kind]
-    base = base.format(quote(namespace, safe=""), version=version)
+    base = _PATHS[kind] if namespace is not None else _PATHS[kind].replace("/namespaces/{}", "")
+    base = base.format(quote(namespace or "", safe=""), version=version)
     return f"{base}/{quote(name, safe='')}" if name else base
-
-
-def list_path(kind: str, namespace: str | None, *, version: str = "v1beta1") -> str:
-    """Return the API's path of a kind's list, in one namespace or (None) in all."""
-    where = path(kind, namespace or "", version=version)
-    return where if namespace is not None else where.replace("/namespaces//", "/")
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,7 +95,6 @@ class Manifest:
 
     @property
     def path(self) -> str:
-        """The API's path of the object."""
         return path(self.kind, self.namespace, self.name)
 
     @property
@@ -147,13 +143,15 @@ def manifests(bundle: Bundle) -> tuple[Manifest, ...]:
         ProblemsFound: A file is not an object that we submit.
     """
     found = []
+    launched_by = json.loads(bundle.files.get(MANIFEST, "{}")).get("user")
+    user = {USER: launched_by} if launched_by else {}
     for file, text in bundle.files.items():
         if not file.startswith("manifests/"):
             continue
         body = yaml_io.load(text)
         if body.get("kind") not in ("ConfigMap", *JOB_KINDS):
             raise fail("E703", str(bundle.directory / file), f"a {body.get('kind')} cannot be submitted")
-        annotations = {**(body["metadata"].get("annotations") or {}), DIGEST: bundle.digest, **_user(bundle)}
+        annotations = {**(body["metadata"].get("annotations") or {}), DIGEST: bundle.digest, **user}
         metadata = {**body["metadata"], "annotations": annotations}
         found.append(Manifest(file, {**body, "metadata": metadata}))
     found.sort(key=lambda manifest: manifest.kind in JOB_KINDS)
@@ -162,35 +160,18 @@ def manifests(bundle: Bundle) -> tuple[Manifest, ...]:
     return tuple(found)
 
 
-def _user(bundle: Bundle) -> dict[str, str]:
-    """Return the annotation with the user who launched a bundle; empty if the bundle does not name one."""
-    user = json.loads(bundle.files.get(MANIFEST, "{}")).get("user")
-    return {USER: user} if user else {}
-
-
 def job_manifest(bundle: Bundle) -> Manifest:
     """Return the job among a bundle's objects."""
     return manifests(bundle)[-1]
 
 
+def parts(job: Mapping[str, Any]) -> Mapping[str, Mapping[str, Any]]:
+    """Return the replica specs of a job of either kind by their names, in order."""
+    spec = job["spec"]
+    named: Mapping[str, Mapping[str, Any]] | None = spec.get("pytorchReplicaSpecs")
+    return named or {part["name"]: part for part in spec["replicaSpecs"]}
+
+
 def pod_templates(job: Mapping[str, Any]) -> list[Mapping[str, Any]]:
     """Return the pod templates of a job, one for each of its replica specs."""
-    spec = job["spec"]
-    return [part["template"] for part in spec.get("replicaSpecs") or spec["pytorchReplicaSpecs"].values()]
-
-
-def selector(job: Mapping[str, Any]) -> str:
-    """Return the label selector of a job's pods: our own label.
-
-    Jobs of earlier versions lack it; theirs are the labels that all their templates have.
-    """
-    labels = [set(((template.get("metadata") or {}).get("labels") or {}).items()) for template in pod_templates(job)]
-    common = dict(set.intersection(*labels)) if labels else {}
-    chosen = {JOB_LABEL: common[JOB_LABEL]} if JOB_LABEL in common else common
-    return ",".join(f"{key}={value}" for key, value in sorted(chosen.items()))
-
-
-def part_names(job: Mapping[str, Any]) -> tuple[str, ...]:
-    """Return the names of a job's replica specs."""
-    spec = job["spec"]
-    return tuple(part["name"] for part in spec.get("replicaSpecs") or ()) or tuple(spec["pytorchReplicaSpecs"])
+    return [part["template"] for part in parts(job).values()]

@@ -1,6 +1,7 @@
 """HyperPod on EKS: one ConfigMap with the configurations, and one HyperPodPyTorchJob or Kubeflow PyTorchJob."""
 
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, ClassVar
 
@@ -18,7 +19,6 @@ from launcher.model.backend import RANK_0
 from launcher.model.job_spec import Bundle, JobEvent, JobHandle, JobPod, JobSpec, JobStatus, LogSelection
 
 if TYPE_CHECKING:
-    from launcher.backends.kubernetes.interact import PodOfRank
     from launcher.backends.kubernetes.target import Target
 
 CONFIG_MAP_LIMIT = 1 << 20
@@ -123,35 +123,38 @@ class KubernetesBackend:
 
     def status(self, handle: JobHandle) -> JobStatus:
         """Return the job as the cluster has it now."""
-        from launcher.backends.kubernetes import job_watch as following
+        from launcher.backends.kubernetes import job_watch
 
-        with api_errors_as_problems():
-            connection, target = _opened(handle)
-            seen = following.read_status(connection, target)
+        with _opened(handle) as (connection, target):
+            seen = job_watch.read_status(connection, target)
             return seen if target.uid else _unfinished(connection, handle, seen)
 
     def wait(self, handle: JobHandle, *, timeout_s: float | None = None) -> Iterator[JobStatus]:
         """Yield the job's status now and after each change, the last time as it ended."""
-        from launcher.backends.kubernetes import job_watch as following
+        from launcher.backends.kubernetes import job_watch
 
-        with api_errors_as_problems():
-            yield from following.wait(*_opened(handle), timeout_s)
+        with _opened(handle) as (connection, target):
+            yield from job_watch.wait(connection, target, timeout_s)
 
     def logs(self, handle: JobHandle, selection: LogSelection = RANK_0, *, follow: bool) -> Iterator[str]:
         """Yield what the selected ranks' containers wrote; with `follow`, and the news of the job, until it ended."""
         from launcher.backends.kubernetes import pod_logs
 
-        job = _planned(handle)
-        with api_errors_as_problems():
-            lines = pod_logs.read_logs(*_opened(handle), job, selection, follow=follow)
-        return _telling(lines)
+        with _opened(handle) as (connection, target):  # what the job cannot have is refused before the first line
+            lines = pod_logs.read_logs(connection, target, selection, follow=follow)
+
+        def told() -> Iterator[str]:
+            with api_errors_as_problems():
+                yield from lines
+
+        return told()
 
     def events(self, handle: JobHandle, *, follow: bool) -> Iterator[JobEvent]:
         """Yield the events of the job and its pods, oldest first; with `follow`, until it has ended."""
-        from launcher.backends.kubernetes import job_watch as following
+        from launcher.backends.kubernetes import job_watch
 
-        with api_errors_as_problems():
-            yield from following.events(*_opened(handle), follow=follow)
+        with _opened(handle) as (connection, target):
+            yield from job_watch.events(connection, target, follow=follow)
 
     def scale(self, handle: JobHandle, num_nodes: int, min_nodes: int | None = None) -> None:
         """Let the operator give the job from `min_nodes` to `num_nodes` nodes.
@@ -161,7 +164,8 @@ class KubernetesBackend:
         """
         from launcher.backends.kubernetes import job_control
 
-        job_control.scale(*_opened(handle), _planned(handle), (min_nodes, num_nodes))
+        with _opened(handle) as (connection, target):
+            job_control.scale(connection, target, _planned(handle), min_nodes, num_nodes)
 
     def cancel(self, handle: JobHandle) -> None:
         """Remove the job from the cluster and return when none of its pods runs; one that has ended stays."""
@@ -169,70 +173,48 @@ class KubernetesBackend:
 
         is_adopted = bundles.is_adopted(handle.bundle_dir)
         others = () if is_adopted else api_objects.manifests(_bundle(handle))[:-1]
-        job_control.cancel(*_opened(handle), others)
+        with _opened(handle) as (connection, target):
+            job_control.cancel(connection, target, others)
 
     def clear(self, handle: JobHandle) -> None:
         """Remove a job that has ended and its other objects; return when none of them exists."""
         from launcher.backends.kubernetes import job_control
 
-        job_control.clear(*_opened(handle), api_objects.manifests(_bundle(handle)))
+        with _opened(handle) as (connection, target):
+            job_control.clear(connection, target, api_objects.manifests(_bundle(handle)))
 
     def pods(self, handle: JobHandle) -> tuple[JobPod, ...]:
         """Return the job's pods as they are now, in the order of their ranks."""
-        from launcher.backends.kubernetes import pod_report
-        from launcher.backends.kubernetes.pod_report import Places
+        from launcher.backends.kubernetes import job_watch, pod_report
 
-        with api_errors_as_problems():
-            found = _own_pods(*_opened(handle))
-        return pod_report.described(found, Places.of(_planned(handle)))
+        with _opened(handle) as (connection, target):
+            return pod_report.described(job_watch.read_objects(connection, target)[1], target.places)
 
     def run_in_pod(self, handle: JobHandle, rank: int, command: Sequence[str]) -> int:
         """Run a command, or a shell, in the pod of a rank; return its exit code."""
         from launcher.backends.kubernetes import interact
 
-        with api_errors_as_problems():
-            return interact.run(_pod_of_rank(handle, rank), command)
+        with _opened(handle) as (connection, target):
+            return interact.run(interact.PodOfRank(connection, target, rank), command)
 
     def forward_ports(self, handle: JobHandle, rank: int, ports: Sequence[tuple[int, int]]) -> None:
         """Forward ports of this machine to the pod of a rank, until interrupted."""
         from launcher.backends.kubernetes import interact
 
-        with api_errors_as_problems():
-            interact.forward(_pod_of_rank(handle, rank), ports)
+        with _opened(handle) as (connection, target):
+            interact.forward(interact.PodOfRank(connection, target, rank), ports)
 
     def operator_log(self, handle: JobHandle) -> Iterator[str]:
         """Yield the lines of the training operator's log that mention the job."""
         from launcher.backends.kubernetes import operator_log
-        from launcher.backends.kubernetes.pod_report import Places
 
-        with api_errors_as_problems():
-            yield from operator_log.lines(*_opened(handle), Places.of(_planned(handle)))
-
-
-def _own_pods(connection: Connection, target: "Target") -> Sequence[Mapping[str, Any]]:
-    """Return the job's pods as they are now."""
-    from launcher.backends.kubernetes import job_watch as following
-
-    return following.read_objects(connection, target)[1]
-
-
-def _pod_of_rank(handle: JobHandle, rank: int) -> "PodOfRank":
-    from launcher.backends.kubernetes.interact import PodOfRank
-    from launcher.backends.kubernetes.pod_report import Places
-
-    connection, target = _opened(handle)
-    places = Places.of(_planned(handle))
-    return PodOfRank(connection, target.namespace, lambda: _own_pods(connection, target), places, rank)
+        with _opened(handle) as (connection, target):
+            yield from operator_log.lines(connection, target)
 
 
 def _planned(handle: JobHandle) -> Mapping[str, Any]:
     """Return the custom resource as it was rendered, or the outline of one that was adopted."""
     return bundles.outline(handle.bundle_dir) or api_objects.job_manifest(_bundle(handle)).body
-
-
-def _telling(lines: Iterator[str]) -> Iterator[str]:
-    with api_errors_as_problems():
-        yield from lines
 
 
 def _connection(bundle: Bundle) -> Connection:
@@ -255,10 +237,9 @@ def _handle(bundle: Bundle, connection: Connection) -> JobHandle:
     )
 
 
-def _opened(handle: JobHandle) -> tuple[Connection, "Target"]:
-    """Return the connection to a job's cluster, and the job as the API identifies it.
-
-    A launch that was killed has recorded no uid: its job is the one that carries the bundle's digest.
+@contextmanager
+def _opened(handle: JobHandle) -> Iterator[tuple[Connection, "Target"]]:
+    """Yield the connection to a job's cluster, and the job; a request that fails within the block is a Problem.
 
     Raises:
         ProblemsFound: The bundle is damaged, or the context leads to another cluster (E348).
@@ -266,16 +247,15 @@ def _opened(handle: JobHandle) -> tuple[Connection, "Target"]:
     from launcher.backends.kubernetes import server
     from launcher.backends.kubernetes.target import Target
 
-    connection, job = connect(handle.context), api_objects.Manifest("", _planned(handle))
-    selector, parts = api_objects.selector(job.body), api_objects.part_names(job.body)
-    target = Target(job.kind, job.namespace, job.name, handle.uid or "", selector, parts, handle.server)
-    server.require(connection, handle.server)
-    if target.uid:
-        return connection, target
-    found = connection.find(target.path)
-    if found and api_objects.job_manifest(_bundle(handle)).is_origin_of(found):
-        return connection, replace(target, uid=found["metadata"]["uid"])
-    return connection, target
+    with api_errors_as_problems():
+        connection = connect(handle.context)
+        target = Target.of(_planned(handle), handle.uid or "", handle.server)
+        server.require(connection, handle.server)
+        if not target.uid:  # a launch that was killed: its job is the one that carries the bundle's digest
+            found = connection.find(target.path)
+            if found and api_objects.job_manifest(_bundle(handle)).is_origin_of(found):
+                target = replace(target, uid=found["metadata"]["uid"])
+        yield connection, target
 
 
 def _unfinished(connection: Connection, handle: JobHandle, seen: JobStatus) -> JobStatus:

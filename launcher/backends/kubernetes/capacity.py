@@ -14,12 +14,15 @@ from typing import Any
 from launcher.backends.kubernetes import api_objects, lenient
 from launcher.backends.kubernetes.api_errors import ApiError
 from launcher.backends.kubernetes.connection import Connection
-from launcher.backends.kubernetes.inventory import ACCELERATORS, listed
+from launcher.backends.kubernetes.job_watch import listed
 from launcher.backends.kubernetes.preflight import kueue_version
 from launcher.common.problems import Notice
 from launcher.common.quantities import UnreadableQuantity, amount
 from launcher.governance.quotas import per_pod
 from launcher.model.cluster_view import Capacity, Node, QuotaUse, Waiting
+
+ACCELERATORS = ("nvidia.com/gpu", "aws.amazon.com/neurondevice", "aws.amazon.com/neuron", "amd.com/gpu")
+"""Extended resources that are accelerators. Source: device plugins of NVIDIA, AWS Neuron and AMD."""
 
 _INSTANCE = ("node.kubernetes.io/instance-type", "beta.kubernetes.io/instance-type")
 _HEALTH = (
@@ -88,9 +91,9 @@ class _Reader:
     def listed(
         self, kind: str, namespace: str | None = None, version: str = "", query: Mapping[str, object] | None = None
     ) -> list[Mapping[str, Any]] | None:
-        where = api_objects.list_path(kind, namespace, version=version)
+        where = api_objects.path(kind, namespace, version=version)
         try:
-            return listed(self.connection, where, query)
+            return [*listed(self.connection, where, query or {})[0].values()]
         except ApiError as error:
             if error.status not in (403, 404):
                 raise
@@ -147,7 +150,7 @@ def _used(pods: Iterable[Mapping[str, Any]]) -> dict[str, dict[str, Fraction]]:
 
 
 def _whole(quantity: str | int) -> int:
-    """Return a quantity of the cluster as a whole number; 0 if it is not valid, so that one object hides no other."""
+    """Return a quantity as a whole number; 0 if it is not valid, so that one object hides no other."""
     try:
         return int(amount(quantity))
     except UnreadableQuantity:
@@ -163,13 +166,11 @@ def _node(node: Mapping[str, Any], used: Mapping[str, Mapping[str, Fraction]] | 
     free: int | None = total
     if resource:
         free = None if used is None else total - int(used.get(metadata["name"], {}).get(resource, 0))
-    conditions = status.get("conditions") or ()
-    is_ready = any(each["type"] == "Ready" and each["status"] == "True" for each in conditions)
     is_cordoned = (node.get("spec") or {}).get("unschedulable")
     return Node(
         metadata["name"],
         next((labels[name] for name in _INSTANCE if name in labels), None),
-        ("Ready" if is_ready else "NotReady") + (", cordoned" if is_cordoned else ""),
+        ("Ready" if "Ready" in lenient.conditions(node) else "NotReady") + (", cordoned" if is_cordoned else ""),
         resource,
         total,
         free,
@@ -232,14 +233,12 @@ def _ordered(
 def _waiting(workload: Mapping[str, Any], behind: Mapping[tuple[str, str], str | None]) -> Waiting | None:
     """Return a workload as it waits; None if it has its quota, has ended, or is not active."""
     metadata, spec = workload["metadata"], workload.get("spec") or {}
-    conditions = {c["type"]: c for c in (workload.get("status") or {}).get("conditions") or ()}
-    held = {kind for kind, condition in conditions.items() if condition["status"] == "True"}
-    if not spec.get("active", True) or held & {"QuotaReserved", "Admitted", "Finished"}:
+    held, missing = lenient.conditions(workload), lenient.conditions(workload, "False")
+    if not spec.get("active", True) or held.keys() & {"QuotaReserved", "Admitted", "Finished"}:
         return None
     local, namespace = spec.get("queueName") or "-", metadata["namespace"]
     owners = metadata.get("ownerReferences") or ()
-    evicted = conditions.get("Evicted", {})
-    since = evicted.get("lastTransitionTime") if evicted.get("status") == "True" else None
+    since = held.get("Evicted", {}).get("lastTransitionTime")
     return Waiting(
         behind.get((namespace, local)) or f"{namespace}/{local}",
         0,
@@ -249,5 +248,5 @@ def _waiting(workload: Mapping[str, Any], behind: Mapping[tuple[str, str], str |
         local,
         spec.get("priority") or 0,
         datetime.fromisoformat(since or metadata["creationTimestamp"]).timestamp(),
-        lenient.text(conditions.get("QuotaReserved", {}).get("message")).rstrip("."),
+        lenient.text(missing.get("QuotaReserved", {}).get("message")).rstrip("."),
     )

@@ -69,7 +69,7 @@ class Connection:
 
     def get(self, path: str, query: Mapping[str, object] | None = None, *, accept: str = JSON) -> dict[str, Any]:
         """Return an object or a list."""
-        return self._exchange("GET", path, query or {}, accept=accept)
+        return self._exchange("GET", path, query, accept=accept)
 
     def apply(
         self,
@@ -82,21 +82,21 @@ class Connection:
     ) -> dict[str, Any]:
         """Create or update an object by server-side apply; return its current state. `sending` wraps each attempt."""
         query = {"fieldManager": manager, "fieldValidation": "Strict"} | ({"dryRun": "All"} if dry_run else {})
-        return self._exchange("PATCH", path, query, body, APPLY, sending=sending)
+        return self._exchange("PATCH", path, query, body, kind=APPLY, sending=sending)
 
     def merge(self, path: str, body: Mapping[str, Any], manager: str) -> dict[str, Any]:
         """Change some fields of an object; `body` should hold the resourceVersion it was read at."""
-        return self._exchange("PATCH", path, {"fieldManager": manager}, body, MERGE)
+        return self._exchange("PATCH", path, {"fieldManager": manager}, body, kind=MERGE)
 
     def ask(self, path: str, body: Mapping[str, Any]) -> dict[str, Any]:
         """Post a query that changes nothing, such as an access review."""
-        return self._exchange("POST", path, {}, body)
+        return self._exchange("POST", path, body=body)
 
     def delete(self, path: str, uid: str) -> bool:
         """Delete the object with this uid; return False if it does not exist (any more)."""
         body = {"propagationPolicy": "Background", "preconditions": {"uid": uid}}
         try:
-            self._exchange("DELETE", path, {}, body)
+            self._exchange("DELETE", path, body=body)
         except ApiError as error:
             if error.status in (404, 409):  # 409: the name belongs to another object now
                 return False
@@ -107,7 +107,7 @@ class Connection:
         """Return an object; None if the API answers 404: twice to be sure, with a pause, since one may be wrong."""
         for is_last in (False, True) if is_sure else (True,):
             try:
-                return self._exchange("GET", path, {}, final=(_NOT_FOUND,))
+                return self._exchange("GET", path, final=(_NOT_FOUND,))
             except ApiError as error:
                 if error.status != _NOT_FOUND:
                     raise
@@ -122,12 +122,10 @@ class Connection:
         """Open a streamed answer; the block reads it with `chunks`.
 
         Args:
-            path: What to read.
             read_timeout_s: How long the server may be silent, in seconds.
             final: Statuses that are not retried, whatever the connection's patience.
-            query: Parameters of the request.
         """
-        answer = self._retrying(final)(self._send, "GET", path, query, None, JSON, JSON, read_timeout_s)
+        answer = self._retrying(final)(self._send, "GET", path, query, read_timeout_s=read_timeout_s)
         try:
             yield answer
         finally:
@@ -138,16 +136,16 @@ class Connection:
         self,
         method: str,
         path: str,
-        query: Mapping[str, object],
+        query: Mapping[str, object] | None = None,
         body: Mapping[str, Any] | None = None,
-        kind: str = JSON,
-        accept: str = JSON,
+        *,
         final: tuple[int, ...] = (),
         sending: Callable[[], AbstractContextManager[None]] = nullcontext,
+        **form: Any,
     ) -> dict[str, Any]:
         def once() -> dict[str, Any]:
             with sending():
-                return _object(self._send(method, path, query, body, kind, accept, READ_TIMEOUT_S), method, path)
+                return _object(self._send(method, path, query, body, **form), method, path)
 
         return self._retrying(final)(once)
 
@@ -179,22 +177,19 @@ class Connection:
         self,
         method: str,
         path: str,
-        query: Mapping[str, object],
-        body: Mapping[str, Any] | None,
-        kind: str,
-        accept: str,
-        read_timeout_s: float,
+        query: Mapping[str, object] | None,
+        body: Mapping[str, Any] | None = None,
+        *,
+        kind: str = JSON,
+        accept: str = JSON,
+        read_timeout_s: float = READ_TIMEOUT_S,
     ) -> "BaseHTTPResponse":
-        """Send a request once; return the unread answer.
-
-        Raises:
-            ApiError: The API refuses.
-            Unreachable: No answer came.
-        """
+        """Send a request once; return the unread answer."""
         from kubernetes.client import ApiException
         from urllib3.exceptions import HTTPError
 
-        sent = [(name, _text(value)) for name, value in query.items() if value is not None]
+        given = ((name, value) for name, value in (query or {}).items() if value is not None)
+        sent = [(name, str(value).lower() if isinstance(value, bool) else str(value)) for name, value in given]
         headers = {"Content-Type": kind, "Accept": accept, "User-Agent": self.api.user_agent}
         self.api.update_params_for_auth(headers, sent, ["BearerToken"])
         timeouts = (CONNECT_TIMEOUT_S, read_timeout_s)
@@ -214,13 +209,7 @@ class Connection:
 
 @dataclass(slots=True)
 class _Patience:
-    """Decides when to stop retrying a request. Refusals have a limit of their own, from the first one in a row.
-
-    Args:
-        transient_s: How long transient failures are retried, in seconds.
-        refusal_s: How long refusals that may be transient are retried, in seconds.
-        final: Statuses that are not retried.
-    """
+    """Decides when to stop retrying a request. Refusals have a limit of their own, from the first one in a row."""
 
     transient_s: float
     refusal_s: float
@@ -239,8 +228,7 @@ class _Patience:
         error = _failure(state)
         if error is None or is_transient(error):
             self.refused_at, self.refusals = None, 0
-            asked_s = error.retry_after_s or 0.0 if isinstance(error, ApiError) else 0.0
-            return (state.seconds_since_start or 0.0) + asked_s >= self.transient_s
+            return (state.seconds_since_start or 0.0) + _asked_s(error) >= self.transient_s
         now = time.monotonic()
         self.refused_at, self.refusals = self.refused_at or now, self.refusals + 1
         is_first_401 = self.refusals == 1 and isinstance(error, ApiError) and error.status == _UNAUTHORIZED
@@ -248,11 +236,7 @@ class _Patience:
 
 
 def _object(answer: "BaseHTTPResponse", method: str, path: str) -> dict[str, Any]:
-    """Return the object in an answer.
-
-    Raises:
-        Unreachable: The connection broke, or the answer is not an object of the API.
-    """
+    """Return the object in an answer; anything else, such as a proxy's page, counts as no answer."""
     try:
         found = json.loads(b"".join(chunks(answer)))
     except ValueError as error:
@@ -265,11 +249,7 @@ def _object(answer: "BaseHTTPResponse", method: str, path: str) -> dict[str, Any
 
 
 def chunks(answer: "BaseHTTPResponse") -> Iterator[bytes]:
-    """Yield an answer's bytes as they arrive.
-
-    Raises:
-        Unreachable: The connection broke before the end.
-    """
+    """Yield an answer's bytes as they arrive; raise Unreachable if the connection breaks before the end."""
     from urllib3.exceptions import HTTPError
 
     try:
@@ -280,10 +260,7 @@ def chunks(answer: "BaseHTTPResponse") -> Iterator[bytes]:
 
 
 def connect(context: str | None) -> Connection:
-    """Return a connection through a context of the kubeconfig, its current one, or the pod's own account.
-
-    Args:
-        context: Name of the context; None for the current one, or inside a cluster.
+    """Return a connection through a context of the kubeconfig; None for its current one, or the pod's own account.
 
     Raises:
         ProblemsFound: The client is not installed, or no usable configuration exists.
@@ -394,11 +371,11 @@ def _failure(state: "RetryCallState") -> BaseException | None:
     return state.outcome.exception() if state.outcome else None
 
 
+def _asked_s(error: BaseException | None) -> float:
+    """Return how long a refusal asks to wait, in seconds."""
+    return (error.retry_after_s or 0.0) if isinstance(error, ApiError) else 0.0
+
+
 def _pause_s(state: "RetryCallState") -> float:
-    error = _failure(state)
-    asked_s = error.retry_after_s if isinstance(error, ApiError) else None
-    return pause_s(state.attempt_number) if asked_s is None else asked_s + pause_s(1)
-
-
-def _text(value: object) -> str:
-    return str(value).lower() if isinstance(value, bool) else str(value)
+    asked_s = _asked_s(_failure(state))
+    return asked_s + pause_s(1) if asked_s else pause_s(state.attempt_number)

@@ -7,16 +7,18 @@ import signal
 import socket
 import sys
 import threading
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from types import FrameType
 from typing import Any
 
 from launcher.backends.kubernetes import pod_channels, pod_report
 from launcher.backends.kubernetes.api_errors import RequestFailed, Unreachable, problem
 from launcher.backends.kubernetes.connection import Connection
+from launcher.backends.kubernetes.job_watch import read_objects
 from launcher.backends.kubernetes.pod_channels import Channels
-from launcher.backends.kubernetes.pod_report import Places
+from launcher.backends.kubernetes.target import Target
 from launcher.common import console
 from launcher.common.problems import Notice, Problem, ProblemsFound, fail
 from launcher.common.redaction import masked
@@ -29,30 +31,18 @@ SHELL = ("sh", "-c", "if command -v bash >/dev/null 2>&1; then exec bash; else e
 LOOPBACK = "127.0.0.1"
 _BROKEN = 2
 """Exit code if the command's own is unknown: that of every Problem."""
+_UNHEARD = Notice("N151", "this cluster cannot signal the end of input to the command, which may wait for it forever")
 _LINGER_S = 30.0
 """How long a pod may be silent after a local program has closed its side: port forwarding cannot signal that, and the
 pod may still be answering."""
 
-_PERMISSIONS = {
-    "exec": "ask for a Role that allows get and create on pods/exec",
-    "portforward": "ask for a Role that allows get and create on pods/portforward",
-}
-"""Source: Kubernetes, Authorization: a WebSocket is a GET, and servers from 1.35 on require create as well."""
-
 
 @dataclass(frozen=True, slots=True)
 class PodOfRank:
-    """Finds the pod that runs a rank now.
-
-    Args:
-        listed: Lists the job's pods.
-        places: Which pod runs which ranks.
-    """
+    """Finds the pod that runs a rank now."""
 
     connection: Connection
-    namespace: str
-    listed: Callable[[], Sequence[Mapping[str, Any]]]
-    places: Places
+    target: Target
     rank: int
 
     def now(self) -> Mapping[str, Any]:
@@ -61,24 +51,23 @@ class PodOfRank:
         Raises:
             ProblemsFound: No such rank exists, or none of its pods is running.
         """
-        refuse_unknown_ranks((self.rank,), self.places.num_ranks)
-        place = self.rank // self.places.nproc_per_node
-        found = [pod for pod in self.listed() if self.places.place(pod["metadata"]["name"]) == place]
+        places = self.target.places
+        refuse_unknown_ranks((self.rank,), places.num_ranks)
+        place = self.rank // places.nproc_per_node
+        pods = read_objects(self.connection, self.target)[1]
+        found = [pod for pod in pods if places.place(pod["metadata"]["name"]) == place]
         found.sort(key=lambda pod: pod["metadata"]["creationTimestamp"])
-        running = [pod for pod in found if (pod.get("status") or {}).get("phase") == "Running"]
-        if running:
+        if running := [pod for pod in found if pod_report.phase(pod) == "Running"]:
             return running[-1]
         message = "no pod runs this rank now"
         if found:
-            words = [(found[-1].get("status") or {}).get("phase") or "Pending", pod_report.reason(found[-1])]
-            message = f"its pod {found[-1]['metadata']['name']} is not running: {', '.join(filter(None, words))}"
+            words = filter(None, (pod_report.phase(found[-1]), pod_report.reason(found[-1])))
+            message = f"its pod {found[-1]['metadata']['name']} is not running: {', '.join(words)}"
         raise fail("E381", "rank", message, value=self.rank, remedy="recipes pods lists the running ones")
 
 
 def run(wanted: PodOfRank, command: Sequence[str]) -> int:
     """Run a command in the pod of a rank, with this process's standard streams; return its exit code.
-
-    The command has a terminal if both standard input and output are one.
 
     Raises:
         ProblemsFound: No pod runs the rank, or the command cannot be run.
@@ -94,21 +83,16 @@ def run(wanted: PodOfRank, command: Sequence[str]) -> int:
         "tty": has_terminal,
     }
     name = pod["metadata"]["name"]
-    opening = pod_channels.opened(wanted.connection, "exec", wanted.namespace, name, **query)
+    opening = pod_channels.opened(wanted.connection, "exec", wanted.target.namespace, name, **query)
     with _problems("exec", name), opening as open_:
-        open_.source, open_.unheard = sys.stdin.fileno(), _show_unheard
+        open_.source, open_.unheard = sys.stdin.fileno(), partial(console.show_notice, _UNHEARD, stderr=True)
         with _raw_terminal(open_) if has_terminal else contextlib.nullcontext():
             status = _exchange(open_)
     return _exit_code(status, name)
 
 
-def _show_unheard() -> None:
-    message = "this cluster cannot signal the end of input to the command, which may wait for it forever"
-    console.show_notice(Notice("N151", message), stderr=True)
-
-
 def _exchange(open_: Channels) -> Mapping[str, Any]:
-    """Forward bytes until the command has ended; return its exit status as the cluster reports it."""
+    """Forward bytes until the command has ended; return its exit status as the cluster reports it, {} if it broke."""
     status = b""
     outputs = {STDOUT: sys.stdout.fileno(), STDERR: sys.stderr.fileno()}
     with contextlib.suppress(Unreachable, ValueError):
@@ -123,11 +107,7 @@ def _exchange(open_: Channels) -> Mapping[str, Any]:
 
 
 def _exit_code(status: Mapping[str, Any], pod: str) -> int:
-    """Return a command's exit code; that of a Problem if the connection broke before the command ended.
-
-    Raises:
-        ProblemsFound: The command was not run.
-    """
+    """Return a command's exit code; that of a Problem if the connection broke before the command ended."""
     if not status:
         broken = Problem("E382", pod, "the connection broke before the command ended")
         console.show_problems((broken,), "the command may still be running")
@@ -179,16 +159,14 @@ def _raw_terminal(open_: Channels) -> Iterator[None]:
 
 @contextlib.contextmanager
 def _problems(what: str, pod: str) -> Iterator[None]:
-    """Raise a refusal as a Problem, which names the missing permission if there is one.
-
-    Raises:
-        ProblemsFound: The API refuses, or does not answer.
-    """
+    """Raise a refusal as a Problem, which names the missing permission if there is one."""
     try:
         yield
     except RequestFailed as error:
         if error.status == 403:
-            raise fail("E344", pod, error.message, remedy=_PERMISSIONS[what]) from error
+            # A WebSocket is a GET; servers from 1.35 on require create too. Source: Kubernetes, Authorization.
+            remedy = f"ask for a Role that allows get and create on pods/{what}"
+            raise fail("E344", pod, error.message, remedy=remedy) from error
         if error.status in (400, 404, 500):  # the message is the node's own
             raise fail("E382", pod, masked(error.message)) from error
         raise ProblemsFound((problem(error, pod),)) from error
@@ -212,21 +190,11 @@ def forward(wanted: PodOfRank, ports: Sequence[tuple[int, int]]) -> None:
 
 
 def _listening(port: int) -> socket.socket:
-    """Return a socket that listens on a port of the loopback address.
-
-    Raises:
-        ProblemsFound: The port is in use, or reserved to other users.
-    """
-    server = socket.socket()
-    server.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
     try:
-        server.bind((LOOPBACK, port))
-        server.listen()
+        return socket.create_server((LOOPBACK, port))
     except OSError as error:
-        server.close()
-        message = f"cannot listen on {LOOPBACK}:{port}: {error.strerror}"
+        message = f"cannot listen on {LOOPBACK}:{port}: {os.strerror(error.errno or 0)}"
         raise fail("E383", "LOCAL", message, value=port, remedy="another port, or 0 for any free one") from error
-    return server
 
 
 def _serve(server: socket.socket, wanted: PodOfRank, remote: int) -> None:
@@ -240,8 +208,8 @@ def _connect(local: socket.socket, wanted: PodOfRank, remote: int) -> None:
     """Forward one connection; an error is printed, and ends this connection only."""
     try:
         with local:
-            name = wanted.now()["metadata"]["name"]
-            opening = pod_channels.opened(wanted.connection, "portforward", wanted.namespace, name, ports=remote)
+            name, namespace = wanted.now()["metadata"]["name"], wanted.target.namespace
+            opening = pod_channels.opened(wanted.connection, "portforward", namespace, name, ports=remote)
             with _problems("portforward", name), opening as open_:
                 _forward(open_, local, f"{name}:{remote}")
     except RequestFailed as error:

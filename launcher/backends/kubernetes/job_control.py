@@ -18,18 +18,20 @@ _MARGIN_S = 300.0
 to kill and report. Our own choice."""
 
 
-def scale(connection: Connection, target: Target, planned: Mapping[str, Any], bounds: tuple[int | None, int]) -> None:
+def scale(
+    connection: Connection, target: Target, planned: Mapping[str, Any], min_nodes: int | None, num_nodes: int
+) -> None:
     """Change the size bounds that a job's operator follows.
 
     Args:
         planned: The custom resource as it was rendered, with every size of the plan.
-        bounds: Minimum and maximum nodes, sizes of the plan; a minimum of None is the smallest.
+        min_nodes: None for the plan's smallest size.
 
     Raises:
         ProblemsFound: The job does not run, is not elastic, or has no such size.
     """
     sizes = planned_sizes(planned)
-    min_nodes, num_nodes = bounds[0] or sizes[0], bounds[1]
+    min_nodes = min_nodes or sizes[0]
     refuse_unplanned_sizes(sizes, nodes=num_nodes, min_nodes=min_nodes)
     if min_nodes > num_nodes:
         allowed = f"at most {num_nodes}"

@@ -1,13 +1,14 @@
 """A job's state and a short message, from what the operator, Kueue and the kubelets report. Pure."""
 
 import json
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from launcher.backends.kubernetes import lenient
-from launcher.backends.kubernetes.pod_report import STARTING, failures
-from launcher.common.texts import counted
+from launcher.backends.kubernetes.api_objects import QUEUE_LABEL
+from launcher.backends.kubernetes.pod_report import containers, failures, obstacle, phase, unscheduled
 from launcher.model.job_spec import JobState, JobStatus
 
 STATES = (
@@ -26,10 +27,7 @@ Source: HyperPod training operator, status.conditions; Kubeflow training operato
 _FINISHED = {"Succeeded": JobState.SUCCEEDED, "Failed": JobState.FAILED}
 """Reason of a Workload's condition Finished to the state of its job. Source: Kueue, Workload."""
 
-QUEUE_LABEL = "kueue.x-k8s.io/queue-name"
-
 _IMAGE_REASONS = ("ErrImagePull", "ImagePullBackOff", "InvalidImageName", "ErrImageNeverPull", "RegistryUnavailable")
-_CONTAINERS = ("initContainerStatuses", "containerStatuses")
 _LONGEST_VALUE = 200
 """Characters of a value that is shown unchanged."""
 
@@ -49,75 +47,55 @@ class View:
     workloads: Sequence[Mapping[str, Any]] = ()
 
 
-@dataclass(frozen=True, slots=True)
-class _Faults:
-    """The faults that a job's status reports."""
-
-    restarts: int
-    nodes: tuple[str, ...]
-
-    def status(self, state: JobState, nodes: int, words: Iterable[str], target: int | None = None) -> JobStatus:
-        return JobStatus(state, nodes, "; ".join(filter(None, words)), target, self.restarts, self.nodes)
-
-    def words(self) -> Iterator[str]:
-        if self.restarts:
-            yield f"restarted {counted(self.restarts, 'time')}"
-        if self.nodes:
-            yield f"faulty nodes: {', '.join(self.nodes)}"
-
-
 def read(view: View) -> JobStatus:
     """Return a job's status. Never raises: values that cannot be interpreted are quoted in the message."""
     pods = [pod for pod in view.pods if isinstance(pod, Mapping)]
-    nodes = len([pod for pod in pods if _phase(pod) == "Running"])
-    if view.job is None:
-        for workload in view.workloads:  # of a deleted job that Kueue has a record of
-            finished = _true_conditions(lenient.mapping(workload, "status")).get("Finished", {})
-            if state := _FINISHED.get(lenient.text(finished.get("reason"))):
-                return JobStatus(state, nodes, _reason(finished))
-        return JobStatus(JobState.DELETED, nodes, "the cluster no longer has it")
-    return _of_existing(view, view.job, pods, nodes)
+    nodes = len([pod for pod in pods if phase(pod) == "Running"])
+    if view.job is not None:
+        return _of_existing(view, view.job, pods, nodes)
+    for workload in view.workloads:  # of a deleted job that Kueue has a record of
+        finished = lenient.conditions(workload).get("Finished", {})
+        if state := _FINISHED.get(lenient.text(finished.get("reason"))):
+            return JobStatus(state, nodes, _reason(finished))
+    return JobStatus(JobState.DELETED, nodes, "the cluster no longer has it")
 
 
 def _of_existing(view: View, job: Mapping[str, Any], pods: Sequence[Mapping[str, Any]], nodes: int) -> JobStatus:
-    """Return the status of a job that the cluster still has."""
-    status = lenient.mapping(job, "status")
-    conditions = _true_conditions(status)
+    status, conditions = lenient.mapping(job, "status"), lenient.conditions(job)
     name, state = next(((name, state) for name, state in STATES if name in conditions), ("", JobState.PENDING))
-    faults = _Faults(lenient.count(status.get("restartCount")), _faulty(status))
+    restarts, faulty = lenient.count(status.get("restartCount")), _faulty(status)
     unknown = tuple(_uninterpreted(job.get("status"), conditions))
+
+    def seen(state: JobState, *words: str, target: int | None = None) -> JobStatus:
+        return JobStatus(state, nodes, "; ".join(filter(None, words)), target, restarts, faulty)
+
     if state.is_final:  # also during deletion: its end does not change
         why = failures(pods) if state is JobState.FAILED else ()
-        return faults.status(state, nodes, (_reason(conditions[name]), *why, *unknown))
+        return seen(state, _reason(conditions[name]), *why, *unknown)
     if lenient.mapping(job, "metadata").get("deletionTimestamp"):
-        return faults.status(JobState.PENDING, nodes, ["is being deleted"])
+        return seen(JobState.PENDING, "is being deleted")
+    words = (
+        f"restarted {restarts} time{'s' if restarts > 1 else ''}" if restarts else "",
+        f"restarted {counted(restarts, 'time')}" if restarts else "",
+        *unknown,
+    )
     if state is JobState.PENDING:
-        return faults.status(state, nodes, (_waiting(view, nodes), *faults.words(), *unknown))
-    return _running(view, nodes, faults, unknown)
-
-
-def _true_conditions(status: Mapping[str, Any]) -> dict[str, Mapping[str, Any]]:
-    """Return the conditions whose status is True, by type."""
-    conditions = lenient.mappings(status.get("conditions"))
-    return {lenient.text(each.get("type")): each for each in conditions if each.get("status") == "True"}
-
-
-def _running(view: View, nodes: int, faults: _Faults, unknown: tuple[str, ...]) -> JobStatus:
-    scaling = lenient.mapping(view.job, "status", "elasticScalingStatus")
-    target = target_nodes(view.job) or nodes
-    words = [*faults.words(), *unknown]
+        return seen(state, _waiting(view, nodes), *words)
+    target = target_nodes(job) or nodes
     if target == nodes:
-        return faults.status(JobState.RUNNING, nodes, words)
-    if failed := lenient.count(scaling.get("consecutiveScalingFailures")):
-        words.append(f"{failed} scale events in a row failed")
-    if scaling.get("isFaultyPodScaleDown") is True:
-        words.append("scales down without the faulty pods")
-    has_all_pods = len([pod for pod in view.pods if _phase(pod) in ("Pending", "Running")]) >= target
-    if target > nodes and (not has_all_pods or any(_obstacles(view.pods))):
-        return faults.status(
-            JobState.RUNNING, nodes, (f"requests {target} nodes and {_waiting(view, nodes)}", *words), target
-        )
-    return faults.status(JobState.SCALING, nodes, (f"scales from {nodes} to {target} nodes", *words), target)
+        return seen(JobState.RUNNING, *words)
+    words = (*words, *_scaling(lenient.mapping(status, "elasticScalingStatus")))
+    has_all_pods = len([pod for pod in pods if phase(pod) in ("Pending", "Running")]) >= target
+    if target > nodes and (not has_all_pods or any(_obstacles(pods))):
+        return seen(JobState.RUNNING, f"requests {target} nodes and {_waiting(view, nodes)}", *words, target=target)
+    return seen(JobState.SCALING, f"scales from {nodes} to {target} nodes", *words, target=target)
+
+
+def _scaling(status: Mapping[str, Any]) -> Iterator[str]:
+    if failed := lenient.count(status.get("consecutiveScalingFailures")):
+        yield f"{failed} scale events in a row failed"
+    if status.get("isFaultyPodScaleDown") is True:
+        yield "scales down without the faulty pods"
 
 
 def target_nodes(job: object) -> int | None:
@@ -198,8 +176,7 @@ def _waiting(view: View, nodes: int) -> str:
         return obstacle
     if queued := _queued(view):
         return queued
-    pending = [pod for pod in view.pods if _phase(pod) == "Pending"]
-    if pending:
+    if pending := [pod for pod in view.pods if phase(pod) == "Pending"]:
         return f"waits for {len(pending)} pods to start"
     if nodes:
         return f"pods run on {nodes} nodes; the workers are starting"
@@ -211,44 +188,31 @@ def _queued(view: View) -> str | None:
     queue = lenient.text(lenient.mapping(view.job, "metadata", "labels").get(QUEUE_LABEL))
     if not queue:
         return "is suspended" if lenient.mapping(view.job, "spec", "runPolicy").get("suspend") is True else None
-    statuses = [lenient.mapping(each, "status") for each in view.workloads]
-    waiting = [each for each in statuses if "Admitted" not in _true_conditions(each)]
-    for condition in (each for status in waiting for each in lenient.mappings(status.get("conditions"))):
-        if condition.get("type") == "QuotaReserved" and condition.get("status") == "False":
+    waiting = [each for each in view.workloads if "Admitted" not in lenient.conditions(each)]
+    for workload in waiting:
+        if condition := lenient.conditions(workload, "False").get("QuotaReserved"):
             return f"waits for quota in queue {queue}: {lenient.text(condition.get('message')).rstrip('.')}"
     return f"waits in queue {queue} for admission" if waiting or not view.pods else None
 
 
 def _obstacles(pods: Sequence[Mapping[str, Any]]) -> Iterator[str]:
     """Yield the lasting reasons why pods do not run, each once."""
-    waiting: dict[str, int] = {}
-    for pod in pods:
-        if words := _obstacle(pod):
-            waiting[words] = waiting.get(words, 0) + 1
-    for words, count in waiting.items():
+    for words, count in Counter(filter(None, map(_obstacle, pods))).items():
         yield f"{words} ({count} of {len(pods)} pods)"
 
 
 def _obstacle(pod: Mapping[str, Any]) -> str | None:
-    status = lenient.mapping(pod, "status")
-    for container in (each for key in _CONTAINERS for each in lenient.mappings(status.get(key))):
-        waiting = lenient.mapping(container, "state", "waiting")
-        reason = lenient.text(waiting.get("reason"))
-        if reason and reason not in STARTING:
+    for container in containers(pod):
+        if found := obstacle(container):
             what = "has pods that cannot start"
-            if reason in _IMAGE_REASONS:
+            if found[0] in _IMAGE_REASONS:
                 what = f"waits for image {lenient.text(container.get('image'))}"
-            return f"{what}: {reason} {lenient.text(waiting.get('message'))}".strip().rstrip(".")
-    for condition in lenient.mappings(status.get("conditions")) if _phase(pod) == "Pending" else ():
-        if condition.get("type") == "PodScheduled" and condition.get("status") == "False":
-            why = lenient.text(condition.get("message")) or lenient.text(condition.get("reason"))
-            return f"waits for nodes: {why}".rstrip(".")
+            return f"{what}: {' '.join(found)}".strip().rstrip(".")
+    if phase(pod) == "Pending" and (condition := unscheduled(pod)):
+        why = lenient.text(condition.get("message")) or lenient.text(condition.get("reason"))
+        return f"waits for nodes: {why}".rstrip(".")
     return None
 
 
 def _reason(condition: Mapping[str, Any]) -> str:
     return ": ".join(filter(None, (lenient.text(condition.get(key)) for key in ("reason", "message"))))
-
-
-def _phase(pod: object) -> str:
-    return lenient.text(lenient.mapping(pod, "status").get("phase")) or "Pending"

@@ -56,13 +56,7 @@ def snapshots(
     """Yield the objects of a list by uid, now and after each change, until `connection.stop` is set.
 
     Args:
-        where: Path of the list.
-        query: Which objects.
         deleted: Receives each deleted object by uid, in its last state.
-
-    Raises:
-        ApiError: The API refuses the list or the watch.
-        Unreachable: It did not answer within the connection's patience.
     """
     items, version = listed(connection, where, query)
     yield dict(items)
@@ -106,11 +100,7 @@ def listed(connection: Connection, where: str, query: Mapping[str, object]) -> t
 def _watched(
     connection: Connection, where: str, version: str, query: Mapping[str, object]
 ) -> Iterator[Mapping[str, Any]]:
-    """Yield the events of one watch until it ends or breaks.
-
-    Raises:
-        ApiError: The API refuses the watch; 410 if the list has to be read again.
-    """
+    """Yield the events of one watch until it ends or breaks; raise 410 if the list has to be read again."""
     watch = {"watch": True, "allowWatchBookmarks": True, "resourceVersion": version, "timeoutSeconds": _WATCH_S}
     opening = connection.stream(where, read_timeout_s=_WATCH_S + 15.0, query={**watch, **query})
     with opening as answer, suppress(Unreachable):  # one that breaks: the next continues from the last version
@@ -319,7 +309,7 @@ def current_status(
         return job_status.read(job_status.View(None, pods, _workloads(connection, target) if target.uid else ()))
     view = job_status.View(job, pods)
     seen = job_status.read(view)
-    is_queued = job_status.QUEUE_LABEL in lenient.mapping(job, "metadata", "labels")
+    is_queued = api_objects.QUEUE_LABEL in lenient.mapping(job, "metadata", "labels")
     if not is_queued or (seen.state is not JobState.PENDING and seen.target_nodes is None):
         return seen
     return job_status.read(replace(view, workloads=_workloads(connection, target)))

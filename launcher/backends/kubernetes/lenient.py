@@ -16,6 +16,12 @@ def mapping(value: object, *keys: str) -> Mapping[str, Any]:
     return value if isinstance(value, Mapping) else {}
 
 
+def conditions(owner: object, status: str = "True") -> dict[str, Mapping[str, Any]]:
+    """Return the conditions in an object's status that are True, or False or Unknown, by their types."""
+    found = mappings(mapping(owner, "status").get("conditions"))
+    return {text(each.get("type")): each for each in found if each.get("status") == status}
+
+
 def items(value: object) -> Sequence[Any]:
     """Return a list; empty if the value is not one."""
     return value if isinstance(value, (list, tuple)) else ()

@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from launcher.backends.kubernetes.api_objects import JOB_LABEL
+from launcher.backends.kubernetes.api_objects import JOB_LABEL, PRIORITY_LABEL, QUEUE_LABEL
 from launcher.backends.kubernetes.job_options import LabelSelector, PodField, Settings, k8s_options
 from launcher.backends.kubernetes.security import container_context
 from launcher.bundle import container
@@ -82,21 +82,27 @@ def is_kubeflow(job: JobSpec) -> bool:
 
 
 def values(job: JobSpec) -> dict[str, Any]:
-    """Return the values for a job's templates."""
+    """Return the values for a job's templates; labels and annotations are those of the job and of its pods."""
+    settings, instance_type = k8s_options(job), job.resources.instance_type
+    queue = {QUEUE_LABEL: settings.queue_name, PRIORITY_LABEL: settings.workload_priority_class}
+    topology = {name: getattr(settings, key) for key, name in _TOPOLOGY.items()}
+    node = {settings.instance_type_label: instance_type} if instance_type else {}
+    own_labels = {**_given(queue), JOB_LABEL: job.name}
     return {
         "job": job,
-        "settings": k8s_options(job),
-        "pod_fields": pod_fields(k8s_options(job)),
+        "settings": settings,
+        "pod_fields": pod_fields(settings),
         "has_agent": not is_kubeflow(job),
         "elastic": job.elastic,
         "parts": parts(job),
-        "labels": labels(job),
-        "annotations": annotations(job),
-        "command": command(job),
+        "labels": {"app": job.name, **(settings.custom_labels or {}), **own_labels},
+        "annotations": {**(settings.annotations or {}), **_given(topology)},
+        # The user's own command is unchanged, any other wrapped in the start script.
+        "command": settings.command or ["/bin/bash", f"{CONFIG_MOUNT}/{START_SCRIPT}", *_program(job)],
         "env": env(job),
-        "affinity": _affinity(k8s_options(job).label_selector),
-        "node_selector": node_selector(job),
-        "tolerations": [each.model_dump(exclude_none=True) for each in k8s_options(job).tolerations or ()],
+        "affinity": _affinity(settings.label_selector),
+        "node_selector": {**node, **(settings.node_selector or {})},
+        "tolerations": [each.model_dump(exclude_none=True) for each in settings.tolerations or ()],
         "run_policy": _kubeflow_policy(job) if is_kubeflow(job) else _run_policy(job),
         "limits": limits(job),
         "requests": requests(job),
@@ -105,6 +111,10 @@ def values(job: JobSpec) -> dict[str, Any]:
         # Of a pod: its workers' time for a last checkpoint. Source: Kubernetes, Pod Lifecycle: Termination of Pods.
         "grace_period_s": job.save_timeout_s + MARGIN_S,
     }
+
+
+def _given(values: Mapping[str, Any]) -> dict[str, Any]:
+    return {key: value for key, value in values.items() if value}
 
 
 def pod_fields(settings: Settings) -> dict[str, Any]:
@@ -140,38 +150,6 @@ def parts(job: JobSpec) -> tuple[Part, ...]:
         Part("base", base, None, settings.spares, classes.base_priority_class),
         Part("elastic", beyond, elastic.max_nodes - base, None, classes.elastic_priority_class),
     )
-
-
-def labels(job: JobSpec) -> dict[str, str]:
-    """Return the labels of the job and its pods."""
-    settings = k8s_options(job)
-    queue = {
-        "kueue.x-k8s.io/queue-name": settings.queue_name,
-        "kueue.x-k8s.io/priority-class": settings.workload_priority_class,
-    }
-    own = {JOB_LABEL: job.name}
-    return {"app": job.name, **(settings.custom_labels or {}), **{k: v for k, v in queue.items() if v}, **own}
-
-
-def annotations(job: JobSpec) -> dict[str, str]:
-    """Return the annotations of the job and its pods: the user's, and the topology for Kueue."""
-    options = k8s_options(job)
-    topology = {name: getattr(options, key) for key, name in _TOPOLOGY.items()}
-    return {**(options.annotations or {}), **{name: label for name, label in topology.items() if label}}
-
-
-def node_selector(job: JobSpec) -> dict[str, str]:
-    """Return the labels that a node must have."""
-    options = k8s_options(job)
-    own = options.node_selector or {}
-    if job.resources.instance_type is None:
-        return own
-    return {options.instance_type_label: job.resources.instance_type, **own}
-
-
-def command(job: JobSpec) -> list[str]:
-    """Return the container's command: the user's own unchanged, any other wrapped in the start script."""
-    return k8s_options(job).command or ["/bin/bash", f"{CONFIG_MOUNT}/{START_SCRIPT}", *_program(job)]
 
 
 def start_script(job: JobSpec) -> str:

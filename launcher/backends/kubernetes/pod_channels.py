@@ -12,6 +12,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
+from launcher.backends.kubernetes import api_objects
 from launcher.backends.kubernetes.api_errors import ApiError, Unreachable
 from launcher.backends.kubernetes.connection import CONNECT_TIMEOUT_S, Connection
 from launcher.common.texts import bounded
@@ -31,7 +32,7 @@ _UNHEARD_S = 5.0
 _STALL_S = 1.0
 """How long to wait for the rest of a frame before checking the source again."""
 
-_CODES = {"continuation": 0, "text": 1, "binary": 2, "close": 8}
+_TEXT, _BINARY, _CLOSED = 1, 2, 8
 """Opcodes of WebSocket frames. Source: RFC 6455, 5.2."""
 
 
@@ -44,7 +45,6 @@ class Channels:
         source: File descriptor whose bytes are sent; None if there is none, or after its end.
         target: Channel they are sent to.
         wake: File descriptor that becomes readable when `woken` should be called; None for none.
-        woken: Called when `wake` was readable.
         unheard: Called if sent input has ended, the protocol cannot report that, and the other side stays open.
         linger_s: How long the other side may be silent after the end of `source`, in seconds; None for ever.
     """
@@ -69,49 +69,33 @@ class Channels:
         Raises:
             Unreachable: The connection broke.
         """
-        with selectors.PollSelector() as selector:  # epoll takes no regular files
-            selector.register(self.socket.sock, selectors.EVENT_READ)
-            while True:
-                opcode, data = self._next(selector)
-                if opcode == _CODES["close"]:
-                    return
-                if opcode in (_CODES["text"], _CODES["binary"]) and data:
-                    yield data[0], data[1:]
-
-    def _next(self, selector: selectors.BaseSelector) -> tuple[int, bytes]:
-        """Return the opcode and the bytes of the next frame; -1 if none has arrived yet."""
         from websocket import WebSocketException, WebSocketTimeoutException
 
-        try:
-            if not self._step(selector):
-                return _CODES["close"] if self._is_left_alone() else -1, b""
-            opcode, frame = self.socket.recv_data_frame(True)
-        except WebSocketTimeoutException:  # the frame is not complete yet
-            return -1, b""
-        except (WebSocketException, OSError) as error:
-            raise Unreachable(" ".join(str(error).split()) or type(error).__name__) from error
-        self._heard_s = time.monotonic()
-        return opcode, bytes(frame.data)
+        with selectors.PollSelector() as selector:  # epoll takes no regular files
+            selector.register(self.socket.sock, selectors.EVENT_READ)
+            while not self._is_left_alone():
+                try:
+                    if not self._step(selector):
+                        continue
+                    opcode, frame = self.socket.recv_data_frame(True)
+                except WebSocketTimeoutException:  # the frame is not complete yet
+                    continue
+                except (WebSocketException, OSError) as error:
+                    raise Unreachable(" ".join(str(error).split()) or type(error).__name__) from error
+                self._heard_s = time.monotonic()
+                if opcode == _CLOSED:
+                    return
+                if opcode in (_TEXT, _BINARY) and (data := bytes(frame.data)):
+                    yield data[0], data[1:]
 
     def send(self, channel: int, data: bytes) -> None:
         """Send bytes to a channel."""
-        self.socket.send(bytes((channel,)) + data, opcode=_CODES["binary"])
-
-    def _end_input(self) -> None:
-        """Signal the end of `target` to the other side, if the protocol can."""
-        self.source, self._heard_s = None, time.monotonic()
-        chosen = {name.lower(): value for name, value in self.socket.getheaders().items()}
-        if chosen.get("sec-websocket-protocol") == V5:
-            self.socket.send(bytes((CLOSE, self.target)), opcode=_CODES["binary"])
-        elif self._has_sent:
-            self._unheard_s = time.monotonic() + _UNHEARD_S
-        self._has_ended = True
+        self.socket.send(bytes((channel,)) + data, opcode=_BINARY)
 
     def _step(self, selector: selectors.BaseSelector) -> bool:
         """Wait for an event, send pending bytes; return whether a frame can be read."""
-        pending = (
-            getattr(self.socket.sock, "pending", lambda: 0)() > 0
-        )  # already decrypted, invisible to the selector
+        # Bytes that are decrypted already are invisible to the selector.
+        pending = getattr(self.socket.sock, "pending", lambda: 0)() > 0
         self._watch(selector)
         idle_s = self.linger_s if self._has_ended and self.linger_s is not None else _PING_S
         idle_s = min(idle_s, max(0.0, self._unheard_s - time.monotonic()))
@@ -140,6 +124,7 @@ class Channels:
             selector.register(fd, selectors.EVENT_READ)
 
     def _read(self, source: int) -> None:
+        """Read from the source; signal its end to the other side, if the protocol can."""
         try:
             data = os.read(source, _PIECE)
         except OSError:  # a terminal that was closed, a connection that was reset
@@ -147,8 +132,13 @@ class Channels:
         if data:
             self._backlog += data
             self._has_sent = True
-        else:
-            self._end_input()
+            return
+        self.source, self._heard_s, self._has_ended = None, time.monotonic(), True
+        chosen = {name.lower(): value for name, value in self.socket.getheaders().items()}
+        if chosen.get("sec-websocket-protocol") == V5:
+            self.send(CLOSE, bytes((self.target,)))
+        elif self._has_sent:
+            self._unheard_s = time.monotonic() + _UNHEARD_S
 
     def _is_left_alone(self) -> bool:
         is_silent = self.linger_s is not None and time.monotonic() - self._heard_s >= self.linger_s
@@ -168,59 +158,45 @@ class Channels:
 
 @contextlib.contextmanager
 def opened(connection: Connection, what: str, namespace: str, pod: str, **query: object) -> Iterator[Channels]:
-    """Open a subresource of a pod with the official client; the block uses it.
+    """Open a subresource of a pod; the block uses it.
 
     Args:
         what: exec or portforward.
         namespace: The pod's namespace.
         pod: The pod's name.
         query: The subresource's own parameters.
-    """
-    from kubernetes import client
-    from kubernetes.stream import stream
 
-    # A separate client: `stream` modifies its client while it connects.
-    core = client.CoreV1Api(client.ApiClient(connection.api.configuration))
-    method = getattr(core, f"connect_get_namespaced_pod_{what}")
-    with _timeout():
-        try:
-            socket = stream(method, pod, namespace, _preload_content=False, binary=True, **query).sock
-        except (
-            client.ApiException,
-            AttributeError,
-        ) as error:  # AttributeError: the client reads the missing body of a refusal
-            raise _refused(connection, error) from error
+    Raises:
+        ApiError: The API refuses.
+        Unreachable: No answer came.
+    """
+    import websocket
+    from kubernetes.stream import ws_client
+
+    # Not through `stream`: it hides a refusal, and even Ctrl-C, behind an exception that has only text.
+    headers: dict[str, str] = {}
+    connection.api.update_params_for_auth(headers, [], ["BearerToken"])
+    where = f"{connection.host}{api_objects.path('Pod', namespace, pod)}/{what}"
+    url = ws_client.get_websocket_url(where, [*query.items()])
+    before = websocket.getdefaulttimeout()
+    websocket.setdefaulttimeout(CONNECT_TIMEOUT_S * 2)  # the client does not bound the time to connect
+    try:
+        socket = ws_client.create_websocket(connection.api.configuration, url, headers)
+    except websocket.WebSocketBadStatusException as error:
+        raise ApiError(error.status_code, _message(error.resp_body or b"", str(error))) from error
+    except (websocket.WebSocketException, OSError) as error:
+        cause: BaseException = error
+        while cause.__context__ is not None:
+            cause = cause.__context__
+        raise Unreachable(f"{connection.host}: {' '.join(str(cause).split())}") from error
+    finally:
+        websocket.setdefaulttimeout(before)
     socket.settimeout(_STALL_S)
     try:
         yield Channels(socket)
     finally:
         with contextlib.suppress(Exception):  # the connection may be broken already
             socket.close(timeout=1)
-
-
-@contextlib.contextmanager
-def _timeout() -> Iterator[None]:
-    """Bound the time to connect, which the official client does not."""
-    import websocket
-
-    before = websocket.getdefaulttimeout()
-    websocket.setdefaulttimeout(CONNECT_TIMEOUT_S * 2)
-    try:
-        yield
-    finally:
-        websocket.setdefaulttimeout(before)
-
-
-def _refused(connection: Connection, error: Exception) -> BaseException:
-    """Return the cause of the client's exception, which itself has only text."""
-    cause: BaseException = error
-    while cause.__context__ is not None:
-        cause = cause.__context__
-        if isinstance(cause, (KeyboardInterrupt, SystemExit)):
-            return cause
-        if status := getattr(cause, "status_code", None):
-            return ApiError(status, _message(getattr(cause, "resp_body", None) or b"", str(cause)))
-    return Unreachable(f"{connection.host}: {' '.join(str(cause).split())}")
 
 
 def _message(body: bytes | str, otherwise: str) -> str:

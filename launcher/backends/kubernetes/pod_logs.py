@@ -16,8 +16,8 @@ from launcher.backends.kubernetes import api_objects
 from launcher.backends.kubernetes.api_errors import ApiError, Unreachable, is_transient
 from launcher.backends.kubernetes.connection import Connection, chunks, pause_s
 from launcher.backends.kubernetes.job_watch import Observer, blocks, follower, read_objects
-from launcher.backends.kubernetes.pod_report import Places
-from launcher.backends.kubernetes.target import Target
+from launcher.backends.kubernetes.pod_report import phase
+from launcher.backends.kubernetes.target import Places, Target
 from launcher.common.problems import fail
 from launcher.model.following import Deadline, refuse_unknown_attempt, refuse_unknown_ranks
 from launcher.model.job_spec import JobStatus, LogSelection
@@ -134,15 +134,7 @@ def _container_name(pod: Mapping[str, Any]) -> str:
 
 @dataclass(frozen=True, slots=True)
 class Reader:
-    """Reads the runs of one pod's container.
-
-    Args:
-        connection: Its `stop` ends the reading.
-        namespace: The pod's namespace.
-        pod: The pod's name.
-        uid: The pod's uid.
-        is_followed: Whether to wait for further lines.
-    """
+    """Reads the runs of one pod's container, until the connection's `stop`; `is_followed` waits for further lines."""
 
     connection: Connection
     namespace: str
@@ -169,7 +161,7 @@ class Reader:
             if run is not None and run.number > read:
                 yield from self._runs_up_to(read + 1, run.number)
                 read = run.number
-            elif not self.is_followed or _has_ended(pod) or not changed():
+            elif not self.is_followed or phase(pod) in ("Succeeded", "Failed") or not changed():
                 return
 
     def _runs_up_to(self, first: int, newest: int) -> Iterator[tuple[int, list[str]]]:
@@ -221,12 +213,7 @@ class Reader:
             self.connection.stop.wait(pause_s(failures))
 
     def _pass(self, window: Window, number: int, query: Mapping[str, object]) -> Iterator[list[str]]:
-        """Yield the new lines of one request.
-
-        Raises:
-            ApiError: The API refuses.
-            Unreachable: The connection broke.
-        """
+        """Yield the new lines of one request."""
         query = {"timestamps": True, "sinceTime": window.since(), **query}
         path = f"{self.path}/log"
         with self.connection.stream(path, read_timeout_s=_READ_TIMEOUT_S, final=_NO_LOG, query=query) as answer:
@@ -238,10 +225,6 @@ class Reader:
                 new = (line.partition(b" ")[2] for line in block if window.is_new(line))
                 if texts := [text.decode(errors="replace").rstrip("\r") for text in new]:
                     yield texts
-
-
-def _has_ended(pod: Mapping[str, Any]) -> bool:
-    return (pod.get("status") or {}).get("phase") in ("Succeeded", "Failed")
 
 
 def _lost(pod: str, number: int, part: str = "") -> str:
@@ -281,15 +264,13 @@ class Filter:
         return shown
 
 
-def read_logs(
-    connection: Connection, target: Target, job: Mapping[str, Any], selection: LogSelection, *, follow: bool
-) -> Iterator[str]:
+def read_logs(connection: Connection, target: Target, selection: LogSelection, *, follow: bool) -> Iterator[str]:
     """Return the selected lines; with `follow`, and with the job's news, until it has ended.
 
     Raises:
         ProblemsFound: No such rank, attempt or stream exists.
     """
-    wanted = Filter(selection, Places.of(job))
+    wanted = Filter(selection, target.places)
     refuse_unknown_ranks(selection.ranks, wanted.places.num_ranks)
     if selection.is_stderr:
         message = "Kubernetes keeps both streams of a container in one log"

@@ -1,13 +1,12 @@
-"""The pods of a job: which ranks each runs, its node and state, and why one waits, restarts or failed. Pure."""
+"""The pods of a job: the ranks, the node and the state of each, and why one waits, restarts or failed. Pure."""
 
-import re
 import signal
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Iterator, Mapping
 from datetime import datetime
 from typing import Any
 
 from launcher.backends.kubernetes import lenient
+from launcher.backends.kubernetes.target import Places
 from launcher.common.redaction import masked
 from launcher.common.texts import first_of
 from launcher.model.job_spec import JobPod
@@ -23,45 +22,9 @@ _LONGEST = 300
 """Characters of a message that are shown."""
 
 
-@dataclass(frozen=True, slots=True)
-class Places:
-    """Which pod runs which ranks. A pod's place is its number, counted over all replica specs in order.
-
-    Args:
-        job: The job's name.
-        parts: Name and largest size of each replica spec, in order.
-        nproc_per_node: Ranks of a pod.
-    """
-
-    job: str
-    parts: Sequence[tuple[str, int]]
-    nproc_per_node: int
-
-    @classmethod
-    def of(cls, job: Mapping[str, Any]) -> "Places":
-        """Read the places from a job's manifest."""
-        spec = job["spec"]
-        if kubeflow := spec.get("pytorchReplicaSpecs"):
-            parts = [(name.lower(), part.get("replicas", 1)) for name, part in kubeflow.items()]
-        else:
-            parts = [
-                (part["name"], part.get("maxReplicas", part.get("replicas", 0))) for part in spec["replicaSpecs"]
-            ]
-        nproc = str(spec.get("nprocPerNode", "1"))
-        return cls(job["metadata"]["name"], parts, int(nproc) if nproc.isdigit() else 1)
-
-    @property
-    def num_ranks(self) -> int:
-        return sum(count for _, count in self.parts) * self.nproc_per_node
-
-    def place(self, pod: str) -> int | None:
-        """Return a pod's place; None if its name does not contain it."""
-        before = 0
-        for name, count in self.parts:
-            if match := re.match(rf"{re.escape(self.job)}-{re.escape(name)}-(\d+)(?:-|$)", pod):
-                return before + int(match[1])
-            before += count
-        return None
+def phase(pod: object) -> str:
+    """Return a pod's phase; Pending before it has one."""
+    return lenient.text(lenient.mapping(pod, "status").get("phase")) or "Pending"
 
 
 def described(pods: Iterable[Mapping[str, Any]], places: Places) -> tuple[JobPod, ...]:
@@ -75,10 +38,10 @@ def reason(pod: Mapping[str, Any]) -> str:
     status = lenient.mapping(pod, "status")
     if why := lenient.text(status.get("reason")):  # Evicted, NodeLost, UnexpectedAdmissionError
         return _sentence(why, status.get("message"))
-    parts = list(dict.fromkeys((*_of_containers(status), *_of_conditions(status))))
+    parts = list(dict.fromkeys((*_of_containers(pod), *_of_conditions(pod))))
     if lenient.mapping(pod, "metadata").get("deletionTimestamp"):
         parts.append("Terminating")
-    if not parts and status.get("phase") == "Failed":
+    if not parts and phase(pod) == "Failed":
         parts.append("Failed")
     return "; ".join(parts)
 
@@ -87,7 +50,7 @@ def failures(pods: Iterable[Mapping[str, Any]]) -> Iterator[str]:
     """Yield why pods ended with a failure, each reason once with the pods that have it."""
     found: dict[str, list[str]] = {}
     for pod in pods:
-        if lenient.mapping(pod, "status").get("phase") == "Failed" and (why := reason(pod)):
+        if phase(pod) == "Failed" and (why := reason(pod)):
             found.setdefault(why, []).append(_name_and_node(pod))
     for why, names in found.items():
         yield f"{first_of(names, 1)}: {why}"
@@ -101,16 +64,17 @@ def container_of(pod: Mapping[str, Any]) -> str:
 
 
 def _described(pod: Mapping[str, Any], places: Places) -> JobPod:
-    status, place, nproc = pod.get("status") or {}, places.place(pod["metadata"]["name"]), places.nproc_per_node
-    ready = {each["type"]: each["status"] for each in status.get("conditions") or ()}
+    place, nproc = places.place(pod["metadata"]["name"]), places.nproc_per_node
+    status = pod.get("status") or {}
     containers = status.get("containerStatuses") or ()
+    ready = {each["type"]: each["status"] for each in status.get("conditions") or ()}
     are_ready = bool(containers) and all(each.get("ready") for each in containers)
     is_ready = ready["Ready"] == "True" if "Ready" in ready else are_ready
     return JobPod(
         pod["metadata"]["name"],
         None if place is None else (place * nproc, (place + 1) * nproc - 1),
         pod["spec"].get("nodeName"),
-        status.get("phase") or "Pending",
+        phase(pod),
         is_ready,
         sum(each.get("restartCount") or 0 for each in containers),
         datetime.fromisoformat(pod["metadata"]["creationTimestamp"]).timestamp(),
@@ -118,23 +82,36 @@ def _described(pod: Mapping[str, Any], places: Places) -> JobPod:
     )
 
 
-def _of_conditions(status: Mapping[str, Any]) -> Iterator[str]:
-    for condition in lenient.mappings(status.get("conditions")):
-        kind, value = condition.get("type"), condition.get("status")
-        why, message = lenient.text(condition.get("reason")), condition.get("message")
-        if (kind, value) == ("PodScheduled", "False"):
-            yield _sentence("FailedScheduling", message or why)
-        if (kind, value) == ("DisruptionTarget", "True"):
-            yield _sentence(why or "DisruptionTarget", message)
+def containers(pod: object) -> list[Mapping[str, Any]]:
+    """Return the statuses of a pod's containers, those that run before the others first."""
+    status = lenient.mapping(pod, "status")
+    return lenient.mappings(status.get("initContainerStatuses")) + lenient.mappings(status.get("containerStatuses"))
 
 
-def _of_containers(status: Mapping[str, Any]) -> Iterator[str]:
-    lists = (status.get("initContainerStatuses"), status.get("containerStatuses"))
-    for container in (container for each in lists for container in lenient.mappings(each)):
-        waiting, terminated = (lenient.mapping(container, "state", name) for name in ("waiting", "terminated"))
-        why = lenient.text(waiting.get("reason"))
-        if why and why not in STARTING:
-            yield _sentence(why, waiting.get("message"))
+def obstacle(container: Mapping[str, Any]) -> tuple[str, str] | None:
+    """Return reason and message of a container that waits for something else than a normal start; None for others."""
+    waiting = lenient.mapping(container, "state", "waiting")
+    why = lenient.text(waiting.get("reason"))
+    return (why, lenient.text(waiting.get("message"))) if why and why not in STARTING else None
+
+
+def unscheduled(pod: object) -> Mapping[str, Any] | None:
+    """Return the condition of a pod for which the scheduler finds no node; None for others."""
+    return lenient.conditions(pod, "False").get("PodScheduled")
+
+
+def _of_conditions(pod: Mapping[str, Any]) -> Iterator[str]:
+    if (condition := unscheduled(pod)) is not None:
+        yield _sentence("FailedScheduling", condition.get("message") or lenient.text(condition.get("reason")))
+    if (condition := lenient.conditions(pod).get("DisruptionTarget")) is not None:
+        yield _sentence(lenient.text(condition.get("reason")) or "DisruptionTarget", condition.get("message"))
+
+
+def _of_containers(pod: Mapping[str, Any]) -> Iterator[str]:
+    for container in containers(pod):
+        if found := obstacle(container):
+            yield _sentence(*found)
+        terminated = lenient.mapping(container, "state", "terminated")
         if terminated.get("exitCode"):
             yield _end(terminated)
         last = lenient.mapping(container, "lastState", "terminated")

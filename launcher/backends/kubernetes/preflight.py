@@ -4,28 +4,26 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from launcher.backends.kubernetes import lenient
 from launcher.backends.kubernetes.api_errors import RequestFailed, problem
-from launcher.backends.kubernetes.api_objects import JOB_KINDS, Manifest, path, pod_templates
+from launcher.backends.kubernetes.api_objects import (
+    JOB_KINDS,
+    PRIORITY_LABEL,
+    QUEUE_LABEL,
+    Manifest,
+    path,
+    pod_templates,
+)
 from launcher.backends.kubernetes.connection import METADATA_ONLY, Connection
 from launcher.common.problems import Notice, Problem
 from launcher.governance.quotas import Quota, exceeds, limits_growth
 
-_QUEUE, _PRIORITY = "kueue.x-k8s.io/queue-name", "kueue.x-k8s.io/priority-class"
 _MOST_NAMES = 8
 KUEUE = "/apis/kueue.x-k8s.io"
 """Path of Kueue's API group, whose answer lists the versions that the cluster serves."""
 
 _OPERATOR = "install the HyperPod training operator, 1.2 or later for elastic jobs"
 """Source: AWS, Using elastic training in Amazon SageMaker HyperPod, Prerequisites."""
-
-
-@dataclass(frozen=True, slots=True)
-class Reference:
-    """An object that a job's pods refer to, and the recipe's key for it."""
-
-    kind: str
-    name: str
-    key: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,19 +39,12 @@ def examine(connection: Connection, manifests: Sequence[Manifest]) -> Findings:
     job = manifests[-1]
     if problems := tuple(_unusable_cluster(connection, job)):
         return Findings(problems)
-    labels = job.body["metadata"].get("labels") or {}
-    queue, local, cluster_queue = labels.get(_QUEUE), None, None
-    version = kueue_version(connection) if queue or labels.get(_PRIORITY) else None
-    if queue and version:
-        local = _readable(connection, path("LocalQueue", job.namespace, queue, version=version))
-        if local is not None:
-            name = local["spec"].get("clusterQueue", "")
-            cluster_queue = _readable(connection, path("ClusterQueue", "", name, version=version))
+    queue_problems, cluster_queue = _queue(connection, job)
     quota_problems, notices = _quotas(connection, job, cluster_queue)
     found = [
         *_names_taken(connection, manifests),
         *_missing(connection, manifests),
-        *_queue_refusals(connection, job, version, local),
+        *queue_problems,
         *quota_problems,
         *_rights_missing(connection, manifests),
         *_rejections(connection, manifests),
@@ -123,10 +114,9 @@ def find(connection: Connection, manifest: Manifest, *, is_sure: bool = False) -
 def _missing(connection: Connection, manifests: Sequence[Manifest]) -> Iterator[Problem]:
     """Yield a Problem for each referenced object that does not exist. Never reads a Secret's content."""
     job, own = manifests[-1], {(m.kind, m.name) for m in manifests}
-    for reference in dict.fromkeys(references(job.body)):
-        if (reference.kind, reference.name) not in own:
-            where = path(reference.kind, job.namespace, reference.name)
-            yield from absent(connection, where, reference.key, reference.name, "E349")
+    for kind, name, key in dict.fromkeys(_references(job.body)):
+        if (kind, name) not in own:
+            yield from absent(connection, path(kind, job.namespace, name), key, name, "E349")
 
 
 def absent(
@@ -149,66 +139,64 @@ def absent(
             yield problem(error, key, value=name)
 
 
-def references(job: Mapping[str, Any]) -> Iterator[Reference]:
-    """Yield the objects that a job's pods need in order to start."""
+def _references(job: Mapping[str, Any]) -> Iterator[tuple[str, str, str]]:
+    """Yield kind, name and the recipe's key of each object that a job's pods need in order to start."""
+    kinds = {"secretKeyRef": "Secret", "configMapKeyRef": "ConfigMap"}
     for spec in (template["spec"] for template in pod_templates(job)):
         if name := spec.get("serviceAccountName"):
-            yield Reference("ServiceAccount", name, "cluster.service_account_name")
+            yield "ServiceAccount", name, "cluster.service_account_name"
         if name := spec.get("priorityClassName"):
-            yield Reference("PriorityClass", name, "cluster.priority_class_name")
+            yield "PriorityClass", name, "cluster.priority_class_name"
         for secret in spec.get("imagePullSecrets") or ():
-            yield Reference("Secret", secret["name"], "cluster")
+            yield "Secret", secret["name"], "cluster"
         for volume in spec.get("volumes") or ():
             if claim := volume.get("persistentVolumeClaim"):
-                yield Reference("PersistentVolumeClaim", claim["claimName"], "cluster.persistent_volume_claims")
+                yield "PersistentVolumeClaim", claim["claimName"], "cluster.persistent_volume_claims"
             for source, kind, field in (("secret", "Secret", "secretName"), ("configMap", "ConfigMap", "name")):
                 if (found := volume.get(source)) and not found.get("optional"):
-                    yield Reference(kind, found[field], "cluster")
-        for container in (*(spec.get("initContainers") or ()), *spec["containers"]):
-            yield from _of_variables(container)
+                    yield kind, found[field], "cluster"
+        containers = (*(spec.get("initContainers") or ()), *spec["containers"])
+        for variable in (variable for container in containers for variable in container.get("env") or ()):
+            for key, source in (variable.get("valueFrom") or {}).items():
+                if key in kinds and not source.get("optional"):
+                    yield kinds[key], source["name"], f"env_vars.{variable['name']}"
 
 
-def _of_variables(container: Mapping[str, Any]) -> Iterator[Reference]:
-    kinds = {"secretKeyRef": "Secret", "configMapKeyRef": "ConfigMap"}
-    for variable in container.get("env") or ():
-        for key, source in (variable.get("valueFrom") or {}).items():
-            if key in kinds and not source.get("optional"):
-                yield Reference(kinds[key], source["name"], f"env_vars.{variable['name']}")
+def _queue(connection: Connection, job: Manifest) -> tuple[list[Problem], Mapping[str, Any] | None]:
+    """Return why Kueue would never admit a job, and the job's ClusterQueue if it can be read.
 
-
-def _queue_refusals(
-    connection: Connection, job: Manifest, version: str | None, local: Mapping[str, Any] | None
-) -> Iterator[Problem]:
-    """Yield why Kueue would never admit a job: it or what the job's labels name is missing, or the queue is stopped.
-
-    Args:
-        version: Version of Kueue's API; None without Kueue.
-        local: The job's LocalQueue; None if it cannot be read.
+    Kueue or what the job's labels name is missing, or the queue is stopped.
     """
     labels = job.body["metadata"].get("labels") or {}
-    queue, priority = labels.get(_QUEUE), labels.get(_PRIORITY)
+    queue, priority = labels.get(QUEUE_LABEL), labels.get(PRIORITY_LABEL)
+    if not queue and not priority:
+        return [], None
+    version = kueue_version(connection)
     if version is None:
-        if queue or priority:
-            key, value = ("queue_name", queue) if queue else ("workload_priority_class", priority)
-            yield Problem("E347", f"cluster.{key}", "the cluster has no Kueue", value=value)
-        return
+        key, value = ("queue_name", queue) if queue else ("workload_priority_class", priority)
+        return [Problem("E347", f"cluster.{key}", "the cluster has no Kueue", value=value)], None
 
     def missing(key: str, kind: str, name: str, namespace: str = "") -> Iterator[Problem]:
         where, known = (path(kind, namespace, each, version=version) for each in (name, ""))
         return absent(connection, where, f"cluster.{key}", name, "E347", known)
 
+    found: list[Problem] = []
+    cluster_queue = None
     if queue:
-        yield from missing("queue_name", "LocalQueue", queue, job.namespace)
-    if local is not None:
-        if (stop := local["spec"].get("stopPolicy", "None")) != "None":
-            yield Problem("E347", "cluster.queue_name", f"the queue is stopped (stopPolicy {stop})", value=queue)
-        for condition in local.get("status", {}).get("conditions", ()):
-            if condition["type"] == "Active" and condition["status"] == "False":
-                message = f"the queue accepts no jobs: {condition.get('message')}"
-                yield Problem("E347", "cluster.queue_name", message, value=queue)
-        yield from missing("queue_name", "ClusterQueue", local["spec"].get("clusterQueue", ""))
+        found += missing("queue_name", "LocalQueue", queue, job.namespace)
+        if local := _readable(connection, path("LocalQueue", job.namespace, queue, version=version)):
+            if (stop := local["spec"].get("stopPolicy", "None")) != "None":
+                message = f"the queue is stopped (stopPolicy {stop})"
+                found.append(Problem("E347", "cluster.queue_name", message, value=queue))
+            if inactive := lenient.conditions(local, "False").get("Active"):
+                message = f"the queue accepts no jobs: {inactive.get('message')}"
+                found.append(Problem("E347", "cluster.queue_name", message, value=queue))
+            name = local["spec"].get("clusterQueue", "")
+            found += missing("queue_name", "ClusterQueue", name)
+            cluster_queue = _readable(connection, path("ClusterQueue", "", name, version=version))
     if priority:
-        yield from missing("workload_priority_class", "WorkloadPriorityClass", priority)
+        found += missing("workload_priority_class", "WorkloadPriorityClass", priority)
+    return found, cluster_queue
 
 
 def kueue_version(connection: Connection) -> str | None:
@@ -242,7 +230,7 @@ def _unbounded(job: Manifest) -> Iterator[Notice]:
     Source: AWS, Using elastic training in Amazon SageMaker HyperPod, Auto-scaling.
     """
     policy, labels = job.body["spec"].get("elasticPolicy"), job.body["metadata"].get("labels") or {}
-    if policy and _QUEUE not in labels:
+    if policy and QUEUE_LABEL not in labels:
         message = f"{job.namespace} has no ResourceQuota and the job no queue: it requests"
         others = "at once, even if others need them; recipes governance generates both"
         yield Notice("N129", f"{message} {policy['maxReplicas']} nodes {others}")

@@ -44,7 +44,7 @@ def _is_root(job: JobSpec) -> bool:
     if settings.run_as_root is None:
         needs_root = interface(job.model_type, job.trainer).runs_as_root and not container.is_own(job)
         return needs_root and settings.run_as_user is None
-    return bool(settings.run_as_root)
+    return settings.run_as_root
 
 
 def exceptions(job: JobSpec) -> Iterator[str]:
@@ -78,10 +78,6 @@ def _of_container(context: Mapping[str, Any]) -> Iterator[str]:
         yield "does not drop all capabilities"
     if added := [name for name in capabilities.get("add") or () if name != "NET_BIND_SERVICE"]:
         yield f"capabilities {', '.join(map(str, added))}"
-    yield from _of_profiles(context)
-
-
-def _of_profiles(context: Mapping[str, Any]) -> Iterator[str]:
     if (context.get("seccompProfile") or {}).get("type") not in _PROFILES:
         yield "no seccomp profile"
     if (context.get("appArmorProfile") or {}).get("type", "RuntimeDefault") not in _PROFILES:

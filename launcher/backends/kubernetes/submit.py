@@ -73,11 +73,8 @@ class Requests:
             try:
                 yield
                 self.answered[path] += 1
-            except ApiError as error:
-                self.answered[path] += is_final(error)
-                if not taken:
-                    raise
-            except Exception:
+            except Exception as error:
+                self.answered[path] += isinstance(error, ApiError) and is_final(error)
                 if not taken:
                     raise
         if taken:

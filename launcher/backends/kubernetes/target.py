@@ -1,7 +1,7 @@
-"""Identity of a submitted job, and which pods and events belong to it."""
+"""Identity of a submitted job, and which pods, ranks and events belong to it."""
 
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -11,14 +11,54 @@ Object = Mapping[str, Any]
 
 
 @dataclass(frozen=True, slots=True)
+class Places:
+    """Which pod runs which ranks. A pod's place is its number, counted over all replica specs in order.
+
+    Args:
+        job: The job's name.
+        parts: Name, as in the names of pods, and largest size of each replica spec, in order.
+        nproc_per_node: Ranks of a pod.
+    """
+
+    job: str
+    parts: Sequence[tuple[str, int]]
+    nproc_per_node: int
+
+    @classmethod
+    def of(cls, job: Object) -> "Places":
+        """Read the places from a job's manifest."""
+        spec = job["spec"]
+        fewest = 1 if "pytorchReplicaSpecs" in spec else 0  # each operator's default
+        parts = [
+            (name.lower(), part.get("maxReplicas", part.get("replicas", fewest)))
+            for name, part in api_objects.parts(job).items()
+        ]
+        nproc = str(spec.get("nprocPerNode", "1"))
+        return cls(job["metadata"]["name"], parts, int(nproc) if nproc.isdigit() else 1)
+
+    @property
+    def num_ranks(self) -> int:
+        return sum(count for _, count in self.parts) * self.nproc_per_node
+
+    def place(self, pod: str) -> int | None:
+        """Return a pod's place; None if its name is not one of this job's: job, replica spec, number."""
+        before = 0
+        for name, count in self.parts:
+            if match := re.match(rf"{re.escape(self.job)}-{re.escape(name)}-(\d+)(?:-|$)", pod):
+                return before + int(match[1])
+            before += count
+        return None
+
+
+@dataclass(frozen=True, slots=True)
 class Target:
     """A submitted job, as the API identifies it.
 
     Args:
         kind: Kind of the custom resource.
-        uid: Its uid, by which it differs from earlier and later jobs of that name.
+        uid: Its uid, by which it differs from earlier and later jobs of that name; "" if it is not known.
         selector: Label selector of its pods.
-        parts: Names of its replica specs.
+        places: Its ranks.
         server: The cluster that it was submitted to, as recorded; None in records of earlier versions.
     """
 
@@ -27,8 +67,15 @@ class Target:
     name: str
     uid: str
     selector: str
-    parts: tuple[str, ...] = ()
+    places: Places
     server: str | None = None
+
+    @classmethod
+    def of(cls, job: Object, uid: str, server: str | None = None) -> "Target":
+        """Return the job of a custom resource, as it was rendered or as the cluster has it."""
+        metadata = job["metadata"]
+        own = (job["kind"], metadata["namespace"], metadata["name"], uid)
+        return cls(*own, selector(job), Places.of(job), server)
 
     @property
     def path(self) -> str:
@@ -50,9 +97,20 @@ class Target:
         return bool(self.uid) and uid_of(job) == self.uid
 
     def may_name_pod(self, name: str) -> bool:
-        """Return whether a name has the form of this job's pods: job name, replica spec, number."""
-        parts = "|".join(re.escape(part) for part in self.parts)
-        return re.match(rf"{re.escape(self.name)}-({parts})-\d+(-|$)", name, re.IGNORECASE) is not None
+        """Return whether a name has the form of this job's pods."""
+        return self.places.place(name) is not None
+
+
+def selector(job: Object) -> str:
+    """Return the label selector of a job's pods: our own label.
+
+    Jobs of earlier versions lack it; theirs are the labels that all their templates have.
+    """
+    templates = api_objects.pod_templates(job)
+    labels = [set(((template.get("metadata") or {}).get("labels") or {}).items()) for template in templates]
+    common = dict(set.intersection(*labels)) if labels else {}
+    chosen = {api_objects.JOB_LABEL: common[api_objects.JOB_LABEL]} if api_objects.JOB_LABEL in common else common
+    return ",".join(f"{key}={value}" for key, value in sorted(chosen.items()))
 
 
 @dataclass(frozen=True, slots=True)

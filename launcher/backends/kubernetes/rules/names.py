@@ -19,7 +19,7 @@ from launcher.backends.kubernetes.rules.bounds import (
 from launcher.common.problems import Problem
 from launcher.common.secret_forms import holds_credentials
 from launcher.common.secret_names import names_secret
-from launcher.common.syntax import DNS_LABEL, DNS_SUBDOMAIN, IMAGE_FORM, is_image
+from launcher.common.syntax import IMAGE_FORM, is_dns_label, is_dns_subdomain, is_image
 from launcher.model.checked_recipe import CheckedRecipe
 from launcher.model.instances import canonical
 from launcher.model.job_spec import OPEN
@@ -33,7 +33,7 @@ _RESERVED = re.compile(r"(^|\.)(kubernetes\.io|k8s\.io|x-k8s\.io)$")
 @rule("E302", "cluster.namespace", source=_OBJECT_NAMES)
 def namespace_is_dns_label(checked: CheckedRecipe, problem: MakeProblem) -> Iterator[Problem]:
     """A namespace must be a valid DNS label."""
-    if not DNS_LABEL.fullmatch(k8s_options(checked).namespace):
+    if not is_dns_label(k8s_options(checked).namespace):
         yield problem(
             "cluster.namespace",
             "is not a valid DNS label",
@@ -165,7 +165,7 @@ def names_are_dns_names(checked: CheckedRecipe, problem: MakeProblem) -> Iterato
     for key in ("base_priority_class", "elastic_priority_class"):
         names[f"recipes.elastic_policy.preemption.{key}"] = getattr(preemption, key, None)
     for path, name in names.items():
-        if name is not None and not DNS_SUBDOMAIN.fullmatch(name):
+        if name is not None and not is_dns_subdomain(name):
             yield problem(path, "is not a valid DNS name", value=name, allowed="lower-case letters, digits, - and .")
 
 
@@ -176,7 +176,7 @@ def names_are_dns_names(checked: CheckedRecipe, problem: MakeProblem) -> Iterato
 )
 def weights_match_preferences(checked: CheckedRecipe, problem: MakeProblem) -> Iterator[Problem]:
     """Each preferred label has one weight; the default is 100 for each."""
-    selector = getattr(k8s_options(checked), "label_selector", None)
+    selector = k8s_options(checked).label_selector
     if selector and selector.weights is not None and len(selector.weights) != len(selector.preferred or {}):
         yield problem(
             "cluster.label_selector.weights",

@@ -3,9 +3,8 @@
 import re
 from collections.abc import Iterator
 from itertools import pairwise
-from typing import Any
 
-from launcher.backends.kubernetes.job_options import k8s_options
+from launcher.backends.kubernetes.job_options import LogMonitor, k8s_options
 from launcher.common.problems import Problem
 from launcher.model.checked_recipe import CheckedRecipe
 from launcher.rules import MakeProblem, rule
@@ -86,7 +85,7 @@ def _compiled(pattern: str) -> re.Pattern[str] | str:
         return str(error)
 
 
-def _half_given(monitor: Any, groups: int) -> Iterator[tuple[str, str]]:
+def _half_given(monitor: LogMonitor, groups: int) -> Iterator[tuple[str, str]]:
     """Yield each key of a monitor that would have no effect, with the reason."""
     if monitor.operator and monitor.metricThreshold is None:
         yield "operator", "needs a metricThreshold to compare with"

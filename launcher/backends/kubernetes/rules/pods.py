@@ -177,10 +177,6 @@ def _words(checked: CheckedRecipe) -> Iterator[tuple[str, str]]:
             yield f"recipes.{key}", f"{key.upper()}_COMMANDS={';'.join(commands)}"
     for i, word in enumerate(k8s_options(checked).command or ()):
         yield f"cluster.command.{i}", word
-    yield from _arguments(checked)
-
-
-def _arguments(checked: CheckedRecipe) -> Iterator[tuple[str, str]]:
     script = checked.recipe.training_cfg
     for i, argument in enumerate((script and script.script_args) or ()):
         for name, value in argument.items():
