@@ -3,7 +3,19 @@
 import json
 
 import pytest
-from whole_jobs import ARGS, bundle_of, curve, finish, graceful_stops, hold_until, left_behind, records, run, start
+from whole_jobs import (
+    ARGS,
+    ONE_THREAD,
+    bundle_of,
+    curve,
+    finish,
+    graceful_stops,
+    hold_until,
+    left_behind,
+    records,
+    run,
+    start,
+)
 
 pytest.importorskip("hyperpod_elastic_agent", reason="pip install --no-deps hyperpod-elastic-agent==1.1.3")
 pytest.importorskip("peft", reason="pip install '.[trainer]'")
@@ -24,6 +36,15 @@ RECIPES = {
     "gpt_oss dpo": "gpt_oss/llmft_gpt_oss_120b_seq4k_gpu_dpo",
 }
 """A recipe for each architecture and technique."""
+
+
+@pytest.fixture(scope="module", autouse=True)
+def one_thread():
+    """Train these small models with one thread: on a busy machine, two wait for each other ten times as long."""
+    with pytest.MonkeyPatch.context() as patch:
+        for name, value in ONE_THREAD.items():
+            patch.setenv(name, value)
+        yield
 
 
 @pytest.mark.parametrize("recipe", RECIPES.values(), ids=RECIPES)
