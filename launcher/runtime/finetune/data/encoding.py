@@ -72,7 +72,7 @@ class _Gathered:
         self.positions: list[int] = []
         self.turns = 0
         self._dropped: list[tuple[int, str]] = []
-        self._losses: dict[str, Loss] = {}
+        self._losses: list[Loss] = []
         self._chunk, self._width = chunk, width
 
     def keep(self, index: int, parts: Sequence[Ids], targets: int | tuple[int, int]) -> None:
@@ -83,8 +83,7 @@ class _Gathered:
 
     def lose(self, reason: str, index: int, turns: int, tokens: int = 0, *, is_drop: bool = False) -> None:
         """Count a part of a sample of the chunk that is not trained, or all of it if `is_drop`."""
-        known = self._losses.get(reason) or Loss(reason, is_drop, 0, 0, 0, self._chunk.place(index))
-        self._losses[reason] = known.plus(1, turns, tokens)
+        self._losses.append(Loss(reason, is_drop, 1, turns, tokens, self._chunk.place(index)))
         if is_drop:
             self._dropped.append((self._chunk.first + index, reason))
 
@@ -99,7 +98,7 @@ class _Gathered:
             numpy.array(self.targets, numpy.int32).reshape((-1, 2) if is_pairs else -1),
             numpy.array(self.positions, numpy.uint64),
             tuple(self._dropped),
-            tuple(self._losses.values()),
+            losses.merged(self._losses),
             self.turns,
         )
 
@@ -257,10 +256,10 @@ class Encoder:
 
     def _flagged(self, encoding: tokenizers.Encoding, text: Rendered) -> Tokens:
         ids = numpy.array(encoding.ids, numpy.uint32)
-        if text.spans is None:
-            return Tokens(ids, numpy.ones(len(ids), numpy.uint8))
         flags = numpy.zeros(len(ids), numpy.uint8)
-        parts = [(*tokens, start, stop) for start, stop in text.spans for tokens in _tokens_of(encoding, start, stop)]
+        parts = [
+            (*tokens, start, stop) for start, stop in text.spans or () for tokens in _tokens_of(encoding, start, stop)
+        ]
         for first, last, _, _ in parts:
             flags[first : last + 1] = 1
         divides = text.is_exact and any(self._divides(encoding, text.text, *part) for part in parts)

@@ -3,6 +3,7 @@
 import codecs
 import json
 from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
 
 from launcher.runtime.finetune.data.errors import DataError
@@ -12,7 +13,6 @@ _MAX_ELEMENT = 64 << 20
 """Characters of an element, at most."""
 _SPACE = " \t\n\r"
 """Source: RFC 8259, section 2."""
-_BOM = "\ufeff"
 
 
 def is_array(file: Path) -> bool:
@@ -100,19 +100,8 @@ class _Text:
 
 
 def _pieces(file: Path) -> Iterator[str]:
-    """Yield the text of a file, piece by piece."""
-    decoder = codecs.getincrementaldecoder("utf-8")()
-    size = _READ_BYTES
     with file.open("rb") as stream:
-        is_first = True
-        while True:
-            data = stream.read(size)
-            try:
-                piece = decoder.decode(data, final=not data)
-            except UnicodeDecodeError as error:
-                raise DataError(f"{file}: not valid UTF-8: {error}") from error
-            if is_first and piece:
-                piece, is_first = piece.removeprefix(_BOM), False
-            if not data:
-                return
-            yield piece
+        try:
+            yield from codecs.iterdecode(iter(partial(stream.read, _READ_BYTES), b""), "utf-8-sig")
+        except UnicodeDecodeError as error:
+            raise DataError(f"{file}: not valid UTF-8: {error}") from error

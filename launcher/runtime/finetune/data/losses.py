@@ -43,17 +43,22 @@ class Loss:
     tokens: int
     example: str
 
-    def plus(self, samples: int, turns: int, tokens: int) -> "Loss":
-        """Return the loss with further samples."""
-        return replace(self, samples=self.samples + samples, turns=self.turns + turns, tokens=self.tokens + tokens)
-
 
 def merged(losses: Iterable[Loss]) -> tuple[Loss, ...]:
     """Return one loss for each reason, the dropped samples first; the first example of each stays."""
     found: dict[str, Loss] = {}
     for loss in losses:
         known = found.get(loss.reason)
-        found[loss.reason] = loss if known is None else known.plus(loss.samples, loss.turns, loss.tokens)
+        found[loss.reason] = (
+            loss
+            if known is None
+            else replace(
+                known,
+                samples=known.samples + loss.samples,
+                turns=known.turns + loss.turns,
+                tokens=known.tokens + loss.tokens,
+            )
+        )
     return tuple(sorted(found.values(), key=lambda loss: (not loss.is_drop, loss.reason)))
 
 

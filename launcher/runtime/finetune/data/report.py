@@ -88,14 +88,13 @@ def summarize(settings: DataSettings, tokenizer_folder: Path, num_samples: int) 
     counts = Counts.of_losses(0, ())
     lengths: Counter[int] = Counter()
     dropped: list[tuple[int, str]] = []
-    splits = settings.split_ratio < 1 and not settings.validation_path
     total, num_train = source.count(limit), 0
     for found in encoded_chunks(encoder, source, limit):
         counts = counts.plus(found.counts())
         lengths.update(found.lengths.sum(axis=1).tolist())
         dropped += found.dropped[: MOST_PLACES - len(dropped)]
         chosen = split.is_trained(found.positions, total, settings.split_ratio, settings.split_seed)
-        num_train += int(chosen.sum()) if splits else len(found)
+        num_train += int(chosen.sum()) if settings.splits else len(found)
     return Summary(
         counts,
         num_train,

@@ -135,6 +135,11 @@ class DataSettings:
             max_lost_share=_lost_share(data),
         )
 
+    @property
+    def splits(self) -> bool:
+        """Whether a part of the training samples is for validation."""
+        return self.split_ratio < 1 and not self.validation_path
+
     def most(self, limit: int | None) -> int:
         """Return the maximum number of samples to read of a data set with this `limit`."""
         return self.max_samples if limit is None else min(self.max_samples, limit)
