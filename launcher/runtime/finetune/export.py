@@ -69,8 +69,7 @@ def write(model: nn.Module, settings: Settings, inputs: Inputs, facts: Facts) ->
             _write_model(model, inputs, folder, folder.partial / MERGED)
         if "model" in found:
             _write_model(model, inputs, folder, folder.partial)
-        described = replace(facts, contents=found)
-        folder.first_rank(lambda: _describe(folder.partial, described))
+        folder.first_rank(lambda: _describe(folder.partial, replace(facts, contents=found)))
     if settings.logs_adapter and settings.tracking.run_id and "adapters" in found and process_group.rank() == 0:
         _log_adapters(settings.tracking.uri, settings.tracking.run_id, inputs)
 
@@ -98,15 +97,13 @@ def _describe(folder: Path, facts: Facts) -> None:
 
 
 def _write_adapters(model: nn.Module, settings: Settings, inputs: Inputs, folder: ResultFolder) -> None:
-    """Write the trained parameters as PEFT does."""
     from safetensors.torch import save_file
 
     values = {}
-    for name, parameter in model.named_parameters():
-        if parameter.requires_grad:
-            value = gathered(parameter)
-            if process_group.rank() == 0:
-                values[adapters.saved_name(name)] = value.cpu().contiguous()
+    for name, parameter in adapters.trained(model).items():
+        value = gathered(parameter)
+        if process_group.rank() == 0:
+            values[adapters.saved_name(name)] = value.cpu().contiguous()
 
     def save() -> None:
         save_file(values, folder.partial / adapters.WEIGHTS_FILE, {"format": "pt"})
@@ -244,9 +241,8 @@ def _gathered_parts(layer: Any) -> dict[str, torch.Tensor]:
     """Return a layer's adapters in full. Collective."""
     return {
         f"{part}.{name}": gathered(parameter)
-        for part in layer.adapter_layer_names
-        if hasattr(layer, part)
-        for name, parameter in getattr(layer, part).named_parameters()
+        for part, module in adapters.parts(layer).items()
+        for name, parameter in module.named_parameters()
     }
 
 

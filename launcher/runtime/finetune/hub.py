@@ -33,9 +33,7 @@ def wanted_files(files: Iterable[str], in_index: Collection[str] = ()) -> list[s
     Folders, such as `original`, hold the same weights in other formats. Pickled weights are fetched where there are
     no safetensors files; transformers reads them.
 
-    Args:
-        files: Paths in the repository.
-        in_index: The files of weights that its index names, if it has one.
+    `in_index` are the files of weights that the index of the repository names, if it has one.
     """
     top = sorted(file for file in files if "/" not in file)
     formats = (in_index, *(fnmatch.filter(top, pattern) for pattern in _WEIGHTS))
@@ -45,12 +43,7 @@ def wanted_files(files: Iterable[str], in_index: Collection[str] = ()) -> list[s
 
 @dataclass(frozen=True, slots=True)
 class Pinned:
-    """What a job trains of a model on the Hub.
-
-    Args:
-        commit: Of the repository.
-        files: That are fetched of it.
-    """
+    """What a job trains of a model on the Hub: a commit of its repository, and the files that are fetched of it."""
 
     commit: str
     files: tuple[str, ...]
@@ -64,23 +57,22 @@ def pinned(name: str, revision: str | None, run_dir: Path) -> Pinned:
     Raises:
         ModelMissing: The Hub has no such model or revision, or is not reachable and the model not in its cache.
     """
-    found, problem = None, ""
-    if process_group.rank() == 0:
+
+    def pin() -> Pinned:
         try:
             found = _recorded(run_dir / RECORD, name, revision) or _resolved(name, revision)
-            record = {"model": name, "revision": revision} | asdict(found)
-            run_dir.mkdir(parents=True, exist_ok=True)
-            write_text(run_dir / RECORD, json.dumps(record) + "\n")
-        except (ModelMissing, WeightsInvalid) as error:
-            problem = str(error)
-    found, problem = process_group.share((found, problem))
-    if found is None:
-        raise ModelMissing(problem)
-    return found
+        except WeightsInvalid as error:
+            raise ModelMissing(str(error)) from error
+        record = {"model": name, "revision": revision} | asdict(found)
+        run_dir.mkdir(parents=True, exist_ok=True)
+        write_text(run_dir / RECORD, json.dumps(record) + "\n")
+        return found
+
+    return process_group.of_first_rank(pin, ModelMissing)
 
 
 def _recorded(file: Path, name: str, revision: str | None) -> Pinned | None:
-    """Return what an earlier start recorded; None if there is none, for this model, that can be read."""
+    """Return what an earlier start recorded; None without a readable record of this model."""
     try:
         record = json.loads(file.read_text(encoding="utf-8"))
         is_same = (record["model"], record["revision"]) == (name, revision)
@@ -121,11 +113,7 @@ def _resolved(name: str, revision: str | None) -> Pinned:
 
 
 def _cached(name: str, revision: str | None, reason: Exception) -> Pinned:
-    """Return what this node's cache holds of a model while the Hub is not reachable.
-
-    Raises:
-        ModelMissing: Nothing of it.
-    """
+    """Return what this node's cache holds of a model while the Hub is not reachable."""
     from huggingface_hub import try_to_load_from_cache
 
     found = try_to_load_from_cache(name, CONFIG_FILE, revision=revision)

@@ -4,16 +4,16 @@ import os
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, cast
+from typing import Any
 
 from launcher.runtime import process_group
 from launcher.runtime.finetune import hub
 from launcher.runtime.finetune.architectures import is_hub_name, read_config, rehearsal_config
 from launcher.runtime.finetune.data.preparation import prepare
 from launcher.runtime.finetune.data.prepared import Prepared, load
-from launcher.runtime.finetune.data.settings import CHANNELS, DataSettings, Technique
+from launcher.runtime.finetune.data.settings import CHANNELS, DataSettings
 from launcher.runtime.finetune.hub import ModelMissing
-from launcher.runtime.finetune.rehearsal_data import NUM_SAMPLES, VOCABULARY, RehearsalData, write_rehearsal_data
+from launcher.runtime.finetune.rehearsal_data import NUM_SAMPLES, VOCABULARY, write_rehearsal_data
 from launcher.runtime.finetune.settings import Settings
 
 REHEARSAL = "rehearsal"
@@ -25,12 +25,11 @@ class Inputs:
     """What a job reads.
 
     Args:
-        data: Settings of the samples.
-        tokenizer: Folder of the tokenizer.
+        tokenizer: Its folder.
         config: The model's configuration, as in config.json.
         weights: Folder of the model's weights; None for random ones.
         prepared: Folder for prepared samples.
-        results: Folder of the results.
+        results: Their folder.
         is_rehearsal: Whether model and samples are made up.
         commit: Of a model on the Hub; empty for a folder.
     """
@@ -67,7 +66,9 @@ def inputs_of(
     results = Path(os.environ.get("SM_MODEL_DIR") or settings.saving.folder or run_dir / "model")
     name = settings.model.save_name or settings.name
     if rehearse:
-        made = _made_up(run_dir / REHEARSAL, data.technique, settings.seed, samples or NUM_SAMPLES)
+        made = process_group.of_first_rank(
+            lambda: write_rehearsal_data(run_dir / REHEARSAL, data.technique, settings.seed, samples or NUM_SAMPLES)
+        )
         small = rehearsal_config(settings.model.path, model or settings.name, VOCABULARY)
         data = replace(data, train_path=str(made.train_file), validation_path="", max_lost_share=1.0)
         folder = results / f"{REHEARSAL}-{name.replace('/', '-')}"
@@ -81,12 +82,13 @@ def inputs_of(
 def prepared_data(inputs: Inputs, *, is_node_first: bool) -> Prepared:
     """Return the prepared samples. Collective: the first rank prepares them, and those of nodes that lack them."""
     patient = process_group.patient_group()
-    is_first = process_group.rank() == 0
-    found = prepare(inputs.data, inputs.tokenizer, inputs.prepared).folder if is_first else None
-    process_group.barrier(patient)
-    folder = cast(Path, process_group.share(found))
+
+    def prepared_folder() -> Path:
+        return prepare(inputs.data, inputs.tokenizer, inputs.prepared).folder
+
+    folder = process_group.of_first_rank(prepared_folder, group=patient)
     if is_node_first and not folder.exists():
-        prepare(inputs.data, inputs.tokenizer, inputs.prepared)
+        prepared_folder()
     process_group.barrier(patient)
     return load(folder)
 
@@ -111,17 +113,10 @@ def model_folder(path: str, revision: str | None, run_dir: Path) -> tuple[Path, 
     return hub.downloaded(path, found), found.commit
 
 
-def _made_up(folder: Path, technique: Technique, seed: int, samples: int) -> RehearsalData:
-    """Return the samples and the tokenizer of a rehearsal; the first rank writes them."""
-    made = write_rehearsal_data(folder, technique, seed, samples) if process_group.rank() == 0 else None
-    return cast(RehearsalData, process_group.share(made))
-
-
 def _with_channels(data: DataSettings) -> DataSettings:
     """Return the settings with the folders of data channels where the recipe names no file."""
     found: dict[str, Any] = {}
     for key, channels in CHANNELS.items():
-        folders = [os.environ.get(f"SM_CHANNEL_{name.upper()}") for name in channels]
-        if not getattr(data, key) and any(folders):
-            found[key] = next(folder for folder in folders if folder)
-    return replace(data, **found) if found else data
+        folders = filter(None, (os.environ.get(f"SM_CHANNEL_{name.upper()}") for name in channels))
+        found[key] = getattr(data, key) or next(folders, "")
+    return replace(data, **found)

@@ -1,16 +1,30 @@
-"""What a technique trains: the loss of its samples, and what is reported of it; supervised fine-tuning."""
+"""What a technique trains: the loss of its samples, and what is reported of it.
 
+Supervised fine-tuning, and direct preference optimization.
+
+Source: Rafailov et al., Direct Preference Optimization (2023); Azar et al., A General Theoretical Paradigm to
+    Understand Learning from Human Preferences (2023), for `ipo`; Zhao et al., SLiC-HF (2023), for `hinge`;
+    Mitchell, A note on DPO with noisy preferences (2023), for label smoothing.
+"""
+
+import functools
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Protocol, TypeVar
 
+import numpy as np
 import torch
 from torch import nn
+from torch.nn.functional import logsigmoid
 
-from launcher.runtime.finetune.batches import Batcher
-from launcher.runtime.finetune.data.prepared import PreparedConversations
+from launcher.runtime.finetune.batches import Batcher, Sample
+from launcher.runtime.finetune.data.prepared import PreparedConversations, PreparedPairs
+from launcher.runtime.finetune.settings import LOSSES, PreferenceSettings
 from launcher.runtime.finetune.token_scores import TokenBatch
 from launcher.runtime.loss_weighting import LossWeighting
+
+METRICS = ("loss", "rewards/chosen", "rewards/rejected", "rewards/margin", "rewards/accuracy")
+"""Of preference optimization."""
 
 Samples = TypeVar("Samples", contravariant=True)
 Rows = TypeVar("Rows")
@@ -101,3 +115,135 @@ class Supervised:
         """Return the loss per token."""
         loss, tokens = sums.tolist()
         return {"loss": loss / max(tokens, 1)}
+
+
+class LossUnknown(ValueError):
+    """The open trainer does not have the recipe's `loss_type`."""
+
+
+class PairRows:
+    """Rows of preference pairs: the chosen answers, then the rejected ones, each after its prompt."""
+
+    def __init__(self, pairs: PreparedPairs, indices: Sequence[int], batcher: Batcher):
+        parts = [pairs.sample(each) for each in indices]
+        rows = [_answered(prompt, chosen) for prompt, chosen, _ in parts]
+        rows += [_answered(prompt, rejected) for prompt, _, rejected in parts]
+        self.indices = list(indices)
+        self._batcher, self._laid_out = batcher, batcher.laid_out(rows)
+        # Counted on the CPU: an accelerator would have to be waited for.
+        self._num_tokens = torch.bincount(self._laid_out.samples, minlength=2 * len(self.indices)).clamp(min=1)
+
+    @functools.cached_property
+    def batch(self) -> TokenBatch:
+        """The rows on their device."""
+        return self._batcher.placed(self._laid_out)
+
+    def sums(self, log_probs: torch.Tensor) -> torch.Tensor:
+        """Return the sums over the tokens of each answer, chosen and rejected, in 64 bits; shape `(pairs, 2)`.
+
+        In 32 bits, the sum over 2,000 tokens was off by 0.01.
+        """
+        sums = torch.zeros(2 * len(self.indices), dtype=torch.float64, device=log_probs.device)
+        return sums.index_add(0, self.batch.samples, log_probs.double()).view(2, -1).T
+
+    @property
+    def num_tokens(self) -> torch.Tensor:
+        """Tokens of each answer, at least 1; shape `(pairs, 2)`."""
+        return self.on_device(self._num_tokens).view(2, -1).T
+
+    def on_device(self, tensor: torch.Tensor) -> torch.Tensor:
+        """Return a tensor on the device of the rows."""
+        return self._batcher.to_device(tensor)
+
+
+Reference = Callable[[PreparedPairs, PairRows], torch.Tensor]
+"""Returns the reference's log-probabilities of chosen and rejected answers, shape `(pairs, 2)`."""
+
+
+def _answered(prompt: np.ndarray, answer: np.ndarray) -> Sample:
+    trained = np.concatenate([np.zeros(len(prompt), np.uint8), np.ones(len(answer), np.uint8)])
+    return np.concatenate([prompt, answer]), trained
+
+
+def uniform_reference(pairs: PreparedPairs, rows: PairRows) -> torch.Tensor:
+    """Return zeros: every answer is as likely as any other."""
+    return torch.zeros((len(rows.indices), 2), dtype=torch.float64, device=rows.batch.ids.device)
+
+
+def preference_losses(gains: torch.Tensor, num_tokens: torch.Tensor, preference: PreferenceSettings) -> torch.Tensor:
+    """Return the loss of each pair, shape `(pairs,)`.
+
+    Args:
+        gains: Log-probability of chosen and rejected answers beyond the reference's, shape `(pairs, 2)`.
+        num_tokens: Of the answers, shape `(pairs, 2)`; `ipo` compares the means over tokens.
+    """
+    margins = gains[:, 0] - gains[:, 1]
+    scaled, smoothing = preference.beta * margins, preference.label_smoothing
+    if preference.loss_type == "sigmoid":
+        return -(1 - smoothing) * logsigmoid(scaled) - smoothing * logsigmoid(-scaled)
+    if preference.loss_type == "hinge":
+        return torch.relu(1 - scaled)
+    means = gains / num_tokens
+    return (means[:, 0] - means[:, 1] - 1 / (2 * preference.beta)) ** 2
+
+
+class Preference:
+    """Direct preference optimization: the mean loss over the preference pairs of an optimizer step.
+
+    Raises:
+        LossUnknown: The form of the loss is none of `LOSSES`.
+    """
+
+    num_sums = 1 + len(METRICS)
+
+    def __init__(
+        self,
+        batcher: Batcher,
+        preference: PreferenceSettings,
+        reference: Reference,
+        prepare: Callable[[Callable[[], bool]], bool] | None = None,
+    ):
+        if preference.loss_type not in LOSSES:
+            raise LossUnknown(f"loss_type={preference.loss_type!r}; the open trainer supports {', '.join(LOSSES)}")
+        self._batcher, self._preference, self._reference = batcher, preference, reference
+        self._prepare = prepare
+
+    def prepare(self, stopping: Callable[[], bool]) -> bool:
+        """Prepare the reference; return False if a stop interrupts that. Collective."""
+        return self._prepare(stopping) if self._prepare else True
+
+    def lengths(self, samples: PreparedPairs) -> torch.Tensor:
+        """Return the tokens of both rows of each pair, shape `(pairs,)`."""
+        prompt, chosen, rejected = torch.from_numpy(samples.offsets).diff().view(-1, 3).T
+        total: torch.Tensor = 2 * prompt + chosen + rejected
+        return total
+
+    def rows(self, samples: PreparedPairs, indices: Sequence[int]) -> PairRows:
+        """Return the rows of a batch in the memory of the CPU."""
+        return PairRows(samples, indices, self._batcher)
+
+    def outcome(self, root: nn.Module, samples: PreparedPairs, rows: PairRows) -> Outcome:
+        """Return the loss, and the sums: loss, pairs, rewards of chosen and rejected, margin, pairs in order."""
+        reference = self._reference(samples, rows)
+        log_probs, aux = root(rows.batch)
+        policy, num_tokens = rows.sums(log_probs), rows.num_tokens
+        gains = policy - reference
+        losses = preference_losses(gains, num_tokens, self._preference)
+        if self._preference.nll_coef:
+            losses = losses - self._preference.nll_coef * (policy / num_tokens)[:, 0]
+        loss = losses.sum()
+        chosen, rejected = (self._preference.beta * gains.detach()).T
+        parts = (chosen.sum(), rejected.sum(), (chosen - rejected).sum(), (chosen > rejected).sum())
+        pairs = torch.full_like(loss, len(chosen))  # nothing waits for the device
+        sums = torch.stack([part.double() for part in (loss.detach(), pairs, *parts)])
+        return Outcome(loss, sums, aux)
+
+    def weighed(self, outcome: Outcome, samples: PreparedPairs, job: LossWeighting) -> torch.Tensor:
+        """Return the loss to run backward from."""
+        loss = job.weigh(outcome.loss / max(len(job.batch.positions), 1))
+        return loss if outcome.aux is None else loss + outcome.aux * job.weight
+
+    def metrics(self, sums: torch.Tensor) -> Mapping[str, float]:
+        """Return loss and rewards, each on average over pairs."""
+        loss, pairs, *others = sums.tolist()
+        return {name: each / max(pairs, 1) for name, each in zip(METRICS, (loss, *others), strict=True)}

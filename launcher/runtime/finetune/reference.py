@@ -25,8 +25,8 @@ from launcher.runtime.finetune import adapters
 from launcher.runtime.finetune.batches import Batcher
 from launcher.runtime.finetune.data.fingerprints import fingerprints
 from launcher.runtime.finetune.data.prepared import Prepared, PreparedPairs
-from launcher.runtime.finetune.dpo import PairRows, Reference
 from launcher.runtime.finetune.inputs import Inputs
+from launcher.runtime.finetune.objectives import PairRows, Reference
 from launcher.runtime.finetune.parallel import reshard
 from launcher.runtime.finetune.settings import Settings
 from launcher.runtime.finetune.weight_files import PICKLED, weight_files
@@ -76,10 +76,7 @@ class Precomputed:
 
 def _files(data: Prepared, settings: Settings, inputs: Inputs) -> list[tuple[PreparedPairs, Path]]:
     """Return the pairs of a job, and the file of the reference of each. Collective."""
-    patient = process_group.patient_group()
-    identity = _identity(settings, inputs) if process_group.rank() == 0 else ""
-    process_group.barrier(patient)
-    identity = process_group.share(identity)
+    identity = process_group.of_first_rank(lambda: _identity(settings, inputs))
     return [
         (pairs, inputs.prepared / f"reference-{name}-{data.digest}-{identity}.npy")
         for name, pairs in (("train", data.train), ("validation", data.validation))

@@ -38,12 +38,7 @@ def refuse_foreign(folder: Path) -> None:
 
 
 class ResultFolder:
-    """A new folder of results. Every method is collective.
-
-    Args:
-        partial: Receives the files.
-        final: Name that they get at the end.
-    """
+    """A new folder of results: `partial` receives the files, and gets the name `final` at the end. Collective."""
 
     def __init__(self, partial: Path, final: Path):
         self.partial, self.final = partial, final
@@ -55,18 +50,18 @@ class ResultFolder:
         Raises:
             ExportFailed: It could not, on all ranks.
         """
-        problem = None
-        if process_group.rank() == 0:
+        from safetensors import SafetensorError  # its errors while writing are no OSError
+
+        def attempt() -> None:
             try:
                 work()
-            except (OSError, _write_error()) as error:
-                problem = (
+            except (OSError, SafetensorError) as error:
+                raise ExportFailed(
                     f"{self.final}: the results could not be written ({error}); nothing is left of them. Make room "
                     "there; the next start writes them again, without training again"
-                )
-        process_group.barrier(self._patient)
-        if problem := process_group.share(problem):
-            raise ExportFailed(problem)
+                ) from error
+
+        process_group.of_first_rank(attempt, ExportFailed, group=self._patient)
 
 
 @contextmanager
@@ -106,9 +101,3 @@ def replaced(final: Path) -> Iterator[ResultFolder]:
         if process_group.rank() == 0:
             shutil.rmtree(partial, ignore_errors=True)
         raise
-
-
-def _write_error() -> type[Exception]:
-    from safetensors import SafetensorError  # its errors while writing are no OSError
-
-    return SafetensorError

@@ -18,12 +18,11 @@ from launcher.runtime import agent, process_group
 from launcher.runtime.finetune import export, parallel
 from launcher.runtime.finetune.batches import Batcher, ahead, layer_masks
 from launcher.runtime.finetune.data.prepared import Prepared
-from launcher.runtime.finetune.dpo import Preference, uniform_reference
 from launcher.runtime.finetune.inputs import Inputs, inputs_of, prepared_data
 from launcher.runtime.finetune.loading import loader_of
 from launcher.runtime.finetune.model_card import facts_of, tags_of
 from launcher.runtime.finetune.models import adamw, built, compute_dtype, trained_parameters
-from launcher.runtime.finetune.objectives import Objective, Supervised
+from launcher.runtime.finetune.objectives import Objective, Preference, Supervised, uniform_reference
 from launcher.runtime.finetune.reference import Precomputed, dealt, without_adapters
 from launcher.runtime.finetune.result_folder import refuse_foreign
 from launcher.runtime.finetune.schedules import learning_rate

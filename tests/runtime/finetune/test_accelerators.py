@@ -14,8 +14,8 @@ from torch.distributed.tensor.debug import CommDebugMode
 
 from launcher.runtime.finetune import batches, models, parallel, trainer
 from launcher.runtime.finetune.batches import Batcher, layer_masks
-from launcher.runtime.finetune.dpo import PairRows
 from launcher.runtime.finetune.models import adamw
+from launcher.runtime.finetune.objectives import PairRows
 from launcher.runtime.finetune.parallel import Plan, plan_of
 from launcher.runtime.finetune.settings import ParallelSettings, settings_of
 from launcher.runtime.process_group import Place

@@ -11,8 +11,14 @@ from torch import nn
 from launcher.runtime.finetune import token_scores
 from launcher.runtime.finetune.batches import Batcher, padded
 from launcher.runtime.finetune.data.prepared import PreparedPairs
-from launcher.runtime.finetune.dpo import METRICS, PairRows, Preference, preference_losses, uniform_reference
-from launcher.runtime.finetune.objectives import Outcome
+from launcher.runtime.finetune.objectives import (
+    METRICS,
+    Outcome,
+    PairRows,
+    Preference,
+    preference_losses,
+    uniform_reference,
+)
 from launcher.runtime.finetune.schedules import learning_rate
 from launcher.runtime.finetune.settings import (
     LoraSettings,
