@@ -39,7 +39,7 @@ class Encoded:
         lengths: Tokens of each sample, or of each part of a pair, shape `(n, width)`.
         targets: Trained tokens of each sample, or of both answers of a pair, shape `(n,)` or `(n, 2)`.
         positions: Position of each kept sample in its source, shape `(n,)`.
-        dropped: Position and reason of each dropped sample.
+        dropped: Position, place and reason of each dropped sample.
         losses: What is not trained of the chunk; see `Counts`.
         turns: Turns of the assistant in all samples.
     """
@@ -49,7 +49,7 @@ class Encoded:
     lengths: numpy.typing.NDArray[numpy.int64]
     targets: numpy.typing.NDArray[numpy.int32]
     positions: numpy.typing.NDArray[numpy.uint64]
-    dropped: tuple[tuple[int, str], ...]
+    dropped: tuple[tuple[int, str, str], ...]
     losses: tuple[Loss, ...]
     turns: int
 
@@ -71,24 +71,23 @@ class _Gathered:
         self.targets: list[int | tuple[int, int]] = []
         self.positions: list[int] = []
         self.turns = 0
-        self._dropped: list[tuple[int, str]] = []
+        self._dropped: list[tuple[int, str, str]] = []
         self._losses: list[Loss] = []
         self._chunk, self._width = chunk, width
 
     def keep(self, index: int, parts: Sequence[Ids], targets: int | tuple[int, int]) -> None:
-        """Add a sample of the chunk."""
         self.ids += parts
         self.targets.append(targets)
         self.positions.append(self._chunk.first + index)
 
     def lose(self, reason: str, index: int, turns: int, tokens: int = 0, *, is_drop: bool = False) -> None:
         """Count a part of a sample of the chunk that is not trained, or all of it if `is_drop`."""
-        self._losses.append(Loss(reason, is_drop, 1, turns, tokens, self._chunk.place(index)))
+        place = self._chunk.place(index)
+        self._losses.append(Loss(reason, is_drop, 1, turns, tokens, place))
         if is_drop:
-            self._dropped.append((self._chunk.first + index, reason))
+            self._dropped.append((self._chunk.first + index, place, reason))
 
     def encoded(self) -> Encoded:
-        """Return them as flat arrays."""
         lengths = numpy.array([len(part) for part in self.ids], numpy.int64)
         is_pairs = self._width > 1
         return Encoded(
@@ -107,7 +106,6 @@ class Rendered(NamedTuple):
     """The text of a sample.
 
     Args:
-        text: The full text.
         spans: Trained parts; None if all of it is trained.
         is_plain: Whether it is not the text of a template, so that the tokenizer marks its start and end.
         turns: Turns of the assistant in the sample.
@@ -162,16 +160,10 @@ class Encoder:
         Raises:
             DataError: Samples are not valid; the messages name their file and line.
         """
-        if self.settings.technique == "dpo":
-            return self._pairs(chunk)
-        return self._conversations(chunk)
+        return self._pairs(chunk) if self.settings.technique == "dpo" else self._conversations(chunk)
 
     def rendered(self, chunk: Chunk) -> list[Rendered]:
-        """Return the text of each conversation of a chunk.
-
-        Raises:
-            DataError: Samples are not valid.
-        """
+        """Return the text of each conversation of a chunk."""
         return chunk.each(lambda record: self._rendered(sft_sample(record, self.settings.pretrain_mode)))
 
     def _rendered(self, sample: Conversation | Text) -> Rendered:
@@ -230,7 +222,7 @@ class Encoder:
     def _conversations(self, chunk: Chunk) -> Encoded:
         texts = self.rendered(chunk)
         found = _Gathered(chunk, 1)
-        limit = _shortest(self.settings, SFT_LABEL)
+        limit = self.settings.chain.length_limit(SFT_LABEL)
         max_len = self.settings.max_len
         for index, (text, tokens) in enumerate(zip(texts, self._tokens(texts), strict=True)):
             found.turns += text.turns
@@ -295,15 +287,11 @@ class Encoder:
             tokens[::3] = self.tokenizer.ids(texts[::3], add_special_tokens=True)
         found = _Gathered(chunk, 3)
         for index in range(len(chunk)):
-            self._add_pair(found, index, tokens[3 * index : 3 * index + 3])
+            self._add_pair(found, index, *tokens[3 * index : 3 * index + 3])
         return found.encoded()
 
     def pair_texts(self, pair: Pair) -> tuple[str, str, str]:
-        """Return the texts of a pair's prompt, with the start of the answer, and of both answers.
-
-        Raises:
-            SampleError: The template refuses the messages.
-        """
+        """Return the texts of a pair's prompt, with the start of the answer, and of both answers."""
         template = self.tokenizer.required_template()
         prompt = template.render(pair.prompt, pair.tools, generation_prompt=True)
         chosen = template.render(pair.prompt + pair.chosen, pair.tools)
@@ -311,15 +299,18 @@ class Encoder:
         shared = self.tokenizer.answer_start(prompt, (chosen, rejected))
         return chosen[:shared], chosen[shared:], rejected[shared:]
 
-    def _add_pair(self, found: _Gathered, index: int, tokens: Sequence[list[int]]) -> None:
+    def _add_pair(
+        self, found: _Gathered, index: int, prompt: list[int], chosen: list[int], rejected: list[int]
+    ) -> None:
         chain = self.settings.chain
-        prompt, chosen, rejected = tokens
+        num_tokens = len(prompt) + len(chosen) + len(rejected)
         found.turns += 2
         kept = prompt[-chain.max_prompt_length :] if chain.max_prompt_length else prompt
-        room = [each for each in (chain.max_completion_length, self.settings.max_len - len(kept)) if each is not None]
-        most = max(0, min(room))
+        most = max(0, self.settings.max_len - len(kept))
+        if chain.max_completion_length is not None:
+            most = min(most, chain.max_completion_length)
         parts = (kept, chosen[:most], rejected[:most])
-        limits = [(_shortest(self.settings, label), part) for label, part in zip(PAIR_LABELS, parts, strict=True)]
+        limits = [(chain.length_limit(label), part) for label, part in zip(PAIR_LABELS, parts, strict=True)]
         first = 0 if kept else 1  # nothing precedes the first token of an answer without a prompt
         targets = (max(0, len(parts[1]) - first), max(0, len(parts[2]) - first))
         reason = None
@@ -328,9 +319,9 @@ class Encoder:
         elif not all(targets):
             reason = losses.OUT_OF_REACH if len(chosen) > first and len(rejected) > first else losses.NO_TEXT
         if reason:
-            found.lose(reason, index, 2, sum(map(len, tokens)), is_drop=True)
+            found.lose(reason, index, 2, num_tokens, is_drop=True)
             return
-        if lost := sum(len(full) - len(part) for part, full in zip(parts, tokens, strict=True)):
+        if lost := num_tokens - sum(map(len, parts)):
             found.lose(losses.CUT, index, 0, lost)
         found.keep(index, [numpy.array(part, numpy.uint32) for part in parts], targets)
 
@@ -355,7 +346,3 @@ def _tokens_of(encoding: tokenizers.Encoding, start: int, stop: int) -> Iterator
     if first is not None:
         places = reversed(range(start, stop))
         yield first, next(t for place in places if (t := encoding.char_to_token(place)) is not None)
-
-
-def _shortest(settings: DataSettings, label: str) -> int | None:
-    return min((limit for name, limit in settings.chain.length_limits if name == label), default=None)

@@ -67,7 +67,6 @@ class Counts:
     """What became of the samples that were read.
 
     Args:
-        read: Samples read.
         kept: Samples stored, for training and validation together.
         dropped: Samples left out, by reason.
         cut: Samples stored without some of their tokens.
@@ -75,7 +74,6 @@ class Counts:
         tokens: Tokens stored.
         targets: Trained tokens among them.
         turns: Turns of the assistant in all samples read; of a pair, its two answers.
-        losses: What is not trained, by reason.
     """
 
     read: int
