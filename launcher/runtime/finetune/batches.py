@@ -40,9 +40,7 @@ class LayerMasks:
 def layer_masks(model: nn.Module, dtype: torch.dtype | None = None) -> LayerMasks | None:
     """Return the masks that packed samples need; None where transformers' are right.
 
-    Args:
-        model: Of transformers, or as PEFT wraps it.
-        dtype: That it computes in; None for that of its parameters.
+    `dtype` is the one that the model computes in; None for that of its parameters.
 
     Source: transformers, `models/gpt_oss/modeling_gpt_oss.py`: positions are not handed to the masks.
     """
@@ -57,7 +55,6 @@ class Batcher:
     """Makes rows of the samples of a rank's micro batch, in the memory of the CPU and then on their device.
 
     Args:
-        device: Of the rows.
         packs: Whether all samples go into one row, rather than each into a row of its own.
         masks: Of an architecture that needs them to keep samples apart.
     """
@@ -153,12 +150,9 @@ def _batch(
 def ahead(items: Iterable[Item], make: Callable[[Item], Made], device: torch.device) -> Iterator[Made]:
     """Yield what `make` returns for each item; it is called up to `DEPTH` items ahead, in another thread.
 
-    Args:
-        items: Drawn in this thread.
-        make: Reads samples and lays out rows.
-        device: That the rows are for. A thread starts with the first accelerator as its current one, and pinning
-            memory would take memory there.
+    The items are drawn in this thread.
     """
+    # A thread starts with the first accelerator as its current one, and pinning memory would take memory there.
     prepare = (lambda: torch.cuda.set_device(device)) if device.type == "cuda" else None
     waiting: deque[Future[Made]] = deque()
     drawn = iter(items)  # kept to the end: a sampler forgets the draws of an iterator that is no longer in use

@@ -193,9 +193,7 @@ def gathered(parameter: torch.Tensor) -> torch.Tensor:
 class TrainedWeights:
     """The weights of a model, possibly sharded, as transformers names them, with its adapters merged.
 
-    Args:
-        model: Of transformers, or as PEFT wraps it.
-        dtype: To save in; None for that of training.
+    They are saved in `dtype`; None for that of training.
     """
 
     def __init__(self, model: nn.Module, dtype: torch.dtype | None):

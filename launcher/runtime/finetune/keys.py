@@ -182,7 +182,7 @@ _TRAINING = section(
             "false",
         ),
     ),
-    ignored("disable_fast_tokenizer", "all tokenizers are of the fast kind", False),
+    ignored("disable_fast_tokenizer", "tokenizers are of one kind, the fast one", False),
     done("eval_steps", "steps between two evaluations; 0: at the end, -1: once an epoch"),
     done(
         "grad_accum_dtype",
@@ -301,7 +301,7 @@ _TRAINING = section(
     done(
         f"{_FSDP}.state_dict_type",
         "the training state is always sharded; FULL_STATE_DICT also writes a Hugging Face checkpoint at the end",
-        only("checkpoints have one of these two forms", "SHARDED_STATE_DICT", "FULL_STATE_DICT"),
+        only("the open trainer has no such form of checkpoint", "SHARDED_STATE_DICT", "FULL_STATE_DICT"),
     ),
     ignored(f"{_FSDP}.sync_module_states", _OF_SHARDING, True),
     ignored(f"{_FSDP}.use_orig_params", _OF_SHARDING, True),

@@ -41,12 +41,7 @@ _QUESTIONS = (
 
 @dataclass(frozen=True, slots=True)
 class RehearsalData:
-    """What a rehearsal trains on, in place of a user's files.
-
-    Args:
-        tokenizer_folder: A tokenizer as transformers' `save_pretrained` writes it, with a chat template.
-        train_file: JSONL of conversations, or of preference pairs.
-    """
+    """What a rehearsal trains on: a tokenizer as `save_pretrained` writes it, and JSONL of conversations or pairs."""
 
     tokenizer_folder: Path
     train_file: Path

@@ -75,11 +75,8 @@ class Prepared:
     """The prepared data of a job.
 
     Args:
-        folder: Where it is; its name is the digest.
-        train: Samples to train on.
-        validation: Samples to evaluate on; None if there are none.
+        folder: Its name is the digest.
         digest: Identifies files, tokenizer, template and settings.
-        counts: What became of the samples.
         notes: What a user should know, one line each.
     """
 
