@@ -8,9 +8,10 @@ Source: Rafailov et al., Direct Preference Optimization (2023); Azar et al., A G
 """
 
 import functools
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Protocol, TypeVar
+from typing import Generic, TypeVar
 
 import numpy as np
 import torch
@@ -23,10 +24,7 @@ from launcher.runtime.finetune.settings import LOSSES, PreferenceSettings
 from launcher.runtime.finetune.token_scores import TokenBatch
 from launcher.runtime.loss_weighting import LossWeighting
 
-METRICS = ("loss", "rewards/chosen", "rewards/rejected", "rewards/margin", "rewards/accuracy")
-"""Of preference optimization."""
-
-Samples = TypeVar("Samples", contravariant=True)
+Samples = TypeVar("Samples")
 Rows = TypeVar("Rows")
 
 
@@ -36,7 +34,7 @@ class Outcome:
 
     Args:
         loss: Sum over what the technique counts, tokens or pairs; shape `()`.
-        sums: The same sum, the count, and whatever else is reported, without gradients; shape `(sums,)`.
+        sums: The same sum, the count, and whatever else is reported, without gradients; shape `(num_sums,)`.
         aux: Load-balancing loss of experts; None if it is not wanted.
     """
 
@@ -45,76 +43,73 @@ class Outcome:
     aux: torch.Tensor | None
 
 
-class Objective(Protocol[Samples, Rows]):
-    """A technique: supervised, or by preference.
+class Objective(ABC, Generic[Samples, Rows]):
+    """A technique: supervised, or by preference. Its `metrics` are means over what it counts, tokens or pairs."""
 
-    Args:
-        num_sums: Length of an outcome's sums.
-    """
+    names: tuple[str, ...] = ("loss",)
+    """Of the metrics: the sums without their count."""
 
-    num_sums: int
+    def __init__(self, batcher: Batcher):
+        self._batcher = batcher
+
+    @property
+    def num_sums(self) -> int:
+        """Length of an outcome's sums."""
+        return 1 + len(self.names)
 
     def prepare(self, stopping: Callable[[], bool]) -> bool:
         """Do what has to precede training, while the model has its first weights. Collective.
 
         Return False if a stop interrupts that: `stopping` returns whether a rank was asked to stop; collective.
         """
+        return True
 
+    @abstractmethod
     def lengths(self, samples: Samples) -> torch.Tensor:
         """Return the tokens that the model reads for each sample, shape `(samples,)`."""
 
+    @abstractmethod
     def rows(self, samples: Samples, indices: Sequence[int]) -> Rows:
         """Return the rows of a batch in the memory of the CPU; other threads may call this."""
 
+    @abstractmethod
     def outcome(self, root: nn.Module, samples: Samples, rows: Rows) -> Outcome:
         """Return the outcome of a batch. Collective: `root` may gather its parameters."""
 
+    @abstractmethod
+    def _weighed(self, loss: torch.Tensor, samples: Samples, job: LossWeighting) -> torch.Tensor: ...
+
     def weighed(self, outcome: Outcome, samples: Samples, job: LossWeighting) -> torch.Tensor:
         """Return the loss to run backward from: every token or pair of the optimizer step counts the same."""
+        loss = self._weighed(outcome.loss, samples, job)
+        return loss if outcome.aux is None else loss + outcome.aux * job.weight
 
     def metrics(self, sums: torch.Tensor) -> Mapping[str, float]:
-        """Return what is reported of the sums over several batches; `loss` among it."""
+        """Return what is reported of the sums over several batches."""
+        loss, count, *others = sums.tolist()
+        return {name: each / max(count, 1) for name, each in zip(self.names, (loss, *others), strict=True)}
 
 
-class Supervised:
+class Supervised(Objective[PreparedConversations, TokenBatch]):
     """The mean loss over the trained tokens of an optimizer step.
 
     It does not depend on how samples are grouped, nor on the number of ranks.
     """
 
-    num_sums = 2
-
-    def __init__(self, batcher: Batcher):
-        self._batcher = batcher
-
-    def prepare(self, stopping: Callable[[], bool]) -> bool:
-        """Return True: nothing is needed."""
-        return True
-
     def lengths(self, samples: PreparedConversations) -> torch.Tensor:
-        """Return the tokens of each conversation, shape `(samples,)`."""
         return torch.from_numpy(samples.offsets).diff()
 
     def rows(self, samples: PreparedConversations, indices: Sequence[int]) -> TokenBatch:
-        """Return the rows of a batch in the memory of the CPU."""
         return self._batcher.laid_out([samples.sample(each) for each in indices])
 
     def outcome(self, root: nn.Module, samples: PreparedConversations, rows: TokenBatch) -> Outcome:
-        """Return the loss, and the sums: loss and trained tokens."""
         log_probs, aux = root(self._batcher.placed(rows))
         loss = -log_probs.double().sum()
         sums = torch.stack((loss.detach(), torch.full_like(loss, len(log_probs))))  # nothing waits for it
         return Outcome(loss, sums, aux)
 
-    def weighed(self, outcome: Outcome, samples: PreparedConversations, job: LossWeighting) -> torch.Tensor:
-        """Return the loss to run backward from."""
-        loss = job.weigh_sum(outcome.loss, job.step_sum(torch.from_numpy(samples.targets)))
-        return loss if outcome.aux is None else loss + outcome.aux * job.weight
-
-    def metrics(self, sums: torch.Tensor) -> Mapping[str, float]:
-        """Return the loss per token."""
-        loss, tokens = sums.tolist()
-        return {"loss": loss / max(tokens, 1)}
+    def _weighed(self, loss: torch.Tensor, samples: PreparedConversations, job: LossWeighting) -> torch.Tensor:
+        return job.weigh_sum(loss, job.step_sum(torch.from_numpy(samples.targets)))
 
 
 class LossUnknown(ValueError):
@@ -187,14 +182,14 @@ def preference_losses(gains: torch.Tensor, num_tokens: torch.Tensor, preference:
     return (means[:, 0] - means[:, 1] - 1 / (2 * preference.beta)) ** 2
 
 
-class Preference:
+class Preference(Objective[PreparedPairs, PairRows]):
     """Direct preference optimization: the mean loss over the preference pairs of an optimizer step.
 
     Raises:
         LossUnknown: The form of the loss is none of `LOSSES`.
     """
 
-    num_sums = 1 + len(METRICS)
+    names = ("loss", "rewards/chosen", "rewards/rejected", "rewards/margin", "rewards/accuracy")
 
     def __init__(
         self,
@@ -205,25 +200,21 @@ class Preference:
     ):
         if preference.loss_type not in LOSSES:
             raise LossUnknown(f"loss_type={preference.loss_type!r}; the open trainer supports {', '.join(LOSSES)}")
-        self._batcher, self._preference, self._reference = batcher, preference, reference
-        self._prepare = prepare
+        super().__init__(batcher)
+        self._preference, self._reference, self._prepare = preference, reference, prepare
 
     def prepare(self, stopping: Callable[[], bool]) -> bool:
-        """Prepare the reference; return False if a stop interrupts that. Collective."""
         return self._prepare(stopping) if self._prepare else True
 
     def lengths(self, samples: PreparedPairs) -> torch.Tensor:
-        """Return the tokens of both rows of each pair, shape `(pairs,)`."""
         prompt, chosen, rejected = torch.from_numpy(samples.offsets).diff().view(-1, 3).T
-        total: torch.Tensor = 2 * prompt + chosen + rejected
+        total: torch.Tensor = 2 * prompt + chosen + rejected  # each answer is in a row with the prompt
         return total
 
     def rows(self, samples: PreparedPairs, indices: Sequence[int]) -> PairRows:
-        """Return the rows of a batch in the memory of the CPU."""
         return PairRows(samples, indices, self._batcher)
 
     def outcome(self, root: nn.Module, samples: PreparedPairs, rows: PairRows) -> Outcome:
-        """Return the loss, and the sums: loss, pairs, rewards of chosen and rejected, margin, pairs in order."""
         reference = self._reference(samples, rows)
         log_probs, aux = root(rows.batch)
         policy, num_tokens = rows.sums(log_probs), rows.num_tokens
@@ -238,12 +229,5 @@ class Preference:
         sums = torch.stack([part.double() for part in (loss.detach(), pairs, *parts)])
         return Outcome(loss, sums, aux)
 
-    def weighed(self, outcome: Outcome, samples: PreparedPairs, job: LossWeighting) -> torch.Tensor:
-        """Return the loss to run backward from."""
-        loss = job.weigh(outcome.loss / max(len(job.batch.positions), 1))
-        return loss if outcome.aux is None else loss + outcome.aux * job.weight
-
-    def metrics(self, sums: torch.Tensor) -> Mapping[str, float]:
-        """Return loss and rewards, each on average over pairs."""
-        loss, pairs, *others = sums.tolist()
-        return {name: each / max(pairs, 1) for name, each in zip(METRICS, (loss, *others), strict=True)}
+    def _weighed(self, loss: torch.Tensor, samples: PreparedPairs, job: LossWeighting) -> torch.Tensor:
+        return job.weigh(loss / max(len(job.batch.positions), 1))
