@@ -24,7 +24,6 @@ from launcher.runtime.finetune.model_card import facts_of, tags_of
 from launcher.runtime.finetune.models import adamw, built, compute_dtype, trained_parameters
 from launcher.runtime.finetune.objectives import Objective, Preference, Supervised, uniform_reference
 from launcher.runtime.finetune.reference import Precomputed, dealt, without_adapters
-from launcher.runtime.finetune.result_folder import refuse_foreign
 from launcher.runtime.finetune.schedules import learning_rate
 from launcher.runtime.finetune.settings import Settings, settings_of
 from launcher.runtime.finetune.token_scores import TokenScorer
@@ -77,7 +76,7 @@ class FineTuning:
         self._event_pending = event_pending
         if inputs.is_rehearsal:
             self._print("rehearsal: a small model with random weights, and made-up samples")
-        refuse_foreign(inputs.results)  # before hours of training, not after them
+        export.refuse_foreign(inputs.results)  # before hours of training, not after them
         self.data = data or prepared_data(inputs, is_node_first=place.local_rank == 0)
         self._print(*self.data.lines())
         self.model, remarks = built(inputs.config, settings, place.device, has_weights=inputs.weights is not None)

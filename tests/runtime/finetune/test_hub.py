@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from launcher.runtime.finetune.hub import wanted_files
+from launcher.runtime.finetune.inputs import wanted_files
 from launcher.runtime.finetune.model_card import card, facts_of
 from launcher.runtime.finetune.settings import settings_of
 
