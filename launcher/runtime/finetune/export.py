@@ -147,12 +147,7 @@ def replaced(final: Path) -> Iterator[ResultFolder]:
 
 
 def write(model: nn.Module, settings: Settings, inputs: Inputs, facts: Facts) -> None:
-    """Write the results of a model, possibly sharded. Collective.
-
-    Raises:
-        ExportFailed: They could not be written; nothing is left of them.
-        ResultsInUse: Their folder holds something else.
-    """
+    """Write the results of a model, possibly sharded. Collective."""
     found = contents(settings)
     with replaced(inputs.results) as folder:
         if "adapters" in found:

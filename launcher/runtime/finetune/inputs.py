@@ -163,9 +163,6 @@ def pinned(name: str, revision: str | None, run_dir: Path) -> Pinned:
     """Return commit and files of the model that this job trains, on all ranks. Collective.
 
     The first start records them in `run_dir`: a branch may move before a restart, or between two nodes' downloads.
-
-    Raises:
-        ModelMissing: The Hub has no such model or revision, or is not reachable and the model not in its cache.
     """
 
     def pin() -> Pinned:

@@ -29,11 +29,7 @@ MXFP4 = "mxfp4"
 def loader_of(
     model: nn.Module, settings: Settings, inputs: Inputs, place: Place
 ) -> Callable[[torch.device], None] | None:
-    """Return the function that gives a model its weights once it is sharded; None for a model that has random ones.
-
-    Raises:
-        WeightsInvalid: The folder lacks weights, or they are damaged or of another model.
-    """
+    """Return the function that gives a model its weights once it is sharded; None for one with random weights."""
     if not inputs.weights:
         return None
     start = settings.model.adapters_path if settings.model.lora else None
@@ -80,9 +76,6 @@ class WeightLoader:
         """Replace the model's parameters on the meta device by the weights. Collective.
 
         Parameters stay on `device` between uses; buffers go to the one of this process.
-
-        Raises:
-            WeightsInvalid: The weights could not be read.
         """
         self._model.to_empty(device=device)
         language_model(self._model).tie_weights()

@@ -33,11 +33,7 @@ def model_class(architecture: Architecture) -> Any:
 
 
 def model_config(config: Mapping[str, Any]) -> Any:
-    """Return transformers' object of a configuration, as config.json has it.
-
-    Raises:
-        ModelUnknown: The architecture is not known.
-    """
+    """Return transformers' object of a configuration, as config.json has it."""
     architecture = architecture_of(config)
     package = importlib.import_module(
         f"transformers.models.{architecture.package}.configuration_{architecture.package}"

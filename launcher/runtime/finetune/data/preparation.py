@@ -140,11 +140,7 @@ class _Writer:
         self._counts = Counts.of_losses(0, ())
 
     def write(self, sources: dict[str, Source]) -> Counts:
-        """Write all samples of the sources `train` and, if there is one, `validation`.
-
-        Raises:
-            DataError: A sample is not valid, or there is none to use.
-        """
+        """Write all samples of the sources `train` and, if there is one, `validation`."""
         settings = self._settings
         if settings.saves_steps:
             self._write_steps(sources[TRAIN])

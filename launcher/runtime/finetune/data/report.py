@@ -104,11 +104,7 @@ def summarize(settings: DataSettings, tokenizer_folder: Path, num_samples: int) 
 
 
 def first_losses(settings: DataSettings, tokenizer_folder: Path, num_samples: int) -> Counts:
-    """Return what the text of the first conversations of the training data loses, without tokens or lengths.
-
-    Raises:
-        DataError: Data, template or tokenizer are not usable.
-    """
+    """Return what the text of the first conversations of the training data loses, without tokens or lengths."""
     encoder = Encoder(settings, open_tokenizer(tokenizer_folder, settings))
     source = open_source(settings.train_path, "train")
     found: list[Loss] = []
