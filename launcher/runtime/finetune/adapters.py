@@ -35,7 +35,7 @@ def published_name(name: str) -> str:
 
 
 def base_parameters(model: nn.Module) -> list[tuple[str, nn.Parameter]]:
-    """Return the parameters that are no adapters, with their own names; tied ones once."""
+    """Return the parameters below the adapters, with their own names; tied ones once."""
     return [(name, parameter) for name, parameter in model.named_parameters() if ADAPTER not in name]
 
 

@@ -55,10 +55,6 @@ class Batcher:
     packs: bool = False
     masks: Masked | None = None
 
-    def rows(self, samples: Sequence[Sample]) -> TokenBatch:
-        """Return the rows of `samples`, on the device."""
-        return self.placed(self.laid_out(samples))
-
     def laid_out(self, samples: Sequence[Sample]) -> TokenBatch:
         """Return the rows of `samples` in the memory of the CPU; pinned if they go to an accelerator."""
         batch = packed(samples) if self.packs and len(samples) > 1 else padded(samples)
@@ -77,7 +73,7 @@ class Batcher:
 def padded(samples: Sequence[Sample]) -> TokenBatch:
     """Return one row for each sample, filled up on the right to the longest.
 
-    Without padding there is no mask, so that attention keeps its fast causal path.
+    Rows without padding have no mask, so that attention keeps its fast causal path.
     """
     longest = max(len(ids) for ids, _ in samples)
     ids = torch.zeros((len(samples), longest), dtype=torch.int64)

@@ -93,7 +93,7 @@ class ResultFolder:
         Raises:
             ExportFailed: It could not, on all ranks.
         """
-        from safetensors import SafetensorError  # its errors while writing are no OSError
+        from safetensors import SafetensorError  # its errors while writing are not OSErrors
 
         def attempt() -> None:
             try:

@@ -114,7 +114,7 @@ def model_folder(path: str, revision: str | None, run_dir: Path) -> tuple[Path, 
     What is not a folder is a name on the Hub: `run_dir` then records the commit, which each node downloads.
 
     Raises:
-        ModelMissing: There is no such folder, and it is not a name on the Hub that can be had.
+        ModelMissing: The folder does not exist, and the Hub has no such model, or is not reachable.
     """
     if not path:
         raise ModelMissing("model_name_or_path is empty: give a model's folder, or its name on the Hugging Face Hub")
@@ -140,8 +140,8 @@ def _with_channels(data: DataSettings) -> DataSettings:
 def wanted_files(files: Iterable[str], in_index: Collection[str] = ()) -> list[str]:
     """Return the files of a repository that training needs: descriptions, and the weights in one format.
 
-    Folders, such as `original`, hold the same weights in other formats. Pickled weights are fetched where there are
-    no safetensors files; transformers reads them.
+    Folders, such as `original`, hold the same weights in other formats. Pickled weights are fetched where safetensors
+    files are missing; transformers reads them.
 
     `in_index` are the files of weights that the index of the repository names, if it has one.
     """

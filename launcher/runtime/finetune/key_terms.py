@@ -23,7 +23,7 @@ class Treatment(StrEnum):
     DONE = "done"
     """It has the effect that it is described with."""
     NOTICED = "noticed"
-    """It has no effect; a notice says so where the value is not a published one."""
+    """It has no effect; a notice reports that where the value is not a published one."""
     REFUSED = "refused"
     """A job with such a value does not start."""
 
@@ -55,7 +55,7 @@ class Condition:
         when: Which values, in words.
         holds: Returns whether a value is one of them; or, as a text, what is wrong with it, in place of the reason.
         reason: What happens to them, and why.
-        remedy: What to set instead; "" if the reason says it.
+        remedy: What to set instead; "" if the reason names it.
     """
 
     treatment: Treatment

@@ -56,7 +56,7 @@ def random_model(config: Mapping[str, Any], attention: str, *, dtype: torch.dtyp
 def built(
     config: Mapping[str, Any], settings: Settings, device: torch.device, *, has_weights: bool
 ) -> tuple[nn.Module, tuple[str, ...]]:
-    """Return a recipe's model with its adapters, and remarks on wishes of the recipe that this device does not meet.
+    """Return a recipe's model with its adapters, and remarks on requests of the recipe that this device cannot meet.
 
     A model that `has_weights` is on the meta device until they are loaded.
     """
@@ -81,24 +81,24 @@ def compute_dtype(device: torch.device) -> torch.dtype | None:
     return torch.bfloat16 if device.type == "cuda" else None
 
 
-def attention_for(config: Mapping[str, Any], wish: str, device: torch.device) -> tuple[str, str | None]:
-    """Return the attention kernel to use on a device, and why it is not the one wished for, if it is not.
+def attention_for(config: Mapping[str, Any], requested: str, device: torch.device) -> tuple[str, str | None]:
+    """Return the attention kernel to use on a device, and why it is not the `requested` one, if it is not.
 
     Source: transformers, Attention Interface; gpt_oss has attention sinks, which sdpa does not compute.
     """
     fallback = architecture_of(config).attention
-    if wish in (fallback, "eager"):
-        return wish, None
+    if requested in (fallback, "eager"):
+        return requested, None
     if device.type != "cuda":
-        return fallback, f"attn_implementation={wish} needs a GPU; {fallback} computes the same here"
-    package = _PACKAGES.get(wish, "kernels" if "/" in wish else None)
-    if wish == "sdpa":
+        return fallback, f"attn_implementation={requested} needs a GPU; {fallback} computes the same here"
+    package = _PACKAGES.get(requested, "kernels" if "/" in requested else None)
+    if requested == "sdpa":
         reason = f"this architecture runs with {fallback}"
     elif package and importlib.util.find_spec(package) is None:
         reason = f"the package {package} is not installed"
     else:
-        return wish, None
-    return fallback, f"attn_implementation={wish}: {reason}; {fallback} computes the same"
+        return requested, None
+    return fallback, f"attn_implementation={requested}: {reason}; {fallback} computes the same"
 
 
 def with_adapters(model: nn.Module, lora: LoraSettings, *, seed: int, folder: str | None = None) -> nn.Module:

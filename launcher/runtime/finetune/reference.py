@@ -138,7 +138,7 @@ def precomputed(
 
 
 def _read(file: Path, num_pairs: int) -> torch.Tensor | None:
-    """Return the table of a file; None if there is none, or a damaged one, which is computed again."""
+    """Return the table of a file; None if it is missing or damaged, so that it is computed again."""
     try:
         content = file.read_bytes()
     except FileNotFoundError:

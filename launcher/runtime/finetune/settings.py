@@ -41,7 +41,7 @@ class ModelSettings:
     Args:
         path: Folder, or name on the Hugging Face Hub; may be empty in a rehearsal.
         save_name: Folder of the results, within the folder for results.
-        attention: transformers' name of the attention kernel that the recipe wishes for.
+        attention: transformers' name of the attention kernel that the recipe requests.
         lora: None trains all weights.
         adapters_path: Folder of adapters to start from; None for new ones.
         revision: Branch, tag or commit of a model on the Hub; None for its default branch.

@@ -1,4 +1,4 @@
-"""Elements of a file that is one JSON array, read in pieces: the array is never in memory as a whole."""
+"""Elements of a file that is one JSON array, read in pieces: the complete array is never in memory."""
 
 import codecs
 import json
@@ -85,7 +85,7 @@ class _Text:
                     continue  # the rest of the element
                 raise DataError(f"{self._file}:{number}: not valid JSON ({error})") from error
             if stop == len(self._text) and self._read():
-                continue  # the digits of a number may go on
+                continue  # the number may have more digits
             found = self._text[self._start : stop]
             self._start = stop
             return found

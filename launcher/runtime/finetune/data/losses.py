@@ -138,7 +138,7 @@ class Counts:
 
     @property
     def lost_share(self) -> float:
-        """Part of the samples, or of the assistant's turns if that is more, that is lost against the user's wish."""
+        """Part of the samples, or of the assistant's turns if that is more, that is lost without being `WANTED`."""
         lost = [loss for loss in self.losses if loss.reason not in WANTED]
         samples = sum(loss.samples for loss in lost if loss.is_drop) / max(self.read, 1)
         return max(samples, sum(loss.turns for loss in lost) / max(self.turns, 1))

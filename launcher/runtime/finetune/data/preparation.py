@@ -38,18 +38,14 @@ NUM_STEPS_FILES = 20
 TRAIN, VALIDATION = "train", "validation"
 
 
-def prepare(
-    settings: DataSettings, tokenizer_folder: Path, folder: Path, progress: Callable[[int], None] | None = None
-) -> Prepared:
+def prepare(settings: DataSettings, tokenizer_folder: Path, folder: Path) -> Prepared:
     """Write the tokens of a recipe's data into a folder below `folder`, or read what an earlier call wrote.
 
     Call it in one process; the others then call `prepared.load` with the result's `folder`.
 
     Args:
-        settings: Of the recipe.
         tokenizer_folder: A model's folder, or a tokenizer's, as `save_pretrained` writes it.
         folder: Holds one folder per digest.
-        progress: Is called with the number of samples read so far, chunk after chunk, while data are written.
 
     Raises:
         DataError: Data, template or tokenizer are not usable, or the disk is full: nothing is left behind. Or more is
@@ -67,7 +63,7 @@ def prepare(
         target = folder / digest
         with _exclusive(folder, digest):
             if not (target / prepared.SUMMARY).is_file():
-                _write(settings, Encoder(settings, tokenizer), sources, target, progress)
+                _write(settings, Encoder(settings, tokenizer), sources, target)
     except OSError as error:
         message, remedy = os_errors.described(error, error.filename or folder)
         remedies = " or ".join(filter(None, (remedy, "set datasets.data_dir to another folder")))
@@ -103,19 +99,13 @@ def _exclusive(folder: Path, digest: str) -> Iterator[None]:
         yield
 
 
-def _write(
-    settings: DataSettings,
-    encoder: Encoder,
-    sources: dict[str, Source],
-    target: Path,
-    progress: Callable[[int], None] | None,
-) -> None:
+def _write(settings: DataSettings, encoder: Encoder, sources: dict[str, Source], target: Path) -> None:
     partial = target.with_name(f".{target.name}.partial")
     shutil.rmtree(partial, ignore_errors=True)  # of a process that was killed; its lock is free
     shutil.rmtree(target, ignore_errors=True)
     partial.mkdir()
     try:
-        counts = _Writer(settings, encoder, partial, progress).write(sources)
+        counts = _Writer(settings, encoder, partial).write(sources)
         summary = {
             "digest": target.name,
             "technique": settings.technique,
@@ -133,10 +123,8 @@ def _write(
 class _Writer:
     """Writes the arrays of training and validation samples into a folder, and counts the samples."""
 
-    def __init__(
-        self, settings: DataSettings, encoder: Encoder, folder: Path, progress: Callable[[int], None] | None
-    ):
-        self._settings, self._encoder, self._folder, self._progress = settings, encoder, folder, progress
+    def __init__(self, settings: DataSettings, encoder: Encoder, folder: Path):
+        self._settings, self._encoder, self._folder = settings, encoder, folder
         self._counts = Counts.of_losses(0, ())
 
     def write(self, sources: dict[str, Source]) -> Counts:
@@ -161,8 +149,6 @@ class _Writer:
             others = stack.enter_context(_part(self._folder / VALIDATION, is_pairs=is_pairs)) if splits else None
             for found in encoded_chunks(self._encoder, source, limit):
                 self._counts = self._counts.plus(found.counts())
-                if self._progress is not None:
-                    self._progress(self._counts.read)
                 if others is None:
                     arrays.append(found)
                 else:

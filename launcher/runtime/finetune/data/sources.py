@@ -128,7 +128,7 @@ def open_source(path: str, role: Role) -> Source:
     If a folder's file names hold the names of several splits, those of `role` are taken.
 
     Raises:
-        DataError: There is no file of samples.
+        DataError: No file of samples was found.
     """
     place = Path(path)
     if kind := irregular(place):
