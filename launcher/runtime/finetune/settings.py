@@ -8,7 +8,8 @@ from launcher.runtime.shares import Shares
 from launcher.runtime.tiers.tier_settings import TierSettings, tier_settings
 from launcher.runtime.training_config import Schedule, Tracking, max_skipped_steps_of, shares_of, tracking_of
 
-SFT, DPO = "sft", "dpo"
+DPO = "dpo"
+"""The technique of preference optimization; the other one is `sft`."""
 LOSSES = ("sigmoid", "ipo", "hinge")
 """Forms of the loss over preference pairs."""
 

@@ -66,19 +66,22 @@ class _Gathered:
     """The samples of a chunk that are encoded so far."""
 
     def __init__(self, chunk: Chunk, width: int):
-        self.ids: list[Ids] = []
-        self.trained: list[Flags] = []
-        self.targets: list[int | tuple[int, int]] = []
-        self.positions: list[int] = []
         self.turns = 0
+        self._ids: list[Ids] = []
+        self._trained: list[Flags] = []
+        self._targets: list[int | tuple[int, int]] = []
+        self._positions: list[int] = []
         self._dropped: list[tuple[int, str, str]] = []
         self._losses: list[Loss] = []
         self._chunk, self._width = chunk, width
 
-    def keep(self, index: int, parts: Sequence[Ids], targets: int | tuple[int, int]) -> None:
-        self.ids += parts
-        self.targets.append(targets)
-        self.positions.append(self._chunk.first + index)
+    def keep(
+        self, index: int, parts: Sequence[Ids], targets: int | tuple[int, int], trained: Flags = _NO_FLAGS
+    ) -> None:
+        self._ids += parts
+        self._trained.append(trained)
+        self._targets.append(targets)
+        self._positions.append(self._chunk.first + index)
 
     def lose(self, reason: str, index: int, turns: int, tokens: int = 0, *, is_drop: bool = False) -> None:
         """Count a part of a sample of the chunk that is not trained, or all of it if `is_drop`."""
@@ -88,14 +91,14 @@ class _Gathered:
             self._dropped.append((self._chunk.first + index, place, reason))
 
     def encoded(self) -> Encoded:
-        lengths = numpy.array([len(part) for part in self.ids], numpy.int64)
+        lengths = numpy.array([len(part) for part in self._ids], numpy.int64)
         is_pairs = self._width > 1
         return Encoded(
-            numpy.concatenate([_NO_IDS, *self.ids]),
-            None if is_pairs else numpy.concatenate([_NO_FLAGS, *self.trained]),
+            numpy.concatenate([_NO_IDS, *self._ids]),
+            None if is_pairs else numpy.concatenate([_NO_FLAGS, *self._trained]),
             lengths.reshape(-1, self._width),
-            numpy.array(self.targets, numpy.int32).reshape((-1, 2) if is_pairs else -1),
-            numpy.array(self.positions, numpy.uint64),
+            numpy.array(self._targets, numpy.int32).reshape((-1, 2) if is_pairs else -1),
+            numpy.array(self._positions, numpy.uint64),
             tuple(self._dropped),
             losses.merged(self._losses),
             self.turns,
@@ -236,8 +239,7 @@ class Encoder:
                 found.lose(why, index, turns)
             if num_tokens > max_len:
                 found.lose(losses.CUT, index, sum(first >= max_len for first in tokens.turns), num_tokens - max_len)
-            found.keep(index, [kept], targets)
-            found.trained.append(mask)
+            found.keep(index, [kept], targets, mask)
         return found.encoded()
 
     def _tokens(self, texts: Sequence[Rendered]) -> list[Tokens]:
