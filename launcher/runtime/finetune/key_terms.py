@@ -172,11 +172,6 @@ def template_of_image(value: Any, recipe: Recipe) -> bool:
     return any(name and "/" not in name for name in names)
 
 
-def has_other_callbacks(value: Any, _: Recipe) -> bool:
-    """Return whether a callback is not the published one."""
-    return any(each.get("_target_") != METERING for each in value or ())
-
-
 def differs_from_threshold(value: Any, recipe: Recipe) -> bool:
     """Return whether a norm is not the one that gradients are clipped at."""
     clips = recipe.value(f"{ARGS}.gradient_clipping")

@@ -21,7 +21,6 @@ from launcher.runtime.finetune.key_terms import (
     differs_from_threshold,
     differs_from_weight_decay,
     done,
-    has_other_callbacks,
     has_revision_of_folder,
     ignored,
     is_dpo,
@@ -310,7 +309,10 @@ _TRAINING = section(
         "trainer_callbacks",
         "the published callback meters usage inside the image; it is not imported",
         condition=refused(
-            f"a _target_ other than {METERING}", has_other_callbacks, "no class that a recipe names is imported", "[]"
+            f"a _target_ other than {METERING}",
+            lambda value, _: any(each.get("_target_") != METERING for each in value or ()),
+            "no class that a recipe names is imported",
+            "[]",
         ),
     ),
     done("trainer_type", "sft or dpo"),

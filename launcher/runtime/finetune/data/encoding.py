@@ -18,14 +18,13 @@ from launcher.runtime.finetune.data import losses
 from launcher.runtime.finetune.data.conversations import ASSISTANT, Conversation, Pair, Text, pair_sample, sft_sample
 from launcher.runtime.finetune.data.errors import SampleError, TemplateFault
 from launcher.runtime.finetune.data.losses import Counts, Loss
+from launcher.runtime.finetune.data.prepared import Flags, Ids
 from launcher.runtime.finetune.data.settings import PAIR_LABELS, SFT_LABEL, DataSettings
 from launcher.runtime.finetune.data.sources import Chunk
 from launcher.runtime.finetune.data.templates import ChatTemplate, Span
 from launcher.runtime.finetune.data.tokenization import ModelTokenizer
 from launcher.runtime.finetune.data.turns import TurnFinder
 
-Ids = numpy.typing.NDArray[numpy.uint32]
-Flags = numpy.typing.NDArray[numpy.uint8]
 _NO_IDS, _NO_FLAGS = numpy.empty(0, numpy.uint32), numpy.empty(0, numpy.uint8)
 
 

@@ -23,7 +23,7 @@ from launcher.runtime.finetune.data.encoding import Encoded, Encoder
 from launcher.runtime.finetune.data.errors import DataError
 from launcher.runtime.finetune.data.fingerprints import fingerprints
 from launcher.runtime.finetune.data.losses import WANTED, Counts
-from launcher.runtime.finetune.data.prepared import Prepared
+from launcher.runtime.finetune.data.prepared import TRAIN, VALIDATION, Prepared
 from launcher.runtime.finetune.data.report import note, notes, steps_of
 from launcher.runtime.finetune.data.settings import DataSettings
 from launcher.runtime.finetune.data.sources import Source, open_source
@@ -34,8 +34,6 @@ _logger = logging.getLogger(__name__)
 
 STEPS_FILE = "sample-{number:02}.json"
 NUM_STEPS_FILES = 20
-
-TRAIN, VALIDATION = "train", "validation"
 
 
 def prepare(settings: DataSettings, tokenizer_folder: Path, folder: Path) -> Prepared:

@@ -10,9 +10,10 @@ from typing import Any
 import numpy
 
 from launcher.runtime.finetune.data import split
-from launcher.runtime.finetune.data.encoding import Encoder, Flags, Ids
+from launcher.runtime.finetune.data.encoding import Encoder
 from launcher.runtime.finetune.data.errors import printable
 from launcher.runtime.finetune.data.losses import CUT, Counts, Loss
+from launcher.runtime.finetune.data.prepared import Flags, Ids
 from launcher.runtime.finetune.data.settings import DataSettings
 from launcher.runtime.finetune.data.sources import Chunk, open_source
 from launcher.runtime.finetune.data.tokenization import ModelTokenizer, open_tokenizer
