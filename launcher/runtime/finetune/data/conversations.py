@@ -77,15 +77,8 @@ class Pair:
     tools: list[Any] | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class Text:
-    """Plain text, of which every token is trained."""
-
-    text: str
-
-
-def sft_sample(record: Mapping[str, Any], pretrain_mode: bool) -> Conversation | Text:
-    """Return the conversation of a record, or its plain text if `pretrain_mode` allows that.
+def sft_sample(record: Mapping[str, Any], pretrain_mode: bool) -> Conversation | str:
+    """Return the conversation of a record, or, if `pretrain_mode` allows it, its plain text, all of which is trained.
 
     Raises:
         SampleError: The record has none of the known forms.
@@ -103,7 +96,7 @@ def sft_sample(record: Mapping[str, Any], pretrain_mode: bool) -> Conversation |
         answer = _text("output", record["output"])
         return Conversation([_message("user", "\n\n".join(parts)), _message(ASSISTANT, answer)])
     if record.get("text") is not None and pretrain_mode:
-        return Text(_text("text", record["text"]))
+        return _text("text", record["text"])
     raise SampleError(_unknown_form(record, _SFT_FORMS, pretrain_mode))
 
 

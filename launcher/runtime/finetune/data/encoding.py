@@ -15,7 +15,7 @@ import numpy.typing
 import tokenizers
 
 from launcher.runtime.finetune.data import losses
-from launcher.runtime.finetune.data.conversations import ASSISTANT, Conversation, Pair, Text, pair_sample, sft_sample
+from launcher.runtime.finetune.data.conversations import ASSISTANT, Conversation, Pair, pair_sample, sft_sample
 from launcher.runtime.finetune.data.errors import SampleError, TemplateFault
 from launcher.runtime.finetune.data.losses import Counts, Loss
 from launcher.runtime.finetune.data.prepared import Flags, Ids
@@ -168,9 +168,9 @@ class Encoder:
         """Return the text of each conversation of a chunk."""
         return chunk.each(lambda record: self._rendered(sft_sample(record, self.settings.pretrain_mode)))
 
-    def _rendered(self, sample: Conversation | Text) -> Rendered:
-        if isinstance(sample, Text):
-            return Rendered(sample.text, None, is_plain=True)
+    def _rendered(self, sample: Conversation | str) -> Rendered:
+        if isinstance(sample, str):
+            return Rendered(sample, None, is_plain=True)
         template = self.tokenizer.required_template()
         turns = [number for number, message in enumerate(sample.messages) if message["role"] == ASSISTANT]
         if self.settings.pretrain_mode or not self.settings.chain.ignore_prompt_labels:
