@@ -1,9 +1,28 @@
 """Published recipes rehearse with the open trainer, real agents and a real process group."""
 
 import json
+import os
+import shlex
+import subprocess
+import sys
 
 import pytest
-from whole_jobs import ARGS, bundle_of, curve, finish, graceful_stops, hold_until, left_behind, records, run, start
+from conftest import ROOT
+from whole_jobs import (
+    ARGS,
+    ONE_THREAD,
+    bundle_of,
+    curve,
+    finish,
+    graceful_stops,
+    hold_until,
+    left_behind,
+    records,
+    run,
+    start,
+)
+
+from launcher.common.names import ENV_RUN_DIR, ENV_WARM_SOCKET, WARM_MODULE
 
 pytest.importorskip("hyperpod_elastic_agent", reason="pip install --no-deps hyperpod-elastic-agent==1.1.3")
 pytest.importorskip("peft", reason="pip install '.[trainer]'")
@@ -24,19 +43,71 @@ RECIPES = {
     "gpt_oss dpo": "gpt_oss/llmft_gpt_oss_120b_seq4k_gpu_dpo",
 }
 """A recipe for each architecture and technique."""
+AS_JOBS = ("llama sft", "llama4 dpo", "qwen2 sft", "qwen3 dpo", "gpt_oss sft")
+"""Each architecture and each technique; the launcher and the agent treat every pair of the two alike."""
 
 
-@pytest.mark.parametrize("recipe", RECIPES.values(), ids=RECIPES)
-def test_each_architecture_and_technique_rehearses_to_its_end(recipe, tmp_path, store):
-    code, out, err = run(f"recipes=fine-tuning/{recipe}", *SMALL, cwd=tmp_path)
-    assert code == 0, out + err
-    assert "open trainer, a rehearsal" in out and "finished at step" in out
-    run_dir = bundle_of(tmp_path) / "run"
+@pytest.fixture(scope="module", autouse=True)
+def one_thread():
+    """Train these small models with one thread: on a busy machine, two wait for each other ten times as long."""
+    with pytest.MonkeyPatch.context() as patch:
+        for name, value in ONE_THREAD.items():
+            patch.setenv(name, value)
+        yield
+
+
+def each_of(*names):
+    return pytest.mark.parametrize("recipe", [RECIPES[name] for name in names], ids=names)
+
+
+def check_results(run_dir, recipe):
     (results,) = (path.parent for path in run_dir.glob("model/rehearsal-*/README.md"))
     assert (results / "adapter_model.safetensors").exists() or (results / "model.safetensors").exists()
     first = next(record for record in records(run_dir / "metrics.jsonl") if "loss" in record)
     assert first["loss"] == pytest.approx(0.6931 if "dpo" in recipe else 6.25, abs=0.2)
+
+
+@each_of(*AS_JOBS)
+def test_each_architecture_and_technique_rehearses_to_its_end(recipe, tmp_path, store):
+    code, out, err = run(f"recipes=fine-tuning/{recipe}", *SMALL, cwd=tmp_path)
+    assert code == 0, out + err
+    assert "open trainer, a rehearsal" in out and "finished at step" in out
+    check_results(bundle_of(tmp_path) / "run", recipe)
     assert left_behind(tmp_path) == []
+
+
+@pytest.fixture(scope="module")
+def warm():
+    """Return the environment of workers that are forked from one process, which has imported what they need."""
+    name = f"fine-tuning-{os.getpid()}"
+    environment = os.environ | {"PYTHONPATH": str(ROOT)}
+    modules = ("transformers.modeling_utils", "peft", "launcher.runtime.finetune.trainer")
+    process = subprocess.Popen([sys.executable, "-m", WARM_MODULE, name, *modules], env=environment)
+    yield environment | {ENV_WARM_SOCKET: name}
+    process.kill()
+    process.wait()
+
+
+def train(folder, warm, *overrides):
+    """Compile a rehearsal, and train its bundle in one worker, without an agent; return the folder of its run."""
+    code, out, err = run(*overrides, "dry_run=true", cwd=folder)
+    assert code == 0 and "open trainer, a rehearsal" in out, out + err
+    bundle = bundle_of(folder)
+    *_, command = (bundle / "run.sh").read_text().replace('"$bundle"', str(bundle)).splitlines()
+    worker = subprocess.run(
+        [sys.executable, "-u", *shlex.split(command)],
+        env=warm | {ENV_RUN_DIR: str(bundle / "run")},
+        capture_output=True,
+        text=True,
+        timeout=540,
+    )
+    assert worker.returncode == 0 and "finished at step" in worker.stdout, worker.stdout + worker.stderr
+    return bundle / "run"
+
+
+@each_of(*(name for name in RECIPES if name not in AS_JOBS))
+def test_every_other_pair_of_the_two_trains_its_bundle_to_the_end(recipe, tmp_path, warm):
+    check_results(train(tmp_path, warm, f"recipes=fine-tuning/{recipe}", *SMALL), recipe)
 
 
 ELASTIC = (
@@ -64,16 +135,14 @@ EVENTS = (
 
 
 @pytest.fixture(scope="module")
-def alone(tmp_path_factory):
-    """Return the losses of the same training on one node that nothing happens to."""
-    folder = tmp_path_factory.mktemp("alone")
-    code, out, err = run(*ELASTIC, cwd=folder)
-    assert code == 0, out + err
-    return {record["step"]: record["loss"] for record in steps(folder)}
+def alone(tmp_path_factory, warm):
+    """Return the losses of the same training in one process that nothing happens to."""
+    run_dir = train(tmp_path_factory.mktemp("alone"), warm, *ELASTIC)
+    return {record["step"]: record["loss"] for record in steps(run_dir)}
 
 
-def steps(folder):
-    return [each for each in records(bundle_of(folder) / "run" / "metrics.jsonl") if "loss" in each]
+def steps(run_dir):
+    return [each for each in records(run_dir / "metrics.jsonl") if "loss" in each]
 
 
 @pytest.mark.long
@@ -86,7 +155,7 @@ def test_a_job_that_is_resized_and_loses_a_node_trains_as_one_process_does(tmp_p
     finally:
         job.kill()
     assert code == 0, out + err
-    done = steps(tmp_path)
+    done = steps(bundle_of(tmp_path) / "run")
     assert {record["step"]: record["loss"] for record in done} == pytest.approx(alone, abs=1e-6)
     assert sorted({record["step"] for record in done}) == list(range(1, len(alone) + 1))
     assert {record["world_size"] for record in done} == {1, 2, 3}

@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from datetime import timedelta
 from types import TracebackType
-from typing import Any, TypeVar
+from typing import Any, TypeVar, cast
 
 import torch
 import torch.distributed as dist
@@ -230,6 +230,30 @@ def share(value: _Value) -> _Value:
     if dist.is_initialized():
         dist.broadcast_object_list(values, src=0)
     return values[0]
+
+
+def of_first_rank(
+    work: Callable[[], _Value], *errors: type[Exception], group: dist.ProcessGroup | None = None
+) -> _Value:
+    """Return what `work` returns on the first rank, for which the others wait as long as it takes. Collective.
+
+    Args:
+        errors: Of `work`, that are raised on all ranks; another one ends the first rank alone.
+        group: A patient group to wait in; None for a new one.
+    """
+    group = group or patient_group()  # made while all ranks are alive: they notice if the first one dies
+    found: Any = None
+    failure: Exception | None = None
+    if rank() == 0:
+        try:
+            found = work()
+        except errors as error:
+            failure = error
+    barrier(group)
+    found, failure = share((found, failure))
+    if failure:
+        raise failure
+    return cast(_Value, found)
 
 
 def when_finished(work: Callable[[], object]) -> None:

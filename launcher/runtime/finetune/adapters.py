@@ -35,13 +35,18 @@ def published_name(name: str) -> str:
 
 
 def base_parameters(model: nn.Module) -> list[tuple[str, nn.Parameter]]:
-    """Return the parameters that are no adapters, with their own names; tied ones once."""
+    """Return the parameters below the adapters, with their own names; tied ones once."""
     return [(name, parameter) for name, parameter in model.named_parameters() if ADAPTER not in name]
 
 
-def trained_names(model: nn.Module) -> list[str]:
-    """Return the names of the parameters that train."""
-    return [name for name, parameter in model.named_parameters() if parameter.requires_grad]
+def trained(model: nn.Module) -> dict[str, nn.Parameter]:
+    """Return the parameters that train, by name."""
+    return {name: parameter for name, parameter in model.named_parameters() if parameter.requires_grad}
+
+
+def parts(layer: Any) -> dict[str, nn.Module]:
+    """Return the parts of PEFT's layer that have the parameters of its adapters, by name."""
+    return {name: getattr(layer, name) for name in layer.adapter_layer_names if hasattr(layer, name)}
 
 
 @contextmanager
@@ -78,11 +83,11 @@ def drawn(model: nn.Module, *, seed: int) -> dict[str, torch.Tensor]:
         for prefix, layer in model.named_modules():
             if not isinstance(layer, LoraLayer):
                 continue
-            parts = {each: getattr(layer, each) for each in layer.adapter_layer_names if hasattr(layer, each)}
-            for part in parts.values():
+            own = parts(layer)
+            for part in own.values():
                 part.to_empty(device="cpu")
             cast(Any, layer).reset_lora_parameters(NAME, init_lora_weights=True)
-            for part_name, part in parts.items():
+            for part_name, part in own.items():
                 for name, parameter in part.named_parameters():
                     found[f"{prefix}.{part_name}.{name}"] = parameter.detach()
                 part.to("meta")
@@ -132,17 +137,13 @@ def read(folder: Path, names: Iterable[str]) -> dict[str, torch.Tensor]:
     return {wanted[key]: value for key, value in load_file(file).items()}
 
 
-def put(parameters: Mapping[str, nn.Parameter], values: Mapping[str, torch.Tensor], source: Path | None) -> None:
-    """Give parameters, possibly sharded, their values by name, which are complete and the same on every rank.
-
-    Args:
-        parameters: By name.
-        values: Of some of them.
-        source: Folder that they come from, if any.
+def put(model: nn.Module, values: Mapping[str, torch.Tensor], source: Path | None) -> None:
+    """Give parameters of a model, possibly sharded, `values` by name, complete and the same on every rank.
 
     Raises:
-        WeightsInvalid: A value has another shape than its parameter.
+        WeightsInvalid: A value of the folder `source` has another shape than its parameter.
     """
+    parameters = trained(model)
     for name, value in values.items():
         if value.shape != parameters[name].shape:
             raise WeightsInvalid(

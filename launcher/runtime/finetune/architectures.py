@@ -41,11 +41,7 @@ class Architecture:
 KNOWN = {
     "llama": Architecture("llama", "LlamaConfig", "LlamaForCausalLM"),
     "llama4_text": Architecture(
-        "llama4",
-        "Llama4TextConfig",
-        "Llama4ForCausalLM",
-        period=4,
-        window="attention_chunk_size",
+        "llama4", "Llama4TextConfig", "Llama4ForCausalLM", period=4, window="attention_chunk_size"
     ),
     "qwen2": Architecture("qwen2", "Qwen2Config", "Qwen2ForCausalLM"),
     "qwen3": Architecture("qwen3", "Qwen3Config", "Qwen3ForCausalLM"),

@@ -4,6 +4,7 @@ from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import TypeVar
 
 import numpy as np
@@ -24,32 +25,21 @@ Item = TypeVar("Item")
 Made = TypeVar("Made")
 
 
-@dataclass(frozen=True, slots=True)
-class LayerMasks:
-    """The masks of an architecture whose own do not keep the samples of a row apart.
-
-    Args:
-        window: Tokens that a sliding layer sees, the current one included.
-        dtype: Of the model's activations.
-    """
-
-    window: int
-    dtype: torch.dtype
+Masked = Callable[[TokenBatch], TokenBatch]
+"""Returns a packed row with masks that keep its samples apart."""
 
 
-def layer_masks(model: nn.Module, dtype: torch.dtype | None = None) -> LayerMasks | None:
-    """Return the masks that packed samples need; None where transformers' are right.
+def layer_masks(model: nn.Module, dtype: torch.dtype | None = None) -> Masked | None:
+    """Return what gives packed samples the masks that they need; None where transformers' are right.
 
-    Args:
-        model: Of transformers, or as PEFT wraps it.
-        dtype: That it computes in; None for that of its parameters.
+    `dtype` is the one that the model computes in; None for that of its parameters.
 
     Source: transformers, `models/gpt_oss/modeling_gpt_oss.py`: positions are not handed to the masks.
     """
     inner = language_model(model)
     if inner.config.model_type != "gpt_oss":
         return None
-    return LayerMasks(inner.config.sliding_window, dtype or inner.dtype)
+    return partial(with_masks, window=inner.config.sliding_window, dtype=dtype or inner.dtype)
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,18 +47,13 @@ class Batcher:
     """Makes rows of the samples of a rank's micro batch, in the memory of the CPU and then on their device.
 
     Args:
-        device: Of the rows.
         packs: Whether all samples go into one row, rather than each into a row of its own.
         masks: Of an architecture that needs them to keep samples apart.
     """
 
     device: torch.device
     packs: bool = False
-    masks: LayerMasks | None = None
-
-    def rows(self, samples: Sequence[Sample]) -> TokenBatch:
-        """Return the rows of `samples`, on the device."""
-        return self.placed(self.laid_out(samples))
+    masks: Masked | None = None
 
     def laid_out(self, samples: Sequence[Sample]) -> TokenBatch:
         """Return the rows of `samples` in the memory of the CPU; pinned if they go to an accelerator."""
@@ -78,7 +63,7 @@ class Batcher:
     def placed(self, batch: TokenBatch) -> TokenBatch:
         """Return rows on the device. The copy from pinned memory waits for nothing, and nothing waits for it."""
         batch = batch.moved(self.to_device)
-        return with_masks(batch, self.masks) if self.masks and batch.positions is not None else batch
+        return self.masks(batch) if self.masks and batch.positions is not None else batch
 
     def to_device(self, tensor: torch.Tensor) -> torch.Tensor:
         """Return a tensor on the device of the rows."""
@@ -88,7 +73,7 @@ class Batcher:
 def padded(samples: Sequence[Sample]) -> TokenBatch:
     """Return one row for each sample, filled up on the right to the longest.
 
-    Without padding there is no mask, so that attention keeps its fast causal path.
+    Rows without padding have no mask, so that attention keeps its fast causal path.
     """
     longest = max(len(ids) for ids, _ in samples)
     ids = torch.zeros((len(samples), longest), dtype=torch.int64)
@@ -111,21 +96,22 @@ def packed(samples: Sequence[Sample]) -> TokenBatch:
     return _batch(samples, ids, starts, positions=positions)
 
 
-def with_masks(batch: TokenBatch, masks: LayerMasks) -> TokenBatch:
-    """Return a packed row with additive masks that keep its samples apart."""
+def with_masks(batch: TokenBatch, *, window: int, dtype: torch.dtype) -> TokenBatch:
+    """Return a packed row with additive masks, of which sliding layers see `window` tokens, the current one included.
+
+    A mask is 0 where a token is seen and the least number elsewhere, shape `(1, 1, length, length)`.
+    """
+
+    def additive(sees: torch.Tensor) -> torch.Tensor:
+        mask = torch.zeros(sees.shape, dtype=dtype, device=sees.device)
+        return mask.masked_fill(~sees, torch.finfo(dtype).min)[None, None]
+
     assert batch.positions is not None
     place = batch.positions[0]
     sample = (place == 0).cumsum(0)
     sees = (sample[:, None] == sample[None, :]) & (place[:, None] >= place[None, :])
-    near = sees & (place[:, None] - place[None, :] < masks.window)
-    by_kind = {"full_attention": _additive(sees, masks.dtype), "sliding_attention": _additive(near, masks.dtype)}
-    return replace(batch, mask=by_kind)
-
-
-def _additive(sees: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
-    """Return 0 where a token is seen and the least number elsewhere, shape `(1, 1, length, length)`."""
-    mask = torch.zeros(sees.shape, dtype=dtype, device=sees.device)
-    return mask.masked_fill(~sees, torch.finfo(dtype).min)[None, None]
+    near = sees & (place[:, None] - place[None, :] < window)
+    return replace(batch, mask={"full_attention": additive(sees), "sliding_attention": additive(near)})
 
 
 def _batch(
@@ -153,12 +139,9 @@ def _batch(
 def ahead(items: Iterable[Item], make: Callable[[Item], Made], device: torch.device) -> Iterator[Made]:
     """Yield what `make` returns for each item; it is called up to `DEPTH` items ahead, in another thread.
 
-    Args:
-        items: Drawn in this thread.
-        make: Reads samples and lays out rows.
-        device: That the rows are for. A thread starts with the first accelerator as its current one, and pinning
-            memory would take memory there.
+    The items are drawn in this thread.
     """
+    # A thread starts with the first accelerator as its current one, and pinning memory would take memory there.
     prepare = (lambda: torch.cuda.set_device(device)) if device.type == "cuda" else None
     waiting: deque[Future[Made]] = deque()
     drawn = iter(items)  # kept to the end: a sampler forgets the draws of an iterator that is no longer in use

@@ -5,13 +5,16 @@
 | adapters | the adapters, as PEFT reads them |
 | adapters, with `merge_weights` or `state_dict_type: FULL_STATE_DICT` | also the merged model, in `merged` |
 | all weights, unless `save_hf_ckpt` is false and checkpoints of the training state are sharded and kept | the model |
+
+Their folder appears complete or not at all: they are written beside it under a temporary name. Only the first rank
+writes; all ranks learn whether it could.
 """
 
 import copy
 import json
 import shutil
 import sys
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import asdict, replace
 from pathlib import Path
@@ -21,13 +24,12 @@ import torch
 from torch import nn
 
 from launcher.runtime import process_group
-from launcher.runtime.durable import write_text
+from launcher.runtime.durable import sync, write_text
 from launcher.runtime.finetune import adapters
 from launcher.runtime.finetune.architectures import architecture_of
 from launcher.runtime.finetune.inputs import Inputs
 from launcher.runtime.finetune.model_card import Facts, card
 from launcher.runtime.finetune.models import language_model
-from launcher.runtime.finetune.result_folder import MARK, ResultFolder, replaced
 from launcher.runtime.finetune.settings import Settings
 from launcher.runtime.finetune.weight_files import INDEX, SINGLE
 from launcher.runtime.metric_shipping import TrackingUnavailable, log_artifacts
@@ -52,15 +54,100 @@ TOKENIZER_FILES = (
 _GENERATION = "generation_config.json"
 _DTYPES = {name: getattr(torch, name) for name in ("bfloat16", "float16", "float32")}
 """Of published models, by their name in config.json; others are saved as they were trained."""
+MARK = "result.json"
+"""File that only folders of results have, so that nothing else is ever replaced."""
+
+
+class ExportFailed(RuntimeError):
+    """The results could not be written; nothing of them is left."""
+
+
+class ResultsInUse(RuntimeError):
+    """The folder for results holds something else."""
+
+
+def refuse_foreign(folder: Path) -> None:
+    """Check that results may replace a folder: it is missing, empty, or holds results.
+
+    Raises:
+        ResultsInUse: It holds something else, which is left as it is.
+    """
+    if ".." in folder.parts or folder.is_file() or folder.is_mount():
+        raise ResultsInUse(f"{folder} cannot hold the results; give model_save_name a name of its own")
+    if folder.exists() and any(folder.iterdir()) and not (folder / MARK).is_file():
+        raise ResultsInUse(
+            f"{folder} holds other files, which are left as they are; give model_save_name another name, or move them"
+        )
+
+
+class ResultFolder:
+    """A new folder of results: `partial` receives the files, and gets the name `final` at the end. Collective."""
+
+    def __init__(self, partial: Path, final: Path):
+        self.partial, self.final = partial, final
+        self._patient = process_group.patient_group()
+
+    def first_rank(self, work: Callable[[], object]) -> None:
+        """Let the first rank write something; the others wait for it as long as it takes.
+
+        Raises:
+            ExportFailed: It could not, on all ranks.
+        """
+        from safetensors import SafetensorError  # its errors while writing are not OSErrors
+
+        def attempt() -> None:
+            try:
+                work()
+            except (OSError, SafetensorError) as error:
+                raise ExportFailed(
+                    f"{self.final}: the results could not be written ({error}); nothing is left of them. Make room "
+                    "there; the next start writes them again, without training again"
+                ) from error
+
+        process_group.of_first_rank(attempt, ExportFailed, group=self._patient)
+
+
+@contextmanager
+def replaced(final: Path) -> Iterator[ResultFolder]:
+    """Give a new folder of results its name at the end, in place of older results. Collective.
+
+    Raises:
+        ExportFailed: The file system failed; on all ranks.
+        ResultsInUse: The name is in use by something else.
+    """
+    partial, removed = (final.with_name(f".{final.name}.{word}") for word in ("partial", "removed"))
+    folder = ResultFolder(partial, final)
+
+    def begin() -> None:
+        refuse_foreign(final)
+        for leftover in (partial, removed):
+            shutil.rmtree(leftover, ignore_errors=True)
+        partial.mkdir(parents=True)
+
+    def publish() -> None:
+        mode = partial.stat().st_mode & 0o666
+        for path in (*partial.rglob("*"), partial):
+            if path.is_file():
+                path.chmod(mode)  # safetensors creates files that only this user can read
+            sync(path)
+        if final.exists():
+            final.rename(removed)
+        partial.rename(final)
+        sync(final.parent)
+        shutil.rmtree(removed, ignore_errors=True)
+
+    try:
+        folder.first_rank(begin)
+        yield folder
+        folder.first_rank(publish)
+    except BaseException:
+        if process_group.rank() == 0:
+            shutil.rmtree(partial, ignore_errors=True)
+        raise
 
 
 def write(model: nn.Module, settings: Settings, inputs: Inputs, facts: Facts) -> None:
-    """Write the results of a model, possibly sharded. Collective.
-
-    Raises:
-        ExportFailed: They could not be written; nothing is left of them.
-        ResultsInUse: Their folder holds something else.
-    """
+    """Write the results of a model, possibly sharded. Collective."""
     found = contents(settings)
     with replaced(inputs.results) as folder:
         if "adapters" in found:
@@ -69,8 +156,7 @@ def write(model: nn.Module, settings: Settings, inputs: Inputs, facts: Facts) ->
             _write_model(model, inputs, folder, folder.partial / MERGED)
         if "model" in found:
             _write_model(model, inputs, folder, folder.partial)
-        described = replace(facts, contents=found)
-        folder.first_rank(lambda: _describe(folder.partial, described))
+        folder.first_rank(lambda: _describe(folder.partial, replace(facts, contents=found)))
     if settings.logs_adapter and settings.tracking.run_id and "adapters" in found and process_group.rank() == 0:
         _log_adapters(settings.tracking.uri, settings.tracking.run_id, inputs)
 
@@ -98,15 +184,13 @@ def _describe(folder: Path, facts: Facts) -> None:
 
 
 def _write_adapters(model: nn.Module, settings: Settings, inputs: Inputs, folder: ResultFolder) -> None:
-    """Write the trained parameters as PEFT does."""
     from safetensors.torch import save_file
 
     values = {}
-    for name, parameter in model.named_parameters():
-        if parameter.requires_grad:
-            value = gathered(parameter)
-            if process_group.rank() == 0:
-                values[adapters.saved_name(name)] = value.cpu().contiguous()
+    for name, parameter in adapters.trained(model).items():
+        value = gathered(parameter)
+        if process_group.rank() == 0:
+            values[adapters.saved_name(name)] = value.cpu().contiguous()
 
     def save() -> None:
         save_file(values, folder.partial / adapters.WEIGHTS_FILE, {"format": "pt"})
@@ -196,9 +280,7 @@ def gathered(parameter: torch.Tensor) -> torch.Tensor:
 class TrainedWeights:
     """The weights of a model, possibly sharded, as transformers names them, with its adapters merged.
 
-    Args:
-        model: Of transformers, or as PEFT wraps it.
-        dtype: To save in; None for that of training.
+    They are saved in `dtype`; None for that of training.
     """
 
     def __init__(self, model: nn.Module, dtype: torch.dtype | None):
@@ -244,9 +326,8 @@ def _gathered_parts(layer: Any) -> dict[str, torch.Tensor]:
     """Return a layer's adapters in full. Collective."""
     return {
         f"{part}.{name}": gathered(parameter)
-        for part in layer.adapter_layer_names
-        if hasattr(layer, part)
-        for name, parameter in getattr(layer, part).named_parameters()
+        for part, module in adapters.parts(layer).items()
+        for name, parameter in module.named_parameters()
     }
 
 

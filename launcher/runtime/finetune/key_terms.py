@@ -23,19 +23,14 @@ class Treatment(StrEnum):
     DONE = "done"
     """It has the effect that it is described with."""
     NOTICED = "noticed"
-    """It has no effect; a notice says so where the value is not a published one."""
+    """It has no effect; a notice reports that where the value is not a published one."""
     REFUSED = "refused"
     """A job with such a value does not start."""
 
 
 @dataclass(frozen=True, slots=True)
 class Recipe:
-    """A compiled recipe, as conditions read it.
-
-    Args:
-        config: Its keys at one size.
-        is_elastic: Whether the job changes its size.
-    """
+    """The keys of a compiled recipe at one size, as conditions read them."""
 
     config: Mapping[str, Any] = field(repr=False)
     is_elastic: bool = False
@@ -60,7 +55,7 @@ class Condition:
         when: Which values, in words.
         holds: Returns whether a value is one of them; or, as a text, what is wrong with it, in place of the reason.
         reason: What happens to them, and why.
-        remedy: What to set instead; "" if the reason says it.
+        remedy: What to set instead; "" if the reason names it.
     """
 
     treatment: Treatment
@@ -78,7 +73,7 @@ class Key:
         path: Dotted, from the top of the recipe.
         treatment: Of values to which the condition does not apply: DONE or NOTICED.
         effect: What the trainer does with it, or why it does nothing.
-        condition: Values that are treated otherwise; None if there are none.
+        condition: Values that are treated otherwise.
     """
 
     path: str
@@ -127,10 +122,12 @@ def done(path: str, effect: str, condition: Condition | None = None) -> Key:
     return Key(path, Treatment.DONE, effect, condition)
 
 
-def ignored(path: str, reason: str, *published: object) -> Key:
+def ignored(path: str, reason: str, *published: object, condition: Condition | None = None) -> Key:
     """Return a key without an effect; values other than the published ones are noticed, if any are given."""
-    when = "other than " + ", ".join("null" if each is None else str(each).lower() for each in published)
-    return Key(path, Treatment.NOTICED, reason, noticed(when, not_in(*published), reason) if published else None)
+    if published:
+        when = "other than " + ", ".join("null" if each is None else str(each).lower() for each in published)
+        condition = noticed(when, not_in(*published), reason)
+    return Key(path, Treatment.NOTICED, reason, condition)
 
 
 def section(path: str, *keys: Key) -> tuple[Key, ...]:
@@ -164,7 +161,7 @@ def chain_fault(value: Any, recipe: Recipe) -> str | None:
 
 
 def has_revision_of_folder(value: Any, recipe: Recipe) -> bool:
-    """Return whether a revision is given for a model that is no name on the Hub."""
+    """Return whether a revision is given for a model that is not named as on the Hub."""
     model = str(recipe.value(f"{MODEL}.model_name_or_path") or "")
     return bool(value and model) and not is_hub_name(model)
 
@@ -173,11 +170,6 @@ def template_of_image(value: Any, recipe: Recipe) -> bool:
     """Return whether a chat template is named that only the published image has."""
     names = [value, *(step.get("chat_template_name") for step in recipe.value(STEPS) or ())]
     return any(name and "/" not in name for name in names)
-
-
-def has_other_callbacks(value: Any, _: Recipe) -> bool:
-    """Return whether there is a callback other than the published one."""
-    return any(each.get("_target_") != METERING for each in value or ())
 
 
 def differs_from_threshold(value: Any, recipe: Recipe) -> bool:

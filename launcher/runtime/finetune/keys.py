@@ -1,6 +1,6 @@
 """What the open trainer does with every key of a fine-tuning recipe: data that checks and pages read.
 
-A key has an effect (DONE), none (NOTICED, which a launch says where the value would have had one), or values that are
+A key has an effect (DONE), none (NOTICED: a launch reports it where the value would have had one), or values that are
 refused. Imports neither torch nor transformers.
 
 Source: the keys of the published recipes; docs/open-trainer.md.
@@ -17,12 +17,10 @@ from launcher.runtime.finetune.key_terms import (
     Finding,
     Key,
     Recipe,
-    Treatment,
     chain_fault,
     differs_from_threshold,
     differs_from_weight_decay,
     done,
-    has_other_callbacks,
     has_revision_of_folder,
     ignored,
     is_dpo,
@@ -44,6 +42,10 @@ _SHARDING = ("FULL_SHARD", "HYBRID_SHARD", "SHARD_GRAD_OP", "_HYBRID_SHARD_ZERO2
 _LAUNCHER = "read by the launcher"
 _LOGGED_BY_MLFLOW = "metrics go to MLflow and to metrics.jsonl"
 _OF_SHARDING = "always so with this sharding"
+_CLIPPING = "gradient_clipping_threshold decides"
+_ACCUMULATION = "gradients are accumulated in 32 bits"
+_ONE_RANK = "a sample stays on one rank"
+_ONLY_ONE = refused("above 1", lambda value, _: (value or 1) > 1, _ONE_RANK, "1")
 _FILES_OF_IMAGE = "it is a file of the published image, and the tokenizer's own chat template is used"
 
 _JOB = (
@@ -54,11 +56,10 @@ _JOB = (
     done("training_cfg", "is for a script of your own; a recipe with a trainer refuses it"),
     done("checkpointless", "is for a feature of the vendor's that the launcher refuses"),
     done("checkpointing", "tiers of checkpoints, kept by the launcher's runtime"),
-    Key(
+    ignored(
         "extra_keys",
-        Treatment.NOTICED,
         "the keys that it declares are read by nothing",
-        noticed("any", is_true, "the open trainer reads no further keys"),
+        condition=noticed("any", is_true, "the open trainer reads no further keys"),
     ),
     done("run.name", "named in results"),
     done("run.model_type", "chooses the trainer"),
@@ -180,12 +181,12 @@ _TRAINING = section(
             "false",
         ),
     ),
-    ignored("disable_fast_tokenizer", "there is one kind of tokenizer", False),
+    ignored("disable_fast_tokenizer", "tokenizers are of one kind, the fast one", False),
     done("eval_steps", "steps between two evaluations; 0: at the end, -1: once an epoch"),
     done(
         "grad_accum_dtype",
-        "gradients are accumulated in 32 bits",
-        noticed("other than null, fp32", not_in(None, "fp32", "float32"), "gradients are accumulated in 32 bits"),
+        _ACCUMULATION,
+        noticed("other than null, fp32", not_in(None, "fp32", "float32"), _ACCUMULATION),
     ),
     done("gradient_checkpointing", "activations of each block are recomputed"),
     ignored("gradient_checkpointing_use_reentrant", "the form that is not reentrant is used", False),
@@ -240,13 +241,10 @@ _TRAINING = section(
     done("max_ckpt_num", "checkpoints kept"),
     done("max_epochs", "passes over the samples"),
     done("max_len", "tokens kept of a sample"),
-    Key(
+    ignored(
         "max_norm",
-        Treatment.NOTICED,
-        "gradient_clipping_threshold decides",
-        noticed(
-            "other than gradient_clipping_threshold", differs_from_threshold, "gradient_clipping_threshold decides"
-        ),
+        _CLIPPING,
+        condition=noticed("other than gradient_clipping_threshold", differs_from_threshold, _CLIPPING),
     ),
     done("max_samples", "samples that are read"),
     done(
@@ -267,12 +265,8 @@ _TRAINING = section(
     ),
     done("reference_free", "DPO: compare with a uniform reference"),
     done("resume_checkpoint_path", "checkpoint that a new job starts from"),
-    done(
-        "ring_attn_size",
-        "a sample stays on one rank",
-        refused("above 1", lambda value, _: (value or 1) > 1, "a sample stays on one rank", "1"),
-    ),
-    ignored("ring_head_stride", "there is no ring attention", 1),
+    done("ring_attn_size", _ONE_RANK, _ONLY_ONE),
+    ignored("ring_head_stride", "the open trainer has no ring attention", 1),
     ignored("sampling_method", "a choice of the image's trainer", "mc", None),
     done("save_hf_ckpt", "true writes a checkpoint in the Hugging Face format at the end"),
     done("save_steps", "steps between two checkpoints; 0: once an epoch, -1: at the end only"),
@@ -306,26 +300,24 @@ _TRAINING = section(
     done(
         f"{_FSDP}.state_dict_type",
         "the training state is always sharded; FULL_STATE_DICT also writes a Hugging Face checkpoint at the end",
-        only("there is no such form of checkpoint", "SHARDED_STATE_DICT", "FULL_STATE_DICT"),
+        only("the open trainer has no such form of checkpoint", "SHARDED_STATE_DICT", "FULL_STATE_DICT"),
     ),
     ignored(f"{_FSDP}.sync_module_states", _OF_SHARDING, True),
     ignored(f"{_FSDP}.use_orig_params", _OF_SHARDING, True),
     done("train_batch_size", "samples of an optimizer step over all ranks"),
-    Key(
+    ignored(
         "trainer_callbacks",
-        Treatment.NOTICED,
         "the published callback meters usage inside the image; it is not imported",
-        refused(
-            f"a _target_ other than {METERING}", has_other_callbacks, "no class that a recipe names is imported", "[]"
+        condition=refused(
+            f"a _target_ other than {METERING}",
+            lambda value, _: any(each.get("_target_") != METERING for each in value or ()),
+            "no class that a recipe names is imported",
+            "[]",
         ),
     ),
     done("trainer_type", "sft or dpo"),
     done("training_dir", "folder of checkpoints and results; empty: in the job's run folder"),
-    done(
-        "ulysses_sequence_parallel_size",
-        "a sample stays on one rank",
-        refused("above 1", lambda value, _: (value or 1) > 1, "a sample stays on one rank", "1"),
-    ),
+    done("ulysses_sequence_parallel_size", _ONE_RANK, _ONLY_ONE),
     done("uneven_batch", "shares of ranks that are not equal, cut by the micro batch"),
     ignored("use_tensorboard", _LOGGED_BY_MLFLOW, "logs", None),
     ignored("use_wandb", _LOGGED_BY_MLFLOW),

@@ -4,6 +4,7 @@ Each rank reads its own part of the files. Where the files need a conversion, th
 transformers and sends the weights to the others, one at a time.
 """
 
+import os
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
@@ -28,15 +29,11 @@ MXFP4 = "mxfp4"
 def loader_of(
     model: nn.Module, settings: Settings, inputs: Inputs, place: Place
 ) -> Callable[[torch.device], None] | None:
-    """Return the function that gives a model its weights once it is sharded; None for a model that has random ones.
-
-    Raises:
-        WeightsInvalid: The folder lacks weights, or they are damaged or of another model.
-    """
+    """Return the function that gives a model its weights once it is sharded; None for one with random weights."""
     if not inputs.weights:
         return None
-    start = settings.model.adapters_path
-    folder = Path(start) if start and settings.model.lora else None
+    start = settings.model.adapters_path if settings.model.lora else None
+    folder = Path(start) if start else None
     return WeightLoader(model, inputs.weights, inputs.config, place, seed=settings.seed, adapters_folder=folder).fill
 
 
@@ -71,18 +68,14 @@ class WeightLoader:
         self._matched = None if quantized else matched(shapes, saved)
         self._buffers = computed_buffers(model)
         if adapters_folder:
-            self._adapters = adapters.read(adapters_folder, adapters.trained_names(model))
+            self._adapters = adapters.read(adapters_folder, adapters.trained(model))
         else:
             self._adapters = adapters.drawn(model, seed=seed) if hasattr(model, "get_base_model") else {}
 
     def fill(self, device: torch.device) -> None:
         """Replace the model's parameters on the meta device by the weights. Collective.
 
-        Args:
-            device: That parameters stay on between uses; buffers go to the one of this process.
-
-        Raises:
-            WeightsInvalid: The weights could not be read.
+        Parameters stay on `device` between uses; buffers go to the one of this process.
         """
         self._model.to_empty(device=device)
         language_model(self._model).tie_weights()
@@ -93,38 +86,35 @@ class WeightLoader:
             self._convert()
         else:
             self._read(self._matched)
-        adapters.put(dict(self._model.named_parameters()), self._adapters, self._adapters_folder)
+        adapters.put(self._model, self._adapters, self._adapters_folder)
 
     def _read(self, places: Mapping[str, SavedTensor]) -> None:
         """Read this rank's part of each weight. No rank waits for another one."""
         from safetensors import SafetensorError
         from torch.distributed.checkpoint import CheckpointException
+        from torch.distributed.checkpoint.filesystem import FileSystem
+        from torch.distributed.checkpoint.hf_storage import HuggingFaceStorageReader
         from torch.distributed.checkpoint.state_dict_loader import load
 
-        from launcher.runtime.finetune.weight_reader import WeightReader
+        class Files(FileSystem):
+            def ls(self, path: str | os.PathLike[str]) -> list[str]:
+                return sorted({str(tensor.file) for tensor in places.values()})
 
+        reader = HuggingFaceStorageReader(str(self._folder))
+        reader.fs = Files()  # the folder may have other safetensors files, such as those of adapters
         state: dict[str, Any] = {
             places[published_name(name)].key: each.detach() for name, each in base_parameters(self._model)
         }
         try:
             with without_group_warning():
-                load(state, storage_reader=WeightReader(self._folder, places.values()), no_dist=True)
+                load(state, storage_reader=reader, no_dist=True)
         except (CheckpointException, SafetensorError, OSError) as error:
             raise WeightsInvalid(f"{self._folder}: the weights could not be read ({error})") from error
 
     def _convert(self) -> None:
         """Take the weights from transformers' model on the first rank."""
-        patient = process_group.patient_group()
-        weights: dict[str, torch.Tensor] = {}
-        problem = None
-        if process_group.rank() == 0:
-            try:
-                weights = converted(self._folder, self._config)
-            except WeightsInvalid as error:
-                problem = str(error)
-        process_group.barrier(patient)
-        if problem := process_group.share(problem):
-            raise WeightsInvalid(problem)
+        weights: dict[str, torch.Tensor] = {}  # of the first rank, which keeps them
+        process_group.of_first_rank(lambda: weights.update(converted(self._folder, self._config)), WeightsInvalid)
         for name, parameter in base_parameters(self._model):
             kept = weights.pop(published_name(name), None)
             full = torch.empty(parameter.shape, dtype=parameter.dtype) if kept is None else kept

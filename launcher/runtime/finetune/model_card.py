@@ -33,20 +33,16 @@ class Facts:
     """About a training and its result.
 
     Args:
-        name: Of the job.
         recipe: In the collection; empty if not known.
         technique: `sft` or `dpo`.
         base_model: That was trained: its name on the Hub, or that of its folder.
         base_commit: Of a base model on the Hub; empty for a folder.
-        is_lora: Whether adapters were trained.
         is_rehearsal: Whether the model was a small random one.
-        data_digest: Of the prepared samples.
         samples: That it was trained on.
         data_counts: What became of the samples that were read.
-        bundle_digest: Of the job's bundle; empty if not known.
+        bundle_digest: Empty if not known.
         steps: Of the optimizer.
         metrics: Last value of each, by name.
-        versions: Of the software, by name.
         contents: What the result holds: `adapters`, `merged`, `model`.
     """
 
@@ -131,7 +127,13 @@ def card(facts: Facts) -> str:
     if facts.contents:
         lines += [*(_CONTENTS[each] for each in facts.contents), ""]
     lines += ["| | |", "|---|---|", *(f"| {name} | {value} |" for name, value in _rows(facts)), ""]
-    lines += _losses(facts.data_counts)
+    if losses := facts.data_counts.losses:
+        lines += ["| not trained | samples | turns | tokens | example |", "|---|---|---|---|---|"]
+        for loss in losses:
+            reason, example = f"{'dropped: ' if loss.is_drop else ''}{loss.reason}", printable(loss.example)
+            cells = (reason, loss.samples, loss.turns, loss.tokens, example.replace("|", "\\|"))
+            lines.append(f"| {' | '.join(map(str, cells))} |")
+        lines.append("")
     if facts.metrics:
         lines += ["| metric | last value |", "|---|---|"]
         lines += [f"| {name} | {value:.6g} |" for name, value in sorted(facts.metrics.items())] + [""]
@@ -144,24 +146,6 @@ def _metadata(facts: Facts) -> list[str]:
         found.append(f"base_model: {json.dumps(facts.base_model)}")
     tags = [facts.technique, *(["lora"] if facts.is_lora else []), *(["rehearsal"] if facts.is_rehearsal else [])]
     return [*found, f"tags: [{', '.join(tags)}]"]
-
-
-def _losses(counts: Counts) -> list[str]:
-    """Return the table of what was not trained; nothing if everything was."""
-    if not counts.losses:
-        return []
-    head = ["| not trained | samples | turns | tokens | example |", "|---|---|---|---|---|"]
-    rows = [
-        f"| {'dropped: ' if loss.is_drop else ''}{loss.reason} | {loss.samples} | {loss.turns} | {loss.tokens} "
-        f"| {_cell(loss.example)} |"
-        for loss in counts.losses
-    ]
-    return [*head, *rows, ""]
-
-
-def _cell(text: str) -> str:
-    """Return a text that stays in its cell of a table."""
-    return printable(text).replace("|", "\\|")
 
 
 def _rows(facts: Facts) -> list[tuple[str, object]]:

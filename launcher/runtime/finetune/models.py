@@ -15,6 +15,8 @@ from launcher.runtime.finetune.architectures import Architecture, architecture_o
 from launcher.runtime.finetune.settings import LoraSettings, OptimizerSettings, Settings
 
 _UNDECAYED = ("bias", "norm")
+_PACKAGES = {"flash_attention_2": "flash_attn", "flash_attention_3": "flash_attn_interface"}
+"""Of attention kernels."""
 
 
 def import_libraries(config: Mapping[str, Any]) -> None:
@@ -31,11 +33,7 @@ def model_class(architecture: Architecture) -> Any:
 
 
 def model_config(config: Mapping[str, Any]) -> Any:
-    """Return transformers' object of a configuration, as config.json has it.
-
-    Raises:
-        ModelUnknown: The architecture is not known.
-    """
+    """Return transformers' object of a configuration, as config.json has it."""
     architecture = architecture_of(config)
     package = importlib.import_module(
         f"transformers.models.{architecture.package}.configuration_{architecture.package}"
@@ -58,22 +56,19 @@ def random_model(config: Mapping[str, Any], attention: str, *, dtype: torch.dtyp
 def built(
     config: Mapping[str, Any], settings: Settings, device: torch.device, *, has_weights: bool
 ) -> tuple[nn.Module, tuple[str, ...]]:
-    """Return a recipe's model with its adapters, and remarks on wishes of the recipe that this device does not meet.
+    """Return a recipe's model with its adapters, and remarks on requests of the recipe that this device cannot meet.
 
-    Args:
-        config: As in config.json.
-        settings: Of the training.
-        device: That it is trained on.
-        has_weights: Whether weights are loaded later, so that the model is on the meta device until then.
+    A model that `has_weights` is on the meta device until they are loaded.
     """
+    lora, start = settings.model.lora, settings.model.adapters_path
     attention, remark = attention_for(config, settings.model.attention, device)
-    dtype = (compute_dtype(device) if settings.model.lora else None) or torch.float32
+    remarks = [remark] if remark else []
+    dtype = (compute_dtype(device) if lora else None) or torch.float32
     with torch.device("meta" if has_weights else device):
         model = random_model(config, attention, dtype=dtype, seed=settings.seed)
-        if settings.model.lora:
-            model = with_adapters(model, settings.model.lora, seed=settings.seed, folder=settings.model.adapters_path)
-    remarks = [remark] if remark else []
-    if settings.model.lora and (start := settings.model.adapters_path):
+        if lora:
+            model = with_adapters(model, lora, seed=settings.seed, folder=start)
+    if lora and start:
         remarks.append(f"training starts from the adapters in {start}; the recipe's rank and modules do not count")
     return model, tuple(remarks)
 
@@ -86,30 +81,24 @@ def compute_dtype(device: torch.device) -> torch.dtype | None:
     return torch.bfloat16 if device.type == "cuda" else None
 
 
-def attention_for(config: Mapping[str, Any], wish: str, device: torch.device) -> tuple[str, str | None]:
-    """Return the attention kernel to use on a device, and why it is not the one wished for, if it is not.
+def attention_for(config: Mapping[str, Any], requested: str, device: torch.device) -> tuple[str, str | None]:
+    """Return the attention kernel to use on a device, and why it is not the `requested` one, if it is not.
 
     Source: transformers, Attention Interface; gpt_oss has attention sinks, which sdpa does not compute.
     """
     fallback = architecture_of(config).attention
-    if wish in (fallback, "eager"):
-        return wish, None
+    if requested in (fallback, "eager"):
+        return requested, None
     if device.type != "cuda":
-        return fallback, f"attn_implementation={wish} needs a GPU; {fallback} computes the same here"
-    reason = _missing(wish, fallback)
-    return (
-        (fallback, f"attn_implementation={wish}: {reason}; {fallback} computes the same") if reason else (wish, None)
-    )
-
-
-def _missing(wish: str, fallback: str) -> str | None:
-    if wish == "sdpa":
-        return f"this architecture runs with {fallback}"
-    module = {"flash_attention_2": "flash_attn", "flash_attention_3": "flash_attn_interface"}.get(wish)
-    module = module or ("kernels" if "/" in wish else None)
-    if module and importlib.util.find_spec(module) is None:
-        return f"the package {module} is not installed"
-    return None
+        return fallback, f"attn_implementation={requested} needs a GPU; {fallback} computes the same here"
+    package = _PACKAGES.get(requested, "kernels" if "/" in requested else None)
+    if requested == "sdpa":
+        reason = f"this architecture runs with {fallback}"
+    elif package and importlib.util.find_spec(package) is None:
+        reason = f"the package {package} is not installed"
+    else:
+        return requested, None
+    return fallback, f"attn_implementation={requested}: {reason}; {fallback} computes the same"
 
 
 def with_adapters(model: nn.Module, lora: LoraSettings, *, seed: int, folder: str | None = None) -> nn.Module:
@@ -131,8 +120,8 @@ def with_adapters(model: nn.Module, lora: LoraSettings, *, seed: int, folder: st
         if hasattr(layer, "cast_input_dtype_enabled"):  # autocast or fully_shard casts, without a copy in 32 bits
             cast(Any, layer).cast_input_dtype_enabled = False
     if folder and not any(parameter.is_meta for parameter in wrapped.parameters()):
-        source, names = Path(folder), adapters.trained_names(wrapped)
-        adapters.put(dict(wrapped.named_parameters()), adapters.read(source, names), source)
+        source = Path(folder)
+        adapters.put(wrapped, adapters.read(source, adapters.trained(wrapped)), source)
     return wrapped
 
 
@@ -163,7 +152,7 @@ def blocks(model: nn.Module) -> list[nn.Module]:
 
 def trained_parameters(model: nn.Module) -> list[nn.Parameter]:
     """Return the parameters that train."""
-    return [parameter for parameter in model.parameters() if parameter.requires_grad]
+    return list(adapters.trained(model).values())
 
 
 def adamw(model: nn.Module, settings: OptimizerSettings, device: torch.device) -> torch.optim.AdamW:
@@ -173,13 +162,9 @@ def adamw(model: nn.Module, settings: OptimizerSettings, device: torch.device) -
     """
     decayed: list[nn.Parameter] = []
     others: list[nn.Parameter] = []
-    for name, parameter in model.named_parameters():
-        if parameter.requires_grad:
-            (others if any(part in name for part in _UNDECAYED) else decayed).append(parameter)
-    groups = [
-        {"params": decayed, "weight_decay": settings.weight_decay},
-        {"params": others, "weight_decay": 0.0},
-    ]
+    for name, parameter in adapters.trained(model).items():
+        (others if any(part in name for part in _UNDECAYED) else decayed).append(parameter)
+    groups = [{"params": decayed, "weight_decay": settings.weight_decay}, {"params": others, "weight_decay": 0.0}]
     return torch.optim.AdamW(
         [group for group in groups if group["params"]],
         lr=settings.schedule.peak,

@@ -50,9 +50,9 @@ class Plan:
 def plan_of(parallel: ParallelSettings, place: Place, *, freezes: bool) -> Plan:
     """Return how a model lies on the ranks. Looks at no device, so that every kind can be planned anywhere.
 
+    The type of the place's device decides about precision and memory.
+
     Args:
-        parallel: Of the recipe.
-        place: Of this process; the type of its device decides about precision and memory.
         freezes: Whether most parameters are frozen, as with adapters.
     """
     has_accelerator = place.device.type != "cpu"
@@ -97,8 +97,6 @@ def spread(
         root: Holds `model`; its forward pass is the only one that training calls. Its attribute `autocast` receives
             the precision of the plan.
         model: Its blocks are sharded one by one.
-        parallel: How.
-        place: Of this process, which has joined the process group.
         fill: Replaces parameters on the meta device by weights; receives the device that they stay on.
     """
     plan = plan_of(parallel, place, freezes=any(not each.requires_grad for each in model.parameters()))

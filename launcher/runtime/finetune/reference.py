@@ -25,8 +25,8 @@ from launcher.runtime.finetune import adapters
 from launcher.runtime.finetune.batches import Batcher
 from launcher.runtime.finetune.data.fingerprints import fingerprints
 from launcher.runtime.finetune.data.prepared import Prepared, PreparedPairs
-from launcher.runtime.finetune.dpo import PairRows, Reference
 from launcher.runtime.finetune.inputs import Inputs
+from launcher.runtime.finetune.objectives import PairRows, Reference
 from launcher.runtime.finetune.parallel import reshard
 from launcher.runtime.finetune.settings import Settings
 from launcher.runtime.finetune.weight_files import PICKLED, weight_files
@@ -61,30 +61,19 @@ class Precomputed:
 
     def prepare(self, stopping: Callable[[], bool]) -> bool:
         """Compute what no file holds; return False if a stop interrupts that. Collective, as `stopping` is."""
-        micro = self._settings.shares.micro
-        for pairs, file in _files(self._data, self._settings, self._inputs):
-            table = precomputed(self._root, pairs, self._batcher, file, micro, stopping)
-            if table is None:
-                return False
-            self._tables[id(pairs)] = table
+        micro, data, inputs = self._settings.shares.micro, self._data, self._inputs
+        identity = process_group.of_first_rank(lambda: _identity(self._settings, inputs))
+        for name, pairs in (("train", data.train), ("validation", data.validation)):
+            if isinstance(pairs, PreparedPairs):
+                file = inputs.prepared / f"reference-{name}-{data.digest}-{identity}.npy"
+                table = precomputed(self._root, pairs, self._batcher, file, micro, stopping)
+                if table is None:
+                    return False
+                self._tables[id(pairs)] = table
         return True
 
     def __call__(self, pairs: PreparedPairs, rows: PairRows) -> torch.Tensor:
-        """Return the log-probabilities of chosen and rejected answers, shape `(pairs, 2)`."""
         return rows.on_device(self._tables[id(pairs)][rows.indices])
-
-
-def _files(data: Prepared, settings: Settings, inputs: Inputs) -> list[tuple[PreparedPairs, Path]]:
-    """Return the pairs of a job, and the file of the reference of each. Collective."""
-    patient = process_group.patient_group()
-    identity = _identity(settings, inputs) if process_group.rank() == 0 else ""
-    process_group.barrier(patient)
-    identity = process_group.share(identity)
-    return [
-        (pairs, inputs.prepared / f"reference-{name}-{data.digest}-{identity}.npy")
-        for name, pairs in (("train", data.train), ("validation", data.validation))
-        if isinstance(pairs, PreparedPairs)
-    ]
 
 
 def _identity(settings: Settings, inputs: Inputs) -> str:
@@ -108,13 +97,11 @@ def precomputed(
 ) -> torch.Tensor | None:
     """Return the log-probabilities of all pairs, in 64 bits, shape `(pairs, 2)`; None if a stop interrupts this.
 
-    Collective. Pairs that `file` holds are not computed again. The others are added to it in parts, and at a stop.
+    Collective. Pairs that `file` holds are not computed again. The others are added to it in parts, and at a stop, by
+    the first rank.
 
     Args:
         root: The model before training.
-        pairs: Whose answers are scored.
-        batcher: Makes rows.
-        file: Read and written by the first rank.
         micro: Pairs in a forward pass.
         stopping: Returns whether a rank was asked to stop; collective.
     """
@@ -151,7 +138,7 @@ def precomputed(
 
 
 def _read(file: Path, num_pairs: int) -> torch.Tensor | None:
-    """Return the table of a file; None if there is none, or a damaged one, which is computed again."""
+    """Return the table of a file; None if it is missing or damaged, so that it is computed again."""
     try:
         content = file.read_bytes()
     except FileNotFoundError:

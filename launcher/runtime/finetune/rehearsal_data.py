@@ -41,12 +41,7 @@ _QUESTIONS = (
 
 @dataclass(frozen=True, slots=True)
 class RehearsalData:
-    """What a rehearsal trains on, in place of a user's files.
-
-    Args:
-        tokenizer_folder: A tokenizer as transformers' `save_pretrained` writes it, with a chat template.
-        train_file: JSONL of conversations, or of preference pairs.
-    """
+    """What a rehearsal trains on: a tokenizer as `save_pretrained` writes it, and JSONL of conversations or pairs."""
 
     tokenizer_folder: Path
     train_file: Path
@@ -60,7 +55,7 @@ def write_rehearsal_data(
     tokenizer.mkdir(parents=True, exist_ok=True)
     _write_tokenizer(tokenizer)
     train = folder / f"{technique}.jsonl"
-    samples = (_conversations if technique == "sft" else _pairs)(random.Random(seed), num_samples)
+    samples = _samples(technique, random.Random(seed), num_samples)
     durable.write_text(train, "".join(json.dumps(sample) + "\n" for sample in samples))
     return RehearsalData(tokenizer, train)
 
@@ -91,37 +86,22 @@ def _write_tokenizer(folder: Path) -> None:
     durable.write_text(folder / "tokenizer_config.json", json.dumps(config, indent=2) + "\n")
 
 
-def _conversations(draw: random.Random, num_samples: int) -> Iterator[dict[str, Any]]:
-    sentences = _sentences()
+def _samples(technique: str, draw: random.Random, num_samples: int) -> Iterator[dict[str, Any]]:
+    text = " ".join(_CORPUS.read_text(encoding="utf-8").split())
+    sentences = [sentence.strip() + "." for sentence in text.split(".") if sentence.strip()]
     for number in range(num_samples):
         messages = [_message("system", _SYSTEM)] if number % 4 == 0 else []
         for _ in range(1 + number % 3):
             question, answer = _exchange(draw, sentences)
             messages += [_message("user", question), _message("assistant", answer)]
-        yield {"messages": messages}
-
-
-def _pairs(draw: random.Random, num_samples: int) -> Iterator[dict[str, Any]]:
-    sentences = _sentences()
-    for number in range(num_samples):
-        prompt = [_message("system", _SYSTEM)] if number % 4 == 0 else []
-        for _ in range(number % 3):
-            earlier, reply = _exchange(draw, sentences)
-            prompt += [_message("user", earlier), _message("assistant", reply)]
-        question, chosen = _exchange(draw, sentences)
-        words = chosen.split()
+        if technique == "sft":
+            yield {"messages": messages}
+            continue
+        *prompt, chosen = messages
+        words = chosen["content"].split()
         draw.shuffle(words)  # the same words without their order: a preference that can be learned
-        rejected = " ".join(words[: draw.randint(1, len(words))])
-        yield {
-            "prompt": [*prompt, _message("user", question)],
-            "chosen": [_message("assistant", chosen)],
-            "rejected": [_message("assistant", rejected)],
-        }
-
-
-def _sentences() -> list[str]:
-    text = " ".join(_CORPUS.read_text(encoding="utf-8").split())
-    return [sentence.strip() + "." for sentence in text.split(".") if sentence.strip()]
+        rejected = _message("assistant", " ".join(words[: draw.randint(1, len(words))]))
+        yield {"prompt": prompt, "chosen": [chosen], "rejected": [rejected]}
 
 
 def _exchange(draw: random.Random, sentences: list[str]) -> tuple[str, str]:

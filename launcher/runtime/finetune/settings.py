@@ -8,18 +8,17 @@ from launcher.runtime.shares import Shares
 from launcher.runtime.tiers.tier_settings import TierSettings, tier_settings
 from launcher.runtime.training_config import Schedule, Tracking, max_skipped_steps_of, shares_of, tracking_of
 
-SFT, DPO = "sft", "dpo"
+DPO = "dpo"
+"""The technique of preference optimization; the other one is `sft`."""
 LOSSES = ("sigmoid", "ipo", "hinge")
 """Forms of the loss over preference pairs."""
 
 
 @dataclass(frozen=True, slots=True)
 class LoraSettings:
-    """Adapters, by PEFT's own names of the values.
+    """Adapters of rank `r`, whose scale is `alpha / r`.
 
     Args:
-        r: Rank.
-        alpha: Numerator of the scale, `alpha / r`.
         dropout: In front of each adapter, 0 to below 1.
         bias: Biases that are trained as well: `none`, `all`, `lora_only`.
         targets: `all-linear`, or names of modules.
@@ -43,7 +42,7 @@ class ModelSettings:
     Args:
         path: Folder, or name on the Hugging Face Hub; may be empty in a rehearsal.
         save_name: Folder of the results, within the folder for results.
-        attention: transformers' name of the attention kernel that the recipe wishes for.
+        attention: transformers' name of the attention kernel that the recipe requests.
         lora: None trains all weights.
         adapters_path: Folder of adapters to start from; None for new ones.
         revision: Branch, tag or commit of a model on the Hub; None for its default branch.
@@ -76,11 +75,7 @@ class ParallelSettings:
 
 @dataclass(frozen=True, slots=True)
 class OptimizerSettings:
-    """AdamW.
-
-    Args:
-        max_norm: Norm to which gradients are clipped; None for no clipping.
-    """
+    """AdamW; `max_norm` is the norm to which gradients are clipped, None for no clipping."""
 
     schedule: Schedule
     betas: tuple[float, float]
@@ -114,12 +109,11 @@ class SavingSettings:
     Args:
         folder: Of checkpoints; empty for the one under the run folder.
         every: Steps between two checkpoints; 0 for once an epoch, -1 for at the end only.
-        keep: Checkpoints kept.
         max_gb: Most disk space of checkpoints, in gigabytes.
         resumes: Whether a new job resumes from a checkpoint in the folder.
         overrides: Whether a new job may use a folder that holds a checkpoint.
         resume_path: Checkpoint to start from; empty for none.
-        saves_state: Whether there are checkpoints of the training state.
+        saves_state: Whether checkpoints of the training state are saved.
         merges: Whether adapters are also written merged into the model.
         exports: Whether a checkpoint in the Hugging Face format is written at the end.
         gathers: Whether the recipe wants all weights in one place, `FULL_STATE_DICT`; adapters are then merged, too.
@@ -138,11 +132,7 @@ class SavingSettings:
     gathers: bool
 
     def steps_between(self, epoch: int) -> int:
-        """Return the steps between two checkpoints; 0 for one at the end only.
-
-        Args:
-            epoch: Steps of an epoch.
-        """
+        """Return the steps between two checkpoints, with `epoch` steps in an epoch; 0 for one at the end only."""
         if not self.saves_state:
             return 0
         return epoch if self.every == 0 else max(self.every, 0)
@@ -153,7 +143,6 @@ class Settings:
     """The settings of the open trainer on one number of ranks; every default is in the recipe.
 
     Args:
-        name: Of the recipe's run.
         technique: `sft` or `dpo`.
         shares: Samples, or pairs, per rank and step.
         packs: Whether a rank's micro batch is one row without padding.
@@ -276,6 +265,7 @@ def _preference(args: Mapping[str, Any]) -> PreferenceSettings:
 
 
 def _saving(args: Mapping[str, Any]) -> SavingSettings:
+    is_full = args["strategy"]["fsdp_config"]["state_dict_type"] == "FULL_STATE_DICT"
     return SavingSettings(
         folder=args["training_dir"] or "",
         every=int(args["save_steps"]),
@@ -286,10 +276,6 @@ def _saving(args: Mapping[str, Any]) -> SavingSettings:
         resume_path=args["resume_checkpoint_path"] or "",
         saves_state=not args["disable_ds_ckpt"],
         merges=bool(args.get("merge_weights")),
-        exports=bool(args["save_hf_ckpt"]) or _is_full(args),
-        gathers=_is_full(args),
+        exports=bool(args["save_hf_ckpt"]) or is_full,
+        gathers=is_full,
     )
-
-
-def _is_full(args: Mapping[str, Any]) -> bool:
-    return bool(args["strategy"]["fsdp_config"]["state_dict_type"] == "FULL_STATE_DICT")

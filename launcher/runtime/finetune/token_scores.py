@@ -50,11 +50,8 @@ class TokenBatch:
 class TokenScorer(nn.Module):
     """The root of the trained model: its forward pass gives the log-probability of each counted token.
 
-    Args:
-        model: Of transformers, or as PEFT wraps it.
-        aux_coef: Weight of the load-balancing loss of experts; 0 for none.
-
-    `autocast` is the precision of its operations; None for that of the parameters.
+    `aux_coef` is the weight of the load-balancing loss of experts, 0 for none; `autocast` the precision of the
+    operations, None for that of the parameters.
     """
 
     def __init__(self, model: nn.Module, aux_coef: float = 0.0):

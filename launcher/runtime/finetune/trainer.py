@@ -3,7 +3,7 @@
 import functools
 import math
 import time
-from collections import Counter
+from collections import defaultdict
 from collections.abc import Callable, Iterator, Mapping, Sized
 from contextlib import contextmanager
 from pathlib import Path
@@ -18,14 +18,12 @@ from launcher.runtime import agent, process_group
 from launcher.runtime.finetune import export, parallel
 from launcher.runtime.finetune.batches import Batcher, ahead, layer_masks
 from launcher.runtime.finetune.data.prepared import Prepared
-from launcher.runtime.finetune.dpo import Preference, uniform_reference
 from launcher.runtime.finetune.inputs import Inputs, inputs_of, prepared_data
 from launcher.runtime.finetune.loading import loader_of
 from launcher.runtime.finetune.model_card import facts_of, tags_of
 from launcher.runtime.finetune.models import adamw, built, compute_dtype, trained_parameters
-from launcher.runtime.finetune.objectives import Objective, Supervised
+from launcher.runtime.finetune.objectives import Objective, Preference, Supervised, uniform_reference
 from launcher.runtime.finetune.reference import Precomputed, dealt, without_adapters
-from launcher.runtime.finetune.result_folder import refuse_foreign
 from launcher.runtime.finetune.schedules import learning_rate
 from launcher.runtime.finetune.settings import Settings, settings_of
 from launcher.runtime.finetune.token_scores import TokenScorer
@@ -47,10 +45,9 @@ def run(
     model: str = "",
     samples: int | None = None,
 ) -> None:
-    """Train a compiled recipe to its end, or to the next scale event.
+    """Train `config`, the compiled recipe of this number of ranks, to its end, or to the next scale event.
 
     Args:
-        config: The compiled recipe of this number of ranks.
         place: Of this process, which has joined the process group.
         run_dir: Receives metrics, prepared data, checkpoints and results, where the recipe names no other folder.
         rehearse: Whether a small model with random weights takes the place of the recipe's, and made-up samples that
@@ -64,11 +61,7 @@ def run(
 
 
 class FineTuning:
-    """Trains one recipe on this rank's part of the samples. All ranks of the group run one.
-
-    Args:
-        data: Prepared samples; None to prepare those of `inputs`.
-    """
+    """Trains one recipe on this rank's part of the samples; without `data`, the samples of `inputs` are prepared."""
 
     def __init__(
         self,
@@ -83,13 +76,11 @@ class FineTuning:
         self._event_pending = event_pending
         if inputs.is_rehearsal:
             self._print("rehearsal: a small model with random weights, and made-up samples")
-        refuse_foreign(inputs.results)
+        export.refuse_foreign(inputs.results)  # before hours of training, not after them
         self.data = data or prepared_data(inputs, is_node_first=place.local_rank == 0)
-        for line in self.data.lines():
-            self._print(line)
+        self._print(*self.data.lines())
         self.model, remarks = built(inputs.config, settings, place.device, has_weights=inputs.weights is not None)
-        for line in remarks:
-            self._print(line)
+        self._print(*remarks)
         if settings.parallel.recomputes:
             parallel.recompute(self.model)
         self.root = parallel.spread(
@@ -134,12 +125,6 @@ class FineTuning:
         )
         epoch = math.ceil(len(self.data.train) / shares.samples_per_step)
         steps = math.ceil(sampler.total_samples / shares.samples_per_step)
-        hooks = Hooks(
-            evaluate=self._evaluate if self.data.validation else None,
-            evaluate_every=steps if settings.eval_steps == 0 else max(settings.eval_steps, 0),
-            evaluate_epochs=settings.eval_steps < 0,
-            export=self._export,
-        )
         return Job(
             self.root,
             self.optimizer,
@@ -152,7 +137,12 @@ class FineTuning:
             reporter=self.reporter,
             on_step=self._print_step,
             event_pending=self._event_pending,
-            hooks=hooks,
+            hooks=Hooks(
+                evaluate=self._evaluate if self.data.validation else None,
+                evaluate_every=steps if settings.eval_steps == 0 else max(settings.eval_steps, 0),
+                evaluate_epochs=settings.eval_steps < 0,
+                export=self._export,
+            ),
             max_skipped_steps=settings.max_skipped_steps,
         )
 
@@ -208,7 +198,6 @@ class FineTuning:
         yield from ahead(self.job.sampler, make, self.place.device)
 
     def _update(self, tokens: float, began: float) -> None:
-        """Step the optimizer and report the step."""
         with self._phases.part("optimizer"):
             norm = self._step()
         self.job.report(grad_norm=norm, tokens_per_s=tokens / (time.monotonic() - began), **self._phases.take())
@@ -279,9 +268,9 @@ class FineTuning:
     def _last_loss(self) -> str:
         return "" if self._last is None or self._last.loss is None else f"  loss {self._last.loss:.4f}"
 
-    def _print(self, message: str) -> None:
-        if self.place.rank == 0:
-            print(message, flush=True)
+    def _print(self, *lines: str) -> None:
+        for line in lines if self.place.rank == 0 else ():
+            print(line, flush=True)
 
 
 def _summed(sums: torch.Tensor) -> torch.Tensor:
@@ -293,16 +282,14 @@ def _summed(sums: torch.Tensor) -> torch.Tensor:
 
 
 class _Phases:
-    """Adds up how long the parts of a step take, over its micro batches.
+    """Adds up how long the parts of a step take, over its micro batches, if it `is_used`.
 
-    Args:
-        device: Whose work is waited for at the borders, which costs speed.
-        is_used: Whether to measure at all.
+    The work of the device is waited for at the borders, which costs speed.
     """
 
     def __init__(self, device: torch.device, *, is_used: bool):
         self._is_used, self._device = is_used, device
-        self._times_s: Counter[str] = Counter()
+        self._times_s: defaultdict[str, float] = defaultdict(float)
 
     @contextmanager
     def part(self, name: str) -> Iterator[None]:
@@ -312,11 +299,11 @@ class _Phases:
             return
         began = self._now()
         yield
-        self._times_s[name] += self._now() - began  # type: ignore[assignment]  # seconds
+        self._times_s[name] += self._now() - began
 
     def take(self) -> Mapping[str, float]:
         """Return the seconds of each part since the last call, by the name of the metric; empty if not measured."""
-        found = {f"time/{name}_s": float(seconds) for name, seconds in self._times_s.items()}
+        found = {f"time/{name}_s": seconds for name, seconds in self._times_s.items()}
         self._times_s.clear()
         return found
 

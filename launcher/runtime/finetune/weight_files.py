@@ -31,11 +31,7 @@ class SavedTensor:
 
 
 def saved_tensors(folder: Path) -> dict[str, SavedTensor]:
-    """Return the tensors of a model's folder by their names; none if its weights are not in safetensors files.
-
-    Raises:
-        WeightsInvalid: The folder has no weights, a file is missing, or one is damaged.
-    """
+    """Return the tensors of a model's folder by their names; none if its weights are not in safetensors files."""
     return {each.key: each for file in weight_files(folder) for each in header(file)}
 
 
@@ -49,7 +45,13 @@ def weight_files(folder: Path) -> list[Path]:
         if kind := irregular(path):  # opening a FIFO blocks
             raise WeightsInvalid(f"{path}: is {kind}; copy the file there, or remove it")
     if (folder / INDEX).is_file():
-        return _indexed(folder)
+        places = indexed(folder / INDEX)
+        for key, name in places.items():
+            if Path(name).name != name or not (folder / name).is_file():
+                raise WeightsInvalid(
+                    f"{folder / INDEX}: {key} is in {name}, which is not a file of the folder; copy it"
+                )
+        return [folder / name for name in sorted(set(places.values()))]
     if (folder / SINGLE).is_file():
         return [folder / SINGLE]
     found = sorted(folder.glob("model*.safetensors"))
@@ -60,20 +62,8 @@ def weight_files(folder: Path) -> list[Path]:
     return found
 
 
-def _indexed(folder: Path) -> list[Path]:
-    places = indexed(folder / INDEX)
-    for key, name in places.items():
-        if Path(name).name != name or not (folder / name).is_file():
-            raise WeightsInvalid(f"{folder / INDEX}: {key} is in {name}, which is not a file of the folder; copy it")
-    return [folder / name for name in sorted(set(places.values()))]
-
-
 def indexed(file: Path) -> dict[str, str]:
-    """Return the file of each weight in an index of safetensors files.
-
-    Raises:
-        WeightsInvalid: It cannot be read.
-    """
+    """Return the file of each weight in an index of safetensors files."""
     try:
         found = json.loads(file.read_text(encoding="utf-8"))["weight_map"]
         return {key: str(place) for key, place in found.items()}
@@ -99,10 +89,6 @@ def header(file: Path) -> Iterator[SavedTensor]:
 
 def matched(shapes: Mapping[str, Sequence[int]], saved: Mapping[str, SavedTensor]) -> dict[str, SavedTensor] | None:
     """Return where each weight is; None if a weight has no tensor of its name, so that a conversion is needed.
-
-    Args:
-        shapes: Of the model's weights, by name.
-        saved: By the names in the files.
 
     Raises:
         WeightsInvalid: A tensor has another shape than the model's configuration gives it.

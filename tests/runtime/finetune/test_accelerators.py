@@ -7,6 +7,7 @@ collectives.
 import threading
 from dataclasses import replace
 
+import numpy as np
 import pytest
 import torch
 from torch.distributed.tensor import DTensor
@@ -14,8 +15,8 @@ from torch.distributed.tensor.debug import CommDebugMode
 
 from launcher.runtime.finetune import batches, models, parallel, trainer
 from launcher.runtime.finetune.batches import Batcher, layer_masks
-from launcher.runtime.finetune.dpo import PairRows
 from launcher.runtime.finetune.models import adamw
+from launcher.runtime.finetune.objectives import PairRows
 from launcher.runtime.finetune.parallel import Plan, plan_of
 from launcher.runtime.finetune.settings import ParallelSettings, settings_of
 from launcher.runtime.process_group import Place
@@ -267,5 +268,6 @@ def test_masks_of_packed_rows_have_the_precision_of_the_model_on_gpus(tmp_path):
     model, _ = models.built(
         inputs(config, tmp_path).config, settings_of(config, 1), torch.device("cpu"), has_weights=False
     )
-    assert layer_masks(model, BF16).dtype is BF16
-    assert layer_masks(model).dtype is torch.float32
+    row = batches.packed([(np.arange(3), np.ones(3, np.uint8)), (np.arange(2), np.ones(2, np.uint8))])
+    assert {mask.dtype for mask in layer_masks(model, BF16)(row).mask.values()} == {BF16}
+    assert {mask.dtype for mask in layer_masks(model)(row).mask.values()} == {torch.float32}

@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from launcher.runtime.finetune.batches import Batcher
-from launcher.runtime.finetune.dpo import PairRows
+from launcher.runtime.finetune.objectives import PairRows
 from launcher.runtime.finetune.token_scores import TokenScorer
 
 from . import runs, trl_trainers

@@ -14,8 +14,8 @@ from runtime_ranks import run_ranks
 from safetensors.torch import load_file
 from transformers import AutoModelForCausalLM
 
-from launcher.runtime.finetune import export, result_folder, trainer
-from launcher.runtime.finetune.result_folder import ExportFailed, ResultsInUse
+from launcher.runtime.finetune import export, trainer
+from launcher.runtime.finetune.export import ExportFailed, ResultsInUse
 from launcher.runtime.finetune.settings import settings_of
 from launcher.runtime.finetune.token_scores import TokenScorer
 from launcher.runtime.finetune.weight_files import INDEX
@@ -267,7 +267,7 @@ def test_a_full_disk_is_named_and_leaves_nothing_half_written(tmp_path, capfd):
 def test_earlier_results_stay_until_the_new_ones_are_complete(tmp_path):
     final = tmp_path / "model"
     write_results(final, "first")
-    with pytest.raises(ExportFailed), result_folder.replaced(final) as folder:
+    with pytest.raises(ExportFailed), export.replaced(final) as folder:
         folder.first_rank(lambda: (folder.partial / "a").write_text("second"))
         folder.first_rank(fail)
     assert (final / "a").read_text() == "first" and os.listdir(tmp_path) == ["model"]
@@ -277,9 +277,9 @@ def test_earlier_results_stay_until_the_new_ones_are_complete(tmp_path):
 
 def write_results(final, text):
     """Write a folder of results."""
-    with result_folder.replaced(final) as folder:
+    with export.replaced(final) as folder:
         folder.first_rank(lambda: (folder.partial / "a").write_text(text))
-        folder.first_rank(lambda: (folder.partial / result_folder.MARK).write_text("{}"))
+        folder.first_rank(lambda: (folder.partial / export.MARK).write_text("{}"))
 
 
 def fail():

@@ -210,11 +210,3 @@ def test_a_file_that_has_just_changed_is_not_remembered(made, tmp_path):
     path.write_bytes(made.train_file.read_bytes())
     prepare(DataSettings("sft", str(path)), made.tokenizer_folder, tmp_path / "prepared")
     assert not (tmp_path / "prepared" / fingerprints.MEMORY).exists()
-
-
-def test_progress_counts_the_samples_read(made, tmp_path):
-    seen: list[int] = []
-    path = tmp_path / "samples.jsonl"
-    path.write_text(made.train_file.read_text() * 10)
-    prepare(DataSettings("sft", str(path)), made.tokenizer_folder, tmp_path / "prepared", seen.append)
-    assert seen == [1000, 2000, 2400]

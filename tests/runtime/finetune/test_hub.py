@@ -2,6 +2,7 @@
 
 import json
 import os
+import select
 import subprocess
 import sys
 from pathlib import Path
@@ -9,7 +10,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from launcher.runtime.finetune.hub import wanted_files
+from launcher.runtime.finetune.inputs import wanted_files
 from launcher.runtime.finetune.model_card import card, facts_of
 from launcher.runtime.finetune.settings import settings_of
 
@@ -45,38 +46,62 @@ REPOSITORIES = {
     ),
 }
 
-SCRIPT = """
-import json, sys
+STARTER = """
+import json, os, sys
 from pathlib import Path
 from launcher.runtime.finetune.inputs import ModelMissing, model_folder
-try:
-    folder, commit = model_folder(sys.argv[1], sys.argv[2] or None, Path(sys.argv[3]))
-    print(json.dumps([str(folder), commit, sorted(str(each.relative_to(folder)) for each in folder.rglob("*"))]))
-except ModelMissing as error:
-    print(json.dumps(str(error)))
+
+for line in sys.stdin:
+    name, revision, job, environment = json.loads(line)
+    if os.fork():
+        _, status = os.wait()
+        if status:
+            print("null", flush=True)
+        continue
+    os.environ |= environment
+    try:
+        folder, commit = model_folder(name, revision or None, Path(job))
+        answer = [str(folder), commit, sorted(str(each.relative_to(folder)) for each in folder.rglob("*"))]
+    except ModelMissing as error:
+        answer = str(error)
+    print(json.dumps(answer), flush=True)
+    os._exit(0)
 """
+"""Forks a process for each start of a job: it has imported torch, and not the Hub's library, which reads its
+environment when it is imported."""
+
+
+@pytest.fixture(scope="module")
+def starter():
+    """Return the process that starts of jobs are forked from."""
+    environment = os.environ | {"PYTHONPATH": os.pathsep.join(sys.path), "OPENBLAS_NUM_THREADS": "1"}
+    words = [sys.executable, "-c", STARTER]
+    with subprocess.Popen(words, env=environment, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as found:
+        yield found
+        found.stdin.close()
 
 
 @pytest.fixture
-def hub():
+def hub(starter):
     """Return a hub that serves."""
     with serving(Hub()) as found:
+        found.starter = starter
         yield found
 
 
 def model_of(hub: Hub, folder: Path, revision: str = "", *, name: str = NAME, job: str = "job", cache: str = "cache"):
     """Return folder, commit and files that a start of a job finds, or why it finds none."""
-    environment = os.environ | {
+    environment = {
         "HF_ENDPOINT": hub.url,
         "HF_HOME": str(folder / cache),
         "HF_HUB_DISABLE_TELEMETRY": "1",
         "HF_HUB_DISABLE_PROGRESS_BARS": "1",
-        "PYTHONPATH": os.pathsep.join(sys.path),
     }
-    words = [sys.executable, "-c", SCRIPT, name, revision, str(folder / job)]
-    found = subprocess.run(words, env=environment, capture_output=True, text=True, timeout=240, check=False)
-    assert found.returncode == 0, found.stderr
-    return json.loads(found.stdout)
+    print(json.dumps([name, revision, str(folder / job), environment]), file=hub.starter.stdin, flush=True)
+    assert select.select([hub.starter.stdout], [], [], 240)[0], "no answer"
+    found = json.loads(hub.starter.stdout.readline())
+    assert found is not None, "it ended with an error"
+    return found
 
 
 @pytest.mark.slow

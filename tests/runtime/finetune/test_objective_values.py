@@ -11,8 +11,13 @@ from torch import nn
 from launcher.runtime.finetune import token_scores
 from launcher.runtime.finetune.batches import Batcher, padded
 from launcher.runtime.finetune.data.prepared import PreparedPairs
-from launcher.runtime.finetune.dpo import METRICS, PairRows, Preference, preference_losses, uniform_reference
-from launcher.runtime.finetune.objectives import Outcome
+from launcher.runtime.finetune.objectives import (
+    Outcome,
+    PairRows,
+    Preference,
+    preference_losses,
+    uniform_reference,
+)
 from launcher.runtime.finetune.schedules import learning_rate
 from launcher.runtime.finetune.settings import (
     LoraSettings,
@@ -103,7 +108,7 @@ def test_an_outcome_sums_losses_and_rewards_of_pairs(nll):
     assert found.aux is aux and found.loss.item() == pytest.approx(loss)
     assert found.sums.tolist() == pytest.approx([loss, 2, 0.05, -0.45, 0.5, 1])
     assert len(found.sums) == objective.num_sums and found.sums.dtype == torch.float64
-    expected = dict(zip(METRICS, (loss / 2, 0.025, -0.225, 0.25, 0.5), strict=True))
+    expected = dict(zip(Preference.names, (loss / 2, 0.025, -0.225, 0.25, 0.5), strict=True))
     assert objective.metrics(found.sums) == pytest.approx(expected)
     assert set(objective.metrics(torch.zeros(objective.num_sums)).values()) == {0.0}
     with pytest.raises(ValueError, match="zip"):

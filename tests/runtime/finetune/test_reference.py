@@ -13,8 +13,7 @@ from runtime_ranks import run_ranks
 from launcher.runtime.finetune import reference, trainer
 from launcher.runtime.finetune.batches import Batcher
 from launcher.runtime.finetune.data.prepared import PreparedPairs
-from launcher.runtime.finetune.dpo import PairRows
-from launcher.runtime.finetune.objectives import Supervised
+from launcher.runtime.finetune.objectives import PairRows, Supervised
 from launcher.runtime.finetune.settings import settings_of
 from launcher.runtime.finetune.token_scores import TokenScorer
 from launcher.runtime.model import next_token_loss

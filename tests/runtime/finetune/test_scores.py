@@ -29,7 +29,7 @@ def model_of(tmp_path_factory):
 
 
 def scores(model, batcher, samples, aux=0.0):
-    return TokenScorer(model, aux)(batcher.rows(samples))
+    return TokenScorer(model, aux)(batcher.placed(batcher.laid_out(samples)))
 
 
 @pytest.mark.parametrize("name", MODELS)

@@ -7,10 +7,10 @@ import torch
 from torch.nn.utils import get_total_norm
 
 from launcher.runtime.finetune import models
-from launcher.runtime.finetune.dpo import LOSSES, LossUnknown, Preference, preference_losses
 from launcher.runtime.finetune.models import adamw
+from launcher.runtime.finetune.objectives import LossUnknown, Preference, preference_losses
 from launcher.runtime.finetune.schedules import DECAY_PART, MIN_RATIO, NAMES, ScheduleUnknown, learning_rate
-from launcher.runtime.finetune.settings import PreferenceSettings, settings_of
+from launcher.runtime.finetune.settings import LOSSES, PreferenceSettings, settings_of
 from launcher.runtime.training_config import Schedule
 
 from . import runs, trl_trainers

@@ -56,8 +56,7 @@ class Conversation:
     """Messages of which the assistant's are trained.
 
     Args:
-        messages: In order.
-        tools: Descriptions of functions for the template; None if there are none.
+        tools: Descriptions of functions for the template; None without functions.
         prompt_messages: Messages at the start that are never trained, even if they are the assistant's.
         unweighted: Messages of the assistant with `weight: 0`, which are not trained.
     """
@@ -78,15 +77,8 @@ class Pair:
     tools: list[Any] | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class Text:
-    """Plain text, of which every token is trained."""
-
-    text: str
-
-
-def sft_sample(record: Mapping[str, Any], pretrain_mode: bool) -> Conversation | Text:
-    """Return the conversation of a record, or its plain text if `pretrain_mode` allows that.
+def sft_sample(record: Mapping[str, Any], pretrain_mode: bool) -> Conversation | str:
+    """Return the conversation of a record, or, if `pretrain_mode` allows it, its plain text, all of which is trained.
 
     Raises:
         SampleError: The record has none of the known forms.
@@ -104,7 +96,7 @@ def sft_sample(record: Mapping[str, Any], pretrain_mode: bool) -> Conversation |
         answer = _text("output", record["output"])
         return Conversation([_message("user", "\n\n".join(parts)), _message(ASSISTANT, answer)])
     if record.get("text") is not None and pretrain_mode:
-        return Text(_text("text", record["text"]))
+        return _text("text", record["text"])
     raise SampleError(_unknown_form(record, _SFT_FORMS, pretrain_mode))
 
 
@@ -121,9 +113,7 @@ def pair_sample(record: Mapping[str, Any], chain: Chain) -> Pair:
     if chosen is None or rejected is None or (prompt is None and isinstance(chosen, str)):
         forms = tuple(form.format(**names) for form in _PAIR_FORMS)
         raise SampleError(_unknown_form(record, forms, pretrain_mode=True))
-    answers = [
-        _as_messages(names[key], value, ASSISTANT) for key, value in (("chosen", chosen), ("rejected", rejected))
-    ]
+    answers = [_as_messages(names["chosen"], chosen, ASSISTANT), _as_messages(names["rejected"], rejected, ASSISTANT)]
     before = _as_messages(names["prompt"], prompt, "user") if prompt is not None else []
     if before and any(answer[0]["role"] == ASSISTANT for answer in answers):
         return _pair(before, answers, names, _tools(record))
@@ -151,23 +141,21 @@ def _pair(prompt: Messages, answers: Sequence[Messages], names: Mapping[str, str
 
 def _conversation(messages: Messages, record: Mapping[str, Any], prompt_messages: int = 0) -> Conversation:
     unweighted = frozenset(
-        number
-        for number, message in enumerate(messages)
-        if WEIGHT in message and message[WEIGHT] == 0 and message["role"] == ASSISTANT
+        number for number, message in enumerate(messages) if message.get(WEIGHT) == 0 and message["role"] == ASSISTANT
     )
     plain = [_unweighted(message) for message in messages]
     return Conversation(plain, _tools(record), prompt_messages, unweighted)
 
 
 def _unweighted(message: Message) -> Message:
-    """Return a message as templates get it."""
     return {key: value for key, value in message.items() if key != WEIGHT} if WEIGHT in message else message
 
 
 def _as_messages(name: str, value: object, role: str) -> Messages:
     if isinstance(value, str):
         return [_message(role, value)]
-    return _messages(name, [value] if _is_message(value) else value)
+    is_message = isinstance(value, Mapping) and ("role" in value or "from" in value)
+    return _messages(name, [value] if is_message else value)
 
 
 def _message(role: str, content: str) -> Message:
@@ -175,7 +163,10 @@ def _message(role: str, content: str) -> Message:
 
 
 def _messages(name: str, value: object, system: object = None) -> Messages:
-    if system or not _are_messages(value):
+    is_plain = isinstance(value, list) and (
+        not value or (isinstance(value[0], Mapping) and value[0].get("role") in _ROLES)
+    )
+    if system or not is_plain:
         value = _of_shared_gpt(name, value, system)
     if not isinstance(value, Sequence) or isinstance(value, str):
         raise SampleError(f"{name} is {_shown(value)}; it must be a list of messages with role and content")
@@ -198,18 +189,6 @@ def _checked(name: str, message: object) -> Message:
         raise SampleError(f"{name}.content is {_shown(content)}; it must be text or a list of parts")
     _check_weight(name, found)
     return found
-
-
-def _is_message(value: object) -> bool:
-    """Return whether a value is one message, of either form."""
-    return isinstance(value, Mapping) and ("role" in value or "from" in value)
-
-
-def _are_messages(value: object) -> bool:
-    """Return whether a value is an empty list, or one whose first element has a role of `_ROLES`."""
-    return isinstance(value, list) and (
-        not value or (isinstance(value[0], Mapping) and value[0].get("role") in _ROLES)
-    )
 
 
 def _of_shared_gpt(name: str, value: object, system: object) -> object:
@@ -253,10 +232,7 @@ def _role_and_content(name: str, message: object) -> object:
 
 def _calls(name: str, value: object) -> list[dict[str, Any]]:
     """Return the calls of functions that a text describes as JSON: one object of name and arguments, or several."""
-    try:
-        found = json.loads(value) if isinstance(value, str) else value
-    except ValueError as error:
-        raise SampleError(f"{name} is not valid JSON: {error}") from error
+    found = _parsed(name, value)
     calls: list[Any] = found if isinstance(found, list) else [found]
     if not calls or not all(isinstance(call, Mapping) and isinstance(call.get("name"), str) for call in calls):
         raise SampleError(f"{name} must be a call of a function as JSON, with name and arguments")
@@ -287,14 +263,17 @@ def _text(name: str, value: object) -> str:
 
 def _tools(record: Mapping[str, Any]) -> list[Any] | None:
     tools = record.get("tools")
-    if isinstance(tools, str):
-        try:
-            tools = json.loads(tools) if tools.strip() else None
-        except ValueError as error:
-            raise SampleError(f"tools is not valid JSON: {error}") from error
+    tools = None if isinstance(tools, str) and not tools.strip() else _parsed("tools", tools)
     if tools is not None and not isinstance(tools, list):
         raise SampleError(f"tools is {_shown(tools)}; it must be a list")
     return tools or None
+
+
+def _parsed(name: str, value: object) -> Any:
+    try:
+        return json.loads(value) if isinstance(value, str) else value
+    except ValueError as error:
+        raise SampleError(f"{name} is not valid JSON: {error}") from error
 
 
 def _shown(value: object) -> str:

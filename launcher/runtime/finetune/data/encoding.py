@@ -15,17 +15,16 @@ import numpy.typing
 import tokenizers
 
 from launcher.runtime.finetune.data import losses
-from launcher.runtime.finetune.data.conversations import ASSISTANT, Conversation, Pair, Text, pair_sample, sft_sample
+from launcher.runtime.finetune.data.conversations import ASSISTANT, Conversation, Pair, pair_sample, sft_sample
 from launcher.runtime.finetune.data.errors import SampleError, TemplateFault
 from launcher.runtime.finetune.data.losses import Counts, Loss
+from launcher.runtime.finetune.data.prepared import Flags, Ids
 from launcher.runtime.finetune.data.settings import PAIR_LABELS, SFT_LABEL, DataSettings
 from launcher.runtime.finetune.data.sources import Chunk
 from launcher.runtime.finetune.data.templates import ChatTemplate, Span
 from launcher.runtime.finetune.data.tokenization import ModelTokenizer
 from launcher.runtime.finetune.data.turns import TurnFinder
 
-Ids = numpy.typing.NDArray[numpy.uint32]
-Flags = numpy.typing.NDArray[numpy.uint8]
 _NO_IDS, _NO_FLAGS = numpy.empty(0, numpy.uint32), numpy.empty(0, numpy.uint8)
 
 
@@ -39,7 +38,7 @@ class Encoded:
         lengths: Tokens of each sample, or of each part of a pair, shape `(n, width)`.
         targets: Trained tokens of each sample, or of both answers of a pair, shape `(n,)` or `(n, 2)`.
         positions: Position of each kept sample in its source, shape `(n,)`.
-        dropped: Position and reason of each dropped sample.
+        dropped: Position, place and reason of each dropped sample.
         losses: What is not trained of the chunk; see `Counts`.
         turns: Turns of the assistant in all samples.
     """
@@ -49,7 +48,7 @@ class Encoded:
     lengths: numpy.typing.NDArray[numpy.int64]
     targets: numpy.typing.NDArray[numpy.int32]
     positions: numpy.typing.NDArray[numpy.uint64]
-    dropped: tuple[tuple[int, str], ...]
+    dropped: tuple[tuple[int, str, str], ...]
     losses: tuple[Loss, ...]
     turns: int
 
@@ -66,40 +65,41 @@ class _Gathered:
     """The samples of a chunk that are encoded so far."""
 
     def __init__(self, chunk: Chunk, width: int):
-        self.ids: list[Ids] = []
-        self.trained: list[Flags] = []
-        self.targets: list[int | tuple[int, int]] = []
-        self.positions: list[int] = []
         self.turns = 0
-        self._dropped: list[tuple[int, str]] = []
-        self._losses: dict[str, Loss] = {}
+        self._ids: list[Ids] = []
+        self._trained: list[Flags] = []
+        self._targets: list[int | tuple[int, int]] = []
+        self._positions: list[int] = []
+        self._dropped: list[tuple[int, str, str]] = []
+        self._losses: list[Loss] = []
         self._chunk, self._width = chunk, width
 
-    def keep(self, index: int, parts: Sequence[Ids], targets: int | tuple[int, int]) -> None:
-        """Add a sample of the chunk."""
-        self.ids += parts
-        self.targets.append(targets)
-        self.positions.append(self._chunk.first + index)
+    def keep(
+        self, index: int, parts: Sequence[Ids], targets: int | tuple[int, int], trained: Flags = _NO_FLAGS
+    ) -> None:
+        self._ids += parts
+        self._trained.append(trained)
+        self._targets.append(targets)
+        self._positions.append(self._chunk.first + index)
 
     def lose(self, reason: str, index: int, turns: int, tokens: int = 0, *, is_drop: bool = False) -> None:
         """Count a part of a sample of the chunk that is not trained, or all of it if `is_drop`."""
-        known = self._losses.get(reason) or Loss(reason, is_drop, 0, 0, 0, self._chunk.place(index))
-        self._losses[reason] = known.plus(1, turns, tokens)
+        place = self._chunk.place(index)
+        self._losses.append(Loss(reason, is_drop, 1, turns, tokens, place))
         if is_drop:
-            self._dropped.append((self._chunk.first + index, reason))
+            self._dropped.append((self._chunk.first + index, place, reason))
 
     def encoded(self) -> Encoded:
-        """Return them as flat arrays."""
-        lengths = numpy.array([len(part) for part in self.ids], numpy.int64)
+        lengths = numpy.array([len(part) for part in self._ids], numpy.int64)
         is_pairs = self._width > 1
         return Encoded(
-            numpy.concatenate([_NO_IDS, *self.ids]),
-            None if is_pairs else numpy.concatenate([_NO_FLAGS, *self.trained]),
+            numpy.concatenate([_NO_IDS, *self._ids]),
+            None if is_pairs else numpy.concatenate([_NO_FLAGS, *self._trained]),
             lengths.reshape(-1, self._width),
-            numpy.array(self.targets, numpy.int32).reshape((-1, 2) if is_pairs else -1),
-            numpy.array(self.positions, numpy.uint64),
+            numpy.array(self._targets, numpy.int32).reshape((-1, 2) if is_pairs else -1),
+            numpy.array(self._positions, numpy.uint64),
             tuple(self._dropped),
-            tuple(self._losses.values()),
+            losses.merged(self._losses),
             self.turns,
         )
 
@@ -108,7 +108,6 @@ class Rendered(NamedTuple):
     """The text of a sample.
 
     Args:
-        text: The full text.
         spans: Trained parts; None if all of it is trained.
         is_plain: Whether it is not the text of a template, so that the tokenizer marks its start and end.
         turns: Turns of the assistant in the sample.
@@ -163,21 +162,15 @@ class Encoder:
         Raises:
             DataError: Samples are not valid; the messages name their file and line.
         """
-        if self.settings.technique == "dpo":
-            return self._pairs(chunk)
-        return self._conversations(chunk)
+        return self._pairs(chunk) if self.settings.technique == "dpo" else self._conversations(chunk)
 
     def rendered(self, chunk: Chunk) -> list[Rendered]:
-        """Return the text of each conversation of a chunk.
-
-        Raises:
-            DataError: Samples are not valid.
-        """
+        """Return the text of each conversation of a chunk."""
         return chunk.each(lambda record: self._rendered(sft_sample(record, self.settings.pretrain_mode)))
 
-    def _rendered(self, sample: Conversation | Text) -> Rendered:
-        if isinstance(sample, Text):
-            return Rendered(sample.text, None, is_plain=True)
+    def _rendered(self, sample: Conversation | str) -> Rendered:
+        if isinstance(sample, str):
+            return Rendered(sample, None, is_plain=True)
         template = self.tokenizer.required_template()
         turns = [number for number, message in enumerate(sample.messages) if message["role"] == ASSISTANT]
         if self.settings.pretrain_mode or not self.settings.chain.ignore_prompt_labels:
@@ -231,7 +224,7 @@ class Encoder:
     def _conversations(self, chunk: Chunk) -> Encoded:
         texts = self.rendered(chunk)
         found = _Gathered(chunk, 1)
-        limit = _shortest(self.settings, SFT_LABEL)
+        limit = self.settings.chain.length_limit(SFT_LABEL)
         max_len = self.settings.max_len
         for index, (text, tokens) in enumerate(zip(texts, self._tokens(texts), strict=True)):
             found.turns += text.turns
@@ -245,8 +238,7 @@ class Encoder:
                 found.lose(why, index, turns)
             if num_tokens > max_len:
                 found.lose(losses.CUT, index, sum(first >= max_len for first in tokens.turns), num_tokens - max_len)
-            found.keep(index, [kept], targets)
-            found.trained.append(mask)
+            found.keep(index, [kept], targets, mask)
         return found.encoded()
 
     def _tokens(self, texts: Sequence[Rendered]) -> list[Tokens]:
@@ -257,10 +249,10 @@ class Encoder:
 
     def _flagged(self, encoding: tokenizers.Encoding, text: Rendered) -> Tokens:
         ids = numpy.array(encoding.ids, numpy.uint32)
-        if text.spans is None:
-            return Tokens(ids, numpy.ones(len(ids), numpy.uint8))
         flags = numpy.zeros(len(ids), numpy.uint8)
-        parts = [(*tokens, start, stop) for start, stop in text.spans for tokens in _tokens_of(encoding, start, stop)]
+        parts = [
+            (*tokens, start, stop) for start, stop in text.spans or () for tokens in _tokens_of(encoding, start, stop)
+        ]
         for first, last, _, _ in parts:
             flags[first : last + 1] = 1
         divides = text.is_exact and any(self._divides(encoding, text.text, *part) for part in parts)
@@ -296,15 +288,11 @@ class Encoder:
             tokens[::3] = self.tokenizer.ids(texts[::3], add_special_tokens=True)
         found = _Gathered(chunk, 3)
         for index in range(len(chunk)):
-            self._add_pair(found, index, tokens[3 * index : 3 * index + 3])
+            self._add_pair(found, index, *tokens[3 * index : 3 * index + 3])
         return found.encoded()
 
     def pair_texts(self, pair: Pair) -> tuple[str, str, str]:
-        """Return the texts of a pair's prompt, with the start of the answer, and of both answers.
-
-        Raises:
-            SampleError: The template refuses the messages.
-        """
+        """Return the texts of a pair's prompt, with the start of the answer, and of both answers."""
         template = self.tokenizer.required_template()
         prompt = template.render(pair.prompt, pair.tools, generation_prompt=True)
         chosen = template.render(pair.prompt + pair.chosen, pair.tools)
@@ -312,15 +300,18 @@ class Encoder:
         shared = self.tokenizer.answer_start(prompt, (chosen, rejected))
         return chosen[:shared], chosen[shared:], rejected[shared:]
 
-    def _add_pair(self, found: _Gathered, index: int, tokens: Sequence[list[int]]) -> None:
+    def _add_pair(
+        self, found: _Gathered, index: int, prompt: list[int], chosen: list[int], rejected: list[int]
+    ) -> None:
         chain = self.settings.chain
-        prompt, chosen, rejected = tokens
+        num_tokens = len(prompt) + len(chosen) + len(rejected)
         found.turns += 2
         kept = prompt[-chain.max_prompt_length :] if chain.max_prompt_length else prompt
-        room = [each for each in (chain.max_completion_length, self.settings.max_len - len(kept)) if each is not None]
-        most = max(0, min(room))
+        most = max(0, self.settings.max_len - len(kept))
+        if chain.max_completion_length is not None:
+            most = min(most, chain.max_completion_length)
         parts = (kept, chosen[:most], rejected[:most])
-        limits = [(_shortest(self.settings, label), part) for label, part in zip(PAIR_LABELS, parts, strict=True)]
+        limits = [(chain.length_limit(label), part) for label, part in zip(PAIR_LABELS, parts, strict=True)]
         first = 0 if kept else 1  # nothing precedes the first token of an answer without a prompt
         targets = (max(0, len(parts[1]) - first), max(0, len(parts[2]) - first))
         reason = None
@@ -329,9 +320,9 @@ class Encoder:
         elif not all(targets):
             reason = losses.OUT_OF_REACH if len(chosen) > first and len(rejected) > first else losses.NO_TEXT
         if reason:
-            found.lose(reason, index, 2, sum(map(len, tokens)), is_drop=True)
+            found.lose(reason, index, 2, num_tokens, is_drop=True)
             return
-        if lost := sum(len(full) - len(part) for part, full in zip(parts, tokens, strict=True)):
+        if lost := num_tokens - sum(map(len, parts)):
             found.lose(losses.CUT, index, 0, lost)
         found.keep(index, [numpy.array(part, numpy.uint32) for part in parts], targets)
 
@@ -356,7 +347,3 @@ def _tokens_of(encoding: tokenizers.Encoding, start: int, stop: int) -> Iterator
     if first is not None:
         places = reversed(range(start, stop))
         yield first, next(t for place in places if (t := encoding.char_to_token(place)) is not None)
-
-
-def _shortest(settings: DataSettings, label: str) -> int | None:
-    return min((limit for name, limit in settings.chain.length_limits if name == label), default=None)

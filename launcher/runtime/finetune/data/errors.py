@@ -25,11 +25,7 @@ class TemplateFault(SampleError):
 
 
 def printable(text: str, keeps: str = "") -> str:
-    """Return a text whose control characters are escaped: a sample must not control the terminal.
-
-    Args:
-        keeps: Characters that stay as they are.
-    """
+    """Return a text with control characters escaped, but for `keeps`: a sample must not control the terminal."""
     if text.isprintable():
         return text
     return "".join(

@@ -1,8 +1,9 @@
-"""Elements of a file that is one JSON array, read in pieces: the array is never in memory as a whole."""
+"""Elements of a file that is one JSON array, read in pieces: the complete array is never in memory."""
 
 import codecs
 import json
 from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
 
 from launcher.runtime.finetune.data.errors import DataError
@@ -12,7 +13,6 @@ _MAX_ELEMENT = 64 << 20
 """Characters of an element, at most."""
 _SPACE = " \t\n\r"
 """Source: RFC 8259, section 2."""
-_BOM = "\ufeff"
 
 
 def is_array(file: Path) -> bool:
@@ -85,7 +85,7 @@ class _Text:
                     continue  # the rest of the element
                 raise DataError(f"{self._file}:{number}: not valid JSON ({error})") from error
             if stop == len(self._text) and self._read():
-                continue  # the digits of a number may go on
+                continue  # the number may have more digits
             found = self._text[self._start : stop]
             self._start = stop
             return found
@@ -100,19 +100,8 @@ class _Text:
 
 
 def _pieces(file: Path) -> Iterator[str]:
-    """Yield the text of a file, piece by piece."""
-    decoder = codecs.getincrementaldecoder("utf-8")()
-    size = _READ_BYTES
     with file.open("rb") as stream:
-        is_first = True
-        while True:
-            data = stream.read(size)
-            try:
-                piece = decoder.decode(data, final=not data)
-            except UnicodeDecodeError as error:
-                raise DataError(f"{file}: not valid UTF-8: {error}") from error
-            if is_first and piece:
-                piece, is_first = piece.removeprefix(_BOM), False
-            if not data:
-                return
-            yield piece
+        try:
+            yield from codecs.iterdecode(iter(partial(stream.read, _READ_BYTES), b""), "utf-8-sig")
+        except UnicodeDecodeError as error:
+            raise DataError(f"{file}: not valid UTF-8: {error}") from error

@@ -43,17 +43,22 @@ class Loss:
     tokens: int
     example: str
 
-    def plus(self, samples: int, turns: int, tokens: int) -> "Loss":
-        """Return the loss with further samples."""
-        return replace(self, samples=self.samples + samples, turns=self.turns + turns, tokens=self.tokens + tokens)
-
 
 def merged(losses: Iterable[Loss]) -> tuple[Loss, ...]:
     """Return one loss for each reason, the dropped samples first; the first example of each stays."""
     found: dict[str, Loss] = {}
     for loss in losses:
         known = found.get(loss.reason)
-        found[loss.reason] = loss if known is None else known.plus(loss.samples, loss.turns, loss.tokens)
+        found[loss.reason] = (
+            loss
+            if known is None
+            else replace(
+                known,
+                samples=known.samples + loss.samples,
+                turns=known.turns + loss.turns,
+                tokens=known.tokens + loss.tokens,
+            )
+        )
     return tuple(sorted(found.values(), key=lambda loss: (not loss.is_drop, loss.reason)))
 
 
@@ -62,7 +67,6 @@ class Counts:
     """What became of the samples that were read.
 
     Args:
-        read: Samples read.
         kept: Samples stored, for training and validation together.
         dropped: Samples left out, by reason.
         cut: Samples stored without some of their tokens.
@@ -70,7 +74,6 @@ class Counts:
         tokens: Tokens stored.
         targets: Trained tokens among them.
         turns: Turns of the assistant in all samples read; of a pair, its two answers.
-        losses: What is not trained, by reason.
     """
 
     read: int
@@ -135,7 +138,7 @@ class Counts:
 
     @property
     def lost_share(self) -> float:
-        """Part of the samples, or of the assistant's turns if that is more, that is lost against the user's wish."""
+        """Part of the samples, or of the assistant's turns if that is more, that is lost without being `WANTED`."""
         lost = [loss for loss in self.losses if loss.reason not in WANTED]
         samples = sum(loss.samples for loss in lost if loss.is_drop) / max(self.read, 1)
         return max(samples, sum(loss.turns for loss in lost) / max(self.turns, 1))

@@ -10,7 +10,6 @@ from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import asdict, replace
 from pathlib import Path
-from types import TracebackType
 from typing import Any
 
 import numpy
@@ -24,7 +23,7 @@ from launcher.runtime.finetune.data.encoding import Encoded, Encoder
 from launcher.runtime.finetune.data.errors import DataError
 from launcher.runtime.finetune.data.fingerprints import fingerprints
 from launcher.runtime.finetune.data.losses import WANTED, Counts
-from launcher.runtime.finetune.data.prepared import Prepared
+from launcher.runtime.finetune.data.prepared import TRAIN, VALIDATION, Prepared
 from launcher.runtime.finetune.data.report import note, notes, steps_of
 from launcher.runtime.finetune.data.settings import DataSettings
 from launcher.runtime.finetune.data.sources import Source, open_source
@@ -36,21 +35,15 @@ _logger = logging.getLogger(__name__)
 STEPS_FILE = "sample-{number:02}.json"
 NUM_STEPS_FILES = 20
 
-TRAIN, VALIDATION = "train", "validation"
 
-
-def prepare(
-    settings: DataSettings, tokenizer_folder: Path, folder: Path, progress: Callable[[int], None] | None = None
-) -> Prepared:
-    """Write the tokens of a recipe's data into a folder below `folder`, or read them if they are there already.
+def prepare(settings: DataSettings, tokenizer_folder: Path, folder: Path) -> Prepared:
+    """Write the tokens of a recipe's data into a folder below `folder`, or read what an earlier call wrote.
 
     Call it in one process; the others then call `prepared.load` with the result's `folder`.
 
     Args:
-        settings: Of the recipe.
         tokenizer_folder: A model's folder, or a tokenizer's, as `save_pretrained` writes it.
         folder: Holds one folder per digest.
-        progress: Is called with the number of samples read so far, chunk after chunk, while data are written.
 
     Raises:
         DataError: Data, template or tokenizer are not usable, or the disk is full: nothing is left behind. Or more is
@@ -68,7 +61,7 @@ def prepare(
         target = folder / digest
         with _exclusive(folder, digest):
             if not (target / prepared.SUMMARY).is_file():
-                _write(settings, Encoder(settings, tokenizer), sources, target, progress)
+                _write(settings, Encoder(settings, tokenizer), sources, target)
     except OSError as error:
         message, remedy = os_errors.described(error, error.filename or folder)
         remedies = " or ".join(filter(None, (remedy, "set datasets.data_dir to another folder")))
@@ -104,21 +97,13 @@ def _exclusive(folder: Path, digest: str) -> Iterator[None]:
         yield
 
 
-def _write(
-    settings: DataSettings,
-    encoder: Encoder,
-    sources: dict[str, Source],
-    target: Path,
-    progress: Callable[[int], None] | None,
-) -> None:
+def _write(settings: DataSettings, encoder: Encoder, sources: dict[str, Source], target: Path) -> None:
     partial = target.with_name(f".{target.name}.partial")
     shutil.rmtree(partial, ignore_errors=True)  # of a process that was killed; its lock is free
     shutil.rmtree(target, ignore_errors=True)
     partial.mkdir()
     try:
-        writer = _Writer(settings, encoder, partial, progress)
-        writer.write(sources)
-        counts = writer.counts
+        counts = _Writer(settings, encoder, partial).write(sources)
         summary = {
             "digest": target.name,
             "technique": settings.technique,
@@ -136,64 +121,43 @@ def _write(
 class _Writer:
     """Writes the arrays of training and validation samples into a folder, and counts the samples."""
 
-    def __init__(
-        self, settings: DataSettings, encoder: Encoder, folder: Path, progress: Callable[[int], None] | None = None
-    ):
-        self._progress = progress
+    def __init__(self, settings: DataSettings, encoder: Encoder, folder: Path):
         self._settings, self._encoder, self._folder = settings, encoder, folder
-        self.counts = Counts.of_losses(0, ())
+        self._counts = Counts.of_losses(0, ())
 
-    def write(self, sources: dict[str, Source]) -> None:
-        """Write all samples of the sources `train` and, if there is one, `validation`.
-
-        Raises:
-            DataError: A sample is not valid, or there is none to use.
-        """
+    def write(self, sources: dict[str, Source]) -> Counts:
+        """Write all samples of the sources `train` and, if there is one, `validation`."""
         settings = self._settings
         if settings.saves_steps:
             self._write_steps(sources[TRAIN])
         limit = settings.most(settings.train_limit)
-        if VALIDATION not in sources and settings.split_ratio < 1:
-            self._write_split(sources[TRAIN], limit)
-            return
-        self._write_part(sources[TRAIN], limit, TRAIN, settings.train_path)
+        self._write_source(sources[TRAIN], limit, TRAIN, settings.train_path, splits=settings.splits)
         if VALIDATION in sources:
             most = settings.most(settings.validation_limit)
-            self._write_part(sources[VALIDATION], most, VALIDATION, settings.validation_path)
+            self._write_source(sources[VALIDATION], most, VALIDATION, settings.validation_path)
+        return self._counts
 
-    def _encoded(self, source: Source, limit: int) -> Iterator[Encoded]:
-        for found in encoded_chunks(self._encoder, source, limit):
-            self.counts = self.counts.plus(found.counts())
-            if self._progress is not None:
-                self._progress(self.counts.read)
-            yield found
-
-    def _write_part(self, source: Source, limit: int, part: str, path: str) -> None:
-        with _Part(self._folder / part, is_pairs=self._settings.technique == "dpo") as arrays:
-            for found in self._encoded(source, limit):
-                arrays.append(found)
-        self._check(arrays, part, path)
-
-    def _write_split(self, source: Source, limit: int) -> None:
+    def _write_source(self, source: Source, limit: int, part: str, path: str, *, splits: bool = False) -> None:
+        """Write the samples of a source as one part; if it `splits`, the others than those of training apart."""
         settings = self._settings
-        total = source.count(limit)
         is_pairs = settings.technique == "dpo"
+        total = source.count(limit) if splits else 0
         with ExitStack() as stack:
-            train = stack.enter_context(_Part(self._folder / TRAIN, is_pairs=is_pairs))
-            validation = stack.enter_context(_Part(self._folder / VALIDATION, is_pairs=is_pairs))
-            for found in self._encoded(source, limit):
-                chosen = split.is_trained(found.positions, total, settings.split_ratio, settings.split_seed)
-                train.append(found, chosen)
-                validation.append(found, ~chosen)
-        self._check(train, TRAIN, settings.train_path)
-        if not validation.num_samples:
+            arrays = stack.enter_context(_part(self._folder / part, is_pairs=is_pairs))
+            others = stack.enter_context(_part(self._folder / VALIDATION, is_pairs=is_pairs)) if splits else None
+            for found in encoded_chunks(self._encoder, source, limit):
+                self._counts = self._counts.plus(found.counts())
+                if others is None:
+                    arrays.append(found)
+                else:
+                    chosen = split.is_trained(found.positions, total, settings.split_ratio, settings.split_seed)
+                    arrays.append(found, chosen)
+                    others.append(found, ~chosen)
+        if not arrays.num_samples:
+            why = ", ".join(f"{number} dropped: {reason}" for reason, number in self._counts.dropped.items())
+            raise DataError(f"{path}: no {part} sample to use ({why or 'it holds none, or the limit is 0'})")
+        if others is not None and not others.num_samples:
             shutil.rmtree(self._folder / VALIDATION)
-
-    def _check(self, arrays: "_Part", part: str, path: str) -> None:
-        if arrays.num_samples:
-            return
-        why = ", ".join(f"{number} dropped: {reason}" for reason, number in self.counts.dropped.items())
-        raise DataError(f"{path}: no {part} sample to use ({why or 'it holds none, or the limit is 0'})")
 
     def _write_steps(self, source: Source) -> None:
         first = next(iter(source.chunks(NUM_STEPS_FILES)), None)
@@ -202,29 +166,16 @@ class _Writer:
             path.write_text(json.dumps(tree, indent=2, ensure_ascii=False, default=str) + "\n", encoding="utf-8")
 
 
-class _Part:
-    """The arrays of one part, open for appending."""
+_Append = Callable[[numpy.typing.NDArray[Any]], None]
 
-    def __init__(self, folder: Path, *, is_pairs: bool):
-        folder.mkdir()
+
+class _Part:
+    """The arrays of one part, open for appending; `trained` is None for pairs."""
+
+    def __init__(self, ids: _Append, offsets: _Append, targets: _Append, trained: _Append | None):
+        self._ids, self._offsets, self._targets, self._trained = ids, offsets, targets, trained
         self.num_samples = 0
         self._end = 0
-        with ExitStack() as stack:
-            self._ids = stack.enter_context(_ArrayFile(folder / "ids.npy", "uint32"))
-            self._offsets = stack.enter_context(_ArrayFile(folder / "offsets.npy", "int64"))
-            columns = (2,) if is_pairs else ()
-            self._targets = stack.enter_context(_ArrayFile(folder / "targets.npy", "int32", columns))
-            self._trained = None if is_pairs else stack.enter_context(_ArrayFile(folder / "trained.npy", "uint8"))
-            self._offsets.append(numpy.zeros(1, numpy.int64))
-            self._files = stack.pop_all()
-
-    def __enter__(self) -> "_Part":
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self._files.__exit__(kind, error, trace)
 
     def append(self, found: Encoded, chosen: numpy.typing.NDArray[numpy.bool_] | None = None) -> None:
         """Write the samples of a chunk, or those for which `chosen`, shape `(n,)`, is true."""
@@ -234,47 +185,48 @@ class _Part:
             ids, lengths, targets = ids[tokens], lengths[chosen], targets[chosen]
             trained = None if trained is None else trained[tokens]
         ends = self._end + numpy.cumsum(lengths)
-        self._ids.append(ids)
-        self._offsets.append(ends)
-        self._targets.append(targets)
+        self._ids(ids)
+        self._offsets(ends)
+        self._targets(targets)
         if self._trained is not None and trained is not None:
-            self._trained.append(trained)
+            self._trained(trained)
         self._end = int(ends[-1]) if len(ends) else self._end
         self.num_samples += len(lengths)
 
 
-class _ArrayFile:
-    """A new `.npy` file that grows along its first axis; `columns` is the shape of a row, empty for a flat array."""
+@contextmanager
+def _part(folder: Path, *, is_pairs: bool) -> Iterator[_Part]:
+    folder.mkdir()
+    with ExitStack() as stack:
 
-    def __init__(self, path: Path, dtype: str, columns: tuple[int, ...] = ()):
-        self.rows = 0
-        self._dtype, self._columns = numpy.dtype(dtype), columns
-        self._file = path.open("xb")
-        self._write_header()
+        def new(name: str, dtype: str, columns: tuple[int, ...] = ()) -> _Append:
+            return stack.enter_context(_array_file(folder / f"{name}.npy", dtype, columns))
 
-    def append(self, values: numpy.typing.NDArray[Any]) -> None:
-        """Write rows, shape `(n, *columns)`."""
-        self._file.write(numpy.ascontiguousarray(values, self._dtype).data)
-        self.rows += len(values)
+        offsets = new("offsets", "int64")
+        offsets(numpy.zeros(1, numpy.int64))
+        targets = new("targets", "int32", (2,) if is_pairs else ())
+        yield _Part(new("ids", "uint32"), offsets, targets, None if is_pairs else new("trained", "uint8"))
 
-    def close(self) -> None:
-        """Write the header with the final number of rows, and sync the file."""
+
+@contextmanager
+def _array_file(path: Path, dtype: str, columns: tuple[int, ...]) -> Iterator[_Append]:
+    """Yield the function that appends rows, shape `(n, *columns)`, to a new `.npy` file; sync it at the end."""
+    kind, rows = numpy.dtype(dtype), 0
+
+    def write_header() -> None:
         # numpy reserves the digits of a growing axis, so that the header keeps its length.
-        self._file.seek(0)
-        self._write_header()
-        self._file.flush()
-        os.fsync(self._file.fileno())
-        self._file.close()
+        header = {"descr": numpy.lib.format.dtype_to_descr(kind), "fortran_order": False, "shape": (rows, *columns)}
+        numpy.lib.format.write_array_header_1_0(file, header)
 
-    def __enter__(self) -> "_ArrayFile":
-        return self
+    def append(values: numpy.typing.NDArray[Any]) -> None:
+        nonlocal rows
+        file.write(numpy.ascontiguousarray(values, kind).data)
+        rows += len(values)
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self.close() if error is None else self._file.close()
-
-    def _write_header(self) -> None:
-        shape = (self.rows, *self._columns)
-        header = {"descr": numpy.lib.format.dtype_to_descr(self._dtype), "fortran_order": False, "shape": shape}
-        numpy.lib.format.write_array_header_1_0(self._file, header)
+    with path.open("xb") as file:
+        write_header()
+        yield append
+        file.seek(0)
+        write_header()
+        file.flush()
+        os.fsync(file.fileno())

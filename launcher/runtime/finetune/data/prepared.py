@@ -15,6 +15,8 @@ from launcher.runtime.finetune.data.losses import Counts
 Ids = numpy.typing.NDArray[numpy.uint32]
 Flags = numpy.typing.NDArray[numpy.uint8]
 
+TRAIN, VALIDATION = "train", "validation"
+"""Folders of the parts."""
 SUMMARY = "prepared.json"
 FORMAT = 2
 """Version of the files; a part of the digest."""
@@ -75,11 +77,8 @@ class Prepared:
     """The prepared data of a job.
 
     Args:
-        folder: Where it is; its name is the digest.
-        train: Samples to train on.
-        validation: Samples to evaluate on; None if there are none.
+        folder: Its name is the digest.
         digest: Identifies files, tokenizer, template and settings.
-        counts: What became of the samples.
         notes: What a user should know, one line each.
     """
 
@@ -105,10 +104,10 @@ def load(folder: Path) -> Prepared:
     """
     try:
         summary = json.loads((folder / SUMMARY).read_text(encoding="utf-8"))
-        validation = folder / "validation"
+        validation = folder / VALIDATION
         return Prepared(
             folder,
-            _part(folder / "train", summary["technique"]),
+            _part(folder / TRAIN, summary["technique"]),
             _part(validation, summary["technique"]) if validation.is_dir() else None,
             summary["digest"],
             Counts.of(summary["counts"]),

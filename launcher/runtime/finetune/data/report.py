@@ -1,8 +1,8 @@
 """Samples as a person reads them: the text a model sees with the trained parts apart, and what becomes of a file."""
 
 import itertools
-from collections import Counter, deque
-from collections.abc import Iterator, Sequence
+from collections import Counter
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -10,11 +10,12 @@ from typing import Any
 import numpy
 
 from launcher.runtime.finetune.data import split
-from launcher.runtime.finetune.data.encoding import Encoder, Flags, Ids
+from launcher.runtime.finetune.data.encoding import Encoder
 from launcher.runtime.finetune.data.errors import printable
 from launcher.runtime.finetune.data.losses import CUT, Counts, Loss
+from launcher.runtime.finetune.data.prepared import Flags, Ids
 from launcher.runtime.finetune.data.settings import DataSettings
-from launcher.runtime.finetune.data.sources import Chunk, Source, open_source
+from launcher.runtime.finetune.data.sources import Chunk, open_source
 from launcher.runtime.finetune.data.tokenization import ModelTokenizer, open_tokenizer
 from launcher.runtime.finetune.data.workers import encoded_chunks
 
@@ -36,10 +37,9 @@ class Shown:
 
     Args:
         place: Its file and line.
-        record: The sample as it is in the file.
+        record: As it is in the file.
         pieces: The text; for a pair, that of the prompt and the chosen answer.
         rejected: The text of the other answer of a pair; None for a conversation.
-        num_tokens: Tokens of it.
         num_targets: Trained tokens; for a pair, of both answers.
         dropped: Why it is not used; "" if it is.
     """
@@ -58,9 +58,6 @@ class Summary:
     """What becomes of a file of samples.
 
     Args:
-        counts: Of all its samples.
-        num_train: Samples to train on.
-        num_validation: Samples to evaluate on.
         lengths: Number of kept samples by their tokens.
         dropped: File, line and reason of the first dropped samples.
         samples: The first samples.
@@ -77,7 +74,7 @@ class Summary:
 
 
 def summarize(settings: DataSettings, tokenizer_folder: Path, num_samples: int) -> Summary:
-    """Return what becomes of the training samples, without writing anything; of the first, also their text.
+    """Return what becomes of the training samples, and the first `num_samples` of them; write nothing.
 
     Raises:
         DataError: Data, template or tokenizer are not usable.
@@ -87,61 +84,43 @@ def summarize(settings: DataSettings, tokenizer_folder: Path, num_samples: int) 
     limit = settings.most(settings.train_limit)
     counts = Counts.of_losses(0, ())
     lengths: Counter[int] = Counter()
-    dropped: list[tuple[int, str]] = []
-    splits = settings.split_ratio < 1 and not settings.validation_path
+    dropped: list[tuple[str, str]] = []
     total, num_train = source.count(limit), 0
     for found in encoded_chunks(encoder, source, limit):
         counts = counts.plus(found.counts())
         lengths.update(found.lengths.sum(axis=1).tolist())
-        dropped += found.dropped[: MOST_PLACES - len(dropped)]
+        dropped += [(place, reason) for _, place, reason in found.dropped[: MOST_PLACES - len(dropped)]]
         chosen = split.is_trained(found.positions, total, settings.split_ratio, settings.split_seed)
-        num_train += int(chosen.sum()) if splits else len(found)
+        num_train += int(chosen.sum()) if settings.splits else len(found)
+    samples = (sample for chunk in source.chunks(num_samples) for sample in shown(encoder, chunk))
     return Summary(
         counts,
         num_train,
-        counts.kept - num_train,
-        dict(sorted(lengths.items())),
-        tuple(_places(source, dropped)),
-        tuple(
-            itertools.islice(
-                (sample for chunk in source.chunks(num_samples) for sample in shown(encoder, chunk)), num_samples
-            )
-        ),
-        tuple(notes(settings, encoder.tokenizer, counts)),
+        num_validation=counts.kept - num_train,
+        lengths=dict(sorted(lengths.items())),
+        dropped=tuple(dropped),
+        samples=tuple(itertools.islice(samples, num_samples)),
+        notes=tuple(notes(settings, encoder.tokenizer, counts)),
     )
 
 
 def first_losses(settings: DataSettings, tokenizer_folder: Path, num_samples: int) -> Counts:
-    """Return what the text of the first conversations of the training data loses, without tokens or lengths.
-
-    Raises:
-        DataError: Data, template or tokenizer are not usable.
-    """
+    """Return what the text of the first conversations of the training data loses, without tokens or lengths."""
     encoder = Encoder(settings, open_tokenizer(tokenizer_folder, settings))
     source = open_source(settings.train_path, "train")
     found: list[Loss] = []
     read = turns = 0
     for chunk in source.chunks(min(num_samples, settings.most(settings.train_limit))):
-        texts = encoder.rendered(chunk)
-        read += len(texts)
-        turns += sum(text.turns for text in texts)
-        for index, text in enumerate(texts):
+        for index, text in enumerate(encoder.rendered(chunk)):
+            read += 1
+            turns += text.turns
+            place = chunk.place(index)
             if reason := text.dropped:
-                found.append(Loss(reason, True, 1, text.turns, 0, chunk.place(index)))
+                found.append(Loss(reason, True, 1, text.turns, 0, place))
             else:
-                found += (
-                    Loss(why, False, 1, number, 0, chunk.place(index)) for why, number in text.untrained.items()
-                )
+                found += (Loss(why, False, 1, number, 0, place) for why, number in text.untrained.items())
     kept = read - sum(loss.is_drop for loss in found)
     return Counts.of_losses(kept, found, turns=turns)
-
-
-def _places(source: Source, dropped: Sequence[tuple[int, str]]) -> Iterator[tuple[str, str]]:
-    waiting = deque(dropped)
-    for chunk in source.chunks(dropped[-1][0] + 1 if dropped else 0):
-        while waiting and waiting[0][0] < chunk.first + len(chunk):
-            position, reason = waiting.popleft()
-            yield chunk.place(position - chunk.first), reason
 
 
 def notes(settings: DataSettings, tokenizer: ModelTokenizer, counts: Counts) -> list[str]:
@@ -172,13 +151,9 @@ def note(loss: Loss, counts: Counts) -> str:
 
 
 def shown(encoder: Encoder, chunk: Chunk) -> Iterator[Shown]:
-    """Yield each sample of a chunk.
-
-    Raises:
-        DataError: A sample is not valid.
-    """
+    """Yield each sample of a chunk."""
     found = encoder.encode(chunk)
-    reasons = dict(found.dropped)
+    reasons = {position: reason for position, _, reason in found.dropped}
     number_of = {int(position): number for number, position in enumerate(found.positions)}
     starts = numpy.concatenate([[0], numpy.cumsum(found.lengths)])
     width = found.lengths.shape[1]

@@ -40,9 +40,6 @@ class Chain:
         template_name: File of a chat template as the recipe spells it; "" for the tokenizer's own.
         template_variables: Further variables of the template, such as `enable_thinking`.
         length_limits: Maximum tokens by label; a longer sample is dropped.
-        prompt_key: Column of a pair's prompt.
-        chosen_key: Column of the preferred answer.
-        rejected_key: Column of the other answer.
         max_prompt_length: Tokens kept at the end of a pair's prompt; None for all.
         max_completion_length: Tokens kept at the start of each answer of a pair; None for all.
         add_special_tokens: Whether the tokenizer adds its own special tokens to a pair's prompt.
@@ -59,6 +56,10 @@ class Chain:
     max_completion_length: int | None = None
     add_special_tokens: bool = False
 
+    def length_limit(self, label: str) -> int | None:
+        """Return the maximum tokens of a label; None for no limit."""
+        return min((limit for name, limit in self.length_limits if name == label), default=None)
+
 
 @dataclass(frozen=True, slots=True)
 class DataSettings:
@@ -73,8 +74,6 @@ class DataSettings:
         max_samples: Maximum samples read of either.
         max_len: Tokens kept of a sample.
         split_ratio: Part of the samples to train on if `validation_path` is empty, 0 to 1.
-        split_seed: Seed of that split.
-        chain: The recipe's preprocessing steps.
         template_file: A chat template of the user's own; "" for the tokenizer's.
         image_templates: Names of templates that exist only in the published image.
         pretrain_mode: Whether every token is trained, and plain text is accepted.
@@ -115,6 +114,12 @@ class DataSettings:
         model = training_config.get("model_config") or {}
         given = [name for name in (chain.template_name, model.get("chat_template_key")) if name]
         train, validation = data.get("train_data") or {}, data.get("val_data") or {}
+        ratio, lost = float(data.get("train_val_split_ratio", 1.0)), data.get("max_lost_share")
+        share = MAX_LOST_SHARE if lost is None else float(lost)
+        if not 0 < ratio <= 1:
+            raise DataError(f"datasets.train_val_split_ratio is {ratio}; it must be above 0 and at most 1")
+        if not 0 <= share <= 1:
+            raise DataError(f"datasets.max_lost_share is {share}; it must be from 0 to 1")
         return cls(
             technique=technique,
             train_path=train.get("file_path") or "",
@@ -123,7 +128,7 @@ class DataSettings:
             validation_limit=_number("datasets.val_data.limit", validation.get("limit")),
             max_samples=_number("training_args.max_samples", args.get("max_samples")) or 10**8,
             max_len=_number("training_args.max_len", args.get("max_len")) or 4096,
-            split_ratio=_ratio(data),
+            split_ratio=ratio,
             split_seed=int(data.get("train_val_split_seed") or 0),
             chain=chain,
             template_file=next(filter(_is_path, given), ""),
@@ -132,8 +137,13 @@ class DataSettings:
             saves_steps=bool(data.get("save_intermediate_processing_steps")),
             data_dir=data.get("data_dir") or "",
             assistant_turns=_choice("datasets.assistant_turns", data.get("assistant_turns") or "all", TURNS),
-            max_lost_share=_lost_share(data),
+            max_lost_share=share,
         )
+
+    @property
+    def splits(self) -> bool:
+        """Whether a part of the training samples is for validation."""
+        return self.split_ratio < 1 and not self.validation_path
 
     def most(self, limit: int | None) -> int:
         """Return the maximum number of samples to read of a data set with this `limit`."""
@@ -146,32 +156,12 @@ def _choice(key: str, value: object, known: Sequence[str]) -> Any:
     return value
 
 
-def _ratio(data: Mapping[str, Any]) -> float:
-    ratio = float(data.get("train_val_split_ratio", 1.0))
-    if not 0 < ratio <= 1:
-        raise DataError(f"datasets.train_val_split_ratio is {ratio}; it must be above 0 and at most 1")
-    return ratio
-
-
-def _lost_share(data: Mapping[str, Any]) -> float:
-    found = data.get("max_lost_share")
-    share = MAX_LOST_SHARE if found is None else float(found)
-    if not 0 <= share <= 1:
-        raise DataError(f"datasets.max_lost_share is {share}; it must be from 0 to 1")
-    return share
-
-
 def _is_path(name: str) -> bool:
-    """Return whether the name of a template is a path; a bare name is one of the published image."""
-    return "/" in name
+    return "/" in name  # a bare name is one of the published image
 
 
 def _number(key: str, value: object) -> int | None:
-    """Return a count that a recipe may spell as 1e8.
-
-    Raises:
-        DataError: It is not a whole number from 0.
-    """
+    """Return a count that a recipe may spell as 1e8."""
     if value is None:
         return None
     try:
@@ -279,11 +269,7 @@ def _truth(step: Step, name: str, default: bool) -> bool:
 
 _KNOWN: dict[str, tuple[tuple[str, ...], tuple[str, ...], Callable[[Chain, Step], Chain]]] = {
     "TrainingSFTSampleConverter": ((), ("sft",), _unchanged),
-    "Seq2SeqTokensProcessor": (
-        ("chat_template_name", "enable_thinking", "ignore_prompt_labels"),
-        ("sft",),
-        _tokens,
-    ),
+    "Seq2SeqTokensProcessor": (("chat_template_name", "enable_thinking", "ignore_prompt_labels"), ("sft",), _tokens),
     "DropColumns": (("column_names",), ("sft", "dpo"), _unchanged),
     "SelectColumns": (("selected_columns",), ("sft", "dpo"), _unchanged),
     "SequenceLengthFilter": (("max_seq_length", "tokens_labels"), ("sft", "dpo"), _length),

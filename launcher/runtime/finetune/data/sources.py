@@ -1,5 +1,6 @@
 """Files of samples, read in chunks: JSONL, parquet, and folders of Hugging Face data sets."""
 
+import itertools
 import json
 import re
 from collections.abc import Callable, Iterator, Mapping
@@ -48,7 +49,6 @@ class Chunk:
     """Consecutive samples of one file, not parsed yet.
 
     Args:
-        file: The file.
         first: Position of the first sample in all files of the source.
         numbers: Line, row or element of each sample in the file, from 1.
         raw: A line of JSON per sample, or a batch of rows.
@@ -95,16 +95,12 @@ class Chunk:
 
 @dataclass(frozen=True, slots=True)
 class Source:
-    """The files of one data set, in order."""
+    """The files of one data set, in order. Reading raises DataError where a file cannot be read."""
 
     files: tuple[Path, ...]
 
     def chunks(self, limit: int) -> Iterator[Chunk]:
-        """Yield the first `limit` samples, chunk after chunk.
-
-        Raises:
-            DataError: A file cannot be read.
-        """
+        """Yield the first `limit` samples, chunk after chunk."""
         position = 0
         for file in self.files:
             read = _line_chunks if file.suffix.lower() in _LINES else _table_chunks
@@ -116,11 +112,7 @@ class Source:
                 return
 
     def count(self, limit: int) -> int:
-        """Return the number of samples, at most `limit`, without parsing them.
-
-        Raises:
-            DataError: A file cannot be read.
-        """
+        """Return the number of samples, at most `limit`, without parsing them."""
         total = 0
         for file in self.files:
             with readable(file):
@@ -136,7 +128,7 @@ def open_source(path: str, role: Role) -> Source:
     If a folder's file names hold the names of several splits, those of `role` are taken.
 
     Raises:
-        DataError: There is no file of samples.
+        DataError: No file of samples was found.
     """
     place = Path(path)
     if kind := irregular(place):
@@ -159,18 +151,18 @@ def _files_of(folder: Path) -> list[Path]:
         raise DataError(f"{state}: is {kind}; remove it, or name the files")
     if state.is_file():
         return _of_saved(folder, state)
-    entries = sorted(each for each in folder.rglob("*") if not _is_hidden(each.relative_to(folder)))
+
+    def is_hidden(file: Path) -> bool:
+        # Of a tool that keeps a folder for itself, or a description of a data set.
+        return file.name in _METADATA or any(part.startswith(".") for part in file.relative_to(folder).parts)
+
+    entries = sorted(itertools.filterfalse(is_hidden, folder.rglob("*")))
     if wrong := [f"{each}: is {kind}; remove it, or name the files" for each in entries if (kind := irregular(each))]:
         others = [f"and {len(wrong) - _MOST_FAULTS} more"] if len(wrong) > _MOST_FAULTS else []
         raise DataError(*wrong[:_MOST_FAULTS], *others)
     found = [each for each in entries if each.is_file()]
     samples = [each for each in found if each.suffix.lower() in (".jsonl", ".ndjson", *_TABLES)]
     return samples or [each for each in found if each.suffix.lower() == ".json"]
-
-
-def _is_hidden(file: Path) -> bool:
-    """Return whether a file describes a data set, or is in a folder that tools keep for themselves."""
-    return file.name in _METADATA or any(part.startswith(".") for part in file.parts)
 
 
 def _of_saved(folder: Path, state: Path) -> list[Path]:
@@ -262,11 +254,14 @@ def _lines(file: Path) -> Iterator[tuple[int, bytes]]:
 def _table_chunks(file: Path, first: int, limit: int) -> Iterator[Chunk]:
     row = 1
     for batch in _batches(file):
-        kept = batch.slice(0, max(0, limit - first))
-        if not len(kept):
-            return
-        yield Chunk(file, first, range(row, row + len(kept)), kept)
-        first, row = first + len(kept), row + len(kept)
+        width = max(1, batch.nbytes // max(len(batch), 1))
+        step = max(1, min(CHUNK_SAMPLES, CHUNK_BYTES // width))
+        for start in range(0, len(batch), step):
+            kept = batch.slice(start, min(step, max(0, limit - first)))
+            if not len(kept):
+                return
+            yield Chunk(file, first, range(row, row + len(kept)), kept)
+            first, row = first + len(kept), row + len(kept)
 
 
 def _batches(file: Path) -> "Iterator[pyarrow.RecordBatch]":
@@ -276,20 +271,10 @@ def _batches(file: Path) -> "Iterator[pyarrow.RecordBatch]":
         import pyarrow.parquet
 
         with pyarrow.parquet.ParquetFile(file, buffer_size=_BUFFER_BYTES, pre_buffer=False) as table:
-            for batch in table.iter_batches(batch_size=CHUNK_SAMPLES, use_threads=False):
-                yield from _parts(batch)
+            yield from table.iter_batches(batch_size=CHUNK_SAMPLES, use_threads=False)
         return
     with pyarrow.OSFile(str(file)) as stream:  # mapped, the pages that were read would stay
-        for batch in _arrow_batches(stream):
-            yield from _parts(batch)
-
-
-def _parts(batch: "pyarrow.RecordBatch") -> "Iterator[pyarrow.RecordBatch]":
-    """Yield slices of a batch that are within the bounds of a chunk."""
-    width = max(1, batch.nbytes // max(len(batch), 1))
-    step = max(1, min(CHUNK_SAMPLES, CHUNK_BYTES // width))
-    for start in range(0, len(batch), step):
-        yield batch.slice(start, step)
+        yield from _arrow_batches(stream)
 
 
 def _arrow_batches(stream: "pyarrow.NativeFile") -> "Iterator[pyarrow.RecordBatch]":

@@ -32,9 +32,8 @@ _TOKEN = secrets.token_hex(8)
 _START, _STOP = f"\ufdd0{_TOKEN}\ufdd2", f"\ufdd1{_TOKEN}\ufdd2"
 _MARKS = re.compile(f"({_START}|{_STOP})")
 _HAS_MARKS = re.compile(r"\{%-?\s*generation\s*-?%\}")
-_FAULTS = (
-    *(jinja2.TemplateError, TypeError, ValueError, LookupError, AttributeError, ArithmeticError, RecursionError),
-)
+_OF_VALUES = (TypeError, ValueError, LookupError, AttributeError, ArithmeticError, RecursionError)
+_FAULTS = (jinja2.TemplateError, *_OF_VALUES)
 """What a template can raise for messages that it does not expect."""
 _REASONING = ("reasoning_content", "thinking", "reasoning")
 """Keys of a message's reasoning; templates read the first or the second."""
@@ -44,7 +43,6 @@ class ChatTemplate:
     """A compiled chat template.
 
     Args:
-        source: Its text.
         variables: Special tokens by name, and what the recipe passes on, such as `enable_thinking`.
         origin: Where it comes from, for messages.
 
@@ -53,7 +51,7 @@ class ChatTemplate:
     """
 
     def __init__(self, source: str, variables: Mapping[str, Any], origin: str):
-        self.source, self.variables, self.origin = source, dict(variables), origin
+        self.variables, self.origin = dict(variables), origin
         self.has_marks = bool(_HAS_MARKS.search(source))
         try:
             self._template = _environment(datetime.now()).from_string(source)
@@ -61,11 +59,7 @@ class ChatTemplate:
             raise DataError(f"{origin}: not a valid chat template: {error}") from error
 
     def render(self, messages: Messages, tools: list[Any] | None = None, *, generation_prompt: bool = False) -> str:
-        """Return the text of a conversation, with the start of an answer if `generation_prompt`.
-
-        Raises:
-            TemplateFault: The template refuses the messages.
-        """
+        """Return the text of a conversation, with the start of an answer if `generation_prompt`."""
         return self.marked(messages, tools, generation_prompt=generation_prompt)[0]
 
     def marked(

@@ -37,7 +37,6 @@ class ModelTokenizer:
         template: None if the tokenizer has none and the user gives none.
         content: Everything that decides about the tokens, for a digest; first the text of its `tokenizer.json`.
         eos_token: The token that ends a text; None if the tokenizer names none.
-        folder: Where it comes from.
     """
 
     template: ChatTemplate | None
@@ -47,11 +46,7 @@ class ModelTokenizer:
 
     @cached_property
     def tokenizer(self) -> tokenizers.Tokenizer:
-        """The tokenizer, which neither pads nor truncates. It is parsed at its first use: that takes a second.
-
-        Raises:
-            DataError: It is not valid.
-        """
+        """The tokenizer, which neither pads nor truncates. It is parsed at its first use: that takes a second."""
         try:
             found = tokenizers.Tokenizer.from_str(self.content[0])
         except Exception as error:  # the library raises no class of its own
@@ -62,24 +57,18 @@ class ModelTokenizer:
 
     @cached_property
     def eos(self) -> int | None:
-        """The id of the token that ends a text; None if the tokenizer names none."""
         return None if self.eos_token is None else self.tokenizer.token_to_id(self.eos_token)
 
     def ids(self, texts: Sequence[str], *, add_special_tokens: bool = False) -> list[list[int]]:
         """Return the tokens of each text."""
-        found = self.tokenizer.encode_batch_fast(texts, add_special_tokens=add_special_tokens)
-        return [each.ids for each in found]
+        return [each.ids for each in self.tokenizer.encode_batch_fast(texts, add_special_tokens=add_special_tokens)]
 
     def encodings(self, texts: Sequence[str]) -> list[tokenizers.Encoding]:
         """Return the tokens of each text and their places in it."""
         return self.tokenizer.encode_batch(texts, add_special_tokens=False)
 
     def required_template(self) -> ChatTemplate:
-        """Return the template.
-
-        Raises:
-            DataError: There is none.
-        """
+        """Return the template; without one, no sample can become text."""
         if self.template is None:
             raise DataError(f"{self.folder}: the tokenizer has no chat template. {_TEMPLATE_REMEDY}.")
         return self.template
@@ -145,7 +134,7 @@ def _config(folder: Path) -> dict[str, Any]:
             raise DataError(f"{path}: not valid JSON: {error}") from error
         if not isinstance(tree, dict):
             raise DataError(f"{path}: must be a JSON object")
-        found.update({key: value for key, value in tree.items() if value is not None})
+        found |= {key: value for key, value in tree.items() if value is not None}
     return found
 
 

@@ -33,12 +33,9 @@ _OWN_TEMPLATE = "Use a template with {% generation %} marks (chat_template_name=
 
 
 class _Turn(NamedTuple):
-    """The part of a text that is one answer.
+    """The part of a text that is one answer, in characters.
 
-    Args:
-        start: In characters.
-        stop: In characters.
-        rest: End of the prompt that the answer's text does not begin with; such as the start of a reasoning block.
+    `rest` is the end of the prompt that the answer does not begin with, such as the start of a reasoning block.
     """
 
     start: int
@@ -87,7 +84,7 @@ class _Frame:
 
 
 class TurnFinder:
-    """Finds the answers in conversations."""
+    """Finds the answers in conversations; those of one form share a frame."""
 
     def __init__(self, template: ChatTemplate, answer_start: AnswerStart):
         self._template, self._answer_start = template, answer_start
@@ -97,8 +94,6 @@ class TurnFinder:
         """Return the text of a conversation up to its last trained answer, and the trained answers in it.
 
         Args:
-            messages: Of the conversation.
-            tools: For the template.
             turns: Numbers of the messages that are trained; at least one.
 
         Raises:
@@ -169,7 +164,12 @@ class TurnFinder:
 
     def _start(self, answered: str, before: Messages, tools: list[Any] | None, number: int) -> tuple[int, str]:
         """Return where the last answer of a text starts, and the end of its prompt that it does not begin with."""
-        prompt = self._prompt(before, tools)
+        try:
+            prompt = self._template.render(before, tools, generation_prompt=True)
+        except SampleError:
+            if before:
+                raise
+            prompt = ""  # many templates read the first message; the answer is then the complete text
         start = self._answer_start(prompt, (answered,))
         if start == len(prompt):
             return start, ""
@@ -179,14 +179,6 @@ class TurnFinder:
             how = f"in another way once it is answered: {_difference(prompt, answered)}"
             raise self._fault(number, f"writes what precedes it {how}", _OWN_TEMPLATE)
         return start, prompt[start:]
-
-    def _prompt(self, before: Messages, tools: list[Any] | None) -> str:
-        try:
-            return self._template.render(before, tools, generation_prompt=True)
-        except SampleError:
-            if before:
-                raise
-            return ""  # many templates read the first message; the answer is then the complete text
 
     def _fault(self, number: int, what: str, remedy: str) -> TemplateFault:
         return TemplateFault(

@@ -34,9 +34,6 @@ def encoded_chunks(encoder: Encoder, source: Source, limit: int) -> Iterator[Enc
 
     A large source is tokenized by one process per core, each with one thread: templates run in Python, which threads
     of one process do not speed up.
-
-    Raises:
-        DataError: Samples are not valid.
     """
     num_workers = min(len(os.sched_getaffinity(0)), MAX_WORKERS)
     if num_workers < 2 or sum(file.stat().st_size for file in source.files) <= SMALL_BYTES:
@@ -92,11 +89,7 @@ class _Worker:
             self._process.stdin.close()  # ends it
 
     def encode(self, chunk: Chunk) -> Encoded:
-        """Return the tokens of a chunk.
-
-        Raises:
-            DataError: Samples are not valid, or the process has ended.
-        """
+        """Return the tokens of a chunk."""
         self._send(chunk)
         assert self._process.stdout is not None
         try:
