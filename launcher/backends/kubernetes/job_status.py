@@ -9,6 +9,7 @@ from typing import Any
 from launcher.backends.kubernetes import lenient
 from launcher.backends.kubernetes.api_objects import QUEUE_LABEL
 from launcher.backends.kubernetes.pod_report import containers, failures, obstacle, phase, unscheduled
+from launcher.common.texts import counted
 from launcher.model.job_spec import JobState, JobStatus
 
 STATES = (
