@@ -76,8 +76,8 @@ def _of_existing(view: View, job: Mapping[str, Any], pods: Sequence[Mapping[str,
     if lenient.mapping(job, "metadata").get("deletionTimestamp"):
         return seen(JobState.PENDING, "is being deleted")
     words = (
-        f"restarted {restarts} time{'s' if restarts > 1 else ''}" if restarts else "",
         f"restarted {counted(restarts, 'time')}" if restarts else "",
+        f"faulty nodes: {', '.join(faulty)}" if faulty else "",
         *unknown,
     )
     if state is JobState.PENDING:
