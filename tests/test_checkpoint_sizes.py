@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from launcher.checkpointing import architecture
 from launcher.checkpointing.forecast import DOCUMENT_MTBF_HOURS, RATE_PER_NODE_HOUR, Saving, daly, mtbf_s, young
 from launcher.checkpointing.sizes import GB, GIB, lora_parameters, memory_needed, share
-from launcher.model.checkpoint_content import SHARDINGS, Content
+from launcher.model.checkpointing import SHARDINGS, Content
 from launcher.runtime import model_configs
 
 LORA = {"r": 16, "bias": "none", "target_modules": "all-linear", "use_dora": False}

@@ -12,12 +12,12 @@ from hypothesis import strategies as st
 from launcher.cli.devtools.schema import descriptions
 from launcher.common.problems import ProblemsFound
 from launcher.config.compose import compose
-from launcher.model.fault_origins import with_origin
 from launcher.model.parallelism import mpi, smp
 from launcher.model.parallelism.distribution import Distribution, SmpParameters
 from launcher.model.parallelism.mpi import MpiRun
 from launcher.model.parallelism.ranks import host_names
-from launcher.model.parallelism.smp_parameters import PARAMETERS
+from launcher.model.parallelism.smp import PARAMETERS
+from launcher.model.validation import with_origin
 from launcher.planning.check import examine
 from launcher.rules import all_rules
 

@@ -10,8 +10,7 @@ from typing import Any
 
 from launcher.checkpointing.sizes import GB, Share, share
 from launcher.model.checked_recipe import CheckedRecipe
-from launcher.model.checkpoint_content import Content, Sharding
-from launcher.model.checkpointing import Checkpointing, Estimate
+from launcher.model.checkpointing import Checkpointing, Content, Estimate, Sharding
 
 RATE_PER_NODE_HOUR = 419 / (54 * 24 * 2048)
 """Failures of one node per hour: 419 in 54 days of 16,384 GPUs, eight per node.

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from launcher.checkpointing.architecture import Weight
-from launcher.model.checkpoint_content import Sharding
+from launcher.model.checkpointing import Sharding
 
 GIB, GB = 2**30, 10**9
 

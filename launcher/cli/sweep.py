@@ -21,8 +21,8 @@ from launcher.model.checked_recipe import CheckedRecipe
 from launcher.model.composition import Composition
 from launcher.model.config_tree import AUTO, get, replaced
 from launcher.model.context import LaunchContext
-from launcher.model.fault_origins import with_origin
 from launcher.model.size_plan import spans
+from launcher.model.validation import with_origin
 from launcher.planning.check import examine
 from launcher.planning.job_planner import plan
 from launcher.rules import faulty_needs, notices, rules_for

@@ -9,8 +9,7 @@ from launcher.model.backend_registry import choices, described
 from launcher.model.base_model import Model
 from launcher.model.checked_recipe import CheckedRecipe
 from launcher.model.instances import Instance
-from launcher.model.parallelism.smp import effective
-from launcher.model.parallelism.smp_parameters import PARAMETERS, TENSORFLOW, TORCH
+from launcher.model.parallelism.smp import PARAMETERS, TENSORFLOW, TORCH, effective
 from launcher.model.training_args import BATCH_KEYS
 from launcher.rules import SIZES, MakeProblem, rule
 from launcher.rules.batches import planned, planned_batches

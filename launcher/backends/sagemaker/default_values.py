@@ -12,11 +12,11 @@ from typing import TYPE_CHECKING, Any
 
 from launcher.backends.sagemaker.keys import jobs_of
 from launcher.common.names import BASE_CONFIG
-from launcher.families import BUNDLE_CONFIGS, interface
+from launcher.families import interface
 from launcher.model.config_tree import get
 from launcher.model.environment import plain_variables
 from launcher.model.instances import canonical
-from launcher.model.interface import Entry
+from launcher.model.interface import BUNDLE_CONFIGS, Entry
 from launcher.model.parallelism import smp
 
 if TYPE_CHECKING:

@@ -10,8 +10,8 @@ from launcher.rules import rule
 
 if TYPE_CHECKING:
     from launcher.backends.sagemaker.training_options import SmJobs
+    from launcher.model.base_model import HasOptions
     from launcher.model.checked_recipe import CheckedRecipe
-    from launcher.model.cluster_options import HasOptions
 
 JOBS = "cluster.sm_jobs_config"
 KWARGS = f"{JOBS}.additional_estimator_kwargs"
@@ -61,7 +61,7 @@ def sm_rule(code: str, *keys: str, more: tuple[str, ...] = (), source: str) -> C
 def given_jobs(job: "HasOptions") -> "SmJobs":
     """Return the typed keys of a checked recipe or a planned job, as given."""
     from launcher.backends.sagemaker.training_options import Settings
-    from launcher.model.cluster_options import options_of
+    from launcher.model.base_model import options_of
 
     return options_of(job, Settings).sm_jobs_config
 

@@ -13,8 +13,7 @@ from launcher.backends.sagemaker.sections import (
     Profiler,
     Serverless,
 )
-from launcher.model.base_model import Listed, Model, default
-from launcher.model.cluster_options import ClusterOptions
+from launcher.model.base_model import ClusterOptions, Listed, Model, default
 
 
 class TensorBoard(Model):

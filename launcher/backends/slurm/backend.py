@@ -81,7 +81,7 @@ class SlurmBackend:
             ProblemsFound: Every reason why they were not submitted.
         """
         placed = [replace(job.bundle, directory=job.bundle.directory.resolve()) for job in jobs]
-        ids = submit.submit_all([replace(job, bundle=bundle) for job, bundle in zip(jobs, placed, strict=True)])
+        ids = submit.submit_all([job._replace(bundle=bundle) for job, bundle in zip(jobs, placed, strict=True)])
         found = zip(jobs, ids, strict=True)
         return tuple(
             replace(_handle(job.bundle), native_id=id_, kind=_kind(job.bundle), is_new=is_new)

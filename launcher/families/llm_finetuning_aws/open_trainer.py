@@ -12,7 +12,7 @@ from launcher.common.names import ENTRYPOINT
 from launcher.common.problems import Problem
 from launcher.model.backend_registry import described
 from launcher.model.config_tree import get
-from launcher.model.interface import Interface, runtime_workers
+from launcher.model.interface import Interface, agent_workers
 from launcher.model.job_spec import JobSpec
 from launcher.runtime.finetune.architectures import CONFIG_FILE, KNOWN
 from launcher.runtime.model_configs import table
@@ -203,7 +203,7 @@ def _sample_losses(job: JobSpec) -> Iterator[str]:
 
 
 INTERFACE = Interface(
-    roles=(runtime_workers(_program),),
+    roles=(agent_workers(_program),),
     cuts_uneven_shares=True,
     accelerator="gpu",
     modules=_modules,
