@@ -47,7 +47,7 @@ JOB = (
     "instance_type=p3.16xlarge",
     "recipes.instance_types=[]",
 )
-RULES = sorted(rule.code for rule in all_rules() if rule.check.__module__ == "launcher.rules.smp")
+RULES = sorted(rule.code for rule in all_rules() if "E240" <= rule.code <= "E255")
 
 
 def grammar(value):
