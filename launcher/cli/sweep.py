@@ -150,14 +150,14 @@ def _is_for_more_devices(checked: CheckedRecipe, others: Sequence[Problem]) -> N
     def is_faulty(recipe: CheckedRecipe) -> bool:
         return any(True for rule in dealing for _ in rule.check(recipe, functools.partial(Problem, rule.code)))
 
-    without_instance = dataclasses.replace(checked, instance=None)
+    without_instance = checked._replace(instance=None)
     if checked.devices >= written_for or not is_faulty(checked) or is_faulty(without_instance):
         return None
     planned = replaced(checked.composition.tree, "recipes.scale_config", AUTO)
     _, further = examine(dataclasses.replace(checked.composition, tree=planned))
     if any(problem not in others for problem in further):
         return None
-    alone = ((scale.nodes, dataclasses.replace(checked, scales=(scale,))) for scale in checked.sizes)
+    alone = ((scale.nodes, checked._replace(scales=(scale,))) for scale in checked.sizes)
     sizes = spans(nodes for nodes, size in alone if is_faulty(size))
     devices = f"{written_for} devices per node, {instance.name} has {checked.devices}"
     return Notice("N114", f"sizes {sizes} are written for {devices}: ++recipes.scale_config=auto plans them")

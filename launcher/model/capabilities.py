@@ -10,12 +10,12 @@ from typing import TYPE_CHECKING, Any, ClassVar, Generic, NamedTuple, Protocol, 
 
 from launcher.common.problems import Notice, Problem
 from launcher.model.earlier_jobs import QueuedJob
-from launcher.model.job_spec import Bundle, JobHandle, JobPod, JobSpec
+from launcher.model.job_spec import Bundle, JobHandle, JobSpec
 
 if TYPE_CHECKING:  # a command that only follows jobs does not need pydantic
     from launcher.model.base_model import ClusterOptions
     from launcher.model.checked_recipe import CheckedRecipe
-    from launcher.model.cluster_view import AdoptedJob, Capacity, ClusterJob
+    from launcher.model.cluster_view import AdoptedJob, Capacity, ClusterJob, JobPod
 
 OptionsT = TypeVar("OptionsT", bound="ClusterOptions")
 """The typed `cluster` section of a backend."""
@@ -122,7 +122,7 @@ class Secrets:
 class Pods(Protocol):
     """Jobs have pods."""
 
-    def pods(self, handle: JobHandle) -> tuple[JobPod, ...]:
+    def pods(self, handle: JobHandle) -> tuple["JobPod", ...]:
         """Return the job's current pods, in the order of their ranks."""
 
     def run_in_pod(self, handle: JobHandle, rank: int, command: Sequence[str]) -> int:

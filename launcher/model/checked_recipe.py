@@ -2,7 +2,6 @@
 
 import dataclasses
 from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 from launcher.common.problems import Problem
@@ -82,8 +81,7 @@ class SizedBatch(NamedTuple):
         return f"{self.size.path}.{key}"
 
 
-@dataclass(frozen=True, slots=True)
-class CheckedRecipe:
+class CheckedRecipe(NamedTuple):
     """A typed composition, before and after the rules have checked it.
 
     Args:

@@ -7,10 +7,10 @@ import re
 import string
 import subprocess
 from collections.abc import Mapping
-from dataclasses import dataclass
 from datetime import UTC, datetime
 from importlib.util import find_spec
 from pathlib import Path
+from typing import NamedTuple
 
 import pydantic
 
@@ -23,8 +23,7 @@ _SHORTEST_COMMIT = 40
 """Characters of a commit's name, in hexadecimal. Source: Git, Hash function transition: SHA-1."""
 
 
-@dataclass(frozen=True, slots=True)
-class LaunchContext:
+class LaunchContext(NamedTuple):
     """The values in which launches of the same recipe differ.
 
     Args:

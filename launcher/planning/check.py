@@ -1,7 +1,5 @@
 """Composition to a typed recipe, or every fault in it."""
 
-import dataclasses
-
 from launcher import families
 from launcher.common.problems import Problem, ProblemsFound
 from launcher.config.collection import GROUPS
@@ -77,7 +75,7 @@ def _type(composition: Composition) -> tuple[CheckedRecipe | None, list[Problem]
         family, recipe, recipe_tree, composition.decided, faulty=faulty
     )
     found += [p for p in scale_problems if p.path not in {f.path for f in found}]
-    return dataclasses.replace(checked, scales=scales, overridden_sizes=overridden), found
+    return checked._replace(scales=scales, overridden_sizes=overridden), found
 
 
 def _plan_sizes(
@@ -104,5 +102,5 @@ def _plan_sizes(
     scales, problems = typed_scales(family, trees, entries, known)
     if not checked.is_elastic:
         scales = tuple(scale._replace(path="recipes") for scale in scales) or (static_recipe(family, recipe, tree),)
-    checked = dataclasses.replace(checked, scales=scales, overridden_sizes=overridden, size_plan=plan)
+    checked = checked._replace(scales=scales, overridden_sizes=overridden, size_plan=plan)
     return checked, [*found, *problems]

@@ -15,11 +15,12 @@ from launcher.common.problems import Problem, fail
 from launcher.common.templating import render_yaml
 from launcher.families import interface
 from launcher.model.backend import RANK_0
-from launcher.model.job_spec import Bundle, JobEvent, JobHandle, JobPod, JobSpec, JobStatus, LogSelection
+from launcher.model.job_spec import Bundle, JobEvent, JobHandle, JobSpec, JobStatus, LogSelection
 
 if TYPE_CHECKING:
     from launcher.backends.kubernetes.interact import PodOfRank
     from launcher.backends.kubernetes.target import Target
+    from launcher.model.cluster_view import JobPod
 
 CONFIG_MAP_LIMIT = 1 << 20
 """Bytes a ConfigMap may hold. Source: Kubernetes, ConfigMaps, Motivation."""
@@ -177,7 +178,7 @@ class KubernetesBackend:
 
         job_control.clear(*_opened(handle), api_objects.manifests(_bundle(handle)))
 
-    def pods(self, handle: JobHandle) -> tuple[JobPod, ...]:
+    def pods(self, handle: JobHandle) -> tuple["JobPod", ...]:
         """Return the job's pods as they are now, in the order of their ranks."""
         from launcher.backends.kubernetes import pod_report
         from launcher.backends.kubernetes.pod_report import Places
