@@ -23,8 +23,8 @@ from launcher.jobs.registry import JobRecord
 from launcher.model import backend_registry
 from launcher.model.backend import Backend
 from launcher.model.context import LaunchContext, current_user
-from launcher.model.fault_origins import with_origin
 from launcher.model.job_spec import Bundle, JobHandle, JobSpec, JobState
+from launcher.model.validation import with_origin
 from launcher.planning.check import check
 from launcher.planning.job_planner import plan
 

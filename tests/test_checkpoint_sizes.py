@@ -21,7 +21,7 @@ from launcher.checkpointing.forecast import (
     share,
     young,
 )
-from launcher.model.checkpoint_content import SHARDINGS, Content
+from launcher.model.checkpointing import SHARDINGS, Content
 from launcher.runtime import model_configs
 
 LORA = {"r": 16, "bias": "none", "target_modules": "all-linear", "use_dora": False}

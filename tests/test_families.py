@@ -13,7 +13,7 @@ from launcher.model.interface import Interface, Role
 from launcher.planning import plan_report
 
 FAMILY = """
-from launcher.model.checkpoint_content import Content
+from launcher.model.checkpointing import Content
 from launcher.model.interface import WORKERS, Interface, Role
 from launcher.model.base_model import Model
 from launcher.model.recipe import RecipeBase

@@ -39,7 +39,7 @@ def at(age):
 def results(tmp_path, monkeypatch):
     """Return a results folder: of each state a job that its backend reports, and a dry run."""
     monkeypatch.chdir(tmp_path)
-    context = replace(frozen_context(tmp_path), created=at(timedelta(days=40)))
+    context = frozen_context(tmp_path)._replace(created=at(timedelta(days=40)))
     words = (
         "recipes=training/tiny/tiny_lm_cpu",
         "cluster=k8s",

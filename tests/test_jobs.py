@@ -116,7 +116,7 @@ def handle_of(folder, **changes):
 def bundle(tmp_path, monkeypatch):
     """Return the bundle of an untracked job for a cluster, on disk under results/ of the current folder."""
     monkeypatch.chdir(tmp_path)
-    context = replace(frozen_context(tmp_path), suffix="abcde")
+    context = frozen_context(tmp_path)._replace(suffix="abcde")
     rendered = pipeline.render(pipeline.prepare(MAIN, context), context)
     pipeline.write(rendered)
     assert rendered.job_name == NAME

@@ -1,4 +1,3 @@
-import dataclasses
 import json
 import re
 
@@ -331,7 +330,7 @@ def test_two_launches_share_no_folder_and_every_path_of_one_agrees(context, clus
     words = [*SCRIPT, f"cluster={cluster}", devices, *NAMED_PATHS, *filter(None, [name])]
     words += volumes if cluster == "k8s" else []
     for suffix in ("aaaaa", "bbbbb"):
-        job = pipeline.prepare(words, dataclasses.replace(context, suffix=suffix))
+        job = pipeline.prepare(words, context._replace(suffix=suffix))
         stated = "other" if name else "custom-script"
         (point,) = job.scales
         assert job.name == f"{stated}-{suffix}"

@@ -1,7 +1,6 @@
 """`scale_config: auto`: what sizes are derived from, and that no sample is ever lost or gained."""
 
 import math
-from dataclasses import replace
 from types import SimpleNamespace
 
 import pytest
@@ -350,11 +349,11 @@ def test_a_base_recipe_s_uneven_batch_is_turned_off_where_shares_are_equal():
 
 def test_a_recipe_without_a_learning_rate_is_planned_without_one():
     job = recipe(samples=64)
-    rateless = replace(inputs(job, own={"train_batch_size"}), has_rate=False)
+    rateless = inputs(job, own={"train_batch_size"})._replace(has_rate=False)
     found = size_planner.basis(job, rateless, is_elastic=True)
     assert found.learning_rate is None
     assert found.description == "64 samples per step (yours), at most 8 in a pass (the base recipe)"
-    unsaid = size_planner.basis(job, replace(rateless, own=frozenset()), is_elastic=True)
+    unsaid = size_planner.basis(job, rateless._replace(own=frozenset()), is_elastic=True)
     assert unsaid.description == "64 samples per step (the base recipe), at most 8 in a pass (the base recipe)"
 
 

@@ -69,8 +69,8 @@ def test_rules_are_in_the_order_of_their_codes_and_those_of_other_backends_do_no
 
 
 def test_notices_that_have_no_place_come_last(monkeypatch):
-    unplaced = [rules.NoticeRule(code, "", check) for code in ("N999", "N998")]
-    monkeypatch.setattr(rules, "_notice_rules", [*unplaced, *rules.all_notice_rules()])
+    unplaced = [Rule(code, (), "", check) for code in ("N999", "N998")]
+    monkeypatch.setattr(rules, "_rules", [*unplaced, *rules.all_notice_rules()])
     codes = [each.code for each in rules._in_order()]
     assert codes == [*rules.ORDER, "N998", "N999"]
 
@@ -79,18 +79,17 @@ def test_a_notice_is_made_with_its_rule_s_code():
     def advice(planned, notice):
         yield notice(f"{planned} is odd")
 
-    rule = rules.NoticeRule("N998", "a source", advice)
+    rule = Rule("N998", (), "a source", advice)
     assert [str(each) for each in rule.notices("this")] == ["note  N998 this is odd"]
     assert rule.reason == "" and rule.clusters == ()
 
 
 def test_a_rule_is_registered_by_its_decorator(monkeypatch):
     monkeypatch.setattr(rules, "_rules", [])
-    monkeypatch.setattr(rules, "_notice_rules", [])
     assert rules.rule("E999", "a", "b", source="one")(check) is check
     assert rules.notice_rule("N999", source="other")(check) is check
     assert rules._by_code() == (Rule("E999", ("a", "b"), "one", check),)
-    assert rules._in_order() == (rules.NoticeRule("N999", "other", check),)
+    assert rules._in_order() == (Rule("N999", (), "other", check),)
 
 
 def test_a_notice_rule_is_about_the_cluster_of_its_module():

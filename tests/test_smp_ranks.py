@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from launcher.cli import main as cli
 from launcher.model.parallelism.ranks import Placement, columns, host_names, spans
-from launcher.model.parallelism.smp_parameters import ORDERS
+from launcher.model.parallelism.smp import ORDERS
 
 
 def groups_of(placement, name):

@@ -12,7 +12,7 @@ pytestmark = pytest.mark.slow
 SNIPPET = """
 from launcher.backends.kubernetes.job_options import Settings
 from launcher.model.checked_recipe import CheckedRecipe
-from launcher.model.cluster_options import options_of
+from launcher.model.base_model import options_of
 from launcher.rules.custom import script_of
 
 

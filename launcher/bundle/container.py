@@ -12,7 +12,7 @@ from pathlib import Path
 
 from launcher.common.problems import Problem, fail
 from launcher.common.templating import render_template
-from launcher.families import BUNDLE_CONFIGS, interface
+from launcher.families import interface
 from launcher.model.config_tree import get
 from launcher.model.interface import is_published_image
 from launcher.model.job_spec import DEFAULT_SAVE_TIMEOUT_S, JobSpec
@@ -47,8 +47,6 @@ UID = 1000
 """User and group of the container: not root, as the restricted profile requires."""
 
 HOME = "/opt/recipes"
-CONFIG_MOUNT = "/config"
-"""Mount path of a job's configurations."""
 
 _PORT = 8080
 """Source: HyperPod training operator: the agent's port."""
@@ -122,10 +120,7 @@ def _common_imports(text: str) -> Iterator[str]:
 
 def command(job: JobSpec) -> tuple[str, ...]:
     """Return the start command of a job in such an image."""
-    family = interface(job.model_type, job.trainer)
-    words = tuple(CONFIG_MOUNT if word == BUNDLE_CONFIGS else word for word in family.workers.program(job))
-    config = (f"--config-path={CONFIG_MOUNT}",) if family.takes_config_path else ()
-    return (f"{HOME}/bin/entrypoint", *words, *config)
+    return (f"{HOME}/bin/entrypoint", *interface(job.model_type, job.trainer).container_program(job))
 
 
 def env(job: JobSpec) -> dict[str, str]:

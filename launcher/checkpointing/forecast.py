@@ -10,8 +10,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from launcher.model.checked_recipe import CheckedRecipe
-from launcher.model.checkpoint_content import Content, Sharding
-from launcher.model.checkpointing import Checkpointing, Estimate
+from launcher.model.checkpointing import Checkpointing, Content, Estimate, Sharding
 
 GIB, GB = 2**30, 10**9
 RATE_PER_NODE_HOUR = 419 / (54 * 24 * 2048)

@@ -7,8 +7,7 @@ from typing import Any
 from launcher.checkpointing.forecast import GB, GIB, MEMORY, PERSISTENT, WAYS, Forecast, Saving, daly, mtbf_s, young
 from launcher.common.text_table import with_head
 from launcher.common.texts import counted
-from launcher.model.checkpoint_content import OPTIMIZERS, SHARDINGS
-from launcher.model.checkpointing import MEMORY_STEPS, PERSISTENT_STEPS
+from launcher.model.checkpointing import MEMORY_STEPS, OPTIMIZERS, PERSISTENT_STEPS, SHARDINGS
 
 
 def lines(expected: Forecast, nodes: int) -> Iterator[tuple[str, str]]:
@@ -40,7 +39,7 @@ def _size_rows(expected: Forecast) -> list[tuple[str, ...]]:
     rows = [("checkpoint", "bytes a parameter", "GiB", "GB", ""), row("weights", content.weight_bytes)]
     for name in OPTIMIZERS:
         if name != "none":
-            total = dataclasses.replace(content, optimizer=name).total_bytes
+            total = content._replace(optimizer=name).total_bytes
             rows.append(row(f"with {name}", total, "<- this job" if name == content.optimizer else ""))
     return rows
 
@@ -90,7 +89,7 @@ def as_json(expected: Forecast, nodes: int) -> dict[str, Any]:
     """Return the report on one size as plain data. Sizes in bytes, times in seconds, rates in GB/s a node."""
     content = expected.content
     return {
-        **dataclasses.asdict(content),
+        **content._asdict(),
         "weight_bytes": content.weight_bytes,
         "optimizer_bytes": content.optimizer_bytes,
         "total_bytes": content.total_bytes,

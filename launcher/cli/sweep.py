@@ -21,8 +21,8 @@ from launcher.model.checked_recipe import CheckedRecipe
 from launcher.model.composition import Composition
 from launcher.model.config_tree import AUTO, get, replaced
 from launcher.model.context import LaunchContext
-from launcher.model.fault_origins import with_origin
 from launcher.model.size_plan import spans
+from launcher.model.validation import with_origin
 from launcher.planning.check import examine
 from launcher.planning.job_planner import plan
 from launcher.rules import faulty_needs, notices, rules_for
@@ -150,14 +150,14 @@ def _is_for_more_devices(checked: CheckedRecipe, others: Sequence[Problem]) -> N
     def is_faulty(recipe: CheckedRecipe) -> bool:
         return any(True for rule in dealing for _ in rule.check(recipe, functools.partial(Problem, rule.code)))
 
-    without_instance = dataclasses.replace(checked, instance=None)
+    without_instance = checked._replace(instance=None)
     if checked.devices >= written_for or not is_faulty(checked) or is_faulty(without_instance):
         return None
     planned = replaced(checked.composition.tree, "recipes.scale_config", AUTO)
     _, further = examine(dataclasses.replace(checked.composition, tree=planned))
     if any(problem not in others for problem in further):
         return None
-    alone = ((scale.nodes, dataclasses.replace(checked, scales=(scale,))) for scale in checked.sizes)
+    alone = ((scale.nodes, checked._replace(scales=(scale,))) for scale in checked.sizes)
     sizes = spans(nodes for nodes, size in alone if is_faulty(size))
     devices = f"{written_for} devices per node, {instance.name} has {checked.devices}"
     return Notice("N114", f"sizes {sizes} are written for {devices}: ++recipes.scale_config=auto plans them")

@@ -6,7 +6,7 @@ Not the official client's: its import takes more than a second, it rounds to 28 
 import re
 from fractions import Fraction
 
-_QUANTITY = re.compile(r"([+-]?(?:\d+\.?\d*|\.\d+))(?:([EPTGMK]i)|([numkMGTPE])|[eE]([+-]?\d{1,3}))?", re.ASCII)
+_QUANTITY = r"([+-]?(?:\d+\.?\d*|\.\d+))(?:([EPTGMK]i)|([numkMGTPE])|[eE]([+-]?\d{1,3}))?"
 _LONGEST = 256
 """Characters of a quantity that is parsed. Our own choice: Python converts at most 4300 digits to a number."""
 _BINARY = {f"{letter}i": Fraction(1024) ** power for power, letter in enumerate("KMGTPE", 1)}
@@ -28,7 +28,7 @@ def amount(quantity: str | int | float) -> Fraction:
     what is finer than a billionth is rounded up, away from 0. The server also caps some numbers above 2^63-1.
     """
     text = str(quantity)
-    match = _QUANTITY.fullmatch(text) if len(text) <= _LONGEST else None
+    match = re.fullmatch(_QUANTITY, text, re.ASCII) if len(text) <= _LONGEST else None
     if match is None:
         raise UnreadableQuantity(f"{text[:_LONGEST]!r} is not a valid Kubernetes quantity")
     number, binary, decimal, exponent = match.groups()

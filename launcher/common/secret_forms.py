@@ -38,12 +38,12 @@ _IDENTIFIER = re.compile(
 )
 """ARNs, image digests, revisions and class names, parts of which the detectors mistake for tokens."""
 
-_USER_INFO = re.compile(r"(?<=://)[^\s/@:'\"]*:[^\s/@'\"]+(?=@)|(?:(?<=https://)|(?<=http://))[^\s/@:'\"$]+(?=@)")
+_USER_INFO = r"(?<=://)[^\s/@:'\"]*:[^\s/@'\"]+(?=@)|(?:(?<=https://)|(?<=http://))[^\s/@:'\"$]+(?=@)"
 """User name and password of a URL in a text, or the token alone.
 
 Source: RFC 3986, 3.2.1.
 """
-_BARE_USER_INFO = re.compile(r"(?<![\w/@.:-])([\w.+-]+):([^\s:/@'\"$({]+)@(?!sha\d+:)(?=[\w-]+[.:/]|localhost)")
+_BARE_USER_INFO = r"(?<![\w/@.:-])([\w.+-]+):([^\s:/@'\"$({]+)@(?!sha\d+:)(?=[\w-]+[.:/]|localhost)"
 """The same without a scheme, as `git clone` and `rsync` accept it. `repo:tag@sha256:…` is an image's digest."""
 _MAIL = frozenset(("acct", "bcc", "cc", "from", "mailto", "reply-to", "sip", "to", "xmpp"))
 """Words before the colon of a mail address."""
@@ -60,7 +60,7 @@ _SPACED = re.compile(
 """A name in a command and a following word that mixes letters and digits: `setx DB_PASS …`."""
 _WITHIN = r"[^|;&\n]{0,200}?"
 _VALUE = r"""['"]?([^\s'"]+)"""
-_GIVEN = re.compile(
+_GIVEN = (
     rf"""\b(?:curl|wget|http)\b{_WITHIN}\s(?:-u|--user)[\s=]*['"]?[^\s:'"$]+:([^\s'"]+)"""
     rf"""|\b(?:docker|podman|helm|nerdctl|crane|oras|az)\b{_WITHIN}\blogin\b{_WITHIN}\s-p[\s=]*{_VALUE}"""
     rf"""|\b(?:mysql|mysqldump|mariadb|mongosh?)\b{_WITHIN}\s-p{_VALUE}|\bredis-cli\b{_WITHIN}\s-a\s*{_VALUE}"""
@@ -68,8 +68,7 @@ _GIVEN = re.compile(
     rf"""|\b(?:echo|printf)\s+(?:-\w+\s+)*{_VALUE}['"]?\s*(?:\|{_WITHIN}(?:-stdin\b|--with-token\b|\blogin\b)"""
     r"""|>+\s*\S*(?:token|secret|passw|credential|netrc|pgpass|api_?key))"""
     rf"""|\b(?:login|--with-token|-stdin)\b{_WITHIN}<<<\s*{_VALUE}|\bbearer\s+['"]?([^\s'"]{{8,}})"""
-    r"|\bjdbc:oracle:\w+:[^/\s@]+/([^@\s/]+)@",
-    re.I,
+    r"|\bjdbc:oracle:\w+:[^/\s@]+/([^@\s/]+)@"
 )
 """Commands that take a secret without a name.
 
@@ -88,7 +87,7 @@ _OPTION = re.compile(r"--([A-Za-z][\w-]*)")
 _NAME_AT_BOUNDARY = re.compile(r"\b[A-Za-z_][\w-]*")
 _COUNT = re.compile(r"""\s?['"]?[\d.,]+[kMGTB%]?(?=[\s'";&|,}\]]|$)""")
 
-_ELSEWHERE = re.compile(
+_ELSEWHERE = (
     r"[$`][\w{(]|<[^>]*>|@[\w./~]|%[(\w]+[)%]|[{\\…]|\*+$|(?:s3|file|secretsmanager|ssm|vault)://|arn:aws"
     r"|(?:~|\.{1,2})?/[\w.@ -]{0,30}(?:/|\.|$)"
 )
@@ -109,7 +108,7 @@ def is_written(value: object) -> bool:
     if value is None or isinstance(value, bool):
         return False
     text = str(value).strip()
-    return text.lower() not in _NOTHING and not _ELSEWHERE.match(text)
+    return text.lower() not in _NOTHING and not re.match(_ELSEWHERE, text)
 
 
 def is_clear(name: str, value: object) -> bool:
@@ -176,7 +175,7 @@ def _spans(text: str, *, has_members: bool) -> Iterator[tuple[int, int]]:
     for match in _SPACED.finditer(text) if has_members else ():
         if is_clear(match[1], match[2]):
             yield match.span(2)
-    for match in _GIVEN.finditer(text) if _may_be_given(text.lower()) else ():
+    for match in re.finditer(_GIVEN, text, re.I) if _may_be_given(text.lower()) else ():
         if match.lastindex and is_written(match[match.lastindex]):
             yield match.span(match.lastindex)
 
@@ -246,10 +245,10 @@ def _assigned_spans(text: str, *, has_members: bool) -> Iterator[tuple[int, int]
 
 def _user_info_spans(text: str) -> Iterator[tuple[int, int]]:
     if "@" in text:
-        for match in _USER_INFO.finditer(text):
+        for match in re.finditer(_USER_INFO, text):
             if is_written(match[0].rpartition(":")[2]):
                 yield match.span()
-        yield from (match.span(2) for match in _BARE_USER_INFO.finditer(text) if match[1].lower() not in _MAIL)
+        yield from (match.span(2) for match in re.finditer(_BARE_USER_INFO, text) if match[1].lower() not in _MAIL)
 
 
 def masked(text: str) -> str:

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 _SUSPECT = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f\u202a-\u202e\u2066-\u2069]")
 """Control characters but tab and line feed, and those that reverse the direction of a text. Few lines have one."""
 _STRING = r"[^\x07\x1b\x9c\n]*(?:\x07|\x1b\\|\x9c|(?=\x1b)|(?=\n)|$)"
-_SEQUENCE = re.compile(
+_SEQUENCE = (
     rf"(?:\x1b[\]PX^_]|[\x90\x98\x9d-\x9f]){_STRING}"  # a title, a link, the clipboard
     r"|(?:\x1b\[|\x9b)[0-?]*[ -/]*[@-~]?"  # colours, movements, modes
     r"|\x1b[ -/]*[0-~]?"  # character sets, resets
@@ -21,7 +21,7 @@ def plain(text: str) -> str:
     """
     if _SUSPECT.search(text) is None:
         return text
-    text = _SEQUENCE.sub("", text)
+    text = re.sub(_SEQUENCE, "", text)
     if "\r" in text:
         text = "\n".join(line.rstrip("\r").rpartition("\r")[2] for line in text.split("\n"))
     return _SUSPECT.sub("", text)

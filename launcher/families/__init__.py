@@ -9,7 +9,6 @@ import pkgutil
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
-from launcher.common.names import CONFIG_DIR
 from launcher.common.problems import Problem
 from launcher.common.suggestions import did_you_mean
 from launcher.model.interface import Interface
@@ -17,9 +16,6 @@ from launcher.model.job_spec import Trainer
 
 if TYPE_CHECKING:
     from launcher.model.recipe import RecipeBase
-
-BUNDLE_CONFIGS = f"bundle:{CONFIG_DIR}"
-"""Placeholder in a program's arguments for the folder of the configurations, wherever the job runs."""
 
 
 def names() -> list[str]:

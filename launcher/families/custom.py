@@ -6,17 +6,15 @@ from pathlib import Path
 from typing import Any
 
 from launcher.common.names import ENV_CHECKPOINTING
-from launcher.families import BUNDLE_CONFIGS
 from launcher.model.backend_registry import described
-from launcher.model.checkpoint_content import Content
+from launcher.model.checkpointing import Content
 from launcher.model.config_tree import get
-from launcher.model.interface import WORKERS, Entry, Interface, Role
+from launcher.model.interface import Entry, Interface, agent_workers
 from launcher.model.job_spec import JobSpec
 from launcher.model.parallelism.distribution import Distribution
 from launcher.model.recipe import CustomTraining
 from launcher.model.training_args import BatchArgs, TrainingRecipe, TrainingSection
 
-_CONFIG_MOUNT = "/config"
 _MLFLOW = {"MLFLOW_TRACKING_URI": "tracking_uri", "MLFLOW_RUN_ID": "run_id"}
 """Variable to key of `mlflow`. Source: MLflow, Environment variables: a script's own calls go to the job's run."""
 
@@ -54,18 +52,13 @@ class Recipe(TrainingRecipe):
 def _program(job: JobSpec) -> tuple[str, ...]:
     """Return script or module and its arguments. The path of a script on this machine is made absolute."""
     training = get(job.config, "recipes.training_cfg")
-    return (
-        *_entry(job, training),
-        *(word for argument in training.get("script_args") or () for word in _words(argument)),
-    )
-
-
-def _entry(job: JobSpec, training: Mapping[str, Any]) -> tuple[str, ...]:
+    arguments = (word for argument in training.get("script_args") or () for word in _words(argument))
     if module := training.get("entry_module"):
-        return "-m", str(module)
+        return "-m", str(module), *arguments
     script = str(training["entry_script"])
-    is_elsewhere = described(job.backend).files.has_containers
-    return (script if is_elsewhere else str(Path(job.cwd, Path(script).expanduser())),)
+    if not described(job.backend).files.has_containers:
+        script = str(Path(job.cwd, Path(script).expanduser()))
+    return script, *arguments
 
 
 def _words(argument: dict[str, Any]) -> Iterator[str]:
@@ -77,13 +70,6 @@ def _words(argument: dict[str, Any]) -> Iterator[str]:
                 yield str(each).lower() if isinstance(each, bool) else str(each)
 
 
-def _image_command(job: JobSpec) -> tuple[str, ...]:
-    """Return the agent's command line; the operator sends it the real size."""
-    agent = ("hyperpodrun", "--nnodes=1", f"--nproc-per-node={job.nproc_per_node}", "--rdzv-backend=hyperpod")
-    program = (_CONFIG_MOUNT if word == BUNDLE_CONFIGS else word for word in _program(job))
-    return (*agent, f"--shutdown-timeout={job.save_timeout_s}", *program)
-
-
 def _worker_env(job: JobSpec) -> dict[str, str]:
     tiers = job.scales[0].config.get("checkpointing")
     found = {ENV_CHECKPOINTING: json.dumps(tiers)} if tiers else {}
@@ -93,11 +79,5 @@ def _worker_env(job: JobSpec) -> dict[str, str]:
     return found | {variable: mlflow[key] for variable, key in _MLFLOW.items()}
 
 
-_WORKERS = Role(
-    name=WORKERS,
-    program=_program,
-    image_command=_image_command,
-    image_env=lambda job: {"NNODES": str(job.initial_nodes)},
-    env=_worker_env,
-)
+_WORKERS = agent_workers(_program, takes_config_path=False, env=_worker_env)
 INTERFACES = {None: Interface(roles=(_WORKERS,), takes_config_path=False, entry=Entry.SCRIPT)}

@@ -7,8 +7,8 @@ from pydantic import Field
 
 from launcher.common.names import ENTRYPOINT
 from launcher.model.base_model import Model, NonNegativeInt, PositiveInt
-from launcher.model.checkpoint_content import Content
-from launcher.model.interface import Interface, runtime_workers
+from launcher.model.checkpointing import Content
+from launcher.model.interface import Interface, agent_workers
 from launcher.model.training_args import BatchArgs, TrainingRecipe, TrainingSection
 
 Fraction = Annotated[float, Field(ge=0, lt=1)]
@@ -124,7 +124,7 @@ def _num_parameters(model: ModelConfig, max_len: int) -> int:
     return (2 * model.vocab_size + max_len) * hidden + model.num_layers * block + 2 * hidden
 
 
-_WORKERS = runtime_workers(lambda job: ("-m", ENTRYPOINT))
+_WORKERS = agent_workers(lambda job: ("-m", ENTRYPOINT))
 INTERFACES = {
     None: Interface(roles=(_WORKERS,), cuts_uneven_shares=True, modules=lambda job: ("launcher.runtime.trainer",))
 }

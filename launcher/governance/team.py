@@ -6,8 +6,8 @@ from pydantic import Field
 
 from launcher.model import instances
 from launcher.model.base_model import Listed, Model, NodeCount, NonNegativeInt
-from launcher.model.instance_specs import InstanceSpec
 from launcher.model.instances import Instance
+from launcher.model.recipe import InstanceSpec
 
 _SUFFIX = "-localqueue"
 _PREFIX = "hyperpod-ns-"

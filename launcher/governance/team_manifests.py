@@ -17,7 +17,7 @@ from launcher.common.syntax import DNS_LABEL, DNS_SUBDOMAIN
 from launcher.common.templating import render_template
 from launcher.governance import pod_policy
 from launcher.governance.team import LONGEST_TEAM, Team
-from launcher.model import instance_specs, instances
+from launcher.model import instances
 from launcher.model.instances import Instance
 from launcher.model.validation import type_problems
 
@@ -110,7 +110,7 @@ def _instance_faults(team: Team) -> Iterator[Problem]:
             yield Problem("E234", f"instance_specs.{i}", message, allowed=", ".join(type(spec).model_fields))
             return
     if team.known_instance is None:
-        allowed = f"one that recipes instances lists, or instance_specs=[{instance_specs.EXAMPLE % name}]"
+        allowed = f"one that recipes instances lists, or instance_specs=[{instances.SPEC_EXAMPLE % name}]"
         remedy = did_you_mean(name, list(instances.table()))
         yield Problem("E230", "instance_type", "is not a known instance type", name, allowed, remedy)
     elif (team.memory_gib_per_node or 0) > team.instance.memory_gib:

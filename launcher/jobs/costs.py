@@ -7,7 +7,6 @@ from typing import Any
 from launcher.common.problems import fail
 from launcher.jobs.prices import Prices
 from launcher.model.backend_registry import described
-from launcher.model.capabilities import InstanceGroup
 from launcher.model.instances import canonical
 from launcher.model.job_spec import JobSpec
 
@@ -54,8 +53,8 @@ def costs(job: JobSpec, prices: Prices, hours: float | None = None) -> tuple[Cos
     groups = _groups(job)
     bound = _bound_h(job, hours)
     if groups:
-        per_hour = sum(each.count * prices.of(each.instance_type) for each in groups)
-        return (Cost(sum(each.count for each in groups), per_hour, bound),)
+        per_hour = sum(count * prices.of(name) for name, count in groups)
+        return (Cost(sum(count for _, count in groups), per_hour, bound),)
     if job.resources.instance_type is None:
         raise fail("E806", "--prices", "a job on this machine has no billed instances", remedy="cluster=sm_jobs")
     price = prices.of(job.resources.instance_type)
@@ -70,7 +69,7 @@ def is_serverless(job: JobSpec) -> bool:
 
 def instance_types(job: JobSpec) -> tuple[str, ...]:
     """Return the billed instance types of a job, each with its `ml.`; none on this machine."""
-    names = [each.instance_type for each in _groups(job)] or [job.resources.instance_type or ""]
+    names = [name for name, _ in _groups(job)] or [job.resources.instance_type or ""]
     return tuple(dict.fromkeys(canonical(name) for name in names if name))
 
 
@@ -114,7 +113,7 @@ def as_json(job: JobSpec, found: tuple[Cost, ...], prices: Prices) -> dict[str, 
     return {"currency": prices.currency or None, "prices": of_types, "sizes": sizes}
 
 
-def _groups(job: JobSpec) -> tuple[InstanceGroup, ...]:
+def _groups(job: JobSpec) -> tuple[tuple[str, int], ...]:
     instances = described(job.backend).instances
     return instances.groups(job.settings) if instances else ()
 

@@ -19,7 +19,6 @@ from launcher.common.names import ADOPTED_FILE, JOB_FILE
 from launcher.common.problems import Problem, ProblemsFound, fail
 from launcher.model import backend_registry
 from launcher.model.backend import Backend
-from launcher.model.following import Deadline
 from launcher.model.job_spec import Bundle, JobHandle, JobState, JobStatus
 from launcher.runtime.durable import write_text
 
@@ -273,6 +272,8 @@ def changes(job: JobRecord, backend: Backend, *, timeout_s: float | None = None)
     if job.ended:
         yield job.ended
         return
+    from launcher.model.following import Deadline  # no compile needs it
+
     deadline = Deadline(timeout_s)
     with contextlib.suppress(ProblemsFound):  # waiting is more patient with a cluster that does not answer
         if (ended := status(job, backend)).state.is_final:  # a watch of what is deleted has nothing to report

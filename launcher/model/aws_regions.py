@@ -27,13 +27,15 @@ _KNOWN = frozenset(
     for number in range(1, count + 1)
 )
 """Source: botocore 1.44.5, data/endpoints.json, November 2026. A newer botocore beside this program adds to it."""
-_ECR = re.compile(r"(?:https://)?\d{12}\.dkr[.-]ecr(?:-fips)?\.([a-z0-9-]+)\.(?:amazonaws\.|on\.aws)")
-"""Source: Amazon ECR, Private registries: registry endpoints."""
 
 
 def of_image(image: str) -> str | None:
-    """Return the region that an image's address names; None for an image of another registry."""
-    found = _ECR.match(image)
+    """Return the region that an image's address names; None for an image of another registry.
+
+    Source: Amazon ECR, Private registries: registry endpoints.
+    """
+    pattern = r"(?:https://)?\d{12}\.dkr[.-]ecr(?:-fips)?\.([a-z0-9-]+)\.(?:amazonaws\.|on\.aws)"
+    found = re.match(pattern, image) if "ecr" in image else None
     return found[1] if found else None
 
 

@@ -5,39 +5,19 @@ the description, `DESCRIPTION`; code outside the package uses it and never compa
 backends can do is a capability (`capabilities`), None in the description of the others. A backend that
 only has a description has its keys checked, but cannot launch jobs yet.
 
-A method that fails raises ProblemsFound with the reason, and no other exception. A JobHandle comes from
-`submit`, or from the job's record (`jobs.registry`) in a later process, so following a job needs nothing that is kept
-in the backend's object. tests/job_suite.py tests every backend for this.
+A method that fails raises ProblemsFound with the reason, and no other exception. A JobHandle comes from `submit`, or
+from the job's record in a later process, so following a job needs nothing that is kept in the backend's object.
+tests/job_suite.py tests every backend for this.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from enum import Enum
 from importlib.util import find_spec
-from typing import Any, ClassVar, Generic, Protocol
+from typing import Any, ClassVar, Generic, NamedTuple, Protocol
 
 from launcher.common.problems import Problem
-from launcher.model.capabilities import (
-    Clusters,
-    Files,
-    Instances,
-    OptionsT,
-    Pods,
-    Programs,
-    Queue,
-    Scaling,
-    Secrets,
-)
-from launcher.model.job_spec import (
-    PUBLISHED,
-    Bundle,
-    JobEvent,
-    JobHandle,
-    JobSpec,
-    JobStatus,
-    LogSelection,
-    Trainer,
-)
+from launcher.model.capabilities import Clusters, Files, Instances, OptionsT, Pods, Programs, Queue, Scaling, Secrets
+from launcher.model.job_spec import PUBLISHED, Bundle, JobEvent, JobHandle, JobSpec, JobStatus, LogSelection, Trainer
 
 NEWS = ("event", "fault", "scale")
 """First words, followed by two spaces, of log lines in which a backend reports a job's events."""
@@ -54,24 +34,17 @@ class MemoryKeeper(Enum):
     """The workers' own runtime."""
 
 
-@dataclass(frozen=True, slots=True)
-class LaunchMode:
-    """What the `cluster` section requests of a launch.
-
-    Args:
-        is_followed: Whether to follow the job until it has ended, like wait=true.
-        is_written_only: Whether to write the bundle alone, like dry_run=true.
-    """
+class LaunchMode(NamedTuple):
+    """What the `cluster` section requests: to follow the job, like wait=true, or to write the bundle alone."""
 
     is_followed: bool = False
     is_written_only: bool = False
 
 
 class BackendDescription(Generic[OptionsT]):
-    """The description of a backend for checking, planning and listing. Loading one imports little else.
+    """The description of a backend for checking, planning and listing; a subclass overrides the defaults.
 
-    A subclass in the backend's package overrides the defaults. Its options are the typed `cluster`
-    section.
+    Loading one imports little else. Its options are the typed `cluster` section.
     """
 
     name: ClassVar[str]
@@ -155,25 +128,16 @@ class Backend(Protocol):
     def render(self, job: JobSpec, configs: Mapping[str, str]) -> dict[str, str]:
         """Return the backend's own files of the bundle, relative path to text. Pure.
 
-        Args:
-            job: The planned job.
-            configs: The configurations the container reads, file name to text; they are in the bundle anyway.
+        `configs` are those that the container reads, file name to text; they are in the bundle anyway.
         """
 
     def validate(self, bundle: Bundle) -> tuple[Problem, ...]:
-        """Return every reason why a bundle, on disk or not, would be refused at its destination.
-
-        Creates nothing.
-        """
+        """Return every reason why a bundle, on disk or not, would be refused at its destination. Creates nothing."""
 
     def intent(self, bundle: Bundle, known: JobHandle | None) -> JobHandle | None:
         """Return how a bundle's job will be found, before anything is submitted; None if that need not be recorded.
 
-        Sends nothing, unless the bundle has a job already.
-
-        Args:
-            bundle: The bundle.
-            known: Its earlier submitted job that is not known to have ended.
+        Sends nothing, unless the bundle has a job already: `known`, which is not known to have ended.
 
         Raises:
             ProblemsFound: That job is on another cluster (E348).
@@ -192,12 +156,7 @@ class Backend(Protocol):
         """Return the job's current status; DELETED if it was submitted and no longer exists."""
 
     def wait(self, handle: JobHandle, *, timeout_s: float | None = None) -> Iterator[JobStatus]:
-        """Yield the job's status now and after each change, up to its final one.
-
-        Args:
-            handle: The job.
-            timeout_s: Seconds after which to stop; None for no limit.
-        """
+        """Yield the job's status now and after each change, up to its final one, or for a time."""
 
     def logs(self, handle: JobHandle, selection: LogSelection = RANK_0, *, follow: bool) -> Iterator[str]:
         """Yield selected log lines and NEWS of the job; with `follow`, until it has ended, each line once.
@@ -210,12 +169,9 @@ class Backend(Protocol):
         """Yield the job's events, oldest first; with `follow`, until it has ended, each event once."""
 
     def scale(self, handle: JobHandle, num_nodes: int, min_nodes: int | None = None) -> None:
-        """Request another size. Returns once that is accepted; the job follows according to its recipe.
+        """Request another maximum, and minimum, of nodes; None for the plan's smallest size.
 
-        Args:
-            handle: The job.
-            num_nodes: Maximum number of nodes.
-            min_nodes: Minimum number of nodes; None for the plan's smallest size.
+        Returns once that is accepted; the job follows according to its recipe.
 
         Raises:
             ProblemsFound: The job does not run (E412), or its plan has no such size (E413).

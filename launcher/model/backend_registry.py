@@ -54,6 +54,8 @@ def clusters() -> Clusters:
 
 def name_of(choice: str) -> str:
     """Return the name of the backend that a choice of `cluster` selects; the choice itself if there is none."""
+    if choice in _PACKAGES and described(choice).choice == choice:
+        return choice  # without loading the descriptions of others
     return next((each.name for each in descriptions() if each.choice == choice), choice)
 
 

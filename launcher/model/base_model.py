@@ -1,4 +1,4 @@
-"""Base class and field types of the typed configuration."""
+"""Base class and field types of the typed configuration; a rule's access to the options of its own backend."""
 
 import contextlib
 import importlib
@@ -7,7 +7,7 @@ import re
 import sys
 import types
 from collections.abc import Callable
-from typing import Annotated, Any, TypeVar
+from typing import Annotated, Any, Protocol, TypeVar
 
 os.environ.setdefault("PYDANTIC_DISABLE_PLUGINS", "__all__")  # looking for them reads every installed package
 
@@ -37,6 +37,8 @@ _import_loader_of_plugins()
 
 from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field  # noqa: E402  # after the above
 
+from launcher.model.job_spec import Trainer  # noqa: E402
+
 
 class Model(BaseModel):
     """Base of every model: strict, frozen, no unknown keys."""
@@ -61,12 +63,9 @@ def default(value: str | bool | int | None, *, is_required: bool = True) -> Any:
     return Field(... if is_required else value, json_schema_extra={"default": value})
 
 
-_INDEX = re.compile("[0-9]{1,6}")
-
-
 def indexed(value: Any) -> Any:
     """Turn `{0: a, 1: b}` into `[a, b]`: what `+key.0.field=…` on the command line builds."""
-    if isinstance(value, dict) and value and all(_INDEX.fullmatch(k) for k in value):
+    if isinstance(value, dict) and value and all(re.fullmatch("[0-9]{1,6}", k) for k in value):
         return [value[k] for k in sorted(value, key=int)]
     return value
 
@@ -91,14 +90,38 @@ Positive32 = Annotated[int, Field(ge=1, le=INT32)]
 NonNegative32 = Annotated[int, Field(ge=0, le=INT32)]
 """Numbers of a job's specification. Source: Kubernetes, API Conventions: integers are int32 unless they need more."""
 
-_MODULE = re.compile(r"[^\W\d][\w-]*(\.[\w-]+)*")
-
 
 def _module(name: str) -> str:
-    if name and (not _MODULE.fullmatch(name) or name.endswith(".py")):
+    if name and (not re.fullmatch(r"[^\W\d][\w-]*(\.[\w-]+)*", name) or name.endswith(".py")):
         raise ValueError("should be the dotted name of a module, such as my.train; entry_script takes a path")
     return name
 
 
 ModuleName = Annotated[str, AfterValidator(_module)]
 """Name of a module for `python -m`. Source: Python, Command line and environment: -m."""
+
+
+class ClusterOptions(Model):
+    """Every key of a `cluster` section. A backend subclasses it."""
+
+    trainer: Trainer | None = default(None, is_required=False)
+    """Who trains a recipe that has the choice: published, the closed program of the family's image, or open, the
+    trainer of this package in an image of your own or on this machine. null: open on this machine, else published."""
+
+
+class HasOptions(Protocol):
+    """A checked recipe, or a planned job."""
+
+    @property
+    def settings(self) -> ClusterOptions:
+        """The `cluster` section, typed."""
+
+
+Options = TypeVar("Options", bound=ClusterOptions)
+
+
+def options_of(job: HasOptions, kind: type[Options]) -> Options:
+    """Return the options of a job of the backend whose options are `kind`; TypeError for a job of another one."""
+    if not isinstance(job.settings, kind):
+        raise TypeError(f"these are {type(job.settings).__qualname__}, not {kind.__qualname__}")
+    return job.settings

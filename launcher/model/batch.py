@@ -3,7 +3,7 @@ functions."""
 
 import math
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
+from typing import NamedTuple
 
 from launcher.model.job_spec import BatchSplit
 
@@ -46,15 +46,8 @@ def largest_micro_batch(share: int, limit: int) -> int:
     return next(size for size in range(min(root, limit), 0, -1) if share % size == 0)
 
 
-@dataclass(frozen=True, slots=True)
-class Fit:
-    """How one size trains its samples.
-
-    Args:
-        split: Samples per data-parallel rank and optimizer step.
-        micro_batch_size: Maximum samples of a forward pass.
-        grad_accumulation: Forward passes per optimizer step, of the ranks with the larger share.
-    """
+class Fit(NamedTuple):
+    """How one size trains its samples; the passes are those of the ranks with the larger share."""
 
     split: BatchSplit
     micro_batch_size: int
@@ -97,9 +90,8 @@ def idle_fraction(split: BatchSplit, data_parallel_size: int) -> float:
 def no_faster_than(shares: Iterable[float]) -> Iterator[int | None]:
     """Yield for each size, smallest first, the index of the first smaller one that is as fast; None if none is.
 
-    Args:
-        shares: Largest share of each size, or that per sample if the sizes' batches differ. It determines the time of
-            a step: a size whose largest share is not smaller than that of fewer ranks gains nothing from its ranks.
+    The largest share of a size, per sample if the batches differ, determines the time of its step: one that is not
+    smaller than that of fewer ranks gains nothing from its ranks.
     """
     fastest: tuple[float, int] | None = None
     for index, share in enumerate(shares):

@@ -5,49 +5,29 @@ backend subclasses those that differ from the defaults here.
 """
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, ClassVar, Generic, Protocol, TypeVar
+from typing import TYPE_CHECKING, Any, ClassVar, Generic, NamedTuple, Protocol, TypeVar
 
 from launcher.common.problems import Notice, Problem
 from launcher.model.earlier_jobs import QueuedJob
-from launcher.model.job_spec import Bundle, JobHandle, JobPod, JobSpec
+from launcher.model.job_spec import Bundle, JobHandle, JobSpec
 
 if TYPE_CHECKING:  # a command that only follows jobs does not need pydantic
+    from launcher.model.base_model import ClusterOptions
     from launcher.model.checked_recipe import CheckedRecipe
-    from launcher.model.cluster_options import ClusterOptions
-    from launcher.model.cluster_view import AdoptedJob, Capacity, ClusterJob
+    from launcher.model.cluster_view import AdoptedJob, Capacity, ClusterJob, JobPod
 
 OptionsT = TypeVar("OptionsT", bound="ClusterOptions")
 """The typed `cluster` section of a backend."""
 
 
-@dataclass(frozen=True, slots=True)
-class InstanceGroup:
-    """Instances of one type within a job.
-
-    Args:
-        instance_type: The type, as given.
-        count: Number of instances.
-    """
-
-    instance_type: str
-    count: int
-
-
-@dataclass(frozen=True, slots=True)
-class RuntimeLimit:
-    """The time limit at which a backend stops a job.
-
-    Args:
-        hours: Maximum hours that a job runs.
-        key: Dotted path of the key that sets the limit, in seconds.
-        warm_hours: Hours for which its instances are kept, and billed, after the job.
-    """
+class RuntimeLimit(NamedTuple):
+    """The limit at which a backend stops a job, in hours, and the path of the key that sets it, in seconds."""
 
     hours: float
     key: str
     warm_hours: float = 0.0
+    """Hours for which its instances are kept, and billed, after the job."""
 
 
 class Instances(Generic[OptionsT]):
@@ -64,8 +44,8 @@ class Instances(Generic[OptionsT]):
         """Return whether the backend chooses the instances itself, so that those of the plan have no effect."""
         return False
 
-    def groups(self, options: OptionsT) -> tuple[InstanceGroup, ...]:
-        """Return the instances of a job that has several types; none if all are of `instance_type`."""
+    def groups(self, options: OptionsT) -> tuple[tuple[str, int], ...]:
+        """Return type and number of the instances of a job that has several types; none if all are of one."""
         return ()
 
     def limit(self, options: OptionsT) -> RuntimeLimit | None:
@@ -142,28 +122,21 @@ class Secrets:
 class Pods(Protocol):
     """Jobs have pods."""
 
-    def pods(self, handle: JobHandle) -> tuple[JobPod, ...]:
+    def pods(self, handle: JobHandle) -> tuple["JobPod", ...]:
         """Return the job's current pods, in the order of their ranks."""
 
     def run_in_pod(self, handle: JobHandle, rank: int, command: Sequence[str]) -> int:
-        """Run a command in the pod of a rank, with this process's standard streams; return its exit code.
+        """Run a command, empty for a shell, in the pod of a rank, with this process's standard streams.
 
-        Args:
-            handle: The job.
-            rank: A rank that the pod runs.
-            command: Program and arguments; empty for a shell.
+        Returns the command's exit code.
 
         Raises:
             ProblemsFound: No such pod runs, or the cluster refuses.
         """
 
     def forward_ports(self, handle: JobHandle, rank: int, ports: Sequence[tuple[int, int]]) -> None:
-        """Forward ports of 127.0.0.1 to the pod of a rank, until interrupted.
-
-        Args:
-            handle: The job.
-            rank: A rank that the pod runs.
-            ports: Each a local port, 0 for any free one, and the pod's.
+        """Forward ports of 127.0.0.1 to the pod of a rank, until interrupted: each a local one, 0 for any free, and
+        the pod's.
 
         Raises:
             ProblemsFound: A local port is taken, no such pod runs, or the cluster refuses.
@@ -183,13 +156,8 @@ class Queue(Protocol):
     def submit_all(self, jobs: Sequence[QueuedJob]) -> tuple[JobHandle, ...]:
         """Start the jobs of bundles that are on disk: all of them, or none.
 
-        Bundles whose jobs exist already are not submitted again; `is_new` of their handles is then false.
-
-        Args:
-            jobs: The bundles, and what each waits for.
-
-        Returns:
-            A handle for each, in the same order.
+        Returns a handle for each, in the same order. Bundles whose jobs exist already are not submitted again;
+        `is_new` of their handles is then false.
 
         Raises:
             ProblemsFound: Every reason why they were not submitted; nothing remains of them.
@@ -207,30 +175,16 @@ class Cluster(Protocol):
         """The name of the cluster for later commands; None inside it."""
 
     def capacity(self, namespace: str | None) -> "Capacity":
-        """Return what it has, as far as that may be read.
-
-        Args:
-            namespace: The namespace whose queues are read if those of all may not be listed; None for the default.
-        """
+        """Return what it has, as far as that may be read: queues of one namespace if those of all may not be."""
 
     def jobs(self, namespace: str | None, *, is_everywhere: bool) -> tuple[str | None, tuple["ClusterJob", ...]]:
-        """Return the namespace that was read, None for all, and the training jobs in it, oldest first.
-
-        Args:
-            namespace: The namespace; None for the default.
-            is_everywhere: Whether to read all namespaces.
-        """
+        """Return the namespace that was read, None for all, and the training jobs in it, oldest first."""
 
     def find_job(self, name: str, kind: str | None, namespace: str | None, folder: Path) -> "AdoptedJob":
         """Return a job that was launched elsewhere, to be followed in a folder here."""
 
     def kueue_version(self, known: Iterable[str], given: str | None) -> str:
-        """Return the version of Kueue's API to generate objects for: the given one, or the cluster's preferred one.
-
-        Args:
-            known: The versions that this program can generate.
-            given: One of them; None to choose.
-        """
+        """Return the version of Kueue's API, of the `known`, to generate objects for: the given, or the cluster's."""
 
     def lacks(self, objects: Iterable[Mapping[str, Any]]) -> Iterator[Problem]:
         """Yield a Problem for each prerequisite of a team's objects that the cluster lacks."""

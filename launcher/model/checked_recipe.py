@@ -1,56 +1,57 @@
-"""A typed composition, which rules read and from which jobs are planned."""
+"""A typed composition, which rules read and from which jobs are planned; the recipe is typed at every size."""
 
+import dataclasses
 from collections.abc import Mapping
-from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, NamedTuple
 
+from launcher.common.problems import Problem
 from launcher.model import instances
-from launcher.model.cluster_options import ClusterOptions
+from launcher.model.base_model import ClusterOptions
 from launcher.model.composition import Composition
-from launcher.model.config_tree import get
+from launcher.model.config_tree import (
+    ScaleTree,
+    get,
+    leaves,
+    related,
+    scale_trees,
+    size_of,
+    static_tree,
+    steps,
+    without,
+)
 from launcher.model.instances import Instance
 from launcher.model.job_spec import BatchSplit, Resources, Trainer
 from launcher.model.recipe import ElasticSettings, Launch, RecipeBase, Rehearsal
 from launcher.model.recipe_keys import Batch, BatchKeys, UnevenBatch
 from launcher.model.size_plan import SizePlan
+from launcher.model.validation import is_field, type_problems
 
 
-@dataclass(frozen=True, slots=True)
-class SizedRecipe:
-    """The typed recipe at one size.
-
-    Args:
-        nodes: Number of nodes; 0 if the key is not a positive number (which is a Problem).
-        path: Dotted path of the size, `recipes` for a static job.
-        own: The values that the entry of `scale_config` itself sets.
-        tree: Resolved recipe tree at this size.
-        recipe: The same, typed.
-        is_faulty: Whether its own entry has a fault, so that no other rule needs to check it.
-    """
+class SizedRecipe(NamedTuple):
+    """The typed recipe at one size."""
 
     nodes: int
+    """0 if the key is not a positive number (which is a Problem)."""
     path: str
+    """Of the size: `recipes` for a static job."""
     own: Mapping[str, Any]
-    tree: Mapping[str, Any] = field(repr=False)
-    recipe: RecipeBase = field(repr=False)
+    """The values that the entry of `scale_config` itself sets."""
+    tree: Mapping[str, Any]
+    """Resolved recipe tree at this size."""
+    recipe: RecipeBase
+    """The same, typed."""
     is_faulty: bool = False
+    """Whether its own entry has a fault, so that no other rule needs to check it."""
 
 
-@dataclass(frozen=True, slots=True)
-class SizedBatch:
-    """How one size distributes the samples of an optimizer step.
-
-    Args:
-        size: The size.
-        batch: Its batch, typed.
-        keys: The batch's keys in the recipe's family.
-        data_parallel_size: Ranks divided by the ranks that share one sample, rounded down.
-    """
+class SizedBatch(NamedTuple):
+    """How one size distributes the samples of an optimizer step."""
 
     size: SizedRecipe
     batch: Batch
     keys: BatchKeys
     data_parallel_size: int
+    """Ranks divided by the ranks that share one sample, rounded down."""
 
     @property
     def uneven(self) -> UnevenBatch | None:
@@ -80,19 +81,17 @@ class SizedBatch:
         return f"{self.size.path}.{key}"
 
 
-@dataclass(frozen=True, slots=True)
-class CheckedRecipe:
+class CheckedRecipe(NamedTuple):
     """A typed composition, before and after the rules have checked it.
 
     Args:
-        composition: Origin of every value.
         launch: The top level, typed.
         settings: The `cluster` section, typed by its backend; `options_of` narrows it.
         recipe: The base recipe, typed by its family.
         instance: The chosen instance type; None if unknown, or on this machine.
         scales: Every size the job may run at, ascending.
         overridden_sizes: For each base override that overrides entries of `scale_config`, their number.
-        size_plan: The planned sizes, if `scale_config` is `auto`.
+        size_plan: If `scale_config` is `auto`.
         trainer: The chosen trainer; None for a family without the choice.
     """
 
@@ -185,3 +184,69 @@ class CheckedRecipe:
         """Return how a size distributes its samples; None if the family has no batch."""
         batch, keys = size.recipe.batch, size.recipe.keys.batch
         return None if batch is None or keys is None else SizedBatch(size, batch, keys, self.data_parallel_size(size))
+
+
+def typed_scales(
+    family: type[RecipeBase],
+    trees: tuple[ScaleTree, ...],
+    entries: Mapping[str, Any],
+    typed_already: Mapping[str, RecipeBase],
+) -> tuple[tuple[SizedRecipe, ...], list[Problem]]:
+    """Type every size of `scale_config`, and return the faults that its entries themselves made."""
+    scales, problems = [], []
+    for key, own, tree in trees:
+        known = typed_already.get(key)
+        typed, faults = (known, ()) if known else type_recipe(family, tree)
+        path, set_here = f"recipes.scale_config.{key}", [leaf for leaf, _ in leaves(own)] if faults else []
+        own_faults = [
+            dataclasses.replace(fault, path=f"{path}.{place}")
+            for fault in faults
+            if any(related(leaf, place := fault.path.removeprefix("recipes.")) for leaf in set_here)
+        ]
+        problems += own_faults
+        is_faulty = bool(own_faults) or not isinstance(entries[key], Mapping)
+        scales.append(SizedRecipe(size_of(key), path, own, tree, typed, is_faulty))
+    return tuple(scales), problems
+
+
+def sized_recipes(
+    family: type[RecipeBase],
+    recipe: RecipeBase,
+    tree: Mapping[str, Any],
+    explicit: Mapping[str, str],
+    *,
+    faulty: bool,
+) -> tuple[tuple[SizedRecipe, ...], list[Problem], Mapping[str, int]]:
+    """Type the recipe at every size. A static job has one size.
+
+    Args:
+        recipe: The typed base recipe, as `tree` has it.
+        explicit: Each leaf that the user's overrides set, to that override.
+        faulty: Whether a key that determines the sizes is.
+    """
+    trees, overridden = scale_trees(tree, explicit)
+    policy = recipe.elastic_policy
+    scales, problems = typed_scales(family, trees, tree.get("scale_config", {}), {})
+    if policy is None or policy.is_elastic is not True:
+        return (static_recipe(family, recipe, tree),), problems, {}
+    if not trees and policy.replica_increment_step and not faulty:
+        return tuple(static_recipe(family, recipe, tree, nodes) for nodes in steps(policy)), problems, {}
+    return scales, problems, overridden
+
+
+def static_recipe(
+    family: type[RecipeBase], recipe: RecipeBase, tree: Mapping[str, Any], nodes: int | None = None
+) -> SizedRecipe:
+    """Type the recipe at a size without an entry: by default the one it starts with, 1 if that is faulty."""
+    nodes = nodes or (recipe.trainer.num_nodes if isinstance(recipe.trainer.num_nodes, int) else 1)
+    own = static_tree(tree, nodes)
+    return SizedRecipe(nodes, "recipes", {}, own, type_recipe(family, own)[0])
+
+
+def type_recipe(family: type[RecipeBase], tree: Mapping[str, Any]) -> tuple[RecipeBase, tuple[Problem, ...]]:
+    """Type a recipe without the keys it declares in `extra_keys`: those are passed to the container unchecked."""
+    extra = tree.get("extra_keys")
+    if isinstance(extra, list):
+        for path in (str(path) for path in extra if not is_field(family, str(path))):
+            tree = without(tree, path)
+    return type_problems(family, tree, "recipes")

@@ -1,8 +1,9 @@
-"""The recipe's section `checkpointing`, typed, and in the form for the training program."""
+"""The recipe's section `checkpointing`, typed and in the form for the training program; content of a checkpoint."""
 
+import math
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, NamedTuple
 
 from pydantic import Field
 
@@ -127,19 +128,18 @@ class Checkpointing(Model):
 def compiled(section: Checkpointing, job_name: str, base: Path | None) -> dict[str, Any] | None:
     """Return the section in the form for the training program, every key with its value; None without a tier.
 
-    Args:
-        section: As the recipe has it.
-        job_name: Namespace of a section that names none.
-        base: Folder that a relative path starts from; None leaves it to the container.
+    A relative path starts from `base`; None leaves it to the container.
     """
     if not section.has_tiers:
         return None
     memory, persistent = section.memory, section.persistent
+    path = persistent.path if persistent else ""
+    if base and not path.startswith(S3):
+        path = str(base / path)
     return {
         "namespace": section.namespace or job_name,
         "memory": memory and _tier(memory, MEMORY_STEPS, MEMORY_KEPT),
-        "persistent": persistent
-        and {**_tier(persistent, PERSISTENT_STEPS, PERSISTENT_KEPT), "path": _path(persistent.path, base)},
+        "persistent": persistent and {**_tier(persistent, PERSISTENT_STEPS, PERSISTENT_KEPT), "path": path},
         "s3_endpoint": section.s3_endpoint,
         "s3_checksums": section.s3_checksums is not False,
         "kms_key": section.kms_key,
@@ -152,5 +152,56 @@ def _tier(tier: MemoryTier | PersistentTier, frequency: int, retention: int) -> 
     return {"frequency": tier.frequency or frequency, "retention": tier.retention or retention}
 
 
-def _path(path: str, base: Path | None) -> str:
-    return path if path.startswith(S3) or base is None else str(Path(base, path))
+DTYPES: Mapping[str, int] = {"float32": 4, "bfloat16": 2, "float16": 2, "float8": 1}
+"""Bytes of one number. Source: PyTorch, torch.dtype."""
+
+_BLOCK = 2048
+OPTIMIZERS: Mapping[str, float] = {
+    "adam_fp16": 6,
+    "adam_fp32": 8,
+    "adam_fp32_master": 12,
+    "adam_8bit": 2 * (1 + 4 / _BLOCK),
+    "none": 0,
+}
+"""Bytes that an optimizer keeps for each trained parameter, beside the parameter.
+
+`adam_fp16` three 16-bit numbers, `adam_fp32` both moments in 32 bits, `adam_fp32_master` those and a 32-bit copy of
+the parameter, `adam_8bit` both moments in 8 bits and a 32-bit scale for each block.
+
+Source: AWS, managed tiered checkpointing, Solution overview (6 B); Rajbhandari et al., ZeRO (2020), section 3.1
+(12 B); Dettmers et al., 8-bit Optimizers via Block-wise Quantization (2022), section 2 (blocks of 2048).
+"""
+
+Sharding = Literal["fsdp", "hsdp", "ddp"]
+SHARDINGS: tuple[Sharding, ...] = ("fsdp", "hsdp", "ddp")
+
+
+class Content(NamedTuple):
+    """Content of a checkpoint: a family provides it, the package `checkpointing` computes sizes and times from it."""
+
+    saved: int
+    """Parameters in the checkpoint: all of the model, or its adapters."""
+    dtype: str
+    """Number format of the saved weights, a key of `DTYPES`."""
+    optimizer: str
+    """A key of `OPTIMIZERS`."""
+    sharding: Sharding
+    parameters: int | None = None
+    """Those of the complete model; None if only `saved` is known."""
+    is_dealt: bool = False
+    """Whether the ranks divide the writing of replicated content among them, also under `ddp`."""
+
+    @property
+    def weight_bytes(self) -> int:
+        """Bytes of the weights. Source: AWS, managed tiered checkpointing, Solution overview."""
+        return self.saved * DTYPES[self.dtype]
+
+    @property
+    def optimizer_bytes(self) -> int:
+        """Bytes of the optimizer's state."""
+        return math.ceil(self.saved * OPTIMIZERS[self.optimizer])
+
+    @property
+    def total_bytes(self) -> int:
+        """Bytes of the checkpoint."""
+        return self.weight_bytes + self.optimizer_bytes

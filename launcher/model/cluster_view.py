@@ -132,3 +132,27 @@ class AdoptedJob:
     created: str
     user: str
     outline: Mapping[str, Any]
+
+
+@dataclass(frozen=True, slots=True)
+class JobPod:
+    """A pod of a job.
+
+    Args:
+        ranks: First and last rank it runs; None if its name does not show them.
+        node: None until it has one.
+        phase: Pending, Running, Succeeded, Failed or Unknown.
+        is_ready: Whether all its containers are.
+        restarts: Of its containers.
+        created_s: Seconds since the epoch.
+        reason: Why it waits, restarts or failed; "" if nothing is wrong with it.
+    """
+
+    name: str
+    ranks: tuple[int, int] | None
+    node: str | None
+    phase: str
+    is_ready: bool
+    restarts: int
+    created_s: float
+    reason: str = ""

@@ -13,30 +13,20 @@ _STAND_INS = "base/custom/"
 """Part of a script's recipe whose values hold until a recipe or an override states its own."""
 
 
-@dataclass(frozen=True, slots=True)
-class Setting:
-    """One place that sets a value, overridden or not.
-
-    Args:
-        path: Dotted path that is set: the requested one, or the ancestor that replaces it.
-        value: As written; a reference stays a reference.
-        origin: `file:line`, the override, or another source.
-        is_override: Whether the user typed it.
-    """
+class Setting(NamedTuple):
+    """One place that sets a value, overridden or not."""
 
     path: str
+    """The requested one, or the ancestor that replaces it."""
     value: Any
+    """As written; a reference stays a reference."""
     origin: str
+    """`file:line`, the override, or another source."""
     is_override: bool = False
 
 
 class UnusedOverride(NamedTuple):
-    """An override that has no effect.
-
-    Args:
-        override: The override, in a form that may be shown.
-        reason: Why it has no effect.
-    """
+    """An override, in a form that may be shown, and why it has no effect."""
 
     override: str
     reason: str = "a later override decides"
@@ -78,14 +68,11 @@ class Composition:
 
     Args:
         tree: The complete configuration, resolved; every key a string.
-        recipe: The recipe as the user named it.
+        recipe: As the user named it.
         backend: The chosen cluster, or `contract` for the container contract on this machine.
-        overrides: As typed.
         explicit: Dotted path of every leaf an override sets, to that override.
-        sources: The files and overrides it was made from.
         removed: Dotted path of every key an override removes, to that override.
         corrections: Values of overrides of single sizes if `scale_config` is `auto`, by size; None removes a size.
-        unused: The overrides that have no effect.
         chosen: Group and package of every choice of a file, to the override that makes it.
         has_default_policy: Whether overrides make a recipe without an `elastic_policy` elastic by default.
         name_paths: Dotted paths of run.name and, if it refers to training_cfg.run.name, of that one.
@@ -140,12 +127,7 @@ def nearest_origin(origins: Mapping[str, str], path: str) -> str | None:
         return origins[path]
     if inside := [origin for leaf, origin in origins.items() if leaf.startswith(path + ".")]:
         return inside[-1]
-    ancestor = path
-    while ancestor:
-        if ancestor in origins:
-            return origins[ancestor]
-        ancestor = ancestor.rpartition(".")[0]
-    return None
+    return next((origins[above] for above in prefixes(path) if above in origins), None)
 
 
 def _overridden(files: Mapping[str, str], overrides: Mapping[str, str]) -> dict[str, str]:

@@ -6,8 +6,7 @@ with a notice), the user's override of that size's key.
 
 import re
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from launcher.common.problems import Problem
 
@@ -23,9 +22,6 @@ ABSENT = object()
 MOST_SIZES = 5000
 """Sizes of one job. Each is a configuration that is validated, checked and written."""
 _SIZE = "trainer.num_nodes"
-_REFERENCE = re.compile(r"\$\{\s*(\.*)([\w\-.\[\]]*)\s*\}")
-_INDEX = re.compile("0|[1-9][0-9]{0,8}")
-"""An item's place in a list, as an override spells it."""
 
 
 def size_of(key: str) -> int:
@@ -79,8 +75,8 @@ def child(node: Any, key: str) -> Any:
 
 
 def is_index(word: str) -> bool:
-    """Return whether a word of a path may be the index of a list's item."""
-    return _INDEX.fullmatch(word) is not None
+    """Return whether a word of a path may be the index of a list's item, as an override spells it."""
+    return re.fullmatch("0|[1-9][0-9]{0,8}", word) is not None
 
 
 def _first_key(node: Any, path: str) -> tuple[str, str]:
@@ -160,7 +156,7 @@ def leaves(tree: Any, prefix: str = "") -> Iterator[tuple[str, Any]]:
 
 def targets(text: str, path: tuple[str, ...]) -> Iterator[tuple[str, ...]]:
     """Yield the path of each value that the text at `path` refers to."""
-    for dots, name in _REFERENCE.findall(text):
+    for dots, name in re.findall(r"\$\{\s*(\.*)([\w\-.\[\]]*)\s*\}", text):
         start = path[: max(0, len(path) - len(dots))] if dots else ()
         yield (*start, *filter(None, re.split(r"[.\[\]]+", name)))
 
@@ -170,19 +166,14 @@ def related(a: str, b: str) -> bool:
     return a == b or a.startswith(b + ".") or b.startswith(a + ".")
 
 
-@dataclass(frozen=True, slots=True)
-class ScaleTree:
-    """One entry of `scale_config`, merged over the recipe.
-
-    Args:
-        key: As written.
-        own: Values that the entry sets and that no override of the base key replaces.
-        tree: The recipe at this size, without `scale_config`.
-    """
+class ScaleTree(NamedTuple):
+    """One entry of `scale_config`, merged over the recipe."""
 
     key: str
     own: Mapping[str, Any]
+    """Values that the entry sets and that no override of the base key replaces."""
     tree: Mapping[str, Any]
+    """The recipe at this size, without `scale_config`."""
 
 
 def steps(policy: "ElasticSettings") -> range:
@@ -191,11 +182,9 @@ def steps(policy: "ElasticSettings") -> range:
 
 
 def too_many_sizes(policy: "ElasticSettings | None", scale_config: Any) -> Problem | None:
-    """Return a Problem if an elastic policy leads to more sizes than a job may have; it creates none of them.
+    """Return a Problem if a valid elastic policy leads to more sizes than a job may have; it creates none of them.
 
-    Args:
-        policy: Typed and without fault; None for a job that is never elastic.
-        scale_config: A table, which lists its own sizes, or `auto`, or None.
+    A table in `scale_config` lists its own sizes.
     """
     if not policy or not policy.is_elastic or (scale_config and scale_config != AUTO):
         return None
@@ -227,7 +216,7 @@ def scale_trees(
         explicit: Dotted path (from `recipes.`) of every leaf the user's overrides set or remove.
 
     Returns:
-        The merged trees in ascending size, and for each base override of sizes, their number.
+        The merged trees in ascending size; and for each base override that overrides sizes, their number.
     """
     entries = recipe.get("scale_config")
     if not isinstance(entries, Mapping):

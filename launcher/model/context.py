@@ -7,36 +7,29 @@ import re
 import string
 import subprocess
 from collections.abc import Mapping
-from dataclasses import dataclass
 from datetime import UTC, datetime
 from importlib.util import find_spec
 from pathlib import Path
+from typing import NamedTuple
 
 import pydantic
 
 from launcher import VERSION
 from launcher.common.paths import CHECKOUT
 
-_SUFFIX_LENGTH = 5
-"""Random characters of a job name. Source: the published launcher's job names."""
-
-_NAME_LENGTH = 34
-"""Characters of run.name kept in a job name. Source: the published launcher's job names."""
-
-
+_SUFFIX_LENGTH, _NAME_LENGTH = 5, 34
+"""Random characters of a job name, and those of run.name. Source: the published launcher's job names."""
 _SHORTEST_COMMIT = 40
 """Characters of a commit's name, in hexadecimal. Source: Git, Hash function transition: SHA-1."""
 
 
-@dataclass(frozen=True, slots=True)
-class LaunchContext:
+class LaunchContext(NamedTuple):
     """The values in which launches of the same recipe differ.
 
     Args:
-        cwd: Current folder; relative paths start here.
+        cwd: Relative paths start here.
         suffix: Random part of the job's name, lower-case letters and digits.
-        created: Time of the launch, ISO 8601 in UTC.
-        user: Name of the user.
+        created: ISO 8601 in UTC.
         git_revision: Revision of the recipes' checkout; None if installed, or without git.
         versions: Version of each package that shapes a bundle.
     """

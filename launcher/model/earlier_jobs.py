@@ -2,8 +2,7 @@
 
 import re
 from collections.abc import Sequence
-from dataclasses import dataclass
-from typing import Literal, cast, get_args
+from typing import Literal, NamedTuple, cast
 
 from launcher.common.problems import Problem
 from launcher.model.job_spec import Bundle, JobHandle, JobState
@@ -11,8 +10,6 @@ from launcher.model.job_spec import Bundle, JobHandle, JobState
 KEY = "after"
 Condition = Literal["ok", "any", "notok"]
 """How an earlier job must end: successfully, in any way, or in another way than successfully."""
-_CONDITION = re.compile(rf"(?:({'|'.join(get_args(Condition))}):)?(.*)", re.DOTALL)
-_CONTROL = re.compile(r"[\x00-\x1f\x7f]")
 _FULFILLED: dict[Condition, frozenset[JobState]] = {
     "ok": frozenset({JobState.SUCCEEDED}),
     "any": frozenset({JobState.SUCCEEDED, JobState.FAILED, JobState.CANCELLED}),
@@ -20,14 +17,8 @@ _FULFILLED: dict[Condition, frozenset[JobState]] = {
 }
 
 
-@dataclass(frozen=True, slots=True)
-class Wait:
-    """A job to wait for.
-
-    Args:
-        condition: How it must end.
-        name: Its name or its bundle's folder.
-    """
+class Wait(NamedTuple):
+    """A job to wait for, by its name or its bundle's folder."""
 
     condition: Condition
     name: str
@@ -37,32 +28,21 @@ class Wait:
         return state in _FULFILLED[self.condition]
 
 
-@dataclass(frozen=True, slots=True)
-class EarlierJob:
-    """A submitted job that has not ended, and for which another waits.
-
-    Args:
-        condition: How it must end.
-        handle: The job.
-    """
+class EarlierJob(NamedTuple):
+    """A submitted job that has not ended, and for which another waits."""
 
     condition: Condition
     handle: JobHandle
 
 
-@dataclass(frozen=True, slots=True)
-class QueuedJob:
-    """A bundle to submit.
-
-    Args:
-        bundle: The bundle, on disk.
-        after: The jobs that it waits for; those that have ended as required are left out.
-        problems: Why it must not be submitted, unless its job exists already.
-    """
+class QueuedJob(NamedTuple):
+    """A bundle, on disk, to submit."""
 
     bundle: Bundle
     after: tuple[EarlierJob, ...] = ()
+    """The jobs that it waits for; those that have ended as required are left out."""
     problems: tuple[Problem, ...] = ()
+    """Why it must not be submitted, unless its job exists already."""
 
 
 def waits(value: object) -> tuple[Wait, ...]:
@@ -79,11 +59,12 @@ def waits(value: object) -> tuple[Wait, ...]:
 
 
 def _wait(word: str) -> Wait:
-    match = _CONDITION.fullmatch(word)
-    condition, name = match.groups() if match else (None, "")
-    if not name or _CONTROL.search(name):
+    condition, colon, name = word.partition(":")
+    if not colon or condition not in _FULFILLED:
+        condition, name = "ok", word
+    if not name or re.search(r"[\x00-\x1f\x7f]", name):
         raise ValueError("must name jobs: JOB, any:JOB, notok:JOB, or a list of them")
-    return Wait(cast("Condition", condition or "ok"), name)
+    return Wait(cast("Condition", condition), name)
 
 
 def checked(value: str | list[str] | None) -> str | list[str] | None:

@@ -8,9 +8,8 @@ status that is read once for all jobs of a user.
 import itertools
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass
 from pathlib import Path
-from typing import TypeVar
+from typing import NamedTuple, TypeVar
 
 from launcher.common.lines import LineReader
 from launcher.common.problems import Problem, ProblemsFound, fail
@@ -22,8 +21,7 @@ Item = TypeVar("Item")
 _EVENT, _FAULT, _ = NEWS
 
 
-@dataclass(frozen=True, slots=True)
-class Clock:
+class Clock(NamedTuple):
     """Time, in seconds: `now` on a clock that never goes back, `sleep` until a time is over or something happens."""
 
     now: Callable[[], float] = time.monotonic
@@ -51,11 +49,7 @@ def until(
 ) -> bool:
     """Wait until a condition holds, which is checked at least once; return False if it does not within a time.
 
-    Args:
-        is_done: The condition.
-        timeout_s: The time.
-        pauses_s: Between two checks: the same each time, or one after another.
-        clock: Time.
+    The pauses between two checks are the same each time, or one after another.
     """
     deadline = Deadline(timeout_s, clock)
     for pause_s in itertools.repeat(pauses_s) if isinstance(pauses_s, (int, float)) else pauses_s:
@@ -104,11 +98,9 @@ def changes(
     """Yield a job's status now and after each change, up to its final one, or until a time is over.
 
     Args:
-        read: Returns the status; None until the first answer has come.
-        timeout_s: The time; None for no limit.
+        read: Returns the status; None until the first answer has come, which is given at least `first_s`.
+        timeout_s: None for no limit.
         poll_s: Longest time between two looks.
-        first_s: Least time that is given to the first answer.
-        clock: Time.
     """
     deadline, first, seen = Deadline(timeout_s, clock), Deadline(first_s, clock), None
     while True:
@@ -128,12 +120,10 @@ def followed(
 
     Args:
         new: Returns those since the last call, given whether it is the last one.
-        has_ended: Returns whether the job has ended, or is not to be followed further. Called first, so that what is
-            written meanwhile is still read.
-        pause: Waits before the next look.
+        has_ended: Returns whether the job has ended, or is not to be followed further.
     """
     while True:
-        is_last = has_ended()
+        is_last = has_ended()  # before the read, so that what is written meanwhile is still read
         yield from new(is_last)
         if is_last:
             return
@@ -144,11 +134,9 @@ class LateEnd:
     """The end of a job whose last lines arrive late: a call returns True only some looks after it.
 
     Args:
-        has_ended: Returns whether the job has ended.
         looks: How many looks follow its end.
         is_complete: Returns whether everything that is expected has arrived.
         patience_s: Returns how long after the end to wait for that, in seconds.
-        clock: Time.
     """
 
     def __init__(
@@ -171,30 +159,24 @@ class LateEnd:
         return self._looks_left < 0 and (self._is_complete() or not self.deadline.left_s)
 
 
-@dataclass(frozen=True, slots=True)
-class Start:
-    """One start of a job's workers, and the files that they write.
-
-    Args:
-        number: Its attempt.
-        ranks: Ranks that take part.
-        heading: Returns what describes it, after `== attempt <n>`.
-        file: Returns the file of a rank; None until it exists.
-        began_s: Its time, in seconds since the epoch; None if unknown.
-    """
+class Start(NamedTuple):
+    """One start of a job's workers, and the files that they write."""
 
     number: int
+    """Its attempt."""
     ranks: Sequence[int]
     heading: Callable[[], str]
+    """Returns what describes it, after `== attempt <n>`."""
     file: Callable[[int], Path | None]
+    """Returns the file of a rank; None until it exists."""
     began_s: float | None = None
+    """Seconds since the epoch; None if unknown."""
 
 
 class Tail:
     """Reads the selected lines of a job start by start, each file from where the last read ended.
 
     Args:
-        selection: The lines.
         events_until: Yields the job's events up to a time as lines, to be shown before the start of that time.
         is_shared: Whether files are on a shared file system, which shows the last lines of an earlier start late.
     """
@@ -256,11 +238,7 @@ def event_line(event: JobEvent) -> str:
 
 
 def refuse_unknown_ranks(ranks: Sequence[int] | None, num_ranks: int) -> None:
-    """Raise a Problem for the first selected rank that a job does not have.
-
-    Raises:
-        ProblemsFound: No such rank exists (E707).
-    """
+    """Raise a Problem for the first selected rank that a job does not have (E707)."""
     for rank in ranks or ():
         if rank >= num_ranks:
             allowed = f"0 to {num_ranks - 1}" if num_ranks else "none: the job has no ranks"
@@ -268,11 +246,7 @@ def refuse_unknown_ranks(ranks: Sequence[int] | None, num_ranks: int) -> None:
 
 
 def refuse_unknown_attempt(attempt: int | None, started: Sequence[int]) -> None:
-    """Raise a Problem if a selected attempt has not started.
-
-    Raises:
-        ProblemsFound: No such attempt exists (E706).
-    """
+    """Raise a Problem if a selected attempt has not started (E706)."""
     if attempt is not None and attempt not in started:
         is_range = [*started] == [*range(len(started))]
         known = f"0 to {started[-1]}" if is_range and started else ", ".join(map(str, started))
@@ -286,28 +260,15 @@ def ended(status: JobStatus, job: str) -> ProblemsFound:
 
 
 def refuse_scaling(status: JobStatus, job: str, num_nodes: int, nodes: int) -> None:
-    """Refuse to scale a job of fixed size.
-
-    Raises:
-        ProblemsFound: It does not run (E412), or has one size only (E413).
-    """
+    """Raise the Problem that a job does not run (E412), or has one size only (E413)."""
     if status.state.is_final:
         raise ended(status, job)
     raise fail("E413", "nodes", "the size of this job is fixed", value=num_nodes, allowed=str(nodes))
 
 
 def refuse_unplanned_sizes(sizes: Sequence[int], **requested: int) -> None:
-    """Raise a Problem for each requested size that a plan does not have.
-
-    Args:
-        sizes: The plan's sizes.
-        requested: Size by the name of its argument.
-
-    Raises:
-        ProblemsFound: The plan has no such size (E413).
-    """
-    allowed = ", ".join(map(str, sizes))
-    message = "is not a size of this job's plan"
+    """Raise a Problem for each size, by the name of its argument, that a plan does not have (E413)."""
+    allowed, message = ", ".join(map(str, sizes)), "is not a size of this job's plan"
     wrong = [(name, size) for name, size in requested.items() if size not in sizes]
     if wrong:
         raise ProblemsFound(

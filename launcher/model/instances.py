@@ -1,13 +1,17 @@
 """The resources of each instance type, from `instances.csv`. Prices are in `launcher.jobs.prices`."""
 
 from collections.abc import Iterable
-from dataclasses import dataclass, replace
 from functools import cache
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 if TYPE_CHECKING:
-    from launcher.model.instance_specs import InstanceSpec
+    from launcher.model.recipe import InstanceSpec
+
+SPECS = "recipes.instance_specs"
+"""Key of the types that a recipe describes."""
+SPEC_EXAMPLE = "{name: %s, accelerators: 8, accelerator: gpu, efa_devices: 16, vcpus: 192, memory_gib: 2048}"
+"""An item of the key, for a type's name."""
 
 COUNTED_MEMORY_GIB = {"ml.p5.48xlarge": 640}
 """GiB that a node counts in a quota, if less than all of its memory.
@@ -28,41 +32,36 @@ _NEEDED = ("accelerators", "vcpus", "memory_gib")
 _RDMA = {"yes": True, "no": False, "unknown": None}
 
 
-@dataclass(frozen=True, slots=True)
-class Instance:
-    """One instance type.
-
-    Args:
-        name: Name with the `ml.` prefix.
-        accelerators: GPUs or Trainium devices; 0 on a CPU instance.
-        accelerator_resource: Kubernetes resource name, None on a CPU instance.
-        processes: Worker processes for the accelerators, one per GPU or Neuron core; 0 means any number.
-        efa: EFA network devices.
-        gpudirect_rdma: Whether they reach accelerator memory without the host's; None if unknown.
-        vcpus: Virtual CPUs.
-        memory_gib: Main memory, in GiB, rounded down.
-        accelerator: Name of each accelerator; "" on a CPU instance.
-        accelerator_memory_gib: Memory of each; 0 on a CPU instance.
-        network_gbps: Baseline of its network; None if unknown.
-        nvme_gb: Instance store, 0 for none.
-        architecture: `x86_64` or `arm64`; "" if unknown.
-        use: Where SageMaker offers it: `training`, `hyperpod`, both, or neither for one that a recipe describes.
-    """
+class Instance(NamedTuple):
+    """One instance type; the values of accelerators are empty on a CPU instance."""
 
     name: str
+    """With the `ml.` prefix."""
     accelerators: int
+    """GPUs or Trainium devices."""
     accelerator_resource: str | None
+    """Kubernetes resource name."""
     processes: int
+    """Worker processes for the accelerators, one per GPU or Neuron core; 0 means any number."""
     efa: int
+    """EFA network devices."""
     gpudirect_rdma: bool | None
+    """Whether they reach accelerator memory without the host's; None if unknown."""
     vcpus: int
     memory_gib: int
+    """Main memory, rounded down."""
     accelerator: str = ""
+    """Name of each accelerator."""
     accelerator_memory_gib: float = 0
+    """Memory of each."""
     network_gbps: float | None = None
+    """Baseline of its network; None if unknown."""
     nvme_gb: int = 0
+    """Instance store, 0 for none."""
     architecture: str = ""
+    """`x86_64` or `arm64`; "" if unknown."""
     use: tuple[str, ...] = ()
+    """Where SageMaker offers it: `training`, `hyperpod`, both, or neither for one that a recipe describes."""
 
     @property
     def counted_memory_gib(self) -> int:
@@ -80,15 +79,10 @@ class Instance:
 
 
 def requested(instance: Instance, accelerators: int, memory_gib: int | None = None) -> dict[str, str]:
-    """Return the cpu and memory that a pod requests, so that enough remains for other pods of its node.
+    """Return the cpu and memory, as quantities of Kubernetes, that a pod requests of its node.
 
-    Args:
-        instance: The node's instance type.
-        accelerators: Number of the node's accelerators that the pod uses. A node without any is used completely.
-        memory_gib: Main memory that the node counts in a quota; None uses the default.
-
-    Returns:
-        Kubernetes quantities. The pods of a full node request 90 % of it, and no more memory than it counts.
+    The pods of a full node request 90 % of it, and no more memory than it counts in a quota: `memory_gib`, if that is
+    not the default. A node without accelerators is used completely.
     """
     part, of = (accelerators, instance.accelerators) if instance.accelerators else (1, 1)
     usable_gib = instance.memory_gib * _REQUESTED_PERCENT // 100
@@ -134,11 +128,9 @@ def _row(fields: list[str]) -> Instance:
 
 
 def find(instance_type: object, specs: Iterable["InstanceSpec"] | None = ()) -> Instance | None:
-    """Return an instance type; None if the table lacks it and no description of it is complete.
+    """Return an instance type, by its name with or without `ml.`, as the table or a recipe's description has it.
 
-    Args:
-        instance_type: Its name, with or without `ml.`; a faulty value is not a type.
-        specs: The recipe's descriptions.
+    None if the table lacks it and no description of it is complete, or if the value is faulty.
     """
     found = table().get(canonical(instance_type))
     for spec in specs or ():
@@ -169,5 +161,5 @@ def _described(spec: "InstanceSpec", known: Instance | None) -> Instance:
         "memory_gib": spec.memory_gib,
         "architecture": spec.architecture,
     }
-    found = replace(base, **{key: value for key, value in given.items() if value is not None})
-    return found if found.accelerators else replace(found, accelerator_resource=None)
+    found = base._replace(**{key: value for key, value in given.items() if value is not None})
+    return found if found.accelerators else found._replace(accelerator_resource=None)

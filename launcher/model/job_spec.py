@@ -4,14 +4,14 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 from launcher.common.problems import Notice
 from launcher.common.texts import bounded
 from launcher.model.instances import Instance
 
 if TYPE_CHECKING:  # a command that only follows jobs does not need pydantic
-    from launcher.model.cluster_options import ClusterOptions
+    from launcher.model.base_model import ClusterOptions
 
 Trainer = Literal["published", "open"]
 """Who reads the compiled configuration of a family that has the choice, as `cluster.trainer` names it."""
@@ -27,8 +27,7 @@ Source: the smallest graceful_shutdown_timeout of the published elastic recipes,
 """
 
 
-@dataclass(frozen=True, slots=True)
-class BatchSplit:
+class BatchSplit(NamedTuple):
     """How the samples of one optimizer step are distributed to the data-parallel ranks.
 
     The first `num_small` ranks take `small` samples each, the others `large`. An even split has
@@ -49,40 +48,27 @@ class BatchSplit:
         return self.small * self.num_small + self.large * (data_parallel_size - self.num_small)
 
 
-@dataclass(frozen=True, slots=True)
-class StepBatch:
-    """How a size trains the samples of an optimizer step.
-
-    Args:
-        split: Samples per data-parallel rank.
-        micro_batch_size: Samples per forward pass of a rank with the larger share.
-        grad_accumulation: Forward passes.
-        learning_rate: Peak learning rate at this size; None if the recipe of a script states none.
-    """
+class StepBatch(NamedTuple):
+    """How a size trains the samples of an optimizer step; the passes are those of a rank with the larger share."""
 
     split: BatchSplit
     micro_batch_size: int
     grad_accumulation: int
     learning_rate: float | None
+    """The peak; None if the recipe of a script states none."""
 
 
-@dataclass(frozen=True, slots=True)
-class ScalePoint:
-    """The job at one cluster size.
-
-    Args:
-        nodes: Number of nodes.
-        ranks: Processes over all nodes.
-        data_parallel_size: Ranks divided by every model- and sequence-parallel degree.
-        batch: How it trains the samples of an optimizer step; None for a family without a batch.
-        config: The resolved recipe at this size; what the container reads.
-    """
+class ScalePoint(NamedTuple):
+    """The job at one cluster size."""
 
     nodes: int
     ranks: int
     data_parallel_size: int
+    """Ranks divided by every model- and sequence-parallel degree."""
     batch: StepBatch | None
-    config: Mapping[str, Any] = field(repr=False)
+    """None for a family without a batch."""
+    config: Mapping[str, Any]
+    """The resolved recipe at this size; what the container reads."""
 
     @property
     def samples_per_step(self) -> int | None:
@@ -106,16 +92,14 @@ def start_size(num_nodes: int, sizes: Sequence[int]) -> int:
     return num_nodes if num_nodes in sizes else min(sizes)
 
 
-@dataclass(frozen=True, slots=True)
-class Preemption:
+class Preemption(NamedTuple):
     """Priority classes of a job in two parts: a base of `min_nodes` nodes, and the elastic rest."""
 
     base_priority_class: str
     elastic_priority_class: str
 
 
-@dataclass(frozen=True, slots=True)
-class ElasticPolicy:
+class ElasticPolicy(NamedTuple):
     """How a job may change its size. Times in seconds; None leaves the operator's default.
 
     Exactly one of `replica_increment_step` and `replica_values` is set; without `preemption` there is one priority.
@@ -133,20 +117,13 @@ class ElasticPolicy:
     preemption: Preemption | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class Resources:
-    """What one node of the job requests.
-
-    Args:
-        instance_type: With the `ml.` prefix; None on this machine.
-        accelerators: Devices of `accelerator_resource` per node; 0 for a CPU job.
-        accelerator_resource: Kubernetes resource name, or None.
-        efa: EFA devices per node.
-        instance: The node's instance type; None on this machine.
-    """
+class Resources(NamedTuple):
+    """What one node of the job requests; neither type nor instance on this machine."""
 
     instance_type: str | None
+    """With the `ml.` prefix."""
     accelerators: int
+    """Devices of `accelerator_resource`, the name of Kubernetes; 0 for a CPU job."""
     accelerator_resource: str | None
     efa: int
     instance: Instance | None = None
@@ -157,20 +134,13 @@ class JobSpec:
     """A checked and planned job: everything a backend needs to render it.
 
     Args:
-        name: Job name, a DNS label of at most 63 characters.
-        backend: Name of the package under `launcher.backends`.
-        recipe: Recipe path as the user named it.
-        nproc_per_node: Worker processes per node.
-        initial_nodes: Nodes the job starts with.
+        name: A DNS label of at most 63 characters.
+        recipe: As the user named it.
         scales: One point per size, ascending.
         elastic: None for a job of fixed size.
-        resources: Per node.
-        image: Container image, or None.
         base_results_dir: Folder that receives the bundle.
         settings: The `cluster` section, typed by its backend; `options_of` narrows it.
         config: The complete composed configuration, resolved, without secrets.
-        overrides: As typed by the user.
-        notices: Notices for the user.
         cwd: Folder that the user's relative paths start from.
         save_timeout_s: Seconds that the workers of a job, elastic or not, have for a last checkpoint.
         trainer: Who trains; None for a family without the choice.
@@ -209,11 +179,11 @@ class JobSpec:
 
 @dataclass(frozen=True, slots=True)
 class Bundle:
-    """A rendered job, not yet on disk.
+    """A rendered job.
 
     Args:
         job_name: Name of the job and of the bundle's folder.
-        directory: The bundle's directory, written or not.
+        directory: Written or not.
         files: Relative path to text, including `bundle.json`.
         digest: sha256 over every other file, hex.
         config: The composed configuration that `recipe.yaml` was written from; None for a bundle that was read.
@@ -254,11 +224,10 @@ class JobHandle:
 
     Args:
         backend: The choice of `cluster`.
-        job_name: Name of the job and of its bundle's folder.
-        bundle_dir: The bundle's folder, absolute.
+        job_name: Also of its bundle's folder.
+        bundle_dir: Absolute.
         native_id: The backend's identifier: the resource's name, the operator's pid.
         kind: Kind of the resource, if the backend has several.
-        namespace: Namespace of the resource; None if the backend has none.
         context: Name of the cluster for later commands; None inside it, or on this machine.
         uid: Distinguishes the job from earlier and later ones of its name; None if names are not reused, and
             after a launch that was killed before it could record it.
@@ -283,12 +252,11 @@ class JobStatus:
     """The last observed status of a job.
 
     Args:
-        state: The job's state.
         nodes: Nodes it runs on now.
         message: Why it is pending, or why it ended; bounded, since others write parts of it.
         target_nodes: Nodes it is scaling to; None if it is not scaling.
-        restarts: How often its workers were restarted.
-        faulty_nodes: Names of the nodes that failed last.
+        restarts: Of its workers.
+        faulty_nodes: Names of those that failed last.
     """
 
     state: JobState
@@ -307,11 +275,9 @@ class JobEvent:
     """An event of a job.
 
     Args:
-        time_s: Time in seconds since the epoch.
+        time_s: Seconds since the epoch.
         kind: One word from the backend: a reason in CamelCase, or the operator's action.
-        message: Description.
         about: The object concerned, as `Kind/name` or `node 1`; "" for the job itself.
-        is_warning: Whether it is a warning.
     """
 
     time_s: float
@@ -325,47 +291,18 @@ class JobEvent:
             object.__setattr__(self, name, bounded(getattr(self, name)))
 
 
-@dataclass(frozen=True, slots=True)
-class JobPod:
-    """A pod of a job.
-
-    Args:
-        name: Its name.
-        ranks: First and last rank it runs; None if its name does not show them.
-        node: Node it runs on; None until it has one.
-        phase: Pending, Running, Succeeded, Failed or Unknown.
-        is_ready: Whether all its containers are ready.
-        restarts: How often its containers were restarted.
-        created_s: Time of its creation, in seconds since the epoch.
-        reason: Why it waits, restarts or failed; "" if nothing is wrong with it.
-    """
-
-    name: str
-    ranks: tuple[int, int] | None
-    node: str | None
-    phase: str
-    is_ready: bool
-    restarts: int
-    created_s: float
-    reason: str = ""
-
-
-@dataclass(frozen=True, slots=True)
-class LogSelection:
-    """A selection of a job's log lines.
-
-    Args:
-        ranks: Ranks, ascending; None for all. A line of one among several begins with `rank <n> | `,
-            or `rank <n> on <host> | ` if one host's log has the lines of all ranks.
-        attempt: Number of the one start of the workers to show, from 0; None for all, with the events of the job.
-        is_stderr: Whether to show standard error instead of standard output.
-        has_headings: Whether a line that begins with `== attempt <n>` marks the start of each attempt.
-    """
+class LogSelection(NamedTuple):
+    """A selection of a job's log lines."""
 
     ranks: tuple[int, ...] | None = (0,)
+    """Ascending; None for all. A line of one among several begins with `rank <n> | `, or `rank <n> on <host> | ` if
+    one host's log has the lines of all ranks."""
     attempt: int | None = None
+    """Number of the one start of the workers to show, from 0; None for all, with the events of the job."""
     is_stderr: bool = False
+    """Whether to show standard error instead of standard output."""
     has_headings: bool = False
+    """Whether a line that begins with `== attempt <n>` marks the start of each attempt."""
 
     @property
     def has_prefixes(self) -> bool:

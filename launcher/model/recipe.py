@@ -22,10 +22,8 @@ from launcher.model.base_model import (
     NonNegative32,
     PositiveInt,
 )
-from launcher.model.checkpoint_content import Content
-from launcher.model.checkpointing import Checkpointing
+from launcher.model.checkpointing import Checkpointing, Content
 from launcher.model.composition import ValueSources
-from launcher.model.instance_specs import InstanceSpec
 from launcher.model.recipe_keys import Batch, RecipeKeys, UnevenBatch
 
 
@@ -215,6 +213,29 @@ class CustomTraining(Model):
     """The script's arguments in order, a list of mappings with one entry each: [{--lr: 0.1}, {--steps: 10}]."""
     run: CustomRun | None = None
     """Name and size of the job."""
+
+
+class InstanceSpec(Model):
+    """Resources of an instance type that the launcher's table lacks, or corrections of one that it has."""
+
+    name: Annotated[str, Field(pattern=r"^[a-z0-9-]+(\.[a-z0-9-]+){1,2}$")]
+    """The type, with or without ml."""
+    accelerators: Annotated[int, Field(ge=0, le=1024)] | None = None
+    """GPUs or Trainium chips of an instance; 0 on a CPU instance. Required, as vcpus and memory_gib are, unless the
+    table has the type."""
+    accelerator: Literal["gpu", "neuron"] | None = None
+    """Kind of accelerator: it determines the requested Kubernetes resource. Required with accelerators."""
+    processes: Annotated[int, Field(ge=0, le=4096)] | None = None
+    """Maximum worker processes of an instance, such as one for each logical Neuron core. Default: one for each
+    accelerator."""
+    efa_devices: Annotated[int, Field(ge=0, le=1024)] | None = None
+    """EFA network devices of an instance. Default: none."""
+    vcpus: PositiveInt | None = None
+    """Virtual CPUs of an instance."""
+    memory_gib: PositiveInt | None = None
+    """Main memory of an instance, in GiB."""
+    architecture: Literal["x86_64", "arm64"] | None = None
+    """Instruction set that the image must be built for."""
 
 
 class RecipeBase(Model, ABC):

@@ -1,9 +1,11 @@
 """The keys of a family for values that the launcher reads from every recipe; and the batch it reads."""
 
-from dataclasses import dataclass
-from typing import Literal, Protocol
+from typing import Literal, NamedTuple, Protocol
 
 from launcher.model.base_model import Model, ShareSize
+
+BatchName = Literal["train_batch_size", "micro_train_batch_size", "learning_rate"]
+"""The numbers of a batch that a plan determines."""
 
 
 class UnevenBatch(Model):
@@ -45,32 +47,20 @@ class Batch(Protocol):
         """Ranks that share one sample, apart from those that share the model."""
 
 
-@dataclass(frozen=True, slots=True)
-class BatchKeys:
-    """The keys of a family's batch: dotted paths in the recipe.
-
-    Args:
-        train_batch_size: Samples per optimizer step over all ranks.
-        micro_train_batch_size: Samples per forward pass on one rank.
-        learning_rate: Peak learning rate.
-        uneven_batch: Section of a batch that does not divide over the ranks.
-        sample_groups: Keys whose product is the number of ranks that share one sample.
-    """
+class BatchKeys(NamedTuple):
+    """The keys of a family's batch, as of `Batch`: dotted paths in the recipe."""
 
     train_batch_size: str
     micro_train_batch_size: str
     learning_rate: str
     uneven_batch: str
     sample_groups: tuple[str, ...] = ()
+    """Keys whose product is the number of ranks that share one sample."""
 
-    def path(self, name: Literal["train_batch_size", "micro_train_batch_size", "learning_rate"]) -> str:
+    def path(self, name: BatchName) -> str:
         """Return the dotted path of one number."""
-        paths = {
-            "train_batch_size": self.train_batch_size,
-            "micro_train_batch_size": self.micro_train_batch_size,
-            "learning_rate": self.learning_rate,
-        }
-        return paths[name]
+        found: str = getattr(self, name)
+        return found
 
     @property
     def dealt_by(self) -> tuple[str, ...]:
@@ -81,7 +71,8 @@ class BatchKeys:
     def planned_from(self) -> tuple[str, ...]:
         """Dotted paths in the configuration that planned sizes are derived from."""
         own = (self.train_batch_size, self.micro_train_batch_size, self.learning_rate, *self.sample_groups)
-        return (*(f"recipes.{key}" for key in own), *_PLANNED_FROM)
+        sections = ("trainer", "elastic_policy", "planner", "scale_config")
+        return tuple(f"recipes.{key}" for key in (*own, *sections))
 
     @property
     def bound(self) -> str:
@@ -89,24 +80,15 @@ class BatchKeys:
         return f"recipes.{self.micro_train_batch_size}"
 
 
-@dataclass(frozen=True, slots=True)
-class RecipeKeys:
-    """The keys of a family that the launcher reads: dotted paths in the recipe, None for missing ones.
-
-    Args:
-        batch: The keys of its batch.
-        mlflow: Section of the MLflow run.
-        training_dir: Folder of checkpoints and results.
-        same_folder: Whether a restart continues in that folder.
-        left_to_image: Keys whose empty value selects the container's own default.
-    """
+class RecipeKeys(NamedTuple):
+    """The keys of a family that the launcher reads: dotted paths in the recipe, None for missing ones."""
 
     batch: BatchKeys | None = None
     mlflow: str | None = None
+    """Section of the MLflow run."""
     training_dir: str | None = None
+    """Folder of checkpoints and results."""
     same_folder: str | None = None
+    """Whether a restart continues in that folder."""
     left_to_image: tuple[str, ...] = ()
-
-
-_PLANNED_FROM = ("recipes.trainer", "recipes.elastic_policy", "recipes.planner", "recipes.scale_config")
-"""Sections of every recipe that planned sizes are derived from, whatever the family."""
+    """Keys whose empty value selects the container's own default."""

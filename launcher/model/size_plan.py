@@ -1,78 +1,59 @@
 """Planned sizes of a job, and the values they are derived from."""
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Any, NamedTuple
 
-from launcher.model.recipe_keys import Batch, BatchKeys
+from launcher.model.recipe_keys import Batch, BatchKeys, BatchName
 
-BatchName = Literal["train_batch_size", "micro_train_batch_size", "learning_rate"]
-"""The numbers of a batch that a plan determines, by their names in `BatchKeys`."""
 BATCH: BatchName = "train_batch_size"
 MICRO: BatchName = "micro_train_batch_size"
 RATE: BatchName = "learning_rate"
 _MOST_SHOWN = 8
 
 
-@dataclass(frozen=True, slots=True)
-class BatchInputs:
-    """The batch values that the files of a recipe set, and which of them the user chose.
-
-    Args:
-        keys: The family's keys of the batch.
-        batch: The base recipe's batch, typed.
-        table: The recipe's own `scale_config`, which `auto` shadows; empty if it has none.
-        base: Values of the base keys below the user's own.
-        own: Base keys that the user set: by an override, in the file that sets `auto`, or in a file of their own that
-            inherits the table.
-        has_rate: False if the recipe of a script states no learning rate.
-    """
+class BatchInputs(NamedTuple):
+    """The batch values that the files of a recipe set, and which of them the user chose."""
 
     keys: BatchKeys
     batch: Batch
-
     table: Mapping[str, Any]
+    """The recipe's own `scale_config`, which `auto` shadows; empty if it has none."""
     base: Mapping[BatchName, Any]
+    """Values of the base keys below the user's own."""
     own: frozenset[BatchName]
+    """Base keys that the user set: by an override, in the file that sets `auto`, or in a file of their own that
+    inherits the table."""
     has_rate: bool = True
+    """False if the recipe of a script states no learning rate."""
 
 
-@dataclass(frozen=True, slots=True)
-class SizingBasis:
-    """The values that every size is derived from.
-
-    Args:
-        samples: Samples per optimizer step, at every size.
-        learning_rate: Peak, at every size; None leaves the base recipe's.
-        max_micro: Maximum samples per forward pass on one rank: the memory bound.
-        description: The three as text, with the source of each.
-    """
+class SizingBasis(NamedTuple):
+    """The values that every size is derived from."""
 
     samples: int
+    """Per optimizer step, at every size."""
     learning_rate: float | None
+    """Peak, at every size; None leaves the base recipe's."""
     max_micro: int
+    """Maximum samples per forward pass on one rank: the memory bound."""
     description: str
+    """The three as text, with the source of each."""
 
 
-@dataclass(frozen=True, slots=True)
-class SizePlan:
-    """The planned sizes.
-
-    Args:
-        basis: The values they are derived from.
-        entries: Number of nodes, as text, to that size's values; ascending.
-        starved: Sizes omitted because some rank would get no sample.
-        undivided: Sizes omitted because their ranks do not divide into sequence-parallel groups.
-        slower: Sizes omitted because a smaller one is as fast.
-        accumulated: Planned sizes whose uneven shares take several passes.
-    """
+class SizePlan(NamedTuple):
+    """The planned sizes, and those that are omitted."""
 
     basis: SizingBasis
     entries: Mapping[str, Mapping[str, Any]]
+    """Number of nodes, as text, to that size's values; ascending."""
     starved: tuple[int, ...] = ()
+    """Omitted because some rank would get no sample."""
     undivided: tuple[int, ...] = ()
+    """Omitted because their ranks do not divide into sequence-parallel groups."""
     slower: tuple[int, ...] = ()
+    """Omitted because a smaller one is as fast."""
     accumulated: tuple[int, ...] = ()
+    """Planned sizes whose uneven shares take several passes."""
 
 
 def spans(sizes: Iterable[int]) -> str:

@@ -1,7 +1,8 @@
-"""Validate a tree with a pydantic model, every fault as a Problem."""
+"""Validate a tree with a pydantic model: every fault as a Problem, with the origin of each faulty value."""
 
+import dataclasses
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any, get_args, get_origin
 
 from pydantic import BaseModel, ValidationError
@@ -9,9 +10,14 @@ from pydantic_core import ErrorDetails
 
 from launcher.common.problems import Problem
 from launcher.common.secret_names import is_secret
-from launcher.common.suggestions import did_you_mean
-from launcher.model.config_tree import is_index
+from launcher.common.suggestions import did_you_mean, question
+from launcher.model.backend_registry import descriptions
+from launcher.model.composition import Composition
+from launcher.model.config_tree import get, is_index, leaves, prefixes
+from launcher.model.recipe import RecipeBase
 
+_NO_TEXT = r"true|false|null|[-+.\de]{1,8}"
+"""A value that cannot be a secret, whatever its name."""
 _ALLOWED = {
     "bool_type": "true or false",
     "int_type": "a whole number",
@@ -26,16 +32,8 @@ _ALLOWED = {
 
 
 def type_problems(model: type[BaseModel], tree: Any, prefix: str) -> tuple[Any, tuple[Problem, ...]]:
-    """Return the typed value of `tree`, or a placeholder without its faulty parts, and every fault.
-
-    Args:
-        model: The model to type with.
-        tree: Resolved configuration.
-        prefix: Dotted path of `tree`, put before each fault's own path; may be empty.
-
-    Returns:
-        The model and no Problem; or an unvalidated placeholder (without faulty values) and the Problems.
-    """
+    """Return the typed value of a resolved `tree` at the path `prefix`, and no Problem; or an unvalidated
+    placeholder without its faulty parts, and every fault."""
     try:
         return model.model_validate(tree), ()
     except ValidationError as error:
@@ -194,3 +192,76 @@ def _stand_in_value(annotation: Any, value: Any) -> Any:
     if inner and not (type(value) in others or (value is None and type(None) in get_args(annotation))):
         return _stand_in(inner, value)
     return value
+
+
+def with_origin(composition: Composition, problems: Sequence[Problem]) -> tuple[Problem, ...]:
+    """Return faults with the origin of each faulty value, and the place where an unknown key belongs.
+
+    A value that only refers to a faulty one is omitted: the fault is reported there.
+    """
+    faulty = {tuple(problem.path.split(".")) for problem in problems}
+    located: list[Problem] = []
+    for problem in problems:
+        if problem.code == "E102" and composition.refers_to_one(problem.path, faulty):
+            continue
+        origin = problem.where or composition.origin(problem.path)
+        if origin and not problem.where and problem.code == "E101" and origin in composition.explicit.values():
+            key, _, text = origin.partition("=")
+            origin = (
+                origin if re.fullmatch(_NO_TEXT, text, re.I) else f"{key}=…"
+            )  # the key may be that of a secret, misspelt
+        located.append(dataclasses.replace(problem, where=origin))
+    is_misspelt = any(problem.code == "E101" for problem in located)
+    return tuple(_with_places(composition.tree, located) if is_misspelt else located)
+
+
+def _with_places(tree: Mapping[str, Any], problems: Sequence[Problem]) -> list[Problem]:
+    """Add to each unknown key the place where its name is known: `learning_rate=…` without its long path.
+
+    If no place has its name, add how to declare all unknown keys of the recipe.
+    """
+    found = list(leaves(tree))
+    known: dict[str, dict[str, None]] = {}  # name of a key to the paths that end in it, those of sizes left out
+    for above in (above for path, _ in found if "scale_config" not in path for above in prefixes(path)):
+        known.setdefault(above.rpartition(".")[2], {})[above] = None
+    declared = get(tree, "recipes.extra_keys")
+    placed = list(problems)
+    for i, problem in enumerate(problems):
+        unknown = problem.path
+        if problem.code != "E101":
+            continue
+        if others := _clusters_with(unknown):
+            placed[i] = dataclasses.replace(problem, remedy=f"only with cluster={' or cluster='.join(others)}")
+        elif places := _known_places(known, unknown):
+            inside = [path for path, _ in found if path == unknown or path.startswith(f"{unknown}.")]
+            whole = inside[0] if len(inside) == 1 else unknown  # trainer.num_nodes=2 makes the key trainer
+            rest = whole.removeprefix(unknown)
+            remedy = question([f"{place}{rest}" for place in places[:3]])
+            placed[i] = dataclasses.replace(problem, path=whole, remedy=remedy)
+    unread = [p for p in placed if p.code == "E101" and not p.remedy and p.path.startswith("recipes.")]
+    keys = [*(declared if isinstance(declared, list) else ()), *(without_size(p.path) for p in unread)]
+    remedy = f"recipes.extra_keys=[{','.join(dict.fromkeys(map(str, keys)))}] if your training code reads "
+    remedy += "it" if len(unread) == 1 else "them"
+    return [dataclasses.replace(p, remedy=remedy) if p in unread else p for p in placed]
+
+
+def _clusters_with(path: str) -> list[str]:
+    """Return the clusters whose settings have a key."""
+    section, _, key = path.partition(".")
+    if section != "cluster":
+        return []
+    return [each.choice for each in descriptions() if is_field(each.options(), key)]
+
+
+def _known_places(known: Mapping[str, Iterable[str]], unknown: str) -> list[str]:
+    """Return the other paths that end in the same name as an unknown key."""
+    name = unknown.rpartition(".")[2]
+    places = [p for p in known.get(name, ()) if p != unknown and not p.startswith(f"{unknown}.") and p != name]
+    if not places and name == unknown and name in field_names(RecipeBase):
+        return [f"recipes.{name}"]
+    return places
+
+
+def without_size(path: str) -> str:
+    """Return the key of a recipe that a path names, in the base recipe or in the entry of a size."""
+    return re.sub(r"recipes\.(scale_config\.[^.]+\.)?", "", path, count=1)

@@ -1,19 +1,15 @@
 """Composition to a typed recipe, or every fault in it."""
 
-import dataclasses
-
 from launcher import families
 from launcher.common.problems import Problem, ProblemsFound
 from launcher.config.collection import GROUPS
-from launcher.model import instance_specs, instances
+from launcher.model import instances
 from launcher.model.backend_registry import described
-from launcher.model.checked_recipe import CheckedRecipe
+from launcher.model.checked_recipe import CheckedRecipe, sized_recipes, static_recipe, type_recipe, typed_scales
 from launcher.model.composition import Composition
 from launcher.model.config_tree import AUTO, related, scale_trees, size_of, too_many_sizes
-from launcher.model.fault_origins import with_origin
 from launcher.model.recipe import Launch, RecipeBase
-from launcher.model.sizes import sized_recipes, static_recipe, type_recipe, typed_scales
-from launcher.model.validation import type_problems
+from launcher.model.validation import type_problems, with_origin
 from launcher.planning import size_planner
 from launcher.rules import SIZES, faulty_needs, rules_for
 
@@ -66,7 +62,7 @@ def _type(composition: Composition) -> tuple[CheckedRecipe | None, list[Problem]
     trainer = families.trainer_of(recipe_tree["run"]["model_type"], settings.trainer, otherwise)
     recipe, recipe_problems = type_recipe(family, recipe_tree)
     found += recipe_problems
-    if any(related(instance_specs.KEY, problem.path) for problem in recipe_problems):
+    if any(related(instances.SPECS, problem.path) for problem in recipe_problems):
         recipe = recipe.model_copy(update={"instance_specs": None})  # its placeholder describes no instance
     instance = None if backend.instances is None else instances.find(launch.instance_type, recipe.instance_specs)
     checked = CheckedRecipe(composition, launch, settings, recipe, instance, (), {}, trainer=trainer)
@@ -79,7 +75,7 @@ def _type(composition: Composition) -> tuple[CheckedRecipe | None, list[Problem]
         family, recipe, recipe_tree, composition.decided, faulty=faulty
     )
     found += [p for p in scale_problems if p.path not in {f.path for f in found}]
-    return dataclasses.replace(checked, scales=scales, overridden_sizes=overridden), found
+    return checked._replace(scales=scales, overridden_sizes=overridden), found
 
 
 def _plan_sizes(
@@ -105,8 +101,6 @@ def _plan_sizes(
         known = {entry.key: recipe.at_size(size_of(entry.key), entry.own) for entry in own}
     scales, problems = typed_scales(family, trees, entries, known)
     if not checked.is_elastic:
-        scales = tuple(dataclasses.replace(scale, path="recipes") for scale in scales) or (
-            static_recipe(family, recipe, tree),
-        )
-    checked = dataclasses.replace(checked, scales=scales, overridden_sizes=overridden, size_plan=plan)
+        scales = tuple(scale._replace(path="recipes") for scale in scales) or (static_recipe(family, recipe, tree),)
+    checked = checked._replace(scales=scales, overridden_sizes=overridden, size_plan=plan)
     return checked, [*found, *problems]

@@ -100,7 +100,7 @@ def with_run(job: JobSpec, **mlflow: str) -> JobSpec:
     return dataclasses.replace(
         job,
         config=written(job.config, f"recipes.{section}"),
-        scales=tuple(dataclasses.replace(point, config=written(point.config, section)) for point in job.scales),
+        scales=tuple(point._replace(config=written(point.config, section)) for point in job.scales),
     )
 
 

@@ -11,8 +11,8 @@ from launcher.model import batch
 from launcher.model.composition import Composition
 from launcher.model.config_tree import AUTO, get, merged, replaced, steps
 from launcher.model.recipe import USEFUL, RecipeBase
-from launcher.model.recipe_keys import Batch, BatchKeys
-from launcher.model.size_plan import BATCH, MICRO, RATE, BatchInputs, BatchName, SizePlan, SizingBasis
+from launcher.model.recipe_keys import Batch, BatchKeys, BatchName
+from launcher.model.size_plan import BATCH, MICRO, RATE, BatchInputs, SizePlan, SizingBasis
 
 _DIGITS = 4
 """Significant digits of a scaled learning rate. Source: the published elastic recipes, 1e-4 · √8 = 0.0002828."""

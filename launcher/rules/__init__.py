@@ -9,8 +9,8 @@ import functools
 import importlib
 import pkgutil
 from collections.abc import Callable, Iterable, Iterator
-from dataclasses import dataclass
 from functools import cache
+from typing import Any, NamedTuple
 
 from launcher.checkpointing.forecast import Forecast, forecast
 from launcher.common.problems import Notice, Problem
@@ -41,19 +41,13 @@ ORDER = (
 """The order in which a launch prints its notices; unlisted ones come last."""
 
 
-@dataclass(frozen=True, slots=True)
-class PlannedRecipe:
-    """A checked recipe and the job that was planned from it.
-
-    Args:
-        checked: The recipe.
-        job: The job.
-        forecast: Expected cost of its checkpoints; None if unknown or not needed.
-    """
+class PlannedRecipe(NamedTuple):
+    """A checked recipe and the job that was planned from it."""
 
     checked: CheckedRecipe
     job: JobSpec
     forecast: Forecast | None
+    """Expected cost of its checkpoints; None if unknown or not needed."""
 
 
 MakeProblem = Callable[..., Problem]
@@ -62,36 +56,36 @@ Check = Callable[[CheckedRecipe, MakeProblem], Iterator[Problem]]
 Advice = Callable[[PlannedRecipe, MakeNotice], Iterator[Notice]]
 
 
-@dataclass(frozen=True, slots=True)
-class Rule:
-    """One rule.
-
-    Args:
-        code: The code of its Problems.
-        needs: Dotted paths it reads, prefixes of them allowed, BATCH or SAME_FOLDER. It is skipped if one of them is
-            itself faulty, so that each fault is reported once.
-        source: The rule's source.
-        check: Yields the Problems of a CheckedRecipe; its docstring is the reason.
-    """
+class Rule(NamedTuple):
+    """A rule with an E code, or one piece of advice about a valid job, with an N code."""
 
     code: str
     needs: tuple[str, ...]
+    """Dotted paths it reads, prefixes of them allowed, BATCH or SAME_FOLDER. It is skipped if one of them is itself
+    faulty, so that each fault is reported once."""
     source: str
-    check: Check
+    check: Callable[..., Iterator[Any]]
+    """A Check or Advice; its docstring is the reason."""
+    is_usual: bool = False
+    """Whether each elastic job with the default settings of its cluster gets the notice: a launch only names it."""
 
     @property
     def reason(self) -> str:
         """The reason for the rule."""
-        return _reason(self.check)
+        return " ".join((self.check.__doc__ or "").split())
 
     @property
     def clusters(self) -> tuple[str, ...]:
         """The choices of `cluster` it applies to; none if it applies to all."""
-        return _clusters(self.check)
+        return tuple(each.choice for each in backend_registry.descriptions() if self._is_in(*_rules_of(each.name)))
 
-    def applies(self, backend: str, faulty: frozenset[str]) -> bool:
+    def applies(self, backend: str, faulty: frozenset[str] = frozenset()) -> bool:
         """Return whether it applies to a backend's jobs and none of the keys it needs is faulty."""
-        return _is_about(self.check, backend) and not any(related(need, bad) for need in self.needs for bad in faulty)
+        is_about = self._is_in(__name__, *_rules_of(backend))
+        return is_about and not any(related(need, bad) for need in self.needs for bad in faulty)
+
+    def _is_in(self, *packages: str) -> bool:
+        return f"{self.check.__module__}.".startswith(tuple(f"{each}." for each in packages))
 
     def problems(self, checked: CheckedRecipe, *, is_faulty: bool) -> list[Problem]:
         """Return the Problems of a recipe.
@@ -106,45 +100,13 @@ class Rule:
                 return []
             raise
 
-
-@dataclass(frozen=True, slots=True)
-class NoticeRule:
-    """One piece of advice about a valid job.
-
-    Args:
-        code: The code of its Notices.
-        source: The rule's source.
-        advice: Yields the Notices of a PlannedRecipe; its docstring is the reason.
-        is_usual: Whether each elastic job with the default settings of its cluster gets it: a launch only names it.
-    """
-
-    code: str
-    source: str
-    advice: Advice
-    is_usual: bool = False
-
-    @property
-    def reason(self) -> str:
-        """The reason for the notice."""
-        return _reason(self.advice)
-
-    @property
-    def clusters(self) -> tuple[str, ...]:
-        """The choices of `cluster` it applies to; none if it applies to all."""
-        return _clusters(self.advice)
-
-    def applies(self, backend: str) -> bool:
-        """Return whether it applies to a backend's jobs."""
-        return _is_about(self.advice, backend)
-
     def notices(self, planned: PlannedRecipe) -> Iterator[Notice]:
         """Yield the Notices of a planned recipe."""
-        return self.advice(planned, functools.partial(Notice, self.code))
+        return self.check(planned, functools.partial(Notice, self.code))
 
 
 # Filled by the two decorators while the modules of rules are imported, and never changed after that.
 _rules: list[Rule] = []
-_notice_rules: list[NoticeRule] = []
 
 
 def rule(code: str, *needs: str, source: str) -> Callable[[Check], Check]:
@@ -161,29 +123,25 @@ def notice_rule(code: str, *, source: str, is_usual: bool = False) -> Callable[[
     """Register the decorated generator of Notices as the rule `code`, for the backend of its module."""
 
     def register(advice: Advice) -> Advice:
-        _notice_rules.append(NoticeRule(code, source, advice, is_usual))
+        _rules.append(Rule(code, (), source, advice, is_usual))
         return advice
 
     return register
 
 
-@cache  # these four: a backend's rules do not change once its modules are imported
 def all_rules() -> tuple[Rule, ...]:
     """Return every rule with an E code, by code."""
-    for backend in backend_registry.names():
-        _import(backend)
+    _import(*backend_registry.names())
     return _by_code()
 
 
-@cache
-def all_notice_rules() -> tuple[NoticeRule, ...]:
+def all_notice_rules() -> tuple[Rule, ...]:
     """Return every rule with an N code, in the order in which notices are printed."""
-    for backend in backend_registry.names():
-        _import(backend)
+    _import(*backend_registry.names())
     return _in_order()
 
 
-@cache
+@cache  # these two: a backend's rules do not change once its modules are imported
 def rules_for(backend: str) -> tuple[Rule, ...]:
     """Return the rules that may apply to a cluster, by code; those of other backends are not imported."""
     _import(backend)
@@ -191,7 +149,7 @@ def rules_for(backend: str) -> tuple[Rule, ...]:
 
 
 @cache
-def notice_rules_for(backend: str) -> tuple[NoticeRule, ...]:
+def notice_rules_for(backend: str) -> tuple[Rule, ...]:
     """Return the notice rules for a cluster, in the order in which notices are printed."""
     _import(backend)
     return tuple(each for each in _in_order() if each.applies(backend))
@@ -200,14 +158,10 @@ def notice_rules_for(backend: str) -> tuple[NoticeRule, ...]:
 def notices(checked: CheckedRecipe, job: JobSpec, expected: Forecast | None = None) -> tuple[Notice, ...]:
     """Return all notices about a planned job, in the order in which they are printed. Pure.
 
-    Args:
-        checked: The recipe.
-        job: The job that was planned from it.
-        expected: Cost of its checkpoints, instead of the forecast from the recipe.
+    The cost of its checkpoints is forecast from the recipe if it is not given.
     """
-    applied = notice_rules_for(checked.backend)
     planned = PlannedRecipe(checked, job, expected or _forecast(checked))
-    return tuple(notice for each in applied for notice in each.notices(planned))
+    return tuple(notice for each in notice_rules_for(checked.backend) for notice in each.notices(planned))
 
 
 def _forecast(checked: CheckedRecipe) -> Forecast | None:
@@ -215,34 +169,15 @@ def _forecast(checked: CheckedRecipe) -> Forecast | None:
     return forecast(checked) if is_timed or checked.recipe.checkpointing else None
 
 
-def _is_about(generator: Check | Advice, backend: str) -> bool:
-    """Return whether a rule applies to a backend's jobs: one of this package, or of the backend's modules."""
-    return any(_is_in(generator.__module__, each) for each in (__name__, *_rules_of(backend)))
-
-
-def _clusters(generator: Check | Advice) -> tuple[str, ...]:
-    described = backend_registry.descriptions()
-    return tuple(
-        each.choice for each in described if any(_is_in(generator.__module__, own) for own in _rules_of(each.name))
-    )
-
-
 @cache  # looking for modules reads folders
 def _rules_of(backend: str) -> tuple[str, ...]:
     return backend_registry.described(backend).rules()
 
 
-def _is_in(module: str, package: str) -> bool:
-    return module == package or module.startswith(f"{package}.")
-
-
-def _reason(generator: Check | Advice) -> str:
-    return " ".join((generator.__doc__ or "").split())
-
-
-def _import(backend: str) -> None:
-    """Import the modules of rules for every cluster and for this one, so that they are registered."""
-    for package in (__name__, *_rules_of(backend)):
+@cache
+def _import(*backends: str) -> None:
+    """Import the modules of rules for every cluster and for these, so that they are registered."""
+    for package in (__name__, *(package for backend in backends for package in _rules_of(backend))):
         for module in pkgutil.iter_modules(getattr(importlib.import_module(package), "__path__", ())):
             importlib.import_module(f"{package}.{module.name}")
 
@@ -259,9 +194,10 @@ def faulty_needs(checked: CheckedRecipe, faulty: Iterable[str]) -> frozenset[str
 
 
 def _by_code() -> tuple[Rule, ...]:
-    return tuple(sorted(_rules, key=lambda each: each.code))
+    return tuple(sorted((each for each in _rules if each.code.startswith("E")), key=lambda each: each.code))
 
 
-def _in_order() -> tuple[NoticeRule, ...]:
+def _in_order() -> tuple[Rule, ...]:
     places = {code: place for place, code in enumerate(ORDER)}
-    return tuple(sorted(_notice_rules, key=lambda each: (places.get(each.code, len(places)), each.code)))
+    advice = (each for each in _rules if each.code.startswith("N"))
+    return tuple(sorted(advice, key=lambda each: (places.get(each.code, len(places)), each.code)))

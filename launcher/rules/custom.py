@@ -4,9 +4,9 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any, cast
 
 from launcher.common.problems import Notice, Problem
-from launcher.families import BUNDLE_CONFIGS
 from launcher.model.backend_registry import described
 from launcher.model.checked_recipe import CheckedRecipe
+from launcher.model.interface import BUNDLE_CONFIGS
 from launcher.model.training_args import BATCH_KEYS
 from launcher.rules import SIZES, MakeNotice, MakeProblem, PlannedRecipe, notice_rule, rule
 

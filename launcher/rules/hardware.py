@@ -7,16 +7,17 @@ from collections.abc import Iterable, Iterator
 from launcher.common.problems import Notice, Problem
 from launcher.common.suggestions import did_you_mean
 from launcher.families import interface
-from launcher.model import instance_specs, instances
+from launcher.model import instances
 from launcher.model.backend_registry import described
 from launcher.model.checked_recipe import CheckedRecipe
 from launcher.model.composition import Composition
 from launcher.model.config_tree import get
+from launcher.model.recipe import InstanceSpec
 from launcher.rules import MakeNotice, MakeProblem, PlannedRecipe, notice_rule, rule
 from launcher.rules.custom import is_serverless
 
 _TABLE = "launcher/model/instances.csv"
-_SPECS = instance_specs.KEY
+_SPECS = instances.SPECS
 _UNKNOWN = "is not an instance type of the table"
 _LABELS = ("beta.kubernetes.io/instance-type", "node.kubernetes.io/instance-type")
 _COMPARED = {
@@ -98,7 +99,7 @@ def listed_instances_are_known(checked: CheckedRecipe, problem: MakeProblem) -> 
 def descriptions_are_complete(checked: CheckedRecipe, problem: MakeProblem) -> Iterator[Problem]:
     """A job depends on these values, so the description of a type must provide those that the table lacks."""
     specs = checked.recipe.instance_specs or ()
-    keys = ", ".join(instance_specs.InstanceSpec.model_fields)
+    keys = ", ".join(InstanceSpec.model_fields)
     for i, spec in enumerate(specs):
         if lacking := instances.missing(spec):
             yield problem(
@@ -151,7 +152,7 @@ def _is_described(checked: CheckedRecipe, name: str) -> bool:
 
 def _example(name: str) -> str:
     """Return an example description of a type; of another type if the name is invalid."""
-    return instance_specs.EXAMPLE % (name if _NAME.fullmatch(instances.canonical(name)) else "p9.48xlarge")
+    return instances.SPEC_EXAMPLE % (name if _NAME.fullmatch(instances.canonical(name)) else "p9.48xlarge")
 
 
 def _allowed(checked: CheckedRecipe) -> list[str]:

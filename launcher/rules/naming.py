@@ -1,19 +1,32 @@
-"""Names that a recipe gives its job, and the place of its image."""
+"""Names that a recipe gives, and leaves to its user: of the job, its image, the model, data, further keys."""
 
 import re
 from collections.abc import Iterator
 
-from launcher.common.problems import Problem
+from launcher.common.problems import Notice, Problem
 from launcher.common.suggestions import did_you_mean
 from launcher.common.syntax import DNS_LABEL
 from launcher.model import aws_regions
+from launcher.model.backend_registry import described
 from launcher.model.checked_recipe import CheckedRecipe
-from launcher.rules import MakeProblem, rule
+from launcher.model.config_tree import ABSENT, get, lookup
+from launcher.model.job_spec import OPEN
+from launcher.rules import MakeNotice, MakeProblem, PlannedRecipe, notice_rule, rule
 
-_OBJECT_NAMES = "Kubernetes, Object Names and IDs"
+MODEL = "recipes.training_config.model_config.model_name_or_path"
+_TYPES = "launcher/model/recipe.py, launcher/families and the settings of each cluster"
 
 
-@rule("E301", "recipes.run.name", source=_OBJECT_NAMES)
+@rule("E112", MODEL, source="transformers, from_pretrained")
+def model_is_named(checked: CheckedRecipe, problem: MakeProblem) -> Iterator[Problem]:
+    """A recipe's model cannot be loaded if an override removes its name."""
+    if get(checked.composition.tree, MODEL) != "":
+        return
+    if named := [setting.value for setting in checked.composition.sources.settings(MODEL) if setting.value]:
+        yield problem(MODEL, "is empty: the model to load is missing", value="", remedy=f"{MODEL}={named[-1]}")
+
+
+@rule("E301", "recipes.run.name", source="Kubernetes, Object Names and IDs")
 def run_name_is_dns_label(checked: CheckedRecipe, problem: MakeProblem) -> Iterator[Problem]:
     """The job's name starts with run.name, and is part of names of pods and of label values."""
     name = checked.recipe.run.name
@@ -36,3 +49,31 @@ def registries_are_in_regions_that_exist(checked: CheckedRecipe, problem: MakePr
     if region and not aws_regions.exists(region):
         remedy = did_you_mean(region, aws_regions.known()) or "pip install --upgrade boto3, if it is a new one"
         yield problem("container", f"its region {region} is not known", value=image, remedy=remedy)
+
+
+@notice_rule("N126", source=_TYPES)
+def model_is_not_chosen(planned: PlannedRecipe, notice: MakeNotice) -> Iterator[Notice]:
+    """A recipe that leaves the model to you has no weights to start from."""
+    if planned.checked.trainer != OPEN and get(planned.checked.composition.tree, MODEL) == "":
+        yield notice("model_name_or_path is empty: give a folder, or a name on the Hugging Face Hub")
+
+
+@notice_rule("N107", source="docs/decisions.md, Checks")
+def paths_are_empty(planned: PlannedRecipe, notice: MakeNotice) -> Iterator[Notice]:
+    """A path is empty, so the container decides what the job reads or writes."""
+    checked = planned.checked
+    paths = [key for key in checked.recipe.keys.left_to_image if get(checked.composition.tree["recipes"], key) == ""]
+    empty = [path.removeprefix("training_config.") for path in paths]
+    if empty and described(checked.backend).files.has_containers and checked.trainer != OPEN:
+        verb = "is" if len(empty) == 1 else "are"
+        yield notice(f"{', '.join(empty)} {verb} empty: the container's own default applies")
+
+
+@notice_rule("N127", source=_TYPES)
+def extra_keys_are_unset(planned: PlannedRecipe, notice: MakeNotice) -> Iterator[Notice]:
+    """An entry of extra_keys that the recipe does not set may be a typo or a leftover."""
+    checked = planned.checked
+    trees = (checked.composition.tree["recipes"], *(scale.tree for scale in checked.scales))
+    extra = checked.recipe.extra_keys or ()
+    if unset := [key for key in extra if all(lookup(tree, key) is ABSENT for tree in trees)]:
+        yield notice(f"extra_keys names {', '.join(unset)}, which this recipe does not set")

@@ -1,7 +1,6 @@
 """Who trains a recipe: whether it has the choice, and what the open trainer asks for."""
 
 import os
-import re
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
@@ -14,6 +13,7 @@ from launcher.model.checked_recipe import CheckedRecipe
 from launcher.model.config_tree import ABSENT, get, lookup
 from launcher.model.interface import is_published_image
 from launcher.model.job_spec import OPEN
+from launcher.model.validation import without_size
 from launcher.rules import MakeNotice, MakeProblem, PlannedRecipe, notice_rule, rule
 
 if TYPE_CHECKING:
@@ -28,7 +28,6 @@ _OWN_KEYS = (
 )
 """Keys that only the open trainer reads."""
 _CODE = ("repo_url_or_path", "branch", "commit", "entry_script", "entry_module", "token")
-_OF_SIZE = re.compile(r"recipes\.(scale_config\.[^.]+\.)?")
 _DOCS = "docs/open-trainer.md"
 
 
@@ -192,7 +191,7 @@ def _unread(checked: CheckedRecipe) -> Iterator[tuple[str, str]]:
     noticed = {path: found.reason for path, found in _findings(checked) if not found.is_refused}
     yield from noticed.items()
     for path in checked.composition.explicit:
-        key = key_of(_OF_SIZE.sub("", path, count=1)) if path.startswith("recipes.") else None
+        key = key_of(without_size(path)) if path.startswith("recipes.") else None
         if key and not key.has_effect and path not in noticed:
             yield path, key.effect
 

@@ -16,7 +16,7 @@ from torch.distributed.tensor import DTensor
 from torch.nn.parallel import DistributedDataParallel
 
 from launcher.common import names
-from launcher.model import checkpoint_content
+from launcher.model import checkpointing
 from launcher.runtime.checkpoint import Checkpoints, latest_progress
 from launcher.runtime.checkpoint_folder import Progress
 from launcher.runtime.checkpoint_search import StateMismatch
@@ -150,7 +150,7 @@ def test_bytes_are_those_that_the_command_estimates(tmp_path, adapted):
         if isinstance(each, TensorStorageMetadata) and name not in buffers and not name.endswith(".step")
     )
     num_trained = sum(each.numel() for each in model.parameters() if each.requires_grad)
-    assert measured == checkpoint_content.Content(num_trained, "float32", "adam_fp32", "ddp").total_bytes
+    assert measured == checkpointing.Content(num_trained, "float32", "adam_fp32", "ddp").total_bytes
 
 
 def test_a_checkpoint_with_frozen_and_tied_weights_of_before_still_loads(tmp_path):

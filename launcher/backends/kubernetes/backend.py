@@ -16,10 +16,11 @@ from launcher.common.problems import Problem, fail
 from launcher.common.templating import render_yaml
 from launcher.families import interface
 from launcher.model.backend import RANK_0
-from launcher.model.job_spec import Bundle, JobEvent, JobHandle, JobPod, JobSpec, JobStatus, LogSelection
+from launcher.model.job_spec import Bundle, JobEvent, JobHandle, JobSpec, JobStatus, LogSelection
 
 if TYPE_CHECKING:
     from launcher.backends.kubernetes.target import Target
+    from launcher.model.cluster_view import JobPod
 
 CONFIG_MAP_LIMIT = 1 << 20
 """Bytes a ConfigMap may hold. Source: Kubernetes, ConfigMaps, Motivation."""
@@ -183,7 +184,7 @@ class KubernetesBackend:
         with _opened(handle) as (connection, target):
             job_control.clear(connection, target, api_objects.manifests(_bundle(handle)))
 
-    def pods(self, handle: JobHandle) -> tuple[JobPod, ...]:
+    def pods(self, handle: JobHandle) -> tuple["JobPod", ...]:
         """Return the job's pods as they are now, in the order of their ranks."""
         from launcher.backends.kubernetes import job_watch, pod_report
 

@@ -4,8 +4,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from launcher.model.backend import Backend, BackendDescription, MemoryKeeper
+from launcher.model.base_model import options_of
 from launcher.model.capabilities import Clusters, Files, Instances, Pods, Programs, Scaling, Secrets
-from launcher.model.cluster_options import options_of
 from launcher.model.job_spec import JobSpec
 
 if TYPE_CHECKING:

@@ -6,8 +6,18 @@ from typing import Annotated, Literal
 from pydantic import AfterValidator, Field
 
 from launcher.backends.kubernetes.rules.bounds import is_below, place
-from launcher.model.base_model import INT32, INT64, Listed, Model, NonNegative32, Positive32, default
-from launcher.model.cluster_options import ClusterOptions, HasOptions, options_of
+from launcher.model.base_model import (
+    INT32,
+    INT64,
+    ClusterOptions,
+    HasOptions,
+    Listed,
+    Model,
+    NonNegative32,
+    Positive32,
+    default,
+    options_of,
+)
 
 Values = Annotated[Listed[str], Field(min_length=1)]
 Word = Annotated[str, Field(min_length=1)]

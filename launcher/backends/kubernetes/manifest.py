@@ -15,13 +15,13 @@ from launcher.bundle import container
 from launcher.common.names import CHECKPOINT_LOG
 from launcher.common.problems import Problem
 from launcher.common.templating import render_template
-from launcher.families import BUNDLE_CONFIGS, interface
+from launcher.families import interface
 from launcher.model.config_tree import get
 from launcher.model.environment import plain_variables, secret_variables
 from launcher.model.instances import requested
+from launcher.model.interface import CONFIG_MOUNT
 from launcher.model.job_spec import JobSpec
 
-CONFIG_MOUNT = "/config"
 START_SCRIPT = "start.sh"
 """Name of the start script in a job's ConfigMap."""
 AGENT = "hyperpodrun"
@@ -180,9 +180,7 @@ def _program(job: JobSpec) -> list[str]:
     args = list(own or family.workers.image_command(job))
     if not is_kubeflow(job) or not (own or args[:1] == [AGENT]):
         return args
-    program = [CONFIG_MOUNT if arg == BUNDLE_CONFIGS else arg for arg in family.workers.program(job)]
-    config = [f"--config-path={CONFIG_MOUNT}"] if family.takes_config_path else []
-    return [*_torchrun(job), *program, *config]
+    return [*_torchrun(job), *family.container_program(job)]
 
 
 def unread_scripts(job: JobSpec) -> tuple[Problem, ...]:

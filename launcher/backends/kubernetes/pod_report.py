@@ -9,7 +9,7 @@ from launcher.backends.kubernetes import lenient
 from launcher.backends.kubernetes.target import Places
 from launcher.common.redaction import masked
 from launcher.common.texts import first_of
-from launcher.model.job_spec import JobPod
+from launcher.model.cluster_view import JobPod
 
 STARTING = ("ContainerCreating", "PodInitializing")
 """Reasons of a container that starts normally. Source: Kubernetes, pkg/kubelet/images and container statuses."""

@@ -4,8 +4,8 @@ from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from launcher.model.backend import Backend, BackendDescription, MemoryKeeper
+from launcher.model.base_model import options_of
 from launcher.model.capabilities import Files, Instances, Programs, Scaling, Secrets
-from launcher.model.cluster_options import options_of
 from launcher.model.job_spec import OPEN, JobSpec, Trainer
 
 if TYPE_CHECKING:

@@ -4,8 +4,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import Field
 
-from launcher.model.base_model import Listed, Model, default
-from launcher.model.cluster_options import ClusterOptions, HasOptions, options_of
+from launcher.model.base_model import ClusterOptions, HasOptions, Listed, Model, default, options_of
 
 PositiveSeconds = Annotated[float, Field(gt=0, le=1e7)]
 

@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, TypeVar
 
 from launcher.backends.sagemaker import JOBS
 from launcher.model.backend import Backend, BackendDescription, LaunchMode
-from launcher.model.capabilities import Files, InstanceGroup, Instances, Programs, RuntimeLimit, Secrets
+from launcher.model.capabilities import Files, Instances, Programs, RuntimeLimit, Secrets
 from launcher.model.job_spec import JobSpec
 
 if TYPE_CHECKING:
@@ -38,10 +38,10 @@ class _Instances(Instances["Settings"]):
         if getattr(getattr(jobs, "additional_estimator_kwargs", None), "use_spot_instances", None) is True:
             yield f"{JOBS}.additional_estimator_kwargs.use_spot_instances", True
 
-    def groups(self, options: "Settings") -> tuple[InstanceGroup, ...]:
+    def groups(self, options: "Settings") -> tuple[tuple[str, int], ...]:
         """Return the job's instance groups."""
         groups = options.sm_jobs_config.instance_groups or ()
-        return tuple(InstanceGroup(each.instance_type, each.instance_count) for each in groups)
+        return tuple((each.instance_type, each.instance_count) for each in groups)
 
 
 class _InstancesOnAws(_Instances):

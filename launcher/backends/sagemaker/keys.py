@@ -5,8 +5,8 @@ from typing import Any
 
 from launcher.backends.sagemaker import JOBS as JOBS
 from launcher.backends.sagemaker.training_options import EstimatorArguments, Metric, Settings, SmJobs
+from launcher.model.base_model import HasOptions, options_of
 from launcher.model.checked_recipe import CheckedRecipe
-from launcher.model.cluster_options import HasOptions, options_of
 from launcher.rules import rule
 
 KWARGS = f"{JOBS}.additional_estimator_kwargs"

@@ -9,8 +9,7 @@ from pydantic import AfterValidator, Field
 
 from launcher.backends.sagemaker import members
 from launcher.backends.sagemaker.members import named
-from launcher.model.base_model import Listed, Model, default
-from launcher.model.cluster_options import ClusterOptions
+from launcher.model.base_model import ClusterOptions, Listed, Model, default
 
 
 class Placed(Model):

@@ -27,7 +27,7 @@ from launcher.common.names import RUN_DIR
 from launcher.common.problems import Problem, fail
 from launcher.families import interface
 from launcher.model import following
-from launcher.model.cluster_options import options_of
+from launcher.model.base_model import options_of
 from launcher.model.config_tree import get
 from launcher.model.interface import Entry
 from launcher.model.job_spec import OPEN, Bundle, JobHandle, JobSpec

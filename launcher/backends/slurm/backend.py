@@ -61,7 +61,7 @@ class SlurmBackend:
     def submit_all(self, jobs: Sequence[QueuedJob]) -> tuple[JobHandle, ...]:
         """Submit the jobs of bundles, several as tasks of arrays; those that exist are left unchanged."""
         placed = [replace(job.bundle, directory=job.bundle.directory.resolve()) for job in jobs]
-        ids = submit.submit_all([replace(job, bundle=bundle) for job, bundle in zip(jobs, placed, strict=True)])
+        ids = submit.submit_all([job._replace(bundle=bundle) for job, bundle in zip(jobs, placed, strict=True)])
         return tuple(
             replace(_handle(bundle), native_id=id_, kind=_kind(bundle), is_new=is_new)
             for bundle, (id_, is_new) in zip(placed, ids, strict=True)

@@ -6,8 +6,16 @@ from typing import Annotated, Literal
 from pydantic import AfterValidator, Field
 
 from launcher.backends.slurm.sbatch_options import MEMORY, mebibytes, refuse_unknown
-from launcher.model.base_model import Listed, Model, NonNegativeInt, PositiveInt, default
-from launcher.model.cluster_options import ClusterOptions, HasOptions, options_of
+from launcher.model.base_model import (
+    ClusterOptions,
+    HasOptions,
+    Listed,
+    Model,
+    NonNegativeInt,
+    PositiveInt,
+    default,
+    options_of,
+)
 from launcher.operator.job_request import DEFAULT_GRACEFUL_TIMEOUT_S
 
 _CONTROL = re.compile(r"[\x00-\x1f\x7f]")

@@ -148,7 +148,7 @@ def _forecast(checked: "CheckedRecipe", name: str, estimate: "Estimate", config:
     from launcher.checkpointing.architecture import UnknownArchitecture
     from launcher.checkpointing.forecast import forecast
     from launcher.model.config_tree import get
-    from launcher.rules.models import MODEL
+    from launcher.rules.naming import MODEL
 
     if config is not None and estimate.parameters:
         message = "both the number of parameters and a config.json to count them are given"

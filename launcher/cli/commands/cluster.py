@@ -221,4 +221,4 @@ def _instance_cells(each: "Instance", known: "Prices") -> tuple[str, ...]:
 def _instance_json(each: "Instance", known: "Prices") -> dict[str, object]:
     price = known.per_hour.get(each.name)
     priced = None if price is None else {"usd_per_hour": price, **asdict(known.basis[each.name])}
-    return asdict(each) | {"price": priced}
+    return each._asdict() | {"price": priced}

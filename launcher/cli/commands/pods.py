@@ -15,7 +15,7 @@ from launcher.common.problems import fail
 if TYPE_CHECKING:
     from launcher.jobs.registry import JobRecord
     from launcher.model.capabilities import Pods
-    from launcher.model.job_spec import JobPod
+    from launcher.model.cluster_view import JobPod
 
 _COLUMNS = ("ranks", "pod", "node", "phase", "ready", "restarts", "age", "reason")
 _MOST_PODS = 8

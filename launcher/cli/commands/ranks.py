@@ -103,7 +103,7 @@ def _of_numbers(
 
 def _of_recipe(target: Target, overrides: Sequence[str]) -> Placement:
     """Return the placement of a recipe at one of its sizes, by default its smallest."""
-    from launcher.model.fault_origins import with_origin
+    from launcher.model.validation import with_origin
     from launcher.planning.check import examine
 
     composition = composed(target.name, overrides)

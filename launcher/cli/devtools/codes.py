@@ -4,7 +4,7 @@ import csv
 from dataclasses import dataclass
 from pathlib import Path
 
-from launcher.rules import NoticeRule, Rule, all_notice_rules, all_rules
+from launcher.rules import all_notice_rules, all_rules
 
 SUBJECTS = {
     "E0": "Composition",
@@ -47,8 +47,7 @@ class Code:
 def all_codes() -> tuple[Code, ...]:
     """Return every code, in order; a code that a rule raises, and other code too, is listed as the rule's."""
     found = {code.code: code for code in elsewhere()}
-    rules: tuple[Rule | NoticeRule, ...] = (*all_rules(), *all_notice_rules())
-    for rule in rules:
+    for rule in (*all_rules(), *all_notice_rules()):
         found[rule.code] = Code(rule.code, rule.reason, rule.source, " or cluster=".join(rule.clusters))
     return tuple(found[code] for code in sorted(found))
 

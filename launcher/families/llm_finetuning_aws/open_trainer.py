@@ -12,9 +12,8 @@ from launcher.common.names import ENTRYPOINT
 from launcher.common.problems import Problem
 from launcher.model.backend_registry import described
 from launcher.model.config_tree import get
-from launcher.model.interface import Interface, runtime_workers
+from launcher.model.interface import Interface, agent_workers
 from launcher.model.job_spec import JobSpec
-from launcher.runtime.finetune.architectures import CONFIG_FILE, KNOWN
 from launcher.runtime.model_configs import table
 
 _MODEL = "recipes.training_config.model_config.model_name_or_path"
@@ -25,7 +24,7 @@ _NUM_SAMPLES = 200
 _PACKAGES = ("tokenizers", "jinja2", "numpy", "xxhash")
 _VALIDATION = "recipes.training_config.datasets.val_data.file_path"
 _ADAPTERS = "recipes.training_config.model_config.lora_checkpoint_file_path"
-_HUB_ID = re.compile(r"[A-Za-z0-9][\w.-]*/[\w.-]+", re.ASCII)
+_HUB_ID = r"[A-Za-z0-9][\w.-]*/[\w.-]+"
 _IN_CONTAINER = "/opt/ml/"
 _LEAST_SAMPLES = 10
 """Made-up samples of which one is left to evaluate on."""
@@ -49,6 +48,8 @@ def _program(job: JobSpec) -> tuple[str, ...]:
 
 def _modules(job: JobSpec) -> tuple[str, ...]:
     """Return what every fine-tuning imports, and the model's code if its architecture is known before the launch."""
+    from launcher.runtime.finetune.architectures import KNOWN  # few compiles need it
+
     found = table().get(job.published_model)
     package = KNOWN[found["model_type"]].package if found else None
     model = (f"transformers.models.{package}.modeling_{package}",) if package else ()
@@ -66,7 +67,7 @@ def _absent_inputs(job: JobSpec) -> Iterator[Problem]:
     if not (model := get(job.config, _MODEL)):
         remedy = f"{_MODEL}=<folder, or org/name on the Hugging Face Hub>; or {_REHEARSE}"
         yield Problem("E116", _MODEL, "is empty: there is no model to train", value="", remedy=remedy)
-    elif not _is_found(job, model) and not _HUB_ID.fullmatch(model):
+    elif not _is_found(job, model) and not re.fullmatch(_HUB_ID, model, re.ASCII):
         yield _absent(job, _MODEL, model, "a folder, or org/name on the Hugging Face Hub")
     if not (data := get(job.config, _TRAIN)):
         if not set(backend.files.channels(job.settings)) & set(CHANNELS["train_path"]):
@@ -83,6 +84,8 @@ def _absent_inputs(job: JobSpec) -> Iterator[Problem]:
 
 def _unknown_architecture(job: JobSpec) -> Iterator[Problem]:
     """Yield a Problem if the architecture of the small model would be unknown."""
+    from launcher.runtime.finetune.architectures import CONFIG_FILE  # few compiles need it
+
     model = get(job.config, _MODEL) or ""
     has_config = os.path.isfile(job.cwd / model / CONFIG_FILE)
     if not job.published_model and not has_config and (not model or _is_readable(job, model)):
@@ -203,7 +206,7 @@ def _sample_losses(job: JobSpec) -> Iterator[str]:
 
 
 INTERFACE = Interface(
-    roles=(runtime_workers(_program),),
+    roles=(agent_workers(_program),),
     cuts_uneven_shares=True,
     accelerator="gpu",
     modules=_modules,

@@ -7,14 +7,11 @@ from pathlib import Path
 from typing import Any
 
 from launcher.model.config_tree import get
-from launcher.model.interface import WORKERS, Entry, Interface, Role
+from launcher.model.interface import CONFIG_MOUNT, WORKERS, Entry, Interface, Role
 from launcher.model.job_spec import JobSpec
 
 _MODULE = "amzn_awsllm_fine_tuning.train_hp"
 """Source: the published recipes' git.entry_module."""
-_COMMAND = ("/opt/bin/scripts/train-script-gpu.sh",)
-_LOG = "/data/training.log"
-_CONFIG_MOUNT = "/config"
 
 
 def _image_env(job: JobSpec) -> dict[str, str]:
@@ -23,7 +20,7 @@ def _image_env(job: JobSpec) -> dict[str, str]:
     Source: the variables of that image's start script.
     """
     git = job.config["git"]
-    script_args = f"--config-path={_CONFIG_MOUNT}" + ("" if job.elastic else " --config-name=config.yaml")
+    script_args = f"--config-path={CONFIG_MOUNT}" + ("" if job.elastic else " --config-name=config.yaml")
     env = {
         "GIT_REPO_URL": _repository(git),
         "GIT_BRANCH": git["branch"] or "",
@@ -62,9 +59,9 @@ def _program(job: JobSpec) -> tuple[str, ...]:
 _WORKERS = Role(
     name=WORKERS,
     program=_program,
-    image_command=lambda job: _COMMAND,
+    image_command=lambda job: ("/opt/bin/scripts/train-script-gpu.sh",),
     image_env=_image_env,
-    image_log=_LOG,
+    image_log="/data/training.log",
 )
 INTERFACE = Interface(
     roles=(_WORKERS,), runs_as_root=True, accelerator="gpu", entry=Entry.RECIPE, has_own_checkpoints=True

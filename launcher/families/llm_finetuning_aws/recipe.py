@@ -3,7 +3,6 @@
 Source: key names and types as the published LLMFT recipes have them.
 """
 
-import dataclasses
 import re
 from collections.abc import Mapping
 from typing import Annotated, Any, ClassVar, Literal
@@ -11,7 +10,7 @@ from typing import Annotated, Any, ClassVar, Literal
 from pydantic import AfterValidator, Field
 
 from launcher.model.base_model import BatchSize, Model, NonNegativeInt, PositiveInt
-from launcher.model.checkpoint_content import Content, Sharding
+from launcher.model.checkpointing import Content, Sharding
 from launcher.model.composition import RUN_NAME, ValueSources
 from launcher.model.recipe_keys import RecipeKeys
 from launcher.model.training_args import ARGS, BATCH_KEYS, BatchArgs, TrainingRecipe, TrainingSection
@@ -25,11 +24,10 @@ Scheduler = Literal[
 """Schedules of the learning rate. Source: transformers, SchedulerType."""
 _ATTENTION = ("eager", "sdpa", "flash_attention_2", "flash_attention_3", "flex_attention")
 """Attention kernels by name. Source: transformers, Attention Interface."""
-_HUB_KERNEL = re.compile(r"[\w.-]+/[\w.@:-]+")
 
 
 def _attention(name: str) -> str:
-    if name not in _ATTENTION and not _HUB_KERNEL.fullmatch(name):
+    if name not in _ATTENTION and not re.fullmatch(r"[\w.-]+/[\w.@:-]+", name):
         raise ValueError(f"should be {', '.join(_ATTENTION)}, or a kernel of the Hugging Face Hub as org/name")
     return name
 
@@ -320,10 +318,9 @@ _DATA_FILES = tuple(f"training_config.datasets.{name}.file_path" for name in ("t
 class Recipe(TrainingRecipe):
     """An LLMFT recipe."""
 
-    keys: ClassVar[RecipeKeys] = dataclasses.replace(
-        TrainingRecipe.keys,
-        batch=dataclasses.replace(
-            BATCH_KEYS, sample_groups=(*BATCH_KEYS.sample_groups, f"{ARGS}.ulysses_sequence_parallel_size")
+    keys: ClassVar[RecipeKeys] = TrainingRecipe.keys._replace(
+        batch=BATCH_KEYS._replace(
+            sample_groups=(*BATCH_KEYS.sample_groups, f"{ARGS}.ulysses_sequence_parallel_size")
         ),
         left_to_image=(*TrainingRecipe.keys.left_to_image, *_DATA_FILES),
     )

@@ -1,6 +1,6 @@
 """`distribution` of a recipe: how a script is started, and the parameters of the model parallel library, SMP 1.
 
-Source: as `launcher.model.parallelism.smp_parameters`.
+Source: as `launcher.model.parallelism.smp`.
 """
 
 from typing import Annotated, Literal
@@ -8,7 +8,7 @@ from typing import Annotated, Literal
 from pydantic import Field
 
 from launcher.model.base_model import BatchSize, DeviceCount, Model, NonNegativeInt, PositiveInt
-from launcher.model.parallelism.smp_parameters import DEFAULT_STRATEGY, TORCH
+from launcher.model.parallelism.smp import DEFAULT_STRATEGY, TORCH
 
 
 class SmpParameters(Model):

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from functools import cached_property
 from itertools import pairwise
 
-from launcher.model.parallelism.smp_parameters import ORDERS
+from launcher.model.parallelism.smp import ORDERS
 
 
 def host_names(num_hosts: int) -> tuple[str, ...]:
