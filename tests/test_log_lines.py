@@ -1,6 +1,7 @@
 """Lines of logs: masked quickly and completely, and written as they arrive."""
 
 import base64
+import re
 import threading
 
 import pytest
@@ -86,7 +87,7 @@ def reference(text):
         name = match[1] or match[2]
         if name and secret_forms.is_clear(name, match[4].strip("'\"")):
             spans.append(match.span(4))
-    for match in secret_forms._GIVEN.finditer(text):
+    for match in re.finditer(secret_forms._GIVEN, text, re.I):
         if match.lastindex and secret_forms.is_written(match[match.lastindex]):
             spans.append(match.span(match.lastindex))
     kept, first = "", 0
