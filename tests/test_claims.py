@@ -258,7 +258,6 @@ CHANGING = {
 }
 REMEMBERED = {
     "launcher/rules/__init__.py: _rules",  # filled by decorators, while modules are imported
-    "launcher/rules/__init__.py: _notice_rules",
     "launcher/common/redaction.py: _given",  # what later output must mask
 }
 
