@@ -13,7 +13,6 @@ class Node:
     """A node of a cluster.
 
     Args:
-        name: Its name.
         instance: Its instance type; None if no label has it.
         state: Ready or NotReady, and whether it is cordoned.
         resource: Extended resource of its accelerators; None if it has none.
@@ -38,7 +37,6 @@ class QuotaUse:
     Args:
         queue: The ClusterQueue, or the LocalQueue as namespace/name.
         flavor: The ResourceFlavor.
-        resource: The resource.
         used: Amount in use, as Kueue writes it.
         nominal: The quota; None for a LocalQueue, whose quota is its ClusterQueue's.
         borrowed: The part of `used` that exceeds the quota.
@@ -59,12 +57,11 @@ class Waiting:
     Args:
         queue: The ClusterQueue, or the LocalQueue where that cannot be read.
         position: Its position in the queue, from 1.
-        namespace: Its namespace.
         workload: Its own name.
         job: The job it belongs to.
         local_queue: The LocalQueue it was submitted to.
         priority: Its priority; higher ones come first.
-        created_s: Time of creation, in seconds since the epoch.
+        created_s: Seconds since the epoch.
         why: Why it was not admitted, as Kueue reports it.
     """
 
@@ -95,13 +92,11 @@ class ClusterJob:
     """A training job of a cluster.
 
     Args:
-        namespace: Its namespace.
-        name: Its name.
         kind: HyperPodPyTorchJob or PyTorchJob.
         user: Who launched it, if this launcher did; else None.
-        state: Its state; None if its status cannot be read.
+        state: None if its status cannot be read.
         nodes: Nodes it runs on now; None if its pods cannot be listed.
-        created_s: Time of creation, in seconds since the epoch.
+        created_s: Seconds since the epoch.
         message: Why it is pending, or why it ended.
     """
 
@@ -120,7 +115,7 @@ class AdoptedJob:
     """A job that was launched elsewhere, as far as its cluster knows it.
 
     Args:
-        handle: Names it; its folder is for the caller to choose.
+        handle: Its folder is for the caller to choose.
         digest: Digest of the bundle it comes from; "" if it has none of this launcher's.
         created: Time of its creation, ISO 8601 in UTC.
         user: Who launched it; `unknown` if not by this launcher.

@@ -231,16 +231,12 @@ def scale_trees(
         for override in base_overrides:
             if typed.isdisjoint(prefixes(override)):
                 path = reachable(tree, override)
-                shadowed[override] += lookup(own, path) not in (ABSENT, lookup(recipe, path))
-                tree, own = _as_in(recipe, tree, path), _cleared(own, path)
+                base = lookup(recipe, path)
+                shadowed[override] += lookup(own, path) not in (ABSENT, base)
+                tree = without(tree, path) if base is ABSENT else replaced(tree, path, base)
+                own = _cleared(own, path)
         scales.append(ScaleTree(key, own, _with_typed(tree, entries[key], typed)))
     return tuple(scales), {path: count for path, count in shadowed.items() if count}
-
-
-def _as_in(recipe: Mapping[str, Any], tree: Mapping[str, Any], path: str) -> Mapping[str, Any]:
-    """Return a size's tree with the value that the recipe has at a path."""
-    value = lookup(recipe, path)
-    return without(tree, path) if value is ABSENT else replaced(tree, path, value)
 
 
 def _with_typed(tree: Mapping[str, Any], entry: Any, typed: Iterable[str]) -> Mapping[str, Any]:

@@ -72,13 +72,8 @@ def _location(error: ErrorDetails) -> tuple[int | str, ...]:
 
 
 def _is_union_tag(part: int | str) -> bool:
-    if not isinstance(part, str):
-        return False
-    return (
-        part in ("str", "int", "float", "bool", "SecretRef", "Rehearsal")
-        or "[" in part
-        or part.startswith("constrained-")
-    )
+    members = ("str", "int", "float", "bool", "SecretRef", "Rehearsal")
+    return isinstance(part, str) and (part in members or "[" in part or part.startswith("constrained-"))
 
 
 def _problem(model: type[BaseModel], error: ErrorDetails, prefix: str) -> Problem:
@@ -123,10 +118,8 @@ def _allowed(error: ErrorDetails) -> str | None:
 def _fields_at(model: type[BaseModel], loc: tuple[int | str, ...]) -> list[str]:
     current: type[BaseModel] | None = model
     for part in loc:
-        if current is None:
-            return []
         if isinstance(part, str) and not is_index(part):
-            current = submodel(current, part)
+            current = current and submodel(current, part)
     return field_names(current) if current else []
 
 
@@ -143,10 +136,8 @@ def is_field(model: type[BaseModel], path: str) -> bool:
 
 def submodel(model: type[BaseModel], key: str) -> type[BaseModel] | None:
     """Return the model of the values under `key`, through Optional and list, or None."""
-    for name, info in model.model_fields.items():
-        if key == (info.alias or name):
-            return _model_in(info.annotation)
-    return None
+    found = (info.annotation for name, info in model.model_fields.items() if key == (info.alias or name))
+    return _model_in(next(found, None))
 
 
 def _model_in(annotation: Any) -> type[BaseModel] | None:
@@ -154,10 +145,7 @@ def _model_in(annotation: Any) -> type[BaseModel] | None:
         return annotation
     if get_origin(annotation) is dict:
         return None
-    for argument in getattr(annotation, "__args__", ()):
-        if found := _model_in(argument):
-            return found
-    return None
+    return next(filter(None, map(_model_in, getattr(annotation, "__args__", ()))), None)
 
 
 def _model_of_values(annotation: Any) -> type[BaseModel] | None:
@@ -207,9 +195,8 @@ def with_origin(composition: Composition, problems: Sequence[Problem]) -> tuple[
         origin = problem.where or composition.origin(problem.path)
         if origin and not problem.where and problem.code == "E101" and origin in composition.explicit.values():
             key, _, text = origin.partition("=")
-            origin = (
-                origin if re.fullmatch(_NO_TEXT, text, re.I) else f"{key}=…"
-            )  # the key may be that of a secret, misspelt
+            if not re.fullmatch(_NO_TEXT, text, re.I):  # the key may be that of a secret, misspelt
+                origin = f"{key}=…"
         located.append(dataclasses.replace(problem, where=origin))
     is_misspelt = any(problem.code == "E101" for problem in located)
     return tuple(_with_places(composition.tree, located) if is_misspelt else located)
@@ -230,7 +217,9 @@ def _with_places(tree: Mapping[str, Any], problems: Sequence[Problem]) -> list[P
         unknown = problem.path
         if problem.code != "E101":
             continue
-        if others := _clusters_with(unknown):
+        section, _, key = unknown.partition(".")
+        others = [each.choice for each in descriptions() if section == "cluster" and is_field(each.options(), key)]
+        if others:
             placed[i] = dataclasses.replace(problem, remedy=f"only with cluster={' or cluster='.join(others)}")
         elif places := _known_places(known, unknown):
             inside = [path for path, _ in found if path == unknown or path.startswith(f"{unknown}.")]
@@ -243,14 +232,6 @@ def _with_places(tree: Mapping[str, Any], problems: Sequence[Problem]) -> list[P
     remedy = f"recipes.extra_keys=[{','.join(dict.fromkeys(map(str, keys)))}] if your training code reads "
     remedy += "it" if len(unread) == 1 else "them"
     return [dataclasses.replace(p, remedy=remedy) if p in unread else p for p in placed]
-
-
-def _clusters_with(path: str) -> list[str]:
-    """Return the clusters whose settings have a key."""
-    section, _, key = path.partition(".")
-    if section != "cluster":
-        return []
-    return [each.choice for each in descriptions() if is_field(each.options(), key)]
 
 
 def _known_places(known: Mapping[str, Iterable[str]], unknown: str) -> list[str]:

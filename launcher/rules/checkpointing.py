@@ -18,7 +18,7 @@ from launcher.rules.elasticity import LIMITS, refuses_elastic
 KEY = "recipes.checkpointing"
 _CHECKPOINTING = "docs/checkpointing.md"
 _PAGE = "AWS, Accelerate your model training with managed tiered checkpointing on Amazon SageMaker HyperPod"
-_PREFIX = re.compile(r"[A-Za-z0-9!_.'()/-]*")
+_PREFIX = r"[A-Za-z0-9!_.'()/-]*"
 """Source: Amazon S3, Naming objects: safe characters, without the one that policies take for any other."""
 _MINUTE_S = 60
 _LEAST_GOODPUT = 0.005
@@ -28,7 +28,6 @@ _AGENTS_TIMEOUT_S = 15
 
 Source: hyperpod-elastic-agent 1.1.3, run.py: --shutdown-timeout.
 """
-_SCHEME = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*://")
 
 
 @rule("E208", *SIZES, KEY, source=LIMITS)
@@ -69,10 +68,10 @@ def path_is_reached(checked: CheckedRecipe, problem: MakeProblem) -> Iterator[Pr
         bucket, _, prefix = path.removeprefix(S3).partition("/")
         if not is_bucket(bucket):
             yield problem(f"{KEY}.persistent.path", "names no bucket", value=path, allowed=allowed)
-        elif not _PREFIX.fullmatch(prefix):
+        elif not re.fullmatch(_PREFIX, prefix):
             message = "has a prefix with characters that are special in a policy or an address"
             yield problem(f"{KEY}.persistent.path", message, value=path, allowed="letters, digits, and !_.'()-/")
-    elif _SCHEME.match(path):
+    elif re.match(r"[A-Za-z][A-Za-z0-9+.-]*://", path):
         yield problem(f"{KEY}.persistent.path", "is not a supported kind of storage", value=path, allowed=allowed)
     elif not (path.startswith("/") or described(checked.backend).files.are_shared(checked.settings)):
         yield problem(f"{KEY}.persistent.path", "must be an absolute path", value=path, allowed=allowed)
@@ -98,14 +97,10 @@ def settings_have_a_tier(checked: CheckedRecipe, problem: MakeProblem) -> Iterat
     if not section:
         return
     is_s3 = bool(section.persistent and section.persistent.path.startswith(S3))
+    memory, s3 = (section.memory, "memory"), (is_s3, "persistent.path=s3://bucket/prefix")
     needs = {
-        "replicas": (section.memory, "memory"),
-        "memory_percent": (section.memory, "memory"),
-        "s3_endpoint": (is_s3, "persistent.path=s3://bucket/prefix"),
-        "s3_checksums": (is_s3, "persistent.path=s3://bucket/prefix"),
-        "kms_key": (is_s3, "persistent.path=s3://bucket/prefix"),
-        "patience_s": (section.has_tiers, "memory, or .persistent"),
-        "role_arn": (is_s3, "persistent.path=s3://bucket/prefix"),
+        **{"replicas": memory, "memory_percent": memory, "s3_endpoint": s3, "s3_checksums": s3, "kms_key": s3},
+        **{"patience_s": (section.has_tiers, "memory, or .persistent"), "role_arn": s3},
     }
     for key, (has, what) in needs.items():
         value = getattr(section, key)
@@ -159,7 +154,9 @@ def memory_is_too_small(planned: PlannedRecipe, notice: MakeNotice) -> Iterator[
         return
     section, kept = expected.section, memory.retention or MEMORY_KEPT
     replicas = REPLICAS if section.replicas is None else section.replicas
-    copies, in_tier = _host_copies(planned.checked.backend)
+    # The service has a part of the memory for itself; what the pods stage is beside it.
+    is_service = described(planned.checked.backend).memory_tier is MemoryKeeper.SERVICE
+    copies, in_tier = (SERVICE_HOST_COPIES, 0) if is_service else (1, 1)
     total, percent = instance.memory_gib * GIB, section.memory_percent or 100
     for nodes in expected.sizes:
         size, neighbours = expected.share(nodes).node_written, min(replicas, nodes - 1)
@@ -171,14 +168,6 @@ def memory_is_too_small(planned: PlannedRecipe, notice: MakeNotice) -> Iterator[
                 f" node at {nodes} nodes, {_gib(own)} of them in the tier; {instance.name} has {_gib(total)},"
                 f" and {percent} % for the tier are {_gib(total * percent // 100)}",
             )
-
-
-def _host_copies(backend: str) -> tuple[int, int]:
-    """Return how many host copies of a checkpoint a node holds, and how many of them the memory tier has to hold."""
-    if described(backend).memory_tier is MemoryKeeper.SERVICE:
-        # The service has a part of the memory for itself; what the pods stage is beside it.
-        return SERVICE_HOST_COPIES, 0
-    return 1, 1
 
 
 @notice_rule("N138", source=_CHECKPOINTING)

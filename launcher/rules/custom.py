@@ -1,7 +1,7 @@
 """The user's own script: its launcher, and keys that only other recipes read."""
 
 from collections.abc import Iterator
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, cast
 
 from launcher.common.problems import Notice, Problem
 from launcher.model.backend_registry import described
@@ -18,13 +18,12 @@ _SCRIPT = "recipes.training_cfg"
 _BATCH = f"recipes.{BATCH_KEYS.train_batch_size}"
 _PROCESSES = (f"{_SCRIPT}.run.ntasks_per_node", "recipes.trainer.devices")
 _KEYS = "docs/decisions.md, A script of your own"
-_UNREAD = {
-    "git": ("repo_url_or_path", "branch", "commit", "entry_script", "entry_module", "token"),
-    "recipes": ("pre_script", "post_script"),
-}
-"""Keys that the images of other recipes read, but the user's own script does not."""
 _REVISION = ("repo_url_or_path", "branch", "commit", "token")
 """Keys of `git` that name a revision, which some backends fetch for every program."""
+CODE_KEYS = ("repo_url_or_path", "branch", "commit", "entry_script", "entry_module", "token")
+"""All keys of `git` that replace the code of an image."""
+_UNREAD = {"git": CODE_KEYS, "recipes": ("pre_script", "post_script")}
+"""Keys that the images of other recipes read, but the user's own script does not."""
 
 
 def script_of(checked: CheckedRecipe) -> "Recipe | None":
@@ -61,20 +60,17 @@ def one_entry(checked: CheckedRecipe, problem: MakeProblem) -> Iterator[Problem]
     if (script := script_of(checked)) is None:
         return
     given = [value for value in (script.training_cfg.entry_script, script.training_cfg.entry_module) if value]
-    if len(given) != 1 and (given or described(checked.backend).programs.needs_script(checked)):
+    programs, missing = described(checked.backend).programs, "training_cfg.entry_script=train.py"
+    if programs.toolkit_key:
+        missing += f"; or {programs.toolkit_key}=false for an image with its own program"
+    if len(given) != 1 and (given or programs.needs_script(checked)):
         yield problem(
             f"{_SCRIPT}.entry_script",
             "both a script and a module are given" if given else "the script to run is missing",
             value=" and ".join(given) or None,
             allowed="one of entry_script and entry_module",
-            remedy=f"{_SCRIPT}.entry_module=null" if given else _missing_entry(checked),
+            remedy=f"{_SCRIPT}.entry_module=null" if given else missing,
         )
-
-
-def _missing_entry(checked: CheckedRecipe) -> str:
-    """Return the remedy for a missing script; an image may have its own program."""
-    remedy, key = "training_cfg.entry_script=train.py", described(checked.backend).programs.toolkit_key
-    return f"{remedy}; or {key}=false for an image with its own program" if key else remedy
 
 
 @rule("E107", f"{_SCRIPT}.script_args", source=_KEYS)
@@ -87,19 +83,13 @@ def arguments_are_words(checked: CheckedRecipe, problem: MakeProblem) -> Iterato
         if len(argument) != 1:
             yield problem(path, "is not one argument", value=argument, allowed="one name and its value: {--lr: 0.1}")
         for name, value in argument.items():
-            if not _is_value(value):
-                yield problem(f"{path}.{name}", "is not a valid argument value", value=value, allowed=_VALUES)
+            values = value if isinstance(value, list) else [value]
+            if not all(each is None or isinstance(each, str | int | float) for each in values):
+                allowed = "a text, a number, true, false, null (the name alone) or a list of these"
+                yield problem(f"{path}.{name}", "is not a valid argument value", value=value, allowed=allowed)
             elif not has_bundle and str(value).startswith("bundle:") and value != BUNDLE_CONFIGS:
                 message = "a pod has only the bundle's configurations"
                 yield problem(f"{path}.{name}", message, value=value, allowed=BUNDLE_CONFIGS)
-
-
-_VALUES = "a text, a number, true, false, null (the name alone) or a list of these"
-
-
-def _is_value(value: Any) -> bool:
-    values = value if isinstance(value, list) else [value]
-    return all(each is None or isinstance(each, str | int | float) for each in values)
 
 
 @rule("E108", "git", "recipes.pre_script", "recipes.post_script", source=_KEYS)

@@ -27,7 +27,6 @@ _COMPARED = {
     "vcpus": "vCPUs",
     "memory_gib": "GiB",
 }
-_NAME = re.compile(r"ml\.[a-z0-9-]+\.[a-z0-9-]+")
 
 
 @rule("E230", "instance_type", "recipes.instance_types", _SPECS, source=_TABLE)
@@ -152,7 +151,8 @@ def _is_described(checked: CheckedRecipe, name: str) -> bool:
 
 def _example(name: str) -> str:
     """Return an example description of a type; of another type if the name is invalid."""
-    return instances.SPEC_EXAMPLE % (name if _NAME.fullmatch(instances.canonical(name)) else "p9.48xlarge")
+    is_valid = re.fullmatch(r"ml\.[a-z0-9-]+\.[a-z0-9-]+", instances.canonical(name))
+    return instances.SPEC_EXAMPLE % (name if is_valid else "p9.48xlarge")
 
 
 def _allowed(checked: CheckedRecipe) -> list[str]:

@@ -1,7 +1,7 @@
 """Secrets are referenced by name, never written."""
 
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 from launcher.common.problems import Notice, Problem
@@ -16,6 +16,7 @@ from launcher.common.secret_forms import (
     is_written,
 )
 from launcher.common.secret_names import is_secret, names_secret
+from launcher.common.syntax import VARIABLE_NAME
 from launcher.model.backend_registry import described
 from launcher.model.checked_recipe import CheckedRecipe
 from launcher.model.config_tree import leaves
@@ -23,9 +24,9 @@ from launcher.model.environment import secret_references
 from launcher.model.recipe import SecretRef
 from launcher.rules import MakeNotice, MakeProblem, PlannedRecipe, notice_rule, rule
 
-_ENV_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
+_TRACKING, _REPOSITORY = "recipes.training_config.mlflow.tracking_uri", "git.repo_url_or_path"
 _CHECKED_FOR_URLS = (
-    *("env_vars.", "git.repo_url_or_path", "recipes.training_config.mlflow.tracking_uri"),
+    *("env_vars.", _REPOSITORY, _TRACKING),
     *("recipes.training_cfg.script_args", "recipes.pre_script", "recipes.post_script"),
 )
 """Keys in which other rules look for URLs with credentials, beside those of the chosen cluster."""
@@ -35,6 +36,8 @@ _UNREACHABLE = {
 }
 """Why a kind of reference cannot be resolved, and the kind that can."""
 _DECISION = "docs/decisions.md, Secrets are references"
+_REFERENCE = "{secretKeyRef: {name: …, key: …}} or {env: NAME}"
+_NAMED = "name it in env_vars: NAME={secretKeyRef: {name: …, key: …}}"
 
 
 @rule("E602", "env_vars", source=_DECISION)
@@ -45,7 +48,7 @@ def env_holds_no_secret(checked: CheckedRecipe, problem: MakeProblem) -> Iterato
             yield problem(
                 f"env_vars.{name}",
                 "looks like a secret in clear text; it would end up in files and logs",
-                allowed="{secretKeyRef: {name: …, key: …}} or {env: NAME}",
+                allowed=_REFERENCE,
                 where=f"env_vars.{name}",
             )
 
@@ -53,19 +56,15 @@ def env_holds_no_secret(checked: CheckedRecipe, problem: MakeProblem) -> Iterato
 @rule("E603", "recipes.training_config.mlflow", "git", source=_DECISION)
 def urls_hold_no_secret(checked: CheckedRecipe, problem: MakeProblem) -> Iterator[Problem]:
     """A URL with a user name and password copies them into every file."""
-    urls = {
-        "recipes.training_config.mlflow.tracking_uri": checked.recipe.mlflow and checked.recipe.mlflow.tracking_uri,
-        "git.repo_url_or_path": checked.launch.git.repo_url_or_path,
-    }
-    remedies = {
-        "recipes.training_config.mlflow.tracking_uri": "set MLFLOW_TRACKING_USERNAME and MLFLOW_TRACKING_PASSWORD"
-        " in the environment, and env_vars for the job",
-        "git.repo_url_or_path": "git.token={secretKeyRef:{name:…,key:…}}",
-    }
-    for path, url in urls.items():
+    mlflow, git = checked.recipe.mlflow, checked.launch.git
+    names = "MLFLOW_TRACKING_USERNAME and MLFLOW_TRACKING_PASSWORD"
+    for path, url, remedy in (
+        (_TRACKING, mlflow and mlflow.tracking_uri, f"set {names} in the environment, and env_vars for the job"),
+        (_REPOSITORY, git.repo_url_or_path, "git.token={secretKeyRef:{name:…,key:…}}"),
+    ):
         if url and holds_credentials(url):
             where = (checked.composition.origin(path) or "").partition("=")[0]
-            yield problem(path, "holds credentials", remedy=remedies[path], where=where)
+            yield problem(path, "holds credentials", remedy=remedy, where=where)
 
 
 @rule("E606", "env_vars", source=_DECISION)
@@ -73,8 +72,7 @@ def env_urls_hold_no_secret(checked: CheckedRecipe, problem: MakeProblem) -> Ite
     """A proxy's or a database's password in a variable is a secret too."""
     for name, value in (checked.launch.env_vars or {}).items():
         if isinstance(value, str) and not names_secret(name) and holds_secret(value):
-            allowed = "{secretKeyRef: {name: …, key: …}} or {env: NAME}"
-            yield problem(f"env_vars.{name}", "holds credentials", allowed=allowed, where=f"env_vars.{name}")
+            yield problem(f"env_vars.{name}", "holds credentials", allowed=_REFERENCE, where=f"env_vars.{name}")
 
 
 @rule("E607", "recipes", source=_DECISION)
@@ -107,19 +105,13 @@ def _secrets_of_list(items: list[Any], path: str) -> Iterator[str]:
 
 @rule(
     "E608",
-    "recipes.training_cfg.script_args",
-    "recipes.pre_script",
-    "recipes.post_script",
-    "cluster.annotations",
-    "cluster.custom_labels",
-    "cluster.command",
-    "cluster.setup",
-    "cluster.sm_jobs_config",
+    *("recipes.training_cfg.script_args", "recipes.pre_script", "recipes.post_script"),
+    *(f"cluster.{key}" for key in ("annotations", "custom_labels", "command", "setup", "sm_jobs_config")),
     source=_DECISION,
 )
 def words_hold_no_secret(checked: CheckedRecipe, problem: MakeProblem) -> Iterator[Problem]:
     """Arguments, commands and labels are written unchanged; use_wandb does not accept an API key."""
-    remedy = "name it in env_vars: NAME={secretKeyRef: {name: …, key: …}}, and read $NAME"
+    remedy = f"{_NAMED}, and read $NAME"
     for path in dict.fromkeys((*_argument_secrets(checked), *_command_secrets(checked), *_labelled_secrets(checked))):
         yield problem(path, "looks like a secret in clear text", remedy=remedy, where=path)
     for path, value in leaves(checked.composition.tree["recipes"]):
@@ -140,16 +132,11 @@ def _argument_secrets(checked: CheckedRecipe) -> Iterator[str]:
 
 
 def _command_secrets(checked: CheckedRecipe) -> Iterator[str]:
-    words = described(checked.backend).secrets.words(checked)
-    given: tuple[tuple[str, Sequence[str]], ...] = (
-        ("recipes.pre_script", checked.recipe.pre_script or ()),
-        ("recipes.post_script", checked.recipe.post_script or ()),
-        *((path, (" ".join(command),)) for path, command in words),
-    )
-    for path, texts in given:
-        for i, text in enumerate(texts):
-            if holds_secret(text):
-                yield path if path.startswith("cluster.") else f"{path}.{i}"
+    for name in ("pre_script", "post_script"):
+        lines = getattr(checked.recipe, name) or ()
+        yield from (f"recipes.{name}.{i}" for i, line in enumerate(lines) if holds_secret(line))
+    commands = described(checked.backend).secrets.words(checked)
+    yield from (path for path, command in commands if holds_secret(" ".join(command)))
 
 
 def _labelled_secrets(checked: CheckedRecipe) -> Iterator[str]:
@@ -162,7 +149,6 @@ def _labelled_secrets(checked: CheckedRecipe) -> Iterator[str]:
 @rule("E609", source=_DECISION)
 def values_hold_no_token(checked: CheckedRecipe, problem: MakeProblem) -> Iterator[Problem]:
     """Tokens and URLs with credentials are recognised by their form, whatever their key is called."""
-    remedy = "name it in env_vars: NAME={secretKeyRef: {name: …, key: …}}"
     texts = [
         (path, f"{path} {value}")
         for path, value in leaves(checked.composition.tree)
@@ -172,9 +158,9 @@ def values_hold_no_token(checked: CheckedRecipe, problem: MakeProblem) -> Iterat
     has_tokens = holds_token("\n".join(text for _, text in texts))  # one search instead of hundreds
     for path, text in texts:
         if has_tokens and holds_token(text):
-            yield problem(path, "holds an access token or a key in clear text", remedy=remedy, where=path)
+            yield problem(path, "holds an access token or a key in clear text", remedy=_NAMED, where=path)
         elif "@" in text and not path.startswith(others) and holds_user_info(text):
-            yield problem(path, "holds a URL with credentials", remedy=remedy, where=path)
+            yield problem(path, "holds a URL with credentials", remedy=_NAMED, where=path)
 
 
 @notice_rule("N195", source=_DECISION)
@@ -193,7 +179,7 @@ def values_that_look_random(planned: PlannedRecipe, notice: MakeNotice) -> Itera
 def env_names_are_names(checked: CheckedRecipe, problem: MakeProblem) -> Iterator[Problem]:
     """A shell cannot export variables with other names."""
     for name in checked.launch.env_vars or {}:
-        if not _ENV_NAME.fullmatch(name):
+        if not re.fullmatch(VARIABLE_NAME, name):
             yield problem(
                 f"env_vars.{name}",
                 "is not a valid environment variable name",

@@ -81,9 +81,7 @@ def _differing(checked: CheckedRecipe) -> dict[str, list[SizedRecipe]]:
     """Return the sizes with another value than the base recipe, by path."""
     base, keys = checked.composition.tree["recipes"], checked.recipe.keys.batch
     found: dict[str, list[SizedRecipe]] = {}
-    bound = (
-        keys.bound if keys and checked.size_plan else None
-    )  # it is the upper bound of planned passes, so it has an effect
+    bound = keys.bound if keys and checked.size_plan else None  # it bounds planned passes, so it has an effect
     for scale in checked.sizes:
         for path, value in leaves(scale.own):
             full = f"recipes.{path}"

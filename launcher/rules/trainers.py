@@ -15,6 +15,7 @@ from launcher.model.interface import is_published_image
 from launcher.model.job_spec import OPEN
 from launcher.model.validation import without_size
 from launcher.rules import MakeNotice, MakeProblem, PlannedRecipe, notice_rule, rule
+from launcher.rules.custom import CODE_KEYS
 
 if TYPE_CHECKING:
     from launcher.runtime.finetune.key_terms import Finding
@@ -27,7 +28,6 @@ _OWN_KEYS = (
     *(f"training_config.datasets.{name}" for name in ("assistant_turns", "max_lost_share")),
 )
 """Keys that only the open trainer reads."""
-_CODE = ("repo_url_or_path", "branch", "commit", "entry_script", "entry_module", "token")
 _DOCS = "docs/open-trainer.md"
 
 
@@ -125,7 +125,7 @@ def open_trainer_fetches_no_code(checked: CheckedRecipe, problem: MakeProblem) -
     """Training code of a repository replaces the closed program, which the open trainer has replaced already."""
     if checked.trainer != OPEN:
         return
-    for name in _CODE:
+    for name in CODE_KEYS:
         if (value := getattr(checked.launch.git, name)) is not None:
             shown = None if name == "token" else value
             message = "is read by the published image only, not by the open trainer"
