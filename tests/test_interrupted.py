@@ -8,7 +8,7 @@ import sys
 
 import pytest
 from conftest import ROOT
-from whole_jobs import finish, left_behind, mlflow_run, start, wait_for
+from whole_jobs import finish, left_behind, mlflow_run, program_of, start, wait_for
 
 from launcher.common import interrupts
 
@@ -26,9 +26,7 @@ for step in itertools.count(1):
 @pytest.fixture
 def steps(tmp_path):
     """Return the override that runs steps without end."""
-    script = tmp_path / "steps.py"
-    script.write_text(STEPS)
-    return f"cluster.command=['{script}']"
+    return program_of(STEPS, tmp_path)
 
 
 def until_line(process, start):
@@ -123,9 +121,8 @@ def following(tmp_path_factory):
     """Yield the name of a job that runs until the module's tests have ended."""
     folder = tmp_path_factory.getbasetemp() / "following"
     folder.mkdir()
-    (folder / "steps.py").write_text(STEPS)
     untracked = "recipes.training_config.mlflow.enabled=false"
-    process = start(f"cluster.command=['{folder / 'steps.py'}']", untracked, cwd=folder)
+    process = start(program_of(STEPS, folder), untracked, cwd=folder)
     until_line(process, "step ")
     (bundle,) = (path.parent for path in folder.glob("results/*/bundle.json"))
     yield bundle.name

@@ -17,6 +17,7 @@ from whole_jobs import (
     listening_addresses,
     losses_in_the_model,
     mlflow_run,
+    program_of,
     records,
     run,
     samples_in_the_model,
@@ -121,9 +122,7 @@ with open(os.path.join(os.environ["RECIPES_RUN_DIR"], "metrics.jsonl"), "a", buf
 @pytest.fixture
 def steps(tmp_path):
     """Return the override that runs steps without end."""
-    script = tmp_path / "steps.py"
-    script.write_text(STEPS_ALONE)
-    return f"cluster.command=['{script}']"
+    return program_of(STEPS_ALONE, tmp_path)
 
 
 def running_on(folder, num_nodes):

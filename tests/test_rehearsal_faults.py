@@ -1,6 +1,6 @@
 """Faults that a scenario injects into a real job, and what the timeline reports of them.
 
-A job costs seconds to start, so each one has many faults, far enough apart to be told from one another.
+A job costs seconds to start, so each one has many faults, far enough apart to be distinguished.
 """
 
 import pytest

@@ -47,6 +47,13 @@ def wait_for(condition, what, timeout_s=200.0):
     return found
 
 
+def program_of(text, folder):
+    """Return the override that runs a Python program in place of the recipe's."""
+    script = folder / "program.py"
+    script.write_text(text)
+    return f"cluster.command=['{script}']"
+
+
 def bundle_of(folder):
     (bundle,) = (path for path in (folder / "results").iterdir() if (path / "bundle.json").exists())
     return bundle

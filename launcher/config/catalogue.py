@@ -12,7 +12,7 @@ from typing import Any
 
 from launcher.common import yaml_io
 from launcher.common.paths import COLLECTION
-from launcher.common.problems import Problem, ProblemsFound
+from launcher.common.problems import Problem, gathering, raise_any
 from launcher.config import plain_values
 from launcher.config.collection import recipe_names
 from launcher.config.composed_files import Part, Parts, merged
@@ -82,12 +82,9 @@ def entries(folder: Path = COLLECTION) -> tuple[Entry, ...]:
     found: list[Entry] = []
     problems: list[Problem] = []
     for name in recipe_names(folder):
-        try:
+        with gathering(problems):
             found.append(_entry(name, folder / _FOLDER / f"{name}.yaml", parts, roots))
-        except ProblemsFound as error:
-            problems += error.problems
-    if problems:
-        raise ProblemsFound(tuple(problem for i, problem in enumerate(problems) if problem not in problems[:i]))
+    raise_any(problem for i, problem in enumerate(problems) if problem not in problems[:i])
     return tuple(found)
 
 

@@ -14,12 +14,11 @@ from launcher.common.paths import COLLECTION
 from launcher.common.problems import ProblemsFound
 from launcher.config.collection import CONFIG, GROUPS, PLAIN_NAME, SCHEME, USER_RECIPE
 from launcher.config.files import Choices, FileCache, Files, FileText, Layer, Reader, keep
-from launcher.config.plain_values import NotPlain, merge_layers
+from launcher.config.plain_values import REFERENCE, NotPlain, merge_layers
 
 _CHOICE = re.compile(rf"({'|'.join(GROUPS)})=(.+)")
-_DEFAULT = re.compile(r"(/?)(\w[\w-]*(?:/\w[\w.-]*)*)@(_here_|_global_)", re.A)
 _CONFIG = re.compile(r"\w[\w-]*(?:/\w[\w.-]*)*", re.A)
-_REFERENCE = re.compile(r"\$\{\.*[A-Za-z_]\w*(?:\.[A-Za-z_]\w*)*\}", re.A)
+_DEFAULT = re.compile(rf"(/?)({_CONFIG.pattern})@(_here_|_global_)", re.A)
 _CALL = re.compile(r"\$\{\w+:[\w., -]*\}", re.A)
 _HEADER = 512
 """Characters at the start of a file in which Hydra looks for the package that its keys belong to."""
@@ -91,7 +90,7 @@ class Parts:
             raise NotPlain
         if "hydra" in file.tree or not all(isinstance(key, str) for key in file.tree):
             raise NotPlain
-        if "${" in file.text and ("\\" in file.text or "${" in _CALL.sub("", _REFERENCE.sub("0", file.text))):
+        if "${" in file.text and ("\\" in file.text or "${" in _CALL.sub("", REFERENCE.sub("0", file.text))):
             raise NotPlain
         count = 0
         for default in defaults if "_self_" in defaults else [*defaults, "_self_"]:
@@ -192,8 +191,8 @@ def compose_plain(choices: Choices, cache: FileCache) -> Files:
         raise NotPlain from error
     tree.pop("hydra", None)
     layers = tuple(Layer(part.config, package, part.file.path) for package, part in placed)
-    references = sum(file.text.count("${") for file in parts.reader.files.values())
-    return Files(tree, chosen["recipes"], chosen["cluster"], layers, references, parts.reader.looked)
+    reader = parts.reader
+    return Files(tree, chosen["recipes"], chosen["cluster"], layers, reader.references, reader.looked)
 
 
 def _chosen(words: Sequence[str]) -> dict[str, str]:

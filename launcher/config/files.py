@@ -3,7 +3,7 @@
 import os
 import re
 import stat
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, NamedTuple, TypeVar
@@ -79,42 +79,43 @@ class FileText:
 
 @dataclass(frozen=True, slots=True)
 class FileCache:
-    """The files that compositions have read so far."""
+    """The files that compositions have read so far; one that has changed on disk is read again."""
 
-    _texts: dict[Path, FileText] = field(default_factory=dict)
-    _nodes: dict[Path, tuple[Stamp, Any, yaml.Node | None]] = field(default_factory=dict)
+    _texts: dict[Path, tuple[Stamp, FileText]] = field(default_factory=dict)
+    _nodes: dict[Path, tuple[Stamp, tuple[Any, yaml.Node | None]]] = field(default_factory=dict)
     _lines: dict[Path, tuple[Stamp, dict[str, int]]] = field(default_factory=dict)
 
     def read(self, path: Path) -> FileText:
-        """Return a file, read again if it has changed on disk.
+        """Return a file.
 
         Raises:
             ProblemsFound: It is unreadable, not YAML, or too large.
         """
-        stamp = stamp_of(path)
-        known = self._texts.get(path)
-        if known is None or known.stamp != stamp:
-            known = FileText(path, stamp, *_read(path))
-            keep(self._texts, path, known, _MOST_FILES)
-        return known
+        return _current(self._texts, path, _read, _MOST_FILES)
 
     def nodes(self, path: Path) -> tuple[Any, yaml.Node | None]:
-        """Return the tree of a file and the nodes of its values, read again if it has changed on disk."""
-        stamp = stamp_of(path)
-        known = self._nodes.get(path)
-        if known is None or known[0] != stamp:
-            known = stamp, yaml_io.load(path.read_text(encoding="utf-8")), value_nodes(path)
-            keep(self._nodes, path, known, _MOST_PARSED)
-        return known[1:]
+        """Return the tree of a file and the nodes of its values."""
+        return _current(self._nodes, path, _parsed, _MOST_PARSED)
 
     def lines(self, path: Path) -> dict[str, int]:
-        """Return dotted path to line of every leaf of a file, read again if it has changed on disk."""
-        stamp = stamp_of(path)
-        known = self._lines.get(path)
-        if known is None or known[0] != stamp:
-            known = stamp, dict(_leaf_lines(value_nodes(path), ""))
-            keep(self._lines, path, known, _MOST_PARSED)
-        return known[1]
+        """Return dotted path to line of every leaf of a file."""
+        return _current(self._lines, path, lambda path, _: dict(_leaf_lines(value_nodes(path), "")), _MOST_PARSED)
+
+
+def _current(
+    known: dict[Path, tuple[Stamp, _Value]], path: Path, made: Callable[[Path, Stamp], _Value], most: int
+) -> _Value:
+    """Return what is known of a file, made again if it has changed on disk."""
+    stamp = stamp_of(path)
+    found = known.get(path)
+    if found is None or found[0] != stamp:
+        found = stamp, made(path, stamp)
+        keep(known, path, found, most)
+    return found[1]
+
+
+def _parsed(path: Path, _stamp: Stamp) -> tuple[Any, yaml.Node | None]:
+    return yaml_io.load(path.read_text(encoding="utf-8")), value_nodes(path)
 
 
 class Reader:
@@ -143,6 +144,11 @@ class Reader:
         self.looked[str(path)] = file.stamp
         return file
 
+    @property
+    def references(self) -> int:
+        """How many `${…}` the files hold."""
+        return sum(file.text.count("${") for file in self.files.values())
+
     def look(self, path: Path) -> bool:
         """Remember the state of a place that is looked at; return whether a file is there."""
         return len(self.looked.setdefault(str(path), stamp_of(path))) > 1
@@ -156,8 +162,7 @@ def value_nodes(file: Path) -> yaml.Node | None:
     return node
 
 
-def _read(path: Path) -> tuple[str, dict[str, Any]]:
-    """Return a file's text and tree."""
+def _read(path: Path, stamp: Stamp) -> FileText:
     text = _text(path)
     if (count := text.count("${")) > MAX_REFERENCES:
         raise fail("E004", str(path), f"holds {count} references", allowed=f"at most {MAX_REFERENCES} times ${{…}}")
@@ -174,7 +179,7 @@ def _read(path: Path) -> tuple[str, dict[str, Any]]:
         redaction.learn(tree)
     if not isinstance(tree, dict):
         raise fail("E004", str(path), "must be a mapping of keys", allowed="key: value")
-    return text, tree
+    return FileText(path, stamp, text, tree)
 
 
 def _text(path: Path) -> str:

@@ -203,8 +203,7 @@ def compose_files(choices: Choices, cache: FileCache) -> Files:
     tree.pop("hydra", None)
     chosen = {group: name or "" for group, name in made_of.overrides.known_choices.items()}
     layers = tuple(_layers(made_of.defaults, reader.files))
-    references = sum(file.text.count("${") for file in reader.files.values())
-    return Files(tree, chosen["recipes"], chosen["cluster"], layers, references, reader.looked)
+    return Files(tree, chosen["recipes"], chosen["cluster"], layers, reader.references, reader.looked)
 
 
 def _serve(repository: IConfigRepository, reader: Reader) -> None:

@@ -8,7 +8,7 @@ from typing import Any
 from hydra.core.override_parser.types import Glob, Override, RangeSweep, ValueType
 
 from launcher.common import console
-from launcher.common.problems import Problem, ProblemsFound, shown
+from launcher.common.problems import Problem, ProblemsFound, gathering, raise_any, shown
 from launcher.config import hydra_overrides, overrides
 from launcher.config.collection import GROUPS, clusters, recipe_names
 from launcher.config.overrides import unreadable
@@ -29,14 +29,11 @@ def jobs(words: Sequence[str]) -> list[list[str]]:
     problems: list[Problem] = []
     choices: list[list[str]] = []
     for text in words:
-        try:
+        with gathering(problems):
             choices.append(_choices(text))
-        except ProblemsFound as error:
-            problems += error.problems
     if not problems and (count := math.prod(map(len, choices))) > _MOST_JOBS:
         problems.append(Problem("E002", "--multirun", f"is {count} jobs", allowed=f"at most {_MOST_JOBS}"))
-    if problems:
-        raise ProblemsFound(tuple(problems))
+    raise_any(problems)
     return [list(found) for found in itertools.product(*choices)]
 
 

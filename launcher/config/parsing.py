@@ -7,7 +7,7 @@ from pathlib import Path
 
 from launcher.common import redaction
 from launcher.common.paths import COLLECTION
-from launcher.common.problems import Problem, ProblemsFound
+from launcher.common.problems import Problem, ProblemsFound, gathering, raise_any
 from launcher.config.collection import ALL_RECIPES, GROUPS, PLAIN_NAME, clusters, recipe_file, recipe_in
 from launcher.config.overrides import REMEDY_SYNTAX, SEARCH_PATH, Override, folder, joined, plain, quoted, unreadable
 
@@ -25,15 +25,11 @@ def parse(words: Sequence[str]) -> list[Override]:
     parsed: list[Override] = []
     texts, problems = joined(words)
     for text in texts:
-        try:
+        with gathering(problems):
             override, faults = _read(text)
-        except ProblemsFound as error:
-            problems += error.problems
-        else:
             parsed.append(override)
             problems += (*faults, *_faults(override))
-    if problems:
-        raise ProblemsFound(tuple(problems))
+    raise_any(problems)
     return _completed(parsed)
 
 

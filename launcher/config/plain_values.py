@@ -19,7 +19,7 @@ from launcher.model.config_tree import AUTO, SCALES, get, leaves, lookup, merged
 
 _MISSING = "???"
 _POLICY = "recipes.elastic_policy"
-_REFERENCE = re.compile(r"\$\{(\.*)([A-Za-z_]\w*(?:\.[A-Za-z_]\w*)*)\}", re.A)
+REFERENCE = re.compile(r"\$\{(\.*)([A-Za-z_]\w*(?:\.[A-Za-z_]\w*)*)\}", re.A)
 _CALL = re.compile(r"\$\{(\w+):((?:[^${}:]|\$\{[\w.]+\})*)\}", re.A)
 _INTEGER = re.compile(r"-?(?:0|[1-9]\d{0,17})", re.A)
 _SCALARS = (str, int, float, bool, type(None))
@@ -250,15 +250,15 @@ def resolved(value: Any, path: tuple[str, ...], tree: Any, steps: int = 0) -> An
         return value
     if call := _CALL.fullmatch(value):
         return _called(call, path, tree, steps)
-    if steps > _MOST_STEPS or "\\" in value or "${" in _REFERENCE.sub("", value):
+    if steps > _MOST_STEPS or "\\" in value or "${" in REFERENCE.sub("", value):
         raise NotPlain
-    found = [_followed(match, path, tree, steps) for match in _REFERENCE.finditer(value)]
-    if _REFERENCE.fullmatch(value):
+    found = [_followed(match, path, tree, steps) for match in REFERENCE.finditer(value)]
+    if REFERENCE.fullmatch(value):
         return found[0]
     if not all(type(each) in (str, int) for each in found):
         raise NotPlain
     texts = iter(found)
-    return _REFERENCE.sub(lambda _: str(next(texts)), value)
+    return REFERENCE.sub(lambda _: str(next(texts)), value)
 
 
 def _called(call: re.Match[str], path: tuple[str, ...], tree: Any, steps: int) -> int:

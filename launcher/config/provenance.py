@@ -11,8 +11,9 @@ import yaml
 from launcher.common.paths import COLLECTION
 from launcher.config.files import FileCache, Layer
 from launcher.config.overrides import Override
+from launcher.model import config_tree
 from launcher.model.composition import Setting
-from launcher.model.config_tree import ABSENT, SCALES, child, is_index, leaves
+from launcher.model.config_tree import ABSENT, SCALES, child, is_index
 
 
 @dataclass(frozen=True)
@@ -58,6 +59,10 @@ class FileLayers:
         found = ((i, setting) for i, layer in numbered for setting in settings([layer], path, self.cache))
         return tuple((i, setting.value) for i, setting in found if setting.path == path)
 
+    def leaves(self, layer: int) -> Iterable[str]:
+        """Return the dotted path of every leaf that a layer sets."""
+        return leaf_origins([self._located[layer]], self.cache)
+
     def above(self, layer: int) -> frozenset[int]:
         """Return the layers that win over one because its `defaults` name them after `_self_`."""
         from launcher.config import hydra_errors  # it asks Hydra's sources, which few launches need
@@ -91,7 +96,7 @@ def _setting(override: Override, path: str) -> Setting | None:
         return Setting(key, None, origin, is_override=True)
     if not isinstance(override.value, dict):
         return Setting(key, override.value, origin, is_override=True)
-    inside = dict(leaves(override.value, key))
+    inside = dict(config_tree.leaves(override.value, key))
     return Setting(path, inside[path], origin, is_override=True) if path in inside else None
 
 

@@ -1,6 +1,6 @@
 """The result of overrides: one resolved tree, and the origin of each value. Created by `config`."""
 
-from collections.abc import Mapping, Set
+from collections.abc import Iterable, Mapping, Set
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
@@ -48,6 +48,9 @@ class ValueSources(Protocol):
 
     def layers(self, path: str) -> tuple[tuple[int, Any], ...]:
         """Return number and value of each layer that sets `path`, lowest precedence first."""
+
+    def leaves(self, layer: int) -> Iterable[str]:
+        """Return the dotted path of every leaf that a layer sets."""
 
     def above(self, layer: int) -> frozenset[int]:
         """Return the layers that override one because its `defaults` list them after `_self_`."""

@@ -38,7 +38,7 @@ class AgentClient:
         self._http = httpx.Client(base_url=f"http://{host}:{port}", timeout=REQUEST_TIMEOUT_S, trust_env=False)
 
     def status(self) -> AgentStatus:
-        """Return the agent's state. All calls raise AgentUnreachable if there is no answer."""
+        """Return the agent's state. Each call raises AgentUnreachable if the agent does not answer."""
         answer = self._call("GET", "/status")
         try:
             body = answer.json()

@@ -5,8 +5,6 @@ from collections.abc import Collection, Iterator
 from launcher.common.problems import Notice
 from launcher.common.text_table import clipped, value_text
 from launcher.common.texts import counted, first_of
-from launcher.config import provenance
-from launcher.config.files import FileCache
 from launcher.model.checked_recipe import CheckedRecipe, SizedRecipe
 from launcher.model.composition import Composition
 from launcher.model.config_tree import ABSENT, SCALES, is_base, leaves, lookup, reachable
@@ -50,8 +48,7 @@ def files_lose_to_their_defaults(planned: PlannedRecipe, notice: MakeNotice) -> 
     for layer in sorted(composition.sources.own_layers):
         if not (above := composition.sources.above(layer)):
             continue
-        paths = provenance.leaf_origins([composition.sources.place(layer)], FileCache())
-        if losing := [path for path in paths if _loses(composition, path, layer, above)]:
+        if losing := [path for path in composition.sources.leaves(layer) if _loses(composition, path, layer, above)]:
             names = first_of([path.rpartition(".")[2] for path in losing], _MOST_NAMES)
             file, _ = composition.sources.place(layer)
             what = f"defaults after _self_ override {names} of {file}"

@@ -144,11 +144,11 @@ class KubernetesBackend:
         with _opened(handle) as (connection, target):  # what the job cannot have is refused before the first line
             lines = pod_logs.read_logs(connection, target, selection, follow=follow)
 
-        def told() -> Iterator[str]:
+        def translated() -> Iterator[str]:
             with api_errors_as_problems():
                 yield from lines
 
-        return told()
+        return translated()
 
     def events(self, handle: JobHandle, *, follow: bool) -> Iterator[JobEvent]:
         """Yield the events of the job and its pods, oldest first; with `follow`, until it has ended."""
