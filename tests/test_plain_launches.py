@@ -273,6 +273,14 @@ def test_a_default_follows_an_environment_variable(tmp_path, monkeypatch):
         assert found == name
 
 
+def test_a_recipe_whose_keys_are_moved_is_named_by_its_file(tmp_path):
+    (tmp_path / "mine.yaml").write_text("# @package _global_\nrun: {name: x}\n")
+    with pytest.raises(ProblemsFound) as caught:
+        composing.compose(["recipes=mine.yaml"], tmp_path)
+    (problem,) = caught.value.problems
+    assert (problem.code, problem.path, problem.where) == ("E005", "recipes", f"{tmp_path}/mine.yaml")
+
+
 def test_one_process_reads_a_composition_once(monkeypatch):
     cache = CompositionCache()
     composing.compose(LLAMA_K8S, Path("/nowhere"), cache=cache)

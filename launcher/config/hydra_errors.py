@@ -48,7 +48,8 @@ def compose_files(choices: Choices, cache: FileCache) -> Files:
         raise _unknown_choice("cluster", files.cluster, choices.search)
     if "recipes" not in files.tree:
         message = "has no keys: its file's # @package line puts them in another place"
-        raise fail("E005", "recipes", message, value=files.recipe, remedy="leave out that line")
+        file = next(str(layer.file) for layer in reversed(files.layers) if layer.config.startswith("recipes/"))
+        raise fail("E005", "recipes", message, remedy="leave out that line", where=file)
     if problems := tuple(problem for layer in files.layers for problem in _unplaced(layer.config, layer.file)):
         raise ProblemsFound(problems)
     return files
