@@ -36,7 +36,7 @@ def floor_s() -> float:
 
 
 def test_every_size_to_4096_nodes(tmp_path, report):
-    """Target: at most 1 s for 1 to 4,096 nodes of 8 devices: composed, typed, checked and planned, as a table."""
+    """Target: at most 0.5 s for 1 to 4,096 nodes of 8 devices: composed, typed, checked and planned, as a table."""
     from launcher import pipeline
     from launcher.config.composed_files import CompositionCache
     from launcher.model.context import LaunchContext

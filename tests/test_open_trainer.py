@@ -406,6 +406,9 @@ REVISION = "recipes.training_config.model_config.model_revision"
 
 def test_a_revision_of_the_model_needs_the_open_trainer_and_a_name_on_the_hub(problems, prepare):
     assert found(problems(*K8S, f"{REVISION}=v1")) == [("E266", REVISION)]
+    of_size = f"recipes.scale_config.2.{REVISION.removeprefix('recipes.')}"  # a correction of a planned size
+    planned = (*K8S, "++recipes.elastic_policy.is_elastic=true", "recipes.scale_config=auto", f"++{of_size}=v1")
+    assert found(problems(*planned)) == [("E266", of_size)]
     open_trainer = (*K8S, "cluster.trainer=open", IMAGE, f"{TRAIN}=/opt/ml/a")
     job = prepare(*open_trainer, f"{REVISION}=v1")
     assert job.scales[0].config["training_config"]["model_config"]["model_revision"] == "v1"

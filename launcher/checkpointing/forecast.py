@@ -4,6 +4,7 @@ Times are in seconds. GiB are 2**30 bytes, GB are 1e9: the document on managed t
 and writes GB.
 """
 
+import functools
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -45,6 +46,7 @@ class Share:
     node_written: int
 
 
+@functools.lru_cache  # the ways of saving at a size ask for the same one
 def share(total_bytes: int, sharding: Sharding, nodes: int, ranks_per_node: int, *, is_dealt: bool = False) -> Share:
     """Return the distribution of a checkpoint over the ranks.
 

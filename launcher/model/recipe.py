@@ -4,6 +4,7 @@ Models are strict (a string is never a boolean or a number), frozen, and reject 
 `recipes_collection/`, not here; a field has a default of None only if a recipe may omit the key.
 """
 
+import functools
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
 from typing import Annotated, Any, ClassVar, Literal, Self
@@ -337,6 +338,12 @@ class RecipeBase(Model, ABC):
         return self.model_copy(update={**updates, "scale_config": None})
 
 
+@functools.cache
+def _fields_by_key(model: type[Model]) -> Mapping[str, str]:
+    """Return the name of each field of a model by its key in a recipe."""
+    return {info.alias or name: name for name, info in model.model_fields.items()}
+
+
 def _updates(model: Model, own: Mapping[str, Any], uneven: str, above: str = "") -> dict[str, Any]:
     """Return the fields of a model that valid values change.
 
@@ -346,7 +353,7 @@ def _updates(model: Model, own: Mapping[str, Any], uneven: str, above: str = "")
         uneven: Path of the section that is replaced as one.
         above: See `model`.
     """
-    names = {info.alias or name: name for name, info in type(model).model_fields.items()}
+    names = _fields_by_key(type(model))
     found: dict[str, Any] = {}
     for key, value in own.items():
         path, current = f"{above}{key}", getattr(model, names[key])

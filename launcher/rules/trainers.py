@@ -137,10 +137,11 @@ def published_trainer_has_no_key_of_the_open_one(checked: CheckedRecipe, problem
     """A key that only the open trainer reads is unknown to the published one."""
     if OPEN not in families.trainers(checked.recipe.run.model_type) or checked.trainer == OPEN:
         return
-    for section in ("recipes", *(size.path for size in checked.sizes if checked.is_elastic)):
+    of_sizes = ((size.path, size.own) for size in checked.sizes if checked.is_elastic)
+    for section, tree in (("recipes", checked.composition.tree["recipes"]), *of_sizes):
         for key in _OWN_KEYS:
-            value = lookup(checked.composition.tree, path := f"{section}.{key}")
-            if value not in (ABSENT, None):
+            if (value := get(tree, key)) is not None:
+                path = f"{section}.{key}"
                 remedy = f"~{path}, or {_TRAINER}={OPEN}"
                 yield problem(path, "is read by the open trainer only", value=value, remedy=remedy)
 
