@@ -38,7 +38,9 @@ def job(**changes):
         "settings": Settings(command=None, container_mounts=None),
         "config": {"env_vars": {}},
     }
-    return JobSpec(**{**fields, **changes})
+    fields |= changes
+    fields["config"] = {"recipes": {"run": {"model_type": fields["model_type"]}}, **fields["config"]}
+    return JobSpec(**fields)
 
 
 def script(**changes):
