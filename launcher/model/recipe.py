@@ -285,6 +285,26 @@ class RecipeBase(Model, ABC):
     fixed_size: ClassVar[str] = ""
     """Why jobs of the family never change their size; empty if they may."""
 
+    script_variables: ClassVar[Mapping[str, Mapping[str, str]]] = {}
+    """By kind of recipe, the variables that its launcher script reads, each with the recipe's key that it sets."""
+
+    @classmethod
+    def script_kind(cls, recipe: Mapping[str, Any]) -> str:
+        """Return the kind of a recipe among those of `script_variables`."""
+        return next(iter(cls.script_variables))
+
+    @classmethod
+    def left_to_launch(cls, config: Mapping[str, Any]) -> Mapping[str, str]:
+        """Return the keys of a configuration that a recipe leaves to each launch, and that this one does not set.
+
+        Args:
+            config: The composed configuration.
+
+        Returns:
+            Dotted path to an example, as an override spells it.
+        """
+        return {}
+
     def refusal(self, cluster: str) -> str | None:
         """Return why a choice of `cluster` cannot run the recipe; None if it can."""
         return None
