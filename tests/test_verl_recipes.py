@@ -11,6 +11,8 @@ from published_recipes import digest
 from launcher.common import yaml_io
 from launcher.common.paths import COLLECTION
 from launcher.config.compose import compose
+from launcher.config.composed_files import Parts
+from launcher.config.files import FileCache
 from launcher.model.config_tree import get, leaves
 
 GOLDEN = json.loads((ROOT / "tests" / "golden" / "published_digests.json").read_text())
@@ -49,8 +51,8 @@ def merge(into, tree):
 def parts_of(file):
     """Yield the files that a recipe or part is made of and the file itself, lowest precedence first."""
     for default in yaml_io.load(file.read_text()).get("defaults", ()):
-        name = default.removesuffix("@_here_")
-        if name != "_self_":
+        name, _, package = default.partition("@")
+        if package != "_global_" and name != "_self_":
             yield from parts_of(COLLECTION / f"{name[1:]}.yaml" if name[0] == "/" else file.with_name(f"{name}.yaml"))
     yield file
 
@@ -127,7 +129,8 @@ def test_recipe_files_are_short():
 
 
 def test_every_part_is_used_and_says_what_it_is():
-    parts = set((COLLECTION / "base" / "verl").rglob("*.yaml"))
+    folder = COLLECTION / "base" / "verl"
+    parts = set(folder.rglob("*.yaml")) - set((folder / "image").iterdir())
     used = {part for name in NAMES for part in parts_of(recipe_file(name))}
     assert parts <= used
     for part in parts:
@@ -157,6 +160,31 @@ def test_overriding_the_nodes_resizes_the_ray_cluster(name):
     tree = overridden(name, "recipes.trainer.num_nodes=3")
     assert tree["ray_cluster"]["worker_nodes"]["replicas"] == 3
     assert tree["training_config"]["trainer"]["nnodes"] == 3
+
+
+@pytest.mark.parametrize(
+    ("name", "image"),
+    [
+        ("qwen/verl-grpo-rlvr-qwen-3-8b-lora", "hyperpod-recipes:verl-v1.0.0-eks"),
+        ("qwen-0_7_0/verl-grpo-rlvr-qwen-3-dot-5-9b-fft", "hyperpod-recipes-verl-0-7-0:verl-v1.1.0-smtj"),
+        ("qwen-0_7_0/verl-sft-qwen-3-8b-fft", "hyperpod-recipes-verl-0-7-0:verl-v1.1.0-smtj"),
+        ("gemma4-0_7_0/verl-grpo-rlvr-gemma-4-31b-it-lora", "hyperpod-recipes-verl-0-7-0:verl-v1.1.0-smtj-tf58"),
+        ("gemma4-0_7_0/verl-dpo-gemma-4-e4b-it-lora", "hyperpod-recipes-verl-0-7-0:verl-v1.1.0-smtj-tf58"),
+        (
+            "nemotron-0_7_0/verl-grpo-rlvr-nemotron-3-nano-30b-fft",
+            "hyperpod-recipes-verl-0-7-0:verl-v1.1.0-smtj-vllm012",
+        ),
+        ("nemotron-0_7_0/verl-sft-nemotron-3-nano-30b-fft", "hyperpod-recipes-verl-0-7-0:verl-v1.1.0-smtj-vllm012"),
+    ],
+)
+def test_a_recipe_has_the_image_of_its_version(name, image):
+    assert composed(f"fine-tuning/{name}").tree["container"].partition("/")[2] == image
+
+
+def test_the_recipes_are_read_without_hydra():
+    parts = Parts([], FileCache())
+    for name in NAMES:
+        assert parts.of(f"recipes/{name}", recipe_file(name), "recipes")
 
 
 def test_overriding_the_devices_changes_them_everywhere():
