@@ -12,8 +12,8 @@ from pathlib import Path
 
 from launcher.common.problems import Problem, fail
 from launcher.common.templating import render_template
-from launcher.families import interface
 from launcher.model.config_tree import get
+from launcher.model.family_registry import interface
 from launcher.model.interface import is_published_image
 from launcher.model.job_spec import DEFAULT_SAVE_TIMEOUT_S, JobSpec
 
@@ -120,7 +120,7 @@ def _common_imports(text: str) -> Iterator[str]:
 
 def command(job: JobSpec) -> tuple[str, ...]:
     """Return the start command of a job in such an image."""
-    return (f"{HOME}/bin/entrypoint", *interface(job.model_type, job.trainer).container_program(job))
+    return (f"{HOME}/bin/entrypoint", *interface(job).container_program(job))
 
 
 def env(job: JobSpec) -> dict[str, str]:

@@ -7,11 +7,11 @@ from collections.abc import Iterable, Iterator
 from launcher.checkpointing.forecast import GIB, SERVICE_HOST_COPIES, WAYS, memory_needed
 from launcher.common.problems import Notice, Problem
 from launcher.common.syntax import is_bucket
-from launcher.families import interface
 from launcher.model.backend import MemoryKeeper
 from launcher.model.backend_registry import choices, described
 from launcher.model.checked_recipe import CheckedRecipe
 from launcher.model.checkpointing import MEMORY_KEPT, MEMORY_STEPS, PERSISTENT_STEPS, REPLICAS, S3
+from launcher.model.family_registry import interface
 from launcher.rules import SIZES, MakeNotice, MakeProblem, PlannedRecipe, notice_rule, rule
 from launcher.rules.elasticity import LIMITS, refuses_elastic
 
@@ -119,8 +119,7 @@ def image_reads_the_section(planned: PlannedRecipe, notice: MakeNotice) -> Itera
     """The program of an image interprets the section itself."""
     recipe = planned.checked.recipe
     is_read = (
-        interface(recipe.run.model_type, planned.checked.trainer).has_own_checkpoints
-        and described(planned.checked.backend).files.has_containers
+        interface(planned.checked).has_own_checkpoints and described(planned.checked.backend).files.has_containers
     )
     if is_read and recipe.checkpointing and recipe.checkpointing.has_tiers:
         yield notice("the image's own program reads recipes.checkpointing; its own key is save_steps")

@@ -14,8 +14,8 @@ from launcher.bundle import store as bundles
 from launcher.common import console, yaml_io
 from launcher.common.problems import Problem, fail
 from launcher.common.templating import render_yaml
-from launcher.families import interface
 from launcher.model.backend import RANK_0
+from launcher.model.family_registry import interface
 from launcher.model.job_spec import Bundle, JobEvent, JobHandle, JobSpec, JobStatus, LogSelection
 
 if TYPE_CHECKING:
@@ -43,7 +43,7 @@ class KubernetesBackend:
         """Return what the image lacks: a start command, or a program that runs the commands before and after."""
         if container.is_own(job):
             return (*container.problems(job), *manifest.unread_scripts(job))
-        if interface(job.model_type, job.trainer).workers.image_command(job) or k8s_options(job).command:
+        if interface(job).workers.image_command(job) or k8s_options(job).command:
             return manifest.unread_scripts(job)
         return (
             Problem(

@@ -8,8 +8,8 @@ from typing import Any
 
 from launcher.backends.kubernetes.job_options import k8s_options
 from launcher.bundle import container
-from launcher.families import interface
 from launcher.governance.pod_policy import SELINUX_TYPES
+from launcher.model.family_registry import interface
 from launcher.model.job_spec import JobSpec
 
 _OF_ROOT = ("CHOWN", "DAC_OVERRIDE", "FOWNER", "SETGID", "SETUID")
@@ -42,7 +42,7 @@ def container_context(job: JobSpec) -> dict[str, Any]:
 def _is_root(job: JobSpec) -> bool:
     settings = k8s_options(job)
     if settings.run_as_root is None:
-        needs_root = interface(job.model_type, job.trainer).runs_as_root and not container.is_own(job)
+        needs_root = interface(job).runs_as_root and not container.is_own(job)
         return needs_root and settings.run_as_user is None
     return settings.run_as_root
 

@@ -6,8 +6,8 @@ from launcher.backends.sagemaker import request
 from launcher.backends.sagemaker.keys import jobs_of
 from launcher.backends.sagemaker.training_options import SmJobs
 from launcher.common.problems import Notice
-from launcher.families import interface
 from launcher.model.config_tree import get
+from launcher.model.family_registry import interface
 from launcher.model.instances import canonical, table
 from launcher.model.interface import Entry
 from launcher.model.job_spec import JobSpec
@@ -40,7 +40,7 @@ def settings_are_without_effect(planned: PlannedRecipe, notice: MakeNotice) -> I
 
 def _accelerators(job: JobSpec, jobs: SmJobs) -> Iterator[str]:
     is_toolkits = (
-        interface(job.model_type, job.trainer).entry is Entry.SCRIPT
+        interface(job).entry is Entry.SCRIPT
         and request.has_toolkit(request.of_job(job))
         and get(job.config, "recipes.distribution.mpi.enabled") is not True
     )
