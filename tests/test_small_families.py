@@ -49,8 +49,9 @@ def merged(file):
     tree = yaml_io.load(file.read_text())
     found = {}
     for default in tree.pop("defaults", ["_self_"]):
-        name = default.partition("@")[0]
-        found = over(found, tree if name == "_self_" else merged(part(file, name)))
+        name, _, package = default.partition("@")
+        if package != "_global_":  # keys outside the recipe
+            found = over(found, tree if name == "_self_" else merged(part(file, name)))
     return found
 
 

@@ -52,6 +52,8 @@ class Role(NamedTuple):
     """Variables of every process of the role, wherever the job runs."""
     nodes: Callable[[JobSpec], int] = lambda job: job.initial_nodes
     """Nodes that run the role when the job starts."""
+    starts_itself: bool = False
+    """Whether the image's own entry point starts the program, so that a pod names no command."""
     image_log: str | None = None
     """File in the container that also receives the output of `image_command`."""
     requests: Callable[[JobSpec], Mapping[str, str]] = lambda job: {}
@@ -94,9 +96,15 @@ class Interface(NamedTuple):
     sets that key."""
     runs_as_root: bool = False
     """Whether the program of the family's published image does."""
+    memory_is_minimum: bool = False
+    """Whether `recipes.resources.memory` is what a pod needs at least, which is requested without a limit."""
     accelerator: str | None = None
     """Kind of accelerator that the program needs, `gpu` or `neuron`; None if it runs without."""
+    has_agent: bool = True
+    """Whether the program runs under HyperPod's agent; without it, a job on Kubernetes is Kubeflow's."""
     entry: Entry = Entry.LAUNCHER
+    channels: Callable[[JobSpec], Mapping[str, str]] = lambda job: {}
+    """Channels of a training job for what its recipe names in S3, by name; the user's own of that name replaces one."""
     has_own_checkpoints: bool = False
     """Whether the image's own program interprets `recipes.checkpointing`."""
     own_configs: Callable[[ScalePoint], Mapping[str, Mapping[str, Any]]] = lambda point: {}

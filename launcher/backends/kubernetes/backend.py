@@ -43,7 +43,9 @@ class KubernetesBackend:
         """Return what the image lacks: a start command, or a program that runs the commands before and after."""
         if container.is_own(job):
             return (*container.problems(job), *manifest.unread_scripts(job))
-        if kind_of(job) == "RayJob" or interface(job).workers.image_command(job) or k8s_options(job).command:
+        workers = interface(job).workers
+        is_started = workers.starts_itself or workers.image_command(job)
+        if kind_of(job) == "RayJob" or is_started or k8s_options(job).command:
             return manifest.unread_scripts(job)
         return (
             Problem(

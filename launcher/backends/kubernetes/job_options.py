@@ -352,10 +352,12 @@ JobKind = Literal["HyperPodPyTorchJob", "PyTorchJob", "RayJob"]
 
 
 def kind_of(job: HasKind) -> JobKind:
-    """Return the kind of the custom resource: a Ray job's follows from its program, another's from the options."""
-    if family_registry.interface(job).is_ray:
+    """Return the kind of the custom resource: of a program with an agent, the options decide it."""
+    family = family_registry.interface(job)
+    if family.is_ray:
         return "RayJob"
-    return "HyperPodPyTorchJob" if k8s_options(job).use_hyperpod_pytorch_job else "PyTorchJob"
+    has_agent = family.has_agent and k8s_options(job).use_hyperpod_pytorch_job
+    return "HyperPodPyTorchJob" if has_agent else "PyTorchJob"
 
 
 def k8s_options(job: HasOptions) -> Settings:

@@ -151,7 +151,8 @@ def parts(job: JobSpec) -> tuple[Part, ...]:
     if kind_of(job) == "RayJob":
         return _ray_parts(job)
     # The user's own command is unchanged, any other wrapped in the start script.
-    command = settings.command or ["/bin/bash", f"{CONFIG_MOUNT}/{START_SCRIPT}", *_program(job)]
+    program = _program(job)
+    command = settings.command or (["/bin/bash", f"{CONFIG_MOUNT}/{START_SCRIPT}", *program] if program else None)
     pods = functools.partial(
         Part,
         command=command,
@@ -245,7 +246,10 @@ def image_log(job: JobSpec) -> str | None:
 
 
 def _program(job: JobSpec) -> list[str]:
-    """Return the program that the image starts. Without the HyperPod operator, torchrun replaces its agent."""
+    """Return the program that the image starts; none if its own entry point does.
+
+    Without the HyperPod operator, torchrun replaces its agent.
+    """
     family = interface(job)
     own = container.command(job) if container.is_own(job) else None
     args = list(own or family.workers.image_command(job))
@@ -258,12 +262,13 @@ def unread_scripts(job: JobSpec) -> tuple[Problem, ...]:
     """Return a Problem for each command before or after training that nothing in the container would run."""
     given = [key for key in ("pre_script", "post_script") if get(job.config, f"recipes.{key}")]
     names = {entry["name"] for entry in env(job)}
-    is_direct = not k8s_options(job).command and _program(job)[0] == _TORCHRUN
+    first = next(iter(_program(job)), "its own program")
+    is_direct = not k8s_options(job).command and first == _TORCHRUN
     return tuple(
         Problem(
             "E322",
             f"recipes.{key}",
-            f"nothing runs it: the container starts {_program(job)[0]} itself",
+            f"nothing runs it: the container starts {first} itself",
             remedy="put the commands into cluster.command, or use an image that recipes container made",
         )
         for key in given
@@ -312,12 +317,12 @@ def _env_entry(name: str, value: str | Mapping[str, Any]) -> dict[str, Any]:
 
 
 def requests(job: JobSpec) -> dict[str, Any]:
-    """Return a pod's requests: its limits, and its share of the node's processors and memory.
+    """Return a pod's requests: its limits, what the recipe asks for, and its share of the node's processors and memory.
 
     These two have no limits: a pod may use free memory for its data and checkpoints, and a limit on processors
     would only slow it down. A pod without accelerators requests none: its share of a node is unknown.
     """
-    found = limits(job)
+    found = limits(job) | _extra(job)
     instance = job.resources.instance
     if instance is None or not k8s_options(job).request_node_share or not job.resources.accelerators:
         return found
@@ -327,13 +332,20 @@ def requests(job: JobSpec) -> dict[str, Any]:
 
 def limits(job: JobSpec) -> dict[str, Any]:
     """Return a pod's limits, which it requests too."""
-    resources, extra = job.resources, get(job.config, "recipes.resources") or {}
+    resources = job.resources
     found: dict[str, Any] = {}
     if resources.accelerators and resources.accelerator_resource:
         found[resources.accelerator_resource] = resources.accelerators
     if resources.efa and job.max_nodes > 1:
         found["vpc.amazonaws.com/efa"] = resources.efa
-    return found | {_RESOURCES[key]: value for key, value in extra.items() if value is not None}
+    is_free = interface(job).memory_is_minimum
+    return found | {name: value for name, value in _extra(job).items() if not (is_free and name == "memory")}
+
+
+def _extra(job: JobSpec) -> dict[str, Any]:
+    """Return what the recipe itself asks of a pod beyond its devices."""
+    extra = get(job.config, "recipes.resources") or {}
+    return {_RESOURCES[key]: value for key, value in extra.items() if value is not None}
 
 
 def _run_policy(job: JobSpec) -> dict[str, Any]:

@@ -66,6 +66,7 @@ class Plan:
         processes: Worker processes per instance.
         instance_type: With its `ml.` prefix.
         variables: Environment variables that the family sets for the workers.
+        channels: Those of what the recipe names in S3, by name.
     """
 
     jobs: SmJobs
@@ -76,6 +77,7 @@ class Plan:
     instance_type: str
     image: str | None
     variables: Mapping[str, str] = field(default_factory=dict)
+    channels: Mapping[str, str] = field(default_factory=dict)
 
 
 def of_draft(checked: CheckedRecipe) -> Plan:
@@ -103,6 +105,7 @@ def of_job(job: JobSpec) -> Plan:
         job.resources.instance_type or "",
         job.image,
         family.workers.env(job),
+        family.channels(job),
     )
 
 
@@ -120,6 +123,8 @@ def render(job: JobSpec, configs: Mapping[str, str]) -> dict[str, str]:
 def build(plan: Plan, name: str, recipe: Mapping[str, str]) -> dict[str, Any]:
     """Return the request; `recipe` holds the files of the recipe's channel, file name to text."""
     jobs, found = plan.jobs, [*channels(plan.jobs).values()]
+    own = {each["ChannelName"] for each in found}
+    found += [{"ChannelName": name, "DataSource": _s3(uri)} for name, uri in plan.channels.items() if name not in own]
     if not is_serverless(jobs):  # which runs a recipe of AWS
         found.append(recipe_channel(jobs, name, recipe))
     start = ["/bin/bash", f"{RECIPE_DIR}/{START}"]
