@@ -104,7 +104,7 @@ class Interface(NamedTuple):
     """Whether the program runs under HyperPod's agent; without it, a job on Kubernetes is Kubeflow's."""
     entry: Entry = Entry.LAUNCHER
     channels: Callable[[JobSpec], Mapping[str, str]] = lambda job: {}
-    """Channels of a training job for what its recipe names in S3, by name; the user's own of that name replaces one."""
+    """Channels of a training job for what its recipe names in S3, by name; the user's own replaces it."""
     has_own_checkpoints: bool = False
     """Whether the image's own program interprets `recipes.checkpointing`."""
     own_configs: Callable[[ScalePoint], Mapping[str, Mapping[str, Any]]] = lambda point: {}

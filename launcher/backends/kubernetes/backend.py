@@ -62,7 +62,9 @@ class KubernetesBackend:
         Raises:
             ProblemsFound: The configurations are larger than a ConfigMap may be, or the job than the API keeps.
         """
-        configs = {**configs, manifest.START_SCRIPT: manifest.start_script(job)}
+        is_started = interface(job).workers.starts_itself and not k8s_options(job).command
+        if kind_of(job) != "RayJob" and not is_started:  # whose containers KubeRay's operator or their image starts
+            configs = {**configs, manifest.START_SCRIPT: manifest.start_script(job)}
         size = sum(len(name.encode()) + len(text.encode()) for name, text in configs.items())
         if size > CONFIG_MAP_LIMIT:
             raise fail(

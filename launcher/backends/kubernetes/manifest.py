@@ -214,7 +214,7 @@ def entrypoint(job: JobSpec) -> str | None:
     """Return the command line that a Ray job's head runs, the user's own or the family's; None for other jobs."""
     if kind_of(job) != "RayJob":
         return None
-    return shlex.join(k8s_options(job).command or interface(job).role(SUBMITTER).program(job))
+    return shlex.join(k8s_options(job).command or _program(job))
 
 
 def node_selector(job: JobSpec) -> dict[str, str]:
@@ -251,6 +251,8 @@ def _program(job: JobSpec) -> list[str]:
     Without the HyperPod operator, torchrun replaces its agent.
     """
     family = interface(job)
+    if family.is_ray:
+        return list(family.role(SUBMITTER).program(job))
     own = container.command(job) if container.is_own(job) else None
     args = list(own or family.workers.image_command(job))
     if not is_kubeflow(job) or not (own or args[:1] == [AGENT]):
@@ -263,7 +265,7 @@ def unread_scripts(job: JobSpec) -> tuple[Problem, ...]:
     given = [key for key in ("pre_script", "post_script") if get(job.config, f"recipes.{key}")]
     names = {entry["name"] for entry in env(job)}
     first = next(iter(_program(job)), "its own program")
-    is_direct = not k8s_options(job).command and first == _TORCHRUN
+    is_direct = not k8s_options(job).command and (kind_of(job) == "RayJob" or first == _TORCHRUN)
     return tuple(
         Problem(
             "E322",
@@ -317,9 +319,9 @@ def _env_entry(name: str, value: str | Mapping[str, Any]) -> dict[str, Any]:
 
 
 def requests(job: JobSpec) -> dict[str, Any]:
-    """Return a pod's requests: its limits, what the recipe asks for, and its share of the node's processors and memory.
+    """Return a pod's requests: its limits, what its recipe names, its share of the node's processors and memory.
 
-    These two have no limits: a pod may use free memory for its data and checkpoints, and a limit on processors
+    The share has no limits: a pod may use free memory for its data and checkpoints, and a limit on processors
     would only slow it down. A pod without accelerators requests none: its share of a node is unknown.
     """
     found = limits(job) | _extra(job)

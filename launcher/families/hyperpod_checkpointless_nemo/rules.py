@@ -19,7 +19,7 @@ def _recipe(checked: CheckedRecipe) -> Recipe:
 
 
 def _replicas(checked: CheckedRecipe) -> int:
-    """Return the ranks that have the same part of the model; 0 if they do not divide, which is reported separately."""
+    """Return the ranks with the same part of the model; 0 if they do not divide, which is reported separately."""
     recipe, ranks = _recipe(checked), checked.recipe.trainer.num_nodes * checked.devices
     parts = recipe.strategy.tensor_model_parallel_size * recipe.strategy.pipeline_model_parallel_size
     return 0 if ranks % recipe.model_parallel_size else ranks // parts
