@@ -161,8 +161,8 @@ class RecipeResources(Model):
     """2 MiB huge pages for each pod, as a quantity (5120Mi). Requires memory. EFA may need them; the node must
     have reserved them."""
     memory: str | int | None = None
-    """Main memory for each pod, as request and limit (checkpointless training: as request), a quantity (512Gi). By default no limit, and a request
-    in proportion to the pod's share of its node's accelerators."""
+    """Main memory for each pod, as request and limit (checkpointless training: as request only), a quantity (512Gi).
+    By default no limit, and a request in proportion to the pod's share of its node's accelerators."""
     cpu: str | int | None = None
     """Processors for each pod, as request and limit, a quantity (96). By default no limit, and a request
     in proportion to the pod's share of its node's accelerators."""

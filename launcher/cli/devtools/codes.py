@@ -18,6 +18,7 @@ SUBJECTS = {
     "E8": "The recipes command",
     "E9": "Not supported yet",
     "N1": "Notices",
+    "N4": "Notices of families",
 }
 """Subject of each hundred of codes."""
 

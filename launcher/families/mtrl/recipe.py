@@ -40,7 +40,7 @@ class ModelSettings(Passed):
     """The model, its adapters and their optimizer."""
 
     model_name: str
-    """Model by its name on the Hugging Face Hub or in SageMaker; for an evaluation also trained adapters. Required."""
+    """Model by its name on the Hugging Face Hub or in SageMaker; for an evaluation also trained adapters. Needed."""
     max_sequence_length: PositiveInt | None = None
     """Tokens of a conversation, all turns together. Longer ones are cut. Memory grows with it."""
     lora_rank: Annotated[int, Field(ge=16, le=64)] | None = None
