@@ -17,12 +17,12 @@ from launcher.common import redaction
 from launcher.common.problems import Problem, ProblemsFound, raise_any
 from launcher.config.compose import compose
 from launcher.config.composed_files import CompositionCache
-from launcher.families import interface
 from launcher.jobs import chains, registry, tracking
 from launcher.jobs.registry import JobRecord
 from launcher.model import backend_registry
 from launcher.model.backend import Backend
 from launcher.model.context import LaunchContext, current_user
+from launcher.model.family_registry import interface
 from launcher.model.job_spec import Bundle, JobHandle, JobSpec, JobState
 from launcher.model.validation import with_origin
 from launcher.planning.check import check

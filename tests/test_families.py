@@ -9,6 +9,7 @@ from conftest import ROOT
 from launcher import families
 from launcher.common import yaml_io
 from launcher.common.names import BASE_CONFIG, CONFIG_DIR
+from launcher.model import family_registry
 from launcher.model.interface import Interface, Role
 from launcher.planning import plan_report
 
@@ -141,11 +142,11 @@ def test_roles_are_found_by_their_name(prepare):
         found.role("submitter")
 
 
-@pytest.mark.parametrize("name", families.names())
+@pytest.mark.parametrize("name", family_registry.names())
 def test_every_family_has_workers_and_a_model(name):
-    for trainer in families.trainers(name) or (None,):
-        assert families.interface(name, trainer).workers.name == "workers"
-    assert families.recipe_model(name).keys.batch is not None
+    for trainer in family_registry.trainers(name) or (None,):
+        assert family_registry.interface(name, trainer).workers.name == "workers"
+    assert family_registry.recipe_model(name).keys.batch is not None
 
 
 def test_modules_outside_the_families_name_none():
@@ -154,5 +155,7 @@ def test_modules_outside_the_families_name_none():
         *(ROOT / "launcher" / "model").rglob("*.py"),
     )
     checked = (*places, ROOT / "launcher" / "rules" / "checkpointing.py")
-    named = [(path.name, name) for path in checked for name in families.names() if f'"{name}"' in path.read_text()]
+    named = [
+        (path.name, name) for path in checked for name in family_registry.names() if f'"{name}"' in path.read_text()
+    ]
     assert named == []

@@ -10,7 +10,7 @@ import pytest
 from launcher.common import yaml_io
 from launcher.common.names import CONFIG_DIR
 from launcher.config import catalogue
-from launcher.families import interface
+from launcher.model.family_registry import interface
 from launcher.planning import plan_report
 from launcher.runtime import model_configs
 from launcher.runtime.finetune.rehearsal_data import write_rehearsal_data

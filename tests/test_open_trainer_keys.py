@@ -10,8 +10,8 @@ from launcher import pipeline
 from launcher.common.problems import ProblemsFound
 from launcher.config import catalogue
 from launcher.config.compose import compose
-from launcher.families import recipe_model
 from launcher.model.config_tree import leaves
+from launcher.model.family_registry import recipe_model
 from launcher.model.validation import field_names, is_field, submodel
 from launcher.runtime.finetune.key_terms import Treatment
 from launcher.runtime.finetune.keys import KEYS, key_of

@@ -9,7 +9,7 @@ from launcher.backends.local import rehearsal
 from launcher.backends.local.scenario import Scenario
 from launcher.cli import terminal
 from launcher.common import console
-from launcher.families import interface
+from launcher.model.family_registry import interface
 from launcher.planning import plan_picture, plan_report
 from launcher.planning.job_planner import with_run
 from launcher.runtime.shares import micro_batches

@@ -7,11 +7,11 @@ from pathlib import Path
 import pytest
 import typer
 
-from launcher import families
 from launcher.cli import main as cli
 from launcher.cli.devtools import reference
 from launcher.cli.devtools.codes import SUBJECTS, all_codes, elsewhere
 from launcher.config import catalogue
+from launcher.model import family_registry
 from launcher.rules import all_notice_rules, all_rules
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -121,7 +121,7 @@ def test_recipes_page_has_the_elastic_sizes(pages):
 
 def test_keys_page_has_every_family_and_cluster(pages):
     titles = re.findall(r"^## (.+)$", pages[KEYS], re.M)
-    assert {f"Recipes: {name}" for name in families.names()} <= set(titles)
+    assert {f"Recipes: {name}" for name in family_registry.names()} <= set(titles)
     assert {f"cluster={path.stem}" for path in (ROOT / "recipes_collection/cluster").glob("*.yaml")} <= set(titles)
 
 

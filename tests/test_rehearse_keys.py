@@ -12,7 +12,7 @@ KEY = "recipes.training_config.training_args"
 
 def program(job):
     """Return the words of a job's workers after the module."""
-    from launcher.families import interface
+    from launcher.model.family_registry import interface
 
     return interface(job.model_type, job.trainer).workers.program(job)[2:]
 

@@ -38,10 +38,10 @@ def test_paths_are_related_where_one_holds_the_other(a, b, is_related):
 
 
 def test_a_rule_is_left_out_where_a_key_it_needs_is_faulty():
-    assert RULE.applies("k8s", frozenset())
-    assert RULE.applies("k8s", frozenset({"a.c", "d"}))
-    assert not RULE.applies("k8s", frozenset({"d", "c.x"}))
-    assert not RULE.applies("k8s", frozenset({"a"}))
+    assert RULE.applies("k8s", "tiny_lm", frozenset())
+    assert RULE.applies("k8s", "tiny_lm", frozenset({"a.c", "d"}))
+    assert not RULE.applies("k8s", "tiny_lm", frozenset({"d", "c.x"}))
+    assert not RULE.applies("k8s", "tiny_lm", frozenset({"a"}))
 
 
 def test_a_rule_makes_its_problems_with_its_code():
@@ -60,12 +60,12 @@ def test_rules_are_in_the_order_of_their_codes_and_those_of_other_backends_do_no
     assert codes == sorted(codes) and len(codes) > 90
     by_code = {rule.code: rule for rule in rules.all_rules()}
     applying = {
-        code: [name for name in ("k8s", "local", "sm_jobs") if by_code[code].applies(name, frozenset())]
+        code: [name for name in ("k8s", "local", "sm_jobs") if by_code[code].applies(name, "tiny_lm", frozenset())]
         for code in ("E201", "E302", "E371")
     }
     assert applying == {"E201": ["k8s", "local", "sm_jobs"], "E302": ["k8s"], "E371": ["sm_jobs"]}
     assert by_code["E201"].clusters == () and by_code["E302"].clusters == ("k8s",)
-    assert {"E201", "E302"} <= {rule.code for rule in rules.rules_for("k8s")}
+    assert {"E201", "E302"} <= {rule.code for rule in rules.rules_for("k8s", "tiny_lm")}
 
 
 def test_notices_that_have_no_place_come_last(monkeypatch):
@@ -95,7 +95,7 @@ def test_a_rule_is_registered_by_its_decorator(monkeypatch):
 def test_a_notice_rule_is_about_the_cluster_of_its_module():
     by_code = {each.code: each for each in rules.all_notice_rules()}
     assert by_code["N117"].clusters == ("k8s",) and by_code["N165"].clusters == ()
-    assert [name for name in ("k8s", "local") if by_code["N117"].applies(name)] == ["k8s"]
+    assert [name for name in ("k8s", "local") if by_code["N117"].applies(name, "tiny_lm")] == ["k8s"]
 
 
 KEYS = RecipeKeys(batch=BatchKeys("a.samples", "a.micro", "a.rate", "a.shares"), same_folder="a.folder")

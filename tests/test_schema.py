@@ -7,17 +7,16 @@ from pathlib import Path
 import jsonschema
 import pytest
 
-from launcher import families
 from launcher.cli.devtools import schema
 from launcher.common import yaml_io
 from launcher.common.paths import COLLECTION
 from launcher.config import catalogue
 from launcher.config.compose import compose
-from launcher.model import backend_registry
+from launcher.model import backend_registry, family_registry
 from launcher.model.config_tree import leaves
 from launcher.model.validation import field_names, submodel
 
-FAMILIES = families.names()
+FAMILIES = family_registry.names()
 LLAMA = "fine-tuning/llama/llmft_llama3_1_8b_instruct_seq4k_gpu_sft_lora"
 ARGS = "training_config.training_args"
 OUTSIDE_RECIPES = {"container"}

@@ -12,8 +12,8 @@ from pathlib import Path
 
 from launcher.common.problems import Problem, fail
 from launcher.common.templating import render_template
-from launcher.families import interface
 from launcher.model.config_tree import get
+from launcher.model.family_registry import interface
 from launcher.model.interface import is_published_image
 from launcher.model.job_spec import DEFAULT_SAVE_TIMEOUT_S, JobSpec
 

@@ -16,8 +16,8 @@ from launcher.common.problems import fail
 from launcher.common.templating import render_template
 from launcher.config.compose import compose
 from launcher.config.overrides import quoted
-from launcher.families import recipe_model
 from launcher.model.config_tree import get
+from launcher.model.family_registry import recipe_model
 from launcher.model.validation import submodel
 
 SCHEMAS = ".schemas"

@@ -68,7 +68,7 @@ def show_plan(
     if job.elastic and not all_notes:
         from launcher import rules  # a followed job needs none
 
-        codes = {each.code for each in rules.notice_rules_for(job.backend) if each.is_usual}
+        codes = {each.code for each in rules.notice_rules_for(job.backend, job.model_type) if each.is_usual}
     usual = [notice.code for notice in job.notices if notice.code in codes]
     for notice in job.notices:
         if notice.code not in codes:

@@ -53,6 +53,15 @@ class Model(BaseModel):
     )
 
 
+class Passed(Model):
+    """Base of a section that a family's program reads as it is: strict as to the keys that the launcher knows.
+
+    Other keys are allowed where a published recipe has them; `launcher.model.passed_keys` checks what users add.
+    """
+
+    model_config = ConfigDict(extra="allow")
+
+
 def default(value: str | bool | int | None, *, is_required: bool = True) -> Any:
     """Declare a key's value in a file of the collection: `recipes docs` writes it there, and into the reference.
 

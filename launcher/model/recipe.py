@@ -282,6 +282,12 @@ class RecipeBase(Model, ABC):
 
     keys: ClassVar[RecipeKeys] = RecipeKeys()
     """The family's keys for values that the launcher reads."""
+    fixed_size: ClassVar[str] = ""
+    """Why jobs of the family never change their size; empty if they may."""
+
+    def refusal(self, cluster: str) -> str | None:
+        """Return why a choice of `cluster` cannot run the recipe; None if it can."""
+        return None
 
     @property
     def batch(self) -> Batch | None:

@@ -92,3 +92,7 @@ class RecipeKeys(NamedTuple):
     """Whether a restart continues in that folder."""
     left_to_image: tuple[str, ...] = ()
     """Keys whose empty value selects the container's own default."""
+    passed: tuple[str, ...] = ()
+    """Sections that the program reads as they are: models of `Passed`."""
+    launcher_only: tuple[str, ...] = ()
+    """Keys that the family's parts have for the launcher; the program's configuration lacks them."""

@@ -1,13 +1,13 @@
 """Composition to a typed recipe, or every fault in it."""
 
-from launcher import families
 from launcher.common.problems import Problem, ProblemsFound
 from launcher.config.collection import GROUPS
-from launcher.model import instances
+from launcher.model import family_registry, instances
 from launcher.model.backend_registry import described
 from launcher.model.checked_recipe import CheckedRecipe, sized_recipes, static_recipe, type_recipe, typed_scales
 from launcher.model.composition import Composition
 from launcher.model.config_tree import AUTO, related, scale_trees, size_of, too_many_sizes
+from launcher.model.passed_keys import passed_problems
 from launcher.model.recipe import Launch, RecipeBase
 from launcher.model.validation import type_problems, with_origin
 from launcher.planning import size_planner
@@ -41,8 +41,9 @@ def examine(composition: Composition) -> tuple[CheckedRecipe | None, list[Proble
     if checked is None:
         return None, problems
     faulty = faulty_needs(checked, (problem.path for problem in problems))
-    for rule in rules_for(composition.backend):
-        if rule.applies(composition.backend, faulty):
+    of_job = (composition.backend, checked.recipe.run.model_type)
+    for rule in rules_for(*of_job):
+        if rule.applies(*of_job, faulty):
             problems += rule.problems(checked, is_faulty=bool(faulty))
     return checked, problems
 
@@ -53,15 +54,16 @@ def _type(composition: Composition) -> tuple[CheckedRecipe | None, list[Problem]
     launch, problems = type_problems(Launch, tree, "")
     settings, settings_problems = type_problems(backend.options(), tree["cluster"], "cluster")
     found = [*problems, *settings_problems]
-    family = families.family_of(recipe_tree)
+    family = family_registry.family_of(recipe_tree)
     if isinstance(family, Problem):
         return None, [*found, family]
     # A start command of the user's own replaces the trainer that a cluster has by default.
     is_replaced = not settings_problems and backend.programs.are_replaced(settings)
     otherwise = None if is_replaced else backend.default_trainer
-    trainer = families.trainer_of(recipe_tree["run"]["model_type"], settings.trainer, otherwise)
+    trainer = family_registry.trainer_of(recipe_tree["run"]["model_type"], settings.trainer, otherwise)
     recipe, recipe_problems = type_recipe(family, recipe_tree)
     found += recipe_problems
+    found += passed_problems(family, composition)
     if any(related(instances.SPECS, problem.path) for problem in recipe_problems):
         recipe = recipe.model_copy(update={"instance_specs": None})  # its placeholder describes no instance
     instance = None if backend.instances is None else instances.find(launch.instance_type, recipe.instance_specs)

@@ -5,14 +5,14 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from launcher.families import interface, recipe_model
 from launcher.model import batch
 from launcher.model.backend_registry import described
 from launcher.model.checked_recipe import CheckedRecipe, SizedRecipe
 from launcher.model.checkpointing import compiled
 from launcher.model.composition import Composition
-from launcher.model.config_tree import get, replaced
+from launcher.model.config_tree import get, replaced, without
 from launcher.model.context import LaunchContext, job_name
+from launcher.model.family_registry import interface, recipe_model
 from launcher.model.instances import canonical
 from launcher.model.job_spec import (
     DEFAULT_SAVE_TIMEOUT_S,
@@ -138,6 +138,8 @@ def _container_config(
     config = named(config, checked.composition, name)
     config = replaced(config, "trainer.devices", checked.devices)
     config = replaced(config, "run.hf_access_token", None)
+    for key in checked.recipe.keys.launcher_only:
+        config = without(config, key)
     section = checked.recipe.keys.mlflow
     if section is None or (mlflow := get(config, section)) is None:
         return config

@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 
 from launcher.checkpointing.forecast import Forecast, forecast
 from launcher.common.problems import Notice, Problem
-from launcher.model import backend_registry
+from launcher.model import backend_registry, family_registry
 from launcher.model.checked_recipe import CheckedRecipe
 from launcher.model.config_tree import related
 from launcher.model.job_spec import JobSpec
@@ -79,9 +79,9 @@ class Rule(NamedTuple):
         """The choices of `cluster` it applies to; none if it applies to all."""
         return tuple(each.choice for each in backend_registry.descriptions() if self._is_in(*_rules_of(each.name)))
 
-    def applies(self, backend: str, faulty: frozenset[str] = frozenset()) -> bool:
-        """Return whether it applies to a backend's jobs and none of the keys it needs is faulty."""
-        is_about = self._is_in(__name__, *_rules_of(backend))
+    def applies(self, backend: str, model_type: str, faulty: frozenset[str] = frozenset()) -> bool:
+        """Return whether it applies to a family's jobs on a backend, and none of the keys it needs is faulty."""
+        is_about = self._is_in(__name__, *_packages(backend, model_type))
         return is_about and not any(related(need, bad) for need in self.needs for bad in faulty)
 
     def _is_in(self, *packages: str) -> bool:
@@ -131,28 +131,28 @@ def notice_rule(code: str, *, source: str, is_usual: bool = False) -> Callable[[
 
 def all_rules() -> tuple[Rule, ...]:
     """Return every rule with an E code, by code."""
-    _import(*backend_registry.names())
+    _import_all()
     return _by_code()
 
 
 def all_notice_rules() -> tuple[Rule, ...]:
     """Return every rule with an N code, in the order in which notices are printed."""
-    _import(*backend_registry.names())
+    _import_all()
     return _in_order()
 
 
-@cache  # these two: a backend's rules do not change once its modules are imported
-def rules_for(backend: str) -> tuple[Rule, ...]:
-    """Return the rules that may apply to a cluster, by code; those of other backends are not imported."""
-    _import(backend)
+@cache  # these two: the rules about a family and a backend do not change once their modules are imported
+def rules_for(backend: str, model_type: str) -> tuple[Rule, ...]:
+    """Return the rules that may apply to a family's jobs on a cluster, by code; others are not imported."""
+    _import(*_packages(backend, model_type))
     return _by_code()
 
 
 @cache
-def notice_rules_for(backend: str) -> tuple[Rule, ...]:
-    """Return the notice rules for a cluster, in the order in which notices are printed."""
-    _import(backend)
-    return tuple(each for each in _in_order() if each.applies(backend))
+def notice_rules_for(backend: str, model_type: str) -> tuple[Rule, ...]:
+    """Return the notice rules for a family's jobs on a cluster, in the order in which notices are printed."""
+    _import(*_packages(backend, model_type))
+    return tuple(each for each in _in_order() if each.applies(backend, model_type))
 
 
 def notices(checked: CheckedRecipe, job: JobSpec, expected: Forecast | None = None) -> tuple[Notice, ...]:
@@ -161,7 +161,8 @@ def notices(checked: CheckedRecipe, job: JobSpec, expected: Forecast | None = No
     The cost of its checkpoints is forecast from the recipe if it is not given.
     """
     planned = PlannedRecipe(checked, job, expected or _forecast(checked))
-    return tuple(notice for each in notice_rules_for(checked.backend) for notice in each.notices(planned))
+    advice = notice_rules_for(checked.backend, job.model_type)
+    return tuple(notice for each in advice for notice in each.notices(planned))
 
 
 def _forecast(checked: CheckedRecipe) -> Forecast | None:
@@ -175,9 +176,19 @@ def _rules_of(backend: str) -> tuple[str, ...]:
 
 
 @cache
-def _import(*backends: str) -> None:
-    """Import the modules of rules for every cluster and for these, so that they are registered."""
-    for package in (__name__, *(package for backend in backends for package in _rules_of(backend))):
+def _packages(backend: str, model_type: str) -> tuple[str, ...]:
+    return *_rules_of(backend), *family_registry.rules(model_type)
+
+
+def _import_all() -> None:
+    backends = (package for name in backend_registry.names() for package in _rules_of(name))
+    _import(*backends, *(package for name in family_registry.names() for package in family_registry.rules(name)))
+
+
+@cache
+def _import(*packages: str) -> None:
+    """Import the modules of rules for every job, and those of packages, so that they are registered."""
+    for package in (__name__, *packages):
         for module in pkgutil.iter_modules(getattr(importlib.import_module(package), "__path__", ())):
             importlib.import_module(f"{package}.{module.name}")
 

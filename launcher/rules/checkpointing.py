@@ -7,11 +7,11 @@ from collections.abc import Iterable, Iterator
 from launcher.checkpointing.forecast import GIB, SERVICE_HOST_COPIES, WAYS, memory_needed
 from launcher.common.problems import Notice, Problem
 from launcher.common.syntax import is_bucket
-from launcher.families import interface
 from launcher.model.backend import MemoryKeeper
 from launcher.model.backend_registry import choices, described
 from launcher.model.checked_recipe import CheckedRecipe
 from launcher.model.checkpointing import MEMORY_KEPT, MEMORY_STEPS, PERSISTENT_STEPS, REPLICAS, S3
+from launcher.model.family_registry import interface
 from launcher.rules import SIZES, MakeNotice, MakeProblem, PlannedRecipe, notice_rule, rule
 from launcher.rules.elasticity import LIMITS, refuses_elastic
 

@@ -3,10 +3,10 @@
 from collections.abc import Iterator
 
 from launcher.common.problems import Problem
-from launcher.families import interface
 from launcher.model.backend_registry import choices, described, descriptions
 from launcher.model.checked_recipe import CheckedRecipe
 from launcher.model.earlier_jobs import KEY
+from launcher.model.family_registry import interface
 from launcher.model.interface import WORKERS
 from launcher.rules import MakeProblem, rule
 

@@ -4,13 +4,13 @@ import os
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
-from launcher import families
 from launcher.common.problems import Notice, Problem
 from launcher.common.texts import counted
-from launcher.families import interface
+from launcher.model import family_registry
 from launcher.model.backend_registry import described
 from launcher.model.checked_recipe import CheckedRecipe
 from launcher.model.config_tree import ABSENT, get, lookup
+from launcher.model.family_registry import interface
 from launcher.model.interface import is_published_image
 from launcher.model.job_spec import OPEN
 from launcher.model.validation import without_size
@@ -35,7 +35,7 @@ _DOCS = "docs/open-trainer.md"
 def trainer_is_a_choice(checked: CheckedRecipe, problem: MakeProblem) -> Iterator[Problem]:
     """A family that only one program can train has no choice of a trainer."""
     wanted, model_type = checked.settings.trainer, checked.recipe.run.model_type
-    if wanted and wanted not in families.trainers(model_type):
+    if wanted and wanted not in family_registry.trainers(model_type):
         message = f"recipes of model_type {model_type} have one trainer, and no choice"
         yield problem(_TRAINER, message, value=wanted, remedy=f"leave {_TRAINER} out")
 
@@ -46,7 +46,7 @@ def open_trainer_rehearses(checked: CheckedRecipe, problem: MakeProblem) -> Iter
     if not checked.is_rehearsal:
         return
     model_type = checked.recipe.run.model_type
-    if OPEN not in families.trainers(model_type):
+    if OPEN not in family_registry.trainers(model_type):
         message, remedy = f"the program of model_type {model_type} does not rehearse", "rehearse=false"
     elif described(checked.backend).programs.are_replaced(checked.settings):
         message, remedy = "the start command in the cluster section is not given --rehearse", "rehearse=false"
@@ -135,7 +135,7 @@ def open_trainer_fetches_no_code(checked: CheckedRecipe, problem: MakeProblem) -
 @rule("E266", *(f"recipes.{key}" for key in _OWN_KEYS), _TRAINER, _MODEL_TYPE, source=_DOCS)
 def published_trainer_has_no_key_of_the_open_one(checked: CheckedRecipe, problem: MakeProblem) -> Iterator[Problem]:
     """A key that only the open trainer reads is unknown to the published one."""
-    if OPEN not in families.trainers(checked.recipe.run.model_type) or checked.trainer == OPEN:
+    if OPEN not in family_registry.trainers(checked.recipe.run.model_type) or checked.trainer == OPEN:
         return
     of_sizes = ((size.path, size.own) for size in checked.sizes if checked.is_elastic)
     for section, tree in (("recipes", checked.composition.tree["recipes"]), *of_sizes):
@@ -161,7 +161,7 @@ def samples_are_not_trained(planned: PlannedRecipe, notice: MakeNotice) -> Itera
     """Samples that are dropped, or answers that are not trained, are not what the data was collected for."""
     job = planned.job
     try:
-        yield from map(notice, families.interface(job.model_type, job.trainer).data_losses(job))
+        yield from map(notice, family_registry.interface(job.model_type, job.trainer).data_losses(job))
     except ValueError:
         return  # data that cannot be used is a Problem of the launch: E277
 

@@ -14,8 +14,8 @@ from launcher.bundle import store as bundles
 from launcher.common import console, yaml_io
 from launcher.common.problems import Problem, fail
 from launcher.common.templating import render_yaml
-from launcher.families import interface
 from launcher.model.backend import RANK_0
+from launcher.model.family_registry import interface
 from launcher.model.job_spec import Bundle, JobEvent, JobHandle, JobSpec, JobStatus, LogSelection
 
 if TYPE_CHECKING:

@@ -15,9 +15,9 @@ from launcher.bundle import container
 from launcher.common.names import CHECKPOINT_LOG
 from launcher.common.problems import Problem
 from launcher.common.templating import render_template
-from launcher.families import interface
 from launcher.model.config_tree import get
 from launcher.model.environment import plain_variables, secret_variables
+from launcher.model.family_registry import interface
 from launcher.model.instances import requested
 from launcher.model.interface import CONFIG_MOUNT
 from launcher.model.job_spec import JobSpec

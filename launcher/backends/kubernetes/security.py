@@ -8,8 +8,8 @@ from typing import Any
 
 from launcher.backends.kubernetes.job_options import k8s_options
 from launcher.bundle import container
-from launcher.families import interface
 from launcher.governance.pod_policy import SELINUX_TYPES
+from launcher.model.family_registry import interface
 from launcher.model.job_spec import JobSpec
 
 _OF_ROOT = ("CHOWN", "DAC_OVERRIDE", "FOWNER", "SETGID", "SETUID")

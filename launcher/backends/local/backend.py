@@ -30,11 +30,11 @@ from launcher.common.paths import python_path
 from launcher.common.problems import Problem, ProblemsFound, fail
 from launcher.common.suggestions import did_you_mean
 from launcher.common.templating import render_template
-from launcher.families import interface, recipe_model
 from launcher.model import following
 from launcher.model.backend import RANK_0
 from launcher.model.config_tree import get
 from launcher.model.environment import plain_variables, secret_variables
+from launcher.model.family_registry import interface, recipe_model
 from launcher.model.job_spec import OPEN, Bundle, JobEvent, JobHandle, JobSpec, JobState, JobStatus, LogSelection
 from launcher.operator.job_request import (
     GRACEFUL_ENV,

@@ -23,9 +23,9 @@ from launcher.common.paths import COLLECTION
 from launcher.common.problems import Problem, shown
 from launcher.common.suggestions import did_you_mean
 from launcher.common.texts import counted
-from launcher.families import interface
 from launcher.model.composition import nearest_origin
 from launcher.model.config_tree import get
+from launcher.model.family_registry import interface
 from launcher.model.job_spec import JobSpec, start_size
 from launcher.model.validation import type_problems
 

@@ -16,11 +16,11 @@ from launcher.backends.sagemaker.training_options import Channel, FileSystem, Sm
 from launcher.common import yaml_io
 from launcher.common.names import BASE_CONFIG, CONFIG_DIR
 from launcher.common.templating import render_template
-from launcher.families import interface
 from launcher.model.base_model import Model
 from launcher.model.checked_recipe import CheckedRecipe
 from launcher.model.config_tree import get
 from launcher.model.environment import plain_variables
+from launcher.model.family_registry import interface
 from launcher.model.instances import canonical
 from launcher.model.interface import BUNDLE_CONFIGS, Entry
 from launcher.model.job_spec import JobSpec

@@ -25,10 +25,10 @@ from launcher.backends.sagemaker_local.sync import INTERVAL_S, kept
 from launcher.common.job_lock import is_alive
 from launcher.common.names import RUN_DIR
 from launcher.common.problems import Problem, fail
-from launcher.families import interface
 from launcher.model import following
 from launcher.model.base_model import options_of
 from launcher.model.config_tree import get
+from launcher.model.family_registry import interface
 from launcher.model.interface import Entry
 from launcher.model.job_spec import OPEN, Bundle, JobHandle, JobSpec
 from launcher.operator.worker_logs import tail

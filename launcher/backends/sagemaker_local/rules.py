@@ -6,8 +6,8 @@ from launcher.backends.sagemaker import request
 from launcher.backends.sagemaker.keys import jobs_of
 from launcher.backends.sagemaker.training_options import SmJobs
 from launcher.common.problems import Notice
-from launcher.families import interface
 from launcher.model.config_tree import get
+from launcher.model.family_registry import interface
 from launcher.model.instances import canonical, table
 from launcher.model.interface import Entry
 from launcher.model.job_spec import JobSpec

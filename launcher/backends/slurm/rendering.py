@@ -15,9 +15,9 @@ from launcher.backends.slurm.sbatch_options import Value, batch_options, header,
 from launcher.backends.slurm.states import TERM_CODE, UNWRITABLE
 from launcher.common.names import CONFIG_DIR, ENTRYPOINT, ENV_SAVES_ON_TERM, RUN_DIR, WARM_MODULE
 from launcher.common.templating import render_template
-from launcher.families import interface
 from launcher.model.config_tree import get
 from launcher.model.environment import plain_variables, secret_references
+from launcher.model.family_registry import interface
 from launcher.model.job_spec import PUBLISHED, JobSpec
 from launcher.model.parallelism import mpi
 from launcher.model.parallelism.smp import hyperparameters

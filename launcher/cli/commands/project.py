@@ -27,9 +27,9 @@ Check = Annotated[bool, typer.Option("--check", help="Write nothing; exit code 2
 
 
 def _complete_model_type(incomplete: str) -> list[str]:
-    from launcher import families
+    from launcher.model import family_registry
 
-    return beginning(incomplete, families.names())
+    return beginning(incomplete, family_registry.names())
 
 
 def schema(
@@ -42,9 +42,9 @@ def schema(
     ] = None,
 ) -> None:
     """Print the JSON Schema of a recipe file. With it, editors show each key's meaning, unit and default."""
-    from launcher import families
+    from launcher.model import family_registry
 
-    known = families.names()
+    known = family_registry.names()
     allowed = ", ".join(known)
     if model_type is None:
         if out is not None:

@@ -11,7 +11,6 @@ from typing import Any
 import click
 from pydantic import BaseModel
 
-from launcher import families
 from launcher.cli.devtools import architecture, schema
 from launcher.cli.devtools.codes import Code, all_codes
 from launcher.cli.devtools.terminal_picture import plan_picture
@@ -21,7 +20,7 @@ from launcher.common.paths import CHECKOUT, COLLECTION
 from launcher.common.templating import render_template
 from launcher.common.text_table import clipped, value_text
 from launcher.config import catalogue
-from launcher.model import backend_registry
+from launcher.model import backend_registry, family_registry
 from launcher.model.backend_registry import described
 from launcher.model.base_model import INT64
 from launcher.model.validation import submodel
@@ -157,7 +156,7 @@ def _trainer_row(key: Key) -> dict[str, str]:
 
 def _keys() -> str:
     chapters = [("A launch", "`key=value` on the command line.", schema.launch_schema(), "")]
-    for name in families.names():
+    for name in family_registry.names():
         text = f"The keys of a recipe file; on the command line prefixed with `recipes.`. `run.model_type: {name}`."
         chapters.append((f"Recipes: {name}", text, schema.recipe_schema(name), ""))
     for name in backend_registry.names():

@@ -20,10 +20,10 @@ from pydantic.json_schema import GenerateJsonSchema
 
 from launcher.config import catalogue
 from launcher.config.catalogue import Given
-from launcher.families import recipe_model
 from launcher.model import backend_registry
 from launcher.model.backend_registry import described
 from launcher.model.config_tree import get
+from launcher.model.family_registry import recipe_model
 from launcher.model.recipe import Launch
 from launcher.model.validation import field_names
 

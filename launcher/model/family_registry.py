@@ -1,0 +1,97 @@
+"""Finds the family of a recipe; only this module imports one, when a recipe of it is read.
+
+A family is a module or package of `launcher/families/`: of the `run.model_type` that is its name, or of all that
+begin with the words of its name. It has `Recipe`, the typed recipe, and `INTERFACES`, how its programs are started:
+by trainer, or under None if there is only one. Rules about its recipes alone are in its module `rules`.
+"""
+
+import importlib
+import pkgutil
+import re
+from collections.abc import Mapping
+from types import ModuleType
+from typing import TYPE_CHECKING, Any
+
+from launcher.common.problems import Problem
+from launcher.common.suggestions import did_you_mean
+from launcher.model.interface import Interface
+from launcher.model.job_spec import Trainer
+
+if TYPE_CHECKING:
+    from launcher.model.recipe import RecipeBase
+
+PACKAGE = "launcher.families"
+
+
+def names() -> list[str]:
+    """Return every family, sorted. Imports none of them."""
+    return sorted(module.name for module in pkgutil.iter_modules(importlib.import_module(PACKAGE).__path__))
+
+
+def name_of(model_type: object) -> str | None:
+    """Return the family of a `run.model_type`, such as `amazon_nova` of `amazon.nova-pro-v1`; None if unknown."""
+    known = names()
+    if not isinstance(model_type, str) or model_type in known:
+        return model_type if model_type in known else None
+    words = re.split("[^a-z0-9]", model_type)
+    starts = (name for name in known if words[: len(own := name.split("_"))] == own)
+    return next(starts, None) if not model_type.isidentifier() else None
+
+
+def rules(model_type: str) -> tuple[str, ...]:
+    """Return the module of the rules about a known family's recipes, if it has one."""
+    package = _module(model_type)
+    is_there = any(each.name == "rules" for each in pkgutil.iter_modules(getattr(package, "__path__", ())))
+    return (f"{package.__name__}.rules",) if is_there else ()
+
+
+def interface(model_type: str, trainer: Trainer | None) -> Interface:
+    """Return the interface of a known family with one of its trainers; None where there is no choice."""
+    return _interfaces(model_type)[trainer]
+
+
+def trainers(model_type: str) -> tuple[Trainer, ...]:
+    """Return the trainers that a known family may choose from; none if it has one only."""
+    return tuple(trainer for trainer in _interfaces(model_type) if trainer)
+
+
+def trainer_of(model_type: str, wanted: Trainer | None, otherwise: Trainer | None) -> Trainer | None:
+    """Return who trains a known family: who is wanted, otherwise another; None if the family has neither."""
+    known = trainers(model_type)
+    return next((each for each in (wanted, otherwise) if each in known), None)
+
+
+def _interfaces(model_type: str) -> Mapping[Trainer | None, Interface]:
+    found: Mapping[Trainer | None, Interface] = _module(model_type).INTERFACES
+    return found
+
+
+def _module(model_type: str) -> ModuleType:
+    return importlib.import_module(f"{PACKAGE}.{name_of(model_type)}")
+
+
+def recipe_model(model_type: str) -> "type[RecipeBase]":
+    """Return the model of a known family's recipes."""
+    found: type[RecipeBase] = _module(model_type).Recipe
+    return found
+
+
+def family_of(recipe: Mapping[str, Any]) -> "type[RecipeBase] | Problem":
+    """Return the model of the family that a recipe names, or what is wrong with that name."""
+    if "run" not in recipe:
+        remedy = "inherit one with defaults: [/recipes/training/tiny/tiny_lm_cpu@_here_, _self_]"
+        message = "is missing: a recipe must name the program that trains it"
+        return Problem("E103", "recipes.run", message, remedy=remedy)
+    if not isinstance(recipe["run"], Mapping):
+        return Problem("E102", "recipes.run", "should be a mapping", value=recipe["run"])
+    name, known = recipe["run"].get("model_type"), names()
+    if isinstance(name, str) and name_of(name):
+        return recipe_model(name)
+    return Problem(
+        "E104",
+        "recipes.run.model_type",
+        "no such recipe family",
+        value=name,
+        allowed=", ".join(known),
+        remedy=did_you_mean(str(name), known),
+    )

@@ -1,0 +1,26 @@
+"""What a family's programs can do: the clusters that run them, and whether their jobs change their size."""
+
+from collections.abc import Iterator
+
+from launcher.common.problems import Problem
+from launcher.model.backend_registry import described, descriptions
+from launcher.model.checked_recipe import CheckedRecipe
+from launcher.rules import MakeProblem, rule
+
+
+@rule("E120", "recipes.run", "cluster", source="the published recipes and their images")
+def cluster_runs_the_family(checked: CheckedRecipe, problem: MakeProblem) -> Iterator[Problem]:
+    """Some programs run on some clusters only: their images, or what they need around them, exist there alone."""
+    cluster = described(checked.backend).choice
+    if reason := checked.recipe.refusal(cluster):
+        others = [each.choice for each in descriptions() if not checked.recipe.refusal(each.choice)]
+        remedy = " or ".join(f"cluster={other}" for other in others) or None
+        yield problem("cluster", reason, value=cluster, allowed=", ".join(others), remedy=remedy)
+
+
+@rule("E121", "recipes.elastic_policy", source="the published recipes and their images")
+def size_is_fixed(checked: CheckedRecipe, problem: MakeProblem) -> Iterator[Problem]:
+    """Only a program that restarts at another size can be elastic."""
+    if checked.is_elastic and (reason := checked.recipe.fixed_size):
+        remedy = "recipes.elastic_policy.is_elastic=false"
+        yield problem("recipes.elastic_policy.is_elastic", reason, value=True, remedy=remedy)
