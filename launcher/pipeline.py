@@ -68,7 +68,7 @@ def _prepared(overrides: Sequence[str], context: LaunchContext, cache: Compositi
     job = plan(checked, context)
     job = dataclasses.replace(job, notices=rules.notices(checked, job))
     backend: Backend = backend_registry.load_backend(job.backend)
-    absent = with_origin(composition, list(interface(job.model_type, job.trainer).absent_inputs(job)))
+    absent = with_origin(composition, list(interface(job).absent_inputs(job)))
     raise_any((*absent, *backend.check(job)))
     return job
 

@@ -61,12 +61,12 @@ def test_a_rehearsal_on_this_machine_starts_the_open_trainer(render):
 def test_a_warm_process_imports_the_code_of_every_model(prepare):
     entries = [entry for entry in catalogue.entries() if entry.model_type == "llm_finetuning_aws"]
     jobs = [prepare(f"recipes={entry.name}", "rehearse=true") for entry in entries]
-    found = {name for job in jobs for name in interface(job.model_type, job.trainer).modules(job)}
+    found = {name for job in jobs for name in interface(job).modules(job)}
     packages = {name.rpartition("_")[2] for name in found if name.startswith("transformers.models.")}
     assert packages == {"llama", "llama4", "qwen2", "qwen3", "oss"}
     assert all(importlib.util.find_spec(name.partition(".")[0]) for name in found)
     unknown = dataclasses.replace(jobs[0], published_model="")
-    assert len(interface(unknown.model_type, unknown.trainer).modules(unknown)) == 3
+    assert len(interface(unknown).modules(unknown)) == 3
 
 
 @pytest.mark.parametrize("more", [(), (ELASTIC,)], ids=["static", "elastic"])
@@ -358,7 +358,7 @@ def test_the_plan_names_the_attention_that_stands_in_on_this_machine(prepare, wo
 
 
 def modules_of(job):
-    return interface(job.model_type, job.trainer).modules(job)
+    return interface(job).modules(job)
 
 
 @pytest.mark.slow

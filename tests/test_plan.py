@@ -338,7 +338,7 @@ def test_two_launches_share_no_folder_and_every_path_of_one_agrees(context, clus
         assert point.config["run"]["results_dir"] == f"results/{job.name}"
         assert point.config["training_config"]["training_args"]["training_dir"] == f"/fsx/{job.name}"
         assert job.config["env_vars"]["OUT"] == f"results/{job.name}"
-        assert interface("custom", None).workers.program(job)[-2:] == ("--out", f"results/{job.name}/out")
+        assert interface(job).workers.program(job)[-2:] == ("--out", f"results/{job.name}/out")
         assert plan_report.plan_json(job)["job_name"] == job.name
         if cluster == "k8s":
             assert job.settings.volumes[0].hostPath == f"/{job.name}"

@@ -14,7 +14,7 @@ def program(job):
     """Return the words of a job's workers after the module."""
     from launcher.model.family_registry import interface
 
-    return interface(job.model_type, job.trainer).workers.program(job)[2:]
+    return interface(job).workers.program(job)[2:]
 
 
 def notices(job):

@@ -120,7 +120,7 @@ def _common_imports(text: str) -> Iterator[str]:
 
 def command(job: JobSpec) -> tuple[str, ...]:
     """Return the start command of a job in such an image."""
-    return (f"{HOME}/bin/entrypoint", *interface(job.model_type, job.trainer).container_program(job))
+    return (f"{HOME}/bin/entrypoint", *interface(job).container_program(job))
 
 
 def env(job: JobSpec) -> dict[str, str]:

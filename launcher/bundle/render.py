@@ -11,6 +11,7 @@ from launcher.common.names import BASE_CONFIG, CONFIG_DIR, config_name
 from launcher.common.problems import shown
 from launcher.model.backend import Backend
 from launcher.model.context import LaunchContext
+from launcher.model.family_registry import interface
 from launcher.model.job_spec import Bundle, JobSpec
 from launcher.planning import plan_report
 
@@ -70,6 +71,7 @@ def config_files(job: JobSpec) -> dict[str, str]:
     """
     first = next(point for point in job.scales if point.nodes == job.initial_nodes)
     files = {BASE_CONFIG: yaml_io.dump(first.config)}
+    files |= {name: yaml_io.dump(tree) for name, tree in interface(job).own_configs(first).items()}
     if job.elastic:
         files |= {config_name(point.nodes): yaml_io.dump(point.config) for point in job.scales}
     return files

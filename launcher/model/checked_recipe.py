@@ -111,6 +111,12 @@ class CheckedRecipe(NamedTuple):
         return self.composition.backend
 
     @property
+    def recipe_tree(self) -> Mapping[str, Any]:
+        """The base recipe as it was composed."""
+        tree: Mapping[str, Any] = self.composition.tree["recipes"]
+        return tree
+
+    @property
     def is_rehearsal(self) -> bool:
         """Whether the open trainer shrinks the model and makes up its data."""
         return self.launch.rehearse is True or isinstance(self.launch.rehearse, Rehearsal)

@@ -2,7 +2,8 @@
 
 A family is a module or package of `launcher/families/`: of the `run.model_type` that is its name, or of all that
 begin with the words of its name. It has `Recipe`, the typed recipe, and `INTERFACES`, how its programs are started:
-by trainer, or under None if there is only one. Rules about its recipes alone are in its module `rules`.
+by trainer, or under None if there is only one; a family of several programs has a function `interfaces` of the recipe
+instead. Rules about its recipes alone are in its module `rules`.
 """
 
 import importlib
@@ -10,7 +11,7 @@ import pkgutil
 import re
 from collections.abc import Mapping
 from types import ModuleType
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Protocol
 
 from launcher.common.problems import Problem
 from launcher.common.suggestions import did_you_mean
@@ -21,6 +22,18 @@ if TYPE_CHECKING:
     from launcher.model.recipe import RecipeBase
 
 PACKAGE = "launcher.families"
+
+
+class Started(Protocol):
+    """What is started: a checked recipe, or a job."""
+
+    @property
+    def recipe_tree(self) -> Mapping[str, Any]:
+        """The recipe as it was composed."""
+
+    @property
+    def trainer(self) -> Trainer | None:
+        """Who trains; None for a family without the choice."""
 
 
 def names() -> list[str]:
@@ -45,24 +58,27 @@ def rules(model_type: str) -> tuple[str, ...]:
     return (f"{package.__name__}.rules",) if is_there else ()
 
 
-def interface(model_type: str, trainer: Trainer | None) -> Interface:
-    """Return the interface of a known family with one of its trainers; None where there is no choice."""
-    return _interfaces(model_type)[trainer]
+def interface(started: Started) -> Interface:
+    """Return how the programs of a known family's recipe are started."""
+    return _interfaces(started.recipe_tree)[started.trainer]
 
 
-def trainers(model_type: str) -> tuple[Trainer, ...]:
-    """Return the trainers that a known family may choose from; none if it has one only."""
-    return tuple(trainer for trainer in _interfaces(model_type) if trainer)
+def trainers(recipe: Mapping[str, Any]) -> tuple[Trainer, ...]:
+    """Return the trainers that a known family's recipe may choose from; none if it has one only."""
+    return tuple(trainer for trainer in _interfaces(recipe) if trainer)
 
 
-def trainer_of(model_type: str, wanted: Trainer | None, otherwise: Trainer | None) -> Trainer | None:
-    """Return who trains a known family: who is wanted, otherwise another; None if the family has neither."""
-    known = trainers(model_type)
+def trainer_of(recipe: Mapping[str, Any], wanted: Trainer | None, otherwise: Trainer | None) -> Trainer | None:
+    """Return who trains a known family's recipe: who is wanted, otherwise another; None if it has neither."""
+    known = trainers(recipe)
     return next((each for each in (wanted, otherwise) if each in known), None)
 
 
-def _interfaces(model_type: str) -> Mapping[Trainer | None, Interface]:
-    found: Mapping[Trainer | None, Interface] = _module(model_type).INTERFACES
+def _interfaces(recipe: Mapping[str, Any]) -> Mapping[Trainer | None, Interface]:
+    family = _module(recipe["run"]["model_type"])
+    found: Mapping[Trainer | None, Interface] = (
+        family.interfaces(recipe) if hasattr(family, "interfaces") else family.INTERFACES
+    )
     return found
 
 

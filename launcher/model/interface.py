@@ -1,12 +1,12 @@
 """How a family's programs are started: its roles, and the expectations of the family's images."""
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from enum import Enum
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from launcher.common.names import CONFIG_DIR
 from launcher.common.problems import Problem
-from launcher.model.job_spec import JobSpec
+from launcher.model.job_spec import JobSpec, ScalePoint
 
 BUNDLE_CONFIGS = f"bundle:{CONFIG_DIR}"
 """Placeholder in a program's arguments for the folder of the configurations, wherever the job runs."""
@@ -14,6 +14,8 @@ CONFIG_MOUNT = "/config"
 """Folder of a container that has the configurations."""
 WORKERS = "workers"
 """The role that every family has: the processes that train."""
+HEAD, SUBMITTER = "head", "submitter"
+"""Roles of a Ray job: the head of its cluster, which trains nothing, and what gives it the program to run."""
 
 
 def is_published_image(image: str) -> bool:
@@ -52,6 +54,11 @@ class Role(NamedTuple):
     """Nodes that run the role when the job starts."""
     image_log: str | None = None
     """File in the container that also receives the output of `image_command`."""
+    requests: Callable[[JobSpec], Mapping[str, str]] = lambda job: {}
+    """Processors and memory that the role requests of a node, as Kubernetes writes them; none: its share of the node.
+    """
+    limits: Callable[[JobSpec], Mapping[str, str]] = lambda job: {}
+    """Processors and memory that the role may use at most; none: no limit."""
 
 
 def agent_workers(
@@ -92,6 +99,8 @@ class Interface(NamedTuple):
     entry: Entry = Entry.LAUNCHER
     has_own_checkpoints: bool = False
     """Whether the image's own program interprets `recipes.checkpointing`."""
+    own_configs: Callable[[ScalePoint], Mapping[str, Mapping[str, Any]]] = lambda point: {}
+    """Further configurations that the program reads beside that of the recipe at a size: by file name."""
     modules: Callable[[JobSpec], tuple[str, ...]] = lambda job: ()
     """The modules that the program of a job imports before its first step, for warm starts."""
     needs: tuple[str, ...] = ()
@@ -107,6 +116,11 @@ class Interface(NamedTuple):
     def workers(self) -> Role:
         """The role that trains."""
         return self.role(WORKERS)
+
+    @property
+    def is_ray(self) -> bool:
+        """Whether the job runs on a Ray cluster of its own, whose head starts its program."""
+        return any(role.name == HEAD for role in self.roles)
 
     def container_program(self, job: JobSpec) -> tuple[str, ...]:
         """Return what the workers of a job run in a container, without a launcher of processes."""

@@ -172,6 +172,12 @@ class JobSpec:
     rehearsal_steps: int | None = None
 
     @property
+    def recipe_tree(self) -> Mapping[str, Any]:
+        """The recipe as it was composed, of no size."""
+        tree: Mapping[str, Any] = self.config["recipes"]
+        return tree
+
+    @property
     def max_nodes(self) -> int:
         """Nodes the job may grow to."""
         return self.elastic.max_nodes if self.elastic else self.initial_nodes

@@ -60,7 +60,7 @@ def _type(composition: Composition) -> tuple[CheckedRecipe | None, list[Problem]
     # A start command of the user's own replaces the trainer that a cluster has by default.
     is_replaced = not settings_problems and backend.programs.are_replaced(settings)
     otherwise = None if is_replaced else backend.default_trainer
-    trainer = family_registry.trainer_of(recipe_tree["run"]["model_type"], settings.trainer, otherwise)
+    trainer = family_registry.trainer_of(recipe_tree, settings.trainer, otherwise)
     recipe, recipe_problems = type_recipe(family, recipe_tree)
     found += recipe_problems
     found += passed_problems(family, composition)

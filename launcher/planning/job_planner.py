@@ -116,7 +116,7 @@ def _step_batch(checked: CheckedRecipe, scale: SizedRecipe) -> StepBatch | None:
     if split := found.split:
         # The published elastic recipes set no micro batch in sizes with uneven shares, beside a base of 1: the
         # published image takes each share in one pass.
-        is_cut = interface(checked.recipe.run.model_type, checked.trainer).cuts_uneven_shares
+        is_cut = interface(checked).cuts_uneven_shares
         is_cut = is_cut or found.states(keys.micro_train_batch_size)
         micro, steps = batch.passes(split.large, own.micro_train_batch_size if is_cut else split.large)
         return StepBatch(split, micro, steps, rate)

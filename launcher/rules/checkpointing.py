@@ -119,8 +119,7 @@ def image_reads_the_section(planned: PlannedRecipe, notice: MakeNotice) -> Itera
     """The program of an image interprets the section itself."""
     recipe = planned.checked.recipe
     is_read = (
-        interface(recipe.run.model_type, planned.checked.trainer).has_own_checkpoints
-        and described(planned.checked.backend).files.has_containers
+        interface(planned.checked).has_own_checkpoints and described(planned.checked.backend).files.has_containers
     )
     if is_read and recipe.checkpointing and recipe.checkpointing.has_tiers:
         yield notice("the image's own program reads recipes.checkpointing; its own key is save_steps")

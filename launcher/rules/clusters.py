@@ -50,9 +50,7 @@ def cluster_type_agrees(checked: CheckedRecipe, problem: MakeProblem) -> Iterato
 @rule("E113", "recipes.run.model_type", source="launcher/families")
 def every_role_is_started(checked: CheckedRecipe, problem: MakeProblem) -> Iterator[Problem]:
     """A job needs all the roles of its family; without a head, its workers would wait for it."""
-    others = [
-        role.name for role in interface(checked.recipe.run.model_type, checked.trainer).roles if role.name != WORKERS
-    ]
+    others = [role.name for role in interface(checked).roles if role.name != WORKERS]
     if others:
         yield problem(
             "recipes.run.model_type",

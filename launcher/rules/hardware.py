@@ -136,7 +136,7 @@ def _lack(checked: CheckedRecipe) -> str:
 
 def _accelerator(checked: CheckedRecipe) -> str | None:
     """Return the kind of accelerator that the recipe's program needs; None if it runs without."""
-    return None if checked.is_rehearsal else interface(checked.recipe.run.model_type, checked.trainer).accelerator
+    return None if checked.is_rehearsal else interface(checked).accelerator
 
 
 def _resource(checked: CheckedRecipe, name: str) -> str | None:

@@ -35,7 +35,7 @@ _DOCS = "docs/open-trainer.md"
 def trainer_is_a_choice(checked: CheckedRecipe, problem: MakeProblem) -> Iterator[Problem]:
     """A family that only one program can train has no choice of a trainer."""
     wanted, model_type = checked.settings.trainer, checked.recipe.run.model_type
-    if wanted and wanted not in family_registry.trainers(model_type):
+    if wanted and wanted not in family_registry.trainers(checked.recipe_tree):
         message = f"recipes of model_type {model_type} have one trainer, and no choice"
         yield problem(_TRAINER, message, value=wanted, remedy=f"leave {_TRAINER} out")
 
@@ -46,7 +46,7 @@ def open_trainer_rehearses(checked: CheckedRecipe, problem: MakeProblem) -> Iter
     if not checked.is_rehearsal:
         return
     model_type = checked.recipe.run.model_type
-    if OPEN not in family_registry.trainers(model_type):
+    if OPEN not in family_registry.trainers(checked.recipe_tree):
         message, remedy = f"the program of model_type {model_type} does not rehearse", "rehearse=false"
     elif described(checked.backend).programs.are_replaced(checked.settings):
         message, remedy = "the start command in the cluster section is not given --rehearse", "rehearse=false"
@@ -93,7 +93,7 @@ def rehearsal_is_bounded(planned: PlannedRecipe, notice: MakeNotice) -> Iterator
     job = planned.job
     if not job.is_rehearsal:
         return
-    steps, whole = interface(job.model_type, job.trainer).rehearsal_steps(job)
+    steps, whole = interface(job).rehearsal_steps(job)
     if steps < whole:
         yield notice(
             f"the rehearsal makes {steps} of {whole} steps, on fewer made-up samples: a long schedule, many epochs' "
@@ -135,7 +135,7 @@ def open_trainer_fetches_no_code(checked: CheckedRecipe, problem: MakeProblem) -
 @rule("E266", *(f"recipes.{key}" for key in _OWN_KEYS), _TRAINER, _MODEL_TYPE, source=_DOCS)
 def published_trainer_has_no_key_of_the_open_one(checked: CheckedRecipe, problem: MakeProblem) -> Iterator[Problem]:
     """A key that only the open trainer reads is unknown to the published one."""
-    if OPEN not in family_registry.trainers(checked.recipe.run.model_type) or checked.trainer == OPEN:
+    if OPEN not in family_registry.trainers(checked.recipe_tree) or checked.trainer == OPEN:
         return
     of_sizes = ((size.path, size.own) for size in checked.sizes if checked.is_elastic)
     for section, tree in (("recipes", checked.composition.tree["recipes"]), *of_sizes):
@@ -161,7 +161,7 @@ def samples_are_not_trained(planned: PlannedRecipe, notice: MakeNotice) -> Itera
     """Samples that are dropped, or answers that are not trained, are not what the data was collected for."""
     job = planned.job
     try:
-        yield from map(notice, family_registry.interface(job.model_type, job.trainer).data_losses(job))
+        yield from map(notice, family_registry.interface(job).data_losses(job))
     except ValueError:
         return  # data that cannot be used is a Problem of the launch: E277
 

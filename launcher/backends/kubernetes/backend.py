@@ -43,7 +43,7 @@ class KubernetesBackend:
         """Return what the image lacks: a start command, or a program that runs the commands before and after."""
         if container.is_own(job):
             return (*container.problems(job), *manifest.unread_scripts(job))
-        if interface(job.model_type, job.trainer).workers.image_command(job) or k8s_options(job).command:
+        if interface(job).workers.image_command(job) or k8s_options(job).command:
             return manifest.unread_scripts(job)
         return (
             Problem(

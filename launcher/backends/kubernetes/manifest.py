@@ -170,12 +170,12 @@ def start_script(job: JobSpec) -> str:
 def image_log(job: JobSpec) -> str | None:
     """Return the file that receives the output of the published image's start command; None for other commands."""
     is_image_command = not k8s_options(job).command and not container.is_own(job)
-    return interface(job.model_type, job.trainer).workers.image_log if is_image_command else None
+    return interface(job).workers.image_log if is_image_command else None
 
 
 def _program(job: JobSpec) -> list[str]:
     """Return the program that the image starts. Without the HyperPod operator, torchrun replaces its agent."""
-    family = interface(job.model_type, job.trainer)
+    family = interface(job)
     own = container.command(job) if container.is_own(job) else None
     args = list(own or family.workers.image_command(job))
     if not is_kubeflow(job) or not (own or args[:1] == [AGENT]):
@@ -220,7 +220,7 @@ def env(job: JobSpec) -> list[dict[str, Any]]:
 
     Secrets come first: Kubernetes expands `$(NAME)` from earlier entries only.
     """
-    workers = interface(job.model_type, job.trainer).workers
+    workers = interface(job).workers
     plain = (container.env(job) if container.is_own(job) else workers.image_env(job)) | workers.env(job)
     if is_kubeflow(job):
         plain[_TORCHRUN_PATIENCE] = str(job.save_timeout_s)

@@ -42,7 +42,7 @@ def container_context(job: JobSpec) -> dict[str, Any]:
 def _is_root(job: JobSpec) -> bool:
     settings = k8s_options(job)
     if settings.run_as_root is None:
-        needs_root = interface(job.model_type, job.trainer).runs_as_root and not container.is_own(job)
+        needs_root = interface(job).runs_as_root and not container.is_own(job)
         return needs_root and settings.run_as_user is None
     return settings.run_as_root
 

@@ -89,7 +89,7 @@ class LocalBackend:
         if missing := _absent(_NEEDED_MODULES):
             message = f"cluster=local runs the real agent, but this Python has no {', '.join(missing)}"
             problems.append(Problem("E401", "cluster", message, remedy=_INSTALL))
-        if missing := _absent(interface(job.model_type, job.trainer).needs):
+        if missing := _absent(interface(job).needs):
             message = f"the {job.trainer} trainer needs packages that this Python does not have: {', '.join(missing)}"
             problems.append(Problem("E401", "cluster.trainer", message, remedy=INSTALL_TRAINER))
         if sys.platform != "linux":
@@ -115,7 +115,7 @@ class LocalBackend:
         Raises:
             ProblemsFound: The scenario's file has changed since it was checked, and is faulty now.
         """
-        family = interface(job.model_type, job.trainer)
+        family = interface(job)
         graceful = job.elastic is not None and job.elastic.use_graceful_shutdown
         own = [*family.workers.program(job)]
         if family.takes_config_path:
@@ -368,7 +368,7 @@ def _scenario(job: JobSpec) -> tuple[dict[str, str], tuple[Problem, ...]]:
 
 def _absent_program(job: JobSpec) -> Iterator[Problem]:
     """Yield a Problem if the script or module that the job would start does not exist."""
-    first, *rest = interface(job.model_type, job.trainer).workers.program(job)
+    first, *rest = interface(job).workers.program(job)
     if first != "-m" and not Path(first).is_file():
         beside = sorted(path.name for path in Path(first).parent.glob("*.py"))
         remedy = did_you_mean(Path(first).name, beside)

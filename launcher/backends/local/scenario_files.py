@@ -104,7 +104,7 @@ def initial_nodes(job: JobSpec) -> int | None:
 def _rehearsed(job: JobSpec, scenario: str | None, events: list[Event]) -> list[Event]:
     """Return a file's events; those of a shipped file earlier where the job is a rehearsal."""
     is_shorter = job.is_rehearsal and scenario in shipped_names()
-    steps = interface(job.model_type, job.trainer).rehearsal_steps(job)[0] if is_shorter else 0
+    steps = interface(job).rehearsal_steps(job)[0] if is_shorter else 0
     return _brought_forward(events, steps) if steps else events
 
 

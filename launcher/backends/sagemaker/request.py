@@ -83,7 +83,7 @@ def of_draft(checked: CheckedRecipe) -> Plan:
     return Plan(
         jobs_of(checked),
         checked.composition.tree,
-        interface(checked.recipe.run.model_type, checked.trainer).entry,
+        interface(checked).entry,
         checked.recipe.trainer.num_nodes,
         checked.devices,
         canonical(checked.launch.instance_type or ""),
@@ -93,7 +93,7 @@ def of_draft(checked: CheckedRecipe) -> Plan:
 
 def of_job(job: JobSpec) -> Plan:
     """Return the inputs of a planned job's request."""
-    family = interface(job.model_type, job.trainer)
+    family = interface(job)
     return Plan(
         jobs_of(job),
         job.config,
@@ -111,7 +111,7 @@ def render(job: JobSpec, configs: Mapping[str, str]) -> dict[str, str]:
     plan = of_job(job)
     start = {}
     if is_started(plan):
-        program = interface(job.model_type, job.trainer).workers.program(job)
+        program = interface(job).workers.program(job)
         start[START] = render_template("sagemaker/start.sh.j2", processes=plan.processes, program=program)
     request = build(plan, job.name, {**configs, **start})
     return {REQUEST: json.dumps(request, indent=2, ensure_ascii=False) + "\n", **start}

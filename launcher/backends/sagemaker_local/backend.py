@@ -179,7 +179,7 @@ def _in_s3(value: Any) -> Any:
 def _unstartable(job: JobSpec, made: Mapping[str, Any]) -> Iterator[Problem]:
     """Yield the reasons why a job's program cannot be started here."""
     jobs, entry = jobs_of(job), f"{JOBS}.container_entrypoint"
-    family = interface(job.model_type, job.trainer)
+    family = interface(job)
     if jobs.container_entrypoint:
         return
     if program.is_mpi(made):

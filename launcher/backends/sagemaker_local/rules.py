@@ -40,7 +40,7 @@ def settings_are_without_effect(planned: PlannedRecipe, notice: MakeNotice) -> I
 
 def _accelerators(job: JobSpec, jobs: SmJobs) -> Iterator[str]:
     is_toolkits = (
-        interface(job.model_type, job.trainer).entry is Entry.SCRIPT
+        interface(job).entry is Entry.SCRIPT
         and request.has_toolkit(request.of_job(job))
         and get(job.config, "recipes.distribution.mpi.enabled") is not True
     )

@@ -137,7 +137,7 @@ def _elastic(
         "env": {**(GRACEFUL_ENV if graceful else {}), **node["env"]},
         "graceful": graceful,
         "warm_module": WARM_MODULE,
-        "warm_modules": interface(job.model_type, job.trainer).modules(job) if is_warm else (),
+        "warm_modules": interface(job).modules(job) if is_warm else (),
     }
     guard = {"job_name": job.name, "requeues": options.requeue, "interval_s": _GUARD_INTERVAL_S}
     return {
@@ -209,14 +209,14 @@ def _environment(job: JobSpec) -> dict[str, str]:
         **({} if job.elastic else {ENV_SAVES_ON_TERM: "1", "PET_SHUTDOWN_TIMEOUT": patience_s}),
         **(_SEVERAL_NODES if is_several else {}),
         **(_EFA if is_several and job.resources.efa else {}),
-        **interface(job.model_type, job.trainer).workers.env(job),
+        **interface(job).workers.env(job),
         **_distribution_variables(job),
         **plain_variables(job.config),
     }
 
 
 def _program(job: JobSpec, folder: Path) -> tuple[str, ...]:
-    family = interface(job.model_type, job.trainer)
+    family = interface(job)
     words = tuple(family.workers.program(replace(job, cwd=folder)))
     if not family.takes_config_path:
         return words
