@@ -9,14 +9,12 @@ from launcher.common.names import ENV_CHECKPOINTING
 from launcher.model.backend_registry import described
 from launcher.model.checkpointing import Content
 from launcher.model.config_tree import get
+from launcher.model.environment import mlflow_variables
 from launcher.model.interface import Entry, Interface, agent_workers
 from launcher.model.job_spec import JobSpec
 from launcher.model.parallelism.distribution import Distribution
 from launcher.model.recipe import CustomTraining
 from launcher.model.training_args import BatchArgs, TrainingRecipe, TrainingSection
-
-_MLFLOW = {"MLFLOW_TRACKING_URI": "tracking_uri", "MLFLOW_RUN_ID": "run_id"}
-"""Variable to key of `mlflow`. Source: MLflow, Environment variables: a script's own calls go to the job's run."""
 
 
 class TrainingConfig(TrainingSection):
@@ -73,10 +71,7 @@ def _words(argument: dict[str, Any]) -> Iterator[str]:
 def _worker_env(job: JobSpec) -> dict[str, str]:
     tiers = job.scales[0].config.get("checkpointing")
     found = {ENV_CHECKPOINTING: json.dumps(tiers)} if tiers else {}
-    mlflow = get(job.config, "recipes.training_config.mlflow")
-    if mlflow.get("enabled") is False or not mlflow["run_id"]:
-        return found
-    return found | {variable: mlflow[key] for variable, key in _MLFLOW.items()}
+    return found | mlflow_variables(get(job.config, "recipes.training_config.mlflow"))
 
 
 _WORKERS = agent_workers(_program, takes_config_path=False, env=_worker_env)

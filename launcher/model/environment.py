@@ -9,6 +9,17 @@ _SECRETS = {"HF_TOKEN": "recipes.run.hf_access_token", "GIT_TOKEN": "git.token"}
 """Variable that carries each secret of the recipe. HF_TOKEN is what the Hugging Face libraries read."""
 
 
+_MLFLOW = {"MLFLOW_TRACKING_URI": "tracking_uri", "MLFLOW_RUN_ID": "run_id"}
+"""Variable to key of a recipe's section `mlflow`. Source: MLflow, Environment variables."""
+
+
+def mlflow_variables(section: Mapping[str, Any]) -> dict[str, str]:
+    """Return the variables by which a program's own calls of MLflow go to the job's run; none if it is not tracked."""
+    if section.get("enabled") is False or not section["run_id"]:
+        return {}
+    return {variable: section[key] for variable, key in _MLFLOW.items()}
+
+
 def plain_variables(config: Mapping[str, Any]) -> dict[str, str]:
     """Return the user's variables that are written unchanged."""
     return {

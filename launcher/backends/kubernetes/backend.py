@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 from launcher.backends.kubernetes import api_objects, manifest
 from launcher.backends.kubernetes.api_errors import api_errors_as_problems
 from launcher.backends.kubernetes.connection import Connection, connect
-from launcher.backends.kubernetes.job_options import k8s_options
+from launcher.backends.kubernetes.job_options import k8s_options, kind_of
 from launcher.bundle import container
 from launcher.bundle import store as bundles
 from launcher.common import console, yaml_io
@@ -43,7 +43,7 @@ class KubernetesBackend:
         """Return what the image lacks: a start command, or a program that runs the commands before and after."""
         if container.is_own(job):
             return (*container.problems(job), *manifest.unread_scripts(job))
-        if interface(job).workers.image_command(job) or k8s_options(job).command:
+        if kind_of(job) == "RayJob" or interface(job).workers.image_command(job) or k8s_options(job).command:
             return manifest.unread_scripts(job)
         return (
             Problem(
@@ -70,8 +70,8 @@ class KubernetesBackend:
                 remedy="fewer sizes in scale_config, or shorter values",
             )
         values = manifest.values(job)
-        kind = "pytorchjob" if manifest.is_kubeflow(job) else "job"
-        text = render_yaml(f"kubernetes/{kind}.yaml.j2", **values)
+        template = {"HyperPodPyTorchJob": "job", "PyTorchJob": "pytorchjob", "RayJob": "rayjob"}[kind_of(job)]
+        text = render_yaml(f"kubernetes/{template}.yaml.j2", **values)
         if (size := len(text.encode())) > JOB_LIMIT:
             message = f"the job is {size} bytes, and the API keeps at most {JOB_LIMIT} of one"
             raise fail("E325", "cluster", message, remedy="shorter env_vars, annotations or cluster.command")

@@ -1,11 +1,12 @@
 """The `cluster` section of cluster=k8s. Spellings are the ones users' scripts already set."""
 
 from dataclasses import dataclass
-from typing import Annotated, Literal
+from typing import Annotated, Literal, Protocol
 
 from pydantic import AfterValidator, Field
 
 from launcher.backends.kubernetes.rules.bounds import is_below, place
+from launcher.model import family_registry
 from launcher.model.base_model import (
     INT32,
     INT64,
@@ -304,12 +305,13 @@ class Settings(ClusterOptions):
     """true puts pods on the node's network, where their ports may collide. Leave null unless the network requires
     it."""
     cpu_instance_type: str | Listed[str] | None = default(None)
-    """For the submitter of Ray jobs; no recipe here uses Ray, so it is ignored."""
+    """Instance types that the submitter of a Ray job prefers, since it needs no accelerator; other jobs have none."""
     runtime: Literal["image", "launcher"] = default("image")
     """How the container starts: image, like the recipe's published image; launcher, like an image that recipes
     container built, with your code and this launcher's runtime."""
     command: Listed[Word] | None = default(None)
-    """Words that replace the image's start command. The variables that the command would read are still set."""
+    """Words that replace the image's start command, or the program of a Ray job. The variables that the command would
+    read are still set."""
     security_context: SecurityContext | None = default(None)
     """Replaces the container's complete securityContext, which by default satisfies the restricted profile."""
     run_as_root: bool | None = default(None)
@@ -340,6 +342,20 @@ class Settings(ClusterOptions):
         """Return whether a path is on a mount that the pods can write to: others lose it with the pod."""
         mount = self.mount_of(path)
         return mount is not None and not mount.readOnly
+
+
+class HasKind(HasOptions, family_registry.Started, Protocol):
+    """A checked recipe or a planned job."""
+
+
+JobKind = Literal["HyperPodPyTorchJob", "PyTorchJob", "RayJob"]
+
+
+def kind_of(job: HasKind) -> JobKind:
+    """Return the kind of the custom resource: a Ray job's follows from its program, another's from the options."""
+    if family_registry.interface(job).is_ray:
+        return "RayJob"
+    return "HyperPodPyTorchJob" if k8s_options(job).use_hyperpod_pytorch_job else "PyTorchJob"
 
 
 def k8s_options(job: HasOptions) -> Settings:

@@ -1,15 +1,17 @@
 """The values that fill the templates of a job's manifests, and the start script of its pods.
 
 Source of fields: the HyperPod training job model and the LLMFT image's interface; Kubeflow Training Operator 1.7,
-PyTorchJob v1. Each is listed with its recipe key in docs/manifest.md.
+PyTorchJob v1; KubeRay 1.7, RayJob v1. Each is listed with its recipe key in docs/manifest.md.
 """
 
-from collections.abc import Mapping
-from dataclasses import dataclass
+import functools
+import shlex
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from launcher.backends.kubernetes.api_objects import JOB_LABEL, PRIORITY_LABEL, QUEUE_LABEL
-from launcher.backends.kubernetes.job_options import LabelSelector, PodField, Settings, k8s_options
+from launcher.backends.kubernetes.job_options import LabelSelector, PodField, Settings, k8s_options, kind_of
 from launcher.backends.kubernetes.security import container_context
 from launcher.bundle import container
 from launcher.common.names import CHECKPOINT_LOG
@@ -18,8 +20,8 @@ from launcher.common.templating import render_template
 from launcher.model.config_tree import get
 from launcher.model.environment import plain_variables, secret_variables
 from launcher.model.family_registry import interface
-from launcher.model.instances import requested
-from launcher.model.interface import CONFIG_MOUNT
+from launcher.model.instances import canonical, requested
+from launcher.model.interface import CONFIG_MOUNT, HEAD, SUBMITTER, WORKERS, Role
 from launcher.model.job_spec import JobSpec
 
 START_SCRIPT = "start.sh"
@@ -58,6 +60,13 @@ _MULTI_NODE_ENV = {
 }
 """Variables of a multi-node job. Source: the LLMFT image's interface."""
 
+_EFA_PAGES = "5120Mi"
+"""Huge pages of a pod whose workers reach each other by EFA. Source: AWS, Run machine learning training on Amazon EKS
+with Elastic Fabric Adapter: hugepages-2Mi."""
+
+_RAY_VERSION = "2.46.0"
+"""Version of Ray in the images of the published RayJobs. Source: their rayVersion."""
+
 _TOPOLOGY = {
     "preferred_topology": "kueue.x-k8s.io/podset-preferred-topology",
     "required_topology": "kueue.x-k8s.io/podset-required-topology",
@@ -74,39 +83,41 @@ class Part:
     max_replicas: int | None
     spares: int | None
     priority_class: str | None
+    container: str = "pytorch"
+    command: Sequence[str] | None = None
+    """None where the operator starts the container."""
+    requests: Mapping[str, Any] = field(default_factory=dict)
+    limits: Mapping[str, Any] = field(default_factory=dict)
+    node_selector: Mapping[str, str] = field(default_factory=dict)
+    affinity: Mapping[str, Any] = field(default_factory=dict)
 
 
 def is_kubeflow(job: JobSpec) -> bool:
     """Return whether the job is a Kubeflow PyTorchJob."""
-    return not k8s_options(job).use_hyperpod_pytorch_job
+    return kind_of(job) == "PyTorchJob"
 
 
 def values(job: JobSpec) -> dict[str, Any]:
     """Return the values for a job's templates; labels and annotations are those of the job and of its pods."""
-    settings, instance_type = k8s_options(job), job.resources.instance_type
+    settings = k8s_options(job)
     queue = {QUEUE_LABEL: settings.queue_name, PRIORITY_LABEL: settings.workload_priority_class}
     topology = {name: getattr(settings, key) for key, name in _TOPOLOGY.items()}
-    node = {settings.instance_type_label: instance_type} if instance_type else {}
     own_labels = {**_given(queue), JOB_LABEL: job.name}
     return {
         "job": job,
         "settings": settings,
         "pod_fields": pod_fields(settings),
-        "has_agent": not is_kubeflow(job),
+        "has_agent": kind_of(job) == "HyperPodPyTorchJob",
         "elastic": job.elastic,
         "parts": parts(job),
         "labels": {"app": job.name, **(settings.custom_labels or {}), **own_labels},
         "annotations": {**(settings.annotations or {}), **_given(topology)},
-        # The user's own command is unchanged, any other wrapped in the start script.
-        "command": settings.command or ["/bin/bash", f"{CONFIG_MOUNT}/{START_SCRIPT}", *_program(job)],
         "env": env(job),
-        "affinity": _affinity(settings.label_selector),
-        "node_selector": {**node, **(settings.node_selector or {})},
         "tolerations": [each.model_dump(exclude_none=True) for each in settings.tolerations or ()],
-        "run_policy": _kubeflow_policy(job) if is_kubeflow(job) else _run_policy(job),
-        "limits": limits(job),
-        "requests": requests(job),
+        "run_policy": _POLICIES[kind_of(job)](job),
         "checkpoint_log": str(CHECKPOINT_LOG) if get(job.scales[0].config, "checkpointing.memory") else None,
+        "entrypoint": entrypoint(job),
+        "ray_version": _RAY_VERSION,
         "security_context": container_context(job),
         # Of a pod: its workers' time for a last checkpoint. Source: Kubernetes, Pod Lifecycle: Termination of Pods.
         "grace_period_s": job.save_timeout_s + MARGIN_S,
@@ -137,19 +148,79 @@ def parts(job: JobSpec) -> tuple[Part, ...]:
     PyTorchJob: one Master at most.
     """
     elastic, settings = job.elastic, k8s_options(job)
+    if kind_of(job) == "RayJob":
+        return _ray_parts(job)
+    # The user's own command is unchanged, any other wrapped in the start script.
+    command = settings.command or ["/bin/bash", f"{CONFIG_MOUNT}/{START_SCRIPT}", *_program(job)]
+    pods = functools.partial(
+        Part,
+        command=command,
+        requests=requests(job),
+        limits=limits(job),
+        node_selector=node_selector(job),
+        affinity=affinity(settings.label_selector),
+    )
     priority = settings.priority_class_name
     if is_kubeflow(job):
-        master, workers = Part("Master", 1, None, None, priority), job.initial_nodes - 1
-        return (master, Part("Worker", workers, None, None, priority)) if workers else (master,)
+        master, workers = pods("Master", 1, None, None, priority), job.initial_nodes - 1
+        return (master, pods("Worker", workers, None, None, priority)) if workers else (master,)
     if elastic is None or elastic.preemption is None:
         most = elastic.max_nodes if elastic else None
-        return (Part("pods", job.initial_nodes, most, settings.spares, priority),)
+        return (pods("pods", job.initial_nodes, most, settings.spares, priority),)
     base, classes = elastic.min_nodes, elastic.preemption
     beyond = job.initial_nodes - base
     return (
-        Part("base", base, None, settings.spares, classes.base_priority_class),
-        Part("elastic", beyond, elastic.max_nodes - base, None, classes.elastic_priority_class),
+        pods("base", base, None, settings.spares, classes.base_priority_class),
+        pods("elastic", beyond, elastic.max_nodes - base, None, classes.elastic_priority_class),
     )
+
+
+def _ray_parts(job: JobSpec) -> tuple[Part, ...]:
+    """Return head, workers and submitter of a Ray job, whose containers KubeRay's operator starts.
+
+    The head runs the job's program without accelerators, beside the workers on nodes of their type.
+
+    Source: KubeRay, RayJob: K8sJobMode; the published RayJobs of verl.
+    """
+    settings, family = k8s_options(job), interface(job)
+    head, workers, submitter = (family.role(name) for name in (HEAD, WORKERS, SUBMITTER))
+    cpu_types = settings.cpu_instance_type or []
+    cpu_types = [canonical(each) for each in ([cpu_types] if isinstance(cpu_types, str) else cpu_types)]
+    near = LabelSelector(preferred={settings.instance_type_label: cpu_types}) if cpu_types else None
+
+    def pods(role: Role, nodes: int, own: Mapping[str, Any]) -> Part:
+        return Part(
+            *(role.name, nodes, None, None, settings.priority_class_name),
+            container=f"ray-{role.name}",
+            requests={**own, **role.requests(job)},
+            limits={**own, **role.limits(job)},
+            node_selector=node_selector(job),
+            affinity=affinity(settings.label_selector),
+        )
+
+    devices = limits(job)
+    if job.resources.efa and workers.nodes(job) > 1:
+        devices.setdefault(_RESOURCES["hugepages"], _EFA_PAGES)
+    any_node = settings.node_selector or {}
+    return (
+        pods(head, 1, {}),
+        pods(workers, workers.nodes(job), devices),
+        replace(pods(submitter, 1, {}), node_selector=any_node, affinity=affinity(near)),
+    )
+
+
+def entrypoint(job: JobSpec) -> str | None:
+    """Return the command line that a Ray job's head runs, the user's own or the family's; None for other jobs."""
+    if kind_of(job) != "RayJob":
+        return None
+    return shlex.join(k8s_options(job).command or interface(job).role(SUBMITTER).program(job))
+
+
+def node_selector(job: JobSpec) -> dict[str, str]:
+    """Return the labels of the nodes that a job's pods run on: the instance type, and the user's own."""
+    settings, instance_type = k8s_options(job), job.resources.instance_type
+    node: dict[str, str] = {settings.instance_type_label: instance_type} if instance_type else {}
+    return {**node, **(settings.node_selector or {})}
 
 
 def start_script(job: JobSpec) -> str:
@@ -292,21 +363,49 @@ def _kubeflow_policy(job: JobSpec) -> dict[str, Any]:
     return {key: value for key, value in policy.items() if value is not None}
 
 
-def _affinity(selector: LabelSelector | None) -> dict[str, Any]:
+def _ray_policy(job: JobSpec) -> dict[str, Any]:
+    """Return the fields of a RayJob that bound its life. A retry starts a new Ray cluster.
+
+    Source: KubeRay, RayJob: ttlSecondsAfterFinished needs shutdownAfterJobFinishes, as Kueue does.
+    """
+    own = k8s_options(job).run_policy
+    ttl = TTL_S if own is None or own.ttlSecondsAfterFinished is None else own.ttlSecondsAfterFinished
+    policy: dict[str, Any] = {"shutdownAfterJobFinishes": ttl != -1}
+    if ttl != -1:
+        policy["ttlSecondsAfterFinished"] = ttl
+    if own:
+        policy |= {
+            "activeDeadlineSeconds": own.activeDeadlineSeconds,
+            "backoffLimit": own.jobMaxRetryCount,
+            "preRunningDeadlineSeconds": own.startupDeadlineSeconds,
+            "suspend": own.suspend,
+        }
+    return {key: value for key, value in policy.items() if value is not None}
+
+
+def affinity(selector: LabelSelector | None) -> dict[str, Any]:
+    """Return the node affinity that a selector stands for."""
     if selector is None:
         return {}
 
     def term(key: str, values: list[str]) -> dict[str, Any]:
         return {"key": key, "operator": "In", "values": values}
 
-    affinity: dict[str, Any] = {}
+    found: dict[str, Any] = {}
     if selector.required:
         terms = [{"matchExpressions": [term(key, values) for key, values in selector.required.items()]}]
-        affinity["requiredDuringSchedulingIgnoredDuringExecution"] = {"nodeSelectorTerms": terms}
+        found["requiredDuringSchedulingIgnoredDuringExecution"] = {"nodeSelectorTerms": terms}
     if selector.preferred:
         weights = selector.weights or [100] * len(selector.preferred)
-        affinity["preferredDuringSchedulingIgnoredDuringExecution"] = [
+        found["preferredDuringSchedulingIgnoredDuringExecution"] = [
             {"weight": weight, "preference": {"matchExpressions": [term(key, values)]}}
             for weight, (key, values) in zip(weights, selector.preferred.items(), strict=True)
         ]
-    return {"nodeAffinity": affinity} if affinity else {}
+    return {"nodeAffinity": found} if found else {}
+
+
+_POLICIES: Mapping[str, Callable[[JobSpec], dict[str, Any]]] = {
+    "HyperPodPyTorchJob": _run_policy,
+    "PyTorchJob": _kubeflow_policy,
+    "RayJob": _ray_policy,
+}
