@@ -14,7 +14,7 @@ from launcher.model.config_tree import leaves
 GOLDEN = json.loads((ROOT / "tests" / "golden" / "published_digests.json").read_text())
 """Digest of each published recipe (release of 2026-06-22), and what it has where a value is corrected here."""
 NAMES = [name for name in GOLDEN["digests"] if "/nova/" in name and "/MTRL/" not in name]
-OURS = ("display_name", "version", "instance_types", "trainer")
+OURS = ("display_name", "version", "instance_types", "images", "node_counts", "trainer")
 """Sections that the launcher reads and no published Nova recipe has."""
 OURS_OF_RUN = ("results_dir", "hf_access_token")
 
@@ -46,7 +46,7 @@ def published(name):
     """Return a recipe of the collection with the published values where it corrects them."""
     tree = merged(COLLECTION / "recipes" / f"{name}.yaml")
     for key in OURS:
-        del tree[key]
+        tree.pop(key, None)
     for key in OURS_OF_RUN:
         del tree["run"][key]
     for path, value in GOLDEN["corrected"].get(name, {}).items():

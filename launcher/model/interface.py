@@ -35,6 +35,8 @@ class Entry(Enum):
     """The toolkit in the image, which is given the path of the recipe."""
     SCRIPT = "script"
     """The toolkit in the image, which is given the user's script and its arguments."""
+    IMAGE = "image"
+    """The image's own program, which is given the path of the recipe, and hyperparameters as plain text."""
 
 
 class Role(NamedTuple):
@@ -99,6 +101,8 @@ class Interface(NamedTuple):
     entry: Entry = Entry.LAUNCHER
     has_own_checkpoints: bool = False
     """Whether the image's own program interprets `recipes.checkpointing`."""
+    hyperparameters: Callable[[Mapping[str, Any], str], Mapping[str, str]] = lambda recipe, role: {}
+    """What the program of a training job reads beside the recipe: of the recipe, and the ARN of the job's role."""
     own_configs: Callable[[ScalePoint], Mapping[str, Mapping[str, Any]]] = lambda point: {}
     """Further configurations that the program reads beside that of the recipe at a size: by file name."""
     modules: Callable[[JobSpec], tuple[str, ...]] = lambda job: ()
