@@ -117,9 +117,12 @@ class Demand:
 
     @classmethod
     def of(cls, job: Mapping[str, Any]) -> "Demand":
-        """Read a rendered HyperPodPyTorchJob or PyTorchJob."""
+        """Read a rendered HyperPodPyTorchJob, PyTorchJob or RayJob, of which the workers count."""
         spec = job["spec"]
-        parts = spec.get("replicaSpecs") or list(spec["pytorchReplicaSpecs"].values())
+        if ray := spec.get("rayClusterSpec"):
+            parts = ray["workerGroupSpecs"]
+        else:
+            parts = spec.get("replicaSpecs") or list(spec["pytorchReplicaSpecs"].values())
         start = sum(part.get("replicas", 0) + part.get("spares", 0) for part in parts)
         policy = spec.get("elasticPolicy")
         bounds = (policy["minReplicas"], policy["maxReplicas"]) if policy else (start, start)

@@ -14,7 +14,7 @@ _MLFLOW = {"MLFLOW_TRACKING_URI": "tracking_uri", "MLFLOW_RUN_ID": "run_id"}
 
 
 def mlflow_variables(section: Mapping[str, Any]) -> dict[str, str]:
-    """Return the variables by which a program's own calls of MLflow go to the job's run; none if it is not tracked."""
+    """Return the variables that direct a program's own calls of MLflow to the job's run; none if it has no run."""
     if section.get("enabled") is False or not section["run_id"]:
         return {}
     return {variable: section[key] for variable, key in _MLFLOW.items()}

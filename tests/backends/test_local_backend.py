@@ -4,7 +4,6 @@ import json
 import os
 import subprocess
 import sys
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -38,7 +37,9 @@ def job(**changes):
         "settings": Settings(command=None, container_mounts=None),
         "config": {"env_vars": {}},
     }
-    return JobSpec(**{**fields, **changes})
+    fields |= changes
+    fields["config"] = {"recipes": {"run": {"model_type": fields["model_type"]}}, **fields["config"]}
+    return JobSpec(**fields)
 
 
 def script(**changes):
@@ -229,7 +230,7 @@ def test_the_limits_of_a_hang_are_in_the_bundle(tmp_path):
 )
 def test_no_derived_limit_is_below_the_timeout_of_collectives(key, variables, seconds):
     settings = Settings(command=None, container_mounts=None, collective_timeout=key)
-    spec = replace(job(settings=settings), config={"env_vars": variables})
+    spec = job(settings=settings, config={"env_vars": variables})
     hang = json.loads(LocalBackend().render(spec, {})["local.json"])["hang"]
     assert (hang["collective_timeout_s"], hang["start_cut_off_s"]) == (seconds, None)
 

@@ -138,7 +138,7 @@ def write_bundle(directory, worker, num_nodes=1, env=None):
         image=None,
         base_results_dir=directory.parent,
         settings=Settings(command=["bundle:worker.py"], container_mounts=None),
-        config={"env_vars": env or {}},
+        config={"env_vars": env or {}, "recipes": {"run": {"model_type": "tiny_lm"}}},
     )
     for name, text in LocalBackend().render(job, {}).items():
         (directory / name).write_text(text)

@@ -36,6 +36,7 @@ _PATHS = {
     "ConfigMap": "/api/v1/namespaces/{}/configmaps",
     "HyperPodPyTorchJob": "/apis/sagemaker.amazonaws.com/v1/namespaces/{}/hyperpodpytorchjobs",
     "PyTorchJob": "/apis/kubeflow.org/v1/namespaces/{}/pytorchjobs",
+    "RayJob": "/apis/ray.io/v1/namespaces/{}/rayjobs",
     "Pod": "/api/v1/namespaces/{}/pods",
     "Event": "/api/v1/namespaces/{}/events",
     "Secret": "/api/v1/namespaces/{}/secrets",
@@ -53,7 +54,7 @@ _PATHS = {
     "Topology": "/apis/kueue.x-k8s.io/{version}/topologies",
     "WorkloadPriorityClass": "/apis/kueue.x-k8s.io/{version}/workloadpriorityclasses",
 }
-JOB_KINDS = ("HyperPodPyTorchJob", "PyTorchJob")
+JOB_KINDS = ("HyperPodPyTorchJob", "PyTorchJob", "RayJob")
 
 
 def path(kind: str, namespace: str | None, name: str = "", *, version: str = "v1beta1") -> str:
@@ -166,8 +167,11 @@ def job_manifest(bundle: Bundle) -> Manifest:
 
 
 def parts(job: Mapping[str, Any]) -> Mapping[str, Mapping[str, Any]]:
-    """Return the replica specs of a job of either kind by their names, in order."""
+    """Return the replica specs of a job of any kind by their names, in order; a Ray job's submitter is one, too."""
     spec = job["spec"]
+    if cluster := spec.get("rayClusterSpec"):
+        workers = {group["groupName"]: group for group in cluster["workerGroupSpecs"]}
+        return {"submitter": {"template": spec["submitterPodTemplate"]}, "head": cluster["headGroupSpec"], **workers}
     named: Mapping[str, Mapping[str, Any]] | None = spec.get("pytorchReplicaSpecs")
     return named or {part["name"]: part for part in spec["replicaSpecs"]}
 

@@ -226,8 +226,8 @@ def _kinds(connection: Connection, namespace: str | None) -> list[list[Mapping[s
             else:
                 raise
     if num_absent == len(api_objects.JOB_KINDS):
-        kinds = " nor ".join(api_objects.JOB_KINDS)
-        raise fail("E346", "--context", f"the cluster has neither {kinds}", value=connection.context)
+        kinds = ", ".join(api_objects.JOB_KINDS)
+        raise fail("E346", "--context", f"the cluster has none of {kinds}", value=connection.context)
     if not lists:
         raise ProblemsFound(tuple(refusals))
     return lists
@@ -288,11 +288,17 @@ def outline(job: Mapping[str, Any]) -> dict[str, Any]:
     """Return the parts of a job that later commands need: its sizes and its pods' labels, not what the pods run."""
     spec, metadata = job["spec"], job["metadata"]
     kept = {key: spec[key] for key in ("elasticPolicy",) if key in spec}
-    if "pytorchReplicaSpecs" in spec:
+    if "rayClusterSpec" in spec:
+        kept["submitterPodTemplate"] = _part({"template": spec["submitterPodTemplate"]})["template"]
+        head, groups = spec["rayClusterSpec"]["headGroupSpec"], spec["rayClusterSpec"]["workerGroupSpecs"]
+        named = [{"groupName": group["groupName"], **_part(group)} for group in groups]
+        kept["rayClusterSpec"] = {"headGroupSpec": _part(head), "workerGroupSpecs": named}
+    elif "pytorchReplicaSpecs" in spec:
         kept["pytorchReplicaSpecs"] = {name: _part(part) for name, part in spec["pytorchReplicaSpecs"].items()}
     else:
         kept["replicaSpecs"] = [{"name": part["name"], **_part(part)} for part in spec["replicaSpecs"]]
-    kept["nprocPerNode"] = _processes(spec)
+    if "rayClusterSpec" not in spec:
+        kept["nprocPerNode"] = _processes(spec)
     names = {key: metadata[key] for key in ("name", "namespace", "uid")}
     return {"apiVersion": job["apiVersion"], "kind": job["kind"], "metadata": names, "spec": kept}
 

@@ -4,7 +4,6 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from launcher.model.backend import Backend, BackendDescription, MemoryKeeper
-from launcher.model.base_model import options_of
 from launcher.model.capabilities import Clusters, Files, Instances, Pods, Programs, Scaling, Secrets
 from launcher.model.job_spec import JobSpec
 
@@ -99,8 +98,9 @@ class KubernetesDescription(BackendDescription["Settings"]):
 
     def job_kind(self, job: JobSpec) -> str:
         """Return the kind of the custom resource."""
-        is_hyperpod = options_of(job, self.options()).use_hyperpod_pytorch_job
-        return "HyperPodPyTorchJob" if is_hyperpod else "Kubeflow PyTorchJob"
+        from launcher.backends.kubernetes.job_options import KIND_NAMES, kind_of
+
+        return KIND_NAMES[kind_of(job)]
 
 
 DESCRIPTION = KubernetesDescription()

@@ -1,5 +1,6 @@
 """The `cluster` section of cluster=k8s. Spellings are the ones users' scripts already set."""
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Annotated, Literal, Protocol
 
@@ -349,6 +350,11 @@ class HasKind(HasOptions, family_registry.Started, Protocol):
 
 
 JobKind = Literal["HyperPodPyTorchJob", "PyTorchJob", "RayJob"]
+KIND_NAMES: Mapping[JobKind, str] = {
+    "HyperPodPyTorchJob": "HyperPodPyTorchJob",
+    "PyTorchJob": "Kubeflow PyTorchJob",
+    "RayJob": "RayJob",
+}
 
 
 def kind_of(job: HasKind) -> JobKind:

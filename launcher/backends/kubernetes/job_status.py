@@ -25,6 +25,18 @@ STATES = (
 Source: HyperPod training operator, status.conditions; Kubeflow training operator, JobConditionType.
 """
 
+_OF_RAY = {
+    "Complete": JobState.SUCCEEDED,
+    "Failed": JobState.FAILED,
+    "ValidationFailed": JobState.FAILED,
+    "Running": JobState.RUNNING,
+}
+"""Deployment status of a RayJob to its state; others are pending. Source: KubeRay, JobDeploymentStatus."""
+_ENDS_OF_RAY = {"FAILED": JobState.FAILED, "STOPPED": JobState.CANCELLED}
+"""Status of the program in a RayJob that is complete, where it did not succeed. Source: Ray, JobStatus."""
+_OF_WORKER = ("ray.io/node-type", "worker")
+"""Label of a Ray job's pods that are its nodes. Source: KubeRay, labels of a RayCluster's pods."""
+
 _FINISHED = {"Succeeded": JobState.SUCCEEDED, "Failed": JobState.FAILED}
 """Reason of a Workload's condition Finished to the state of its job. Source: Kueue, Workload."""
 
@@ -51,6 +63,8 @@ class View:
 def read(view: View) -> JobStatus:
     """Return a job's status. Never raises: values that cannot be interpreted are quoted in the message."""
     pods = [pod for pod in view.pods if isinstance(pod, Mapping)]
+    if view.job is not None and "rayClusterSpec" in lenient.mapping(view.job, "spec"):
+        return _of_ray(view, view.job, pods)
     nodes = len([pod for pod in pods if phase(pod) == "Running"])
     if view.job is not None:
         return _of_existing(view, view.job, pods, nodes)
@@ -90,6 +104,30 @@ def _of_existing(view: View, job: Mapping[str, Any], pods: Sequence[Mapping[str,
     if target > nodes and (not has_all_pods or any(_obstacles(pods))):
         return seen(JobState.RUNNING, f"requests {target} nodes and {_waiting(view, nodes)}", *words, target=target)
     return seen(JobState.SCALING, f"scales from {nodes} to {target} nodes", *words, target=target)
+
+
+def _of_ray(view: View, job: Mapping[str, Any], pods: Sequence[Mapping[str, Any]]) -> JobStatus:
+    """Return a Ray job's status, from that of its deployment and, once this is complete, that of its program.
+
+    A program that has failed may be tried again, on a new cluster.
+    """
+    status, (label, worker) = lenient.mapping(job, "status"), _OF_WORKER
+    at_work = [pod for pod in pods if lenient.mapping(pod, "metadata", "labels").get(label) == worker]
+    nodes, restarts = len([pod for pod in at_work if phase(pod) == "Running"]), lenient.count(status.get("failed"))
+    deployment, program = lenient.text(status.get("jobDeploymentStatus")), lenient.text(status.get("jobStatus"))
+    state = _OF_RAY.get(deployment, JobState.PENDING)
+    if state is JobState.SUCCEEDED:
+        state = _ENDS_OF_RAY.get(program, state)
+    why = ": ".join(filter(None, (lenient.text(status.get("reason")), lenient.text(status.get("message")))))
+    if state.is_final:
+        words = (why, *(failures(pods) if state is JobState.FAILED else ()))
+    elif lenient.mapping(job, "metadata").get("deletionTimestamp"):
+        state, words = JobState.PENDING, ("is being deleted",)
+    else:
+        again = f"failed {counted(restarts, 'time')}, and is tried again" if restarts else ""
+        waits = "is suspended" if deployment == "Suspended" else _waiting(view, nodes)
+        words = ("" if state is JobState.RUNNING else waits, again, why)
+    return JobStatus(state, nodes, "; ".join(filter(None, words)), None, restarts)
 
 
 def _scaling(status: Mapping[str, Any]) -> Iterator[str]:

@@ -16,10 +16,11 @@ from launcher.common.texts import printable
 _OPERATORS = {
     "HyperPodPyTorchJob": ("aws-hyperpod", "hp-training"),
     "PyTorchJob": ("kubeflow", "training-operator"),
+    "RayJob": ("ray-system", "kuberay-operator"),
 }
 """Namespace of a kind's operator, and a part of its pods' names or labels.
 
-Source: AWS, Installing the training operator; Kubeflow training operator, manifests.
+Source: AWS, Installing the training operator; Kubeflow training operator and KubeRay, manifests.
 """
 
 _LABELS = ("app.kubernetes.io/name", "app.kubernetes.io/instance", "control-plane", "app")

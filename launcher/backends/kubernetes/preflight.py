@@ -7,7 +7,6 @@ from typing import Any
 from launcher.backends.kubernetes import lenient
 from launcher.backends.kubernetes.api_errors import RequestFailed, problem
 from launcher.backends.kubernetes.api_objects import (
-    JOB_KINDS,
     PRIORITY_LABEL,
     QUEUE_LABEL,
     Manifest,
@@ -22,7 +21,11 @@ _MOST_NAMES = 8
 KUEUE = "/apis/kueue.x-k8s.io"
 """Path of Kueue's API group, whose answer lists the versions that the cluster serves."""
 
-_OPERATOR = "install the HyperPod training operator, 1.2 or later for elastic jobs"
+_OPERATORS = {
+    "HyperPodPyTorchJob": "install the HyperPod training operator, 1.2 or later for elastic jobs",
+    "PyTorchJob": "install the Kubeflow training operator",
+    "RayJob": "install KubeRay's operator",
+}
 """Source: AWS, Using elastic training in Amazon SageMaker HyperPod, Prerequisites."""
 
 
@@ -72,7 +75,7 @@ def _unusable_cluster(connection: Connection, job: Manifest) -> Iterator[Problem
         yield problem(error, "cluster.use_hyperpod_pytorch_job")
         return
     if job.kind not in served:
-        remedy = _OPERATOR if job.kind == "HyperPodPyTorchJob" else "install the Kubeflow training operator"
+        remedy = _OPERATORS[job.kind]
         message = f"the cluster has no {job.kind} ({version})"
         yield Problem("E346", "cluster.use_hyperpod_pytorch_job", message, remedy=remedy)
 
@@ -276,7 +279,7 @@ def _rejections(connection: Connection, manifests: Sequence[Manifest]) -> Iterat
             continue
         if lost := list(_lost(manifest.body, answer, "")):
             message = f"the cluster's {manifest.kind} does not know {', '.join(lost[:_MOST_NAMES])} and would drop it"
-            remedy = _OPERATOR if manifest.kind in JOB_KINDS else None
+            remedy = _OPERATORS.get(manifest.kind)
             yield Problem("E346", manifest.file, message, remedy=remedy)
 
 

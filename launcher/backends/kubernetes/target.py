@@ -18,16 +18,20 @@ class Places:
         job: The job's name.
         parts: Name, as in the names of pods, and largest size of each replica spec, in order.
         nproc_per_node: Ranks of a pod.
+        is_ray: Whether the only ranked pod is the submitter of a Ray job, which prints what its program does.
     """
 
     job: str
     parts: Sequence[tuple[str, int]]
     nproc_per_node: int
+    is_ray: bool = False
 
     @classmethod
     def of(cls, job: Object) -> "Places":
         """Read the places from a job's manifest."""
         spec = job["spec"]
+        if "rayClusterSpec" in spec:
+            return cls(job["metadata"]["name"], [("submitter", 1)], 1, is_ray=True)
         fewest = 1 if "pytorchReplicaSpecs" in spec else 0  # each operator's default
         parts = [
             (name.lower(), part.get("maxReplicas", part.get("replicas", fewest)))
@@ -42,6 +46,8 @@ class Places:
 
     def place(self, pod: str) -> int | None:
         """Return a pod's place; None if its name is not one of this job's: job, replica spec, number."""
+        if self.is_ray:
+            return 0 if re.fullmatch(rf"{re.escape(self.job)}-[a-z0-9]{{5}}", pod) else None
         before = 0
         for name, count in self.parts:
             if match := re.match(rf"{re.escape(self.job)}-{re.escape(name)}-(\d+)(?:-|$)", pod):
@@ -98,7 +104,11 @@ class Target:
 
     def may_name_pod(self, name: str) -> bool:
         """Return whether a name has the form of this job's pods."""
-        return self.places.place(name) is not None
+        return name.startswith(f"{self.name}-") if self.places.is_ray else self.places.place(name) is not None
+
+
+_RAY_OWNERS = ("Job", "RayCluster")
+"""What a RayJob's pods belong to: the submitter's batch Job, and the cluster. Source: KubeRay, RayJob, K8sJobMode."""
 
 
 def selector(job: Object) -> str:
@@ -170,6 +180,8 @@ def _is_own(pod: Object, target: Target, holders: Holders) -> bool:
     uid, name = lenient.text(owner.get("uid")), lenient.text(owner.get("name"))
     if owner.get("kind") in api_objects.JOB_KINDS:
         return uid == target.uid
+    if target.places.is_ray:
+        return owner.get("kind") in _RAY_OWNERS and target.may_name_pod(name + "-") and target.selects(metadata)
     if owner.get("kind") != "StatefulSet":
         return False
     if (is_own := holders.own(uid, name)) is not None:

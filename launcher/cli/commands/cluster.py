@@ -70,7 +70,8 @@ def adopt(
     context: Context = None,
     namespace: Namespace = None,
     kind: Annotated[
-        str | None, typer.Option("--kind", metavar="KIND", help="HyperPodPyTorchJob or PyTorchJob, if both exist.")
+        str | None,
+        typer.Option("--kind", metavar="KIND", help="HyperPodPyTorchJob, PyTorchJob or RayJob, if several."),
     ] = None,
     name: Annotated[
         str | None, typer.Option("--as", metavar="NAME", help="Its name under results/; default: its own.")

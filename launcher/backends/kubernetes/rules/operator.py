@@ -1,42 +1,72 @@
 """Constraints of the training operators and Kueue: fields of each kind of job, log monitors, queues, topology."""
 
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from itertools import pairwise
 
-from launcher.backends.kubernetes.job_options import LogMonitor, k8s_options
+from launcher.backends.kubernetes.job_options import KIND_NAMES, JobKind, LogMonitor, k8s_options, kind_of
 from launcher.common.problems import Problem
 from launcher.model.checked_recipe import CheckedRecipe
 from launcher.rules import MakeProblem, rule
 
 _KUBEFLOW = "Kubeflow Training Operator, PyTorchJob v1"
 _KUEUE = "Kueue, Topology Aware Scheduling and Workload Priority Class"
-_POLICIES = {True: ("All", "OnlyComplete", "None"), False: ("All", "Running", "None")}
-_HYPERPOD_ONLY = (
-    "startupDeadlineSeconds",
-    "faultDeadlineSeconds",
-    "workloadMode",
-    "restartPolicy",
-    "logMonitoringConfiguration",
-)
+_RAY = "KubeRay, RayJob v1"
+_POLICIES: Mapping[JobKind, tuple[str, ...]] = {
+    "HyperPodPyTorchJob": ("All", "OnlyComplete", "None"),
+    "PyTorchJob": ("All", "Running", "None"),
+    "RayJob": (),
+}
+_HYPERPOD_ONLY = ("faultDeadlineSeconds", "workloadMode", "restartPolicy", "logMonitoringConfiguration")
+_LACKING: Mapping[JobKind, tuple[str, ...]] = {
+    "HyperPodPyTorchJob": (),
+    "PyTorchJob": ("startupDeadlineSeconds", *_HYPERPOD_ONLY),
+    "RayJob": _HYPERPOD_ONLY,
+}
+"""Keys of run_policy that a kind of job has no field for."""
 _FOR_KUEUE = ("workload_priority_class", "preferred_topology", "required_topology", "spares")
 _TOPOLOGY_PREFIX = "kueue.x-k8s.io/podset-"
 
 
-@rule("E314", "cluster.use_hyperpod_pytorch_job", "cluster.run_policy", source=_KUBEFLOW)
+@rule("E314", "cluster.use_hyperpod_pytorch_job", "cluster.run_policy", source=f"{_KUBEFLOW}; {_RAY}")
 def fields_are_of_this_kind(checked: CheckedRecipe, problem: MakeProblem) -> Iterator[Problem]:
-    """A Kubeflow PyTorchJob has no field for features of the HyperPod operator; they would silently be ignored."""
-    settings = k8s_options(checked)
-    if settings.use_hyperpod_pytorch_job is not False:
-        return
-    found = {f"run_policy.{key}": getattr(settings.run_policy, key, None) for key in _HYPERPOD_ONLY}
-    for key, value in {**found, "spares": settings.spares}.items():
+    """Other jobs have no field for features of the HyperPod operator; they would silently be ignored."""
+    settings, kind = k8s_options(checked), kind_of(checked)
+    found = {f"run_policy.{key}": getattr(settings.run_policy, key, None) for key in _LACKING[kind]}
+    if kind != "HyperPodPyTorchJob":
+        found["spares"] = settings.spares
+    for key, value in found.items():
         if value:
             yield problem(
                 f"cluster.{key}",
-                "is a field of HyperPodPyTorchJob, not of a Kubeflow PyTorchJob",
-                remedy="cluster.use_hyperpod_pytorch_job=true, or leave it out",
+                f"is a field of HyperPodPyTorchJob, not of a {KIND_NAMES[kind]}",
+                remedy="leave it out"
+                if kind == "RayJob"
+                else "cluster.use_hyperpod_pytorch_job=true, or leave it out",
             )
+
+
+@rule(
+    "E326",
+    "cluster.use_hyperpod_pytorch_job",
+    "cluster.runtime",
+    "cluster.restartPolicy",
+    source=_RAY,
+)
+def ray_jobs_are_started_by_ray(checked: CheckedRecipe, problem: MakeProblem) -> Iterator[Problem]:
+    """The pods of a Ray job run what KubeRay's operator starts in them, and a batch Job submits its program."""
+    settings = k8s_options(checked)
+    if kind_of(checked) != "RayJob":
+        return
+    if settings.use_hyperpod_pytorch_job is False:
+        path, remedy = "cluster.use_hyperpod_pytorch_job", "cluster.use_hyperpod_pytorch_job=true"
+        yield problem(path, "chooses between two other kinds of job: this is a RayJob", value=False, remedy=remedy)
+    if settings.runtime == "launcher":
+        message = "needs the launcher's own start of a container; Ray starts those of its jobs"
+        yield problem("cluster.runtime", message, value="launcher", remedy="cluster.runtime=image")
+    if settings.restartPolicy == "Always":
+        message = "is not a policy of the submitter's batch Job"
+        yield problem("cluster.restartPolicy", message, value="Always", allowed="OnFailure, Never")
 
 
 @rule(
@@ -47,12 +77,10 @@ def fields_are_of_this_kind(checked: CheckedRecipe, problem: MakeProblem) -> Ite
 )
 def clean_policy_is_of_this_kind(checked: CheckedRecipe, problem: MakeProblem) -> Iterator[Problem]:
     """The two kinds of job share two of three values."""
-    policy, is_hyperpod = k8s_options(checked).cleanPodPolicy, k8s_options(checked).use_hyperpod_pytorch_job
-    if policy is not None and policy not in (allowed := _POLICIES[is_hyperpod]):
-        kind = "HyperPodPyTorchJob" if is_hyperpod else "Kubeflow PyTorchJob"
-        yield problem(
-            "cluster.cleanPodPolicy", f"is not a policy of a {kind}", value=policy, allowed=", ".join(allowed)
-        )
+    policy, kind = k8s_options(checked).cleanPodPolicy, kind_of(checked)
+    if policy is not None and policy not in (allowed := _POLICIES[kind]):
+        message = f"is not a policy of a {KIND_NAMES[kind]}"
+        yield problem("cluster.cleanPodPolicy", message, value=policy, allowed=", ".join(allowed) or "null")
 
 
 _MONITORS = "cluster.run_policy.logMonitoringConfiguration"
