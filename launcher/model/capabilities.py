@@ -68,6 +68,8 @@ class Scaling:
 class Programs(Generic[OptionsT]):
     """How a job's processes are started."""
 
+    has_ray: ClassVar[bool] = False
+    """Whether Ray clusters are started: their heads and submitters, beside workers."""
     starts_by_mpi: ClassVar[bool] = False
     """Whether `recipes.distribution.mpi` starts a script."""
     toolkit_key: ClassVar[str | None] = None

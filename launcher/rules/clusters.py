@@ -7,7 +7,7 @@ from launcher.model.backend_registry import choices, described, descriptions
 from launcher.model.checked_recipe import CheckedRecipe
 from launcher.model.earlier_jobs import KEY
 from launcher.model.family_registry import interface
-from launcher.model.interface import WORKERS
+from launcher.model.interface import HEAD, SUBMITTER, WORKERS
 from launcher.rules import MakeProblem, rule
 
 _ROADMAP = "docs/decisions.md, Not supported yet"
@@ -50,12 +50,13 @@ def cluster_type_agrees(checked: CheckedRecipe, problem: MakeProblem) -> Iterato
 @rule("E113", "recipes.run.model_type", source="launcher/families")
 def every_role_is_started(checked: CheckedRecipe, problem: MakeProblem) -> Iterator[Problem]:
     """A job needs all the roles of its family; without a head, its workers would wait for it."""
-    others = [role.name for role in interface(checked).roles if role.name != WORKERS]
-    if others:
+    known = (WORKERS, HEAD, SUBMITTER) if described(checked.backend).programs.has_ray else (WORKERS,)
+    if others := [role.name for role in interface(checked).roles if role.name not in known]:
         yield problem(
             "recipes.run.model_type",
             f"this family also has the roles {', '.join(others)}; cluster={checked.backend} starts workers only",
             value=checked.recipe.run.model_type,
+            allowed=choices(lambda each: each.programs.has_ray) if interface(checked).is_ray else None,
         )
 
 

@@ -60,7 +60,8 @@ class KubernetesBackend:
         Raises:
             ProblemsFound: The configurations are larger than a ConfigMap may be, or the job than the API keeps.
         """
-        configs = {**configs, manifest.START_SCRIPT: manifest.start_script(job)}
+        if kind_of(job) != "RayJob":  # whose containers KubeRay's operator starts
+            configs = {**configs, manifest.START_SCRIPT: manifest.start_script(job)}
         size = sum(len(name.encode()) + len(text.encode()) for name, text in configs.items())
         if size > CONFIG_MAP_LIMIT:
             raise fail(

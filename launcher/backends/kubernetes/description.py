@@ -32,6 +32,8 @@ class _Instances(Instances["Settings"]):
 
 
 class _Programs(Programs["Settings"]):
+    has_ray: ClassVar[bool] = True
+
     def are_replaced(self, options: "Settings") -> bool:
         """Return whether the section has a command."""
         return bool(options.command)

@@ -213,7 +213,7 @@ def entrypoint(job: JobSpec) -> str | None:
     """Return the command line that a Ray job's head runs, the user's own or the family's; None for other jobs."""
     if kind_of(job) != "RayJob":
         return None
-    return shlex.join(k8s_options(job).command or interface(job).role(SUBMITTER).program(job))
+    return shlex.join(k8s_options(job).command or _program(job))
 
 
 def node_selector(job: JobSpec) -> dict[str, str]:
@@ -247,6 +247,8 @@ def image_log(job: JobSpec) -> str | None:
 def _program(job: JobSpec) -> list[str]:
     """Return the program that the image starts. Without the HyperPod operator, torchrun replaces its agent."""
     family = interface(job)
+    if family.is_ray:
+        return list(family.role(SUBMITTER).program(job))
     own = container.command(job) if container.is_own(job) else None
     args = list(own or family.workers.image_command(job))
     if not is_kubeflow(job) or not (own or args[:1] == [AGENT]):
@@ -258,7 +260,7 @@ def unread_scripts(job: JobSpec) -> tuple[Problem, ...]:
     """Return a Problem for each command before or after training that nothing in the container would run."""
     given = [key for key in ("pre_script", "post_script") if get(job.config, f"recipes.{key}")]
     names = {entry["name"] for entry in env(job)}
-    is_direct = not k8s_options(job).command and _program(job)[0] == _TORCHRUN
+    is_direct = not k8s_options(job).command and (kind_of(job) == "RayJob" or _program(job)[0] == _TORCHRUN)
     return tuple(
         Problem(
             "E322",
