@@ -39,6 +39,23 @@ class Entry(Enum):
     """The image's own program, which is given the path of the recipe, and hyperparameters as plain text."""
 
 
+class PodNeeds(NamedTuple):
+    """What a role's pods need of a cluster beyond their devices; each is empty unless a family says otherwise."""
+
+    node_labels: Mapping[str, str] = {}
+    """Labels of the nodes that they run on, beside the instance type."""
+    tolerations: tuple[Mapping[str, str], ...] = ()
+    """Taints of nodes that they tolerate, as Kubernetes writes them."""
+    node_folders: Mapping[str, str] = {}
+    """Folders of the node, by the folder of the container that each is mounted at; one that is missing is made."""
+    init_image: str | None = None
+    """Image of a container that has to succeed first, with the same variables and mounts, as the image starts it."""
+    init_files: tuple[str, ...] = ()
+    """Files of the node that it reads too, at the same paths."""
+    is_on_node_network: bool = False
+    """Whether they use the network of the node."""
+
+
 class Role(NamedTuple):
     """Processes of one kind. Every job has workers; a Ray job also has a head and a submitter."""
 
@@ -61,6 +78,8 @@ class Role(NamedTuple):
     """
     limits: Callable[[JobSpec], Mapping[str, str]] = lambda job: {}
     """Processors and memory that the role may use at most; none: no limit."""
+    pod_needs: Callable[[JobSpec], PodNeeds] = lambda job: PodNeeds()
+    """What its pods need of a cluster beyond that."""
 
 
 def agent_workers(
@@ -120,6 +139,11 @@ class Interface(NamedTuple):
     def workers(self) -> Role:
         """The role that trains."""
         return self.role(WORKERS)
+
+    @property
+    def starts_itself(self) -> bool:
+        """Whether the image's own entry point starts the program, and finds the configuration."""
+        return self.entry is Entry.IMAGE
 
     @property
     def is_ray(self) -> bool:

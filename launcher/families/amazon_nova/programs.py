@@ -5,10 +5,54 @@ from typing import Any
 
 from launcher.families.amazon_nova.techniques import Technique, technique_of
 from launcher.model.config_tree import get
-from launcher.model.interface import WORKERS, Entry, Interface, Role
-from launcher.model.job_spec import Trainer
+from launcher.model.interface import WORKERS, Entry, Interface, PodNeeds, Role
+from launcher.model.job_spec import JobSpec, Trainer
 
-_WORKERS = Role(name=WORKERS, program=lambda job: (), image_command=lambda job: ())
+_SHARED = ("/sagemaker/fsx/main", "/sagemaker/fsx/init", "/sagemaker/fsx/output_artifacts", "/var/log/aws/clusters")
+"""Folders of a restricted node that its programs find at the same paths. Source: the published PyTorchJobs."""
+_CLUSTER_CERTIFICATE = "/etc/kubernetes/pki/ca.crt"
+_RESTRICTED = {"sagemaker.amazonaws.com/instance-group-type": "Restricted"}
+_TOLERATION = {
+    "key": "sagemaker.amazonaws.com/RestrictedNode",
+    "operator": "Equal",
+    "value": "Worker",
+    "effect": "NoSchedule",
+}
+"""Source: HyperPod, restricted instance groups, which alone may load the weights of Nova."""
+
+
+def image_of(images: Mapping[str, Any], name: str | None, region: str) -> str | None:
+    """Return the address of a published image in a region; None if it has none there."""
+    account = images["accounts"].get(region)
+    return f"{account}.dkr.ecr.{region}.amazonaws.com/{name}" if name and account else None
+
+
+def _pod_needs(job: JobSpec) -> PodNeeds:
+    """Return what Nova's pods need; an evaluation reaches AWS Lambda by the node's network."""
+    images = job.recipe_tree["images"]
+    return PodNeeds(
+        node_labels=_RESTRICTED,
+        tolerations=(_TOLERATION,),
+        node_folders={**dict(zip(_SHARED, _SHARED, strict=True)), "/tmp": "/opt/dlami/nvme"},
+        init_image=image_of(images, images["init_container"], images["region"]),
+        init_files=(_CLUSTER_CERTIFICATE,),
+        is_on_node_network=technique_of(job.recipe_tree) is Technique.EVALUATION,
+    )
+
+
+def _variables(job: JobSpec) -> dict[str, str]:
+    """Return the variables that the image reads. Source: the published PyTorchJobs."""
+    region = job.recipe_tree["images"]["region"]
+    return {"INSTANCE_TYPE": job.resources.instance_type or "", "AWS_REGION": region}
+
+
+_WORKERS = Role(
+    name=WORKERS,
+    program=lambda job: (),
+    image_command=lambda job: (),
+    image_env=_variables,
+    pod_needs=_pod_needs,
+)
 
 
 def _hyperparameters(recipe: Mapping[str, Any], role: str) -> dict[str, str]:

@@ -5,6 +5,7 @@ from typing import Annotated, Any, ClassVar
 
 from pydantic import Field
 
+from launcher.families.amazon_nova.programs import image_of
 from launcher.families.amazon_nova.sections import (
     Evaluation,
     Images,
@@ -83,13 +84,11 @@ class Recipe(RecipeBase):
             return None
         if cluster == "k8s" and technique in _NOT_RENDERED:
             return f"{technique.value}: {_NOT_RENDERED[technique]}"
-        return f"there is no image of Nova's {technique.value} for it"
+        return f"there is no published image of Nova's {technique.value} for it"
 
     def image(self, cluster: str, region: str | None) -> str | None:
         """Return the published image for a choice of `cluster` in a region; None if there is none."""
-        name, region = getattr(self.images, cluster, None), region or self.images.region
-        account = self.images.accounts.get(region)
-        return f"{account}.dkr.ecr.{region}.amazonaws.com/{name}" if name and account else None
+        return image_of(self.images.model_dump(), getattr(self.images, cluster, None), region or self.images.region)
 
     def content(self, config: Mapping[str, Any] | None = None, published_model: str = "") -> Content:
         """Return no content: the size of the closed models is unknown."""

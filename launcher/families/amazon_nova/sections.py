@@ -286,6 +286,8 @@ class Images(Model):
     """Region of the registry. A job that names its own region takes the image of that one."""
     accounts: dict[str, Annotated[str, Field(pattern=r"^\d{12}$")]]
     """Account of the registry in each region."""
+    init_container: str
+    """Name and tag of the one that prepares a pod on HyperPod."""
     k8s: str | None = None
     """Name and tag for HyperPod clusters on EKS."""
     sm_jobs: str | None = None
