@@ -52,6 +52,8 @@ class PodNeeds(NamedTuple):
     """Image of a container that has to succeed first, with the same variables and mounts, as the image starts it."""
     init_files: tuple[str, ...] = ()
     """Files of the node that it reads too, at the same paths."""
+    calls_cluster: bool = False
+    """Whether they are given a token for the API of their cluster even if no service account is named."""
     is_on_node_network: bool = False
     """Whether they use the network of the node."""
 

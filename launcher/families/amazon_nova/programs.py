@@ -36,6 +36,7 @@ def _pod_needs(job: JobSpec) -> PodNeeds:
         node_folders={**dict(zip(_SHARED, _SHARED, strict=True)), "/tmp": "/opt/dlami/nvme"},
         init_image=image_of(images, images["init_container"], images["region"]),
         init_files=(_CLUSTER_CERTIFICATE,),
+        calls_cluster=True,
         is_on_node_network=technique_of(job.recipe_tree) is Technique.EVALUATION,
     )
 

@@ -43,6 +43,7 @@ _HOW = {
     "rft_eval": ("rft_eval", "all"),
 }
 """Strategy and metric of an evaluation's task."""
+_ACCOUNT = "X_AMZ_SOURCE_ACCOUNT"
 _EXAMPLES = ("s3://my-bucket-name/", "s3://example-bucket/")
 """Beginnings of the S3 URIs that published recipes have as examples."""
 
@@ -182,6 +183,23 @@ def distillation_has_its_places(checked: CheckedRecipe, problem: MakeProblem) ->
             yield problem(path, "is empty: distillation needs it", value="", remedy=f"{path}={example}")
 
 
+@rule("E570", "cluster", source="the published launcher")
+def restricted_nodes_mount_nothing_else(checked: CheckedRecipe, problem: MakeProblem) -> Iterator[Problem]:
+    """The nodes that may load Nova's weights give pods no folders and claims but the program's own."""
+    for key in ("volumes", "persistent_volume_claims"):
+        if mounts := getattr(checked.settings, key, None):
+            message = "cannot be mounted by pods on restricted nodes"
+            yield problem(f"cluster.{key}", message, value=len(mounts), remedy=f"cluster.{key}=null")
+
+
+@rule("E571", "cluster", source="the published images")
+def program_is_in_its_image(checked: CheckedRecipe, problem: MakeProblem) -> Iterator[Problem]:
+    """A closed program cannot be put into an image of your own."""
+    if getattr(checked.settings, "runtime", None) == "launcher":
+        message, remedy = "is for an image of your own, which lacks Nova's program", "cluster.runtime=image"
+        yield problem("cluster.runtime", message, value="launcher", remedy=remedy)
+
+
 @notice_rule("N440", source=_RECIPES)
 def data_is_an_example(planned: PlannedRecipe, notice: MakeNotice) -> Iterator[Notice]:
     """A published recipe may have the S3 URI of an example, which is not your data."""
@@ -189,3 +207,11 @@ def data_is_an_example(planned: PlannedRecipe, notice: MakeNotice) -> Iterator[N
     if shown := [key for key, value in found.items() if str(value).startswith(_EXAMPLES)]:
         verb = "is the example" if len(shown) == 1 else "are the examples"
         yield notice(f"{' and '.join(f'run.{key}' for key in shown)} {verb} of the published recipe")
+
+
+@notice_rule("N441", source="the published launcher")
+def account_is_unknown(planned: PlannedRecipe, notice: MakeNotice) -> Iterator[Notice]:
+    """Pods are told the account that they run for; without it, a program may be refused its weights."""
+    checked = planned.checked
+    if described(checked.backend).choice == "k8s" and _ACCOUNT not in (checked.launch.env_vars or {}):
+        yield notice(f"the program does not know your account: ++env_vars.{_ACCOUNT}='<12 digits>'")
