@@ -71,6 +71,31 @@ def kueue() -> list[dict[str, Any]]:
     return [_open_definition(**names) for names in yaml_io.load((HOME / "kueue.yaml").read_text())]
 
 
+RAY_JOBS = Path(__file__).resolve().parents[3] / "shared/facts/families/kuberay-crds/ray.io_rayjobs.yaml"
+
+
+def ray_jobs() -> dict[str, Any]:
+    """Return KubeRay's CRD of RayJob as a server of this age takes it."""
+    crd: dict[str, Any] = _of_1_20(yaml_io.load(RAY_JOBS.read_text()))
+    parts = schema(crd)["properties"]
+    groups = parts["spec"]["properties"]["rayClusterSpec"]["properties"]["workerGroupSpecs"]["items"]
+    for part in (parts["spec"], parts["status"], groups):
+        for value in part["properties"].values():
+            if value.get("type") in ("string", "integer", "boolean"):
+                value["nullable"] = True  # see _allow_zeros; other parts have keys of lists, which may not be
+    return crd
+
+
+def _of_1_20(part: Any) -> Any:
+    """Return a schema without rules in CEL, and without empty defaults, which count as null there."""
+    if isinstance(part, list):
+        return [_of_1_20(value) for value in part]
+    if not isinstance(part, dict):
+        return part
+    is_new = {"x-kubernetes-validations", *(("default",) if part.get("default") == "" else ())}
+    return {key: _of_1_20(value) for key, value in part.items() if key not in is_new}
+
+
 def _open_definition(kind: str, plural: str, scope: str) -> dict[str, Any]:
     anything = {"type": "object", "x-kubernetes-preserve-unknown-fields": True}
     version = {"name": KUEUE_VERSION, "served": True, "storage": True, "schema": {"openAPIV3Schema": anything}}
