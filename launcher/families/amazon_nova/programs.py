@@ -3,6 +3,7 @@
 from collections.abc import Mapping
 from typing import Any
 
+from launcher.families.amazon_nova.sections import Images
 from launcher.families.amazon_nova.techniques import Technique, technique_of
 from launcher.model.config_tree import get
 from launcher.model.interface import WORKERS, Entry, Interface, PodNeeds, Role
@@ -21,20 +22,14 @@ _TOLERATION = {
 """Source: HyperPod, restricted instance groups, which alone may load the weights of Nova."""
 
 
-def image_of(images: Mapping[str, Any], name: str | None, region: str) -> str | None:
-    """Return the address of a published image in a region; None if it has none there."""
-    account = images["accounts"].get(region)
-    return f"{account}.dkr.ecr.{region}.amazonaws.com/{name}" if name and account else None
-
-
 def _pod_needs(job: JobSpec) -> PodNeeds:
     """Return what Nova's pods need; an evaluation reaches AWS Lambda by the node's network."""
-    images = job.recipe_tree["images"]
+    images = Images.model_validate(job.recipe_tree["images"])
     return PodNeeds(
         node_labels=_RESTRICTED,
         tolerations=(_TOLERATION,),
         node_folders={**dict(zip(_SHARED, _SHARED, strict=True)), "/tmp": "/opt/dlami/nvme"},
-        init_image=image_of(images, images["init_container"], images["region"]),
+        init_image=images.address(images.init_container),
         init_files=(_CLUSTER_CERTIFICATE,),
         calls_cluster=True,
         is_on_node_network=technique_of(job.recipe_tree) is Technique.EVALUATION,

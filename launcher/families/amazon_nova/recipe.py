@@ -5,7 +5,6 @@ from typing import Annotated, Any, ClassVar
 
 from pydantic import Field
 
-from launcher.families.amazon_nova.programs import image_of
 from launcher.families.amazon_nova.sections import (
     Evaluation,
     Images,
@@ -22,7 +21,6 @@ from launcher.model.checkpointing import Content
 from launcher.model.recipe import RecipeBase
 from launcher.model.recipe_keys import RecipeKeys
 
-_HERE = ("local", "sm_local")
 _LAUNCHER_ONLY = (
     *("display_name", "version", "instance_types", "images", "node_counts", "trainer"),
     *("run.results_dir", "run.hf_access_token"),
@@ -75,20 +73,16 @@ class Recipe(RecipeBase):
 
         Source: the published recipes, launcher and images: HyperPod on EKS and SageMaker training jobs only.
         """
-        technique = technique_of(self.model_dump(warnings=False))
-        if cluster in _HERE:
-            return "the program of Nova is closed: its image runs on HyperPod and in SageMaker training jobs only"
-        if cluster == "slurm":
-            return "Nova runs on HyperPod clusters on EKS and in SageMaker training jobs, not on Slurm"
-        if getattr(self.images, cluster, None):
+        known, technique = self.images.names or {}, technique_of(self.model_dump(warnings=False))
+        if cluster in known:
             return None
-        if cluster == "k8s" and technique in _NOT_RENDERED:
+        if technique in _NOT_RENDERED:
             return f"{technique.value}: {_NOT_RENDERED[technique]}"
-        return f"there is no published image of Nova's {technique.value} for it"
+        return f"the program of Nova's {technique.value} is closed, and no image of it is published for this cluster"
 
     def image(self, cluster: str, region: str | None) -> str | None:
         """Return the published image for a choice of `cluster` in a region; None if there is none."""
-        return image_of(self.images.model_dump(), getattr(self.images, cluster, None), region or self.images.region)
+        return self.images.address((self.images.names or {}).get(cluster), region)
 
     def content(self, config: Mapping[str, Any] | None = None, published_model: str = "") -> Content:
         """Return no content: the size of the closed models is unknown."""

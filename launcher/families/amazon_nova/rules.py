@@ -151,7 +151,7 @@ def region_has_an_image(checked: CheckedRecipe, problem: MakeProblem) -> Iterato
     backend, images = described(checked.backend), _recipe(checked).images
     own = backend.region(checked.settings)
     region = own or images.region
-    if checked.launch.container is None and region not in images.accounts and getattr(images, backend.choice, None):
+    if checked.launch.container is None and region not in images.accounts and backend.choice in (images.names or {}):
         remedy = None if own else f"recipes.images.region={next(iter(images.accounts))}"
         message, allowed = "no image of Nova is published in this region", ", ".join(images.accounts)
         yield problem("recipes.images.region", message, value=region, allowed=allowed, remedy=remedy)
@@ -213,5 +213,5 @@ def data_is_an_example(planned: PlannedRecipe, notice: MakeNotice) -> Iterator[N
 def account_is_unknown(planned: PlannedRecipe, notice: MakeNotice) -> Iterator[Notice]:
     """Pods are told the account that they run for; without it, a program may be refused its weights."""
     checked = planned.checked
-    if described(checked.backend).choice == "k8s" and _ACCOUNT not in (checked.launch.env_vars or {}):
+    if described(checked.backend).pods() and _ACCOUNT not in (checked.launch.env_vars or {}):
         yield notice(f"the program does not know your account: ++env_vars.{_ACCOUNT}='<12 digits>'")

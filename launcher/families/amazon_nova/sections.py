@@ -280,7 +280,7 @@ class RewardEnvironment(Passed):
 
 
 class Images(Model):
-    """The published images, by choice of `cluster`; a missing one means that there is none."""
+    """The published images: their registries, and their names."""
 
     region: str
     """Region of the registry. A job that names its own region takes the image of that one."""
@@ -288,7 +288,11 @@ class Images(Model):
     """Account of the registry in each region."""
     init_container: str
     """Name and tag of the one that prepares a pod on HyperPod."""
-    k8s: str | None = None
-    """Name and tag for HyperPod clusters on EKS."""
-    sm_jobs: str | None = None
-    """Name and tag for SageMaker training jobs."""
+    names: dict[str, str] | None = None
+    """Name and tag of the recipe's program, by choice of `cluster`; it runs nowhere else."""
+
+    def address(self, name: str | None, region: str | None = None) -> str | None:
+        """Return the address of an image in a region; None if it has none there."""
+        place = region or self.region
+        account = self.accounts.get(place)
+        return f"{account}.dkr.ecr.{place}.amazonaws.com/{name}" if name and account else None
