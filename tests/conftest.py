@@ -85,11 +85,23 @@ def composed(name: str) -> Composition:
     return compose([f"recipes={name}", "cluster=k8s"], Path("/nowhere"))
 
 
+_FUNCTION = "arn:aws:lambda:us-east-1:123456789012:function:reward"
+OF_YOUR_OWN = {
+    "gpu_rft_eval": [("rl_env.reward_lambda_arn", _FUNCTION)],
+    "_smtj_": [("run.data_s3_path", "s3://data/train.jsonl"), ("run.reward_lambda_arn", _FUNCTION)],
+    "_cpu_distill": [("training_config.customer_bucket", "answers"), ("training_config.kms_key", "key-1")],
+}
+"""Parts of names of recipes to the keys that have no value that works before the user gives one."""
+
+
 def needed_by(entry: Entry) -> list[str]:
     """Return the overrides without which a recipe of the collection cannot be launched on a cluster."""
     words = [f"instance_type={name}" for name in entry.instance_types[:1]]
-    if entry.model_type != "llm_finetuning_aws":
+    if entry.model_type != "llm_finetuning_aws" and not entry.model_type.startswith("amazon.nova"):
         words.append("container=me/image:1")
+    words += [
+        f"recipes.{key}={value}" for part, keys in OF_YOUR_OWN.items() if part in entry.name for key, value in keys
+    ]
     if entry.model_type == "custom":
         words += ["training_cfg.entry_module=json.tool", "training_cfg.run.ntasks_per_node=8"]
     return words

@@ -15,8 +15,8 @@ from launcher.model.config_tree import leaves
 DIGESTS = json.loads((ROOT / "tests" / "golden" / "published_digests.json").read_text())["digests"]
 """Digest of each published recipe (release of 2026-06-22)."""
 OURS = {
-    "mtrl": ("run.results_dir", "run.hf_access_token", "trainer", "version", "instance_types"),
-    "hyperpod_checkpointless_nemo": ("run.hf_access_token", "entry_script"),
+    "mtrl": ("run.results_dir", "run.hf_access_token", "trainer", "version", "instance_types", "images"),
+    "hyperpod_checkpointless_nemo": ("run.hf_access_token", "entry_script", "images"),
     "evaluation": (
         "run.model_type",
         "run.results_dir",
@@ -25,6 +25,7 @@ OURS = {
         "display_name",
         "version",
         "instance_types",
+        "images",
     ),
     "hf": ("run.hf_access_token", "display_name", "version", "instance_types"),
 }

@@ -323,6 +323,15 @@ class RecipeBase(Model, ABC):
             published_model: The model to count where the recipe leaves its model open.
         """
 
+    def image(self, cluster: str, region: str | None) -> str | None:
+        """Return the published image for a choice of `cluster`; None if the recipe's parts set `container` itself.
+
+        Args:
+            cluster: The choice.
+            region: The region that the cluster's section names; None if it names none.
+        """
+        return None
+
     def published_model(self, sources: ValueSources) -> str:
         """Return the published model that the recipe is of, by its name on the Hugging Face Hub; empty if unknown.
 

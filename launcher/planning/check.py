@@ -66,6 +66,9 @@ def _type(composition: Composition) -> tuple[CheckedRecipe | None, list[Problem]
     found += passed_problems(family, composition)
     if any(related(instances.SPECS, problem.path) for problem in recipe_problems):
         recipe = recipe.model_copy(update={"instance_specs": None})  # its placeholder describes no instance
+    if launch.container is None and not recipe_problems and not settings_problems:
+        image = recipe.image(backend.choice, backend.region(settings))
+        launch = launch.model_copy(update={"container": image})
     instance = None if backend.instances is None else instances.find(launch.instance_type, recipe.instance_specs)
     checked = CheckedRecipe(composition, launch, settings, recipe, instance, (), {}, trainer=trainer)
     faulty = any(related(need, problem.path) for need in SIZES for problem in found)

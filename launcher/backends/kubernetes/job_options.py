@@ -358,12 +358,16 @@ KIND_NAMES: Mapping[JobKind, str] = {
 
 
 def kind_of(job: HasKind) -> JobKind:
-    """Return the kind of the custom resource: of a program with an agent, the options decide it."""
+    """Return the kind of the custom resource, which follows from the program unless the options can choose.
+
+    A program that its image starts has no agent of the HyperPod operator.
+    """
     family = family_registry.interface(job)
     if family.is_ray:
         return "RayJob"
-    has_agent = family.has_agent and k8s_options(job).use_hyperpod_pytorch_job
-    return "HyperPodPyTorchJob" if has_agent else "PyTorchJob"
+    if family.starts_itself:
+        return "PyTorchJob"
+    return "HyperPodPyTorchJob" if k8s_options(job).use_hyperpod_pytorch_job else "PyTorchJob"
 
 
 def k8s_options(job: HasOptions) -> Settings:

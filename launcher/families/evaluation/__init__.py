@@ -6,10 +6,9 @@ Source: the published evaluation recipes; their pods: CONFIG_FILE_PATH names the
 from collections.abc import Mapping
 from typing import Any
 
-from launcher.common.names import BASE_CONFIG
 from launcher.families.evaluation.recipe import JUDGE, Recipe
 from launcher.model.config_tree import get
-from launcher.model.interface import CONFIG_MOUNT, WORKERS, Entry, Interface, Role
+from launcher.model.interface import WORKERS, Entry, Interface, Role
 from launcher.model.job_spec import JobSpec, Trainer
 
 __all__ = ["Recipe", "interfaces"]
@@ -24,8 +23,7 @@ def interfaces(recipe: Mapping[str, Any]) -> Mapping[Trainer | None, Interface]:
 
 
 def _image_env(job: JobSpec) -> dict[str, str]:
-    instance = {"INSTANCE_TYPE": job.resources.instance_type} if job.resources.instance_type else {}
-    return {"CONFIG_FILE_PATH": f"{CONFIG_MOUNT}/{BASE_CONFIG}", **instance}
+    return {"INSTANCE_TYPE": job.resources.instance_type} if job.resources.instance_type else {}
 
 
 def _channels(job: JobSpec) -> dict[str, str]:
@@ -33,15 +31,13 @@ def _channels(job: JobSpec) -> dict[str, str]:
     return {name: value for name, value in values.items() if isinstance(value, str) and value.startswith("s3://")}
 
 
-_WORKERS = Role(
-    WORKERS, program=lambda job: (), image_command=lambda job: (), image_env=_image_env, starts_itself=True
-)
+_WORKERS = Role(WORKERS, program=lambda job: (), image_command=lambda job: (), image_env=_image_env)
 _INTERFACE = Interface(
     roles=(_WORKERS,),
     takes_config_path=False,
     runs_as_root=True,
     accelerator="gpu",
-    has_agent=False,
-    entry=Entry.RECIPE,
+    entry=Entry.IMAGE,
+    config_variable="CONFIG_FILE_PATH",
     channels=_channels,
 )

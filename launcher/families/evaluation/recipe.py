@@ -13,6 +13,7 @@ from launcher.model.base_model import Passed, PositiveInt
 from launcher.model.checkpointing import Content
 from launcher.model.recipe import RecipeBase, Run
 from launcher.model.recipe_keys import RecipeKeys
+from launcher.model.regional_images import RegionalImages
 
 JUDGE = "llm_as_judge"
 """Section that only a recipe with a judge has."""
@@ -176,7 +177,7 @@ class Recipe(RecipeBase):
     keys: ClassVar[RecipeKeys] = RecipeKeys(
         passed=("evaluation", "inference", "processor", JUDGE, "output"),
         launcher_only=(
-            *("trainer", "display_name", "version", "instance_types"),
+            *("trainer", "display_name", "version", "instance_types", "images"),
             *("run.model_type", "run.results_dir", "run.hf_access_token"),
         ),
     )
@@ -184,6 +185,8 @@ class Recipe(RecipeBase):
 
     run: EvaluationRun
     """Name of the job, the evaluated model, and the data."""
+    images: RegionalImages
+    """The published images, by region."""
     evaluation: Benchmark | None = None
     """What is evaluated. Benchmarks only."""
     inference: Inference | None = None
@@ -200,6 +203,10 @@ class Recipe(RecipeBase):
         if cluster in ("k8s", "sm_jobs"):
             return None
         return "the image of evaluations runs on Kubernetes or as a training job of SageMaker only"
+
+    def image(self, cluster: str, region: str | None) -> str | None:
+        """Return the published image for a choice of `cluster` in a region."""
+        return self.images.address(cluster, region)
 
     def content(self, config: Mapping[str, Any] | None = None, published_model: str = "") -> Content:
         """Return nothing: an evaluation saves no checkpoint."""

@@ -13,6 +13,7 @@ from launcher.model.checkpointing import Content
 from launcher.model.composition import RUN_NAME, ValueSources
 from launcher.model.recipe import RecipeBase, Run, Trainer
 from launcher.model.recipe_keys import BatchKeys, RecipeKeys
+from launcher.model.regional_images import RegionalImages
 
 TimeLimit = Annotated[str, Field(pattern=r"^([0-9]{1,3}-)?[0-9]{1,2}:[0-5][0-9]:[0-5][0-9]$")]
 
@@ -179,7 +180,7 @@ class Recipe(RecipeBase):
             *("trainer", "strategy", "data", "dataset", "mmap", "optim", "exp_manager", "resume", "model"),
             *("log", "ddp", "plugins", "callbacks"),
         ),
-        launcher_only=("run.hf_access_token", "entry_script"),
+        launcher_only=("images", "run.hf_access_token", "entry_script"),
     )
     fixed_size: ClassVar[str] = (
         "checkpointless training keeps its size: AWS, Checkpointless training, Special considerations, excludes"
@@ -190,6 +191,8 @@ class Recipe(RecipeBase):
     """Name of the job, its family, and its time."""
     trainer: NemoTrainer
     """Processes and nodes, and how long NeMo trains."""
+    images: RegionalImages
+    """The published images, by region."""
     entry_script: Annotated[str, Field(pattern=r"^/\S+\.py$")]
     """Path of the program in the image, which is one of a model and a technique."""
     pre_script: list[str] | str | None = None  # type: ignore[assignment]  # these recipes have one text
@@ -248,6 +251,10 @@ class Recipe(RecipeBase):
 
         names = (value for _, value in reversed(sources.layers(RUN_NAME)) if isinstance(value, str))
         return next(filter(None, map(beginning, names)), "")
+
+    def image(self, cluster: str, region: str | None) -> str | None:
+        """Return the published image for a choice of `cluster` in a region."""
+        return self.images.address(cluster, region)
 
     def content(self, config: Mapping[str, Any] | None = None, published_model: str = "") -> Content:
         """Return what NeMo saves in its own checkpoints; of adapters, nothing is known."""

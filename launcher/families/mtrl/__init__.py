@@ -8,9 +8,5 @@ from launcher.model.interface import WORKERS, Entry, Interface, Role
 
 __all__ = ["INTERFACES", "Recipe"]
 
-_WORKERS = Role(WORKERS, program=lambda job: (), image_command=lambda job: (), starts_itself=True)
-INTERFACES = {
-    None: Interface(
-        roles=(_WORKERS,), takes_config_path=False, accelerator="gpu", has_agent=False, entry=Entry.RECIPE
-    )
-}
+_WORKERS = Role(WORKERS, program=lambda job: (), image_command=lambda job: ())
+INTERFACES = {None: Interface(roles=(_WORKERS,), takes_config_path=False, accelerator="gpu", entry=Entry.IMAGE)}

@@ -12,6 +12,7 @@ from launcher.model.base_model import NonNegativeInt, Passed, PositiveInt
 from launcher.model.checkpointing import Content
 from launcher.model.recipe import RecipeBase, Run
 from launcher.model.recipe_keys import RecipeKeys
+from launcher.model.regional_images import RegionalImages
 
 PassCounts = Annotated[list[PositiveInt], Field(min_length=1)]
 Decay = Annotated[float, Field(ge=0, le=0.999999)]
@@ -176,7 +177,7 @@ class Recipe(RecipeBase):
             *("model", "batch", "rl", "sampling_params", "val_sampling_params", "eval_sampling_params"),
             *("val_metrics_config", "eval_metrics_config", "rollout", "schedule", "async_config", "data_filter"),
         ),
-        launcher_only=("trainer", "version", "instance_types", "run.results_dir", "run.hf_access_token"),
+        launcher_only=("trainer", "version", "instance_types", "images", "run.results_dir", "run.hf_access_token"),
     )
     fixed_size: ClassVar[str] = "jobs of multi-turn RL do not change their size: their image has no elastic agent"
 
@@ -184,6 +185,8 @@ class Recipe(RecipeBase):
     """Version of the published recipe, which the program reads."""
     run: MtrlRun
     """Name of the job, and its family."""
+    images: RegionalImages
+    """The published images, by region."""
     model: ModelSettings
     """The model, its adapters and their optimizer."""
     batch_settings: Batch = Field(alias="batch")
@@ -222,6 +225,10 @@ class Recipe(RecipeBase):
     def refusal(self, cluster: str) -> str | None:
         """Return why a choice of `cluster` cannot run it: the image is for training jobs of SageMaker."""
         return None if cluster == "sm_jobs" else "the image of multi-turn RL runs as a training job of SageMaker only"
+
+    def image(self, cluster: str, region: str | None) -> str | None:
+        """Return the published image for a choice of `cluster` in a region."""
+        return self.images.address(cluster, region)
 
     def content(self, config: Mapping[str, Any] | None = None, published_model: str = "") -> Content:
         """Return nothing: the program saves in a form of its own."""

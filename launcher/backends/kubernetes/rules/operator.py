@@ -40,9 +40,9 @@ def fields_are_of_this_kind(checked: CheckedRecipe, problem: MakeProblem) -> Ite
             yield problem(
                 f"cluster.{key}",
                 f"is a field of HyperPodPyTorchJob, not of a {KIND_NAMES[kind]}",
-                remedy="cluster.use_hyperpod_pytorch_job=true, or leave it out"
-                if settings.use_hyperpod_pytorch_job is False
-                else "leave it out",
+                remedy="leave it out"
+                if settings.use_hyperpod_pytorch_job
+                else "cluster.use_hyperpod_pytorch_job=true, or leave it out",
             )
 
 
