@@ -27,7 +27,7 @@ OURS = {
         "instance_types",
         "images",
     ),
-    "hf": ("run.hf_access_token", "display_name", "version", "instance_types"),
+    "hf": ("run.hf_access_token", "display_name", "version", "instance_types", "clusters"),
 }
 """Keys that the launcher reads and the published recipes lack, by family."""
 FOLDERS = {"mtrl": 5, "checkpointless": 4, "evaluation": 2, "hf": 1}

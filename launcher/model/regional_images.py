@@ -28,6 +28,10 @@ class RegionalImages(Model):
     sm_jobs: RegionalImage | None = None
     """The image for training jobs of SageMaker."""
 
+    def exists(self, cluster: str) -> bool:
+        """Return whether there is an image for a choice of `cluster`, in any region."""
+        return getattr(self, cluster, None) is not None
+
     def address(self, cluster: str, region: str | None) -> str | None:
         """Return the image for a choice of `cluster` in a region, by default the usual one; None if there is none."""
         image: RegionalImage | None = getattr(self, cluster, None)

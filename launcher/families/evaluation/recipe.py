@@ -200,9 +200,9 @@ class Recipe(RecipeBase):
 
     def refusal(self, cluster: str) -> str | None:
         """Return why a choice of `cluster` cannot run it: the image is for Kubernetes and SageMaker."""
-        if cluster in ("k8s", "sm_jobs"):
+        if self.images.exists(cluster):
             return None
-        return "the image of evaluations runs on Kubernetes or as a training job of SageMaker only"
+        return "evaluations have images for Kubernetes and for training jobs of SageMaker only"
 
     def image(self, cluster: str, region: str | None) -> str | None:
         """Return the published image for a choice of `cluster` in a region."""

@@ -32,7 +32,7 @@ class AdapterTrainer(Trainer):
 
 
 class DataFolders(Passed):
-    """The data."""
+    """Where the samples are, and their form."""
 
     train_dir: list[str] | str | None
     """Folder of the training samples, or several, as the job sees them. Required unless use_synthetic_data."""
@@ -86,7 +86,7 @@ class ModelSettings(Passed):
     optim: Optimizer
     """The optimizer and its schedule."""
     data: DataFolders
-    """The data."""
+    """Where the samples are, and their form."""
     seed: int
     """Seed of weights and sample order."""
 
@@ -105,12 +105,14 @@ class Recipe(RecipeBase):
 
     keys: ClassVar[RecipeKeys] = RecipeKeys(
         passed=("trainer", "model", "exp_manager"),
-        launcher_only=("run.hf_access_token", "display_name", "version", "instance_types"),
+        launcher_only=("run.hf_access_token", "display_name", "version", "instance_types", "clusters"),
     )
     fixed_size: ClassVar[str] = (
         "jobs of the training adapter do not change their size: its program has no elastic form"
     )
 
+    clusters: list[str]
+    """Choices of `cluster` that the published launcher starts it on."""
     run: AdapterRun
     """Name of the job, its family, and its time."""
     trainer: AdapterTrainer
@@ -126,7 +128,7 @@ class Recipe(RecipeBase):
 
     def refusal(self, cluster: str) -> str | None:
         """Return why a choice of `cluster` cannot run it: its published forms are for Slurm and Kubernetes."""
-        return None if cluster in ("slurm", "k8s") else "the training adapter runs on Slurm and Kubernetes only"
+        return None if cluster in self.clusters else "the training adapter runs on Slurm and Kubernetes only"
 
     def content(self, config: Mapping[str, Any] | None = None, published_model: str = "") -> Content:
         """Return what the adapter saves: all weights and the optimizer's states."""

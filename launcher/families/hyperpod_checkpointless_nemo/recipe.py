@@ -200,7 +200,7 @@ class Recipe(RecipeBase):
     log_dir: str | None
     """Folder of logs and checkpoints, as the pods see it. Required."""
     model: ModelSettings
-    """The model."""
+    """The model, in NeMo's own form."""
     strategy: Strategy
     """How model, optimizer and samples are split over the ranks."""
     data: Data
@@ -243,7 +243,9 @@ class Recipe(RecipeBase):
 
     def refusal(self, cluster: str) -> str | None:
         """Return why a choice of `cluster` cannot run it: recovery needs HyperPod's operator and agent."""
-        return None if cluster == "k8s" else "checkpointless training runs on HyperPod with Kubernetes only"
+        return (
+            None if self.images.exists(cluster) else "checkpointless training runs on HyperPod with Kubernetes only"
+        )
 
     def published_model(self, sources: ValueSources) -> str:
         """Return the published model that the recipe is of: the one its files name."""

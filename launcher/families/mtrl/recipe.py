@@ -224,7 +224,9 @@ class Recipe(RecipeBase):
 
     def refusal(self, cluster: str) -> str | None:
         """Return why a choice of `cluster` cannot run it: the image is for training jobs of SageMaker."""
-        return None if cluster == "sm_jobs" else "the image of multi-turn RL runs as a training job of SageMaker only"
+        return (
+            None if self.images.exists(cluster) else "multi-turn RL has an image for training jobs of SageMaker only"
+        )
 
     def image(self, cluster: str, region: str | None) -> str | None:
         """Return the published image for a choice of `cluster` in a region."""
