@@ -187,11 +187,14 @@ def mapping_in(node: Any) -> Any:
 
 
 def _known_properties(mapping: dict[str, Any]) -> dict[str, Any]:
-    """Move `additionalProperties: false` from a mapping's schema into one that only lists the known keys."""
-    mapping.pop("additionalProperties")
+    """Move `additionalProperties` from a mapping's schema into one that only lists the known keys.
+
+    It is true for a section that is passed on, whose keys are not all known.
+    """
+    has_others = mapping.pop("additionalProperties")
     inner = {key: mapping_in(node) for key, node in mapping["properties"].items()}
     known = {key: _known_properties(node) if "properties" in node else True for key, node in inner.items()}
-    return {"properties": known, "additionalProperties": False}
+    return {"properties": known, "additionalProperties": has_others}
 
 
 def _describe_sizes(node: dict[str, Any], known: dict[str, Any]) -> None:
