@@ -189,12 +189,12 @@ def mapping_in(node: Any) -> Any:
 def _known_properties(mapping: dict[str, Any]) -> dict[str, Any]:
     """Move `additionalProperties` from a mapping's schema into one that only lists the known keys.
 
-    It is true for sections that a family's program reads as they are, false for others.
+    It is true for a section that is passed on, whose keys are not all known.
     """
-    is_open = mapping.pop("additionalProperties")
+    has_others = mapping.pop("additionalProperties")
     inner = {key: mapping_in(node) for key, node in mapping["properties"].items()}
     known = {key: _known_properties(node) if "properties" in node else True for key, node in inner.items()}
-    return {"properties": known, "additionalProperties": is_open}
+    return {"properties": known, "additionalProperties": has_others}
 
 
 def _describe_sizes(node: dict[str, Any], known: dict[str, Any]) -> None:

@@ -96,7 +96,7 @@ class Optimizer(Passed):
     lr: Fraction | None = None
     """Peak learning rate."""
     weight_decay: Fraction | None = None
-    """Decoupled weight decay."""
+    """Decoupled weight decay of the optimizer; 0 turns it off."""
     sched: Schedule | None = None
     """Schedule of the learning rate."""
 
@@ -133,7 +133,7 @@ class TrainerSection(Passed):
     max_epochs: Annotated[int, Field(ge=1, le=100)] | None = None
     """Passes over the data."""
     max_steps: Steps | None = None
-    """Optimizer steps."""
+    """Length of the training in optimizer steps."""
     save_steps: Annotated[int, Field(ge=0, le=100_000)] | None = None
     """Optimizer steps between two checkpoints."""
     optim_config: Optimizer | None = None
