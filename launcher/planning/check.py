@@ -13,6 +13,8 @@ from launcher.model.validation import type_problems, with_origin
 from launcher.planning import size_planner
 from launcher.rules import SIZES, faulty_needs, rules_for
 
+_IMAGES = "recipes.images"
+"""Where recipes have the published images, by region."""
 _MISSPELT = tuple(f"did you mean {group}?" for group in GROUPS)
 """Remedies of misspelt keys that choose a file."""
 
@@ -66,8 +68,8 @@ def _type(composition: Composition) -> tuple[CheckedRecipe | None, list[Problem]
     found += passed_problems(family, composition)
     if any(related(instances.SPECS, problem.path) for problem in recipe_problems):
         recipe = recipe.model_copy(update={"instance_specs": None})  # its placeholder describes no instance
-    if launch.container is None and not recipe_problems and not settings_problems:
-        image = recipe.image(backend.choice, backend.region(settings))
+    if launch.container is None and not any(related(_IMAGES, problem.path) for problem in recipe_problems):
+        image = recipe.image(backend.choice, None if settings_problems else backend.region(settings))
         launch = launch.model_copy(update={"container": image})
     instance = None if backend.instances is None else instances.find(launch.instance_type, recipe.instance_specs)
     checked = CheckedRecipe(composition, launch, settings, recipe, instance, (), {}, trainer=trainer)

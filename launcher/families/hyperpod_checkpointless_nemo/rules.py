@@ -25,6 +25,20 @@ def _replicas(checked: CheckedRecipe) -> int:
     return 0 if ranks % recipe.model_parallel_size else ranks // parts
 
 
+@rule("E497", _STRATEGY, "recipes.trainer", "instance_type", source=_MEGATRON)
+def ranks_divide(checked: CheckedRecipe, problem: MakeProblem) -> Iterator[Problem]:
+    """Ranks that share the model, a part of its layers each, form complete groups."""
+    ranks, parts = checked.recipe.trainer.num_nodes * checked.devices, checked.recipe.model_parallel_size
+    if ranks % parts:
+        path, message = (
+            f"{_STRATEGY}.tensor_model_parallel_size",
+            f"{ranks} ranks do not divide into groups of {parts}",
+        )
+        value = _recipe(checked).strategy.tensor_model_parallel_size
+        allowed = f"tensor · pipeline · context parallel size: a divisor of {ranks}"
+        yield problem(path, message, value=value, allowed=allowed)
+
+
 @rule("E486", _STRATEGY, "recipes.trainer", "instance_type", source=f"{_PAGE}, In-process recovery; {_MEGATRON}")
 def a_lost_rank_has_a_copy(checked: CheckedRecipe, problem: MakeProblem) -> Iterator[Problem]:
     """A lost rank is restored from another copy of its state, so that there are two at least, of equal parts."""
