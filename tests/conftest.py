@@ -88,7 +88,7 @@ def composed(name: str) -> Composition:
 _FUNCTION = "arn:aws:lambda:us-east-1:123456789012:function:reward"
 OF_YOUR_OWN = {
     "gpu_rft_eval": [("rl_env.reward_lambda_arn", _FUNCTION)],
-    "_smtj_": [("run.data_s3_path", "s3://data/train.jsonl"), ("run.reward_lambda_arn", _FUNCTION)],
+    "_smtj_": [("run.reward_lambda_arn", _FUNCTION)],
     "_cpu_distill": [("training_config.customer_bucket", "answers"), ("training_config.kms_key", "key-1")],
 }
 """Parts of names of recipes to the keys that have no value that works before the user gives one."""
@@ -99,6 +99,9 @@ def needed_by(entry: Entry) -> list[str]:
     words = [f"instance_type={name}" for name in entry.instance_types[:1]]
     if entry.model_type != "llm_finetuning_aws" and not entry.model_type.startswith("amazon.nova"):
         words.append("container=me/image:1")
+    if entry.model_type.startswith("amazon.nova") and "_distill" not in entry.name:
+        words.append("recipes.run.data_s3_path=s3://data/train.jsonl")
+        words += ["recipes.run.output_s3_path=s3://results/out"] if "_smtj_" not in entry.name else []
     words += [
         f"recipes.{key}={value}" for part, keys in OF_YOUR_OWN.items() if part in entry.name for key, value in keys
     ]

@@ -35,7 +35,6 @@ class Recipe(RecipeBase):
     """A Nova recipe: which sections it has depends on its technique."""
 
     keys: ClassVar[RecipeKeys] = RecipeKeys(
-        left_to_image=("run.data_s3_path", "run.output_s3_path"),
         passed=("run", "training_config", "evaluation", "inference", "processor", "rl_env", *PPO_SECTIONS),
         launcher_only=_LAUNCHER_ONLY,
     )

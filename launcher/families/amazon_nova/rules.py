@@ -43,6 +43,8 @@ _HOW = {
     "rft_eval": ("rft_eval", "all"),
 }
 """Strategy and metric of an evaluation's task."""
+_NEEDS_QUESTIONS = ("gen_qa", "llm_judge", "rubric_llm_judge", "rft_eval")
+"""Tasks of an evaluation whose questions are the user's own; any other is a benchmark in the image."""
 _ACCOUNT = "X_AMZ_SOURCE_ACCOUNT"
 _EXAMPLES = ("s3://my-bucket-name/", "s3://example-bucket/")
 """Beginnings of the S3 URIs that published recipes have as examples."""
@@ -198,6 +200,21 @@ def program_is_in_its_image(checked: CheckedRecipe, problem: MakeProblem) -> Ite
     if getattr(checked.settings, "runtime", None) == "launcher":
         message, remedy = "is for an image of your own, which lacks Nova's program", "cluster.runtime=image"
         yield problem("cluster.runtime", message, value="launcher", remedy=remedy)
+
+
+@rule("E572", "recipes.run", "cluster", source=_PARAMETERS)
+def data_and_results_have_a_place(checked: CheckedRecipe, problem: MakeProblem) -> Iterator[Problem]:
+    """A program without data fails after its nodes were paid for, and on HyperPod one without a place for results."""
+    run, backend, evaluation = _recipe(checked).run, described(checked.backend), _recipe(checked).evaluation
+    has_own_data = evaluation is not None and evaluation.task not in _NEEDS_QUESTIONS
+    lacking = {}
+    if run.data_s3_path == "" and not has_own_data and not backend.files.channels(checked.settings):
+        lacking["data_s3_path"] = "s3://<bucket>/<key>"
+    if run.output_s3_path == "" and backend.pods():
+        lacking["output_s3_path"] = "s3://<bucket>/<prefix>/"
+    for key, example in lacking.items():
+        path = f"recipes.run.{key}"
+        yield problem(path, "is empty", value="", remedy=f"{path}={example}")
 
 
 @notice_rule("N440", source=_RECIPES)
