@@ -205,6 +205,7 @@ REFUSED = {
 @pytest.mark.parametrize(("cluster", "recipe"), [(c, r) for c, recipes in REFUSED.items() for r in recipes])
 def test_a_technique_is_refused_where_it_does_not_run(cluster, recipe, problems):
     found = {problem.code: problem for problem in problems(recipe, f"cluster={cluster}")}
+    assert not {"E305", "E371"} & set(found)
     others = [c for c, refused in REFUSED.items() if recipe not in refused]
     assert found["E120"].allowed == ", ".join(others)
 
