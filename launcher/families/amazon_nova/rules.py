@@ -55,6 +55,10 @@ def _recipe(checked: CheckedRecipe) -> Recipe:
     return checked.recipe
 
 
+def _example(key: str) -> str:
+    return f"recipes.{key}={Recipe.keys.examples.get(key, '…')}"
+
+
 @rule("E560", _MODEL, "recipes.run.model_type", source=_RECIPES)
 def weights_are_of_the_model(checked: CheckedRecipe, problem: MakeProblem) -> Iterator[Problem]:
     """The program of one model cannot load the weights of another."""
@@ -135,7 +139,7 @@ def placeholders_are_replaced(checked: CheckedRecipe, problem: MakeProblem) -> I
     for key, value in leaves(checked.recipe_tree):
         is_passed = any(related(section, key) for section in Recipe.keys.passed)
         if is_passed and isinstance(value, str) and "<" in value and ">" in value:
-            yield problem(f"recipes.{key}", "is a placeholder", value=value, remedy=f"recipes.{key}=…, your own")
+            yield problem(f"recipes.{key}", "is a placeholder", value=value, remedy=_example(key))
 
 
 @rule("E566", f"recipes.{_REWARD}", f"recipes.{_ENDPOINT}", source=_PARAMETERS)
@@ -178,11 +182,10 @@ def distillation_has_its_places(checked: CheckedRecipe, problem: MakeProblem) ->
     """Distillation writes the teacher's answers to a bucket, encrypted by a key: both are required."""
     if technique_of(checked.recipe_tree) is not Technique.DISTILLATION:
         return
-    examples = {"customer_bucket": "my-bucket", "kms_key": "<key id>"}
-    for key, example in examples.items():
-        if not get(checked.recipe_tree, f"training_config.{key}"):
-            path = f"recipes.training_config.{key}"
-            yield problem(path, "is empty: distillation needs it", value="", remedy=f"{path}={example}")
+    for key in ("training_config.customer_bucket", "training_config.kms_key"):
+        if not get(checked.recipe_tree, key):
+            message = "is empty: distillation needs it"
+            yield problem(f"recipes.{key}", message, value="", remedy=_example(key))
 
 
 @rule("E570", "cluster", source="the published launcher")
@@ -207,14 +210,13 @@ def data_and_results_have_a_place(checked: CheckedRecipe, problem: MakeProblem) 
     """A program without data fails after its nodes were paid for, and on HyperPod one without a place for results."""
     run, backend, evaluation = _recipe(checked).run, described(checked.backend), _recipe(checked).evaluation
     has_own_data = evaluation is not None and evaluation.task not in _NEEDS_QUESTIONS
-    lacking = {}
+    lacking = []
     if run.data_s3_path == "" and not has_own_data and not backend.files.channels(checked.settings):
-        lacking["data_s3_path"] = "s3://<bucket>/<key>"
+        lacking.append("run.data_s3_path")
     if run.output_s3_path == "" and backend.pods():
-        lacking["output_s3_path"] = "s3://<bucket>/<prefix>/"
-    for key, example in lacking.items():
-        path = f"recipes.run.{key}"
-        yield problem(path, "is empty", value="", remedy=f"{path}={example}")
+        lacking.append("run.output_s3_path")
+    for key in lacking:
+        yield problem(f"recipes.{key}", "is empty", value="", remedy=_example(key))
 
 
 @notice_rule("N440", source=_RECIPES)
