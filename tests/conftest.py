@@ -30,7 +30,9 @@ from launcher.config.catalogue import Entry
 from launcher.config.compose import compose
 from launcher.config.composed_files import CompositionCache
 from launcher.model.composition import Composition
+from launcher.model.config_tree import get
 from launcher.model.context import LaunchContext
+from launcher.model.family_registry import family_of
 
 LLAMA = "fine-tuning/llama/llmft_llama3_1_8b_instruct_seq4k_gpu_sft_lora"
 SHORT = LLAMA.rpartition("/")[2]
@@ -85,23 +87,15 @@ def composed(name: str) -> Composition:
     return compose([f"recipes={name}", "cluster=k8s"], Path("/nowhere"))
 
 
-_FUNCTION = "arn:aws:lambda:us-east-1:123456789012:function:reward"
-OF_YOUR_OWN = {
-    "gpu_rft_eval": [("rl_env.reward_lambda_arn", _FUNCTION)],
-    "_smtj_": [("run.data_s3_path", "s3://data/train.jsonl"), ("run.reward_lambda_arn", _FUNCTION)],
-    "_cpu_distill": [("training_config.customer_bucket", "answers"), ("training_config.kms_key", "key-1")],
-}
-"""Parts of names of recipes to the keys that have no value that works before the user gives one."""
-
-
 def needed_by(entry: Entry) -> list[str]:
     """Return the overrides without which a recipe of the collection cannot be launched on a cluster."""
     words = [f"instance_type={name}" for name in entry.instance_types[:1]]
     if entry.model_type != "llm_finetuning_aws" and not entry.model_type.startswith("amazon.nova"):
         words.append("container=me/image:1")
-    words += [
-        f"recipes.{key}={value}" for part, keys in OF_YOUR_OWN.items() if part in entry.name for key, value in keys
-    ]
+    recipe = composed(entry.name).tree["recipes"]
+    for key, example in family_of(recipe).keys.examples.items():
+        if (value := get(recipe, key)) == "" or "<" in str(value):
+            words.append(f"recipes.{key}={example}")
     if entry.model_type == "custom":
         words += ["training_cfg.entry_module=json.tool", "training_cfg.run.ntasks_per_node=8"]
     return words

@@ -37,6 +37,8 @@ RFT_WORDS = (
     "recipes.run.data_s3_path=s3://data/train.jsonl",
     f"recipes.run.reward_lambda_arn={FUNCTION}",
 )
+DATA, RESULTS = "recipes.run.data_s3_path=s3://data/train.jsonl", "recipes.run.output_s3_path=s3://results/out"
+K8S = ("cluster=k8s", DATA, RESULTS)
 PLACES = ("recipes.training_config.customer_bucket=answers", "recipes.training_config.kms_key=key-1")
 DISTILL_WORDS = (DISTILL, *JOBS, "instance_type=r5.24xlarge", *PLACES)
 TECHNIQUES = {
@@ -138,13 +140,13 @@ FAULTS = {
 @pytest.mark.parametrize("case", FAULTS)
 def test_what_does_not_agree_is_a_problem(case, problems, prepare):
     recipe, faulty, code, key, fine = FAULTS[case]
-    assert (code, key) in codes(problems(recipe, "cluster=k8s", *faulty))
-    prepare(recipe, "cluster=k8s", *fine)
+    assert (code, key) in codes(problems(recipe, *K8S, *faulty))
+    prepare(recipe, *K8S, *fine)
 
 
 def test_the_other_spelling_is_told_the_right_one(problems):
     key = "recipes.training_config.model.peft.lora_tuning"
-    (problem,) = problems(SFT, "cluster=k8s", f"++{key}.lora_plus_lr_ratio=8.0")
+    (problem,) = problems(SFT, *K8S, f"++{key}.lora_plus_lr_ratio=8.0")
     assert problem.remedy == f"{key}.loraplus_lr_ratio=8.0"
 
 
@@ -164,14 +166,23 @@ def test_examples_of_published_recipes_are_refused_or_told(problems, prepare):
     told = {notice.code: notice.message for notice in prepare(SFT_2, "cluster=k8s").notices}
     assert "run.data_s3_path and run.output_s3_path" in told["N440"]
     own = ("recipes.run.data_s3_path=s3://mine/d", "recipes.run.output_s3_path=s3://mine/o")
-    assert "N440" not in {notice.code for notice in prepare(SFT_2, "cluster=k8s", *own).notices}
+    assert "N440" not in {notice.code for notice in prepare(SFT_2, *K8S, *own).notices}
 
 
 def test_an_unknown_account_is_told(prepare):
-    assert "N441" in {notice.code for notice in prepare(SFT, "cluster=k8s").notices}
-    known = prepare(SFT, "cluster=k8s", "++env_vars.X_AMZ_SOURCE_ACCOUNT='123456789012'")
+    assert "N441" in {notice.code for notice in prepare(SFT, *K8S).notices}
+    known = prepare(SFT, *K8S, "++env_vars.X_AMZ_SOURCE_ACCOUNT='123456789012'")
     assert "N441" not in {notice.code for notice in known.notices}
-    assert "N441" not in {notice.code for notice in prepare(SFT, *JOBS).notices}
+    assert "N441" not in {notice.code for notice in prepare(SFT, *JOBS, DATA).notices}
+
+
+def test_data_and_results_need_a_place(problems, prepare):
+    found = codes(problems(SFT, "cluster=k8s"))
+    assert found == [("E572", "run.data_s3_path"), ("E572", "run.output_s3_path")]
+    assert codes(problems(SFT, *JOBS)) == [("E572", "run.data_s3_path")]
+    prepare(SFT, *JOBS, "cluster.sm_jobs_config.inputs.s3={train: s3://data/train/}")
+    assert codes(problems(BENCHMARK, "cluster=k8s")) == [("E572", "run.output_s3_path")]
+    assert codes(problems(OWN_DATA, *JOBS)) == [("E572", "run.data_s3_path")]
 
 
 def test_distillation_needs_its_bucket_and_key(problems, prepare):
@@ -194,6 +205,7 @@ REFUSED = {
 @pytest.mark.parametrize(("cluster", "recipe"), [(c, r) for c, recipes in REFUSED.items() for r in recipes])
 def test_a_technique_is_refused_where_it_does_not_run(cluster, recipe, problems):
     found = {problem.code: problem for problem in problems(recipe, f"cluster={cluster}")}
+    assert not {"E305", "E371"} & set(found)
     others = [c for c, refused in REFUSED.items() if recipe not in refused]
     assert found["E120"].allowed == ", ".join(others)
 
@@ -220,26 +232,26 @@ ACCOUNTS = {"us-east-1": "708977205387", "us-west-2": "176779409107", "ap-northe
 def test_an_image_follows_cluster_and_region(recipe, region, prepare):
     on_cluster, in_job = IMAGES[recipe]
     registry = f"{ACCOUNTS[region]}.dkr.ecr.{region}.amazonaws.com"
-    assert prepare(recipe, "cluster=k8s", f"recipes.images.region={region}").image == f"{registry}/{on_cluster}"
+    assert prepare(recipe, *K8S, f"recipes.images.region={region}").image == f"{registry}/{on_cluster}"
     if in_job:
-        assert prepare(recipe, *JOBS, f"{REGION}={region}").image == f"{registry}/{in_job}"
+        assert prepare(recipe, *JOBS, DATA, f"{REGION}={region}").image == f"{registry}/{in_job}"
 
 
 def test_no_region_needs_to_be_known_to_look(prepare, monkeypatch):
     for name in ("AWS_REGION", "AWS_DEFAULT_REGION"):
         monkeypatch.delenv(name, raising=False)
-    assert ".us-east-1." in prepare(SFT, "cluster=k8s").image
-    assert prepare(SFT, "cluster=k8s", "container=me/own:1").image == "me/own:1"
+    assert ".us-east-1." in prepare(SFT, *K8S).image
+    assert prepare(SFT, *K8S, "container=me/own:1").image == "me/own:1"
 
 
 def test_a_job_in_a_region_without_an_image_is_refused(problems):
-    found = {problem.code: problem for problem in problems(SFT, *JOBS, f"{REGION}=eu-west-1")}
+    found = {problem.code: problem for problem in problems(SFT, *JOBS, DATA, f"{REGION}=eu-west-1")}
     assert found["E567"].value == "eu-west-1" and "us-west-2" in found["E567"].allowed
 
 
 def test_a_dry_run_gives_every_file(render):
     assert {"configs/config.yaml", "manifests/configmap.yaml", "manifests/job.yaml"} <= set(
-        render(SFT, "cluster=k8s", "dry_run=true").files
+        render(SFT, *K8S, "dry_run=true").files
     )
 
 
@@ -251,15 +263,14 @@ def golden(request, name, text):
 
 
 RENDERED = {
-    "nova_sft": (SFT, "recipes.run.data_s3_path=s3://data/train.jsonl", "recipes.run.output_s3_path=s3://results/out",
-                 "++env_vars.X_AMZ_SOURCE_ACCOUNT='123456789012'"),
+    "nova_sft": (SFT, "++env_vars.X_AMZ_SOURCE_ACCOUNT='123456789012'"),
     "nova_evaluation": (BENCHMARK,),
 }  # fmt: skip
 
 
 @pytest.mark.parametrize("name", RENDERED)
 def test_the_manifests_are_those_reviewed(name, render, request):
-    bundle = render(*RENDERED[name], "cluster=k8s")
+    bundle = render(*RENDERED[name], *K8S)
     for kind in ("configmap", "job"):
         golden(request, f"{name}_{kind}.yaml", bundle.files[f"manifests/{kind}.yaml"])
 
@@ -270,7 +281,7 @@ def pods(bundle):
 
 
 def test_the_image_starts_its_own_program(render):
-    bundle = render(SFT, "cluster=k8s")
+    bundle = render(SFT, *K8S)
     found = pods(bundle)
     assert {name: count for name, (count, _) in found.items()} == {"Master": 1, "Worker": 3}
     for _, spec in found.values():
@@ -288,26 +299,26 @@ def test_the_image_starts_its_own_program(render):
 
 def test_a_single_node_has_no_workers_and_its_own_devices(render):
     recipe = f"recipes={FOLDER}/nova_micro/SFT/nova_micro_1_0_g5_g6_12x_gpu_lora_sft"
-    ((_, spec),) = pods(render(recipe, "cluster=k8s", "instance_type=g6.12xlarge")).values()
+    ((_, spec),) = pods(render(recipe, *K8S, "instance_type=g6.12xlarge")).values()
     assert spec["containers"][0]["resources"]["limits"]["nvidia.com/gpu"] == 4
     assert spec["nodeSelector"]["beta.kubernetes.io/instance-type"] == "ml.g6.12xlarge"
 
 
 def test_evaluations_use_the_network_of_the_node(render):
-    ((_, spec),) = pods(render(BENCHMARK, "cluster=k8s")).values()
+    ((_, spec),) = pods(render(BENCHMARK, *K8S)).values()
     assert spec["hostNetwork"] is True
-    ((_, spec),) = pods(render(BENCHMARK, "cluster=k8s", "cluster.hostNetwork=false")).values()
+    ((_, spec),) = pods(render(BENCHMARK, *K8S, "cluster.hostNetwork=false")).values()
     assert "hostNetwork" not in spec
 
 
 def test_a_command_of_the_user_s_own_is_started(render):
-    bundle = render(SFT, "cluster=k8s", "cluster.command=[sleep, infinity]")
+    bundle = render(SFT, *K8S, "cluster.command=[sleep, infinity]")
     assert {tuple(spec["containers"][0]["command"]) for _, spec in pods(bundle).values()} == {("sleep", "infinity")}
     assert "start.sh" in yaml_io.load(bundle.files["manifests/configmap.yaml"])["data"]
 
 
 def test_commands_before_training_are_refused(problems):
-    (problem,) = problems(SFT, "cluster=k8s", "++recipes.pre_script=[date]")
+    (problem,) = problems(SFT, *K8S, "++recipes.pre_script=[date]")
     assert (problem.code, problem.path) == ("E322", "recipes.pre_script")
 
 
@@ -316,7 +327,7 @@ def request_of(bundle):
 
 
 def test_a_training_job_is_told_the_model(render):
-    found = request_of(render(SFT, *JOBS))
+    found = request_of(render(SFT, *JOBS, DATA))
     assert found["HyperParameters"] == {
         "sagemaker_recipe_local_path": "/opt/ml/input/data/recipe/config.yaml",
         "model_type": "amazon.nova-lite-v1:0:300k",
@@ -325,7 +336,9 @@ def test_a_training_job_is_told_the_model(render):
     assert found["ResourceConfig"]["InstanceCount"] == 4
     assert found["ProfilerConfig"] == {"DisableProfiler": True}
     assert "ContainerEntrypoint" not in found["AlgorithmSpecification"]
-    later = request_of(render(SFT, *JOBS, "recipes.run.model_name_or_path=s3://bucket/earlier"))["HyperParameters"]
+    later = request_of(render(SFT, *JOBS, DATA, "recipes.run.model_name_or_path=s3://bucket/earlier"))[
+        "HyperParameters"
+    ]
     assert later["base_model_location"] == "s3://bucket/earlier" and "base_model" not in later
 
 
@@ -342,11 +355,11 @@ def test_distillation_is_told_who_reads_and_encrypts(render):
 
 
 def test_functions_that_score_are_told(render):
-    scored = request_of(render(OWN_DATA, *JOBS, f"recipes.processor.lambda_arn={FUNCTION}"))["HyperParameters"]
+    scored = request_of(render(OWN_DATA, *JOBS, DATA, f"recipes.processor.lambda_arn={FUNCTION}"))["HyperParameters"]
     assert scored["eval_lambda_arn"] == FUNCTION
     assert request_of(render(*RFT_WORDS))["HyperParameters"]["reward_lambda_arn"] == FUNCTION
 
 
 def test_hyperparameters_of_the_user_s_own_are_plain_too(render):
-    found = request_of(render(SFT, *JOBS, "+cluster.sm_jobs_config.hyperparameters={a: text, b: 2}"))
+    found = request_of(render(SFT, *JOBS, DATA, "+cluster.sm_jobs_config.hyperparameters={a: text, b: 2}"))
     assert (found["HyperParameters"]["a"], found["HyperParameters"]["b"]) == ("text", "2")

@@ -29,7 +29,9 @@ def recipes():
     found = {name: {} for name in FAMILIES}
     for entry in catalogue.entries():
         if entry.model_type:
-            found[family_registry.name_of(entry.model_type)][entry.name] = yaml_io.load(entry.path.read_text(encoding="utf-8"))
+            found[family_registry.name_of(entry.model_type)][entry.name] = yaml_io.load(
+                entry.path.read_text(encoding="utf-8")
+            )
     return found
 
 

@@ -21,6 +21,15 @@ from launcher.model.checkpointing import Content
 from launcher.model.recipe import RecipeBase
 from launcher.model.recipe_keys import RecipeKeys
 
+_FUNCTION = "arn:aws:lambda:us-east-1:123456789012:function:reward"
+_EXAMPLES = {
+    "run.data_s3_path": "s3://my-bucket/data.jsonl",
+    "run.output_s3_path": "s3://my-bucket/results/",
+    "run.reward_lambda_arn": _FUNCTION,
+    "rl_env.reward_lambda_arn": _FUNCTION,
+    "training_config.customer_bucket": "my-bucket",
+    "training_config.kms_key": "my-key",
+}
 _LAUNCHER_ONLY = (
     *("display_name", "version", "instance_types", "images", "node_counts", "trainer"),
     *("run.results_dir", "run.hf_access_token"),
@@ -35,7 +44,7 @@ class Recipe(RecipeBase):
     """A Nova recipe: which sections it has depends on its technique."""
 
     keys: ClassVar[RecipeKeys] = RecipeKeys(
-        left_to_image=("run.data_s3_path", "run.output_s3_path"),
+        examples=_EXAMPLES,
         passed=("run", "training_config", "evaluation", "inference", "processor", "rl_env", *PPO_SECTIONS),
         launcher_only=_LAUNCHER_ONLY,
     )

@@ -43,6 +43,8 @@ _HOW = {
     "rft_eval": ("rft_eval", "all"),
 }
 """Strategy and metric of an evaluation's task."""
+_NEEDS_QUESTIONS = ("gen_qa", "llm_judge", "rubric_llm_judge", "rft_eval")
+"""Tasks of an evaluation whose questions are the user's own; any other is a benchmark in the image."""
 _ACCOUNT = "X_AMZ_SOURCE_ACCOUNT"
 _EXAMPLES = ("s3://my-bucket-name/", "s3://example-bucket/")
 """Beginnings of the S3 URIs that published recipes have as examples."""
@@ -51,6 +53,10 @@ _EXAMPLES = ("s3://my-bucket-name/", "s3://example-bucket/")
 def _recipe(checked: CheckedRecipe) -> Recipe:
     assert isinstance(checked.recipe, Recipe)  # the registry applies these rules to no other family
     return checked.recipe
+
+
+def _example(key: str) -> str:
+    return f"recipes.{key}={Recipe.keys.examples.get(key, '…')}"
 
 
 @rule("E560", _MODEL, "recipes.run.model_type", source=_RECIPES)
@@ -133,7 +139,7 @@ def placeholders_are_replaced(checked: CheckedRecipe, problem: MakeProblem) -> I
     for key, value in leaves(checked.recipe_tree):
         is_passed = any(related(section, key) for section in Recipe.keys.passed)
         if is_passed and isinstance(value, str) and "<" in value and ">" in value:
-            yield problem(f"recipes.{key}", "is a placeholder", value=value, remedy=f"recipes.{key}=…, your own")
+            yield problem(f"recipes.{key}", "is a placeholder", value=value, remedy=_example(key))
 
 
 @rule("E566", f"recipes.{_REWARD}", f"recipes.{_ENDPOINT}", source=_PARAMETERS)
@@ -176,11 +182,10 @@ def distillation_has_its_places(checked: CheckedRecipe, problem: MakeProblem) ->
     """Distillation writes the teacher's answers to a bucket, encrypted by a key: both are required."""
     if technique_of(checked.recipe_tree) is not Technique.DISTILLATION:
         return
-    examples = {"customer_bucket": "my-bucket", "kms_key": "<key id>"}
-    for key, example in examples.items():
-        if not get(checked.recipe_tree, f"training_config.{key}"):
-            path = f"recipes.training_config.{key}"
-            yield problem(path, "is empty: distillation needs it", value="", remedy=f"{path}={example}")
+    for key in ("training_config.customer_bucket", "training_config.kms_key"):
+        if not get(checked.recipe_tree, key):
+            message = "is empty: distillation needs it"
+            yield problem(f"recipes.{key}", message, value="", remedy=_example(key))
 
 
 @rule("E570", "cluster", source="the published launcher")
@@ -198,6 +203,20 @@ def program_is_in_its_image(checked: CheckedRecipe, problem: MakeProblem) -> Ite
     if getattr(checked.settings, "runtime", None) == "launcher":
         message, remedy = "is for an image of your own, which lacks Nova's program", "cluster.runtime=image"
         yield problem("cluster.runtime", message, value="launcher", remedy=remedy)
+
+
+@rule("E572", "recipes.run", "cluster", source=_PARAMETERS)
+def data_and_results_have_a_place(checked: CheckedRecipe, problem: MakeProblem) -> Iterator[Problem]:
+    """A program without data fails after its nodes were paid for, and on HyperPod one without a place for results."""
+    run, backend, evaluation = _recipe(checked).run, described(checked.backend), _recipe(checked).evaluation
+    has_own_data = evaluation is not None and evaluation.task not in _NEEDS_QUESTIONS
+    lacking = []
+    if run.data_s3_path == "" and not has_own_data and not backend.files.channels(checked.settings):
+        lacking.append("run.data_s3_path")
+    if run.output_s3_path == "" and backend.pods():
+        lacking.append("run.output_s3_path")
+    for key in lacking:
+        yield problem(f"recipes.{key}", "is empty", value="", remedy=_example(key))
 
 
 @notice_rule("N440", source=_RECIPES)
