@@ -21,7 +21,11 @@ from launcher.model.checked_recipe import CheckedRecipe
 from launcher.model.composition import Composition
 from launcher.model.config_tree import AUTO, get, replaced
 from launcher.model.context import LaunchContext
+<<<<<<< HEAD
 from launcher.model.recipe import RecipeBase
+=======
+from launcher.model.family_registry import family_of
+>>>>>>> h/small
 from launcher.model.size_plan import spans
 from launcher.model.validation import with_origin
 from launcher.planning.check import examine
@@ -118,14 +122,24 @@ def choice(entry: Entry) -> list[str]:
     return [f"recipes={entry.name}"] + ([] if folder == str(COLLECTION) else [f"hydra.searchpath=['{folder}']"])
 
 
+<<<<<<< HEAD
 def placeholders(base: Composition) -> list[str]:
     """Return placeholders for what a recipe leaves to each launch: the image, and the user's own script."""
+=======
+def _brought(base: Composition) -> list[str]:
+    """Return placeholders for what a recipe leaves to each launch: the image, the user's own script and values."""
+>>>>>>> h/small
     words = [] if base.tree.get("container") else ["container=image-of-the-launch"]
     if family := _family(base):
         words += [f"++{path}={example}" for path, example in family.left_to_launch(base.tree).items()]
     script = get(base.tree, _SCRIPT)
     if isinstance(script, Mapping) and not (script.get("entry_script") or script.get("entry_module")):
         words += [f"{_SCRIPT}.entry_script=script-of-the-launch.py", f"++{_SCRIPT}.run.ntasks_per_node=1"]
+    family = family_of(base.tree["recipes"])
+    for key, example in ({} if isinstance(family, Problem) else family.keys.examples).items():
+        value = get(base.tree, f"recipes.{key}")
+        if value == "" or (isinstance(value, str) and "<" in value):
+            words.append(f"recipes.{key}={example}")
     return words
 
 

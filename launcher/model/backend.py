@@ -107,6 +107,10 @@ class BackendDescription(Generic[OptionsT]):
         """Return what the `cluster` section requests of a launch."""
         return LaunchMode()
 
+    def region(self, options: OptionsT) -> str | None:
+        """Return the AWS region that the `cluster` section names; None if it names none."""
+        return None
+
     def offers(self, key: str) -> Sequence[str]:
         """Return the names that a key of the `cluster` section may have, for completion; none if they are free."""
         return ()

@@ -161,8 +161,8 @@ class RecipeResources(Model):
     """2 MiB huge pages for each pod, as a quantity (5120Mi). Requires memory. EFA may need them; the node must
     have reserved them."""
     memory: str | int | None = None
-    """Main memory for each pod, as request and limit, a quantity (512Gi). By default no limit, and a request
-    in proportion to the pod's share of its node's accelerators."""
+    """Main memory for each pod, as request and limit (checkpointless training: as request only), a quantity (512Gi).
+    By default no limit, and a request in proportion to the pod's share of its node's accelerators."""
     cpu: str | int | None = None
     """Processors for each pod, as request and limit, a quantity (96). By default no limit, and a request
     in proportion to the pod's share of its node's accelerators."""
@@ -342,6 +342,15 @@ class RecipeBase(Model, ABC):
             config: A model's config.json, to count instead of the recipe's own model.
             published_model: The model to count where the recipe leaves its model open.
         """
+
+    def image(self, cluster: str, region: str | None) -> str | None:
+        """Return the published image for a choice of `cluster`; None if the recipe's parts set `container` itself.
+
+        Args:
+            cluster: The choice.
+            region: The region that the cluster's section names; None if it names none.
+        """
+        return None
 
     def published_model(self, sources: ValueSources) -> str:
         """Return the published model that the recipe is of, by its name on the Hugging Face Hub; empty if unknown.

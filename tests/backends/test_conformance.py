@@ -26,6 +26,7 @@ from launcher import pipeline
 from launcher.backends.local.backend import LocalBackend
 from launcher.common import yaml_io
 from launcher.common.names import RUN_DIR
+from launcher.common.problems import ProblemsFound
 from launcher.config.catalogue import entries
 from launcher.config.collection import clusters
 from launcher.config.compose import compose
@@ -77,7 +78,11 @@ def planned(recipe, backend, folder):
 @pytest.mark.parametrize("cluster", BACKENDS)
 def test_renders_every_recipe_the_same_twice(cluster, recipe, tmp_path):
     """Nothing in a recipe is a Problem, such as a value that looks like a secret."""
-    job = planned(recipe, cluster, tmp_path)
+    try:
+        job = planned(recipe, cluster, tmp_path)
+    except ProblemsFound as error:
+        assert {problem.code for problem in error.problems} == {"E120"}  # it does not run there
+        return
     first, second = (pipeline.render(job, frozen_context(tmp_path)) for _ in range(2))
     assert first == second
     assert all(text.strip() for text in first.files.values())

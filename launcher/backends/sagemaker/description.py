@@ -111,6 +111,12 @@ class TrainingJobDescription(BackendDescription[TrainingOptions]):
     programs: ClassVar[Programs[Any]] = _Programs()
     secrets: ClassVar[Secrets] = _Secrets()
 
+    def region(self, options: TrainingOptions) -> str | None:
+        """Return the region of the job."""
+        from launcher.backends.sagemaker.keys import effective
+
+        return effective(options.sm_jobs_config).region
+
     def launch_mode(self, options: TrainingOptions) -> LaunchMode:
         """Return the section's own `wait`."""
         return LaunchMode(is_followed=options.sm_jobs_config.wait is True)
