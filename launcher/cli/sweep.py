@@ -21,11 +21,7 @@ from launcher.model.checked_recipe import CheckedRecipe
 from launcher.model.composition import Composition
 from launcher.model.config_tree import AUTO, get, replaced
 from launcher.model.context import LaunchContext
-<<<<<<< HEAD
 from launcher.model.recipe import RecipeBase
-=======
-from launcher.model.family_registry import family_of
->>>>>>> h/small
 from launcher.model.size_plan import spans
 from launcher.model.validation import with_origin
 from launcher.planning.check import examine
@@ -35,6 +31,8 @@ from launcher.rules import faulty_needs, notices, rules_for
 _INSTANCE, _ELASTIC = "instance_type", "recipes.elastic_policy.is_elastic"
 _DEALING = ("E221", "E222", "E223")
 """Codes of the rules on the distribution of samples to ranks."""
+_REFUSED = "E120"
+"""Code of the rule on the clusters that run a family."""
 _SCRIPT = "recipes.training_cfg"
 
 
@@ -99,9 +97,11 @@ def _on_a_cluster_that_runs_it(words: Sequence[str], context: LaunchContext, cac
     family = _family(on_kubernetes)
     if family is None or family.refusal is RecipeBase.refusal or not _is_refused(on_kubernetes):
         return on_kubernetes
-    others = (each.choice for each in backend_registry.descriptions() if each.choice != "k8s")
-    elsewhere = (compose([*words, f"cluster={other}"], context.cwd, cache=cache) for other in others)
-    return next((each for each in elsewhere if not _is_refused(each)), on_kubernetes)
+    for other in backend_registry.descriptions():
+        elsewhere = compose([*words, f"cluster={other.choice}", *other.examples], context.cwd, cache=cache)
+        if not _is_refused(elsewhere):
+            return elsewhere
+    return on_kubernetes
 
 
 def _family(composition: Composition) -> type[RecipeBase] | None:
@@ -122,24 +122,14 @@ def choice(entry: Entry) -> list[str]:
     return [f"recipes={entry.name}"] + ([] if folder == str(COLLECTION) else [f"hydra.searchpath=['{folder}']"])
 
 
-<<<<<<< HEAD
 def placeholders(base: Composition) -> list[str]:
     """Return placeholders for what a recipe leaves to each launch: the image, and the user's own script."""
-=======
-def _brought(base: Composition) -> list[str]:
-    """Return placeholders for what a recipe leaves to each launch: the image, the user's own script and values."""
->>>>>>> h/small
     words = [] if base.tree.get("container") else ["container=image-of-the-launch"]
     if family := _family(base):
         words += [f"++{path}={example}" for path, example in family.left_to_launch(base.tree).items()]
     script = get(base.tree, _SCRIPT)
     if isinstance(script, Mapping) and not (script.get("entry_script") or script.get("entry_module")):
         words += [f"{_SCRIPT}.entry_script=script-of-the-launch.py", f"++{_SCRIPT}.run.ntasks_per_node=1"]
-    family = family_of(base.tree["recipes"])
-    for key, example in ({} if isinstance(family, Problem) else family.keys.examples).items():
-        value = get(base.tree, f"recipes.{key}")
-        if value == "" or (isinstance(value, str) and "<" in value):
-            words.append(f"recipes.{key}={example}")
     return words
 
 
@@ -172,6 +162,8 @@ def checked(entry: Entry, composition: Composition, context: LaunchContext) -> C
     is_elastic = get(composition.tree, _ELASTIC) is True
     result = functools.partial(Checked, entry.name, entry.path, str(composition.tree.get(_INSTANCE)), is_elastic)
     checked, problems = examine(composition)
+    if checked and [problem.code for problem in problems] == [_REFUSED] and not problems[0].allowed:
+        return result(0, (), (Notice("N119", f"no cluster runs it: {problems[0].message}"),))
     if checked and not problems:
         job = plan(checked, context)
         found = backend_registry.load_backend(job.backend).check(job)

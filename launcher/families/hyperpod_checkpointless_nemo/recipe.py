@@ -176,6 +176,12 @@ class Recipe(RecipeBase):
 
     keys: ClassVar[RecipeKeys] = RecipeKeys(
         batch=BatchKeys("data.global_batch_size", "data.micro_batch_size", "optim.config.lr", "data.uneven_batch"),
+        examples={
+            "dataset.dataset_path": "/data/train",
+            "log_dir": "/data/logs",
+            "exp_manager.exp_dir": "/data/results",
+            "resume.restore_config.path": "/data/model",
+        },
         passed=(
             *("trainer", "strategy", "data", "dataset", "mmap", "optim", "exp_manager", "resume", "model"),
             *("log", "ddp", "plugins", "callbacks"),
