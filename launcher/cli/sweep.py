@@ -21,7 +21,7 @@ from launcher.model.checked_recipe import CheckedRecipe
 from launcher.model.composition import Composition
 from launcher.model.config_tree import AUTO, get, replaced
 from launcher.model.context import LaunchContext
-from launcher.model.family_registry import family_of
+from launcher.model.family_registry import examples, family_of
 from launcher.model.size_plan import spans
 from launcher.model.validation import with_origin
 from launcher.planning.check import examine
@@ -91,11 +91,8 @@ def _brought(base: Composition) -> list[str]:
     script = get(base.tree, _SCRIPT)
     if isinstance(script, Mapping) and not (script.get("entry_script") or script.get("entry_module")):
         words += [f"{_SCRIPT}.entry_script=script-of-the-launch.py", f"++{_SCRIPT}.run.ntasks_per_node=1"]
-    family = family_of(base.tree["recipes"])
-    for key, example in ({} if isinstance(family, Problem) else family.keys.examples).items():
-        value = get(base.tree, f"recipes.{key}")
-        if value == "" or (isinstance(value, str) and "<" in value):
-            words.append(f"recipes.{key}={example}")
+    if not isinstance(family_of(base.tree["recipes"]), Problem):
+        words += [f"recipes.{key}={example}" for key, example in examples(base.tree["recipes"]).items()]
     return words
 
 

@@ -175,6 +175,13 @@ class Recipe(RecipeBase):
     """A recipe that evaluates a model: on a benchmark, or by a judge."""
 
     keys: ClassVar[RecipeKeys] = RecipeKeys(
+        examples={
+            "run.base_model_name": "my-base-model",
+            "run.model_name_or_path": "s3://my-bucket/model",
+            "run.judge_model_id": "my-judge",
+            "run.inference_data_s3_path": "s3://my-bucket/answers.jsonl",
+            "output.eval_results_dir": "s3://my-bucket/results",
+        },
         passed=("evaluation", "inference", "processor", JUDGE, "output"),
         launcher_only=(
             *("trainer", "display_name", "version", "instance_types", "images"),

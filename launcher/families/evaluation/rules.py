@@ -25,7 +25,8 @@ def subject_is_given(checked: CheckedRecipe, problem: MakeProblem) -> Iterator[P
         given["output.eval_results_dir"] = recipe.output.eval_results_dir
     for key, value in given.items():
         if not value:
-            yield problem(f"recipes.{key}", "is missing", value=value, remedy=f"recipes.{key}=…")
+            remedy = f"recipes.{key}={recipe.keys.examples[key]}"
+            yield problem(f"recipes.{key}", "is missing", value=value, remedy=remedy)
 
 
 @rule("E492", "recipes.run", "recipes.evaluation", source=_PARAMETERS)

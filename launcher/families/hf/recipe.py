@@ -104,6 +104,7 @@ class Recipe(RecipeBase):
     """A recipe of the training adapter for NeMo."""
 
     keys: ClassVar[RecipeKeys] = RecipeKeys(
+        examples={"exp_manager.exp_dir": "/fsx/experiment", "model.data.train_dir": "/fsx/train"},
         passed=("trainer", "model", "exp_manager"),
         launcher_only=("run.hf_access_token", "display_name", "version", "instance_types", "clusters"),
     )

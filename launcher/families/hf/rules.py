@@ -22,7 +22,8 @@ def folders_are_given(checked: CheckedRecipe, problem: MakeProblem) -> Iterator[
         given["model.data.train_dir"] = recipe.model.data.train_dir
     for key, value in given.items():
         if not value:
-            yield problem(f"recipes.{key}", "is missing", value=value, remedy=f"recipes.{key}=/fsx/…")
+            remedy = f"recipes.{key}={recipe.keys.examples[key]}"
+            yield problem(f"recipes.{key}", "is missing", value=value, remedy=remedy)
 
 
 @rule(

@@ -175,6 +175,12 @@ class Recipe(RecipeBase):
     """A checkpointless recipe."""
 
     keys: ClassVar[RecipeKeys] = RecipeKeys(
+        examples={
+            "dataset.dataset_path": "/data/samples",
+            "log_dir": "/data/logs",
+            "exp_manager.exp_dir": "/data/experiment",
+            "resume.restore_config.path": "/data/weights",
+        },
         batch=BatchKeys("data.global_batch_size", "data.micro_batch_size", "optim.config.lr", "data.uneven_batch"),
         passed=(
             *("trainer", "strategy", "data", "dataset", "mmap", "optim", "exp_manager", "resume", "model"),

@@ -85,7 +85,8 @@ def places_are_given(checked: CheckedRecipe, problem: MakeProblem) -> Iterator[P
         given["resume.restore_config.path"] = recipe.resume.restore_config.path
     for key, value in given.items():
         if not value:
-            yield problem(f"recipes.{key}", "is missing", value=value, remedy=f"recipes.{key}=/data/…")
+            remedy = f"recipes.{key}={recipe.keys.examples[key]}"
+            yield problem(f"recipes.{key}", "is missing", value=value, remedy=remedy)
 
 
 @rule("E489", "recipes.checkpointing", source=f"{_PAGE}, Special considerations")

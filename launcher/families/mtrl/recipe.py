@@ -173,6 +173,7 @@ class Recipe(RecipeBase):
     """A recipe of multi-turn RL. Training has rl, schedule and async_config, an evaluation has none of them."""
 
     keys: ClassVar[RecipeKeys] = RecipeKeys(
+        examples={"model.model_name": "my-model", "run.base_model_name": "my-base-model"},
         passed=(
             *("model", "batch", "rl", "sampling_params", "val_sampling_params", "eval_sampling_params"),
             *("val_metrics_config", "eval_metrics_config", "rollout", "schedule", "async_config", "data_filter"),

@@ -85,7 +85,8 @@ def models_are_given(checked: CheckedRecipe, problem: MakeProblem) -> Iterator[P
         given["run.base_model_name"] = recipe.run.base_model_name or ""
     for key, value in given.items():
         if not value:
-            yield problem(f"recipes.{key}", "is missing", value=value, remedy=f"recipes.{key}=<name>")
+            remedy = f"recipes.{key}={recipe.keys.examples[key]}"
+            yield problem(f"recipes.{key}", "is missing", value=value, remedy=remedy)
 
 
 @rule("E485", "recipes.run", "cluster", source=_PARAMETERS)
