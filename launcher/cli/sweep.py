@@ -21,7 +21,6 @@ from launcher.model.checked_recipe import CheckedRecipe
 from launcher.model.composition import Composition
 from launcher.model.config_tree import AUTO, get, replaced
 from launcher.model.context import LaunchContext
-from launcher.model.family_registry import examples, family_of
 from launcher.model.size_plan import spans
 from launcher.model.validation import with_origin
 from launcher.planning.check import examine
@@ -86,13 +85,11 @@ def choice(entry: Entry) -> list[str]:
 
 
 def _brought(base: Composition) -> list[str]:
-    """Return placeholders for what a recipe leaves to each launch: the image, the user's own script and values."""
+    """Return placeholders for what a recipe leaves to each launch: the image, and the user's own script."""
     words = [] if base.tree.get("container") else ["container=image-of-the-launch"]
     script = get(base.tree, _SCRIPT)
     if isinstance(script, Mapping) and not (script.get("entry_script") or script.get("entry_module")):
         words += [f"{_SCRIPT}.entry_script=script-of-the-launch.py", f"++{_SCRIPT}.run.ntasks_per_node=1"]
-    if not isinstance(family_of(base.tree["recipes"]), Problem):
-        words += [f"recipes.{key}={example}" for key, example in examples(base.tree["recipes"]).items()]
     return words
 
 

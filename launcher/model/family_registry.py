@@ -15,7 +15,6 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 from launcher.common.problems import Problem
 from launcher.common.suggestions import did_you_mean
-from launcher.model.config_tree import lookup
 from launcher.model.interface import Interface
 from launcher.model.job_spec import Trainer
 
@@ -90,16 +89,6 @@ def _module(model_type: str) -> ModuleType:
 def recipe_model(model_type: str) -> "type[RecipeBase]":
     """Return the model of a known family's recipes."""
     found: type[RecipeBase] = _module(model_type).Recipe
-    return found
-
-
-def examples(recipe: Mapping[str, Any]) -> dict[str, str]:
-    """Return an example of each value that only a user can give and that a recipe of a known family lacks, by key."""
-    found = {}
-    for key, example in recipe_model(recipe["run"]["model_type"]).keys.examples.items():
-        value = lookup(recipe, key)
-        if value in ("", None) or (isinstance(value, str) and "<" in value):
-            found[key] = example
     return found
 
 

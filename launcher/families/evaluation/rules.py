@@ -15,20 +15,6 @@ def _recipe(checked: CheckedRecipe) -> Recipe:
     return checked.recipe
 
 
-@rule("E491", "recipes.run", "recipes.output", source=_PARAMETERS)
-def subject_is_given(checked: CheckedRecipe, problem: MakeProblem) -> Iterator[Problem]:
-    """A benchmark needs a model, a judge its own and the answers; both need a place for the results."""
-    recipe = _recipe(checked)
-    of_kind = ("judge_model_id", "inference_data_s3_path") if recipe.llm_as_judge else ("model_name_or_path",)
-    given = {f"run.{key}": getattr(recipe.run, key) for key in ("base_model_name", *of_kind)}
-    if not recipe.llm_as_judge:
-        given["output.eval_results_dir"] = recipe.output.eval_results_dir
-    for key, value in given.items():
-        if not value:
-            remedy = f"recipes.{key}={recipe.keys.examples[key]}"
-            yield problem(f"recipes.{key}", "is missing", value=value, remedy=remedy)
-
-
 @rule("E492", "recipes.run", "recipes.evaluation", source=_PARAMETERS)
 def own_prompts_are_given(checked: CheckedRecipe, problem: MakeProblem) -> Iterator[Problem]:
     """The task gen_qa evaluates on your own prompts."""

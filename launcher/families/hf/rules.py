@@ -13,19 +13,6 @@ def _recipe(checked: CheckedRecipe) -> Recipe:
     return checked.recipe
 
 
-@rule("E495", "recipes.exp_manager", "recipes.model", source="the published recipe, in which these are null")
-def folders_are_given(checked: CheckedRecipe, problem: MakeProblem) -> Iterator[Problem]:
-    """Data and results are yours; without them the program fails once its nodes have started."""
-    recipe = _recipe(checked)
-    given: dict[str, object] = {"exp_manager.exp_dir": recipe.exp_manager.exp_dir}
-    if not recipe.model.data.use_synthetic_data:
-        given["model.data.train_dir"] = recipe.model.data.train_dir
-    for key, value in given.items():
-        if not value:
-            remedy = f"recipes.{key}={recipe.keys.examples[key]}"
-            yield problem(f"recipes.{key}", "is missing", value=value, remedy=remedy)
-
-
 @rule(
     "E496",
     "recipes.trainer",

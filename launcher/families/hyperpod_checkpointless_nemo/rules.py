@@ -72,23 +72,6 @@ def experts_divide(checked: CheckedRecipe, problem: MakeProblem) -> Iterator[Pro
         yield problem(path, message, value=shares, allowed=allowed)
 
 
-@rule("E488", "recipes", source="the published checkpointless recipes, in which these are null")
-def places_are_given(checked: CheckedRecipe, problem: MakeProblem) -> Iterator[Problem]:
-    """Data, weights and folders are yours; without them the program fails once its nodes have started."""
-    recipe = _recipe(checked)
-    given = {
-        "dataset.dataset_path": recipe.dataset.dataset_path,
-        "log_dir": recipe.log_dir,
-        "exp_manager.exp_dir": recipe.exp_manager.exp_dir,
-    }
-    if recipe.resume.restore_config:
-        given["resume.restore_config.path"] = recipe.resume.restore_config.path
-    for key, value in given.items():
-        if not value:
-            remedy = f"recipes.{key}={recipe.keys.examples[key]}"
-            yield problem(f"recipes.{key}", "is missing", value=value, remedy=remedy)
-
-
 @rule("E489", "recipes.checkpointing", source=f"{_PAGE}, Special considerations")
 def no_tiers_of_checkpoints(checked: CheckedRecipe, problem: MakeProblem) -> Iterator[Problem]:
     """Checkpointless training and managed tiered checkpointing exclude each other."""

@@ -173,7 +173,7 @@ class Recipe(RecipeBase):
     """A recipe of multi-turn RL. Training has rl, schedule and async_config, an evaluation has none of them."""
 
     keys: ClassVar[RecipeKeys] = RecipeKeys(
-        examples={"model.model_name": "my-model", "run.base_model_name": "my-base-model"},
+        examples={"model.model_name": "my-model", "run.base_model_name": "my-model"},
         passed=(
             *("model", "batch", "rl", "sampling_params", "val_sampling_params", "eval_sampling_params"),
             *("val_metrics_config", "eval_metrics_config", "rollout", "schedule", "async_config", "data_filter"),
@@ -181,6 +181,11 @@ class Recipe(RecipeBase):
         launcher_only=("trainer", "version", "instance_types", "images", "run.results_dir", "run.hf_access_token"),
     )
     fixed_size: ClassVar[str] = "jobs of multi-turn RL do not change their size: their image has no elastic agent"
+
+    script_variables: ClassVar[Mapping[str, Mapping[str, str]]] = {
+        "mtrl": {"MODEL_NAME_OR_PATH": "model.model_name"},
+        "mtrl_evaluation": {"MODEL_NAME_OR_PATH": "model.model_name", "BASE_MODEL_NAME": "run.base_model_name"},
+    }
 
     recipe_version: str
     """Version of the published recipe, which the program reads."""
@@ -222,6 +227,11 @@ class Recipe(RecipeBase):
     def is_nova(self) -> bool:
         """Whether its model is one of Amazon's own."""
         return self.model.model_name.startswith("nova-")
+
+    @classmethod
+    def script_kind(cls, recipe: Mapping[str, Any]) -> str:
+        """Return whether a recipe trains or evaluates."""
+        return "mtrl" if "rl" in recipe else "mtrl_evaluation"
 
     def refusal(self, cluster: str) -> str | None:
         """Return why a choice of `cluster` cannot run it: the image is for training jobs of SageMaker."""

@@ -76,19 +76,6 @@ def values_are_of_the_model(checked: CheckedRecipe, problem: MakeProblem) -> Ite
         yield problem(path, "is read for Nova models only", value=value, remedy=f"~{path}")
 
 
-@rule("E484", "recipes.model", "recipes.run", source=_PARAMETERS)
-def models_are_given(checked: CheckedRecipe, problem: MakeProblem) -> Iterator[Problem]:
-    """The program has no model of its own, and an evaluation names the model that its adapters belong to."""
-    recipe = _recipe(checked)
-    given = {"model.model_name": recipe.model.model_name}
-    if not recipe.is_training:
-        given["run.base_model_name"] = recipe.run.base_model_name or ""
-    for key, value in given.items():
-        if not value:
-            remedy = f"recipes.{key}={recipe.keys.examples[key]}"
-            yield problem(f"recipes.{key}", "is missing", value=value, remedy=remedy)
-
-
 @rule("E485", "recipes.run", "cluster", source=_PARAMETERS)
 def prompts_are_a_channel(checked: CheckedRecipe, problem: MakeProblem) -> Iterator[Problem]:
     """The recipe has no key for the prompts: they reach the program as a channel of the training job."""
