@@ -30,10 +30,9 @@ from launcher.common.problems import Problem, ProblemsFound
 from launcher.config.catalogue import Entry
 from launcher.config.compose import compose
 from launcher.config.composed_files import CompositionCache
+from launcher.model import family_registry
 from launcher.model.composition import Composition
-from launcher.model.config_tree import get
 from launcher.model.context import LaunchContext
-from launcher.model.family_registry import family_of
 
 LLAMA = "fine-tuning/llama/llmft_llama3_1_8b_instruct_seq4k_gpu_sft_lora"
 SHORT = LLAMA.rpartition("/")[2]
@@ -95,9 +94,7 @@ def needed_by(entry: Entry, cluster: str = "k8s") -> list[str]:
     if entry.model_type != "llm_finetuning_aws" and not entry.model_type.startswith("amazon.nova"):
         words.append("container=me/image:1")
     recipe = composed(entry.name).tree["recipes"]
-    for key, example in family_of(recipe).keys.examples.items():
-        if (value := get(recipe, key)) == "" or "<" in str(value):
-            words.append(f"recipes.{key}={example}")
+    words += [f"recipes.{key}={example}" for key, example in family_registry.examples(recipe).items()]
     if entry.model_type == "custom":
         return [*words, "training_cfg.entry_module=json.tool", "training_cfg.run.ntasks_per_node=8"]
     choices = (f"recipes={entry.name}", f"cluster={cluster}")

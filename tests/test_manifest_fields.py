@@ -296,7 +296,7 @@ def test_jobs_of_every_recipe_have_known_fields_only(job, entry):
     except ProblemsFound as error:
         assert {problem.code for problem in error.problems} == {"E120"}  # it does not run there
         return
-    starts_itself = entry.model_type.startswith("amazon.nova")
+    starts_itself = entry.model_type.startswith(("amazon.nova", "evaluation"))
     assert found["kind"] == ("PyTorchJob" if starts_itself else "HyperPodPyTorchJob")
 
 

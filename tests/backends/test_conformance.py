@@ -66,6 +66,8 @@ def planned(recipe, backend, folder):
     overrides = [f"recipes={recipe}", f"cluster={cluster.choice}", *needed_by(entry)]
     if cluster.programs.toolkit_key:
         overrides += TRAINING_JOB
+        if entry.model_type == "mtrl":
+            overrides.append("cluster.sm_jobs_config.inputs.s3={train: s3://data/prompts}")
         if entry.model_type == "custom":
             overrides += ["training_cfg.entry_module=null", "training_cfg.entry_script=train.py"]
     if entry.is_elastic:

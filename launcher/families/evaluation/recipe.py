@@ -41,6 +41,7 @@ tracking_shuffled_objects_seven_objects tracking_shuffled_objects_three_objects 
 _MATH = """
 algebra counting_and_probability geometry intermediate_algebra number_theory prealgebra precalculus
 """
+_RESULTS = "recipes.output.eval_results_dir"
 SUBTASKS = {"mmlu": _MMLU.split(), "bbh": _BBH.split(), "math": _MATH.split()}
 """The parts of each benchmark that has parts."""
 
@@ -190,6 +191,22 @@ class Recipe(RecipeBase):
     )
     fixed_size: ClassVar[str] = "an evaluation does not change its size: its image has no elastic agent"
 
+    script_variables: ClassVar[Mapping[str, Mapping[str, str]]] = {
+        "benchmark": {
+            "BASE_MODEL_NAME": "run.base_model_name",
+            "MODEL_NAME_OR_PATH": "run.model_name_or_path",
+            "DATA_DIR": "run.data_s3_path",
+            "RESULTS_DIR": "output.eval_results_dir",
+        },
+        "judge": {
+            "BASE_MODEL_NAME": "run.base_model_name",
+            "JUDGE_MODEL_ID": "run.judge_model_id",
+            "ANSWERS_DIR": "run.inference_data_s3_path",
+            "BASE_ANSWERS_DIR": "run.base_model_inference_data_s3_path",
+            "RESULTS_DIR": "output.eval_results_dir",
+        },
+    }
+
     run: EvaluationRun
     """Name of the job, the evaluated model, and the data."""
     images: RegionalImages
@@ -204,6 +221,17 @@ class Recipe(RecipeBase):
     """What the judge looks at. Only with a judge."""
     output: Output
     """Where results go."""
+
+    @classmethod
+    def script_kind(cls, recipe: Mapping[str, Any]) -> str:
+        """Return whether a recipe has a judge or a benchmark."""
+        return "judge" if JUDGE in recipe else "benchmark"
+
+    @classmethod
+    def left_to_launch(cls, config: Mapping[str, Any]) -> Mapping[str, str]:
+        """Return the keys that a recipe leaves to each launch; a judge may leave its results to the image."""
+        has_judge = JUDGE in config["recipes"]
+        return {key: value for key, value in super().left_to_launch(config).items() if key != _RESULTS or not has_judge}
 
     def refusal(self, cluster: str) -> str | None:
         """Return why a choice of `cluster` cannot run it: the image is for Kubernetes and SageMaker."""

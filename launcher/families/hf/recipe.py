@@ -7,6 +7,7 @@ from pydantic import ConfigDict, Field
 
 from launcher.model.base_model import BatchSize, NonNegativeInt, Passed, PositiveInt
 from launcher.model.checkpointing import Content, Sharding
+from launcher.model.config_tree import get
 from launcher.model.recipe import RecipeBase, Run, Trainer
 from launcher.model.recipe_keys import RecipeKeys
 
@@ -112,6 +113,15 @@ class Recipe(RecipeBase):
         "jobs of the training adapter do not change their size: its program has no elastic form"
     )
 
+    script_variables: ClassVar[Mapping[str, Mapping[str, str]]] = {
+        "pretraining": {
+            "TRAIN_DIR": "model.data.train_dir",
+            "VAL_DIR": "model.data.val_dir",
+            "EXP_DIR": "exp_manager.exp_dir",
+            "MODEL_NAME_OR_PATH": "model.hf_model_name_or_path",
+        }
+    }
+
     clusters: list[str]
     """Choices of `cluster` that the published launcher starts it on."""
     run: AdapterRun
@@ -126,6 +136,12 @@ class Recipe(RecipeBase):
     """Library of collective communication."""
     use_smp_model: bool
     """true takes the model of SageMaker's model parallel library in place of Hugging Face's."""
+
+    @classmethod
+    def left_to_launch(cls, config: Mapping[str, Any]) -> Mapping[str, str]:
+        """Return the keys that a recipe leaves to each launch; made-up samples have no folder."""
+        has_data = get(config, "recipes.model.data.use_synthetic_data") is not True
+        return {key: value for key, value in super().left_to_launch(config).items() if has_data or "data" not in key}
 
     def refusal(self, cluster: str) -> str | None:
         """Return why a choice of `cluster` cannot run it: its published forms are for Slurm and Kubernetes."""

@@ -15,6 +15,12 @@ from launcher.model.recipe import RecipeBase, Run, Trainer
 from launcher.model.recipe_keys import BatchKeys, RecipeKeys
 from launcher.model.regional_images import RegionalImages
 
+_FOLDERS = {
+    "TRAIN_DIR": "dataset.dataset_path",
+    "EXP_DIR": "exp_manager.exp_dir",
+    "LOG_DIR": "log_dir",
+}
+"""Source: the variables of the published launcher scripts."""
 TimeLimit = Annotated[str, Field(pattern=r"^([0-9]{1,3}-)?[0-9]{1,2}:[0-5][0-9]:[0-5][0-9]$")]
 
 
@@ -193,6 +199,11 @@ class Recipe(RecipeBase):
         " elastic training"
     )
 
+    script_variables: ClassVar[Mapping[str, Mapping[str, str]]] = {
+        "checkpointless": {**_FOLDERS, "MODEL_NAME_OR_PATH": "resume.restore_config.path"},
+        "checkpointless_pretraining": _FOLDERS,
+    }
+
     run: NemoRun
     """Name of the job, its family, and its time."""
     trainer: NemoTrainer
@@ -229,6 +240,11 @@ class Recipe(RecipeBase):
     """NeMo's plugin for the number format."""
     callbacks: list[dict[str, Any]]
     """Callbacks of the program, in Hydra's form: `_target_` names the class, the other keys are its arguments."""
+
+    @classmethod
+    def script_kind(cls, recipe: Mapping[str, Any]) -> str:
+        """Return whether a recipe starts from weights."""
+        return "checkpointless" if "restore_config" in recipe["resume"] else "checkpointless_pretraining"
 
     @property
     def batch(self) -> Samples:

@@ -182,6 +182,11 @@ class Recipe(RecipeBase):
     )
     fixed_size: ClassVar[str] = "jobs of multi-turn RL do not change their size: their image has no elastic agent"
 
+    script_variables: ClassVar[Mapping[str, Mapping[str, str]]] = {
+        "mtrl": {"MODEL_NAME_OR_PATH": "model.model_name"},
+        "mtrl_evaluation": {"MODEL_NAME_OR_PATH": "model.model_name", "BASE_MODEL_NAME": "run.base_model_name"},
+    }
+
     recipe_version: str
     """Version of the published recipe, which the program reads."""
     run: MtrlRun
@@ -222,6 +227,11 @@ class Recipe(RecipeBase):
     def is_nova(self) -> bool:
         """Whether its model is one of Amazon's own."""
         return self.model.model_name.startswith("nova-")
+
+    @classmethod
+    def script_kind(cls, recipe: Mapping[str, Any]) -> str:
+        """Return whether a recipe trains or evaluates."""
+        return "mtrl" if "rl" in recipe else "mtrl_evaluation"
 
     def refusal(self, cluster: str) -> str | None:
         """Return why a choice of `cluster` cannot run it: the image is for training jobs of SageMaker."""
