@@ -230,8 +230,8 @@ class Recipe(RecipeBase):
     @classmethod
     def left_to_launch(cls, config: Mapping[str, Any]) -> Mapping[str, str]:
         """Return the keys that a recipe leaves to each launch; a judge may leave its results to the image."""
-        has_judge = JUDGE in config["recipes"]
-        return {key: value for key, value in super().left_to_launch(config).items() if key != _RESULTS or not has_judge}
+        left = super().left_to_launch(config)
+        return {key: left[key] for key in left if key != _RESULTS or JUDGE not in config["recipes"]}
 
     def refusal(self, cluster: str) -> str | None:
         """Return why a choice of `cluster` cannot run it: the image is for Kubernetes and SageMaker."""
