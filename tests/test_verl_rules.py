@@ -278,7 +278,7 @@ def test_sft_and_dpo_are_started_on_every_gpu_with_verl_s_configuration(render, 
     for recipe in (SFT, DPO):
         job = prepare(*words(recipe))
         workers = interface(job).workers
-        program = ("-m", "verl.trainer.sft_trainer", "--config-path", "/config", "--config-name", "verl_config")
+        program = ("-m", "verl.trainer.sft_trainer", "--config-name", "verl_config", "--config-path=/config")
         assert not interface(job).is_ray
         assert workers.image_command(job)[-len(program) :] == program
         assert workers.image_command(job)[0] == "hyperpodrun"
@@ -307,11 +307,11 @@ def test_grpo_runs_on_a_ray_cluster_with_a_worker_for_each_node(render, prepare)
 @pytest.mark.parametrize(
     ("recipe", "saved", "dtype", "optimizer"),
     [
-        (GRPO, "adapters", "bfloat16", "adam_fp16"),
+        (GRPO, "adapters", "bfloat16", "adam_16bit"),
         ("fine-tuning/qwen/verl-grpo-rlvr-qwen-3-8b-fft", "model", "bfloat16", "none"),
         (BY_SAMPLES, "model", "float32", "none"),
-        (SFT, "adapters", "bfloat16", "adam_fp16"),
-        ("fine-tuning/qwen-0_7_0/verl-sft-qwen-3-8b-fft", "model", "bfloat16", "adam_fp16"),
+        (SFT, "adapters", "bfloat16", "adam_16bit"),
+        ("fine-tuning/qwen-0_7_0/verl-sft-qwen-3-8b-fft", "model", "bfloat16", "adam_16bit"),
     ],
 )
 def test_a_checkpoint_holds_what_the_recipe_saves(checked, recipe, saved, dtype, optimizer):

@@ -19,7 +19,7 @@ _DATA, _ROLES, _ENGINE = f"{_TRAINING}.data", f"{_TRAINING}.actor_rollout_ref", 
 _ACTOR, _ROLLOUT, _REF = f"{_ROLES}.actor", f"{_ROLES}.rollout", f"{_ROLES}.ref"
 _BATCH, _MINI_BATCH = f"{_DATA}.train_batch_size", f"{_ACTOR}.ppo_mini_batch_size"
 _RAY_TRAINER = "verl, trainer/ppo/ray_trainer.py, check_worker_group_compatibility and _validate_config"
-_SFT_TRAINER = "verl, trainer/sft_trainer.py, _build_dataloader"
+_SFT_TRAINER = "verl, trainer/sft_trainer.py, _build_dataloader; workers/engine/utils.py, prepare_micro_batches"
 _MEGATRON = "Megatron-LM, core/parallel_state.py, initialize_model_parallel"
 
 _OFFERED = {
