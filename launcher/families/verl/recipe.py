@@ -362,6 +362,7 @@ class Recipe(RecipeBase):
     keys: ClassVar[RecipeKeys] = RecipeKeys(
         mlflow="training_config.mlflow",
         training_dir="training_config.trainer.default_local_dir",
+        examples={"training_config.data.train_files": "/data/train.parquet"},
         passed=("training_config",),
     )
     fixed_size: ClassVar[str] = "verl's checkpoints have a file for each rank, and load at no other number of ranks"
