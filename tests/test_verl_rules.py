@@ -9,7 +9,7 @@ from launcher.common.names import BASE_CONFIG, CONFIG_DIR
 from launcher.config.compose import compose
 from launcher.model.family_registry import interface
 from launcher.planning.check import check
-from launcher.rules import all_rules
+from launcher.rules import all_notice_rules, all_rules
 
 GRPO = "fine-tuning/qwen/verl-grpo-rlvr-qwen-3-8b-lora"
 JUDGED = "fine-tuning/qwen/verl-grpo-rlaif-qwen-3-8b-lora"
@@ -224,13 +224,17 @@ def test_a_recipe_that_works_is_not_refused(prepare, case):
 
 
 def test_every_rule_of_the_family_has_a_bad_recipe():
-    codes = {rule.code for rule in all_rules() if rule.check.__module__ == "launcher.families.verl.rules"}
-    assert codes == {code for _, _, code, _ in BAD.values() if code > "E279"} | {"E281"}
+    codes = {
+        rule.code
+        for rule in (*all_rules(), *all_notice_rules())
+        if rule.check.__module__ == "launcher.families.verl.rules"
+    }
+    assert codes == {code for _, _, code, _ in BAD.values() if code > "E279"} | {"N181", "N182"}
 
 
 def test_the_data_is_to_be_given(problems):
     (problem,) = problems(*words(GRPO, data=()))
-    assert (problem.code, problem.path) == ("E281", f"{TRAINING}.data.train_files")
+    assert (problem.code, problem.path) == ("E122", f"{TRAINING}.data.train_files")
     assert problem.remedy == f"{TRAINING}.data.train_files=/data/train.parquet"
 
 
