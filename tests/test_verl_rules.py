@@ -246,7 +246,7 @@ def test_a_problem_says_which_numbers_fit(problems):
     assert first.allowed == "126 or 129"
 
 
-def test_an_override_that_a_reference_would_follow_is_told_the_key_it_follows(problems):
+def test_a_problem_names_the_key_that_an_overridden_one_follows(problems):
     (problem,) = problems(*words(GRPO, f"{TRAINING}.trainer.nnodes=2"))
     assert problem.remedy == "recipes.trainer.num_nodes=2, which it follows"
 
@@ -263,7 +263,7 @@ def notices_of(job, code):
     return [notice.message for notice in job.notices if notice.code == code]
 
 
-def test_numbers_that_nobody_tested_are_noted(prepare):
+def test_untested_numbers_are_noted(prepare):
     assert notices_of(prepare(*words(GRPO)), "N181") == []
     job = prepare(*words(GRPO, f"{ROLLOUT}.n=12", f"{TRAINING}.actor_rollout_ref.model.lora_rank=24"))
     assert notices_of(job, "N181") == [
@@ -290,6 +290,15 @@ def test_sft_and_dpo_are_started_on_every_gpu_with_verl_s_configuration(render, 
     own, whole = (yaml_io.load(files[f"{CONFIG_DIR}/{name}"]) for name in ("verl_config.yaml", BASE_CONFIG))
     assert own == whole["training_config"]
     assert own["data"]["train_files"] == "/data/train.parquet"
+    assert "${" not in files[f"{CONFIG_DIR}/verl_config.yaml"]
+
+
+def test_the_configuration_is_complete_where_sagemaker_gives_it(render):
+    role = "cluster.sm_jobs_config.role=arn:aws:iam::123456789012:role/train"
+    output = "cluster.sm_jobs_config.output_path=s3://bucket/out"
+    files = render(f"recipes={SFT}", "cluster=sm_jobs", "instance_type=p5.48xlarge", DATA, role, output).files
+    (start,) = (text for name, text in files.items() if name.endswith("start.sh"))
+    assert "-m verl.trainer.sft_trainer --config-name verl_config --config-path" in " ".join(start.split())
     assert "${" not in files[f"{CONFIG_DIR}/verl_config.yaml"]
 
 

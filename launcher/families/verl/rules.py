@@ -314,14 +314,14 @@ def samples_divide_among_gpus(checked: CheckedRecipe, problem: MakeProblem) -> I
 
 @notice_rule("N181", source="the published parameters of verl's recipes")
 def numbers_are_offered(planned: PlannedRecipe, notice: MakeNotice) -> Iterator[Notice]:
-    """verl takes other numbers than the published parameters offer, and nobody has tested them with a recipe."""
+    """verl takes other numbers than the published parameters offer, which are untested with the recipe."""
     training = planned.checked.recipe_tree["training_config"]
     for key, offered in _OFFERED.items():
         value = get(training, key)
         if isinstance(value, int) and value not in offered:
             span = isinstance(offered, range)
-            told = f"{offered[0]} to {offered[-1]}" if span else ", ".join(map(str, offered))
-            yield notice(f"{key} is {value}; the published parameters offer {told}")
+            listed = f"{offered[0]} to {offered[-1]}" if span else ", ".join(map(str, offered))
+            yield notice(f"{key} is {value}; the published parameters offer {listed}")
 
 
 @notice_rule("N182", source="verl, trainer/config/rollout: response_length")
