@@ -112,6 +112,13 @@ def _entry(name: str, path: Path, parts: Parts, folders: Sequence[str]) -> Entry
     )
 
 
+def recipe_tree(entry: Entry) -> Mapping[str, Any]:
+    """Return a recipe of the collection as its files have it, with its references."""
+    tree = merged(Parts([], FileCache()).of(f"{_FOLDER}/{entry.name}", entry.path, _FOLDER))
+    recipe: Mapping[str, Any] = tree[_FOLDER]
+    return recipe
+
+
 def _fact(tree: Mapping[str, Any], key: str) -> Any:
     """Return the value of a recipe's key, that of another key where it refers to one; None where nothing sets it."""
     path = (_FOLDER, *key.split("."))

@@ -19,7 +19,7 @@ from launcher.config.plain_values import REFERENCE, NotPlain, merge_layers
 _CHOICE = re.compile(rf"({'|'.join(GROUPS)})=(.+)")
 _CONFIG = re.compile(r"\w[\w-]*(?:/\w[\w.-]*)*", re.A)
 _DEFAULT = re.compile(rf"(/?)({_CONFIG.pattern})@(_here_|_global_)", re.A)
-_CALL = re.compile(r"\$\{\w+:[\w.,\s-]*\}", re.A)
+_CALL = re.compile(r"\$\{\w+(?:\.\w+)*:[\w.,\s-]*(?:,\s*(?:\[\]|\{\}))?\}", re.A)
 _HEADER = 512
 """Characters at the start of a file in which Hydra looks for the package that its keys belong to."""
 _MOST_COMPOSED = 16

@@ -58,6 +58,8 @@ class BackendDescription(Generic[OptionsT]):
 
     runs_here: ClassVar[bool] = False
     """Whether jobs run on the machine that launches them, whatever they are planned for."""
+    examples: ClassVar[tuple[str, ...]] = ()
+    """Overrides with examples of what every launch there gives."""
     default_trainer: ClassVar[Trainer] = PUBLISHED
     """Who trains where `cluster.trainer` is null. Where jobs run on this machine the published image never does."""
     memory_tier: ClassVar[MemoryKeeper | None] = None

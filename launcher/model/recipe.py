@@ -5,6 +5,7 @@ Models are strict (a string is never a boolean or a number), frozen, and reject 
 """
 
 import functools
+import re
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
 from typing import Annotated, Any, ClassVar, Literal, Self
@@ -25,6 +26,7 @@ from launcher.model.base_model import (
 )
 from launcher.model.checkpointing import Checkpointing, Content
 from launcher.model.composition import ValueSources
+from launcher.model.config_tree import lookup
 from launcher.model.recipe_keys import Batch, RecipeKeys, UnevenBatch
 
 
@@ -285,6 +287,27 @@ class RecipeBase(Model, ABC):
     fixed_size: ClassVar[str] = ""
     """Why jobs of the family never change their size; empty if they may."""
 
+    script_variables: ClassVar[Mapping[str, Mapping[str, str]]] = {}
+    """By kind of recipe, the variables that its launcher script reads, each with the recipe's key that it sets."""
+
+    @classmethod
+    def script_kind(cls, recipe: Mapping[str, Any]) -> str:
+        """Return the kind of a recipe among those of `script_variables`."""
+        return next(iter(cls.script_variables))
+
+    @classmethod
+    def left_to_launch(cls, config: Mapping[str, Any]) -> Mapping[str, str]:
+        """Return the keys that a recipe leaves to each launch, and that this one does not give.
+
+        Args:
+            config: The composed configuration.
+
+        Returns:
+            Dotted path in the configuration to an example, as an override spells it.
+        """
+        paths = {f"recipes.{key}": example for key, example in cls.keys.examples.items()}
+        return {path: example for path, example in paths.items() if _is_open(lookup(config, path))}
+
     def refusal(self, cluster: str) -> str | None:
         """Return why a choice of `cluster` cannot run the recipe; None if it can."""
         return None
@@ -378,6 +401,11 @@ def _updates(model: Model, own: Mapping[str, Any], uneven: str, above: str = "")
             value = current.model_copy(update=_updates(current, value, uneven, f"{path}."))
         found[names[key]] = value
     return found
+
+
+def _is_open(value: Any) -> bool:
+    """Return whether a value is none, or a placeholder in angle brackets."""
+    return value in (None, "") or (isinstance(value, str) and re.search("<.*>", value) is not None)
 
 
 class Git(Model):

@@ -9,7 +9,7 @@ from typing import Any
 from launcher.common.problems import Notice, Problem
 from launcher.families.amazon_nova.limits import limits
 from launcher.families.amazon_nova.recipe import Recipe
-from launcher.families.amazon_nova.techniques import Technique, generation_of, technique_of
+from launcher.families.amazon_nova.techniques import generation_of, technique_of
 from launcher.model.backend_registry import described
 from launcher.model.checked_recipe import CheckedRecipe
 from launcher.model.config_tree import get, leaves, related
@@ -133,15 +133,6 @@ def keys_belong_to_the_technique(checked: CheckedRecipe, problem: MakeProblem) -
         yield problem(path, message, value=get(composition.tree, path), remedy=remedy)
 
 
-@rule("E565", *_SECTIONS, source=_RECIPES)
-def placeholders_are_replaced(checked: CheckedRecipe, problem: MakeProblem) -> Iterator[Problem]:
-    """A published recipe shows where a value of your own belongs, and its program fails on the example."""
-    for key, value in leaves(checked.recipe_tree):
-        is_passed = any(related(section, key) for section in Recipe.keys.passed)
-        if is_passed and isinstance(value, str) and "<" in value and ">" in value:
-            yield problem(f"recipes.{key}", "is a placeholder", value=value, remedy=_example(key))
-
-
 @rule("E566", f"recipes.{_REWARD}", f"recipes.{_ENDPOINT}", source=_PARAMETERS)
 def one_function_rewards(checked: CheckedRecipe, problem: MakeProblem) -> Iterator[Problem]:
     """Two keys name the function that rewards answers; a job that is given two calls one of them."""
@@ -175,17 +166,6 @@ def evaluation_is_complete(checked: CheckedRecipe, problem: MakeProblem) -> Iter
             if value != right:
                 path = f"recipes.evaluation.{key}"
                 yield problem(path, f"does not go with task {evaluation.task}", value=value, remedy=f"{path}={right}")
-
-
-@rule("E569", "recipes.training_config", source=_PARAMETERS)
-def distillation_has_its_places(checked: CheckedRecipe, problem: MakeProblem) -> Iterator[Problem]:
-    """Distillation writes the teacher's answers to a bucket, encrypted by a key: both are required."""
-    if technique_of(checked.recipe_tree) is not Technique.DISTILLATION:
-        return
-    for key in ("training_config.customer_bucket", "training_config.kms_key"):
-        if not get(checked.recipe_tree, key):
-            message = "is empty: distillation needs it"
-            yield problem(f"recipes.{key}", message, value="", remedy=_example(key))
 
 
 @rule("E570", "cluster", source="the published launcher")

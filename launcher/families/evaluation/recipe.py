@@ -230,8 +230,10 @@ class Recipe(RecipeBase):
     @classmethod
     def left_to_launch(cls, config: Mapping[str, Any]) -> Mapping[str, str]:
         """Return the keys that a recipe leaves to each launch; a judge may leave its results to the image."""
-        has_judge = JUDGE in config["recipes"]
-        return {key: value for key, value in super().left_to_launch(config).items() if key != _RESULTS or not has_judge}
+        left = dict(super().left_to_launch(config))
+        if JUDGE in config["recipes"]:
+            left.pop(_RESULTS, None)
+        return left
 
     def refusal(self, cluster: str) -> str | None:
         """Return why a choice of `cluster` cannot run it: the image is for Kubernetes and SageMaker."""

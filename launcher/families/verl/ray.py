@@ -11,10 +11,10 @@ from launcher.model.environment import mlflow_variables
 from launcher.model.interface import CONFIG_MOUNT, HEAD, SUBMITTER, WORKERS, Interface, Role
 from launcher.model.job_spec import JobSpec, ScalePoint
 
-_CONFIG = "verl_config"
+CONFIG = "verl_config"
 _PROGRAM = (
     *("python", "-u", "-m", "verl.trainer.main_ppo"),
-    *("--config-path", CONFIG_MOUNT, "--config-name", _CONFIG),
+    *("--config-path", CONFIG_MOUNT, "--config-name", CONFIG),
 )
 _TRAINING = "training_config"
 _FILES = {"TRAIN_FILES": "data.train_files", "VAL_FILES": "data.val_files"}
@@ -22,7 +22,7 @@ _FILES = {"TRAIN_FILES": "data.train_files", "VAL_FILES": "data.val_files"}
 
 def own_configs(point: ScalePoint) -> Mapping[str, Mapping[str, Any]]:
     """Return verl's configuration: the recipe's `training_config`, which is complete."""
-    return {f"{_CONFIG}.yaml": point.config[_TRAINING]}
+    return {f"{CONFIG}.yaml": point.config[_TRAINING]}
 
 
 def _env(job: JobSpec) -> dict[str, str]:

@@ -1,0 +1,26 @@
+"""How SFT and DPO are started: a process for each GPU, with verl's complete configuration in a file.
+
+Source: verl 0.7, verl.trainer.sft_trainer, which torchrun starts; Hydra, command-line flags.
+"""
+
+from launcher.families.verl.ray import CONFIG, own_configs
+from launcher.model.config_tree import get
+from launcher.model.environment import mlflow_variables
+from launcher.model.interface import BUNDLE_CONFIGS, Interface, agent_workers
+from launcher.model.job_spec import JobSpec
+
+_PROGRAM = ("-m", "verl.trainer.sft_trainer", "--config-path", BUNDLE_CONFIGS, "--config-name", CONFIG)
+
+
+def _env(job: JobSpec) -> dict[str, str]:
+    return mlflow_variables(get(job.scales[0].config, "training_config.mlflow"))
+
+
+INTERFACE = Interface(
+    roles=(agent_workers(lambda job: _PROGRAM, takes_config_path=False, env=_env),),
+    takes_config_path=False,
+    runs_as_root=True,
+    accelerator="gpu",
+    has_own_checkpoints=True,
+    own_configs=own_configs,
+)

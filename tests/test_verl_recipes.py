@@ -1,0 +1,205 @@
+"""The verl recipes: their values are the published ones, made of parts, and one number sizes the job."""
+
+import copy
+import json
+import statistics
+
+import pytest
+from conftest import ROOT, composed
+from published_recipes import digest
+
+from launcher.common import yaml_io
+from launcher.common.paths import COLLECTION
+from launcher.config.compose import compose
+from launcher.config.composed_files import Parts
+from launcher.config.files import FileCache
+from launcher.model.config_tree import get, leaves
+
+GOLDEN = json.loads((ROOT / "tests" / "golden" / "published_digests.json").read_text())
+"""Digest of each published recipe (release of 2026-06-22), and what it has where a value is corrected here."""
+NAMES = [name for name in GOLDEN["digests"] if "/verl-" in name]
+ABSENT = "(absent)"
+"""Stands for the value of a key that a published recipe does not have."""
+_ACTOR = "training_config.actor_rollout_ref.actor"
+_MODEL = "training_config.actor_rollout_ref.model.path"
+REFERENCES = {
+    "ray_cluster.worker_nodes.replicas": "trainer.num_nodes",
+    "ray_cluster.worker_nodes.gpu": "trainer.devices",
+    "training_config.trainer.nnodes": "trainer.num_nodes",
+    "training_config.trainer.n_gpus_per_node": "trainer.devices",
+    "training_config.critic.model.tokenizer_path": _MODEL,
+    "training_config.reward_model.model.input_tokenizer": _MODEL,
+    "training_config.actor_rollout_ref.rollout.prometheus.served_model_name": _MODEL,
+    "training_config.actor_rollout_ref.ref.log_prob_max_token_len_per_gpu": f"{_ACTOR}.ppo_max_token_len_per_gpu",
+    "training_config.actor_rollout_ref.rollout.log_prob_max_token_len_per_gpu": f"{_ACTOR}.ppo_max_token_len_per_gpu",
+    "training_config.actor_rollout_ref.rollout.prompt_length": "training_config.data.max_prompt_length",
+    "training_config.actor_rollout_ref.rollout.response_length": "training_config.data.max_response_length",
+    "training_config.actor_rollout_ref.actor.rollout_n": "training_config.actor_rollout_ref.rollout.n",
+    "training_config.actor_rollout_ref.ref.rollout_n": "training_config.actor_rollout_ref.rollout.n",
+}
+"""Keys whose published number or name is that of another key, and which refer to it here."""
+
+
+def merge(into, tree):
+    for key, value in tree.items():
+        if isinstance(value, dict) and isinstance(into.get(key), dict):
+            merge(into[key], value)
+        else:
+            into[key] = copy.deepcopy(value)
+
+
+def parts_of(file):
+    """Yield the files that a recipe or part is made of and the file itself, lowest precedence first."""
+    for default in yaml_io.load(file.read_text()).get("defaults", ()):
+        name, _, package = default.partition("@")
+        if package != "_global_" and name != "_self_":
+            yield from parts_of(COLLECTION / f"{name[1:]}.yaml" if name[0] == "/" else file.with_name(f"{name}.yaml"))
+    yield file
+
+
+def merged(file):
+    """Return what a recipe or part and those it is made of set, with references as they are written."""
+    found = {}
+    for part in parts_of(file):
+        merge(found, {key: value for key, value in yaml_io.load(part.read_text()).items() if key != "defaults"})
+    return found
+
+
+def put(tree, path, value):
+    *above, key = path.split(".")
+    for each in above:
+        tree = tree[each]
+    if value == ABSENT:
+        del tree[key]
+    else:
+        tree[key] = value
+
+
+def published(name):
+    """Return a recipe with the published values where it corrects them or refers to another key."""
+    tree = merged(COLLECTION / "recipes" / f"{name}.yaml")
+    for path, target in REFERENCES.items():
+        if get(tree, path) == f"${{recipes.{target}}}":
+            value = get(tree, target)
+            put(tree, path, str(value) if path.endswith(".gpu") else value)  # there, a number as text
+    del tree["run"]["hf_access_token"]
+    if "-grpo-" in name and "-0_7_0/" in name:
+        del tree["trainer"]["devices"]
+    for path, value in GOLDEN["corrected"].get(name, {}).items():
+        assert (get(tree, path), type(get(tree, path))) != (value, type(value))
+        put(tree, path, value)
+    return tree
+
+
+def overridden(name, *overrides):
+    return compose([f"recipes={name}", "cluster=k8s", *overrides], ROOT).tree["recipes"]
+
+
+def recipe_file(name):
+    return COLLECTION / "recipes" / f"{name}.yaml"
+
+
+def test_every_published_recipe_of_verl_is_there():
+    recipes = COLLECTION / "recipes"
+    files = {str(path.relative_to(recipes).with_suffix("")) for path in recipes.rglob("verl-*.yaml")}
+    assert files == set(NAMES)
+    counts = [sum(f"/verl-{technique}-" in name for name in NAMES) for technique in ("grpo", "sft", "dpo")]
+    assert counts == [107, 34, 10]
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_a_recipe_has_its_published_values(name):
+    assert digest(published(name)) == GOLDEN["digests"][name]
+
+
+def test_a_recipe_says_only_what_is_its_own():
+    for name in NAMES:
+        *parts, recipe = parts_of(recipe_file(name))
+        inherited, own = {}, {k: v for k, v in yaml_io.load(recipe.read_text()).items() if k != "defaults"}
+        for part in parts:
+            merge(inherited, {k: v for k, v in yaml_io.load(part.read_text()).items() if k != "defaults"})
+        known = {path: json.dumps(value) for path, value in leaves(inherited)}
+        assert [path for path, value in leaves(own) if known.get(path) == json.dumps(value)] == [], name
+
+
+def test_recipe_files_are_short():
+    lengths = [len(recipe_file(name).read_text().splitlines()) for name in NAMES]
+    assert statistics.median(lengths) <= 15
+    assert max(lengths) <= 25
+
+
+def test_every_part_is_used_and_says_what_it_is():
+    folder = COLLECTION / "base" / "verl"
+    parts = set(folder.rglob("*.yaml")) - set((folder / "image").iterdir())
+    used = {part for name in NAMES for part in parts_of(recipe_file(name))}
+    assert parts <= used
+    for part in parts:
+        assert part.read_text().startswith("# ")
+        assert part.read_text().partition("\n")[0].endswith(".")
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", NAMES)
+def test_a_recipe_composes_and_every_reference_finds_its_value(name):
+    tree = composed(name).tree["recipes"]
+    raw = dict(leaves(merged(recipe_file(name))))
+    assert [path for path, value in leaves(tree) if isinstance(value, str) and "${" in value] == []
+    for path, target in REFERENCES.items():
+        if raw.get(path) == f"${{recipes.{target}}}":
+            assert get(tree, path) == get(tree, target) is not None
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        "fine-tuning/qwen/verl-grpo-rlvr-qwen-3-8b-lora",
+        "fine-tuning/nemotron-0_7_0/verl-grpo-rlaif-nemotron-3-super-120b-lora",
+    ],
+)
+def test_overriding_the_nodes_resizes_the_ray_cluster(name):
+    tree = overridden(name, "recipes.trainer.num_nodes=3")
+    assert tree["ray_cluster"]["worker_nodes"]["replicas"] == 3
+    assert tree["training_config"]["trainer"]["nnodes"] == 3
+
+
+@pytest.mark.parametrize(
+    ("name", "image"),
+    [
+        ("qwen/verl-grpo-rlvr-qwen-3-8b-lora", "hyperpod-recipes:verl-v1.0.0-eks"),
+        ("qwen-0_7_0/verl-grpo-rlvr-qwen-3-dot-5-9b-fft", "hyperpod-recipes-verl-0-7-0:verl-v1.1.0-smtj"),
+        ("qwen-0_7_0/verl-sft-qwen-3-8b-fft", "hyperpod-recipes-verl-0-7-0:verl-v1.1.0-smtj"),
+        ("gemma4-0_7_0/verl-grpo-rlvr-gemma-4-31b-it-lora", "hyperpod-recipes-verl-0-7-0:verl-v1.1.0-smtj-tf58"),
+        ("gemma4-0_7_0/verl-dpo-gemma-4-e4b-it-lora", "hyperpod-recipes-verl-0-7-0:verl-v1.1.0-smtj-tf58"),
+        (
+            "nemotron-0_7_0/verl-grpo-rlvr-nemotron-3-nano-30b-fft",
+            "hyperpod-recipes-verl-0-7-0:verl-v1.1.0-smtj-vllm012",
+        ),
+        ("nemotron-0_7_0/verl-sft-nemotron-3-nano-30b-fft", "hyperpod-recipes-verl-0-7-0:verl-v1.1.0-smtj-vllm012"),
+    ],
+)
+def test_a_recipe_has_the_image_of_its_version(name, image):
+    assert composed(f"fine-tuning/{name}").tree["container"].partition("/")[2] == image
+
+
+def test_the_recipes_are_read_without_hydra():
+    parts = Parts([], FileCache())
+    for name in NAMES:
+        assert parts.of(f"recipes/{name}", recipe_file(name), "recipes")
+
+
+def test_overriding_the_devices_changes_them_everywhere():
+    tree = overridden("fine-tuning/qwen/verl-grpo-rlvr-qwen-3-8b-lora", "recipes.trainer.devices=4")
+    assert tree["ray_cluster"]["worker_nodes"]["gpu"] == 4
+    assert tree["training_config"]["trainer"]["n_gpus_per_node"] == 4
+
+
+def test_supervised_recipes_have_the_nodes_that_their_parallelism_needs():
+    nodes = {
+        name: composed(f"fine-tuning/{name}").tree["recipes"]["training_config"]["trainer"]["nnodes"]
+        for name in (
+            "nemotron-0_7_0/verl-sft-nemotron-3-nano-30b-fft",
+            "nemotron-0_7_0/verl-sft-nemotron-3-super-120b-lora",
+            "qwen-0_7_0/verl-sft-qwen-2-5-72b-instruct-fft",
+        )
+    }
+    assert list(nodes.values()) == [2, 4, 4]
