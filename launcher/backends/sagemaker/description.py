@@ -128,6 +128,11 @@ class SageMakerDescription(TrainingJobDescription["Settings"]):
     name: ClassVar[str] = "sm_jobs"
     choice: ClassVar[str] = "sm_jobs"
     cluster_types: ClassVar[tuple[str, ...]] = ("sm_jobs",)
+    examples: ClassVar[tuple[str, ...]] = (
+        f"{JOBS}.role=arn:aws:iam::123456789012:role/training",
+        f"{JOBS}.output_path=s3://my-bucket/results",
+        f"{JOBS}.inputs.s3={{train: s3://my-bucket/train}}",
+    )
     instances: ClassVar[Instances[Any] | None] = _InstancesOnAws()
 
     def load(self) -> Backend:
