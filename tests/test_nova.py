@@ -115,7 +115,7 @@ FAULTS = {
                                       "training_config.max_steps", []),
     "a key of nobody": (SFT, ["++recipes.training_config.max_stepz=100"], "E101", "training_config.max_stepz",
                         ["++recipes.training_config.own=1", "++recipes.extra_keys=[training_config.own]"]),
-    "a placeholder": (SFT, ['recipes.run.data_s3_path="s3://<bucket>/data"'], "E565", "run.data_s3_path",
+    "a placeholder": (SFT, ['recipes.run.data_s3_path="s3://<bucket>/data"'], "E122", "run.data_s3_path",
                       ["recipes.run.data_s3_path=s3://bucket/data"]),
     "a path that is not in S3": (SFT, ["recipes.run.data_s3_path=/fsx/train.jsonl"], "E102", "run.data_s3_path", []),
     "no such region": (SFT, ["recipes.images.region=eu-west-1"], "E567", "images.region",
@@ -162,7 +162,7 @@ def test_a_reward_needs_one_function(problems, prepare):
 
 def test_examples_of_published_recipes_are_refused_or_told(problems, prepare):
     found = codes(problems(RFT_JOB, *JOBS))
-    assert {("E565", "run.data_s3_path"), ("E565", "run.reward_lambda_arn")} <= set(found)
+    assert {("E122", "run.data_s3_path"), ("E122", "run.reward_lambda_arn")} <= set(found)
     told = {notice.code: notice.message for notice in prepare(SFT_2, "cluster=k8s").notices}
     assert "run.data_s3_path and run.output_s3_path" in told["N440"]
     own = ("recipes.run.data_s3_path=s3://mine/d", "recipes.run.output_s3_path=s3://mine/o")
@@ -187,7 +187,7 @@ def test_data_and_results_need_a_place(problems, prepare):
 
 def test_distillation_needs_its_bucket_and_key(problems, prepare):
     found = problems(DISTILL, *JOBS, "instance_type=r5.24xlarge")
-    assert codes(found) == [("E569", f"training_config.{key}") for key in ("customer_bucket", "kms_key")]
+    assert codes(found) == [("E122", f"training_config.{key}") for key in ("customer_bucket", "kms_key")]
     prepare(*DISTILL_WORDS)
     found = problems(*DISTILL_WORDS, "recipes.training_config.maxResponseLength='9000'")
     assert codes(found) == [("E563", "training_config.maxResponseLength")]

@@ -48,6 +48,14 @@ class Recipe(RecipeBase):
         passed=("run", "training_config", "evaluation", "inference", "processor", "rl_env", *PPO_SECTIONS),
         launcher_only=_LAUNCHER_ONLY,
     )
+    script_variables: ClassVar[Mapping[str, Mapping[str, str]]] = {
+        "nova": {
+            "DATA_S3_PATH": "run.data_s3_path",
+            "OUTPUT_S3_PATH": "run.output_s3_path",
+            "MODEL_NAME_OR_PATH": "run.model_name_or_path",
+            "REWARD_LAMBDA_ARN": "run.reward_lambda_arn",
+        }
+    }
     fixed_size: ClassVar[str] = "Nova's programs cannot restart at another size"
 
     run: NovaRun

@@ -80,7 +80,7 @@ def model_is_spread_over_the_nodes(checked: CheckedRecipe, problem: MakeProblem)
         near = min(known, key=lambda count: (abs(count - nodes), count))
         yield problem(
             "recipes.run.replicas",
-            "is no number of nodes that the model can be spread over",
+            "the model cannot be spread over this number of nodes",
             value=nodes,
             allowed=", ".join(map(str, known)),
             remedy=f"recipes.run.replicas={near}",
@@ -129,7 +129,7 @@ def keys_belong_to_the_technique(checked: CheckedRecipe, problem: MakeProblem) -
         above, _, name = path.rpartition(".")
         other = f"{above}.{_SPELLINGS.get(name, '')}"
         remedy = f"{other}={get(composition.tree, path)}" if get(composition.tree, other) is not None else None
-        message = f"is no key of Nova's {technique.value} with this model"
+        message = f"is not read by Nova's {technique.value} with this model"
         yield problem(path, message, value=get(composition.tree, path), remedy=remedy)
 
 
@@ -213,4 +213,4 @@ def account_is_unknown(planned: PlannedRecipe, notice: MakeNotice) -> Iterator[N
     """Pods are told the account that they run for; without it, a program may be refused its weights."""
     checked = planned.checked
     if described(checked.backend).pods() and _ACCOUNT not in (checked.launch.env_vars or {}):
-        yield notice(f"the program does not know your account: ++env_vars.{_ACCOUNT}='<12 digits>'")
+        yield notice(f"{_ACCOUNT}, your account, is not set: ++env_vars.{_ACCOUNT}='<12 digits>'")

@@ -230,10 +230,8 @@ class Recipe(RecipeBase):
     @classmethod
     def left_to_launch(cls, config: Mapping[str, Any]) -> Mapping[str, str]:
         """Return the keys that a recipe leaves to each launch; a judge may leave its results to the image."""
-        left = dict(super().left_to_launch(config))
-        if JUDGE in config["recipes"]:
-            left.pop(_RESULTS, None)
-        return left
+        left = super().left_to_launch(config)
+        return {key: left[key] for key in left if key != _RESULTS or JUDGE not in config["recipes"]}
 
     def refusal(self, cluster: str) -> str | None:
         """Return why a choice of `cluster` cannot run it: the image is for Kubernetes and SageMaker."""
