@@ -90,7 +90,7 @@ def composed(name: str) -> Composition:
 def needed_by(entry: Entry, cluster: str = "k8s") -> list[str]:
     """Return the overrides without which a recipe of the collection cannot be launched on a cluster."""
     words = [f"instance_type={name}" for name in entry.instance_types[:1]]
-    if entry.model_type != "llm_finetuning_aws" and not entry.model_type.startswith("amazon.nova"):
+    if entry.model_type != "llm_finetuning_aws":
         words.append("container=me/image:1")
     if entry.model_type == "custom":
         return [*words, "training_cfg.entry_module=json.tool", "training_cfg.run.ntasks_per_node=8"]

@@ -278,7 +278,8 @@ class RecipeBase(Model, ABC):
     """Dotted paths of recipe keys that your container reads but the family does not define, e.g.
     training_config.training_args.my_key. They are passed on unchecked; any other unknown key is an error."""
     checkpointless: bool | None = None
-    """Checkpointless training. Not yet supported, and incompatible with elastic jobs."""
+    """Checkpointless training of any recipe. Not yet supported, and incompatible with elastic jobs; the recipes whose
+    names begin with checkpointless_ train so without this key."""
     checkpointing: Checkpointing | None = None
     """Tiers that checkpoints go to, and rates of failures and storage. A job with tiers is never elastic."""
 
