@@ -56,7 +56,7 @@ class Recipe(RecipeBase):
         "nova": {
             "DATA_S3_PATH": "run.data_s3_path",
             "OUTPUT_S3_PATH": "run.output_s3_path",
-            "MODEL_NAME_OR_PATH": "run.model_name_or_path",
+            "MODEL_WEIGHTS": "run.model_name_or_path",
             "REWARD_LAMBDA_ARN": "run.reward_lambda_arn",
         }
     }
