@@ -392,6 +392,8 @@ def test_a_program_of_the_user_s_own_replaces_the_image_s(render):
         ("benchmark", (f"{REWARD}=x",), "E102", REWARD),
         ("benchmark", ("+recipes.evaluation.shots=5",), "E101", "recipes.evaluation.shots"),
         ("judge", ("recipes.llm_as_judge.metrics=Kindness",), "E102", "recipes.llm_as_judge.metrics"),
+        ("judge", ("+recipes.run.data_s3_path=s3://data/x",), "E491", "recipes.run.data_s3_path"),
+        ("benchmark", ("+recipes.run.judge_model_id=judge",), "E491", "recipes.run.judge_model_id"),
         ("judge", ("+recipes.run.data_s3=s3://data/x",), "E101", "recipes.run.data_s3"),
     ],
 )
