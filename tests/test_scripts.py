@@ -24,6 +24,8 @@ ENTRIES = {entry.name: entry for entry in entries()}
 CUSTOM_SCRIPT = FOLDER / "custom" / "run_script.sh"
 LLAMA_SCRIPT = FOLDER / "llama" / f"run_{LLAMA.rpartition('/')[2]}.sh"
 GPT_OSS_SCRIPT = FOLDER / "gpt_oss" / "run_llmft_gpt_oss_120b_seq4k_gpu_dpo.sh"
+UNRENDERED = ("nova_lite_2_0_p5_gpu_rft", "nova_lite_2_0_p5_gpu_lora_rft")
+"""Ends of names, beside PPO's: recipes whose programs are not rendered for any cluster."""
 VARIABLES = {
     "TRAIN_DATA_NAME": "123",
     "TRAIN_DIR": "/fsx/it's a train, set",
@@ -127,7 +129,11 @@ def test_every_script_runs_through_to_a_bundle(name, tmp_path, recorder, execute
     assert recorded.returncode == 0, recorded.stderr
     program, *arguments = recorded.stdout.split("\0")[:-1]
     assert Path(program) == ROOT / "main.py"
-    assert execute(program, *arguments) == 0
+    code = execute(program, *arguments)
+    if "/PPO/" in name or name.endswith(UNRENDERED):
+        assert (code, list(tmp_path.iterdir())) == (2, [])
+        return
+    assert code == 0
     (bundle,) = tmp_path.iterdir()
     manifest = json.loads((bundle / "bundle.json").read_text())
     assert manifest["recipe"] == name
