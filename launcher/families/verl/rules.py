@@ -8,6 +8,7 @@ from collections.abc import Iterable, Iterator
 from typing import NamedTuple
 
 from launcher.common.problems import Notice, Problem
+from launcher.common.texts import counted
 from launcher.families.verl.recipe import Actor, ActorRolloutRef, Parallelism, Recipe
 from launcher.model.checked_recipe import CheckedRecipe
 from launcher.model.config_tree import get
@@ -52,7 +53,7 @@ def _world_size(checked: CheckedRecipe) -> int:
 
 
 def _gpus(checked: CheckedRecipe) -> str:
-    return f"{checked.recipe.trainer.num_nodes} nodes × {checked.devices} GPUs"
+    return f"{counted(checked.recipe.trainer.num_nodes, 'node')} × {counted(checked.devices, 'GPU')}"
 
 
 def _multiples(number: int, of: int) -> tuple[int, ...]:
