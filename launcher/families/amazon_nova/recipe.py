@@ -49,6 +49,17 @@ class Recipe(RecipeBase):
 
     keys: ClassVar[RecipeKeys] = RecipeKeys(
         examples=_EXAMPLES,
+        often_changed=(
+            "rl_env.reward_lambda_arn",
+            *("training_config.max_length", "training_config.global_batch_size", "training_config.max_steps"),
+            *("training_config.trainer.max_epochs", "training_config.trainer.max_steps"),
+            *("training_config.optim_config.lr", "training_config.model.optim.lr"),
+            *("training_config.distillation_data", "training_config.maxNumberOfPrompts"),
+            *("training_config.customer_bucket", "training_config.kms_key"),
+            *("evaluation.task", "evaluation.strategy", "evaluation.subtask"),
+            *("inference.max_new_tokens", "inference.temperature", "inference.top_p", "inference.top_k"),
+            *("processor.lambda_arn", "processor.aggregation"),
+        ),
         passed=("run", "training_config", "evaluation", "inference", "processor", "rl_env", *PPO_SECTIONS),
         launcher_only=_LAUNCHER_ONLY,
     )

@@ -371,6 +371,19 @@ class Recipe(RecipeBase):
         mlflow="training_config.mlflow",
         training_dir="training_config.trainer.default_local_dir",
         examples={"training_config.data.train_files": "/data/train.parquet"},
+        often_changed=tuple(
+            f"training_config.{key}"
+            for key in (
+                *("data.train_files", "data.val_files", "data.train_batch_size", "data.max_length"),
+                *("data.max_prompt_length", "data.max_response_length"),
+                *("model.path", "model.lora_rank", "model.lora_alpha", "optim.lr"),
+                *("actor_rollout_ref.model.path", "actor_rollout_ref.model.lora_rank"),
+                *("actor_rollout_ref.actor.optim.lr", "actor_rollout_ref.actor.ppo_mini_batch_size"),
+                *("actor_rollout_ref.rollout.n", "actor_rollout_ref.rollout.tensor_model_parallel_size"),
+                *("trainer.total_epochs", "trainer.save_freq", "trainer.test_freq", "trainer.resume_mode"),
+                "trainer.default_local_dir",
+            )
+        ),
         passed=("training_config",),
     )
     script_variables: ClassVar[Mapping[str, Mapping[str, str]]] = {
