@@ -345,3 +345,35 @@ def test_the_report_of_a_plan_counts_nodes_and_ranks(prepare):
     (point,) = prepare(*words(GRPO, "recipes.trainer.num_nodes=2")).scales
     assert (point.nodes, point.ranks, point.batch) == (2, 16, None)
     assert json.dumps(point.config["training_config"]["trainer"]["nnodes"]) == "2"
+
+
+PASSED = f"{TRAINING}.trainer"
+
+
+@pytest.mark.parametrize(
+    ("overrides", "code", "path"),
+    [
+        ([f"++{PASSED}.made_up=1"], "E101", f"{PASSED}.made_up"),
+        ([f"++{TRAINING}.made_up.deep=1"], "E101", f"{TRAINING}.made_up.deep"),
+        ([f"{PASSED}.experiment_name=5"], "E102", f"{PASSED}.experiment_name"),
+        ([f"{PASSED}.log_val_generations=few"], "E102", f"{PASSED}.log_val_generations"),
+        ([f"{TRAINING}.data.shuffle=1"], "E102", f"{TRAINING}.data.shuffle"),
+    ],
+)
+def test_what_is_passed_on_has_the_published_keys_and_types(problems, overrides, code, path):
+    found = problems(*words(GRPO, *overrides))
+    assert [(each.code, each.path) for each in found] == [(code, path)]
+
+
+@pytest.mark.parametrize(
+    "overrides",
+    [
+        [f"++{PASSED}.made_up=1", "++recipes.extra_keys=[training_config.trainer.made_up]"],
+        [f"++{TRAINING}.actor_rollout_ref.model.override_config.attn_implementation=eager"],
+        [f"{PASSED}.experiment_name=null"],
+        [f"{ACTOR}.grad_clip=2"],
+    ],
+    ids=["declared", "in an empty mapping", "null", "whole for a number"],
+)
+def test_what_may_be_passed_on(prepare, overrides):
+    assert prepare(*words(GRPO, *overrides)).model_type == "verl"
