@@ -86,6 +86,25 @@ def ray_jobs() -> dict[str, Any]:
     return crd
 
 
+def closed_ray_jobs() -> Any:
+    """Return the schema of a RayJob's spec that refuses fields which it does not name."""
+    return _closed(schema(ray_jobs())["properties"]["spec"])
+
+
+def _closed(part: Any) -> Any:
+    if not isinstance(part, dict) or part.get("x-kubernetes-preserve-unknown-fields"):
+        return {}
+    if "additionalProperties" in part or part.get("x-kubernetes-int-or-string"):
+        return {}
+    kept = {key: value for key, value in part.items() if key not in ("properties", "items", "format")}
+    if "items" in part:
+        kept["items"] = _closed(part["items"])
+    if "properties" in part:
+        kept["properties"] = {name: _closed(value) for name, value in part["properties"].items()}
+        kept["additionalProperties"] = False
+    return kept
+
+
 def _of_1_20(part: Any) -> Any:
     """Return a schema without rules in CEL, and without empty defaults, which count as null there."""
     if isinstance(part, list):
