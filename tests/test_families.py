@@ -1,16 +1,18 @@
 """What a family may be: of any shape, with or without a batch, of one role or several."""
 
-import importlib
 import json
 import sys
+from types import SimpleNamespace
 
 import pytest
-from conftest import ROOT
+from conftest import ROOT, composed
 
 from launcher import families
 from launcher.common import yaml_io
 from launcher.common.names import BASE_CONFIG, CONFIG_DIR
+from launcher.config import catalogue
 from launcher.model import family_registry
+from launcher.model.checked_recipe import type_recipe
 from launcher.model.interface import Interface, Role
 from launcher.planning import plan_report
 
@@ -144,10 +146,13 @@ def test_roles_are_found_by_their_name(prepare):
 
 
 @pytest.mark.parametrize("name", family_registry.names())
-def test_every_family_has_workers_and_a_model(name):
-    module = importlib.import_module(f"launcher.families.{name}")
-    assert all(each.workers.name == "workers" for each in module.INTERFACES.values())
-    assert family_registry.recipe_model(name).keys.batch is not None
+def test_every_family_has_workers_and_a_recipe(name):
+    own = next(each for each in catalogue.entries() if family_registry.name_of(each.model_type) == name)
+    tree = composed(own.name).tree["recipes"]
+    for trainer in family_registry.trainers(tree) or (None,):
+        started = SimpleNamespace(recipe_tree=tree, trainer=trainer)
+        assert family_registry.interface(started).workers.name == "workers"
+    assert type_recipe(family_registry.recipe_model(own.model_type), tree)[1] == ()
 
 
 def test_modules_outside_the_families_name_none():

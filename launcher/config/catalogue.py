@@ -20,6 +20,7 @@ from launcher.config.files import FileCache
 from launcher.config.overrides import quoted
 from launcher.config.plain_values import NotPlain
 from launcher.model.config_tree import ABSENT, child, get, leaves, size_of
+from launcher.model.family_registry import name_of
 
 CONFIG_FILE = COLLECTION / "config.yaml"
 CLUSTERS = COLLECTION / "cluster"
@@ -111,6 +112,13 @@ def _entry(name: str, path: Path, parts: Parts, folders: Sequence[str]) -> Entry
     )
 
 
+def recipe_tree(entry: Entry) -> Mapping[str, Any]:
+    """Return a recipe of the collection as its files have it, with its references."""
+    tree = merged(Parts([], FileCache()).of(f"{_FOLDER}/{entry.name}", entry.path, _FOLDER))
+    recipe: Mapping[str, Any] = tree[_FOLDER]
+    return recipe
+
+
 def _fact(tree: Mapping[str, Any], key: str) -> Any:
     """Return the value of a recipe's key, that of another key where it refers to one; None where nothing sets it."""
     path = (_FOLDER, *key.split("."))
@@ -150,7 +158,7 @@ def defaults(model_type: str) -> dict[str, Given]:
 
     A value in a part of every recipe is the default, and so is a value on which all alternative parts agree.
     """
-    made_of = [_made_of(entry.path) for entry in entries() if entry.model_type == model_type]
+    made_of = [_made_of(entry.path) for entry in entries() if name_of(entry.model_type) == name_of(model_type)]
     if not made_of:
         return {}
     everywhere = set.intersection(*map(set, made_of))

@@ -356,6 +356,14 @@ class TrainingConfig(Passed):
     """The job's MLflow run."""
 
 
+_DATA = {
+    "TRAIN_DATA": "training_config.data.train_files",
+    "VAL_DATA": "training_config.data.val_files",
+    "EXP_DIR": "training_config.trainer.default_local_dir",
+}
+"""Variables of every script. Source: the published launcher's scripts."""
+
+
 class Recipe(RecipeBase):
     """A recipe that verl trains: GRPO on a Ray cluster, SFT and DPO by processes of their own."""
 
@@ -363,14 +371,29 @@ class Recipe(RecipeBase):
         mlflow="training_config.mlflow",
         training_dir="training_config.trainer.default_local_dir",
         left_to_image=("training_config.trainer.resume_from_path",),
+        examples={"training_config.data.train_files": "/data/train.parquet"},
         passed=("training_config",),
     )
+    script_variables: ClassVar[Mapping[str, Mapping[str, str]]] = {
+        "verl_grpo": {
+            **_DATA,
+            "ACTOR_MODEL_PATH": "training_config.actor_rollout_ref.model.path",
+            "CRITIC_MODEL_PATH": "training_config.critic.model.path",
+            "REWARD_MODEL_PATH": "training_config.reward_model.model.path",
+        },
+        "verl_offline": {**_DATA, "MODEL_NAME_OR_PATH": "training_config.model.path"},
+    }
     fixed_size: ClassVar[str] = "verl's checkpoints have a file for each rank, and load at no other number of ranks"
 
     ray_cluster: RayCluster | None = None
     """GRPO only. Processors and memory of the Ray cluster's pods."""
     training_config: TrainingConfig
     """verl's complete configuration."""
+
+    @classmethod
+    def script_kind(cls, recipe: Mapping[str, Any]) -> str:
+        """Return whether a recipe generates its samples."""
+        return "verl_grpo" if "actor_rollout_ref" in recipe["training_config"] else "verl_offline"
 
     @property
     def mlflow(self) -> Mlflow:

@@ -92,14 +92,6 @@ def one_number_sizes_the_job(checked: CheckedRecipe, problem: MakeProblem) -> It
             )
 
 
-@rule("E281", f"{_DATA}.train_files", source="the published launcher scripts of verl's recipes")
-def training_data_is_given(checked: CheckedRecipe, problem: MakeProblem) -> Iterator[Problem]:
-    """The published recipes leave the data to the user."""
-    if not _recipe(checked).training_config.data.train_files:
-        message = "is not given: parquet files, as the container sees them"
-        yield problem(f"{_DATA}.train_files", message, remedy=f"{_DATA}.train_files=/data/train.parquet")
-
-
 @rule("E282", _BATCH, _MINI_BATCH, source=_RAY_TRAINER)
 def a_batch_has_its_mini_batches(checked: CheckedRecipe, problem: MakeProblem) -> Iterator[Problem]:
     """The answers of a round of generation are trained in one or more optimizer steps."""
