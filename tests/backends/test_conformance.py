@@ -83,7 +83,8 @@ def test_renders_every_recipe_the_same_twice(cluster, recipe, tmp_path):
     try:
         job = planned(recipe, cluster, tmp_path)
     except ProblemsFound as error:
-        assert {problem.code for problem in error.problems} == {"E120"}  # it does not run there
+        codes = {problem.code for problem in error.problems}
+        assert codes and codes <= {"E120", "E820"}  # it does not run there
         return
     first, second = (pipeline.render(job, frozen_context(tmp_path)) for _ in range(2))
     assert first == second

@@ -130,7 +130,8 @@ class RayBackend:
         watch, log = _Watch(_Job(handle), self._poll_s, is_followed=follow), follow_job.DriverLog(selection)
 
         def new(is_last: bool) -> Iterator[str]:
-            yield from log.new_lines(watch.log(), watch.found, is_last=is_last)
+            if watch.found:
+                yield from log.new_lines(watch.log(), watch.found, is_last=is_last)
             if follow:
                 yield from map(event_line, watch.new_events())
 
@@ -174,7 +175,8 @@ class _Watch:
     """Looks at a job: a call returns whether it has ended, or is not followed further."""
 
     def __init__(self, job: _Job, poll_s: float, *, is_followed: bool):
-        self._find, self._log = (patient(each, _PATIENCE_S, poll_s) for each in (job.find, job.log))
+        self._find = patient(job.find, _PATIENCE_S, poll_s)
+        self._log = patient(job.log, _PATIENCE_S, poll_s)
         self._is_followed, self._shown = is_followed, 0
         self.found: JobDetails | None = None
 
@@ -183,8 +185,8 @@ class _Watch:
         return not self._is_followed or self.found is None or self.found.status.is_terminal()
 
     def log(self) -> str:
-        """Return the log of the job's driver; "" without a job."""
-        return self._log() if self.found else ""
+        """Return the log of the job's driver."""
+        return self._log()
 
     def new_events(self) -> Iterator[JobEvent]:
         """Yield the events since the last call, as far as the last look knows them."""

@@ -67,11 +67,10 @@ class DriverLog:
     def __init__(self, selection: LogSelection):
         self._selection, self._read, self._is_begun = selection, 0, False
 
-    def new_lines(self, text: str, job: "JobDetails | None", *, is_last: bool) -> Iterator[str]:
+    def new_lines(self, text: str, job: "JobDetails", *, is_last: bool) -> Iterator[str]:
         """Yield the lines that are new in the complete log; an unfinished one only if no further read follows."""
-        begin = _begin(job) if job else ""
         if not self._is_begun:
-            head, found, _ = text.partition(begin)
+            head, found, _ = text.partition(_begin(job))
             if not (found or is_last):
                 return  # what Ray itself writes is not complete
             self._is_begun, self._read = True, len(head) + len(found)

@@ -44,6 +44,4 @@ def script_is_found(checked: CheckedRecipe, problem: MakeProblem) -> Iterator[Pr
 def cluster_shows_secrets(planned: PlannedRecipe, notice: MakeNotice) -> Iterator[Notice]:
     """Ray keeps the variables of a job with it."""
     if names := sorted({name for name, _, _ in secret_references(planned.checked.composition.tree)}):
-        yield notice(
-            f"{', '.join(names)}: whoever may use the Ray cluster can read the values of its jobs' variables"
-        )
+        yield notice(f"{', '.join(names)}: everyone who may use the Ray cluster can read the variables of its jobs")

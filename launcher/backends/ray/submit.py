@@ -21,6 +21,8 @@ from launcher.runtime.durable import write_text
 
 _CLEARED = "ray-cleared.json"
 """File of a job's run folder: submission ids of its ended jobs, which Ray takes no second time."""
+_IGNORED = (".gitignore", ".rayignore")
+"""Files that name what Ray's client does not copy. Source: Ray, Handling dependencies: working_dir."""
 _OUTCOME = "the job may exist; the launch stays recorded, and every command on the job looks again"
 
 
@@ -131,8 +133,9 @@ def _gather(bundle: Bundle, request: Request, folder: Path) -> None:
             return {name for name in names if name == ".git" or Path(parent, name).resolve() in own}
 
         shutil.copytree(request.working_dir, folder, ignore=left_out, ignore_dangling_symlinks=True)
-        with (folder / ".gitignore").open("a") as ignored:  # Ray's client leaves out what it names
-            ignored.write(f"\n!/{CONFIGS}/\n!/{CONFIGS}/*\n")
+        for each in _IGNORED:
+            with (folder / each).open("a", encoding="utf-8") as ignored:
+                ignored.write(f"\n!/{CONFIGS}\n!/{CONFIGS}/*\n")
     for name, text in bundle.files.items():
         if name.startswith(f"{CONFIG_DIR}/"):
             path = folder / CONFIGS / name.removeprefix(f"{CONFIG_DIR}/")
