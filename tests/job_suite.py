@@ -21,11 +21,13 @@ from launcher.model.job_spec import Bundle, JobHandle, JobState, LogSelection
 NODES = 2
 START_TIMEOUT_S = 90.0
 TIMEOUT_S = 30.0
-BOTH = LogSelection(ranks=(0, 1))
 
 
 class Stage(Protocol):
-    """Where jobs run, and the hand that moves them: two nodes at first, one process each, planned sizes 1 to 4."""
+    """Where jobs run, and the hand that moves them: two nodes at first, one process each, planned sizes 1 to 4.
+
+    A stage whose jobs have another number of ranks with logs has `num_ranks`.
+    """
 
     def backend(self) -> Backend:
         """Return a backend that remembers nothing, as in a new process."""
@@ -95,6 +97,15 @@ def ending(stage, record):
     return status
 
 
+def num_ranks(stage):
+    """Return the number of ranks that have a log."""
+    return getattr(stage, "num_ranks", NODES)
+
+
+def all_ranks(stage):
+    return LogSelection(ranks=tuple(range(num_ranks(stage))))
+
+
 def workers_lines(lines):
     """Return the lines of workers, without the news between them."""
     return [line for line in lines if not line.startswith(tuple(f"{word}  " for word in NEWS))]
@@ -147,26 +158,29 @@ def test_a_job_that_is_there_is_not_submitted_again(stage, submitted):
 
 
 def test_logs_of_several_ranks_are_followed_to_the_end_each_line_once(stage, submitted):
-    record = submitted["succeeds"]
+    record, ranks = submitted["succeeds"], num_ranks(stage)
     running(stage, record)
-    one = Follower(stage, record, LogSelection(ranks=(1,)))
+    one = Follower(stage, record, LogSelection(ranks=(ranks - 1,)))
     every = Follower(stage, record, LogSelection(ranks=None))
     for number in range(20):
-        for rank in range(NODES):
+        for rank in range(ranks):
             stage.say(record.handle, rank, f"line {number} of {rank}")
     until(
-        lambda: "rank 1 | line 19 of 1" in stage.backend().logs(record.handle, BOTH, follow=False),
+        lambda: (
+            f"rank {ranks - 1} | line 19 of {ranks - 1}"
+            in stage.backend().logs(record.handle, LogSelection(ranks=None), follow=False)
+        ),
         "the last line",
     )
     assert registry.status(record, stage.backend()).state is JobState.RUNNING
     stage.end(record.handle, JobState.SUCCEEDED)
-    by_rank = [[f"line {number} of {rank}" for number in range(20)] for rank in range(NODES)]
-    assert one.result() == by_rank[1]
+    by_rank = [[f"line {number} of {rank}" for number in range(20)] for rank in range(ranks)]
+    assert one.result() == by_rank[-1]
     lines = every.result()
     for rank, expected in enumerate(by_rank):
         prefix = f"rank {rank} | "
         assert [line.removeprefix(prefix) for line in lines if line.startswith(prefix)] == expected
-    assert len(lines) == NODES * 20
+    assert len(lines) == ranks * 20
     assert ending(stage, record).state is JobState.SUCCEEDED
 
 
@@ -226,7 +240,7 @@ def test_a_job_is_scaled_within_its_plan_only(stage, submitted):
 def test_a_cancelled_job_has_ended_for_everybody(stage, submitted):
     record = submitted["cancelled"]
     running(stage, record)
-    follower = Follower(stage, record, BOTH)
+    follower = Follower(stage, record, all_ranks(stage))
     seen = []
     waiter = threading.Thread(target=lambda: seen.extend(registry.changes(record, stage.backend())), daemon=True)
     waiter.start()

@@ -13,6 +13,7 @@ _PACKAGES = {
     "contract": "launcher.backends.sagemaker_local",
     "k8s": "launcher.backends.kubernetes",
     "slurm": "launcher.backends.slurm",
+    "ray": "launcher.backends.ray",
     "sm_jobs": "launcher.backends.sagemaker",
 }
 """Package of each backend, by the name that plans and job records have."""

@@ -38,6 +38,11 @@ MLflow: a tracking server with a store of its own.
 export MLFLOW_TRACKING_URI={url}
 recipes run recipes=training/tiny/tiny_lm_cpu recipes.training_config.mlflow.tracking_uri={url}
 """
+RAY = """\
+Ray: a head, and {nodes} nodes that report {gpus} accelerators each.
+export RAY_ADDRESS={address}
+recipes run recipes=training/custom/script cluster=ray cluster.working_dir=. training_cfg.entry_script=train.py
+"""
 
 
 @contextlib.contextmanager
@@ -85,11 +90,23 @@ def mlflow(folder: Path) -> Iterator[str]:
         yield MLFLOW.format(url=url)
 
 
+@contextlib.contextmanager
+def ray(folder: Path) -> Iterator[str]:
+    """Run a Ray cluster in a network of its own."""
+    import ray_cluster
+
+    if reason := ray_cluster.absent():
+        sys.exit(reason)
+    with ray_cluster.running(folder, num_nodes=2) as address:
+        yield RAY.format(nodes=2, gpus=ray_cluster.GPUS, address=address)
+
+
 ENGINES: dict[str, Callable[[Path], contextlib.AbstractContextManager[str]]] = {
     "s3": s3,
     "mlflow": mlflow,
     "slurm": slurm,
     "kubernetes": kubernetes,
+    "ray": ray,
 }
 
 

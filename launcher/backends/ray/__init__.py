@@ -1,0 +1,1 @@
+"""Jobs of an existing Ray cluster, submitted to its dashboard."""

@@ -1,0 +1,62 @@
+"""What cluster=ray is: a Ray cluster that runs already, and takes jobs at its dashboard."""
+
+from collections.abc import Iterator, Sequence
+from typing import TYPE_CHECKING, Any, ClassVar
+
+from launcher.model.backend import Backend, BackendDescription
+from launcher.model.base_model import options_of
+from launcher.model.capabilities import Files, Instances, Programs, Scaling, Secrets
+
+if TYPE_CHECKING:
+    from launcher.backends.ray.options import Settings
+    from launcher.model.checked_recipe import CheckedRecipe
+
+
+class _Files(Files["Settings"]):
+    has_bundle: ClassVar[bool] = False
+
+
+class _Programs(Programs["Settings"]):
+    has_ray: ClassVar[bool] = True
+
+    def are_replaced(self, options: "Settings") -> bool:
+        """Return whether the section has a command."""
+        return bool(options.command)
+
+
+class _Secrets(Secrets):
+    sources: ClassVar[tuple[str, ...]] = ("env",)
+    url_keys: ClassVar[tuple[str, ...]] = ("cluster.address", "cluster.command")
+
+    def words(self, checked: "CheckedRecipe") -> Iterator[tuple[str, Sequence[str]]]:
+        """Yield the start command."""
+        yield "cluster.command", options_of(checked, DESCRIPTION.options()).command or ()
+
+
+class RayDescription(BackendDescription["Settings"]):
+    """Describes jobs of a Ray cluster, whose nodes are what they are: an instance type has no effect."""
+
+    name: ClassVar[str] = "ray"
+    choice: ClassVar[str] = "ray"
+    cluster_types: ClassVar[tuple[str, ...]] = ("ray",)
+    title: ClassVar[str] = "an existing Ray cluster"
+    files: ClassVar[Files[Any]] = _Files()
+    instances: ClassVar[Instances[Any] | None] = None
+    programs: ClassVar[Programs[Any]] = _Programs()
+    scaling: ClassVar[Scaling | None] = None
+    secrets: ClassVar[Secrets] = _Secrets()
+
+    def load(self) -> Backend:
+        """Return what runs jobs on a Ray cluster."""
+        from launcher.backends.ray.backend import BACKEND
+
+        return BACKEND
+
+    def options(self) -> type["Settings"]:
+        """Return the model of the `cluster` section."""
+        from launcher.backends.ray.options import Settings
+
+        return Settings
+
+
+DESCRIPTION = RayDescription()

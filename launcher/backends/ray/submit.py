@@ -1,0 +1,196 @@
+"""Submits a bundle's job once: copies its configurations and code to the cluster, then sends the request."""
+
+import json
+import os
+import shutil
+import tempfile
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+from launcher.backends.ray.client import Cluster
+from launcher.backends.ray.options import ray_options
+from launcher.backends.ray.request import CONFIGS, DIGEST, Request, read
+from launcher.common import os_errors
+from launcher.common.names import CONFIG_DIR, RUN_DIR
+from launcher.common.problems import Notice, Problem, ProblemsFound, fail
+from launcher.model.config_tree import get
+from launcher.model.environment import secret_references
+from launcher.model.job_spec import Bundle, JobSpec
+from launcher.runtime.durable import write_text
+
+_CLEARED = "ray-cleared.json"
+"""File of a job's run folder: submission ids of its ended jobs, which Ray takes no second time."""
+_IGNORED = (".gitignore", ".rayignore")
+"""Files that name what Ray's client does not copy. Source: Ray, Handling dependencies: working_dir."""
+_OUTCOME = "the job may exist; the launch stays recorded, and every command on the job looks again"
+
+
+def job_id(bundle: Bundle) -> str:
+    """Return the submission id of a bundle's job: its name, with a number after earlier ones were cleared."""
+    cleared = cleared_ids(bundle.directory)
+    return f"{bundle.job_name}-{len(cleared) + 1}" if cleared else bundle.job_name
+
+
+def cleared_ids(folder: Path) -> list[str]:
+    """Return the submission ids of a bundle's jobs that have ended and do not keep it from being launched."""
+    try:
+        found: list[str] = json.loads((folder / RUN_DIR / _CLEARED).read_text(encoding="utf-8"))
+        return found
+    except FileNotFoundError:
+        return []
+    except (OSError, ValueError) as error:
+        raise fail("E711", str(folder / RUN_DIR / _CLEARED), f"is damaged: {error!r}") from error
+
+
+def clear(folder: Path, job: str) -> None:
+    """Note that an ended job does not keep its bundle from being launched.
+
+    Raises:
+        ProblemsFound: The disk refuses.
+    """
+    path = folder / RUN_DIR / _CLEARED
+    cleared = cleared_ids(folder)
+    if job in cleared:
+        return
+    try:
+        path.parent.mkdir(exist_ok=True)
+        write_text(path, json.dumps([*cleared, job]) + "\n")
+    except OSError as error:
+        raise os_errors.refused("E702", str(path), error, folder) from error
+
+
+def submit(cluster: Cluster, bundle: Bundle, config: Mapping[str, Any]) -> tuple[bool, tuple[Notice, ...]]:
+    """Start a bundle's job unless it exists; return whether it is new, and what the user should know.
+
+    Raises:
+        ProblemsFound: Every reason why it was not submitted.
+    """
+    job = job_id(bundle)
+    if _is_there(cluster, job, bundle):
+        return False, ()
+    request = read(bundle)
+    problems, notices = lacks(cluster, request)
+    if found := (*problems, *folder_problems(request), *unset_secrets(config)):
+        raise ProblemsFound(found)
+    try:
+        _send(cluster, bundle, request, job)
+    except ProblemsFound as error:
+        try:
+            if _is_there(cluster, job, bundle):  # the answer was lost, not the request
+                return True, notices
+        except ProblemsFound:
+            raise ProblemsFound((*error.problems, _in_doubt(bundle, job)), _OUTCOME) from error
+        raise
+    return True, notices
+
+
+def _is_there(cluster: Cluster, job: str, bundle: Bundle) -> bool:
+    """Return whether the cluster has a bundle's job.
+
+    Raises:
+        ProblemsFound: Another job has its submission id.
+    """
+    there = cluster.find(job)
+    if there and (there.metadata or {}).get(DIGEST) != bundle.digest:
+        message, remedy = "the cluster has another job of that name", "launch the recipe again; names have a suffix"
+        raise fail("E827", "recipes.run.name", message, value=job, remedy=remedy)
+    return there is not None
+
+
+def _in_doubt(bundle: Bundle, job: str) -> Problem:
+    name = bundle.directory.name
+    remedy = f"recipes status {name} looks again; recipes cancel {name} stops it; recipes launch {name} keeps it"
+    return Problem("E352", "job", "may have started: Ray did not answer the request", value=job, remedy=remedy)
+
+
+def _send(cluster: Cluster, bundle: Bundle, request: Request, job: str) -> None:
+    values = {name: os.environ[source] for name, source in request.secrets.items()}
+    environment = request.job["runtime_env"]
+    arguments = {
+        **request.job,
+        "submission_id": job,
+        "runtime_env": {**environment, "env_vars": {**values, **environment["env_vars"]}},
+        "metadata": {**request.job["metadata"], DIGEST: bundle.digest},
+    }
+    with tempfile.TemporaryDirectory(prefix="recipes-ray-") as scratch:
+        folder = Path(scratch, "job")
+        try:
+            _gather(bundle, request, folder)
+        except (OSError, shutil.Error) as error:
+            message = f"cannot be copied: {error}"
+            raise fail("E826", "cluster.working_dir", message, value=request.working_dir) from error
+        cluster.submit(arguments, folder)
+
+
+def _gather(bundle: Bundle, request: Request, folder: Path) -> None:
+    """Put the code and the configurations of a job into a new folder; links that lead to files become files."""
+    if request.working_dir:
+        results = bundle.directory.resolve().parent
+        own = {results} if results != Path(request.working_dir).resolve() else {bundle.directory.resolve()}
+
+        def left_out(parent: str, names: list[str]) -> set[str]:
+            return {name for name in names if name == ".git" or Path(parent, name).resolve() in own}
+
+        shutil.copytree(request.working_dir, folder, ignore=left_out, ignore_dangling_symlinks=True)
+        for each in _IGNORED:
+            with (folder / each).open("a", encoding="utf-8") as ignored:
+                ignored.write(f"\n!/{CONFIGS}\n!/{CONFIGS}/*\n")
+    for name, text in bundle.files.items():
+        if name.startswith(f"{CONFIG_DIR}/"):
+            path = folder / CONFIGS / name.removeprefix(f"{CONFIG_DIR}/")
+            path.parent.mkdir(parents=True, exist_ok=True)
+            path.write_text(text, encoding="utf-8")
+
+
+def folder_problems(request: Request) -> Iterator[Problem]:
+    """Yield a Problem if the folder with the code does not exist, or has one of the configurations' name."""
+    if (folder := request.working_dir) is None:
+        return
+    if not Path(folder).is_dir():
+        yield Problem("E826", "cluster.working_dir", "is not a folder of this machine", value=folder)
+    elif Path(folder, CONFIGS).exists():
+        message = f"has a {CONFIGS}, the name of the folder with the job's configurations"
+        yield Problem("E826", "cluster.working_dir", message, value=folder)
+
+
+def absent_script(job: JobSpec) -> Iterator[Problem]:
+    """Yield a Problem if the folder with a job's code lacks the script that the job starts."""
+    options, key = ray_options(job), "recipes.training_cfg.entry_script"
+    script = get(job.config, key)
+    if not script or options.command or options.working_dir is None:
+        return
+    is_copied = not Path(script).is_absolute()
+    if is_copied and not Path(job.cwd, options.working_dir, script).is_file():
+        yield Problem("E826", key, f"is not in {options.working_dir}", value=script)
+
+
+def unset_secrets(config: Mapping[str, Any]) -> Iterator[Problem]:
+    """Yield a Problem for each secret that is not in this process's environment, from which the job gets it."""
+    for name, path, reference in secret_references(config):
+        source = reference.get("env")
+        if source and source not in os.environ:
+            message, remedy = f"the variable {source}, which holds {name}, is not set", f"export {source}=…"
+            yield Problem("E448", path, message, remedy=remedy)
+
+
+def lacks(cluster: Cluster, request: Request) -> tuple[tuple[Problem, ...], tuple[Notice, ...]]:
+    """Return why a cluster has too few accelerators for a job: as a Problem, or as a notice if it may be wrong."""
+    if not request.accelerators:
+        return (), ()
+    ((kind, each),) = request.accelerators.items()
+    wanted = f"{request.nodes} with {each:g} {kind}"
+    try:
+        nodes = cluster.nodes()
+    except ProblemsFound as error:
+        told = error.problems[0].message
+        return (), (Notice("N190", f"the job needs nodes: {wanted}; what the cluster has is unknown: {told}"),)
+    found = [node.get(kind, 0) for node in nodes]
+    if sum(int(has // each) for has in found) >= request.nodes:
+        return (), ()
+    has = ", ".join(f"{has:g}" for has in sorted(found, reverse=True)[:8] if has) or "none"
+    message = f"the job needs nodes: {wanted}; the cluster's nodes have {has}"
+    if request.is_autoscaled:
+        return (), (Notice("N190", f"{message}, until it grows"),)
+    remedy = "recipes.trainer.num_nodes and devices of the cluster, or cluster.autoscaled=true if it grows"
+    return (Problem("E829", "recipes.trainer", message, value=wanted, allowed=has, remedy=remedy),), ()
