@@ -157,6 +157,7 @@ def test_a_backends_rules_are_those_of_its_package_and_of_one_whose_jobs_it_runs
         "local": set(),
         "contract": {"sagemaker", "sagemaker_local"},
         "k8s": {"kubernetes"},
+        "ray": {"ray"},
         "slurm": {"slurm"},
         "sm_jobs": {"sagemaker"},
     }
