@@ -10,7 +10,7 @@
 #                    NPROC_PER_NODE (processes per node), MPI=true (one start per rank, by mpirun), EXP_DIR (for
 #                    checkpoints), CONTAINER and CONTAINER_MOUNT
 #   elastic_script   as script, with MIN_NODES and MAX_NODES in place of NUM_NODES and MPI
-#   nova             may have DATA_S3_PATH, OUTPUT_S3_PATH, MODEL_NAME_OR_PATH, REWARD_LAMBDA_ARN, CONTAINER and CONTAINER_MOUNT
+#   nova             may have DATA_S3_PATH, OUTPUT_S3_PATH, MODEL_WEIGHTS, REWARD_LAMBDA_ARN, CONTAINER and CONTAINER_MOUNT
 #   benchmark        may have BASE_MODEL_NAME, MODEL_NAME_OR_PATH, DATA_DIR, RESULTS_DIR, CONTAINER and CONTAINER_MOUNT
 #   judge            may have BASE_MODEL_NAME, JUDGE_MODEL_ID, ANSWERS_DIR, BASE_ANSWERS_DIR, RESULTS_DIR, CONTAINER and CONTAINER_MOUNT
 #   pretraining      may have TRAIN_DIR, VAL_DIR, EXP_DIR, MODEL_NAME_OR_PATH, CONTAINER and CONTAINER_MOUNT
@@ -99,7 +99,7 @@ case $kind in
   nova)
     text recipes.run.data_s3_path DATA_S3_PATH
     text recipes.run.output_s3_path OUTPUT_S3_PATH
-    text recipes.run.model_name_or_path MODEL_NAME_OR_PATH
+    text recipes.run.model_name_or_path MODEL_WEIGHTS
     text recipes.run.reward_lambda_arn REWARD_LAMBDA_ARN
     container
     ;;

@@ -30,7 +30,6 @@ from launcher.common.problems import Problem, ProblemsFound
 from launcher.config.catalogue import Entry
 from launcher.config.compose import compose
 from launcher.config.composed_files import CompositionCache
-from launcher.model import family_registry
 from launcher.model.composition import Composition
 from launcher.model.context import LaunchContext
 
@@ -91,10 +90,8 @@ def composed(name: str) -> Composition:
 def needed_by(entry: Entry, cluster: str = "k8s") -> list[str]:
     """Return the overrides without which a recipe of the collection cannot be launched on a cluster."""
     words = [f"instance_type={name}" for name in entry.instance_types[:1]]
-    if entry.model_type != "llm_finetuning_aws" and not entry.model_type.startswith("amazon.nova"):
+    if entry.model_type != "llm_finetuning_aws":
         words.append("container=me/image:1")
-    recipe = composed(entry.name).tree["recipes"]
-    words += [f"recipes.{key}={example}" for key, example in family_registry.examples(recipe).items()]
     if entry.model_type == "custom":
         return [*words, "training_cfg.entry_module=json.tool", "training_cfg.run.ntasks_per_node=8"]
     choices = (f"recipes={entry.name}", f"cluster={cluster}")

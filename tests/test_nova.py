@@ -178,11 +178,11 @@ def test_an_unknown_account_is_told(prepare):
 
 def test_data_and_results_need_a_place(problems, prepare):
     found = codes(problems(SFT, "cluster=k8s"))
-    assert found == [("E572", "run.data_s3_path"), ("E572", "run.output_s3_path")]
-    assert codes(problems(SFT, *JOBS)) == [("E572", "run.data_s3_path")]
+    assert found == [("E122", "run.data_s3_path"), ("E122", "run.output_s3_path")]
+    assert codes(problems(SFT, *JOBS)) == [("E122", "run.data_s3_path")]
     prepare(SFT, *JOBS, "cluster.sm_jobs_config.inputs.s3={train: s3://data/train/}")
-    assert codes(problems(BENCHMARK, "cluster=k8s")) == [("E572", "run.output_s3_path")]
-    assert codes(problems(OWN_DATA, *JOBS)) == [("E572", "run.data_s3_path")]
+    assert codes(problems(BENCHMARK, "cluster=k8s")) == [("E122", "run.output_s3_path")]
+    assert codes(problems(OWN_DATA, *JOBS)) == [("E122", "run.data_s3_path")]
 
 
 def test_distillation_needs_its_bucket_and_key(problems, prepare):

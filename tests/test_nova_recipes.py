@@ -1,51 +1,24 @@
 """The Nova recipes: their values are the published ones, and references find what they name."""
 
 import copy
-import json
 
 import pytest
-from conftest import ROOT, composed
-from published_recipes import digest
+from conftest import composed
+from published_recipes import GOLDEN, digest, merged, recipe_file
 from test_catalogue import own_leaves, parts_of, text_of
 
-from launcher.common import yaml_io
 from launcher.common.paths import COLLECTION
 from launcher.model.config_tree import leaves
 
-GOLDEN = json.loads((ROOT / "tests" / "golden" / "published_digests.json").read_text())
-"""Digest of each published recipe (release of 2026-06-22), and what it has where a value is corrected here."""
 NAMES = [name for name in GOLDEN["digests"] if "/nova/" in name and "/MTRL/" not in name]
 OURS = ("display_name", "version", "instance_types", "images", "node_counts", "trainer")
 """Sections that the launcher reads and no published Nova recipe has."""
 OURS_OF_RUN = ("results_dir", "hf_access_token")
 
 
-def merge(into, tree):
-    for key, value in tree.items():
-        if isinstance(value, dict) and isinstance(into.get(key), dict):
-            merge(into[key], value)
-        else:
-            into[key] = copy.deepcopy(value)
-
-
-def merged(file):
-    """Return what a recipe or part and those it is made of set, with references as they are written."""
-    tree = yaml_io.load(file.read_text())
-    found = {}
-    for default in tree.pop("defaults", ["_self_"]):
-        name = default.partition("@")[0]
-        if name == "_self_":
-            merge(found, tree)
-        else:
-            merge(
-                found, merged(COLLECTION / f"{name[1:]}.yaml" if name[0] == "/" else file.with_name(f"{name}.yaml"))
-            )
-    return found
-
-
 def published(name):
     """Return a recipe of the collection with the published values where it corrects them."""
-    tree = merged(COLLECTION / "recipes" / f"{name}.yaml")
+    tree = copy.deepcopy(merged(recipe_file(name)))
     for key in OURS:
         tree.pop(key, None)
     for key in OURS_OF_RUN:

@@ -5,15 +5,12 @@ import json
 import statistics
 
 import pytest
-from conftest import ROOT
-from published_recipes import digest
+from published_recipes import GOLDEN, digest, merged, over, part, recipe_file
 
 from launcher.common import yaml_io
 from launcher.common.paths import COLLECTION
 from launcher.model.config_tree import leaves
 
-DIGESTS = json.loads((ROOT / "tests" / "golden" / "published_digests.json").read_text())["digests"]
-"""Digest of each published recipe (release of 2026-06-22)."""
 OURS = {
     "mtrl": ("run.results_dir", "run.hf_access_token", "trainer", "version", "instance_types", "images"),
     "hyperpod_checkpointless_nemo": ("run.hf_access_token", "entry_script", "images"),
@@ -34,30 +31,9 @@ FOLDERS = {"mtrl": 5, "checkpointless": 4, "evaluation": 2, "hf": 1}
 """Folder of the parts of each family, and its number of recipes."""
 NAMES = [
     name
-    for name in DIGESTS
+    for name in GOLDEN["digests"]
     if any(word in name.lower() for word in ("mtrl", "checkpointless", "open-source", "custom_model"))
 ]
-
-
-def over(tree, other):
-    """Return `tree` with `other` over it."""
-    both = isinstance(tree, dict) and isinstance(other, dict)
-    return {**tree, **{key: over(tree.get(key), value) for key, value in other.items()}} if both else other
-
-
-def merged(file):
-    """Return what a recipe or part and those it is made of set, with references as they are written."""
-    tree = yaml_io.load(file.read_text())
-    found = {}
-    for default in tree.pop("defaults", ["_self_"]):
-        name, _, package = default.partition("@")
-        if package != "_global_":  # keys outside the recipe
-            found = over(found, tree if name == "_self_" else merged(part(file, name)))
-    return found
-
-
-def part(file, name):
-    return COLLECTION / f"{name[1:]}.yaml" if name[0] == "/" else file.with_name(f"{name}.yaml")
 
 
 def parts_of(file):
@@ -68,31 +44,27 @@ def parts_of(file):
             yield from parts_of(part(file, name))
 
 
-def recipe(name):
-    return COLLECTION / "recipes" / f"{name}.yaml"
-
-
 def test_every_published_recipe_of_these_families_is_there():
     assert len(NAMES) == sum(FOLDERS.values())
-    found = [merged(recipe(name))["run"]["model_type"] for name in NAMES]
+    found = [merged(recipe_file(name))["run"]["model_type"] for name in NAMES]
     assert sorted(map(found.count, OURS)) == sorted(FOLDERS.values())
 
 
 @pytest.mark.parametrize("name", NAMES)
 def test_a_recipe_has_its_published_values(name):
-    tree = copy.deepcopy(merged(recipe(name)))
+    tree = copy.deepcopy(merged(recipe_file(name)))
     for key in OURS[tree["run"]["model_type"]]:
         *above, last = key.split(".")
         section = tree
         for each in above:
             section = section[each]
         del section[last]
-    assert digest(tree) == DIGESTS[name]
+    assert digest(tree) == GOLDEN["digests"][name]
 
 
 @pytest.mark.parametrize("name", NAMES)
 def test_a_recipe_says_only_what_its_parts_do_not(name):
-    own = yaml_io.load(recipe(name).read_text())
+    own = yaml_io.load(recipe_file(name).read_text())
     inherited = dict(leaves(merged_parts(name)))
     repeated = [
         path
@@ -104,15 +76,15 @@ def test_a_recipe_says_only_what_its_parts_do_not(name):
 
 def merged_parts(name):
     found = {}
-    for default in yaml_io.load(recipe(name).read_text())["defaults"][:-1]:
-        found = over(found, merged(part(recipe(name), default.partition("@")[0])))
+    for default in yaml_io.load(recipe_file(name).read_text())["defaults"][:-1]:
+        found = over(found, merged(part(recipe_file(name), default.partition("@")[0])))
     return found
 
 
 def test_recipes_are_short_and_use_every_part():
-    lengths = [len(recipe(name).read_text().splitlines()) for name in NAMES]
+    lengths = [len(recipe_file(name).read_text().splitlines()) for name in NAMES]
     assert statistics.median(lengths) <= 25 and max(lengths) <= 40
-    used = {file for name in NAMES for file in parts_of(recipe(name))}
+    used = {file for name in NAMES for file in parts_of(recipe_file(name))}
     assert used == {file for folder in FOLDERS for file in (COLLECTION / "base" / folder).rglob("*.yaml")}
 
 

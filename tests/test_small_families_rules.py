@@ -206,6 +206,14 @@ def test_bounds_follow_the_model(problems, prepare):
     ]
 
 
+def test_bounds_are_the_recipe_s_whatever_weights_it_starts_from(prepare, problems):
+    weights = "recipes.model.model_name=s3://escrow/nova"
+    prepare(*VALID["nova"], weights, "recipes.batch.training_batch_size=16")
+    assert found(problems, *VALID["nova"], weights, "recipes.model.lora_rank=64") == [
+        ("E483", "recipes.model.lora_rank")
+    ]
+
+
 def test_one_conversation_of_each_prompt_may_be_the_most_likely(problems, prepare):
     prepare(*VALID["mtrl-eval"])
     (problem,) = problems(*VALID["mtrl-eval"], "recipes.batch.eval_group_size=4")
@@ -384,6 +392,8 @@ def test_a_program_of_the_user_s_own_replaces_the_image_s(render):
         ("benchmark", (f"{REWARD}=x",), "E102", REWARD),
         ("benchmark", ("+recipes.evaluation.shots=5",), "E101", "recipes.evaluation.shots"),
         ("judge", ("recipes.llm_as_judge.metrics=Kindness",), "E102", "recipes.llm_as_judge.metrics"),
+        ("judge", ("+recipes.run.data_s3_path=s3://data/x",), "E491", "recipes.run.data_s3_path"),
+        ("benchmark", ("+recipes.run.judge_model_id=judge",), "E491", "recipes.run.judge_model_id"),
         ("judge", ("+recipes.run.data_s3=s3://data/x",), "E101", "recipes.run.data_s3"),
     ],
 )

@@ -9,7 +9,7 @@ from launcher.common.names import BASE_CONFIG, CONFIG_DIR
 from launcher.config.compose import compose
 from launcher.model.family_registry import interface
 from launcher.planning.check import check
-from launcher.rules import all_rules
+from launcher.rules import all_notice_rules, all_rules
 
 GRPO = "fine-tuning/qwen/verl-grpo-rlvr-qwen-3-8b-lora"
 JUDGED = "fine-tuning/qwen/verl-grpo-rlaif-qwen-3-8b-lora"
@@ -224,8 +224,12 @@ def test_a_recipe_that_works_is_not_refused(prepare, case):
 
 
 def test_every_rule_of_the_family_has_a_bad_recipe():
-    codes = {rule.code for rule in all_rules() if rule.check.__module__ == "launcher.families.verl.rules"}
-    assert codes == {code for _, _, code, _ in BAD.values() if code > "E279"} | {"E122"}
+    codes = {
+        rule.code
+        for rule in (*all_rules(), *all_notice_rules())
+        if rule.check.__module__ == "launcher.families.verl.rules"
+    }
+    assert codes == {code for _, _, code, _ in BAD.values() if code > "E279"} | {"N181", "N182"}
 
 
 def test_the_data_is_to_be_given(problems):
@@ -242,7 +246,7 @@ def test_a_problem_says_which_numbers_fit(problems):
     assert first.allowed == "126 or 129"
 
 
-def test_an_override_that_a_reference_would_follow_is_told_the_key_it_follows(problems):
+def test_a_problem_names_the_key_that_an_overridden_one_follows(problems):
     (problem,) = problems(*words(GRPO, f"{TRAINING}.trainer.nnodes=2"))
     assert problem.remedy == "recipes.trainer.num_nodes=2, which it follows"
 
@@ -259,7 +263,7 @@ def notices_of(job, code):
     return [notice.message for notice in job.notices if notice.code == code]
 
 
-def test_numbers_that_nobody_tested_are_noted(prepare):
+def test_untested_numbers_are_noted(prepare):
     assert notices_of(prepare(*words(GRPO)), "N181") == []
     job = prepare(*words(GRPO, f"{ROLLOUT}.n=12", f"{TRAINING}.actor_rollout_ref.model.lora_rank=24"))
     assert notices_of(job, "N181") == [
@@ -278,7 +282,7 @@ def test_sft_and_dpo_are_started_on_every_gpu_with_verl_s_configuration(render, 
     for recipe in (SFT, DPO):
         job = prepare(*words(recipe))
         workers = interface(job).workers
-        program = ("-m", "verl.trainer.sft_trainer", "--config-path", "/config", "--config-name", "verl_config")
+        program = ("-m", "verl.trainer.sft_trainer", "--config-name", "verl_config", "--config-path=/config")
         assert not interface(job).is_ray
         assert workers.image_command(job)[-len(program) :] == program
         assert workers.image_command(job)[0] == "hyperpodrun"
@@ -286,6 +290,15 @@ def test_sft_and_dpo_are_started_on_every_gpu_with_verl_s_configuration(render, 
     own, whole = (yaml_io.load(files[f"{CONFIG_DIR}/{name}"]) for name in ("verl_config.yaml", BASE_CONFIG))
     assert own == whole["training_config"]
     assert own["data"]["train_files"] == "/data/train.parquet"
+    assert "${" not in files[f"{CONFIG_DIR}/verl_config.yaml"]
+
+
+def test_the_configuration_is_complete_where_sagemaker_gives_it(render):
+    role = "cluster.sm_jobs_config.role=arn:aws:iam::123456789012:role/train"
+    output = "cluster.sm_jobs_config.output_path=s3://bucket/out"
+    files = render(f"recipes={SFT}", "cluster=sm_jobs", "instance_type=p5.48xlarge", DATA, role, output).files
+    (start,) = (text for name, text in files.items() if name.endswith("start.sh"))
+    assert "-m verl.trainer.sft_trainer --config-name verl_config --config-path" in " ".join(start.split())
     assert "${" not in files[f"{CONFIG_DIR}/verl_config.yaml"]
 
 
@@ -307,11 +320,11 @@ def test_grpo_runs_on_a_ray_cluster_with_a_worker_for_each_node(render, prepare)
 @pytest.mark.parametrize(
     ("recipe", "saved", "dtype", "optimizer"),
     [
-        (GRPO, "adapters", "bfloat16", "adam_fp16"),
+        (GRPO, "adapters", "bfloat16", "adam_16bit"),
         ("fine-tuning/qwen/verl-grpo-rlvr-qwen-3-8b-fft", "model", "bfloat16", "none"),
         (BY_SAMPLES, "model", "float32", "none"),
-        (SFT, "adapters", "bfloat16", "adam_fp16"),
-        ("fine-tuning/qwen-0_7_0/verl-sft-qwen-3-8b-fft", "model", "bfloat16", "adam_fp16"),
+        (SFT, "adapters", "bfloat16", "adam_16bit"),
+        ("fine-tuning/qwen-0_7_0/verl-sft-qwen-3-8b-fft", "model", "bfloat16", "adam_16bit"),
     ],
 )
 def test_a_checkpoint_holds_what_the_recipe_saves(checked, recipe, saved, dtype, optimizer):
@@ -332,3 +345,35 @@ def test_the_report_of_a_plan_counts_nodes_and_ranks(prepare):
     (point,) = prepare(*words(GRPO, "recipes.trainer.num_nodes=2")).scales
     assert (point.nodes, point.ranks, point.batch) == (2, 16, None)
     assert json.dumps(point.config["training_config"]["trainer"]["nnodes"]) == "2"
+
+
+PASSED = f"{TRAINING}.trainer"
+
+
+@pytest.mark.parametrize(
+    ("overrides", "code", "path"),
+    [
+        ([f"++{PASSED}.made_up=1"], "E101", f"{PASSED}.made_up"),
+        ([f"++{TRAINING}.made_up.deep=1"], "E101", f"{TRAINING}.made_up.deep"),
+        ([f"{PASSED}.experiment_name=5"], "E102", f"{PASSED}.experiment_name"),
+        ([f"{PASSED}.log_val_generations=few"], "E102", f"{PASSED}.log_val_generations"),
+        ([f"{TRAINING}.data.shuffle=1"], "E102", f"{TRAINING}.data.shuffle"),
+    ],
+)
+def test_what_is_passed_on_has_the_published_keys_and_types(problems, overrides, code, path):
+    found = problems(*words(GRPO, *overrides))
+    assert [(each.code, each.path) for each in found] == [(code, path)]
+
+
+@pytest.mark.parametrize(
+    "overrides",
+    [
+        [f"++{PASSED}.made_up=1", "++recipes.extra_keys=[training_config.trainer.made_up]"],
+        [f"++{TRAINING}.actor_rollout_ref.model.override_config.attn_implementation=eager"],
+        [f"{PASSED}.experiment_name=null"],
+        [f"{ACTOR}.grad_clip=2"],
+    ],
+    ids=["declared", "in an empty mapping", "null", "whole for a number"],
+)
+def test_what_may_be_passed_on(prepare, overrides):
+    assert prepare(*words(GRPO, *overrides)).model_type == "verl"

@@ -26,6 +26,8 @@ CONFIG_FILE = COLLECTION / "config.yaml"
 CLUSTERS = COLLECTION / "cluster"
 _NOT_KEYS = ("defaults", "hydra", "scale_config")
 _FOLDER = "recipes"
+_MODELS = ("training_config.actor_rollout_ref.model.path", "training_config.model.path", "run.model_name_or_path")
+"""Keys of other families for the model."""
 _FACTS = (
     "display_name",
     "run.name",
@@ -35,6 +37,8 @@ _FACTS = (
     "training_config.model_config.model_name_or_path",
     "training_config.training_args.trainer_type",
     "training_config.model_config.peft_config.peft_type",
+    "labels",
+    *_MODELS,
 )
 """Keys of a recipe that a listing is made of."""
 
@@ -97,14 +101,17 @@ def _entry(name: str, path: Path, parts: Parts, folders: Sequence[str]) -> Entry
         facts = _composed(name, path, folders)
     objective = facts["training_config.training_args.trainer_type"]
     weights = facts["training_config.model_config.peft_config.peft_type"] or "fft"
+    labels = facts["labels"] or {}
+    labelled = "_".join(filter(None, (labels.get("objective"), labels.get("weights"))))
+    models = (facts[key] for key in ("training_config.model_config.model_name_or_path", *_MODELS))
     types = facts["instance_types"]
     return Entry(
         name=name,
         display_name=str(facts["display_name"] or ""),
         family=path.parent.name,
         model=str(facts["run.name"] or ""),
-        model_name_or_path=str(facts["training_config.model_config.model_name_or_path"] or ""),
-        technique=f"{objective}_{weights}" if objective else None,
+        model_name_or_path=str(next(filter(None, models), "")),
+        technique=f"{objective}_{weights}" if objective else labelled or None,
         is_elastic=facts["elastic_policy"] is not None,
         instance_types=tuple(map(str, types)) if isinstance(types, list) else (),
         model_type=str(facts["run.model_type"] or ""),

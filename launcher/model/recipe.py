@@ -241,6 +241,15 @@ class InstanceSpec(Model):
     """Instruction set that the image must be built for."""
 
 
+class Labels(Model):
+    """How listings and filters name what a recipe does."""
+
+    objective: str
+    """What is optimized, such as sft, dpo, grpo; or evaluation."""
+    weights: Literal["lora", "fft"] | None = None
+    """Which weights are trained: those of adapters, or all."""
+
+
 class RecipeBase(Model, ABC):
     """The common part of all recipes, whatever their model_type. A family subclasses it and adds its own sections."""
 
@@ -251,6 +260,8 @@ class RecipeBase(Model, ABC):
     instance_types: list[str]
     """Instance types it was tested on and fits in memory; others are refused unless you add them. An empty list
     allows any."""
+    labels: Labels | None = None
+    """How listings and filters name what the recipe does. The recipes of LLMFT say it by other keys."""
     instance_specs: Listed[InstanceSpec] | None = None
     """Instance types that the launcher's table lacks, described: [{name: p9.48xlarge, accelerators: 8,
     accelerator: gpu, efa_devices: 16, vcpus: 192, memory_gib: 2048}]. For a type of the table, the values replace
@@ -278,7 +289,8 @@ class RecipeBase(Model, ABC):
     """Dotted paths of recipe keys that your container reads but the family does not define, e.g.
     training_config.training_args.my_key. They are passed on unchecked; any other unknown key is an error."""
     checkpointless: bool | None = None
-    """Checkpointless training. Not yet supported, and incompatible with elastic jobs."""
+    """Checkpointless training of any recipe. Not yet supported, and incompatible with elastic jobs; the recipes whose
+    names begin with checkpointless_ train so without this key."""
     checkpointing: Checkpointing | None = None
     """Tiers that checkpoints go to, and rates of failures and storage. A job with tiers is never elastic."""
 

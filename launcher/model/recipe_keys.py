@@ -93,6 +93,8 @@ class RecipeKeys(NamedTuple):
     """Whether a restart continues in that folder."""
     examples: Mapping[str, str] = {}
     """Keys that have no value that works before the user gives one, with an example of each."""
+    often_changed: tuple[str, ...] = ()
+    """Keys that a new recipe shows, beside those of every family; related keys are adjacent."""
     left_to_image: tuple[str, ...] = ()
     """Keys whose empty value selects the container's own default."""
     passed: tuple[str, ...] = ()

@@ -5,6 +5,7 @@ from typing import Any
 from launcher.common.texts import counted
 from launcher.model import batch
 from launcher.model.backend_registry import described
+from launcher.model.family_registry import recipe_model
 from launcher.model.job_spec import JobSpec, ScalePoint
 
 LEARNING_RATE = "learning rate"
@@ -85,7 +86,9 @@ def summary(job: JobSpec) -> str:
         batch_text = f"{text} per optimizer step; "
     trainer_text = f"; {job.trainer} trainer" if job.trainer else ""
     rehearsal_text = ", a rehearsal" if job.is_rehearsal else ""
-    return f"{batch_text}{START_MARK} starts on {counted(nodes, 'node')}{trainer_text}{rehearsal_text}"
+    fixed = recipe_model(job.model_type).fixed_size
+    size_text = f"; always this size: {fixed}" if fixed else ""
+    return f"{batch_text}{START_MARK} starts on {counted(nodes, 'node')}{trainer_text}{rehearsal_text}{size_text}"
 
 
 def point_balance(point: ScalePoint) -> float | None:

@@ -75,16 +75,21 @@ def planned(recipe, backend, folder):
     return plan(check(compose(overrides, folder)), frozen_context(folder))
 
 
+def planned_where_it_runs(recipe, backend, folder):
+    """Return a recipe's job on a cluster; None where its program does not run there, which is the only reason."""
+    try:
+        return planned(recipe, backend, folder)
+    except ProblemsFound as error:
+        assert {problem.code for problem in error.problems} in ({"E113"}, {"E120"}, {"E820"}, {"E120", "E820"})
+        return None
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("recipe", RECIPES)
 @pytest.mark.parametrize("cluster", BACKENDS)
 def test_renders_every_recipe_the_same_twice(cluster, recipe, tmp_path):
     """Nothing in a recipe is a Problem, such as a value that looks like a secret."""
-    try:
-        job = planned(recipe, cluster, tmp_path)
-    except ProblemsFound as error:
-        codes = {problem.code for problem in error.problems}
-        assert codes and codes <= {"E120", "E820"}  # it does not run there
+    if (job := planned_where_it_runs(recipe, cluster, tmp_path)) is None:
         return
     first, second = (pipeline.render(job, frozen_context(tmp_path)) for _ in range(2))
     assert first == second

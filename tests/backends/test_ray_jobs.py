@@ -14,6 +14,7 @@ from launcher.backends.kubernetes.api_objects import pod_templates
 from launcher.backends.kubernetes.target import Places
 from launcher.common import yaml_io
 from launcher.governance.quotas import Demand
+from launcher.planning import plan_report
 
 GRPO = "recipes=fine-tuning/llama/verl-grpo-rlvr-llama-3-dot-3-70b-instruct-lora"
 NEWER = "recipes=fine-tuning/qwen-0_7_0/verl-grpo-rlvr-qwen-3-dot-5-27b-lora"
@@ -161,7 +162,8 @@ def test_a_ray_job_needs_a_ray_cluster(problems, cluster):
     assert codes & {"E113", "E120"}
 
 
-def test_a_ray_job_has_one_size(problems):
+def test_a_ray_job_has_one_size(problems, prepare):
+    assert "always this size: verl's checkpoints" in plan_report.summary(prepare(*RAY))
     policy = "+recipes.elastic_policy={is_elastic: true, min_nodes: 1, max_nodes: 2, use_graceful_shutdown: false}"
     assert "E121" in {each.code for each in problems(*RAY, policy)}
 

@@ -18,6 +18,7 @@ from launcher.families.amazon_nova.sections import (
 from launcher.families.amazon_nova.techniques import PPO_SECTIONS, Technique, technique_of
 from launcher.model.base_model import NodeCount
 from launcher.model.checkpointing import Content
+from launcher.model.config_tree import get
 from launcher.model.recipe import RecipeBase
 from launcher.model.recipe_keys import RecipeKeys
 
@@ -34,6 +35,9 @@ _LAUNCHER_ONLY = (
     *("display_name", "version", "instance_types", "images", "node_counts", "trainer"),
     *("run.results_dir", "run.hf_access_token"),
 )
+_DATA_PATH = "recipes.run.data_s3_path"
+_ON_OWN_DATA = ("gen_qa", "llm_judge", "rubric_llm_judge", "rft_eval")
+"""Tasks of an evaluation that have no questions of their own."""
 _NOT_RENDERED = {
     Technique.PPO: "its five programs, each on nodes of its own, are not rendered yet",
     Technique.RFT: "its programs, their message queue and their services are not rendered yet",
@@ -45,6 +49,17 @@ class Recipe(RecipeBase):
 
     keys: ClassVar[RecipeKeys] = RecipeKeys(
         examples=_EXAMPLES,
+        often_changed=(
+            "rl_env.reward_lambda_arn",
+            *("training_config.max_length", "training_config.global_batch_size", "training_config.max_steps"),
+            *("training_config.trainer.max_epochs", "training_config.trainer.max_steps"),
+            *("training_config.optim_config.lr", "training_config.model.optim.lr"),
+            *("training_config.distillation_data", "training_config.maxNumberOfPrompts"),
+            *("training_config.customer_bucket", "training_config.kms_key"),
+            *("evaluation.task", "evaluation.strategy", "evaluation.subtask"),
+            *("inference.max_new_tokens", "inference.temperature", "inference.top_p", "inference.top_k"),
+            *("processor.lambda_arn", "processor.aggregation"),
+        ),
         passed=("run", "training_config", "evaluation", "inference", "processor", "rl_env", *PPO_SECTIONS),
         launcher_only=_LAUNCHER_ONLY,
     )
@@ -52,11 +67,22 @@ class Recipe(RecipeBase):
         "nova": {
             "DATA_S3_PATH": "run.data_s3_path",
             "OUTPUT_S3_PATH": "run.output_s3_path",
-            "MODEL_NAME_OR_PATH": "run.model_name_or_path",
+            "MODEL_WEIGHTS": "run.model_name_or_path",
             "REWARD_LAMBDA_ARN": "run.reward_lambda_arn",
         }
     }
     fixed_size: ClassVar[str] = "Nova's programs cannot restart at another size"
+
+    @classmethod
+    def left_to_launch(cls, config: Mapping[str, Any]) -> Mapping[str, str]:
+        """Return what a recipe leaves to each launch: training jobs have channels and a place for results."""
+        left, task = dict(super().left_to_launch(config)), get(config, "recipes.evaluation.task")
+        jobs = get(config, "cluster.sm_jobs_config") or {}
+        if (task and task not in _ON_OWN_DATA) or any((jobs.get("inputs") or {}).values()):
+            left.pop(_DATA_PATH, None)
+        if jobs:
+            left.pop("recipes.run.output_s3_path", None)
+        return left
 
     run: NovaRun
     """The model, the data, the nodes, and how the job is tracked."""

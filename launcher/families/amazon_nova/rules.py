@@ -43,8 +43,6 @@ _HOW = {
     "rft_eval": ("rft_eval", "all"),
 }
 """Strategy and metric of an evaluation's task."""
-_NEEDS_QUESTIONS = ("gen_qa", "llm_judge", "rubric_llm_judge", "rft_eval")
-"""Tasks of an evaluation whose questions are the user's own; any other is a benchmark in the image."""
 _ACCOUNT = "X_AMZ_SOURCE_ACCOUNT"
 _EXAMPLES = ("s3://my-bucket-name/", "s3://example-bucket/")
 """Beginnings of the S3 URIs that published recipes have as examples."""
@@ -53,10 +51,6 @@ _EXAMPLES = ("s3://my-bucket-name/", "s3://example-bucket/")
 def _recipe(checked: CheckedRecipe) -> Recipe:
     assert isinstance(checked.recipe, Recipe)  # the registry applies these rules to no other family
     return checked.recipe
-
-
-def _example(key: str) -> str:
-    return f"recipes.{key}={Recipe.keys.examples.get(key, '…')}"
 
 
 @rule("E560", _MODEL, "recipes.run.model_type", source=_RECIPES)
@@ -183,20 +177,6 @@ def program_is_in_its_image(checked: CheckedRecipe, problem: MakeProblem) -> Ite
     if getattr(checked.settings, "runtime", None) == "launcher":
         message, remedy = "is for an image of your own, which lacks Nova's program", "cluster.runtime=image"
         yield problem("cluster.runtime", message, value="launcher", remedy=remedy)
-
-
-@rule("E572", "recipes.run", "cluster", source=_PARAMETERS)
-def data_and_results_have_a_place(checked: CheckedRecipe, problem: MakeProblem) -> Iterator[Problem]:
-    """A program without data fails after its nodes were paid for, and on HyperPod one without a place for results."""
-    run, backend, evaluation = _recipe(checked).run, described(checked.backend), _recipe(checked).evaluation
-    has_own_data = evaluation is not None and evaluation.task not in _NEEDS_QUESTIONS
-    lacking = []
-    if run.data_s3_path == "" and not has_own_data and not backend.files.channels(checked.settings):
-        lacking.append("run.data_s3_path")
-    if run.output_s3_path == "" and backend.pods():
-        lacking.append("run.output_s3_path")
-    for key in lacking:
-        yield problem(f"recipes.{key}", "is empty", value="", remedy=_example(key))
 
 
 @notice_rule("N440", source=_RECIPES)

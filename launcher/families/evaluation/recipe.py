@@ -183,6 +183,13 @@ class Recipe(RecipeBase):
             "run.inference_data_s3_path": "s3://my-bucket/answers/",
             "output.eval_results_dir": "s3://my-bucket/results/",
         },
+        often_changed=(
+            *("evaluation.task", "evaluation.subtask", "evaluation.strategy", "evaluation.metric"),
+            *("inference.max_new_tokens", "inference.max_model_len", "inference.temperature"),
+            *(f"{JUDGE}.metrics", f"{JUDGE}.custom_metrics", "output.eval_results_dir", "output.kms_key_id"),
+            *("output.eval_tensorboard_results_dir", "output.mlflow_tracking_uri"),
+            *("output.mlflow_experiment_name", "output.mlflow_run_name", "output.mlflow_run_id"),
+        ),
         passed=("evaluation", "inference", "processor", JUDGE, "output"),
         launcher_only=(
             *("trainer", "display_name", "version", "instance_types", "images"),

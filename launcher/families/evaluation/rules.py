@@ -3,16 +3,29 @@
 from collections.abc import Iterator
 
 from launcher.common.problems import Problem
-from launcher.families.evaluation.recipe import SUBTASKS, Recipe
+from launcher.families.evaluation.recipe import JUDGE, SUBTASKS, Recipe
 from launcher.model.checked_recipe import CheckedRecipe
 from launcher.rules import MakeProblem, rule
 
+_OF_BENCHMARKS = ("model_name_or_path", "data_s3_path", "replicas")
+_OF_JUDGES = ("judge_model_id", "inference_data_s3_path", "base_model_inference_data_s3_path")
 _PARAMETERS = "the parameters of the published evaluation recipes"
 
 
 def _recipe(checked: CheckedRecipe) -> Recipe:
     assert isinstance(checked.recipe, Recipe)  # the registry applies these rules to this family only
     return checked.recipe
+
+
+@rule("E491", "recipes.run", f"recipes.{JUDGE}", source="the published evaluation recipes")
+def keys_are_of_the_kind(checked: CheckedRecipe, problem: MakeProblem) -> Iterator[Problem]:
+    """A judge reads answers, a benchmark a model: the keys of the other kind have no effect."""
+    recipe = _recipe(checked)
+    kind, others = ("benchmark", _OF_BENCHMARKS) if recipe.llm_as_judge else ("judge", _OF_JUDGES)
+    for key in others:
+        if value := getattr(recipe.run, key):
+            path = f"recipes.run.{key}"
+            yield problem(path, f"is read by recipes with a {kind} only", value=value, remedy=f"leave {path} out")
 
 
 @rule("E492", "recipes.run", "recipes.evaluation", source=_PARAMETERS)

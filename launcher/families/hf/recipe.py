@@ -106,6 +106,12 @@ class Recipe(RecipeBase):
 
     keys: ClassVar[RecipeKeys] = RecipeKeys(
         examples={"exp_manager.exp_dir": "/fsx/results", "model.data.train_dir": "/fsx/data"},
+        often_changed=(
+            *("trainer.max_steps", "trainer.log_every_n_steps", "exp_manager.exp_dir"),
+            *("exp_manager.checkpoint_callback_params.every_n_train_steps", "model.hf_model_name_or_path"),
+            *("model.max_context_width", "model.train_batch_size", "model.shard_degree", "model.optim.lr"),
+            *("model.data.train_dir", "model.data.val_dir", "model.data.use_synthetic_data"),
+        ),
         passed=("trainer", "model", "exp_manager"),
         launcher_only=("run.hf_access_token", "display_name", "version", "instance_types", "clusters"),
     )

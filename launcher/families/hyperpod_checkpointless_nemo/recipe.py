@@ -188,6 +188,13 @@ class Recipe(RecipeBase):
             "exp_manager.exp_dir": "/data/results",
             "resume.restore_config.path": "/data/model",
         },
+        often_changed=(
+            *("trainer.max_steps", "trainer.val_check_interval", "trainer.log_every_n_steps", "log_dir"),
+            *("dataset.dataset_path", "exp_manager.exp_dir", "resume.restore_config.path"),
+            *("data.global_batch_size", "data.micro_batch_size", "data.seq_length", "optim.config.lr"),
+            *("optim.lr_scheduler.warmup_steps", "strategy.tensor_model_parallel_size"),
+            *("strategy.pipeline_model_parallel_size", "strategy.num_distributed_optimizer_instances"),
+        ),
         passed=(
             *("trainer", "strategy", "data", "dataset", "mmap", "optim", "exp_manager", "resume", "model"),
             *("log", "ddp", "plugins", "callbacks"),

@@ -174,6 +174,14 @@ class Recipe(RecipeBase):
 
     keys: ClassVar[RecipeKeys] = RecipeKeys(
         examples={"model.model_name": "my-model", "run.base_model_name": "my-model"},
+        often_changed=(
+            *("model.model_name", "model.learning_rate", "model.lora_rank", "model.max_sequence_length"),
+            *("batch.training_batch_size", "batch.group_size", "batch.eval_batch_size", "batch.eval_group_size"),
+            *("rl.advantage_method", "rl.loss_fn", "sampling_params.max_tokens", "sampling_params.temperature"),
+            *("eval_sampling_params.max_tokens", "eval_sampling_params.temperature", "schedule.epochs"),
+            *("schedule.max_steps", "schedule.save_every", "eval_metrics_config.success_threshold"),
+            *("rollout.max_concurrency", "rollout.timeout", "rollout.max_retries"),
+        ),
         passed=(
             *("model", "batch", "rl", "sampling_params", "val_sampling_params", "eval_sampling_params"),
             *("val_metrics_config", "eval_metrics_config", "rollout", "schedule", "async_config", "data_filter"),
@@ -222,11 +230,6 @@ class Recipe(RecipeBase):
     def is_training(self) -> bool:
         """Whether it trains, rather than evaluates."""
         return self.rl is not None
-
-    @property
-    def is_nova(self) -> bool:
-        """Whether its model is one of Amazon's own."""
-        return self.model.model_name.startswith("nova-")
 
     @classmethod
     def script_kind(cls, recipe: Mapping[str, Any]) -> str:

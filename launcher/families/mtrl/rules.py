@@ -13,11 +13,18 @@ _SAMPLING = ("sampling_params", "val_sampling_params", "eval_sampling_params")
 _GROUPS = ("group_size", "val_group_size", "eval_group_size")
 _NOVA_BATCHES, _OPEN_BATCHES = (8, 16, 32, 64), (32, 64, 128)
 _NOVA_RANK = 32
+_MODEL = "recipes.model.model_name"
 
 
 def _recipe(checked: CheckedRecipe) -> Recipe:
     assert isinstance(checked.recipe, Recipe)  # the registry applies these rules to this family only
     return checked.recipe
+
+
+def _is_of_nova(checked: CheckedRecipe) -> bool:
+    """Return whether a recipe is of a Nova model, whatever weights an override names."""
+    names = [value for _, value in checked.composition.sources.layers(_MODEL)]
+    return any(str(name).startswith("nova-") for name in (*names, _recipe(checked).model.model_name))
 
 
 @rule("E480", "recipes.batch", source="Shao et al., DeepSeekMath (2024), Group Relative Policy Optimization")
@@ -63,15 +70,16 @@ def values_are_of_the_model(checked: CheckedRecipe, problem: MakeProblem) -> Ite
     recipe = _recipe(checked)
     if not recipe.is_training:
         return
-    kind, batches = ("Nova models", _NOVA_BATCHES) if recipe.is_nova else ("open models", _OPEN_BATCHES)
+    is_nova = _is_of_nova(checked)
+    kind, batches = ("Nova models", _NOVA_BATCHES) if is_nova else ("open models", _OPEN_BATCHES)
     samples, rank = recipe.batch_settings.training_batch_size, recipe.model.lora_rank
     if samples is not None and samples not in batches:
         path, allowed = "recipes.batch.training_batch_size", ", ".join(map(str, batches))
         yield problem(path, f"is not a batch that {kind} are trained with", value=samples, allowed=allowed)
-    if recipe.is_nova and rank is not None and rank > _NOVA_RANK:
+    if is_nova and rank is not None and rank > _NOVA_RANK:
         path, allowed = "recipes.model.lora_rank", f"16 to {_NOVA_RANK}"
         yield problem(path, f"is more than {kind} are trained with", value=rank, allowed=allowed)
-    if not recipe.is_nova and recipe.model.lora_plus_lr_ratio is not None:
+    if not is_nova and recipe.model.lora_plus_lr_ratio is not None:
         path, value = "recipes.model.lora_plus_lr_ratio", recipe.model.lora_plus_lr_ratio
         yield problem(path, "is read for Nova models only", value=value, remedy=f"~{path}")
 
