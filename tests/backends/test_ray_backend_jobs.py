@@ -5,7 +5,7 @@ import re
 from pathlib import Path
 
 import pytest
-from conftest import frozen_context
+from conftest import ROOT, frozen_context
 from job_suite import (
     NODES,
     running,
@@ -56,33 +56,6 @@ while True:
             os._exit(int(rest))
         print(rest, flush=True)
     time.sleep(0.05)
-"""
-TRAINING = """
-import sys
-import ray, yaml
-
-config = yaml.safe_load(open(f"{sys.argv[2]}/config.yaml"))
-rate = config["training_config"]["training_args"]["learning_rate"]
-
-@ray.remote(num_gpus=8)
-class Worker:
-    def __init__(self, data):
-        self.data = data
-
-    def gradient(self, weight):
-        return sum(2 * (weight * x - y) * x for x, y in self.data) / len(self.data)
-
-    def accelerators(self):
-        return ray.get_gpu_ids()
-
-ray.init()
-data = [(x / 8, 3 * x / 8) for x in range(8)]
-workers = [Worker.remote(data[rank::2]) for rank in range(config["trainer"]["num_nodes"])]
-weight = 0.0
-for step in range(40):
-    weight -= rate * sum(ray.get([each.gradient.remote(weight) for each in workers])) / len(workers)
-    print(f"step {step} weight {weight:.4f}")
-print("accelerators", sorted(sum(ray.get([each.accelerators.remote() for each in workers]), [])))
 """
 
 
@@ -149,16 +122,17 @@ def test_two_actors_train_with_the_accelerators_of_two_nodes(tmp_path, ray_addre
     """The variable that Ray's client prefers to an address names no cluster here."""
     monkeypatch.setenv("RAY_ADDRESS", "http://127.0.0.1:9")
     monkeypatch.setenv("RAY_API_SERVER_ADDRESS", "http://127.0.0.1:9")
-    words = ("training_cfg.run.nodes=2", "training_cfg.script_args=[{--configs: bundle:configs}]")
-    rate = "recipes.training_config.training_args.learning_rate=0.5"
-    bundle = script_bundle(tmp_path, ray_address, TRAINING, "trains", rate, *words)
+    words = ("training_cfg.run.nodes=2", "training_cfg.run.ntasks_per_node=8")
+    words += ("training_cfg.script_args=[{--configs: bundle:configs}]",)
+    training = (ROOT / "examples" / "train_ray.py").read_text()
+    bundle = script_bundle(tmp_path, ray_address, training, "trains", *words)
     backend = RayBackend(poll_s=0.1)
     record = pipeline.submit(bundle, backend)
     status = finished(backend, record)
     lines = list(backend.logs(record.handle, follow=True))
     assert status.state is JobState.SUCCEEDED, lines
-    weights = [float(found[1]) for line in lines if (found := re.match(r"step \d+ weight (.*)", line))]
-    assert len(weights) == 40 and abs(weights[-1] - 3) < 0.01 < abs(weights[0] - 3)
+    slopes = [float(found[1]) for line in lines if (found := re.match(r"step \d+ slope (.*)", line))]
+    assert len(slopes) == 40 and abs(slopes[-1] - 3) < 0.01 < abs(slopes[0] - 3)
     assert f"accelerators {sorted([*range(8), *range(8)])}" in lines
     assert lines[-1].startswith("event  Succeeded: ")
     assert [each.kind for each in backend.events(record.handle, follow=False)] == ["Submitted", "Succeeded"]
