@@ -159,7 +159,6 @@ def test_a_backends_rules_are_those_of_its_package_and_of_one_whose_jobs_it_runs
         "k8s": {"kubernetes"},
         "ray": {"ray"},
         "slurm": {"slurm"},
-        "ray": {"ray"},
         "sm_jobs": {"sagemaker"},
     }
 
