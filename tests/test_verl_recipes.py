@@ -6,7 +6,7 @@ import statistics
 
 import pytest
 from conftest import ROOT, composed
-from published_recipes import digest
+from published_recipes import GOLDEN, digest, merged, over, part, recipe_file
 
 from launcher.common import yaml_io
 from launcher.common.paths import COLLECTION
@@ -15,8 +15,6 @@ from launcher.config.composed_files import Parts
 from launcher.config.files import FileCache
 from launcher.model.config_tree import get, leaves
 
-GOLDEN = json.loads((ROOT / "tests" / "golden" / "published_digests.json").read_text())
-"""Digest of each published recipe (release of 2026-06-22), and what it has where a value is corrected here."""
 NAMES = [name for name in GOLDEN["digests"] if "/verl-" in name]
 ABSENT = "(absent)"
 """Stands for the value of a key that a published recipe does not have."""
@@ -40,29 +38,13 @@ REFERENCES = {
 """Keys whose published number or name is that of another key, and which refer to it here."""
 
 
-def merge(into, tree):
-    for key, value in tree.items():
-        if isinstance(value, dict) and isinstance(into.get(key), dict):
-            merge(into[key], value)
-        else:
-            into[key] = copy.deepcopy(value)
-
-
 def parts_of(file):
     """Yield the files that a recipe or part is made of and the file itself, lowest precedence first."""
     for default in yaml_io.load(file.read_text()).get("defaults", ()):
         name, _, package = default.partition("@")
         if package != "_global_" and name != "_self_":
-            yield from parts_of(COLLECTION / f"{name[1:]}.yaml" if name[0] == "/" else file.with_name(f"{name}.yaml"))
+            yield from parts_of(part(file, name))
     yield file
-
-
-def merged(file):
-    """Return what a recipe or part and those it is made of set, with references as they are written."""
-    found = {}
-    for part in parts_of(file):
-        merge(found, {key: value for key, value in yaml_io.load(part.read_text()).items() if key != "defaults"})
-    return found
 
 
 def put(tree, path, value):
@@ -77,12 +59,14 @@ def put(tree, path, value):
 
 def published(name):
     """Return a recipe with the published values where it corrects them or refers to another key."""
-    tree = merged(COLLECTION / "recipes" / f"{name}.yaml")
+    tree = copy.deepcopy(merged(recipe_file(name)))
     for path, target in REFERENCES.items():
         if get(tree, path) == f"${{recipes.{target}}}":
             value = get(tree, target)
             put(tree, path, str(value) if path.endswith(".gpu") else value)  # there, a number as text
     del tree["run"]["hf_access_token"]
+    if "/nemotron" in name and "-grpo-" in name:  # there, without processors and memory
+        tree["ray_cluster"] = {"worker_nodes": {"replicas": tree["ray_cluster"]["worker_nodes"]["replicas"]}}
     if "-grpo-" in name and "-0_7_0/" in name:
         del tree["trainer"]["devices"]
     for path, value in GOLDEN["corrected"].get(name, {}).items():
@@ -93,10 +77,6 @@ def published(name):
 
 def overridden(name, *overrides):
     return compose([f"recipes={name}", "cluster=k8s", *overrides], ROOT).tree["recipes"]
-
-
-def recipe_file(name):
-    return COLLECTION / "recipes" / f"{name}.yaml"
 
 
 def test_every_published_recipe_of_verl_is_there():
@@ -116,8 +96,8 @@ def test_a_recipe_says_only_what_is_its_own():
     for name in NAMES:
         *parts, recipe = parts_of(recipe_file(name))
         inherited, own = {}, {k: v for k, v in yaml_io.load(recipe.read_text()).items() if k != "defaults"}
-        for part in parts:
-            merge(inherited, {k: v for k, v in yaml_io.load(part.read_text()).items() if k != "defaults"})
+        for each in parts:
+            inherited = over(inherited, {k: v for k, v in yaml_io.load(each.read_text()).items() if k != "defaults"})
         known = {path: json.dumps(value) for path, value in leaves(inherited)}
         assert [path for path, value in leaves(own) if known.get(path) == json.dumps(value)] == [], name
 
@@ -131,11 +111,11 @@ def test_recipe_files_are_short():
 def test_every_part_is_used_and_says_what_it_is():
     folder = COLLECTION / "base" / "verl"
     parts = set(folder.rglob("*.yaml")) - set((folder / "image").iterdir())
-    used = {part for name in NAMES for part in parts_of(recipe_file(name))}
+    used = {each for name in NAMES for each in parts_of(recipe_file(name))}
     assert parts <= used
-    for part in parts:
-        assert part.read_text().startswith("# ")
-        assert part.read_text().partition("\n")[0].endswith(".")
+    for each in parts:
+        assert each.read_text().startswith("# ")
+        assert each.read_text().partition("\n")[0].endswith(".")
 
 
 @pytest.mark.slow

@@ -6,8 +6,10 @@ import pytest
 
 from launcher.common import yaml_io
 from launcher.common.names import BASE_CONFIG, CONFIG_DIR
+from launcher.config.compose import compose
 from launcher.model.family_registry import interface
-from launcher.rules import all_rules
+from launcher.planning.check import check
+from launcher.rules import all_notice_rules, all_rules
 
 GRPO = "fine-tuning/qwen/verl-grpo-rlvr-qwen-3-8b-lora"
 JUDGED = "fine-tuning/qwen/verl-grpo-rlaif-qwen-3-8b-lora"
@@ -20,6 +22,12 @@ DPO = "fine-tuning/qwen-0_7_0/verl-dpo-qwen-3-dot-5-9b-lora"
 TRAINING = "recipes.training_config"
 ACTOR, ROLLOUT = f"{TRAINING}.actor_rollout_ref.actor", f"{TRAINING}.actor_rollout_ref.rollout"
 DATA = f"{TRAINING}.data.train_files=/data/train.parquet"
+
+
+@pytest.fixture
+def checked(context):
+    """Return a function from overrides to a checked recipe."""
+    return lambda *overrides: check(compose(overrides, context.cwd))
 
 
 def words(recipe, *overrides, data=(DATA,)):
@@ -93,14 +101,24 @@ BAD = {
         "E287",
         f"{ROLLOUT}.max_num_batched_tokens",
     ),
-    "tokens of a pass": (GRPO, [f"{ACTOR}.ppo_max_token_len_per_gpu=1024"], "E288", f"{ACTOR}.ppo_max_token_len_per_gpu"),
+    "tokens of a pass": (
+        GRPO,
+        [f"{ACTOR}.ppo_max_token_len_per_gpu=1024"],
+        "E288",
+        f"{ACTOR}.ppo_max_token_len_per_gpu",
+    ),
     "tokens of the reference": (
         GRPO,
         [f"{TRAINING}.actor_rollout_ref.ref.log_prob_max_token_len_per_gpu=1024"],
         "E288",
         f"{TRAINING}.actor_rollout_ref.ref.log_prob_max_token_len_per_gpu",
     ),
-    "tokens of a sample": (SFT, [f"{TRAINING}.data.max_length=32768"], "E288", f"{TRAINING}.data.max_token_len_per_gpu"),
+    "tokens of a sample": (
+        SFT,
+        [f"{TRAINING}.data.max_length=32768"],
+        "E288",
+        f"{TRAINING}.data.max_token_len_per_gpu",
+    ),
     "adapters of FSDP": (
         MEGATRON,
         [f"{TRAINING}.actor_rollout_ref.model.lora.rank=0"],
@@ -192,7 +210,10 @@ GOOD = {
             "'arn:aws:lambda:us-east-1:123456789012:function:grade:live'",
         ],
     ),
-    "a template's own argument": (LATER, [f"++{TRAINING}.data.apply_chat_template_kwargs={{enable_thinking: false}}"]),
+    "a template's own argument": (
+        LATER,
+        [f"++{TRAINING}.data.apply_chat_template_kwargs={{enable_thinking: false}}"],
+    ),
 }
 
 
@@ -203,13 +224,17 @@ def test_a_recipe_that_works_is_not_refused(prepare, case):
 
 
 def test_every_rule_of_the_family_has_a_bad_recipe():
-    codes = {rule.code for rule in all_rules() if rule.check.__module__ == "launcher.families.verl.rules"}
-    assert codes == {code for _, _, code, _ in BAD.values() if code > "E279"} | {"E281"}
+    codes = {
+        rule.code
+        for rule in (*all_rules(), *all_notice_rules())
+        if rule.check.__module__ == "launcher.families.verl.rules"
+    }
+    assert codes == {code for _, _, code, _ in BAD.values() if code > "E279"} | {"N181", "N182"}
 
 
 def test_the_data_is_to_be_given(problems):
     (problem,) = problems(*words(GRPO, data=()))
-    assert (problem.code, problem.path) == ("E281", f"{TRAINING}.data.train_files")
+    assert (problem.code, problem.path) == ("E122", f"{TRAINING}.data.train_files")
     assert problem.remedy == f"{TRAINING}.data.train_files=/data/train.parquet"
 
 
@@ -221,7 +246,7 @@ def test_a_problem_says_which_numbers_fit(problems):
     assert first.allowed == "126 or 129"
 
 
-def test_an_override_that_a_reference_would_follow_is_told_the_key_it_follows(problems):
+def test_a_problem_names_the_key_that_an_overridden_one_follows(problems):
     (problem,) = problems(*words(GRPO, f"{TRAINING}.trainer.nnodes=2"))
     assert problem.remedy == "recipes.trainer.num_nodes=2, which it follows"
 
@@ -238,7 +263,7 @@ def notices_of(job, code):
     return [notice.message for notice in job.notices if notice.code == code]
 
 
-def test_numbers_that_nobody_tested_are_noted(prepare):
+def test_untested_numbers_are_noted(prepare):
     assert notices_of(prepare(*words(GRPO)), "N181") == []
     job = prepare(*words(GRPO, f"{ROLLOUT}.n=12", f"{TRAINING}.actor_rollout_ref.model.lora_rank=24"))
     assert notices_of(job, "N181") == [
@@ -257,7 +282,7 @@ def test_sft_and_dpo_are_started_on_every_gpu_with_verl_s_configuration(render, 
     for recipe in (SFT, DPO):
         job = prepare(*words(recipe))
         workers = interface(job).workers
-        program = ("-m", "verl.trainer.sft_trainer", "--config-path", "/config", "--config-name", "verl_config")
+        program = ("-m", "verl.trainer.sft_trainer", "--config-name", "verl_config", "--config-path=/config")
         assert not interface(job).is_ray
         assert workers.image_command(job)[-len(program) :] == program
         assert workers.image_command(job)[0] == "hyperpodrun"
@@ -265,6 +290,15 @@ def test_sft_and_dpo_are_started_on_every_gpu_with_verl_s_configuration(render, 
     own, whole = (yaml_io.load(files[f"{CONFIG_DIR}/{name}"]) for name in ("verl_config.yaml", BASE_CONFIG))
     assert own == whole["training_config"]
     assert own["data"]["train_files"] == "/data/train.parquet"
+    assert "${" not in files[f"{CONFIG_DIR}/verl_config.yaml"]
+
+
+def test_the_configuration_is_complete_where_sagemaker_gives_it(render):
+    role = "cluster.sm_jobs_config.role=arn:aws:iam::123456789012:role/train"
+    output = "cluster.sm_jobs_config.output_path=s3://bucket/out"
+    files = render(f"recipes={SFT}", "cluster=sm_jobs", "instance_type=p5.48xlarge", DATA, role, output).files
+    (start,) = (text for name, text in files.items() if name.endswith("start.sh"))
+    assert "-m verl.trainer.sft_trainer --config-name verl_config --config-path" in " ".join(start.split())
     assert "${" not in files[f"{CONFIG_DIR}/verl_config.yaml"]
 
 
@@ -286,11 +320,11 @@ def test_grpo_runs_on_a_ray_cluster_with_a_worker_for_each_node(render, prepare)
 @pytest.mark.parametrize(
     ("recipe", "saved", "dtype", "optimizer"),
     [
-        (GRPO, "adapters", "bfloat16", "adam_fp16"),
+        (GRPO, "adapters", "bfloat16", "adam_16bit"),
         ("fine-tuning/qwen/verl-grpo-rlvr-qwen-3-8b-fft", "model", "bfloat16", "none"),
         (BY_SAMPLES, "model", "float32", "none"),
-        (SFT, "adapters", "bfloat16", "adam_fp16"),
-        ("fine-tuning/qwen-0_7_0/verl-sft-qwen-3-8b-fft", "model", "bfloat16", "adam_fp16"),
+        (SFT, "adapters", "bfloat16", "adam_16bit"),
+        ("fine-tuning/qwen-0_7_0/verl-sft-qwen-3-8b-fft", "model", "bfloat16", "adam_16bit"),
     ],
 )
 def test_a_checkpoint_holds_what_the_recipe_saves(checked, recipe, saved, dtype, optimizer):

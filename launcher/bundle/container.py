@@ -16,6 +16,7 @@ from launcher.model.config_tree import get
 from launcher.model.family_registry import interface
 from launcher.model.interface import is_published_image
 from launcher.model.job_spec import DEFAULT_SAVE_TIMEOUT_S, JobSpec
+from launcher.model.start_script import as_commands
 
 AGENT = "hyperpod-elastic-agent==1.1.3"
 
@@ -131,7 +132,7 @@ def env(job: JobSpec) -> dict[str, str]:
         "SHUTDOWN_TIMEOUT": str(job.save_timeout_s),
     }
     for name, key in (("PRE_SCRIPT_COMMANDS", "pre_script"), ("POST_SCRIPT_COMMANDS", "post_script")):
-        if commands := get(job.config, f"recipes.{key}"):
+        if commands := as_commands(get(job.config, f"recipes.{key}")):
             found[name] = "\n".join(commands)
     return found
 

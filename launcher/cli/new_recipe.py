@@ -51,7 +51,7 @@ _OFTEN_CHANGED = (
     "elastic_policy.min_nodes",
     "elastic_policy.max_nodes",
 )
-"""Keys that a new recipe shows if its parent has them; related keys are adjacent."""
+"""Keys that a new recipe shows if its parent has them, before those of its family; related keys are adjacent."""
 
 
 def write(path: Path, base: str) -> Path:
@@ -109,7 +109,7 @@ def _lines(recipe: Mapping[str, Any], model_type: str) -> Iterator[str]:
     """Yield a recipe's often changed keys as lines of YAML, each with its meaning."""
     family = recipe_model(model_type)
     opened: tuple[str, ...] = ()
-    for path in _OFTEN_CHANGED:
+    for path in (*_OFTEN_CHANGED, *family.keys.often_changed):
         *parents, name = path.split(".")
         holder = get(recipe, ".".join(parents)) if parents else recipe
         if not isinstance(holder, Mapping) or name not in holder:

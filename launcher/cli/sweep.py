@@ -16,11 +16,12 @@ from launcher.common.problems import Notice, Problem, ProblemsFound
 from launcher.config.catalogue import Entry
 from launcher.config.compose import compose
 from launcher.config.composed_files import CompositionCache
-from launcher.model import backend_registry
+from launcher.model import backend_registry, family_registry
 from launcher.model.checked_recipe import CheckedRecipe
 from launcher.model.composition import Composition
 from launcher.model.config_tree import AUTO, get, replaced
 from launcher.model.context import LaunchContext
+from launcher.model.recipe import RecipeBase
 from launcher.model.size_plan import spans
 from launcher.model.validation import with_origin
 from launcher.planning.check import examine
@@ -30,6 +31,8 @@ from launcher.rules import faulty_needs, notices, rules_for
 _INSTANCE, _ELASTIC = "instance_type", "recipes.elastic_policy.is_elastic"
 _DEALING = ("E221", "E222", "E223")
 """Codes of the rules on the distribution of samples to ranks."""
+_REFUSED = "E120"
+"""Code of the rule on the clusters that run a family."""
 _SCRIPT = "recipes.training_cfg"
 
 
@@ -65,17 +68,52 @@ def sweep(entries: Sequence[Entry], context: LaunchContext, overrides: Sequence[
     cache = CompositionCache()
     for entry in entries:
         words = [*choice(entry), *overrides]
-        if not any(word.startswith("cluster=") for word in words):
-            words.append("cluster=k8s")
         try:
-            base = compose(words, context.cwd, cache=cache)
-            if brought := _brought(base):
-                base = compose([*words, *brought], context.cwd, cache=cache)
+            base = whole(words, context, cache)
         except ProblemsFound as error:
             yield Checked(entry.name, entry.path, None, False, 0, error.problems)
             continue
         for variant in variants(base, context, cache):
             yield checked(entry, variant, context)
+
+
+def whole(words: Sequence[str], context: LaunchContext, cache: CompositionCache) -> Composition:
+    """Compose a recipe with placeholders for what it leaves to each launch, on Kubernetes if it runs there.
+
+    Raises:
+        ProblemsFound: It cannot be composed.
+    """
+    if any(word.startswith("cluster=") for word in words):
+        base = compose(words, context.cwd, cache=cache)
+    else:
+        base = _on_a_cluster_that_runs_it(words, context, cache)
+    while brought := placeholders(base):
+        base = compose([*base.overrides, *brought], context.cwd, cache=cache)
+    return base
+
+
+def _on_a_cluster_that_runs_it(words: Sequence[str], context: LaunchContext, cache: CompositionCache) -> Composition:
+    on_kubernetes = compose([*words, "cluster=k8s"], context.cwd, cache=cache)
+    family = _family(on_kubernetes)
+    if family is None or family.refusal is RecipeBase.refusal or not _is_refused(on_kubernetes):
+        return on_kubernetes
+    for other in backend_registry.descriptions():
+        elsewhere = compose([*words, f"cluster={other.choice}", *other.examples], context.cwd, cache=cache)
+        if not _is_refused(elsewhere):
+            return elsewhere
+    return on_kubernetes
+
+
+def _family(composition: Composition) -> type[RecipeBase] | None:
+    recipe = composition.tree["recipes"]
+    found = family_registry.family_of(recipe) if isinstance(recipe, Mapping) else None
+    return found if isinstance(found, type) else None
+
+
+def _is_refused(composition: Composition) -> bool:
+    checked, _ = examine(composition)
+    choice = backend_registry.described(composition.backend).choice
+    return checked is not None and checked.recipe.refusal(choice) is not None
 
 
 def choice(entry: Entry) -> list[str]:
@@ -84,9 +122,11 @@ def choice(entry: Entry) -> list[str]:
     return [f"recipes={entry.name}"] + ([] if folder == str(COLLECTION) else [f"hydra.searchpath=['{folder}']"])
 
 
-def _brought(base: Composition) -> list[str]:
+def placeholders(base: Composition) -> list[str]:
     """Return placeholders for what a recipe leaves to each launch: the image, and the user's own script."""
     words = [] if base.tree.get("container") else ["container=image-of-the-launch"]
+    if family := _family(base):
+        words += [f"++{path}={example}" for path, example in family.left_to_launch(base.tree).items()]
     script = get(base.tree, _SCRIPT)
     if isinstance(script, Mapping) and not (script.get("entry_script") or script.get("entry_module")):
         words += [f"{_SCRIPT}.entry_script=script-of-the-launch.py", f"++{_SCRIPT}.run.ntasks_per_node=1"]
@@ -122,6 +162,8 @@ def checked(entry: Entry, composition: Composition, context: LaunchContext) -> C
     is_elastic = get(composition.tree, _ELASTIC) is True
     result = functools.partial(Checked, entry.name, entry.path, str(composition.tree.get(_INSTANCE)), is_elastic)
     checked, problems = examine(composition)
+    if checked and [problem.code for problem in problems] == [_REFUSED] and not problems[0].allowed:
+        return result(0, (), (Notice("N119", f"no cluster runs it: {problems[0].message}"),))
     if checked and not problems:
         job = plan(checked, context)
         found = backend_registry.load_backend(job.backend).check(job)

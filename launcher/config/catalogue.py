@@ -20,11 +20,14 @@ from launcher.config.files import FileCache
 from launcher.config.overrides import quoted
 from launcher.config.plain_values import NotPlain
 from launcher.model.config_tree import ABSENT, child, get, leaves, size_of
+from launcher.model.family_registry import name_of
 
 CONFIG_FILE = COLLECTION / "config.yaml"
 CLUSTERS = COLLECTION / "cluster"
 _NOT_KEYS = ("defaults", "hydra", "scale_config")
 _FOLDER = "recipes"
+_MODELS = ("training_config.actor_rollout_ref.model.path", "training_config.model.path", "run.model_name_or_path")
+"""Keys of other families for the model."""
 _FACTS = (
     "display_name",
     "run.name",
@@ -34,6 +37,8 @@ _FACTS = (
     "training_config.model_config.model_name_or_path",
     "training_config.training_args.trainer_type",
     "training_config.model_config.peft_config.peft_type",
+    "labels",
+    *_MODELS,
 )
 """Keys of a recipe that a listing is made of."""
 
@@ -96,19 +101,29 @@ def _entry(name: str, path: Path, parts: Parts, folders: Sequence[str]) -> Entry
         facts = _composed(name, path, folders)
     objective = facts["training_config.training_args.trainer_type"]
     weights = facts["training_config.model_config.peft_config.peft_type"] or "fft"
+    labels = facts["labels"] or {}
+    labelled = "_".join(filter(None, (labels.get("objective"), labels.get("weights"))))
+    models = (facts[key] for key in ("training_config.model_config.model_name_or_path", *_MODELS))
     types = facts["instance_types"]
     return Entry(
         name=name,
         display_name=str(facts["display_name"] or ""),
         family=path.parent.name,
         model=str(facts["run.name"] or ""),
-        model_name_or_path=str(facts["training_config.model_config.model_name_or_path"] or ""),
-        technique=f"{objective}_{weights}" if objective else None,
+        model_name_or_path=str(next(filter(None, models), "")),
+        technique=f"{objective}_{weights}" if objective else labelled or None,
         is_elastic=facts["elastic_policy"] is not None,
         instance_types=tuple(map(str, types)) if isinstance(types, list) else (),
         model_type=str(facts["run.model_type"] or ""),
         path=path,
     )
+
+
+def recipe_tree(entry: Entry) -> Mapping[str, Any]:
+    """Return a recipe of the collection as its files have it, with its references."""
+    tree = merged(Parts([], FileCache()).of(f"{_FOLDER}/{entry.name}", entry.path, _FOLDER))
+    recipe: Mapping[str, Any] = tree[_FOLDER]
+    return recipe
 
 
 def _fact(tree: Mapping[str, Any], key: str) -> Any:
@@ -150,7 +165,7 @@ def defaults(model_type: str) -> dict[str, Given]:
 
     A value in a part of every recipe is the default, and so is a value on which all alternative parts agree.
     """
-    made_of = [_made_of(entry.path) for entry in entries() if entry.model_type == model_type]
+    made_of = [_made_of(entry.path) for entry in entries() if name_of(entry.model_type) == name_of(model_type)]
     if not made_of:
         return {}
     everywhere = set.intersection(*map(set, made_of))

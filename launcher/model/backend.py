@@ -58,6 +58,8 @@ class BackendDescription(Generic[OptionsT]):
 
     runs_here: ClassVar[bool] = False
     """Whether jobs run on the machine that launches them, whatever they are planned for."""
+    examples: ClassVar[tuple[str, ...]] = ()
+    """Overrides with examples of what every launch there gives."""
     default_trainer: ClassVar[Trainer] = PUBLISHED
     """Who trains where `cluster.trainer` is null. Where jobs run on this machine the published image never does."""
     memory_tier: ClassVar[MemoryKeeper | None] = None
@@ -106,6 +108,10 @@ class BackendDescription(Generic[OptionsT]):
     def launch_mode(self, options: OptionsT) -> LaunchMode:
         """Return what the `cluster` section requests of a launch."""
         return LaunchMode()
+
+    def region(self, options: OptionsT) -> str | None:
+        """Return the AWS region that the `cluster` section names; None if it names none."""
+        return None
 
     def offers(self, key: str) -> Sequence[str]:
         """Return the names that a key of the `cluster` section may have, for completion; none if they are free."""

@@ -58,9 +58,9 @@ class Estimate(Model):
     """Parameters that a checkpoint holds, for a model that the launcher does not know; otherwise counted."""
     dtype: Literal["float32", "bfloat16", "float16", "float8"] | None = None
     """Number format of the saved weights. Default: what the family's training program saves."""
-    optimizer: Literal["adam_fp16", "adam_fp32", "adam_fp32_master", "adam_8bit", "none"] | None = None
-    """State that the optimizer keeps for each trained parameter: adam_fp16 6 bytes, adam_fp32 8, adam_fp32_master 12,
-    adam_8bit about 2, none 0. Default: what the family's training program keeps."""
+    optimizer: Literal["adam_16bit", "adam_fp16", "adam_fp32", "adam_fp32_master", "adam_8bit", "none"] | None = None
+    """State that the optimizer keeps for each trained parameter: adam_16bit 4 bytes, adam_fp16 6, adam_fp32 8,
+    adam_fp32_master 12, adam_8bit about 2, none 0. Default: what the family's training program keeps."""
     sharding: Literal["fsdp", "hsdp", "ddp"] | None = None
     """How states are sharded: fsdp over all ranks, hsdp over those of a node, ddp not at all. Default: as the family
     trains; ddp for your own script."""
@@ -157,6 +157,7 @@ DTYPES: Mapping[str, int] = {"float32": 4, "bfloat16": 2, "float16": 2, "float8"
 
 _BLOCK = 2048
 OPTIMIZERS: Mapping[str, float] = {
+    "adam_16bit": 4,
     "adam_fp16": 6,
     "adam_fp32": 8,
     "adam_fp32_master": 12,
@@ -165,11 +166,13 @@ OPTIMIZERS: Mapping[str, float] = {
 }
 """Bytes that an optimizer keeps for each trained parameter, beside the parameter.
 
-`adam_fp16` three 16-bit numbers, `adam_fp32` both moments in 32 bits, `adam_fp32_master` those and a 32-bit copy of
-the parameter, `adam_8bit` both moments in 8 bits and a 32-bit scale for each block.
+`adam_16bit` both moments in 16 bits, `adam_fp16` three 16-bit numbers, `adam_fp32` both moments in 32 bits,
+`adam_fp32_master` those and a 32-bit copy of the parameter, `adam_8bit` both moments in 8 bits and a 32-bit scale for
+each block.
 
 Source: AWS, managed tiered checkpointing, Solution overview (6 B); Rajbhandari et al., ZeRO (2020), section 3.1
-(12 B); Dettmers et al., 8-bit Optimizers via Block-wise Quantization (2022), section 2 (blocks of 2048).
+(12 B); PyTorch, torch.optim.Adam: moments have their parameter's type (4 B); Dettmers et al., 8-bit Optimizers via
+Block-wise Quantization (2022), section 2 (blocks of 2048).
 """
 
 Sharding = Literal["fsdp", "hsdp", "ddp"]

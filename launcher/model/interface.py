@@ -35,6 +35,27 @@ class Entry(Enum):
     """The toolkit in the image, which is given the path of the recipe."""
     SCRIPT = "script"
     """The toolkit in the image, which is given the user's script and its arguments."""
+    IMAGE = "image"
+    """The image's own program, which is given the path of the recipe, and hyperparameters as plain text."""
+
+
+class PodNeeds(NamedTuple):
+    """What a role's pods need of a cluster beyond their devices; each is empty unless a family says otherwise."""
+
+    node_labels: Mapping[str, str] = {}
+    """Labels of the nodes that they run on, beside the instance type."""
+    tolerations: tuple[Mapping[str, str], ...] = ()
+    """Taints of nodes that they tolerate, as Kubernetes writes them."""
+    node_folders: Mapping[str, str] = {}
+    """Folders of the node, by the folder of the container that each is mounted at; one that is missing is made."""
+    init_image: str | None = None
+    """Image of a container that has to succeed first, with the same variables and mounts, as the image starts it."""
+    init_files: tuple[str, ...] = ()
+    """Files of the node that it reads too, at the same paths."""
+    calls_cluster: bool = False
+    """Whether they are given a token for the API of their cluster even if no service account is named."""
+    is_on_node_network: bool = False
+    """Whether they use the network of the node."""
 
 
 class Role(NamedTuple):
@@ -59,6 +80,8 @@ class Role(NamedTuple):
     """
     limits: Callable[[JobSpec], Mapping[str, str]] = lambda job: {}
     """Processors and memory that the role may use at most; none: no limit."""
+    pod_needs: Callable[[JobSpec], PodNeeds] = lambda job: PodNeeds()
+    """What its pods need of a cluster beyond that."""
 
 
 def agent_workers(
@@ -94,11 +117,19 @@ class Interface(NamedTuple):
     sets that key."""
     runs_as_root: bool = False
     """Whether the program of the family's published image does."""
+    memory_is_minimum: bool = False
+    """Whether `recipes.resources.memory` is what a pod needs at least, which is requested without a limit."""
     accelerator: str | None = None
     """Kind of accelerator that the program needs, `gpu` or `neuron`; None if it runs without."""
     entry: Entry = Entry.LAUNCHER
+    config_variable: str | None = None
+    """Variable by which the image's own program gets the path of its configuration."""
+    channels: Callable[[JobSpec], Mapping[str, str]] = lambda job: {}
+    """Channels of a training job for what its recipe names in S3, by name; the user's own replaces it."""
     has_own_checkpoints: bool = False
     """Whether the image's own program interprets `recipes.checkpointing`."""
+    hyperparameters: Callable[[Mapping[str, Any], str], Mapping[str, str]] = lambda recipe, role: {}
+    """What the program of a training job reads beside the recipe: of the recipe, and the ARN of the job's role."""
     own_configs: Callable[[ScalePoint], Mapping[str, Mapping[str, Any]]] = lambda point: {}
     """Further configurations that the program reads beside that of the recipe at a size: by file name."""
     modules: Callable[[JobSpec], tuple[str, ...]] = lambda job: ()
@@ -116,6 +147,11 @@ class Interface(NamedTuple):
     def workers(self) -> Role:
         """The role that trains."""
         return self.role(WORKERS)
+
+    @property
+    def starts_itself(self) -> bool:
+        """Whether the image's own entry point starts the program, and finds the configuration."""
+        return self.entry is Entry.IMAGE
 
     @property
     def is_ray(self) -> bool:

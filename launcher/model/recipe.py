@@ -5,6 +5,7 @@ Models are strict (a string is never a boolean or a number), frozen, and reject 
 """
 
 import functools
+import re
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
 from typing import Annotated, Any, ClassVar, Literal, Self
@@ -25,6 +26,7 @@ from launcher.model.base_model import (
 )
 from launcher.model.checkpointing import Checkpointing, Content
 from launcher.model.composition import ValueSources
+from launcher.model.config_tree import lookup
 from launcher.model.recipe_keys import Batch, RecipeKeys, UnevenBatch
 
 
@@ -161,8 +163,8 @@ class RecipeResources(Model):
     """2 MiB huge pages for each pod, as a quantity (5120Mi). Requires memory. EFA may need them; the node must
     have reserved them."""
     memory: str | int | None = None
-    """Main memory for each pod, as request and limit, a quantity (512Gi). By default no limit, and a request
-    in proportion to the pod's share of its node's accelerators."""
+    """Main memory for each pod, as request and limit (checkpointless training: as request only), a quantity (512Gi).
+    By default no limit, and a request in proportion to the pod's share of its node's accelerators."""
     cpu: str | int | None = None
     """Processors for each pod, as request and limit, a quantity (96). By default no limit, and a request
     in proportion to the pod's share of its node's accelerators."""
@@ -239,6 +241,15 @@ class InstanceSpec(Model):
     """Instruction set that the image must be built for."""
 
 
+class Labels(Model):
+    """How listings and filters name what a recipe does."""
+
+    objective: str
+    """What is optimized, such as sft, dpo, grpo; or evaluation."""
+    weights: Literal["lora", "fft"] | None = None
+    """Which weights are trained: those of adapters, or all."""
+
+
 class RecipeBase(Model, ABC):
     """The common part of all recipes, whatever their model_type. A family subclasses it and adds its own sections."""
 
@@ -249,6 +260,8 @@ class RecipeBase(Model, ABC):
     instance_types: list[str]
     """Instance types it was tested on and fits in memory; others are refused unless you add them. An empty list
     allows any."""
+    labels: Labels | None = None
+    """How listings and filters name what the recipe does. The recipes of LLMFT say it by other keys."""
     instance_specs: Listed[InstanceSpec] | None = None
     """Instance types that the launcher's table lacks, described: [{name: p9.48xlarge, accelerators: 8,
     accelerator: gpu, efa_devices: 16, vcpus: 192, memory_gib: 2048}]. For a type of the table, the values replace
@@ -276,7 +289,8 @@ class RecipeBase(Model, ABC):
     """Dotted paths of recipe keys that your container reads but the family does not define, e.g.
     training_config.training_args.my_key. They are passed on unchecked; any other unknown key is an error."""
     checkpointless: bool | None = None
-    """Checkpointless training. Not yet supported, and incompatible with elastic jobs."""
+    """Checkpointless training of any recipe. Not yet supported, and incompatible with elastic jobs; the recipes whose
+    names begin with checkpointless_ train so without this key."""
     checkpointing: Checkpointing | None = None
     """Tiers that checkpoints go to, and rates of failures and storage. A job with tiers is never elastic."""
 
@@ -284,6 +298,27 @@ class RecipeBase(Model, ABC):
     """The family's keys for values that the launcher reads."""
     fixed_size: ClassVar[str] = ""
     """Why jobs of the family never change their size; empty if they may."""
+
+    script_variables: ClassVar[Mapping[str, Mapping[str, str]]] = {}
+    """By kind of recipe, the variables that its launcher script reads, each with the recipe's key that it sets."""
+
+    @classmethod
+    def script_kind(cls, recipe: Mapping[str, Any]) -> str:
+        """Return the kind of a recipe among those of `script_variables`."""
+        return next(iter(cls.script_variables))
+
+    @classmethod
+    def left_to_launch(cls, config: Mapping[str, Any]) -> Mapping[str, str]:
+        """Return the keys that a recipe leaves to each launch, and that this one does not give.
+
+        Args:
+            config: The composed configuration.
+
+        Returns:
+            Dotted path in the configuration to an example, as an override spells it.
+        """
+        paths = {f"recipes.{key}": example for key, example in cls.keys.examples.items()}
+        return {path: example for path, example in paths.items() if _is_open(lookup(config, path))}
 
     def refusal(self, cluster: str) -> str | None:
         """Return why a choice of `cluster` cannot run the recipe; None if it can."""
@@ -322,6 +357,15 @@ class RecipeBase(Model, ABC):
             config: A model's config.json, to count instead of the recipe's own model.
             published_model: The model to count where the recipe leaves its model open.
         """
+
+    def image(self, cluster: str, region: str | None) -> str | None:
+        """Return the published image for a choice of `cluster`; None if the recipe's parts set `container` itself.
+
+        Args:
+            cluster: The choice.
+            region: The region that the cluster's section names; None if it names none.
+        """
+        return None
 
     def published_model(self, sources: ValueSources) -> str:
         """Return the published model that the recipe is of, by its name on the Hugging Face Hub; empty if unknown.
@@ -369,6 +413,11 @@ def _updates(model: Model, own: Mapping[str, Any], uneven: str, above: str = "")
             value = current.model_copy(update=_updates(current, value, uneven, f"{path}."))
         found[names[key]] = value
     return found
+
+
+def _is_open(value: Any) -> bool:
+    """Return whether a value is none, or a placeholder in angle brackets."""
+    return value in (None, "") or (isinstance(value, str) and re.search("<.*>", value) is not None)
 
 
 class Git(Model):

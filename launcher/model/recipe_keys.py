@@ -1,5 +1,6 @@
 """The keys of a family for values that the launcher reads from every recipe; and the batch it reads."""
 
+from collections.abc import Mapping
 from typing import Literal, NamedTuple, Protocol
 
 from launcher.model.base_model import Model, ShareSize
@@ -90,6 +91,10 @@ class RecipeKeys(NamedTuple):
     """Folder of checkpoints and results."""
     same_folder: str | None = None
     """Whether a restart continues in that folder."""
+    examples: Mapping[str, str] = {}
+    """Keys that have no value that works before the user gives one, with an example of each."""
+    often_changed: tuple[str, ...] = ()
+    """Keys that a new recipe shows, beside those of every family; related keys are adjacent."""
     left_to_image: tuple[str, ...] = ()
     """Keys whose empty value selects the container's own default."""
     passed: tuple[str, ...] = ()

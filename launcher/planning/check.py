@@ -13,6 +13,8 @@ from launcher.model.validation import type_problems, with_origin
 from launcher.planning import size_planner
 from launcher.rules import SIZES, faulty_needs, rules_for
 
+_IMAGES = "recipes.images"
+"""Where recipes have the published images, by region."""
 _MISSPELT = tuple(f"did you mean {group}?" for group in GROUPS)
 """Remedies of misspelt keys that choose a file."""
 
@@ -40,7 +42,10 @@ def examine(composition: Composition) -> tuple[CheckedRecipe | None, list[Proble
         return None, misspelt  # other faults would concern a job that was not intended
     if checked is None:
         return None, problems
-    faulty = faulty_needs(checked, (problem.path for problem in problems))
+    known = [problem.path for problem in problems]
+    if not known and checked.recipe.refusal(described(composition.backend).choice):
+        known.append("container")  # that there is no image for this cluster is the same fault
+    faulty = faulty_needs(checked, known)
     of_job = (composition.backend, checked.recipe.run.model_type)
     for rule in rules_for(*of_job):
         if rule.applies(*of_job, faulty):
@@ -66,6 +71,9 @@ def _type(composition: Composition) -> tuple[CheckedRecipe | None, list[Problem]
     found += passed_problems(family, composition)
     if any(related(instances.SPECS, problem.path) for problem in recipe_problems):
         recipe = recipe.model_copy(update={"instance_specs": None})  # its placeholder describes no instance
+    if launch.container is None and not any(related(_IMAGES, problem.path) for problem in recipe_problems):
+        image = recipe.image(backend.choice, None if settings_problems else backend.region(settings))
+        launch = launch.model_copy(update={"container": image})
     instance = None if backend.instances is None else instances.find(launch.instance_type, recipe.instance_specs)
     checked = CheckedRecipe(composition, launch, settings, recipe, instance, (), {}, trainer=trainer)
     faulty = any(related(need, problem.path) for need in SIZES for problem in found)

@@ -27,7 +27,7 @@ from launcher.model.job_spec import (
 from launcher.model.recipe import ElasticSettings, Mlflow
 from launcher.rules.custom import is_script
 
-LAUNCHER_KEYS = ("extra_keys", "planner", "checkpointing", "instance_specs", "elastic_policy")
+LAUNCHER_KEYS = ("extra_keys", "labels", "planner", "checkpointing", "instance_specs", "elastic_policy")
 """Keys of a recipe that only the launcher reads, as written. The published configurations of a size
 have no elastic_policy either: the operator chooses sizes."""
 

@@ -29,8 +29,8 @@ def backend_exists(checked: CheckedRecipe, problem: MakeProblem) -> Iterator[Pro
 def feature_exists(checked: CheckedRecipe, problem: MakeProblem) -> Iterator[Problem]:
     """A key of a feature that is not yet supported."""
     if checked.recipe.checkpointless and not checked.is_elastic:
-        remedy = "recipes.checkpointless=false"
-        yield problem("recipes.checkpointless", "is not yet supported", value=True, remedy=remedy)
+        remedy = "recipes.checkpointless=false, or one of the recipes whose names begin with checkpointless_"
+        yield problem("recipes.checkpointless", "is not yet supported for any recipe", value=True, remedy=remedy)
 
 
 @rule("E213", "cluster_type", source="the published launcher's own convention")

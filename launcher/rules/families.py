@@ -5,6 +5,7 @@ from collections.abc import Iterator
 from launcher.common.problems import Problem
 from launcher.model.backend_registry import described, descriptions
 from launcher.model.checked_recipe import CheckedRecipe
+from launcher.model.config_tree import get
 from launcher.rules import MakeProblem, rule
 
 
@@ -16,6 +17,14 @@ def cluster_runs_the_family(checked: CheckedRecipe, problem: MakeProblem) -> Ite
         others = [each.choice for each in descriptions() if not checked.recipe.refusal(each.choice)]
         remedy = " or ".join(f"cluster={other}" for other in others) or None
         yield problem("cluster", reason, value=cluster, allowed=", ".join(others), remedy=remedy)
+
+
+@rule("E122", "recipes", "cluster", source="the published recipes, in which these are empty")
+def launch_gives_what_the_recipe_leaves_open(checked: CheckedRecipe, problem: MakeProblem) -> Iterator[Problem]:
+    """Data, folders and names of your own: without them the program fails once its nodes have started."""
+    for path, example in checked.recipe.left_to_launch(checked.composition.tree).items():
+        given = get(checked.composition.tree, path)
+        yield problem(path, "is left to each launch", value=given, remedy=f"{path}={example}")
 
 
 @rule("E121", "recipes.elastic_policy", source="the published recipes and their images")

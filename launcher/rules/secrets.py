@@ -22,6 +22,7 @@ from launcher.model.checked_recipe import CheckedRecipe
 from launcher.model.config_tree import leaves
 from launcher.model.environment import secret_references
 from launcher.model.recipe import SecretRef
+from launcher.model.start_script import as_commands
 from launcher.rules import MakeNotice, MakeProblem, PlannedRecipe, notice_rule, rule
 
 _TRACKING, _REPOSITORY = "recipes.training_config.mlflow.tracking_uri", "git.repo_url_or_path"
@@ -133,8 +134,10 @@ def _argument_secrets(checked: CheckedRecipe) -> Iterator[str]:
 
 def _command_secrets(checked: CheckedRecipe) -> Iterator[str]:
     for name in ("pre_script", "post_script"):
-        lines = getattr(checked.recipe, name) or ()
-        yield from (f"recipes.{name}.{i}" for i, line in enumerate(lines) if holds_secret(line))
+        given = getattr(checked.recipe, name)
+        for i, line in enumerate(as_commands(given)):
+            if holds_secret(line):
+                yield f"recipes.{name}" if isinstance(given, str) else f"recipes.{name}.{i}"
     commands = described(checked.backend).secrets.words(checked)
     yield from (path for path, command in commands if holds_secret(" ".join(command)))
 

@@ -26,6 +26,7 @@ from launcher import pipeline
 from launcher.backends.local.backend import LocalBackend
 from launcher.common import yaml_io
 from launcher.common.names import RUN_DIR
+from launcher.common.problems import ProblemsFound
 from launcher.config.catalogue import entries
 from launcher.config.collection import clusters
 from launcher.config.compose import compose
@@ -65,6 +66,8 @@ def planned(recipe, backend, folder):
     overrides = [f"recipes={recipe}", f"cluster={cluster.choice}", *needed_by(entry)]
     if cluster.programs.toolkit_key:
         overrides += TRAINING_JOB
+        if entry.model_type == "mtrl":
+            overrides.append("cluster.sm_jobs_config.inputs.s3={train: s3://data/prompts}")
         if entry.model_type == "custom":
             overrides += ["training_cfg.entry_module=null", "training_cfg.entry_script=train.py"]
     if entry.is_elastic:
@@ -72,12 +75,22 @@ def planned(recipe, backend, folder):
     return plan(check(compose(overrides, folder)), frozen_context(folder))
 
 
+def planned_where_it_runs(recipe, backend, folder):
+    """Return a recipe's job on a cluster; None where its program does not run there, which is the only reason."""
+    try:
+        return planned(recipe, backend, folder)
+    except ProblemsFound as error:
+        assert {problem.code for problem in error.problems} in ({"E113"}, {"E120"})
+        return None
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("recipe", RECIPES)
 @pytest.mark.parametrize("cluster", BACKENDS)
 def test_renders_every_recipe_the_same_twice(cluster, recipe, tmp_path):
     """Nothing in a recipe is a Problem, such as a value that looks like a secret."""
-    job = planned(recipe, cluster, tmp_path)
+    if (job := planned_where_it_runs(recipe, cluster, tmp_path)) is None:
+        return
     first, second = (pipeline.render(job, frozen_context(tmp_path)) for _ in range(2))
     assert first == second
     assert all(text.strip() for text in first.files.values())

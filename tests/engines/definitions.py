@@ -1,6 +1,7 @@
 """Custom resource definitions for the test's API server."""
 
 import copy
+import functools
 from pathlib import Path
 from typing import Any
 
@@ -86,6 +87,7 @@ def ray_jobs() -> dict[str, Any]:
     return crd
 
 
+@functools.cache
 def closed_ray_jobs() -> Any:
     """Return the schema of a RayJob's spec that refuses fields which it does not name."""
     return _closed(schema(ray_jobs())["properties"]["spec"])

@@ -44,3 +44,19 @@ def test_pods_are_what_kubernetes_itself_accepts(space, bundle, overrides, is_el
         body = {"apiVersion": "v1", "kind": "PodTemplate", "metadata": {"name": f"x{i}"}, "template": template}
         kept = space.connection().ask(f"/api/v1/namespaces/{space.name}/podtemplates", body)
         assert kept["template"]["spec"]["nodeSelector"] == template["spec"]["nodeSelector"]
+
+
+def test_pods_whose_image_starts_the_program_are_what_kubernetes_itself_accepts(space, render):
+    evaluation = "evaluation/nova/nova_1_0/nova_micro/nova_micro_1_0_p5_48xl_gpu_general_text_benchmark_eval"
+    results = "recipes.run.output_s3_path=s3://results/out"
+    files = render(f"recipes={evaluation}", "cluster=k8s", f"cluster.namespace={space.name}", results).files
+    (template,) = templates(yaml_io.load(files["manifests/job.yaml"]))
+    body = {"apiVersion": "v1", "kind": "PodTemplate", "metadata": {"name": "nova"}, "template": template}
+    kept = space.connection().ask(f"/api/v1/namespaces/{space.name}/podtemplates", body)["template"]["spec"]
+    for key in ("nodeSelector", "tolerations", "hostNetwork", "automountServiceAccountToken"):
+        assert kept[key] == template["spec"][key]
+    assert [each for each in template["spec"]["volumes"] if "hostPath" in each] == [
+        each for each in kept["volumes"] if "hostPath" in each
+    ]
+    (first,), (sent,) = kept["initContainers"], template["spec"]["initContainers"]
+    assert (first["image"], first["volumeMounts"]) == (sent["image"], sent["volumeMounts"])

@@ -43,7 +43,9 @@ class KubernetesBackend:
         """Return what the image lacks: a start command, or a program that runs the commands before and after."""
         if container.is_own(job):
             return (*container.problems(job), *manifest.unread_scripts(job))
-        if kind_of(job) == "RayJob" or interface(job).workers.image_command(job) or k8s_options(job).command:
+        family = interface(job)
+        has_start = family.is_ray or family.starts_itself or family.workers.image_command(job)
+        if has_start or k8s_options(job).command:
             return manifest.unread_scripts(job)
         return (
             Problem(
@@ -60,7 +62,7 @@ class KubernetesBackend:
         Raises:
             ProblemsFound: The configurations are larger than a ConfigMap may be, or the job than the API keeps.
         """
-        if kind_of(job) != "RayJob":  # whose containers KubeRay's operator starts
+        if manifest.has_start_script(job):
             configs = {**configs, manifest.START_SCRIPT: manifest.start_script(job)}
         size = sum(len(name.encode()) + len(text.encode()) for name, text in configs.items())
         if size > CONFIG_MAP_LIMIT:

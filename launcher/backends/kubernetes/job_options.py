@@ -358,9 +358,15 @@ KIND_NAMES: Mapping[JobKind, str] = {
 
 
 def kind_of(job: HasKind) -> JobKind:
-    """Return the kind of the custom resource: a Ray job's follows from its program, another's from the options."""
-    if family_registry.interface(job).is_ray:
+    """Return the kind of the custom resource, which follows from the program unless the options can choose.
+
+    A program that its image starts has no agent of the HyperPod operator.
+    """
+    family = family_registry.interface(job)
+    if family.is_ray:
         return "RayJob"
+    if family.starts_itself:
+        return "PyTorchJob"
     return "HyperPodPyTorchJob" if k8s_options(job).use_hyperpod_pytorch_job else "PyTorchJob"
 
 

@@ -14,7 +14,7 @@ from launcher.backends.kubernetes.api_objects import JOB_LABEL, PRIORITY_LABEL, 
 from launcher.backends.kubernetes.job_options import LabelSelector, PodField, Settings, k8s_options, kind_of
 from launcher.backends.kubernetes.security import container_context
 from launcher.bundle import container
-from launcher.common.names import CHECKPOINT_LOG
+from launcher.common.names import BASE_CONFIG, CHECKPOINT_LOG
 from launcher.common.problems import Problem
 from launcher.common.templating import render_template
 from launcher.model.config_tree import get
@@ -107,13 +107,19 @@ def values(job: JobSpec) -> dict[str, Any]:
         "job": job,
         "settings": settings,
         "pod_fields": pod_fields(settings),
+        "needs": (needs := interface(job).workers.pod_needs(job)),
+        "is_on_node_network": is_on_node_network(job),
+        "nproc_per_node": None if interface(job).starts_itself else job.nproc_per_node,
         "has_agent": kind_of(job) == "HyperPodPyTorchJob",
         "elastic": job.elastic,
         "parts": parts(job),
         "labels": {"app": job.name, **(settings.custom_labels or {}), **own_labels},
         "annotations": {**(settings.annotations or {}), **_given(topology)},
         "env": env(job),
-        "tolerations": [each.model_dump(exclude_none=True) for each in settings.tolerations or ()],
+        "tolerations": [
+            *needs.tolerations,
+            *(each.model_dump(exclude_none=True) for each in settings.tolerations or ()),
+        ],
         "run_policy": _POLICIES[kind_of(job)](job),
         "checkpoint_log": str(CHECKPOINT_LOG) if get(job.scales[0].config, "checkpointing.memory") else None,
         "entrypoint": entrypoint(job),
@@ -151,7 +157,8 @@ def parts(job: JobSpec) -> tuple[Part, ...]:
     if kind_of(job) == "RayJob":
         return _ray_parts(job)
     # The user's own command is unchanged, any other wrapped in the start script.
-    command = settings.command or ["/bin/bash", f"{CONFIG_MOUNT}/{START_SCRIPT}", *_program(job)]
+    wrapped = ["/bin/bash", f"{CONFIG_MOUNT}/{START_SCRIPT}", *_program(job)]
+    command = settings.command or (wrapped if has_start_script(job) else None)
     pods = functools.partial(
         Part,
         command=command,
@@ -220,7 +227,19 @@ def node_selector(job: JobSpec) -> dict[str, str]:
     """Return the labels of the nodes that a job's pods run on: the instance type, and the user's own."""
     settings, instance_type = k8s_options(job), job.resources.instance_type
     node: dict[str, str] = {settings.instance_type_label: instance_type} if instance_type else {}
-    return {**node, **(settings.node_selector or {})}
+    return {**node, **interface(job).workers.pod_needs(job).node_labels, **(settings.node_selector or {})}
+
+
+def is_on_node_network(job: JobSpec) -> bool:
+    """Return whether pods use the network of their node: as the user sets, else as the program needs."""
+    own = k8s_options(job).hostNetwork
+    return interface(job).workers.pod_needs(job).is_on_node_network if own is None else own
+
+
+def has_start_script(job: JobSpec) -> bool:
+    """Return whether pods have the start script: not those of Ray, or those whose image starts its own program."""
+    is_image_s_own = interface(job).starts_itself and not k8s_options(job).command
+    return kind_of(job) != "RayJob" and not is_image_s_own
 
 
 def start_script(job: JobSpec) -> str:
@@ -245,7 +264,10 @@ def image_log(job: JobSpec) -> str | None:
 
 
 def _program(job: JobSpec) -> list[str]:
-    """Return the program that the image starts. Without the HyperPod operator, torchrun replaces its agent."""
+    """Return the program that the image starts; none if its own entry point does.
+
+    Without the HyperPod operator, torchrun replaces its agent.
+    """
     family = interface(job)
     if family.is_ray:
         return list(family.role(SUBMITTER).program(job))
@@ -260,12 +282,13 @@ def unread_scripts(job: JobSpec) -> tuple[Problem, ...]:
     """Return a Problem for each command before or after training that nothing in the container would run."""
     given = [key for key in ("pre_script", "post_script") if get(job.config, f"recipes.{key}")]
     names = {entry["name"] for entry in env(job)}
-    is_direct = not k8s_options(job).command and (kind_of(job) == "RayJob" or _program(job)[0] == _TORCHRUN)
+    program = (_program(job) or ["its program"])[0]
+    is_direct = not k8s_options(job).command and (kind_of(job) == "RayJob" or program == _TORCHRUN)
     return tuple(
         Problem(
             "E322",
             f"recipes.{key}",
-            f"nothing runs it: the container starts {_program(job)[0]} itself",
+            f"nothing runs it: the container starts {program} itself",
             remedy="put the commands into cluster.command, or use an image that recipes container made",
         )
         for key in given
@@ -293,11 +316,14 @@ def env(job: JobSpec) -> list[dict[str, Any]]:
 
     Secrets come first: Kubernetes expands `$(NAME)` from earlier entries only.
     """
-    workers = interface(job).workers
+    family = interface(job)
+    workers = family.workers
     plain = (container.env(job) if container.is_own(job) else workers.image_env(job)) | workers.env(job)
-    if is_kubeflow(job):
+    if family.config_variable:
+        plain[family.config_variable] = f"{CONFIG_MOUNT}/{BASE_CONFIG}"
+    if is_kubeflow(job) and not family.starts_itself:
         plain[_TORCHRUN_PATIENCE] = str(job.save_timeout_s)
-    if job.max_nodes > 1:
+    if job.max_nodes > 1 and not family.starts_itself:
         plain |= _MULTI_NODE_ENV
         if job.resources.efa:
             plain["FI_PROVIDER"] = "efa"
@@ -314,12 +340,12 @@ def _env_entry(name: str, value: str | Mapping[str, Any]) -> dict[str, Any]:
 
 
 def requests(job: JobSpec) -> dict[str, Any]:
-    """Return a pod's requests: its limits, and its share of the node's processors and memory.
+    """Return a pod's requests: its limits, what its recipe names, its share of the node's processors and memory.
 
-    These two have no limits: a pod may use free memory for its data and checkpoints, and a limit on processors
+    The share has no limits: a pod may use free memory for its data and checkpoints, and a limit on processors
     would only slow it down. A pod without accelerators requests none: its share of a node is unknown.
     """
-    found = limits(job)
+    found = limits(job) | _extra(job)
     instance = job.resources.instance
     if instance is None or not k8s_options(job).request_node_share or not job.resources.accelerators:
         return found
@@ -329,13 +355,20 @@ def requests(job: JobSpec) -> dict[str, Any]:
 
 def limits(job: JobSpec) -> dict[str, Any]:
     """Return a pod's limits, which it requests too."""
-    resources, extra = job.resources, get(job.config, "recipes.resources") or {}
+    resources = job.resources
     found: dict[str, Any] = {}
     if resources.accelerators and resources.accelerator_resource:
         found[resources.accelerator_resource] = resources.accelerators
     if resources.efa and job.max_nodes > 1:
         found["vpc.amazonaws.com/efa"] = resources.efa
-    return found | {_RESOURCES[key]: value for key, value in extra.items() if value is not None}
+    is_free = interface(job).memory_is_minimum
+    return found | {name: value for name, value in _extra(job).items() if not (is_free and name == "memory")}
+
+
+def _extra(job: JobSpec) -> dict[str, Any]:
+    """Return what the recipe itself asks of a pod beyond its devices."""
+    extra = get(job.config, "recipes.resources") or {}
+    return {_RESOURCES[key]: value for key, value in extra.items() if value is not None}
 
 
 def _run_policy(job: JobSpec) -> dict[str, Any]:

@@ -58,8 +58,13 @@ def exceptions(job: JobSpec) -> Iterator[str]:
         why = f"the published image of {job.model_type}"
     if words := ", ".join(_of_container(container_context(job))):
         yield f"{words} ({why})"
+    needs = interface(job).workers.pod_needs(job)
     if settings.hostNetwork:
         yield "the node's network (cluster.hostNetwork=true)"
+    elif settings.hostNetwork is None and needs.is_on_node_network:
+        yield f"the node's network (the published image of {job.model_type})"
+    if folders := (*needs.node_folders.values(), *needs.init_files):
+        yield f"{', '.join(folders)} of the node (the published image of {job.model_type})"
     for i, volume in enumerate(settings.volumes or ()):
         yield f"{volume.hostPath} of the node (cluster.volumes.{i})"
 

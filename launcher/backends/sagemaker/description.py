@@ -111,6 +111,12 @@ class TrainingJobDescription(BackendDescription[TrainingOptions]):
     programs: ClassVar[Programs[Any]] = _Programs()
     secrets: ClassVar[Secrets] = _Secrets()
 
+    def region(self, options: TrainingOptions) -> str | None:
+        """Return the region of the job."""
+        from launcher.backends.sagemaker.keys import effective
+
+        return effective(options.sm_jobs_config).region
+
     def launch_mode(self, options: TrainingOptions) -> LaunchMode:
         """Return the section's own `wait`."""
         return LaunchMode(is_followed=options.sm_jobs_config.wait is True)
@@ -122,6 +128,11 @@ class SageMakerDescription(TrainingJobDescription["Settings"]):
     name: ClassVar[str] = "sm_jobs"
     choice: ClassVar[str] = "sm_jobs"
     cluster_types: ClassVar[tuple[str, ...]] = ("sm_jobs",)
+    examples: ClassVar[tuple[str, ...]] = (
+        f"{JOBS}.role=arn:aws:iam::123456789012:role/training",
+        f"{JOBS}.output_path=s3://my-bucket/results",
+        f"{JOBS}.inputs.s3={{train: s3://my-bucket/train}}",
+    )
     instances: ClassVar[Instances[Any] | None] = _InstancesOnAws()
 
     def load(self) -> Backend:

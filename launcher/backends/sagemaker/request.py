@@ -22,7 +22,7 @@ from launcher.model.config_tree import get
 from launcher.model.environment import plain_variables
 from launcher.model.family_registry import interface
 from launcher.model.instances import canonical
-from launcher.model.interface import BUNDLE_CONFIGS, Entry
+from launcher.model.interface import BUNDLE_CONFIGS, Entry, Interface
 from launcher.model.job_spec import JobSpec
 from launcher.model.parallelism import smp
 
@@ -66,6 +66,8 @@ class Plan:
         processes: Worker processes per instance.
         instance_type: With its `ml.` prefix.
         variables: Environment variables that the family sets for the workers.
+        parameters: Hyperparameters that the family's program reads.
+        channels: Those of what the recipe names in S3, by name.
     """
 
     jobs: SmJobs
@@ -76,34 +78,45 @@ class Plan:
     instance_type: str
     image: str | None
     variables: Mapping[str, str] = field(default_factory=dict)
+    parameters: Mapping[str, str] = field(default_factory=dict)
+    channels: Mapping[str, str] = field(default_factory=dict)
 
 
 def of_draft(checked: CheckedRecipe) -> Plan:
     """Return the inputs for a job that is being checked, as far as they are known."""
+    family, jobs = interface(checked), jobs_of(checked)
     return Plan(
-        jobs_of(checked),
+        jobs,
         checked.composition.tree,
-        interface(checked).entry,
+        family.entry,
         checked.recipe.trainer.num_nodes,
         checked.devices,
         canonical(checked.launch.instance_type or ""),
         checked.launch.container,
+        parameters=family.hyperparameters(checked.recipe_tree, jobs.role or ""),
     )
 
 
 def of_job(job: JobSpec) -> Plan:
     """Return the inputs of a planned job's request."""
-    family = interface(job)
+    family, jobs = interface(job), jobs_of(job)
     return Plan(
-        jobs_of(job),
+        jobs,
         job.config,
         family.entry,
         job.initial_nodes,
         job.nproc_per_node,
         job.resources.instance_type or "",
         job.image,
-        family.workers.env(job),
+        {**_config_path(family), **family.workers.env(job)},
+        family.hyperparameters(job.recipe_tree, jobs.role or ""),
+        family.channels(job),
     )
+
+
+def _config_path(family: Interface) -> dict[str, str]:
+    """Return the variable that names the configuration, for a program that reads one."""
+    return {family.config_variable: f"{RECIPE_DIR}/{BASE_CONFIG}"} if family.config_variable else {}
 
 
 def render(job: JobSpec, configs: Mapping[str, str]) -> dict[str, str]:
@@ -120,6 +133,8 @@ def render(job: JobSpec, configs: Mapping[str, str]) -> dict[str, str]:
 def build(plan: Plan, name: str, recipe: Mapping[str, str]) -> dict[str, Any]:
     """Return the request; `recipe` holds the files of the recipe's channel, file name to text."""
     jobs, found = plan.jobs, [*channels(plan.jobs).values()]
+    own = {each["ChannelName"] for each in found}
+    found += [{"ChannelName": name, "DataSource": _s3(uri)} for name, uri in plan.channels.items() if name not in own]
     if not is_serverless(jobs):  # which runs a recipe of AWS
         found.append(recipe_channel(jobs, name, recipe))
     start = ["/bin/bash", f"{RECIPE_DIR}/{START}"]
@@ -139,7 +154,9 @@ def build(plan: Plan, name: str, recipe: Mapping[str, str]) -> dict[str, Any]:
         nodes=plan.nodes,
         stopping={"MaxRuntimeInSeconds": DEFAULT_MAX_RUNTIME_S, **_api(jobs.stopping_condition)},
     )
-    request: dict[str, Any] = yaml_io.load(text) | members(jobs)
+    # Source: SDK 2.257.6, PyTorch._setup_for_nova_recipe: a program that is the image's own is not profiled.
+    unwatched = {"ProfilerConfig": {"DisableProfiler": True}} if plan.entry is Entry.IMAGE else {}
+    request: dict[str, Any] = yaml_io.load(text) | unwatched | members(jobs)
     return request
 
 
@@ -155,7 +172,7 @@ def has_toolkit(plan: Plan) -> bool:
     """
     if plan.jobs.toolkit is not None:
         return plan.jobs.toolkit
-    return plan.entry is not Entry.LAUNCHER and not is_replaced(plan.jobs)
+    return plan.entry in (Entry.RECIPE, Entry.SCRIPT) and not is_replaced(plan.jobs)
 
 
 def is_replaced(jobs: SmJobs) -> bool:
@@ -286,7 +303,7 @@ def hyperparameters(plan: Plan) -> dict[str, str]:
 
 def _values(plan: Plan) -> Iterator[tuple[str, Any]]:
     """Yield the hyperparameters, except those of the distribution; later ones replace earlier ones."""
-    if plan.entry is Entry.RECIPE:
+    if plan.entry in (Entry.RECIPE, Entry.IMAGE):
         yield "sagemaker_recipe_local_path", f"{RECIPE_DIR}/{BASE_CONFIG}"
     elif plan.entry is Entry.SCRIPT:
         script = get(plan.tree, "recipes.training_cfg")
@@ -298,6 +315,7 @@ def _values(plan: Plan) -> Iterator[tuple[str, Any]]:
             # The toolkit capitalizes booleans, as Python does; other clusters use lower case, which a text preserves.
             text = str(value).lower() if isinstance(value, bool) else value
             yield name.lstrip("-"), RECIPE_DIR if value == BUNDLE_CONFIGS else text
+    yield from plan.parameters.items()
     yield from (plan.jobs.hyperparameters or {}).items()
 
 

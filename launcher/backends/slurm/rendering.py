@@ -21,6 +21,7 @@ from launcher.model.family_registry import interface
 from launcher.model.job_spec import PUBLISHED, JobSpec
 from launcher.model.parallelism import mpi
 from launcher.model.parallelism.smp import hyperparameters
+from launcher.model.start_script import as_commands
 from launcher.operator.job_request import GRACEFUL_ENV
 
 JOB_FILE, NODE_FILE = "slurm/job.sh", "slurm/node.sh"
@@ -166,7 +167,7 @@ def _release(job: JobSpec, options: Settings, given: Mapping[str, Value], nodes:
 
 
 def _node_values(job: JobSpec, options: Settings, runtime: str, *, has_code: bool) -> dict[str, Any]:
-    before, after = (list(get(job.config, f"recipes.{name}_script") or ()) for name in ("pre", "post"))
+    before, after = (as_commands(get(job.config, f"recipes.{name}_script")) for name in ("pre", "post"))
     inside = options.slurm_docker_cfg.post_launch_commands or () if runtime == "docker" else ()
     # A relative path of a program starts from here; an empty one is the folder of the processes.
     folder = Path(f"{_BUNDLE}{code.CWD}") if has_code else Path() if options.ssh else job.cwd

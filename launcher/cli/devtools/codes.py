@@ -13,13 +13,16 @@ SUBJECTS = {
     "E3": "Kubernetes and SageMaker",
     "E4": "This machine, its rehearsals, and Slurm",
     "E5": "Tracking",
+    "E56": "Nova",
+    "E57": "Nova",
     "E6": "Secrets",
     "E7": "Bundles, logs and files",
     "E8": "The recipes command",
     "E9": "Not supported yet",
     "N1": "Notices",
+    "N4": "Notices",
 }
-"""Subject of each hundred of codes."""
+"""Subject of the codes that begin so; the longest beginning counts."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,8 +43,8 @@ class Code:
 
     @property
     def subject(self) -> str:
-        """The subject of the codes of its hundred."""
-        return SUBJECTS[self.code[:2]]
+        """The subject of the code."""
+        return SUBJECTS.get(self.code[:3]) or SUBJECTS[self.code[:2]]
 
 
 def all_codes() -> tuple[Code, ...]:

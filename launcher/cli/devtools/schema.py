@@ -187,16 +187,19 @@ def mapping_in(node: Any) -> Any:
 
 
 def _known_properties(mapping: dict[str, Any]) -> dict[str, Any]:
-    """Move `additionalProperties: false` from a mapping's schema into one that only lists the known keys."""
-    mapping.pop("additionalProperties")
+    """Move `additionalProperties` from a mapping's schema into one that only lists the known keys.
+
+    It is true for a section that is passed on, whose keys are not all known.
+    """
+    has_others = mapping.pop("additionalProperties")
     inner = {key: mapping_in(node) for key, node in mapping["properties"].items()}
     known = {key: _known_properties(node) if "properties" in node else True for key, node in inner.items()}
-    return {"properties": known, "additionalProperties": False}
+    return {"properties": known, "additionalProperties": has_others}
 
 
 def _describe_sizes(node: dict[str, Any], known: dict[str, Any]) -> None:
     """Describe the keys of a scale_config entry: training settings of a size, and its number of nodes."""
-    own = {"trainer": ("num_nodes",), "training_config": None}
+    own = {key: names for key, names in {"trainer": ("num_nodes",), "training_config": None}.items() if key in known}
 
     def entry(root: str) -> dict[str, Any]:
         return {

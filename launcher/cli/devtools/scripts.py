@@ -10,7 +10,8 @@ from pathlib import Path
 
 from launcher.cli.output import write_file
 from launcher.common.templating import render_template
-from launcher.config.catalogue import Entry, entries
+from launcher.config.catalogue import Entry, entries, recipe_tree
+from launcher.model import family_registry
 
 FOLDER = "launcher_scripts"
 """The scripts' folder in a checkout."""
@@ -18,7 +19,12 @@ FOLDER = "launcher_scripts"
 
 def scripts() -> dict[Path, str]:
     """Return every script: its path below `launcher_scripts/`, and its text."""
-    texts = {Path("launch.sh"): render_template("scripts/launch.sh.j2")}
+    kinds = {
+        kind: variables
+        for name in family_registry.names()
+        for kind, variables in family_registry.recipe_model(name).script_variables.items()
+    }
+    texts = {Path("launch.sh"): render_template("scripts/launch.sh.j2", kinds=kinds)}
     for entry in entries():
         title = " ".join(entry.display_name.split()) or entry.name
         texts[Path(entry.family, f"run_{entry.path.stem}.sh")] = render_template(
@@ -33,6 +39,9 @@ def _kind(entry: Entry) -> str:
         return "elastic_script" if entry.is_elastic else "script"
     if entry.model_type == "tiny_lm":
         return "tiny"
+    family = family_registry.recipe_model(entry.model_type)
+    if family.script_variables:
+        return family.script_kind(recipe_tree(entry))
     return "fine_tuning" if entry.model_name_or_path else "without_weights"
 
 

@@ -6,10 +6,10 @@ Source: verl 0.7, verl.trainer.sft_trainer, which torchrun starts; Hydra, comman
 from launcher.families.verl.ray import CONFIG, own_configs
 from launcher.model.config_tree import get
 from launcher.model.environment import mlflow_variables
-from launcher.model.interface import BUNDLE_CONFIGS, Interface, agent_workers
+from launcher.model.interface import Interface, agent_workers
 from launcher.model.job_spec import JobSpec
 
-_PROGRAM = ("-m", "verl.trainer.sft_trainer", "--config-path", BUNDLE_CONFIGS, "--config-name", CONFIG)
+_PROGRAM = ("-m", "verl.trainer.sft_trainer", "--config-name", CONFIG)
 
 
 def _env(job: JobSpec) -> dict[str, str]:
@@ -17,8 +17,7 @@ def _env(job: JobSpec) -> dict[str, str]:
 
 
 INTERFACE = Interface(
-    roles=(agent_workers(lambda job: _PROGRAM, takes_config_path=False, env=_env),),
-    takes_config_path=False,
+    roles=(agent_workers(lambda job: _PROGRAM, env=_env),),
     runs_as_root=True,
     accelerator="gpu",
     has_own_checkpoints=True,

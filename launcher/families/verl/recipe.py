@@ -356,21 +356,56 @@ class TrainingConfig(Passed):
     """The job's MLflow run."""
 
 
+_DATA = {
+    "TRAIN_DATA": "training_config.data.train_files",
+    "VAL_DATA": "training_config.data.val_files",
+    "EXP_DIR": "training_config.trainer.default_local_dir",
+}
+"""Variables of every script. Source: the published launcher's scripts."""
+
+
 class Recipe(RecipeBase):
     """A recipe that verl trains: GRPO on a Ray cluster, SFT and DPO by processes of their own."""
 
     keys: ClassVar[RecipeKeys] = RecipeKeys(
         mlflow="training_config.mlflow",
         training_dir="training_config.trainer.default_local_dir",
-        left_to_image=("training_config.trainer.resume_from_path",),
+        examples={"training_config.data.train_files": "/data/train.parquet"},
+        often_changed=tuple(
+            f"training_config.{key}"
+            for key in (
+                *("data.train_files", "data.val_files", "data.train_batch_size", "data.max_length"),
+                *("data.max_prompt_length", "data.max_response_length"),
+                *("model.path", "model.lora_rank", "model.lora_alpha", "optim.lr"),
+                *("actor_rollout_ref.model.path", "actor_rollout_ref.model.lora_rank"),
+                *("actor_rollout_ref.actor.optim.lr", "actor_rollout_ref.actor.ppo_mini_batch_size"),
+                *("actor_rollout_ref.rollout.n", "actor_rollout_ref.rollout.tensor_model_parallel_size"),
+                *("trainer.total_epochs", "trainer.save_freq", "trainer.test_freq", "trainer.resume_mode"),
+                "trainer.default_local_dir",
+            )
+        ),
         passed=("training_config",),
     )
+    script_variables: ClassVar[Mapping[str, Mapping[str, str]]] = {
+        "verl_grpo": {
+            **_DATA,
+            "ACTOR_MODEL_PATH": "training_config.actor_rollout_ref.model.path",
+            "CRITIC_MODEL_PATH": "training_config.critic.model.path",
+            "REWARD_MODEL_PATH": "training_config.reward_model.model.path",
+        },
+        "verl_offline": {**_DATA, "MODEL_NAME_OR_PATH": "training_config.model.path"},
+    }
     fixed_size: ClassVar[str] = "verl's checkpoints have a file for each rank, and load at no other number of ranks"
 
     ray_cluster: RayCluster | None = None
     """GRPO only. Processors and memory of the Ray cluster's pods."""
     training_config: TrainingConfig
     """verl's complete configuration."""
+
+    @classmethod
+    def script_kind(cls, recipe: Mapping[str, Any]) -> str:
+        """Return whether a recipe generates its samples."""
+        return "verl_grpo" if "actor_rollout_ref" in recipe["training_config"] else "verl_offline"
 
     @property
     def mlflow(self) -> Mlflow:
@@ -403,7 +438,7 @@ class Recipe(RecipeBase):
     def content(self, config: Mapping[str, Any] | None = None, published_model: str = "") -> Content:
         """Return what a checkpoint of verl holds: the weights or the adapters, and the state of the optimizer.
 
-        Under FSDP in 16 bits, Adam's moments have 16 bits too; the form with a third number is an upper bound.
+        Under FSDP in 16 bits, Adam's moments have 16 bits too.
 
         Source: torch.optim.Adam: moments have the parameter's type; Megatron-LM, distributed optimizer.
         """
@@ -438,4 +473,4 @@ def _formats(parallelism: Parallelism | None) -> tuple[str, str]:
     if parallelism and parallelism.tensor_model_parallel_size:
         return "bfloat16", "adam_fp32_master"
     is_full = parallelism is None or parallelism.model_dtype in (None, "fp32", "float32")
-    return ("float32", "adam_fp32") if is_full else ("bfloat16", "adam_fp16")
+    return ("float32", "adam_fp32") if is_full else ("bfloat16", "adam_16bit")

@@ -8,6 +8,7 @@ from collections.abc import Iterable, Iterator
 from typing import NamedTuple
 
 from launcher.common.problems import Notice, Problem
+from launcher.common.texts import counted
 from launcher.families.verl.recipe import Actor, ActorRolloutRef, Parallelism, Recipe
 from launcher.model.checked_recipe import CheckedRecipe
 from launcher.model.config_tree import get
@@ -19,7 +20,7 @@ _DATA, _ROLES, _ENGINE = f"{_TRAINING}.data", f"{_TRAINING}.actor_rollout_ref", 
 _ACTOR, _ROLLOUT, _REF = f"{_ROLES}.actor", f"{_ROLES}.rollout", f"{_ROLES}.ref"
 _BATCH, _MINI_BATCH = f"{_DATA}.train_batch_size", f"{_ACTOR}.ppo_mini_batch_size"
 _RAY_TRAINER = "verl, trainer/ppo/ray_trainer.py, check_worker_group_compatibility and _validate_config"
-_SFT_TRAINER = "verl, trainer/sft_trainer.py, _build_dataloader"
+_SFT_TRAINER = "verl, trainer/sft_trainer.py, _build_dataloader; workers/engine/utils.py, prepare_micro_batches"
 _MEGATRON = "Megatron-LM, core/parallel_state.py, initialize_model_parallel"
 
 _OFFERED = {
@@ -52,7 +53,7 @@ def _world_size(checked: CheckedRecipe) -> int:
 
 
 def _gpus(checked: CheckedRecipe) -> str:
-    return f"{checked.recipe.trainer.num_nodes} nodes × {checked.devices} GPUs"
+    return f"{counted(checked.recipe.trainer.num_nodes, 'node')} × {counted(checked.devices, 'GPU')}"
 
 
 def _multiples(number: int, of: int) -> tuple[int, ...]:
@@ -90,14 +91,6 @@ def one_number_sizes_the_job(checked: CheckedRecipe, problem: MakeProblem) -> It
             yield problem(
                 path, f"differs from recipes.trainer.{key}", value=value, allowed=f"{of_job}", remedy=remedy
             )
-
-
-@rule("E281", f"{_DATA}.train_files", source="the published launcher scripts of verl's recipes")
-def training_data_is_given(checked: CheckedRecipe, problem: MakeProblem) -> Iterator[Problem]:
-    """The published recipes leave the data to the user."""
-    if not _recipe(checked).training_config.data.train_files:
-        message = "is not given: parquet files, as the container sees them"
-        yield problem(f"{_DATA}.train_files", message, remedy=f"{_DATA}.train_files=/data/train.parquet")
 
 
 @rule("E282", _BATCH, _MINI_BATCH, source=_RAY_TRAINER)
@@ -322,14 +315,14 @@ def samples_divide_among_gpus(checked: CheckedRecipe, problem: MakeProblem) -> I
 
 @notice_rule("N181", source="the published parameters of verl's recipes")
 def numbers_are_offered(planned: PlannedRecipe, notice: MakeNotice) -> Iterator[Notice]:
-    """verl takes other numbers than the published parameters offer, and nobody has tested them with a recipe."""
+    """verl takes other numbers than the published parameters offer, which are untested with the recipe."""
     training = planned.checked.recipe_tree["training_config"]
     for key, offered in _OFFERED.items():
         value = get(training, key)
         if isinstance(value, int) and value not in offered:
             span = isinstance(offered, range)
-            told = f"{offered[0]} to {offered[-1]}" if span else ", ".join(map(str, offered))
-            yield notice(f"{key} is {value}; the published parameters offer {told}")
+            listed = f"{offered[0]} to {offered[-1]}" if span else ", ".join(map(str, offered))
+            yield notice(f"{key} is {value}; the published parameters offer {listed}")
 
 
 @notice_rule("N182", source="verl, trainer/config/rollout: response_length")

@@ -41,7 +41,7 @@ def fields_are_of_this_kind(checked: CheckedRecipe, problem: MakeProblem) -> Ite
                 f"cluster.{key}",
                 f"is a field of HyperPodPyTorchJob, not of a {KIND_NAMES[kind]}",
                 remedy="leave it out"
-                if kind == "RayJob"
+                if settings.use_hyperpod_pytorch_job
                 else "cluster.use_hyperpod_pytorch_job=true, or leave it out",
             )
 

@@ -17,6 +17,7 @@ from launcher.common.secret_forms import holds_credentials
 from launcher.common.syntax import is_dns_label, is_dns_subdomain
 from launcher.model.checked_recipe import CheckedRecipe
 from launcher.model.config_tree import leaves
+from launcher.model.start_script import as_commands
 from launcher.rules import MakeProblem, rule
 from launcher.rules.custom import is_script
 
@@ -173,7 +174,7 @@ def _words(checked: CheckedRecipe) -> Iterator[tuple[str, str]]:
         if text := getattr(checked.launch.git, key):
             yield f"git.{key}", f"GIT_REPO_URL={text}"
     for key in ("pre_script", "post_script"):
-        if commands := getattr(checked.recipe, key):
+        if commands := as_commands(getattr(checked.recipe, key)):
             yield f"recipes.{key}", f"{key.upper()}_COMMANDS={';'.join(commands)}"
     for i, word in enumerate(k8s_options(checked).command or ()):
         yield f"cluster.command.{i}", word

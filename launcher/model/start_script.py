@@ -1,0 +1,57 @@
+"""The start script of the published images: the variables by which it gets program, repository and commands.
+
+Source: the variables of the start script in the published LLMFT image, whose chart starts other images too.
+"""
+
+from collections.abc import Sequence
+from typing import Any
+
+from launcher.model.config_tree import get
+from launcher.model.interface import CONFIG_MOUNT
+from launcher.model.job_spec import JobSpec
+
+START_SCRIPT = ("/opt/bin/scripts/train-script-gpu.sh",)
+"""Start command of the images."""
+
+
+def as_commands(value: Sequence[str] | None) -> list[str]:
+    """Return the commands that a recipe runs before or after training; some recipes have them in one text."""
+    return [value] if isinstance(value, str) else list(value or ())
+
+
+def variables(job: JobSpec, program: str) -> dict[str, str]:
+    """Return the variables that the start script reads.
+
+    Args:
+        job: The job.
+        program: What it starts if `git` names no other: the path of a script, or `-m` and a module.
+    """
+    git = job.config["git"]
+    script_args = f"--config-path={CONFIG_MOUNT}" + ("" if job.elastic else " --config-name=config.yaml")
+    module = f"-m {git['entry_module']}" if git["entry_module"] else program
+    env = {
+        "GIT_REPO_URL": _repository(git),
+        "GIT_BRANCH": git["branch"] or "",
+        "GIT_COMMIT": git["commit"] or "",
+        "GIT_UPDATE_ADAPTER": "true" if git["update_adapter"] else "",
+        "NODES": str(job.initial_nodes),
+        "NTASKS_PER_NODE": str(job.nproc_per_node),
+        "SCRIPT_PATH": git["entry_script"] or module,
+        "SCRIPT_ARGS": script_args,
+        "PRE_SCRIPT_COMMANDS": ";".join(as_commands(get(job.config, "recipes.pre_script"))),
+        "POST_SCRIPT_COMMANDS": ";".join(as_commands(get(job.config, "recipes.post_script"))),
+        "INSTANCE_TYPE": (job.resources.instance_type or "").removeprefix("ml."),  # its EFA set-up compares EC2 names
+    }
+    if getattr(job.settings, "use_hyperpod_pytorch_job", True):
+        env["USE_HYPERPODRUN"] = "true"
+    if not getattr(job.settings, "queue_name", None):  # a Kueue queue names the job itself
+        env["JOB_NAME"] = job.name
+    return env
+
+
+def _repository(git: dict[str, Any]) -> str:
+    """Return the repository's address; a token is expanded by Kubernetes from the variable before it."""
+    url = git["repo_url_or_path"] or ""
+    if git["token"] and url.startswith("https://"):
+        return url.replace("https://", "https://oauth2:$(GIT_TOKEN)@", 1)
+    return url

@@ -1,0 +1,3 @@
+#!/usr/bin/env bash
+# Nova Pro 1.0 Continued Pre-Training on P5; ../launch.sh has the variables
+exec "$(dirname -- "${BASH_SOURCE[0]}")/../launch.sh" training/nova/nova_1_0/nova_pro/CPT/nova_pro_1_0_p5x24_gpu_pretrain nova "$@"

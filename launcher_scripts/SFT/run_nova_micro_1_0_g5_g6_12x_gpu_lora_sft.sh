@@ -1,0 +1,3 @@
+#!/usr/bin/env bash
+# Nova Micro 1.0 Supervised Fine-Tuning with LoRA on G5 or G6 12xlarge; ../launch.sh has the variables
+exec "$(dirname -- "${BASH_SOURCE[0]}")/../launch.sh" fine-tuning/nova/nova_1_0/nova_micro/SFT/nova_micro_1_0_g5_g6_12x_gpu_lora_sft nova "$@"

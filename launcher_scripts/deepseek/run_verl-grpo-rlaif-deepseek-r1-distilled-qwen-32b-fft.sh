@@ -1,0 +1,3 @@
+#!/usr/bin/env bash
+# Deepseek R1 Distilled Qwen 32B GRPO RLAIF Fine-Tuning; ../launch.sh has the variables
+exec "$(dirname -- "${BASH_SOURCE[0]}")/../launch.sh" fine-tuning/deepseek/verl-grpo-rlaif-deepseek-r1-distilled-qwen-32b-fft verl_grpo "$@"

@@ -1,0 +1,3 @@
+#!/usr/bin/env bash
+# Deepseek R1 Distilled Llama 70B GRPO RLVR Fine-Tuning with LoRA; ../launch.sh has the variables
+exec "$(dirname -- "${BASH_SOURCE[0]}")/../launch.sh" fine-tuning/deepseek/verl-grpo-rlvr-deepseek-r1-distilled-llama-70b-lora verl_grpo "$@"

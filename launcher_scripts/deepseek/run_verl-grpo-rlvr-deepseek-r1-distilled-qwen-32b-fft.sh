@@ -1,0 +1,3 @@
+#!/usr/bin/env bash
+# DeepSeek R1 Distill Qwen 32B GRPO RLVR Fine-Tuning; ../launch.sh has the variables
+exec "$(dirname -- "${BASH_SOURCE[0]}")/../launch.sh" fine-tuning/deepseek/verl-grpo-rlvr-deepseek-r1-distilled-qwen-32b-fft verl_grpo "$@"

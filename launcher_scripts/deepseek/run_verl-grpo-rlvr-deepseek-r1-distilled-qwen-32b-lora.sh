@@ -1,0 +1,3 @@
+#!/usr/bin/env bash
+# Deepseek R1 Distilled Qwen 32B GRPO RLVR Fine-Tuning with LoRA; ../launch.sh has the variables
+exec "$(dirname -- "${BASH_SOURCE[0]}")/../launch.sh" fine-tuning/deepseek/verl-grpo-rlvr-deepseek-r1-distilled-qwen-32b-lora verl_grpo "$@"

@@ -1,0 +1,3 @@
+#!/usr/bin/env bash
+# Data Distillation with Nova Premier 1.0 as the Teacher on R5; ../launch.sh has the variables
+exec "$(dirname -- "${BASH_SOURCE[0]}")/../launch.sh" fine-tuning/nova/nova_1_0/nova_premier/distill/nova_premier_1_0_r5_cpu_distill nova "$@"

@@ -1,0 +1,3 @@
+#!/usr/bin/env bash
+# Gemma 4 E4B IT GRPO RLVR Fine-Tuning with LoRA (Text); ../launch.sh has the variables
+exec "$(dirname -- "${BASH_SOURCE[0]}")/../launch.sh" fine-tuning/gemma4-0_7_0/verl-grpo-rlvr-gemma-4-e4b-it-lora verl_grpo "$@"

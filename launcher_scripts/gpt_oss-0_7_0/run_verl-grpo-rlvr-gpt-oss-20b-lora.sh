@@ -1,0 +1,3 @@
+#!/usr/bin/env bash
+# GPT-OSS 20B GRPO RLVR Fine-Tuning with LoRA; ../launch.sh has the variables
+exec "$(dirname -- "${BASH_SOURCE[0]}")/../launch.sh" fine-tuning/gpt_oss-0_7_0/verl-grpo-rlvr-gpt-oss-20b-lora verl_grpo "$@"

@@ -1,0 +1,3 @@
+#!/usr/bin/env bash
+# HyperPod Checkpointless Training Llama 3 70B LoRA on GPU, 2K sequence length; ../launch.sh has the variables
+exec "$(dirname -- "${BASH_SOURCE[0]}")/../launch.sh" fine-tuning/llama/checkpointless_llama3_70b_lora checkpointless "$@"

@@ -1,0 +1,3 @@
+#!/usr/bin/env bash
+# Nova Pro 1.0 Evaluation by an LLM Judge; ../launch.sh has the variables
+exec "$(dirname -- "${BASH_SOURCE[0]}")/../launch.sh" evaluation/nova/nova_1_0/nova_pro/nova_pro_1_0_p5_48xl_gpu_llm_judge_eval nova "$@"

@@ -1,0 +1,3 @@
+#!/usr/bin/env bash
+# Qwen 3.5 27B GRPO RLAIF Fine-Tuning with LoRA; ../launch.sh has the variables
+exec "$(dirname -- "${BASH_SOURCE[0]}")/../launch.sh" fine-tuning/qwen-0_7_0/verl-grpo-rlaif-qwen-3-dot-5-27b-lora verl_grpo "$@"

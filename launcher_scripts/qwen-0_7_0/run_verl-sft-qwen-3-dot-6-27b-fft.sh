@@ -1,0 +1,3 @@
+#!/usr/bin/env bash
+# Qwen 3.6 27B SFT Full Fine-Tuning; ../launch.sh has the variables
+exec "$(dirname -- "${BASH_SOURCE[0]}")/../launch.sh" fine-tuning/qwen-0_7_0/verl-sft-qwen-3-dot-6-27b-fft verl_offline "$@"

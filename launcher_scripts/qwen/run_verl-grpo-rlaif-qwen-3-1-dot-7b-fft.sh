@@ -1,0 +1,3 @@
+#!/usr/bin/env bash
+# Qwen 3 1.7B GRPO RLAIF Fine-Tuning; ../launch.sh has the variables
+exec "$(dirname -- "${BASH_SOURCE[0]}")/../launch.sh" fine-tuning/qwen/verl-grpo-rlaif-qwen-3-1-dot-7b-fft verl_grpo "$@"

@@ -1,0 +1,3 @@
+#!/usr/bin/env bash
+# Qwen 3 14B GRPO RLAIF Fine-Tuning with LoRA; ../launch.sh has the variables
+exec "$(dirname -- "${BASH_SOURCE[0]}")/../launch.sh" fine-tuning/qwen/verl-grpo-rlaif-qwen-3-14b-lora verl_grpo "$@"

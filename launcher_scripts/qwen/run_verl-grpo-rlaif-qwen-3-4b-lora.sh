@@ -1,0 +1,3 @@
+#!/usr/bin/env bash
+# Qwen 3 4B GRPO RLAIF Fine-Tuning with LoRA; ../launch.sh has the variables
+exec "$(dirname -- "${BASH_SOURCE[0]}")/../launch.sh" fine-tuning/qwen/verl-grpo-rlaif-qwen-3-4b-lora verl_grpo "$@"

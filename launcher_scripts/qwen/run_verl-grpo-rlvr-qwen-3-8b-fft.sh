@@ -1,0 +1,3 @@
+#!/usr/bin/env bash
+# Qwen 3 8B GRPO RLVR Fine-Tuning; ../launch.sh has the variables
+exec "$(dirname -- "${BASH_SOURCE[0]}")/../launch.sh" fine-tuning/qwen/verl-grpo-rlvr-qwen-3-8b-fft verl_grpo "$@"
