@@ -72,7 +72,6 @@ trainer: {{devices: 8, num_nodes: 2}}
 EVALUATION = "evaluation: {task: mmlu}"
 BATCH = "data: {train_batch_size: 96}\nactor: {micro: 4, lr: 1.0e-05}"
 POLICY = "elastic_policy: {is_elastic: true, min_nodes: 1, max_nodes: 4, use_graceful_shutdown: false}"
-ON_SLURM = ("cluster=slurm", "instance_type=p5.48xlarge", "container=registry.example/image:1")
 K8S = ("cluster=k8s", "instance_type=p5.48xlarge", "container=registry.example/image:1")
 
 
@@ -127,7 +126,7 @@ def test_a_batch_is_planned_and_checked_by_the_family_s_own_keys(prepare, proble
 
 
 def test_a_family_of_several_roles_is_refused_where_only_workers_are_started(problems, family):
-    (problem,) = problems(family(NO_BATCH, EVALUATION, ("workers", "head", "submitter")), *ON_SLURM)
+    (problem,) = problems(family(NO_BATCH, EVALUATION, ("workers", "head", "submitter")), "cluster=local")
     assert (problem.code, problem.path, problem.value) == ("E113", "recipes.run.model_type", "made_up")
     assert "head, submitter" in problem.message
 

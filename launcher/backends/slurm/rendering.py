@@ -238,8 +238,8 @@ def _environment(job: JobSpec) -> dict[str, str]:
 def _program(job: JobSpec, folder: Path) -> tuple[str, ...]:
     family = interface(job)
     if family.is_ray:
-        python, *words = family.role(SUBMITTER).program(job)  # the job's Python takes its place
-        return tuple(f"{_BUNDLE}{CONFIG_DIR}" if word == CONFIG_MOUNT else word for word in words)
+        _, *own = family.role(SUBMITTER).program(job)  # the job's Python takes the place of the first word
+        return tuple(f"{_BUNDLE}{CONFIG_DIR}" if word == CONFIG_MOUNT else word for word in own)
     words = tuple(family.workers.program(replace(job, cwd=folder)))
     if not family.takes_config_path:
         return words
