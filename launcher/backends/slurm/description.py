@@ -25,6 +25,7 @@ class _Files(Files["Settings"]):
 
 
 class _Programs(Programs["Settings"]):
+    has_ray: ClassVar[bool] = True
     starts_by_mpi: ClassVar[bool] = True
 
 

@@ -217,6 +217,11 @@ class FixedJob(Job):
         plan = json.loads(bundles.read(self.bundle_dir)[0].files["plan.json"])
         return plan["initial_nodes"], plan["nproc_per_node"]
 
+    @property
+    def _num_ranks(self) -> int:
+        nodes, processes = self.size
+        return 1 if run_files.has_ray(self.bundle_dir) else nodes * processes
+
     def _fetch(self, ranks: tuple[int, ...] | None = ()) -> None:
         """Bring its files up to date, with the logs of some ranks; None for all."""
         _, processes = self.size
@@ -243,8 +248,7 @@ class FixedJob(Job):
     def lines(self, selection: LogSelection, read: Status, *, follow: bool) -> Iterator[str]:
         """Return what the selected ranks wrote."""
         self._fetch()
-        nodes, processes = self.size
-        refuse_unknown_ranks(selection.ranks, nodes * processes)
+        refuse_unknown_ranks(selection.ranks, self._num_ranks)
         refuse_unknown_attempt(selection.attempt, self._files.attempts())
         tail, new_events, state = Tail(selection, is_shared=True), self._new_events(), JobState.PENDING
         fetch = patiently(partial(self._fetch, selection.ranks))
@@ -284,7 +288,7 @@ class FixedJob(Job):
             return self._files.rank_log(attempt, *divmod(rank, processes), name)
 
         return [
-            Start(each, range(nodes * processes), lambda: counted(nodes, "node"), partial(file, each))
+            Start(each, range(self._num_ranks), lambda: counted(nodes, "node"), partial(file, each))
             for each in self._files.attempts()
             if selection.attempt in (None, each)
         ]

@@ -10,7 +10,14 @@ from typing import Any
 from launcher.backends.slurm import code
 from launcher.backends.slurm.options import Settings, notice_s, runtime_of, slurm_options
 from launcher.backends.slurm.programs import PREFIXES
-from launcher.backends.slurm.run_files import AGENT_FILE, ELASTIC_FILE, GUARD_FILE, RELEASE_FILE, ElasticRequest
+from launcher.backends.slurm.run_files import (
+    AGENT_FILE,
+    ELASTIC_FILE,
+    GUARD_FILE,
+    RAY_FILE,
+    RELEASE_FILE,
+    ElasticRequest,
+)
 from launcher.backends.slurm.sbatch_options import Value, batch_options, header, words
 from launcher.backends.slurm.states import TERM_CODE, UNWRITABLE
 from launcher.common.names import CONFIG_DIR, ENTRYPOINT, ENV_SAVES_ON_TERM, RUN_DIR, WARM_MODULE
@@ -18,6 +25,7 @@ from launcher.common.templating import render_template
 from launcher.model.config_tree import get
 from launcher.model.environment import plain_variables, secret_references
 from launcher.model.family_registry import interface
+from launcher.model.interface import CONFIG_MOUNT, SUBMITTER
 from launcher.model.job_spec import PUBLISHED, JobSpec
 from launcher.model.parallelism import mpi
 from launcher.model.parallelism.smp import hyperparameters
@@ -50,6 +58,8 @@ _SAME = (
     *("mem", "mem-per-cpu", "mem-per-gpu"),
 )
 """Options that a request for more nodes has in common with the job."""
+_RAY_PATIENCE_S = 900
+"""Seconds for which a Ray cluster's nodes wait for each other: they start their containers first. Our own choice."""
 _GUARD_INTERVAL_S = 15
 """Seconds between two looks of a guard at its job."""
 _EFA = {"FI_PROVIDER": "efa"}
@@ -102,13 +112,21 @@ def _fixed(job: JobSpec, options: Settings, batch: Mapping[str, Any], node: Mapp
         term_code=TERM_CODE,
         node_path=NODE_FILE,
         nproc_per_node=job.nproc_per_node,
+        has_ray=node["has_ray"],
         mpirun_words=_mpi_options(job)[1] if is_mpirun else None,
         tasks=job.nproc_per_node if is_mpi else 1,
         cpus_per_task=options.cpus_per_task if is_mpi else None,
         srun_words=[*_srun_words(options, runtime, job.image), *mpi_words],
         mounts=[f'--container-mounts="$bundle:$bundle"{_pairs(node["mounts"])}'] if runtime == "pyxis" else (),
     )
-    return {JOB_FILE: text, NODE_FILE: render_template("slurm/node.sh.j2", **node)}
+    files = {JOB_FILE: text, NODE_FILE: render_template("slurm/node.sh.j2", **node, ray_path=RAY_FILE)}
+    return {**files, RAY_FILE: _ray(job, node)} if node["has_ray"] else files
+
+
+def _ray(job: JobSpec, node: Mapping[str, Any]) -> str:
+    """Return the script of a node of a Ray cluster, given the values of `node.sh`: each node has its devices."""
+    own = {"devices": job.nproc_per_node, "patience_s": _RAY_PATIENCE_S, "term_code": TERM_CODE}
+    return render_template("slurm/ray.sh.j2", job_name=job.name, python=node["python"], **own)
 
 
 def _elastic(
@@ -182,6 +200,7 @@ def _node_values(job: JobSpec, options: Settings, runtime: str, *, has_code: boo
         "port": options.master_port,
         "program": _program(job, folder),
         "has_mpi": _starts_by_mpi(job),
+        "has_ray": interface(job).is_ray,
         "runtime": runtime,
         "image": job.image,
         "accelerators": job.resources.accelerators,
@@ -218,6 +237,9 @@ def _environment(job: JobSpec) -> dict[str, str]:
 
 def _program(job: JobSpec, folder: Path) -> tuple[str, ...]:
     family = interface(job)
+    if family.is_ray:
+        _, *own = family.role(SUBMITTER).program(job)  # instead of its Python there is the job's
+        return tuple(f"{_BUNDLE}{CONFIG_DIR}" if word == CONFIG_MOUNT else word for word in own)
     words = tuple(family.workers.program(replace(job, cwd=folder)))
     if not family.takes_config_path:
         return words

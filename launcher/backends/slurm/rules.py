@@ -7,11 +7,15 @@ from launcher.backends.slurm.options import Settings, notice_s, runtime_of, slur
 from launcher.backends.slurm.sbatch_options import MEMORY_KEYS, gres_amounts, minutes
 from launcher.common.problems import Notice, Problem
 from launcher.model.checked_recipe import CheckedRecipe
+from launcher.model.family_registry import interface
 from launcher.model.job_spec import OPEN, PUBLISHED
 from launcher.rules import MakeNotice, MakeProblem, PlannedRecipe, notice_rule, rule
 
 _DOCS = "docs/slurm.md"
 _REVISION = ("branch", "commit", "token")
+_RAY_CPUS = 4
+"""For each device: verl takes three, and one for its program. Source: verl 0.7, trainer/ppo/ray_trainer.py,
+ResourcePoolManager.create_resource_pool; trainer/main_ppo.py, TaskRunner."""
 _DEVICE_KEYS = ("gres", "gpus_per_task", "gpus_per_node")
 
 
@@ -211,6 +215,16 @@ def a_job_returns_that_may(checked: CheckedRecipe, problem: MakeProblem) -> Iter
     if not options.requeue:
         message, remedy = "cluster.requeue=false keeps the job from returning", "cluster.requeue=true"
         yield problem("cluster.limit_requeues", message, value=options.limit_requeues, remedy=remedy)
+
+
+@rule("E830", "cluster.exclusive", "cluster.cpus_per_task", "recipes.run.model_type", source="docs/ray.md, On Slurm")
+def a_ray_cluster_has_cpus(checked: CheckedRecipe, problem: MakeProblem) -> Iterator[Problem]:
+    """Ray starts an actor once its CPUs are free."""
+    options = slurm_options(checked)
+    if interface(checked).is_ray and not options.exclusive and (options.cpus_per_task or 1) < _RAY_CPUS:
+        message = "is too few on shared nodes: actors of the Ray cluster would wait for CPUs for ever"
+        allowed, remedy = f"at least {_RAY_CPUS}", f"cluster.cpus_per_task={_RAY_CPUS}, or cluster.exclusive=true"
+        yield problem("cluster.cpus_per_task", message, value=options.cpus_per_task, allowed=allowed, remedy=remedy)
 
 
 @rule("E479", "cluster.release", "recipes.elastic_policy", source=_DOCS)

@@ -44,6 +44,8 @@ from launcher.runtime.durable import write_text
 AGENT_FILE = "slurm/agent.sh"
 """In an elastic job's bundle: the script that starts the agent of a node."""
 ELASTIC_FILE, RELEASE_FILE, GUARD_FILE = "slurm/elastic.json", "slurm/release.sh", "slurm/guard.sh"
+RAY_FILE = "slurm/ray.sh"
+"""In a Ray job's bundle: the script that starts a node of its cluster, and on the first node the program."""
 EXIT_CODE = "exit_code"
 SIZE_BEFORE_GROWTH, _STACKS = "size_before_growth", "stacks.json"
 _CLEARED = "cleared.txt"
@@ -81,6 +83,11 @@ def read_request(text: str) -> ElasticRequest:
     """Return the request in the text of ELASTIC_FILE."""
     fields = json.loads(text)
     return ElasticRequest(**{**fields, **{name: tuple(fields[name]) for name in ("options", "srun_words")}})
+
+
+def has_ray(bundle_dir: Path) -> bool:
+    """Return whether a bundle's job has a Ray cluster, whose only rank is the program."""
+    return (bundle_dir / RAY_FILE).exists()
 
 
 def is_elastic(bundle_dir: Path) -> bool:
