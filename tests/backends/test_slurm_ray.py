@@ -1,0 +1,191 @@
+"""Ray jobs on Slurm: their scripts, what is refused, and a real Ray cluster in the step of a real Slurm job."""
+
+import importlib.util
+import os
+import subprocess
+import sys
+
+import psutil
+import pytest
+import slurm_cluster
+from background import await_true
+from test_ray_jobs import DATA, GRPO
+from test_slurm_jobs import SlurmBackend, finished, headline, written
+from test_slurm_rendering import SCRIPTS, TOOLS, files, problem
+
+from launcher import pipeline
+from launcher.backends.slurm import rendering
+from launcher.common.names import RUN_DIR
+from launcher.common.problems import ProblemsFound
+from launcher.model.job_spec import JobState, LogSelection
+
+RAY = (GRPO, "cluster=slurm", "container=null", *DATA)
+RAY_FILE = "slurm/ray.sh"
+NODES = 4
+START_S = 300.0
+PROGRAM = """\
+import os, sys, time, pathlib
+import ray
+run = pathlib.Path(os.environ["RECIPES_RUN_DIR"])
+(run / "words").write_text(" ".join(sys.argv[1:]))
+ray.init(log_to_driver=False)
+
+@ray.remote(num_gpus=8, num_cpus=0)
+class Place:
+    def node(self):
+        return ray.get_runtime_context().get_node_id(), len(ray.get_gpu_ids())
+
+places = [Place.remote() for _ in range(int(os.environ["SLURM_JOB_NUM_NODES"]))]
+found = ray.get([place.node.remote() for place in places], timeout=200)
+print(len({node for node, _ in found}), [gpus for _, gpus in found], flush=True)
+(run / "placed").write_text("\\n")
+WAY
+"""
+"""Connects as verl does, and takes all devices of each node by one actor."""
+
+
+def python(folder, way):
+    """Return a Python that runs PROGRAM in place of verl, ended in a way of its own."""
+    (folder / "program.py").write_text(PROGRAM.replace("WAY", way))
+    (path := folder / "python").write_text(
+        f'#!/bin/bash\n[[ $* != *verl.trainer.main_ppo* ]] || set -- {folder}/program.py "$@"\n'
+        f'exec {sys.executable} "$@"\n'
+    )
+    path.chmod(0o755)
+    return f"cluster.python={path}"
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("words", "expected"),
+    [
+        ((), 'exec "${command[@]}"'),
+        (("container=me/image:1",), "docker run --name"),
+        (("container=/fsx/image.sqsh",), "--container-image=/fsx/image.sqsh"),
+        (("container=/fsx/i.sif", "cluster.container_runtime=apptainer"), "exec apptainer exec --nv"),
+        (("container=/fsx/i", "cluster.container_runtime=charliecloud"), "exec ch-run --write"),
+    ],
+    ids=["none", "docker", "pyxis", "apptainer", "charliecloud"],
+)
+def test_every_way_to_start_a_ray_node_is_a_sound_script(tmp_path, words, expected):
+    made = files(tmp_path, *RAY, *words)
+    assert expected in "".join(made[name] for name in SCRIPTS)
+    for name in (*SCRIPTS, RAY_FILE):
+        done = subprocess.run(
+            ("shellcheck", "--shell=bash", "-"), input=made[name], capture_output=True, text=True, env=TOOLS
+        )
+        assert done.returncode == 0, (name, done.stdout)
+
+
+def test_the_step_starts_the_head_and_the_program_with_the_bundle_s_configuration(tmp_path):
+    made = files(tmp_path, *RAY, "cluster.python=/fsx/python")
+    node, ray = made["slurm/node.sh"], made[RAY_FILE]
+    assert 'bash "$bundle/slurm/ray.sh" "$head" "$port" "$own" "$logs" /fsx/python\n' in node
+    assert '-u -m verl.trainer.main_ppo --config-path "$bundle"/configs --config-name verl_config' in node
+    assert "configs/verl_config.yaml" in made and "torch.distributed.run" not in node
+    assert "setsid /fsx/python -m ray.scripts.scripts start --block" in ray
+    assert "--num-gpus=8 --temp-dir=" in ray and "folder=/tmp/ray-$SLURM_JOB_ID " in ray
+    assert "export RAY_AUTH_MODE=token RAY_AUTH_TOKEN" in made["slurm/job.sh"]
+
+
+def test_shared_nodes_give_ray_the_cpus_of_its_actors(tmp_path):
+    found = problem(tmp_path, *RAY, "cluster.exclusive=false", "cluster.cpus_per_task=3")
+    assert (found.code, found.path, found.value) == ("E830", "cluster.cpus_per_task", 3)
+    header = files(tmp_path, *RAY, "cluster.exclusive=false", "cluster.cpus_per_task=4")["slurm/job.sh"]
+    assert {"#SBATCH --cpus-per-task=4", "#SBATCH --gpus-per-node=8"} <= set(header.splitlines())
+
+
+def test_a_ray_job_of_changing_size_is_refused(tmp_path):
+    policy = "+recipes.elastic_policy={is_elastic: true, min_nodes: 1, max_nodes: 2, use_graceful_shutdown: false}"
+    with pytest.raises(ProblemsFound, match="E121"):
+        files(tmp_path, *RAY, policy, "++recipes.scale_config=auto")
+
+
+@pytest.fixture(scope="module")
+def cluster(tmp_path_factory):
+    if missing := slurm_cluster.absent():
+        pytest.skip(f"no {', '.join(missing)}: {slurm_cluster.INSTALL}")
+    if importlib.util.find_spec("ray") is None:
+        pytest.skip("Ray is not installed: the extra ray")
+    with (
+        slurm_cluster.running(tmp_path_factory.mktemp("slurm"), num_nodes=NODES) as cluster,
+        pytest.MonkeyPatch.context() as patch,
+    ):
+        patch.setenv("SLURM_CONF", str(cluster.conf))
+        patch.setenv("RAY_prestart_worker_first_driver", "0")
+        yield cluster
+
+
+def submitted(folder, way, *words):
+    size = f"recipes.trainer.num_nodes={NODES}"
+    bundle = written(folder, *RAY, size, python(folder, way), *words)
+    return pipeline.submit(bundle, SlurmBackend())
+
+
+def left(record):
+    """Return the processes of a job's Ray cluster that still run."""
+    folder = f"/tmp/ray-{record.handle.native_id}"
+    found = []
+    for process in psutil.process_iter(["cmdline"]):
+        words = " ".join(process.info["cmdline"] or ())
+        if folder in words or str(record.handle.bundle_dir) in words:
+            found.append(words)
+    return [*found, *([folder] if os.path.exists(folder) else [])]
+
+
+def real(test):
+    """Mark a test that runs a job."""
+    for mark in (pytest.mark.whole_job, pytest.mark.slow, pytest.mark.long):
+        test = mark(test)
+    return test
+
+
+@real
+def test_a_program_has_the_devices_of_every_node(cluster, tmp_path):
+    record = submitted(tmp_path, "pass")
+    finished(record)
+    run = record.handle.bundle_dir / RUN_DIR
+    lines = list(SlurmBackend().logs(record.handle, LogSelection(ranks=None), follow=False))
+    assert lines == ["rank 0 | 4 [8, 8, 8, 8]"]
+    assert (run / "words").read_text().endswith(f"{record.handle.bundle_dir}/configs --config-name verl_config")
+    await_true(lambda: left(record) == [])
+
+
+@real
+def test_a_program_s_exit_code_is_the_job_s(cluster, tmp_path):
+    record = submitted(tmp_path, "sys.exit(7)")
+    assert headline(finished(record, JobState.FAILED)) == "exit code 7"
+    await_true(lambda: left(record) == [])
+
+
+@real
+def test_a_cancelled_ray_job_leaves_no_process(cluster, tmp_path):
+    record = submitted(tmp_path, "time.sleep(600)")
+    await_true(lambda: (record.handle.bundle_dir / RUN_DIR / "placed").exists(), START_S)
+    assert left(record)
+    SlurmBackend().cancel(record.handle)
+    await_true(lambda: left(record) == [])
+
+
+@real
+def test_a_lost_worker_ends_the_job(cluster, tmp_path):
+    record = submitted(tmp_path, "time.sleep(600)")
+    await_true(lambda: (record.handle.bundle_dir / RUN_DIR / "placed").exists(), START_S)
+    workers = [
+        each
+        for each in psutil.process_iter(["cmdline", "name"])
+        if each.info["name"] == "raylet" and f"/tmp/ray-{record.handle.native_id}/" in " ".join(each.info["cmdline"])
+    ]
+    max(workers, key=lambda each: each.create_time()).kill()
+    finished(record, JobState.FAILED)
+    await_true(lambda: left(record) == [])
+
+
+@real
+def test_a_head_that_never_answers_ends_the_job(cluster, tmp_path, monkeypatch):
+    monkeypatch.setattr(rendering, "_RAY_PATIENCE_S", 5)
+    record = submitted(tmp_path, "pass")
+    (tmp_path / "python").write_text("#!/bin/bash\nexec sleep 600\n")
+    status = finished(record, JobState.FAILED)
+    assert "has not answered within 5 s" in status.message
+    await_true(lambda: left(record) == [])
