@@ -84,7 +84,7 @@ def test_the_step_starts_the_head_and_the_program_with_the_bundle_s_configuratio
     assert '-u -m verl.trainer.main_ppo --config-path "$bundle"/configs --config-name verl_config' in node
     assert "configs/verl_config.yaml" in made and "torch.distributed.run" not in node
     assert "setsid /fsx/python -m ray.scripts.scripts start --block" in ray
-    assert "--num-gpus=8 " in ray and "folder=/tmp/ray-$SLURM_JOB_ID " in ray
+    assert "--num-gpus=8 --temp-dir=" in ray and "folder=/tmp/ray-$SLURM_JOB_ID " in ray
     assert "export RAY_AUTH_MODE=token RAY_AUTH_TOKEN" in made["slurm/job.sh"]
 
 

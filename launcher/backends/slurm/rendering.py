@@ -238,7 +238,7 @@ def _environment(job: JobSpec) -> dict[str, str]:
 def _program(job: JobSpec, folder: Path) -> tuple[str, ...]:
     family = interface(job)
     if family.is_ray:
-        _, *own = family.role(SUBMITTER).program(job)  # the job's Python takes the place of the first word
+        _, *own = family.role(SUBMITTER).program(job)  # instead of its Python there is the job's
         return tuple(f"{_BUNDLE}{CONFIG_DIR}" if word == CONFIG_MOUNT else word for word in own)
     words = tuple(family.workers.program(replace(job, cwd=folder)))
     if not family.takes_config_path:
