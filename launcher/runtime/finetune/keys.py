@@ -49,7 +49,7 @@ _ONLY_ONE = refused("above 1", lambda value, _: (value or 1) > 1, _ONE_RANK, "1"
 _FILES_OF_IMAGE = "it is a file of the published image, and the tokenizer's own chat template is used"
 
 _JOB = (
-    *(done(name, _LAUNCHER) for name in ("display_name", "version", "instance_types", "instance_specs")),
+    *(done(name, _LAUNCHER) for name in ("display_name", "version", "labels", "instance_types", "instance_specs")),
     *(done(name, _LAUNCHER) for name in ("elastic_policy", "planner", "resources", "trainer")),
     done("scale_config", "each size is a configuration of its own"),
     *(done(name, "run by the entrypoint of an image of your own") for name in ("pre_script", "post_script")),
