@@ -6,6 +6,7 @@ by trainer, or under None if there is only one; a family of several programs has
 instead. Rules about its recipes alone are in its module `rules`.
 """
 
+import functools
 import importlib
 import pkgutil
 import re
@@ -38,7 +39,12 @@ class Started(Protocol):
 
 def names() -> list[str]:
     """Return every family, sorted. Imports none of them."""
-    return sorted(module.name for module in pkgutil.iter_modules(importlib.import_module(PACKAGE).__path__))
+    return list(_names(tuple(importlib.import_module(PACKAGE).__path__)))
+
+
+@functools.cache  # a compile asks often, and looking for modules reads folders
+def _names(path: tuple[str, ...]) -> tuple[str, ...]:
+    return tuple(sorted(module.name for module in pkgutil.iter_modules(path)))
 
 
 def name_of(model_type: object) -> str | None:
