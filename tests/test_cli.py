@@ -187,7 +187,7 @@ def completed(recipes, monkeypatch, shell, words):
         pytest.param(f"plan {SHORT} cluster_", ["cluster_type="], id="key of the launch"),
         pytest.param(
             f"plan {SHORT} cluster=",
-            ["cluster=k8s", "cluster=local", "cluster=slurm", "cluster=sm_jobs", "cluster=sm_local"],
+            ["cluster=k8s", "cluster=local", "cluster=ray", "cluster=slurm", "cluster=sm_jobs", "cluster=sm_local"],
             id="clusters",
         ),
         pytest.param(f"plan {SHORT} instance_type=p4d.", ["instance_type=p4d.24xlarge"], id="instance type"),

@@ -67,7 +67,8 @@ def test_a_dry_run_imports_no_mlflow_and_makes_neither_run_nor_store(words, tmp_
 
 @pytest.mark.parametrize("cluster", BACKENDS)
 def test_the_bundle_of_a_dry_run_with_its_run_is_that_of_a_launch(cluster, tmp_path):
-    job = planned("training/tiny/tiny_lm_cpu" if cluster == "local" else LLAMA_K8S[0][8:], cluster, tmp_path)
+    recipes = {"local": "training/tiny/tiny_lm_cpu", "ray": "training/custom/script"}
+    job = planned(recipes.get(cluster, LLAMA_K8S[0][8:]), cluster, tmp_path)
     context = frozen_context(tmp_path)
     settings = {"tracking_uri": NOWHERE, "experiment_name": "e", "run_name": "r"}
     dry, launched = (

@@ -199,7 +199,7 @@ def test_a_suggestion_that_would_be_refused_is_not_given(slip, problems):
         ("recipes=zzz", "recipes list shows all recipes"),
         (f"recipes={SHORT}", f"recipes={LLAMA}"),
         ("cluster=", "cluster="),
-        ("cluster={a:1}", "one of k8s, local, slurm, sm_jobs"),
+        ("cluster={a:1}", "one of k8s, local, ray, slurm, sm_jobs"),
     ],
     ids=["part", "empty", "null", "unlike_any", "last_word", "cluster", "cluster_mapping"],
 )

@@ -9,7 +9,7 @@ import sys
 import zipfile
 
 import pytest
-from engine_cache import ROOT as CACHE
+from engine_cache import root
 from published_recipes import GOLDEN, merged, recipe_file
 
 pytestmark = [pytest.mark.slow, pytest.mark.long]
@@ -55,7 +55,7 @@ RECIPES = {release: [name for name in NAMES if release_of(name) == release] for 
 @pytest.fixture(params=OF_THE_FORK)
 def release(request):
     """A release of verl, and its classes: name to the fields and the names of the bases."""
-    folder = CACHE / "verl"
+    folder = root() / "verl"
     wheel = folder / f"verl-{request.param}-py3-none-any.whl"
     if not wheel.is_file():
         words = (
