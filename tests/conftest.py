@@ -95,9 +95,7 @@ def needed_by(entry: Entry, cluster: str = "k8s") -> list[str]:
     if entry.model_type == "custom":
         return [*words, "training_cfg.entry_module=json.tool", "training_cfg.run.ntasks_per_node=8"]
     choices = (f"recipes={entry.name}", f"cluster={cluster}")
-    while left := placeholders(compose((*choices, *words), ROOT, cache=CACHE)):
-        words += left
-    return words
+    return [*words, *placeholders(compose((*choices, *words), ROOT, cache=CACHE))]
 
 
 WITHOUT_VALUE = (

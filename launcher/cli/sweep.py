@@ -17,7 +17,7 @@ from launcher.config.catalogue import Entry
 from launcher.config.compose import compose
 from launcher.config.composed_files import CompositionCache
 from launcher.model import backend_registry, family_registry
-from launcher.model.checked_recipe import CheckedRecipe
+from launcher.model.checked_recipe import CheckedRecipe, type_recipe
 from launcher.model.composition import Composition
 from launcher.model.config_tree import AUTO, get, replaced
 from launcher.model.context import LaunchContext
@@ -87,15 +87,13 @@ def whole(words: Sequence[str], context: LaunchContext, cache: CompositionCache)
         base = compose(words, context.cwd, cache=cache)
     else:
         base = _on_a_cluster_that_runs_it(words, context, cache)
-    while brought := placeholders(base):
-        base = compose([*base.overrides, *brought], context.cwd, cache=cache)
-    return base
+    brought = placeholders(base)
+    return compose([*base.overrides, *brought], context.cwd, cache=cache) if brought else base
 
 
 def _on_a_cluster_that_runs_it(words: Sequence[str], context: LaunchContext, cache: CompositionCache) -> Composition:
     on_kubernetes = compose([*words, "cluster=k8s"], context.cwd, cache=cache)
-    family = _family(on_kubernetes)
-    if family is None or family.refusal is RecipeBase.refusal or not _is_refused(on_kubernetes):
+    if not _is_refused(on_kubernetes):
         return on_kubernetes
     for other in backend_registry.descriptions():
         elsewhere = compose([*words, f"cluster={other.choice}", *other.examples], context.cwd, cache=cache)
@@ -111,9 +109,12 @@ def _family(composition: Composition) -> type[RecipeBase] | None:
 
 
 def _is_refused(composition: Composition) -> bool:
-    checked, _ = examine(composition)
-    choice = backend_registry.described(composition.backend).choice
-    return checked is not None and checked.recipe.refusal(choice) is not None
+    """Return whether a cluster cannot run a valid recipe."""
+    family = _family(composition)
+    if family is None or family.refusal is RecipeBase.refusal:
+        return False
+    recipe, problems = type_recipe(family, composition.tree["recipes"])
+    return not problems and recipe.refusal(backend_registry.described(composition.backend).choice) is not None
 
 
 def choice(entry: Entry) -> list[str]:

@@ -15,23 +15,27 @@ from launcher.model.validation import is_field
 _KINDS = {bool: "true or false", int: "a whole number", float: "a number", str: "a text", list: "a list"}
 
 
+def written(composition: Composition) -> Iterator[tuple[str, Any, list[Any]]]:
+    """Yield path, value and published values of each key that a user sets and `extra_keys` does not declare."""
+    own = composition.sources.own_layers
+    paths = {*composition.explicit, *(path for layer in own for path in composition.sources.leaves(layer))}
+    declared = lookup(composition.tree, "recipes.extra_keys")
+    free = [f"recipes.{path}" for path in declared] if isinstance(declared, list) else []
+    for path in sorted(paths):
+        value = lookup(composition.tree, path)
+        if value is not ABSENT and not any(related(each, path) for each in free):
+            yield path, value, [given for layer, given in composition.sources.layers(path) if layer not in own]
+
+
 def passed_problems(family: type[RecipeBase], composition: Composition) -> Iterator[Problem]:
     """Yield a Problem for each key that no published file has, and for each value of another type than there.
 
     A key inside a published empty mapping is free, as is one that `extra_keys` declares, and any may be null.
     """
-    own = composition.sources.own_layers
-    written = {*composition.explicit, *(path for layer in own for path in composition.sources.leaves(layer))}
-    declared = lookup(composition.tree, "recipes.extra_keys")
-    free = [f"recipes.{path}" for path in declared] if isinstance(declared, list) else []
-    for path in sorted(written):
+    for path, value, published in written(composition) if family.keys.passed else ():
         key = path.removeprefix("recipes.")
         if not any(related(section, key) for section in family.keys.passed) or is_field(family, key):
             continue
-        value = lookup(composition.tree, path)
-        if value is ABSENT or any(related(each, path) for each in free):
-            continue
-        published = [given for layer, given in composition.sources.layers(path) if layer not in own]
         if published:
             if (kind := _kind(published[-1])) and not _is_of(value, kind):
                 remedy = f"\"{path}='{value}'\"" if kind is str and isinstance(value, int | float) else None

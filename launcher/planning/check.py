@@ -44,7 +44,7 @@ def examine(composition: Composition) -> tuple[CheckedRecipe | None, list[Proble
         return None, problems
     known = [problem.path for problem in problems]
     if not known and checked.recipe.refusal(described(composition.backend).choice):
-        known.append("container")  # that there is no image for this cluster is the same fault
+        known.append("container")  # a missing image for this cluster is the same fault
     faulty = faulty_needs(checked, known)
     of_job = (composition.backend, checked.recipe.run.model_type)
     for rule in rules_for(*of_job):

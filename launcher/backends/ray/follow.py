@@ -45,8 +45,10 @@ def events(job: "JobDetails | None") -> Iterator[JobEvent]:
     yield JobEvent(job.start_time / 1000, "Submitted", f"Ray has the job {job.submission_id}")
     if job.end_time is not None:
         state = _STATES[job.status.value]
-        told = _reason(job) if job.message else state.value
-        yield JobEvent(job.end_time / 1000, job.status.value.capitalize(), told, is_warning=state is JobState.FAILED)
+        reason = _reason(job) if job.message else state.value
+        yield JobEvent(
+            job.end_time / 1000, job.status.value.capitalize(), reason, is_warning=state is JobState.FAILED
+        )
 
 
 def refuse_unknown(selection: LogSelection) -> None:

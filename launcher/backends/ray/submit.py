@@ -183,8 +183,8 @@ def lacks(cluster: Cluster, request: Request) -> tuple[tuple[Problem, ...], tupl
     try:
         nodes = cluster.nodes()
     except ProblemsFound as error:
-        told = error.problems[0].message
-        return (), (Notice("N190", f"the job needs nodes: {wanted}; what the cluster has is unknown: {told}"),)
+        reason = error.problems[0].message
+        return (), (Notice("N190", f"the job needs nodes: {wanted}; the cluster's own are unknown: {reason}"),)
     found = [node.get(kind, 0) for node in nodes]
     if sum(int(has // each) for has in found) >= request.nodes:
         return (), ()

@@ -13,6 +13,7 @@ from launcher.families.amazon_nova.techniques import generation_of, technique_of
 from launcher.model.backend_registry import described
 from launcher.model.checked_recipe import CheckedRecipe
 from launcher.model.config_tree import get, leaves, related
+from launcher.model.passed_keys import written
 from launcher.model.validation import is_field
 from launcher.rules import MakeNotice, MakeProblem, PlannedRecipe, notice_rule, rule
 
@@ -109,22 +110,15 @@ def values_are_within_their_limits(checked: CheckedRecipe, problem: MakeProblem)
 def keys_belong_to_the_technique(checked: CheckedRecipe, problem: MakeProblem) -> Iterator[Problem]:
     """Programs ignore keys of each other, and the second LoRA+ ratio is only another spelling of the first."""
     composition, technique = checked.composition, technique_of(checked.recipe_tree)
-    own = composition.sources.own_layers
-    written = {*composition.explicit, *(path for layer in own for path in composition.sources.leaves(layer))}
-    declared = tuple(f"recipes.{key}" for key in checked.recipe.extra_keys or ())
-    for path in sorted(written):
-        key = path.removeprefix("recipes.")
-        is_typed = any(related(section, path) for section in _SECTIONS) and is_field(Recipe, key)
-        is_published = any(layer not in own for layer, _ in composition.sources.layers(path))
-        if not is_typed or is_published or get(composition.tree, path) is None:
-            continue
-        if any(related(each, path) for each in declared):
+    for path, value, published in written(composition):
+        is_typed = any(related(section, path) for section in _SECTIONS)
+        is_typed = is_typed and is_field(Recipe, path.removeprefix("recipes."))
+        if not is_typed or published or value is None:
             continue
         above, _, name = path.rpartition(".")
         other = f"{above}.{_SPELLINGS.get(name, '')}"
-        remedy = f"{other}={get(composition.tree, path)}" if get(composition.tree, other) is not None else None
-        message = f"is not read by Nova's {technique.value} with this model"
-        yield problem(path, message, value=get(composition.tree, path), remedy=remedy)
+        remedy = f"{other}={value}" if get(composition.tree, other) is not None else None
+        yield problem(path, f"is not read by Nova's {technique.value} with this model", value=value, remedy=remedy)
 
 
 @rule("E566", f"recipes.{_REWARD}", f"recipes.{_ENDPOINT}", source=_PARAMETERS)
@@ -190,7 +184,7 @@ def data_is_an_example(planned: PlannedRecipe, notice: MakeNotice) -> Iterator[N
 
 @notice_rule("N441", source="the published launcher")
 def account_is_unknown(planned: PlannedRecipe, notice: MakeNotice) -> Iterator[Notice]:
-    """Pods are told the account that they run for; without it, a program may be refused its weights."""
+    """Pods get the account that they run for as a variable; without it, access to the weights may be refused."""
     checked = planned.checked
     if described(checked.backend).pods() and _ACCOUNT not in (checked.launch.env_vars or {}):
         yield notice(f"{_ACCOUNT}, your account, is not set: ++env_vars.{_ACCOUNT}='<12 digits>'")

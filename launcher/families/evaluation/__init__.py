@@ -1,6 +1,6 @@
 """Evaluation of open-weight models by the closed program of SageMaker's image: on a benchmark, or by a judge.
 
-Source: the published evaluation recipes; their pods: CONFIG_FILE_PATH names the recipe, and there is no command.
+Source: the published evaluation recipes; their pods: CONFIG_FILE_PATH names the recipe, without a command.
 """
 
 from collections.abc import Mapping
