@@ -40,6 +40,27 @@ EVERYTHING = (
 )
 """Overrides that set every field of a HyperPodPyTorchJob that is set by a key."""
 
+GRPO = "recipes=fine-tuning/llama/verl-grpo-rlvr-llama-3-dot-3-70b-instruct-lora"
+DATA = tuple(f"recipes.training_config.data.{kind}_files=/fsx/{kind}.parquet" for kind in ("train", "val"))
+RAY = (GRPO, "cluster=k8s", "container=me/image:1", *DATA)
+RAY_EVERYTHING = (
+    "recipes.trainer.num_nodes=2",
+    "cluster.queue_name=research",
+    "cluster.workload_priority_class=training-priority",
+    "cluster.priority_class_name=high",
+    "cluster.custom_labels={team: research}",
+    "cluster.annotations={note: 'a: b'}",
+    "cluster.cpu_instance_type=[c5.4xlarge, m5.4xlarge]",
+    "cluster.persistent_volume_claims=[{claimName: fsx, mountPath: /fsx}]",
+    "cluster.volumes=[{volumeName: nvme, hostPath: /opt/nvme, mountPath: /scratch}]",
+    "cluster.tolerations=[{operator: Exists}]",
+    "cluster.label_selector={required: {zone: [a, b]}}",
+    "cluster.run_policy={activeDeadlineSeconds: 86400, startupDeadlineSeconds: 600, jobMaxRetryCount: 2,"
+    " ttlSecondsAfterFinished: 3600, suspend: true}",
+    "recipes.run.hf_access_token={secretKeyRef: {name: hub, key: token}}",
+)
+"""Overrides that set every field of a RayJob that is set by a key."""
+
 _CRD = Path(__file__).parent / "kubernetes" / "crd.yaml"
 _COUNT = {"type": "integer", "minimum": 0}
 _RESTARTS = {"enum": ["Always", "OnFailure", "Never", "ExitCode"]}
@@ -81,7 +102,7 @@ def validate(job: dict[str, Any]) -> None:
     if job["kind"] == "RayJob":
         schema = definitions.closed_ray_jobs() if definitions.RAY_JOBS.is_file() else {}
     else:
-        schema = _closed(_hyperpod_spec() if job["kind"] == "HyperPodPyTorchJob" else _PYTORCHJOB)
+        schema = definitions.closed(_hyperpod_spec() if job["kind"] == "HyperPodPyTorchJob" else _PYTORCHJOB)
     jsonschema.Draft202012Validator(schema).validate(job["spec"])
     for template in templates(job):
         pods = {"apiVersion": "v1", "kind": "PodTemplate", "metadata": {"name": "x"}, "template": template}
@@ -103,19 +124,6 @@ def templates(job: dict[str, Any]) -> list[dict[str, Any]]:
 def _hyperpod_spec() -> dict[str, Any]:
     (version,) = yaml_io.load(_CRD.read_text())["spec"]["versions"]
     return version["schema"]["openAPIV3Schema"]["properties"]["spec"]
-
-
-def _closed(schema: Any) -> Any:
-    """Return a schema that refuses what it does not name; a word in a schema's place stands for any value."""
-    if not isinstance(schema, dict):
-        return {}
-    closed = {key: value for key, value in schema.items() if key not in ("properties", "items", "format")}
-    if "items" in schema:
-        closed["items"] = _closed(schema["items"])
-    if "properties" in schema:
-        closed["properties"] = {name: _closed(value) for name, value in schema["properties"].items()}
-        closed["additionalProperties"] = False
-    return closed
 
 
 SELINUX_TYPES = ("container_t", "container_init_t", "container_kvm_t", "container_engine_t")

@@ -7,7 +7,7 @@ import jsonschema
 import kubernetes_validate
 import pytest
 from conftest import CACHE, frozen_context
-from manifest_schemas import KUBERNETES
+from manifest_schemas import DATA, GRPO, KUBERNETES, RAY, RAY_EVERYTHING
 
 from launcher import pipeline
 from launcher.backends.kubernetes.api_objects import pod_templates
@@ -16,26 +16,7 @@ from launcher.common import yaml_io
 from launcher.governance.quotas import Demand
 from launcher.planning import plan_report
 
-GRPO = "recipes=fine-tuning/llama/verl-grpo-rlvr-llama-3-dot-3-70b-instruct-lora"
 NEWER = "recipes=fine-tuning/qwen-0_7_0/verl-grpo-rlvr-qwen-3-dot-5-27b-lora"
-DATA = tuple(f"recipes.training_config.data.{kind}_files=/fsx/{kind}.parquet" for kind in ("train", "val"))
-RAY = (GRPO, "cluster=k8s", "container=me/image:1", *DATA)
-EVERYTHING = (
-    "recipes.trainer.num_nodes=2",
-    "cluster.queue_name=research",
-    "cluster.workload_priority_class=training-priority",
-    "cluster.priority_class_name=high",
-    "cluster.custom_labels={team: research}",
-    "cluster.annotations={note: 'a: b'}",
-    "cluster.cpu_instance_type=[c5.4xlarge, m5.4xlarge]",
-    "cluster.persistent_volume_claims=[{claimName: fsx, mountPath: /fsx}]",
-    "cluster.volumes=[{volumeName: nvme, hostPath: /opt/nvme, mountPath: /scratch}]",
-    "cluster.tolerations=[{operator: Exists}]",
-    "cluster.label_selector={required: {zone: [a, b]}}",
-    "cluster.run_policy={activeDeadlineSeconds: 86400, startupDeadlineSeconds: 600, jobMaxRetryCount: 2,"
-    " ttlSecondsAfterFinished: 3600, suspend: true}",
-    "recipes.run.hf_access_token={secretKeyRef: {name: hub, key: token}}",
-)
 
 
 def parsed(*overrides, base=RAY):
@@ -48,7 +29,7 @@ def parsed(*overrides, base=RAY):
 @pytest.fixture(scope="module")
 def whole():
     """The manifests of a job with every field that a key sets."""
-    return parsed(*EVERYTHING)
+    return parsed(*RAY_EVERYTHING)
 
 
 def containers(job):

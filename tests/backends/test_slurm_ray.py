@@ -9,7 +9,7 @@ import psutil
 import pytest
 import slurm_cluster
 from background import await_true
-from test_ray_jobs import DATA, GRPO
+from manifest_schemas import DATA, GRPO
 from test_slurm_jobs import SlurmBackend, finished, headline, written
 from test_slurm_rendering import SCRIPTS, TOOLS, files, problem
 

@@ -125,6 +125,20 @@ class Space:
     def names(self, kind: str) -> list[str]:
         return sorted(item["metadata"]["name"] for item in self.admin.get(path(kind, self.name))["items"])
 
+    def install(self, crd: dict[str, Any]) -> None:
+        """Install a CRD, and wait until its objects are served."""
+        self.admin.apply(f"{_CRDS}/{crd['metadata']['name']}", crd, "test")
+        kind = crd["spec"]["names"]["kind"]
+
+        def serves() -> dict[str, Any] | None:
+            try:
+                return self.admin.get(path(kind, self.name))
+            except ApiError as error:
+                assert error.status == 404
+                return None
+
+        await_true(serves)
+
     def set_status(self, kind: str, name: str, status: dict[str, Any]) -> None:
         self.admin.merge(f"{path(kind, self.name, name)}/status", {"status": status}, "operator")
 

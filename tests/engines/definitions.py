@@ -90,19 +90,20 @@ def ray_jobs() -> dict[str, Any]:
 @functools.cache
 def closed_ray_jobs() -> Any:
     """Return the schema of a RayJob's spec that refuses fields which it does not name."""
-    return _closed(schema(ray_jobs())["properties"]["spec"])
+    return closed(schema(ray_jobs())["properties"]["spec"])
 
 
-def _closed(part: Any) -> Any:
+def closed(part: Any) -> Any:
+    """Return a schema that refuses what it does not name; a word in a schema's place stands for any value."""
     if not isinstance(part, dict) or part.get("x-kubernetes-preserve-unknown-fields"):
         return {}
-    if "additionalProperties" in part or part.get("x-kubernetes-int-or-string"):
+    if part.get("x-kubernetes-int-or-string"):
         return {}
     kept = {key: value for key, value in part.items() if key not in ("properties", "items", "format")}
     if "items" in part:
-        kept["items"] = _closed(part["items"])
+        kept["items"] = closed(part["items"])
     if "properties" in part:
-        kept["properties"] = {name: _closed(value) for name, value in part["properties"].items()}
+        kept["properties"] = {name: closed(value) for name, value in part["properties"].items()}
         kept["additionalProperties"] = False
     return kept
 

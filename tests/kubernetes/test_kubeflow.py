@@ -2,10 +2,8 @@
 
 import definitions
 import pytest
-from background import await_true
 
-from launcher.backends.kubernetes.api_objects import path, pod_templates
-from launcher.backends.kubernetes.connection import ApiError
+from launcher.backends.kubernetes.api_objects import pod_templates
 from launcher.backends.kubernetes.submit import validate
 from launcher.bundle import store as bundles
 from launcher.common.problems import ProblemsFound
@@ -73,18 +71,7 @@ def definition(ours):
 def launch(space, bundle):
     """Return a function that submits a job of two nodes, on a cluster with Kubeflow's operator."""
     ours = definitions.training_job(space.admin.get("/openapi/v2")["definitions"])
-    crd = definition(ours)
-    place = "/apis/apiextensions.k8s.io/v1/customresourcedefinitions"
-    space.admin.apply(f"{place}/{crd['metadata']['name']}", crd, "test")
-
-    def serves():
-        try:
-            return space.admin.get(path(JOB, space.name))
-        except ApiError as error:
-            assert error.status == 404
-            return None
-
-    await_true(serves)
+    space.install(definition(ours))
     return lambda *overrides: BACKEND.submit(made(bundle, *overrides))
 
 

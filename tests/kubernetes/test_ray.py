@@ -2,12 +2,11 @@
 
 import definitions
 import pytest
-from background import await_true
 from cluster_fixtures import reference
+from manifest_schemas import RAY, RAY_EVERYTHING
 
 from launcher import pipeline
 from launcher.backends.kubernetes.api_objects import path
-from launcher.backends.kubernetes.connection import ApiError
 from launcher.backends.kubernetes.submit import validate
 from launcher.bundle import store as bundles
 from launcher.common import yaml_io
@@ -19,30 +18,13 @@ from launcher.model.job_spec import JobState, LogSelection
 pytest_plugins = ("cluster_fixtures",)
 
 JOB = "RayJob"
-GRPO = "fine-tuning/llama/verl-grpo-rlvr-llama-3-dot-3-70b-instruct-lora"
-DATA = [f"recipes.training_config.data.{kind}_files=/fsx/{kind}.parquet" for kind in ("train", "val")]
 BACKEND = backend_registry.load_backend("k8s")
-EVERYTHING = (
-    "recipes.trainer.num_nodes=2",
-    "cluster.queue_name=research",
-    "cluster.workload_priority_class=training-priority",
-    "cluster.priority_class_name=high",
-    "cluster.custom_labels={team: research}",
-    "cluster.annotations={note: 'a: b'}",
-    "cluster.cpu_instance_type=[c5.4xlarge, m5.4xlarge]",
-    "cluster.persistent_volume_claims=[{claimName: fsx, mountPath: /fsx}]",
-    "cluster.tolerations=[{operator: Exists}]",
-    "cluster.label_selector={required: {zone: [a, b]}}",
-    "cluster.run_policy={activeDeadlineSeconds: 86400, startupDeadlineSeconds: 600, jobMaxRetryCount: 2,"
-    " ttlSecondsAfterFinished: 3600, suspend: true}",
-    "recipes.run.hf_access_token={secretKeyRef: {name: hub, key: token}}",
-)
 
 
 def ray_bundle(space, *overrides):
-    words = (f"recipes={GRPO}", "cluster=k8s", "container=me/image:1", f"cluster.namespace={space.name}")
+    words = (*RAY, f"cluster.namespace={space.name}")
     context = LaunchContext.read()._replace(cwd=space.folder)
-    job = pipeline.prepare((*words, *DATA, *overrides), context)
+    job = pipeline.prepare((*words, *overrides), context)
     bundle = pipeline.render(job, context)
     bundles.write(bundle)
     return bundle
@@ -53,18 +35,7 @@ def ray(space):
     """Return a function that submits a GRPO job, on a cluster with KubeRay's definitions."""
     if not definitions.RAY_JOBS.is_file():
         pytest.skip("KubeRay's definitions are not in the repository")
-    crd = definitions.ray_jobs()
-    where = "/apis/apiextensions.k8s.io/v1/customresourcedefinitions"
-    space.admin.apply(f"{where}/{crd['metadata']['name']}", crd, "test")
-
-    def serves():
-        try:
-            return space.admin.get(path(JOB, space.name))
-        except ApiError as error:
-            assert error.status == 404
-            return None
-
-    await_true(serves)
+    space.install(definitions.ray_jobs())
     return lambda *overrides: BACKEND.submit(ray_bundle(space, *overrides))
 
 
@@ -142,7 +113,7 @@ def test_a_ray_job_has_a_fixed_size_and_can_be_ended(space, ray):
 
 
 def test_a_ray_job_with_every_field_is_kept_as_it_was_sent(space, ray):
-    bundle = ray_bundle(space, *EVERYTHING)
+    bundle = ray_bundle(space, *RAY_EVERYTHING)
     body = yaml_io.load(bundle.files["manifests/job.yaml"])
     kept = space.admin.apply(path(JOB, space.name, bundle.job_name), body, "test")["spec"]
 
