@@ -144,7 +144,7 @@ def test_what_does_not_agree_is_a_problem(case, problems, prepare):
     prepare(recipe, *K8S, *fine)
 
 
-def test_the_other_spelling_is_told_the_right_one(problems):
+def test_the_other_spelling_names_the_right_one(problems):
     key = "recipes.training_config.model.peft.lora_tuning"
     (problem,) = problems(SFT, *K8S, f"++{key}.lora_plus_lr_ratio=8.0")
     assert problem.remedy == f"{key}.loraplus_lr_ratio=8.0"
@@ -160,16 +160,16 @@ def test_a_reward_needs_one_function(problems, prepare):
     )
 
 
-def test_examples_of_published_recipes_are_refused_or_told(problems, prepare):
+def test_examples_of_published_recipes_are_refused_or_noted(problems, prepare):
     found = codes(problems(RFT_JOB, *JOBS))
     assert {("E122", "run.data_s3_path"), ("E122", "run.reward_lambda_arn")} <= set(found)
-    told = {notice.code: notice.message for notice in prepare(SFT_2, "cluster=k8s").notices}
-    assert "run.data_s3_path and run.output_s3_path" in told["N440"]
+    messages = {notice.code: notice.message for notice in prepare(SFT_2, "cluster=k8s").notices}
+    assert "run.data_s3_path and run.output_s3_path" in messages["N440"]
     own = ("recipes.run.data_s3_path=s3://mine/d", "recipes.run.output_s3_path=s3://mine/o")
     assert "N440" not in {notice.code for notice in prepare(SFT_2, *K8S, *own).notices}
 
 
-def test_an_unknown_account_is_told(prepare):
+def test_an_unknown_account_is_noted(prepare):
     assert "N441" in {notice.code for notice in prepare(SFT, *K8S).notices}
     known = prepare(SFT, *K8S, "++env_vars.X_AMZ_SOURCE_ACCOUNT='123456789012'")
     assert "N441" not in {notice.code for notice in known.notices}
@@ -326,7 +326,7 @@ def request_of(bundle):
     return json.loads(bundle.files["request.json"])
 
 
-def test_a_training_job_is_told_the_model(render):
+def test_a_training_job_has_the_model(render):
     found = request_of(render(SFT, *JOBS, DATA))
     assert found["HyperParameters"] == {
         "sagemaker_recipe_local_path": "/opt/ml/input/data/recipe/config.yaml",
@@ -342,7 +342,7 @@ def test_a_training_job_is_told_the_model(render):
     assert later["base_model_location"] == "s3://bucket/earlier" and "base_model" not in later
 
 
-def test_distillation_is_told_who_reads_and_encrypts(render):
+def test_distillation_has_its_role_and_key(render):
     found = request_of(render(*DISTILL_WORDS))
     assert found["ResourceConfig"]["InstanceType"] == "ml.r5.24xlarge"
     assert found["HyperParameters"] == {
@@ -354,7 +354,7 @@ def test_distillation_is_told_who_reads_and_encrypts(render):
     }
 
 
-def test_functions_that_score_are_told(render):
+def test_functions_that_score_are_passed(render):
     scored = request_of(render(OWN_DATA, *JOBS, DATA, f"recipes.processor.lambda_arn={FUNCTION}"))["HyperParameters"]
     assert scored["eval_lambda_arn"] == FUNCTION
     assert request_of(render(*RFT_WORDS))["HyperParameters"]["reward_lambda_arn"] == FUNCTION
@@ -363,3 +363,8 @@ def test_functions_that_score_are_told(render):
 def test_hyperparameters_of_the_user_s_own_are_plain_too(render):
     found = request_of(render(SFT, *JOBS, DATA, "+cluster.sm_jobs_config.hyperparameters={a: text, b: 2}"))
     assert (found["HyperParameters"]["a"], found["HyperParameters"]["b"]) == ("text", "2")
+
+
+def test_a_place_that_is_not_in_s3_names_the_form(problems):
+    (problem,) = problems(SFT, "cluster=k8s", RESULTS, "recipes.run.data_s3_path=/fsx/data")
+    assert problem.code == "E102" and problem.message == "should be an S3 URI such as s3://bucket/folder, or empty"

@@ -79,6 +79,17 @@ def indexed(value: Any) -> Any:
     return value
 
 
+def named_form(pattern: str, form: str) -> BeforeValidator:
+    """Return a check before that of a field's own pattern, whose fault names the form of a text for people."""
+
+    def check(value: Any) -> Any:
+        if isinstance(value, str) and not re.search(pattern, value):
+            raise ValueError(f"should be {form}")
+        return value
+
+    return BeforeValidator(check)
+
+
 _T = TypeVar("_T")
 Listed = Annotated[list[_T], BeforeValidator(indexed)]
 """A list that the command line may also fill by index."""

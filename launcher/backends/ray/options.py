@@ -4,9 +4,20 @@ from typing import Annotated
 
 from pydantic import Field
 
-from launcher.model.base_model import ClusterOptions, HasOptions, Listed, NonNegativeInt, default, options_of
+from launcher.model.base_model import (
+    ClusterOptions,
+    HasOptions,
+    Listed,
+    NonNegativeInt,
+    default,
+    named_form,
+    options_of,
+)
 
-Address = Annotated[str, Field(pattern=r"^https?://[^\s/?#]+[^\s?#]*$", max_length=1024)]
+_URL = r"^https?://[^\s/?#]+[^\s?#]*$"
+Address = Annotated[
+    str, Field(pattern=_URL, max_length=1024), named_form(_URL, "a URL such as http://127.0.0.1:8265")
+]
 """URL of a dashboard. Source: Ray, Ray Jobs Python SDK, JobSubmissionClient: address."""
 Amount = Annotated[float, Field(ge=0, le=1e9)]
 Amounts = Annotated[dict[Annotated[str, Field(min_length=1)], Amount], Field(max_length=100)]

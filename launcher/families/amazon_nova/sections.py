@@ -7,12 +7,13 @@ from typing import Annotated, Literal
 
 from pydantic import Field
 
-from launcher.model.base_model import Model, NodeCount, Passed, PositiveInt
+from launcher.model.base_model import Model, NodeCount, Passed, PositiveInt, named_form
 from launcher.model.recipe import Run
 
-S3Path = Annotated[str, Field(pattern=r"^(s3://\S.*)?$")]
+_S3, _ARN = r"^(s3://\S.*)?$", r"^(arn:aws[a-z-]*:lambda:\S+)?$"
+S3Path = Annotated[str, Field(pattern=_S3), named_form(_S3, "an S3 URI such as s3://bucket/folder, or empty")]
 """An S3 URI, or empty."""
-LambdaArn = Annotated[str, Field(pattern=r"^(arn:aws[a-z-]*:lambda:\S+)?$")]
+LambdaArn = Annotated[str, Field(pattern=_ARN), named_form(_ARN, "the ARN of a Lambda function, or empty")]
 """ARN of an AWS Lambda function, or empty."""
 Fraction = Annotated[float, Field(ge=0, le=1)]
 LastRate = Annotated[float, Field(ge=1e-7, le=1)]

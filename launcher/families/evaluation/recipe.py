@@ -9,7 +9,7 @@ from typing import Annotated, Any, ClassVar, Literal
 from pydantic import AfterValidator, Field
 
 from launcher.common.suggestions import did_you_mean
-from launcher.model.base_model import Passed, PositiveInt
+from launcher.model.base_model import Passed, PositiveInt, named_form
 from launcher.model.checkpointing import Content
 from launcher.model.recipe import RecipeBase, Run
 from launcher.model.recipe_keys import RecipeKeys
@@ -45,7 +45,8 @@ _RESULTS = "recipes.output.eval_results_dir"
 SUBTASKS = {"mmlu": _MMLU.split(), "bbh": _BBH.split(), "math": _MATH.split()}
 """The parts of each benchmark that has parts."""
 
-S3Folder = Annotated[str, Field(pattern="^(s3://.+)?$")]
+_S3 = "^(s3://.+)?$"
+S3Folder = Annotated[str, Field(pattern=_S3), named_form(_S3, "an S3 URI such as s3://bucket/folder, or empty")]
 """A place in S3; empty for none."""
 
 

@@ -16,6 +16,7 @@ from launcher.model.base_model import (
     NonNegativeInt,
     Passed,
     PositiveInt,
+    named_form,
 )
 from launcher.model.checkpointing import Content
 from launcher.model.composition import ValueSources
@@ -30,6 +31,7 @@ Schedule = Literal["cosine", "constant"]
 Quantity = str | int | None
 _LAMBDA = r"^(arn:aws[a-z-]*:lambda:[a-z0-9-]+:\d{12}:function:[\w-]+(:[\w$-]+)?)?$"
 """Source: AWS Lambda, API reference: FunctionArn; empty for no function."""
+FunctionArn = Annotated[str, Field(pattern=_LAMBDA), named_form(_LAMBDA, "the ARN of a Lambda function, or empty")]
 
 
 class RayNode(Model):
@@ -297,7 +299,7 @@ class RewardFunction(Passed):
     """A function of the image (gsm8k, prime_code, prime_math) or of the file at path; empty: by the data's source."""
     path: str | None
     """Python file of a function of your own, in the container."""
-    lambda_arn: Annotated[str, Field(pattern=_LAMBDA)] | None = None
+    lambda_arn: FunctionArn | None = None
     """ARN of a Lambda function that grades; empty: none."""
 
 
