@@ -17,7 +17,7 @@ GPU_STAGE ?= all
 GPU_OUT ?= results/gpu
 GPU_FLAGS ?=
 
-.PHONY: run check quick test test-all engine engines test-kubernetes lint types imports generated bench bench-gpu bench-gpu-wheels mutants coverage clean
+.PHONY: run check quick test test-all engine engines test-kubernetes lint types imports generated bench bench-gpu bench-gpu-wheels bench-verl mutants coverage clean
 run: $(VENV)/ready
 	$(BIN)/python main.py
 
@@ -78,6 +78,9 @@ bench-gpu-wheels:  # on a machine with a package index, for Python 3.12 on x86-6
 		antlr4-python3-runtime $(AGENT)
 	du -sh $(GPU_WHEELS)
 
+bench-verl: $(VENV)/ready  # SFT by verl's own trainer, with a tiny model; its packages go into the cache folder
+	$(BIN)/python -m benchmarks.verl
+
 mutants: $(VENV)/ready  # takes hours; MUTANTS='--every 8' estimates; benchmarks/mutation/targets.toml has the modules
 	$(BIN)/python -m benchmarks.mutation $(MUTANTS)
 
@@ -88,7 +91,7 @@ coverage: $(VENV)/ready
 
 $(VENV)/ready: pyproject.toml constraints.txt Makefile
 	$(PYTHON) -m venv $(VENV)
-	$(BIN)/python -m pip install --quiet --no-compile --constraint constraints.txt --editable '.[local,trainer,k8s,sagemaker,ray,test]'
+	$(BIN)/python -m pip install --quiet --no-compile --constraint constraints.txt --editable '.[local,trainer,k8s,sagemaker,ray,notify,sweep,test]'
 	$(BIN)/python -m pip install --quiet --no-compile --no-deps $(AGENT) $(TIERS)
 	$(BIN)/python -m compileall -qq -j 0 -x '/tests?/' $(VENV)/lib || :  # on all cores; some are for newer Pythons
 	$(BIN)/python -m compileall -qq launcher

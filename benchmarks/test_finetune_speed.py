@@ -14,7 +14,6 @@ from conftest import ROOT
 from finetune_runs import RECIPE
 
 from launcher.common import names
-from launcher.families.llm_finetuning_aws import open_trainer
 from launcher.runtime.warm_client import answers
 
 ROUNDS = 5
@@ -79,7 +78,14 @@ def test_warm_start(report, job):
     """Target: at most 0.6 s of the processor of the fork to the first step."""
     environment, arguments = job
     name = f"bench-{uuid.uuid4().hex}"
-    modules = (*open_trainer.INTERFACE.modules, "finetune_first_step")
+    model = "transformers.models.llama.modeling_llama"
+    modules = (
+        "transformers.modeling_utils",
+        model,
+        "peft",
+        "launcher.runtime.finetune.trainer",
+        "finetune_first_step",
+    )
     warm = subprocess.Popen([sys.executable, "-m", "launcher.runtime.warm", name, *modules], env=environment)
     try:
         environment = environment | {names.ENV_WARM_SOCKET: name}

@@ -31,13 +31,13 @@ from pathlib import Path
 began = time.perf_counter()
 from launcher.config.catalogue import entries
 from launcher.model.context import LaunchContext
-from launcher.cli.sweep import sweep
+from launcher.api.checking import check_all
 folder, most = sys.argv[1], int(sys.argv[2])
 found = entries(Path(folder)) if folder else entries()
 chosen = found[:: max(1, len(found) // most)][:most]
 listed = time.perf_counter()
 ends, sizes, problems, last = [], 0, 0, None
-for checked in sweep(chosen, LaunchContext.read()):
+for checked in check_all(chosen, LaunchContext.read()):
     if checked.recipe != last:
         ends.append(time.perf_counter())
         last = checked.recipe

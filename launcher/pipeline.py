@@ -8,46 +8,71 @@ import contextlib
 import dataclasses
 import itertools
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 from launcher import rules
 from launcher.bundle import store as bundles
 from launcher.bundle.render import directory, render_bundle
 from launcher.common import redaction
+from launcher.common.names import REPRODUCE_FILE
 from launcher.common.problems import Problem, ProblemsFound, raise_any
 from launcher.config.compose import compose
 from launcher.config.composed_files import CompositionCache
-from launcher.jobs import chains, registry, tracking
-from launcher.jobs.registry import JobRecord
+from launcher.job_store import chains, notifications, registry, tracking
+from launcher.job_store.registry import JobRecord
 from launcher.model import backend_registry
 from launcher.model.backend import Backend
+from launcher.model.checked_recipe import CheckedRecipe
 from launcher.model.context import LaunchContext, current_user
 from launcher.model.family_registry import interface
 from launcher.model.job_spec import Bundle, JobHandle, JobSpec, JobState
 from launcher.model.validation import with_origin
 from launcher.planning.check import check
 from launcher.planning.job_planner import plan
+from launcher.reproduction import record as records
+
+
+class Prepared(NamedTuple):
+    """A job before it is rendered: the typed recipe, and its plan."""
+
+    checked: CheckedRecipe
+    job: JobSpec
 
 
 def prepare(overrides: Sequence[str], context: LaunchContext, cache: CompositionCache | None = None) -> JobSpec:
+    """Return the planned job, as `prepared` does."""
+    return prepared(overrides, context, cache).job
+
+
+def prepared(
+    overrides: Sequence[str],
+    context: LaunchContext,
+    cache: CompositionCache | None = None,
+    *,
+    needs_inputs: bool = True,
+) -> Prepared:
     """Compose, check, plan and collect what the user should know. Pure, but for files that `cache` has read.
 
     Args:
         overrides: Hydra overrides, as on the command line.
         context: Everything else that a launch depends on.
         cache: Files that earlier launches of this process have read; None for the first.
+        needs_inputs: Whether what `absent` returns is a fault.
 
     Raises:
         ProblemsFound: Every fault in what the user gave.
     """
     try:
-        return _prepared(overrides, context, cache)
+        found = _prepared(overrides, context, cache)
+        if needs_inputs:
+            raise_any(absent(found))
+        return found
     except ProblemsFound as error:
         from launcher.planning import corrections  # only a faulty command line pays for it
 
         def faults_of(words: Sequence[str]) -> frozenset[tuple[str, str]]:
             try:
-                _prepared(words, context, cache)
+                raise_any(absent(_prepared(words, context, cache)))
             except ProblemsFound as found:
                 return frozenset((problem.code, problem.path) for problem in found.problems)
             return frozenset()
@@ -62,15 +87,19 @@ def prepare(overrides: Sequence[str], context: LaunchContext, cache: Composition
         raise ProblemsFound(corrections.corrected(error.problems, overrides, tree_of, faults_of)) from error
 
 
-def _prepared(overrides: Sequence[str], context: LaunchContext, cache: CompositionCache | None) -> JobSpec:
+def _prepared(overrides: Sequence[str], context: LaunchContext, cache: CompositionCache | None) -> Prepared:
     composition = compose(overrides, context.cwd, context.suffix, cache)
     checked = check(composition)
     job = plan(checked, context)
-    job = dataclasses.replace(job, notices=rules.notices(checked, job))
+    return Prepared(checked, dataclasses.replace(job, notices=rules.notices(checked, job)))
+
+
+def absent(prepared: Prepared) -> tuple[Problem, ...]:
+    """Return what a valid job lacks on this machine: its files and packages, and what its backend supports."""
+    checked, job = prepared
     backend: Backend = backend_registry.load_backend(job.backend)
-    absent = with_origin(composition, list(interface(job).absent_inputs(job)))
-    raise_any((*absent, *backend.check(job)))
-    return job
+    inputs = with_origin(checked.composition, list(interface(job).absent_inputs(job)))
+    return (*inputs, *backend.check(job), *notifications.problems(job))
 
 
 def render(job: JobSpec, context: LaunchContext) -> Bundle:
@@ -115,8 +144,17 @@ def track(job: JobSpec, context: LaunchContext, *, is_launched: bool = True, is_
         return job
     bundles.refuse_unwritable(directory(job))
     if not is_launched:
-        return tracking.postpone_run(job, context)
+        return postponed(job, context)
     return tracking.reserve_run(job, context, is_visible=is_visible)
+
+
+def postponed(job: JobSpec, context: LaunchContext) -> JobSpec:
+    """Return a job whose MLflow run its launch reserves. Writes nothing.
+
+    Raises:
+        ProblemsFound: The job could not reach the tracking store, or a plugin is missing.
+    """
+    return tracking.postpone_run(job, context) if tracking.is_tracked(job) else job
 
 
 def complete(bundle: Bundle) -> Bundle:
@@ -133,12 +171,13 @@ def complete(bundle: Bundle) -> Bundle:
 
 
 def write(bundle: Bundle) -> None:
-    """Write a bundle to disk.
+    """Write a bundle to disk, with a record of the code, data, image and packages that its job would use now.
 
     Raises:
         ProblemsFound: Something of that name exists, or the disk refuses.
     """
-    bundles.write(bundle)
+    record = records.take(bundle.sources) if bundle.sources else None
+    bundles.write(bundle, {REPRODUCE_FILE: records.as_text(record)} if record else None)
 
 
 def submit(bundle: Bundle, backend: Backend) -> JobRecord:
@@ -161,6 +200,7 @@ def submit_all(bundles: Sequence[Bundle], backend: Backend) -> tuple[JobRecord, 
     """
     for bundle in bundles:
         registry.refuse_unwritable(bundle.directory)
+        records.renew(bundle)
     _start_runs(bundles, backend)
     handles: tuple[JobHandle, ...] = ()
     try:

@@ -20,6 +20,7 @@
 #   mtrl_evaluation  may have MODEL_NAME_OR_PATH, BASE_MODEL_NAME, CONTAINER and CONTAINER_MOUNT
 #   verl_grpo        may have TRAIN_DATA, VAL_DATA, EXP_DIR, ACTOR_MODEL_PATH, CRITIC_MODEL_PATH, REWARD_MODEL_PATH, CONTAINER and CONTAINER_MOUNT
 #   verl_offline     may have TRAIN_DATA, VAL_DATA, EXP_DIR, MODEL_NAME_OR_PATH, CONTAINER and CONTAINER_MOUNT
+#   plain            may have CONTAINER and CONTAINER_MOUNT
 #   tiny             may have TRAIN_DIR (a text file) and EXP_DIR (for checkpoints)
 #
 # SAGEMAKER_TRAINING_LAUNCHER_DIR is the launcher's folder, if not the one above this, and PYTHON its Python.
@@ -163,6 +164,7 @@ case $kind in
     text recipes.training_config.model.path MODEL_NAME_OR_PATH
     container
     ;;
+  plain) container ;;
   tiny)
     text "$training.datasets.train_data.file_path" TRAIN_DIR
     text "$training.training_args.training_dir" EXP_DIR

@@ -11,6 +11,7 @@ import json
 import logging
 import os
 import random
+import re
 import resource
 import shlex
 import signal
@@ -323,6 +324,8 @@ _FLAGS = (
     *(["--experimental-rerun", "absent"], ["--resol"], ["--nosuch"], ["-x"], ["--"], ["-"], ["--help", "--resolve"]),
     *(["--package", "x"], ["--dry-run"], ["--recipes", "x"], ["-m", "-m"], ["--cfg=job"], ["--info=all"], ["-mc"]),
 )
+_MORE = re.compile(r"(^| )-|debug=true|server_dry_run")
+"""Words of `main.py` that are not overrides, or do more than compile."""
 _FILES = {
     "own.yaml": f"defaults:\n  - /recipes/{LLAMA}@_here_\n  - _self_\nrun: {{name: mine}}\n",
     "größe.yaml": f"defaults:\n  - /recipes/{_TINY}@_here_\n  - _self_\n",
@@ -379,6 +382,15 @@ class CommandLines:
             if self._random.random() < 0.4:
                 Path("odd.yaml").write_text(self.file(), encoding="utf-8", errors="surrogatepass")
             yield ("main.py", self.launch()) if self._random.random() < 0.6 else ("recipes", self.command())
+
+    def values(self) -> tuple[Any, dict[Any, Any]]:
+        """Return a recipe and overrides as a program gives them to the Python API."""
+        import api_lines
+
+        self._values = self._pick(self._known)
+        recipe = self._pick(api_lines.RECIPES if self._chance(0.1) else _RECIPES[:4])
+        overrides = api_lines.hostile(self._random, self._values, self.data)
+        return recipe, overrides | ({"cluster": self._pick(_CLUSTERS)} if self._chance(0.7) else {})
 
     def _pick(self, choices):
         return self._random.choice(choices)
@@ -700,11 +712,16 @@ def run(program: str, words: Sequence[str], limit_s: int = LIMIT_S) -> Outcome:
         signal.setitimer(signal.ITIMER_PROF, 0)
         sys.argv, sys.stdout, sys.stderr = before
     seconds = time.perf_counter() - began
-    written = "".join(map(_read, streams))
+    texts = list(map(_read, streams))
+    written = "".join(texts)
     if not fault and ("Traceback (most recent call last)" in written and "debug=true" not in " ".join(words)):
         fault = written[written.index("Traceback (most") :]
     if not fault and code not in (0, 2, 3):
         fault = f"exit code {code}"
+    if not fault and program == "main.py" and words[0].startswith("recipes=") and not _MORE.search(" ".join(words)):
+        import api_lines
+
+        fault = api_lines.fault_of_words(words, code, texts[1])
     file = Path("odd.yaml").read_bytes().decode("utf-8", "replace") if "odd.yaml" in " ".join(words) else ""
     return Outcome(program, tuple(words), code, seconds, fault, file if fault else "")
 
@@ -752,10 +769,26 @@ def outcomes(seed: int, count: int, folder: Path) -> Iterator[Outcome]:
     os.chdir(folder)
     alone()
     bundles = prepare_folder()
-    lines = iter(CommandLines(seed, known_values(JOBS), bundles))
-    for _ in range(count):
+    random_lines = CommandLines(seed, known_values(JOBS), bundles)
+    lines = iter(random_lines)
+    for number in range(count):
         program, words = next(lines)
         yield run(program, [word.replace("\0", "") for word in words])
+        if number % 2:
+            yield run_values(*random_lines.values())
+
+
+def run_values(recipe: Any, overrides: dict[Any, Any]) -> Outcome:
+    """Compile by the Python API, and check the same by a command line."""
+    import api_lines
+
+    from launcher.cli import main as cli
+    from launcher.common.texts import object_text
+
+    began = time.perf_counter()
+    fault = api_lines.fault_of_values(recipe, overrides, cli.run)
+    shown = tuple(map(object_text, (recipe, overrides, *(fault and [*overrides, *overrides.values()]))))
+    return Outcome("compile", shown, 0, time.perf_counter() - began, fault)
 
 
 def main() -> None:

@@ -23,8 +23,8 @@ import pytest
 import skips
 
 from launcher import pipeline
+from launcher.api.checking import placeholders
 from launcher.cli import main as cli
-from launcher.cli.sweep import placeholders
 from launcher.common import process
 from launcher.common.problems import Problem, ProblemsFound
 from launcher.config.catalogue import Entry
@@ -75,7 +75,7 @@ def frozen_context(cwd: Path) -> LaunchContext:
         suffix="x068q",
         created="2026-01-02T03:04:05+00:00",
         user="ada",
-        git_revision="0" * 40,
+        git_revision=lambda: "0" * 40,
         versions={"hydra-core": "1.3.2"},
     )
 
@@ -83,7 +83,7 @@ def frozen_context(cwd: Path) -> LaunchContext:
 @functools.cache
 def composed(name: str) -> Composition:
     """Return a shipped recipe composed for cluster=k8s; once for all tests, which leave it as it is."""
-    return compose([f"recipes={name}", "cluster=k8s"], Path("/nowhere"))
+    return compose([f"recipes={name}", "cluster=k8s"], Path("/nowhere"), cache=CACHE)
 
 
 @functools.cache

@@ -10,12 +10,13 @@ from typing import Protocol
 
 import pytest
 from conftest import frozen_context
+from log_texts import log_texts, shown
 
 from launcher import pipeline
 from launcher.bundle import store as bundles
 from launcher.common.problems import ProblemsFound
-from launcher.jobs import registry
-from launcher.model.backend import NEWS, Backend
+from launcher.job_store import registry
+from launcher.model.backend import Backend
 from launcher.model.job_spec import Bundle, JobHandle, JobState, LogSelection
 
 NODES = 2
@@ -108,7 +109,7 @@ def all_ranks(stage):
 
 def workers_lines(lines):
     """Return the lines of workers, without the news between them."""
-    return [line for line in lines if not line.startswith(tuple(f"{word}  " for word in NEWS))]
+    return [line for line in lines if line.kind == "line"]
 
 
 def until(condition, what):
@@ -124,13 +125,14 @@ class Follower:
     def __init__(self, stage, record, selection):
         self.lines = []
         self._source = stage.backend().logs(record.handle, selection, follow=True)
+        self._selection = selection
         self._thread = threading.Thread(target=lambda: self.lines.extend(self._source), daemon=True)
         self._thread.start()
 
     def result(self):
         self._thread.join(TIMEOUT_S)
         assert not self._thread.is_alive(), f"still follows; so far {self.lines}"
-        return workers_lines(self.lines)
+        return list(shown(workers_lines(self.lines), self._selection))
 
 
 def test_a_submitted_job_is_found_again_from_its_record(stage, submitted):
@@ -168,7 +170,7 @@ def test_logs_of_several_ranks_are_followed_to_the_end_each_line_once(stage, sub
     until(
         lambda: (
             f"rank {ranks - 1} | line 19 of {ranks - 1}"
-            in stage.backend().logs(record.handle, LogSelection(ranks=None), follow=False)
+            in log_texts(stage.backend(), record.handle, LogSelection(ranks=None), follow=False)
         ),
         "the last line",
     )
@@ -207,7 +209,7 @@ def test_logs_of_what_is_not_there_are_refused_before_the_first_line(stage, subm
     record = submitted["stays"]
     running(stage, record)
     with pytest.raises(ProblemsFound, match="E70[67]"):
-        stage.backend().logs(record.handle, selection, follow=False)
+        log_texts(stage.backend(), record.handle, selection, follow=False)
 
 
 def test_waiting_ends_when_its_time_is_over(stage, submitted):

@@ -112,10 +112,15 @@ def validate(job: dict[str, Any]) -> None:
     )
 
 
+def validate_object(body: dict[str, Any]) -> None:
+    """Raise where an object of a kind of Kubernetes' own has an unknown field or a wrong type."""
+    kubernetes_validate.validate(body, KUBERNETES, strict=True)
+
+
 def templates(job: dict[str, Any]) -> list[dict[str, Any]]:
     """Return the pod template of each part of a job of any kind."""
     spec = job["spec"]
-    if job["kind"] == "RayJob":
+    if job["kind"] in ("RayJob", "StatefulSet"):
         return pod_templates(job)
     parts = spec["replicaSpecs"] if "replicaSpecs" in spec else spec["pytorchReplicaSpecs"].values()
     return [part["template"] for part in parts]

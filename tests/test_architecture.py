@@ -4,8 +4,9 @@ import re
 
 import pytest
 from conftest import ROOT
+from matplotlib.patches import FancyBboxPatch
 
-from launcher.cli.devtools import architecture, reference
+from launcher.api.generated import architecture, reference
 from launcher.common import pictures
 
 PAGE = (ROOT / "docs/architecture.md").read_text(encoding="utf-8")
@@ -49,3 +50,19 @@ def test_files_that_the_pages_name_exist(page):
     named = re.findall(r"`((?:launcher|tests|docs|templates|recipes_collection|examples)/[\w/.-]+)`", page)
     assert named
     assert [name for name in named if not (ROOT / name).exists()] == []
+
+
+@pytest.mark.slow
+def test_texts_of_the_picture_overlap_neither_each_other_nor_the_edge_of_a_box():
+    figure = architecture._figure()
+    figure.draw_without_rendering()
+    (axes,) = figure.axes
+    texts = {each.get_text(): each.get_window_extent() for each in axes.texts if each.get_text()}
+    boxes = [patch.get_window_extent() for patch in axes.patches if isinstance(patch, FancyBboxPatch)]
+    assert len(texts) > len(boxes) > 15
+    for text, extent in texts.items():
+        assert figure.bbox.x0 <= extent.x0 and extent.x1 <= figure.bbox.x1, text
+        assert [other for other, its in texts.items() if other != text and extent.overlaps(its)] == [], text
+        centre = (extent.x0 + extent.x1) / 2, (extent.y0 + extent.y1) / 2
+        for box in (box for box in boxes if box.contains(*centre)):
+            assert box.y0 <= extent.y0 and extent.y1 <= box.y1 and box.x0 <= extent.x0 and extent.x1 <= box.x1, text

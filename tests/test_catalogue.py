@@ -9,6 +9,7 @@ import time
 
 import pytest
 from conftest import LLAMA, ROOT, composed
+from published_recipes import GOLDEN
 
 from launcher import pipeline
 from launcher.common import yaml_io
@@ -23,6 +24,8 @@ from launcher.planning.check import check
 PUBLISHED = json.loads((ROOT / "tests" / "golden" / "llmft_published_values.json").read_text())
 """Values of the published LLMFT recipes (release of 2026-06-22): sets that many share, and what each has besides."""
 NAMES = list(PUBLISHED["recipes"])
+OWN = [each.name for each in catalogue.entries() if each.model_type == "llm_finetuning_aws" and not each.is_published]
+"""Fine-tuning recipes of models that no published recipe has."""
 MODEL = """defaults:
   - /base/llmft/common@_here_
   - /base/llmft/technique/dpo_lora@_here_
@@ -94,13 +97,21 @@ def test_elastic_sizes_are_those_published():
     assert sum(get(point, "training_config.training_args.uneven_batch") is not None for point in points) == 40
 
 
+def test_exactly_the_recipes_of_the_published_launcher_are_marked_as_published():
+    assert {name for name, entry in listed().items() if entry.is_published} == {*NAMES, *GOLDEN["digests"]}
+
+
+def test_recipes_of_a_user_are_not_published(team):
+    assert not any(entry.is_published for entry in team[1].values())
+
+
 def test_recipe_files_are_short():
     lengths = [len(entry.path.read_text().splitlines()) for entry in listed().values()]
     assert statistics.median(lengths) <= 25
     assert max(lengths) <= 40
 
 
-@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize("name", [*NAMES, *OWN])
 def test_a_recipe_says_only_what_is_its_own(name):
     file = COLLECTION / "recipes" / f"{name}.yaml"
     inherited = {path: value for part in parts_of(file) for path, value in own_leaves(part).items()}
@@ -141,6 +152,7 @@ def entry_of(tree, name, folder):
         model_name_or_path=next(filter(None, (get(tree, key) for key in models)), ""),
         technique=f"{objective}_{'lora' if peft else 'fft'}" if objective else labelled or None,
         is_elastic=get(tree, "elastic_policy") is not None,
+        is_published=folder == COLLECTION and labels.get("published", True),
         instance_types=tuple(get(tree, "instance_types") or ()),
         model_type=get(tree, "run.model_type") or "",
         path=folder / "recipes" / f"{name}.yaml",

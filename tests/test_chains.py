@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from launcher.bundle import store as bundles
-from launcher.jobs import chains, job_names, registry
+from launcher.job_store import chains, job_names, registry
 from launcher.model.job_spec import Bundle, JobHandle, JobState, JobStatus
 
 RUNNING = JobStatus(JobState.RUNNING, 1)

@@ -85,6 +85,7 @@ FAULTS = [
     (("clustr=k8s",), "E101", "clustr", "did you mean"),
     (("cluster.namespce=x",), "E101", "cluster.namespce", "did you mean namespace"),
     ((f"{POLICY}.is_elastic=false_",), "E102", f"{POLICY}.is_elastic", "true or false"),
+    ((f"{POLICY}.is_elastic='false'",), "E102", f"{POLICY}.is_elastic", "boolean"),
     ((f"{POLICY}.is_elastic='\"false\"'",), "E102", f"{POLICY}.is_elastic", "true or false"),
     ((f"{POLICY}.scaling_timeout=abc",), "E102", f"{POLICY}.scaling_timeout", "whole number"),
     ((f"{POLICY}.min_nodes=-3",), "E102", f"{POLICY}.min_nodes", "greater than or equal to 1"),

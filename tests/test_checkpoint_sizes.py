@@ -44,12 +44,21 @@ PUBLISHED = {
     "Qwen/Qwen3-8B": 8_190_735_360,
     "Qwen/Qwen3-14B": 14_768_307_200,
     "Qwen/Qwen3-32B": 32_762_123_264,
+    "Qwen/Qwen3.5-4B": 4_205_751_296,
+    "Qwen/Qwen3.5-9B": 8_953_803_264,
+    "Qwen/Qwen3.5-27B": 26_895_998_464,
     "deepseek-ai/DeepSeek-R1-Distill-Qwen-1.5B": 1_777_088_000,
     "deepseek-ai/DeepSeek-R1": 671_026_419_200,
     "openai/gpt-oss-20b": 20_914_757_184,
     "openai/gpt-oss-120b": 116_829_156_672,
     "mistralai/Mistral-7B-v0.1": 7_241_732_096,
     "mistralai/Mixtral-8x7B-v0.1": 46_702_792_704,
+    "HuggingFaceTB/SmolLM3-3B": 3_075_098_624,
+    "mistralai/Ministral-3-8B-Base-2512": 8_489_553_920,
+    "microsoft/Phi-3-mini-4k-instruct": 3_821_079_552,
+    "THUDM/glm-4-9b-chat-hf": 9_399_951_360,
+    "baidu/ERNIE-4.5-0.3B-PT": 360_748_032,
+    "inceptionai/Jais-2-8B-Chat": 8_090_401_280,
 }
 """Parameters of the published weights.
 

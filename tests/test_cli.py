@@ -14,8 +14,8 @@ import pytest
 from conftest import LLAMA, ROOT, SHORT
 from terminals import on_a_terminal
 
+from launcher.api import naming
 from launcher.cli import main as cli
-from launcher.cli.commands import arguments
 from launcher.common import yaml_io
 from launcher.config import catalogue
 
@@ -47,7 +47,7 @@ def test_a_recipe_that_is_not_there_gets_the_nearest_names(recipes, name, says):
 
 
 def test_a_word_that_two_recipes_end_in_is_a_problem(recipes, monkeypatch):
-    monkeypatch.setattr(arguments, "recipe_names", lambda *_: ["a/same", "b/same"])
+    monkeypatch.setattr(naming, "recipe_names", lambda *_: ["a/same", "b/same"])
     code, _, err = recipes("show", "same")
     assert code == 2 and err.startswith("E802") and "a/same, b/same" in err
 

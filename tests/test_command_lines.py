@@ -1,4 +1,4 @@
-"""Some random command lines; `benchmarks/test_fuzz.py` runs 20,000."""
+"""Some random command lines, and the same input from Python; `benchmarks/test_fuzz.py` runs 20,000."""
 
 import json
 import subprocess
@@ -18,4 +18,4 @@ def test_no_random_command_line_is_a_fault_of_the_programs(seed):
     command = [sys.executable, str(ROOT / "tests/command_lines.py"), str(seed), str(LINES)]
     found = json.loads(subprocess.run(command, check=True, capture_output=True, text=True, timeout=580).stdout)
     assert found["faults"] == []
-    assert found["codes"].keys() >= {"0", "2"} and sum(found["codes"].values()) == LINES
+    assert found["codes"].keys() >= {"0", "2"} and sum(found["codes"].values()) == LINES + LINES // 2

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 from conftest import ELASTIC, LLAMA, RATE, ROOT, SHORT
 
-from launcher.cli.sweep import Checked
+from launcher.api.checking import Checked
 from launcher.common.problems import Problem
 from launcher.config import catalogue
 
@@ -33,7 +33,7 @@ def test_check_needs_recipes_or_all(recipes, words):
 @pytest.fixture
 def two_entries(monkeypatch):
     entries = [entry for entry in catalogue.entries() if entry.name in (LLAMA, "training/tiny/tiny_lm_cpu")]
-    monkeypatch.setattr(catalogue, "entries", lambda: tuple(entries))
+    monkeypatch.setattr(catalogue, "entries", lambda *folder: tuple(entries))
 
 
 @pytest.mark.slow
@@ -71,10 +71,11 @@ def test_check_annotates_the_file_and_line_for_github(recipes):
 
 
 def test_an_annotation_escapes_what_would_end_it(recipes, monkeypatch):
-    from launcher.cli.commands import check_report
+    from launcher.api import checking
 
     problem = Problem("E999", "a,b:c", "100% wrong\nreally", where="/x,y.yaml:7")
-    monkeypatch.setattr(check_report, "checked", lambda *_: Checked("r", Path("r"), None, False, 0, (problem,)))
+    result = Checked("r", Path("r"), None, False, 0, (problem,))
+    monkeypatch.setattr(checking, "check", lambda *_, **__: [result])
     _, out, _ = recipes("check", "tiny_lm_cpu", "--github")
     assert out.startswith(
         "::error file=/x%2Cy.yaml,line=7,title=E999 a%2Cb%3Ac::r: E999 a,b:c%0A     100%25 wrong%0A"

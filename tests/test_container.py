@@ -20,11 +20,12 @@ import psutil
 import pytest
 from conftest import ELASTIC, LLAMA_K8S, ROOT
 
+from launcher.api.files import write_new
 from launcher.bundle import container
 from launcher.cli import main as cli
-from launcher.cli.commands.governance import write
 from launcher.common import yaml_io
 from launcher.common.problems import ProblemsFound
+from launcher.model.interface import is_published_image
 from launcher.operator.agent_client import AgentClient, AgentUnreachable
 from launcher.operator.types import AgentState
 
@@ -51,7 +52,7 @@ def is_allowed(command) -> bool:
 def built(tmp_path_factory):
     """Return a folder as an image's /opt/recipes would be."""
     folder = tmp_path_factory.mktemp("image")
-    write(folder, container.files(BASE))
+    write_new(folder, container.files(BASE))
     return folder
 
 
@@ -309,12 +310,21 @@ def test_the_library_is_the_runtime_and_no_more():
     assert runtime == {path for path in places if path.parts[0] == "runtime" and path.suffix == ".py"}
 
 
+def nodes_that_run(text: str):
+    """Yield the nodes of a module but those of its `if TYPE_CHECKING:`."""
+    pending: list[ast.AST] = [ast.parse(text)]
+    while pending:
+        yield (node := pending.pop())
+        is_typing = isinstance(node, ast.If) and isinstance(node.test, ast.Name) and node.test.id == "TYPE_CHECKING"
+        pending += node.orelse if is_typing else ast.iter_child_nodes(node)
+
+
 def test_every_module_of_the_launcher_that_the_library_imports_is_in_it():
     library = {name.removeprefix("lib/"): text for name, text in container.files(BASE).items()}
     imported = {
         (f"{node.module}.{each.name}", str(node.module))
         for name, text in library.items()
-        for node in (ast.walk(ast.parse(text)) if name.endswith(".py") else ())
+        for node in (nodes_that_run(text) if name.endswith(".py") else ())
         if isinstance(node, ast.ImportFrom) and str(node.module).startswith("launcher")
         for each in node.names
     }
@@ -420,6 +430,20 @@ def test_kubeflow_starts_the_program_of_such_an_image_by_torchrun(render):
     command = pod_of(render(*LLAMA_K8S, *OWN, "cluster.use_hyperpod_pytorch_job=false"))["command"]
     assert command[2] == "torchrun"
     assert command[-3:] == ["-m", "amzn_awsllm_fine_tuning.train_hp", "--config-path=/config"]
+
+
+@pytest.mark.parametrize(
+    ("image", "is_published"),
+    [
+        ("327873000638.dkr.ecr.us-east-1.amazonaws.com/hyperpod-recipes:llmft-v1.0.0", True),
+        ("327873000638.dkr.ecr.us-east-1.amazonaws.com/hyperpod-recipes:verl-v1.0.0-eks", True),
+        ("327873000638.dkr.ecr.us-east-1.amazonaws.com/hyperpod-recipes-verl-0-7-0:verl-v1.1.0-smtj-tf58", True),
+        ("me/hyperpod-recipes-own:1", False),
+        ("me/own:hyperpod-recipes", False),
+    ],
+)
+def test_a_published_image_is_known_by_its_name(image, is_published):
+    assert is_published_image(image) is is_published
 
 
 def test_what_such_an_image_cannot_do_is_a_problem(problems):

@@ -14,7 +14,7 @@ from launcher.cli import launch
 from launcher.common import yaml_io
 from launcher.common.names import RUN_ID_AT_LAUNCH, RUN_ID_FILE
 from launcher.common.problems import ProblemsFound
-from launcher.jobs import tracking
+from launcher.job_store import tracking
 from launcher.model import backend_registry
 from launcher.planning.job_planner import with_run
 from launcher.runtime.training_config import tracking_of

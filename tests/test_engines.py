@@ -12,6 +12,7 @@ import engine
 import kube_api
 import psutil
 import pytest
+import ray_cluster
 import slurm_cluster
 from conftest import ROOT
 
@@ -20,10 +21,11 @@ USES = {
     "s3": "import boto3; print([each['Name'] for each in boto3.client('s3').list_buckets()['Buckets']])",
     "mlflow": "import mlflow; print([each.name for each in mlflow.MlflowClient().search_experiments()])",
     "slurm": "import subprocess; subprocess.run(['sinfo', '--noheader', '--partition=main', '--format=%D'])",
+    "ray": "from launcher.backends.ray.client import *; print(len(Cluster(address_of(None)).nodes()), 'nodes')",
     "kubernetes": "from launcher.backends.kubernetes.connection import connect; print(connect(None).get('/version'))",
 }
 """What a process with the variables that an engine prints does, by engine."""
-ANSWERS = {"s3": "mine", "mlflow": "Default", "slurm": "4", "kubernetes": "gitVersion"}
+ANSWERS = {"s3": "mine", "mlflow": "Default", "slurm": "4", "ray": "3 nodes", "kubernetes": "gitVersion"}
 
 
 @pytest.mark.slow
@@ -33,6 +35,8 @@ def test_an_engine_can_be_used_as_it_says_and_leaves_nothing(name, tmp_path):
         pytest.skip(f"no Slurm: {slurm_cluster.INSTALL}")
     if name == "kubernetes" and kube_api.binary() is None:
         pytest.skip(f"no kube-apiserver: {kube_api.INSTALL}")
+    if name == "ray" and (reason := ray_cluster.absent()):
+        pytest.skip(reason)
     environment = os.environ | {"TMPDIR": str(tmp_path)}
     with subprocess.Popen([*ENGINE, name], env=environment, stdout=subprocess.PIPE, text=True) as engine:
         said = ""
@@ -55,10 +59,13 @@ def test_an_engine_can_be_used_as_it_says_and_leaves_nothing(name, tmp_path):
     assert not list(Path(tmp_path).iterdir())
 
 
-@pytest.mark.parametrize("text", [engine.SLURM, engine.KUBERNETES, engine.MLFLOW], ids=["slurm", "k8s", "mlflow"])
+@pytest.mark.parametrize(
+    "text", [engine.SLURM, engine.KUBERNETES, engine.MLFLOW, engine.RAY], ids=["slurm", "k8s", "mlflow", "ray"]
+)
 def test_the_job_that_an_engine_proposes_compiles(text, recipes):
     (command,) = re.findall(r"^recipes (.+)", text.replace("\\\n", ""), re.M)
-    code, _, err = recipes(*shlex.split(command.format(url="http://127.0.0.1:9")), "dry_run=true")
+    words = shlex.split(command.format(url="http://127.0.0.1:9", nodes=2, examples=engine.EXAMPLES))
+    code, _, err = recipes(*words, "dry_run=true")
     assert code == 0, err
 
 

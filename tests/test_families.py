@@ -11,10 +11,13 @@ from launcher import families
 from launcher.common import yaml_io
 from launcher.common.names import BASE_CONFIG, CONFIG_DIR
 from launcher.config import catalogue
+from launcher.config.compose import compose
+from launcher.families import hf, tiny_lm
 from launcher.model import family_registry
-from launcher.model.checked_recipe import type_recipe
+from launcher.model.checked_recipe import recipe_of, type_recipe
 from launcher.model.interface import Interface, Role
 from launcher.planning import plan_report
+from launcher.planning.check import check
 
 FAMILY = """
 from launcher.model.checkpointing import Content
@@ -129,6 +132,13 @@ def test_a_family_of_several_roles_is_refused_where_only_workers_are_started(pro
     (problem,) = problems(family(NO_BATCH, EVALUATION, ("workers", "head", "submitter")), "cluster=local")
     assert (problem.code, problem.path, problem.value) == ("E113", "recipes.run.model_type", "made_up")
     assert "head, submitter" in problem.message
+
+
+def test_a_recipe_is_not_read_as_one_of_another_family(context):
+    checked = check(compose([], context.cwd))
+    assert recipe_of(checked, tiny_lm.Recipe) is checked.recipe
+    with pytest.raises(TypeError, match=r"not Recipe"):
+        recipe_of(checked, hf.Recipe)
 
 
 def test_roles_are_found_by_their_name(prepare):

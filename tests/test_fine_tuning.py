@@ -41,8 +41,16 @@ RECIPES = {
     "qwen3 dpo": "qwen/llmft_qwen3_0_dot_6b_seq4k_gpu_dpo_fft",
     "gpt_oss sft": "gpt_oss/llmft_gpt_oss_20b_seq4k_gpu_sft_lora",
     "gpt_oss dpo": "gpt_oss/llmft_gpt_oss_120b_seq4k_gpu_dpo",
+    "mistral sft": "mistral/llmft_mistral_7b_v0_1_seq4k_gpu_sft_lora",
+    "ministral3 sft": "mistral/llmft_ministral3_8b_base_seq4k_gpu_sft_fft",
+    "smollm3 sft": "smollm/llmft_smollm3_3b_seq4k_gpu_sft_lora",
+    "smollm3 dpo": "smollm/llmft_smollm3_3b_seq4k_gpu_dpo_fft",
+    "phi3 dpo": "phi/llmft_phi3_mini_4k_instruct_seq4k_gpu_dpo",
+    "glm sft": "glm/llmft_glm4_9b_chat_seq4k_gpu_sft_lora",
+    "ernie4_5 dpo": "ernie/llmft_ernie4_5_0_dot_3b_seq4k_gpu_dpo",
+    "jais2 sft": "jais/llmft_jais2_8b_chat_seq4k_gpu_sft_fft",
 }
-"""A recipe for each architecture and technique."""
+"""A recipe for each architecture and technique; of our own models, one for each architecture."""
 AS_JOBS = ("llama sft", "llama4 dpo", "qwen2 sft", "qwen3 dpo", "gpt_oss sft")
 """Each architecture and each technique; the launcher and the agent treat every pair of the two alike."""
 

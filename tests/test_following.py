@@ -1,14 +1,15 @@
 """The core of following a job: patience, time limits, tails by attempt and rank, refusals. Time passes at once."""
 
 import itertools
-import re
 
 import pytest
+from log_texts import shown
 
 from launcher.common.problems import ProblemsFound, fail
 from launcher.model import following
+from launcher.model.backend import RANK_0
 from launcher.model.following import Clock, Deadline, LateEnd, Start, Tail
-from launcher.model.job_spec import JobEvent, JobState, JobStatus, LogSelection
+from launcher.model.job_spec import JobEvent, JobState, JobStatus, LogLine, LogSelection
 
 PENDING = JobStatus(JobState.PENDING, 0, "waits")
 RUNNING = JobStatus(JobState.RUNNING, 2)
@@ -145,7 +146,7 @@ def test_an_end_is_reported_some_looks_late_and_waits_for_files_up_to_a_limit():
 
 
 def start(folder, number, ranks=(0, 1), began_s=None):
-    def file(rank):
+    def file(rank, _stream):
         path = folder / f"{number}-{rank}"
         return path if path.exists() else None
 
@@ -157,38 +158,50 @@ def write(folder, number, rank, text):
         file.write(text)
 
 
+def texts(tail, starts, *, is_last, selection=RANK_0):
+    return list(shown(tail.new_lines(starts, is_last=is_last), selection))
+
+
 def test_a_tail_goes_from_start_to_start_and_reads_each_line_once(tmp_path):
     tail, first, second = Tail(LogSelection(has_headings=True)), start(tmp_path, 0), start(tmp_path, 1)
-    assert list(tail.new_lines([first], is_last=False)) == ["== attempt 0: 2 ranks"]
+    assert texts(tail, [first], is_last=False) == ["== attempt 0: 2 ranks"]
     write(tmp_path, 0, 0, "one\ntw")
-    assert list(tail.new_lines([first], is_last=False)) == ["one"]
-    assert list(tail.new_lines([first], is_last=False)) == []
+    assert texts(tail, [first], is_last=False) == ["one"]
+    assert texts(tail, [first], is_last=False) == []
     write(tmp_path, 1, 0, "three\nfour")
-    found = list(tail.new_lines([first, second], is_last=False))
+    found = texts(tail, [first, second], is_last=False)
     assert found == ["tw", "== attempt 1: 2 ranks", "three"]
-    assert list(tail.new_lines([first, second], is_last=True)) == ["four"]
+    assert texts(tail, [first, second], is_last=True) == ["four"]
 
 
 def test_a_tail_shows_the_selected_ranks_and_the_selected_attempt(tmp_path):
     both = [start(tmp_path, 0), start(tmp_path, 1)]
     for number, rank in itertools.product(range(2), range(2)):
         write(tmp_path, number, rank, f"{number}-{rank}\n")
-    every = list(Tail(LogSelection(None)).new_lines(both, is_last=True))
+    every = texts(Tail(LogSelection(None)), both, is_last=True, selection=LogSelection(None))
     assert every == ["rank 0 | 0-0", "rank 1 | 0-1", "rank 0 | 1-0", "rank 1 | 1-1"]
-    assert list(Tail(LogSelection((1,), attempt=1)).new_lines(both, is_last=True)) == ["1-1"]
-    assert list(Tail(LogSelection((5,), has_headings=True)).new_lines(both[:1], is_last=True)) == [
-        "== attempt 0: 2 ranks"
-    ]
+    assert texts(Tail(LogSelection((1,), attempt=1)), both, is_last=True) == ["1-1"]
+    assert texts(Tail(LogSelection((5,), has_headings=True)), both[:1], is_last=True) == ["== attempt 0: 2 ranks"]
 
 
 def test_late_lines_of_an_earlier_start_are_read_on_a_shared_file_system_only(tmp_path):
     both = [start(tmp_path, 0), start(tmp_path, 1)]
     own, shared = Tail(LogSelection()), Tail(LogSelection(), is_shared=True)
-    assert [*own.new_lines(both, is_last=False), *shared.new_lines(both, is_last=False)] == []
+    assert [*texts(own, both, is_last=False), *texts(shared, both, is_last=False)] == []
     write(tmp_path, 0, 0, "late\n")
-    assert list(own.new_lines(both, is_last=False)) == []
-    assert list(shared.new_lines(both, is_last=False)) == ["late"]
+    assert texts(own, both, is_last=False) == []
+    assert texts(shared, both, is_last=False) == ["late"]
     assert shared.has_files(start(tmp_path, 0, ranks=(0,))) and not shared.has_files(both[1])
+
+
+def test_a_line_has_its_rank_attempt_and_stream(tmp_path):
+    write(tmp_path, 3, 1, "rank 7 | event  == words\n")
+    for is_stderr, stream in ((False, "stdout"), (True, "stderr")):
+        selection = LogSelection((1,), is_stderr=is_stderr, has_headings=True)
+        assert list(Tail(selection).new_lines([start(tmp_path, 3)], is_last=True)) == [
+            LogLine("attempt", None, "attempt 3: 2 ranks", 3),
+            LogLine("line", 1, "rank 7 | event  == words", 3, stream=stream),
+        ]
 
 
 def test_events_come_before_the_start_that_follows_them(tmp_path):
@@ -196,14 +209,14 @@ def test_events_come_before_the_start_that_follows_them(tmp_path):
 
     def events_until(time_s):
         times.append(time_s)
-        yield f"event  until {time_s}"
+        yield LogLine("event", None, f"until {time_s}", time_s=time_s)
 
     both = [start(tmp_path, 0, began_s=1.0), start(tmp_path, 1, began_s=2.0)]
     write(tmp_path, 0, 0, "one\n")
     write(tmp_path, 1, 0, "two\n")
     tail = Tail(LogSelection(), events_until)
-    assert list(tail.new_lines(both, is_last=False)) == ["one", "event  until 2.0", "two"]
-    assert (list(tail.new_lines(both, is_last=True)), times) == ([], [2.0])
+    assert texts(tail, both, is_last=False) == ["one", "event  until 2.0", "two"]
+    assert (texts(tail, both, is_last=True), times) == ([], [2.0])
 
 
 @pytest.mark.parametrize(
@@ -242,6 +255,9 @@ def test_every_unplanned_size_is_named():
 
 
 def test_an_event_is_one_line_and_a_warning_a_fault():
-    shown = [following.event_line(JobEvent(1.0, "Kind", "words", is_warning=flag)) for flag in (False, True)]
-    assert shown == ["event  Kind: words", "fault  Kind: words"]
-    assert all(re.match(r"\w+  \w+: ", line) for line in shown)
+    lines = [following.event_line(JobEvent(1.0, "Kind", "words", is_warning=flag)) for flag in (False, True)]
+    assert list(shown(lines)) == ["event  Kind: words", "fault  Kind: words"]
+    assert [(line.kind, line.text, line.time_s) for line in lines] == [
+        ("event", "Kind: words", 1.0),
+        ("fault", "Kind: words", 1.0),
+    ]

@@ -86,7 +86,11 @@ def test_devices_are_also_counted_under_the_names_that_kubernetes_enforces():
         "pods": "32",
         "persistentvolumeclaims": "50",
         "services": "50",
+        "services.loadbalancers": "0",
+        "services.nodeports": "0",
         "count/hyperpodpytorchjobs.sagemaker.amazonaws.com": "100",
+        "count/pytorchjobs.kubeflow.org": "100",
+        "count/rayjobs.ray.io": "100",
     }
 
 
@@ -195,6 +199,8 @@ def test_rights_end_at_the_namespace():
     assert not [rule for rule in role["rules"] if "*" in (*rule["apiGroups"], *rule["resources"], *rule["verbs"])]
     written = {r: set(rule["verbs"]) for rule in role["rules"] for r in rule["resources"]}
     assert written["secrets"] == {"create", "delete"}
+    of_jobs = ("hyperpodpytorchjobs", "pytorchjobs", "rayjobs", "statefulsets", "services", "configmaps")
+    assert all(written[kind] >= {"get", "create", "patch", "delete"} for kind in of_jobs)
     assert written["resourcequotas"] == {"get", "list", "watch"}
 
 

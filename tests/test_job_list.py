@@ -5,6 +5,7 @@ import json
 import os
 import pty
 import shutil
+import subprocess
 import sys
 import threading
 from dataclasses import replace
@@ -15,15 +16,17 @@ import commands
 import pytest
 from conftest import ELASTIC, LLAMA_K8S, ROOT, frozen_context
 
+from benchmarks import job_store
 from launcher import pipeline
+from launcher.api import comparing
 from launcher.bundle import store as bundles
-from launcher.cli import diff, launch
+from launcher.cli import launch
 from launcher.cli import main as cli
 from launcher.common.job_lock import LOCK_FILE
-from launcher.common.names import JOB_FILE, NAME_FILE
+from launcher.common.names import ADOPTED_FILE, JOB_FILE, NAME_FILE
 from launcher.common.problems import Problem, ProblemsFound, fail
-from launcher.jobs import registry, removal
-from launcher.jobs.listing import STATES, Filter, ListedJob
+from launcher.job_store import registry, removal
+from launcher.job_store.listing import STATES, Filter, ListedJob, listing
 from launcher.model import backend_registry
 from launcher.model.job_spec import Bundle, JobHandle, JobState, JobStatus
 
@@ -276,7 +279,7 @@ def test_a_job_s_name_stands_for_it_wherever_a_job_is_named(tmp_path, monkeypatc
     (folder,) = Path("results").iterdir()
     digest = bundles.read(folder)[0].digest
     assert bundles.locate("baseline") == bundles.locate_job("results/baseline") == folder
-    assert diff.of_bundle(bundles.locate("baseline"), None, is_sized=False).title.startswith(str(folder))
+    assert comparing.of_bundle(bundles.locate("baseline"), None, is_sized=False).title.startswith(str(folder))
     assert "baseline" in bundles.job_names()
     handle = JobHandle("local", folder.name, folder.resolve(), native_id="1")
     registry.record(Bundle(folder.name, folder, {}, digest), handle, "ada")
@@ -349,7 +352,7 @@ def test_a_bundle_is_named_when_it_is_rendered_or_launched(recipes, monkeypatch)
 
 
 def test_of_two_jobs_that_are_named_alike_at_once_one_is_refused(results):
-    from launcher.jobs import job_names
+    from launcher.job_store import job_names
 
     outcomes = []
 
@@ -392,3 +395,119 @@ def test_a_backend_is_filtered_by_its_choice_of_cluster_and_by_its_recorded_name
     wanted = Filter(backend=name)
     assert wanted.problems() == () and wanted.selects(ListedJob(tmp_path), datetime.now(UTC))
     assert not Filter(backend="k8s").selects(ListedJob(tmp_path), datetime.now(UTC))
+
+
+COUNTING = """
+import collections, json, os, sys
+opened, scanned = collections.Counter(), collections.Counter()
+
+def note(event, arguments):
+    if event == "open" and isinstance(arguments[0], str) and "results/" in arguments[0]:
+        opened[tuple(arguments[0].split("/")[-2:])] += 1
+    elif event in ("os.scandir", "os.listdir") and "results" in os.fsdecode(arguments[0]):
+        scanned[os.fsdecode(arguments[0])] += 1
+
+from launcher.cli import main
+if sys.argv[1] == "complete":
+    from launcher.cli.commands.arguments import complete_job as work
+else:
+    work = main.run
+sys.addaudithook(note)
+work(sys.argv[2]) if sys.argv[1] == "complete" else work(sys.argv[1:])
+print(json.dumps([[*name, number] for name, number in opened.items()] + [scanned]), file=sys.stderr)
+"""
+"""Runs a command and prints how often it opened each file of results/, and read each folder."""
+
+
+@pytest.mark.parametrize(
+    ("words", "files", "num_scans"),
+    [
+        pytest.param(["jobs"], {JOB_FILE, NAME_FILE}, 1, id="jobs"),
+        pytest.param(["jobs", "--json", "--all"], {JOB_FILE, NAME_FILE}, 1, id="json"),
+        pytest.param(["complete", "mi"], {NAME_FILE}, 2, id="completion"),
+    ],
+)
+def test_a_listing_opens_each_file_once(finished, words, files, num_scans):
+    opened, scanned = counted(words)
+    assert {file for _, file in opened} == files
+    assert set(opened.values()) == {1} and len(opened) == len(files) * len(finished)
+    assert scanned == {"results": num_scans}
+
+
+def test_a_job_is_found_by_its_given_name_without_the_records_of_others(finished):
+    opened, scanned = counted(["status", "mine"])
+    assert {folder for folder, file in opened if file != NAME_FILE} == {finished[-1].name}
+    assert max(opened.values()) <= 2 and scanned == {"results": 1}
+
+
+def counted(words):
+    """Run words in a process of its own; return how often it opened each file and read each folder."""
+    done = subprocess.run([sys.executable, "-c", COUNTING, *words], capture_output=True, text=True, check=True)
+    *opened, scanned = json.loads(done.stderr.splitlines()[-1])
+    return {(folder, file): number for folder, file, number in opened}, scanned
+
+
+@pytest.fixture
+def finished(tmp_path, monkeypatch):
+    """Return the folders of jobs that have ended, the last of which has a name."""
+    monkeypatch.chdir(tmp_path)
+    job_store.write(Path("results"), 12)
+    folders = sorted(Path("results").iterdir())
+    for folder in folders:
+        (folder / NAME_FILE).unlink(missing_ok=True)
+    (folders[-1] / NAME_FILE).write_text("mine\n")
+    return folders
+
+
+def test_a_folder_being_written_or_removed_is_no_job(results):
+    for name in (".draft.1", ".dry.removed"):
+        shutil.copytree(results / "dry", results / name)
+        (results / name / NAME_FILE).write_text("half\n")
+    assert {each.name for each in listing(results)} == {"running", "failed", "succeeded", "dry"}
+    assert bundles.job_names() == ["dry", "failed", "running", "succeeded"]
+    assert list(bundles.given_names(results)) == [] and bundles.find("half") is None
+
+
+@pytest.mark.parametrize("name", ["dry", "running"])
+def test_a_folder_that_is_removed_during_a_listing_is_left_out(results, monkeypatch, name):
+    def read_late(folder, *more):
+        if folder.name == name:
+            folder.rename(folder.with_name(f".{name}.removed"))
+        return registry.read(folder, *more)
+
+    monkeypatch.setattr("launcher.job_store.listing.read", read_late)
+    assert {each.name for each in listing(results)} == {"running", "failed", "succeeded", "dry"} - {name}
+
+
+def test_what_is_not_a_job_is_not_listed(results):
+    (results / "notes.txt").write_text("mine")
+    (results / "empty").mkdir()
+    (results / "nowhere").symlink_to(results / "gone")
+    (results / "loop").symlink_to(results / "loop")
+    (results / "adopted").mkdir()
+    (results / "adopted" / ADOPTED_FILE).write_text("{}")
+    assert {each.name for each in listing(results)} == {"running", "failed", "succeeded", "dry", "adopted"}
+    for elsewhere in (results / "notes.txt", results / "gone", results / "loop", results / ("x" * 200)):
+        assert listing(elsewhere) == ()
+
+
+def test_jobs_are_listed_through_links_under_their_real_paths(results, tmp_path):
+    (results / "running").rename(tmp_path / "elsewhere")
+    (results / "running").symlink_to(tmp_path / "elsewhere")
+    (tmp_path / "link").symlink_to(results)
+    found = {each.name: each.record.handle.bundle_dir for each in listing(Path("link")) if each.record}
+    assert found == {
+        "running": tmp_path / "elsewhere",
+        "failed": results / "failed",
+        "succeeded": results / "succeeded",
+    }
+
+
+def test_records_that_cannot_be_read_hide_no_other_job(results, cluster, capsys):
+    (results / "failed" / JOB_FILE).write_text("{")
+    (results / "succeeded" / JOB_FILE).unlink()
+    (results / "succeeded" / JOB_FILE).mkdir()
+    assert cli.run(["jobs", "--json"]) == 0
+    states = {each["job"]: (each["state"], each.get("problem", "")) for each in json.loads(capsys.readouterr().out)}
+    assert states["running"] == ("running", "") and set(states) == {"running", "failed", "succeeded"}
+    assert "is damaged" in states["failed"][1] and "cannot be read: Is a directory" in states["succeeded"][1]

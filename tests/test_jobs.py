@@ -24,10 +24,10 @@ from launcher.cli import main as cli
 from launcher.common.interrupts import Interrupted
 from launcher.common.names import JOB_FILE
 from launcher.common.problems import Problem, ProblemsFound, fail
-from launcher.jobs import listing, registry, tracking
+from launcher.job_store import listing, registry, tracking
 from launcher.model import backend_registry
 from launcher.model.backend import RANK_0
-from launcher.model.job_spec import JobEvent, JobHandle, JobState, JobStatus, LogSelection
+from launcher.model.job_spec import JobEvent, JobHandle, JobState, JobStatus, LogLine, LogSelection
 
 NAME = "tiny-lm-cpu-abcde"
 MAIN = (
@@ -87,8 +87,8 @@ class Cluster:
 
     def logs(self, handle, selection=RANK_0, *, follow):
         self._called(("logs", selection, follow))
-        yield "event  node-7 is lost"
-        yield "rank 1 | hello" if selection.has_prefixes else "hello"
+        yield LogLine("event", None, "node-7 is lost")
+        yield LogLine("line", 1 if selection.has_writers else selection.ranks[0], "hello")
 
     def events(self, handle, *, follow):
         self._called("events")
@@ -312,7 +312,7 @@ def test_a_job_that_cannot_be_read_hides_no_other_job(bundle, record, problem):
 )
 def test_wait_tells_each_change_and_exits_as_the_job_ended(record, on, capsys, monkeypatch, statuses, code):
     finished = []
-    monkeypatch.setattr(tracking, "finish", lambda bundle, state: finished.append(state))
+    monkeypatch.setattr(tracking, "finish", lambda bundle, state, failure=None: finished.append(state))
     on(Cluster(*statuses))
     assert cli.run(["wait", NAME]) == code
     out = capsys.readouterr().out.splitlines()
@@ -345,7 +345,7 @@ def test_wait_gives_up_with_what_the_job_waits_for(record, on, capsys):
 
 
 def test_a_tracking_store_that_refuses_does_not_change_how_a_job_ended(record, on, capsys, monkeypatch):
-    def refuse(bundle, state):
+    def refuse(bundle, state, failure=None):
         raise fail("E502", "mlflow", "does not answer")
 
     monkeypatch.setattr(tracking, "finish", refuse)
@@ -353,7 +353,7 @@ def test_a_tracking_store_that_refuses_does_not_change_how_a_job_ended(record, o
     assert cli.run(["wait", NAME]) == 0
     assert "E502" in capsys.readouterr().err
     finished = []
-    monkeypatch.setattr(tracking, "finish", lambda bundle, state: finished.append(state))
+    monkeypatch.setattr(tracking, "finish", lambda bundle, state, failure=None: finished.append(state))
     assert [cli.run(["wait", NAME]) for _ in range(2)] == [0, 0]
     assert finished == [JobState.SUCCEEDED], "it is asked again until it takes the end, and then no more"
 
@@ -423,7 +423,7 @@ def test_logs_pass_on_what_is_selected(record, on, capsys, options, selection, l
     assert cli.run(["logs", NAME, *options, "--json"]) == 0
     news, said = map(json.loads, capsys.readouterr().out.splitlines())
     assert news == {"kind": "event", "rank": None, "text": "node-7 is lost"} and said == line
-    assert cluster.calls == [("logs", selection, "-f" in options)]
+    assert cluster.calls == [("logs", selection, "-f" in options), "status"]
 
 
 def test_scale_asks_for_the_size(record, on, capsys):
@@ -437,7 +437,7 @@ def test_scale_asks_for_the_size(record, on, capsys):
 
 def test_cancel_ends_a_job_once(record, on, capsys, monkeypatch):
     finished = []
-    monkeypatch.setattr(tracking, "finish", lambda bundle, state: finished.append(state))
+    monkeypatch.setattr(tracking, "finish", lambda bundle, state, failure=None: finished.append(state))
     cluster = on(Cluster(RUNNING))
     assert cli.run(["cancel", NAME]) == 0
     assert capsys.readouterr().out.startswith("cancelled  cancelled by ")
@@ -486,7 +486,7 @@ def test_launching_the_same_bundle_again_says_that_nothing_was_submitted(bundle,
 
 def test_a_job_that_succeeded_is_launched_again_only_where_that_is_asked_for(bundle, on, capsys, monkeypatch):
     finished = []
-    monkeypatch.setattr(tracking, "finish", lambda bundle, state: finished.append(state))
+    monkeypatch.setattr(tracking, "finish", lambda bundle, state, failure=None: finished.append(state))
     cluster = on(Cluster(SUCCEEDED))
     assert cli.run(["launch", NAME]) == 0
     first = registry.submitted(bundle.directory)
@@ -589,7 +589,7 @@ def test_a_launch_that_is_refused_does_not_end_the_run_of_a_job_that_goes_on(bun
             raise fail("E342", "cluster.kube_context", "no answer")
 
     ends = []
-    monkeypatch.setattr(tracking, "finish", lambda bundle, state: ends.append(state))
+    monkeypatch.setattr(tracking, "finish", lambda bundle, state, failure=None: ends.append(state))
     with pytest.raises(ProblemsFound, match="E342"):
         pipeline.submit(bundle, Refusing(*statuses))
     assert ends == told

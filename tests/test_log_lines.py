@@ -1,6 +1,7 @@
 """Lines of logs: masked quickly and completely, and written as they arrive."""
 
 import base64
+import os
 import re
 import threading
 
@@ -72,15 +73,15 @@ TEXTS = st.lists(st.sampled_from((*SECRETS, *HARMLESS)), max_size=4).map(" ".joi
 @pytest.fixture(autouse=True)
 def known(monkeypatch):
     monkeypatch.setenv("OUR_PASSWORD", VALUE)
-    redaction._variables.cache_clear()
+    redaction._process.read(os.environ, keep=False)
     yield
     monkeypatch.undo()
-    redaction._variables.cache_clear()
+    redaction._process.read(os.environ, keep=False)
 
 
 def reference(text):
     """Return what the patterns alone remove, in the order of `redaction.masked`."""
-    anywhere, _ = redaction._patterns(redaction._variables())
+    anywhere, _ = redaction._patterns(redaction._process.known)
     text = anywhere.sub("…", text)
     spans = [*secret_forms._user_info_spans(text)]
     for match in secret_forms._ASSIGNED.finditer(text):

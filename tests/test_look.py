@@ -32,6 +32,7 @@ def test_a_listing_as_json_has_every_fact(recipes):
     listed = {entry["name"]: entry for entry in json.loads(out)}
     assert listed.keys() == set(recipe_names())
     assert listed[LLAMA]["technique"] == "sft_lora" and listed[LLAMA]["is_elastic"] is True
+    assert listed[LLAMA]["is_published"] is True and listed["training/tiny/tiny_lm_cpu"]["is_published"] is False
     assert "ml.p5.48xlarge" in listed[LLAMA]["instance_types"]
 
 
@@ -45,6 +46,7 @@ def test_a_listing_as_json_has_every_fact(recipes):
         pytest.param(["--model", "QWEN3"], lambda e: "Qwen3" in e.model_name_or_path, id="model"),
         pytest.param(["--elastic"], lambda e: e.is_elastic, id="elastic"),
         pytest.param(["--static"], lambda e: not e.is_elastic, id="static"),
+        pytest.param(["--own"], lambda e: not e.is_published, id="own"),
         pytest.param(["--instance", "g5.12xlarge"], lambda e: "ml.g5.12xlarge" in e.instance_types, id="instance"),
         pytest.param(["llama", "8b", "dpo"], lambda e: all(w in e.name for w in ("llama", "8b", "dpo")), id="words"),
         pytest.param(["--family", "llama", "--static"], lambda e: e.family == "llama" and not e.is_elastic, id="two"),
@@ -246,7 +248,8 @@ def test_diff_tells_by_its_exit_code_if_asked(recipes, new, code):
 
 
 def test_a_bundle_is_what_its_overrides_give_now(recipes, elastic_bundle):
-    assert recipes("diff", elastic_bundle.name, "--exit-code") == (0, "", "no difference\n")
+    code, out, errors = recipes("diff", elastic_bundle.name, "--exit-code")
+    assert (code, out) == (0, "") and errors.endswith("\nno difference\n")
 
 
 @pytest.mark.slow
@@ -261,6 +264,8 @@ def test_a_bundle_is_compared_with_what_its_overrides_give_now(recipes, tmp_path
     lines = ["- recipes.run.name: then", "+ recipes.run.name: now"]
     suffix = folder.name.removeprefix("then-")  # a difference of the launches alone is none of the recipes
     lines += [f"- recipes.run.results_dir: results/then-{suffix}", f"+ recipes.run.results_dir: results/now-{suffix}"]
+    path = "recipes.training_config.mlflow"
+    lines += [f"- {path}.run_name: then-{suffix}", f"+ {path}.run_name: now-{suffix}"]
     assert (code, out.splitlines()[2:]) == (1, lines)
 
 

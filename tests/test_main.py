@@ -17,10 +17,10 @@ from launch_records import Job, grow, lose, rehearse
 from launcher import pipeline
 from launcher.cli import launch, run_command, terminal
 from launcher.cli import main as cli
-from launcher.jobs import registry, tracking
+from launcher.job_store import registry, tracking
 from launcher.model import backend_registry
-from launcher.model.job_spec import Bundle, JobHandle, JobState, JobStatus
-from launcher.operator.event_log import format_event
+from launcher.model.job_spec import Bundle, JobHandle, JobState, JobStatus, LogLine
+from launcher.operator.event_log import log_line
 from launcher.operator.snapshot import Attempt, Snapshot, publish
 from launcher.timeline.records import OperatorEvent
 
@@ -45,7 +45,7 @@ def test_dry_run_prints_the_plan_and_writes_the_bundle(tmp_path):
     assert lines[4].split() == ["3", "24", "5", "on", "16,", "6", "on", "8", "6", "x", "1", "0.0004", "uneven"]
     assert "14 files" in lines[-1] and "next: recipes launch results/llama-3-1-8b-instruct-" in lines[-1]
     (bundle,) = (tmp_path / "results").iterdir()
-    assert len(files(bundle)) == 14 + 2  # and two folders
+    assert len(files(bundle)) == 14 + 3  # the record, and two folders
     (short,) = [line for line in lines if " notes of most elastic jobs: " in line]
     assert "N105" in short and "plan.md in the bundle" in short and "note  N105" not in result.stdout
     assert "- N105 " in (bundle / "plan.md").read_text()
@@ -327,7 +327,10 @@ class Rehearsal:
         self._play(bundle.directory / "run")
         return JobHandle("local", bundle.job_name, bundle.directory)
 
-    def logs(self, handle, *, follow):
+    def logs(self, handle, selection=None, *, follow):
+        return iter(())
+
+    def events(self, handle, *, follow):
         return iter(())
 
     def wait(self, handle):
@@ -372,8 +375,11 @@ def test_a_job_that_scaled_is_followed_by_its_timeline(prepare, context, monkeyp
 FOLLOW = """
 import sys
 from launcher.cli import terminal
-lines = ["hello", "step 9/20  a", "event  node 1 is lost", "step 5/20  b", "step 6/20  c"]
-terminal.follow(iter(lines))
+from launcher.model.job_spec import LogLine
+news = LogLine("event", None, "node 1 is lost")
+before, after = ([LogLine("line", 0, text) for text in texts] for texts in (
+    ["hello", "step 9/20  a"], ["step 5/20  b", "step 6/20  c"]))
+terminal.follow(iter([*before, news, *after]))
 """
 
 
@@ -392,6 +398,7 @@ def test_a_terminal_s_progress_bar_goes_back_to_the_step_that_is_done_again(tmp_
 FOLLOW_LIVE = """
 import sys
 from launcher.cli import terminal
+from launcher.model.job_spec import NEWS, LogLine
 made = terminal._progress
 def kept(*arguments):
     global bar
@@ -399,7 +406,9 @@ def kept(*arguments):
     return bar
 terminal._progress = kept
 def lines():
-    yield from sys.argv[1:]
+    for text in sys.argv[1:]:
+        kind, _, words = text.partition("  ")
+        yield LogLine(kind, None, words) if kind in NEWS else LogLine("line", 0, text)
     bar.refresh()
 terminal.follow(lines())
 """
@@ -467,7 +476,7 @@ def test_the_progress_line_notices_by_itself_that_no_step_comes():
     assert pulse.words(0.0) == "starting"
     pulse.step("a", 10.0)
     pulse.step("b", 11.0)
-    pulse.news("scale  2 -> 3 nodes")  # comes while training goes on
+    pulse.news(LogLine("scale", None, "2 -> 3 nodes"))  # comes while training goes on
     assert pulse.words(12.0) == "b"
     assert pulse.words(20.0) == "restarting (9 s since the last step)"
     pulse.step("c", 22.0)
@@ -534,7 +543,7 @@ def test_a_job_whose_operator_died_is_told_how_to_go_on(prepare, context, monkey
 
 def test_what_is_abandoned_is_told():
     event = OperatorEvent(1.0, "abandoned", "the new nodes are no longer needed", {})
-    assert format_event(event) == "scale  given up: the new nodes are no longer needed"
+    assert log_line(event).shown(with_writer=False) == "scale  given up: the new nodes are no longer needed"
 
 
 @pytest.mark.slow
@@ -546,7 +555,7 @@ def test_a_pipe_gets_every_step_line_as_plain_text():
 
 def test_a_pipe_gets_the_last_step_of_an_interrupted_job(capsys):
     def lines():
-        yield from ("step 7/20  a", "step 8/20  b")
+        yield from (LogLine("line", 0, text) for text in ("step 7/20  a", "step 8/20  b"))
         raise KeyboardInterrupt
 
     with pytest.raises(KeyboardInterrupt):

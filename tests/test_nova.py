@@ -150,6 +150,11 @@ def test_the_other_spelling_names_the_right_one(problems):
     assert problem.remedy == f"{key}.loraplus_lr_ratio=8.0"
 
 
+def test_a_key_without_another_spelling_gets_no_remedy(problems):
+    (problem,) = problems(SFT, *K8S, f"++recipes.run.reward_lambda_arn={FUNCTION}")
+    assert (problem.code, problem.remedy) == ("E564", None)
+
+
 def test_a_reward_needs_one_function(problems, prepare):
     key = "recipes.training_config.rollout.rewards.api_endpoint.lambda_arn"
     found = problems(*RFT_WORDS, f"{key}={FUNCTION}2")
@@ -197,7 +202,7 @@ REFUSED = {
     "slurm": (*TECHNIQUES,),
     "local": (*TECHNIQUES,),
     "sm_local": (*TECHNIQUES,),
-    "k8s": (PPO, RFT, RFT_JOB, DISTILL),
+    "k8s": (RFT, RFT_JOB, DISTILL),
     "sm_jobs": (PPO, RFT, CPT, CPT_2),
 }
 
@@ -208,11 +213,11 @@ def test_a_technique_is_refused_where_it_does_not_run(cluster, recipe, problems)
     assert not {"E305", "E371"} & set(found)
     others = [c for c, refused in REFUSED.items() if recipe not in refused]
     assert found["E120"].allowed == ", ".join(others)
+    assert "E113" not in found  # one reason is enough
 
 
-@pytest.mark.parametrize(("recipe", "where"), [(PPO, "k8s"), (RFT, "k8s")])
-def test_programs_that_are_not_rendered_say_so(recipe, where, problems):
-    found = {problem.code: problem for problem in problems(recipe, f"cluster={where}")}
+def test_programs_that_are_not_rendered_say_so(problems):
+    found = {problem.code: problem for problem in problems(RFT, "cluster=k8s")}
     assert "not rendered yet" in found["E120"].message
 
 
@@ -222,6 +227,7 @@ IMAGES = {
     DPO: ("nova-fine-tune-repo:SM-HP-DPO-latest", "nova-fine-tune-repo:SM-TJ-DPO-latest"),
     CPT: ("nova-fine-tune-repo:HP-CPT-latest", None),
     CPT_2: ("nova-fine-tune-repo:SM-HP-CPT-V2-latest", None),
+    PPO: ("nova-fine-tune-repo:SMHP-PPO-TRAIN-latest", None),
     BENCHMARK: ("nova-evaluation-repo:SM-HP-Eval-V2-latest", "nova-evaluation-repo:SM-TJ-Eval-V2-latest"),
 }
 ACCOUNTS = {"us-east-1": "708977205387", "us-west-2": "176779409107", "ap-northeast-1": "878185805882"}
@@ -302,6 +308,21 @@ def test_a_single_node_has_no_workers_and_its_own_devices(render):
     ((_, spec),) = pods(render(recipe, *K8S, "instance_type=g6.12xlarge")).values()
     assert spec["containers"][0]["resources"]["limits"]["nvidia.com/gpu"] == 4
     assert spec["nodeSelector"]["beta.kubernetes.io/instance-type"] == "ml.g6.12xlarge"
+
+
+def test_an_instance_without_efa_is_selected_by_its_name(render):
+    small = ("recipes.instance_types=[]", "instance_type=g5.xlarge")
+    ((_, spec), *_) = pods(render(SFT, *K8S, *small)).values()
+    assert spec["nodeSelector"]["beta.kubernetes.io/instance-type"] == "ml.g5.xlarge"
+    assert spec["containers"][0]["resources"]["limits"] == {"nvidia.com/gpu": 1}
+
+
+@pytest.mark.parametrize("scheme", ["null", "'null'"], ids=["nothing", "text"])
+def test_both_forms_of_no_adapters_train_all_weights(scheme, prepare, problems):
+    batch = "recipes.training_config.global_batch_size=128"
+    assert ("E563", "training_config.global_batch_size") in codes(problems(DPO, *K8S, batch))  # with adapters
+    job = prepare(DPO, *K8S, batch, f"recipes.training_config.model.peft.peft_scheme={scheme}")
+    assert job.recipe_tree["training_config"]["global_batch_size"] == 128
 
 
 def test_evaluations_use_the_network_of_the_node(render):

@@ -63,7 +63,8 @@ def test_a_warm_process_imports_the_code_of_every_model(prepare):
     jobs = [prepare(f"recipes={entry.name}", "rehearse=true") for entry in entries]
     found = {name for job in jobs for name in interface(job).modules(job)}
     packages = {name.rpartition("_")[2] for name in found if name.startswith("transformers.models.")}
-    assert packages == {"llama", "llama4", "qwen2", "qwen3", "oss"}
+    own = {"mistral", "ministral3", "smollm3", "phi3", "glm", "5", "jais2"}  # the last words of the modules' names
+    assert packages == {"llama", "llama4", "qwen2", "qwen3", "oss"} | own
     assert all(importlib.util.find_spec(name.partition(".")[0]) for name in found)
     unknown = dataclasses.replace(jobs[0], published_model="")
     assert len(interface(unknown).modules(unknown)) == 3
@@ -326,14 +327,36 @@ def test_packages_of_the_trainer_extra_are_missed_before_anything_runs(problems,
     output = [f"cluster.sm_jobs_config.output_path=file://{tmp_path}"] if words else []
     (problem,) = problems(*LLMFT, *words, *output, "rehearse=true")
     assert problem.code in ("E401", "E430") and "peft" in problem.message
-    assert problem.remedy == "pip install '.[local,trainer]'"
+    assert problem.remedy == f"pip install '.[{'trainer' if words else 'local,trainer'}]'"  # torch is installed
+
+
+MIXTURE = "mistralai/Mixtral-8x7B-v0.1"
+"""Its weights are counted, but the open trainer does not know its architecture."""
+
+
+def test_a_model_of_our_own_and_the_published_image_are_a_notice(prepare):
+    own = ("recipes=fine-tuning/smollm/llmft_smollm3_3b_seq4k_gpu_sft_lora", "instance_type=p5.48xlarge")
+    for words, is_noticed in (
+        ((*own, "cluster=k8s"), True),
+        ((*own, "cluster=k8s", "cluster.trainer=open", IMAGE, "rehearse=true"), False),
+        ((*own, "rehearse=true"), False),
+        (K8S, False),
+    ):
+        assert ("N177" in {each.code for each in prepare(*words).notices}) is is_noticed
+
+
+def test_a_model_that_is_only_counted_can_be_planned(prepare):
+    job = prepare(*K8S, f"{MODEL}={MIXTURE}")
+    assert job.published_model == MIXTURE
+    openly = prepare(*K8S, IMAGE, "cluster.trainer=open", f"{MODEL}={MIXTURE}", f"{TRAIN}=/opt/ml/a")
+    assert "transformers.modeling_utils" in modules_of(openly) and "N175" not in str(openly.notices)
 
 
 def test_a_rehearsal_needs_a_known_architecture(problems, prepare, tmp_path):
-    for name in ("acme/unheard-7b", "models/unheard"):
+    for name in ("acme/unheard-7b", "models/unheard", MIXTURE):
         (problem,) = problems(*LLMFT, "rehearse=true", f"{MODEL}={name}")
         assert (problem.code, problem.path, problem.value) == ("E116", MODEL, name)
-        assert "Qwen/Qwen3-8B" in problem.allowed
+        assert "Qwen/Qwen3-8B" in problem.allowed and MIXTURE not in problem.allowed
     (tmp_path / "models/unheard").mkdir(parents=True)
     (tmp_path / "models/unheard/config.json").touch()
     assert prepare(*LLMFT, "rehearse=true", f"{MODEL}=models/unheard").is_rehearsal

@@ -38,3 +38,17 @@ def test_a_job_whose_values_are_not_finite_fails_once_with_the_cause_and_no_resu
     assert not list(bundle.rglob("*.safetensors"))
     timeline = json.loads((bundle / "run/timeline.json").read_text())
     assert (timeline["restarts"], timeline["skipped_steps"]) == (0, 3)
+
+
+@pytest.mark.long
+def test_a_dpo_recipe_of_verl_rehearses_here(tmp_path):
+    recipe = "recipes=fine-tuning/qwen-0_7_0/verl-dpo-qwen-3-dot-5-4b-lora"
+    short = ("rehearse.steps=4", "recipes.trainer.devices=1", "recipes.training_config.data.train_batch_size=8")
+    status, out, err = run(recipe, *short, *THREADS, cwd=tmp_path)
+    assert status == 0, (out, err)
+    assert "open trainer, a rehearsal" in out and "model_dtype" in out + err
+    steps = [json.loads(line) for line in (bundle_of(tmp_path) / "run/metrics.jsonl").read_text().splitlines()]
+    losses = [step["loss"] for step in steps if "loss" in step]
+    assert losses[0] == pytest.approx(0.6931, abs=1e-4) and len(losses) == 4
+    (results,) = (bundle_of(tmp_path) / "run/model").iterdir()
+    assert (results / "adapter_model.safetensors").is_file() and (results / "merged").is_dir()

@@ -14,7 +14,7 @@ from launcher.model.config_tree import leaves
 from launcher.model.family_registry import recipe_model
 from launcher.model.validation import field_names, is_field, submodel
 from launcher.runtime.finetune.key_terms import Treatment
-from launcher.runtime.finetune.keys import KEYS, key_of
+from launcher.runtime.finetune.keys import TABLE
 
 FAMILY = "llm_finetuning_aws"
 ENTRIES = [entry for entry in catalogue.entries() if entry.model_type == FAMILY]
@@ -78,7 +78,7 @@ def words(recipe: str, key: str, value: str, more: tuple[str, ...]) -> list[str]
 
 
 def conditions(treatment: Treatment) -> set[str]:
-    return {key.path for key in KEYS if key.condition and key.condition.treatment is treatment}
+    return {key.path for key in TABLE.keys if key.condition and key.condition.treatment is treatment}
 
 
 def named_paths(model: Any, above: str = "") -> Iterator[str]:
@@ -89,20 +89,20 @@ def named_paths(model: Any, above: str = "") -> Iterator[str]:
 
 @pytest.mark.slow
 def test_every_key_of_every_recipe_is_named(tmp_path):
-    assert len(ENTRIES) == 86
+    assert len(ENTRIES) == 86 + 24  # published and our own
     trees: list[Mapping[str, Any]] = [
         compose([f"recipes={entry.name}"], tmp_path, cache=CACHE).tree["recipes"] for entry in ENTRIES
     ]
-    unnamed = {path for tree in trees for path, _ in leaves(tree) if key_of(path) is None}
+    unnamed = {path for tree in trees for path, _ in leaves(tree) if TABLE.key_of(path) is None}
     assert unnamed == set()
 
 
 def test_every_key_that_a_recipe_may_have_is_named():
-    assert [path for path in named_paths(recipe_model(FAMILY)) if key_of(path) is None] == []
+    assert [path for path in named_paths(recipe_model(FAMILY)) if TABLE.key_of(path) is None] == []
 
 
 def test_no_named_key_is_stale_or_named_twice():
-    paths = [key.path for key in KEYS]
+    paths = [key.path for key in TABLE.keys]
     assert [path for path in paths if not is_field(recipe_model(FAMILY), path)] == []
     assert len(paths) == len(set(paths))
 

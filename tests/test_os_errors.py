@@ -62,7 +62,7 @@ REASONS = {
     "below-a-device": "a part of this path is not a folder",
     "long-name": "a name in this path is too long",
     "long-path": "a name in this path is too long",
-    "null": "embedded null byte",
+    "null": "contains a NUL character",
     "tilde": "only a shell expands ~",
     "tilde-of-nobody": "only a shell expands ~",
 }
@@ -77,7 +77,8 @@ def test_a_results_folder_that_cannot_be_made_blames_itself(tmp_path, monkeypatc
     before = sorted(tmp_path.rglob("*"))
     assert launch.main([*words, f'base_results_dir="{value}"']) == 2
     err = capsys.readouterr().err
-    assert [line for line in err.splitlines() if line.startswith("E")] == ["E702 base_results_dir"], err
+    heading = 'E001 base_results_dir="a\\0b"' if kind == "null" else "E702 base_results_dir"
+    assert [line for line in err.splitlines() if line.startswith("E")] == [heading], err
     assert REASONS[kind] in err and "Errno" not in err
     assert sorted(tmp_path.rglob("*")) == before
     if kind == "tilde":

@@ -9,7 +9,7 @@ import yaml
 from conftest import ELASTIC, LLAMA, ROOT
 from whole_jobs import bundle_of, left_behind, mlflow_run, records, run
 
-from launcher.cli import new_recipe
+from launcher.api import new_recipe
 from launcher.common import yaml_io
 from launcher.common.problems import ProblemsFound
 from launcher.config.catalogue import entries

@@ -9,6 +9,8 @@ from launcher.backends.local import rehearsal
 from launcher.backends.local.scenario import Scenario
 from launcher.cli import terminal
 from launcher.common import console
+from launcher.config import catalogue
+from launcher.model.context import job_name
 from launcher.model.family_registry import interface
 from launcher.planning import plan_picture, plan_report
 from launcher.planning.job_planner import with_run
@@ -111,7 +113,14 @@ def test_the_tiny_recipe_keeps_its_batch_at_every_size(prepare, max_nodes):
 
 def test_long_run_names_are_cut(prepare):
     name = prepare(*LLAMA_K8S, f"recipes.run.name={'a' * 60}").name
-    assert name == "a" * 34 + "-x068q"
+    assert name == "a" * 41 + "-x068q"
+
+
+def test_no_recipe_s_name_is_cut_in_that_of_its_jobs():
+    """The last letters tell full fine-tuning from adapters. 47 is the most that KubeRay leaves a RayJob."""
+    names = {entry.model: job_name(entry.model, "x068q") for entry in catalogue.entries()}
+    assert {run_name: name for run_name, name in names.items() if name != f"{run_name}-x068q"} == {}
+    assert max(map(len, names.values())) == 47 == len(job_name("a" * 63, "x068q"))
 
 
 def test_the_table_states_which_sizes_are_uneven_and_which_are_no_faster(prepare):
@@ -356,7 +365,7 @@ def test_the_job_s_name_is_in_the_configuration_of_every_size(prepare, overrides
 
 def test_a_long_name_is_cut_where_paths_are_made_of_it_too(prepare):
     job = prepare(*LLAMA_K8S, f"recipes.run.name={'a' * 60}")
-    assert job.scales[0].config["run"]["results_dir"] == f"results/{'a' * 34}-x068q"
+    assert job.scales[0].config["run"]["results_dir"] == f"results/{'a' * 41}-x068q"
 
 
 def test_a_folder_that_is_stated_stays_as_it_is(prepare):

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from launcher.cli.devtools import scripts
+from launcher.api.generated import scripts
 
 
 @pytest.mark.slow

@@ -202,4 +202,5 @@ def test_ctrl_c_ends_a_job_that_waits_for_nodes(tmp_path, steps):
 def test_a_job_that_nothing_can_resume_fails_and_says_so(tmp_path):
     code, _, err = run(f"{ARGS}.max_epochs=400", events("{at:{step:2},capacity:0}"), cwd=tmp_path)
     assert code == 3
-    assert err.splitlines()[-1] == "failed  the job waits for nodes, and no remaining event can bring them"
+    assert "failed  the job waits for nodes, and no remaining event can bring them" in err.splitlines()
+    assert err.splitlines()[-1] == "remedy      Add an event with a larger capacity to cluster.events."

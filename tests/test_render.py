@@ -30,6 +30,11 @@ def test_same_inputs_and_context_give_the_same_bytes(llama, tmp_path):
     assert again.files == llama.files and again.digest == llama.digest
 
 
+def test_the_order_of_overrides_of_different_keys_changes_nothing_but_their_record(llama, render):
+    again = render(*reversed((*LLAMA_K8S, ELASTIC)))
+    assert {path for path, text in again.files.items() if text != llama.files[path]} == {"bundle.json"}
+
+
 def test_bundle_json_accounts_for_every_file(llama):
     manifest = json.loads(llama.files["bundle.json"])
     others = {path: text for path, text in llama.files.items() if path != "bundle.json"}

@@ -7,7 +7,7 @@ from pathlib import Path
 import jsonschema
 import pytest
 
-from launcher.cli.devtools import schema
+from launcher.api.generated import schema
 from launcher.common import yaml_io
 from launcher.common.paths import COLLECTION
 from launcher.config import catalogue

@@ -1,5 +1,7 @@
 """Which names and which texts are secrets, and which ordinary values of recipes are not."""
 
+import re
+
 import pytest
 
 from launcher.common.random_values import random_parts
@@ -41,8 +43,27 @@ WORDS_OF_SCANNERS = (
     *("SEED_PHRASE", "VAULT_UNSEAL_KEY", "DOCKER_AUTH_CONFIG", "TOTP", "INTEGRATION_KEY", "weebhook"),
 )
 OTHERS = (
-    *("webhook_timeout", "WEBHOOK_ENABLED", "webhook_port", "forward_hook", "hooks", "teams", "slack_channel"),
-    *("license", "author", "signature_columns", "cookbook", "session_id", "account_id", "hook_names"),
+    *(
+        "webhook_timeout",
+        "WEBHOOK_ENABLED",
+        "webhook_port",
+        "forward_hook",
+        "hooks",
+        "teams",
+        "slack_channel",
+        "notify_on",
+    ),
+    *(
+        "notify",
+        "notify_on",
+        "license",
+        "author",
+        "signature_columns",
+        "cookbook",
+        "session_id",
+        "account_id",
+        "hook_names",
+    ),
     *("pad_token", "eos_token_id", "max_tokens", "max_new_tokens", "num_tokens", "num_tokens_seen", "total_tokens"),
     *("tokenizer", "tokenizer_name", "disable_fast_tokenizer", "add_special_tokens", "token_type_ids", "stop_tokens"),
     *("tokens_per_second", "TOKENIZERS_PARALLELISM", "image_token_index", "tokens_labels", "PADTOKEN"),
@@ -105,8 +126,22 @@ WEBHOOKS = (
     "https://b.s3.amazonaws.com/k?X-Amz-Credential=c&X-Amz-Signature=" + 16 * "a1b2",
     "https://mattermost.example.com/hooks/" + 13 * "a1",
     *("slack://T1JJ3T3L2/A1BRTD4JD/TIiajkdnlazkcOXrIdevi7FQ/", "discord://4174216298/JHMHI8qBe7bk2ZwO5U711o3dV_js"),
-    "tgram://123456789:abcdefg_hijklmnop/12315544/",
+    *("tgram://123456789:abcdefg_hijklmnop/12315544/", "SLACK://T1/A1/secretx", "pagertree://a1b2c3d4e5f6"),
+    *("prowl://a1b2c3d4e5f6", "mastodon://a1b2c3d4@chat.example.org", "twilio://AC12:a1b2@15551234567"),
+    *("ntfys://alerts-a1b2", "json://10.0.0.1:8080/hooks/a1b2c3d4e5f6a7b8c9d0", "mmost://chat.example.org/a1b2c3d4"),
 )
+PLACES = (
+    *("s3://bucket/key/0123456789abcdef01234", "https://host/path/0123456789abc", "sqlite:///runs/mlflow-2026.db"),
+    *(
+        "hf://org/model-0123456789",
+        "gs://bucket/run-2024-11-20",
+        "oci://ghcr.io/org/image-0123",
+        "file:///data/abc123",
+    ),
+    *("json://host/training/events", "azure://container/checkpoint-20240101", "redis://cache:6379/0", "x://y"),
+    *("slack://$TOKEN/$B/$C", "discord://<id>/<token>", "irc://irc.example.org/#training", "tcp://10.0.0.1:2379"),
+)
+"""Addresses without a token, some with schemes of Apprise."""
 MORE_TOKENS = (
     *("dapi" + 8 * "a1b2", "gsk_" + 13 * "aB12", "hvs." + 8 * "aB12", "nvapi-" + 16 * "aB12", "AIza" + 35 * "a"),
     *(
@@ -285,3 +320,29 @@ ORDINARY_OVERRIDES = (
 @pytest.mark.parametrize("override", ORDINARY_OVERRIDES)
 def test_ordinary_overrides_compile(override, render):
     render("recipes=fine-tuning/llama/llmft_llama3_1_8b_instruct_seq4k_gpu_sft_lora", "cluster=k8s", override)
+
+
+@pytest.mark.parametrize("text", PLACES)
+def test_an_address_without_a_token_is_neither_refused_nor_masked(text):
+    assert not holds_token(text)
+    assert masked(f"reads {text} now") == f"reads {text} now"
+
+
+def test_every_address_that_apprise_builds_of_secrets_is_recognized():
+    """The exceptions are the schemes that storage has too; their tokens are found by their form or not at all."""
+    apprise = pytest.importorskip("apprise", reason="needs apprise: pip install '.[notify]'")
+    filled = {"port": "8080", "host": "chat.example.org"}
+    tested, missed = 0, set()
+    for service in apprise.Apprise().details()["schemas"]:
+        private = {name for name, token in service["details"]["tokens"].items() if token.get("private")}
+        for template in service["details"]["templates"]:
+            if not private.intersection(names := re.findall(r"{(\w+)}", template)):
+                continue
+            for scheme in {*(service["protocols"] or ()), *(service["secure_protocols"] or ())}:
+                values = {name: f"Zq{i}x7Lm29aKd83Wv{i}c" for i, name in enumerate(names)} | filled
+                address = template.format(**values | {"schema": scheme})
+                tested += 1
+                if not (holds_token(address) or holds_secret(address)):
+                    missed.add(scheme)
+    assert tested > 300
+    assert missed <= {"azure", "github"}

@@ -240,7 +240,7 @@ def test_an_image_is_that_of_the_job_s_region(render, problems):
     region = "cluster.sm_jobs_config.region=us-east-1"
     image = request(render(*VALID["nova"], region).files)["AlgorithmSpecification"]["TrainingImage"]
     assert image == "327873000638.dkr.ecr.us-east-1.amazonaws.com/mtrl-recipes:rft-trainer-v1.0.0"
-    assert found(problems, *VALID["gemma"], region) == [("E371", "container")]  # Gemma's is in us-west-2 only
+    assert found(problems, *VALID["gemma"], region) == [("E613", "container")]  # Gemma's is in us-west-2 only
 
 
 # Checkpointless training

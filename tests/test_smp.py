@@ -9,7 +9,7 @@ from conftest import ROOT
 from hypothesis import given
 from hypothesis import strategies as st
 
-from launcher.cli.devtools.schema import descriptions
+from launcher.api.generated.schema import descriptions
 from launcher.common.problems import ProblemsFound
 from launcher.config.compose import compose
 from launcher.model.parallelism import mpi, smp

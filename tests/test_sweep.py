@@ -9,7 +9,7 @@ import pytest
 from conftest import LLAMA, ROOT, composed, frozen_context
 
 from launcher import pipeline
-from launcher.cli import sweep
+from launcher.api import checking as sweep
 from launcher.config import catalogue
 from launcher.config.compose import compose
 from launcher.model.config_tree import get, replaced
@@ -45,7 +45,7 @@ def entry_of(folder: Path, name: str, text: str) -> catalogue.Entry:
     path = folder / "recipes" / f"{name}.yaml"
     path.parent.mkdir(parents=True, exist_ok=True)
     path.write_text(MINE + text)
-    return catalogue.Entry(name, "", "", "", "", None, True, (), LLMFT, path)
+    return catalogue.Entry(name, "", "", "", "", None, True, False, (), LLMFT, path)
 
 
 @pytest.mark.slow
@@ -120,7 +120,7 @@ def test_faults_of_a_recipe_are_told_with_file_and_line(tmp_path):
         tmp_path, "team/bad", "trainer: {devices: eight}\ninstance_types: [ml.p5.48xlarge, ml.g6.12xlarge]\n"
     )
     good = entry_of(tmp_path, "team/good", "display_name: good\ninstance_types: [ml.p5.48xlarge]\n")
-    results = list(sweep.sweep([bad, good], CONTEXT))
+    results = list(sweep.check_all([bad, good], CONTEXT))
     faulty = [result for result in results if result.problems]
     assert {result.recipe for result in faulty} == {"team/bad"} and len(faulty) == 4
     assert {problem.where for result in faulty for problem in result.problems} == {f"{bad.path}:4"}
@@ -130,7 +130,7 @@ def test_faults_of_a_recipe_are_told_with_file_and_line(tmp_path):
 def test_a_recipe_that_cannot_be_composed_does_not_end_the_sweep(tmp_path):
     broken = entry_of(tmp_path, "broken", "run: {name: [}\n")
     good = entry_of(tmp_path, "good", "instance_types: [ml.p5.48xlarge]\n")
-    first, *rest = sweep.sweep([broken, good], CONTEXT)
+    first, *rest = sweep.check_all([broken, good], CONTEXT)
     assert first.problems[0].code == "E004" and first.instance_type is None
     assert [result.problems for result in rest] == [(), ()]
 
@@ -138,7 +138,7 @@ def test_a_recipe_that_cannot_be_composed_does_not_end_the_sweep(tmp_path):
 def test_a_table_that_is_wrong_on_its_own_devices_is_no_known_mismatch(tmp_path):
     wrong = "scale_config: {3: {training_config: {training_args: {uneven_batch: {large_local_batch_size: 9}}}}}\n"
     entry = entry_of(tmp_path, "wrong", wrong + "instance_types: [ml.g6.12xlarge]\n")
-    static, elastic = sweep.sweep([entry], CONTEXT)
+    static, elastic = sweep.check_all([entry], CONTEXT)
     assert static.problems == ()
     assert {problem.code for problem in elastic.problems} <= {"E222", "E223"} and elastic.problems
 
@@ -146,7 +146,7 @@ def test_a_table_that_is_wrong_on_its_own_devices_is_no_known_mismatch(tmp_path)
 def test_overrides_hold_for_every_recipe(tmp_path):
     entry = entry_of(tmp_path, "mine", "instance_types: [ml.g6.12xlarge]\n")
     results = list(
-        sweep.sweep([entry], CONTEXT, ["++recipes.scale_config=auto", "recipes.elastic_policy.max_nodes=3"])
+        sweep.check_all([entry], CONTEXT, ["++recipes.scale_config=auto", "recipes.elastic_policy.max_nodes=3"])
     )
     assert [(result.is_elastic, result.num_sizes) for result in results] == [(False, 1), (True, 3)]
 
@@ -154,6 +154,6 @@ def test_overrides_hold_for_every_recipe(tmp_path):
 @pytest.mark.slow
 def test_recipes_that_leave_image_or_script_to_the_launch_are_checked_with_stand_ins():
     others = [entry for entry in catalogue.entries() if entry.model_type != LLMFT]
-    results = list(sweep.sweep(others, CONTEXT))
+    results = list(sweep.check_all(others, CONTEXT))
     assert {result.recipe for result in results} == {entry.name for entry in others}
     assert [result for result in results if result.problems] == []

@@ -11,8 +11,8 @@ import typer
 from conftest import ROOT
 from terminals import on_a_terminal
 
+from launcher.api.generated import reference, terminal_picture
 from launcher.cli import main as cli
-from launcher.cli.devtools import reference, terminal_picture
 
 pytestmark = pytest.mark.slow
 PICTURE = reference.PICTURE

@@ -48,8 +48,10 @@ def test_a_log_a_problem_and_a_name_reach_a_terminal_as_text():
 from launcher.cli import terminal
 from launcher.common import console
 from launcher.common.problems import Problem
+from launcher.model.job_spec import LogLine
 bad = "\\x1b]0;owned\\x07\\x1b[2J\\x1b]52;c;cm0=\\x07text\\x9b5m"
-terminal.follow(iter([bad, "step 1/2  loss " + bad, "fault  " + bad, "\\r10%\\r20%"]))
+lines = [LogLine("line", 0, text) for text in (bad, "step 1/2  loss " + bad, "\\r10%\\r20%")]
+terminal.follow(iter([*lines, LogLine("fault", None, bad)]))
 console.say(bad, "bold")
 console.say(bad)
 console.say_all([(bad, "bold"), (bad, "")])

@@ -21,7 +21,7 @@ from launcher import pipeline
 from launcher.cli import terminal
 from launcher.common import yaml_io
 from launcher.common.problems import ProblemsFound
-from launcher.jobs import tracking
+from launcher.job_store import tracking, tracking_store
 from launcher.model.job_spec import JobState, JobStatus
 
 MLFLOW = "recipes.training_config.mlflow"
@@ -400,8 +400,8 @@ def test_the_command_at_the_end_of_a_run_shows_that_run(shown):
 
 
 def test_a_server_has_an_address_and_needs_no_command():
-    assert tracking.ui_command("http://127.0.0.1:5000") is None
-    assert tracking.ui_command("arn:aws:sagemaker:us-west-2:1:mlflow-tracking-server/x") is None
+    assert tracking_store.ui_command("http://127.0.0.1:5000") is None
+    assert tracking_store.ui_command("arn:aws:sagemaker:us-west-2:1:mlflow-tracking-server/x") is None
 
 
 @pytest.mark.slow
@@ -413,6 +413,6 @@ def test_the_command_names_the_package_that_it_needs(monkeypatch, is_installed):
         return "3"
 
     monkeypatch.setattr(importlib.metadata, "version", version)
-    command = tracking.ui_command("sqlite:////tmp/mlflow.db")
+    command = tracking_store.ui_command("sqlite:////tmp/mlflow.db")
     assert command.startswith("mlflow ui --backend-store-uri sqlite:////tmp/mlflow.db")
     assert command.endswith("  # needs: pip install mlflow") is not is_installed

@@ -11,7 +11,8 @@ pytestmark = pytest.mark.slow
 
 SNIPPET = """
 from launcher.backends.kubernetes.job_options import Settings
-from launcher.model.checked_recipe import CheckedRecipe
+from launcher.families.tiny_lm import Recipe
+from launcher.model.checked_recipe import CheckedRecipe, recipe_of
 from launcher.model.base_model import options_of
 from launcher.rules.custom import script_of
 
@@ -46,6 +47,10 @@ def of_options(checked: CheckedRecipe) -> object:
     return options_of(checked, Settings).namespcae
 
 
+def of_typed_family(checked: CheckedRecipe) -> object:
+    return recipe_of(checked, Recipe).training_cofnig
+
+
 def of_family(checked: CheckedRecipe) -> object:
     script = script_of(checked)
     return script and script.distributoin
@@ -60,6 +65,7 @@ def test_a_typo_in_what_a_rule_reads_fails_the_type_check(tmp_path):
     found = re.findall(
         r'snippet\.py:(\d+): error: .*has no attribute "(\w+)".*\[(?:attr-defined|union-attr)\]', done.stdout
     )
-    typos = ("num_nodse", "devcies", "train_bacth_size", "training_config", "namespace", "namespcae", "distributoin")
+    typos = ("num_nodse", "devcies", "train_bacth_size", "training_config", "namespace", "namespcae")
+    typos = (*typos, "training_cofnig", "distributoin")
     assert [name for _, name in found] == list(typos), done.stdout + done.stderr
     assert f"Found {len(typos)} errors" in done.stdout

@@ -14,7 +14,9 @@ from launcher.config.compose import compose
 from launcher.config.composed_files import Parts
 from launcher.config.files import FileCache
 from launcher.model.config_tree import get, leaves
+from launcher.planning.check import check
 
+GRPO = "fine-tuning/qwen/verl-grpo-rlvr-qwen-3-8b-lora"
 NAMES = [name for name in GOLDEN["digests"] if "/verl-" in name]
 ABSENT = "(absent)"
 """Stands for the value of a key that a published recipe does not have."""
@@ -36,6 +38,18 @@ REFERENCES = {
     "training_config.actor_rollout_ref.ref.rollout_n": "training_config.actor_rollout_ref.rollout.n",
 }
 """Keys whose published number or name is that of another key, and which refer to it here."""
+
+JOBS = "cluster.sm_jobs_config"
+DATA = "recipes.training_config.data.train_files=/opt/ml/input/data/train/train.parquet"
+LAUNCHES = {
+    "k8s": ("cluster=k8s", DATA),
+    "slurm": ("cluster=slurm", DATA),
+    "sm_jobs": (
+        *("cluster=sm_jobs", DATA, f"{JOBS}.output_path=s3://results/out"),
+        f"{JOBS}.role=arn:aws:iam::123456789012:role/train",
+    ),
+}
+"""What a launch of any recipe gives, by cluster."""
 
 
 def parts_of(file):
@@ -64,7 +78,7 @@ def published(name):
         if get(tree, path) == f"${{recipes.{target}}}":
             value = get(tree, target)
             put(tree, path, str(value) if path.endswith(".gpu") else value)  # there, a number as text
-    del tree["run"]["hf_access_token"]
+    del tree["run"]["hf_access_token"], tree["images"]
     if "/nemotron" in name and "-grpo-" in name:  # there, without processors and memory
         tree["ray_cluster"] = {"worker_nodes": {"replicas": tree["ray_cluster"]["worker_nodes"]["replicas"]}}
     if "-grpo-" in name and "-0_7_0/" in name:
@@ -73,6 +87,11 @@ def published(name):
         assert (get(tree, path), type(get(tree, path))) != (value, type(value))
         put(tree, path, value)
     return tree
+
+
+def image_of(name, cluster, *overrides):
+    """Return the image of a recipe's job."""
+    return check(compose([f"recipes={name}", *LAUNCHES[cluster], *overrides], ROOT)).launch.container
 
 
 def overridden(name, *overrides):
@@ -110,7 +129,7 @@ def test_recipe_files_are_short():
 
 def test_every_part_is_used_and_says_what_it_is():
     folder = COLLECTION / "base" / "verl"
-    parts = set(folder.rglob("*.yaml")) - set((folder / "image").iterdir())
+    parts = set(folder.rglob("*.yaml"))
     used = {each for name in NAMES for each in parts_of(recipe_file(name))}
     assert parts <= used
     for each in parts:
@@ -158,7 +177,40 @@ def test_overriding_the_nodes_resizes_the_ray_cluster(name):
     ],
 )
 def test_a_recipe_has_the_image_of_its_version(name, image):
-    assert composed(f"fine-tuning/{name}").tree["container"].partition("/")[2] == image
+    images = {cluster: image_of(f"fine-tuning/{name}", cluster).partition("/")[2] for cluster in LAUNCHES}
+    assert images == {"k8s": image, "sm_jobs": image.replace("-eks", "-smtj"), "slurm": image}
+
+
+@pytest.mark.parametrize(
+    ("cluster", "key", "account"),
+    [
+        ("k8s", "recipes.images.region=eu-south-2", "330290781619"),
+        ("sm_jobs", "recipes.images.region=us-west-2", "920498770698"),
+        ("sm_jobs", f"{JOBS}.region=eu-west-1", "942446708630"),
+    ],
+)
+def test_the_image_is_of_the_region_s_registry(cluster, key, account):
+    assert image_of(GRPO, cluster, key).startswith(
+        f"{account}.dkr.ecr.{key.partition('=')[2]}.amazonaws.com/hyperpod-recipes:"
+    )
+
+
+def test_a_region_without_the_image_is_refused_with_those_that_have_one(problems):
+    (found,) = problems(f"recipes={GRPO}", *LAUNCHES["sm_jobs"], f"{JOBS}.region=eu-west-2")
+    assert (found.code, found.path) == ("E613", "container")
+    assert found.allowed == "a job in us-east-1, us-west-2, ap-northeast-1, eu-west-1"
+    own = "012345678901.dkr.ecr.eu-west-2.amazonaws.com/verl:1"
+    assert image_of(GRPO, "sm_jobs", f"{JOBS}.region=eu-west-2", f"container={own}") == own
+    (found,) = problems(f"recipes={GRPO}", *LAUNCHES["k8s"], "recipes.images.region=me-south-1")
+    assert (found.code, found.remedy) == (
+        "E613",
+        "container=<an image of your own>, or recipes.images.region=us-east-1",
+    )
+    assert "eu-west-2" in found.allowed
+
+
+def test_a_job_on_slurm_may_do_without_the_image():
+    assert image_of(GRPO, "slurm", "container=null") is None
 
 
 def test_the_recipes_are_read_without_hydra():

@@ -12,6 +12,8 @@ import pytest
 from engine_cache import root
 from published_recipes import GOLDEN, merged, recipe_file
 
+from launcher.families.verl import ray
+
 pytestmark = [pytest.mark.slow, pytest.mark.long]
 
 OF_THE_FORK = {
@@ -53,8 +55,8 @@ RECIPES = {release: [name for name in NAMES if release_of(name) == release] for 
 
 
 @pytest.fixture(params=OF_THE_FORK)
-def release(request):
-    """A release of verl, and its classes: name to the fields and the names of the bases."""
+def sources(request):
+    """A release of verl, and its modules: path to syntax tree."""
     folder = root() / "verl"
     wheel = folder / f"verl-{request.param}-py3-none-any.whl"
     if not wheel.is_file():
@@ -72,15 +74,21 @@ def release(request):
         done = subprocess.run(words, capture_output=True, text=True, timeout=300)
         if done.returncode:
             pytest.skip(f"verl {request.param} cannot be downloaded")
-    classes = {}
     with zipfile.ZipFile(wheel) as files:
-        for file in files.namelist():
-            if file.startswith("verl/") and file.endswith(".py"):
-                for node in ast.walk(ast.parse(files.read(file))):
-                    if isinstance(node, ast.ClassDef):
-                        fields = {each.target.id for each in node.body if isinstance(each, ast.AnnAssign)}
-                        classes.setdefault(node.name, (fields, [ast.unparse(base) for base in node.bases]))
-    return request.param, classes
+        names = [name for name in files.namelist() if name.startswith("verl/") and name.endswith(".py")]
+        return request.param, {name: ast.parse(files.read(name)) for name in names}
+
+
+@pytest.fixture
+def release(sources):
+    """A release of verl, and its classes: name to the fields and the names of the bases."""
+    version, modules = sources
+    classes = {}
+    for node in (each for tree in modules.values() for each in ast.walk(tree)):
+        if isinstance(node, ast.ClassDef):
+            fields = {each.target.id for each in node.body if isinstance(each, ast.AnnAssign)}
+            classes.setdefault(node.name, (fields, [ast.unparse(base) for base in node.bases]))
+    return version, classes
 
 
 def fields_of(classes, name):
@@ -111,3 +119,33 @@ def test_classes_and_keys_are_those_of_the_release(release):
                 unknown.setdefault(path, set()).update(new)
     assert len(RECIPES[version]) in (79, 72)
     assert (unknown, absent) == (OF_THE_FORK[version], CLASSES_OF_THE_FORK[version])
+
+
+def function(tree, name):
+    """Return a function's source as Python writes it, without comments."""
+    (found,) = (node for node in ast.walk(tree) if isinstance(node, ast.FunctionDef) and node.name == name)
+    return ast.unparse(found)
+
+
+def test_a_rehearsal_reserves_what_the_release_reserves(sources):
+    version, modules = sources
+    configuration = {"trainer": {"nnodes": 2, "n_gpus_per_node": 8}}
+    configuration |= {"global_profiler": {}} if version == "0.7.0" else {}
+    check = ray.resource_check({"verl_config.yaml": configuration}, ())
+    (pool,) = check.pools
+    groups = function(modules["verl/single_controller/ray/base.py"], "get_placement_groups")
+    assert f"strategy='{check.strategy}'" in groups and "bundle = {'CPU': self.max_colocate_count}" in groups
+    assert "bundle[device_name] = 1" in groups and "device_name = 'GPU'" in groups
+    assert "[[bundle.copy() for _ in range(process_count)] for process_count in self._store]" in groups
+    assert "ray.get([pg.ready() for pg in pgs])" in groups
+    trainer = modules["verl/trainer/ppo/ray_trainer.py"]
+    assert f"max_colocate_count={pool.bundle['CPU']}," in function(trainer, "create_resource_pool")
+    available = function(trainer, "_check_resource_available")
+    assert "if total_available_gpus < total_required_gpus:\n        raise ValueError" in available
+    assert "ray._private.state.available_resources_per_node()" in available
+    program = modules["verl/trainer/main_ppo.py"]
+    pools = function(program, "init_resource_pool_mgr")
+    assert "global_pool_id: [config.trainer.n_gpus_per_node] * config.trainer.nnodes" in pools
+    assert "if config.reward_model.enable_resource_pool:" in pools
+    assert "[config.reward_model.n_gpus_per_node] * config.reward_model.nnodes" in pools
+    assert f"ray.remote(num_cpus={check.driver_cpus})(TaskRunner)" in function(program, "run_ppo")

@@ -162,6 +162,7 @@ BAD = {
         "E121",
         "recipes.elastic_policy.is_elastic",
     ),
+    "no optimizer": (SFT, [f"~{TRAINING}.optim"], "E291", f"{TRAINING}.optim"),
 }
 
 
@@ -291,6 +292,20 @@ def test_sft_and_dpo_are_started_on_every_gpu_with_verl_s_configuration(render, 
     assert own == whole["training_config"]
     assert own["data"]["train_files"] == "/data/train.parquet"
     assert "${" not in files[f"{CONFIG_DIR}/verl_config.yaml"]
+
+
+@pytest.mark.parametrize("recipe", [SFT, DPO])
+def test_a_job_of_sft_and_dpo_starts_verl_and_no_program_of_a_repository(render, recipe):
+    job = yaml_io.load(render(*words(recipe)).files["manifests/job.yaml"])
+    assert job["kind"] == "HyperPodPyTorchJob"
+    (container,) = job["spec"]["replicaSpecs"][0]["template"]["spec"]["containers"]
+    assert container["command"][-4:] == [
+        "verl.trainer.sft_trainer",
+        "--config-name",
+        "verl_config",
+        "--config-path=/config",
+    ]
+    assert not {"GIT_REPO_URL", "SCRIPT_PATH"} & {each["name"] for each in container["env"]}
 
 
 def test_the_configuration_is_complete_where_sagemaker_gives_it(render):

@@ -2,9 +2,9 @@
 
 import hashlib
 import json
-from collections.abc import Mapping
 from pathlib import Path
 
+from launcher.bundle.manifest import MANIFEST, bundle_digest
 from launcher.checkpointing import access
 from launcher.common import yaml_io
 from launcher.common.names import BASE_CONFIG, CONFIG_DIR, config_name
@@ -13,9 +13,8 @@ from launcher.model.backend import Backend
 from launcher.model.context import LaunchContext
 from launcher.model.family_registry import interface
 from launcher.model.job_spec import Bundle, JobSpec
+from launcher.model.sources import sources_of
 from launcher.planning import plan_report
-
-MANIFEST = "bundle.json"
 
 
 def render_bundle(job: JobSpec, context: LaunchContext, backend: Backend) -> Bundle:
@@ -44,13 +43,13 @@ def render_bundle(job: JobSpec, context: LaunchContext, backend: Backend) -> Bun
         "overrides": [shown(text) for text in job.overrides],
         "created": context.created,
         "user": context.user,
-        "git_revision": context.git_revision,
+        "git_revision": context.git_revision(),
         "versions": dict(context.versions),
         "digest": digest,
         "files": hashes,
     }
     files = {path: files[path] for path in sorted(files)} | {MANIFEST: json.dumps(manifest, indent=2) + "\n"}
-    return Bundle(job.name, directory(job), files, digest, job.config)
+    return Bundle(job.name, directory(job), files, digest, job.config, sources_of(job))
 
 
 def directory(job: JobSpec) -> Path:
@@ -58,20 +57,18 @@ def directory(job: JobSpec) -> Path:
     return job.base_results_dir / job.name
 
 
-def bundle_digest(hashes: Mapping[str, str]) -> str:
-    """Return sha256, hex, over the sorted `<sha256>  <path>` lines of a bundle's files (as sha256sum writes them)."""
-    lines = "".join(f"{hashes[path]}  {path}\n" for path in sorted(hashes))
-    return hashlib.sha256(lines.encode()).hexdigest()
-
-
 def config_files(job: JobSpec) -> dict[str, str]:
     """Return the configurations the container reads: the initial size's under the base name, then one per size.
+
+    A job of several programs has one for each.
 
     Source: file names as the published image looks them up.
     """
     first = next(point for point in job.scales if point.nodes == job.initial_nodes)
-    files = {BASE_CONFIG: yaml_io.dump(first.config)}
-    files |= {name: yaml_io.dump(tree) for name, tree in interface(job).own_configs(first).items()}
+    family = interface(job)
+    own = {role.config_file: role.component.config(first.config) for role in family.components if role.component}
+    trees = (own or {BASE_CONFIG: family.config(first)}) | dict(family.own_configs(first))
+    files = {name: yaml_io.dump(tree) for name, tree in trees.items()}
     if job.elastic:
-        files |= {config_name(point.nodes): yaml_io.dump(point.config) for point in job.scales}
+        files |= {config_name(point.nodes): yaml_io.dump(family.config(point)) for point in job.scales}
     return files

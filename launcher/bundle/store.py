@@ -14,12 +14,13 @@ from collections.abc import Collection, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-from launcher.bundle.render import MANIFEST, bundle_digest
+from launcher.bundle.manifest import MANIFEST, bundle_digest
 from launcher.common import os_errors, yaml_io
 from launcher.common.names import (
     ADOPTED_FILE,
     JOB_FILE,
     NAME_FILE,
+    REPRODUCE_FILE,
     RUN_DIR,
     RUN_ID_AT_LAUNCH,
     RUN_ID_FILE,
@@ -41,14 +42,17 @@ def refuse_unwritable(directory: Path) -> None:
         pass
 
 
-def write(bundle: Bundle) -> None:
+def write(bundle: Bundle, beside: Mapping[str, str] | None = None) -> None:
     """Write a bundle to its directory: beside it first, then renamed into place.
+
+    Args:
+        beside: Files that the digest does not cover, name to text.
 
     Raises:
         ProblemsFound: The directory exists, or the operating system refuses.
     """
     with _draft(bundle.directory) as draft:
-        for name, text in bundle.files.items():
+        for name, text in {**bundle.files, **(beside or {})}.items():
             path = draft / name
             path.parent.mkdir(parents=True, exist_ok=True)
             path.write_text(text, encoding="utf-8")
@@ -125,36 +129,40 @@ def find(name: str) -> Path | None:
     return None
 
 
-def locate_job(name: str) -> Path:
+def locate_job(name: str, base: Path = Path()) -> Path:
     """Return the folder of a job that a user names as in `locate`; an adopted job's holds no bundle.
+
+    Args:
+        base: The folder that relative paths start from.
 
     Raises:
         ProblemsFound: No such job exists.
     """
-    if folder := _found(name, MANIFEST) or _found(name, ADOPTED_FILE):
+    if folder := _found(name, MANIFEST, base) or _found(name, ADOPTED_FILE, base):
         return folder
     raise _unknown(name)
 
 
-def _found(name: str, file: str) -> Path | None:
-    path = Path(name)
-    results = path.parent if path.name != name else Path(RESULTS)
+def _found(name: str, file: str, base: Path = Path()) -> Path | None:
+    path = base / name
+    results = path.parent if path.name != name else base / RESULTS
     named = (folder for folder, known in given_names(results) if known == path.name)
-    folders = itertools.chain((path, Path(RESULTS, name)), named)
+    folders = itertools.chain((path, base / RESULTS / name), named)
     return next((folder for folder in folders if os.path.isfile(folder / file)), None)
 
 
 def given_names(results: Path) -> Iterator[tuple[Path, str]]:
     """Yield the folder and the name of each job of a results folder that a user named."""
-    for file in sorted(results.glob(f"[!.]*/{NAME_FILE}")):
-        if known := given_name(file.parent):
-            yield file.parent, known
+    for entry in _entries(results):
+        if known := given_name(entry):
+            yield Path(entry), known
 
 
-def given_name(folder: Path) -> str | None:
+def given_name(folder: os.PathLike[str]) -> str | None:
     """Return the name that a user gave to the job in `folder`; None if it has none."""
     try:
-        return (folder / NAME_FILE).read_text(encoding="utf-8").strip() or None
+        with open(os.path.join(folder, NAME_FILE), encoding="utf-8") as file:
+            return file.read().strip() or None
     except (OSError, UnicodeDecodeError):
         return None
 
@@ -177,6 +185,25 @@ def _unknown(name: str) -> ProblemsFound:
         allowed=", ".join(known[-_MOST_NAMES:]) or None,
         remedy=question(close),
     )
+
+
+def job_folders(results: Path) -> Iterator[os.DirEntry[str]]:
+    """Yield each folder of a results folder that has a bundle or an adopted job, by name."""
+    return filter(is_job, _entries(results))
+
+
+def is_job(folder: os.PathLike[str]) -> bool:
+    """Return whether a folder has a bundle or an adopted job."""
+    return any(os.path.isfile(os.path.join(folder, file)) for file in (MANIFEST, ADOPTED_FILE))
+
+
+def _entries(results: Path) -> list[os.DirEntry[str]]:
+    """Return the content of a results folder by name, without folders that are being written or removed."""
+    with contextlib.suppress(FileNotFoundError, PermissionError):
+        if results.is_dir():
+            with os.scandir(results) as entries:
+                return sorted((each for each in entries if not each.name.startswith(".")), key=lambda each: each.name)
+    return []
 
 
 def is_adopted(folder: Path) -> bool:
@@ -203,7 +230,7 @@ def outline(folder: Path) -> Mapping[str, Any] | None:
 def job_names() -> list[str]:
     """Return the jobs under `results`: its bundles, those that were adopted, and the names that users gave them."""
     results = Path(RESULTS)
-    folders = (path.parent.name for file in (MANIFEST, ADOPTED_FILE) for path in results.glob(f"*/{file}"))
+    folders = (entry.name for entry in job_folders(results))
     return sorted([*folders, *(name for _, name in given_names(results))])
 
 
@@ -290,7 +317,7 @@ def composed(text: str) -> Mapping[str, Any]:
 
 def _files_in(directory: Path, known: Collection[str]) -> set[str]:
     """Return the files of a bundle except those that a launch adds, and what a killed process left of one."""
-    own = (RUN_DIR, JOB_FILE, NAME_FILE, RUN_ID_FILE)
+    own = (RUN_DIR, JOB_FILE, NAME_FILE, RUN_ID_FILE, REPRODUCE_FILE)
     tops = [path for path in directory.iterdir() if path.name not in own]
     files = (path for top in tops for path in (top, *top.rglob("*")) if path.is_file())
     names = (str(path.relative_to(directory)) for path in files)

@@ -136,6 +136,36 @@ def _qwen3(config: Config) -> Iterator[Weight]:
     yield _vector("self_attn.qk_norm", _head_dim(config), 2 * config["num_hidden_layers"])
 
 
+def _qwen3_5(config: Config) -> Iterator[Weight]:
+    """Yield Qwen 3.5's layers: every n-th has gated attention, the others linear attention.
+
+    Source: Yang et al., Gated Delta Networks (2024); transformers, modeling_qwen3_5.
+    """
+    layers, hidden, dim = config["num_hidden_layers"], config["hidden_size"], _head_dim(config)
+    full = layers // config.get("full_attention_interval", 4)
+    linear, heads = layers - full, config["linear_num_value_heads"]
+    queries, keys = config["num_attention_heads"] * dim, config["num_key_value_heads"] * dim
+    yield _linear("self_attn.q_proj", hidden, 2 * queries, full)  # with a gate of the output
+    yield _linear("self_attn.k_proj", hidden, keys, full)
+    yield _linear("self_attn.v_proj", hidden, keys, full)
+    yield _linear("self_attn.o_proj", queries, hidden, full)
+    yield _vector("self_attn.qk_norm", dim, 2 * full)
+    key, value = (
+        config["linear_num_key_heads"] * config["linear_key_head_dim"],
+        heads * config["linear_value_head_dim"],
+    )
+    yield _linear("linear_attn.in_proj_qkv", hidden, 2 * key + value, linear)
+    yield _linear("linear_attn.in_proj_z", hidden, value, linear)
+    yield _linear("linear_attn.in_proj_b", hidden, heads, linear)
+    yield _linear("linear_attn.in_proj_a", hidden, heads, linear)
+    yield _linear("linear_attn.out_proj", value, hidden, linear)
+    yield _vector("linear_attn.conv1d", (2 * key + value) * config["linear_conv_kernel_dim"], linear)
+    yield _vector("linear_attn.A_log_and_dt_bias", heads, 2 * linear)
+    yield _vector("linear_attn.norm", config["linear_value_head_dim"], linear)
+    yield _vector("layernorm", hidden, 2 * layers)
+    yield from _mlp("mlp", hidden, config["intermediate_size"], layers)
+
+
 def _mixtral(config: Config) -> Iterator[Weight]:
     """Yield Mixtral's layers. Source: Jiang et al., Mixtral of Experts (2024); transformers, modeling_mixtral."""
     layers, hidden, experts = config["num_hidden_layers"], config["hidden_size"], config["num_local_experts"]
@@ -216,11 +246,60 @@ def _llama4(config: Config) -> Iterator[Weight]:
     yield from _mlp("feed_forward.shared_expert", hidden, inner, sparse)
 
 
+def _ernie4_5(config: Config) -> Iterator[Weight]:
+    """Yield the layers of dense ERNIE 4.5. Source: transformers, modeling_ernie4_5: one key for all biases."""
+    has_bias = bool(config.get("use_bias"))
+    yield from _attention(config, has_bias, has_bias)
+    sizes = (config["hidden_size"], config["intermediate_size"], config["num_hidden_layers"])
+    yield from _mlp("mlp", *sizes, has_bias=has_bias)
+
+
+def _glm(config: Config) -> Iterator[Weight]:
+    """Yield GLM 4's layers. Source: transformers, modeling_glm: queries, keys and values have a bias."""
+    yield from _attention(config, bool(config.get("attention_bias", True)), out_bias=False)
+    yield from _fused_mlp(config)
+
+
+def _phi3(config: Config) -> Iterator[Weight]:
+    """Yield the layers of Phi 3 and 4. Source: transformers, modeling_phi3: one matrix for queries, keys, values."""
+    layers, hidden, dim = config["num_hidden_layers"], config["hidden_size"], _head_dim(config)
+    queries = config["num_attention_heads"] * dim
+    keys = (config.get("num_key_value_heads") or config["num_attention_heads"]) * dim
+    yield _linear("self_attn.qkv_proj", hidden, queries + 2 * keys, layers)
+    yield _linear("self_attn.o_proj", queries, hidden, layers)
+    yield _vector("layernorm", hidden, 2 * layers)
+    yield from _fused_mlp(config)
+
+
+def _fused_mlp(config: Config) -> Iterator[Weight]:
+    """Yield feed-forward layers whose gate is one matrix with the projection that it gates."""
+    layers, hidden, inner = config["num_hidden_layers"], config["hidden_size"], config["intermediate_size"]
+    yield _linear("mlp.gate_up_proj", hidden, 2 * inner, layers)
+    yield _linear("mlp.down_proj", inner, hidden, layers)
+
+
+def _jais2(config: Config) -> Iterator[Weight]:
+    """Yield Jais 2's layers. Source: transformers, modeling_jais2: no gate; norms have biases, the last one too."""
+    layers, hidden, inner = config["num_hidden_layers"], config["hidden_size"], config["intermediate_size"]
+    has_bias, mlp_bias = bool(config.get("attention_bias", True)), bool(config.get("mlp_bias", True))
+    yield from _attention(config, has_bias, has_bias)
+    yield Weight("layernorm.bias", 0, hidden, 2 * layers + 1, hidden, kind="other")
+    yield _linear("mlp.up_proj", hidden, inner, layers, has_bias=mlp_bias)
+    yield _linear("mlp.down_proj", inner, hidden, layers, has_bias=mlp_bias)
+
+
 KNOWN: Mapping[str, Callable[[Config], Iterator[Weight]]] = {
     "llama": _llama,
     "mistral": _llama,
+    "ministral3": _llama,
+    "smollm3": _llama,
+    "phi3": _phi3,
+    "glm": _glm,
+    "ernie4_5": _ernie4_5,
+    "jais2": _jais2,
     "qwen2": _qwen2,
     "qwen3": _qwen3,
+    "qwen3_5_text": _qwen3_5,
     "qwen3_moe": _qwen3_moe,
     "mixtral": _mixtral,
     "deepseek_v2": _deepseek,
@@ -254,14 +333,18 @@ def lora_parameters(weights: Iterable[Weight], peft: Mapping[str, Any]) -> int:
 
 
 def _is_adapted(weight: Weight, peft: Mapping[str, Any]) -> bool:
-    targets, excluded = peft["target_modules"], peft.get("exclude_modules") or ()
+    targets, excluded = _listed(peft["target_modules"]), _listed(peft.get("exclude_modules") or ())
     if weight.kind == "experts":
         return _is_named(weight.name, peft.get("target_parameters") or ())
     if weight.kind not in ("linear", "head") or _is_named(weight.name, excluded):
         return False
-    if targets == "all-linear":
+    if targets == ["all-linear"]:
         return weight.kind == "linear"
-    return _is_named(weight.name, [targets] if isinstance(targets, str) else targets)
+    return _is_named(weight.name, targets)
+
+
+def _listed(names: str | Iterable[str]) -> list[str]:
+    return [names] if isinstance(names, str) else list(names)
 
 
 def _is_named(name: str, names: Iterable[str]) -> bool:

@@ -9,12 +9,13 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from launcher.api.samples import printable
 from launcher.common import pictures
-from launcher.runtime.finetune.data.errors import printable
-from launcher.runtime.finetune.data.report import MOST_PLACES, Shown, Summary
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
+
+    from launcher.api.samples import Shown, Summary
 
 TRAINED, UNTRAINED = "▌ ", "  "
 """Start of a line that is trained, and of one that is not."""
@@ -31,7 +32,7 @@ _COLOUR, _DROPPED = "#0072B2", "#D55E00"
 Line = tuple[str, str]
 
 
-def lines(found: Summary, name: str) -> Iterator[Line]:
+def lines(found: "Summary", name: str) -> Iterator[Line]:
     """Yield the lines of a report, each with its style."""
     counts = found.counts
     for sample in found.samples:
@@ -54,10 +55,10 @@ def lines(found: Summary, name: str) -> Iterator[Line]:
         yield f"  {note}", "yellow"
     yield from ((f"    {printable(place)}  {reason}", "") for place, reason in found.dropped)
     if (others := sum(counts.dropped.values()) - len(found.dropped)) > 0:
-        yield f"    and {others} more; the first {MOST_PLACES} are listed", ""
+        yield f"    and {others} more; the first {len(found.dropped)} are listed", ""
 
 
-def as_json(found: Summary) -> str:
+def as_json(found: "Summary") -> str:
     """Return a report as JSON; `lengths` holds the number of samples by tokens, `counts.losses` those not trained."""
     text = json.dumps(dataclasses.asdict(found), indent=2, ensure_ascii=False, default=str)
     # JSON allows control characters above 0x7f, which a terminal would follow.
@@ -75,7 +76,7 @@ def bins(lengths: Mapping[int, int]) -> list[tuple[int, int, int]]:
     return [(i * width, (i + 1) * width - 1, found[i]) for i in range(first, len(found))]
 
 
-def _sample(sample: Shown) -> Iterator[Line]:
+def _sample(sample: "Shown") -> Iterator[Line]:
     if sample.dropped:
         yield f"{printable(sample.place)}  dropped: {sample.dropped}", "bold yellow"
         return
@@ -101,12 +102,12 @@ def _part(text: str, *, is_trained: bool, style: str = "green") -> Iterator[Line
         yield f"{mark}… {len(wrapped) - _LINES} further lines", "dim"
 
 
-def draw(found: Summary, max_len: int, title: str, path: Path) -> None:
+def draw(found: "Summary", max_len: int, title: str, path: Path) -> None:
     """Draw the lengths of samples by `pictures.save`."""
     pictures.save(path, "data", lambda: _figure(found, max_len, title))
 
 
-def _figure(found: Summary, max_len: int, title: str) -> Any:
+def _figure(found: "Summary", max_len: int, title: str) -> Any:
     counts = found.counts
     heights = [_HEIGHT, *([_REASON * (len(counts.dropped) + 1)] if counts.dropped else [])]
     figure = pictures.figure(_WIDTH, sum(heights), layout="constrained")
@@ -124,7 +125,7 @@ def _figure(found: Summary, max_len: int, title: str) -> Any:
     return figure
 
 
-def _draw_lengths(axes: "Axes", found: Summary, max_len: int) -> None:
+def _draw_lengths(axes: "Axes", found: "Summary", max_len: int) -> None:
     bars = bins(found.lengths) if found.lengths else []
     axes.bar(
         [first for first, _, _ in bars],

@@ -1,25 +1,27 @@
 """`--multirun`, and `recipes launch` of several bundles: jobs are submitted together where there is a queue."""
 
 import contextlib
+import itertools
 import resource
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
 
+from launcher.api import launching
+from launcher.api.job import Job
 from launcher.cli import launch, terminal
 from launcher.cli.output import refused
 from launcher.common import console
 from launcher.common.interrupts import exit_code, signals_as_interrupts
-from launcher.common.problems import ProblemsFound
+from launcher.common.problems import ProblemsFound, shown
 from launcher.common.process import USER_ERROR
-from launcher.config import multirun
-from launcher.config.composed_files import CompositionCache
-from launcher.config.multirun import SIGNALLED
-from launcher.jobs import registry
-from launcher.jobs.registry import JobRecord
-from launcher.model import backend_registry
-from launcher.model.backend import Backend
-from launcher.model.job_spec import Bundle
 
+if TYPE_CHECKING:
+    from launcher.api.observing import Backend, Bundle, JobRecord
+    from launcher.api.session import CompositionCache
+
+SIGNALLED = 128
+"""Exit codes above this are of a job that a signal ended. Source: Bash manual, Exit Status."""
 _OTHER_FILES = 256
 """Files that a launch opens beside the locks of its jobs, at most."""
 
@@ -34,20 +36,20 @@ class Sweep:
         waits: Whether to follow them.
     """
 
-    held: dict[str, list[Bundle]] = field(default_factory=dict)
-    rendered: dict[str, list[Bundle]] = field(default_factory=dict)
+    held: dict[str, "list[Bundle]"] = field(default_factory=dict)
+    rendered: dict[str, "list[Bundle]"] = field(default_factory=dict)
     waits: bool = False
 
-    def takes(self, bundle: Bundle, backend: str, *, is_rendered_only: bool, wait: bool) -> bool:
+    def takes(self, bundle: "Bundle", backend: str, *, is_rendered_only: bool, wait: bool) -> bool:
         """Take a job whose backend has a queue; return whether that is so."""
-        if not backend_registry.described(backend).queue():
+        if not launching.queue_of(backend):
             return False
         (self.rendered if is_rendered_only else self.held).setdefault(backend, []).append(bundle)
         self.waits |= wait
         return True
 
 
-def run(launch_one: Callable[..., int], jobs: Sequence[Sequence[str]], cache: CompositionCache) -> int:
+def run(launch_one: Callable[..., int], jobs: Sequence[Sequence[str]], cache: "CompositionCache") -> int:
     """Launch the jobs of a command line: in turn, and those with a queue together, once all are compiled.
 
     Args:
@@ -64,7 +66,7 @@ def run(launch_one: Callable[..., int], jobs: Sequence[Sequence[str]], cache: Co
         codes.append(launch_one(words, cache=cache, sweep=sweep))
         return codes[-1]
 
-    highest = multirun.run_all(each, jobs)
+    highest = run_all(each, jobs)
     if sweep is None:
         return highest
     for bundles in sweep.rendered.values():
@@ -85,17 +87,37 @@ def run(launch_one: Callable[..., int], jobs: Sequence[Sequence[str]], cache: Co
     return highest
 
 
-def _command(bundles: Sequence[Bundle]) -> str:
+def run_all(run: Callable[[Sequence[str]], int], found: Sequence[Sequence[str]]) -> int:
+    """Run jobs in turn, each under its own overrides, until a signal ends one; return the highest exit code."""
+    highest = 0
+    for heading, words in zip(_headings(found), found, strict=True):
+        if len(found) > 1:
+            console.say(heading, "bold")
+        code = run(words)
+        highest = max(highest, code)
+        if code > SIGNALLED:
+            return code
+    return highest
+
+
+def _headings(found: Sequence[Sequence[str]]) -> list[str]:
+    """Return for each job its number and the overrides in whose place not all of the jobs have the same."""
+    is_swept = [len(set(alternatives)) > 1 for alternatives in zip(*found, strict=True)]
+    own = [" ".join(shown(word) for word in itertools.compress(words, is_swept)) for words in found]
+    return [f"job {i} of {len(found)}: {text}".rstrip(": ") for i, text in enumerate(own, 1)]
+
+
+def _command(bundles: "Sequence[Bundle]") -> str:
     return " ".join(["recipes launch", *(terminal.typed_path(bundle.directory) for bundle in bundles)])
 
 
-def launch_all(bundles: Sequence[Bundle], backend_name: str, *, wait: bool = False, is_again: bool = False) -> int:
+def launch_all(bundles: "Sequence[Bundle]", backend_name: str, *, wait: bool = False, is_again: bool = False) -> int:
     """Start the jobs of bundles on disk: together where there is a queue, else in turn until a signal ends one.
 
     Returns the highest exit code. The arguments are those of `launch.launch`.
     """
-    backend = backend_registry.load_backend(backend_name)
-    queue = backend_registry.described(backend_name).queue()
+    backend = launching.backend_of(backend_name)
+    queue = launching.queue_of(backend_name)
     if len(bundles) == 1 or queue is None:
         return _in_turn(bundles, backend_name, wait=wait, is_again=is_again)
     with signals_as_interrupts():
@@ -103,12 +125,12 @@ def launch_all(bundles: Sequence[Bundle], backend_name: str, *, wait: bool = Fal
             console.show_notice(notice)
         _allow_open_files(len(bundles))
         bundles = [launch.completed(bundle) for bundle in bundles]
-        records = launch.submit(bundles, backend, is_again=is_again)
-        with launch.submitted_nevertheless(records):
+        records = launching.submit(bundles, backend, is_again=is_again)
+        with launching.submitted_nevertheless(records):
             return _attended(bundles, backend, records, wait=wait)
 
 
-def _in_turn(bundles: Sequence[Bundle], backend_name: str, *, wait: bool, is_again: bool) -> int:
+def _in_turn(bundles: "Sequence[Bundle]", backend_name: str, *, wait: bool, is_again: bool) -> int:
     highest = 0
     for bundle in bundles:
         highest = max(highest, launch.launch(bundle, backend_name, wait=wait, is_again=is_again))
@@ -117,7 +139,7 @@ def _in_turn(bundles: Sequence[Bundle], backend_name: str, *, wait: bool, is_aga
     return highest
 
 
-def _attended(bundles: Sequence[Bundle], backend: Backend, records: Sequence[JobRecord], *, wait: bool) -> int:
+def _attended(bundles: "Sequence[Bundle]", backend: "Backend", records: "Sequence[JobRecord]", *, wait: bool) -> int:
     """Print how jobs were submitted and, with `wait`, follow one after another to its end."""
     for bundle, record in zip(bundles, records, strict=True):
         terminal.show_submitted(record.handle, place=bundle.directory)
@@ -129,7 +151,7 @@ def _attended(bundles: Sequence[Bundle], backend: Backend, records: Sequence[Job
         console.say(bundle.job_name, "bold")
         code = launch.attend(bundle, backend, record, wait=True)
         highest = max(highest, code)
-        if code > SIGNALLED and registry.submitted(bundle.directory).ended is None:
+        if code > SIGNALLED and Job(bundle.directory).record.ended is None:
             break  # a signal ended the following, not the job
     return highest
 

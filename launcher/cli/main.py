@@ -15,6 +15,7 @@ from launcher.cli.commands import (
     cluster,
     compiling,
     data,
+    doctor,
     governance,
     inspect,
     job_list,
@@ -22,6 +23,9 @@ from launcher.cli.commands import (
     pods,
     project,
     ranks,
+    rehearsals,
+    reproduce,
+    sweeps,
 )
 from launcher.cli.commands.arguments import FLAGS
 from launcher.cli.output import refused
@@ -43,7 +47,10 @@ _COMMANDS: dict[str, dict[str, Callable[..., None]]] = {
         "data": data.data,
         "run": jobs.run,
         "render": compiling.render,
+        "doctor": doctor.doctor,
+        "rehearse": rehearsals.rehearse,
         "launch": jobs.launch,
+        "rerun": reproduce.rerun,
         "new": compiling.new,
     },
     "Jobs": {
@@ -57,6 +64,7 @@ _COMMANDS: dict[str, dict[str, Callable[..., None]]] = {
         "cancel": jobs.cancel,
         "timeline": jobs.timeline,
         "adopt": cluster.adopt,
+        "sweep": sweeps.sweep,
     },
     "Pods of a job": {"pods": pods.pods, "exec": pods.exec_, "port-forward": pods.port_forward},
     "Clusters and images": {
@@ -208,6 +216,6 @@ def _suggestions(option: str, params: Sequence[click.Parameter]) -> list[str]:
     takes_overrides = any("[KEY=VALUE]" in (param.metavar or "") for param in params)
     if near or not takes_overrides:
         return near
-    from launcher.config.hydra_flags import misspelt_keys
+    from launcher.api.flags import misspelt_keys
 
     return [problem.remedy for problem in misspelt_keys([option]) if problem.remedy]

@@ -1,15 +1,13 @@
-"""What commands share in their output: JSON, refusals, the place of a picture, times, and files that they write."""
+"""What commands share in their output: JSON, refusals, the place of a picture, and times."""
 
 import dataclasses
 import json
-from collections.abc import Iterator
-from contextlib import contextmanager
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
 from launcher.common import console, os_errors
-from launcher.common.problems import ProblemsFound, fail
+from launcher.common.problems import ProblemsFound
 from launcher.common.process import USER_ERROR
 
 
@@ -56,19 +54,3 @@ def with_created(value: Any) -> dict[str, Any]:
     """Return the fields of a dataclass with `created`, a date and time, in place of `created_s`."""
     fields = dataclasses.asdict(value)
     return fields | {"created": utc(fields.pop("created_s"))}
-
-
-@contextmanager
-def writing(path: Path | None = None) -> Iterator[None]:
-    """Raise a Problem of a file if the block cannot write it: of `path`, else of the one that the error names."""
-    try:
-        yield
-    except OSError as error:
-        raise fail("E805", str(path or error.filename), f"cannot be written: {error.strerror}") from error
-
-
-def write_file(path: Path, text: str) -> None:
-    """Write a file and the folders above it; one that names its interpreter can be executed."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    path.write_text(text, encoding="utf-8")
-    path.chmod(0o755 if text.startswith("#!") else 0o644)

@@ -25,11 +25,11 @@ def run(words: Sequence[str]) -> int:
         return 0
     if not any(word.startswith("-") for word in words):
         return launch.main(words, name)
-    from launcher.cli import launch_sweep
-    from launcher.config import hydra_flags
+    from launcher.api import flags
+    from launcher.cli import launch_sweep, searches
 
     one = functools.partial(launch.main, name=name)
-    return hydra_flags.serve(functools.partial(launch_sweep.run, one), words)
+    return flags.serve(functools.partial(launch_sweep.run, one), searches.run, words)
 
 
 def _without_name(words: Sequence[str]) -> tuple[list[str], str | None]:

@@ -2,6 +2,7 @@
 
 import functools
 import itertools
+import operator
 import re
 import shlex
 import sys
@@ -11,24 +12,22 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from launcher.bundle.store import given_name
+from launcher.api.observing import NEWS, Bundle, JobHandle, JobSpec, JobState, JobStatus, LogLine
+from launcher.cli import failure_text
 from launcher.common import text_table
 from launcher.common.console import say, say_fitted, say_lines, show_notice, show_table, shown_path, width
 from launcher.common.lines import LineWriter
 from launcher.common.names import LOG_DIR, RUN_DIR
 from launcher.common.texts import counted, plain
-from launcher.model.backend import NEWS
-from launcher.model.job_spec import Bundle, JobHandle, JobSpec, JobState, JobStatus
-from launcher.planning import plan_report
 
 if TYPE_CHECKING:
     from rich.console import Console
     from rich.progress import Progress, Task
 
-    from launcher.timeline import Timeline
+    from launcher.api.plan_text import plan_report
+    from launcher.api.timelines import Timeline
 
 _STEP = re.compile(r"step (\d+)/(\d+)\s+(.*)")
-_NEWS = re.compile(rf"({'|'.join(NEWS)})  ")
 _PATIENCE_S = 5.0
 """Seconds without a step after which a job counts as waiting, unless its steps take that long."""
 _WAITING = "waiting"
@@ -51,36 +50,36 @@ def show_plan(
     *,
     in_full: bool = False,
     all_notes: bool = False,
-    costs: plan_report.Columns = plan_report.NO_COLUMNS,
+    costs: "plan_report.Columns | None" = None,
 ) -> None:
     """Print a job's name, its sizes and its notices.
 
     `in_full` adds the idle time and speedup of each size. Without `all_notes`, the notices that every elastic job
     gets are named by their codes.
     """
+    from launcher.api.plan_text import plan_report  # commands about jobs need none of it
+
     say(f"{job.name}   {plan_report.kind(job)}", "bold")
-    rate = _show_sizes(job, plan_report.aligned(job, in_full=in_full, costs=costs), is_charted=in_full)
+    columns = plan_report.aligned(job, in_full=in_full, costs=costs or plan_report.NO_COLUMNS)
+    rate = _show_sizes(job, columns, is_charted=in_full)
     say_fitted(plan_report.summary(job) + rate)
     if in_full and len(job.scales) > 1:
         note = "speedup: of the computation, by the largest share; without communication, input and restarts"
         say_fitted(note, "dim")
-    codes: set[str] = set()
-    if job.elastic and not all_notes:
-        from launcher import rules  # a followed job needs none
-
-        codes = {each.code for each in rules.notice_rules_for(job.backend, job.model_type) if each.is_usual}
-    usual = [notice.code for notice in job.notices if notice.code in codes]
+    usual = [] if all_notes else plan_report.usual_codes(job)
     for notice in job.notices:
-        if notice.code not in codes:
+        if notice.code not in usual:
             show_notice(notice)
     if usual:
         where = "recipes plan --notes" if in_full else "plan.md in the bundle"
         say_fitted(f"{counted(len(usual), 'note')} of most elastic jobs: {', '.join(usual)}   {where}", "yellow")
 
 
-def _show_sizes(job: JobSpec, sizes: plan_report.Columns, *, is_charted: bool) -> str:
+def _show_sizes(job: JobSpec, sizes: "plan_report.Columns", *, is_charted: bool) -> str:
     """Print a table of sizes, as wide as the terminal; return what it leaves out: a learning rate that all share."""
     head, rows = sizes
+    from launcher.api.plan_text import plan_report
+
     columns, needed = width(), max(map(len, text_table.table([head, *rows])))
     rate, left_out = plan_report.common_learning_rate(job), ""
     if columns is not None and needed > columns and rate is not None:
@@ -93,9 +92,8 @@ def _show_sizes(job: JobSpec, sizes: plan_report.Columns, *, is_charted: bool) -
     return left_out
 
 
-def show_bundle(bundle: Bundle, *, is_only_written: bool) -> None:
-    """Print a bundle's location and, if its job is not launched now, the command that does."""
-    name = given_name(bundle.directory)
+def show_bundle(bundle: Bundle, name: str | None, *, is_only_written: bool) -> None:
+    """Print a bundle's location and name and, if its job is not launched now, the command that does."""
     label = f" ({name})" if name else ""
     size = f"{len(bundle.files)} files, digest {bundle.digest[:6]}"
     next_step = f"   next: recipes launch {typed_path(bundle.directory)}" if is_only_written else ""
@@ -107,18 +105,20 @@ def show_end(bundle: Bundle, status: JobStatus, *, is_here: bool = True, can_res
 
     `is_here`: whether its logs are on this machine.
     """
-    from launcher.jobs import tracking  # its import takes as long as planning
+    from launcher.api import launching  # its import takes as long as planning
 
     is_success = status.state is JobState.SUCCEEDED
     said = "" if is_success else f"  {status.message}"
     say(f"{status.state.value}{said}", "bold green" if is_success else "bold red", stderr=not is_success)
+    if status.state is JobState.FAILED:
+        failure_text.show(failure_text.of(bundle.directory), stderr=True)
     folder = typed_path(bundle.directory)
     if can_resume:
         say(f"resume from the last checkpoint with: recipes launch {folder}", stderr=True)
     say(f"logs {shown_path(bundle.directory / RUN_DIR / LOG_DIR)}" if is_here else f"logs: recipes logs {folder}")
-    if settings := tracking.run_of(bundle):
-        say(f"mlflow run {settings.run_id} in {settings.tracking_uri}")
-        if settings.tracking_uri and (command := tracking.ui_command(settings.tracking_uri)):
+    if run := launching.run_of(bundle):
+        say(f"mlflow run {run.run_id} in {run.tracking_uri}")
+        if command := launching.ui_command(run.tracking_uri):
             say(command)
 
 
@@ -160,17 +160,17 @@ def show_status(status: JobStatus) -> None:
 
 def show_timeline(course: "Timeline", run_dir: Path) -> None:
     """Print the timeline of a job's last launch, and its picture's path or why there is none."""
-    from launcher import timeline
+    from launcher.api import timelines
 
-    head, *rows = timeline.text(course, width()).splitlines()
+    head, *rows = timelines.text(course, width()).splitlines()
     say(head, "bold")
     for row in rows:
         say(row)
-    pictures = [path for path in timeline.report_files(run_dir) if path.suffix == ".svg"]
-    say(f"picture {shown_path(pictures[0])}" if pictures else timeline.NO_PICTURE)
+    pictures = [path for path in timelines.report_files(run_dir) if path.suffix == ".svg"]
+    say(f"picture {shown_path(pictures[0])}" if pictures else timelines.NO_PICTURE)
 
 
-def follow(lines: Iterator[str]) -> None:
+def follow(lines: Iterator[LogLine]) -> None:
     """Print a job's log as it arrives; its steps as a progress bar on a terminal, else line by line.
 
     A repeated step moves the bar back. The last progress line is the last step, and reports that the job
@@ -178,8 +178,8 @@ def follow(lines: Iterator[str]) -> None:
     """
     if not sys.stdout.isatty():
         with LineWriter(say_lines) as writer:
-            for line in map(plain, lines):
-                writer.put(line)
+            for line in lines:
+                writer.put(line.shown(with_writer=False))
         return
     from rich.console import Console
 
@@ -188,21 +188,22 @@ def follow(lines: Iterator[str]) -> None:
     with _progress(console, pulse) as progress:
         task = progress.add_task("training", total=None)
         with pulse.until_over(), LineWriter(functools.partial(_print_all, console)) as writer:
-            for line in map(plain, lines):
-                if match := _STEP.match(line):
+            for line in lines:
+                text = plain(line.shown(with_writer=False))
+                if line.kind == "line" and (match := _STEP.match(text)):
                     done, total, rest = match.groups()
                     pulse.step(rest, time.monotonic())
                     progress.update(task, completed=int(done), total=int(total))
                     continue
-                if _NEWS.match(line):
+                if is_news := line.kind in NEWS:
                     pulse.news(line)
-                writer.put(line)
+                writer.put((is_news, text))
 
 
-def _print_all(console: "Console", lines: Sequence[str]) -> None:
-    """Print lines above the progress bar, events in colour."""
-    for is_news, group in itertools.groupby(lines, key=lambda line: _NEWS.match(line) is not None):
-        console.print("\n".join(group), style="yellow" if is_news else None, markup=False)
+def _print_all(console: "Console", lines: Sequence[tuple[bool, str]]) -> None:
+    """Print lines above the progress bar, each with whether it is news, which are in colour."""
+    for is_news, group in itertools.groupby(lines, key=operator.itemgetter(0)):
+        console.print("\n".join(text for _, text in group), style="yellow" if is_news else None, markup=False)
 
 
 def _progress(console: "Console", pulse: "_Pulse") -> "Progress":
@@ -261,13 +262,12 @@ class _Pulse:
             self._pause = _WAITING  # the event is over
         self._said, self._since = said, now_s
 
-    def news(self, line: str) -> None:
+    def news(self, line: LogLine) -> None:
         """Record an event's line. A fault and a suspension stop the training; scaling up does not."""
-        kind, _, words = line.partition("  ")
-        is_suspension = kind == "scale" and " -> 0 " in words
-        if kind == "fault" or is_suspension:
+        is_suspension = line.kind == "scale" and " -> 0 " in line.text
+        if line.kind == "fault" or is_suspension:
             self._said = ""
-        if kind == "fault" or (kind == "scale" and " -> " in words):
+        if line.kind == "fault" or (line.kind == "scale" and " -> " in line.text):
             self._pause = "waiting for nodes" if is_suspension else "restarting"
 
     def words(self, now_s: float) -> str:

@@ -5,6 +5,7 @@ import os
 import shutil
 import sys
 import textwrap
+import warnings
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
@@ -14,6 +15,8 @@ from launcher.common import text_table
 from launcher.common.problems import Notice, Problem
 from launcher.common.texts import counted, plain
 
+_SLOW_S = 2
+
 if TYPE_CHECKING:
     from rich.console import Console
 
@@ -22,6 +25,28 @@ _PIPED = 100
 """Columns if there is no terminal."""
 _INDENT_OF_PROBLEM, _INDENT_OF_NOTICE = " " * 7, " " * 11
 """Indents of the further lines of a wrapped line: slightly deeper than a Problem's line; under a notice's message."""
+
+
+@contextmanager
+def without_widgets() -> Iterator[None]:
+    """Hide what tqdm, imported in the block, says in a notebook that has no ipywidgets."""
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", "IProgress not found")
+        yield
+
+
+@contextmanager
+def slow(text: str) -> Iterator[None]:
+    """Print a line on standard error if the block takes longer than two seconds."""
+    from threading import Timer  # most blocks are in commands that are fast
+
+    timer = Timer(_SLOW_S, say, (text, "dim"), {"stderr": True})
+    timer.daemon = True
+    timer.start()
+    try:
+        yield
+    finally:
+        timer.cancel()
 
 
 def say(text: str, style: str = "", *, stderr: bool = False) -> None:
@@ -127,9 +152,7 @@ def show_table(head: Sequence[str], rows: Sequence[Sequence[str]], styles: Seque
     first, *lines = text_table.table([head, *rows])
     columns, begin = width(), first.rindex(head[-1])
     if columns is None:
-        say(first, "dim")
-        for line, style in zip(lines, styles or [""] * len(lines), strict=True):
-            say(line, style)
+        say_lines([first, *lines])  # styles are for terminals
         return
     is_narrow = max(len(line[:begin].rstrip()) for line in lines) > columns
     if not is_narrow:
@@ -169,6 +192,13 @@ def counter(what: str, total: int) -> Iterator[Callable[[int], None]]:
     """Yield a function that shows how many of `total` are done, on a terminal only."""
     with _passing(f"{total} of {total} {what}") as write:
         yield lambda done: write(f"\r{done} of {total} {what}")
+
+
+@contextmanager
+def progress(what: str) -> Iterator[Callable[[int, int], None]]:
+    """Yield a function that shows how many are done, and of how many, on a terminal only."""
+    with _passing(f"0000 of 0000 {what}") as write:
+        yield lambda done, total: write(f"\r{done} of {total} {what}")
 
 
 @contextmanager

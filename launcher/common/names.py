@@ -68,6 +68,9 @@ NAME_FILE = "name.txt"
 RUN_ID_FILE = "mlflow.json"
 """In a bundle of a dry run that was launched later: the id of its MLflow run; not part of the bundle's digest."""
 
+REPRODUCE_FILE = "reproduce.json"
+"""In a bundle: the code, data, image and packages that its last launch used; not part of the bundle's digest."""
+
 RUN_ID_AT_LAUNCH = "assigned-at-launch"
 """In the configurations of a dry run: replaced by the id of the MLflow run when the bundle is launched."""
 

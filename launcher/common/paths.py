@@ -3,6 +3,8 @@
 import os
 from pathlib import Path
 
+from launcher.common import variables
+
 _PACKAGE = Path(__file__).resolve().parent.parent
 HOME = str(_PACKAGE.parent)
 """The folder from which Python imports the launcher."""
@@ -27,4 +29,4 @@ def python_path() -> dict[str, str]:
     # PYTHONPATH comes before the standard library: an installed launcher must not put its neighbours there.
     if HOME in sysconfig.get_paths().values():
         return {}
-    return {"PYTHONPATH": os.pathsep.join(filter(None, (HOME, os.environ.get("PYTHONPATH"))))}
+    return {"PYTHONPATH": os.pathsep.join(filter(None, (HOME, variables.current().get("PYTHONPATH"))))}

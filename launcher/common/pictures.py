@@ -2,6 +2,7 @@
 
 import hashlib
 import importlib.util
+import io
 from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
@@ -44,23 +45,36 @@ def save(path: Path, salt: str, drawn: Callable[[], "Figure"], source: str | Non
     """
     if path.suffix.lower() not in FORMATS:
         raise fail("E709", str(path), "is not a supported picture format", allowed=", ".join(FORMATS))
+    try:
+        path.write_bytes(drawing(path.suffix.lower(), salt, drawn, source, str(path)))
+    except OSError as error:
+        raise os_errors.refused("E709", str(path), error, path) from error
+
+
+def drawing(
+    form: str, salt: str, drawn: Callable[[], "Figure"], source: str | None = None, place: str = "picture"
+) -> bytes:
+    """Return the bytes of a picture, one of `FORMATS`; the other arguments are those of `save`.
+
+    Args:
+        place: What lacks matplotlib, for its Problem.
+
+    Raises:
+        ProblemsFound: matplotlib is missing.
+    """
     if importlib.util.find_spec("matplotlib") is None:
-        raise fail("E709", str(path), "drawing needs matplotlib", remedy="pip install matplotlib")
+        raise fail("E709", place, "drawing needs matplotlib", remedy="pip install matplotlib")
     import matplotlib
 
-    is_svg = path.suffix.lower() == ".svg"
+    is_svg = form == ".svg"
     # Values that change with the date or the library are left out.
     metadata: dict[str, str | None] = {"Date": None} if is_svg else {}
     if source is not None:
         metadata["Identifier" if is_svg else "Source"] = _digest(source)
     with matplotlib.rc_context(_STYLE | {"svg.hashsalt": salt}):
-        made = drawn()
-        try:
-            made.savefig(path, metadata=metadata)
-            if is_svg:
-                path.write_text(path.read_text("utf-8").replace(_FONT, _FONTS), encoding="utf-8")
-        except OSError as error:
-            raise os_errors.refused("E709", str(path), error, path) from error
+        drawn().savefig(written := io.BytesIO(), format=form.removeprefix("."), metadata=metadata)
+    found = written.getvalue()
+    return found.replace(_FONT.encode(), _FONTS.encode()) if is_svg else found
 
 
 def figure(width: float, height: float, **more: Any) -> "Figure":

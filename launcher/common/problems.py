@@ -1,14 +1,18 @@
 """Errors in a user's input, with everything needed to fix them, and notices."""
 
+import html
+import os
 import re
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 
+from launcher.common.paths import HOME
 from launcher.common.redaction import masked
 from launcher.common.secret_forms import without_detected
-from launcher.common.secret_names import NAME, is_secret, names_secret
+from launcher.common.secret_names import NAME, NOTIFY, is_secret, names_secret
 
+_REFERENCE = re.compile(r"\{\s*(?:env|secretKeyRef)\s*:[^{}]*(?:\{[^{}]*\})?\s*\}|\bnull\b")
 _REFERENCE_KEYS = re.compile(r"(?:\.(?:secretKeyRef|name|key|env|\d+)\b)*=?")
 """Suffixes of a secret's name in an override that are not part of its value."""
 
@@ -57,7 +61,9 @@ class Problem:
 
 def shown(override: str) -> str:
     """Return an override that is safe to print: without the text after a secret's name."""
-    key, equals, _ = override.partition("=")
+    key, equals, value = override.partition("=")
+    if key.lstrip("+").partition(".")[0] == NOTIFY and re.search("[A-Za-z]", _REFERENCE.sub("", value)):
+        return f"{key}=…"
     found = next((match for match in NAME.finditer(override) if names_secret(match[0])), None)
     if found is None:
         return masked(override)
@@ -84,7 +90,23 @@ class Notice:
         return f"note  {self.code} {self.message}"
 
 
-class ProblemsFound(Exception):
+class ReadableError(Exception):
+    """An exception whose text says all: a notebook shows it with the line that raised it, without a traceback."""
+
+    def _render_traceback_(self) -> list[str]:
+        """Return the lines that IPython shows in place of a traceback."""
+        import traceback  # for this alone
+
+        frames = traceback.extract_tb(self.__traceback__)
+        own = [frame for frame in frames if not frame.filename.startswith(os.path.join(HOME, "launcher", ""))]
+        place = [f"  line {own[-1].lineno}: {own[-1].line}"] if own else []
+        return [f"{type(self).__name__}:", *place, *str(self).splitlines()]
+
+    def _repr_html_(self) -> str:
+        return f"<pre>{html.escape(str(self))}</pre>"
+
+
+class ProblemsFound(ReadableError):
     """Raised by a stage that cannot return its value.
 
     Args:

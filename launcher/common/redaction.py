@@ -14,11 +14,14 @@ import os
 import re
 import shlex
 import sys
+import threading
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextvars import ContextVar
+from dataclasses import dataclass, field
 from typing import Any, TextIO
 from urllib.parse import quote, quote_plus
 
-from launcher.common import secret_forms
+from launcher.common import secret_forms, variables
 from launcher.common.process import OUTPUT
 from launcher.common.secret_forms import is_clear, is_reference, is_written
 from launcher.common.secret_names import names_secret
@@ -27,8 +30,6 @@ _LEAST_LENGTH, _LEAST_LETTERS, _LEAST_DISTINCT = 8, 12, 5
 """Minimum characters of a searched value, of one of letters alone (maybe a word), and of distinct characters."""
 _LONG = 12
 """Minimum characters of a value that is also found inside a longer word."""
-_given: dict[str, str] = {}
-"""Values given under a secret's name, to the path they were given at."""
 
 
 def is_distinctive(value: str) -> bool:
@@ -38,13 +39,70 @@ def is_distinctive(value: str) -> bool:
     return not (value.isalpha() and len(value) < _LEAST_LETTERS)
 
 
+@dataclass(frozen=True, eq=False, slots=True)
+class _Known:
+    """Known secrets at one time; what is made of them is kept by their identity.
+
+    Args:
+        variables: Name and value of environment variables.
+        given: Values given under a secret's name, to the path they were given at.
+    """
+
+    variables: tuple[tuple[str, str], ...] = ()
+    given: Mapping[str, str] = field(default_factory=dict)
+
+    @property
+    def distinctive(self) -> set[str]:
+        """The values that are searched for anywhere."""
+        return {value for _, value in self.variables} | set(filter(is_distinctive, self.given))
+
+
+class Secrets:
+    """The secrets that a session, or the process, has seen. Threads may share it."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self.known = _Known()
+
+    def learn(self, given: Mapping[str, str]) -> None:
+        """Remember values, to the path they were given at; the first path is kept."""
+        if any(value not in self.known.given for value in given):
+            with self._lock:
+                self.known = _Known(self.known.variables, {**given, **self.known.given})
+
+    def read(self, variables: Mapping[str, str], *, keep: bool) -> None:
+        """Read environment variables; with `keep`, earlier values stay known, too."""
+        found = ((name, value) for name, value in variables.items() if names_secret(name) and is_distinctive(value))
+        with self._lock:
+            read = tuple(dict.fromkeys((*(self.known.variables if keep else ()), *found)))
+            if read != self.known.variables:
+                self.known = _Known(read, self.known.given)
+
+
+_process = Secrets()
+"""What later output of this process must mask: the secrets of all its sessions."""
+_process.read(os.environ, keep=False)
+_session: ContextVar[Secrets] = ContextVar("secrets", default=_process)
+"""Those of the current operation, which no file that it writes may hold."""
+
+
+@contextlib.contextmanager
+def session(secrets: Secrets) -> Iterator[None]:
+    """Let the block remember secrets as those of a session, and read the environment variables of both again."""
+    for each in (_process, secrets):
+        each.read(variables.current(), keep=each is _process)
+    token = _session.set(secrets)
+    try:
+        yield
+    finally:
+        _session.reset(token)
+
+
 def learn(tree: Any, path: str = "") -> None:
     """Remember the secrets in a configuration before it is used, refused or printed."""
-    for where, value in secrets_of(tree, path):
-        if value not in _given:
-            _given[value] = where
-            _patterns.cache_clear()
-            _parts.cache_clear()
+    if found := {value: where for where, value in reversed([*secrets_of(tree, path)])}:
+        for each in {_process, _session.get()}:
+            each.learn(found)
 
 
 def secrets_of(tree: Any, path: str = "") -> Iterator[tuple[str, str]]:
@@ -66,7 +124,7 @@ def secrets_of(tree: Any, path: str = "") -> Iterator[tuple[str, str]]:
 
 def masked(text: str) -> str:
     """Return a text without known secrets and those recognizable by their form."""
-    anywhere, after_names = _patterns(_variables())
+    anywhere, after_names = _patterns(_process.known)
     if anywhere and _may_be_known(text.lower()):
         text = anywhere.sub("…", text)
     for pattern in after_names:
@@ -87,7 +145,7 @@ def masked_lines(lines: Sequence[str]) -> str:
 
 def _is_clean(text: str) -> bool:
     """Return whether `masked` would certainly leave every line of a text unchanged."""
-    _, after_names = _patterns(_variables())
+    _, after_names = _patterns(_process.known)
     words = set(text.split())
     if any(pattern.search(text) for pattern in after_names) or _may_be_known("\n".join(words).lower()):
         return False
@@ -96,15 +154,14 @@ def _is_clean(text: str) -> bool:
 
 def _may_be_known(lowered: str) -> bool:
     """Return whether a text in lower case may have a known secret: a part of one of its forms is in it."""
-    return any(part in lowered for part in _parts(_variables()))
+    return any(part in lowered for part in _parts(_process.known))
 
 
 @functools.lru_cache(maxsize=4)
-def _parts(variables: tuple[tuple[str, str], ...]) -> tuple[str, ...]:
+def _parts(known: _Known) -> tuple[str, ...]:
     """Return the longest word of each form of each distinctive value, in lower case: one is in every text that
     `_patterns` finds."""
-    distinctive = {value for _, value in variables} | set(filter(is_distinctive, _given))
-    forms = {form for value in distinctive for form in (*_spellings(value), *_encoded(value.encode()))}
+    forms = {form for value in known.distinctive for form in (*_spellings(value), *_encoded(value.encode()))}
     return tuple({max(form.split(), key=len).lower() for form in forms})
 
 
@@ -118,18 +175,18 @@ def masked_tree(value: Any) -> Any:
 
 
 def exposed(text: str) -> Iterator[str]:
-    """Yield the origin of every known secret in a text: `$HF_TOKEN`, or the path it was given at."""
-    anywhere, _ = _patterns(_variables())
+    """Yield the origin of every known secret of the session in a text: `$HF_TOKEN`, or the path it was given at."""
+    known = _session.get().known
+    anywhere, _ = _patterns(known)
     if anywhere and anywhere.search(text):
-        known = {**_given, **{value: f"${name}" for name, value in _variables()}}
-        for value, where in known.items():
+        for value, where in {**known.given, **{value: f"${name}" for name, value in known.variables}}.items():
             if is_distinctive(value) and re.search(_searched(value), text, re.I):
                 yield where
 
 
 def install() -> None:
     """Mask everything this process prints from now on, tracebacks and logs included; read its variables again."""
-    _variables.cache_clear()
+    _process.read(os.environ, keep=False)
     for name in ("stdout", "stderr"):
         stream = getattr(sys, name)
         if stream is not None and not isinstance(stream, _Masked):
@@ -175,18 +232,12 @@ class _Masked:
         return getattr(self._stream, name)
 
 
-@functools.cache
-def _variables() -> tuple[tuple[str, str], ...]:
-    """Return the environment variables with a secret's name and a distinctive value."""
-    return tuple((name, value) for name, value in os.environ.items() if names_secret(name) and is_distinctive(value))
-
-
 @functools.lru_cache(maxsize=4)
-def _patterns(variables: tuple[tuple[str, str], ...]) -> tuple[re.Pattern[str] | None, tuple[re.Pattern[str], ...]]:
+def _patterns(known: _Known) -> tuple[re.Pattern[str] | None, tuple[re.Pattern[str], ...]]:
     """Return a pattern for distinctive values anywhere, and patterns for the others directly after their names."""
-    distinctive = {value for _, value in variables} | set(filter(is_distinctive, _given))
+    distinctive = known.distinctive
     forms = "|".join(map(_searched, sorted(distinctive, key=len, reverse=True)))
-    others = (_after_name(where, value) for value, where in _given.items() if value not in distinctive)
+    others = (_after_name(where, value) for value, where in known.given.items() if value not in distinctive)
     return re.compile(forms, re.I) if forms else None, tuple(filter(None, others))
 
 

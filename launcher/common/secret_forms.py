@@ -79,7 +79,7 @@ _GIVEN_WORDS = (
     *("<<<", "-u", "jdbc:oracle"),
 )
 """One of these is in every text in which _GIVEN finds anything. A log is searched for them much faster."""
-_LEAST_TOKEN = 15
+_LEAST_TOKEN = 12
 """Characters of the shortest token that `secret_tokens` finds, or fewer."""
 _LAST_WORDS = 200
 """Characters before an equals sign that are searched for a name. No name is longer; our own choice."""

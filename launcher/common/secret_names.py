@@ -7,6 +7,8 @@ _WORD = re.compile(r"[A-Z]+(?![a-z])|[A-Z]?[a-z]+|\d+")
 """The words of a name in any spelling: HF_TOKEN, hf-token, hfToken, HFToken."""
 NAME = re.compile(r"[A-Za-z_][\w-]*")
 """A name within a text."""
+NOTIFY = "notify"
+"""The key whose values are secrets: addresses to post to, which contain their token."""
 
 
 def words_in(text: str) -> frozenset[str]:
@@ -83,7 +85,7 @@ _PLACES = words_in(
 
 def is_secret(path: str) -> bool:
     """Return whether a value at a dotted path must not be printed."""
-    return any(map(names_secret, path.split(".")))
+    return path.partition(".")[0] == NOTIFY or any(map(names_secret, path.split(".")))
 
 
 @lru_cache(maxsize=16384)

@@ -7,6 +7,8 @@ RFC 7468.
 
 import re
 
+from launcher.common.secret_names import words_in
+
 _PREFIXED = (
     r"hf_[A-Za-z0-9]{30,}",
     r"gh[pousr]_[A-Za-z0-9]{36,}",
@@ -73,19 +75,40 @@ _WEBHOOKS = (
     r"[\w.:-]+/hooks/[A-Za-z0-9]{20,}",  # Mattermost, Rocket.Chat
 )
 """Addresses that whoever knows them can post to."""
-_APPRISE = (
-    "discord|fcm|flock|gchat|gitter|gotifys?|guilded|ifttt|join|lark|mailgun|matrixs?|mmosts?|msteams|nclouds?|notifico"
-    "|notifiarr|ntfys?|onesignal|opsgenie|pagerduty|pbul|pjets?|pover|prowl|pushed|pushy|rockets?|ryver|sendgrid"
-    "|signals?|slack|sparkpost|tgram|twilio|webex|workflows?|zulip"
+_NOTIFIERS = words_in(
+    "46elks acs apprise apprises aprs atalk awswhatsapp bale bark barks betterstack bluesky brevo bsky bulksms"
+    " bulkvs burstsms chanify clickatell clicksend cliq cm d7sms dapnet deltachat deltachats dingtalk discord dot"
+    " eight00com elks emby embys evolution evolutions exotel fcm feishu firehydrant flock flowtriq flowtriqs fluxer"
+    " fluxers freemobile gchat gitter goalert goalerts gorush gorushs gotify gotifys groundmail groupme guilded"
+    " gupshup hassio hassios httpsms humhub humhubs ifttt ilert incidentio infobip instagram jellyfin jellyfins jira"
+    " join kakao kakaotalk kaleyra kavenegar klr kook kudosity kumulos lametric lametrics lark lauther lfg line"
+    " mailersend mailgun mastodon mastodons matrix matrixs misskey misskeys mmost mmosts mobilemessage mobilemsg"
+    " msg91 msgbird msteams ncloud nclouds nctalk nctalks nexmo nostr notica noticas notifiarr notifico notificos"
+    " notifyapp notifyre ntfy ntfys o365 octopush onebot onebots onesignal opsgenie opsimate opsimates pagerduty"
+    " pagertree parsep parseps pbul pinglet pinglets pingram pjet pjets plivo postmark pover prowl psafer psafers"
+    " push pushdeer pushdeers pushed pushme pushplus pushward pushy qq reddit resend revolt ringc rocket rockets"
+    " ryver schan sendgrid sendpulse serwersms ses seven sfr signal signalgrid signals signl4 simplepush sinch slack"
+    " smsc smseagle smseagles smsmanager smsmgr smstunnel smtp2go sns sparkpost spike splunk spugpush spush"
+    " squadcast stackfield strmlabs synology synologys telesign telnyx tgram threema toot toots trigv trigvs tweet"
+    " twilio twist twitter vapid viber victorops voipms vonage webex wechat wecom wecombot whapi whatsapp workflow"
+    " workflows wpush wxpusher wxteams x xmatters youlmk zalo zcliq zohocliq zoom zulip"
 )
-"""Schemes of Apprise, whose addresses consist of tokens. Source: Apprise, Wiki, Notification Services."""
+"""Schemes of Apprise whose addresses consist of tokens. Omitted: those where only a password before the host is one,
+such as json and mailto, and azure and github, which storage has too. Source: Apprise 2.3, details of its plugins."""
+_NOTIFIER = re.compile(r"(?<![A-Za-z0-9])([A-Za-z0-9]{1,13})://[\w.@:%~/+=-]{8,}")
+_POSTED = re.compile(
+    r"(?<![A-Za-z0-9])(?:json|xml|form)s?://[^\s/]+/(?:[^\s/?]+/)*"
+    r"(?=[\w-]*\d)(?=[\w-]*[A-Za-z])[\w-]{20,}",
+    re.I,
+)
+"""Addresses of web servers of one's own, with a token in the path, as Apprise spells them."""
 _SIGNATURE = r"[?&](?:sig|[Ss]ignature|X-(?:Amz|Goog)-(?:Signature|Security-Token))=[\w%+/=.~-]{16,}"
 """Of an address that grants access to whoever has it. Source: Azure Storage, Service SAS; Amazon S3, Signature
 Version 4, Query parameters; Google Cloud Storage, Signed URLs."""
 
 _TOKEN = re.compile(
     rf"(?<![A-Za-z0-9])(?:{'|'.join(_PREFIXED)}"
-    rf"|https://(?:{'|'.join(_WEBHOOKS)})|(?:{_APPRISE})://[\w.@:-]+/[\w/+=-]{{8,}})|{_SIGNATURE}",
+    rf"|https://(?:{'|'.join(_WEBHOOKS)}))|{_SIGNATURE}",
     re.S,
 )
 _CANDIDATE = re.compile(r"[\w-]{13}|://|-----BEGIN|[?&]\w*[Ss]ig")
@@ -94,9 +117,24 @@ _CANDIDATE = re.compile(r"[\w-]{13}|://|-----BEGIN|[?&]\w*[Ss]ig")
 
 def holds(text: str) -> bool:
     """Return whether a text contains a token."""
-    return _CANDIDATE.search(text) is not None and _TOKEN.search(text) is not None
+    if _CANDIDATE.search(text) is None:
+        return False
+    return _TOKEN.search(text) is not None or ("://" in text and any(map(_is_notifier, _addresses(text))))
 
 
 def masked(text: str) -> str:
     """Return a text without its tokens."""
-    return _TOKEN.sub("…", text) if _CANDIDATE.search(text) else text
+    if not _CANDIDATE.search(text):
+        return text
+    if "://" in text:
+        for address in _addresses(text):
+            text = text.replace(address[0], "…") if _is_notifier(address) else text
+    return _TOKEN.sub("…", text)
+
+
+def _addresses(text: str) -> list[re.Match[str]]:
+    return [*_NOTIFIER.finditer(text), *_POSTED.finditer(text)]
+
+
+def _is_notifier(address: re.Match[str]) -> bool:
+    return address.re is _POSTED or address[1].lower() in _NOTIFIERS

@@ -27,10 +27,19 @@ def plain(text: str) -> str:
     return _SUSPECT.sub("", text)
 
 
+_MOST_OF_AN_OBJECT = 60
+"""Characters of an object's repr that are shown."""
 LONGEST = 1024
 """Characters of a text by others that are shown: as many as SageMaker keeps of a reason."""
 _KEPT_END = 512
 """Characters of its end that are kept: errors have their cause there."""
+
+
+def in_line(text: str) -> str:
+    """Return a text with line breaks, control characters and bytes that are not UTF-8 as escape sequences."""
+    if text.isprintable():
+        return text
+    return "".join(sign if sign.isprintable() else repr(sign)[1:-1] for sign in text)
 
 
 def printable(text: str) -> str:
@@ -57,3 +66,12 @@ def first_of(names: Sequence[str], most: int) -> str:
     """Return the first names, and how many more there are."""
     more = f" and {len(names) - most} more" if len(names) > most else ""
     return f"{', '.join(names[:most])}{more}"
+
+
+def object_text(value: object) -> str:
+    """Return the start of an object's repr; of one whose repr fails, its type."""
+    try:
+        text = repr(value)
+    except Exception:  # whatever another program's class does
+        text = f"<{type(value).__name__}>"
+    return text if len(text) <= _MOST_OF_AN_OBJECT else f"{text[:_MOST_OF_AN_OBJECT]}…"

@@ -1,16 +1,14 @@
 """The recipes of a collection, and what the collection's parts set below them, read from their files alone.
 
-A listing needs nine facts of each recipe, not its composition. A recipe that `composed_files` does not follow is
+A listing needs ten facts of each recipe, not its composition. A recipe that `composed_files` does not follow is
 composed by Hydra, and so is one with a fault, for the composition's words about it.
 """
 
-import functools
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from launcher.common import yaml_io
 from launcher.common.paths import COLLECTION
 from launcher.common.problems import Problem, gathering, raise_any
 from launcher.config import plain_values
@@ -55,6 +53,7 @@ class Entry:
         model_name_or_path: The weights to start from; empty when the user must give them.
         technique: Objective and weights trained, e.g. `sft_lora` or `dpo_fft`; None if the recipe names none.
         is_elastic: Whether it has an `elastic_policy`, on or off.
+        is_published: Whether it is of the published launcher, and not of this collection or a user's own.
         instance_types: The instance types it supports, in the recipe's order.
         model_type: Its recipe family in `launcher.families`; empty for a script of the user's own.
         path: Its file.
@@ -67,6 +66,7 @@ class Entry:
     model_name_or_path: str
     technique: str | None
     is_elastic: bool
+    is_published: bool
     instance_types: tuple[str, ...]
     model_type: str
     path: Path
@@ -113,6 +113,7 @@ def _entry(name: str, path: Path, parts: Parts, folders: Sequence[str]) -> Entry
         model_name_or_path=str(next(filter(None, models), "")),
         technique=f"{objective}_{weights}" if objective else labelled or None,
         is_elastic=facts["elastic_policy"] is not None,
+        is_published=not folders and labels.get("published", True),
         instance_types=tuple(map(str, types)) if isinstance(types, list) else (),
         model_type=str(facts["run.model_type"] or ""),
         path=path,
@@ -228,20 +229,18 @@ def sizes(recipe: Path) -> str:
     return f"{first} to {last}" + (f" by {step}" if step and step > 1 else "")
 
 
-@functools.cache  # files of the installed collection, which do not change while a command runs
+_FILES = FileCache()
+"""The files that were read here; one that has changed on disk is read again."""
+
+
 def _tree_of(file: Path) -> Mapping[str, Any]:
-    return yaml_io.load(file.read_text(encoding="utf-8")) or {}
-
-
-@functools.cache  # as above
-def _collection() -> Parts:
-    return Parts((), FileCache())
+    return _FILES.read(file).tree
 
 
 def _parts_of(recipe: Path) -> tuple[Part, ...]:
     """Return the parts of a recipe of the collection, lowest precedence first."""
     config = recipe.relative_to(COLLECTION).with_suffix("").as_posix()
-    return _collection().of(config, recipe, _FOLDER)
+    return Parts((), _FILES).of(config, recipe, _FOLDER)
 
 
 def _made_of(recipe: Path) -> list[Path]:

@@ -3,6 +3,7 @@
 import os
 import re
 import stat
+import threading
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -30,6 +31,7 @@ _MOST_FILES = 4096
 """Files kept; a sweep over a large folder must not keep them all."""
 _MOST_PARSED = 256
 """Files kept with their nodes, which take more memory."""
+_keeping = threading.Lock()
 Stamp = tuple[int, ...]
 """State of a path on disk, which is another one as soon as the file there may have another content."""
 
@@ -54,10 +56,11 @@ def _leaf_lines(node: yaml.Node | None, path: str) -> Iterator[tuple[str, int]]:
 
 
 def keep(known: dict[_Key, _Value], key: _Key, value: _Value, most: int) -> None:
-    """Keep a value, in place of the oldest where there are too many."""
-    if len(known) >= most and key not in known:
-        del known[next(iter(known))]
-    known[key] = value
+    """Keep a value, in place of the oldest where there are too many. Threads may share the values."""
+    with _keeping:  # another thread may add or remove one between any two of these steps
+        if len(known) >= most and key not in known:
+            del known[next(iter(known))]
+        known[key] = value
 
 
 @dataclass(frozen=True, slots=True)

@@ -20,7 +20,7 @@ from launcher.common.problems import Problem, ProblemsFound, fail, first_line, s
 from launcher.common.process import USER_ERROR, check_output_is_read
 from launcher.common.secret_forms import holds_token
 from launcher.common.suggestions import nearest
-from launcher.config import choices, hydra_overrides, multirun, overrides, parsing
+from launcher.config import choices, hydra_overrides, multirun, overrides, parsing, search_space
 from launcher.config.collection import CONFIG, ENDINGS, USER_RECIPE, recipe_file, user_place
 from launcher.config.composed_files import CompositionCache
 from launcher.config.hydra_compose import register
@@ -38,11 +38,16 @@ _REFUSALS = (
 """Exceptions that Hydra raises for input that it cannot compose: its own, and Python's that it lets through."""
 
 
-def serve(run: Callable[[list[list[str]], CompositionCache], int], words: Sequence[str]) -> int:
+def serve(
+    run: Callable[[list[list[str]], CompositionCache], int],
+    search: Callable[[list[str]], int],
+    words: Sequence[str],
+) -> int:
     """Serve a command line that has flags.
 
     Args:
         run: Called with the overrides of each job that the flags request, and with a cache for all of them.
+        search: Called with the words of a sweep that a sweeper of Hydra's runs.
         words: The command line, without the program.
 
     Returns:
@@ -53,6 +58,8 @@ def serve(run: Callable[[list[list[str]], CompositionCache], int], words: Sequen
         if any(getattr(flags, name, None) for name in _BY_HYDRA):
             return _by_hydra(flags)
         added = [f"hydra.searchpath=[{overrides.quoted(flags.config_dir)}]"] if flags.config_dir else []
+        if flags.multirun and search_space.is_search(flags.overrides):
+            return search([*flags.overrides, *added])
         jobs = multirun.jobs(flags.overrides) if flags.multirun else [flags.overrides]
     except ProblemsFound as error:
         console.show_problems(error.problems)

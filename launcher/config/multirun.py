@@ -1,23 +1,17 @@
-"""`--multirun`: the jobs that sweeps over several values stand for, and one launch after another."""
+"""`--multirun`: the jobs that sweeps over several values stand for."""
 
 import itertools
 import math
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 from hydra.core.override_parser.types import Glob, Override, RangeSweep, ValueType
 
-from launcher.common import console
 from launcher.common.problems import Problem, ProblemsFound, gathering, raise_any, shown
 from launcher.config import hydra_overrides, overrides
 from launcher.config.collection import GROUPS, clusters, recipe_names
+from launcher.config.dimensions import MOST_JOBS
 from launcher.config.overrides import unreadable
-
-_MOST_JOBS = 1000
-"""Jobs of one command line: each is compiled, and launched, after the one before."""
-
-SIGNALLED = 128
-"""Exit codes above this are of a job that a signal ended. Source: Bash manual, Exit Status."""
 
 
 def jobs(words: Sequence[str]) -> list[list[str]]:
@@ -27,37 +21,17 @@ def jobs(words: Sequence[str]) -> list[list[str]]:
         ProblemsFound: A sweep is not understood, or they stand for too many jobs.
     """
     problems: list[Problem] = []
-    choices: list[list[str]] = []
+    found: list[list[str]] = []
     for text in words:
         with gathering(problems):
-            choices.append(_choices(text))
-    if not problems and (count := math.prod(map(len, choices))) > _MOST_JOBS:
-        problems.append(Problem("E002", "--multirun", f"is {count} jobs", allowed=f"at most {_MOST_JOBS}"))
+            found.append(choices(text))
+    if not problems and (count := math.prod(map(len, found))) > MOST_JOBS:
+        problems.append(Problem("E002", "--multirun", f"is {count} jobs", allowed=f"at most {MOST_JOBS}"))
     raise_any(problems)
-    return [list(found) for found in itertools.product(*choices)]
+    return [list(words) for words in itertools.product(*found)]
 
 
-def run_all(run: Callable[[Sequence[str]], int], found: Sequence[Sequence[str]]) -> int:
-    """Run jobs in turn, each under its own overrides, until a signal ends one; return the highest exit code."""
-    highest = 0
-    for heading, words in zip(_headings(found), found, strict=True):
-        if len(found) > 1:
-            console.say(heading, "bold")
-        code = run(words)
-        highest = max(highest, code)
-        if code > SIGNALLED:
-            return code
-    return highest
-
-
-def _headings(found: Sequence[Sequence[str]]) -> list[str]:
-    """Return for each job its number and the overrides in whose place not all of the jobs have the same."""
-    is_swept = [len(set(alternatives)) > 1 for alternatives in zip(*found, strict=True)]
-    own = [" ".join(shown(word) for word in itertools.compress(words, is_swept)) for words in found]
-    return [f"job {i} of {len(found)}: {text}".rstrip(": ") for i, text in enumerate(own, 1)]
-
-
-def _choices(text: str) -> list[str]:
+def choices(text: str) -> list[str]:
     """Return the overrides that one expands to: itself, if it does not sweep."""
     if problem := unreadable(text):
         raise ProblemsFound((problem,))
@@ -79,12 +53,16 @@ def _fault(override: Override, text: str) -> Problem | None:
         return Problem("E002", shown(text), "an interval has no single values", allowed="range(start, stop, step)")
     if isinstance(value, Glob) and override.key_or_group not in GROUPS:
         return Problem("E002", shown(text), "a glob chooses recipes or clusters only", allowed="a,b or range(…)")
-    if isinstance(value, RangeSweep):
-        count = _length(value)
-        if not 0 < count <= _MOST_JOBS:
-            what = f"is {count:g} values" if math.isfinite(count) else "does not end"
-            return Problem("E002", shown(text), what, allowed=f"1 to {_MOST_JOBS}")
-    return None
+    return range_problem(value, text) if isinstance(value, RangeSweep) else None
+
+
+def range_problem(sweep: RangeSweep, text: str) -> Problem | None:
+    """Return what is wrong with the number of values of a range; None if nothing is."""
+    count = _length(sweep)
+    if 0 < count <= MOST_JOBS:
+        return None
+    what = f"is {count:g} values" if math.isfinite(count) else "does not end"
+    return Problem("E002", shown(text), what, allowed=f"1 to {MOST_JOBS}")
 
 
 def _length(sweep: RangeSweep) -> float:

@@ -28,6 +28,7 @@ _FLOAT = re.compile(r"-?(?:0|[1-9]\d{0,17})(?:\.\d{1,18})?(?:[eE][+-]?\d{1,3})?"
 _QUOTED = re.compile(r"'([ -#%&(-\[\]-~]*)'")
 """A text in quotes, of characters that mean nothing else there."""
 _WORD = re.compile(r"(?!(?:nan|inf)$)[A-Za-z_/][\w./:-]*", re.A | re.I)
+_PLAIN_TEXT = re.compile(r"(?!(?:null|true|false|nan|inf)$)[a-z][\w./-]*", re.ASCII | re.IGNORECASE)
 _CONSTANTS = {"true": True, "false": False, "null": None}
 DOTTED = re.compile(r"\w+(\.\w+)+")
 _BARE_VALUE = re.compile(r"[\w./@:+-]+")
@@ -138,6 +139,8 @@ def unreadable(text: str) -> Problem | None:
     except UnicodeEncodeError:
         readable = text.encode("utf-8", "backslashreplace").decode()
         return Problem("E001", _start(readable), "is not valid UTF-8", allowed="text in UTF-8")
+    if "\0" in text and "." not in text.partition("=")[0]:  # the name of a file: E324 is about the other keys
+        return Problem("E001", _start(shown(text.replace("\0", "\\0"))), "contains a NUL character")
     if len(text) <= _SHORT:
         return None
     if len(text) > _LONGEST:
@@ -148,6 +151,11 @@ def unreadable(text: str) -> Problem | None:
     if parts > _MOST_PARTS:
         return _refused(text, f"has {parts} parts", f"at most {_MOST_PARTS}; a recipe file takes more")
     return None
+
+
+def written(text: str) -> str:
+    """Return a text as the value of an override: as it is where that is read as text, else in quotes."""
+    return text if _PLAIN_TEXT.fullmatch(text) else quoted(text)
 
 
 def quoted(text: str) -> str:
@@ -253,7 +261,7 @@ def remedy_of(word: str) -> str | None:
 
 def top_level() -> list[str]:
     """Return the keys of the top level."""
-    from launcher.model.recipe import Launch  # its models take 0.1 s to build, which most launches do later
+    from launcher.model.launch import Launch  # its models take 0.1 s to build, which most launches do later
     from launcher.model.validation import field_names
 
     return field_names(Launch)
@@ -261,6 +269,6 @@ def top_level() -> list[str]:
 
 def switches() -> list[str]:
     """Return those that are true or false."""
-    from launcher.model.recipe import Launch  # as above
+    from launcher.model.launch import Launch  # as above
 
     return [name for name, info in Launch.model_fields.items() if info.annotation is bool]

@@ -5,8 +5,8 @@ from functools import cache
 from typing import Any
 
 from omegaconf import OmegaConf
-from omegaconf.resolvers import oc
 
+from launcher.common import variables
 from launcher.common.secret_names import names_secret
 from launcher.config import interpolation
 
@@ -24,7 +24,11 @@ def _variable(name: str, *default: str | None) -> str | None:
         raise ValueError(
             f"{name} is a secret's name, and its value would be written: use {{env: {name}}} in env_vars"
         )
-    return oc.env(name, *default)
+    if (found := variables.current().get(name)) is not None:
+        return found
+    if not default:
+        raise KeyError(f"Environment variable '{name}' not found")
+    return None if default[0] is None else str(default[0])
 
 
 _RESOLVERS: dict[str, Callable[..., Any]] = {"oc.env": _variable, **interpolation.ARITHMETIC}

@@ -1,1 +1,1 @@
-"""Families of recipes: one module or package for each, which `launcher/model/family_registry.py` finds by name."""
+"""Families of recipes: one module or package each, found by name."""

@@ -35,6 +35,11 @@ class Recipe(TrainingRecipe):
     """Start by MPI, and SageMaker's model parallel library, for jobs under SageMaker's contract. Default: the
     launcher's own start."""
 
+    @classmethod
+    def script_kind(cls, recipe: Mapping[str, Any]) -> str:
+        """Return whether the job changes its size."""
+        return "elastic_script" if recipe.get("elastic_policy") else "script"
+
     @property
     def model_parallel_size(self) -> int:
         """Ranks that work on one batch, each with a part of the model."""

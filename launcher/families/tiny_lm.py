@@ -105,6 +105,11 @@ class Recipe(TrainingRecipe):
 
     training_config: TrainingConfig
 
+    @classmethod
+    def script_kind(cls, recipe: Mapping[str, Any]) -> str:
+        """Return the kind of every recipe: a text to learn, and a place for checkpoints."""
+        return "tiny"
+
     def content(self, config: Mapping[str, Any] | None = None, published_model: str = "") -> Content:
         """Return what `launcher.runtime` saves: weights and AdamW's moments in 32 bits."""
         from launcher.checkpointing.architecture import num_parameters  # few compiles need it

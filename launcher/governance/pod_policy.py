@@ -3,7 +3,7 @@
 Source: Kubernetes, Pod Security Standards, Baseline; Kubernetes, Validating Admission Policy.
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from posixpath import isabs, normpath
 from typing import TYPE_CHECKING, Any
 
@@ -57,6 +57,22 @@ def enforced_label(team: "Team") -> str:
 def values() -> dict[str, Any]:
     """Return the values of the policy's template, apart from the team."""
     return {"capabilities": _CAPABILITIES, "selinux_types": SELINUX_TYPES, "sysctls": _SYSCTLS}
+
+
+def beyond_baseline(spec: Mapping[str, Any]) -> Iterator[str]:
+    """Yield what of a pod's specification the baseline level refuses, as far as jobs may have it."""
+    if spec.get("hostNetwork"):
+        yield "the node's network"
+    for volume in spec.get("volumes") or ():
+        if folder := (volume.get("hostPath") or {}).get("path"):
+            yield f"{folder} of the node"
+    for container in (*(spec.get("initContainers") or ()), *spec["containers"]):
+        context = container.get("securityContext") or {}
+        if context.get("privileged"):
+            yield "a privileged container"
+        added = (context.get("capabilities") or {}).get("add") or ()
+        if beyond := [name for name in added if name not in (*_CAPABILITIES, "NET_BIND_SERVICE")]:
+            yield f"capabilities {', '.join(beyond)}"
 
 
 def faults(team: "Team") -> Iterator[Problem]:

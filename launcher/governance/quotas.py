@@ -3,7 +3,7 @@
 Source: Kubernetes, Resource Quotas and Limit Ranges; Kueue, ClusterQueue: Resources.
 """
 
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from fractions import Fraction
 from typing import Any
@@ -99,6 +99,13 @@ def _defaults(limit_ranges: Iterable[Mapping[str, Any]]) -> dict[str, str]:
     return found
 
 
+def ray_cluster(job: Mapping[str, Any]) -> Mapping[str, Any] | None:
+    """Return the Ray cluster that a RayJob makes; None for a job of another kind, and for one that has none."""
+    spec = job.get("spec")
+    found = spec.get("rayClusterSpec") if isinstance(spec, Mapping) else None
+    return found if isinstance(found, Mapping) else None
+
+
 @dataclass(frozen=True, slots=True)
 class Demand:
     """The resources that a job requests.
@@ -116,15 +123,15 @@ class Demand:
     is_elastic: bool
 
     @classmethod
-    def of(cls, job: Mapping[str, Any]) -> "Demand":
-        """Read a rendered HyperPodPyTorchJob, PyTorchJob or RayJob, of which the workers count."""
-        spec = job["spec"]
-        if ray := spec.get("rayClusterSpec"):
-            parts = ray["workerGroupSpecs"]
-        else:
-            parts = spec.get("replicaSpecs") or list(spec["pytorchReplicaSpecs"].values())
+    def of(cls, job: Mapping[str, Any], *others: Mapping[str, Any]) -> "Demand":
+        """Read a rendered HyperPodPyTorchJob, PyTorchJob or RayJob, of which the workers count.
+
+        Args:
+            others: The rendered objects of the job's other programs, whose pods request the same.
+        """
+        parts = [part for each in (job, *others) for part in _parts(each)]
         start = sum(part.get("replicas", 0) + part.get("spares", 0) for part in parts)
-        policy = spec.get("elasticPolicy")
+        policy = job["spec"].get("elasticPolicy")
         bounds = (policy["minReplicas"], policy["maxReplicas"]) if policy else (start, start)
         return cls(parts[0]["template"], *bounds, is_elastic=bool(policy))
 
@@ -132,6 +139,14 @@ class Demand:
     def key(self) -> str:
         """The recipe's key for the smallest number of pods."""
         return f"recipes.{'elastic_policy.min_nodes' if self.is_elastic else 'trainer.num_nodes'}"
+
+
+def _parts(job: Mapping[str, Any]) -> list[Mapping[str, Any]]:
+    """Return the parts of a rendered object that have pods on nodes of their own."""
+    if ray := ray_cluster(job):
+        return list(ray["workerGroupSpecs"])
+    spec = job["spec"]
+    return list(spec.get("replicaSpecs") or spec.get("pytorchReplicaSpecs", {}).values() or [spec])
 
 
 def per_pod(spec: Mapping[str, Any], defaults: Mapping[str, str]) -> dict[str, Fraction]:
@@ -175,12 +190,15 @@ def _counts(container: Mapping[str, Any], defaults: Mapping[str, str]) -> dict[s
     return {name: amount(text) for name, text in {**defaults, **said}.items()}
 
 
-def exceeds(job: Mapping[str, Any], quota: Quota) -> tuple[Problem, ...]:
+def exceeds(job: Mapping[str, Any], quota: Quota, others: Sequence[Mapping[str, Any]] = ()) -> tuple[Problem, ...]:
     """Return why a job can never run under a quota: its minimum exceeds the total that is allowed.
 
     Current usage by others does not count: a job waits until it is released.
+
+    Args:
+        others: The rendered objects of the job's other programs.
     """
-    demand = Demand.of(job)
+    demand = Demand.of(job, *others)
     needed = per_pod(demand.template["spec"], quota.defaults)
     fitting = _fitting(needed, quota)
     found = []

@@ -252,7 +252,11 @@ def _counted(team: Team, nodes: int) -> dict[str, str]:
         "pods": str(team.max_pods or _PODS_PER_NODE * nodes),
         "persistentvolumeclaims": str(team.max_claims),
         "services": str(team.max_services),
+        "services.loadbalancers": "0",  # jobs need headless ones only, and none may be reached from outside
+        "services.nodeports": "0",
         "count/hyperpodpytorchjobs.sagemaker.amazonaws.com": str(team.max_jobs),
+        "count/pytorchjobs.kubeflow.org": str(team.max_jobs),
+        "count/rayjobs.ray.io": str(team.max_jobs),
     }
 
 

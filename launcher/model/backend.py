@@ -16,11 +16,29 @@ from importlib.util import find_spec
 from typing import Any, ClassVar, Generic, NamedTuple, Protocol
 
 from launcher.common.problems import Problem
-from launcher.model.capabilities import Clusters, Files, Instances, OptionsT, Pods, Programs, Queue, Scaling, Secrets
-from launcher.model.job_spec import PUBLISHED, Bundle, JobEvent, JobHandle, JobSpec, JobStatus, LogSelection, Trainer
-
-NEWS = ("event", "fault", "scale")
-"""First words, followed by two spaces, of log lines in which a backend reports a job's events."""
+from launcher.model.capabilities import (
+    Clusters,
+    Doctor,
+    Files,
+    Instances,
+    OptionsT,
+    Pods,
+    Programs,
+    Queue,
+    Scaling,
+    Secrets,
+)
+from launcher.model.job_spec import (
+    PUBLISHED,
+    Bundle,
+    JobEvent,
+    JobHandle,
+    JobSpec,
+    JobStatus,
+    LogLine,
+    LogSelection,
+    Trainer,
+)
 
 RANK_0 = LogSelection()
 
@@ -97,6 +115,10 @@ class BackendDescription(Generic[OptionsT]):
         """Return the access to clusters apart from jobs; None if there is none."""
         return None
 
+    def doctor(self) -> Doctor | None:
+        """Return the examination of the place where jobs run; None if there is nothing to ask there."""
+        return None
+
     def options(self) -> type[OptionsT]:
         """Return the model of the `cluster` section."""
         raise NotImplementedError
@@ -164,7 +186,7 @@ class Backend(Protocol):
     def wait(self, handle: JobHandle, *, timeout_s: float | None = None) -> Iterator[JobStatus]:
         """Yield the job's status now and after each change, up to its final one, or for a time."""
 
-    def logs(self, handle: JobHandle, selection: LogSelection = RANK_0, *, follow: bool) -> Iterator[str]:
+    def logs(self, handle: JobHandle, selection: LogSelection = RANK_0, *, follow: bool) -> Iterator[LogLine]:
         """Yield selected log lines and NEWS of the job; with `follow`, until it has ended, each line once.
 
         Raises:

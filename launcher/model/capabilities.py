@@ -10,12 +10,14 @@ from typing import TYPE_CHECKING, Any, ClassVar, Generic, NamedTuple, Protocol, 
 
 from launcher.common.problems import Notice, Problem
 from launcher.model.earlier_jobs import QueuedJob
-from launcher.model.job_spec import Bundle, JobHandle, JobSpec
+from launcher.model.job_spec import Bundle, JobHandle, JobSpec, ResultKind
 
 if TYPE_CHECKING:  # a command that only follows jobs does not need pydantic
     from launcher.model.base_model import ClusterOptions
     from launcher.model.checked_recipe import CheckedRecipe
     from launcher.model.cluster_view import AdoptedJob, Capacity, ClusterJob, JobPod
+    from launcher.model.finding import Answer
+    from launcher.model.ray_job import RayJob
 
 OptionsT = TypeVar("OptionsT", bound="ClusterOptions")
 """The typed `cluster` section of a backend."""
@@ -70,6 +72,8 @@ class Programs(Generic[OptionsT]):
 
     has_ray: ClassVar[bool] = False
     """Whether Ray clusters are started: their heads and submitters, beside workers."""
+    has_components: ClassVar[bool] = False
+    """Whether a job may have several programs, each on nodes of its own."""
     starts_by_mpi: ClassVar[bool] = False
     """Whether `recipes.distribution.mpi` starts a script."""
     toolkit_key: ClassVar[str | None] = None
@@ -79,6 +83,14 @@ class Programs(Generic[OptionsT]):
     def needs_script(self, checked: "CheckedRecipe") -> bool:
         """Return whether a job needs a script to start; False if its image runs its own program."""
         return True
+
+    def ray_job(self, bundle: Bundle) -> "RayJob | None":
+        """Return the Ray cluster that a bundle's files describe, and its program; None if its job has no cluster.
+
+        Raises:
+            ProblemsFound: This machine lacks a part of the program.
+        """
+        return None
 
     def are_replaced(self, options: OptionsT) -> bool:
         """Return whether the `cluster` section has a start command of its own in place of the family's program."""
@@ -99,9 +111,18 @@ class Files(Generic[OptionsT]):
         """Return whether processes see the files of the launching machine, at the same paths."""
         return not self.has_containers
 
+    def code_folder(self, options: OptionsT) -> str | None:
+        """Return the folder of this machine whose code a launch copies to the job, relative to the folder it is
+        launched from; None if it copies none."""
+        return None
+
     def channels(self, options: OptionsT) -> tuple[str, ...]:
         """Return the names of the channels that bring data to a job; none where there are no channels."""
         return ()
+
+    def outputs(self, bundle: Bundle) -> Iterator[tuple[ResultKind, str]]:
+        """Yield kind and address of what the cluster itself keeps of a job, beside what its program writes."""
+        yield from ()
 
 
 class Secrets:
@@ -167,6 +188,22 @@ class Queue(Protocol):
 
     def array_notices(self, bundles: Sequence[Bundle]) -> tuple[Notice, ...]:
         """Return what the user should know about jobs that are submitted together, before they are."""
+
+
+class Doctor(Protocol):
+    """The place where jobs run can be examined before a launch."""
+
+    unanswered: ClassVar[frozenset[str]]
+    """Codes of Problems by which the place does not answer, so that nothing is known."""
+
+    def examine(self, job: JobSpec, bundle: Bundle) -> "Iterator[Answer]":
+        """Yield whether the place can be used, and if so, the questions whose answers decide about a job.
+
+        Changes nothing there. The bundle need not be on disk. Threads ask the questions, all at the same time.
+
+        Raises:
+            ProblemsFound: The place cannot be asked, or not used.
+        """
 
 
 class Cluster(Protocol):

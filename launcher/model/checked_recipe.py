@@ -2,7 +2,7 @@
 
 import dataclasses
 from collections.abc import Mapping
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeVar
 
 from launcher.common.problems import Problem
 from launcher.model import instances
@@ -21,7 +21,8 @@ from launcher.model.config_tree import (
 )
 from launcher.model.instances import Instance
 from launcher.model.job_spec import BatchSplit, Resources, Trainer
-from launcher.model.recipe import ElasticSettings, Launch, RecipeBase, Rehearsal
+from launcher.model.launch import Launch, Rehearsal
+from launcher.model.recipe import ElasticSettings, RecipeBase
 from launcher.model.recipe_keys import Batch, BatchKeys, UnevenBatch
 from launcher.model.size_plan import SizePlan
 from launcher.model.validation import is_field, type_problems
@@ -190,6 +191,16 @@ class CheckedRecipe(NamedTuple):
         """Return how a size distributes its samples; None if the family has no batch."""
         batch, keys = size.recipe.batch, size.recipe.keys.batch
         return None if batch is None or keys is None else SizedBatch(size, batch, keys, self.data_parallel_size(size))
+
+
+Family = TypeVar("Family", bound=RecipeBase)
+
+
+def recipe_of(checked: CheckedRecipe, family: type[Family]) -> Family:
+    """Return the base recipe, typed by the family whose recipes are `family`; TypeError for one of another family."""
+    if not isinstance(checked.recipe, family):
+        raise TypeError(f"this is {type(checked.recipe).__qualname__}, not {family.__qualname__}")
+    return checked.recipe
 
 
 def typed_scales(

@@ -1,12 +1,13 @@
 """Everything a launch takes from outside: read once, then frozen."""
 
+import functools
 import getpass
 import os
 import random
 import re
 import string
 import subprocess
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from datetime import UTC, datetime
 from importlib.util import find_spec
 from pathlib import Path
@@ -16,9 +17,15 @@ import pydantic
 
 from launcher import VERSION
 from launcher.common.paths import CHECKOUT
+from launcher.common.problems import fail
+from launcher.common.texts import object_text
 
-_SUFFIX_LENGTH, _NAME_LENGTH = 5, 34
-"""Random characters of a job name, and those of run.name. Source: the published launcher's job names."""
+_SUFFIX_LENGTH, _NAME_LENGTH = 5, 41
+"""Random characters of a job name, and those of run.name: together the 47 of a RayJob's longest name.
+
+Source: the published launcher's suffix; KubeRay, whose services have the job's name and more within a DNS label. The
+published 34 characters of run.name cut off what tells two recipes apart, such as -lora and -fft.
+"""
 _SHORTEST_COMMIT = 40
 """Characters of a commit's name, in hexadecimal. Source: Git, Hash function transition: SHA-1."""
 
@@ -30,7 +37,8 @@ class LaunchContext(NamedTuple):
         cwd: Relative paths start here.
         suffix: Random part of the job's name, lower-case letters and digits.
         created: ISO 8601 in UTC.
-        git_revision: Revision of the recipes' checkout; None if installed, or without git.
+        git_revision: Returns the revision of the recipes' checkout; None if installed, or without git. Git is asked
+            at the first call, which only a bundle makes, and later calls return the same.
         versions: Version of each package that shapes a bundle.
     """
 
@@ -38,23 +46,45 @@ class LaunchContext(NamedTuple):
     suffix: str
     created: str
     user: str
-    git_revision: str | None
+    git_revision: Callable[[], str | None]
     versions: Mapping[str, str]
 
     @classmethod
     def read(cls) -> "LaunchContext":
         """Read the current context of this process."""
-        letters = string.ascii_lowercase + string.digits
         return cls(
             cwd=Path.cwd(),
-            suffix="".join(random.SystemRandom().choices(letters, k=_SUFFIX_LENGTH)),
-            created=datetime.now(UTC).isoformat(timespec="seconds"),
+            suffix=random_suffix(),
+            created=current_time(),
             user=current_user(),
-            git_revision=_git_revision(CHECKOUT) if CHECKOUT else None,
+            git_revision=functools.cache(lambda: _git_revision(CHECKOUT) if CHECKOUT else None),
             versions={"recipe-launcher": VERSION, "hydra-core": _hydra_version(), "pydantic": pydantic.VERSION},
         )
 
 
+def current_time() -> str:
+    """Return the time in ISO 8601, in UTC."""
+    return datetime.now(UTC).isoformat(timespec="seconds")
+
+
+def random_suffix() -> str:
+    """Return the random part of a job's name."""
+    return "".join(random.SystemRandom().choices(string.ascii_lowercase + string.digits, k=_SUFFIX_LENGTH))
+
+
+def checked_suffix(suffix: str) -> str:
+    """Return the random part of a job's name as a program gives it.
+
+    Raises:
+        ProblemsFound: It cannot be in the name (E301).
+    """
+    if not isinstance(suffix, str) or not re.fullmatch(f"[a-z0-9]{{{_SUFFIX_LENGTH}}}", suffix):
+        allowed = f"{_SUFFIX_LENGTH} lower-case letters and digits"
+        raise fail("E301", "suffix", "cannot end the name of a job", value=object_text(suffix), allowed=allowed)
+    return suffix
+
+
+@functools.cache
 def _hydra_version() -> str:
     """Return Hydra's version as its package states it. Importing it takes 0.2 s, reading its metadata 20 ms."""
     spec = find_spec("hydra")

@@ -17,7 +17,8 @@ from typing import TYPE_CHECKING, Any, Protocol
 from launcher.common.problems import Problem
 from launcher.common.suggestions import did_you_mean
 from launcher.model.interface import Interface
-from launcher.model.job_spec import Trainer
+from launcher.model.job_spec import OPEN, Trainer
+from launcher.model.open_recipe import OpenRecipe
 
 if TYPE_CHECKING:
     from launcher.model.recipe import RecipeBase
@@ -67,6 +68,17 @@ def rules(model_type: str) -> tuple[str, ...]:
 def interface(started: Started) -> Interface:
     """Return how the programs of a known family's recipe are started."""
     return _interfaces(started.recipe_tree)[started.trainer]
+
+
+def open_recipe_of(name: str) -> OpenRecipe | None:
+    """Return what the open trainer is given of a known family's recipes; None if it trains none of them."""
+    return getattr(_module(name), "OPEN_RECIPE", None)
+
+
+def open_recipe(recipe: Mapping[str, Any]) -> OpenRecipe | None:
+    """Return what the open trainer is given of a known family's recipe; None if it does not train it."""
+    found = _interfaces(recipe).get(OPEN)
+    return found.open_recipe if found else None
 
 
 def trainers(recipe: Mapping[str, Any]) -> tuple[Trainer, ...]:

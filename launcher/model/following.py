@@ -5,20 +5,26 @@ workers writes, how an end is requested. Kubernetes' watch is a pause that a cha
 status that is read once for all jobs of a user.
 """
 
+import contextlib
 import itertools
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import NamedTuple, TypeVar
 
-from launcher.common.lines import LineReader
+from launcher.common.lines import LineReader, excerpt
 from launcher.common.problems import Problem, ProblemsFound, fail
-from launcher.model.backend import NEWS
-from launcher.model.job_spec import JobEvent, JobStatus, LogSelection
+from launcher.model.job_spec import NEWS, JobEvent, JobStatus, LogLine, LogSelection
 
 Answer = TypeVar("Answer")
 Item = TypeVar("Item")
 _EVENT, _FAULT, _ = NEWS
+STREAMS = ("stdout", "stderr")
+_ERROR_FILE = "error.json"
+_EXCERPTS = 32 << 20
+"""Bytes of all excerpts of a start together; they are searched at 50 MB/s."""
+_LEAST_EXCERPT, _LONGEST_EXCERPT = 16 << 10, 256 << 10
+"""Bytes of one excerpt."""
 
 
 class Clock(NamedTuple):
@@ -166,9 +172,9 @@ class Start(NamedTuple):
     """Its attempt."""
     ranks: Sequence[int]
     heading: Callable[[], str]
-    """Returns what describes it, after `== attempt <n>`."""
-    file: Callable[[int], Path | None]
-    """Returns the file of a rank; None until it exists."""
+    """Returns what describes it, after `attempt <n>`."""
+    file: Callable[[int, str], Path | None]
+    """Returns the file of a rank and of a stream, `stdout` or `stderr`; None until it exists."""
     began_s: float | None = None
     """Seconds since the epoch; None if unknown."""
 
@@ -184,15 +190,15 @@ class Tail:
     def __init__(
         self,
         selection: LogSelection,
-        events_until: Callable[[float], Iterator[str]] = lambda _time_s: iter(()),
+        events_until: Callable[[float], Iterator[LogLine]] = lambda _time_s: iter(()),
         *,
         is_shared: bool = False,
     ):
         self._selection, self._events_until, self._is_shared = selection, events_until, is_shared
-        self._open: dict[tuple[int, int], LineReader] = {}
+        self._open: dict[tuple[int, int, str], LineReader] = {}
         self._begun, self._over = set[int](), set[int]()
 
-    def new_lines(self, starts: Sequence[Start], *, is_last: bool) -> Iterator[str]:
+    def new_lines(self, starts: Sequence[Start], *, is_last: bool) -> Iterator[LogLine]:
         """Yield new lines; an unfinished one only of a start that is over, or if no further read follows."""
         for place, start in enumerate(starts):
             is_over = is_last or place + 1 < len(starts)
@@ -203,7 +209,7 @@ class Tail:
                 if place and start.began_s is not None:
                     yield from self._events_until(start.began_s)
                 if self._selection.has_headings and self._selects(start):
-                    yield f"== attempt {start.number}: {start.heading()}"
+                    yield LogLine("attempt", None, f"attempt {start.number}: {start.heading()}", start.number)
             if self._selects(start):
                 yield from self._of_start(start, complete_only=not is_over)
             if is_over and not self._is_shared:
@@ -211,20 +217,55 @@ class Tail:
 
     def has_files(self, start: Start) -> bool:
         """Return whether the file of each selected rank of a start is found."""
-        return all((start.number, rank) in self._open for rank in selected_ranks(start.ranks, self._selection))
+        return all(key in self._open for key in self._keys(start))
 
     def _selects(self, start: Start) -> bool:
         return self._selection.attempt in (None, start.number)
 
-    def _of_start(self, start: Start, *, complete_only: bool) -> Iterator[str]:
-        for rank in selected_ranks(start.ranks, self._selection):
-            key = (start.number, rank)
+    def _of_start(self, start: Start, *, complete_only: bool) -> Iterator[LogLine]:
+        for key in (keys := self._keys(start)):
+            _, rank, stream = key
             if key not in self._open:
-                if (path := start.file(rank)) is None:
+                if (path := start.file(rank, stream)) is None:
                     continue
                 self._open[key] = LineReader(path)
-            prefix = f"rank {rank} | " if self._selection.has_prefixes else ""
-            yield from (f"{prefix}{line}" for line in self._open[key].new_lines(complete_only=complete_only))
+                if self._selection.is_excerpt:
+                    yield from _excerpt(path, key, len(keys))
+            if self._selection.is_excerpt:
+                continue
+            for text in self._open[key].new_lines(complete_only=complete_only):
+                # As LogLine(…), which takes twice as long: a log has millions of lines.
+                yield tuple.__new__(LogLine, ("line", rank, text, start.number, None, None, stream, ""))
+
+    def _keys(self, start: Start) -> list[tuple[int, int, str]]:
+        ranks = selected_ranks(start.ranks, self._selection)
+        return [(start.number, rank, stream) for rank in ranks for stream in streams(self._selection)]
+
+
+def _excerpt(path: Path, key: tuple[int, int, str], num_logs: int) -> Iterator[LogLine]:
+    number, rank, stream = key
+    time_s = _end_s(path)
+    for text in excerpt(path, max(_LEAST_EXCERPT, min(_LONGEST_EXCERPT, _EXCERPTS // num_logs))):
+        yield LogLine("line", rank, text, number, None, time_s, stream)
+
+
+def _end_s(path: Path) -> float | None:
+    """Return when a worker wrote its log's last line or, if that is earlier, failed, in seconds since the epoch.
+
+    Source: torch.distributed.elastic.multiprocessing.errors, ErrorHandler: error.json is written by the exception.
+    """
+    times = []
+    for file in (path, path.with_name(_ERROR_FILE)):
+        with contextlib.suppress(OSError):
+            times.append(file.stat().st_mtime)
+    return min(times, default=None)
+
+
+def streams(selection: LogSelection) -> tuple[str, ...]:
+    """Return the selected streams, of logs that separate them."""
+    if selection.is_stderr is None:
+        return STREAMS
+    return STREAMS[selection.is_stderr : selection.is_stderr + 1]
 
 
 def selected_ranks(ranks: Iterable[int], selection: LogSelection) -> tuple[int, ...]:
@@ -232,9 +273,10 @@ def selected_ranks(ranks: Iterable[int], selection: LogSelection) -> tuple[int, 
     return tuple(rank for rank in ranks if selection.ranks is None or rank in selection.ranks)
 
 
-def event_line(event: JobEvent) -> str:
+def event_line(event: JobEvent) -> LogLine:
     """Return the line of an event in a job's log."""
-    return f"{_FAULT if event.is_warning else _EVENT}  {event.kind}: {event.message}"
+    kind = _FAULT if event.is_warning else _EVENT
+    return LogLine(kind, None, f"{event.kind}: {event.message}", time_s=event.time_s or None)
 
 
 def refuse_unknown_ranks(ranks: Sequence[int] | None, num_ranks: int) -> None:

@@ -1,4 +1,4 @@
-"""The resources of each instance type, from `instances.csv`. Prices are in `launcher.jobs.prices`."""
+"""The resources of each instance type, from `instances.csv`. Prices are in `launcher.job_store.prices`."""
 
 from collections.abc import Iterable
 from functools import cache

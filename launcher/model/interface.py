@@ -1,12 +1,15 @@
 """How a family's programs are started: its roles, and the expectations of the family's images."""
 
-from collections.abc import Callable, Iterable, Mapping
+import re
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from enum import Enum
 from typing import Any, NamedTuple
 
-from launcher.common.names import CONFIG_DIR
+from launcher.common.names import BASE_CONFIG, CONFIG_DIR
 from launcher.common.problems import Problem
 from launcher.model.job_spec import JobSpec, ScalePoint
+from launcher.model.open_recipe import OpenRecipe
+from launcher.model.ray_job import ResourceCheck
 
 BUNDLE_CONFIGS = f"bundle:{CONFIG_DIR}"
 """Placeholder in a program's arguments for the folder of the configurations, wherever the job runs."""
@@ -21,9 +24,9 @@ HEAD, SUBMITTER = "head", "submitter"
 def is_published_image(image: str) -> bool:
     """Return whether an image is the published one, whose program is closed.
 
-    Source: the image of the published LLMFT recipes.
+    Source: the images of the published recipes of LLMFT and verl, of which later ones have a release in the name.
     """
-    return "/hyperpod-recipes:" in image
+    return re.search(r"/hyperpod-recipes(-verl-[\d-]+)?:", image) is not None
 
 
 class Entry(Enum):
@@ -56,10 +59,26 @@ class PodNeeds(NamedTuple):
     """Whether they are given a token for the API of their cluster even if no service account is named."""
     is_on_node_network: bool = False
     """Whether they use the network of the node."""
+    is_privileged: bool = False
+    """Whether their container has all privileges of root on its node."""
+
+
+class Component(NamedTuple):
+    """What a role has of its own in a job of several programs, each with its own nodes and objects."""
+
+    name: str
+    """Ending of the names of its objects."""
+    config: Callable[[Mapping[str, Any]], Mapping[str, Any]]
+    """Its configuration, of the resolved recipe."""
+    image: Callable[[JobSpec], str | None] = lambda job: job.image
+    """Its image."""
+    is_service: bool = False
+    """Whether it is restarted whenever it ends, and its pods are reached by names of their own."""
 
 
 class Role(NamedTuple):
-    """Processes of one kind. Every job has workers; a Ray job also has a head and a submitter."""
+    """Processes of one kind. Every job has workers; a Ray job also has a head and a submitter, a job of several
+    programs a role for each."""
 
     name: str
     """Unique in the family."""
@@ -82,6 +101,13 @@ class Role(NamedTuple):
     """Processors and memory that the role may use at most; none: no limit."""
     pod_needs: Callable[[JobSpec], PodNeeds] = lambda job: PodNeeds()
     """What its pods need of a cluster beyond that."""
+    component: Component | None = None
+    """What it has of its own in a job of several programs; None in other jobs."""
+
+    @property
+    def config_file(self) -> str:
+        """File name of its configuration in the bundle: the workers' is that of every job."""
+        return BASE_CONFIG if self.name == WORKERS else f"config-{self.name}.yaml"
 
 
 def agent_workers(
@@ -132,10 +158,17 @@ class Interface(NamedTuple):
     """What the program of a training job reads beside the recipe: of the recipe, and the ARN of the job's role."""
     own_configs: Callable[[ScalePoint], Mapping[str, Mapping[str, Any]]] = lambda point: {}
     """Further configurations that the program reads beside that of the recipe at a size: by file name."""
+    open_recipe: OpenRecipe | None = None
+    """What the open trainer is given of the family's recipes; None for other programs."""
+    only_trainer: str = ""
+    """Why the open trainer does not train the recipe, of a family whose other recipes it trains; empty otherwise."""
     modules: Callable[[JobSpec], tuple[str, ...]] = lambda job: ()
     """The modules that the program of a job imports before its first step, for warm starts."""
     needs: tuple[str, ...] = ()
     """Packages of the `trainer` extra that the program imports."""
+    resource_check: Callable[[Mapping[str, Any], Sequence[str]], ResourceCheck] | None = None
+    """What the program of a Ray job reserves before its actors start: by its configurations, by file name, and the
+    words of its start command. None if only the program knows."""
     rehearsal_steps: Callable[[JobSpec], tuple[int, int]] = lambda job: (0, 0)
     """Optimizer steps of a job's rehearsal, and how many they would be without a bound; 0 if the program has none."""
     absent_inputs: Callable[[JobSpec], Iterable[Problem]] = lambda job: ()
@@ -149,6 +182,11 @@ class Interface(NamedTuple):
         return self.role(WORKERS)
 
     @property
+    def components(self) -> tuple[Role, ...]:
+        """The roles of a job of several programs; none for other jobs."""
+        return tuple(role for role in self.roles if role.component)
+
+    @property
     def starts_itself(self) -> bool:
         """Whether the image's own entry point starts the program, and finds the configuration."""
         return self.entry is Entry.IMAGE
@@ -157,6 +195,15 @@ class Interface(NamedTuple):
     def is_ray(self) -> bool:
         """Whether the job runs on a Ray cluster of its own, whose head starts its program."""
         return any(role.name == HEAD for role in self.roles)
+
+    @property
+    def first(self) -> Role:
+        """The role whose program the job starts first: what submits a Ray job's, otherwise the workers."""
+        return self.role(SUBMITTER) if self.is_ray else self.workers
+
+    def config(self, point: ScalePoint) -> Mapping[str, Any]:
+        """Return the configuration that the program reads at a size."""
+        return self.open_recipe.trained(point.config) if self.open_recipe else point.config
 
     def container_program(self, job: JobSpec) -> tuple[str, ...]:
         """Return what the workers of a job run in a container, without a launcher of processes."""

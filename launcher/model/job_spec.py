@@ -12,6 +12,7 @@ from launcher.model.instances import Instance
 
 if TYPE_CHECKING:  # a command that only follows jobs does not need pydantic
     from launcher.model.base_model import ClusterOptions
+    from launcher.model.sources import Sources
 
 Trainer = Literal["published", "open"]
 """Who reads the compiled configuration of a family that has the choice, as `cluster.trainer` names it."""
@@ -193,6 +194,7 @@ class Bundle:
         files: Relative path to text, including `bundle.json`.
         digest: sha256 over every other file, hex.
         config: The composed configuration that `recipe.yaml` was written from; None for a bundle that was read.
+        sources: What its record describes; None for a bundle that was read.
     """
 
     job_name: str
@@ -200,6 +202,11 @@ class Bundle:
     files: Mapping[str, str] = field(repr=False)
     digest: str
     config: Mapping[str, Any] | None = field(default=None, repr=False, compare=False)
+    sources: "Sources | None" = field(default=None, repr=False, compare=False)
+
+
+ResultKind = Literal["checkpoints", "adapters", "model", "output"]
+"""What a job produces: checkpoints of the training state, adapters, a model, anything else."""
 
 
 class JobState(StrEnum):
@@ -297,20 +304,60 @@ class JobEvent:
             object.__setattr__(self, name, bounded(getattr(self, name)))
 
 
+LAST_LINES = 2000
+"""Lines at the end of a log that an excerpt of it has."""
+
+NEWS = ("event", "fault", "scale")
+"""Kinds of log lines in which a backend reports a job's events."""
+
+
+class LogLine(NamedTuple):
+    """A line that a worker wrote, or one about the job."""
+
+    kind: str
+    """`line` of a worker, `attempt` at the start of the workers, or one of NEWS."""
+    rank: int | None
+    """Who wrote it; None for a line about the job, and if only the host of several ranks is known."""
+    text: str
+    attempt: int | None = None
+    """Number of the start of the workers, from 0; None for news."""
+    host: str | None = None
+    """Of its log or rank, as the cluster names it; None if that is unknown."""
+    time_s: float | None = None
+    """When it was written, in seconds since the epoch; None if the log does not have it."""
+    stream: str | None = None
+    """`stdout` or `stderr`; None where one log has both."""
+    writer: str = ""
+    """Who wrote it in words, if not `rank <n>`: `rank <n> on <host>` in another host's log, the ranks of a pod."""
+
+    def shown(self, *, with_writer: bool, with_attempt: bool = False) -> str:
+        """Return the line as commands print it."""
+        if self.kind == "line":
+            words = self.text
+        else:
+            words = f"== {self.text}" if self.kind == "attempt" else f"{self.kind}  {self.text}"
+        if not with_writer or (self.rank is None and not self.writer):
+            return words
+        attempt = f", attempt {self.attempt}" if with_attempt and self.attempt is not None else ""
+        return f"{self.writer or f'rank {self.rank}'}{attempt} | {words}"
+
+
 class LogSelection(NamedTuple):
     """A selection of a job's log lines."""
 
     ranks: tuple[int, ...] | None = (0,)
-    """Ascending; None for all. A line of one among several begins with `rank <n> | `, or `rank <n> on <host> | ` if
-    one host's log has the lines of all ranks."""
+    """Ascending; None for all."""
     attempt: int | None = None
     """Number of the one start of the workers to show, from 0; None for all, with the events of the job."""
-    is_stderr: bool = False
-    """Whether to show standard error instead of standard output."""
+    is_stderr: bool | None = False
+    """Whether to show standard error instead of standard output; None for both, where they are separate."""
     has_headings: bool = False
-    """Whether a line that begins with `== attempt <n>` marks the start of each attempt."""
+    """Whether a line of its own marks the start of each attempt."""
+    is_excerpt: bool = False
+    """Whether only the lines that may show an error are read: `LAST_LINES` of a log that has only times, and of a
+    file the end and the part after its first error. Their time is then that of the log's last line at the latest."""
 
     @property
-    def has_prefixes(self) -> bool:
-        """Whether lines begin with their rank."""
+    def has_writers(self) -> bool:
+        """Whether lines are shown with who wrote them."""
         return self.ranks is None or len(self.ranks) > 1

@@ -89,8 +89,12 @@ class RecipeKeys(NamedTuple):
     """Section of the MLflow run."""
     training_dir: str | None = None
     """Folder of checkpoints and results."""
+    results: tuple[str, ...] = ()
+    """Further keys of folders, or addresses, that receive results."""
     same_folder: str | None = None
     """Whether a restart continues in that folder."""
+    inputs: tuple[str, ...] = ()
+    """Keys that name models and data that are read, beside those that the open trainer is given."""
     examples: Mapping[str, str] = {}
     """Keys that have no value that works before the user gives one, with an example of each."""
     often_changed: tuple[str, ...] = ()

@@ -1,5 +1,6 @@
 """Published images that each region's registry has in an account of its own."""
 
+from collections.abc import Mapping
 from typing import Annotated
 
 from pydantic import Field
@@ -14,8 +15,8 @@ class RegionalImage(Model):
 
     name: Annotated[str, Field(min_length=1)]
     """Its name and tag."""
-    accounts: dict[str, Account]
-    """Account of the registry that has it, by region."""
+    accounts: dict[str, Account] = {}
+    """Account of the registry that has it, by region. Default: those of all the family's images."""
 
 
 class RegionalImages(Model):
@@ -23,6 +24,8 @@ class RegionalImages(Model):
 
     region: str
     """Region whose registry is used unless the job names its own region, or you name an image in `container`."""
+    accounts: dict[str, Account] = {}
+    """Account of the registry in each region, for images that name none of their own."""
     k8s: RegionalImage | None = None
     """The image for Kubernetes."""
     sm_jobs: RegionalImage | None = None
@@ -32,9 +35,24 @@ class RegionalImages(Model):
         """Return whether there is an image for a choice of `cluster`, in any region."""
         return getattr(self, cluster, None) is not None
 
-    def address(self, cluster: str, region: str | None) -> str | None:
-        """Return the image for a choice of `cluster` in a region, by default the usual one; None if there is none."""
+    def regions(self, cluster: str) -> tuple[str, ...]:
+        """Return the regions that have the image for a choice of `cluster`."""
         image: RegionalImage | None = getattr(self, cluster, None)
+        return tuple(image.accounts or self.accounts) if image else ()
+
+    def address(self, cluster: str, region: str | None, *, is_for_any: bool = False) -> str | None:
+        """Return the image for a choice of `cluster` in a region, by default the usual one; None if there is none.
+
+        Args:
+            cluster: The choice.
+            region: None for the usual one.
+            is_for_any: Whether the image for Kubernetes is also that of every cluster without one.
+        """
+        image: RegionalImage | None = getattr(self, cluster, None) or (self.k8s if is_for_any else None)
+        return self.located(image.name, region, image.accounts) if image else None
+
+    def located(self, name: str, region: str | None = None, accounts: Mapping[str, str] | None = None) -> str | None:
+        """Return the image of a name in a region, by default the usual one; None if there is none."""
         place = region or self.region
-        account = image.accounts.get(place) if image else None
-        return f"{account}.dkr.ecr.{place}.amazonaws.com/{image.name}" if image and account else None
+        account = (accounts or self.accounts).get(place)
+        return f"{account}.dkr.ecr.{place}.amazonaws.com/{name}" if account else None

@@ -9,7 +9,7 @@ from pydantic import BaseModel, ValidationError
 from pydantic_core import ErrorDetails
 
 from launcher.common.problems import Problem
-from launcher.common.secret_names import is_secret
+from launcher.common.secret_names import NOTIFY, is_secret
 from launcher.common.suggestions import did_you_mean, question
 from launcher.model.backend_registry import descriptions
 from launcher.model.composition import Composition
@@ -90,12 +90,14 @@ def _problem(model: type[BaseModel], error: ErrorDetails, prefix: str) -> Proble
     if error["type"] == "missing":
         return Problem("E103", path, "is missing", remedy=f"add {path}=…")
     if is_secret(path):
+        reference = f"{path}={{secretKeyRef:{{name:my-secret,key:token}}}}"
+        is_address = path.partition(".")[0] == NOTIFY
         return Problem(
             "E601",
             path,
             "a secret is referenced by name, never written: its value would end up in files and logs",
-            allowed="{secretKeyRef: {name: …, key: …}} or {env: NAME}",
-            remedy=f'"{path}={{secretKeyRef:{{name:my-secret,key:token}}}}"',
+            allowed="[{env: NAME}]" if is_address else "{secretKeyRef: {name: …, key: …}} or {env: NAME}",
+            remedy='"notify=[{env:NAME}]"' if is_address else f'"{reference}"',
         )
     is_number_for_text = error["type"] == "string_type" and isinstance(error["input"], int | float)
     remedy = f"\"{path}='{error['input']}'\"" if is_number_for_text else None

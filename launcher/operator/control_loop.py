@@ -14,10 +14,12 @@ from pathlib import Path
 from typing import Any
 
 from launcher import timeline
+from launcher.causes import Failure, to_data
 from launcher.common import redaction
 from launcher.common.problems import ProblemsFound
 from launcher.common.texts import counted
 from launcher.model.job_spec import JobState
+from launcher.operator import failures
 from launcher.operator.event_log import EventWriter
 from launcher.operator.fleet import Fleet
 from launcher.operator.hang_detector import DoneStep, HangDetector, StepReader
@@ -114,6 +116,7 @@ class Memory:
         reported_attempt: Newest attempt whose first step is logged.
         requested: Size that a user requested; None for any.
         interrupts: Number of signals that requested the end of the job, and the last of them.
+        oom_kills: Counter of the cgroup at the launch.
     """
 
     launched: float
@@ -122,6 +125,7 @@ class Memory:
     reported_attempt: int
     requested: int | None
     interrupts: tuple[int, int] = (0, 0)
+    oom_kills: int = 0
 
 
 class Operator:
@@ -153,10 +157,11 @@ class Operator:
         self._answered_s: dict[int, float] = {}
         if known:
             self._launched, self._machine, self._snapshot = known.launched, known.machine, known.snapshot
-            self._reported_attempt = known.reported_attempt
+            self._reported_attempt, self._oom_kills = known.reported_attempt, known.oom_kills
             interrupts.take_over(*known.interrupts)
         else:
             self._launched, self._reported_attempt = time.time(), -1
+            self._oom_kills = failures.oom_kills()
             self._snapshot = Snapshot(JobState.PENDING, 0, "starting", 0, os.getpid())
             publish(run_dir, self._snapshot)
             self._machine = self._begin()
@@ -207,6 +212,7 @@ class Operator:
             self._reported_attempt,
             self._cluster.requested,
             (self._interrupts.count, self._interrupts.signum),
+            self._oom_kills,
         )
 
     def _begin(self) -> MachineState:
@@ -300,10 +306,12 @@ class Operator:
             self._fleet.shut_down()
         self._fleet.kill()
         verdict = machine.verdict or JobState.FAILED
-        exit_code, message = 0, "completed"
+        exit_code, message, failure = 0, "completed", None
         if verdict is JobState.FAILED:
-            exit_code = EXIT_FAILED
-            message = explain(machine.faults, self._run_dir, self._snapshot.attempts, self._job.nproc_per_node)
+            exit_code, failure = EXIT_FAILED, self._failure()
+            rank = failure.first_error.rank if failure else None
+            attempts, processes = self._snapshot.attempts, self._job.nproc_per_node
+            message = explain(machine.faults, self._run_dir, attempts, processes, rank)
         elif verdict is JobState.CANCELLED:
             exit_code = 128 + self._interrupts.signum
             message = f"stopped by {signal.Signals(self._interrupts.signum).name}"
@@ -311,15 +319,26 @@ class Operator:
             self._events.add("unfired", event)
         # Later lines may be output of a worker, which does not belong into the event log.
         first_line = message.splitlines()[0]
-        self._events.add("ended", first_line, {"state": verdict, "exit_code": exit_code})
+        known = {"failure": to_data(failure)} if failure else {}
+        self._events.add("ended", first_line, {"state": verdict, "exit_code": exit_code, **known})
         if self._interrupts.count < 2:
             # Before the final state, so that the timeline exists once the state is final.
             try:
                 timeline.write(self._run_dir)
             except (OSError, ProblemsFound) as error:
                 _log.error("no timeline was written: %s", error)
+        self._snapshot = replace(self._snapshot, failure=failure)
         self._publish(verdict, 0, message, exit_code=exit_code)
         return exit_code
+
+    def _failure(self) -> Failure | None:
+        oom_kills = max(0, failures.oom_kills() - self._oom_kills)
+        attempts, processes = self._snapshot.attempts, self._job.nproc_per_node
+        try:
+            return failures.find(self._run_dir, attempts, processes, self._machine.faults, oom_kills)
+        except OSError as error:  # a log that was removed
+            _log.error("its logs were not searched for the cause: %s", error)
+            return None
 
     def _publish_phase(self) -> None:
         machine = self._machine

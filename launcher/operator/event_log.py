@@ -1,4 +1,4 @@
-"""The operator's event log, `run/events.jsonl`: it is written, and read as lines for the job's log or as values."""
+"""The operator's event log, `run/events.jsonl`: it is written, and read as lines of the job's log or as events."""
 
 import json
 import time
@@ -9,13 +9,12 @@ from launcher.common import redaction
 from launcher.common.lines import LineReader
 from launcher.common.names import EVENTS_FILE
 from launcher.common.texts import counted
-from launcher.model.backend import NEWS
 from launcher.model.following import followed
-from launcher.model.job_spec import JobEvent
+from launcher.model.job_spec import NEWS, JobEvent, LogLine
 from launcher.timeline.records import LAUNCHED, OperatorEvent, parse_event
 
 _EVENT, _FAULT, _SCALE = NEWS
-_HIDDEN_FIELDS = ("time", "kind", "message", "cause_time")
+_HIDDEN_FIELDS = ("time", "kind", "message", "cause_time", "failure")
 _HEADINGS = {"scenario": _EVENT, "request": _EVENT, "operator": _EVENT, "slow": _EVENT, "fault": _FAULT}
 
 
@@ -44,12 +43,12 @@ class EventLogReader:
         self._reader = LineReader(run_dir / EVENTS_FILE)
         self._pending: list[OperatorEvent] = []
 
-    def until(self, time_s: float | None) -> Iterator[str]:
+    def until(self, time_s: float | None) -> Iterator[LogLine]:
         """Yield a line for each event that came until a time (seconds since the epoch; None for all so far)."""
         self._pending = _of_last_launch([*self._pending, *_new_events(self._reader)])
         while self._pending and (time_s is None or self._pending[0].time <= time_s):
-            if text := format_event(self._pending.pop(0)):
-                yield text
+            if line := log_line(self._pending.pop(0)):
+                yield line
 
 
 def _new_events(reader: LineReader) -> list[OperatorEvent]:
@@ -85,16 +84,16 @@ def _job_event(event: OperatorEvent) -> JobEvent:
     return JobEvent(event.time, event.kind, event.message.partition("\n")[0] or words, about, is_fault)
 
 
-def format_event(event: OperatorEvent) -> str | None:
+def log_line(event: OperatorEvent) -> LogLine | None:
     """Return the log line of an event; None for an event that only the timeline uses."""
-    words = event.message.partition("\n")[0]
+    kind, words = _HEADINGS.get(event.kind), event.message.partition("\n")[0]
     if event.kind == "transition":
         before, after, reason = (event.fields[name] for name in ("from_nodes", "to_nodes", "reason"))
         change = f"{before} -> {counted(after, 'node')}{'' if after else ', until there is room again'}"
         change = "stopping the workers that are left" if reason == "recover" else change
-        return None if reason == "start" else f"{_SCALE}  {change}"
-    if event.kind == "fault" and event.fields.get("warming"):  # it does not interrupt training
-        return f"{_EVENT}  {words}"
-    if event.kind == "abandoned":
-        return f"{_SCALE}  given up: {words}"
-    return f"{_HEADINGS[event.kind]}  {words}" if event.kind in _HEADINGS else None
+        kind, words = None if reason == "start" else _SCALE, change
+    elif event.kind == "fault" and event.fields.get("warming"):  # it does not interrupt training
+        kind = _EVENT
+    elif event.kind == "abandoned":
+        kind, words = _SCALE, f"given up: {words}"
+    return LogLine(kind, None, words, time_s=event.time) if kind else None

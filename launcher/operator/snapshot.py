@@ -5,6 +5,7 @@ import os
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
+from launcher.causes.values import Failure, failure_from
 from launcher.common import redaction
 from launcher.common.problems import fail
 from launcher.model.job_spec import JobState
@@ -40,6 +41,7 @@ class Snapshot:
         message: The reason it is waiting or has ended.
         attempt: How often its workers were restarted.
         exit_code: The operator's exit status, once the job has ended.
+        failure: Why it failed; None unless it has, and if that is unknown.
     """
 
     state: JobState
@@ -49,6 +51,7 @@ class Snapshot:
     pid: int
     exit_code: int | None = None
     attempts: tuple[Attempt, ...] = ()
+    failure: Failure | None = None
 
 
 def publish(run_dir: Path, snapshot: Snapshot) -> None:
@@ -68,7 +71,8 @@ def read_snapshot(run_dir: Path) -> Snapshot | None:
     try:
         fields = json.loads(path.read_text(encoding="utf-8"))
         attempts = tuple(Attempt(**{**each, "nodes": tuple(each["nodes"])}) for each in fields.pop("attempts"))
-        return Snapshot(**{**fields, "state": JobState(fields["state"]), "attempts": attempts})
+        typed = {"state": JobState(fields["state"]), "failure": failure_from(fields.get("failure"))}
+        return Snapshot(**{**fields, **typed, "attempts": attempts})
     except FileNotFoundError:
         return None
     except (ValueError, KeyError, TypeError, AttributeError) as error:

@@ -24,10 +24,10 @@ from launcher.model.following import (
     refuse_unknown_ranks,
     selected_ranks,
 )
-from launcher.model.job_spec import LogSelection
+from launcher.model.job_spec import LogLine, LogSelection
 from launcher.operator.job_request import read_job_request
 from launcher.operator.snapshot import Attempt, read_snapshot
-from launcher.operator.types import Cause, Fault, failed_workers
+from launcher.operator.types import Cause, FailedWorker, Fault, failed_workers
 
 AGENT_LOG, WARM_LOG = "agent.log", "warm.log"
 STDOUT, STDERR = "stdout.log", "stderr.log"
@@ -71,7 +71,7 @@ def follow_attempts(
     pause: Callable[[], object] | None,
     selection: LogSelection = RANK_0,
     nproc_per_node: int = 1,
-) -> Iterator[str]:
+) -> Iterator[LogLine]:
     """Yield the selected lines, attempt after attempt, with the events of the job in between.
 
     Args:
@@ -80,7 +80,7 @@ def follow_attempts(
     """
     from launcher.operator.event_log import EventLogReader  # start-up time: compiling imports this module
 
-    def no_events(_time_s: float | None) -> Iterator[str]:
+    def no_events(_time_s: float | None) -> Iterator[LogLine]:
         return iter(())
 
     events_until = EventLogReader(run_dir).until if selection.attempt is None else no_events
@@ -92,7 +92,7 @@ def follow_attempts(
         known = [_start(run_dir, each, selection, nproc_per_node) for each in found]
         return has_ended or pause is None
 
-    def new(is_last: bool) -> Iterator[str]:
+    def new(is_last: bool) -> Iterator[LogLine]:
         yield from tail.new_lines(known, is_last=is_last)
         if known or is_last:  # without attempts, the events belong to an earlier launch
             yield from events_until(None)
@@ -102,11 +102,10 @@ def follow_attempts(
 
 def _start(run_dir: Path, attempt: Attempt, selection: LogSelection, nproc_per_node: int) -> Start:
     ranks = range(len(attempt.nodes) * nproc_per_node)
-    name = STDERR if selection.is_stderr else STDOUT
 
-    def file(rank: int) -> Path | None:
+    def file(rank: int, stream: str) -> Path | None:
         place, local_rank = divmod(rank, nproc_per_node)
-        return worker_log(run_dir, attempt, attempt.nodes[place], local_rank, name)
+        return worker_log(run_dir, attempt, attempt.nodes[place], local_rank, f"{stream}.log")
 
     def heading() -> str:
         from launcher import timeline  # start-up time, as above
@@ -131,7 +130,7 @@ def read_logs(
     follow: bool,
     attempts: Attempts | None = None,
     poll_s: float = POLL_S,
-) -> Iterator[str]:
+) -> Iterator[LogLine]:
     """Return the selected lines of a job that was launched; with `follow`, until it has ended.
 
     Args:
@@ -168,11 +167,20 @@ def known_attempts(run_dir: Path) -> tuple[tuple[Attempt, ...], bool]:
     return (snapshot.attempts if snapshot else ()), not alive or snapshot is None or snapshot.state.is_final
 
 
-def explain(faults: tuple[Fault, ...], run_dir: Path, attempts: tuple[Attempt, ...], nproc_per_node: int) -> str:
+def explain(
+    faults: tuple[Fault, ...],
+    run_dir: Path,
+    attempts: tuple[Attempt, ...],
+    nproc_per_node: int,
+    first_rank: int | None = None,
+) -> str:
     """Return why a job with these `faults` failed.
 
-    A worker's failure makes its peers fail in their shared collectives. The worker whose stderr was written earliest
-    is taken as the cause: the others wrote theirs when they lost it.
+    A worker's failure makes its peers fail in their shared collectives. The worker with the first error is named; if
+    none is known, the one whose stderr was written earliest: the others wrote theirs when they lost it.
+
+    Args:
+        first_rank: The rank with the first error; None if that is unknown.
     """
     # The workers of other nodes fail because this one is gone.
     if fault := next((each for each in faults if each.cause is not Cause.WORKER), None):
@@ -192,8 +200,13 @@ def explain(faults: tuple[Fault, ...], run_dir: Path, attempts: tuple[Attempt, .
     ]
     if not failures:
         return _join(f"node {faults[0].node}: {faults[0].cause}", faults[0].detail)
-    node, worker, stderr = min(failures, key=lambda each: each[2].stat().st_mtime if each[2] else 0.0)
-    rank = attempt.nodes.index(node) * nproc_per_node + worker.local_rank
+
+    def rank_of(node: int, worker: FailedWorker) -> int:
+        return attempt.nodes.index(node) * nproc_per_node + worker.local_rank
+
+    first = [each for each in failures if rank_of(*each[:2]) == first_rank]
+    node, worker, stderr = min(first or failures, key=lambda each: each[2].stat().st_mtime if each[2] else 0.0)
+    rank = rank_of(node, worker)
     return _join(f"rank {rank} (node {node}, local rank {worker.local_rank}) {worker}", tail(stderr))
 
 

@@ -7,8 +7,9 @@ from launcher.model.backend_registry import described
 from launcher.model.checked_recipe import CheckedRecipe, sized_recipes, static_recipe, type_recipe, typed_scales
 from launcher.model.composition import Composition
 from launcher.model.config_tree import AUTO, related, scale_trees, size_of, too_many_sizes
+from launcher.model.launch import Launch
 from launcher.model.passed_keys import passed_problems
-from launcher.model.recipe import Launch, RecipeBase
+from launcher.model.recipe import RecipeBase
 from launcher.model.validation import type_problems, with_origin
 from launcher.planning import size_planner
 from launcher.rules import SIZES, faulty_needs, rules_for
@@ -43,14 +44,20 @@ def examine(composition: Composition) -> tuple[CheckedRecipe | None, list[Proble
     if checked is None:
         return None, problems
     known = [problem.path for problem in problems]
-    if not known and checked.recipe.refusal(described(composition.backend).choice):
-        known.append("container")  # a missing image for this cluster is the same fault
+    if not known and _has_no_image(checked):
+        known.append("container")  # that the image is missing is the same fault
     faulty = faulty_needs(checked, known)
     of_job = (composition.backend, checked.recipe.run.model_type)
     for rule in rules_for(*of_job):
         if rule.applies(*of_job, faulty):
             problems += rule.problems(checked, is_faulty=bool(faulty))
     return checked, problems
+
+
+def _has_no_image(checked: CheckedRecipe) -> bool:
+    """Return whether the recipe does not run on the chosen cluster, or its image is not published in the region."""
+    recipe, cluster = checked.recipe, described(checked.backend).choice
+    return bool(recipe.refusal(cluster) or (checked.launch.container is None and recipe.image_regions(cluster)))
 
 
 def _type(composition: Composition) -> tuple[CheckedRecipe | None, list[Problem]]:
@@ -71,7 +78,10 @@ def _type(composition: Composition) -> tuple[CheckedRecipe | None, list[Problem]
     found += passed_problems(family, composition)
     if any(related(instances.SPECS, problem.path) for problem in recipe_problems):
         recipe = recipe.model_copy(update={"instance_specs": None})  # its placeholder describes no instance
-    if launch.container is None and not any(related(_IMAGES, problem.path) for problem in recipe_problems):
+    # Where processes need no container, an override with null lets them run without one.
+    is_without = "container" in composition.explicit and not backend.files.has_containers
+    is_faulty = any(related(_IMAGES, problem.path) for problem in recipe_problems)
+    if launch.container is None and not is_without and not is_faulty:
         image = recipe.image(backend.choice, None if settings_problems else backend.region(settings))
         launch = launch.model_copy(update={"container": image})
     instance = None if backend.instances is None else instances.find(launch.instance_type, recipe.instance_specs)

@@ -32,6 +32,16 @@ def draw(job: JobSpec, path: Path) -> None:
     pictures.save(path, "plan", lambda: _figure(job))
 
 
+def svg(job: JobSpec) -> str:
+    """Return the picture of a job's plan as an SVG element.
+
+    Raises:
+        ProblemsFound: matplotlib is missing (E709).
+    """
+    text = pictures.drawing(".svg", "plan", lambda: _figure(job)).decode()
+    return text[text.index("<svg") :]
+
+
 def _figure(job: JobSpec) -> Any:
     figure = pictures.figure(_WIDTH, _HEIGHT, layout="constrained")
     rates = {point.nodes: rate for point in job.scales if (rate := point.learning_rate) is not None}

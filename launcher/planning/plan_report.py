@@ -5,7 +5,7 @@ from typing import Any
 from launcher.common.texts import counted
 from launcher.model import batch
 from launcher.model.backend_registry import described
-from launcher.model.family_registry import recipe_model
+from launcher.model.family_registry import interface, recipe_model
 from launcher.model.job_spec import JobSpec, ScalePoint
 
 LEARNING_RATE = "learning rate"
@@ -88,7 +88,14 @@ def summary(job: JobSpec) -> str:
     rehearsal_text = ", a rehearsal" if job.is_rehearsal else ""
     fixed = recipe_model(job.model_type).fixed_size
     size_text = f"; always this size: {fixed}" if fixed else ""
-    return f"{batch_text}{START_MARK} starts on {counted(nodes, 'node')}{trainer_text}{rehearsal_text}{size_text}"
+    programs = ", ".join(f"{name} {count}" for name, count in components(job).items())
+    nodes_text = f"{counted(nodes, 'node')} ({programs})" if programs else counted(nodes, "node")
+    return f"{batch_text}{START_MARK} starts on {nodes_text}{trainer_text}{rehearsal_text}{size_text}"
+
+
+def components(job: JobSpec) -> dict[str, int]:
+    """Return the nodes of each program of a job of several, by the ending of its objects' names."""
+    return {role.component.name: role.nodes(job) for role in interface(job).components if role.component}
 
 
 def point_balance(point: ScalePoint) -> float | None:
@@ -172,6 +179,7 @@ def plan_json(job: JobSpec) -> dict[str, Any]:
         "nproc_per_node": job.nproc_per_node,
         "initial_nodes": job.initial_nodes,
         "instance_type": job.resources.instance_type,
+        "components": components(job),
         "elastic": elastic
         and {
             "min_nodes": elastic.min_nodes,
@@ -221,3 +229,13 @@ def plan_markdown(job: JobSpec) -> str:
     if job.notices:
         lines += ["", *(f"- {notice.code} {notice.message}" for notice in job.notices)]
     return "\n".join(lines) + "\n"
+
+
+def usual_codes(job: JobSpec) -> list[str]:
+    """Return the codes of those notices that every elastic job gets, in their order."""
+    if not job.elastic:
+        return []
+    from launcher import rules  # a job of one size needs none
+
+    codes = {each.code for each in rules.notice_rules_for(job.backend, job.model_type) if each.is_usual}
+    return [notice.code for notice in job.notices if notice.code in codes]

@@ -2,14 +2,15 @@
 
 from collections.abc import Iterator
 
-from launcher.common.problems import Problem
+from launcher.common.problems import Notice, Problem
 from launcher.model.backend_registry import choices, described, descriptions
 from launcher.model.checked_recipe import CheckedRecipe
 from launcher.model.earlier_jobs import KEY
 from launcher.model.family_registry import interface
 from launcher.model.interface import HEAD, SUBMITTER, WORKERS
-from launcher.rules import MakeProblem, rule
+from launcher.rules import MakeNotice, MakeProblem, PlannedRecipe, notice_rule, rule
 
+_REHEARSE = "choose another cluster; `recipes rehearse` with that one starts the job's Ray cluster on this machine"
 _ROADMAP = "docs/decisions.md, Not supported yet"
 
 
@@ -50,13 +51,19 @@ def cluster_type_agrees(checked: CheckedRecipe, problem: MakeProblem) -> Iterato
 @rule("E113", "recipes.run.model_type", source="launcher/families")
 def every_role_is_started(checked: CheckedRecipe, problem: MakeProblem) -> Iterator[Problem]:
     """A job needs all the roles of its family; without a head, its workers would wait for it."""
-    known = (WORKERS, HEAD, SUBMITTER) if described(checked.backend).programs.has_ray else (WORKERS,)
-    if others := [role.name for role in interface(checked).roles if role.name not in known]:
+    backend, family = described(checked.backend), interface(checked)
+    programs = backend.programs
+    if family.components and checked.recipe.refusal(backend.choice):
+        return  # E120 has the reason
+    known = (WORKERS, HEAD, SUBMITTER) if programs.has_ray else (WORKERS,)
+    started = family.components if programs.has_components else ()
+    if others := [role.name for role in family.roles if role.name not in known and role not in started]:
         yield problem(
             "recipes.run.model_type",
             f"this family also has the roles {', '.join(others)}; cluster={checked.backend} starts workers only",
             value=checked.recipe.run.model_type,
-            allowed=choices(lambda each: each.programs.has_ray) if interface(checked).is_ray else None,
+            allowed=choices(lambda each: each.programs.has_ray) if family.is_ray else None,
+            remedy=_REHEARSE if family.is_ray and described(checked.backend).runs_here else None,
         )
 
 
@@ -67,3 +74,12 @@ def place_has_a_queue(checked: CheckedRecipe, problem: MakeProblem) -> Iterator[
         message = "jobs wait for others only where they are queued"
         allowed = choices(lambda each: each.queue() is not None)
         yield problem(KEY, message, value=checked.launch.after, allowed=allowed, remedy=f"{KEY}=null")
+
+
+@notice_rule("N197", source="docs/concepts.md, Messages about a job")
+def messages_need_a_follower(planned: PlannedRecipe, notice: MakeNotice) -> Iterator[Notice]:
+    """The process that follows a job sends the messages about it; without one, none are sent."""
+    launch, description = planned.checked.launch, described(planned.checked.backend)
+    is_followed = launch.wait or description.runs_here or description.launch_mode(planned.job.settings).is_followed
+    if launch.notify and not is_followed:
+        yield notice("messages are sent while a process follows the job: wait=true, or recipes wait JOB once it runs")

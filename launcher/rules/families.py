@@ -6,6 +6,7 @@ from launcher.common.problems import Problem
 from launcher.model.backend_registry import described, descriptions
 from launcher.model.checked_recipe import CheckedRecipe
 from launcher.model.config_tree import get
+from launcher.model.family_registry import interface
 from launcher.rules import MakeProblem, rule
 
 
@@ -22,7 +23,11 @@ def cluster_runs_the_family(checked: CheckedRecipe, problem: MakeProblem) -> Ite
 @rule("E122", "recipes", "cluster", source="the published recipes, in which these are empty")
 def launch_gives_what_the_recipe_leaves_open(checked: CheckedRecipe, problem: MakeProblem) -> Iterator[Problem]:
     """Data, folders and names of your own: without them the program fails once its nodes have started."""
+    given = interface(checked).open_recipe
+    of_trainer = {f"recipes.{key}" for key in (given.model, given.train)} if given else set()  # E116, or a rehearsal
     for path, example in checked.recipe.left_to_launch(checked.composition.tree).items():
+        if path in of_trainer:
+            continue
         given = get(checked.composition.tree, path)
         yield problem(path, "is left to each launch", value=given, remedy=f"{path}={example}")
 

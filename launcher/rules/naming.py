@@ -51,6 +51,19 @@ def registries_are_in_regions_that_exist(checked: CheckedRecipe, problem: MakePr
         yield problem("container", f"its region {region} is not known", value=image, remedy=remedy)
 
 
+@rule("E613", "recipes.images", "cluster", source="the published images")
+def region_has_the_image(checked: CheckedRecipe, problem: MakeProblem) -> Iterator[Problem]:
+    """A published image exists in some regions only, and a job without an image does not start."""
+    backend = described(checked.backend)
+    regions = checked.recipe.image_regions(backend.choice)
+    own, usual = backend.region(checked.settings), get(checked.recipe_tree, "images.region")
+    if checked.launch.container or not regions or (region := own or usual) in regions:
+        return
+    message = f"the recipe's image is not published in {region}"
+    remedy = "container=<an image of your own>" + ("" if own else f", or recipes.images.region={regions[0]}")
+    yield problem("container", message, allowed=f"a job in {', '.join(regions)}", remedy=remedy)
+
+
 @notice_rule("N126", source=_TYPES)
 def model_is_not_chosen(planned: PlannedRecipe, notice: MakeNotice) -> Iterator[Notice]:
     """A recipe that leaves the model to you has no weights to start from."""

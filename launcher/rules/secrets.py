@@ -191,6 +191,15 @@ def env_names_are_names(checked: CheckedRecipe, problem: MakeProblem) -> Iterato
             )
 
 
+@rule("E614", "notify", source=_DECISION)
+def addresses_are_reachable(checked: CheckedRecipe, problem: MakeProblem) -> Iterator[Problem]:
+    """Messages are sent by the process that follows the job, on a machine outside the cluster."""
+    for i, ref in enumerate(checked.launch.notify or ()):
+        if ref.secretKeyRef:
+            message = "the process that follows the job sends the message, and cannot read a Kubernetes Secret"
+            yield problem(f"notify.{i}", message, allowed="{env: NAME}", remedy='"notify=[{env:NAME}]"')
+
+
 @rule("E605", "recipes.run.hf_access_token", "git.token", "env_vars", source=_DECISION)
 def secrets_are_reachable(checked: CheckedRecipe, problem: MakeProblem) -> Iterator[Problem]:
     """A pod reads a Kubernetes Secret; a process on this machine reads the environment."""

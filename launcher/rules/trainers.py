@@ -12,7 +12,7 @@ from launcher.model.checked_recipe import CheckedRecipe
 from launcher.model.config_tree import ABSENT, get, lookup
 from launcher.model.family_registry import interface
 from launcher.model.interface import is_published_image
-from launcher.model.job_spec import OPEN
+from launcher.model.job_spec import OPEN, PUBLISHED
 from launcher.model.validation import without_size
 from launcher.rules import MakeNotice, MakeProblem, PlannedRecipe, notice_rule, rule
 from launcher.rules.custom import CODE_KEYS
@@ -22,12 +22,8 @@ if TYPE_CHECKING:
 
 _TRAINER = "cluster.trainer"
 _MODEL_TYPE = "recipes.run.model_type"
-_OWN_KEYS = (
-    "training_config.model_config.model_revision",
-    "training_config.training_args.max_skipped_steps",
-    *(f"training_config.datasets.{name}" for name in ("assistant_turns", "max_lost_share")),
-)
-"""Keys that only the open trainer reads."""
+_ATTENTION = "training_config.model_config.attn_implementation"
+"""Key of the open trainer's own configuration."""
 _DOCS = "docs/open-trainer.md"
 
 
@@ -36,7 +32,7 @@ def trainer_is_a_choice(checked: CheckedRecipe, problem: MakeProblem) -> Iterato
     """A family that only one program can train has no choice of a trainer."""
     wanted, model_type = checked.settings.trainer, checked.recipe.run.model_type
     if wanted and wanted not in family_registry.trainers(checked.recipe_tree):
-        message = f"recipes of model_type {model_type} have one trainer, and no choice"
+        message = f"recipes of model_type {model_type} have one trainer, and no choice{_reason(checked)}"
         yield problem(_TRAINER, message, value=wanted, remedy=f"leave {_TRAINER} out")
 
 
@@ -47,7 +43,10 @@ def open_trainer_rehearses(checked: CheckedRecipe, problem: MakeProblem) -> Iter
         return
     model_type = checked.recipe.run.model_type
     if OPEN not in family_registry.trainers(checked.recipe_tree):
-        message, remedy = f"the program of model_type {model_type} does not rehearse", "rehearse=false"
+        message = f"the program of model_type {model_type} does not rehearse{_reason(checked)}"
+        remedy = "rehearse=false"
+        if interface(checked).is_ray:
+            remedy += "; `recipes rehearse` starts the job's Ray cluster on this machine"
     elif described(checked.backend).programs.are_replaced(checked.settings):
         message, remedy = "the start command in the cluster section is not given --rehearse", "rehearse=false"
     elif checked.trainer != OPEN:
@@ -132,14 +131,15 @@ def open_trainer_fetches_no_code(checked: CheckedRecipe, problem: MakeProblem) -
             yield problem(f"git.{name}", message, value=shown, remedy=f"git.{name}=null")
 
 
-@rule("E266", *(f"recipes.{key}" for key in _OWN_KEYS), _TRAINER, _MODEL_TYPE, source=_DOCS)
+@rule("E266", "recipes.training_config", _TRAINER, _MODEL_TYPE, source=_DOCS)
 def published_trainer_has_no_key_of_the_open_one(checked: CheckedRecipe, problem: MakeProblem) -> Iterator[Problem]:
     """A key that only the open trainer reads is unknown to the published one."""
-    if OPEN not in family_registry.trainers(checked.recipe_tree) or checked.trainer == OPEN:
+    given = family_registry.open_recipe(checked.recipe_tree)
+    if given is None or checked.trainer == OPEN:
         return
     of_sizes = ((size.path, size.own) for size in checked.sizes if checked.is_elastic)
     for section, tree in (("recipes", checked.composition.tree["recipes"]), *of_sizes):
-        for key in _OWN_KEYS:
+        for key in given.own_keys:
             if (value := get(tree, key)) is not None:
                 path = f"{section}.{key}"
                 remedy = f"~{path}, or {_TRAINER}={OPEN}"
@@ -166,6 +166,14 @@ def samples_are_not_trained(planned: PlannedRecipe, notice: MakeNotice) -> Itera
         return  # data that cannot be used is a Problem of the launch: E277
 
 
+@notice_rule("N177", source=_DOCS)
+def published_image_may_not_know_the_model(planned: PlannedRecipe, notice: MakeNotice) -> Iterator[Notice]:
+    """A recipe of our own has a model that no published recipe has; only the open trainer was tested with it."""
+    labels, trainer = planned.checked.recipe.labels, planned.checked.trainer
+    if labels and not labels.published and trainer == PUBLISHED:
+        yield notice(f"no published recipe has this model: {_TRAINER}={OPEN} trains it, the published image may not")
+
+
 @notice_rule("N175", source="transformers, Attention Interface")
 def attention_may_differ(planned: PlannedRecipe, notice: MakeNotice) -> Iterator[Notice]:
     """A kernel for GPUs does not run on every machine; another one computes the same there."""
@@ -175,9 +183,9 @@ def attention_may_differ(planned: PlannedRecipe, notice: MakeNotice) -> Iterator
     from launcher.runtime.finetune.architectures import KNOWN
     from launcher.runtime.model_configs import table  # few compiles need either
 
-    config = table().get(checked.published_model)
-    wish = get(checked.composition.tree, "recipes.training_config.model_config.attn_implementation")
-    if config and wish not in (fallback := KNOWN[config["model_type"]].attention, "eager"):
+    architecture = KNOWN.get(table().get(checked.published_model, {}).get("model_type", ""))
+    wish = get(interface(planned.job).config(planned.job.scales[0]), _ATTENTION)
+    if architecture and wish not in (fallback := architecture.attention, "eager"):
         yield notice(
             f"attn_implementation={wish}: where this machine cannot compute it, {fallback} computes the same"
         )
@@ -185,30 +193,35 @@ def attention_may_differ(planned: PlannedRecipe, notice: MakeNotice) -> Iterator
 
 def _unread(checked: CheckedRecipe) -> Iterator[tuple[str, str]]:
     """Yield path and reason of each value that is noticed, and of each key without effect that an override sets."""
-    if checked.trainer != OPEN:
+    if (given := interface(checked).open_recipe) is None:
         return
-    from launcher.runtime.finetune.keys import key_of  # few compiles need it
-
+    table = given.table()
     noticed = {path: found.reason for path, found in _findings(checked) if not found.is_refused}
     yield from noticed.items()
     for path in checked.composition.explicit:
-        key = key_of(without_size(path)) if path.startswith("recipes.") else None
+        key = table.key_of(without_size(path)) if path.startswith("recipes.") else None
         if key and not key.has_effect and path not in noticed:
             yield path, key.effect
 
 
 def _findings(checked: CheckedRecipe) -> Iterator[tuple[str, "Finding"]]:
     """Yield path and finding of each value that is noticed or refused: of the recipe, then of a size alone."""
-    if checked.trainer != OPEN:
+    if (given := interface(checked).open_recipe) is None:
         return
-    from launcher.runtime.finetune.key_terms import Recipe
-    from launcher.runtime.finetune.keys import findings
+    from launcher.runtime.finetune.key_terms import Recipe  # few compiles need it
 
+    table = given.table()
     known = set()
-    for finding in findings(Recipe(checked.composition.tree["recipes"], checked.is_elastic)):
+    for finding in table.findings(Recipe(checked.composition.tree["recipes"], checked.is_elastic)):
         known.add((finding.key, str(finding.value)))
         yield f"recipes.{finding.key}", finding
     for size in checked.sizes if checked.is_elastic else ():
-        for finding in findings(Recipe(size.tree, is_elastic=True)):
+        for finding in table.findings(Recipe(size.tree, is_elastic=True)):
             if (finding.key, str(finding.value)) not in known and lookup(size.own, finding.key) is not ABSENT:
                 yield f"{size.path}.{finding.key}", finding
+
+
+def _reason(checked: CheckedRecipe) -> str:
+    """Return why the open trainer does not train a recipe of a family of which it trains others, after a colon."""
+    reason = interface(checked).only_trainer
+    return f": {reason}" if reason else ""

@@ -1,1 +1,1 @@
-"""What runs inside the training container; of the launcher it imports `common.names` only."""
+"""What runs inside the training container, without the launcher's dependencies."""

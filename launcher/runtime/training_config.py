@@ -1,7 +1,7 @@
 """The parts of a resolved recipe that the trainer reads, typed."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from launcher.common.names import RUN_ID_AT_LAUNCH
@@ -25,11 +25,21 @@ class Schedule:
     Args:
         peak: Highest learning rate.
         warmup_ratio: Part of all samples that the warmup takes, 0 to 1.
+        warmup_steps: Optimizer steps that it takes instead; None for the part.
+        min_ratio: End of a falling shape as a part of the peak, 0 to 1; None for that of the shape.
     """
 
     peak: float
     kind: str
     warmup_ratio: float
+    warmup_steps: int | None = None
+    min_ratio: float | None = None
+
+    def over(self, part: float) -> "Schedule":
+        """Return the schedule of a training of which an optimizer step is so small a `part`, above 0 to 1."""
+        if self.warmup_steps is None:
+            return self
+        return replace(self, warmup_ratio=min(1.0, self.warmup_steps * part), warmup_steps=None)
 
 
 @dataclass(frozen=True, slots=True)

@@ -4,6 +4,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
+from launcher.causes.values import failure_from
 from launcher.model.job_spec import JobState
 from launcher.timeline.causes import ROOTS, Causes, running_faults
 from launcher.timeline.records import LAUNCHED, CheckpointRecord, Launch, OperatorEvent, StartRecord, StepRecord
@@ -91,6 +92,7 @@ def build(launch: Launch, *, is_alive: bool = False) -> Timeline:
         steps=surviving,
         samples_lost_at_end=_kept_samples(steps) - _kept_samples(surviving),
         skipped_steps=len({step.step for step in launch.steps if step.is_skipped}),
+        failure=failure_from(end.fields.get("failure")) if end else None,
     )
 
 

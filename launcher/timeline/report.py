@@ -30,6 +30,8 @@ def text(timeline: Timeline, width: int | None = None) -> str:
     lines += textwrap.wrap(_totals(timeline), page)
     if restart := _typical_restart(timeline):
         lines += textwrap.wrap(restart, page)
+    for heading, said in timeline.failure.lines() if timeline.failure else ():
+        lines += textwrap.wrap(f"{heading}: {said}", page)
     never = [f"never came: {message}" for message in timeline.unfired]
     lines += [clipped(line, width) for line in never] if width else never
     return "\n".join(lines) + "\n"

@@ -1,6 +1,12 @@
 """The values of a timeline. Times in seconds since the launch; None for what did not happen or was not recorded."""
 
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
+from typing import TYPE_CHECKING
+
+from launcher.causes.values import Failure
+
+if TYPE_CHECKING:
+    import pandas
 
 
 @dataclass(frozen=True, slots=True)
@@ -157,6 +163,7 @@ class Timeline:
         unfired: Events of the scenario that never happened, as messages.
         samples_lost_at_end: Samples trained after the last checkpoint of a job that did not succeed.
         skipped_steps: Steps that changed no weight, since their loss or gradients were not finite.
+        failure: Why it failed; None unless it has, and if that is unknown.
     """
 
     launched: float
@@ -173,6 +180,20 @@ class Timeline:
     steps: tuple[Step, ...]
     samples_lost_at_end: int = 0
     skipped_steps: int = 0
+    failure: Failure | None = None
+
+    def frame(self) -> "pandas.DataFrame":
+        """Return the transitions as a data frame: their fields, and those of their parts as `parts.spawn_s`.
+
+        Raises:
+            ImportError: pandas is not installed.
+        """
+        import pandas
+
+        rows = [asdict(each) for each in self.transitions]
+        parts = [row.pop("parts") or {} for row in rows]
+        named = [{f"parts.{name}": value for name, value in each.items()} for each in parts]
+        return pandas.DataFrame([row | further for row, further in zip(rows, named, strict=True)])
 
     @property
     def useful_s(self) -> float:

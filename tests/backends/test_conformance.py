@@ -6,7 +6,7 @@ import json
 import re
 
 import pytest
-from conftest import ROOT, frozen_context, needed_by
+from conftest import CACHE, ROOT, frozen_context, needed_by
 from job_suite import (
     NODES,
     submitted,
@@ -72,7 +72,7 @@ def planned(recipe, backend, folder):
             overrides += ["training_cfg.entry_module=null", "training_cfg.entry_script=train.py"]
     if entry.is_elastic:
         overrides.append(f"recipes.elastic_policy.is_elastic={str(cluster.scaling is not None).lower()}")
-    return plan(check(compose(overrides, folder)), frozen_context(folder))
+    return plan(check(compose(overrides, folder, cache=CACHE)), frozen_context(folder))
 
 
 def planned_where_it_runs(recipe, backend, folder):

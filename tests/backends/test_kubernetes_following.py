@@ -163,26 +163,36 @@ def log(*texts):
     return Answer(*(f"2026-01-02T03:04:0{second}Z {text}\n".encode() for second, text in enumerate(texts)))
 
 
+START_S = 1767323040.0
+"""Seconds since the epoch of the first line of a log."""
+
+
+def entry(text):
+    return "line", None, text
+
+
 def reader(api, is_followed=False):
     return Reader(api, "team", "j-pods-0", "p", is_followed)
 
 
 def test_a_log_so_far_is_one_run_after_another_without_times():
     api = Api(find=[pod("terminated", 1, "Failed")], stream=[log("one"), log(), log("two"), log()])
-    assert list(reader(api).runs(lambda: False)) == [(0, ["one"]), (1, ["two"])]
+    assert list(reader(api).runs(lambda: False)) == [(0, [("line", START_S, "one")]), (1, [("line", START_S, "two")])]
     assert [query["previous"] for _, _, query in api.asked if "previous" in query] == [True, True, None, None]
 
 
 def test_a_run_whose_log_is_gone_is_named():
     api = Api(find=[pod("terminated", 3, "Failed")], stream=[ApiError(404, "not found")])
     found = [(number, text) for number, block in reader(api).runs(lambda: False) for text in block]
-    assert found == [(n, f"event  the log of j-pods-0, run {n}, is no longer on its node") for n in range(4)]
+    assert found == [
+        (n, ("event", None, f"the log of j-pods-0, run {n}, is no longer on its node")) for n in range(4)
+    ]
 
 
 def test_a_log_that_breaks_is_read_on_and_no_line_comes_twice():
     broken = Answer(*log("one", "two").pieces, ConnectionResetError("broken"))
     api = Api(find=[pod("terminated", 0, "Succeeded")], stream=[broken, log("one", "two", "three"), log()])
-    assert [text for _, block in reader(api).runs(lambda: False) for text in block] == ["one", "two", "three"]
+    assert [text for _, block in reader(api).runs(lambda: False) for _, _, text in block] == ["one", "two", "three"]
     since = [query["sinceTime"] for kind, _, query in api.asked if kind == "stream"]
     assert since == [None, "2026-01-02T03:03:59Z", "2026-01-02T03:04:00Z"]
 
@@ -223,10 +233,14 @@ def test_lines_that_a_job_cannot_have_are_refused(monkeypatch, selection, code, 
 
 def test_a_pod_s_lines_are_those_of_the_selected_ranks():
     places = Places.of(MANIFEST)
-    shown = Filter(LogSelection((2, 3)), places).printer("j-pods-1")
-    assert [shown("[default1]:x"), shown("plain")] == ["rank 3 | [default1]:x", "rank 2-3 | plain"]
-    shown = Filter(LogSelection((2,)), places).printer("j-pods-1")
-    assert [shown("[default1]:x"), shown("[default0]:y")] == [None, "[default0]:y"]
+    line = Filter(LogSelection((2, 3)), places).reader("j-pods-1")
+    assert [line(entry(text), 0).shown(with_writer=True) for text in ("[default1]:x", "plain")] == [
+        "rank 3 | [default1]:x",
+        "rank 2-3 | plain",
+    ]
+    line = Filter(LogSelection((2,)), places).reader("j-pods-1")
+    assert line(entry("[default1]:x"), 0) is None
+    assert line(entry("[default0]:y"), 0).shown(with_writer=False) == "[default0]:y"
     assert not Filter(LogSelection((2,)), places).wants("j-pods-0")
 
 

@@ -393,9 +393,10 @@ def test_a_pods_place_is_counted_over_all_replica_specs(name, place):
 def test_lines_are_of_the_rank_that_wrote_them_or_of_the_whole_pod():
     shown = pod_logs.Filter(LogSelection(ranks=frozenset({5, 6})), PLACES)
     assert [shown.wants(name) for name in ("j-base-0", "j-base-1", "other")] == [False, True, False]
-    line = shown.printer("j-base-1")
-    assert line("[default1]:loss") == "rank 5 | [default1]:loss"
-    assert line("[default0]:loss") is None and line("starting") == "rank 4-7 | starting"
+    line = shown.reader("j-base-1")
+    assert line(("line", None, "[default1]:loss"), 0).shown(with_writer=True) == "rank 5 | [default1]:loss"
+    assert line(("line", None, "[default0]:loss"), 0) is None
+    assert line(("line", None, "starting"), 0).shown(with_writer=True) == "rank 4-7 | starting"
 
 
 def of_rank(api, rank, *pods):

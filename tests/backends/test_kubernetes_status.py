@@ -282,7 +282,8 @@ def test_a_pod_of_unknown_place_is_shown_where_all_ranks_are():
     places = Places("j", [("pods", 2)], 8)
     assert not Filter(LogSelection(), places).wants("j-odd")
     assert Filter(LogSelection(None), places).wants("j-odd")
-    assert Filter(LogSelection(None), places).printer("j-odd")("x") == "j-odd | x"
+    line = Filter(LogSelection(None), places).reader("j-odd")
+    assert line(("line", None, "x"), 0).shown(with_writer=True) == "j-odd | x"
 
 
 def test_lines_that_come_again_are_known_and_equal_ones_are_kept():

@@ -7,6 +7,7 @@ import sys
 from pathlib import Path
 
 import pytest
+from log_texts import log_texts
 
 from launcher.backends.local.backend import LocalBackend
 from launcher.backends.local.simulation import Hang, Settings
@@ -184,7 +185,7 @@ def test_the_backend_is_imported_without_the_agent_torch_or_httpx():
 def test_a_bundle_that_was_never_submitted_is_pending(tmp_path):
     handle = JobHandle("local", "tiny", tmp_path)
     assert LocalBackend().status(handle) == JobStatus(JobState.PENDING, 0, "not submitted")
-    assert list(LocalBackend().logs(handle, follow=False)) == []
+    assert list(log_texts(LocalBackend(), handle, follow=False)) == []
     LocalBackend().cancel(handle)
 
 

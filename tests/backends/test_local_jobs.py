@@ -16,6 +16,7 @@ from types import SimpleNamespace
 
 import psutil
 import pytest
+from log_texts import log_texts
 
 from launcher.backends.local.backend import LocalBackend
 from launcher.backends.local.simulation import Settings
@@ -183,7 +184,9 @@ def jobs(tmp_path_factory):
         for name, job in running.items():
             if name not in ("success", "failure"):
                 wait_for(
-                    lambda job=job: "asleep" in job.backend.logs(job.handle, follow=False), START_TIMEOUT_S, name
+                    lambda job=job: "asleep" in log_texts(job.backend, job.handle, follow=False),
+                    START_TIMEOUT_S,
+                    name,
                 )
                 job.take_stock()
         yield SimpleNamespace(**{name.replace("-", "_"): job for name, job in running.items()}, launcher=launcher)
@@ -214,7 +217,7 @@ def exit_status(job):
 
 
 def test_two_nodes_complete_and_their_log_is_followed(jobs):
-    assert list(jobs.success.backend.logs(jobs.success.handle, follow=True)) == ["rank 0 sum 3 of 2"]
+    assert list(log_texts(jobs.success.backend, jobs.success.handle, follow=True)) == ["rank 0 sum 3 of 2"]
     status = wait_final(jobs.success)
     assert (status.state, status.message, status.nodes) == (JobState.SUCCEEDED, "completed", 0)
     assert (exit_status(jobs.success), jobs.success.snapshot.exit_code) == (0, 0)
@@ -273,7 +276,7 @@ def test_a_killed_operator_leaves_nothing_and_the_job_counts_as_failed(jobs):
     status = job.backend.status(job.handle)
     assert status.state is JobState.FAILED
     assert "operator died" in status.message
-    assert list(job.backend.logs(job.handle, follow=True)) == ["asleep"]
+    assert list(log_texts(job.backend, job.handle, follow=True)) == ["asleep"]
 
 
 def assert_restarted(job, before):
@@ -281,7 +284,9 @@ def assert_restarted(job, before):
     wait_for(lambda: len(job.snapshot.attempts) == 2, START_TIMEOUT_S, "the second attempt")
     assert job.snapshot.attempts[1].nodes == (1,)
     wait_for(
-        lambda: list(job.backend.logs(job.handle, follow=False)).count("asleep") == 2, START_TIMEOUT_S, "workers"
+        lambda: list(log_texts(job.backend, job.handle, follow=False)).count("asleep") == 2,
+        START_TIMEOUT_S,
+        "workers",
     )
     assert not {process.pid for process in job.processes()} & before
     job.take_stock()
@@ -320,7 +325,9 @@ def test_what_a_job_leaves_that_is_killed_all_at_once_goes_with_the_next_launch(
     try:
         for each in (job, living):
             wait_for(
-                lambda each=each: "asleep" in each.backend.logs(each.handle, follow=False), START_TIMEOUT_S, "workers"
+                lambda each=each: "asleep" in log_texts(each.backend, each.handle, follow=False),
+                START_TIMEOUT_S,
+                "workers",
             )
             each.take_stock()
         (folder,) = job.folders

@@ -11,6 +11,7 @@ from pathlib import Path
 
 import psutil
 import pytest
+from engines.log_texts import shown
 
 from launcher.common.job_lock import JobAlreadyRunning, is_alive, lock
 from launcher.common.problems import ProblemsFound
@@ -293,7 +294,7 @@ def test_following_goes_from_attempt_to_attempt_and_never_splits_a_line(tmp_path
     steps = iter([lambda: None, lambda: first.write_text("one\ntwo\nthree"), lambda: None])
     worker_file(tmp_path, 3, 1, 0, "stdout.log", "four\nfive")
     lines = follow_attempts(tmp_path, lambda: next(looks, last), lambda: next(steps, lambda: None)())
-    assert list(lines) == ["one", "two", "three", "four", "five"]
+    assert list(shown(lines)) == ["one", "two", "three", "four", "five"]
 
 
 def test_an_earlier_runs_attempt_of_the_same_number_is_not_shown(tmp_path):
@@ -334,7 +335,7 @@ def test_news_of_the_job_come_between_the_lines_of_its_attempts(tmp_path):
 
     pauses = iter([lambda: None, lose_the_node, go_on, suspend])
     lines = follow_attempts(tmp_path, lambda: next(looks, (both, True)), lambda: next(pauses)())
-    assert list(lines) == [
+    assert list(shown(lines)) == [
         "step 1", "event  node 0 is lost", "fault  node 0: its agent ended",
         "scale  stopping the workers that are left", "scale  2 -> 1 node", "step 2",
         "scale  1 -> 0 nodes, until there is room again", "event  the operator is back",
@@ -349,7 +350,7 @@ def test_a_log_read_afterwards_has_each_attempt_s_news_behind_it(tmp_path):
     worker_file(tmp_path, 0, 0, 0, "stdout.log", "one\n")
     worker_file(tmp_path, 0, 1, 0, "stdout.log", "two\n", now + 6)
     attempts = Attempt(0, 0, (0,), now), Attempt(1, 0, (0, 1), now + 5)
-    lines = list(follow_attempts(tmp_path, lambda: (attempts, True), None))
+    lines = list(shown(follow_attempts(tmp_path, lambda: (attempts, True), None)))
     assert lines == ["one", "event  2 nodes were asked for", "two", "event  1 nodes were asked for"]
 
 
@@ -367,7 +368,7 @@ def test_a_running_job_is_followed_to_its_end_whichever_process_started_it(tmp_p
     run_dir = running_job(tmp_path)
     worker_file(run_dir, 0, 0, 1, "stderr.log", "one\ntwo")
     with lock(run_dir):
-        lines = read_logs(tmp_path, LogSelection((1,), is_stderr=True), follow=True)
+        lines = shown(read_logs(tmp_path, LogSelection((1,), is_stderr=True), follow=True))
         assert next(lines) == "one"
         # Its last line is whole only once the job has ended.
         publish(run_dir, Snapshot(JobState.SUCCEEDED, 0, "completed", 0, 1, 0, (Attempt(0, 0, (0,), 1.0),)))

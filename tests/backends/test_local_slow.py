@@ -12,7 +12,7 @@ import pytest
 
 from launcher.common.names import ENV_RUN_DIR, EVENTS_FILE
 from launcher.operator import stacks
-from launcher.operator.event_log import EventWriter, format_event
+from launcher.operator.event_log import EventWriter, log_line
 from launcher.operator.hang_detector import Overdue
 from launcher.operator.snapshot import Attempt
 from launcher.operator.stacks import ANSWER_S, Frame, SlowJob, Stack, lagging, parse
@@ -252,7 +252,7 @@ def test_a_slow_job_is_reported_once_and_goes_on(tmp_path):
     message = f"no new step for 61 s; rank 2 (node 6) lags: /u/data.py:3 in read; stacks: {REPORT}"
     assert event["message"] == f"slow: {message}; the job is not stopped"
     assert (event["kind"], event["ranks"], job.requests) == ("slow", [2], 1)
-    assert format_event(parse_event(json.dumps(event))) == f"event  {event['message']}"
+    assert log_line(parse_event(json.dumps(event))).shown(with_writer=False) == f"event  {event['message']}"
     lines = (tmp_path / REPORT).read_text().splitlines()
     assert lines[:2] == [message, ""] and "rank 2 (node 6), innermost call first:" in lines
     assert lines[-1] == "  /u/data.py:3 in read" and not any("old" in line for line in lines)

@@ -1,5 +1,7 @@
 """What a bundle for an existing Ray cluster asks for, what is refused, and how Ray's answers are read. No cluster."""
 
+import asyncio
+import contextlib
 import dataclasses
 import json
 import sys
@@ -9,13 +11,18 @@ from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
+from aiohttp import web
+from background import await_true
 from conftest import frozen_context
+from log_texts import shown
 
 from launcher import pipeline
 from launcher.backends.ray import follow
 from launcher.backends.ray.backend import RayBackend
 from launcher.backends.ray.client import Cluster, address_of
+from launcher.backends.ray.driver_log import DriverLines, GrowingLog
 from launcher.common.problems import ProblemsFound
+from launcher.model.following import Clock
 from launcher.model.job_spec import JobState, JobStatus, LogSelection
 
 SCRIPT = ("recipes=training/custom/script", "cluster=ray")
@@ -199,18 +206,163 @@ def test_events_are_those_that_ray_records():
     assert list(follow.events(None)) == []
 
 
-def test_a_log_that_grows_is_read_line_by_line():
-    job, log = details("RUNNING"), follow.DriverLog(LogSelection(ranks=None, has_headings=True))
+def test_parts_of_a_log_are_read_line_by_line():
+    every = LogSelection(ranks=None, has_headings=True)
+    job, lines = details("RUNNING"), DriverLines(every)
     head = "12:00 INFO job_manager.py:581 -- Runtime env is setting up.\n"
-    begin = f"{head}Running entrypoint for job job: python a\n"
-    assert list(log.new_lines(head, job, is_last=False)) == []
-    assert list(log.new_lines(f"{begin}one\n\ntw", job, is_last=False)) == [
+    begin = "Running entrypoint for job job: python a\n"
+    assert list(lines.of(head, job, is_last=False)) == []
+    assert list(shown(lines.of(f"{begin}one\n\ntw", job, is_last=False), every)) == [
         *("event  Ray: Runtime env is setting up.", "== attempt 0", "rank 0 | one", "rank 0 | ")
     ]
-    assert list(log.new_lines(f"{begin}one\n\ntw", job, is_last=False)) == []
-    assert list(log.new_lines(f"{begin}one\n\ntwo", job, is_last=True)) == ["rank 0 | two"]
-    unstarted = follow.DriverLog(LogSelection())
-    assert list(unstarted.new_lines("no environment\n", job, is_last=True)) == ["event  Ray: no environment"]
+    assert list(lines.of("", job, is_last=False)) == []
+    assert list(shown(lines.of("o", job, is_last=True), every)) == ["rank 0 | two"]
+    unstarted = DriverLines(LogSelection())
+    assert list(shown(unstarted.of("no environment\n", job, is_last=True))) == ["event  Ray: no environment"]
+
+
+class Dashboard:
+    """Serves the log of one job as Ray's dashboard does, and counts how often all of it is read."""
+
+    def __init__(self):
+        self.text, self.num_whole, self.num_connections, self.is_refusing = "", 0, 0, False
+        self._loop, self._ready = asyncio.new_event_loop(), threading.Event()
+        self._open = []
+        self._thread = threading.Thread(target=self._serve)
+
+    def __enter__(self):
+        self._thread.start()
+        assert self._ready.wait(60)
+        return self
+
+    def __exit__(self, *_):
+        self.hang_up()
+        self._loop.call_soon_threadsafe(self._loop.stop)
+        self._thread.join()
+
+    def say(self, text):
+        self.text += text
+        self._call(*(each.send_str(text) for each in self._open))
+
+    def hang_up(self):
+        self._call(*(each.close() for each in self._open))
+        self._open.clear()
+
+    def _call(self, *coroutines):
+        for each in coroutines:
+            asyncio.run_coroutine_threadsafe(each, self._loop).result(60)
+
+    def _serve(self):
+        asyncio.set_event_loop(self._loop)
+        app = web.Application()
+        app.router.add_get("/api/version", self._version)
+        app.router.add_get("/api/jobs/job/logs", self._whole)
+        app.router.add_get("/api/jobs/job/logs/tail", self._tail)
+        runner = web.AppRunner(app, shutdown_timeout=0.1)
+        self._loop.run_until_complete(runner.setup())
+        site = web.TCPSite(runner, "127.0.0.1", 0)
+        self._loop.run_until_complete(site.start())
+        self.address = f"http://127.0.0.1:{site._server.sockets[0].getsockname()[1]}"
+        self._ready.set()
+        self._loop.run_forever()
+        self._loop.run_until_complete(runner.cleanup())
+        self._loop.close()
+
+    async def _version(self, request):
+        return web.json_response({"version": "4", "ray_version": "2.46.0", "ray_commit": "", "session_name": "a"})
+
+    async def _whole(self, request):
+        self.num_whole += 1
+        return web.json_response({"logs": self.text})
+
+    async def _tail(self, request):
+        self.num_connections += 1
+        if self.is_refusing:
+            return web.Response(status=502)
+        socket = web.WebSocketResponse()
+        await socket.prepare(request)
+        await socket.send_str(self.text)
+        self._open.append(socket)
+        async for _ in socket:
+            pass
+        return socket
+
+
+OLD_ARGUMENT = "ignore:ssl=None is deprecated"
+"""Ray's client gives it to aiohttp."""
+
+
+@pytest.fixture
+def dashboard():
+    with Dashboard() as found:
+        yield found
+
+
+@pytest.fixture
+def time_s():
+    """The time of a log's clock, which the test sets."""
+    return [0.0]
+
+
+@pytest.fixture
+def growing(dashboard, time_s):
+    """Return the log of the dashboard's job, and a function that collects what is new until a text has come."""
+    cluster = Cluster(dashboard.address)
+    log = GrowingLog(cluster, "job", lambda: cluster.log("job"), 0.01, Clock(now=lambda: time_s[0]))
+    found = []
+
+    def arrived(end):
+        found.append(log.new(is_last=False))
+        return "".join(found).endswith(end)
+
+    with contextlib.closing(log):
+        yield log, found, lambda end: await_true(lambda: arrived(end))
+
+
+@pytest.mark.filterwarnings(OLD_ARGUMENT)
+def test_a_log_comes_over_one_connection_and_is_read_as_a_whole_at_the_end_only(dashboard, growing):
+    log, found, wait = growing
+    dashboard.text = "one\n"
+    wait("one\n")
+    for number in range(20):
+        dashboard.say(f"{number}\n")
+        wait(f"{number}\n")
+    assert (dashboard.num_connections, dashboard.num_whole) == (1, 0)
+    dashboard.text += "last\n"  # which the connection does not bring any more
+    found.append(log.new(is_last=True))
+    assert "".join(found) == dashboard.text and dashboard.num_whole == 1
+
+
+@pytest.mark.filterwarnings(OLD_ARGUMENT)
+def test_a_connection_that_breaks_is_made_again_and_repeats_nothing(dashboard, growing):
+    _, found, wait = growing
+    dashboard.text = "one\ntw"
+    wait("tw")
+    dashboard.hang_up()
+    dashboard.text += "o\nthree\n"
+    wait("three\n")
+    assert "".join(found) == "one\ntwo\nthree\n"
+    assert dashboard.num_connections > 1 and dashboard.num_whole == 0
+
+
+@pytest.mark.filterwarnings(OLD_ARGUMENT)
+def test_a_log_is_read_as_a_whole_after_silence_where_no_connection_stays(dashboard, growing, time_s):
+    log, _, _ = growing
+    dashboard.is_refusing = True
+    dashboard.text = "one\n"
+    assert log.new(is_last=False) == ""
+    await_true(lambda: dashboard.num_connections > 1)
+    time_s[0] = 29.0
+    assert log.new(is_last=False) == ""
+    time_s[0] = 31.0
+    assert log.new(is_last=False) == "one\n"
+    assert log.new(is_last=False) == "" and dashboard.num_whole == 1
+
+
+def test_a_job_that_is_not_followed_needs_no_connection(dashboard, growing):
+    log, _, _ = growing
+    dashboard.text = "one\n"
+    assert log.new(is_last=True) == "one\n" and dashboard.num_connections == 0
 
 
 def test_a_driver_has_one_stream(tmp_path):
@@ -231,3 +383,11 @@ def test_bytes_do_not_depend_on_the_environment(monkeypatch):
         found.append(pipeline.render(pipeline.prepare((*GRPO, URL), context), context).files)
         monkeypatch.setenv("RAY_ADDRESS", "http://elsewhere:8265")
     assert first == second
+
+
+def test_a_plan_for_a_cluster_that_runs_already_has_no_costs(recipes):
+    words = ("plan", "training/custom/script", "cluster=ray", "training_cfg.entry_module=json.tool")
+    code, out, err = recipes(*words, "training_cfg.run.ntasks_per_node=8", "--json")
+    assert (code, err) == (0, "")
+    assert json.loads(out)["costs"] is None
+    assert recipes(*words, "training_cfg.run.ntasks_per_node=8")[0] == 0

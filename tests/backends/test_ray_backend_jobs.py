@@ -19,16 +19,17 @@ from job_suite import (
     test_logs_of_what_is_not_there_are_refused_before_the_first_line,
     test_waiting_ends_when_its_time_is_over,
 )
+from log_texts import log_texts
 
 from launcher import pipeline
 from launcher.backends.ray import client
 from launcher.backends.ray.backend import RayBackend
 from launcher.cli import main as cli
 from launcher.common.problems import ProblemsFound
-from launcher.jobs import registry
+from launcher.job_store import registry
 from launcher.model.job_spec import JobState
 
-pytestmark = pytest.mark.whole_job
+pytestmark = [pytest.mark.whole_job, pytest.mark.filterwarnings("ignore:ssl=None is deprecated")]  # in Ray's client
 pytest_plugins = ("ray_fixtures",)
 
 __all__ = [  # the suite's, which run here with this module's stage
@@ -129,7 +130,7 @@ def test_two_actors_train_with_the_accelerators_of_two_nodes(tmp_path, ray_addre
     backend = RayBackend(poll_s=0.1)
     record = pipeline.submit(bundle, backend)
     status = finished(backend, record)
-    lines = list(backend.logs(record.handle, follow=True))
+    lines = list(log_texts(backend, record.handle, follow=True))
     assert status.state is JobState.SUCCEEDED, lines
     slopes = [float(found[1]) for line in lines if (found := re.match(r"step \d+ slope (.*)", line))]
     assert len(slopes) == 40 and abs(slopes[-1] - 3) < 0.01 < abs(slopes[0] - 3)
@@ -149,7 +150,7 @@ def test_an_ended_job_is_launched_again_under_another_id(tmp_path, ray_address):
     second = pipeline.submit(bundle, backend)
     assert second.handle.is_new and second.handle.native_id == f"{first.handle.native_id}-2"
     assert finished(backend, second).state is JobState.SUCCEEDED
-    assert list(backend.logs(second.handle, follow=False))[-1] == "once"
+    assert list(log_texts(backend, second.handle, follow=False))[-1] == "once"
 
 
 def test_a_secret_is_in_the_job_and_in_no_file(tmp_path, ray_address, monkeypatch):
@@ -165,7 +166,7 @@ def test_a_secret_is_in_the_job_and_in_no_file(tmp_path, ray_address, monkeypatc
     assert backend.validate(bundle) == ()
     record = pipeline.submit(bundle, backend)
     assert finished(backend, record).state is JobState.SUCCEEDED
-    assert list(backend.logs(record.handle, follow=False))[-1] == "owt-retnuh yes"
+    assert list(log_texts(backend, record.handle, follow=False))[-1] == "owt-retnuh yes"
     assert not [path for path in bundle.directory.rglob("*") if path.is_file() and "hunter" in path.read_text()]
 
 
@@ -182,7 +183,7 @@ def test_code_is_copied_without_what_git_ignores(tmp_path, ray_address):
     backend = RayBackend(poll_s=0.1)
     record = pipeline.submit(bundle, backend)
     assert finished(backend, record).state is JobState.SUCCEEDED
-    assert list(backend.logs(record.handle, follow=False))[-1] == (
+    assert list(log_texts(backend, record.handle, follow=False))[-1] == (
         "['.gitignore', '.rayignore', 'recipes-configs', 'train.py'] ['config.yaml']"
     )
 
@@ -219,7 +220,7 @@ def test_the_driver_of_grpo_finds_its_configuration(tmp_path, ray_address):
     record = pipeline.submit(bundle, backend)
     assert finished(backend, record).state is JobState.SUCCEEDED
     size = len(bundle.files["configs/verl_config.yaml"])
-    assert list(backend.logs(record.handle, follow=False))[-1] == f"['--config-path', '--config-name'] {size}"
+    assert list(log_texts(backend, record.handle, follow=False))[-1] == f"['--config-path', '--config-name'] {size}"
 
 
 def test_a_job_that_the_cluster_has_not_is_deleted_and_one_of_its_name_is_not_taken(tmp_path, ray_address):
@@ -227,7 +228,7 @@ def test_a_job_that_the_cluster_has_not_is_deleted_and_one_of_its_name_is_not_ta
     bundle = script_bundle(tmp_path, ray_address, "print()", "taken")
     handle = backend.intent(bundle, None)
     assert backend.status(handle).state is JobState.DELETED
-    assert list(backend.logs(handle, follow=True)) == [] == list(backend.events(handle, follow=True))
+    assert list(log_texts(backend, handle, follow=True)) == [] == list(backend.events(handle, follow=True))
     client.Cluster(ray_address).submit(
         {"entrypoint": "true", "submission_id": handle.native_id, "runtime_env": {}}, tmp_path / "taken"
     )

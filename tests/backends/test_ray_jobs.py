@@ -65,6 +65,33 @@ def test_a_ray_job_has_what_the_published_one_lacks(whole):
         assert pod["priorityClassName"] == "high" and pod["tolerations"] == [{"operator": "Exists"}]
 
 
+def test_what_no_key_sets_is_absent_and_not_null():
+    configmap, job = parsed()
+    assert list(nulls(configmap)) == list(nulls(job)) == []
+    for container in containers(job).values():
+        assert {"TRAIN_FILES": "/fsx/train.parquet"}.items() <= {
+            e["name"]: e.get("value") for e in container["env"]
+        }.items()
+        assert "MLFLOW_TRACKING_URI" not in {each["name"] for each in container["env"]}
+
+
+def test_nodes_of_the_ray_cluster_are_chosen_by_the_user_s_labels(whole):
+    _, job = whole
+    chosen = {"key": "zone", "operator": "In", "values": ["a", "b"]}
+    for template in pod_templates(job):
+        affinity = template["spec"]["affinity"]["nodeAffinity"]
+        if template["spec"]["containers"][0]["name"] != "ray-submitter":  # it prefers nodes without devices
+            (term,) = affinity["requiredDuringSchedulingIgnoredDuringExecution"]["nodeSelectorTerms"]
+            assert chosen in term["matchExpressions"]
+
+
+def test_a_variable_of_the_user_s_stands_once():
+    _, job = parsed("+env_vars.MLFLOW_TRACKING_URI=https://mine.example")
+    for container in containers(job).values():
+        values = [each["value"] for each in container["env"] if each["name"] == "MLFLOW_TRACKING_URI"]
+        assert values == ["https://mine.example"]
+
+
 def test_devices_belong_to_the_workers(whole):
     _, job = whole
     parts = containers(job)
@@ -126,6 +153,7 @@ def test_a_command_of_one_s_own_replaces_the_program():
         ("cluster.cleanPodPolicy=None", "E315", "cluster.cleanPodPolicy"),
         ("cluster.run_policy={faultDeadlineSeconds: 5}", "E314", "cluster.run_policy.faultDeadlineSeconds"),
         ("+recipes.pre_script=[echo]", "E322", "recipes.pre_script"),
+        ("+recipes.post_script=[echo]", "E322", "recipes.post_script"),
     ],
 )
 def test_what_a_ray_job_has_no_field_for_is_refused(problems, override, code, path):
@@ -143,7 +171,7 @@ def test_a_ray_job_needs_a_ray_cluster(problems):
 
 
 def test_a_ray_job_has_one_size(problems, prepare):
-    assert "always this size: verl's checkpoints" in plan_report.summary(prepare(*RAY))
+    assert "always this size: its keys name one size" in plan_report.summary(prepare(*RAY))
     policy = "+recipes.elastic_policy={is_elastic: true, min_nodes: 1, max_nodes: 2, use_graceful_shutdown: false}"
     assert "E121" in {each.code for each in problems(*RAY, policy)}
 

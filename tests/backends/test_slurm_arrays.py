@@ -1,5 +1,6 @@
 """Sweeps as arrays, and chains of jobs, on a real Slurm."""
 
+import json
 import os
 import re
 import shutil
@@ -14,11 +15,12 @@ from background import await_true
 from conftest import ROOT
 from test_slurm_jobs import END_TIMEOUT_S, SCRIPT, TINY
 
+import launcher
 from launcher.backends.slurm.backend import SlurmBackend
 from launcher.bundle import store as bundles
 from launcher.cli import run_command
 from launcher.common.names import RUN_DIR
-from launcher.jobs import registry
+from launcher.job_store import registry
 from launcher.model.job_spec import JobState
 
 pytestmark = [pytest.mark.whole_job, pytest.mark.slow, pytest.mark.long]
@@ -114,6 +116,23 @@ def test_a_sweep_is_one_array_whose_tasks_are_jobs_of_their_own(cluster, words, 
     assert state(every[2]).state is JobState.CANCELLED
     events = [event.kind for event in SlurmBackend().events(every[0].handle, follow=True)]
     assert events == ["Started", "Completed"]
+
+
+def test_the_grid_of_a_sweep_is_one_array_and_its_metrics_are_read(cluster, words):
+    """`let` each job end; the objective is in its metrics file, which the cluster shares."""
+    plan = launcher.compile("training/custom/script", list(words[1:]))
+    sweep = launcher.sweep(plan, {"env_vars.POINT": [3, 1, 2]}, objective="loss", name="grid")
+    rows = sweep.changes(timeout=END_TIMEOUT_S)
+    assert [next(rows)["state"] for _ in range(3)] == ["running"] * 3
+    every = records()
+    array = every[0].handle.native_id.partition("_")[0]
+    assert [each.handle.native_id for each in every] == [f"{array}_{task}" for task in range(3)]
+    for each, loss in zip(every, (3.0, 1.0, 2.0), strict=True):
+        (each.handle.bundle_dir / RUN_DIR).mkdir(exist_ok=True)
+        (each.handle.bundle_dir / RUN_DIR / "metrics.jsonl").write_text(json.dumps({"step": 1, "loss": loss}) + "\n")
+        (each.handle.bundle_dir / RUN_DIR / "go").write_text("0")
+    assert {row["state"] for row in rows} == {"succeeded"}
+    assert (sweep.best.value, sweep.best.overrides) == (1.0, ("++env_vars.POINT=1",))
 
 
 def test_a_task_that_scancel_removed_before_it_started_was_cancelled(cluster, words):

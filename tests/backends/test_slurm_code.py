@@ -7,6 +7,7 @@ import sys
 import pytest
 import slurm_cluster
 from background import await_true
+from log_texts import log_texts
 from test_slurm_jobs import SCRIPT, finished, written
 from test_slurm_rendering import PUBLISHED, files, problem
 
@@ -15,7 +16,7 @@ from launcher.backends.slurm import code
 from launcher.backends.slurm.backend import SlurmBackend
 from launcher.common.names import RUN_DIR
 from launcher.common.problems import ProblemsFound
-from launcher.jobs import registry
+from launcher.job_store import registry
 from launcher.model.job_spec import JobState
 
 JOB = (*SCRIPT, "training_cfg.entry_script=show.py", "training_cfg.run.nodes=1", f"cluster.python={sys.executable}")
@@ -246,7 +247,7 @@ def cluster(tmp_path_factory):
 
 def output(record):
     """Return the first line that a job printed."""
-    return next(iter(SlurmBackend().logs(record.handle, follow=False)))
+    return next(iter(log_texts(SlurmBackend(), record.handle, follow=False)))
 
 
 @pytest.mark.long

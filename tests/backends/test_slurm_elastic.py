@@ -22,7 +22,7 @@ from whole_jobs import (
 
 from launcher.backends.slurm.backend import SlurmBackend
 from launcher.common.names import RUN_DIR
-from launcher.jobs import registry
+from launcher.job_store import registry
 from launcher.model.job_spec import JobState
 from launcher.operator.job_request import request_size
 

@@ -3,6 +3,7 @@
 import json
 
 import pytest
+from engines.log_texts import shown
 
 from launcher.backends.slurm import follow, run_files
 from launcher.backends.slurm.follow import ElasticJob, FixedJob
@@ -105,7 +106,7 @@ def test_lines_and_events_are_followed_through_attempts_and_late_ones_are_read(j
         return JobStatus(state, 2)
 
     selection = LogSelection(has_headings=True)
-    found = list(job.lines(selection, status, follow=True))
+    found = list(shown(job.lines(selection, status, follow=True), selection))
     assert found[:5] == ["== attempt 0: 2 nodes", "one", *["fault  Failed: exit code 1"] * 2, "== attempt 1: 2 nodes"]
     assert found[5:] == ["late"] * (1 + follow._LATE_LOOKS)  # every look after the end finds one more
 
@@ -119,7 +120,7 @@ def test_the_file_of_a_rank_of_a_job_that_succeeded_is_waited_for(job):
             write(job.bundle_dir, 0, 1, "at last\n")
         return JobStatus(JobState.SUCCEEDED, 0)
 
-    assert list(job.lines(LogSelection((1,)), status, follow=True)) == ["at last"]
+    assert list(shown(job.lines(LogSelection((1,)), status, follow=True))) == ["at last"]
 
 
 def test_a_job_that_failed_before_it_wrote_is_not_waited_for(job):
@@ -134,7 +135,7 @@ FAILED = JobStatus(JobState.FAILED, 0)
 def test_a_log_so_far_asks_slurm_for_nothing_and_has_no_events(job):
     write(job.bundle_dir, 0, 0, "one\ntw")
     note(job.bundle_dir, "Started", "on 2 nodes")
-    assert list(job.lines(LogSelection(), pytest.fail, follow=False)) == ["one", "tw"]
+    assert list(shown(job.lines(LogSelection(), pytest.fail, follow=False))) == ["one", "tw"]
     assert [event.kind for event in job.events(pytest.fail, follow=False)] == ["Started"]
 
 

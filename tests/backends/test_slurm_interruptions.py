@@ -9,13 +9,14 @@ from dataclasses import replace
 import pytest
 import slurm_cluster
 from background import await_true
+from log_texts import log_texts
 from test_slurm_jobs import PLAIN, SCRIPT, TINY, SlurmBackend, finished, headline, written
 
 from launcher import pipeline
 from launcher.backends.slurm import run_files
 from launcher.common.names import METRICS_FILE, RUN_DIR, SAMPLES_DIR
 from launcher.common.problems import ProblemsFound
-from launcher.jobs import registry
+from launcher.job_store import registry
 from launcher.model.job_spec import JobState, LogSelection
 
 pytestmark = [pytest.mark.whole_job, pytest.mark.slow, pytest.mark.long]
@@ -87,7 +88,7 @@ def kinds(record):
 
 
 def lines_of(record, attempt):
-    return list(SlurmBackend().logs(record.handle, LogSelection(attempt=attempt), follow=False))
+    return list(log_texts(SlurmBackend(), record.handle, LogSelection(attempt=attempt), follow=False))
 
 
 def test_a_lost_node_sends_the_job_back_and_each_sample_counts_once(cluster, tmp_path):

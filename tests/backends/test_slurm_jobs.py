@@ -24,6 +24,7 @@ from job_suite import (
     test_logs_of_what_is_not_there_are_refused_before_the_first_line,
     test_waiting_ends_when_its_time_is_over,
 )
+from log_texts import log_texts, shown
 from test_conformance import WORKER
 
 from launcher import pipeline
@@ -34,7 +35,7 @@ from launcher.backends.slurm.options import Settings
 from launcher.backends.slurm.queue import QUEUE
 from launcher.common.names import RUN_DIR
 from launcher.common.problems import ProblemsFound
-from launcher.jobs import registry
+from launcher.job_store import registry
 from launcher.model.job_spec import JobState, LogSelection
 
 __all__ = [  # the suite's, which run here with this module's stage
@@ -160,7 +161,7 @@ def test_a_job_s_size_is_fixed(stage, submitted):
 @pytest.mark.sample
 def test_the_tiny_recipe_trains_on_two_nodes(cluster, tmp_path):
     record = pipeline.submit(written(tmp_path, *TINY), SlurmBackend())
-    every = Collected(SlurmBackend().logs(record.handle, LogSelection(ranks=None), follow=True))
+    every = Collected(log_texts(SlurmBackend(), record.handle, LogSelection(ranks=None), follow=True))
     finished(record)
     lines = every.result()
     assert lines[-1] == "event  Completed: attempt 0 has completed"
@@ -178,7 +179,7 @@ def test_the_open_trainer_rehearses_without_a_container(cluster, tmp_path):
     )
     record = pipeline.submit(written(tmp_path, *words), SlurmBackend())
     finished(record)
-    lines = list(SlurmBackend().logs(record.handle, follow=False))
+    lines = list(log_texts(SlurmBackend(), record.handle, follow=False))
     assert any("world 2" in line for line in lines), lines
     assert (record.handle.bundle_dir / RUN_DIR / "model").is_dir()
 
@@ -289,7 +290,7 @@ def test_without_sacct_an_end_is_known_after_slurm_has_forgotten_it(cluster, tmp
 def test_a_requeued_job_is_followed_through_its_attempts(stage, cluster):
     record = pipeline.submit(stage.bundle("requeued"), SlurmBackend())
     running(stage, record)
-    every = Collected(stage.backend().logs(record.handle, LogSelection(has_headings=True), follow=True))
+    every = Collected(log_texts(stage.backend(), record.handle, LogSelection(has_headings=True), follow=True))
     stage.say(record.handle, 0, "once")
     await_true(lambda: "once" in every.got)
     (record.handle.bundle_dir / RUN_DIR / "orders-0").unlink()
@@ -303,7 +304,7 @@ def test_a_requeued_job_is_followed_through_its_attempts(stage, cluster):
     assert finished(record).restarts == 1
     lines = [line for line in every.result() if not line.startswith(("event  ", "fault  "))]
     assert lines == ["== attempt 0: 2 nodes", "once", "== attempt 1: 2 nodes", "twice"]
-    assert list(SlurmBackend().logs(record.handle, LogSelection(attempt=1), follow=False)) == ["twice"]
+    assert list(log_texts(SlurmBackend(), record.handle, LogSelection(attempt=1), follow=False)) == ["twice"]
 
 
 def test_log_files_that_appear_after_the_job_s_end_are_shown(stage, cluster):
@@ -321,7 +322,7 @@ def test_log_files_that_appear_after_the_job_s_end_are_shown(stage, cluster):
         looks.append(1)
         return SlurmBackend().status(record.handle)
 
-    follower = Collected(job.lines(LogSelection(ranks=(1,)), status, follow=True))
+    follower = Collected(shown(job.lines(LogSelection(ranks=(1,)), status, follow=True)))
     await_true(lambda: len(looks) > 2 * following._LATE_LOOKS)
     hidden.rename(logs)
     assert "late" in follower.result()
@@ -331,7 +332,7 @@ def test_a_controller_that_restarts_is_waited_for(stage, cluster):
     record = pipeline.submit(stage.bundle("restarted"), SlurmBackend())
     running(stage, record)
     waiter = Collected(SlurmBackend().wait(record.handle))
-    follower = Collected(SlurmBackend().logs(record.handle, follow=True))
+    follower = Collected(log_texts(SlurmBackend(), record.handle, follow=True))
     await_true(lambda: waiter.got)
     cluster.stop("slurmctld")
     stage.say(record.handle, 0, "meanwhile")
@@ -365,7 +366,7 @@ def test_a_container_without_privileges_runs_the_program(cluster, tmp_path):
     )
     record = pipeline.submit(written(tmp_path, *words), SlurmBackend())
     finished(record)
-    lines = list(SlurmBackend().logs(record.handle, LogSelection(ranks=(0, 1)), follow=False))
+    lines = list(log_texts(SlurmBackend(), record.handle, LogSelection(ranks=(0, 1)), follow=False))
     assert lines == ["rank 0 | 0 False a b", "rank 1 | 1 False a b"]
 
 

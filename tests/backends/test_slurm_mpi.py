@@ -5,6 +5,7 @@ import subprocess
 
 import pytest
 import slurm_cluster
+from log_texts import log_texts
 from test_slurm_jobs import SCRIPT, SlurmBackend, finished, written
 from test_slurm_rendering import SCRIPTS, TOOLS, files, problem
 
@@ -65,7 +66,7 @@ def test_a_script_starts_once_per_rank(tmp_path_factory, tmp_path, monkeypatch, 
         )
         record = pipeline.submit(written(tmp_path, *words), SlurmBackend())
         finished(record)
-        lines = list(SlurmBackend().logs(record.handle, LogSelection(ranks=None), follow=False))
+        lines = list(log_texts(SlurmBackend(), record.handle, LogSelection(ranks=None), follow=False))
     shown = [f"rank {rank} | {rank} 4 6 {rank % 2} n{1 + rank // 2} True" for rank in range(NODES * RANKS_PER_NODE)]
     assert lines == shown
 

@@ -9,14 +9,15 @@ import psutil
 import pytest
 import slurm_cluster
 from background import await_true
+from log_texts import log_texts
 from manifest_schemas import DATA, GRPO
 from test_slurm_jobs import SlurmBackend, finished, headline, written
 from test_slurm_rendering import SCRIPTS, TOOLS, files, problem
 
 from launcher import pipeline
-from launcher.backends.slurm import rendering
 from launcher.common.names import RUN_DIR
 from launcher.common.problems import ProblemsFound
+from launcher.model import ray_script
 from launcher.model.job_spec import JobState, LogSelection
 
 RAY = (GRPO, "cluster=slurm", "container=null", *DATA)
@@ -80,11 +81,11 @@ def test_every_way_to_start_a_ray_node_is_a_sound_script(tmp_path, words, expect
 def test_the_step_starts_the_head_and_the_program_with_the_bundle_s_configuration(tmp_path):
     made = files(tmp_path, *RAY, "cluster.python=/fsx/python")
     node, ray = made["slurm/node.sh"], made[RAY_FILE]
-    assert 'bash "$bundle/slurm/ray.sh" "$head" "$port" "$own" "$logs" /fsx/python\n' in node
+    assert '"$head" "$port" "$own" "/tmp/ray-$SLURM_JOB_ID" "$logs" /fsx/python\n' in node
     assert '-u -m verl.trainer.main_ppo --config-path "$bundle"/configs --config-name verl_config' in node
     assert "configs/verl_config.yaml" in made and "torch.distributed.run" not in node
     assert "setsid /fsx/python -m ray.scripts.scripts start --block" in ray
-    assert "--num-gpus=8 --temp-dir=" in ray and "folder=/tmp/ray-$SLURM_JOB_ID " in ray
+    assert "--num-gpus=8 --temp-dir=" in ray
     assert "export RAY_AUTH_MODE=token RAY_AUTH_TOKEN" in made["slurm/job.sh"]
 
 
@@ -145,7 +146,7 @@ def test_a_program_has_the_devices_of_every_node(cluster, tmp_path):
     record = submitted(tmp_path, "pass")
     finished(record)
     run = record.handle.bundle_dir / RUN_DIR
-    lines = list(SlurmBackend().logs(record.handle, LogSelection(ranks=None), follow=False))
+    lines = list(log_texts(SlurmBackend(), record.handle, LogSelection(ranks=None), follow=False))
     assert lines == ["rank 0 | 4 [8, 8, 8, 8]"]
     assert (run / "words").read_text().endswith(f"{record.handle.bundle_dir}/configs --config-name verl_config")
     await_true(lambda: left(record) == [])
@@ -183,7 +184,7 @@ def test_a_lost_worker_ends_the_job(cluster, tmp_path):
 
 @real
 def test_a_head_that_never_answers_ends_the_job(cluster, tmp_path, monkeypatch):
-    monkeypatch.setattr(rendering, "_RAY_PATIENCE_S", 5)
+    monkeypatch.setattr(ray_script, "PATIENCE_S", 5)
     record = submitted(tmp_path, "pass")
     (tmp_path / "python").write_text("#!/bin/bash\nexec sleep 600\n")
     status = finished(record, JobState.FAILED)

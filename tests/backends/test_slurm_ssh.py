@@ -22,6 +22,7 @@ from job_suite import (
     test_logs_of_what_is_not_there_are_refused_before_the_first_line,
     test_waiting_ends_when_its_time_is_over,
 )
+from log_texts import log_texts
 from test_slurm_jobs import PLAIN, TINY, SlurmStage, finished, headline, refused, written
 
 from launcher import pipeline
@@ -32,7 +33,7 @@ from launcher.backends.slurm.ssh import ENV_CONFIG, Connection
 from launcher.cli import main as cli
 from launcher.common.names import RUN_DIR
 from launcher.common.problems import ProblemsFound
-from launcher.jobs import registry
+from launcher.job_store import registry
 from launcher.model.job_spec import JobState, LogSelection
 
 __all__ = [  # the suite's, which run here with this module's stage
@@ -118,14 +119,14 @@ def test_the_copy_is_the_bundle_and_this_machine_has_what_the_job_wrote(server, 
 
 def test_the_tiny_recipe_trains_with_this_launcher_and_its_metrics_come_back(server, tmp_path):
     record = pipeline.submit(written(tmp_path, *TINY, *THERE, *OWN_FOLDER), SlurmBackend())
-    lines = Collected(SlurmBackend().logs(record.handle, follow=True))
+    lines = Collected(log_texts(SlurmBackend(), record.handle, follow=True))
     finished(record)
     metrics = (record.handle.bundle_dir / RUN_DIR / "metrics.jsonl").read_text().splitlines()
     steps = [json.loads(line)["step"] for line in metrics]
     assert steps == list(range(1, len(steps) + 1))
     assert lines.result()[-1] == "event  Completed: attempt 0 has completed"
     shutil.rmtree(record.handle.bundle_dir / RUN_DIR)
-    first = SlurmBackend().logs(record.handle, LogSelection(attempt=0), follow=False)
+    first = log_texts(SlurmBackend(), record.handle, LogSelection(attempt=0), follow=False)
     assert list(first) == [line for line in lines.result() if not line.startswith("event  ")]
 
 
@@ -133,7 +134,7 @@ def test_a_lost_connection_is_waited_for(stage, server):
     record = pipeline.submit(stage.bundle("lost"), SlurmBackend())
     running(stage, record)
     waiter = Collected(SlurmBackend().wait(record.handle))
-    follower = Collected(SlurmBackend().logs(record.handle, follow=True))
+    follower = Collected(log_texts(SlurmBackend(), record.handle, follow=True))
     stage.say(record.handle, 0, "before")
     await_true(lambda: "before" in follower.got and waiter.got)
     copy = there(record.handle.bundle_dir)
@@ -152,7 +153,7 @@ def test_a_lost_connection_is_waited_for(stage, server):
 def test_what_is_known_is_not_copied_again(stage, server, monkeypatch):
     record = pipeline.submit(stage.bundle("long"), SlurmBackend())
     running(stage, record)
-    follower = Collected(SlurmBackend().logs(record.handle, follow=True))
+    follower = Collected(log_texts(SlurmBackend(), record.handle, follow=True))
     stage.say(record.handle, 0, "x" * 100_000)
     await_true(lambda: "x" * 100_000 in follower.got)
     answers = []

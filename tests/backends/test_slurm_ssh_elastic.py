@@ -8,6 +8,7 @@ import tomllib
 import pytest
 from background import Collected, await_true
 from conftest import ROOT
+from log_texts import log_texts
 from test_slurm_elastic import JOB, ElasticJob
 from test_slurm_jobs import refused
 from test_slurm_ssh import OWN_FOLDER, THERE, server, there
@@ -17,7 +18,7 @@ from launcher.backends.slurm import preflight
 from launcher.backends.slurm.backend import SlurmBackend
 from launcher.common.names import EVENTS_FILE, METRICS_FILE, RUN_DIR
 from launcher.common.problems import ProblemsFound
-from launcher.jobs import registry
+from launcher.job_store import registry
 from launcher.model.job_spec import JobState, LogSelection
 from launcher.operator.snapshot import STATE_FILE
 
@@ -37,7 +38,7 @@ class ElasticJobThere(ElasticJob):
 
 def test_a_job_is_followed_and_scaled_and_trains_on_every_sample_once(server, tmp_path):
     job = ElasticJobThere(tmp_path, f"{ARGS}.max_epochs={EPOCHS}")
-    lines = Collected(SlurmBackend().logs(job.handle, LogSelection(has_headings=True), follow=True))
+    lines = Collected(log_texts(SlurmBackend(), job.handle, LogSelection(has_headings=True), follow=True))
     events = Collected(SlurmBackend().events(job.handle, follow=True))
     job.await_size(4)
     with pytest.raises(ProblemsFound, match="E413"):
@@ -65,7 +66,7 @@ def test_a_job_is_followed_and_scaled_and_trains_on_every_sample_once(server, tm
     assert [line for line in shown if line.startswith("finished at step 75,")]
     kinds = [(event.time_s, event.kind) for event in events.result()]
     assert kinds == [(event["time"], event["kind"]) for event in records(job.run_dir / EVENTS_FILE)]
-    every = list(SlurmBackend().logs(job.handle, LogSelection(ranks=None, attempt=2), follow=False))
+    every = list(log_texts(SlurmBackend(), job.handle, LogSelection(ranks=None, attempt=2), follow=False))
     assert every == [f"rank 0 | {line}" for line in shown[len(shown) - len(every) :]]
 
 

@@ -5,6 +5,7 @@ from pathlib import Path
 
 import pytest
 from background import await_true
+from log_texts import log_texts
 from test_slurm_arrays import PROGRAM, folders, queued, recipes, records, started, state
 from test_slurm_jobs import END_TIMEOUT_S, PLAIN, SCRIPT, written
 from test_slurm_ssh import OWN_FOLDER, THERE, lossy_sbatch, server, there
@@ -62,7 +63,7 @@ def test_a_sweep_is_one_array_whose_tasks_are_followed_by_themselves(server, wor
     assert let(every[0], 0).state is JobState.SUCCEEDED
     assert let(every[1], 3).message.startswith("exit code 3\n")
     assert [event.kind for event in SlurmBackend().events(every[0].handle, follow=True)] == ["Started", "Completed"]
-    assert list(SlurmBackend().logs(every[0].handle, LogSelection(attempt=0), follow=False)) == []
+    assert list(log_texts(SlurmBackend(), every[0].handle, LogSelection(attempt=0), follow=False)) == []
     code, out = recipes("launch", "--again", *map(str, folders()))
     assert code == 0, out
     again = records()

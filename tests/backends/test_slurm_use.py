@@ -12,6 +12,7 @@ import psutil
 import pytest
 import slurm_cluster
 from background import await_true
+from log_texts import log_texts
 from test_slurm_interruptions import PACED, SAMPLES, await_step, kinds, trained
 from test_slurm_jobs import PLAIN, SCRIPT, SlurmBackend, finished, written
 from test_slurm_rendering import ELASTIC
@@ -155,7 +156,7 @@ def test_a_task_of_an_array_that_fails_says_why(cluster, tmp_path):
     for handle, name in ((one, "a"), (other, "b")):
         *_, status = SlurmBackend().wait(handle)
         assert status.state is JobState.FAILED and f"/nowhere/{name}" in status.message
-        assert any(f"/nowhere/{name}" in line for line in SlurmBackend().logs(handle, follow=False))
+        assert any(f"/nowhere/{name}" in line for line in log_texts(SlurmBackend(), handle, follow=False))
 
 
 @pytest.mark.parametrize(

@@ -246,7 +246,7 @@ def bundle(space: Space):
     """Return a function from overrides to an elastic job's bundle on disk, in the test's namespace."""
 
     def made(*overrides: str, suffix: str = "x068q", is_elastic: bool = True) -> Bundle:
-        context = LaunchContext(space.folder, suffix, "2026-01-02T03:04:05+00:00", "ada", None, {})
+        context = LaunchContext(space.folder, suffix, "2026-01-02T03:04:05+00:00", "ada", lambda: None, {})
         words = [f"recipes={RECIPE}", "cluster=k8s", f"cluster.namespace={space.name}"]
         words += [f"recipes.elastic_policy.is_elastic={str(is_elastic).lower()}", *overrides]
         whole = pipeline.render(pipeline.prepare(words, context), context)

@@ -83,7 +83,7 @@ def write_bundle(folder: Path, program: str | None, *overrides: str, nodes: int 
         script = folder / "program.py"
         script.write_text(program, encoding="utf-8")
         words.append(f'{J}.container_entrypoint=[{sys.executable},"{script}"]')
-    context = LaunchContext(folder, "x068q", "2026-01-02T03:04:05+00:00", "ada", "0" * 40, {})
+    context = LaunchContext(folder, "x068q", "2026-01-02T03:04:05+00:00", "ada", lambda: "0" * 40, {})
     bundle = pipeline.render(pipeline.prepare(words, context), context)
     pipeline.write(bundle)
     return bundle

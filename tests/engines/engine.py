@@ -15,6 +15,7 @@ from pathlib import Path
 
 sys.path.append(str(Path(__file__).resolve().parents[2]))  # the launcher, whatever folder this is started from
 
+EXAMPLES = Path(__file__).resolve().parents[2] / "examples"
 SLURM = """\
 Slurm: a controller with accounting, and {nodes} nodes of this machine.
 export SLURM_CONF={conf}
@@ -41,7 +42,9 @@ recipes run recipes=training/tiny/tiny_lm_cpu recipes.training_config.mlflow.tra
 RAY = """\
 Ray: a head, and {nodes} nodes that report {gpus} accelerators each.
 export RAY_ADDRESS={address}
-recipes run recipes=training/custom/script cluster=ray cluster.working_dir=. training_cfg.entry_script=train.py
+recipes run recipes=training/custom/script cluster=ray cluster.working_dir={examples} \\
+  training_cfg.entry_script=train_ray.py training_cfg.run.nodes={nodes} \\
+  "training_cfg.script_args=[{{--configs: bundle:configs}}]"
 """
 
 
@@ -98,7 +101,7 @@ def ray(folder: Path) -> Iterator[str]:
     if reason := ray_cluster.absent():
         sys.exit(reason)
     with ray_cluster.running(folder, num_nodes=2) as address:
-        yield RAY.format(nodes=2, gpus=ray_cluster.GPUS, address=address)
+        yield RAY.format(nodes=2, gpus=ray_cluster.GPUS, address=address, examples=EXAMPLES)
 
 
 ENGINES: dict[str, Callable[[Path], contextlib.AbstractContextManager[str]]] = {

@@ -1,9 +1,9 @@
-"""A real Ray cluster of this machine, in a network of its own, and its dashboard for the tests outside.
+"""Runs a Ray cluster of several nodes in a network namespace of this machine, with its dashboard on loopback outside.
 
-Ray takes a machine's own address even for nodes of 127.0.0.1; in a network namespace there is no other. A Unix
-socket leads into the namespace: a relay passes connections from loopback here to it, and one there to the dashboard.
+In the host's network, Ray replaces 127.0.0.1 by the host's own address, and its nodes do not find each other. A
+namespace has loopback only. A relay on each side of a Unix socket connects clients outside to the dashboard inside.
 
-    python tests/engines/ray_cluster.py FOLDER NODES   runs one until its standard input ends
+    python tests/engines/ray_cluster.py FOLDER NODES   runs a cluster until its standard input closes
 """
 
 import contextlib
@@ -17,12 +17,16 @@ import threading
 from collections.abc import Iterator
 from pathlib import Path
 
+import psutil
 from background import await_true
 
 GPUS = 8
-"""Accelerators that each node beside the head reports; it has none."""
+"""GPUs that each worker node reports; none of them exists. The head reports 0."""
 _PORT = 8265
 _STORE = 80 << 20
+"""Bytes of a node's object store. Source: Ray, services.py, which refuses less than 75 MiB."""
+_END_S = 10
+"""Time for a cluster's processes to end before they are killed."""
 _SOCKET = "dashboard"
 _UP = "up"
 _ENVIRONMENT = {
@@ -41,13 +45,14 @@ def absent() -> str | None:
 
 @contextlib.contextmanager
 def running(folder: Path, num_nodes: int = 2) -> Iterator[str]:
-    """Run a cluster until the block ends; yield the URL of its dashboard."""
-    # A path of a Unix socket has at most 107 characters, and Ray's are long.
-    with tempfile.TemporaryDirectory(prefix="ray-") as short, (folder / "log").open("w") as log:
+    """Run a cluster while the block runs; yield the URL of its dashboard."""
+    # The path of a Unix socket has at most 107 characters; Ray adds 60 and more to that of its folder.
+    with tempfile.TemporaryDirectory(prefix="ray-", dir="/tmp") as short, (folder / "log").open("w") as log:
         inside = ["unshare", "-n", "sh", "-c", 'ip link set lo up && exec "$@"', "sh"]
         words = [sys.executable, __file__, short, str(num_nodes)]
-        path = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"  # drivers start this python
-        environment = os.environ | _ENVIRONMENT | {"PATH": path}
+        path = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"  # a job's `python` is this one
+        # Without RAY_TMPDIR, Ray also writes to /tmp/ray, which other clusters of this machine may remove.
+        environment = os.environ | _ENVIRONMENT | {"PATH": path, "RAY_TMPDIR": short, "TMPDIR": short}
         process = subprocess.Popen([*inside, *words], stdin=subprocess.PIPE, stdout=log, stderr=log, env=environment)
         try:
             await_true(lambda: Path(short, _UP).exists() or process.poll() is not None)
@@ -62,7 +67,7 @@ def running(folder: Path, num_nodes: int = 2) -> Iterator[str]:
 
 
 def _relay(server: socket.socket, path: Path) -> None:
-    """Connect each client of a server to a Unix socket."""
+    """Connect each client of a server to a Unix socket, until the server is closed."""
     with contextlib.suppress(OSError):
         while True:
             client, _ = server.accept()
@@ -85,10 +90,10 @@ def _copy(source: socket.socket, sink: socket.socket) -> None:
 
 
 def _serve(folder: Path, num_nodes: int) -> None:
-    """Run a cluster in this network until standard input ends."""
+    """Run a cluster in this network namespace until standard input closes."""
     from ray.cluster_utils import Cluster
 
-    own = {"node_ip_address": "127.0.0.1", "object_store_memory": _STORE, "temp_dir": str(folder / "ray")}
+    own = {"node_ip_address": "127.0.0.1", "object_store_memory": _STORE}
     head = own | {"num_cpus": 8, "include_dashboard": True, "dashboard_host": "127.0.0.1", "dashboard_port": _PORT}
     cluster = Cluster(initialize_head=True, head_node_args=head)
     try:
@@ -101,7 +106,11 @@ def _serve(folder: Path, num_nodes: int) -> None:
             (folder / _UP).touch()
             sys.stdin.read()
     finally:
+        started = psutil.Process().children(recursive=True)
         cluster.shutdown()
+        for process in psutil.wait_procs(started, timeout=_END_S)[1]:  # agents that wait for their node
+            with contextlib.suppress(psutil.NoSuchProcess):
+                process.kill()
 
 
 def _pass_on(server: socket.socket) -> None:

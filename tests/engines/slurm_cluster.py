@@ -146,12 +146,14 @@ class Cluster:
 
     def lose(self, name: str) -> None:
         """Kill a node's daemons and every process of its jobs, as if its machine had lost power."""
-        self.daemons[name].kill()
         # A daemon has its node's log open.
         daemons = [pid for pid in _running() if _has_open(pid, self.folder / f"{name}.log")]
-        for pid in [*daemons, *(below for daemon in daemons for below in _descendants(daemon))]:
-            with contextlib.suppress(ProcessLookupError):
-                os.kill(pid, signal.SIGKILL)
+        lost = [*daemons, *(below for daemon in daemons for below in _descendants(daemon))]
+        # All stop before the first one dies: an srun that outlives its parent would cancel its step.
+        for sent in (signal.SIGSTOP, signal.SIGKILL):
+            for pid in lost:
+                with contextlib.suppress(ProcessLookupError):
+                    os.kill(pid, sent)
         self.daemons.pop(name).wait()
 
     def command(self, *words: str) -> str:

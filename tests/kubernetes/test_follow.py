@@ -11,10 +11,11 @@ import time
 import kubelet
 import pytest
 from background import Collected, await_true
+from log_texts import log_texts
 
 from launcher.backends.kubernetes.api_objects import path
 from launcher.backends.kubernetes.job_watch import lines as read_lines
-from launcher.bundle.render import MANIFEST, bundle_digest
+from launcher.bundle.manifest import MANIFEST, bundle_digest
 from launcher.common.problems import ProblemsFound
 from launcher.model import backend_registry
 from launcher.model.job_spec import JobState, LogSelection
@@ -38,7 +39,7 @@ def launched(space, bundle):
 
 
 def follow(handle, ranks=(0,), **more):
-    return Collected(BACKEND.logs(handle, LogSelection(ranks, **more), follow=True))
+    return Collected(log_texts(BACKEND, handle, LogSelection(ranks, **more), follow=True))
 
 
 def logged(lines):
@@ -237,7 +238,7 @@ def test_an_answer_that_is_cut_short_between_server_and_node_loses_no_line(space
         return itertools.islice(whole(*request), cuts.pop() if cuts else None)
 
     monkeypatch.setattr(kubelet, "_lines", cut)
-    assert logged(BACKEND.logs(handle, follow=is_followed)) == words and not cuts
+    assert logged(log_texts(BACKEND, handle, follow=is_followed)) == words and not cuts
 
 
 def test_a_run_that_is_gone_before_it_was_read_is_told(space, launched):
@@ -305,7 +306,7 @@ def test_several_ranks_come_with_their_prefixes(space, launched):
         "rank 8 | [default0]:hello 1",
         "rank 8-15 | loose",
     ]
-    everything = list(BACKEND.logs(handle, LogSelection(None), follow=False))
+    everything = list(log_texts(BACKEND, handle, LogSelection(None), follow=False))
     assert everything[:3] == ["rank 0 | [default0]:hello 0", "rank 3 | [default3]:aside 0", "rank 0-7 | loose"]
     assert len(everything) == 6
 
@@ -345,7 +346,7 @@ def test_pods_of_another_job_with_the_same_labels_are_neither_counted_nor_read(s
     for each in (handle, other):
         space.conditions(each.native_id, "Created", "Running")
     assert [BACKEND.status(each).nodes for each in (handle, other)] == [1, 1]
-    assert logged(BACKEND.logs(handle, LogSelection(None), follow=False)) == ["rank 0-7 | ours"]
+    assert logged(log_texts(BACKEND, handle, LogSelection(None), follow=False)) == ["rank 0-7 | ours"]
     assert [each.about for each in BACKEND.events(handle, follow=False)] == [f"Pod/{handle.native_id}-pods-0"]
     logs = follow(handle, ranks=None)
     space.end_container(f"{handle.native_id}-pods-0")
@@ -385,7 +386,7 @@ def test_pods_of_an_earlier_job_of_that_name_are_not_counted(space, bundle):
 def test_lines_that_cannot_be_had_are_refused(launched, selection, code):
     handle, _ = launched()
     with pytest.raises(ProblemsFound) as caught:
-        list(BACKEND.logs(handle, selection, follow=False))
+        list(log_texts(BACKEND, handle, selection, follow=False))
     assert [problem.code for problem in caught.value.problems] == [code]
 
 

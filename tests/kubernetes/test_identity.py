@@ -18,7 +18,7 @@ from launcher.backends.kubernetes.server import Server
 from launcher.cli import launch
 from launcher.cli import main as cli
 from launcher.common.names import JOB_FILE
-from launcher.jobs import registry
+from launcher.job_store import registry
 from launcher.model import backend_registry
 from launcher.model.context import current_user
 from launcher.model.job_spec import JobState

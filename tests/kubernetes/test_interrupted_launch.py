@@ -12,7 +12,7 @@ from launcher.cli import launch
 from launcher.cli import main as cli
 from launcher.common import interrupts
 from launcher.common.names import JOB_FILE
-from launcher.jobs import registry
+from launcher.job_store import registry
 from launcher.model import backend_registry
 from launcher.model.job_spec import JobState
 

@@ -2,6 +2,7 @@
 
 import definitions
 import pytest
+from log_texts import log_texts
 
 from launcher.backends.kubernetes.api_objects import pod_templates
 from launcher.backends.kubernetes.submit import validate
@@ -108,7 +109,9 @@ def test_a_kubeflow_job_is_submitted_followed_and_succeeds(space, launch):
         space.cluster.kubelet.write(name, f"[default0]:hello {number}")
         space.end_container(name)
     conditions(space, handle, "Created", "Succeeded")
-    lines = [line for line in BACKEND.logs(handle, LogSelection((0, 8)), follow=True) if line.startswith("rank")]
+    lines = [
+        line for line in log_texts(BACKEND, handle, LogSelection((0, 8)), follow=True) if line.startswith("rank")
+    ]
     assert sorted(lines) == ["rank 0 | [default0]:hello 0", "rank 8 | [default0]:hello 1"]
     assert [each.state for each in BACKEND.wait(handle)] == [JobState.SUCCEEDED]
 

@@ -12,6 +12,7 @@ from email.utils import format_datetime
 
 import pytest
 from background import Collected, await_true
+from log_texts import log_texts
 
 from launcher.backends.kubernetes.api_errors import ApiError, problem, retry_after_s
 from launcher.backends.kubernetes.api_objects import path
@@ -53,7 +54,7 @@ def test_one_odd_answer_ends_no_follower(space, bundle, fault, place):
     space.cluster.kubelet.write(pod, "first")
     space.cluster.proxy.fail(method="GET", path=place, **fault)
     waiting = Collected(BACKEND.wait(handle))
-    logs = Collected(BACKEND.logs(handle, LogSelection(), follow=True))
+    logs = Collected(log_texts(BACKEND, handle, LogSelection(), follow=True))
     await_true(lambda: waiting.got and "first" in logs.got)
     space.cluster.kubelet.write(pod, "last")
     space.end_container(pod)

@@ -21,7 +21,7 @@ from job_suite import write_bundle
 from launcher import pipeline
 from launcher.backends.kubernetes.api_objects import path
 from launcher.cli import main as cli
-from launcher.jobs import registry
+from launcher.job_store import registry
 from launcher.model import backend_registry
 from launcher.model.job_spec import JobHandle
 

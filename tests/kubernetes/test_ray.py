@@ -3,6 +3,7 @@
 import definitions
 import pytest
 from cluster_fixtures import reference
+from log_texts import log_texts
 from manifest_schemas import RAY, RAY_EVERYTHING
 
 from launcher import pipeline
@@ -77,13 +78,13 @@ def test_a_ray_job_is_submitted_followed_and_succeeds(space, ray):
     for pod in (submitter, *cluster):
         space.end_container(pod)
     tell(space, handle, "Complete", "SUCCEEDED")
-    lines = list(BACKEND.logs(handle, LogSelection((0,)), follow=True))
+    lines = list(log_texts(BACKEND, handle, LogSelection((0,)), follow=True))
     assert "step 1" in lines and not any("a worker's line" in line for line in lines)
-    everything = list(BACKEND.logs(handle, LogSelection(None), follow=False))
+    everything = list(log_texts(BACKEND, handle, LogSelection(None), follow=False))
     assert f"{cluster[1]} | a worker's line" in everything and "rank 0 | step 1" in everything
     assert [each.state for each in BACKEND.wait(handle)] == [JobState.SUCCEEDED]
     with pytest.raises(ProblemsFound, match="E411|E412|rank"):
-        list(BACKEND.logs(handle, LogSelection((1,)), follow=False))
+        list(log_texts(BACKEND, handle, LogSelection((1,)), follow=False))
 
 
 @pytest.mark.parametrize(

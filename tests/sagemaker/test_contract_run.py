@@ -17,6 +17,7 @@ import commands
 import pytest
 from conftest import ROOT
 from contract_jobs import TIMEOUT_S, J, operator_of, processes_of, start, wait_for, write_bundle
+from log_texts import log_texts
 
 from launcher import pipeline
 from launcher.backends.sagemaker_local import isolation
@@ -25,7 +26,7 @@ from launcher.backends.sagemaker_local.record import OPERATOR_LOG, PID_FILE
 from launcher.cli import launch
 from launcher.cli import main as cli
 from launcher.common.names import RUN_DIR
-from launcher.jobs import registry
+from launcher.job_store import registry
 from launcher.model import backend_registry
 from launcher.model.job_spec import JobState, LogSelection
 
@@ -473,7 +474,7 @@ def test_later_commands_find_the_job_from_its_record(recipes, tmp_path):
     record = pipeline.submit(bundle, ContractBackend(patience_s=0.2))
     folder = str(bundle.directory)
     again = backend_registry.load_backend(registry.submitted(bundle.directory).handle.backend)
-    wait_for(lambda: "ready" in "".join(again.logs(record.handle, LogSelection((1,)), follow=False)))
+    wait_for(lambda: "ready" in "".join(log_texts(again, record.handle, LogSelection((1,)), follow=False)))
     assert recipes("status", folder)[1].startswith("running")
     code, out, _ = recipes("jobs", str(bundle.directory.parent))
     assert code == 0 and "sm_local" in out

@@ -44,6 +44,16 @@ TINY = (
     "container=me/image:1",
     "recipes.elastic_policy.is_elastic=false",
 )
+GRPO = (
+    "recipes=fine-tuning/qwen-0_7_0/verl-grpo-rlvr-qwen-3-dot-5-9b-fft",
+    *NEEDED,
+    "recipes.trainer.num_nodes=2",
+    "recipes.training_config.data.train_files=/opt/ml/input/data/prompts/train.parquet",
+    "recipes.training_config.data.val_files=/opt/ml/input/data/prompts/val.parquet",
+    "recipes.training_config.trainer.default_local_dir=/opt/ml/checkpoints",
+    f"{J}.inputs.s3={{prompts: s3://data/prompts/}}",
+    f"{J}.checkpoints.s3_uri=s3://results/checkpoints/",
+)
 EVERYTHING = (
     *SCRIPT,
     VPC,
@@ -116,6 +126,7 @@ GOLDENS = {
     "sm_script": (*SCRIPT, "++recipes.distribution.mpi.enabled=true"),
     "sm_everything": EVERYTHING,
     "sm_tiny": TINY,
+    "sm_grpo": GRPO,
     "sm_serverless": SERVERLESS_JOB,
     "sm_one_type": ONE_TYPE,
     "sm_algorithm": ALGORITHM,

@@ -9,8 +9,8 @@ from request_faults import BASE_MODEL
 from test_request import NEEDED, RECIPE, SCRIPT, J
 
 from launcher.common.problems import ProblemsFound
-from launcher.jobs import costs
-from launcher.jobs import prices as tables
+from launcher.job_store import costs
+from launcher.job_store import prices as tables
 from launcher.model import instances
 
 FACTS = "shared/facts/instances/instances.json"
@@ -291,13 +291,13 @@ def test_a_misspelt_type_of_a_price_table_is_a_notice(recipes, tmp_path):
 
 
 def priced():
-    lines = (ROOT / "launcher/jobs/prices.csv").read_text(encoding="utf-8").splitlines()
+    lines = (ROOT / "launcher/job_store/prices.csv").read_text(encoding="utf-8").splitlines()
     head, *rows = (line.split(",") for line in lines if not line.startswith("#"))
     return [dict(zip(head, row, strict=True)) for row in rows]
 
 
 def test_every_dated_price_has_a_type_a_region_a_date_and_a_source():
-    explained = (ROOT / "launcher/jobs/prices.csv").read_text(encoding="utf-8").partition("# Sources:")[2]
+    explained = (ROOT / "launcher/job_store/prices.csv").read_text(encoding="utf-8").partition("# Sources:")[2]
     for row in priced():
         assert f"ml.{row['name']}" in instances.table() and float(row["usd_per_hour"]) > 0, row
         assert row["region"] and datetime.date.fromisoformat(row["date"]), row

@@ -25,17 +25,17 @@ from job_suite import (
     test_logs_of_what_is_not_there_are_refused_before_the_first_line,
     test_waiting_ends_when_its_time_is_over,
 )
+from log_texts import log_texts, shown
 
 from launcher import pipeline
 from launcher.backends.sagemaker import client, follow
 from launcher.backends.sagemaker.backend import BACKEND, SageMakerBackend
 from launcher.cli import launch
 from launcher.cli import main as cli
-from launcher.cli.commands.jobs import log_json
 from launcher.common.names import JOB_FILE
 from launcher.common.problems import ProblemsFound
 from launcher.common.process import USER_ERROR
-from launcher.model.job_spec import JobState, JobStatus, LogSelection
+from launcher.model.job_spec import JobState, JobStatus, LogLine, LogSelection
 
 pytest.importorskip("boto3", reason="pip install '.[sagemaker]'")
 
@@ -476,7 +476,7 @@ def test_a_message_that_grows_is_followed_as_it_grows(aws, one):
     backend = SageMakerBackend(poll_s=0.01)
     handle = backend.submit(one)
     job = aws.jobs[one.job_name]
-    followed = (backend.logs(handle, follow=True), backend.events(handle, follow=True))
+    followed = (log_texts(backend, handle, follow=True), backend.events(handle, follow=True))
     assert next(followed[0]).endswith("Starting the training job")
     assert next(followed[1]).message == "Starting the training job"
     job.transitions[-1]["StatusMessage"] += "; one file is left out"
@@ -503,9 +503,9 @@ def test_a_job_that_ends_while_it_is_stopped_is_left_alone(aws, one, monkeypatch
 def test_a_job_without_a_log_yet_has_no_lines(aws, one):
     backend = SageMakerBackend()
     handle = backend.submit(one)
-    assert list(backend.logs(handle, follow=False)) == []
+    assert list(log_texts(backend, handle, follow=False)) == []
     with pytest.raises(ProblemsFound, match="E398"):
-        backend.logs(handle, LogSelection(is_stderr=True), follow=False)
+        log_texts(backend, handle, LogSelection(is_stderr=True), follow=False)
 
 
 @pytest.mark.slow
@@ -517,10 +517,10 @@ def test_lines_that_mpirun_marked_are_their_ranks(aws, one):
         f"{name}/algo-1-1700000000": ["[1,mpirank:0,algo-1]<stdout>:zero", "[1,1]<stderr>: one", "plain"],
         f"{name}/algo-1-1700000900": ["after a restart"],
     }
-    first = list(backend.logs(handle, LogSelection(attempt=0), follow=False))
+    first = list(log_texts(backend, handle, LogSelection(attempt=0), follow=False))
     assert first == ["zero", "plain"]
-    assert list(backend.logs(handle, LogSelection(attempt=1), follow=False)) == ["after a restart"]
-    both = list(backend.logs(handle, LogSelection(None, has_headings=True), follow=False))
+    assert list(log_texts(backend, handle, LogSelection(attempt=1), follow=False)) == ["after a restart"]
+    both = list(log_texts(backend, handle, LogSelection(None, has_headings=True), follow=False))
     assert both == [
         "== attempt 0 on algo-1",
         "rank 0 on algo-1 | zero",
@@ -529,7 +529,7 @@ def test_lines_that_mpirun_marked_are_their_ranks(aws, one):
         "== attempt 1 on algo-1",
         "rank 0 | after a restart",
     ]
-    assert list(backend.logs(handle, LogSelection((1,)), follow=False)) == [" one"]
+    assert list(log_texts(backend, handle, LogSelection((1,)), follow=False)) == [" one"]
 
 
 def test_ranks_beyond_nine_hosts_are_on_the_hosts_that_have_them():
@@ -539,20 +539,27 @@ def test_ranks_beyond_nine_hosts_are_on_the_hosts_that_have_them():
         def call(self, service, operation, **arguments):
             if operation == "describe_log_streams":
                 return {"logStreams": [{"logStreamName": "job/algo-1-1700000000"}]}
-            events = [] if "nextToken" in arguments else [{"message": line} for line in told]
+            events = [] if "nextToken" in arguments else [{"message": line, "timestamp": 1500} for line in told]
             return {"events": events, "nextForwardToken": "end"}
 
     def lines(ranks):
         job = follow.TrainingJob(Logs(), "job", 11, 2, "")
-        return list(follow.logs(job, LogSelection(ranks), 0, follow=False))
+        return list(shown(follow.logs(job, LogSelection(ranks), 0, follow=False), LogSelection(ranks)))
 
     assert lines(None) == [
         "rank 1 on algo-1 | x",
         "rank 21 on algo-9 | y",
         "rank 0 | [1,22]<stdout>:none of ours",
     ]
-    shown = {"kind": "line", "rank": 21, "text": "y"}
-    assert log_json("rank 21 on algo-9 | y", LogSelection(None)) == shown
+    job = follow.TrainingJob(Logs(), "job", 11, 2, "")
+    last = [
+        *follow.logs(job, LogSelection(), 0, follow=False),
+        *follow.logs(job, LogSelection((21,)), 0, follow=False),
+    ]
+    assert last == [
+        LogLine("line", 0, told[2], 0, "algo-1", 1.5),
+        LogLine("line", 21, "y", 0, "algo-9", 1.5, writer="rank 21 on algo-9"),
+    ]
     told[0] = "[1,mpirank:2,algo-2]<stdout>:x"
     assert (lines((2, 3)), lines((2,))) == (["rank 2 on algo-10 | x"], ["x"])
 

@@ -141,12 +141,12 @@ def retry_after_s(text: str | None, date: str | None = None) -> float | None:
     text = (text or "").strip()
     if text.isascii() and text.isdigit():
         return float(text)
-    if (until := _date(text)) is None:
+    if (until := http_date(text)) is None:
         return None
-    return max(0.0, (until - (_date(date) or datetime.now(UTC))).total_seconds())
+    return max(0.0, (until - (http_date(date) or datetime.now(UTC))).total_seconds())
 
 
-def _date(text: str | None) -> datetime | None:
+def http_date(text: str | None) -> datetime | None:
     """Return an HTTP date; None if it is not one."""
     from email.utils import parsedate_to_datetime  # it imports sockets and calendars, which a dry run does without
 

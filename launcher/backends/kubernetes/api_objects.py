@@ -6,9 +6,10 @@ from dataclasses import dataclass, field
 from typing import Any
 from urllib.parse import quote
 
-from launcher.bundle.render import MANIFEST
+from launcher.bundle.manifest import MANIFEST
 from launcher.common import yaml_io
 from launcher.common.problems import fail
+from launcher.governance.quotas import ray_cluster
 from launcher.model.job_spec import Bundle
 
 MANAGER = "recipe-launcher"
@@ -29,6 +30,9 @@ JOB_LABEL = f"{PREFIX}/job"
 _SHORT = 12
 """Characters of a digest in a field manager's name, which holds 128."""
 
+COMPONENT_LABEL = f"{PREFIX}/component"
+"""Label of the objects and pods of one program in a job of several: the ending of its objects' names."""
+
 QUEUE_LABEL, PRIORITY_LABEL = "kueue.x-k8s.io/queue-name", "kueue.x-k8s.io/priority-class"
 """Labels of a job: its LocalQueue, and its WorkloadPriorityClass. Source: Kueue, Labels and Annotations."""
 
@@ -37,6 +41,8 @@ _PATHS = {
     "HyperPodPyTorchJob": "/apis/sagemaker.amazonaws.com/v1/namespaces/{}/hyperpodpytorchjobs",
     "PyTorchJob": "/apis/kubeflow.org/v1/namespaces/{}/pytorchjobs",
     "RayJob": "/apis/ray.io/v1/namespaces/{}/rayjobs",
+    "StatefulSet": "/apis/apps/v1/namespaces/{}/statefulsets",
+    "Service": "/api/v1/namespaces/{}/services",
     "Pod": "/api/v1/namespaces/{}/pods",
     "Event": "/api/v1/namespaces/{}/events",
     "Secret": "/api/v1/namespaces/{}/secrets",
@@ -55,6 +61,10 @@ _PATHS = {
     "WorkloadPriorityClass": "/apis/kueue.x-k8s.io/{version}/workloadpriorityclasses",
 }
 JOB_KINDS = ("HyperPodPyTorchJob", "PyTorchJob", "RayJob")
+POD_KINDS = (*JOB_KINDS, "StatefulSet")
+"""Kinds of a bundle's objects that have pods."""
+JOB_FILE = "manifests/job.yaml"
+"""The job in a bundle, which owns all other objects: of several programs, the one that trains."""
 
 
 def path(kind: str, namespace: str | None, name: str = "", *, version: str = "v1beta1") -> str:
@@ -150,12 +160,12 @@ def manifests(bundle: Bundle) -> tuple[Manifest, ...]:
         if not file.startswith("manifests/"):
             continue
         body = yaml_io.load(text)
-        if body.get("kind") not in ("ConfigMap", *JOB_KINDS):
+        if body.get("kind") not in ("ConfigMap", "Service", *POD_KINDS):
             raise fail("E703", str(bundle.directory / file), f"a {body.get('kind')} cannot be submitted")
         annotations = {**(body["metadata"].get("annotations") or {}), DIGEST: bundle.digest, **user}
         metadata = {**body["metadata"], "annotations": annotations}
         found.append(Manifest(file, {**body, "metadata": metadata}))
-    found.sort(key=lambda manifest: manifest.kind in JOB_KINDS)
+    found.sort(key=lambda manifest: (manifest.kind in JOB_KINDS, manifest.file == JOB_FILE))
     if not found or found[-1].kind not in JOB_KINDS:
         raise fail("E703", str(bundle.directory), "has no job to submit")
     return tuple(found)
@@ -167,9 +177,14 @@ def job_manifest(bundle: Bundle) -> Manifest:
 
 
 def parts(job: Mapping[str, Any]) -> Mapping[str, Mapping[str, Any]]:
-    """Return the replica specs of a job of any kind by their names, in order; a Ray job's submitter is one, too."""
+    """Return the replica specs of a job of any kind by their names, in order; a Ray job's submitter is one, too.
+
+    The only one of a StatefulSet has no name.
+    """
     spec = job["spec"]
-    if cluster := spec.get("rayClusterSpec"):
+    if "serviceName" in spec:
+        return {"": spec}
+    if cluster := ray_cluster(job):
         workers = {group["groupName"]: group for group in cluster["workerGroupSpecs"]}
         return {"submitter": {"template": spec["submitterPodTemplate"]}, "head": cluster["headGroupSpec"], **workers}
     named: Mapping[str, Mapping[str, Any]] | None = spec.get("pytorchReplicaSpecs")

@@ -9,18 +9,23 @@ from launcher.backends.kubernetes import api_objects, manifest
 from launcher.backends.kubernetes.api_errors import api_errors_as_problems
 from launcher.backends.kubernetes.connection import Connection, connect
 from launcher.backends.kubernetes.job_options import k8s_options, kind_of
+from launcher.backends.kubernetes.programs import Program, programs
 from launcher.bundle import container
 from launcher.bundle import store as bundles
 from launcher.common import console, yaml_io
+from launcher.common.names import BASE_CONFIG
 from launcher.common.problems import Problem, fail
 from launcher.common.templating import render_yaml
 from launcher.model.backend import RANK_0
 from launcher.model.family_registry import interface
-from launcher.model.job_spec import Bundle, JobEvent, JobHandle, JobSpec, JobStatus, LogSelection
+from launcher.model.job_spec import Bundle, JobEvent, JobHandle, JobSpec, JobStatus, LogLine, LogSelection
 
 if TYPE_CHECKING:
     from launcher.backends.kubernetes.target import Target
     from launcher.model.cluster_view import JobPod
+
+_TEMPLATES = {"HyperPodPyTorchJob": "job", "PyTorchJob": "pytorchjob", "RayJob": "rayjob"}
+"""Kind of a job to its template."""
 
 CONFIG_MAP_LIMIT = 1 << 20
 """Bytes a ConfigMap may hold. Source: Kubernetes, ConfigMaps, Motivation."""
@@ -57,31 +62,12 @@ class KubernetesBackend:
         )
 
     def render(self, job: JobSpec, configs: Mapping[str, str]) -> dict[str, str]:
-        """Return the ConfigMap and the job.
+        """Return the ConfigMap and the job; of several programs, the objects of each.
 
         Raises:
             ProblemsFound: The configurations are larger than a ConfigMap may be, or the job than the API keeps.
         """
-        if manifest.has_start_script(job):
-            configs = {**configs, manifest.START_SCRIPT: manifest.start_script(job)}
-        size = sum(len(name.encode()) + len(text.encode()) for name, text in configs.items())
-        if size > CONFIG_MAP_LIMIT:
-            raise fail(
-                "E312",
-                "recipes",
-                f"the configurations are {size} bytes, a ConfigMap holds {CONFIG_MAP_LIMIT}",
-                remedy="fewer sizes in scale_config, or shorter values",
-            )
-        values = manifest.values(job)
-        template = {"HyperPodPyTorchJob": "job", "PyTorchJob": "pytorchjob", "RayJob": "rayjob"}[kind_of(job)]
-        text = render_yaml(f"kubernetes/{template}.yaml.j2", **values)
-        if (size := len(text.encode())) > JOB_LIMIT:
-            message = f"the job is {size} bytes, and the API keeps at most {JOB_LIMIT} of one"
-            raise fail("E325", "cluster", message, remedy="shorter env_vars, annotations or cluster.command")
-        return {
-            "manifests/configmap.yaml": render_yaml("kubernetes/configmap.yaml.j2", configs=configs, **values),
-            "manifests/job.yaml": text,
-        }
+        return {file: text for each in programs(job) for file, text in _rendered(job, each, configs).items()}
 
     def validate(self, bundle: Bundle) -> tuple[Problem, ...]:
         """Return every reason for which the cluster would refuse a bundle, in its own words. Creates nothing."""
@@ -140,14 +126,14 @@ class KubernetesBackend:
         with _opened(handle) as (connection, target):
             yield from job_watch.wait(connection, target, timeout_s)
 
-    def logs(self, handle: JobHandle, selection: LogSelection = RANK_0, *, follow: bool) -> Iterator[str]:
+    def logs(self, handle: JobHandle, selection: LogSelection = RANK_0, *, follow: bool) -> Iterator[LogLine]:
         """Yield what the selected ranks' containers wrote; with `follow`, and the news of the job, until it ended."""
         from launcher.backends.kubernetes import pod_logs
 
         with _opened(handle) as (connection, target):  # what the job cannot have is refused before the first line
             lines = pod_logs.read_logs(connection, target, selection, follow=follow)
 
-        def translated() -> Iterator[str]:
+        def translated() -> Iterator[LogLine]:
             with api_errors_as_problems():
                 yield from lines
 
@@ -175,8 +161,7 @@ class KubernetesBackend:
         """Remove the job from the cluster and return when none of its pods runs; one that has ended stays."""
         from launcher.backends.kubernetes import job_control
 
-        is_adopted = bundles.is_adopted(handle.bundle_dir)
-        others = () if is_adopted else api_objects.manifests(_bundle(handle))[:-1]
+        others = _others(handle)
         with _opened(handle) as (connection, target):
             job_control.cancel(connection, target, others)
 
@@ -216,6 +201,35 @@ class KubernetesBackend:
             yield from operator_log.lines(connection, target)
 
 
+def _rendered(job: JobSpec, program: Program, configs: Mapping[str, str]) -> dict[str, str]:
+    """Return the objects of a program, by their files in the bundle."""
+    if program.component:
+        configs = {BASE_CONFIG: configs[program.role.config_file]}
+    if manifest.has_start_script(job):
+        configs = {**configs, manifest.START_SCRIPT: manifest.start_script(job)}
+    size = sum(len(name.encode()) + len(text.encode()) for name, text in configs.items())
+    if size > CONFIG_MAP_LIMIT:
+        raise fail(
+            "E312",
+            "recipes",
+            f"the configurations are {size} bytes, a ConfigMap holds {CONFIG_MAP_LIMIT}",
+            remedy="fewer sizes in scale_config, or shorter values",
+        )
+    values = manifest.values(job, program)
+    names = ("configmap", "service", "statefulset") if program.is_service else ("configmap", _TEMPLATES[kind_of(job)])
+    texts = {name: render_yaml(f"kubernetes/{name}.yaml.j2", configs=configs, **values) for name in names}
+    if (size := len(texts[names[-1]].encode())) > JOB_LIMIT:
+        message = f"the job is {size} bytes, and the API keeps at most {JOB_LIMIT} of one"
+        raise fail("E325", "cluster", message, remedy="shorter env_vars, annotations or cluster.command")
+    files = {name: "job" if name in _TEMPLATES.values() else name for name in names}
+    return {f"manifests/{files[name]}{program.ending}.yaml": text for name, text in texts.items()}
+
+
+def _others(handle: JobHandle) -> tuple[api_objects.Manifest, ...]:
+    """Return the objects of a bundle beside its job; none of a job that was adopted."""
+    return () if bundles.is_adopted(handle.bundle_dir) else api_objects.manifests(_bundle(handle))[:-1]
+
+
 def _planned(handle: JobHandle) -> Mapping[str, Any]:
     """Return the custom resource as it was rendered, or the outline of one that was adopted."""
     return bundles.outline(handle.bundle_dir) or api_objects.job_manifest(_bundle(handle)).body
@@ -253,7 +267,8 @@ def _opened(handle: JobHandle) -> Iterator[tuple[Connection, "Target"]]:
 
     with api_errors_as_problems():
         connection = connect(handle.context)
-        target = Target.of(_planned(handle), handle.uid or "", handle.server)
+        others = [each.body for each in _others(handle) if each.kind in api_objects.POD_KINDS]
+        target = Target.of(_planned(handle), handle.uid or "", handle.server, others)
         server.require(connection, handle.server)
         if not target.uid:  # a launch that was killed: its job is the one that carries the bundle's digest
             found = connection.find(target.path)

@@ -23,6 +23,7 @@ from launcher.common.problems import Problem, ProblemsFound, fail
 from launcher.common.redaction import masked
 from launcher.common.syntax import is_dns_label, is_dns_subdomain
 from launcher.governance.cluster_wide import shared
+from launcher.governance.quotas import ray_cluster
 from launcher.model.cluster_view import AdoptedJob, Capacity, ClusterJob
 from launcher.model.job_spec import JobHandle
 
@@ -288,16 +289,15 @@ def outline(job: Mapping[str, Any]) -> dict[str, Any]:
     """Return the parts of a job that later commands need: its sizes and its pods' labels, not what the pods run."""
     spec, metadata = job["spec"], job["metadata"]
     kept = {key: spec[key] for key in ("elasticPolicy",) if key in spec}
-    if "rayClusterSpec" in spec:
+    if cluster := ray_cluster(job):
         kept["submitterPodTemplate"] = _part({"template": spec["submitterPodTemplate"]})["template"]
-        head, groups = spec["rayClusterSpec"]["headGroupSpec"], spec["rayClusterSpec"]["workerGroupSpecs"]
-        named = [{"groupName": group["groupName"], **_part(group)} for group in groups]
-        kept["rayClusterSpec"] = {"headGroupSpec": _part(head), "workerGroupSpecs": named}
+        named = [{"groupName": group["groupName"], **_part(group)} for group in cluster["workerGroupSpecs"]]
+        kept["rayClusterSpec"] = {"headGroupSpec": _part(cluster["headGroupSpec"]), "workerGroupSpecs": named}
     elif "pytorchReplicaSpecs" in spec:
         kept["pytorchReplicaSpecs"] = {name: _part(part) for name, part in spec["pytorchReplicaSpecs"].items()}
     else:
         kept["replicaSpecs"] = [{"name": part["name"], **_part(part)} for part in spec["replicaSpecs"]]
-    if "rayClusterSpec" not in spec:
+    if cluster is None:
         kept["nprocPerNode"] = _processes(spec)
     names = {key: metadata[key] for key in ("name", "namespace", "uid")}
     return {"apiVersion": job["apiVersion"], "kind": job["kind"], "metadata": names, "spec": kept}

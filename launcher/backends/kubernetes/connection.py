@@ -12,10 +12,18 @@ import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
 from dataclasses import dataclass, field
+from datetime import datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from launcher.backends.kubernetes.api_errors import ApiError, Unreachable, api_error, is_transient, reason
+from launcher.backends.kubernetes.api_errors import (
+    ApiError,
+    Unreachable,
+    api_error,
+    http_date,
+    is_transient,
+    reason,
+)
 from launcher.common.problems import ProblemsFound, fail
 
 if TYPE_CHECKING:
@@ -70,6 +78,17 @@ class Connection:
     def get(self, path: str, query: Mapping[str, object] | None = None, *, accept: str = JSON) -> dict[str, Any]:
         """Return an object or a list."""
         return self._exchange("GET", path, query, accept=accept)
+
+    def clock(self) -> tuple[dict[str, Any], datetime | None]:
+        """Return the version of the API server, and the time of its clock; None if its answer has no date."""
+        dates: list[str | None] = []
+
+        def once() -> dict[str, Any]:
+            answer = self._send("GET", "/version", None)
+            dates.append(answer.headers.get("Date"))
+            return _object(answer, "GET", "/version")
+
+        return self._retrying(())(once), http_date(dates[-1])
 
     def apply(
         self,

@@ -4,12 +4,13 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from launcher.model.backend import Backend, BackendDescription, MemoryKeeper
-from launcher.model.capabilities import Clusters, Files, Instances, Pods, Programs, Scaling, Secrets
-from launcher.model.job_spec import JobSpec
+from launcher.model.capabilities import Clusters, Doctor, Files, Instances, Pods, Programs, Scaling, Secrets
+from launcher.model.job_spec import Bundle, JobSpec
 
 if TYPE_CHECKING:
     from launcher.backends.kubernetes.job_options import Settings
     from launcher.model.checked_recipe import CheckedRecipe
+    from launcher.model.ray_job import RayJob
 
 
 class _Files(Files["Settings"]):
@@ -33,10 +34,17 @@ class _Instances(Instances["Settings"]):
 
 class _Programs(Programs["Settings"]):
     has_ray: ClassVar[bool] = True
+    has_components: ClassVar[bool] = True
 
     def are_replaced(self, options: "Settings") -> bool:
         """Return whether the section has a command."""
         return bool(options.command)
+
+    def ray_job(self, bundle: Bundle) -> "RayJob | None":
+        """Return the job that the bundle's files describe."""
+        from launcher.backends.kubernetes.ray_cluster import ray_job
+
+        return ray_job(bundle)
 
 
 class _Secrets(Secrets):
@@ -91,6 +99,12 @@ class KubernetesDescription(BackendDescription["Settings"]):
         from launcher.backends.kubernetes.clusters import KubernetesClusters
 
         return KubernetesClusters(self.name)
+
+    def doctor(self) -> Doctor:
+        """Return the examination of a cluster by its API."""
+        from launcher.backends.kubernetes.doctor import KubernetesDoctor
+
+        return KubernetesDoctor()
 
     def options(self) -> type["Settings"]:
         """Return the model of the `cluster` section."""

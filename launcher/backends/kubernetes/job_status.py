@@ -3,13 +3,15 @@
 import json
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from launcher.backends.kubernetes import lenient
 from launcher.backends.kubernetes.api_objects import QUEUE_LABEL
 from launcher.backends.kubernetes.pod_report import containers, failures, obstacle, phase, unscheduled
+from launcher.backends.kubernetes.target import Companion
 from launcher.common.texts import counted
+from launcher.governance.quotas import ray_cluster
 from launcher.model.job_spec import JobState, JobStatus
 
 STATES = (
@@ -53,21 +55,23 @@ class View:
         job: The custom resource; None if it is deleted.
         pods: Its pods.
         workloads: Its Workloads in Kueue, if they can be read.
+        companions: The objects of its other programs.
     """
 
     job: Mapping[str, Any] | None
     pods: Sequence[Mapping[str, Any]] = ()
     workloads: Sequence[Mapping[str, Any]] = ()
+    companions: Sequence[Companion] = ()
 
 
 def read(view: View) -> JobStatus:
     """Return a job's status. Never raises: values that cannot be interpreted are quoted in the message."""
     pods = [pod for pod in view.pods if isinstance(pod, Mapping)]
-    if view.job is not None and "rayClusterSpec" in lenient.mapping(view.job, "spec"):
+    if view.job is not None and ray_cluster(view.job) is not None:
         return _of_ray(view, view.job, pods)
     nodes = len([pod for pod in pods if phase(pod) == "Running"])
     if view.job is not None:
-        return _of_existing(view, view.job, pods, nodes)
+        return _with_companions(view, _of_existing(view, view.job, pods, nodes))
     for workload in view.workloads:  # of a deleted job that Kueue has a record of
         finished = lenient.conditions(workload).get("Finished", {})
         if state := _FINISHED.get(lenient.text(finished.get("reason"))):
@@ -104,6 +108,27 @@ def _of_existing(view: View, job: Mapping[str, Any], pods: Sequence[Mapping[str,
     if target > nodes and (not has_all_pods or any(_obstacles(pods))):
         return seen(JobState.RUNNING, f"requests {target} nodes and {_waiting(view, nodes)}", *words, target=target)
     return seen(JobState.SCALING, f"scales from {nodes} to {target} nodes", *words, target=target)
+
+
+def _with_companions(view: View, seen: JobStatus) -> JobStatus:
+    """Return the status of a job that has ended or runs, with what its other programs do meanwhile.
+
+    The state is that of the program that trains: whether it can do without another is not known.
+    """
+    words = []
+    for each in view.companions:
+        pods = [pod for pod in view.pods if each.owns(pod)]
+        running, failed = ([pod for pod in pods if phase(pod) == state] for state in ("Running", "Failed"))
+        absent = each.num_pods - len(running) - len([pod for pod in pods if phase(pod) == "Succeeded"])
+        if seen.state.is_final:
+            words += [f"{each.name} still runs, until the job is removed"] if running else []
+        elif failed and each.kind != "StatefulSet":  # which replaces its pods
+            words.append(f"{each.name} has failed: {'; '.join(failures(failed))}")
+        elif absent > 0:
+            words.append(f"{each.name} {_waiting(replace(view, pods=pods), len(running))}")
+    if seen.state is JobState.PENDING or not words:
+        return seen
+    return replace(seen, message="; ".join(filter(None, (seen.message, *words))))
 
 
 def _of_ray(view: View, job: Mapping[str, Any], pods: Sequence[Mapping[str, Any]]) -> JobStatus:

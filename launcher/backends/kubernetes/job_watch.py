@@ -303,11 +303,11 @@ def current_status(
     """
     pods = tuple(pods)
     if job is None:  # it ended as its last conditions or Kueue's record have it; DELETED if neither is known
-        ended = job_status.read(job_status.View(last, pods)) if last else None
+        ended = job_status.read(job_status.View(last, pods, (), target.companions)) if last else None
         if ended and ended.state.is_final:
             return ended
         return job_status.read(job_status.View(None, pods, _workloads(connection, target) if target.uid else ()))
-    view = job_status.View(job, pods)
+    view = job_status.View(job, pods, (), target.companions)
     seen = job_status.read(view)
     is_queued = api_objects.QUEUE_LABEL in lenient.mapping(job, "metadata", "labels")
     if not is_queued or (seen.state is not JobState.PENDING and seen.target_nodes is None):

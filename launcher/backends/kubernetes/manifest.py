@@ -10,8 +10,9 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from launcher.backends.kubernetes.api_objects import JOB_LABEL, PRIORITY_LABEL, QUEUE_LABEL
+from launcher.backends.kubernetes.api_objects import COMPONENT_LABEL, JOB_LABEL, PRIORITY_LABEL, QUEUE_LABEL
 from launcher.backends.kubernetes.job_options import LabelSelector, PodField, Settings, k8s_options, kind_of
+from launcher.backends.kubernetes.programs import Program
 from launcher.backends.kubernetes.security import container_context
 from launcher.bundle import container
 from launcher.common.names import BASE_CONFIG, CHECKPOINT_LOG
@@ -50,6 +51,10 @@ _EVAL_PERIOD_S = 3600
 TTL_S = 86400
 """Seconds that a finished job is kept by default. Our own choice: the operator's default of 0 deletes a job before a
 command can see how it ended."""
+
+_SERVED_TTL_S = 3600
+"""The same for a job of several programs, of which some may run on beside one that has ended. Our own choice: time to
+read how it ended, on nodes that are paid for."""
 
 _MULTI_NODE_ENV = {
     "NCCL_SOCKET_IFNAME": "^lo,docker0,veth_def_agent",
@@ -97,34 +102,38 @@ def is_kubeflow(job: JobSpec) -> bool:
     return kind_of(job) == "PyTorchJob"
 
 
-def values(job: JobSpec) -> dict[str, Any]:
-    """Return the values for a job's templates; labels and annotations are those of the job and of its pods."""
-    settings = k8s_options(job)
+def values(job: JobSpec, program: Program) -> dict[str, Any]:
+    """Return the values for a program's templates; labels and annotations are those of its objects and pods."""
+    settings, needs = k8s_options(job), program.role.pod_needs(job)
     queue = {QUEUE_LABEL: settings.queue_name, PRIORITY_LABEL: settings.workload_priority_class}
     topology = {name: getattr(settings, key) for key, name in _TOPOLOGY.items()}
-    own_labels = {**_given(queue), JOB_LABEL: job.name}
+    identity = {JOB_LABEL: job.name, **({COMPONENT_LABEL: program.component.name} if program.component else {})}
+    always = {"restartPolicy": "Always"} if program.is_service else {}
     return {
         "job": job,
+        "program": program,
+        "identity": identity,
         "settings": settings,
-        "pod_fields": pod_fields(settings),
-        "needs": (needs := interface(job).workers.pod_needs(job)),
+        "pod_fields": pod_fields(settings) | always,
+        "needs": needs,
         "is_on_node_network": is_on_node_network(job),
         "nproc_per_node": None if interface(job).starts_itself else job.nproc_per_node,
         "has_agent": kind_of(job) == "HyperPodPyTorchJob",
         "elastic": job.elastic,
-        "parts": parts(job),
-        "labels": {"app": job.name, **(settings.custom_labels or {}), **own_labels},
+        "parts": parts(job, program),
+        "labels": {"app": job.name, **(settings.custom_labels or {}), **_given(queue), **identity},
         "annotations": {**(settings.annotations or {}), **_given(topology)},
-        "env": env(job),
+        "env": env(job, program.role),
         "tolerations": [
             *needs.tolerations,
             *(each.model_dump(exclude_none=True) for each in settings.tolerations or ()),
         ],
-        "run_policy": _POLICIES[kind_of(job)](job),
+        "run_policy": _POLICIES[kind_of(job)](job, program),
         "checkpoint_log": str(CHECKPOINT_LOG) if get(job.scales[0].config, "checkpointing.memory") else None,
         "entrypoint": entrypoint(job),
         "ray_version": _RAY_VERSION,
-        "security_context": container_context(job),
+        "init_context": container_context(job),
+        "security_context": container_context(job, is_privileged=needs.is_privileged),
         # Of a pod: its workers' time for a last checkpoint. Source: Kubernetes, Pod Lifecycle: Termination of Pods.
         "grace_period_s": job.save_timeout_s + MARGIN_S,
     }
@@ -145,8 +154,8 @@ def pod_fields(settings: Settings) -> dict[str, Any]:
     return {name: value for name, value in marked.items() if value is not None}
 
 
-def parts(job: JobSpec) -> tuple[Part, ...]:
-    """Return the job's replicaSpecs: one, or a base and an elastic part of different priorities.
+def parts(job: JobSpec, program: Program) -> tuple[Part, ...]:
+    """Return a program's replicaSpecs: one, or a base and an elastic part of different priorities.
 
     A Kubeflow job has a master and the other workers.
 
@@ -168,8 +177,12 @@ def parts(job: JobSpec) -> tuple[Part, ...]:
         affinity=affinity(settings.label_selector),
     )
     priority = settings.priority_class_name
+    if program.is_service:
+        # An API server of 1.20 applies only texts as quantities in a kind of its own.
+        part = pods("pods", program.nodes, None, None, priority)
+        return (replace(part, requests=_as_texts(part.requests), limits=_as_texts(part.limits)),)
     if is_kubeflow(job):
-        master, workers = pods("Master", 1, None, None, priority), job.initial_nodes - 1
+        master, workers = pods("Master", 1, None, None, priority), program.nodes - 1
         return (master, pods("Worker", workers, None, None, priority)) if workers else (master,)
     if elastic is None or elastic.preemption is None:
         most = elastic.max_nodes if elastic else None
@@ -180,6 +193,10 @@ def parts(job: JobSpec) -> tuple[Part, ...]:
         pods("base", base, None, settings.spares, classes.base_priority_class),
         pods("elastic", beyond, elastic.max_nodes - base, None, classes.elastic_priority_class),
     )
+
+
+def _as_texts(amounts: Mapping[str, Any]) -> dict[str, str]:
+    return {name: str(amount) for name, amount in amounts.items()}
 
 
 def _ray_parts(job: JobSpec) -> tuple[Part, ...]:
@@ -281,7 +298,7 @@ def _program(job: JobSpec) -> list[str]:
 def unread_scripts(job: JobSpec) -> tuple[Problem, ...]:
     """Return a Problem for each command before or after training that nothing in the container would run."""
     given = [key for key in ("pre_script", "post_script") if get(job.config, f"recipes.{key}")]
-    names = {entry["name"] for entry in env(job)}
+    names = {entry["name"] for entry in env(job, interface(job).workers)}
     program = (_program(job) or ["its program"])[0]
     is_direct = not k8s_options(job).command and (kind_of(job) == "RayJob" or program == _TORCHRUN)
     return tuple(
@@ -311,14 +328,13 @@ def _torchrun(job: JobSpec) -> list[str]:
     ]
 
 
-def env(job: JobSpec) -> list[dict[str, Any]]:
+def env(job: JobSpec, role: Role) -> list[dict[str, Any]]:
     """Return the container's variables; the user's own override ours.
 
     Secrets come first: Kubernetes expands `$(NAME)` from earlier entries only.
     """
     family = interface(job)
-    workers = family.workers
-    plain = (container.env(job) if container.is_own(job) else workers.image_env(job)) | workers.env(job)
+    plain = (container.env(job) if container.is_own(job) else role.image_env(job)) | role.env(job)
     if family.config_variable:
         plain[family.config_variable] = f"{CONFIG_MOUNT}/{BASE_CONFIG}"
     if is_kubeflow(job) and not family.starts_itself:
@@ -371,7 +387,7 @@ def _extra(job: JobSpec) -> dict[str, Any]:
     return {_RESOURCES[key]: value for key, value in extra.items() if value is not None}
 
 
-def _run_policy(job: JobSpec) -> dict[str, Any]:
+def _run_policy(job: JobSpec, _program: Program) -> dict[str, Any]:
     own = k8s_options(job).run_policy
     policy: dict[str, Any] = {"ttlSecondsAfterFinished": TTL_S}
     if k8s_options(job).cleanPodPolicy:
@@ -383,22 +399,27 @@ def _run_policy(job: JobSpec) -> dict[str, Any]:
     return policy
 
 
-def _kubeflow_policy(job: JobSpec) -> dict[str, Any]:
-    """Return Kubeflow's runPolicy. Its jobs are kept unless a time is given, so -1 is omitted."""
+def _kubeflow_policy(job: JobSpec, program: Program) -> dict[str, Any]:
+    """Return Kubeflow's runPolicy. Its jobs are kept unless a time is given, so -1 is omitted.
+
+    A job of several programs is removed after a time by default, and the others with it: they may hold their nodes.
+    """
     own = k8s_options(job).run_policy
     policy: dict[str, Any] = {"cleanPodPolicy": k8s_options(job).cleanPodPolicy}
+    ttl = own.ttlSecondsAfterFinished if own else None
+    if program.component and ttl is None:
+        ttl = _SERVED_TTL_S
     if own:
-        ttl = own.ttlSecondsAfterFinished
         policy |= {
             "activeDeadlineSeconds": own.activeDeadlineSeconds,
             "backoffLimit": own.jobMaxRetryCount,
             "suspend": own.suspend,
-            "ttlSecondsAfterFinished": None if ttl == -1 else ttl,
         }
+    policy["ttlSecondsAfterFinished"] = None if ttl == -1 or program.ending else ttl
     return {key: value for key, value in policy.items() if value is not None}
 
 
-def _ray_policy(job: JobSpec) -> dict[str, Any]:
+def _ray_policy(job: JobSpec, _program: Program) -> dict[str, Any]:
     """Return the fields of a RayJob that bound its life. A retry starts a new Ray cluster.
 
     Source: KubeRay, RayJob: ttlSecondsAfterFinished needs shutdownAfterJobFinishes, as Kueue does.
@@ -439,7 +460,7 @@ def affinity(selector: LabelSelector | None) -> dict[str, Any]:
     return {"nodeAffinity": found} if found else {}
 
 
-_POLICIES: Mapping[str, Callable[[JobSpec], dict[str, Any]]] = {
+_POLICIES: Mapping[str, Callable[[JobSpec, Program], dict[str, Any]]] = {
     "HyperPodPyTorchJob": _run_policy,
     "PyTorchJob": _kubeflow_policy,
     "RayJob": _ray_policy,

@@ -39,7 +39,7 @@ def lines(connection: Connection, target: Target) -> Iterator[str]:
     try:
         for metadata in _pods(connection, namespace, operator):
             reader = Reader(connection, namespace, metadata["name"], metadata["uid"], is_followed=False)
-            for line in (line for _, block in reader.runs(lambda: False) for line in block):
+            for line in (text for _, block in reader.runs(lambda: False) for _, _, text in block):
                 named = _NAMESPACE.findall(line)
                 # In a line that names only other namespaces, another job has the same name.
                 if mention.search(line) and (not named or target.namespace in named):
@@ -67,9 +67,10 @@ def _pods(connection: Connection, namespace: str, operator: str) -> list[Mapping
 
 
 def _mention(target: Target) -> re.Pattern[str]:
-    """Return a pattern for a line about a job: its name, a pod's name or its uid, but not a longer name."""
-    parts = "|".join(re.escape(name) for name, _ in target.places.parts)
+    """Return a pattern for a line about a job: the name of an object or a pod, or its uid, but not a longer name."""
+    objects = "|".join(re.escape(name) for name in (target.name, *(each.name for each in target.companions)))
+    pods = "|".join(re.escape(f"{target.places.job}-{name}") for name, _ in target.places.parts)
     before = rf"(?:(?<![\w/.-])|(?<![\w-]){re.escape(target.namespace)}/)"
-    name = rf"{re.escape(target.name)}(?:-(?:{parts})(?:-\d+)?)?(?![\w-])"
+    name = rf"(?:{objects}|(?:{pods})(?:-\d+)?)(?![\w-])"
     uid = rf"|{re.escape(target.uid)}" if target.uid else ""
     return re.compile(f"{before}{name}{uid}")

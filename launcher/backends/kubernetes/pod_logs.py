@@ -20,7 +20,7 @@ from launcher.backends.kubernetes.pod_report import phase
 from launcher.backends.kubernetes.target import Places, Target
 from launcher.common.problems import fail
 from launcher.model.following import Deadline, refuse_unknown_attempt, refuse_unknown_ranks
-from launcher.model.job_spec import JobStatus, LogSelection
+from launcher.model.job_spec import LAST_LINES, JobStatus, LogLine, LogSelection
 
 _READ_TIMEOUT_S = 60.0
 """A followed log that is silent for this long is reopened, in case its connection is dead."""
@@ -43,6 +43,9 @@ _TEE = re.compile(r"\[[a-zA-Z_]+(\d+)\]:")
 _SECOND = len("2026-01-02T03:04:05")
 _LONGEST_LINE = 1 << 20
 """Bytes of a line; the rest of a longer one is dropped, which bounds memory."""
+
+Entry = tuple[str, float | None, str]
+"""Kind, time and text of a line in a container's log."""
 
 
 @dataclass(slots=True)
@@ -141,12 +144,13 @@ class Reader:
     pod: str
     uid: str
     is_followed: bool
+    is_excerpt: bool = False
 
     @property
     def path(self) -> str:
         return api_objects.path("Pod", self.namespace, self.pod)
 
-    def runs(self, changed: Callable[[], bool]) -> Iterator[tuple[int, list[str]]]:
+    def runs(self, changed: Callable[[], bool]) -> Iterator[tuple[int, list[Entry]]]:
         """Yield the number of a run and lines of it, run after run, until the pod ends or is deleted.
 
         Args:
@@ -164,7 +168,7 @@ class Reader:
             elif not self.is_followed or phase(pod) in ("Succeeded", "Failed") or not changed():
                 return
 
-    def _runs_up_to(self, first: int, newest: int) -> Iterator[tuple[int, list[str]]]:
+    def _runs_up_to(self, first: int, newest: int) -> Iterator[tuple[int, list[Entry]]]:
         kept = max(first, newest - 1)  # a node keeps the logs of the last two runs
         for lost in range(first, kept):
             yield lost, [_lost(self.pod, lost)]
@@ -175,7 +179,7 @@ class Reader:
         pod = self.connection.find(self.path)
         return pod if pod and pod["metadata"]["uid"] == self.uid else None
 
-    def _run(self, number: int) -> Iterator[list[str]]:
+    def _run(self, number: int) -> Iterator[list[Entry]]:
         """Yield the lines of one run as they arrive, each once, however often the connection breaks."""
         window, failures, num_missing = Window(), 0, 0
         while not self.connection.stop.is_set():
@@ -212,28 +216,36 @@ class Reader:
             failures = failures + 1 if is_silent else 0
             self.connection.stop.wait(pause_s(failures))
 
-    def _pass(self, window: Window, number: int, query: Mapping[str, object]) -> Iterator[list[str]]:
+    def _pass(self, window: Window, number: int, query: Mapping[str, object]) -> Iterator[list[Entry]]:
         """Yield the new lines of one request."""
-        query = {"timestamps": True, "sinceTime": window.since(), **query}
+        lines = LAST_LINES if self.is_excerpt and window.latest is None else None
+        query = {"timestamps": True, "sinceTime": window.since(), "tailLines": lines, **query}
         path = f"{self.path}/log"
         with self.connection.stream(path, read_timeout_s=_READ_TIMEOUT_S, final=_NO_LOG, query=query) as answer:
             pod = None if query["previous"] else self._pod()
             if not query["previous"] and (pod is None or int(_container(pod).get("restartCount") or 0) > number):
                 raise Unreachable("the container has restarted meanwhile")
             for block in blocks(chunks(answer), _LONGEST_LINE):
-                # Each without its time.
-                new = (line.partition(b" ")[2] for line in block if window.is_new(line))
-                if texts := [text.decode(errors="replace").rstrip("\r") for text in new]:
-                    yield texts
+                new = (line.partition(b" ") for line in block if window.is_new(line))
+                if entries := [_entry(time, text) for time, _, text in new]:
+                    yield entries
 
 
-def _lost(pod: str, number: int, part: str = "") -> str:
-    return f"event  {part}the log of {pod}, run {number}, is no longer on its node"
+def _entry(time: bytes, text: bytes) -> Entry:
+    try:
+        time_s = datetime.fromisoformat(time.decode()).timestamp()
+    except ValueError:
+        time_s = None
+    return "line", time_s, text.decode(errors="replace").rstrip("\r")
+
+
+def _lost(pod: str, number: int, part: str = "") -> Entry:
+    return "event", None, f"{part}the log of {pod}, run {number}, is no longer on its node"
 
 
 @dataclass(frozen=True, slots=True)
 class Filter:
-    """Which lines of a pod are selected, and how they are printed."""
+    """Which lines of a pod are selected, and who wrote them."""
 
     selection: LogSelection
     places: Places
@@ -246,25 +258,28 @@ class Filter:
         nproc = self.places.nproc_per_node
         return ranks is None or any(place * nproc <= rank < (place + 1) * nproc for rank in ranks)
 
-    def printer(self, pod: str) -> Callable[[str], str | None]:
-        """Return a function that returns a pod's line in printed form; None if it belongs to another rank."""
-        nproc, place = self.places.nproc_per_node, self.places.place(pod)
-        if place is None:
-            return lambda text: f"{pod} | {text}"
-        first, has_prefixes, ranks = place * nproc, self.selection.has_prefixes, self.selection.ranks
-        whole = f"{first}-{first + nproc - 1}" if nproc > 1 else str(first)
+    def reader(self, pod: str) -> Callable[[Entry, int], LogLine | None]:
+        """Return a function that returns an entry of a pod's log as a line; None if it belongs to another rank."""
+        nproc, place, ranks = self.places.nproc_per_node, self.places.place(pod), self.selection.ranks
+        first = (place or 0) * nproc
+        whole = pod if place is None else f"rank {first}-{first + nproc - 1}" if nproc > 1 else f"rank {first}"
+        # Without a mark, a line counts for the only rank of its pod, or the only one selected.
+        only = first if nproc == 1 else ranks[0] if ranks and len(ranks) == 1 else None
 
-        def shown(text: str) -> str | None:
-            mark = _TEE.match(text)
-            rank = first + int(mark[1]) if mark else first if nproc == 1 else None
-            if rank is not None and ranks is not None and rank not in ranks:
-                return None
-            return f"rank {whole if rank is None else rank} | {text}" if has_prefixes else text
+        def line(entry: Entry, attempt: int) -> LogLine | None:
+            kind, time_s, text = entry
+            if kind != "line" or place is None:
+                return LogLine(kind, None, text, attempt, pod, time_s, None, whole)
+            if (mark := _TEE.match(text)) is None:
+                return LogLine(kind, only, text, attempt, pod, time_s, None, whole)
+            rank = first + int(mark[1])
+            is_selected = ranks is None or rank in ranks
+            return LogLine(kind, rank, text, attempt, pod, time_s) if is_selected else None
 
-        return shown
+        return line
 
 
-def read_logs(connection: Connection, target: Target, selection: LogSelection, *, follow: bool) -> Iterator[str]:
+def read_logs(connection: Connection, target: Target, selection: LogSelection, *, follow: bool) -> Iterator[LogLine]:
     """Return the selected lines; with `follow`, and with the job's news, until it has ended.
 
     Raises:
@@ -290,27 +305,28 @@ def _wanted_pods(connection: Connection, target: Target, wanted: Filter) -> list
 
 def _so_far(
     connection: Connection, target: Target, wanted: Filter, pods: Sequence[Mapping[str, Any]]
-) -> Iterator[str]:
+) -> Iterator[LogLine]:
     """Yield the lines that pods have written so far, pod after pod."""
     for pod in pods:
-        reader = Reader(connection, target.namespace, _name(pod), pod["metadata"]["uid"], is_followed=False)
+        uid, is_excerpt = pod["metadata"]["uid"], wanted.selection.is_excerpt
+        reader = Reader(connection, target.namespace, _name(pod), uid, is_followed=False, is_excerpt=is_excerpt)
         for block in _selected(reader, wanted, lambda: False):
             yield from block
 
 
-def _selected(reader: Reader, wanted: Filter, changed: Callable[[], bool]) -> Iterator[list[str]]:
+def _selected(reader: Reader, wanted: Filter, changed: Callable[[], bool]) -> Iterator[list[LogLine]]:
     """Yield the selected lines of one pod as they arrive, with a heading at the start of each run."""
-    attempt, began, printed = wanted.selection.attempt, -1, wanted.printer(reader.pod)
+    attempt, began, line_of = wanted.selection.attempt, -1, wanted.reader(reader.pod)
     for number, block in reader.runs(changed):
         if attempt not in (None, number):
             continue
         if wanted.selection.has_headings and number != began:
             began = number
-            yield [f"== attempt {number}   {reader.pod}"]
-        yield [shown for text in block if (shown := printed(text)) is not None]
+            yield [LogLine("attempt", None, f"attempt {number}   {reader.pod}", number, reader.pod)]
+        yield [line for entry in block if (line := line_of(entry, number)) is not None]
 
 
-def _followed(connection: Connection, target: Target, wanted: Filter) -> Iterator[str]:
+def _followed(connection: Connection, target: Target, wanted: Filter) -> Iterator[LogLine]:
     """Yield lines and news as they arrive, and after the job's end the rest of its logs.
 
     Not by `following.followed`: each pod has a thread that reads, and whatever arrives first comes first.
@@ -367,14 +383,14 @@ def _spawn_readers(
             readers[uid] = observer.spawn(read, reader)
 
 
-def _news(before: JobStatus | None, seen: JobStatus) -> Iterator[str]:
-    """Yield what has changed, as lines of news for a follower."""
+def _news(before: JobStatus | None, seen: JobStatus) -> Iterator[LogLine]:
+    """Yield what has changed, as news for a follower."""
     if before is not None and seen.faulty_nodes != before.faulty_nodes and seen.faulty_nodes:
-        yield f"fault  {', '.join(seen.faulty_nodes)}"
+        yield LogLine("fault", None, ", ".join(seen.faulty_nodes))
     if before is not None and before.nodes and seen.nodes and seen.nodes != before.nodes:
-        yield f"scale  {before.nodes} → {seen.nodes} nodes"
+        yield LogLine("scale", None, f"{before.nodes} → {seen.nodes} nodes")
     if before is None or (seen.state, seen.message) != (before.state, before.message):
-        yield f"event  {seen.state}" + (f": {seen.message}" if seen.message else "")
+        yield LogLine("event", None, f"{seen.state}: {seen.message}" if seen.message else f"{seen.state}")
 
 
 def _name(pod: Mapping[str, Any]) -> str:

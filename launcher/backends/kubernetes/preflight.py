@@ -7,6 +7,7 @@ from typing import Any
 from launcher.backends.kubernetes import lenient
 from launcher.backends.kubernetes.api_errors import RequestFailed, problem
 from launcher.backends.kubernetes.api_objects import (
+    POD_KINDS,
     PRIORITY_LABEL,
     QUEUE_LABEL,
     Manifest,
@@ -39,23 +40,23 @@ class Findings:
 
 def examine(connection: Connection, manifests: Sequence[Manifest]) -> Findings:
     """Return every reason against submitting `manifests`, the last of which is the job."""
-    job = manifests[-1]
-    if problems := tuple(_unusable_cluster(connection, job)):
+    job, programs = manifests[-1], [each for each in reversed(manifests) if each.kind in POD_KINDS]
+    if problems := tuple(unusable_cluster(connection, job)):
         return Findings(problems)
-    queue_problems, cluster_queue = _queue(connection, job)
-    quota_problems, notices = _quotas(connection, job, cluster_queue)
+    queue_problems, cluster_queue = queue_findings(connection, job)
+    quota_problems, notices = quota_findings(connection, programs, cluster_queue)
     found = [
-        *_names_taken(connection, manifests),
-        *_missing(connection, manifests),
+        *names_taken(connection, manifests),
+        *missing(connection, manifests),
         *queue_problems,
         *quota_problems,
-        *_rights_missing(connection, manifests),
-        *_rejections(connection, manifests),
+        *rights_missing(connection, manifests),
+        *rejections(connection, manifests),
     ]
     return Findings(tuple(dict.fromkeys(found)), notices)
 
 
-def _unusable_cluster(connection: Connection, job: Manifest) -> Iterator[Problem]:
+def unusable_cluster(connection: Connection, job: Manifest) -> Iterator[Problem]:
     """Yield Problems that make further checks pointless: no answer, no access, no namespace, no such kind."""
     try:
         phase = connection.get(path("Namespace", "", job.namespace)).get("status", {}).get("phase")
@@ -86,7 +87,7 @@ def kinds_served(connection: Connection, where: str) -> tuple[str, ...]:
     return tuple(resource["kind"] for resource in found.get("resources", ()))
 
 
-def _names_taken(connection: Connection, manifests: Sequence[Manifest]) -> Iterator[Problem]:
+def names_taken(connection: Connection, manifests: Sequence[Manifest]) -> Iterator[Problem]:
     for manifest in manifests:
         found = find(connection, manifest)
         if isinstance(found, Problem):
@@ -114,12 +115,18 @@ def find(connection: Connection, manifest: Manifest, *, is_sure: bool = False) -
         return problem(error, "cluster.namespace", value=manifest.namespace)
 
 
-def _missing(connection: Connection, manifests: Sequence[Manifest]) -> Iterator[Problem]:
-    """Yield a Problem for each referenced object that does not exist. Never reads a Secret's content."""
-    job, own = manifests[-1], {(m.kind, m.name) for m in manifests}
-    for kind, name, key in dict.fromkeys(_references(job.body)):
-        if (kind, name) not in own:
-            yield from absent(connection, path(kind, job.namespace, name), key, name, "E349")
+def missing(
+    connection: Connection, manifests: Sequence[Manifest], kinds: Sequence[str] | None = None
+) -> Iterator[Problem]:
+    """Yield a Problem for each referenced object that does not exist, of some kinds or of all.
+
+    Never reads a Secret's content.
+    """
+    namespace, own = manifests[-1].namespace, {(m.kind, m.name) for m in manifests}
+    wanted = (each for m in manifests if m.kind in POD_KINDS for each in references(m.body))
+    for kind, name, key in dict.fromkeys(wanted):
+        if (kind, name) not in own and (kinds is None or kind in kinds):
+            yield from absent(connection, path(kind, namespace, name), key, name, "E349")
 
 
 def absent(
@@ -142,7 +149,7 @@ def absent(
             yield problem(error, key, value=name)
 
 
-def _references(job: Mapping[str, Any]) -> Iterator[tuple[str, str, str]]:
+def references(job: Mapping[str, Any]) -> Iterator[tuple[str, str, str]]:
     """Yield kind, name and the recipe's key of each object that a job's pods need in order to start."""
     kinds = {"secretKeyRef": "Secret", "configMapKeyRef": "ConfigMap"}
     for spec in (template["spec"] for template in pod_templates(job)):
@@ -165,7 +172,7 @@ def _references(job: Mapping[str, Any]) -> Iterator[tuple[str, str, str]]:
                     yield kinds[key], source["name"], f"env_vars.{variable['name']}"
 
 
-def _queue(connection: Connection, job: Manifest) -> tuple[list[Problem], Mapping[str, Any] | None]:
+def queue_findings(connection: Connection, job: Manifest) -> tuple[list[Problem], Mapping[str, Any] | None]:
     """Return why Kueue would never admit a job, and the job's ClusterQueue if it can be read.
 
     Kueue or what the job's labels name is missing, or the queue is stopped.
@@ -174,19 +181,23 @@ def _queue(connection: Connection, job: Manifest) -> tuple[list[Problem], Mappin
     queue, priority = labels.get(QUEUE_LABEL), labels.get(PRIORITY_LABEL)
     if not queue and not priority:
         return [], None
-    version = kueue_version(connection)
-    if version is None:
-        key, value = ("queue_name", queue) if queue else ("workload_priority_class", priority)
+    key, value = ("queue_name", queue) if queue else ("workload_priority_class", priority)
+    try:
+        kueue = connection.find(KUEUE, is_sure=False)
+    except RequestFailed as error:
+        return [problem(error, f"cluster.{key}", value=value)], None
+    if kueue is None:
         return [Problem("E347", f"cluster.{key}", "the cluster has no Kueue", value=value)], None
+    version = _preferred(kueue)
 
-    def missing(key: str, kind: str, name: str, namespace: str = "") -> Iterator[Problem]:
+    def lacking(key: str, kind: str, name: str, namespace: str = "") -> Iterator[Problem]:
         where, known = (path(kind, namespace, each, version=version) for each in (name, ""))
         return absent(connection, where, f"cluster.{key}", name, "E347", known)
 
     found: list[Problem] = []
-    cluster_queue = None
+    cluster_queue = inactive = None
     if queue:
-        found += missing("queue_name", "LocalQueue", queue, job.namespace)
+        found += lacking("queue_name", "LocalQueue", queue, job.namespace)
         if local := _readable(connection, path("LocalQueue", job.namespace, queue, version=version)):
             if (stop := local["spec"].get("stopPolicy", "None")) != "None":
                 message = f"the queue is stopped (stopPolicy {stop})"
@@ -195,23 +206,35 @@ def _queue(connection: Connection, job: Manifest) -> tuple[list[Problem], Mappin
                 message = f"the queue accepts no jobs: {inactive.get('message')}"
                 found.append(Problem("E347", "cluster.queue_name", message, value=queue))
             name = local["spec"].get("clusterQueue", "")
-            found += missing("queue_name", "ClusterQueue", name)
+            found += lacking("queue_name", "ClusterQueue", name)
             cluster_queue = _readable(connection, path("ClusterQueue", "", name, version=version))
+            if not inactive and (stopped := lenient.conditions(cluster_queue, "False").get("Active")):
+                message = f"its ClusterQueue {name} accepts no jobs: {stopped.get('message')}"
+                found.append(Problem("E347", "cluster.queue_name", message, value=queue))
     if priority:
-        found += missing("workload_priority_class", "WorkloadPriorityClass", priority)
+        found += lacking("workload_priority_class", "WorkloadPriorityClass", priority)
     return found, cluster_queue
 
 
 def kueue_version(connection: Connection) -> str | None:
     """Return the preferred API version of the cluster's Kueue; None without Kueue, or if that is not known."""
     found = _readable(connection, KUEUE)
-    return str(found["preferredVersion"]["version"]) if found else None
+    return _preferred(found) if found else None
 
 
-def _quotas(
-    connection: Connection, job: Manifest, cluster_queue: Mapping[str, Any] | None
+def _preferred(group: Mapping[str, Any]) -> str:
+    return str(group["preferredVersion"]["version"])
+
+
+def quota_findings(
+    connection: Connection, programs: Sequence[Manifest], cluster_queue: Mapping[str, Any] | None
 ) -> tuple[list[Problem], tuple[Notice, ...]]:
-    """Return a Problem for each readable quota that the job exceeds, and a notice for each that limits its growth."""
+    """Return a Problem for each readable quota that the job exceeds, and a notice for each that limits its growth.
+
+    Args:
+        programs: The job, and the objects of its other programs.
+    """
+    job, *others = programs
     limit_ranges, listed = (
         (_readable(connection, path(kind, job.namespace)) or {}).get("items")
         for kind in ("LimitRange", "ResourceQuota")
@@ -222,7 +245,7 @@ def _quotas(
     unbounded = tuple(_unbounded(job)) if is_unbounded else ()
     if cluster_queue is not None:
         quotas.append(Quota.of_queue(cluster_queue, limit_ranges))
-    problems = [problem for quota in quotas for problem in exceeds(job.body, quota)]
+    problems = [problem for quota in quotas for problem in exceeds(job.body, quota, [each.body for each in others])]
     notices = tuple(notice for quota in quotas for notice in limits_growth(job.body, quota))
     return problems, notices + unbounded
 
@@ -239,7 +262,7 @@ def _unbounded(job: Manifest) -> Iterator[Notice]:
         yield Notice("N129", f"{message} {policy['maxReplicas']} nodes {others}")
 
 
-def _rights_missing(connection: Connection, manifests: Sequence[Manifest]) -> Iterator[Problem]:
+def rights_missing(connection: Connection, manifests: Sequence[Manifest]) -> Iterator[Problem]:
     """Yield a Problem if the user may not delete what a launch creates; missing rights to create show in a dry run.
 
     Source: Kubernetes, Authorization overview: SelfSubjectAccessReview.
@@ -268,7 +291,7 @@ def _rights_missing(connection: Connection, manifests: Sequence[Manifest]) -> It
             yield Problem("E344", "cluster.namespace", message, value=manifest.namespace, remedy=remedy)
 
 
-def _rejections(connection: Connection, manifests: Sequence[Manifest]) -> Iterator[Problem]:
+def rejections(connection: Connection, manifests: Sequence[Manifest]) -> Iterator[Problem]:
     """Yield the API's objections to each object in a dry run, and the fields that it would silently drop."""
     for manifest in manifests:
         try:

@@ -17,8 +17,10 @@ _OF_ROOT = ("CHOWN", "DAC_OVERRIDE", "FOWNER", "SETGID", "SETUID")
 _PROFILES = ("RuntimeDefault", "Localhost")
 
 
-def container_context(job: JobSpec) -> dict[str, Any]:
+def container_context(job: JobSpec, *, is_privileged: bool = False) -> dict[str, Any]:
     """Return the container's securityContext: the user's own, or the restricted profile with the exceptions for root.
+
+    A program that needs all privileges has them as root only.
 
     IPC_LOCK is for root alone: an added capability has no effect for other users, whose EFA devices register memory
     within the node's limit.
@@ -27,6 +29,8 @@ def container_context(job: JobSpec) -> dict[str, Any]:
     if options.security_context:
         own: dict[str, Any] = options.security_context.model_dump(exclude_none=True)
         return own
+    if is_privileged and _is_root(job):
+        return {"privileged": True}
     restricted: dict[str, Any] = {"allowPrivilegeEscalation": False}
     if not _is_root(job):
         restricted["runAsNonRoot"] = True
@@ -58,6 +62,9 @@ def exceptions(job: JobSpec) -> Iterator[str]:
         why = f"the published image of {job.model_type}"
     if words := ", ".join(_of_container(container_context(job))):
         yield f"{words} ({why})"
+    privileged = [role.name for role in interface(job).components if role.pod_needs(job).is_privileged]
+    if privileged and container_context(job, is_privileged=True).get("privileged"):
+        yield f"a privileged container in the pods of {', '.join(privileged)} ({why})"
     needs = interface(job).workers.pod_needs(job)
     if settings.hostNetwork:
         yield "the node's network (cluster.hostNetwork=true)"

@@ -1,11 +1,12 @@
 """Identity of a submitted job, and which pods, ranks and events belong to it."""
 
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 from launcher.backends.kubernetes import api_objects, lenient
+from launcher.governance.quotas import ray_cluster
 
 Object = Mapping[str, Any]
 
@@ -27,18 +28,19 @@ class Places:
     is_ray: bool = False
 
     @classmethod
-    def of(cls, job: Object) -> "Places":
-        """Read the places from a job's manifest."""
-        spec = job["spec"]
-        if "rayClusterSpec" in spec:
-            return cls(job["metadata"]["name"], [("submitter", 1)], 1, is_ray=True)
-        fewest = 1 if "pytorchReplicaSpecs" in spec else 0  # each operator's default
-        parts = [
-            (name.lower(), part.get("maxReplicas", part.get("replicas", fewest)))
-            for name, part in api_objects.parts(job).items()
-        ]
+    def of(cls, job: Object, others: Sequence[Object] = ()) -> "Places":
+        """Read the places from a job's manifest.
+
+        Args:
+            others: Manifests of the job's other programs. The names of all begin with the job's label.
+        """
+        spec, name = job["spec"], job["metadata"]["name"]
+        if ray_cluster(job):
+            return cls(name, [("submitter", 1)], 1, is_ray=True)
+        start = job["metadata"]["labels"][api_objects.JOB_LABEL] if others else name
+        parts = [part for each in (job, *others) for part in _parts(each, start)]
         nproc = str(spec.get("nprocPerNode", "1"))
-        return cls(job["metadata"]["name"], parts, int(nproc) if nproc.isdigit() else 1)
+        return cls(start, parts, int(nproc) if nproc.isdigit() else 1)
 
     @property
     def num_ranks(self) -> int:
@@ -56,6 +58,33 @@ class Places:
         return None
 
 
+def _parts(body: Object, start: str) -> Iterator[tuple[str, int]]:
+    """Yield what is between `start` and the number in the names of each part's pods, and their largest number."""
+    fewest = 0 if "replicaSpecs" in body["spec"] else 1  # each operator's default
+    for name, part in api_objects.parts(body).items():
+        words = (body["metadata"]["name"].removeprefix(start).lstrip("-"), name.lower())
+        yield "-".join(filter(None, words)), part.get("maxReplicas", part.get("replicas", fewest))
+
+
+class Companion(NamedTuple):
+    """An object with pods of a job's other program."""
+
+    kind: str
+    name: str
+    num_pods: int
+
+    @classmethod
+    def of(cls, body: Object) -> "Companion":
+        """Read it from its manifest."""
+        name = body["metadata"]["name"]
+        return cls(body["kind"], name, sum(count for _, count in _parts(body, name)))
+
+    def owns(self, pod: Object) -> bool:
+        """Return whether it is a pod's controller, by its name."""
+        owner = _controller(lenient.mapping(pod, "metadata"))
+        return (owner.get("kind"), owner.get("name")) == (self.kind, self.name)
+
+
 @dataclass(frozen=True, slots=True)
 class Target:
     """A submitted job, as the API identifies it.
@@ -66,6 +95,7 @@ class Target:
         selector: Label selector of its pods.
         places: Its ranks.
         server: The cluster that it was submitted to, as recorded; None in records of earlier versions.
+        companions: The objects of its other programs.
     """
 
     kind: str
@@ -75,13 +105,18 @@ class Target:
     selector: str
     places: Places
     server: str | None = None
+    companions: tuple[Companion, ...] = ()
 
     @classmethod
-    def of(cls, job: Object, uid: str, server: str | None = None) -> "Target":
-        """Return the job of a custom resource, as it was rendered or as the cluster has it."""
+    def of(cls, job: Object, uid: str, server: str | None = None, others: Sequence[Object] = ()) -> "Target":
+        """Return the job of a custom resource, as it was rendered or as the cluster has it.
+
+        Args:
+            others: Manifests of its other programs.
+        """
         metadata = job["metadata"]
         own = (job["kind"], metadata["namespace"], metadata["name"], uid)
-        return cls(*own, selector(job), Places.of(job), server)
+        return cls(*own, selector(job), Places.of(job, others), server, tuple(map(Companion.of, others)))
 
     @property
     def path(self) -> str:
@@ -171,13 +206,15 @@ def own_pods(pods: Iterable[Object], target: Target, job: Object | None) -> tupl
 
 
 def _is_own(pod: Object, target: Target, holders: Holders) -> bool:
-    """Return whether a pod's controller is the job, or a StatefulSet of it.
+    """Return whether a pod's controller is the job, an object of its other programs, or a StatefulSet of it.
 
     A StatefulSet that the job's status does not name yet counts by its name and the pod's labels.
     """
     metadata = lenient.mapping(pod, "metadata")
     owner = _controller(metadata)
     uid, name = lenient.text(owner.get("uid")), lenient.text(owner.get("name"))
+    if any(companion.owns(pod) for companion in target.companions):
+        return target.selects(metadata)
     if owner.get("kind") in api_objects.JOB_KINDS:
         return uid == target.uid
     if target.places.is_ray:
@@ -210,6 +247,8 @@ def is_event_of(event: Object, target: Target, job: Object | None, pods: Iterabl
     about = lenient.mapping(event, "involvedObject")
     uid, name = lenient.text(about.get("uid")), lenient.text(about.get("name"))
     if uid and uid in {target.uid, *map(uid_of, pods)}:
+        return True
+    if any((about.get("kind"), name) == (each.kind, each.name) for each in target.companions):
         return True
     holders = Holders.of(job)
     if about.get("kind") == "StatefulSet":

@@ -35,7 +35,17 @@ from launcher.model.backend import RANK_0
 from launcher.model.config_tree import get
 from launcher.model.environment import plain_variables, secret_variables
 from launcher.model.family_registry import interface, recipe_model
-from launcher.model.job_spec import OPEN, Bundle, JobEvent, JobHandle, JobSpec, JobState, JobStatus, LogSelection
+from launcher.model.job_spec import (
+    OPEN,
+    Bundle,
+    JobEvent,
+    JobHandle,
+    JobSpec,
+    JobState,
+    JobStatus,
+    LogLine,
+    LogSelection,
+)
 from launcher.operator.job_request import (
     GRACEFUL_ENV,
     LOCAL_FILE,
@@ -225,7 +235,7 @@ class LocalBackend:
         if last and last.state.is_final and (operator := self._operators.get(handle.bundle_dir)):
             _end(operator, (None,))
 
-    def logs(self, handle: JobHandle, selection: LogSelection = RANK_0, *, follow: bool) -> Iterator[str]:
+    def logs(self, handle: JobHandle, selection: LogSelection = RANK_0, *, follow: bool) -> Iterator[LogLine]:
         """Yield what the selected ranks wrote, attempt after attempt; with `follow`, until the job has ended.
 
         Raises:

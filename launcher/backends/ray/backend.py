@@ -1,5 +1,6 @@
 """cluster=ray: jobs of a Ray cluster that runs already."""
 
+import contextlib
 import json
 import time
 from collections.abc import Iterator, Mapping
@@ -10,12 +11,13 @@ from typing import TYPE_CHECKING, ClassVar
 from launcher.backends.ray import follow as follow_job
 from launcher.backends.ray import request, submit
 from launcher.backends.ray.client import ADDRESS, Cluster, address_of
+from launcher.backends.ray.driver_log import DriverLines, GrowingLog
 from launcher.bundle import store as bundles
 from launcher.common import console
 from launcher.common.problems import Problem, fail
 from launcher.model.backend import RANK_0
 from launcher.model.following import changes, event_line, followed, patient, refuse_scaling, until
-from launcher.model.job_spec import Bundle, JobEvent, JobHandle, JobSpec, JobStatus, LogSelection
+from launcher.model.job_spec import Bundle, JobEvent, JobHandle, JobSpec, JobStatus, LogLine, LogSelection
 
 if TYPE_CHECKING:
     from ray.dashboard.modules.job.pydantic_models import JobDetails
@@ -47,9 +49,10 @@ class _Job:
         """Return the job's status."""
         return follow_job.read_status(self.find(), self.nodes)
 
-    def log(self) -> str:
-        """Return its driver's log."""
-        return self.cluster.log(self._id)
+    def growing_log(self, poll_s: float) -> GrowingLog:
+        """Return its driver's log, read as it grows."""
+        read = patient(partial(self.cluster.log, self._id), _PATIENCE_S, poll_s)
+        return GrowingLog(self.cluster, self._id, read, poll_s)
 
     def stop(self) -> None:
         """Request its end."""
@@ -120,22 +123,28 @@ class RayBackend:
         """Yield the job's status now and after each change, up to its final one."""
         return changes(patient(_Job(handle).status, _PATIENCE_S, self._poll_s), timeout_s, self._poll_s)
 
-    def logs(self, handle: JobHandle, selection: LogSelection = RANK_0, *, follow: bool) -> Iterator[str]:
+    def logs(self, handle: JobHandle, selection: LogSelection = RANK_0, *, follow: bool) -> Iterator[LogLine]:
         """Yield what the driver, which is rank 0, has printed; with `follow`, until the job has ended, and why.
 
         Raises:
             ProblemsFound: No such rank, attempt or stream exists.
         """
         follow_job.refuse_unknown(selection)
-        watch, log = _Watch(_Job(handle), self._poll_s, is_followed=follow), follow_job.DriverLog(selection)
+        job = _Job(handle)
+        watch, lines = _Watch(job, self._poll_s, is_followed=follow), DriverLines(selection)
+        log = job.growing_log(self._poll_s)
 
-        def new(is_last: bool) -> Iterator[str]:
+        def new(is_last: bool) -> Iterator[LogLine]:
             if watch.found:
-                yield from log.new_lines(watch.log(), watch.found, is_last=is_last)
+                yield from lines.of(log.new(is_last=is_last), watch.found, is_last=is_last)
             if follow:
                 yield from map(event_line, watch.new_events())
 
-        return followed(new, watch, partial(time.sleep, self._poll_s))
+        def all_lines() -> Iterator[LogLine]:
+            with contextlib.closing(log):
+                yield from followed(new, watch, partial(time.sleep, self._poll_s))
+
+        return all_lines()
 
     def events(self, handle: JobHandle, *, follow: bool) -> Iterator[JobEvent]:
         """Yield the job's submission and its end; with `follow`, until it has ended."""
@@ -176,17 +185,12 @@ class _Watch:
 
     def __init__(self, job: _Job, poll_s: float, *, is_followed: bool):
         self._find = patient(job.find, _PATIENCE_S, poll_s)
-        self._log = patient(job.log, _PATIENCE_S, poll_s)
         self._is_followed, self._shown = is_followed, 0
         self.found: JobDetails | None = None
 
     def __call__(self) -> bool:
         self.found = self._find()
         return not self._is_followed or self.found is None or self.found.status.is_terminal()
-
-    def log(self) -> str:
-        """Return the log of the job's driver."""
-        return self._log()
 
     def new_events(self) -> Iterator[JobEvent]:
         """Yield the events since the last call, as far as the last look knows them."""

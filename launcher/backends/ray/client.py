@@ -6,10 +6,11 @@ import os
 import threading
 import urllib.error
 import urllib.request
-from collections.abc import Iterator, Mapping
+from collections.abc import AsyncIterator, Iterator, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from launcher.common import variables
 from launcher.common.problems import fail, first_line
 from launcher.common.texts import bounded
 
@@ -33,7 +34,7 @@ def address_of(given: str | None) -> str:
     Raises:
         ProblemsFound: Neither is a URL of a dashboard.
     """
-    url = given or os.environ.get(_VARIABLE)
+    url = given or variables.current().get(_VARIABLE)
     if url is None or not url.startswith(("http://", "https://")):
         message = f"is not given, and {_VARIABLE} is not {'set' if url is None else 'the URL of a dashboard'}"
         raise fail("E823", ADDRESS, message, value=url, remedy=f"{ADDRESS}=http://<head>:8265")
@@ -74,7 +75,10 @@ class Cluster:
 
     @contextlib.contextmanager
     def _only_address(self) -> Iterator[None]:
-        """Let Ray's client take this address: it prefers these variables to its argument."""
+        """Let Ray's client take this address: it prefers these variables to its argument, where they are set."""
+        if {os.environ.get(name, self.address) for name in (_VARIABLE, _OVERRIDE)} == {self.address}:
+            yield
+            return
         with _environment:
             before = os.environ.get(_OVERRIDE)
             os.environ[_OVERRIDE] = self.address
@@ -129,6 +133,15 @@ class Cluster:
                 if _NOT_FOUND in str(error):
                     return ""
                 raise
+
+    async def tail(self, job: str) -> AsyncIterator[str]:
+        """Yield what a job's driver prints, from the beginning of its log until the job or the connection ends."""
+        import aiohttp  # Ray's client needs it
+
+        # A cluster that does not answer is reported by the look at the job itself.
+        with contextlib.suppress(aiohttp.ClientError, *_FAILURES):
+            async for text in self._client.tail_job_logs(job):
+                yield text
 
     def nodes(self) -> tuple[Mapping[str, float], ...]:
         """Return the resources of each node that is alive, by Ray's names."""

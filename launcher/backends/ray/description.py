@@ -5,15 +5,21 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 from launcher.model.backend import Backend, BackendDescription
 from launcher.model.base_model import options_of
-from launcher.model.capabilities import Files, Instances, Programs, Scaling, Secrets
+from launcher.model.capabilities import Doctor, Files, Instances, Programs, Scaling, Secrets
+from launcher.model.job_spec import Bundle
 
 if TYPE_CHECKING:
     from launcher.backends.ray.options import Settings
     from launcher.model.checked_recipe import CheckedRecipe
+    from launcher.model.ray_job import RayJob
 
 
 class _Files(Files["Settings"]):
     has_bundle: ClassVar[bool] = False
+
+    def code_folder(self, options: "Settings") -> str | None:
+        """Return the driver's working directory."""
+        return options.working_dir
 
 
 class _Programs(Programs["Settings"]):
@@ -22,6 +28,12 @@ class _Programs(Programs["Settings"]):
     def are_replaced(self, options: "Settings") -> bool:
         """Return whether the section has a command."""
         return bool(options.command)
+
+    def ray_job(self, bundle: Bundle) -> "RayJob":
+        """Return the job that a bundle requests."""
+        from launcher.backends.ray.driver import ray_job
+
+        return ray_job(bundle)
 
 
 class _Secrets(Secrets):
@@ -51,6 +63,12 @@ class RayDescription(BackendDescription["Settings"]):
         from launcher.backends.ray.backend import BACKEND
 
         return BACKEND
+
+    def doctor(self) -> Doctor:
+        """Return the examination of a cluster by its dashboard."""
+        from launcher.backends.ray.doctor import RayDoctor
+
+        return RayDoctor()
 
     def options(self) -> type["Settings"]:
         """Return the model of the `cluster` section."""

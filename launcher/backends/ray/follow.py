@@ -1,10 +1,10 @@
-"""What following a Ray job needs: its description as a status and events, and the log of its driver."""
+"""What following a Ray job needs: its description as a status and as events, and the logs that it cannot have."""
 
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 from launcher.common.problems import fail
-from launcher.model.following import event_line, refuse_unknown_attempt, refuse_unknown_ranks
+from launcher.model.following import refuse_unknown_attempt, refuse_unknown_ranks
 from launcher.model.job_spec import JobEvent, JobState, JobStatus, LogSelection
 
 if TYPE_CHECKING:
@@ -61,32 +61,3 @@ def refuse_unknown(selection: LogSelection) -> None:
         raise fail("E828", "--stderr", "Ray keeps both outputs of a driver as one stream", remedy="leave it out")
     refuse_unknown_ranks(selection.ranks, 1)
     refuse_unknown_attempt(selection.attempt, range(1))
-
-
-class DriverLog:
-    """Yields the lines of a driver's log, each once, and what Ray itself writes before them as events."""
-
-    def __init__(self, selection: LogSelection):
-        self._selection, self._read, self._is_begun = selection, 0, False
-
-    def new_lines(self, text: str, job: "JobDetails", *, is_last: bool) -> Iterator[str]:
-        """Yield the lines that are new in the complete log; an unfinished one only if no further read follows."""
-        if not self._is_begun:
-            head, found, _ = text.partition(_begin(job))
-            if not (found or is_last):
-                return  # what Ray itself writes is not complete
-            self._is_begun, self._read = True, len(head) + len(found)
-            for line in head.splitlines():
-                yield event_line(JobEvent(0.0, "Ray", line.rpartition(" -- ")[2]))
-            if self._selection.has_headings:
-                yield "== attempt 0"
-        end = len(text) if is_last else max(self._read, text.rfind("\n") + 1)
-        prefix = "rank 0 | " if self._selection.has_prefixes else ""
-        if new := text[self._read : end]:
-            self._read = end
-            yield from (f"{prefix}{line}" for line in new.removesuffix("\n").split("\n"))
-
-
-def _begin(job: "JobDetails") -> str:
-    """Return the line after which the output of a driver begins. Source: Ray, job_supervisor.py."""
-    return f"Running entrypoint for job {job.submission_id}: {job.entrypoint}\n"

@@ -9,7 +9,7 @@ from launcher.backends.ray.options import ray_options
 from launcher.common.problems import fail
 from launcher.model.environment import plain_variables, secret_variables
 from launcher.model.family_registry import interface
-from launcher.model.interface import BUNDLE_CONFIGS, CONFIG_MOUNT, SUBMITTER, Role
+from launcher.model.interface import BUNDLE_CONFIGS, CONFIG_MOUNT, Role
 from launcher.model.job_spec import Bundle, JobSpec
 
 FILE = "ray/request.json"
@@ -41,7 +41,7 @@ class Request(NamedTuple):
 def render(job: JobSpec) -> str:
     """Return the request of a planned job. Pure."""
     options, family = ray_options(job), interface(job)
-    role = family.role(SUBMITTER) if family.is_ray else family.workers
+    role = family.first
     reserved = {
         name: value
         for name in ("entrypoint_num_cpus", "entrypoint_num_gpus", "entrypoint_memory", "entrypoint_resources")

@@ -1,7 +1,6 @@
 """Submits a bundle's job once: copies its configurations and code to the cluster, then sends the request."""
 
 import json
-import os
 import shutil
 import tempfile
 from collections.abc import Iterator, Mapping
@@ -11,7 +10,7 @@ from typing import Any
 from launcher.backends.ray.client import Cluster
 from launcher.backends.ray.options import ray_options
 from launcher.backends.ray.request import CONFIGS, DIGEST, Request, read
-from launcher.common import os_errors
+from launcher.common import os_errors, variables
 from launcher.common.names import CONFIG_DIR, RUN_DIR
 from launcher.common.problems import Notice, Problem, ProblemsFound, fail
 from launcher.model.config_tree import get
@@ -105,7 +104,7 @@ def _in_doubt(bundle: Bundle, job: str) -> Problem:
 
 
 def _send(cluster: Cluster, bundle: Bundle, request: Request, job: str) -> None:
-    values = {name: os.environ[source] for name, source in request.secrets.items()}
+    values = {name: variables.current()[source] for name, source in request.secrets.items()}
     environment = request.job["runtime_env"]
     arguments = {
         **request.job,
@@ -116,14 +115,14 @@ def _send(cluster: Cluster, bundle: Bundle, request: Request, job: str) -> None:
     with tempfile.TemporaryDirectory(prefix="recipes-ray-") as scratch:
         folder = Path(scratch, "job")
         try:
-            _gather(bundle, request, folder)
+            gather(bundle, request, folder)
         except (OSError, shutil.Error) as error:
             message = f"cannot be copied: {error}"
             raise fail("E826", "cluster.working_dir", message, value=request.working_dir) from error
         cluster.submit(arguments, folder)
 
 
-def _gather(bundle: Bundle, request: Request, folder: Path) -> None:
+def gather(bundle: Bundle, request: Request, folder: Path) -> None:
     """Put the code and the configurations of a job into a new folder; links that lead to files become files."""
     if request.working_dir:
         results = bundle.directory.resolve().parent
@@ -169,7 +168,7 @@ def unset_secrets(config: Mapping[str, Any]) -> Iterator[Problem]:
     """Yield a Problem for each secret that is not in this process's environment, from which the job gets it."""
     for name, path, reference in secret_references(config):
         source = reference.get("env")
-        if source and source not in os.environ:
+        if source and source not in variables.current():
             message, remedy = f"the variable {source}, which holds {name}, is not set", f"export {source}=…"
             yield Problem("E448", path, message, remedy=remedy)
 

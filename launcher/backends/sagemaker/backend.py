@@ -15,7 +15,7 @@ from launcher.common import yaml_io
 from launcher.common.problems import Problem, fail
 from launcher.model import following
 from launcher.model.backend import RANK_0
-from launcher.model.job_spec import Bundle, JobEvent, JobHandle, JobSpec, JobStatus, LogSelection
+from launcher.model.job_spec import Bundle, JobEvent, JobHandle, JobSpec, JobStatus, LogLine, LogSelection
 
 _PATIENCE_S = 1800.0
 """Time limit for a stopped job to save, upload and terminate: it has 120 s after SIGTERM, then uploads."""
@@ -77,7 +77,7 @@ class SageMakerBackend:
         """Yield the job's status now and after each change, up to its final one."""
         return following.changes(self._job(handle).status, timeout_s, self._poll_s)
 
-    def logs(self, handle: JobHandle, selection: LogSelection = RANK_0, *, follow: bool) -> Iterator[str]:
+    def logs(self, handle: JobHandle, selection: LogSelection = RANK_0, *, follow: bool) -> Iterator[LogLine]:
         """Yield the output of the selected ranks' hosts; with `follow`, also the job's events, until it has ended.
 
         Raises:

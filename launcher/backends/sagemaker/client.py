@@ -24,6 +24,9 @@ _DENIED = ("AccessDeniedException", "AccessDenied", "UnauthorizedOperation", "Fo
 _PASSING = ("ThrottlingException", "Throttling", "RequestLimitExceeded", "SlowDown", "TooManyRequestsException")
 """Source: AWS, Common errors; Amazon S3, Error responses."""
 
+_making = threading.Lock()
+"""Threads share clients, but a Session makes one at a time. Source: boto3, Multithreading with sessions."""
+
 
 class Refused(Exception):
     """A service refused a call; `is_final` if that has no effect: each of the call's attempts was refused."""
@@ -85,19 +88,22 @@ class Connection:
             raise _unasked(error) from error
 
     def _client(self, service: str) -> Any:
-        if service not in self.clients:
-            from botocore.config import Config
+        with _making:
+            if service not in self.clients:
+                self.clients[service] = self._made(service)
+            return self.clients[service]
 
-            config = Config(
-                retries={"mode": "standard", "max_attempts": _ATTEMPTS},
-                connect_timeout=_CONNECT_TIMEOUT_S,
-                read_timeout=_READ_TIMEOUT_S,
-            )
-            made = self.clients[service] = client(self.session, service, config)
-            made.meta.events.register(
-                f"needs-retry.{made.meta.service_model.service_id.hyphenize()}", self.doubts.judge
-            )
-        return self.clients[service]
+    def _made(self, service: str) -> Any:
+        from botocore.config import Config
+
+        config = Config(
+            retries={"mode": "standard", "max_attempts": _ATTEMPTS},
+            connect_timeout=_CONNECT_TIMEOUT_S,
+            read_timeout=_READ_TIMEOUT_S,
+        )
+        made = client(self.session, service, config)
+        made.meta.events.register(f"needs-retry.{made.meta.service_model.service_id.hyphenize()}", self.doubts.judge)
+        return made
 
 
 def client(session: Any, service: str, config: Any, endpoint: str | None = None) -> Any:

@@ -1,12 +1,13 @@
 """Describes cluster=sm_jobs, SageMaker training jobs. The keys of the section are in `training_options`."""
 
+import json
 from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, ClassVar, TypeVar
 
 from launcher.backends.sagemaker import JOBS
 from launcher.model.backend import Backend, BackendDescription, LaunchMode
-from launcher.model.capabilities import Files, Instances, Programs, RuntimeLimit, Secrets
-from launcher.model.job_spec import JobSpec
+from launcher.model.capabilities import Doctor, Files, Instances, Programs, RuntimeLimit, Secrets
+from launcher.model.job_spec import Bundle, JobSpec, ResultKind
 
 if TYPE_CHECKING:
     from launcher.backends.sagemaker.training_options import Settings
@@ -27,6 +28,17 @@ class _Files(Files["Settings"]):
         from launcher.backends.sagemaker.keys import effective
 
         return tuple(each["ChannelName"] for each in request.channels(effective(options.sm_jobs_config)).values())
+
+    def outputs(self, bundle: Bundle) -> Iterator[tuple[ResultKind, str]]:
+        """Yield the artefacts that the service uploads at the end, and its copy of the folder of checkpoints."""
+        from launcher.backends.sagemaker import request
+
+        sent = json.loads(bundle.files[request.REQUEST])
+        if "OutputDataConfig" in sent:
+            yield "model", request.model_uri(sent)
+            yield "output", f"{request.output_uri(sent)}/output.tar.gz"
+        if "CheckpointConfig" in sent:
+            yield "checkpoints", sent["CheckpointConfig"]["S3Uri"]
 
 
 class _Instances(Instances["Settings"]):
@@ -65,6 +77,7 @@ class _InstancesOnAws(_Instances):
 
 
 class _Programs(Programs["Settings"]):
+    has_ray: ClassVar[bool] = True
     starts_by_mpi: ClassVar[bool] = True
     toolkit_key: ClassVar[str | None] = f"{JOBS}.toolkit"
 
@@ -140,6 +153,12 @@ class SageMakerDescription(TrainingJobDescription["Settings"]):
         from launcher.backends.sagemaker.backend import BACKEND
 
         return BACKEND
+
+    def doctor(self) -> Doctor:
+        """Return the examination of an account by the API of AWS."""
+        from launcher.backends.sagemaker.doctor import SageMakerDoctor
+
+        return SageMakerDoctor()
 
     def options(self) -> type["Settings"]:
         """Return the model of the `cluster` section."""

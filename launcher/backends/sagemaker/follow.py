@@ -23,7 +23,7 @@ from launcher.model.following import (
     refuse_unknown_ranks,
     selected_ranks,
 )
-from launcher.model.job_spec import JobEvent, JobState, JobStatus, LogSelection
+from launcher.model.job_spec import LAST_LINES, JobEvent, JobState, JobStatus, LogLine, LogSelection
 from launcher.model.parallelism.ranks import host_names
 
 LOG_GROUP = "/aws/sagemaker/TrainingJobs"
@@ -226,11 +226,11 @@ def events(job: TrainingJob, poll_s: float, *, follow: bool) -> Iterator[JobEven
     )
 
 
-def logs(job: TrainingJob, selection: LogSelection, poll_s: float, *, follow: bool) -> Iterator[str]:
+def logs(job: TrainingJob, selection: LogSelection, poll_s: float, *, follow: bool) -> Iterator[LogLine]:
     """Yield the selected log lines; with `follow`, also the job's events, until it has ended."""
     reader, has_ended = _Reader(job, selection), LateEnd(job.has_ended, _LATE_LOOKS)
 
-    def new(_is_last: bool) -> Iterator[str]:
+    def new(_is_last: bool) -> Iterator[LogLine]:
         with api_errors_as_problems():
             yield from reader.lines()
         if selection.attempt is None:  # without `follow` nothing was described, so there are none
@@ -253,7 +253,7 @@ class _Reader:
     tokens: dict[str, str] = field(default_factory=dict)
     headed: set[str] = field(default_factory=set)
 
-    def lines(self) -> Iterator[str]:
+    def lines(self) -> Iterator[LogLine]:
         """Yield the selected lines that are new, host by host, a heading before the first one of each stream."""
         for number, (host, streams) in enumerate(self.job.streams().items()):
             first = number * self.job.processes
@@ -263,31 +263,39 @@ class _Reader:
             for attempt, stream in enumerate(streams):
                 if self.selection.attempt not in (None, attempt):
                     continue
-                for shown in (shown for line in self._new(stream) for shown in self._shown(line, ranks)):
+                for event in self._new(stream):
+                    if (line := self._line(event, attempt, host, ranks)) is None:
+                        continue
                     if self.selection.has_headings and stream not in self.headed:
                         self.headed.add(stream)
-                        yield f"== attempt {attempt} on {host}"
-                    yield shown
+                        yield LogLine("attempt", None, f"attempt {attempt} on {host}", attempt, host)
+                    yield line
 
-    def _shown(self, line: str, ranks: Sequence[int]) -> Iterator[str]:
-        """Yield a line as it is shown if it belongs to a selected rank."""
-        found, job = _TAG.match(line), self.job
+    def _line(self, event: Mapping[str, Any], attempt: int, host: str, ranks: Sequence[int]) -> LogLine | None:
+        """Return an entry of a host's log as a line; None if it belongs to no selected rank."""
+        text, job, time_ms = event["message"], self.job, event.get("timestamp")
+        time_s = None if time_ms is None else time_ms / 1000
+        found = _TAG.match(text)
         if found is None or (rank := int(found[1])) >= job.nodes * job.processes:
-            if ranks:
-                yield f"rank {ranks[0]} | {line}" if self.selection.has_prefixes else line
-        elif selected_ranks((rank,), self.selection):
-            text, host = line[len(found[0]) :], host_names(job.nodes)[rank // job.processes]
-            yield f"rank {rank} on {host} | {text}" if self.selection.has_prefixes else text
+            return LogLine("line", ranks[0], text, attempt, host, time_s) if ranks else None
+        if not selected_ranks((rank,), self.selection):
+            return None
+        host = host_names(job.nodes)[rank // job.processes]
+        return LogLine("line", rank, text[len(found[0]) :], attempt, host, time_s, writer=f"rank {rank} on {host}")
 
-    def _new(self, stream: str) -> Iterator[str]:
-        """Yield a stream's new lines; a repeated token marks its current end."""
-        query = {"logGroupName": LOG_GROUP, "logStreamName": stream, "startFromHead": True}
+    def _new(self, stream: str) -> Iterator[Mapping[str, Any]]:
+        """Yield a stream's new entries; a repeated token marks its current end."""
+        query: dict[str, Any] = {"logGroupName": LOG_GROUP, "logStreamName": stream, "startFromHead": True}
+        if self.selection.is_excerpt:
+            query |= {"startFromHead": False, "limit": LAST_LINES}
+            yield from self.job.services.call("logs", "get_log_events", **query)["events"]
+            return
         while True:
             token = self.tokens.get(stream)
             page = self.job.services.call(
                 "logs", "get_log_events", **query, **({"nextToken": token} if token else {})
             )
             self.tokens[stream] = page["nextForwardToken"]
-            yield from (event["message"] for event in page["events"])
+            yield from page["events"]
             if page["nextForwardToken"] == token:
                 return

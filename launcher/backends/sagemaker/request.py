@@ -16,13 +16,14 @@ from launcher.backends.sagemaker.training_options import Channel, FileSystem, Sm
 from launcher.common import yaml_io
 from launcher.common.names import BASE_CONFIG, CONFIG_DIR
 from launcher.common.templating import render_template
+from launcher.model import ray_script
 from launcher.model.base_model import Model
 from launcher.model.checked_recipe import CheckedRecipe
 from launcher.model.config_tree import get
 from launcher.model.environment import plain_variables
 from launcher.model.family_registry import interface
 from launcher.model.instances import canonical
-from launcher.model.interface import BUNDLE_CONFIGS, Entry, Interface
+from launcher.model.interface import BUNDLE_CONFIGS, CONFIG_MOUNT, Entry, Interface
 from launcher.model.job_spec import JobSpec
 from launcher.model.parallelism import smp
 
@@ -30,6 +31,8 @@ REQUEST = "request.json"
 
 START = "start.sh"
 """File beside the recipe that starts the program in images that do not start it themselves."""
+RAY = "ray.sh"
+"""File beside it that starts a host's part of a Ray cluster, in which the first host runs the program."""
 
 RECIPE_CHANNEL = "recipe"
 RECIPE_DIR = f"/opt/ml/input/data/{RECIPE_CHANNEL}"
@@ -122,12 +125,24 @@ def _config_path(family: Interface) -> dict[str, str]:
 def render(job: JobSpec, configs: Mapping[str, str]) -> dict[str, str]:
     """Return the files of a job's bundle, path to text; the recipe's channel provides `configs`."""
     plan = of_job(job)
-    start = {}
-    if is_started(plan):
-        program = interface(job).workers.program(job)
-        start[START] = render_template("sagemaker/start.sh.j2", processes=plan.processes, program=program)
+    start = _start_files(job, plan.processes) if is_started(plan) else {}
     request = build(plan, job.name, {**configs, **start})
     return {REQUEST: json.dumps(request, indent=2, ensure_ascii=False) + "\n", **start}
+
+
+def _start_files(job: JobSpec, processes: int) -> dict[str, str]:
+    """Return the files that start a job's program on its hosts."""
+    family = interface(job)
+    program = family.first.program(job)
+    text = render_template(
+        "sagemaker/start.sh.j2",
+        processes=processes,
+        program=program,
+        configs=CONFIG_MOUNT,
+        ray_file=RAY if family.is_ray else None,
+        patience_s=ray_script.PATIENCE_S,
+    )
+    return {START: text, **({RAY: ray_script.render(job.name, processes, program[0])} if family.is_ray else {})}
 
 
 def build(plan: Plan, name: str, recipe: Mapping[str, str]) -> dict[str, Any]:
@@ -340,7 +355,7 @@ def recipe_files(files: Mapping[str, str]) -> dict[str, str]:
     return {
         path.removeprefix(f"{CONFIG_DIR}/"): text
         for path, text in files.items()
-        if path == START or path.startswith(CONFIG_DIR)
+        if path in (START, RAY) or path.startswith(CONFIG_DIR)
     }
 
 
@@ -367,3 +382,14 @@ def members(jobs: SmJobs) -> dict[str, Any]:
 def _api(section: Model) -> dict[str, Any]:
     """Return the given keys of a section by the API's names, without its rules, which have a member of their own."""
     return section.model_dump(by_alias=True, exclude_none=True, exclude={"rules"})
+
+
+def output_uri(request: Mapping[str, Any]) -> str:
+    """Return the URI of a job's output."""
+    return f"{request['OutputDataConfig']['S3OutputPath'].rstrip('/')}/{request['TrainingJobName']}/output"
+
+
+def model_uri(request: Mapping[str, Any]) -> str:
+    """Return the S3ModelArtifacts of DescribeTrainingJob."""
+    is_plain = request["OutputDataConfig"].get("CompressionType") == "NONE"
+    return f"{output_uri(request)}/{'model/' if is_plain else 'model.tar.gz'}"

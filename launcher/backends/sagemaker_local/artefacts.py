@@ -9,6 +9,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, TypeAlias
 
+from launcher.backends.sagemaker.request import output_uri
 from launcher.backends.sagemaker_local import files
 from launcher.backends.sagemaker_local.objects import Stores
 from launcher.backends.sagemaker_local.optml import Host
@@ -68,17 +69,6 @@ def publish(request: Mapping[str, Any], hosts: Sequence[Host], stores: Stores, s
         lost = _put_archive(MODEL, model, f"{base}/model.tar.gz", stores, scratch)
     lost += _put_archive(DATA, data, f"{base}/output.tar.gz", stores, scratch)
     return [*model_clashes, *data_clashes, *lost]
-
-
-def output_uri(request: Mapping[str, Any]) -> str:
-    """Return the URI of a job's output."""
-    return f"{request['OutputDataConfig']['S3OutputPath'].rstrip('/')}/{request['TrainingJobName']}/output"
-
-
-def model_uri(request: Mapping[str, Any]) -> str:
-    """Return the S3ModelArtifacts of DescribeTrainingJob."""
-    is_plain = request["OutputDataConfig"].get("CompressionType") == "NONE"
-    return f"{output_uri(request)}/{'model/' if is_plain else 'model.tar.gz'}"
 
 
 def failure_reason(hosts: Iterable[Host], code: int) -> str:

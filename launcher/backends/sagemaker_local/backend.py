@@ -1,6 +1,7 @@
 """cluster=sm_local: a training job on this machine, under SageMaker's container contract."""
 
 import importlib.util
+import itertools
 import json
 import math
 import shutil
@@ -141,6 +142,9 @@ class ContractBackend(SageMakerBackend):
         if program.is_mpi(made) and not chosen.is_private:
             message = "mpirun reaches hosts through namespaces, which this kernel does not allow"
             raise fail("E432", "recipes.distribution.mpi", message)
+        if (folder / request.RAY).exists() and not chosen.is_private:
+            message = "a Ray cluster needs hosts with addresses of their own, which this kernel does not allow"
+            raise fail("E432", "cluster", message)
         if not chosen.has_own_pids and importlib.util.find_spec("psutil") is None:
             message = "this kernel allows no PID namespace for a job, and without psutil its processes are not found"
             raise fail("E432", "cluster", message, remedy="pip install '.[local]'")
@@ -185,11 +189,7 @@ def _unstartable(job: JobSpec, made: Mapping[str, Any]) -> Iterator[Problem]:
     if program.is_mpi(made):
         yield from _without_mpi(job, jobs.source_dir)
     elif request.is_started(request.of_job(job)):
-        needs = family.needs
-        if missing := [name for name in ("torch", *needs) if importlib.util.find_spec(name) is None]:
-            message = f"the program needs packages that are not installed in this environment: {', '.join(missing)}"
-            remedy = f"pip install '.[{'local,trainer' if needs else 'local'}]'"
-            yield Problem("E430", "cluster", message, value="sm_local", remedy=remedy)
+        yield from _without_packages(job)
     elif family.entry is Entry.SCRIPT:
         if shutil.which(program.TRAIN, path=program.launcher_path()["PATH"]) is None:
             yield _without_train(job, entry)
@@ -199,6 +199,25 @@ def _unstartable(job: JobSpec, made: Mapping[str, Any]) -> Iterator[Problem]:
         message = "this family's program is in the image, and no image runs here"
         remedy = f"cluster.trainer={OPEN}, or {entry}=[…]"
         yield Problem("E430", "cluster.trainer", message, value=job.trainer, remedy=remedy)
+
+
+def _without_packages(job: JobSpec) -> Iterator[Problem]:
+    """Yield the Problem that packages which a job's program imports are not installed."""
+    family = interface(job)
+    words = family.first.program(job)
+    modules = [word.partition(".")[0] for flag, word in itertools.pairwise(words) if flag == "-m"]
+    extra_of = {
+        "torch": "local",
+        **({"ray": "ray"} if family.is_ray else {}),
+        **dict.fromkeys(family.needs, "trainer"),
+    }
+    wanted = dict.fromkeys((*extra_of, *modules))
+    if missing := [name for name in wanted if importlib.util.find_spec(name) is None]:
+        message = f"the program needs packages that are not installed in this environment: {', '.join(missing)}"
+        extras = ",".join(dict.fromkeys(extra_of[name] for name in missing if name in extra_of))
+        others = [name for name in missing if name not in extra_of]
+        remedy = " ".join(("pip install", *([f"'.[{extras}]'"] if extras else []), *others))
+        yield Problem("E430", "cluster", message, value="sm_local", remedy=remedy)
 
 
 def _without_mpi(job: JobSpec, source_dir: str | None) -> Iterator[Problem]:

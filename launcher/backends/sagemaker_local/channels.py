@@ -99,6 +99,16 @@ def prepare(channels: Sequence[Mapping[str, Any]], default_mode: str, place: Pla
     return feeds
 
 
+def num_objects(channel: Mapping[str, Any], default_mode: str, stores: Stores) -> int | None:
+    """Return how many objects a channel has; None for a file system. Copies nothing.
+
+    Raises:
+        ProblemsFound: Every fault of the channel.
+    """
+    found = _Content.of(channel, default_mode, stores)
+    return None if found.folder else len(found.entries)
+
+
 def channels_of(channels: Sequence[Mapping[str, Any]], place: Place) -> list[Mapping[str, Any]]:
     """Return the channels that a host gets: those for all, and for its instance group."""
     return [channel for channel in channels if place.host in _sharers(channel, place)]

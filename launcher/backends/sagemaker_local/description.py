@@ -4,6 +4,7 @@ from typing import TYPE_CHECKING, ClassVar
 
 from launcher.backends.sagemaker.description import TrainingJobDescription
 from launcher.model.backend import Backend
+from launcher.model.capabilities import Doctor
 from launcher.model.job_spec import OPEN, JobSpec, Trainer
 
 if TYPE_CHECKING:
@@ -24,6 +25,12 @@ class SageMakerLocalDescription(TrainingJobDescription["Settings"]):
         from launcher.backends.sagemaker_local.backend import BACKEND
 
         return BACKEND
+
+    def doctor(self) -> Doctor:
+        """Return the examination of this machine."""
+        from launcher.backends.sagemaker_local.doctor import ContractDoctor
+
+        return ContractDoctor()
 
     def options(self) -> type["Settings"]:
         """Return the model of the `cluster` section."""

@@ -12,6 +12,7 @@ import argparse
 import json
 import logging
 import os
+import secrets
 import shutil
 import signal
 import sys
@@ -21,7 +22,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import IO, Any, NoReturn
 
-from launcher.backends.sagemaker.request import REQUEST, START
+from launcher.backends.sagemaker.request import RAY, REQUEST, START, model_uri
 from launcher.backends.sagemaker.submit import recipe_uri
 from launcher.backends.sagemaker_local import artefacts, isolation, program, record
 from launcher.backends.sagemaker_local.channels import Feed, Place, channels_of, input_data_config, prepare
@@ -96,8 +97,11 @@ class Job:
         self._hosts_dir = self._run_dir / HOSTS_DIR
         self._hosts = hosts(self._request["ResourceConfig"], self._hosts_dir, is_private=self._isolation.is_private)
         self._deadline: float | None = None  # end of its time limit, on the monotonic clock, once it trains
-        start = bundle_dir / START
-        self._recipe = [*sorted((bundle_dir / CONFIG_DIR).iterdir()), *([start] if start.exists() else [])]
+        starts = [path for path in (bundle_dir / START, bundle_dir / RAY) if path.exists()]
+        # Ray listens on all addresses of this machine, and runs the code of whoever connects.
+        token = {"RAY_AUTH_MODE": "token", "RAY_AUTH_TOKEN": secrets.token_hex(32)}
+        self._token = token if bundle_dir / RAY in starts else {}
+        self._recipe = [*sorted((bundle_dir / CONFIG_DIR).iterdir()), *starts]
 
     def run(self) -> str:
         """Run the job to its end; return its last secondary status."""
@@ -190,7 +194,7 @@ class Job:
             words = program.words(self._request, self._hosts, host)
             arn, endpoint = self._record.fields["TrainingJobArn"], self._stores.endpoint
             environment = program.environment(self._request, arn, self._region, endpoint, self._hosts, host)
-            fleet.start(host, words, environment, feeds[host.name])
+            fleet.start(host, words, {**self._token, **environment}, feeds[host.name])
         while not (end := self._verdict(fleet, feeds)):
             if self._interrupts.count or time.monotonic() >= self._deadline:
                 return self._stop(fleet)
@@ -240,7 +244,7 @@ class Job:
         if faults:
             return End("Failed", end.reason or "; ".join(faults))
         if end is COMPLETED:
-            uri = artefacts.model_uri(self._request)
+            uri = model_uri(self._request)
             self._record.fields["ModelArtifacts"] = {"S3ModelArtifacts": uri}
         return end
 

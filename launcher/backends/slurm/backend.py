@@ -17,7 +17,7 @@ from launcher.common.problems import Notice, Problem, ProblemsFound, fail
 from launcher.model import following
 from launcher.model.backend import RANK_0
 from launcher.model.earlier_jobs import QueuedJob
-from launcher.model.job_spec import Bundle, JobEvent, JobHandle, JobSpec, JobState, JobStatus, LogSelection
+from launcher.model.job_spec import Bundle, JobEvent, JobHandle, JobSpec, JobState, JobStatus, LogLine, LogSelection
 
 _KIND = "Slurm job"
 _PATTERN = re.compile(r"[%\\\x00-\x1f\x7f]")
@@ -83,7 +83,7 @@ class SlurmBackend:
     def _patient_status(self, handle: JobHandle) -> Callable[[], JobStatus]:
         return follow_job.patiently(partial(self.status, handle))
 
-    def logs(self, handle: JobHandle, selection: LogSelection = RANK_0, *, follow: bool) -> Iterator[str]:
+    def logs(self, handle: JobHandle, selection: LogSelection = RANK_0, *, follow: bool) -> Iterator[LogLine]:
         """Yield what the selected ranks wrote; with `follow`, also the job's events, until it has ended."""
         return follow_job.find(handle)[0].logs(selection, self._patient_status(handle), follow=follow)
 

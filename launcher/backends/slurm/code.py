@@ -21,7 +21,7 @@ from pathlib import Path
 from urllib.parse import urlsplit
 
 from launcher.backends.slurm.options import slurm_options
-from launcher.bundle.render import MANIFEST
+from launcher.bundle.manifest import MANIFEST
 from launcher.common import os_errors
 from launcher.common.names import RUN_DIR
 from launcher.common.problems import Problem, ProblemsFound, fail

@@ -2,7 +2,7 @@
 
 import json
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -99,8 +99,12 @@ def nodes_key(config: Mapping[str, Any]) -> str:
 
 def _options(request: Request) -> dict[str, str]:
     """Return the options of a request by name, those of its header and those beside it."""
-    lines = [line.removeprefix(OPTION) for line in request.text.splitlines() if line.startswith(OPTION)]
-    parts = (word.partition("=") for word in (*lines, *request.words))
+    return header_options((*request.text.splitlines(), *(f"{OPTION}{word}" for word in request.words)))
+
+
+def header_options(lines: Iterable[str]) -> dict[str, str]:
+    """Return the options that lines of a batch script's header have, by name."""
+    parts = (line.removeprefix(OPTION).partition("=") for line in lines if line.startswith(OPTION))
     return {name.removeprefix("--"): value.strip('"') for name, _, value in parts}
 
 

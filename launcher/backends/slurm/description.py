@@ -4,12 +4,13 @@ from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from launcher.model.backend import Backend, BackendDescription, LaunchMode
-from launcher.model.capabilities import Files, Programs, Queue, Scaling, Secrets
-from launcher.model.job_spec import JobSpec
+from launcher.model.capabilities import Doctor, Files, Programs, Queue, Scaling, Secrets
+from launcher.model.job_spec import Bundle, JobSpec
 
 if TYPE_CHECKING:
     from launcher.backends.slurm.options import Settings
     from launcher.model.checked_recipe import CheckedRecipe
+    from launcher.model.ray_job import RayJob
 
 _GROWTH = {None: "in place or by a requeue", "in_place": "in place", "requeue": "by a requeue"}
 
@@ -23,10 +24,20 @@ class _Files(Files["Settings"]):
         """Return whether the job is launched on a login node."""
         return not options.ssh
 
+    def code_folder(self, options: "Settings") -> str | None:
+        """Return the current folder if a snapshot of it is taken."""
+        return "" if (options.code or ("snapshot" if options.ssh else "folder")) == "snapshot" else None
+
 
 class _Programs(Programs["Settings"]):
     has_ray: ClassVar[bool] = True
     starts_by_mpi: ClassVar[bool] = True
+
+    def ray_job(self, bundle: Bundle) -> "RayJob | None":
+        """Return the job that the bundle's files describe."""
+        from launcher.backends.slurm.ray_cluster import ray_job
+
+        return ray_job(bundle)
 
 
 class _Scaling(Scaling):
@@ -79,6 +90,12 @@ class SlurmDescription(BackendDescription["Settings"]):
         from launcher.backends.slurm.backend import BACKEND
 
         return BACKEND
+
+    def doctor(self) -> Doctor:
+        """Return the examination of a cluster by Slurm's commands."""
+        from launcher.backends.slurm.doctor import SlurmDoctor
+
+        return SlurmDoctor()
 
     def options(self) -> type["Settings"]:
         """Return the model of the `cluster` section."""

@@ -35,13 +35,14 @@ from launcher.model.following import (
     refuse_scaling,
     refuse_unknown_attempt,
     refuse_unknown_ranks,
+    streams,
     until,
 )
-from launcher.model.job_spec import JobEvent, JobHandle, JobState, JobStatus, LogSelection
+from launcher.model.job_spec import JobEvent, JobHandle, JobState, JobStatus, LogLine, LogSelection
 from launcher.operator.event_log import job_events
 from launcher.operator.job_request import REQUEST_FILE, read_job_request, refuse_unplanned_size, size_request
 from launcher.operator.snapshot import Attempt, Snapshot, read_snapshot
-from launcher.operator.worker_logs import STDERR, STDOUT, read_logs, tail
+from launcher.operator.worker_logs import read_logs, tail
 from launcher.runtime.durable import write_text
 
 _ASK_AGAIN_S = 0.2
@@ -118,22 +119,22 @@ class Job(ABC):
     @abstractmethod
     def _status(self, seen: Seen | None) -> JobStatus: ...
 
-    def logs(self, selection: LogSelection, read: Status, *, follow: bool) -> Iterator[str]:
+    def logs(self, selection: LogSelection, read: Status, *, follow: bool) -> Iterator[LogLine]:
         """Return `lines`, and after them those with which the batch script of a job that failed ended."""
         return self._with_reason(self.lines(selection, read, follow=follow), selection, read)
 
-    def _with_reason(self, lines: Iterator[str], selection: LogSelection, read: Status) -> Iterator[str]:
+    def _with_reason(self, lines: Iterator[LogLine], selection: LogSelection, read: Status) -> Iterator[LogLine]:
         yield from lines
         if selection.attempt is not None or not self.job_id:
             return
         status = read()
         if status.state in _UNKNOWN and (last := self._last_lines()):
             reason = status.message.partition("\n")[0]
-            yield f"fault  {status.state.value}: {reason}; its batch script ended with:"
-            yield from (f"fault  {line}" for line in last)
+            first = f"{status.state.value}: {reason}; its batch script ended with:"
+            yield from (LogLine("fault", None, text) for text in (first, *last))
 
     @abstractmethod
-    def lines(self, selection: LogSelection, read: Status, *, follow: bool) -> Iterator[str]:
+    def lines(self, selection: LogSelection, read: Status, *, follow: bool) -> Iterator[LogLine]:
         """Return what the selected ranks wrote; with `follow`, also the job's events, until it has ended.
 
         Raises:
@@ -245,7 +246,7 @@ class FixedJob(Job):
             return False
         return queue_of(self.place).knows_array(self.job_id, its.array)
 
-    def lines(self, selection: LogSelection, read: Status, *, follow: bool) -> Iterator[str]:
+    def lines(self, selection: LogSelection, read: Status, *, follow: bool) -> Iterator[LogLine]:
         """Return what the selected ranks wrote."""
         self._fetch()
         refuse_unknown_ranks(selection.ranks, self._num_ranks)
@@ -268,7 +269,7 @@ class FixedJob(Job):
 
         over = LateEnd(has_ended, _LATE_LOOKS, has_files, patience_s)
 
-        def new(is_last: bool) -> Iterator[str]:
+        def new(is_last: bool) -> Iterator[LogLine]:
             fetch()
             yield from tail.new_lines(self._selected(selection), is_last=is_last)
             if follow and selection.attempt is None:
@@ -282,10 +283,9 @@ class FixedJob(Job):
     def _selected(self, selection: LogSelection) -> list[Start]:
         """Return its attempts, as far as they are selected."""
         nodes, processes = self.size
-        name = STDERR if selection.is_stderr else STDOUT
 
-        def file(attempt: int, rank: int) -> Path | None:
-            return self._files.rank_log(attempt, *divmod(rank, processes), name)
+        def file(attempt: int, rank: int, stream: str) -> Path | None:
+            return self._files.rank_log(attempt, *divmod(rank, processes), f"{stream}.log")
 
         return [
             Start(each, range(self._num_ranks), lambda: counted(nodes, "node"), partial(file, each))
@@ -347,7 +347,7 @@ class ElasticJob(Job):
         state = JobState.RUNNING if snapshot.state is JobState.PENDING and snapshot.nodes else snapshot.state
         return JobStatus(state, snapshot.nodes, snapshot.message, restarts=restarts)
 
-    def lines(self, selection: LogSelection, read: Status, *, follow: bool) -> Iterator[str]:
+    def lines(self, selection: LogSelection, read: Status, *, follow: bool) -> Iterator[LogLine]:
         """Return what the selected ranks wrote."""
 
         def attempts() -> tuple[tuple[Attempt, ...], bool]:
@@ -356,8 +356,9 @@ class ElasticJob(Job):
             started = snapshot.attempts if snapshot else ()
             shown = [each for each in started if selection.attempt in (None, each.number)]
             processes = read_job_request(self.bundle_dir).nproc_per_node
-            name = STDERR if selection.is_stderr else STDOUT
-            self.place.fetch(self.bundle_dir, run_files.of_attempts(shown, selection.ranks, processes, name))
+            for stream in streams(selection):
+                wanted = run_files.of_attempts(shown, selection.ranks, processes, f"{stream}.log")
+                self.place.fetch(self.bundle_dir, wanted)
             return started, is_over
 
         poll_s = self.place.poll_s

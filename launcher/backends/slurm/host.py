@@ -21,7 +21,7 @@ from launcher.backends.slurm.place import HERE, PACKAGE, Place
 from launcher.backends.slurm.programs import Answer
 from launcher.backends.slurm.run_files import Wanted, alone
 from launcher.backends.slurm.ssh import ENV_CONFIG, Connection
-from launcher.bundle.render import MANIFEST
+from launcher.bundle.manifest import MANIFEST
 from launcher.common.names import RUN_DIR
 from launcher.common.problems import fail
 from launcher.common.templating import render_template

@@ -94,6 +94,13 @@ def _chosen(cluster: Mapping[str, Any], place: Place) -> list[Mapping[str, str]]
     ]
 
 
+def nodes_of(cluster: Mapping[str, Any], place: Place) -> list[Mapping[str, str]]:
+    """Return the nodes of the partitions that a job may start in, each once, by Slurm's names of their fields."""
+    names = {each["PartitionName"] for each in _chosen(cluster, place)}
+    known = records(RECENT.ask(place, *_NODES).out)
+    return [node for node in known if names & set(node.get("Partitions", "").split(","))]
+
+
 def _nodes(partition: Mapping[str, str], place: Place) -> list[Mapping[str, float]]:
     """Return what each node of a partition has for jobs."""
     known = records(RECENT.ask(place, *_NODES).out)

@@ -1,6 +1,5 @@
 """Reasons why Slurm would refuse a job, or would accept it and never start it. Creates nothing."""
 
-import os
 import re
 import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -15,6 +14,7 @@ from launcher.backends.slurm.queue import ENVIRONMENT, POLL_S, Seen, queue_of
 from launcher.backends.slurm.requests import Request
 from launcher.backends.slurm.run_files import ELASTIC_FILE
 from launcher.bundle import store
+from launcher.common import variables
 from launcher.common.problems import Problem
 from launcher.model.config_tree import get
 from launcher.model.environment import secret_references
@@ -96,19 +96,19 @@ def problems(request: Request, *, is_tried: bool = True) -> tuple[Problem, ...]:
     demand = demand_of(request)
     found = [problem for bundle in request.bundles for problem in missing_secrets(store.config_of(bundle))]
     with ThreadPoolExecutor(1) as pool:
-        early = pool.submit(_refusals, request) if is_tried or not demand.is_plain else None
+        early = pool.submit(refusals, request) if is_tried or not demand.is_plain else None
         found += limits.problems(request.config, demand, request.place)
-        found += _dependencies(request.config["cluster"], request.place)
-        found += _operator_problems(request)
+        found += dependencies(request.config["cluster"], request.place)
+        found += operator_problems(request)
         if early is None and (found or limits.limit_nodes(request.config, request.place)):
-            early = pool.submit(_refusals, request)
+            early = pool.submit(refusals, request)
         return (*found, *_further(early.result() if early else (), found))
 
 
-def _further(refusals: Iterable[Problem], found: Sequence[Problem]) -> Iterator[Problem]:
+def _further(refused: Iterable[Problem], found: Sequence[Problem]) -> Iterator[Problem]:
     """Yield refusals by sbatch for other reasons than those that were found."""
     known = {problem.path for problem in found if problem.code == "E446"}
-    for problem in refusals:
+    for problem in refused:
         if problem.path not in known and not (known and problem.path in (*NODES, "cluster")):
             yield problem
 
@@ -117,7 +117,7 @@ def missing_secrets(config: Mapping[str, Any]) -> Iterator[Problem]:
     """Yield a Problem for each secret that is not in this process's environment, from which the job gets it."""
     for name, path, reference in secret_references(config):
         source = reference.get("env")
-        if source and source not in os.environ:
+        if source and source not in variables.current():
             remedy = f"export {source}=… before the launch"
             yield Problem("E448", path, f"the variable {source}, which holds {name}, is not set", remedy=remedy)
 
@@ -125,7 +125,7 @@ def missing_secrets(config: Mapping[str, Any]) -> Iterator[Problem]:
 def secret_values(config: Mapping[str, Any]) -> dict[str, str]:
     """Return the variables of this process's environment to which a job's secrets refer."""
     sources = (str(reference.get("env")) for _, _, reference in secret_references(config))
-    return {source: os.environ[source] for source in sources if source in os.environ}
+    return {name: value for name in sources if (value := variables.current().get(name)) is not None}
 
 
 def refusal(answer: programs.Answer, config: Mapping[str, Any]) -> Problem:
@@ -144,7 +144,8 @@ def refusal(answer: programs.Answer, config: Mapping[str, Any]) -> Problem:
     return Problem("E445", path, f"Slurm refuses the job: {text}", value=value, remedy=programs.remedy_of(text))
 
 
-def _refusals(request: Request) -> list[Problem]:
+def refusals(request: Request) -> list[Problem]:
+    """Return why sbatch would refuse a job, which it then does not submit."""
     answer = answer_of_sbatch(request, "--test-only", text=request.text)
     return [refusal(answer, request.config)] if answer.code else []
 
@@ -165,7 +166,7 @@ def answer_of_sbatch(request: Request, option: str, *file: str, **how: Any) -> p
         time.sleep(POLL_S)
 
 
-def _dependencies(cluster: Mapping[str, Any], place: Place) -> Iterator[Problem]:
+def dependencies(cluster: Mapping[str, Any], place: Place) -> Iterator[Problem]:
     """Yield the dependencies that Slurm would ignore, and those that are never fulfilled."""
     value = cluster.get("dependency") or ""
     for match in _DEPENDENCY.finditer(value):
@@ -185,7 +186,7 @@ def _unmet(kind: str, job: Seen | None, job_id: str) -> str | None:
     return None
 
 
-def _operator_problems(request: Request) -> list[Problem]:
+def operator_problems(request: Request) -> list[Problem]:
     """Return why an elastic job that is submitted by ssh could not run there: its nodes are assumed to be alike."""
     place = request.place
     if place is HERE or ELASTIC_FILE not in request.bundles[0].files:

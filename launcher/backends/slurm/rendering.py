@@ -22,10 +22,11 @@ from launcher.backends.slurm.sbatch_options import Value, batch_options, header,
 from launcher.backends.slurm.states import TERM_CODE, UNWRITABLE
 from launcher.common.names import CONFIG_DIR, ENTRYPOINT, ENV_SAVES_ON_TERM, RUN_DIR, WARM_MODULE
 from launcher.common.templating import render_template
+from launcher.model import ray_script
 from launcher.model.config_tree import get
 from launcher.model.environment import plain_variables, secret_references
 from launcher.model.family_registry import interface
-from launcher.model.interface import CONFIG_MOUNT, SUBMITTER
+from launcher.model.interface import CONFIG_MOUNT
 from launcher.model.job_spec import PUBLISHED, JobSpec
 from launcher.model.parallelism import mpi
 from launcher.model.parallelism.smp import hyperparameters
@@ -58,8 +59,6 @@ _SAME = (
     *("mem", "mem-per-cpu", "mem-per-gpu"),
 )
 """Options that a request for more nodes has in common with the job."""
-_RAY_PATIENCE_S = 900
-"""Seconds for which a Ray cluster's nodes wait for each other: they start their containers first. Our own choice."""
 _GUARD_INTERVAL_S = 15
 """Seconds between two looks of a guard at its job."""
 _EFA = {"FI_PROVIDER": "efa"}
@@ -120,13 +119,9 @@ def _fixed(job: JobSpec, options: Settings, batch: Mapping[str, Any], node: Mapp
         mounts=[f'--container-mounts="$bundle:$bundle"{_pairs(node["mounts"])}'] if runtime == "pyxis" else (),
     )
     files = {JOB_FILE: text, NODE_FILE: render_template("slurm/node.sh.j2", **node, ray_path=RAY_FILE)}
-    return {**files, RAY_FILE: _ray(job, node)} if node["has_ray"] else files
-
-
-def _ray(job: JobSpec, node: Mapping[str, Any]) -> str:
-    """Return the script of a node of a Ray cluster, given the values of `node.sh`: each node has its devices."""
-    own = {"devices": job.nproc_per_node, "patience_s": _RAY_PATIENCE_S, "term_code": TERM_CODE}
-    return render_template("slurm/ray.sh.j2", job_name=job.name, python=node["python"], **own)
+    if node["has_ray"]:
+        files[RAY_FILE] = ray_script.render(job.name, job.nproc_per_node, node["python"])
+    return files
 
 
 def _elastic(
@@ -238,7 +233,7 @@ def _environment(job: JobSpec) -> dict[str, str]:
 def _program(job: JobSpec, folder: Path) -> tuple[str, ...]:
     family = interface(job)
     if family.is_ray:
-        _, *own = family.role(SUBMITTER).program(job)  # instead of its Python there is the job's
+        _, *own = family.first.program(job)  # instead of its Python there is the job's
         return tuple(f"{_BUNDLE}{CONFIG_DIR}" if word == CONFIG_MOUNT else word for word in own)
     words = tuple(family.workers.program(replace(job, cwd=folder)))
     if not family.takes_config_path:

@@ -3,24 +3,15 @@
 import re
 import resource
 from collections import Counter
-from collections.abc import Sequence
-from pathlib import Path
+from collections.abc import Iterable, Sequence
 from typing import Any
 
-from launcher import pipeline
-from launcher.cli.commands.arguments import choose
-from launcher.cli.sweep import Checked, sweep
+from launcher.api import listing
+from launcher.api.checking import Checked
 from launcher.common import console
 from launcher.common.paths import CHECKOUT, COLLECTION
-from launcher.common.problems import Problem, ProblemsFound
+from launcher.common.problems import Problem
 from launcher.common.texts import counted, first_of
-from launcher.config import catalogue
-from launcher.config.compose import compose
-from launcher.config.composed_files import CompositionCache
-from launcher.model import instances
-from launcher.model.backend_registry import described
-from launcher.model.config_tree import get
-from launcher.model.context import LaunchContext
 
 _PLACE = re.compile(r"(.+\.ya?ml):(\d+)(?::(\d+))?")
 _MIB = 1024
@@ -29,33 +20,10 @@ _MOST_SHOWN = 4
 """Maximum number of instance types named in one line."""
 
 
-def checked(name: str, overrides: Sequence[str], context: LaunchContext) -> Checked:
-    """Check one recipe, as named by the user, as it would be launched with these overrides."""
-    path, cache = Path(name), CompositionCache()
-    try:
-        words = choose(name, overrides)
-        composition = compose(words, context.cwd, cache=cache)
-    except ProblemsFound as error:
-        return Checked(name, path, None, False, 0, error.problems)
-    try:
-        job = pipeline.prepare(words, context, cache)
-    except ProblemsFound as error:
-        instance_type = instances.canonical(str(composition.tree.get("instance_type")))
-        is_elastic = get(composition.tree, "recipes.elastic_policy.is_elastic") is True
-        where = instance_type if described(composition.backend).instances else None
-        return Checked(name, path, where, is_elastic, 0, error.problems)
-    where, is_elastic = job.resources.instance_type, job.elastic is not None
-    return Checked(name, path, where, is_elastic, len(job.scales), (), tuple(job.notices))
-
-
-def swept(overrides: Sequence[str], context: LaunchContext, *, is_quiet: bool) -> list[Checked]:
-    """Check every recipe on every instance type it lists; on a terminal, show the progress."""
-    entries = catalogue.entries()
-    results = sweep(entries, context, overrides)
-    if is_quiet:
-        return list(results)
+def counted_off(results: Iterable[Checked]) -> list[Checked]:
+    """Return the results of every recipe of the catalogue; on a terminal, show the progress."""
     found: list[Checked] = []
-    with console.counter("recipes checked", len(entries)) as count:
+    with console.counter("recipes checked", len(listing.every())) as count:
         for result in results:
             found.append(result)
             count(len({each.recipe for each in found}))

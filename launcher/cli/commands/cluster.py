@@ -2,7 +2,6 @@
 
 from collections.abc import Sequence
 from dataclasses import asdict
-from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
@@ -15,9 +14,8 @@ from launcher.common.problems import fail
 from launcher.common.texts import counted
 
 if TYPE_CHECKING:
-    from launcher.jobs.prices import Prices
-    from launcher.model.cluster_view import Capacity, ClusterJob, Node
-    from launcher.model.instances import Instance
+    from launcher.api.clusters import Capacity, ClusterJob, Node
+    from launcher.api.instance_types import Instance, Prices
 
 _JOBS = ("job", "by", "state", "nodes", "age", "message")
 _NODES = ("node", "instance", "state", "free", "accelerators", "health")
@@ -25,7 +23,6 @@ _QUOTAS = ("queue", "flavor", "resource", "used", "quota", "borrowed")
 _WAITING = ("queue", "place", "job", "namespace", "priority", "age", "why")
 _TYPES = ("type", "accelerators", "GiB each", "processes", "vCPUs", "GiB", "EFA", "RDMA", "use", "USD/h", "price of")
 _RDMA = {True: "yes", False: "-", None: "?"}
-_USES = ("training", "hyperpod")
 
 Context = Annotated[
     str | None, typer.Option("--context", metavar="NAME", help="Context of the kubeconfig; default: the current one.")
@@ -37,14 +34,16 @@ Namespace = Annotated[
 
 def cluster(context: Context = None, namespace: Namespace = None, as_json: AsJson = False) -> None:
     """Show a cluster's capacity. Nodes, free accelerators, quotas, and pending workloads."""
-    from launcher.model.backend_registry import clusters
+    from launcher.api import clusters
 
-    found = clusters().connect(context).capacity(namespace)
+    found = clusters.connect(context).capacity(namespace)
     if as_json:
         waiting = found.waiting and list(map(with_created, found.waiting))
         print_json(asdict(found) | {"waiting": waiting})
     else:
         _show_nodes(found)
+        for notice in clusters.unknown_instances(found.nodes or ()):
+            console.show_notice(notice, stderr=True)
         _show_queues(found)
     for notice in found.notices:
         console.show_notice(notice, stderr=True)
@@ -52,11 +51,11 @@ def cluster(context: Context = None, namespace: Namespace = None, as_json: AsJso
 
 def cluster_jobs(context: str | None, namespace: str | None, *, is_everywhere: bool, as_json: bool) -> None:
     """Print the training jobs of a cluster, for `recipes jobs --cluster`."""
-    from launcher.model.backend_registry import clusters
+    from launcher.api import clusters
 
     if is_everywhere and namespace:
         raise fail("E801", "recipes jobs", "--all-namespaces excludes --namespace", value=namespace)
-    where, found = clusters().connect(context).jobs(namespace, is_everywhere=is_everywhere)
+    where, found = clusters.connect(context).jobs(namespace, is_everywhere=is_everywhere)
     if as_json:
         print_json(list(map(with_created, found)))
     elif not found:
@@ -78,19 +77,12 @@ def adopt(
     ] = None,
 ) -> None:
     """Follow a job that was launched elsewhere. It gets a record under results/, but no bundle."""
-    from launcher.bundle import store
+    from launcher.api import clusters
     from launcher.cli import terminal
-    from launcher.jobs import registry
-    from launcher.jobs.registry import JobRecord
-    from launcher.model.backend_registry import clusters, load_backend
 
-    clusters().check_adoption(job, kind, name)
-    folder = Path(store.RESULTS, name or job)
-    found = clusters().connect(context).find_job(job, kind, namespace, folder)
-    record = JobRecord(found.handle, found.digest, found.created, found.user)
-    record = registry.adopt(folder, record, found.outline)
-    console.say(f"adopted {terminal.native_name(record.handle)} as {folder}", "bold")
-    terminal.show_status(load_backend(record.handle.backend).status(record.handle))
+    found = clusters.adopt(job, context, namespace, kind, name)
+    console.say(f"adopted {terminal.native_name(found.record.handle)} as {found.title}", "bold")
+    terminal.show_status(found.status)
 
 
 def _show_jobs(found: tuple["ClusterJob", ...], *, has_namespaces: bool) -> None:
@@ -113,20 +105,16 @@ def _job_cells(job: "ClusterJob") -> tuple[str, ...]:
 
 
 def _show_nodes(found: "Capacity") -> None:
-    """Print a table of nodes, a line for each instance type, and notices of unknown types."""
-    from launcher.rules import hardware
-
+    """Print a table of nodes, and a line for each instance type."""
     if found.nodes is None:
         return
     console.show_table(_NODES, [_node_cells(node) for node in found.nodes])
-    accelerated = [node for node in found.nodes if node.resource]
     by_instance: dict[str, list[Node]] = {}
-    for node in accelerated:
-        by_instance.setdefault(node.instance or "-", []).append(node)
+    for node in found.nodes:
+        if node.resource:
+            by_instance.setdefault(node.instance or "-", []).append(node)
     for instance, nodes in sorted(by_instance.items()):
         console.say(_total(instance, nodes))
-    for notice in hardware.unknown_nodes(node.instance for node in accelerated):
-        console.show_notice(notice, stderr=True)
 
 
 def _total(instance: str, nodes: Sequence["Node"]) -> str:
@@ -183,28 +171,17 @@ def instances(
     as_json: AsJson = False,
 ) -> None:
     """List instance types. Shows the hardware of each, and its dated price."""
-    from launcher.jobs import prices
-    from launcher.model.instances import table
+    from launcher.api import instance_types
 
-    if use not in (None, *_USES):
-        raise fail("E801", "--use", "is not a use of instances", value=use, allowed=" or ".join(_USES))
-    known = prices.shipped(use or "training")
-    found = [
-        each
-        for each in table().values()
-        if all(word.lower() in each.name for word in words or ())
-        and (accelerator is None or accelerator.lower() in each.accelerator.lower())
-        and (memory is None or each.accelerator_memory_gib >= memory)
-        and (not efa or each.efa > 0)
-        and (use is None or use in each.use)
-        and (most is None or known.per_hour.get(each.name, float("inf")) <= most)
-    ]
+    found, known = instance_types.selected(
+        words or (), accelerator=accelerator, memory_gib=memory, has_efa=efa, use=use, max_price=most
+    )
     if as_json:
         print_json([_instance_json(each, known) for each in found])
         return
     if found:
         console.show_table(_TYPES, [_instance_cells(each, known) for each in found])
-    console.say(f"{len(found)} of {len(table())} instance types", "dim", stderr=True)
+    console.say(f"{len(found)} of {len(instance_types.table())} instance types", "dim", stderr=True)
 
 
 def _instance_cells(each: "Instance", known: "Prices") -> tuple[str, ...]:

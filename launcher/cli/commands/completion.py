@@ -13,12 +13,12 @@ from typing import TYPE_CHECKING, Any
 from click.shell_completion import CompletionItem, add_completion_class, split_arg_string
 from typer import _completion_classes, _completion_shared
 
+from launcher.api import offers
 from launcher.common.secret_names import is_secret
 from launcher.common.text_table import value_text
-from launcher.config.collection import clusters, recipe_names
 
 if TYPE_CHECKING:
-    from launcher.model.composition import Composition
+    from launcher.api.offers import Composition
 
 _SIZE = re.compile(r"recipes\.scale_config\.\d+\.")
 _PLAIN = re.compile(r"[\w./+-]+")
@@ -44,23 +44,16 @@ complete -o default -F %(complete_func)s %(prog_name)s
 """typer's script, with the line as typed, and without a blank after a key that needs a value."""
 
 
-def keys(composition: "Composition") -> Iterator[str]:
-    """Yield the dotted path of every value of a composition."""
-    from launcher.model.config_tree import leaves
-
-    yield from (path for path, _ in leaves(composition.tree) if not path.startswith("recipes.scale_config."))
-
-
 def complete(composition: "Composition", incomplete: str) -> list[str]:
     """Return completions of an override: keys, and after the `=`, values of the key."""
     signs = incomplete[: len(incomplete) - len(incomplete.lstrip("+~"))]
     key, equals, value = incomplete.removeprefix(signs).partition("=")
     if equals:
-        offers = _values(composition, key, value) if "~" not in signs else ()
-        return [f"{signs}{key}={offer}" for offer in dict.fromkeys(offers) if offer.startswith(value)]
-    paths = ["cluster", *keys(composition)]
+        found = _values(composition, key, value) if "~" not in signs else ()
+        return [f"{signs}{key}={each}" for each in dict.fromkeys(found) if each.startswith(value)]
+    paths = ["cluster", *offers.keys(composition)]
     if key.startswith("cluster."):  # also those that the cluster's file does not set
-        from launcher.cli.devtools.schema import cluster_schema
+        from launcher.api.generated.schema import cluster_schema
 
         paths += [f"cluster.{name}" for name in cluster_schema(composition.backend)["properties"]]
     end = "" if "~" in signs else "="
@@ -71,13 +64,9 @@ def _values(composition: "Composition", key: str, begin: str) -> Sequence[str]:
     """Return the possible values of a key, or its current value if they cannot be listed."""
     if key in _NAMES:
         return _NAMES[key](begin)
-    if key.startswith("cluster."):
-        from launcher.model.backend_registry import descriptions
-
-        # on any cluster: the choice may follow on the line
-        offered = (each.offers(key.removeprefix("cluster.")) for each in descriptions())
-        if names := next(filter(None, offered), ()):
-            return names
+    # on any cluster: the choice may follow on the line
+    if key.startswith("cluster.") and (names := offers.cluster_values(key.removeprefix("cluster."))):
+        return names
     path = _SIZE.sub("recipes.", key)
     found = list(_of_schema(_schema(composition, path), path.split(".")[1:] if "." in path else [path]))
     return found or _current(composition, path)
@@ -85,21 +74,20 @@ def _values(composition: "Composition", key: str, begin: str) -> Sequence[str]:
 
 def _instance_types(begin: str) -> list[str]:
     """Return the known instance types, with their prefix too if the word may start with it."""
-    from launcher.model.instances import table
-
-    return [*(name.removeprefix("ml.") for name in table()), *(table() if begin.startswith("m") else ())]
+    names = offers.instance_types()
+    return [*(name.removeprefix("ml.") for name in names), *(names if begin.startswith("m") else ())]
 
 
 _NAMES: dict[str, Callable[[str], list[str]]] = {
-    "cluster": lambda _begin: clusters(),
+    "cluster": lambda _begin: offers.clusters(),
     "instance_type": _instance_types,
-    "recipes": lambda _begin: recipe_names(),
+    "recipes": lambda _begin: offers.recipe_names(),
 }
 """Keys whose values are names of existing objects."""
 
 
 def _schema(composition: "Composition", path: str) -> Mapping[str, Any]:
-    from launcher.cli.devtools import schema
+    from launcher.api.generated import schema
 
     section = path.partition(".")[0]
     if section == "recipes":
@@ -109,7 +97,7 @@ def _schema(composition: "Composition", path: str) -> Mapping[str, Any]:
 
 def _of_schema(node: Any, names: Sequence[str]) -> Iterator[str]:
     """Yield the values that a key's schema lists: constants, true and false."""
-    from launcher.cli.devtools.schema import mapping_in
+    from launcher.api.generated.schema import mapping_in
 
     for name in names:
         node = mapping_in(node).get("properties", {}).get(name)
@@ -124,9 +112,7 @@ def _of_schema(node: Any, names: Sequence[str]) -> Iterator[str]:
 
 def _current(composition: "Composition", path: str) -> list[str]:
     """Return a key's current value if it needs no quotes and is not a secret."""
-    from launcher.model.config_tree import get
-
-    value = get(composition.tree, path)
+    value = offers.get(composition.tree, path)
     if not isinstance(value, str | int | float) or is_secret(path):
         return []
     text = value_text(value, path)

@@ -3,11 +3,8 @@
 from collections.abc import Iterator, Mapping, Sequence
 from itertools import groupby, takewhile
 
+from launcher.api.composed import ABSENT, Setting, Value, differing, spans
 from launcher.common.text_table import clipped, table, value_text, with_head
-from launcher.model.composition import Setting
-from launcher.model.config_tree import ABSENT
-from launcher.model.size_plan import spans
-from launcher.planning.explain import Value, differing
 
 _MOST_VALUE = 48
 """Columns of a value beside others; a single value has twice as many."""

@@ -2,7 +2,6 @@
 
 import sys
 from collections.abc import Sequence
-from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
@@ -15,8 +14,7 @@ from launcher.common.problems import fail, raise_any
 from launcher.common.texts import counted
 
 if TYPE_CHECKING:
-    from launcher.jobs import removal
-    from launcher.jobs.listing import Filter, ListedJob
+    from launcher.api.bundles import Filter, ListedJob, Removable
 
 _COLUMNS = ("job", "name", "cluster", "state", "nodes", "submitted", "message")
 _REMOVED = ("job", "name", "state", "submitted", "size")
@@ -24,15 +22,15 @@ _STEP, _UNITS = 1024, ("KiB", "MiB", "GiB", "TiB")
 
 
 def _complete_state(incomplete: str) -> list[str]:
-    from launcher.jobs.listing import STATES
+    from launcher.api.bundles import STATES
 
     return beginning(incomplete, STATES)
 
 
 def _complete_backend(incomplete: str) -> list[str]:
-    from launcher.model import backend_registry
+    from launcher.api.bundles import choices
 
-    return beginning(incomplete, sorted(each.choice for each in backend_registry.descriptions()))
+    return beginning(incomplete, choices())
 
 
 States = Annotated[
@@ -75,7 +73,7 @@ def jobs(
     as_json: AsJson = False,
 ) -> None:
     """List jobs and their states. Excludes dry runs; with --cluster, lists the jobs of all users there."""
-    from launcher.jobs.listing import Filter
+    from launcher.api.bundles import Filter
 
     wanted = Filter(tuple(state or ()), backend, recipe, older_than, newer_than, dry_runs)
     raise_any(wanted.problems())
@@ -92,19 +90,16 @@ def jobs(
 
 
 def _list(folder: str | None, wanted: "Filter", *, as_json: bool) -> None:
-    from launcher.bundle import store
-    from launcher.jobs.listing import filtered, listing
-    from launcher.model import backend_registry
+    from launcher.api import bundles
 
-    folder = folder or store.RESULTS
-    every = listing(Path(folder))
-    found, num_hidden = filtered(every, wanted, backend_registry.load_backend)
+    folder = folder or bundles.RESULTS
+    found, num_hidden, is_empty = bundles.listed(folder, wanted)
     if as_json:
         print_json([_plain(each) for each in found])
         return
     if found:
         _show_table(_COLUMNS, [_cells(each) for each in found])
-    elif not every:
+    elif is_empty:
         console.say(f"no bundles in {folder}", "dim", stderr=True)
     elif not num_hidden:
         console.say("no matching jobs", "dim", stderr=True)
@@ -121,24 +116,23 @@ def _show_table(head: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
 
 
 def _cells(each: "ListedJob") -> tuple[str, ...]:
-    from launcher.bundle.store import given_name
-    from launcher.model.backend_registry import described
+    from launcher.api.bundles import cluster_of, given_name
 
     seen = each.status
     words = f"{each.problem.code} {each.problem.message}" if each.problem else seen.message if seen else ""
     nodes = str(seen.nodes) if seen and seen.nodes else "-"
     submitted = each.record.submitted if each.record else "-"
-    cluster = described(each.record.handle.backend).choice if each.record else "-"
     name = given_name(each.folder) or ""
-    return each.name, name, cluster, each.state, nodes, submitted, words.partition("\n")[0]
+    return each.name, name, cluster_of(each) or "-", each.state, nodes, submitted, words.partition("\n")[0]
 
 
 def _plain(each: "ListedJob") -> dict[str, Any]:
-    from launcher.bundle.store import given_name
-    from launcher.jobs.registry import as_json
+    from launcher.api.bundles import as_json, given_name
 
-    unknown = {"job": each.name, "name": given_name(each.folder), "state": None}
-    known = as_json(each.record, each.status) if each.record else unknown
+    if each.record:
+        known = as_json(each.record, each.status)
+    else:
+        known = {"job": each.name, "name": given_name(each.folder), "state": None}
     return known | ({"problem": str(each.problem)} if each.problem else {})
 
 
@@ -164,23 +158,16 @@ def remove(
     as_json: AsJson = False,
 ) -> None:
     """Delete bundles and everything their jobs wrote there. Never of running jobs; asks for confirmation."""
-    from launcher.bundle import store
-    from launcher.jobs import removal
-    from launcher.jobs.listing import Filter
+    from launcher.api import bundles
 
-    wanted = Filter(tuple(state or ()), backend, recipe, older_than, newer_than, dry_runs)
-    raise_any(wanted.problems())
-    results = Path(folder or store.RESULTS)
-    if bool(names) is not wanted.is_empty or (names and wanted.has_dry_runs):
-        message = "give jobs, or filters that select them" if not names else "filters do not apply to named jobs"
-        raise fail("E801", "recipes jobs remove", message, remedy="recipes jobs remove --older-than 30d")
-    removable, kept = (removal.named(results, names), []) if names else removal.selected(results, wanted)
+    wanted = bundles.Filter(tuple(state or ()), backend, recipe, older_than, newer_than, dry_runs)
+    removable, kept = bundles.removable(folder or bundles.RESULTS, names or (), wanted)
     if not as_json:
         _show_removable(removable)
         for job, reason in kept:
             console.say(f"kept {job.name}: {reason}", "yellow", stderr=True)
     doomed = removable if removable and (yes or _is_confirmed(removable)) else ()
-    removed = [each for each in doomed if removal.remove(each)]
+    removed = [each for each in doomed if bundles.remove(each)]
     if as_json:
         print_json([{"job": each.job.name, "bytes": each.num_bytes} for each in removed])
         return
@@ -190,8 +177,8 @@ def remove(
     console.say(outcome)
 
 
-def _show_removable(removable: "Sequence[removal.Removable]") -> None:
-    from launcher.bundle.store import given_name
+def _show_removable(removable: "Sequence[Removable]") -> None:
+    from launcher.api.bundles import given_name
 
     rows = []
     for job, size in ((each.job, _size(each.num_bytes)) for each in removable):
@@ -201,7 +188,7 @@ def _show_removable(removable: "Sequence[removal.Removable]") -> None:
         _show_table(_REMOVED, rows)
 
 
-def _is_confirmed(removable: "Sequence[removal.Removable]") -> bool:
+def _is_confirmed(removable: "Sequence[Removable]") -> bool:
     """Ask on the terminal whether to remove bundles."""
     if not sys.stdin.isatty():
         raise fail("E718", "--yes", "confirmation needs a terminal as standard input", remedy="add --yes")

@@ -6,16 +6,13 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from launcher.cli.commands import arguments
 from launcher.cli.commands.arguments import AsJson, JobName
 from launcher.cli.output import print_json, with_created
 from launcher.common import console
 from launcher.common.problems import fail
 
 if TYPE_CHECKING:
-    from launcher.jobs.registry import JobRecord
-    from launcher.model.capabilities import Pods
-    from launcher.model.cluster_view import JobPod
+    from launcher.api.clusters import JobPod
 
 _COLUMNS = ("ranks", "pod", "node", "phase", "ready", "restarts", "age", "reason")
 _MOST_PODS = 8
@@ -28,12 +25,13 @@ Rank = Annotated[int, typer.Option("--rank", min=0, help="A rank that the pod ru
 
 def pods(job: JobName, as_json: AsJson = False) -> None:
     """List a job's pods. Shows ranks and nodes, and why a pod waits, restarts or failed."""
-    access, record = opened(job)
-    found = access.pods(record.handle)
+    from launcher.api.job import attach
+
+    found = (opened := attach(job)).pods()
     if as_json:
         print_json(list(map(with_created, found)))
     elif not found:
-        console.say(f"{record.handle.job_name} has no pods now", "dim", stderr=True)
+        console.say(f"{opened.name} has no pods now", "dim", stderr=True)
     else:
         styles = ["red" if pod.phase == "Failed" else "yellow" if pod.reason else "" for pod in found]
         console.show_table(_COLUMNS, [_cells(pod) for pod in found], styles)
@@ -45,8 +43,9 @@ def exec_(
     rank: Rank = 0,
 ) -> None:
     """Run a command or a shell in a pod. Exits with the command's exit code."""
-    access, record = opened(job)
-    raise typer.Exit(access.run_in_pod(record.handle, rank, command or ()))
+    from launcher.api.job import attach
+
+    raise typer.Exit(attach(job).run_in_pod(rank, command or ()))
 
 
 def port_forward(
@@ -57,22 +56,10 @@ def port_forward(
     rank: Rank = 0,
 ) -> None:
     """Forward ports of this machine to a pod. On 127.0.0.1 only, until Ctrl-C."""
+    from launcher.api.job import attach
+
     pairs = [_pair(text) for text in ports]
-    access, record = opened(job)
-    access.forward_ports(record.handle, rank, pairs)
-
-
-def opened(name: str) -> tuple["Pods", "JobRecord"]:
-    """Return a submitted job that must have pods, and the operations on them."""
-    from launcher.model.backend_registry import choices, described
-
-    backend, record = arguments.opened(name)
-    description = described(backend.name)
-    if (access := description.pods()) is None:
-        value, allowed = f"cluster={description.choice}", choices(lambda each: each.pods() is not None)
-        remedy = "use recipes status, logs or events, which work on every cluster"
-        raise fail("E380", name, "its job has no pods", value=value, allowed=allowed, remedy=remedy)
-    return access, record
+    attach(job).forward_ports(rank, pairs)
 
 
 def _pair(text: str) -> tuple[int, int]:

@@ -8,15 +8,16 @@ from typing import TYPE_CHECKING, Annotated
 import click
 import typer
 
+from launcher.api.files import writing
 from launcher.cli.commands.arguments import AsJson, beginning
-from launcher.cli.output import print_json, writing
+from launcher.cli.output import print_json
 from launcher.common import console, paths
 from launcher.common.problems import fail
 from launcher.common.suggestions import did_you_mean
 from launcher.common.texts import first_of
 
 if TYPE_CHECKING:
-    from launcher.cli.devtools.codes import Code
+    from launcher.api.generated.codes import Code
 
 _WIDTH = 100
 """Columns of a reason without a terminal."""
@@ -27,9 +28,9 @@ Check = Annotated[bool, typer.Option("--check", help="Write nothing; exit code 2
 
 
 def _complete_model_type(incomplete: str) -> list[str]:
-    from launcher.model import family_registry
+    from launcher.api.offers import families
 
-    return beginning(incomplete, family_registry.names())
+    return beginning(incomplete, families())
 
 
 def schema(
@@ -42,9 +43,9 @@ def schema(
     ] = None,
 ) -> None:
     """Print the JSON Schema of a recipe file. With it, editors show each key's meaning, unit and default."""
-    from launcher.model import family_registry
+    from launcher.api.offers import families
 
-    known = family_registry.names()
+    known = families()
     allowed = ", ".join(known)
     if model_type is None:
         if out is not None:
@@ -55,7 +56,7 @@ def schema(
     if model_type not in known:
         remedy = did_you_mean(model_type, known)
         raise fail("E104", "MODEL_TYPE", "no such recipe family", value=model_type, allowed=allowed, remedy=remedy)
-    from launcher.cli.devtools.schema import schema_file
+    from launcher.api.generated.schema import schema_file
 
     text = schema_file(model_type)
     if out is None:
@@ -74,7 +75,7 @@ def rules(
     as_json: AsJson = False,
 ) -> None:
     """List every code, its reason and its source."""
-    from launcher.cli.devtools.codes import all_codes
+    from launcher.api.generated.codes import all_codes
 
     found = [code for code in all_codes() if not words or any(_is_about(code, word) for word in words)]
     if not found:
@@ -103,14 +104,14 @@ def _is_about(code: "Code", word: str) -> bool:
 
 def scripts(check: Check = False) -> None:
     """Write launcher_scripts/, a script for each recipe."""
-    from launcher.cli.devtools import scripts as made
+    from launcher.api.generated import scripts as made
 
     _generate(check, "scripts", made.FOLDER, made.stale, made.write)
 
 
 def docs(ctx: typer.Context, check: Check = False) -> None:
     """Write the generated pages of docs/. Recipes, keys, codes and commands."""
-    from launcher.cli.devtools import reference
+    from launcher.api.generated import reference
 
     group = ctx.find_root().command  # an import of the commands, which this is one of, would be a circle
     assert isinstance(group, click.Group)

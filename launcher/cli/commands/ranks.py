@@ -3,39 +3,24 @@
 The picture has a row of processes for each host, and a colour for each replica; numbers say the same.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from launcher.cli.commands.arguments import (
-    AsJson,
-    Overrides,
-    Picture,
-    Target,
-    complete_recipe,
-    composed,
-    say_unknown_instance,
-)
+from launcher.api import placement as placing
+from launcher.api.placement import Placement, Rank, columns, spans
+from launcher.cli.commands.arguments import AsJson, Overrides, Picture, complete_recipe, say_notices
 from launcher.cli.output import print_json, say_picture
 from launcher.common import console
-from launcher.common.problems import ProblemsFound, fail
+from launcher.common.problems import fail
 from launcher.common.text_table import table, with_head
 from launcher.common.texts import counted
-from launcher.model.parallelism.ranks import Placement, Rank, columns, host_names, spans
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
-_STRATEGIES = ("cluster", "spread", "DPT", "DTP", "PDT", "PTD", "TDP", "TPD")
-_MOST_RANKS = 1 << 16
-"""Maximum ranks of a table: one line each, and as many numbers in the groups below it."""
-_READ = (
-    *("recipes.distribution", "recipes.trainer", "recipes.training_cfg", "recipes.run", "instance_type"),
-    *("recipes.elastic_policy", "recipes.scale_config"),
-)
-"""Keys that determine the placement; other errors of a recipe are left to `recipes check`."""
 _TINTS = ("#F5CF99", "#BBE1F6", "#99D8C7", "#FAF3A8", "#99C7E0", "#EEBF99", "#EBC9DC", "#D3D6D9")
 """Of a replica: tints of the palette of Okabe and Ito, which colour-blind people can distinguish."""
 _CELL_WIDTH, _CELL_HEIGHT, _MARGIN, _HEAD, _NARROWEST = 0.82, 0.6, 0.75, 0.8, 6.4
@@ -63,14 +48,21 @@ def ranks(
     as_json: AsJson = False,
 ) -> None:
     """Show the placement of ranks. Host, local rank and both groups of each, for a recipe or for given numbers."""
-    numbers = (hosts, processes, partitions, tensor, strategy)
     if recipe is None:
-        placement = _of_numbers(*numbers)
-    elif any(value is not None for value in numbers):
+        if processes is None:
+            remedy = "recipes ranks --hosts 2 --processes 8 --partitions 4"
+            raise fail("E801", "recipes ranks", "give a recipe, or the number of processes per host", remedy=remedy)
+        placement = placing.of_numbers(processes, hosts or 1, partitions or 1, tensor or 1, strategy or "cluster")
+    elif any(value is not None for value in (hosts, processes, partitions, tensor, strategy)):
         message = "a recipe determines its own placement; the options are for use without one"
         raise fail("E801", "recipes ranks", message, remedy=f"recipes ranks {recipe} KEY=VALUE…")
     else:
-        placement = _of_recipe(Target.read(recipe), overrides or ())
+        from launcher.api.composed import composed
+
+        found = composed(recipe, overrides)
+        checked = placing.placeable(found)
+        say_notices(found)
+        placement = placing.of_recipe(found, checked)
     if picture is not None:
         from launcher.common import pictures
 
@@ -80,55 +72,6 @@ def ranks(
     else:
         console.say_all(_lines(placement))
         say_picture(picture)
-
-
-def _of_numbers(
-    hosts: int | None, processes: int | None, partitions: int | None, tensor: int | None, strategy: str | None
-) -> Placement:
-    if processes is None:
-        remedy = "recipes ranks --hosts 2 --processes 8 --partitions 4"
-        raise fail("E801", "recipes ranks", "give a recipe, or the number of processes per host", remedy=remedy)
-    strategy = strategy or "cluster"
-    if strategy not in _STRATEGIES:
-        allowed = ", ".join(_STRATEGIES)
-        raise fail("E801", "--strategy", "is not a placement strategy", value=strategy, allowed=allowed)
-    hosts, partitions, tensor = hosts or 1, partitions or 1, tensor or 1
-    _check_count(hosts * processes)
-    world, parts = hosts * processes, partitions * tensor
-    if world % parts:
-        message = f"{world} ranks are not a multiple of {parts} (partitions × tensor parallel degree)"
-        raise fail("E243", "--partitions", message, value=partitions)
-    return Placement(host_names(hosts), processes, partitions, tensor, strategy)
-
-
-def _of_recipe(target: Target, overrides: Sequence[str]) -> Placement:
-    """Return the placement of a recipe at one of its sizes, by default its smallest."""
-    from launcher.model.validation import with_origin
-    from launcher.planning.check import examine
-
-    composition = composed(target.name, overrides)
-    checked, problems = examine(composition)
-    found = problems
-    if checked is not None:
-        found = [problem for problem in problems if problem.path.startswith(_READ) and problem.code != "E240"]
-    if found or checked is None:
-        raise ProblemsFound(with_origin(composition, found))
-    say_unknown_instance(composition)
-    distribution = getattr(checked.recipe, "distribution", None)
-    if distribution is None or not distribution.is_mpi:
-        message = "distribution.mpi is not enabled in the recipe: the agent places its ranks"
-        raise fail("E801", target.name, message, remedy="docs/model-parallelism.md has an example")
-    split, tensor = distribution.degrees
-    sizes = [scale.nodes for scale in checked.sizes]
-    num_hosts = target.among(sizes) or min(sizes)
-    _check_count(num_hosts * checked.devices)
-    return Placement(host_names(num_hosts), checked.devices, split, tensor, distribution.strategy)
-
-
-def _check_count(num_ranks: int) -> None:
-    if num_ranks > _MOST_RANKS:
-        allowed = f"at most {_MOST_RANKS}"
-        raise fail("E801", "recipes ranks", f"{num_ranks} ranks are too many to print", allowed=allowed)
 
 
 def _as_json(placement: Placement) -> dict[str, object]:

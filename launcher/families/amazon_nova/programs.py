@@ -3,6 +3,7 @@
 from collections.abc import Mapping
 from typing import Any
 
+from launcher.families.amazon_nova import ppo
 from launcher.families.amazon_nova.sections import Images
 from launcher.families.amazon_nova.techniques import Technique, technique_of
 from launcher.model.config_tree import get
@@ -29,7 +30,7 @@ def _pod_needs(job: JobSpec) -> PodNeeds:
         node_labels=_RESTRICTED,
         tolerations=(_TOLERATION,),
         node_folders={**dict(zip(_SHARED, _SHARED, strict=True)), "/tmp": "/opt/dlami/nvme"},
-        init_image=images.address(images.init_container),
+        init_image=images.located(images.init_container),
         init_files=(_CLUSTER_CERTIFICATE,),
         calls_cluster=True,
         is_on_node_network=technique_of(job.recipe_tree) is Technique.EVALUATION,
@@ -72,13 +73,13 @@ def _hyperparameters(recipe: Mapping[str, Any], role: str) -> dict[str, str]:
 
 def interfaces(recipe: Mapping[str, Any]) -> dict[Trainer | None, Interface]:
     """Return how the program of a recipe is started."""
-    needs_gpu = technique_of(recipe) is not Technique.DISTILLATION
+    technique = technique_of(recipe)
     return {
         None: Interface(
-            roles=(_WORKERS,),
+            roles=ppo.roles(_WORKERS) if technique is Technique.PPO else (_WORKERS,),
             takes_config_path=False,
             runs_as_root=True,
-            accelerator="gpu" if needs_gpu else None,
+            accelerator=None if technique is Technique.DISTILLATION else "gpu",
             entry=Entry.IMAGE,
             hyperparameters=_hyperparameters,
         )

@@ -39,8 +39,7 @@ _DATA_PATH = "recipes.run.data_s3_path"
 _ON_OWN_DATA = ("gen_qa", "llm_judge", "rubric_llm_judge", "rft_eval")
 """Tasks of an evaluation that have no questions of their own."""
 _NOT_RENDERED = {
-    Technique.PPO: "its five programs, each on nodes of its own, are not rendered yet",
-    Technique.RFT: "its programs, their message queue and their services are not rendered yet",
+    Technique.RFT: "the NATS cluster that joins its programs is not rendered yet (docs/nova.md)",
 }
 
 
@@ -48,6 +47,8 @@ class Recipe(RecipeBase):
     """A Nova recipe: which sections it has depends on its technique."""
 
     keys: ClassVar[RecipeKeys] = RecipeKeys(
+        inputs=("run.model_name_or_path", "run.data_s3_path", "run.validation_data_s3_path"),
+        results=("run.output_s3_path",),
         examples=_EXAMPLES,
         often_changed=(
             "rl_env.reward_lambda_arn",
@@ -116,16 +117,16 @@ class Recipe(RecipeBase):
 
         Source: the published recipes, launcher and images: HyperPod on EKS and SageMaker training jobs only.
         """
-        known, technique = self.images.names or {}, technique_of(self.model_dump(warnings=False))
-        if cluster in known:
+        if self.images.exists(cluster):
             return None
+        technique = technique_of(self.model_dump(warnings=False))
         if technique in _NOT_RENDERED:
             return f"{technique.value}: {_NOT_RENDERED[technique]}"
         return f"the program of Nova's {technique.value} is closed, and no image of it is published for this cluster"
 
     def image(self, cluster: str, region: str | None) -> str | None:
         """Return the published image for a choice of `cluster` in a region; None if there is none."""
-        return self.images.address((self.images.names or {}).get(cluster), region)
+        return self.images.address(cluster, region)
 
     def content(self, config: Mapping[str, Any] | None = None, published_model: str = "") -> Content:
         """Return no content: the size of the closed models is unknown."""

@@ -11,7 +11,7 @@ from launcher.families.amazon_nova.limits import limits
 from launcher.families.amazon_nova.recipe import Recipe
 from launcher.families.amazon_nova.techniques import generation_of, technique_of
 from launcher.model.backend_registry import described
-from launcher.model.checked_recipe import CheckedRecipe
+from launcher.model.checked_recipe import CheckedRecipe, recipe_of
 from launcher.model.config_tree import get, leaves, related
 from launcher.model.passed_keys import written
 from launcher.model.validation import is_field
@@ -49,15 +49,10 @@ _EXAMPLES = ("s3://my-bucket-name/", "s3://example-bucket/")
 """Beginnings of the S3 URIs that published recipes have as examples."""
 
 
-def _recipe(checked: CheckedRecipe) -> Recipe:
-    assert isinstance(checked.recipe, Recipe)  # the registry applies these rules to no other family
-    return checked.recipe
-
-
 @rule("E560", _MODEL, "recipes.run.model_type", source=_RECIPES)
 def weights_are_of_the_model(checked: CheckedRecipe, problem: MakeProblem) -> Iterator[Problem]:
     """The program of one model cannot load the weights of another."""
-    model_type, weights = checked.recipe.run.model_type, _recipe(checked).run.model_name_or_path
+    model_type, weights = checked.recipe.run.model_type, recipe_of(checked, Recipe).run.model_name_or_path
     of_model = _WEIGHTS.get(model_type.partition(":")[0])
     if of_model is None:
         allowed = ", ".join(f"{known}:…" for known in _WEIGHTS)
@@ -70,7 +65,8 @@ def weights_are_of_the_model(checked: CheckedRecipe, problem: MakeProblem) -> It
 @rule("E561", "recipes.run.replicas", "recipes.node_counts", source=_PARAMETERS)
 def model_is_spread_over_the_nodes(checked: CheckedRecipe, problem: MakeProblem) -> Iterator[Problem]:
     """A model is divided among a number of nodes that its program knows."""
-    nodes, known = _recipe(checked).run.replicas, _recipe(checked).node_counts
+    recipe = recipe_of(checked, Recipe)
+    nodes, known = recipe.run.replicas, recipe.node_counts
     if nodes and known and nodes not in known:
         near = min(known, key=lambda count: (abs(count - nodes), count))
         yield problem(
@@ -85,7 +81,7 @@ def model_is_spread_over_the_nodes(checked: CheckedRecipe, problem: MakeProblem)
 @rule("E562", "recipes.trainer.num_nodes", "recipes.run", source="recipes_collection/base/nova")
 def nodes_follow_the_replicas(checked: CheckedRecipe, problem: MakeProblem) -> Iterator[Problem]:
     """The program takes its number of nodes from the keys of its replicas, whatever the launcher reserves."""
-    run, reserved = _recipe(checked).run, checked.recipe.trainer.num_nodes
+    run, reserved = recipe_of(checked, Recipe).run, checked.recipe.trainer.num_nodes
     given = {key: count for key in _REPLICAS if (count := getattr(run, key)) is not None}
     if given and sum(given.values()) != reserved:
         keys = ", ".join(f"recipes.run.{key}" for key in given)
@@ -96,7 +92,7 @@ def nodes_follow_the_replicas(checked: CheckedRecipe, problem: MakeProblem) -> I
 @rule("E563", *_SECTIONS, source=_PARAMETERS)
 def values_are_within_their_limits(checked: CheckedRecipe, problem: MakeProblem) -> Iterator[Problem]:
     """A technique takes the values that its program was made for; the program fails after the nodes were paid for."""
-    tree, run = checked.recipe_tree, _recipe(checked).run
+    tree, run = checked.recipe_tree, recipe_of(checked, Recipe).run
     technique, size = technique_of(tree), run.model_name_or_path.partition("/")[0]
     is_lora = any(value == "lora" for path, value in leaves(tree) if path.endswith(".peft_scheme"))
     for limit in limits(technique, generation_of(run.model_type), size, is_lora=is_lora):
@@ -116,8 +112,8 @@ def keys_belong_to_the_technique(checked: CheckedRecipe, problem: MakeProblem) -
         if not is_typed or published or value is None:
             continue
         above, _, name = path.rpartition(".")
-        other = f"{above}.{_SPELLINGS.get(name, '')}"
-        remedy = f"{other}={value}" if get(composition.tree, other) is not None else None
+        other = f"{above}.{_SPELLINGS[name]}" if name in _SPELLINGS else ""
+        remedy = f"{other}={value}" if other and get(composition.tree, other) is not None else None
         yield problem(path, f"is not read by Nova's {technique.value} with this model", value=value, remedy=remedy)
 
 
@@ -133,10 +129,11 @@ def one_function_rewards(checked: CheckedRecipe, problem: MakeProblem) -> Iterat
 @rule("E567", "recipes.images", "cluster", source="the published images")
 def region_has_an_image(checked: CheckedRecipe, problem: MakeProblem) -> Iterator[Problem]:
     """A closed program exists only where its image was published."""
-    backend, images = described(checked.backend), _recipe(checked).images
+    backend, images = described(checked.backend), recipe_of(checked, Recipe).images
     own = backend.region(checked.settings)
     region = own or images.region
-    if checked.launch.container is None and region not in images.accounts and backend.choice in (images.names or {}):
+    is_published = checked.launch.container is None or images.generation is not None  # `container` replaces one image
+    if is_published and region not in images.accounts and images.exists(backend.choice):
         remedy = None if own else f"recipes.images.region={next(iter(images.accounts))}"
         message, allowed = "no image of Nova is published in this region", ", ".join(images.accounts)
         yield problem("recipes.images.region", message, value=region, allowed=allowed, remedy=remedy)
@@ -145,7 +142,7 @@ def region_has_an_image(checked: CheckedRecipe, problem: MakeProblem) -> Iterato
 @rule("E568", "recipes.evaluation", source=_RECIPES)
 def evaluation_is_complete(checked: CheckedRecipe, problem: MakeProblem) -> Iterator[Problem]:
     """A task is asked and measured in its own way; another strategy finds no questions that it can ask."""
-    evaluation = _recipe(checked).evaluation
+    evaluation = recipe_of(checked, Recipe).evaluation
     expected = _HOW.get(evaluation.task) if evaluation else None
     if evaluation and expected:
         for key, value, right in zip(

@@ -7,8 +7,9 @@ from typing import Annotated, Literal
 
 from pydantic import Field
 
-from launcher.model.base_model import Model, NodeCount, Passed, PositiveInt, named_form
+from launcher.model.base_model import NodeCount, Passed, PositiveInt, named_form
 from launcher.model.recipe import Run
+from launcher.model.regional_images import RegionalImages
 
 _S3, _ARN = r"^(s3://\S.*)?$", r"^(arn:aws[a-z-]*:lambda:\S+)?$"
 S3Path = Annotated[str, Field(pattern=_S3), named_form(_S3, "an S3 URI such as s3://bucket/folder, or empty")]
@@ -280,20 +281,10 @@ class RewardEnvironment(Passed):
     """ARN of the AWS Lambda function."""
 
 
-class Images(Model):
-    """The published images: their registries, and their names."""
+class Images(RegionalImages):
+    """The published images of Nova. Its programs run on no cluster without one."""
 
-    region: str
-    """Region of the registry. A job that names its own region takes the image of that one."""
-    accounts: dict[str, Annotated[str, Field(pattern=r"^\d{12}$")]]
-    """Account of the registry in each region."""
     init_container: str
     """Name and tag of the one that prepares a pod on HyperPod."""
-    names: dict[str, str] | None = None
-    """Name and tag of the recipe's program, by choice of `cluster`; it runs nowhere else."""
-
-    def address(self, name: str | None, region: str | None = None) -> str | None:
-        """Return the address of an image in a region; None if it has none there."""
-        place = region or self.region
-        account = self.accounts.get(place)
-        return f"{account}.dkr.ecr.{place}.amazonaws.com/{name}" if name and account else None
+    generation: str | None = None
+    """Name and tag of the program that generates answers. PPO."""

@@ -9,7 +9,8 @@ from typing import Any
 
 from launcher.model.config_tree import get
 
-PPO_SECTIONS = ("ppo_reward", "ppo_critic", "ppo_anchor", "ppo_actor_generation", "ppo_actor_train")
+PPO_TRAIN, PPO_GENERATION = "ppo_actor_train", "ppo_actor_generation"
+PPO_SECTIONS = ("ppo_reward", "ppo_critic", "ppo_anchor", PPO_GENERATION, PPO_TRAIN)
 """The programs of proximal policy optimization."""
 _SECOND = "amazon.nova-2-"
 

@@ -177,6 +177,8 @@ class Recipe(RecipeBase):
     """A recipe that evaluates a model: on a benchmark, or by a judge."""
 
     keys: ClassVar[RecipeKeys] = RecipeKeys(
+        inputs=("run.model_name_or_path", "run.inference_data_s3_path"),
+        results=("output.eval_results_dir",),
         examples={
             "run.base_model_name": "my-model",
             "run.model_name_or_path": "/data/model",
@@ -250,6 +252,10 @@ class Recipe(RecipeBase):
     def image(self, cluster: str, region: str | None) -> str | None:
         """Return the published image for a choice of `cluster` in a region."""
         return self.images.address(cluster, region)
+
+    def image_regions(self, cluster: str) -> tuple[str, ...]:
+        """Return the regions that have the published image for a choice of `cluster`."""
+        return self.images.regions(cluster)
 
     def content(self, config: Mapping[str, Any] | None = None, published_model: str = "") -> Content:
         """Return nothing: an evaluation saves no checkpoint."""

@@ -4,7 +4,7 @@ from collections.abc import Iterator
 
 from launcher.common.problems import Problem
 from launcher.families.evaluation.recipe import JUDGE, SUBTASKS, Recipe
-from launcher.model.checked_recipe import CheckedRecipe
+from launcher.model.checked_recipe import CheckedRecipe, recipe_of
 from launcher.rules import MakeProblem, rule
 
 _OF_BENCHMARKS = ("model_name_or_path", "data_s3_path", "replicas")
@@ -12,15 +12,10 @@ _OF_JUDGES = ("judge_model_id", "inference_data_s3_path", "base_model_inference_
 _PARAMETERS = "the parameters of the published evaluation recipes"
 
 
-def _recipe(checked: CheckedRecipe) -> Recipe:
-    assert isinstance(checked.recipe, Recipe)  # the registry applies these rules to this family only
-    return checked.recipe
-
-
 @rule("E491", "recipes.run", f"recipes.{JUDGE}", source="the published evaluation recipes")
 def keys_are_of_the_kind(checked: CheckedRecipe, problem: MakeProblem) -> Iterator[Problem]:
     """A judge reads answers, a benchmark a model: the keys of the other kind have no effect."""
-    recipe = _recipe(checked)
+    recipe = recipe_of(checked, Recipe)
     kind, others = ("benchmark", _OF_BENCHMARKS) if recipe.llm_as_judge else ("judge", _OF_JUDGES)
     for key in others:
         if value := getattr(recipe.run, key):
@@ -31,7 +26,7 @@ def keys_are_of_the_kind(checked: CheckedRecipe, problem: MakeProblem) -> Iterat
 @rule("E492", "recipes.run", "recipes.evaluation", source=_PARAMETERS)
 def own_prompts_are_given(checked: CheckedRecipe, problem: MakeProblem) -> Iterator[Problem]:
     """The task gen_qa evaluates on your own prompts."""
-    recipe = _recipe(checked)
+    recipe = recipe_of(checked, Recipe)
     if recipe.evaluation and recipe.evaluation.task == "gen_qa" and not recipe.run.data_s3_path:
         path = "recipes.run.data_s3_path"
         yield problem(path, "is missing: the prompts of gen_qa", remedy=f"{path}=s3://<bucket>/<folder>")
@@ -40,7 +35,7 @@ def own_prompts_are_given(checked: CheckedRecipe, problem: MakeProblem) -> Itera
 @rule("E493", "recipes.evaluation", source=_PARAMETERS)
 def subtask_is_of_its_task(checked: CheckedRecipe, problem: MakeProblem) -> Iterator[Problem]:
     """Each part belongs to one benchmark."""
-    benchmark = _recipe(checked).evaluation
+    benchmark = recipe_of(checked, Recipe).evaluation
     if benchmark is None or not benchmark.subtask or benchmark.subtask in SUBTASKS.get(benchmark.task, ()):
         return
     task = next(task for task, parts in SUBTASKS.items() if benchmark.subtask in parts)
@@ -51,7 +46,7 @@ def subtask_is_of_its_task(checked: CheckedRecipe, problem: MakeProblem) -> Iter
 @rule("E494", "recipes.inference", source=_PARAMETERS)
 def answers_fit_into_the_model(checked: CheckedRecipe, problem: MakeProblem) -> Iterator[Problem]:
     """Prompt and answer share the model's context."""
-    inference = _recipe(checked).inference
+    inference = recipe_of(checked, Recipe).inference
     if inference and inference.max_new_tokens >= inference.max_model_len:
         message = f"leaves no token of max_model_len, {inference.max_model_len}, for the prompt"
         value = inference.max_new_tokens

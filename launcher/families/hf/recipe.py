@@ -105,6 +105,8 @@ class Recipe(RecipeBase):
     """A recipe of the training adapter for NeMo."""
 
     keys: ClassVar[RecipeKeys] = RecipeKeys(
+        inputs=("model.hf_model_name_or_path", "model.data.train_dir", "model.data.val_dir"),
+        results=("exp_manager.exp_dir",),
         examples={"exp_manager.exp_dir": "/fsx/results", "model.data.train_dir": "/fsx/data"},
         often_changed=(
             *("trainer.max_steps", "trainer.log_every_n_steps", "exp_manager.exp_dir"),

@@ -4,13 +4,8 @@ from collections.abc import Iterator
 
 from launcher.common.problems import Problem
 from launcher.families.hf.recipe import Recipe
-from launcher.model.checked_recipe import CheckedRecipe
+from launcher.model.checked_recipe import CheckedRecipe, recipe_of
 from launcher.rules import MakeProblem, rule
-
-
-def _recipe(checked: CheckedRecipe) -> Recipe:
-    assert isinstance(checked.recipe, Recipe)  # the registry applies these rules to this family only
-    return checked.recipe
 
 
 @rule(
@@ -22,7 +17,7 @@ def _recipe(checked: CheckedRecipe) -> Recipe:
 )
 def shards_divide(checked: CheckedRecipe, problem: MakeProblem) -> Iterator[Problem]:
     """Ranks that share a copy of the model form complete groups."""
-    recipe, ranks = _recipe(checked), checked.recipe.trainer.num_nodes * checked.devices
+    recipe, ranks = recipe_of(checked, Recipe), checked.recipe.trainer.num_nodes * checked.devices
     degree = recipe.model.shard_degree
     if "hybrid" in recipe.model.sharding_strategy and ranks % degree:
         divisors = ", ".join(str(n) for n in range(1, ranks + 1) if ranks % n == 0)

@@ -181,7 +181,9 @@ class Recipe(RecipeBase):
     """A checkpointless recipe."""
 
     keys: ClassVar[RecipeKeys] = RecipeKeys(
+        results=("exp_manager.exp_dir",),
         batch=BatchKeys("data.global_batch_size", "data.micro_batch_size", "optim.config.lr", "data.uneven_batch"),
+        inputs=("dataset.dataset_path", "resume.restore_config.path"),
         examples={
             "dataset.dataset_path": "/data/train",
             "log_dir": "/data/logs",
@@ -286,6 +288,10 @@ class Recipe(RecipeBase):
     def image(self, cluster: str, region: str | None) -> str | None:
         """Return the published image for a choice of `cluster` in a region."""
         return self.images.address(cluster, region)
+
+    def image_regions(self, cluster: str) -> tuple[str, ...]:
+        """Return the regions that have the published image for a choice of `cluster`."""
+        return self.images.regions(cluster)
 
     def content(self, config: Mapping[str, Any] | None = None, published_model: str = "") -> Content:
         """Return what NeMo saves in its own checkpoints; of adapters, nothing is known."""

@@ -4,7 +4,7 @@ from collections.abc import Iterator
 
 from launcher.common.problems import Notice, Problem
 from launcher.families.hyperpod_checkpointless_nemo.recipe import Recipe
-from launcher.model.checked_recipe import CheckedRecipe
+from launcher.model.checked_recipe import CheckedRecipe, recipe_of
 from launcher.model.start_script import as_commands
 from launcher.rules import MakeNotice, MakeProblem, PlannedRecipe, notice_rule, rule
 
@@ -13,14 +13,9 @@ _MEGATRON = "Megatron core, parallel_state.initialize_model_parallel"
 _STRATEGY, _COPIES = "recipes.strategy", "recipes.strategy.num_distributed_optimizer_instances"
 
 
-def _recipe(checked: CheckedRecipe) -> Recipe:
-    assert isinstance(checked.recipe, Recipe)  # the registry applies these rules to this family only
-    return checked.recipe
-
-
 def _replicas(checked: CheckedRecipe) -> int:
     """Return the ranks with the same part of the model; 0 if they do not divide, which is reported separately."""
-    recipe, ranks = _recipe(checked), checked.recipe.trainer.num_nodes * checked.devices
+    recipe, ranks = recipe_of(checked, Recipe), checked.recipe.trainer.num_nodes * checked.devices
     parts = recipe.strategy.tensor_model_parallel_size * recipe.strategy.pipeline_model_parallel_size
     return 0 if ranks % recipe.model_parallel_size else ranks // parts
 
@@ -34,7 +29,7 @@ def ranks_divide(checked: CheckedRecipe, problem: MakeProblem) -> Iterator[Probl
             f"{_STRATEGY}.tensor_model_parallel_size",
             f"{ranks} ranks do not divide into groups of {parts}",
         )
-        value = _recipe(checked).strategy.tensor_model_parallel_size
+        value = recipe_of(checked, Recipe).strategy.tensor_model_parallel_size
         allowed = f"tensor · pipeline · context parallel size: a divisor of {ranks}"
         yield problem(path, message, value=value, allowed=allowed)
 
@@ -42,7 +37,7 @@ def ranks_divide(checked: CheckedRecipe, problem: MakeProblem) -> Iterator[Probl
 @rule("E486", _STRATEGY, "recipes.trainer", "instance_type", source=f"{_PAGE}, In-process recovery; {_MEGATRON}")
 def a_lost_rank_has_a_copy(checked: CheckedRecipe, problem: MakeProblem) -> Iterator[Problem]:
     """A lost rank is restored from another copy of its state, so that there are two at least, of equal parts."""
-    copies, replicas = _recipe(checked).strategy.num_distributed_optimizer_instances, _replicas(checked)
+    copies, replicas = recipe_of(checked, Recipe).strategy.num_distributed_optimizer_instances, _replicas(checked)
     if not replicas:
         return
     allowed = ", ".join(str(n) for n in range(2, replicas + 1) if replicas % n == 0) or None
@@ -58,7 +53,7 @@ def a_lost_rank_has_a_copy(checked: CheckedRecipe, problem: MakeProblem) -> Iter
 @rule("E487", _STRATEGY, "recipes.trainer", "recipes.model", "instance_type", source=_MEGATRON)
 def experts_divide(checked: CheckedRecipe, problem: MakeProblem) -> Iterator[Problem]:
     """Ranks that share the experts form complete groups, of equal numbers of experts, in every copy."""
-    recipe, replicas = _recipe(checked), _replicas(checked)
+    recipe, replicas = recipe_of(checked, Recipe), _replicas(checked)
     shares, copies = recipe.strategy.expert_model_parallel_size, recipe.strategy.num_distributed_optimizer_instances
     path, experts = f"{_STRATEGY}.expert_model_parallel_size", recipe.experts
     if shares is None or shares == 1:

@@ -12,6 +12,7 @@ from pydantic import AfterValidator, Field
 from launcher.model.base_model import BatchSize, Model, NonNegativeInt, PositiveInt
 from launcher.model.checkpointing import Content, Sharding
 from launcher.model.composition import RUN_NAME, ValueSources
+from launcher.model.config_tree import get
 from launcher.model.recipe_keys import RecipeKeys
 from launcher.model.training_args import ARGS, BATCH_KEYS, BatchArgs, TrainingRecipe, TrainingSection
 
@@ -71,8 +72,9 @@ class PeftConfig(Model):
     target_parameters: list[str] | None = None
     """Parameters that get an adapter although no linear layer holds them, such as the experts of a mixture-of-experts
     model."""
-    exclude_modules: list[str] | None = None
-    """Module names that target_modules would match and that get no adapter, such as routers."""
+    exclude_modules: str | list[str] | None = None
+    """Module names that target_modules would match and that get no adapter, such as routers; or a regular expression.
+    """
     use_dora: bool
     """true also learns each weight's magnitude (DoRA): often better at low rank, and slower."""
 
@@ -222,10 +224,16 @@ class TrainingArgs(BatchArgs):
     """true adds the time of each phase to the logs."""
     logging_steps: PositiveInt
     """Optimizer steps between two logged values."""
+    lr_min_ratio: Annotated[float, Field(ge=0, le=1)] | None = None
+    """Open trainer only. End of a falling schedule as a part of learning_rate, 0 to 1. null: 0, and 0.1 of schedules
+    with a minimum."""
     lr_scheduler: Scheduler
     """Schedule of the learning rate after warm-up, by its transformers name."""
     lr_warmup_ratio: Annotated[float, Field(ge=0, le=1)]
     """Fraction of all optimizer steps over which the learning rate rises to its peak, 0 to 1."""
+    lr_warmup_steps: NonNegativeInt | None = None
+    """Open trainer only. Optimizer steps over which the learning rate rises, in place of lr_warmup_ratio; null: the
+    ratio."""
     max_ckpt_mem: float
     """Maximum disk space for checkpoints, in GB; the oldest are removed. 1e8 means no bound."""
     max_ckpt_num: PositiveInt
@@ -265,6 +273,9 @@ class TrainingArgs(BatchArgs):
     trainer_callbacks: list[dict[str, Any]]
     """Callbacks of the image, in Hydra's form: `_target_` names the class, the other keys are its arguments. The
     published one meters usage."""
+    truncation: Literal["right", "left"] | None = None
+    """Open trainer only. The end at which a sample longer than max_len is cut; left cuts the prompt of a preference
+    pair. null: right."""
     ulysses_sequence_parallel_size: BatchSize | None = None
     """Ranks that share a sample's sequence by attention heads. It multiplies with ring_attn_size: both leave fewer
     ranks to deal samples to. The published recipes use 1."""
@@ -326,6 +337,12 @@ class Recipe(TrainingRecipe):
     )
 
     training_config: TrainingConfig
+
+    @classmethod
+    def script_kind(cls, recipe: Mapping[str, Any]) -> str:
+        """Return whether a recipe names the weights to start from."""
+        named = get(recipe, "training_config.model_config.model_name_or_path")
+        return "fine_tuning" if named else "without_weights"
 
     def published_model(self, sources: ValueSources) -> str:
         """Return the published model that the recipe is of; if it leaves the model open, the one its files name."""

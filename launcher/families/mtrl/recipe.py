@@ -173,6 +173,7 @@ class Recipe(RecipeBase):
     """A recipe of multi-turn RL. Training has rl, schedule and async_config, an evaluation has none of them."""
 
     keys: ClassVar[RecipeKeys] = RecipeKeys(
+        inputs=("model.model_name",),
         examples={"model.model_name": "my-model", "run.base_model_name": "my-model"},
         often_changed=(
             *("model.model_name", "model.learning_rate", "model.lora_rank", "model.max_sequence_length"),
@@ -245,6 +246,10 @@ class Recipe(RecipeBase):
     def image(self, cluster: str, region: str | None) -> str | None:
         """Return the published image for a choice of `cluster` in a region."""
         return self.images.address(cluster, region)
+
+    def image_regions(self, cluster: str) -> tuple[str, ...]:
+        """Return the regions that have the published image for a choice of `cluster`."""
+        return self.images.regions(cluster)
 
     def content(self, config: Mapping[str, Any] | None = None, published_model: str = "") -> Content:
         """Return nothing: the program saves in a form of its own."""

@@ -5,7 +5,7 @@ from collections.abc import Iterator
 from launcher.common.problems import Notice, Problem
 from launcher.families.mtrl.recipe import Recipe
 from launcher.model.backend_registry import described
-from launcher.model.checked_recipe import CheckedRecipe
+from launcher.model.checked_recipe import CheckedRecipe, recipe_of
 from launcher.rules import MakeNotice, MakeProblem, PlannedRecipe, notice_rule, rule
 
 _PARAMETERS = "the parameters of the published recipes of multi-turn RL"
@@ -16,21 +16,16 @@ _NOVA_RANK = 32
 _MODEL = "recipes.model.model_name"
 
 
-def _recipe(checked: CheckedRecipe) -> Recipe:
-    assert isinstance(checked.recipe, Recipe)  # the registry applies these rules to this family only
-    return checked.recipe
-
-
 def _is_of_nova(checked: CheckedRecipe) -> bool:
     """Return whether a recipe is of a Nova model, whatever weights an override names."""
     names = [value for _, value in checked.composition.sources.layers(_MODEL)]
-    return any(str(name).startswith("nova-") for name in (*names, _recipe(checked).model.model_name))
+    return any(str(name).startswith("nova-") for name in (*names, recipe_of(checked, Recipe).model.model_name))
 
 
 @rule("E480", "recipes.batch", source="Shao et al., DeepSeekMath (2024), Group Relative Policy Optimization")
 def groups_are_complete(checked: CheckedRecipe, problem: MakeProblem) -> Iterator[Problem]:
     """Rewards are compared within the conversations of one prompt, so a step has complete groups."""
-    batch = _recipe(checked).batch_settings
+    batch = recipe_of(checked, Recipe).batch_settings
     samples, group = batch.training_batch_size, batch.group_size
     if samples and group and samples % group:
         divisors = ", ".join(str(n) for n in range(2, 33) if samples % n == 0)
@@ -41,7 +36,7 @@ def groups_are_complete(checked: CheckedRecipe, problem: MakeProblem) -> Iterato
 @rule("E481", "recipes.model", *(f"recipes.{name}" for name in _SAMPLING), source=_PARAMETERS)
 def answers_fit_into_the_conversation(checked: CheckedRecipe, problem: MakeProblem) -> Iterator[Problem]:
     """One answer cannot be longer than the complete conversation."""
-    recipe = _recipe(checked)
+    recipe = recipe_of(checked, Recipe)
     most = recipe.model.max_sequence_length
     for name in _SAMPLING if most else ():
         sampling = getattr(recipe, name)
@@ -53,7 +48,7 @@ def answers_fit_into_the_conversation(checked: CheckedRecipe, problem: MakeProbl
 @rule("E482", "recipes.batch", *(f"recipes.{name}" for name in _SAMPLING), source=_PARAMETERS)
 def conversations_of_a_group_differ(checked: CheckedRecipe, problem: MakeProblem) -> Iterator[Problem]:
     """At temperature 0 every conversation of a prompt is the same, so that a group shows nothing more than one."""
-    recipe = _recipe(checked)
+    recipe = recipe_of(checked, Recipe)
     for name, group in zip(_SAMPLING, _GROUPS, strict=True):
         sampling, size = getattr(recipe, name), getattr(recipe.batch_settings, group)
         if sampling and sampling.temperature == 0 and size and size > 1:
@@ -67,7 +62,7 @@ def conversations_of_a_group_differ(checked: CheckedRecipe, problem: MakeProblem
 @rule("E483", "recipes.model", "recipes.batch", source=_PARAMETERS)
 def values_are_of_the_model(checked: CheckedRecipe, problem: MakeProblem) -> Iterator[Problem]:
     """Nova models and open ones are trained with other batches, ranks and optimizers."""
-    recipe = _recipe(checked)
+    recipe = recipe_of(checked, Recipe)
     if not recipe.is_training:
         return
     is_nova = _is_of_nova(checked)
@@ -87,7 +82,7 @@ def values_are_of_the_model(checked: CheckedRecipe, problem: MakeProblem) -> Ite
 @rule("E485", "recipes.run", "cluster", source=_PARAMETERS)
 def prompts_are_a_channel(checked: CheckedRecipe, problem: MakeProblem) -> Iterator[Problem]:
     """The recipe has no key for the prompts: they reach the program as a channel of the training job."""
-    recipe, backend = _recipe(checked), described(checked.backend)
+    recipe, backend = recipe_of(checked, Recipe), described(checked.backend)
     if recipe.is_training and not recipe.refusal(backend.choice) and not backend.files.channels(checked.settings):
         path = "cluster.sm_jobs_config.inputs"
         remedy = f"'{path}.s3={{train: s3://<bucket>/<folder>}}'"

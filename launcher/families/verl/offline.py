@@ -23,3 +23,6 @@ INTERFACE = Interface(
     has_own_checkpoints=True,
     own_configs=own_configs,
 )
+MEGATRON = INTERFACE._replace(
+    only_trainer="Megatron divides each layer among GPUs, and the open trainer shards by FSDP"
+)

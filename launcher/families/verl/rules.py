@@ -9,8 +9,9 @@ from typing import NamedTuple
 
 from launcher.common.problems import Notice, Problem
 from launcher.common.texts import counted
-from launcher.families.verl.recipe import Actor, ActorRolloutRef, Parallelism, Recipe
-from launcher.model.checked_recipe import CheckedRecipe
+from launcher.families.verl.recipe import Recipe
+from launcher.families.verl.sections import Actor, ActorRolloutRef, Parallelism
+from launcher.model.checked_recipe import CheckedRecipe, recipe_of
 from launcher.model.config_tree import get
 from launcher.rules import MakeNotice, MakeProblem, PlannedRecipe, notice_rule, rule
 
@@ -37,15 +38,8 @@ _OFFERED = {
 """Key below training_config to the values that its published parameter offers, and the published recipes have."""
 
 
-def _recipe(checked: CheckedRecipe) -> Recipe:
-    recipe = checked.recipe
-    if not isinstance(recipe, Recipe):
-        raise TypeError(f"{type(recipe).__qualname__} is of another family")
-    return recipe
-
-
 def _roles(checked: CheckedRecipe) -> ActorRolloutRef | None:
-    return _recipe(checked).training_config.actor_rollout_ref
+    return recipe_of(checked, Recipe).training_config.actor_rollout_ref
 
 
 def _world_size(checked: CheckedRecipe) -> int:
@@ -70,7 +64,7 @@ class _Number(NamedTuple):
 
 
 def _sizes(checked: CheckedRecipe) -> Iterator[_Number]:
-    recipe, devices = _recipe(checked), checked.devices
+    recipe, devices = recipe_of(checked, Recipe), checked.devices
     trainer, nodes = recipe.training_config.trainer, recipe.trainer.num_nodes
     yield _Number(f"{_TRAINING}.trainer.nnodes", trainer.nnodes, nodes, "num_nodes")
     yield _Number(f"{_TRAINING}.trainer.n_gpus_per_node", trainer.n_gpus_per_node, devices, "devices")
@@ -98,7 +92,7 @@ def a_batch_has_its_mini_batches(checked: CheckedRecipe, problem: MakeProblem) -
     """The answers of a round of generation are trained in one or more optimizer steps."""
     if (roles := _roles(checked)) is None:
         return
-    batch, mini = _recipe(checked).training_config.data.train_batch_size, roles.actor.ppo_mini_batch_size
+    batch, mini = recipe_of(checked, Recipe).training_config.data.train_batch_size, roles.actor.ppo_mini_batch_size
     if mini > batch:
         message = f"a step takes {mini} prompts, but a round has {batch}"
         yield problem(_MINI_BATCH, message, value=mini, allowed=f"1 to {batch}", remedy=f"{_MINI_BATCH}={batch}")
@@ -110,7 +104,7 @@ def answers_divide_among_gpus(checked: CheckedRecipe, problem: MakeProblem) -> I
     if (roles := _roles(checked)) is None:
         return
     ranks, n = _world_size(checked), roles.rollout.n
-    batch = _recipe(checked).training_config.data.train_batch_size
+    batch = recipe_of(checked, Recipe).training_config.data.train_batch_size
     for path, prompts in ((_BATCH, batch), (_MINI_BATCH, roles.actor.ppo_mini_batch_size)):
         if prompts * n % ranks:
             message = f"{prompts}·{n} answers do not divide among {_gpus(checked)}"
@@ -138,7 +132,7 @@ def micro_batches_divide_a_share(checked: CheckedRecipe, problem: MakeProblem) -
 
 def _data_parallel_size(checked: CheckedRecipe) -> int:
     """Return the number of groups of GPUs that each train samples of their own."""
-    sharing = _sharing(_recipe(checked).parallelism)
+    sharing = _sharing(recipe_of(checked, Recipe).parallelism)
     return max(1, _world_size(checked) // sharing)
 
 
@@ -167,7 +161,7 @@ class _Group(NamedTuple):
 
 def _groups(checked: CheckedRecipe) -> Iterator[_Group]:
     """Yield the groups into which all GPUs are divided."""
-    roles, parallelism = _roles(checked), _recipe(checked).parallelism
+    roles, parallelism = _roles(checked), recipe_of(checked, Recipe).parallelism
     if roles:
         path = f"{_ROLLOUT}.tensor_model_parallel_size"
         yield _Group(path, roles.rollout.tensor_model_parallel_size, "an inference engine")
@@ -214,7 +208,7 @@ def answers_fit_the_engine(checked: CheckedRecipe, problem: MakeProblem) -> Iter
     """The inference engine keeps room for the longest prompt and its longest answer."""
     if (roles := _roles(checked)) is None:
         return
-    rollout, data = roles.rollout, _recipe(checked).training_config.data
+    rollout, data = roles.rollout, recipe_of(checked, Recipe).training_config.data
     longest = rollout.prompt_length + rollout.response_length
     if rollout.max_model_len and rollout.max_model_len < longest:
         path = f"{_ROLLOUT}.max_model_len"
@@ -250,7 +244,7 @@ class _Budget(NamedTuple):
 
 def _budgets(checked: CheckedRecipe) -> Iterator[_Budget]:
     """Yield the token budgets of forward passes that are filled by tokens."""
-    training = _recipe(checked).training_config
+    training = recipe_of(checked, Recipe).training_config
     if (roles := training.actor_rollout_ref) is None:
         if training.data.use_dynamic_bsz and training.data.max_token_len_per_gpu:
             yield _Budget(f"{_DATA}.max_token_len_per_gpu", training.data.max_token_len_per_gpu)
@@ -265,7 +259,7 @@ def _budgets(checked: CheckedRecipe) -> Iterator[_Budget]:
 @rule("E288", _ROLES, _DATA, _ENGINE, source="verl, utils/seqlen_balancing.py, rearrange_micro_batches")
 def a_pass_holds_the_longest_sample(checked: CheckedRecipe, problem: MakeProblem) -> Iterator[Problem]:
     """A sample is not divided among passes, only among GPUs that share its sequence."""
-    recipe = _recipe(checked)
+    recipe = recipe_of(checked, Recipe)
     data, roles, parallelism = recipe.training_config.data, _roles(checked), recipe.parallelism
     longest = roles.rollout.prompt_length + roles.rollout.response_length if roles else data.max_length or 0
     keys = ("ulysses_sequence_parallel_size", "context_parallel_size")
@@ -281,7 +275,7 @@ def a_pass_holds_the_longest_sample(checked: CheckedRecipe, problem: MakeProblem
 @rule("E289", _ROLES, _ENGINE, f"{_TRAINING}.model", source="verl 0.7, workers/config/model.py, HFModelConfig.lora")
 def megatron_has_its_own_adapters(checked: CheckedRecipe, problem: MakeProblem) -> Iterator[Problem]:
     """Megatron trains the adapters of model.lora, and all weights without them, whatever lora_rank is."""
-    recipe, roles = _recipe(checked), _roles(checked)
+    recipe, roles = recipe_of(checked, Recipe), _roles(checked)
     source, parallelism = recipe.source, recipe.parallelism
     if source is None or parallelism is None or not parallelism.tensor_model_parallel_size:
         return
@@ -298,7 +292,7 @@ def samples_divide_among_gpus(checked: CheckedRecipe, problem: MakeProblem) -> I
     """The trainer rounds a share of samples down, so that a step would be smaller than the recipe's."""
     if _roles(checked):
         return
-    data, groups = _recipe(checked).training_config.data, _data_parallel_size(checked)
+    data, groups = recipe_of(checked, Recipe).training_config.data, _data_parallel_size(checked)
     share, rest = divmod(data.train_batch_size, groups)
     if rest:
         fitting = _multiples(data.train_batch_size, groups)
@@ -311,6 +305,21 @@ def samples_divide_among_gpus(checked: CheckedRecipe, problem: MakeProblem) -> I
         path = f"{_DATA}.micro_batch_size_per_gpu"
         message = f"a GPU's share of {share} samples does not divide into passes of {micro}"
         yield problem(path, message, value=micro, allowed=_divisors(share), remedy=f"{_DATA}.use_dynamic_bsz=true")
+
+
+_SECTIONS = ("model", "engine", "optim", "checkpoint")
+
+
+@rule("E291", _TRAINING, source="verl, trainer/config/sft_trainer_engine.yaml")
+def a_training_has_its_sections(checked: CheckedRecipe, problem: MakeProblem) -> Iterator[Problem]:
+    """SFT and DPO read a model, an engine, an optimizer and the contents of checkpoints."""
+    if _roles(checked):
+        return
+    for name in _SECTIONS:
+        if getattr(recipe_of(checked, Recipe).training_config, name) is None:
+            path = f"{_TRAINING}.{name}"
+            remedy = f"leave {path} as the recipe has it"
+            yield problem(path, "is missing, and SFT and DPO read it", value=None, remedy=remedy)
 
 
 @notice_rule("N181", source="the published parameters of verl's recipes")
@@ -329,7 +338,7 @@ def numbers_are_offered(planned: PlannedRecipe, notice: MakeNotice) -> Iterator[
 def answers_stop_early(planned: PlannedRecipe, notice: MakeNotice) -> Iterator[Notice]:
     """Generation stops at the rollout's length, whatever the data allows."""
     checked = planned.checked
-    allowed = _recipe(checked).training_config.data.max_response_length
+    allowed = recipe_of(checked, Recipe).training_config.data.max_response_length
     roles = _roles(checked)
     if roles and allowed and roles.rollout.response_length < allowed:
         length = roles.rollout.response_length

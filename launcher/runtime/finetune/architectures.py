@@ -27,7 +27,8 @@ class Architecture:
         model: Class of its language model.
         attention: The kernel that runs on any device.
         period: Layers after which the pattern of layers repeats.
-        window: Key of the attention window that some of its layers have.
+        window: Key of the attention window that some of its layers have; empty for none.
+        packs: Whether samples in one row can be kept apart; linear attention carries its state from one to the next.
     """
 
     package: str
@@ -36,6 +37,7 @@ class Architecture:
     attention: str = "sdpa"
     period: int = 1
     window: str = "sliding_window"
+    packs: bool = True
 
 
 KNOWN = {
@@ -45,12 +47,24 @@ KNOWN = {
     ),
     "qwen2": Architecture("qwen2", "Qwen2Config", "Qwen2ForCausalLM"),
     "qwen3": Architecture("qwen3", "Qwen3Config", "Qwen3ForCausalLM"),
+    "qwen3_5_text": Architecture(
+        "qwen3_5", "Qwen3_5TextConfig", "Qwen3_5ForCausalLM", period=4, window="", packs=False
+    ),
     "gpt_oss": Architecture("gpt_oss", "GptOssConfig", "GptOssForCausalLM", attention="eager", period=2),
+    "mistral": Architecture("mistral", "MistralConfig", "MistralForCausalLM"),
+    "ministral3": Architecture("ministral3", "Ministral3Config", "Ministral3ForCausalLM"),
+    "smollm3": Architecture("smollm3", "SmolLM3Config", "SmolLM3ForCausalLM", period=4),
+    "phi3": Architecture("phi3", "Phi3Config", "Phi3ForCausalLM"),
+    "glm": Architecture("glm", "GlmConfig", "GlmForCausalLM"),
+    "ernie4_5": Architecture("ernie4_5", "Ernie4_5Config", "Ernie4_5ForCausalLM"),
+    "jais2": Architecture("jais2", "Jais2Config", "Jais2ForCausalLM"),
 }
 """By `model_type`. Source: transformers, `models/<package>/modeling_<package>.py`."""
 
 _HEAD_DIM, _MAX_WIDTH, _NUM_EXPERTS, _WINDOW = 16, 128, 4, 32
 _PER_LAYER = ("layer_types", "no_rope_layers", "moe_layers", "mlp_only_layers")
+_OF_ALL_PARTS = ("quantization_config",)
+"""Keys of a model of several parts that hold for each of them."""
 _LEFT_OUT = ("architectures", "dtype", "torch_dtype", "quantization_config", "transformers_version", "auto_map")
 
 
@@ -64,6 +78,11 @@ def architecture_of(config: Mapping[str, Any]) -> Architecture:
     if kind not in KNOWN:
         raise ModelUnknown(f"model_type {kind!r}: the open trainer supports {', '.join(sorted(KNOWN))}")
     return KNOWN[kind]
+
+
+def trainable() -> tuple[str, ...]:
+    """Return the known models that the open trainer supports, by their names on the Hugging Face Hub."""
+    return tuple(name for name, config in model_configs.table().items() if config["model_type"] in KNOWN)
 
 
 def is_hub_name(model: str) -> bool:
@@ -88,7 +107,10 @@ def read_config(folder: Path) -> Mapping[str, Any]:
     if not isinstance(found, dict):
         raise ModelUnknown(f"{folder / CONFIG_FILE} holds no JSON object")
     text = found.get("text_config")
-    return text if isinstance(text, dict) else found
+    if not isinstance(text, dict):
+        return found
+    shared = {key: found[key] for key in _OF_ALL_PARTS if key in found}
+    return {**shared, **text}
 
 
 def rehearsal_config(path: str, name: str, vocabulary: int) -> dict[str, Any]:
@@ -101,7 +123,7 @@ def rehearsal_config(path: str, name: str, vocabulary: int) -> dict[str, Any]:
         return shrunk(read_config(Path(path)), vocabulary)
     found = model_configs.known_beginning(path or name)
     if found is None:
-        known = ", ".join(model_configs.table())
+        known = ", ".join(trainable())
         raise ModelUnknown(
             f"model_name_or_path={path or name!r}: the architecture is not known; give a folder with a "
             f"{CONFIG_FILE}, or a name that begins with one of {known}"
@@ -128,14 +150,14 @@ def shrunk(config: Mapping[str, Any], vocabulary: int) -> dict[str, Any]:
     layers = max(2, architecture.period)
     small = {key: value for key, value in config.items() if key not in _LEFT_OUT}
     small |= sizes | {"num_hidden_layers": layers, "vocab_size": vocabulary}
-    if architecture.period > 1 or config.get(architecture.window):
+    if architecture.window and (architecture.period > 1 or config.get(architecture.window)):
         small[architecture.window] = _WINDOW  # an architecture with a pattern of layers has one by default
     for key in _PER_LAYER:
         if isinstance(config.get(key), list):
             small[key] = config[key][:layers] if key != "moe_layers" else [n for n in config[key] if n < layers]
-    for key in ("bos_token_id", "eos_token_id", "pad_token_id"):
+    for key in ("bos_token_id", "eos_token_id"):
         small.pop(key, None)
-    return small
+    return small | {"pad_token_id": None}  # the class's own may lie outside of the small vocabulary
 
 
 def _sizes(config: Mapping[str, Any]) -> dict[str, int]:
@@ -154,6 +176,13 @@ def _sizes(config: Mapping[str, Any]) -> dict[str, int]:
     for key in ("intermediate_size", "intermediate_size_mlp", "moe_intermediate_size"):
         if config.get(key):
             found[key] = _multiple_of_8(small_hidden * config[key] / hidden)
+    if config.get("linear_num_value_heads"):
+        found |= {
+            "linear_num_key_heads": 1,
+            "linear_num_value_heads": max(1, config["linear_num_value_heads"] // config["linear_num_key_heads"]),
+            "linear_key_head_dim": _HEAD_DIM,
+            "linear_value_head_dim": _HEAD_DIM,
+        }
     if config.get("num_local_experts"):
         found["num_local_experts"] = min(config["num_local_experts"], _NUM_EXPERTS)
     return found

@@ -1,6 +1,6 @@
-"""What can become of a key of a fine-tuning recipe, and of its values: terms and conditions of the table `keys`."""
+"""What can become of a key of a fine-tuning recipe, and of its values: terms and conditions of a table of keys."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from pathlib import PurePosixPath
@@ -102,14 +102,50 @@ class Finding:
         return self.condition.treatment is Treatment.REFUSED
 
 
+@dataclass(frozen=True, slots=True)
+class KeyTable:
+    """What the open trainer does with every key of a family's recipes.
+
+    Args:
+        sections: Keys by the title of their section, in the order of the reference.
+    """
+
+    sections: Mapping[str, tuple[Key, ...]]
+
+    @property
+    def keys(self) -> tuple[Key, ...]:
+        """The keys of all sections."""
+        return tuple(key for keys in self.sections.values() for key in keys)
+
+    def key_of(self, path: str) -> Key | None:
+        """Return the key of a dotted path, or the section above it that is treated as one; None without either."""
+        by_path = {key.path: key for key in self.keys}
+        while path:
+            if found := by_path.get(path):
+                return found
+            path = path.rpartition(".")[0]
+        return None
+
+    def findings(self, recipe: Recipe) -> Iterator[Finding]:
+        """Yield each value of a recipe that is noticed or refused, in the order of the table."""
+        for key in self.keys:
+            value = recipe.value(key.path)
+            if value is None and recipe.value(key.path.rpartition(".")[0]) is None and "." in key.path:
+                continue  # the section is absent, such as that of adapters
+            if key.condition and (found := key.condition.holds(value, recipe)):
+                reason = found if isinstance(found, str) else key.condition.reason
+                yield Finding(key.path, value, key.condition, reason)
+
+
 def refused(when: str, holds: Holds, reason: str, remedy: str = "") -> Condition:
     """Return the condition of values that are refused."""
     return Condition(Treatment.REFUSED, when, holds, reason, remedy)
 
 
-def only(reason: str, *allowed: str) -> Condition:
+def only(reason: str, *allowed: object) -> Condition:
     """Return the condition that refuses all values but the allowed ones, of which the first is the remedy."""
-    return refused("other than " + ", ".join(allowed), not_in(*allowed), reason, allowed[0])
+    names = list(map(_written, allowed))
+    return refused(f"other than {', '.join(names)}", not_in(*allowed), reason, names[0])
 
 
 def noticed(when: str, holds: Holds, reason: str) -> Condition:
@@ -125,9 +161,14 @@ def done(path: str, effect: str, condition: Condition | None = None) -> Key:
 def ignored(path: str, reason: str, *published: object, condition: Condition | None = None) -> Key:
     """Return a key without an effect; values other than the published ones are noticed, if any are given."""
     if published:
-        when = "other than " + ", ".join("null" if each is None else str(each).lower() for each in published)
+        when = f"other than {', '.join(map(_written, published))}"
         condition = noticed(when, not_in(*published), reason)
     return Key(path, Treatment.NOTICED, reason, condition)
+
+
+def _written(value: object) -> str:
+    """Return a value as a recipe has it."""
+    return "null" if value is None else str(value).lower() if isinstance(value, bool) else str(value)
 
 
 def section(path: str, *keys: Key) -> tuple[Key, ...]:

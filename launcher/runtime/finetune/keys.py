@@ -1,4 +1,4 @@
-"""What the open trainer does with every key of a fine-tuning recipe: data that checks and pages read.
+"""What the open trainer does with every key of an LLMFT recipe, its own layout: data that checks and pages read.
 
 A key has an effect (DONE), none (NOTICED: a launch reports it where the value would have had one), or values that are
 refused. Imports neither torch nor transformers.
@@ -6,17 +6,13 @@ refused. Imports neither torch nor transformers.
 Source: the keys of the published recipes; docs/open-trainer.md.
 """
 
-from collections.abc import Iterator
-
 from launcher.runtime.finetune.key_terms import (
     ARGS,
     DATA,
     METERING,
     MODEL,
     STEPS,
-    Finding,
-    Key,
-    Recipe,
+    KeyTable,
     chain_fault,
     differs_from_threshold,
     differs_from_weight_decay,
@@ -226,6 +222,7 @@ _TRAINING = section(
             "sigmoid",
         ),
     ),
+    done("lr_min_ratio", "end of a falling schedule, as a part of learning_rate"),
     done(
         "lr_scheduler",
         "shape of the learning rate, a function of the samples done",
@@ -237,6 +234,7 @@ _TRAINING = section(
         ),
     ),
     done("lr_warmup_ratio", "part of all samples over which the learning rate rises"),
+    done("lr_warmup_steps", "steps over which the learning rate rises, in place of lr_warmup_ratio"),
     done("max_ckpt_mem", "the oldest checkpoints are removed while there are more gigabytes"),
     done("max_ckpt_num", "checkpoints kept"),
     done("max_epochs", "passes over the samples"),
@@ -316,6 +314,7 @@ _TRAINING = section(
         ),
     ),
     done("trainer_type", "sft or dpo"),
+    done("truncation", "the end at which a longer sample is cut; of a preference pair, left cuts the prompt"),
     done("training_dir", "folder of checkpoints and results; empty: in the job's run folder"),
     done("ulysses_sequence_parallel_size", _ONE_RANK, _ONLY_ONE),
     done("uneven_batch", "shares of ranks that are not equal, cut by the micro batch"),
@@ -324,25 +323,4 @@ _TRAINING = section(
     done("weight_decay", "AdamW, not of norms and biases"),
 )
 
-SECTIONS = {"Job": _JOB, "Data": _DATA, "Model": _MODEL, "Training": _TRAINING}
-KEYS = tuple(key for keys in SECTIONS.values() for key in keys)
-_BY_PATH = {key.path: key for key in KEYS}
-
-
-def key_of(path: str) -> Key | None:
-    """Return the key of a dotted path, or the section above it that is treated as one; None if neither is named."""
-    while path:
-        if found := _BY_PATH.get(path):
-            return found
-        path = path.rpartition(".")[0]
-    return None
-
-
-def findings(recipe: Recipe) -> Iterator[Finding]:
-    """Yield each value of a recipe that is noticed or refused, in the order of the table."""
-    for key in KEYS:
-        value = recipe.value(key.path)
-        if value is None and recipe.value(key.path.rpartition(".")[0]) is None and "." in key.path:
-            continue  # the section is absent, such as that of adapters
-        if key.condition and (found := key.condition.holds(value, recipe)):
-            yield Finding(key.path, value, key.condition, found if isinstance(found, str) else key.condition.reason)
+TABLE = KeyTable({"Job": _JOB, "Data": _DATA, "Model": _MODEL, "Training": _TRAINING})

@@ -136,7 +136,7 @@ def _lora_config(lora: LoraSettings) -> Any:
         bias=lora.bias,  # type: ignore[arg-type]  # checked with the recipe
         target_modules=lora.targets if isinstance(lora.targets, str) else list(lora.targets),
         target_parameters=list(lora.parameters) or None,
-        exclude_modules=list(lora.excluded) or None,
+        exclude_modules=(lora.excluded if isinstance(lora.excluded, str) else list(lora.excluded)) or None,
     )
 
 

@@ -9,7 +9,7 @@ from collections.abc import Callable
 from launcher.runtime.training_config import Schedule
 
 MIN_RATIO = 0.1
-"""Lowest learning rate, as a part of the highest, of schedules with a minimum. No recipe key gives it: our own."""
+"""Lowest learning rate, as a part of the highest, of schedules with a minimum if lr_min_ratio is null: our own."""
 
 DECAY_PART = 0.2
 """Part of the training in which `warmup_stable_decay` decays. No recipe key gives it: our own choice.
@@ -27,8 +27,7 @@ def _cosine(progress: float) -> float:
 
 
 def _stable_decay(progress: float) -> float:
-    decayed = max(0.0, progress - (1 - DECAY_PART)) / DECAY_PART
-    return MIN_RATIO + (1 - MIN_RATIO) * _cosine(decayed)
+    return _cosine(max(0.0, progress - (1 - DECAY_PART)) / DECAY_PART)
 
 
 _SHAPES: dict[str, Callable[[float], float]] = {
@@ -38,11 +37,14 @@ _SHAPES: dict[str, Callable[[float], float]] = {
     "polynomial": lambda progress: 1 - progress,  # power 1, transformers' default
     "cosine": _cosine,
     "cosine_with_restarts": _cosine,  # one cycle, transformers' default
-    "cosine_with_min_lr": lambda progress: MIN_RATIO + (1 - MIN_RATIO) * _cosine(progress),
-    "cosine_warmup_with_min_lr": lambda progress: MIN_RATIO + (1 - MIN_RATIO) * _cosine(progress),
+    "cosine_with_min_lr": _cosine,
+    "cosine_warmup_with_min_lr": _cosine,
     "warmup_stable_decay": _stable_decay,
 }
-"""Learning rate after the warmup as a part of the highest, by how much of the rest is done, 0 to 1."""
+"""Height of the learning rate between the lowest and the highest after the warmup, 0 to 1, by how much of the rest is
+done, 0 to 1."""
+_WITH_MINIMUM = ("cosine_with_min_lr", "cosine_warmup_with_min_lr", "warmup_stable_decay")
+"""Shapes that end at `MIN_RATIO`, where the recipe gives no other end."""
 
 NAMES = (*sorted(_SHAPES), "inverse_sqrt")
 
@@ -64,4 +66,6 @@ def learning_rate(schedule: Schedule, progress: float) -> float:
     if schedule.kind == "inverse_sqrt":
         return schedule.peak * math.sqrt((warmup or 1.0) / max(progress, warmup or 1.0))
     rest = min(1.0, (progress - warmup) / (1 - warmup)) if warmup < 1 else 0.0
-    return schedule.peak * _SHAPES[schedule.kind](max(rest, 0.0))
+    least = MIN_RATIO if schedule.kind in _WITH_MINIMUM else 0.0
+    least = least if schedule.min_ratio is None else schedule.min_ratio
+    return schedule.peak * (least + (1 - least) * _SHAPES[schedule.kind](max(rest, 0.0)))

@@ -21,9 +21,9 @@ class LoraSettings:
     Args:
         dropout: In front of each adapter, 0 to below 1.
         bias: Biases that are trained as well: `none`, `all`, `lora_only`.
-        targets: `all-linear`, or names of modules.
+        targets: `all-linear`, a regular expression, or names of modules.
         parameters: Names of parameters outside linear layers, such as experts.
-        excluded: Names of modules without an adapter.
+        excluded: Names of modules without an adapter, or a regular expression.
     """
 
     r: int
@@ -32,7 +32,7 @@ class LoraSettings:
     bias: str
     targets: str | tuple[str, ...]
     parameters: tuple[str, ...]
-    excluded: tuple[str, ...]
+    excluded: str | tuple[str, ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -221,7 +221,7 @@ def _model(model: Mapping[str, Any]) -> ModelSettings:
 
 
 def _lora(peft: Mapping[str, Any]) -> LoraSettings:
-    targets = peft["target_modules"]
+    targets, excluded = peft["target_modules"], peft.get("exclude_modules") or ()
     return LoraSettings(
         r=int(peft["r"]),
         alpha=int(peft["lora_alpha"]),
@@ -229,7 +229,7 @@ def _lora(peft: Mapping[str, Any]) -> LoraSettings:
         bias=peft["bias"],
         targets=targets if isinstance(targets, str) else tuple(targets),
         parameters=tuple(peft.get("target_parameters") or ()),
-        excluded=tuple(peft.get("exclude_modules") or ()),
+        excluded=excluded if isinstance(excluded, str) else tuple(excluded),
     )
 
 
@@ -247,10 +247,21 @@ def _optimizer(args: Mapping[str, Any]) -> OptimizerSettings:
     threshold = float(args["gradient_clipping_threshold"])
     clips = args["gradient_clipping"] and threshold > 0
     return OptimizerSettings(
-        schedule=Schedule(float(args["learning_rate"]), args["lr_scheduler"], float(args["lr_warmup_ratio"])),
+        schedule=_schedule(args),
         betas=(float(args["adam_betas"][0]), float(args["adam_betas"][1])),
         weight_decay=float(args["weight_decay"] or args["l2"]),
         max_norm=threshold if clips else None,
+    )
+
+
+def _schedule(args: Mapping[str, Any]) -> Schedule:
+    steps, least = args.get("lr_warmup_steps"), args.get("lr_min_ratio")
+    return Schedule(
+        peak=float(args["learning_rate"]),
+        kind=args["lr_scheduler"],
+        warmup_ratio=float(args["lr_warmup_ratio"]),
+        warmup_steps=None if steps is None else int(steps),
+        min_ratio=None if least is None else float(least),
     )
 
 

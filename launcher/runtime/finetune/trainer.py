@@ -16,6 +16,7 @@ from torch import nn
 from launcher.common import names
 from launcher.runtime import agent, process_group
 from launcher.runtime.finetune import export, parallel
+from launcher.runtime.finetune.architectures import architecture_of
 from launcher.runtime.finetune.batches import Batcher, ahead, layer_masks
 from launcher.runtime.finetune.data.prepared import Prepared
 from launcher.runtime.finetune.inputs import Inputs, inputs_of, prepared_data
@@ -90,7 +91,7 @@ class FineTuning:
             place,
             loader_of(self.model, settings, inputs, place),
         )
-        batcher = Batcher(place.device, settings.packs, layer_masks(self.model, compute_dtype(place.device)))
+        batcher = Batcher(place.device, self._packs(), layer_masks(self.model, compute_dtype(place.device)))
         self.objective: Objective[Any, Any] = self._objective(batcher)
         self.optimizer = adamw(self.model, settings.optimizer, place.device)
         tracking = settings.tracking
@@ -98,9 +99,18 @@ class FineTuning:
         if self.reporter:
             self.reporter.describe(tags_of(self.model, settings, inputs, self.data))
         self.job = self._job()
+        total = self.job.sampler.total_samples
+        self._schedule = settings.optimizer.schedule.over(settings.shares.samples_per_step / total)
         self._phases = _Phases(place.device, is_used=settings.logs_phases)
         self._sums: torch.Tensor | None = None
         self._last: StepMetrics | None = None
+
+    def _packs(self) -> bool:
+        """Return whether samples share a row."""
+        can = architecture_of(self.inputs.config).packs
+        if self.settings.packs and not can:
+            self._print("packing_samples: this architecture carries its state from sample to sample; rows are padded")
+        return self.settings.packs and can
 
     def _objective(self, batcher: Batcher) -> Objective[Any, Any]:
         settings = self.settings
@@ -212,9 +222,7 @@ class FineTuning:
         limit = self.settings.optimizer.max_norm
         norm = nn.utils.clip_grad_norm_(trained_parameters(self.model), limit or math.inf)
         batch, sampler = self.job.batch, self.job.sampler
-        rate = learning_rate(
-            self.settings.optimizer.schedule, (batch.step_start + batch.step_samples / 2) / sampler.total_samples
-        )
+        rate = learning_rate(self._schedule, (batch.step_start + batch.step_samples / 2) / sampler.total_samples)
         for group in self.optimizer.param_groups:
             group["lr"] = rate
         if self.job.may_step(norm):

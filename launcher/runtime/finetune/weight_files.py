@@ -13,8 +13,10 @@ INDEX = "model.safetensors.index.json"
 SINGLE = "model.safetensors"
 """Source: transformers, `utils.SAFE_WEIGHTS_NAME`."""
 PICKLED = "pytorch_model*.bin"
-_PREFIXES = ("", "language_model.")
+_BEFORE = ("", "language_model.")
 """In front of a language model's names. Source: Llama 4 Scout's index has the second one."""
+_WITHIN = "model.language_model."
+"""In place of `model.` at their start. Source: transformers, Qwen3_5ForConditionalGeneration and its index."""
 
 
 class WeightsInvalid(ValueError):
@@ -95,7 +97,8 @@ def matched(shapes: Mapping[str, Sequence[int]], saved: Mapping[str, SavedTensor
     """
     found: dict[str, SavedTensor] = {}
     for name, shape in shapes.items():
-        tensor = next((saved[prefix + name] for prefix in _PREFIXES if prefix + name in saved), None)
+        known = (*(f"{prefix}{name}" for prefix in _BEFORE), name.replace("model.", _WITHIN, 1))
+        tensor = next((saved[each] for each in known if each in saved), None)
         if tensor is None:
             return None
         if tensor.shape != tuple(shape):

@@ -21,7 +21,15 @@ MODELS = {
     "llama4_text": "meta-llama/Llama-4-Scout-17B-16E-Instruct",
     "qwen2": "Qwen/Qwen2.5-7B-Instruct",
     "qwen3": "Qwen/Qwen3-8B",
+    "qwen3_5_text": "Qwen/Qwen3.5-9B",
     "gpt_oss": "openai/gpt-oss-20b",
+    "mistral": "mistralai/Mistral-7B-v0.1",
+    "ministral3": "mistralai/Ministral-3-8B-Base-2512",
+    "smollm3": "HuggingFaceTB/SmolLM3-3B",
+    "phi3": "microsoft/Phi-3-mini-4k-instruct",
+    "glm": "THUDM/glm-4-9b-chat-hf",
+    "ernie4_5": "baidu/ERNIE-4.5-0.3B-PT",
+    "jais2": "inceptionai/Jais-2-8B-Chat",
 }
 """A published model of each architecture."""
 

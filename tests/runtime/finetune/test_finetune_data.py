@@ -312,9 +312,9 @@ def test_more_lost_than_the_recipe_allows_is_an_error(prepared, tmp_path):
         prepared(samples, max_lost_share=0.24)
     (message,) = caught.value.messages
     assert "0.25 of the samples, or of the assistant's turns, would not be trained" in message
-    assert "datasets.max_lost_share allows 0.24" in message
+    assert "max_lost_share allows 0.24" in message
     assert "1 of 4 samples dropped (25 %): no turn of the assistant; " in message
-    assert "set ++recipes.training_config.datasets.max_lost_share=0.25" in message
+    assert "set max_lost_share=0.25 in the recipe's section of data" in message
     folders = [each for each in (tmp_path / "prepared").iterdir() if each.is_dir()]
     assert len(folders) == 1  # the arrays stay for a start that allows more, whose digest is the same
 
@@ -325,6 +325,19 @@ def test_max_len_cuts_the_end(prepared, tokenizer):
     found = prepared([sample], max_len=64)
     assert found.train.ids.tolist() == full[:64].tolist()
     assert found.counts.cut == 1
+
+
+def test_max_len_cuts_the_start_where_the_recipe_says_so(prepared, tokenizer):
+    """Both answers of a chat end after their questions: of the first, the cut takes the start."""
+    full = prepared([{"messages": CHAT * 2}]).train
+    found = prepared([{"messages": CHAT * 2}], max_len=len(full.ids) - 8, truncation="left")
+    assert found.train.ids.tolist() == full.ids[8:].tolist()
+    assert found.train.trained.tolist() == full.trained[8:].tolist()
+    assert (found.counts.cut, found.counts.lost_share) == (1, 0)
+    last = prepared([{"messages": CHAT * 2}], max_len=len(full.ids) // 2, truncation="left")
+    (loss,) = last.counts.losses
+    assert (loss.reason, loss.turns) == ("cut at the allowed length", 1)
+    assert "The ferry bell." in trained_text(tokenizer, last.train, 0)
 
 
 def test_nothing_left_is_an_error(prepared):
@@ -425,6 +438,13 @@ def test_an_answer_is_cut_where_prompt_and_answer_exceed_max_len(prepared):
     assert len(found.train.sample(0)[1]) == 3
     with pytest.raises(DataError, match="1 dropped: the answer begins beyond max_len"):
         prepared([sample], "dpo", max_len=len(prompt))
+
+
+def test_the_prompt_of_a_pair_is_cut_where_the_recipe_cuts_the_start(prepared):
+    sample = {"prompt": PROMPT, "chosen": "bell " * 9, "rejected": "No."}
+    full = [part.tolist() for part in prepared([sample], "dpo").train.sample(0)]
+    found = prepared([sample], "dpo", max_len=len(full[1]) + 4, truncation="left")
+    assert [part.tolist() for part in found.train.sample(0)] == [full[0][-4:], full[1], full[2]]
 
 
 @pytest.mark.parametrize(

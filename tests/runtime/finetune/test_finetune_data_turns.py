@@ -241,7 +241,7 @@ def test_a_template_that_rewrites_earlier_answers_is_refused_once(shipped, tmp_p
     (message,) = caught.value.messages
     assert message.startswith(f"{tmp_path}/samples.jsonl:2: the chat template of ")
     assert "messages[1], an answer" in message
-    for remedy in ("chat_template_name=./template.jinja", "datasets.assistant_turns=last", "weight 0"):
+    for remedy in ("chat_template_name=./template.jinja", "assistant_turns=last", "weight 0"):
         assert remedy in message
     assert f"(and 2 more samples up to {tmp_path}/samples.jsonl:4)" in message
 

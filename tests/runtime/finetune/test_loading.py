@@ -13,7 +13,7 @@ from torch.distributed.tensor import DTensor
 
 from launcher.runtime import process_group
 from launcher.runtime.finetune import adapters, models, parallel
-from launcher.runtime.finetune.architectures import architecture_of, read_config
+from launcher.runtime.finetune.architectures import architecture_of, read_config, rehearsal_config
 from launcher.runtime.finetune.loading import WeightLoader
 from launcher.runtime.finetune.settings import settings_of
 from launcher.runtime.finetune.token_scores import TokenBatch, TokenScorer
@@ -178,16 +178,50 @@ def test_experts_get_adapters_of_their_own(tmp_path):
         torch.testing.assert_close(logits, published_logits(tmp_path / "model")[0], atol=1e-6, rtol=1e-5)
 
 
-def test_a_language_model_loads_from_a_model_of_several_parts(tmp_path):
-    saved_model(tmp_path / "model", "llama4_text")
+@pytest.mark.parametrize(
+    ("model", "before", "within"),
+    [("llama4_text", "", "language_model."), ("qwen3_5_text", "model.", "model.language_model.")],
+)
+def test_a_language_model_loads_from_a_model_of_several_parts(tmp_path, model, before, within):
+    """Source of the names: Llama 4 Scout's index; transformers, Qwen3_5ForConditionalGeneration."""
+    saved_model(tmp_path / "model", model)
     expected = published_logits(tmp_path / "model")
     file = tmp_path / "model" / "model.safetensors"
-    weights = {f"language_model.{key}": value for key, value in load_file(file).items()}
+    saved = load_file(file).items()
+    weights = {within + key.removeprefix(before) if key.startswith(before) else key: value for key, value in saved}
     save_file(weights | {"vision_model.class_embedding": torch.zeros(3)}, file, {"format": "pt"})
     config = json.loads((tmp_path / "model" / "config.json").read_text())
-    (tmp_path / "model" / "config.json").write_text(json.dumps({"model_type": "llama4", "text_config": config}))
-    for logits, _ in logits_on(2, tmp_path / "model", tmp_path, compiled("llama4_text")):
+    whole = {"model_type": model.removesuffix("_text"), "text_config": config}
+    (tmp_path / "model" / "config.json").write_text(json.dumps(whole))
+    for logits, _ in logits_on(2, tmp_path / "model", tmp_path, compiled(model)):
         torch.testing.assert_close(logits, expected[0], atol=1e-6, rtol=1e-5)
+
+
+def test_the_language_model_of_ministral_loads_as_transformers_saves_the_model_of_images(tmp_path):
+    from transformers import Mistral3Config, Mistral3ForConditionalGeneration
+
+    text = rehearsal_config(MODELS["ministral3"], "", VOCABULARY)
+    vision = {"hidden_size": 16, "intermediate_size": 16, "num_hidden_layers": 1, "num_attention_heads": 1}
+    vision |= {"model_type": "pixtral", "head_dim": 16, "image_size": 28, "patch_size": 14}
+    options = {"image_token_index": 7, "tie_word_embeddings": False}
+    config = Mistral3Config(text_config=text, vision_config=vision, **options)
+    full = Mistral3ForConditionalGeneration(config).eval()
+    full.save_pretrained(tmp_path / "model")
+    with torch.no_grad():
+        expected = full(input_ids=IDS).logits[0]
+    for logits, _ in logits_on(2, tmp_path / "model", tmp_path, compiled("ministral3")):
+        torch.testing.assert_close(logits, expected, atol=1e-6, rtol=1e-5)
+
+
+def test_weights_of_a_model_of_several_parts_that_are_quantized_are_refused(tmp_path):
+    """Its config.json states the quantization beside the parts; without the scales, the weights would be nonsense."""
+    saved_model(tmp_path / "model", "ministral3")
+    file = tmp_path / "model" / "config.json"
+    quantized = {"text_config": json.loads(file.read_text()), "quantization_config": {"quant_method": "fp8"}}
+    file.write_text(json.dumps(quantized))
+    place = process_group.Place(0, 1, 0, 1, torch.device("cpu"))
+    with pytest.raises(WeightsInvalid, match="quantized .fp8."):
+        loaded(tmp_path / "model", place, compiled("ministral3"))
 
 
 def test_shards_and_other_files_of_the_folder_do_not_disturb(tmp_path):

@@ -5,14 +5,17 @@ import pytest
 import torch
 
 from launcher.runtime.finetune import token_scores
+from launcher.runtime.finetune.architectures import architecture_of
 from launcher.runtime.finetune.batches import Batcher, layer_masks
 from launcher.runtime.finetune.token_scores import TokenScorer
+from launcher.runtime.model_configs import table
 
 from . import runs, trl_trainers
 from .cases import MODELS, compiled, conversations, fsdp
 
 pytestmark = pytest.mark.slow
 CPU = torch.device("cpu")
+PACKED = [name for name, model in MODELS.items() if architecture_of(table()[model]).packs]
 
 
 @pytest.fixture(scope="module")
@@ -28,11 +31,21 @@ def model_of(tmp_path_factory):
     return find
 
 
+def test_samples_of_linear_attention_are_never_packed(tmp_path):
+    """Its state would carry one sample into the next; padded rows have the losses of samples alone."""
+    assert set(MODELS) - set(PACKED) == {"qwen3_5_text"}
+    args = {"train_batch_size": 4, "max_epochs": 1}
+    for name, changes in {"packed": {"packing_samples": True}, "alone": {}}.items():
+        config = compiled("qwen3_5_text", micro_train_batch_size=1 if name == "alone" else 4, **args, **changes)
+        runs.train(tmp_path / name, 1, config, conversations(8))
+    assert runs.losses(tmp_path / "packed") == pytest.approx(runs.losses(tmp_path / "alone"), rel=1e-5)
+
+
 def scores(model, batcher, samples, aux=0.0):
     return TokenScorer(model, aux)(batcher.placed(batcher.laid_out(samples)))
 
 
-@pytest.mark.parametrize("name", MODELS)
+@pytest.mark.parametrize("name", PACKED)
 def test_packed_and_padded_rows_give_the_same_scores_and_gradients(model_of, name):
     """The samples are longer than the windows of 32 tokens, so that a border in the wrong place shows."""
     model, samples = model_of(name), conversations(6, seed=3, longest=90)
@@ -50,6 +63,16 @@ def test_packed_and_padded_rows_give_the_same_scores_and_gradients(model_of, nam
     torch.testing.assert_close(found[1][0], alone, rtol=0, atol=1e-5)
     for key, value in found[0][1].items():
         torch.testing.assert_close(value, found[1][1][key], rtol=0, atol=1e-5)
+
+
+@pytest.mark.parametrize("name", MODELS)
+def test_scores_are_those_of_the_logits_that_transformers_returns(model_of, name):
+    """The head is called apart from the model: an architecture that scales its logits would score otherwise."""
+    model, (ids, trained) = model_of(name), conversations(1, seed=4, longest=90).sample(0)
+    tokens = torch.from_numpy(ids.astype(np.int64))
+    found, _ = scores(model, Batcher(CPU), [(ids, trained)])
+    expected = model(input_ids=tokens[None]).logits[0, :-1].log_softmax(-1).gather(1, tokens[1:, None])[:, 0]
+    torch.testing.assert_close(found, expected[torch.from_numpy(trained[1:].astype(bool))], rtol=0, atol=1e-5)
 
 
 def test_samples_of_a_row_would_mix_without_own_masks(model_of):

@@ -14,7 +14,7 @@ from launcher.runtime.finetune.settings import LOSSES, PreferenceSettings, setti
 from launcher.runtime.training_config import Schedule
 
 from . import runs, trl_trainers
-from .cases import compiled, conversations, fsdp, pairs
+from .cases import MODELS, compiled, conversations, fsdp, pairs
 
 slow = pytest.mark.slow
 SMALL = {"train_batch_size": 4, "micro_train_batch_size": 2}
@@ -46,7 +46,7 @@ def test_gradients_are_clipped_to_the_threshold_if_the_recipe_says_so(tmp_path, 
 
 
 @slow
-@pytest.mark.parametrize("model", ["llama", "llama4_text", "qwen2", "qwen3", "gpt_oss"])
+@pytest.mark.parametrize("model", MODELS)
 def test_weight_decay_applies_to_the_parameters_that_transformers_names(tmp_path, model):
     from transformers import Trainer
 
@@ -55,7 +55,8 @@ def test_weight_decay_applies_to_the_parameters_that_transformers_names(tmp_path
     names = {parameter: name for name, parameter in built.named_parameters()}
     groups = adamw(built, settings_of(config, 1).optimizer, CPU).param_groups
     decayed = {names[each] for group in groups if group["weight_decay"] == 0.3 for each in group["params"]}
-    assert decayed == set(Trainer.get_decay_parameter_names(None, built))
+    theirs = set(Trainer.get_decay_parameter_names(None, built))  # a tied parameter by both of its names
+    assert decayed == theirs & set(names.values())
     others = {names[each] for group in groups if group["weight_decay"] == 0.0 for each in group["params"]}
     assert decayed | others == set(names.values()) and others
 
@@ -92,6 +93,24 @@ def test_learning_rates_have_the_shape_of_those_of_transformers(name, warmup):
         assert rate == pytest.approx(theirs.get_last_lr()[0], abs=1e-6)
         optimizer.step()
         theirs.step()
+
+
+def test_the_warmup_may_be_given_in_steps():
+    """3 of 12 steps are a quarter of the training; more than all of them rise to the end."""
+    by_steps = Schedule(1.0, "cosine", 0.9, warmup_steps=3).over(1 / 12)
+    assert by_steps == Schedule(1.0, "cosine", 0.25)
+    assert Schedule(1.0, "cosine", 0.0, warmup_steps=30).over(1 / 12).warmup_ratio == 1
+    assert Schedule(1.0, "cosine", 0.9, warmup_steps=0).over(1 / 12).warmup_ratio == 0
+    assert Schedule(1.0, "cosine", 0.9).over(1 / 12).warmup_ratio == 0.9
+
+
+@pytest.mark.parametrize(("kind", "least"), [("cosine", 0.0), ("cosine_with_min_lr", MIN_RATIO), ("linear", 0.0)])
+def test_a_falling_schedule_ends_where_the_recipe_says(kind, least):
+    assert learning_rate(Schedule(2.0, kind, 0.0), 1.0) == pytest.approx(2 * least)
+    for ratio in (0.0, 0.05, 0.5):
+        schedule = Schedule(2.0, kind, 0.1, min_ratio=ratio)
+        assert learning_rate(schedule, 1.0) == pytest.approx(2 * ratio)
+        assert learning_rate(schedule, 0.1) == pytest.approx(2)
 
 
 def test_an_unknown_schedule_is_named():

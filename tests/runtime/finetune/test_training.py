@@ -9,7 +9,7 @@ from runtime_ranks import run_ranks
 from launcher.runtime.finetune import trainer
 from launcher.runtime.finetune.settings import settings_of
 
-from .cases import compiled, conversations, inputs, pairs, prepared
+from .cases import MODELS, compiled, conversations, inputs, pairs, prepared
 
 pytestmark = pytest.mark.slow
 
@@ -28,7 +28,7 @@ def losses(folder, ranks, config, samples):
     return [json.loads(line)["loss"] for line in (folder / "metrics.jsonl").read_text().splitlines()]
 
 
-@pytest.mark.parametrize("model", ["llama", "llama_tied", "qwen2", "qwen3", "gpt_oss", "llama4_text"])
+@pytest.mark.parametrize("model", MODELS)
 @pytest.mark.parametrize("technique", ["sft", "dpo"])
 def test_every_architecture_trains_the_same_on_three_ranks(tmp_path, model, technique):
     samples = (conversations if technique == "sft" else pairs)(17)

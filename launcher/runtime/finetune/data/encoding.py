@@ -228,16 +228,18 @@ class Encoder:
         max_len = self.settings.max_len
         for index, (text, tokens) in enumerate(zip(texts, self._tokens(texts), strict=True)):
             found.turns += text.turns
-            kept, mask = tokens.ids[:max_len], tokens.trained[:max_len]
-            targets = int(mask[1:].sum())
             num_tokens = len(tokens.ids)
+            start = max(0, num_tokens - max_len) if self.settings.truncation == "left" else 0
+            kept, mask = tokens.ids[start : start + max_len], tokens.trained[start : start + max_len]
+            targets = int(mask[1:].sum())
             if reason := _dropped(text, tokens, targets, limit):
                 found.lose(reason, index, text.turns, num_tokens, is_drop=True)
                 continue
             for why, turns in text.untrained.items():
                 found.lose(why, index, turns)
             if num_tokens > max_len:
-                found.lose(losses.CUT, index, sum(first >= max_len for first in tokens.turns), num_tokens - max_len)
+                cut = sum(not start <= first < start + max_len for first in tokens.turns)
+                found.lose(losses.CUT, index, cut, num_tokens - max_len)
             found.keep(index, [kept], targets, mask)
         return found.encoded()
 
@@ -306,7 +308,10 @@ class Encoder:
         chain = self.settings.chain
         num_tokens = len(prompt) + len(chosen) + len(rejected)
         found.turns += 2
-        kept = prompt[-chain.max_prompt_length :] if chain.max_prompt_length else prompt
+        limit = chain.max_prompt_length or len(prompt)
+        if self.settings.truncation == "left":
+            limit = min(limit, max(0, self.settings.max_len - max(len(chosen), len(rejected))))
+        kept = prompt[max(0, len(prompt) - limit) :]
         most = max(0, self.settings.max_len - len(kept))
         if chain.max_completion_length is not None:
             most = min(most, chain.max_completion_length)

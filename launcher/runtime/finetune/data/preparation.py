@@ -73,8 +73,8 @@ def prepare(settings: DataSettings, tokenizer_folder: Path, folder: Path) -> Pre
     lines = [note(loss, counts) for loss in counts.losses if loss.reason not in WANTED]
     raise DataError(
         f"{settings.train_path}: {counts.lost_share:.3g} of the samples, or of the assistant's turns, would not be "
-        f"trained; datasets.max_lost_share allows {settings.max_lost_share:g}. {'. '.join(lines)}. Mend the data, or "
-        f"set ++recipes.training_config.datasets.max_lost_share={math.ceil(counts.lost_share * 100) / 100:g}."
+        f"trained; max_lost_share allows {settings.max_lost_share:g}. {'. '.join(lines)}. Mend the data, or "
+        f"set max_lost_share={math.ceil(counts.lost_share * 100) / 100:g} in the recipe's section of data."
     )
 
 

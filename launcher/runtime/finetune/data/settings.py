@@ -15,6 +15,9 @@ CHANNELS = {"train_path": ("train", "training"), "validation_path": ("validation
 Source: SageMaker training toolkit, environment variables SM_CHANNEL_<NAME>.
 """
 
+Truncation = Literal["right", "left"]
+TRUNCATIONS: tuple[Truncation, ...] = ("right", "left")
+"""The end of a sample that is cut if it is too long; of a pair, `left` cuts the prompt."""
 Turns = Literal["all", "last"]
 TURNS: tuple[Turns, ...] = ("all", "last")
 """Which answers of a conversation are trained."""
@@ -73,6 +76,7 @@ class DataSettings:
         validation_limit: Maximum validation samples read; None for all.
         max_samples: Maximum samples read of either.
         max_len: Tokens kept of a sample.
+        truncation: The end at which a longer one is cut.
         split_ratio: Part of the samples to train on if `validation_path` is empty, 0 to 1.
         template_file: A chat template of the user's own; "" for the tokenizer's.
         image_templates: Names of templates that exist only in the published image.
@@ -90,6 +94,7 @@ class DataSettings:
     validation_limit: int | None = None
     max_samples: int = 10**8
     max_len: int = 4096
+    truncation: Truncation = "right"
     split_ratio: float = 0.9
     split_seed: int = 42
     chain: Chain = Chain()
@@ -128,6 +133,7 @@ class DataSettings:
             validation_limit=_number("datasets.val_data.limit", validation.get("limit")),
             max_samples=_number("training_args.max_samples", args.get("max_samples")) or 10**8,
             max_len=_number("training_args.max_len", args.get("max_len")) or 4096,
+            truncation=_choice("training_args.truncation", args.get("truncation") or "right", TRUNCATIONS),
             split_ratio=ratio,
             split_seed=int(data.get("train_val_split_seed") or 0),
             chain=chain,
@@ -207,13 +213,17 @@ def _unchanged(chain: Chain, step: Step) -> Chain:
     return chain
 
 
-def _tokens(chain: Chain, step: Step) -> Chain:
+def _template(chain: Chain, step: Step) -> Chain:
     thinking = step.get("enable_thinking")
+    given = () if thinking is None else (("enable_thinking", _truth(step, "enable_thinking", True)),)
+    return replace(chain, template_variables=given)
+
+
+def _tokens(chain: Chain, step: Step) -> Chain:
     return replace(
-        chain,
+        _template(chain, step),
         template_name=step.get("chat_template_name") or "",
         ignore_prompt_labels=_truth(step, "ignore_prompt_labels", True),
-        template_variables=() if thinking is None else (("enable_thinking", _truth(step, "enable_thinking", True)),),
     )
 
 
@@ -274,7 +284,7 @@ _KNOWN: dict[str, tuple[tuple[str, ...], tuple[str, ...], Callable[[Chain, Step]
     "SelectColumns": (("selected_columns",), ("sft", "dpo"), _unchanged),
     "SequenceLengthFilter": (("max_seq_length", "tokens_labels"), ("sft", "dpo"), _length),
     "TrainingPOSampleConverter": (("prompt_key", "key_map"), ("dpo",), _pairs),
-    "ApplyChatTemplate": ((), ("dpo",), _unchanged),
+    "ApplyChatTemplate": (("enable_thinking",), ("dpo",), _template),
     "TokenizeSampleDPO": (
         ("max_prompt_length", "max_completion_length", "add_special_tokens"),
         ("dpo",),

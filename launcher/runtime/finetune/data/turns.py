@@ -27,7 +27,7 @@ _HOLE = re.compile(rf"({_PAD})?{_TOKEN}-(\d+)-({_PAD})?")
 _EXCERPT = 40
 _REMEDY = (
     "Use a template with {% generation %} marks (chat_template_name=./template.jinja), train the last answer only "
-    "(datasets.assistant_turns=last), or give the other answers weight 0"
+    "(assistant_turns=last), or give the other answers weight 0"
 )
 _OWN_TEMPLATE = "Use a template with {% generation %} marks (chat_template_name=./template.jinja)"
 

@@ -1,0 +1,1 @@
+"""The way in from Python, of which the command line is a view: recipes, plans and jobs as values."""

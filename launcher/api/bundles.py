@@ -1,0 +1,52 @@
+"""The bundles of a results folder: those that a filter selects, with the states of their jobs, and removing them."""
+
+from collections.abc import Sequence
+from pathlib import Path
+
+from launcher.bundle.store import RESULTS, given_name
+from launcher.common.problems import fail, raise_any
+from launcher.job_store import removal
+from launcher.job_store.listing import STATES, Filter, ListedJob, filtered, listing
+from launcher.job_store.registry import as_json
+from launcher.job_store.removal import Removable, remove
+from launcher.model import backend_registry
+
+__all__ = [
+    "RESULTS", "STATES", "Filter", "ListedJob", "Removable", "as_json", "choices", "cluster_of",
+    "given_name", "listed", "removable", "remove",
+]  # fmt: skip
+
+
+def listed(folder: str, wanted: Filter) -> tuple[list[ListedJob], int, bool]:
+    """Return the bundles of a folder that a filter selects, and how many dry runs it hides; and whether none exist.
+
+    Clusters are asked for the states of jobs that have not ended.
+    """
+    every = listing(Path(folder))
+    return *filtered(every, wanted, backend_registry.load_backend), not every
+
+
+def removable(
+    folder: str, names: Sequence[str], wanted: Filter
+) -> tuple[list[Removable], list[tuple[ListedJob, str]]]:
+    """Return the bundles of a folder that may be removed, named or selected; and selected ones that may not, and why.
+
+    Raises:
+        ProblemsFound: Neither names nor conditions are given, or both; a condition cannot be met (E818); a named one
+            does not exist (E703), or may not be removed (E718).
+    """
+    raise_any(wanted.problems())
+    if bool(names) is not wanted.is_empty or (names and wanted.has_dry_runs):
+        message = "give jobs, or filters that select them" if not names else "filters do not apply to named jobs"
+        raise fail("E801", "recipes jobs remove", message, remedy="recipes jobs remove --older-than 30d")
+    return (removal.named(Path(folder), names), []) if names else removal.selected(Path(folder), wanted)
+
+
+def cluster_of(each: ListedJob) -> str | None:
+    """Return the choice of `cluster` of a submitted job."""
+    return backend_registry.described(each.record.handle.backend).choice if each.record else None
+
+
+def choices() -> list[str]:
+    """Return every choice of `cluster`."""
+    return sorted(each.choice for each in backend_registry.descriptions())

@@ -1,0 +1,166 @@
+"""Differences between two recipes, two sizes, or a recipe and a bundle: one line per key."""
+
+import json
+import os
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from launcher.api.naming import Target, choose
+from launcher.bundle import store
+from launcher.bundle.manifest import MANIFEST
+from launcher.common import yaml_io
+from launcher.common.names import BASE_CONFIG, CONFIG_DIR, config_name
+from launcher.common.problems import Notice, Problem, fail, gathering, raise_any
+from launcher.common.text_table import value_text
+from launcher.config.compose import compose
+from launcher.model.config_tree import is_index, leaves, static_tree
+from launcher.model.context import job_name
+from launcher.model.job_spec import Bundle
+from launcher.planning.explain import Sizes
+from launcher.planning.job_planner import LAUNCHER_KEYS, named
+from launcher.rules import hardware
+
+_HOW = ("dry_run", "server_dry_run", "wait")
+"""Keys that define what a launch does, not the job."""
+_AT_LAUNCH = tuple(
+    f"recipes.training_config.mlflow.{key}" for key in ("run_id", "tracking_uri", "run_name", "experiment_name")
+)
+"""Keys that a launch fills in: a bundle has them, but composing the same overrides again does not."""
+_UNSIZED = frozenset(LAUNCHER_KEYS) - {"checkpointing"}
+"""Keys of a recipe that no configuration of a size has."""
+_TITLE = "training_config"
+"""The key of the top level that repeats the recipe's name."""
+JOB = "<job>"
+"""In place of a job's name, of which many values are made."""
+
+
+@dataclass(frozen=True, slots=True)
+class Side:
+    """One side of a comparison: its title, its values by their dotted paths, and notices about it.
+
+    A job's name, if it is given, counts as equal to that of the other side.
+    """
+
+    title: str
+    leaves: Mapping[str, Any]
+    notices: tuple[Notice, ...] = ()
+    job_name: str | None = None
+
+    def texts(self) -> dict[str, str]:
+        """Return the values as text, by their paths."""
+        found = {path: value_text(value, path) for path, value in self.leaves.items()}
+        return {path: text.replace(self.job_name, JOB) for path, text in found.items()} if self.job_name else found
+
+
+def of_tree(title: str, tree: Mapping[str, Any], job_name: str) -> Side:
+    """Return a composed configuration, without the keys that define what a launch does."""
+    found = {path: value for path, value in leaves(tree) if path != _TITLE}
+    return without_launch(Side(title, found, job_name=job_name))
+
+
+def of_recipe(
+    title: str, words: Sequence[str], nodes: int | None, *, is_sized: bool, suffix: str | None = None
+) -> Side:
+    """Return a composed recipe.
+
+    Args:
+        title: Its title.
+        words: Overrides, including the one that chooses the recipe.
+        nodes: Its size; None for the base recipe.
+        is_sized: Whether only the recipe is compared, as for one size, not the complete configuration.
+        suffix: Name suffix of the job that it is compared with; None if it is not compared with a bundle.
+    """
+    sizes = Sizes(compose(words, Path.cwd(), suffix))
+    notices = tuple(hardware.unknown(sizes.composition))
+    if not is_sized:
+        return Side(title, {path: value for path, value in sizes.base.items() if path != _TITLE}, notices)
+    recipe = sizes.composition.tree["recipes"]
+    tree = static_tree(recipe, recipe["trainer"]["num_nodes"]) if nodes is None else sizes.at(nodes)
+    if suffix:
+        tree = named(tree, sizes.composition, job_name(tree["run"]["name"], suffix))
+    return Side(title, dict(leaves({key: value for key, value in tree.items() if key not in _UNSIZED})), notices)
+
+
+def of_bundle(folder: Path, nodes: int | None, *, is_sized: bool) -> Side:
+    """Return a bundle on disk: its complete configuration, or what the container reads at one size."""
+    name = f"{CONFIG_DIR}/{config_name(nodes) if nodes else BASE_CONFIG}" if is_sized else "recipe.yaml"
+    files = store.read(folder)[0].files
+    if name not in files:
+        allowed = ", ".join(str(point["nodes"]) for point in json.loads(files["plan.json"])["scales"])
+        raise fail("E803", f"{folder}@{nodes}", f"the bundle has no size of {nodes} nodes", allowed=allowed)
+    found = dict(leaves(yaml_io.load(files[name])))
+    if not is_sized:
+        found.pop(_TITLE, None)
+    return Side(f"{folder}/{name}", found)
+
+
+def are_jobs(old: str, new: str | None) -> bool:
+    """Return whether all names, one or two, are of jobs with a bundle."""
+    return all(name is None or store.find(name) for name in (old, new))
+
+
+def bundle_and_now(name: str) -> tuple[Side, Side]:
+    """Return a bundle and what its overrides compose to now, without the keys that only a launch fills in."""
+    if (folder := store.find(name)) is None:
+        is_folder = os.path.isdir(name)
+        message = "is not a bundle directory" if is_folder else "missing second argument: what to compare with"
+        raise fail("E801", name, message, remedy="recipes diff A B, or recipes diff BUNDLE")
+    then = of_bundle(folder, None, is_sized=False)
+    said = json.loads((folder / MANIFEST).read_text(encoding="utf-8"))
+    suffix = suffix_of(store.read(folder)[0])
+    now = of_recipe(f"{said['recipe']}, now", said["overrides"], None, is_sized=False, suffix=suffix)
+    return without_launch(then), without_launch(now)
+
+
+def both(old: str, new: str, overrides: Sequence[str]) -> tuple[Side, Side]:
+    """Return both sides as a user names them, or raise the Problems of both, each once."""
+    # A bundle whose name ends like a size is that bundle.
+    targets = [Target(name, None) if store.find(name) else Target.read(name) for name in (old, new)]
+    is_sized = any(target.nodes is not None for target in targets)
+    folders = [store.find(target.name) for target in targets]
+    bundles = [folder for folder in folders if folder]
+    args, suffix = list(overrides), None
+    if bundles:
+        bundle, cluster = store.read(bundles[0])
+        args, suffix = [f"cluster={cluster}", *overrides], suffix_of(bundle)
+    sides: list[Side] = []
+    problems: list[Problem] = []
+    for title, target, folder in zip((old, new), targets, folders, strict=True):
+        with gathering(problems):
+            if folder:
+                sides.append(of_bundle(folder, target.nodes, is_sized=is_sized))
+            else:
+                words = choose(target.name, args)
+                sides.append(of_recipe(title, words, target.nodes, is_sized=is_sized, suffix=suffix))
+    raise_any(dict.fromkeys(problems))
+    if len(bundles) == 1 and not is_sized:
+        sides = list(map(without_launch, sides))
+    return sides[0], sides[1]
+
+
+def suffix_of(bundle: Bundle) -> str:
+    """Return the name suffix of a bundle's job, which is random for each launch."""
+    return bundle.job_name.rpartition("-")[2]
+
+
+def without_launch(side: Side) -> Side:
+    kept = {path: value for path, value in side.leaves.items() if path not in (*_AT_LAUNCH, *_HOW)}
+    return replace(side, leaves=kept)
+
+
+def in_order(path: str) -> list[tuple[int, str]]:
+    """Return what a path is sorted by: its words, and sizes by their number."""
+    return [(int(word), "") if is_index(word) else (-1, word) for word in path.split(".")]
+
+
+def changes(old: Side, new: Side) -> list[str]:
+    """Return the difference as `- key: value` and `+ key: value` lines, sorted by key; none if equal."""
+    lines = []
+    texts = old.texts(), new.texts()
+    for path in sorted({*old.leaves, *new.leaves}, key=in_order):
+        before, after = (f" {path}: {each[path]}" if path in each else "" for each in texts)
+        if before != after:
+            lines += [sign + text for sign, text in (("-", before), ("+", after)) if text]
+    return lines

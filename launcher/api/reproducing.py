@@ -1,0 +1,336 @@
+"""What has changed since a job was launched, what differs between two jobs, and a job launched once more."""
+
+import contextlib
+import hashlib
+import json
+import math
+import os
+import re
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, replace
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+from launcher import pipeline
+from launcher.api import comparing, metrics, values
+from launcher.api import session as sessions
+from launcher.api.session import Session
+from launcher.bundle import store
+from launcher.bundle.manifest import MANIFEST
+from launcher.common import yaml_io
+from launcher.common.names import METRICS_FILE, RUN_DIR, RUN_ID_AT_LAUNCH
+from launcher.common.problems import fail, raise_any
+from launcher.common.text_table import value_text
+from launcher.common.texts import counted, in_line
+from launcher.job_store import job_names
+from launcher.model.config_tree import get, leaves
+from launcher.model.context import LaunchContext
+from launcher.model.job_spec import Bundle, JobSpec
+from launcher.reproduction import record as records
+from launcher.reproduction.record import SECTIONS, Record
+
+_CONFIGURATION, _FILES, _METRICS = "configuration", "files", "metrics"
+_RECIPE = "recipe.yaml"
+_RUN_ID = "recipes.training_config.mlflow.run_id"
+_HOW = ("dry_run", "server_dry_run", "wait")
+"""Overrides that define what a launch does, not the job."""
+_UNMETERED = ("step", "time", "attempt", "cursor", "samples")
+"""Numbers of a step that count or date it."""
+_HEX = re.compile(r"(?<=\b[0-9a-f]{12})[0-9a-f]{28,}")
+"""The end of a digest or a revision, which is not printed."""
+_MOST_CHANGES = 20
+"""Changes of a section that are printed; files may be thousands."""
+
+
+@dataclass(frozen=True, slots=True)
+class Change:
+    """A value that differs; None where it does not exist."""
+
+    key: str
+    before: str | None
+    after: str | None
+
+
+@dataclass(frozen=True)
+class Comparison:
+    """How two jobs differ, or a job and what it would be now.
+
+    Args:
+        old: Title of the first side.
+        new: Title of the second.
+        sections: The changes of `configuration`, `files` of the bundle, `code`, `data`, `image`, `environment` and
+            `metrics`; only those that were compared.
+        notes: What could not be compared, one line each.
+    """
+
+    old: str
+    new: str
+    sections: Mapping[str, tuple[Change, ...]]
+    notes: tuple[str, ...] = ()
+
+    @property
+    def changes(self) -> tuple[tuple[str, Change], ...]:
+        """Every change with its section."""
+        return tuple((name, each) for name, found in self.sections.items() for each in found)
+
+    def lines(self) -> Iterator[str]:
+        """Yield `- key: before` and `+ key: after` lines; the section precedes the key, but for the configuration."""
+        for name, found in self.sections.items():
+            title = "" if name == _CONFIGURATION else f"{name} "
+            most = len(found) if name == _CONFIGURATION else _MOST_CHANGES
+            for each in found[:most]:
+                for sign, text in (("-", each.before), ("+", each.after)):
+                    if text is not None:
+                        yield f"{sign} {title}{in_line(each.key)}: {_HEX.sub('', in_line(text))}"
+            if len(found) > most:
+                yield f"… {title}{counted(len(found) - most, 'more change')}"
+
+
+@dataclass(frozen=True)
+class Rerun:
+    """A job that is to be launched once more.
+
+    Args:
+        comparison: What differs from the job without the new overrides.
+        job: The new job, planned.
+        context: Of its launch.
+        session: Its variables, and the secrets that no file may hold.
+    """
+
+    comparison: Comparison
+    job: JobSpec
+    context: LaunchContext
+    session: Session
+
+    @cached_property
+    def is_only_written(self) -> bool:
+        """Whether its bundle is written and not submitted."""
+        from launcher.api import running
+
+        return running.is_only_written(self.job)
+
+    def write(self, *, allow_changes: bool = False, name: str | None = None) -> Bundle:
+        """Write the bundle of the new job.
+
+        Args:
+            allow_changes: Whether it may differ from the job in more than the new overrides.
+            name: A name for the new job, which commands accept.
+
+        Raises:
+            ProblemsFound: It does (E731), the name is not valid or taken (E717), or the disk or the cluster refuses.
+        """
+        from launcher.api import running
+        from launcher.api.observing import Observer
+
+        self.check(allow_changes=allow_changes)
+        raise_any(job_names.problems(name, self.job.base_results_dir))
+        with self.session.active():
+            bundle, *_ = running.write(self.job, self.context, Observer(), name=name, is_launched=False)
+        return bundle
+
+    def check(self, *, allow_changes: bool) -> None:
+        """Raise a Problem if something has changed, unless that is allowed (E731)."""
+        if allow_changes or not (found := self.comparison.changes):
+            return
+        names = list(dict.fromkeys(section for section, _ in found))
+        shown = "; ".join(f"{name} {each.key}" for name, each in found[:3])
+        more = f" and {counted(len(found) - 3, 'more change')}" if len(found) > 3 else ""
+        message = f"would not be the same job: {', '.join(names)} changed ({shown}{more})"
+        remedy = f"undo that, or accept it: --allow-changes. recipes diff {self.comparison.old} shows every change"
+        raise fail("E731", self.comparison.old, message, remedy=remedy)
+
+
+def rerun(name: str | Path, overrides: values.Overrides = (), session: Session | None = None) -> Rerun:
+    """Compile a job again, as it was and with further overrides. Writes nothing.
+
+    Args:
+        name: Its name, its given name, or its bundle's folder.
+        overrides: Further ones, as `compile` takes them.
+        session: User, clock and names; the folder is the one that the job was launched from.
+
+    Raises:
+        ProblemsFound: It no longer compiles, or an override held a secret, which is not recorded (E732).
+    """
+    then = _Then.read(name)
+    session = session or sessions.default()
+    kept = [word for word in then.overrides if word.lstrip("+").partition("=")[0] not in _HOW]
+    words = (*kept, *values.words(overrides))
+    context = session.context()._replace(cwd=then.cwd)
+    with session.active():
+        return Rerun(_since(then, session), pipeline.prepare(words, context, session.cache), context, session)
+
+
+def since(name: str | Path, session: Session | None = None) -> Comparison:
+    """Return what differs if a job is compiled again now, its code, data and packages included.
+
+    Raises:
+        ProblemsFound: It no longer compiles, or an override held a secret, which is not recorded (E732).
+    """
+    session = session or sessions.default()
+    with session.active():
+        return _since(_Then.read(name), session)
+
+
+@dataclass(frozen=True, slots=True)
+class _Then:
+    """A bundle on disk, with its record."""
+
+    title: str
+    bundle: Bundle
+    manifest: Mapping[str, Any]
+    record: Record | None
+
+    @classmethod
+    def read(cls, name: str | Path) -> "_Then":
+        folder = store.locate(os.fspath(name))
+        bundle, _ = store.read(folder)
+        return cls(os.fspath(name), bundle, json.loads(bundle.files[MANIFEST]), records.read(folder))
+
+    @property
+    def cwd(self) -> Path:
+        """Folder that it was launched from; the current one if that is unknown or no longer exists."""
+        known = self.record and Path(self.record.sources.cwd)
+        return known if known and known.is_dir() else Path.cwd()
+
+    @property
+    def notes(self) -> Iterator[str]:
+        """What is not known of it, one line each."""
+        if self.record is None:
+            yield f"{self.title}: has no record of its code, data and packages; an earlier version wrote it"
+        elif str(self.cwd) != self.record.sources.cwd:
+            place = self.record.sources.cwd
+            yield f"{self.title}: {place}, where it was launched, no longer exists; paths start in this folder"
+
+    @property
+    def overrides(self) -> tuple[str, ...]:
+        """Its overrides.
+
+        Raises:
+            ProblemsFound: One held a secret (E732).
+        """
+        words = self.record.sources.overrides if self.record else tuple(self.manifest["overrides"])
+        if hidden := [word for word in words if word.endswith("…")]:
+            message = f"was launched with {', '.join(hidden)}, whose value is not recorded"
+            raise fail("E732", self.title, message, remedy="compile it with recipes run and all of its overrides")
+        return words
+
+
+def _since(then: _Then, session: Session) -> Comparison:
+    manifest = then.manifest
+    context = session.context()._replace(
+        cwd=then.cwd,
+        suffix=comparing.suffix_of(then.bundle),
+        created=manifest["created"],
+        user=manifest["user"],
+    )
+    job = pipeline.prepare(then.overrides, context, session.cache)
+    now = pipeline.render(pipeline.postponed(job, context), context)
+    old, new = _files(then.bundle), _files(now)
+    if get(yaml_io.load(new[_RECIPE]), _RUN_ID) == RUN_ID_AT_LAUNCH:
+        old = _without_run(old)
+    configuration = tuple(_changes(_configuration(old), _configuration(new)))
+    # those of a changed configuration follow from it
+    files = () if configuration else tuple(_changes(_hashes(old), _hashes(new)))
+    versions = [
+        f"{name} was {before}, is {context.versions.get(name)}"
+        for name, before in manifest["versions"].items()
+        if before != context.versions.get(name)
+    ]
+    notes = [*then.notes, *([f"compiled by other versions: {', '.join(versions)}"] if versions else [])]
+    sections = {_CONFIGURATION: configuration, _FILES: files}
+    if then.record and now.sources:
+        found, unknown = _of_records(then.record, records.take(now.sources))
+        sections, notes = sections | found, [*notes, *unknown]
+    return Comparison(then.title, "now", sections, tuple(notes))
+
+
+def _files(bundle: Bundle) -> dict[str, str]:
+    return {name: text for name, text in bundle.files.items() if name != MANIFEST}
+
+
+def _without_run(files: Mapping[str, str]) -> dict[str, str]:
+    """Return the files of a launched bundle as a dry run writes them: without the id of the MLflow run."""
+    run_id = get(yaml_io.load(files[_RECIPE]), _RUN_ID)
+    return {name: text.replace(run_id, RUN_ID_AT_LAUNCH) if run_id else text for name, text in files.items()}
+
+
+def _configuration(files: Mapping[str, str]) -> dict[str, str]:
+    return {path: value_text(value, path) for path, value in leaves(yaml_io.load(files[_RECIPE]))}
+
+
+def _hashes(files: Mapping[str, str]) -> dict[str, str]:
+    return {name: f"sha256:{hashlib.sha256(text.encode()).hexdigest()}" for name, text in files.items()}
+
+
+def _changes(old: Mapping[str, str], new: Mapping[str, str]) -> Iterator[Change]:
+    for key in sorted({*old, *new}, key=comparing.in_order):
+        if old.get(key) != new.get(key):
+            yield Change(key, old.get(key), new.get(key))
+
+
+def _of_records(old: Record, new: Record) -> tuple[dict[str, tuple[Change, ...]], list[str]]:
+    """Return the changes between two records by section, and what neither or one of them does not have."""
+    before, after = records.flat(old), records.flat(new)
+    arguments = {key.partition("/")[0] for key in new.sources.arguments} - old.data.keys()
+    # a folder that the job itself has made is none of its inputs
+    after["data"] = {
+        key: value for key, value in after["data"].items() if not any(key.startswith(each) for each in arguments)
+    }
+    for found, state in ((before["code"], old.code), (after["code"], new.code)):
+        for key in {*before["code"], *after["code"]} - found.keys():
+            if state.get(key.partition("/")[0], {}).get("kind") == "git" and "/" in key:
+                found[key] = "as committed"
+    sections = {name: tuple(_changes(before[name], after[name])) for name in SECTIONS}
+    return sections, list(dict.fromkeys([*old.notes, *new.notes]))
+
+
+def of_jobs(old: str | Path, new: str | Path) -> Comparison:
+    """Return how two jobs differ: configuration, code, data, image, packages, and the metrics of both.
+
+    Values that are made of a job's own name, and the ids of their MLflow runs, are no differences.
+
+    Args:
+        old: Name, given name or bundle's folder of a job.
+        new: The same.
+
+    Raises:
+        ProblemsFound: One of them is not a bundle, or was changed (E703, E704), or its record is damaged (E711).
+    """
+    first, second = sides = (_Then.read(old), _Then.read(new))
+    sections = {_CONFIGURATION: tuple(_changes(*map(_own_configuration, sides)))}
+    notes = [note for side in sides for note in side.notes]
+    if first.record and second.record:
+        found, unknown = _of_records(first.record, second.record)
+        sections, notes = sections | found, [*notes, *unknown]
+    metered = [_metrics(side.bundle.directory / RUN_DIR / METRICS_FILE) for side in sides]
+    notes += [
+        f"{side.title}: this machine has no metrics" for side, each in zip(sides, metered, strict=True) if not each
+    ]
+    if all(metered):
+        sections[_METRICS] = tuple(_changes(*metered))
+    return Comparison(first.title, second.title, sections, tuple(notes))
+
+
+def _own_configuration(side: _Then) -> dict[str, str]:
+    """Return the configuration of a job without what each launch fills in."""
+    found = comparing.without_launch(comparing.of_bundle(side.bundle.directory, None, is_sized=False))
+    return replace(found, job_name=side.bundle.job_name).texts()
+
+
+def _metrics(file: Path) -> dict[str, str]:
+    """Return the last, lowest and highest value of each metric; none if this machine has no records."""
+    last: dict[str, float] = {}
+    lowest: dict[str, float] = {}
+    highest: dict[str, float] = {}
+    with contextlib.suppress(OSError):  # a run folder of another machine
+        for row in metrics.rows(file):
+            for name, value in row.items():
+                if isinstance(value, bool) or not isinstance(value, int | float) or name in _UNMETERED:
+                    continue
+                last[name] = value
+                if math.isfinite(value):
+                    lowest[name] = min(value, lowest.get(name, value))
+                    highest[name] = max(value, highest.get(name, value))
+    kinds = (("last", last), ("lowest", lowest), ("highest", highest))
+    return {f"{name}.{kind}": f"{found[name]:.6g}" for name in last for kind, found in kinds if name in found}

@@ -1,0 +1,69 @@
+"""What compiling and launching take from outside, as a value: folder, variables, user, clock, names, files read."""
+
+import contextlib
+import functools
+import os
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from launcher.common import redaction, variables
+from launcher.config.composed_files import CompositionCache
+from launcher.model.context import LaunchContext, checked_suffix
+
+__all__ = ["CompositionCache", "Session", "default"]
+
+
+@dataclass(frozen=True, eq=False, slots=True)
+class Session:
+    """Give one to `compile` to fix what differs between two compilations of the same recipe. Threads may share it.
+
+    Args:
+        folder: Where relative paths start; None for the process's working folder at each call.
+        environment: Environment variables: those that `${oc.env:…}` and references to secrets name, whose secrets
+            no file may hold, and all those of a job on this machine. None for the process's at each call. A home
+            folder (`~`), and the clients of clusters, are the process's.
+        user: Who launches; None for the user of the process.
+        clock: Returns the time of a launch, ISO 8601 in UTC; None for the system's.
+        suffix: Returns the random part of a job's name, 5 lower-case letters and digits; None for random ones.
+        cache: Files that earlier compilations have read. One that has changed on disk is read again.
+        secrets: Those seen in files and overrides of this session, which no file that it writes may hold.
+    """
+
+    folder: str | os.PathLike[str] | None = None
+    user: str | None = None
+    clock: Callable[[], str] | None = None
+    suffix: Callable[[], str] | None = None
+    environment: Mapping[str, str] | None = None
+    cache: CompositionCache = field(default_factory=CompositionCache, repr=False)
+    secrets: redaction.Secrets = field(default_factory=redaction.Secrets, repr=False)
+
+    def context(self) -> LaunchContext:
+        """Return the context of one launch.
+
+        Raises:
+            ProblemsFound: The suffix cannot be in the name of a job (E301).
+        """
+        context = LaunchContext.read()
+        return context._replace(
+            cwd=self.place("").absolute(),
+            suffix=checked_suffix(self.suffix()) if self.suffix else context.suffix,
+            created=self.clock() if self.clock else context.created,
+            user=self.user or context.user,
+        )
+
+    def place(self, path: str | os.PathLike[str]) -> Path:
+        """Return where a relative path is."""
+        return Path(path) if self.folder is None else Path(self.folder).absolute() / path
+
+    @contextlib.contextmanager
+    def active(self) -> Iterator[None]:
+        """Let the block have the variables and the secrets of this session; threads that it starts do not."""
+        with variables.using(self.environment), redaction.session(self.secrets):
+            yield
+
+
+@functools.cache
+def default() -> Session:
+    """Return the session of calls that are given none."""
+    return Session()

@@ -1,0 +1,194 @@
+"""The folder of a sweep: its description, and what became of each trial.
+
+`sweep.json` describes the sweep, `trials.jsonl` has a line for each change of a trial, of which the last counts, and
+`study.db` is the sampler's own memory. Whoever runs the sweep holds the lock of the folder.
+"""
+
+import contextlib
+import dataclasses
+import hashlib
+import json
+import os
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from launcher.bundle import store as bundles
+from launcher.common import os_errors
+from launcher.common.problems import fail
+from launcher.config.dimensions import Dimension
+from launcher.job_store import registry
+from launcher.runtime.durable import append_json, write_text
+
+SWEEP_FILE, TRIALS_FILE, STUDY_FILE, PICTURE_FILE = "sweep.json", "trials.jsonl", "study.db", "sweep.svg"
+WAITING, RUNNING, SUCCEEDED, PRUNED, FAILED, CANCELLED = (
+    *("waiting", "running", "succeeded", "pruned", "failed"),
+    "cancelled",
+)
+UNFINISHED = (WAITING, RUNNING)
+_CHANGEABLE = ("parallel", "trials", "parent_run")
+"""What another call for the same sweep may change."""
+
+
+@dataclass(frozen=True, slots=True)
+class Description:
+    """What a sweep was asked to do.
+
+    Args:
+        overrides: Those that every job has.
+        cwd: The folder in which relative paths start.
+        is_grid: Whether every combination is run; else a sampler chooses.
+        objective: The metric to optimise; None for a grid that only runs.
+        trials: Number of jobs.
+        parallel: How many run at the same time.
+        seed: Of the sampler.
+        pruner: `median` or None.
+        startup_trials: Trials that must have ended before one is pruned.
+        warmup_steps: The first step at which a trial may be pruned.
+        parent_run: The MLflow run of the sweep: its store and id; None without tracking.
+    """
+
+    overrides: tuple[str, ...]
+    cwd: str
+    dimensions: tuple[Dimension, ...]
+    is_grid: bool
+    objective: str | None
+    direction: str
+    trials: int
+    parallel: int
+    sampler: str
+    seed: int
+    pruner: str | None
+    startup_trials: int
+    warmup_steps: int
+    parent_run: tuple[str, str] | None = None
+
+    @property
+    def digest(self) -> str:
+        """The same for calls that continue each other, as hexadecimal digits."""
+        fields = {name: value for name, value in dataclasses.asdict(self).items() if name not in _CHANGEABLE}
+        return hashlib.sha256(json.dumps(fields, sort_keys=True).encode()).hexdigest()
+
+    @property
+    def sign(self) -> int:
+        """1 if smaller values of the objective are better, else -1."""
+        return 1 if self.direction == "minimize" else -1
+
+    @classmethod
+    def of_json(cls, fields: Mapping[str, Any]) -> "Description":
+        """Return the description that was written as JSON."""
+        found = dict(fields)
+        found["dimensions"] = tuple(
+            Dimension(**{**each, "choices": tuple(each["choices"])}) for each in found["dimensions"]
+        )
+        found["overrides"] = tuple(found["overrides"])
+        found["parent_run"] = found["parent_run"] and tuple(found["parent_run"])
+        return cls(**found)
+
+
+@dataclass(frozen=True, slots=True)
+class Trial:
+    """One job of a sweep.
+
+    Args:
+        number: From 0.
+        values: The value of each dimension, in their order.
+        overrides: Those by which it differs from other trials; they compile to its job after the sweep's own.
+        state: waiting, running, succeeded, pruned, failed or cancelled.
+        value: The objective at the last step that reported it.
+        reason: Why it did not succeed.
+        job: The folder of its bundle.
+    """
+
+    number: int
+    values: tuple[str | float, ...]
+    overrides: tuple[str, ...]
+    state: str = WAITING
+    value: float | None = None
+    step: int | None = None
+    reason: str | None = None
+    job: str | None = None
+
+    @property
+    def is_finished(self) -> bool:
+        """Whether it has ended."""
+        return self.state not in UNFINISHED
+
+
+@dataclass(frozen=True)
+class SweepFolder:
+    """The files of a sweep."""
+
+    path: Path
+
+    @property
+    def description(self) -> Description:
+        """What it was asked to do.
+
+        Raises:
+            ProblemsFound: The file is damaged (E721).
+        """
+        try:
+            return Description.of_json(json.loads((self.path / SWEEP_FILE).read_text(encoding="utf-8")))
+        except (OSError, ValueError, TypeError, KeyError) as error:
+            raise fail("E721", str(self.path / SWEEP_FILE), f"is not the description of a sweep: {error}") from error
+
+    def describe(self, description: Description) -> None:
+        """Write a description; the folder is created.
+
+        Raises:
+            ProblemsFound: The disk refuses.
+        """
+        try:
+            self.path.mkdir(parents=True, exist_ok=True)
+            write_text(self.path / SWEEP_FILE, json.dumps(dataclasses.asdict(description), indent=2) + "\n")
+        except OSError as error:
+            raise os_errors.refused("E721", str(self.path), error, self.path) from error
+
+    def trials(self) -> dict[int, Trial]:
+        """Return the trials by their number, as they are on disk; a line that a killed process left is skipped."""
+        found: dict[int, Trial] = {}
+        with contextlib.suppress(FileNotFoundError), (self.path / TRIALS_FILE).open(encoding="utf-8") as lines:
+            for line in lines:
+                with contextlib.suppress(ValueError, TypeError, KeyError):
+                    fields = json.loads(line)
+                    fields |= {name: tuple(fields[name]) for name in ("values", "overrides")}
+                    found[fields["number"]] = Trial(**fields)
+        return dict(sorted(found.items()))
+
+    def note(self, trial: Trial) -> None:
+        """Record a trial as it is now."""
+        append_json(self.path / TRIALS_FILE, dataclasses.asdict(trial))
+
+    @contextlib.contextmanager
+    def driving(self) -> Iterator[None]:
+        """Be the one who runs the sweep.
+
+        Raises:
+            ProblemsFound: Another process is (E722).
+        """
+        with registry.locked(self.path / SWEEP_FILE, waits=False) as is_mine:
+            if not is_mine:
+                remedy = "end that process with Ctrl-C; jobs that run keep running"
+                raise fail("E722", str(self.path), "the sweep is run by another process", remedy=remedy)
+            self._end_line()
+            yield
+
+    def _end_line(self) -> None:
+        """End the line that a killed process may have left, so that the next one can be read."""
+        with contextlib.suppress(FileNotFoundError), (self.path / TRIALS_FILE).open("rb+") as file:
+            if file.seek(0, os.SEEK_END) and (file.seek(-1, os.SEEK_END), file.read(1))[1] != b"\n":
+                file.write(b"\n")
+
+
+def locate(name: str | os.PathLike[str]) -> SweepFolder:
+    """Return the folder of a sweep that a user names: its path, or its name under `results`.
+
+    Raises:
+        ProblemsFound: No such sweep exists (E721).
+    """
+    for path in (Path(name), Path(bundles.RESULTS, name)):
+        if (path / SWEEP_FILE).is_file():
+            return SweepFolder(path.absolute())
+    raise fail("E721", os.fspath(name), f"is neither the folder of a sweep nor a sweep under {bundles.RESULTS}/")

@@ -1,0 +1,27 @@
+"""The report of what each change of a local job took and cost: text, JSON and a picture beside its records."""
+
+from pathlib import Path
+
+from launcher import timeline
+from launcher.bundle import store
+from launcher.common import os_errors
+from launcher.common.names import EVENTS_FILE, RUN_DIR, TIMELINE
+from launcher.common.problems import fail
+from launcher.timeline import NO_PICTURE, Timeline, report_files, text
+
+__all__ = ["NO_PICTURE", "Timeline", "report_files", "text", "write"]
+
+
+def write(bundle: str) -> tuple[Timeline, Path]:
+    """Write the report of a bundle's last launch; return its timeline, and the file of it as JSON.
+
+    Raises:
+        ProblemsFound: No such bundle exists, it was never launched on this machine (E705), or the disk refuses.
+    """
+    run_dir = store.locate(bundle) / RUN_DIR
+    if not (run_dir / EVENTS_FILE).exists():
+        raise fail("E705", bundle, "its job was never launched on this machine")
+    try:
+        return timeline.write(run_dir), (run_dir / TIMELINE).with_suffix(".json")
+    except OSError as error:
+        raise os_errors.refused("E708", str(run_dir), error, error.filename or run_dir) from error

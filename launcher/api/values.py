@@ -1,0 +1,138 @@
+"""Values of Python as overrides of a command line.
+
+A plan keeps its overrides as text, as a bundle does, so that both can be compiled again.
+"""
+
+import os
+import re
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+from launcher.common.problems import Problem, fail, raise_any
+from launcher.common.texts import object_text
+from launcher.config.collection import GROUPS
+from launcher.config.overrides import top_level, written
+
+Overrides = Mapping[str, Any] | Iterable[str]
+"""Values by their keys, or overrides as on the command line."""
+_KEY = re.compile(r"[^\W\d][\w-]*(?:[./@][\w-]+)*", re.A)
+_INNER_KEY = re.compile(r"(?!(?:null|true|false|nan|inf)\Z)(?:[A-Za-z_/][\w./-]*|0|[1-9]\d{0,17})", re.A | re.I)
+"""A key within a value. Source: Hydra, OverrideLexer.g4: keys have no quotes, and these need no escapes."""
+_RECIPE = "recipes"
+_NAMED_LIKE_RECIPE = "training_config"
+"""A key of the top level that only repeats the recipe's name; a user who names it means the recipe's section."""
+_VALUES = "None, bool, int, float, str, paths, NumPy's numbers and arrays, and lists and mappings of these"
+_KEYS = "names of letters, digits, '_' and '-', with dots between them"
+_INNER_KEYS = "names of letters, digits and '_./-', and numbers"
+
+
+def words(overrides: Overrides) -> list[str]:
+    """Return overrides of a command line that set values; text in Hydra's grammar is unchanged.
+
+    A key of a mapping starts at the recipe, unless its first word is a key of the top level (`cluster`, `container`,
+    `env_vars`, `dry_run` …). Its value is set whether the key exists or not (`++`); a key that no program reads is
+    refused later, as on the command line.
+
+    Raises:
+        ProblemsFound: Every key and value that no override can state (E001).
+    """
+    if isinstance(overrides, Mapping):
+        return _of_mapping(overrides)
+    if isinstance(overrides, str | bytes) or not isinstance(overrides, Iterable):
+        path = overrides if isinstance(overrides, str) else object_text(overrides)
+        raise fail("E001", path, "must be in a list of overrides, or in a mapping")
+    try:
+        found = list(overrides)
+    except Exception as error:  # of another program's iterator
+        raise fail("E001", object_text(overrides), f"cannot be read: {type(error).__name__}: {error}") from error
+    raise_any(
+        Problem("E001", object_text(each), "must be a text: key=value") for each in found if not isinstance(each, str)
+    )
+    return found
+
+
+def _of_mapping(overrides: Mapping[str, Any]) -> list[str]:
+    found, problems = [], []
+    for key, value in _items(overrides):
+        path = key if isinstance(key, str) else object_text(key)
+        try:
+            found.append(_word(key, value))
+        except RecursionError:
+            problems.append(Problem("E001", path, "contains itself, or is nested too deep", allowed=_VALUES))
+        except _Unwritable as error:
+            problems.append(Problem("E001", path, error.message, value=error.value, allowed=error.allowed))
+        except Exception as error:  # of another program's class
+            message = f"cannot be read: {type(error).__name__}: {error}"
+            problems.append(Problem("E001", path, message, value=object_text(value), allowed=_VALUES))
+    raise_any(problems)
+    return found
+
+
+def _items(overrides: Mapping[str, Any]) -> list[tuple[Any, Any]]:
+    try:
+        return list(overrides.items())
+    except Exception as error:  # of another program's class
+        raise fail("E001", object_text(overrides), f"cannot be read: {type(error).__name__}: {error}") from error
+
+
+class _Unwritable(Exception):
+    def __init__(self, message: str, value: object, allowed: str):
+        super().__init__(message)
+        self.message, self.value, self.allowed = message, object_text(value), allowed
+
+
+def _word(key: object, value: Any) -> str:
+    if not isinstance(key, str) or not _KEY.fullmatch(key):
+        raise _Unwritable("is not a key", key, _KEYS)
+    if key in GROUPS:  # the choice of a file, not a value
+        return f"{key}={_text(value)}"
+    if "/" in key:
+        return f"+{key}={_text(value)}"
+    return f"++{_placed(key)}={_text(value)}"
+
+
+def _placed(key: str) -> str:
+    first = key.partition(".")[0]
+    if first in (_RECIPE, *GROUPS, "hydra") or (first in top_level() and first != _NAMED_LIKE_RECIPE):
+        return key
+    return f"{_RECIPE}.{key}"
+
+
+def _text(value: Any) -> str:
+    """Return a value in Hydra's grammar.
+
+    Source: Hydra, Override grammar, Basic examples: null, true, false, numbers, quoted strings, lists, dictionaries.
+    """
+    if hasattr(value, "tolist"):  # a number or an array of NumPy
+        value = value.tolist()
+    if value is None or isinstance(value, bool):
+        return "null" if value is None else str(value).lower()
+    if isinstance(value, int):
+        return _digits(value)
+    if isinstance(value, float):
+        return float.__repr__(value)
+    if isinstance(value, os.PathLike):
+        value = os.fspath(value)
+    if isinstance(value, str):
+        return written(str.__str__(value))  # an enumeration's own text is another
+    if isinstance(value, Mapping):
+        return "{" + ",".join(f"{_inner_key(key)}:{_text(each)}" for key, each in value.items()) + "}"
+    if isinstance(value, list | tuple):
+        return "[" + ",".join(map(_text, value)) + "]"
+    raise _Unwritable("is not a value that a configuration has", value, _VALUES)
+
+
+def _digits(value: int) -> str:
+    try:
+        return int.__repr__(value)
+    except ValueError:  # more digits than Python converts; an override has a bound of its own
+        from decimal import Decimal
+
+        return str(Decimal(value))
+
+
+def _inner_key(key: object) -> str:
+    text = str(key) if isinstance(key, int) and not isinstance(key, bool) else key
+    if isinstance(text, str) and _INNER_KEY.fullmatch(text):
+        return str.__str__(text)
+    raise _Unwritable("has a key that no override can state", key, _INNER_KEYS)

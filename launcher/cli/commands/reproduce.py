@@ -1,0 +1,73 @@
+"""Commands that launch a job once more, and compare jobs with all that they are made of."""
+
+import contextlib
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from launcher.cli.commands.arguments import GivenName, JobName, Overrides
+from launcher.cli.output import print_json
+from launcher.common import console
+
+if TYPE_CHECKING:
+    from launcher.api.reproducing import Comparison
+
+_SLOW = "reading code and data …"
+_STYLES = {"-": "red", "+": "green", "…": "dim"}
+
+
+def rerun(
+    job: JobName,
+    overrides: Overrides = None,
+    allow_changes: Annotated[
+        bool, typer.Option("--allow-changes", help="Launch it although code, data or packages have changed.")
+    ] = False,
+    wait: Annotated[bool, typer.Option("--wait", help="Follow it to its end. Always so on this machine.")] = False,
+    name: GivenName = None,
+) -> None:
+    """Launch a job once more, from its recorded overrides. It has a bundle of its own. If its configuration, code,
+    data or packages have changed, print what differs and exit with 2. dry_run=true writes the bundle alone."""
+    from launcher.api import reproducing
+    from launcher.cli import launch, terminal
+
+    with console.slow(_SLOW):
+        found = reproducing.rerun(job, overrides or ())
+    _show_changes(found.comparison)
+    found.check(allow_changes=allow_changes)
+    terminal.show_plan(found.job)
+    with console.slow(_SLOW):
+        bundle = found.write(allow_changes=allow_changes, name=name)
+    terminal.show_bundle(bundle, name, is_only_written=found.is_only_written)
+    if found.is_only_written:
+        return
+    with contextlib.chdir(found.context.cwd):  # processes of a job on this machine start there
+        raise typer.Exit(launch.launch(bundle, found.job.backend, wait=wait))
+
+
+def _show_changes(comparison: "Comparison") -> None:
+    """Print what has changed since a job was launched, and what is not known."""
+    for note in comparison.notes:
+        console.say(f"note  {note}", "yellow", stderr=True)
+    if comparison.changes:
+        console.say_all([(line, _STYLES.get(line[0], "bold")) for line in comparison.lines()])
+    else:
+        console.say(f"{comparison.old} compiles to the same bytes", "dim", stderr=True)
+
+
+def difference(old: str, new: str | None, *, as_json: bool) -> bool:
+    """Print how two jobs differ, or one and what it would be now; return whether they do."""
+    from launcher.api import reproducing
+
+    with console.slow(_SLOW):
+        comparison = reproducing.of_jobs(old, new) if new else reproducing.since(old)
+    if as_json:
+        print_json(comparison)
+        return bool(comparison.changes)
+    for note in comparison.notes:
+        console.say(f"note  {note}", "yellow", stderr=True)
+    if comparison.changes:
+        heads = [(f"--- {comparison.old}", "bold"), (f"+++ {comparison.new}", "bold")]
+        console.say_all([*heads, *((line, _STYLES.get(line[0], "bold")) for line in comparison.lines())])
+    else:
+        console.say("no difference", "dim", stderr=True)
+    return bool(comparison.changes)

@@ -1,0 +1,138 @@
+"""Prices of instances: the dated ones of `prices.csv`, until the user gives a table. Sums are in `jobs.costs`."""
+
+from collections import Counter
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from launcher.common import yaml_io
+from launcher.common.problems import Notice, Problem, fail, raise_any
+from launcher.common.suggestions import did_you_mean
+from launcher.model.instances import canonical, table
+
+_CURRENCY = "currency"
+_KINDS = {
+    "training": "SageMaker training",
+    "studio": "SageMaker Studio",
+    "ec2": "EC2 on demand",
+    "block": "EC2 Capacity Block",
+}
+_PREFERRED = {"training": ("training", "studio", "ec2", "block")}
+"""Kinds of price for a use of instances, the closest to the charged price first."""
+_OTHERS = ("ec2", "block")
+_REMARKS = {
+    "studio": "training's rates are within 0.4 % of it where both are known",
+    "ec2": "SageMaker charges 1.15 to 1.40 times as much where both are known",
+    "block": "no on-demand price exists",
+}
+"""Source: the types of `prices.csv` that have prices of two kinds."""
+
+
+@dataclass(frozen=True, slots=True)
+class Basis:
+    """The origin of a price.
+
+    Args:
+        kind: The service that charges it.
+        region: The region; "" for the user's prices.
+        date: Its date, as YYYY-MM-DD; "" for the user's prices.
+        remark: How it differs from the price that the job pays; "" if it does not.
+    """
+
+    kind: str
+    region: str = ""
+    date: str = ""
+    remark: str = ""
+
+    def __str__(self) -> str:
+        text = ", ".join(filter(None, (self.kind, self.region, self.date)))
+        return f"{text} ({self.remark})" if self.remark else text
+
+
+@dataclass(frozen=True, slots=True)
+class Prices:
+    """A price table.
+
+    Args:
+        per_hour: Price of one instance per hour, by its type with `ml.`.
+        currency: Currency of the prices; "" if the table does not state it.
+        basis: The origin of each price.
+    """
+
+    per_hour: Mapping[str, float]
+    currency: str = ""
+    basis: Mapping[str, Basis] = field(default_factory=dict)
+
+    def of(self, instance_type: str) -> float:
+        """Return the price of an instance per hour.
+
+        Raises:
+            ProblemsFound: The table does not have it.
+        """
+        name = canonical(instance_type)
+        if name not in self.per_hour:
+            known = sorted(self.per_hour)
+            details = {"allowed": ", ".join(known) or None, "remedy": did_you_mean(name, known)}
+            raise fail("E806", "--prices", "the table has no price for that instance type", value=name, **details)
+        return self.per_hour[name]
+
+
+def shipped(use: str | None) -> Prices:
+    """Return the dated prices in USD that are closest to those of a use, as in `instances.csv`; None is EC2's."""
+    order = _PREFERRED.get(use or "", _OTHERS)
+    text = Path(__file__).with_name("prices.csv").read_text(encoding="utf-8")
+    lines = [line for line in text.splitlines() if not line.startswith("#")][1:]
+    found: dict[str, tuple[int, float, Basis]] = {}
+    for name, kind, price, region, date, _ in (line.split(",") for line in lines):
+        rank = order.index(kind) if kind in order else len(order)
+        if rank < min(found.get(canonical(name), (len(order),))[0], len(order)):
+            found[canonical(name)] = (rank, float(price), Basis(_KINDS[kind], region, date, _REMARKS.get(kind, "")))
+    per_hour = {name: price for name, (_, price, _) in found.items()}
+    return Prices(per_hour, "USD", {name: basis for name, (_, _, basis) in found.items()})
+
+
+def read(path: Path) -> Prices:
+    """Read a price table: YAML, instance type to the price per hour, and optionally `currency`.
+
+    Raises:
+        ProblemsFound: It cannot be read, or every entry that is not a price.
+    """
+    try:
+        tree = yaml_io.load(path.read_text(encoding="utf-8"))
+    except (OSError, ValueError, yaml.MarkedYAMLError) as error:
+        raise fail("E806", "--prices", f"cannot be read: {error}", value=str(path)) from error
+    if not isinstance(tree, Mapping):
+        allowed = "ml.p5.48xlarge: <price per hour>"
+        raise fail("E806", "--prices", "is not a table", value=str(path), allowed=allowed)
+    return stated(tree, path.name)
+
+
+def stated(tree: Mapping[Any, Any], source: str = "prices") -> Prices:
+    """Return the prices of a table as `read` describes it.
+
+    Args:
+        source: Its name, for its Problems and as the origin of its prices.
+
+    Raises:
+        ProblemsFound: Every entry that is not a price, or is there twice.
+    """
+    rows = {name: price for name, price in tree.items() if name != _CURRENCY}
+    raise_any(
+        Problem("E806", f"{source}: {name}", "is not a price per hour", value=price, allowed="a number, 0 or more")
+        for name, price in rows.items()
+        if not isinstance(price, int | float) or isinstance(price, bool) or not 0 <= price < float("inf")
+    )
+    times = Counter(canonical(str(name)) for name in rows)
+    for name in (name for name, count in times.items() if count > 1):
+        raise fail("E806", f"{source}: {name}", "has two prices, with and without ml.", allowed="one of them")
+    prices = {canonical(str(name)): float(price) for name, price in rows.items()}
+    return Prices(prices, str(tree.get(_CURRENCY) or ""), dict.fromkeys(prices, Basis(source)))
+
+
+def unknown(prices: Prices, described: str | None = None) -> tuple[Notice, ...]:
+    """Return a notice of the priced instance types that neither the table nor the job knows."""
+    names = sorted({*prices.per_hour} - {*table(), described})
+    return (Notice("N160", f"--prices has {', '.join(names)}, not in the table of instance types"),) if names else ()

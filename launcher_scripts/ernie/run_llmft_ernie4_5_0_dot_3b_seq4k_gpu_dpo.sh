@@ -1,0 +1,3 @@
+#!/usr/bin/env bash
+# ERNIE 4.5 0.3B Direct Preference Optimization on GPU, 4K sequence length; ../launch.sh has the variables
+exec "$(dirname -- "${BASH_SOURCE[0]}")/../launch.sh" fine-tuning/ernie/llmft_ernie4_5_0_dot_3b_seq4k_gpu_dpo fine_tuning "$@"

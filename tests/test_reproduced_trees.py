@@ -1,0 +1,122 @@
+"""What git does not see of a job's code is recorded too, and a record ends whatever a folder holds."""
+
+import json
+import os
+from pathlib import Path
+
+import pytest
+from test_reproduction import git, project, rendered, script
+
+from launcher.api import reproducing
+from launcher.common.names import METRICS_FILE, RUN_DIR
+from launcher.reproduction import code
+from launcher.reproduction.digests import Budget, digests, file_digest
+
+__all__ = ["project"]
+
+
+def changed(job: Path) -> list[str]:
+    return [each.key for section, each in reproducing.since(job).changes if section == "code"]
+
+
+def repository(folder: Path) -> Path:
+    folder.mkdir()
+    (folder / "own.py").write_text("1\n")
+    git(folder, "init", "--quiet")
+    git(folder, "add", ".")
+    git(folder, "commit", "--quiet", "-m", "first")
+    return folder
+
+
+@pytest.fixture
+def submodule(project, tmp_path_factory) -> Path:
+    other = repository(tmp_path_factory.mktemp("other") / "sub")
+    git(project, "-c", "protocol.file.allow=always", "submodule", "--quiet", "add", str(other), "sub")
+    git(project, "commit", "--quiet", "-m", "with a submodule")
+    return project / "sub"
+
+
+@pytest.mark.parametrize("is_ignored", [False, True], ids=["reported", "ignored"])
+def test_changes_and_commits_in_a_submodule_are_told_apart(project, submodule, recipes, is_ignored):
+    if is_ignored:  # by a setting of the user's
+        git(project, "config", "diff.ignoreSubmodules", "all")
+    clean = script(recipes)
+    assert changed(clean) == []
+    (submodule / "own.py").write_text("2\n")
+    assert changed(clean) == ["script/sub"]
+    edited = script(recipes)
+    assert changed(edited) == []
+    (submodule / "own.py").write_text("3\n")
+    assert changed(edited) == ["script/sub"]
+    git(submodule, "commit", "--quiet", "-am", "second")
+    committed = script(recipes)
+    (submodule / "own.py").write_text("4\n")
+    git(submodule, "commit", "--quiet", "-am", "third")
+    assert changed(committed) == ["script/sub"]
+
+
+def test_changes_in_a_nested_repository_are_seen(project, recipes):
+    nested = repository(project / "nested")
+    job = script(recipes)
+    (nested / "own.py").write_text("2\n")
+    assert changed(job) == ["script/nested/"]
+
+
+def test_what_tracked_links_out_of_the_work_tree_lead_to_counts(project, recipes, tmp_path_factory):
+    outside = tmp_path_factory.mktemp("outside")
+    (outside / "deep").mkdir()
+    (outside / "deep" / "a.py").write_text("1\n")
+    (outside / "file.py").write_text("1\n")
+    for link, target in {"file.py": "file.py", "deep": "deep", "gone": "gone"}.items():
+        (project / link).symlink_to(outside / target)
+    (project / "within.py").symlink_to("train.py")
+    git(project, "add", ".")
+    git(project, "commit", "--quiet", "-m", "links")
+    job = script(recipes)
+    assert changed(job) == []
+    (outside / "file.py").write_text("2\n")
+    (outside / "deep" / "a.py").write_text("2\n")
+    assert changed(job) == ["script/deep", "script/file.py"]
+
+
+def test_code_that_git_ignores_counts_by_its_content(project, recipes):
+    (project / ".gitignore").write_text("/scratch/\n")
+    (project / "scratch").mkdir()
+    (project / "scratch" / "try.py").write_text("1\n")
+    words = ("training/custom/script", "cluster=local", "training_cfg.run.ntasks_per_node=1")
+    job = rendered(recipes, *words, "training_cfg.entry_script=scratch/try.py")
+    (project / "scratch" / "try.py").write_text("2\n")
+    found = reproducing.since(job)
+    assert [each.key for _, each in found.changes] == ["script/try.py"]
+    assert "code script: git: ignores the code" in found.notes
+
+
+def test_a_git_that_does_not_answer_is_named_and_the_files_count(project, tmp_path_factory, monkeypatch):
+    programs = tmp_path_factory.mktemp("programs")
+    (programs / "git").write_text("#!/bin/sh\nexec sleep 60\n")
+    (programs / "git").chmod(0o755)
+    monkeypatch.setenv("PATH", f"{programs}:{os.environ['PATH']}")
+    monkeypatch.setattr(code, "_TIMEOUT_S", 0.1)
+    found = code.code_state(str(project / "train.py"), "/nowhere", Budget())
+    assert found["kind"] == "folder" and "no answer within" in found["note"] and "train.py" in found["files"]
+
+
+def test_a_record_ends_in_folders_without_files_and_in_files_without_an_end(tmp_path):
+    (tmp_path / "a" / "b").mkdir(parents=True)
+    (tmp_path / "a" / "b" / "file").write_text("x")
+    spent = Budget(time_s=-1.0)
+    assert digests(str(tmp_path), spent) == {} and spent.is_spent
+    endless = "/proc/self/pagemap"  # of size 0, with entries for every possible address
+    assert Path(endless).stat().st_size == 0 and file_digest(endless, Budget()).startswith("sha256:")
+
+
+def test_damaged_lines_of_metrics_are_left_out(project, recipes):
+    jobs = script(recipes), script(recipes)
+    good = b'{"step": 1, "loss": 2.0, "further": {"reward": 3.0}}\n'
+    for job, lines in zip(jobs, (good, good + b'not JSON\n[1]\n"\xff"\n{"step": 2, "lo'), strict=True):
+        (job / RUN_DIR).mkdir()
+        (job / RUN_DIR / METRICS_FILE).write_bytes(lines)
+    assert reproducing.of_jobs(*jobs).sections["metrics"] == ()
+    (jobs[1] / RUN_DIR / METRICS_FILE).write_text(json.dumps({"loss": 1.0, "further": {"reward": 3.0}}) + "\n")
+    found = reproducing.of_jobs(*jobs).sections["metrics"]
+    assert {each.key for each in found} == {"loss.last", "loss.lowest", "loss.highest"}
