@@ -6,6 +6,7 @@ import signal
 
 import psutil
 import pytest
+from background import suspend
 from conftest import ROOT
 from whole_jobs import ONE_THREAD, left_behind, processes_of, wait_for
 
@@ -122,7 +123,7 @@ def test_an_interrupted_submission_leaves_no_process(kernel, tmp_path):
     submitting = kernel.start("job = plan.submit()")
     wait_for(lambda: follower(), "the process that launches the job")
     held = follower()
-    held.suspend()  # it cannot answer before the interrupt
+    suspend(held.pid)  # it cannot answer before the interrupt
     kernel.manager.interrupt_kernel()
     held.resume()
     assert kernel.end(submitting)[1] == "KeyboardInterrupt"

@@ -12,6 +12,7 @@ import commands
 import psutil
 import pytest
 import yaml
+from background import suspend
 from conftest import ROOT, made_once
 
 from launcher.runtime.warm import fork_name
@@ -119,8 +120,7 @@ def hold_until(folder, step, is_over):
     held = [process for process in processes_of(folder) if process.name().startswith(fork_name(""))]
     try:
         if not is_over():
-            for process in held:
-                process.suspend()
+            suspend(*(process.pid for process in held))
         wait_for(is_over, f"what comes at step {step}")
     finally:
         for process in held:

@@ -8,6 +8,7 @@ import time
 
 import psutil
 import pytest
+from background import suspend
 
 from launcher.operator.processes import node_memory
 
@@ -108,7 +109,7 @@ def test_a_warm_process_that_hangs_is_replaced_before_workers_are_started(tmp_pa
     assert do(f"exec('import time; {wait}')") == first
     assert do(START) == first  # it serves
     (server,) = psutil.Process(first).children()
-    server.suspend()
+    suspend(server.pid)
     second = do(START)
     assert second != first
     assert do("fleet.poll()") == second and not psutil.pid_exists(server.pid)

@@ -16,6 +16,7 @@ from types import SimpleNamespace
 
 import psutil
 import pytest
+from background import suspend
 from log_texts import log_texts
 
 from launcher.backends.local.backend import LocalBackend
@@ -254,12 +255,9 @@ def test_cancel_lets_workers_save_and_leaves_nothing(jobs):
 
 def test_a_second_signal_ends_the_job_at_once(jobs):
     # A stopped worker neither saves nor ends by itself: only the second signal can be quick.
-    for process in jobs.twice.processes():
-        if (
-            str(jobs.twice.handle.bundle_dir / "worker.py") in process.cmdline()
-            and process.pid not in jobs.twice.agents
-        ):
-            process.suspend()
+    worker = str(jobs.twice.handle.bundle_dir / "worker.py")
+    workers = [each.pid for each in jobs.twice.processes() if worker in each.cmdline()]
+    suspend(*(set(workers) - set(jobs.twice.agents)))
     os.kill(jobs.twice.snapshot.pid, signal.SIGINT)
     wait_for(lambda: "stopping" in jobs.twice.snapshot.message, GONE_TIMEOUT_S, "the graceful stop")
     os.kill(jobs.twice.snapshot.pid, signal.SIGINT)
@@ -333,8 +331,7 @@ def test_what_a_job_leaves_that_is_killed_all_at_once_goes_with_the_next_launch(
         (folder,) = job.folders
         memory = SHARED_MEMORY / folder.name
         everything = [psutil.Process(launcher.pid), *job.processes()]
-        for process in everything:  # none may see the end of another and clean up after it
-            process.suspend()
+        suspend(*(process.pid for process in everything))  # none may see the end of another and clean up after it
         for process in everything:
             process.kill()
         launcher.wait()

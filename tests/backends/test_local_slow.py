@@ -6,9 +6,9 @@ import signal
 import subprocess
 import sys
 import time
-from pathlib import Path
 
 import pytest
+from background import suspend
 
 from launcher.common.names import ENV_RUN_DIR, EVENTS_FILE
 from launcher.operator import stacks
@@ -63,11 +63,10 @@ def workers(tmp_path):
 def test_a_worker_writes_its_stack_and_a_stopped_one_is_noted(tmp_path, workers):
     other = workers(None, ["-c", "import time; print('ready', flush=True); time.sleep(600)"])
     running, stopped = workers(0), workers(1)
-    stopped.send_signal(signal.SIGSTOP)
+    suspend(stopped.pid)
     folder = stacks_folder(tmp_path, 2)
     before = stacks.sizes(folder)
     assert sorted(before) == [0, 1]
-    eventually(lambda: "T" in Path(f"/proc/{stopped.pid}/stat").read_text().split()[2])
     stacks.request_stacks(folder)
     eventually(lambda: all(stacks.texts_after(folder, before).values()))
     found = {rank: parse(text) for rank, text in stacks.texts_after(folder, before).items()}
@@ -97,8 +96,7 @@ def test_a_worker_is_not_taken_for_that_of_another_node_with_the_same_process_id
     for rank in (1, 7):
         stack_file(folder, rank).write_text(f"rank {rank}, process {stopped.pid}\n")
     before = stacks.sizes(folder)
-    stopped.send_signal(signal.SIGSTOP)
-    eventually(lambda: "T" in Path(f"/proc/{stopped.pid}/stat").read_text().split()[2])
+    suspend(stopped.pid)
     stacks.request_stacks(folder)
     assert stacks.texts_after(folder, before) == {0: f"{stacks.STOPPED}\n", 1: "", 7: ""}
 

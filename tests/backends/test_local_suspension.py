@@ -3,10 +3,9 @@
 import signal
 import subprocess
 import sys
-from pathlib import Path
 
 import pytest
-from background import await_true
+from background import suspend
 
 from launcher.operator import control_loop, stop_signals
 from launcher.operator.control_loop import Cluster, Operator
@@ -36,8 +35,7 @@ def test_the_time_for_which_a_process_is_stopped_is_known(reader):
     """Also while its main thread waits for something else."""
     process = subprocess.Popen([sys.executable, "-c", PROGRAM, reader], stdout=subprocess.PIPE, text=True)
     process.stdout.readline()
-    process.send_signal(signal.SIGSTOP)
-    await_true(lambda: Path(f"/proc/{process.pid}/stat").read_text().split()[2] == "T")
+    suspend(process.pid)
     with pytest.raises(subprocess.TimeoutExpired):
         process.wait(2)  # it is stopped for that time
     process.send_signal(signal.SIGCONT)

@@ -116,6 +116,8 @@ def batch_host(cluster, record, *, is_first):
 def test_a_preempted_job_saves_within_the_grace_period_and_returns(cluster, tmp_path):
     record = pipeline.submit(written(tmp_path, *PACED, "cluster.partition=low"), SlurmBackend())
     await_step(record, SAVE_STEPS + 2)
+    # Its steps pause, so that it does not complete first; Slurm lets them go on as it preempts the job.
+    cluster.command("scancel", "--signal=STOP", record.handle.native_id)
     urgent = ("sbatch", "--parsable", "--partition=high", "--nodes=4", "--exclusive", f"--output={tmp_path}/urgent")
     cluster.command(*urgent, "--wrap=true")
     assert finished(record).restarts == 1
@@ -136,9 +138,9 @@ def waiting_names(cluster):
 
 def test_a_job_beyond_its_time_limit_has_failed(cluster, tmp_path):
     words = (*SCRIPT, "training_cfg.run.nodes=1", "cluster.time=1", f"training_cfg.entry_script={tmp_path}/sleep.py")
-    (tmp_path / "sleep.py").write_text("import time; time.sleep(1000)")
+    (tmp_path / "sleep.py").write_text(f"import time; open('{tmp_path}/asleep', 'w'); time.sleep(1000)")
     record = pipeline.submit(written(tmp_path, *words), SlurmBackend())
-    await_true(lambda: kinds(record))
+    await_true((tmp_path / "asleep").exists)  # Slurm refuses a step that starts after the job's end
     cluster.command("scontrol", "update", f"JobId={record.handle.native_id}", "EndTime=now+1")
     status = finished(record, JobState.FAILED)
     assert (headline(status), status.restarts) == ("the time limit was reached", 0)

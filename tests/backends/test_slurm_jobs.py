@@ -126,9 +126,15 @@ def stage(cluster, tmp_path_factory):
 
 def finished(record, state=JobState.SUCCEEDED):
     *_, status = SlurmBackend().wait(record.handle, timeout_s=END_TIMEOUT_S)
-    log = "".join(path.read_text() for path in (record.handle.bundle_dir / RUN_DIR).glob("slurm-*.log"))
-    assert status.state is state, (status, log)
+    assert status.state is state, f"{status}\n{written_by(record)}"
     return status
+
+
+def written_by(record):
+    """Return what a job, its nodes and its workers have written."""
+    run_dir = record.handle.bundle_dir / RUN_DIR
+    paths = [*run_dir.glob("slurm-*"), *run_dir.glob("slurm/*/events.jsonl"), *run_dir.glob("slurm/*/logs/**/*.log")]
+    return "".join(f"--- {path}\n{path.read_text(errors='replace')}\n" for path in paths)
 
 
 def headline(status):

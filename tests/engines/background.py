@@ -1,8 +1,12 @@
 """Waiting for something, and doing something meanwhile."""
 
+import contextlib
+import os
+import signal
 import threading
 import time
 from collections.abc import Callable, Iterable
+from pathlib import Path
 
 
 def await_true(condition: Callable[[], object], timeout_s: float = 500.0) -> None:
@@ -11,6 +15,25 @@ def await_true(condition: Callable[[], object], timeout_s: float = 500.0) -> Non
     while not condition():
         assert time.monotonic() < deadline, "waited in vain"
         time.sleep(0.02)
+
+
+def suspend(*pids: int) -> None:
+    """Stop processes, and return once each is stopped or has ended.
+
+    One that has not run since would take a signal of a lower number, such as SIGTERM, before SIGSTOP.
+    """
+    for pid in pids:
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(pid, signal.SIGSTOP)
+    await_true(lambda: not any(_is_running(pid) for pid in pids))
+
+
+def _is_running(pid: int) -> bool:
+    try:
+        state = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
+    except (FileNotFoundError, ProcessLookupError):
+        return False
+    return state not in "TtZX"
 
 
 class Collected(threading.Thread):

@@ -12,7 +12,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from background import await_true
+from background import await_true, suspend
 
 PROGRAMS = ("slurmctld", "slurmd", "sbatch", "munged", "slurmdbd", "mariadbd")
 INSTALL = "tests/engines/install_programs.sh"
@@ -150,10 +150,10 @@ class Cluster:
         daemons = [pid for pid in _running() if _has_open(pid, self.folder / f"{name}.log")]
         lost = [*daemons, *(below for daemon in daemons for below in _descendants(daemon))]
         # All stop before the first one dies: an srun that outlives its parent would cancel its step.
-        for sent in (signal.SIGSTOP, signal.SIGKILL):
-            for pid in lost:
-                with contextlib.suppress(ProcessLookupError):
-                    os.kill(pid, sent)
+        suspend(*lost)
+        for pid in lost:
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGKILL)
         self.daemons.pop(name).wait()
 
     def command(self, *words: str) -> str:

@@ -10,6 +10,7 @@ import uuid
 
 import psutil
 import pytest
+from background import suspend
 from conftest import ROOT
 
 from launcher.runtime import warm_client
@@ -166,7 +167,7 @@ def test_a_warm_process_that_hangs_is_killed_and_its_workers_start_cold(node, wa
     start, server = node
     earlier = start(SLEEPS)
     fork = asleep(earlier)
-    server.send_signal(signal.SIGSTOP)
+    suspend(server.pid)
     workers = [start(SAYS_WHO_IT_IS, patience_s=0.2) for _ in range(waiting)]
     for worker in workers:
         out, err = worker.communicate(timeout=200)
@@ -182,7 +183,7 @@ def test_a_warm_process_answers_while_it_serves_and_not_while_it_hangs(node):
     assert warm_client.answers(server.name)
     asleep(start(SLEEPS))
     assert warm_client.answers(server.name)
-    server.send_signal(signal.SIGSTOP)
+    suspend(server.pid)
     assert not warm_client.answers(server.name, 0.2)
     server.send_signal(signal.SIGCONT)
     assert warm_client.answers(server.name, 60)
@@ -207,7 +208,7 @@ def test_what_happens_to_one_fork_at_once_does_not_touch_another(node, how):
     forks = [asleep(first)]
     second = start(SLEEPS)
     forks.append(asleep(second))
-    server.send_signal(signal.SIGSTOP)
+    suspend(server.pid)
     if how == "ended-and-abandoned":
         first.kill()
     else:
@@ -225,7 +226,7 @@ def test_a_worker_whose_warm_process_dies_does_not_start_a_second_time(node):
     start, server = node
     worker = start(SLEEPS)
     asleep(worker)
-    server.send_signal(signal.SIGSTOP)
+    suspend(server.pid)
     worker.send_signal(signal.SIGUSR1)
     time.sleep(0.1)
     server.kill()
