@@ -17,7 +17,7 @@ GPU_STAGE ?= all
 GPU_OUT ?= results/gpu
 GPU_FLAGS ?=
 
-.PHONY: run check quick test test-all engine engines test-kubernetes lint types imports generated bench bench-gpu bench-gpu-wheels bench-verl mutants coverage clean
+.PHONY: run check quick test test-all test-failed engine engines test-kubernetes lint types imports generated bench bench-gpu bench-gpu-wheels bench-verl mutants coverage clean
 run: $(VENV)/ready
 	$(BIN)/python main.py
 
@@ -27,6 +27,9 @@ test: $(VENV)/ready
 test-all: $(VENV)/ready
 	tests/engines/build_kube_apiserver.sh
 	$(PYTEST) --hypothesis-profile=long
+
+test-failed: $(VENV)/ready  # those of the last run, one at a time
+	$(BIN)/python -m pytest --hypothesis-profile=long --last-failed --last-failed-no-failures=none
 
 check: $(VENV)/ready
 	$(MAKE) --no-print-directory --jobs=2 quick lint types imports
