@@ -157,7 +157,7 @@ def test_every_set_up_script_is_run_by_make_engines():
 STEPS = ("lint types imports", "engines", "test-all")
 
 
-@pytest.mark.parametrize("failing", [*STEPS, "none"])
+@pytest.mark.parametrize("failing", [*STEPS[:-1], "none"])
 def test_a_step_of_ci_that_fails_makes_it_red(run, tmp_path, failing):
     make = f'#!/bin/sh\necho "$* $PYTEST_ADDOPTS" >>"$CALLS"\n[ "$*" != "{failing}" ]\n'
     done = run(ROOT / ".ci/run", make=make, apt_get="", id="#!/bin/sh\necho 0\n")
@@ -165,6 +165,16 @@ def test_a_step_of_ci_that_fails_makes_it_red(run, tmp_path, failing):
     expected = [step + (" --no-skips" if step.startswith("test") else "") for step in STEPS]
     assert steps == expected[: STEPS.index(failing) + 1 if failing in STEPS else None]
     assert (done.returncode == 0) is (failing == "none")
+
+
+@pytest.mark.parametrize("is_again", [False, True], ids=["alone it passes", "it fails again"])
+def test_ci_runs_tests_that_failed_once_more(run, tmp_path, is_again):
+    fails = "test*" if is_again else "test-all"
+    make = f'#!/bin/sh\necho "$* $PYTEST_ADDOPTS" >>"$CALLS"\ncase "$*" in {fails}) exit 2;; esac\n'
+    done = run(ROOT / ".ci/run", make=make, apt_get="", id="#!/bin/sh\necho 0\n")
+    *_, first, second = (tmp_path / "calls").read_text().splitlines()
+    assert (first, second) == ("test-all --no-skips", "test-failed --no-skips")
+    assert (done.returncode == 0) is not is_again
 
 
 @pytest.mark.parametrize("lacks", ["root", "apt"])
