@@ -94,7 +94,7 @@ coverage: $(VENV)/ready
 
 $(VENV)/ready: pyproject.toml constraints.txt Makefile
 	$(PYTHON) -m venv $(VENV)
-	$(BIN)/python -m pip install --quiet --no-compile --constraint constraints.txt --editable '.[local,trainer,k8s,sagemaker,ray,notify,sweep,test]'
+	$(BIN)/python -m pip install --quiet --no-compile --constraint constraints.txt --editable '.[local,trainer,k8s,sagemaker,ray,notify,sweep,ui,test]'
 	$(BIN)/python -m pip install --quiet --no-compile --no-deps $(AGENT) $(TIERS)
 	$(BIN)/python -m compileall -qq -j 0 -x '/tests?/' $(VENV)/lib || :  # on all cores; some are for newer Pythons
 	$(BIN)/python -m compileall -qq launcher

@@ -3,8 +3,10 @@
 from collections.abc import Sequence
 from pathlib import Path
 
+from launcher.bundle import store
 from launcher.bundle.store import RESULTS, given_name
 from launcher.common.problems import fail, raise_any
+from launcher.common.redaction import masked
 from launcher.job_store import removal
 from launcher.job_store.listing import STATES, Filter, ListedJob, filtered, listing
 from launcher.job_store.registry import as_json
@@ -12,7 +14,7 @@ from launcher.job_store.removal import Removable, remove
 from launcher.model import backend_registry
 
 __all__ = [
-    "RESULTS", "STATES", "Filter", "ListedJob", "Removable", "as_json", "choices", "cluster_of",
+    "RESULTS", "STATES", "Filter", "ListedJob", "Removable", "as_json", "bundle_files", "choices", "cluster_of",
     "given_name", "listed", "removable", "remove",
 ]  # fmt: skip
 
@@ -50,3 +52,12 @@ def cluster_of(each: ListedJob) -> str | None:
 def choices() -> list[str]:
     """Return every choice of `cluster`."""
     return sorted(each.choice for each in backend_registry.descriptions())
+
+
+def bundle_files(folder: Path) -> dict[str, str]:
+    """Return relative path to text of every file of a bundle on disk, its manifest included, without secrets.
+
+    Raises:
+        ProblemsFound: It is no bundle, or a file is missing or was changed (E703, E704, E713).
+    """
+    return {path: masked(text) for path, text in sorted(store.read(folder)[0].files.items())}

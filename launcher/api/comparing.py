@@ -24,7 +24,7 @@ from launcher.rules import hardware
 
 _HOW = ("dry_run", "server_dry_run", "wait")
 """Keys that define what a launch does, not the job."""
-_AT_LAUNCH = tuple(
+AT_LAUNCH = tuple(
     f"recipes.training_config.mlflow.{key}" for key in ("run_id", "tracking_uri", "run_name", "experiment_name")
 )
 """Keys that a launch fills in: a bundle has them, but composing the same overrides again does not."""
@@ -146,7 +146,7 @@ def suffix_of(bundle: Bundle) -> str:
 
 
 def without_launch(side: Side) -> Side:
-    kept = {path: value for path, value in side.leaves.items() if path not in (*_AT_LAUNCH, *_HOW)}
+    kept = {path: value for path, value in side.leaves.items() if path not in (*AT_LAUNCH, *_HOW)}
     return replace(side, leaves=kept)
 
 

@@ -19,14 +19,17 @@ from launcher.api.session import Session
 from launcher.bundle import store
 from launcher.bundle.manifest import MANIFEST
 from launcher.common import yaml_io
+from launcher.common.redaction import masked
 from launcher.common.names import METRICS_FILE, RUN_DIR, RUN_ID_AT_LAUNCH
 from launcher.common.problems import fail, raise_any
 from launcher.common.text_table import value_text
 from launcher.common.texts import counted, in_line
 from launcher.job_store import job_names
-from launcher.model.config_tree import get, leaves
+from launcher.config.compose import compose
+from launcher.model.config_tree import ABSENT, get, leaves
 from launcher.model.context import LaunchContext
 from launcher.model.job_spec import Bundle, JobSpec
+from launcher.planning import explain
 from launcher.reproduction import record as records
 from launcher.reproduction.record import SECTIONS, Record
 
@@ -85,6 +88,25 @@ class Comparison:
                         yield f"{sign} {title}{in_line(each.key)}: {_HEX.sub('', in_line(text))}"
             if len(found) > most:
                 yield f"… {title}{counted(len(found) - most, 'more change')}"
+
+
+@dataclass(frozen=True, slots=True)
+class Origin:
+    """A value of a job's configuration, and who set it.
+
+    Args:
+        value: As the bundle has it, without secrets.
+        set_by: `file:line`, an override, or another source; None if nothing in files or overrides sets it, or if the
+            recipe no longer composes to this value.
+        sizes: Other values at some sizes: each with the sizes in nodes and who sets it there.
+        shadowed: Who else sets it, and to what, overridden by `set_by`; the nearest first.
+    """
+
+    key: str
+    value: str
+    set_by: str | None
+    sizes: tuple[tuple[str, tuple[int, ...], str | None], ...] = ()
+    shadowed: tuple[tuple[str, str], ...] = ()
 
 
 @dataclass(frozen=True)
@@ -170,6 +192,46 @@ def since(name: str | Path, session: Session | None = None) -> Comparison:
     session = session or sessions.default()
     with session.active():
         return _since(_Then.read(name), session)
+
+
+def origins(name: str | Path, session: Session | None = None) -> tuple[tuple[Origin, ...], tuple[str, ...]]:
+    """Return every value of a job's configuration with who set it; and what is not known of that, one line each.
+
+    Origins come from composing the job's overrides again: a value that is another now has none.
+
+    Raises:
+        ProblemsFound: It is no bundle, or was changed (E703, E704, E713).
+    """
+    session, then = session or sessions.default(), _Then.read(name)
+    stored, notes = dict(leaves(yaml_io.load(then.bundle.files[_RECIPE]))), list(then.notes)
+    found: dict[str, tuple[explain.Value, ...]] = {}
+    with session.active():
+        try:
+            composition = compose(then.overrides, then.cwd, comparing.suffix_of(then.bundle), session.cache)
+            sizes = explain.Sizes(composition)
+            found = {path: explain.explain(sizes, path) for path in sizes.base}
+        except ProblemsFound as error:
+            notes.append(f"who set a value is unknown, since it no longer composes: {in_line(str(error.problems[0]))}")
+    return tuple(_origin(key, stored[key], found.get(key, ())) for key in sorted(stored, key=comparing.in_order)), tuple(notes)
+
+
+def _origin(key: str, stored: Any, values: tuple[explain.Value, ...]) -> Origin:
+    text = _shown(key, stored)
+    if not values or (values[0].value != stored and key not in comparing.AT_LAUNCH):
+        return Origin(key, text, None)
+    base, sizes = values[0], dict[tuple[str, str | None], list[int]]()
+    for each in explain.differing(values):
+        by = each.origin.origin if each.origin else None
+        shown = "absent" if each.value is ABSENT else _shown(key, each.value)
+        sizes.setdefault((shown, by), []).append(each.nodes or 0)
+    at_sizes = tuple((shown, tuple(nodes), by) for (shown, by), nodes in sizes.items())
+    shadowed = tuple((_shown(key, each.value), each.origin) for each in base.shadowed)
+    by = "filled in by the launch" if key in comparing.AT_LAUNCH else base.origin and base.origin.origin
+    return Origin(key, text, by, at_sizes, shadowed)
+
+
+def _shown(key: str, value: Any) -> str:
+    return masked(value_text(value, key))
 
 
 @dataclass(frozen=True, slots=True)

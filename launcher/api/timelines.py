@@ -5,11 +5,13 @@ from pathlib import Path
 from launcher import timeline
 from launcher.bundle import store
 from launcher.common import os_errors
-from launcher.common.names import EVENTS_FILE, RUN_DIR, TIMELINE
+from launcher.common.names import EVENTS_FILE, METRICS_FILE, RUN_DIR, STARTS_FILE, TIMELINE
 from launcher.common.problems import fail
 from launcher.timeline import NO_PICTURE, Timeline, report_files, text
 
-__all__ = ["NO_PICTURE", "Timeline", "report_files", "text", "write"]
+__all__ = [
+    "EVENTS_FILE", "METRICS_FILE", "NO_PICTURE", "RUN_DIR", "STARTS_FILE", "Timeline", "report_files", "text", "write",
+]  # fmt: skip
 
 
 def write(bundle: str) -> tuple[Timeline, Path]:

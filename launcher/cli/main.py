@@ -20,6 +20,7 @@ from launcher.cli.commands import (
     inspect,
     job_list,
     jobs,
+    page,
     pods,
     project,
     ranks,
@@ -65,6 +66,7 @@ _COMMANDS: dict[str, dict[str, Callable[..., None]]] = {
         "timeline": jobs.timeline,
         "adopt": cluster.adopt,
         "sweep": sweeps.sweep,
+        "ui": page.ui,
     },
     "Pods of a job": {"pods": pods.pods, "exec": pods.exec_, "port-forward": pods.port_forward},
     "Clusters and images": {

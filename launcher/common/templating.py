@@ -63,7 +63,7 @@ class _CompiledTemplates(FileSystemBytecodeCache):
             super().dump_bytecode(bucket)
 
 
-def _bytecode_cache() -> FileSystemBytecodeCache | None:
+def bytecode_cache() -> FileSystemBytecodeCache | None:
     """Cache compiled templates as Python caches compiled modules, if the folder is writable."""
     folder = TEMPLATES / "__pycache__"
     if not folder.exists():
@@ -82,7 +82,7 @@ def _environment() -> Environment:
         lstrip_blocks=True,
         keep_trailing_newline=True,
         autoescape=False,
-        bytecode_cache=_bytecode_cache(),
+        bytecode_cache=bytecode_cache(),
     )
     environment.filters |= {
         "to_yaml": lambda value: yaml_io.dump(value).rstrip("\n"),

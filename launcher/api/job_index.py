@@ -1,0 +1,218 @@
+"""The bundles and jobs of a results folder, kept between looks at it: thousands are listed in milliseconds.
+
+A look costs one `stat` of each folder, and only a folder that has changed is read again: every file that a launch, an
+end or a name adds to a folder is renamed into it, which changes the folder's own time.
+"""
+
+import contextlib
+import json
+import os
+import threading
+import time
+from collections.abc import Hashable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from pathlib import Path
+
+from launcher.bundle.manifest import MANIFEST
+from launcher.bundle.store import given_name, is_job
+from launcher.common.names import RUN_DIR, TIMELINE
+from launcher.common.problems import Problem
+from launcher.job_store import listing
+from launcher.job_store.registry import JobRecord
+from launcher.model import backend_registry
+from launcher.model.job_spec import JobState, JobStatus
+
+__all__ = ["IndexedJob", "JobIndex", "JobRecord", "JobState", "JobStatus", "place", "recorded_goodput", "statuses"]
+
+_LOOK_S = 0.5
+"""How old an answer of `rows` may be: several pages that ask together share one look."""
+
+
+@dataclass(frozen=True, slots=True)
+class IndexedJob:
+    """A bundle or an adopted job as its folder has it.
+
+    Args:
+        name: Of its folder.
+        title: The name that its user gave it, else `name`.
+        record: None for a bundle that was never launched, or whose record is damaged.
+        problem: Why its record cannot be read.
+        cluster: A choice of `cluster`; "" if unknown.
+        recipe: Path of its recipe; "" for an adopted job.
+        time: When it was submitted or, if it never was, when its bundle was written; ISO 8601, "" if unknown.
+        user: Who launched it; "" if unknown.
+        instance_type: With `ml.`; None on this machine, and if unknown.
+        nodes: It starts with; None if unknown.
+    """
+
+    name: str
+    folder: Path
+    title: str
+    record: JobRecord | None
+    problem: Problem | None
+    cluster: str
+    recipe: str
+    time: str
+    user: str
+    instance_type: str | None
+    nodes: int | None
+
+    @property
+    def ended(self) -> JobStatus | None:
+        """Its final status; None while it runs, or as far as is known."""
+        return self.record.ended if self.record else None
+
+    @property
+    def is_open(self) -> bool:
+        """Whether its cluster has to be asked for its status."""
+        return self.record is not None and self.record.ended is None
+
+    @property
+    def state(self) -> str:
+        """One of `recipes jobs --state`, as far as its folder tells: `unknown` while its cluster was not asked."""
+        if self.record is None:
+            return listing.UNKNOWN if self.problem else listing.RENDERED
+        return self.record.ended.state.value if self.record.ended else listing.UNKNOWN
+
+
+@dataclass
+class JobIndex:
+    """The jobs of a results folder. Threads may share it.
+
+    Args:
+        results: The folder, which need not exist yet.
+    """
+
+    results: Path
+    version: int = 0
+    """Changes with every change of `rows`."""
+    _rows: dict[str, IndexedJob] = field(default_factory=dict)
+    _seen: dict[str, tuple[int, int]] = field(default_factory=dict)
+    _sorted: tuple[IndexedJob, ...] = ()
+    _looked: float = -1e9
+    _lock: threading.Lock = field(default_factory=threading.Lock)
+
+    def rows(self) -> tuple[IndexedJob, ...]:
+        """Return every job, the latest first."""
+        with self._lock:
+            if time.monotonic() - self._looked >= _LOOK_S:
+                self._look()
+                self._looked = time.monotonic()
+            return self._sorted
+
+    def find(self, name: str) -> IndexedJob | None:
+        """Return the job whose folder, or whose given name, is this; None if there is none."""
+        rows = self.rows()
+        found = self._rows.get(name) or next((each for each in rows if each.title == name), None)
+        if found is not None or not name or "/" in name or name.startswith("."):
+            return found
+        with self._lock:  # it may be younger than the last look
+            self._look()
+            return self._rows.get(name)
+
+    def _look(self) -> None:
+        seen: dict[str, tuple[int, int]] = {}
+        with contextlib.suppress(OSError), os.scandir(self.results) as entries:
+            for entry in entries:
+                if entry.name.startswith("."):
+                    continue
+                with contextlib.suppress(OSError):
+                    found = os.stat(entry.path)
+                    seen[entry.name] = (found.st_mtime_ns, found.st_ino)
+        if seen == self._seen:
+            return
+        changed = [name for name, stamp in seen.items() if self._seen.get(name) != stamp]
+        gone = self._seen.keys() - seen.keys()
+        rows = {name: row for name, row in self._rows.items() if name not in gone}
+        for name in changed:
+            folder = self.results / name
+            if (row := _read(folder)) is not None:
+                rows[name] = row
+            else:
+                rows.pop(name, None)
+        # A file may be renamed into a folder twice within one tick of its clock: such a folder is read once more.
+        young = time.time_ns() - 1_000_000_000
+        self._seen = {name: stamp for name, stamp in seen.items() if name not in changed or stamp[0] < young}
+        if rows != self._rows:
+            self._rows = rows
+            self._sorted = tuple(sorted(rows.values(), key=lambda each: (each.time, each.name), reverse=True))
+            self.version += 1
+
+
+def _read(folder: Path) -> IndexedJob | None:
+    """Return the job of a folder; None for another folder."""
+    if not is_job(folder):
+        return None
+    each = listing.listed(folder, folder)
+    plan: Mapping[str, object] = {}
+    with contextlib.suppress(OSError, ValueError, TypeError):
+        plan = dict(json.loads((folder / "plan.json").read_text(encoding="utf-8")))
+    time_text, user = (each.record.submitted, each.record.user) if each.record else _written(folder)
+    backend = each.record.handle.backend if each.record else plan.get("backend")
+    known = isinstance(backend, str) and backend in backend_registry.names()
+    instance, nodes = plan.get("instance_type"), plan.get("initial_nodes")
+    return IndexedJob(
+        folder.name,
+        folder,
+        given_name(folder) or folder.name,
+        each.record,
+        each.problem,
+        backend_registry.described(str(backend)).choice if known else "",
+        str(plan.get("recipe") or ""),
+        _utc(time_text),
+        str(user),
+        instance if isinstance(instance, str) else None,
+        nodes if isinstance(nodes, int) else None,
+    )
+
+
+def _written(folder: Path) -> tuple[str, str]:
+    """Return when a bundle was written, and by whom."""
+    with contextlib.suppress(OSError, ValueError, KeyError, TypeError):
+        said = json.loads((folder / MANIFEST).read_text(encoding="utf-8"))
+        return str(said["created"]), str(said.get("user") or "")
+    return "", ""
+
+
+def _utc(text: str) -> str:
+    """Return an ISO 8601 time so that texts sort as times do; "" if it is none."""
+    with contextlib.suppress(ValueError):
+        return datetime.fromisoformat(text).astimezone(UTC).isoformat(timespec="seconds")
+    return ""
+
+
+def place(row: IndexedJob) -> Hashable:
+    """Return which server answers for a job: one that does not answer is not asked about its other jobs."""
+    handle = row.record.handle if row.record else None
+    return (handle.backend, handle.context, handle.namespace, handle.server) if handle else None
+
+
+def is_here(row: IndexedJob) -> bool:
+    """Return whether the records of a job are on this machine, so that its status takes no request."""
+    return row.record is not None and backend_registry.load_backend(row.record.handle.backend).ends_with_launcher
+
+
+def statuses(rows: Iterable[IndexedJob]) -> dict[str, JobStatus | Problem]:
+    """Return the status of jobs by the names of their folders, or why it is unknown. Clusters are asked."""
+    given = [listing.ListedJob(row.folder, row.record) for row in rows]
+    found: dict[str, JobStatus | Problem] = {}
+    for each in listing.with_statuses(given, backend_registry.load_backend):
+        if known := each.problem or each.status:
+            found[each.name] = known
+    return found
+
+
+def recorded_goodput(folder: Path) -> float | None:
+    """Return the goodput that the report of a job has, 0 to 1; None without one."""
+    with contextlib.suppress(OSError, ValueError, KeyError, TypeError):
+        with (folder / RUN_DIR / TIMELINE).with_suffix(".json").open("rb") as file:
+            head = file.read(4096)  # the totals precede the steps, of which there may be many
+        found = json.loads(b"{" + head[head.index(b'"goodput"') :].split(b",", 1)[0] + b"}")["goodput"]
+        return float(found)
+    return None
+
+
+def states() -> Sequence[str]:
+    """Return every state that a row may have."""
+    return listing.STATES

@@ -1,0 +1,96 @@
+"""What the page changes, if it was started with `--write`: launches, sizes, ends."""
+
+import functools
+from collections.abc import Callable, Mapping
+from urllib.parse import quote
+
+from starlette.concurrency import run_in_threadpool
+from starlette.exceptions import HTTPException
+from starlette.requests import Request
+from starlette.responses import RedirectResponse, Response
+
+from launcher.api import job as jobs
+from launcher.api.job import Job
+from launcher.api.plan import compile as compiled
+from launcher.common.problems import fail
+from launcher.ui.guard import fields
+from launcher.ui.state import indexed_of, job_of, ui_of
+
+Given = Mapping[str, list[str]]
+
+
+async def act(request: Request) -> Response:
+    """Do one thing to a job, then show the job that it led to."""
+    given = await _given(request)
+    action = request.path_params["action"]
+    if action not in _ACTIONS:
+        raise HTTPException(404, "No such action.")
+    folder = await run_in_threadpool(functools.partial(_ACTIONS[action], request, given))
+    return _shown(folder)
+
+
+async def launch(request: Request) -> Response:
+    """Write the bundle of a plan and, unless only that is wanted, launch it."""
+    given = await _given(request)
+    return _shown(await run_in_threadpool(functools.partial(_launch, request, given)))
+
+
+async def _given(request: Request) -> Given:
+    """Return the fields of the form.
+
+    Raises:
+        ProblemsFound: The page only reads (E743), or there is no form (E744).
+    """
+    given = await fields(request)  # read in any case, or the connection would break while it is sent
+    if not ui_of(request).may_write:
+        raise fail("E743", "recipes ui", "this page only reads", remedy="start it with recipes ui --write")
+    return given
+
+
+def _scale(request: Request, given: Given) -> str:
+    text = _one(given, "nodes")
+    if not (text.isascii() and text.isdigit() and len(text) < 7):
+        raise fail("E744", "nodes", "is not a number of nodes", value=text)
+    job_of(request).scale(int(text))
+    return request.path_params["job"]
+
+
+def _cancel(request: Request, given: Given) -> str:
+    job_of(request).cancel()
+    return request.path_params["job"]
+
+
+def _rerun(request: Request, given: Given) -> str:
+    return job_of(request).rerun(allow_changes="allow_changes" in given).folder.name
+
+
+def _relaunch(request: Request, given: Given) -> str:
+    row = indexed_of(request)
+    if row.record is None:
+        return jobs.launched(row.folder).folder.name
+    return Job(row.folder, row.title, row.record).relaunch(again="again" in given).folder.name
+
+
+def _launch(request: Request, given: Given) -> str:
+    ui = ui_of(request)
+    plan = compiled(_one(given, "recipe"), given.get("override", []), session=ui.session)
+    plan = plan.with_overrides({"base_results_dir": str(ui.results)})
+    if _one(given, "what") == "write":
+        return plan.write().name
+    return plan.submit().folder.name
+
+
+_ACTIONS: dict[str, Callable[[Request, Given], str]] = {
+    "scale": _scale,
+    "cancel": _cancel,
+    "rerun": _rerun,
+    "relaunch": _relaunch,
+}
+
+
+def _one(given: Given, name: str) -> str:
+    return given.get(name, [""])[-1]
+
+
+def _shown(name: str) -> Response:
+    return RedirectResponse(f"/jobs/{quote(name, safe='')}", 303)

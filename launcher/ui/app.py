@@ -1,0 +1,107 @@
+"""Every address of the page and its view."""
+
+from collections.abc import Callable
+
+from starlette.applications import Starlette
+from starlette.exceptions import HTTPException
+from starlette.requests import Request
+from starlette.responses import RedirectResponse, Response
+from starlette.routing import Route
+
+from launcher.common.problems import Problem, ProblemsFound
+from launcher.ui import actions, catalogue, compare, explorer, files, job_page, job_table, live, logs, sweeps
+from launcher.ui.guard import Guard
+from launcher.ui.live import View
+from launcher.ui.rendering import asset, page
+from launcher.ui.state import Ui, indexed_of, ui_of
+
+_ASSETS = {
+    "page.css": "text/css",
+    "charts.css": "text/css",
+    "page.js": "text/javascript",
+    "icon.svg": "image/svg+xml",
+}
+_MAKERS: dict[str, Callable[[Request], View]] = {
+    "/live/jobs": lambda request: job_table.JobsView(ui_of(request), job_table.Filters.of(request.query_params)),
+    "/live/jobs/{job}": lambda request: job_page.JobView(ui_of(request), indexed_of(request)),
+    "/live/sweeps/{sweep}": lambda request: sweeps.SweepView(ui_of(request), request.path_params["sweep"]),
+}
+"""Address of a stream to what it follows."""
+
+
+def app_of(ui: Ui) -> Starlette:
+    """Return the application without its guard."""
+    routes = [
+        Route("/", _home),
+        Route("/jobs", job_table.jobs),
+        Route("/parts/jobs", job_table.rows),
+        Route("/jobs/{job}", job_page.overview),
+        Route("/jobs/{job}/plan", job_page.plan),
+        Route("/jobs/{job}/configuration", job_page.configuration),
+        Route("/jobs/{job}/files", files.files),
+        Route("/jobs/{job}/logs", logs.logs),
+        Route("/parts/jobs/{job}/logs", logs.lines),
+        Route("/jobs/{job}/raw", logs.raw),
+        Route("/jobs/{job}/actions/{action}", actions.act, methods=["POST"]),
+        Route("/actions/launch", actions.launch, methods=["POST"]),
+        Route("/recipes", catalogue.recipes),
+        Route("/parts/recipes", catalogue.rows),
+        Route("/recipes/{name:path}", explorer.recipe),
+        Route("/parts/explore/{name:path}", explorer.result),
+        Route("/compare", compare.compare),
+        Route("/sweeps", sweeps.sweeps),
+        Route("/sweeps/{sweep}", sweeps.sweep),
+        Route("/files/{name}", _file),
+        *(Route(path, _follow) for path in _MAKERS),
+    ]
+    handlers = {HTTPException: _refused, ProblemsFound: _problems, 404: _refused, Exception: _fault}
+    app = Starlette(routes=routes, exception_handlers=handlers)  # type: ignore[arg-type]
+    app.state.ui = ui
+    return app
+
+
+def guarded(ui: Ui, token: str, port: int) -> Guard:
+    """Return the application as it is served."""
+    return Guard(app_of(ui), token, port)
+
+
+def _home(request: Request) -> Response:
+    return RedirectResponse("/jobs", 303)
+
+
+def _file(request: Request) -> Response:
+    name = request.path_params["name"]
+    if name not in _ASSETS:
+        raise HTTPException(404, "No such file.")
+    content = asset(name)
+    tag = f'"{live.digest(content.decode())}"'
+    headers = {"cache-control": "private, no-cache", "etag": tag}
+    if request.headers.get("if-none-match") == tag:
+        return Response(status_code=304, headers=headers)
+    return Response(content, media_type=_ASSETS[name], headers=headers)
+
+
+async def _follow(request: Request) -> Response:
+    from starlette.concurrency import run_in_threadpool
+
+    path, query = request.url.path, request.url.query
+    make = next(make for pattern, make in _MAKERS.items() if request.scope["route"].path == pattern)
+    await run_in_threadpool(make, request)  # refuses what does not exist
+    return live.stream(ui_of(request).hub.follow(f"{path}?{query}", lambda: make(request)))
+
+
+def _refused(request: Request, error: Exception) -> Response:
+    status, said = (error.status_code, error.detail) if isinstance(error, HTTPException) else (500, str(error))
+    titles = {404: "Not found", 405: "Not allowed", 403: "Refused", 409: "Not launched"}
+    return page(request, "error.html", status, title=titles.get(status, "Refused"), said=said, found=())
+
+
+def _problems(request: Request, error: Exception) -> Response:
+    found: tuple[Problem, ...] = error.problems if isinstance(error, ProblemsFound) else ()
+    outcome = error.outcome if isinstance(error, ProblemsFound) else None
+    return page(request, "error.html", 422, title="Refused", said=outcome or "Nothing was changed.", found=found)
+
+
+def _fault(request: Request, error: Exception) -> Response:
+    said = "This is a fault of the program; the terminal of the server shows where. Nothing was changed."
+    return page(request, "error.html", 500, title="A fault", said=said, found=())

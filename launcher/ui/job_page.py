@@ -1,0 +1,251 @@
+"""One job: its state, sizes and restarts over time, curves, events, failure, results, plan and configuration."""
+
+import dataclasses
+import functools
+import json
+import threading
+import time
+from collections import deque
+from collections.abc import Hashable, Mapping
+from pathlib import Path
+from typing import Any
+
+from starlette.exceptions import HTTPException
+from starlette.requests import Request
+from starlette.responses import Response
+
+from launcher.api import job_index, rates, reproducing
+from launcher.api.job import Failure, Job
+from launcher.api.job_index import IndexedJob, JobStatus
+from launcher.api.observing import JobState
+from launcher.api.timelines import EVENTS_FILE, METRICS_FILE, RUN_DIR, STARTS_FILE, Timeline
+from launcher.common.problems import Problem
+from launcher.ui import charts, job_table
+from launcher.ui.later import Answer
+from launcher.ui.rendering import page, part
+from launcher.ui.series import Series
+from launcher.ui.state import Ui, indexed_of, ui_of
+
+_MOST_EVENTS = 200
+_CURVES = (("loss", "Loss"), ("samples_per_s", "Throughput"))
+"""Metrics that are always shown, and their titles."""
+_UNITS = {"samples_per_s": "samples per second"}
+_MOST_CURVES = 12
+_BUILT_S, _BUSY = 5.0, 20.0
+"""How often a timeline is built again only because steps were added: at most every 5 s, and a twentieth of the time."""
+_READ_S = 0.25
+"""How long one look reads metrics that a page has not seen yet."""
+
+
+class JobView:
+    """What the overview of one job shows; pages of the same job share it."""
+
+    def __init__(self, ui: Ui, row: IndexedJob):
+        self._ui, self._name = ui, row.name
+        self._series = Series(row.folder / RUN_DIR / METRICS_FILE)
+        self._course: Timeline | None = None
+        self._course_of: Hashable = None
+        self._steps_of: Hashable = None
+        self._built, self._cost_s = 0.0, 0.0
+        self._lock = threading.Lock()
+
+    @classmethod
+    def shared(cls, ui: Ui, row: IndexedJob) -> "JobView":
+        """Return the view of a job that other pages have, too."""
+        return ui.kept(("job", row.name, row.folder), lambda: cls(ui, row))
+
+    @property
+    def row(self) -> IndexedJob:
+        """The job as its folder has it now.
+
+        Raises:
+            HTTPException: It was removed.
+        """
+        found = self._ui.index.find(self._name)
+        if found is None:
+            raise HTTPException(404, "The results folder has no such job. It may have been removed.")
+        return found
+
+    def version(self) -> Hashable:
+        """Return the job's status and record, the sizes of the files that it writes, and the answers of its cluster."""
+        row = self.row
+        run_dir = row.folder / RUN_DIR
+        files = tuple(_stamp(run_dir / name) for name in (METRICS_FILE, EVENTS_FILE, STARTS_FILE))
+        status = job_table.status_of(self._ui, row)
+        answers = tuple(answer.number for answer in self._answers(row, status).values())
+        # a size that is held is drawn as long as time goes on
+        return row, status, files, answers, int(time.time() / 2) if row.is_open else 0
+
+    def parts(self) -> Mapping[str, str]:
+        """Return each part of the overview."""
+        values = self.values()
+        names = ("head", "failure", "course", "curves", "events", "results")
+        return {f"live-{name}": part(f"job_{name}.html", **values) for name in names}
+
+    def values(self) -> dict[str, Any]:
+        """Return what the templates take."""
+        with self._lock:
+            row = self.row
+            status = job_table.status_of(self._ui, row)
+            answers = self._answers(row, status)
+            deadline = time.monotonic() + _READ_S
+            while self._series.read() and time.monotonic() < deadline:
+                pass
+            course = self._timeline(row)
+            known = status if isinstance(status, JobStatus) else None
+            events: Answer[Any] | None = answers.get("events")
+            failure: Answer[Failure | None] | None = answers.get("failure")
+            results: Answer[Any] | None = answers.get("results")
+            return {
+                "row": row,
+                "may_write": self._ui.may_write,
+                "status": known,
+                "state": known.state.value if known else row.state,
+                "status_problems": [status] if isinstance(status, Problem) else [],
+                "sizes": _sizes(row),
+                "course": course,
+                "course_picture": _picture(row, course),
+                "restarts_picture": charts.restarts("Parts of each change of size", course.transitions) if course else "",
+                "curves": [self._curve(name, title) for name, title in self._shown()],
+                "last": {name: self._series.last(name) for name, _ in _CURVES},
+                "failure": failure.value if failure else None,
+                "events": list(events.value or ())[::-1] if events else [],
+                "event_problems": events.problems if events else (),
+                "results": list(results.value or ()) if results else [],
+                "cost": _cost(row, known, course),
+            }
+
+    def _answers(self, row: IndexedJob, status: JobStatus | Problem | None) -> dict[str, Answer[Any]]:
+        if row.record is None:
+            return {}
+        job = Job(row.folder, row.title, row.record)
+        here = job_index.is_here(row)
+        get = functools.partial(self._ui.answers.get, (job_index.place(row), "page"), wait_s=0.5)
+        found = {
+            "events": get((row.name, "events"), functools.partial(_events, job), age_s=1.0 if here else 15.0),
+            "results": get((row.name, "results"), lambda: tuple(job.results), age_s=30.0),
+        }
+        if isinstance(status, JobStatus) and status.state is JobState.FAILED:
+            ended = functools.partial(job.why, status)
+            found["failure"] = get((row.name, "failure", row.record.submitted), ended, age_s=3600.0)
+        return found
+
+    def _timeline(self, row: IndexedJob) -> Timeline | None:
+        """Return the timeline; it is built anew when an event or a start was added, and now and then for the steps."""
+        run_dir = row.folder / RUN_DIR
+        if not (run_dir / EVENTS_FILE).exists():
+            return None
+        seen = (row.record, _stamp(run_dir / EVENTS_FILE), _stamp(run_dir / STARTS_FILE))
+        steps = _stamp(run_dir / METRICS_FILE)
+        began = time.monotonic()
+        is_due = began - self._built >= max(_BUILT_S, _BUSY * self._cost_s)
+        if self._course is None or seen != self._course_of or (is_due and steps != self._steps_of):
+            self._course = Job(row.folder, row.title, row.record).timeline()
+            self._course_of, self._steps_of = seen, steps
+            self._built = time.monotonic()
+            self._cost_s = self._built - began
+        return self._course
+
+    def _shown(self) -> list[tuple[str, str]]:
+        always = [each for each in _CURVES if each[0] in self._series.names()]
+        others = [(name, name) for name in self._series.names() if name not in dict(_CURVES)]
+        return (always + others)[:_MOST_CURVES]
+
+    def _curve(self, name: str, title: str) -> Any:
+        # the colour of an attempt tells where a job went on after a restart
+        return charts.lines(title, self._series.lines(name, True), x="step", y=_UNITS.get(name, name))
+
+
+def overview(request: Request) -> Response:
+    """Show a job."""
+    row = indexed_of(request)
+    return page(request, "job.html", tab="overview", **JobView.shared(ui_of(request), row).values())
+
+
+def plan(request: Request) -> Response:
+    """Show the sizes that a job may take."""
+    row = indexed_of(request)
+    try:
+        found = json.loads((row.folder / "plan.json").read_text(encoding="utf-8"))
+    except (OSError, ValueError) as error:
+        raise HTTPException(404, "This job was adopted: its plan is not on this machine.") from error
+    sizes = [_plan_size(each, found["initial_nodes"]) for each in found["scales"] if each["samples_per_rank"]]
+    picture = charts.plan("Samples of the busiest rank", sizes) if sizes else ""
+    return page(request, "job_plan.html", row=row, plan=found, picture=picture, tab="plan")
+
+
+def configuration(request: Request) -> Response:
+    """Show what each key became and who set it."""
+    row, ui = indexed_of(request), ui_of(request)
+    ask = functools.partial(reproducing.origins, row.folder, ui.session)
+    answer = ui.answers.get(("origins", row.name), row.time, ask, age_s=60.0, wait_s=10.0)
+    words = request.query_params.get("q", "").lower().split()[:10]
+    values, notes = answer.value or ((), ())
+    shown = [each for each in values if all(word in f"{each.key} {each.value} {each.set_by}".lower() for word in words)]
+    return page(
+        request,
+        "job_configuration.html",
+        row=row,
+        tab="configuration",
+        shown=shown,
+        total=len(values),
+        notes=notes,
+        found=answer.problems,
+        q=request.query_params.get("q", ""),
+    )
+
+
+def _stamp(path: Path) -> tuple[int, int]:
+    try:
+        found = path.stat()
+    except OSError:
+        return (0, 0)
+    return (found.st_size, found.st_mtime_ns)
+
+
+def _events(job: Job) -> tuple[Any, ...]:
+    return tuple(deque(job.events(), maxlen=_MOST_EVENTS))
+
+
+def _sizes(row: IndexedJob) -> tuple[int, ...]:
+    """Return the sizes of a job's plan, in nodes."""
+    try:
+        return tuple(each["nodes"] for each in json.loads((row.folder / "plan.json").read_text("utf-8"))["scales"])
+    except (OSError, ValueError, KeyError, TypeError):
+        return ()
+
+
+def _picture(row: IndexedJob, course: Timeline | None) -> Any:
+    if course is None:
+        return ""
+    until_s = max(course.wall_s, time.time() - course.launched) if course.is_running else course.wall_s
+    attempts = course.attempts
+    if course.is_running and attempts:  # the last one goes on
+        attempts = (*attempts[:-1], _until(attempts[-1], until_s))
+    return charts.sizes("Nodes over time", attempts, course.events, until_s, course.sizes)
+
+
+def _until(attempt: Any, until_s: float) -> Any:
+    return dataclasses.replace(attempt, ended_s=max(attempt.ended_s, until_s))
+
+
+def _plan_size(scale: Mapping[str, Any], start: int) -> charts.PlanSize:
+    share = scale["samples_per_rank"]
+    equal = scale["samples_per_step"] / scale["data_parallel_size"]
+    is_even = share["small"] == share["large"]
+    return charts.PlanSize(scale["nodes"], share["large"], equal, is_even, scale["nodes"] == start)
+
+
+def _cost(row: IndexedJob, status: JobStatus | None, course: Timeline | None) -> list[tuple[str, str]]:
+    """Return what a job costs, for people: per hour while it runs, and so far where its sizes are recorded."""
+    paid = rates.rate(row)
+    if paid is None:
+        return []
+    found = []
+    if status and not status.state.is_final:
+        found.append(("cost per hour", f"{paid.per_hour * status.nodes:,.2f} {paid.currency}"))
+    if course:
+        hours = sum(each.nodes * (each.ended_s - each.started_s) for each in course.attempts) / 3600
+        found.append(("cost so far", f"{paid.per_hour * hours:,.2f} {paid.currency}"))
+    return found
+

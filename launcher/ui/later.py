@@ -1,0 +1,92 @@
+"""Questions to clusters that a page does not wait for: the last answer is shown until the next has come."""
+
+import threading
+import time
+from collections.abc import Callable, Hashable
+from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import dataclass
+from typing import Any, Generic, TypeVar
+
+from launcher.common.problems import Problem, ProblemsFound
+
+T = TypeVar("T")
+_MOST_KEPT = 500
+"""Answers that are kept, the newest ones."""
+
+
+@dataclass(frozen=True, slots=True)
+class Answer(Generic[T]):
+    """What was answered.
+
+    Args:
+        value: None if there is none yet, or only problems.
+        problems: Why there is none.
+        number: Counts the answers to a question; 0 before the first.
+    """
+
+    value: T | None
+    problems: tuple[Problem, ...]
+    number: int
+    at: float
+
+
+_NONE: Answer[Any] = Answer(None, (), 0, 0.0)
+
+
+class Answers:
+    """Answers by their questions. One question at a time is asked of a place, so that a silent one blocks no other."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._known: dict[Hashable, Answer[Any]] = {}
+        self._asked: dict[Hashable, Future[None]] = {}
+        self._places: dict[Hashable, ThreadPoolExecutor] = {}
+
+    def get(
+        self, place: Hashable, key: Hashable, ask: Callable[[], T], *, age_s: float, wait_s: float = 0.0
+    ) -> Answer[T]:
+        """Return the last answer to a question, which is asked again if it is older than `age_s`.
+
+        Args:
+            place: Who is asked.
+            key: Which question it is.
+            ask: Returns the answer, or raises Problems.
+            wait_s: How long to wait for a first answer.
+        """
+        whole = (place, key)
+        with self._lock:
+            known = self._known.get(whole, _NONE)
+            running = self._asked.get(whole)
+            if running is None and (not known.number or time.monotonic() - known.at >= age_s):
+                pool = self._places.get(place)
+                if pool is None:
+                    pool = self._places[place] = ThreadPoolExecutor(1, thread_name_prefix="question")
+                running = self._asked[whole] = pool.submit(self._ask, whole, ask)
+        if running is not None and not known.number and wait_s:
+            try:
+                running.result(wait_s)
+            except TimeoutError:
+                return known
+            return self._known.get(whole, known)
+        return known
+
+    def _ask(self, whole: Hashable, ask: Callable[[], Any]) -> None:
+        value, problems = None, ()
+        try:
+            value = ask()
+        except ProblemsFound as error:
+            problems = error.problems
+        except OSError as error:
+            problems = (Problem("E711", "job", f"cannot be read: {error.strerror or error}"),)
+        finally:
+            with self._lock:
+                number = self._known.pop(whole, _NONE).number + 1
+                self._known[whole] = Answer(value, problems, number, time.monotonic())
+                del self._asked[whole]
+                while len(self._known) > _MOST_KEPT:
+                    del self._known[next(iter(self._known))]
+
+    def close(self) -> None:
+        """Ask nothing more."""
+        for pool in self._places.values():
+            pool.shutdown(wait=False, cancel_futures=True)

@@ -1,0 +1,119 @@
+"""Parts of pages that follow their subjects: pages of the same address share one look and one rendering."""
+
+import asyncio
+import contextlib
+import hashlib
+import json
+from collections.abc import AsyncIterator, Callable, Hashable, Mapping
+from dataclasses import dataclass, field
+from typing import Protocol
+
+from starlette.concurrency import run_in_threadpool
+from starlette.responses import StreamingResponse
+
+_LOOK_S = 0.5
+_BEAT_S = 15.0
+"""After how long a line is sent although nothing changed: a connection that is gone is noticed then."""
+_MOST_VIEWS = 200
+
+
+class View(Protocol):
+    """What a page follows. Both methods run in threads, one at a time."""
+
+    def version(self) -> Hashable:
+        """Return what changes whenever `parts` may; cheap, since it is asked twice a second."""
+
+    def parts(self) -> Mapping[str, str]:
+        """Return the HTML of elements by their ids."""
+
+
+@dataclass
+class _Followed:
+    """A view that pages follow."""
+
+    view: View
+    task: "asyncio.Task[None] | None" = None
+    readers: set["asyncio.Queue[str]"] = field(default_factory=set)
+    sent: dict[str, str] = field(default_factory=dict)
+
+
+class Hub:
+    """The views that are followed now, by the address of their pages."""
+
+    def __init__(self) -> None:
+        self._followed: dict[str, _Followed] = {}
+
+    @property
+    def num_views(self) -> int:
+        """How many views are followed."""
+        return len(self._followed)
+
+    async def follow(self, address: str, make: Callable[[], View]) -> AsyncIterator[str]:
+        """Yield the events of a stream: every part at first, then those that have changed."""
+        followed = self._followed.get(address)
+        if followed is None:
+            if len(self._followed) >= _MOST_VIEWS:
+                return
+            followed = self._followed[address] = _Followed(await run_in_threadpool(make))
+        queue: asyncio.Queue[str] = asyncio.Queue()
+        followed.readers.add(queue)
+        for event in _events(followed.sent):
+            queue.put_nowait(event)
+        if followed.task is None:
+            followed.task = asyncio.create_task(self._look(address, followed))
+        try:
+            yield "retry: 1000\n\n"
+            while True:
+                try:
+                    yield await asyncio.wait_for(queue.get(), _BEAT_S)
+                except TimeoutError:
+                    yield ": \n\n"
+        finally:
+            followed.readers.discard(queue)
+            if not followed.readers and self._followed.get(address) is followed:
+                del self._followed[address]
+                if followed.task:
+                    followed.task.cancel()
+
+    async def _look(self, address: str, followed: _Followed) -> None:
+        version: Hashable = None
+        while True:
+            try:
+                now = await run_in_threadpool(followed.view.version)
+                if now != version:
+                    parts = await run_in_threadpool(followed.view.parts)
+                    version = now
+                    changed = {name: html for name, html in parts.items() if followed.sent.get(name) != html}
+                    followed.sent = dict(parts)
+                    for event in _events(changed):
+                        for queue in followed.readers:
+                            queue.put_nowait(event)
+            except Exception as error:  # such as the folder of a removed job: pages say so and stay
+                import logging
+
+                logging.getLogger(__name__).debug("%s: %s", address, error)
+                if version != "gone":
+                    version = "gone"
+                    for queue in followed.readers:
+                        queue.put_nowait("event: gone\ndata: {}\n\n")
+            await asyncio.sleep(_LOOK_S)
+
+
+def _events(parts: Mapping[str, str]) -> list[str]:
+    return [f"event: part\ndata: {json.dumps({'id': name, 'html': html})}\n\n" for name, html in parts.items()]
+
+
+def stream(events: AsyncIterator[str]) -> StreamingResponse:
+    """Return a stream of server-sent events."""
+
+    async def closing() -> AsyncIterator[str]:
+        async with contextlib.aclosing(events) as each:  # type: ignore[type-var]
+            async for event in each:
+                yield event
+
+    return StreamingResponse(closing(), media_type="text/event-stream", headers={"X-Accel-Buffering": "no"})
+
+
+def digest(text: str) -> str:
+    """Return a short digest of a text, for addresses of files that browsers keep."""
+    return hashlib.sha256(text.encode()).hexdigest()[:12]

@@ -1,0 +1,120 @@
+"""Renders the templates of `templates/ui/`, which escape what they are given, and the responses that have them."""
+
+import math
+from collections.abc import Callable
+from datetime import UTC, datetime
+from functools import cache
+from typing import Any
+
+from jinja2 import Environment, FileSystemLoader, StrictUndefined
+from markupsafe import Markup, escape
+from starlette.requests import Request
+from starlette.responses import HTMLResponse, Response
+
+from launcher import VERSION
+from launcher.common.paths import TEMPLATES
+from launcher.common.templating import bytecode_cache
+from launcher.common.texts import plain
+from launcher.ui.state import ui_of
+
+_PLACE = TEMPLATES / "ui"
+_MINUTE, _HOUR, _DAY = 60, 3600, 86400
+
+
+def page(request: Request, template: str, /, code: int = 200, **values: Any) -> Response:
+    """Return a whole page, with the HTTP status `code`."""
+    ui = ui_of(request)
+    shared = {"may_write": ui.may_write, "address": request.url.path, "query": request.url.query, "version": VERSION}
+    return HTMLResponse(part(template, **(shared | values)), code)
+
+
+def part(template: str, /, **values: Any) -> str:
+    """Render a template.
+
+    Raises:
+        jinja2.UndefinedError: The template uses a value that is not given.
+    """
+    return _environment().get_template(template).render(**values)
+
+
+def asset(name: str) -> bytes:
+    """Return a file that pages load."""
+    return (_PLACE / name).read_bytes()
+
+
+def clean(value: Any) -> Any:
+    """Return a text without control characters, whoever wrote it; other values are unchanged."""
+    return plain(value) if isinstance(value, str) and not isinstance(value, Markup) else value
+
+
+def duration(seconds: float | None) -> str:
+    """Return seconds as people say them: `0.4 s`, `12 s`, `3 min 20 s`, `2 h 5 min`, `3 d 4 h`; `–` for None."""
+    if seconds is None or not math.isfinite(seconds):
+        return "–"
+    if seconds < 10:
+        return f"{max(0.0, seconds):.1f} s"
+    whole = round(seconds)
+    for unit, name, below, lower in ((_DAY, "d", _HOUR, "h"), (_HOUR, "h", _MINUTE, "min"), (_MINUTE, "min", 1, "s")):
+        if whole >= unit:
+            rest = whole % unit // below
+            return f"{whole // unit} {name}" + (f" {rest} {lower}" if rest else "")
+    return f"{whole} s"
+
+
+def moment(when: float | str | datetime | None) -> Markup:
+    """Return a time, ISO 8601 or seconds since the epoch, as an element that the script shows in local time."""
+    if when is None or when == "":
+        return Markup("–")
+    try:
+        time = datetime.fromtimestamp(when, UTC) if isinstance(when, int | float) else datetime.fromisoformat(str(when))
+    except (ValueError, OverflowError, OSError):
+        return escape(clean(str(when)))
+    time = time.astimezone(UTC)
+    return Markup('<time datetime="{}">{}</time>').format(f"{time:%Y-%m-%dT%H:%M:%SZ}", f"{time:%Y-%m-%d %H:%M} UTC")
+
+
+def clock(when: float) -> Markup:
+    """Return a time of seconds since the epoch to the second, as an element."""
+    time = datetime.fromtimestamp(when, UTC)
+    return Markup('<time datetime="{}" title="UTC">{}</time>').format(f"{time:%Y-%m-%dT%H:%M:%SZ}", f"{time:%H:%M:%S}")
+
+
+def percent(share: float | None) -> str:
+    """Return a share of 0 to 1 in percent; `–` for None."""
+    return "–" if share is None or not math.isfinite(share) else f"{100 * share:.0f} %"
+
+
+def number(value: float | None) -> str:
+    """Return a number with thousands separated and three significant digits after a point; `–` for None."""
+    if value is None:
+        return "–"
+    if isinstance(value, int):
+        return f"{value:,}"
+    if not math.isfinite(value):
+        return str(value)
+    return f"{value:,.0f}" if abs(value) >= 1000 else f"{value:.3g}"
+
+
+_FILTERS: dict[str, Callable[..., Any]] = {
+    "duration": duration,
+    "moment": moment,
+    "clock": clock,
+    "percent": percent,
+    "number": number,
+}
+
+
+@cache
+def _environment() -> Environment:
+    environment = Environment(
+        loader=FileSystemLoader(_PLACE),
+        autoescape=True,
+        undefined=StrictUndefined,
+        finalize=clean,
+        trim_blocks=True,
+        lstrip_blocks=True,
+        bytecode_cache=bytecode_cache(),
+        auto_reload=False,
+    )
+    environment.filters |= _FILTERS
+    return environment

@@ -1,0 +1,93 @@
+// Liveness, forms that answer while they are filled in, copying, local times. Every page works without it.
+"use strict";
+
+const policy = window.trustedTypes ? trustedTypes.createPolicy("page", { createHTML: (html) => html }) : null;
+const trusted = (html) => (policy ? policy.createHTML(html) : html);
+
+// Replaces an element's content, and leaves where the reader is: focus, selection, scrolling, opened details.
+function replace(id, html) {
+  const target = document.getElementById(id);
+  if (!target) return;
+  const active = document.activeElement;
+  const held = active && target.contains(active) ? active : null;
+  if (held && held.matches("input, select, textarea") && held.closest("form[method=post]")) return;
+  const key = held && (held.id ? `#${CSS.escape(held.id)}` : held.getAttribute("href") ? `[href="${CSS.escape(held.getAttribute("href"))}"]` : null);
+  const opened = new Map([...target.querySelectorAll("details[id]")].map((each) => [each.id, each.open]));
+  const scrolled = new Map([...target.querySelectorAll("[id]")].filter((each) => each.scrollTop || each.scrollLeft).map((each) => [each.id, [each.scrollTop, each.scrollLeft]]));
+  target.innerHTML = trusted(html);
+  for (const [name, open] of opened) { const each = document.getElementById(name); if (each) each.open = open; }
+  for (const [name, [top, left]] of scrolled) { const each = document.getElementById(name); if (each) { each.scrollTop = top; each.scrollLeft = left; } }
+  if (key) { const again = target.querySelector(key); if (again) again.focus({ preventScroll: true }); }
+  localTimes(target);
+}
+
+// A browser allows six connections to a server: a hidden tab gives its own back.
+let source = null;
+let address = document.body.dataset.live;
+function connect() {
+  if (source) source.close();
+  source = null;
+  if (!address || document.hidden) return;
+  source = new EventSource(address);
+  const lost = document.getElementById("connection");
+  source.onopen = () => { lost.hidden = true; };
+  source.onerror = () => {
+    lost.hidden = false;
+    if (source && source.readyState === EventSource.CLOSED) setTimeout(connect, 2000);
+  };
+  source.addEventListener("part", (event) => { const { id, html } = JSON.parse(event.data); replace(id, html); });
+  source.addEventListener("gone", () => { lost.hidden = false; lost.textContent = "no longer there: it may have been removed"; });
+}
+document.addEventListener("visibilitychange", connect);
+window.addEventListener("pagehide", () => { if (source) source.close(); });
+window.addEventListener("pageshow", (event) => { if (event.persisted) connect(); });
+
+// A form with data-part shows its answer while it is filled in; its state is in the address.
+for (const form of document.querySelectorAll("form[data-part]")) {
+  let timer = 0, asked = null;
+  const answer = async () => {
+    const filled = new URLSearchParams([...new FormData(form)].filter(([, value]) => value !== ""));
+    const query = filled.toString();
+    history.replaceState(null, "", query ? `?${query}` : location.pathname);
+    if (form.dataset.live) { address = `${form.dataset.live}?${query}`; connect(); }
+    if (asked) asked.abort();
+    asked = new AbortController();
+    const target = document.getElementById(form.dataset.into);
+    target.setAttribute("aria-busy", "true");
+    try {
+      const reply = await fetch(`${form.dataset.part}?${query}`, { signal: asked.signal });
+      if (reply.ok) replace(form.dataset.into, await reply.text());
+      target.removeAttribute("aria-busy");
+    } catch (error) { if (error.name !== "AbortError") target.removeAttribute("aria-busy"); }
+  };
+  form.addEventListener("input", () => { clearTimeout(timer); timer = setTimeout(answer, 150); });
+  form.addEventListener("submit", (event) => {
+    if (event.submitter && event.submitter.formMethod === "post") return;
+    event.preventDefault(); clearTimeout(timer); answer();
+  });
+}
+
+document.addEventListener("click", async (event) => {
+  const button = event.target.closest("button[data-copy]");
+  if (!button) return;
+  await navigator.clipboard.writeText(document.getElementById(button.dataset.copy).textContent.trim());
+  const said = button.textContent;
+  button.textContent = "copied";
+  setTimeout(() => { button.textContent = said; }, 1500);
+});
+
+// Ending a job asks first.
+document.addEventListener("submit", (event) => {
+  const said = (event.submitter && event.submitter.dataset.confirm) || event.target.dataset.confirm;
+  if (said && !window.confirm(said)) event.preventDefault();
+});
+
+const shown = new Intl.DateTimeFormat(undefined, { dateStyle: "medium", timeStyle: "short" });
+function localTimes(root) {
+  for (const each of root.querySelectorAll("time[datetime]:not([title])")) {
+    each.title = each.textContent;
+    each.textContent = shown.format(new Date(each.dateTime));
+  }
+}
+localTimes(document);
+connect();
