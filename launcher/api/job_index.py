@@ -123,8 +123,7 @@ class JobIndex:
         if seen == self._seen:
             return
         changed = [name for name, stamp in seen.items() if self._seen.get(name) != stamp]
-        gone = self._seen.keys() - seen.keys()
-        rows = {name: row for name, row in self._rows.items() if name not in gone}
+        rows = {name: row for name, row in self._rows.items() if name in seen}
         for name in changed:
             folder = self.results / name
             if (row := _read(folder)) is not None:

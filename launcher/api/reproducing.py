@@ -19,13 +19,13 @@ from launcher.api.session import Session
 from launcher.bundle import store
 from launcher.bundle.manifest import MANIFEST
 from launcher.common import yaml_io
-from launcher.common.redaction import masked
 from launcher.common.names import METRICS_FILE, RUN_DIR, RUN_ID_AT_LAUNCH
-from launcher.common.problems import fail, raise_any
+from launcher.common.problems import ProblemsFound, fail, raise_any
+from launcher.common.redaction import masked
 from launcher.common.text_table import value_text
 from launcher.common.texts import counted, in_line
-from launcher.job_store import job_names
 from launcher.config.compose import compose
+from launcher.job_store import job_names
 from launcher.model.config_tree import ABSENT, get, leaves
 from launcher.model.context import LaunchContext
 from launcher.model.job_spec import Bundle, JobSpec
@@ -211,8 +211,12 @@ def origins(name: str | Path, session: Session | None = None) -> tuple[tuple[Ori
             sizes = explain.Sizes(composition)
             found = {path: explain.explain(sizes, path) for path in sizes.base}
         except ProblemsFound as error:
-            notes.append(f"who set a value is unknown, since it no longer composes: {in_line(str(error.problems[0]))}")
-    return tuple(_origin(key, stored[key], found.get(key, ())) for key in sorted(stored, key=comparing.in_order)), tuple(notes)
+            notes.append(
+                f"who set a value is unknown, since it no longer composes: {in_line(str(error.problems[0]))}"
+            )
+    return tuple(
+        _origin(key, stored[key], found.get(key, ())) for key in sorted(stored, key=comparing.in_order)
+    ), tuple(notes)
 
 
 def _origin(key: str, stored: Any, values: tuple[explain.Value, ...]) -> Origin:

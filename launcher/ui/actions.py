@@ -51,13 +51,15 @@ def _scale(request: Request, given: Given) -> str:
     text = _one(given, "nodes")
     if not (text.isascii() and text.isdigit() and len(text) < 7):
         raise fail("E744", "nodes", "is not a number of nodes", value=text)
-    job_of(request).scale(int(text))
-    return request.path_params["job"]
+    job = job_of(request)
+    job.scale(int(text))
+    return job.folder.name
 
 
 def _cancel(request: Request, given: Given) -> str:
-    job_of(request).cancel()
-    return request.path_params["job"]
+    job = job_of(request)
+    job.cancel()
+    return job.folder.name
 
 
 def _rerun(request: Request, given: Given) -> str:

@@ -11,7 +11,7 @@ from launcher.common.texts import printable
 _LARGEST, _SMALLEST = 1e300, 1e-300
 """Bounds of the numbers that are drawn: the difference of two of them is a number, too."""
 MOST_IN_LEGEND = 12
-_LETTER = 7.4
+_LETTER = 7.8
 """Width of a letter that a legend allows for: wide enough for the larger letters of small screens."""
 _LONGEST_TITLE, _LONGEST_DESCRIPTION = 700, 2000
 CIRCLE, SQUARE, TRIANGLE, DIAMOND, CROSS, PLUS = range(6)
@@ -150,12 +150,12 @@ def span(seconds: float, step: float | None = None) -> str:
 
 
 def number(value: object) -> float:
-    """Return a value as a number that can be drawn; NaN for any other."""
+    """Return a value as a number that can be drawn, the tiniest as 0; NaN for any other."""
     try:
-        number = float(value)  # type: ignore[arg-type]  # a wrong type is handled
+        found = float(value)  # type: ignore[arg-type]  # a wrong type is handled
     except (TypeError, ValueError, OverflowError):
         return math.nan
-    return number if abs(number) < _LARGEST else math.nan
+    return (found if abs(found) >= _SMALLEST else 0.0) if abs(found) < _LARGEST else math.nan
 
 
 def is_number(value: object) -> bool:
@@ -168,7 +168,7 @@ Points = list[tuple[float, float] | None]
 
 def usable(points: Iterable[tuple[float, float]], *, positive_y: bool = False) -> Points:
     numbers = ((number(x), number(y)) for x, y in points)
-    return [None if math.isnan(x) or math.isnan(y) or (positive_y and y < _SMALLEST) else (x, y) for x, y in numbers]
+    return [None if math.isnan(x) or math.isnan(y) or (positive_y and y <= 0) else (x, y) for x, y in numbers]
 
 
 def thinned(points: Points, most: int) -> Points:
@@ -280,7 +280,7 @@ def grid(across: Axis, up: Axis) -> str:
 
 def names(across: Axis, up: Axis, x: str, y: str) -> str:
     """Return the names of the axes: one at the right below, the other at the left above."""
-    right = label(across.end, up.start + 33, x, anchor="end", kind="name")
+    right = label(across.end, up.start + 34, x, anchor="end", kind="name")
     return right + label(4, up.end - 12, y, anchor="start", kind="name")
 
 

@@ -7,7 +7,7 @@ a description for those who do not see it, and each part a title that a browser 
 import math
 import zlib
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Protocol
 
 from markupsafe import Markup
@@ -181,7 +181,8 @@ def lines(
         if marked and not is_dashed and len(drawn) > 1:
             marked = [seen[len(seen) * quarter // 4] for quarter in (1, 2, 3)] + marked
         body.append(
-            f'<g class="{svg.look(i, is_dashed=is_dashed)}">{svg.titled(name)}<path class="line" d="{svg.path(placed)}"/>'
+            f'<g class="{svg.look(i, is_dashed=is_dashed)}">{svg.titled(name)}'
+            f'<path class="line" d="{svg.path(placed)}"/>'
             f"{''.join(svg.mark(i, *point) for point in marked)}</g>"
         )
     words = [svg.in_words(name, [point for point in line if point], x, is_time=is_time) for name, line in drawn]
@@ -271,9 +272,9 @@ def restarts(title: str, transitions: Sequence[Transition]) -> Markup:
         left=10,
         sample_width=16,
     )
-    works = [sum(seconds for phase, seconds in phases if phase) for _, phases in rows]
+    works = [sum(seconds for phase, seconds in phases if phase != _WAIT) for _, phases in rows]
     longest_wait = max(works) * 1.5 if max(works) > 0 else math.inf
-    shown = [[(i, min(s, longest_wait) if i == 0 else s) for i, s in phases] for _, phases in rows]
+    shown = [[(i, min(s, longest_wait) if i == _WAIT else s) for i, s in phases] for _, phases in rows]
     base = top + 14 + 24 * len(rows)
     totals = [sum(seconds for _, seconds in phases) for phases in shown]
     across = svg.axis([0, max(totals) or 1.0], 150, 690, most=6, is_time=True, is_tight=True)
@@ -323,7 +324,11 @@ def plan(title: str, sizes: Sequence[PlanSize]) -> Markup:
     Filled circles are sizes at which all ranks train equally many samples, hollow squares the others. Both axes are
     logarithmic if the sizes differ much: equal shares are a straight line then, and small differences from it show.
     """
-    known = [each for each in sizes if each.nodes > 0 and svg.number(each.largest_share) > 0]
+    known = [
+        replace(each, largest_share=svg.number(each.largest_share), equal_share=svg.number(each.equal_share))
+        for each in sizes
+    ]
+    known = [each for each in known if each.nodes > 0 and each.largest_share > 0]
     if not known:
         return svg.empty("plan", title)
     known.sort(key=lambda each: each.nodes)
@@ -340,10 +345,7 @@ def plan(title: str, sizes: Sequence[PlanSize]) -> Markup:
     shares = [each for each in shares if svg.is_number(each) and (each > 0 or not across.is_log)] or [1.0]
     low = [] if across.is_log else [0.0]
     up = svg.axis([*low, *shares], height - 36, top + 26, most=5, is_log=across.is_log)
-    ideal = [
-        (across.at(each.nodes), up.at(each.equal_share)) if svg.number(each.equal_share) > 0 else None
-        for each in known
-    ]
+    ideal = [(across.at(each.nodes), up.at(each.equal_share)) if each.equal_share > 0 else None for each in known]
     equal = svg.path(svg.thinned(ideal, 600))
     body = [f'<g class="c5 d2">{svg.titled("equal shares")}<path class="line" d="{equal}"/></g>']
     for each in known:
@@ -368,9 +370,8 @@ def plan(title: str, sizes: Sequence[PlanSize]) -> Markup:
 
 def scatter(title: str, points: Sequence[Dot], *, x: str, y: str, is_log_x: bool = False) -> Markup:
     """Draw labelled points; the best are stars with their labels. Points that are not finite are left out."""
-    known = [
-        each for each in points if svg.is_number(each.x) and svg.is_number(each.y) and (each.x > 0 or not is_log_x)
-    ]
+    known = [replace(each, x=svg.number(each.x), y=svg.number(each.y)) for each in points]
+    known = [each for each in known if not math.isnan(each.x + each.y) and (each.x > 0 or not is_log_x)]
     known = [each for each in known if not each.is_best][-_MOST_DOTS:] + [each for each in known if each.is_best][-9:]
     if not known:
         return svg.empty("scatter", title)
@@ -405,7 +406,7 @@ def spark(points: Sequence[tuple[float, float]]) -> Markup:
     line = svg.usable(points)
     known = [point for point in line if point is not None]
     if not known:
-        return Markup('<span class="empty chart-spark">–</span>')
+        return Markup('<span class="chart-spark muted">–</span>')
     across = svg.axis([px for px, _ in known], 3, 117, most=2, is_tight=True)
     up = svg.axis([py for _, py in known], 25, 3, most=2, is_tight=True)
     placed = svg.thinned([point and (across.at(point[0]), up.at(point[1])) for point in line], 240)
@@ -455,12 +456,13 @@ def _events(lanes: Sequence[_Lane], across: svg.Axis, base: float) -> str:
 def _steps(ran: Sequence[Attempt], across: svg.Axis, up: svg.Axis, hatch: str) -> Iterator[str]:
     labelled_until = -math.inf
     for each in ran:
-        first_s = each.ended_s if each.first_step_s is None else min(each.first_step_s, each.ended_s)
+        has_stepped = not math.isnan(step_s := svg.number(each.first_step_s))
+        first_s = min(step_s, each.ended_s) if has_stepped else each.ended_s
         times = (each.started_s, first_s, each.ended_s)
         start, first, end = (min(max(across.at(time), across.start), across.end) for time in times)
         end = max(end, start + 0.6)  # a short one is still seen
         y, size = up.at(each.nodes), counted(each.nodes, "node")
-        took = "no step" if each.first_step_s is None else f"first step after {svg.span(first_s - each.started_s)}"
+        took = f"first step after {svg.span(first_s - each.started_s)}" if has_stepped else "no step"
         about = f"attempt {each.number}: {size}, {svg.span(each.started_s)} to {svg.span(each.ended_s)}, {took}"
         edge = f"M{svg.n(start)} {svg.n(up.start)}V{svg.n(y)}M{svg.n(end)} {svg.n(y)}V{svg.n(up.start)}"
         yield f"<g>{svg.titled(about)}"
@@ -481,11 +483,11 @@ def _steps(ran: Sequence[Attempt], across: svg.Axis, up: svg.Axis, hatch: str) -
 def _phases(transition: Transition) -> Iterator[tuple[int, float]]:
     """Yield the phases that took time, as indices of `_PHASES`, with their seconds."""
     parts = transition.parts
-    known = (parts.spawn_s, parts.import_s, parts.rendezvous_s, parts.restore_s, parts.first_step_s) if parts else ()
+    each = (parts.spawn_s, parts.import_s, parts.rendezvous_s, parts.restore_s, parts.first_step_s) if parts else ()
     before = (transition.wait_s, transition.stop_s, transition.regroup_s)
-    for phase, seconds in enumerate([*before, *known]):
-        if seconds is not None and svg.is_number(seconds) and seconds > 0:
-            yield phase, seconds
-    rest = svg.number(transition.restart_s) - sum(seconds for seconds in known if seconds and svg.is_number(seconds))
-    if rest > 0.01 * svg.number(transition.restart_s):
+    took = [(phase, seconds) for phase, seconds in enumerate(map(svg.number, (*before, *each))) if seconds > 0]
+    yield from took
+    restart_s = svg.number(transition.restart_s)
+    rest = restart_s - sum(seconds for phase, seconds in took if phase >= len(before))
+    if rest > 0.01 * restart_s:
         yield _RESTART, rest

@@ -128,7 +128,9 @@ async def fields(request: Request) -> dict[str, list[str]]:
             raise fail("E744", "form", "is too long", allowed=f"at most {_MOST_BYTES:,} bytes")
     found: dict[str, list[str]] = {}
     try:
-        pairs = parse_qsl(body.decode("ascii"), keep_blank_values=True, strict_parsing=bool(body), max_num_fields=2000)
+        pairs = parse_qsl(
+            body.decode("ascii"), keep_blank_values=True, strict_parsing=bool(body), max_num_fields=2000
+        )
     except (ValueError, UnicodeDecodeError) as error:
         raise fail("E744", "form", f"cannot be read: {error}") from error
     for name, value in pairs:

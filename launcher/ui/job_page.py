@@ -6,7 +6,7 @@ import json
 import threading
 import time
 from collections import deque
-from collections.abc import Hashable, Mapping
+from collections.abc import Callable, Hashable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +15,7 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from launcher.api import job_index, rates, reproducing
-from launcher.api.job import Failure, Job
+from launcher.api.job import Job
 from launcher.api.job_index import IndexedJob, JobStatus
 from launcher.api.observing import JobState
 from launcher.api.timelines import EVENTS_FILE, METRICS_FILE, RUN_DIR, STARTS_FILE, Timeline
@@ -32,7 +32,7 @@ _CURVES = (("loss", "Loss"), ("samples_per_s", "Throughput"))
 _UNITS = {"samples_per_s": "samples per second"}
 _MOST_CURVES = 12
 _BUILT_S, _BUSY = 5.0, 20.0
-"""How often a timeline is built again only because steps were added: at most every 5 s, and a twentieth of the time."""
+"""How often a timeline is built again only because steps were added: every 5 s, and a twentieth of the time."""
 _READ_S = 0.25
 """How long one look reads metrics that a page has not seen yet."""
 
@@ -67,7 +67,7 @@ class JobView:
         return found
 
     def version(self) -> Hashable:
-        """Return the job's status and record, the sizes of the files that it writes, and the answers of its cluster."""
+        """Return the job's record and status, the sizes of its files, and the answers of its cluster."""
         row = self.row
         run_dir = row.folder / RUN_DIR
         files = tuple(_stamp(run_dir / name) for name in (METRICS_FILE, EVENTS_FILE, STARTS_FILE))
@@ -93,9 +93,7 @@ class JobView:
                 pass
             course = self._timeline(row)
             known = status if isinstance(status, JobStatus) else None
-            events: Answer[Any] | None = answers.get("events")
-            failure: Answer[Failure | None] | None = answers.get("failure")
-            results: Answer[Any] | None = answers.get("results")
+            events, failure, results = map(answers.get, ("events", "failure", "results"))
             return {
                 "row": row,
                 "may_write": self._ui.may_write,
@@ -105,7 +103,9 @@ class JobView:
                 "sizes": _sizes(row),
                 "course": course,
                 "course_picture": _picture(row, course),
-                "restarts_picture": charts.restarts("Parts of each change of size", course.transitions) if course else "",
+                "restarts_picture": charts.restarts("Parts of each change of size", course.transitions)
+                if course
+                else "",
                 "curves": [self._curve(name, title) for name, title in self._shown()],
                 "last": {name: self._series.last(name) for name, _ in _CURVES},
                 "failure": failure.value if failure else None,
@@ -120,18 +120,20 @@ class JobView:
             return {}
         job = Job(row.folder, row.title, row.record)
         here = job_index.is_here(row)
-        get = functools.partial(self._ui.answers.get, (job_index.place(row), "page"), wait_s=0.5)
-        found = {
-            "events": get((row.name, "events"), functools.partial(_events, job), age_s=1.0 if here else 15.0),
-            "results": get((row.name, "results"), lambda: tuple(job.results), age_s=30.0),
-        }
+        place = (job_index.place(row), "page")
+        asked: list[tuple[str, Hashable, Callable[[], Any], float]] = [
+            ("events", (), functools.partial(_events, job), 1.0 if here else 15.0),
+            ("results", (), lambda: tuple(job.results), 30.0),
+        ]
         if isinstance(status, JobStatus) and status.state is JobState.FAILED:
-            ended = functools.partial(job.why, status)
-            found["failure"] = get((row.name, "failure", row.record.submitted), ended, age_s=3600.0)
-        return found
+            asked.append(("failure", row.record.submitted, functools.partial(job.why, status), 3600.0))
+        return {
+            name: self._ui.answers.get(place, (row.name, name, about), ask, age_s=age_s, wait_s=0.5)
+            for name, about, ask, age_s in asked
+        }
 
     def _timeline(self, row: IndexedJob) -> Timeline | None:
-        """Return the timeline; it is built anew when an event or a start was added, and now and then for the steps."""
+        """Return the timeline, built anew when an event or a start was added, and now and then for the steps."""
         run_dir = row.folder / RUN_DIR
         if not (run_dir / EVENTS_FILE).exists():
             return None
@@ -181,7 +183,9 @@ def configuration(request: Request) -> Response:
     answer = ui.answers.get(("origins", row.name), row.time, ask, age_s=60.0, wait_s=10.0)
     words = request.query_params.get("q", "").lower().split()[:10]
     values, notes = answer.value or ((), ())
-    shown = [each for each in values if all(word in f"{each.key} {each.value} {each.set_by}".lower() for word in words)]
+    shown = [
+        each for each in values if all(word in f"{each.key} {each.value} {each.set_by}".lower() for word in words)
+    ]
     return page(
         request,
         "job_configuration.html",
@@ -248,4 +252,3 @@ def _cost(row: IndexedJob, status: JobStatus | None, course: Timeline | None) ->
         hours = sum(each.nodes * (each.ended_s - each.started_s) for each in course.attempts) / 3600
         found.append(("cost so far", f"{paid.per_hour * hours:,.2f} {paid.currency}"))
     return found
-

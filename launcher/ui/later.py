@@ -34,7 +34,7 @@ _NONE: Answer[Any] = Answer(None, (), 0, 0.0)
 
 
 class Answers:
-    """Answers by their questions. One question at a time is asked of a place, so that a silent one blocks no other."""
+    """Answers by their questions. A place is asked one question at a time, so that a silent one blocks no other."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
@@ -71,7 +71,8 @@ class Answers:
         return known
 
     def _ask(self, whole: Hashable, ask: Callable[[], Any]) -> None:
-        value, problems = None, ()
+        value: Any = None
+        problems: tuple[Problem, ...] = ()
         try:
             value = ask()
         except ProblemsFound as error:

@@ -66,7 +66,9 @@ def moment(when: float | str | datetime | None) -> Markup:
     if when is None or when == "":
         return Markup("–")
     try:
-        time = datetime.fromtimestamp(when, UTC) if isinstance(when, int | float) else datetime.fromisoformat(str(when))
+        time = (
+            datetime.fromtimestamp(when, UTC) if isinstance(when, int | float) else datetime.fromisoformat(str(when))
+        )
     except (ValueError, OverflowError, OSError):
         return escape(clean(str(when)))
     time = time.astimezone(UTC)
@@ -76,7 +78,9 @@ def moment(when: float | str | datetime | None) -> Markup:
 def clock(when: float) -> Markup:
     """Return a time of seconds since the epoch to the second, as an element."""
     time = datetime.fromtimestamp(when, UTC)
-    return Markup('<time datetime="{}" title="UTC">{}</time>').format(f"{time:%Y-%m-%dT%H:%M:%SZ}", f"{time:%H:%M:%S}")
+    return Markup('<time datetime="{}" title="UTC">{}</time>').format(
+        f"{time:%Y-%m-%dT%H:%M:%SZ}", f"{time:%H:%M:%S}"
+    )
 
 
 def percent(share: float | None) -> str:

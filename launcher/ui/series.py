@@ -76,7 +76,7 @@ class _Curve:
             return
         buckets[index] = _Bucket(step, kept)
         self._num_buckets += 1
-        while self._num_buckets > MOST_BUCKETS:
+        while self._num_buckets > max(MOST_BUCKETS, len(self.attempts)):  # each attempt keeps one
             self._halve()
 
     def fold(self, older: int, newer: int) -> None:

@@ -23,7 +23,9 @@ def ui(
     may_write: Annotated[
         bool, typer.Option("--write", help="Let the page launch, scale and cancel; without it, it only reads.")
     ] = False,
-    has_browser: Annotated[bool, typer.Option("--browser/--no-browser", help="Open a browser if there is one.")] = True,
+    has_browser: Annotated[
+        bool, typer.Option("--browser/--no-browser", help="Open a browser if there is one.")
+    ] = True,
 ) -> None:
     """Show jobs, recipes and plans in a browser. Serves a page on this machine alone, until Ctrl-C; prints its address
     with the token that opens it."""
@@ -36,7 +38,9 @@ def ui(
             console.say(f"from your own machine, first: {address.tunnel}", stderr=True)
         elif has_browser and _has_screen():
             threading.Thread(target=_open, args=(address.url,), daemon=True).start()
-        console.say("it may launch, scale and cancel" if may_write else "it only reads; --write changes that", stderr=True)
+        console.say(
+            "it may launch, scale and cancel" if may_write else "it only reads; --write changes that", stderr=True
+        )
 
     server.serve(Path(folder), port=port, may_write=may_write, say=say)
 

@@ -1,0 +1,136 @@
+"""Who may ask the page, and what a browser is told."""
+
+import pytest
+from result_folders import a_job
+from starlette.testclient import TestClient
+
+from launcher.ui.app import guarded
+from launcher.ui.state import Ui
+
+TOKEN = "t" * 43
+HOST = "http://127.0.0.1:8765"
+OWN = {"origin": HOST, "sec-fetch-site": "same-origin"}
+FORM = {"content-type": "application/x-www-form-urlencoded"}
+
+
+@pytest.fixture
+def stranger(tmp_path):
+    """Return a client without the token."""
+    a_job(tmp_path / "results", "a")
+    app = guarded(Ui.of(tmp_path / "results", may_write=False), TOKEN, 8765)
+    return TestClient(app, base_url=HOST, follow_redirects=False)
+
+
+@pytest.fixture
+def user(stranger):
+    """Return a client that has opened the address with the token."""
+    assert stranger.get(f"/jobs?token={TOKEN}").status_code == 303
+    return stranger
+
+
+@pytest.mark.parametrize("path", ["/", "/jobs", "/jobs/a", "/live/jobs", "/files/page.css", "/nothing"])
+@pytest.mark.parametrize("query", ["", "?token=", "?token=wrong", f"?token={TOKEN}x", f"?token={TOKEN[:-1]}"])
+def test_nothing_answers_without_the_token(stranger, path, query):
+    reply = stranger.get(path + query)
+    assert reply.status_code == 401
+    assert TOKEN not in reply.text
+
+
+def test_a_wrong_cookie_is_refused(stranger):
+    assert stranger.get("/jobs", headers={"cookie": "recipes-8765=wrong"}).status_code == 401
+    assert stranger.get("/jobs", headers={"cookie": f"recipes-1={TOKEN}"}).status_code == 401
+
+
+def test_the_token_becomes_a_cookie_that_no_script_and_no_other_site_has(stranger):
+    reply = stranger.get(f"/jobs?state=failed&token={TOKEN}&q=a%26b")
+    assert (reply.status_code, reply.headers["location"]) == (303, "/jobs?state=failed&q=a%26b")
+    cookie = reply.headers["set-cookie"]
+    assert cookie.startswith("recipes-8765=")
+    assert "HttpOnly" in cookie and "samesite=strict" in cookie.lower()
+    assert stranger.get("/jobs").status_code == 200
+
+
+def test_a_link_of_another_site_is_followed_by_a_page_of_our_own(stranger):
+    reply = stranger.get(f"/jobs?token={TOKEN}", headers={"sec-fetch-site": "cross-site"})
+    assert reply.status_code == 200
+    assert 'content="0;url=/jobs"' in reply.text
+
+
+@pytest.mark.parametrize("path", ["//evil.test/jobs", "///evil.test"])
+def test_the_token_leads_to_no_other_server(stranger, path):
+    reply = stranger.get(f"{HOST}{path}?token={TOKEN}")
+    assert reply.headers.get("location", "/")[:2] != "//"
+
+
+@pytest.mark.parametrize("host", ["evil.test", "evil.test:8765", "127.0.0.1.evil.test", "localhost.evil.test:8765", ""])
+def test_a_name_of_another_site_that_points_here_is_refused(user, host):
+    assert user.get("/jobs", headers={"host": host}).status_code == 421
+
+
+@pytest.mark.parametrize("host", ["127.0.0.1:8765", "localhost:8765", "localhost:9999", "[::1]:8765"])
+def test_a_tunnel_may_have_another_port(stranger, host):
+    headers = {"host": host, "cookie": f"recipes-8765={TOKEN}"}
+    assert stranger.get("/jobs", headers=headers).status_code == 200
+
+
+@pytest.mark.parametrize(
+    "headers",
+    [
+        {},
+        {"origin": "http://evil.test"},
+        {"origin": "null"},
+        {"origin": "http://127.0.0.1:1"},
+        {"origin": "https://127.0.0.1:8765"},
+        {"origin": HOST, "sec-fetch-site": "cross-site"},
+        {"origin": HOST, "sec-fetch-site": "same-site"},
+    ],
+)
+def test_only_a_page_of_this_server_changes_something(user, headers):
+    assert user.post("/jobs/a/actions/cancel", headers=headers | FORM).status_code == 403
+
+
+def test_a_page_that_only_reads_refuses_every_action(user):
+    for path in ("/jobs/a/actions/cancel", "/jobs/a/actions/scale", "/jobs/a/actions/rerun", "/actions/launch"):
+        reply = user.post(path, headers=OWN | FORM, content="nodes=2")
+        assert (reply.status_code, "E743" in reply.text) == (422, True), path
+
+
+@pytest.mark.parametrize(
+    ("content", "kind"),
+    [
+        (b"{}", "application/json"),
+        (b"a", "multipart/form-data"),
+        (b"a", "text/plain"),
+        (b"a" * 2_000_000, FORM["content-type"]),
+        (b"a&b", FORM["content-type"]),
+        (b"\xff=1", FORM["content-type"]),
+    ],
+)
+def test_what_is_no_form_is_refused(user, content, kind):
+    reply = user.post("/actions/launch", headers=OWN | {"content-type": kind}, content=content)
+    assert (reply.status_code, "E744" in reply.text) == (422, True)
+
+
+@pytest.mark.parametrize("path", ["/jobs", "/jobs/none", "/files/page.js", "/files/../app.py", "/live/jobs/none"])
+def test_every_answer_has_the_strict_policy(user, path):
+    headers = user.get(path).headers
+    policy = dict(each.split(" ", 1) for each in headers["content-security-policy"].split("; "))
+    assert policy["default-src"] == "'none'"
+    assert "unsafe" not in headers["content-security-policy"]
+    assert all(policy[name] == "'self'" for name in ("script-src", "style-src", "img-src", "connect-src", "form-action"))
+    assert policy["frame-ancestors"] == "'none'"
+    assert headers["x-content-type-options"] == "nosniff"
+    assert "no-" in headers["cache-control"]
+
+
+def test_another_method_is_refused(user):
+    for method in ("PUT", "DELETE", "PATCH"):
+        assert user.request(method, "/jobs/a", headers=OWN).status_code == 405
+
+
+def test_only_known_files_are_served(user):
+    for name in ("base.html", "..%2fpyproject.toml", "%2e%2e/app.py", "page.css%00", "/etc/passwd"):
+        assert user.get(f"/files/{name}").status_code == 404
+    first = user.get("/files/page.css")
+    again = user.get("/files/page.css", headers={"if-none-match": first.headers["etag"]})
+    assert (first.status_code, again.status_code, again.content) == (200, 304, b"")
