@@ -4,12 +4,13 @@ from collections.abc import Callable, Iterable, Sequence
 from typing import NamedTuple
 
 from launcher.api.naming import folders
+from launcher.common.paths import COLLECTION
 from launcher.common.problems import fail
 from launcher.common.suggestions import did_you_mean
 from launcher.config import catalogue
 from launcher.config.catalogue import Entry
 
-__all__ = ["Entry", "every", "recipes"]
+__all__ = ["Entry", "every", "recipes", "stamp"]
 
 _MOST_NAMES = 30
 """Names that a Problem lists."""
@@ -33,6 +34,12 @@ class _Condition(NamedTuple):
 def every(overrides: Sequence[str] = ()) -> list[Entry]:
     """Return the recipes of the collection, and of the folders that `hydra.searchpath` adds."""
     return [entry for folder in folders(overrides) for entry in catalogue.entries(folder)]
+
+
+def stamp() -> tuple[int, int]:
+    """Return what changes when a file of the collection is added, removed or written: their number and newest time."""
+    files = [path.stat() for path in COLLECTION.rglob("*.yaml")]
+    return len(files), max(each.st_mtime_ns for each in files)
 
 
 def recipes(

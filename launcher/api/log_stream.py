@@ -3,25 +3,26 @@
 import heapq
 import itertools
 import pickle
+import re
 import tempfile
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import ExitStack
-from typing import IO
+from typing import IO, cast
 
 from launcher.common.problems import fail
 from launcher.model.job_spec import LogLine
 
 _RUN = 200_000
 """Lines that are sorted in memory; more are sorted in parts on disk and merged."""
-_LONGEST = 10_000
-"""Characters of a line that are searched."""
+LONGEST = 10_000
+"""Characters of a line that are searched, and shown on a page."""
 
 _Timed = tuple[float, int, LogLine]
 """A line with its time, or that of the line before it, and its number."""
 
 
-def searched(pattern: str) -> Callable[[LogLine], bool]:
-    """Return whether a line of a worker contains a pattern, in time linear in the line, whatever the pattern.
+def compiled(pattern: str) -> re.Pattern[str]:
+    """Return a regular expression that is searched in time linear in the text; of RE2, which has the methods of `re`.
 
     Raises:
         ProblemsFound: It is not a regular expression of RE2 (E728).
@@ -31,12 +32,22 @@ def searched(pattern: str) -> Callable[[LogLine], bool]:
     options = re2.Options()
     options.log_errors = False
     try:
-        search = re2.compile(pattern, options).search
-    except re2.error as error:
-        said = error.args[0].decode() if error.args and isinstance(error.args[0], bytes) else str(error)
+        return cast("re.Pattern[str]", re2.compile(pattern, options))
+    except (re2.error, UnicodeEncodeError) as error:
+        reason = error.args[0] if isinstance(error, re2.error) and error.args else str(error)
+        said = reason.decode(errors="replace") if isinstance(reason, bytes) else str(reason)
         allowed = "a regular expression of RE2, which has neither look-around nor back-references"
         raise fail("E728", "grep", f"is not a regular expression: {said}", value=pattern, allowed=allowed) from error
-    return lambda line: line.kind == "line" and search(line.text[:_LONGEST]) is not None
+
+
+def searched(pattern: str) -> Callable[[LogLine], bool]:
+    """Return whether a line of a worker contains a pattern, in time linear in the line, whatever the pattern.
+
+    Raises:
+        ProblemsFound: It is not a regular expression of RE2 (E728).
+    """
+    search = compiled(pattern).search
+    return lambda line: line.kind == "line" and search(line.text[:LONGEST]) is not None
 
 
 def by_time(lines: Iterable[LogLine]) -> Iterator[LogLine]:

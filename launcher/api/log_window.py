@@ -1,0 +1,592 @@
+"""Windows into the logs of a job: a part of a file of any size, in bounded memory and time.
+
+sources(job)     the log files of a job's workers, for a job whose logs are files on this machine
+LogSource        the end of one, what is before or after an offset, lines that match, all of it
+tail             the last lines of a job whose logs are elsewhere
+
+Offsets are in bytes. A line may be longer than a window: pieces of it are then shown as lines. Secrets are masked, and
+control codes removed, in every text that is returned; `LogSource.masked` keeps control codes.
+"""
+
+import contextlib
+import os
+import re
+import stat
+import time
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, NamedTuple
+
+from launcher.api.log_stream import LONGEST, compiled
+from launcher.common import redaction
+from launcher.common.names import RUN_DIR
+from launcher.common.problems import fail
+from launcher.common.texts import plain
+from launcher.model import backend_registry
+from launcher.operator.job_request import read_job_request
+from launcher.operator.snapshot import Attempt, read_snapshot
+from launcher.operator.worker_logs import STDERR, STDOUT, node_logs
+
+if TYPE_CHECKING:
+    from launcher.api.job import Job
+
+__all__ = ["Found", "Limits", "Line", "LogSource", "Tail", "TailLine", "Window", "sources", "spans", "tail"]
+
+STREAMS = ("stdout", "stderr")
+_STREAM_OF = {STDOUT: "stdout", STDERR: "stderr"}
+_ATTEMPT = re.compile(r"attempt_([0-9]{1,9})")
+_NUMBER = re.compile(r"[0-9]{1,9}")
+_CLOCK_GRAIN_S = 1.0
+"""By how much the time of a file may be before that of its attempt, as for `worker_log`."""
+_MOST_MARKS = 100
+_BYTES_OF_SIGN = 4
+"""Of a character in UTF-8, at most."""
+_OF_WHOLE_LINES = re.compile(r"\\[AzQC]|\(\?[A-Za-z]*-")
+"""Parts of a pattern whose meaning depends on where a text begins and ends, whatever the flags."""
+_CUT = "…"
+
+
+class Limits(NamedTuple):
+    """The sizes that bound what is read at once."""
+
+    block: int = 64 << 10
+    """Bytes of the first read; further reads are longer."""
+    searched: int = 256 << 10
+    """Bytes that are searched between two looks at the clock."""
+    window: int = 1 << 20
+    """Bytes of a window, and of a piece of a line that is longer."""
+    line: int = LONGEST
+    """Characters of a line."""
+    context: int = 8 << 10
+    """Characters around a cut in which a secret is recognized."""
+
+
+class Line(NamedTuple):
+    """A line of a file, or a piece of one that is longer than a window.
+
+    Args:
+        offset: Of its first byte.
+        text: At most 10,000 characters; `…` stands for what is left out.
+        is_complete: False for the last line of a file while it has no line feed.
+    """
+
+    offset: int
+    text: str
+    is_complete: bool = True
+
+
+class Window(NamedTuple):
+    """Successive lines of a file.
+
+    Args:
+        first: Offset of the first byte.
+        last: Offset behind the last byte.
+        size: Of the file when it was read.
+    """
+
+    lines: tuple[Line, ...]
+    first: int
+    last: int
+    size: int
+
+    @property
+    def is_start(self) -> bool:
+        """Whether nothing is before it."""
+        return self.first == 0
+
+    @property
+    def is_end(self) -> bool:
+        """Whether nothing was behind it."""
+        return self.last >= self.size
+
+    @property
+    def next(self) -> int:
+        """Offset from which following continues: that of its last line if it is not complete."""
+        if self.is_end and self.lines and not self.lines[-1].is_complete:
+            return self.lines[-1].offset
+        return self.last
+
+
+class Found(NamedTuple):
+    """Lines that match, in the order of the file.
+
+    Args:
+        first: Offset of the first byte that was searched; a search backwards continues from here.
+        last: Offset behind the last byte that was searched; a search forwards continues from here.
+        size: Of the file when it was searched.
+        is_over: Whether the search came to the end of the file; backwards, to its start.
+    """
+
+    lines: tuple[Line, ...]
+    first: int
+    last: int
+    size: int
+    is_over: bool
+
+
+class TailLine(NamedTuple):
+    """A line of a log that is not a file here, with who wrote it; `kind` is that of a `LogLine`."""
+
+    kind: str
+    text: str
+
+
+class Tail(NamedTuple):
+    """The last lines of a log.
+
+    Args:
+        num_lines: Lines that were read, of which these are the last.
+        is_complete: Whether the log was read to its end.
+    """
+
+    lines: tuple[TailLine, ...]
+    num_lines: int
+    is_complete: bool
+
+
+class _Row(NamedTuple):
+    """A line as the file has it, without its line feed."""
+
+    offset: int
+    raw: bytes
+    is_complete: bool
+    before: bytes
+    """What precedes it in its line, if it is a piece; as much as may belong to a secret."""
+
+    @property
+    def end(self) -> int:
+        return self.offset + len(self.raw) + self.is_complete
+
+
+@dataclass(frozen=True)
+class LogSource:
+    """A log file of one worker in one attempt.
+
+    Args:
+        attempt: Number of the start of the workers, from 0.
+        node: That the worker ran on.
+        stream: `stdout` or `stderr`.
+        size: In bytes, when the source was listed.
+        modified: When it was written last, in seconds since the epoch.
+        began: When the attempt did; different for another launch of the same bundle.
+        num_ranks: Of the attempt.
+    """
+
+    attempt: int
+    node: int
+    rank: int
+    stream: str
+    size: int
+    modified: float
+    began: float
+    num_ranks: int
+    path: Path = field(repr=False)
+    limits: Limits = field(default=Limits(), repr=False)
+
+    def end(self, most_lines: int) -> Window:
+        """Return its last lines."""
+        with _opened(self.path) as (file, size):
+            return self._before(file, size, most_lines, size)
+
+    def before(self, offset: int, most_lines: int) -> Window:
+        """Return the lines that precede an offset."""
+        with _opened(self.path) as (file, size):
+            return self._before(file, min(offset, size), most_lines, size)
+
+    def after(self, offset: int, most_lines: int) -> Window:
+        """Return the lines from an offset on; none if the file is shorter, as `Window.size` shows."""
+        with _opened(self.path) as (file, size):
+            first = min(offset, size)
+            data = _forwards(file, first, size, most_lines, self.limits)
+            return self._window(file, first, data, size)
+
+    def start_before(self, offset: int, most_lines: int) -> int:
+        """Return where the window of `before` begins."""
+        with _opened(self.path) as (file, size):
+            return _backwards(file, min(offset, size), most_lines, self.limits)[0]
+
+    def search(self, pattern: str, offset: int, most_found: int, deadline_s: float, backwards: bool = False) -> Found:
+        """Return lines that contain a pattern, from an offset on or, backwards, before it.
+
+        Args:
+            pattern: A regular expression of RE2.
+            deadline_s: Seconds after which the search stops; one part of the file is searched in any case.
+
+        Raises:
+            ProblemsFound: `pattern` is not a regular expression of RE2 (E728).
+        """
+        matching, deadline = _matcher(pattern, self.limits), time.monotonic() + deadline_s
+        found: list[Line] = []
+        with _opened(self.path) as (file, size):
+            first = last = min(offset, size)
+            while first > 0 if backwards else last < size:
+                if backwards:
+                    start, data = _block_before(file, first, self.limits)
+                else:
+                    start, data = last, _block_after(file, last, size, self.limits)
+                if not data:  # it was truncated meanwhile
+                    break
+                rows = _rows(file, start, data, self.limits)
+                hits = matching(rows)
+                left = most_found - len(found)
+                is_full = len(hits) >= left
+                if backwards:
+                    hits = hits[-left:]
+                    found[:0] = _lines(hits, self.limits)
+                    first = hits[0].offset if is_full else start
+                else:
+                    hits = hits[:left]
+                    found += _lines(hits, self.limits)
+                    last = hits[-1].end if is_full else start + len(data)
+                if is_full or time.monotonic() >= deadline:
+                    break
+        return Found(tuple(found), first, last, size, first == 0 if backwards else last >= size)
+
+    def masked(self) -> Iterator[bytes]:
+        """Yield the whole file as it is now, with the secrets in its lines masked."""
+        rest = b""
+        with _opened(self.path) as (file, size):
+            place = 0
+            while place < size:
+                data = os.pread(file, min(self.limits.searched, size - place), place)
+                place = place + len(data) if data else size
+                data = rest + data
+                end = len(data) if place >= size else data.rfind(b"\n") + 1
+                if end:
+                    lines = data[:end].decode("utf-8", "surrogateescape").split("\n")
+                    yield redaction.masked_lines(lines).encode("utf-8", "surrogateescape")
+                elif len(data) >= self.limits.window:  # a line without an end
+                    text = data.decode("utf-8", "surrogateescape")
+                    cut = _cut_before(text, len(text) - self.limits.context, self.limits.context)
+                    kept = text[:cut].encode("utf-8", "surrogateescape")
+                    end = len(kept)
+                    yield redaction.masked(text[:cut]).encode("utf-8", "surrogateescape")
+                rest = data[end:]
+
+    def _before(self, file: int, offset: int, most_lines: int, size: int) -> Window:
+        first, data = _backwards(file, offset, most_lines, self.limits)
+        return self._window(file, first, data, size)
+
+    def _window(self, file: int, first: int, data: bytes, size: int) -> Window:
+        rows = _rows(file, first, data, self.limits)
+        return Window(tuple(_lines(rows, self.limits)), first, first + len(data), size)
+
+
+def sources(job: "Job") -> tuple[LogSource, ...]:
+    """Return the log files of a job's last launch, attempt after attempt and rank after rank.
+
+    None if the job does not run on this machine, and before its workers were started.
+
+    Raises:
+        ProblemsFound: The job's state or plan is damaged.
+    """
+    record = job.opened or job.record
+    if not backend_registry.described(record.handle.backend).runs_here:
+        return ()
+    run_dir = job.folder / RUN_DIR
+    snapshot = read_snapshot(run_dir)
+    if snapshot is None or not snapshot.attempts:
+        return ()
+    try:
+        processes = read_job_request(job.folder).nproc_per_node
+    except (OSError, ValueError, KeyError, TypeError) as error:
+        raise fail("E703", str(job.folder), f"is not a bundle directory: plan.json: {error}") from error
+    attempts = {each.number: each for each in snapshot.attempts}
+    newest: dict[tuple[int, int, str], LogSource] = {}
+    for node in sorted({node for each in snapshot.attempts for node in each.nodes}):
+        for source in _of_node(run_dir, node, attempts, processes):
+            key = (source.attempt, source.rank, source.stream)
+            known = newest.get(key)
+            if known is None or (known.modified, known.path) < (source.modified, source.path):
+                newest[key] = source
+    order = {"stdout": 0, "stderr": 1}
+    return tuple(sorted(newest.values(), key=lambda each: (each.attempt, each.rank, order[each.stream])))
+
+
+def spans(pattern: re.Pattern[str], text: str) -> tuple[tuple[int, int], ...]:
+    """Return begin and end of the first matches in a line that are not empty."""
+    found: list[tuple[int, int]] = []
+    for match in pattern.finditer(text):
+        if match.end() > match.start():
+            found.append(match.span())
+        if len(found) == _MOST_MARKS:
+            break
+    return tuple(found)
+
+
+def tail(
+    job: "Job",
+    ranks: Iterable[int] | None,
+    most_lines: int,
+    grep: str | None = None,
+    *,
+    attempt: int | None = None,
+    stderr: bool | None = None,
+    deadline_s: float = 60.0,
+) -> Tail:
+    """Return the last lines of a job's logs, which its cluster is asked for.
+
+    Args:
+        deadline_s: Seconds after which reading stops, between two lines; the last ones until then are returned.
+
+    Raises:
+        ProblemsFound: As `Job.logs`.
+    """
+    selected = None if ranks is None else tuple(ranks)
+    has_writers = selected is None or len(selected) > 1
+    limits = Limits()
+    kept: deque[TailLine] = deque(maxlen=most_lines)
+    deadline, number, is_complete = time.monotonic() + deadline_s, 0, True
+    for line in job.logs(selected, attempt=attempt, stderr=stderr, grep=grep):
+        short = line._replace(text=line.text[: limits.line + limits.context])
+        kept.append(TailLine(line.kind, short.shown(with_writer=has_writers)))
+        number += 1
+        if time.monotonic() >= deadline:
+            is_complete = False
+            break
+    rows = [_Row(0, each.text.replace("\n", " ").encode("utf-8", "replace"), True, b"") for each in kept]
+    lines = _lines(rows, limits)
+    shown = tuple(TailLine(each.kind, line.text) for each, line in zip(kept, lines, strict=True))
+    return Tail(shown, number, is_complete)
+
+
+def _of_node(run_dir: Path, node: int, attempts: dict[int, Attempt], processes: int) -> Iterator[LogSource]:
+    """Yield the log files of the workers of a node. What is not a file or folder itself, such as a link, is left out."""
+    for launch in _folders(node_logs(run_dir, node)):
+        for start in _folders(launch):
+            number = _ATTEMPT.fullmatch(start.name)
+            attempt = attempts.get(int(number[1])) if number else None
+            if attempt is None or node not in attempt.nodes:
+                continue
+            first = attempt.nodes.index(node) * processes
+            for place in _folders(start):
+                local_rank = int(place.name) if _NUMBER.fullmatch(place.name) else processes
+                for name, stream in _STREAM_OF.items() if local_rank < processes else ():
+                    with contextlib.suppress(OSError):
+                        found = os.lstat(place / name)
+                        if stat.S_ISREG(found.st_mode) and found.st_mtime >= attempt.started - _CLOCK_GRAIN_S:
+                            yield LogSource(
+                                attempt.number,
+                                node,
+                                first + local_rank,
+                                stream,
+                                found.st_size,
+                                found.st_mtime,
+                                attempt.started,
+                                len(attempt.nodes) * processes,
+                                place / name,
+                            )
+
+
+def _folders(folder: Path) -> list[Path]:
+    with contextlib.suppress(OSError), os.scandir(folder) as entries:
+        return [folder / entry.name for entry in entries if entry.is_dir(follow_symlinks=False)]
+    return []
+
+
+@contextlib.contextmanager
+def _opened(path: Path) -> Iterator[tuple[int, int]]:
+    """Open a file; yield its descriptor and its size.
+
+    Raises:
+        ProblemsFound: It was removed, or cannot be read (E711).
+    """
+    try:
+        # neither a link nor a pipe, which would block, that took its place since it was listed
+        file = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
+    except OSError as error:
+        raise fail("E711", "log", f"cannot be read: {error.strerror}", value=str(path)) from error
+    try:
+        found = os.fstat(file)
+        yield file, found.st_size if stat.S_ISREG(found.st_mode) else 0
+    finally:
+        os.close(file)
+
+
+def _backwards(file: int, offset: int, most_lines: int, limits: Limits) -> tuple[int, bytes]:
+    """Return where the last lines before an offset begin, and their bytes."""
+    first, data, step = offset, b"", limits.block
+    while first > 0 and offset - first < limits.window:
+        start = max(0, first - step, offset - limits.window)
+        data = os.pread(file, first - start, start) + data
+        first, step = start, 2 * step
+        if data.count(b"\n", 0, -1) >= most_lines:
+            break
+    place = len(data) - data.endswith(b"\n")
+    for _ in range(most_lines):
+        place = data.rfind(b"\n", 0, place)
+        if place < 0:
+            break
+    else:
+        return first + place + 1, data[place + 1 :]
+    return _from_a_begin(file, first, data)
+
+
+def _from_a_begin(file: int, first: int, data: bytes) -> tuple[int, bytes]:
+    """Return bytes without a line that they do not have the begin of, unless that is all."""
+    if first == 0 or os.pread(file, 1, first - 1) == b"\n":
+        return first, data
+    begin = data.find(b"\n", 0, -1) + 1
+    return first + begin, data[begin:]
+
+
+def _forwards(file: int, offset: int, size: int, most_lines: int, limits: Limits) -> bytes:
+    """Return the bytes of the first lines from an offset on."""
+    data, step = b"", limits.block
+    while len(data) < limits.window and offset + len(data) < size:
+        wanted = min(step, limits.window - len(data), size - offset - len(data))
+        part = os.pread(file, wanted, offset + len(data))
+        if not part:
+            return data
+        data, step = data + part, 2 * step
+        if data.count(b"\n") >= most_lines:
+            break
+    end = 0
+    for _ in range(most_lines):
+        place = data.find(b"\n", end)
+        if place < 0:
+            is_all = offset + len(data) >= size
+            return data if is_all or not end else data[:end]
+        end = place + 1
+    return data[:end]
+
+
+def _block_after(file: int, offset: int, size: int, limits: Limits) -> bytes:
+    """Return the bytes of lines from an offset on, to be searched."""
+    data = os.pread(file, min(limits.searched, size - offset), offset)
+    if b"\n" not in data and offset + len(data) < size:
+        data = os.pread(file, min(limits.window, size - offset), offset)
+    if offset + len(data) < size and (end := data.rfind(b"\n") + 1):
+        return data[:end]
+    return data
+
+
+def _block_before(file: int, offset: int, limits: Limits) -> tuple[int, bytes]:
+    """Return where lines before an offset begin, and their bytes, to be searched."""
+    first = max(0, offset - limits.searched)
+    data = os.pread(file, offset - first, first)
+    if first and b"\n" not in data[:-1]:
+        first = max(0, offset - limits.window)
+        data = os.pread(file, offset - first, first)
+    return _from_a_begin(file, first, data)
+
+
+def _rows(file: int, first: int, data: bytes, limits: Limits) -> list[_Row]:
+    """Return the lines in the bytes from an offset on."""
+    if not data:
+        return []
+    before = os.pread(file, min(first, limits.context), max(0, first - limits.context)).rpartition(b"\n")[2]
+    *complete, rest = data.split(b"\n")
+    rows, place = [], first
+    for raw in complete:
+        rows.append(_Row(place, raw, True, b""))
+        place += len(raw) + 1
+    if rest:
+        rows.append(_Row(place, rest, False, b""))
+    if before:
+        rows[0] = rows[0]._replace(before=before)
+    return rows
+
+
+def _matcher(pattern: str, limits: Limits) -> Callable[[Sequence[_Row]], list[_Row]]:
+    """Return a function that returns those of some lines that contain a pattern."""
+    search = compiled(pattern).search
+    # Where no line of a text matches, neither does the text, so that few texts are searched line by line.
+    in_text = None if _OF_WHOLE_LINES.search(pattern) else compiled(f"(?m:{pattern})").search
+
+    def matching(rows: Sequence[_Row]) -> list[_Row]:
+        if any(row.before or len(row.raw) > limits.line for row in rows):
+            return [row for row in rows if search(_begin(row, limits)[0]) is not None]
+        text = plain(b"\n".join(row.raw for row in rows).decode("utf-8", "replace"))
+        if in_text and in_text(text) is None:
+            return []
+        return [row for row, line in zip(rows, text.split("\n"), strict=True) if search(line) is not None]
+
+    return matching
+
+
+def _lines(rows: Sequence[_Row], limits: Limits) -> list[Line]:
+    """Return lines as they are shown."""
+    short = [row for row in rows if not row.before and len(row.raw) <= limits.line]
+    text = plain(b"\n".join(row.raw for row in short).decode("utf-8", "replace"))
+    texts = iter(redaction.masked_lines(text.split("\n")).split("\n"))
+    return [
+        Line(
+            row.offset,
+            next(texts) if not row.before and len(row.raw) <= limits.line else _shortened(row, limits),
+            row.is_complete,
+        )
+        for row in rows
+    ]
+
+
+def _begin(row: _Row, limits: Limits) -> tuple[str, bool]:
+    """Return as many characters of a long line, or of a piece, as are searched, and whether these are all."""
+    text, before, is_all = _decoded(row, limits)
+    return text[len(before) :][: limits.line], is_all
+
+
+def _shortened(row: _Row, limits: Limits) -> str:
+    """Return a long line, or a piece of one, as it is shown: no part of a secret is left where it is cut."""
+    text, before, is_all = _decoded(row, limits)
+    begin, dots = 0, ""
+    if before:
+        begin, dots = _cut_after(text, len(before), limits.context), _CUT
+    near = begin + limits.line
+    if is_all and len(text) <= near:
+        return dots + redaction.masked(text[begin:])
+    if not is_all:
+        near = min(near, max(begin, len(text) - limits.context))
+    end = _cut_before(text, near, limits.context)
+    return dots + redaction.masked(text[begin : max(begin, end)]) + _CUT
+
+
+def _decoded(row: _Row, limits: Limits) -> tuple[str, str, bool]:
+    """Return the begin of a long line after what precedes it, that alone, and whether it is the whole line.
+
+    Of a line that returns to its begin, as progress bars do, the last state counts, as for `plain`.
+    """
+    raw, before = row.raw.rstrip(b"\r"), row.before
+    if b"\r" in raw:
+        raw, before = raw.rpartition(b"\r")[2], b""
+    room = _BYTES_OF_SIGN * (limits.line + limits.context)
+    preceding = plain(before.decode("utf-8", "replace").replace("\r", " "))
+    return preceding + plain(raw[:room].decode("utf-8", "replace")), preceding, len(raw) <= room
+
+
+def _cut_before(text: str, near: int, context: int) -> int:
+    """Return a place at or before another at which a text is cut without dividing a secret."""
+    for step in _STEPS:
+        place = max(0, near - min(step, context))
+        if _divides_no_secret(text, place, context):
+            return place
+    return max(0, near - context)
+
+
+def _cut_after(text: str, near: int, context: int) -> int:
+    """Return a place at or behind another at which a text is cut without dividing a secret."""
+    for step in _STEPS:
+        place = min(len(text), near + min(step, context))
+        if _divides_no_secret(text, place, context):
+            return place
+    return min(len(text), near + context)
+
+
+_STEPS = (0, *(1 << power for power in range(4, 14)))
+"""Distances at which a cut is tried, in characters."""
+_NEAR = 256
+"""Characters on each side of a cut that are searched for a secret at least, and from there on up to a blank."""
+
+
+def _divides_no_secret(text: str, place: int, context: int) -> bool:
+    """Return whether a text that is cut here has the same secrets as both its parts."""
+    if place in (0, len(text)):
+        return True
+    first, last = max(0, place - context), min(len(text), place + context)
+    first = max(first, text.rfind(" ", first, max(first, place - _NEAR)))
+    if (blank := text.find(" ", place + _NEAR, last)) >= 0:
+        last = blank
+    left, right = text[first:place], text[place:last]
+    return redaction.masked(left) + redaction.masked(right) == redaction.masked(left + right)

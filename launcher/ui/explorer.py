@@ -1,0 +1,165 @@
+"""The plan explorer: a recipe whose nodes, batch, instance and elastic policy are fields, and what follows from them."""
+
+import shlex
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from starlette.exceptions import HTTPException
+from starlette.requests import Request
+from starlette.responses import HTMLResponse, Response
+
+from launcher.api import bundles, listing, values
+from launcher.api.knobs import Knob, knobs
+from launcher.api.plan import Plan
+from launcher.api.plan import compile as compiled
+from launcher.api.plan_text import plan_report
+from launcher.common.problems import Problem, ProblemsFound
+from launcher.common.redaction import masked
+from launcher.ui import charts
+from launcher.ui.rendering import page, part
+from launcher.ui.state import Ui, ui_of
+
+_LONGEST = 20_000
+"""Characters of a field that are read."""
+
+
+@dataclass(frozen=True, slots=True)
+class Asked:
+    """What an address asks of a recipe.
+
+    Args:
+        moved: Fields that differ from the recipe, with what was typed.
+        lines: Further overrides, in Hydra's grammar.
+    """
+
+    recipe: str
+    cluster: str
+    fields: tuple[Knob, ...]
+    moved: Mapping[str, str]
+    lines: tuple[str, ...]
+    problems: tuple[Problem, ...] = ()
+
+    @classmethod
+    def of(cls, request: Request) -> "Asked":
+        """Return what a request asks.
+
+        Raises:
+            HTTPException: The collection has no such recipe (404).
+        """
+        ui, query = ui_of(request), request.query_params
+        name = request.path_params["name"]
+        if name not in known(ui):
+            raise HTTPException(404, "The collection has no such recipe.")
+        cluster = query.get("cluster", "")
+        cluster = cluster if cluster in bundles.choices() else ""
+        found = knobs(name, cluster or None, ui.session)
+        given = {each.name: query.get(each.name, "").strip()[:_LONGEST] for each in found}
+        moved = {each.name: given[each.name] for each in found if given[each.name] not in ("", each.value)}
+        lines = [line.strip() for line in query.get("further", "")[:_LONGEST].splitlines()]
+        return cls(name, cluster, found, moved, tuple(filter(None, lines)))
+
+    @property
+    def moved_fields(self) -> list[tuple[Knob, str]]:
+        """The fields that differ from the recipe."""
+        return [(each, self.moved[each.name]) for each in self.fields if each.name in self.moved]
+
+    def plan(self, ui: Ui) -> Plan:
+        """Return the plan, which may have faults."""
+        words = values.words({each.key: each.override(text) for each, text in self.moved_fields})
+        return compiled(self.recipe, [*words, *self.lines], cluster=self.cluster or None, strict=False, session=ui.session)
+
+
+def known(ui: Ui) -> Mapping[str, Any]:
+    """Return the entries of the catalogue by their names; read once, and again when a file of it has changed."""
+    return ui.kept(("catalogue", listing.stamp()), lambda: {each.name: each for each in listing.every()})
+
+
+def recipe(request: Request) -> Response:
+    """Show a recipe with its fields and its plan."""
+    asked, ui = Asked.of(request), ui_of(request)
+    return page(
+        request,
+        "recipe.html",
+        entry=known(ui)[asked.recipe],
+        asked=asked,
+        clusters=bundles.choices(),
+        further=request.query_params.get("further", "")[:_LONGEST],
+        given=dict(request.query_params),
+        **_result(ui, asked),
+    )
+
+
+def result(request: Request) -> Response:
+    """Return the plan alone, for a field that is being moved."""
+    asked, ui = Asked.of(request), ui_of(request)
+    return HTMLResponse(part("explorer_result.html", asked=asked, may_write=ui.may_write, **_result(ui, asked)))
+
+
+def _result(ui: Ui, asked: Asked) -> dict[str, Any]:
+    nothing: dict[str, Any] = {"plan": None, "found": (), "command": "", "overrides": (), "python": ""}
+    try:
+        plan = asked.plan(ui)
+    except ProblemsFound as error:  # a value that no override can state
+        return nothing | {"found": error.problems}
+    words = [masked(word) for word in plan.overrides]
+    told = nothing | {
+        "command": shlex.join(["python", "main.py", *words]),
+        "overrides": words[1:] if words else (),
+        "python": _in_python(asked.recipe, words[1:]),
+    }
+    if plan.problems:
+        return told | {"found": plan.problems}
+    job = plan.job
+    try:
+        priced = plan.priced()
+    except ProblemsFound as error:
+        return told | {"found": error.problems}
+    head, rows = plan_report.table(job, in_full=True, costs=priced.columns)
+    scales = plan.as_json["scales"]
+    sizes = [_size(each, job.initial_nodes) for each in scales if each["samples_per_rank"]]
+    return told | {
+        "plan": plan,
+        "kind": plan_report.kind(job),
+        "summary": plan_report.summary(job),
+        "head": head,
+        "rows": rows,
+        "starts": job.initial_nodes,
+        "numbers": range(len(head) - (1 if head[-1] == plan_report.REMARKS else 0)),
+        "picture": charts.plan("Samples of the busiest rank", sizes) if len(sizes) > 1 else "",
+        "prices": priced.lines,
+        "notices": plan.notices,
+        "origins": _origins(plan, asked),
+    }
+
+
+def _size(scale: Mapping[str, Any], start: int) -> charts.PlanSize:
+    share = scale["samples_per_rank"]
+    equal = scale["samples_per_step"] / scale["data_parallel_size"]
+    is_even = share["small"] == share["large"]
+    return charts.PlanSize(scale["nodes"], share["large"], equal, is_even, scale["nodes"] == start)
+
+
+def _origins(plan: Plan, asked: Asked) -> list[tuple[str, list[tuple[str, str, str]]]]:
+    """Return for each moved key its values with their sizes and who set them, each once."""
+    found = []
+    for each, _ in asked.moved_fields:
+        try:
+            explained = plan.explain(each.key)
+        except ProblemsFound:  # of the top level, perhaps
+            continue
+        for path, every in explained.items():
+            rows: dict[tuple[str, str], list[str]] = {}
+            for value in every:
+                by = value.origin.origin if value.origin else "nothing"
+                rows.setdefault((masked(str(value.value)), by), []).append(str(value.nodes or "all"))
+            found.append((path, [(text, ", ".join(nodes), by) for (text, by), nodes in rows.items()]))
+    return found
+
+
+def _in_python(recipe: str, words: list[str]) -> str:
+    """Return the same plan as a call of the Python API."""
+    lines = "".join(f"\n    {word!r}," for word in words)
+    return f"import launcher\n\nplan = launcher.compile({recipe!r}, [{lines}\n])" if words else (
+        f"import launcher\n\nplan = launcher.compile({recipe!r})"
+    )
