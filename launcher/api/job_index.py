@@ -23,7 +23,17 @@ from launcher.job_store.registry import JobRecord
 from launcher.model import backend_registry
 from launcher.model.job_spec import JobState, JobStatus
 
-__all__ = ["IndexedJob", "JobIndex", "JobRecord", "JobState", "JobStatus", "place", "recorded_goodput", "statuses"]
+__all__ = [
+    "IndexedJob",
+    "JobIndex",
+    "JobRecord",
+    "JobState",
+    "JobStatus",
+    "place",
+    "recorded_goodput",
+    "recorded_s",
+    "statuses",
+]
 
 _LOOK_S = 0.5
 """How old an answer of `rows` may be: several pages that ask together share one look."""
@@ -204,11 +214,20 @@ def statuses(rows: Iterable[IndexedJob]) -> dict[str, JobStatus | Problem]:
 
 def recorded_goodput(folder: Path) -> float | None:
     """Return the goodput that the report of a job has, 0 to 1; None without one."""
+    return _recorded(folder, "goodput")
+
+
+def recorded_s(folder: Path) -> float | None:
+    """Return how long the last launch of a job took, in seconds, by its report; None without one."""
+    return _recorded(folder, "wall_s")
+
+
+def _recorded(folder: Path, total: str) -> float | None:
     with contextlib.suppress(OSError, ValueError, KeyError, TypeError):
         with (folder / RUN_DIR / TIMELINE).with_suffix(".json").open("rb") as file:
             head = file.read(4096)  # the totals precede the steps, of which there may be many
-        found = json.loads(b"{" + head[head.index(b'"goodput"') :].split(b",", 1)[0] + b"}")["goodput"]
-        return float(found)
+        name = f'"{total}"'.encode()
+        return float(json.loads(b"{" + head[head.index(name) :].split(b",", 1)[0] + b"}")[total])
     return None
 
 

@@ -4,8 +4,8 @@ sources(job)     the log files of a job's workers, for a job whose logs are file
 LogSource        the end of one, what is before or after an offset, lines that match, all of it
 tail             the last lines of a job whose logs are elsewhere
 
-Offsets are in bytes. A line may be longer than a window: pieces of it are then shown as lines. Secrets are masked, and
-control codes removed, in every text that is returned; `LogSource.masked` keeps control codes.
+Offsets are in bytes. A line may be longer than a window: pieces of it are then shown as lines. In every text that is
+returned, secrets are masked and control codes removed; `LogSource.masked` keeps the latter.
 """
 
 import contextlib
@@ -353,7 +353,7 @@ def tail(
 
 
 def _of_node(run_dir: Path, node: int, attempts: dict[int, Attempt], processes: int) -> Iterator[LogSource]:
-    """Yield the log files of the workers of a node. What is not a file or folder itself, such as a link, is left out."""
+    """Yield the log files of the workers of a node, without links and pipes."""
     for launch in _folders(node_logs(run_dir, node)):
         for start in _folders(launch):
             number = _ATTEMPT.fullmatch(start.name)

@@ -194,6 +194,15 @@ def since(name: str | Path, session: Session | None = None) -> Comparison:
         return _since(_Then.read(name), session)
 
 
+def own_configuration(name: str | Path) -> dict[str, str]:
+    """Return the values of a job's configuration as text, without those that each launch fills in.
+
+    Raises:
+        ProblemsFound: It is no bundle, or was changed (E703, E704, E713).
+    """
+    return _own_configuration(_Then.read(name))
+
+
 def origins(name: str | Path, session: Session | None = None) -> tuple[tuple[Origin, ...], tuple[str, ...]]:
     """Return every value of a job's configuration with who set it; and what is not known of that, one line each.
 

@@ -23,8 +23,8 @@ _ASSETS = {
 }
 _MAKERS: dict[str, Callable[[Request], View]] = {
     "/live/jobs": lambda request: job_table.JobsView(ui_of(request), job_table.Filters.of(request.query_params)),
-    "/live/jobs/{job}": lambda request: job_page.JobView(ui_of(request), indexed_of(request)),
-    "/live/sweeps/{sweep}": lambda request: sweeps.SweepView(ui_of(request), request.path_params["sweep"]),
+    "/live/jobs/{job}": lambda request: job_page.JobView.shared(ui_of(request), indexed_of(request)),
+    "/live/sweeps/{sweep}": sweeps.view,
 }
 """Address of a stream to what it follows."""
 

@@ -123,5 +123,7 @@ def _facets(every: Sequence[Entry], filters: Filters) -> list[tuple[str, str, li
 
 def _near(every: Sequence[Entry], text: str) -> Sequence[str]:
     """Return words of names that are close to those of a search without results."""
-    words = sorted({word for entry in every for word in re.split(r"[^a-z0-9.]+", entry.name.lower()) if len(word) > 2})
+    words = sorted(
+        {word for entry in every for word in re.split(r"[^a-z0-9.]+", entry.name.lower()) if len(word) > 2}
+    )
     return [each for word in text.lower().split()[:5] for each in nearest(word, words, cutoff=0.6)][:6]

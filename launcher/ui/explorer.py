@@ -67,7 +67,9 @@ class Asked:
     def plan(self, ui: Ui) -> Plan:
         """Return the plan, which may have faults."""
         words = values.words({each.key: each.override(text) for each, text in self.moved_fields})
-        return compiled(self.recipe, [*words, *self.lines], cluster=self.cluster or None, strict=False, session=ui.session)
+        return compiled(
+            self.recipe, [*words, *self.lines], cluster=self.cluster or None, strict=False, session=ui.session
+        )
 
 
 def known(ui: Ui) -> Mapping[str, Any]:
@@ -160,6 +162,8 @@ def _origins(plan: Plan, asked: Asked) -> list[tuple[str, list[tuple[str, str, s
 def _in_python(recipe: str, words: list[str]) -> str:
     """Return the same plan as a call of the Python API."""
     lines = "".join(f"\n    {word!r}," for word in words)
-    return f"import launcher\n\nplan = launcher.compile({recipe!r}, [{lines}\n])" if words else (
-        f"import launcher\n\nplan = launcher.compile({recipe!r})"
+    return (
+        f"import launcher\n\nplan = launcher.compile({recipe!r}, [{lines}\n])"
+        if words
+        else (f"import launcher\n\nplan = launcher.compile({recipe!r})")
     )

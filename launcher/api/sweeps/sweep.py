@@ -317,6 +317,13 @@ def _continued(files: SweepFolder, wanted: Description) -> Sweep:
     return Sweep(files.path)
 
 
+def in_folder(results: Path) -> tuple[Sweep, ...]:
+    """Return the sweeps of a results folder by name, also those whose records are damaged."""
+    with contextlib.suppress(OSError):
+        return tuple(Sweep(file.parent) for file in sorted(results.glob(f"*/{SWEEP_FILE}")))
+    return ()
+
+
 def attach_sweep(sweep: str | os.PathLike[str]) -> Sweep:
     """Return a sweep by its name or its folder.
 
