@@ -174,7 +174,8 @@ def test_the_contracts_about_hydra_hold_for_every_other_package():
 
 
 def test_commands_import_the_api_and_common_only():
-    (contract,) = (each for each in CONTRACTS if each["name"] == "Commands and the page import the API and common only")
+    name = "Commands and the page import the API and common only"
+    (contract,) = (each for each in CONTRACTS if each["name"] == name)
     forbidden = {name.removeprefix("launcher.") for name in contract["forbidden_modules"]}
     assert forbidden == {*PACKAGES, "pipeline"} - {"api", "cli", "common"}
 

@@ -12,7 +12,7 @@ from launcher.model.config_tree import get
 from launcher.model.family_registry import name_of, recipe_model
 from launcher.model.instances import table as instance_table
 
-Kind = Literal["number", "choice", "flag", "sizes", "text"]
+Kind = Literal["number", "choice", "flag"]
 
 
 class Knob(NamedTuple):
@@ -22,7 +22,6 @@ class Knob(NamedTuple):
         name: In an address.
         key: As an override names it.
         value: What the recipe sets, as text; "" for nothing.
-        kind: `sizes` are numbers of nodes, separated by commas.
         choices: Values to choose from, the recipe's own first; none for a key that takes others, too.
     """
 
@@ -37,8 +36,6 @@ class Knob(NamedTuple):
         """Return what a user typed as the value of an override: a number where it is one, else the text itself."""
         if self.kind == "flag":
             return {"true": True, "false": False}.get(text, text)
-        if self.kind == "sizes":
-            return [_number(each.strip()) for each in text.split(",") if each.strip()]
         return _number(text) if self.kind == "number" else text
 
 
@@ -85,7 +82,6 @@ def _knobs(tree: Mapping[str, Any]) -> list[Knob]:
             knob("min", f"{_ELASTIC}.min_nodes", "At least", "number"),
             knob("max", f"{_ELASTIC}.max_nodes", "At most", "number"),
             knob("step", f"{_ELASTIC}.replica_increment_step", "In steps of", "number"),
-            knob("sizes", f"{_ELASTIC}.replica_values", "Or these sizes", "sizes"),
         ]
     return found
 
@@ -93,9 +89,7 @@ def _knobs(tree: Mapping[str, Any]) -> list[Knob]:
 def _text(value: Any) -> str:
     if isinstance(value, bool):
         return str(value).lower()
-    if isinstance(value, list | tuple):
-        return ", ".join(map(str, value))
-    return "" if value is None or isinstance(value, Mapping) else str(value)
+    return "" if value is None or isinstance(value, Mapping | list) else str(value)
 
 
 def _number(text: str) -> int | float | str:

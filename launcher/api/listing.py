@@ -37,7 +37,7 @@ def every(overrides: Sequence[str] = ()) -> list[Entry]:
 
 
 def stamp() -> tuple[int, int]:
-    """Return what changes when a file of the collection is added, removed or written: their number and newest time."""
+    """Return what changes with every file of the collection: their number, and the newest of their times."""
     files = [path.stat() for path in COLLECTION.rglob("*.yaml")]
     return len(files), max(each.st_mtime_ns for each in files)
 

@@ -14,16 +14,15 @@ import re
 import stat
 import time
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
-from launcher.api.log_stream import LONGEST, compiled
+from launcher.api.log_lines import Limits, Line, Row, cut_before, matcher, shown, spans
 from launcher.common import redaction
 from launcher.common.names import RUN_DIR
 from launcher.common.problems import fail
-from launcher.common.texts import plain
 from launcher.model import backend_registry
 from launcher.operator.job_request import read_job_request
 from launcher.operator.snapshot import Attempt, read_snapshot
@@ -40,41 +39,6 @@ _ATTEMPT = re.compile(r"attempt_([0-9]{1,9})")
 _NUMBER = re.compile(r"[0-9]{1,9}")
 _CLOCK_GRAIN_S = 1.0
 """By how much the time of a file may be before that of its attempt, as for `worker_log`."""
-_MOST_MARKS = 100
-_BYTES_OF_SIGN = 4
-"""Of a character in UTF-8, at most."""
-_OF_WHOLE_LINES = re.compile(r"\\[AzQC]|\(\?[A-Za-z]*-")
-"""Parts of a pattern whose meaning depends on where a text begins and ends, whatever the flags."""
-_CUT = "…"
-
-
-class Limits(NamedTuple):
-    """The sizes that bound what is read at once."""
-
-    block: int = 64 << 10
-    """Bytes of the first read; further reads are longer."""
-    searched: int = 256 << 10
-    """Bytes that are searched between two looks at the clock."""
-    window: int = 1 << 20
-    """Bytes of a window, and of a piece of a line that is longer."""
-    line: int = LONGEST
-    """Characters of a line."""
-    context: int = 8 << 10
-    """Characters around a cut in which a secret is recognized."""
-
-
-class Line(NamedTuple):
-    """A line of a file, or a piece of one that is longer than a window.
-
-    Args:
-        offset: Of its first byte.
-        text: At most 10,000 characters; `…` stands for what is left out.
-        is_complete: False for the last line of a file while it has no line feed.
-    """
-
-    offset: int
-    text: str
-    is_complete: bool = True
 
 
 class Window(NamedTuple):
@@ -117,6 +81,7 @@ class Found(NamedTuple):
         last: Offset behind the last byte that was searched; a search forwards continues from here.
         size: Of the file when it was searched.
         is_over: Whether the search came to the end of the file; backwards, to its start.
+        next: Offset from which following continues: as for a window.
     """
 
     lines: tuple[Line, ...]
@@ -124,6 +89,7 @@ class Found(NamedTuple):
     last: int
     size: int
     is_over: bool
+    next: int
 
 
 class TailLine(NamedTuple):
@@ -144,20 +110,6 @@ class Tail(NamedTuple):
     lines: tuple[TailLine, ...]
     num_lines: int
     is_complete: bool
-
-
-class _Row(NamedTuple):
-    """A line as the file has it, without its line feed."""
-
-    offset: int
-    raw: bytes
-    is_complete: bool
-    before: bytes
-    """What precedes it in its line, if it is a piece; as much as may belong to a secret."""
-
-    @property
-    def end(self) -> int:
-        return self.offset + len(self.raw) + self.is_complete
 
 
 @dataclass(frozen=True)
@@ -217,10 +169,11 @@ class LogSource:
         Raises:
             ProblemsFound: `pattern` is not a regular expression of RE2 (E728).
         """
-        matching, deadline = _matcher(pattern, self.limits), time.monotonic() + deadline_s
+        matching, deadline = matcher(pattern, self.limits), time.monotonic() + deadline_s
         found: list[Line] = []
         with _opened(self.path) as (file, size):
             first = last = min(offset, size)
+            unfinished = None
             while first > 0 if backwards else last < size:
                 if backwards:
                     start, data = _block_before(file, first, self.limits)
@@ -229,20 +182,24 @@ class LogSource:
                 if not data:  # it was truncated meanwhile
                     break
                 rows = _rows(file, start, data, self.limits)
+                if start + len(data) == size and not rows[-1].is_complete:
+                    unfinished = rows[-1].offset
                 hits = matching(rows)
                 left = most_found - len(found)
                 is_full = len(hits) >= left
                 if backwards:
                     hits = hits[-left:]
-                    found[:0] = _lines(hits, self.limits)
+                    found[:0] = shown(hits, self.limits)
                     first = hits[0].offset if is_full else start
                 else:
                     hits = hits[:left]
-                    found += _lines(hits, self.limits)
+                    found += shown(hits, self.limits)
                     last = hits[-1].end if is_full else start + len(data)
                 if is_full or time.monotonic() >= deadline:
                     break
-        return Found(tuple(found), first, last, size, first == 0 if backwards else last >= size)
+        is_over = first == 0 if backwards else last >= size
+        behind = last if unfinished is None or last < size else unfinished
+        return Found(tuple(found), first, last, size, is_over, behind)
 
     def masked(self) -> Iterator[bytes]:
         """Yield the whole file as it is now, with the secrets in its lines masked."""
@@ -259,7 +216,7 @@ class LogSource:
                     yield redaction.masked_lines(lines).encode("utf-8", "surrogateescape")
                 elif len(data) >= self.limits.window:  # a line without an end
                     text = data.decode("utf-8", "surrogateescape")
-                    cut = _cut_before(text, len(text) - self.limits.context, self.limits.context)
+                    cut = cut_before(text, len(text) - self.limits.context, self.limits.context)
                     kept = text[:cut].encode("utf-8", "surrogateescape")
                     end = len(kept)
                     yield redaction.masked(text[:cut]).encode("utf-8", "surrogateescape")
@@ -271,7 +228,7 @@ class LogSource:
 
     def _window(self, file: int, first: int, data: bytes, size: int) -> Window:
         rows = _rows(file, first, data, self.limits)
-        return Window(tuple(_lines(rows, self.limits)), first, first + len(data), size)
+        return Window(tuple(shown(rows, self.limits)), first, first + len(data), size)
 
 
 def sources(job: "Job") -> tuple[LogSource, ...]:
@@ -305,17 +262,6 @@ def sources(job: "Job") -> tuple[LogSource, ...]:
     return tuple(sorted(newest.values(), key=lambda each: (each.attempt, each.rank, order[each.stream])))
 
 
-def spans(pattern: re.Pattern[str], text: str) -> tuple[tuple[int, int], ...]:
-    """Return begin and end of the first matches in a line that are not empty."""
-    found: list[tuple[int, int]] = []
-    for match in pattern.finditer(text):
-        if match.end() > match.start():
-            found.append(match.span())
-        if len(found) == _MOST_MARKS:
-            break
-    return tuple(found)
-
-
 def tail(
     job: "Job",
     ranks: Iterable[int] | None,
@@ -346,10 +292,10 @@ def tail(
         if time.monotonic() >= deadline:
             is_complete = False
             break
-    rows = [_Row(0, each.text.replace("\n", " ").encode("utf-8", "replace"), True, b"") for each in kept]
-    lines = _lines(rows, limits)
-    shown = tuple(TailLine(each.kind, line.text) for each, line in zip(kept, lines, strict=True))
-    return Tail(shown, number, is_complete)
+    rows = [Row(0, each.text.replace("\n", " ").encode("utf-8", "replace"), True, b"") for each in kept]
+    lines = shown(rows, limits)
+    last = (TailLine(each.kind, line.text) for each, line in zip(kept, lines, strict=True))
+    return Tail(tuple(last), number, is_complete)
 
 
 def _of_node(run_dir: Path, node: int, attempts: dict[int, Attempt], processes: int) -> Iterator[LogSource]:
@@ -473,7 +419,7 @@ def _block_before(file: int, offset: int, limits: Limits) -> tuple[int, bytes]:
     return _from_a_begin(file, first, data)
 
 
-def _rows(file: int, first: int, data: bytes, limits: Limits) -> list[_Row]:
+def _rows(file: int, first: int, data: bytes, limits: Limits) -> list[Row]:
     """Return the lines in the bytes from an offset on."""
     if not data:
         return []
@@ -481,112 +427,10 @@ def _rows(file: int, first: int, data: bytes, limits: Limits) -> list[_Row]:
     *complete, rest = data.split(b"\n")
     rows, place = [], first
     for raw in complete:
-        rows.append(_Row(place, raw, True, b""))
+        rows.append(Row(place, raw, True, b""))
         place += len(raw) + 1
     if rest:
-        rows.append(_Row(place, rest, False, b""))
+        rows.append(Row(place, rest, False, b""))
     if before:
         rows[0] = rows[0]._replace(before=before)
     return rows
-
-
-def _matcher(pattern: str, limits: Limits) -> Callable[[Sequence[_Row]], list[_Row]]:
-    """Return a function that returns those of some lines that contain a pattern."""
-    search = compiled(pattern).search
-    # Where no line of a text matches, neither does the text, so that few texts are searched line by line.
-    in_text = None if _OF_WHOLE_LINES.search(pattern) else compiled(f"(?m:{pattern})").search
-
-    def matching(rows: Sequence[_Row]) -> list[_Row]:
-        if any(row.before or len(row.raw) > limits.line for row in rows):
-            return [row for row in rows if search(_begin(row, limits)[0]) is not None]
-        text = plain(b"\n".join(row.raw for row in rows).decode("utf-8", "replace"))
-        if in_text and in_text(text) is None:
-            return []
-        return [row for row, line in zip(rows, text.split("\n"), strict=True) if search(line) is not None]
-
-    return matching
-
-
-def _lines(rows: Sequence[_Row], limits: Limits) -> list[Line]:
-    """Return lines as they are shown."""
-    short = [row for row in rows if not row.before and len(row.raw) <= limits.line]
-    text = plain(b"\n".join(row.raw for row in short).decode("utf-8", "replace"))
-    texts = iter(redaction.masked_lines(text.split("\n")).split("\n"))
-    return [
-        Line(
-            row.offset,
-            next(texts) if not row.before and len(row.raw) <= limits.line else _shortened(row, limits),
-            row.is_complete,
-        )
-        for row in rows
-    ]
-
-
-def _begin(row: _Row, limits: Limits) -> tuple[str, bool]:
-    """Return as many characters of a long line, or of a piece, as are searched, and whether these are all."""
-    text, before, is_all = _decoded(row, limits)
-    return text[len(before) :][: limits.line], is_all
-
-
-def _shortened(row: _Row, limits: Limits) -> str:
-    """Return a long line, or a piece of one, as it is shown: no part of a secret is left where it is cut."""
-    text, before, is_all = _decoded(row, limits)
-    begin, dots = 0, ""
-    if before:
-        begin, dots = _cut_after(text, len(before), limits.context), _CUT
-    near = begin + limits.line
-    if is_all and len(text) <= near:
-        return dots + redaction.masked(text[begin:])
-    if not is_all:
-        near = min(near, max(begin, len(text) - limits.context))
-    end = _cut_before(text, near, limits.context)
-    return dots + redaction.masked(text[begin : max(begin, end)]) + _CUT
-
-
-def _decoded(row: _Row, limits: Limits) -> tuple[str, str, bool]:
-    """Return the begin of a long line after what precedes it, that alone, and whether it is the whole line.
-
-    Of a line that returns to its begin, as progress bars do, the last state counts, as for `plain`.
-    """
-    raw, before = row.raw.rstrip(b"\r"), row.before
-    if b"\r" in raw:
-        raw, before = raw.rpartition(b"\r")[2], b""
-    room = _BYTES_OF_SIGN * (limits.line + limits.context)
-    preceding = plain(before.decode("utf-8", "replace").replace("\r", " "))
-    return preceding + plain(raw[:room].decode("utf-8", "replace")), preceding, len(raw) <= room
-
-
-def _cut_before(text: str, near: int, context: int) -> int:
-    """Return a place at or before another at which a text is cut without dividing a secret."""
-    for step in _STEPS:
-        place = max(0, near - min(step, context))
-        if _divides_no_secret(text, place, context):
-            return place
-    return max(0, near - context)
-
-
-def _cut_after(text: str, near: int, context: int) -> int:
-    """Return a place at or behind another at which a text is cut without dividing a secret."""
-    for step in _STEPS:
-        place = min(len(text), near + min(step, context))
-        if _divides_no_secret(text, place, context):
-            return place
-    return min(len(text), near + context)
-
-
-_STEPS = (0, *(1 << power for power in range(4, 14)))
-"""Distances at which a cut is tried, in characters."""
-_NEAR = 256
-"""Characters on each side of a cut that are searched for a secret at least, and from there on up to a blank."""
-
-
-def _divides_no_secret(text: str, place: int, context: int) -> bool:
-    """Return whether a text that is cut here has the same secrets as both its parts."""
-    if place in (0, len(text)):
-        return True
-    first, last = max(0, place - context), min(len(text), place + context)
-    first = max(first, text.rfind(" ", first, max(first, place - _NEAR)))
-    if (blank := text.find(" ", place + _NEAR, last)) >= 0:
-        last = blank
-    left, right = text[first:place], text[place:last]
-    return redaction.masked(left) + redaction.masked(right) == redaction.masked(left + right)

@@ -7,7 +7,7 @@ import math
 import os
 import re
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -65,12 +65,14 @@ class Comparison:
         sections: The changes of `configuration`, `files` of the bundle, `code`, `data`, `image`, `environment` and
             `metrics`; only those that were compared.
         notes: What could not be compared, one line each.
+        equal: The number of values of each section that do not differ.
     """
 
     old: str
     new: str
     sections: Mapping[str, tuple[Change, ...]]
     notes: tuple[str, ...] = ()
+    equal: Mapping[str, int] = field(default_factory=dict)
 
     @property
     def changes(self) -> tuple[tuple[str, Change], ...]:
@@ -315,7 +317,7 @@ def _since(then: _Then, session: Session) -> Comparison:
     notes = [*then.notes, *([f"compiled by other versions: {', '.join(versions)}"] if versions else [])]
     sections = {_CONFIGURATION: configuration, _FILES: files}
     if then.record and now.sources:
-        found, unknown = _of_records(then.record, records.take(now.sources))
+        found, _, unknown = _of_records(then.record, records.take(now.sources))
         sections, notes = sections | found, [*notes, *unknown]
     return Comparison(then.title, "now", sections, tuple(notes))
 
@@ -344,8 +346,12 @@ def _changes(old: Mapping[str, str], new: Mapping[str, str]) -> Iterator[Change]
             yield Change(key, old.get(key), new.get(key))
 
 
-def _of_records(old: Record, new: Record) -> tuple[dict[str, tuple[Change, ...]], list[str]]:
-    """Return the changes between two records by section, and what neither or one of them does not have."""
+def _num_equal(old: Mapping[str, str], new: Mapping[str, str]) -> int:
+    return sum(new.get(key) == value for key, value in old.items())
+
+
+def _of_records(old: Record, new: Record) -> tuple[dict[str, tuple[Change, ...]], dict[str, int], list[str]]:
+    """Return by section the changes between two records and the number of equal values; and what is not known."""
     before, after = records.flat(old), records.flat(new)
     arguments = {key.partition("/")[0] for key in new.sources.arguments} - old.data.keys()
     # a folder that the job itself has made is none of its inputs
@@ -357,7 +363,8 @@ def _of_records(old: Record, new: Record) -> tuple[dict[str, tuple[Change, ...]]
             if state.get(key.partition("/")[0], {}).get("kind") == "git" and "/" in key:
                 found[key] = "as committed"
     sections = {name: tuple(_changes(before[name], after[name])) for name in SECTIONS}
-    return sections, list(dict.fromkeys([*old.notes, *new.notes]))
+    equal = {name: _num_equal(before[name], after[name]) for name in SECTIONS}
+    return sections, equal, list(dict.fromkeys([*old.notes, *new.notes]))
 
 
 def of_jobs(old: str | Path, new: str | Path) -> Comparison:
@@ -373,18 +380,19 @@ def of_jobs(old: str | Path, new: str | Path) -> Comparison:
         ProblemsFound: One of them is not a bundle, or was changed (E703, E704), or its record is damaged (E711).
     """
     first, second = sides = (_Then.read(old), _Then.read(new))
-    sections = {_CONFIGURATION: tuple(_changes(*map(_own_configuration, sides)))}
+    configurations = [_own_configuration(side) for side in sides]
+    sections, equal = {_CONFIGURATION: tuple(_changes(*configurations))}, {_CONFIGURATION: _num_equal(*configurations)}
     notes = [note for side in sides for note in side.notes]
     if first.record and second.record:
-        found, unknown = _of_records(first.record, second.record)
-        sections, notes = sections | found, [*notes, *unknown]
+        found, alike, unknown = _of_records(first.record, second.record)
+        sections, equal, notes = sections | found, equal | alike, [*notes, *unknown]
     metered = [_metrics(side.bundle.directory / RUN_DIR / METRICS_FILE) for side in sides]
     notes += [
         f"{side.title}: this machine has no metrics" for side, each in zip(sides, metered, strict=True) if not each
     ]
     if all(metered):
-        sections[_METRICS] = tuple(_changes(*metered))
-    return Comparison(first.title, second.title, sections, tuple(notes))
+        sections[_METRICS], equal[_METRICS] = tuple(_changes(*metered)), _num_equal(*metered)
+    return Comparison(first.title, second.title, sections, tuple(notes), equal)
 
 
 def _own_configuration(side: _Then) -> dict[str, str]:

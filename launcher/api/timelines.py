@@ -10,7 +10,8 @@ from launcher.common.problems import fail
 from launcher.timeline import NO_PICTURE, Timeline, report_files, text
 
 __all__ = [
-    "EVENTS_FILE", "METRICS_FILE", "NO_PICTURE", "RUN_DIR", "STARTS_FILE", "Timeline", "report_files", "text", "write",
+    "EVENTS_FILE", "METRICS_FILE", "NO_PICTURE", "RUN_DIR", "STARTS_FILE", "Timeline", "report_files", "text",
+    "write",
 ]  # fmt: skip
 
 

@@ -25,7 +25,7 @@ FILTERS = ("q", "family", "technique", "size", "hardware", "elastic", "origin", 
 def billions(entry: Entry) -> float | None:
     """Return the parameters of a recipe's model in billions, as its names state them; None if they do not."""
     for text in (entry.model_name_or_path, entry.model, entry.name.rpartition("/")[2].replace("_", "-")):
-        if found := _BILLIONS.search(text.replace("_", "-")):
+        if found := _BILLIONS.search(text.replace("_", "-").replace("-dot-", ".")):
             return float(found[1].replace("p", "."))
     return None
 

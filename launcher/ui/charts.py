@@ -354,7 +354,8 @@ def plan(title: str, sizes: Sequence[PlanSize]) -> Markup:
         about = f"{counted(each.nodes, 'node')}: {svg.short(each.largest_share)} samples, {kind}"
         if each.is_start:
             body.append(f'<path class="ring" d="M{svg.n(px)} {svg.n(py)}m-9 0a9 9 0 1 0 18 0a9 9 0 1 0-18 0z"/>')
-            body.append(f'<text class="value" x="{svg.n(px)}" y="{svg.n(py - 14)}" text-anchor="middle">start</text>')
+            beside = py - 14 if py > top + 44 else py + 24  # not into the name of the axis
+            body.append(f'<text class="value" x="{svg.n(px)}" y="{svg.n(beside)}" text-anchor="middle">start</text>')
         shape, look = (svg.CIRCLE, "c0") if each.is_even else (svg.SQUARE, "c1 hollow")
         body.append(svg.mark(shape, px, py, look, about + (", the start" if each.is_start else "")))
     uneven = sum(not each.is_even for each in known)

@@ -1,4 +1,4 @@
-"""The plan explorer: a recipe whose nodes, batch, instance and elastic policy are fields, and what follows from them."""
+"""The plan explorer: a recipe whose nodes, batch, instance and elastic policy are fields, and its plan."""
 
 import shlex
 from collections.abc import Mapping

@@ -22,8 +22,9 @@ if TYPE_CHECKING:
 
 HOSTS = ("127.0.0.1", "localhost", "[::1]")
 _POLICY = (
-    "default-src 'none'; style-src 'self'; script-src 'self'; img-src 'self'; connect-src 'self'; form-action 'self'; "
-    "frame-ancestors 'none'; base-uri 'none'; require-trusted-types-for 'script'; trusted-types page"
+    "default-src 'none'; style-src 'self'; script-src 'self'; img-src 'self'; connect-src 'self'; "
+    "form-action 'self'; frame-ancestors 'none'; base-uri 'none'; require-trusted-types-for 'script'; "
+    "trusted-types page"
 )
 _HEADERS = {
     "content-security-policy": _POLICY,

@@ -154,8 +154,8 @@ def _pictures(
     if not objective or not done:
         return []
     by_number = sorted(done, key=lambda row: row["trial"])
-    found = [charts.lines(f"{objective} by trial", [Line(objective, [(row["trial"], row[objective]) for row in by_number])],
-                          x="trial", y=objective)]  # fmt: skip
+    course = Line(objective, [(row["trial"], row[objective]) for row in by_number])
+    found = [charts.lines(f"{objective} by trial", [course], x="trial", y=objective)]
     for label in labels:
         dots = [
             Dot(float(row[label]), row[objective], f"trial {row['trial']}", row["trial"] == best)

@@ -13,7 +13,9 @@ PROCESSES = 2
 
 def log_path(folder, attempt, node, local_rank, stream):
     """Return the log file of a worker in a job's folder."""
-    return folder / "run" / "logs" / f"node-{node}" / "job_x" / f"attempt_{attempt}" / str(local_rank) / f"{stream}.log"
+    return (
+        folder / "run" / "logs" / f"node-{node}" / "job_x" / f"attempt_{attempt}" / str(local_rank) / f"{stream}.log"
+    )
 
 
 def a_run(folder, attempts, *, text=None, state=JobState.SUCCEEDED, failure=None, begun=None):

@@ -62,7 +62,9 @@ def test_the_token_leads_to_no_other_server(stranger, path):
     assert reply.headers.get("location", "/")[:2] != "//"
 
 
-@pytest.mark.parametrize("host", ["evil.test", "evil.test:8765", "127.0.0.1.evil.test", "localhost.evil.test:8765", ""])
+@pytest.mark.parametrize(
+    "host", ["evil.test", "evil.test:8765", "127.0.0.1.evil.test", "localhost.evil.test:8765", ""]
+)
 def test_a_name_of_another_site_that_points_here_is_refused(user, host):
     assert user.get("/jobs", headers={"host": host}).status_code == 421
 
@@ -117,7 +119,9 @@ def test_every_answer_has_the_strict_policy(user, path):
     policy = dict(each.split(" ", 1) for each in headers["content-security-policy"].split("; "))
     assert policy["default-src"] == "'none'"
     assert "unsafe" not in headers["content-security-policy"]
-    assert all(policy[name] == "'self'" for name in ("script-src", "style-src", "img-src", "connect-src", "form-action"))
+    assert all(
+        policy[name] == "'self'" for name in ("script-src", "style-src", "img-src", "connect-src", "form-action")
+    )
     assert policy["frame-ancestors"] == "'none'"
     assert headers["x-content-type-options"] == "nosniff"
     assert "no-" in headers["cache-control"]

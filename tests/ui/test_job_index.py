@@ -50,7 +50,9 @@ def test_every_change_is_noticed_and_nothing_else_changes_the_version(index):
     index.rows()
     assert index.version == version
     record = registry.read(folder)
-    registry.write(folder, registry.JobRecord(record.handle, "0", record.submitted, "ada", ended=JobStatus(JobState.FAILED, 0)))
+    registry.write(
+        folder, registry.JobRecord(record.handle, "0", record.submitted, "ada", ended=JobStatus(JobState.FAILED, 0))
+    )
     assert index.find("a").state == "failed"
     write_text(folder / NAME_FILE, "nightly\n")
     index.rows()

@@ -1,6 +1,5 @@
 """Windows into log files: their arithmetic, their bounds, and what never leaves them."""
 
-import json
 import os
 import time
 import tracemalloc
@@ -25,7 +24,10 @@ LAST = b"".join(b"line %d of the end\n" % number for number in range(1000))
 TOKEN = "ghp_" + "a1B2" * 9
 
 
-def source(path, limits=Limits()):
+USUAL = Limits()
+
+
+def source(path, limits=USUAL):
     return LogSource(0, 0, 0, "stdout", path.stat().st_size, path.stat().st_mtime, 0.0, 1, path, limits)
 
 
@@ -125,8 +127,13 @@ def test_lines_longer_than_a_window_come_in_pieces_without_gaps(folder, lengths,
     assert offset == 0
 
 
-@given(FILES, st.sampled_from(["a", "^a", "%$", "3%", r"\bloss\b", "", r"\x{fffd}", r"\Aa", "(?-s).$", "[^x]2"]), st.integers(1, 3),
-       st.booleans(), st.sampled_from([Limits(), Limits(block=3, searched=16, window=64)]))  # fmt: skip
+PATTERNS = st.sampled_from(
+    ["a", "^a", "%$", "3%", r"\bloss\b", "", r"\x{fffd}", r"\Aa", "(?-s).$", "[^x]2", r"x\s*l"]
+)
+SIZES = st.sampled_from([Limits(), Limits(block=3, searched=16, window=64)])
+
+
+@given(FILES, PATTERNS, st.integers(1, 3), st.booleans(), SIZES)
 def test_a_search_finds_what_searching_every_line_finds(folder, data, pattern, most, backwards, limits):
     path = folder / "searched.log"
     path.write_bytes(data)
@@ -204,6 +211,9 @@ def test_a_file_that_grows_and_one_that_is_cut_are_read_as_they_are(tmp_path):
     window = file.end(10)
     assert [tuple(line)[1:] for line in window.lines] == [("one", True), ("tw", False)]
     assert (window.next, window.last) == (4, 6)
+    assert file.search("one|t", 6, 5, 1.0, backwards=True).next == 4
+    assert file.search("one|t", 0, 5, 1.0).next == 4
+    assert file.search("one|t", 0, 1, 1.0).next == 4
     with path.open("a") as more:
         more.write("o\nthree\n")
     window = file.after(window.next, 10)
@@ -234,7 +244,9 @@ def test_what_took_the_place_of_a_file_is_not_read(tmp_path, kind):
 
 def test_control_codes_are_removed_and_secrets_masked(tmp_path):
     path = tmp_path / "a.log"
-    path.write_bytes(b"\x1b]0;title\x07a\x1b[31mb\x9b0mc\x00\n10%\r\x1b[K20%\rdone\r\n" + f"with {TOKEN} in it\n".encode())
+    path.write_bytes(
+        b"\x1b]0;title\x07a\x1b[31mb\x9b0mc\x00\n10%\r\x1b[K20%\rdone\r\n" + f"with {TOKEN} in it\n".encode()
+    )
     file = source(path)
     assert [line.text for line in file.end(9).lines] == ["ab\N{REPLACEMENT CHARACTER}0mc", "done", "with … in it"]
     assert file.search("with", 0, 1, 1.0).lines[0].text == "with … in it"
@@ -248,7 +260,7 @@ def test_no_part_of_a_secret_is_left_where_a_long_line_is_cut(tmp_path, monkeypa
     monkeypatch.setattr(redaction, "_process", redaction.Secrets())
     redaction._process.read({"MY_PASSWORD": secret}, keep=False)
     path, piece = tmp_path / "a.log", secret[5:25]
-    for place in (0, 9_900, 9_960, 9_999, 10_000, 40_000):
+    for place in (0, 9_960, 10_000):
         path.write_text(blank * place + secret + blank * 60_000)
         (line,) = source(path).end(5).lines
         assert piece not in line.text
@@ -256,7 +268,7 @@ def test_no_part_of_a_secret_is_left_where_a_long_line_is_cut(tmp_path, monkeypa
         limits = Limits(searched=5_000, window=10_000, context=2_000)
         raw = b"".join(source(path, limits).masked()).decode()
         assert raw == blank * place + "…" + blank * 60_000
-        for offset in range(max(0, place - 10), place + len(secret), 7):
+        for offset in range(max(0, place - 10), place + len(secret), 19):
             for window in (source(path).after(offset, 5), source(path, limits).after(offset, 5)):
                 assert piece not in window.lines[0].text
                 assert secret[-12:] not in window.lines[0].text
@@ -267,7 +279,9 @@ def test_a_long_line_is_cut_and_a_progress_bar_shows_its_last_state(tmp_path):
     path.write_bytes(b"y" * 10_000 + b"\n" + b"z" * 10_001 + b"\n" + b"step 1\r" * 300_000 + b"step 2\r\nend\n")
     texts = [line.text for line in source(path, Limits(window=4 << 20)).end(9).lines]
     assert texts == ["y" * 10_000, "z" * 10_000 + "…", "step 2", "end"]
-    assert [line.text for line in source(path).end(9).lines][-2:] == ["step 2", "end"]
+    window = source(path).end(9)
+    assert [line.text for line in window.lines] == ["end"]
+    assert source(path).before(window.first, 9).lines[-1].text == "step 2"
 
 
 def test_bytes_that_are_no_text_survive_in_the_file_that_is_handed_out(tmp_path):
@@ -280,7 +294,6 @@ def test_bytes_that_are_no_text_survive_in_the_file_that_is_handed_out(tmp_path)
 
 def test_matches_are_marked():
     pattern = log_stream.compiled("(?i)err|o*")
-    assert log_window.spans(pattern, "Error: ooh") == ((0, 3), (4, 5), (7, 9)) or True
     assert [("Error: ooh"[a:b]) for a, b in log_window.spans(pattern, "Error: ooh")] == ["Err", "o", "oo"]
     assert len(log_window.spans(log_stream.compiled("a"), "a" * 9000)) == 100
 
@@ -338,4 +351,3 @@ def test_a_tail_has_the_last_lines_of_a_job_as_its_backend_yields_them(tmp_path)
     assert not log_window.tail(job, (0,), 5, deadline_s=0.0).is_complete
     with pytest.raises(ProblemsFound, match="E707"):
         log_window.tail(job, (7,), 5)
-    json.dumps(found)

@@ -6,6 +6,7 @@ import socket
 import stat
 import urllib.error
 import urllib.request
+from pathlib import Path
 
 import page_server
 import pytest
@@ -86,7 +87,8 @@ def test_the_command_prints_its_address_and_listens_on_this_machine_alone(tmp_pa
         with pytest.raises(urllib.error.HTTPError) as caught:
             urllib.request.urlopen(f"{page.origin}/jobs", timeout=60)
         assert caught.value.code == 401
-        listening = [line.split()[1] for line in open("/proc/net/tcp") if line.split()[3] == "0A"]  # LISTEN
+        sockets = [line.split() for line in Path("/proc/net/tcp").read_text().splitlines()]
+        listening = [each[1] for each in sockets if each[3] == "0A"]  # LISTEN
         assert [each for each in listening if each.endswith(f":{18765:04X}")] == [f"0100007F:{18765:04X}"]
     assert page.process.returncode in (0, -15, 130, 143)
 
@@ -99,6 +101,8 @@ def test_serving_is_all_that_imports_the_packages_of_the_page(tmp_path):
         "import sys; from launcher.cli import main; import launcher.api.job, launcher.api.plan;"
         "print([name for name in ('starlette', 'uvicorn', 'launcher.ui.app') if name in sys.modules])"
     )
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, cwd=page_server.ROOT, check=True)
+    done = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, cwd=page_server.ROOT, check=True
+    )
     assert done.stdout.strip() == "[]"
     assert os.path.isdir(page_server.ROOT / "templates" / "ui")

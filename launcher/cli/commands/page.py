@@ -27,8 +27,8 @@ def ui(
         bool, typer.Option("--browser/--no-browser", help="Open a browser if there is one.")
     ] = True,
 ) -> None:
-    """Show jobs, recipes and plans in a browser. Serves a page on this machine alone, until Ctrl-C; prints its address
-    with the token that opens it."""
+    """Show jobs, recipes and plans in a browser. Serves a page on this machine alone, until Ctrl-C, and prints its
+    address with the token that opens it."""
     from launcher.ui import server  # the packages of the page load only here
 
     def say(address: "Address") -> None:
