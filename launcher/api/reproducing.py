@@ -381,7 +381,10 @@ def of_jobs(old: str | Path, new: str | Path) -> Comparison:
     """
     first, second = sides = (_Then.read(old), _Then.read(new))
     configurations = [_own_configuration(side) for side in sides]
-    sections, equal = {_CONFIGURATION: tuple(_changes(*configurations))}, {_CONFIGURATION: _num_equal(*configurations)}
+    sections, equal = (
+        {_CONFIGURATION: tuple(_changes(*configurations))},
+        {_CONFIGURATION: _num_equal(*configurations)},
+    )
     notes = [note for side in sides for note in side.notes]
     if first.record and second.record:
         found, alike, unknown = _of_records(first.record, second.record)

@@ -55,7 +55,7 @@ def app_of(ui: Ui) -> Starlette:
         *(Route(path, _follow) for path in _MAKERS),
     ]
     handlers = {HTTPException: _refused, ProblemsFound: _problems, 404: _refused, Exception: _fault}
-    app = Starlette(routes=routes, exception_handlers=handlers)  # type: ignore[arg-type]
+    app = Starlette(routes=routes, exception_handlers=handlers)
     app.state.ui = ui
     return app
 

@@ -4,7 +4,8 @@ import difflib
 import os
 import re
 import time
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections import Counter
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 from urllib.parse import quote, urlencode
@@ -32,15 +33,14 @@ _LONGEST_NAME, _LONGEST = 300, 20_000
 _READ_S = 1.5
 """How long the metrics of all jobs together are read for one page."""
 _SECTIONS = ("configuration", "files", "code", "data", "image", "environment", "metrics")
-_TOKEN = re.compile(r"[\w.]+|\s+|[^\w\s]")
-_LONG = 24
-"""Characters from which words are compared within a value; a shorter one is marked as a whole."""
-_MOST_TOKENS = 400
-_MOST_PAIRS = 2_000_000
-"""Pairs of words that are compared for a page, about a second; further values are marked as a whole."""
+_TOKEN = re.compile(r"\s*(?:[\w.]+|[^\w\s])|\s+")
+_SHORT = 24
+"""Characters below which a value is marked as a whole."""
+_MOST_TOKENS, _MOST_PAIRS = 200, 400_000
+"""Words of a value, and pairs of words of a page, that are compared; beyond that, one part of a value is marked."""
 _LEAST_ALIKE = 0.3
-_KEPT, _MOST_MARKED = 60, 2000
-"""Characters that are shown at both ends of a long equal part, and of a part that differs."""
+_KEPT, _MOST_SHOWN = 60, 2000
+"""Characters that are shown of each end of a long part that is equal, and of a part that differs."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -128,7 +128,9 @@ def compare(request: Request) -> Response:
                 compared = _compared(ui, sides, words)
     if found:
         sides = []
-    curves = _Curves.of(sides)
+    elif further.strip() and sides and all(side.job for side in sides):
+        compared.notes.append("the overrides were not used: no recipe is compared")
+    curves = _Curves.of(ui, sides)
     if len(sides) > 2:
         compared.add("metrics", curves.last)
     sections = _sections(compared)
@@ -156,10 +158,11 @@ def _names(query: QueryParams) -> list[str]:
     return [each.strip()[:_LONGEST_NAME] for each in given if each.strip()]
 
 
-def _suggested(ui: Ui) -> list[tuple[str, str]]:
-    """Return the names that may be compared, each with what to show of it."""
-    jobs = [(row.name, row.title if row.title != row.name else "job") for row in ui.index.rows()[:_MOST_NAMES]]
-    return [*jobs, *((name, "recipe") for name in explorer.known(ui))]
+def _suggested(ui: Ui) -> list[str]:
+    """Return names of jobs, those that users gave where they are unique, and of recipes."""
+    rows = ui.index.rows()[:_MOST_NAMES]
+    known = Counter(row.title for row in rows)
+    return [*(row.title if known[row.title] == 1 else row.name for row in rows), *explorer.known(ui)]
 
 
 def _named(ui: Ui, name: str) -> Side:
@@ -239,12 +242,13 @@ def _sections(compared: _Compared) -> list[Section]:
     for name in names:
         changes = compared.changes[name]
         rows = [Row(key, marker.cells(values)) for key, values in changes[:_MOST_ROWS]]
-        found.append(Section(name, rows, len(changes), compared.equal.get(name)))
+        if rows or compared.equal.get(name):
+            found.append(Section(name, rows, len(changes), compared.equal.get(name)))
     return found
 
 
 class _Marker:
-    """Marks the words that differ within values, as long as its time allows."""
+    """Marks the words that differ within values, as long as its budget lasts."""
 
     def __init__(self) -> None:
         self._left = _MOST_PAIRS
@@ -253,21 +257,85 @@ class _Marker:
         """Return the values of a key: two of them with their words compared."""
         base = values[0]
         if len(values) == 2 and base is not None and values[1] is not None:
-            return tuple(Cell(tuple(_bounded(each)), False) for each in self._compared(base, values[1]))
-        whole = [() if value is None else tuple(_bounded([Piece(value, True)])) for value in values]
-        return tuple(Cell(pieces, index > 0 and values[index] == base) for index, pieces in enumerate(whole))
+            return tuple(Cell(tuple(map(_shortened, each)), False) for each in self._marked(base, values[1]))
+        cells = []
+        for index, value in enumerate(values):
+            pieces = () if value is None else (_shortened(Piece(value, index > 0)),)
+            cells.append(Cell(pieces, index > 0 and value == base))
+        return tuple(cells)
 
-    def _compared(self, before: str, after: str) -> tuple[list[Piece], list[Piece]]:
+    def _marked(self, before: str, after: str) -> tuple[list[Piece], list[Piece]]:
         whole = [Piece(before, True)], [Piece(after, True)]
-        if min(len(before), len(after)) < _LONG:
+        if min(len(before), len(after)) < _SHORT or max(len(before), len(after)) > _LONGEST:
             return whole
-        head = len(os.path.commonprefix([before, after]))
-        head -= len(before[:head]) - len(before[:head].rstrip("abcdefghijklmnopqrstuvwxyz0123456789_"))
-        tail = len(os.path.commonprefix([before[head:][::-1], after[head:][::-1]]))
-        old, new = (_TOKEN.findall(each[head : len(each) - tail]) for each in (before, after))
-        return whole if False else self._words(before, after, old, new, head, tail)
+        old, new = _TOKEN.findall(before), _TOKEN.findall(after)
+        head = _num_common(old, new)
+        tail = _num_common(old[head:][::-1], new[head:][::-1])
+        middle_old, middle_new = old[head : len(old) - tail], new[head : len(new) - tail]
+        pairs = len(middle_old) * len(middle_new)
+        codes: Sequence[tuple[str, int, int, int, int]] = [("replace", 0, len(middle_old), 0, len(middle_new))]
+        if max(len(middle_old), len(middle_new)) <= _MOST_TOKENS and pairs <= self._left:
+            self._left -= pairs
+            codes = difflib.SequenceMatcher(None, middle_old, middle_new, autojunk=False).get_opcodes()
+        equal = [("equal", 0, head, 0, head)]
+        shifted = [(tag, i + head, j + head, k + head, m + head) for tag, i, j, k, m in codes]
+        rest = [("equal", len(old) - tail, len(old), len(new) - tail, len(new))]
+        sides: tuple[list[Piece], list[Piece]] = ([], [])
+        for tag, i, j, k, m in (*equal, *shifted, *rest):
+            for side, tokens in zip(sides, (old[i:j], new[k:m]), strict=True):
+                if tokens:
+                    side.append(Piece("".join(tokens), tag != "equal"))
+        alike = sum(len(piece.text) for piece in sides[0] if not piece.is_changed)
+        return sides if alike >= _LEAST_ALIKE * max(len(before), len(after)) else whole
 
-    def _words(
-        self, before: str, after: str, old: list[str], new: list[str], head: int, tail: int
-    ) -> tuple[list[Piece], list[Piece]]:
-        raise NotImplementedError
+
+def _num_common(old: Sequence[str], new: Sequence[str]) -> int:
+    """Return with how many equal words two texts begin."""
+    return next((i for i, (a, b) in enumerate(zip(old, new, strict=False)) if a != b), min(len(old), len(new)))
+
+
+def _shortened(piece: Piece) -> Piece:
+    text = piece.text
+    if not piece.is_changed and len(text) > 3 * _KEPT:
+        return Piece(f"{text[:_KEPT]} … {text[-_KEPT:]}", False)
+    more = len(text) - _MOST_SHOWN
+    return Piece(f"{text[:_MOST_SHOWN]} … and {more} more characters", True) if more > 0 else piece
+
+
+@dataclass(frozen=True)
+class _Curves:
+    """The metrics of jobs.
+
+    Args:
+        picture: Their losses; "" if fewer than two are recorded here.
+        last: The last value of each metric, for each side.
+    """
+
+    picture: Any
+    last: Sequence[Mapping[str, str]]
+    notes: Sequence[str]
+
+    @classmethod
+    def of(cls, ui: Ui, sides: Sequence[Side]) -> "_Curves":
+        """Read the metrics of the jobs among the sides; another look reads on."""
+        jobs = [side.job for side in sides if side.job]
+        key = ("compared", *(job.folder for job in jobs))
+        every = ui.kept(key, lambda: [Series(job.folder / RUN_DIR / METRICS_FILE) for job in jobs])
+        deadline, notes = time.monotonic() + _READ_S, []
+        for job, series in zip(jobs, every, strict=True):
+            try:
+                while (is_more := series.read()) and time.monotonic() < deadline:
+                    pass
+            except OSError as error:
+                notes.append(f"{job.title}: its metrics cannot be read: {error.strerror}")
+                continue
+            if is_more:
+                notes.append(f"{job.title}: its metrics are long, and only their start was read; reload to read on")
+        lines = [
+            Line(job.title, line.points)
+            for job, series in zip(jobs, every, strict=True)
+            for line in series.lines("loss", False)
+        ]
+        picture = charts.lines("Loss", lines, x="step", y="loss") if len(lines) > 1 else ""
+        last = [{f"{name}.last": f"{series.last(name):.6g}" for name in series.names()} for series in every]
+        return cls(picture, last, notes)

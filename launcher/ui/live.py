@@ -33,7 +33,7 @@ class _Followed:
 
     view: View
     task: "asyncio.Task[None] | None" = None
-    readers: set["asyncio.Queue[str]"] = field(default_factory=set)
+    readers: set["asyncio.Queue[str | None]"] = field(default_factory=set)
     sent: dict[str, str] = field(default_factory=dict)
 
 
@@ -55,7 +55,7 @@ class Hub:
             if len(self._followed) >= _MOST_VIEWS:
                 return
             followed = self._followed[address] = _Followed(await run_in_threadpool(make))
-        queue: asyncio.Queue[str] = asyncio.Queue()
+        queue: asyncio.Queue[str | None] = asyncio.Queue()
         followed.readers.add(queue)
         for event in _events(followed.sent):
             queue.put_nowait(event)
@@ -65,15 +65,24 @@ class Hub:
             yield "retry: 1000\n\n"
             while True:
                 try:
-                    yield await asyncio.wait_for(queue.get(), _BEAT_S)
+                    item = await asyncio.wait_for(queue.get(), _BEAT_S)
                 except TimeoutError:
-                    yield ": \n\n"
+                    item = ": \n\n"
+                if item is None:
+                    return
+                yield item
         finally:
             followed.readers.discard(queue)
             if not followed.readers and self._followed.get(address) is followed:
                 del self._followed[address]
                 if followed.task:
                     followed.task.cancel()
+
+    def close(self) -> None:
+        """End every stream."""
+        for followed in self._followed.values():
+            for queue in followed.readers:
+                queue.put_nowait(None)
 
     async def _look(self, address: str, followed: _Followed) -> None:
         version: Hashable = None

@@ -45,7 +45,9 @@ class Asked:
     @classmethod
     def of(cls, query: QueryParams) -> "Asked":
         """Return what a query asks for; places that are not numbers are ignored."""
-        attempt, rank, stream, began = (query.get(name, "").strip() for name in ("attempt", "rank", "stream", "began"))
+        attempt, rank, stream, began = (
+            query.get(name, "").strip() for name in ("attempt", "rank", "stream", "began")
+        )
         offset, at, before, after = (number(query.get(name, "")) for name in ("offset", "at", "before", "after"))
         return cls(attempt, rank, stream, query.get("grep", "")[:_MOST_PATTERN], began, offset, at, before, after)
 

@@ -77,9 +77,15 @@ def serve(results: Path, *, port: int | None, may_write: bool, say: Callable[[Ad
             server_header=False,
             timeout_graceful_shutdown=1,
         )
+
+        class Server(uvicorn.Server):
+            async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
+                ui.hub.close()  # streams have no end of their own, and the server waits for them
+                await super().shutdown(sockets)
+
         say(Address(chosen, token, _remote_host()))
         with contextlib.closing(ui.answers):
-            uvicorn.Server(config).run(sockets=[listener])
+            Server(config).run(sockets=[listener])
 
 
 def bound(port: int | None) -> socket.socket:

@@ -1,38 +1,89 @@
 """Sweeps: their trials, the best one, and the objective over each parameter."""
 
+import itertools
+import math
+import shlex
 import statistics
 from collections import Counter
-from collections.abc import Hashable, Mapping
+from collections.abc import Hashable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
 from typing import Any, NamedTuple
+from urllib.parse import urlencode
 
 from starlette.exceptions import HTTPException
 from starlette.requests import Request
 from starlette.responses import Response
 
 from launcher.api import job_index
+from launcher.api.job_index import IndexedJob
 from launcher.api.sweeps import sweep as sweep_values
+from launcher.api.sweeps.record import PRUNED, SUCCEEDED, SWEEP_FILE, TRIALS_FILE, Description, SweepFolder, Trial
 from launcher.api.sweeps.sweep import Sweep
-from launcher.common.problems import Problem, ProblemsFound
+from launcher.common.problems import Problem, ProblemsFound, fail
+from launcher.common.redaction import masked
 from launcher.ui import charts
 from launcher.ui.charts import Dot, Line
 from launcher.ui.rendering import page, part
 from launcher.ui.state import Ui, ui_of
 
 _LEAST_ENDED = 3
-"""Trials that must have ended before the others are forecast."""
-_DONE = ("succeeded", "pruned")
+"""Trials whose duration must be known before the others are forecast."""
+_TIMED = (SUCCEEDED, PRUNED)
+_MOST_PICTURES = 12
 
 
 class Summary(NamedTuple):
-    """A sweep as the list shows it; `problem` is why its records cannot be read."""
+    """A sweep as the list shows it; `problem` is why its records cannot be read.
+
+    Args:
+        changed: When a trial of it changed last, in seconds since the epoch.
+        best: The overrides of the best trial.
+    """
 
     name: str
-    objective: str | None = None
-    counts: Mapping[str, int] = {}
-    trials: int = 0
+    changed: float | None = None
+    description: Description | None = None
+    counts: Sequence[tuple[str, int]] = ()
+    num_ended: int = 0
     best: str = ""
     best_value: float | None = None
     problem: Problem | None = None
+
+
+class Column(NamedTuple):
+    """A column of the table of trials: what `sort` calls it, and the address that sorts by it."""
+
+    key: str
+    title: str
+    href: str
+
+
+@dataclass(frozen=True, slots=True)
+class Row:
+    """A trial as the table shows it.
+
+    Args:
+        values: By the labels of the dimensions.
+        job: The name of its job's folder; None before it has one.
+        indexed: Its job, if the results folder has it.
+    """
+
+    trial: Trial
+    values: Mapping[str, str | float]
+    job: str | None
+    indexed: IndexedJob | None
+    is_best: bool
+
+    def by(self, key: str) -> Any:
+        """Return what a column shows."""
+        if key in _FIXED:
+            return getattr(self.trial, key)
+        return self.values.get(key)
+
+
+_FIXED = ("number", "state", "value", "step")
+"""Columns of every sweep, by the fields of a trial."""
 
 
 class SweepView:
@@ -49,18 +100,16 @@ class SweepView:
         Raises:
             HTTPException: The results folder has none of that name (404).
         """
-        found = next((each for each in sweep_values.in_folder(self._ui.results) if each.name == self._name), None)
+        found = sweep_values.of_folder(self._ui.results, self._name)
         if found is None:
             raise HTTPException(404, "The results folder has no such sweep. It may have been removed.")
         return found
 
     def version(self) -> Hashable:
-        """Return the sizes and times of its records."""
-        found = []
-        for path in sorted(self.sweep.folder.glob("*.json*")):
-            known = path.stat()
-            found.append((path.name, known.st_size, known.st_mtime_ns))
-        return tuple(found)
+        """Return the sizes and times of its records, and the version of the index, to which its jobs are added."""
+        folder = self.sweep.folder
+        self._ui.index.rows()
+        return _stamp(folder / SWEEP_FILE), _stamp(folder / TRIALS_FILE), self._ui.index.version
 
     def parts(self) -> Mapping[str, str]:
         """Return everything below the title."""
@@ -68,50 +117,65 @@ class SweepView:
 
     def values(self) -> dict[str, Any]:
         """Return what the template takes."""
-        sweep = self.sweep
         try:
-            rows, description, best = list(sweep.trials), sweep.description, sweep.best
+            description, trials = _records(self.sweep)
         except ProblemsFound as error:
             return {"name": self._name, "found": error.problems, "description": None}
-        objective = description.objective
-        labels = [each.label for each in description.dimensions]
-        logs = {each.label for each in description.dimensions if getattr(each, "is_log", False)}
-        head = ["trial", "state", *([objective] if objective else []), *labels]
-        if self._sort in head:
-            rows.sort(key=lambda row: _order(row.get(self._sort)), reverse=self._is_falling)
+        best = description.best(trials)
+        rows = self._rows(description, trials, best)
+        columns = self._columns(description)
+        pictures = _pictures(description, rows)
+        if self._sort in {each.key for each in columns}:
+            rows = _sorted(rows, self._sort, self._is_falling)
+        num_ended = sum(trial.is_finished for trial in trials)
         return {
             "name": self._name,
             "found": (),
             "description": description,
-            "objective": objective,
-            "head": head,
+            "columns": columns,
             "rows": rows,
             "sort": self._sort,
             "is_falling": self._is_falling,
-            "counts": _counts(rows),
+            "counts": _counts(trials),
+            "num_ended": num_ended,
+            "num_unlaunched": max(0, description.trials - len(trials)),
             "best": best,
-            "jobs": {row["job"] for row in rows if row["job"] and self._ui.index.find(row["job"])},
-            "pictures": _pictures(rows, objective, labels, logs, best.number if best else None),
-            "forecast_s": self._forecast(rows, description.trials, description.parallel),
+            "best_text": _in_shell(best),
+            "pictures": pictures[:_MOST_PICTURES],
+            "more_pictures": max(0, len(pictures) - _MOST_PICTURES),
+            "forecast_s": _forecast(rows, description.trials - num_ended, description.parallel),
         }
 
-    def _forecast(self, rows: list[Mapping[str, Any]], trials: int, parallel: int) -> float | None:
-        """Return about how long the other trials will take: the median of those that have ended, side by side."""
-        took = [self._took(row["job"]) for row in rows if row["state"] in _DONE and row["job"]]
-        known = [each for each in took if each]
-        left = trials - sum(row["state"] not in ("waiting", "running") for row in rows)
-        return statistics.median(known) * left / parallel if len(known) >= _LEAST_ENDED and left > 0 else None
+    def _rows(self, description: Description, trials: Sequence[Trial], best: Trial | None) -> list[Row]:
+        indexed = {row.name: row for row in self._ui.index.rows()}
+        rows = []
+        for trial in trials:
+            job = Path(trial.job).name if trial.job else None
+            values = sweep_values.values_of(description, trial)
+            rows.append(Row(trial, values, job, indexed.get(job) if job else None, trial is best))
+        return rows
 
-    def _took(self, job: str) -> float | None:
-        row = self._ui.index.find(job)
-        return job_index.recorded_s(row.folder) if row else None
+    def _columns(self, description: Description) -> list[Column]:
+        titles = {"number": "trial", "state": "state"}
+        if description.objective:
+            titles |= {"value": description.objective, "step": "step"}
+        labels = [each.label for each in description.dimensions]
+        last = Counter(label.rpartition(".")[2] for label in labels)
+        for label in labels:
+            word = label.rpartition(".")[2]
+            titles.setdefault(label, word if last[word] == 1 else label)
+        found = []
+        for key, title in titles.items():
+            query = {"sort": key} | ({"down": "1"} if key == self._sort and not self._is_falling else {})
+            found.append(Column(key, title, f"?{urlencode(query)}"))
+        return found
 
 
 def sweeps(request: Request) -> Response:
-    """Show every sweep of the results folder."""
-    return page(
-        request, "sweeps.html", every=[_summary(each) for each in sweep_values.in_folder(ui_of(request).results)]
-    )
+    """Show every sweep of the results folder, the latest first."""
+    every = [_summary(each) for each in sweep_values.in_folder(ui_of(request).results)]
+    every.sort(key=lambda each: each.changed or 0.0, reverse=True)
+    return page(request, "sweeps.html", every=every)
 
 
 def sweep(request: Request) -> Response:
@@ -125,44 +189,107 @@ def view(request: Request) -> SweepView:
     return SweepView(ui_of(request), request.path_params["sweep"], query.get("sort", ""), query.get("down") == "1")
 
 
-def _summary(each: Sweep) -> Summary:
+def _records(each: Sweep) -> tuple[Description, list[Trial]]:
+    """Return the description of a sweep, and its trials by their numbers.
+
+    Raises:
+        ProblemsFound: They are damaged, or cannot be read (E721).
+    """
+    files = SweepFolder(each.folder)
+    description = files.description
     try:
-        rows, description, best = each.trials, each.description, each.best
+        trials = files.trials()
+    except OSError as error:
+        raise fail("E721", str(files.path), f"its trials cannot be read: {error.strerror}") from error
+    num_values = len(description.dimensions)
+    return description, [trial for trial in trials.values() if len(trial.values) == num_values]
+
+
+def _summary(each: Sweep) -> Summary:
+    stamps = (_stamp(each.folder / name) for name in (SWEEP_FILE, TRIALS_FILE))
+    changed = max((stamp[1] / 1e9 for stamp in stamps if stamp), default=None)
+    try:
+        description, trials = _records(each)
     except ProblemsFound as error:
-        return Summary(each.name, problem=error.problems[0])
-    text = best.text if best else ""
-    value = best.value if best else None
-    return Summary(each.name, description.objective, dict(_counts(list(rows))), description.trials, text, value)
+        return Summary(each.name, changed, problem=error.problems[0])
+    best = description.best(trials)
+    return Summary(
+        each.name,
+        changed,
+        description,
+        _counts(trials),
+        sum(trial.is_finished for trial in trials),
+        _in_shell(best),
+        best.value if best else None,
+    )
 
 
-def _counts(rows: list[Mapping[str, Any]]) -> list[tuple[str, int]]:
-    return sorted(Counter(str(row["state"]) for row in rows).items())
+def _in_shell(best: Trial | None) -> str:
+    """Return the overrides of a trial, quoted for a shell."""
+    return masked(shlex.join(best.overrides)) if best else ""
+
+
+def _stamp(path: Path) -> tuple[int, int] | None:
+    """Return the size and the time of a file; None if it does not exist."""
+    try:
+        known = path.stat()
+    except OSError:
+        return None
+    return known.st_size, known.st_mtime_ns
+
+
+def _counts(trials: Sequence[Trial]) -> list[tuple[str, int]]:
+    return sorted(Counter(trial.state for trial in trials).items())
+
+
+def _forecast(rows: Sequence[Row], left: int, parallel: int) -> float | None:
+    """Return about how long the trials that are left take: the median of those that have ended, side by side."""
+    if left < 1:
+        return None
+    ended = [row.indexed for row in rows if row.indexed and row.trial.state in _TIMED]
+    took = [known for job in ended if (known := job_index.recorded_s(job.folder))]
+    return statistics.median(took) * math.ceil(left / parallel) if len(took) >= _LEAST_ENDED else None
+
+
+def _sorted(rows: Sequence[Row], key: str, is_falling: bool) -> list[Row]:
+    """Return rows by a column: numbers, then texts, then those without a value."""
+    known = [row for row in rows if row.by(key) is not None]
+    known.sort(key=lambda row: _order(row.by(key)), reverse=is_falling)
+    return [*known, *(row for row in rows if row.by(key) is None)]
 
 
 def _order(value: Any) -> tuple[int, float, str]:
-    if value is None:
-        return (2, 0.0, "")
-    is_number = isinstance(value, int | float)
-    return (0, float(value), "") if is_number else (1, 0.0, str(value))
+    if isinstance(value, int | float):
+        return (1, 0.0, "") if math.isnan(value) else (0, float(value), "")
+    return (2, 0.0, str(value))
 
 
-def _pictures(
-    rows: list[Mapping[str, Any]], objective: str | None, labels: list[str], logs: set[str], best: int | None
-) -> list[Any]:
+def _pictures(description: Description, rows: Sequence[Row]) -> list[Any]:
     """Return the objective by trial, and over each parameter that is a number."""
-    done = [row for row in rows if objective and isinstance(row.get(objective), int | float)]
+    objective = description.objective
+    done = [(row, row.trial.value) for row in rows if row.trial.value is not None]
     if not objective or not done:
         return []
-    by_number = sorted(done, key=lambda row: row["trial"])
-    course = Line(objective, [(row["trial"], row[objective]) for row in by_number])
-    found = [charts.lines(f"{objective} by trial", [course], x="trial", y=objective)]
-    for label in labels:
-        dots = [
-            Dot(float(row[label]), row[objective], f"trial {row['trial']}", row["trial"] == best)
-            for row in done
-            if isinstance(row[label], int | float) and not isinstance(row[label], bool)
-        ]
+    course = Line(objective, [(row.trial.number, value) for row, value in done])
+    counted = [(row.trial.number, value) for row, value in done if row.trial.state == SUCCEEDED]
+    better = min if description.sign > 0 else max
+    best = itertools.accumulate((value for _, value in counted), better)
+    so_far = Line("best so far", [(number, value) for (number, _), value in zip(counted, best, strict=True)])
+    found = [charts.lines(f"{objective} by trial", [course, so_far], x="trial", y=objective)]
+    for each in description.dimensions:
+        dots = []
+        for row, value in done:
+            x = row.values[each.label]
+            if isinstance(x, int | float) and not isinstance(x, bool):
+                dots.append(Dot(float(x), value, f"trial {row.trial.number}", row.is_best))
         if len({dot.x for dot in dots}) > 1:
-            is_log = label in logs and all(dot.x > 0 for dot in dots)
-            found.append(charts.scatter(f"{objective} over {label}", dots, x=label, y=objective, is_log_x=is_log))
+            is_log = all(dot.x > 0 for dot in dots) and (each.is_log or _is_wide(dots))
+            found.append(
+                charts.scatter(f"{objective} over {each.label}", dots, x=each.label, y=objective, is_log_x=is_log)
+            )
     return found
+
+
+def _is_wide(dots: Sequence[Dot]) -> bool:
+    """Return whether choices differ so much that a linear axis would hide the small ones."""
+    return max(dot.x for dot in dots) > 50 * min(dot.x for dot in dots)

@@ -18,12 +18,13 @@ def log_path(folder, attempt, node, local_rank, stream):
     )
 
 
-def a_run(folder, attempts, *, text=None, state=JobState.SUCCEEDED, failure=None, begun=None):
+def a_run(folder, attempts, *, text=None, state=JobState.SUCCEEDED, failure=None, begun=None, replaces=False):
     """Write the state of a job and the logs of its attempts, each given by its nodes in the order of their ranks.
 
     Args:
         text: Of every file; None for a line that names its worker.
         begun: When the first attempt began; an hour ago by default.
+        replaces: Whether files of earlier attempts are written anew.
     """
     plan = json.loads((folder / "plan.json").read_text())
     plan |= {"job_name": folder.name, "nproc_per_node": PROCESSES, "elastic": None}
@@ -35,7 +36,7 @@ def a_run(folder, attempts, *, text=None, state=JobState.SUCCEEDED, failure=None
         for rank in range(PROCESSES * len(attempt.nodes)):
             for stream in ("stdout", "stderr"):
                 path = log_path(folder, attempt.number, attempt.nodes[rank // PROCESSES], rank % PROCESSES, stream)
-                if not path.exists():
+                if replaces or not path.exists():
                     path.parent.mkdir(parents=True, exist_ok=True)
                     own = f"{stream} of rank {rank} in attempt {attempt.number}\n"
                     path.write_text(own if text is None else text)

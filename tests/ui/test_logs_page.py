@@ -2,6 +2,7 @@
 
 import html
 import re
+from dataclasses import replace
 
 import pytest
 from log_runs import a_run, log_path
@@ -15,7 +16,7 @@ from launcher.causes.values import ErrorLine, Failure
 from launcher.common import job_lock
 from launcher.common.problems import ProblemsFound
 from launcher.job_store import registry
-from launcher.model.job_spec import JobState
+from launcher.model.job_spec import JobState, JobStatus
 from launcher.ui import logs
 from launcher.ui.state import Ui
 
@@ -47,25 +48,24 @@ def site(results, monkeypatch):
 
 
 @pytest.fixture
-def running(results, monkeypatch):
-    """Return a function that makes a job which seems to run, and its folder."""
+def running(site, results):
+    """Return a function that writes the logs of a job that runs, as far as its files show, and returns its folder."""
     folder = a_job(results, "a", state=None)
-    held = []
+    (folder / "run").mkdir()
 
     def run(attempts, **settings):
         a_run(folder, attempts, state=JobState.RUNNING, **settings)
-        if not held:
-            held.append(job_lock.acquire(folder / "run"))
         return folder
 
-    yield run
+    with job_lock.lock(folder / "run"):
+        yield run
 
 
 def texts(reply):
     """Return the texts of the lines of a reply."""
     assert reply.status_code == 200, reply.text
-    items = re.findall(r"<li[^>]*>(.*?)</li>", reply.text, re.S)
-    return [html.unescape(re.sub(r"<[^>]+>", "", re.sub(r"^<a .*?</a> ", "", each))) for each in items]
+    items = re.findall(r"<li(?: [^>]*)?>(.*?)</li>", reply.text.partition('class="log-part"')[2], re.S)
+    return [html.unescape(re.sub(r"<[^>]+>", "", re.sub(r'^<a class="at" .*?</a> ', "", each))) for each in items]
 
 
 def value(reply, name):
@@ -120,14 +120,16 @@ def test_a_long_file_is_read_in_windows_whose_places_are_addresses(site, results
     assert texts(site.get(link(earlier, "end"))) == every[-500:]
     assert texts(site.get(link(earlier, "start"))) == every[:500]
     assert link(site.get(link(earlier, "start")), "earlier") is None
-    place = re.search(r'<li id="([^"]+)"><a href="([^"]+)#\1"', earlier.text)
+    place = re.search(r'<li id="([^"]+)"><a class="at" href="([^"]+)#\1"', earlier.text)
     around = site.get(html.unescape(place[2]))
     assert f'<li id="{place[1]}" class="target">' in around.text
     assert re.search(r"<mark>(.*?)</mark>", around.text)[1] == every[-1000]
     assert texts(around) == every[-1250:-750]
 
 
-@pytest.mark.parametrize("place", ["offset=999999999999", "at=99999999", "offset=-1", "offset=x", "at=1e9", "before=../x"])
+@pytest.mark.parametrize(
+    "place", ["offset=999999999999", "at=99999999", "offset=-1", "offset=x", "at=1e9", "before=../x"]
+)
 def test_a_place_that_is_none_is_ignored_or_the_end(site, results, place):
     a_run(a_job(results, "a"), [(0,)])
     assert site.get(f"/jobs/a/logs?{place}").status_code == 200
@@ -135,7 +137,12 @@ def test_a_place_that_is_none_is_ignored_or_the_end(site, results, place):
 
 def test_lines_are_escaped_cleaned_and_masked(site, results):
     a_run(a_job(results, "a"), [(0,)], text=f"{HOSTILE}\n{TOKEN}\n\xa0  two blanks\n")
-    for address in ("/jobs/a/logs", "/jobs/a/logs?grep=.", "/jobs/a/logs?rank=all", "/jobs/a/logs?grep=script&rank=all"):
+    for address in (
+        "/jobs/a/logs",
+        "/jobs/a/logs?grep=.",
+        "/jobs/a/logs?rank=all",
+        "/jobs/a/logs?grep=script&rank=all",
+    ):
         reply = site.get(address)
         assert texts(reply)[0] == "<script>alert(1)</script> &amp; \"'"
         assert "<script>alert" not in reply.text and "\x1b" not in reply.text and TOKEN not in reply.text
@@ -211,7 +218,7 @@ def test_what_a_running_job_writes_is_followed(site, running):
     reply = site.get(value(reply, "follow"))
     assert texts(reply) == ["two", "thr"] and "<form" not in reply.text
     path.write_text(path.read_text() + "ee\n" + MANY)
-    seen, number = [], 0
+    seen, number = list[str](), 0
     while True:
         reply = site.get(value(reply, "follow"))
         seen += texts(reply)
@@ -237,16 +244,17 @@ def test_matches_of_a_running_job_are_followed(site, running):
 
 
 def test_following_goes_on_in_newer_attempts(site, running):
-    folder = running([(0, 1)])
     began = 1_700_000_000.0
-    running([(0, 1)], begun=began)
+    folder = running([(0, 1)], begun=began)
     reply = site.get("/jobs/a/logs?rank=2&stream=stdout")
     path = log_path(folder, 0, 1, 0, "stdout")
     running([(0, 1), (0,), (0, 1)], begun=began)
     path.write_text(path.read_text() + "last words")
     reply = site.get(value(reply, "follow"))
     first, heading = texts(reply)
-    assert first == "last words" and heading.startswith("Attempt 1 begins, with 2 ranks. It has no such log of rank 2")
+    assert first == "last words" and heading.startswith(
+        "Attempt 1 begins, with 2 ranks. It has no such log of rank 2"
+    )
     reply = site.get(value(reply, "follow"))
     assert texts(reply)[0] == "stdout of rank 0 in attempt 1"
     assert texts(reply)[1] == "Attempt 2 begins, with 4 ranks."
@@ -273,13 +281,24 @@ def test_following_ends_with_the_job(site, running, results):
     record = registry.submitted(folder)
     path = log_path(folder, 0, 0, 0, "stdout")
     path.write_text(path.read_text() + "the last line\n")
-    registry.note_end(record, registry.JobStatus(JobState.SUCCEEDED, 0, "completed"))
+    registry.write(folder, replace(record, ended=JobStatus(JobState.SUCCEEDED, 0, "completed")))
     reply = site.get(value(reply, "follow"))
     assert texts(reply) == ["the last line"] and value(reply, "follow") is None
     assert value(site.get("/jobs/a/logs?rank=all"), "refresh") is None
 
 
-OUTSIDE = ["..", "../../../../etc/passwd", "/etc/passwd", "%2e%2e%2f", "0/../0", "stdout.log", "\x00", "0 ", "٠", "-1"]
+OUTSIDE = [
+    "..",
+    "../../../../etc/passwd",
+    "/etc/passwd",
+    "%2e%2e%2f",
+    "0/../0",
+    "stdout.log",
+    "\x00",
+    "0 ",
+    "٠",
+    "-1",
+]
 
 
 @pytest.mark.parametrize("name", ["attempt", "rank", "stream"])

@@ -1,6 +1,7 @@
 """The page in a real browser, as a process of its own serves it."""
 
 import contextlib
+import os
 import re
 import shutil
 from pathlib import Path
@@ -10,12 +11,14 @@ import pytest
 from background import await_true
 from browser import no_faults, pictured, serious_faults
 from launch_records import Job as Course
+from log_runs import log_path
 from result_folders import a_job
 
 import launcher
 from launcher.causes.values import Cause, ErrorLine, Failure
 from launcher.job_store import registry
 from launcher.model.job_spec import JobHandle, JobState, JobStatus
+from launcher.operator.snapshot import Attempt, Snapshot, publish
 
 pytest_plugins = ("browser",)
 pytestmark = pytest.mark.slow
@@ -52,12 +55,18 @@ def finished(results: Path, name: str, status: JobStatus, **settings) -> Path:
     course.train(60)
     course.save()
     course.event("ended", 1.0, message=status.message, state=status.state.value)
-    logs = folder / "run" / "logs"
-    for attempt in range(3):
-        place = logs / "node-0" / f"attempt_{attempt}" / "0"
-        place.mkdir(parents=True)
-        (place / "stdout.log").write_text(f"attempt {attempt} begins\nstep 1 loss 2.0\n{HOSTILE}\n")
-        (place / "stderr.log").write_text("")
+    nodes = ((0, 1), (0, 1, 2), (0, 1))
+    attempts = tuple(Attempt(number, 0, each, 1_700_000_000.0) for number, each in enumerate(nodes))
+    publish(folder / "run", Snapshot(status.state, 0, status.message, 2, os.getpid(), 0, attempts))
+    for attempt in attempts:
+        for rank in range(2 * len(attempt.nodes)):
+            for stream, text in (
+                ("stdout", f"attempt {attempt.number} begins\nstep 1 loss 2.0\n{HOSTILE}\n"),
+                ("stderr", ""),
+            ):
+                path = log_path(folder, attempt.number, rank // 2, rank % 2, stream)
+                path.parent.mkdir(parents=True, exist_ok=True)
+                path.write_text(text)
     return folder
 
 
@@ -166,14 +175,14 @@ def test_a_job_shows_its_course_its_failure_and_who_set_each_value(opened):
     page.get_by_text("As a table").click()
     assert page.locator("#transition-rows tbody tr").count() == 3
     page.get_by_role("link", name="Configuration").click()
-    page.get_by_label("Search").fill("learning_rate")
+    page.get_by_role("searchbox", name="Search").fill("learning_rate")
     page.keyboard.press("Enter")
     rows = page.locator("tbody tr").filter(has_text="training_args.learning_rate")
-    assert "tiny_lm_cpu.yaml:" in rows.first.inner_text()
+    assert "tiny/lm.yaml:" in rows.first.inner_text()
     page.get_by_role("link", name="Files").click()
     page.get_by_role("link", name="recipe.yaml").click()
     assert "training_config" in page.locator("#content").inner_text()
-    page.get_by_role("link", name="Plan").click()
+    page.get_by_role("link", name="Plan", exact=True).click()
     assert page.locator("tbody tr").count() == 4
 
 

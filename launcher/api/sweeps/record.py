@@ -9,7 +9,7 @@ import dataclasses
 import hashlib
 import json
 import os
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -77,14 +77,29 @@ class Description:
 
     @classmethod
     def of_json(cls, fields: Mapping[str, Any]) -> "Description":
-        """Return the description that was written as JSON."""
+        """Return the description that was written as JSON.
+
+        Raises:
+            TypeError, KeyError: It is none.
+        """
         found = dict(fields)
         found["dimensions"] = tuple(
             Dimension(**{**each, "choices": tuple(each["choices"])}) for each in found["dimensions"]
         )
         found["overrides"] = tuple(found["overrides"])
         found["parent_run"] = found["parent_run"] and tuple(found["parent_run"])
-        return cls(**found)
+        description = cls(**found)
+        _refuse_others((description.trials, description.parallel), int)
+        _refuse_others((description.objective or "", description.direction), str)
+        _refuse_others((each.key for each in description.dimensions), str)
+        if min(description.trials, description.parallel) < 1:
+            raise TypeError("a number is below 1")
+        return description
+
+    def best(self, trials: Iterable["Trial"]) -> "Trial | None":
+        """Return the trial with the best objective; None before one has succeeded, and without an objective."""
+        done = [trial for trial in trials if trial.state == SUCCEEDED and trial.value is not None]
+        return min(done, key=lambda trial: self.sign * (trial.value or 0.0)) if done and self.objective else None
 
 
 @dataclass(frozen=True, slots=True)
@@ -114,6 +129,20 @@ class Trial:
     def is_finished(self) -> bool:
         """Whether it has ended."""
         return self.state not in UNFINISHED
+
+    @classmethod
+    def of_json(cls, fields: dict[str, Any]) -> "Trial":
+        """Return the trial that was written as JSON.
+
+        Raises:
+            TypeError, KeyError: It is none.
+        """
+        trial = cls(**fields | {name: tuple(fields[name]) for name in ("values", "overrides")})
+        _refuse_others((trial.number,), int)
+        _refuse_others((trial.value or 0.0, trial.step or 0), int, float)
+        _refuse_others((trial.state, trial.reason or "", trial.job or "", *trial.overrides), str)
+        _refuse_others(trial.values, str, int, float)
+        return trial
 
 
 @dataclass(frozen=True)
@@ -149,12 +178,11 @@ class SweepFolder:
     def trials(self) -> dict[int, Trial]:
         """Return the trials by their number, as they are on disk; a line that a killed process left is skipped."""
         found: dict[int, Trial] = {}
-        with contextlib.suppress(FileNotFoundError), (self.path / TRIALS_FILE).open(encoding="utf-8") as lines:
+        with contextlib.suppress(FileNotFoundError), (self.path / TRIALS_FILE).open("rb") as lines:
             for line in lines:
                 with contextlib.suppress(ValueError, TypeError, KeyError):
-                    fields = json.loads(line)
-                    fields |= {name: tuple(fields[name]) for name in ("values", "overrides")}
-                    found[fields["number"]] = Trial(**fields)
+                    trial = Trial.of_json(json.loads(line))
+                    found[trial.number] = trial
         return dict(sorted(found.items()))
 
     def note(self, trial: Trial) -> None:
@@ -180,6 +208,12 @@ class SweepFolder:
         with contextlib.suppress(FileNotFoundError), (self.path / TRIALS_FILE).open("rb+") as file:
             if file.seek(0, os.SEEK_END) and (file.seek(-1, os.SEEK_END), file.read(1))[1] != b"\n":
                 file.write(b"\n")
+
+
+def _refuse_others(values: Iterable[object], *kinds: type) -> None:
+    """Raise a TypeError if a value is of another type."""
+    if wrong := [value for value in values if not isinstance(value, kinds)]:
+        raise TypeError(f"{wrong[0]!r} is of another type")
 
 
 def locate(name: str | os.PathLike[str]) -> SweepFolder:

@@ -106,11 +106,9 @@ class Sweep:
     @property
     def best(self) -> Best | None:
         """The trial with the best objective; None before one has succeeded, and without an objective."""
-        description = self.description
-        done = [t for t in self._every() if t.state == SUCCEEDED and t.value is not None]
-        if not done or description.objective is None:
+        found = self.description.best(self._every())
+        if found is None:
             return None
-        found = min(done, key=lambda trial: description.sign * (trial.value or 0.0))
         return Best(found.number, found.value or 0.0, found.overrides, Job(Path(found.job or "")))
 
     def changes(self, timeout: float | None = None) -> Iterator[Mapping[str, Any]]:
@@ -203,9 +201,13 @@ class Sweep:
 
 def _row(description: Description, trial: Trial) -> Mapping[str, Any]:
     own = {description.objective: trial.value} if description.objective else {}
-    values = {each.label: typed(value) for each, value in zip(description.dimensions, trial.values, strict=True)}
-    job = Path(trial.job).name if trial.job else None
+    values, job = values_of(description, trial), Path(trial.job).name if trial.job else None
     return {"trial": trial.number, "state": trial.state, **own, **values, "job": job, "reason": trial.reason}
+
+
+def values_of(description: Description, trial: Trial) -> Mapping[str, str | float]:
+    """Return the values of a trial, as the types that their texts write, by the labels of their dimensions."""
+    return {each.label: typed(value) for each, value in zip(description.dimensions, trial.values, strict=True)}
 
 
 def sweep(
@@ -320,8 +322,17 @@ def _continued(files: SweepFolder, wanted: Description) -> Sweep:
 def in_folder(results: Path) -> tuple[Sweep, ...]:
     """Return the sweeps of a results folder by name, also those whose records are damaged."""
     with contextlib.suppress(OSError):
-        return tuple(Sweep(file.parent) for file in sorted(results.glob(f"*/{SWEEP_FILE}")))
+        names = sorted(name for name in os.listdir(results) if not name.startswith("."))
+        return tuple(Sweep(results / name) for name in names if (results / name / SWEEP_FILE).is_file())
     return ()
+
+
+def of_folder(results: Path, name: str) -> Sweep | None:
+    """Return the sweep of a results folder that has a name, without leaving that folder; None if there is none."""
+    with contextlib.suppress(OSError):
+        if name in os.listdir(results) and not name.startswith(".") and (results / name / SWEEP_FILE).is_file():
+            return Sweep(results / name)
+    return None
 
 
 def attach_sweep(sweep: str | os.PathLike[str]) -> Sweep:
