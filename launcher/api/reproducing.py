@@ -367,7 +367,7 @@ def _of_records(old: Record, new: Record) -> tuple[dict[str, tuple[Change, ...]]
     return sections, equal, list(dict.fromkeys([*old.notes, *new.notes]))
 
 
-def of_jobs(old: str | Path, new: str | Path) -> Comparison:
+def of_jobs(old: str | Path, new: str | Path, *, has_metrics: bool = True) -> Comparison:
     """Return how two jobs differ: configuration, code, data, image, packages, and the metrics of both.
 
     Values that are made of a job's own name, and the ids of their MLflow runs, are no differences.
@@ -375,6 +375,7 @@ def of_jobs(old: str | Path, new: str | Path) -> Comparison:
     Args:
         old: Name, given name or bundle's folder of a job.
         new: The same.
+        has_metrics: Whether their metrics are compared, which takes seconds for a million steps.
 
     Raises:
         ProblemsFound: One of them is not a bundle, or was changed (E703, E704), or its record is damaged (E711).
@@ -389,11 +390,11 @@ def of_jobs(old: str | Path, new: str | Path) -> Comparison:
     if first.record and second.record:
         found, alike, unknown = _of_records(first.record, second.record)
         sections, equal, notes = sections | found, equal | alike, [*notes, *unknown]
-    metered = [_metrics(side.bundle.directory / RUN_DIR / METRICS_FILE) for side in sides]
+    metered = [_metrics(side.bundle.directory / RUN_DIR / METRICS_FILE) for side in sides if has_metrics]
     notes += [
-        f"{side.title}: this machine has no metrics" for side, each in zip(sides, metered, strict=True) if not each
+        f"{side.title}: this machine has no metrics" for side, each in zip(sides, metered, strict=False) if not each
     ]
-    if all(metered):
+    if metered and all(metered):
         sections[_METRICS], equal[_METRICS] = tuple(_changes(*metered)), _num_equal(*metered)
     return Comparison(first.title, second.title, sections, tuple(notes), equal)
 

@@ -30,9 +30,11 @@ _MOST_NAMES = 500
 """Names that the fields suggest."""
 _MOST_ROWS = 500
 _LONGEST_NAME, _LONGEST = 300, 20_000
+_MOST_BYTES = 8 << 20
+"""Metrics of a job, about 35 000 steps, that are compared in full; of more, those that a picture shows."""
 _READ_S = 1.5
 """How long the metrics of all jobs together are read for one page."""
-_SECTIONS = ("configuration", "files", "code", "data", "image", "environment", "metrics")
+SECTIONS = ("configuration", "files", "code", "data", "image", "environment", "metrics")
 _TOKEN = re.compile(r"\s*(?:[\w.]+|[^\w\s])|\s+")
 _SHORT = 24
 """Characters below which a value is marked as a whole."""
@@ -90,12 +92,20 @@ class Section(NamedTuple):
 
 @dataclass
 class _Compared:
-    """What a comparison found: values by section and key, one for each side."""
+    """What a comparison found.
+
+    Args:
+        changes: By section, the keys with their values, one for each side.
+        equal: By section, how many keys are equal.
+        found: Problems of the overrides that were given.
+        faults: What keeps the recipes from being launched so, as most of them do not name their data.
+    """
 
     changes: dict[str, list[tuple[str, tuple[str | None, ...]]]] = field(default_factory=dict)
     equal: dict[str, int] = field(default_factory=dict)
     notes: list[str] = field(default_factory=list)
     found: list[Problem] = field(default_factory=list)
+    faults: list[Problem] = field(default_factory=list)
 
     def add(self, section: str, sides: Sequence[Mapping[str, str]]) -> None:
         """Compare the values of all sides, by their keys."""
@@ -131,7 +141,7 @@ def compare(request: Request) -> Response:
     elif further.strip() and sides and all(side.job for side in sides):
         compared.notes.append("the overrides were not used: no recipe is compared")
     curves = _Curves.of(ui, sides)
-    if len(sides) > 2:
+    if "metrics" not in compared.changes and len(curves.last) == len(sides) > 1:
         compared.add("metrics", curves.last)
     sections = _sections(compared)
     return page(
@@ -143,6 +153,7 @@ def compare(request: Request) -> Response:
         notes=[*compared.notes, *curves.notes],
         is_equal=bool(sides) and not any(each.rows for each in sections),
         found=[*found, *compared.found],
+        faults=compared.faults,
         picture=curves.picture,
         further=further,
         has_recipe=any(side.job is None for side in sides),
@@ -205,7 +216,8 @@ def _compared(ui: Ui, sides: Sequence[Side], words: Sequence[str]) -> _Compared:
     elif len(sides) > 2:
         raise fail("E801", "compare", "recipes are compared two at a time", value=len(sides), allowed="2")
     elif len(jobs) == 2:
-        both = reproducing.of_jobs(jobs[0].folder, jobs[1].folder)
+        has_metrics = all(_num_bytes(job) <= _MOST_BYTES for job in jobs)
+        both = reproducing.of_jobs(jobs[0].folder, jobs[1].folder, has_metrics=has_metrics)
         for name, changes in both.sections.items():
             compared.changes[name] = [(each.key, (each.before, each.after)) for each in changes]
         compared.equal = dict(both.equal)
@@ -215,9 +227,18 @@ def _compared(ui: Ui, sides: Sequence[Side], words: Sequence[str]) -> _Compared:
         pair = comparing.both(first, second, words)
         compared.add("configuration", [each.texts() for each in pair])
         compared.notes = [_with_titles(str(notice), jobs) for each in pair for notice in each.notices]
-        compared.found = [problem for side in sides if not side.job for problem in _faults(ui, side.title, words)]
-        compared.found = list(dict.fromkeys(compared.found))
+        every = [problem for side in sides if not side.job for problem in _faults(ui, side.title, words)]
+        for problem in dict.fromkeys(every):
+            (compared.found if problem.where in words else compared.faults).append(problem)
     return compared
+
+
+def _num_bytes(job: IndexedJob) -> int:
+    """Return the size of a job's metrics."""
+    try:
+        return (job.folder / RUN_DIR / METRICS_FILE).stat().st_size
+    except OSError:
+        return 0
 
 
 def _with_titles(text: str, jobs: Sequence[IndexedJob]) -> str:
@@ -235,9 +256,9 @@ def _faults(ui: Ui, recipe: str, words: Sequence[str]) -> tuple[Problem, ...]:
 
 
 def _sections(compared: _Compared) -> list[Section]:
-    names = [name for name in _SECTIONS if name in compared.changes]
+    names = [name for name in SECTIONS if name in compared.changes]
     names += [name for name in compared.changes if name not in names]
-    marker = _Marker()
+    marker = Marker()
     found = []
     for name in names:
         changes = compared.changes[name]
@@ -247,7 +268,7 @@ def _sections(compared: _Compared) -> list[Section]:
     return found
 
 
-class _Marker:
+class Marker:
     """Marks the words that differ within values, as long as its budget lasts."""
 
     def __init__(self) -> None:
@@ -260,15 +281,17 @@ class _Marker:
             return tuple(Cell(tuple(map(_shortened, each)), False) for each in self._marked(base, values[1]))
         cells = []
         for index, value in enumerate(values):
-            pieces = () if value is None else (_shortened(Piece(value, index > 0)),)
+            pieces = () if value is None else (Piece(_bounded(value), index > 0 or len(values) == 2),)
             cells.append(Cell(pieces, index > 0 and value == base))
         return tuple(cells)
 
     def _marked(self, before: str, after: str) -> tuple[list[Piece], list[Piece]]:
         whole = [Piece(before, True)], [Piece(after, True)]
-        if min(len(before), len(after)) < _SHORT or max(len(before), len(after)) > _LONGEST:
+        longest = max(len(before), len(after))
+        if self._left <= 0 or min(len(before), len(after)) < _SHORT or longest > _LONGEST:
             return whole
         old, new = _TOKEN.findall(before), _TOKEN.findall(after)
+        self._left -= len(old) + len(new)
         head = _num_common(old, new)
         tail = _num_common(old[head:][::-1], new[head:][::-1])
         middle_old, middle_new = old[head : len(old) - tail], new[head : len(new) - tail]
@@ -286,7 +309,7 @@ class _Marker:
                 if tokens:
                     side.append(Piece("".join(tokens), tag != "equal"))
         alike = sum(len(piece.text) for piece in sides[0] if not piece.is_changed)
-        return sides if alike >= _LEAST_ALIKE * max(len(before), len(after)) else whole
+        return sides if alike >= _LEAST_ALIKE * longest else whole
 
 
 def _num_common(old: Sequence[str], new: Sequence[str]) -> int:
@@ -295,11 +318,14 @@ def _num_common(old: Sequence[str], new: Sequence[str]) -> int:
 
 
 def _shortened(piece: Piece) -> Piece:
-    text = piece.text
-    if not piece.is_changed and len(text) > 3 * _KEPT:
-        return Piece(f"{text[:_KEPT]} … {text[-_KEPT:]}", False)
+    if piece.is_changed or len(piece.text) <= 3 * _KEPT:
+        return piece._replace(text=_bounded(piece.text))
+    return piece._replace(text=f"{piece.text[:_KEPT]} … {piece.text[-_KEPT:]}")
+
+
+def _bounded(text: str) -> str:
     more = len(text) - _MOST_SHOWN
-    return Piece(f"{text[:_MOST_SHOWN]} … and {more} more characters", True) if more > 0 else piece
+    return f"{text[:_MOST_SHOWN]} … and {more} more characters" if more > 0 else text
 
 
 @dataclass(frozen=True)

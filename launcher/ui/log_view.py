@@ -104,9 +104,15 @@ class View:
 
 @dataclass(frozen=True, slots=True)
 class Choices:
-    """What the form offers; numbers as texts."""
+    """What the form offers; numbers as texts.
+
+    Args:
+        is_here: Whether the logs are files on this machine, so that attempts and ranks are known.
+        attempt: The chosen one; "" for the newest, whichever that will be.
+    """
 
     is_here: bool
+    attempt: str = ""
     attempts: tuple[str, ...] = ()
     ranks: tuple[str, ...] = ()
     streams: tuple[str, ...] = ("", *log_window.STREAMS)

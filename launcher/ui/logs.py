@@ -83,16 +83,17 @@ def _shown(ui: Ui, row: IndexedJob, asked: Asked) -> tuple[Asked, Choices | None
     except ProblemsFound as error:
         return asked, None, View(found=error.problems)
     shown = _Shown(row, asked, every, isinstance(status, JobStatus) and status.state.is_final)
+    if asked.after is not None and number(asked.attempt) is not None:
+        return asked, None, _refusing(shown.news)
     if not every:
         return asked, Choices(is_here=False), _refusing(shown.of_cluster)
-    if asked.after is not None and asked.attempt.isdigit():
-        return asked, None, _refusing(shown.news)
     shown = replace(shown, asked=_with_defaults(asked, every, functools.partial(_first_error, ui, row, status)))
+    is_newest = int(shown.asked.attempt) == every[-1].attempt
     choices = Choices(
         is_here=True,
+        attempt="" if is_newest and not asked.attempt else shown.asked.attempt,
         attempts=tuple(dict.fromkeys(str(each.attempt) for each in every)),
         ranks=tuple(map(str, sorted({each.rank for each in every}))),
-        streams=("", *log_window.STREAMS) if shown.asked.rank == _ALL else log_window.STREAMS,
     )
     return shown.asked, choices, _refusing(shown.selected)
 
@@ -235,8 +236,11 @@ class _Shown:
     def news(self) -> View:
         """Return the lines from `after` on, and where following continues: in a newer attempt after the last one."""
         asked, items = self.asked, list[Item]()
-        rank = int(asked.rank) if asked.rank.isdigit() else 0
-        source, start = self._source(int(asked.attempt), rank, asked.stream), asked.after or 0
+        if not self.every:  # the job is being launched again
+            again = self._part(after=asked.after, began=asked.began)
+            return View(follow="" if self.is_over else again, is_news=True)
+        rank, start = number(asked.rank) or 0, asked.after or 0
+        source = self._source(number(asked.attempt) or 0, rank, asked.stream)
         if source is None or _moment(source) != asked.began:
             first = self.every[0].attempt
             source, start = self._source(first, rank, asked.stream) or self.every[0], 0

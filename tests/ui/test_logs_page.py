@@ -2,6 +2,7 @@
 
 import html
 import re
+import threading
 from dataclasses import replace
 
 import pytest
@@ -86,7 +87,8 @@ def test_the_newest_attempt_of_rank_0_is_shown_and_others_can_be_chosen(site, re
     missing = site.get("/jobs/a/logs?attempt=1&rank=3")
     assert "Attempt 1 has no" in missing.text and texts(missing) == []
     page = site.get("/jobs/a/logs").text
-    assert '<option value="1" selected>1 (newest)</option>' in page
+    assert '<option value="">newest</option>' in page and '<option value="1">1</option>' in page
+    assert '<option value="1" selected>1</option>' in site.get("/jobs/a/logs?attempt=1").text
     assert "<h1>a</h1>" in page and 'aria-current="page">Logs' in page
     assert value(site.get("/jobs/a/logs"), "follow") is None
     assert texts(site.get("/parts/jobs/a/logs?attempt=0")) == ["stdout of rank 0 in attempt 0"]
@@ -265,8 +267,12 @@ def test_following_goes_on_in_newer_attempts(site, running):
 
 
 def test_a_job_that_is_launched_again_is_followed_from_its_first_attempt(site, running):
-    running([(0,), (0,)], begun=1_700_000_000.0)
+    folder = running([(0,), (0,)], begun=1_700_000_000.0)
     reply = site.get("/jobs/a/logs")
+    state = folder / "run" / "state.json"
+    state.unlink()
+    reply = site.get(value(reply, "follow"))
+    assert texts(reply) == [] and value(reply, "more") is None
     running([(0,), (0,)], begun=1_700_009_000.0, text="anew\n", replaces=True)
     reply = site.get(value(reply, "follow"))
     heading, first, following = texts(reply)
@@ -345,3 +351,10 @@ def test_a_cluster_that_does_not_answer_is_a_problem(site, results, monkeypatch)
     reply = site.get("/jobs/far/logs")
     assert reply.status_code == 200
     assert 'class="problem"' in reply.text and "<form" in reply.text
+
+
+def test_few_pages_wait_for_clusters_at_the_same_time(site, results, monkeypatch):
+    monkeypatch.setattr(logs, "_ASKING", threading.BoundedSemaphore(1))
+    a_job(results, "far", backend="slurm")
+    with logs._ASKING:
+        assert site.get("/jobs/far/logs").status_code == 503

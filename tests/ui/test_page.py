@@ -296,16 +296,16 @@ def test_a_running_job_is_followed_scaled_and_cancelled_from_the_page(tmp_path, 
         page.goto(server.url)
         page.goto(f"{server.origin}/recipes/training/tiny/tiny_lm_cpu")
         page.get_by_label("Further overrides").fill(
-            "recipes.training_config.training_args.max_steps=100000\nrecipes.training_config.mlflow.enabled=false"
+            "recipes.training_config.training_args.max_epochs=5000\nrecipes.training_config.mlflow.enabled=false"
         )
         page.get_by_role("button", name="Launch").wait_for()
-        await_true(lambda: "max_steps=100000" in page.locator("#command").inner_text())
+        await_true(lambda: "max_epochs=5000" in page.locator("#command").inner_text())
         page.get_by_role("button", name="Launch").click()
         page.wait_for_url(re.compile(r"/jobs/tiny-lm-cpu-\w{5}$"))
         (job,) = launcher.jobs(results)
         page.locator(".state-running").wait_for()
         page.get_by_role("heading", name="Throughput").or_(page.locator("svg.chart-lines").first).first.wait_for()
-        page.get_by_label("Nodes", exact=True).select_option("3")
+        page.locator("#scale select").select_option("3")
         page.get_by_role("button", name="Scale").click()
         page.locator(".figures div").filter(has_text="nodes").get_by_text("3", exact=True).wait_for()
         assert job.status.nodes == 3

@@ -1,4 +1,4 @@
-"""Sweeps on the page: their list, the table of trials in any order, the best one, pictures, forecasts, bad records."""
+"""Sweeps on the page: their list, the trials in any order, the best one, pictures, forecasts, bad records."""
 
 import html
 import json
@@ -229,7 +229,7 @@ def test_a_damaged_line_of_a_trial_is_left_out(client, results, line):
         {"trials": 0},
         {"parallel": 0},
         {"parallel": None},
-        {"objective": {}} | {"objective": ["loss"]},
+        {"objective": ["loss"]},
         {"direction": 1},
         {"dimensions": 3},
         {"dimensions": [{"key": 3, "choices": []}]},
