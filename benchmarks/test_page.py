@@ -5,6 +5,7 @@ of a core while nothing changes, a plan explored in 200 ms, a log of 1 GB opened
 """
 
 import http.client
+import json
 import random
 import statistics
 import sys
@@ -19,8 +20,11 @@ sys.path[:0] = [str(ROOT / "tests"), str(ROOT / "tests" / "engines"), str(ROOT /
 
 import page_server  # noqa: E402
 from launch_records import Job as Course  # noqa: E402
+from log_runs import log_path  # noqa: E402
 from result_folders import a_job  # noqa: E402
 
+from launcher.model.job_spec import JobState  # noqa: E402
+from launcher.operator.snapshot import Attempt, Snapshot, publish  # noqa: E402
 from launcher.ui.job_page import JobView  # noqa: E402
 from launcher.ui.state import Ui  # noqa: E402
 
@@ -48,10 +52,15 @@ def site(tmp_path_factory):
     job_store.write(results)
     folder = a_job(results, "course", submitted="2027-01-01T00:00:00+00:00")
     course(folder, steps=5000)
-    log = folder / "run" / "logs" / "node-0" / "attempt_0" / "0"
-    log.mkdir(parents=True)
-    (log / "stderr.log").write_text("")
-    with (log / "stdout.log").open("wb") as file:
+    publish(folder / "run", Snapshot(JobState.SUCCEEDED, 0, "", 0, 1, 0, (Attempt(0, 0, (0, 1), 1.7e9),)))
+    plan = json.loads((folder / "plan.json").read_text())
+    scales = [{"nodes": 2}]
+    (folder / "plan.json").write_text(
+        json.dumps(plan | {"job_name": "course", "nproc_per_node": 1, "elastic": None, "scales": scales})
+    )
+    log = log_path(folder, 0, 0, 0, "stdout")
+    log.parent.mkdir(parents=True)
+    with log.open("wb") as file:
         line = b"step 123456 loss 1.2345 samples_per_s 432.1 learning_rate 0.0003\n" * 16384
         while file.tell() < 2**30:
             file.write(line)

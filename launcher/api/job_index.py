@@ -6,11 +6,12 @@ end or a name adds to a folder is renamed into it, which changes the folder's ow
 
 import contextlib
 import json
+import math
 import os
 import threading
 import time
 from collections.abc import Hashable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
 
@@ -86,22 +87,24 @@ class IndexedJob:
         return self.record.ended.state.value if self.record.ended else listing.UNKNOWN
 
 
-@dataclass
 class JobIndex:
     """The jobs of a results folder. Threads may share it.
 
     Args:
         results: The folder, which need not exist yet.
+
+    Attributes:
+        version: Changes with every change of `rows`.
     """
 
-    results: Path
-    version: int = 0
-    """Changes with every change of `rows`."""
-    _rows: dict[str, IndexedJob] = field(default_factory=dict)
-    _seen: dict[str, tuple[int, int]] = field(default_factory=dict)
-    _sorted: tuple[IndexedJob, ...] = ()
-    _looked: float = -1e9
-    _lock: threading.Lock = field(default_factory=threading.Lock)
+    def __init__(self, results: Path):
+        self.results = results
+        self.version = 0
+        self._rows: dict[str, IndexedJob] = {}
+        self._seen: dict[str, tuple[int, int]] = {}
+        self._sorted: tuple[IndexedJob, ...] = ()
+        self._looked = -math.inf
+        self._lock = threading.Lock()
 
     def rows(self) -> tuple[IndexedJob, ...]:
         """Return every job, the latest first."""

@@ -10,9 +10,21 @@ from launcher.common.problems import fail
 from launcher.timeline import NO_PICTURE, Timeline, report_files, text
 
 __all__ = [
-    "EVENTS_FILE", "METRICS_FILE", "NO_PICTURE", "RUN_DIR", "STARTS_FILE", "Timeline", "report_files", "text",
-    "write",
+    "EVENTS_FILE", "METRICS_FILE", "Course", "NO_PICTURE", "RUN_DIR", "STARTS_FILE", "Timeline", "report_files",
+    "text", "write",
 ]  # fmt: skip
+
+
+class Course:
+    """The timeline of a job that runs, as often as it is asked for: records are read once."""
+
+    def __init__(self, folder: Path):
+        self._run_dir = folder / RUN_DIR
+        self._records = timeline.LaunchReader(self._run_dir)
+
+    def timeline(self) -> Timeline:
+        """Return the timeline of the last launch, up to now."""
+        return timeline.read(self._run_dir, self._records)
 
 
 def write(bundle: str) -> tuple[Timeline, Path]:

@@ -11,22 +11,26 @@ from pathlib import Path
 from launcher.common.job_lock import is_alive
 from launcher.common.names import EVENTS_FILE, TIMELINE
 from launcher.timeline.build import build
-from launcher.timeline.records import read_launch
+from launcher.timeline.records import LaunchReader
 from launcher.timeline.report import text, to_json
 from launcher.timeline.values import Attempt, Event, StartParts, Step, Timeline, Transition
 
 __all__ = [
-    "Attempt", "Event", "StartParts", "Step", "Timeline", "Transition",
+    "Attempt", "Event", "LaunchReader", "StartParts", "Step", "Timeline", "Transition",
     "read", "refresh", "report_files", "text", "to_json", "write",
 ]  # fmt: skip
 
 NO_PICTURE = "no picture: it needs matplotlib (pip install '.[local]')"
 
 
-def read(run_dir: Path) -> Timeline:
-    """Return the timeline of the last launch in a run folder, from the records that its processes wrote so far."""
+def read(run_dir: Path, records: LaunchReader | None = None) -> Timeline:
+    """Return the timeline of the last launch in a run folder, from the records that its processes wrote so far.
+
+    Args:
+        records: Those of earlier calls for the same folder, which are not read again.
+    """
     alive = is_alive(run_dir)  # checked first: an end written meanwhile is read below
-    return build(read_launch(run_dir), is_alive=alive)
+    return build((records or LaunchReader(run_dir)).read(), is_alive=alive)
 
 
 def write(run_dir: Path) -> Timeline:

@@ -76,7 +76,7 @@ def build(launch: Launch, *, is_alive: bool = False) -> Timeline:
     # Without events the end is unknown.
     survives = is_running or state == JobState.SUCCEEDED or not launch.events
     limit = float("inf") if survives else preserved(launch)
-    surviving = tuple(replace(step, kept=step.kept and step.cursor <= limit) for step in steps)
+    surviving = tuple(step if step.cursor <= limit else replace(step, kept=False) for step in steps)
     return Timeline(
         launched=launch.time,
         sizes=tuple(_opening(launch).get("sizes") or ()),

@@ -5,10 +5,11 @@ Incomplete lines of killed processes are skipped. Of earlier launches of the bun
 
 import json
 import math
-from collections.abc import Callable, Iterator, Mapping
+import os
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, Generic, TypeVar
 
 from launcher.common.names import CHECKPOINTS_FILE, EVENTS_FILE, METRICS_FILE, STARTS_FILE
 
@@ -131,26 +132,39 @@ class Launch:
     checkpoints: tuple[CheckpointRecord, ...] = ()
 
 
+class LaunchReader:
+    """Reads the records of a run folder, again and again: each time only the lines that were written since."""
+
+    def __init__(self, run_dir: Path):
+        self._events = _Lines(run_dir / EVENTS_FILE, _event)
+        self._steps = _Lines(run_dir / METRICS_FILE, _step)
+        self._starts = _Lines(run_dir / STARTS_FILE, _start)
+        self._checkpoints = _Lines(run_dir / CHECKPOINTS_FILE, _checkpoint)
+
+    def read(self) -> Launch:
+        """Return the records of the last launch that wrote to the folder; missing files count as empty."""
+        every = self._events.read()
+        events = every[max((i for i, event in enumerate(every) if event.kind == LAUNCHED), default=0) :]
+        steps, starts = self._steps.read(), self._starts.read()
+        if events:
+            began = events[0].time
+        else:  # without events, the first record is the start of the launch
+            began = min(
+                [start.spawned for start in starts] + [step.time - step.duration_s for step in steps], default=0.0
+            )
+        return Launch(
+            began,
+            tuple(events),
+            tuple(step for step in steps if step.time >= began),
+            tuple(start for start in starts if _last_time(start) >= began),
+            tuple(step for step in steps if step.time < began),
+            tuple(self._checkpoints.read()),
+        )
+
+
 def read_launch(run_dir: Path) -> Launch:
     """Return the records of the last launch that wrote to `run_dir`; missing files count as empty."""
-    every = tuple(_read(run_dir / EVENTS_FILE, _event))
-    events = every[max((i for i, event in enumerate(every) if event.kind == LAUNCHED), default=0) :]
-    steps = tuple(_read(run_dir / METRICS_FILE, _step))
-    starts = tuple(_read(run_dir / STARTS_FILE, _start))
-    if events:
-        began = events[0].time
-    else:  # without events, the first record is the start of the launch
-        began = min(
-            [start.spawned for start in starts] + [step.time - step.duration_s for step in steps], default=0.0
-        )
-    return Launch(
-        began,
-        events,
-        tuple(step for step in steps if step.time >= began),
-        tuple(start for start in starts if _last_time(start) >= began),
-        tuple(step for step in steps if step.time < began),
-        tuple(_read(run_dir / CHECKPOINTS_FILE, _checkpoint)),
-    )
+    return LaunchReader(run_dir).read()
 
 
 def parse_event(line: bytes | str) -> OperatorEvent | None:
@@ -158,9 +172,31 @@ def parse_event(line: bytes | str) -> OperatorEvent | None:
     return _parse(line, _event)
 
 
-def _read(path: Path, build: Callable[[Mapping[str, Any]], _Record]) -> Iterator[_Record]:
-    lines = path.read_bytes().splitlines() if path.exists() else []
-    return (record for line in lines if (record := _parse(line, build)) is not None)
+class _Lines(Generic[_Record]):
+    """The records of a file that grows; one that has shrunk is read anew."""
+
+    def __init__(self, path: Path, build: Callable[[Mapping[str, Any]], _Record]):
+        self._path, self._build = path, build
+        self._offset = 0
+        self._found: list[_Record] = []
+
+    def read(self) -> list[_Record]:
+        try:
+            with self._path.open("rb") as file:
+                if os.fstat(file.fileno()).st_size < self._offset:
+                    self._offset, self._found = 0, []
+                file.seek(self._offset)
+                text = file.read()
+        except FileNotFoundError:
+            self._offset, self._found = 0, []
+            return []
+        end = text.rfind(b"\n") + 1
+        self._found += self._parsed(text[:end])
+        self._offset += end
+        return self._found + self._parsed(text[end:])  # of a line whose end is still to come, perhaps
+
+    def _parsed(self, text: bytes) -> list[_Record]:
+        return [record for line in text.splitlines() if (record := _parse(line, self._build)) is not None]
 
 
 def _parse(line: bytes | str, build: Callable[[Mapping[str, Any]], _Record]) -> _Record | None:

@@ -6,7 +6,7 @@ import re
 import time
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any, NamedTuple
 from urllib.parse import quote, urlencode
 
@@ -90,22 +90,22 @@ class Section(NamedTuple):
     num_equal: int | None
 
 
-@dataclass
 class _Compared:
     """What a comparison found.
 
-    Args:
+    Attributes:
         changes: By section, the keys with their values, one for each side.
         equal: By section, how many keys are equal.
         found: Problems of the overrides that were given.
         faults: What keeps the recipes from being launched so, as most of them do not name their data.
     """
 
-    changes: dict[str, list[tuple[str, tuple[str | None, ...]]]] = field(default_factory=dict)
-    equal: dict[str, int] = field(default_factory=dict)
-    notes: list[str] = field(default_factory=list)
-    found: list[Problem] = field(default_factory=list)
-    faults: list[Problem] = field(default_factory=list)
+    def __init__(self) -> None:
+        self.changes: dict[str, list[tuple[str, tuple[str | None, ...]]]] = {}
+        self.equal: dict[str, int] = {}
+        self.notes: list[str] = []
+        self.found: list[Problem] = []
+        self.faults: list[Problem] = []
 
     def add(self, section: str, sides: Sequence[Mapping[str, str]]) -> None:
         """Compare the values of all sides, by their keys."""

@@ -18,7 +18,7 @@ from launcher.api import job_index, rates, reproducing
 from launcher.api.job import Job
 from launcher.api.job_index import IndexedJob, JobStatus
 from launcher.api.observing import JobState
-from launcher.api.timelines import EVENTS_FILE, METRICS_FILE, RUN_DIR, STARTS_FILE, Timeline
+from launcher.api.timelines import EVENTS_FILE, METRICS_FILE, RUN_DIR, STARTS_FILE, Course, Timeline
 from launcher.common.problems import Problem
 from launcher.ui import charts, job_table
 from launcher.ui.later import Answer
@@ -43,6 +43,7 @@ class JobView:
     def __init__(self, ui: Ui, row: IndexedJob):
         self._ui, self._name = ui, row.name
         self._series = Series(row.folder / RUN_DIR / METRICS_FILE)
+        self._records = Course(row.folder)
         self._course: Timeline | None = None
         self._course_of: Hashable = None
         self._steps_of: Hashable = None
@@ -142,7 +143,7 @@ class JobView:
         began = time.monotonic()
         is_due = began - self._built >= max(_BUILT_S, _BUSY * self._cost_s)
         if self._course is None or seen != self._course_of or (is_due and steps != self._steps_of):
-            self._course = Job(row.folder, row.title, row.record).timeline()
+            self._course = self._records.timeline()
             self._course_of, self._steps_of = seen, steps
             self._built = time.monotonic()
             self._cost_s = self._built - began

@@ -5,7 +5,6 @@ import contextlib
 import hashlib
 import json
 from collections.abc import AsyncIterator, Callable, Hashable, Mapping
-from dataclasses import dataclass, field
 from typing import Protocol
 
 from starlette.concurrency import run_in_threadpool
@@ -27,14 +26,14 @@ class View(Protocol):
         """Return the HTML of elements by their ids."""
 
 
-@dataclass
 class _Followed:
     """A view that pages follow."""
 
-    view: View
-    task: "asyncio.Task[None] | None" = None
-    readers: set["asyncio.Queue[str | None]"] = field(default_factory=set)
-    sent: dict[str, str] = field(default_factory=dict)
+    def __init__(self, view: View):
+        self.view = view
+        self.task: asyncio.Task[None] | None = None
+        self.readers: set[asyncio.Queue[str | None]] = set()
+        self.sent: dict[str, str] = {}
 
 
 class Hub:

@@ -91,3 +91,49 @@ function localTimes(root) {
 }
 localTimes(document);
 connect();
+
+// A log goes on while its box is ticked: what comes after is added at its end, which stays in view if it was.
+const follow = document.getElementById("follow");
+const MOST_LINES = 5000;
+const toEnd = (box) => { box.scrollTop = box.scrollHeight; };
+function addLines(part, html) {
+  const read = document.createElement("template");
+  read.innerHTML = trusted(html);
+  const news = read.content.querySelector(".log-part");
+  const box = part.querySelector(".log"), list = box.querySelector("ol");
+  const isAtEnd = box.scrollHeight - box.scrollTop - box.clientHeight < 24;
+  const lines = [...news.querySelectorAll("li")];
+  for (const line of lines) {  // a line that was not complete comes again, longer
+    const earlier = line.id && document.getElementById(line.id);
+    if (!earlier) list.append(line);
+    else if (earlier.textContent !== line.textContent) earlier.replaceWith(line);
+  }
+  while (list.children.length > MOST_LINES) list.firstElementChild.remove();
+  if (lines.length && part.querySelector(".empty")) part.querySelector(".empty").remove();
+  if (news.dataset.follow) part.dataset.follow = news.dataset.follow;
+  else delete part.dataset.follow;
+  if (isAtEnd) toEnd(box);
+  return "more" in news.dataset;
+}
+async function followLog() {
+  const part = document.querySelector("[data-follow], [data-refresh]");
+  document.getElementById("follow-box").hidden = !part;
+  let pause = 1000;
+  if (part && follow.checked && !document.hidden) {
+    try {
+      const reply = await fetch(part.dataset.follow || part.dataset.refresh);
+      const html = reply.ok ? await reply.text() : "";
+      if (html && part.isConnected && follow.checked) {
+        if (!part.dataset.follow) { replace("log", html); pause = 2000; }
+        else if (addLines(part, html)) pause = 0;
+      }
+    } catch { pause = 3000; }  // the server may be starting again
+  }
+  setTimeout(followLog, pause);
+}
+const showEnd = () => document.querySelectorAll(".log-part[data-end]:not([data-refresh]) .log").forEach(toEnd);
+if (follow) {
+  new MutationObserver(showEnd).observe(document.getElementById("log"), { childList: true });
+  showEnd();
+  followLog();
+}

@@ -52,7 +52,10 @@ def test_a_recipe_of_every_family_opens(client, name):
     [
         (TINY, {}),
         (TINY, {"nodes": "3"}),
-        (TINY, {"rate": "0.01", "further": "recipes.scale_config=auto\nrecipes.training_config.training_args.seed=3"}),
+        (
+            TINY,
+            {"rate": "0.01", "further": "recipes.scale_config=auto\nrecipes.training_config.training_args.seed=3"},
+        ),
         (LLAMA, {"cluster": "k8s", "batch": "24", "micro": "3", "nodes": "1"}),
         (TINY, {"elastic": "false", "nodes": "2"}),
         (TINY, {"max": "2"}),

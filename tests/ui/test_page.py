@@ -1,6 +1,7 @@
 """The page in a real browser, as a process of its own serves it."""
 
 import contextlib
+import json
 import os
 import re
 import shutil
@@ -15,16 +16,18 @@ from log_runs import log_path
 from result_folders import a_job
 
 import launcher
+from launcher import timeline
 from launcher.causes.values import Cause, ErrorLine, Failure
 from launcher.job_store import registry
 from launcher.model.job_spec import JobHandle, JobState, JobStatus
 from launcher.operator.snapshot import Attempt, Snapshot, publish
+from launcher.timeline import to_json
 
 pytest_plugins = ("browser",)
 pytestmark = pytest.mark.slow
 HOSTILE = """"><img src=x onerror=document.title='owned'><script>document.title='owned'</script>\x1b]0;owned\x07'"""
 PICTURES = Path(__file__).resolve().parents[2] / "docs" / "pictures"
-PHONE = {"viewport": {"width": 390, "height": 844}}
+LLAMA = "fine-tuning/llama/llmft_llama3_1_8b_instruct_seq4k_gpu_sft_lora"
 VIEWS = ("/jobs", "/recipes", "/sweeps", "/compare")
 OF_A_JOB = ("", "/logs", "/plan", "/configuration", "/files")
 
@@ -55,6 +58,7 @@ def finished(results: Path, name: str, status: JobStatus, **settings) -> Path:
     course.train(60)
     course.save()
     course.event("ended", 1.0, message=status.message, state=status.state.value)
+    (folder / "run" / "timeline.json").write_text(json.dumps(to_json(timeline.read(folder / "run")), indent=1))
     nodes = ((0, 1), (0, 1, 2), (0, 1))
     attempts = tuple(Attempt(number, 0, each, 1_700_000_000.0) for number, each in enumerate(nodes))
     publish(folder / "run", Snapshot(status.state, 0, status.message, 2, os.getpid(), 0, attempts))
@@ -98,6 +102,21 @@ def opened(site, window):
         return page
 
     return go
+
+
+@pytest.mark.parametrize("name", ["ui-jobs.png", "ui-job.png", "ui-plan.png"])
+def test_the_pictures_in_the_pages_are_of_this_page(opened, site, name, request):
+    """They are looked at, and written anew with --rewrite-goldens. Bytes are not compared: fonts differ by machine."""
+    paths = {
+        "ui-jobs.png": "/jobs?q=tiny",
+        "ui-job.png": "/jobs/elastic-aaaaa",
+        "ui-plan.png": f"/recipes/{LLAMA}?cluster=k8s&elastic=true",
+    }
+    page = opened(paths[name], viewport={"width": 1180, "height": 760}, timezone_id="UTC", locale="en-GB")
+    page.locator("main h1").wait_for()
+    if request.config.getoption("--rewrite-goldens"):
+        pictured(page, PICTURES / name)
+    assert (PICTURES / name).stat().st_size < 250_000
 
 
 def test_the_page_opens_in_a_browser(tmp_path, window):
