@@ -7,6 +7,8 @@ of a core while nothing changes, a plan explored in 200 ms, a log of 1 GB opened
 import http.client
 import json
 import random
+import re
+import shutil
 import statistics
 import sys
 import threading
@@ -23,6 +25,7 @@ from launch_records import Job as Course  # noqa: E402
 from log_runs import log_path  # noqa: E402
 from result_folders import a_job  # noqa: E402
 
+import launcher  # noqa: E402
 from launcher.model.job_spec import JobState  # noqa: E402
 from launcher.operator.snapshot import Attempt, Snapshot, publish  # noqa: E402
 from launcher.ui.job_page import JobView  # noqa: E402
@@ -94,6 +97,58 @@ def test_a_first_page(site, report, path):
         f"{path.partition('?')[0]}: median {middle:.0f} ms, at most {longest:.0f} ms, "
         f"{size / 1000:.0f} kB and {files / 1000:.0f} kB of files"
     )
+
+
+def test_a_first_page_in_a_browser(site, report):
+    """Target: 150 ms until everything is loaded; 5,000 jobs."""
+    from playwright.sync_api import sync_playwright
+
+    server, _ = site
+    with sync_playwright() as driver:
+        browser = driver.chromium.launch(executable_path=shutil.which("chromium-headless-shell"))
+        for path in ("/jobs", "/jobs/course", f"/recipes/{_LLAMA}?cluster=k8s&elastic=true"):
+            found = []
+            for _ in range(11):
+                page = browser.new_context().new_page()  # nothing is cached
+                page.goto(server.url)
+                page.goto(server.origin + path)
+                found.append(page.evaluate("performance.getEntriesByType('navigation')[0].loadEventEnd"))
+                page.context.close()
+            report(
+                f"{path.partition('?')[0]} in a browser: median {statistics.median(found):.0f} ms, at most {max(found):.0f} ms"
+            )
+        browser.close()
+
+
+def test_a_change_of_size_arrives(tmp_path, report):
+    """Target: 2 s from the state of a real job to the page."""
+    results = tmp_path / "results"
+    results.mkdir()
+    words = {"training_config.training_args.max_epochs": 5000, "training_config.mlflow.enabled": False}
+    job = launcher.compile("tiny_lm_cpu", words | {"base_results_dir": str(results)}).submit()
+    seen, found = [], []
+    with page_server.served(results, tmp_path / "state") as server:
+        connection = http.client.HTTPConnection(server.origin.removeprefix("http://"), timeout=600)
+        connection.request("GET", f"/live/jobs/{job.folder.name}", headers={"cookie": server.cookie})
+        reply = connection.getresponse()
+
+        def follow():
+            for line in reply:
+                if b"live-head" in line:
+                    shown = re.search(rb"nodes</dt><dd>(\d+)", line)
+                    seen.append((time.monotonic(), int(shown[1]) if shown else None))
+
+        threading.Thread(target=follow, daemon=True).start()
+        for nodes in (3, 1, 4, 2):
+            job.scale(nodes)
+            while job.status.nodes != nodes:
+                time.sleep(0.01)
+            began = time.monotonic()
+            while not seen or seen[-1][1] != nodes:
+                time.sleep(0.01)
+            found.append(seen[-1][0] - began)
+        job.cancel()
+    report(f"a change of size arrives: median {statistics.median(found):.2f} s, at most {max(found):.2f} s")
 
 
 def test_an_explored_plan(site, report):

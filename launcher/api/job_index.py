@@ -1,7 +1,7 @@
 """The bundles and jobs of a results folder, kept between looks at it: thousands are listed in milliseconds.
 
-A look costs one `stat` of each folder, and only a folder that has changed is read again: every file that a launch, an
-end or a name adds to a folder is renamed into it, which changes the folder's own time.
+Only a folder that has changed is read again: every file that a launch, an end or a name adds to a folder is renamed
+into it, which changes the folder's own time.
 """
 
 import contextlib
@@ -36,8 +36,12 @@ __all__ = [
     "statuses",
 ]
 
-_LOOK_S = 0.5
-"""How old an answer of `rows` may be: several pages that ask together share one look."""
+_LOOK_S, _SEARCH_S = 0.5, 5.0
+"""How old an answer of `rows` may be about jobs that change, and about others: pages that ask together share one."""
+_TICK_NS = 1_000_000_000
+
+Stamp = tuple[int, int]
+"""Time of a folder's last change in nanoseconds, and its inode."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,61 +99,82 @@ class JobIndex:
 
     Attributes:
         version: Changes with every change of `rows`.
+        open: Those of `rows` whose clusters have to be asked.
     """
 
     def __init__(self, results: Path):
         self.results = results
         self.version = 0
+        self.open: tuple[IndexedJob, ...] = ()
         self._rows: dict[str, IndexedJob] = {}
-        self._seen: dict[str, tuple[int, int]] = {}
+        self._seen: dict[str, Stamp] = {}
         self._sorted: tuple[IndexedJob, ...] = ()
-        self._looked = -math.inf
+        self._results: Stamp | None = None
+        self._looked = self._searched = -math.inf
         self._lock = threading.Lock()
 
     def rows(self) -> tuple[IndexedJob, ...]:
-        """Return every job, the latest first."""
+        """Return every job, the latest first.
+
+        New, removed and running jobs are as they are now, others at most 5 s old.
+        """
         with self._lock:
-            if time.monotonic() - self._looked >= _LOOK_S:
-                self._look()
-                self._looked = time.monotonic()
+            now = time.monotonic()
+            if now - self._looked >= _LOOK_S:
+                self._looked = now
+                stamp = _stamp(self.results)
+                if stamp != self._results or now - self._searched >= _SEARCH_S:
+                    self._results, self._searched = stamp, now
+                    self._take(self._search(), is_all=True)
+                else:
+                    names = {row.name for row in self.open} | (self._rows.keys() - self._seen.keys())
+                    self._take({name: _stamp(self.results / name) for name in names}, is_all=False)
             return self._sorted
 
     def find(self, name: str) -> IndexedJob | None:
-        """Return the job whose folder, or whose given name, is this; None if there is none."""
+        """Return the job whose folder, or whose given name, is this, as it is now; None if there is none."""
         rows = self.rows()
-        found = self._rows.get(name) or next((each for each in rows if each.title == name), None)
-        if found is not None or not name or "/" in name or name.startswith("."):
-            return found
-        with self._lock:  # it may be younger than the last look
-            self._look()
-            return self._rows.get(name)
+        if name and "/" not in name and "\0" not in name and not name.startswith("."):
+            with self._lock:
+                self._take({name: _stamp(self.results / name)}, is_all=False)
+                if found := self._rows.get(name):
+                    return found
+        return next((each for each in rows if each.title == name), None)
 
-    def _look(self) -> None:
-        seen: dict[str, tuple[int, int]] = {}
+    def _search(self) -> dict[str, Stamp | None]:
         with contextlib.suppress(OSError), os.scandir(self.results) as entries:
-            for entry in entries:
-                if entry.name.startswith("."):
-                    continue
-                with contextlib.suppress(OSError):
-                    found = os.stat(entry.path)
-                    seen[entry.name] = (found.st_mtime_ns, found.st_ino)
-        if seen == self._seen:
+            return {each.name: _stamp(each) for each in entries if not each.name.startswith(".")}
+        return {}
+
+    def _take(self, stamps: Mapping[str, Stamp | None], *, is_all: bool) -> None:
+        """Read the folders whose stamps have changed, and forget those that have none."""
+        changed = [name for name, stamp in stamps.items() if self._seen.get(name) != stamp or stamp is None]
+        if not changed and (not is_all or stamps.keys() >= self._rows.keys()):
             return
-        changed = [name for name, stamp in seen.items() if self._seen.get(name) != stamp]
-        rows = {name: row for name, row in self._rows.items() if name in seen}
+        rows = {name: row for name, row in self._rows.items() if not is_all or name in stamps}
         for name in changed:
-            folder = self.results / name
-            if (row := _read(folder)) is not None:
+            if (row := _read(self.results / name)) is not None:
                 rows[name] = row
             else:
                 rows.pop(name, None)
         # A file may be renamed into a folder twice within one tick of its clock: such a folder is read once more.
-        young = time.time_ns() - 1_000_000_000
-        self._seen = {name: stamp for name, stamp in seen.items() if name not in changed or stamp[0] < young}
+        young = time.time_ns() - _TICK_NS
+        seen = {name: stamp for name, stamp in stamps.items() if stamp and (name not in changed or stamp[0] < young)}
+        kept = {} if is_all else {name: stamp for name, stamp in self._seen.items() if name not in stamps}
+        self._seen = kept | seen
         if rows != self._rows:
             self._rows = rows
             self._sorted = tuple(sorted(rows.values(), key=lambda each: (each.time, each.name), reverse=True))
+            self.open = tuple(row for row in self._sorted if row.is_open)
             self.version += 1
+
+
+def _stamp(folder: str | os.PathLike[str]) -> Stamp | None:
+    """Return what changes with the content of a folder; None without one."""
+    with contextlib.suppress(OSError):
+        found = os.stat(folder)
+        return found.st_mtime_ns, found.st_ino
+    return None
 
 
 def _read(folder: Path) -> IndexedJob | None:

@@ -10,6 +10,7 @@ from urllib.parse import urlencode
 from starlette.requests import Request
 from starlette.responses import HTMLResponse, Response
 
+from launcher.api.instance_types import table as instance_table
 from launcher.api.listing import Entry
 from launcher.common.suggestions import nearest
 from launcher.ui import explorer
@@ -19,7 +20,7 @@ from launcher.ui.state import ui_of
 _PAGE = 100
 _BILLIONS = re.compile(r"(?<![a-z0-9])(\d{1,4}(?:[.p]\d{1,2})?)b(?![a-z0-9])", re.I)
 _SIZES = {"below 4B": (0.0, 4.0), "4B to 10B": (4.0, 10.0), "10B to 40B": (10.0, 40.0), "40B and more": (40.0, 1e9)}
-FILTERS = ("q", "family", "technique", "size", "hardware", "elastic", "origin", "page")
+FILTERS = ("q", "family", "model", "technique", "size", "hardware", "elastic", "origin", "page")
 
 
 def billions(entry: Entry) -> float | None:
@@ -35,17 +36,26 @@ def _size(entry: Entry) -> str:
     return next((name for name, (low, high) in _SIZES.items() if known is not None and low <= known < high), "")
 
 
+def _hardware(entry: Entry) -> Sequence[str]:
+    """Return the accelerators of a recipe's instance types, as `H100 80GB`, and these types."""
+    known = [found for name in entry.instance_types if (found := instance_table().get(name)) and found.accelerator]
+    devices = dict.fromkeys(each.accelerator.removeprefix("NVIDIA ") for each in known)
+    return (*devices, *(name.removeprefix("ml.") for name in entry.instance_types))
+
+
 _VALUES: Mapping[str, Callable[[Entry], Sequence[str]]] = {
     "family": lambda entry: (entry.family,),
+    "model": lambda entry: (entry.model_name_or_path,),
     "technique": lambda entry: tuple(dict.fromkeys(filter(None, (entry.technique or "").split("_")))),
     "size": lambda entry: (_size(entry),),
-    "hardware": lambda entry: tuple(name.removeprefix("ml.") for name in entry.instance_types),
+    "hardware": _hardware,
     "elastic": lambda entry: ("elastic" if entry.is_elastic else "fixed",),
     "origin": lambda entry: ("published" if entry.is_published else "own",),
 }
 """Filter to what a recipe has of it."""
 _LABELS = {
     "family": "Family",
+    "model": "Model",
     "technique": "Technique",
     "size": "Model size",
     "hardware": "Hardware",
@@ -74,6 +84,10 @@ class Filters:
     def address(self, **changes: str | int) -> str:
         """Return the query of these filters with some changed."""
         return urlencode({name: value for name, value in {**self.given, **changes}.items() if value not in ("", 1)})
+
+    def changed(self, **changes: str) -> "Filters":
+        """Return these filters with some changed, from the first page."""
+        return Filters({**self.given, "page": "", **changes})
 
     def selects(self, entry: Entry, but: str = "") -> bool:
         """Return whether a recipe meets every filter except `but`."""
@@ -105,7 +119,7 @@ def _rows(every: Sequence[Entry], filters: Filters) -> dict[str, Any]:
         "first": first,
         "total": len(found),
         "has_more": len(found) > first + _PAGE,
-        "near": [] if found else _near(every, filters.given["q"]),
+        "near": [] if found else _near(every, filters),
     }
 
 
@@ -116,14 +130,28 @@ def _facets(every: Sequence[Entry], filters: Filters) -> list[tuple[str, str, li
         counts = Counter(value for entry in every if filters.selects(entry, but=name) for value in of(entry) if value)
         if filters.given[name]:
             counts.setdefault(filters.given[name], 0)
-        order = list(_SIZES) if name == "size" else sorted(counts)
+        order = list(_SIZES) if name == "size" else sorted(counts, key=str.lower)
         found.append((name, _LABELS[name], [(value, counts[value]) for value in order if value in counts]))
     return found
 
 
-def _near(every: Sequence[Entry], text: str) -> Sequence[str]:
-    """Return words of names that are close to those of a search without results."""
-    words = sorted(
-        {word for entry in every for word in re.split(r"[^a-z0-9.]+", entry.name.lower()) if len(word) > 2}
-    )
-    return [each for word in text.lower().split()[:5] for each in nearest(word, words, cutoff=0.6)][:6]
+def _near(every: Sequence[Entry], filters: Filters) -> list[tuple[str, Filters, int]]:
+    """Return changes of filters that select nothing, with which they select some: what changes, and how many."""
+    text = filters.given["q"].lower()
+    known = {word for entry in every for word in re.split(r"[^a-z0-9.]+", entry.name.lower()) if len(word) > 2}
+    spelled = [
+        (f"“{other}” for “{word}”", {"q": text.replace(word, other)})
+        for word in text.split()[:5]
+        if not any(word in one for one in known)
+        for other in nearest(word, sorted(known), cutoff=0.6)
+    ]
+    without = [
+        (f"without {label}", {name: ""})
+        for name, label in {"q": f"“{text}”", **{name: label.lower() for name, label in _LABELS.items()}}.items()
+        if filters.given[name]
+    ]
+    found = [
+        (said, other := filters.changed(**changes), sum(map(other.selects, every)))
+        for said, changes in (*spelled, *without)
+    ]
+    return [each for each in found if each[2]][:6]

@@ -10,18 +10,21 @@ from starlette.requests import Request
 from starlette.responses import HTMLResponse, Response
 
 from launcher.api import bundles, listing, values
-from launcher.api.knobs import Knob, knobs
+from launcher.api.knobs import Knob, knobs, literal, only
 from launcher.api.plan import Plan
 from launcher.api.plan import compile as compiled
 from launcher.api.plan_text import plan_report
-from launcher.common.problems import Problem, ProblemsFound
+from launcher.common.problems import ProblemsFound
 from launcher.common.redaction import masked
+from launcher.common.text_table import value_text
 from launcher.ui import charts
 from launcher.ui.rendering import page, part
 from launcher.ui.state import Ui, ui_of
 
 _LONGEST = 20_000
 """Characters of a field that are read."""
+_MOST_LINES, _MOST_LEAVES = 12, 4
+"""Further overrides that are explained, and leaves of a key of theirs."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,6 +32,7 @@ class Asked:
     """What an address asks of a recipe.
 
     Args:
+        cluster: As it was given, which may be none that is known; "" for the recipe's own.
         moved: Fields that differ from the recipe, with what was typed.
         lines: Further overrides, in Hydra's grammar.
     """
@@ -38,7 +42,6 @@ class Asked:
     fields: tuple[Knob, ...]
     moved: Mapping[str, str]
     lines: tuple[str, ...]
-    problems: tuple[Problem, ...] = ()
 
     @classmethod
     def of(cls, request: Request) -> "Asked":
@@ -51,11 +54,10 @@ class Asked:
         name = request.path_params["name"]
         if name not in known(ui):
             raise HTTPException(404, "The collection has no such recipe.")
-        cluster = query.get("cluster", "")
-        cluster = cluster if cluster in bundles.choices() else ""
-        found = knobs(name, cluster or None, ui.session)
+        cluster = query.get("cluster", "").strip()[:_LONGEST]
+        found = knobs(name, cluster if cluster in bundles.choices() else None, ui.session)
         given = {each.name: query.get(each.name, "").strip()[:_LONGEST] for each in found}
-        moved = {each.name: given[each.name] for each in found if given[each.name] not in ("", each.value)}
+        moved = {each.name: given[each.name] for each in found if each.is_moved(given[each.name])}
         lines = [line.strip() for line in query.get("further", "")[:_LONGEST].splitlines()]
         return cls(name, cluster, found, moved, tuple(filter(None, lines)))
 
@@ -66,10 +68,18 @@ class Asked:
 
     def plan(self, ui: Ui) -> Plan:
         """Return the plan, which may have faults."""
-        words = values.words({each.key: each.override(text) for each, text in self.moved_fields})
-        return compiled(
-            self.recipe, [*words, *self.lines], cluster=self.cluster or None, strict=False, session=ui.session
+        words = values.words(
+            {key: value for each, text in self.moved_fields for key, value in each.settings(text).items()}
         )
+        plan = self._compiled(words, ui)
+        if "only" in self.moved and not plan.problems and plan.job.elastic:
+            further = only([each.nodes for each in plan.job.scales], self.moved["only"])
+            return self._compiled([*words, *further], ui)
+        return plan
+
+    def _compiled(self, words: list[str], ui: Ui) -> Plan:
+        cluster = literal(self.cluster) or None
+        return compiled(self.recipe, [*words, *self.lines], cluster=cluster, strict=False, session=ui.session)
 
 
 def known(ui: Ui) -> Mapping[str, Any]:
@@ -99,7 +109,14 @@ def result(request: Request) -> Response:
 
 
 def _result(ui: Ui, asked: Asked) -> dict[str, Any]:
-    nothing: dict[str, Any] = {"plan": None, "found": (), "command": "", "overrides": (), "python": ""}
+    nothing: dict[str, Any] = {
+        "plan": None,
+        "found": (),
+        "command": "",
+        "overrides": (),
+        "python": "",
+        "is_masked": False,
+    }
     try:
         plan = asked.plan(ui)
     except ProblemsFound as error:  # a value that no override can state
@@ -107,7 +124,8 @@ def _result(ui: Ui, asked: Asked) -> dict[str, Any]:
     words = [masked(word) for word in plan.overrides]
     told = nothing | {
         "command": shlex.join(["python", "main.py", *words]),
-        "overrides": words[1:] if words else (),
+        "overrides": words[1:],
+        "is_masked": words != list(plan.overrides),
         "python": _in_python(asked.recipe, words[1:]),
     }
     if plan.problems:
@@ -118,16 +136,16 @@ def _result(ui: Ui, asked: Asked) -> dict[str, Any]:
     except ProblemsFound as error:
         return told | {"found": error.problems}
     head, rows = plan_report.table(job, in_full=True, costs=priced.columns)
-    scales = plan.as_json["scales"]
-    sizes = [_size(each, job.initial_nodes) for each in scales if each["samples_per_rank"]]
+    remarks = [""] * len(rows)
+    if head[-1] == plan_report.REMARKS:
+        head, remarks, rows = head[:-1], [row[-1] for row in rows], [row[:-1] for row in rows]
+    sizes = [_size(each, job.initial_nodes) for each in plan.as_json["scales"] if each["samples_per_rank"]]
     return told | {
         "plan": plan,
         "kind": plan_report.kind(job),
         "summary": plan_report.summary(job),
         "head": head,
-        "rows": rows,
-        "starts": job.initial_nodes,
-        "numbers": range(len(head) - (1 if head[-1] == plan_report.REMARKS else 0)),
+        "rows": list(zip(rows, remarks, strict=True)),
         "picture": charts.plan("Samples of the busiest rank", sizes) if len(sizes) > 1 else "",
         "prices": priced.lines,
         "notices": plan.notices,
@@ -144,18 +162,24 @@ def _size(scale: Mapping[str, Any], start: int) -> charts.PlanSize:
 
 def _origins(plan: Plan, asked: Asked) -> list[tuple[str, list[tuple[str, str, str]]]]:
     """Return for each moved key its values with their sizes and who set them, each once."""
+    typed = (line.lstrip("+").partition("=")[0].strip() for line in asked.lines[:_MOST_LINES])
+    fields = (key for each, text in asked.moved_fields for key in each.settings(text))
     found = []
-    for each, _ in asked.moved_fields:
+    for key in dict.fromkeys((*fields, *typed)):
         try:
-            explained = plan.explain(each.key)
-        except ProblemsFound:  # of the top level, perhaps
+            explained = plan.explain(key)
+        except ProblemsFound:  # removed, or not a key
+            continue
+        if len(explained) > _MOST_LEAVES:  # a section: the table of sizes shows what it led to
             continue
         for path, every in explained.items():
             rows: dict[tuple[str, str], list[str]] = {}
             for value in every:
-                by = value.origin.origin if value.origin else "nothing"
-                rows.setdefault((masked(str(value.value)), by), []).append(str(value.nodes or "all"))
-            found.append((path, [(text, ", ".join(nodes), by) for (text, by), nodes in rows.items()]))
+                by = masked(value.origin.origin) if value.origin else "nothing"
+                text = value_text(value.value, path)
+                rows.setdefault((text, by), []).append("base" if value.nodes is None else str(value.nodes))
+            is_one = len(rows) == 1
+            found.append((path, [(text, "all" if is_one else ", ".join(at), by) for (text, by), at in rows.items()]))
     return found
 
 

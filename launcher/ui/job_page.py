@@ -33,6 +33,8 @@ _UNITS = {"samples_per_s": "samples per second"}
 _MOST_CURVES = 12
 _BUILT_S, _BUSY = 5.0, 20.0
 """How often a timeline is built again only because steps were added: every 5 s, and a twentieth of the time."""
+_ENDED_S = 3600.0
+"""How long what is known of a job that has ended is not asked for again."""
 _READ_S = 0.25
 """How long one look reads metrics that a page has not seen yet."""
 
@@ -123,11 +125,11 @@ class JobView:
         here = job_index.is_here(row)
         place = (job_index.place(row), "page")
         asked: list[tuple[str, Hashable, Callable[[], Any], float]] = [
-            ("events", (), functools.partial(_events, job), 1.0 if here else 15.0),
-            ("results", (), lambda: tuple(job.results), 30.0),
+            ("events", row.ended, functools.partial(_events, job), _ENDED_S if row.ended else 1.0 if here else 15.0),
+            ("results", row.ended, lambda: tuple(job.results), 300.0 if row.ended else 30.0),
         ]
         if isinstance(status, JobStatus) and status.state is JobState.FAILED:
-            asked.append(("failure", row.record.submitted, functools.partial(job.why, status), 3600.0))
+            asked.append(("failure", row.record.submitted, functools.partial(job.why, status), _ENDED_S))
         return {
             name: self._ui.answers.get(place, (row.name, name, about), ask, age_s=age_s, wait_s=0.5)
             for name, about, ask, age_s in asked

@@ -2,7 +2,7 @@
 
 import functools
 from collections import Counter
-from collections.abc import Hashable, Iterable, Iterator, Mapping
+from collections.abc import Hashable, Iterator, Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from typing import Any
@@ -99,8 +99,8 @@ class JobsView:
 
     def version(self) -> Hashable:
         """Return the version of the folder, and what its clusters have answered."""
-        rows = self._ui.index.rows()
-        return self._ui.index.version, tuple(tuple((answer.value or {}).items()) for answer in _asked(self._ui, rows))
+        self._ui.index.rows()
+        return self._ui.index.version, tuple(tuple((answer.value or {}).items()) for answer in _asked(self._ui))
 
     def parts(self) -> Mapping[str, str]:
         """Return the table and its summary."""
@@ -110,7 +110,7 @@ class JobsView:
         """Return what the template takes."""
         filters, ui = self._filters, self._ui
         every = ui.index.rows()
-        seen = _statuses(ui, every)
+        seen = _statuses(ui)
         now = datetime.now(UTC)
         meant = [row for row in every if filters.selects(row, now)]
         counts = Counter(_state(row, seen) for row in meant)
@@ -129,7 +129,7 @@ class JobsView:
             "has_more": len(meant) > first + _PAGE,
             "counts": sorted(counts.items(), key=lambda each: (-each[1], each[0])),
             "hidden": hidden,
-            "silent": _silent(ui, every),
+            "silent": _silent(ui),
         }
 
 
@@ -153,15 +153,14 @@ def rows(request: Request) -> Response:
 
 def status_of(ui: Ui, row: IndexedJob) -> JobStatus | Problem | None:
     """Return the last known status of a job, or why it is unknown; None if its cluster has not answered yet."""
-    return row.ended or _statuses(ui, [row]).get(row.name)
+    return row.ended or _statuses(ui).get(row.name)
 
 
-def _asked(ui: Ui, every: Iterable[IndexedJob]) -> Iterator[Answer[Statuses]]:
+def _asked(ui: Ui) -> Iterator[Answer[Statuses]]:
     """Yield what each server has answered about its jobs that have not ended."""
     places: dict[Hashable, list[IndexedJob]] = {}
-    for row in every:
-        if row.is_open:
-            places.setdefault(job_index.place(row), []).append(row)
+    for row in ui.index.open:
+        places.setdefault(job_index.place(row), []).append(row)
     for place, open_jobs in places.items():
         age_s = _ASKED_S[job_index.is_here(open_jobs[0])]
         names = tuple(row.name for row in open_jobs)
@@ -169,16 +168,16 @@ def _asked(ui: Ui, every: Iterable[IndexedJob]) -> Iterator[Answer[Statuses]]:
         yield ui.answers.get(place, names, ask, age_s=age_s, wait_s=_FIRST_S)
 
 
-def _statuses(ui: Ui, every: Iterable[IndexedJob]) -> Statuses:
+def _statuses(ui: Ui) -> Statuses:
     found: Statuses = {}
-    for answer in _asked(ui, every):
+    for answer in _asked(ui):
         found |= answer.value or {}
     return found
 
 
-def _silent(ui: Ui, every: Iterable[IndexedJob]) -> list[Problem]:
+def _silent(ui: Ui) -> list[Problem]:
     """Return why clusters do not answer, each once."""
-    found = [each for each in _statuses(ui, every).values() if isinstance(each, Problem)]
+    found = [each for each in _statuses(ui).values() if isinstance(each, Problem)]
     return list({(each.code, each.path, each.message): each for each in found}.values())[:5]
 
 

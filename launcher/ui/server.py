@@ -20,6 +20,8 @@ HOST = "127.0.0.1"
 PORT = 8765
 _PLACE = Path("recipes", "ui-token")
 _LENGTH = 32
+_THREADS = 16
+"""Views that are made at the same time, of which eight may wait for clusters. Each thread keeps memory."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,6 +64,7 @@ def serve(results: Path, *, port: int | None, may_write: bool, say: Callable[[Ad
         raise fail("E740", "recipes ui", f"needs {' and '.join(missing)}", remedy="pip install '.[ui]'")
     token = kept_token()
     with bound(port) as listener:
+        import anyio.to_thread
         import uvicorn
 
         from launcher.ui.app import guarded
@@ -79,6 +82,10 @@ def serve(results: Path, *, port: int | None, may_write: bool, say: Callable[[Ad
         )
 
         class Server(uvicorn.Server):
+            async def startup(self, sockets: list[socket.socket] | None = None) -> None:
+                anyio.to_thread.current_default_thread_limiter().total_tokens = _THREADS
+                await super().startup(sockets)
+
             async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
                 ui.hub.close()  # streams have no end of their own, and the server waits for them
                 await super().shutdown(sockets)

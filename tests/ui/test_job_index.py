@@ -18,6 +18,7 @@ from launcher.runtime.durable import write_text
 @pytest.fixture
 def index(tmp_path, monkeypatch):
     monkeypatch.setattr(job_index, "_LOOK_S", 0.0)
+    monkeypatch.setattr(job_index, "_SEARCH_S", 0.0)
     return JobIndex(tmp_path / "results")
 
 
@@ -97,6 +98,24 @@ def test_a_goodput_is_read_from_the_head_of_a_report(tmp_path):
     assert job_index.recorded_goodput(tmp_path) == 0.75
     (tmp_path / "run" / "timeline.json").write_text("{")
     assert job_index.recorded_goodput(tmp_path) is None
+
+
+def test_between_two_searches_new_removed_running_and_wanted_jobs_are_as_they_are_now(index, monkeypatch):
+    monkeypatch.setattr(job_index, "_SEARCH_S", 1e9)
+    running, ended = a_job(index.results, "running", state=None), a_job(index.results, "ended")
+    monkeypatch.setattr(job_index, "_TICK_NS", -1_000_000_000_000)  # no folder is young
+    assert set(names(index)) == {"running", "ended"}
+    record = registry.read(running)
+    end = registry.JobRecord(record.handle, "0", record.submitted, "ada", ended=JobStatus(JobState.FAILED, 0))
+    registry.write(running, end)
+    assert {row.name: row.state for row in index.rows()} == {"running": "failed", "ended": "succeeded"}
+    registry.write(ended, registry.JobRecord(registry.read(ended).handle, "0", record.submitted, "ada"))
+    assert index.find("ended").is_open
+    a_job(index.results, "new")
+    assert "new" in names(index)
+    os.rename(running, index.results / ".gone")
+    assert "running" not in names(index)
+    assert index.find("running") is None
 
 
 @pytest.mark.slow

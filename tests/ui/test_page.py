@@ -106,7 +106,7 @@ def opened(site, window):
 
 @pytest.mark.parametrize("name", ["ui-jobs.png", "ui-job.png", "ui-plan.png"])
 def test_the_pictures_in_the_pages_are_of_this_page(opened, site, name, request):
-    """They are looked at, and written anew with --rewrite-goldens. Bytes are not compared: fonts differ by machine."""
+    """They are looked at, and written anew with --rewrite-goldens. Fonts differ by machine, so bytes may, too."""
     paths = {
         "ui-jobs.png": "/jobs?q=tiny",
         "ui-job.png": "/jobs/elastic-aaaaa",
