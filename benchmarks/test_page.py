@@ -1,7 +1,8 @@
 """What a user of the page waits for, and what an open page costs.
 
-Targets: the first page at most 150 ms and 150 kB with its files, an update 30 ms of the server's time, 20 open pages 5 %
-of a core while nothing changes, a plan explored in 200 ms, a log of 1 GB opened in 0.3 s, the server below 150 MiB.
+Targets: the first page at most 150 ms and 150 kB with its files, an update 30 ms of the server's time, 20 open pages
+5 % of a core while nothing changes, a plan explored in 200 ms, a log of 1 GB opened in 0.3 s, and the server below
+150 MiB.
 """
 
 import http.client
@@ -115,7 +116,8 @@ def test_a_first_page_in_a_browser(site, report):
                 found.append(page.evaluate("performance.getEntriesByType('navigation')[0].loadEventEnd"))
                 page.context.close()
             report(
-                f"{path.partition('?')[0]} in a browser: median {statistics.median(found):.0f} ms, at most {max(found):.0f} ms"
+                f"{path.partition('?')[0]} in a browser: median {statistics.median(found):.0f} ms, "
+                f"at most {max(found):.0f} ms"
             )
         browser.close()
 

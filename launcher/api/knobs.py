@@ -2,7 +2,6 @@
 
 import contextlib
 import re
-from collections import Counter
 from collections.abc import Mapping, Sequence
 from typing import Any, Literal, NamedTuple
 
@@ -153,32 +152,18 @@ def _types(own: Sequence[str]) -> tuple[Choice, ...]:
 
 def _devices(name: str) -> str:
     found, short = instance_table().get(name), name.removeprefix("ml.")
-    return f"{short}, {found.accelerators} × {found.accelerator}" if found and found.accelerators else short
+    if not found or not found.accelerators:
+        return short
+    return f"{short}, {found.accelerators} × {found.accelerator.removeprefix('NVIDIA ')}"
 
 
 def _further(tree: Mapping[str, Any], keys: RecipeKeys) -> list[Knob]:
     """Return the numbers that users of a family often change, for one whose batch is not planned."""
-    set_here = [key for key in keys.often_changed if isinstance(get(tree, f"recipes.{key}"), int | float)]
-    numbers = [key for key in set_here if not isinstance(get(tree, f"recipes.{key}"), bool)]
-    names = Counter(key.rpartition(".")[2] for key in numbers)
+    every = {key: get(tree, f"recipes.{key}") for key in keys.often_changed}
+    numbers = [key for key, value in every.items() if isinstance(value, int | float) and not isinstance(value, bool)]
     return [
-        _knob(
-            tree,
-            key,
-            f"recipes.{key}",
-            _label(key, is_unique=names[key.rpartition(".")[2]] == 1),
-            "number",
-            "training",
-        )
-        for key in numbers
+        _knob(tree, key, f"recipes.{key}", ".".join(key.split(".")[-2:]), "number", "training") for key in numbers
     ]
-
-
-def _label(key: str, *, is_unique: bool) -> str:
-    *parents, last = key.split(".")
-    text = "learning rate" if last == "lr" else last.replace("_", " ")
-    text = text if is_unique else f"{text}, {parents[-1].replace('_', ' ')}"
-    return text[0].upper() + text[1:]
 
 
 def _of_sizes(tree: Mapping[str, Any]) -> list[Knob]:

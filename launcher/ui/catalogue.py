@@ -139,19 +139,16 @@ def _near(every: Sequence[Entry], filters: Filters) -> list[tuple[str, Filters, 
     """Return changes of filters that select nothing, with which they select some: what changes, and how many."""
     text = filters.given["q"].lower()
     known = {word for entry in every for word in re.split(r"[^a-z0-9.]+", entry.name.lower()) if len(word) > 2}
-    spelled = [
-        (f"“{other}” for “{word}”", {"q": text.replace(word, other)})
-        for word in text.split()[:5]
-        if not any(word in one for one in known)
-        for other in nearest(word, sorted(known), cutoff=0.6)
+    changes: list[tuple[str, Filters]] = []
+    for word in text.split()[:5]:
+        if not any(word in one for one in known):
+            for other in nearest(word, sorted(known), cutoff=0.6):
+                spelled = text.replace(word, other)
+                changes.append((f"“{other}” for “{word}”", filters.changed(q=spelled)))
+                changes.append((f"“{spelled}” alone", Filters.of({"q": spelled})))
+    labels = {"q": f"“{text}”", **{name: label.lower() for name, label in _LABELS.items()}}
+    changes += [
+        (f"without {label}", filters.changed(**{name: ""})) for name, label in labels.items() if filters.given[name]
     ]
-    without = [
-        (f"without {label}", {name: ""})
-        for name, label in {"q": f"“{text}”", **{name: label.lower() for name, label in _LABELS.items()}}.items()
-        if filters.given[name]
-    ]
-    found = [
-        (said, other := filters.changed(**changes), sum(map(other.selects, every)))
-        for said, changes in (*spelled, *without)
-    ]
-    return [each for each in found if each[2]][:6]
+    counts = {other.address(): (said, other, sum(map(other.selects, every))) for said, other in reversed(changes)}
+    return [each for each in reversed(counts.values()) if each[2]][:6]

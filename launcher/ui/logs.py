@@ -26,7 +26,7 @@ from launcher.ui.log_view import Asked, Block, Choices, Item, Part, View, number
 from launcher.ui.rendering import page, part
 from launcher.ui.state import Ui, indexed_of, ui_of
 
-_LINES = 500
+_LINES = 300
 """Of a window, of one answer to a search, and of the log of a cluster."""
 _OF_EACH, _LEAST_OF_EACH, _OF_ALL = 40, 5, 2560
 """Lines of each file where all ranks are shown, and of all together."""

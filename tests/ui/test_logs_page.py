@@ -115,17 +115,17 @@ def test_a_long_file_is_read_in_windows_whose_places_are_addresses(site, results
     a_run(a_job(results, "a"), [(0,)], text=MANY)
     every = MANY.splitlines()
     reply = site.get("/jobs/a/logs")
-    assert texts(reply) == every[-500:] and link(reply, "later") is None
+    assert texts(reply) == every[-300:] and link(reply, "later") is None
     earlier = site.get(link(reply, "earlier"))
-    assert texts(earlier) == every[-1000:-500]
-    assert texts(site.get(link(earlier, "later"))) == every[-500:]
-    assert texts(site.get(link(earlier, "end"))) == every[-500:]
-    assert texts(site.get(link(earlier, "start"))) == every[:500]
+    assert texts(earlier) == every[-600:-300]
+    assert texts(site.get(link(earlier, "later"))) == every[-300:]
+    assert texts(site.get(link(earlier, "end"))) == every[-300:]
+    assert texts(site.get(link(earlier, "start"))) == every[:300]
     assert link(site.get(link(earlier, "start")), "earlier") is None
     place = re.search(r'<li id="([^"]+)"><a class="at" href="([^"]+)#\1"', earlier.text)
     around = site.get(html.unescape(place[2]))
     assert f'<li id="{place[1]}" class="target">' in around.text
-    assert re.search(r"<mark>(.*?)</mark>", around.text)[1] == every[-1000]
+    assert re.search(r"<mark>(.*?)</mark>", around.text)[1] == every[-600]
     assert texts(around) == every[-1250:-750]
 
 
@@ -158,14 +158,14 @@ def test_a_search_shows_the_last_matches_and_goes_on_in_both_directions(site, re
     a_run(a_job(results, "a"), [(0,)], text=MANY)
     every = [each for each in MANY.splitlines() if re.search("[02468]$", each)]
     reply = site.get("/jobs/a/logs", params={"grep": "[02468]$"})
-    assert texts(reply) == every[-500:]
+    assert texts(reply) == every[-300:]
     assert reply.text.count("<mark>8</mark>") == 100
     earlier = site.get(link(reply, "earlier"))
-    assert texts(earlier) == every[-1000:-500]
-    assert texts(site.get(link(earlier, "later"))) == every[-500:]
+    assert texts(earlier) == every[-600:-300]
+    assert texts(site.get(link(earlier, "later"))) == every[-300:]
     first = site.get(link(earlier, "first matches"))
-    assert texts(first) == every[:500] and link(first, "first matches") is None
-    assert texts(site.get(link(first, "later"))) == every[500:1000]
+    assert texts(first) == every[:300] and link(first, "first matches") is None
+    assert texts(site.get(link(first, "later"))) == every[300:600]
     assert "0 lines of the file match." in site.get("/jobs/a/logs?grep=nothing").text
 
 
