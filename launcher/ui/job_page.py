@@ -123,16 +123,22 @@ class JobView:
             return {}
         job = Job(row.folder, row.title, row.record)
         here = job_index.is_here(row)
-        place = (job_index.place(row), "page")
-        asked: list[tuple[str, Hashable, Callable[[], Any], float]] = [
-            ("events", row.ended, functools.partial(_events, job), _ENDED_S if row.ended else 1.0 if here else 15.0),
-            ("results", row.ended, lambda: tuple(job.results), 300.0 if row.ended else 30.0),
+        place, disk = (job_index.place(row), "page"), ("results", row.name)
+        asked: list[tuple[Hashable, str, Hashable, Callable[[], Any], float]] = [
+            (
+                place,
+                "events",
+                row.ended,
+                functools.partial(_events, job),
+                _ENDED_S if row.ended else 1.0 if here else 15.0,
+            ),
+            (disk, "results", row.ended, lambda: tuple(job.results), 300.0 if row.ended else 30.0),
         ]
         if isinstance(status, JobStatus) and status.state is JobState.FAILED:
-            asked.append(("failure", row.record.submitted, functools.partial(job.why, status), _ENDED_S))
+            asked.append((place, "failure", row.record.submitted, functools.partial(job.why, status), _ENDED_S))
         return {
-            name: self._ui.answers.get(place, (row.name, name, about), ask, age_s=age_s, wait_s=0.5)
-            for name, about, ask, age_s in asked
+            name: self._ui.answers.get(where, (row.name, name, about), ask, age_s=age_s, wait_s=0.5)
+            for where, name, about, ask, age_s in asked
         }
 
     def _timeline(self, row: IndexedJob) -> Timeline | None:

@@ -10,6 +10,10 @@ from typing import Any, Generic, TypeVar
 from launcher.common.problems import Problem, ProblemsFound
 
 T = TypeVar("T")
+_REPEAT_S = 30.0
+"""After how long a question that could not be answered is asked again at the latest."""
+_MOST_PLACES = 32
+"""Places that keep a thread of their own."""
 _MOST_KEPT = 500
 """Answers that are kept, the newest ones."""
 
@@ -57,10 +61,12 @@ class Answers:
         with self._lock:
             known = self._known.get(whole, _NONE)
             running = self._asked.get(whole)
-            if running is None and (not known.number or time.monotonic() - known.at >= age_s):
-                pool = self._places.get(place)
-                if pool is None:
-                    pool = self._places[place] = ThreadPoolExecutor(1, thread_name_prefix="question")
+            due_s = min(age_s, _REPEAT_S) if known.problems else age_s
+            if running is None and (not known.number or time.monotonic() - known.at >= due_s):
+                pool = self._places.pop(place, None) or ThreadPoolExecutor(1, thread_name_prefix="question")
+                self._places[place] = pool
+                if len(self._places) > _MOST_PLACES:  # the one that was asked longest ago
+                    self._places.pop(next(iter(self._places))).shutdown(wait=False)
                 running = self._asked[whole] = pool.submit(self._ask, whole, ask)
         if running is not None and not known.number and wait_s:
             try:
