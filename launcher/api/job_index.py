@@ -8,6 +8,7 @@ import contextlib
 import json
 import math
 import os
+import stat
 import threading
 import time
 from collections.abc import Hashable, Iterable, Mapping, Sequence
@@ -17,8 +18,20 @@ from pathlib import Path
 
 from launcher.bundle.manifest import MANIFEST
 from launcher.bundle.store import given_name, is_job
-from launcher.common.names import RUN_DIR, TIMELINE
-from launcher.common.problems import Problem
+from launcher.common.names import (
+    ADOPTED_FILE,
+    CHECKPOINTS_FILE,
+    EVENTS_FILE,
+    JOB_FILE,
+    METRICS_FILE,
+    NAME_FILE,
+    REPRODUCE_FILE,
+    RUN_DIR,
+    RUN_ID_FILE,
+    STARTS_FILE,
+    TIMELINE,
+)
+from launcher.common.problems import Problem, ProblemsFound, fail
 from launcher.job_store import listing
 from launcher.job_store.registry import JobRecord
 from launcher.model import backend_registry
@@ -39,6 +52,24 @@ __all__ = [
 _LOOK_S, _SEARCH_S = 0.5, 5.0
 """How old an answer of `rows` may be about jobs that change, and about others: pages that ask together share one."""
 _TICK_NS = 1_000_000_000
+
+_LONGEST_NAME = 300
+_READ = (
+    *(
+        MANIFEST,
+        JOB_FILE,
+        NAME_FILE,
+        ADOPTED_FILE,
+        RUN_ID_FILE,
+        REPRODUCE_FILE,
+        "plan.json",
+        "recipe.yaml",
+        "local.json",
+    ),
+    *(f"{RUN_DIR}/{name}" for name in (METRICS_FILE, EVENTS_FILE, STARTS_FILE, CHECKPOINTS_FILE, "state.json")),
+    *(f"{RUN_DIR}/{TIMELINE}.json", "sweep.json", "trials.jsonl"),
+)
+"""What pages read of a job's or a sweep's folder."""
 
 Stamp = tuple[int, int]
 """Time of a folder's last change in nanoseconds, and its inode."""
@@ -124,8 +155,8 @@ class JobIndex:
                 self._looked = now
                 stamp = _stamp(self.results)
                 if stamp != self._results or now - self._searched >= _SEARCH_S:
-                    self._results, self._searched = stamp, now
                     self._take(self._search(), is_all=True)
+                    self._results, self._searched = stamp, now
                 else:
                     names = {row.name for row in self.open} | (self._rows.keys() - self._seen.keys())
                     self._take({name: _stamp(self.results / name) for name in names}, is_all=False)
@@ -134,7 +165,7 @@ class JobIndex:
     def find(self, name: str) -> IndexedJob | None:
         """Return the job whose folder, or whose given name, is this, as it is now; None if there is none."""
         rows = self.rows()
-        if name and "/" not in name and "\0" not in name and not name.startswith("."):
+        if name and "/" not in name and "\0" not in name and _is_shown(name):
             with self._lock:
                 self._take({name: _stamp(self.results / name)}, is_all=False)
                 if found := self._rows.get(name):
@@ -143,7 +174,7 @@ class JobIndex:
 
     def _search(self) -> dict[str, Stamp | None]:
         with contextlib.suppress(OSError), os.scandir(self.results) as entries:
-            return {each.name: _stamp(each) for each in entries if not each.name.startswith(".")}
+            return {each.name: _stamp(each) for each in entries if _is_shown(each.name)}
         return {}
 
     def _take(self, stamps: Mapping[str, Stamp | None], *, is_all: bool) -> None:
@@ -153,7 +184,7 @@ class JobIndex:
             return
         rows = {name: row for name, row in self._rows.items() if not is_all or name in stamps}
         for name in changed:
-            if (row := _read(self.results / name)) is not None:
+            if (row := _read_safely(self.results / name)) is not None:
                 rows[name] = row
             else:
                 rows.pop(name, None)
@@ -169,12 +200,49 @@ class JobIndex:
             self.version += 1
 
 
+def _is_shown(name: str) -> bool:
+    """Return whether a folder is listed: not one that is being written, or whose name is no text."""
+    return not name.startswith(".") and name.isprintable()
+
+
 def _stamp(folder: str | os.PathLike[str]) -> Stamp | None:
     """Return what changes with the content of a folder; None without one."""
     with contextlib.suppress(OSError):
         found = os.stat(folder)
         return found.st_mtime_ns, found.st_ino
     return None
+
+
+def irregular(folder: Path) -> str | None:
+    """Return the path in a job's folder of something that is read as a file and is none, such as a pipe or a link.
+
+    Reading a pipe never ends, and a link may lead out of the results folder.
+    """
+    for name in _READ:
+        with contextlib.suppress(OSError):
+            if not stat.S_ISREG(os.lstat(folder / name).st_mode):
+                return name
+    return None
+
+
+def refuse_irregular(folder: Path) -> None:
+    """Raise a Problem if something that is read as a file of a job is none (E711)."""
+    if name := irregular(folder):
+        raise fail("E711", str(folder / name), "is not a file of its own, so it is not read", remedy="remove it")
+
+
+def _read_safely(folder: Path) -> IndexedJob | None:
+    """Return the job of a folder, whatever is wrong with its files: one job hides no other."""
+    try:
+        refuse_irregular(folder)
+        row = _read(folder)
+        hash(row and place(row))  # its handle may have any value
+        return row
+    except ProblemsFound as error:
+        problem = error.problems[0]
+    except Exception as error:  # of any damage
+        problem = Problem("E711", str(folder), f"is damaged: {type(error).__name__}: {error}")
+    return IndexedJob(folder.name, folder, folder.name, None, problem, "", "", "", "", None, None)
 
 
 def _read(folder: Path) -> IndexedJob | None:
@@ -192,7 +260,7 @@ def _read(folder: Path) -> IndexedJob | None:
     return IndexedJob(
         folder.name,
         folder,
-        given_name(folder) or folder.name,
+        (given_name(folder) or folder.name)[:_LONGEST_NAME],
         each.record,
         each.problem,
         backend_registry.described(str(backend)).choice if known else "",
@@ -214,7 +282,7 @@ def _written(folder: Path) -> tuple[str, str]:
 
 def _utc(text: str) -> str:
     """Return an ISO 8601 time so that texts sort as times do; "" if it is none."""
-    with contextlib.suppress(ValueError):
+    with contextlib.suppress(ValueError, TypeError, OverflowError):
         return datetime.fromisoformat(text).astimezone(UTC).isoformat(timespec="seconds")
     return ""
 
@@ -251,7 +319,7 @@ def recorded_s(folder: Path) -> float | None:
 
 
 def _recorded(folder: Path, total: str) -> float | None:
-    with contextlib.suppress(OSError, ValueError, KeyError, TypeError):
+    with contextlib.suppress(OSError, ValueError, KeyError, TypeError, OverflowError, RecursionError):
         with (folder / RUN_DIR / TIMELINE).with_suffix(".json").open("rb") as file:
             head = file.read(4096)  # the totals precede the steps, of which there may be many
         name = f'"{total}"'.encode()

@@ -247,6 +247,8 @@ def read(directory: Path) -> tuple[Bundle, str]:
         manifest = json.loads(text)
         hashes = dict(manifest["files"])
         run_id = assigned_run(directory)
+        if any(os.path.isabs(path) or ".." in Path(path).parts for path in hashes):
+            raise ValueError("it names files outside of its folder")
         files = {path: (directory / path).read_text(encoding="utf-8") for path in hashes}
         if run_id:  # the digest is of the bundle as it was rendered
             files = {path: text.replace(run_id, RUN_ID_AT_LAUNCH) for path, text in files.items()}

@@ -14,6 +14,7 @@ from launcher.api.job import Job
 from launcher.api.plan import compile as compiled
 from launcher.common.problems import fail
 from launcher.ui.guard import fields
+from launcher.ui.rendering import page
 from launcher.ui.state import indexed_of, job_of, ui_of
 
 Given = Mapping[str, list[str]]
@@ -25,6 +26,8 @@ async def act(request: Request) -> Response:
     action = request.path_params["action"]
     if action not in _ACTIONS:
         raise HTTPException(404, "No such action.")
+    if question := await run_in_threadpool(functools.partial(_question, request, given, action)):
+        return question
     folder = await run_in_threadpool(functools.partial(_ACTIONS[action], request, given))
     return _shown(folder)
 
@@ -32,6 +35,8 @@ async def act(request: Request) -> Response:
 async def launch(request: Request) -> Response:
     """Write the bundle of a plan and, unless only that is wanted, launch it."""
     given = await _given(request)
+    if question := await run_in_threadpool(functools.partial(_question, request, given, "launch")):
+        return question
     return _shown(await run_in_threadpool(functools.partial(_launch, request, given)))
 
 
@@ -45,6 +50,25 @@ async def _given(request: Request) -> Given:
     if not ui_of(request).may_write:
         raise fail("E743", "recipes ui", "this page only reads", remedy="start it with recipes ui --write")
     return given
+
+
+def _question(request: Request, given: Given, action: str) -> Response | None:
+    """Return a page that asks whether an action is meant; None once the script or that page has asked."""
+    if "confirmed" in given:
+        return None
+    name = indexed_of(request).title if "job" in request.path_params else _one(given, "recipe")
+    title, said = _QUESTIONS[action]
+    if action == "launch" and _one(given, "what") == "write":
+        title, said = "Write the bundle", "The bundle of {name} is written to the results folder, and not launched."
+    return page(
+        request,
+        "confirm.html",
+        title=title,
+        said=said.format(name=name, nodes=_one(given, "nodes")),
+        action=request.url.path,
+        fields=[(key, value) for key, values in given.items() for value in values],
+        back=f"/jobs/{quote(request.path_params['job'], safe='')}" if "job" in request.path_params else "/recipes",
+    )
 
 
 def _scale(request: Request, given: Given) -> str:
@@ -82,6 +106,14 @@ def _launch(request: Request, given: Given) -> str:
     return plan.submit().folder.name
 
 
+_QUESTIONS = {
+    "scale": ("Scale", "{name} is to change its size to {nodes} nodes."),
+    "cancel": ("Cancel the job", "{name} is to end, with all of its processes."),
+    "rerun": ("Rerun as a new job", "The recipe and overrides of {name} are to be launched as a new job."),
+    "relaunch": ("Launch", "{name} is to be launched; it resumes from its last checkpoint, if it has one."),
+    "launch": ("Launch", "{name} is to be launched with the fields that were filled in."),
+}
+"""Action to the title of its question, and what will happen."""
 _ACTIONS: dict[str, Callable[[Request, Given], str]] = {
     "scale": _scale,
     "cancel": _cancel,

@@ -1,5 +1,6 @@
 """Every address of the page and its view."""
 
+import logging
 from collections.abc import Callable
 
 from starlette.applications import Starlette
@@ -8,7 +9,7 @@ from starlette.requests import Request
 from starlette.responses import RedirectResponse, Response
 from starlette.routing import Route
 
-from launcher.common.problems import Problem, ProblemsFound
+from launcher.common.problems import Problem, ProblemsFound, fail
 from launcher.ui import actions, catalogue, compare, explorer, files, job_page, job_table, live, logs, sweeps
 from launcher.ui.guard import Guard
 from launcher.ui.live import View
@@ -35,22 +36,22 @@ def app_of(ui: Ui) -> Starlette:
         Route("/", _home),
         Route("/jobs", job_table.jobs),
         Route("/parts/jobs", job_table.rows),
-        Route("/jobs/{job}", job_page.overview),
-        Route("/jobs/{job}/plan", job_page.plan),
-        Route("/jobs/{job}/configuration", job_page.configuration),
-        Route("/jobs/{job}/files", files.files),
-        Route("/jobs/{job}/logs", logs.logs),
-        Route("/parts/jobs/{job}/logs", logs.lines),
-        Route("/jobs/{job}/raw", logs.raw),
+        Route("/jobs/{job}", _of_files(job_page.overview)),
+        Route("/jobs/{job}/plan", _of_files(job_page.plan)),
+        Route("/jobs/{job}/configuration", _of_files(job_page.configuration)),
+        Route("/jobs/{job}/files", _of_files(files.files)),
+        Route("/jobs/{job}/logs", _of_files(logs.logs)),
+        Route("/parts/jobs/{job}/logs", _of_files(logs.lines)),
+        Route("/jobs/{job}/raw", _of_files(logs.raw)),
         Route("/jobs/{job}/actions/{action}", actions.act, methods=["POST"]),
         Route("/actions/launch", actions.launch, methods=["POST"]),
         Route("/recipes", catalogue.recipes),
         Route("/parts/recipes", catalogue.rows),
         Route("/recipes/{name:path}", explorer.recipe),
         Route("/parts/explore/{name:path}", explorer.result),
-        Route("/compare", compare.compare),
-        Route("/sweeps", sweeps.sweeps),
-        Route("/sweeps/{sweep}", sweeps.sweep),
+        Route("/compare", _of_files(compare.compare)),
+        Route("/sweeps", _of_files(sweeps.sweeps)),
+        Route("/sweeps/{sweep}", _of_files(sweeps.sweep)),
         Route("/files/{name}", _file),
         *(Route(path, _follow) for path in _MAKERS),
     ]
@@ -58,6 +59,23 @@ def app_of(ui: Ui) -> Starlette:
     app = Starlette(routes=routes, exception_handlers=handlers)
     app.state.ui = ui
     return app
+
+
+def _of_files(view: Callable[[Request], Response]) -> Callable[[Request], Response]:
+    """Return a view that shows a Problem if it stumbles over a damaged file; the terminal shows where."""
+
+    def tolerant(request: Request) -> Response:
+        try:
+            return view(request)
+        except (HTTPException, ProblemsFound):
+            raise
+        except Exception as error:
+            logging.getLogger(__name__).warning("%s", request.url.path, exc_info=error)
+            name = next(iter(request.path_params.values()), request.url.path)
+            said = f"its files are damaged, or cannot be read: {type(error).__name__}: {error}"
+            raise fail("E711", str(name), said) from error
+
+    return tolerant
 
 
 def guarded(ui: Ui, token: str, port: int) -> Guard:
@@ -99,9 +117,18 @@ def _refused(request: Request, error: Exception) -> Response:
 def _problems(request: Request, error: Exception) -> Response:
     found: tuple[Problem, ...] = error.problems if isinstance(error, ProblemsFound) else ()
     outcome = error.outcome if isinstance(error, ProblemsFound) else None
-    return page(request, "error.html", 422, title="Refused", said=outcome or "Nothing was changed.", found=found)
+    return page(
+        request,
+        "error.html",
+        422,
+        title="Refused",
+        said=outcome or ("Nothing was changed." if request.method == "POST" else ""),
+        found=found,
+    )
 
 
 def _fault(request: Request, error: Exception) -> Response:
-    said = "This is a fault of the program; the terminal of the server shows where. Nothing was changed."
+    said = "This is a fault of the program; the terminal of the server shows where."
+    if request.method == "POST":
+        said += " It is not known what was changed: look at the jobs."
     return page(request, "error.html", 500, title="A fault", said=said, found=())

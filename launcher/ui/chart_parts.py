@@ -6,6 +6,7 @@ from dataclasses import dataclass
 
 from markupsafe import Markup, escape
 
+from launcher.common.redaction import masked
 from launcher.common.texts import printable
 
 _LARGEST, _SMALLEST = 1e300, 1e-300
@@ -14,6 +15,8 @@ MOST_IN_LEGEND = 12
 _LETTER = 7.8
 """Width of a letter that a legend allows for: wide enough for the larger letters of small screens."""
 _LONGEST_TITLE, _LONGEST_DESCRIPTION = 700, 2000
+_MASKED = 2000
+"""Characters of a text in which secrets are looked for: no more than these can be shown."""
 CIRCLE, SQUARE, TRIANGLE, DIAMOND, CROSS, PLUS = range(6)
 _SHAPES = (
     "m-4 0a4 4 0 1 0 8 0a4 4 0 1 0-8 0z",
@@ -245,7 +248,7 @@ def empty(kind: str, title: str) -> Markup:
 
 def text(value: str, most: int = 40, *, lines: bool = False) -> str:
     """Return a text by others, escaped, on one line unless it may have lines, and of at most `most` characters."""
-    shown = printable(value[: most + 1])
+    shown = printable(masked(value[:_MASKED])[: most + 1].encode("utf-8", "replace").decode())
     shown = shown if lines else shown.replace("\n", " ")
     return str(escape(shown if len(shown) <= most else f"{shown[: most - 1]}…"))
 

@@ -58,6 +58,8 @@ class Guard:
 
     def __init__(self, app: "ASGIApp", token: str, port: int):
         self._app, self._token, self._cookie = app, token, f"recipes-{port}"
+        # not the token itself: browsers send the cookies of one port to servers of every other port, too
+        self._key = hmac.new(token.encode(), self._cookie.encode(), "sha256").hexdigest()
 
     async def __call__(self, scope: "Scope", receive: "Receive", send: "Send") -> None:
         if scope["type"] != "http":
@@ -82,7 +84,7 @@ class Guard:
         given = request.query_params.get("token")
         if given is not None and request.method in _SAFE:
             return self._signed_in(request, given)
-        if not self._is_token(request.cookies.get(self._cookie, "")):
+        if not hmac.compare_digest(request.cookies.get(self._cookie, "").encode(), self._key.encode()):
             return HTMLResponse(_REFUSED, 401)
         if request.method not in _SAFE and not _is_own(headers, host):
             return PlainTextResponse("This request did not come from a page of this server.", 403)
@@ -101,7 +103,7 @@ class Guard:
             response: Response = RedirectResponse(address, 303)
         else:  # a link in another site's page: its redirect would come without the strict cookie
             response = HTMLResponse(_CONTINUED.format(address.replace("&", "&amp;").replace('"', "%22")))
-        response.set_cookie(self._cookie, self._token, httponly=True, samesite="strict", path="/")
+        response.set_cookie(self._cookie, self._key, httponly=True, samesite="strict", path="/")
         return response
 
 

@@ -1,14 +1,16 @@
 """One job: its state, sizes and restarts over time, curves, events, failure, results, plan and configuration."""
 
+import contextlib
 import dataclasses
 import functools
 import json
 import threading
 import time
 from collections import deque
-from collections.abc import Callable, Hashable, Mapping
+from collections.abc import Callable, Hashable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
+from urllib.parse import quote
 
 from starlette.exceptions import HTTPException
 from starlette.requests import Request
@@ -82,7 +84,7 @@ class JobView:
     def parts(self) -> Mapping[str, str]:
         """Return each part of the overview."""
         values = self.values()
-        names = ("head", "failure", "course", "curves", "events", "results")
+        names = ("head", "failure", "actions", "course", "curves", "events", "results")
         return {f"live-{name}": part(f"job_{name}.html", **values) for name in names}
 
     def values(self) -> dict[str, Any]:
@@ -91,32 +93,46 @@ class JobView:
             row = self.row
             status = job_table.status_of(self._ui, row)
             answers = self._answers(row, status)
-            deadline = time.monotonic() + _READ_S
-            while self._series.read() and time.monotonic() < deadline:
-                pass
-            course = self._timeline(row)
+            course, faults = None, list[Problem]()
+            with self._tolerant(faults, "run/metrics.jsonl"):
+                deadline = time.monotonic() + _READ_S
+                while self._series.read() and time.monotonic() < deadline:
+                    pass
+            pictures: dict[str, Any] = {"course_picture": "", "restarts_picture": "", "cost": [], "curves": []}
+            with self._tolerant(faults, "run/events.jsonl"):
+                course = self._timeline(row)
+                if course:
+                    pictures["course_picture"] = _picture(course)
+                    pictures["restarts_picture"] = charts.restarts("Parts of each change of size", course.transitions)
             known = status if isinstance(status, JobStatus) else None
+            with self._tolerant(faults, "run/metrics.jsonl"):
+                pictures["curves"] = [(title, self._curve(name, title)) for name, title in self._shown()]
+                pictures["cost"] = _cost(row, known, course)
             events, failure, results = map(answers.get, ("events", "failure", "results"))
-            return {
+            return pictures | {
                 "row": row,
+                "base": f"/jobs/{quote(row.name, safe='')}",
                 "may_write": self._ui.may_write,
                 "status": known,
                 "state": known.state.value if known else row.state,
-                "status_problems": [status] if isinstance(status, Problem) else [],
+                "status_problems": [*([status] if isinstance(status, Problem) else []), *faults],
                 "sizes": _sizes(row),
                 "course": course,
-                "course_picture": _picture(row, course),
-                "restarts_picture": charts.restarts("Parts of each change of size", course.transitions)
-                if course
-                else "",
-                "curves": [self._curve(name, title) for name, title in self._shown()],
                 "last": {name: self._series.last(name) for name, _ in _CURVES},
                 "failure": failure.value if failure else None,
                 "events": list(events.value or ())[::-1] if events else [],
                 "event_problems": events.problems if events else (),
                 "results": list(results.value or ()) if results else [],
-                "cost": _cost(row, known, course),
             }
+
+    @contextlib.contextmanager
+    def _tolerant(self, faults: list[Problem], file: str) -> Iterator[None]:
+        """Note what keeps the block from reading a file, whatever is damaged in it: the other parts are shown."""
+        try:
+            yield
+        except Exception as error:
+            said = error.strerror if isinstance(error, OSError) else f"{type(error).__name__}: {error}"
+            faults.append(Problem("E711", f"{self._name}/{file}", f"cannot be read: {said}"))
 
     def _answers(self, row: IndexedJob, status: JobStatus | Problem | None) -> dict[str, Answer[Any]]:
         if row.record is None:
@@ -178,7 +194,7 @@ def plan(request: Request) -> Response:
     row = indexed_of(request)
     try:
         found = json.loads((row.folder / "plan.json").read_text(encoding="utf-8"))
-    except (OSError, ValueError) as error:
+    except FileNotFoundError as error:
         raise HTTPException(404, "This job was adopted: its plan is not on this machine.") from error
     sizes = [_plan_size(each, found["initial_nodes"]) for each in found["scales"] if each["samples_per_rank"]]
     picture = charts.plan("Samples of the busiest rank", sizes) if sizes else ""
@@ -224,13 +240,11 @@ def _sizes(row: IndexedJob) -> tuple[int, ...]:
     """Return the sizes of a job's plan, in nodes."""
     try:
         return tuple(each["nodes"] for each in json.loads((row.folder / "plan.json").read_text("utf-8"))["scales"])
-    except (OSError, ValueError, KeyError, TypeError):
+    except (OSError, ValueError, KeyError, TypeError, RecursionError):
         return ()
 
 
-def _picture(row: IndexedJob, course: Timeline | None) -> Any:
-    if course is None:
-        return ""
+def _picture(course: Timeline) -> Any:
     until_s = max(course.wall_s, time.time() - course.launched) if course.is_running else course.wall_s
     attempts = course.attempts
     if course.is_running and attempts:  # the last one goes on

@@ -3,7 +3,7 @@
 import functools
 from collections import Counter
 from collections.abc import Hashable, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta
 from typing import Any
 from urllib.parse import urlencode
@@ -119,9 +119,11 @@ class JobsView:
             meant = [row for row in meant if _state(row, seen) == filters.state]
         else:
             meant = [row for row in meant if row.record is not None or row.problem is not None]
+        filters = replace(filters, page=min(filters.page, max(1, -(-len(meant) // _PAGE))))
         first = (filters.page - 1) * _PAGE
         return {
             "filters": filters,
+            "is_there": ui.results.is_dir(),
             "rows": [_row(row, seen) for row in meant[first : first + _PAGE]],
             "first": first,
             "total": len(meant),
@@ -196,9 +198,9 @@ def _row(row: IndexedJob, seen: Statuses) -> Row:
         row,
         known.state.value,
         known.message,
-        known.nodes or row.nodes,
+        None if known.state.is_final else known.nodes,
         known.target_nodes,
         known.restarts,
         job_index.recorded_goodput(row.folder) if known.state.is_final else None,
-        f"{paid.per_hour * known.nodes:,.2f} {paid.currency}" if paid else None,
+        f"{paid.per_hour * known.nodes:,.2f} {paid.currency}" if paid and known.nodes else None,
     )

@@ -4,11 +4,14 @@ import asyncio
 import contextlib
 import hashlib
 import json
+import logging
 from collections.abc import AsyncIterator, Callable, Hashable, Mapping
 from typing import Protocol
 
 from starlette.concurrency import run_in_threadpool
+from starlette.exceptions import HTTPException
 from starlette.responses import StreamingResponse
+from starlette.status import HTTP_404_NOT_FOUND
 
 _LOOK_S = 0.5
 _BEAT_S = 15.0
@@ -35,6 +38,11 @@ class _Followed:
         self.readers: set[asyncio.Queue[str | None]] = set()
         self.sent: dict[str, str] = {}
 
+    def tell(self, event: str) -> None:
+        """Send an event to every reader."""
+        for queue in self.readers:
+            queue.put_nowait(event)
+
 
 class Hub:
     """The views that are followed now, by the address of their pages."""
@@ -51,9 +59,10 @@ class Hub:
         """Yield the events of a stream: every part at first, then those that have changed."""
         followed = self._followed.get(address)
         if followed is None:
-            if len(self._followed) >= _MOST_VIEWS:
+            view = await run_in_threadpool(make)
+            if address not in self._followed and len(self._followed) >= _MOST_VIEWS:
                 return
-            followed = self._followed[address] = _Followed(await run_in_threadpool(make))
+            followed = self._followed.setdefault(address, _Followed(view))  # another page may have been faster
         queue: asyncio.Queue[str | None] = asyncio.Queue()
         followed.readers.add(queue)
         for event in _events(followed.sent):
@@ -85,25 +94,28 @@ class Hub:
 
     async def _look(self, address: str, followed: _Followed) -> None:
         version: Hashable = None
+        trouble = ""
         while True:
             try:
                 now = await run_in_threadpool(followed.view.version)
+                if trouble:
+                    followed.tell("event: back\ndata: {}\n\n")
+                    trouble, version = "", None
                 if now != version:
                     parts = await run_in_threadpool(followed.view.parts)
                     version = now
                     changed = {name: html for name, html in parts.items() if followed.sent.get(name) != html}
                     followed.sent = dict(parts)
                     for event in _events(changed):
-                        for queue in followed.readers:
-                            queue.put_nowait(event)
-            except Exception as error:  # such as the folder of a removed job: pages say so and stay
-                import logging
-
-                logging.getLogger(__name__).debug("%s: %s", address, error)
-                if version != "gone":
-                    version = "gone"
-                    for queue in followed.readers:
-                        queue.put_nowait("event: gone\ndata: {}\n\n")
+                        followed.tell(event)
+            except Exception as error:  # such as the folder of a removed job: pages say so, and stay
+                is_gone = isinstance(error, HTTPException) and error.status_code == HTTP_404_NOT_FOUND
+                kind = "gone" if is_gone else "fault"
+                if trouble != kind:
+                    trouble = kind
+                    followed.tell(f"event: {kind}\ndata: {{}}\n\n")
+                    if not is_gone:
+                        logging.getLogger(__name__).warning("%s cannot be followed", address, exc_info=error)
             await asyncio.sleep(_LOOK_S)
 
 

@@ -13,6 +13,7 @@ from starlette.responses import HTMLResponse, Response
 
 from launcher import VERSION
 from launcher.common.paths import TEMPLATES
+from launcher.common.redaction import masked
 from launcher.common.templating import bytecode_cache
 from launcher.common.texts import plain
 from launcher.ui.state import ui_of
@@ -24,7 +25,13 @@ _MINUTE, _HOUR, _DAY = 60, 3600, 86400
 def page(request: Request, template: str, /, code: int = 200, **values: Any) -> Response:
     """Return a whole page, with the HTTP status `code`."""
     ui = ui_of(request)
-    shared = {"may_write": ui.may_write, "address": request.url.path, "query": request.url.query, "version": VERSION}
+    shared: dict[str, Any] = {
+        "may_write": ui.may_write,
+        "address": request.url.path,
+        "query": request.url.query,
+        "version": VERSION,
+    }
+    shared |= {"results": str(ui.results), "is_there": ui.results.is_dir()}
     return HTMLResponse(part(template, **(shared | values)), code)
 
 
@@ -43,8 +50,24 @@ def asset(name: str) -> bytes:
 
 
 def clean(value: Any) -> Any:
-    """Return a text without control characters, whoever wrote it; other values are unchanged."""
-    return plain(value) if isinstance(value, str) and not isinstance(value, Markup) else value
+    """Return a text without secrets and control characters, whoever wrote it; other values are unchanged."""
+    return masked(harmless(value)) if isinstance(value, str) and not isinstance(value, Markup) else value
+
+
+def harmless(text: str) -> str:
+    """Return a text without control characters and without what UTF-8 does not have."""
+    return plain(text).encode("utf-8", "replace").decode()
+
+
+def own(value: str) -> Markup:
+    """Return what the reader typed, for the field it was typed into: nothing in it is masked."""
+    return escape(harmless(value))
+
+
+def brief(text: str, most: int) -> str:
+    """Return a text of at most so many characters; its secrets are masked first, since half of one is not known."""
+    shown = str(clean(text))
+    return shown if len(shown) <= most else f"{shown[: most - 1]}…"
 
 
 def duration(seconds: float | None) -> str:
@@ -61,26 +84,23 @@ def duration(seconds: float | None) -> str:
     return f"{whole} s"
 
 
-def moment(when: float | str | datetime | None) -> Markup:
+def moment(when: float | str | datetime | None, *, has_seconds: bool = False) -> Markup:
     """Return a time, ISO 8601 or seconds since the epoch, as an element that the script shows in local time."""
     if when is None or when == "":
         return Markup("–")
     try:
-        time = (
-            datetime.fromtimestamp(when, UTC) if isinstance(when, int | float) else datetime.fromisoformat(str(when))
-        )
+        is_number = isinstance(when, int | float)
+        time = (datetime.fromtimestamp(when, UTC) if is_number else datetime.fromisoformat(str(when))).astimezone(UTC)  # type: ignore[arg-type]
     except (ValueError, OverflowError, OSError):
         return escape(clean(str(when)))
-    time = time.astimezone(UTC)
-    return Markup('<time datetime="{}">{}</time>').format(f"{time:%Y-%m-%dT%H:%M:%SZ}", f"{time:%Y-%m-%d %H:%M} UTC")
+    said = f"{time:%Y-%m-%d %H:%M:%S} UTC" if has_seconds else f"{time:%Y-%m-%d %H:%M} UTC"
+    element = Markup('<time datetime="{}" data-seconds>{}</time>' if has_seconds else '<time datetime="{}">{}</time>')
+    return element.format(f"{time:%Y-%m-%dT%H:%M:%SZ}", said)
 
 
 def clock(when: float) -> Markup:
-    """Return a time of seconds since the epoch to the second, as an element."""
-    time = datetime.fromtimestamp(when, UTC)
-    return Markup('<time datetime="{}" title="UTC">{}</time>').format(
-        f"{time:%Y-%m-%dT%H:%M:%SZ}", f"{time:%H:%M:%S}"
-    )
+    """Return a time of seconds since the epoch to the second, as an element that the script shows in local time."""
+    return moment(when, has_seconds=True)
 
 
 def percent(share: float | None) -> str:
@@ -103,6 +123,8 @@ _FILTERS: dict[str, Callable[..., Any]] = {
     "duration": duration,
     "moment": moment,
     "clock": clock,
+    "own": own,
+    "brief": brief,
     "percent": percent,
     "number": number,
 }

@@ -78,6 +78,7 @@ def serve(results: Path, *, port: int | None, may_write: bool, say: Callable[[Ad
             log_level="warning",
             access_log=False,
             server_header=False,
+            ws="none",
             timeout_graceful_shutdown=1,
         )
 
@@ -122,8 +123,7 @@ def kept_token() -> str:
     Raises:
         ProblemsFound: Its file cannot be written or read, or others may read it (E742).
     """
-    base = os.environ.get("XDG_STATE_HOME")
-    file = (Path(base) if base and os.path.isabs(base) else Path.home() / ".local" / "state") / _PLACE
+    file = _state_folder() / _PLACE.name
     try:
         file.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
         with contextlib.suppress(FileExistsError):
@@ -144,6 +144,24 @@ def kept_token() -> str:
     if len(token) < _LENGTH:
         raise fail("E742", str(file), "is damaged", remedy="delete it")
     return token
+
+
+def door(address: Address) -> str:
+    """Return the address of a file that leads to the page, for a browser: others may read its command line.
+
+    Raises:
+        OSError: The file cannot be written.
+    """
+    file = _state_folder() / "open.html"
+    file.unlink(missing_ok=True)
+    with open(os.open(file, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "w") as page:
+        page.write(f'<!doctype html><meta charset=utf-8><meta http-equiv=refresh content="0;url={address.url}">')
+    return file.as_uri()
+
+
+def _state_folder() -> Path:
+    base = os.environ.get("XDG_STATE_HOME")
+    return (Path(base) if base and os.path.isabs(base) else Path.home() / ".local" / "state") / _PLACE.parent
 
 
 def _remote_host() -> str | None:

@@ -10,7 +10,7 @@ from starlette.exceptions import HTTPException
 from starlette.requests import Request
 
 from launcher.api.job import Job
-from launcher.api.job_index import IndexedJob, JobIndex
+from launcher.api.job_index import IndexedJob, JobIndex, refuse_irregular
 from launcher.api.session import Session
 from launcher.ui.later import Answers
 from launcher.ui.live import Hub
@@ -75,6 +75,7 @@ def indexed_of(request: Request) -> IndexedJob:
     found = ui_of(request).index.find(request.path_params["job"])
     if found is None:
         raise HTTPException(404, "The results folder has no such job. It may have been removed.")
+    refuse_irregular(found.folder)
     return found
 
 

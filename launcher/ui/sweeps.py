@@ -118,7 +118,9 @@ class SweepView:
     def values(self) -> dict[str, Any]:
         """Return what the template takes."""
         try:
-            description, trials = _records(self.sweep)
+            sweep = self.sweep
+            job_index.refuse_irregular(sweep.folder)
+            description, trials = _records(sweep)
         except ProblemsFound as error:
             return {"name": self._name, "found": error.problems, "description": None}
         best = description.best(trials)
@@ -209,9 +211,12 @@ def _summary(each: Sweep) -> Summary:
     stamps = (_stamp(each.folder / name) for name in (SWEEP_FILE, TRIALS_FILE))
     changed = max((stamp[1] / 1e9 for stamp in stamps if stamp), default=None)
     try:
+        job_index.refuse_irregular(each.folder)
         description, trials = _records(each)
     except ProblemsFound as error:
         return Summary(each.name, changed, problem=error.problems[0])
+    except Exception as error:  # of any damage: one sweep hides no other
+        return Summary(each.name, changed, problem=Problem("E721", each.name, f"is damaged: {error!r}"))
     best = description.best(trials)
     return Summary(
         each.name,

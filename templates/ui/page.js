@@ -9,8 +9,10 @@ function replace(id, html) {
   const target = document.getElementById(id);
   if (!target) return;
   const active = document.activeElement;
-  const held = active && target.contains(active) ? active : null;
-  if (held && held.matches("input, select, textarea") && held.closest("form[method=post]")) return;
+  const held = active && active !== target && target.contains(active) ? active : null;
+  if (held && held.matches("input, select, textarea")) return;
+  const selected = document.getSelection();
+  if (!selected.isCollapsed && target.contains(selected.anchorNode)) return;
   const key = held && (held.id ? `#${CSS.escape(held.id)}` : held.getAttribute("href") ? `[href="${CSS.escape(held.getAttribute("href"))}"]` : null);
   const opened = new Map([...target.querySelectorAll("details[id]")].map((each) => [each.id, each.open]));
   const scrolled = new Map([...target.querySelectorAll("[id]")].filter((each) => each.scrollTop || each.scrollLeft).map((each) => [each.id, [each.scrollTop, each.scrollLeft]]));
@@ -24,19 +26,26 @@ function replace(id, html) {
 // A browser allows six connections to a server: a hidden tab gives its own back.
 let source = null;
 let address = document.body.dataset.live;
+const told = document.getElementById("connection");
+function tell(words) { told.textContent = words; told.hidden = !words; }
 function connect() {
   if (source) source.close();
   source = null;
   if (!address || document.hidden) return;
   source = new EventSource(address);
-  const lost = document.getElementById("connection");
-  source.onopen = () => { lost.hidden = true; };
-  source.onerror = () => {
-    lost.hidden = false;
-    if (source && source.readyState === EventSource.CLOSED) setTimeout(connect, 2000);
+  source.onopen = () => tell("");
+  source.onerror = async () => {
+    tell("connection lost, trying again");
+    if (source && source.readyState === EventSource.CLOSED) {
+      const reply = await fetch(address, { method: "HEAD" }).catch(() => null);
+      if (reply && reply.status === 401) tell("signed out: open the address that recipes ui prints");
+      setTimeout(connect, 2000);
+    }
   };
   source.addEventListener("part", (event) => { const { id, html } = JSON.parse(event.data); replace(id, html); });
-  source.addEventListener("gone", () => { lost.hidden = false; lost.textContent = "no longer there: it may have been removed"; });
+  source.addEventListener("gone", () => tell("no longer there: it may have been removed"));
+  source.addEventListener("fault", () => tell("cannot be followed now: one of its files cannot be read"));
+  source.addEventListener("back", () => tell(""));
 }
 document.addEventListener("visibilitychange", connect);
 window.addEventListener("pagehide", () => { if (source) source.close(); });
@@ -44,49 +53,70 @@ window.addEventListener("pageshow", (event) => { if (event.persisted) connect();
 
 // A form with data-part shows its answer while it is filled in; its state is in the address.
 for (const form of document.querySelectorAll("form[data-part]")) {
-  let timer = 0, asked = null;
+  let timer = 0, asked = null, isFirst = true;
+  const target = document.getElementById(form.dataset.into);
+  // What is launched is what the fields show: until the answer to them is here, nothing can be.
+  const hold = (isHeld) => { for (const each of target.querySelectorAll("form[method=post] button")) each.disabled = isHeld; };
   const answer = async () => {
     const filled = new URLSearchParams([...new FormData(form)].filter(([, value]) => value !== ""));
     const query = filled.toString();
-    history.replaceState(null, "", query ? `?${query}` : location.pathname);
+    history[isFirst ? "pushState" : "replaceState"](null, "", query ? `?${query}` : location.pathname);
+    isFirst = false;
     if (form.dataset.live) { address = `${form.dataset.live}?${query}`; connect(); }
     if (asked) asked.abort();
     asked = new AbortController();
-    const target = document.getElementById(form.dataset.into);
     target.setAttribute("aria-busy", "true");
     try {
       const reply = await fetch(`${form.dataset.part}?${query}`, { signal: asked.signal });
       if (reply.ok) replace(form.dataset.into, await reply.text());
+      else tell(reply.status === 401 ? "signed out: open the address that recipes ui prints" : "the server could not answer");
       target.removeAttribute("aria-busy");
-    } catch (error) { if (error.name !== "AbortError") target.removeAttribute("aria-busy"); }
+    } catch (error) {
+      if (error.name === "AbortError") return;
+      target.removeAttribute("aria-busy");
+      tell("connection lost, trying again");
+    }
   };
-  form.addEventListener("input", () => { clearTimeout(timer); timer = setTimeout(answer, 150); });
+  form.addEventListener("input", () => { hold(true); clearTimeout(timer); timer = setTimeout(answer, 150); });
   form.addEventListener("submit", (event) => {
     if (event.submitter && event.submitter.formMethod === "post") return;
     event.preventDefault(); clearTimeout(timer); answer();
   });
 }
+window.addEventListener("popstate", () => location.reload());
 
 document.addEventListener("click", async (event) => {
   const button = event.target.closest("button[data-copy]");
   if (!button) return;
-  await navigator.clipboard.writeText(document.getElementById(button.dataset.copy).textContent.trim());
-  const said = button.textContent;
-  button.textContent = "copied";
+  const text = document.getElementById(button.dataset.copy), said = button.textContent;
+  try {
+    await navigator.clipboard.writeText(text.textContent.trim());
+    button.textContent = "copied";
+  } catch {  // refused: it is selected instead
+    document.getSelection().selectAllChildren(text);
+    button.textContent = "press Ctrl+C";
+  }
   setTimeout(() => { button.textContent = said; }, 1500);
 });
 
-// Ending a job asks first.
+// An action asks first: here, or without the script by a page of the server.
 document.addEventListener("submit", (event) => {
-  const said = (event.submitter && event.submitter.dataset.confirm) || event.target.dataset.confirm;
-  if (said && !window.confirm(said)) event.preventDefault();
+  const form = event.target;
+  const said = (event.submitter && event.submitter.dataset.confirm) || form.dataset.confirm;
+  if (form.method !== "post" || form.elements.confirmed || !said) return;
+  if (!window.confirm(said)) { event.preventDefault(); return; }
+  const answered = document.createElement("input");
+  answered.type = "hidden"; answered.name = "confirmed"; answered.value = "1";
+  form.append(answered);
+  setTimeout(() => answered.remove(), 0);  // the next one asks again
 });
 
 const shown = new Intl.DateTimeFormat(undefined, { dateStyle: "medium", timeStyle: "short" });
+const shownInFull = new Intl.DateTimeFormat(undefined, { dateStyle: "short", timeStyle: "medium" });
 function localTimes(root) {
   for (const each of root.querySelectorAll("time[datetime]:not([title])")) {
     each.title = each.textContent;
-    each.textContent = shown.format(new Date(each.dateTime));
+    each.textContent = ("seconds" in each.dataset ? shownInFull : shown).format(new Date(each.dateTime));
   }
 }
 localTimes(document);

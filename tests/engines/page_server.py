@@ -1,6 +1,7 @@
 """The page as a user starts it: a process of its own, on a folder of results."""
 
 import contextlib
+import hmac
 import os
 import subprocess
 import sys
@@ -34,7 +35,8 @@ class Served(NamedTuple):
     @property
     def cookie(self) -> str:
         """The header of a request that is signed in."""
-        return f"recipes-{self.origin.rpartition(':')[2]}={self.token}"
+        name = f"recipes-{self.origin.rpartition(':')[2]}"
+        return f"{name}={hmac.new(self.token.encode(), name.encode(), 'sha256').hexdigest()}"
 
     def get(self, path: str, **headers: str) -> bytes:
         """Return what a path answers to a request that is signed in."""

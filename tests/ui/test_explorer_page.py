@@ -265,7 +265,7 @@ def test_only_recipes_of_the_collection_open(client, name):
 
 
 def test_a_bundle_is_written_and_shown(client):
-    fields = {"recipe": TINY, "override": ["recipes.trainer.num_nodes=2"], "what": "write"}
+    fields = {"recipe": TINY, "override": ["recipes.trainer.num_nodes=2"], "what": "write", "confirmed": "1"}
     reply = client.post("/actions/launch", data=fields, follow_redirects=False)
     assert reply.status_code == 303
     shown = client.get(reply.headers["location"])

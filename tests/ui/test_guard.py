@@ -1,5 +1,7 @@
 """Who may ask the page, and what a browser is told."""
 
+import hmac
+
 import pytest
 from result_folders import a_job
 from starlette.testclient import TestClient
@@ -9,6 +11,7 @@ from launcher.ui.state import Ui
 
 TOKEN = "t" * 43
 HOST = "http://127.0.0.1:8765"
+KEY = hmac.new(TOKEN.encode(), b"recipes-8765", "sha256").hexdigest()
 OWN = {"origin": HOST, "sec-fetch-site": "same-origin"}
 FORM = {"content-type": "application/x-www-form-urlencoded"}
 
@@ -38,14 +41,15 @@ def test_nothing_answers_without_the_token(stranger, path, query):
 
 def test_a_wrong_cookie_is_refused(stranger):
     assert stranger.get("/jobs", headers={"cookie": "recipes-8765=wrong"}).status_code == 401
-    assert stranger.get("/jobs", headers={"cookie": f"recipes-1={TOKEN}"}).status_code == 401
+    for cookie in (f"recipes-1={KEY}", f"recipes-8765={TOKEN}", f"recipes-8765={KEY[:-1]}"):
+        assert stranger.get("/jobs", headers={"cookie": cookie}).status_code == 401
 
 
 def test_the_token_becomes_a_cookie_that_no_script_and_no_other_site_has(stranger):
     reply = stranger.get(f"/jobs?state=failed&token={TOKEN}&q=a%26b")
     assert (reply.status_code, reply.headers["location"]) == (303, "/jobs?state=failed&q=a%26b")
     cookie = reply.headers["set-cookie"]
-    assert cookie.startswith("recipes-8765=")
+    assert cookie.startswith(f"recipes-8765={KEY};")  # not the token: servers of other ports are sent it, too
     assert "HttpOnly" in cookie and "samesite=strict" in cookie.lower()
     assert stranger.get("/jobs").status_code == 200
 
@@ -71,7 +75,7 @@ def test_a_name_of_another_site_that_points_here_is_refused(user, host):
 
 @pytest.mark.parametrize("host", ["127.0.0.1:8765", "localhost:8765", "localhost:9999", "[::1]:8765"])
 def test_a_tunnel_may_have_another_port(stranger, host):
-    headers = {"host": host, "cookie": f"recipes-8765={TOKEN}"}
+    headers = {"host": host, "cookie": f"recipes-8765={KEY}"}
     assert stranger.get("/jobs", headers=headers).status_code == 200
 
 

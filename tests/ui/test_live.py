@@ -4,6 +4,7 @@ import asyncio
 import json
 
 import pytest
+from starlette.exceptions import HTTPException
 
 from launcher.ui import live
 from launcher.ui.live import Hub
@@ -18,11 +19,11 @@ class Counting:
     """A view of a value that the test changes."""
 
     def __init__(self):
-        self.value, self.is_gone, self.num_renderings = 1, False, 0
+        self.value, self.is_gone, self.is_removed, self.num_renderings = 1, False, True, 0
 
     def version(self):
         if self.is_gone:
-            raise LookupError
+            raise HTTPException(404) if self.is_removed else OSError(5, "Input/output error")
         return self.value
 
     def parts(self):
@@ -79,16 +80,41 @@ def test_pages_of_one_address_share_a_view_which_ends_with_the_last_of_them():
     asyncio.run(run())
 
 
-def test_a_page_is_told_once_that_its_subject_is_gone_and_goes_on_when_it_is_back():
+@pytest.mark.parametrize(("is_removed", "event"), [(True, "gone"), (False, "fault")])
+def test_a_page_is_told_once_that_its_subject_is_gone_and_goes_on_when_it_is_back(is_removed, event):
     async def run():
         hub, view = Hub(), Counting()
         stream = hub.follow("/a", lambda: view)
         await next_parts(stream, 2)
-        view.is_gone = True
-        assert (await asyncio.wait_for(anext(stream), 30)).startswith("event: gone")
+        view.is_gone, view.is_removed = True, is_removed
+        assert (await asyncio.wait_for(anext(stream), 30)).startswith(f"event: {event}")
         view.is_gone, view.value = False, 9
+        assert (await asyncio.wait_for(anext(stream), 30)).startswith("event: back")
         assert await next_parts(stream, 1) == [("value", "<b>9</b>")]
         await stream.aclose()
+
+    asyncio.run(run())
+
+
+def test_two_pages_that_begin_at_the_same_time_share_a_view():
+    async def run():
+        hub, made = Hub(), []
+
+        def make():
+            made.append(Counting())
+            return made[-1]
+
+        streams = [hub.follow("/a", make) for _ in range(3)]
+        for found in await asyncio.gather(*(next_parts(each, 2) for each in streams)):
+            assert dict(found)["value"] == "<b>1</b>"
+        assert hub.num_views == 1
+        for each in streams:
+            await each.aclose()
+        looked = [view.num_renderings for view in made]
+        for view in made:
+            view.value = 7
+        await asyncio.sleep(0.05)
+        assert [view.num_renderings for view in made] == looked
 
     asyncio.run(run())
 

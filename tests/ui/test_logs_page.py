@@ -122,7 +122,9 @@ def test_a_long_file_is_read_in_windows_whose_places_are_addresses(site, results
     assert texts(site.get(link(earlier, "end"))) == every[-300:]
     assert texts(site.get(link(earlier, "start"))) == every[:300]
     assert link(site.get(link(earlier, "start")), "earlier") is None
-    place = re.search(r'<li id="([^"]+)"><a class="at" href="([^"]+)#\1"', earlier.text)
+    place = re.search(
+        r'<li id="([^"]+)"><a class="at" tabindex="-1" aria-label="[^"]+" href="([^"]+)#\1"', earlier.text
+    )
     around = site.get(html.unescape(place[2]))
     assert f'<li id="{place[1]}" class="target">' in around.text
     assert re.search(r"<mark>(.*?)</mark>", around.text)[1] == every[-600]

@@ -322,7 +322,7 @@ def _continued(files: SweepFolder, wanted: Description) -> Sweep:
 def in_folder(results: Path) -> tuple[Sweep, ...]:
     """Return the sweeps of a results folder by name, also those whose records are damaged."""
     with contextlib.suppress(OSError):
-        names = sorted(name for name in os.listdir(results) if not name.startswith("."))
+        names = sorted(name for name in os.listdir(results) if name.isprintable() and not name.startswith("."))
         return tuple(Sweep(results / name) for name in names if (results / name / SWEEP_FILE).is_file())
     return ()
 

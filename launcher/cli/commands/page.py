@@ -37,7 +37,7 @@ def ui(
         if address.tunnel:
             console.say(f"from your own machine, first: {address.tunnel}", stderr=True)
         elif has_browser and _has_screen():
-            threading.Thread(target=_open, args=(address.url,), daemon=True).start()
+            threading.Thread(target=_open, args=(server.door(address),), daemon=True).start()
         console.say(
             "it may launch, scale and cancel" if may_write else "it only reads; --write changes that", stderr=True
         )
