@@ -105,6 +105,8 @@ async def _follow(request: Request) -> Response:
     path, query = request.url.path, request.url.query
     make = next(make for pattern, make in _MAKERS.items() if request.scope["route"].path == pattern)
     await run_in_threadpool(make, request)  # refuses what does not exist
+    if request.method == "HEAD":  # a stream without a body would keep its connection for ever
+        return Response(media_type="text/event-stream")
     return live.stream(ui_of(request).hub.follow(f"{path}?{query}", lambda: make(request)))
 
 

@@ -37,7 +37,7 @@ function connect() {
   source.onerror = async () => {
     tell("connection lost, trying again");
     if (source && source.readyState === EventSource.CLOSED) {
-      const reply = await fetch(address, { method: "HEAD" }).catch(() => null);
+      const reply = await fetch("/files/icon.svg", { method: "HEAD" }).catch(() => null);
       if (reply && reply.status === 401) tell("signed out: open the address that recipes ui prints");
       setTimeout(connect, 2000);
     }
@@ -51,6 +51,7 @@ document.addEventListener("visibilitychange", connect);
 window.addEventListener("pagehide", () => { if (source) source.close(); });
 window.addEventListener("pageshow", (event) => { if (event.persisted) connect(); });
 
+let at = location.search;
 // A form with data-part shows its answer while it is filled in; its state is in the address.
 for (const form of document.querySelectorAll("form[data-part]")) {
   let timer = 0, asked = null, isFirst = true;
@@ -62,6 +63,7 @@ for (const form of document.querySelectorAll("form[data-part]")) {
     const query = filled.toString();
     history[isFirst ? "pushState" : "replaceState"](null, "", query ? `?${query}` : location.pathname);
     isFirst = false;
+    at = location.search;
     if (form.dataset.live) { address = `${form.dataset.live}?${query}`; connect(); }
     if (asked) asked.abort();
     asked = new AbortController();
@@ -83,7 +85,8 @@ for (const form of document.querySelectorAll("form[data-part]")) {
     event.preventDefault(); clearTimeout(timer); answer();
   });
 }
-window.addEventListener("popstate", () => location.reload());
+// A link within the page is a state of its own, too; only another query is another page.
+window.addEventListener("popstate", () => { if (location.search !== at) location.reload(); });
 
 document.addEventListener("click", async (event) => {
   const button = event.target.closest("button[data-copy]");

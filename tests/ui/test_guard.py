@@ -131,6 +131,10 @@ def test_every_answer_has_the_strict_policy(user, path):
     assert "no-" in headers["cache-control"]
 
 
+def test_asking_for_the_head_of_a_stream_ends(user):
+    assert user.head("/live/jobs").status_code == 200
+
+
 def test_another_method_is_refused(user):
     for method in ("PUT", "DELETE", "PATCH"):
         assert user.request(method, "/jobs/a", headers=OWN).status_code == 405
