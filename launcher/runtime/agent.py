@@ -84,6 +84,18 @@ def event_pending() -> bool:
     return is_of_agent or _term_handler.received
 
 
+def forget_connection() -> None:
+    """Give this forked process a connection of its own to the agent.
+
+    The agent's client makes its epoll descriptor when it is imported. Forks that share one take each other's events,
+    read nothing, and disconnect: their checkpoints were not reported.
+    """
+    ipc = sys.modules.get(f"{PACKAGE}.ipc.client")
+    if ipc is not None:
+        ipc.HyperPodElasticAgentSocketClient._singleton_instance = None
+        ipc.BaseIPCSocketClient.socket_client = ipc.HyperPodElasticAgentSocketClient()
+
+
 @cache
 def _discovery_client(prefix: str) -> Any:
     from hyperpod_elastic_agent import TrainingManager

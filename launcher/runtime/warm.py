@@ -183,6 +183,7 @@ def _become_worker(start: WorkerStart, streams: list[int], parent: int) -> None:
     os.environ.update(start.environment)
     os.chdir(start.folder)
     sys.argv = start.argv
+    agent.forget_connection()
     # /proc shows the warm process's environment, so only the name identifies the worker it runs for.
     prctl.set_name(fork_name(os.environ.get("RANK", "")))
 

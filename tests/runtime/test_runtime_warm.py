@@ -13,7 +13,7 @@ import pytest
 from background import suspend
 from conftest import ROOT
 
-from launcher.runtime import warm_client
+from launcher.runtime import agent, warm_client
 
 SERVER = """
 import sys
@@ -27,7 +27,7 @@ runpy.run_path(os.environ["WORK"])
 
 WORKER = """
 import os
-from launcher.runtime import warm_client
+from launcher.runtime import agent, warm_client
 warm_client.ANSWER_TIMEOUT_S = float(os.environ.get("PATIENCE_S", warm_client.ANSWER_TIMEOUT_S))
 warm_client.run_warm()
 print("cold", flush=True)
@@ -302,3 +302,14 @@ def test_nobody_else_is_served(node):
             connection.connect(f"\0{name}")
             os._exit(0 if connection.recv(1) == b"" else 1)
     assert os.waitpid(child, 0)[1] == 0
+
+
+def test_a_fork_gets_a_connection_of_its_own_to_the_agent():
+    """With the epoll descriptor of its parent, it would take the events of other forks, and disconnect."""
+    ipc = pytest.importorskip("hyperpod_elastic_agent.ipc.client")
+    before = ipc.BaseIPCSocketClient.socket_client
+    agent.forget_connection()
+    after = ipc.BaseIPCSocketClient.socket_client
+    assert after is not before
+    assert after._selectors.fileno() != before._selectors.fileno()
+    assert ipc.HyperPodElasticAgentSocketClient() is after
