@@ -21,6 +21,11 @@ class Command:
     words: tuple[str, ...]
     exit_code: int = 0
 
+    @property
+    def serves(self) -> bool:
+        """Whether it goes on until it is ended."""
+        return self.words[:2] == ("recipes", "ui")
+
     def __str__(self) -> str:
         return f"{self.page}: {shlex.join(self.words)}"
 

@@ -8,6 +8,7 @@ import shutil
 import subprocess
 import sys
 import tarfile
+import urllib.request
 import venv
 import zipfile
 from collections import Counter
@@ -244,11 +245,26 @@ def user_folder(tmp_path_factory) -> Path:
 
 
 @pytest.mark.long
-@pytest.mark.parametrize("command", [c for c in WORDS_OF_README if c not in FOR_A_JOB], ids=str)
+@pytest.mark.parametrize("command", [c for c in WORDS_OF_README if c not in FOR_A_JOB and not c.serves], ids=str)
 def test_the_installed_wheel_takes_every_command_of_the_readme(complete_environment, user_folder, command):
     program, *words = as_installed(command)
     dry = ["dry_run=true"] if words[0] == "run" else []
     run(str(complete_environment / program), *words, *dry, cwd=user_folder)
+
+
+@pytest.mark.long
+def test_the_installed_wheel_serves_the_page(complete_environment, user_folder):
+    command = [str(complete_environment / "recipes"), "ui", "--no-browser"]
+    environment = ENVIRONMENT | {"XDG_STATE_HOME": str(user_folder / "state")}
+    with subprocess.Popen(command, cwd=user_folder, env=environment, stdout=subprocess.PIPE, text=True) as process:
+        try:
+            address = process.stdout.readline().strip()
+            opener = urllib.request.build_opener(urllib.request.HTTPCookieProcessor())
+            text = opener.open(address, timeout=60).read().decode()
+            style = opener.open(address.partition("/jobs")[0] + "/files/page.css", timeout=60).read()
+        finally:
+            process.terminate()
+    assert "<h1>Jobs</h1>" in text and b"--paper" in style
 
 
 @pytest.mark.long

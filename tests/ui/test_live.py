@@ -2,6 +2,7 @@
 
 import asyncio
 import json
+from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 from starlette.exceptions import HTTPException
@@ -13,6 +14,12 @@ from launcher.ui.live import Hub
 @pytest.fixture(autouse=True)
 def hurried(monkeypatch):
     monkeypatch.setattr(live, "_LOOK_S", 0.005)
+
+
+def finish(coroutine):
+    """Run a coroutine in a thread of its own: Playwright's driver runs a loop in this one."""
+    with ThreadPoolExecutor(1) as thread:
+        thread.submit(asyncio.run, coroutine).result()
 
 
 class Counting:
@@ -51,7 +58,7 @@ def test_a_stream_begins_with_every_part_and_goes_on_with_those_that_change():
         assert await next_parts(stream, 1) == [("value", "<b>2</b>")]
         await stream.aclose()
 
-    asyncio.run(run())
+    finish(run())
 
 
 def test_pages_of_one_address_share_a_view_which_ends_with_the_last_of_them():
@@ -77,7 +84,7 @@ def test_pages_of_one_address_share_a_view_which_ends_with_the_last_of_them():
         await asyncio.sleep(0.05)
         assert view.num_renderings == looked
 
-    asyncio.run(run())
+    finish(run())
 
 
 @pytest.mark.parametrize(("is_removed", "event"), [(True, "gone"), (False, "fault")])
@@ -93,7 +100,7 @@ def test_a_page_is_told_once_that_its_subject_is_gone_and_goes_on_when_it_is_bac
         assert await next_parts(stream, 1) == [("value", "<b>9</b>")]
         await stream.aclose()
 
-    asyncio.run(run())
+    finish(run())
 
 
 def test_two_pages_that_begin_at_the_same_time_share_a_view():
@@ -116,7 +123,7 @@ def test_two_pages_that_begin_at_the_same_time_share_a_view():
         await asyncio.sleep(0.05)
         assert [view.num_renderings for view in made] == looked
 
-    asyncio.run(run())
+    finish(run())
 
 
 def test_there_are_not_more_streams_than_a_server_bears(monkeypatch):
@@ -132,4 +139,4 @@ def test_there_are_not_more_streams_than_a_server_bears(monkeypatch):
         for each in streams:
             await each.aclose()
 
-    asyncio.run(run())
+    finish(run())
