@@ -11,26 +11,21 @@ import random
 import re
 import shutil
 import statistics
-import sys
 import threading
 import time
 
 import job_store
+import page_server
 import pytest
-from conftest import ROOT
+from launch_records import Job as Course
+from log_runs import log_path
+from result_folders import a_job
 
-sys.path[:0] = [str(ROOT / "tests"), str(ROOT / "tests" / "engines"), str(ROOT / "tests" / "ui")]
-
-import page_server  # noqa: E402
-from launch_records import Job as Course  # noqa: E402
-from log_runs import log_path  # noqa: E402
-from result_folders import a_job  # noqa: E402
-
-import launcher  # noqa: E402
-from launcher.model.job_spec import JobState  # noqa: E402
-from launcher.operator.snapshot import Attempt, Snapshot, publish  # noqa: E402
-from launcher.ui.job_page import JobView  # noqa: E402
-from launcher.ui.state import Ui  # noqa: E402
+import launcher
+from launcher.model.job_spec import JobState
+from launcher.operator.snapshot import Attempt, Snapshot, publish
+from launcher.ui.job_page import JobView
+from launcher.ui.state import Ui
 
 _LLAMA = "fine-tuning/llama/llmft_llama3_1_8b_instruct_seq4k_gpu_sft_lora"
 _FILES = ("/files/page.css", "/files/charts.css", "/files/page.js", "/files/icon.svg")
@@ -164,7 +159,7 @@ def test_an_explored_plan(site, report):
 
 
 def test_a_large_log(site, report):
-    """Target: opened in 0.3 s; the search goes on in parts."""
+    """Target: opened in 0.3 s; a search takes several requests."""
     server, _ = site
     middle, longest = timed(lambda: server.get("/parts/jobs/course/logs"), rounds=11)
     report(

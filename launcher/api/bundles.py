@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from launcher.bundle import store
-from launcher.bundle.store import RESULTS, given_name
+from launcher.bundle.store import RESULTS, given_name, is_job
 from launcher.common.problems import fail, raise_any
 from launcher.common.redaction import masked
 from launcher.job_store import removal
@@ -15,7 +15,7 @@ from launcher.model import backend_registry
 
 __all__ = [
     "RESULTS", "STATES", "Filter", "ListedJob", "Removable", "as_json", "bundle_files", "choices", "cluster_of",
-    "given_name", "listed", "removable", "remove",
+    "given_name", "is_job", "listed", "removable", "remove",
 ]  # fmt: skip
 
 
@@ -58,6 +58,6 @@ def bundle_files(folder: Path) -> dict[str, str]:
     """Return relative path to text of every file of a bundle on disk, its manifest included, without secrets.
 
     Raises:
-        ProblemsFound: It is no bundle, or a file is missing or was changed (E703, E704, E713).
+        ProblemsFound: It is not a bundle, or a file is missing or was changed (E703, E704, E713).
     """
     return {path: masked(text) for path, text in sorted(store.read(folder)[0].files.items())}

@@ -15,6 +15,7 @@ from collections.abc import Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
+from typing import Any
 
 from launcher.bundle.manifest import MANIFEST
 from launcher.bundle.store import given_name, is_job
@@ -55,19 +56,9 @@ _TICK_NS = 1_000_000_000
 
 _LONGEST_NAME = 300
 _READ = (
-    *(
-        MANIFEST,
-        JOB_FILE,
-        NAME_FILE,
-        ADOPTED_FILE,
-        RUN_ID_FILE,
-        REPRODUCE_FILE,
-        "plan.json",
-        "recipe.yaml",
-        "local.json",
-    ),
+    *(MANIFEST, JOB_FILE, NAME_FILE, ADOPTED_FILE, RUN_ID_FILE, REPRODUCE_FILE),
+    *("plan.json", "recipe.yaml", "local.json", "sweep.json", "trials.jsonl", f"{RUN_DIR}/{TIMELINE}.json"),
     *(f"{RUN_DIR}/{name}" for name in (METRICS_FILE, EVENTS_FILE, STARTS_FILE, CHECKPOINTS_FILE, "state.json")),
-    *(f"{RUN_DIR}/{TIMELINE}.json", "sweep.json", "trials.jsonl"),
 )
 """What pages read of a job's or a sweep's folder."""
 
@@ -89,7 +80,7 @@ class IndexedJob:
         time: When it was submitted or, if it never was, when its bundle was written; ISO 8601, "" if unknown.
         user: Who launched it; "" if unknown.
         instance_type: With `ml.`; None on this machine, and if unknown.
-        nodes: It starts with; None if unknown.
+        sizes: Numbers of nodes that it may have; none if unknown.
     """
 
     name: str
@@ -101,8 +92,8 @@ class IndexedJob:
     recipe: str
     time: str
     user: str
-    instance_type: str | None
-    nodes: int | None
+    instance_type: str | None = None
+    sizes: tuple[int, ...] = ()
 
     @property
     def ended(self) -> JobStatus | None:
@@ -201,7 +192,7 @@ class JobIndex:
 
 
 def _is_shown(name: str) -> bool:
-    """Return whether a folder is listed: not one that is being written, or whose name is no text."""
+    """Return whether a folder is listed: not one that is being written, or whose name is not printable."""
     return not name.startswith(".") and name.isprintable()
 
 
@@ -213,22 +204,16 @@ def _stamp(folder: str | os.PathLike[str]) -> Stamp | None:
     return None
 
 
-def irregular(folder: Path) -> str | None:
-    """Return the path in a job's folder of something that is read as a file and is none, such as a pipe or a link.
+def refuse_irregular(folder: Path) -> None:
+    """Raise a Problem if something that is read as a file of a job is not one, such as a pipe or a link (E711).
 
     Reading a pipe never ends, and a link may lead out of the results folder.
     """
     for name in _READ:
         with contextlib.suppress(OSError):
             if not stat.S_ISREG(os.lstat(folder / name).st_mode):
-                return name
-    return None
-
-
-def refuse_irregular(folder: Path) -> None:
-    """Raise a Problem if something that is read as a file of a job is none (E711)."""
-    if name := irregular(folder):
-        raise fail("E711", str(folder / name), "is not a file of its own, so it is not read", remedy="remove it")
+                said = "is not a file of its own, so it is not read"
+                raise fail("E711", str(folder / name), said, remedy="remove it")
 
 
 def _read_safely(folder: Path) -> IndexedJob | None:
@@ -242,7 +227,7 @@ def _read_safely(folder: Path) -> IndexedJob | None:
         problem = error.problems[0]
     except Exception as error:  # of any damage
         problem = Problem("E711", str(folder), f"is damaged: {type(error).__name__}: {error}")
-    return IndexedJob(folder.name, folder, folder.name, None, problem, "", "", "", "", None, None)
+    return IndexedJob(folder.name, folder, folder.name, None, problem, "", "", "", "")
 
 
 def _read(folder: Path) -> IndexedJob | None:
@@ -250,13 +235,13 @@ def _read(folder: Path) -> IndexedJob | None:
     if not is_job(folder):
         return None
     each = listing.listed(folder, folder)
-    plan: Mapping[str, object] = {}
+    plan: Mapping[str, Any] = {}
     with contextlib.suppress(OSError, ValueError, TypeError):
         plan = dict(json.loads((folder / "plan.json").read_text(encoding="utf-8")))
     time_text, user = (each.record.submitted, each.record.user) if each.record else _written(folder)
     backend = each.record.handle.backend if each.record else plan.get("backend")
     known = isinstance(backend, str) and backend in backend_registry.names()
-    instance, nodes = plan.get("instance_type"), plan.get("initial_nodes")
+    instance = plan.get("instance_type")
     return IndexedJob(
         folder.name,
         folder,
@@ -268,8 +253,14 @@ def _read(folder: Path) -> IndexedJob | None:
         _utc(time_text),
         str(user),
         instance if isinstance(instance, str) else None,
-        nodes if isinstance(nodes, int) else None,
+        _sizes(plan),
     )
+
+
+def _sizes(plan: Mapping[str, Any]) -> tuple[int, ...]:
+    with contextlib.suppress(KeyError, TypeError):
+        return tuple(scale["nodes"] for scale in plan["scales"])
+    return ()
 
 
 def _written(folder: Path) -> tuple[str, str]:

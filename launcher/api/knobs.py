@@ -78,7 +78,8 @@ class Knob(NamedTuple):
 def literal(text: str) -> str:
     """Return a text as a value that is read as it is: its references `${…}` are escaped.
 
-    Source: OmegaConf, Variable interpolation, Escaping: `\\${` is no interpolation, and backslashes before one count.
+    Source: OmegaConf, Variable interpolation, Escaping: `\\${` is not an interpolation, and backslashes before one
+    count.
     """
     return _REFERENCE.sub(lambda found: found[1] * 2 + r"\${", text)
 

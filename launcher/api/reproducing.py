@@ -200,7 +200,7 @@ def own_configuration(name: str | Path) -> dict[str, str]:
     """Return the values of a job's configuration as text, without those that each launch fills in.
 
     Raises:
-        ProblemsFound: It is no bundle, or was changed (E703, E704, E713).
+        ProblemsFound: It is not a bundle, or was changed (E703, E704, E713).
     """
     return _own_configuration(_Then.read(name))
 
@@ -211,7 +211,7 @@ def origins(name: str | Path, session: Session | None = None) -> tuple[tuple[Ori
     Origins come from composing the job's overrides again: a value that is another now has none.
 
     Raises:
-        ProblemsFound: It is no bundle, or was changed (E703, E704, E713).
+        ProblemsFound: It is not a bundle, or was changed (E703, E704, E713).
     """
     session, then = session or sessions.default(), _Then.read(name)
     stored, notes = dict(leaves(yaml_io.load(then.bundle.files[_RECIPE]))), list(then.notes)

@@ -44,7 +44,7 @@ async def _given(request: Request) -> Given:
     """Return the fields of the form.
 
     Raises:
-        ProblemsFound: The page only reads (E743), or there is no form (E744).
+        ProblemsFound: The page only reads (E743), or the request has no form (E744).
     """
     given = await fields(request)  # read in any case, or the connection would break while it is sent
     if not ui_of(request).may_write:

@@ -1,9 +1,10 @@
 """Every address of the page and its view."""
 
 import logging
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 
 from starlette.applications import Starlette
+from starlette.concurrency import run_in_threadpool
 from starlette.exceptions import HTTPException
 from starlette.requests import Request
 from starlette.responses import RedirectResponse, Response
@@ -53,7 +54,7 @@ def app_of(ui: Ui) -> Starlette:
         Route("/sweeps", _of_files(sweeps.sweeps)),
         Route("/sweeps/{sweep}", _of_files(sweeps.sweep)),
         Route("/files/{name}", _file),
-        *(Route(path, _follow) for path in _MAKERS),
+        *(Route(path, _following(make)) for path, make in _MAKERS.items()),
     ]
     handlers = {HTTPException: _refused, ProblemsFound: _problems, 404: _refused, Exception: _fault}
     app = Starlette(routes=routes, exception_handlers=handlers)
@@ -91,23 +92,23 @@ def _file(request: Request) -> Response:
     name = request.path_params["name"]
     if name not in _ASSETS:
         raise HTTPException(404, "No such file.")
-    content = asset(name)
-    tag = f'"{live.digest(content.decode())}"'
+    content, tag = asset(name)
     headers = {"cache-control": "private, no-cache", "etag": tag}
     if request.headers.get("if-none-match") == tag:
         return Response(status_code=304, headers=headers)
     return Response(content, media_type=_ASSETS[name], headers=headers)
 
 
-async def _follow(request: Request) -> Response:
-    from starlette.concurrency import run_in_threadpool
+def _following(make: Callable[[Request], View]) -> Callable[[Request], Awaitable[Response]]:
+    """Return the stream of what is made for a request."""
 
-    path, query = request.url.path, request.url.query
-    make = next(make for pattern, make in _MAKERS.items() if request.scope["route"].path == pattern)
-    await run_in_threadpool(make, request)  # refuses what does not exist
-    if request.method == "HEAD":  # a stream without a body would keep its connection for ever
-        return Response(media_type="text/event-stream")
-    return live.stream(ui_of(request).hub.follow(f"{path}?{query}", lambda: make(request)))
+    async def follow(request: Request) -> Response:
+        view = await run_in_threadpool(make, request)  # refuses what does not exist
+        if request.method == "HEAD":  # a stream without a body would keep its connection for ever
+            return Response(media_type="text/event-stream")
+        return live.stream(ui_of(request).hub.follow(f"{request.url.path}?{request.url.query}", view))
+
+    return follow
 
 
 def _refused(request: Request, error: Exception) -> Response:

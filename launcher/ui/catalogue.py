@@ -5,7 +5,6 @@ from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
-from urllib.parse import urlencode
 
 from starlette.requests import Request
 from starlette.responses import HTMLResponse, Response
@@ -13,7 +12,7 @@ from starlette.responses import HTMLResponse, Response
 from launcher.api.instance_types import table as instance_table
 from launcher.api.listing import Entry
 from launcher.common.suggestions import nearest
-from launcher.ui import explorer
+from launcher.ui import addresses, explorer
 from launcher.ui.rendering import page, part
 from launcher.ui.state import ui_of
 
@@ -78,12 +77,11 @@ class Filters:
     @property
     def page(self) -> int:
         """From 1."""
-        text = self.given["page"]
-        return int(text) if text.isascii() and text.isdigit() and len(text) < 7 and int(text) else 1
+        return addresses.page_number(self.given["page"])
 
     def address(self, **changes: str | int) -> str:
         """Return the query of these filters with some changed."""
-        return urlencode({name: value for name, value in {**self.given, **changes}.items() if value not in ("", 1)})
+        return addresses.query({**self.given, **changes})
 
     def changed(self, **changes: str) -> "Filters":
         """Return these filters with some changed, from the first page."""

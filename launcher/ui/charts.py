@@ -14,6 +14,7 @@ from markupsafe import Markup
 
 from launcher.common.texts import counted
 from launcher.ui import chart_parts as svg
+from launcher.ui.plan_size import PlanSize
 
 _MOST_POINTS = 1200
 """Points of all lines of a chart, about two for each of its columns. More are thinned to the extremes of a column."""
@@ -57,24 +58,6 @@ class Line:
 
     name: str
     points: Sequence[tuple[float, float]]
-
-
-@dataclass(frozen=True, slots=True)
-class PlanSize:
-    """A size of a job.
-
-    Args:
-        largest_share: Samples of a step that the busiest rank trains.
-        equal_share: The same if all ranks could train equally many: a fraction.
-        is_even: Whether they do.
-        is_start: Whether the job starts at this size.
-    """
-
-    nodes: int
-    largest_share: float
-    equal_share: float
-    is_even: bool
-    is_start: bool
 
 
 @dataclass(frozen=True, slots=True)

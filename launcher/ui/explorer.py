@@ -18,6 +18,7 @@ from launcher.common.problems import ProblemsFound
 from launcher.common.redaction import masked
 from launcher.common.text_table import value_text
 from launcher.ui import charts
+from launcher.ui.plan_size import PlanSize
 from launcher.ui.rendering import page, part
 from launcher.ui.state import Ui, ui_of
 
@@ -122,25 +123,25 @@ def _result(ui: Ui, asked: Asked) -> dict[str, Any]:
     except ProblemsFound as error:  # a value that no override can state
         return nothing | {"found": error.problems}
     words = [masked(word) for word in plan.overrides]
-    told = nothing | {
+    shown = nothing | {
         "command": shlex.join(["python", "main.py", *words]),
         "overrides": words[1:],
         "is_masked": words != list(plan.overrides),
         "python": _in_python(asked.recipe, words[1:]),
     }
     if plan.problems:
-        return told | {"found": plan.problems}
+        return shown | {"found": plan.problems}
     job = plan.job
     try:
         priced = plan.priced()
     except ProblemsFound as error:
-        return told | {"found": error.problems}
+        return shown | {"found": error.problems}
     head, rows = plan_report.table(job, in_full=True, costs=priced.columns)
     remarks = [""] * len(rows)
     if head[-1] == plan_report.REMARKS:
         head, remarks, rows = head[:-1], [row[-1] for row in rows], [row[:-1] for row in rows]
-    sizes = [_size(each, job.initial_nodes) for each in plan.as_json["scales"] if each["samples_per_rank"]]
-    return told | {
+    sizes = PlanSize.every(plan.as_json)
+    return shown | {
         "plan": plan,
         "kind": plan_report.kind(job),
         "summary": plan_report.summary(job),
@@ -151,13 +152,6 @@ def _result(ui: Ui, asked: Asked) -> dict[str, Any]:
         "notices": plan.notices,
         "origins": _origins(plan, asked),
     }
-
-
-def _size(scale: Mapping[str, Any], start: int) -> charts.PlanSize:
-    share = scale["samples_per_rank"]
-    equal = scale["samples_per_step"] / scale["data_parallel_size"]
-    is_even = share["small"] == share["large"]
-    return charts.PlanSize(scale["nodes"], share["large"], equal, is_even, scale["nodes"] == start)
 
 
 def _origins(plan: Plan, asked: Asked) -> list[tuple[str, list[tuple[str, str, str]]]]:
@@ -186,8 +180,5 @@ def _origins(plan: Plan, asked: Asked) -> list[tuple[str, list[tuple[str, str, s
 def _in_python(recipe: str, words: list[str]) -> str:
     """Return the same plan as a call of the Python API."""
     lines = "".join(f"\n    {word!r}," for word in words)
-    return (
-        f"import launcher\n\nplan = launcher.compile({recipe!r}, [{lines}\n])"
-        if words
-        else (f"import launcher\n\nplan = launcher.compile({recipe!r})")
-    )
+    further = f", [{lines}\n]" if words else ""
+    return f"import launcher\n\nplan = launcher.compile({recipe!r}{further})"

@@ -50,7 +50,7 @@ _CONTINUED = (
 
 
 class Guard:
-    """Lets only requests of whoever has the token through to an application.
+    """Passes only requests with the token to an application.
 
     Args:
         port: Of the server: cookies are not separated by ports, so its name has it.
@@ -119,7 +119,7 @@ async def fields(request: Request) -> dict[str, list[str]]:
     """Return the values of a form by their names.
 
     Raises:
-        ProblemsFound: It is no form, or too long (E744).
+        ProblemsFound: It is not a form, or too long (E744).
     """
     kind = request.headers.get("content-type", "").partition(";")[0].strip()
     if kind != "application/x-www-form-urlencoded":

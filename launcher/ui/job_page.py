@@ -8,7 +8,6 @@ import threading
 import time
 from collections import deque
 from collections.abc import Callable, Hashable, Iterator, Mapping
-from pathlib import Path
 from typing import Any
 from urllib.parse import quote
 
@@ -24,6 +23,8 @@ from launcher.api.timelines import EVENTS_FILE, METRICS_FILE, RUN_DIR, STARTS_FI
 from launcher.common.problems import Problem
 from launcher.ui import charts, job_table
 from launcher.ui.later import Answer
+from launcher.ui.live import stamp
+from launcher.ui.plan_size import PlanSize
 from launcher.ui.rendering import page, part
 from launcher.ui.series import Series
 from launcher.ui.state import Ui, indexed_of, ui_of
@@ -75,10 +76,10 @@ class JobView:
         """Return the job's record and status, the sizes of its files, and the answers of its cluster."""
         row = self.row
         run_dir = row.folder / RUN_DIR
-        files = tuple(_stamp(run_dir / name) for name in (METRICS_FILE, EVENTS_FILE, STARTS_FILE))
+        files = tuple(stamp(run_dir / name) for name in (METRICS_FILE, EVENTS_FILE, STARTS_FILE))
         status = job_table.status_of(self._ui, row)
         answers = tuple(answer.number for answer in self._answers(row, status).values())
-        # a size that is held is drawn as long as time goes on
+        # the picture of a running job grows with time
         return row, status, files, answers, int(time.time() / 2) if row.is_open else 0
 
     def parts(self) -> Mapping[str, str]:
@@ -116,7 +117,7 @@ class JobView:
                 "status": known,
                 "state": known.state.value if known else row.state,
                 "status_problems": [*([status] if isinstance(status, Problem) else []), *faults],
-                "sizes": _sizes(row),
+                "sizes": row.sizes,
                 "course": course,
                 "last": {name: self._series.last(name) for name, _ in _CURVES},
                 "failure": failure.value if failure else None,
@@ -162,8 +163,8 @@ class JobView:
         run_dir = row.folder / RUN_DIR
         if not (run_dir / EVENTS_FILE).exists():
             return None
-        seen = (row.record, _stamp(run_dir / EVENTS_FILE), _stamp(run_dir / STARTS_FILE))
-        steps = _stamp(run_dir / METRICS_FILE)
+        seen = (row.record, stamp(run_dir / EVENTS_FILE), stamp(run_dir / STARTS_FILE))
+        steps = stamp(run_dir / METRICS_FILE)
         began = time.monotonic()
         is_due = began - self._built >= max(_BUILT_S, _BUSY * self._cost_s)
         if self._course is None or seen != self._course_of or (is_due and steps != self._steps_of):
@@ -196,7 +197,7 @@ def plan(request: Request) -> Response:
         found = json.loads((row.folder / "plan.json").read_text(encoding="utf-8"))
     except FileNotFoundError as error:
         raise HTTPException(404, "This job was adopted: its plan is not on this machine.") from error
-    sizes = [_plan_size(each, found["initial_nodes"]) for each in found["scales"] if each["samples_per_rank"]]
+    sizes = PlanSize.every(found)
     picture = charts.plan("Samples of the busiest rank", sizes) if sizes else ""
     return page(request, "job_plan.html", row=row, plan=found, picture=picture, tab="plan")
 
@@ -224,43 +225,20 @@ def configuration(request: Request) -> Response:
     )
 
 
-def _stamp(path: Path) -> tuple[int, int]:
-    try:
-        found = path.stat()
-    except OSError:
-        return (0, 0)
-    return (found.st_size, found.st_mtime_ns)
-
-
 def _events(job: Job) -> tuple[Any, ...]:
     return tuple(deque(job.events(), maxlen=_MOST_EVENTS))
-
-
-def _sizes(row: IndexedJob) -> tuple[int, ...]:
-    """Return the sizes of a job's plan, in nodes."""
-    try:
-        return tuple(each["nodes"] for each in json.loads((row.folder / "plan.json").read_text("utf-8"))["scales"])
-    except (OSError, ValueError, KeyError, TypeError, RecursionError):
-        return ()
 
 
 def _picture(course: Timeline) -> Any:
     until_s = max(course.wall_s, time.time() - course.launched) if course.is_running else course.wall_s
     attempts = course.attempts
-    if course.is_running and attempts:  # the last one goes on
+    if course.is_running and attempts:  # the last one still runs
         attempts = (*attempts[:-1], _until(attempts[-1], until_s))
     return charts.sizes("Nodes over time", attempts, course.events, until_s, course.sizes)
 
 
 def _until(attempt: Any, until_s: float) -> Any:
     return dataclasses.replace(attempt, ended_s=max(attempt.ended_s, until_s))
-
-
-def _plan_size(scale: Mapping[str, Any], start: int) -> charts.PlanSize:
-    share = scale["samples_per_rank"]
-    equal = scale["samples_per_step"] / scale["data_parallel_size"]
-    is_even = share["small"] == share["large"]
-    return charts.PlanSize(scale["nodes"], share["large"], equal, is_even, scale["nodes"] == start)
 
 
 def _cost(row: IndexedJob, status: JobStatus | None, course: Timeline | None) -> list[tuple[str, str]]:

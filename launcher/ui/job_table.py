@@ -6,7 +6,6 @@ from collections.abc import Hashable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta
 from typing import Any
-from urllib.parse import urlencode
 
 from starlette.requests import Request
 from starlette.responses import HTMLResponse, Response
@@ -14,6 +13,7 @@ from starlette.responses import HTMLResponse, Response
 from launcher.api import job_index, rates
 from launcher.api.job_index import IndexedJob, JobStatus
 from launcher.common.problems import Problem
+from launcher.ui import addresses
 from launcher.ui.later import Answer
 from launcher.ui.rendering import page, part
 from launcher.ui.state import Ui, ui_of
@@ -68,13 +68,11 @@ class Filters:
     def of(cls, query: Mapping[str, str]) -> "Filters":
         """Return the filters of a query; what it has no meaning for is ignored."""
         found = {name: query.get(name, "").strip()[:200] for name in FILTERS if name != "page"}
-        text = query.get("page", "1")
-        return cls(**found, page=int(text) if text.isascii() and text.isdigit() and 0 < len(text) < 7 else 1)
+        return cls(**found, page=addresses.page_number(query.get("page", "")))
 
     def address(self, **changes: str | int) -> str:
         """Return the query of these filters with some changed."""
-        values = {name: getattr(self, name) for name in FILTERS} | changes
-        return urlencode({name: value for name, value in values.items() if value not in ("", 1)})
+        return addresses.query({name: getattr(self, name) for name in FILTERS} | changes)
 
     @property
     def is_empty(self) -> bool:
@@ -131,7 +129,7 @@ class JobsView:
             "has_more": len(meant) > first + _PAGE,
             "counts": sorted(counts.items(), key=lambda each: (-each[1], each[0])),
             "hidden": hidden,
-            "silent": _silent(ui),
+            "silent": _silent(seen),
         }
 
 
@@ -177,9 +175,9 @@ def _statuses(ui: Ui) -> Statuses:
     return found
 
 
-def _silent(ui: Ui) -> list[Problem]:
+def _silent(seen: Statuses) -> list[Problem]:
     """Return why clusters do not answer, each once."""
-    found = [each for each in _statuses(ui).values() if isinstance(each, Problem)]
+    found = [each for each in seen.values() if isinstance(each, Problem)]
     return list({(each.code, each.path, each.message): each for each in found}.values())[:5]
 
 

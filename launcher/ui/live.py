@@ -2,10 +2,10 @@
 
 import asyncio
 import contextlib
-import hashlib
 import json
 import logging
-from collections.abc import AsyncIterator, Callable, Hashable, Mapping
+from collections.abc import AsyncIterator, Hashable, Mapping
+from pathlib import Path
 from typing import Protocol
 
 from starlette.concurrency import run_in_threadpool
@@ -27,6 +27,15 @@ class View(Protocol):
 
     def parts(self) -> Mapping[str, str]:
         """Return the HTML of elements by their ids."""
+
+
+def stamp(path: Path) -> tuple[int, int] | None:
+    """Return the size and the time of a file, for the version of a view that reads it; None if it does not exist."""
+    try:
+        known = path.stat()
+    except OSError:
+        return None
+    return known.st_size, known.st_mtime_ns
 
 
 class _Followed:
@@ -55,14 +64,17 @@ class Hub:
         """How many views are followed."""
         return len(self._followed)
 
-    async def follow(self, address: str, make: Callable[[], View]) -> AsyncIterator[str]:
-        """Yield the events of a stream: every part at first, then those that have changed."""
+    async def follow(self, address: str, view: View) -> AsyncIterator[str]:
+        """Yield the events of a stream: every part at first, then those that have changed.
+
+        Args:
+            view: Of the address; unused if another page follows one already.
+        """
         followed = self._followed.get(address)
         if followed is None:
-            view = await run_in_threadpool(make)
-            if address not in self._followed and len(self._followed) >= _MOST_VIEWS:
+            if len(self._followed) >= _MOST_VIEWS:
                 return
-            followed = self._followed.setdefault(address, _Followed(view))  # another page may have been faster
+            followed = self._followed[address] = _Followed(view)
         queue: asyncio.Queue[str | None] = asyncio.Queue()
         followed.readers.add(queue)
         for event in _events(followed.sent):
@@ -132,8 +144,3 @@ def stream(events: AsyncIterator[str]) -> StreamingResponse:
                 yield event
 
     return StreamingResponse(closing(), media_type="text/event-stream", headers={"X-Accel-Buffering": "no"})
-
-
-def digest(text: str) -> str:
-    """Return a short digest of a text, for addresses of files that browsers keep."""
-    return hashlib.sha256(text.encode()).hexdigest()[:12]

@@ -29,7 +29,7 @@ class Asked:
         offset: From where on; None for the end.
         at: Around which line.
         before: Before which offset matches are searched.
-        after: Whether, and from where on, a page goes on with what it has.
+        after: Whether, and from where, a page continues what it has.
     """
 
     attempt: str = ""

@@ -1,5 +1,6 @@
 """Renders the templates of `templates/ui/`, which escape what they are given, and the responses that have them."""
 
+import hashlib
 import math
 from collections.abc import Callable
 from datetime import UTC, datetime
@@ -27,11 +28,11 @@ def page(request: Request, template: str, /, code: int = 200, **values: Any) -> 
     ui = ui_of(request)
     shared: dict[str, Any] = {
         "may_write": ui.may_write,
-        "address": request.url.path,
         "query": request.url.query,
         "version": VERSION,
+        "results": str(ui.results),
+        "is_there": ui.results.is_dir(),
     }
-    shared |= {"results": str(ui.results), "is_there": ui.results.is_dir()}
     return HTMLResponse(part(template, **(shared | values)), code)
 
 
@@ -44,13 +45,15 @@ def part(template: str, /, **values: Any) -> str:
     return _environment().get_template(template).render(**values)
 
 
-def asset(name: str) -> bytes:
-    """Return a file that pages load."""
-    return (_PLACE / name).read_bytes()
+@cache
+def asset(name: str) -> tuple[bytes, str]:
+    """Return a file that pages load, and its tag, by which a browser knows that it has it already."""
+    content = (_PLACE / name).read_bytes()
+    return content, f'"{hashlib.sha256(content).hexdigest()[:12]}"'
 
 
 def clean(value: Any) -> Any:
-    """Return a text without secrets and control characters, whoever wrote it; other values are unchanged."""
+    """Return a text without secrets and control characters; other values are unchanged."""
     return masked(harmless(value)) if isinstance(value, str) and not isinstance(value, Markup) else value
 
 

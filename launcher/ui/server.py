@@ -1,7 +1,7 @@
 """Serves the page on this machine alone: its address, its token, and its end.
 
-The token is kept in a file that only the user can read, so that a page that is open while the server is started again
-goes on. Delete the file for another token.
+The token is kept in a file that only the user can read, so that an open page continues when the server is started
+again. Delete the file for another token.
 """
 
 import contextlib
@@ -131,7 +131,7 @@ def kept_token() -> str:
             with open(os.open(partial, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "w") as made:
                 made.write(secrets.token_urlsafe(_LENGTH))
             try:
-                os.link(partial, file)  # whoever is first decides
+                os.link(partial, file)  # the first process decides
             finally:
                 partial.unlink()
         token, mode = file.read_text(encoding="ascii").strip(), file.stat().st_mode

@@ -24,6 +24,7 @@ from launcher.common.problems import Problem, ProblemsFound, fail
 from launcher.common.redaction import masked
 from launcher.ui import charts
 from launcher.ui.charts import Dot, Line
+from launcher.ui.live import stamp
 from launcher.ui.rendering import page, part
 from launcher.ui.state import Ui, ui_of
 
@@ -109,7 +110,7 @@ class SweepView:
         """Return the sizes and times of its records, and the version of the index, to which its jobs are added."""
         folder = self.sweep.folder
         self._ui.index.rows()
-        return _stamp(folder / SWEEP_FILE), _stamp(folder / TRIALS_FILE), self._ui.index.version
+        return stamp(folder / SWEEP_FILE), stamp(folder / TRIALS_FILE), self._ui.index.version
 
     def parts(self) -> Mapping[str, str]:
         """Return everything below the title."""
@@ -208,8 +209,8 @@ def _records(each: Sweep) -> tuple[Description, list[Trial]]:
 
 
 def _summary(each: Sweep) -> Summary:
-    stamps = (_stamp(each.folder / name) for name in (SWEEP_FILE, TRIALS_FILE))
-    changed = max((stamp[1] / 1e9 for stamp in stamps if stamp), default=None)
+    stamps = (stamp(each.folder / name) for name in (SWEEP_FILE, TRIALS_FILE))
+    changed = max((each[1] / 1e9 for each in stamps if each), default=None)
     try:
         job_index.refuse_irregular(each.folder)
         description, trials = _records(each)
@@ -232,15 +233,6 @@ def _summary(each: Sweep) -> Summary:
 def _in_shell(best: Trial | None) -> str:
     """Return the overrides of a trial, quoted for a shell."""
     return masked(shlex.join(best.overrides)) if best else ""
-
-
-def _stamp(path: Path) -> tuple[int, int] | None:
-    """Return the size and the time of a file; None if it does not exist."""
-    try:
-        known = path.stat()
-    except OSError:
-        return None
-    return known.st_size, known.st_mtime_ns
 
 
 def _counts(trials: Sequence[Trial]) -> list[tuple[str, int]]:

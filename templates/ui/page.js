@@ -26,8 +26,8 @@ function replace(id, html) {
 // A browser allows six connections to a server: a hidden tab gives its own back.
 let source = null;
 let address = document.body.dataset.live;
-const told = document.getElementById("connection");
-function tell(words) { told.textContent = words; told.hidden = !words; }
+const connection = document.getElementById("connection");
+function tell(words) { connection.textContent = words; connection.hidden = !words; }
 function connect() {
   if (source) source.close();
   source = null;
@@ -125,7 +125,7 @@ function localTimes(root) {
 localTimes(document);
 connect();
 
-// A log goes on while its box is ticked: what comes after is added at its end, which stays in view if it was.
+// While its box is ticked, a log grows: new lines are added at its end, which stays in view if it was.
 const follow = document.getElementById("follow");
 const MOST_LINES = 5000;
 const toEnd = (box) => { box.scrollTop = box.scrollHeight; };

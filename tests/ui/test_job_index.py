@@ -34,13 +34,14 @@ def test_a_missing_folder_has_no_jobs(index):
 def test_jobs_are_listed_latest_first_with_what_their_folders_tell(index):
     a_job(index.results, "old", submitted="2026-01-01T00:00:00+00:00", message="done")
     a_job(index.results, "new", submitted="2026-01-01T02:30:00+02:00", state=None, user="bob")
-    a_bundle(index.results, "dry", created="2025-01-01T00:00:00+00:00")
+    dry = a_bundle(index.results, "dry", created="2025-01-01T00:00:00+00:00")
+    (dry / "plan.json").write_text(json.dumps({"backend": "local", "scales": [{"nodes": 1}, {"nodes": 2}]}))
     (index.results / "mlartifacts").mkdir()
     assert names(index) == ["new", "old", "dry"]
     new, old, dry = index.rows()
     assert (new.state, new.is_open, new.user, new.cluster) == ("unknown", True, "bob", "local")
     assert (old.state, old.ended.message, old.time) == ("succeeded", "done", "2026-01-01T00:00:00+00:00")
-    assert (dry.state, dry.record, dry.nodes) == ("rendered", None, 2)
+    assert (dry.state, dry.record, dry.sizes) == ("rendered", None, (1, 2))
 
 
 def test_every_change_is_noticed_and_nothing_else_changes_the_version(index):

@@ -52,7 +52,7 @@ async def next_parts(stream, number):
 def test_a_stream_begins_with_every_part_and_goes_on_with_those_that_change():
     async def run():
         hub, view = Hub(), Counting()
-        stream = hub.follow("/a", lambda: view)
+        stream = hub.follow("/a", view)
         assert dict(await next_parts(stream, 2)) == {"same": "<p>same</p>", "value": "<b>1</b>"}
         view.value = 2
         assert await next_parts(stream, 1) == [("value", "<b>2</b>")]
@@ -63,17 +63,11 @@ def test_a_stream_begins_with_every_part_and_goes_on_with_those_that_change():
 
 def test_pages_of_one_address_share_a_view_which_ends_with_the_last_of_them():
     async def run():
-        hub, made = Hub(), []
-
-        def make():
-            made.append(Counting())
-            return made[-1]
-
-        first, second = hub.follow("/a", make), hub.follow("/a", make)
+        hub, view, other = Hub(), Counting(), Counting()
+        first, second = hub.follow("/a", view), hub.follow("/a", other)
         await next_parts(first, 2)
         assert dict(await next_parts(second, 2))["value"] == "<b>1</b>"
-        (view,) = made
-        assert view.num_renderings == 1
+        assert (view.num_renderings, other.num_renderings) == (1, 0)
         await first.aclose()
         view.value = 5
         assert await next_parts(second, 1) == [("value", "<b>5</b>")]
@@ -91,7 +85,7 @@ def test_pages_of_one_address_share_a_view_which_ends_with_the_last_of_them():
 def test_a_page_is_told_once_that_its_subject_is_gone_and_goes_on_when_it_is_back(is_removed, event):
     async def run():
         hub, view = Hub(), Counting()
-        stream = hub.follow("/a", lambda: view)
+        stream = hub.follow("/a", view)
         await next_parts(stream, 2)
         view.is_gone, view.is_removed = True, is_removed
         assert (await asyncio.wait_for(anext(stream), 30)).startswith(f"event: {event}")
@@ -105,13 +99,8 @@ def test_a_page_is_told_once_that_its_subject_is_gone_and_goes_on_when_it_is_bac
 
 def test_two_pages_that_begin_at_the_same_time_share_a_view():
     async def run():
-        hub, made = Hub(), []
-
-        def make():
-            made.append(Counting())
-            return made[-1]
-
-        streams = [hub.follow("/a", make) for _ in range(3)]
+        hub, made = Hub(), [Counting() for _ in range(3)]
+        streams = [hub.follow("/a", view) for view in made]
         for found in await asyncio.gather(*(next_parts(each, 2) for each in streams)):
             assert dict(found)["value"] == "<b>1</b>"
         assert hub.num_views == 1
@@ -131,7 +120,7 @@ def test_there_are_not_more_streams_than_a_server_bears(monkeypatch):
 
     async def run():
         hub = Hub()
-        streams = [hub.follow(f"/{number}", Counting) for number in range(3)]
+        streams = [hub.follow(f"/{number}", Counting()) for number in range(3)]
         await next_parts(streams[0], 2)
         await next_parts(streams[1], 2)
         with pytest.raises(StopAsyncIteration):

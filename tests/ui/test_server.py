@@ -10,6 +10,7 @@ from pathlib import Path
 
 import page_server
 import pytest
+from result_folders import a_job
 
 from launcher.common.problems import ProblemsFound
 from launcher.ui import server
@@ -76,6 +77,24 @@ def test_over_ssh_there_is_a_line_for_a_tunnel(monkeypatch):
     assert Address(8765, "t", "login-1").tunnel == "ssh -N -L 8765:127.0.0.1:8765 login-1"
     monkeypatch.setenv("SSH_CONNECTION", "10.0.0.1 5 10.0.0.2 22")
     assert server._remote_host() == socket.gethostname()
+
+
+@pytest.mark.parametrize(
+    ("name", "said", "remedy"),
+    [
+        ("nosuch", "is not a folder", "recipes ui, where jobs are launched, shows results/"),
+        ("a-file", "is not a folder", "recipes ui, where jobs are launched, shows results/"),
+        ("results/mine", "is the folder of one job", "recipes ui results"),
+    ],
+)
+def test_a_folder_that_cannot_be_that_of_results_is_refused(recipes, tmp_path, name, said, remedy):
+    (tmp_path / "a-file").write_text("")
+    a_job(tmp_path / "results", "mine")
+    before = sorted(tmp_path.rglob("*"))
+    code, out, err = recipes("ui", name, "--no-browser")
+    assert (code, out) == (2, "")
+    assert all(words in err for words in ("E745", said, remedy))
+    assert sorted(tmp_path.rglob("*")) == before
 
 
 @pytest.mark.slow

@@ -1,6 +1,7 @@
 """The command that serves the page."""
 
 import os
+import shlex
 import sys
 import threading
 from pathlib import Path
@@ -8,8 +9,9 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from launcher.api.bundles import RESULTS
+from launcher.api.bundles import RESULTS, is_job
 from launcher.common import console
+from launcher.common.problems import fail
 
 if TYPE_CHECKING:
     from launcher.ui.server import Address
@@ -42,7 +44,18 @@ def ui(
             "it may launch, scale and cancel" if may_write else "it only reads; --write changes that", stderr=True
         )
 
+    _refuse_other_folder(folder)
     server.serve(Path(folder), port=port, may_write=may_write, say=say)
+
+
+def _refuse_other_folder(folder: str) -> None:
+    """Raise a Problem if a folder cannot be that of results; `results` itself may not exist yet."""
+    path = Path(folder)
+    if is_job(path):
+        remedy = f"recipes ui {shlex.quote(str(path.parent))}"
+        raise fail("E745", folder, "is the folder of one job, not of results", remedy=remedy)
+    if not path.is_dir() and (folder != RESULTS or os.path.lexists(path)):
+        raise fail("E745", folder, "is not a folder", remedy="recipes ui, where jobs are launched, shows results/")
 
 
 def _has_screen() -> bool:
