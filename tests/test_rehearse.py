@@ -217,12 +217,21 @@ def test_refusals_of_other_clusters_name_the_rehearsal(problems):
     assert "recipes rehearse" in remedies["E113"] and "recipes rehearse" in remedies["E115"]
 
 
+BEFORE: set[str] = set()
+"""Folders that were there when a test began: what one test leaves fails no other."""
+
+
+@pytest.fixture(autouse=True)
+def _before() -> None:
+    BEFORE.update(os.listdir("/tmp"))
+
+
 def left():
     """Return what rehearsals of this machine have left: processes by their folder, and folders."""
-    found = [name for name in os.listdir("/tmp") if name.startswith("recipes-ray-")]
+    found = [name for name in os.listdir("/tmp") if name.startswith("recipes-rehearsal-") and name not in BEFORE]
     for process in psutil.process_iter(["cmdline"]):
         words = " ".join(process.info["cmdline"] or ())
-        if "/tmp/recipes-ray-" in words or "launcher.rehearsal" in words:
+        if "/tmp/recipes-rehearsal-" in words or "launcher.rehearsal" in words:
             found.append(words)
     return found
 

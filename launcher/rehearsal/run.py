@@ -19,7 +19,7 @@ import psutil
 
 from launcher.common.paths import python_path
 from launcher.common.problems import fail
-from launcher.model.following import Deadline
+from launcher.model.following import Deadline, until
 from launcher.operator.processes import kill_tree
 from launcher.operator.worker_logs import tail
 from launcher.rehearsal.plan import Rehearsal
@@ -61,7 +61,7 @@ def started(rehearsal: Rehearsal, timeout_s: float) -> Iterator[Iterator[Event]]
         timeout_s: Time limit of the job's own program.
     """
     # A path of a Unix socket has at most 107 characters, and Ray's are long.
-    folder = Path(tempfile.mkdtemp(prefix="recipes-ray-", dir="/tmp"))
+    folder = Path(tempfile.mkdtemp(prefix="recipes-rehearsal-", dir="/tmp"))
     process = None
     try:
         request = _request(rehearsal, folder)
@@ -172,7 +172,16 @@ def _end(process: subprocess.Popen[bytes], folder: Path) -> None:
     if process.stdout:
         process.stdout.close()
     if process.returncode < 0:  # killed itself, so that its cluster lives on
-        for each in psutil.process_iter():
-            with contextlib.suppress(psutil.Error):
-                if each.environ().get(_FOLDER) == str(folder):
-                    each.kill()
+        until(lambda: not _kill_members(folder), _END_S, 0.0)
+
+
+def _kill_members(folder: Path) -> list[psutil.Process]:
+    """Kill the processes of the cluster with this folder and wait for their ends; return them."""
+    found = []
+    for each in psutil.process_iter():
+        with contextlib.suppress(psutil.Error):
+            if each.environ().get(_FOLDER) == str(folder):
+                each.kill()
+                found.append(each)
+    psutil.wait_procs(found, timeout=_END_S)
+    return found
