@@ -59,8 +59,6 @@ def main() -> None:
         if dist.get_rank() == 0:
             print(f"step {scheduler.last_epoch}/{NUM_STEPS}  loss {mean:.6f}", flush=True)
 
-    elastic.leave()
-
 
 if __name__ == "__main__":
-    main()
+    elastic.run(main)

@@ -21,6 +21,13 @@ ENV_EARLIER_STARTS = "RECIPES_EARLIER_STARTS"
 ENV_SAVES_ON_TERM = "RECIPES_SAVES_ON_TERM"
 """Environment variable of a worker: set where SIGTERM, too, means to save and stop, since the job then resumes."""
 
+ENV_IN_PLACE = "RECIPES_IN_PLACE"
+"""Environment variable of a worker: set where workers stay in their processes while the job changes its size."""
+
+NOTICE, RESIZE, ABORT = "notice", "resize", "abort"
+"""What an operator tells workers that stay, before it stops them: that ranks with the state remain, or that one is
+lost, so that no collective ends."""
+
 ENV_LAUNCH_ID = "RECIPES_LAUNCH_ID"
 """Environment variable of a worker: different for each launch of a bundle, the same for its restarts."""
 

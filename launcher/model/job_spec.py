@@ -116,6 +116,8 @@ class ElasticPolicy(NamedTuple):
     faulty_timeout_s: int | None
     scale_up_snooze_s: int | None
     preemption: Preemption | None = None
+    is_in_place: bool = False
+    """Whether workers that stay keep their processes."""
 
 
 class Resources(NamedTuple):

@@ -6,10 +6,12 @@ Source: hyperpod_elastic_agent 1.1.3, server/server.py and server/util.py (PLR_V
 """
 
 import time
+from collections.abc import Sequence
 from typing import Any
 
 import httpx
 
+from launcher.common import names
 from launcher.operator.types import AgentProgress, AgentState, AgentStatus
 
 REQUEST_TIMEOUT_S = 5.0
@@ -19,6 +21,8 @@ CONFIRM_TIMEOUT_S = 15.0
 """How long after a command /status may show the old state."""
 
 _CONFIRM_POLL_S = 0.05
+_IN_PROCESS, _PROCESS_LEVEL = "in_process_restart", "process_level_restart"
+"""Ways to stop workers. Source: hyperpod_elastic_agent 1.1.3, ipc/common.py, RestartMode; others mean the first."""
 
 
 class AgentUnreachable(Exception):
@@ -33,7 +37,8 @@ class AgentClient:
     """The agent that listens at one address."""
 
     def __init__(self, host: str, port: int):
-        self.port = port
+        self.host, self.port = host, port
+        self._started: dict[str, Any] | None = None
         # trust_env off: a proxy must not see calls inside the cluster.
         self._http = httpx.Client(base_url=f"http://{host}:{port}", timeout=REQUEST_TIMEOUT_S, trust_env=False)
 
@@ -42,16 +47,24 @@ class AgentClient:
         answer = self._call("GET", "/status")
         try:
             body = answer.json()
-            return AgentStatus(AgentState(body["status"]), body.get("message", ""), body.get("progress") or {})
+            is_in_place = body.get("restartMode") == _IN_PROCESS
+            state = AgentState(body["status"])
+            return AgentStatus(state, body.get("message", ""), body.get("progress") or {}, is_in_place)
         except (ValueError, KeyError) as error:
             raise AgentUnreachable(f"/status answered {answer.text[:200]!r}") from error
 
     def start(
-        self, rank: int, num_nodes: int, attempt: int, master: tuple[str, int], progress: AgentProgress | None = None
+        self,
+        rank: int,
+        hosts: Sequence[str],
+        attempt: int,
+        master: tuple[str, int],
+        progress: AgentProgress | None = None,
     ) -> None:
         """Start the workers of a ready agent.
 
         Args:
+            hosts: Addresses of all agents, by rank.
             attempt: Incremented at every restart; part of the log folder's name.
             master: Address and port of rank 0's store.
             progress: The checkpoint to start from.
@@ -64,31 +77,45 @@ class AgentClient:
             raise CommandIgnored(f"/start would be ignored: the agent is {before}")
         body = {
             "rank": rank,
-            "nnodes": num_nodes,
+            "nnodes": len(hosts),
             "faultCount": attempt,
             "master_addr": master[0],
             "master_port": master[1],
-            "progress": dict(progress or {}),
         }
+        self._started = body
+        # An agent whose workers stay asserts that it knows all addresses; of one without, they change nothing.
+        addresses = {"rankIps": [{"rank": each, "ip": host} for each, host in enumerate(hosts)]}
+        body = {**body, **addresses, "ipVersion": str(attempt), "progress": dict(progress or {})}
         self._call("POST", "/start", body)
         self._confirm("/start", {AgentState.RUNNING, AgentState.COMPLETED, AgentState.FAULTED})
 
-    def stop(self, graceful_timeout_s: int | None) -> None:
+    def stop(self, graceful_timeout_s: int | None, *, target: int = 0, restarts: bool = True) -> None:
         """Stop the agent's workers; it is `ready` once they are gone. An agent that is ready is left alone.
+
+        Workers that stay in their processes get a notice first, which the agent passes on.
 
         Args:
             graceful_timeout_s: Seconds between SIGUSR1 and SIGKILL; None kills at once.
+            target: Number of nodes afterwards; 0 if the job ends or waits.
+            restarts: Whether workers that could stay in their processes are started anew.
 
         Raises:
             CommandIgnored: /status does not confirm the stop.
         """
-        if self.status().state is AgentState.READY:
+        status = self.status()
+        if status.state is AgentState.READY:
             return
-        body: dict[str, Any] = {"restart_mode": "plr"}
+        is_in_place = status.is_in_place and not restarts
+        body: dict[str, Any] = {"restart_mode": _IN_PROCESS if is_in_place else _PROCESS_LEVEL}
         if graceful_timeout_s is not None:
             body |= {"is_graceful": True, "timeout": graceful_timeout_s}
+        if status.is_in_place and self._started:
+            notice = names.ABORT if graceful_timeout_s is None else names.RESIZE if target else ""
+            # A worker that is started anew belongs to the next attempt: its logs must not replace those of this one.
+            later = {"faultCount": self._started["faultCount"] + 1, "worker_data": {names.NOTICE: notice}}
+            self._call("POST", "/update", {**self._started, **later})
         self._call("POST", "/stop", body)
-        self._confirm("/stop", {AgentState.STOPPING, AgentState.READY})
+        self._confirm("/stop", {AgentState.STOPPING, AgentState.READY, AgentState.INIT})
 
     def shutdown(self) -> None:
         """Shut the agent down, which takes about a second. Ignored while it is stopping."""

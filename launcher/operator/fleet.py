@@ -115,7 +115,11 @@ class Fleet(ABC, Generic[N]):
 
     def stop(self, command: StopWorkers) -> tuple[Fault, ...]:
         """Stop the workers of all nodes of `command` at once; return a fault for each node on which that failed."""
-        return self._call(dict.fromkeys(command.nodes, lambda agent: agent.stop(command.graceful_timeout_s)))
+
+        def stop(agent: AgentClient) -> None:
+            agent.stop(command.graceful_timeout_s, target=command.target, restarts=command.restarts)
+
+        return self._call(dict.fromkeys(command.nodes, stop))
 
     def drop(self, indices: Iterable[int]) -> None:
         """Shut down the agents of these nodes; `poll` ends those that do not exit."""
@@ -131,8 +135,11 @@ class Fleet(ABC, Generic[N]):
     def _start_all(self, command: StartWorkers, master: tuple[str, int]) -> tuple[Fault, ...]:
         """Start workers, whose rank 0 has its store at an address and port."""
 
+        there = [self._nodes.get(node) for node in command.nodes]
+        hosts = [node.agent.host if node and node.agent else "" for node in there]
+
         def call(rank: int, agent: AgentClient) -> None:
-            agent.start(rank, len(command.nodes), command.attempt, master, command.progress)
+            agent.start(rank, hosts, command.attempt, master, command.progress)
 
         return self._call({node: partial(call, rank) for rank, node in enumerate(command.nodes)})
 

@@ -80,7 +80,7 @@ def progress_step(progress: AgentProgress) -> int:
 
 
 def _prepare(machine: MachineState, observation: Observation, policy: Policy) -> Step:
-    if observation.interrupts:
+    if _may_end(machine, observation):
         return machine.end(observation.now_s, JobState.CANCELLED), ()
     size = policy.fit(observation.capacity)
     if size < len(machine.nodes):
@@ -96,6 +96,7 @@ def _start(machine: MachineState, observation: Observation) -> Step:
     running = replace(
         machine.enter(Phase.RUNNING, observation.now_s),
         size=size,
+        is_unsaved=False,
         scale_up_requested_at_s=None,
         fault_since_s=None,
         faults=(),
@@ -211,7 +212,8 @@ def _settle(machine: MachineState, observation: Observation, policy: Policy) -> 
         stopping = replace(machine.enter(Phase.STOPPING, observation.now_s), verdict=JobState.CANCELLED)
         return stopping, (StopWorkers(observation.alive(machine.nodes), None),)
     machine, events = _add_faults(machine, _faults(machine, observation))
-    if observation.now_s - machine.since_s < SETTLE_S:
+    # A worker that stays does not fail with its peers: whatever has failed did so by itself.
+    if observation.now_s - machine.since_s < (0 if observation.stays() else SETTLE_S):
         return machine, events
     faults = machine.faults
     machine = _count_fault(machine, observation)
@@ -222,7 +224,8 @@ def _settle(machine: MachineState, observation: Observation, policy: Policy) -> 
     recovery = transition("recover", machine.size, machine.size, machine.fault_since_s)
     stop = stopping_event(machine.attempt, survivors, graceful=False)
     machine = replace(machine.enter(Phase.STOPPING, observation.now_s), nodes=survivors)
-    return machine, (*events, recovery, *_kill(unfit), stop, StopWorkers(survivors, None))
+    restarts = machine.faults_without_progress > 1 or any(fault.cause is Cause.HANG for fault in faults)
+    return machine, (*events, recovery, *_kill(unfit), stop, StopWorkers(survivors, None, restarts=restarts))
 
 
 def _is_hopeless(machine: MachineState) -> bool:
@@ -254,18 +257,21 @@ def _count_fault(machine: MachineState, observation: Observation) -> MachineStat
 
 
 def _stop_to_resize(machine: MachineState, observation: Observation, policy: Policy, size: int) -> Step:
-    stopping = replace(machine.enter(Phase.STOPPING, observation.now_s), target=size)
-    return stopping, _stop_commands(machine, observation, policy)
+    is_unsaved = observation.stays() and policy.graceful_timeout_s is not None and size > 0
+    stopping = replace(machine.enter(Phase.STOPPING, observation.now_s), target=size, is_unsaved=is_unsaved)
+    return stopping, _stop_commands(machine, observation, policy, size)
 
 
-def _stop_commands(machine: MachineState, observation: Observation, policy: Policy) -> tuple[Command, ...]:
+def _stop_commands(
+    machine: MachineState, observation: Observation, policy: Policy, target: int = 0
+) -> tuple[Command, ...]:
     alive = observation.alive(machine.nodes)
     event = stopping_event(machine.attempt, alive, graceful=policy.graceful_timeout_s is not None)
-    return event, StopWorkers(alive, policy.graceful_timeout_s)
+    return event, StopWorkers(alive, policy.graceful_timeout_s, target, restarts=policy.graceful_timeout_s is None)
 
 
 def _stop(machine: MachineState, observation: Observation, policy: Policy) -> Step:
-    if observation.interrupts:
+    if _may_end(machine, observation):
         machine = replace(machine, verdict=JobState.CANCELLED)
     # An interrupted job may save, one that recovers from a fault cannot.
     grace_s = policy.graceful_timeout_s if machine.fault_since_s is None else None
@@ -274,10 +280,12 @@ def _stop(machine: MachineState, observation: Observation, policy: Policy) -> St
     ignored = tuple(Fault(node, Cause.DISOBEDIENT) for node in disobedient)
     nodes = tuple(node for node in observation.alive(machine.nodes) if node not in disobedient)
     machine, events = _add_faults(machine, (*observation.lost(machine.nodes), *ignored))
-    if not observation.all_ready(nodes) and observation.interrupts < 2:
+    if not observation.all_stopped(nodes) and observation.interrupts < 2:
         # Agents too busy to take the command get it again: killing one would end a save that others take part in.
         missed = tuple(fault.node for fault in observation.failed_commands if fault.node in nodes)
-        return replace(machine, nodes=nodes), (*events, *((StopWorkers(missed, grace_s),) if missed else ()))
+        target = 0 if machine.verdict or grace_s is None else machine.target
+        again = StopWorkers(missed, grace_s, target, restarts=grace_s is None)
+        return replace(machine, nodes=nodes), (*events, *((again,) if missed else ()))
     if machine.verdict:
         return machine.enter(Phase.ENDED, observation.now_s), events
     saved = bool(machine.progress) and progress_step(machine.progress) >= observation.step
@@ -285,6 +293,11 @@ def _stop(machine: MachineState, observation: Observation, policy: Policy) -> St
     machine = replace(machine, nodes=nodes, attempt=machine.attempt + 1)
     machine, commands = _restart(machine, observation, policy)
     return machine, (*events, *_kill(disobedient), stopped, *commands)
+
+
+def _may_end(machine: MachineState, observation: Observation) -> bool:
+    """Return whether an interrupted job ends now: not while workers have the only copy of the last steps."""
+    return observation.interrupts > (1 if machine.is_unsaved else 0)
 
 
 def _restart(machine: MachineState, observation: Observation, policy: Policy) -> Step:

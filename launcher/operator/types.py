@@ -35,6 +35,8 @@ class AgentStatus:
     state: AgentState
     message: str = ""
     progress: AgentProgress = field(default_factory=dict)
+    is_in_place: bool = False
+    """Whether its workers stay in their processes."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -144,9 +146,9 @@ class Report:
     status: AgentStatus | None
     silent_s: float = 0.0
 
-    def is_in(self, state: AgentState) -> bool:
-        """Return whether the agent answered that it is in `state`."""
-        return self.status is not None and self.status.state is state
+    def is_in(self, *states: AgentState) -> bool:
+        """Return whether the agent answered that it is in one of these states."""
+        return self.status is not None and self.status.state in states
 
 
 GONE = Report(alive=False, status=None)
@@ -180,6 +182,14 @@ class Observation:
     def all_ready(self, nodes: tuple[int, ...]) -> bool:
         """Return whether the agents of all of `nodes` are ready."""
         return all(self.report(node).is_in(AgentState.READY) for node in nodes)
+
+    def all_stopped(self, nodes: tuple[int, ...]) -> bool:
+        """Return whether no worker of these nodes trains: it waits for a start, or is made anew for one."""
+        return all(self.report(node).is_in(AgentState.READY, AgentState.INIT) for node in nodes)
+
+    def stays(self) -> bool:
+        """Return whether workers stay in their processes."""
+        return any(report.status and report.status.is_in_place for report in self.reports.values())
 
     def alive(self, nodes: tuple[int, ...]) -> tuple[int, ...]:
         """Return those of `nodes` whose process exists."""
@@ -233,10 +243,18 @@ class StartWorkers:
 
 @dataclass(frozen=True, slots=True)
 class StopWorkers:
-    """Stop the workers of these nodes, all at the same time. `graceful_timeout_s` None kills them."""
+    """Stop the workers of these nodes, all at the same time.
+
+    Args:
+        graceful_timeout_s: None kills them.
+        target: Number of nodes afterwards; 0 if the job ends or waits.
+        restarts: Whether workers that could stay in their processes are started anew.
+    """
 
     nodes: tuple[int, ...]
     graceful_timeout_s: int | None
+    target: int = 0
+    restarts: bool = True
 
 
 @dataclass(frozen=True, slots=True)
@@ -291,6 +309,8 @@ class MachineState:
         faults_without_progress: Consecutive faults without a new step.
         progress: Newest checkpoint that an agent has named.
         verdict: Its final state, once known.
+        is_unsaved: Whether the workers that stay have the only copy of the last steps: it must not end before they
+            run again.
         faults: The most recent faults.
     """
 
@@ -308,6 +328,7 @@ class MachineState:
     faults_without_progress: int = 0
     progress: AgentProgress = field(default_factory=dict)
     verdict: JobState | None = None
+    is_unsaved: bool = False
     faults: tuple[Fault, ...] = ()
 
     @property

@@ -169,4 +169,5 @@ def _elastic(policy: ElasticSettings, nodes: tuple[int, ...]) -> ElasticPolicy:
         faulty_timeout_s=policy.faulty_timeout,
         scale_up_snooze_s=policy.scale_up_snooze_time,
         preemption=Preemption(**policy.preemption.model_dump()) if policy.preemption else None,
+        is_in_place=policy.resize == "in_place",
     )

@@ -10,6 +10,7 @@ import importlib.util
 import os
 import signal
 import sys
+import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from functools import cache
@@ -46,6 +47,8 @@ class _Handler:
 
 
 _handler, _term_handler = _Handler(), _Handler()
+stop_requested = threading.Event()
+"""Set while a worker that is resized in place is asked to stop."""
 
 
 def _saves_on_term() -> bool:
@@ -81,7 +84,12 @@ def install_event_handler() -> None:
 def event_pending() -> bool:
     """Return whether this process, but not necessarily all ranks, was asked to save and stop."""
     is_of_agent = _handler.received and os.environ.get(ENV_COORDINATION, "").lower() == "distributed"
-    return is_of_agent or _term_handler.received
+    return is_of_agent or _term_handler.received or stop_requested.is_set()
+
+
+def is_terminated() -> bool:
+    """Return whether this process was asked to end, not only to stop."""
+    return _term_handler.received
 
 
 def forget_connection() -> None:

@@ -11,7 +11,7 @@ import itertools
 import pickle
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, Protocol, cast
 
 import torch
@@ -121,6 +121,50 @@ class Content:
         else:
             randomness.reseed(rank(), step)
 
+    def alone(self) -> "Content | None":
+        """Return the content of the plain model, without its DistributedDataParallel; None if a part is wrapped."""
+        ddp = nn.parallel.DistributedDataParallel
+        model = self.model.module if isinstance(self.model, ddp) else self.model
+        return None if any(isinstance(each, ddp) for each in model.modules()) else replace(self, model=model)
+
+    def is_same(self, other: "Content") -> bool:
+        """Return whether two contents are of the same objects, as far as their state goes."""
+
+        def objects(content: "Content") -> list[object]:
+            alone = content.alone()
+            return [alone and alone.model, content.optimizer, content.scheduler, *content.user_content.values()]
+
+        pairs = list(zip(objects(self), objects(other), strict=False))
+        return list(self.user_content) == list(other.user_content) and all(one is two for one, two in pairs)
+
+    def parameters(self) -> Iterator[tuple[str, nn.Parameter]]:
+        """Yield the parameters that are saved, by name."""
+        left_out = set(self._left_out())
+        for name, parameter in _named_parameters(self.model):
+            if name not in left_out:
+                yield name, parameter
+
+    def shared_state(self) -> dict[str, Any]:
+        """Return the state that all ranks share, with references to live tensors: `state` without random numbers."""
+        state = self._training()
+        if self.scheduler:
+            state["scheduler"] = pickle.dumps(self.scheduler.state_dict())
+        if self.user_content:
+            state[_USER] = {name: _all_taken_apart(each.state_dict()) for name, each in self.user_content.items()}
+        return state
+
+    def room(self, outline: "Outline") -> tuple[dict[str, Any], list[torch.Tensor]]:
+        """Return a state of another rank's form, in this one's tensors where they fit, and its tensors in order."""
+        own = _tensors_of(self._training())
+        device = next(self.model.parameters()).device
+        tensors = {}
+        for path, (shape, dtype, is_on_host) in outline.tensors.items():
+            like = own.get(path)
+            if like is None or like.shape != shape or like.dtype != dtype or not like.is_contiguous():
+                like = torch.empty(shape, dtype=dtype, device="cpu" if is_on_host else device)
+            tensors[path] = like
+        return _mapped(outline.structure, lambda _, hole: tensors[hole.path]), list(tensors.values())
+
     def _training(self, names: set[str] | None = None) -> dict[str, Any]:
         """Return the state of model and optimizer to save, or to load a checkpoint with these `names` into."""
         from torch.distributed.checkpoint.state_dict import get_state_dict
@@ -176,6 +220,23 @@ def _parents(names: Iterable[str]) -> set[str]:
 
 
 @dataclass(frozen=True, slots=True)
+class Outline:
+    """The form of a state: its structure without tensors, and shape, type and place of each by path, sorted."""
+
+    structure: Any
+    tensors: Mapping[str, tuple[torch.Size, torch.dtype, bool]]
+
+
+def outline(state: Any) -> tuple[Outline, list[torch.Tensor]]:
+    """Return the form of a state, and its tensors in the form's order."""
+    found = _tensors_of(state)
+    tensors = {path: found[path].detach() for path in sorted(found)}
+    forms = {path: (each.shape, each.dtype, each.device.type == "cpu") for path, each in tensors.items()}
+    structure = _mapped(state, lambda path, _: _Hole(path))
+    return Outline(structure, forms), [each.contiguous() for each in tensors.values()]
+
+
+@dataclass(frozen=True, slots=True)
 class _Hole:
     """The placeholder of a tensor in a structure without its tensors."""
 
@@ -188,8 +249,13 @@ def _taken_apart(structure: Any) -> dict[str, Any]:
     Tensors go through torch.distributed.checkpoint, which shards and deduplicates them; the rest is one pickled
     structure, so that its keys may change while the script runs.
     """
-    rest = {"rest": pickle.dumps(_mapped(structure, lambda path, _: _Hole(path)))} if rank() == 0 else {}
-    return {"tensors": _tensors_of(structure)} | rest
+    whole = _all_taken_apart(structure)
+    return whole if rank() == 0 else {"tensors": whole["tensors"]}
+
+
+def _all_taken_apart(structure: Any) -> dict[str, Any]:
+    rest = pickle.dumps(_mapped(structure, lambda path, _: _Hole(path)))
+    return {"tensors": _tensors_of(structure), "rest": rest}
 
 
 def _room_for(name: str, current: Any, metadata: "Metadata") -> dict[str, Any]:

@@ -8,6 +8,7 @@ The imports below `main` take seconds: the handler of the stop signal must be in
 forked from a warm process needs none of them.
 """
 
+import functools
 import gc
 import os
 from collections.abc import Iterator
@@ -19,7 +20,10 @@ from launcher.common import names
 from launcher.runtime.warm_client import run_warm
 
 if TYPE_CHECKING:
+    import torch
+
     from launcher.runtime.process_group import Place
+    from launcher.runtime.trainer import Prepared
 
 
 def main() -> None:
@@ -46,9 +50,13 @@ def train() -> None:
     with _without_collections():
         from torch.distributed.elastic.multiprocessing.errors import record
 
+        from launcher.runtime import in_place
         from launcher.runtime.process_group import leave
 
-    record(_train)(args.config_path, rehearse=args.rehearse, model=args.model, samples=args.rehearsal_samples)
+    work = functools.partial(
+        _train, args.config_path, rehearse=args.rehearse, model=args.model, samples=args.rehearsal_samples
+    )
+    record(in_place.run)(work, functools.partial(_prepare, args.config_path, rehearse=args.rehearse))
     leave()
 
 
@@ -64,6 +72,7 @@ def _without_collections() -> Iterator[None]:
 def _train(config_dir: Path, *, rehearse: bool, model: str, samples: int | None) -> None:
     import yaml
 
+    from launcher.runtime import in_place
     from launcher.runtime.process_group import affordable, join, place_from_env
 
     place = place_from_env()
@@ -84,7 +93,33 @@ def _train(config_dir: Path, *, rehearse: bool, model: str, samples: int | None)
         from launcher.runtime.training_config import settings_of
 
         settings = settings_of(config, place.world_size)
-        Trainer(settings, join(place), names.run_dir()).run()
+        prepared = _prepared(config_dir, place.device) if in_place.is_on() else None
+        Trainer(settings, join(place), names.run_dir(), prepared=prepared).run()
+
+
+@functools.cache
+def _prepared(config_dir: Path, device: "torch.device") -> "Prepared":
+    """Return what a process makes once for all sizes, with the configuration of any."""
+    import yaml
+
+    from launcher.runtime.trainer import prepare
+    from launcher.runtime.training_config import settings_of
+
+    config = yaml.safe_load(min(config_dir.glob("*.yaml")).read_text(encoding="utf-8"))
+    ranks = config["trainer"]["num_nodes"] * config["trainer"]["devices"]
+    return prepare(settings_of(config, ranks), device)
+
+
+def _prepare(config_dir: Path, *, rehearse: bool) -> None:
+    """Prepare a worker that will wait for its start, so that the others train meanwhile."""
+    import torch
+    import yaml
+
+    config = yaml.safe_load(min(config_dir.glob("*.yaml")).read_text(encoding="utf-8"))
+    if config["run"]["model_type"] == names.FINE_TUNING or rehearse:
+        return
+    if not torch.cuda.is_available():  # otherwise its device follows from its rank, which is not known yet
+        _prepared(config_dir, torch.device("cpu"))
 
 
 def _share_cores(place: "Place") -> None:

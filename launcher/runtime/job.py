@@ -12,7 +12,7 @@ import torch
 from torch import nn
 
 from launcher.common import names
-from launcher.runtime import agent, process_group, startup_timing
+from launcher.runtime import agent, in_place, process_group, startup_timing
 from launcher.runtime.checkpoint import Checkpoints
 from launcher.runtime.checkpoint_folder import Progress
 from launcher.runtime.content import Content, Stateful
@@ -28,6 +28,7 @@ from launcher.runtime.tiers.tier_settings import TierSettings, tier_settings_fro
 from launcher.runtime.user_metrics import UserMetrics
 
 if TYPE_CHECKING:  # start-up time, as in `Job.__init__`
+    from launcher.runtime import peers
     from launcher.runtime.tiers.training import TieredCheckpoints
 
 DRAIN_TIMEOUT_S = 5.0
@@ -106,10 +107,14 @@ class Job(LossWeighting):
         self._timed: TimedIterator[Any] | None = None
         self._resumed: Progress | None = None
         self._restored_at: float | None = None
+        self.longest_step_s = 0.0
         self._rate: float | None = None
-        self._saw_stop = self._has_stepped = self._is_left = self._is_start_recorded = False
+        self._last: StepMetrics | None = None
+        self._saw_stop = self._has_stepped = self._is_left = self._is_start_recorded = self._is_dirty = False
         sampler.records_draws = True
-        optimizer.register_step_pre_hook(self._record_rate)
+        self._step_hook = optimizer.register_step_pre_hook(self._before_step)
+        if in_place.is_on():
+            in_place.register(self)
         startup_timing.reached("imported")  # in case the script joined the process group by itself
         startup_timing.reached("joined")
 
@@ -131,7 +136,8 @@ class Job(LossWeighting):
         """
         if self._restored_at is None:
             with self._busy("restore"):
-                self._resumed = (load or self.checkpoints.load)(self._content)
+                found = None if load or not in_place.is_on() else self._take_over()
+                self._resumed = found or (load or self.checkpoints.load)(self._content)
             if progress := self._resumed:
                 self.step = progress.step
                 if progress.num_samples is None:  # saved by a version that did not record the stream
@@ -145,6 +151,53 @@ class Job(LossWeighting):
             self._step_start = max(self.sampler.cursor - 1, 0) // per_step * per_step
             self._restored_at = time.time()
         return self._resumed
+
+    @property
+    def is_restored(self) -> bool:
+        """Whether this job has its state: that of a checkpoint, of another rank, or the initial one."""
+        return self._restored_at is not None
+
+    def _take_over(self) -> Progress | None:
+        """Continue with the state that ranks of the last attempt have kept; None if no rank has one."""
+        from launcher.runtime import peers
+
+        try:
+            taken = peers.take_over(self._content)
+        except peers.StatesDiffer as error:
+            self._say(f"{error}: all continue at the newest checkpoint")
+            return None
+        if taken is None:
+            if startup_timing.attempt():
+                self._say("no rank has kept its state: all continue at the newest checkpoint")
+            return None
+        total = taken.num_holders + taken.num_receivers
+        moved = f", {taken.num_receivers} received it" if taken.num_receivers else ""
+        self._say(f"continuing at step {taken.progress.step}: {taken.num_holders} of {total} ranks kept it{moved}")
+        if self._reporter and taken.last and self._reporter.last_step() < taken.last.step:
+            self._reporter.report(taken.last)  # the first rank was lost between this step and its report
+        self._last = taken.last
+        return taken.progress
+
+    def kept(self) -> "peers.Kept | None":
+        """Return the state that this rank keeps for the next attempt, and let go of everything else.
+
+        None if it is not complete: a sharded model, or an optimizer that has stepped in a step that did not end.
+        """
+        from launcher.runtime import peers
+
+        self._step_hook.remove()
+        if self._reporter:
+            self._reporter.close(0.0)
+        alone = self._content.alone()
+        self.optimizer.zero_grad()
+        if alone is None or self._is_dirty or not peers.is_replicated(alone.model):
+            return None
+        progress = Progress(self.step, world_size=process_group.world_size(), **self.sampler.state_dict())
+        return peers.Kept(alone, progress, self._last)
+
+    def _say(self, message: str) -> None:
+        if process_group.rank() == 0:
+            print(message, flush=True)
 
     def report(self, metrics: Mapping[str, object] | None = None, /, **more: object) -> None:
         """Report further metrics of the current step or, in a hook, of the step before: gradient norm, rewards.
@@ -256,11 +309,21 @@ class Job(LossWeighting):
         try:
             if self.finished or not self._call_hooks(is_repeat=True):
                 yield from self._batches(loader)
-            self.save()
+            if self.finished or not self._leaves_state():
+                self.save()
             if self.finished:
                 self._finish()
         finally:
             self._close()
+
+    def _leaves_state(self) -> bool:
+        """Return whether a rank that stays keeps the state, so that a stop needs no checkpoint. Collective."""
+        if not in_place.is_on():
+            return False
+        from launcher.runtime import peers
+
+        is_kept = in_place.is_resize() and peers.is_replicated(self.model) and not self._is_save_postponed
+        return not any_rank(not is_kept)
 
     def _batches(self, loader: Iterable[Data]) -> Iterator[Data]:
         """Yield the batches up to the last one, or to a stop."""
@@ -336,20 +399,24 @@ class Job(LossWeighting):
             self._consensus.begin(self._loss, self._event_pending())
         loss, is_event = self._consensus.end_step()
         elapsed_s = time.perf_counter() - began
+        self.longest_step_s = max(elapsed_s, self.longest_step_s)
         self.step += 1
         self._step_start, self.sampler.cursor = self.batch.step_start, self.batch.step_stop
-        if process_group.rank() == 0:
-            self._report(loss, elapsed_s)
+        if process_group.rank() == 0 or in_place.is_on():
+            self._last = self._metrics(loss, elapsed_s)
+        if process_group.rank() == 0 and self._last:
+            self._report(self._last)
         self._further.forget()
         self._loss = None
+        self._is_dirty = False
         self._finite.check(self.step, is_last=self.finished)
         return is_event
 
-    def _report(self, loss: float | None, elapsed_s: float) -> None:
+    def _metrics(self, loss: float | None, elapsed_s: float) -> StepMetrics:
         further: Mapping[str, float] = self._further.take()
         if self._finite.in_a_row:  # neither JSON nor curves have what is not finite
             loss, further = None, {name: value for name, value in further.items() if math.isfinite(value)}
-        metrics = StepMetrics(
+        return StepMetrics(
             step=self.step,
             loss=loss,
             learning_rate=self._rate,
@@ -363,6 +430,8 @@ class Job(LossWeighting):
             data_s=self._timed.take_waited_s() if self._timed else 0.0,
             further=further,
         )
+
+    def _report(self, metrics: StepMetrics) -> None:
         if self._reporter:
             self._reporter.report(metrics)
             self._record_start(metrics.time)
@@ -389,6 +458,12 @@ class Job(LossWeighting):
             )
         )
 
+    def _before_step(self, optimizer: torch.optim.Optimizer, *_: Any) -> None:
+        """Record the rate. What this step needs of other ranks for its count is waited for: none stops it halfway."""
+        self._consensus.settle()
+        self._record_rate(optimizer)
+        self._is_dirty = True
+
     def _record_rate(self, optimizer: torch.optim.Optimizer, *_: Any) -> None:
         self._rate = float(optimizer.param_groups[0]["lr"])
         self._has_stepped = True
@@ -399,4 +474,5 @@ class Job(LossWeighting):
         if self._reporter:
             self._record_start(None)
             self._reporter.announce("after the steps")
-            self._reporter.close(DRAIN_TIMEOUT_S if self.finished or self._is_left else 0.0)
+            is_last = self.finished or (self._is_left and not in_place.is_on())
+            self._reporter.close(DRAIN_TIMEOUT_S if is_last else 0.0)

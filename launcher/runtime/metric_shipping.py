@@ -284,6 +284,11 @@ class Shipper:
         self._thread = threading.Thread(target=self._follow, name="metrics shipper", daemon=True)
         self._thread.start()
 
+    @property
+    def has_ended(self) -> bool:
+        """Whether it was closed and sends nothing any more."""
+        return not self._thread.is_alive()
+
     def close(self, timeout_s: float) -> bool:
         """Send the rest for at most `timeout_s` seconds; return whether all was sent."""
         self._closing.set()

@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from datetime import timedelta
 from types import TracebackType
-from typing import Any, TypeVar, cast
+from typing import Any, NoReturn, TypeVar, cast
 
 import torch
 import torch.distributed as dist
@@ -261,7 +261,7 @@ def when_finished(work: Callable[[], object]) -> None:
     _WHEN_FINISHED.append((os.getpid(), work))
 
 
-def leave(exit_code: int = 0) -> None:
+def leave(exit_code: int = 0) -> NoReturn:
     """End this process and its children now. Does not return.
 
     After DistributedDataParallel on gloo, about half of all normal exits hang.

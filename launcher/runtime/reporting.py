@@ -7,6 +7,7 @@ would be lost among earlier ones, so its curves get names of their own, `launch-
 the server has not acknowledged by then remain in the file only.
 """
 
+import functools
 import json
 import os
 import sys
@@ -93,6 +94,12 @@ def _end_of_lines(file: BinaryIO) -> int:
     return 0
 
 
+@functools.cache
+def reporter_of(run_dir: Path, tracking_uri: str | None, run_id: str) -> "Reporter":
+    """Return the reporter of a run: one for all attempts of a process, so that no two send the same metrics."""
+    return Reporter(run_dir, tracking_uri, run_id)
+
+
 class Reporter:
     """Rank 0's files and, if there is an MLflow run, the shipper. It can be used again after `close`.
 
@@ -129,6 +136,19 @@ class Reporter:
             del record["further"]
         self._append(record)
 
+    def last_step(self) -> int:
+        """Return the last step of the metrics file; 0 for none."""
+        path = self.run_dir / names.METRICS_FILE
+        with path.open("rb") as file:
+            file.seek(max(0, path.stat().st_size - TAIL_BYTES))
+            lines = file.read().splitlines()
+        for line in reversed(lines):
+            with suppress(ValueError, TypeError):
+                record = json.loads(line)
+                if "world_size" in record:
+                    return int(record["step"])
+        return 0
+
     def report_further(self, step: int, attempt: int, metrics: Mapping[str, float]) -> None:
         """Record metrics measured after a step, in a line of their own."""
         self._append({"time": time.time(), "attempt": attempt, "step": step, "further": dict(metrics)})
@@ -138,7 +158,7 @@ class Reporter:
             self._file = MetricsFile(self.run_dir)
         self._file.append(record)
         # Not before the first step: even in a thread, importing MLflow slows this process down.
-        if self._new_shipper and self._shipper is None:
+        if self._new_shipper and (self._shipper is None or self._shipper.has_ended):
             self._shipper = self._new_shipper()
 
     @contextmanager

@@ -9,6 +9,7 @@ from launcher.common import names
 
 _IMPORTED_HERE = time.time()
 _times: dict[str, float] = {}
+_began: float | None = None
 os.register_at_fork(after_in_child=_times.clear)  # a forked worker has its own start
 
 
@@ -43,6 +44,14 @@ def attempt() -> int:
     return earlier + int(os.environ.get("TORCHELASTIC_RESTART_COUNT", "0"))
 
 
+def begin() -> None:
+    """Begin the start of another attempt in this process, which has imported everything."""
+    global _began
+    _began = time.time()
+    _times.clear()
+    _times["imported"] = _began
+
+
 def reached(name: str) -> None:
     """Record that the start has reached `name`, `imported` or `joined`; the first call counts."""
     _times.setdefault(name, time.time())
@@ -54,12 +63,14 @@ def time_of(name: str) -> float:
 
 
 def spawned() -> float:
-    """Return when this process was created, to a hundredth of a second.
+    """Return when this process was created, to a hundredth of a second, or began this attempt.
 
     Without /proc, when this module was imported.
 
     Source: proc(5), /proc/pid/stat, field 22: start of the process in clock ticks after boot.
     """
+    if _began is not None:
+        return _began
     stat = Path("/proc/self/stat")
     if not stat.exists():
         return _IMPORTED_HERE

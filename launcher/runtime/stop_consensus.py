@@ -57,13 +57,17 @@ class StopConsensus:
         self._sums = torch.stack([own, own.new_full((), float(event))])
         self._work = dist.all_reduce(self._sums, async_op=True) if dist.is_initialized() else None
 
+    def settle(self) -> None:
+        """Wait for the reduction: after it, this step needs no other rank for its count."""
+        if self._work:
+            self._work.wait()
+            self._work = None
+
     def loss(self) -> float | None:
         """Return the sum of the ranks' losses before the step has ended; None if they share none. Waits for it."""
         if self._sums is None or not self._carries_loss:
             return None
-        if self._work:
-            self._work.wait()
-            self._work = None
+        self.settle()
         return self._sums[0].item()
 
     def end_step(self) -> tuple[float | None, bool]:

@@ -4,18 +4,18 @@ import math
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import cast
+from typing import NamedTuple, cast
 
 import torch
 from torch import nn
 
 from launcher.common import names
-from launcher.runtime import agent
+from launcher.runtime import agent, in_place
 from launcher.runtime.feed import log_samples
 from launcher.runtime.job import Job
 from launcher.runtime.model import build_model, next_token_loss
 from launcher.runtime.process_group import Place
-from launcher.runtime.reporting import Reporter, StepMetrics
+from launcher.runtime.reporting import StepMetrics, reporter_of
 from launcher.runtime.resuming import resume
 from launcher.runtime.sampler import StepSampler
 from launcher.runtime.training_config import Schedule, Settings
@@ -33,6 +33,34 @@ class UnknownStrategy(ValueError):
     """This trainer does not support the recipe's `strategy`."""
 
 
+class Prepared(NamedTuple):
+    """What a process makes once for all attempts: samples, model, and the optimizer of its parameters.
+
+    A sharded model is made for one number of ranks: it is None, as is its optimizer.
+    """
+
+    tokens: torch.Tensor
+    model: nn.Module | None
+    optimizer: torch.optim.Optimizer | None
+
+
+def prepare(settings: Settings, device: torch.device) -> Prepared:
+    """Return what does not depend on the number of ranks."""
+    tokens = load_tokens(data_file(settings.data_path), settings.max_len, settings.data_limit).to(device)
+    if settings.strategy != "ddp":
+        return Prepared(tokens, None, None)
+    model = _model(settings, device)
+    return Prepared(tokens, model, _optimizer(settings, model))
+
+
+def _model(settings: Settings, device: torch.device) -> nn.Module:
+    return build_model(settings.model_type, settings.model, max_len=settings.max_len, seed=settings.seed).to(device)
+
+
+def _optimizer(settings: Settings, model: nn.Module) -> torch.optim.Optimizer:
+    return torch.optim.AdamW(model.parameters(), betas=settings.adam_betas, weight_decay=settings.weight_decay)
+
+
 def distribute(model: nn.Module, strategy: str) -> nn.Module:
     """Return `model`, which is on its device, set up for the ranks that train it together.
 
@@ -40,7 +68,8 @@ def distribute(model: nn.Module, strategy: str) -> nn.Module:
         strategy: `ddp`, parameters on every rank; `fsdp2`, parameters, gradients and optimizer state sharded.
     """
     if strategy == "ddp":
-        return nn.parallel.DistributedDataParallel(model)
+        # What a resize in place brings replaces the first rank's parameters, which may be the ones that it lacks.
+        return nn.parallel.DistributedDataParallel(model, init_sync=not in_place.is_on())
     if strategy != "fsdp2":
         raise UnknownStrategy(f"strategy={strategy!r}; this trainer supports ddp and fsdp2")
     from torch.distributed.fsdp import fully_shard  # start-up time: ddp does without it
@@ -101,6 +130,7 @@ class Trainer:
         settings: With the shares of this world size.
         place: Of this process, which has joined the process group.
         run_dir: Receives metrics and, unless the settings name another folder, checkpoints.
+        prepared: What this process has prepared; None to do so now.
     """
 
     def __init__(
@@ -109,22 +139,19 @@ class Trainer:
         place: Place,
         run_dir: Path,
         event_pending: Callable[[], bool] = agent.event_pending,
+        prepared: Prepared | None = None,
     ):
         self.settings, self.place, self.run_dir = settings, place, run_dir
-        tokens = load_tokens(data_file(settings.data_path), settings.max_len, settings.data_limit)
-        self.tokens = tokens.to(place.device)
-        model = build_model(settings.model_type, settings.model, max_len=settings.max_len, seed=settings.seed)
-        self.model = distribute(model.to(place.device), settings.strategy)
-        self.optimizer = torch.optim.AdamW(
-            self.model.parameters(), betas=settings.adam_betas, weight_decay=settings.weight_decay
-        )
+        self.tokens, model, optimizer = prepared or prepare(settings, place.device)
+        self.model = distribute(model or _model(settings, place.device), settings.strategy)
+        self.optimizer = optimizer or _optimizer(settings, self.model)
         shares, tracking = settings.shares, settings.tracking
-        self.reporter = Reporter(run_dir, tracking.uri, tracking.run_id) if place.rank == 0 else None
+        self.reporter = reporter_of(run_dir, tracking.uri, tracking.run_id) if place.rank == 0 else None
         self.job = Job(
             self.model,
             self.optimizer,
             sampler=StepSampler(
-                len(tokens),
+                len(self.tokens),
                 shares.samples_per_step,
                 settings.max_epochs,
                 seed=settings.seed,

@@ -22,6 +22,7 @@ from launcher.common.names import (
     CONFIG_DIR,
     ENTRYPOINT,
     ENV_COLLECTIVE_TIMEOUT,
+    ENV_IN_PLACE,
     RUN_DIR,
     SCENARIO_FILE,
     WARM_MODULE,
@@ -127,6 +128,7 @@ class LocalBackend:
         """
         family = interface(job)
         graceful = job.elastic is not None and job.elastic.use_graceful_shutdown
+        in_place = job.elastic is not None and job.elastic.is_in_place
         own = [*family.workers.program(job)]
         if family.takes_config_path:
             own += ["--config-path", f"{BUNDLE_PREFIX}{CONFIG_DIR}"]
@@ -137,6 +139,7 @@ class LocalBackend:
             "env": {
                 **LOOPBACK_ENV,
                 **(GRACEFUL_ENV if graceful else {}),
+                **({ENV_IN_PLACE: "1"} if in_place else {}),
                 **family.workers.env(job),
                 **_collective_timeout(job),
                 **plain_variables(job.config),
@@ -144,6 +147,7 @@ class LocalBackend:
             "secrets": {name: ref["env"] for name, ref in secret_variables(job.config).items()},
             "command": command,
             "graceful": graceful,
+            "in_place_timeout_s": job.save_timeout_s if in_place else None,
             "warm_module": WARM_MODULE,
             "warm_modules": family.modules(job) if ENTRYPOINT in command else (),
         }

@@ -31,8 +31,9 @@ def worker_pid(warm_pid: int | None, node_pid: int, rank: int) -> int | None:
     Args:
         warm_pid: Of the parent of the job's warm process, whose fork does the work; None if workers start cold.
     """
-    if warm_pid and (fork := _first_below(warm_pid, lambda process: process.name() == fork_name(rank))):
-        return fork
+    for parent in (warm_pid, node_pid):
+        if parent and (worker := _first_below(parent, lambda process: process.name() == fork_name(rank))):
+            return worker
     return _first_below(node_pid, lambda process: process.environ().get(RANK) == str(rank))
 
 

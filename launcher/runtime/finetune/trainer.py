@@ -31,7 +31,7 @@ from launcher.runtime.finetune.token_scores import TokenScorer
 from launcher.runtime.hooks import Hooks
 from launcher.runtime.job import Job
 from launcher.runtime.process_group import Place
-from launcher.runtime.reporting import Reporter, StepMetrics
+from launcher.runtime.reporting import StepMetrics, reporter_of
 from launcher.runtime.resuming import resume
 from launcher.runtime.sampler import StepSampler
 from launcher.runtime.stop_consensus import any_rank
@@ -95,7 +95,7 @@ class FineTuning:
         self.objective: Objective[Any, Any] = self._objective(batcher)
         self.optimizer = adamw(self.model, settings.optimizer, place.device)
         tracking = settings.tracking
-        self.reporter = Reporter(run_dir, tracking.uri, tracking.run_id) if place.rank == 0 else None
+        self.reporter = reporter_of(run_dir, tracking.uri, tracking.run_id) if place.rank == 0 else None
         if self.reporter:
             self.reporter.describe(tags_of(self.model, settings, inputs, self.data))
         self.job = self._job()
