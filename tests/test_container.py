@@ -128,7 +128,7 @@ class Pod:
 
     def start(self):
         self.until(lambda: self.state() is AgentState.READY)
-        self.agent.start(rank=0, num_nodes=1, attempt=0, master=("127.0.0.1", free_port()))
+        self.agent.start(rank=0, hosts=["127.0.0.1"], attempt=0, master=("127.0.0.1", free_port()))
 
 
 @pytest.fixture

@@ -79,7 +79,8 @@ def alone(tmp_path_factory):
 
 
 @pytest.mark.parametrize("strategy", ["ddp", "fsdp2"])
-def test_up_up_node_lost_and_down_train_what_one_process_trains(tmp_path, alone, strategy):
+@pytest.mark.parametrize("resize", ["restart", "in_place"])
+def test_up_up_node_lost_and_down_train_what_one_process_trains(tmp_path, alone, strategy, resize):
     """1 → 2 → 3 nodes, where the batch is uneven, → one lost → 2 → 1."""
     chain = events(
         "{at:{step:2},capacity:2}",
@@ -87,7 +88,8 @@ def test_up_up_node_lost_and_down_train_what_one_process_trains(tmp_path, alone,
         "{at:{step:60},node_loss:{node:1}}",
         "{at:{step:75},capacity:1}",
     )
-    job = start(*PACED, chain, f"{ARGS}.strategy={strategy}", cwd=tmp_path)
+    mode = (f"{ARGS}.strategy={strategy}", f"recipes.elastic_policy.resize={resize}")
+    job = start(*PACED, chain, *mode, cwd=tmp_path)
     try:
         for number, step in enumerate((2, 35, 75)):
             hold_until(tmp_path, step, lambda number=number: graceful_stops(tmp_path) > number)
@@ -99,10 +101,12 @@ def test_up_up_node_lost_and_down_train_what_one_process_trains(tmp_path, alone,
     assert_every_sample_once_an_epoch(tmp_path)
     assert losses_in_the_model(bundle_of(tmp_path) / "run") == pytest.approx(alone, abs=1e-5)
     assert_one_whole_run(tmp_path)
+    keeps_all = (resize, strategy) == ("in_place", "ddp")
+    assert ("ranks kept it" in out) == keeps_all
     by_size = {each["to_nodes"]: each for each in timeline_of(tmp_path)["transitions"]}
     lost = [each["samples_lost"] for each in timeline_of(tmp_path)["transitions"]]
     assert lost[:3] == [0, 0, 0] and lost[4] == 0
-    assert 0 <= lost[3] <= SAVE_STEPS * SAMPLES_PER_STEP
+    assert 0 <= lost[3] <= (0 if keeps_all else SAVE_STEPS * SAMPLES_PER_STEP)
     assert by_size[3]["reason"] == "scale-up"
     assert set(value for _, value in curve(tmp_path, "world_size")) == {2.0, 4.0, 6.0}
     assert "event  node 1 is lost" in out

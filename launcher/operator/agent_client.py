@@ -72,9 +72,9 @@ class AgentClient:
         Raises:
             CommandIgnored: The agent is not ready, or /status does not confirm the start.
         """
-        before = self.status().state
-        if before is not AgentState.READY:
-            raise CommandIgnored(f"/start would be ignored: the agent is {before}")
+        before = self.status()
+        if before.state is not AgentState.READY:
+            raise CommandIgnored(f"/start would be ignored: the agent is {before.state}")
         body = {
             "rank": rank,
             "nnodes": len(hosts),
@@ -83,21 +83,19 @@ class AgentClient:
             "master_port": master[1],
         }
         self._started = body
-        # An agent whose workers stay asserts that it knows all addresses; of one without, they change nothing.
-        addresses = {"rankIps": [{"rank": each, "ip": host} for each, host in enumerate(hosts)]}
-        body = {**body, **addresses, "ipVersion": str(attempt), "progress": dict(progress or {})}
+        body = {**body, "progress": dict(progress or {})}
+        if before.is_in_place:  # such an agent asserts that it knows all addresses
+            addresses = [{"rank": each, "ip": host} for each, host in enumerate(hosts)]
+            body |= {"rankIps": addresses, "ipVersion": str(attempt)}
         self._call("POST", "/start", body)
         self._confirm("/start", {AgentState.RUNNING, AgentState.COMPLETED, AgentState.FAULTED})
 
-    def stop(self, graceful_timeout_s: int | None, *, target: int = 0, restarts: bool = True) -> None:
+    def stop(self, graceful_timeout_s: int | None, notice: str | None = None) -> None:
         """Stop the agent's workers; it is `ready` once they are gone. An agent that is ready is left alone.
-
-        Workers that stay in their processes get a notice first, which the agent passes on.
 
         Args:
             graceful_timeout_s: Seconds between SIGUSR1 and SIGKILL; None kills at once.
-            target: Number of nodes afterwards; 0 if the job ends or waits.
-            restarts: Whether workers that could stay in their processes are started anew.
+            notice: What workers that stay in their processes are told before; None if they are started anew.
 
         Raises:
             CommandIgnored: /status does not confirm the stop.
@@ -105,12 +103,10 @@ class AgentClient:
         status = self.status()
         if status.state is AgentState.READY:
             return
-        is_in_place = status.is_in_place and not restarts
-        body: dict[str, Any] = {"restart_mode": _IN_PROCESS if is_in_place else _PROCESS_LEVEL}
+        body: dict[str, Any] = {"restart_mode": _PROCESS_LEVEL if notice is None else _IN_PROCESS}
         if graceful_timeout_s is not None:
             body |= {"is_graceful": True, "timeout": graceful_timeout_s}
         if status.is_in_place and self._started:
-            notice = names.ABORT if graceful_timeout_s is None else names.RESIZE if target else ""
             # A worker that is started anew belongs to the next attempt: its logs must not replace those of this one.
             later = {"faultCount": self._started["faultCount"] + 1, "worker_data": {names.NOTICE: notice}}
             self._call("POST", "/update", {**self._started, **later})

@@ -117,7 +117,7 @@ class Fleet(ABC, Generic[N]):
         """Stop the workers of all nodes of `command` at once; return a fault for each node on which that failed."""
 
         def stop(agent: AgentClient) -> None:
-            agent.stop(command.graceful_timeout_s, target=command.target, restarts=command.restarts)
+            agent.stop(command.graceful_timeout_s, command.notice)
 
         return self._call(dict.fromkeys(command.nodes, stop))
 

@@ -17,6 +17,7 @@ that is interrupted, or fails for good, enters ENDED from any phase.
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 
+from launcher.common import names
 from launcher.common.texts import counted
 from launcher.model.job_spec import JobState
 from launcher.operator.types import (
@@ -224,8 +225,10 @@ def _settle(machine: MachineState, observation: Observation, policy: Policy) -> 
     recovery = transition("recover", machine.size, machine.size, machine.fault_since_s)
     stop = stopping_event(machine.attempt, survivors, graceful=False)
     machine = replace(machine.enter(Phase.STOPPING, observation.now_s), nodes=survivors)
-    restarts = machine.faults_without_progress > 1 or any(fault.cause is Cause.HANG for fault in faults)
-    return machine, (*events, recovery, *_kill(unfit), stop, StopWorkers(survivors, None, restarts=restarts))
+    # A second fault at the same step may lie in the state that the workers keep.
+    heals = observation.stays() and machine.faults_without_progress < 2 and faults[0].cause is not Cause.HANG
+    command = StopWorkers(survivors, None, names.ABORT if heals else None)
+    return machine, (*events, recovery, *_kill(unfit), stop, command)
 
 
 def _is_hopeless(machine: MachineState) -> bool:
@@ -257,7 +260,7 @@ def _count_fault(machine: MachineState, observation: Observation) -> MachineStat
 
 
 def _stop_to_resize(machine: MachineState, observation: Observation, policy: Policy, size: int) -> Step:
-    is_unsaved = observation.stays() and policy.graceful_timeout_s is not None and size > 0
+    is_unsaved = _notice(observation, policy, size) == names.RESIZE
     stopping = replace(machine.enter(Phase.STOPPING, observation.now_s), target=size, is_unsaved=is_unsaved)
     return stopping, _stop_commands(machine, observation, policy, size)
 
@@ -267,7 +270,14 @@ def _stop_commands(
 ) -> tuple[Command, ...]:
     alive = observation.alive(machine.nodes)
     event = stopping_event(machine.attempt, alive, graceful=policy.graceful_timeout_s is not None)
-    return event, StopWorkers(alive, policy.graceful_timeout_s, target, restarts=policy.graceful_timeout_s is None)
+    return event, StopWorkers(alive, policy.graceful_timeout_s, _notice(observation, policy, target))
+
+
+def _notice(observation: Observation, policy: Policy, target: int) -> str | None:
+    """Return what workers are told that stay in their processes while the job changes to `target` nodes, or ends."""
+    if policy.graceful_timeout_s is None or not observation.stays():
+        return None
+    return names.RESIZE if target else names.SAVE
 
 
 def _stop(machine: MachineState, observation: Observation, policy: Policy) -> Step:
@@ -283,8 +293,8 @@ def _stop(machine: MachineState, observation: Observation, policy: Policy) -> St
     if not observation.all_stopped(nodes) and observation.interrupts < 2:
         # Agents too busy to take the command get it again: killing one would end a save that others take part in.
         missed = tuple(fault.node for fault in observation.failed_commands if fault.node in nodes)
-        target = 0 if machine.verdict or grace_s is None else machine.target
-        again = StopWorkers(missed, grace_s, target, restarts=grace_s is None)
+        notice = _notice(observation, policy, 0 if machine.verdict else machine.target) if grace_s else None
+        again = StopWorkers(missed, grace_s, notice)
         return replace(machine, nodes=nodes), (*events, *((again,) if missed else ()))
     if machine.verdict:
         return machine.enter(Phase.ENDED, observation.now_s), events

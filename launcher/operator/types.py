@@ -247,14 +247,13 @@ class StopWorkers:
 
     Args:
         graceful_timeout_s: None kills them.
-        target: Number of nodes afterwards; 0 if the job ends or waits.
-        restarts: Whether workers that could stay in their processes are started anew.
+        notice: What workers that stay in their processes are told: `names.SAVE`, `RESIZE` or `ABORT`; None if they
+            are started anew.
     """
 
     nodes: tuple[int, ...]
     graceful_timeout_s: int | None
-    target: int = 0
-    restarts: bool = True
+    notice: str | None = None
 
 
 @dataclass(frozen=True, slots=True)

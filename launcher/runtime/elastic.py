@@ -18,9 +18,9 @@ evaluation, the end of an epoch and the final export.
 Import this before torch, and at the top level of the script: until the handler of the agent's stop signal
 is installed, the signal kills the process, and importing torch takes seconds.
 
-`run` calls the function and ends the process. A job that is resized in place calls it again after each change of size:
-the job continues with the state that it left. What is made outside of the function, or in one that is cached
-(`functools.cache`), stays: a model that is built so is not built again.
+`run` calls the function and ends the process. In a job that is resized in place it calls the function again after
+each change of size, and `Job` continues with the state of the call before. What is made outside of the function, or
+in one that is cached (`functools.cache`), stays: a model that is built so is not built again.
 
 A script without `run` ends with `leave` or, if it fails, `leave(exit_code)`: after DistributedDataParallel on gloo a
 plain return may hang, and so may `sys.exit`. An uncaught exception needs no special handling.

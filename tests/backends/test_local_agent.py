@@ -11,7 +11,7 @@ from launcher.operator.agent_client import AgentClient, AgentState, AgentUnreach
 from launcher.operator.processes import port_of, reserve_port
 
 START = {
-    **{"rank": 1, "num_nodes": 3, "attempt": 2, "master": ("127.0.0.1", 5678)},
+    **{"rank": 1, "hosts": ("a", "b", "c"), "attempt": 2, "master": ("127.0.0.1", 5678)},
     "progress": {"job": {"progressCount": 7}},
 }
 
@@ -21,11 +21,11 @@ class Stub:
 
     def __init__(self, state, obeys=None, status_body=None):
         stub = self
-        self.orders = []
+        self.orders, self.body = [], status_body
 
         class Handler(BaseHTTPRequestHandler):
             def do_GET(self):
-                self.answer(status_body or json.dumps({"status": state, "progress": None}).encode())
+                self.answer(stub.body or json.dumps({"status": state, "progress": None}).encode())
 
             def do_POST(self):
                 nonlocal state
@@ -95,7 +95,28 @@ def test_an_order_that_has_no_effect_is_not_taken_for_done(stub):
 def test_stop_is_graceful_only_when_asked(stub, graceful_timeout_s, extra):
     running = stub("running", obeys="stopping")
     running.client.stop(graceful_timeout_s)
-    assert running.orders == [("/stop", {"restart_mode": "plr", **extra})]
+    assert running.orders == [("/stop", {"restart_mode": "process_level_restart", **extra})]
+
+
+STAYS = b'{"status": "%s", "restartMode": "in_process_restart"}'
+
+
+@pytest.mark.parametrize(
+    ("notice", "mode"),
+    [("resize", "in_process_restart"), ("abort", "in_process_restart"), (None, "process_level_restart")],
+)
+def test_workers_that_stay_get_a_notice_and_addresses_and_logs_of_the_next_attempt(stub, notice, mode):
+    agent = stub("ready", status_body=STAYS % b"ready", obeys="running")
+    with pytest.raises(CommandIgnored):  # the stub does not change what it says
+        agent.client.start(**START)
+    ((_, start),) = agent.orders
+    assert start["rankIps"] == [{"rank": rank, "ip": host} for rank, host in enumerate("abc")]
+    assert start["ipVersion"] == "2"
+    agent.body = STAYS % b"init"
+    agent.client.stop(9, notice)
+    (_, (update, told), (stop, asked)) = agent.orders
+    assert (update, told["worker_data"], told["faultCount"], told["rank"]) == ("/update", {"notice": notice}, 3, 1)
+    assert (stop, asked) == ("/stop", {"restart_mode": mode, "is_graceful": True, "timeout": 9})
 
 
 def test_an_answer_that_makes_no_sense_counts_as_none(stub):

@@ -2,6 +2,7 @@ import dataclasses
 
 import pytest
 
+from launcher.common import names
 from launcher.model.job_spec import JobState
 from launcher.operator.state_machine import (
     MAX_FAULTS_WITHOUT_PROGRESS,
@@ -432,3 +433,61 @@ def test_a_restart_after_a_fault_keeps_the_size_where_there_is_room_for_more():
     after, acts, _ = step(stopped, observation(READY, READY, capacity=4))
     assert (after.phase, after.size, len(after.nodes)) == (Phase.PREPARING, 2, 2)
     assert not [act for act in acts if isinstance(act, SpawnNodes)]
+
+
+# Workers that stay in their processes
+
+
+def stays(state, message=""):
+    return Report(True, AgentStatus(state, message, {}, is_in_place=True))
+
+
+def test_a_resize_tells_workers_that_stay_that_some_keep_the_state():
+    stopping, acts, _ = step(machine(Phase.RUNNING), observation(stays(RUNNING), stays(RUNNING), capacity=1))
+    assert (stopping.is_unsaved, acts) == (True, (StopWorkers((0, 1), 30, names.RESIZE),))
+
+
+def test_workers_that_stay_save_before_a_job_waits_or_ends():
+    running = machine(Phase.RUNNING)
+    waits, acts, _ = step(running, observation(stays(RUNNING), stays(RUNNING), capacity=0))
+    assert (waits.is_unsaved, acts) == (False, (StopWorkers((0, 1), 30, names.SAVE),))
+    ends, acts, _ = step(running, observation(stays(RUNNING), stays(RUNNING), interrupts=1))
+    assert (ends.is_unsaved, acts) == (False, (StopWorkers((0, 1), 30, names.SAVE),))
+
+
+def test_an_interrupt_during_a_resize_waits_until_the_workers_run_again_and_can_save():
+    stopping = machine(Phase.STOPPING, target=1, is_unsaved=True)
+    both = (stays(READY), stays(READY))
+    preparing, _, _ = step(stopping, observation(*both, capacity=1, interrupts=1))
+    assert (preparing.phase, preparing.nodes, preparing.verdict) == (Phase.PREPARING, (0,), None)
+    running, acts, _ = step(preparing, observation(stays(READY), capacity=1, interrupts=1))
+    assert (running.phase, running.is_unsaved, acts) == (Phase.RUNNING, False, (StartWorkers((0,), 1),))
+    ending, acts, _ = step(running, observation(stays(RUNNING), capacity=1, interrupts=1))
+    assert (ending.verdict, acts) == (JobState.CANCELLED, (StopWorkers((0,), 30, names.SAVE),))
+    impatient, _, _ = step(stopping, observation(*both, capacity=1, interrupts=2))
+    assert impatient.verdict is JobState.CANCELLED
+
+
+def test_workers_that_stay_heal_a_lost_one_at_once_and_begin_anew_after_a_second_fault_at_the_same_step():
+    lost = (stays(RUNNING), GONE)
+    settling, _, _ = step(machine(Phase.RUNNING), observation(*lost, step=5))
+    healing, acts, _ = step(settling, observation(*lost, step=5))
+    assert (healing.phase, acts) == (Phase.STOPPING, (StopWorkers((0,), None, names.ABORT),))
+    again = machine(Phase.RUNNING, faults_without_progress=1, fault_step=5)
+    settling, _, _ = step(again, observation(*lost, step=5))
+    _, acts, _ = step(settling, observation(*lost, step=5))
+    assert acts == (StopWorkers((0,), None),)
+
+
+def test_a_hang_begins_workers_anew():
+    both = (stays(RUNNING), stays(RUNNING))
+    settling, _, _ = step(machine(Phase.RUNNING), observation(*both, hang="no step"))
+    assert step(settling, observation(*both))[1] == (StopWorkers((0, 1), None),)
+
+
+def test_a_worker_that_is_made_anew_counts_as_stopped_and_is_waited_for_before_the_start():
+    stopping = machine(Phase.STOPPING, fault_since_s=NOW)
+    made_anew = observation(stays(READY), stays(AgentState.INIT))
+    preparing, acts, _ = step(stopping, made_anew)
+    assert (preparing.phase, acts) == (Phase.PREPARING, ())
+    assert step(preparing, made_anew)[0].phase is Phase.PREPARING
