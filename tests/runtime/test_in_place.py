@@ -1,0 +1,236 @@
+"""What workers keep between two starts in one process, and how it reaches the others."""
+
+import os
+import socket
+import sys
+import threading
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from runtime_ranks import run_ranks
+from torch import nn
+from torch.distributed.fsdp import fully_shard
+
+from launcher.runtime import in_place, peers, process_group
+from launcher.runtime.checkpoint_folder import Progress
+from launcher.runtime.content import Content
+from launcher.runtime.peers import Kept, StatesDiffer
+from launcher.runtime.process_group import Place
+
+DDP = nn.parallel.DistributedDataParallel
+SAME = {"num_samples": 50, "seed": 5}
+
+
+class Counter:
+    """A user's object: a number, and a tensor."""
+
+    def __init__(self) -> None:
+        self.count, self.total = 0, torch.zeros(3)
+
+    def state_dict(self) -> dict[str, Any]:
+        return {"count": self.count, "total": self.total}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        self.count, self.total = state["count"], state["total"]
+
+
+def content(seed: int) -> Content:
+    torch.manual_seed(seed)
+    model = nn.Sequential(nn.Linear(7, 5), nn.BatchNorm1d(5), nn.Linear(5, 2))
+    model[2].bias.requires_grad_(False)
+    optimizer = torch.optim.AdamW(model.parameters(), lr=0.1)
+    schedule = torch.optim.lr_scheduler.StepLR(optimizer, 1, gamma=0.5)
+    return Content(model, optimizer, schedule, {"counter": Counter()})
+
+
+def trained(steps: int, scale: float = 1.0) -> Kept:
+    """Return what `steps` steps leave, the same on every rank; another `scale` leaves another state."""
+    found = content(seed=1)
+    torch.manual_seed(2)
+    for _ in range(steps):
+        (found.model(torch.randn(4, 7)).pow(2).mean() * scale).backward()
+        found.optimizer.step()
+        found.scheduler.step()
+        found.optimizer.zero_grad()
+        found.user_content["counter"].count += 1
+        found.user_content["counter"].total += 1
+    return Kept(found, Progress(steps, 12 * steps, 2, **SAME), None)
+
+
+def state_of(found: Content) -> dict[str, Any]:
+    counter = found.user_content["counter"]
+    return {
+        "model": {name: each.tolist() for name, each in found.model.state_dict().items() if name != "2.bias"},
+        "optimizer": [[each.tolist() for each in state.values()] for state in found.optimizer.state.values()],
+        "rate": found.optimizer.param_groups[0]["lr"],
+        "schedule": found.scheduler.last_epoch,
+        "counter": (counter.count, counter.total.tolist()),
+    }
+
+
+def take_over(place: Place, steps: tuple[int | None, ...], *, rebuilds: bool) -> Any:
+    """Continue on ranks that have done these numbers of steps, None for a new rank; return what each has then."""
+    done = steps[place.rank]
+    in_place._State.kept = kept = None if done is None else trained(done)
+    own = kept.content if kept and not rebuilds else content(seed=10 + place.rank)
+    if kept:
+        own.model(torch.randn(4, 7)).sum().backward()  # gradients of a step that failed
+    wrapped = Content(DDP(own.model, init_sync=False), own.optimizer, own.scheduler, own.user_content)
+    taken = peers.take_over(wrapped)
+    left = [each.grad for each in own.model.parameters() if each.grad is not None]
+    return taken, state_of(own), left, in_place._State.kept, state_of(trained(3).content)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("rebuilds", [False, True], ids=["same-objects", "built-again"])
+@pytest.mark.parametrize(
+    "steps", [(3, None, 3, None), (None, 2, 3), (3, 3)], ids=["half-new", "one-ahead", "all-stay"]
+)
+def test_every_rank_continues_with_the_newest_state(tmp_path, steps, rebuilds):
+    results = run_ranks(len(steps), partial(take_over, steps=steps, rebuilds=rebuilds), tmp_path)
+    has_newest = [done == 3 for done in steps]
+    for rank, (taken, state, gradients, kept, expected) in enumerate(results):
+        assert (taken.progress.step, taken.progress.cursor) == (3, 36)
+        assert (taken.num_holders, taken.num_receivers) == (sum(has_newest), len(steps) - sum(has_newest))
+        assert (taken.num_bytes > 0) == (not has_newest[rank])
+        assert gradients == [] and kept is None
+        running = {name for name in state["model"] if name.startswith("1.")}  # a forward pass changes these here
+        for name in set(expected["model"]) - running:
+            assert state["model"][name] == expected["model"][name]
+        for part in ("optimizer", "rate", "schedule", "counter"):
+            assert state[part] == expected[part]
+
+
+def test_senders_share_the_bytes():
+    sizes = [400, 100, 100, 100, 100, 8]
+    shares = peers._shares(sizes, 2)
+    loads = [sum(size for size, share in zip(sizes, shares, strict=True) if share == sender) for sender in range(2)]
+    assert max(loads) - min(loads) <= 8
+
+
+def differ(place: Place) -> str:
+    in_place._State.kept = kept = trained(3, scale=1.0 + place.rank)
+    with pytest.raises(StatesDiffer) as raised:
+        peers.take_over(kept.content)
+    return str(raised.value)
+
+
+@pytest.mark.slow
+def test_ranks_with_different_states_of_a_step_are_refused_on_all_of_them(tmp_path):
+    one, two = run_ranks(2, differ, tmp_path)
+    assert one == two and "different states of step 3" in one
+
+
+def nothing(place: Place, kind: str) -> Any:
+    if kind == "other-model":
+        in_place._State.kept = trained(3)
+        model = nn.Linear(3, 3)
+    else:
+        model = nn.Sequential(nn.Linear(4, 4))
+        fully_shard(model)
+        in_place._State.kept = Kept(Content(model, torch.optim.SGD(model.parameters(), lr=0.1)), Progress(3), None)
+    return peers.take_over(Content(model, torch.optim.SGD(model.parameters(), lr=0.1)))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("kind", ["other-model", "sharded"])
+def test_what_fits_no_rank_is_left_to_the_checkpoint(tmp_path, kind):
+    assert run_ranks(2, partial(nothing, kind=kind), tmp_path) == [None, None]
+
+
+def connection(listener: socket.socket) -> tuple[socket.socket, socket.socket]:
+    client = socket.create_connection(listener.getsockname())
+    return client, listener.accept()[0]
+
+
+def test_a_cut_ends_connections_of_ranks_and_neither_listeners_nor_the_store_nor_others(monkeypatch):
+    listener, store, elsewhere = (socket.create_server(("127.0.0.1", 0)) for _ in range(3))
+    link = in_place._Link.__new__(in_place._Link)
+    monkeypatch.setenv("MASTER_PORT", str(store.getsockname()[1]))
+    pairs = [connection(each) for each in (listener, store)]
+    monkeypatch.setattr(in_place, "_listeners", lambda: [in_place.Listener(0, listener.getsockname()[1])])
+    pairs.append(connection(elsewhere))
+    link._cut()
+    for number, (client, server) in enumerate(pairs):
+        client.settimeout(0.2)
+        if number == 0:
+            assert client.recv(1) == b""
+        else:
+            server.sendall(b"x")
+            assert client.recv(1) == b"x"
+    pairs[0] += connection(listener)  # it still listens
+    for each in (listener, store, elsewhere, *(one for pair in pairs for one in pair)):
+        each.close()
+
+
+def test_looking_for_connections_leaves_no_descriptor(tmp_path):
+    files = [open(os.devnull) for _ in range(3)]  # noqa: SIM115 open while it looks
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        before = len(os.listdir("/proc/self/fd"))
+        for _ in range(50):
+            assert listener.getsockname()[1] in in_place.listening_ports()
+        assert len(os.listdir("/proc/self/fd")) == before
+    for each in files:
+        each.close()
+
+
+def test_a_cutting_ends_with_its_attempt():
+    link = in_place._Link.__new__(in_place._Link)
+    link._is_out, link._cutter, link._cutting, link.has_left = threading.Event(), None, threading.Lock(), True
+    cuts = []
+    link._cut = lambda: cuts.append(1)
+    link.begin_cutting()
+    link.begin_cutting()
+    link.end_cutting()
+    assert cuts and link._cutter is None
+    before = len(cuts)
+    link.begin_cutting()  # that of the next attempt
+    link.end_cutting()
+    assert len(cuts) > before
+
+
+@pytest.mark.parametrize(
+    ("error", "is_of_peer"),
+    [
+        (RuntimeError("[gloo/transport/tcp/pair.cc:553] Connection closed by peer [127.0.0.1]:908"), True),
+        (torch.distributed.DistNetworkError("refused"), True),
+        (RuntimeError("size mismatch"), False),
+        (RuntimeError("CUDA error: an illegal memory access was encountered"), False),
+        (ValueError("connection"), False),
+        (KeyboardInterrupt(), False),
+    ],
+)
+def test_errors_of_a_lost_peer_are_told_from_those_of_the_script(error, is_of_peer):
+    assert in_place._is_of_peer(error) == is_of_peer
+    wrapped = ValueError("while saving")
+    wrapped.__cause__ = error
+    assert in_place._is_of_peer(wrapped) == is_of_peer
+
+
+def test_a_script_that_is_not_resized_in_place_runs_once(monkeypatch):
+    monkeypatch.delenv("RECIPES_IN_PLACE", raising=False)
+    calls = []
+    in_place.run(lambda: calls.append("train"), lambda: calls.append("prepare"))
+    assert calls == ["train"]
+
+
+def test_output_goes_to_the_folder_of_the_attempt(tmp_path: Path):
+    first = tmp_path / "attempt_0" / "1" / "stdout.log"
+    first.parent.mkdir(parents=True)
+    child = os.fork()
+    if not child:
+        for number in (1, 2):
+            os.dup2(os.open(first, os.O_WRONLY | os.O_CREAT), number)
+        sys.stdout, sys.stderr = os.fdopen(1, "w"), os.fdopen(2, "w")  # not those of the tests
+        in_place._begin_logs(4)
+        os.write(1, b"later\n")
+        os._exit(0)
+    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
+    assert (tmp_path / "attempt_4" / "1" / "stdout.log").read_text() == "later\n" and first.read_text() == ""
+
+
+def test_the_rank_of_a_process_without_a_group_is_the_first():
+    assert process_group.rank() == 0
