@@ -110,6 +110,7 @@ class Job(LossWeighting):
         self.longest_step_s = 0.0
         self._rate: float | None = None
         self._last: StepMetrics | None = None
+        self._kept_by: int | None = None
         self._saw_stop = self._has_stepped = self._is_left = self._is_start_recorded = self._is_dirty = False
         sampler.records_draws = True
         self._step_hook = optimizer.register_step_pre_hook(self._before_step)
@@ -168,14 +169,16 @@ class Job(LossWeighting):
             return None
         if taken is None:
             if startup_timing.attempt():
-                self._say("no rank has kept its state: all continue at the newest checkpoint")
+                is_whole = peers.is_replicated(self.model)
+                reason = "no rank has kept its state" if is_whole else "every rank has a part of the state only"
+                self._say(f"{reason}: all continue at the newest checkpoint")
             return None
         total = taken.num_holders + taken.num_receivers
         moved = f", {taken.num_receivers} received it" if taken.num_receivers else ""
         self._say(f"continuing at step {taken.progress.step}: {taken.num_holders} of {total} ranks kept it{moved}")
         if self._reporter and taken.last and self._reporter.last_step() < taken.last.step:
             self._reporter.report(taken.last)  # the first rank was lost between this step and its report
-        self._last = taken.last
+        self._last, self._kept_by = taken.last, taken.num_holders
         return taken.progress
 
     def kept(self) -> "peers.Kept | None":
@@ -455,6 +458,7 @@ class Job(LossWeighting):
                 first_step=first_step,
                 step=resumed.step,
                 cursor=resumed.cursor,
+                kept_by=self._kept_by,
             )
         )
 

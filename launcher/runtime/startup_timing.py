@@ -24,6 +24,7 @@ class StartRecord:
         joined: The process group was up.
         first_step: The first step ended; None if none was done.
         step, cursor: Optimizer steps done, and samples consumed, before.
+        kept_by: Ranks that had the state in memory; None for a start from a checkpoint, or from nothing.
     """
 
     attempt: int
@@ -36,6 +37,7 @@ class StartRecord:
     first_step: float | None
     step: int
     cursor: int
+    kept_by: int | None = None
 
 
 def attempt() -> int:

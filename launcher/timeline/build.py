@@ -279,6 +279,7 @@ def _transition(
         parts=_parts(start, trace),
         graceful=stopping.fields.get("graceful") if stopping else None,
         saved=stopped.fields.get("saved") if stopped else None,
+        kept_by=trace.start.kept_by if trace and trace.start else None,
         given_up=passage.is_given_up,
         attempt=number,
         samples_lost=_lost(launch, traces, trace) if trace else 0,

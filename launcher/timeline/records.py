@@ -76,6 +76,7 @@ class StartRecord:
     Args:
         step: Last step of the checkpoint that it resumed from; 0 for none.
         cursor: Samples of the checkpoint that it resumed from; 0 for none.
+        kept_by: Ranks that had the state of that step in memory; None if it came from a checkpoint.
     """
 
     attempt: int
@@ -88,6 +89,7 @@ class StartRecord:
     joined: float | None
     restored: float | None
     first_step: float | None
+    kept_by: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -240,6 +242,7 @@ def _start(fields: Mapping[str, Any]) -> StartRecord:
         joined=fields["joined"],
         restored=fields["restored"],
         first_step=fields["first_step"],
+        kept_by=fields.get("kept_by"),
     )
 
 

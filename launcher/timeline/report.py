@@ -74,6 +74,8 @@ def _manner(transition: Transition) -> str:
     """Return the way the workers were stopped."""
     if transition.graceful is None:
         return "given up" if transition.given_up else ""
+    if transition.kept_by is not None:
+        return "in place"
     if not transition.graceful:
         return "killed"
     return "unsaved" if transition.saved is False else "graceful"

@@ -48,6 +48,7 @@ class Transition:
         parts: The parts of the restart.
         graceful: Whether the workers were asked to save before they stopped.
         saved: Whether they did.
+        kept_by: Ranks that kept the state in their memory, from which the job continued; None for a checkpoint.
         given_up: Whether another decision, a fault or the end of the job replaced it before anything was stopped.
         attempt: The attempt it led to.
         samples_lost: Samples trained after the checkpoint that the job resumed from.
@@ -69,6 +70,7 @@ class Transition:
     parts: StartParts | None
     graceful: bool | None
     saved: bool | None
+    kept_by: int | None
     given_up: bool
     attempt: int | None
     samples_lost: int

@@ -22,7 +22,6 @@ from launcher.common.names import (
     CONFIG_DIR,
     ENTRYPOINT,
     ENV_COLLECTIVE_TIMEOUT,
-    ENV_IN_PLACE,
     RUN_DIR,
     SCENARIO_FILE,
     WARM_MODULE,
@@ -48,16 +47,17 @@ from launcher.model.job_spec import (
     LogSelection,
 )
 from launcher.operator.job_request import (
-    GRACEFUL_ENV,
     LOCAL_FILE,
     REQUEST_FILE,
     SCRIPT_FILE,
     HangLimits,
     collective_timeout_s,
+    in_place_timeout_s,
     local_json,
     read_job_request,
     refuse_unplanned_size,
     request_size,
+    workers_env,
 )
 from launcher.operator.snapshot import OPERATOR_LOG, STATE_FILE, Snapshot, publish, read_snapshot
 from launcher.operator.worker_logs import POLL_S, known_attempts, read_logs, tail
@@ -128,7 +128,6 @@ class LocalBackend:
         """
         family = interface(job)
         graceful = job.elastic is not None and job.elastic.use_graceful_shutdown
-        in_place = job.elastic is not None and job.elastic.is_in_place
         own = [*family.workers.program(job)]
         if family.takes_config_path:
             own += ["--config-path", f"{BUNDLE_PREFIX}{CONFIG_DIR}"]
@@ -138,8 +137,7 @@ class LocalBackend:
             "nproc_per_node": job.nproc_per_node,
             "env": {
                 **LOOPBACK_ENV,
-                **(GRACEFUL_ENV if graceful else {}),
-                **({ENV_IN_PLACE: "1"} if in_place else {}),
+                **workers_env(job.elastic),
                 **family.workers.env(job),
                 **_collective_timeout(job),
                 **plain_variables(job.config),
@@ -147,7 +145,7 @@ class LocalBackend:
             "secrets": {name: ref["env"] for name, ref in secret_variables(job.config).items()},
             "command": command,
             "graceful": graceful,
-            "in_place_timeout_s": job.save_timeout_s if in_place else None,
+            "in_place_timeout_s": in_place_timeout_s(job),
             "warm_module": WARM_MODULE,
             "warm_modules": family.modules(job) if ENTRYPOINT in command else (),
         }
