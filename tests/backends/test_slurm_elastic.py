@@ -195,6 +195,28 @@ def test_a_job_goes_on_after_its_time_limit(cluster, tmp_path, alone):
     job.assert_whole(alone)
 
 
+@on_plain
+def test_workers_that_stay_shrink_lose_a_node_and_save_when_the_job_is_cancelled(cluster, tmp_path, alone):
+    """4 → 3 → one lost → 2 nodes, with the state in memory alone; then a checkpoint of the last step."""
+    job = ElasticJob(tmp_path, f"{PACE}=0.4", "recipes.elastic_policy.resize=in_place")
+    job.await_size(4)
+    job.scale(3)
+    job.await_size(3)
+    cluster.lose("n2")
+    job.await_size(2)
+    SlurmBackend().cancel(job.record.handle)
+    assert SlurmBackend().status(job.record.handle).state is JobState.CANCELLED, job.log
+    kept = [start["kept_by"] for start in records(job.run_dir / "starts.jsonl")]
+    assert kept == [None, 3, 2], job.log
+    lines = {line["step"]: line["loss"] for line in records(job.run_dir / "metrics.jsonl")}
+    assert sorted(lines) == list(range(1, job.step + 1))
+    assert [lines[step] for step in sorted(lines)] == pytest.approx(alone[: job.step], abs=1e-6)
+    assert records(job.run_dir / "checkpoints.jsonl")[-1]["step"] == job.step
+    assert left_behind(tmp_path) == []
+    cluster.start("n2")
+    cluster.await_ready()
+
+
 @on_accounted
 def test_a_job_goes_on_while_the_controller_restarts(cluster, tmp_path, alone):
     job = ElasticJob(tmp_path, f"{PACE}=0.8")  # its last steps still come after the restart on a loaded machine
