@@ -1,0 +1,146 @@
+"""Jobs whose workers stay in their processes while nodes come, go and fail."""
+
+import json
+import os
+import random
+import signal
+import subprocess
+import sys
+
+import pytest
+from conftest import ROOT
+from test_rehearsal import EPOCHS, NUM_SAMPLES, PACED, STEPS, assert_every_sample_once_an_epoch, events, sizes_of
+from whole_jobs import (
+    ARGS,
+    bundle_of,
+    finish,
+    graceful_stops,
+    hold_until,
+    left_behind,
+    losses_in_the_model,
+    program_of,
+    records,
+    run,
+    start,
+    trained_alone,
+    wait_for,
+)
+
+pytest.importorskip("hyperpod_elastic_agent", reason="pip install --no-deps hyperpod-elastic-agent==1.1.3")
+pytestmark = [pytest.mark.whole_job, pytest.mark.usefixtures("store")]
+
+IN_PLACE = "recipes.elastic_policy.resize=in_place"
+SEEDS = int(os.environ.get("RECIPES_IN_PLACE_SEEDS", "2"))
+"""How many random courses of faults are run."""
+
+
+@pytest.fixture(scope="module")
+def alone(tmp_path_factory):
+    """Return the losses of the same training in a single process."""
+    return trained_alone(tmp_path_factory, "rehearsal", *PACED, f"{ARGS}.min_step_seconds=0")
+
+
+def starts_of(folder):
+    return records(bundle_of(folder) / "run" / "starts.jsonl")
+
+
+def rows_of(folder):
+    return json.loads((bundle_of(folder) / "run" / "timeline.json").read_text())["transitions"]
+
+
+def run_dir(folder):
+    return bundle_of(folder) / "run"
+
+
+def assert_trained_as_alone(folder, alone):
+    assert_every_sample_once_an_epoch(folder)
+    assert losses_in_the_model(run_dir(folder)) == pytest.approx(alone, abs=1e-5)
+    assert left_behind(folder) == []
+
+
+def test_a_script_goes_on_in_its_process_and_trains_what_the_plain_one_trains(tmp_path):
+    """`elastic.run` calls its function at each size; the function makes everything anew, the job brings the state."""
+    text = (ROOT / "examples" / "train_elastic.py").read_text()
+    slow = text.replace("optimizer.step()", "optimizer.step(); __import__('time').sleep(0.1)")
+    chain = events("{at:{step:30},capacity:2}", "{at:{step:60},capacity:1}")
+    size = ("recipes.trainer.num_nodes=1", "recipes.trainer.devices=1", "++recipes.scale_config=auto")
+    words = (program_of(slow, tmp_path), chain, IN_PLACE, *size)
+    job = start(*words, cwd=tmp_path)
+    try:
+        for number, step in enumerate((30, 60)):
+            hold_until(tmp_path, step, lambda number=number: graceful_stops(tmp_path) > number)
+        code, out, err = finish(job)
+    finally:
+        job.kill()
+    assert code == 0, err
+    assert [start["kept_by"] for start in starts_of(tmp_path)] == [None, 1, 1], out
+    plain = subprocess.run(
+        [sys.executable, "-m", "torch.distributed.run", "--standalone", str(ROOT / "examples" / "train_ddp.py")],
+        cwd=tmp_path,
+        env=os.environ | {"OMP_NUM_THREADS": "1", "GLOO_SOCKET_IFNAME": "lo"},
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    expected = [float(line.rpartition(" ")[2]) for line in plain.stdout.splitlines() if line.startswith("step ")]
+    assert losses_in_the_model(run_dir(tmp_path)) == pytest.approx(expected, abs=1e-5)
+
+
+def test_a_cancelled_job_saves_its_last_step(tmp_path):
+    job = start(*PACED, IN_PLACE, events("{at:{step:10},capacity:1}"), "recipes.trainer.num_nodes=2", cwd=tmp_path)
+    try:
+        wait_for(
+            lambda: list(tmp_path.glob("results/*/run/starts.jsonl")) and len(starts_of(tmp_path)) == 2,
+            "the smaller size",
+        )
+        job.send_signal(signal.SIGINT)
+        code, out, _ = finish(job)
+    finally:
+        job.kill()
+    assert code == 130 and "2 of 2 ranks kept it" in out
+    last = records(run_dir(tmp_path) / "metrics.jsonl")[-1]["step"]
+    assert records(run_dir(tmp_path) / "checkpoints.jsonl")[-1]["step"] == last
+    assert left_behind(tmp_path) == []
+
+
+@pytest.mark.long
+def test_a_tour_loses_no_step(tmp_path):
+    code, out, err = run(IN_PLACE, "cluster.scenario=tour", f"{ARGS}.log_samples=true", cwd=tmp_path)
+    assert code == 0, err
+    rows = rows_of(tmp_path)
+    assert [row["samples_lost"] for row in rows] == [0] * len(rows), out
+    assert all(start["kept_by"] for start in starts_of(tmp_path)[1:])
+
+
+@pytest.mark.long
+def test_a_rank_that_hangs_lets_all_begin_anew(tmp_path, alone):
+    limit = "+cluster.hang={expectedRecurringFrequencyInSeconds:20}"
+    chain = events("{at:{step:34},hang:{rank:1}}")
+    code, _, err = run(*PACED, IN_PLACE, limit, chain, "recipes.trainer.num_nodes=2", cwd=tmp_path)
+    assert code == 0, err
+    assert [start["kept_by"] for start in starts_of(tmp_path)] == [None, None]
+    assert_trained_as_alone(tmp_path, alone)
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("seed", range(SEEDS))
+def test_random_faults_lose_no_sample_and_change_no_loss(tmp_path, alone, seed):
+    """Nodes and workers are lost, also two at once, during changes of size and right after them."""
+    chance = random.Random(seed)
+    course, step = [], 8
+    while step < STEPS - 10:
+        fault = chance.choice(
+            [
+                f"node_loss:{{node:{chance.randrange(3)},replacement_after:1}}",
+                f"worker_crash:{{rank:{chance.randrange(6)}}}",
+                f"agent_crash:{{node:{chance.randrange(3)}}}",
+                f"capacity:{chance.randrange(1, 4)}",
+            ]
+        )
+        course.append(f"{{at:{{step:{step}}},{fault}}}")
+        step += chance.choice([0, 1, 6, 12])
+    code, out, err = run(*PACED, IN_PLACE, events(*course), "recipes.trainer.num_nodes=3", cwd=tmp_path)
+    assert code == 0, (course, out, err)
+    assert sizes_of(tmp_path)
+    assert_trained_as_alone(tmp_path, alone)
+    assert max(line["cursor"] for line in records(run_dir(tmp_path) / "metrics.jsonl")) == NUM_SAMPLES * EPOCHS
