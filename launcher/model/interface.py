@@ -5,7 +5,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from enum import Enum
 from typing import Any, NamedTuple
 
-from launcher.common.names import BASE_CONFIG, CONFIG_DIR
+from launcher.common.names import BASE_CONFIG, CONFIG_DIR, ENV_IN_PLACE
 from launcher.common.problems import Problem
 from launcher.model.job_spec import JobSpec, ScalePoint
 from launcher.model.open_recipe import OpenRecipe
@@ -101,6 +101,8 @@ class Role(NamedTuple):
     """Processors and memory that the role may use at most; none: no limit."""
     pod_needs: Callable[[JobSpec], PodNeeds] = lambda job: PodNeeds()
     """What its pods need of a cluster beyond that."""
+    can_stay: bool = False
+    """Whether its processes may outlive a change of the job's size."""
     component: Component | None = None
     """What it has of its own in a job of several programs; None in other jobs."""
 
@@ -122,9 +124,16 @@ def agent_workers(
         # One node: the operator sends the agent the real size.
         agent = ("hyperpodrun", "--nnodes=1", f"--nproc-per-node={job.nproc_per_node}", "--rdzv-backend=hyperpod")
         words = _in_container(program(job), takes_config_path=takes_config_path)
-        return (*agent, f"--shutdown-timeout={job.save_timeout_s}", *words)
+        stays = job.elastic is not None and job.elastic.is_in_place
+        in_place = ("--inprocess-restart", f"--inprocess-timeout={job.save_timeout_s}") if stays else ()
+        return (*agent, f"--shutdown-timeout={job.save_timeout_s}", *in_place, *words)
 
-    return Role(WORKERS, program, image_command, lambda job: {"NNODES": str(job.initial_nodes)}, env)
+    def all_env(job: JobSpec) -> dict[str, str]:
+        return {**env(job), **({ENV_IN_PLACE: "1"} if job.elastic and job.elastic.is_in_place else {})}
+
+    return Role(
+        WORKERS, program, image_command, lambda job: {"NNODES": str(job.initial_nodes)}, all_env, can_stay=True
+    )
 
 
 def _in_container(program: tuple[str, ...], *, takes_config_path: bool) -> tuple[str, ...]:

@@ -4,7 +4,6 @@ import json
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
-from launcher.common.names import ENV_IN_PLACE
 from launcher.common.problems import fail
 from launcher.model.following import refuse_unplanned_sizes
 from launcher.model.job_spec import ElasticPolicy, JobSpec
@@ -30,8 +29,7 @@ def workers_env(elastic: ElasticPolicy | None) -> dict[str, str]:
     """Return the variables with which workers know how a change of size stops them."""
     if elastic is None:
         return {}
-    graceful = _GRACEFUL_ENV if elastic.use_graceful_shutdown else {}
-    return {**graceful, **({ENV_IN_PLACE: "1"} if elastic.is_in_place else {})}
+    return _GRACEFUL_ENV if elastic.use_graceful_shutdown else {}
 
 
 def in_place_timeout_s(job: JobSpec) -> int | None:

@@ -8,6 +8,7 @@ from launcher.model.backend_registry import choices, described
 from launcher.model.capabilities import Scaling
 from launcher.model.checked_recipe import CheckedRecipe
 from launcher.model.config_tree import AUTO, get, leaves, size_of
+from launcher.model.family_registry import interface
 from launcher.model.job_spec import start_size
 from launcher.model.size_plan import spans
 from launcher.rules import SAME_FOLDER, SIZES, MakeNotice, MakeProblem, PlannedRecipe, notice_rule, rule
@@ -193,6 +194,21 @@ def keeps_its_training_dir(checked: CheckedRecipe, problem: MakeProblem) -> Iter
             allowed="true",
             remedy=f"{path}=true",
         )
+
+
+@rule("E219", f"{POLICY}.resize", "cluster", source="hyperpod_elastic_agent 1.1.3, ipr_hyperpod_elastic_agent.py")
+def stays_where_it_can(checked: CheckedRecipe, problem: MakeProblem) -> Iterator[Problem]:
+    """Workers that stay speak with the agent; programs of published images do not."""
+    policy = checked.elastic
+    if policy is None or policy.resize != "in_place" or interface(checked).workers.can_stay:
+        return
+    yield problem(
+        f"{POLICY}.resize",
+        "the published trainer starts anew at each size: its workers do not wait for the agent",
+        value="in_place",
+        allowed="restart",
+        remedy="the open trainer's workers stay: cluster.trainer=open",
+    )
 
 
 @rule("E215", *SIZES, f"{POLICY}.preemption", source=f"{PAGE}, Preemption by high priority job: replicaSpecs")

@@ -55,6 +55,7 @@ class _State:
     """What a process keeps from one attempt to the next."""
 
     link: "_Link | None" = None
+    stays = False
     job: "Job | None" = None
     kept: "Kept | None" = None
     ports: frozenset[int] = frozenset()
@@ -88,7 +89,8 @@ def run(train: Callable[[], object], prepare: Callable[[], object] = lambda: Non
         train()
         return
     prepare()
-    link = _State.link = _Link()
+    link, _State.stays = _Link(), True
+    _State.link = link
     while True:
         link.await_start()
         startup_timing.begin()
@@ -147,6 +149,18 @@ def _leave_group() -> None:
         if leaving.is_alive():
             print("a collective does not end; it is left behind", file=sys.stderr, flush=True)
     gc.collect()
+
+
+def enter() -> None:
+    """Wait for the start of a script that `run` does not call: it has one, and its process ends with it."""
+    if is_on() and _State.link is None:
+        _State.link = _Link()
+        _State.link.await_start()
+
+
+def stays() -> bool:
+    """Return whether this process continues after a stop."""
+    return _State.stays
 
 
 def register(job: "Job") -> None:

@@ -114,7 +114,7 @@ class Job(LossWeighting):
         self._saw_stop = self._has_stepped = self._is_left = self._is_start_recorded = self._is_dirty = False
         sampler.records_draws = True
         self._step_hook = optimizer.register_step_pre_hook(self._before_step)
-        if in_place.is_on():
+        if in_place.stays():
             in_place.register(self)
         startup_timing.reached("imported")  # in case the script joined the process group by itself
         startup_timing.reached("joined")
@@ -137,7 +137,7 @@ class Job(LossWeighting):
         """
         if self._restored_at is None:
             with self._busy("restore"):
-                found = None if load or not in_place.is_on() else self._take_over()
+                found = None if load or not in_place.stays() else self._take_over()
                 self._resumed = found or (load or self.checkpoints.load)(self._content)
             if progress := self._resumed:
                 self.step = progress.step
@@ -321,7 +321,7 @@ class Job(LossWeighting):
 
     def _leaves_state(self) -> bool:
         """Return whether a rank that stays keeps the state, so that a stop needs no checkpoint. Collective."""
-        if not in_place.is_on():
+        if not in_place.stays():
             return False
         from launcher.runtime import peers
 
@@ -405,7 +405,7 @@ class Job(LossWeighting):
         self.longest_step_s = max(elapsed_s, self.longest_step_s)
         self.step += 1
         self._step_start, self.sampler.cursor = self.batch.step_start, self.batch.step_stop
-        if process_group.rank() == 0 or in_place.is_on():
+        if process_group.rank() == 0 or in_place.stays():
             self._last = self._metrics(loss, elapsed_s)
         if process_group.rank() == 0 and self._last:
             self._report(self._last)
@@ -478,5 +478,5 @@ class Job(LossWeighting):
         if self._reporter:
             self._record_start(None)
             self._reporter.announce("after the steps")
-            is_last = self.finished or (self._is_left and not in_place.is_on())
+            is_last = self.finished or (self._is_left and not in_place.stays())
             self._reporter.close(DRAIN_TIMEOUT_S if is_last else 0.0)

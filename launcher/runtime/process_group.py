@@ -21,7 +21,7 @@ import torch.distributed as dist
 from torch.distributed import distributed_c10d
 
 from launcher.common import names
-from launcher.runtime import agent, stacks, startup_timing
+from launcher.runtime import agent, in_place, stacks, startup_timing
 from launcher.runtime.finite_steps import NotFinite
 
 JOIN_TIMEOUT = timedelta(minutes=10)
@@ -103,6 +103,7 @@ def join(place: Place | None = None) -> Place:
     From now on an uncaught exception prints its traceback and ends the process at once.
     """
     startup_timing.reached("imported")
+    in_place.enter()
     place = place or place_from_env()
     stacks.write_stack_on_signal(place.rank)
     # Small exchanges between the ranks use gloo even then: they must not wait for the accelerator.

@@ -69,6 +69,16 @@ def pods_have_their_nodes_role(planned: PlannedRecipe, notice: MakeNotice) -> It
         yield notice("the pods reach the bucket with their node's role: no cluster.service_account_name is given")
 
 
+@notice_rule("N198", source="docs/resize.md")
+def stays_unseen(planned: PlannedRecipe, notice: MakeNotice) -> Iterator[Notice]:
+    """What HyperPod's operator sends to agents whose workers stay is not documented."""
+    elastic = planned.job.elastic
+    if elastic and elastic.is_in_place:
+        yield notice(
+            "resize: in_place has not been seen with HyperPod's operator; workers save unless told otherwise"
+        )
+
+
 @notice_rule("N163", source="launcher/model/instances.csv")
 def hyperpod_lacks_the_type(planned: PlannedRecipe, notice: MakeNotice) -> Iterator[Notice]:
     """Training jobs have instance types that HyperPod clusters do not."""
