@@ -46,6 +46,7 @@ ORDER = (
         "N181",
         "N182",
         "N197",
+        "N198",
     ),  # differences from the recipe
     *("N174", "N175", "N177", "N180"),  # what a trainer does differently
     *("N107", "N127", "N128", "N126", "N118", "N440", "N441"),  # possible oversights

@@ -74,9 +74,7 @@ def stays_unseen(planned: PlannedRecipe, notice: MakeNotice) -> Iterator[Notice]
     """What HyperPod's operator sends to agents whose workers stay is not documented."""
     elastic = planned.job.elastic
     if elastic and elastic.is_in_place:
-        yield notice(
-            "resize: in_place has not been seen with HyperPod's operator; workers save unless told otherwise"
-        )
+        yield notice("resize: in_place has not been seen with HyperPod's operator: without its notice, workers save")
 
 
 @notice_rule("N163", source="launcher/model/instances.csv")
