@@ -17,8 +17,8 @@ CHANGES = ("2 -> 3", "3 -> 2", "node lost", "1 -> 3")
 TINY = (f"{ARGS}.min_step_seconds=0.1", f"{ARGS}.max_epochs=60")
 # 110 million parameters: 12 layers of 864, and a table for each of 256 tokens.
 LARGE = (
-    *(f"{MODEL}.hidden_size=864", f"{MODEL}.num_layers=12", f"{MODEL}.num_heads=12", f"{ARGS}.max_epochs=2"),
-    *("recipes.training_config.datasets.train_data.limit=600", f"{ARGS}.max_len=16", f"{ARGS}.train_batch_size=6"),
+    *(f"{MODEL}.hidden_size=864", f"{MODEL}.num_layers=12", f"{MODEL}.num_heads=12", f"{ARGS}.max_epochs=1"),
+    *("recipes.training_config.datasets.train_data.limit=180", f"{ARGS}.max_len=16", f"{ARGS}.train_batch_size=6"),
 )
 
 
@@ -54,8 +54,8 @@ def _lines(path: Path) -> list[dict]:
     ("name", "words", "steps"),
     [
         ("tiny", TINY, (70, 90, 110)),
-        ("DDP of 110 million", LARGE, (12, 18, 24)),
-        ("FSDP2 of 110 million", (*LARGE, f"{ARGS}.strategy=fsdp2"), (12, 18, 24)),
+        ("DDP of 110 million", LARGE, (8, 14, 20)),
+        ("FSDP2 of 110 million", (*LARGE, f"{ARGS}.strategy=fsdp2"), (8, 14, 20)),
     ],
     ids=["tiny", "ddp", "fsdp2"],
 )

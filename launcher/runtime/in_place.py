@@ -97,7 +97,7 @@ def run(train: Callable[[], object], prepare: Callable[[], object] = lambda: Non
         failure = _attempt(train)
         link.has_left = True
         job, _State.job = _State.job, None
-        if failure is None and (job is None or job.finished or agent.is_terminated()):
+        if failure is None and (job is None or job.finished or job.is_left or agent.is_terminated()):
             return
         if failure is not None:
             link.begin_cutting()

@@ -108,10 +108,11 @@ class Job(LossWeighting):
         self._resumed: Progress | None = None
         self._restored_at: float | None = None
         self.longest_step_s = 0.0
+        """Of this attempt, in seconds."""
         self._rate: float | None = None
         self._last: StepMetrics | None = None
         self._kept_by: int | None = None
-        self._saw_stop = self._has_stepped = self._is_left = self._is_start_recorded = self._is_dirty = False
+        self._saw_stop = self._has_stepped = self.is_left = self._is_start_recorded = self._is_dirty = False
         sampler.records_draws = True
         self._step_hook = optimizer.register_step_pre_hook(self._before_step)
         if in_place.stays():
@@ -383,7 +384,7 @@ class Job(LossWeighting):
     @contextmanager
     def _passing(self, draw: Draw, began: float) -> Iterator[None]:
         """Prepare for the script's work on a batch, and complete it."""
-        self._draw, self._has_stepped, self._is_left = draw, False, False
+        self._draw, self._has_stepped, self.is_left = draw, False, False
         if self._consensus.due and not (self._reports_loss or self._consensus.begun):
             self._consensus.begin(None, self._event_pending())
         try:
@@ -391,7 +392,7 @@ class Job(LossWeighting):
                 yield
         except GeneratorExit:
             # The optimizer has stepped already: without this, the step would be repeated.
-            self._is_left = True
+            self.is_left = True
             if self._has_stepped and draw.batch.completes_step:
                 self._end_step(began)
             raise
@@ -478,5 +479,5 @@ class Job(LossWeighting):
         if self._reporter:
             self._record_start(None)
             self._reporter.announce("after the steps")
-            is_last = self.finished or (self._is_left and not in_place.stays())
+            is_last = self.finished or (self.is_left and not in_place.stays())
             self._reporter.close(DRAIN_TIMEOUT_S if is_last else 0.0)

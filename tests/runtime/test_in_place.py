@@ -6,6 +6,7 @@ import sys
 import threading
 from functools import partial
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -14,7 +15,7 @@ from runtime_ranks import run_ranks
 from torch import nn
 from torch.distributed.fsdp import fully_shard
 
-from launcher.runtime import in_place, peers, process_group
+from launcher.runtime import in_place, peers, process_group, startup_timing
 from launcher.runtime.checkpoint_folder import Progress
 from launcher.runtime.content import Content
 from launcher.runtime.peers import Kept, StatesDiffer
@@ -215,6 +216,75 @@ def test_a_script_that_is_not_resized_in_place_runs_once(monkeypatch):
     calls = []
     in_place.run(lambda: calls.append("train"), lambda: calls.append("prepare"))
     assert calls == ["train"]
+
+
+class Link:
+    """Counts what is asked of the agent; every stop comes at once."""
+
+    def __init__(self):
+        self.starts, self.cuts, self.has_left = 0, 0, True
+
+    def await_start(self):
+        self.starts += 1
+
+    def begin_cutting(self):
+        self.cuts += 1
+
+    def await_stop(self, failure):
+        pass
+
+    def end_cutting(self):
+        pass
+
+
+def job(**fields):
+    return SimpleNamespace(
+        **{"finished": False, "is_left": False, "is_restored": True, "kept": lambda: None} | fields
+    )
+
+
+def stay(monkeypatch, link):
+    """Let this process stay, without an agent, and without a mark of it afterwards."""
+    monkeypatch.setattr(in_place, "_Link", link)
+    monkeypatch.setattr(in_place, "is_on", lambda: True)
+    monkeypatch.setattr(in_place, "_State", type("_State", (), {"link": None, "stays": False, "job": None}))
+    monkeypatch.setattr(startup_timing, "begin", lambda: None)
+
+
+LOST = RuntimeError("Connection closed by peer")
+
+
+@pytest.mark.parametrize(
+    ("attempts", "starts", "cuts"),
+    [
+        ([job(), job(finished=True)], 2, 0),
+        ([LOST, job(), LOST, job(finished=True)], 4, 2),
+        ([job(), job(is_left=True)], 2, 0),
+        ([None], 1, 0),
+    ],
+    ids=["resized", "peers-lost", "left-by-the-script", "no-job"],
+)
+def test_a_script_is_called_until_it_ends_by_itself(monkeypatch, attempts, starts, cuts):
+    link = Link()
+    stay(monkeypatch, lambda: link)
+    left = list(attempts)
+
+    def train():
+        now = left.pop(0)
+        if isinstance(now, Exception):
+            in_place.register(job())
+            raise now
+        if now is not None:
+            in_place.register(now)
+
+    in_place.run(train)
+    assert (link.starts, link.cuts, left) == (starts, cuts, [])
+
+
+def test_an_error_of_the_script_is_raised(monkeypatch):
+    stay(monkeypatch, Link)
+    with pytest.raises(ValueError, match="mine"):
+        in_place.run(lambda: int("mine"))
 
 
 def test_output_goes_to_the_folder_of_the_attempt(tmp_path: Path):
