@@ -88,6 +88,7 @@ FAULTS = {
         "x",
         None,
     ),
+    "workers that cannot stay": ((f"++{POLICY}.resize=in_place",), f"{POLICY}.resize", "in_place", "restart"),
     "another cluster_type": (("cluster_type=slurm",), "cluster_type", "slurm", None),
 }
 
@@ -163,3 +164,24 @@ def test_default_bounds_are_noticed_where_the_recipe_has_none(prepare):
     full = (LLAMA_K8S[0].removesuffix("lora") + "fft", *LLAMA_K8S[1:], "++recipes.scale_config=auto")
     assert "N125" in {notice.code for notice in prepare(*full, ELASTIC).notices}
     assert "N125" not in {notice.code for notice in prepare(*full).notices}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("words", "file"),
+    [
+        (("cluster=local",), "run.sh"),
+        (("cluster=slurm", "instance_type=m5.2xlarge"), "slurm/agent.sh"),
+        (("cluster=k8s", "instance_type=ml.m5.2xlarge", "container=me/image:1"), "manifests/job.yaml"),
+    ],
+    ids=["local", "slurm", "k8s"],
+)
+def test_workers_stay_where_the_recipe_says_so(render, words, file):
+    recipe = "recipes=training/tiny/tiny_lm_cpu"
+    anew = render(recipe, *words).files
+    stays = render(recipe, f"{POLICY}.resize=in_place", f"{POLICY}.graceful_shutdown_timeout=33", *words).files
+    (name,) = (each for each in stays if each.endswith(file))
+    assert "--inprocess-restart" in stays[name] and "--inprocess-timeout=33" in stays[name]
+    assert "RECIPES_IN_PLACE" in stays[name]
+    assert not any("inprocess" in text or "RECIPES_IN_PLACE" in text for text in anew.values())
+    assert "; workers stay" in stays["plan.md"] and "workers stay" not in anew["plan.md"]
