@@ -123,8 +123,7 @@ class Content:
 
     def alone(self) -> "Content | None":
         """Return the content of the plain model, without its DistributedDataParallel; None if a part is wrapped."""
-        ddp = nn.parallel.DistributedDataParallel
-        model = self.model.module if isinstance(self.model, ddp) else self.model
+        model, ddp = self._plain, nn.parallel.DistributedDataParallel
         return None if any(isinstance(each, ddp) for each in model.modules()) else replace(self, model=model)
 
     def is_same(self, other: "Content") -> bool:
@@ -138,15 +137,20 @@ class Content:
         return list(self.user_content) == list(other.user_content) and all(one is two for one, two in pairs)
 
     def parameters(self) -> Iterator[tuple[str, nn.Parameter]]:
-        """Yield the parameters that are saved, by name."""
-        left_out = set(self._left_out())
-        for name, parameter in _named_parameters(self.model):
-            if name not in left_out:
+        """Yield the parameters that are saved, by name, each once."""
+        for name, parameter in self._plain.named_parameters():
+            if parameter.requires_grad or self.save_frozen or self.optimizer.state.get(parameter):
                 yield name, parameter
 
     def shared_state(self) -> dict[str, Any]:
-        """Return the state that all ranks share, with references to live tensors: `state` without random numbers."""
-        state = self._training()
+        """Return the state that all ranks of a model without shards share, in its live tensors."""
+        optimizer = self.optimizer
+        named = dict(self.parameters())
+        state: dict[str, Any] = {
+            "model": {name: each.detach() for name, each in named.items()} | self._buffers(),
+            "optimizer": {name: dict(found) for name, each in named.items() if (found := optimizer.state.get(each))},
+            "groups": [_without_parameters(group) for group in optimizer.param_groups],
+        }
         if self.scheduler:
             state["scheduler"] = pickle.dumps(self.scheduler.state_dict())
         if self.user_content:
@@ -154,8 +158,8 @@ class Content:
         return state
 
     def room(self, outline: "Outline") -> tuple[dict[str, Any], list[torch.Tensor]]:
-        """Return a state of another rank's form, in this one's tensors where they fit, and its tensors in order."""
-        own = _tensors_of(self._training())
+        """Return a state of another rank's form, and its tensors in order: the model's own, and new ones."""
+        own = _tensors_of({"model": {name: each.detach() for name, each in self.parameters()} | self._buffers()})
         device = next(self.model.parameters()).device
         tensors = {}
         for path, (shape, dtype, is_on_host) in outline.tensors.items():
@@ -164,6 +168,37 @@ class Content:
                 like = torch.empty(shape, dtype=dtype, device="cpu" if is_on_host else device)
             tensors[path] = like
         return _mapped(outline.structure, lambda _, hole: tensors[hole.path]), list(tensors.values())
+
+    @torch.no_grad()
+    def take(self, state: dict[str, Any]) -> None:
+        """Continue with a state of `shared_state` or `room`, whose tensors are the optimizer's from now on."""
+        named = dict(self._plain.named_parameters())
+        own = {name: each.detach() for name, each in named.items()} | self._buffers()
+        for name, tensor in state["model"].items():
+            if tensor.data_ptr() != own[name].data_ptr():
+                own[name].copy_(tensor)
+        self.optimizer.state.clear()
+        self.optimizer.state.update({named[name]: each for name, each in state["optimizer"].items()})
+        for group, values in zip(self.optimizer.param_groups, state["groups"], strict=True):
+            group.update(values)
+        if self.scheduler:
+            self.scheduler.load_state_dict(pickle.loads(state["scheduler"]))
+        for name, each in self.user_content.items():
+            each.load_state_dict(_put_together(**state[_USER][name]))
+
+    @property
+    def _plain(self) -> nn.Module:
+        ddp = nn.parallel.DistributedDataParallel
+        return self.model.module if isinstance(self.model, ddp) else self.model
+
+    def _buffers(self) -> dict[str, torch.Tensor]:
+        """Return the buffers that belong to the model's state, by name."""
+        parameters = {name for name, _ in self._plain.named_parameters(remove_duplicate=False)}
+        return {
+            name: each
+            for name, each in self._plain.state_dict().items()
+            if name not in parameters and isinstance(each, torch.Tensor)
+        }
 
     def _training(self, names: set[str] | None = None) -> dict[str, Any]:
         """Return the state of model and optimizer to save, or to load a checkpoint with these `names` into."""
@@ -217,6 +252,10 @@ def _parents(names: Iterable[str]) -> set[str]:
         while (name := name.rpartition(".")[0]) and name not in found:
             found.add(name)
     return found
+
+
+def _without_parameters(group: Mapping[str, Any]) -> dict[str, Any]:
+    return {name: each for name, each in group.items() if name != "params"}
 
 
 @dataclass(frozen=True, slots=True)

@@ -76,7 +76,7 @@ def take_over(content: Content) -> Taken | None:
     if receivers:
         state, num_bytes = _spread(content, state, holders, receivers)
     if not (kept and is_holder and kept.content.is_same(content)):
-        content.put(state, newest.step, lambda _message: None)
+        content.take(state)
     content.optimizer.zero_grad()
     content.model.zero_grad()
     process_group.barrier()
@@ -90,9 +90,18 @@ def take_over(content: Content) -> Taken | None:
 
 
 def _fits(old: Content, new: Content) -> bool:
-    """Return whether two contents have the same parameters."""
-    shapes = [[(name, each.shape, each.dtype) for name, each in part.parameters()] for part in (old, new)]
-    return shapes[0] == shapes[1]
+    """Return whether two contents have the same parts."""
+
+    def form(content: Content) -> list[object]:
+        parameters = [(name, each.shape, each.dtype) for name, each in content.parameters()]
+        return [
+            parameters,
+            len(content.optimizer.param_groups),
+            content.scheduler is None,
+            list(content.user_content),
+        ]
+
+    return form(old) == form(new)
 
 
 def _spread(
