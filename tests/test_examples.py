@@ -34,10 +34,14 @@ def start(script: Path, folder: Path, ranks: int = 2, **environment: str) -> sub
     )
 
 
-def losses(process: subprocess.Popen) -> dict[int, float]:
-    """Wait for a script's end and return the loss it printed for each step."""
+def losses(process: subprocess.Popen, *, is_plain: bool = False) -> dict[int, float]:
+    """Wait for a script's end and return the loss it printed for each step.
+
+    A plain return after DistributedDataParallel on gloo may abort ("terminate called without an active exception"),
+    which was seen three times on a loaded machine: `elastic.leave` is there for that.
+    """
     output, errors = process.communicate(timeout=200)
-    assert process.returncode == 0, errors
+    assert process.returncode == 0 or (is_plain and "SIGABRT" in errors), errors
     found = re.findall(rf"step (\d+)/{NUM_STEPS}  loss ([\d.]+)", output)
     assert len({step for step, _ in found}) == len(found)
     return {int(step): float(loss) for step, loss in found}
@@ -54,7 +58,7 @@ def trained(tmp_path_factory) -> tuple[dict[int, float], dict[int, float], Path]
     """Return the losses of both scripts on two ranks, and the folder of the elastic one."""
     folders = [tmp_path_factory.mktemp(script.stem) for script in (PLAIN, ELASTIC)]
     plain, elastic = (start(script, folder) for script, folder in zip((PLAIN, ELASTIC), folders, strict=True))
-    return losses(plain), losses(elastic), folders[1]
+    return losses(plain, is_plain=True), losses(elastic), folders[1]
 
 
 def test_both_scripts_train_the_same(trained):
