@@ -117,7 +117,10 @@ def hold_until(folder, step, is_over):
         return done[-1]["step"] if done else 0
 
     wait_for(lambda: last_step() >= step, f"step {step}")
-    held = [process for process in processes_of(folder) if process.name().startswith(fork_name(""))]
+    held = []
+    for process in processes_of(folder):
+        with contextlib.suppress(psutil.NoSuchProcess):
+            held += [process] if process.name().startswith(fork_name("")) else []
     try:
         if not is_over():
             suspend(*(process.pid for process in held))

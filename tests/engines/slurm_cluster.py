@@ -193,12 +193,21 @@ class Cluster:
     def await_ready(self) -> None:
         """Wait until every node is idle; say what keeps them, where that never comes."""
         try:
-            await_true(self.is_ready)
+            await_true(lambda: self.is_ready() or self._resume_drained())
         except AssertionError:
             shown = "sinfo --Node --long", "sinfo --list-reasons", "squeue --all", "squeue --steps"
             states = "\n".join(self.command(*words.split()) for words in shown)
             log = (self.folder / "slurmctld.log").read_text().splitlines()[-60:]
             raise AssertionError("\n".join(["nodes are not idle", states, *log])) from None
+
+    def _resume_drained(self) -> None:
+        """Resume nodes that Slurm drained since it saw a process end late, as on a machine with much else to do."""
+        env = {**os.environ, "SLURM_CONF": str(self.conf)}
+        words = ["sinfo", "--list-reasons", "--noheader", "--format=%n|%E"]
+        for line in subprocess.run(words, env=env, capture_output=True, text=True, timeout=60).stdout.splitlines():
+            node, _, reason = line.partition("|")
+            if reason.strip() == "Kill task failed":
+                self.command("scontrol", "update", f"NodeName={node.strip()}", "State=RESUME")
 
     def is_ready(self) -> bool:
         """Return whether the controller answers and every node is idle."""
