@@ -111,7 +111,7 @@ class Job(LossWeighting):
         """Of this attempt, in seconds."""
         self._rate: float | None = None
         self._last: StepMetrics | None = None
-        self._kept_by: int | None = None
+        self.kept_by: int | None = None
         self._saw_stop = self._has_stepped = self.is_left = self._is_start_recorded = self._is_dirty = False
         sampler.records_draws = True
         self._step_hook = optimizer.register_step_pre_hook(self._before_step)
@@ -179,7 +179,7 @@ class Job(LossWeighting):
         self._say(f"continuing at step {taken.progress.step}: {taken.num_holders} of {total} ranks kept it{moved}")
         if self._reporter and taken.last and self._reporter.last_step() < taken.last.step:
             self._reporter.report(taken.last)  # the first rank was lost between this step and its report
-        self._last, self._kept_by = taken.last, taken.num_holders
+        self._last, self.kept_by = taken.last, taken.num_holders
         return taken.progress
 
     def kept(self) -> "peers.Kept | None":
@@ -459,7 +459,7 @@ class Job(LossWeighting):
                 first_step=first_step,
                 step=resumed.step,
                 cursor=resumed.cursor,
-                kept_by=self._kept_by,
+                kept_by=self.kept_by,
             )
         )
 

@@ -182,7 +182,7 @@ class Trainer:
             resumes=settings.load_checkpoint,
             overrides=settings.override_training_dir,
         )
-        if resumed:
+        if resumed and self.job.kept_by is None:
             self._print(f"resumed from step {resumed.step} (saved by {resumed.world_size} ranks)")
         began = time.monotonic()
         for rows in self.job.steps(self._rows()):

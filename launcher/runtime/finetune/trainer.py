@@ -199,7 +199,7 @@ class FineTuning:
             overrides=saving.overrides,
             start=saving.resume_path,
         )
-        if resumed:
+        if resumed and self.job.kept_by is None:
             self._print(f"resumed from step {resumed.step} (saved by {resumed.world_size} ranks)")
 
     def _batches(self) -> Iterator[Any]:
