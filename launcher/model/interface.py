@@ -124,12 +124,12 @@ def agent_workers(
         # One node: the operator sends the agent the real size.
         agent = ("hyperpodrun", "--nnodes=1", f"--nproc-per-node={job.nproc_per_node}", "--rdzv-backend=hyperpod")
         words = _in_container(program(job), takes_config_path=takes_config_path)
-        stays = job.elastic is not None and job.elastic.is_in_place
-        in_place = ("--inprocess-restart", f"--inprocess-timeout={job.save_timeout_s}") if stays else ()
+        timeout_s = job.in_place_timeout_s
+        in_place = ("--inprocess-restart", f"--inprocess-timeout={timeout_s}") if timeout_s is not None else ()
         return (*agent, f"--shutdown-timeout={job.save_timeout_s}", *in_place, *words)
 
     def all_env(job: JobSpec) -> dict[str, str]:
-        return {**env(job), **({ENV_IN_PLACE: "1"} if job.elastic and job.elastic.is_in_place else {})}
+        return {**env(job), **({ENV_IN_PLACE: "1"} if job.in_place_timeout_s is not None else {})}
 
     return Role(
         WORKERS, program, image_command, lambda job: {"NNODES": str(job.initial_nodes)}, all_env, can_stay=True

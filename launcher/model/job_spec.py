@@ -175,6 +175,11 @@ class JobSpec:
     rehearsal_steps: int | None = None
 
     @property
+    def in_place_timeout_s(self) -> int | None:
+        """Seconds that workers that stay in their processes may take to stop; None if they do not stay."""
+        return self.save_timeout_s if self.elastic and self.elastic.is_in_place else None
+
+    @property
     def recipe_tree(self) -> Mapping[str, Any]:
         """The recipe as it was composed, of no size."""
         tree: Mapping[str, Any] = self.config["recipes"]

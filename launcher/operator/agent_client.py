@@ -95,7 +95,7 @@ class AgentClient:
 
         Args:
             graceful_timeout_s: Seconds between SIGUSR1 and SIGKILL; None kills at once.
-            notice: What workers that stay in their processes are told before; None if they are started anew.
+            notice: The notice to workers that stay in their processes; None to start them anew.
 
         Raises:
             CommandIgnored: /status does not confirm the stop.

@@ -6,7 +6,6 @@ from pathlib import Path
 
 from launcher.common.problems import fail
 from launcher.model.following import refuse_unplanned_sizes
-from launcher.model.job_spec import ElasticPolicy, JobSpec
 from launcher.operator.types import Policy
 from launcher.runtime.durable import write_text
 
@@ -18,24 +17,11 @@ LOCAL_FILE = "local.json"
 REQUEST_FILE = "scale.json"
 """In the run folder: the requested size, until the operator has read it."""
 
-_GRACEFUL_ENV = {"HYPERPOD_SIGNAL_COORDINATION": "distributed"}
+GRACEFUL_ENV = {"HYPERPOD_SIGNAL_COORDINATION": "distributed"}
 """Lets workers see SIGUSR1 as an elastic event, agreed between all ranks.
 
 Source: hyperpod_elastic_agent 1.1.3, elastic_event_handler.py: _VALID_COORDINATION_MODES.
 """
-
-
-def workers_env(elastic: ElasticPolicy | None) -> dict[str, str]:
-    """Return the variables with which workers know how a change of size stops them."""
-    if elastic is None:
-        return {}
-    return _GRACEFUL_ENV if elastic.use_graceful_shutdown else {}
-
-
-def in_place_timeout_s(job: JobSpec) -> int | None:
-    """Return how long workers that stay may take from a stop to the barrier; None if they do not stay."""
-    return job.save_timeout_s if job.elastic and job.elastic.is_in_place else None
-
 
 DEFAULT_GRACEFUL_TIMEOUT_S = 15
 """The agent's default time between SIGUSR1 and SIGKILL.

@@ -274,7 +274,7 @@ def _stop_commands(
 
 
 def _notice(observation: Observation, policy: Policy, target: int) -> str | None:
-    """Return what workers are told that stay in their processes while the job changes to `target` nodes, or ends."""
+    """Return the notice to workers that stay while the job changes to `target` nodes, or ends if that is 0."""
     if policy.graceful_timeout_s is None or not observation.stays():
         return None
     return names.RESIZE if target else names.SAVE

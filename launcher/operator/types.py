@@ -247,8 +247,7 @@ class StopWorkers:
 
     Args:
         graceful_timeout_s: None kills them.
-        notice: What workers that stay in their processes are told: `names.SAVE`, `RESIZE` or `ABORT`; None if they
-            are started anew.
+        notice: To workers that stay in their processes: `names.SAVE`, `RESIZE` or `ABORT`; None to start them anew.
     """
 
     nodes: tuple[int, ...]

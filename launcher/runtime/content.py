@@ -123,7 +123,7 @@ class Content:
 
     def alone(self) -> "Content | None":
         """Return the content of the plain model, without its DistributedDataParallel; None if a part is wrapped."""
-        model, ddp = self._plain, nn.parallel.DistributedDataParallel
+        model, ddp = self.plain, nn.parallel.DistributedDataParallel
         return None if any(isinstance(each, ddp) for each in model.modules()) else replace(self, model=model)
 
     def is_same(self, other: "Content") -> bool:
@@ -138,7 +138,7 @@ class Content:
 
     def parameters(self) -> Iterator[tuple[str, nn.Parameter]]:
         """Yield the parameters that are saved, by name, each once."""
-        for name, parameter in self._plain.named_parameters():
+        for name, parameter in self.plain.named_parameters():
             if parameter.requires_grad or self.save_frozen or self.optimizer.state.get(parameter):
                 yield name, parameter
 
@@ -172,7 +172,7 @@ class Content:
     @torch.no_grad()
     def take(self, state: dict[str, Any]) -> None:
         """Continue with a state of `shared_state` or `room`, whose tensors are the optimizer's from now on."""
-        named = dict(self._plain.named_parameters())
+        named = dict(self.plain.named_parameters())
         own = {name: each.detach() for name, each in named.items()} | self._buffers()
         for name, tensor in state["model"].items():
             if tensor.data_ptr() != own[name].data_ptr():
@@ -187,16 +187,17 @@ class Content:
             each.load_state_dict(_put_together(**state[_USER][name]))
 
     @property
-    def _plain(self) -> nn.Module:
+    def plain(self) -> nn.Module:
+        """The model without its DistributedDataParallel."""
         ddp = nn.parallel.DistributedDataParallel
         return self.model.module if isinstance(self.model, ddp) else self.model
 
     def _buffers(self) -> dict[str, torch.Tensor]:
         """Return the buffers that belong to the model's state, by name."""
-        parameters = {name for name, _ in self._plain.named_parameters(remove_duplicate=False)}
+        parameters = {name for name, _ in self.plain.named_parameters(remove_duplicate=False)}
         return {
             name: each
-            for name, each in self._plain.state_dict().items()
+            for name, each in self.plain.state_dict().items()
             if name not in parameters and isinstance(each, torch.Tensor)
         }
 

@@ -14,7 +14,7 @@ import os
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from launcher.common import names
 from launcher.runtime.warm_client import run_warm
@@ -56,7 +56,7 @@ def train() -> None:
     work = functools.partial(
         _train, args.config_path, rehearse=args.rehearse, model=args.model, samples=args.rehearsal_samples
     )
-    record(in_place.run)(work, functools.partial(_prepare, args.config_path, rehearse=args.rehearse))
+    record(in_place.run)(work, functools.partial(_prepare, args.config_path))
     leave()
 
 
@@ -100,25 +100,28 @@ def _train(config_dir: Path, *, rehearse: bool, model: str, samples: int | None)
 @functools.cache
 def _prepared(config_dir: Path, device: "torch.device") -> "Prepared":
     """Return what a process makes once for all sizes, with the configuration of any."""
-    import yaml
-
     from launcher.runtime.trainer import prepare
     from launcher.runtime.training_config import settings_of
 
-    config = yaml.safe_load(min(config_dir.glob("*.yaml")).read_text(encoding="utf-8"))
+    config = _any_config(config_dir)
     ranks = config["trainer"]["num_nodes"] * config["trainer"]["devices"]
     return prepare(settings_of(config, ranks), device)
 
 
-def _prepare(config_dir: Path, *, rehearse: bool) -> None:
-    """Prepare a worker that will wait for its start, so that the others train meanwhile."""
-    import torch
+@functools.cache
+def _any_config(config_dir: Path) -> Any:
     import yaml
 
-    config = yaml.safe_load(min(config_dir.glob("*.yaml")).read_text(encoding="utf-8"))
-    if config["run"]["model_type"] == names.FINE_TUNING or rehearse:
-        return
-    if not torch.cuda.is_available():  # otherwise its device follows from its rank, which is not known yet
+    return yaml.safe_load(min(config_dir.glob("*.yaml")).read_text(encoding="utf-8"))
+
+
+def _prepare(config_dir: Path) -> None:
+    """Prepare a worker that will wait for its start, so that the others train meanwhile."""
+    import torch
+
+    is_fine_tuning = _any_config(config_dir)["run"]["model_type"] == names.FINE_TUNING
+    # With accelerators, its device follows from its rank, which is not known yet.
+    if not is_fine_tuning and not torch.cuda.is_available():
         _prepared(config_dir, torch.device("cpu"))
 
 

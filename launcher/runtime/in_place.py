@@ -4,8 +4,8 @@ The agent runs in its in-process mode: its workers wait at a barrier until the j
 stops. What an attempt leaves, model, optimizer and place in the data, is kept here for the next one, in which
 `launcher.runtime.peers` brings all ranks to the newest state.
 
-An operator that resizes says so before it stops the workers. Then they need no checkpoint, since one of them goes on;
-without that word they save one.
+An operator that resizes says so before it stops the workers. Then they need no checkpoint, since one of them
+continues; without that word they save one.
 
 Source: hyperpod_elastic_agent 1.1.3, ipc/client.py, InProcessRestartSocketClient; ipr_hyperpod_elastic_agent.py.
 """
@@ -16,21 +16,25 @@ import importlib.util
 import os
 import queue
 import re
+import signal
 import socket
 import stat
 import sys
 import threading
 import time
 import traceback
+import weakref
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 
 from launcher.common import names
 from launcher.runtime import agent, startup_timing
 from launcher.runtime.warm_client import fork_name
 
 if TYPE_CHECKING:
+    from torch import nn
+
     from launcher.runtime.job import Job
     from launcher.runtime.peers import Kept
 
@@ -59,13 +63,7 @@ class _State:
     job: "Job | None" = None
     kept: "Kept | None" = None
     ports: frozenset[int] = frozenset()
-
-
-class Listener(NamedTuple):
-    """A listening TCP socket of this process: its descriptor and port."""
-
-    descriptor: int
-    port: int
+    trained: "weakref.WeakSet[nn.Module]" = weakref.WeakSet()
 
 
 def is_on() -> bool:
@@ -105,6 +103,7 @@ def run(train: Callable[[], object], prepare: Callable[[], object] = lambda: Non
             traceback.clear_frames(failure.__traceback__)
         if job and job.is_restored:
             _State.kept = job.kept()
+            _State.trained.add(job.plain_model)
         link.await_stop(failure)
         failure = job = None
         _leave_group()
@@ -178,6 +177,17 @@ def forget() -> None:
     _State.kept = None
 
 
+def begin_anew_if_trained(model: "nn.Module") -> None:
+    """End this process if no state was found for a model that it has trained: another one begins with a new model.
+
+    By a signal: the operator does not start again what exits by itself before the first step.
+    """
+    if model in _State.trained:
+        print("there is no checkpoint, and this rank's state is incomplete: its process begins anew", file=sys.stderr)
+        sys.stderr.flush()
+        os.kill(os.getpid(), signal.SIGKILL)
+
+
 def is_resize() -> bool:
     """Return whether the stop that was requested is for a resize: a rank that stays has the state."""
     link = _State.link
@@ -186,7 +196,7 @@ def is_resize() -> bool:
 
 def listening_ports() -> list[int]:
     """Return the ports on which this process takes connections of other ranks."""
-    return [each.port for each in _listeners()]
+    return [each.getsockname()[1] for each in _sockets() if each.getsockopt(socket.SOL_SOCKET, socket.SO_ACCEPTCONN)]
 
 
 def know_ports(ports: list[list[int]]) -> None:
@@ -252,10 +262,10 @@ class _Link:
 
     def _cut(self) -> None:
         """Shut the connections to other ranks down, so that no collective waits for one."""
-        own = {each.port for each in _listeners()}
+        own = set(listening_ports())
         store = int(os.environ.get("MASTER_PORT", "0"))
-        for connection in _connections():
-            with contextlib.suppress(OSError):
+        for connection in _sockets():
+            with contextlib.suppress(OSError):  # without a peer: a listener, whose end would be that of the process
                 here, there = connection.getsockname()[1], connection.getpeername()[1]
                 if store not in (here, there) and (here in own or there in _State.ports):
                     connection.shutdown(socket.SHUT_RDWR)
@@ -319,24 +329,9 @@ def _sockets() -> Iterator[socket.socket]:
     """Yield a duplicate of each TCP socket of this process, closed after its turn."""
     for name in os.listdir("/proc/self/fd"):
         with contextlib.suppress(OSError):  # closed meanwhile
-            # First: a duplicate of what is no socket would stay open.
+            # First: a duplicate of anything but a socket would stay open.
             if not stat.S_ISSOCK(os.fstat(int(name)).st_mode):
                 continue
             with socket.socket(fileno=os.dup(int(name))) as found:
                 if found.family in (socket.AF_INET, socket.AF_INET6) and found.type == socket.SOCK_STREAM:
                     yield found
-
-
-def _listeners() -> list[Listener]:
-    """Return the listening sockets. Shutting one down would end the process."""
-    return [
-        Listener(each.fileno(), each.getsockname()[1])
-        for each in _sockets()
-        if each.getsockopt(socket.SOL_SOCKET, socket.SO_ACCEPTCONN)
-    ]
-
-
-def _connections() -> Iterator[socket.socket]:
-    for each in _sockets():
-        if not each.getsockopt(socket.SOL_SOCKET, socket.SO_ACCEPTCONN):
-            yield each

@@ -140,6 +140,8 @@ class Job(LossWeighting):
             with self._busy("restore"):
                 found = None if load or not in_place.stays() else self._take_over()
                 self._resumed = found or (load or self.checkpoints.load)(self._content)
+                if not self._resumed:
+                    in_place.begin_anew_if_trained(self.plain_model)
             if progress := self._resumed:
                 self.step = progress.step
                 if progress.num_samples is None:  # saved by a version that did not record the stream
@@ -158,6 +160,11 @@ class Job(LossWeighting):
     def is_restored(self) -> bool:
         """Whether this job has its state: that of a checkpoint, of another rank, or the initial one."""
         return self._restored_at is not None
+
+    @property
+    def plain_model(self) -> nn.Module:
+        """The model without its DistributedDataParallel."""
+        return self._content.plain
 
     def _take_over(self) -> Progress | None:
         """Continue with the state that ranks of the last attempt have kept; None if no rank has one."""

@@ -114,9 +114,9 @@ def test_workers_that_stay_get_a_notice_and_addresses_and_logs_of_the_next_attem
     assert start["ipVersion"] == "2"
     agent.body = STAYS % b"init"
     agent.client.stop(9, notice)
-    (_, (update, told), (stop, asked)) = agent.orders
-    assert (update, told["worker_data"], told["faultCount"], told["rank"]) == ("/update", {"notice": notice}, 3, 1)
-    assert (stop, asked) == ("/stop", {"restart_mode": mode, "is_graceful": True, "timeout": 9})
+    (_, (update, sent), (stop, body)) = agent.orders
+    assert (update, sent["worker_data"], sent["faultCount"], sent["rank"]) == ("/update", {"notice": notice}, 3, 1)
+    assert (stop, body) == ("/stop", {"restart_mode": mode, "is_graceful": True, "timeout": 9})
 
 
 def test_an_answer_that_makes_no_sense_counts_as_none(stub):

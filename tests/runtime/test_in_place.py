@@ -1,9 +1,11 @@
 """What workers keep between two starts in one process, and how it reaches the others."""
 
 import os
+import signal
 import socket
 import sys
 import threading
+import weakref
 from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
@@ -152,7 +154,7 @@ def test_a_cut_ends_connections_of_ranks_and_neither_listeners_nor_the_store_nor
     link = in_place._Link.__new__(in_place._Link)
     monkeypatch.setenv("MASTER_PORT", str(store.getsockname()[1]))
     pairs = [connection(each) for each in (listener, store)]
-    monkeypatch.setattr(in_place, "_listeners", lambda: [in_place.Listener(0, listener.getsockname()[1])])
+    monkeypatch.setattr(in_place, "listening_ports", lambda: [listener.getsockname()[1]])
     pairs.append(connection(elsewhere))
     link._cut()
     for number, (client, server) in enumerate(pairs):
@@ -238,16 +240,16 @@ class Link:
 
 
 def job(**fields):
-    return SimpleNamespace(
-        **{"finished": False, "is_left": False, "is_restored": True, "kept": lambda: None} | fields
-    )
+    usual = {"finished": False, "is_left": False, "is_restored": True, "kept": lambda: None}
+    return SimpleNamespace(**usual | fields, plain_model=nn.Linear(1, 1))
 
 
 def stay(monkeypatch, link):
     """Let this process stay, without an agent, and without a mark of it afterwards."""
     monkeypatch.setattr(in_place, "_Link", link)
     monkeypatch.setattr(in_place, "is_on", lambda: True)
-    monkeypatch.setattr(in_place, "_State", type("_State", (), {"link": None, "stays": False, "job": None}))
+    fields = {"link": None, "stays": False, "job": None, "trained": weakref.WeakSet()}
+    monkeypatch.setattr(in_place, "_State", type("_State", (), fields))
     monkeypatch.setattr(startup_timing, "begin", lambda: None)
 
 
@@ -285,6 +287,20 @@ def test_an_error_of_the_script_is_raised(monkeypatch):
     stay(monkeypatch, Link)
     with pytest.raises(ValueError, match="mine"):
         in_place.run(lambda: int("mine"))
+
+
+@pytest.mark.parametrize("is_trained", [True, False])
+def test_a_model_that_was_trained_never_begins_at_step_0(is_trained):
+    """Without a checkpoint and without a rank that kept the state, its weights would be those of a later step."""
+    model = nn.Linear(1, 1)
+    child = os.fork()
+    if not child:
+        if is_trained:
+            in_place._State.trained.add(model)
+        in_place.begin_anew_if_trained(model)
+        os._exit(0)
+    code = os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
+    assert code == (-signal.SIGKILL if is_trained else 0)
 
 
 def test_output_goes_to_the_folder_of_the_attempt(tmp_path: Path):

@@ -47,17 +47,16 @@ from launcher.model.job_spec import (
     LogSelection,
 )
 from launcher.operator.job_request import (
+    GRACEFUL_ENV,
     LOCAL_FILE,
     REQUEST_FILE,
     SCRIPT_FILE,
     HangLimits,
     collective_timeout_s,
-    in_place_timeout_s,
     local_json,
     read_job_request,
     refuse_unplanned_size,
     request_size,
-    workers_env,
 )
 from launcher.operator.snapshot import OPERATOR_LOG, STATE_FILE, Snapshot, publish, read_snapshot
 from launcher.operator.worker_logs import POLL_S, known_attempts, read_logs, tail
@@ -137,7 +136,7 @@ class LocalBackend:
             "nproc_per_node": job.nproc_per_node,
             "env": {
                 **LOOPBACK_ENV,
-                **workers_env(job.elastic),
+                **(GRACEFUL_ENV if graceful else {}),
                 **family.workers.env(job),
                 **_collective_timeout(job),
                 **plain_variables(job.config),
@@ -145,7 +144,7 @@ class LocalBackend:
             "secrets": {name: ref["env"] for name, ref in secret_variables(job.config).items()},
             "command": command,
             "graceful": graceful,
-            "in_place_timeout_s": in_place_timeout_s(job),
+            "in_place_timeout_s": job.in_place_timeout_s,
             "warm_module": WARM_MODULE,
             "warm_modules": family.modules(job) if ENTRYPOINT in command else (),
         }

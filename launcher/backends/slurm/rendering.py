@@ -31,7 +31,7 @@ from launcher.model.job_spec import PUBLISHED, JobSpec
 from launcher.model.parallelism import mpi
 from launcher.model.parallelism.smp import hyperparameters
 from launcher.model.start_script import as_commands
-from launcher.operator.job_request import in_place_timeout_s, workers_env
+from launcher.operator.job_request import GRACEFUL_ENV
 
 JOB_FILE, NODE_FILE = "slurm/job.sh", "slurm/node.sh"
 _BUNDLE = "bundle:"
@@ -148,8 +148,8 @@ def _elastic(
     is_warm = runtime == "none" and ENTRYPOINT in node["program"]
     agent = {
         **node,
-        "env": {**workers_env(job.elastic), **node["env"]},
-        "in_place_timeout_s": in_place_timeout_s(job),
+        "env": {**(GRACEFUL_ENV if graceful else {}), **node["env"]},
+        "in_place_timeout_s": job.in_place_timeout_s,
         "graceful": graceful,
         "warm_module": WARM_MODULE,
         "warm_modules": interface(job).modules(job) if is_warm else (),

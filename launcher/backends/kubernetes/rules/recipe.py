@@ -72,8 +72,7 @@ def pods_have_their_nodes_role(planned: PlannedRecipe, notice: MakeNotice) -> It
 @notice_rule("N198", source="docs/resize.md")
 def stays_unseen(planned: PlannedRecipe, notice: MakeNotice) -> Iterator[Notice]:
     """What HyperPod's operator sends to agents whose workers stay is not documented."""
-    elastic = planned.job.elastic
-    if elastic and elastic.is_in_place:
+    if planned.job.in_place_timeout_s is not None:
         yield notice("resize: in_place has not been seen with HyperPod's operator: without its notice, workers save")
 
 
