@@ -8,6 +8,7 @@ import signal
 import subprocess
 import sys
 import time
+from concurrent.futures import ThreadPoolExecutor
 
 import commands
 import pytest
@@ -17,6 +18,7 @@ from launch_records import Job, grow, lose, rehearse
 from launcher import pipeline
 from launcher.cli import launch, run_command, terminal
 from launcher.cli import main as cli
+from launcher.common import process
 from launcher.job_store import registry, tracking
 from launcher.model import backend_registry
 from launcher.model.job_spec import Bundle, JobHandle, JobState, JobStatus, LogLine
@@ -524,6 +526,20 @@ def test_ctrl_c_ends_the_run_and_says_so_however_often_it_is_pressed(prepare, co
     assert backend.cancelled == (2 if presses else 1)
     assert ("stopping immediately" in said) == (presses > 0)
     assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
+
+
+def test_a_thread_that_writes_leaves_ctrl_c_to_the_main_one():
+    """Pages write in threads, where Python sets no handler."""
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    try:
+        process.begin()
+        with ThreadPoolExecutor(1) as pool:
+            pool.submit(process.allow_clean_up).result()
+        assert signal.getsignal(signal.SIGINT) is not signal.default_int_handler
+        process.allow_clean_up()
+        assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
+    finally:
+        signal.signal(signal.SIGINT, before)
 
 
 def test_a_job_whose_operator_died_is_told_how_to_go_on(prepare, context, monkeypatch, capsys):

@@ -8,6 +8,7 @@ import os
 import select
 import signal
 import sys
+import threading
 from collections.abc import Callable
 from io import TextIOWrapper
 
@@ -42,8 +43,12 @@ def begin() -> None:
 
 
 def allow_clean_up() -> None:
-    """Let Ctrl-C raise KeyboardInterrupt from here on: something is about to be written or submitted."""
-    if signal.getsignal(signal.SIGINT) is _end_at_once:
+    """Let Ctrl-C raise KeyboardInterrupt from here on: something is about to be written or submitted.
+
+    Only the main thread may, and only it is interrupted: a thread of a server leaves that to the server.
+    """
+    is_main = threading.current_thread() is threading.main_thread()
+    if is_main and signal.getsignal(signal.SIGINT) is _end_at_once:
         signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
