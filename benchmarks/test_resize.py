@@ -32,7 +32,7 @@ def blocked_s(folder: Path, mode: str, steps: tuple[int, ...], *words: str) -> d
     )
     command = [sys.executable, str(ROOT / "main.py"), "recipes.training_config.mlflow.enabled=false"]
     command += [f"recipes.elastic_policy.resize={mode}", "recipes.trainer.num_nodes=2", "recipes.trainer.devices=1"]
-    command += ["++recipes.scale_config=auto", "recipes.elastic_policy.max_nodes=3", f"{ARGS}.save_steps=1000"]
+    command += ["++recipes.scale_config=auto", "recipes.elastic_policy.max_nodes=3", f"{ARGS}.save_steps=10"]
     command += ["recipes.elastic_policy.faulty_timeout=0", f"+cluster.events=[{chain}]", *words]
     environment = os.environ | {"OMP_NUM_THREADS": "1"}
     subprocess.run(command, cwd=folder, env=environment, stdout=subprocess.DEVNULL, timeout=600, check=True)

@@ -24,9 +24,9 @@ ENV_SAVES_ON_TERM = "RECIPES_SAVES_ON_TERM"
 ENV_IN_PLACE = "RECIPES_IN_PLACE"
 """Environment variable of a worker: set where workers stay in their processes while the job changes its size."""
 
-NOTICE, SAVE, RESIZE, ABORT = "notice", "save", "resize", "abort"
-"""What an operator tells workers that stay, before it stops them: to save; that some remain, which have the state; or
-that one is lost, so that no collective ends."""
+NOTICE, SAVE, RESIZE, LEAVE, ABORT = "notice", "save", "resize", "leave", "abort"
+"""What an operator tells workers that stay, before it stops them: to save; that they remain, with the state; that
+others do, and they leave; or that one is lost, so that no collective ends."""
 
 ENV_LAUNCH_ID = "RECIPES_LAUNCH_ID"
 """Environment variable of a worker: different for each launch of a bundle, the same for its restarts."""

@@ -90,6 +90,15 @@ class AgentClient:
         self._call("POST", "/start", body)
         self._confirm("/start", {AgentState.RUNNING, AgentState.COMPLETED, AgentState.FAULTED})
 
+    def notify(self, notice: str | None) -> None:
+        """Tell workers that stay in their processes what the stop is for that follows; None to start them anew."""
+        status = self.status()
+        if status.state is AgentState.READY or not (status.is_in_place and self._started):
+            return
+        # A worker that is started anew belongs to the next attempt: its logs must not replace those of this one.
+        later = {"faultCount": self._started["faultCount"] + 1, "worker_data": {names.NOTICE: notice}}
+        self._call("POST", "/update", {**self._started, **later})
+
     def stop(self, graceful_timeout_s: int | None, notice: str | None = None) -> None:
         """Stop the agent's workers; it is `ready` once they are gone. An agent that is ready is left alone.
 
@@ -106,10 +115,6 @@ class AgentClient:
         body: dict[str, Any] = {"restart_mode": _PROCESS_LEVEL if notice is None else _IN_PROCESS}
         if graceful_timeout_s is not None:
             body |= {"is_graceful": True, "timeout": graceful_timeout_s}
-        if status.is_in_place and self._started:
-            # A worker that is started anew belongs to the next attempt: its logs must not replace those of this one.
-            later = {"faultCount": self._started["faultCount"] + 1, "worker_data": {names.NOTICE: notice}}
-            self._call("POST", "/update", {**self._started, **later})
         self._call("POST", "/stop", body)
         self._confirm("/stop", {AgentState.STOPPING, AgentState.READY, AgentState.INIT})
 

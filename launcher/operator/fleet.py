@@ -116,9 +116,14 @@ class Fleet(ABC, Generic[N]):
     def stop(self, command: StopWorkers) -> tuple[Fault, ...]:
         """Stop the workers of all nodes of `command` at once; return a fault for each node on which that failed."""
 
+        def notify(node: int, agent: AgentClient) -> None:
+            agent.notify(command.notice_to(node))
+
         def stop(agent: AgentClient) -> None:
             agent.stop(command.graceful_timeout_s, command.notice)
 
+        # All of them first: ranks stop together, and all have to know what for. Those that fail do so again.
+        self._call({node: partial(notify, node) for node in command.nodes})
         return self._call(dict.fromkeys(command.nodes, stop))
 
     def drop(self, indices: Iterable[int]) -> None:

@@ -270,7 +270,8 @@ def _stop_commands(
 ) -> tuple[Command, ...]:
     alive = observation.alive(machine.nodes)
     event = stopping_event(machine.attempt, alive, graceful=policy.graceful_timeout_s is not None)
-    return event, StopWorkers(alive, policy.graceful_timeout_s, _notice(observation, policy, target))
+    notice = _notice(observation, policy, target)
+    return event, StopWorkers(alive, policy.graceful_timeout_s, notice, alive[target:] if target else ())
 
 
 def _notice(observation: Observation, policy: Policy, target: int) -> str | None:
@@ -294,7 +295,8 @@ def _stop(machine: MachineState, observation: Observation, policy: Policy) -> St
         # Agents too busy to take the command get it again: killing one would end a save that others take part in.
         missed = tuple(fault.node for fault in observation.failed_commands if fault.node in nodes)
         notice = _notice(observation, policy, 0 if machine.verdict else machine.target) if grace_s else None
-        again = StopWorkers(missed, grace_s, notice)
+        leaving = observation.alive(machine.nodes)[machine.target :] if machine.target else ()
+        again = StopWorkers(missed, grace_s, notice, leaving)
         return replace(machine, nodes=nodes), (*events, *((again,) if missed else ()))
     if machine.verdict:
         return machine.enter(Phase.ENDED, observation.now_s), events

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
 
-from launcher.common.names import EXIT_NOT_FINITE
+from launcher.common import names
 from launcher.model.job_spec import JobState
 from launcher.timeline.records import HANG, WORKER_FAILED
 
@@ -63,7 +63,7 @@ class FailedWorker:
     @property
     def is_final(self) -> bool:
         """Whether it would end in the same way if it was started again."""
-        return not self.was_killed and self.status == EXIT_NOT_FINITE
+        return not self.was_killed and self.status == names.EXIT_NOT_FINITE
 
     def __str__(self) -> str:
         if self.was_killed:
@@ -248,11 +248,17 @@ class StopWorkers:
     Args:
         graceful_timeout_s: None kills them.
         notice: To workers that stay in their processes: `names.SAVE`, `RESIZE` or `ABORT`; None to start them anew.
+        leaving: Nodes that will not take part in the next attempt.
     """
 
     nodes: tuple[int, ...]
     graceful_timeout_s: int | None
     notice: str | None = None
+    leaving: tuple[int, ...] = ()
+
+    def notice_to(self, node: int) -> str | None:
+        """Return the notice to the workers of a node."""
+        return names.LEAVE if self.notice == names.RESIZE and node in self.leaving else self.notice
 
 
 @dataclass(frozen=True, slots=True)

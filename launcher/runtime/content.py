@@ -19,6 +19,7 @@ from torch import nn
 
 from launcher.runtime import randomness
 from launcher.runtime.process_group import rank, world_size
+from launcher.runtime.rows import NotByRows, is_sharded
 
 if TYPE_CHECKING:  # start-up time: only needed once there is a checkpoint to load
     from torch.distributed.checkpoint.metadata import Metadata
@@ -65,8 +66,11 @@ class Content:
     scheduler: Stateful | None = None
     user_content: Mapping[str, Stateful] = field(default_factory=dict)
     save_frozen: bool = False
+    named: Mapping[str, nn.Parameter] = field(init=False)
+    """The parameters, each once: while `fully_shard` has gathered them, the model itself has others."""
 
     def __post_init__(self) -> None:
+        object.__setattr__(self, "named", dict(self.plain.named_parameters()))
         for name, each in self.user_content.items():
             if name in RESERVED or not _NAME.fullmatch(name):
                 reserved = ", ".join(RESERVED)
@@ -124,7 +128,14 @@ class Content:
     def alone(self) -> "Content | None":
         """Return the content of the plain model, without its DistributedDataParallel; None if a part is wrapped."""
         model, ddp = self.plain, nn.parallel.DistributedDataParallel
-        return None if any(isinstance(each, ddp) for each in model.modules()) else replace(self, model=model)
+        if any(isinstance(each, ddp) for each in model.modules()):
+            return None
+        return self if model is self.model else replace(self, model=model)
+
+    @property
+    def is_replicated(self) -> bool:
+        """Whether every rank has all parameters."""
+        return not any(is_sharded(each) for each in self.named.values())
 
     def is_same(self, other: "Content") -> bool:
         """Return whether two contents are of the same objects, as far as their state goes."""
@@ -138,16 +149,20 @@ class Content:
 
     def parameters(self) -> Iterator[tuple[str, nn.Parameter]]:
         """Yield the parameters that are saved, by name, each once."""
-        for name, parameter in self.plain.named_parameters():
+        for name, parameter in self.named.items():
             if parameter.requires_grad or self.save_frozen or self.optimizer.state.get(parameter):
                 yield name, parameter
 
-    def shared_state(self) -> dict[str, Any]:
-        """Return the state that all ranks of a model without shards share, in its live tensors."""
+    def model_state(self) -> dict[str, torch.Tensor]:
+        """Return the parameters that are saved, and the buffers, by name, in their live tensors."""
+        return {name: each.detach() for name, each in self.parameters()} | self._buffers()
+
+    def live_state(self) -> dict[str, Any]:
+        """Return the state in its live tensors: complete ones, or this rank's parts of them."""
         optimizer = self.optimizer
         named = dict(self.parameters())
         state: dict[str, Any] = {
-            "model": {name: each.detach() for name, each in named.items()} | self._buffers(),
+            "model": self.model_state(),
             "optimizer": {name: dict(found) for name, each in named.items() if (found := optimizer.state.get(each))},
             "groups": [_without_parameters(group) for group in optimizer.param_groups],
         }
@@ -157,28 +172,47 @@ class Content:
             state[_USER] = {name: _all_taken_apart(each.state_dict()) for name, each in self.user_content.items()}
         return state
 
-    def room(self, outline: "Outline") -> tuple[dict[str, Any], list[torch.Tensor]]:
-        """Return a state of another rank's form, and its tensors in order: the model's own, and new ones."""
-        own = _tensors_of({"model": {name: each.detach() for name, each in self.parameters()} | self._buffers()})
+    def room(self, outline: "Outline") -> tuple[dict[str, Any], dict[str, torch.Tensor]]:
+        """Return a state of another rank's form, and its tensors by path: the model's own, and new ones like them.
+
+        A tensor of the optimizer lies on the ranks as its parameter does, one of the user as it does now.
+
+        Raises:
+            NotByRows: A tensor of the optimizer has another shape than its parameter, which lies on several ranks.
+        """
+        named = {name: each.detach() for name, each in self.named.items()}
+        current: dict[str, Any] = {"model": named | self._buffers()}
+        current["optimizer"] = {name: {"": each} for name, each in named.items()}
         device = next(self.model.parameters()).device
+        own = _tensors_of(current)
+        for name, each in self.user_content.items():
+            found = _tensors_of(each.state_dict())
+            own |= {f"{_USER}/{_part(name)}/tensors/{_part(path)}": found[path] for path in found}
         tensors = {}
         for path, (shape, dtype, is_on_host) in outline.tensors.items():
-            like = own.get(path)
-            if like is None or like.shape != shape or like.dtype != dtype or not like.is_contiguous():
-                like = torch.empty(shape, dtype=dtype, device="cpu" if is_on_host else device)
-            tensors[path] = like
-        return _mapped(outline.structure, lambda _, hole: tensors[hole.path]), list(tensors.values())
+            is_model, is_optimizer = path.startswith("model/"), path.startswith("optimizer/")
+            like = own.get(f"{path.rpartition('/')[0]}/" if is_optimizer else path)
+            if like is not None and (like.shape != shape or not (is_sharded(like) or is_model)):
+                if is_optimizer and is_sharded(like) and shape.numel() > 1:
+                    raise NotByRows(f"{path} has shape {list(shape)}, its parameter {list(like.shape)}")
+                like = None
+            if like is None:
+                tensors[path] = torch.empty(shape, dtype=dtype, device="cpu" if is_on_host else device)
+            elif is_model and like.dtype == dtype and _local(like).is_contiguous():
+                tensors[path] = like
+            else:
+                tensors[path] = torch.empty_like(like, dtype=dtype, memory_format=torch.contiguous_format)
+        return _mapped(outline.structure, lambda _, hole: tensors[hole.path]), tensors
 
     @torch.no_grad()
     def take(self, state: dict[str, Any]) -> None:
-        """Continue with a state of `shared_state` or `room`, whose tensors are the optimizer's from now on."""
-        named = dict(self.plain.named_parameters())
-        own = {name: each.detach() for name, each in named.items()} | self._buffers()
+        """Continue with a state of `live_state` or `room`, whose tensors are the optimizer's from now on."""
+        own = {name: each.detach() for name, each in self.named.items()} | self._buffers()
         for name, tensor in state["model"].items():
-            if tensor.data_ptr() != own[name].data_ptr():
+            if _local(tensor).data_ptr() != _local(own[name]).data_ptr():
                 own[name].copy_(tensor)
         self.optimizer.state.clear()
-        self.optimizer.state.update({named[name]: each for name, each in state["optimizer"].items()})
+        self.optimizer.state.update({self.named[name]: each for name, each in state["optimizer"].items()})
         for group, values in zip(self.optimizer.param_groups, state["groups"], strict=True):
             group.update(values)
         if self.scheduler:
@@ -255,6 +289,11 @@ def _parents(names: Iterable[str]) -> set[str]:
     return found
 
 
+def _local(tensor: torch.Tensor) -> torch.Tensor:
+    """Return this rank's part of a tensor that may lie on several."""
+    return cast(Any, tensor).to_local() if is_sharded(tensor) else tensor
+
+
 def _without_parameters(group: Mapping[str, Any]) -> dict[str, Any]:
     return {name: each for name, each in group.items() if name != "params"}
 
@@ -267,13 +306,13 @@ class Outline:
     tensors: Mapping[str, tuple[torch.Size, torch.dtype, bool]]
 
 
-def outline(state: Any) -> tuple[Outline, list[torch.Tensor]]:
-    """Return the form of a state, and its tensors in the form's order."""
+def outline(state: Any) -> tuple[Outline, dict[str, torch.Tensor]]:
+    """Return the form of a state, and its tensors by path."""
     found = _tensors_of(state)
     tensors = {path: found[path].detach() for path in sorted(found)}
     forms = {path: (each.shape, each.dtype, each.device.type == "cpu") for path, each in tensors.items()}
     structure = _mapped(state, lambda path, _: _Hole(path))
-    return Outline(structure, forms), [each.contiguous() for each in tensors.values()]
+    return Outline(structure, forms), tensors
 
 
 @dataclass(frozen=True, slots=True)

@@ -103,7 +103,7 @@ def run(train: Callable[[], object], prepare: Callable[[], object] = lambda: Non
             traceback.clear_frames(failure.__traceback__)
         if job and job.is_restored:
             _State.kept = job.kept()
-            _State.trained.add(job.plain_model)
+            never_begin_with(job.plain_model)
         link.await_stop(failure)
         failure = job = None
         _leave_group()
@@ -177,8 +177,13 @@ def forget() -> None:
     _State.kept = None
 
 
+def never_begin_with(model: "nn.Module") -> None:
+    """Note that a model's values are not the initial ones: it waits for a state."""
+    _State.trained.add(model)
+
+
 def begin_anew_if_trained(model: "nn.Module") -> None:
-    """End this process if no state was found for a model that it has trained: another one begins with a new model.
+    """End this process if no state was found for a model that waits for one: another one begins with a new model.
 
     By a signal: the operator does not start again what exits by itself before the first step.
     """
@@ -189,9 +194,13 @@ def begin_anew_if_trained(model: "nn.Module") -> None:
 
 
 def is_resize() -> bool:
-    """Return whether the stop that was requested is for a resize: a rank that stays has the state."""
-    link = _State.link
-    return link is not None and link.is_resize
+    """Return whether the stop that was requested is for a resize: ranks that stay have the state."""
+    return _State.link is not None and _State.link.notice in (names.RESIZE, names.LEAVE)
+
+
+def is_leaving() -> bool:
+    """Return whether this rank's node leaves with the stop that was requested."""
+    return _State.link is not None and _State.link.notice == names.LEAVE
 
 
 def listening_ports() -> list[int]:
@@ -222,7 +231,7 @@ class _Link:
         self._cutter: threading.Thread | None = None
         self._cutting = threading.Lock()
         self.has_left = True
-        self.is_resize = False
+        self.notice: str | None = None
         self._client.register_message_queue(Message.JOB_START, self._starts)
         self._client.register_message_callback(Message.JOB_FAULT, self._on_stop)
         self._client.register_message_callback(Message.JOB_RANK_INFO, self._on_notice)
@@ -230,7 +239,7 @@ class _Link:
     def await_start(self) -> None:
         """Wait at the barrier, then take over this process's place among the ranks."""
         agent.stop_requested.clear()
-        self.is_resize = False
+        self.notice = None
         while not self._starts.empty():
             self._starts.get()
         if not self._client.sendall(self._message.AT_RCB_BARRIER, {}):
@@ -274,9 +283,9 @@ class _Link:
         agent.stop_requested.set()
 
     def _on_notice(self, message: dict[str, Any]) -> None:
-        notice = ((message.get("aggregate_worker_data") or {}).get("aggregate_worker_data") or {}).get(names.NOTICE)
-        self.is_resize = notice == names.RESIZE
-        if notice == names.ABORT:
+        data = message.get("aggregate_worker_data") or {}
+        self.notice = (data.get("aggregate_worker_data") or {}).get(names.NOTICE)
+        if self.notice == names.ABORT:
             self.begin_cutting()
 
     def begin_cutting(self) -> None:

@@ -29,6 +29,7 @@ from launcher.runtime.user_metrics import UserMetrics
 
 if TYPE_CHECKING:  # start-up time, as in `Job.__init__`
     from launcher.runtime import peers
+    from launcher.runtime.rows import Parts
     from launcher.runtime.tiers.training import TieredCheckpoints
 
 DRAIN_TIMEOUT_S = 5.0
@@ -112,6 +113,7 @@ class Job(LossWeighting):
         self._rate: float | None = None
         self._last: StepMetrics | None = None
         self.kept_by: int | None = None
+        self._handed: Parts = {}
         self._saw_stop = self._has_stepped = self.is_left = self._is_start_recorded = self._is_dirty = False
         sampler.records_draws = True
         self._step_hook = optimizer.register_step_pre_hook(self._before_step)
@@ -171,19 +173,16 @@ class Job(LossWeighting):
         from launcher.runtime import peers
 
         try:
-            taken = peers.take_over(self._content)
-        except peers.StatesDiffer as error:
-            self._say(f"{error}: all continue at the newest checkpoint")
-            return None
+            taken, reason = peers.take_over(self._content), "no rank has kept its state"
+        except peers.NotHealed as error:
+            taken, reason = None, str(error)
         if taken is None:
             if startup_timing.attempt():
-                is_whole = peers.is_replicated(self.model)
-                reason = "no rank has kept its state" if is_whole else "every rank has a part of the state only"
                 self._say(f"{reason}: all continue at the newest checkpoint")
             return None
-        total = taken.num_holders + taken.num_receivers
-        moved = f", {taken.num_receivers} received it" if taken.num_receivers else ""
-        self._say(f"continuing at step {taken.progress.step}: {taken.num_holders} of {total} ranks kept it{moved}")
+        moved = f", {taken.num_receivers} received {taken.num_bytes / 1e6:,.1f} MB" if taken.num_receivers else ""
+        size = process_group.world_size()
+        self._say(f"continuing at step {taken.progress.step}: {taken.num_holders} of {size} ranks kept it{moved}")
         if self._reporter and taken.last and self._reporter.last_step() < taken.last.step:
             self._reporter.report(taken.last)  # the first rank was lost between this step and its report
         self._last, self.kept_by = taken.last, taken.num_holders
@@ -192,7 +191,7 @@ class Job(LossWeighting):
     def kept(self) -> "peers.Kept | None":
         """Return the state that this rank keeps for the next attempt, and let go of everything else.
 
-        None if it is not complete: a sharded model, or an optimizer that has stepped in a step that did not end.
+        None if it is not complete: the optimizer has stepped in a step that did not end.
         """
         from launcher.runtime import peers
 
@@ -201,10 +200,10 @@ class Job(LossWeighting):
             self._reporter.close(0.0)
         alone = self._content.alone()
         self.optimizer.zero_grad()
-        if alone is None or self._is_dirty or not peers.is_replicated(alone.model):
+        if alone is None or self._is_dirty:
             return None
         progress = Progress(self.step, world_size=process_group.world_size(), **self.sampler.state_dict())
-        return peers.Kept(alone, progress, self._last)
+        return peers.kept(alone, progress, self._last, self._handed)
 
     def _say(self, message: str) -> None:
         if process_group.rank() == 0:
@@ -328,13 +327,21 @@ class Job(LossWeighting):
             self._close()
 
     def _leaves_state(self) -> bool:
-        """Return whether a rank that stays keeps the state, so that a stop needs no checkpoint. Collective."""
-        if not in_place.stays():
+        """Return whether ranks that stay keep the state, so that a stop needs no checkpoint. Collective.
+
+        What only leaving ranks have is handed to those that stay.
+        """
+        if not in_place.stays() or any_rank(not in_place.is_resize() or self._is_save_postponed):
             return False
         from launcher.runtime import peers
 
-        is_kept = in_place.is_resize() and peers.is_replicated(self.model) and not self._is_save_postponed
-        return not any_rank(not is_kept)
+        if not self._content.is_replicated:
+            try:
+                self._handed = peers.hand_over(self._content, leaves=in_place.is_leaving())
+            except peers.NotHealed as error:
+                self._say(f"{error}: a checkpoint is saved")
+                return False
+        return True
 
     def _batches(self, loader: Iterable[Data]) -> Iterator[Data]:
         """Yield the batches up to the last one, or to a stop."""

@@ -1,39 +1,47 @@
 """The state of training in the memory of the ranks: it goes from those that have the newest to those that lack it.
 
-Under DistributedDataParallel every rank has all of it. Ranks may differ by one step after a loss, and the one that is
-ahead heals the others: it stepped with gradients that all had summed. Parameters and optimizer state come from all
-ranks that have them, each sending its share of the bytes; everything else comes from the first of these.
+Under DistributedDataParallel every rank has all of it; of a sharded model each has some rows. What a rank needs and
+does not have comes straight from the ranks that have it, each sending its share of the bytes. Ranks may differ by one
+step after a loss, and those that are ahead heal the others: they stepped with gradients that all had summed.
 
-A sharded model has no second copy of its parts: it goes through a checkpoint.
+Rows that only a leaving rank has are handed to those that remain before it leaves. If rows are lost with a rank, all
+continue at a checkpoint.
 """
 
 import pickle
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import torch
 import torch.distributed as dist
-from torch import nn
 
-from launcher.runtime import in_place, process_group, randomness
+from launcher.runtime import in_place, process_group, randomness, rows
 from launcher.runtime.checkpoint_folder import Progress
 from launcher.runtime.checksums import checksum
-from launcher.runtime.content import Content, outline
+from launcher.runtime.content import Content, Outline, outline
 from launcher.runtime.reporting import StepMetrics
-from launcher.runtime.stop_consensus import any_rank
+from launcher.runtime.rows import NotByRows, Part, Parts, Ranges
 
 
 class Kept(NamedTuple):
-    """What an attempt leaves in its process; `last` are the metrics of its last step."""
+    """What an attempt leaves in its process.
 
-    content: Content
+    Args:
+        last: Metrics of the last step.
+        form, parts: Form of the state, and what this rank has of it.
+        content: Of the same tensors, to continue with; None for a sharded model, which is made for its ranks.
+    """
+
     progress: Progress
     last: StepMetrics | None
+    form: Outline
+    parts: Parts
+    content: Content | None
 
 
 class Taken(NamedTuple):
     """What the ranks took over: the progress, and the metrics of its step, which the first rank may not have written
-    before it was lost; how many ranks had it, how many received it, and the bytes that this one received.
+    before it was lost; how many ranks had it, how many received from others, and the bytes that these received.
     """
 
     progress: Progress
@@ -43,118 +51,223 @@ class Taken(NamedTuple):
     num_bytes: int
 
 
-class StatesDiffer(RuntimeError):
-    """The ranks hold different states of the same step."""
+class NotHealed(RuntimeError):
+    """The ranks cannot continue with what they have; the message says why."""
 
 
-def is_replicated(model: nn.Module) -> bool:
-    """Return whether every rank has all parameters."""
-    return not any(hasattr(parameter, "device_mesh") for parameter in model.parameters())
+class _Offer(NamedTuple):
+    """What a rank tells the others of what it has; `ranges` are None if that is everything."""
+
+    progress: Progress | None
+    last: StepMetrics | None
+    rows: Mapping[str, int]
+    ranges: Ranges | None
+    ports: list[int]
+
+
+def kept(content: Content, progress: Progress, last: StepMetrics | None, handed: Parts) -> Kept | None:
+    """Return what an attempt leaves in its process; None if it cannot be moved by rows.
+
+    Args:
+        handed: Rows that leaving ranks have handed to this one.
+    """
+    form, tensors = outline(content.live_state())
+    try:
+        parts = {path: (rows.part_of(tensor), *handed.get(path, ())) for path, tensor in tensors.items()}
+    except NotByRows:
+        return None
+    return Kept(progress, last, form, parts, content if content.is_replicated else None)
+
+
+def hand_over(content: Content, *, leaves: bool) -> Parts:
+    """Give the rows that only leaving ranks have to those that remain; return what this rank received. Collective.
+
+    Those that remain get what they will need if they divide the rows in their order.
+    """
+    _, tensors = outline(content.live_state())
+    parts = {path: (rows.part_of(tensor),) for path, tensor in tensors.items()}
+    answers = process_group.gather((leaves, rows.ranges_of(parts)))
+    remaining = [rank for rank, (is_leaving, _) in enumerate(answers) if not is_leaving]
+    leaving = {rank: ranges for rank, (is_leaving, ranges) in enumerate(answers) if is_leaving}
+    lacking: list[dict[str, list[tuple[int, int]]]] = [{} for _ in answers]
+    for path, tensor in tensors.items() if remaining and leaving else ():
+        total = rows.num_rows(tensor.shape)
+        there = rows.united(each for rank in remaining for each in answers[rank][1].get(path, ()))
+        for place, rank in enumerate(remaining):
+            wanted = rows.chunk(total, place, len(remaining))
+            lacking[rank][path] = rows.without([wanted], there)
+    plan = rows.moves(lacking, leaving, _row_bytes(tensors))
+    received: dict[str, list[Part]] = {}
+    for move in plan:
+        if move.target == process_group.rank():
+            like = parts[move.path][0].rows
+            room = torch.empty((move.stop - move.start, *like.shape[1:]), dtype=like.dtype, device=like.device)
+            received.setdefault(move.path, []).append(Part(move.start, room))
+    rows.exchange(plan, parts, received)
+    _compare(plan, parts, received)
+    return received
 
 
 def take_over(content: Content) -> Taken | None:
-    """Bring all ranks to the newest state that one of them has kept; None if none has. Collective.
+    """Bring all ranks to the newest state that they have kept together; None if none has one. Collective.
 
     Raises:
-        StatesDiffer: Their checksums differ afterwards.
+        NotHealed: They lack some of it, or their checksums differ afterwards.
     """
-    kept = in_place.kept()
-    if kept and not (is_replicated(content.model) and _fits(kept.content, content)):
-        kept = None
-    own = (kept.progress, kept.last) if kept else (None, None)
-    answers = process_group.gather((*own, in_place.listening_ports()))
-    in_place.know_ports([ports for *_, ports in answers])
-    found = [progress for progress, *_ in answers]
-    newest = max((each for each in found if each), key=lambda each: (each.step, each.cursor), default=None)
-    if newest is None:
+    own = in_place.kept()
+    if own and not _fits(own.form, content):
+        own = None
+    offers = process_group.gather(_offer(own))
+    in_place.know_ports([each.ports for each in offers])
+    if not any(each.progress for each in offers):
         return None
-    holders = [rank for rank, each in enumerate(found) if each == newest]
-    receivers = [rank for rank in range(len(found)) if rank not in holders]
-    is_holder = process_group.rank() in holders
-    state = kept.content.shared_state() if kept and is_holder else {}
-    num_bytes = 0
-    if receivers:
-        state, num_bytes = _spread(content, state, holders, receivers)
-    if not (kept and is_holder and kept.content.is_same(content)):
+    newest, holders = _newest(offers)
+    if own and process_group.rank() not in holders:
+        own = None
+    form = _form_of(own, holders[0])
+    adopted = own.content if own and content.is_replicated else None
+    lacks: Ranges | None = {}
+    if own and adopted:
+        state, parts = adopted.live_state(), own.parts
+    else:
+        state, parts, lacks = _room(content, form, own)
+    lacking = process_group.gather(lacks)
+    if any(each is None for each in lacking):
+        raise NotHealed("a tensor of the state is not divided by rows")
+    sent = own.parts if own else {}
+    having = {rank: _ranges(offers[rank]) for rank in holders}
+    sizes = {path: shape[1:].numel() * dtype.itemsize for path, (shape, dtype, _) in form.tensors.items()}
+    plan = rows.moves([each or {} for each in lacking], having, sizes)
+    rows.exchange(plan, sent, parts)
+    if own and not adopted:
+        rows.copy(own.parts, parts)
+    if not (adopted and adopted.is_same(content)):
         content.take(state)
     content.optimizer.zero_grad()
     content.model.zero_grad()
-    process_group.barrier()
-    sums = process_group.gather(_checksum(content))
-    if len(set(sums)) > 1:
-        digests = ", ".join(each.hex()[:8] for each in sums)
-        raise StatesDiffer(f"the ranks hold different states of step {newest.step} ({digests})")
+    is_whole = content.is_replicated and all(offers[rank].ranges is None for rank in holders)
+    _compare([] if is_whole else plan, sent, parts)
+    _compare_replicas(content, newest)
     randomness.reseed(process_group.rank(), newest.step)
     in_place.forget()
-    return Taken(newest, answers[holders[0]][1], len(holders), len(receivers), num_bytes)
+    receivers = {move.target for move in plan}
+    num_bytes = sum((move.stop - move.start) * sizes[move.path] for move in plan)
+    return Taken(newest, offers[holders[0]].last, len(holders), len(receivers), num_bytes)
 
 
-def _fits(old: Content, new: Content) -> bool:
-    """Return whether two contents have the same parts."""
-
-    def form(content: Content) -> list[object]:
-        parameters = [(name, each.shape, each.dtype) for name, each in content.parameters()]
-        return [
-            parameters,
-            len(content.optimizer.param_groups),
-            content.scheduler is None,
-            list(content.user_content),
-        ]
-
-    return form(old) == form(new)
+def _fits(form: Outline, content: Content) -> bool:
+    """Return whether a state has the parts of a content."""
+    _, tensors = outline({"model": content.model_state()})
+    own = {path: (each.shape, each.dtype) for path, each in tensors.items()}
+    found = {path: each[:2] for path, each in form.tensors.items() if path.startswith("model/")}
+    return (
+        own == found
+        and len(form.structure["groups"]) == len(content.optimizer.param_groups)
+        and ("scheduler" in form.structure) == (content.scheduler is not None)
+        and list(form.structure.get("content", ())) == list(content.user_content)
+    )
 
 
-def _spread(
-    content: Content, state: dict[str, Any], holders: Sequence[int], receivers: Sequence[int]
-) -> tuple[dict[str, Any], int]:
-    """Send the holders' state to the receivers; return this rank's state, and the bytes that it received."""
-    rank = process_group.rank()
-    form, tensors = outline(state) if rank in holders else (None, [])
-    shared: list[Any] = [form]
-    dist.broadcast_object_list(shared, src=holders[0])
-    if any_rank(form is not None and form.tensors != shared[0].tensors):
-        raise StatesDiffer("the ranks that have the newest state have different parts of it")
-    if rank in receivers:
-        state, tensors = content.room(shared[0])
-    shares = _shares([each.numel() * each.element_size() for each in tensors], len(holders))
-    works: list[Any] = []
-    for tensor, share in zip(tensors, shares, strict=True):
-        if not tensor.numel():
-            continue
-        if rank in receivers:
-            works.append(dist.irecv(tensor, src=holders[share]))
-        elif rank == holders[share]:
-            works += [dist.isend(tensor, dst=each) for each in receivers]
-    for work in works:
-        work.wait()
-    num_bytes = sum(each.numel() * each.element_size() for each in tensors) if rank in receivers else 0
-    return state, num_bytes
+def _offer(own: Kept | None) -> _Offer:
+    ports = in_place.listening_ports()
+    if own is None:
+        return _Offer(None, None, {}, None, ports)
+    total = {path: rows.num_rows(shape) for path, (shape, _, _) in own.form.tensors.items()}
+    ranges = rows.ranges_of(own.parts)
+    has_all = all(rows.united(ranges[path]) == rows.united([(0, count)]) for path, count in total.items())
+    is_whole = has_all and own.content is not None
+    return _Offer(own.progress, own.last, total, None if is_whole else ranges, ports)
 
 
-def _shares(sizes: Sequence[int], count: int) -> list[int]:
-    """Return which of `count` senders sends each part, so that all send about the same number of bytes."""
-    loads, shares = [0] * count, [0] * len(sizes)
-    for index in sorted(range(len(sizes)), key=lambda each: -sizes[each]):
-        shares[index] = loads.index(min(loads))
-        loads[shares[index]] += sizes[index]
-    return shares
+def _ranges(offer: _Offer) -> Ranges:
+    return {path: [(0, count)] for path, count in offer.rows.items()} if offer.ranges is None else offer.ranges
 
 
-def _checksum(content: Content) -> bytes:
-    """Return the checksum of trained parameters, the optimizer's state, in the order of parameters, and schedule."""
+def _newest(offers: Sequence[_Offer]) -> tuple[Progress, list[int]]:
+    """Return the newest state of which the ranks have every row, and the ranks that have rows of it.
+
+    Raises:
+        NotHealed: There is none.
+    """
+    found = {each.progress for each in offers if each.progress}
+    for progress in sorted(found, key=lambda each: (each.step, each.cursor), reverse=True):
+        holders = [rank for rank, each in enumerate(offers) if each.progress == progress]
+        ranges = [_ranges(offers[rank]) for rank in holders]
+        total = offers[holders[0]].rows
+        there = {path: rows.united(each for of_rank in ranges for each in of_rank.get(path, ())) for path in total}
+        if all(there[path] == rows.united([(0, count)]) for path, count in total.items()):
+            return progress, holders
+    raise NotHealed("rows of the state are lost with the ranks that had them")
+
+
+def _form_of(own: Kept | None, first: int) -> Outline:
+    shared: list[Any] = [own.form if own else None]
+    if dist.is_initialized():
+        dist.broadcast_object_list(shared, src=first)
+    form: Outline = shared[0]
+    if any(process_group.gather(own is not None and own.form.tensors != form.tensors)):
+        raise NotHealed("the ranks that have the newest state have different parts of it")
+    return form
+
+
+def _room(content: Content, form: Outline, own: Kept | None) -> tuple[Any, Parts, Ranges | None]:
+    """Return the state to continue with, its tensors on this rank, and the rows of these that it lacks.
+
+    The last is None if the tensors are not divided by rows.
+    """
+    try:
+        state, tensors = content.room(form)
+        parts = {path: (rows.part_of(tensor),) for path, tensor in tensors.items()}
+    except NotByRows:
+        return {}, {}, None
+    has = rows.ranges_of(own.parts) if own else {}
+    wants = rows.ranges_of(parts)
+    return state, parts, {path: rows.without(wants[path], has.get(path, ())) for path in wants}
+
+
+def _row_bytes(tensors: Mapping[str, torch.Tensor]) -> dict[str, int]:
+    return {path: each.shape[1:].numel() * each.element_size() for path, each in tensors.items()}
+
+
+def _compare(plan: Sequence[rows.Move], sent: Parts, received: Parts) -> None:
+    """Compare the checksums of what was sent and received. Collective.
+
+    Raises:
+        NotHealed: They differ.
+    """
+    if not plan:
+        return
+    answers = process_group.gather(rows.checksums(plan, process_group.rank(), sent, received))
+    of_sources, of_targets = [iter(each) for each, _ in answers], [iter(each) for _, each in answers]
+    pairs = [(next(of_sources[move.source]), next(of_targets[move.target])) for move in plan]
+    differing = [move for move, (one, two) in zip(plan, pairs, strict=True) if one != two]
+    if differing:
+        raise NotHealed(f"what rank {differing[0].target} received of {differing[0].path} is not what was sent")
+
+
+def _compare_replicas(content: Content, progress: Progress) -> None:
+    """Compare the checksums of ranks that have the same rows. Collective.
+
+    Raises:
+        NotHealed: They differ.
+    """
+    own = [(path, part) for path, part in _trained(content)]
+    place = [(path, part.start, len(part.rows)) for path, part in own]
     schedule = pickle.dumps(content.scheduler.state_dict()) if content.scheduler else b""
-    return checksum(b"".join([*(checksum(each) for each in _arrays(content)), schedule]))
+    digest = checksum(b"".join([*(checksum(rows.as_bytes(part.rows)) for _, part in own), schedule]))
+    answers = process_group.gather((checksum(repr(place).encode()), digest))
+    if len(set(answers)) > len({where for where, _ in answers}):
+        digests = ", ".join(each.hex()[:8] for _, each in answers)
+        raise NotHealed(f"the ranks hold different states of step {progress.step} ({digests})")
 
 
-def _arrays(content: Content) -> Iterator[Any]:
-    for _, parameter in content.parameters():
+def _trained(content: Content) -> Iterator[tuple[str, Part]]:
+    """Yield what this rank has of trained parameters and of the optimizer's state, in the order of parameters."""
+    for name, parameter in content.parameters():
         if not parameter.requires_grad:
             continue
-        for tensor in (parameter, *_tensors(content.optimizer.state.get(parameter, {}))):
-            yield tensor.detach().cpu().contiguous().view(-1).view(torch.uint8).numpy()
-
-
-def _tensors(state: dict[str, Any]) -> Iterator[torch.Tensor]:
-    for name in sorted(state):
-        if isinstance(state[name], torch.Tensor):
-            yield state[name]
+        yield name, rows.part_of(parameter)
+        state = content.optimizer.state.get(parameter, {})
+        for key in sorted(state):
+            if isinstance(state[key], torch.Tensor):
+                yield f"{name}/{key}", rows.part_of(state[key])

@@ -3,8 +3,9 @@
 import math
 import time
 from collections.abc import Callable, Iterator
+from dataclasses import dataclass
 from pathlib import Path
-from typing import NamedTuple, cast
+from typing import cast
 
 import torch
 from torch import nn
@@ -33,10 +34,11 @@ class UnknownStrategy(ValueError):
     """This trainer does not support the recipe's `strategy`."""
 
 
-class Prepared(NamedTuple):
+@dataclass(slots=True)
+class Prepared:
     """What a process makes once for all attempts: samples, model, and the optimizer of its parameters.
 
-    A sharded model is made for one number of ranks: it is None, as is its optimizer.
+    A sharded model is made for one number of ranks: the first attempt takes it. Later ones take one without values.
     """
 
     tokens: torch.Tensor
@@ -47,14 +49,14 @@ class Prepared(NamedTuple):
 def prepare(settings: Settings, device: torch.device) -> Prepared:
     """Return what does not depend on the number of ranks."""
     tokens = load_tokens(data_file(settings.data_path), settings.max_len, settings.data_limit).to(device)
-    if settings.strategy != "ddp":
-        return Prepared(tokens, None, None)
     model = _model(settings, device)
-    return Prepared(tokens, model, _optimizer(settings, model))
+    return Prepared(tokens, model, _optimizer(settings, model) if settings.strategy == "ddp" else None)
 
 
 def _model(settings: Settings, device: torch.device) -> nn.Module:
-    return build_model(settings.model_type, settings.model, max_len=settings.max_len, seed=settings.seed).to(device)
+    with torch.device("meta" if device.type == "meta" else "cpu"):  # the same initial weights on every device
+        model = build_model(settings.model_type, settings.model, max_len=settings.max_len, seed=settings.seed)
+    return model.to(device)
 
 
 def _optimizer(settings: Settings, model: nn.Module) -> torch.optim.Optimizer:
@@ -142,9 +144,10 @@ class Trainer:
         prepared: Prepared | None = None,
     ):
         self.settings, self.place, self.run_dir = settings, place, run_dir
-        self.tokens, model, optimizer = prepared or prepare(settings, place.device)
-        self.model = distribute(model or _model(settings, place.device), settings.strategy)
-        self.optimizer = optimizer or _optimizer(settings, self.model)
+        prepared = prepared or prepare(settings, place.device)
+        self.tokens = prepared.tokens
+        self.model = self._distributed(prepared)
+        self.optimizer = prepared.optimizer or _optimizer(settings, self.model)
         shares, tracking = settings.shares, settings.tracking
         self.reporter = reporter_of(run_dir, tracking.uri, tracking.run_id) if place.rank == 0 else None
         self.job = Job(
@@ -168,6 +171,16 @@ class Trainer:
             max_skipped_steps=settings.max_skipped_steps,
         )
         self.last_loss: float | None = None
+
+    def _distributed(self, prepared: Prepared) -> nn.Module:
+        if prepared.model:
+            model = distribute(prepared.model, self.settings.strategy)
+            if not prepared.optimizer:
+                prepared.model = None
+            return model
+        model = distribute(_model(self.settings, torch.device("meta")), self.settings.strategy)
+        in_place.never_begin_with(model)
+        return model.to_empty(device=self.place.device)
 
     def run(self) -> bool:
         """Train to the end, or to the next scale event; return whether training is finished.

@@ -113,6 +113,7 @@ def test_workers_that_stay_get_a_notice_and_addresses_and_logs_of_the_next_attem
     assert start["rankIps"] == [{"rank": rank, "ip": host} for rank, host in enumerate("abc")]
     assert start["ipVersion"] == "2"
     agent.body = STAYS % b"init"
+    agent.client.notify(notice)
     agent.client.stop(9, notice)
     (_, (update, sent), (stop, body)) = agent.orders
     assert (update, sent["worker_data"], sent["faultCount"], sent["rank"]) == ("/update", {"notice": notice}, 3, 1)

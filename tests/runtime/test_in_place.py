@@ -1,5 +1,6 @@
 """What workers keep between two starts in one process, and how it reaches the others."""
 
+import math
 import os
 import signal
 import socket
@@ -15,12 +16,13 @@ import pytest
 import torch
 from runtime_ranks import run_ranks
 from torch import nn
+from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
 from torch.distributed.fsdp import fully_shard
 
-from launcher.runtime import in_place, peers, process_group, startup_timing
+from launcher.runtime import in_place, peers, process_group, rows, startup_timing
 from launcher.runtime.checkpoint_folder import Progress
 from launcher.runtime.content import Content
-from launcher.runtime.peers import Kept, StatesDiffer
+from launcher.runtime.peers import Kept, NotHealed
 from launcher.runtime.process_group import Place
 
 DDP = nn.parallel.DistributedDataParallel
@@ -60,7 +62,7 @@ def trained(steps: int, scale: float = 1.0) -> Kept:
         found.optimizer.zero_grad()
         found.user_content["counter"].count += 1
         found.user_content["counter"].total += 1
-    return Kept(found, Progress(steps, 12 * steps, 2, **SAME), None)
+    return peers.kept(found, Progress(steps, 12 * steps, 2, **SAME), None, {})
 
 
 def state_of(found: Content) -> dict[str, Any]:
@@ -95,10 +97,10 @@ def take_over(place: Place, steps: tuple[int | None, ...], *, rebuilds: bool) ->
 def test_every_rank_continues_with_the_newest_state(tmp_path, steps, rebuilds):
     results = run_ranks(len(steps), partial(take_over, steps=steps, rebuilds=rebuilds), tmp_path)
     has_newest = [done == 3 for done in steps]
-    for rank, (taken, state, gradients, kept, expected) in enumerate(results):
+    for taken, state, gradients, kept, expected in results:
         assert (taken.progress.step, taken.progress.cursor) == (3, 36)
         assert (taken.num_holders, taken.num_receivers) == (sum(has_newest), len(steps) - sum(has_newest))
-        assert (taken.num_bytes > 0) == (not has_newest[rank])
+        assert (taken.num_bytes > 0) == (not all(has_newest))
         assert gradients == [] and kept is None
         running = {name for name in state["model"] if name.startswith("1.")}  # a forward pass changes these here
         for name in set(expected["model"]) - running:
@@ -108,15 +110,16 @@ def test_every_rank_continues_with_the_newest_state(tmp_path, steps, rebuilds):
 
 
 def test_senders_share_the_bytes():
-    sizes = [400, 100, 100, 100, 100, 8]
-    shares = peers._shares(sizes, 2)
-    loads = [sum(size for size, share in zip(sizes, shares, strict=True) if share == sender) for sender in range(2)]
-    assert max(loads) - min(loads) <= 8
+    sizes = {name: size for name, size in zip("abcdef", [400, 100, 100, 100, 100, 8], strict=True)}
+    lacking = [{}, {}, {name: [(0, 1)] for name in sizes}]
+    plan = rows.moves(lacking, {rank: {name: [(0, 1)] for name in sizes} for rank in (0, 1)}, sizes)
+    loads = [sum(sizes[move.path] for move in plan if move.source == sender) for sender in range(2)]
+    assert max(loads) - min(loads) <= 8 and sum(loads) == 808
 
 
 def differ(place: Place) -> str:
     in_place._State.kept = kept = trained(3, scale=1.0 + place.rank)
-    with pytest.raises(StatesDiffer) as raised:
+    with pytest.raises(NotHealed) as raised:
         peers.take_over(kept.content)
     return str(raised.value)
 
@@ -127,21 +130,105 @@ def test_ranks_with_different_states_of_a_step_are_refused_on_all_of_them(tmp_pa
     assert one == two and "different states of step 3" in one
 
 
-def nothing(place: Place, kind: str) -> Any:
-    if kind == "other-model":
-        in_place._State.kept = trained(3)
-        model = nn.Linear(3, 3)
-    else:
-        model = nn.Sequential(nn.Linear(4, 4))
-        fully_shard(model)
-        in_place._State.kept = Kept(Content(model, torch.optim.SGD(model.parameters(), lr=0.1)), Progress(3), None)
+def other_model(place: Place) -> Any:
+    in_place._State.kept = trained(3)
+    model = nn.Linear(3, 3)
     return peers.take_over(Content(model, torch.optim.SGD(model.parameters(), lr=0.1)))
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("kind", ["other-model", "sharded"])
-def test_what_fits_no_rank_is_left_to_the_checkpoint(tmp_path, kind):
-    assert run_ranks(2, partial(nothing, kind=kind), tmp_path) == [None, None]
+def test_the_state_of_another_model_is_left_to_the_checkpoint(tmp_path):
+    assert run_ranks(2, other_model, tmp_path) == [None, None]
+
+
+def sharded(seed: int, mesh: DeviceMesh | None) -> Content:
+    """Return a model whose rows its ranks do not divide evenly; complete without a mesh."""
+    torch.manual_seed(seed)
+    model = nn.Sequential(nn.Linear(7, 5), nn.Linear(5, 4), nn.Linear(4, 1))
+    nn.init.constant_(model[1].bias.requires_grad_(False), 0.1)  # that of the base model
+    if mesh:
+        for layer in model:
+            fully_shard(layer, mesh=mesh)
+        fully_shard(model, mesh=mesh)
+    optimizer = torch.optim.AdamW((each for each in model.parameters() if each.requires_grad), lr=0.1)
+    return Content(model, optimizer, user_content={"counter": Counter()})
+
+
+def step(found: Content, number: int) -> None:
+    """Do a step on the same samples on every rank."""
+    torch.manual_seed(number)
+    found.model(torch.randn(4, 7)).pow(2).mean().backward()
+    found.optimizer.step()
+    found.optimizer.zero_grad()
+    found.user_content["counter"].total += 1
+
+
+def complete(found: Content) -> list[Any]:
+    """Return parameters and the optimizer's tensors, each complete."""
+    parts = [parameter for _, parameter in found.parameters()]
+    parts += [each for parameter in list(parts) for each in found.optimizer.state[parameter].values()]
+    return [(each.full_tensor() if rows.is_sharded(each) else each).tolist() for each in parts]
+
+
+def course(place: Place, attempts: tuple[tuple[int, ...], ...], folder: Path, *, is_planned: bool) -> list[Any]:
+    """Train two steps at each of these shapes of the mesh, and return what this rank did and had after each."""
+    process_group.dist.destroy_process_group()
+    found, done = [], 0
+    for number, shape in enumerate(attempts):
+        size = math.prod(shape)
+        if place.rank >= size:
+            in_place._State.kept = None  # a later attempt has a new rank in its place
+            found.append(None)
+            done += 2
+            continue
+        store = torch.distributed.FileStore(str(folder / f"store{number}"), size)
+        torch.distributed.init_process_group("gloo", store=store, rank=place.rank, world_size=size)
+        names = ("replicate", "shard")[-len(shape) :]
+        mesh = init_device_mesh("cpu", shape, mesh_dim_names=names) if size > 1 else None
+        own = sharded(seed=number, mesh=mesh)
+        try:
+            taken = peers.take_over(own)
+        except NotHealed as error:
+            return [*found, str(error)]
+        for _ in range(2):
+            done += 1
+            step(own, done)
+        found.append((taken, complete(own), own.user_content["counter"].total.tolist()))
+        upcoming = math.prod(attempts[number + 1]) if number + 1 < len(attempts) else size
+        handed = peers.hand_over(own, leaves=place.rank >= upcoming) if is_planned else {}
+        in_place._State.kept = peers.kept(own, Progress(done, 12 * done, size, **SAME), None, handed)
+        torch.distributed.destroy_process_group()
+    return found
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("attempts", "is_planned", "healed"),
+    [
+        (((2,), (3,), (2,), (4,), (1,), (3,)), True, True),
+        (((1,), (2,), (5,), (3,)), True, True),
+        (((2, 2), (2,), (2, 2), (3,)), True, True),
+        (((2, 2), (2,)), False, True),
+        (((4,), (2,)), False, False),
+    ],
+    ids=["by-rows", "from-one", "replicas", "a-replica-is-lost", "rows-are-lost"],
+)
+def test_rows_of_a_sharded_model_go_to_those_that_need_them(tmp_path, attempts, is_planned, healed):
+    ranks = max(math.prod(shape) for shape in attempts)
+    work = partial(course, attempts=attempts, folder=tmp_path, is_planned=is_planned)
+    results = run_ranks(ranks, work, tmp_path)
+    if not healed:
+        assert [each[1:] for each in results[:2]] == [["rows of the state are lost with the ranks that had them"]] * 2
+        return
+    alone = sharded(seed=0, mesh=None)
+    for number, shape in enumerate(attempts):
+        for done in (2 * number + 1, 2 * number + 2):
+            step(alone, done)
+        for each in results[: math.prod(shape)]:
+            taken, values, total = each[number]
+            torch.testing.assert_close(values, complete(alone), rtol=1e-5, atol=1e-6)
+            assert total == alone.user_content["counter"].total.tolist()
+            assert (taken is None) == (number == 0)
 
 
 def connection(listener: socket.socket) -> tuple[socket.socket, socket.socket]:
