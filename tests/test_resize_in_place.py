@@ -113,12 +113,12 @@ def test_a_tour_loses_no_step(tmp_path):
 
 
 @pytest.mark.long
-def test_a_rank_that_hangs_lets_all_begin_anew(tmp_path, alone):
+def test_a_rank_that_hangs_is_replaced_and_healed(tmp_path, alone):
     limit = "+cluster.hang={expectedRecurringFrequencyInSeconds:20}"
     chain = events("{at:{step:34},hang:{rank:1}}")
     code, _, err = run(*PACED, IN_PLACE, limit, chain, "recipes.trainer.num_nodes=2", cwd=tmp_path)
     assert code == 0, err
-    assert [start["kept_by"] for start in starts_of(tmp_path)] == [None, None]
+    assert [start["kept_by"] for start in starts_of(tmp_path)] == [None, 1]
     assert_trained_as_alone(tmp_path, alone)
 
 

@@ -1,6 +1,7 @@
 """Your own script: the launcher starts it on every rank and leaves the training to it."""
 
 import json
+import re
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
@@ -79,5 +80,14 @@ def _worker_env(job: JobSpec) -> dict[str, str]:
     return found | mlflow_variables(get(job.config, "recipes.training_config.mlflow"))
 
 
-_WORKERS = agent_workers(_program, takes_config_path=False, env=_worker_env)
+def _stays(job: JobSpec) -> bool:
+    """Return whether the script calls `elastic.run`; one that cannot be read here, or a module, may not."""
+    try:
+        return bool(_CALL.search(Path(_program(job)[0]).read_text(encoding="utf-8")))
+    except (OSError, UnicodeDecodeError):
+        return False
+
+
+_CALL = re.compile(r"^\s*elastic\.run\(", re.MULTILINE)
+_WORKERS = agent_workers(_program, takes_config_path=False, env=_worker_env, stays=_stays)
 INTERFACES = {None: Interface(roles=(_WORKERS,), takes_config_path=False, entry=Entry.SCRIPT)}

@@ -58,6 +58,9 @@ class Instances(Generic[OptionsT]):
 class Scaling:
     """The size of a running job may change, as `recipes.elastic_policy` requests."""
 
+    resizes_in_place: ClassVar[bool] = False
+    """Whether workers stay by default: this launcher's own operator tells them what each stop is for."""
+
     def initial_nodes(self, job: JobSpec) -> int | None:
         """Return the size that a job starts with if the backend determines that; None leaves it to the recipe."""
         return None

@@ -101,8 +101,8 @@ class Role(NamedTuple):
     """Processors and memory that the role may use at most; none: no limit."""
     pod_needs: Callable[[JobSpec], PodNeeds] = lambda job: PodNeeds()
     """What its pods need of a cluster beyond that."""
-    can_stay: bool = False
-    """Whether its processes may outlive a change of the job's size."""
+    stays: Callable[[JobSpec], bool] | None = None
+    """Whether its processes are known to wait for the next start when the job's size changes; None if they cannot."""
     component: Component | None = None
     """What it has of its own in a job of several programs; None in other jobs."""
 
@@ -117,6 +117,7 @@ def agent_workers(
     *,
     takes_config_path: bool = True,
     env: Callable[[JobSpec], dict[str, str]] = lambda job: {},
+    stays: Callable[[JobSpec], bool] = lambda job: True,
 ) -> Role:
     """Return the workers of a program that any image with it and the agent starts."""
 
@@ -131,9 +132,10 @@ def agent_workers(
     def all_env(job: JobSpec) -> dict[str, str]:
         return {**env(job), **({ENV_IN_PLACE: "1"} if job.in_place_timeout_s is not None else {})}
 
-    return Role(
-        WORKERS, program, image_command, lambda job: {"NNODES": str(job.initial_nodes)}, all_env, can_stay=True
-    )
+    def constants(job: JobSpec) -> dict[str, str]:
+        return {"NNODES": str(job.initial_nodes)}
+
+    return Role(WORKERS, program, image_command, constants, all_env, stays=stays)
 
 
 def _in_container(program: tuple[str, ...], *, takes_config_path: bool) -> tuple[str, ...]:

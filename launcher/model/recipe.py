@@ -151,9 +151,10 @@ class ElasticSettings(Model):
     """Seconds to wait for a lost or faulty node to come back before the job continues with fewer."""
     scale_up_snooze_time: NonNegative32 | None = None
     """Seconds after a restart in which the job does not grow, to avoid consecutive restarts."""
-    resize: Literal["restart", "in_place"] = "restart"
+    resize: Literal["restart", "in_place"] | None = None
     """How the job changes its size. restart starts all workers again from a checkpoint; in_place leaves those that
-    stay in their processes, with model and optimizer in memory, from which new workers receive them."""
+    stay in their processes, with model and optimizer in memory, from which new workers receive them. Default:
+    in_place on this machine and on Slurm, unless a script does not call elastic.run, or workers may not save."""
     preemption: Preemption | None = None
     """Two priorities for one job, so that only its elastic nodes are preempted. Needs min_nodes below max_nodes."""
 

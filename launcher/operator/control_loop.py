@@ -247,6 +247,7 @@ class Operator:
             done.step,
             self._cluster.is_stuck,
             self._hang(done),
+            self._slow.lagging_nodes,
         )
         before = self._machine
         self._machine, commands = advance(before, observation, self._job.policy)

@@ -198,6 +198,8 @@ class SlowJob:
         self._texts: dict[int, str] = {}
         self._until_s = 0.0
         self._is_reported = False
+        self.lagging_nodes: tuple[int, ...] = ()
+        """Nodes of the ranks that the others waited for, when their stacks were last looked at."""
 
     def poll(self, now_s: float, attempt: Attempt, overdue: Overdue | None) -> str:
         """Return why the job hangs, and which rank lags; "" while it does not, or its stacks are not written yet."""
@@ -231,6 +233,7 @@ class SlowJob:
 
     def _report(self, folder: Path, attempt: Attempt, overdue: Overdue, found: dict[int, Stack]) -> str:
         """Write the report and return its first line."""
+        self.lagging_nodes = tuple(sorted({self._node(attempt, rank) for rank in lagging(found)}))
         if not found:
             return overdue.message
         path = (folder / REPORT_FILE).relative_to(self._run_dir.parent)

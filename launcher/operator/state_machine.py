@@ -221,12 +221,16 @@ def _settle(machine: MachineState, observation: Observation, policy: Policy) -> 
     if _is_hopeless(machine) or _fails_at_start(faults, observation) or any(fault.is_final for fault in faults):
         return machine.end(observation.now_s, JobState.FAILED, *faults), events
     unfit = tuple(fault.node for fault in faults if fault.cause in (Cause.SILENT, Cause.DISOBEDIENT))
+    # A second fault at the same step may lie in the state that the workers keep.
+    heals = observation.stays() and machine.faults_without_progress < 2
+    if faults[0].cause is Cause.HANG:
+        late = tuple(node for node in faults[0].lagging if node in machine.nodes)
+        heals = heals and 0 < len(late) < len(machine.nodes)
+        unfit += late if heals else ()
     survivors = tuple(node for node in observation.alive(machine.nodes) if node not in unfit)
     recovery = transition("recover", machine.size, machine.size, machine.fault_since_s)
     stop = stopping_event(machine.attempt, survivors, graceful=False)
     machine = replace(machine.enter(Phase.STOPPING, observation.now_s), nodes=survivors)
-    # A second fault at the same step may lie in the state that the workers keep.
-    heals = observation.stays() and machine.faults_without_progress < 2 and faults[0].cause is not Cause.HANG
     command = StopWorkers(survivors, None, names.ABORT if heals else None)
     return machine, (*events, recovery, *_kill(unfit), stop, command)
 
@@ -271,7 +275,8 @@ def _stop_commands(
     alive = observation.alive(machine.nodes)
     event = stopping_event(machine.attempt, alive, graceful=policy.graceful_timeout_s is not None)
     notice = _notice(observation, policy, target)
-    return event, StopWorkers(alive, policy.graceful_timeout_s, notice, alive[target:] if target else ())
+    leaving = alive[target:] if notice == names.RESIZE else ()
+    return event, StopWorkers(alive, policy.graceful_timeout_s, notice, leaving)
 
 
 def _notice(observation: Observation, policy: Policy, target: int) -> str | None:
@@ -295,7 +300,7 @@ def _stop(machine: MachineState, observation: Observation, policy: Policy) -> St
         # Agents too busy to take the command get it again: killing one would end a save that others take part in.
         missed = tuple(fault.node for fault in observation.failed_commands if fault.node in nodes)
         notice = _notice(observation, policy, 0 if machine.verdict else machine.target) if grace_s else None
-        leaving = observation.alive(machine.nodes)[machine.target :] if machine.target else ()
+        leaving = nodes[machine.target :] if notice == names.RESIZE else ()
         again = StopWorkers(missed, grace_s, notice, leaving)
         return replace(machine, nodes=nodes), (*events, *((again,) if missed else ()))
     if machine.verdict:
@@ -393,7 +398,7 @@ def _faults(machine: MachineState, observation: Observation) -> tuple[Fault, ...
         elif report.alive and report.silent_s > SILENCE_TIMEOUT_S:
             faults += (Fault(node, Cause.SILENT),)
     if observation.hang and not faults:
-        faults = (Fault(-1, Cause.HANG, observation.hang),)
+        faults = (Fault(-1, Cause.HANG, observation.hang, observation.lagging),)
     return faults
 
 

@@ -105,11 +105,15 @@ class Cause(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Fault:
-    """A failed node, the cause, and the agent's message. A hang affects the complete job and has node -1."""
+    """A failed node, the cause, and the agent's message.
+
+    A hang affects the complete job and has node -1; `lagging` are the nodes that the others wait for.
+    """
 
     node: int
     cause: Cause
     detail: str = ""
+    lagging: tuple[int, ...] = ()
 
     def __str__(self) -> str:
         if self.cause is Cause.HANG:
@@ -164,6 +168,7 @@ class Observation:
         step: The last optimizer step done; 0 if none.
         is_stuck: Whether the capacity can only change while the job trains.
         hang: How long there has been no new step, and which rank lags, as a message; "" if the job does not hang.
+        lagging: Nodes of these ranks.
     """
 
     now_s: float
@@ -174,6 +179,7 @@ class Observation:
     step: int = 0
     is_stuck: bool = False
     hang: str = ""
+    lagging: tuple[int, ...] = ()
 
     def report(self, node: int) -> Report:
         """Return the report of `node`."""

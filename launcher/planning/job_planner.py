@@ -76,7 +76,18 @@ def plan(checked: CheckedRecipe, context: LaunchContext) -> JobSpec:
         rehearsal_steps=checked.rehearsal.steps,
     )
     scaling = described(job.backend).scaling
-    return dataclasses.replace(job, initial_nodes=(scaling and scaling.initial_nodes(job)) or job.initial_nodes)
+    if elastic and policy and policy.resize is None:
+        elastic = elastic._replace(is_in_place=_resizes_in_place(checked, job))
+    initial_nodes = (scaling and scaling.initial_nodes(job)) or job.initial_nodes
+    return dataclasses.replace(job, initial_nodes=initial_nodes, elastic=elastic)
+
+
+def _resizes_in_place(checked: CheckedRecipe, job: JobSpec) -> bool:
+    """Return whether workers stay where the recipe leaves it open."""
+    scaling, stays = described(job.backend).scaling, interface(checked).workers.stays
+    if scaling is None or not scaling.resizes_in_place or stays is None:
+        return False
+    return checked.elastic is not None and checked.elastic.use_graceful_shutdown and stays(job)
 
 
 def tracking(job: JobSpec) -> Mlflow:

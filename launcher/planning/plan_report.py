@@ -89,7 +89,7 @@ def summary(job: JobSpec) -> str:
     fixed = recipe_model(job.model_type).fixed_size
     size_text = f"; always this size: {fixed}" if fixed else ""
     stays = job.in_place_timeout_s is not None
-    resize_text = "; workers stay, or go through a checkpoint if the model is sharded" if stays else ""
+    resize_text = "; workers stay when it changes its size" if stays else ""
     programs = ", ".join(f"{name} {count}" for name, count in components(job).items())
     nodes_text = f"{counted(nodes, 'node')} ({programs})" if programs else counted(nodes, "node")
     return f"{batch_text}{START_MARK} starts on {nodes_text}{trainer_text}{rehearsal_text}{size_text}{resize_text}"

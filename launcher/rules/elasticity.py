@@ -200,7 +200,7 @@ def keeps_its_training_dir(checked: CheckedRecipe, problem: MakeProblem) -> Iter
 def stays_where_it_can(checked: CheckedRecipe, problem: MakeProblem) -> Iterator[Problem]:
     """Workers that stay speak with the agent; programs of published images do not."""
     policy = checked.elastic
-    if policy is None or policy.resize != "in_place" or interface(checked).workers.can_stay:
+    if policy is None or policy.resize != "in_place" or interface(checked).workers.stays:
         return
     yield problem(
         f"{POLICY}.resize",

@@ -270,7 +270,7 @@ def test_a_job_that_hangs_is_reported_with_fresh_stacks(tmp_path):
 def test_a_job_with_a_stopped_process_hangs_at_once(tmp_path):
     job = Job(tmp_path, [text_of(WAITING, TRAINER), f"{stacks.STOPPED}\n"])
     assert "; rank 1 (node 4) lags: its process is stopped; " in job.poll(0.0)
-    assert job.events == []
+    assert (job.events, job.slow.lagging_nodes) == ([], (4,))
 
 
 def test_workers_that_do_not_answer_are_waited_for_some_seconds(tmp_path):

@@ -444,7 +444,7 @@ def stays(state, message=""):
 
 def test_a_resize_tells_workers_that_stay_that_some_keep_the_state():
     stopping, acts, _ = step(machine(Phase.RUNNING), observation(stays(RUNNING), stays(RUNNING), capacity=1))
-    assert (stopping.is_unsaved, acts) == (True, (StopWorkers((0, 1), 30, names.RESIZE),))
+    assert (stopping.is_unsaved, acts) == (True, (StopWorkers((0, 1), 30, names.RESIZE, (1,)),))
 
 
 def test_workers_that_stay_save_before_a_job_waits_or_ends():
@@ -479,10 +479,27 @@ def test_workers_that_stay_heal_a_lost_one_at_once_and_begin_anew_after_a_second
     assert acts == (StopWorkers((0,), None),)
 
 
-def test_a_hang_begins_workers_anew():
+@pytest.mark.parametrize(
+    ("lagging", "fields", "expected"),
+    [
+        ((), {}, (StopWorkers((0, 1), None),)),
+        ((0, 1), {}, (StopWorkers((0, 1), None),)),
+        ((1,), {}, (KillNodes((1,)), StopWorkers((0,), None, names.ABORT))),
+        ((1,), {"faults_without_progress": 1}, (StopWorkers((0, 1), None),)),
+    ],
+    ids=["nobody-lags", "all-lag", "one-lags", "again"],
+)
+def test_a_hang_begins_workers_anew_unless_it_is_known_who_hangs(lagging, fields, expected):
     both = (stays(RUNNING), stays(RUNNING))
-    settling, _, _ = step(machine(Phase.RUNNING), observation(*both, hang="no step"))
-    assert step(settling, observation(*both))[1] == (StopWorkers((0, 1), None),)
+    hangs = observation(*both, hang="no step", lagging=lagging)
+    settling, _, _ = step(machine(Phase.RUNNING, **fields), hangs)
+    assert step(settling, observation(*both))[1] == expected
+
+
+def test_a_node_that_leaves_is_told_so():
+    seen = observation(*(stays(RUNNING),) * 4, capacity=2)
+    _, (stop,), _ = step(machine(Phase.RUNNING, 0, 1, 2, 3), seen)
+    assert [stop.notice_to(node) for node in range(4)] == [names.RESIZE] * 2 + [names.LEAVE] * 2
 
 
 def test_a_worker_that_is_made_anew_counts_as_stopped_and_is_waited_for_before_the_start():

@@ -24,6 +24,8 @@ class _Programs(Programs["Settings"]):
 
 
 class _Scaling(Scaling):
+    resizes_in_place: ClassVar[bool] = True
+
     def initial_nodes(self, job: JobSpec) -> int | None:
         """Return the nodes that a job gets first in its scenario."""
         if not options_of(job, DESCRIPTION.options()).has_scenario:

@@ -41,6 +41,8 @@ class _Programs(Programs["Settings"]):
 
 
 class _Scaling(Scaling):
+    resizes_in_place: ClassVar[bool] = True
+
     def initial_nodes(self, job: JobSpec) -> int | None:
         """Return the largest size of an elastic job: it starts on as many nodes as Slurm has for it."""
         return job.max_nodes if job.elastic else None
