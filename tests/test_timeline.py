@@ -53,6 +53,41 @@ def test_a_graceful_scale_up_is_told_part_by_part_and_loses_nothing(run_dir):
     assert sum(parts) == pytest.approx(up.restart_s)
 
 
+def test_a_change_after_which_ranks_kept_the_state_is_told_by_its_own_parts_and_compared_with_a_restart(run_dir):
+    job = Job(run_dir, nodes=1)
+    job.now += 3
+    job.start([0], parts=(0.0, 0.0, 0.1, 0.1, 0.2), ready_s=2.5)
+    job.train(8)
+    job.save()
+    job.decide("scale-up", 2, job.now, 0.3)
+    stop = job.event("stopping", nodes=[0], attempt=0, graceful=True)
+    job.train(1)  # the step that was begun
+    job.event("stopped", 0.1, attempt=0, saved=False)
+    job.start([0, 1], parts=(0.0, 0.0, 0.02, 0.3, 0.2), ready_s=2.5, kept_by=2, moved_bytes=8_400_000)
+    line = timeline.read(run_dir)
+    (up,) = scaled(run_dir)
+    parts = (up.stay.finish_s, up.stay.leave_s, up.stay.join_s, up.stay.move_s, up.stay.first_step_s)
+    assert parts == pytest.approx((0.2, 0.1, 0.02, 0.3, 0.2), abs=1e-5)
+    assert (up.stay.blocked_s, up.stay.moved_bytes) == pytest.approx((0.42, 8_400_000), abs=1e-5)
+    assert (up.kept_by, up.samples_lost, stop > 0) == (2, 0, True)
+    assert line.restart_s == pytest.approx(2.5 + 2 * 0.4)
+    assert (
+        "A change in place blocked training for 0.4 s (finish 0.2, leave 0.1, join 0.0, move 0.3, first step 0.2); "
+        "8.4 MB moved. Restarts would have taken about 3.3 s more each."
+    ) in told(line)
+    assert "restart, order to first step" not in told(line)
+
+
+def test_a_state_in_memory_is_on_no_disk(run_dir):
+    """What a job continues with in memory is not what its next launch would resume from."""
+    job = first_attempt(run_dir, steps=10)
+    job.save()
+    job.train(5)
+    job.stop(saved=False)
+    job.start([0, 1], kept_by=1)
+    assert preserved(read_launch(run_dir)) == 10 * SAMPLES
+
+
 def test_a_fault_loses_what_came_after_the_checkpoint_and_trains_it_again(run_dir):
     job = first_attempt(run_dir, nodes=3, steps=10)
     lose(job, 1, "node 1 is lost", checkpoint=8)

@@ -87,6 +87,7 @@ def run(train: Callable[[], object], prepare: Callable[[], object] = lambda: Non
         train()
         return
     prepare()
+    startup_timing.ready()
     link, _State.stays = _Link(), True
     _State.link = link
     while True:

@@ -114,6 +114,7 @@ class Job(LossWeighting):
         self._last: StepMetrics | None = None
         self.kept_by: int | None = None
         self._handed: Parts = {}
+        self._moved_bytes = 0
         self._saw_stop = self._has_stepped = self.is_left = self._is_start_recorded = self._is_dirty = False
         sampler.records_draws = True
         self._step_hook = optimizer.register_step_pre_hook(self._before_step)
@@ -185,7 +186,7 @@ class Job(LossWeighting):
         self._say(f"continuing at step {taken.progress.step}: {taken.num_holders} of {size} ranks kept it{moved}")
         if self._reporter and taken.last and self._reporter.last_step() < taken.last.step:
             self._reporter.report(taken.last)  # the first rank was lost between this step and its report
-        self._last, self.kept_by = taken.last, taken.num_holders
+        self._last, self.kept_by, self._moved_bytes = taken.last, taken.num_holders, taken.num_bytes
         return taken.progress
 
     def kept(self) -> "peers.Kept | None":
@@ -474,6 +475,8 @@ class Job(LossWeighting):
                 step=resumed.step,
                 cursor=resumed.cursor,
                 kept_by=self.kept_by,
+                moved_bytes=self._moved_bytes,
+                ready_s=startup_timing.ready_s(),
             )
         )
 

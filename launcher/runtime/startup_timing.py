@@ -10,6 +10,7 @@ from launcher.common import names
 _IMPORTED_HERE = time.time()
 _times: dict[str, float] = {}
 _began: float | None = None
+_ready_s: float | None = None
 os.register_at_fork(after_in_child=_times.clear)  # a forked worker has its own start
 
 
@@ -25,6 +26,8 @@ class StartRecord:
         first_step: The first step ended; None if none was done.
         step, cursor: Optimizer steps done, and samples consumed, before.
         kept_by: Ranks that had the state in memory; None for a start from a checkpoint, or from nothing.
+        moved_bytes: Bytes that ranks received of it.
+        ready_s: Seconds from the creation of a process that stays until it waited for its first start.
     """
 
     attempt: int
@@ -38,12 +41,25 @@ class StartRecord:
     step: int
     cursor: int
     kept_by: int | None = None
+    moved_bytes: int = 0
+    ready_s: float | None = None
 
 
 def attempt() -> int:
     """Return the number of earlier starts of this job's workers."""
     earlier = int(os.environ.get(names.ENV_EARLIER_STARTS, "0"))
     return earlier + int(os.environ.get("TORCHELASTIC_RESTART_COUNT", "0"))
+
+
+def ready() -> None:
+    """Record that this process waits for its first start."""
+    global _ready_s
+    _ready_s = time.time() - spawned()
+
+
+def ready_s() -> float | None:
+    """Return the seconds until this process waited for its first start; None if it does not stay."""
+    return _ready_s
 
 
 def begin() -> None:

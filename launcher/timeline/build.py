@@ -2,13 +2,14 @@
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
+from statistics import median
 from typing import Any
 
 from launcher.causes.values import failure_from
 from launcher.model.job_spec import JobState
 from launcher.timeline.causes import ROOTS, Causes, running_faults
 from launcher.timeline.records import LAUNCHED, CheckpointRecord, Launch, OperatorEvent, StartRecord, StepRecord
-from launcher.timeline.values import Attempt, Event, StartParts, Step, Timeline, Transition
+from launcher.timeline.values import Attempt, Event, StartParts, StayParts, Step, Timeline, Transition
 
 _SHOWN_EVENTS = (*ROOTS, "fault", "operator")
 _FROM_NOTHING = ("start", "resume")
@@ -93,6 +94,7 @@ def build(launch: Launch, *, is_alive: bool = False) -> Timeline:
         samples_lost_at_end=_kept_samples(steps) - _kept_samples(surviving),
         skipped_steps=len({step.step for step in launch.steps if step.is_skipped}),
         failure=failure_from(end.fields.get("failure")) if end else None,
+        restart_s=_restart_s(launch),
     )
 
 
@@ -277,6 +279,7 @@ def _transition(
         restart_s=_between(start, first_step),
         total_s=_between(came, first_step),
         parts=_parts(start, trace),
+        stay=_stay(traces, trace, stop, stop_end, start),
         graceful=stopping.fields.get("graceful") if stopping else None,
         saved=stopped.fields.get("saved") if stopped else None,
         kept_by=trace.start.kept_by if trace and trace.start else None,
@@ -306,6 +309,39 @@ def _parts(ordered: float | None, trace: _Trace | None) -> StartParts | None:
         parts.append(None if mark is None else max(0.0, mark - marks[-1]))
         marks.append(marks[-1] if mark is None else max(mark, marks[-1]))
     return StartParts(*parts)
+
+
+def _stay(
+    traces: tuple[_Trace, ...],
+    trace: _Trace | None,
+    stop: float | None,
+    stop_end: float | None,
+    ordered: float | None,
+) -> StayParts | None:
+    if trace is None or trace.start is None or trace.start.kept_by is None:
+        return None
+    start = trace.start
+    before = [step.time for each in traces if each.number < trace.number for step in each.steps]
+    last = max(before, default=None)
+    ended = max((each for each in (last, stop) if each is not None), default=None)
+    return StayParts(
+        finish_s=_between(stop, ended),
+        leave_s=_between(ended, stop_end),
+        join_s=_between(ordered, start.joined),
+        move_s=_between(start.joined, start.restored),
+        first_step_s=_between(start.restored, start.first_step),
+        blocked_s=_between(last, start.restored),
+        moved_bytes=start.moved_bytes,
+    )
+
+
+def _restart_s(launch: Launch) -> float | None:
+    """Return how much longer a restart would block training: a process until it is ready, a save, and its load."""
+    ready_s = [start.ready_s for start in launch.starts if start.ready_s is not None]
+    if not ready_s or all(start.kept_by is None for start in launch.starts):
+        return None
+    saves_s = [each.seconds for each in launch.checkpoints if each.event == "saved" and each.time >= launch.time]
+    return ready_s[0] + 2 * (median(saves_s) if saves_s else 0.0)
 
 
 def _attempts(
@@ -371,7 +407,7 @@ def _points(launch: Launch) -> Iterator[tuple[float, int, bool]]:
         elif record.event in _LOST:
             yield record.time, 0, False
     for start in launch.starts:
-        if start.restored is not None:
+        if start.restored is not None and start.kept_by is None:  # what stays in memory is on no disk
             loads = [each for each in launch.checkpoints if each.event == "loaded" and each.step == start.step]
             yield start.restored, start.cursor, not loads or loads[-1].outlives_job
     started = {start.attempt for start in launch.starts}

@@ -77,6 +77,8 @@ class StartRecord:
         step: Last step of the checkpoint that it resumed from; 0 for none.
         cursor: Samples of the checkpoint that it resumed from; 0 for none.
         kept_by: Ranks that had the state of that step in memory; None if it came from a checkpoint.
+        moved_bytes: Bytes that ranks received of it.
+        ready_s: Seconds from the creation of a process that stays until it waited for its first start.
     """
 
     attempt: int
@@ -90,6 +92,8 @@ class StartRecord:
     restored: float | None
     first_step: float | None
     kept_by: int | None = None
+    moved_bytes: int = 0
+    ready_s: float | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -102,6 +106,7 @@ class CheckpointRecord:
         tier: Its tier.
         step: Last optimizer step in it.
         cursor: Samples consumed by then; None if not recorded.
+        seconds: How long it took on the slowest rank.
     """
 
     time: float
@@ -109,6 +114,7 @@ class CheckpointRecord:
     tier: str
     step: int
     cursor: int | None
+    seconds: float = 0.0
 
     @property
     def outlives_job(self) -> bool:
@@ -243,6 +249,8 @@ def _start(fields: Mapping[str, Any]) -> StartRecord:
         restored=fields["restored"],
         first_step=fields["first_step"],
         kept_by=fields.get("kept_by"),
+        moved_bytes=int(fields.get("moved_bytes") or 0),
+        ready_s=fields.get("ready_s"),
     )
 
 
@@ -254,6 +262,7 @@ def _checkpoint(fields: Mapping[str, Any]) -> CheckpointRecord:
         tier=str(fields["tier"]),
         step=int(fields["step"]),
         cursor=None if cursor is None else int(cursor),
+        seconds=float(fields.get("seconds") or 0.0),
     )
 
 

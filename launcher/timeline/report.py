@@ -2,14 +2,14 @@
 
 import textwrap
 from collections.abc import Iterator, Sequence
-from dataclasses import asdict, fields
+from dataclasses import Field, asdict, fields
 from statistics import median
 from typing import Any
 
 from launcher.common import text_table
 from launcher.common.text_table import clipped
 from launcher.common.texts import counted
-from launcher.timeline.values import StartParts, Timeline, Transition
+from launcher.timeline.values import StartParts, StayParts, Timeline, Transition
 
 _PAGE = 100
 """Maximum columns of the sentences."""
@@ -19,6 +19,7 @@ _CAUSE = 2
 _NUMBERS = (0, 3, 4, 6, 7, 8, 9)
 """Columns that are right-aligned."""
 _MIN_CAUSE = 8
+_NOT_PARTS = ("blocked_s", "moved_bytes")
 
 
 def text(timeline: Timeline, width: int | None = None) -> str:
@@ -28,8 +29,8 @@ def text(timeline: Timeline, width: int | None = None) -> str:
     lines = textwrap.wrap(f"{_sizes(timeline)} (times in seconds, lost in samples)", page)
     lines += _table([_HEAD, *rows], width) if rows else []
     lines += textwrap.wrap(_totals(timeline), page)
-    if restart := _typical_restart(timeline):
-        lines += textwrap.wrap(restart, page)
+    for sentence in (_typical_restart(timeline), _typical_stay(timeline)):
+        lines += textwrap.wrap(sentence, page) if sentence else []
     for heading, said in timeline.failure.lines() if timeline.failure else ():
         lines += textwrap.wrap(f"{heading}: {said}", page)
     never = [f"never came: {message}" for message in timeline.unfired]
@@ -116,17 +117,33 @@ def _totals(timeline: Timeline) -> str:
 
 def _typical_restart(timeline: Timeline) -> str | None:
     """Return the median restart and the medians of its parts, which need not add up."""
-    restarts = [each for each in timeline.transitions if each.reason != "start" and each.parts]
+    restarts = [each for each in timeline.transitions if each.reason != "start" and each.parts and not each.stay]
     totals = [each.restart_s for each in restarts if each.restart_s is not None]
     if not totals:
         return None
     kind = "The restart" if len(totals) == 1 else f"The median of {len(totals)} restarts"
-    parts = ", ".join(_medians([each.parts for each in restarts if each.parts]))
+    parts = ", ".join(_medians([each.parts for each in restarts if each.parts], fields(StartParts)))
     return f"{kind}, order to first step: {median(totals):.1f} s ({parts})."
 
 
-def _medians(starts: Sequence[StartParts]) -> Iterator[str]:
-    for field in fields(StartParts):
+def _typical_stay(timeline: Timeline) -> str | None:
+    """Return how long changes blocked training after which ranks continued with their state, and a restart would."""
+    stays = [each.stay for each in timeline.transitions if each.stay]
+    blocked = [each.blocked_s for each in stays if each.blocked_s is not None]
+    if not blocked:
+        return None
+    kind = "A change in place" if len(blocked) == 1 else f"{len(blocked)} changes in place"
+    times = f"{median(blocked):.1f} s" if len(blocked) == 1 else f"{median(blocked):.1f} s each, in the median"
+    parts = ", ".join(_medians(stays, [each for each in fields(StayParts) if each.name not in _NOT_PARTS]))
+    moved = sum(each.moved_bytes for each in stays) / 1e6
+    text = f"{kind} blocked training for {times} ({parts}); {moved:,.1f} MB moved."
+    if timeline.restart_s is not None:
+        text += f" Restarts would have taken about {timeline.restart_s:.1f} s more each."
+    return text
+
+
+def _medians(starts: Sequence[StartParts | StayParts], parts: Sequence[Field[Any]]) -> Iterator[str]:
+    for field in parts:
         values = [value for each in starts if (value := getattr(each, field.name)) is not None]
         if values:
             yield f"{field.name.removesuffix('_s').replace('_', ' ')} {median(values):.1f}"

@@ -29,6 +29,29 @@ class StartParts:
 
 
 @dataclass(frozen=True, slots=True)
+class StayParts:
+    """The parts of a change after which ranks continued with the state in their memory, in seconds.
+
+    Args:
+        finish_s: From the stop command to the end of the last step; 0 after a fault.
+        leave_s: From there until all workers wait for the next start.
+        join_s: From the start command until the process group is up.
+        move_s: Until every rank has the state, and the ranks have compared it.
+        first_step_s: Until the end of the first step.
+        blocked_s: From the end of the last step until every rank has the state.
+        moved_bytes: Bytes that ranks received.
+    """
+
+    finish_s: float | None
+    leave_s: float | None
+    join_s: float | None
+    move_s: float | None
+    first_step_s: float | None
+    blocked_s: float | None
+    moved_bytes: int
+
+
+@dataclass(frozen=True, slots=True)
 class Transition:
     """One change of the job's size or set of nodes.
 
@@ -46,6 +69,7 @@ class Transition:
         restart_s: From the start command to the end of the first step.
         total_s: From the cause to the end of the first step at the new size.
         parts: The parts of the restart.
+        stay: Those of a change after which ranks continued with the state in their memory; None for a restart.
         graceful: Whether the workers were asked to save before they stopped.
         saved: Whether they did.
         kept_by: Ranks that kept the state in their memory, from which the job continued; None for a checkpoint.
@@ -68,6 +92,7 @@ class Transition:
     restart_s: float | None
     total_s: float | None
     parts: StartParts | None
+    stay: StayParts | None
     graceful: bool | None
     saved: bool | None
     kept_by: int | None
@@ -166,6 +191,8 @@ class Timeline:
         samples_lost_at_end: Samples trained after the last checkpoint of a job that did not succeed.
         skipped_steps: Steps that changed no weight, since their loss or gradients were not finite.
         failure: Why it failed; None unless it has, and if that is unknown.
+        restart_s: How much longer a restart of all workers would block training, estimated from this job: a process
+            until it is ready, as at its launch, and the median save, twice: it is loaded, too. None if none stayed.
     """
 
     launched: float
@@ -183,9 +210,11 @@ class Timeline:
     samples_lost_at_end: int = 0
     skipped_steps: int = 0
     failure: Failure | None = None
+    restart_s: float | None = None
 
     def frame(self) -> "pandas.DataFrame":
-        """Return the transitions as a data frame: their fields, and those of their parts as `parts.spawn_s`.
+        """Return the transitions as a data frame: their fields, and those of their parts as `parts.spawn_s`,
+        `stay.move_s`.
 
         Raises:
             ImportError: pandas is not installed.
@@ -193,9 +222,10 @@ class Timeline:
         import pandas
 
         rows = [asdict(each) for each in self.transitions]
-        parts = [row.pop("parts") or {} for row in rows]
-        named = [{f"parts.{name}": value for name, value in each.items()} for each in parts]
-        return pandas.DataFrame([row | further for row, further in zip(rows, named, strict=True)])
+        for row in rows:
+            for group in ("parts", "stay"):
+                row |= {f"{group}.{name}": value for name, value in (row.pop(group) or {}).items()}
+        return pandas.DataFrame(rows)
 
     @property
     def useful_s(self) -> float:
