@@ -33,7 +33,9 @@ class Job:
         self.append("events.jsonl", time=self.now, kind=kind, message=message, **fields)
         return self.now
 
-    def start(self, nodes, *, step=None, reports=True, has_first_step=True, parts=(2.0, 3.0, 0.5, 0.4, 0.2), **fields):
+    def start(
+        self, nodes, *, step=None, reports=True, has_first_step=True, parts=(2.0, 3.0, 0.5, 0.4, 0.2), **fields
+    ):
         """Order a start on `nodes`, resume from `step` and, unless it does not come that far, train a step."""
         self.attempt += 1
         self.nodes = list(nodes)
@@ -56,7 +58,9 @@ class Job:
     def save(self, tier="training_dir"):
         """Publish a checkpoint of the steps done, of which tiers do not record the samples."""
         cursor = {"cursor": self.cursor} if tier == "training_dir" else {}
-        self.append("checkpoints.jsonl", time=self.now, event="saved", step=self.step, tier=tier, seconds=0.4, **cursor)
+        self.append(
+            "checkpoints.jsonl", time=self.now, event="saved", step=self.step, tier=tier, seconds=0.4, **cursor
+        )
 
     def train(self, steps, *, seconds=0.2, data_s=0.0):
         """Train `steps` steps, of `seconds` each, of which rank 0 waits `data_s` for its data."""

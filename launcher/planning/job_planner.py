@@ -84,8 +84,9 @@ def plan(checked: CheckedRecipe, context: LaunchContext) -> JobSpec:
 
 def _resizes_in_place(checked: CheckedRecipe, job: JobSpec) -> bool:
     """Return whether workers stay where the recipe leaves it open."""
-    scaling, stays = described(job.backend).scaling, interface(checked).workers.stays
-    if scaling is None or not scaling.resizes_in_place or stays is None:
+    backend, stays = described(job.backend), interface(checked).workers.stays
+    is_own = stays is not None and not backend.programs.are_replaced(checked.settings)
+    if stays is None or not is_own or backend.scaling is None or not backend.scaling.resizes_in_place:
         return False
     return checked.elastic is not None and checked.elastic.use_graceful_shutdown and stays(job)
 

@@ -82,11 +82,10 @@ def _train(config_dir: Path, *, rehearse: bool, model: str, samples: int | None)
     if rehearse or not is_fine_tuning:
         place = affordable(place)
     if is_fine_tuning:
-        with _without_collections():
-            from launcher.runtime.finetune import trainer
-            from launcher.runtime.finetune.models import import_libraries
+        if not in_place.stays():  # otherwise they were, before this start
+            _import_fine_tuning(config)
+        from launcher.runtime.finetune import trainer
 
-            import_libraries(config)
         trainer.run(config, join(place), names.run_dir(), rehearse=rehearse, model=model, samples=samples)
     else:
         from launcher.runtime.trainer import Trainer
@@ -119,10 +118,19 @@ def _prepare(config_dir: Path) -> None:
     """Prepare a worker that will wait for its start, so that the others train meanwhile."""
     import torch
 
-    is_fine_tuning = _any_config(config_dir)["run"]["model_type"] == names.FINE_TUNING
-    # With accelerators, its device follows from its rank, which is not known yet.
-    if not is_fine_tuning and not torch.cuda.is_available():
+    config = _any_config(config_dir)
+    if config["run"]["model_type"] == names.FINE_TUNING:
+        _import_fine_tuning(config)
+    elif not torch.cuda.is_available():  # otherwise its device follows from its rank, which is not known yet
         _prepared(config_dir, torch.device("cpu"))
+
+
+def _import_fine_tuning(config: Any) -> None:
+    with _without_collections():
+        from launcher.runtime.finetune import trainer  # noqa: F401
+        from launcher.runtime.finetune.models import import_libraries
+
+        import_libraries(config)
 
 
 def _share_cores(place: "Place") -> None:

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any, cast
 import torch
 from torch import nn
 
+from launcher.runtime import in_place
 from launcher.runtime.finetune.models import blocks, compute_dtype, language_model
 from launcher.runtime.finetune.settings import ParallelSettings
 from launcher.runtime.process_group import Place
@@ -99,16 +100,29 @@ def spread(
         model: Its blocks are sharded one by one.
         fill: Replaces parameters on the meta device by weights; receives the device that they stay on.
     """
-    plan = plan_of(parallel, place, freezes=any(not each.requires_grad for each in model.parameters()))
+    plan = plan_for(model, parallel, place)
     cast(Any, root).autocast = plan.autocast
     if plan.mesh:
         _shard(root, model, plan, place)
     if fill:
         fill(torch.device("cpu") if plan.offloads else place.device)
+    return exchanged(root, plan)
+
+
+def plan_for(model: nn.Module, parallel: ParallelSettings, place: Place) -> Plan:
+    """Return how this model lies on the ranks."""
+    return plan_of(parallel, place, freezes=any(not each.requires_grad for each in model.parameters()))
+
+
+def exchanged(root: nn.Module, plan: Plan) -> nn.Module:
+    """Return `root` so that its gradients are exchanged, if the plan has DistributedDataParallel for that."""
     if not plan.exchanges:
         return root
-    # Buffers are the same on all ranks, and gradients need no second copy in the buckets.
-    return nn.parallel.DistributedDataParallel(root, broadcast_buffers=False, gradient_as_bucket_view=True)
+    # Parameters and buffers are the same on all ranks, and gradients need no second copy in the buckets. What a
+    # change in place brings replaces the first rank's parameters, which may be the ones that it lacks.
+    return nn.parallel.DistributedDataParallel(
+        root, broadcast_buffers=False, gradient_as_bucket_view=True, init_sync=not in_place.is_on()
+    )
 
 
 def _shard(root: nn.Module, model: nn.Module, plan: Plan, place: Place) -> None:

@@ -14,7 +14,7 @@ import torch.distributed as dist
 from torch import nn
 
 from launcher.common import names
-from launcher.runtime import agent, process_group
+from launcher.runtime import agent, in_place, process_group
 from launcher.runtime.finetune import export, parallel
 from launcher.runtime.finetune.architectures import architecture_of
 from launcher.runtime.finetune.batches import Batcher, ahead, layer_masks
@@ -35,6 +35,9 @@ from launcher.runtime.reporting import StepMetrics, reporter_of
 from launcher.runtime.resuming import resume
 from launcher.runtime.sampler import StepSampler
 from launcher.runtime.stop_consensus import any_rank
+
+_KEPT: list[tuple[nn.Module, TokenScorer]] = []
+"""The model of this process, and what scores tokens with it: one, or none. It trains on after a change of size."""
 
 
 def run(
@@ -80,17 +83,7 @@ class FineTuning:
         export.refuse_foreign(inputs.results)  # before hours of training, not after them
         self.data = data or prepared_data(inputs, is_node_first=place.local_rank == 0)
         self._print(*self.data.lines())
-        self.model, remarks = built(inputs.config, settings, place.device, has_weights=inputs.weights is not None)
-        self._print(*remarks)
-        if settings.parallel.recomputes:
-            parallel.recompute(self.model)
-        self.root = parallel.spread(
-            TokenScorer(self.model, settings.aux_loss_coef),
-            self.model,
-            settings.parallel,
-            place,
-            loader_of(self.model, settings, inputs, place),
-        )
+        self.model, self.root = self._kept_model() or self._new_model()
         batcher = Batcher(place.device, self._packs(), layer_masks(self.model, compute_dtype(place.device)))
         self.objective: Objective[Any, Any] = self._objective(batcher)
         self.optimizer = adamw(self.model, settings.optimizer, place.device)
@@ -104,6 +97,30 @@ class FineTuning:
         self._phases = _Phases(place.device, is_used=settings.logs_phases)
         self._sums: torch.Tensor | None = None
         self._last: StepMetrics | None = None
+
+    def _new_model(self) -> tuple[nn.Module, nn.Module]:
+        """Return a model with its initial weights, and its root, set up for the ranks."""
+        settings, inputs, place = self.settings, self.inputs, self.place
+        model, remarks = built(inputs.config, settings, place.device, has_weights=inputs.weights is not None)
+        self._print(*remarks)
+        if settings.parallel.recomputes:
+            parallel.recompute(model)
+        scorer = TokenScorer(model, settings.aux_loss_coef)
+        root = parallel.spread(scorer, model, settings.parallel, place, loader_of(model, settings, inputs, place))
+        _KEPT.clear()
+        # A reference that has to be computed again needs the model as it was before training.
+        has_reference = settings.preference is not None and not settings.model.lora
+        if in_place.is_on() and not has_reference and not parallel.plan_for(model, settings.parallel, place).mesh:
+            _KEPT.append((model, scorer))
+        return model, root
+
+    def _kept_model(self) -> tuple[nn.Module, nn.Module] | None:
+        """Return the model of the attempt before in this process, if it is complete and may be so at this size."""
+        for model, scorer in _KEPT:
+            plan = parallel.plan_for(model, self.settings.parallel, self.place)
+            if not plan.mesh:
+                return model, parallel.exchanged(scorer, plan)
+        return None
 
     def _packs(self) -> bool:
         """Return whether samples share a row."""
