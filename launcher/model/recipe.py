@@ -154,7 +154,8 @@ class ElasticSettings(Model):
     resize: Literal["restart", "in_place"] | None = None
     """How the job changes its size. restart starts all workers again from a checkpoint; in_place leaves those that
     stay in their processes, with model and optimizer in memory, from which new workers receive them. Default:
-    in_place on this machine and on Slurm, unless a script does not call elastic.run, cluster.command is set, or workers may not save."""
+    in_place on this machine and on Slurm, unless a script does not call elastic.run, cluster.command is set, or
+    workers may not save."""
     preemption: Preemption | None = None
     """Two priorities for one job, so that only its elastic nodes are preempted. Needs min_nodes below max_nodes."""
 

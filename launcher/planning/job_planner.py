@@ -85,10 +85,11 @@ def plan(checked: CheckedRecipe, context: LaunchContext) -> JobSpec:
 def _resizes_in_place(checked: CheckedRecipe, job: JobSpec) -> bool:
     """Return whether workers stay where the recipe leaves it open."""
     backend, stays = described(job.backend), interface(checked).workers.stays
-    is_own = stays is not None and not backend.programs.are_replaced(checked.settings)
-    if stays is None or not is_own or backend.scaling is None or not backend.scaling.resizes_in_place:
+    is_told = backend.scaling is not None and backend.scaling.resizes_in_place
+    is_asked_to_save = checked.elastic is not None and checked.elastic.use_graceful_shutdown
+    if stays is None or not (is_told and is_asked_to_save) or backend.programs.are_replaced(checked.settings):
         return False
-    return checked.elastic is not None and checked.elastic.use_graceful_shutdown and stays(job)
+    return stays(job)
 
 
 def tracking(job: JobSpec) -> Mlflow:
