@@ -113,12 +113,30 @@ def test_a_tour_loses_no_step(tmp_path):
 
 
 @pytest.mark.long
+def test_a_sharded_job_goes_on_with_its_neighbours_copies(tmp_path, alone):
+    """Rank 0 is lost, so that every other rank has another number afterwards; then a worker, then a node leaves."""
+    chain = events(
+        "{at:{step:22},node_loss:{node:0,replacement_after:1}}",
+        "{at:{step:50},worker_crash:{rank:1}}",
+        "{at:{step:70},capacity:2}",
+    )
+    words = (f"{ARGS}.strategy=fsdp2", f"{ARGS}.save_steps=1000", "++recipes.checkpointing.copy_every=4")
+    code, out, err = run(*PACED, *words, chain, "recipes.trainer.num_nodes=3", cwd=tmp_path)
+    assert code == 0, err
+    starts = starts_of(tmp_path)
+    assert [start["kept_by"] for start in starts] == [None, 4, 4, 4], out
+    assert [start["step"] % 4 for start in starts[1:3]] == [0, 0]
+    assert [row["samples_lost"] for row in rows_of(tmp_path)][-1] == 0
+    assert_trained_as_alone(tmp_path, alone)
+
+
+@pytest.mark.long
 def test_a_rank_that_hangs_is_replaced_and_healed(tmp_path, alone):
     limit = "+cluster.hang={expectedRecurringFrequencyInSeconds:20}"
     chain = events("{at:{step:34},hang:{rank:1}}")
     code, _, err = run(*PACED, IN_PLACE, limit, chain, "recipes.trainer.num_nodes=2", cwd=tmp_path)
     assert code == 0, err
-    assert [start["kept_by"] for start in starts_of(tmp_path)] == [None, 1]
+    assert [start["kept_by"] for start in starts_of(tmp_path)] == [None, 2]
     assert_trained_as_alone(tmp_path, alone)
 
 

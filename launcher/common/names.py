@@ -24,6 +24,9 @@ ENV_SAVES_ON_TERM = "RECIPES_SAVES_ON_TERM"
 ENV_IN_PLACE = "RECIPES_IN_PLACE"
 """Environment variable of a worker: set where workers stay in their processes while the job changes its size."""
 
+ENV_COPY_EVERY = "RECIPES_COPY_EVERY"
+"""Environment variable of a worker that stays: optimizer steps between two copies of its rows at a neighbour."""
+
 NOTICE, SAVE, RESIZE, LEAVE, ABORT = "notice", "save", "resize", "leave", "abort"
 """What an operator tells workers that stay, before it stops them: to save; that they remain, with the state; that
 others do, and they leave; or that one is lost, so that no collective ends."""

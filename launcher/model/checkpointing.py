@@ -107,6 +107,9 @@ class Checkpointing(Model):
     when left out. A job never starts from an older step because of it."""
     replicas: NonNegativeInt | None = None
     """Copies of each memory checkpoint that neighbour nodes hold; 1 when left out. HyperPod determines it itself."""
+    copy_every: PositiveInt | None = None
+    """Optimizer steps between two copies of each rank's part of a sharded model in the memory of a rank on another
+    node, from which a job whose workers stay continues after a node is lost. Default: no copies."""
     memory_percent: Annotated[int, Field(ge=1, le=100)] | None = None
     """Part of each node's main memory, 1 to 100 %, that the cluster reserves for the memory tier
     (InstanceMemoryAllocationPercentage). Default: the cluster's own."""

@@ -5,8 +5,9 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from enum import Enum
 from typing import Any, NamedTuple
 
-from launcher.common.names import BASE_CONFIG, CONFIG_DIR, ENV_IN_PLACE
+from launcher.common.names import BASE_CONFIG, CONFIG_DIR, ENV_COPY_EVERY, ENV_IN_PLACE
 from launcher.common.problems import Problem
+from launcher.model.config_tree import get
 from launcher.model.job_spec import JobSpec, ScalePoint
 from launcher.model.open_recipe import OpenRecipe
 from launcher.model.ray_job import ResourceCheck
@@ -130,7 +131,11 @@ def agent_workers(
         return (*agent, f"--shutdown-timeout={job.save_timeout_s}", *in_place, *words)
 
     def all_env(job: JobSpec) -> dict[str, str]:
-        return {**env(job), **({ENV_IN_PLACE: "1"} if job.in_place_timeout_s is not None else {})}
+        if job.in_place_timeout_s is None:
+            return env(job)
+        every = get(job.config, "recipes.checkpointing.copy_every")
+        copies = {ENV_COPY_EVERY: str(every)} if every else {}
+        return {**env(job), ENV_IN_PLACE: "1", **copies}
 
     def constants(job: JobSpec) -> dict[str, str]:
         return {"NNODES": str(job.initial_nodes)}

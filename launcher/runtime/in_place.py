@@ -61,7 +61,7 @@ class _State:
     link: "_Link | None" = None
     stays = False
     job: "Job | None" = None
-    kept: "Kept | None" = None
+    kept: "tuple[Kept, ...]" = ()
     ports: frozenset[int] = frozenset()
     trained: "weakref.WeakSet[nn.Module]" = weakref.WeakSet()
 
@@ -103,11 +103,11 @@ def run(train: Callable[[], object], prepare: Callable[[], object] = lambda: Non
             # Ends the generators of the attempt: a step that the optimizer has done counts.
             traceback.clear_frames(failure.__traceback__)
         if job and job.is_restored:
-            _State.kept = job.kept()
+            _State.kept = job.left()
             never_begin_with(job.plain_model)
         link.await_stop(failure)
         failure = job = None
-        _leave_group()
+        leave_group()
         link.end_cutting()
 
 
@@ -136,10 +136,16 @@ def _is_of_peer(error: BaseException | None) -> bool:
     return False
 
 
-def _leave_group() -> None:
+def leave_group() -> None:
     """Leave the process group; what holds it, such as DistributedDataParallel, is collected first."""
     import torch.distributed as dist
 
+    if "torch.distributed.tensor" in sys.modules:
+        # They hold meshes, and give them to sharded tensors of the next attempt if the size is the same: a rank whose
+        # number has changed would then count its rows from another place.
+        from torch.distributed.tensor import debug
+
+        debug._clear_sharding_prop_cache()
     gc.collect()
     if dist.is_initialized():
         # A group waits for its collectives when it is destroyed, and after a loss one of some hundred does not end.
@@ -168,14 +174,14 @@ def register(job: "Job") -> None:
     _State.job = job
 
 
-def kept() -> "Kept | None":
-    """Return what the last attempt has left in this process."""
+def kept() -> "tuple[Kept, ...]":
+    """Return what the last attempt has left in this process, the newest first."""
     return _State.kept
 
 
 def forget() -> None:
     """Drop what the last attempt has left: this one has taken it over."""
-    _State.kept = None
+    _State.kept = ()
 
 
 def never_begin_with(model: "nn.Module") -> None:

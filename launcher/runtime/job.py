@@ -29,7 +29,7 @@ from launcher.runtime.user_metrics import UserMetrics
 
 if TYPE_CHECKING:  # start-up time, as in `Job.__init__`
     from launcher.runtime import peers
-    from launcher.runtime.rows import Parts
+    from launcher.runtime.staying import Stay
     from launcher.runtime.tiers.training import TieredCheckpoints
 
 DRAIN_TIMEOUT_S = 5.0
@@ -112,14 +112,15 @@ class Job(LossWeighting):
         """Of this attempt, in seconds."""
         self._rate: float | None = None
         self._last: StepMetrics | None = None
-        self.kept_by: int | None = None
-        self._handed: Parts = {}
-        self._moved_bytes = 0
         self._saw_stop = self._has_stepped = self.is_left = self._is_start_recorded = self._is_dirty = False
         sampler.records_draws = True
         self._step_hook = optimizer.register_step_pre_hook(self._before_step)
+        self._stay: Stay | None = None
         if in_place.stays():
+            from launcher.runtime import staying  # start-up time: other jobs do without
+
             in_place.register(self)
+            self._stay = staying.Stay(self._content)
         startup_timing.reached("imported")  # in case the script joined the process group by itself
         startup_timing.reached("joined")
 
@@ -141,7 +142,7 @@ class Job(LossWeighting):
         """
         if self._restored_at is None:
             with self._busy("restore"):
-                found = None if load or not in_place.stays() else self._take_over()
+                found = None if load else self._take_over()
                 self._resumed = found or (load or self.checkpoints.load)(self._content)
                 if not self._resumed:
                     in_place.begin_anew_if_trained(self.plain_model)
@@ -170,45 +171,27 @@ class Job(LossWeighting):
         return self._content.plain
 
     def _take_over(self) -> Progress | None:
-        """Continue with the state that ranks of the last attempt have kept; None if no rank has one."""
-        from launcher.runtime import peers
-
-        try:
-            taken, reason = peers.take_over(self._content), "no rank has kept its state"
-        except peers.NotHealed as error:
-            taken, reason = None, str(error)
+        """Continue with the state that ranks of the last attempt have kept; None if they need a checkpoint."""
+        taken = self._stay.take_over() if self._stay else None
         if taken is None:
-            if startup_timing.attempt():
-                self._say(f"{reason}: all continue at the newest checkpoint")
             return None
-        moved = f", {taken.num_receivers} received {taken.num_bytes / 1e6:,.1f} MB" if taken.num_receivers else ""
-        size = process_group.world_size()
-        self._say(f"continuing at step {taken.progress.step}: {taken.num_holders} of {size} ranks kept it{moved}")
         if self._reporter and taken.last and self._reporter.last_step() < taken.last.step:
             self._reporter.report(taken.last)  # the first rank was lost between this step and its report
-        self._last, self.kept_by, self._moved_bytes = taken.last, taken.num_holders, taken.num_bytes
+        self._last = taken.last
         return taken.progress
 
-    def kept(self) -> "peers.Kept | None":
-        """Return the state that this rank keeps for the next attempt, and let go of everything else.
-
-        None if it is not complete: the optimizer has stepped in a step that did not end.
-        """
-        from launcher.runtime import peers
-
+    def left(self) -> "tuple[peers.Kept, ...]":
+        """Return the states that this rank keeps for the next attempt, and let go of everything else."""
         self._step_hook.remove()
         if self._reporter:
             self._reporter.close(0.0)
-        alone = self._content.alone()
         self.optimizer.zero_grad()
-        if alone is None or self._is_dirty:
-            return None
-        progress = Progress(self.step, world_size=process_group.world_size(), **self.sampler.state_dict())
-        return peers.kept(alone, progress, self._last, self._handed)
+        return self._stay.left(self._progress(), self._last, is_complete=not self._is_dirty) if self._stay else ()
 
-    def _say(self, message: str) -> None:
-        if process_group.rank() == 0:
-            print(message, flush=True)
+    @property
+    def kept_by(self) -> int | None:
+        """How many ranks had the state that this attempt began with in memory; None for a checkpoint."""
+        return self._stay.taken.num_holders if self._stay and self._stay.taken else None
 
     def report(self, metrics: Mapping[str, object] | None = None, /, **more: object) -> None:
         """Report further metrics of the current step or, in a hook, of the step before: gradient norm, rewards.
@@ -280,10 +263,13 @@ class Job(LossWeighting):
             raise NotFinite(
                 f"the weights are not finite after step {self.step}: no checkpoint is published; lower learning_rate"
             )
-        progress = Progress(self.step, world_size=process_group.world_size(), **self.sampler.state_dict())
+        progress = self._progress()
         with self._busy(names.LAST_CHECKPOINT if is_last else names.CHECKPOINT):
             is_late = was_postponed and not is_last
             self.checkpoints.save(self._content, progress, is_last=is_last, is_late=is_late)
+
+    def _progress(self) -> Progress:
+        return Progress(self.step, world_size=process_group.world_size(), **self.sampler.state_dict())
 
     def _busy(self, what: str) -> AbstractContextManager[None]:
         return self._reporter.busy(what) if self._reporter else nullcontext()
@@ -328,21 +314,7 @@ class Job(LossWeighting):
             self._close()
 
     def _leaves_state(self) -> bool:
-        """Return whether ranks that stay keep the state, so that a stop needs no checkpoint. Collective.
-
-        What only leaving ranks have is handed to those that stay.
-        """
-        if not in_place.stays() or any_rank(not in_place.is_resize() or self._is_save_postponed):
-            return False
-        from launcher.runtime import peers
-
-        if not self._content.is_replicated:
-            try:
-                self._handed = peers.hand_over(self._content, leaves=in_place.is_leaving())
-            except peers.NotHealed as error:
-                self._say(f"{error}: a checkpoint is saved")
-                return False
-        return True
+        return self._stay is not None and self._stay.leaves_state(is_postponed=self._is_save_postponed)
 
     def _batches(self, loader: Iterable[Data]) -> Iterator[Data]:
         """Yield the batches up to the last one, or to a stop."""
@@ -354,6 +326,8 @@ class Job(LossWeighting):
             if not draw.batch.completes_step:
                 continue
             is_event = self._end_step(began)
+            if self._stay and not is_event:
+                self._stay.copy_if_due(self._progress(), self._last)
             if not is_event and (self.checkpoints.is_due(self.step) or self._is_save_postponed):
                 self._save(is_last=False)
             if not self.finished and (is_event or self._call_hooks()):
@@ -475,7 +449,7 @@ class Job(LossWeighting):
                 step=resumed.step,
                 cursor=resumed.cursor,
                 kept_by=self.kept_by,
-                moved_bytes=self._moved_bytes,
+                moved_bytes=self._stay.taken.num_bytes if self._stay and self._stay.taken else 0,
                 ready_s=startup_timing.ready_s(),
             )
         )

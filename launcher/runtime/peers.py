@@ -24,12 +24,13 @@ from launcher.runtime.rows import NotByRows, Part, Parts, Ranges
 
 
 class Kept(NamedTuple):
-    """What an attempt leaves in its process.
+    """What an attempt leaves in its process: its last state, or a copy of an earlier one.
 
     Args:
         last: Metrics of the last step.
         form, parts: Form of the state, and what this rank has of it.
-        content: Of the same tensors, to continue with; None for a sharded model, which is made for its ranks.
+        content: Of the same tensors, to continue with; None for a sharded model, which is made for its ranks, and for
+            a copy.
     """
 
     progress: Progress
@@ -56,13 +57,12 @@ class NotHealed(RuntimeError):
 
 
 class _Offer(NamedTuple):
-    """What a rank tells the others of what it has; `ranges` are None if that is everything."""
+    """What a rank tells the others of a state that it has; `ranges` are None if it has everything."""
 
-    progress: Progress | None
+    progress: Progress
     last: StepMetrics | None
     rows: Mapping[str, int]
     ranges: Ranges | None
-    ports: list[int]
 
 
 def kept(content: Content, progress: Progress, last: StepMetrics | None, handed: Parts) -> Kept | None:
@@ -114,16 +114,14 @@ def take_over(content: Content) -> Taken | None:
     Raises:
         NotHealed: They lack some of it, or their checksums differ afterwards.
     """
-    own = in_place.kept()
-    if own and not _fits(own.form, content):
-        own = None
-    offers = process_group.gather(_offer(own))
-    in_place.know_ports([each.ports for each in offers])
-    if not any(each.progress for each in offers):
+    states = [each for each in in_place.kept() if _fits(each.form, content)]
+    answers = process_group.gather((in_place.listening_ports(), [_offer(each) for each in states]))
+    in_place.know_ports([ports for ports, _ in answers])
+    if not any(offered for _, offered in answers):
         return None
-    newest, holders = _newest(offers)
-    if own and process_group.rank() not in holders:
-        own = None
+    newest, offers = _newest([offered for _, offered in answers])
+    holders = sorted(offers)
+    own = next((each for each in states if each.progress == newest), None)
     form = _form_of(own, holders[0])
     adopted = own.content if own and content.is_replicated else None
     lacks: Ranges | None = {}
@@ -135,7 +133,7 @@ def take_over(content: Content) -> Taken | None:
     if any(each is None for each in lacking):
         raise NotHealed("a tensor of the state is not divided by rows")
     sent = own.parts if own else {}
-    having = {rank: _ranges(offers[rank]) for rank in holders}
+    having = {rank: _ranges(offer) for rank, offer in offers.items()}
     sizes = {path: shape[1:].numel() * dtype.itemsize for path, (shape, dtype, _) in form.tensors.items()}
     plan = rows.moves([each or {} for each in lacking], having, sizes)
     rows.exchange(plan, sent, parts)
@@ -145,7 +143,7 @@ def take_over(content: Content) -> Taken | None:
         content.take(state)
     content.optimizer.zero_grad()
     content.model.zero_grad()
-    is_whole = content.is_replicated and all(offers[rank].ranges is None for rank in holders)
+    is_whole = content.is_replicated and all(offer.ranges is None for offer in offers.values())
     _compare([] if is_whole else plan, sent, parts)
     _compare_replicas(content, newest)
     randomness.reseed(process_group.rank(), newest.step)
@@ -168,35 +166,32 @@ def _fits(form: Outline, content: Content) -> bool:
     )
 
 
-def _offer(own: Kept | None) -> _Offer:
-    ports = in_place.listening_ports()
-    if own is None:
-        return _Offer(None, None, {}, None, ports)
-    total = {path: rows.num_rows(shape) for path, (shape, _, _) in own.form.tensors.items()}
-    ranges = rows.ranges_of(own.parts)
+def _offer(state: Kept) -> _Offer:
+    total = {path: rows.num_rows(shape) for path, (shape, _, _) in state.form.tensors.items()}
+    ranges = rows.ranges_of(state.parts)
     has_all = all(rows.united(ranges[path]) == rows.united([(0, count)]) for path, count in total.items())
-    is_whole = has_all and own.content is not None
-    return _Offer(own.progress, own.last, total, None if is_whole else ranges, ports)
+    is_whole = has_all and state.content is not None
+    return _Offer(state.progress, state.last, total, None if is_whole else ranges)
 
 
 def _ranges(offer: _Offer) -> Ranges:
     return {path: [(0, count)] for path, count in offer.rows.items()} if offer.ranges is None else offer.ranges
 
 
-def _newest(offers: Sequence[_Offer]) -> tuple[Progress, list[int]]:
-    """Return the newest state of which the ranks have every row, and the ranks that have rows of it.
+def _newest(offers: Sequence[Sequence[_Offer]]) -> tuple[Progress, dict[int, _Offer]]:
+    """Return the newest state of which the ranks have every row, and what each of those that have rows offers of it.
 
     Raises:
         NotHealed: There is none.
     """
-    found = {each.progress for each in offers if each.progress}
+    found = {each.progress for of_rank in offers for each in of_rank}
     for progress in sorted(found, key=lambda each: (each.step, each.cursor), reverse=True):
-        holders = [rank for rank, each in enumerate(offers) if each.progress == progress]
-        ranges = [_ranges(offers[rank]) for rank in holders]
-        total = offers[holders[0]].rows
-        there = {path: rows.united(each for of_rank in ranges for each in of_rank.get(path, ())) for path in total}
-        if all(there[path] == rows.united([(0, count)]) for path, count in total.items()):
-            return progress, holders
+        there = {rank: each for rank, of_rank in enumerate(offers) for each in of_rank if each.progress == progress}
+        total = next(iter(there.values())).rows
+        ranges = [_ranges(each) for each in there.values()]
+        has = {path: rows.united(each for of_rank in ranges for each in of_rank.get(path, ())) for path in total}
+        if all(has[path] == rows.united([(0, count)]) for path, count in total.items()):
+            return progress, there
     raise NotHealed("rows of the state are lost with the ranks that had them")
 
 

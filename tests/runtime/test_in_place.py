@@ -19,7 +19,8 @@ from torch import nn
 from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
 from torch.distributed.fsdp import fully_shard
 
-from launcher.runtime import in_place, peers, process_group, rows, startup_timing
+from launcher.common import names
+from launcher.runtime import in_place, neighbours, peers, process_group, rows, startup_timing
 from launcher.runtime.checkpoint_folder import Progress
 from launcher.runtime.content import Content
 from launcher.runtime.peers import Kept, NotHealed
@@ -79,7 +80,8 @@ def state_of(found: Content) -> dict[str, Any]:
 def take_over(place: Place, steps: tuple[int | None, ...], *, rebuilds: bool) -> Any:
     """Continue on ranks that have done these numbers of steps, None for a new rank; return what each has then."""
     done = steps[place.rank]
-    in_place._State.kept = kept = None if done is None else trained(done)
+    kept = None if done is None else trained(done)
+    in_place._State.kept = (kept,) if kept else ()
     own = kept.content if kept and not rebuilds else content(seed=10 + place.rank)
     if kept:
         own.model(torch.randn(4, 7)).sum().backward()  # gradients of a step that failed
@@ -101,7 +103,7 @@ def test_every_rank_continues_with_the_newest_state(tmp_path, steps, rebuilds):
         assert (taken.progress.step, taken.progress.cursor) == (3, 36)
         assert (taken.num_holders, taken.num_receivers) == (sum(has_newest), len(steps) - sum(has_newest))
         assert (taken.num_bytes > 0) == (not all(has_newest))
-        assert gradients == [] and kept is None
+        assert gradients == [] and kept == ()
         running = {name for name in state["model"] if name.startswith("1.")}  # a forward pass changes these here
         for name in set(expected["model"]) - running:
             assert state["model"][name] == expected["model"][name]
@@ -118,7 +120,8 @@ def test_senders_share_the_bytes():
 
 
 def differ(place: Place) -> str:
-    in_place._State.kept = kept = trained(3, scale=1.0 + place.rank)
+    kept = trained(3, scale=1.0 + place.rank)
+    in_place._State.kept = (kept,)
     with pytest.raises(NotHealed) as raised:
         peers.take_over(kept.content)
     return str(raised.value)
@@ -131,7 +134,7 @@ def test_ranks_with_different_states_of_a_step_are_refused_on_all_of_them(tmp_pa
 
 
 def other_model(place: Place) -> Any:
-    in_place._State.kept = trained(3)
+    in_place._State.kept = (trained(3),)
     model = nn.Linear(3, 3)
     return peers.take_over(Content(model, torch.optim.SGD(model.parameters(), lr=0.1)))
 
@@ -177,14 +180,14 @@ def course(place: Place, attempts: tuple[tuple[int, ...], ...], folder: Path, *,
     for number, shape in enumerate(attempts):
         size = math.prod(shape)
         if place.rank >= size:
-            in_place._State.kept = None  # a later attempt has a new rank in its place
+            in_place._State.kept = ()  # a later attempt has a new rank in its place
             found.append(None)
             done += 2
             continue
         store = torch.distributed.FileStore(str(folder / f"store{number}"), size)
         torch.distributed.init_process_group("gloo", store=store, rank=place.rank, world_size=size)
-        names = ("replicate", "shard")[-len(shape) :]
-        mesh = init_device_mesh("cpu", shape, mesh_dim_names=names) if size > 1 else None
+        axes = ("replicate", "shard")[-len(shape) :]
+        mesh = init_device_mesh("cpu", shape, mesh_dim_names=axes) if size > 1 else None
         own = sharded(seed=number, mesh=mesh)
         try:
             taken = peers.take_over(own)
@@ -196,8 +199,8 @@ def course(place: Place, attempts: tuple[tuple[int, ...], ...], folder: Path, *,
         found.append((taken, complete(own), own.user_content["counter"].total.tolist()))
         upcoming = math.prod(attempts[number + 1]) if number + 1 < len(attempts) else size
         handed = peers.hand_over(own, leaves=place.rank >= upcoming) if is_planned else {}
-        in_place._State.kept = peers.kept(own, Progress(done, 12 * done, size, **SAME), None, handed)
-        torch.distributed.destroy_process_group()
+        in_place._State.kept = (peers.kept(own, Progress(done, 12 * done, size, **SAME), None, handed),)
+        in_place.leave_group()
     return found
 
 
@@ -229,6 +232,53 @@ def test_rows_of_a_sharded_model_go_to_those_that_need_them(tmp_path, attempts, 
             torch.testing.assert_close(values, complete(alone), rtol=1e-5, atol=1e-6)
             assert total == alone.user_content["counter"].total.tolist()
             assert (taken is None) == (number == 0)
+
+
+def copied(place: Place, shape: tuple[int, ...], lost: tuple[int, ...], folder: Path) -> Any:
+    """Do four steps on nodes of one rank, copy after all but the first, and go on with new ranks for those `lost`."""
+    in_place._State.stays = True
+    os.environ |= {names.ENV_COPY_EVERY: "1", "LOCAL_WORLD_SIZE": "1"}
+    mesh = init_device_mesh("cpu", shape, mesh_dim_names=("replicate", "shard")[-len(shape) :])
+    own, made, pointers = sharded(0, mesh), neighbours.Neighbours(), set()
+    for number in range(1, 5):
+        step(own, number)
+        if number > 1:
+            made.copy(own, Progress(number, 12 * number, 4, **SAME), None)
+            pointers |= {part.rows.data_ptr() for copy in made.copies for part in copy.parts["model/0.weight"]}
+    del made.copies[0]  # as if the ranks were lost during that of step 4
+    in_place.leave_group()
+    in_place._State.kept = () if place.rank in lost else tuple(made.copies)
+    size = place.world_size
+    rank = sorted(range(size), key=lambda each: (each in lost, each)).index(place.rank)
+    store = torch.distributed.FileStore(str(folder / "store"), size)
+    torch.distributed.init_process_group("gloo", store=store, rank=rank, world_size=size)
+    new = sharded(9, init_device_mesh("cpu", (size,), mesh_dim_names=("shard",)))
+    try:
+        taken = peers.take_over(new)
+    except NotHealed as error:
+        return str(error)
+    return taken.progress.step, complete(new), len(pointers)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("shape", "lost", "is_healed"),
+    [((4,), (1,), True), ((4,), (0, 2), True), ((4,), (1, 2), False), ((2, 2), (2, 3), True)],
+    ids=["one", "two-apart", "two-neighbours", "replicas"],
+)
+def test_rows_of_a_lost_rank_come_from_its_neighbour_s_copy(tmp_path, shape, lost, is_healed):
+    found = run_ranks(4, partial(copied, shape=shape, lost=lost, folder=tmp_path), tmp_path)
+    if not is_healed:
+        assert found == ["rows of the state are lost with the ranks that had them"] * 4
+        return
+    alone = sharded(0, None)
+    for number in range(1, 4):
+        step(alone, number)
+    for done, values, num_buffers in found:
+        assert done == 3
+        torch.testing.assert_close(values, complete(alone), rtol=1e-5, atol=1e-6)
+        # Two copies of the rank's rows, and of its neighbour's: the third copy took the memory of the first.
+        assert num_buffers <= (2 if len(shape) == 2 else 4)
 
 
 def connection(listener: socket.socket) -> tuple[socket.socket, socket.socket]:
@@ -327,7 +377,7 @@ class Link:
 
 
 def job(**fields):
-    usual = {"finished": False, "is_left": False, "is_restored": True, "kept": lambda: None}
+    usual = {"finished": False, "is_left": False, "is_restored": True, "left": lambda: ()}
     return SimpleNamespace(**usual | fields, plain_model=nn.Linear(1, 1))
 
 
