@@ -437,6 +437,24 @@ def test_the_recipes_own_frequencies_are_rated(recipes):
     )
 
 
+def test_copies_with_neighbours_cost_four_parts_of_the_state_and_a_copy_and_a_transfer(recipes):
+    known = f"{SET}.estimate={{parameters: 1000000000, dtype: float32, optimizer: none, sharding: fsdp}}"
+    words = ("tiny_lm_cpu@4", known, f"{SET}.copy_every=20")
+    found = json.loads(recipes("checkpoint", *words, "--json")[1])
+    part = 4 * 10**9 // 4
+    assert found["copies"]["every"] == 20 and found["copies"]["node_bytes"] == pytest.approx(4 * part)
+    assert found["copies"]["blocked_s"] == pytest.approx(part / 40e9 + part / 10e9)
+    shown = "to neighbours every 20 steps: 3.7 GiB of each node's memory, training waits 0.125 s"
+    assert f"this job copies its rows {shown}" in recipes("checkpoint", *words)[1]
+    assert json.loads(recipes("checkpoint", "tiny_lm_cpu@1", *words[1:], "--json")[1])["copies"] is None
+
+
+@pytest.mark.parametrize(("resize", "is_noticed"), [("restart", True), ("in_place", False)])
+def test_copies_that_are_never_made_are_noticed(recipes, resize, is_noticed):
+    out = recipes("plan", "tiny_lm_cpu", f"{SET}.copy_every=20", f"recipes.elastic_policy.resize={resize}", "--notes")
+    assert ("N199" in "".join(map(str, out))) is is_noticed
+
+
 def test_a_script_says_itself_what_it_saves(recipes):
     script = ("training/custom/script", "training_cfg.entry_module=a", "training_cfg.run.ntasks_per_node=2")
     known = f"{SET}.estimate={{parameters: 1000, dtype: float32, optimizer: none, sharding: fsdp}}"

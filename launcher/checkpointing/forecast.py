@@ -147,6 +147,18 @@ def mtbf_s(rate_per_node_hour: float, nodes: int) -> float:
 
 
 @dataclass(frozen=True, slots=True)
+class Copies:
+    """The cost of copies with neighbours: every so many steps, in main memory of each node, and while training waits.
+
+    Source: launcher.runtime.neighbours.
+    """
+
+    every: int
+    node_bytes: int
+    blocked_s: float
+
+
+@dataclass(frozen=True, slots=True)
 class Forecast:
     """Forecast for a recipe's checkpoints. Rates in GB/s per node, times in seconds.
 
@@ -195,6 +207,16 @@ class Forecast:
     def memory_s(self, nodes: int) -> float:
         """Return how long a checkpoint takes to the memory tier."""
         return self.share(nodes).node_written / (self.memory_rate * GB)
+
+    def copies(self, nodes: int) -> "Copies | None":
+        """Return the cost of copies of a sharded state with neighbours; None if the recipe asks for none."""
+        every = self.section.copy_every
+        if every is None or self.content.sharding != "fsdp" or nodes < 2:
+            return None
+        node_bytes = self.share(nodes).node_written
+        # Two copies are kept, each of a node's own rows and of those of its neighbour.
+        blocked_s = self.copy_s(nodes) + self.memory_s(nodes)
+        return Copies(every, 4 * node_bytes, blocked_s)
 
     def saving(self, way: str, nodes: int) -> Saving:
         """Return the cost of one of `WAYS` of saving at a size."""

@@ -28,6 +28,10 @@ def lines(expected: Forecast, nodes: int) -> Iterator[tuple[str, str]]:
     for own in configured(expected, nodes):
         every = f"every {counted(own['steps'], 'step')}, {_time(own['interval_s'])}"
         yield f"this job saves to {own['way']} {every}: goodput {100 * own['goodput']:.2f} %", ""
+    if copies := expected.copies(nodes):
+        every, memory = counted(copies.every, "step"), _amount(copies.node_bytes / GIB)
+        cost = f"{memory} GiB of each node's memory, training waits {_time(copies.blocked_s)}"
+        yield f"this job copies its rows to neighbours every {every}: {cost}", ""
 
 
 def _size_rows(expected: Forecast) -> list[tuple[str, ...]]:
@@ -106,6 +110,7 @@ def as_json(expected: Forecast, nodes: int) -> dict[str, Any]:
             "storage": expected.storage_rate,
         },
         "configured": list(configured(expected, nodes)),
+        "copies": dataclasses.asdict(copies) if (copies := expected.copies(nodes)) else None,
         "ways": [_way_json(way, expected, nodes) for way in WAYS],
     }
 

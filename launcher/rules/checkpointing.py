@@ -125,6 +125,14 @@ def image_reads_the_section(planned: PlannedRecipe, notice: MakeNotice) -> Itera
         yield notice("the image's own program reads recipes.checkpointing; its own key is save_steps")
 
 
+@notice_rule("N199", source="docs/resize.md")
+def copies_are_never_made(planned: PlannedRecipe, notice: MakeNotice) -> Iterator[Notice]:
+    """Copies with neighbours are for workers that stay."""
+    section = planned.checked.recipe.checkpointing
+    if section and section.copy_every and planned.job.in_place_timeout_s is None:
+        yield notice(f"{KEY}.copy_every has no effect: the workers of this job do not stay when it changes its size")
+
+
 @notice_rule("N130", source=_CHECKPOINTING)
 def saving_takes_longer_than_stopping(planned: PlannedRecipe, notice: MakeNotice) -> Iterator[Notice]:
     """A scale event waits graceful_shutdown_timeout for a checkpoint; work that is not saved by then is lost."""

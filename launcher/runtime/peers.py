@@ -121,7 +121,8 @@ def take_over(content: Content) -> Taken | None:
         return None
     newest, offers = _newest([offered for _, offered in answers])
     holders = sorted(offers)
-    own = next((each for each in states if each.progress == newest), None)
+    # The last one, as in `_newest`: of one step, a copy has more rows than the state itself.
+    own = next((each for each in reversed(states) if each.progress == newest), None)
     form = _form_of(own, holders[0])
     adopted = own.content if own and content.is_replicated else None
     lacks: Ranges | None = {}

@@ -235,19 +235,18 @@ def test_rows_of_a_sharded_model_go_to_those_that_need_them(tmp_path, attempts, 
 
 
 def copied(place: Place, shape: tuple[int, ...], lost: tuple[int, ...], folder: Path) -> Any:
-    """Do four steps on nodes of one rank, copy after all but the first, and go on with new ranks for those `lost`."""
+    """Do three steps on nodes of one rank, copy after each, and go on with new ranks for those `lost`."""
     in_place._State.stays = True
     os.environ |= {names.ENV_COPY_EVERY: "1", "LOCAL_WORLD_SIZE": "1"}
     mesh = init_device_mesh("cpu", shape, mesh_dim_names=("replicate", "shard")[-len(shape) :])
     own, made, pointers = sharded(0, mesh), neighbours.Neighbours(), set()
-    for number in range(1, 5):
+    for number in range(1, 4):
         step(own, number)
-        if number > 1:
-            made.copy(own, Progress(number, 12 * number, 4, **SAME), None)
-            pointers |= {part.rows.data_ptr() for copy in made.copies for part in copy.parts["model/0.weight"]}
-    del made.copies[0]  # as if the ranks were lost during that of step 4
+        made.copy(own, Progress(number, 12 * number, 4, **SAME), None)
+        pointers |= {part.rows.data_ptr() for copy in made.copies for part in copy.parts["model/0.weight"]}
+    live = peers.kept(own, made.copies[0].progress, None, {})  # of the same step
     in_place.leave_group()
-    in_place._State.kept = () if place.rank in lost else tuple(made.copies)
+    in_place._State.kept = () if place.rank in lost else (live, *made.copies)
     size = place.world_size
     rank = sorted(range(size), key=lambda each: (each in lost, each)).index(place.rank)
     store = torch.distributed.FileStore(str(folder / "store"), size)
