@@ -21,6 +21,8 @@ pytest.importorskip("hyperpod_elastic_agent", reason="pip install --no-deps hype
 pytestmark = [pytest.mark.whole_job, pytest.mark.usefixtures("store"), pytest.mark.long]
 
 PATIENT = "recipes.elastic_policy.faulty_timeout=600"
+RESTART = "recipes.elastic_policy.resize=restart"
+"""These tests are of checkpoints; `test_faults_in_place` is of workers that stay."""
 
 
 @pytest.fixture(scope="module")
@@ -63,7 +65,7 @@ def test_hang_faults_operator_away_late_checkpoint_and_partial_preemption_train_
     timeout = "recipes.elastic_policy.graceful_shutdown_timeout=3"
     limit = "+cluster.hang={expectedRecurringFrequencyInSeconds:20}"
     two_nodes = "recipes.trainer.num_nodes=2"
-    code, out, err = run(*PACED, PATIENT, two_nodes, tiers, timeout, limit, chain, cwd=tmp_path)
+    code, out, err = run(*PACED, PATIENT, RESTART, two_nodes, tiers, timeout, limit, chain, cwd=tmp_path)
     assert code == 0, err
     assert_trained_as_alone(tmp_path, alone)
     assert sizes_of(tmp_path) == [(0, 2), (2, 2), (2, 2), (2, 2), (2, 1)]
@@ -98,7 +100,7 @@ def test_a_capacity_that_overtakes_a_stop_and_then_a_checkpoint_that_rots_in_sil
         "{at:{step:65},bit_rot:{num_bytes:2000}}",
         "{at:{step:65},worker_crash:{rank:1}}",
     )
-    job = start(*PACED, PATIENT, "recipes.trainer.num_nodes=3", chain, cwd=tmp_path)
+    job = start(*PACED, PATIENT, RESTART, "recipes.trainer.num_nodes=3", chain, cwd=tmp_path)
     try:
         hold_until(tmp_path, 30, lambda: is_on_its_way_to_two_nodes(tmp_path))
         code, _, err = finish(job)

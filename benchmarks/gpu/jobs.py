@@ -178,6 +178,7 @@ def elastic(results: Results) -> None:
         *("recipes.trainer.devices=1", "recipes.trainer.num_nodes=1", f"{ARGS}.train_batch_size=4"),
         *(f"{ARGS}.max_epochs=200", f"{ARGS}.save_steps=2", "recipes.elastic_policy.faulty_timeout=2"),
         *("++recipes.elastic_policy.is_elastic=true", "++recipes.scale_config=auto"),
+        "recipes.elastic_policy.resize=restart",
         f"+cluster.events=[{happenings}{{at:{{step:9}},capacity:0}}]",
     ]
     floor = import_s()
