@@ -5,14 +5,17 @@ import os
 import statistics
 import subprocess
 import sys
+import time
 from pathlib import Path
 
+import psutil
 import pytest
 from conftest import ROOT
 
 ARGS = "recipes.training_config.training_args"
 MODEL = "recipes.training_config.model_config"
 ROUNDS = int(os.environ.get("RECIPES_ROUNDS", "3"))
+NUM_CHANGES = int(os.environ.get("RECIPES_CHANGES", "50"))
 CHANGES = ("2 -> 3", "3 -> 2", "node lost", "1 -> 3")
 TINY = (f"{ARGS}.min_step_seconds=0.1", f"{ARGS}.max_epochs=60")
 # 110 million parameters: 12 layers of 864, and a table for each of 256 tokens.
@@ -24,25 +27,36 @@ LARGE = (
 
 def blocked_s(folder: Path, mode: str, steps: tuple[int, ...], *words: str) -> dict[str, float]:
     """Return the seconds from the end of the last step before each change to the start of the work after it."""
-    folder.mkdir()
     two, lost, three = steps
     chain = (
         f"{{at:{{step:1}},capacity:3}},{{at:{{step:{two}}},capacity:2}},"
         f"{{at:{{step:{lost}}},node_loss:{{node:1}}}},{{at:{{step:{three}}},capacity:4}}"
     )
-    command = [sys.executable, str(ROOT / "main.py"), "recipes.training_config.mlflow.enabled=false"]
-    command += [f"recipes.elastic_policy.resize={mode}", "recipes.trainer.num_nodes=2", "recipes.trainer.devices=1"]
-    command += ["++recipes.scale_config=auto", "recipes.elastic_policy.max_nodes=3", f"{ARGS}.save_steps=10"]
-    command += ["recipes.elastic_policy.faulty_timeout=0", f"+cluster.events=[{chain}]", *words]
-    environment = os.environ | {"OMP_NUM_THREADS": "1"}
-    subprocess.run(command, cwd=folder, env=environment, stdout=subprocess.DEVNULL, timeout=600, check=True)
-    (run_dir,) = folder.glob("results/*/run")
+    run_dir = finished(folder, mode, "recipes.elastic_policy.max_nodes=3", f"+cluster.events=[{chain}]", *words)
     starts = _lines(run_dir / "starts.jsonl")
     ends = {line["attempt"]: line["time"] for line in _lines(run_dir / "metrics.jsonl")}
     return {
-        change: after["restored"] - ends[after["attempt"] - 1]
+        change: after["restored"] - max(end for attempt, end in ends.items() if attempt < after["attempt"])
         for change, after in zip(CHANGES, starts[1:], strict=False)
     }
+
+
+def finished(folder: Path, mode: str, *words: str) -> Path:
+    """Return the run folder of a job that begins on two nodes of one rank, once it has ended."""
+    with running(folder, mode, *words) as job:
+        assert job.wait(900) == 0
+    (run_dir,) = folder.glob("results/*/run")
+    return run_dir
+
+
+def running(folder: Path, mode: str, *words: str) -> subprocess.Popen[bytes]:
+    """Return the process of such a job."""
+    folder.mkdir()
+    command = [sys.executable, str(ROOT / "main.py"), "recipes.training_config.mlflow.enabled=false"]
+    command += [f"recipes.elastic_policy.resize={mode}", "recipes.trainer.num_nodes=2", "recipes.trainer.devices=1"]
+    command += ["++recipes.scale_config=auto", f"{ARGS}.save_steps=10", "recipes.elastic_policy.faulty_timeout=0"]
+    environment = os.environ | {"OMP_NUM_THREADS": "1"}
+    return subprocess.Popen([*command, *words], cwd=folder, env=environment, stdout=subprocess.DEVNULL)
 
 
 def _lines(path: Path) -> list[dict]:
@@ -70,3 +84,43 @@ def test_training_that_is_blocked(tmp_path, report, name, words, steps):
         if anew and stays:
             before, now = statistics.median(anew), statistics.median(stays)
             report(f"{name}, {change}: {now:.2f} s in place, {before:.2f} s anew ({now / before:.2f} of it)")
+
+
+@pytest.mark.timeout(3600)
+def test_the_time_of_a_step(tmp_path, report):
+    """Target: within 1 % with workers that stay, and with those that do not."""
+    words = (f"{MODEL}.hidden_size=256", f"{ARGS}.max_epochs=40")
+    found: dict[str, list[float]] = {"restart": [], "in_place": []}
+    for number in range(ROUNDS):
+        for mode, each in found.items():
+            lines = _lines(finished(tmp_path / f"{mode}-{number}", mode, *words) / "metrics.jsonl")
+            each.append(statistics.median(line["samples"] / line["samples_per_s"] for line in lines[20:]))
+    anew, stays = (statistics.median(each) for each in found.values())
+    ratio = stays / anew
+    report(f"a step of two ranks: {1000 * stays:.2f} ms in place, {1000 * anew:.2f} ms anew ({ratio:.3f} of it)")
+
+
+@pytest.mark.timeout(3600)
+@pytest.mark.parametrize("strategy", ["ddp", "fsdp2"])
+def test_memory_and_descriptors_after_many_changes(tmp_path, report, strategy):
+    """Target: each change adds at most 1 MB of resident memory and no descriptor, over fifty of them."""
+    chain = ",".join(f"{{at:{{step:{30 * number + 1}}},capacity:{3 - number % 2}}}" for number in range(NUM_CHANGES))
+    words = (f"{ARGS}.min_step_seconds=0.15", f"{ARGS}.max_epochs={NUM_CHANGES * 3}", f"{ARGS}.strategy={strategy}")
+    seen: list[tuple[int, int]] = []
+    with running(tmp_path / strategy, "in_place", f"+cluster.events=[{chain}]", *words) as job:
+        attempt = -1
+        while job.poll() is None:
+            time.sleep(0.5)
+            files = {int(path.parent.name[8:]): path for path in tmp_path.glob("*/results/*/run/stacks/*/rank-0.txt")}
+            if max(files, default=-1) > attempt and files[max(files)].read_text().count("process "):
+                attempt = max(files)
+                process = psutil.Process(int(files[attempt].read_text().split()[3].rstrip(",")))
+                time.sleep(2)  # the first steps of this attempt
+                seen.append((process.memory_info().rss, process.num_fds()))
+        assert job.returncode == 0
+    (memory, descriptors), (memory_later, descriptors_later) = (
+        [statistics.median(each[column] for each in part) for column in (0, 1)] for part in (seen[5:11], seen[-6:])
+    )
+    between = len(seen) - 11  # from the middle of the first that count to that of the last
+    grown, opened = (memory_later - memory) / between / 1e6, (descriptors_later - descriptors) / between
+    report(f"{strategy}: {len(seen)} changes, each adds {grown:.2f} MB of memory and {opened:.2f} descriptors")
