@@ -44,4 +44,6 @@ def write_stack_on_signal(rank: int) -> None:
     except OSError:
         return
     faulthandler.register(STACK_SIGNAL, file=descriptor, all_threads=True)
-    _open_files.append(descriptor)
+    for earlier in _open_files:  # of attempts before in this process
+        os.close(earlier)
+    _open_files[:] = [descriptor]

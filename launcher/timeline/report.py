@@ -104,7 +104,9 @@ def _totals(timeline: Timeline) -> str:
     steps = counted(timeline.num_steps, "step")
     if timeline.num_steps != timeline.last_step:  # earlier launches did the others
         steps += f" up to step {timeline.last_step}"
-    head = f"{state} after {timeline.wall_s:.1f} s, {counted(timeline.restarts, 'restart')}, {steps}."
+    num_stays = sum(each.stay is not None for each in timeline.transitions)
+    restarts = counted(timeline.restarts, "restart") + (f" ({num_stays} in place)" if num_stays else "")
+    head = f"{state} after {timeline.wall_s:.1f} s, {restarts}, {steps}."
     if not timeline.steps:
         return f"{head} No step was reported."
     skipped = f" {counted(timeline.skipped_steps, 'step')} skipped, not finite." if timeline.skipped_steps else ""

@@ -114,6 +114,21 @@ def test_without_a_run_folder_a_worker_has_no_handler(monkeypatch, tmp_path):
     assert [path.name for path in tmp_path.iterdir()] == ["file"]
 
 
+def test_a_process_of_several_attempts_keeps_one_file_open(tmp_path):
+    child = os.fork()
+    if not child:
+        from launcher.runtime.stacks import write_stack_on_signal
+
+        os.environ[ENV_RUN_DIR] = str(tmp_path)
+        counts = []
+        for attempt in range(3):
+            os.environ["TORCHELASTIC_RESTART_COUNT"] = str(attempt)
+            write_stack_on_signal(0)
+            counts.append(len(os.listdir("/proc/self/fd")))
+        os._exit(0 if len(set(counts)) == 1 and len(list(tmp_path.glob("stacks/*/rank-0.txt"))) == 3 else 1)
+    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
+
+
 def at(*frames):
     return Stack(tuple(Frame(*frame) for frame in frames))
 
