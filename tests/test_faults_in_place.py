@@ -15,7 +15,7 @@ pytest.importorskip("hyperpod_elastic_agent", reason="pip install --no-deps hype
 pytestmark = [pytest.mark.whole_job, pytest.mark.usefixtures("store")]
 
 EXAMPLE = (ROOT / "examples" / "train_elastic.py").read_text()
-SEEDS = int(os.environ.get("RECIPES_FAULT_SEEDS", "3"))
+SEEDS = int(os.environ.get("RECIPES_FAULT_SEEDS", "1"))
 """How many random courses are run, of six faults each."""
 
 IN_STEP = ("forward", "backward", "collective", "optimizer", "stepped", "end", "save")
