@@ -39,6 +39,7 @@ def transition(reason="scale-up", *, wait_s=None, stop_s=None, regroup_s=None, r
         None,
         None,
         None,
+        None,
         False,
         1,
         0,
