@@ -3,7 +3,7 @@
 import json
 
 import pytest
-from whole_jobs import ARGS, ONE_THREAD, bundle_of, mlflow_run, run
+from whole_jobs import ARGS, ONE_THREAD, bundle_of, losses_in_the_model, mlflow_run, run
 
 pytestmark = pytest.mark.whole_job
 
@@ -52,3 +52,34 @@ def test_a_dpo_recipe_of_verl_rehearses_here(tmp_path):
     assert losses[0] == pytest.approx(0.6931, abs=1e-4) and len(losses) == 4
     (results,) = (bundle_of(tmp_path) / "run/model").iterdir()
     assert (results / "adapter_model.safetensors").is_file() and (results / "merged").is_dir()
+
+
+@pytest.fixture(scope="module")
+def alone(tmp_path_factory):
+    """Return the losses of the elastic rehearsal below on one node."""
+    folder = tmp_path_factory.mktemp("alone")
+    status, out, err = run(*ELASTIC, "recipes.trainer.num_nodes=1", cwd=folder)
+    assert status == 0, (out, err)
+    return losses_in_the_model(bundle_of(folder) / "run")
+
+
+ELASTIC = (
+    *(f"recipes={RECIPE}", "rehearse=true", "rehearse.steps=0", "recipes.trainer.devices=1", *THREADS),
+    *(f"{ARGS}.max_epochs=1", f"{ARGS}.train_batch_size=8", f"{ARGS}.micro_train_batch_size=4"),
+    *("++recipes.elastic_policy.is_elastic=true", "++recipes.elastic_policy.min_nodes=1"),
+    *("++recipes.elastic_policy.max_nodes=2", "++recipes.scale_config=auto"),
+)
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("sharding", ["NO_SHARD", "FULL_SHARD"])
+def test_a_rehearsal_keeps_its_model_when_a_worker_is_lost_and_a_node_leaves(tmp_path, alone, sharding):
+    """Adapters are trained, or shards of them, beside a base model that is not loaded again."""
+    chain = "+cluster.events=[{at:{step:8},worker_crash:{rank:1}},{at:{step:18},capacity:1}]"
+    own = (f"{ARGS}.strategy.fsdp_config.sharding_strategy={sharding}", "++recipes.checkpointing.copy_every=1", chain)
+    status, out, err = run(*ELASTIC, "recipes.trainer.num_nodes=2", *own, cwd=tmp_path)
+    assert status == 0, (out, err)
+    starts = [json.loads(line) for line in (bundle_of(tmp_path) / "run/starts.jsonl").read_text().splitlines()]
+    kept = [start["kept_by"] for start in starts]
+    assert kept[0] is None and len(kept) == 3 and all(kept[1:]), out
+    assert losses_in_the_model(bundle_of(tmp_path) / "run") == pytest.approx(alone, rel=1e-4)

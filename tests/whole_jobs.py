@@ -155,7 +155,7 @@ def samples_in_the_model(run_dir):
 
 
 def losses_in_the_model(run_dir):
-    lines = {line["step"]: line["loss"] for line in records(run_dir / "metrics.jsonl")}
+    lines = {line["step"]: line["loss"] for line in records(run_dir / "metrics.jsonl") if "loss" in line}
     return [lines[step] for step in sorted(lines)]
 
 
