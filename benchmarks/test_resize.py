@@ -89,7 +89,7 @@ def test_training_that_is_blocked(tmp_path, report, name, words, steps):
 @pytest.mark.timeout(3600)
 def test_the_time_of_a_step(tmp_path, report):
     """Target: within 1 % with workers that stay, and with those that do not."""
-    words = (f"{MODEL}.hidden_size=256", f"{ARGS}.max_epochs=40")
+    words = (f"{MODEL}.hidden_size=128", f"{ARGS}.max_epochs=24")
     found: dict[str, list[float]] = {"restart": [], "in_place": []}
     for number in range(ROUNDS):
         for mode, each in found.items():
