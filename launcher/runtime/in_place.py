@@ -195,7 +195,7 @@ def begin_anew_if_trained(model: "nn.Module") -> None:
     By a signal: the operator does not start again what exits by itself before the first step.
     """
     if model in _State.trained:
-        print("there is no checkpoint, and this rank's state is incomplete: its process begins anew", file=sys.stderr)
+        print("no checkpoint exists, and this rank's state is incomplete: its process begins anew", file=sys.stderr)
         sys.stderr.flush()
         os.kill(os.getpid(), signal.SIGKILL)
 

@@ -12,8 +12,8 @@ import torch
 from launcher.common import names
 from launcher.runtime import in_place, process_group, rows
 from launcher.runtime.checkpoint_folder import Progress
-from launcher.runtime.content import Content, outline
-from launcher.runtime.peers import Kept
+from launcher.runtime.content import Content
+from launcher.runtime.peers import Kept, held
 from launcher.runtime.reporting import StepMetrics
 from launcher.runtime.rows import Move, NotByRows, Part, Ranges
 
@@ -38,9 +38,8 @@ class Neighbours:
         """Copy the state of a step, unless every rank has all of it, or it is not divided by rows. Collective."""
         if content.is_replicated:
             return
-        form, tensors = outline(content.live_state())
         try:
-            parts = {path: (rows.part_of(tensor),) for path, tensor in tensors.items()}
+            form, tensors, parts = held(content)
         except NotByRows:
             return
         room = self.copies.pop().parts if len(self.copies) == KEPT else {}

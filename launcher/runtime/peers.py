@@ -71,21 +71,36 @@ def kept(content: Content, progress: Progress, last: StepMetrics | None, handed:
     Args:
         handed: Rows that leaving ranks have handed to this one.
     """
-    form, tensors = outline(content.live_state())
     try:
-        parts = {path: (rows.part_of(tensor), *handed.get(path, ())) for path, tensor in tensors.items()}
+        form, _, parts = held(content)
     except NotByRows:
         return None
-    return Kept(progress, last, form, parts, content if content.is_replicated else None)
+    both = {path: (*own, *handed.get(path, ())) for path, own in parts.items()}
+    return Kept(progress, last, form, both, content if content.is_replicated else None)
+
+
+def held(content: Content) -> tuple[Outline, dict[str, torch.Tensor], dict[str, tuple[Part, ...]]]:
+    """Return the form of a state, its tensors, and this rank's part of each, by path.
+
+    Raises:
+        NotByRows: A tensor is divided in another way.
+    """
+    form, tensors = outline(content.live_state())
+    return form, tensors, {path: (rows.part_of(tensor),) for path, tensor in tensors.items()}
 
 
 def hand_over(content: Content, *, leaves: bool) -> Parts:
     """Give the rows that only leaving ranks have to those that remain; return what this rank received. Collective.
 
     Those that remain get what they will need if they divide the rows in their order.
+
+    Raises:
+        NotHealed: A tensor is not divided by rows, or what arrived is not what was sent.
     """
-    _, tensors = outline(content.live_state())
-    parts = {path: (rows.part_of(tensor),) for path, tensor in tensors.items()}
+    try:
+        _, tensors, parts = held(content)
+    except NotByRows as error:  # on all ranks: they divide it alike
+        raise NotHealed(str(error)) from error
     answers = process_group.gather((leaves, rows.ranges_of(parts)))
     remaining = [rank for rank, (is_leaving, _) in enumerate(answers) if not is_leaving]
     leaving = {rank: ranges for rank, (is_leaving, ranges) in enumerate(answers) if is_leaving}

@@ -18,6 +18,7 @@ from runtime_ranks import run_ranks
 from torch import nn
 from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
 from torch.distributed.fsdp import fully_shard
+from torch.distributed.tensor import Shard
 
 from launcher.common import names
 from launcher.runtime import in_place, neighbours, peers, process_group, rows, startup_timing
@@ -232,6 +233,23 @@ def test_rows_of_a_sharded_model_go_to_those_that_need_them(tmp_path, attempts, 
             torch.testing.assert_close(values, complete(alone), rtol=1e-5, atol=1e-6)
             assert total == alone.user_content["counter"].total.tolist()
             assert (taken is None) == (number == 0)
+
+
+def by_columns(place: Place) -> str:
+    mesh = init_device_mesh("cpu", (2,), mesh_dim_names=("shard",))
+    model = nn.Linear(8, 4)
+    fully_shard(model, mesh=mesh, shard_placement_fn=lambda parameter: Shard(parameter.dim() - 1))
+    own = Content(model, torch.optim.SGD(model.parameters(), lr=0.1))
+    assert peers.kept(own, Progress(1), None, {}) is None
+    with pytest.raises(NotHealed) as raised:
+        peers.hand_over(own, leaves=place.rank == 1)
+    return str(raised.value)
+
+
+@pytest.mark.slow
+def test_a_model_that_is_divided_by_columns_is_saved_before_a_node_leaves(tmp_path):
+    one, two = run_ranks(2, by_columns, tmp_path)
+    assert one == two and "lies on its mesh" in one
 
 
 def copied(place: Place, shape: tuple[int, ...], lost: tuple[int, ...], folder: Path) -> Any:
