@@ -178,7 +178,7 @@ def test_default_bounds_are_noticed_where_the_recipe_has_none(prepare):
 )
 def test_workers_stay_where_the_recipe_says_so(render, words, file):
     recipe = "recipes=training/tiny/tiny_lm_cpu"
-    anew = render(recipe, *words).files
+    anew = render(recipe, f"{POLICY}.resize=restart", *words).files
     stays = render(recipe, f"{POLICY}.resize=in_place", f"{POLICY}.graceful_shutdown_timeout=33", *words).files
     (name,) = (each for each in stays if each.endswith(file))
     assert "--inprocess-restart" in stays[name] and "--inprocess-timeout=33" in stays[name]
