@@ -22,7 +22,7 @@ from launcher.model.job_spec import JobState
 from launcher.operator import failures
 from launcher.operator.event_log import EventWriter
 from launcher.operator.fleet import Fleet
-from launcher.operator.hang_detector import DoneStep, HangDetector, StepReader
+from launcher.operator.hang_detector import DoneStep, HangDetector, StepReader, late_stop
 from launcher.operator.job_request import JobRequest, take_request
 from launcher.operator.snapshot import Attempt, Snapshot, publish
 from launcher.operator.stacks import SlowJob
@@ -167,6 +167,7 @@ class Operator:
             self._machine = self._begin()
         self._steps = StepReader(run_dir, self._launched)
         self._watch = HangDetector(run_dir, job.hang)
+        self._late_stop = -1
         self._slow = SlowJob(run_dir, job.nproc_per_node, fleet.request_stacks, self._events)
 
     def run(self) -> int:
@@ -276,10 +277,18 @@ class Operator:
         """Act after the commands of a poll."""
 
     def _hang(self, done: DoneStep) -> str:
-        if self._machine.phase is not Phase.RUNNING or not self._snapshot.attempts:
+        machine = self._machine
+        if not self._snapshot.attempts:
             return ""
         now_s, attempt = self._now_s, self._snapshot.attempts[-1]
-        return self._slow.poll(now_s, attempt, self._watch.poll(now_s, attempt, done))
+        if machine.phase is Phase.RUNNING:
+            return self._slow.poll(now_s, attempt, self._watch.poll(now_s, attempt, done))
+        if machine.phase is not Phase.STOPPING or not machine.is_unsaved or self._late_stop == attempt.number:
+            return ""
+        message = self._slow.poll(now_s, attempt, late_stop(now_s - machine.since_s, done))
+        if message:  # looked at once: with no rank that lags, the agents' own limit decides
+            self._late_stop = attempt.number
+        return message
 
     def _execute(self, command: Command) -> tuple[Fault, ...]:
         match command:

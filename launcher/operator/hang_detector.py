@@ -36,6 +36,9 @@ FACTOR = 10.0
 AGAIN = 2.0
 """A step may take this many times as long as the longest step of the launch, however long ago that was."""
 
+LEAST_STOP_S = 10.0
+"""Seconds after which a stop that saves nothing is late, however short the steps are."""
+
 RECENT_STEPS = 50
 """Steps whose longest one is read."""
 
@@ -199,6 +202,15 @@ class StepTimer:
 
 def _set(limit_s: float | None) -> _Limit:
     return _Limit(limit_s, limit_s, "allowed")
+
+
+def late_stop(waited_s: float, done: DoneStep) -> Overdue | None:
+    """Return that workers, which only finish a step, take too long to stop; None while they are within the limit."""
+    limit_s = max(LEAST_STOP_S, FACTOR * done.longest_s)
+    if waited_s <= limit_s:
+        return None
+    reason = f"the longest of the last {RECENT_STEPS} steps took {done.longest_s:.1f} s"
+    return Overdue(f"the workers have not stopped for {waited_s:.0f} s; {limit_s:.0f} s are expected: {reason}", True)
 
 
 class HangDetector:

@@ -84,11 +84,22 @@ def _prepare(machine: MachineState, observation: Observation, policy: Policy) ->
     if _may_end(machine, observation):
         return machine.end(observation.now_s, JobState.CANCELLED), ()
     size = policy.fit(observation.capacity)
+    if not observation.lost(machine.nodes):  # one that is lost may come back
+        size = max(size, _holders(machine))
     if size < len(machine.nodes):
         return _prepare_fewer(machine, observation, size)
     if not observation.all_ready(machine.nodes):
         return _replace_unready(machine, observation)
     return _start(machine, observation)
+
+
+def _holders(machine: MachineState) -> int:
+    """Return how many of the first nodes must take part in the next start, whatever the capacity.
+
+    After a planned stop these have the only copy of the last steps, each of some rows: the next planned stop lets them
+    hand these over, or save.
+    """
+    return min(machine.target, machine.size) if machine.is_unsaved else 0
 
 
 def _start(machine: MachineState, observation: Observation) -> Step:
@@ -293,6 +304,8 @@ def _stop(machine: MachineState, observation: Observation, policy: Policy) -> St
     grace_s = policy.graceful_timeout_s if machine.fault_since_s is None else None
     is_late = observation.now_s - machine.since_s > (grace_s or 0) + STOP_MARGIN_S
     disobedient = tuple(fault.node for fault in observation.unready(machine.nodes)) if is_late else ()
+    if observation.hang and observation.lagging and machine.is_unsaved:
+        return _settle_hang(machine, observation)
     ignored = tuple(Fault(node, Cause.DISOBEDIENT) for node in disobedient)
     nodes = tuple(node for node in observation.alive(machine.nodes) if node not in disobedient)
     machine, events = _add_faults(machine, (*observation.lost(machine.nodes), *ignored))
@@ -310,6 +323,14 @@ def _stop(machine: MachineState, observation: Observation, policy: Policy) -> St
     machine = replace(machine, nodes=nodes, attempt=machine.attempt + 1)
     machine, commands = _restart(machine, observation, policy)
     return machine, (*events, *_kill(disobedient), stopped, *commands)
+
+
+def _settle_hang(machine: MachineState, observation: Observation) -> Step:
+    """Give up a planned stop that a rank holds up: its node is killed, and the others heal."""
+    fault = Fault(-1, Cause.HANG, observation.hang, observation.lagging)
+    settling = machine.enter(Phase.SETTLING, observation.now_s)
+    settling = replace(settling, faults=(fault,), fault_since_s=observation.now_s, is_unsaved=False)
+    return settling, (fault_event(fault),)
 
 
 def _may_end(machine: MachineState, observation: Observation) -> bool:
@@ -330,7 +351,7 @@ def _restart(machine: MachineState, observation: Observation, policy: Policy) ->
 def _resize(machine: MachineState, observation: Observation, policy: Policy, size: int) -> Step:
     """Restart after a planned stop with the nodes that are ready; any others come with the next scale-up."""
     ready = policy.fit(len(machine.nodes) + len(observation.alive(machine.warming)))
-    size = min(size, ready) or size
+    size = min(max(size, _holders(machine)), ready) or size
     event = transition_to(size, machine.size, observation.now_s)
     machine, commands = _regroup(machine, observation, size)
     return machine, commands if size == machine.target else (event, *commands)

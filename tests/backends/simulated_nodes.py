@@ -10,6 +10,7 @@ import random
 from dataclasses import dataclass, field
 
 from launcher.backends.local.fleet import NodeAddress
+from launcher.common import names
 from launcher.common.names import METRICS_FILE
 from launcher.operator.stacks import STOPPED
 from launcher.operator.state_machine import progress_step
@@ -24,7 +25,10 @@ FIRST_PID = 1000
 
 @dataclass(frozen=True)
 class Job:
-    """What is trained: `epochs` times `num_samples` in steps of `batch`, saved every `save_every` steps."""
+    """What is trained: `epochs` times `num_samples` in steps of `batch`, saved every `save_every` steps.
+
+    Workers that stay keep the last step in memory: each all of it, or, if the model is sharded, some rows.
+    """
 
     num_samples: int
     epochs: int
@@ -32,6 +36,8 @@ class Job:
     save_every: int
     step_s: float
     nproc_per_node: int
+    stays: bool = False
+    is_sharded: bool = False
 
     @property
     def total(self):
@@ -85,6 +91,8 @@ class FakeNode:
     is_alive: bool = True
     state: AgentState = AgentState.INIT
     progress: dict = field(default_factory=dict)
+    keeps: bool = False
+    is_own_fall: bool = False
 
     @property
     def has_workers(self):
@@ -99,11 +107,17 @@ class FakeNode:
             self.state = AgentState.READY
         if self.state is AgentState.RUNNING and now >= self.falls_at:
             self.state = AgentState.FAULTED
+            self.keeps = self.keeps and not self.is_own_fall
         if self.state is AgentState.RUNNING and now >= self.completes_at:
             self.state = AgentState.COMPLETED
 
+    def fall(self, at):
+        """Let its worker fail by itself, and not with its peers."""
+        self.falls_at, self.is_own_fall = min(self.falls_at, at), True
+
     def begin(self, progress):
         self.state, self.progress = AgentState.RUNNING, dict(progress)
+        self.keeps, self.is_own_fall = True, False
         self.falls_at = self.stopped_at = self.completes_at = math.inf
 
 
@@ -113,6 +127,9 @@ class Workers:
     def __init__(self, world, attempt, nodes, size, progress):
         self.world, self.attempt, self.nodes = world, attempt, nodes
         self.step, self.cursor = world.saved[progress["job"]["progressData"]] if progress else (0, 0)
+        if len(nodes) == size and world.is_kept_by(nodes):
+            self.step, self.cursor = world.kept
+        self.leaving = None
         self.shares = world.shares[size]
         self.next_step_at = world.clock.now + world.rng.uniform(2, 12)
         self.save_ends_at = None
@@ -126,6 +143,8 @@ class Workers:
         if self.is_over:
             return
         if any(not node.has_workers or node.stopped_at <= now for node in self.nodes):
+            for node in self.nodes:
+                node.keeps = node.keeps and node.stopped_at > now
             self._break_up(0.3, 8)
         elif self.is_hung:
             return
@@ -135,10 +154,14 @@ class Workers:
         else:
             self._train(now)
 
-    def stop(self, node, timeout_s):
-        """Tell the workers of a node to save and end; all of them do, if none is missing until then."""
+    def stop(self, node, timeout_s, leaving):
+        """Tell the workers of a node to save and end; all of them do, if none is missing until then.
+
+        Those that stay save nothing: `leaving` are the nodes that hand over what only they have.
+        """
         rng, now = self.world.rng, self.world.clock.now
         node.stopped_at = now + timeout_s
+        self.leaving = leaving
         if self.save_ends_at is None:
             self.save_ends_at = now + rng.uniform(0.2, 12)
 
@@ -149,6 +172,7 @@ class Workers:
             taken = [rank_positions(shares, rank, self.cursor) for rank in range(len(shares))]
             self.step, self.cursor = self.step + 1, self.cursor + sum(shares)
             world.write_step(self, [position for positions in taken for position in positions])
+            world.keep(self)
             self.next_step_at += job.step_s
             if self.step % job.save_every == 0:
                 self._save()
@@ -164,13 +188,18 @@ class Workers:
         self.nodes[0].progress = {"job": {"progressData": path, "progressCount": self.step}}
 
     def _stop(self):
-        self._save()
+        if self.leaving is None:
+            self._save()
         self.is_over = True
         told = [node for node in self.nodes if node.state is AgentState.STOPPING]
         for node in self.nodes:
             node.state = AgentState.READY if node in told else AgentState.COMPLETED
         if len(told) == len(self.nodes):
-            self.world.promise = (self.nodes[0], self.step)
+            if self.leaving is None:
+                self.world.promise = (self.nodes[0], self.step)
+            elif self.world.kept == (self.step, self.cursor):
+                self.world.holders = [node for node in self.world.holders if node.index not in self.leaving]
+                self.world.is_promised = True
 
     def _break_up(self, soonest_s, latest_s):
         """Let the survivors notice, late or never, that another is missing."""
@@ -192,6 +221,7 @@ class World:
         self.workers = []
         self.saved, self.trained = {}, {}
         self.told_step, self.promise = -1, None
+        self.kept, self.holders, self.is_promised = None, [], False
         self.attempts = []
         self.shares = {size: self._split(size * job.nproc_per_node) for size in sizes}
         self._metrics = run_dir / METRICS_FILE
@@ -211,7 +241,7 @@ class World:
             if self.happens(self.luck.crashes, slept_s):
                 self.crash(node)
             if node.has_workers and self.happens(self.luck.falls, slept_s):
-                node.falls_at = self.clock.now
+                node.fall(self.clock.now)
         self.pass_time(0.0)
 
     def pass_time(self, seconds):
@@ -237,6 +267,19 @@ class World:
         line = {"step": workers.step, "cursor": workers.cursor, "attempt": workers.attempt, "time": self.clock.time()}
         with self._metrics.open("a") as file:
             file.write(json.dumps(line) + "\n")
+
+    # What workers that stay have in memory
+
+    def keep(self, workers):
+        if self.job.stays:
+            self.kept, self.holders, self.is_promised = (workers.step, workers.cursor), workers.nodes, False
+
+    def is_kept_by(self, nodes):
+        """Return whether these nodes have the last step together."""
+        if self.kept is None:
+            return False
+        there = [node for node in self.holders if node.keeps and node.is_alive and node in nodes]
+        return len(there) == len(self.holders) if self.job.is_sharded else bool(there)
 
     # The fleet
 
@@ -268,7 +311,7 @@ class World:
             return Report(alive=False, status=None)
         status = None
         if not (node.is_hung or self.rng.random() < self.luck.is_mute or node.dies_at < math.inf):
-            status = AgentStatus(node.state, "", node.progress)
+            status = AgentStatus(node.state, "", node.progress, self.job.stays)
             self.heard[node.index] = self.clock.now
             self.told_step = max(self.told_step, progress_step(node.progress))
         return Report(True, status, self.clock.now - self.heard[node.index])
@@ -297,6 +340,8 @@ class World:
         assert progress_step(command.progress) == self.told_step, "a checkpoint is forgotten"
         if self.promise and self.promise[0].is_alive:
             assert progress_step(command.progress) == self.promise[1], "work is lost after a graceful stop"
+        if self.is_promised and self.is_kept_by(list(self.nodes.values())):
+            assert self.is_kept_by([self.nodes[index] for index in command.nodes]), "what workers keep is dropped"
         self.promise = None
         faults = self._tell(command.nodes, lambda node: self._refuses(node) or node.state is not AgentState.READY)
         started = [self.nodes[index] for index in command.nodes if index not in {fault.node for fault in faults}]
@@ -318,14 +363,19 @@ class World:
         for index in set(command.nodes) - {fault.node for fault in faults}:
             node = self.nodes[index]
             workers = next((each for each in self.workers if node in each.nodes and not each.is_over), None)
-            if node.state in (AgentState.READY, AgentState.STOPPING):
+            is_abort = command.notice == names.ABORT
+            if node.state is AgentState.READY or (node.state is AgentState.STOPPING and not is_abort):
                 continue
             graceful = command.graceful_timeout_s is not None and node.state is AgentState.RUNNING and workers
             node.state = AgentState.STOPPING
             if graceful:
-                workers.stop(node, command.graceful_timeout_s)
-            else:
-                node.stopped_at = self.clock.now + self.rng.uniform(0.1, 1.2)
+                leaving = command.leaving if command.notice == names.RESIZE else None
+                workers.stop(node, command.graceful_timeout_s, leaving)
+                continue
+            node.stopped_at = self.clock.now + self.rng.uniform(0.1, 1.2)
+            node.keeps = node.keeps and is_abort
+            if workers and is_abort:
+                workers.is_over = True
         return faults
 
     def _refuses(self, node):
@@ -350,7 +400,7 @@ class World:
 
     def kill_worker(self, _warm_pid, pid, _rank):
         node = self.nodes[pid - FIRST_PID]
-        node.falls_at = min(node.falls_at, self.clock.now + self.rng.uniform(0.1, 1.2))
+        node.fall(self.clock.now + self.rng.uniform(0.1, 1.2))
         return node.has_workers
 
     def hang_worker(self, _warm_pid, pid, _rank):

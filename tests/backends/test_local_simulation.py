@@ -3,8 +3,9 @@
 Fake are the processes alone: nodes with their agents and workers, signals to them, and the clock.
 """
 
+import json
 import tempfile
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -19,6 +20,7 @@ from launcher.backends.local import operator as local_operator
 from launcher.backends.local import rehearsal
 from launcher.backends.local.operator import RehearsingOperator, RestartRequested
 from launcher.backends.local.scenario import PRIORITY_CLASSES, Scenario
+from launcher.common.names import METRICS_FILE
 from launcher.model.job_spec import JobState
 from launcher.operator import control_loop
 from launcher.operator import event_log as events_file
@@ -114,7 +116,9 @@ class Watch:
         if isinstance(command, SpawnNodes):
             assert len(after.nodes + after.warming) <= policy.fit(observation.capacity)
         if isinstance(command, StartWorkers):
-            assert len(command.nodes) in policy.sizes and len(command.nodes) <= observation.capacity
+            # Workers with the only copy of the last steps start again first, whatever the capacity.
+            most = max(observation.capacity, min(before.target, before.size) if before.is_unsaved else 0)
+            assert len(command.nodes) in policy.sizes and len(command.nodes) <= most
             self.fault, self.began_at = None, observation.now_s
             self.sizes.append(len(command.nodes))
         if not (isinstance(command, Event) and command.kind == "transition"):
@@ -266,6 +270,8 @@ JOBS = st.builds(
     save_every=st.integers(1, 8),
     step_s=st.sampled_from([0.3, 1.0, 3.0]),
     nproc_per_node=st.integers(1, 2),
+    stays=st.booleans(),
+    is_sharded=st.booleans(),
 )
 POLICIES = st.builds(
     Policy,
@@ -298,3 +304,32 @@ def test_a_job_ends_with_every_sample_once_or_fails_for_a_reason(data):
     assert outcome.verdict in (JobState.SUCCEEDED, JobState.FAILED)
     if outcome.verdict is JobState.SUCCEEDED:
         assert sorted(outcome.positions) == list(range(outcome.total))
+
+
+NOTHING_FAILS = Luck(0, 0, 0, 0, 0, 0, 0)
+
+
+@pytest.mark.slow
+@settings(examples(300), derandomize=True)
+@given(
+    seed=st.integers(0, 2**32),
+    is_sharded=st.booleans(),
+    changes=st.lists(st.tuples(st.integers(20, 150), st.integers(0, 4)), min_size=3, max_size=12),
+)
+def test_workers_that_stay_do_no_step_twice_however_the_capacity_changes(seed, is_sharded, changes):
+    """Also in the middle of a change, down to no node: what only some of them have is handed over or saved first."""
+    job = replace(Job(90, 4, 4, 1000, 1.0, 1), stays=True, is_sharded=is_sharded)
+    scenario = Scenario(
+        about="",
+        nodes=3,
+        priority_classes=PRIORITY_CLASSES,
+        tiers=[{"name": "job", "nodes": 4, "priority_class": "normal-priority"}],
+        nproc_per_node=1,
+        events=[{"at": {"seconds": seconds}, "capacity": nodes} for seconds, nodes in sorted(changes)]
+        + [{"at": {"seconds": 200}, "capacity": 2}],
+    )
+    with tempfile.TemporaryDirectory() as folder:
+        outcome = play(Path(folder), job, replace(NOTHING_FAILS, seed=seed), Policy((1, 2, 3, 4), 60), scenario)
+        steps = [json.loads(line)["step"] for line in (Path(folder) / METRICS_FILE).read_text().splitlines()]
+    assert outcome.verdict is JobState.SUCCEEDED
+    assert steps == list(range(1, job.total // job.batch + 1))
