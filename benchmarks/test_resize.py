@@ -6,15 +6,20 @@ import statistics
 import subprocess
 import sys
 import time
+from collections import Counter
 from pathlib import Path
 
 import psutil
 import pytest
 from conftest import ROOT
 
+from launcher.backends.local.scenario_files import shipped_names
+
 ARGS = "recipes.training_config.training_args"
 MODEL = "recipes.training_config.model_config"
 ROUNDS = int(os.environ.get("RECIPES_ROUNDS", "3"))
+NUM_SAMPLES = 400
+"""Of an epoch of the tiny recipe."""
 NUM_CHANGES = int(os.environ.get("RECIPES_CHANGES", "50"))
 CHANGES = ("2 -> 3", "3 -> 2", "node lost", "1 -> 3")
 TINY = (f"{ARGS}.min_step_seconds=0.1", f"{ARGS}.max_epochs=60")
@@ -59,6 +64,34 @@ def running(folder: Path, mode: str, *words: str) -> subprocess.Popen[bytes]:
     return subprocess.Popen([*command, *words], cwd=folder, env=environment, stdout=subprocess.DEVNULL)
 
 
+def alone(folder: Path, *words: str) -> list[float]:
+    """Return the losses of the same training in one process."""
+    folder.mkdir()
+    command = [sys.executable, str(ROOT / "main.py"), "recipes.training_config.mlflow.enabled=false", "dry_run=true"]
+    subprocess.run([*command, *words], cwd=folder, stdout=subprocess.DEVNULL, check=True)
+    (bundle,) = folder.glob("results/*")
+    config = min((bundle / "configs").iterdir())
+    (folder / "configs").mkdir()
+    (folder / "configs" / "config.yaml").write_bytes(config.read_bytes())
+    train = [sys.executable, "-m", "launcher.runtime.entrypoint", "--config-path", str(folder / "configs")]
+    own = {"PYTHONPATH": str(ROOT), "RECIPES_RUN_DIR": str(folder / "run"), "OMP_NUM_THREADS": "1"}
+    subprocess.run(train, env=os.environ | own, cwd=folder, stdout=subprocess.DEVNULL, check=True)
+    return losses(folder / "run")
+
+
+def losses(run_dir: Path) -> list[float]:
+    """Return the loss of each step, of the attempt that did it last."""
+    found = {line["step"]: line["loss"] for line in _lines(run_dir / "metrics.jsonl") if "loss" in line}
+    return [found[step] for step in sorted(found)]
+
+
+def samples(run_dir: Path) -> list[int]:
+    """Return every sample that the model has learned from."""
+    kept = {line["step"]: line["attempt"] for line in _lines(run_dir / "metrics.jsonl")}
+    lines = [line for path in (run_dir / "samples").iterdir() for line in _lines(path)]
+    return [each for line in lines if kept.get(line["step"]) == line["attempt"] for each in line["samples"]]
+
+
 def _lines(path: Path) -> list[dict]:
     return [json.loads(line) for line in path.read_text().splitlines()]
 
@@ -87,6 +120,37 @@ def test_training_that_is_blocked(tmp_path, report, name, words, steps):
 
 
 @pytest.mark.timeout(3600)
+def test_every_scenario_in_both_modes(tmp_path, report):
+    """Targets: every sample once an epoch, and losses within 1e-6 of one process."""
+    expected = alone(tmp_path / "alone", f"{ARGS}.min_step_seconds=0")
+    words = (f"{ARGS}.log_samples=true", "recipes.training_config.mlflow.enabled=false")
+    limit = "+cluster.hang={expectedRecurringFrequencyInSeconds:15}"
+    for mode in ("in_place", "restart"):
+        for name in shipped_names():
+            folder = tmp_path / f"{mode}-{name}"
+            folder.mkdir()
+            command = [sys.executable, str(ROOT / "main.py"), f"cluster.scenario={name}", limit, *words]
+            if name == "partial-preemption":
+                tiers = "base_priority_class:high-priority,elastic_priority_class:low-priority"
+                command.append(f"++recipes.elastic_policy.preemption={{{tiers}}}")
+            began = time.monotonic()
+            environment = os.environ | {"OMP_NUM_THREADS": "1"}
+            command.append(f"recipes.elastic_policy.resize={mode}")
+            subprocess.run(command, cwd=folder, env=environment, stdout=subprocess.DEVNULL, check=True)
+            (run_dir,) = folder.glob("results/*/run")
+            found = losses(run_dir)
+            worst = max(abs(a - b) / b for a, b in zip(found, expected, strict=True))
+            epochs = len(seen := samples(run_dir)) // NUM_SAMPLES
+            assert Counter(seen) == Counter({position: epochs for position in range(NUM_SAMPLES)})
+            starts = _lines(run_dir / "starts.jsonl")
+            in_memory = sum(start["kept_by"] is not None for start in starts[1:])
+            report(
+                f"{name}, {mode}: losses within {worst:.1e}, {len(starts) - 1} changes, {in_memory} in place,"
+                f" {time.monotonic() - began:.0f} s"
+            )
+
+
+@pytest.mark.timeout(3600)
 def test_the_time_of_a_step(tmp_path, report):
     """Target: within 1 % with workers that stay, and with those that do not."""
     words = (f"{MODEL}.hidden_size=128", f"{ARGS}.max_epochs=24")
@@ -104,8 +168,8 @@ def test_the_time_of_a_step(tmp_path, report):
 @pytest.mark.parametrize("strategy", ["ddp", "fsdp2"])
 def test_memory_and_descriptors_after_many_changes(tmp_path, report, strategy):
     """Target: each change adds at most 1 MB of resident memory and no descriptor, over fifty of them."""
-    chain = ",".join(f"{{at:{{step:{30 * number + 1}}},capacity:{3 - number % 2}}}" for number in range(NUM_CHANGES))
-    words = (f"{ARGS}.min_step_seconds=0.15", f"{ARGS}.max_epochs={NUM_CHANGES * 3}", f"{ARGS}.strategy={strategy}")
+    chain = ",".join(f"{{at:{{step:{60 * number + 1}}},capacity:{3 - number % 2}}}" for number in range(NUM_CHANGES))
+    words = (f"{ARGS}.min_step_seconds=0.15", f"{ARGS}.max_epochs={NUM_CHANGES * 5}", f"{ARGS}.strategy={strategy}")
     seen: list[tuple[int, int]] = []
     with running(tmp_path / strategy, "in_place", f"+cluster.events=[{chain}]", *words) as job:
         attempt = -1

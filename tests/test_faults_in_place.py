@@ -1,4 +1,7 @@
-"""Ranks are killed in every phase of a step and of a change of size, and the job trains what one process trains."""
+"""Ranks fail in every phase of a step and of a change of size, and the job trains what one process trains.
+
+They are killed, alone or two at once, hang, or find their disk full; nodes are lost with what is on them.
+"""
 
 import json
 import os
@@ -16,27 +19,40 @@ pytestmark = [pytest.mark.whole_job, pytest.mark.usefixtures("store")]
 
 EXAMPLE = (ROOT / "examples" / "train_elastic.py").read_text()
 SEEDS = int(os.environ.get("RECIPES_FAULT_SEEDS", "1"))
-"""How many random courses are run, of six faults each."""
+"""How many random courses are run, of ten faults in ranks each, beside lost nodes and changes of size."""
 
 IN_STEP = ("forward", "backward", "collective", "optimizer", "stepped", "end", "save")
 IN_CHANGE = ("barrier", "take over", "move", "taken")
+LIMITS = "+cluster.hang={expectedStartCutOffInSeconds:30,expectedRecurringFrequencyInSeconds:10}"
 
 FAULTS = """
-import json, os, signal
+import json, os, resource, signal, time
 from pathlib import Path
 
 PLAN, RUN_DIR, STEP = %s, Path(os.environ["RECIPES_RUN_DIR"]), [0]
+signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
+
+
+def disk(size):
+    resource.setrlimit(resource.RLIMIT_FSIZE, (size, resource.RLIM_INFINITY))
 
 
 def fault(phase):
-    \"\"\"Kill this rank if that is planned: from a step on, in a phase, each once.\"\"\"
-    for number, (step, where, rank) in enumerate(PLAN):
+    \"\"\"Let this rank fail if that is planned: from a step on, in a phase, each once.\"\"\"
+    if phase == "end":  # there is room again
+        disk(resource.RLIM_INFINITY)
+    for number, (step, where, rank, kind) in enumerate(PLAN):
         if (where, rank) == (phase, int(os.environ.get("RANK", "0"))) and STEP[0] >= step:
             try:
-                (RUN_DIR / f"fault-{number}").touch(exist_ok=False)
+                (RUN_DIR / f"fault-{number}-{kind}").touch(exist_ok=False)
             except FileExistsError:
                 continue
-            os.kill(os.getpid(), signal.SIGKILL)
+            if kind == "kill":
+                os.kill(os.getpid(), signal.SIGKILL)
+            elif kind == "full":
+                disk(0)
+            while kind == "hang":
+                time.sleep(1)
 
 
 def before(owner, name, phase):
@@ -99,14 +115,14 @@ def expected(tmp_path_factory):
     return [float(line.rpartition(" ")[2]) for line in plain.stdout.splitlines() if line.startswith("step ")]
 
 
-def train(folder, plan, *words, is_sharded):
+def train(folder, plan, *words, is_sharded=False, text=None):
     """Run the program of a plan on three nodes of one rank; return its output, and the records of its starts."""
     size = ("recipes.trainer.num_nodes=3", "recipes.trainer.devices=1", "++recipes.scale_config=auto")
-    own = program_of(program(plan, is_sharded=is_sharded), folder)
+    own = program_of(text or program(plan, is_sharded=is_sharded), folder)
     words = (*words, "recipes.elastic_policy.resize=in_place", "recipes.elastic_policy.faulty_timeout=0")
     code, out, err = run(own, *size, *words, cwd=folder)
     assert code == 0, (plan, out, err)
-    done = sorted(int(path.name.removeprefix("fault-")) for path in (bundle_of(folder) / "run").glob("fault-*"))
+    done = sorted(path.name.removeprefix("fault-") for path in (bundle_of(folder) / "run").glob("fault-*"))
     return out, records(bundle_of(folder) / "run" / "starts.jsonl"), done
 
 
@@ -119,9 +135,9 @@ def assert_trained(folder, expected, plan):
 @pytest.mark.parametrize("is_sharded", [False, pytest.param(True, marks=pytest.mark.long)], ids=["ddp", "fsdp2"])
 def test_a_rank_may_die_in_every_phase_of_a_step(tmp_path, expected, is_sharded):
     """Under DistributedDataParallel no step is done twice; of a sharded model, those since the last copy are."""
-    plan = [(8 + 12 * number, phase, number % 3) for number, phase in enumerate(IN_STEP)]
+    plan = [(8 + 12 * number, phase, number % 3, "kill") for number, phase in enumerate(IN_STEP)]
     out, starts, done = train(tmp_path, plan, "++recipes.checkpointing.copy_every=2", is_sharded=is_sharded)
-    assert done == list(range(len(plan))), out
+    assert len(done) == len(plan), out
     assert_trained(tmp_path, expected, plan)
     assert all(start["kept_by"] for start in starts[1:]), out
     steps = [line["step"] for line in records(bundle_of(tmp_path) / "run" / "metrics.jsonl")]
@@ -129,14 +145,42 @@ def test_a_rank_may_die_in_every_phase_of_a_step(tmp_path, expected, is_sharded)
 
 
 @pytest.mark.long
+@pytest.mark.parametrize("phase", ["forward", "barrier", "move"])
+def test_a_rank_that_hangs_during_a_change_is_replaced(tmp_path, expected, phase):
+    """In the step that all finish before they stop, and in each phase of the change."""
+    is_step = phase == "forward"
+    plan = [(0 if phase == "barrier" else 20, phase, 1, "hang")]
+    text = program(plan, is_sharded=False)
+    if is_step:  # only once the stop has been announced
+        text = text.replace(
+            'fault("forward")', 'from launcher.runtime import in_place as _; _.is_resize() and fault("forward")'
+        )
+    out, starts, done = train(tmp_path, plan, LIMITS, "+cluster.events=[{at:{step:30},capacity:2}]", text=text)
+    assert len(done) == 1 and all(start["kept_by"] for start in starts[1:]), out
+    assert_trained(tmp_path, expected, plan)
+
+
+@pytest.mark.long
 @pytest.mark.parametrize("is_sharded", [False, True], ids=["ddp", "fsdp2"])
 @pytest.mark.parametrize("seed", range(SEEDS))
 def test_random_faults_in_steps_and_changes_are_healed(tmp_path, expected, seed, is_sharded):
     chance = random.Random(seed)
-    steps = (step for step in count(6, 2) if chance.random() < 0.15)
-    plan = [(next(steps), chance.choice(IN_STEP + 2 * IN_CHANGE), chance.randrange(3)) for _ in range(6)]
-    sizes = [f"{{at:{{step:{chance.randrange(5, 80)}}},capacity:{chance.randrange(1, 4)}}}" for _ in range(3)]
-    words = (f"+cluster.events=[{','.join(sizes)}]", "++recipes.checkpointing.copy_every=3")
+    steps = (step for step in count(6, 2) if chance.random() < 0.3)
+    plan = []
+    for number in range(10):
+        kind = "hang" if number == 4 else chance.choice(["kill", "kill", "kill", "full"])
+        fault = (next(steps), chance.choice(IN_STEP + 2 * IN_CHANGE))
+        first = chance.randrange(3)
+        plan += [(*fault, rank, kind) for rank in {first, chance.choice([first, (first + 1) % 3])}]
+    places = sorted(chance.sample(range(5, 85), 5))
+    course = [f"{{at:{{step:{step}}},capacity:{chance.randrange(1, 4)}}}" for step in (*places, places[0] + 1)]
+    course += [
+        f"{{at:{{step:{chance.randrange(5, 85)}}},node_loss:{{node:{node},replacement_after:1}}}}" for node in (0, 1)
+    ]
+    words = (f"+cluster.events=[{','.join(course)}]", "++recipes.checkpointing.copy_every=3", LIMITS)
     out, _, done = train(tmp_path, plan, *words, is_sharded=is_sharded)
-    print(f"{len(done)} faults; {out.count('ranks kept it')} healed, {out.count('newest checkpoint')} anew")
+    kinds = ", ".join(f"{sum(each.endswith(kind) for each in done)} {kind}" for kind in ("kill", "hang", "full"))
+    lost = 2 - out.count("node_loss")
+    print(f"{len(done)} faults ({kinds}), {lost} nodes; {out.count('ranks kept it')} healed,", end=" ")
+    print(f"{out.count('newest checkpoint')} anew")
     assert_trained(tmp_path, expected, plan)

@@ -22,7 +22,7 @@ from launcher.model.job_spec import JobState
 from launcher.operator import failures
 from launcher.operator.event_log import EventWriter
 from launcher.operator.fleet import Fleet
-from launcher.operator.hang_detector import DoneStep, HangDetector, StepReader, late_stop
+from launcher.operator.hang_detector import DoneStep, HangDetector, StepReader
 from launcher.operator.job_request import JobRequest, take_request
 from launcher.operator.snapshot import Attempt, Snapshot, publish
 from launcher.operator.stacks import SlowJob
@@ -247,9 +247,9 @@ class Operator:
             self._cluster.capacity,
             done.step,
             self._cluster.is_stuck,
-            self._hang(done),
-            self._slow.lagging_nodes,
         )
+        hang = self._hang(done, stays=observation.stays())
+        observation = replace(observation, hang=hang, lagging=self._slow.lagging_nodes)
         before = self._machine
         self._machine, commands = advance(before, observation, self._job.policy)
         self._failed_commands = tuple(fault for command in commands for fault in self._execute(command))
@@ -276,17 +276,19 @@ class Operator:
     def _after_poll(self) -> None:
         """Act after the commands of a poll."""
 
-    def _hang(self, done: DoneStep) -> str:
+    def _hang(self, done: DoneStep, *, stays: bool) -> str:
         machine = self._machine
         if not self._snapshot.attempts:
             return ""
         now_s, attempt = self._now_s, self._snapshot.attempts[-1]
-        if machine.phase is Phase.RUNNING:
-            return self._slow.poll(now_s, attempt, self._watch.poll(now_s, attempt, done))
-        if machine.phase is not Phase.STOPPING or not machine.is_unsaved or self._late_stop == attempt.number:
+        is_stopping = machine.phase is Phase.STOPPING and machine.is_unsaved and self._late_stop != attempt.number
+        if machine.phase is not Phase.RUNNING and not is_stopping:
             return ""
-        message = self._slow.poll(now_s, attempt, late_stop(now_s - machine.since_s, done))
-        if message:  # looked at once: with no rank that lags, the agents' own limit decides
+        overdue = self._watch.poll(now_s, attempt, done, stays=stays)
+        if overdue and is_stopping:  # workers only finish a step: one for which the others wait is replaced at once
+            overdue = replace(overdue, is_hang=True)
+        message = self._slow.poll(now_s, attempt, overdue)
+        if message and is_stopping:  # looked at once: if no rank lags, the agents' own limit decides
             self._late_stop = attempt.number
         return message
 

@@ -36,9 +36,6 @@ FACTOR = 10.0
 AGAIN = 2.0
 """A step may take this many times as long as the longest step of the launch, however long ago that was."""
 
-LEAST_STOP_S = 10.0
-"""Seconds after which a stop that saves nothing is late, however short the steps are."""
-
 RECENT_STEPS = 50
 """Steps whose longest one is read."""
 
@@ -137,12 +134,15 @@ class StepTimer:
         self._was_hang, self._patience = False, 1
         self._watches_start = limits.watches_start
 
-    def overdue(self, now_s: float, attempt: int, done: DoneStep, activity: Mapping[str, object]) -> Overdue | None:
+    def overdue(
+        self, now_s: float, attempt: int, done: DoneStep, activity: Mapping[str, object], *, stays: bool = False
+    ) -> Overdue | None:
         """Return that there has been no new step for too long; None while the time is within the limits.
 
         Args:
             attempt: Number of the start of the running workers.
             activity: The last announcement of rank 0; those of earlier starts do not count.
+            stays: Whether workers stay in their processes: after the first start, they import and load nothing.
         """
         if attempt != self._attempt:
             self._attempt, self._since_s, self._step = attempt, now_s, None
@@ -159,14 +159,15 @@ class StepTimer:
             saved_s = longest_s.get(CHECKPOINT) if isinstance(longest_s, dict) else None
             if isinstance(saved_s, int | float):
                 self._longest_save_s = max(saved_s, self._longest_save_s)
-        waited_s, limit = now_s - self._since_s, self._limit(done)
+        least_start_s = LEAST_LIMIT_S if stays and attempt else START_CUT_OFF_S
+        waited_s, limit = now_s - self._since_s, self._limit(done, least_start_s)
         self._was_hang = limit.hang_s is not None and waited_s > limit.hang_s
         for limit_s, is_hang in ((limit.hang_s, True), (limit.slow_s, False)):
             if limit_s is not None and waited_s > limit_s:
                 return Overdue(f"no new step for {waited_s:.0f} s; {limit_s:.0f} s are {limit.reason}", is_hang)
         return None
 
-    def _limit(self, done: DoneStep) -> _Limit:
+    def _limit(self, done: DoneStep, least_start_s: float) -> _Limit:
         limits = self._limits
         what = self._activity.get("what", STEPS) if self._activity.get("attempt") == self._attempt else STEPS
         # Even before the first step: a restart repeats an evaluation.
@@ -183,7 +184,7 @@ class StepTimer:
                 return self._derived(LEAST_LIMIT_S, self._longest_save_s, "save")
             # A start ends with a step, which may be as long as others.
             start_s = self._longest_start_s and max(self._longest_start_s, done.longest_s)
-            return self._derived(START_CUT_OFF_S, start_s, "start")
+            return self._derived(least_start_s, start_s, "start")
         if limits.recurring_s is not None:
             return _set(limits.recurring_s)
         limit = self._derived(LEAST_LIMIT_S, done.longest_s, f"of the last {RECENT_STEPS} steps")
@@ -204,15 +205,6 @@ def _set(limit_s: float | None) -> _Limit:
     return _Limit(limit_s, limit_s, "allowed")
 
 
-def late_stop(waited_s: float, done: DoneStep) -> Overdue | None:
-    """Return that workers, which only finish a step, take too long to stop; None while they are within the limit."""
-    limit_s = max(LEAST_STOP_S, FACTOR * done.longest_s)
-    if waited_s <= limit_s:
-        return None
-    reason = f"the longest of the last {RECENT_STEPS} steps took {done.longest_s:.1f} s"
-    return Overdue(f"the workers have not stopped for {waited_s:.0f} s; {limit_s:.0f} s are expected: {reason}", True)
-
-
 class HangDetector:
     """Watches a running job: its steps, rank 0's announcements, and the log line that ends the watch."""
 
@@ -224,11 +216,11 @@ class HangDetector:
         self._attempt = -1
         self._is_over = False
 
-    def poll(self, now_s: float, attempt: Attempt, done: DoneStep) -> Overdue | None:
+    def poll(self, now_s: float, attempt: Attempt, done: DoneStep, *, stays: bool = False) -> Overdue | None:
         """Return that there has been no new step for too long; None while the time is within the limits."""
         if attempt.number != self._attempt:
             self._attempt, self._log, self._is_over = attempt.number, None, False
-        overdue = self._steps.overdue(now_s, attempt.number, done, self._activity())
+        overdue = self._steps.overdue(now_s, attempt.number, done, self._activity(), stays=stays)
         return None if self._is_stopped(attempt) else overdue
 
     def _activity(self) -> Mapping[str, object]:

@@ -304,8 +304,8 @@ def _stop(machine: MachineState, observation: Observation, policy: Policy) -> St
     grace_s = policy.graceful_timeout_s if machine.fault_since_s is None else None
     is_late = observation.now_s - machine.since_s > (grace_s or 0) + STOP_MARGIN_S
     disobedient = tuple(fault.node for fault in observation.unready(machine.nodes)) if is_late else ()
-    if observation.hang and observation.lagging and machine.is_unsaved:
-        return _settle_hang(machine, observation)
+    if observation.hang and machine.is_unsaved and (late := _late_to_stop(machine, observation)):
+        return _settle_hang(machine, observation, late)
     ignored = tuple(Fault(node, Cause.DISOBEDIENT) for node in disobedient)
     nodes = tuple(node for node in observation.alive(machine.nodes) if node not in disobedient)
     machine, events = _add_faults(machine, (*observation.lost(machine.nodes), *ignored))
@@ -325,9 +325,15 @@ def _stop(machine: MachineState, observation: Observation, policy: Policy) -> St
     return machine, (*events, *_kill(disobedient), stopped, *commands)
 
 
-def _settle_hang(machine: MachineState, observation: Observation) -> Step:
-    """Give up a planned stop that a rank holds up: its node is killed, and the others heal."""
-    fault = Fault(-1, Cause.HANG, observation.hang, observation.lagging)
+def _late_to_stop(machine: MachineState, observation: Observation) -> tuple[int, ...]:
+    """Return the nodes that hold up a planned stop: the others have stopped, or wait for a rank of theirs."""
+    late = tuple(node for node in machine.nodes if not observation.all_stopped((node,)))
+    return late if 0 < len(late) < len(machine.nodes) else observation.lagging
+
+
+def _settle_hang(machine: MachineState, observation: Observation, late: tuple[int, ...]) -> Step:
+    """Give up a planned stop that some nodes hold up: they are killed, and the others heal."""
+    fault = Fault(-1, Cause.HANG, observation.hang, late)
     settling = machine.enter(Phase.SETTLING, observation.now_s)
     settling = replace(settling, faults=(fault,), fault_since_s=observation.now_s, is_unsaved=False)
     return settling, (fault_event(fault),)

@@ -141,9 +141,10 @@ class Job(LossWeighting):
             SamplerMismatch: It was saved for another number of samples, or another seed.
         """
         if self._restored_at is None:
-            with self._busy("restore"):
-                found = None if load else self._take_over()
-                self._resumed = found or (load or self.checkpoints.load)(self._content)
+            self._resumed = None if load else self._take_over()
+            if self._resumed is None:
+                with self._busy("restore"):
+                    self._resumed = (load or self.checkpoints.load)(self._content)
                 if not self._resumed:
                     in_place.begin_anew_if_trained(self.plain_model)
             if progress := self._resumed:
@@ -469,6 +470,7 @@ class Job(LossWeighting):
         self._further.forget()
         if self._reporter:
             self._record_start(None)
-            self._reporter.announce("after the steps")
+            if self.finished or self.is_left or not in_place.stays():  # otherwise nothing follows but the next size
+                self._reporter.announce("after the steps")
             is_last = self.finished or (self.is_left and not in_place.stays())
             self._reporter.close(DRAIN_TIMEOUT_S if is_last else 0.0)

@@ -468,6 +468,46 @@ def test_an_interrupt_during_a_resize_waits_until_the_workers_run_again_and_can_
     assert impatient.verdict is JobState.CANCELLED
 
 
+@pytest.mark.parametrize(
+    ("before", "target", "capacity", "nodes"),
+    [(3, 2, 1, (0, 1)), (3, 2, 0, (0, 1)), (2, 3, 1, (0, 1)), (3, 2, 3, (0, 1, 2))],
+    ids=["falls-again", "falls-to-none", "falls-instead", "comes-back"],
+)
+def test_nodes_with_the_only_copy_of_the_last_steps_start_again_whatever_the_capacity(
+    before, target, capacity, nodes
+):
+    """As many as were to stay, of those that ran; the next planned stop lets them hand over what they have."""
+    policy = dataclasses.replace(POLICY, sizes=(1, 2, 3))
+    stopping = machine(Phase.STOPPING, *range(before), target=target, is_unsaved=True)
+    stopping = dataclasses.replace(stopping, warming=tuple(range(before, target)))
+    ready = observation(*(stays(READY),) * 3, capacity=capacity)
+    preparing, _, _ = step(stopping, ready, policy)
+    assert (preparing.phase, preparing.nodes) == (Phase.PREPARING, nodes)
+    assert step(preparing, ready, policy)[1] == (StartWorkers(nodes, 1),)
+
+
+@pytest.mark.parametrize(
+    ("states", "lagging", "is_unsaved", "killed"),
+    [
+        ((STOPPING, STOPPING), (1,), True, (1,)),
+        ((STOPPING, STOPPING), (), True, ()),
+        ((STOPPING, STOPPING), (1,), False, ()),
+        ((STOPPING, READY), (1,), True, (0,)),
+    ],
+    ids=["others-wait", "nobody-lags", "workers-save", "others-have-stopped"],
+)
+def test_a_node_that_holds_up_a_change_is_replaced(states, lagging, is_unsaved, killed):
+    stopping = machine(Phase.STOPPING, target=1, is_unsaved=is_unsaved)
+    both = tuple(map(stays, states))
+    settling, _, _ = step(stopping, observation(*both, hang="no step", lagging=lagging))
+    assert settling.phase is (Phase.SETTLING if killed else Phase.STOPPING)
+    if killed:
+        healing, acts, _ = step(settling, observation(*both))
+        others = tuple({0, 1} - set(killed))
+        assert acts == (KillNodes(killed), StopWorkers(others, None, names.ABORT))
+        assert (healing.nodes, healing.is_unsaved) == (others, False)
+
+
 def test_workers_that_stay_heal_a_lost_one_at_once_and_begin_anew_after_a_second_fault_at_the_same_step():
     lost = (stays(RUNNING), GONE)
     settling, _, _ = step(machine(Phase.RUNNING), observation(*lost, step=5))

@@ -31,7 +31,8 @@ from launcher.operator.worker_logs import explain
 class Watched:
     """A job whose clock is moved by hand."""
 
-    def __init__(self, **limits):
+    def __init__(self, *, stays=False, **limits):
+        self.stays = stays
         self.watch = StepTimer(HangLimits(**limits))
         self.now, self.attempt, self.done, self.activity = 0.0, 0, DoneStep(), {}
         self.recent, self.longest_ever, self.longest_s = [], 0.0, {}
@@ -40,7 +41,7 @@ class Watched:
     def after(self, seconds):
         """Return whether the job hangs when nothing has happened for some seconds; set whether it is slow."""
         self.now += seconds
-        overdue = self.watch.overdue(self.now, self.attempt, self.done, self.activity)
+        overdue = self.watch.overdue(self.now, self.attempt, self.done, self.activity, stays=self.stays)
         self.is_slow = overdue is not None
         return self.is_slow and overdue.is_hang
 
@@ -96,6 +97,17 @@ def test_a_later_start_counts_from_its_own_order():
     job.restart()
     assert not job.after(START_CUT_OFF_S - 1)
     assert job.after(2), "the longest start took a second, at 500 s of the clock"
+
+
+def test_workers_that_stay_start_anew_within_a_minute_or_ten_times_the_longest_start():
+    job = Watched(stays=True, collective_timeout_s=30.0)
+    job.after(3.0), job.step(1.0)
+    job.restart()
+    assert not job.after(LEAST_LIMIT_S) and job.after(0.5)
+    job = Watched(stays=True, collective_timeout_s=30.0)
+    job.after(8.0), job.step(1.0)
+    job.restart()
+    assert not job.after(9.0 * FACTOR) and job.after(0.5)
 
 
 def test_a_wait_that_lasts_exactly_its_limit_is_within_it():
