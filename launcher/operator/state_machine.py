@@ -96,8 +96,8 @@ def _prepare(machine: MachineState, observation: Observation, policy: Policy) ->
 def _holders(machine: MachineState) -> int:
     """Return how many of the first nodes must take part in the next start, whatever the capacity.
 
-    After a planned stop these have the only copy of the last steps, each of some rows: the next planned stop lets them
-    hand these over, or save.
+    After a planned stop these have the only copy of the last steps, each of some rows: they hand it over, or save it,
+    at the next planned stop.
     """
     return min(machine.target, machine.size) if machine.is_unsaved else 0
 
