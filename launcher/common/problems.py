@@ -1,6 +1,5 @@
 """Errors in a user's input, with everything needed to fix them, and notices."""
 
-import html
 import os
 import re
 from collections.abc import Iterable, Iterator
@@ -103,6 +102,8 @@ class ReadableError(Exception):
         return [f"{type(self).__name__}:", *place, *str(self).splitlines()]
 
     def _repr_html_(self) -> str:
+        import html  # for notebooks alone
+
         return f"<pre>{html.escape(str(self))}</pre>"
 
 

@@ -4,8 +4,8 @@ What an operator found is in the job's run folder. For other jobs the logs are r
 excerpt (`LogSelection.is_excerpt`), and the failure is kept in the job's record, since clusters delete logs.
 """
 
-from launcher import causes
-from launcher.causes import Failure
+from typing import TYPE_CHECKING
+
 from launcher.common.names import RUN_DIR
 from launcher.common.problems import ProblemsFound
 from launcher.job_store import registry
@@ -13,10 +13,13 @@ from launcher.job_store.registry import JobRecord
 from launcher.model.backend import Backend
 from launcher.model.job_spec import JobState, JobStatus, LogLine, LogSelection
 
+if TYPE_CHECKING:
+    from launcher.causes import Failure
+
 _EXCERPT = LogSelection(None, is_stderr=None, is_excerpt=True)
 
 
-def of(job: JobRecord, backend: Backend, status: JobStatus) -> Failure | None:
+def of(job: JobRecord, backend: Backend, status: JobStatus) -> "Failure | None":
     """Return why a job failed; None if it has not, or if nothing shows why.
 
     Raises nothing: without its logs, the reason that its cluster gives is searched.
@@ -25,6 +28,8 @@ def of(job: JobRecord, backend: Backend, status: JobStatus) -> Failure | None:
         return None
     if found := _of_operator(job) or job.failure:
         return found
+    from launcher import causes  # its table, too: most jobs have not failed
+
     records = [LogLine("event", None, status.message)]
     try:
         records += [
@@ -40,7 +45,7 @@ def of(job: JobRecord, backend: Backend, status: JobStatus) -> Failure | None:
     return found
 
 
-def _of_operator(job: JobRecord) -> Failure | None:
+def _of_operator(job: JobRecord) -> "Failure | None":
     from launcher.operator.snapshot import read_snapshot  # most jobs have not failed
 
     try:

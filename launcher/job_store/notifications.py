@@ -8,11 +8,10 @@ import queue
 import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 import yaml
 
-from launcher.causes import Failure
 from launcher.common import console, redaction, yaml_io
 from launcher.common import variables as environment
 from launcher.common.problems import Problem, ProblemsFound
@@ -20,7 +19,9 @@ from launcher.job_store import failures, registry
 from launcher.job_store.registry import JobRecord
 from launcher.model.backend import Backend
 from launcher.model.job_spec import JobEvent, JobSpec, JobState, JobStatus
-from launcher.timeline.records import HANG
+
+if TYPE_CHECKING:
+    from launcher.causes import Failure
 
 Say = Callable[[str], object]
 """Prints a notice: one line."""
@@ -48,7 +49,7 @@ class Milestones:
         self._has_started = False
         self._fault = ""
 
-    def of_status(self, seen: JobStatus, failure: Failure | None = None) -> Iterator[Message]:
+    def of_status(self, seen: JobStatus, failure: "Failure | None" = None) -> Iterator[Message]:
         """Yield what a change of status means; of a failed job with its first error and its cause."""
         before, self._before = self._before, seen
         if seen.state.is_final:
@@ -74,6 +75,8 @@ class Milestones:
         """Yield what an event of the operator means."""
         number = int(event.time_s * 1000)
         if event.kind == "fault":
+            from launcher.timeline.records import HANG  # not when a recipe is compiled
+
             self._fault = event.message
             if event.message.startswith(HANG):
                 yield Message("stalled", number, event.message)
