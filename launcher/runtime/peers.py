@@ -98,7 +98,7 @@ def hand_over(content: Content, *, leaves: bool) -> Parts:
         NotHealed: A tensor is not divided by rows, or what arrived is not what was sent.
     """
     try:
-        _, tensors, parts = held(content)
+        form, tensors, parts = held(content)
     except NotByRows as error:  # on all ranks: they divide it alike
         raise NotHealed(str(error)) from error
     answers = process_group.gather((leaves, rows.ranges_of(parts)))
@@ -111,7 +111,7 @@ def hand_over(content: Content, *, leaves: bool) -> Parts:
         for place, rank in enumerate(remaining):
             wanted = rows.chunk(total, place, len(remaining))
             lacking[rank][path] = rows.without([wanted], there)
-    plan = rows.moves(lacking, leaving, _row_bytes(tensors))
+    plan = rows.moves(lacking, leaving, _row_bytes(form))
     received: dict[str, list[Part]] = {}
     for move in plan:
         if move.target == process_group.rank():
@@ -150,7 +150,7 @@ def take_over(content: Content) -> Taken | None:
         raise NotHealed("a tensor of the state is not divided by rows")
     sent = own.parts if own else {}
     having = {rank: _ranges(offer) for rank, offer in offers.items()}
-    sizes = {path: shape[1:].numel() * dtype.itemsize for path, (shape, dtype, _) in form.tensors.items()}
+    sizes = _row_bytes(form)
     plan = rows.moves([each or {} for each in lacking], having, sizes)
     rows.exchange(plan, sent, parts)
     if own and not adopted:
@@ -236,8 +236,8 @@ def _room(content: Content, form: Outline, own: Kept | None) -> tuple[Any, Parts
     return state, parts, {path: rows.without(wants[path], has.get(path, ())) for path in wants}
 
 
-def _row_bytes(tensors: Mapping[str, torch.Tensor]) -> dict[str, int]:
-    return {path: each.shape[1:].numel() * each.element_size() for path, each in tensors.items()}
+def _row_bytes(form: Outline) -> dict[str, int]:
+    return {path: shape[1:].numel() * dtype.itemsize for path, (shape, dtype, _) in form.tensors.items()}
 
 
 def _compare(plan: Sequence[rows.Move], sent: Parts, received: Parts) -> None:
