@@ -289,7 +289,7 @@ def test_an_outline_keeps_sizes_and_labels_and_nothing_that_pods_run(given, limi
     ],
 )
 def test_a_cluster_is_known_by_its_uid_then_its_authority_then_its_url(then, now, expected):
-    first, second = server.Server.parse(then), server.Server.parse(now)
+    first, second = server.Server.from_text(then), server.Server.from_text(now)
     assert (str(first), first.is_same(second)) == (then, expected)
 
 

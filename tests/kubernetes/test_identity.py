@@ -162,7 +162,7 @@ def test_the_same_cluster_at_another_url_is_the_same(space, launched, capsys):
 
 
 def test_the_record_names_the_cluster_by_its_uid(space, launched):
-    server = Server.parse(registry.read(folder_of(launched)).handle.server)
+    server = Server.from_text(registry.read(folder_of(launched)).handle.server)
     assert server.uid == space.admin.get(path("Namespace", "", "kube-system"))["metadata"]["uid"]
     assert (server.url, len(server.authority)) == (space.cluster.proxy.url, 16)
 
@@ -183,7 +183,7 @@ A = Server("https://a", "ca1", "u1")
 )
 def test_a_cluster_is_known_by_its_uid_then_its_authority_then_its_url(other, is_same):
     assert A.is_same(other) is other.is_same(A) is is_same
-    assert Server.parse(str(other)) == other
+    assert Server.from_text(str(other)) == other
 
 
 @pytest.mark.parametrize(

@@ -32,7 +32,7 @@ class Server:
         return " ".join([self.url, *(f"{name}:{value}" for name, value in named if value)])
 
     @classmethod
-    def parse(cls, text: str) -> "Server":
+    def from_text(cls, text: str) -> "Server":
         """Parse the text of a record."""
         url, *fields = text.split() or [""]
         named = {name: value for name, _, value in (field.partition(":") for field in fields)}
@@ -77,7 +77,7 @@ def require(connection: Connection, recorded: str | None, *, is_strict: bool = F
     """
     if not recorded:
         return
-    then, now = Server.parse(recorded), reached(connection)
+    then, now = Server.from_text(recorded), reached(connection)
     if is_strict or (then.url, then.authority) != (now.url, now.authority):
         now = identified(connection)
     if not then.is_same(now):

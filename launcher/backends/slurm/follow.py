@@ -376,7 +376,7 @@ class ElasticJob(Job):
         if seen.state.is_final or self._snapshot is None:
             raise ended(seen, self.handle.job_name)
         refuse_unplanned_size(self.bundle_dir, num_nodes, min_nodes)
-        self.place.replace(self.bundle_dir, REQUEST_FILE, size_request(num_nodes))
+        self.place.put(self.bundle_dir, REQUEST_FILE, size_request(num_nodes))
 
     def stop(self, read: Status) -> None:
         """Let the operator stop the job."""

@@ -117,7 +117,7 @@ class Host(Place):
         """Copy what files of a job have gained into the bundle's run folder."""
         refresh(self._connection, f"{self.folder_of(bundle_dir)}/{RUN_DIR}", bundle_dir / RUN_DIR, files)
 
-    def replace(self, bundle_dir: Path, name: str, text: str) -> None:
+    def put(self, bundle_dir: Path, name: str, text: str) -> None:
         """Replace a file in the job's run folder there atomically; E457 if that cannot be written."""
         folder = f"{self.folder_of(bundle_dir)}/{RUN_DIR}"
         self._change(("bash", "-c", _REPLACE, "bash", folder, name, text))

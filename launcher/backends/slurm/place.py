@@ -61,7 +61,7 @@ class Place:
     def fetch(self, bundle_dir: Path, files: Wanted) -> None:
         """Bring files that a job has written up to date in the bundle's run folder."""
 
-    def replace(self, bundle_dir: Path, name: str, text: str) -> None:
+    def put(self, bundle_dir: Path, name: str, text: str) -> None:
         """Replace a file in the run folder, where the job reads it, atomically."""
         write_text(bundle_dir / RUN_DIR / name, text)
 
