@@ -30,8 +30,8 @@ def page(request: Request, template: str, /, code: int = 200, **values: Any) -> 
         "may_write": ui.may_write,
         "query": request.url.query,
         "version": VERSION,
-        "results": str(ui.results),
-        "is_there": ui.results.is_dir(),
+        "results_folder": str(ui.results),
+        "has_results_folder": ui.results.is_dir(),
     }
     return HTMLResponse(part(template, **(shared | values)), code)
 
