@@ -186,8 +186,9 @@ def test_the_keyboard_is_enough(opened):
     page.get_by_role("heading", name="Nodes over time").wait_for()
 
 
-def test_a_job_shows_its_course_its_failure_and_who_set_each_value(opened):
+def test_a_job_shows_its_course_its_failure_and_who_set_each_value(opened, site):
     page = opened("/jobs/broken-bbbbb")
+    assert page.locator("footer").inner_text().endswith(str(site[1]))
     text = page.locator("main").inner_text()
     for each in ("CUDA out of memory", "The GPU had too little memory.", "recipes.training_config.x=1", "rank 0"):
         assert each in text
