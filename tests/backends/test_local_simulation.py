@@ -310,7 +310,7 @@ NOTHING_FAILS = Luck(0, 0, 0, 0, 0, 0, 0)
 
 
 @pytest.mark.slow
-@settings(examples(300), derandomize=True)
+@settings(examples(150), derandomize=True)
 @given(
     seed=st.integers(0, 2**32),
     is_sharded=st.booleans(),
