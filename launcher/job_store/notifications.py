@@ -155,8 +155,9 @@ class Notifier:
             for variable in self._variables:
                 if address := self._environment.get(variable):
                     given = (variable, address, message)
-                    self._threads.append(threading.Thread(target=self._post, args=given, name=variable, daemon=True))
-                    self._threads[-1].start()
+                    sender = threading.Thread(target=self._post, args=given, name=variable, daemon=True)
+                    sender.start()  # before `close`, in another thread, may join it
+                    self._threads.append(sender)
 
     def _post(self, variable: str, address: str, message: Message) -> None:
         job = self._job.handle
