@@ -11,9 +11,9 @@ from whole_jobs import run as run_command
 import launcher
 from launcher import Failure, JobFailed, ProblemsFound
 from launcher.api import log_stream
-from launcher.causes.values import ErrorLine
 from launcher.common.lines import excerpt
 from launcher.job_store import failures, registry
+from launcher.model.failure import ErrorLine
 from launcher.model.following import Start, Tail
 from launcher.model.job_spec import JobEvent, JobHandle, JobState, JobStatus, LogLine, LogSelection
 from launcher.operator import failures as operator_failures

@@ -148,13 +148,10 @@ def test_a_rank_may_die_in_every_phase_of_a_step(tmp_path, expected, is_sharded)
 @pytest.mark.parametrize("phase", ["forward", "barrier", "move"])
 def test_a_rank_that_hangs_during_a_change_is_replaced(tmp_path, expected, phase):
     """In the step that all finish before they stop, and in each phase of the change."""
-    is_step = phase == "forward"
-    plan = [(0 if phase == "barrier" else 20, phase, 1, "hang")]
+    plan = [(20, phase, 1, "hang")]
     text = program(plan, is_sharded=False)
-    if is_step:  # only once the stop has been announced
-        text = text.replace(
-            'fault("forward")', 'from launcher.runtime import in_place as _; _.is_resize() and fault("forward")'
-        )
+    if phase == "forward":  # only once the stop has been announced
+        text = text.replace('fault("forward")', 'in_place.is_resize() and fault("forward")')
     out, starts, done = train(tmp_path, plan, LIMITS, "+cluster.events=[{at:{step:30},capacity:2}]", text=text)
     assert len(done) == 1 and all(start["kept_by"] for start in starts[1:]), out
     assert_trained(tmp_path, expected, plan)
@@ -180,7 +177,5 @@ def test_random_faults_in_steps_and_changes_are_healed(tmp_path, expected, seed,
     words = (f"+cluster.events=[{','.join(course)}]", "++recipes.checkpointing.copy_every=3", LIMITS)
     out, _, done = train(tmp_path, plan, *words, is_sharded=is_sharded)
     kinds = ", ".join(f"{sum(each.endswith(kind) for each in done)} {kind}" for kind in ("kill", "hang", "full"))
-    lost = 2 - out.count("node_loss")
-    print(f"{len(done)} faults ({kinds}), {lost} nodes; {out.count('ranks kept it')} healed,", end=" ")
-    print(f"{out.count('newest checkpoint')} anew")
+    print(f"{kinds}; {out.count('ranks kept it')} healed, {out.count('newest checkpoint')} anew")
     assert_trained(tmp_path, expected, plan)

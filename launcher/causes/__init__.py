@@ -6,6 +6,6 @@ causes.known()                  the table, `known.yaml`
 
 from launcher.causes.finding import find
 from launcher.causes.table import KnownCause, known, matches
-from launcher.causes.values import Cause, ErrorLine, Failure, failure_from, to_data
+from launcher.model.failure import Cause, ErrorLine, Failure, failure_from, to_data
 
 __all__ = ["Cause", "ErrorLine", "Failure", "KnownCause", "failure_from", "find", "known", "matches", "to_data"]

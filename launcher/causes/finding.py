@@ -12,9 +12,9 @@ from dataclasses import dataclass, replace
 from enum import IntEnum
 
 from launcher.causes.table import Role, known, matches
-from launcher.causes.values import ErrorLine, Failure
 from launcher.common import redaction
 from launcher.common.texts import plain
+from launcher.model.failure import ErrorLine, Failure
 from launcher.model.job_spec import LogLine
 
 _END_LINES = 200

@@ -6,7 +6,7 @@ from enum import IntEnum
 from pathlib import Path
 from typing import NamedTuple
 
-from launcher.causes.values import Cause
+from launcher.model.failure import Cause
 
 
 class Role(IntEnum):

@@ -4,22 +4,18 @@ What an operator found is in the job's run folder. For other jobs the logs are r
 excerpt (`LogSelection.is_excerpt`), and the failure is kept in the job's record, since clusters delete logs.
 """
 
-from typing import TYPE_CHECKING
-
 from launcher.common.names import RUN_DIR
 from launcher.common.problems import ProblemsFound
 from launcher.job_store import registry
 from launcher.job_store.registry import JobRecord
 from launcher.model.backend import Backend
+from launcher.model.failure import Failure
 from launcher.model.job_spec import JobState, JobStatus, LogLine, LogSelection
-
-if TYPE_CHECKING:
-    from launcher.causes import Failure
 
 _EXCERPT = LogSelection(None, is_stderr=None, is_excerpt=True)
 
 
-def of(job: JobRecord, backend: Backend, status: JobStatus) -> "Failure | None":
+def of(job: JobRecord, backend: Backend, status: JobStatus) -> Failure | None:
     """Return why a job failed; None if it has not, or if nothing shows why.
 
     Raises nothing: without its logs, the reason that its cluster gives is searched.
@@ -45,7 +41,7 @@ def of(job: JobRecord, backend: Backend, status: JobStatus) -> "Failure | None":
     return found
 
 
-def _of_operator(job: JobRecord) -> "Failure | None":
+def _of_operator(job: JobRecord) -> Failure | None:
     from launcher.operator.snapshot import read_snapshot  # most jobs have not failed
 
     try:

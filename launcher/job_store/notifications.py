@@ -8,7 +8,7 @@ import queue
 import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
 
 import yaml
 
@@ -18,10 +18,8 @@ from launcher.common.problems import Problem, ProblemsFound
 from launcher.job_store import failures, registry
 from launcher.job_store.registry import JobRecord
 from launcher.model.backend import Backend
+from launcher.model.failure import Failure
 from launcher.model.job_spec import JobEvent, JobSpec, JobState, JobStatus
-
-if TYPE_CHECKING:
-    from launcher.causes import Failure
 
 Say = Callable[[str], object]
 """Prints a notice: one line."""
@@ -49,7 +47,7 @@ class Milestones:
         self._has_started = False
         self._fault = ""
 
-    def of_status(self, seen: JobStatus, failure: "Failure | None" = None) -> Iterator[Message]:
+    def of_status(self, seen: JobStatus, failure: Failure | None = None) -> Iterator[Message]:
         """Yield what a change of status means; of a failed job with its first error and its cause."""
         before, self._before = self._before, seen
         if seen.state.is_final:

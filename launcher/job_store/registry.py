@@ -9,7 +9,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import asdict, dataclass, replace
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from launcher.bundle.manifest import MANIFEST
 from launcher.bundle.store import drafted, given_name
@@ -19,11 +19,9 @@ from launcher.common.names import ADOPTED_FILE, JOB_FILE
 from launcher.common.problems import Problem, ProblemsFound, fail
 from launcher.model import backend_registry
 from launcher.model.backend import Backend
+from launcher.model.failure import Failure, failure_from, to_data
 from launcher.model.job_spec import Bundle, JobHandle, JobState, JobStatus
 from launcher.runtime.durable import write_text
-
-if TYPE_CHECKING:
-    from launcher.causes import Failure
 
 _NATIVE = ("native_id", "kind", "namespace", "context", "uid", "server")
 """Fields of a handle that a record keeps, beside the bundle's name and location."""
@@ -63,7 +61,7 @@ class JobRecord:
     is_submitted: bool = True
     requested: str | None = None
     notified: tuple[str, ...] = ()
-    failure: "Failure | None" = None
+    failure: Failure | None = None
 
     @property
     def in_doubt_until(self) -> datetime | None:
@@ -185,14 +183,6 @@ def read(folder: Path, resolved: Path | None = None) -> JobRecord | None:
     return job and _findable(job)
 
 
-def _failure(data: Mapping[str, Any] | None) -> "Failure | None":
-    if data is None:
-        return None
-    from launcher.causes import failure_from  # with its table: only for a job that has failed
-
-    return failure_from(data)
-
-
 def _findable(job: JobRecord) -> JobRecord:
     """Return a record whose handle finds the job: without the uid if a launch may have replaced the job."""
     return job if job.is_submitted else replace(job, handle=replace(job.handle, uid=None))
@@ -214,7 +204,7 @@ def _stored(folder: Path, resolved: Path | None = None) -> JobRecord | None:
             ended = None
         own = (fields["digest"], fields["submitted"], fields["user"], fields["cancelled_by"])
         launch = (fields.get("is_submitted", True), fields.get("requested"))
-        later = (tuple(fields.get("notified", ())), _failure(fields.get("failure")))
+        later = (tuple(fields.get("notified", ())), failure_from(fields.get("failure")))
         return JobRecord(handle, *own, ended, fields["is_closed"], *launch, *later)
     except FileNotFoundError:
         return None
@@ -382,7 +372,7 @@ def close(job: JobRecord) -> None:
             write(job.handle.bundle_dir, replace(current, is_closed=True))
 
 
-def note_failure(job: JobRecord, failure: "Failure") -> None:
+def note_failure(job: JobRecord, failure: Failure) -> None:
     """Record why a job failed; if its folder cannot be written to, the next command finds it again."""
     with contextlib.suppress(OSError), _current(job) as current:
         if current:
@@ -436,7 +426,7 @@ def write(folder: Path, job: JobRecord) -> None:
         "is_submitted": job.is_submitted,
         "requested": job.requested,
         "notified": job.notified,
-        "failure": asdict(job.failure) if job.failure else None,
+        "failure": to_data(job.failure),
     }
     write_text(folder / JOB_FILE, json.dumps(redaction.masked_tree(fields), indent=2) + "\n")
 

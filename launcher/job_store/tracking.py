@@ -20,6 +20,7 @@ from launcher.job_store import tracking_store
 from launcher.model.backend_registry import described
 from launcher.model.config_tree import get, leaves
 from launcher.model.context import LaunchContext
+from launcher.model.failure import Failure
 from launcher.model.job_spec import Bundle, JobSpec, JobState
 from launcher.model.recipe import Mlflow
 from launcher.planning.job_planner import tracking, with_run
@@ -27,7 +28,6 @@ from launcher.planning.job_planner import tracking, with_run
 if TYPE_CHECKING:
     from datetime import datetime
 
-    from launcher.causes import Failure
     from launcher.timeline import Timeline
 
 _ARTIFACTS = "mlartifacts"
@@ -179,7 +179,7 @@ def _describe(client: Any, run: Any, bundle: Bundle) -> None:
 
 
 def finish(
-    bundle: Bundle, state: JobState, timeline: "Timeline | None" = None, failure: "Failure | None" = None
+    bundle: Bundle, state: JobState, timeline: "Timeline | None" = None, failure: Failure | None = None
 ) -> None:
     """Send the metrics that the job left unsent, set the run's final state, and log its timeline and its failure.
 
@@ -208,7 +208,7 @@ def finish(
                 _log_timeline(client, settings.run_id, timeline, run_dir, metric_shipping.prefix(run_dir))
 
 
-def _tag_failure(client: Any, run_id: str, failure: "Failure | None") -> None:
+def _tag_failure(client: Any, run_id: str, failure: Failure | None) -> None:
     """Write why a job failed into tags of its run; remove those of an earlier launch."""
     tags = {f"failure.{heading.replace(' ', '_')}": text for heading, text in failure.lines()} if failure else {}
     if failure and failure.cause:

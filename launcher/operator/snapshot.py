@@ -5,9 +5,9 @@ import os
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
-from launcher.causes.values import Failure, failure_from
 from launcher.common import redaction
 from launcher.common.problems import fail
+from launcher.model.failure import Failure, failure_from
 from launcher.model.job_spec import JobState
 
 STATE_FILE = "state.json"

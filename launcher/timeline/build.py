@@ -5,7 +5,7 @@ from dataclasses import dataclass, replace
 from statistics import median
 from typing import Any
 
-from launcher.causes.values import failure_from
+from launcher.model.failure import failure_from
 from launcher.model.job_spec import JobState
 from launcher.timeline.causes import ROOTS, Causes, running_faults
 from launcher.timeline.records import LAUNCHED, CheckpointRecord, Launch, OperatorEvent, StartRecord, StepRecord

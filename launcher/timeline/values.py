@@ -3,7 +3,7 @@
 from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING
 
-from launcher.causes.values import Failure
+from launcher.model.failure import Failure
 
 if TYPE_CHECKING:
     import pandas

@@ -10,8 +10,7 @@ import random
 from dataclasses import dataclass, field
 
 from launcher.backends.local.fleet import NodeAddress
-from launcher.common import names
-from launcher.common.names import METRICS_FILE
+from launcher.common.names import ABORT, METRICS_FILE, RESIZE
 from launcher.operator.stacks import STOPPED
 from launcher.operator.state_machine import progress_step
 from launcher.operator.types import AgentState, AgentStatus, Cause, Fault, Report
@@ -363,13 +362,13 @@ class World:
         for index in set(command.nodes) - {fault.node for fault in faults}:
             node = self.nodes[index]
             workers = next((each for each in self.workers if node in each.nodes and not each.is_over), None)
-            is_abort = command.notice == names.ABORT
+            is_abort = command.notice == ABORT
             if node.state is AgentState.READY or (node.state is AgentState.STOPPING and not is_abort):
                 continue
             graceful = command.graceful_timeout_s is not None and node.state is AgentState.RUNNING and workers
             node.state = AgentState.STOPPING
             if graceful:
-                leaving = command.leaving if command.notice == names.RESIZE else None
+                leaving = command.leaving if command.notice == RESIZE else None
                 workers.stop(node, command.graceful_timeout_s, leaving)
                 continue
             node.stopped_at = self.clock.now + self.rng.uniform(0.1, 1.2)

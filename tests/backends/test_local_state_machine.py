@@ -494,7 +494,7 @@ def test_nodes_with_the_only_copy_of_the_last_steps_start_again_whatever_the_cap
         ((STOPPING, STOPPING), (1,), False, ()),
         ((STOPPING, READY), (1,), True, (0,)),
     ],
-    ids=["others-wait", "nobody-lags", "workers-save", "others-have-stopped"],
+    ids=["others-wait", "none-lags", "workers-save", "others-have-stopped"],
 )
 def test_a_node_that_holds_up_a_change_is_replaced(states, lagging, is_unsaved, killed):
     stopping = machine(Phase.STOPPING, target=1, is_unsaved=is_unsaved)
@@ -527,7 +527,7 @@ def test_workers_that_stay_heal_a_lost_one_at_once_and_begin_anew_after_a_second
         ((1,), {}, (KillNodes((1,)), StopWorkers((0,), None, names.ABORT))),
         ((1,), {"faults_without_progress": 1}, (StopWorkers((0, 1), None),)),
     ],
-    ids=["nobody-lags", "all-lag", "one-lags", "again"],
+    ids=["none-lags", "all-lag", "one-lags", "again"],
 )
 def test_a_hang_begins_workers_anew_unless_it_is_known_who_hangs(lagging, fields, expected):
     both = (stays(RUNNING), stays(RUNNING))

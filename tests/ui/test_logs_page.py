@@ -13,10 +13,10 @@ from starlette.routing import Route
 from starlette.testclient import TestClient
 
 from launcher.api import job_index
-from launcher.causes.values import ErrorLine, Failure
 from launcher.common import job_lock
 from launcher.common.problems import ProblemsFound
 from launcher.job_store import registry
+from launcher.model.failure import ErrorLine, Failure
 from launcher.model.job_spec import JobState, JobStatus
 from launcher.ui import logs
 from launcher.ui.state import Ui

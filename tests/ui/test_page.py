@@ -17,8 +17,8 @@ from result_folders import a_job
 
 import launcher
 from launcher import timeline
-from launcher.causes.values import Cause, ErrorLine, Failure
 from launcher.job_store import registry
+from launcher.model.failure import Cause, ErrorLine, Failure
 from launcher.model.job_spec import JobHandle, JobState, JobStatus
 from launcher.operator.snapshot import Attempt, Snapshot, publish
 from launcher.timeline import to_json
