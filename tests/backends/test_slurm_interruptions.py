@@ -25,6 +25,7 @@ REQUEUE_WAIT_S = 120
 """Time for which Slurm keeps a requeued job from starting."""
 MORE = """\
 SlurmdTimeout=15
+KillWait=30
 PreemptType=preempt/partition_prio
 PreemptMode=REQUEUE
 PartitionName=low Nodes=ALL PriorityTier=1 GraceTime=120
