@@ -11,6 +11,9 @@ from launcher.common import process  # noqa: E402
 
 def main() -> int:
     try:
+        from launcher.common import redaction
+
+        redaction.install()  # first: the deeper in other imports patterns are compiled, the longer it takes
         from launcher.cli import run_command
     except ModuleNotFoundError as error:
         print(f"{error.name} is not installed: make run, or pip install .", file=sys.stderr)

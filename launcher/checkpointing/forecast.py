@@ -235,8 +235,8 @@ def forecast(
         estimate: Estimate that replaces the recipe's own.
         model_config: A model's config.json that replaces the recipe's model; UnknownArchitecture if not supported.
     """
-    section = checked.recipe.checkpointing or Checkpointing()
-    known = estimate or section.estimate or Estimate()
+    section = checked.recipe.checkpointing or Checkpointing.of_valid()
+    known = estimate or section.estimate or Estimate.of_valid()
     content = _content(checked, known, model_config)
     if content is None:
         return None

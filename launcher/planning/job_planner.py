@@ -96,7 +96,7 @@ def tracking(job: JobSpec) -> Mlflow:
     """Return the job's tracking settings; those of an untracked job if its family has none."""
     key = recipe_model(job.model_type).keys.mlflow
     section = get(job.config, f"recipes.{key}") if key else None
-    return Mlflow.model_validate(section) if section else Mlflow(enabled=False, tracking_uri=None, run_id=None)
+    return Mlflow.of_valid(**(section or {"enabled": False, "tracking_uri": None, "run_id": None}))
 
 
 def with_run(job: JobSpec, **mlflow: str) -> JobSpec:

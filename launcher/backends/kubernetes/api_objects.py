@@ -9,7 +9,6 @@ from urllib.parse import quote
 from launcher.bundle.manifest import MANIFEST
 from launcher.common import yaml_io
 from launcher.common.problems import fail
-from launcher.governance.quotas import ray_cluster
 from launcher.model.job_spec import Bundle
 
 MANAGER = "recipe-launcher"
@@ -184,6 +183,8 @@ def parts(job: Mapping[str, Any]) -> Mapping[str, Mapping[str, Any]]:
     spec = job["spec"]
     if "serviceName" in spec:
         return {"": spec}
+    from launcher.governance.quotas import ray_cluster  # rendering needs only the names of labels here
+
     if cluster := ray_cluster(job):
         workers = {group["groupName"]: group for group in cluster["workerGroupSpecs"]}
         return {"submitter": {"template": spec["submitterPodTemplate"]}, "head": cluster["headGroupSpec"], **workers}

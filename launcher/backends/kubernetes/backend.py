@@ -6,8 +6,6 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from launcher.backends.kubernetes import api_objects, manifest
-from launcher.backends.kubernetes.api_errors import api_errors_as_problems
-from launcher.backends.kubernetes.connection import Connection, connect
 from launcher.backends.kubernetes.job_options import k8s_options, kind_of
 from launcher.backends.kubernetes.programs import Program, programs
 from launcher.bundle import container
@@ -21,6 +19,7 @@ from launcher.model.family_registry import interface
 from launcher.model.job_spec import Bundle, JobEvent, JobHandle, JobSpec, JobStatus, LogLine, LogSelection
 
 if TYPE_CHECKING:
+    from launcher.backends.kubernetes.connection import Connection
     from launcher.backends.kubernetes.target import Target
     from launcher.model.cluster_view import JobPod
 
@@ -87,6 +86,7 @@ class KubernetesBackend:
         connection = _connection(bundle)
         if known:
             from launcher.backends.kubernetes import server
+            from launcher.backends.kubernetes.api_errors import api_errors_as_problems
 
             with api_errors_as_problems():
                 server.require(connection, known.server)
@@ -129,6 +129,7 @@ class KubernetesBackend:
     def logs(self, handle: JobHandle, selection: LogSelection = RANK_0, *, follow: bool) -> Iterator[LogLine]:
         """Yield what the selected ranks' containers wrote; with `follow`, and the news of the job, until it ended."""
         from launcher.backends.kubernetes import pod_logs
+        from launcher.backends.kubernetes.api_errors import api_errors_as_problems
 
         with _opened(handle) as (connection, target):  # what the job cannot have is refused before the first line
             lines = pod_logs.read_logs(connection, target, selection, follow=follow)
@@ -235,12 +236,14 @@ def _planned(handle: JobHandle) -> Mapping[str, Any]:
     return bundles.outline(handle.bundle_dir) or api_objects.job_manifest(_bundle(handle)).body
 
 
-def _connection(bundle: Bundle) -> Connection:
+def _connection(bundle: Bundle) -> "Connection":
     """Return the connection that a bundle's configuration names."""
+    from launcher.backends.kubernetes.connection import connect
+
     return connect(yaml_io.load(bundle.files["recipe.yaml"])["cluster"].get("kube_context"))
 
 
-def _handle(bundle: Bundle, connection: Connection) -> JobHandle:
+def _handle(bundle: Bundle, connection: "Connection") -> JobHandle:
     """Return how the job of a bundle is found, as far as that is known before it is submitted."""
     from launcher.backends.kubernetes import server
 
@@ -256,13 +259,15 @@ def _handle(bundle: Bundle, connection: Connection) -> JobHandle:
 
 
 @contextmanager
-def _opened(handle: JobHandle) -> Iterator[tuple[Connection, "Target"]]:
+def _opened(handle: JobHandle) -> Iterator[tuple["Connection", "Target"]]:
     """Yield the connection to a job's cluster, and the job; a request that fails within the block is a Problem.
 
     Raises:
         ProblemsFound: The bundle is damaged, or the context leads to another cluster (E348).
     """
     from launcher.backends.kubernetes import server
+    from launcher.backends.kubernetes.api_errors import api_errors_as_problems
+    from launcher.backends.kubernetes.connection import connect
     from launcher.backends.kubernetes.target import Target
 
     with api_errors_as_problems():
@@ -277,7 +282,7 @@ def _opened(handle: JobHandle) -> Iterator[tuple[Connection, "Target"]]:
         yield connection, target
 
 
-def _unfinished(connection: Connection, handle: JobHandle, seen: JobStatus) -> JobStatus:
+def _unfinished(connection: "Connection", handle: JobHandle, seen: JobStatus) -> JobStatus:
     """Return the status of a launch that has made no job: what else of the bundle exists."""
     from launcher.backends.kubernetes import submit
 

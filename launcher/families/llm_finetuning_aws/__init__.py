@@ -3,17 +3,21 @@
 Both read the same configuration. `None` stands for a start command of the user's own.
 """
 
+from typing import TYPE_CHECKING
+
 from launcher.families.llm_finetuning_aws import published
 from launcher.families.llm_finetuning_aws.recipe import Recipe
 from launcher.model import open_trainer
 from launcher.model.job_spec import OPEN, PUBLISHED
 from launcher.model.open_recipe import OpenRecipe
-from launcher.runtime.finetune.key_terms import KeyTable
+
+if TYPE_CHECKING:  # few compiles need it
+    from launcher.runtime.finetune.key_terms import KeyTable
 
 __all__ = ["INTERFACES", "OPEN_RECIPE", "Recipe"]
 
 
-def _table() -> KeyTable:
+def _table() -> "KeyTable":
     from launcher.runtime.finetune.keys import TABLE  # few compiles need it
 
     return TABLE

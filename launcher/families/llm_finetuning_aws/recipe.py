@@ -362,7 +362,7 @@ class Recipe(TrainingRecipe):
         config = config or model_configs.known(model.model_name_or_path or published_model)
         weights = architecture.weights(config) if config else ()
         total = sum(weight.parameters for weight in weights)
-        saved = architecture.lora_parameters(weights, model.peft_config.model_dump()) if model.peft_config else total
+        saved = architecture.lora_parameters(weights, dict(model.peft_config)) if model.peft_config else total
         return Content(saved, "bfloat16", "adam_fp32_master", _sharding(args.strategy.fsdp_config), total or None)
 
 

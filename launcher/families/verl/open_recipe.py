@@ -1,11 +1,15 @@
 """What the open trainer is given of verl's SFT and DPO recipes."""
 
+from typing import TYPE_CHECKING
+
 from launcher.families.verl.translation import trained
 from launcher.model.open_recipe import OpenRecipe
-from launcher.runtime.finetune.key_terms import KeyTable
+
+if TYPE_CHECKING:  # few compiles need it
+    from launcher.runtime.finetune.key_terms import KeyTable
 
 
-def _table() -> KeyTable:
+def _table() -> "KeyTable":
     from launcher.families.verl.open_keys import TABLE  # few compiles need it
 
     return TABLE
