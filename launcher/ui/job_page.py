@@ -84,7 +84,7 @@ class JobView:
 
     def parts(self) -> Mapping[str, str]:
         """Return each part of the overview."""
-        values = self.values()
+        values = {"may_write": self._ui.may_write, **self.values()}
         names = ("head", "failure", "actions", "course", "curves", "events", "results")
         return {f"live-{name}": part(f"job_{name}.html", **values) for name in names}
 
@@ -113,7 +113,6 @@ class JobView:
             return pictures | {
                 "row": row,
                 "base": f"/jobs/{quote(row.name, safe='')}",
-                "may_write": self._ui.may_write,
                 "status": known,
                 "state": known.state.value if known else row.state,
                 "status_problems": [*([status] if isinstance(status, Problem) else []), *faults],

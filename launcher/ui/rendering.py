@@ -24,7 +24,11 @@ _MINUTE, _HOUR, _DAY = 60, 3600, 86400
 
 
 def page(request: Request, template: str, /, code: int = 200, **values: Any) -> Response:
-    """Return a whole page, with the HTTP status `code`."""
+    """Return a whole page, with the HTTP status `code`.
+
+    Raises:
+        ValueError: A value has the name of one that every page has.
+    """
     ui = ui_of(request)
     shared: dict[str, Any] = {
         "may_write": ui.may_write,
@@ -33,7 +37,9 @@ def page(request: Request, template: str, /, code: int = 200, **values: Any) -> 
         "results_folder": str(ui.results),
         "has_results_folder": ui.results.is_dir(),
     }
-    return HTMLResponse(part(template, **(shared | values)), code)
+    if taken := shared.keys() & values.keys():
+        raise ValueError(f"{template}: every page has its own {', '.join(sorted(taken))}")
+    return HTMLResponse(part(template, **shared, **values), code)
 
 
 def part(template: str, /, **values: Any) -> str:
