@@ -2,7 +2,6 @@
 
 import hashlib
 import math
-from collections.abc import Callable
 from datetime import UTC, datetime
 from functools import cache
 from typing import Any
@@ -128,17 +127,6 @@ def number(value: float | None) -> str:
     return f"{value:,.0f}" if abs(value) >= 1000 else f"{value:.3g}"
 
 
-_FILTERS: dict[str, Callable[..., Any]] = {
-    "duration": duration,
-    "moment": moment,
-    "clock": clock,
-    "own": own,
-    "brief": brief,
-    "percent": percent,
-    "number": number,
-}
-
-
 @cache
 def _environment() -> Environment:
     environment = Environment(
@@ -151,5 +139,5 @@ def _environment() -> Environment:
         bytecode_cache=bytecode_cache(),
         auto_reload=False,
     )
-    environment.filters |= _FILTERS
+    environment.filters |= {each.__name__: each for each in (duration, moment, clock, own, brief, percent, number)}
     return environment
