@@ -36,7 +36,8 @@ def main() -> None:
     ray.init(log_to_driver=False, logging_level=logging.ERROR)
     main_loop: Any = ray.remote(num_cpus=check["driver_cpus"])(_MainLoop).remote()
     placed, _ = ray.wait([main_loop.is_placed.remote()], timeout=_WORKER_S)
-    available = sum(node.get(GPU, 0) for node in _free().values())
+    free: dict[str, dict[str, float]] = available_resources_per_node()  # type: ignore[no-untyped-call]
+    available = sum(node.get(GPU, 0) for node in free.values())
     pools = [(pool, _groups(pool, check["strategy"])) for pool in check["pools"]]
     groups = [group for _, own in pools for group in own]
     ready = _ready(groups)
@@ -46,12 +47,6 @@ def main() -> None:
         "ready": [sum(group in ready for group in own) for _, own in pools],
     }
     print(json.dumps(result), flush=True)
-
-
-def _free() -> dict[str, dict[str, float]]:
-    """Return the free resources of each node."""
-    found: dict[str, dict[str, float]] = available_resources_per_node()  # type: ignore[no-untyped-call]
-    return found
 
 
 def _groups(pool: Mapping[str, Any], strategy: str) -> list[PlacementGroup]:
