@@ -15,6 +15,7 @@ from ray._private.state import available_resources_per_node
 from ray.util.placement_group import PlacementGroup, placement_group, placement_group_table
 
 from launcher.model.ray_job import GPU
+from launcher.rehearsal.report import Result
 
 _PATIENCE_S = 10.0
 """How long no further group must be placed until the rest counts as waiting for ever; 0.1 s seen for each."""
@@ -41,12 +42,8 @@ def main() -> None:
     pools = [(pool, _groups(pool, check["strategy"])) for pool in check["pools"]]
     groups = [group for _, own in pools for group in own]
     ready = _ready(groups)
-    result = {
-        "is_driver_placed": bool(placed),
-        "available": int(available),
-        "ready": [sum(group in ready for group in own) for _, own in pools],
-    }
-    print(json.dumps(result), flush=True)
+    of_pools = tuple(sum(group in ready for group in own) for _, own in pools)
+    print(json.dumps(Result(bool(placed), int(available), of_pools)._asdict()), flush=True)
 
 
 def _groups(pool: Mapping[str, Any], strategy: str) -> list[PlacementGroup]:
