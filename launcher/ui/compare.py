@@ -21,6 +21,7 @@ from launcher.api.timelines import METRICS_FILE, RUN_DIR
 from launcher.common.problems import Problem, ProblemsFound, fail, gathering
 from launcher.ui import addresses, charts, explorer
 from launcher.ui.charts import Line
+from launcher.ui.live import stamp
 from launcher.ui.rendering import page
 from launcher.ui.series import Series
 from launcher.ui.state import Ui, ui_of
@@ -235,10 +236,8 @@ def _compared(ui: Ui, sides: Sequence[Side], words: Sequence[str]) -> _Compared:
 
 def _num_bytes(job: IndexedJob) -> int:
     """Return the size of a job's metrics."""
-    try:
-        return (job.folder / RUN_DIR / METRICS_FILE).stat().st_size
-    except OSError:
-        return 0
+    known = stamp(job.folder / RUN_DIR / METRICS_FILE)
+    return known[0] if known else 0
 
 
 def _with_titles(text: str, jobs: Sequence[IndexedJob]) -> str:
