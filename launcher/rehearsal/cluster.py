@@ -51,7 +51,7 @@ def main(argv: list[str]) -> int:
         try:
             prctl.adopt_orphans()
             end_with_parent(parent)
-            is_isolated = _isolate()
+            is_isolated = isolate()
             emit("isolated", value=is_isolated)
             address = _start(request["nodes"], folder, is_isolated, emit)
             emit("ended", code=_drive(request["driver"], address, emit))
@@ -71,7 +71,7 @@ def _end(signum: int, _frame: FrameType | None) -> None:
     raise SystemExit(128 + signum)
 
 
-def _isolate() -> bool:
+def isolate() -> bool:
     """Move this process into a network of its own, the loopback interface; return whether the machine allows it.
 
     Ray takes the machine's own address even for nodes of 127.0.0.1; in such a network it has no other.
