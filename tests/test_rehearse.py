@@ -345,8 +345,8 @@ def test_a_cluster_whose_process_is_killed_is_a_problem_and_leaves_nothing(recip
 
 @pytest.mark.slow
 def test_a_process_may_get_a_network_of_its_own():
-    text = "from launcher.rehearsal import loopback; import socket\n"
-    text += "print(loopback.isolate(), [name for _, name in socket.if_nameindex()])\n"
+    text = "from launcher.rehearsal.cluster import isolate; import socket\n"
+    text += "print(isolate(), [name for _, name in socket.if_nameindex()])\n"
     text += "server = socket.create_server(('127.0.0.1', 0))\n"
     text += "print(bool(socket.create_connection(server.getsockname())))"
     environment = os.environ | {"PYTHONPATH": str(ROOT)}

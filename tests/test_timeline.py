@@ -11,7 +11,7 @@ from launch_records import LAUNCHED, SAMPLES, Job, grow, lose, rehearse, shrink
 from launcher import timeline
 from launcher.common.job_lock import lock
 from launcher.timeline.build import build, preserved
-from launcher.timeline.records import Launch, parse_event, read_launch
+from launcher.timeline.records import Launch, LaunchReader, parse_event
 
 
 @pytest.fixture
@@ -85,7 +85,7 @@ def test_a_state_in_memory_is_on_no_disk(run_dir):
     job.train(5)
     job.stop(saved=False)
     job.start([0, 1], kept_by=1)
-    assert preserved(read_launch(run_dir)) == 10 * SAMPLES
+    assert preserved(LaunchReader(run_dir).read()) == 10 * SAMPLES
 
 
 def test_a_fault_loses_what_came_after_the_checkpoint_and_trains_it_again(run_dir):
@@ -644,10 +644,10 @@ def test_a_job_that_runs_is_told_as_running_until_its_end_is_told(run_dir):
 
 def test_a_job_counts_as_ended_unless_a_process_of_it_is_known(run_dir):
     job = first_attempt(run_dir, steps=10)
-    launch = read_launch(run_dir)
+    launch = LaunchReader(run_dir).read()
     assert not build(launch).is_running and build(launch, is_alive=True).is_running
     job.end()
-    assert not build(read_launch(run_dir), is_alive=True).is_running
+    assert not build(LaunchReader(run_dir).read(), is_alive=True).is_running
 
 
 def test_without_a_recorded_start_an_attempt_resumed_before_its_first_step(run_dir):
@@ -793,7 +793,7 @@ def test_records_are_read_with_defaults_for_what_they_do_not_name(run_dir):
     (run_dir / "metrics.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
     saved = {"time": 20.5, "event": "saved", "tier": "memory", "step": 3}
     (run_dir / "checkpoints.jsonl").write_text("\n".join(map(json.dumps, (saved, saved | {"cursor": 96.0}))))
-    launch = read_launch(run_dir)
+    launch = LaunchReader(run_dir).read()
     assert launch.time == pytest.approx(20.0 - 0.32)
     assert [(each.duration_s, each.data_s, each.loss, each.is_skipped) for each in launch.steps] == [
         (0.32, 0.0, 2.5, False),
@@ -815,7 +815,7 @@ def test_a_launch_begins_with_its_last_launch_event(run_dir):
     job = first_attempt(run_dir, steps=3)
     again = Job(run_dir, launched=job.now + 10)
     again.start([0])
-    launch = read_launch(run_dir)
+    launch = LaunchReader(run_dir).read()
     assert launch.time == job.now + 10
     assert [event.kind for event in launch.events] == ["launched", "starting", "running"]
     assert [len(each) for each in (launch.steps, launch.starts, launch.earlier_steps)] == [1, 1, 3]

@@ -7,11 +7,11 @@ from launcher.bundle import store
 from launcher.common import os_errors
 from launcher.common.names import EVENTS_FILE, METRICS_FILE, RUN_DIR, STARTS_FILE, TIMELINE
 from launcher.common.problems import fail
-from launcher.timeline import NO_PICTURE, Timeline, report_files, text
+from launcher.timeline import NO_PICTURE, Attempt, Event, Timeline, Transition, report_files, text
 
 __all__ = [
-    "EVENTS_FILE", "METRICS_FILE", "Course", "NO_PICTURE", "RUN_DIR", "STARTS_FILE", "Timeline", "report_files",
-    "text", "write",
+    "EVENTS_FILE", "METRICS_FILE", "NO_PICTURE", "RUN_DIR", "STARTS_FILE",
+    "Attempt", "Course", "Event", "Timeline", "Transition", "report_files", "text", "write",
 ]  # fmt: skip
 
 

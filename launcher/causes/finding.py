@@ -113,7 +113,7 @@ class _Log:
     def candidates(self) -> Iterator[_Candidate]:
         """Yield the best candidate of each rank."""
         end = max(0, self.count - _END_LINES)
-        chain = self.chain_start if self.chain_start is not None and self._ends_with_exception(end) else None
+        chain = self.chain_start if self.exception and self.exception[0] >= end else None
         region = end if chain is None else min(end, chain)
         found: dict[_Rank, tuple[tuple[bool, int], LogLine, int]] = {}
         for row, (first, last) in self.hits.items():
@@ -135,9 +135,6 @@ class _Log:
     def _ends_with_message(self) -> bool:
         is_known = any(line is self.last for _, (_, line) in self.hits.values())
         return self.last is not None and self.last.stream == "stderr" and not is_known
-
-    def _ends_with_exception(self, end: int) -> bool:
-        return self.exception is not None and self.exception[0] >= end
 
     def _is_known(self, position: int) -> bool:
         return any(position in (first[0], last[0]) for first, last in self.hits.values())
@@ -205,15 +202,12 @@ def _unless_survived(each: _Candidate, log: _Log, written: Mapping[str | None, f
         return each
     host = each.line.host.rpartition("/")[2] if each.line.host else None
     is_of_start = known()[each.row].is_of_start
-    last_s = written.get(host, 0.0) if host in written or _is_of_pod(each.line.host) else written.get(None, 0.0)
+    is_of_pod = each.line.host is not None and each.line.host.startswith("Pod/")
+    last_s = written.get(host, 0.0) if host in written or is_of_pod else written.get(None, 0.0)
     if not is_of_start and last_s == float("inf"):  # its time is unknown
         return each
     is_over = last_s > each.line.time_s + (0.0 if is_of_start else _LONG_AFTER_S)
     return replace(each, rank=_Rank.REMARK) if is_over else each
-
-
-def _is_of_pod(host: str | None) -> bool:
-    return host is not None and host.startswith("Pod/")
 
 
 def _failure(every: list[_Candidate]) -> Failure:

@@ -7,19 +7,12 @@ from launcher.model.checkpointing import S3, Checkpointing
 from launcher.model.config_tree import get
 from launcher.model.job_spec import JobSpec
 
-ROLE_POLICY, BUCKET_POLICY, KEY_POLICY, LIFECYCLE, CLUSTER = (
-    "checkpointing/role-policy.json",
-    "checkpointing/bucket-policy.json",
-    "checkpointing/key-policy.json",
-    "checkpointing/lifecycle.json",
-    "checkpointing/cluster.json",
-)
-"""Files of a bundle: a policy of the pods' IAM role, those of a bucket and a KMS key in another account, a rule for
-unfinished uploads, and a part of a request."""
-
 
 def files(job: JobSpec) -> dict[str, str]:
     """Return the policies and the cluster's setting that a job's tiers need, relative path to text; none without.
+
+    These are a policy of the pods' IAM role, those of a bucket and a KMS key in another account, a rule for
+    unfinished uploads, and a part of a request.
 
     Source: AWS, managed tiered checkpointing, Configure your cluster: policies for a bucket of the same and of
     another account; Amazon SageMaker API, CreateCluster and UpdateCluster: TieredStorageConfig.
@@ -31,16 +24,16 @@ def files(job: JobSpec) -> dict[str, str]:
     found: dict[str, str] = {}
     place = section.persistent.path if section.persistent else ""
     if place.startswith(S3):
-        found[ROLE_POLICY] = _policy(section, place, None)
+        found["role-policy"] = _policy(section, place, None)
         if section.role_arn:
-            found[BUCKET_POLICY] = _policy(section, place, section.role_arn)
+            found["bucket-policy"] = _policy(section, place, section.role_arn)
         if section.kms_key and section.role_arn:
-            found[KEY_POLICY] = _rendered("key", principal=section.role_arn)
+            found["key-policy"] = _rendered("key", principal=section.role_arn)
         prefix = place.removeprefix(S3).partition("/")[2].strip("/")
-        found[LIFECYCLE] = _rendered("lifecycle", prefix=f"{prefix}/" if prefix else "")
+        found["lifecycle"] = _rendered("lifecycle", prefix=f"{prefix}/" if prefix else "")
     if section.memory:
-        found[CLUSTER] = _rendered("cluster", percent=section.memory_percent)
-    return found
+        found["cluster"] = _rendered("cluster", percent=section.memory_percent)
+    return {f"checkpointing/{name}.json": text for name, text in found.items()}
 
 
 def _policy(section: Checkpointing, place: str, principal: str | None) -> str:

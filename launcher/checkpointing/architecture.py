@@ -150,10 +150,8 @@ def _qwen3_5(config: Config) -> Iterator[Weight]:
     yield _linear("self_attn.v_proj", hidden, keys, full)
     yield _linear("self_attn.o_proj", queries, hidden, full)
     yield _vector("self_attn.qk_norm", dim, 2 * full)
-    key, value = (
-        config["linear_num_key_heads"] * config["linear_key_head_dim"],
-        heads * config["linear_value_head_dim"],
-    )
+    key = config["linear_num_key_heads"] * config["linear_key_head_dim"]
+    value = heads * config["linear_value_head_dim"]
     yield _linear("linear_attn.in_proj_qkv", hidden, 2 * key + value, linear)
     yield _linear("linear_attn.in_proj_z", hidden, value, linear)
     yield _linear("linear_attn.in_proj_b", hidden, heads, linear)
@@ -248,10 +246,8 @@ def _llama4(config: Config) -> Iterator[Weight]:
 
 def _ernie4_5(config: Config) -> Iterator[Weight]:
     """Yield the layers of dense ERNIE 4.5. Source: transformers, modeling_ernie4_5: one key for all biases."""
-    has_bias = bool(config.get("use_bias"))
-    yield from _attention(config, has_bias, has_bias)
-    sizes = (config["hidden_size"], config["intermediate_size"], config["num_hidden_layers"])
-    yield from _mlp("mlp", *sizes, has_bias=has_bias)
+    has_bias = config.get("use_bias")
+    yield from _llama({**config, "attention_bias": has_bias, "mlp_bias": has_bias})
 
 
 def _glm(config: Config) -> Iterator[Weight]:

@@ -185,14 +185,10 @@ class Forecast:
     persistent_rate: float
     storage_rate: float | None
 
-    def share(self, nodes: int) -> Share:
-        """Return how a checkpoint is spread over the ranks at a size."""
-        return self.share_of(self.content.sharding, nodes)
-
-    def share_of(self, sharding: Sharding, nodes: int) -> Share:
-        """Return the same for another sharding of states."""
-        content = self.content
-        return share(content.total_bytes, sharding, nodes, self.ranks_per_node, is_dealt=content.is_dealt)
+    def share(self, nodes: int, sharding: Sharding | None = None) -> Share:
+        """Return how a checkpoint is spread over the ranks at a size: by the recipe's sharding, or another."""
+        total, sharding = self.content.total_bytes, sharding or self.content.sharding
+        return share(total, sharding, nodes, self.ranks_per_node, is_dealt=self.content.is_dealt)
 
     def copy_s(self, nodes: int) -> float:
         """Return how long training waits while the state is copied to main memory."""

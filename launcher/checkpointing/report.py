@@ -51,7 +51,7 @@ def _size_rows(expected: Forecast) -> list[tuple[str, ...]]:
 def _share_rows(expected: Forecast, nodes: int) -> list[tuple[str, ...]]:
     rows: list[tuple[str, ...]] = [("GiB", "a rank holds", "a rank writes", "a node writes", "ranks write", "")]
     for sharding in SHARDINGS:
-        own = expected.share_of(sharding, nodes)
+        own = expected.share(nodes, sharding)
         sizes = [_amount(size / GIB) for size in (own.held, own.written, own.node_written)]
         here = "<- as this job saves" if sharding == expected.content.sharding else ""
         rows.append((sharding, *sizes, str(own.writers), here))
@@ -99,7 +99,7 @@ def as_json(expected: Forecast, nodes: int) -> dict[str, Any]:
         "total_bytes": content.total_bytes,
         "nodes": nodes,
         "ranks_per_node": expected.ranks_per_node,
-        "shares": [dataclasses.asdict(expected.share_of(sharding, nodes)) for sharding in SHARDINGS],
+        "shares": [dataclasses.asdict(expected.share(nodes, sharding)) for sharding in SHARDINGS],
         "failures_per_node_hour": expected.failures_per_node_hour,
         "restart_s": expected.restart_s,
         "step_s": expected.step_s,

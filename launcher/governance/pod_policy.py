@@ -71,7 +71,7 @@ def beyond_baseline(spec: Mapping[str, Any]) -> Iterator[str]:
         if context.get("privileged"):
             yield "a privileged container"
         added = (context.get("capabilities") or {}).get("add") or ()
-        if beyond := [name for name in added if name not in (*_CAPABILITIES, "NET_BIND_SERVICE")]:
+        if beyond := [name for name in added if name not in _CAPABILITIES]:
             yield f"capabilities {', '.join(beyond)}"
 
 

@@ -24,8 +24,6 @@ from launcher.model.validation import type_problems
 KUEUE_VERSIONS = ("v1beta1", "v1beta2")
 """Versions of Kueue's API that differ, for these objects, in the name of a cohort. Source: Kueue, its CRDs."""
 
-DEFAULT_KUEUE_VERSION = KUEUE_VERSIONS[-1]
-
 _PODS_PER_NODE = 4
 """Pods of the quota per node: a job's own, its next size's, and small ones beside them. Our own choice."""
 
@@ -190,7 +188,7 @@ def files(team: Team) -> dict[str, str]:
         "instance": instance,
         "groups": team.groups or [team.namespace],
         "pod_security": pod_policy.enforced_label(team),
-        "kueue_version": team.kueue_version or DEFAULT_KUEUE_VERSION,
+        "kueue_version": team.kueue_version or KUEUE_VERSIONS[-1],
         "is_policy": pod_policy.profile(team) == pod_policy.POLICY,
         **pod_policy.values(),
         "hard": _hard(team, nodes),

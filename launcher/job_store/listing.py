@@ -157,9 +157,8 @@ def _age(text: str) -> timedelta:
 def listing(results: Path) -> tuple[ListedJob, ...]:
     """Return every bundle and adopted job below a folder as recorded, the latest submission last."""
     entries = list(bundles.job_folders(results))
-    place = (
-        results.resolve() if entries else results
-    )  # once: resolving each folder takes longer than reading its record
+    # Once: resolving each folder takes longer than reading its record.
+    place = results.resolve() if entries else results
     every = [listed(Path(each), None if each.is_symlink() else place / each.name) for each in entries]
     # A folder without a record may have been removed since it was found.
     found = [each for each in every if not each.is_dry_run or bundles.is_job(each.folder)]
@@ -181,13 +180,14 @@ def listed(folder: Path, resolved: Path | None = None) -> ListedJob:
 
 
 def filtered(
-    every: Iterable[ListedJob], wanted: Filter, load_backend: Callable[[str], Backend], now: datetime | None = None
+    every: Iterable[ListedJob], wanted: Filter, load_backend: Callable[[str], Backend]
 ) -> tuple[list[ListedJob], int]:
     """Return the jobs that a filter selects, with their statuses, and how many dry runs it leaves out.
 
     A cluster is asked only for jobs that meet the other conditions.
     """
-    meant = [each for each in every if wanted.selects(each, now or current_time())]
+    now = current_time()
+    meant = [each for each in every if wanted.selects(each, now)]
     shown = [each for each in meant if not wanted.hides(each)]
     found = with_statuses(shown, load_backend)
     return [each for each in found if not wanted.states or each.state in wanted.states], len(meant) - len(shown)

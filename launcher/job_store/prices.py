@@ -1,4 +1,4 @@
-"""Prices of instances: the dated ones of `prices.csv`, until the user gives a table. Sums are in `jobs.costs`."""
+"""Prices of instances: the dated ones of `prices.csv`, until the user gives a table. Sums are in `costs`."""
 
 from collections import Counter
 from collections.abc import Mapping

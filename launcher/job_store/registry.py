@@ -347,11 +347,11 @@ def cancel(job: JobRecord, backend: Backend, user: str) -> JobStatus:
         job = replace(job, requested=None)  # it has appeared
     if not backend.ends_with_launcher:
         # First, since other commands that follow the job see only that it is deleted.
-        _note_cancelled(job, user)
+        _update(job, cancelled_by=user, requested=job.requested)
     backend.cancel(job.handle)
     ended = settled(job, backend.status(job.handle), backend)
     if _is_in_doubt(job) and not ended.state.is_final:
-        _note_cancelled(job, None)
+        _update(job, cancelled_by=None, requested=job.requested)
         message = "nothing of it exists, but the last request of its launch may still create it"
         remedy = f"recipes cancel {job.handle.bundle_dir.name}, after {_clock(job)}"
         problem = Problem("E508", "job", message, value=job.handle.job_name, remedy=remedy)
@@ -359,24 +359,14 @@ def cancel(job: JobRecord, backend: Backend, user: str) -> JobStatus:
     return ended
 
 
-def _note_cancelled(job: JobRecord, user: str | None) -> None:
-    with contextlib.suppress(OSError), _current(job) as current:
-        if current:
-            write(job.handle.bundle_dir, replace(current, cancelled_by=user, requested=job.requested))
-
-
 def close(job: JobRecord) -> None:
     """Record that the job's MLflow run has its final state."""
-    with contextlib.suppress(OSError), _current(job) as current:
-        if current:
-            write(job.handle.bundle_dir, replace(current, is_closed=True))
+    _update(job, is_closed=True)
 
 
 def note_failure(job: JobRecord, failure: Failure) -> None:
     """Record why a job failed; if its folder cannot be written to, the next command finds it again."""
-    with contextlib.suppress(OSError), _current(job) as current:
-        if current:
-            write(job.handle.bundle_dir, replace(current, failure=failure))
+    _update(job, failure=failure)
 
 
 def claim_message(job: JobRecord, about: str) -> bool:
@@ -429,6 +419,13 @@ def write(folder: Path, job: JobRecord) -> None:
         "failure": to_data(job.failure),
     }
     write_text(folder / JOB_FILE, json.dumps(redaction.masked_tree(fields), indent=2) + "\n")
+
+
+def _update(job: JobRecord, **fields: Any) -> None:
+    """Change fields of a job's record, unless the job was submitted anew or its folder cannot be written to."""
+    with contextlib.suppress(OSError), _current(job) as current:
+        if current:
+            write(job.handle.bundle_dir, replace(current, **fields))
 
 
 @contextlib.contextmanager

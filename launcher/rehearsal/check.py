@@ -15,6 +15,7 @@ from ray._private.state import available_resources_per_node
 from ray.util.placement_group import PlacementGroup, placement_group, placement_group_table
 
 from launcher.model.ray_job import GPU
+from launcher.rehearsal.report import Result
 
 _PATIENCE_S = 10.0
 """How long no further group must be placed until the rest counts as waiting for ever; 0.1 s seen for each."""
@@ -36,22 +37,13 @@ def main() -> None:
     ray.init(log_to_driver=False, logging_level=logging.ERROR)
     main_loop: Any = ray.remote(num_cpus=check["driver_cpus"])(_MainLoop).remote()
     placed, _ = ray.wait([main_loop.is_placed.remote()], timeout=_WORKER_S)
-    available = sum(node.get(GPU, 0) for node in _free().values())
+    free: dict[str, dict[str, float]] = available_resources_per_node()  # type: ignore[no-untyped-call]
+    available = sum(node.get(GPU, 0) for node in free.values())
     pools = [(pool, _groups(pool, check["strategy"])) for pool in check["pools"]]
     groups = [group for _, own in pools for group in own]
     ready = _ready(groups)
-    result = {
-        "is_driver_placed": bool(placed),
-        "available": int(available),
-        "ready": [sum(group in ready for group in own) for _, own in pools],
-    }
-    print(json.dumps(result), flush=True)
-
-
-def _free() -> dict[str, dict[str, float]]:
-    """Return the free resources of each node."""
-    found: dict[str, dict[str, float]] = available_resources_per_node()  # type: ignore[no-untyped-call]
-    return found
+    of_pools = tuple(sum(group in ready for group in own) for _, own in pools)
+    print(json.dumps(Result(bool(placed), int(available), of_pools)._asdict()), flush=True)
 
 
 def _groups(pool: Mapping[str, Any], strategy: str) -> list[PlacementGroup]:

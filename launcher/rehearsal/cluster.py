@@ -6,10 +6,14 @@ FOLDER has Ray's files and log. Events are printed as JSON, one on a line: `isol
 starts, `line` for each line of the driver, and `ended` with its exit code, or `failed` with a reason.
 """
 
+import ctypes
+import fcntl
 import json
 import os
 import shutil
 import signal
+import socket
+import struct
 import subprocess
 import sys
 from collections.abc import Callable, Mapping
@@ -21,12 +25,13 @@ from launcher.common import prctl
 from launcher.model.ray_job import CPU, GPU
 from launcher.operator.processes import LOOPBACK, end_with_parent, kill_descendants
 from launcher.operator.stop_signals import END_SIGNALS
-from launcher.rehearsal import loopback
 
 _STORE = 80 << 20
 """Bytes of a node's object store; Ray's least is 75 MiB."""
 _UNKNOWN_CPUS = 1024
 """CPUs of a node whose number is unknown: enough for any job."""
+_NEW_USER, _NEW_NETWORK = 0x10000000, 0x40000000
+_SET_FLAGS, _IS_UP = 0x8914, 1
 
 Emit = Callable[..., None]
 
@@ -46,7 +51,7 @@ def main(argv: list[str]) -> int:
         try:
             prctl.adopt_orphans()
             end_with_parent(parent)
-            is_isolated = loopback.isolate()
+            is_isolated = isolate()
             emit("isolated", value=is_isolated)
             address = _start(request["nodes"], folder, is_isolated, emit)
             emit("ended", code=_drive(request["driver"], address, emit))
@@ -64,6 +69,43 @@ def main(argv: list[str]) -> int:
 
 def _end(signum: int, _frame: FrameType | None) -> None:
     raise SystemExit(128 + signum)
+
+
+def isolate() -> bool:
+    """Move this process into a network of its own, the loopback interface; return whether the machine allows it.
+
+    Ray takes the machine's own address even for nodes of 127.0.0.1; in such a network it has no other.
+
+    A fork tries it first: a process that enters a network and may not use it cannot return. Call it before threads
+    start, of which the kernel allows none.
+
+    Source: unshare(2), CLONE_NEWNET and CLONE_NEWUSER; user_namespaces(7); netdevice(7), SIOCSIFFLAGS.
+    """
+    if (pid := os.fork()) == 0:
+        code = 1
+        try:
+            _enter()
+            code = 0
+        finally:
+            os._exit(code)
+    _, status = os.waitpid(pid, 0)
+    if status:
+        return False
+    _enter()
+    return True
+
+
+def _enter() -> None:
+    """Enter the network, and start its loopback interface. Root needs no user namespace for that, others do."""
+    libc = ctypes.CDLL(None, use_errno=True)
+    user, group = os.getuid(), os.getgid()
+    if libc.unshare(_NEW_NETWORK):
+        if libc.unshare(_NEW_USER | _NEW_NETWORK):
+            raise OSError(ctypes.get_errno(), "unshare refused")
+        for name, text in (("setgroups", "deny"), ("uid_map", f"{user} {user} 1"), ("gid_map", f"{group} {group} 1")):
+            Path("/proc/self", name).write_text(text, encoding="ascii")
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as any_socket:
+        fcntl.ioctl(any_socket, _SET_FLAGS, struct.pack("16sH14x", b"lo", _IS_UP))
 
 
 def _start(nodes: list[dict[str, int]], folder: Path, is_isolated: bool, emit: Emit) -> str:

@@ -39,8 +39,6 @@ _SETTINGS = {
 }
 _PROXIES = ("http_proxy", "https_proxy", "grpc_proxy", "all_proxy")
 """Variables that lead gRPC, and so Ray, to a proxy. Source: gRPC, environment variables."""
-
-
 _FOLDER = "RAY_TMPDIR"
 _VISIBLE = "cuda_visible_devices"
 """Variable that lists this machine's own accelerators, of which Ray lets no node have more."""
@@ -91,9 +89,8 @@ def _environment(folder: Path) -> dict[str, str]:
         for name, value in os.environ.items()
         if not name.startswith("RAY_") and name.lower() not in (*_PROXIES, _VISIBLE)
     }
-    path = (
-        f"{Path(sys.executable).parent}{os.pathsep}{os.environ.get('PATH', os.defpath)}"  # drivers start this python
-    )
+    # Drivers start this python.
+    path = f"{Path(sys.executable).parent}{os.pathsep}{os.environ.get('PATH', os.defpath)}"
     own = {_FOLDER: str(folder), "RAY_AUTH_TOKEN": secrets.token_hex(32), "PATH": path}
     return inherited | _SETTINGS | own | python_path()
 

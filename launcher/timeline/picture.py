@@ -23,7 +23,7 @@ _WIDTH, _LEFT, _RIGHT, _BOTTOM, _TOP = 10.0, 0.62, 0.25, 0.82, 0.42
 _NODES_HEIGHT, _LOSS_HEIGHT, _GAP, _LANE = 1.1, 2.3, 0.12, 0.2
 """Lengths in inches."""
 _POINTS = 72
-_LABEL_SIZE, _TEXT_SIZE = 8.0, 8.5
+_LABEL_SIZE = 8.0
 _LABEL_LENGTH = 36
 _MOST_DOTS = 400
 """Number of steps above which dots would only blur the curve."""
@@ -107,10 +107,9 @@ def _draw_nodes(axes: Axes, timeline: Timeline) -> None:
 
 
 def _draw_loss(axes: Axes, steps: list[Step]) -> None:
+    dot = "." if len(steps) <= _MOST_DOTS else ""
     for number in sorted({step.attempt for step in steps}):
-        _draw_attempt(
-            axes, [step for step in steps if step.attempt == number], "." if len(steps) <= _MOST_DOTS else ""
-        )
+        _draw_attempt(axes, [step for step in steps if step.attempt == number], dot)
     axes.grid(axis="y", color="#e6e8eb", linewidth=0.6)
     axes.set_axisbelow(True)
     axes.margins(y=0.08)
@@ -194,13 +193,7 @@ def _draw_flags(axes: Axes, flags: tuple[_Flag, ...]) -> None:
         up = (flag.lane + 0.25) * _LANE * _POINTS
         coords = {"xycoords": ("data", "axes fraction"), "textcoords": "offset points"}
         place: dict[str, Any] = {**coords, "annotation_clip": False}
-        line: dict[str, Any] = {
-            "arrowstyle": "-",
-            "color": pictures.QUIET,
-            "linewidth": 0.7,
-            "shrinkA": 0,
-            "shrinkB": 0,
-        }
+        line = {"arrowstyle": "-", "color": pictures.QUIET, "linewidth": 0.7, "shrinkA": 0, "shrinkB": 0}
         axes.annotate("", (flag.event.time_s, 1), (0, up + 7), arrowprops=line, **place)
         side, away = ("left", 3) if flag.begin == flag.x else ("right", -3)
         axes.annotate(flag.words, (flag.event.time_s, 1), (away, up), fontsize=_LABEL_SIZE, ha=side, **place)

@@ -170,11 +170,6 @@ class LaunchReader:
         )
 
 
-def read_launch(run_dir: Path) -> Launch:
-    """Return the records of the last launch that wrote to `run_dir`; missing files count as empty."""
-    return LaunchReader(run_dir).read()
-
-
 def parse_event(line: bytes | str) -> OperatorEvent | None:
     """Return the event of a line; None for an incomplete one."""
     return _parse(line, _event)

@@ -1,8 +1,6 @@
 """What the page changes, if it was started with `--write`: launches, sizes, ends."""
 
-import functools
 from collections.abc import Callable, Mapping
-from urllib.parse import quote
 
 from starlette.concurrency import run_in_threadpool
 from starlette.exceptions import HTTPException
@@ -10,14 +8,16 @@ from starlette.requests import Request
 from starlette.responses import RedirectResponse, Response
 
 from launcher.api import job as jobs
-from launcher.api.job import Job
 from launcher.api.plan import compile as compiled
 from launcher.common.problems import fail
+from launcher.ui import addresses
 from launcher.ui.guard import fields
 from launcher.ui.rendering import page
-from launcher.ui.state import indexed_of, job_of, ui_of
+from launcher.ui.state import indexed_of, job_of, opened, ui_of
 
 Given = Mapping[str, list[str]]
+Action = Callable[[Request, Given], str]
+"""Does something to a job, and returns the name of the folder of the job that it led to."""
 
 
 async def act(request: Request) -> Response:
@@ -26,18 +26,12 @@ async def act(request: Request) -> Response:
     action = request.path_params["action"]
     if action not in _ACTIONS:
         raise HTTPException(404, "No such action.")
-    if question := await run_in_threadpool(functools.partial(_question, request, given, action)):
-        return question
-    folder = await run_in_threadpool(functools.partial(_ACTIONS[action], request, given))
-    return _shown(folder)
+    return await run_in_threadpool(_answer, request, given, action, _ACTIONS[action])
 
 
 async def launch(request: Request) -> Response:
     """Write the bundle of a plan and, unless only that is wanted, launch it."""
-    given = await _given(request)
-    if question := await run_in_threadpool(functools.partial(_question, request, given, "launch")):
-        return question
-    return _shown(await run_in_threadpool(functools.partial(_launch, request, given)))
+    return await run_in_threadpool(_answer, request, await _given(request), "launch", _launch)
 
 
 async def _given(request: Request) -> Given:
@@ -50,6 +44,11 @@ async def _given(request: Request) -> Given:
     if not ui_of(request).may_write:
         raise fail("E743", "recipes ui", "this page only reads", remedy="start it with recipes ui --write")
     return given
+
+
+def _answer(request: Request, given: Given, action: str, do: Action) -> Response:
+    """Ask whether an action is meant, or do it and show the job that it led to."""
+    return _question(request, given, action) or RedirectResponse(addresses.of_job(do(request, given)), 303)
 
 
 def _question(request: Request, given: Given, action: str) -> Response | None:
@@ -67,16 +66,16 @@ def _question(request: Request, given: Given, action: str) -> Response | None:
         said=said.format(name=name, nodes=_one(given, "nodes")),
         action=request.url.path,
         fields=[(key, value) for key, values in given.items() for value in values],
-        back=f"/jobs/{quote(request.path_params['job'], safe='')}" if "job" in request.path_params else "/recipes",
+        back=addresses.of_job(request.path_params["job"]) if "job" in request.path_params else "/recipes",
     )
 
 
 def _scale(request: Request, given: Given) -> str:
     text = _one(given, "nodes")
-    if not (text.isascii() and text.isdigit() and len(text) < 7):
+    if (nodes := addresses.number(text, 6)) is None:
         raise fail("E744", "nodes", "is not a number of nodes", value=text)
     job = job_of(request)
-    job.scale(int(text))
+    job.scale(nodes)
     return job.folder.name
 
 
@@ -94,7 +93,7 @@ def _relaunch(request: Request, given: Given) -> str:
     row = indexed_of(request)
     if row.record is None:
         return jobs.launched(row.folder).folder.name
-    return Job(row.folder, row.title, row.record).relaunch(again="again" in given).folder.name
+    return opened(row).relaunch(again="again" in given).folder.name
 
 
 def _launch(request: Request, given: Given) -> str:
@@ -114,7 +113,7 @@ _QUESTIONS = {
     "launch": ("Launch", "{name} is to be launched with the fields that were filled in."),
 }
 """Action to the title of its question, and what will happen."""
-_ACTIONS: dict[str, Callable[[Request, Given], str]] = {
+_ACTIONS: dict[str, Action] = {
     "scale": _scale,
     "cancel": _cancel,
     "rerun": _rerun,
@@ -124,7 +123,3 @@ _ACTIONS: dict[str, Callable[[Request, Given], str]] = {
 
 def _one(given: Given, name: str) -> str:
     return given.get(name, [""])[-1]
-
-
-def _shown(name: str) -> Response:
-    return RedirectResponse(f"/jobs/{quote(name, safe='')}", 303)

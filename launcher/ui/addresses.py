@@ -1,12 +1,22 @@
-"""Queries of addresses that select and turn pages."""
+"""Addresses of the page: of a job, and queries that select and turn pages."""
 
 from collections.abc import Mapping
-from urllib.parse import urlencode
+from urllib.parse import quote, urlencode
+
+
+def of_job(name: str) -> str:
+    """Return the address of a job, by the name of its folder."""
+    return f"/jobs/{quote(name, safe='')}"
+
+
+def number(text: str, most_digits: int = 15) -> int | None:
+    """Return the number of a text of digits; None for another text."""
+    return int(text) if text.isascii() and text.isdigit() and len(text) <= most_digits else None
 
 
 def page_number(text: str) -> int:
     """Return the number of a page, from 1, which is also that of a text that states none."""
-    return max(1, int(text)) if text.isascii() and text.isdigit() and len(text) < 7 else 1
+    return number(text, 6) or 1
 
 
 def query(values: Mapping[str, str | int]) -> str:

@@ -10,9 +10,8 @@ from starlette.requests import Request
 from starlette.responses import RedirectResponse, Response
 from starlette.routing import Route
 
-from launcher.common.problems import Problem, ProblemsFound, fail
-from launcher.ui import actions, catalogue, compare, explorer, files, job_page, job_table, live, logs, sweeps
-from launcher.ui.guard import Guard
+from launcher.common.problems import ProblemsFound, fail
+from launcher.ui import actions, catalogue, compare, explorer, job_page, job_table, live, logs, sweeps
 from launcher.ui.live import View
 from launcher.ui.rendering import asset, page
 from launcher.ui.state import Ui, indexed_of, ui_of
@@ -40,7 +39,7 @@ def app_of(ui: Ui) -> Starlette:
         Route("/jobs/{job}", _of_files(job_page.overview)),
         Route("/jobs/{job}/plan", _of_files(job_page.plan)),
         Route("/jobs/{job}/configuration", _of_files(job_page.configuration)),
-        Route("/jobs/{job}/files", _of_files(files.files)),
+        Route("/jobs/{job}/files", _of_files(job_page.files)),
         Route("/jobs/{job}/logs", _of_files(logs.logs)),
         Route("/parts/jobs/{job}/logs", _of_files(logs.lines)),
         Route("/jobs/{job}/raw", _of_files(logs.raw)),
@@ -79,11 +78,6 @@ def _of_files(view: Callable[[Request], Response]) -> Callable[[Request], Respon
     return tolerant
 
 
-def guarded(ui: Ui, token: str, port: int) -> Guard:
-    """Return the application as it is served."""
-    return Guard(app_of(ui), token, port)
-
-
 def _home(request: Request) -> Response:
     return RedirectResponse("/jobs", 303)
 
@@ -118,16 +112,9 @@ def _refused(request: Request, error: Exception) -> Response:
 
 
 def _problems(request: Request, error: Exception) -> Response:
-    found: tuple[Problem, ...] = error.problems if isinstance(error, ProblemsFound) else ()
-    outcome = error.outcome if isinstance(error, ProblemsFound) else None
-    return page(
-        request,
-        "error.html",
-        422,
-        title="Refused",
-        said=outcome or ("Nothing was changed." if request.method == "POST" else ""),
-        found=found,
-    )
+    assert isinstance(error, ProblemsFound)
+    said = error.outcome or ("Nothing was changed." if request.method == "POST" else "")
+    return page(request, "error.html", 422, title="Refused", said=said, found=error.problems)
 
 
 def _fault(request: Request, error: Exception) -> Response:

@@ -19,7 +19,6 @@ from launcher.ui.state import ui_of
 _PAGE = 100
 _BILLIONS = re.compile(r"(?<![a-z0-9])(\d{1,4}(?:[.p]\d{1,2})?)b(?![a-z0-9])", re.I)
 _SIZES = {"below 4B": (0.0, 4.0), "4B to 10B": (4.0, 10.0), "10B to 40B": (10.0, 40.0), "40B and more": (40.0, 1e9)}
-FILTERS = ("q", "family", "model", "technique", "size", "hardware", "elastic", "origin", "page")
 
 
 def billions(entry: Entry) -> float | None:
@@ -42,25 +41,20 @@ def _hardware(entry: Entry) -> Sequence[str]:
     return (*devices, *(name.removeprefix("ml.") for name in entry.instance_types))
 
 
-_VALUES: Mapping[str, Callable[[Entry], Sequence[str]]] = {
-    "family": lambda entry: (entry.family,),
-    "model": lambda entry: (entry.model_name_or_path,),
-    "technique": lambda entry: tuple(dict.fromkeys(filter(None, (entry.technique or "").split("_")))),
-    "size": lambda entry: (_size(entry),),
-    "hardware": _hardware,
-    "elastic": lambda entry: ("elastic" if entry.is_elastic else "fixed",),
-    "origin": lambda entry: ("published" if entry.is_published else "own",),
+_FACETS: Mapping[str, tuple[str, Callable[[Entry], Sequence[str]]]] = {
+    "family": ("Family", lambda entry: (entry.family,)),
+    "model": ("Model", lambda entry: (entry.model_name_or_path,)),
+    "technique": (
+        "Technique",
+        lambda entry: tuple(dict.fromkeys(filter(None, (entry.technique or "").split("_")))),
+    ),
+    "size": ("Model size", lambda entry: (_size(entry),)),
+    "hardware": ("Hardware", _hardware),
+    "elastic": ("Elastic", lambda entry: ("elastic" if entry.is_elastic else "fixed",)),
+    "origin": ("Origin", lambda entry: ("published" if entry.is_published else "own",)),
 }
-"""Filter to what a recipe has of it."""
-_LABELS = {
-    "family": "Family",
-    "model": "Model",
-    "technique": "Technique",
-    "size": "Model size",
-    "hardware": "Hardware",
-    "elastic": "Elastic",
-    "origin": "Origin",
-}
+"""Filter to its label, and what a recipe has of it."""
+FILTERS = ("q", *_FACETS, "page")
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,7 +85,7 @@ class Filters:
         """Return whether a recipe meets every filter except `but`."""
         words = f"{entry.name} {entry.display_name} {entry.model} {entry.model_name_or_path}".lower()
         return all(word in words for word in self.given["q"].lower().split()) and all(
-            not self.given[name] or self.given[name] in of(entry) for name, of in _VALUES.items() if name != but
+            not self.given[name] or self.given[name] in of(entry) for name, (_, of) in _FACETS.items() if name != but
         )
 
 
@@ -124,12 +118,12 @@ def _rows(every: Sequence[Entry], filters: Filters) -> dict[str, Any]:
 def _facets(every: Sequence[Entry], filters: Filters) -> list[tuple[str, str, list[tuple[str, int]]]]:
     """Return each filter with its label and its values, with the number of recipes that each would select."""
     found = []
-    for name, of in _VALUES.items():
+    for name, (label, of) in _FACETS.items():
         counts = Counter(value for entry in every if filters.selects(entry, but=name) for value in of(entry) if value)
         if filters.given[name]:
             counts.setdefault(filters.given[name], 0)
         order = list(_SIZES) if name == "size" else sorted(counts, key=str.lower)
-        found.append((name, _LABELS[name], [(value, counts[value]) for value in order if value in counts]))
+        found.append((name, label, [(value, counts[value]) for value in order if value in counts]))
     return found
 
 
@@ -144,7 +138,7 @@ def _near(every: Sequence[Entry], filters: Filters) -> list[tuple[str, Filters, 
                 spelled = text.replace(word, other)
                 changes.append((f"“{other}” for “{word}”", filters.changed(q=spelled)))
                 changes.append((f"“{spelled}” alone", Filters.of({"q": spelled})))
-    labels = {"q": f"“{text}”", **{name: label.lower() for name, label in _LABELS.items()}}
+    labels = {"q": f"“{text}”", **{name: label.lower() for name, (label, _) in _FACETS.items()}}
     changes += [
         (f"without {label}", filters.changed(**{name: ""})) for name, label in labels.items() if filters.given[name]
     ]

@@ -169,9 +169,9 @@ Points = list[tuple[float, float] | None]
 """Points of a line; None is a gap."""
 
 
-def usable(points: Iterable[tuple[float, float]], *, positive_y: bool = False) -> Points:
+def usable(points: Iterable[tuple[float, float]]) -> Points:
     numbers = ((number(x), number(y)) for x, y in points)
-    return [None if math.isnan(x) or math.isnan(y) or (positive_y and y <= 0) else (x, y) for x, y in numbers]
+    return [None if math.isnan(x) or math.isnan(y) else (x, y) for x, y in numbers]
 
 
 def thinned(points: Points, most: int) -> Points:
@@ -185,7 +185,7 @@ def thinned(points: Points, most: int) -> Points:
 
     def close() -> None:
         if column:
-            low, high = min(column, key=_height), max(column, key=_height)
+            low, high = (extreme(column, key=lambda point: point[1]) for extreme in (min, max))
             found.extend([low, high] if column.index(low) < column.index(high) else [high, low][low == high :])
             column.clear()
 
@@ -200,10 +200,6 @@ def thinned(points: Points, most: int) -> Points:
         column.append(point)
     close()
     return found
-
-
-def _height(point: tuple[float, float]) -> float:
-    return point[1]
 
 
 def path(points: Points) -> str:
@@ -324,12 +320,11 @@ def box(left: float, top: float, right: float, bottom: float) -> str:
     return f"M{n(left)} {n(top)}H{n(right)}V{n(bottom)}H{n(left)}z"
 
 
-def in_words(name: str, points: Sequence[tuple[float, float]], x: str, *, is_time: bool = False) -> str:
+def in_words(name: str, points: Sequence[tuple[float, float]], x: str) -> str:
     """Return the first, last, lowest and highest value of points as a sentence."""
     (start, first), (end, last) = points[0], points[-1]
-    at, until = (span(start), span(end)) if is_time else (f"{x} {start:.6g}", f"{x} {end:.6g}")
     values = [value for _, value in points]
     return (
-        f"{name}: first {short(first)} at {at}, last {short(last)} at {until};"
+        f"{name}: first {short(first)} at {x} {start:.6g}, last {short(last)} at {x} {end:.6g};"
         f" lowest {short(min(values))}, highest {short(max(values))}."
     )

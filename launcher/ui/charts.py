@@ -6,15 +6,15 @@ a description for those who do not see it, and each part a title that a browser 
 
 import math
 import zlib
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Protocol
+from typing import Any
 
 from markupsafe import Markup
 
+from launcher.api.timelines import Attempt, Event, Transition
 from launcher.common.texts import counted
 from launcher.ui import chart_parts as svg
-from launcher.ui.plan_size import PlanSize
 
 _MOST_POINTS = 1200
 """Points of all lines of a chart, about two for each of its columns. More are thinned to the extremes of a column."""
@@ -70,80 +70,47 @@ class Dot:
     is_best: bool
 
 
-class Attempt(Protocol):
-    """A start of a job's workers, see `launcher.timeline.values.Attempt`; times in seconds since the launch."""
+@dataclass(frozen=True, slots=True)
+class PlanSize:
+    """A size of a plan.
 
-    @property
-    def number(self) -> int: ...
-    @property
-    def nodes(self) -> int: ...
-    @property
-    def started_s(self) -> float: ...
-    @property
-    def first_step_s(self) -> float | None: ...
-    @property
-    def ended_s(self) -> float: ...
+    Args:
+        largest_share: Samples of a step that the busiest rank trains.
+        equal_share: The same if all ranks could train equally many: a fraction.
+        is_even: Whether they do.
+        is_start: Whether the job starts at this size.
+    """
 
+    nodes: int
+    largest_share: float
+    equal_share: float
+    is_even: bool
+    is_start: bool
 
-class Event(Protocol):
-    """An event of a job, see `launcher.timeline.values.Event`."""
-
-    @property
-    def time_s(self) -> float: ...
-    @property
-    def kind(self) -> str: ...
-    @property
-    def message(self) -> str: ...
-
-
-class Parts(Protocol):
-    """The parts of a restart, see `launcher.timeline.values.StartParts`."""
-
-    @property
-    def spawn_s(self) -> float | None: ...
-    @property
-    def import_s(self) -> float | None: ...
-    @property
-    def rendezvous_s(self) -> float | None: ...
-    @property
-    def restore_s(self) -> float | None: ...
-    @property
-    def first_step_s(self) -> float | None: ...
+    @classmethod
+    def every(cls, plan: Mapping[str, Any]) -> "list[PlanSize]":
+        """Return the sizes of a plan, as `recipes plan --json` prints it, that have a batch."""
+        return [
+            cls(
+                scale["nodes"],
+                share["large"],
+                scale["samples_per_step"] / scale["data_parallel_size"],
+                share["small"] == share["large"],
+                scale["nodes"] == plan["initial_nodes"],
+            )
+            for scale in plan["scales"]
+            if (share := scale["samples_per_rank"])
+        ]
 
 
-class Transition(Protocol):
-    """A change of a job's size or nodes, see `launcher.timeline.values.Transition`."""
-
-    @property
-    def from_nodes(self) -> int: ...
-    @property
-    def to_nodes(self) -> int: ...
-    @property
-    def reason(self) -> str: ...
-    @property
-    def wait_s(self) -> float | None: ...
-    @property
-    def stop_s(self) -> float | None: ...
-    @property
-    def regroup_s(self) -> float | None: ...
-    @property
-    def restart_s(self) -> float | None: ...
-    @property
-    def parts(self) -> Parts | None: ...
-
-
-def lines(
-    title: str, every: Sequence[Line], *, x: str, y: str, is_time: bool = False, is_log: bool = False
-) -> Markup:
+def lines(title: str, every: Sequence[Line], *, x: str, y: str) -> Markup:
     """Draw lines over a common axis, with a legend if there are several.
 
     Args:
         x: Name of the horizontal axis.
         y: Name of the vertical axis.
-        is_time: Whether x is in seconds.
-        is_log: Whether y is logarithmic; values of 0 and below are gaps then.
     """
-    drawn = [(each.name, svg.usable(each.points, positive_y=is_log)) for each in every]
+    drawn = [(each.name, svg.usable(each.points)) for each in every]
     drawn = [(name, points) for name, points in drawn if any(point is not None for point in points)]
     if not drawn:
         return svg.empty("lines", title)
@@ -152,8 +119,8 @@ def lines(
         svg.legend([(svg.sample(i), name) for i, (name, _) in enumerate(drawn)], 560) if len(drawn) > 1 else ("", 0)
     )
     height = 250 + top
-    across = svg.axis([px for px, _ in points], 50, 546, most=6, is_time=is_time, is_tight=True)
-    up = svg.axis([py for _, py in points], height - 36, top + 26, most=5, is_log=is_log)
+    across = svg.axis([px for px, _ in points], 50, 546, most=6, is_tight=True)
+    up = svg.axis([py for _, py in points], height - 36, top + 26, most=5)
     allowed = max(4, _MOST_POINTS // len(drawn))
     body = []
     for i, (name, line) in enumerate(drawn):
@@ -168,7 +135,7 @@ def lines(
             f'<path class="line" d="{svg.path(placed)}"/>'
             f"{''.join(svg.mark(i, *point) for point in marked)}</g>"
         )
-    words = [svg.in_words(name, [point for point in line if point], x, is_time=is_time) for name, line in drawn]
+    words = [svg.in_words(name, [point for point in line if point], x) for name, line in drawn]
     more = [f"{len(words) - _MOST_DESCRIBED} more lines."] if len(words) > _MOST_DESCRIBED else []
     return svg.chart(
         "lines",
@@ -316,9 +283,9 @@ def plan(title: str, sizes: Sequence[PlanSize]) -> Markup:
         return svg.empty("plan", title)
     known.sort(key=lambda each: each.nodes)
     nodes = [each.nodes for each in known]
-    kinds = [(1, "equal shares")] + [(2, "even")] * any(s.is_even for s in known)
-    samples = {1: '<path class="line c5 d2" d="M0-4h22"/>', 2: svg.mark(svg.CIRCLE, 11, -4, "c0")}
-    items = [(samples[kind], name) for kind, name in kinds]
+    items = [('<path class="line c5 d2" d="M0-4h22"/>', "equal shares")]
+    if any(each.is_even for each in known):
+        items.append((svg.mark(svg.CIRCLE, 11, -4, "c0"), "even"))
     if not all(each.is_even for each in known):
         items.append((svg.mark(svg.SQUARE, 11, -4, "c1 hollow"), "uneven"))
     legend, top = svg.legend(items, 560)
@@ -382,25 +349,6 @@ def scatter(title: str, points: Sequence[Dot], *, x: str, y: str, is_log_x: bool
         f"{counted(len(known), 'point')}. {svg.in_words(y, ordered, x)}{best}",
         (560, 272),
         [svg.grid(across, up), *body, svg.names(across, up, x, y)],
-    )
-
-
-def spark(points: Sequence[tuple[float, float]]) -> Markup:
-    """Draw a line of 120 × 28 without axes."""
-    line = svg.usable(points)
-    known = [point for point in line if point is not None]
-    if not known:
-        return Markup('<span class="chart-spark muted">–</span>')
-    across = svg.axis([px for px, _ in known], 3, 117, most=2, is_tight=True)
-    up = svg.axis([py for _, py in known], 25, 3, most=2, is_tight=True)
-    placed = svg.thinned([point and (across.at(point[0]), up.at(point[1])) for point in line], 240)
-    end = next(point for point in reversed(placed) if point is not None)
-    values = [py for _, py in known]
-    about = f"from {svg.short(values[0])} to {svg.short(values[-1])}"
-    words = f"Lowest {svg.short(min(values))}, highest {svg.short(max(values))}."
-    dot = f'<circle class="mark" cx="{svg.n(end[0])}" cy="{svg.n(end[1])}" r="2"/>'
-    return svg.chart(
-        "spark", about, words, (120, 28), [f'<g class="c0"><path class="line" d="{svg.path(placed)}"/>{dot}</g>']
     )
 
 

@@ -19,8 +19,9 @@ from launcher.api.job_index import IndexedJob
 from launcher.api.plan import compile as compiled
 from launcher.api.timelines import METRICS_FILE, RUN_DIR
 from launcher.common.problems import Problem, ProblemsFound, fail, gathering
-from launcher.ui import charts, explorer
+from launcher.ui import addresses, charts, explorer
 from launcher.ui.charts import Line
+from launcher.ui.live import stamp
 from launcher.ui.rendering import page
 from launcher.ui.series import Series
 from launcher.ui.state import Ui, ui_of
@@ -179,7 +180,7 @@ def _suggested(ui: Ui) -> list[str]:
 def _named(ui: Ui, name: str) -> Side:
     """Return the job of the results folder, or the recipe of the collection, that has a name."""
     if job := ui.index.find(name):
-        return Side(job.title, f"/jobs/{quote(job.name, safe='')}", job)
+        return Side(job.title, addresses.of_job(job.name), job)
     known = explorer.known(ui)
     matching = [name] if name in known else [each for each in known if each.rpartition("/")[2] == name]
     if len(matching) == 1:
@@ -235,10 +236,8 @@ def _compared(ui: Ui, sides: Sequence[Side], words: Sequence[str]) -> _Compared:
 
 def _num_bytes(job: IndexedJob) -> int:
     """Return the size of a job's metrics."""
-    try:
-        return (job.folder / RUN_DIR / METRICS_FILE).stat().st_size
-    except OSError:
-        return 0
+    known = stamp(job.folder / RUN_DIR / METRICS_FILE)
+    return known[0] if known else 0
 
 
 def _with_titles(text: str, jobs: Sequence[IndexedJob]) -> str:
@@ -350,8 +349,7 @@ class _Curves:
         deadline, notes = time.monotonic() + _READ_S, []
         for job, series in zip(jobs, every, strict=True):
             try:
-                while (is_more := series.read()) and time.monotonic() < deadline:
-                    pass
+                is_more = series.read_until(deadline)
             except OSError as error:
                 notes.append(f"{job.title}: its metrics cannot be read: {error.strerror}")
                 continue

@@ -18,7 +18,6 @@ from launcher.common.problems import ProblemsFound
 from launcher.common.redaction import masked
 from launcher.common.text_table import value_text
 from launcher.ui import charts
-from launcher.ui.plan_size import PlanSize
 from launcher.ui.rendering import page, part
 from launcher.ui.state import Ui, ui_of
 
@@ -140,7 +139,7 @@ def _result(ui: Ui, asked: Asked) -> dict[str, Any]:
     remarks = [""] * len(rows)
     if head[-1] == plan_report.REMARKS:
         head, remarks, rows = head[:-1], [row[-1] for row in rows], [row[:-1] for row in rows]
-    sizes = PlanSize.every(plan.as_json)
+    sizes = charts.PlanSize.every(plan.as_json)
     return shown | {
         "plan": plan,
         "kind": plan_report.kind(job),

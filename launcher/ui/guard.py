@@ -90,11 +90,8 @@ class Guard:
             return PlainTextResponse("This request did not come from a page of this server.", 403)
         return None
 
-    def _is_token(self, given: str) -> bool:
-        return hmac.compare_digest(given.encode(), self._token.encode())
-
     def _signed_in(self, request: Request, given: str) -> Response:
-        if not self._is_token(given):
+        if not hmac.compare_digest(given.encode(), self._token.encode()):
             return HTMLResponse(_REFUSED, 401)
         rest = urlencode([(name, value) for name, value in request.query_params.multi_items() if name != "token"])
         path = "/" + request.url.path.lstrip("/")  # `//host` would be another server's address

@@ -1,4 +1,4 @@
-"""One job: its state, sizes and restarts over time, curves, events, failure, results, plan and configuration."""
+"""One job: its state, sizes and restarts over time, curves, events, failure, results, plan, configuration, files."""
 
 import contextlib
 import dataclasses
@@ -7,27 +7,24 @@ import json
 import threading
 import time
 from collections import deque
-from collections.abc import Callable, Hashable, Iterator, Mapping
+from collections.abc import Hashable, Iterator, Mapping
 from typing import Any
-from urllib.parse import quote
 
+from markupsafe import Markup
 from starlette.exceptions import HTTPException
 from starlette.requests import Request
 from starlette.responses import Response
 
-from launcher.api import job_index, rates, reproducing
-from launcher.api.job import Job
+from launcher.api import bundles, job_index, rates, reproducing
 from launcher.api.job_index import IndexedJob, JobStatus
-from launcher.api.observing import JobState
 from launcher.api.timelines import EVENTS_FILE, METRICS_FILE, RUN_DIR, STARTS_FILE, Course, Timeline
-from launcher.common.problems import Problem
-from launcher.ui import charts, job_table
+from launcher.common.problems import Problem, ProblemsFound
+from launcher.ui import addresses, charts, job_table
 from launcher.ui.later import Answer
 from launcher.ui.live import stamp
-from launcher.ui.plan_size import PlanSize
 from launcher.ui.rendering import page, part
 from launcher.ui.series import Series
-from launcher.ui.state import Ui, indexed_of, ui_of
+from launcher.ui.state import Ui, indexed_of, opened, ui_of
 
 _MOST_EVENTS = 200
 _CURVES = (("loss", "Loss"), ("samples_per_s", "Throughput"))
@@ -36,10 +33,11 @@ _UNITS = {"samples_per_s": "samples per second"}
 _MOST_CURVES = 12
 _BUILT_S, _BUSY = 5.0, 20.0
 """How often a timeline is built again only because steps were added: every 5 s, and a twentieth of the time."""
-_ENDED_S = 3600.0
-"""How long what is known of a job that has ended is not asked for again."""
 _READ_S = 0.25
 """How long one look reads metrics that a page has not seen yet."""
+_FIRST_FILES = ("plan.md", "recipe.yaml")
+_LONGEST_FILE = 500_000
+"""Characters of a file that are shown."""
 
 
 class JobView:
@@ -65,12 +63,9 @@ class JobView:
         """The job as its folder has it now.
 
         Raises:
-            HTTPException: It was removed.
+            HTTPException: It was removed (404).
         """
-        found = self._ui.index.find(self._name)
-        if found is None:
-            raise HTTPException(404, "The results folder has no such job. It may have been removed.")
-        return found
+        return self._ui.job(self._name)
 
     def version(self) -> Hashable:
         """Return the job's record and status, the sizes of its files, and the answers of its cluster."""
@@ -84,7 +79,7 @@ class JobView:
 
     def parts(self) -> Mapping[str, str]:
         """Return each part of the overview."""
-        values = self.values()
+        values = {"may_write": self._ui.may_write, **self.values()}
         names = ("head", "failure", "actions", "course", "curves", "events", "results")
         return {f"live-{name}": part(f"job_{name}.html", **values) for name in names}
 
@@ -96,9 +91,7 @@ class JobView:
             answers = self._answers(row, status)
             course, faults = None, list[Problem]()
             with self._tolerant(faults, "run/metrics.jsonl"):
-                deadline = time.monotonic() + _READ_S
-                while self._series.read() and time.monotonic() < deadline:
-                    pass
+                self._series.read_until(time.monotonic() + _READ_S)
             pictures: dict[str, Any] = {"course_picture": "", "restarts_picture": "", "cost": [], "curves": []}
             with self._tolerant(faults, "run/events.jsonl"):
                 course = self._timeline(row)
@@ -112,12 +105,10 @@ class JobView:
             events, failure, results = map(answers.get, ("events", "failure", "results"))
             return pictures | {
                 "row": row,
-                "base": f"/jobs/{quote(row.name, safe='')}",
-                "may_write": self._ui.may_write,
+                "base": addresses.of_job(row.name),
                 "status": known,
                 "state": known.state.value if known else row.state,
                 "status_problems": [*([status] if isinstance(status, Problem) else []), *faults],
-                "sizes": row.sizes,
                 "course": course,
                 "last": {name: self._series.last(name) for name, _ in _CURVES},
                 "failure": failure.value if failure else None,
@@ -138,25 +129,28 @@ class JobView:
     def _answers(self, row: IndexedJob, status: JobStatus | Problem | None) -> dict[str, Answer[Any]]:
         if row.record is None:
             return {}
-        job = Job(row.folder, row.title, row.record)
-        here = job_index.is_here(row)
-        place, disk = (job_index.place(row), "page"), ("results", row.name)
-        asked: list[tuple[Hashable, str, Hashable, Callable[[], Any], float]] = [
-            (
-                place,
-                "events",
-                row.ended,
-                functools.partial(_events, job),
-                _ENDED_S if row.ended else 1.0 if here else 15.0,
+        job, get = opened(row), self._ui.answers.get
+        events_s = job_table.ENDED_S if row.ended else 1.0 if job_index.is_here(row) else 15.0
+        results_s = 300.0 if row.ended else 30.0
+        found: dict[str, Answer[Any]] = {
+            "events": get(
+                (job_index.place(row), "page"),
+                (row.name, "events", row.ended),
+                lambda: tuple(deque(job.events(), maxlen=_MOST_EVENTS)),
+                age_s=events_s,
+                wait_s=0.5,
             ),
-            (disk, "results", row.ended, lambda: tuple(job.results), 300.0 if row.ended else 30.0),
-        ]
-        if isinstance(status, JobStatus) and status.state is JobState.FAILED:
-            asked.append((place, "failure", row.record.submitted, functools.partial(job.why, status), _ENDED_S))
-        return {
-            name: self._ui.answers.get(where, (row.name, name, about), ask, age_s=age_s, wait_s=0.5)
-            for where, name, about, ask, age_s in asked
+            "results": get(
+                ("results", row.name),
+                (row.name, "results", row.ended),
+                lambda: tuple(job.results),
+                age_s=results_s,
+                wait_s=0.5,
+            ),
         }
+        if failure := job_table.failure_of(self._ui, row, status):
+            found["failure"] = failure
+        return found
 
     def _timeline(self, row: IndexedJob) -> Timeline | None:
         """Return the timeline, built anew when an event or a start was added, and now and then for the steps."""
@@ -179,7 +173,7 @@ class JobView:
         others = [(name, name) for name in self._series.names() if name not in dict(_CURVES)]
         return (always + others)[:_MOST_CURVES]
 
-    def _curve(self, name: str, title: str) -> Any:
+    def _curve(self, name: str, title: str) -> Markup:
         # the colour of an attempt tells where a job went on after a restart
         return charts.lines(title, self._series.lines(name, True), x="step", y=_UNITS.get(name, name))
 
@@ -197,7 +191,7 @@ def plan(request: Request) -> Response:
         found = json.loads((row.folder / "plan.json").read_text(encoding="utf-8"))
     except FileNotFoundError as error:
         raise HTTPException(404, "This job was adopted: its plan is not on this machine.") from error
-    sizes = PlanSize.every(found)
+    sizes = charts.PlanSize.every(found)
     picture = charts.plan("Samples of the busiest rank", sizes) if sizes else ""
     return page(request, "job_plan.html", row=row, plan=found, picture=picture, tab="plan")
 
@@ -225,20 +219,39 @@ def configuration(request: Request) -> Response:
     )
 
 
-def _events(job: Job) -> tuple[Any, ...]:
-    return tuple(deque(job.events(), maxlen=_MOST_EVENTS))
+def files(request: Request) -> Response:
+    """Show the names of a bundle's files, and the content of one. Only what its manifest names is opened."""
+    row = indexed_of(request)
+    found: tuple[Problem, ...] = ()
+    texts: dict[str, str] = {}
+    try:
+        texts = bundles.bundle_files(row.folder)
+    except ProblemsFound as error:
+        found = error.problems
+    name = request.query_params.get("name") or next((each for each in _FIRST_FILES if each in texts), "")
+    text = texts.get(name, "")
+    if len(text) > _LONGEST_FILE:
+        text = f"{text[:_LONGEST_FILE]}\n… {len(text) - _LONGEST_FILE:,} characters more"
+    return page(
+        request,
+        "job_files.html",
+        code=200 if name in texts or not name else 404,
+        row=row,
+        tab="files",
+        names=list(texts),
+        name=name if name in texts else "",
+        text=text,
+        found=found,
+    )
 
 
-def _picture(course: Timeline) -> Any:
+def _picture(course: Timeline) -> Markup:
     until_s = max(course.wall_s, time.time() - course.launched) if course.is_running else course.wall_s
     attempts = course.attempts
     if course.is_running and attempts:  # the last one still runs
-        attempts = (*attempts[:-1], _until(attempts[-1], until_s))
+        last = attempts[-1]
+        attempts = (*attempts[:-1], dataclasses.replace(last, ended_s=max(last.ended_s, until_s)))
     return charts.sizes("Nodes over time", attempts, course.events, until_s, course.sizes)
-
-
-def _until(attempt: Any, until_s: float) -> Any:
-    return dataclasses.replace(attempt, ended_s=max(attempt.ended_s, until_s))
 
 
 def _cost(row: IndexedJob, status: JobStatus | None, course: Timeline | None) -> list[tuple[str, str]]:

@@ -3,28 +3,32 @@
 import functools
 from collections import Counter
 from collections.abc import Hashable, Iterator, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, fields, replace
 from datetime import UTC, datetime, timedelta
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from starlette.requests import Request
 from starlette.responses import HTMLResponse, Response
 
 from launcher.api import job_index, rates
-from launcher.api.job_index import IndexedJob, JobStatus
+from launcher.api.job_index import IndexedJob, JobState, JobStatus
 from launcher.common.problems import Problem
 from launcher.ui import addresses
 from launcher.ui.later import Answer
 from launcher.ui.rendering import page, part
-from launcher.ui.state import Ui, ui_of
+from launcher.ui.state import Ui, opened, ui_of
+
+if TYPE_CHECKING:
+    from launcher import Failure
 
 _PAGE = 100
 _ASKED_S = {True: 0.5, False: 10.0}
 """How old a status may be: of jobs on this machine, and of those whose cluster must be asked."""
 _FIRST_S = 0.4
 """How long a page waits for the first answer of a cluster."""
+ENDED_S = 3600.0
+"""How long what is known of a job that has ended is not asked for again."""
 _AGES = {"1h": timedelta(hours=1), "1d": timedelta(days=1), "7d": timedelta(days=7), "30d": timedelta(days=30)}
-FILTERS = ("q", "state", "cluster", "recipe", "user", "newer", "page")
 _UNLAUNCHED = "rendered"
 
 Statuses = dict[str, JobStatus | Problem]
@@ -67,17 +71,18 @@ class Filters:
     @classmethod
     def of(cls, query: Mapping[str, str]) -> "Filters":
         """Return the filters of a query; what it has no meaning for is ignored."""
-        found = {name: query.get(name, "").strip()[:200] for name in FILTERS if name != "page"}
+        names = (each.name for each in fields(cls) if each.name != "page")
+        found = {name: query.get(name, "").strip()[:200] for name in names}
         return cls(**found, page=addresses.page_number(query.get("page", "")))
 
     def address(self, **changes: str | int) -> str:
         """Return the query of these filters with some changed."""
-        return addresses.query({name: getattr(self, name) for name in FILTERS} | changes)
+        return addresses.query(asdict(self) | changes)
 
     @property
     def is_empty(self) -> bool:
         """Whether all jobs are selected that were launched."""
-        return not any(getattr(self, name) for name in FILTERS if name != "page")
+        return replace(self, page=1) == Filters()
 
     def selects(self, row: IndexedJob, now: datetime) -> bool:
         """Return whether a job meets every filter but that of its state."""
@@ -154,6 +159,14 @@ def rows(request: Request) -> Response:
 def status_of(ui: Ui, row: IndexedJob) -> JobStatus | Problem | None:
     """Return the last known status of a job, or why it is unknown; None if its cluster has not answered yet."""
     return row.ended or _statuses(ui).get(row.name)
+
+
+def failure_of(ui: Ui, row: IndexedJob, status: JobStatus | Problem | None) -> "Answer[Failure | None] | None":
+    """Return what is known of why a job failed; None for one that has not."""
+    if row.record is None or not isinstance(status, JobStatus) or status.state is not JobState.FAILED:
+        return None
+    key, ask = (row.name, "failure", row.record.submitted), functools.partial(opened(row).why, status)
+    return ui.answers.get((job_index.place(row), "page"), key, ask, age_s=ENDED_S, wait_s=0.5)
 
 
 def _asked(ui: Ui) -> Iterator[Answer[Statuses]]:

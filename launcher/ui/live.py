@@ -59,11 +59,6 @@ class Hub:
     def __init__(self) -> None:
         self._followed: dict[str, _Followed] = {}
 
-    @property
-    def num_views(self) -> int:
-        """How many views are followed."""
-        return len(self._followed)
-
     async def follow(self, address: str, view: View) -> AsyncIterator[str]:
         """Yield the events of a stream: every part at first, then those that have changed.
 

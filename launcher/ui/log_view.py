@@ -8,8 +8,8 @@ from starlette.datastructures import QueryParams
 
 from launcher.api import log_window
 from launcher.common.problems import Problem
+from launcher.ui.addresses import number
 
-_MOST_DIGITS = 15
 _MOST_PATTERN = 1000
 
 Part = tuple[str, bool]
@@ -116,8 +116,3 @@ class Choices:
     attempts: tuple[str, ...] = ()
     ranks: tuple[str, ...] = ()
     streams: tuple[str, ...] = ("", *log_window.STREAMS)
-
-
-def number(text: str) -> int | None:
-    """Return the number of a text of digits; None for another text."""
-    return int(text) if text.isascii() and text.isdigit() and len(text) <= _MOST_DIGITS else None

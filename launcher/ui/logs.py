@@ -9,22 +9,22 @@ import threading
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
-from urllib.parse import quote, urlencode
+from urllib.parse import urlencode
 
 from starlette.exceptions import HTTPException
 from starlette.requests import Request
 from starlette.responses import HTMLResponse, Response, StreamingResponse
 
 from launcher.api import job_index, log_stream, log_window
-from launcher.api.job import Job
-from launcher.api.job_index import IndexedJob, JobState, JobStatus
+from launcher.api.job_index import IndexedJob, JobStatus
 from launcher.api.log_window import Line, LogSource
 from launcher.common.problems import Problem, ProblemsFound
 from launcher.common.texts import counted
-from launcher.ui import job_table
-from launcher.ui.log_view import Asked, Block, Choices, Item, Part, View, number
+from launcher.ui import addresses, job_table
+from launcher.ui.addresses import number
+from launcher.ui.log_view import Asked, Block, Choices, Item, Part, View
 from launcher.ui.rendering import page, part
-from launcher.ui.state import Ui, indexed_of, ui_of
+from launcher.ui.state import Ui, indexed_of, opened, ui_of
 
 _LINES = 300
 """Of a window, of one answer to a search, and of the log of a cluster."""
@@ -61,7 +61,7 @@ def raw(request: Request) -> Response:
     """Return a whole file, with the secrets in it masked."""
     row = indexed_of(request)
     asked = Asked.of(request.query_params)
-    every = log_window.sources(_job(row)) if row.record else ()
+    every = log_window.sources(opened(row)) if row.record else ()
     chosen = [each for each in every if _selection(each) == (asked.attempt, asked.rank, asked.stream)]
     if not chosen:
         raise HTTPException(404, "The job has no such log on this machine.")
@@ -79,7 +79,7 @@ def _shown(ui: Ui, row: IndexedJob, asked: Asked) -> tuple[Asked, Choices | None
     # In this order: what was written before a job ended, or an attempt began, is in the files that are read later.
     status = job_table.status_of(ui, row)
     try:
-        every = log_window.sources(_job(row))
+        every = log_window.sources(opened(row))
     except ProblemsFound as error:
         return asked, None, View(found=error.problems)
     shown = _Shown(row, asked, every, isinstance(status, JobStatus) and status.state.is_final)
@@ -138,11 +138,8 @@ def _with_defaults(asked: Asked, every: Sequence[LogSource], first_error: Callab
 
 def _first_error(ui: Ui, row: IndexedJob, status: JobStatus | Problem | None) -> Place:
     """Return attempt and rank of a failed job's first error, as far as they are known."""
-    if row.record is None or not isinstance(status, JobStatus) or status.state is not JobState.FAILED:
-        return None, None
-    key, ask = (row.name, "failure", row.record.submitted), functools.partial(_job(row).why, status)
-    answer = ui.answers.get((job_index.place(row), "page"), key, ask, age_s=3600.0, wait_s=0.5)
-    line = answer.value.first_error if answer.value else None
+    answer = job_table.failure_of(ui, row, status)
+    line = answer.value.first_error if answer and answer.value else None
     return (line.attempt, line.rank) if line else (None, None)
 
 
@@ -162,7 +159,7 @@ class _Shown:
 
     @property
     def _page(self) -> str:
-        return f"/jobs/{quote(self.row.name, safe='')}"
+        return addresses.of_job(self.row.name)
 
     def _address(self, **changes: str | int | None) -> str:
         return f"{self._page}/logs?{self.asked.query(**changes)}"
@@ -330,7 +327,7 @@ class _Shown:
             raise HTTPException(503, "Too many pages wait for the logs of clusters. Try again in a minute.")
         try:
             found = log_window.tail(
-                _job(self.row), ranks, _LINES, asked.grep or None, attempt=attempt, stderr=stderr, deadline_s=_ASK_S
+                opened(self.row), ranks, _LINES, asked.grep or None, attempt=attempt, stderr=stderr, deadline_s=_ASK_S
             )
         finally:
             _ASKING.release()
@@ -378,10 +375,6 @@ class _Shown:
             parts = ((line.text, True),) if is_target else _parts(line.text, pattern)
             found.append(Item(parts, "line", name, f"{place}#{name}", line.offset, is_target))
         return tuple(found)
-
-
-def _job(row: IndexedJob) -> Job:
-    return Job(row.folder, row.title, row.record)
 
 
 def _selection(source: LogSource) -> tuple[str, str, str]:

@@ -2,7 +2,6 @@
 
 import hashlib
 import math
-from collections.abc import Callable
 from datetime import UTC, datetime
 from functools import cache
 from typing import Any
@@ -24,7 +23,11 @@ _MINUTE, _HOUR, _DAY = 60, 3600, 86400
 
 
 def page(request: Request, template: str, /, code: int = 200, **values: Any) -> Response:
-    """Return a whole page, with the HTTP status `code`."""
+    """Return a whole page, with the HTTP status `code`.
+
+    Raises:
+        ValueError: A value has the name of one that every page has.
+    """
     ui = ui_of(request)
     shared: dict[str, Any] = {
         "may_write": ui.may_write,
@@ -33,7 +36,9 @@ def page(request: Request, template: str, /, code: int = 200, **values: Any) -> 
         "results_folder": str(ui.results),
         "has_results_folder": ui.results.is_dir(),
     }
-    return HTMLResponse(part(template, **(shared | values)), code)
+    if taken := shared.keys() & values.keys():
+        raise ValueError(f"{template}: every page has its own {', '.join(sorted(taken))}")
+    return HTMLResponse(part(template, **shared, **values), code)
 
 
 def part(template: str, /, **values: Any) -> str:
@@ -122,17 +127,6 @@ def number(value: float | None) -> str:
     return f"{value:,.0f}" if abs(value) >= 1000 else f"{value:.3g}"
 
 
-_FILTERS: dict[str, Callable[..., Any]] = {
-    "duration": duration,
-    "moment": moment,
-    "clock": clock,
-    "own": own,
-    "brief": brief,
-    "percent": percent,
-    "number": number,
-}
-
-
 @cache
 def _environment() -> Environment:
     environment = Environment(
@@ -145,5 +139,5 @@ def _environment() -> Environment:
         bytecode_cache=bytecode_cache(),
         auto_reload=False,
     )
-    environment.filters |= _FILTERS
+    environment.filters |= {each.__name__: each for each in (duration, moment, clock, own, brief, percent, number)}
     return environment

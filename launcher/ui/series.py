@@ -3,6 +3,7 @@
 import math
 import os
 import threading
+import time
 from collections import OrderedDict
 from collections.abc import Iterator
 from pathlib import Path
@@ -163,6 +164,13 @@ class Series:
                 if is_new:
                     self._forget()
                 return self._read_from(file) or is_new
+
+    def read_until(self, deadline: float) -> bool:
+        """Read on until a time of the monotonic clock; return whether there may be more. Raises like `read`."""
+        while is_more := self.read():
+            if time.monotonic() >= deadline:
+                break
+        return is_more
 
     def names(self) -> list[str]:
         """Return the names of the metrics: those of every step, then further ones in the order of the file."""

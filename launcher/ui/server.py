@@ -67,13 +67,14 @@ def serve(results: Path, *, port: int | None, may_write: bool, say: Callable[[Ad
         import anyio.to_thread
         import uvicorn
 
-        from launcher.ui.app import guarded
+        from launcher.ui.app import app_of
+        from launcher.ui.guard import Guard
         from launcher.ui.state import Ui
 
         chosen = listener.getsockname()[1]
         ui = Ui.of(results, may_write=may_write)
         config = uvicorn.Config(
-            guarded(ui, token, chosen),
+            Guard(app_of(ui), token, chosen),
             lifespan="off",
             log_level="warning",
             access_log=False,

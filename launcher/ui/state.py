@@ -58,6 +58,17 @@ class Ui:
                 del self._kept[next(iter(self._kept))]
             return cast(T, found)
 
+    def job(self, name: str) -> IndexedJob:
+        """Return the job or bundle of a name.
+
+        Raises:
+            HTTPException: The results folder has none of that name (404).
+        """
+        found = self.index.find(name)
+        if found is None:
+            raise HTTPException(404, "The results folder has no such job. It may have been removed.")
+        return found
+
 
 def ui_of(request: Request) -> Ui:
     """Return the state of the server that got a request."""
@@ -72,11 +83,14 @@ def indexed_of(request: Request) -> IndexedJob:
     Raises:
         HTTPException: The results folder has none of that name (404).
     """
-    found = ui_of(request).index.find(request.path_params["job"])
-    if found is None:
-        raise HTTPException(404, "The results folder has no such job. It may have been removed.")
+    found = ui_of(request).job(request.path_params["job"])
     refuse_irregular(found.folder)
     return found
+
+
+def opened(row: IndexedJob) -> Job:
+    """Return a job with what the index knows of it."""
+    return Job(row.folder, row.title, row.record)
 
 
 def job_of(request: Request) -> Job:
@@ -88,4 +102,4 @@ def job_of(request: Request) -> Job:
     found = indexed_of(request)
     if found.record is None:
         raise HTTPException(409, "This bundle was never launched, so it has no job.")
-    return Job(found.folder, found.name, found.record)
+    return opened(found)

@@ -280,13 +280,9 @@ def _pictures(description: Description, rows: Sequence[Row]) -> list[Any]:
             if isinstance(x, int | float) and not isinstance(x, bool):
                 dots.append(Dot(float(x), value, f"trial {row.trial.number}", row.is_best))
         if len({dot.x for dot in dots}) > 1:
-            is_log = all(dot.x > 0 for dot in dots) and (each.is_log or _is_wide(dots))
-            found.append(
-                charts.scatter(f"{objective} over {each.label}", dots, x=each.label, y=objective, is_log_x=is_log)
-            )
+            xs = [dot.x for dot in dots]
+            is_wide = max(xs) > 50 * min(xs)  # a linear axis would hide the small choices
+            is_log = all(x > 0 for x in xs) and (each.is_log or is_wide)
+            title = f"{objective} over {each.label}"
+            found.append(charts.scatter(title, dots, x=each.label, y=objective, is_log_x=is_log))
     return found
-
-
-def _is_wide(dots: Sequence[Dot]) -> bool:
-    """Return whether choices differ so much that a linear axis would hide the small ones."""
-    return max(dot.x for dot in dots) > 50 * min(dot.x for dot in dots)

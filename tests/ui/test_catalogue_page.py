@@ -7,11 +7,13 @@ import time
 from urllib.parse import urlencode
 
 import pytest
+from starlette.requests import Request
 from starlette.testclient import TestClient
 
 from launcher.api import listing
 from launcher.ui import catalogue
 from launcher.ui.app import app_of
+from launcher.ui.rendering import page
 from launcher.ui.state import Ui
 
 
@@ -125,3 +127,10 @@ def test_hostile_words_are_shown_as_text(client, word):
     )
     assert reply.status_code == 200
     assert "<script>alert" not in reply.text and "<img src=x" not in reply.text and "\x1b" not in reply.text
+
+
+def test_a_page_cannot_replace_a_value_that_every_page_has(tmp_path):
+    app = app_of(Ui.of(tmp_path, may_write=False))
+    request = Request({"type": "http", "app": app, "path": "/jobs", "query_string": b"", "headers": []})
+    with pytest.raises(ValueError, match="error.html: every page has its own may_write, query"):
+        page(request, "error.html", title="", said="", found=(), may_write=True, query="")

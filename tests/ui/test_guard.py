@@ -6,7 +6,8 @@ import pytest
 from result_folders import a_job
 from starlette.testclient import TestClient
 
-from launcher.ui.app import guarded
+from launcher.ui.app import app_of
+from launcher.ui.guard import Guard
 from launcher.ui.state import Ui
 
 TOKEN = "t" * 43
@@ -20,7 +21,7 @@ FORM = {"content-type": "application/x-www-form-urlencoded"}
 def stranger(tmp_path):
     """Return a client without the token."""
     a_job(tmp_path / "results", "a")
-    app = guarded(Ui.of(tmp_path / "results", may_write=False), TOKEN, 8765)
+    app = Guard(app_of(Ui.of(tmp_path / "results", may_write=False)), TOKEN, 8765)
     return TestClient(app, base_url=HOST, follow_redirects=False)
 
 

@@ -72,7 +72,7 @@ def test_pages_of_one_address_share_a_view_which_ends_with_the_last_of_them():
         view.value = 5
         assert await next_parts(second, 1) == [("value", "<b>5</b>")]
         await second.aclose()
-        assert hub.num_views == 0
+        assert len(hub._followed) == 0
         looked = view.num_renderings
         view.value = 6
         await asyncio.sleep(0.05)
@@ -103,7 +103,7 @@ def test_two_pages_that_begin_at_the_same_time_share_a_view():
         streams = [hub.follow("/a", view) for view in made]
         for found in await asyncio.gather(*(next_parts(each, 2) for each in streams)):
             assert dict(found)["value"] == "<b>1</b>"
-        assert hub.num_views == 1
+        assert len(hub._followed) == 1
         for each in streams:
             await each.aclose()
         looked = [view.num_renderings for view in made]
