@@ -170,7 +170,7 @@ class Plan:
         The name of each job reads `<job>`, since many values are made of it.
         """
         sides = (comparing.of_tree(plan.recipe, plan.job.config, plan.job.name) for plan in (self, other))
-        return tuple(comparing.changes(*sides))
+        return tuple(comparing.lines(*sides))
 
     def explain(self, key: str) -> Mapping[str, tuple[Value, ...]]:
         """Return for each leaf that a key names its value at every size, and who set it.
