@@ -8,14 +8,14 @@ import os
 import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
-from functools import cached_property
 from pathlib import Path
 from typing import Any
 
 from launcher import pipeline
-from launcher.api import comparing, metrics, values
+from launcher.api import comparing, metrics, running, values
 from launcher.api import session as sessions
 from launcher.api.comparing import Change, changes
+from launcher.api.observing import Observer
 from launcher.api.session import Session
 from launcher.bundle import store
 from launcher.bundle.manifest import MANIFEST
@@ -116,13 +116,6 @@ class Rerun:
     context: LaunchContext
     session: Session
 
-    @cached_property
-    def is_only_written(self) -> bool:
-        """Whether its bundle is written and not submitted."""
-        from launcher.api import running
-
-        return running.is_only_written(self.job)
-
     def write(self, *, allow_changes: bool = False, name: str | None = None) -> Bundle:
         """Write the bundle of the new job.
 
@@ -133,9 +126,6 @@ class Rerun:
         Raises:
             ProblemsFound: It does (E731), the name is not valid or taken (E717), or the disk or the cluster refuses.
         """
-        from launcher.api import running
-        from launcher.api.observing import Observer
-
         self.check(allow_changes=allow_changes)
         raise_any(job_names.problems(name, self.job.base_results_dir))
         with self.session.active():
@@ -293,8 +283,10 @@ def _since(then: _Then, session: Session) -> Comparison:
     job = pipeline.prepare(then.overrides, context, session.cache)
     now = pipeline.render(pipeline.postponed(job, context), context)
     old, new = _files(then.bundle), _files(now)
-    if get(yaml_io.load(new[_RECIPE]), _RUN_ID) == RUN_ID_AT_LAUNCH:
-        old = _without_run(old)
+    if get(yaml_io.load(new[_RECIPE]), _RUN_ID) == RUN_ID_AT_LAUNCH and (
+        run_id := get(yaml_io.load(old[_RECIPE]), _RUN_ID)
+    ):  # as a dry run writes the files, without the id of the MLflow run
+        old = {name: text.replace(run_id, RUN_ID_AT_LAUNCH) for name, text in old.items()}
     configuration = tuple(changes(_configuration(old), _configuration(new)))
     # those of a changed configuration follow from it
     files = () if configuration else tuple(changes(_hashes(old), _hashes(new)))
@@ -313,12 +305,6 @@ def _since(then: _Then, session: Session) -> Comparison:
 
 def _files(bundle: Bundle) -> dict[str, str]:
     return {name: text for name, text in bundle.files.items() if name != MANIFEST}
-
-
-def _without_run(files: Mapping[str, str]) -> dict[str, str]:
-    """Return the files of a launched bundle as a dry run writes them: without the id of the MLflow run."""
-    run_id = get(yaml_io.load(files[_RECIPE]), _RUN_ID)
-    return {name: text.replace(run_id, RUN_ID_AT_LAUNCH) if run_id else text for name, text in files.items()}
 
 
 def _configuration(files: Mapping[str, str]) -> dict[str, str]:

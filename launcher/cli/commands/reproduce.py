@@ -28,7 +28,7 @@ def rerun(
 ) -> None:
     """Launch a job once more, from its recorded overrides. It has a bundle of its own. If its configuration, code,
     data or packages have changed, print what differs and exit with 2. dry_run=true writes the bundle alone."""
-    from launcher.api import reproducing
+    from launcher.api import reproducing, running
     from launcher.cli import launch, terminal
 
     with console.slow(_SLOW):
@@ -42,8 +42,9 @@ def rerun(
     terminal.show_plan(found.job)
     with console.slow(_SLOW):
         bundle = found.write(allow_changes=allow_changes, name=name)
-    terminal.show_bundle(bundle, name, is_only_written=found.is_only_written)
-    if found.is_only_written:
+    is_only_written = running.is_only_written(found.job)
+    terminal.show_bundle(bundle, name, is_only_written=is_only_written)
+    if is_only_written:
         return
     with contextlib.chdir(found.context.cwd):  # processes of a job on this machine start there
         raise typer.Exit(launch.launch(bundle, found.job.backend, wait=wait))
