@@ -12,10 +12,11 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from launcher.api.checking import check
+    from launcher.api.comparing import Change
     from launcher.api.job import Job, JobFailed, JobTimeout, attach, jobs
     from launcher.api.listing import recipes
     from launcher.api.plan import Plan, compile
-    from launcher.api.reproducing import Change, Comparison
+    from launcher.api.reproducing import Comparison
     from launcher.api.session import Session
     from launcher.api.sweeps.sweep import Sweep, attach_sweep, sweep
     from launcher.api.tables import Table
@@ -28,10 +29,11 @@ NAME = "recipe-launcher"
 VERSION = "0.1.0"
 _PLACES = {
     "launcher.api.checking": ("check",),
+    "launcher.api.comparing": ("Change",),
     "launcher.api.job": ("Job", "JobFailed", "JobTimeout", "attach", "jobs"),
     "launcher.api.listing": ("recipes",),
     "launcher.api.plan": ("Plan", "compile"),
-    "launcher.api.reproducing": ("Change", "Comparison"),
+    "launcher.api.reproducing": ("Comparison",),
     "launcher.api.session": ("Session",),
     "launcher.api.sweeps.sweep": ("Sweep", "attach_sweep", "sweep"),
     "launcher.api.tables": ("Table",),

@@ -9,6 +9,7 @@ from backends.test_conformance import BACKENDS, planned
 from conftest import LLAMA_K8S, frozen_context
 
 from launcher import pipeline
+from launcher.api import running
 from launcher.bundle import store as bundles
 from launcher.cli import launch
 from launcher.common import yaml_io
@@ -107,14 +108,15 @@ def test_the_run_of_a_dry_run_is_made_at_its_launch_once(dry, store, context):
 
     bundle = dry(TINY)
     mode = (bundle.directory / "run.sh").stat().st_mode
-    completed = launch.completed(bundle)
+    completed = running.completed(bundle, launch.SHOWN)
     settings = tracking.run_of(completed)
     client = MlflowClient(tracking_uri=settings.tracking_uri)
     run = client.get_run(settings.run_id)
     assert run.info.run_name == bundle.job_name and run.info.lifecycle_stage == "deleted"
     config = yaml_io.load((bundle.directory / "configs" / "config-n2.yaml").read_text())
     assert tracking_of(config["training_config"]).run_id == settings.run_id
-    assert launch.completed(bundle) == launch.completed(completed) == bundles.read(bundle.directory)[0]
+    again = [running.completed(each, launch.SHOWN) for each in (bundle, completed)]
+    assert again == [bundles.read(bundle.directory)[0]] * 2
     assert (bundle.directory / "run.sh").stat().st_mode == mode
     tracking.start(completed)
     assert client.get_run(settings.run_id).info.status == "RUNNING"

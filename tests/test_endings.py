@@ -11,6 +11,7 @@ import commands
 import pytest
 from conftest import ELASTIC, LLAMA_K8S, ROOT, SHORT, in_process
 
+from launcher.api.session import CompositionCache
 from launcher.cli import launch_sweep, run_command
 from launcher.common.problems import ProblemsFound
 from launcher.common.text_table import value_text
@@ -191,14 +192,14 @@ def test_too_many_combinations_are_a_problem():
 
 @pytest.mark.parametrize("words", [("a=x", "a=x,y"), ("a=y", "b=1", "a=x,y")])
 def test_a_sweep_over_a_key_that_is_also_set_names_every_choice(words, capsys):
-    assert launch_sweep.run_all(lambda words: 0, multirun.jobs(words)) == 0
+    assert launch_sweep.run(lambda words, **_: 0, multirun.jobs(words), CompositionCache()) == 0
     assert capsys.readouterr().out == "job 1 of 2: a=x\njob 2 of 2: a=y\n"
 
 
 @pytest.mark.parametrize("last", [130, 143])
 def test_a_signal_ends_a_sweep(last):
     codes = iter([2, last, 0])
-    assert launch_sweep.run_all(lambda words: next(codes), [["a"], ["b"], ["c"]]) == last
+    assert launch_sweep.run(lambda words, **_: next(codes), [["a"], ["b"], ["c"]], CompositionCache()) == last
     assert next(codes) == 0
 
 

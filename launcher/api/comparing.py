@@ -2,14 +2,13 @@
 
 import json
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 from launcher.api.naming import Target, choose
 from launcher.bundle import store
-from launcher.bundle.manifest import MANIFEST
 from launcher.common import yaml_io
 from launcher.common.names import BASE_CONFIG, CONFIG_DIR, config_name
 from launcher.common.problems import Notice, Problem, fail, gathering, raise_any
@@ -22,7 +21,7 @@ from launcher.planning.explain import Sizes
 from launcher.planning.job_planner import LAUNCHER_KEYS, named
 from launcher.rules import hardware
 
-_HOW = ("dry_run", "server_dry_run", "wait")
+HOW = ("dry_run", "server_dry_run", "wait")
 """Keys that define what a launch does, not the job."""
 AT_LAUNCH = tuple(
     f"recipes.training_config.mlflow.{key}" for key in ("run_id", "tracking_uri", "run_name", "experiment_name")
@@ -34,6 +33,20 @@ _TITLE = "training_config"
 """The key of the top level that repeats the recipe's name."""
 JOB = "<job>"
 """In place of a job's name, of which many values are made."""
+
+
+@dataclass(frozen=True, slots=True)
+class Change:
+    """A value that differs; None where it does not exist."""
+
+    key: str
+    before: str | None
+    after: str | None
+
+    @property
+    def sides(self) -> Iterator[tuple[str, str]]:
+        """The sign and the text of each side that has the value."""
+        return ((sign, text) for sign, text in (("-", self.before), ("+", self.after)) if text is not None)
 
 
 @dataclass(frozen=True, slots=True)
@@ -101,21 +114,12 @@ def are_jobs(old: str, new: str | None) -> bool:
     return all(name is None or store.find(name) for name in (old, new))
 
 
-def bundle_and_now(name: str) -> tuple[Side, Side]:
-    """Return a bundle and what its overrides compose to now, without the keys that only a launch fills in."""
-    if (folder := store.find(name)) is None:
-        is_folder = os.path.isdir(name)
-        message = "is not a bundle directory" if is_folder else "missing second argument: what to compare with"
-        raise fail("E801", name, message, remedy="recipes diff A B, or recipes diff BUNDLE")
-    then = of_bundle(folder, None, is_sized=False)
-    said = json.loads((folder / MANIFEST).read_text(encoding="utf-8"))
-    suffix = suffix_of(store.read(folder)[0])
-    now = of_recipe(f"{said['recipe']}, now", said["overrides"], None, is_sized=False, suffix=suffix)
-    return without_launch(then), without_launch(now)
-
-
-def both(old: str, new: str, overrides: Sequence[str]) -> tuple[Side, Side]:
+def both(old: str, new: str | None, overrides: Sequence[str]) -> tuple[Side, Side]:
     """Return both sides as a user names them, or raise the Problems of both, each once."""
+    if new is None:
+        is_folder = os.path.isdir(old)
+        message = "is not a bundle directory" if is_folder else "missing second argument: what to compare with"
+        raise fail("E801", old, message, remedy="recipes diff A B, or recipes diff BUNDLE")
     # A bundle whose name ends like a size is that bundle.
     targets = [Target(name, None) if store.find(name) else Target.read(name) for name in (old, new)]
     is_sized = any(target.nodes is not None for target in targets)
@@ -146,7 +150,7 @@ def suffix_of(bundle: Bundle) -> str:
 
 
 def without_launch(side: Side) -> Side:
-    kept = {path: value for path, value in side.leaves.items() if path not in (*AT_LAUNCH, *_HOW)}
+    kept = {path: value for path, value in side.leaves.items() if path not in (*AT_LAUNCH, *HOW)}
     return replace(side, leaves=kept)
 
 
@@ -155,12 +159,13 @@ def in_order(path: str) -> list[tuple[int, str]]:
     return [(int(word), "") if is_index(word) else (-1, word) for word in path.split(".")]
 
 
-def changes(old: Side, new: Side) -> list[str]:
+def changes(old: Mapping[str, str], new: Mapping[str, str]) -> Iterator[Change]:
+    """Yield the texts that differ, in the order of their keys."""
+    for key in sorted({*old, *new}, key=in_order):
+        if old.get(key) != new.get(key):
+            yield Change(key, old.get(key), new.get(key))
+
+
+def lines(old: Side, new: Side) -> list[str]:
     """Return the difference as `- key: value` and `+ key: value` lines, sorted by key; none if equal."""
-    lines = []
-    texts = old.texts(), new.texts()
-    for path in sorted({*old.leaves, *new.leaves}, key=in_order):
-        before, after = (f" {path}: {each[path]}" if path in each else "" for each in texts)
-        if before != after:
-            lines += [sign + text for sign, text in (("-", before), ("+", after)) if text]
-    return lines
+    return [f"{sign} {each.key}: {text}" for each in changes(old.texts(), new.texts()) for sign, text in each.sides]

@@ -24,6 +24,16 @@ def write_file(path: Path, text: str) -> None:
     path.chmod(0o755 if text.startswith("#!") else 0o644)
 
 
+def changed(folder: Path, texts: Mapping[Path, str]) -> dict[Path, str]:
+    """Return the texts, by paths below a folder, that differ from the files which `write_file` makes of them."""
+
+    def is_current(path: Path, text: str) -> bool:
+        can_run = os.access(path, os.X_OK) or not text.startswith("#!")
+        return path.is_file() and can_run and path.read_bytes() == text.encode()
+
+    return {path: text for path, text in texts.items() if not is_current(folder / path, text)}
+
+
 def write_new(folder: Path, files: Mapping[str, str]) -> None:
     """Write files, relative path to text, below a folder; refuse to overwrite a different file."""
     try:

@@ -80,6 +80,12 @@ class Report(NamedTuple):
     troubled: "tuple[JobPod, ...] | None"
     failure: Failure | None
 
+    @property
+    def as_json(self) -> dict[str, Any]:
+        """Record, status and failure as plain data, as `recipes status --json` prints them."""
+        failure = {"failure": asdict(self.failure)} if self.failure else {}
+        return registry.as_json(self.record, self.status) | failure
+
 
 @dataclass(frozen=True)
 class Job:
@@ -147,8 +153,7 @@ class Job:
 
     def as_json(self, status: JobStatus) -> dict[str, Any]:
         """Return its record, a status and why it failed as plain data, as `recipes status --json` prints them."""
-        failure = self.why(status)
-        return registry.as_json(self.record, status) | ({"failure": asdict(failure)} if failure else {})
+        return Report(self.record, status, None, None, self.why(status)).as_json
 
     def changes(self, timeout: float | None = None, observer: Observer = _SILENT) -> Iterator[JobStatus]:
         """Yield its status now and after each change, up to its final one.

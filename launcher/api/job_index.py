@@ -11,7 +11,7 @@ import os
 import stat
 import threading
 import time
-from collections.abc import Hashable, Iterable, Mapping, Sequence
+from collections.abc import Hashable, Iterable, Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
@@ -34,21 +34,15 @@ from launcher.common.names import (
 )
 from launcher.common.problems import Problem, ProblemsFound, fail
 from launcher.job_store import listing
+from launcher.job_store.listing import STATES
 from launcher.job_store.registry import JobRecord
 from launcher.model import backend_registry
 from launcher.model.job_spec import JobState, JobStatus
 
 __all__ = [
-    "IndexedJob",
-    "JobIndex",
-    "JobRecord",
-    "JobState",
-    "JobStatus",
-    "place",
-    "recorded_goodput",
-    "recorded_s",
-    "statuses",
-]
+    "STATES", "IndexedJob", "JobIndex", "JobRecord", "JobState", "JobStatus", "place", "recorded_goodput",
+    "recorded_s", "statuses",
+]  # fmt: skip
 
 _LOOK_S, _SEARCH_S = 0.5, 5.0
 """How old an answer of `rows` may be about jobs that change, and about others: pages that ask together share one."""
@@ -316,8 +310,3 @@ def _recorded(folder: Path, total: str) -> float | None:
         name = f'"{total}"'.encode()
         return float(json.loads(b"{" + head[head.index(name) :].split(b",", 1)[0] + b"}")[total])
     return None
-
-
-def states() -> Sequence[str]:
-    """Return every state that a row may have."""
-    return listing.STATES

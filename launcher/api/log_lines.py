@@ -117,13 +117,13 @@ def _shortened(row: Row, limits: Limits) -> str:
     text, before, is_all = _decoded(row, limits)
     begin, dots = 0, ""
     if before:
-        begin, dots = _cut_after(text, len(before), limits.context), _CUT
+        begin, dots = cut_near(text, len(before), limits.context, 1), _CUT
     near = begin + limits.line
     if is_all and len(text) <= near:
         return dots + redaction.masked(text[begin:])
     if not is_all:
         near = min(near, max(begin, len(text) - limits.context))
-    end = cut_before(text, near, limits.context)
+    end = cut_near(text, near, limits.context, -1)
     return dots + redaction.masked(text[begin : max(begin, end)]) + _CUT
 
 
@@ -140,22 +140,13 @@ def _decoded(row: Row, limits: Limits) -> tuple[str, str, bool]:
     return preceding + plain(raw[:room].decode("utf-8", "replace")), preceding, len(raw) <= room
 
 
-def cut_before(text: str, near: int, context: int) -> int:
-    """Return a place at or before another at which a text is cut without dividing a secret."""
-    for step in _STEPS:
-        place = max(0, near - min(step, context))
+def cut_near(text: str, near: int, context: int, direction: int) -> int:
+    """Return a place at which a text is cut without dividing a secret: at or behind another, with -1 before it."""
+    for step in (*_STEPS, context):
+        place = min(len(text), max(0, near + direction * min(step, context)))
         if _divides_no_secret(text, place, context):
-            return place
-    return max(0, near - context)
-
-
-def _cut_after(text: str, near: int, context: int) -> int:
-    """Return a place at or behind another at which a text is cut without dividing a secret."""
-    for step in _STEPS:
-        place = min(len(text), near + min(step, context))
-        if _divides_no_secret(text, place, context):
-            return place
-    return min(len(text), near + context)
+            break
+    return place
 
 
 def _divides_no_secret(text: str, place: int, context: int) -> bool:

@@ -12,6 +12,7 @@ import contextlib
 import os
 import re
 import stat
+import sys
 import time
 from collections import deque
 from collections.abc import Iterable, Iterator
@@ -19,11 +20,12 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
-from launcher.api.log_lines import Limits, Line, Row, cut_before, matcher, shown, spans
+from launcher.api.log_lines import Limits, Line, Row, cut_near, matcher, shown, spans
 from launcher.common import redaction
 from launcher.common.names import RUN_DIR
 from launcher.common.problems import fail
 from launcher.model import backend_registry
+from launcher.model.following import STREAMS
 from launcher.operator.job_request import read_job_request
 from launcher.operator.snapshot import Attempt, read_snapshot
 from launcher.operator.worker_logs import STDERR, STDOUT, node_logs
@@ -31,10 +33,11 @@ from launcher.operator.worker_logs import STDERR, STDOUT, node_logs
 if TYPE_CHECKING:
     from launcher.api.job import Job
 
-__all__ = ["Found", "Limits", "Line", "LogSource", "Tail", "TailLine", "Window", "sources", "spans", "tail"]
+__all__ = [
+    "STREAMS", "Found", "Limits", "Line", "LogSource", "Tail", "TailLine", "Window", "sources", "spans", "tail",
+]  # fmt: skip
 
-STREAMS = ("stdout", "stderr")
-_STREAM_OF = {STDOUT: "stdout", STDERR: "stderr"}
+_STREAM_OF = dict(zip((STDOUT, STDERR), STREAMS, strict=True))
 _ATTEMPT = re.compile(r"attempt_([0-9]{1,9})")
 _NUMBER = re.compile(r"[0-9]{1,9}")
 _CLOCK_GRAIN_S = 1.0
@@ -139,13 +142,13 @@ class LogSource:
 
     def end(self, most_lines: int) -> Window:
         """Return its last lines."""
-        with _opened(self.path) as (file, size):
-            return self._before(file, size, most_lines, size)
+        return self.before(sys.maxsize, most_lines)
 
     def before(self, offset: int, most_lines: int) -> Window:
         """Return the lines that precede an offset."""
         with _opened(self.path) as (file, size):
-            return self._before(file, min(offset, size), most_lines, size)
+            first, data = _backwards(file, min(offset, size), most_lines, self.limits)
+            return self._window(file, first, data, size)
 
     def after(self, offset: int, most_lines: int) -> Window:
         """Return the lines from an offset on; none if the file is shorter, as `Window.size` shows."""
@@ -216,15 +219,11 @@ class LogSource:
                     yield redaction.masked_lines(lines).encode("utf-8", "surrogateescape")
                 elif len(data) >= self.limits.window:  # a line without an end
                     text = data.decode("utf-8", "surrogateescape")
-                    cut = cut_before(text, len(text) - self.limits.context, self.limits.context)
+                    cut = cut_near(text, len(text) - self.limits.context, self.limits.context, -1)
                     kept = text[:cut].encode("utf-8", "surrogateescape")
                     end = len(kept)
                     yield redaction.masked(text[:cut]).encode("utf-8", "surrogateescape")
                 rest = data[end:]
-
-    def _before(self, file: int, offset: int, most_lines: int, size: int) -> Window:
-        first, data = _backwards(file, offset, most_lines, self.limits)
-        return self._window(file, first, data, size)
 
     def _window(self, file: int, first: int, data: bytes, size: int) -> Window:
         rows = _rows(file, first, data, self.limits)
@@ -258,8 +257,7 @@ def sources(job: "Job") -> tuple[LogSource, ...]:
             known = newest.get(key)
             if known is None or (known.modified, known.path) < (source.modified, source.path):
                 newest[key] = source
-    order = {"stdout": 0, "stderr": 1}
-    return tuple(sorted(newest.values(), key=lambda each: (each.attempt, each.rank, order[each.stream])))
+    return tuple(sorted(newest.values(), key=lambda each: (each.attempt, each.rank, STREAMS.index(each.stream))))
 
 
 def tail(

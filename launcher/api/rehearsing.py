@@ -6,7 +6,6 @@ from launcher import pipeline
 from launcher.api import plan
 from launcher.bundle import store
 from launcher.common.problems import fail
-from launcher.model.job_spec import Bundle
 from launcher.rehearsal.plan import Rehearsal, rehearsal_of
 from launcher.rehearsal.report import cluster_lines, conclusion, findings, has_failed, read_result
 from launcher.rehearsal.run import Event, started
@@ -23,13 +22,9 @@ def rehearsal(name: str, overrides: Sequence[str] = ()) -> Rehearsal:
     Raises:
         ProblemsFound: A bundle gets overrides, the recipe has faults, or this machine cannot rehearse the job.
     """
-    return rehearsal_of(*_bundle(name, overrides))
-
-
-def _bundle(name: str, overrides: Sequence[str]) -> tuple[Bundle, str]:
     if folder := store.find(name):
         if overrides:
             raise fail("E801", "recipes rehearse", "a bundle takes no overrides", value=overrides[0])
-        return store.read(folder)
+        return rehearsal_of(*store.read(folder))
     made = plan.compile(name, overrides)
-    return pipeline.render(made.job, made.context), made.job.backend
+    return rehearsal_of(pipeline.render(made.job, made.context), made.job.backend)

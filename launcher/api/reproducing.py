@@ -8,13 +8,14 @@ import os
 import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
-from functools import cached_property
 from pathlib import Path
 from typing import Any
 
 from launcher import pipeline
-from launcher.api import comparing, metrics, values
+from launcher.api import comparing, metrics, running, values
 from launcher.api import session as sessions
+from launcher.api.comparing import Change, changes
+from launcher.api.observing import Observer
 from launcher.api.session import Session
 from launcher.bundle import store
 from launcher.bundle.manifest import MANIFEST
@@ -36,23 +37,12 @@ from launcher.reproduction.record import SECTIONS, Record
 _CONFIGURATION, _FILES, _METRICS = "configuration", "files", "metrics"
 _RECIPE = "recipe.yaml"
 _RUN_ID = "recipes.training_config.mlflow.run_id"
-_HOW = ("dry_run", "server_dry_run", "wait")
-"""Overrides that define what a launch does, not the job."""
 _UNMETERED = ("step", "time", "attempt", "cursor", "samples")
 """Numbers of a step that count or date it."""
 _HEX = re.compile(r"(?<=\b[0-9a-f]{12})[0-9a-f]{28,}")
 """The end of a digest or a revision, which is not printed."""
 _MOST_CHANGES = 20
 """Changes of a section that are printed; files may be thousands."""
-
-
-@dataclass(frozen=True, slots=True)
-class Change:
-    """A value that differs; None where it does not exist."""
-
-    key: str
-    before: str | None
-    after: str | None
 
 
 @dataclass(frozen=True)
@@ -85,9 +75,8 @@ class Comparison:
             title = "" if name == _CONFIGURATION else f"{name} "
             most = len(found) if name == _CONFIGURATION else _MOST_CHANGES
             for each in found[:most]:
-                for sign, text in (("-", each.before), ("+", each.after)):
-                    if text is not None:
-                        yield f"{sign} {title}{in_line(each.key)}: {_HEX.sub('', in_line(text))}"
+                for sign, text in each.sides:
+                    yield f"{sign} {title}{in_line(each.key)}: {_HEX.sub('', in_line(text))}"
             if len(found) > most:
                 yield f"… {title}{counted(len(found) - most, 'more change')}"
 
@@ -127,13 +116,6 @@ class Rerun:
     context: LaunchContext
     session: Session
 
-    @cached_property
-    def is_only_written(self) -> bool:
-        """Whether its bundle is written and not submitted."""
-        from launcher.api import running
-
-        return running.is_only_written(self.job)
-
     def write(self, *, allow_changes: bool = False, name: str | None = None) -> Bundle:
         """Write the bundle of the new job.
 
@@ -144,9 +126,6 @@ class Rerun:
         Raises:
             ProblemsFound: It does (E731), the name is not valid or taken (E717), or the disk or the cluster refuses.
         """
-        from launcher.api import running
-        from launcher.api.observing import Observer
-
         self.check(allow_changes=allow_changes)
         raise_any(job_names.problems(name, self.job.base_results_dir))
         with self.session.active():
@@ -178,20 +157,20 @@ def rerun(name: str | Path, overrides: values.Overrides = (), session: Session |
     """
     then = _Then.read(name)
     session = session or sessions.default()
-    kept = [word for word in then.overrides if word.lstrip("+").partition("=")[0] not in _HOW]
+    kept = [word for word in then.overrides if word.lstrip("+").partition("=")[0] not in comparing.HOW]
     words = (*kept, *values.words(overrides))
     context = session.context()._replace(cwd=then.cwd)
     with session.active():
         return Rerun(_since(then, session), pipeline.prepare(words, context, session.cache), context, session)
 
 
-def since(name: str | Path, session: Session | None = None) -> Comparison:
+def since(name: str | Path) -> Comparison:
     """Return what differs if a job is compiled again now, its code, data and packages included.
 
     Raises:
         ProblemsFound: It no longer compiles, or an override held a secret, which is not recorded (E732).
     """
-    session = session or sessions.default()
+    session = sessions.default()
     with session.active():
         return _since(_Then.read(name), session)
 
@@ -304,11 +283,13 @@ def _since(then: _Then, session: Session) -> Comparison:
     job = pipeline.prepare(then.overrides, context, session.cache)
     now = pipeline.render(pipeline.postponed(job, context), context)
     old, new = _files(then.bundle), _files(now)
-    if get(yaml_io.load(new[_RECIPE]), _RUN_ID) == RUN_ID_AT_LAUNCH:
-        old = _without_run(old)
-    configuration = tuple(_changes(_configuration(old), _configuration(new)))
+    if get(yaml_io.load(new[_RECIPE]), _RUN_ID) == RUN_ID_AT_LAUNCH and (
+        run_id := get(yaml_io.load(old[_RECIPE]), _RUN_ID)
+    ):  # as a dry run writes the files, without the id of the MLflow run
+        old = {name: text.replace(run_id, RUN_ID_AT_LAUNCH) for name, text in old.items()}
+    configuration = tuple(changes(_configuration(old), _configuration(new)))
     # those of a changed configuration follow from it
-    files = () if configuration else tuple(_changes(_hashes(old), _hashes(new)))
+    files = () if configuration else tuple(changes(_hashes(old), _hashes(new)))
     versions = [
         f"{name} was {before}, is {context.versions.get(name)}"
         for name, before in manifest["versions"].items()
@@ -326,24 +307,12 @@ def _files(bundle: Bundle) -> dict[str, str]:
     return {name: text for name, text in bundle.files.items() if name != MANIFEST}
 
 
-def _without_run(files: Mapping[str, str]) -> dict[str, str]:
-    """Return the files of a launched bundle as a dry run writes them: without the id of the MLflow run."""
-    run_id = get(yaml_io.load(files[_RECIPE]), _RUN_ID)
-    return {name: text.replace(run_id, RUN_ID_AT_LAUNCH) if run_id else text for name, text in files.items()}
-
-
 def _configuration(files: Mapping[str, str]) -> dict[str, str]:
     return {path: value_text(value, path) for path, value in leaves(yaml_io.load(files[_RECIPE]))}
 
 
 def _hashes(files: Mapping[str, str]) -> dict[str, str]:
     return {name: f"sha256:{hashlib.sha256(text.encode()).hexdigest()}" for name, text in files.items()}
-
-
-def _changes(old: Mapping[str, str], new: Mapping[str, str]) -> Iterator[Change]:
-    for key in sorted({*old, *new}, key=comparing.in_order):
-        if old.get(key) != new.get(key):
-            yield Change(key, old.get(key), new.get(key))
 
 
 def _num_equal(old: Mapping[str, str], new: Mapping[str, str]) -> int:
@@ -362,7 +331,7 @@ def _of_records(old: Record, new: Record) -> tuple[dict[str, tuple[Change, ...]]
         for key in {*before["code"], *after["code"]} - found.keys():
             if state.get(key.partition("/")[0], {}).get("kind") == "git" and "/" in key:
                 found[key] = "as committed"
-    sections = {name: tuple(_changes(before[name], after[name])) for name in SECTIONS}
+    sections = {name: tuple(changes(before[name], after[name])) for name in SECTIONS}
     equal = {name: _num_equal(before[name], after[name]) for name in SECTIONS}
     return sections, equal, list(dict.fromkeys([*old.notes, *new.notes]))
 
@@ -383,7 +352,7 @@ def of_jobs(old: str | Path, new: str | Path, *, has_metrics: bool = True) -> Co
     first, second = sides = (_Then.read(old), _Then.read(new))
     configurations = [_own_configuration(side) for side in sides]
     sections, equal = (
-        {_CONFIGURATION: tuple(_changes(*configurations))},
+        {_CONFIGURATION: tuple(changes(*configurations))},
         {_CONFIGURATION: _num_equal(*configurations)},
     )
     notes = [note for side in sides for note in side.notes]
@@ -395,7 +364,7 @@ def of_jobs(old: str | Path, new: str | Path, *, has_metrics: bool = True) -> Co
         f"{side.title}: this machine has no metrics" for side, each in zip(sides, metered, strict=False) if not each
     ]
     if metered and all(metered):
-        sections[_METRICS], equal[_METRICS] = tuple(_changes(*metered)), _num_equal(*metered)
+        sections[_METRICS], equal[_METRICS] = tuple(changes(*metered)), _num_equal(*metered)
     return Comparison(first.title, second.title, sections, tuple(notes), equal)
 
 

@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from launcher.api import running
-from launcher.api.observing import Backend, Bundle, JobRecord, JobState, JobStatus, LogLine, Observer
+from launcher.api.observing import Bundle, JobRecord, JobState, JobStatus, LogLine, Observer
 from launcher.api.session import CompositionCache, Session
 from launcher.cli import terminal
 from launcher.cli.output import refused
@@ -128,20 +128,11 @@ def main(
 
 def launch(bundle: Bundle, backend_name: str, *, wait: bool = False, is_again: bool = False) -> int:
     """Start the job of a bundle on disk, as `running.launch` does; return the exit code."""
-    return _code(running.launch(bundle, backend_name, SHOWN, wait=wait, is_again=is_again))
+    return code_of(running.launch(bundle, backend_name, SHOWN, wait=wait, is_again=is_again))
 
 
-def attend(bundle: Bundle, backend: Backend, job: JobRecord, *, wait: bool) -> int:
-    """Follow a submitted job with `wait`, as `running.attend` does; return the exit code."""
-    return _code(running.attend(bundle, backend, job, SHOWN, wait=wait))
-
-
-def completed(bundle: Bundle) -> Bundle:
-    """Return a bundle with its MLflow run, which a dry run left to the launch."""
-    return running.completed(bundle, SHOWN)
-
-
-def _code(end: running.End) -> int:
+def code_of(end: running.End) -> int:
+    """Return the exit code of a command whose launch ended so."""
     if end.interrupt:
         return exit_code(end.interrupt)
     return EXIT_CODES[end.state] if end.state else 0

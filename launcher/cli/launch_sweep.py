@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-from launcher.api import launching
+from launcher.api import launching, running
 from launcher.api.job import Job
 from launcher.cli import launch, terminal
 from launcher.cli.output import refused
@@ -50,7 +50,7 @@ class Sweep:
 
 
 def run(launch_one: Callable[..., int], jobs: Sequence[Sequence[str]], cache: "CompositionCache") -> int:
-    """Launch the jobs of a command line: in turn, and those with a queue together, once all are compiled.
+    """Launch the jobs of a command line: in turn until a signal ends one, and those with a queue together at the end.
 
     Args:
         launch_one: Launches one; called with its overrides, the cache, and the sweep that may take it.
@@ -61,12 +61,13 @@ def run(launch_one: Callable[..., int], jobs: Sequence[Sequence[str]], cache: "C
     """
     sweep = Sweep() if len(jobs) > 1 else None
     codes: list[int] = []
-
-    def each(words: Sequence[str]) -> int:
+    for heading, words in zip(_headings(jobs), jobs, strict=True):
+        if sweep:
+            console.say(heading, "bold")
         codes.append(launch_one(words, cache=cache, sweep=sweep))
-        return codes[-1]
-
-    highest = run_all(each, jobs)
+        if codes[-1] > SIGNALLED:
+            break
+    highest = max(codes, default=0)
     if sweep is None:
         return highest
     for bundles in sweep.rendered.values():
@@ -84,19 +85,6 @@ def run(launch_one: Callable[..., int], jobs: Sequence[Sequence[str]], cache: "C
             highest = max(highest, exit_code(interrupt))
         except (ProblemsFound, OSError) as error:
             highest = max(highest, refused(error, "the bundles were written, nothing was submitted"))
-    return highest
-
-
-def run_all(run: Callable[[Sequence[str]], int], found: Sequence[Sequence[str]]) -> int:
-    """Run jobs in turn, each under its own overrides, until a signal ends one; return the highest exit code."""
-    highest = 0
-    for heading, words in zip(_headings(found), found, strict=True):
-        if len(found) > 1:
-            console.say(heading, "bold")
-        code = run(words)
-        highest = max(highest, code)
-        if code > SIGNALLED:
-            return code
     return highest
 
 
@@ -124,7 +112,7 @@ def launch_all(bundles: "Sequence[Bundle]", backend_name: str, *, wait: bool = F
         for notice in queue.array_notices(bundles):
             console.show_notice(notice)
         _allow_open_files(len(bundles))
-        bundles = [launch.completed(bundle) for bundle in bundles]
+        bundles = [running.completed(bundle, launch.SHOWN) for bundle in bundles]
         records = launching.submit(bundles, backend, is_again=is_again)
         with launching.submitted_nevertheless(records):
             return _attended(bundles, backend, records, wait=wait)
@@ -149,7 +137,7 @@ def _attended(bundles: "Sequence[Bundle]", backend: "Backend", records: "Sequenc
     highest = 0
     for bundle, record in zip(bundles, records, strict=True):
         console.say(bundle.job_name, "bold")
-        code = launch.attend(bundle, backend, record, wait=True)
+        code = launch.code_of(running.attend(bundle, backend, record, launch.SHOWN, wait=True))
         highest = max(highest, code)
         if code > SIGNALLED and Job(bundle.directory).record.ended is None:
             break  # a signal ended the following, not the job

@@ -13,17 +13,18 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from launcher.api.observing import NEWS, Bundle, JobHandle, JobSpec, JobState, JobStatus, LogLine
-from launcher.cli import failure_text
 from launcher.common import text_table
 from launcher.common.console import say, say_fitted, say_lines, show_notice, show_table, shown_path, width
 from launcher.common.lines import LineWriter
 from launcher.common.names import LOG_DIR, RUN_DIR
+from launcher.common.problems import ProblemsFound
 from launcher.common.texts import counted, plain
 
 if TYPE_CHECKING:
     from rich.console import Console
     from rich.progress import Progress, Task
 
+    from launcher import Failure
     from launcher.api.plan_text import plan_report
     from launcher.api.timelines import Timeline
 
@@ -111,7 +112,7 @@ def show_end(bundle: Bundle, status: JobStatus, *, is_here: bool = True, can_res
     said = "" if is_success else f"  {status.message}"
     say(f"{status.state.value}{said}", "bold green" if is_success else "bold red", stderr=not is_success)
     if status.state is JobState.FAILED:
-        failure_text.show(failure_text.of(bundle.directory), stderr=True)
+        show_failure(failure_of(bundle.directory), stderr=True)
     folder = typed_path(bundle.directory)
     if can_resume:
         say(f"resume from the last checkpoint with: recipes launch {folder}", stderr=True)
@@ -120,6 +121,22 @@ def show_end(bundle: Bundle, status: JobStatus, *, is_here: bool = True, can_res
         say(f"mlflow run {run.run_id} in {run.tracking_uri}")
         if command := launching.ui_command(run.tracking_uri):
             say(command)
+
+
+def failure_of(folder: Path) -> "Failure | None":
+    """Return why the job of a folder failed; None unless it has, and if nothing shows why."""
+    from launcher.api.job import Job
+
+    try:
+        return Job(folder).failure
+    except ProblemsFound:  # the command has its answer without
+        return None
+
+
+def show_failure(failure: "Failure | None", *, stderr: bool = False) -> None:
+    """Print the lines of a failure: the first error, the cause and the remedy; nothing if there is none."""
+    for heading, text in failure.lines() if failure else ():
+        say(f"{heading:<11} {text}", stderr=stderr)
 
 
 def typed_path(path: Path) -> str:

@@ -1,22 +1,21 @@
 """The questions about a job, and their answers in order. Nothing is written, and nothing is created."""
 
 from collections.abc import Callable, Iterator, Sequence
+from functools import partial
 
 from launcher import pipeline
 from launcher.common.problems import Problem, ProblemsFound
 from launcher.common.texts import counted
 from launcher.config.composed_files import CompositionCache
-from launcher.doctor import inputs, machine, services
+from launcher.doctor import inputs, machine
+from launcher.job_store import tracking
 from launcher.model import family_registry
 from launcher.model.backend_registry import described
 from launcher.model.context import LaunchContext
-from launcher.model.finding import Finding, FindingState, Question, answers, found, ok
+from launcher.model.finding import Answer, Finding, FindingState, Question, answers, clock, found, ok
 from launcher.model.job_spec import JobSpec
-from launcher.pipeline import Prepared
 
-DEADLINE_S = 30.0
-"""Time limit of all questions together: they are asked at the same time."""
-_RECIPE, _PLACE = "recipe", "cluster"
+_RECIPE, _PLACE, _TRACKING = "recipe", "cluster", "tracking"
 
 
 def would_fail(findings: Sequence[Finding]) -> bool:
@@ -27,10 +26,9 @@ def would_fail(findings: Sequence[Finding]) -> bool:
 def examine(
     overrides: Sequence[str],
     context: LaunchContext,
-    cache: CompositionCache | None = None,
-    *,
-    deadline_s: float = DEADLINE_S,
-    show: Callable[[int, int], None] = lambda done, total: None,
+    cache: CompositionCache,
+    deadline_s: float,
+    show: Callable[[int, int], None],
 ) -> Iterator[Finding]:
     """Yield what is found about the job that overrides compile to, at least one line for each subject.
 
@@ -38,7 +36,7 @@ def examine(
         overrides: As on the command line.
         context: Everything else that a launch depends on.
         cache: Files that earlier compilations have read.
-        deadline_s: Time limit of all questions together, in seconds.
+        deadline_s: Time limit of all questions together, in seconds: they are asked at the same time.
         show: Called with the number of answered questions, and of all, while it waits.
     """
     try:
@@ -51,7 +49,11 @@ def examine(
     yield ok(_RECIPE, f"{job.recipe} is valid at {sizes}" if job.elastic else f"{job.recipe} is valid")
     lacking = [(_subject(job, problem), problem) for problem in pipeline.absent(prepared)]
     yield from (found(subject, problem) for subject, problem in lacking)
-    questions = list(_here(prepared, context, {subject for subject, _ in lacking}))
+    questions = [*inputs.questions(prepared), *machine.questions(prepared)]
+    if tracking.is_tracked(job):
+        questions.append(Question(_TRACKING, partial(_tracking, job, context)))
+    faulty = {subject for subject, _ in lacking}
+    questions = [question for question in questions if question.subject not in faulty]
     doctor = described(job.backend).doctor()
     if doctor:
         try:
@@ -62,10 +64,12 @@ def examine(
     yield from answers(questions, deadline_s, doctor.unanswered if doctor else frozenset(), show)
 
 
-def _here(prepared: Prepared, context: LaunchContext, known: set[str]) -> Iterator[Question]:
-    """Yield the questions that this machine answers, but those whose subject is known to be faulty."""
-    every = (*inputs.questions(prepared), *machine.questions(prepared), *services.questions(prepared, context))
-    yield from (question for question in every if question.subject not in known)
+def _tracking(job: JobSpec, context: LaunchContext) -> Iterator[Answer]:
+    """Yield whether the tracking server answers, and its clock, which is compared with this machine's."""
+    store = tracking.contacted(job, context)
+    yield ok(_TRACKING, f"{store.uri} {'answers' if store.clock else 'is where runs are written'}")
+    if store.clock:
+        yield clock("the tracking server", store.clock)
 
 
 def _subject(job: JobSpec, problem: Problem) -> str:

@@ -99,23 +99,18 @@ def _refusal(folder: Path) -> int | None:
 def _room(prepared: Prepared, key: str, place: Path) -> Iterator[Answer]:
     free, expected = shutil.disk_usage(place).free, _expected(prepared)
     has = f"{_size(free)} free at {place}"
-    if expected is None and free < _BUNDLE_BYTES:
-        remedy = "make room there, or choose a location on another disk"
-        yield Problem("E433", key, f"{has}: not even a bundle fits", value=str(place), remedy=remedy)
-        return
+    refused = partial(
+        Problem, "E433", key, value=str(place), remedy="make room there, or choose a location on another disk"
+    )
     if expected is None:
         is_small = prepared.job.is_rehearsal
-        yield ok(
-            DISK,
-            f"{has}; "
-            + ("a rehearsal's checkpoints are small" if is_small else "the size of checkpoints is unknown"),
-        )
+        size = "a rehearsal's checkpoints are small" if is_small else "the size of checkpoints is unknown"
+        yield refused(f"{has}: not even a bundle fits") if free < _BUNDLE_BYTES else ok(DISK, f"{has}; {size}")
         return
     each, kept = expected.content.total_bytes, _kept(prepared)
     need = f"a checkpoint takes {_size(each)}, and {kept} exist at a time"
     if free < each:
-        remedy = "make room there, or choose a location on another disk"
-        yield Problem("E433", key, f"{has}, but {need}", value=str(place), remedy=remedy)
+        yield refused(f"{has}, but {need}")
     elif free < kept * each:
         yield warning(DISK, f"{has}, but {need}", "make room there, or keep fewer checkpoints")
     else:

@@ -73,23 +73,20 @@ def take(sources: Sources) -> Record:
         for name, place in sources.code.items()
     }
     code |= {
-        name: {"kind": "reference", "at": where, "note": _elsewhere(name)}
+        name: {
+            "kind": "reference",
+            "at": where,
+            "note": "not recorded: the job fetches it" if name == "repository" else "not recorded",
+        }
         for name, where in sources.elsewhere.items()
     }
-    image = _image(sources.image) if sources.image else {}
+    image = {"reference": sources.image} if sources.image else {}
+    if digest := _DIGEST.search(sources.image or ""):
+        image["digest"] = digest[1]
     environment: dict[str, str] = {}
     if sources.packages != "none":
         environment = {**versions(None if sources.packages == "all" else PROGRAMS), "recipe-launcher": VERSION}
     return Record(sources, current_time(), code, input_states(sources, Budget()), image, environment)
-
-
-def _elsewhere(name: str) -> str:
-    return "not recorded: the job fetches it" if name == "repository" else "not recorded"
-
-
-def _image(reference: str) -> dict[str, str]:
-    found = _DIGEST.search(reference)
-    return {"reference": reference, **({"digest": found[1]} if found else {})}
 
 
 def as_text(record: Record) -> str:

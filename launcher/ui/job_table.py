@@ -146,7 +146,7 @@ def jobs(request: Request) -> Response:
         "clusters": sorted({row.cluster for row in every if row.cluster}),
         "users": sorted({row.user for row in every if row.user})[:100],
         "recipes": sorted({row.recipe for row in every if row.recipe})[:500],
-        "states": job_index.states(),
+        "states": job_index.STATES,
     }
     return page(request, "jobs.html", choices=choices, ages=tuple(_AGES), **JobsView(ui, filters).values())
 

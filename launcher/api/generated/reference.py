@@ -12,7 +12,7 @@ from typing import Any
 import click
 from pydantic import BaseModel
 
-from launcher.api.files import write_file
+from launcher.api.files import changed, write_file
 from launcher.api.generated import architecture, schema
 from launcher.api.generated.codes import Code, all_codes
 from launcher.api.generated.terminal_picture import plan_picture
@@ -45,15 +45,15 @@ def pages(group: click.Group) -> dict[Path, str]:
 
 def stale(root: Path, group: click.Group) -> list[Path]:
     """Return the pages and pictures under `root`, a checkout, that differ from what the code generates."""
-    changed = _changed(root, _texts(group) | _readme(root))
+    texts = changed(root, _texts(group) | _readme(root))
     # The picture's command fails while a cluster's file lacks a key that its options have.
-    is_faulty = any(path.parent == _CLUSTER_FILES for path in changed)
-    return [*changed, *([] if is_faulty else _stale_pictures(root, group))]
+    is_faulty = any(path.parent == _CLUSTER_FILES for path in texts)
+    return [*texts, *([] if is_faulty else _stale_pictures(root, group))]
 
 
 def write(root: Path, group: click.Group) -> list[Path]:
     """Write the pages and pictures that are stale under `root`, a checkout; return their paths."""
-    texts = _changed(root, _texts(group) | _readme(root))
+    texts = changed(root, _texts(group) | _readme(root))
     for path, text in texts.items():
         write_file(root / path, text)
     drawings = _stale_pictures(root, group)  # after the texts: see `stale`
@@ -93,19 +93,10 @@ def _terminal(group: click.Group) -> dict[Path, str]:
     return {PICTURE: plan_picture(group).rstrip("\n") + "\n"}
 
 
-def _changed(root: Path, texts: Mapping[Path, str]) -> dict[Path, str]:
-    """Return the texts that differ from their files."""
-    return {
-        path: text
-        for path, text in texts.items()
-        if not (root / path).is_file() or (root / path).read_text("utf-8") != text
-    }
-
-
 def _stale_pictures(root: Path, group: click.Group) -> Mapping[Path, str | None]:
     """Return the pictures that are stale, with their text; None for one that matplotlib draws."""
     is_current = pictures.shows(root / ARCHITECTURE, repr(architecture.outline()))
-    return _changed(root, _terminal(group)) | ({} if is_current else {ARCHITECTURE: None})
+    return changed(root, _terminal(group)) | ({} if is_current else {ARCHITECTURE: None})
 
 
 def _code(text: str) -> str:
@@ -151,27 +142,25 @@ def _rules() -> str:
 
 def _open_trainer() -> str:
     """Return the page of what the open trainer does with each key of the families that it trains."""
-    families = [{"name": name, "sections": list(map(_trainer_section, keys.items()))} for name, keys in _key_tables()]
+
+    def row(key: Key) -> dict[str, str]:
+        others = ""
+        if found := key.condition:
+            reason = "" if found.reason == key.effect else f", {found.reason}"
+            others = f"{found.when}: {found.treatment}{reason}"
+        return {"path": key.path, "treatment": key.treatment, "effect": _cell(key.effect), "others": _cell(others)}
+
+    families = [
+        {
+            "name": name,
+            "sections": [
+                {"title": title, "rows": list(map(row, keys))} for title, keys in given.table().sections.items()
+            ],
+        }
+        for name in family_registry.names()
+        if (given := family_registry.open_recipe_of(name))
+    ]
     return render_template("docs/open-trainer.md.j2", families=families)
-
-
-def _key_tables() -> Iterator[tuple[str, Mapping[str, tuple[Key, ...]]]]:
-    for name in family_registry.names():
-        if given := family_registry.open_recipe_of(name):
-            yield name, given.table().sections
-
-
-def _trainer_section(named: tuple[str, tuple[Key, ...]]) -> dict[str, Any]:
-    title, keys = named
-    return {"title": title, "rows": list(map(_trainer_row, keys))}
-
-
-def _trainer_row(key: Key) -> dict[str, str]:
-    others = ""
-    if found := key.condition:
-        reason = "" if found.reason == key.effect else f", {found.reason}"
-        others = f"{found.when}: {found.treatment}{reason}"
-    return {"path": key.path, "treatment": key.treatment, "effect": _cell(key.effect), "others": _cell(others)}
 
 
 def _keys() -> str:

@@ -5,10 +5,9 @@
 Source: names of scripts and of variables follow the published launcher's scripts.
 """
 
-import os
 from pathlib import Path
 
-from launcher.api.files import write_file
+from launcher.api.files import changed, write_file
 from launcher.common.templating import render_template
 from launcher.config.catalogue import Entry, entries, recipe_tree
 from launcher.model import family_registry
@@ -45,12 +44,7 @@ def stale(folder: Path) -> list[Path]:
     """
     wanted = scripts()
     there = {path.relative_to(folder) for path in folder.rglob("*") if path.is_file()}
-    current = {
-        path
-        for path in there & wanted.keys()
-        if os.access(folder / path, os.X_OK) and (folder / path).read_bytes() == wanted[path].encode()
-    }
-    return sorted((there | wanted.keys()) - current)
+    return sorted(changed(folder, wanted).keys() | (there - wanted.keys()))
 
 
 def write(folder: Path) -> list[Path]:

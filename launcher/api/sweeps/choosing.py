@@ -4,7 +4,7 @@ import importlib.util
 import math
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 from launcher.api.sweeps.record import PRUNED, STUDY_FILE, SUCCEEDED, Description, Trial
 from launcher.common import console
@@ -17,22 +17,6 @@ _BUSY_TIMEOUT_S = 60
 """How long sqlite waits for another process that reads the study, such as Optuna's dashboard."""
 
 
-class Chooser(Protocol):
-    """Chooses trials and learns from them."""
-
-    def restore(self, trials: Mapping[int, Trial]) -> None:
-        """Agree with the trials on record, after the process that ran the sweep has ended in whatever way."""
-
-    def ask(self) -> tuple[int, tuple[str | float, ...]] | None:
-        """Return the number and the values of the next trial; None if none is left."""
-
-    def prunes(self, number: int, points: Sequence[tuple[int, float]]) -> bool:
-        """Report the objective at further steps; return whether the trial is worth no further step."""
-
-    def tell(self, trial: Trial) -> None:
-        """Report a trial that has ended."""
-
-
 def problems(description: Description) -> tuple[Problem, ...]:
     """Return what is missing here for a sweep."""
     if not _needs_optuna(description) or importlib.util.find_spec("optuna"):
@@ -40,8 +24,8 @@ def problems(description: Description) -> tuple[Problem, ...]:
     return (Problem("E723", "sweep", "a sampler and a pruner need Optuna, which is not installed", remedy=INSTALL),)
 
 
-def chooser(description: Description, folder: Path) -> Chooser:
-    """Return who chooses the trials of a sweep."""
+def chooser(description: Description, folder: Path) -> "Grid | Study":
+    """Return what chooses the trials of a sweep."""
     return Study(description, folder) if _needs_optuna(description) else Grid(description)
 
 
@@ -57,11 +41,11 @@ class Grid:
         self._next = 0
 
     def restore(self, trials: Mapping[int, Trial]) -> None:
-        """Continue after the last trial."""
+        """Continue after the last trial on record."""
         self._next = max(trials, default=-1) + 1
 
     def ask(self) -> tuple[int, tuple[str | float, ...]] | None:
-        """Return the next combination."""
+        """Return the number and the values of the next combination; None if none is left."""
         if self._next == len(self._points):
             return None
         number, self._next = self._next, self._next + 1
@@ -105,7 +89,10 @@ class Study:
         self._study.sampler = _sampler(optuna, description, len(self._study.get_trials(deepcopy=False)))
 
     def restore(self, trials: Mapping[int, Trial]) -> None:
-        """End trials of the study that have ended on record, or whose job was never recorded."""
+        """End trials of the study that have ended on record, or whose job was never recorded.
+
+        The process that ran the sweep may have ended in whatever way.
+        """
         states = self._optuna.trial.TrialState
         self._left = self._trials_wanted - len(trials)
         while self._study.get_trials(deepcopy=False, states=(states.WAITING,)):
@@ -120,7 +107,7 @@ class Study:
                 self.tell(known)
 
     def ask(self) -> tuple[int, tuple[str | float, ...]] | None:
-        """Return what the sampler chooses, while trials are left."""
+        """Return the number and the values that the sampler chooses; None if no trial is left."""
         if self._left <= 0:
             return None
         if self._points is not None:
@@ -132,7 +119,7 @@ class Study:
         return found.number, tuple(found.params[label] for label in self._distributions)
 
     def prunes(self, number: int, points: Sequence[tuple[int, float]]) -> bool:
-        """Report the objective to the study, and ask its pruner at the last step.
+        """Report the objective at further steps; return whether the pruner ends the trial at the last one.
 
         Each of both is a transaction of sqlite: without a pruner, the study keeps the last value only.
         """

@@ -212,7 +212,8 @@ class Engine:
         return dataclasses.replace(trial, state=PRUNED, value=_finite(meter.value), step=meter.step, reason=reason)
 
     def _ended(self, trial: Trial, job: Job, status: JobStatus, meter: Meter | None) -> Trial:
-        launching.close_run(job.record, status) if not self._backend.ends_with_launcher else ()
+        if not self._backend.ends_with_launcher:
+            launching.close_run(job.record, status)
         state, reason = _STATES.get(status.state, FAILED), None
         if state != SUCCEEDED:
             reason = status.message or status.state.value

@@ -14,7 +14,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from launcher.bundle import store as bundles
 from launcher.common import os_errors
 from launcher.common.problems import fail
 from launcher.config.dimensions import Dimension
@@ -22,11 +21,8 @@ from launcher.job_store import registry
 from launcher.runtime.durable import append_json, write_text
 
 SWEEP_FILE, TRIALS_FILE, STUDY_FILE, PICTURE_FILE = "sweep.json", "trials.jsonl", "study.db", "sweep.svg"
-WAITING, RUNNING, SUCCEEDED, PRUNED, FAILED, CANCELLED = (
-    *("waiting", "running", "succeeded", "pruned", "failed"),
-    "cancelled",
-)
-UNFINISHED = (WAITING, RUNNING)
+STATES = ("waiting", "running", "succeeded", "pruned", "failed", "cancelled")
+WAITING, RUNNING, SUCCEEDED, PRUNED, FAILED, CANCELLED = STATES
 _CHANGEABLE = ("parallel", "trials", "parent_run")
 """What another call for the same sweep may change."""
 
@@ -128,7 +124,7 @@ class Trial:
     @property
     def is_finished(self) -> bool:
         """Whether it has ended."""
-        return self.state not in UNFINISHED
+        return self.state not in (WAITING, RUNNING)
 
     @classmethod
     def of_json(cls, fields: dict[str, Any]) -> "Trial":
@@ -214,15 +210,3 @@ def _refuse_others(values: Iterable[object], *kinds: type) -> None:
     """Raise a TypeError if a value is of another type."""
     if wrong := [value for value in values if not isinstance(value, kinds)]:
         raise TypeError(f"{wrong[0]!r} is of another type")
-
-
-def locate(name: str | os.PathLike[str]) -> SweepFolder:
-    """Return the folder of a sweep that a user names: its path, or its name under `results`.
-
-    Raises:
-        ProblemsFound: No such sweep exists (E721).
-    """
-    for path in (Path(name), Path(bundles.RESULTS, name)):
-        if (path / SWEEP_FILE).is_file():
-            return SweepFolder(path.absolute())
-    raise fail("E721", os.fspath(name), f"is neither the folder of a sweep nor a sweep under {bundles.RESULTS}/")

@@ -24,7 +24,6 @@ from launcher.api.sweeps.record import (
     Description,
     SweepFolder,
     Trial,
-    locate,
 )
 from launcher.api.tables import Table, html_table
 from launcher.bundle import store as bundles
@@ -336,14 +335,18 @@ def of_folder(results: Path, name: str) -> Sweep | None:
 
 
 def attach_sweep(sweep: str | os.PathLike[str]) -> Sweep:
-    """Return a sweep by its name or its folder.
+    """Return a sweep by its folder, or its name under `results`.
 
     Raises:
-        ProblemsFound: No such sweep exists (E721).
+        ProblemsFound: No such sweep exists, or its description is damaged (E721).
     """
-    found = locate(sweep)
-    _ = found.description
-    return Sweep(found.path)
+    name, results = os.fspath(sweep), bundles.RESULTS
+    for folder in (Path(name), Path(results, name)):
+        if (folder / SWEEP_FILE).is_file():
+            found = Sweep(folder.absolute())
+            _ = found.description
+            return found
+    raise fail("E721", name, f"is neither the folder of a sweep nor a sweep under {results}/")
 
 
 def of_command_line(words: Sequence[str], session: Session) -> Sweep:

@@ -4,7 +4,6 @@ from typing import Annotated, Any
 
 import typer
 
-from launcher.api import doctor as doctors
 from launcher.cli.commands.arguments import AsJson, complete_recipe_or_override, split_args
 from launcher.cli.output import print_json
 from launcher.common import console
@@ -49,6 +48,7 @@ def doctor(
 
 def _examined(name: str, overrides: list[str], timeout_s: float) -> tuple[tuple[Any, ...], bool]:
     """Return what is found about a recipe, and whether its job would fail; on a terminal, show the progress."""
+    from launcher.api import doctor as doctors
     from launcher.api.plan import compile as compiled
 
     plan = compiled(name, overrides, strict=False)

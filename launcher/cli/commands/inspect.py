@@ -195,27 +195,21 @@ def diff(
     """Compare two recipes, sizes or jobs. Of jobs, code, data, packages and metrics are compared too; a single one is
     compared with what it would be now."""
     from launcher.api import comparing
+    from launcher.cli.commands import reproduce
 
     if not overrides and comparing.are_jobs(old, new):
-        from launcher.cli.commands import reproduce
-
-        if reproduce.difference(old, new, as_json=as_json) and exit_code:
-            raise typer.Exit(_DIFFERENT)
-        return
-    if new is not None and "=" in new:  # an override: `recipes diff BUNDLE KEY=VALUE` has nothing to apply it to
-        raise fail("E801", new, "missing second argument: overrides follow two recipes or bundles")
-    sides = comparing.bundle_and_now(old) if new is None else comparing.both(old, new, overrides or ())
-    lines = comparing.changes(*sides)
-    if as_json:
-        print_json({"old": sides[0].title, "new": sides[1].title, "lines": lines})
-        raise typer.Exit(_DIFFERENT if lines and exit_code else 0)
-    for notice in dict.fromkeys(notice for side in sides for notice in side.notices):
-        console.show_notice(notice, stderr=True)
-    styles = {"-": "red", "+": "green"}
-    if lines:
-        heads = [(f"--- {sides[0].title}", "bold"), (f"+++ {sides[1].title}", "bold")]
-        console.say_all([*heads, *((line, styles[line[0]]) for line in lines)])
+        has_difference = reproduce.difference(old, new, as_json=as_json)
     else:
-        console.say("no difference", "dim", stderr=True)
-    if lines and exit_code:
+        if new is not None and "=" in new:  # `recipes diff BUNDLE KEY=VALUE` has nothing to apply the override to
+            raise fail("E801", new, "missing second argument: overrides follow two recipes or bundles")
+        first, second = sides = comparing.both(old, new, overrides or ())
+        lines = comparing.lines(*sides)
+        has_difference = bool(lines)
+        if as_json:
+            print_json({"old": first.title, "new": second.title, "lines": lines})
+        else:
+            for notice in dict.fromkeys(notice for side in sides for notice in side.notices):
+                console.show_notice(notice, stderr=True)
+            reproduce.show_difference(first.title, second.title, lines)
+    if has_difference and exit_code:
         raise typer.Exit(_DIFFERENT)

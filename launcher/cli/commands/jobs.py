@@ -92,7 +92,7 @@ def logs(
 ) -> None:
     """Show the workers' output, by attempt, and why a job failed."""
     from launcher.api.job import attach
-    from launcher.cli import failure_text
+    from launcher.cli import terminal
     from launcher.common.lines import LineWriter
 
     if all_lines and (rank or stderr):
@@ -111,10 +111,10 @@ def logs(
         for each in lines:
             shown = each.shown(with_writer=with_writer, with_attempt=all_lines)
             writer.put(_as_json(each) if as_json else shown)
-    if grep is None and (failure := failure_text.of(found.folder)):
+    if grep is None and (failure := terminal.failure_of(found.folder)):
         if as_json:
             console.say(json.dumps({"kind": "failure", "rank": None, "text": str(failure)}))
-        failure_text.show(None if as_json else failure, stderr=True)
+        terminal.show_failure(None if as_json else failure, stderr=True)
 
 
 def _as_json(line: "LogLine") -> str:
@@ -162,16 +162,15 @@ def timeline(bundle: BundleName, as_json: AsJson = False) -> None:
 def status(job: JobName, as_json: AsJson = False) -> None:
     """Show a job's state and size. Includes why it is pending, or why it ended."""
     from launcher.api.job import attach
-    from launcher.cli import failure_text, terminal
+    from launcher.cli import terminal
 
-    found = attach(job)
-    record, seen, name, troubled, failure = found.report()
+    record, seen, name, troubled, failure = found = attach(job).report()
     if as_json:
         known = {} if troubled is None else {"troubled_pods": list(map(with_created, troubled))}
-        print_json(found.as_json(seen) | known)
+        print_json(found.as_json | known)
         return
     terminal.show_status(seen)
-    failure_text.show(failure)
+    terminal.show_failure(failure)
     pods.show_reasons(troubled or (), job)
     if seen.restarts:
         console.say(f"restarts  {seen.restarts}")
@@ -210,7 +209,7 @@ def wait(
 ) -> None:
     """Wait until a job has ended. Exit code 0 if it succeeded, 3 if it failed, 130 if it was cancelled."""
     from launcher.api.job import attach
-    from launcher.cli import failure_text, launch, terminal
+    from launcher.cli import launch, terminal
 
     found = attach(job)
     changes = found.changes(timeout_s, launch.SHOWN)
@@ -221,7 +220,7 @@ def wait(
             console.say(json.dumps(found.as_json(seen)))
         else:
             terminal.show_status(seen)
-            failure_text.show(found.why(seen), stderr=True)
+            terminal.show_failure(found.why(seen), stderr=True)
     raise typer.Exit(launch.EXIT_CODES[seen.state])
 
 

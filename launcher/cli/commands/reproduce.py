@@ -1,6 +1,7 @@
 """Commands that launch a job once more, and compare jobs with all that they are made of."""
 
 import contextlib
+from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING, Annotated
 
 import typer
@@ -27,31 +28,26 @@ def rerun(
 ) -> None:
     """Launch a job once more, from its recorded overrides. It has a bundle of its own. If its configuration, code,
     data or packages have changed, print what differs and exit with 2. dry_run=true writes the bundle alone."""
-    from launcher.api import reproducing
+    from launcher.api import reproducing, running
     from launcher.cli import launch, terminal
 
     with console.slow(_SLOW):
         found = reproducing.rerun(job, overrides or ())
-    _show_changes(found.comparison)
+    _show_notes(found.comparison)
+    if found.comparison.changes:
+        _show_lines(found.comparison.lines())
+    else:
+        console.say(f"{found.comparison.old} compiles to the same bytes", "dim", stderr=True)
     found.check(allow_changes=allow_changes)
     terminal.show_plan(found.job)
     with console.slow(_SLOW):
         bundle = found.write(allow_changes=allow_changes, name=name)
-    terminal.show_bundle(bundle, name, is_only_written=found.is_only_written)
-    if found.is_only_written:
+    is_only_written = running.is_only_written(found.job)
+    terminal.show_bundle(bundle, name, is_only_written=is_only_written)
+    if is_only_written:
         return
     with contextlib.chdir(found.context.cwd):  # processes of a job on this machine start there
         raise typer.Exit(launch.launch(bundle, found.job.backend, wait=wait))
-
-
-def _show_changes(comparison: "Comparison") -> None:
-    """Print what has changed since a job was launched, and what is not known."""
-    for note in comparison.notes:
-        console.say(f"note  {note}", "yellow", stderr=True)
-    if comparison.changes:
-        console.say_all([(line, _STYLES.get(line[0], "bold")) for line in comparison.lines()])
-    else:
-        console.say(f"{comparison.old} compiles to the same bytes", "dim", stderr=True)
 
 
 def difference(old: str, new: str | None, *, as_json: bool) -> bool:
@@ -62,12 +58,25 @@ def difference(old: str, new: str | None, *, as_json: bool) -> bool:
         comparison = reproducing.of_jobs(old, new) if new else reproducing.since(old)
     if as_json:
         print_json(comparison)
-        return bool(comparison.changes)
-    for note in comparison.notes:
-        console.say(f"note  {note}", "yellow", stderr=True)
-    if comparison.changes:
-        heads = [(f"--- {comparison.old}", "bold"), (f"+++ {comparison.new}", "bold")]
-        console.say_all([*heads, *((line, _STYLES.get(line[0], "bold")) for line in comparison.lines())])
+    else:
+        _show_notes(comparison)
+        show_difference(comparison.old, comparison.new, list(comparison.lines()))
+    return bool(comparison.changes)
+
+
+def show_difference(old: str, new: str, lines: Sequence[str]) -> None:
+    """Print the lines of a difference below the titles of both sides."""
+    if lines:
+        console.say_all([(f"--- {old}", "bold"), (f"+++ {new}", "bold")])
+        _show_lines(lines)
     else:
         console.say("no difference", "dim", stderr=True)
-    return bool(comparison.changes)
+
+
+def _show_notes(comparison: "Comparison") -> None:
+    for note in comparison.notes:
+        console.say(f"note  {note}", "yellow", stderr=True)
+
+
+def _show_lines(lines: Iterable[str]) -> None:
+    console.say_all((line, _STYLES[line[0]]) for line in lines)
