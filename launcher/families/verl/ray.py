@@ -49,7 +49,6 @@ def _role(name: str, section: str = "", *, nodes: int | None = None) -> Role:
     return Role(
         name,
         program=lambda job: _PROGRAM,
-        image_command=lambda job: (),
         env=_env,
         nodes=lambda job: job.initial_nodes if nodes is None else nodes,
         requests=(lambda job: amounts(job, "")) if section else lambda job: {"cpu": "1", "memory": "2Gi"},
