@@ -258,11 +258,6 @@ class Recipe(ImageRecipe):
         parts = strategy.tensor_model_parallel_size * strategy.pipeline_model_parallel_size
         return parts * strategy.context_parallel_size
 
-    @property
-    def experts(self) -> int:
-        """Experts of each layer; 0 if the model has none."""
-        return self.model.config.num_moe_experts or 0
-
     def published_model(self, sources: ValueSources) -> str:
         """Return the published model that the recipe is of: the one its files name."""
         from launcher.runtime.model_configs import beginning  # few compiles need it

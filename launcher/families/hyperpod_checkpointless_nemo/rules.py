@@ -54,7 +54,7 @@ def experts_divide(checked: CheckedRecipe, problem: MakeProblem) -> Iterator[Pro
     """Ranks that share the experts form complete groups, of equal numbers of experts, in every copy."""
     recipe, replicas = recipe_of(checked, Recipe), _replicas(checked)
     shares, copies = recipe.strategy.expert_model_parallel_size, recipe.strategy.num_distributed_optimizer_instances
-    path, experts = f"{_STRATEGY}.expert_model_parallel_size", recipe.experts
+    path, experts = f"{_STRATEGY}.expert_model_parallel_size", recipe.model.config.num_moe_experts or 0
     if shares is None or shares == 1:
         return
     if not experts or experts % shares:
