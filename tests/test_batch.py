@@ -37,10 +37,10 @@ def test_nearest_split_reproduces_the_published_ones():
     assert batch.nearest_split(128, 48) == batch.BatchSplit(small=2, large=3, num_small=16)
 
 
-def test_even_split_exists_only_where_it_divides():
-    assert batch.even_split(128, 32) == batch.BatchSplit(4, 4, 32)
-    assert batch.even_split(128, 24) is None
-    assert batch.even_split(4, 8) is None
+def test_a_split_is_even_only_where_it_divides():
+    assert batch.nearest_split(128, 32) == batch.BatchSplit(4, 4, 32) and batch.nearest_split(128, 32).is_even
+    assert not batch.nearest_split(128, 24).is_even
+    assert batch.nearest_split(4, 8) is None
 
 
 @given(samples=st.integers(1, 20_000), ranks=st.integers(1, 2000), limit=st.integers(1, 64))
@@ -77,9 +77,10 @@ def test_a_size_is_as_fast_as_the_first_that_has_its_share():
     assert list(batch.no_faster_than([4, 6, 4, 3])) == [None, 0, 0, None]
 
 
-def test_accumulation_steps_exist_only_where_the_micro_batch_divides_the_share():
-    assert repr(batch.accumulation_steps(12, 4)) == "3"
-    assert batch.accumulation_steps(12, 5) is None
+def test_divisors_are_listed_between_their_bounds():
+    assert batch.divisors(12) == "1, 2, 3, 4, 6, 12"
+    assert batch.divisors(12, least=2, most=6) == "2, 3, 4, 6"
+    assert batch.divisors(1, least=2) == ""
 
 
 @pytest.mark.parametrize(

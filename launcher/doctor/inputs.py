@@ -16,8 +16,8 @@ from launcher.model.backend_registry import described
 from launcher.model.config_tree import get
 from launcher.model.environment import secret_references
 from launcher.model.finding import Answer, Question, ok, unknown, warning
+from launcher.model.interface import OpenRecipe
 from launcher.model.job_spec import OPEN, JobSpec
-from launcher.model.open_recipe import OpenRecipe
 from launcher.pipeline import Prepared
 
 DATA, MODEL, IMAGE, SECRETS = "data", "model", "image", "secrets"

@@ -11,12 +11,6 @@ from launcher.model.job_spec import BatchSplit
 # and "Uneven Batch Size".
 
 
-def even_split(samples: int, data_parallel_size: int) -> BatchSplit | None:
-    """Return the split that gives every rank the same share, or None when there is none."""
-    share, rest = divmod(samples, data_parallel_size)
-    return BatchSplit(share, share, data_parallel_size) if share and not rest else None
-
-
 def nearest_split(samples: int, data_parallel_size: int) -> BatchSplit | None:
     """Return the split whose largest share is smallest, or None when a rank would get no sample.
 
@@ -27,11 +21,6 @@ def nearest_split(samples: int, data_parallel_size: int) -> BatchSplit | None:
     if not share:
         return None
     return BatchSplit(share, share + 1 if rest else share, data_parallel_size - rest)
-
-
-def accumulation_steps(share: int, micro_batch_size: int) -> int | None:
-    """Return the forward passes for `share` samples, or None when they do not divide."""
-    return None if share % micro_batch_size else share // micro_batch_size
 
 
 def largest_micro_batch(share: int, limit: int) -> int:
@@ -74,6 +63,11 @@ def passes(share: int, max_micro_batch_size: int) -> tuple[int, int]:
     """Return micro batch and number of passes for an uneven `share`: the fewest passes, then the smallest batch."""
     steps = -(-share // max_micro_batch_size)
     return -(-share // steps), steps
+
+
+def divisors(number: int, least: int = 1, most: int | None = None) -> str:
+    """Return the divisors of a number from `least` to `most`, by default the number itself, for people."""
+    return ", ".join(str(each) for each in range(least, min(number, most or number) + 1) if number % each == 0)
 
 
 def balance(split: BatchSplit, data_parallel_size: int) -> float:

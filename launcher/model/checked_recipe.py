@@ -152,6 +152,11 @@ class CheckedRecipe(NamedTuple):
         return wanted
 
     @property
+    def ranks(self) -> int:
+        """Ranks on the nodes of the base recipe."""
+        return self.recipe.trainer.num_nodes * self.devices
+
+    @property
     def resources(self) -> Resources:
         """What a pod takes of its node; nothing if the instance type is unknown, or this machine."""
         if (instance := self.instance) is None:

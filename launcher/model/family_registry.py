@@ -16,9 +16,8 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 from launcher.common.problems import Problem
 from launcher.common.suggestions import did_you_mean
-from launcher.model.interface import Interface
+from launcher.model.interface import Interface, OpenRecipe
 from launcher.model.job_spec import OPEN, Trainer
-from launcher.model.open_recipe import OpenRecipe
 
 if TYPE_CHECKING:
     from launcher.model.recipe import RecipeBase

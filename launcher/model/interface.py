@@ -3,14 +3,16 @@
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from enum import Enum
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from launcher.common.names import BASE_CONFIG, CONFIG_DIR, ENV_COPY_EVERY, ENV_IN_PLACE
 from launcher.common.problems import Problem
 from launcher.model.config_tree import get
 from launcher.model.job_spec import JobSpec, ScalePoint
-from launcher.model.open_recipe import OpenRecipe
 from launcher.model.ray_job import ResourceCheck
+
+if TYPE_CHECKING:  # few compiles need it
+    from launcher.runtime.finetune.key_terms import KeyTable
 
 BUNDLE_CONFIGS = f"bundle:{CONFIG_DIR}"
 """Placeholder in a program's arguments for the folder of the configurations, wherever the job runs."""
@@ -83,10 +85,11 @@ class Role(NamedTuple):
 
     name: str
     """Unique in the family."""
-    program: Callable[[JobSpec], tuple[str, ...]]
-    """Arguments of `hyperpodrun`, for a job: a script, or `-m` and a module, and its own arguments."""
-    image_command: Callable[[JobSpec], tuple[str, ...]]
-    """The start command of a job's image; empty if the user must give one."""
+    program: Callable[[JobSpec], tuple[str, ...]] = lambda job: ()
+    """Arguments of `hyperpodrun`, for a job: a script, or `-m` and a module, and its own arguments; none of a program
+    that only its image starts."""
+    image_command: Callable[[JobSpec], tuple[str, ...]] = lambda job: ()
+    """The start command of a job's image; empty if the image starts its own program, or the user must give one."""
     image_env: Callable[[JobSpec], dict[str, str]] = lambda job: {}
     """The variables that the image reads, for a job."""
     env: Callable[[JobSpec], dict[str, str]] = lambda job: {}
@@ -146,6 +149,28 @@ def agent_workers(
 def _in_container(program: tuple[str, ...], *, takes_config_path: bool) -> tuple[str, ...]:
     words = tuple(CONFIG_MOUNT if word == BUNDLE_CONFIGS else word for word in program)
     return (*words, f"--config-path={CONFIG_MOUNT}") if takes_config_path else words
+
+
+class OpenRecipe(NamedTuple):
+    """How a family's recipes become configurations of the open trainer, and where it finds values in their keys.
+
+    Paths are dotted, from the top of the recipe.
+    """
+
+    table: "Callable[[], KeyTable]"
+    """What the trainer does with each key of the family."""
+    model: str
+    """Key of the model: a folder, or a name on the Hugging Face Hub."""
+    train: str
+    """Key of the training samples."""
+    validation: str
+    """Key of the validation samples."""
+    adapters: str
+    """Key of adapters to start from."""
+    trained: Callable[[Mapping[str, Any]], Mapping[str, Any]] = lambda recipe: recipe
+    """Returns the trainer's own configuration, in the layout of LLMFT recipes, of a recipe that has no Problem."""
+    own_keys: tuple[str, ...] = ()
+    """Keys that only the open trainer reads."""
 
 
 class Interface(NamedTuple):

@@ -12,6 +12,7 @@ from launcher.model.instances import Instance
 
 if TYPE_CHECKING:  # a command that only follows jobs does not need pydantic
     from launcher.model.base_model import ClusterOptions
+    from launcher.model.recipe import Preemption
     from launcher.model.sources import Sources
 
 Trainer = Literal["published", "open"]
@@ -93,13 +94,6 @@ def start_size(num_nodes: int, sizes: Sequence[int]) -> int:
     return num_nodes if num_nodes in sizes else min(sizes)
 
 
-class Preemption(NamedTuple):
-    """Priority classes of a job in two parts: a base of `min_nodes` nodes, and the elastic rest."""
-
-    base_priority_class: str
-    elastic_priority_class: str
-
-
 class ElasticPolicy(NamedTuple):
     """How a job may change its size. Times in seconds; None leaves the operator's default.
 
@@ -115,7 +109,7 @@ class ElasticPolicy(NamedTuple):
     graceful_shutdown_timeout_s: int | None
     faulty_timeout_s: int | None
     scale_up_snooze_s: int | None
-    preemption: Preemption | None = None
+    preemption: "Preemption | None" = None
     is_in_place: bool = False
     """Whether workers that stay keep their processes."""
 

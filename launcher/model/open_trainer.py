@@ -14,9 +14,8 @@ from launcher.common.names import ENTRYPOINT
 from launcher.common.problems import Problem
 from launcher.model.backend_registry import described
 from launcher.model.config_tree import get
-from launcher.model.interface import Interface, agent_workers
+from launcher.model.interface import Interface, OpenRecipe, agent_workers
 from launcher.model.job_spec import JobSpec
-from launcher.model.open_recipe import OpenRecipe
 from launcher.runtime.model_configs import table
 
 _MODEL = "model_config.model_name_or_path"

@@ -82,6 +82,13 @@ class Run(Model):
     itself."""
 
 
+class TimedRun(Run):
+    """Name of the job, its family, and its time, for programs of NeMo."""
+
+    time_limit: Annotated[str, Field(pattern=r"^([0-9]{1,3}-)?[0-9]{1,2}:[0-5][0-9]:[0-5][0-9]$")]
+    """Longest time of the job, days-hours:minutes:seconds, as the program reads it."""
+
+
 class Trainer(Model):
     """Processes per node, and initial number of nodes."""
 

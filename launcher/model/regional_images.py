@@ -1,11 +1,13 @@
 """Published images that each region's registry has in an account of its own."""
 
 from collections.abc import Mapping
-from typing import Annotated
+from typing import Annotated, Any, ClassVar
 
 from pydantic import Field
 
 from launcher.model.base_model import Model
+from launcher.model.checkpointing import Content
+from launcher.model.recipe import RecipeBase
 
 Account = Annotated[str, Field(pattern="^[0-9]{12}$")]
 
@@ -56,3 +58,29 @@ class RegionalImages(Model):
         place = region or self.region
         account = (accounts or self.accounts).get(place)
         return f"{account}.dkr.ecr.{place}.amazonaws.com/{name}" if account else None
+
+
+class ImageRecipe(RecipeBase):
+    """A recipe whose program runs where its image was published."""
+
+    elsewhere: ClassVar[str]
+    """Why a cluster without a published image cannot run it."""
+
+    images: RegionalImages
+    """The published images, by region."""
+
+    def refusal(self, cluster: str) -> str | None:
+        """Return why a choice of `cluster` cannot run it: no image was published for it."""
+        return None if self.images.exists(cluster) else self.elsewhere
+
+    def image(self, cluster: str, region: str | None) -> str | None:
+        """Return the published image for a choice of `cluster` in a region."""
+        return self.images.address(cluster, region)
+
+    def image_regions(self, cluster: str) -> tuple[str, ...]:
+        """Return the regions that have the published image for a choice of `cluster`."""
+        return self.images.regions(cluster)
+
+    def content(self, config: Mapping[str, Any] | None = None, published_model: str = "") -> Content:
+        """Return nothing: the program saves no checkpoint, or one in a form of its own."""
+        return Content(0, "bfloat16", "none", "ddp")

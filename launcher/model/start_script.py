@@ -1,17 +1,18 @@
-"""The start script of the published images: the variables by which it gets program, repository and commands.
+"""The start script of the published images: how it is started, with program, repository and commands in variables.
 
 Source: the variables of the start script in the published LLMFT image, whose chart starts other images too.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from launcher.model.config_tree import get
-from launcher.model.interface import CONFIG_MOUNT
+from launcher.model.interface import CONFIG_MOUNT, WORKERS, Role
 from launcher.model.job_spec import JobSpec
 
-START_SCRIPT = ("/opt/bin/scripts/train-script-gpu.sh",)
+_START_SCRIPT = ("/opt/bin/scripts/train-script-gpu.sh",)
 """Start command of the images."""
+_LOG = "/data/training.log"
 
 
 def as_commands(value: Sequence[str] | None) -> list[str]:
@@ -19,16 +20,32 @@ def as_commands(value: Sequence[str] | None) -> list[str]:
     return [value] if isinstance(value, str) else list(value or ())
 
 
-def variables(job: JobSpec, program: str) -> dict[str, str]:
-    """Return the variables that the start script reads.
+def workers(
+    program: Callable[[JobSpec], tuple[str, ...]],
+    default: Callable[[JobSpec], str],
+    env: Callable[[JobSpec], dict[str, str]] = lambda job: {},
+) -> Role:
+    """Return the workers of a program that the start script starts.
 
     Args:
-        job: The job.
-        program: What it starts if `git` names no other: the path of a script, or `-m` and a module.
+        program: As of `Role`.
+        default: Returns what the script starts if `git` names no other: the path of a script, or `-m` and a module.
+        env: As of `Role`.
     """
+    return Role(
+        WORKERS,
+        program,
+        image_command=lambda job: _START_SCRIPT,
+        image_env=lambda job: _variables(job, default(job)),
+        env=env,
+        image_log=_LOG,
+    )
+
+
+def _variables(job: JobSpec, default: str) -> dict[str, str]:
     git = job.config["git"]
     script_args = f"--config-path={CONFIG_MOUNT}" + ("" if job.elastic else " --config-name=config.yaml")
-    module = f"-m {git['entry_module']}" if git["entry_module"] else program
+    module = f"-m {git['entry_module']}" if git["entry_module"] else default
     env = {
         "GIT_REPO_URL": _repository(git),
         "GIT_BRANCH": git["branch"] or "",
@@ -49,7 +66,7 @@ def variables(job: JobSpec, program: str) -> dict[str, str]:
     return env
 
 
-def _repository(git: dict[str, Any]) -> str:
+def _repository(git: Mapping[str, Any]) -> str:
     """Return the repository's address; a token is expanded by Kubernetes from the variable before it."""
     url = git["repo_url_or_path"] or ""
     if git["token"] and url.startswith("https://"):

@@ -19,7 +19,6 @@ from launcher.model.job_spec import (
     BatchSplit,
     ElasticPolicy,
     JobSpec,
-    Preemption,
     ScalePoint,
     StepBatch,
     start_size,
@@ -181,6 +180,6 @@ def _elastic(policy: ElasticSettings, nodes: tuple[int, ...]) -> ElasticPolicy:
         graceful_shutdown_timeout_s=policy.graceful_shutdown_timeout,
         faulty_timeout_s=policy.faulty_timeout,
         scale_up_snooze_s=policy.scale_up_snooze_time,
-        preemption=Preemption(**policy.preemption.model_dump()) if policy.preemption else None,
+        preemption=policy.preemption,
         is_in_place=policy.resize == "in_place",
     )

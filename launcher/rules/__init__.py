@@ -32,22 +32,8 @@ ORDER = (
     *("N173", "N139", "N146", "N165", "N168", "N167", "N195"),  # what was typed, and what is in the user's files
     *("N109", "N110", "N111", "N112", "N113", "N104"),  # the sizes, and what holds at each
     *("N161", "N160", "N162", "N163", "N164"),  # the hardware
-    *(
-        "N101",
-        "N108",
-        "N102",
-        "N103",
-        "N124",
-        "N125",
-        "N115",
-        "N105",
-        "N116",
-        "N106",
-        "N181",
-        "N182",
-        "N197",
-        "N198",
-    ),  # differences from the recipe
+    *("N101", "N108", "N102", "N103", "N124", "N125", "N115"),  # differences from the recipe
+    *("N105", "N116", "N106", "N181", "N182", "N197", "N198"),
     *("N174", "N175", "N177", "N180"),  # what a trainer does differently
     *("N107", "N127", "N128", "N126", "N118", "N440", "N441"),  # possible oversights
     *("N133", "N134", "N199", "N130", "N131", "N138", "N132", "N135"),  # checkpoints

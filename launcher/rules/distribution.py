@@ -327,10 +327,9 @@ def options_are_words(checked: CheckedRecipe, problem: MakeProblem) -> Iterator[
     """Custom options are split at blanks, and must not change the planned number and placement of ranks."""
     distribution = _distribution(checked)
     mpi, data = (distribution.started_by_mpi, distribution.data_parallel) if distribution else (None, None)
-    if mpi and mpi.custom_mpi_options:
-        yield from _option_faults(f"{_MPI}.custom_mpi_options", mpi.custom_mpi_options, problem)
-    if data and data.custom_mpi_options:
-        yield from _option_faults(f"{_DATA}.custom_mpi_options", data.custom_mpi_options, problem)
+    for path, section in ((_MPI, mpi), (_DATA, data)):
+        if section and section.custom_mpi_options:
+            yield from _option_faults(f"{path}.custom_mpi_options", section.custom_mpi_options, problem)
 
 
 def _option_faults(path: str, options: str, problem: MakeProblem) -> Iterator[Problem]:
@@ -418,9 +417,8 @@ def processes_have_a_launcher(checked: CheckedRecipe, problem: MakeProblem) -> I
     distribution = _distribution(checked)
     if distribution is None or distribution.torch_distributed is None or distribution.starts:
         return
-    ranks = checked.devices * checked.recipe.trainer.num_nodes
-    if ranks > 1 and described(checked.backend).programs.toolkit_key:
-        message = f"nothing else starts the {ranks} processes together"
+    if checked.ranks > 1 and described(checked.backend).programs.toolkit_key:
+        message = f"nothing else starts the {checked.ranks} processes together"
         yield problem(f"{_TORCH}.enabled", message, value=False, remedy=f"~{_TORCH}")
 
 

@@ -38,13 +38,14 @@ def instance_is_known(checked: CheckedRecipe, problem: MakeProblem) -> Iterator[
         or _is_described(checked, checked.launch.instance_type)
     ):
         return
-    name = instances.canonical(checked.launch.instance_type)
+    name, allowed = instances.canonical(checked.launch.instance_type), _allowed(checked)
+    types = ", ".join(allowed) or f"one of the {len(instances.table())} types that recipes instances lists"
     yield problem(
         "instance_type",
         _UNKNOWN,
         value=checked.launch.instance_type,
-        allowed=f"{_allowed_words(checked)}; or describe it: '++{_SPECS}=[{_example(name)}]'",
-        remedy=did_you_mean(name, _allowed(checked) or list(instances.table())),
+        allowed=f"{types}; or describe it: '++{_SPECS}=[{_example(name)}]'",
+        remedy=did_you_mean(name, allowed or list(instances.table())),
     )
 
 
@@ -70,7 +71,8 @@ def program_finds_its_accelerators(checked: CheckedRecipe, problem: MakeProblem)
     if checked.instance and lack and (not allowed or checked.instance.name in allowed):
         kind = _accelerator(checked)
         needed = instances.RESOURCES[kind] if kind else None
-        fitting = [name for name in allowed if _resource(checked, name) == needed]
+        found = [(name, checked.instance_of(name)) for name in allowed]
+        fitting = [name for name, instance in found if (instance and instance.accelerator_resource) == needed]
         yield problem(
             "instance_type",
             f"{lack}, which {checked.recipe.run.model_type} trains on",
@@ -139,11 +141,6 @@ def _accelerator(checked: CheckedRecipe) -> str | None:
     return None if checked.is_rehearsal else interface(checked).accelerator
 
 
-def _resource(checked: CheckedRecipe, name: str) -> str | None:
-    instance = checked.instance_of(name)
-    return instance.accelerator_resource if instance else None
-
-
 def _is_described(checked: CheckedRecipe, name: str) -> bool:
     specs = checked.recipe.instance_specs or ()
     return any(instances.canonical(spec.name) == instances.canonical(name) for spec in specs)
@@ -160,10 +157,6 @@ def _allowed(checked: CheckedRecipe) -> list[str]:
     listed = [instances.canonical(name) for name in checked.recipe.instance_types]
     described = [instances.canonical(spec.name) for spec in checked.recipe.instance_specs or ()]
     return list(dict.fromkeys([*listed, *described])) if listed else []
-
-
-def _allowed_words(checked: CheckedRecipe) -> str:
-    return ", ".join(_allowed(checked)) or f"one of the {len(instances.table())} types that recipes instances lists"
 
 
 @notice_rule("N160", source=_TABLE)

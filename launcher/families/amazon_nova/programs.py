@@ -43,13 +43,7 @@ def _variables(job: JobSpec) -> dict[str, str]:
     return {"INSTANCE_TYPE": job.resources.instance_type or "", "AWS_REGION": region}
 
 
-_WORKERS = Role(
-    name=WORKERS,
-    program=lambda job: (),
-    image_command=lambda job: (),
-    image_env=_variables,
-    pod_needs=_pod_needs,
-)
+_WORKERS = Role(WORKERS, image_env=_variables, pod_needs=_pod_needs)
 
 
 def _hyperparameters(recipe: Mapping[str, Any], role: str) -> dict[str, str]:

@@ -31,9 +31,8 @@ def _channels(job: JobSpec) -> dict[str, str]:
     return {name: value for name, value in values.items() if isinstance(value, str) and value.startswith("s3://")}
 
 
-_WORKERS = Role(WORKERS, program=lambda job: (), image_command=lambda job: (), image_env=_image_env)
 _INTERFACE = Interface(
-    roles=(_WORKERS,),
+    roles=(Role(WORKERS, image_env=_image_env),),
     takes_config_path=False,
     runs_as_root=True,
     accelerator="gpu",

@@ -10,10 +10,9 @@ from pydantic import AfterValidator, Field
 
 from launcher.common.suggestions import did_you_mean
 from launcher.model.base_model import Passed, PositiveInt, named_form
-from launcher.model.checkpointing import Content
-from launcher.model.recipe import RecipeBase, Run
+from launcher.model.recipe import Run
 from launcher.model.recipe_keys import RecipeKeys
-from launcher.model.regional_images import RegionalImages
+from launcher.model.regional_images import ImageRecipe
 
 JUDGE = "llm_as_judge"
 """Section that only a recipe with a judge has."""
@@ -53,12 +52,9 @@ S3Folder = Annotated[str, Field(pattern=_S3), named_form(_S3, "an S3 URI such as
 def _subtask(name: str) -> str:
     known = [each for of in SUBTASKS.values() for each in of]
     if name and name not in known:
-        raise ValueError(f"should be a part of mmlu, bbh or math{_hint(did_you_mean(name, known))}")
+        parts = ("should be a part of mmlu, bbh or math", did_you_mean(name, known))
+        raise ValueError("; ".join(filter(None, parts)))
     return name
-
-
-def _hint(near: str | None) -> str:
-    return f"; {near}" if near else ""
 
 
 class EvaluationRun(Run):
@@ -173,7 +169,7 @@ class Output(Passed):
     """A run to continue; empty for a new one."""
 
 
-class Recipe(RecipeBase):
+class Recipe(ImageRecipe):
     """A recipe that evaluates a model: on a benchmark, or by a judge."""
 
     keys: ClassVar[RecipeKeys] = RecipeKeys(
@@ -199,6 +195,7 @@ class Recipe(RecipeBase):
             *("run.model_type", "run.results_dir", "run.hf_access_token"),
         ),
     )
+    elsewhere: ClassVar[str] = "evaluations have images for Kubernetes and for training jobs of SageMaker only"
     fixed_size: ClassVar[str] = "an evaluation does not change its size: its image has no elastic agent"
 
     script_variables: ClassVar[Mapping[str, Mapping[str, str]]] = {
@@ -219,8 +216,6 @@ class Recipe(RecipeBase):
 
     run: EvaluationRun
     """Name of the job, the evaluated model, and the data."""
-    images: RegionalImages
-    """The published images, by region."""
     evaluation: Benchmark | None = None
     """What is evaluated. Benchmarks only."""
     inference: Inference | None = None
@@ -242,21 +237,3 @@ class Recipe(RecipeBase):
         """Return the keys that a recipe leaves to each launch; a judge may leave its results to the image."""
         left = super().left_to_launch(config)
         return {key: left[key] for key in left if key != _RESULTS or JUDGE not in config["recipes"]}
-
-    def refusal(self, cluster: str) -> str | None:
-        """Return why a choice of `cluster` cannot run it: the image is for Kubernetes and SageMaker."""
-        if self.images.exists(cluster):
-            return None
-        return "evaluations have images for Kubernetes and for training jobs of SageMaker only"
-
-    def image(self, cluster: str, region: str | None) -> str | None:
-        """Return the published image for a choice of `cluster` in a region."""
-        return self.images.address(cluster, region)
-
-    def image_regions(self, cluster: str) -> tuple[str, ...]:
-        """Return the regions that have the published image for a choice of `cluster`."""
-        return self.images.regions(cluster)
-
-    def content(self, config: Mapping[str, Any] | None = None, published_model: str = "") -> Content:
-        """Return nothing: an evaluation saves no checkpoint."""
-        return Content(0, "bfloat16", "none", "ddp")

@@ -8,7 +8,7 @@ from pathlib import Path
 from launcher.families.hf.recipe import Recipe
 from launcher.model import start_script
 from launcher.model.config_tree import get
-from launcher.model.interface import WORKERS, Interface, Role
+from launcher.model.interface import Interface
 from launcher.model.job_spec import JobSpec
 
 __all__ = ["INTERFACES", "Recipe"]
@@ -24,11 +24,5 @@ def _program(job: JobSpec) -> tuple[str, ...]:
     return str(Path(job.cwd, get(job.config, "git.entry_script") or _SCRIPT)), _CONFIG_NAME
 
 
-_WORKERS = Role(
-    WORKERS,
-    program=_program,
-    image_command=lambda job: start_script.START_SCRIPT,
-    image_env=lambda job: start_script.variables(job, _SCRIPT),
-    image_log="/data/training.log",
-)
+_WORKERS = start_script.workers(_program, lambda job: _SCRIPT)
 INTERFACES = {None: Interface(roles=(_WORKERS,), runs_as_root=True, accelerator="gpu")}

@@ -8,15 +8,8 @@ from pydantic import ConfigDict, Field
 from launcher.model.base_model import BatchSize, NonNegativeInt, Passed, PositiveInt
 from launcher.model.checkpointing import Content, Sharding
 from launcher.model.config_tree import get
-from launcher.model.recipe import RecipeBase, Run, Trainer
+from launcher.model.recipe import RecipeBase, TimedRun, Trainer
 from launcher.model.recipe_keys import RecipeKeys
-
-
-class AdapterRun(Run):
-    """Name of the job, its family, and its time."""
-
-    time_limit: Annotated[str, Field(pattern=r"^([0-9]{1,3}-)?[0-9]{1,2}:[0-5][0-9]:[0-5][0-9]$")]
-    """Longest time of the job, days-hours:minutes:seconds, as the program reads it."""
 
 
 class AdapterTrainer(Trainer):
@@ -132,7 +125,7 @@ class Recipe(RecipeBase):
 
     clusters: list[str]
     """Choices of `cluster` that the published launcher starts it on."""
-    run: AdapterRun
+    run: TimedRun
     """Name of the job, its family, and its time."""
     trainer: AdapterTrainer
     """Processes and nodes, and how long the adapter trains."""

@@ -4,6 +4,7 @@ from collections.abc import Iterator
 
 from launcher.common.problems import Problem
 from launcher.families.hf.recipe import Recipe
+from launcher.model.batch import divisors
 from launcher.model.checked_recipe import CheckedRecipe, recipe_of
 from launcher.rules import MakeProblem, rule
 
@@ -17,9 +18,7 @@ from launcher.rules import MakeProblem, rule
 )
 def shards_divide(checked: CheckedRecipe, problem: MakeProblem) -> Iterator[Problem]:
     """Ranks that share a copy of the model form complete groups."""
-    recipe, ranks = recipe_of(checked, Recipe), checked.recipe.trainer.num_nodes * checked.devices
-    degree = recipe.model.shard_degree
-    if "hybrid" in recipe.model.sharding_strategy and ranks % degree:
-        divisors = ", ".join(str(n) for n in range(1, ranks + 1) if ranks % n == 0)
-        message = f"does not divide the {ranks} ranks"
-        yield problem("recipes.model.shard_degree", message, value=degree, allowed=divisors)
+    model, ranks = recipe_of(checked, Recipe).model, checked.ranks
+    if "hybrid" in model.sharding_strategy and ranks % model.shard_degree:
+        path, message = "recipes.model.shard_degree", f"does not divide the {ranks} ranks"
+        yield problem(path, message, value=model.shard_degree, allowed=divisors(ranks))

@@ -6,7 +6,7 @@ Source: the published checkpointless recipes; AWS, Checkpointless training in Am
 from launcher.families.hyperpod_checkpointless_nemo.recipe import Recipe
 from launcher.model import start_script
 from launcher.model.config_tree import get
-from launcher.model.interface import WORKERS, Interface, Role
+from launcher.model.interface import Interface
 from launcher.model.job_spec import JobSpec
 
 __all__ = ["INTERFACES", "Recipe"]
@@ -23,13 +23,8 @@ def _script(job: JobSpec) -> str:
     return str(get(job.config, "git.entry_script") or get(job.config, "recipes.entry_script"))
 
 
-_WORKERS = Role(
-    WORKERS,
-    program=lambda job: (_script(job), "--config-name=config.yaml"),
-    image_command=lambda job: start_script.START_SCRIPT,
-    image_env=lambda job: start_script.variables(job, _script(job)),
-    env=lambda job: _RECOVERY,
-    image_log="/data/training.log",
+_WORKERS = start_script.workers(
+    lambda job: (_script(job), "--config-name=config.yaml"), _script, env=lambda job: _RECOVERY
 )
 INTERFACES = {
     # Its pods request 32 GB and use most of the node: the weights, and batches in memory.

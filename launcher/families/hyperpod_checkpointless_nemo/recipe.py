@@ -11,9 +11,9 @@ from pydantic import ConfigDict, Field
 from launcher.model.base_model import BatchSize, NonNegativeInt, Passed, PositiveInt
 from launcher.model.checkpointing import Content
 from launcher.model.composition import RUN_NAME, ValueSources
-from launcher.model.recipe import RecipeBase, Run, Trainer
+from launcher.model.recipe import TimedRun, Trainer
 from launcher.model.recipe_keys import BatchKeys, RecipeKeys
-from launcher.model.regional_images import RegionalImages
+from launcher.model.regional_images import ImageRecipe
 
 _FOLDERS = {
     "TRAIN_DIR": "dataset.dataset_path",
@@ -21,14 +21,6 @@ _FOLDERS = {
     "LOG_DIR": "log_dir",
 }
 """Source: the variables of the published launcher scripts."""
-TimeLimit = Annotated[str, Field(pattern=r"^([0-9]{1,3}-)?[0-9]{1,2}:[0-5][0-9]:[0-5][0-9]$")]
-
-
-class NemoRun(Run):
-    """Name of the job, its family, and its time."""
-
-    time_limit: TimeLimit
-    """Longest time of the job, days-hours:minutes:seconds, as the program reads it."""
 
 
 class NemoTrainer(Trainer):
@@ -177,7 +169,7 @@ class Samples(NamedTuple):
     ranks_per_sample: int = 1
 
 
-class Recipe(RecipeBase):
+class Recipe(ImageRecipe):
     """A checkpointless recipe."""
 
     keys: ClassVar[RecipeKeys] = RecipeKeys(
@@ -203,6 +195,7 @@ class Recipe(RecipeBase):
         ),
         launcher_only=("images", "run.hf_access_token", "entry_script"),
     )
+    elsewhere: ClassVar[str] = "checkpointless training runs on HyperPod with Kubernetes only"
     fixed_size: ClassVar[str] = (
         "checkpointless training keeps its size: AWS, Checkpointless training, Special considerations, excludes"
         " elastic training"
@@ -213,12 +206,10 @@ class Recipe(RecipeBase):
         "checkpointless_pretraining": _FOLDERS,
     }
 
-    run: NemoRun
+    run: TimedRun
     """Name of the job, its family, and its time."""
     trainer: NemoTrainer
     """Processes and nodes, and how long NeMo trains."""
-    images: RegionalImages
-    """The published images, by region."""
     entry_script: Annotated[str, Field(pattern=r"^/\S+\.py$")]
     """Path of the program in the image, which is one of a model and a technique."""
     pre_script: list[str] | str | None = None  # type: ignore[assignment]  # these recipes have one text
@@ -267,31 +258,12 @@ class Recipe(RecipeBase):
         parts = strategy.tensor_model_parallel_size * strategy.pipeline_model_parallel_size
         return parts * strategy.context_parallel_size
 
-    @property
-    def experts(self) -> int:
-        """Experts of each layer; 0 if the model has none."""
-        return self.model.config.num_moe_experts or 0
-
-    def refusal(self, cluster: str) -> str | None:
-        """Return why a choice of `cluster` cannot run it: recovery needs HyperPod's operator and agent."""
-        return (
-            None if self.images.exists(cluster) else "checkpointless training runs on HyperPod with Kubernetes only"
-        )
-
     def published_model(self, sources: ValueSources) -> str:
         """Return the published model that the recipe is of: the one its files name."""
         from launcher.runtime.model_configs import beginning  # few compiles need it
 
         names = (value for _, value in reversed(sources.layers(RUN_NAME)) if isinstance(value, str))
         return next(filter(None, map(beginning, names)), "")
-
-    def image(self, cluster: str, region: str | None) -> str | None:
-        """Return the published image for a choice of `cluster` in a region."""
-        return self.images.address(cluster, region)
-
-    def image_regions(self, cluster: str) -> tuple[str, ...]:
-        """Return the regions that have the published image for a choice of `cluster`."""
-        return self.images.regions(cluster)
 
     def content(self, config: Mapping[str, Any] | None = None, published_model: str = "") -> Content:
         """Return what NeMo saves in its own checkpoints; of adapters, nothing is known."""

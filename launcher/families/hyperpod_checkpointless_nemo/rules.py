@@ -4,6 +4,7 @@ from collections.abc import Iterator
 
 from launcher.common.problems import Notice, Problem
 from launcher.families.hyperpod_checkpointless_nemo.recipe import Recipe
+from launcher.model.batch import divisors
 from launcher.model.checked_recipe import CheckedRecipe, recipe_of
 from launcher.model.start_script import as_commands
 from launcher.rules import MakeNotice, MakeProblem, PlannedRecipe, notice_rule, rule
@@ -15,7 +16,7 @@ _STRATEGY, _COPIES = "recipes.strategy", "recipes.strategy.num_distributed_optim
 
 def _replicas(checked: CheckedRecipe) -> int:
     """Return the ranks with the same part of the model; 0 if they do not divide, which is reported separately."""
-    recipe, ranks = recipe_of(checked, Recipe), checked.recipe.trainer.num_nodes * checked.devices
+    recipe, ranks = recipe_of(checked, Recipe), checked.ranks
     parts = recipe.strategy.tensor_model_parallel_size * recipe.strategy.pipeline_model_parallel_size
     return 0 if ranks % recipe.model_parallel_size else ranks // parts
 
@@ -23,12 +24,10 @@ def _replicas(checked: CheckedRecipe) -> int:
 @rule("E497", _STRATEGY, "recipes.trainer", "instance_type", source=_MEGATRON)
 def ranks_divide(checked: CheckedRecipe, problem: MakeProblem) -> Iterator[Problem]:
     """Ranks that share the model, a part of its layers each, form complete groups."""
-    ranks, parts = checked.recipe.trainer.num_nodes * checked.devices, checked.recipe.model_parallel_size
+    ranks, parts = checked.ranks, checked.recipe.model_parallel_size
     if ranks % parts:
-        path, message = (
-            f"{_STRATEGY}.tensor_model_parallel_size",
-            f"{ranks} ranks do not divide into groups of {parts}",
-        )
+        path = f"{_STRATEGY}.tensor_model_parallel_size"
+        message = f"{ranks} ranks do not divide into groups of {parts}"
         value = recipe_of(checked, Recipe).strategy.tensor_model_parallel_size
         allowed = f"tensor · pipeline · context parallel size: a divisor of {ranks}"
         yield problem(path, message, value=value, allowed=allowed)
@@ -40,7 +39,7 @@ def a_lost_rank_has_a_copy(checked: CheckedRecipe, problem: MakeProblem) -> Iter
     copies, replicas = recipe_of(checked, Recipe).strategy.num_distributed_optimizer_instances, _replicas(checked)
     if not replicas:
         return
-    allowed = ", ".join(str(n) for n in range(2, replicas + 1) if replicas % n == 0) or None
+    allowed = divisors(replicas, least=2) or None
     more = None if allowed else "more nodes in recipes.trainer.num_nodes, or less model parallelism"
     if copies == 1:
         message = "leaves a lost rank without a copy to recover from"
@@ -55,7 +54,7 @@ def experts_divide(checked: CheckedRecipe, problem: MakeProblem) -> Iterator[Pro
     """Ranks that share the experts form complete groups, of equal numbers of experts, in every copy."""
     recipe, replicas = recipe_of(checked, Recipe), _replicas(checked)
     shares, copies = recipe.strategy.expert_model_parallel_size, recipe.strategy.num_distributed_optimizer_instances
-    path, experts = f"{_STRATEGY}.expert_model_parallel_size", recipe.experts
+    path, experts = f"{_STRATEGY}.expert_model_parallel_size", recipe.model.config.num_moe_experts or 0
     if shares is None or shares == 1:
         return
     if not experts or experts % shares:

@@ -1,20 +1,42 @@
-"""Fine-tuning by an LLMFT recipe, with the published image or with the open trainer.
+"""Fine-tuning by an LLMFT recipe, with the closed program of the published image or with the open trainer.
 
 Both read the same configuration. `None` stands for a start command of the user's own.
+
+Source: the published LLMFT image and recipes.
 """
 
+from pathlib import Path
 from typing import TYPE_CHECKING
 
-from launcher.families.llm_finetuning_aws import published
 from launcher.families.llm_finetuning_aws.recipe import Recipe
-from launcher.model import open_trainer
-from launcher.model.job_spec import OPEN, PUBLISHED
-from launcher.model.open_recipe import OpenRecipe
+from launcher.model import open_trainer, start_script
+from launcher.model.config_tree import get
+from launcher.model.interface import Entry, Interface, OpenRecipe
+from launcher.model.job_spec import OPEN, PUBLISHED, JobSpec
 
 if TYPE_CHECKING:  # few compiles need it
     from launcher.runtime.finetune.key_terms import KeyTable
 
 __all__ = ["INTERFACES", "OPEN_RECIPE", "Recipe"]
+
+_MODULE = "amzn_awsllm_fine_tuning.train_hp"
+"""Source: the published recipes' git.entry_module."""
+
+
+def _program(job: JobSpec) -> tuple[str, ...]:
+    """Return the script or the module that the image's start script would start."""
+    if script := get(job.config, "git.entry_script"):
+        return (str(Path(job.cwd, script)),)
+    return "-m", get(job.config, "git.entry_module") or _MODULE
+
+
+_PUBLISHED = Interface(
+    roles=(start_script.workers(_program, lambda job: f"-m {_MODULE}"),),
+    runs_as_root=True,
+    accelerator="gpu",
+    entry=Entry.RECIPE,
+    has_own_checkpoints=True,
+)
 
 
 def _table() -> "KeyTable":
@@ -36,4 +58,4 @@ OPEN_RECIPE = OpenRecipe(
         *(f"training_config.datasets.{name}" for name in ("assistant_turns", "max_lost_share")),
     ),
 )
-INTERFACES = {None: published.INTERFACE, PUBLISHED: published.INTERFACE, OPEN: open_trainer.interface(OPEN_RECIPE)}
+INTERFACES = {None: _PUBLISHED, PUBLISHED: _PUBLISHED, OPEN: open_trainer.interface(OPEN_RECIPE)}

@@ -8,5 +8,4 @@ from launcher.model.interface import WORKERS, Entry, Interface, Role
 
 __all__ = ["INTERFACES", "Recipe"]
 
-_WORKERS = Role(WORKERS, program=lambda job: (), image_command=lambda job: ())
-INTERFACES = {None: Interface(roles=(_WORKERS,), takes_config_path=False, accelerator="gpu", entry=Entry.IMAGE)}
+INTERFACES = {None: Interface(roles=(Role(WORKERS),), takes_config_path=False, accelerator="gpu", entry=Entry.IMAGE)}

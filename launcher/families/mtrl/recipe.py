@@ -9,10 +9,9 @@ from typing import Annotated, Any, ClassVar, Literal
 from pydantic import Field
 
 from launcher.model.base_model import NonNegativeInt, Passed, PositiveInt
-from launcher.model.checkpointing import Content
-from launcher.model.recipe import RecipeBase, Run
+from launcher.model.recipe import Run
 from launcher.model.recipe_keys import RecipeKeys
-from launcher.model.regional_images import RegionalImages
+from launcher.model.regional_images import ImageRecipe
 
 PassCounts = Annotated[list[PositiveInt], Field(min_length=1)]
 Decay = Annotated[float, Field(ge=0, le=0.999999)]
@@ -169,7 +168,7 @@ class DataFilter(Passed):
     """Tokens of the longest sequences whose repetitions count."""
 
 
-class Recipe(RecipeBase):
+class Recipe(ImageRecipe):
     """A recipe of multi-turn RL. Training has rl, schedule and async_config, an evaluation has none of them."""
 
     keys: ClassVar[RecipeKeys] = RecipeKeys(
@@ -189,6 +188,7 @@ class Recipe(RecipeBase):
         ),
         launcher_only=("trainer", "version", "instance_types", "images", "run.results_dir", "run.hf_access_token"),
     )
+    elsewhere: ClassVar[str] = "multi-turn RL has an image for training jobs of SageMaker only"
     fixed_size: ClassVar[str] = "jobs of multi-turn RL do not change their size: their image has no elastic agent"
 
     script_variables: ClassVar[Mapping[str, Mapping[str, str]]] = {
@@ -200,8 +200,6 @@ class Recipe(RecipeBase):
     """Version of the published recipe, which the program reads."""
     run: MtrlRun
     """Name of the job, and its family."""
-    images: RegionalImages
-    """The published images, by region."""
     model: ModelSettings
     """The model, its adapters and their optimizer."""
     batch_settings: Batch = Field(alias="batch")
@@ -236,21 +234,3 @@ class Recipe(RecipeBase):
     def script_kind(cls, recipe: Mapping[str, Any]) -> str:
         """Return whether a recipe trains or evaluates."""
         return "mtrl" if "rl" in recipe else "mtrl_evaluation"
-
-    def refusal(self, cluster: str) -> str | None:
-        """Return why a choice of `cluster` cannot run it: the image is for training jobs of SageMaker."""
-        return (
-            None if self.images.exists(cluster) else "multi-turn RL has an image for training jobs of SageMaker only"
-        )
-
-    def image(self, cluster: str, region: str | None) -> str | None:
-        """Return the published image for a choice of `cluster` in a region."""
-        return self.images.address(cluster, region)
-
-    def image_regions(self, cluster: str) -> tuple[str, ...]:
-        """Return the regions that have the published image for a choice of `cluster`."""
-        return self.images.regions(cluster)
-
-    def content(self, config: Mapping[str, Any] | None = None, published_model: str = "") -> Content:
-        """Return nothing: the program saves in a form of its own."""
-        return Content(0, "bfloat16", "none", "ddp")

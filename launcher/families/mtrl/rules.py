@@ -5,6 +5,7 @@ from collections.abc import Iterator
 from launcher.common.problems import Notice, Problem
 from launcher.families.mtrl.recipe import Recipe
 from launcher.model.backend_registry import described
+from launcher.model.batch import divisors
 from launcher.model.checked_recipe import CheckedRecipe, recipe_of
 from launcher.rules import MakeNotice, MakeProblem, PlannedRecipe, notice_rule, rule
 
@@ -28,9 +29,9 @@ def groups_are_complete(checked: CheckedRecipe, problem: MakeProblem) -> Iterato
     batch = recipe_of(checked, Recipe).batch_settings
     samples, group = batch.training_batch_size, batch.group_size
     if samples and group and samples % group:
-        divisors = ", ".join(str(n) for n in range(2, 33) if samples % n == 0)
         message = f"{samples} conversations of a step are not complete groups of {group}"
-        yield problem("recipes.batch.group_size", message, value=group, allowed=divisors)
+        allowed = divisors(samples, least=2, most=32)
+        yield problem("recipes.batch.group_size", message, value=group, allowed=allowed)
 
 
 @rule("E481", "recipes.model", *(f"recipes.{name}" for name in _SAMPLING), source=_PARAMETERS)

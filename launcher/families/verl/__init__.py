@@ -1,20 +1,59 @@
-"""Post-training by verl: GRPO on a Ray cluster; SFT and DPO by processes that each node's agent starts, or by the
-open trainer."""
+"""Post-training by verl: GRPO on a Ray cluster; SFT and DPO by a process for each GPU, which each node's agent starts
+with verl's complete configuration in a file, or by the open trainer.
+
+Source: verl 0.7, verl.trainer.sft_trainer, which torchrun starts; Hydra, command-line flags.
+"""
 
 from collections.abc import Mapping
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from launcher.families.verl import offline, ray
-from launcher.families.verl.open_recipe import OPEN_RECIPE
+from launcher.families.verl import ray
 from launcher.families.verl.recipe import Recipe
+from launcher.families.verl.translation import trained
 from launcher.model import open_trainer
 from launcher.model.config_tree import get
-from launcher.model.interface import Interface
-from launcher.model.job_spec import OPEN, PUBLISHED, Trainer
+from launcher.model.environment import mlflow_variables
+from launcher.model.interface import Interface, OpenRecipe, agent_workers
+from launcher.model.job_spec import OPEN, PUBLISHED, JobSpec, Trainer
+
+if TYPE_CHECKING:  # few compiles need it
+    from launcher.runtime.finetune.key_terms import KeyTable
 
 __all__ = ["OPEN_RECIPE", "Recipe", "interfaces"]
 
+_PROGRAM = ("-m", "verl.trainer.sft_trainer", "--config-name", ray.CONFIG)
+
+
+def _env(job: JobSpec) -> dict[str, str]:
+    return mlflow_variables(get(job.scales[0].config, "training_config.mlflow"))
+
+
+def _table() -> "KeyTable":
+    from launcher.families.verl.open_keys import TABLE  # few compiles need it
+
+    return TABLE
+
+
+OPEN_RECIPE = OpenRecipe(
+    table=_table,
+    model="training_config.model.path",
+    train="training_config.data.train_files",
+    validation="training_config.data.val_files",
+    adapters="training_config.model.lora_adapter_path",
+    trained=trained,
+    own_keys=("training_config.data.assistant_turns", "training_config.data.max_lost_share"),
+)
 _OPEN = open_trainer.interface(OPEN_RECIPE)
+_OFFLINE = Interface(
+    roles=(agent_workers(lambda job: _PROGRAM, env=_env),),
+    runs_as_root=True,
+    accelerator="gpu",
+    has_own_checkpoints=True,
+    own_configs=ray.own_configs,
+)
+_MEGATRON = _OFFLINE._replace(
+    only_trainer="Megatron divides each layer among GPUs, and the open trainer shards by FSDP"
+)
 
 
 def interfaces(recipe: Mapping[str, Any]) -> Mapping[Trainer | None, Interface]:
@@ -22,5 +61,5 @@ def interfaces(recipe: Mapping[str, Any]) -> Mapping[Trainer | None, Interface]:
     if get(recipe, "training_config.actor_rollout_ref") is not None:
         return {None: ray.INTERFACE}
     if get(recipe, "training_config.engine.tensor_model_parallel_size") is not None:
-        return {None: offline.MEGATRON}
-    return {None: offline.INTERFACE, PUBLISHED: offline.INTERFACE, OPEN: _OPEN}
+        return {None: _MEGATRON}
+    return {None: _OFFLINE, PUBLISHED: _OFFLINE, OPEN: _OPEN}

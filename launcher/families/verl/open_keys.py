@@ -8,11 +8,14 @@ from typing import Any
 from launcher.families.verl.sections import Parallelism
 from launcher.families.verl.translation import sharding
 from launcher.runtime.finetune.key_terms import (
-    METERING,
+    LAUNCHER_KEYS,
     KeyTable,
     Recipe,
+    callbacks,
     done,
+    dropout_beside,
     ignored,
+    is_above_one,
     is_true,
     not_in,
     noticed,
@@ -51,21 +54,11 @@ def _is_no_truth(value: Any, _: Recipe) -> bool:
 
 
 _JOB = (
-    *(
-        done(name, _LAUNCHER)
-        for name in ("display_name", "version", "labels", "images", "instance_types", "instance_specs")
-    ),
-    *(done(name, _LAUNCHER) for name in ("elastic_policy", "planner", "resources", "trainer", "scale_config")),
-    *(done(name, "run by the entrypoint of an image of your own") for name in ("pre_script", "post_script")),
-    done("training_cfg", "is for a script of your own; a recipe with a trainer refuses it"),
-    done("checkpointless", "is for a feature of the vendor's that the launcher refuses"),
-    done("checkpointing", "tiers of checkpoints, kept by the launcher's runtime"),
+    *LAUNCHER_KEYS,
+    *(done(name, _LAUNCHER) for name in ("images", "scale_config")),
     ignored("extra_keys", "the keys that it declares are read by nothing"),
     ignored("ray_cluster", "the job runs without a Ray cluster"),
-    done("run.name", "named in results"),
-    done("run.model_type", "chooses the trainer"),
     ignored("run.results_dir", "results are in default_local_dir, or in the job's run folder"),
-    done("run.hf_access_token", "HF_TOKEN of every worker, for gated models"),
     done("training_config.mlflow", "the job's MLflow run"),
 )
 
@@ -156,12 +149,7 @@ _MODEL = section(
     done(
         "lora_dropout",
         "dropout in front of each adapter; null: none",
-        refused(
-            "above 0 with target_parameters",
-            lambda value, recipe: value and bool(recipe.value("training_config.model.target_parameters")),
-            "PEFT cannot apply dropout to an adapter of a parameter, as those of target_parameters are",
-            "0.0",
-        ),
+        dropout_beside("training_config.model.target_parameters"),
     ),
     done("lora_rank", "rank of the adapters; 0 trains all weights"),
     done(
@@ -221,7 +209,7 @@ _ENGINE = section(
     done(
         "ulysses_sequence_parallel_size",
         "a sample stays on one rank",
-        refused("above 1", lambda value, _: (value or 1) > 1, "a sample stays on one rank", "1"),
+        refused("above 1", is_above_one, "a sample stays on one rank", "1"),
     ),
     ignored("use_orig_params", "always so with this sharding"),
     ignored("use_torch_compile", _SPEED),
@@ -312,16 +300,7 @@ _TRAINER = (
         ignored("save_only_adapter_if_lora", "checkpoints hold trained parameters", True),
     ),
     ignored("training_config.profiler", "the open trainer has no profiler"),
-    ignored(
-        "training_config.trainer_callbacks",
-        "the published callback meters usage inside the image; it is not imported",
-        condition=refused(
-            f"a _target_ other than {METERING}",
-            lambda value, _: any(each.get("_target_") != METERING for each in value or ()),
-            _IMAGE,
-            "[]",
-        ),
-    ),
+    callbacks("training_config.trainer_callbacks", _IMAGE),
 )
 
 TABLE = KeyTable(

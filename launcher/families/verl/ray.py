@@ -49,7 +49,6 @@ def _role(name: str, section: str = "", *, nodes: int | None = None) -> Role:
     return Role(
         name,
         program=lambda job: _PROGRAM,
-        image_command=lambda job: (),
         env=_env,
         nodes=lambda job: job.initial_nodes if nodes is None else nodes,
         requests=(lambda job: amounts(job, "")) if section else lambda job: {"cpu": "1", "memory": "2Gi"},
@@ -78,17 +77,14 @@ def resource_check(configs: Mapping[str, Any], words: Sequence[str]) -> Resource
     pools = [pool("global_pool", "trainer")]
     if str(own.get(_OWN_POOL, get(training, _OWN_POOL))).lower() == "true":
         pools.append(pool("reward_pool", "reward_model"))
+    engine = get(training, "actor_rollout_ref.rollout.name")
     return ResourceCheck(
         tuple(pools),
         "STRICT_PACK",
         driver_cpus=1,
-        next_step=f"{_engine(training)} loads the model onto the GPUs, which are only simulated here",
+        next_step=f"the rollout engine ({engine}) loads the model onto the GPUs, which are only simulated here",
         source=f"verl {'0.7' if is_current else '0.6'}, single_controller/ray/base.py and trainer/ppo/ray_trainer.py",
     )
-
-
-def _engine(training: Mapping[str, Any]) -> str:
-    return f"the rollout engine ({get(training, 'actor_rollout_ref.rollout.name')})"
 
 
 INTERFACE = Interface(

@@ -5,12 +5,12 @@ What verl asserts after the model is loaded, minutes into a job, is checked befo
 
 import math
 from collections.abc import Iterable, Iterator
-from typing import NamedTuple
 
 from launcher.common.problems import Notice, Problem
 from launcher.common.texts import counted
 from launcher.families.verl.recipe import Recipe
-from launcher.families.verl.sections import Actor, ActorRolloutRef, Parallelism
+from launcher.families.verl.sections import ActorRolloutRef, Parallelism
+from launcher.model.batch import divisors
 from launcher.model.checked_recipe import CheckedRecipe, recipe_of
 from launcher.model.config_tree import get
 from launcher.rules import MakeNotice, MakeProblem, PlannedRecipe, notice_rule, rule
@@ -24,6 +24,8 @@ _RAY_TRAINER = "verl, trainer/ppo/ray_trainer.py, check_worker_group_compatibili
 _SFT_TRAINER = "verl, trainer/sft_trainer.py, _build_dataloader; workers/engine/utils.py, prepare_micro_batches"
 _MEGATRON = "Megatron-LM, core/parallel_state.py, initialize_model_parallel"
 
+_MOST = 64
+"""Largest number of samples, or of GPUs, that a Problem offers."""
 _OFFERED = {
     "data.train_batch_size": (16, 32, 64, 128, 256, 512, 1024),
     "actor_rollout_ref.rollout.n": (1, 2, 4, 8, 16, 32),
@@ -42,10 +44,6 @@ def _roles(checked: CheckedRecipe) -> ActorRolloutRef | None:
     return recipe_of(checked, Recipe).training_config.actor_rollout_ref
 
 
-def _world_size(checked: CheckedRecipe) -> int:
-    return checked.recipe.trainer.num_nodes * checked.devices
-
-
 def _gpus(checked: CheckedRecipe) -> str:
     return f"{counted(checked.recipe.trainer.num_nodes, 'node')} × {counted(checked.devices, 'GPU')}"
 
@@ -56,23 +54,17 @@ def _multiples(number: int, of: int) -> tuple[int, ...]:
     return tuple(each for each in (below, below + of) if each)
 
 
-class _Number(NamedTuple):
-    path: str
-    value: int
-    of_job: int
-    key: str
-
-
-def _sizes(checked: CheckedRecipe) -> Iterator[_Number]:
+def _sizes(checked: CheckedRecipe) -> Iterator[tuple[str, int, int, str]]:
+    """Yield path and value of each number that sizes a job, the job's own number, and the key of `trainer` for it."""
     recipe, devices = recipe_of(checked, Recipe), checked.devices
     trainer, nodes = recipe.training_config.trainer, recipe.trainer.num_nodes
-    yield _Number(f"{_TRAINING}.trainer.nnodes", trainer.nnodes, nodes, "num_nodes")
-    yield _Number(f"{_TRAINING}.trainer.n_gpus_per_node", trainer.n_gpus_per_node, devices, "devices")
+    yield (f"{_TRAINING}.trainer.nnodes", trainer.nnodes, nodes, "num_nodes")
+    yield (f"{_TRAINING}.trainer.n_gpus_per_node", trainer.n_gpus_per_node, devices, "devices")
     if cluster := recipe.ray_cluster:
         workers = cluster.worker_nodes
-        yield _Number("recipes.ray_cluster.worker_nodes.replicas", workers.replicas, nodes, "num_nodes")
+        yield ("recipes.ray_cluster.worker_nodes.replicas", workers.replicas, nodes, "num_nodes")
         if workers.gpu is not None:
-            yield _Number("recipes.ray_cluster.worker_nodes.gpu", int(workers.gpu), devices, "devices")
+            yield ("recipes.ray_cluster.worker_nodes.gpu", int(workers.gpu), devices, "devices")
 
 
 @rule("E280", _SIZE, f"{_TRAINING}.trainer", "recipes.ray_cluster", "instance_type", source=_RAY_TRAINER)
@@ -103,7 +95,7 @@ def answers_divide_among_gpus(checked: CheckedRecipe, problem: MakeProblem) -> I
     """Each GPU trains the same number of answers, in a round of generation and in an optimizer step."""
     if (roles := _roles(checked)) is None:
         return
-    ranks, n = _world_size(checked), roles.rollout.n
+    ranks, n = checked.ranks, roles.rollout.n
     batch = recipe_of(checked, Recipe).training_config.data.train_batch_size
     for path, prompts in ((_BATCH, batch), (_MINI_BATCH, roles.actor.ppo_mini_batch_size)):
         if prompts * n % ranks:
@@ -127,80 +119,60 @@ def micro_batches_divide_a_share(checked: CheckedRecipe, problem: MakeProblem) -
     if micro and answers % groups == 0 and answers // groups % micro:
         path, share = f"{_ACTOR}.ppo_micro_batch_size_per_gpu", answers // groups
         message = f"a GPU's share of {share} answers does not divide into passes of {micro}"
-        yield problem(path, message, value=micro, allowed=_divisors(share), remedy=f"{_ACTOR}.use_dynamic_bsz=true")
+        allowed, remedy = divisors(share, most=_MOST), f"{_ACTOR}.use_dynamic_bsz=true"
+        yield problem(path, message, value=micro, allowed=allowed, remedy=remedy)
 
 
 def _data_parallel_size(checked: CheckedRecipe) -> int:
     """Return the number of groups of GPUs that each train samples of their own."""
-    sharing = _sharing(recipe_of(checked, Recipe).parallelism)
-    return max(1, _world_size(checked) // sharing)
-
-
-def _sharing(parallelism: Parallelism | None) -> int:
-    """Return the GPUs that train one sample together."""
-    if parallelism is None:
-        return 1
     keys = ("ulysses_sequence_parallel_size", *_MEGATRON_GROUPS)
-    return math.prod(getattr(parallelism, key) or 1 for key in keys)
+    return max(1, checked.ranks // _product(recipe_of(checked, Recipe).parallelism, keys))
 
 
 _MEGATRON_GROUPS = ("tensor_model_parallel_size", "pipeline_model_parallel_size", "context_parallel_size")
 _EXPERT_GROUPS = ("expert_model_parallel_size", "expert_tensor_parallel_size", "pipeline_model_parallel_size")
 
 
-def _divisors(number: int) -> str:
-    return ", ".join(str(each) for each in range(1, min(number, 64) + 1) if number % each == 0)
-
-
-class _Group(NamedTuple):
-    path: str
-    """Of the key that a user would change."""
-    size: int
-    meaning: str
-
-
-def _groups(checked: CheckedRecipe) -> Iterator[_Group]:
-    """Yield the groups into which all GPUs are divided."""
+def _groups(checked: CheckedRecipe) -> Iterator[tuple[str, int, str]]:
+    """Yield the groups into which all GPUs are divided: the key that a user would change, their size and meaning."""
     roles, parallelism = _roles(checked), recipe_of(checked, Recipe).parallelism
     if roles:
         path = f"{_ROLLOUT}.tensor_model_parallel_size"
-        yield _Group(path, roles.rollout.tensor_model_parallel_size, "an inference engine")
+        yield (path, roles.rollout.tensor_model_parallel_size, "an inference engine")
     if parallelism is None:
         return
-    section = _section(roles.actor) if roles else _ENGINE
+    engine = "megatron" if roles and roles.actor.strategy == "megatron" else "fsdp_config"
+    section = f"{_ACTOR}.{engine}" if roles else _ENGINE
     if parallelism.tensor_model_parallel_size:
-        yield _Group(f"{section}.tensor_model_parallel_size", _product(parallelism, _MEGATRON_GROUPS), "a model")
+        yield (f"{section}.tensor_model_parallel_size", _product(parallelism, _MEGATRON_GROUPS), "a model")
         if parallelism.expert_tensor_parallel_size is None:
             parallelism = parallelism.model_copy(
                 update={"expert_tensor_parallel_size": parallelism.tensor_model_parallel_size}
             )
         experts = _product(parallelism, _EXPERT_GROUPS)
-        yield _Group(f"{section}.expert_model_parallel_size", experts, "a model's experts")
+        yield (f"{section}.expert_model_parallel_size", experts, "a model's experts")
         return
     if (size := parallelism.fsdp_size or -1) > 0:
-        yield _Group(f"{section}.fsdp_size", size, "a copy of the model")
+        yield (f"{section}.fsdp_size", size, "a copy of the model")
     if size := parallelism.ulysses_sequence_parallel_size or 0:
         owner = _ACTOR if roles else _ENGINE
-        yield _Group(f"{owner}.ulysses_sequence_parallel_size", size, "a sequence")
+        yield (f"{owner}.ulysses_sequence_parallel_size", size, "a sequence")
 
 
-def _section(actor: Actor) -> str:
-    return f"{_ACTOR}.megatron" if actor.strategy == "megatron" else f"{_ACTOR}.fsdp_config"
-
-
-def _product(parallelism: Parallelism, keys: Iterable[str]) -> int:
-    return math.prod(getattr(parallelism, key) or 1 for key in keys)
+def _product(parallelism: Parallelism | None, keys: Iterable[str]) -> int:
+    """Return the product of some numbers of GPUs, 1 for those that a recipe leaves out."""
+    return math.prod((parallelism and getattr(parallelism, key)) or 1 for key in keys)
 
 
 @rule("E285", _SIZE, _ROLES, _ENGINE, "instance_type", source=f"{_RAY_TRAINER}; {_MEGATRON}; PyTorch, DeviceMesh")
 def gpus_divide_into_groups(checked: CheckedRecipe, problem: MakeProblem) -> Iterator[Problem]:
     """Inference engines, copies of a model and shared sequences have the same number of GPUs each."""
-    ranks = _world_size(checked)
+    ranks = checked.ranks
     for path, size, meaning in _groups(checked):
         if ranks % size:
             message = f"{_gpus(checked)} do not divide into groups of {size} for {meaning}"
             value = get(checked.recipe_tree, path.removeprefix("recipes."))
-            yield problem(path, message, value=value, allowed=f"groups of {_divisors(ranks)}")
+            yield problem(path, message, value=value, allowed=f"groups of {divisors(ranks, most=_MOST)}")
 
 
 @rule("E286", _ROLLOUT, _DATA, source="verl, workers/rollout/vllm_rollout: max_model_len, prompt_length")
@@ -237,23 +209,18 @@ def an_answer_fits_a_step(checked: CheckedRecipe, problem: MakeProblem) -> Itera
         yield problem(path, message, value=value, allowed=f"at least {longest}", remedy=remedy)
 
 
-class _Budget(NamedTuple):
-    path: str
-    tokens: int
-
-
-def _budgets(checked: CheckedRecipe) -> Iterator[_Budget]:
-    """Yield the token budgets of forward passes that are filled by tokens."""
+def _budgets(checked: CheckedRecipe) -> Iterator[tuple[str, int]]:
+    """Yield path and value of the token budgets of forward passes that are filled by tokens."""
     training = recipe_of(checked, Recipe).training_config
     if (roles := training.actor_rollout_ref) is None:
         if training.data.use_dynamic_bsz and training.data.max_token_len_per_gpu:
-            yield _Budget(f"{_DATA}.max_token_len_per_gpu", training.data.max_token_len_per_gpu)
+            yield (f"{_DATA}.max_token_len_per_gpu", training.data.max_token_len_per_gpu)
         return
     if roles.actor.use_dynamic_bsz:
-        yield _Budget(f"{_ACTOR}.ppo_max_token_len_per_gpu", roles.actor.ppo_max_token_len_per_gpu)
+        yield (f"{_ACTOR}.ppo_max_token_len_per_gpu", roles.actor.ppo_max_token_len_per_gpu)
     for section, role in ((_ROLLOUT, roles.rollout), (_REF, roles.ref)):
         if role.log_prob_use_dynamic_bsz:
-            yield _Budget(f"{section}.log_prob_max_token_len_per_gpu", role.log_prob_max_token_len_per_gpu)
+            yield (f"{section}.log_prob_max_token_len_per_gpu", role.log_prob_max_token_len_per_gpu)
 
 
 @rule("E288", _ROLES, _DATA, _ENGINE, source="verl, utils/seqlen_balancing.py, rearrange_micro_batches")
@@ -262,8 +229,7 @@ def a_pass_holds_the_longest_sample(checked: CheckedRecipe, problem: MakeProblem
     recipe = recipe_of(checked, Recipe)
     data, roles, parallelism = recipe.training_config.data, _roles(checked), recipe.parallelism
     longest = roles.rollout.prompt_length + roles.rollout.response_length if roles else data.max_length or 0
-    keys = ("ulysses_sequence_parallel_size", "context_parallel_size")
-    sharing = _product(parallelism, keys) if parallelism else 1
+    sharing = _product(parallelism, ("ulysses_sequence_parallel_size", "context_parallel_size"))
     for path, tokens in _budgets(checked):
         if tokens * sharing < longest:
             least = -(-longest // sharing)
@@ -296,7 +262,7 @@ def samples_divide_among_gpus(checked: CheckedRecipe, problem: MakeProblem) -> I
     share, rest = divmod(data.train_batch_size, groups)
     if rest:
         fitting = _multiples(data.train_batch_size, groups)
-        sharing = _world_size(checked) // groups
+        sharing = checked.ranks // groups
         message = f"does not divide among {groups} groups of {sharing} of {_gpus(checked)}"
         allowed = " or ".join(map(str, fitting))
         remedy = f"{_BATCH}={fitting[-1]}"
@@ -304,7 +270,8 @@ def samples_divide_among_gpus(checked: CheckedRecipe, problem: MakeProblem) -> I
     elif data.use_dynamic_bsz is False and (micro := data.micro_batch_size_per_gpu) and share % micro:
         path = f"{_DATA}.micro_batch_size_per_gpu"
         message = f"a GPU's share of {share} samples does not divide into passes of {micro}"
-        yield problem(path, message, value=micro, allowed=_divisors(share), remedy=f"{_DATA}.use_dynamic_bsz=true")
+        allowed, remedy = divisors(share, most=_MOST), f"{_DATA}.use_dynamic_bsz=true"
+        yield problem(path, message, value=micro, allowed=allowed, remedy=remedy)
 
 
 _SECTIONS = ("model", "engine", "optim", "checkpoint")

@@ -180,15 +180,16 @@ def _optimizer(optim: Optimizer) -> Section:
 
 
 def _saving(training: _Sections) -> Section:
-    section, checkpoint = training.trainer, training.checkpoint
-    contents = checkpoint.save_contents
-    folder = section.default_local_dir
+    section, contents = training.trainer, training.checkpoint.save_contents
+    folder, start = section.default_local_dir, section.resume_from_path or ""
+    has_start = section.resume_mode == "resume_path"
     return {
         "max_epochs": section.total_epochs,
         "training_dir": "" if folder == _OF_JOB else folder,
         "override_training_dir": True,
-        "load_checkpoint": section.resume_mode != "disable" and not _starts_anew(training),
-        "resume_checkpoint_path": (section.resume_from_path or "") if section.resume_mode == "resume_path" else "",
+        # Without a path to resume from, verl ignores the checkpoints in its folder.
+        "load_checkpoint": bool(start) if has_start else section.resume_mode != "disable",
+        "resume_checkpoint_path": start if has_start else "",
         "save_steps": _save_steps(section.save_freq),
         "max_ckpt_num": section.max_ckpt_to_keep or _ALL,
         "max_ckpt_mem": float(_ALL),
@@ -202,11 +203,6 @@ def _saving(training: _Sections) -> Section:
         "disable_fast_tokenizer": False,
         "trainer_callbacks": [],
     }
-
-
-def _starts_anew(training: _Sections) -> bool:
-    """Return whether a new launch ignores the checkpoints in its folder: verl does so where it is given no path."""
-    return training.trainer.resume_mode == "resume_path" and not training.trainer.resume_from_path
 
 
 def _save_steps(frequency: int | str) -> int:

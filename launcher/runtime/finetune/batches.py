@@ -1,8 +1,7 @@
 """Rows of tokens from samples, padded or one after the other in one row, and made ahead of their use."""
 
-from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import TypeVar
@@ -11,6 +10,7 @@ import numpy as np
 import torch
 from torch import nn
 
+from launcher.runtime.finetune.data.workers import in_order
 from launcher.runtime.finetune.models import language_model
 from launcher.runtime.finetune.token_scores import TokenBatch
 
@@ -143,12 +143,6 @@ def ahead(items: Iterable[Item], make: Callable[[Item], Made], device: torch.dev
     """
     # A thread starts with the first accelerator as its current one, and pinning memory would take memory there.
     prepare = (lambda: torch.cuda.set_device(device)) if device.type == "cuda" else None
-    waiting: deque[Future[Made]] = deque()
     drawn = iter(items)  # kept to the end: a sampler forgets the draws of an iterator that is no longer in use
     with ThreadPoolExecutor(1, "batches", prepare) as thread:
-        for item in drawn:
-            waiting.append(thread.submit(make, item))
-            if len(waiting) > DEPTH:
-                yield waiting.popleft().result()
-        while waiting:
-            yield waiting.popleft().result()
+        yield from in_order((thread.submit(make, item) for item in drawn), DEPTH)

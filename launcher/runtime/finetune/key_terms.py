@@ -3,18 +3,10 @@
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
-from pathlib import PurePosixPath
 from typing import Any
 
-from launcher.runtime.finetune.architectures import is_hub_name
-from launcher.runtime.finetune.data.errors import DataError
-from launcher.runtime.finetune.data.settings import chain_of
-
-ARGS = "training_config.training_args"
-MODEL = "training_config.model_config"
-DATA = "training_config.datasets"
-STEPS = f"{DATA}.preprocessor_cfgs"
-METERING = "metering_callback.MeteringCallback"
+_METERING = "metering_callback.MeteringCallback"
+_LAUNCHER = "read by the launcher"
 
 
 class Treatment(StrEnum):
@@ -186,45 +178,44 @@ def not_in(*allowed: object) -> Callable[[Any, Recipe], bool]:
     return lambda value, _: value not in allowed
 
 
-def leads_elsewhere(value: Any, _: Recipe) -> bool:
-    """Return whether a path leads out of the folder that it is in."""
-    path = PurePosixPath(str(value or ""))
-    return path.is_absolute() or ".." in path.parts
+def is_above_one(value: Any, _: Recipe) -> bool:
+    """Return whether a number is above 1."""
+    return bool((value or 1) > 1)
 
 
-def chain_fault(value: Any, recipe: Recipe) -> str | None:
-    """Return what is wrong with the preprocessing steps; None if nothing is."""
-    try:
-        chain_of(value or (), recipe.value(f"{ARGS}.trainer_type"))
-    except DataError as error:
-        return str(error)
-    return None
+def dropout_beside(path: str) -> Condition:
+    """Return the condition of a dropout of adapters, by the path of their `target_parameters`."""
+    return refused(
+        "above 0 with target_parameters",
+        lambda value, recipe: value and bool(recipe.value(path)),
+        "PEFT cannot apply dropout to an adapter of a parameter, as those of target_parameters are",
+        "0.0",
+    )
 
 
-def has_revision_of_folder(value: Any, recipe: Recipe) -> bool:
-    """Return whether a revision is given for a model that is not named as on the Hub."""
-    model = str(recipe.value(f"{MODEL}.model_name_or_path") or "")
-    return bool(value and model) and not is_hub_name(model)
+def callbacks(path: str, reason: str) -> Key:
+    """Return the key of callbacks, of which only the published one may be named; `reason` refuses others."""
+    return ignored(
+        path,
+        "the published callback meters usage inside the image; it is not imported",
+        condition=refused(
+            f"a _target_ other than {_METERING}",
+            lambda value, _: any(each.get("_target_") != _METERING for each in value or ()),
+            reason,
+            "[]",
+        ),
+    )
 
 
-def template_of_image(value: Any, recipe: Recipe) -> bool:
-    """Return whether a chat template is named that only the published image has."""
-    names = [value, *(step.get("chat_template_name") for step in recipe.value(STEPS) or ())]
-    return any(name and "/" not in name for name in names)
-
-
-def differs_from_threshold(value: Any, recipe: Recipe) -> bool:
-    """Return whether a norm is not the one that gradients are clipped at."""
-    clips = recipe.value(f"{ARGS}.gradient_clipping")
-    return bool(clips) and bool(value != recipe.value(f"{ARGS}.gradient_clipping_threshold"))
-
-
-def differs_from_weight_decay(value: Any, recipe: Recipe) -> bool:
-    """Return whether both names of weight decay are given, with different values."""
-    decay = recipe.value(f"{ARGS}.weight_decay")
-    return bool(value and decay and value != decay)
-
-
-def is_dpo(recipe: Recipe) -> bool:
-    """Return whether the technique is preference optimization."""
-    return bool(recipe.value(f"{ARGS}.trainer_type") == "dpo")
+LAUNCHER_KEYS = (
+    *(done(name, _LAUNCHER) for name in ("display_name", "version", "labels", "instance_types", "instance_specs")),
+    *(done(name, _LAUNCHER) for name in ("elastic_policy", "planner", "resources", "trainer")),
+    *(done(name, "run by the entrypoint of an image of your own") for name in ("pre_script", "post_script")),
+    done("training_cfg", "is for a script of your own; a recipe with a trainer refuses it"),
+    done("checkpointless", "is for a feature of the vendor's that the launcher refuses"),
+    done("checkpointing", "tiers of checkpoints, kept by the launcher's runtime"),
+    done("run.name", "named in results"),
+    done("run.model_type", "chooses the trainer"),
+    done("run.hf_access_token", "HF_TOKEN of every worker, for gated models"),
+)
+"""Keys that the recipes of every family have, and that mean the same in each."""

@@ -6,61 +6,98 @@ refused. Imports neither torch nor transformers.
 Source: the keys of the published recipes; docs/open-trainer.md.
 """
 
+from pathlib import PurePosixPath
+from typing import Any
+
+from launcher.runtime.finetune.architectures import is_hub_name
+from launcher.runtime.finetune.data.errors import DataError
+from launcher.runtime.finetune.data.settings import chain_of
 from launcher.runtime.finetune.key_terms import (
-    ARGS,
-    DATA,
-    METERING,
-    MODEL,
-    STEPS,
+    LAUNCHER_KEYS,
     KeyTable,
-    chain_fault,
-    differs_from_threshold,
-    differs_from_weight_decay,
+    Recipe,
+    callbacks,
     done,
-    has_revision_of_folder,
+    dropout_beside,
     ignored,
-    is_dpo,
+    is_above_one,
     is_true,
-    leads_elsewhere,
     not_in,
     noticed,
     only,
     refused,
     section,
-    template_of_image,
 )
 from launcher.runtime.finetune.schedules import NAMES as SCHEDULES
 from launcher.runtime.finetune.settings import LOSSES
 
+ARGS, MODEL, DATA = (f"training_config.{name}" for name in ("training_args", "model_config", "datasets"))
+STEPS = f"{DATA}.preprocessor_cfgs"
 _FSDP, _LORA = "strategy.fsdp_config", "peft_config"
 _SHARDING = ("FULL_SHARD", "HYBRID_SHARD", "SHARD_GRAD_OP", "_HYBRID_SHARD_ZERO2", "NO_SHARD")
 
-_LAUNCHER = "read by the launcher"
 _LOGGED_BY_MLFLOW = "metrics go to MLflow and to metrics.jsonl"
 _OF_SHARDING = "always so with this sharding"
 _CLIPPING = "gradient_clipping_threshold decides"
 _ACCUMULATION = "gradients are accumulated in 32 bits"
 _ONE_RANK = "a sample stays on one rank"
-_ONLY_ONE = refused("above 1", lambda value, _: (value or 1) > 1, _ONE_RANK, "1")
+_ONLY_ONE = refused("above 1", is_above_one, _ONE_RANK, "1")
 _FILES_OF_IMAGE = "it is a file of the published image, and the tokenizer's own chat template is used"
 
+
+def _leads_elsewhere(value: Any, _: Recipe) -> bool:
+    """Return whether a path leads out of the folder that it is in."""
+    path = PurePosixPath(str(value or ""))
+    return path.is_absolute() or ".." in path.parts
+
+
+def _chain_fault(value: Any, recipe: Recipe) -> str | None:
+    """Return what is wrong with the preprocessing steps; None if nothing is."""
+    try:
+        chain_of(value or (), recipe.value(f"{ARGS}.trainer_type"))
+    except DataError as error:
+        return str(error)
+    return None
+
+
+def _has_revision_of_folder(value: Any, recipe: Recipe) -> bool:
+    """Return whether a revision is given for a model that is not named as on the Hub."""
+    model = str(recipe.value(f"{MODEL}.model_name_or_path") or "")
+    return bool(value and model) and not is_hub_name(model)
+
+
+def _template_of_image(value: Any, recipe: Recipe) -> bool:
+    """Return whether a chat template is named that only the published image has."""
+    names = [value, *(step.get("chat_template_name") for step in recipe.value(STEPS) or ())]
+    return any(name and "/" not in name for name in names)
+
+
+def _differs_from_threshold(value: Any, recipe: Recipe) -> bool:
+    """Return whether a norm is not the one that gradients are clipped at."""
+    clips = recipe.value(f"{ARGS}.gradient_clipping")
+    return bool(clips) and bool(value != recipe.value(f"{ARGS}.gradient_clipping_threshold"))
+
+
+def _differs_from_weight_decay(value: Any, recipe: Recipe) -> bool:
+    """Return whether both names of weight decay are given, with different values."""
+    decay = recipe.value(f"{ARGS}.weight_decay")
+    return bool(value and decay and value != decay)
+
+
+def _is_dpo(recipe: Recipe) -> bool:
+    """Return whether the technique is preference optimization."""
+    return bool(recipe.value(f"{ARGS}.trainer_type") == "dpo")
+
+
 _JOB = (
-    *(done(name, _LAUNCHER) for name in ("display_name", "version", "labels", "instance_types", "instance_specs")),
-    *(done(name, _LAUNCHER) for name in ("elastic_policy", "planner", "resources", "trainer")),
+    *LAUNCHER_KEYS,
     done("scale_config", "each size is a configuration of its own"),
-    *(done(name, "run by the entrypoint of an image of your own") for name in ("pre_script", "post_script")),
-    done("training_cfg", "is for a script of your own; a recipe with a trainer refuses it"),
-    done("checkpointless", "is for a feature of the vendor's that the launcher refuses"),
-    done("checkpointing", "tiers of checkpoints, kept by the launcher's runtime"),
     ignored(
         "extra_keys",
         "the keys that it declares are read by nothing",
         condition=noticed("any", is_true, "the open trainer reads no further keys"),
     ),
-    done("run.name", "named in results"),
-    done("run.model_type", "chooses the trainer"),
     ignored("run.results_dir", "results are in training_dir, or in the job's run folder"),
-    done("run.hf_access_token", "HF_TOKEN of every worker, for gated models"),
 )
 
 _DATA = (
@@ -69,7 +106,7 @@ _DATA = (
         "the steps of the published chains: form of the samples, chat template, masks, filters",
         refused(
             "an unknown step or argument, or a step of the other technique",
-            chain_fault,
+            _chain_fault,
             "the open trainer has the steps of the published recipes",
         ),
     ),
@@ -104,7 +141,7 @@ _MODEL = section(
     done(
         "chat_template_key",
         "a path of a chat template; null: the tokenizer's own",
-        noticed("a bare name, here or in chat_template_name", template_of_image, _FILES_OF_IMAGE),
+        noticed("a bare name, here or in chat_template_name", _template_of_image, _FILES_OF_IMAGE),
     ),
     ignored("device_map", "the sharding places the layers", None),
     ignored("generation_cfg", "training generates no text"),
@@ -115,7 +152,7 @@ _MODEL = section(
         "branch, tag or commit of a model on the Hub; the job records the commit, and keeps it through restarts",
         refused(
             "any, with a path as model_name_or_path",
-            has_revision_of_folder,
+            _has_revision_of_folder,
             "a folder has no revisions",
             "leave it out, or give a model's name on the Hub",
         ),
@@ -125,7 +162,7 @@ _MODEL = section(
         "folder of the results, below the folder for results; empty: the recipe's name",
         refused(
             "a path that leads elsewhere",
-            leads_elsewhere,
+            _leads_elsewhere,
             "results are written below the folder for results only",
             "a relative path without ..",
         ),
@@ -142,12 +179,7 @@ _MODEL = section(
     done(
         f"{_LORA}.lora_dropout",
         "dropout in front of each adapter",
-        refused(
-            "above 0 with target_parameters",
-            lambda value, recipe: value and bool(recipe.value(f"{MODEL}.{_LORA}.target_parameters")),
-            "PEFT cannot apply dropout to an adapter of a parameter, as those of target_parameters are",
-            "0.0",
-        ),
+        dropout_beside(f"{MODEL}.{_LORA}.target_parameters"),
     ),
     done(f"{_LORA}.peft_type", "lora"),
     done(f"{_LORA}.r", "rank of the adapters"),
@@ -193,7 +225,7 @@ _TRAINING = section(
         "weight decay where weight_decay is 0",
         refused(
             "other than weight_decay, both above 0",
-            differs_from_weight_decay,
+            _differs_from_weight_decay,
             "two names of weight decay have different values",
             "0.0",
         ),
@@ -203,7 +235,7 @@ _TRAINING = section(
         "DPO: part of the pairs assumed to be the wrong way round",
         noticed(
             "above 0, and a loss_type other than sigmoid",
-            lambda value, recipe: value and is_dpo(recipe) and recipe.value(f"{ARGS}.loss_type") in LOSSES[1:],
+            lambda value, recipe: value and _is_dpo(recipe) and recipe.value(f"{ARGS}.loss_type") in LOSSES[1:],
             "the losses ipo and hinge have no label smoothing",
         ),
     ),
@@ -217,7 +249,7 @@ _TRAINING = section(
         "DPO: form of the loss",
         refused(
             "other than sigmoid, ipo, hinge",
-            lambda value, recipe: is_dpo(recipe) and value not in (None, *LOSSES),
+            lambda value, recipe: _is_dpo(recipe) and value not in (None, *LOSSES),
             "the open trainer has the losses sigmoid, ipo and hinge",
             "sigmoid",
         ),
@@ -242,7 +274,7 @@ _TRAINING = section(
     ignored(
         "max_norm",
         _CLIPPING,
-        condition=noticed("other than gradient_clipping_threshold", differs_from_threshold, _CLIPPING),
+        condition=noticed("other than gradient_clipping_threshold", _differs_from_threshold, _CLIPPING),
     ),
     done("max_samples", "samples that are read"),
     done(
@@ -303,16 +335,7 @@ _TRAINING = section(
     ignored(f"{_FSDP}.sync_module_states", _OF_SHARDING, True),
     ignored(f"{_FSDP}.use_orig_params", _OF_SHARDING, True),
     done("train_batch_size", "samples of an optimizer step over all ranks"),
-    ignored(
-        "trainer_callbacks",
-        "the published callback meters usage inside the image; it is not imported",
-        condition=refused(
-            f"a _target_ other than {METERING}",
-            lambda value, _: any(each.get("_target_") != METERING for each in value or ()),
-            "no class that a recipe names is imported",
-            "[]",
-        ),
-    ),
+    callbacks("trainer_callbacks", "no class that a recipe names is imported"),
     done("trainer_type", "sft or dpo"),
     done("truncation", "the end at which a longer sample is cut; of a preference pair, left cuts the prompt"),
     done("training_dir", "folder of checkpoints and results; empty: in the job's run folder"),

@@ -16,17 +16,31 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import ExitStack, suppress
 from pathlib import Path
 from types import TracebackType
+from typing import TypeVar
 
 from launcher.runtime.finetune.data.encoding import Encoded, Encoder
 from launcher.runtime.finetune.data.errors import DataError
 from launcher.runtime.finetune.data.sources import Chunk, Source
 from launcher.runtime.finetune.data.tokenization import open_tokenizer
 
+Made = TypeVar("Made")
+
 SMALL_BYTES = 32 << 20
 """Files up to this size are prepared in this process: starting another takes half a second."""
 MAX_WORKERS = 64
 _AHEAD = 2
 """Chunks per worker that are read before the first of them is written."""
+
+
+def in_order(submitted: Iterator[Future[Made]], most: int) -> Iterator[Made]:
+    """Yield the results of submitted calls, in their order; up to `most` of them wait for their use."""
+    waiting: deque[Future[Made]] = deque()
+    for future in submitted:
+        waiting.append(future)
+        if len(waiting) > most:
+            yield waiting.popleft().result()
+    while waiting:
+        yield waiting.popleft().result()
 
 
 def encoded_chunks(encoder: Encoder, source: Source, limit: int) -> Iterator[Encoded]:
@@ -53,13 +67,8 @@ def encoded_chunks(encoder: Encoder, source: Source, limit: int) -> Iterator[Enc
             finally:
                 idle.put(worker)
 
-        pending: deque[Future[Encoded]] = deque()
-        for chunk in source.chunks(limit):
-            pending.append(threads.submit(encode, chunk))
-            if len(pending) >= num_workers * _AHEAD:
-                yield pending.popleft().result()
-        while pending:
-            yield pending.popleft().result()
+        submitted = (threads.submit(encode, chunk) for chunk in source.chunks(limit))
+        yield from in_order(submitted, num_workers * _AHEAD - 1)
 
 
 class _Worker:
