@@ -29,7 +29,7 @@ def of(folder, kind):
 
 
 def seen(word):
-    return Seen(ID, word, "None", 2, (0, 0), 1.0, 2.0, None, "j")
+    return Seen(ID, word, "None", 2, (0, 0), "j")
 
 
 def snapshot(state, nodes=2, attempt=1):

@@ -10,7 +10,7 @@ from launcher.backends.slurm import limits, programs
 from launcher.backends.slurm.demand import NODES, demand_of, nodes_key
 from launcher.backends.slurm.options import runtime_of
 from launcher.backends.slurm.place import CONFIG, HERE, RECENT, Place, settings
-from launcher.backends.slurm.queue import ENVIRONMENT, POLL_S, Seen, queue_of
+from launcher.backends.slurm.queue import POLL_S, Seen, queue_of
 from launcher.backends.slurm.requests import Request
 from launcher.backends.slurm.run_files import ELASTIC_FILE
 from launcher.bundle import store
@@ -160,7 +160,7 @@ def answer_of_sbatch(request: Request, option: str, *file: str, **how: Any) -> p
         answer = request.place.run("sbatch", option, f"--job-name={request.name}", *request.words, *file, **how)
         if not answer.code or "node configuration" not in answer.error:
             return answer
-        started = settings(request.place.run(*CONFIG, env=ENVIRONMENT).out).get("BOOT_TIME", "")
+        started = settings(request.place.run(*CONFIG, env={"SLURM_TIME_FORMAT": "%s"}).out).get("BOOT_TIME", "")
         if not started.isdigit() or not 0 <= time.time() - int(started) < _REGISTRATION_S:
             return answer
         time.sleep(POLL_S)
