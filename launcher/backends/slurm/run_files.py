@@ -108,11 +108,6 @@ def jobs_folder(bundle_dir: Path) -> Path:
     return bundle_dir / RUN_DIR / "slurm"
 
 
-def folder(bundle_dir: Path, job_id: str) -> Path:
-    """Return the folder of a job."""
-    return jobs_folder(bundle_dir) / job_id
-
-
 @contextlib.contextmanager
 def alone(path: Path, flags: int = os.O_RDONLY) -> Iterator[None]:
     """Let no other command hold a folder, or with the flags of open(2) a file, within the block."""
@@ -151,7 +146,7 @@ class JobFiles:
     @property
     def folder(self) -> Path:
         """The folder of the job; without an id, one that has none of these files."""
-        return folder(self.bundle_dir, self.job_id)
+        return jobs_folder(self.bundle_dir) / self.job_id
 
     def term(self, index: int) -> Path:
         """Return the file that exists once a node of an elastic job was sent SIGTERM."""
