@@ -17,7 +17,7 @@ from launcher.bundle import store
 from launcher.common import variables
 from launcher.common.problems import Problem
 from launcher.model.config_tree import get
-from launcher.model.environment import secret_references
+from launcher.model.environment import secret_references, unset_secrets
 from launcher.model.job_spec import JobState
 
 _KEYS = (
@@ -94,7 +94,7 @@ def problems(request: Request, *, is_tried: bool = True) -> tuple[Problem, ...]:
             then refuses every job that the nodes of its partition cannot run.
     """
     demand = demand_of(request)
-    found = [problem for bundle in request.bundles for problem in missing_secrets(store.config_of(bundle))]
+    found = [problem for bundle in request.bundles for problem in unset_secrets(store.config_of(bundle))]
     with ThreadPoolExecutor(1) as pool:
         early = pool.submit(refusals, request) if is_tried or not demand.is_plain else None
         found += limits.problems(request.config, demand, request.place)
@@ -111,15 +111,6 @@ def _further(refused: Iterable[Problem], found: Sequence[Problem]) -> Iterator[P
     for problem in refused:
         if problem.path not in known and not (known and problem.path in (*NODES, "cluster")):
             yield problem
-
-
-def missing_secrets(config: Mapping[str, Any]) -> Iterator[Problem]:
-    """Yield a Problem for each secret that is not in this process's environment, from which the job gets it."""
-    for name, path, reference in secret_references(config):
-        source = reference.get("env")
-        if source and source not in variables.current():
-            remedy = f"export {source}=… before the launch"
-            yield Problem("E448", path, f"the variable {source}, which holds {name}, is not set", remedy=remedy)
 
 
 def secret_values(config: Mapping[str, Any]) -> dict[str, str]:
