@@ -113,7 +113,7 @@ def named(names: Collection[str], place: Place) -> list[Seen]:
     """
     selection = (f"--name={','.join(names)}", f"--user={place.user}")
     accounted = _ask_sacct(place, *selection, f"--starttime=now-{_ACCOUNTED_DAYS}days")
-    found = {**_read_sacct(accounted), **_squeue(place, *selection)}
+    found = {**_parsed(accounted, _two_numbers), **_squeue(place, *selection)}
     is_accounting = accounted.code != programs.NOT_FOUND and not any(w in accounted.error for w in _NOT_ACCOUNTED)
     if accounted.code and not found and is_accounting:
         raise programs.unanswered("sacct", accounted)  # the controller may have forgotten a job that has ended
@@ -136,12 +136,12 @@ def _squeue(place: Place, *selection: str) -> dict[str, Seen]:
     answer = place.run(*words, env=_ENVIRONMENT)
     if answer.code and _NO_JOB not in answer.error:
         raise programs.unanswered("squeue", answer)
-    return _parsed(answer.out, _raw_status)
+    return _parsed(answer, _raw_status)
 
 
 def _sacct(place: Place, *selection: str) -> dict[str, Seen]:
     """Return jobs that are accounted for, by id; none where jobs are not accounted for, or sacct does not answer."""
-    return _read_sacct(_ask_sacct(place, *selection))
+    return _parsed(_ask_sacct(place, *selection), _two_numbers)
 
 
 def _ask_sacct(place: Place, *selection: str) -> Answer:
@@ -149,14 +149,10 @@ def _ask_sacct(place: Place, *selection: str) -> Answer:
     return place.run(*words, env=_ENVIRONMENT)
 
 
-def _read_sacct(answer: Answer) -> dict[str, Seen]:
-    return {} if answer.code else _parsed(answer.out, _two_numbers)
-
-
-def _parsed(text: str, exit_code_of: Callable[[str], tuple[int, int]]) -> dict[str, Seen]:
-    """Return the jobs of a table, by id; of a job that was resized the last line counts."""
+def _parsed(answer: Answer, exit_code_of: Callable[[str], tuple[int, int]]) -> dict[str, Seen]:
+    """Return the jobs of a table, by id, none of a command that failed; of a resized job the last line counts."""
     found: dict[str, Seen] = {}
-    for line in text.splitlines():
+    for line in () if answer.code else answer.out.splitlines():
         fields = [field.strip() for field in line.split("|", len(_FIELDS) - 1)]
         if len(fields) < len(_FIELDS):
             continue
