@@ -14,7 +14,8 @@ from launcher import pipeline
 from launcher.backends.slurm import place
 from launcher.backends.slurm.backend import SlurmBackend
 from launcher.backends.slurm.demand import NODES
-from launcher.backends.slurm.queue import POLL_S, QUEUE
+from launcher.backends.slurm.place import HERE
+from launcher.backends.slurm.queue import POLL_S, queue_of
 from launcher.backends.slurm.rendering import JOB_FILE
 from launcher.model.context import LaunchContext
 
@@ -110,7 +111,7 @@ def test_submit(cluster, tmp_path, report, is_first, monkeypatch):
 def test_following_many_jobs(cluster, tmp_path, report):
     """Target: one poll per interval for all jobs."""
     handles = [SlurmBackend().submit(written(tmp_path / str(number))) for number in range(JOBS)]
-    before, began = QUEUE.polls, time.perf_counter()
+    before, began = queue_of(HERE).polls, time.perf_counter()
     followers = [SlurmBackend().wait(handle, timeout_s=10 * POLL_S) for handle in handles]
     threads = [threading.Thread(target=list, args=(each,)) for each in followers]
     for thread in threads:
@@ -118,7 +119,7 @@ def test_following_many_jobs(cluster, tmp_path, report):
     for thread in threads:
         thread.join()
     intervals = (time.perf_counter() - began) / POLL_S
-    polls = QUEUE.polls - before
+    polls = queue_of(HERE).polls - before
     report(
         f"slurm follow {JOBS} jobs: {polls} polls in {intervals:.1f} intervals, {polls / intervals:.2f} per interval"
     )

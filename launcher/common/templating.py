@@ -13,6 +13,8 @@ from jinja2.bccache import Bucket
 from launcher.common import yaml_io
 from launcher.common.paths import TEMPLATES
 
+BUNDLE = "bundle:"
+"""A word of a program that begins so is a path inside the bundle, where `sh_word` quotes it for bash."""
 _MAY_BE_EMPTY = (".labels.", ".annotations.", ".command[", ".nodeSelector.", ".values[")
 """Parts of a path below which an empty text is an ordinary value."""
 
@@ -73,6 +75,11 @@ def bytecode_cache() -> FileSystemBytecodeCache | None:
     return _CompiledTemplates(str(folder))
 
 
+def _sh_word(word: str) -> str:
+    inside = word.removeprefix(BUNDLE)
+    return shlex.quote(word) if inside == word else f'"$bundle"/{shlex.quote(inside)}'
+
+
 @cache
 def _environment() -> Environment:
     environment = Environment(
@@ -91,5 +98,6 @@ def _environment() -> Environment:
         "indent": lambda text, width: re.sub(r"\n(?=[^\n])", "\n" + " " * width, text),
         "to_comment": lambda text: "".join(letter if letter.isprintable() else " " for letter in text),
         "sh_quote": lambda value: shlex.quote(str(value)),
+        "sh_word": _sh_word,
     }
     return environment

@@ -7,14 +7,13 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from launcher.common import variables
 from launcher.common.problems import Problem
 from launcher.common.syntax import IMAGE_FORM, is_image
 from launcher.common.texts import first_of
 from launcher.model import aws_regions, family_registry
 from launcher.model.backend_registry import described
 from launcher.model.config_tree import get
-from launcher.model.environment import secret_references
+from launcher.model.environment import secret_references, unset_secrets
 from launcher.model.finding import Answer, Question, ok, unknown, warning
 from launcher.model.interface import OpenRecipe
 from launcher.model.job_spec import OPEN, JobSpec
@@ -210,10 +209,8 @@ def _image_file(job: JobSpec, image: str) -> Iterator[Answer]:
 
 def _variables(job: JobSpec) -> Iterator[Answer]:
     """Yield the secrets that this process's environment lacks, from which the job gets them."""
-    sources = [(name, path, ref["env"]) for name, path, ref in secret_references(job.config) if ref.get("env")]
-    lacking = [(name, path, source) for name, path, source in sources if source not in variables.current()]
-    for name, path, source in lacking:
-        message = f"the variable {source}, which holds {name}, is not set"
-        yield Problem("E448", path, message, remedy=f"export {source}=… before the launch")
+    sources = {ref["env"] for _, _, ref in secret_references(job.config) if ref.get("env")}
+    lacking = [*unset_secrets(job.config)]
+    yield from lacking
     if sources and not lacking:
-        yield ok(SECRETS, f"set in this environment: {first_of(sorted({source for *_, source in sources}), 5)}")
+        yield ok(SECRETS, f"set in this environment: {first_of(sorted(sources), 5)}")

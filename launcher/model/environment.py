@@ -3,6 +3,8 @@
 from collections.abc import Iterator, Mapping
 from typing import Any
 
+from launcher.common import variables
+from launcher.common.problems import Problem
 from launcher.model.config_tree import get
 
 _SECRETS = {"HF_TOKEN": "recipes.run.hf_access_token", "GIT_TOKEN": "git.token"}
@@ -39,3 +41,12 @@ def secret_references(config: Mapping[str, Any]) -> Iterator[tuple[str, str, Map
     named = {name: (path, get(config, path)) for name, path in _SECRETS.items()}
     named |= {name: (f"env_vars.{name}", value) for name, value in (config.get("env_vars") or {}).items()}
     yield from ((name, path, ref) for name, (path, ref) in named.items() if isinstance(ref, Mapping))
+
+
+def unset_secrets(config: Mapping[str, Any]) -> Iterator[Problem]:
+    """Yield a Problem (E448) for each secret that this process's environment lacks, from which the job gets it."""
+    for name, path, reference in secret_references(config):
+        source = reference.get("env")
+        if source and source not in variables.current():
+            remedy = f"export {source}=… before the launch"
+            yield Problem("E448", path, f"the variable {source}, which holds {name}, is not set", remedy=remedy)

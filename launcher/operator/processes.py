@@ -20,7 +20,7 @@ from pathlib import Path
 import psutil
 
 from launcher.common import prctl
-from launcher.common.names import SHARED_MEMORY
+from launcher.common.names import ENV_NODE_MEMORY, SHARED_MEMORY
 
 KILL_TIMEOUT_S = 15.0
 """How long a killed process may remain (one in an uninterruptible read cannot end)."""
@@ -161,8 +161,11 @@ def remove_node_folder(pid: int) -> None:
         shutil.rmtree(folder, ignore_errors=True)
 
 
-def hold_node_folders(pid: int) -> None:
+def hold_node_folders(pid: int) -> dict[str, str]:
     """Create the two folders of a node and hold them while this process lives; remove those of dead nodes.
+
+    Returns:
+        The variables that name them to the processes of the node.
 
     Raises:
         OSError: The folder for temporary files cannot be created.
@@ -170,6 +173,7 @@ def hold_node_folders(pid: int) -> None:
     with contextlib.suppress(OSError):  # without shared memory this folder does not exist
         _hold(node_memory(pid))
     _hold(node_folder(pid))
+    return {"TMPDIR": str(node_folder(pid)), ENV_NODE_MEMORY: str(node_memory(pid))}
 
 
 def _hold(folder: Path) -> None:

@@ -121,7 +121,7 @@ def test_sacct_answers_like_squeue(cluster, tmp_path):
     # The database has the name last.
     await_true(lambda: [job.name for job in queue._sacct(HERE, "--jobs", job_id).values()] == [seen.name])
     forgotten = queue._sacct(HERE, "--jobs", job_id)[job_id]
-    for name in ("job_id", "state", "nodes", "exit_code", "submitted_s", "name", "message"):
+    for name in ("job_id", "state", "nodes", "exit_code", "name", "message"):
         assert getattr(seen, name) == getattr(forgotten, name), name
     assert forgotten.message == headline(status) == "exit code 1"
     named = f"--name={seen.name}"

@@ -10,6 +10,7 @@ from launcher import pipeline
 from launcher.backends.slurm import programs, queue
 from launcher.backends.slurm.backend import SlurmBackend
 from launcher.backends.slurm.host import Host
+from launcher.backends.slurm.place import HERE
 from launcher.common.problems import ProblemsFound
 
 
@@ -63,7 +64,7 @@ PING = "scontrol ping"
 def test_a_failure_of_squeue_gets_the_remedy_that_fits(commands, message, remedy):
     commands("squeue", f"squeue: error: {message}")
     with pytest.raises(ProblemsFound, match="E447") as error:
-        queue.Queue().find("7")
+        queue.Queue(HERE).find("7")
     (problem,) = error.value.problems
     assert remedy in problem.remedy and message.removeprefix("squeue: ") in problem.message
     assert (PING in problem.remedy) == (remedy in (PING, "run the command by hand"))
@@ -104,7 +105,7 @@ def test_a_command_that_may_not_be_executed_is_no_missing_one(commands, monkeypa
     command.chmod(0o644)
     monkeypatch.setenv("PATH", str(command.parent))
     with pytest.raises(ProblemsFound, match="may not be executed by you") as error:
-        queue.Queue().find("7")
+        queue.Queue(HERE).find("7")
     assert "administrator" in error.value.problems[0].remedy
 
 
@@ -112,11 +113,11 @@ def test_a_job_is_not_taken_for_unknown_while_accounting_does_not_answer(command
     """The controller has forgotten a job that has ended: a second launch would submit it again."""
     commands("sacct", "sacct: error: Unable to connect to database")
     with pytest.raises(ProblemsFound, match="E447") as error:
-        queue.named(["job"])
+        queue.named(["job"], HERE)
     assert "sacctmgr ping" in error.value.problems[0].remedy
     for message in ("Slurm accounting storage is disabled", "not running a supported accounting_storage plugin"):
         commands("sacct", message)
-        assert queue.named(["job"]) == []
+        assert queue.named(["job"], HERE) == []
 
 
 @pytest.mark.parametrize(

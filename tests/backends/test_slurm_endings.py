@@ -18,13 +18,13 @@ FAILED = JobStatus(JobState.FAILED, 0, "a node failed")
 @pytest.fixture
 def job(tmp_path):
     """Return functions that let the batch script of job 7 start and end; its bundle is the folder."""
-    run_files.folder(tmp_path, "7").mkdir(parents=True)
+    run_files.JobFiles(tmp_path, "7").folder.mkdir(parents=True)
 
     def note(kind, code=None):
-        with (run_files.folder(tmp_path, "7") / "events.jsonl").open("a") as file:
+        with (run_files.JobFiles(tmp_path, "7").folder / "events.jsonl").open("a") as file:
             file.write(json.dumps({"time_s": 1.0, "kind": kind, "message": kind}) + "\n")
         if code is not None:
-            (run_files.folder(tmp_path, "7") / run_files.EXIT_CODE).write_text(f"{code}\n")
+            (run_files.JobFiles(tmp_path, "7").folder / run_files.EXIT_CODE).write_text(f"{code}\n")
 
     return note
 
@@ -63,7 +63,7 @@ def test_a_job_that_runs_again_has_no_end(tmp_path, job):
 def test_an_end_of_an_earlier_version_counts(tmp_path, job):
     job("Started")
     of(tmp_path).keep(FAILED)
-    file = run_files.folder(tmp_path, "7") / "end.json"
+    file = run_files.JobFiles(tmp_path, "7").folder / "end.json"
     kept = json.loads(file.read_text())
     del kept["starts"]
     file.write_text(json.dumps(kept))

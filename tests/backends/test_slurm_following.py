@@ -29,7 +29,7 @@ def of(folder, kind):
 
 
 def seen(word):
-    return Seen(ID, word, "None", 2, (0, 0), 1.0, 2.0, None, "j")
+    return Seen(ID, word, "None", 2, (0, 0), "j")
 
 
 def snapshot(state, nodes=2, attempt=1):
@@ -62,7 +62,7 @@ def test_an_elastic_job_s_status_is_slurm_s_while_it_waits_and_its_operator_s_wh
 
 
 def test_the_end_of_an_elastic_job_that_slurm_forgot_is_the_one_that_was_noted(tmp_path):
-    folder = run_files.folder(tmp_path, ID)
+    folder = run_files.JobFiles(tmp_path, ID).folder
     folder.mkdir(parents=True)
     job = of(tmp_path, ElasticJob)
     assert job.status(None).state is JobState.DELETED
@@ -73,16 +73,15 @@ def test_the_end_of_an_elastic_job_that_slurm_forgot_is_the_one_that_was_noted(t
 
 def write(bundle_dir, attempt, rank, text):
     """Append to the log of a rank of a job with one process per node."""
-    folder = (
-        run_files.folder(bundle_dir, ID) / "logs" / f"attempt-{attempt}" / f"node-{rank}" / "r" / "attempt_0" / "0"
-    )
+    logs = run_files.JobFiles(bundle_dir, ID).folder / "logs"
+    folder = logs / f"attempt-{attempt}" / f"node-{rank}" / "r" / "attempt_0" / "0"
     folder.mkdir(parents=True, exist_ok=True)
     with (folder / "stdout.log").open("a") as file:
         file.write(text)
 
 
 def note(bundle_dir, kind, message):
-    with (run_files.folder(bundle_dir, ID) / "events.jsonl").open("a") as file:
+    with (run_files.JobFiles(bundle_dir, ID).folder / "events.jsonl").open("a") as file:
         file.write(json.dumps({"time_s": 1.0, "kind": kind, "message": message}) + "\n")
 
 

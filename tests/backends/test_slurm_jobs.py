@@ -32,7 +32,8 @@ from launcher.backends.slurm import follow as following
 from launcher.backends.slurm import run_files
 from launcher.backends.slurm.backend import SlurmBackend
 from launcher.backends.slurm.options import Settings
-from launcher.backends.slurm.queue import QUEUE
+from launcher.backends.slurm.place import HERE
+from launcher.backends.slurm.queue import queue_of
 from launcher.common.names import RUN_DIR
 from launcher.common.problems import ProblemsFound
 from launcher.job_store import registry
@@ -193,10 +194,10 @@ def test_the_open_trainer_rehearses_without_a_container(cluster, tmp_path):
 def test_ten_jobs_at_once_need_one_poll_per_interval(cluster, tmp_path):
     records = [pipeline.submit(written(tmp_path / str(i), *PLAIN), SlurmBackend()) for i in range(10)]
     assert len({record.handle.native_id for record in records}) == 10
-    before = QUEUE.polls
-    QUEUE.forget()
+    before = queue_of(HERE).polls
+    queue_of(HERE).forget()
     assert len([SlurmBackend().status(record.handle) for record in records]) == 10
-    assert QUEUE.polls - before <= 5  # not ten; several where the machine is so slow that answers grow old
+    assert queue_of(HERE).polls - before <= 5  # not ten; several where the machine is so slow that answers grow old
     for record in records:
         finished(record)
 

@@ -19,7 +19,6 @@ from launcher.backends.local.simulation import Hang, local_options
 from launcher.common import os_errors
 from launcher.common.job_lock import is_alive
 from launcher.common.names import (
-    CONFIG_DIR,
     ENTRYPOINT,
     ENV_COLLECTIVE_TIMEOUT,
     RUN_DIR,
@@ -35,6 +34,7 @@ from launcher.model.backend import RANK_0
 from launcher.model.config_tree import get
 from launcher.model.environment import plain_variables, secret_variables
 from launcher.model.family_registry import interface, recipe_model
+from launcher.model.interface import BUNDLE_CONFIGS
 from launcher.model.job_spec import (
     OPEN,
     Bundle,
@@ -60,9 +60,6 @@ from launcher.operator.job_request import (
 )
 from launcher.operator.snapshot import OPERATOR_LOG, STATE_FILE, Snapshot, publish, read_snapshot
 from launcher.operator.worker_logs import POLL_S, known_attempts, read_logs, tail
-
-BUNDLE_PREFIX = "bundle:"
-"""A word of `cluster.command` that begins so is a path inside the bundle."""
 
 LOOPBACK_ENV = {"GLOO_SOCKET_IFNAME": "lo", "NCCL_SOCKET_IFNAME": "lo"}
 """Keeps collectives off the network, and off a host name that does not resolve. A recipe may override it.
@@ -129,7 +126,7 @@ class LocalBackend:
         graceful = job.elastic is not None and job.elastic.use_graceful_shutdown
         own = [*family.workers.program(job)]
         if family.takes_config_path:
-            own += ["--config-path", f"{BUNDLE_PREFIX}{CONFIG_DIR}"]
+            own += ["--config-path", BUNDLE_CONFIGS]
         command = [str(word) for word in local_options(job).command or own]
         context = {
             "job_name": job.name,

@@ -20,11 +20,6 @@ RANK = "RANK"
 """Environment variable that holds a worker's rank. Source: torch.distributed.elastic, "Environment variables"."""
 
 
-def agent_pid(node_pid: int) -> int | None:
-    """Return the pid of the agent below a node's process; None if it no longer exists."""
-    return _first_below(node_pid, lambda process: process.ppid() == node_pid)
-
-
 def worker_pid(warm_pid: int | None, node_pid: int, rank: int) -> int | None:
     """Return the pid of the process that works as `rank` on a node; None if there is none.
 
@@ -54,7 +49,7 @@ def kill_worker(warm_pid: int | None, node_pid: int, rank: int) -> bool:
 
 def kill_agent(node_pid: int) -> bool:
     """Kill the agent of a node, whose workers then end with the node; return whether it existed."""
-    return _send(agent_pid(node_pid), signal.SIGKILL)
+    return _send(_first_below(node_pid, lambda process: process.ppid() == node_pid), signal.SIGKILL)
 
 
 def hang_worker(warm_pid: int | None, node_pid: int, rank: int) -> bool:

@@ -16,15 +16,7 @@ from functools import partial
 from types import FrameType
 
 from launcher.common import prctl
-from launcher.common.names import ENV_NODE_MEMORY
-from launcher.operator.processes import (
-    end_with_parent,
-    hold_node_folders,
-    kill_descendants,
-    node_folder,
-    node_memory,
-    remove_node_folder,
-)
+from launcher.operator.processes import end_with_parent, hold_node_folders, kill_descendants, remove_node_folder
 from launcher.operator.stop_signals import END_SIGNALS
 
 
@@ -52,8 +44,7 @@ def main(argv: list[str] | None = None) -> int:
             prctl.adopt_orphans()
             end_with_parent(args.parent)
             remove_node_folder(os.getpid())  # of an earlier process with this pid
-            hold_node_folders(os.getpid())
-            own = {"TMPDIR": str(node_folder(os.getpid())), ENV_NODE_MEMORY: str(node_memory(os.getpid()))}
+            own = hold_node_folders(os.getpid())
             # If this process is killed itself, the kernel kills the child.
             child = subprocess.Popen(
                 args.command,

@@ -1,1 +1,1 @@
-"""Jobs on Slurm: options are checked, but submission is not supported yet."""
+"""Jobs on Slurm: batch scripts, arrays of the jobs of a sweep, and an operator for elastic jobs."""

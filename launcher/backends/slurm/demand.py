@@ -1,14 +1,19 @@
-"""What a job requests of a partition: the least that it can run with, to be compared with limits."""
+"""What a job requests: of a partition the least that it can run with, to be compared with limits; for Ray. Pure."""
 
 import json
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from launcher.backends.slurm.requests import OPTION, Request
-from launcher.backends.slurm.sbatch_options import gres_amounts, mebibytes, minutes
+from launcher.backends.slurm.rendering import JOB_FILE
+from launcher.backends.slurm.requests import Request
+from launcher.backends.slurm.run_files import RAY_FILE
+from launcher.backends.slurm.sbatch_options import by_name, gres_amounts, header_of, mebibytes, minutes
+from launcher.model import instances
 from launcher.model.config_tree import get
+from launcher.model.job_spec import Bundle
+from launcher.model.ray_job import CPU, GPU, RayJob
 
 NODES = ("recipes.trainer.num_nodes", "recipes.training_cfg.run.nodes")
 _PLAIN = frozenset(
@@ -69,9 +74,9 @@ class Demand:
 def demand_of(request: Request) -> Demand:
     """Return what the job, or each job of an array, requests."""
     config = request.config
-    given = _options(request)
+    given = by_name((*header_of(request.text), *request.words))
     span = [int(number) for number in re.findall("[0-9]+", given["nodes"])]
-    cpus = int(given.get("ntasks-per-node", 1)) * int(given.get("cpus-per-task", 1))
+    cpus = _cpus(given)
     gpus = f"gpu:{given['gpus-per-node']}" if "gpus-per-node" in given else ""
     gres = gres_amounts(f"{given.get('gres', '')},{gpus}")
     # Slurm may start the job with the limit of the option time-min.
@@ -97,20 +102,29 @@ def nodes_key(config: Mapping[str, Any]) -> str:
     return next(key for key in reversed(NODES) if get(config, key) is not None)
 
 
-def _options(request: Request) -> dict[str, str]:
-    """Return the options of a request by name, those of its header and those beside it."""
-    return header_options((*request.text.splitlines(), *(f"{OPTION}{word}" for word in request.words)))
-
-
-def header_options(lines: Iterable[str]) -> dict[str, str]:
-    """Return the options that lines of a batch script's header have, by name."""
-    parts = (line.removeprefix(OPTION).partition("=") for line in lines if line.startswith(OPTION))
-    return {name.removeprefix("--"): value.strip('"') for name, _, value in parts}
-
-
 def _memory(given: Mapping[str, str], cpus: int, gpus: int) -> tuple[str, float]:
     """Return the key of the memory that options request, and the least of it per node, in MiB; 0 for all of it."""
     for name, count in (("mem-per-cpu", cpus), ("mem-per-gpu", gpus)):
         if name in given:
             return f"cluster.{name.replace('-', '_')}", mebibytes(given[name]) * max(count, 1)
     return "cluster.mem", mebibytes(given["mem"]) if "mem" in given else _DEFAULT_MIB
+
+
+def _cpus(given: Mapping[str, str]) -> int:
+    """Return the CPUs per node that options request."""
+    return int(given.get("ntasks-per-node", 1)) * int(given.get("cpus-per-task", 1))
+
+
+def ray_job(bundle: Bundle) -> RayJob | None:
+    """Return the Ray cluster of a bundle's job, whose first node is the head, too; None if it has none."""
+    if RAY_FILE not in bundle.files:
+        return None
+    given = by_name(header_of(bundle.files[JOB_FILE]))
+    devices = re.search(r"--num-gpus=(\d+)", bundle.files[RAY_FILE])
+    instance = instances.find(json.loads(bundle.files["plan.json"])["instance_type"])
+    node = {GPU: int(devices[1]) if devices else 0}
+    if "exclusive" not in given:
+        node[CPU] = _cpus(given)
+    elif instance:
+        node[CPU] = instance.vcpus
+    return RayJob(node, (node,) * (int(given["nodes"]) - 1), f"{JOB_FILE} and {RAY_FILE}", ())

@@ -35,7 +35,7 @@ class _Programs(Programs["Settings"]):
 
     def ray_job(self, bundle: Bundle) -> "RayJob | None":
         """Return the job that the bundle's files describe."""
-        from launcher.backends.slurm.ray_cluster import ray_job
+        from launcher.backends.slurm.demand import ray_job
 
         return ray_job(bundle)
 

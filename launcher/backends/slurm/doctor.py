@@ -1,7 +1,7 @@
 """Examines a Slurm cluster by its commands before a launch, here or on the login node that ssh reaches."""
 
 import shlex
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterable, Iterator
 from datetime import UTC, datetime
 from functools import partial
 from typing import ClassVar
@@ -52,32 +52,25 @@ class SlurmDoctor:
             never = answer.code in programs.NOT_STARTED  # then a launch fails too
             yield found("cluster", problem, frozenset() if never else self.unanswered)
             return
-        known = settings(answer.out)
-        yield ok(
-            "cluster", f"{known.get('ClusterName')} answers, Slurm {known.get('SLURM_VERSION')}, {_where(request)}"
-        )
-        for subject, ask in _questions(job, request):
-            yield Question(subject, ask)
+        known, login = settings(answer.out), request.config["cluster"].get("ssh")
+        where = f"by ssh at {login}" if login else "from this machine"
+        yield ok("cluster", f"{known.get('ClusterName')} answers, Slurm {known.get('SLURM_VERSION')}, {where}")
+        yield from _questions(job, request)
 
 
-def _where(request: Request) -> str:
-    login = request.config["cluster"].get("ssh")
-    return f"by ssh at {login}" if login else "from this machine"
-
-
-def _questions(job: JobSpec, request: Request) -> Iterator[tuple[str, Callable[[], Iterable[Answer]]]]:
+def _questions(job: JobSpec, request: Request) -> Iterator[Question]:
     demand, cluster = demand_of(request), request.config["cluster"]
-    yield "limits", partial(_limits, request, demand)
-    yield "nodes", partial(_nodes, request, demand)
-    yield "submission", partial(_submission, request)
+    yield Question("limits", partial(_limits, request, demand))
+    yield Question("nodes", partial(_nodes, request, demand))
+    yield Question("submission", partial(_submission, request))
     if cluster.get("dependency"):
-        yield "dependency", partial(_dependency, request)
-    if runtime := _runtime(job, request):
-        yield "container", partial(_container, request.place, runtime)
-    yield "folder", partial(_folder, request, demand)
+        yield Question("dependency", partial(_dependency, request))
+    if (runtime := runtime_of(cluster.get("container_runtime"), job.image)) != "none":
+        yield Question("container", partial(_container, request.place, runtime))
+    yield Question("folder", partial(_folder, request))
     if request.place is not HERE:
-        yield "clock", partial(_clock, request.place)
-        yield "versions", partial(_versions, request)
+        yield Question("clock", partial(_clock, request.place))
+        yield Question("versions", partial(_versions, request))
 
 
 def _limits(request: Request, demand: Demand) -> Iterator[Answer]:
@@ -106,26 +99,15 @@ def _nodes(request: Request, demand: Demand) -> Iterator[Answer]:
         yield ok("nodes", f"{has}; the largest has {most} MiB of memory")
 
 
-def _submission(request: Request) -> Iterator[Answer]:
-    """Yield why sbatch would refuse the job; nothing is submitted."""
-    faults = preflight.refusals(request)
-    yield from faults
-    if not faults:
-        yield ok("submission", "sbatch --test-only accepts the job")
+def _submission(request: Request) -> Iterable[Answer]:
+    """Return why sbatch would refuse the job; nothing is submitted."""
+    return preflight.refusals(request) or [ok("submission", "sbatch --test-only accepts the job")]
 
 
-def _dependency(request: Request) -> Iterator[Answer]:
+def _dependency(request: Request) -> Iterable[Answer]:
     cluster = request.config["cluster"]
-    faults = list(preflight.dependencies(cluster, request.place))
-    yield from faults
-    if not faults:
-        yield ok("dependency", f"{cluster['dependency']}: Slurm knows these jobs")
-
-
-def _runtime(job: JobSpec, request: Request) -> str | None:
-    """Return what starts the job's container; None without one."""
-    runtime = runtime_of(request.config["cluster"].get("container_runtime"), job.image)
-    return None if runtime == "none" else runtime
+    known = ok("dependency", f"{cluster['dependency']}: Slurm knows these jobs")
+    return [*preflight.dependencies(cluster, request.place)] or [known]
 
 
 def _container(place: Place, runtime: str) -> Iterator[Answer]:
@@ -149,7 +131,7 @@ def _container(place: Place, runtime: str) -> Iterator[Answer]:
         yield ok("container", f"the login node has {name}; the nodes are assumed to be alike")
 
 
-def _folder(request: Request, demand: Demand) -> Iterator[Answer]:
+def _folder(request: Request) -> Iterator[Answer]:
     """Yield whether the nodes may see the folder that receives the bundle, by the kind of its file system."""
     cluster = request.config["cluster"]
     near = next(each for each in request.folder.parents if each.exists())
@@ -180,11 +162,10 @@ def _clock(place: Place) -> Iterator[Answer]:
         yield clock("the login node", datetime.fromtimestamp(int(answer.out), UTC))
 
 
-def _versions(request: Request) -> Iterator[Answer]:
-    """Yield whether the cluster's Python runs an elastic job's operator, and the agents without a container."""
-    faults = preflight.operator_problems(request)
-    yield from faults
-    if not faults:
-        python = request.config["cluster"].get("python") or "python3"
-        answer = request.place.run(str(python), "--version")
-        yield ok("versions", f"{python} there: {(answer.out or answer.error).strip()}")
+def _versions(request: Request) -> Iterable[Answer]:
+    """Return whether the cluster's Python runs an elastic job's operator, and the agents without a container."""
+    if faults := preflight.operator_problems(request):
+        return faults
+    python = request.config["cluster"].get("python") or "python3"
+    answer = request.place.run(str(python), "--version")
+    return [ok("versions", f"{python} there: {(answer.out or answer.error).strip()}")]

@@ -6,7 +6,6 @@ attempt; an elastic one in those of its operator. Slurm forgets an end, so that 
 
 import contextlib
 import functools
-import itertools
 import json
 import time
 from abc import ABC, abstractmethod
@@ -251,7 +250,7 @@ class FixedJob(Job):
         self._fetch()
         refuse_unknown_ranks(selection.ranks, self._num_ranks)
         refuse_unknown_attempt(selection.attempt, self._files.attempts())
-        tail, new_events, state = Tail(selection, is_shared=True), self._new_events(), JobState.PENDING
+        tail, reader, state = Tail(selection, is_shared=True), self._files.event_reader(), JobState.PENDING
         fetch = patiently(partial(self._fetch, selection.ranks))
 
         def has_ended() -> bool:
@@ -273,7 +272,7 @@ class FixedJob(Job):
             fetch()
             yield from tail.new_lines(self._selected(selection), is_last=is_last)
             if follow and selection.attempt is None:
-                yield from map(event_line, new_events())
+                yield from map(event_line, self._files.events(reader))
 
         def pause() -> None:
             time.sleep(_ASK_AGAIN_S if over.deadline else self.place.poll_s)
@@ -293,25 +292,13 @@ class FixedJob(Job):
             if selection.attempt in (None, each)
         ]
 
-    def _new_events(self) -> Callable[[], Iterator[JobEvent]]:
-        """Return a function that yields its events, each once."""
-        count = 0
-
-        def new() -> Iterator[JobEvent]:
-            nonlocal count
-            for event in itertools.islice(self._files.events(), count, None):
-                count += 1
-                yield event
-
-        return new
-
     def events(self, read: Status, *, follow: bool) -> Iterator[JobEvent]:
         """Return the starts and ends of its attempts."""
-        fetch, new_events = patiently(self._fetch), self._new_events()
+        fetch, reader = patiently(self._fetch), self._files.event_reader()
 
         def new(_is_last: bool) -> Iterator[JobEvent]:
             fetch()
-            return new_events()
+            return self._files.events(reader)
 
         return followed(new, lambda: not follow or read().state.is_final, partial(time.sleep, self.place.poll_s))
 

@@ -4,7 +4,7 @@ Slurm accepts a job that is beyond one of them, and never starts it.
 """
 
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, Literal
 
@@ -96,15 +96,18 @@ def _chosen(cluster: Mapping[str, Any], place: Place) -> list[Mapping[str, str]]
 
 def nodes_of(cluster: Mapping[str, Any], place: Place) -> list[Mapping[str, str]]:
     """Return the nodes of the partitions that a job may start in, each once, by Slurm's names of their fields."""
-    names = {each["PartitionName"] for each in _chosen(cluster, place)}
+    return _nodes_of(_chosen(cluster, place), place)
+
+
+def _nodes_of(partitions: Iterable[Mapping[str, str]], place: Place) -> list[Mapping[str, str]]:
+    names = {each["PartitionName"] for each in partitions}
     known = records(RECENT.ask(place, *_NODES).out)
-    return [node for node in known if names & set(node.get("Partitions", "").split(","))]
+    return [node for node in known if not names.isdisjoint(node.get("Partitions", "").split(","))]
 
 
 def _nodes(partition: Mapping[str, str], place: Place) -> list[Mapping[str, float]]:
     """Return what each node of a partition has for jobs."""
-    known = records(RECENT.ask(place, *_NODES).out)
-    own = [node for node in known if partition["PartitionName"] in node.get("Partitions", "").split(",")]
+    own = _nodes_of((partition,), place)
     found = [(amounts(node.get("CfgTRES", "")), integer(node.get("MemSpecLimit")) or 0) for node in own]
     return [{**each, "mem": each.get("mem", 0) - kept} for each, kept in found]
 
@@ -135,13 +138,11 @@ def _rows(partition: Mapping[str, str], rights: Rights | None, place: Place) -> 
     """Yield the limits of a job in a partition."""
     whose = f"partition {partition['PartitionName']}"
     waived = rights.waived if rights else frozenset()
+    given = {name: value for name, value in partition.items() if name not in waived}
     counts_memory = "memory" in configured("SelectTypeParameters", place)
-    longest = None if "MaxTime" in waived else minutes(partition.get("MaxTime"))
-    if longest is not None:
-        yield Limit(whose, "time", longest, f"at most {partition['MaxTime']}")
-    total = integer(partition.get("TotalNodes"))
-    most = None if "MaxNodes" in waived else integer(partition.get("MaxNodes"))
-    least = None if "MinNodes" in waived else integer(partition.get("MinNodes"))
+    if (longest := minutes(given.get("MaxTime"))) is not None:
+        yield Limit(whose, "time", longest, f"at most {given['MaxTime']}")
+    total, most, least = (integer(given.get(name)) for name in ("TotalNodes", "MaxNodes", "MinNodes"))
     if most is not None:
         yield Limit(whose, "node", most, f"1 to {min(most, total or most)}", is_of_largest=True)
     if total is not None:

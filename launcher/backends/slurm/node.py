@@ -22,14 +22,12 @@ from types import FrameType
 
 from launcher.backends.slurm.run_files import AGENT_FILE, JobFiles
 from launcher.common import prctl
-from launcher.common.names import ENV_NODE_MEMORY, ENV_WARM_SOCKET, WARM_MODULE
+from launcher.common.names import ENV_WARM_SOCKET, WARM_MODULE
 from launcher.model.following import until
 from launcher.operator import stacks
 from launcher.operator.processes import (
     hold_node_folders,
     kill_descendants,
-    node_folder,
-    node_memory,
     port_of,
     remove_node_folder,
     reserve_port,
@@ -58,22 +56,20 @@ def main(argv: list[str] | None = None) -> int:
     # Blocked while children are started: they inherit that.
     signal.pthread_sigmask(signal.SIG_BLOCK, (signal.SIGTERM,))
     try:
-        hold_node_folders(os.getpid())
-        return _run(files, int(index), address)
+        return _run(files, int(index), address, hold_node_folders(os.getpid()))
     finally:
         kill_descendants()
         remove_node_folder(os.getpid())
 
 
-def _run(files: JobFiles, index: int, address: str) -> int:
+def _run(files: JobFiles, index: int, address: str, own: dict[str, str]) -> int:
     agent_port, *master_ports = (reserve_port(address) for _ in range(1 + NUM_MASTER_PORTS))
-    own = {"TMPDIR": str(node_folder(os.getpid())), ENV_NODE_MEMORY: str(node_memory(os.getpid()))}
     script = files.bundle_dir / AGENT_FILE
     warm: subprocess.Popen[bytes] | None = None
     if WARM_MODULE in script.read_text(encoding="utf-8"):
         own[ENV_WARM_SOCKET] = f"recipes-warm-{files.job_id}-{index}-{os.getpid()}"
-        warm = _start(script, "warm", own[ENV_WARM_SOCKET], "", own)
-    agent = _start(script, str(index), address, str(port_of(agent_port)), own)
+        warm = _start(script, own, "warm", own[ENV_WARM_SOCKET])
+    agent = _start(script, own, str(index), address, str(port_of(agent_port)))
     signal.pthread_sigmask(signal.SIG_UNBLOCK, (signal.SIGTERM,))
     if warm:
         _await_imports(warm, own[ENV_WARM_SOCKET], agent)
@@ -106,9 +102,9 @@ def _await_imports(warm: "subprocess.Popen[bytes]", socket: str, agent: "subproc
     until(is_over, ANSWER_TIMEOUT_S, _POLL_S)
 
 
-def _start(script: Path, what: str, where: str, port: str, own: dict[str, str]) -> "subprocess.Popen[bytes]":
-    words = ["bash", str(script), what, where, *filter(None, (port,))]
-    return subprocess.Popen(words, stdin=subprocess.DEVNULL, env={**os.environ, **own})
+def _start(script: Path, own: dict[str, str], *words: str) -> "subprocess.Popen[bytes]":
+    command = ["bash", str(script), *words]
+    return subprocess.Popen(command, stdin=subprocess.DEVNULL, env={**os.environ, **own})
 
 
 if __name__ == "__main__":

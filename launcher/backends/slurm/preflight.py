@@ -10,14 +10,14 @@ from launcher.backends.slurm import limits, programs
 from launcher.backends.slurm.demand import NODES, demand_of, nodes_key
 from launcher.backends.slurm.options import runtime_of
 from launcher.backends.slurm.place import CONFIG, HERE, RECENT, Place, settings
-from launcher.backends.slurm.queue import ENVIRONMENT, POLL_S, Seen, queue_of
+from launcher.backends.slurm.queue import POLL_S, Seen, queue_of
 from launcher.backends.slurm.requests import Request
 from launcher.backends.slurm.run_files import ELASTIC_FILE
 from launcher.bundle import store
 from launcher.common import variables
 from launcher.common.problems import Problem
 from launcher.model.config_tree import get
-from launcher.model.environment import secret_references
+from launcher.model.environment import secret_references, unset_secrets
 from launcher.model.job_spec import JobState
 
 _KEYS = (
@@ -94,7 +94,7 @@ def problems(request: Request, *, is_tried: bool = True) -> tuple[Problem, ...]:
             then refuses every job that the nodes of its partition cannot run.
     """
     demand = demand_of(request)
-    found = [problem for bundle in request.bundles for problem in missing_secrets(store.config_of(bundle))]
+    found = [problem for bundle in request.bundles for problem in unset_secrets(store.config_of(bundle))]
     with ThreadPoolExecutor(1) as pool:
         early = pool.submit(refusals, request) if is_tried or not demand.is_plain else None
         found += limits.problems(request.config, demand, request.place)
@@ -111,15 +111,6 @@ def _further(refused: Iterable[Problem], found: Sequence[Problem]) -> Iterator[P
     for problem in refused:
         if problem.path not in known and not (known and problem.path in (*NODES, "cluster")):
             yield problem
-
-
-def missing_secrets(config: Mapping[str, Any]) -> Iterator[Problem]:
-    """Yield a Problem for each secret that is not in this process's environment, from which the job gets it."""
-    for name, path, reference in secret_references(config):
-        source = reference.get("env")
-        if source and source not in variables.current():
-            remedy = f"export {source}=… before the launch"
-            yield Problem("E448", path, f"the variable {source}, which holds {name}, is not set", remedy=remedy)
 
 
 def secret_values(config: Mapping[str, Any]) -> dict[str, str]:
@@ -160,7 +151,7 @@ def answer_of_sbatch(request: Request, option: str, *file: str, **how: Any) -> p
         answer = request.place.run("sbatch", option, f"--job-name={request.name}", *request.words, *file, **how)
         if not answer.code or "node configuration" not in answer.error:
             return answer
-        started = settings(request.place.run(*CONFIG, env=ENVIRONMENT).out).get("BOOT_TIME", "")
+        started = settings(request.place.run(*CONFIG, env={"SLURM_TIME_FORMAT": "%s"}).out).get("BOOT_TIME", "")
         if not started.isdigit() or not 0 <= time.time() - int(started) < _REGISTRATION_S:
             return answer
         time.sleep(POLL_S)

@@ -13,7 +13,7 @@ from collections.abc import Callable, Collection, Iterable, Iterator
 from dataclasses import dataclass
 
 from launcher.backends.slurm import programs, states
-from launcher.backends.slurm.place import HERE, Place
+from launcher.backends.slurm.place import Place
 from launcher.backends.slurm.programs import Answer
 from launcher.model.job_spec import JobState
 
@@ -21,12 +21,12 @@ POLL_S = 1.0
 """Seconds between two polls."""
 _FRESH_S = 0.5 * POLL_S
 """Age up to which the answer to a poll also answers for the user's other jobs."""
-_FIELDS = ("JobArrayID", "State", "Reason", "NumNodes", "exit_code", "SubmitTime", "StartTime", "EndTime", "Name")
-_SACCT_FIELDS = ("JobID", "State", "Reason", "NNodes", "ExitCode", "Submit", "Start", "End", "JobName")
+_FIELDS = ("JobArrayID", "State", "Reason", "NumNodes", "exit_code", "Name")
+_SACCT_FIELDS = ("JobID", "State", "Reason", "NNodes", "ExitCode", "JobName")
 """The same for sacct. The name is last: it is the only text that a user chooses."""
 _FORMAT = ",".join(f"{name}:|" for name in _FIELDS)
-ENVIRONMENT = {"SLURM_TIME_FORMAT": "%s", "SLURM_BITSTR_LEN": "0"}
-"""Times in seconds since the epoch, and every task of an array. Source: sacct(1), Environment Variables."""
+_ENVIRONMENT = {"SLURM_BITSTR_LEN": "0"}
+"""Shows every task of an array. Source: sacct(1), Environment Variables."""
 _ID = re.compile(r"([0-9]+)(?:_([0-9]+)|_\[([0-9,-]+)(?:%[0-9]+)?\])?")
 """A job, a task of an array, or several of its tasks."""
 _NO_JOB = "Invalid job id specified"
@@ -45,9 +45,6 @@ class Seen:
         reason: Why it is pending, or why it ended.
         nodes: Nodes that it has or requests.
         exit_code: Exit code and signal of its batch script.
-        submitted_s: In seconds since the epoch; None if unknown.
-        started_s: Time of its last start; None before.
-        ended_s: None before its end.
     """
 
     job_id: str
@@ -55,9 +52,6 @@ class Seen:
     reason: str
     nodes: int
     exit_code: tuple[int, int]
-    submitted_s: float | None
-    started_s: float | None
-    ended_s: float | None
     name: str
 
     @property
@@ -74,7 +68,7 @@ class Seen:
 class Queue:
     """The jobs of the user, polled at most once per interval however many are asked about. Threads may share it."""
 
-    def __init__(self, place: Place = HERE) -> None:
+    def __init__(self, place: Place) -> None:
         self._place = place
         self._lock = threading.Lock()
         self._jobs: dict[str, Seen] = {}
@@ -111,11 +105,7 @@ def queue_of(place: Place) -> Queue:
     return Queue(place)
 
 
-QUEUE = queue_of(HERE)
-"""The queue of this machine's cluster."""
-
-
-def named(names: Collection[str], place: Place = HERE) -> list[Seen]:
+def named(names: Collection[str], place: Place) -> list[Seen]:
     """Return the user's jobs that have one of some names, the oldest first.
 
     Raises:
@@ -123,7 +113,7 @@ def named(names: Collection[str], place: Place = HERE) -> list[Seen]:
     """
     selection = (f"--name={','.join(names)}", f"--user={place.user}")
     accounted = _ask_sacct(place, *selection, f"--starttime=now-{_ACCOUNTED_DAYS}days")
-    found = {**_read_sacct(accounted), **_squeue(place, *selection)}
+    found = {**_parsed(accounted, _two_numbers), **_squeue(place, *selection)}
     is_accounting = accounted.code != programs.NOT_FOUND and not any(w in accounted.error for w in _NOT_ACCOUNTED)
     if accounted.code and not found and is_accounting:
         raise programs.unanswered("sacct", accounted)  # the controller may have forgotten a job that has ended
@@ -143,37 +133,32 @@ def _age(job: Seen) -> tuple[int, ...]:
 def _squeue(place: Place, *selection: str) -> dict[str, Seen]:
     """Return jobs that the controller knows, by id."""
     words = ("squeue", "--array", "--noheader", "--states=all", f"--Format={_FORMAT}", *selection)
-    answer = place.run(*words, env=ENVIRONMENT)
+    answer = place.run(*words, env=_ENVIRONMENT)
     if answer.code and _NO_JOB not in answer.error:
         raise programs.unanswered("squeue", answer)
-    return _parsed(answer.out, _raw_status)
+    return _parsed(answer, _raw_status)
 
 
 def _sacct(place: Place, *selection: str) -> dict[str, Seen]:
     """Return jobs that are accounted for, by id; none where jobs are not accounted for, or sacct does not answer."""
-    return _read_sacct(_ask_sacct(place, *selection))
+    return _parsed(_ask_sacct(place, *selection), _two_numbers)
 
 
 def _ask_sacct(place: Place, *selection: str) -> Answer:
     words = ("sacct", "--allocations", "--parsable2", "--noheader", f"--format={','.join(_SACCT_FIELDS)}", *selection)
-    return place.run(*words, env=ENVIRONMENT)
+    return place.run(*words, env=_ENVIRONMENT)
 
 
-def _read_sacct(answer: Answer) -> dict[str, Seen]:
-    return {} if answer.code else _parsed(answer.out, _two_numbers)
-
-
-def _parsed(text: str, exit_code_of: Callable[[str], tuple[int, int]]) -> dict[str, Seen]:
-    """Return the jobs of a table, by id; of a job that was resized the last line counts."""
+def _parsed(answer: Answer, exit_code_of: Callable[[str], tuple[int, int]]) -> dict[str, Seen]:
+    """Return the jobs of a table, by id, none of a command that failed; of a resized job the last line counts."""
     found: dict[str, Seen] = {}
-    for line in text.splitlines():
+    for line in () if answer.code else answer.out.splitlines():
         fields = [field.strip() for field in line.split("|", len(_FIELDS) - 1)]
         if len(fields) < len(_FIELDS):
             continue
-        job_ids, word, reason, nodes, code, *times, name = fields
-        submitted, started, ended = (float(each) if each.isdigit() else None for each in times)
+        job_ids, word, reason, nodes, code, name = fields
         count = int(nodes) if nodes.isdigit() else 0
-        state = (word, reason, count, exit_code_of(code), submitted, started, ended, name.removesuffix("|"))
+        state = (word, reason, count, exit_code_of(code), name.removesuffix("|"))
         found |= {job_id: Seen(job_id, *state) for job_id in _ids(job_ids)}
     return found
 

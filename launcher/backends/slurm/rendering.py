@@ -20,13 +20,13 @@ from launcher.backends.slurm.run_files import (
 )
 from launcher.backends.slurm.sbatch_options import Value, batch_options, header, words
 from launcher.backends.slurm.states import TERM_CODE, UNWRITABLE
-from launcher.common.names import CONFIG_DIR, ENTRYPOINT, ENV_SAVES_ON_TERM, RUN_DIR, WARM_MODULE
-from launcher.common.templating import render_template
+from launcher.common.names import ENTRYPOINT, ENV_SAVES_ON_TERM, RUN_DIR, WARM_MODULE
+from launcher.common.templating import BUNDLE, render_template
 from launcher.model import ray_script
 from launcher.model.config_tree import get
 from launcher.model.environment import plain_variables, secret_references
 from launcher.model.family_registry import interface
-from launcher.model.interface import CONFIG_MOUNT
+from launcher.model.interface import BUNDLE_CONFIGS, CONFIG_MOUNT
 from launcher.model.job_spec import PUBLISHED, JobSpec
 from launcher.model.parallelism import mpi
 from launcher.model.parallelism.smp import hyperparameters
@@ -34,9 +34,6 @@ from launcher.model.start_script import as_commands
 from launcher.operator.job_request import GRACEFUL_ENV
 
 JOB_FILE, NODE_FILE = "slurm/job.sh", "slurm/node.sh"
-_BUNDLE = "bundle:"
-"""A word of a program that begins so is a path inside the bundle."""
-
 _MOST_PATIENCE_S = 120
 """Upper limit of the seconds between SIGTERM and SIGKILL. torchrun waits for so long, too, if processes hang because
 another one has failed. Our own choice."""
@@ -184,14 +181,14 @@ def _node_values(job: JobSpec, options: Settings, runtime: str, *, has_code: boo
     before, after = (as_commands(get(job.config, f"recipes.{name}_script")) for name in ("pre", "post"))
     inside = options.slurm_docker_cfg.post_launch_commands or () if runtime == "docker" else ()
     # A relative path of a program starts from here; an empty one is the folder of the processes.
-    folder = Path(f"{_BUNDLE}{code.CWD}") if has_code else Path() if options.ssh else job.cwd
+    folder = Path(f"{BUNDLE}{code.CWD}") if has_code else Path() if options.ssh else job.cwd
     start = '"$@"' if after else 'exec "$@"'  # the program, in the arguments of the script that a container runs
     return {
         "job_name": job.name,
         "nproc_per_node": job.nproc_per_node,
         "env": _environment(job),
         "secrets": {name: ref["env"] for name, path, ref in secret_references(job.config) if path != "git.token"},
-        "cwd": f"{_BUNDLE}{code.CWD}" if has_code else options.ssh_folder if options.ssh else str(job.cwd),
+        "cwd": f"{BUNDLE}{code.CWD}" if has_code else options.ssh_folder if options.ssh else str(job.cwd),
         "python": _python(options, runtime),
         "port": options.master_port,
         "program": _program(job, folder),
@@ -235,12 +232,12 @@ def _program(job: JobSpec, folder: Path) -> tuple[str, ...]:
     family = interface(job)
     if family.is_ray:
         _, *own = family.first.program(job)  # instead of its Python there is the job's
-        return tuple(f"{_BUNDLE}{CONFIG_DIR}" if word == CONFIG_MOUNT else word for word in own)
+        return tuple(BUNDLE_CONFIGS if word == CONFIG_MOUNT else word for word in own)
     words = tuple(family.workers.program(replace(job, cwd=folder)))
     if not family.takes_config_path:
         return words
     name = ("--config-name=config.yaml",) if job.trainer == PUBLISHED else ()
-    return (*words, "--config-path", f"{_BUNDLE}{CONFIG_DIR}", *name)
+    return (*words, "--config-path", BUNDLE_CONFIGS, *name)
 
 
 def _gpus(options: Settings, job: JobSpec) -> int | None:

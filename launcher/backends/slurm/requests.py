@@ -8,8 +8,6 @@ none: its batch script resizes it by its number, and an array's last task has th
 
 import contextlib
 import hashlib
-import itertools
-import re
 import shutil
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -21,6 +19,7 @@ from launcher.backends.slurm.host import DIGITS, place_of
 from launcher.backends.slurm.place import Place
 from launcher.backends.slurm.rendering import JOB_FILE
 from launcher.backends.slurm.run_files import ArrayTask
+from launcher.backends.slurm.sbatch_options import by_name, header_of
 from launcher.bundle import store
 from launcher.common import os_errors
 from launcher.common.problems import Notice
@@ -29,8 +28,6 @@ from launcher.model.earlier_jobs import KEY
 from launcher.model.job_spec import Bundle
 
 _ARRAYS, _ARRAY_FILE = ".arrays", "array.sh"
-OPTION = "#SBATCH "
-"""Begins each option of a batch script's header."""
 _OF_ONE = ("--job-name=", "--output=", "--error=")
 """Options of a header that an array has of its own."""
 _PARALLELISM = "array_parallelism"
@@ -108,7 +105,7 @@ def request_for(bundles: Sequence[Bundle], words: tuple[str, ...] = ()) -> Reque
     text = render_template(
         "slurm/array.sh.j2",
         header=[f"--job-name={name}", *_shared(first), tasks],
-        has_error_log=any(option.startswith("--error=") for option in _header(first)),
+        has_error_log="error" in by_name(header_of(first.files[JOB_FILE])),
         count=len(bundles),
         path=JOB_FILE,
     )
@@ -137,9 +134,8 @@ def notices(bundles: Sequence[Bundle]) -> tuple[Notice, ...]:
     if all(map(_is_resized, bundles)):
         message = f"these {len(bundles)} jobs share no array, since tasks of an array keep their size; {limits}"
         return (Notice("N176", message),)
-    headers: list[set[str]] = [set(_shared(group[0])) for group in groups]
-    varied = set().union(*headers) - headers[0].intersection(*headers)
-    names = sorted({option.removeprefix("--").partition("=")[0] for option in varied})
+    headers = [set(_shared(group[0])) for group in groups]
+    names = sorted(by_name(set().union(*headers) - headers[0].intersection(*headers)))
     message = (
         f"these {len(bundles)} jobs become {len(groups)} arrays or single jobs: tasks of an array have the same "
         f"options, but these differ: {', '.join(names) or f'{_PARALLELISM}, {KEY} or ssh'}; {limits}"
@@ -149,17 +145,11 @@ def notices(bundles: Sequence[Bundle]) -> tuple[Notice, ...]:
 
 def _is_resized(bundle: Bundle) -> bool:
     """Return whether a job has a range of sizes."""
-    return any(re.fullmatch(r"--nodes=[0-9]+-[0-9]+", option.replace('"', "")) for option in _header(bundle))
-
-
-def _header(bundle: Bundle) -> list[str]:
-    """Return the options of a batch script's header."""
-    lines = itertools.takewhile(lambda line: line.startswith(OPTION), bundle.files[JOB_FILE].splitlines()[1:])
-    return [line.removeprefix(OPTION) for line in lines]
+    return "-" in by_name(header_of(bundle.files[JOB_FILE]))["nodes"]
 
 
 def _shared(bundle: Bundle) -> list[str]:
-    return [option for option in _header(bundle) if not option.startswith(_OF_ONE)]
+    return [option for option in header_of(bundle.files[JOB_FILE]) if not option.startswith(_OF_ONE)]
 
 
 def _write(request: Request) -> None:

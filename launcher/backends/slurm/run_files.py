@@ -25,6 +25,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
+from launcher.common.lines import LineReader
 from launcher.common.names import (
     CHECKPOINTS_FILE,
     EVENTS_FILE,
@@ -108,11 +109,6 @@ def jobs_folder(bundle_dir: Path) -> Path:
     return bundle_dir / RUN_DIR / "slurm"
 
 
-def folder(bundle_dir: Path, job_id: str) -> Path:
-    """Return the folder of a job."""
-    return jobs_folder(bundle_dir) / job_id
-
-
 @contextlib.contextmanager
 def alone(path: Path, flags: int = os.O_RDONLY) -> Iterator[None]:
     """Let no other command hold a folder, or with the flags of open(2) a file, within the block."""
@@ -151,7 +147,7 @@ class JobFiles:
     @property
     def folder(self) -> Path:
         """The folder of the job; without an id, one that has none of these files."""
-        return folder(self.bundle_dir, self.job_id)
+        return jobs_folder(self.bundle_dir) / self.job_id
 
     def term(self, index: int) -> Path:
         """Return the file that exists once a node of an elastic job was sent SIGTERM."""
@@ -195,15 +191,17 @@ class JobFiles:
         # A step that was restarted within the attempt has a run of its own; the newest one counts.
         return max(found, key=lambda path: path.stat().st_mtime, default=None)
 
-    def events(self) -> Iterator[JobEvent]:
-        """Yield the starts and ends of attempts, as the batch script noted them."""
-        path = self.folder / "events.jsonl"
-        if path.is_file():
-            for line in path.read_text(encoding="utf-8", errors="replace").splitlines():
-                with contextlib.suppress(ValueError, KeyError, TypeError):  # a line that is being written
-                    fields = json.loads(line)
-                    kind, is_warning = str(fields["kind"]), fields["kind"] in _WARNINGS
-                    yield JobEvent(float(fields["time_s"]), kind, str(fields["message"]), is_warning=is_warning)
+    def event_reader(self) -> LineReader:
+        """Return a reader of the lines in which the batch script notes starts and ends of attempts."""
+        return LineReader(self.folder / "events.jsonl")
+
+    def events(self, reader: LineReader | None = None) -> Iterator[JobEvent]:
+        """Yield the starts and ends of attempts; with a reader only those that it has not read yet."""
+        for line in (reader or self.event_reader()).new_lines(complete_only=True):
+            with contextlib.suppress(ValueError, KeyError, TypeError):  # a full disk has cut it off
+                fields = json.loads(line)
+                kind, is_warning = str(fields["kind"]), fields["kind"] in _WARNINGS
+                yield JobEvent(float(fields["time_s"]), kind, str(fields["message"]), is_warning=is_warning)
 
 
 def cleared(bundle_dir: Path) -> list[str]:

@@ -5,7 +5,7 @@ Source: sbatch(1), Slurm 22.05 to 24.11.
 
 import math
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import TYPE_CHECKING
 
 from launcher.common.suggestions import did_you_mean
@@ -16,6 +16,8 @@ if TYPE_CHECKING:
 _RENAMED, _BROKEN = re.compile("(pack)(job)", re.IGNORECASE), r"\1\\\2"
 """A word that sbatch replaces anywhere in a line, and the same word for it with an escaped letter."""
 Value = str | int | bool | None
+OPTION = "#SBATCH "
+"""Begins each option of a batch script's header."""
 
 _KEYS = (
     *("account", "comment", "constraint", "cpus-per-task", "dependency", "exclude", "exclusive", "gpus-per-node"),
@@ -104,6 +106,17 @@ def batch_options(
 def header(given: Mapping[str, Value]) -> list[str]:
     """Return options as lines of a header, quoted."""
     return words(given, quoted)
+
+
+def header_of(script: str) -> list[str]:
+    """Return the options of a batch script's header, as `header` does."""
+    return [line.removeprefix(OPTION) for line in script.splitlines() if line.startswith(OPTION)]
+
+
+def by_name(options: Iterable[str]) -> dict[str, str]:
+    """Return the values of options, those of a header or words of a command; "" for one that has none."""
+    parts = (option.partition("=") for option in options)
+    return {name.removeprefix("--"): value.strip('"') for name, _, value in parts}
 
 
 def words(given: Mapping[str, Value], shown: Callable[[str], str] = str) -> list[str]:
