@@ -150,8 +150,12 @@ class Content:
     def parameters(self) -> Iterator[tuple[str, nn.Parameter]]:
         """Yield the parameters that are saved, by name, each once."""
         for name, parameter in self.named.items():
-            if parameter.requires_grad or self.save_frozen or self.optimizer.state.get(parameter):
+            if self._is_saved(parameter):
                 yield name, parameter
+
+    def _is_saved(self, parameter: nn.Parameter) -> bool:
+        # A parameter that was trained and then frozen still has a state in the optimizer.
+        return parameter.requires_grad or self.save_frozen or bool(self.optimizer.state.get(parameter))
 
     def model_state(self) -> dict[str, torch.Tensor]:
         """Return the parameters that are saved, and the buffers, by name, in their live tensors."""
@@ -255,9 +259,7 @@ class Content:
     def _left_out(self) -> Iterator[str]:
         seen = set()
         for name, parameter in _named_parameters(self.model):
-            # A parameter that was trained and then frozen still has a state in the optimizer.
-            trains = parameter.requires_grad or bool(self.optimizer.state.get(parameter)) or self.save_frozen
-            if not trains or parameter in seen:
+            if not self._is_saved(parameter) or parameter in seen:
                 yield name
             seen.add(parameter)
 
