@@ -168,7 +168,7 @@ class Content:
         state: dict[str, Any] = {
             "model": self.model_state(),
             "optimizer": {name: dict(found) for name, each in named.items() if (found := optimizer.state.get(each))},
-            "groups": [_without_parameters(group) for group in optimizer.param_groups],
+            "groups": [{key: group[key] for key in group if key != "params"} for group in optimizer.param_groups],
         }
         if self.scheduler:
             state["scheduler"] = pickle.dumps(self.scheduler.state_dict())
@@ -294,10 +294,6 @@ def _parents(names: Iterable[str]) -> set[str]:
 def _local(tensor: torch.Tensor) -> torch.Tensor:
     """Return this rank's part of a tensor that may lie on several."""
     return cast(Any, tensor).to_local() if is_sharded(tensor) else tensor
-
-
-def _without_parameters(group: Mapping[str, Any]) -> dict[str, Any]:
-    return {name: each for name, each in group.items() if name != "params"}
 
 
 @dataclass(frozen=True, slots=True)
