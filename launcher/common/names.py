@@ -117,6 +117,12 @@ LAST_CHECKPOINT = "last checkpoint"
 ENV_COLLECTIVE_TIMEOUT = "RECIPES_COLLECTIVE_TIMEOUT"
 """Environment variable of a worker: seconds that a collective may take before it fails."""
 
+COLLECTIVE_TIMEOUT_S = 600.0
+"""How long a collective may take by default; torch's own default for NCCL.
+
+Source: torch.distributed documentation, init_process_group, timeout.
+"""
+
 EVENTS_FILE = "events.jsonl"
 """Under the run folder: observations and actions of an operator of this launcher, one JSON object each."""
 

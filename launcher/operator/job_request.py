@@ -4,6 +4,7 @@ import json
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
+from launcher.common.names import COLLECTIVE_TIMEOUT_S
 from launcher.common.problems import fail
 from launcher.model.following import refuse_unplanned_sizes
 from launcher.operator.types import Policy
@@ -28,10 +29,6 @@ DEFAULT_GRACEFUL_TIMEOUT_S = 15
 
 Source: hyperpod_elastic_agent 1.1.3, run.py: --shutdown-timeout.
 """
-
-
-COLLECTIVE_TIMEOUT_S = 600.0
-"""Default of `collective_timeout_s`. Source: launcher.runtime.process_group, which imports torch."""
 
 
 def collective_timeout_s(text: str | None) -> float:

@@ -150,8 +150,12 @@ class Content:
     def parameters(self) -> Iterator[tuple[str, nn.Parameter]]:
         """Yield the parameters that are saved, by name, each once."""
         for name, parameter in self.named.items():
-            if parameter.requires_grad or self.save_frozen or self.optimizer.state.get(parameter):
+            if self._is_saved(parameter):
                 yield name, parameter
+
+    def _is_saved(self, parameter: nn.Parameter) -> bool:
+        # A parameter that was trained and then frozen still has a state in the optimizer.
+        return parameter.requires_grad or self.save_frozen or bool(self.optimizer.state.get(parameter))
 
     def model_state(self) -> dict[str, torch.Tensor]:
         """Return the parameters that are saved, and the buffers, by name, in their live tensors."""
@@ -164,7 +168,7 @@ class Content:
         state: dict[str, Any] = {
             "model": self.model_state(),
             "optimizer": {name: dict(found) for name, each in named.items() if (found := optimizer.state.get(each))},
-            "groups": [_without_parameters(group) for group in optimizer.param_groups],
+            "groups": [{key: group[key] for key in group if key != "params"} for group in optimizer.param_groups],
         }
         if self.scheduler:
             state["scheduler"] = pickle.dumps(self.scheduler.state_dict())
@@ -255,9 +259,7 @@ class Content:
     def _left_out(self) -> Iterator[str]:
         seen = set()
         for name, parameter in _named_parameters(self.model):
-            # A parameter that was trained and then frozen still has a state in the optimizer.
-            trains = parameter.requires_grad or bool(self.optimizer.state.get(parameter)) or self.save_frozen
-            if not trains or parameter in seen:
+            if not self._is_saved(parameter) or parameter in seen:
                 yield name
             seen.add(parameter)
 
@@ -292,10 +294,6 @@ def _parents(names: Iterable[str]) -> set[str]:
 def _local(tensor: torch.Tensor) -> torch.Tensor:
     """Return this rank's part of a tensor that may lie on several."""
     return cast(Any, tensor).to_local() if is_sharded(tensor) else tensor
-
-
-def _without_parameters(group: Mapping[str, Any]) -> dict[str, Any]:
-    return {name: each for name, each in group.items() if name != "params"}
 
 
 @dataclass(frozen=True, slots=True)

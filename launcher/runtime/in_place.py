@@ -240,7 +240,7 @@ class _Link:
         self.has_left = True
         self.notice: str | None = None
         self._client.register_message_queue(Message.JOB_START, self._starts)
-        self._client.register_message_callback(Message.JOB_FAULT, self._on_stop)
+        self._client.register_message_callback(Message.JOB_FAULT, lambda _: agent.stop_requested.set())
         self._client.register_message_callback(Message.JOB_RANK_INFO, self._on_notice)
 
     def await_start(self) -> None:
@@ -285,9 +285,6 @@ class _Link:
                 here, there = connection.getsockname()[1], connection.getpeername()[1]
                 if store not in (here, there) and (here in own or there in _State.ports):
                     connection.shutdown(socket.SHUT_RDWR)
-
-    def _on_stop(self, _message: dict[str, Any]) -> None:
-        agent.stop_requested.set()
 
     def _on_notice(self, message: dict[str, Any]) -> None:
         data = message.get("aggregate_worker_data") or {}

@@ -307,15 +307,13 @@ class Job(LossWeighting):
         try:
             if self.finished or not self._call_hooks(is_repeat=True):
                 yield from self._batches(loader)
-            if self.finished or not self._leaves_state():
+            stay = self._stay if not self.finished else None
+            if not (stay and stay.leaves_state(is_postponed=self._is_save_postponed)):
                 self.save()
             if self.finished:
                 self._finish()
         finally:
             self._close()
-
-    def _leaves_state(self) -> bool:
-        return self._stay is not None and self._stay.leaves_state(is_postponed=self._is_save_postponed)
 
     def _batches(self, loader: Iterable[Data]) -> Iterator[Data]:
         """Yield the batches up to the last one, or to a stop."""

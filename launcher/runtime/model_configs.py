@@ -33,10 +33,5 @@ def beginning(name: str) -> str:
     return max(matches, key=len, default="")
 
 
-def known_beginning(name: str) -> Mapping[str, Any] | None:
-    """Return the configuration of the model whose name `name` begins with; None when unknown."""
-    return table().get(beginning(name))
-
-
 def _plain(name: str) -> str:
     return name.lower().replace("/", "-")

@@ -63,8 +63,7 @@ def _plan(ranges: Sequence[Ranges], node_size: int) -> list[Move]:
     for source in range(count if count > node_size else 0):
         elsewhere = [ranges[rank] for rank in range(count) if rank // node_size != source // node_size]
         for path in sorted(ranges[source]):
-            there = rows.united(each for of_rank in elsewhere for each in of_rank.get(path, ()))
-            missing = rows.without(ranges[source][path], there)
+            missing = rows.without(ranges[source][path], rows.held_by(elsewhere, path))
             plan += [Move(path, start, stop, source, (source + node_size) % count) for start, stop in missing]
     return plan
 

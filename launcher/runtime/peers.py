@@ -107,7 +107,7 @@ def hand_over(content: Content, *, leaves: bool) -> Parts:
     lacking: list[dict[str, list[tuple[int, int]]]] = [{} for _ in answers]
     for path, tensor in tensors.items() if remaining and leaving else ():
         total = rows.num_rows(tensor.shape)
-        there = rows.united(each for rank in remaining for each in answers[rank][1].get(path, ()))
+        there = rows.held_by((answers[rank][1] for rank in remaining), path)
         for place, rank in enumerate(remaining):
             wanted = rows.chunk(total, place, len(remaining))
             lacking[rank][path] = rows.without([wanted], there)
@@ -116,7 +116,7 @@ def hand_over(content: Content, *, leaves: bool) -> Parts:
     for move in plan:
         if move.target == process_group.rank():
             like = parts[move.path][0].rows
-            room = torch.empty((move.stop - move.start, *like.shape[1:]), dtype=like.dtype, device=like.device)
+            room = like.new_empty((move.stop - move.start, *like.shape[1:]))
             received.setdefault(move.path, []).append(Part(move.start, room))
     rows.exchange(plan, parts, received)
     _compare(plan, parts, received)
@@ -185,13 +185,17 @@ def _fits(form: Outline, content: Content) -> bool:
 def _offer(state: Kept) -> _Offer:
     total = {path: rows.num_rows(shape) for path, (shape, _, _) in state.form.tensors.items()}
     ranges = rows.ranges_of(state.parts)
-    has_all = all(rows.united(ranges[path]) == rows.united([(0, count)]) for path, count in total.items())
-    is_whole = has_all and state.content is not None
+    is_whole = _have_all([ranges], total) and state.content is not None
     return _Offer(state.progress, state.last, total, None if is_whole else ranges)
 
 
 def _ranges(offer: _Offer) -> Ranges:
     return {path: [(0, count)] for path, count in offer.rows.items()} if offer.ranges is None else offer.ranges
+
+
+def _have_all(ranges: Sequence[Ranges], total: Mapping[str, int]) -> bool:
+    """Return whether ranks together have every row of the tensors, of which `total` is the number."""
+    return all(rows.held_by(ranges, path) == rows.united([(0, count)]) for path, count in total.items())
 
 
 def _newest(offers: Sequence[Sequence[_Offer]]) -> tuple[Progress, dict[int, _Offer]]:
@@ -203,10 +207,7 @@ def _newest(offers: Sequence[Sequence[_Offer]]) -> tuple[Progress, dict[int, _Of
     found = {each.progress for of_rank in offers for each in of_rank}
     for progress in sorted(found, key=lambda each: (each.step, each.cursor), reverse=True):
         there = {rank: each for rank, of_rank in enumerate(offers) for each in of_rank if each.progress == progress}
-        total = next(iter(there.values())).rows
-        ranges = [_ranges(each) for each in there.values()]
-        has = {path: rows.united(each for of_rank in ranges for each in of_rank.get(path, ())) for path in total}
-        if all(has[path] == rows.united([(0, count)]) for path, count in total.items()):
+        if _have_all([_ranges(each) for each in there.values()], next(iter(there.values())).rows):
             return progress, there
     raise NotHealed("rows of the state are lost with the ranks that had them")
 

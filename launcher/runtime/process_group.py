@@ -27,12 +27,6 @@ from launcher.runtime.finite_steps import NotFinite
 JOIN_TIMEOUT = timedelta(minutes=10)
 """How long ranks wait for each other to join."""
 
-COLLECTIVE_TIMEOUT_S = 600.0
-"""How long a collective may take by default; torch's own default for NCCL.
-
-Source: torch.distributed documentation, init_process_group, timeout.
-"""
-
 LONGEST_WORK = timedelta(days=7)
 """How long ranks wait while one alone works, which may take hours: preparing data, writing results."""
 
@@ -132,7 +126,7 @@ def join(place: Place | None = None) -> Place:
 
 def collective_timeout() -> timedelta:
     """Return how long a collective of this job may take."""
-    text = os.environ.get(names.ENV_COLLECTIVE_TIMEOUT) or str(COLLECTIVE_TIMEOUT_S)
+    text = os.environ.get(names.ENV_COLLECTIVE_TIMEOUT) or str(names.COLLECTIVE_TIMEOUT_S)
     try:
         timeout = timedelta(seconds=float(text))
     except (ValueError, OverflowError):

@@ -114,6 +114,11 @@ def united(ranges: Iterable[tuple[int, int]]) -> list[tuple[int, int]]:
     return found
 
 
+def held_by(ranges: Iterable[Ranges], path: str) -> list[tuple[int, int]]:
+    """Return the rows of a tensor that some of several ranks have."""
+    return united(each for of_rank in ranges for each in of_rank.get(path, ()))
+
+
 def without(ranges: Iterable[tuple[int, int]], removed: Sequence[tuple[int, int]]) -> list[tuple[int, int]]:
     """Return the part of ranges that is not in the `removed` ones, which ascend."""
     found = []

@@ -16,15 +16,15 @@ os.register_at_fork(after_in_child=_times.clear)  # a forked worker has its own 
 
 @dataclass(frozen=True, slots=True)
 class StartRecord:
-    """One start of the workers; times in seconds since the epoch.
+    """One start of the workers, as rank 0 saw it; times in seconds since the epoch, None for marks not reached.
 
     Args:
         attempt: Starts of this job before this one.
         spawned: The process was created.
         imported: All imports were done.
         joined: The process group was up.
-        first_step: The first step ended; None if none was done.
-        step, cursor: Optimizer steps done, and samples consumed, before.
+        first_step: The first step ended.
+        step, cursor: Optimizer steps done, and samples consumed, before; 0 for none.
         kept_by: Ranks that had the state in memory; None for a start from a checkpoint, or from nothing.
         moved_bytes: Bytes that ranks received of it.
         ready_s: Seconds from the creation of a process that stays until it waited for its first start.
@@ -34,8 +34,8 @@ class StartRecord:
     world_size: int
     nodes: int
     spawned: float
-    imported: float
-    joined: float
+    imported: float | None
+    joined: float | None
     restored: float | None
     first_step: float | None
     step: int

@@ -2,7 +2,6 @@
 
 import logging
 import sqlite3
-from collections.abc import Iterator
 
 _PRIMARY = 0xFF
 """Bits of the primary result code. Source: SQLite, Result and Error Codes."""
@@ -34,11 +33,7 @@ def code(error: BaseException) -> int | None:
     return None if number is None else number & _PRIMARY
 
 
-def _of_sqlite(error: BaseException) -> sqlite3.Error | None:
-    return next((each for each in _chain(error) if isinstance(each, sqlite3.Error)), None)
-
-
-def _chain(error: BaseException | None) -> Iterator[BaseException]:
-    while error is not None:
-        yield error
+def _of_sqlite(error: BaseException | None) -> sqlite3.Error | None:
+    while not (error is None or isinstance(error, sqlite3.Error)):
         error = error.__cause__ or error.__context__
+    return error

@@ -7,8 +7,9 @@ from typing import Any
 
 from launcher.model.failure import failure_from
 from launcher.model.job_spec import JobState
+from launcher.runtime.startup_timing import StartRecord
 from launcher.timeline.causes import ROOTS, Causes, running_faults
-from launcher.timeline.records import LAUNCHED, CheckpointRecord, Launch, OperatorEvent, StartRecord, StepRecord
+from launcher.timeline.records import LAUNCHED, CheckpointRecord, Launch, OperatorEvent, StepRecord
 from launcher.timeline.values import Attempt, Event, StartParts, StayParts, Step, Timeline, Transition
 
 _SHOWN_EVENTS = (*ROOTS, "fault", "operator")

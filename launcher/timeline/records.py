@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any, Generic, TypeVar
 
 from launcher.common.names import CHECKPOINTS_FILE, EVENTS_FILE, METRICS_FILE, STARTS_FILE
+from launcher.runtime.startup_timing import StartRecord
 
 LAUNCHED = "launched"
 """The kind of a launch's first event."""
@@ -67,33 +68,6 @@ class StepRecord:
     def duration_s(self) -> float:
         """Seconds the step took."""
         return self.samples / self.samples_per_s if self.samples_per_s > 0 else 0.0
-
-
-@dataclass(frozen=True, slots=True)
-class StartRecord:
-    """The start of an attempt's rank 0, up to its first step; seconds since the epoch, None for marks not reached.
-
-    Args:
-        step: Last step of the checkpoint that it resumed from; 0 for none.
-        cursor: Samples of the checkpoint that it resumed from; 0 for none.
-        kept_by: Ranks that had the state of that step in memory; None if it came from a checkpoint.
-        moved_bytes: Bytes that ranks received of it.
-        ready_s: Seconds from the creation of a process that stays until it waited for its first start.
-    """
-
-    attempt: int
-    nodes: int
-    world_size: int
-    step: int
-    cursor: int
-    spawned: float
-    imported: float | None
-    joined: float | None
-    restored: float | None
-    first_step: float | None
-    kept_by: int | None = None
-    moved_bytes: int = 0
-    ready_s: float | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -12,8 +12,9 @@ from hypothesis import strategies as st
 from test_tiers_order import load, on, save_steps
 from traffic import measure
 
+from launcher.runtime.rows import united
 from launcher.runtime.tiers import shards
-from launcher.runtime.tiers.read_plan import box_runs, cut, merged, overlap
+from launcher.runtime.tiers.read_plan import box_runs, cut, overlap
 from launcher.runtime.tiers.s3_store import Bucket
 from launcher.runtime.tiers.shards import Key, Manifest, Piece, checksum, seal, unseal
 from launcher.runtime.tiers.stores import Folder
@@ -70,9 +71,9 @@ def test_runs_are_sets_of_bytes(first, second, size):
     def members(runs):
         return {at for start, stop in runs for at in range(start, stop)}
 
-    assert members(merged(first)) == members(first)
-    assert members(overlap(merged(first), merged(second))) == members(first) & members(second)
-    parts = list(cut(merged(first), size))
+    assert members(united(first)) == members(first)
+    assert members(overlap(united(first), united(second))) == members(first) & members(second)
+    parts = list(cut(united(first), size))
     assert members(parts) == members(first) and all(stop - start <= size for start, stop in parts)
 
 

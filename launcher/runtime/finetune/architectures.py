@@ -121,7 +121,7 @@ def rehearsal_config(path: str, name: str, vocabulary: int) -> dict[str, Any]:
     """
     if path and (Path(path) / CONFIG_FILE).is_file():
         return shrunk(read_config(Path(path)), vocabulary)
-    found = model_configs.known_beginning(path or name)
+    found = model_configs.table().get(model_configs.beginning(path or name))
     if found is None:
         known = ", ".join(trainable())
         raise ModelUnknown(

@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
+from launcher.runtime.rows import united
 from launcher.runtime.tiers.node_memory import NodeMemory
 from launcher.runtime.tiers.shards import ALIGNMENT, DIGEST, Manifest, Piece, Shard
 from launcher.runtime.tiers.stores import Store
@@ -20,17 +21,6 @@ Runs = list[tuple[int, int]]
 
 MOST_RUNS = 1 << 16
 """Maximum runs that describe a part of a piece; beyond it, all bytes from the first to the last are read."""
-
-
-def merged(runs: Iterable[tuple[int, int]], gap: int = 0) -> Runs:
-    """Return the runs sorted, joined where they overlap or are at most `gap` bytes apart."""
-    found: Runs = []
-    for start, stop in sorted(runs):
-        if found and start <= found[-1][1] + gap:
-            found[-1] = (found[-1][0], max(stop, found[-1][1]))
-        elif start < stop:
-            found.append((start, stop))
-    return found
 
 
 def overlap(first: Runs, second: Runs) -> Runs:
@@ -77,7 +67,7 @@ def box_runs(piece: Piece, offsets: Sequence[int], lengths: Sequence[int]) -> Ru
         return [(first, first + last + item)]
     size = lengths[inner] * strides[inner] if lengths else item
     places = [range(0, length * stride, stride) for length, stride in zip(lengths[:inner], strides, strict=False)]
-    return merged((first + sum(place), first + sum(place) + size) for place in itertools.product(*places))
+    return united((first + sum(place), first + sum(place) + size) for place in itertools.product(*places))
 
 
 def row_strides(shape: Sequence[int], size: int) -> list[int]:
@@ -132,7 +122,7 @@ class Layout:
                 size, end = piece.block or piece.length, min(stop - piece.offset, piece.length)
                 first = piece.offset + max(start - piece.offset, 0) // size * size
                 found.append((first, piece.offset + min(-(-end // size) * size, piece.length)))
-        return merged(found)
+        return united(found)
 
 
 def windows(blocks: Iterable[Block], limit: int) -> Iterator[list[Block]]:
@@ -217,9 +207,9 @@ class StoreShards:
                 _divide(takers, layout, writer, given, turns)
             elif takers:  # the rank that needs most of the shard reads it for all
                 reader = max(takers, key=lambda rank: (num_bytes(takers[rank]), -rank))
-                every = merged(run for runs in takers.values() for run in runs)
+                every = united(run for runs in takers.values() for run in runs)
                 given[reader][writer] = layout.covering_blocks(writer, every)
-        return ReadPlan(wanted, [{writer: merged(runs) for writer, runs in each.items()} for each in given])
+        return ReadPlan(wanted, [{writer: united(runs) for writer, runs in each.items()} for each in given])
 
     def open(self, writer: int) -> Shard:
         return self._store.open(self._manifest.key, writer, self._manifest.sizes[writer])

@@ -22,6 +22,7 @@ from torch.futures import Future
 from launcher.runtime.checked_io import load_alone
 from launcher.runtime.checkpoint_search import StateMismatch
 from launcher.runtime.checksums import Bytes, checksum, filled
+from launcher.runtime.rows import united
 from launcher.runtime.tiers.rank_group import Ranks
 from launcher.runtime.tiers.read_plan import (
     Block,
@@ -33,7 +34,6 @@ from launcher.runtime.tiers.read_plan import (
     Wanted,
     box_runs,
     cut,
-    merged,
     overlap,
     row_strides,
     windows,
@@ -197,7 +197,7 @@ class Exchange:
 
     def _wanted(self) -> Wanted:
         return {
-            writer: merged(run for target in itertools.chain.from_iterable(by_piece.values()) for run in target.runs)
+            writer: united(run for target in itertools.chain.from_iterable(by_piece.values()) for run in target.runs)
             for writer, by_piece in self._targets.items()
         }
 
@@ -217,7 +217,7 @@ class Exchange:
             if taker != self._ranks.rank:
                 for writer, start, stop in plan.transfers(self._ranks.rank, taker):
                     found.setdefault(writer, []).append((start, stop))
-        return {writer: self._layout.covering_blocks(writer, merged(runs)) for writer, runs in found.items()}
+        return {writer: self._layout.covering_blocks(writer, united(runs)) for writer, runs in found.items()}
 
     def _read_shard(
         self, writer: int, runs: list[tuple[int, int]], sent: list[tuple[int, int]]
