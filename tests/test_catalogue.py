@@ -1,5 +1,6 @@
 """The published recipes: their values, their files, and the listing that reads them without Hydra."""
 
+import contextlib
 import functools
 import json
 import statistics
@@ -8,7 +9,7 @@ import sys
 import time
 
 import pytest
-from conftest import LLAMA, ROOT, composed
+from conftest import ELASTIC, LLAMA, ROOT, composed, needed_by
 from published_recipes import GOLDEN
 
 from launcher import pipeline
@@ -288,3 +289,17 @@ def test_a_new_model_or_technique_is_one_part_that_any_recipe_takes(tmp_path, ba
     assert draft.recipe.run.name == "mine"
     assert draft.recipe.training_config.model_settings.model_name_or_path == "me/m"
     assert draft.recipe.training_config.training_args.max_epochs == 9
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("cluster", ["slurm", "k8s"])
+def test_every_recipe_with_planned_sizes_has_a_bundle_or_problems(cluster, prepare, context):
+    """An elastic job of whatever recipe: the sizes that are planned are those that it is rendered with."""
+    elastic = (ELASTIC, "recipes.scale_config=auto")
+    rendered = 0
+    for entry in listed().values():
+        with contextlib.suppress(ProblemsFound):
+            job = prepare(f"recipes={entry.name}", f"cluster={cluster}", *elastic, *needed_by(entry, cluster))
+            pipeline.render(job, context)
+            rendered += 1
+    assert rendered > len(NAMES) // 2

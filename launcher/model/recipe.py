@@ -423,7 +423,10 @@ def _updates(model: Model, own: Mapping[str, Any], uneven: str, above: str = "")
     names = _fields_by_key(type(model))
     found: dict[str, Any] = {}
     for key, value in own.items():
-        path, current = f"{above}{key}", getattr(model, names[key])
+        path = f"{above}{key}"
+        if path == uneven and key not in names:
+            continue  # a family without uneven batches: a rule refuses its elastic jobs
+        current = getattr(model, names[key])
         if path == uneven:
             value = UnevenBatch.model_construct(**value)
         elif isinstance(current, Model):

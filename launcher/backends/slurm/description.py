@@ -44,8 +44,8 @@ class _Scaling(Scaling):
     resizes_in_place: ClassVar[bool] = True
 
     def initial_nodes(self, job: JobSpec) -> int | None:
-        """Return the largest size of an elastic job: it starts on as many nodes as Slurm has for it."""
-        return job.max_nodes if job.elastic else None
+        """Return the largest planned size of an elastic job: it starts on as many nodes as Slurm has for it."""
+        return max(point.nodes for point in job.scales) if job.elastic else None
 
     def start_reason(self, nodes: int) -> str:
         """Return whose nodes an elastic job starts on."""
