@@ -270,7 +270,7 @@ def test_a_launch_that_waits_sends_the_end_of_a_remote_job(tmp_path, monkeypatch
     monkeypatch.setattr("launcher.api.launching.close_run", lambda *_: ())
     with server() as (address, received):
         monkeypatch.setenv("NOTIFY_HERE", address)
-        assert launch._code(running._follow(bundle, backend, record, launch.SHOWN)) == launch.JOB_FAILED
+        assert launch.code_of(running._follow(bundle, backend, record, launch.SHOWN)) == launch.JOB_FAILED
     assert [body["title"] for body in received].count("tiny-x1y2z failed") == 1
     assert "a line" in capsys.readouterr().out
 

@@ -487,7 +487,7 @@ def test_a_cluster_that_does_not_answer_for_a_job_whose_launch_was_killed_is_a_p
 ):
     bundles.write(bundle)
     handle = JobHandle("k8s", bundle.job_name, bundle.directory, uid=None)
-    monkeypatch.setattr("launcher.backends.kubernetes.backend.connect", lambda _context: connection(api))
+    monkeypatch.setattr("launcher.backends.kubernetes.connection.connect", lambda _context: connection(api))
     api.fail("GET", paths(bundle)[1], ProtocolError("broken"))
     with pytest.raises(ProblemsFound) as refused:
         getattr(BACKEND, command)(handle)
