@@ -89,7 +89,8 @@ def _questions(job: JobSpec, manifests: Sequence[Manifest]) -> Iterator[tuple[st
     yield "quota", lambda connection: _quota(connection, programs)
     yield "nodes", lambda connection: node_fit.answers(connection, programs)
     yield "pod security", lambda connection: _pod_security(connection, job, programs)
-    yield "rights", lambda connection: _rights(connection, manifests)
+    may = "you may remove what a launch creates"
+    yield "rights", lambda connection: or_ok("rights", preflight.rights_missing(connection, manifests), may)
     yield "job object", lambda connection: _accepted(connection, manifests)
 
 
@@ -272,10 +273,6 @@ def _pod_security(connection: Connection, job: JobSpec, programs: Sequence[Manif
         yield Problem("E355", "cluster.namespace", message, value=programs[0].namespace, remedy=remedy)
     else:
         yield ok("pod security", f"the namespace's level {level} admits the pods")
-
-
-def _rights(connection: Connection, manifests: Sequence[Manifest]) -> Iterator[Answer]:
-    return or_ok("rights", preflight.rights_missing(connection, manifests), "you may remove what a launch creates")
 
 
 def _accepted(connection: Connection, manifests: Sequence[Manifest]) -> Iterator[Answer]:
