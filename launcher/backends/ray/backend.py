@@ -74,7 +74,7 @@ class RayBackend:
         problems, notices = submit.lacks(Cluster(address_of(made.address)), made)
         for notice in notices:
             console.show_notice(notice, stderr=True)
-        return (*problems, *submit.folder_problems(made), *submit.unset_secrets(bundles.config_of(bundle)))
+        return (*problems, *submit.folder_problems(made), *submit.unset_secrets(bundle))
 
     def intent(self, bundle: Bundle, known: JobHandle | None) -> JobHandle | None:
         """Return the job's submission id and the address of its cluster.
@@ -96,7 +96,7 @@ class RayBackend:
             ProblemsFound: Every reason why it was not submitted.
         """
         handle = self._handle(bundle)
-        is_new, notices = submit.submit(Cluster(handle.context or ""), bundle, bundles.config_of(bundle))
+        is_new, notices = submit.submit(Cluster(handle.context or ""), bundle)
         for notice in notices:
             console.show_notice(notice, stderr=True)
         return replace(handle, uid=bundle.digest, is_new=is_new)

@@ -8,9 +8,8 @@ import json
 import shlex
 import shutil
 import tempfile
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 from launcher.backends.ray.client import Cluster
 from launcher.backends.ray.options import ray_options
@@ -66,7 +65,7 @@ def clear(folder: Path, job: str) -> None:
         raise os_errors.refused("E702", str(path), error, folder) from error
 
 
-def submit(cluster: Cluster, bundle: Bundle, config: Mapping[str, Any]) -> tuple[bool, tuple[Notice, ...]]:
+def submit(cluster: Cluster, bundle: Bundle) -> tuple[bool, tuple[Notice, ...]]:
     """Start a bundle's job unless it exists; return whether it is new, and what the user should know.
 
     Raises:
@@ -77,7 +76,7 @@ def submit(cluster: Cluster, bundle: Bundle, config: Mapping[str, Any]) -> tuple
         return False, ()
     request = read(bundle)
     problems, notices = lacks(cluster, request)
-    if found := (*problems, *folder_problems(request), *unset_secrets(config)):
+    if found := (*problems, *folder_problems(request), *unset_secrets(bundle)):
         raise ProblemsFound(found)
     try:
         _send(cluster, bundle, request, job)
@@ -140,7 +139,7 @@ def ray_job(bundle: Bundle) -> RayJob:
         ProblemsFound: Its code or a secret of it is not here.
     """
     request = read(bundle)
-    raise_any((*folder_problems(request), *unset_secrets(config_of(bundle))))
+    raise_any((*folder_problems(request), *unset_secrets(bundle)))
     node = {GPU: int(json.loads(bundle.files["plan.json"])["nproc_per_node"])}
     command = request.job["entrypoint"]
     source = "recipes.trainer.num_nodes and devices; cluster=ray learns its real nodes when the job is submitted"
@@ -190,9 +189,9 @@ def absent_script(job: JobSpec) -> Iterator[Problem]:
         yield Problem("E826", key, f"is not in {options.working_dir}", value=script)
 
 
-def unset_secrets(config: Mapping[str, Any]) -> Iterator[Problem]:
+def unset_secrets(bundle: Bundle) -> Iterator[Problem]:
     """Yield a Problem for each secret that is not in this process's environment, from which the job gets it."""
-    for name, path, reference in secret_references(config):
+    for name, path, reference in secret_references(config_of(bundle)):
         source = reference.get("env")
         if source and source not in variables.current():
             message, remedy = f"the variable {source}, which holds {name}, is not set", f"export {source}=…"
