@@ -166,7 +166,7 @@ def _volumes(connection: Connection, manifests: Sequence[Manifest], programs: Se
     """Yield whether each claim exists, is bound, and may be mounted on as many nodes as the job has."""
     key, namespace = "cluster.persistent_volume_claims", manifests[-1].namespace
     yield from preflight.missing(connection, manifests, ("PersistentVolumeClaim",))
-    demand = Demand.of(programs[0].body, *(each.body for each in programs[1:]))
+    demand = Demand.of(*(each.body for each in programs))
     for name in _names(programs, "PersistentVolumeClaim"):
         try:
             claim = connection.get(api_objects.path("PersistentVolumeClaim", namespace, name))
@@ -252,7 +252,7 @@ def _quota(connection: Connection, programs: Sequence[Manifest]) -> Iterator[Ans
     """Yield whether every quota has room for the smallest size, and for the largest."""
     _, cluster_queue = preflight.queue_findings(connection, programs[0])
     faults, notices = preflight.quota_findings(connection, programs, cluster_queue)
-    demand = Demand.of(programs[0].body, *(each.body for each in programs[1:]))
+    demand = Demand.of(*(each.body for each in programs))
     message = f"every quota has room for {counted(demand.most, 'node')}, others' jobs apart"
     return or_ok("quota", (*faults, *notices), message)
 
