@@ -84,6 +84,12 @@ def warning(subject: str, message: str, remedy: str | None = None) -> Finding:
     return Finding(subject, FindingState.WARNING, message, remedy)
 
 
+def or_ok(subject: str, faults: "Iterable[Answer]", message: str) -> "Iterator[Answer]":
+    """Yield the faults of a subject; if there are none, that it is without fault."""
+    found = list(faults)
+    yield from found or (ok(subject, message),)
+
+
 def clock(whose: str, theirs: datetime) -> Finding:
     """Return how far this machine's clock is from another's, whose time was read just now, in whole seconds."""
     skew_s = (datetime.now(UTC) - theirs).total_seconds()
@@ -96,13 +102,14 @@ def clock(whose: str, theirs: datetime) -> Finding:
 
 
 def http_time(date: str | None) -> datetime | None:
-    """Return the time of a Date header; None if it is not one."""
-    from email.utils import parsedate_to_datetime
+    """Return the time of an HTTP date, such as a Date header; None if it is not one."""
+    from email.utils import parsedate_to_datetime  # it imports sockets and calendars, which a dry run does without
 
     try:
-        return parsedate_to_datetime(date or "")
-    except (TypeError, ValueError):
+        found = parsedate_to_datetime(date or "")
+    except (TypeError, ValueError, IndexError):
         return None
+    return found if found.tzinfo else found.replace(tzinfo=UTC)
 
 
 def found(subject: str, answer: Finding | Problem | Notice, unanswered: frozenset[str] = frozenset()) -> Finding:

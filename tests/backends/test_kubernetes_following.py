@@ -9,7 +9,7 @@ import pytest
 from launcher.backends.kubernetes import job_control, job_watch, pod_logs
 from launcher.backends.kubernetes.api_errors import ApiError, Unreachable
 from launcher.backends.kubernetes.api_objects import path
-from launcher.backends.kubernetes.job_watch import lines, listed, snapshots
+from launcher.backends.kubernetes.job_watch import blocks, listed, snapshots
 from launcher.backends.kubernetes.pod_logs import Filter, Reader, Run, run_of
 from launcher.backends.kubernetes.target import Places, Target
 from launcher.common.problems import ProblemsFound
@@ -130,7 +130,7 @@ def test_a_refused_watch_ends_its_follower():
 
 
 def test_lines_are_cut_to_a_length_and_an_unfinished_one_is_dropped():
-    assert list(lines(iter([b"on", b"e\ntwotwo\nthr", b"ee"]), 4)) == [b"one", b"twot"]
+    assert list(blocks(iter([b"on", b"e\ntwotwo\nthr", b"ee"]), 4)) == [[b"one", b"twot"]]
 
 
 def status(state="running", number=0, **more):

@@ -26,7 +26,7 @@ SQUEUE = """\
 #!/bin/bash
 echo look >> {folder}/looks
 [[ $(wc -l < {folder}/looks) -ge $(cat {folder}/lists_at) ]] && cp {folder}/requests {folder}/listed
-[[ -e {folder}/listed ]] && awk '{{ print NR + 6 "|PENDING|Priority|1|0|1|||" $1 "|" }}' {folder}/listed
+[[ -e {folder}/listed ]] && awk '{{ print NR + 6 "|PENDING|Priority|1|0|" $1 "|" }}' {folder}/listed
 exit 0
 """
 ACCOUNTED = "#!/bin/bash\nexit 0\n"

@@ -14,7 +14,7 @@ from background import Collected, await_true
 from log_texts import log_texts
 
 from launcher.backends.kubernetes.api_objects import path
-from launcher.backends.kubernetes.job_watch import lines as read_lines
+from launcher.backends.kubernetes.job_watch import blocks
 from launcher.bundle.manifest import MANIFEST, bundle_digest
 from launcher.common.problems import ProblemsFound
 from launcher.model import backend_registry
@@ -270,7 +270,7 @@ def test_a_line_is_cut_at_one_place_however_it_comes():
     text = b"a" * 25 + b"\n" + b"b" * 7 + b"\n" + b"rest"
     for size in range(1, len(text)):
         pieces = (text[start : start + size] for start in range(0, len(text), size))
-        assert list(read_lines(pieces, 10)) == [b"a" * 10, b"b" * 7]
+        assert list(itertools.chain.from_iterable(blocks(pieces, 10))) == [b"a" * 10, b"b" * 7]
 
 
 def test_logs_go_on_with_a_pod_that_takes_a_pod_s_place(space, launched):

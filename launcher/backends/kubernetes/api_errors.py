@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 from launcher.backends.kubernetes import lenient
 from launcher.common.problems import Problem, ProblemsFound
 from launcher.common.texts import bounded
+from launcher.model.finding import http_time
 
 if TYPE_CHECKING:
     from kubernetes.client import ApiException
@@ -141,20 +142,9 @@ def retry_after_s(text: str | None, date: str | None = None) -> float | None:
     text = (text or "").strip()
     if text.isascii() and text.isdigit():
         return float(text)
-    if (until := http_date(text)) is None:
+    if (until := http_time(text)) is None:
         return None
-    return max(0.0, (until - (http_date(date) or datetime.now(UTC))).total_seconds())
-
-
-def http_date(text: str | None) -> datetime | None:
-    """Return an HTTP date; None if it is not one."""
-    from email.utils import parsedate_to_datetime  # it imports sockets and calendars, which a dry run does without
-
-    try:
-        found = parsedate_to_datetime(text or "")
-    except (TypeError, ValueError, IndexError):
-        return None
-    return found if found.tzinfo else found.replace(tzinfo=UTC)
+    return max(0.0, (until - (http_time(date) or datetime.now(UTC))).total_seconds())
 
 
 def reason(error: BaseException) -> str:

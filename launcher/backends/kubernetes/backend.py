@@ -10,7 +10,7 @@ from launcher.backends.kubernetes.job_options import k8s_options, kind_of
 from launcher.backends.kubernetes.programs import Program, programs
 from launcher.bundle import container
 from launcher.bundle import store as bundles
-from launcher.common import console, yaml_io
+from launcher.common import console
 from launcher.common.names import BASE_CONFIG
 from launcher.common.problems import Problem, fail
 from launcher.common.templating import render_yaml
@@ -240,7 +240,7 @@ def _connection(bundle: Bundle) -> "Connection":
     """Return the connection that a bundle's configuration names."""
     from launcher.backends.kubernetes.connection import connect
 
-    return connect(yaml_io.load(bundle.files["recipe.yaml"])["cluster"].get("kube_context"))
+    return connect(bundles.config_of(bundle)["cluster"].get("kube_context"))
 
 
 def _handle(bundle: Bundle, connection: "Connection") -> JobHandle:

@@ -17,7 +17,7 @@ from launcher.backends.kubernetes.connection import Connection
 from launcher.backends.kubernetes.job_watch import listed
 from launcher.backends.kubernetes.preflight import kueue_version
 from launcher.common.problems import Notice
-from launcher.common.quantities import UnreadableQuantity, amount
+from launcher.common.quantities import UnreadableQuantity
 from launcher.governance.quotas import per_pod
 from launcher.model.cluster_view import Capacity, Node, QuotaUse, Waiting
 
@@ -149,19 +149,12 @@ def _used(pods: Iterable[Mapping[str, Any]]) -> dict[str, dict[str, Fraction]]:
     return used
 
 
-def _whole(quantity: str | int) -> int:
-    """Return a quantity as a whole number; 0 if it is not valid, so that one object hides no other."""
-    try:
-        return int(amount(quantity))
-    except UnreadableQuantity:
-        return 0
-
-
 def _node(node: Mapping[str, Any], used: Mapping[str, Mapping[str, Fraction]] | None) -> Node:
     metadata, status = node["metadata"], node.get("status") or {}
     labels, allocatable = metadata.get("labels") or {}, status.get("allocatable") or {}
     resource, total = next(
-        ((name, total) for name in ACCELERATORS if (total := _whole(allocatable.get(name, 0))) > 0), (None, 0)
+        ((name, total) for name in ACCELERATORS if (total := int(lenient.quantity(allocatable.get(name, 0)))) > 0),
+        (None, 0),
     )
     free: int | None = total
     if resource:

@@ -28,7 +28,6 @@ from launcher.model.cluster_view import AdoptedJob, Capacity, ClusterJob
 from launcher.model.job_spec import JobHandle
 
 _POLICY = "ValidatingAdmissionPolicy"
-_INVALID_NAME = "is not a valid Kubernetes name"
 
 
 class KubernetesCluster:
@@ -176,7 +175,7 @@ class KubernetesClusters:
         """Raise a Problem about a kind that is not one of jobs, and about names that the API would refuse."""
         if kind not in (None, *api_objects.JOB_KINDS):
             raise fail("E386", "--kind", "is not a kind of job", value=kind, allowed=", ".join(api_objects.JOB_KINDS))
-        check_job_name(name)
+        check_name(name, "JOB", is_job=True)
         if alias:
             check_name(alias, "--as")
 
@@ -264,7 +263,7 @@ def find(connection: Connection, namespace: str, name: str, kind: str | None) ->
     Raises:
         ProblemsFound: No such job exists, or one of each kind does.
     """
-    check_job_name(name)
+    check_name(name, "JOB", is_job=True)
     found, refusals = [], []
     for each in (kind,) if kind else api_objects.JOB_KINDS:
         try:
@@ -320,23 +319,15 @@ def _processes(spec: Mapping[str, Any]) -> str:
     return next((str(limits[name]) for name in ACCELERATORS if name in limits), "1")
 
 
-def check_name(name: str, what: str) -> None:
+def check_name(name: str, what: str, *, is_job: bool = False) -> None:
     """Raise a Problem if a name from the command line is not valid in the API.
 
-    Raises:
-        ProblemsFound: It is not a DNS label.
-    """
-    if not is_dns_label(name):
-        allowed = "lower-case letters, digits and -, at most 63"
-        raise fail("E386", what, _INVALID_NAME, value=name, allowed=allowed)
-
-
-def check_job_name(name: str) -> None:
-    """Raise a Problem if no job can have a name; other programs' jobs may have dots in theirs.
+    Args:
+        is_job: Whether it is that of a job, which may have dots: those of other programs do.
 
     Raises:
-        ProblemsFound: It is not a DNS subdomain.
+        ProblemsFound: It is not a DNS label, or for a job not a DNS subdomain.
     """
-    if not is_dns_subdomain(name):
-        allowed = "lower-case letters, digits, - and ., at most 253"
-        raise fail("E386", "JOB", _INVALID_NAME, value=name, allowed=allowed)
+    if not (is_dns_subdomain if is_job else is_dns_label)(name):
+        allowed = "lower-case letters, digits" + (", - and ., at most 253" if is_job else " and -, at most 63")
+        raise fail("E386", what, "is not a valid Kubernetes name", value=name, allowed=allowed)

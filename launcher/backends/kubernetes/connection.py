@@ -20,11 +20,11 @@ from launcher.backends.kubernetes.api_errors import (
     ApiError,
     Unreachable,
     api_error,
-    http_date,
     is_transient,
     reason,
 )
 from launcher.common.problems import ProblemsFound, fail
+from launcher.model.finding import http_time
 
 if TYPE_CHECKING:
     from tenacity import RetryCallState, Retrying
@@ -88,7 +88,7 @@ class Connection:
             dates.append(answer.headers.get("Date"))
             return _object(answer, "GET", "/version")
 
-        return self._retrying(())(once), http_date(dates[-1])
+        return self._retrying(())(once), http_time(dates[-1])
 
     def apply(
         self,

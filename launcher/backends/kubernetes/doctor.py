@@ -19,7 +19,7 @@ from launcher.common.problems import Problem
 from launcher.common.texts import counted, first_of
 from launcher.governance import pod_policy
 from launcher.governance.quotas import Demand
-from launcher.model.finding import Answer, Finding, FindingState, Question, clock, ok, unknown, warning
+from launcher.model.finding import Answer, Finding, FindingState, Question, clock, ok, or_ok, unknown, warning
 from launcher.model.job_spec import Bundle, JobSpec
 
 _FORBIDDEN, _NOT_FOUND = 403, 404
@@ -82,13 +82,15 @@ def _questions(job: JobSpec, manifests: Sequence[Manifest]) -> Iterator[tuple[st
         yield "secrets", lambda connection: _secrets(connection, manifests, programs)
     for kind, subject in (("ServiceAccount", "service account"), ("PriorityClass", "priority class")):
         if kind in kinds:
-            yield subject, partial(_existing, manifests=manifests, programs=programs, kind=kind, subject=subject)
+            named = f"exists: {first_of(_names(programs, kind), _MOST_NAMES)}"
+            yield subject, partial(_existing, manifests=manifests, kind=kind, subject=subject, message=named)
     if QUEUE_LABEL in labels or PRIORITY_LABEL in labels:
         yield "queue", lambda connection: _queue(connection, resource)
     yield "quota", lambda connection: _quota(connection, programs)
     yield "nodes", lambda connection: node_fit.answers(connection, programs)
     yield "pod security", lambda connection: _pod_security(connection, job, programs)
-    yield "rights", lambda connection: _rights(connection, manifests)
+    may = "you may remove what a launch creates"
+    yield "rights", lambda connection: or_ok("rights", preflight.rights_missing(connection, manifests), may)
     yield "job object", lambda connection: _accepted(connection, manifests)
 
 
@@ -145,7 +147,7 @@ class _Observed(Connection):
         return {each.status for each in self.unread}
 
 
-def _templates(programs: Sequence[Manifest]) -> list[Mapping[str, Any]]:
+def _specs(programs: Sequence[Manifest]) -> list[Mapping[str, Any]]:
     return [template["spec"] for each in programs for template in api_objects.pod_templates(each.body)]
 
 
@@ -155,19 +157,16 @@ def _names(programs: Sequence[Manifest], kind: str) -> list[str]:
 
 
 def _existing(
-    connection: Connection, manifests: Sequence[Manifest], programs: Sequence[Manifest], kind: str, subject: str
+    connection: Connection, manifests: Sequence[Manifest], kind: str, subject: str, message: str
 ) -> Iterator[Answer]:
-    faults = list(preflight.missing(connection, manifests, (kind,)))
-    yield from faults
-    if not faults:
-        yield ok(subject, f"exists: {first_of(_names(programs, kind), _MOST_NAMES)}")
+    return or_ok(subject, preflight.missing(connection, manifests, (kind,)), message)
 
 
 def _volumes(connection: Connection, manifests: Sequence[Manifest], programs: Sequence[Manifest]) -> Iterator[Answer]:
     """Yield whether each claim exists, is bound, and may be mounted on as many nodes as the job has."""
     key, namespace = "cluster.persistent_volume_claims", manifests[-1].namespace
     yield from preflight.missing(connection, manifests, ("PersistentVolumeClaim",))
-    demand = Demand.of(programs[0].body, *(each.body for each in programs[1:]))
+    demand = Demand.of(*(each.body for each in programs))
     for name in _names(programs, "PersistentVolumeClaim"):
         try:
             claim = connection.get(api_objects.path("PersistentVolumeClaim", namespace, name))
@@ -177,12 +176,8 @@ def _volumes(connection: Connection, manifests: Sequence[Manifest], programs: Se
             continue
         status = claim.get("status") or {}
         phase, modes = status.get("phase"), status.get("accessModes") or claim["spec"].get("accessModes") or []
-        faults = list(_unmountable(key, name, phase, modes, demand))
-        yield from faults
-        if not faults:
-            yield ok(
-                "volumes", f"{name} is bound, {', '.join(modes)}, {(status.get('capacity') or {}).get('storage')}"
-            )
+        message = f"{name} is bound, {', '.join(modes)}, {(status.get('capacity') or {}).get('storage')}"
+        yield from or_ok("volumes", _unmountable(key, name, phase, modes, demand), message)
 
 
 def _unmountable(
@@ -211,7 +206,8 @@ def _secrets(connection: Connection, manifests: Sequence[Manifest], programs: Se
     kinds = ("Secret", "ConfigMap")
     faults: list[Answer] = list(preflight.missing(connection, manifests, kinds))
     namespace, own = manifests[-1].namespace, {(each.kind, each.name) for each in manifests}
-    for kind, name, key, variable in dict.fromkeys(_keys(programs)):
+    needed = (each for spec in _specs(programs) for each in preflight.keys_of_variables(spec))
+    for kind, name, key, variable in dict.fromkeys(needed):
         if (kind, name) in own:
             continue
         try:
@@ -227,23 +223,9 @@ def _secrets(connection: Connection, manifests: Sequence[Manifest], programs: Se
             message = f"{kind} {name} has no key {key}: no container would start"
             listed = ", ".join(sorted(known)) or "it has no key"
             faults.append(Problem("E359", f"env_vars.{variable}", message, allowed=listed, remedy="name another key"))
-    yield from faults
     others = [f"{kind} {name}" for kind in kinds for name in _names(programs, kind) if (kind, name) not in own]
-    if not faults:
-        yield ok(
-            "secrets", f"exist with their keys: {first_of(others, _MOST_NAMES)}" if others else "none are needed"
-        )
-
-
-def _keys(programs: Sequence[Manifest]) -> Iterator[tuple[str, str, str, str]]:
-    """Yield kind, name and key of each object that a variable refers to, and the variable."""
-    kinds = {"secretKeyRef": "Secret", "configMapKeyRef": "ConfigMap"}
-    for spec in _templates(programs):
-        for container in (*(spec.get("initContainers") or ()), *spec["containers"]):
-            for variable in container.get("env") or ():
-                for source, given in (variable.get("valueFrom") or {}).items():
-                    if source in kinds and not given.get("optional"):
-                        yield kinds[source], given["name"], given["key"], variable["name"]
+    message = f"exist with their keys: {first_of(others, _MOST_NAMES)}" if others else "none are needed"
+    yield from or_ok("secrets", faults, message)
 
 
 def _known_keys(found: Mapping[str, Any]) -> set[str] | None:
@@ -260,23 +242,19 @@ def _known_keys(found: Mapping[str, Any]) -> set[str] | None:
 
 def _queue(connection: Connection, resource: Manifest) -> Iterator[Answer]:
     faults, cluster_queue = preflight.queue_findings(connection, resource)
-    yield from faults
     labels = resource.body["metadata"]["labels"]
     behind = f" of ClusterQueue {cluster_queue['metadata']['name']}" if cluster_queue else ""
     named = (labels.get(QUEUE_LABEL, "") and f"{labels[QUEUE_LABEL]}{behind}", labels.get(PRIORITY_LABEL))
-    if not faults:
-        yield ok("queue", f"takes jobs: {', '.join(filter(None, named))}")
+    return or_ok("queue", faults, f"takes jobs: {', '.join(filter(None, named))}")
 
 
 def _quota(connection: Connection, programs: Sequence[Manifest]) -> Iterator[Answer]:
     """Yield whether every quota has room for the smallest size, and for the largest."""
     _, cluster_queue = preflight.queue_findings(connection, programs[0])
     faults, notices = preflight.quota_findings(connection, programs, cluster_queue)
-    yield from faults
-    yield from notices
-    if not faults and not notices:
-        demand = Demand.of(programs[0].body, *(each.body for each in programs[1:]))
-        yield ok("quota", f"every quota has room for {counted(demand.most, 'node')}, others' jobs apart")
+    demand = Demand.of(*(each.body for each in programs))
+    message = f"every quota has room for {counted(demand.most, 'node')}, others' jobs apart"
+    return or_ok("quota", (*faults, *notices), message)
 
 
 def _pod_security(connection: Connection, job: JobSpec, programs: Sequence[Manifest]) -> Iterator[Answer]:
@@ -287,7 +265,7 @@ def _pod_security(connection: Connection, job: JobSpec, programs: Sequence[Manif
     level = (namespace["metadata"].get("labels") or {}).get(_LEVEL, "privileged")
     beyond = {
         "restricted": lambda: list(exceptions(job)),
-        "baseline": lambda: [each for spec in _templates(programs) for each in pod_policy.beyond_baseline(spec)],
+        "baseline": lambda: [each for spec in _specs(programs) for each in pod_policy.beyond_baseline(spec)],
     }.get(level, list)()
     if beyond:
         message = f"the namespace enforces {level}, and the pods have {'; '.join(dict.fromkeys(beyond))}"
@@ -297,16 +275,7 @@ def _pod_security(connection: Connection, job: JobSpec, programs: Sequence[Manif
         yield ok("pod security", f"the namespace's level {level} admits the pods")
 
 
-def _rights(connection: Connection, manifests: Sequence[Manifest]) -> Iterator[Answer]:
-    faults = list(preflight.rights_missing(connection, manifests))
-    yield from faults
-    if not faults:
-        yield ok("rights", "you may remove what a launch creates")
-
-
 def _accepted(connection: Connection, manifests: Sequence[Manifest]) -> Iterator[Answer]:
-    faults = [*preflight.names_taken(connection, manifests), *preflight.rejections(connection, manifests)]
-    yield from faults
-    if not faults:
-        listed = ", ".join(dict.fromkeys(each.kind for each in manifests))
-        yield ok("job object", f"the cluster accepts {listed} in a dry run")
+    faults = (*preflight.names_taken(connection, manifests), *preflight.rejections(connection, manifests))
+    listed = ", ".join(dict.fromkeys(each.kind for each in manifests))
+    return or_ok("job object", faults, f"the cluster accepts {listed} in a dry run")

@@ -1,5 +1,6 @@
 """Watches of a job and its pods that survive broken connections; the job's status and events as they report them."""
 
+import itertools
 import json
 import queue
 import threading
@@ -33,6 +34,8 @@ _SHORT_S = 1.0
 """A watch that ends sooner counts as refused, and the next one waits."""
 
 _LIST_CHUNK = 500
+_LONGEST_EVENT = 1 << 24
+"""Bytes of an event of a watch."""
 _GONE, _BOOKMARK = 410, "BOOKMARK"
 POLL_S = 15.0
 """How often a pending job is polled without an event: Kueue's own objects are not watched."""
@@ -104,7 +107,7 @@ def _watched(
     watch = {"watch": True, "allowWatchBookmarks": True, "resourceVersion": version, "timeoutSeconds": _WATCH_S}
     opening = connection.stream(where, read_timeout_s=_WATCH_S + 15.0, query={**watch, **query})
     with opening as answer, suppress(Unreachable):  # one that breaks: the next continues from the last version
-        for line in lines(chunks(answer)):
+        for line in itertools.chain.from_iterable(blocks(chunks(answer), _LONGEST_EVENT)):
             yield _event(line)
 
 
@@ -127,14 +130,11 @@ def _event(line: bytes) -> Mapping[str, Any]:
     return event
 
 
-def lines(pieces: Iterator[bytes], longest: int = 1 << 24) -> Iterator[bytes]:
-    """Yield complete lines without their ends, cut to a length; an unfinished line at the end is dropped."""
-    for block in blocks(pieces, longest):
-        yield from block
-
-
 def blocks(pieces: Iterator[bytes], longest: int) -> Iterator[list[bytes]]:
-    """Yield the complete lines that have arrived together, as `lines` does one by one."""
+    """Yield the complete lines that have arrived together, without their ends and cut to a length.
+
+    An unfinished line at the end is dropped.
+    """
     rest = b""
     for piece in pieces:
         *complete, rest = (rest + piece).split(b"\n")

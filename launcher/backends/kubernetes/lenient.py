@@ -4,8 +4,10 @@ An operator, Kueue or a later version of either may write anything into a status
 """
 
 from collections.abc import Mapping, Sequence
+from fractions import Fraction
 from typing import Any
 
+from launcher.common.quantities import UnreadableQuantity, amount
 from launcher.common.texts import printable
 
 
@@ -40,6 +42,14 @@ def texts(value: object) -> tuple[str, ...]:
 def text(value: object) -> str:
     """Return a string with blanks in place of control characters; empty if the value is not a string."""
     return printable(value) if isinstance(value, str) else ""
+
+
+def quantity(value: str | int) -> Fraction:
+    """Return a Kubernetes quantity as a number; 0 if the value is not one."""
+    try:
+        return amount(value)
+    except UnreadableQuantity:
+        return Fraction()
 
 
 def count(value: object) -> int:

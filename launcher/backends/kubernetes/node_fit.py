@@ -9,7 +9,7 @@ from launcher.backends.kubernetes.api_objects import Manifest
 from launcher.backends.kubernetes.connection import Connection
 from launcher.backends.kubernetes.job_watch import listed
 from launcher.common.problems import Problem
-from launcher.common.quantities import UnreadableQuantity, amount, shown
+from launcher.common.quantities import shown
 from launcher.common.texts import counted
 from launcher.governance.quotas import per_pod
 from launcher.model.finding import Answer, ok, warning
@@ -68,10 +68,7 @@ def _too_small(name: str, labels: str, needed: Mapping[str, Fraction], matching:
 
 def _has(node: Node, resource: str) -> Fraction:
     """Return what a node has for pods; 0 of what is not stated as a quantity."""
-    try:
-        return amount(lenient.mapping(node, "status", "allocatable").get(resource, 0))
-    except UnreadableQuantity:
-        return Fraction()
+    return lenient.quantity(lenient.mapping(node, "status", "allocatable").get(resource, 0))
 
 
 def _is_ready(node: Node) -> bool:

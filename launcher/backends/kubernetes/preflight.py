@@ -151,7 +151,6 @@ def absent(
 
 def references(job: Mapping[str, Any]) -> Iterator[tuple[str, str, str]]:
     """Yield kind, name and the recipe's key of each object that a job's pods need in order to start."""
-    kinds = {"secretKeyRef": "Secret", "configMapKeyRef": "ConfigMap"}
     for spec in (template["spec"] for template in pod_templates(job)):
         if name := spec.get("serviceAccountName"):
             yield "ServiceAccount", name, "cluster.service_account_name"
@@ -165,11 +164,18 @@ def references(job: Mapping[str, Any]) -> Iterator[tuple[str, str, str]]:
             for source, kind, field in (("secret", "Secret", "secretName"), ("configMap", "ConfigMap", "name")):
                 if (found := volume.get(source)) and not found.get("optional"):
                     yield kind, found[field], "cluster"
-        containers = (*(spec.get("initContainers") or ()), *spec["containers"])
-        for variable in (variable for container in containers for variable in container.get("env") or ()):
-            for key, source in (variable.get("valueFrom") or {}).items():
-                if key in kinds and not source.get("optional"):
-                    yield kinds[key], source["name"], f"env_vars.{variable['name']}"
+        for kind, name, _, variable in keys_of_variables(spec):
+            yield kind, name, f"env_vars.{variable}"
+
+
+def keys_of_variables(spec: Mapping[str, Any]) -> Iterator[tuple[str, str, str, str]]:
+    """Yield kind, name and key of each object that a variable of a pod refers to, and the variable."""
+    kinds = {"secretKeyRef": "Secret", "configMapKeyRef": "ConfigMap"}
+    containers = (*(spec.get("initContainers") or ()), *spec["containers"])
+    for variable in (variable for container in containers for variable in container.get("env") or ()):
+        for source, given in (variable.get("valueFrom") or {}).items():
+            if source in kinds and not given.get("optional"):
+                yield kinds[source], given["name"], given["key"], variable["name"]
 
 
 def queue_findings(connection: Connection, job: Manifest) -> tuple[list[Problem], Mapping[str, Any] | None]:

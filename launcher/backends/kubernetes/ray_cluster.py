@@ -9,17 +9,16 @@ import shlex
 from collections.abc import Mapping
 from typing import Any
 
+from launcher.backends.kubernetes.api_objects import JOB_FILE
 from launcher.common import yaml_io
 from launcher.common.quantities import amount
 from launcher.model.job_spec import Bundle
 from launcher.model.ray_job import CPU, GPU, RayJob
 
-_FILE = "manifests/job.yaml"
-
 
 def ray_job(bundle: Bundle) -> RayJob | None:
     """Return the Ray cluster of a bundle's job; None if it has none."""
-    manifest = yaml_io.load(bundle.files[_FILE])
+    manifest = yaml_io.load(bundle.files[JOB_FILE])
     if manifest["kind"] != "RayJob":
         return None
     cluster = manifest["spec"]["rayClusterSpec"]
@@ -29,7 +28,7 @@ def ray_job(bundle: Bundle) -> RayJob | None:
         for _ in range(group["replicas"] * group.get("numOfHosts", 1))
     )
     words = tuple(shlex.split(manifest["spec"]["entrypoint"]))
-    return RayJob(_resources(cluster["headGroupSpec"]), workers, _FILE, words)
+    return RayJob(_resources(cluster["headGroupSpec"]), workers, JOB_FILE, words)
 
 
 def _resources(group: Mapping[str, Any]) -> dict[str, int]:

@@ -36,27 +36,18 @@ class _Job:
     def __init__(self, handle: JobHandle):
         bundle, _ = bundles.read(handle.bundle_dir)
         self.nodes = int(json.loads(bundle.files["plan.json"])["initial_nodes"])
-        self._digest, self._id = bundle.digest, handle.native_id
+        self._digest, self.id = bundle.digest, handle.native_id
         self.cluster = Cluster(handle.context or address_of(None))
 
     def find(self) -> "JobDetails | None":
         """Return what Ray knows of the job; None if it has no job of this bundle."""
-        found = self.cluster.find(self._id)
+        found = self.cluster.find(self.id)
         is_own = found is not None and (found.metadata or {}).get(request.DIGEST) == self._digest
         return found if is_own else None
 
     def status(self) -> JobStatus:
         """Return the job's status."""
         return follow_job.read_status(self.find(), self.nodes)
-
-    def growing_log(self, poll_s: float) -> GrowingLog:
-        """Return its driver's log, read as it grows."""
-        read = patient(partial(self.cluster.log, self._id), _PATIENCE_S, poll_s)
-        return GrowingLog(self.cluster, self._id, read, poll_s)
-
-    def stop(self) -> None:
-        """Request its end."""
-        self.cluster.stop(self._id)
 
 
 class RayBackend:
@@ -83,7 +74,7 @@ class RayBackend:
         problems, notices = submit.lacks(Cluster(address_of(made.address)), made)
         for notice in notices:
             console.show_notice(notice, stderr=True)
-        return (*problems, *submit.folder_problems(made), *submit.unset_secrets(bundles.config_of(bundle)))
+        return (*problems, *submit.folder_problems(made), *submit.unset_secrets(bundle))
 
     def intent(self, bundle: Bundle, known: JobHandle | None) -> JobHandle | None:
         """Return the job's submission id and the address of its cluster.
@@ -105,7 +96,7 @@ class RayBackend:
             ProblemsFound: Every reason why it was not submitted.
         """
         handle = self._handle(bundle)
-        is_new, notices = submit.submit(Cluster(handle.context or ""), bundle, bundles.config_of(bundle))
+        is_new, notices = submit.submit(Cluster(handle.context or ""), bundle)
         for notice in notices:
             console.show_notice(notice, stderr=True)
         return replace(handle, uid=bundle.digest, is_new=is_new)
@@ -132,7 +123,8 @@ class RayBackend:
         follow_job.refuse_unknown(selection)
         job = _Job(handle)
         watch, lines = _Watch(job, self._poll_s, is_followed=follow), DriverLines(selection)
-        log = job.growing_log(self._poll_s)
+        complete = patient(partial(job.cluster.log, job.id), _PATIENCE_S, self._poll_s)
+        log = GrowingLog(job.cluster, job.id, complete, self._poll_s)
 
         def new(is_last: bool) -> Iterator[LogLine]:
             if watch.found:
@@ -169,7 +161,7 @@ class RayBackend:
         job = _Job(handle)
         if job.status().state.is_final:
             return
-        job.stop()
+        job.cluster.stop(job.id)
         if not until(lambda: job.status().state.is_final, _STOP_PATIENCE_S, self._poll_s / 4):
             message = "is stopped, but has not ended: Ray stops a driver that waits for resources only once it starts"
             remedy = "Ray ends it as failed after RAY_JOB_START_TIMEOUT_SECONDS, 15 minutes by default"

@@ -6,9 +6,10 @@ import os
 import threading
 import urllib.error
 import urllib.request
-from collections.abc import AsyncIterator, Iterator, Mapping
+from collections.abc import AsyncIterator, Callable, Iterator, Mapping
+from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from launcher.common import variables
 from launcher.common.problems import fail, first_line
@@ -17,6 +18,7 @@ from launcher.common.texts import bounded
 if TYPE_CHECKING:
     from ray.dashboard.modules.job.pydantic_models import JobDetails
 
+Answer = TypeVar("Answer")
 ADDRESS = "cluster.address"
 _VARIABLE = "RAY_ADDRESS"
 _OVERRIDE = "RAY_API_SERVER_ADDRESS"
@@ -105,13 +107,7 @@ class Cluster:
 
     def find(self, job: str) -> "JobDetails | None":
         """Return a job by its submission id; None if the cluster has none of that id."""
-        with self._told():
-            try:
-                return self._client.get_job_info(job)
-            except RuntimeError as error:
-                if _NOT_FOUND in str(error):
-                    return None
-                raise
+        return self._if_known(partial(self._client.get_job_info, job))
 
     def submit(self, arguments: Mapping[str, Any], folder: Path) -> None:
         """Copy a folder to the cluster, and start a job in it."""
@@ -126,12 +122,16 @@ class Cluster:
 
     def log(self, job: str) -> str:
         """Return what a job's driver has printed; "" while it has none."""
+        return self._if_known(partial(self._client.get_job_logs, job)) or ""
+
+    def _if_known(self, question: Callable[[], Answer]) -> Answer | None:
+        """Return the answer to a question about a job; None if the cluster does not have what it asks for."""
         with self._told():
             try:
-                return self._client.get_job_logs(job)
+                return question()
             except RuntimeError as error:
                 if _NOT_FOUND in str(error):
-                    return ""
+                    return None
                 raise
 
     async def tail(self, job: str) -> AsyncIterator[str]:

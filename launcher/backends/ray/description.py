@@ -31,7 +31,7 @@ class _Programs(Programs["Settings"]):
 
     def ray_job(self, bundle: Bundle) -> "RayJob":
         """Return the job that a bundle requests."""
-        from launcher.backends.ray.driver import ray_job
+        from launcher.backends.ray.submit import ray_job
 
         return ray_job(bundle)
 

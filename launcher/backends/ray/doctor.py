@@ -11,7 +11,7 @@ from launcher.backends.ray import request, submit
 from launcher.backends.ray.client import ADDRESS, Cluster, address_of
 from launcher.backends.ray.request import Request
 from launcher.common.problems import ProblemsFound
-from launcher.model.finding import Answer, Question, clock, found, http_time, ok, unknown, warning
+from launcher.model.finding import Answer, Question, clock, found, http_time, ok, or_ok, unknown, warning
 from launcher.model.job_spec import Bundle, JobSpec
 
 _ANSWER_S = 10.0
@@ -57,15 +57,11 @@ def _version(address: str) -> Iterator[Answer]:
 
 def _nodes(cluster: Cluster, made: Request) -> Iterator[Answer]:
     problems, notices = submit.lacks(cluster, made)
-    yield from problems
-    yield from notices
-    if not problems and not notices:
-        each = ", ".join(f"{count:g} {kind}" for kind, count in made.accelerators.items())
-        yield ok("nodes", f"the cluster has {made.nodes} with {each}" if each else "the script requests its own")
+    each = ", ".join(f"{count:g} {kind}" for kind, count in made.accelerators.items())
+    message = f"the cluster has {made.nodes} with {each}" if each else "the script requests its own"
+    return or_ok("nodes", (*problems, *notices), message)
 
 
 def _code(made: Request) -> Iterator[Answer]:
-    faults = list(submit.folder_problems(made))
-    yield from faults
-    if not faults:
-        yield ok("code", f"{made.working_dir} is copied to the cluster" if made.working_dir else "the image has it")
+    message = f"{made.working_dir} is copied to the cluster" if made.working_dir else "the image has it"
+    return or_ok("code", submit.folder_problems(made), message)

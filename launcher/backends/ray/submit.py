@@ -1,21 +1,27 @@
-"""Submits a bundle's job once: copies its configurations and code to the cluster, then sends the request."""
+"""Submits a bundle's job once: copies its configurations and code to the cluster, then sends the request.
 
+A rehearsal starts the same driver on this machine.
+"""
+
+import functools
 import json
+import shlex
 import shutil
 import tempfile
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 from launcher.backends.ray.client import Cluster
 from launcher.backends.ray.options import ray_options
 from launcher.backends.ray.request import CONFIGS, DIGEST, Request, read
+from launcher.bundle.store import config_of
 from launcher.common import os_errors, variables
 from launcher.common.names import CONFIG_DIR, RUN_DIR
-from launcher.common.problems import Notice, Problem, ProblemsFound, fail
+from launcher.common.problems import Notice, Problem, ProblemsFound, fail, raise_any
 from launcher.model.config_tree import get
 from launcher.model.environment import secret_references
 from launcher.model.job_spec import Bundle, JobSpec
+from launcher.model.ray_job import GPU, Driver, RayJob
 from launcher.runtime.durable import write_text
 
 _CLEARED = "ray-cleared.json"
@@ -59,7 +65,7 @@ def clear(folder: Path, job: str) -> None:
         raise os_errors.refused("E702", str(path), error, folder) from error
 
 
-def submit(cluster: Cluster, bundle: Bundle, config: Mapping[str, Any]) -> tuple[bool, tuple[Notice, ...]]:
+def submit(cluster: Cluster, bundle: Bundle) -> tuple[bool, tuple[Notice, ...]]:
     """Start a bundle's job unless it exists; return whether it is new, and what the user should know.
 
     Raises:
@@ -70,7 +76,7 @@ def submit(cluster: Cluster, bundle: Bundle, config: Mapping[str, Any]) -> tuple
         return False, ()
     request = read(bundle)
     problems, notices = lacks(cluster, request)
-    if found := (*problems, *folder_problems(request), *unset_secrets(config)):
+    if found := (*problems, *folder_problems(request), *unset_secrets(bundle)):
         raise ProblemsFound(found)
     try:
         _send(cluster, bundle, request, job)
@@ -104,12 +110,10 @@ def _in_doubt(bundle: Bundle, job: str) -> Problem:
 
 
 def _send(cluster: Cluster, bundle: Bundle, request: Request, job: str) -> None:
-    values = {name: variables.current()[source] for name, source in request.secrets.items()}
-    environment = request.job["runtime_env"]
     arguments = {
         **request.job,
         "submission_id": job,
-        "runtime_env": {**environment, "env_vars": {**values, **environment["env_vars"]}},
+        "runtime_env": {**request.job["runtime_env"], "env_vars": _environment(request)},
         "metadata": {**request.job["metadata"], DIGEST: bundle.digest},
     }
     with tempfile.TemporaryDirectory(prefix="recipes-ray-") as scratch:
@@ -120,6 +124,27 @@ def _send(cluster: Cluster, bundle: Bundle, request: Request, job: str) -> None:
             message = f"cannot be copied: {error}"
             raise fail("E826", "cluster.working_dir", message, value=request.working_dir) from error
         cluster.submit(arguments, folder)
+
+
+def _environment(request: Request) -> dict[str, str]:
+    """Return the variables of a job, secrets with their values, which the environment of this process has."""
+    values = {name: variables.current()[source] for name, source in request.secrets.items()}
+    return {**values, **request.job["runtime_env"]["env_vars"]}
+
+
+def ray_job(bundle: Bundle) -> RayJob:
+    """Return the job that a bundle requests, on as many nodes as it was planned for; no cluster is asked.
+
+    Raises:
+        ProblemsFound: Its code or a secret of it is not here.
+    """
+    request = read(bundle)
+    raise_any((*folder_problems(request), *unset_secrets(bundle)))
+    node = {GPU: int(json.loads(bundle.files["plan.json"])["nproc_per_node"])}
+    command = request.job["entrypoint"]
+    source = "recipes.trainer.num_nodes and devices; cluster=ray learns its real nodes when the job is submitted"
+    driver = Driver(command, _environment(request), functools.partial(gather, bundle, request))
+    return RayJob({}, (node,) * request.nodes, source, tuple(shlex.split(command)), driver)
 
 
 def gather(bundle: Bundle, request: Request, folder: Path) -> None:
@@ -164,9 +189,9 @@ def absent_script(job: JobSpec) -> Iterator[Problem]:
         yield Problem("E826", key, f"is not in {options.working_dir}", value=script)
 
 
-def unset_secrets(config: Mapping[str, Any]) -> Iterator[Problem]:
+def unset_secrets(bundle: Bundle) -> Iterator[Problem]:
     """Yield a Problem for each secret that is not in this process's environment, from which the job gets it."""
-    for name, path, reference in secret_references(config):
+    for name, path, reference in secret_references(config_of(bundle)):
         source = reference.get("env")
         if source and source not in variables.current():
             message, remedy = f"the variable {source}, which holds {name}, is not set", f"export {source}=…"

@@ -11,7 +11,6 @@ from launcher.backends.sagemaker.client import Connection, Services, connect
 from launcher.backends.sagemaker.follow import POLL_S, TrainingJob
 from launcher.bundle import store as bundles
 from launcher.bundle.render import config_files
-from launcher.common import yaml_io
 from launcher.common.problems import Problem, fail
 from launcher.model import following
 from launcher.model.backend import RANK_0
@@ -128,7 +127,7 @@ def planned_request(job: JobSpec) -> dict[str, Any]:
 
 def _connection(bundle: Bundle) -> Connection:
     """Return the services in the region that a bundle's configuration names."""
-    return connect(yaml_io.load(bundle.files["recipe.yaml"])["cluster"]["sm_jobs_config"].get("region"))
+    return connect(bundles.config_of(bundle)["cluster"]["sm_jobs_config"].get("region"))
 
 
 BACKEND = SageMakerBackend()

@@ -14,7 +14,7 @@ from launcher.backends.sagemaker.request import RECIPE_CHANNEL
 from launcher.bundle import store
 from launcher.common.problems import Problem
 from launcher.common.texts import counted
-from launcher.model.finding import Answer, Question, clock, found, http_time, ok, unknown
+from launcher.model.finding import Answer, Question, clock, found, http_time, ok, or_ok, unknown
 from launcher.model.job_spec import Bundle, JobSpec
 
 _SILENT = frozenset({"E396"})
@@ -63,10 +63,8 @@ class SageMakerDoctor:
 
 def _request(connection: Connection, bundle: Bundle) -> Iterator[Answer]:
     """Yield why SageMaker would refuse the request; what the user may not ask here, a launch may not either."""
-    faults = submit.validate(connection, bundle)
-    yield from (found("request", fault, _SILENT) for fault in faults)
-    if not faults:
-        yield ok("request", "its members are what the API takes, and its name is free")
+    faults = (found("request", fault, _SILENT) for fault in submit.validate(connection, bundle))
+    return or_ok("request", faults, "its members are what the API takes, and its name is free")
 
 
 def _role(connection: Connection, arn: str) -> Iterator[Answer]:

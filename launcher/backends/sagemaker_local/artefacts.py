@@ -89,10 +89,8 @@ def _put_files(entries: Merged, base: str, stores: Stores) -> list[str]:
         source = host.led(path)
         if source.is_file():
             stores.put(source, f"{base}/{name}")
-        elif kind := irregular(path, follow_links=False):
+        elif kind := irregular(path, follow_links=False) or ("a link to no file" if path.is_symlink() else None):
             lost.append(f"{MODEL}/{name} is {kind}, which a store cannot hold, so it is left out")
-        elif path.is_symlink():
-            lost.append(f"{MODEL}/{name} is a link to no file, which a store cannot hold, so it is left out")
     return lost
 
 
