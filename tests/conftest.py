@@ -25,7 +25,7 @@ import skips
 from launcher import pipeline
 from launcher.api.checking import placeholders
 from launcher.cli import main as cli
-from launcher.common import process
+from launcher.common import process, redaction
 from launcher.common.problems import Problem, ProblemsFound
 from launcher.config.catalogue import Entry
 from launcher.config.compose import compose
@@ -177,6 +177,14 @@ def closed_port() -> Iterator[int]:
     with socket.socket() as holder:
         holder.bind(("127.0.0.1", 0))
         yield holder.getsockname()[1]
+
+
+@pytest.fixture(autouse=True)
+def own_secrets() -> Iterator[None]:
+    """Forget the secrets that a test has shown: each one that a process knows slows all its later output."""
+    before = redaction._process.known
+    yield
+    redaction._process.known = before
 
 
 @pytest.fixture

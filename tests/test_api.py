@@ -374,6 +374,7 @@ def test_sizes_are_a_data_frame(plan):
     assert list(frame["nodes"]) == [row["nodes"] for row in plan.sizes]
 
 
+@pytest.mark.slow
 def test_a_notebook_shows_the_table_and_the_picture_and_no_markup_of_a_recipe(tmp_path):
     plan = launcher.compile(LLAMA, {"run.name": "a"}, cluster="k8s", elastic=True, session=fixed(tmp_path))
     shown = plan._repr_html_()
@@ -386,6 +387,7 @@ def test_a_notebook_shows_the_table_and_the_picture_and_no_markup_of_a_recipe(tm
     assert "<script>" not in launcher.Table([{"a": "<script>"}])._repr_html_()
 
 
+@pytest.mark.slow
 def test_compiles_in_eight_threads_give_the_bytes_of_one_by_one(tmp_path):
     found = launcher.recipes("llmft", "llama", technique="sft_lora")
     names = [entry.name for entry in found][:10]
@@ -401,6 +403,7 @@ def test_compiles_in_eight_threads_give_the_bytes_of_one_by_one(tmp_path):
         assert list(pool.map(digest, every)) == [expected[job] for job in every]
 
 
+@pytest.mark.slow
 def test_recipes_are_listed_as_the_command_lists_them(capsys):
     from launcher.cli import main as cli
 

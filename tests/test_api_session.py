@@ -75,6 +75,7 @@ def test_a_part_of_the_collection_that_is_edited_is_read_again(tmp_path):
     assert catalogue.values_of(part) == {"a.b": 22}
 
 
+@pytest.mark.slow
 def test_relative_paths_start_from_the_folder_of_the_session(tmp_path, monkeypatch):
     monkeypatch.chdir("/")
     (tmp_path / "mine.yaml").write_text(OURS.format(0.25))
@@ -156,8 +157,9 @@ def test_a_secret_of_one_session_refuses_no_file_of_another(tmp_path):
     assert not refused(second, value)
 
 
+@pytest.mark.slow
 def test_secrets_that_threads_learn_at_once_are_all_masked():
-    values = [f"s3cret-{number:04}-Wörd" for number in range(300)]
+    values = [f"s3cret-{number:04}-Wörd" for number in range(60)]
 
     def learn(value):
         redaction.learn({"password": value})

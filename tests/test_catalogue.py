@@ -182,6 +182,7 @@ def test_a_listing_needs_neither_hydra_nor_pydantic():
     assert loaded & {"hydra", "omegaconf", "pydantic", "jinja2"} == set()
 
 
+@pytest.mark.slow
 def test_a_listing_takes_little_time():
     def once():
         began = time.process_time()

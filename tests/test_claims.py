@@ -52,6 +52,7 @@ MUTABLE = {"launcher/config/hydra_compose.py:LoadedFile"}
 """Values of `config` that are filled once, before anything else has them."""
 
 
+@pytest.mark.slow
 def test_values_that_pass_between_packages_are_frozen():
     stages = PACKAGES - {"backends", "cli", "operator", "runtime"}  # which hold processes, files and windows
     mutable = {
@@ -139,6 +140,7 @@ def _exists(dotted: str) -> bool:
 # docs/architecture.md, "Where a bound belongs"
 
 
+@pytest.mark.slow
 def test_rules_are_registered_only_where_the_scheme_places_them():
     places = {
         module

@@ -69,6 +69,7 @@ def test_help_lists_every_command(recipes):
         assert not any("..." in row for row in rows)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("command", COMMANDS)
 def test_every_command_explains_its_arguments(recipes, command):
     code, out, _ = recipes(*command.split(), "--help")
@@ -168,6 +169,7 @@ def completed(recipes, monkeypatch, shell, words):
     return out
 
 
+@pytest.mark.slow
 @pytest.mark.crossed
 @pytest.mark.parametrize("shell", ["bash", "zsh", "fish"])
 @pytest.mark.parametrize(

@@ -265,6 +265,7 @@ def test_an_entrypoint_without_a_program_says_what_it_takes(built):
 # The build context
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("tool", ["hadolint", "shellcheck"])
 def test_linters_find_nothing(built, tool):
     program = Path(sys.executable).parent / tool
@@ -362,6 +363,7 @@ def test_a_base_that_moves_is_refused(base):
         container.files(base)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "base", ["torch:2.9", "a.b:5000/c/d:1_x", f"a/b@sha256:{'0' * 64}"], ids=["tag", "port", "digest"]
 )

@@ -210,6 +210,7 @@ def test_a_plan_with_faults_has_them_as_failures(here, recipes):
     assert "should be a valid integer" in out and "no_such_recipe" in out
 
 
+@pytest.mark.slow
 def test_the_clock_of_a_tracking_server_is_compared(here, tmp_path):
     with mlflow_server.running(tmp_path) as url:
         found = examined("tiny_lm_cpu", **{"training_config.mlflow.tracking_uri": url})
@@ -227,6 +228,7 @@ def test_files_that_only_the_cluster_sees_are_unknown(here):
     assert image.state is FindingState.WARNING and "sha256" in image.remedy
 
 
+@pytest.mark.slow
 def test_a_question_that_fails_or_never_ends_is_unknown_and_keeps_no_other_from_its_answer():
     release = threading.Event()
 

@@ -140,6 +140,7 @@ def test_a_dry_run_leaves_a_run_that_its_recipe_names(dry):
     assert not tracking.lacks_run(bundle) and tracking.run_of(bundle).run_id == RUN_ID
 
 
+@pytest.mark.slow
 def test_a_checkout_is_named_by_its_commit_and_whether_it_is_changed(tmp_path):
     from launcher.model import context
 

@@ -155,6 +155,7 @@ def test_roles_are_found_by_their_name(prepare):
         found.role("submitter")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", family_registry.names())
 def test_every_family_has_workers_and_a_recipe(name):
     own = next(each for each in catalogue.entries() if family_registry.name_of(each.model_type) == name)

@@ -37,6 +37,7 @@ def facts():
     return {row["instance_type"]: row for row in json.loads(path.read_text(encoding="utf-8"))}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("use", "enumeration"), [("training", "TrainingInstanceType"), ("hyperpod", "ClusterInstanceType")]
 )

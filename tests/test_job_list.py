@@ -419,6 +419,7 @@ print(json.dumps([[*name, number] for name, number in opened.items()] + [scanned
 """Runs a command and prints how often it opened each file of results/, and read each folder."""
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("words", "files", "num_scans"),
     [

@@ -59,6 +59,7 @@ def test_filters_leave_what_passes_all_of_them(recipes, words, test):
     assert names == [entry.name for entry in catalogue.entries() if test(entry)]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("words", "says"),
     [

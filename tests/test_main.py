@@ -542,6 +542,7 @@ def test_a_thread_that_writes_leaves_ctrl_c_to_the_main_one():
         signal.signal(signal.SIGINT, before)
 
 
+@pytest.mark.slow
 def test_a_job_whose_operator_died_is_told_how_to_go_on(prepare, context, monkeypatch, capsys):
     def play(run_dir):
         Job(run_dir, launched=time.time()).start([0])

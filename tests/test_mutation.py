@@ -2,6 +2,7 @@
 
 import ast
 
+import pytest
 from conftest import ROOT
 
 from benchmarks.mutation import __main__ as mutation
@@ -23,6 +24,7 @@ def test_modules_and_tests_of_the_list_exist():
         assert all((ROOT / each.partition(" ")[0]).is_file() for each in tests), tests
 
 
+@pytest.mark.slow
 def test_every_equivalent_mutant_exists_and_has_a_reason():
     assert mutation.unknown_equivalents() == []
     assert all(reason.endswith(".") for reason in mutation.equivalents().values())

@@ -124,6 +124,7 @@ def test_events_of_an_operator_that_a_message_is_about():
     ]
 
 
+@pytest.mark.slow
 def test_a_follower_sends_each_message_once(tmp_path, monkeypatch, capsys):
     record = recorded(tmp_path, events=("failed", "started"))
     with server() as (address, received):
@@ -139,6 +140,7 @@ def test_a_follower_sends_each_message_once(tmp_path, monkeypatch, capsys):
     assert capsys.readouterr().err == ""
 
 
+@pytest.mark.slow
 def test_events_that_are_not_chosen_are_not_sent(tmp_path, monkeypatch):
     record = recorded(tmp_path, events=("finished",))
     with server() as (address, received):
@@ -147,6 +149,7 @@ def test_events_that_are_not_chosen_are_not_sent(tmp_path, monkeypatch):
     assert received == []
 
 
+@pytest.mark.slow
 def test_a_refusing_a_wrong_and_a_missing_address_are_named_by_their_variable(tmp_path, monkeypatch, capsys):
     record = recorded(tmp_path, variables=("A_REFUSING", "A_WRONG", "A_MISSING"), events=("failed",))
     monkeypatch.setenv("A_WRONG", f"nonsense://{TOKEN}")
@@ -262,6 +265,7 @@ def test_a_launch_that_no_process_follows_is_noticed(prepare, words, expected):
     assert ("N197" in {notice.code for notice in prepare(*words, "notify=[{env:MY_CHAT}]").notices}) is expected
 
 
+@pytest.mark.slow
 def test_a_launch_that_waits_sends_the_end_of_a_remote_job(tmp_path, monkeypatch, capsys):
     record = recorded(tmp_path)
     backend = cluster(RUNNING, FAILED)
@@ -275,6 +279,7 @@ def test_a_launch_that_waits_sends_the_end_of_a_remote_job(tmp_path, monkeypatch
     assert "a line" in capsys.readouterr().out
 
 
+@pytest.mark.slow
 def test_a_job_that_python_waits_for_sends_messages_and_logs_what_failed(tmp_path, monkeypatch, caplog):
     record = recorded(tmp_path, variables=("NOTIFY_HERE", "A_MISSING"))
     job = Job(record.handle.bundle_dir)

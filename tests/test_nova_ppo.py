@@ -58,6 +58,7 @@ def test_each_program_runs_on_the_nodes_of_its_replicas(objects):
     assert found["StatefulSet", "ag"]["spec"]["replicas"] == 2
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("size", ["lite", "micro", "pro"])
 def test_every_object_is_one_that_kubernetes_and_kubeflow_know(size, render):
     bundle = render(f"recipes={FOLDER}/nova_{size}/PPO/nova_{size}_1_0_p5_gpu_ppo", *K8S)

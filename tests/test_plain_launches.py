@@ -95,6 +95,7 @@ def test_a_random_command_line_is_the_same_without_hydra(start, words):
         assert_same([*LLAMA_K8S, *start, *words], Path("/nowhere"), monkeypatch)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "call",
     [
@@ -130,6 +131,7 @@ VALUE_TEXTS = st.one_of(
 )
 
 
+@pytest.mark.slow
 @settings(max_examples=400)
 @given(KEY_TEXTS, st.one_of(st.none(), VALUE_TEXTS))
 def test_a_plain_override_is_what_hydras_grammar_makes_of_it(key, value):

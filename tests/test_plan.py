@@ -116,6 +116,7 @@ def test_long_run_names_are_cut(prepare):
     assert name == "a" * 41 + "-x068q"
 
 
+@pytest.mark.slow
 def test_no_recipe_s_name_is_cut_in_that_of_its_jobs():
     """The last letters tell full fine-tuning from adapters. 47 is the most that KubeRay leaves a RayJob."""
     names = {entry.model: job_name(entry.model, "x068q") for entry in catalogue.entries()}

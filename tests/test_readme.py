@@ -16,6 +16,7 @@ POLICY = "++recipes.elastic_policy"
 RATE = "recipes.training_config.training_args.learning_rate=0.0002"
 
 
+@pytest.mark.slow
 def test_the_number_of_recipes_is_what_recipes_list_shows(recipes):
     listed = recipes("list")[1].splitlines()
     assert re.findall(r"\*\*(\d+) recipes\*\*", README) == [str(len(listed))]

@@ -14,6 +14,7 @@ def image(region, ending=""):
     return f"container=123456789012.dkr.ecr.{region}.amazonaws.com{ending}/x:1"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("region", ["us-east-9", "us-mars-1", "eu-west-33", "xx-east-1"])
 def test_a_region_that_does_not_exist_is_a_problem(region, problems):
     (problem,) = problems(*SM_JOB, f"{REGION}={region}", image("us-west-2"))

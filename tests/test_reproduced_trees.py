@@ -36,6 +36,7 @@ def submodule(project, tmp_path_factory) -> Path:
     return project / "sub"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("is_ignored", [False, True], ids=["reported", "ignored"])
 def test_changes_and_commits_in_a_submodule_are_told_apart(project, submodule, recipes, is_ignored):
     if is_ignored:  # by a setting of the user's

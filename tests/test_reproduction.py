@@ -117,6 +117,7 @@ def test_a_secret_in_a_diff_is_masked(project, recipes, monkeypatch):
         assert not any(secret in each.read_text() for each in folder.rglob("*") if each.is_file()), secret
 
 
+@pytest.mark.slow
 def test_a_huge_diff_is_cut_and_its_files_still_count(project, recipes):
     big = project / "lib" / "model.py"
     lines = [f"X_{i} = {random.random()}\n" for i in range(90_000)]
@@ -260,6 +261,7 @@ def test_the_data_of_a_recipe_counts_and_a_model_on_the_hub_has_no_known_revisio
     assert changed(folder) == {"data": [f"{prefix}.datasets.train_data.file_path.digest"]}
 
 
+@pytest.mark.slow
 @pytest.mark.crossed
 @pytest.mark.parametrize("cluster", [each.choice for each in descriptions()])
 def test_a_job_of_every_cluster_compiles_to_the_same_bytes_and_with_an_override_to_others(recipes, cluster):
@@ -316,6 +318,7 @@ def test_another_content_of_a_file_that_no_configuration_explains_is_named(recip
     assert changed(folder) == {"files": ["plan.md"]}
 
 
+@pytest.mark.slow
 def test_rerun_names_changed_code_exits_with_2_and_writes_nothing(project, recipes):
     folder = script(recipes)
     before = sorted(Path("results").iterdir())
@@ -342,6 +345,7 @@ def test_rerun_of_the_same_reports_so_and_takes_the_folder_it_was_launched_from(
     assert list(Path.cwd().iterdir()) == []
 
 
+@pytest.mark.slow
 def test_rerun_with_a_bad_override_or_name_writes_nothing(project, recipes):
     folder = script(recipes)
     for words, code in ((["trainer.num_nodes=two"], "E102"), (["--name", "not a name"], "E717")):
@@ -358,6 +362,7 @@ def test_a_bundle_of_an_earlier_version_has_no_record_and_is_compiled_neverthele
     assert code == 0 and "has no record of its code" in errors
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("text", ["{", "[]", '{"format": 1}', '{"format": 1, "sources": 3}'])
 def test_a_damaged_record_is_a_problem(project, recipes, text):
     folder = script(recipes)

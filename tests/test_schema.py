@@ -66,6 +66,7 @@ def test_schema_is_a_valid_one(family):
     assert found["$schema"] == jsonschema.Draft202012Validator.META_SCHEMA["$id"]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("family", FAMILIES)
 def test_every_shipped_recipe_is_valid(family, recipes):
     validator = jsonschema.Draft202012Validator(schema.json_schema(family))
@@ -84,6 +85,7 @@ SCHEMAS = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", SCHEMAS)
 def test_every_key_is_described(name):
     found = dict(keys(SCHEMAS[name]()))
@@ -152,6 +154,7 @@ def test_declared_keys_leave_types_checked(llmft):
     assert not llmft.is_valid({"extra_keys": ["mine"], "mine": 1, **nested("trainer.devices", "8")})
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("recipe", ["training/tiny/tiny_lm_cpu", LLAMA], ids=["tiny", "llama"])
 def test_defaults_are_what_recipes_compose_to(recipe):
     tree = compose([f"recipes={recipe}"], Path.cwd()).tree["recipes"]
@@ -174,6 +177,7 @@ def test_default_is_what_parts_of_every_recipe_say():
     assert given["elastic_policy.max_nodes"].default == (16,)  # all parts agree, though not every recipe has one
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("family", FAMILIES)
 def test_parts_set_only_keys_the_schema_knows(family):
     known = dict(keys(schema.recipe_schema(family)))
@@ -197,6 +201,7 @@ def test_launch_defaults_are_those_of_its_file():
     assert properties["dry_run"]["default"] is False
 
 
+@pytest.mark.slow
 def test_two_calls_share_no_state():
     first = schema.json_schema("tiny_lm")
     before = copy.deepcopy(first)

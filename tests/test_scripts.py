@@ -1,6 +1,7 @@
 """The launcher scripts: as generated, clean, and each of them through to a bundle."""
 
 import contextlib
+import functools
 import gc
 import json
 import os
@@ -40,6 +41,13 @@ VARIABLES = {
     "CONTAINER_MOUNT": "/fsx",
     "ENTRY_MODULE": "json.tool",
 }
+
+
+@pytest.fixture(scope="module", autouse=True)
+def generated_once():
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(scripts, "scripts", functools.cache(scripts.scripts))
+        yield
 
 
 def run(script, *arguments, cwd, **variables):
@@ -94,6 +102,7 @@ def cluster_of(entry):
     return described(base.backend).choice
 
 
+@pytest.mark.slow
 def test_scripts_are_as_generated():
     assert scripts.stale(FOLDER) == []
 
@@ -158,6 +167,7 @@ OF_SOME_RECIPES = {"DATA_S3_PATH", "OUTPUT_S3_PATH", "REWARD_LAMBDA_ARN"}
 """Variables for keys that not every technique of their family reads: set for another, they are a Problem (E564)."""
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "family", [n for n in family_registry.names() if family_registry.recipe_model(n).script_variables]
 )

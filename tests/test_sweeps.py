@@ -139,6 +139,7 @@ def test_the_same_call_is_the_same_sweep_and_another_one_needs_another_name(here
         named.wait()
 
 
+@pytest.mark.slow
 def test_a_study_agrees_with_the_trials_on_record_after_its_process_was_killed(tmp_path):
     pytest.importorskip("optuna")
     wanted = description("a=interval(0,1)", "b=x,y")
@@ -189,6 +190,7 @@ def test_without_a_pruner_a_study_keeps_no_steps(tmp_path):
     assert study._study.best_value == 1.0
 
 
+@pytest.mark.slow
 def test_a_point_of_a_grid_that_was_enqueued_and_not_asked_for_is_asked_for_again(tmp_path):
     pytest.importorskip("optuna")
     wanted = description("a=range(0,3)", is_grid=True, trials=3, pruner="median")
@@ -248,6 +250,7 @@ def test_a_pruner_sees_a_bounded_number_of_the_same_points():
     assert len(seen) == 100 + 3 * 90
 
 
+@pytest.mark.slow
 def test_a_picture_shows_every_measured_trial_and_is_safe(tmp_path):
     pytest.importorskip("matplotlib")
     wanted = description("a=tag(log, interval(1e-5,1))", "b=x,'<script>'", "c=range(0,9)")

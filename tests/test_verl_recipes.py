@@ -111,6 +111,7 @@ def test_a_recipe_has_its_published_values(name):
     assert digest(published(name)) == GOLDEN["digests"][name]
 
 
+@pytest.mark.slow
 def test_a_recipe_says_only_what_is_its_own():
     for name in NAMES:
         *parts, recipe = parts_of(recipe_file(name))
@@ -127,6 +128,7 @@ def test_recipe_files_are_short():
     assert max(lengths) <= 25
 
 
+@pytest.mark.slow
 def test_every_part_is_used_and_says_what_it_is():
     folder = COLLECTION / "base" / "verl"
     parts = set(folder.rglob("*.yaml"))
@@ -161,6 +163,7 @@ def test_overriding_the_nodes_resizes_the_ray_cluster(name):
     assert tree["training_config"]["trainer"]["nnodes"] == 3
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("name", "image"),
     [

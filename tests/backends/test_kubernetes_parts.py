@@ -64,6 +64,7 @@ def paths(bundle):
     return config, job
 
 
+@pytest.mark.slow
 def test_a_bundle_without_faults_has_no_reason_against_it_and_nothing_is_made(api, bundle):
     before = dict(api.objects)
     assert reasons(api, bundle) == set()

@@ -101,6 +101,7 @@ def test_stop_is_graceful_only_when_asked(stub, graceful_timeout_s, extra):
 STAYS = b'{"status": "%s", "restartMode": "in_process_restart"}'
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("notice", "mode"),
     [("resize", "in_process_restart"), ("abort", "in_process_restart"), (None, "process_level_restart")],

@@ -125,6 +125,7 @@ def test_a_log_that_a_requeued_job_began_anew_is_copied_anew(run_dirs, has_rsync
         assert copy.read_text() == text
 
 
+@pytest.mark.slow
 def test_a_line_that_a_log_has_gained_is_appended(run_dirs, has_rsync):
     """What is here is not read again, there or here."""
     file, copy = (folder / "metrics.jsonl" for folder in run_dirs)

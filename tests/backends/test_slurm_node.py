@@ -82,6 +82,7 @@ def test_a_node_whose_warm_process_fails_is_announced_all_the_same(node, address
     await_true(address.exists)
 
 
+@pytest.mark.slow
 def test_a_node_ends_with_its_agent_whatever_its_warm_process_does(node):
     assert node("exec sleep 600", "exit 7").wait(200) == 7
 

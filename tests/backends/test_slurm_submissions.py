@@ -140,6 +140,7 @@ def test_an_sbatch_that_outlives_its_launch_keeps_the_job_from_being_submitted(c
     await_true(lambda: controller.count("sent"))
 
 
+@pytest.mark.slow
 def test_a_launch_that_is_killed_while_sbatch_runs_is_looked_for(controller, bundle, monkeypatch):
     def interrupt(*_arguments, **_options):
         raise KeyboardInterrupt

@@ -137,6 +137,7 @@ def test_what_trains_is_saved_once_and_training_continues_exactly(tmp_path, wrap
         assert names == buffers | {f"model.{name}" for name in own}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("adapted", [True, False], ids=["lora", "full"])
 def test_bytes_are_those_that_the_command_estimates(tmp_path, adapted):
     model, optimizer = trained(adapted, 2, WRAPS["plain"])

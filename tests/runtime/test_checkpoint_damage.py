@@ -37,6 +37,7 @@ def save_steps(folder: Path, *steps: int) -> None:
         save(folder, step, keep=0)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["__0_0.distcp", ".metadata", PROGRESS])
 def test_changed_bytes_lead_to_the_newest_intact_checkpoint(tmp_path, capsys, name):
     save_steps(tmp_path, 1, 2, 3)

@@ -410,6 +410,7 @@ def stay(monkeypatch, link):
 LOST = RuntimeError("Connection closed by peer")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("attempts", "starts", "cuts"),
     [

@@ -306,6 +306,7 @@ class Tracked:
         self.points |= {(metric.key, metric.step): metric.value for metric in metrics}
 
 
+@pytest.mark.slow
 def test_saves_and_loads_reach_mlflow_once(tmp_path):
     manager = alone(Folder(Path("store")), tmp_path)
     save_steps(manager, 1, 2)

@@ -124,6 +124,7 @@ def test_what_is_newer_and_intact_stays_although_an_earlier_step_was_saved():
     assert load(alone(retention=1))[0].step == 8
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("new_step", [9, 10, 11])
 def test_a_clock_that_was_set_back_changes_nothing(monkeypatch, new_step):
     store = Folder(Path("store"))

@@ -325,6 +325,7 @@ def test_a_name_that_another_job_has_is_refused(aws, one):
     assert [each.code for each in SageMakerBackend().validate(one)] == ["E397"]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("code", "status", "expected"),
     [

@@ -36,6 +36,7 @@ def test_every_recipe_is_listed_a_hundred_at_a_time(client):
     assert sorted(found) == sorted(entry.name for entry in listing.every())
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("filters", "conditions"),
     [

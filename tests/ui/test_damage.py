@@ -47,6 +47,7 @@ def with_fields(file, **fields):
     file.write_text(json.dumps(json.loads(file.read_text()) | fields))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "fields",
     [
@@ -67,6 +68,8 @@ def test_a_record_of_any_values_hides_no_other_job(client, results, fields):
     assert_open(client)
 
 
+@pytest.mark.slow
+@pytest.mark.crossed
 @pytest.mark.parametrize(
     "text",
     [
@@ -86,6 +89,7 @@ def test_a_damaged_file_hides_no_other_job(client, results, name, text):
     assert_open(client)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("file", "line"),
     [
@@ -102,6 +106,8 @@ def test_odd_numbers_of_a_run_leave_the_rest_readable(client, results, file, lin
     assert_open(client)
 
 
+@pytest.mark.slow
+@pytest.mark.crossed
 @pytest.mark.parametrize(
     "name",
     [

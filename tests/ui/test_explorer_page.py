@@ -151,6 +151,7 @@ def test_whatever_is_typed_is_data(client, field, typed):
     assert "\x1b" not in reply.text
 
 
+@pytest.mark.slow
 def test_a_field_reads_no_variable_of_the_environment(client, monkeypatch):
     monkeypatch.setenv("PLAIN", "its-value")
     typed = (r"${oc.env:PLAIN}", r"\${oc.env:PLAIN}", r"\\${oc.env:PLAIN}", r"a${oc.env:PLAIN}'b")

@@ -190,6 +190,7 @@ def test_a_search_stops_at_its_deadline_and_goes_on_from_there(huge):
     assert [line.text for line in found.lines] == ["line 7 of the end"] and found.first == found.lines[0].offset
 
 
+@pytest.mark.slow
 def test_memory_is_bounded(huge):
     tracemalloc.start()
     try:
@@ -254,6 +255,7 @@ def test_control_codes_are_removed_and_secrets_masked(tmp_path):
     assert raw == path.read_bytes().replace(TOKEN.encode(), "…".encode())
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("blank", [" ", "x", "="], ids=["words", "one-word", "signs"])
 def test_no_part_of_a_secret_is_left_where_a_long_line_is_cut(tmp_path, monkeypatch, blank):
     secret = "c0rrect-h0rse/battery.staple" * 3

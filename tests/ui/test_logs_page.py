@@ -171,6 +171,7 @@ def test_a_search_shows_the_last_matches_and_goes_on_in_both_directions(site, re
     assert "0 lines of the file match." in site.get("/jobs/a/logs?grep=nothing").text
 
 
+@pytest.mark.slow
 def test_a_long_search_stops_and_says_where_it_goes_on(site, results, monkeypatch):
     monkeypatch.setattr(logs, "_SEARCH_S", 0.0)
     a_run(a_job(results, "a"), [(0,)], text="needle\n" + "hay\n" * 300_000)

@@ -5,6 +5,7 @@
 Source: names of scripts and of variables follow the published launcher's scripts.
 """
 
+from collections.abc import Mapping
 from pathlib import Path
 
 from launcher.api.files import changed, write_file
@@ -42,14 +43,18 @@ def stale(folder: Path) -> list[Path]:
 
     They are missing, changed, not executable, or without a recipe.
     """
-    wanted = scripts()
+    return _stale(folder, scripts())
+
+
+def _stale(folder: Path, wanted: Mapping[Path, str]) -> list[Path]:
     there = {path.relative_to(folder) for path in folder.rglob("*") if path.is_file()}
     return sorted(changed(folder, wanted).keys() | (there - wanted.keys()))
 
 
 def write(folder: Path) -> list[Path]:
     """Write the stale scripts in `folder`, and remove scripts without a recipe; return both."""
-    wanted, found = scripts(), stale(folder)
+    wanted = scripts()
+    found = _stale(folder, wanted)
     for path in found:
         if path in wanted:
             write_file(folder / path, wanted[path])

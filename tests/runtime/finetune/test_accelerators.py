@@ -68,6 +68,7 @@ def test_matrix_products_in_32_bits_stay_exact():
     assert not torch.backends.cuda.matmul.allow_tf32
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("bias", ["none", "all"])
 @pytest.mark.parametrize("lora", [True, False])
 def test_weights_on_gpus_train_in_32_bits_and_are_frozen_in_16(tmp_path, lora, bias):

@@ -358,6 +358,7 @@ def test_limit_and_max_samples_count_samples_read(prepared):
     assert len(prepared(samples, train_limit=2500).train) == 30
 
 
+@pytest.mark.slow
 def test_the_split_depends_on_its_seed_alone(prepared, tokenizer):
     samples = [{"messages": [CHAT[0], {"role": "assistant", "content": f"{n}"}]} for n in range(200)]
 

@@ -42,6 +42,7 @@ def contents(path: Path, limit: int = 10**9, role: Any = "train") -> list[int]:
     return [int(record["messages"][0]["content"]) for chunk in chunks for record in chunk.each(dict)]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("suffix", [".jsonl", ".ndjson", ".json", ".parquet", ".arrow"])
 def test_every_kind_of_file_is_read_in_order(tmp_path, suffix, monkeypatch):
     monkeypatch.setattr(sources, "CHUNK_SAMPLES", 4)

@@ -218,6 +218,7 @@ def test_the_model_reads_rows_without_a_cache_and_gives_router_logits_only_if_wa
     assert token_scores.CHUNK == 1024
 
 
+@pytest.mark.slow
 def test_the_balance_of_experts_has_its_weight():
     model, batch = Causal(), padded([sample(1, 2)])
     _, aux = TokenScorer(model, 0.5)(batch)
