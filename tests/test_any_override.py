@@ -287,6 +287,7 @@ def test_large_overrides_take_bounded_time():
     assert time.monotonic() - started < MOST_S
 
 
+@pytest.mark.slow
 def test_a_long_word_is_searched_for_secrets_in_linear_time():
     started = time.process_time()
     assert list(random_values.random_parts("b" * 1_000_000)) == []

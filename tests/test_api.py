@@ -47,6 +47,7 @@ def codes(problems) -> list[str]:
     return [problem.code for problem in problems]
 
 
+@pytest.mark.slow
 def test_importing_the_package_loads_nothing_and_every_name_is_found():
     script = (
         "import sys, launcher; print(*sorted(name for name in sys.modules if name.startswith('launcher')));"
@@ -103,6 +104,7 @@ def plain(value):
     return plain(value.tolist()) if hasattr(value, "tolist") else value
 
 
+@pytest.mark.slow
 @hypothesis.given(VALUES)
 @hypothesis.example("it's a \\'path\\'")
 @hypothesis.example("null")
@@ -294,6 +296,7 @@ def test_a_plan_is_one_short_line_in_a_terminal_and_a_key_of_a_mapping(plan):
     assert {plan: 1, plan.session: 2}[plan] == 1
 
 
+@pytest.mark.slow
 def test_git_is_asked_once_and_only_for_a_bundle(tmp_path, monkeypatch):
     asked: list[Path] = []
     monkeypatch.setattr(contexts, "CHECKOUT", tmp_path)

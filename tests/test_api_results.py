@@ -28,6 +28,7 @@ def places(job: Job) -> dict[str, tuple[str, bool | None]]:
     return {row["kind"]: (row["path"], row["exists"]) for row in job.results}
 
 
+@pytest.mark.slow
 def test_metrics_are_rows_of_steps_and_what_was_measured_after_them(written):
     job = written("tiny_lm_cpu")
     (job.folder / RUN_DIR).mkdir()

@@ -138,6 +138,7 @@ def refused(session, value=VALUE) -> bool:
         return {problem.code for problem in error.problems} == {"E610"}
 
 
+@pytest.mark.slow
 def test_a_secret_variable_that_is_set_after_the_first_compilation_is_known(tmp_path, monkeypatch):
     session = Session(tmp_path)
     assert not refused(session)

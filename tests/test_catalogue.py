@@ -71,6 +71,7 @@ def parts_of(file):
             yield part
 
 
+@pytest.mark.slow
 def test_every_published_recipe_is_there():
     entries = [listed()[name] for name in NAMES]
     assert {entry.model_type for entry in entries} == {"llm_finetuning_aws"}
@@ -172,6 +173,7 @@ def test_techniques_follow_the_published_names():
         assert listed()[name].technique == next(of for end, of in ends.items() if name.endswith(end))
 
 
+@pytest.mark.slow
 def test_a_listing_needs_neither_hydra_nor_pydantic():
     code = "import sys; from launcher.config import catalogue; catalogue.entries(); print(*sys.modules, sep='\\n')"
     run = subprocess.run(

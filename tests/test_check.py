@@ -400,6 +400,7 @@ def test_an_instance_type_that_a_file_misspells_is_reported_at_its_line(problems
     assert (problem.code, problem.where) == ("E233", f"{file}:4")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "override",
     [

@@ -343,6 +343,7 @@ def test_a_bucket_without_a_prefix_is_wholly_the_jobs(render):
     assert find["Resource"] == "arn:aws:s3:::bucket" and use["Resource"] == "arn:aws:s3:::bucket/*"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("words", "config"),
     [

@@ -182,6 +182,7 @@ def test_commands_import_the_api_and_common_only():
     assert forbidden == {*PACKAGES, "pipeline"} - {"api", "cli", "common", "ui"}
 
 
+@pytest.mark.slow
 def test_the_name_of_a_backend_is_in_its_package_the_registry_and_lists_for_people():
     names = {"k8s", "slurm", "sm_jobs", "sm_local", "local"}
     places = {

@@ -301,6 +301,7 @@ def test_what_is_installed_is_what_the_agent_needs():
     assert set(without) <= set(container.REQUIREMENTS)
 
 
+@pytest.mark.slow
 def test_the_library_is_the_runtime_and_no_more():
     library = {Path(name): text for name, text in container.files(BASE).items() if name.startswith("lib/launcher/")}
     places = {path.relative_to("lib/launcher"): text for path, text in library.items()}
@@ -320,6 +321,7 @@ def nodes_that_run(text: str):
         pending += node.orelse if is_typing else ast.iter_child_nodes(node)
 
 
+@pytest.mark.slow
 def test_every_module_of_the_launcher_that_the_library_imports_is_in_it():
     library = {name.removeprefix("lib/"): text for name, text in container.files(BASE).items()}
     imported = {
@@ -340,6 +342,7 @@ def test_the_trainer_extra_is_installed():
     assert set(project["optional-dependencies"]["trainer"]) <= set(container.REQUIREMENTS)
 
 
+@pytest.mark.slow
 def test_the_entrypoint_s_modules_are_all_in_the_library(tmp_path):
     for name, text in container.files(BASE).items():
         path = tmp_path / name
@@ -371,6 +374,7 @@ def test_a_base_that_stays_is_taken(base):
     assert f"\nFROM {base}\n" in container.files(base)["Dockerfile"]
 
 
+@pytest.mark.slow
 def test_the_command_writes_a_folder_to_build_in(tmp_path, capsys):
     assert cli.run(["container", "--base", BASE, "--out", str(tmp_path / "image")]) == 0
     assert "docker build" in capsys.readouterr().out

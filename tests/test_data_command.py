@@ -158,6 +158,7 @@ def test_axes_of_counts_have_whole_numbers_only_and_dropped_samples_are_drawn(le
         pyplot.close("all")
 
 
+@pytest.mark.slow
 def test_the_summary_counts_what_preparation_writes(tmp_path):
     from launcher.runtime.finetune.data.preparation import prepare
 

@@ -100,6 +100,7 @@ def test_columns_of_another_technique_are_a_failure(here, recipe, sample, words)
     assert words in found.message and "data.jsonl:1" in found.message and "recipes data" in found.remedy
 
 
+@pytest.mark.slow
 def test_every_fault_of_this_machine_has_its_line(here, closed_port, monkeypatch, capsys):
     model_in(here / "model", is_complete=False)
     (here / "file").touch()
@@ -166,6 +167,7 @@ def test_a_folder_that_the_system_refuses_to_look_at_is_a_failure(here, monkeypa
 DIGEST = "sha256:" + "0" * 64
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "image",
     [

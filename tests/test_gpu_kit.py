@@ -273,6 +273,7 @@ def test_operations_are_those_of_the_parameters_that_a_token_meets():
     assert estimate.active_parameters(model_config(gpt_oss)) == pytest.approx(4.19e9, rel=0.01)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("peft", [None, LORA], ids=["full", "adapters"])
 def test_the_estimate_of_weights_is_exact(peft):
     shape = Shape(LLAMA_1B, 32, 4, 1, False, peft)

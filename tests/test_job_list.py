@@ -435,6 +435,7 @@ def test_a_listing_opens_each_file_once(finished, words, files, num_scans):
     assert scanned == {"results": num_scans}
 
 
+@pytest.mark.slow
 def test_a_job_is_found_by_its_given_name_without_the_records_of_others(finished):
     opened, scanned = counted(["status", "mine"])
     assert {folder for folder, file in opened if file != NAME_FILE} == {finished[-1].name}

@@ -547,6 +547,7 @@ def test_a_log_that_cannot_be_read_hides_no_end(bundle, on, capsys):
     assert registry.submitted(bundle.directory).ended == FAILED
 
 
+@pytest.mark.slow
 def test_launches_of_one_bundle_take_turns(bundle, on, capsys):
     class Slow(Cluster):
         now = most = 0

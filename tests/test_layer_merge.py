@@ -15,6 +15,7 @@ TREES = st.dictionaries(KEYS, VALUES, max_size=4)
 PACKAGES = st.sampled_from(["", "a", "a.b", "c"])
 
 
+@pytest.mark.slow
 @given(st.lists(st.tuples(PACKAGES, TREES), max_size=4))
 @example([("", {"a": {"b": 1}}), ("a", {"b": "???", "c": "???"})])
 @example([("", {"a": [1, 2]}), ("", {"a": [3]})])

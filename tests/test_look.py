@@ -19,6 +19,7 @@ MICRO = "recipes.training_config.training_args.micro_train_batch_size"
 AUTO = "++recipes.scale_config=auto"
 
 
+@pytest.mark.slow
 def test_a_listing_has_every_recipe_once_for_programs(recipes):
     code, out, err = recipes("list")
     rows = [line.split("\t") for line in out.splitlines()]
@@ -27,6 +28,7 @@ def test_a_listing_has_every_recipe_once_for_programs(recipes):
     assert {row[2] for row in rows} == {"elastic", "static"}
 
 
+@pytest.mark.slow
 def test_a_listing_as_json_has_every_fact(recipes):
     _, out, _ = recipes("list", "--json")
     listed = {entry["name"]: entry for entry in json.loads(out)}
@@ -75,6 +77,7 @@ def test_a_filter_that_no_recipe_passes_is_a_problem(recipes, words, says):
     assert (code, out) == (2, "") and err.startswith("E802") and says in err
 
 
+@pytest.mark.slow
 def test_filters_that_no_recipe_passes_together_leave_nothing(recipes):
     code, out, err = recipes("list", "--family", "tiny", "--technique", "dpo")
     assert (code, out) == (0, "") and err.startswith("0 of ")
@@ -317,11 +320,13 @@ def test_recipes_of_another_folder_are_named_like_ours(recipes, own_folder, name
     assert code == 0 and yaml_io.load(out)["display_name"] == name.rpartition("/")[2]
 
 
+@pytest.mark.slow
 def test_recipes_of_another_folder_are_listed(recipes, own_folder):
     assert recipes("list", "second", own_folder)[1].startswith("team/second\t")
     assert recipes("list", "first", "cluster=k8s")[2].startswith("E801")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("words", "says"),
     [

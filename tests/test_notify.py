@@ -164,6 +164,7 @@ def test_a_refusing_a_wrong_and_a_missing_address_are_named_by_their_variable(tm
     assert TOKEN not in printed
 
 
+@pytest.mark.slow
 def test_a_hanging_address_delays_neither_the_states_nor_the_end_for_long(tmp_path, monkeypatch, capsys):
     record = recorded(tmp_path)
     monkeypatch.setattr(notifications, "_PATIENCE_S", 0.2)

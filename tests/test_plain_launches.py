@@ -157,6 +157,7 @@ def names_of(folder: Path, words: Sequence[str]) -> str:
     return composing.compose(words, folder).tree["recipes"]["run"]["name"]
 
 
+@pytest.mark.slow
 def test_a_launch_loads_no_hydra(tmp_path):
     (tmp_path / "mine.yaml").write_text(TINY.format("mine"))
     launches = [[*LLAMA_K8S, ELASTIC, f"{RATE}=0.5"], ["recipes=mine.yaml"], []]

@@ -370,6 +370,7 @@ def test_the_picture_is_the_same_for_the_same_plan(prepare, tmp_path, suffix, ov
     assert picture.startswith({".png": b"\x89PNG", ".svg": b"<?xml"}[suffix])
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["plan.jpg", "plan", "no/such/folder/plan.svg"])
 def test_a_picture_that_cannot_be_drawn_is_a_problem(prepare, tmp_path, name):
     with pytest.raises(ProblemsFound) as caught:

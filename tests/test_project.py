@@ -16,6 +16,7 @@ def test_schema_lists_the_families_and_prints_one(recipes):
     assert json.loads(Path("s.json").read_text()) == json.loads(recipes("schema", "tiny_lm")[1])
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("words", "code"),
     [(["tiny"], "E104"), (["tiny_lm", "--out", "absent/s.json"], "E805"), (["--out", "s.json"], "E801")],
@@ -26,6 +27,7 @@ def test_a_schema_that_cannot_be_had_is_a_problem(recipes, words, code):
     assert found == 2 and err.startswith(code)
 
 
+@pytest.mark.slow
 def test_rules_are_found_by_code_and_by_word(recipes):
     one, many, about = (recipes("rules", word)[1] for word in ("E101", "e1", "secret"))
     assert one.count("\nE") == 1 and "E101" in one

@@ -86,6 +86,7 @@ def test_the_examples_of_the_page_have_the_types_of_the_api_and_a_typo_is_an_err
     assert (found, done.stdout.count("error:")) == (typos, len(typos)), done.stdout + done.stderr
 
 
+@pytest.mark.slow
 def test_the_api_has_no_call_that_prints():
     printing = {}
     for path in sorted((ROOT / "launcher/api").rglob("*.py")):

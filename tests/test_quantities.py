@@ -93,6 +93,7 @@ def test_a_shown_amount_is_never_less_than_what_is_needed(number, suffix):
     assert value <= text < value + Fraction(1, 1000)
 
 
+@pytest.mark.slow
 @given(NUMBERS, SUFFIXES)
 def test_the_official_client_reads_the_same_number(number, suffix):
     parser = pytest.importorskip("kubernetes.utils.quantity", reason="pip install '.[k8s]'")

@@ -106,6 +106,7 @@ def test_tables_are_whole(path, pages):
     assert pages[path].endswith("\n") and not pages[path].endswith("\n\n")
 
 
+@pytest.mark.slow
 def test_recipes_page_has_every_recipe_and_its_links_lead_somewhere(pages):
     links = re.findall(r"^\| \[(.+?)\]\((.+?)\)( `own`)? \|", pages[RECIPES], re.M)
     listed = [(entry.name.rpartition("/")[2], entry.is_published) for entry in catalogue.entries()]

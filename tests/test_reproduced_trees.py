@@ -56,6 +56,7 @@ def test_changes_and_commits_in_a_submodule_are_told_apart(project, submodule, r
     assert changed(committed) == ["script/sub"]
 
 
+@pytest.mark.slow
 def test_changes_in_a_nested_repository_are_seen(project, recipes):
     nested = repository(project / "nested")
     job = script(recipes)
@@ -63,6 +64,7 @@ def test_changes_in_a_nested_repository_are_seen(project, recipes):
     assert changed(job) == ["script/nested/"]
 
 
+@pytest.mark.slow
 def test_what_tracked_links_out_of_the_work_tree_lead_to_counts(project, recipes, tmp_path_factory):
     outside = tmp_path_factory.mktemp("outside")
     (outside / "deep").mkdir()
@@ -92,6 +94,7 @@ def test_code_that_git_ignores_counts_by_its_content(project, recipes):
     assert "code script: git: ignores the code" in found.notes
 
 
+@pytest.mark.slow
 def test_a_git_that_does_not_answer_is_named_and_the_files_count(project, tmp_path_factory, monkeypatch):
     programs = tmp_path_factory.mktemp("programs")
     (programs / "git").write_text("#!/bin/sh\nexec sleep 60\n")
@@ -111,6 +114,7 @@ def test_a_record_ends_in_folders_without_files_and_in_files_without_an_end(tmp_
     assert Path(endless).stat().st_size == 0 and file_digest(endless, Budget()).startswith("sha256:")
 
 
+@pytest.mark.slow
 def test_damaged_lines_of_metrics_are_left_out(project, recipes):
     jobs = script(recipes), script(recipes)
     good = b'{"step": 1, "loss": 2.0, "further": {"reward": 3.0}}\n'

@@ -148,6 +148,7 @@ def test_a_repository_starts_no_hook_viewer_or_monitor_when_it_is_read(project, 
     assert not marker.exists()
 
 
+@pytest.mark.slow
 def test_without_git_the_files_of_the_folder_count(tmp_path, recipes):
     (tmp_path / "train.py").write_text("x = 1\n")
     (tmp_path / "__pycache__").mkdir()
@@ -229,6 +230,7 @@ def test_versions_are_those_of_the_metadata():
     assert versions(None).items() >= {key: found[key] for key in ("pyyaml", "python")}.items()
 
 
+@pytest.mark.slow
 def test_local_data_counts_by_its_content_and_an_output_folder_does_not(project, recipes):
     (project / "data").mkdir()
     (project / "data" / "part-1.jsonl").write_text("{}\n")
@@ -245,6 +247,7 @@ def test_local_data_counts_by_its_content_and_an_output_folder_does_not(project,
     assert found["data"] == ["recipes.training_cfg.script_args.data/part-1.jsonl"]
 
 
+@pytest.mark.slow
 def test_the_data_of_a_recipe_counts_and_a_model_on_the_hub_has_no_known_revision(recipes, tmp_path):
     data = tmp_path / "train.jsonl"
     data.write_text(json.dumps({"messages": [{"role": "user", "content": "a"}]}) + "\n")
@@ -277,6 +280,7 @@ def test_a_job_of_every_cluster_compiles_to_the_same_bytes_and_with_an_override_
     assert "0.25" in text and text != old["recipe.yaml"]
 
 
+@pytest.mark.slow
 def test_a_bundle_gives_the_same_bytes_again_whoever_compiles_it(project, recipes):
     folder = script(recipes, "training_cfg.script_args=[{--lr: 0.1}]")
     found = reproducing.rerun(folder, session=Session(suffix=lambda: "aaaaa"))
@@ -297,6 +301,7 @@ def test_a_launched_job_is_the_same_but_for_its_mlflow_run(recipes, tmp_path, mo
     assert changed(folder) == {}
 
 
+@pytest.mark.slow
 def test_an_edited_recipe_is_named_by_its_key(recipes, tmp_path):
     recipe = tmp_path / "mine.yaml"
     text = "defaults:\n  - /recipes/training/tiny/tiny_lm_cpu@_here_\n  - _self_\nrun: {name: %s}\n"
@@ -331,6 +336,7 @@ def test_rerun_names_changed_code_exits_with_2_and_writes_nothing(project, recip
     assert code == 0 and len(list(Path("results").iterdir())) == len(before) + 1
 
 
+@pytest.mark.slow
 def test_rerun_of_the_same_reports_so_and_takes_the_folder_it_was_launched_from(
     project, recipes, monkeypatch, tmp_path_factory
 ):
@@ -354,6 +360,7 @@ def test_rerun_with_a_bad_override_or_name_writes_nothing(project, recipes):
     assert recipes("rerun", "nothing")[2].startswith("E703")
 
 
+@pytest.mark.slow
 def test_a_bundle_of_an_earlier_version_has_no_record_and_is_compiled_nevertheless(project, recipes):
     folder = script(recipes)
     (folder / REPRODUCE_FILE).unlink()
@@ -385,6 +392,7 @@ def test_an_override_whose_value_was_hidden_is_asked_for(recipes):
     assert recipes("rerun", folder.name, "dry_run=true")[2].startswith("E732")
 
 
+@pytest.mark.slow
 def test_an_image_without_a_digest_is_said_to_be_unknown(recipes):
     digest = f"sha256:{'0' * 64}"
     for image, is_known in (("me/image:1", False), (f"me/image@{digest}", True)):
@@ -399,6 +407,7 @@ def metrics_of(folder: Path, *losses: float) -> None:
     (folder / RUN_DIR / METRICS_FILE).write_text("\n".join([*lines, '{"step": 9, "lo']))
 
 
+@pytest.mark.slow
 def test_two_jobs_differ_in_configuration_code_and_metrics(project, recipes):
     one = script(recipes, "training_cfg.script_args=[{--lr: 0.1}]")
     (project / "train.py").write_text("import lib.model  # changed\n")
@@ -419,11 +428,13 @@ def test_two_jobs_differ_in_configuration_code_and_metrics(project, recipes):
     assert [each.key for each in comparison.sections["code"]] == ["script/train.py"]
 
 
+@pytest.mark.slow
 def test_two_launches_of_the_same_job_do_not_differ(project, recipes):
     one, two = script(recipes), script(recipes)
     assert reproducing.of_jobs(one, two).changes == ()
 
 
+@pytest.mark.slow
 def test_names_with_line_breaks_and_control_characters_stay_in_their_line(project, recipes):
     folder = script(recipes)
     (project / "a\n+ code\x1b[31m.py").write_text("x")
@@ -432,6 +443,7 @@ def test_names_with_line_breaks_and_control_characters_stay_in_their_line(projec
     assert len([line for line in out.splitlines() if line.startswith("+ ")]) == 1
 
 
+@pytest.mark.slow
 def test_a_launch_renews_the_record_and_the_digest_stays(project, recipes):
     from launcher.reproduction import record as records
 

@@ -169,6 +169,7 @@ def test_defaults_are_what_recipes_compose_to(recipe):
     assert checked > 30
 
 
+@pytest.mark.slow
 def test_default_is_what_parts_of_every_recipe_say():
     given = catalogue.defaults("llm_finetuning_aws")
     assert given[f"{ARGS}.micro_train_batch_size"] == catalogue.Given((1,), ())

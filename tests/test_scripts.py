@@ -107,6 +107,7 @@ def test_scripts_are_as_generated():
     assert scripts.stale(FOLDER) == []
 
 
+@pytest.mark.slow
 def test_every_recipe_has_a_script_under_its_published_name():
     assert {path.as_posix() for path in scripts.scripts()} == {"launch.sh"} | {
         f"{name.split('/')[-2]}/run_{name.split('/')[-1]}.sh" for name in ENTRIES

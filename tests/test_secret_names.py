@@ -328,6 +328,7 @@ def test_an_address_without_a_token_is_neither_refused_nor_masked(text):
     assert masked(f"reads {text} now") == f"reads {text} now"
 
 
+@pytest.mark.slow
 def test_every_address_that_apprise_builds_of_secrets_is_recognized():
     """The exceptions are the schemes that storage has too; their tokens are found by their form or not at all."""
     apprise = pytest.importorskip("apprise", reason="needs apprise: pip install '.[notify]'")

@@ -162,6 +162,7 @@ def test_a_study_agrees_with_the_trials_on_record_after_its_process_was_killed(t
     assert after._study.trials[1].state.name == "FAIL"
 
 
+@pytest.mark.slow
 def test_a_median_pruner_compares_trials_at_the_same_step_also_in_a_grid(tmp_path):
     pytest.importorskip("optuna")
     wanted = description("a=range(0,3)", is_grid=True, trials=3, pruner="median", warmup_steps=2)
@@ -180,6 +181,7 @@ def test_a_median_pruner_compares_trials_at_the_same_step_also_in_a_grid(tmp_pat
     assert resumed.ask() is None
 
 
+@pytest.mark.slow
 def test_without_a_pruner_a_study_keeps_no_steps(tmp_path):
     pytest.importorskip("optuna")
     study = choosing.Study(description("a=interval(0,1)"), tmp_path)

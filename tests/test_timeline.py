@@ -687,6 +687,7 @@ def test_the_text_is_a_row_for_each_transition_as_wide_as_there_is_room(run_dir)
     assert "960 samples lost, 960 trained again." in " ".join(lines)
 
 
+@pytest.mark.slow
 def test_json_holds_what_the_values_hold_and_is_strict(run_dir):
     job = first_attempt(run_dir, steps=3)
     nan = dict(

@@ -166,6 +166,7 @@ BAD = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("case", BAD)
 def test_a_recipe_that_cannot_work_is_refused(problems, case):
     recipe, overrides, code, path = BAD[case]

@@ -71,6 +71,7 @@ def test_a_bundle_without_faults_has_no_reason_against_it_and_nothing_is_made(ap
     assert api.objects == before
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("objects", "expected"),
     [
@@ -85,6 +86,7 @@ def test_an_unusable_cluster_is_one_reason(api, bundle, objects, expected):
     assert reasons(api, bundle) == {expected}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("method", "path", "answer", "expected"),
     [

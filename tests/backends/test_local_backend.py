@@ -189,6 +189,7 @@ def test_a_bundle_that_was_never_submitted_is_pending(tmp_path):
     LocalBackend().cancel(handle)
 
 
+@pytest.mark.slow
 def test_who_waits_for_a_job_whose_folder_is_removed_has_a_problem(tmp_path):
     run_dir = tmp_path / "run"
     run_dir.mkdir()

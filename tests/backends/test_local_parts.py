@@ -364,6 +364,7 @@ def running_job(bundle_dir):
     return run_dir
 
 
+@pytest.mark.slow
 def test_a_running_job_is_followed_to_its_end_whichever_process_started_it(tmp_path):
     run_dir = running_job(tmp_path)
     worker_file(run_dir, 0, 0, 1, "stderr.log", "one\ntwo")

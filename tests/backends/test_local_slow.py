@@ -60,6 +60,7 @@ def workers(tmp_path):
         process.wait()
 
 
+@pytest.mark.slow
 def test_a_worker_writes_its_stack_and_a_stopped_one_is_noted(tmp_path, workers):
     other = workers(None, ["-c", "import time; print('ready', flush=True); time.sleep(600)"])
     running, stopped = workers(0), workers(1)

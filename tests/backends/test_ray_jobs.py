@@ -132,6 +132,7 @@ def test_a_tracked_ray_job_continues_its_run():
     assert env["MLFLOW_RUN_ID"] == "0123456789abcdef0123456789abcdef"
 
 
+@pytest.mark.slow
 def test_verl_s_newer_releases_give_workers_their_devices():
     for base, is_newer in ((GRPO, False), (NEWER, True)):
         _, job = parsed(base=(base, *RAY[1:]))

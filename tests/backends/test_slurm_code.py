@@ -49,6 +49,7 @@ def placed(bundle):
     return bundle.directory / code.CODE_DIR
 
 
+@pytest.mark.slow
 def test_a_snapshot_has_what_git_tracks_or_would_track(tmp_path):
     top = tmp_path / "work tree"
     commit = repository(top, **{".gitignore": "*.bin\n", "gone.py": "", "run me.sh": "#!/bin/sh\n"})

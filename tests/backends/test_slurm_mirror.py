@@ -66,6 +66,7 @@ def test_a_file_that_is_replaced_while_it_is_copied_is_complete(run_dirs, tmp_pa
     assert (run_dirs[1] / "state.json").read_text() == meanwhile
 
 
+@pytest.mark.slow
 def test_a_reader_of_a_replaced_file_sees_the_old_one_or_the_new_one(run_dirs, has_rsync):
     file = run_dirs[0] / "state.json"
     file.write_text("old")
@@ -117,6 +118,7 @@ def test_only_files_of_the_patterns_are_copied_and_the_folders_of_attempts(run_d
     assert not (run_dirs[1] / "checkpoints").exists()
 
 
+@pytest.mark.slow
 def test_a_log_that_a_requeued_job_began_anew_is_copied_anew(run_dirs, has_rsync):
     file, copy = (folder / "slurm-7.log" for folder in run_dirs)
     for text in ("first run\n", "first run\nand more\n", "second\n", "second\nrun\n"):

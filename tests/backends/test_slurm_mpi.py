@@ -71,6 +71,7 @@ def test_a_script_starts_once_per_rank(tmp_path_factory, tmp_path, monkeypatch, 
     assert lines == shown
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "words",
     [

@@ -155,6 +155,7 @@ def test_a_launch_that_is_killed_while_sbatch_runs_is_looked_for(controller, bun
     assert controller.count("requests") == 1
 
 
+@pytest.mark.slow
 def test_a_refused_job_is_submitted_again_at_once(controller, bundle):
     controller.ends_with("echo 'sbatch: error: Invalid qos specification' >&2; exit 1")
     with pytest.raises(ProblemsFound, match="E445"):

@@ -126,6 +126,7 @@ def test_a_pointer_that_is_a_folder_hides_no_checkpoint(tmp_path):
 PLACES = ("", PROGRESS, ".metadata", "__0_0.distcp")
 
 
+@pytest.mark.slow
 @pytest.mark.crossed
 @pytest.mark.parametrize("place", PLACES, ids=lambda place: place or "step")
 @pytest.mark.parametrize("kind", KINDS)
@@ -143,6 +144,7 @@ def test_a_file_of_a_wrong_kind_is_damage_and_its_step_can_be_saved_again(tmp_pa
     assert load(tmp_path) == (Progress(3, 30, 1), 3.0)
 
 
+@pytest.mark.slow
 @pytest.mark.crossed
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("name", [LATEST, LAUNCH, ".partial-step-00000003"])

@@ -196,6 +196,7 @@ def contents(folder: Path) -> dict[str, bytes]:
     return {str(path.relative_to(folder)): path.read_bytes() for path in folder.rglob("*") if path.is_file()}
 
 
+@pytest.mark.slow
 def test_nothing_but_our_own_checkpoints_is_ever_removed_or_counted(tmp_path):
     for name in FOREIGN:
         (tmp_path / name).parent.mkdir()
@@ -210,6 +211,7 @@ def test_nothing_but_our_own_checkpoints_is_ever_removed_or_counted(tmp_path):
     assert contents(tmp_path) == {name: name.encode() for name in FOREIGN}
 
 
+@pytest.mark.slow
 def test_what_is_no_checkpoint_is_not_overwritten_by_one(tmp_path):
     (tmp_path / "step-00000001").mkdir()
     (tmp_path / "step-00000001" / "model.pt").write_text("mine")

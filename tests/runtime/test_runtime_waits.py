@@ -35,6 +35,7 @@ def test_waits_are_measured_until_they_are_taken(monkeypatch):
         next(fed)
 
 
+@pytest.mark.slow
 def test_each_step_records_the_waits_of_all_its_micro_batches_and_each_save_is_recorded(tmp_path):
     model = nn.Linear(2, 1)
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)

@@ -178,6 +178,7 @@ def test_a_warm_process_that_hangs_is_killed_and_its_workers_start_cold(node, wa
     assert earlier.wait(200) == -signal.SIGKILL
 
 
+@pytest.mark.slow
 def test_a_warm_process_answers_while_it_serves_and_not_while_it_hangs(node):
     start, server = node
     assert warm_client.answers(server.name)
@@ -201,6 +202,7 @@ def test_a_killed_warm_process_takes_every_fork_with_it(node):
     wait_gone(fork)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("how", ["ended-and-abandoned", "ended-with-a-signal-on-its-way"])
 def test_what_happens_to_one_fork_at_once_does_not_touch_another(node, how):
     start, server = node
@@ -222,6 +224,7 @@ def test_what_happens_to_one_fork_at_once_does_not_touch_another(node, how):
     assert second.stdout.readline() == f"told {signal.SIGUSR1}\n"
 
 
+@pytest.mark.slow
 def test_a_worker_whose_warm_process_dies_does_not_start_a_second_time(node):
     start, server = node
     worker = start(SLEEPS)

@@ -183,6 +183,7 @@ def test_a_folder_that_cannot_be_read_is_not_taken_for_an_empty_one():
         alone(Folder(Path("store"))).newest()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("method", ["manifests", "shards", "manifest", "open"])
 def test_memory_that_cannot_be_read_leads_to_no_older_step(method, monkeypatch):
     def fail(*_: object, **__: object) -> None:

@@ -56,6 +56,7 @@ def test_file_mode_is_a_folder_for_each_channel(data, tmp_path):
         assert stream.read() == b"1,2\n"
 
 
+@pytest.mark.slow
 def test_a_prefix_that_is_part_of_a_name_keeps_the_names(data, tmp_path):
     for key in ("train/a", "train-1/a", "train.csv", "other"):
         data.put(key, key.encode())

@@ -128,6 +128,7 @@ def test_a_program_reads_it_as_a_file(local, stream):
     assert done.stdout.split() == ["1000", "1000"]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("packing", ["plain", "gzip"])
 def test_objects_are_wrapped_and_unpacked(data, stream, packing):
     wanted = [b"", b"a", b"four", os.urandom(CHUNK + 3)]
@@ -225,6 +226,7 @@ def test_an_object_too_large_for_a_record_is_told(local, tmp_path, stream):
     assert (feed.problem.code, feed.problem.value) == ("E425", 1 << 29)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("state", ["unread", "blocked", "read"])
 def test_closing_leaves_nothing(data, stream, state, monkeypatch):
     monkeypatch.setattr("launcher.backends.sagemaker_local.pipe._CLOSE_TIMEOUT_S", 60.0)  # what a stuck thread takes

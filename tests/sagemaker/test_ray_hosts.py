@@ -165,6 +165,7 @@ def test_a_change_of_what_starts_ray_is_another_recipe(render, monkeypatch):
     assert place() != before
 
 
+@pytest.mark.slow
 def test_the_scripts_of_hosts_are_sound(render):
     files = render(*ON_AWS).files
     tools = {**os.environ, "PATH": f"{os.path.dirname(sys.executable)}:{os.environ['PATH']}"}

@@ -86,6 +86,7 @@ def of(lines, subject):
     return [(each.state.value, each.code) for each in lines[subject]]
 
 
+@pytest.mark.slow
 def test_a_job_that_would_run_has_a_line_for_each_subject(account, tmp_path, monkeypatch):
     account.quotas = {"ml.p5.48xlarge for training job usage": 0, QUOTA: 4}
     lines = examined(tmp_path, monkeypatch)
@@ -94,6 +95,7 @@ def test_a_job_that_would_run_has_a_line_for_each_subject(account, tmp_path, mon
     assert account.jobs == {} and "CreateTrainingJob" not in account.calls
 
 
+@pytest.mark.slow
 def test_each_fault_has_its_line(account, tmp_path, monkeypatch):
     account.quotas = {QUOTA: 1}
     lines = examined(
@@ -119,6 +121,7 @@ def test_what_the_user_may_not_read_is_unknown(account, tmp_path, monkeypatch):
     assert "permission" in quota.remedy
 
 
+@pytest.mark.slow
 def test_an_account_that_does_not_answer_is_unknown(account, tmp_path, monkeypatch, closed_port):
     monkeypatch.setenv("AWS_ENDPOINT_URL_STS", f"http://127.0.0.1:{closed_port}")
     monkeypatch.setattr("launcher.backends.sagemaker.client._ATTEMPTS", 1)

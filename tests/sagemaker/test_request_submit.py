@@ -196,6 +196,7 @@ def test_the_recipe_is_in_s3_before_the_job_and_the_request_is_the_bundles(aws, 
     assert handle.uid.endswith(one.job_name)
 
 
+@pytest.mark.slow
 def test_an_answer_that_was_lost_makes_one_job(aws, one):
     aws.lost["CreateTrainingJob"] = 1
     handle = SageMakerBackend().submit(one)
@@ -266,6 +267,7 @@ def test_a_recipes_place_is_read_as_it_stands(aws, tmp_path):
     aws.objects.clear()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("code", ["ValidationException", "ResourceNotFound"])
 def test_a_missing_job_is_known_by_its_errors_code_in_any_words(aws, one, code):
     backend = SageMakerBackend()
@@ -448,6 +450,7 @@ def test_states_follow_the_life_of_a_job(aws, one):
     assert backend.status(handle).state is JobState.DELETED
 
 
+@pytest.mark.slow
 def test_a_serverless_job_has_no_recipe_to_upload_and_no_instances(aws, tmp_path):
     hub = "arn:aws:sagemaker:eu-west-1:aws:hub-content/SageMakerPublicHub"
     jobs = "cluster.sm_jobs_config"
@@ -486,6 +489,7 @@ def test_a_message_that_grows_is_followed_as_it_grows(aws, one):
     assert [event.message for event in followed[1]] == ["one file is left out", "Training job completed"]
 
 
+@pytest.mark.slow
 def test_a_job_that_ends_while_it_is_stopped_is_left_alone(aws, one, monkeypatch):
     backend = SageMakerBackend(poll_s=0.01)
     handle = backend.submit(one)
@@ -606,6 +610,7 @@ def test_a_launched_job_is_commanded_by_its_name(aws, recipes, tmp_path, monkeyp
     assert code == 0 and "sm_jobs" in out and "cancelled" in out
 
 
+@pytest.mark.slow
 def test_a_launch_that_waits_ends_as_its_job_does(aws, recipes, tmp_path, monkeypatch):
     monkeypatch.setattr(BACKEND, "_poll_s", 0.05)
     monkeypatch.setattr(aws, "on_DescribeTrainingJob", failing(aws))

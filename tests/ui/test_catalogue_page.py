@@ -31,6 +31,7 @@ def total(text):
     return int(found[1]) if found else 0
 
 
+@pytest.mark.slow
 def test_every_recipe_is_listed_a_hundred_at_a_time(client):
     found = [name for number in range(1, 6) for name in names(client.get("/recipes", params={"page": number}).text)]
     assert sorted(found) == sorted(entry.name for entry in listing.every())
@@ -74,6 +75,7 @@ def test_hardware_is_an_instance_type_or_its_accelerator(client):
     assert of_type == of_device != []
 
 
+@pytest.mark.slow
 def test_a_model_is_chosen_by_its_weights(client):
     model = "meta-llama/Llama-3.1-8B-Instruct"
     found = names(client.get("/parts/recipes", params={"model": model}).text)
@@ -102,6 +104,7 @@ def test_a_search_without_results_suggests_others_that_have_some(client, filters
     assert total(client.get(f"/parts/recipes?{query}").text) == count > 0
 
 
+@pytest.mark.slow
 def test_the_list_is_shown_at_once(client):
     took = []
     for _ in range(9):

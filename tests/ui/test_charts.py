@@ -118,6 +118,7 @@ def test_a_line_of_600_points_is_small_and_rounded():
     assert all(abs(value * 10 - round(value * 10)) < 1e-6 for value in numbers_of(chart))
 
 
+@pytest.mark.slow
 def test_many_points_are_thinned_to_their_extremes():
     points = [(step, 5.0 if step == 41_234 else -3.0 if step == 70_000 else step % 2) for step in range(100_000)]
     chart = str(charts.lines("Loss", [charts.Line("loss", points)], x="step", y="loss"))
@@ -140,6 +141,7 @@ def test_a_path_is_relative_and_ends_where_its_points_end():
     assert chart_parts.path(points) == "M10 3h0l.5-.8-1.5 0M4 4h0"
 
 
+@pytest.mark.slow
 @ANY_LOAD
 @hypothesis.given(
     strategies.lists(strategies.tuples(*[strategies.floats() | strategies.integers()] * 2), max_size=30),

@@ -75,6 +75,7 @@ def codes(text: str) -> list[str]:
     return re.findall(r"<strong>(E\d{3})</strong>", text)
 
 
+@pytest.mark.slow
 def test_two_jobs_show_what_differs_and_how_much_is_equal(client, results):
     text = shown(client, a="first-aaaaa", b="second-aaaaa")
     found = rows(text)
@@ -210,6 +211,7 @@ def test_an_empty_form_suggests_names(client):
         assert "Name two jobs" in text
 
 
+@pytest.mark.slow
 def test_a_job_that_was_removed_or_damaged_is_a_problem(tmp_path):
     results = tmp_path / "results"
     folders = [a_bundle(results, name, 1e-3) for name in ("one", "two")]
@@ -221,6 +223,7 @@ def test_a_job_that_was_removed_or_damaged_is_a_problem(tmp_path):
     assert codes(shown(client, a="one-aaaaa", b="two-aaaaa")) == ["E703"]
 
 
+@pytest.mark.slow
 def test_damaged_and_unreadable_metrics_are_left_out(tmp_path):
     results = tmp_path / "results"
     one, two = (a_bundle(results, name, 1e-3) for name in ("one", "two"))
@@ -232,6 +235,7 @@ def test_damaged_and_unreadable_metrics_are_left_out(tmp_path):
     assert rows(shown(client, job=["one-aaaaa", "two-aaaaa", "one-aaaaa"]))["loss.last"][1] == "nan"
 
 
+@pytest.mark.slow
 def test_hostile_names_and_values_are_escaped(tmp_path):
     results = tmp_path / "results"
     name = "<img src=x>"
@@ -295,6 +299,7 @@ def test_long_values_are_shortened_around_what_differs():
     assert "and 98000 more characters" in whole
 
 
+@pytest.mark.slow
 def test_the_time_of_comparing_words_is_bounded():
     started = time.process_time()
     marker = compare.Marker()

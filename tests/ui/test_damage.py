@@ -132,6 +132,7 @@ def test_a_manifest_cannot_name_a_file_outside_of_its_folder(client, results):
     assert "E703" in reply.text and ">outside<" not in reply.text
 
 
+@pytest.mark.slow
 def test_a_name_that_is_no_text_hides_no_other_job(client, results):
     os.mkdir(os.fsencode(results) + b"/bad\xff")
     (results / "odd" / "name.txt").write_text("long" * 100_000)
@@ -139,6 +140,7 @@ def test_a_name_that_is_no_text_hides_no_other_job(client, results):
     assert len(client.get("/jobs").text) < 50_000
 
 
+@pytest.mark.slow
 def test_secrets_are_masked_wherever_they_are(client, results):
     folder = a_job(results, "leaky", state=JobState.FAILED, message=f"token={SECRET}", recipe=SECRET, user=SECRET)
     (folder / "name.txt").write_text(f"run {SECRET}")

@@ -54,6 +54,7 @@ def codes(text):
 FAMILIES = {entry.model_type: entry.name for entry in listing.every()}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", sorted(FAMILIES.values()))
 def test_a_recipe_of_every_family_opens(client, name):
     reply = client.get(f"/recipes/{name}")
@@ -126,6 +127,7 @@ def test_every_problem_is_shown_with_its_remedy_and_the_command_stays(client):
 FIELDS = ("nodes", "instance", "batch", "rate", "elastic", "step", "planned", "only", "cluster", "further")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("field", FIELDS)
 @pytest.mark.parametrize(
     "typed",
@@ -240,6 +242,7 @@ def test_sizes_are_left_and_added():
         only([1], "a=b")
 
 
+@pytest.mark.slow
 def test_a_plan_is_shown_at_once(client):
     took = []
     for number in range(9):

@@ -286,6 +286,7 @@ def test_a_long_line_is_cut_and_a_progress_bar_shows_its_last_state(tmp_path):
     assert source(path).before(window.first, 9).lines[-1].text == "step 2"
 
 
+@pytest.mark.slow
 def test_bytes_that_are_no_text_survive_in_the_file_that_is_handed_out(tmp_path):
     path = tmp_path / "a.log"
     data = bytes(range(256)) * 3000 + f"\xff password={'q7' * 9} \n".encode("latin-1") + b"\xff" + TOKEN.encode()

@@ -156,6 +156,7 @@ def test_lines_are_escaped_cleaned_and_masked(site, results):
     assert "<script>alert" not in hostile.text
 
 
+@pytest.mark.slow
 def test_a_search_shows_the_last_matches_and_goes_on_in_both_directions(site, results):
     a_run(a_job(results, "a"), [(0,)], text=MANY)
     every = [each for each in MANY.splitlines() if re.search("[02468]$", each)]
@@ -216,6 +217,7 @@ def test_the_whole_file_is_handed_out_masked(site, results):
     assert reply.text == f"{HOSTILE}\nwith …\n" + MANY
 
 
+@pytest.mark.slow
 def test_what_a_running_job_writes_is_followed(site, running):
     path = log_path(running([(0,)]), 0, 0, 0, "stdout")
     reply = site.get("/jobs/a/logs")

@@ -193,6 +193,7 @@ def test_names_and_attempts_are_bounded(file):
     assert points(series) == [(step, float(step)) for step in range(300)]
 
 
+@pytest.mark.slow
 @ANY_LOAD
 @hypothesis.given(
     strategies.lists(

@@ -112,6 +112,7 @@ def test_the_command_prints_its_address_and_listens_on_this_machine_alone(tmp_pa
     assert page.process.returncode in (0, -15, 130, 143)
 
 
+@pytest.mark.slow
 def test_serving_is_all_that_imports_the_packages_of_the_page(tmp_path):
     import subprocess
     import sys

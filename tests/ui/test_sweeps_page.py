@@ -281,6 +281,7 @@ def test_hostile_texts_are_escaped(client, results):
         assert "\x1b" not in text
 
 
+@pytest.mark.slow
 def test_a_long_sweep_is_shown_quickly(client, results):
     lines = [trial(i, 1e-5 * (i + 1), value=1 / (i + 1)) for i in range(1000)]
     folder = written(results, trials=(), parallel=4)

@@ -264,6 +264,7 @@ def test_rows_for_a_gpu_are_laid_out_in_pinned_memory_and_copied_without_waiting
     assert {id(tensor) for tensor, _, _ in copied} >= {id(tensor) for tensor in pinned}
 
 
+@pytest.mark.slow
 def test_masks_of_packed_rows_have_the_precision_of_the_model_on_gpus(tmp_path):
     config = compiled("gpt_oss")
     model, _ = models.built(

@@ -54,6 +54,7 @@ def test_every_kind_of_file_is_read_in_order(tmp_path, suffix, monkeypatch):
     assert open_source(str(path), "train").count(5) == 5
 
 
+@pytest.mark.slow
 def test_an_arrow_file_of_the_other_format_is_read(tmp_path):
     table = pyarrow.Table.from_pylist(rows(6))
     with pyarrow.ipc.new_file(tmp_path / "samples.arrow", table.schema) as file:
@@ -153,6 +154,7 @@ def test_a_damaged_part_of_a_table_is_named(tmp_path):
         contents(path)
 
 
+@pytest.mark.slow
 def test_tables_and_lines_give_the_same_tokens(tmp_path):
     made = write_rehearsal_data(tmp_path / "made", "dpo", 1)
     samples = [json.loads(line) for line in made.train_file.read_text().splitlines()]

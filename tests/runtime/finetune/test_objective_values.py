@@ -228,6 +228,7 @@ def test_the_balance_of_experts_has_its_weight():
     assert aux.item() == pytest.approx(expected.item())
 
 
+@pytest.mark.slow
 def test_padding_has_no_part_in_the_balance_of_experts():
     model, batch = Causal(), padded([sample(1, 2)])
     first = torch.tensor([[2.0, 0.0]]).softmax(-1)
