@@ -6,7 +6,7 @@ from contextlib import contextmanager
 
 import pytest
 
-from launcher.backends.kubernetes import job_control, job_watch, pod_logs
+from launcher.backends.kubernetes import job_control, job_watch, pod_logs, pod_report
 from launcher.backends.kubernetes.api_errors import ApiError, Unreachable
 from launcher.backends.kubernetes.api_objects import path
 from launcher.backends.kubernetes.job_watch import blocks, listed, snapshots
@@ -333,3 +333,21 @@ def test_events_so_far_are_those_of_the_job_oldest_first():
     found = list(job_watch.events(api, JOB, follow=False))
     assert [(each.kind, each.is_warning) for each in found] == [("R1", False), ("R2", True)]
     assert api.asked[-1][1] == EVENTS
+
+
+@pytest.mark.parametrize(
+    ("annotations", "restarts"),
+    [({"kubectl.kubernetes.io/default-container": "pytorch"}, 3), ({}, 1), (None, 1)],
+    ids=["named", "first", "without"],
+)
+def test_logs_and_commands_are_those_of_the_same_container(annotations, restarts):
+    """A sidecar that was injected before the trainer: the pod's annotation names the trainer."""
+    counts = {"proxy": 1, "pytorch": 3}
+    statuses = [{"name": name, "restartCount": n, "state": {"running": {}}} for name, n in counts.items()]
+    named = {
+        "metadata": {"name": "p", "uid": "u", "annotations": annotations},
+        "spec": {"containers": [{"name": "proxy"}, {"name": "pytorch"}]},
+        "status": {"phase": "Running", "containerStatuses": statuses},
+    }
+    assert run_of(named).number == restarts
+    assert pod_report.container_of(named) == ("pytorch" if restarts == 3 else "proxy")

@@ -16,7 +16,7 @@ from launcher.backends.kubernetes import api_objects
 from launcher.backends.kubernetes.api_errors import ApiError, Unreachable, is_transient
 from launcher.backends.kubernetes.connection import Connection, chunks, pause_s
 from launcher.backends.kubernetes.job_watch import Observer, blocks, follower, read_objects
-from launcher.backends.kubernetes.pod_report import phase
+from launcher.backends.kubernetes.pod_report import container_of, phase
 from launcher.backends.kubernetes.target import Places, Target
 from launcher.common.problems import fail
 from launcher.model.following import Deadline, refuse_unknown_attempt, refuse_unknown_ranks
@@ -126,13 +126,9 @@ def run_of(pod: Mapping[str, Any]) -> Run | None:
 
 
 def _container(pod: Mapping[str, Any] | None) -> Mapping[str, Any]:
-    """Return the status of the pod's own container: the first of its spec, before any injected ones."""
+    """Return the status of the pod's training container."""
     statuses = ((pod or {}).get("status") or {}).get("containerStatuses") or ()
-    return next((each for each in statuses if each["name"] == _container_name(pod or {})), {})
-
-
-def _container_name(pod: Mapping[str, Any]) -> str:
-    return str(pod["spec"]["containers"][0]["name"])
+    return next((each for each in statuses if each["name"] == container_of(pod or {})), {})
 
 
 @dataclass(frozen=True, slots=True)
@@ -193,7 +189,7 @@ class Reader:
             is_previous, before = now.number > number, window.num_new
             is_over, is_complete = is_previous or now.is_over, False
             query = {
-                "container": _container_name(pod),
+                "container": container_of(pod),
                 "previous": is_previous or None,
                 "follow": (self.is_followed and not is_over) or None,
             }
