@@ -146,7 +146,7 @@ def test_a_job_beyond_its_time_limit_has_failed(cluster, tmp_path):
     status = finished(record, JobState.FAILED)
     assert (headline(status), status.restarts) == ("the time limit was reached", 0)
     assert kinds(record) == ["Started", "TimedOut"]
-    own = run_files.folder(record.handle.bundle_dir, record.handle.native_id)
+    own = run_files.jobs_folder(record.handle.bundle_dir) / record.handle.native_id
     own.rename(own.with_name("999999"))  # an id that this controller does not know
     assert headline(SlurmBackend().status(replace(record.handle, native_id="999999"))) == headline(status)
 
@@ -233,7 +233,7 @@ def test_a_full_disk_in_the_job_s_folder_ends_the_job_with_the_reason(cluster, t
     """Nothing can be written to these files; the last one tells a disk with a few bytes left from one with room."""
     words = (*PLAIN, "cluster.python=/bin/false", "cluster.additional_parameters={hold: true}")
     record = pipeline.submit(written(tmp_path, *words), SlurmBackend())
-    own = run_files.folder(record.handle.bundle_dir, record.handle.native_id)
+    own = run_files.jobs_folder(record.handle.bundle_dir) / record.handle.native_id
     own.mkdir(parents=True)
     (own / name).symlink_to("/dev/full")
     (own.parent.parent / f"slurm-{record.handle.native_id}.log").symlink_to("/dev/full")

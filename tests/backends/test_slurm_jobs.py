@@ -288,7 +288,7 @@ def test_without_sacct_an_end_is_known_after_slurm_has_forgotten_it(cluster, tmp
     record = pipeline.submit(written(tmp_path, *PLAIN, "cluster.python=/bin/false"), SlurmBackend())
     status = finished(record, JobState.FAILED)
     assert headline(status) == "exit code 1"
-    own = run_files.folder(record.handle.bundle_dir, record.handle.native_id)
+    own = run_files.jobs_folder(record.handle.bundle_dir) / record.handle.native_id
     own.rename(own.with_name("999999"))  # an id that this controller does not know
     found = SlurmBackend().status(replace(record.handle, native_id="999999"))
     assert (found.state, headline(found)) == (status.state, "exit code 1")
@@ -321,7 +321,7 @@ def test_log_files_that_appear_after_the_job_s_end_are_shown(stage, cluster):
     stage.say(record.handle, 1, "late")
     stage.end(record.handle, JobState.SUCCEEDED)
     finished(record)
-    logs = run_files.folder(record.handle.bundle_dir, record.handle.native_id) / "logs"
+    logs = run_files.jobs_folder(record.handle.bundle_dir) / record.handle.native_id / "logs"
     hidden = logs.rename(logs.with_name("hidden"))
     job, looks = following.find(record.handle)[0], []
 

@@ -72,7 +72,7 @@ def let_end(record, code=0):
 
 def forgotten(record):
     """Return the job's handle with an id that this controller does not know, and its files."""
-    own = run_files.folder(record.handle.bundle_dir, record.handle.native_id)
+    own = run_files.jobs_folder(record.handle.bundle_dir) / record.handle.native_id
     own.rename(own.with_name("999999"))
     return replace(record.handle, native_id="999999")
 
