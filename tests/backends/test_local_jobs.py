@@ -200,7 +200,8 @@ def jobs(tmp_path_factory):
 
 def assert_nothing_left(job, timeout_s=GONE_TIMEOUT_S):
     wait_for(lambda: not job.processes(), timeout_s, f"the end of {job.processes()}")
-    assert not is_alive(job.run_dir)
+    # A process that ends gives back its memory, and with it its name, before its files and the lock among them.
+    wait_for(lambda: not is_alive(job.run_dir), timeout_s, "the end of the lock")
     for port in job.ports:
         with socket.socket() as probe:
             probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)

@@ -249,7 +249,7 @@ def test_a_host_whose_ray_ends_fails_the_job(start):
     job = start("print('waits', flush=True); time.sleep(600)")
     wait_for(lambda: "waits" in job.log().splitlines(), PATIENCE_S)
     raylets = [each for each in psutil.process_iter(["cmdline", "name"]) if each.info["name"] == "raylet"]
-    second = [each for each in raylets if "--node_ip_address=127.1.0.2" in each.info["cmdline"]]
+    second = [each for each in raylets if "--node_ip_address=127.1.0.2" in (each.info["cmdline"] or ())]
     assert len(second) == 1
     os.kill(second[0].pid, signal.SIGKILL)
     status = job.end(PATIENCE_S)
