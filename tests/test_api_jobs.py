@@ -116,10 +116,11 @@ def test_a_job_whose_follower_is_killed_leaves_no_process(here):
 
 def test_a_program_that_fails_is_raised_as_the_failure_of_the_job(here):
     program = here / "program.py"
-    program.write_text("import sys; print('no such corpus', file=sys.stderr); sys.exit(3)\n")
-    # Alone: of two workers, the first to fail may end the other before it prints.
-    alone = {"cluster.command": [str(program)], "recipes.trainer.devices": 1}
-    job = launcher.compile("tiny_lm_cpu", alone).submit()
+    # Rank 0 fails alone: of two workers that fail, the first may end the other before it prints.
+    program.write_text(
+        "import os, sys, time\nif os.environ['RANK'] == '0': sys.exit('no such corpus')\ntime.sleep(600)\n"
+    )
+    job = launcher.compile("tiny_lm_cpu", {"cluster.command": [str(program)]}).submit()
     with pytest.raises(JobFailed) as failed:
         job.result(timeout=300)
     assert failed.value.status.state is JobState.FAILED
