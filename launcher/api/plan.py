@@ -10,18 +10,14 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from launcher import pipeline
-from launcher.api import comparing, naming, running, values
+from launcher.api import comparing, naming, values
 from launcher.api import session as sessions
 from launcher.api.composed import Composed, Value
-from launcher.api.job import Job, launched
-from launcher.api.observing import Observer
 from launcher.api.session import Session
 from launcher.api.tables import Table, html_table
 from launcher.common.problems import Notice, Problem, ProblemsFound, raise_any
 from launcher.common.texts import counted
 from launcher.config.compose import compose
-from launcher.job_store import costs, job_names
-from launcher.job_store.costs import Cost, Given, Priced
 from launcher.model.backend_registry import described
 from launcher.model.checked_recipe import Family, recipe_of
 from launcher.model.context import LaunchContext, random_suffix
@@ -29,6 +25,8 @@ from launcher.model.job_spec import Bundle, JobSpec
 from launcher.planning import plan_report
 
 if TYPE_CHECKING:
+    from launcher.api.job import Job
+    from launcher.job_store.costs import Cost, Given, Priced
     from launcher.model.finding import Finding
     from launcher.model.recipe import RecipeBase
 
@@ -140,7 +138,7 @@ class Plan:
         found = tuple(text for path, text in files.items() if path.startswith("manifests/"))
         return found or tuple(files[name] for name in ("request.json", "run.sh") if name in files)
 
-    def cost(self, prices: Given = None, hours: float | None = None) -> tuple[Cost, ...]:
+    def cost(self, prices: "Given" = None, hours: float | None = None) -> "tuple[Cost, ...]":
         """Return the cost at each size.
 
         Args:
@@ -150,14 +148,20 @@ class Plan:
         Raises:
             ProblemsFound: A price is missing or invalid, or the job has no instances that are billed (E806).
         """
+        from launcher.job_store import costs
+
         return costs.costs(self.job, costs.known_prices(self.job, prices), hours)
 
-    def priced(self, prices: Given = None, hours: float | None = None) -> Priced:
+    def priced(self, prices: "Given" = None, hours: float | None = None) -> "Priced":
         """Return `cost` for people and programs, as far as prices are known, with their origin."""
+        from launcher.job_store import costs
+
         return costs.priced(self.job, prices, hours)
 
-    def price_notices(self, prices: Given) -> tuple[Notice, ...]:
+    def price_notices(self, prices: "Given") -> tuple[Notice, ...]:
         """Return a notice of the given prices whose instance types are unknown."""
+        from launcher.job_store import costs
+
         return costs.price_notices(self.job, prices)
 
     def diff(self, other: "Plan") -> tuple[str, ...]:
@@ -201,6 +205,9 @@ class Plan:
         Raises:
             ProblemsFound: It exists already (E701), or the disk refuses.
         """
+        from launcher.api import running
+        from launcher.api.observing import Observer
+
         made = self if folder is None else self.with_overrides({"base_results_dir": os.fspath(folder)})
         bundle, *_ = running.write(made.job, made.context, Observer(), is_launched=False)
         return bundle.directory
@@ -225,7 +232,7 @@ class Plan:
             raise ProblemsFound(self.problems)
         return self.overrides
 
-    def submit(self, name: str | None = None, *, detach: bool = True) -> Job:
+    def submit(self, name: str | None = None, *, detach: bool = True) -> "Job":
         """Write the bundle, launch its job and return it.
 
         Args:
@@ -235,10 +242,14 @@ class Plan:
         Raises:
             ProblemsFound: The plan has faults, or the disk, the tracking store or the cluster refuses.
         """
+        from launcher.api import job, running
+        from launcher.api.observing import Observer
+        from launcher.job_store import job_names
+
         raise_any(job_names.problems(name, self.job.base_results_dir))
         with self.session.active():
             bundle, *_ = running.write(self.job, self.context, Observer(), is_launched=True)
-            return launched(bundle.directory, name=name, detach=detach)
+            return job.launched(bundle.directory, name=name, detach=detach)
 
     def __repr__(self) -> str:
         if self.problems:

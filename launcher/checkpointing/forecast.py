@@ -231,8 +231,9 @@ def forecast(
         estimate: Estimate that replaces the recipe's own.
         model_config: A model's config.json that replaces the recipe's model; UnknownArchitecture if not supported.
     """
-    section = checked.recipe.checkpointing or Checkpointing.of_valid()
-    known = estimate or section.estimate or Estimate.of_valid()
+    # Defaults are valid: validating them would build the validators of both, for every launch.
+    section = checked.recipe.checkpointing or Checkpointing.model_construct()
+    known = estimate or section.estimate or Estimate.model_construct()
     content = _content(checked, known, model_config)
     if content is None:
         return None

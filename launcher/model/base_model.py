@@ -7,7 +7,7 @@ import re
 import sys
 import types
 from collections.abc import Callable
-from typing import Annotated, Any, Protocol, Self, TypeVar
+from typing import Annotated, Any, Protocol, TypeVar
 
 os.environ.setdefault("PYDANTIC_DISABLE_PLUGINS", "__all__")  # looking for them reads every installed package
 
@@ -51,11 +51,6 @@ class Model(BaseModel):
         protected_namespaces=(),
         defer_build=True,  # a part is built with the model that contains it, not separately first
     )
-
-    @classmethod
-    def of_valid(cls, **values: Any) -> Self:
-        """Return an instance of values that have been validated, without building this model's own validator."""
-        return cls.model_construct(**values)  # type: ignore[return-value]
 
 
 class Passed(Model):

@@ -125,7 +125,7 @@ class CheckedRecipe(NamedTuple):
     @property
     def rehearsal(self) -> Rehearsal:
         """What a rehearsal leaves out."""
-        return self.launch.rehearse if isinstance(self.launch.rehearse, Rehearsal) else Rehearsal.of_valid()
+        return self.launch.rehearse if isinstance(self.launch.rehearse, Rehearsal) else Rehearsal.model_construct()
 
     @property
     def published_model(self) -> str:

@@ -95,7 +95,8 @@ def tracking(job: JobSpec) -> Mlflow:
     """Return the job's tracking settings; those of an untracked job if its family has none."""
     key = recipe_model(job.model_type).keys.mlflow
     section = get(job.config, f"recipes.{key}") if key else None
-    return Mlflow.of_valid(**(section or {"enabled": False, "tracking_uri": None, "run_id": None}))
+    # Of a planned job: the section was validated with its recipe.
+    return Mlflow.model_construct(**(section or {"enabled": False, "tracking_uri": None, "run_id": None}))
 
 
 def with_run(job: JobSpec, **mlflow: str) -> JobSpec:

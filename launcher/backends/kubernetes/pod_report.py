@@ -59,7 +59,7 @@ def failures(pods: Iterable[Mapping[str, Any]]) -> Iterator[str]:
 def container_of(pod: Mapping[str, Any]) -> str:
     """Return the name of the training container: the pod's default one, else its first."""
     names: list[str] = [each["name"] for each in pod["spec"]["containers"]]
-    chosen = (pod["metadata"].get("annotations") or {}).get(_DEFAULT_CONTAINER)
+    chosen = lenient.mapping(pod, "metadata", "annotations").get(_DEFAULT_CONTAINER)
     return names[names.index(chosen)] if chosen in names else names[0]
 
 

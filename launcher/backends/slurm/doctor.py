@@ -13,7 +13,7 @@ from launcher.backends.slurm.place import CONFIG, HERE, RECENT, Place, settings
 from launcher.backends.slurm.requests import Request, request_for
 from launcher.common.problems import Problem
 from launcher.common.texts import counted, first_of
-from launcher.model.finding import Answer, Question, clock, found, ok, unknown, warning
+from launcher.model.finding import Answer, Question, clock, found, ok, or_ok, unknown, warning
 from launcher.model.job_spec import Bundle, JobSpec
 
 _SUBJECTS = {
@@ -101,13 +101,13 @@ def _nodes(request: Request, demand: Demand) -> Iterator[Answer]:
 
 def _submission(request: Request) -> Iterable[Answer]:
     """Return why sbatch would refuse the job; nothing is submitted."""
-    return preflight.refusals(request) or [ok("submission", "sbatch --test-only accepts the job")]
+    return or_ok("submission", preflight.refusals(request), "sbatch --test-only accepts the job")
 
 
 def _dependency(request: Request) -> Iterable[Answer]:
     cluster = request.config["cluster"]
-    known = ok("dependency", f"{cluster['dependency']}: Slurm knows these jobs")
-    return [*preflight.dependencies(cluster, request.place)] or [known]
+    message = f"{cluster['dependency']}: Slurm knows these jobs"
+    return or_ok("dependency", preflight.dependencies(cluster, request.place), message)
 
 
 def _container(place: Place, runtime: str) -> Iterator[Answer]:
