@@ -261,7 +261,8 @@ def test_a_wrong_worker_count_is_found(tmp_path, monkeypatch, capsys):
     context = frozen_context(tmp_path)
     words = (f"recipes={LEGACY}", "cluster=k8s", "container=me/image:1", "recipes.trainer.num_nodes=2", *DATA)
     bundle = pipeline.render(pipeline.prepare(words, context), context)
-    monkeypatch.setattr(rehearsing, "_bundle", lambda name, overrides: (with_workers(bundle, 1), "k8s"))
+    made = rehearsing.rehearsal_of(with_workers(bundle, 1), "k8s")
+    monkeypatch.setattr(rehearsing, "rehearsal", lambda name, overrides: made)
     assert cli.run(("rehearse", LEGACY)) == 3
     out = capsys.readouterr().out
     assert "fails 16 GPUs needed (trainer.nnodes=2 × trainer.n_gpus_per_node=8), 8 offered by 1 node with 8" in out
