@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from launcher.common import redaction, secret_forms, secret_tokens
-from launcher.common.lines import LineWriter
+from launcher.common.lines import LineReader, LineWriter
 
 VALUE = "s3cr3t-Value with blanks"
 SECRETS = (
@@ -144,3 +144,13 @@ def test_a_line_that_waits_is_written_when_the_source_fails():
         writer.put("last")
         raise ValueError("broken")
     assert written == ["last"] and threading.active_count() == threads
+
+
+def test_what_is_not_a_regular_file_has_no_lines(tmp_path):
+    """A device may never end: its lines would fill the memory."""
+    (tmp_path / "zeros").symlink_to("/dev/zero")
+    for path in (tmp_path, tmp_path / "zeros", tmp_path / "absent"):
+        assert list(LineReader(path).new_lines(complete_only=True)) == []
+    (tmp_path / "zeros").unlink()
+    (tmp_path / "zeros").write_text("one\ntw")
+    assert list(LineReader(tmp_path / "zeros").new_lines(complete_only=True)) == ["one"]

@@ -16,7 +16,10 @@ _PAUSE_S = 0.02
 
 
 class LineReader:
-    """Reads a growing file, which need not exist yet, line by line."""
+    """Reads a growing file, which need not exist yet, line by line.
+
+    What is not a regular file has no lines: a device may never end.
+    """
 
     def __init__(self, path: Path):
         self._path = path
@@ -24,7 +27,7 @@ class LineReader:
 
     def new_lines(self, *, complete_only: bool) -> Iterator[str]:
         """Yield the lines written since the last call; with `complete_only`, without an unfinished one."""
-        if not self._path.exists():
+        if not self._path.is_file():
             return
         with self._path.open("rb") as file:
             offset = file.seek(self._offset)
