@@ -27,6 +27,7 @@ from launcher.api.checking import placeholders
 from launcher.cli import main as cli
 from launcher.common import process, redaction
 from launcher.common.problems import Problem, ProblemsFound
+from launcher.config import catalogue
 from launcher.config.catalogue import Entry
 from launcher.config.compose import compose
 from launcher.config.composed_files import CompositionCache
@@ -78,6 +79,12 @@ def frozen_context(cwd: Path) -> LaunchContext:
         git_revision=lambda: "0" * 40,
         versions={"hydra-core": "1.3.2"},
     )
+
+
+@functools.cache
+def shipped() -> tuple[Entry, ...]:
+    """Return every recipe of the collection; read once for all tests."""
+    return catalogue.entries()
 
 
 @functools.cache

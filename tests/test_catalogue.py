@@ -9,7 +9,7 @@ import sys
 import time
 
 import pytest
-from conftest import ELASTIC, LLAMA, ROOT, composed, needed_by
+from conftest import ELASTIC, LLAMA, ROOT, composed, needed_by, shipped
 from published_recipes import GOLDEN
 
 from launcher import pipeline
@@ -25,7 +25,7 @@ from launcher.planning.check import check
 PUBLISHED = json.loads((ROOT / "tests" / "golden" / "llmft_published_values.json").read_text())
 """Values of the published LLMFT recipes (release of 2026-06-22): sets that many share, and what each has besides."""
 NAMES = list(PUBLISHED["recipes"])
-OWN = [each.name for each in catalogue.entries() if each.model_type == "llm_finetuning_aws" and not each.is_published]
+OWN = [each.name for each in shipped() if each.model_type == "llm_finetuning_aws" and not each.is_published]
 """Fine-tuning recipes of models that no published recipe has."""
 MODEL = """defaults:
   - /base/llmft/common@_here_
@@ -48,7 +48,7 @@ def published(name):
 
 @functools.cache
 def listed():
-    return {entry.name: entry for entry in catalogue.entries()}
+    return {entry.name: entry for entry in shipped()}
 
 
 def text_of(value):

@@ -7,11 +7,12 @@ import sys
 import pytest
 from conftest import ROOT
 
+pytestmark = pytest.mark.slow
+
 LINES = 75
 """Command lines of a seed."""
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("seed", [2026, 2027])
 def test_no_random_command_line_is_a_fault_of_the_programs(seed):
     """In a process of its own, which is kept from clusters, clouds and most of the machine's memory."""

@@ -5,7 +5,7 @@ import re
 from pathlib import Path
 
 import pytest
-from conftest import ELASTIC, LLAMA, RATE, ROOT, SHORT
+from conftest import ELASTIC, LLAMA, RATE, ROOT, SHORT, shipped
 
 from launcher.api.checking import Checked
 from launcher.common.problems import Problem
@@ -32,7 +32,7 @@ def test_check_needs_recipes_or_all(recipes, words):
 
 @pytest.fixture
 def two_entries(monkeypatch):
-    entries = [entry for entry in catalogue.entries() if entry.name in (LLAMA, "training/tiny/tiny_lm_cpu")]
+    entries = [entry for entry in shipped() if entry.name in (LLAMA, "training/tiny/tiny_lm_cpu")]
     monkeypatch.setattr(catalogue, "entries", lambda *folder: tuple(entries))
 
 

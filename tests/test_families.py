@@ -5,12 +5,11 @@ import sys
 from types import SimpleNamespace
 
 import pytest
-from conftest import ROOT, composed
+from conftest import ROOT, composed, shipped
 
 from launcher import families
 from launcher.common import yaml_io
 from launcher.common.names import BASE_CONFIG, CONFIG_DIR
-from launcher.config import catalogue
 from launcher.config.compose import compose
 from launcher.families import hf, tiny_lm
 from launcher.model import family_registry
@@ -158,7 +157,7 @@ def test_roles_are_found_by_their_name(prepare):
 @pytest.mark.slow
 @pytest.mark.parametrize("name", family_registry.names())
 def test_every_family_has_workers_and_a_recipe(name):
-    own = next(each for each in catalogue.entries() if family_registry.name_of(each.model_type) == name)
+    own = next(each for each in shipped() if family_registry.name_of(each.model_type) == name)
     tree = composed(own.name).tree["recipes"]
     for trainer in family_registry.trainers(tree) or (None,):
         started = SimpleNamespace(recipe_tree=tree, trainer=trainer)

@@ -6,10 +6,9 @@ import sys
 from pathlib import Path
 
 import pytest
-from conftest import ELASTIC, LLAMA, RATE, ROOT, SHORT
+from conftest import ELASTIC, LLAMA, RATE, ROOT, SHORT, shipped
 
 from launcher.common import yaml_io
-from launcher.config import catalogue
 from launcher.config.collection import recipe_names
 from launcher.config.compose import compose
 from launcher.model.config_tree import ABSENT, leaves
@@ -58,7 +57,7 @@ def test_filters_leave_what_passes_all_of_them(recipes, words, test):
     code, out, _ = recipes("list", *words)
     names = [line.partition("\t")[0] for line in out.splitlines()]
     assert code == 0 and names
-    assert names == [entry.name for entry in catalogue.entries() if test(entry)]
+    assert names == [entry.name for entry in shipped() if test(entry)]
 
 
 @pytest.mark.slow

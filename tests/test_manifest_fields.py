@@ -4,7 +4,7 @@ from fractions import Fraction
 
 import kubernetes_validate
 import pytest
-from conftest import ELASTIC, LLAMA_K8S, needed_by
+from conftest import ELASTIC, LLAMA_K8S, needed_by, shipped
 from jsonschema import ValidationError
 from manifest_schemas import KUBERNETES, templates, validate
 
@@ -12,7 +12,6 @@ from launcher.common import yaml_io
 from launcher.common.names import ENTRYPOINT
 from launcher.common.problems import ProblemsFound
 from launcher.common.quantities import amount
-from launcher.config.catalogue import entries
 from launcher.model.instances import requested, table
 
 KUBEFLOW = "cluster.use_hyperpod_pytorch_job=false"
@@ -288,7 +287,7 @@ def test_the_plan_says_which_kind_of_job_it_is(render):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("entry", entries(), ids=lambda entry: entry.name)
+@pytest.mark.parametrize("entry", shipped(), ids=lambda entry: entry.name)
 def test_jobs_of_every_recipe_have_known_fields_only(job, entry):
     elastic = [ELASTIC] if entry.is_elastic else []
     try:

@@ -20,6 +20,8 @@ from launcher.backends.kubernetes.job_options import (
 from launcher.common import yaml_io
 from launcher.model.config_tree import replaced
 
+pytestmark = pytest.mark.slow
+
 SNIPPETS = [
     "{{ 7 * 7 }}", "{% raw %}", "{# #}", "---", "...", "--- a", "\n---\n", "\n...\n", "\n- x", "- x", "a: b",
     "\na: b", "*a", "&a b", "!!python/object:os.system", "<<", "~", "null", "yes", "0o17", "1e3", "1_000", "0x1f",
@@ -74,7 +76,6 @@ def hostile(job, text):
     return dataclasses.replace(job, settings=changed, config=config, image=text, name=text, recipe=text)
 
 
-@pytest.mark.slow
 @given(text=TEXT)
 @example(text="a\x85b")
 @example(text="a\u2028b\n")
@@ -115,7 +116,6 @@ def check(found, job, text):
     assert spec.keys() <= {"nprocPerNode", "elasticPolicy", "runPolicy", "replicaSpecs", "pytorchReplicaSpecs"}
 
 
-@pytest.mark.slow
 @given(name=TEXT, text=TEXT)
 @examples(150)
 def test_any_configuration_comes_back_as_it_was(jobs, name, text):
@@ -126,7 +126,6 @@ def test_any_configuration_comes_back_as_it_was(jobs, name, text):
         assert found.keys() == {"apiVersion", "kind", "metadata", "data"}
 
 
-@pytest.mark.slow
 @given(
     value=st.dictionaries(
         TEXT.filter(lambda key: len(key) < 150), st.lists(st.one_of(TEXT, st.integers(), st.booleans(), st.none()))

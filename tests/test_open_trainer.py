@@ -6,10 +6,10 @@ import itertools
 import json
 
 import pytest
+from conftest import shipped
 
 from launcher.common import yaml_io
 from launcher.common.names import CONFIG_DIR
-from launcher.config import catalogue
 from launcher.model.family_registry import interface
 from launcher.planning import plan_report
 from launcher.runtime import model_configs
@@ -59,7 +59,7 @@ def test_a_rehearsal_on_this_machine_starts_the_open_trainer(render):
 
 @pytest.mark.slow
 def test_a_warm_process_imports_the_code_of_every_model(prepare):
-    entries = [entry for entry in catalogue.entries() if entry.model_type == "llm_finetuning_aws"]
+    entries = [entry for entry in shipped() if entry.model_type == "llm_finetuning_aws"]
     jobs = [prepare(f"recipes={entry.name}", "rehearse=true") for entry in entries]
     found = {name for job in jobs for name in interface(job).modules(job)}
     packages = {name.rpartition("_")[2] for name in found if name.startswith("transformers.models.")}
@@ -388,7 +388,7 @@ def modules_of(job):
 def test_the_model_of_a_rehearsal_is_the_recipes_whatever_the_name_of_the_run(prepare):
     """Every recipe, with names that say nothing and with that of another model."""
     names = ("x", "openai-gpt-oss-120b-test", "qwen-3-8b", "a" * 40)
-    entries = [entry for entry in catalogue.entries() if entry.model_type == "llm_finetuning_aws"]
+    entries = [entry for entry in shipped() if entry.model_type == "llm_finetuning_aws"]
     assert len(entries) >= 86
     for entry, name in zip(entries, itertools.cycle(names), strict=False):
         words = (f"recipes={entry.name}", "rehearse=true")

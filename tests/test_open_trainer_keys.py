@@ -4,11 +4,10 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 import pytest
-from conftest import CACHE, ELASTIC
+from conftest import CACHE, ELASTIC, shipped
 
 from launcher import pipeline
 from launcher.common.problems import ProblemsFound
-from launcher.config import catalogue
 from launcher.config.compose import compose
 from launcher.model.config_tree import leaves
 from launcher.model.family_registry import recipe_model
@@ -17,7 +16,7 @@ from launcher.runtime.finetune.key_terms import Treatment
 from launcher.runtime.finetune.keys import TABLE
 
 FAMILY = "llm_finetuning_aws"
-ENTRIES = [entry for entry in catalogue.entries() if entry.model_type == FAMILY]
+ENTRIES = [entry for entry in shipped() if entry.model_type == FAMILY]
 SFT = "fine-tuning/llama/llmft_llama3_2_1b_instruct_seq4k_gpu_sft_lora"
 DPO = "fine-tuning/llama/llmft_llama3_2_1b_instruct_seq4k_gpu_dpo"
 EXPERTS = "fine-tuning/gpt_oss/llmft_gpt_oss_20b_seq4k_gpu_sft_lora"

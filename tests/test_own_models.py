@@ -1,9 +1,9 @@
 """The models that no published recipe has: their sizes and the counts of their weights are those of transformers."""
 
 import pytest
+from conftest import shipped
 
 from launcher.checkpointing import architecture
-from launcher.config import catalogue
 from launcher.runtime import model_configs
 from launcher.runtime.finetune.architectures import architecture_of, rehearsal_config
 
@@ -25,7 +25,7 @@ pytestmark = pytest.mark.slow
 
 
 def test_these_are_the_models_of_our_own_fine_tuning_recipes():
-    own = (each for each in catalogue.entries() if each.model_type == "llm_finetuning_aws" and not each.is_published)
+    own = (each for each in shipped() if each.model_type == "llm_finetuning_aws" and not each.is_published)
     assert {each.model_name_or_path for each in own} == set(MODELS)
 
 

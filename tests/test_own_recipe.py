@@ -6,13 +6,12 @@ from pathlib import Path
 
 import pytest
 import yaml
-from conftest import ELASTIC, LLAMA, ROOT
+from conftest import ELASTIC, LLAMA, ROOT, shipped
 from whole_jobs import bundle_of, left_behind, mlflow_run, records, run
 
 from launcher.api import new_recipe
 from launcher.common import yaml_io
 from launcher.common.problems import ProblemsFound
-from launcher.config.catalogue import entries
 from launcher.model.config_tree import leaves
 
 TINY = "training/tiny/tiny_lm_cpu"
@@ -66,7 +65,7 @@ def test_new_keys_are_declared_and_reach_every_size(prepare, problems, tmp_path)
 
 @pytest.mark.slow
 @pytest.mark.parametrize(
-    "base", [entry.name for entry in entries() if entry.model_type != "llm_finetuning_aws"] + [LLAMA]
+    "base", [entry.name for entry in shipped() if entry.model_type != "llm_finetuning_aws"] + [LLAMA]
 )
 def test_a_new_recipe_says_what_it_inherits(base, tmp_path, context):
     from launcher.config.compose import compose

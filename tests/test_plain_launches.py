@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
-from conftest import ELASTIC, LLAMA, LLAMA_K8S, RATE, ROOT, frozen_context, needed_by
+from conftest import ELASTIC, LLAMA, LLAMA_K8S, RATE, ROOT, frozen_context, needed_by, shipped
 from hydra.core.override_parser.overrides_parser import OverridesParser
 from hypothesis import event, example, given, settings
 from hypothesis import strategies as st
@@ -18,8 +18,8 @@ from test_any_override import KEYS, WORDS
 
 from launcher import pipeline
 from launcher.common.problems import ProblemsFound
-from launcher.config import catalogue, composed_files, hydra_overrides, overrides, plain_values
 from launcher.config import compose as composing
+from launcher.config import composed_files, hydra_overrides, overrides, plain_values
 from launcher.config.composed_files import CompositionCache
 from launcher.config.plain_values import NotPlain
 
@@ -60,7 +60,7 @@ def assert_same(words: Sequence[str], folder: Path, monkeypatch) -> None:
     ("entry", "cluster"),
     [
         pytest.param(entry, cluster, id=f"{cluster}-{entry.name.rpartition('/')[2]}")
-        for entry, cluster in zip(catalogue.entries(), itertools.cycle(CLUSTERS))
+        for entry, cluster in zip(shipped(), itertools.cycle(CLUSTERS))
     ],
 )
 def test_a_recipe_of_the_catalogue_is_the_same_without_hydra(entry, cluster, monkeypatch, tmp_path):

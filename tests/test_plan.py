@@ -2,14 +2,13 @@ import json
 import re
 
 import pytest
-from conftest import ELASTIC, LLAMA_K8S, ROOT
+from conftest import ELASTIC, LLAMA_K8S, ROOT, shipped
 
 from launcher import pipeline
 from launcher.backends.local import rehearsal
 from launcher.backends.local.scenario import Scenario
 from launcher.cli import terminal
 from launcher.common import console
-from launcher.config import catalogue
 from launcher.model.context import job_name
 from launcher.model.family_registry import interface
 from launcher.planning import plan_picture, plan_report
@@ -119,7 +118,7 @@ def test_long_run_names_are_cut(prepare):
 @pytest.mark.slow
 def test_no_recipe_s_name_is_cut_in_that_of_its_jobs():
     """The last letters tell full fine-tuning from adapters. 47 is the most that KubeRay leaves a RayJob."""
-    names = {entry.model: job_name(entry.model, "x068q") for entry in catalogue.entries()}
+    names = {entry.model: job_name(entry.model, "x068q") for entry in shipped()}
     assert {run_name: name for run_name, name in names.items() if name != f"{run_name}-x068q"} == {}
     assert max(map(len, names.values())) == 47 == len(job_name("a" * 63, "x068q"))
 

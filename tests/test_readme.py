@@ -4,10 +4,8 @@ import json
 import re
 
 import pytest
-from conftest import ELASTIC, LLAMA, ROOT, SHORT
+from conftest import ELASTIC, LLAMA, ROOT, SHORT, shipped
 from published_recipes import GOLDEN
-
-from launcher.config import catalogue
 
 LLMFT = json.loads((ROOT / "tests/golden/llmft_published_values.json").read_text(encoding="utf-8"))["recipes"]
 PUBLISHED = {*LLMFT, *GOLDEN["digests"]}
@@ -21,7 +19,7 @@ def test_the_number_of_recipes_is_what_recipes_list_shows(recipes):
     listed = recipes("list")[1].splitlines()
     assert re.findall(r"\*\*(\d+) recipes\*\*", README) == [str(len(listed))]
     assert re.findall(r"(\d+) recipes of the published launcher", README) == [str(len(PUBLISHED))]
-    assert {entry.name for entry in catalogue.entries()} >= PUBLISHED
+    assert {entry.name for entry in shipped()} >= PUBLISHED
 
 
 @pytest.mark.parametrize(

@@ -6,11 +6,11 @@ from pathlib import Path
 
 import pytest
 import typer
+from conftest import shipped
 
 from launcher.api.generated import reference
 from launcher.api.generated.codes import SUBJECTS, all_codes, elsewhere
 from launcher.cli import main as cli
-from launcher.config import catalogue
 from launcher.model import family_registry
 from launcher.rules import all_notice_rules, all_rules
 
@@ -109,7 +109,7 @@ def test_tables_are_whole(path, pages):
 @pytest.mark.slow
 def test_recipes_page_has_every_recipe_and_its_links_lead_somewhere(pages):
     links = re.findall(r"^\| \[(.+?)\]\((.+?)\)( `own`)? \|", pages[RECIPES], re.M)
-    listed = [(entry.name.rpartition("/")[2], entry.is_published) for entry in catalogue.entries()]
+    listed = [(entry.name.rpartition("/")[2], entry.is_published) for entry in shipped()]
     assert [(name, not mark) for name, _, mark in links] == listed
     assert all((ROOT / "docs" / link).is_file() for _, link, _ in links)
 
@@ -146,5 +146,5 @@ def test_stale_tells_missing_and_changed_pages_and_write_mends_them(tmp_path, pa
     readme = tmp_path / reference.README
     readme.write_text("# Launcher\n- **1 recipes** (list)\n", encoding="utf-8")
     assert reference.stale(tmp_path, GROUP) == reference.write(tmp_path, GROUP) == [reference.README]
-    assert readme.read_text("utf-8") == f"# Launcher\n- **{len(catalogue.entries())} recipes** (list)\n"
+    assert readme.read_text("utf-8") == f"# Launcher\n- **{len(shipped())} recipes** (list)\n"
     assert reference.stale(tmp_path, GROUP) == []

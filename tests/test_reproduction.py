@@ -8,7 +8,7 @@ import subprocess
 from pathlib import Path
 
 import pytest
-from conftest import ELASTIC, LLAMA, RATE, SHORT, composed
+from conftest import ELASTIC, LLAMA, RATE, SHORT, composed, shipped
 from whole_jobs import ONE_THREAD
 
 import launcher
@@ -18,7 +18,6 @@ from launcher.api.session import Session
 from launcher.bundle import store
 from launcher.common import redaction
 from launcher.common.names import METRICS_FILE, REPRODUCE_FILE, RUN_DIR
-from launcher.config import catalogue
 from launcher.model.backend_registry import descriptions
 from launcher.model.config_tree import leaves
 from launcher.model.family_registry import recipe_model
@@ -491,7 +490,7 @@ def test_a_job_runs_again_from_another_folder_and_its_metrics_are_compared(
 @pytest.mark.slow
 def test_each_key_of_a_family_s_inputs_is_one_of_its_recipes():
     known: dict[type, set[str]] = {}
-    for entry in catalogue.entries():
+    for entry in shipped():
         known.setdefault(recipe_model(entry.model_type), set()).update(
             path for path, _ in leaves(composed(entry.name).tree["recipes"])
         )

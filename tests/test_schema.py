@@ -6,6 +6,7 @@ from pathlib import Path
 
 import jsonschema
 import pytest
+from conftest import shipped
 
 from launcher.api.generated import schema
 from launcher.common import yaml_io
@@ -27,7 +28,7 @@ OUTSIDE_RECIPES = {"container", "git.repo_url_or_path"}
 def recipes():
     """Return every shipped recipe file's name and tree, by family."""
     found = {name: {} for name in FAMILIES}
-    for entry in catalogue.entries():
+    for entry in shipped():
         if entry.model_type:
             found[family_registry.name_of(entry.model_type)][entry.name] = yaml_io.load(
                 entry.path.read_text(encoding="utf-8")

@@ -12,19 +12,19 @@ import sys
 from pathlib import Path
 
 import pytest
-from conftest import CACHE, LLAMA, ROOT, frozen_context, needed_by
+from conftest import CACHE, LLAMA, ROOT, frozen_context, needed_by, shipped
 
 from launcher.api.checking import whole
 from launcher.api.generated import scripts
 from launcher.common import yaml_io
-from launcher.config.catalogue import entries, recipe_tree
+from launcher.config.catalogue import recipe_tree
 from launcher.model import family_registry
 from launcher.model.backend_registry import described
 from launcher.model.config_tree import ABSENT, lookup
 from launcher.model.recipe import RecipeBase
 
 FOLDER = ROOT / scripts.FOLDER
-ENTRIES = {entry.name: entry for entry in entries()}
+ENTRIES = {entry.name: entry for entry in shipped()}
 CUSTOM_SCRIPT = FOLDER / "custom" / "run_script.sh"
 LLAMA_SCRIPT = FOLDER / "llama" / f"run_{LLAMA.rpartition('/')[2]}.sh"
 GPT_OSS_SCRIPT = FOLDER / "gpt_oss" / "run_llmft_gpt_oss_120b_seq4k_gpu_dpo.sh"

@@ -10,7 +10,7 @@ from urllib.parse import quote
 
 import commands
 import pytest
-from conftest import ELASTIC, LLAMA_K8S, ROOT, composed
+from conftest import ELASTIC, LLAMA_K8S, ROOT, composed, shipped
 
 from launcher import pipeline
 from launcher.cli import launch
@@ -18,7 +18,6 @@ from launcher.cli import main as cli
 from launcher.common import redaction
 from launcher.common.problems import Problem, ProblemsFound, shown
 from launcher.common.random_values import random_parts
-from launcher.config.catalogue import entries
 from launcher.config.collection import clusters
 from launcher.config.compose import compose
 from launcher.model.config_tree import leaves
@@ -456,7 +455,7 @@ def test_an_id_may_look_random(prepare, name):
 @pytest.mark.slow
 @pytest.mark.parametrize("cluster", clusters())
 def test_nothing_in_the_collection_looks_random(cluster):
-    trees = [composed(entry.name).tree for entry in entries()]
+    trees = [composed(entry.name).tree for entry in shipped()]
     trees.append(compose([f"cluster={cluster}"], ROOT).tree)
     values = [(path, value) for tree in trees for path, value in leaves(tree)]
     texts = [(path, text) for path, value in values for text in (value if isinstance(value, list) else [value])]

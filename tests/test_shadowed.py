@@ -6,9 +6,8 @@ from pathlib import Path
 
 import commands
 import pytest
-from conftest import ELASTIC, LLAMA, ROOT
+from conftest import ELASTIC, LLAMA, ROOT, shipped
 
-from launcher.config import catalogue
 from launcher.model.config_tree import get
 
 RATE = "training_config.training_args.learning_rate"
@@ -85,7 +84,7 @@ def test_planned_sizes_keep_the_value_of_a_file_that_inherits_the_table(prepare,
 
 @pytest.mark.slow
 def test_no_shipped_recipe_gets_the_notice(prepare):
-    for entry in catalogue.entries():
+    for entry in shipped():
         if entry.is_elastic and entry.model_type == "llm_finetuning_aws":
             words = [f"recipes={entry.name}", "cluster=k8s", ELASTIC, f"instance_type={entry.instance_types[0]}"]
             assert notices(prepare(*words)) == []

@@ -6,7 +6,7 @@ import json
 from pathlib import Path
 
 import pytest
-from conftest import LLAMA, ROOT, composed, frozen_context
+from conftest import LLAMA, ROOT, composed, frozen_context, shipped
 
 from launcher import pipeline
 from launcher.api import checking as sweep
@@ -31,7 +31,7 @@ PUBLISHED = json.loads((ROOT / "tests/golden/llmft_published_values.json").read_
 @pytest.fixture(scope="module")
 def llmft():
     """Return every LLMFT recipe with its composition."""
-    return [(entry, composed(entry.name)) for entry in catalogue.entries() if entry.model_type == LLMFT]
+    return [(entry, composed(entry.name)) for entry in shipped() if entry.model_type == LLMFT]
 
 
 @pytest.fixture(scope="module")
@@ -153,7 +153,7 @@ def test_overrides_hold_for_every_recipe(tmp_path):
 
 @pytest.mark.slow
 def test_recipes_that_leave_image_or_script_to_the_launch_are_checked_with_stand_ins():
-    others = [entry for entry in catalogue.entries() if entry.model_type != LLMFT]
+    others = [entry for entry in shipped() if entry.model_type != LLMFT]
     results = list(sweep.check_all(others, CONTEXT))
     assert {result.recipe for result in results} == {entry.name for entry in others}
     assert [result for result in results if result.problems] == []

@@ -4,10 +4,9 @@ import dataclasses
 
 import pytest
 import yaml
-from conftest import CACHE
+from conftest import CACHE, shipped
 
 from launcher.common.names import CONFIG_DIR, FINE_TUNING
-from launcher.config import catalogue
 from launcher.config.compose import compose
 from launcher.families.verl.open_keys import TABLE
 from launcher.families.verl.sections import Parallelism
@@ -20,7 +19,7 @@ from launcher.runtime.finetune.key_terms import Treatment
 from launcher.runtime.finetune.keys import TABLE as LLMFT_TABLE
 from launcher.runtime.finetune.settings import settings_of
 
-NAMES = [entry.name for entry in catalogue.entries() if entry.model_type == "verl" and "verl-grpo" not in entry.name]
+NAMES = [entry.name for entry in shipped() if entry.model_type == "verl" and "verl-grpo" not in entry.name]
 MEGATRON = [name for name in NAMES if "nemotron" in name]
 GEMMA = [name for name in NAMES if "gemma" in name]
 TRAINED = [name for name in NAMES if name not in (*MEGATRON, *GEMMA)]

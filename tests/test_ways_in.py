@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 
 import pytest
 import typer.main
-from conftest import CACHE, composed, frozen_context, in_process, needed_by
+from conftest import CACHE, composed, frozen_context, in_process, needed_by, shipped
 
 import launcher
 from launcher import Plan, ProblemsFound, Session, pipeline
@@ -24,7 +24,6 @@ from launcher.cli import main as cli
 from launcher.cli import run_command
 from launcher.common.names import REPRODUCE_FILE
 from launcher.common.problems import fail
-from launcher.config.catalogue import entries
 from launcher.config.collection import clusters
 from launcher.job_store import tracking
 from launcher.model import backend_registry
@@ -33,7 +32,7 @@ from launcher.model.context import LaunchContext
 from launcher.model.job_spec import Bundle
 
 pytestmark = pytest.mark.slow
-RECIPES = {each.name: each for each in entries()}
+RECIPES = {each.name: each for each in shipped()}
 CASES = 50
 """Random jobs of each cluster."""
 _TRAINING_JOB = {

@@ -6,7 +6,7 @@ import json
 import re
 
 import pytest
-from conftest import CACHE, ROOT, frozen_context, needed_by
+from conftest import CACHE, ROOT, frozen_context, needed_by, shipped
 from job_suite import (
     NODES,
     submitted,
@@ -27,7 +27,6 @@ from launcher.backends.local.backend import LocalBackend
 from launcher.common import yaml_io
 from launcher.common.names import RUN_DIR
 from launcher.common.problems import ProblemsFound
-from launcher.config.catalogue import entries
 from launcher.config.collection import clusters
 from launcher.config.compose import compose
 from launcher.model import backend_registry
@@ -50,7 +49,7 @@ __all__ = [  # the suite's, which run here with this module's stage
     "test_waiting_ends_when_its_time_is_over",
 ]
 
-RECIPES = {entry.name: entry for entry in entries()}
+RECIPES = {entry.name: entry for entry in shipped()}
 BACKENDS = [each.name for each in backend_registry.descriptions() if each.load() and each.choice in clusters()]
 
 

@@ -12,6 +12,8 @@ from background import suspend
 
 from launcher.operator.processes import node_memory
 
+pytestmark = pytest.mark.slow
+
 SCRIPT = """
 # launcher.runtime.warm
 [[ $1 == warm ]] && echo "$2" > "$(dirname "$0")/socket"
@@ -60,14 +62,12 @@ def fleet(tmp_path):
 START = "fleet.start(StartWorkers((), 0))"
 
 
-@pytest.mark.slow
 def test_a_fleet_keeps_its_warm_process_and_ends_it_with_itself(fleet):
     first = fleet()
     assert fleet("fleet.poll()") == fleet(START) == fleet("fleet.adopt((), fleet.warm_pid)") == first
     assert fleet("fleet.poll()") == first and psutil.pid_exists(first)
 
 
-@pytest.mark.slow
 def test_a_dead_warm_process_is_replaced_before_workers_are_started(fleet):
     first = fleet()
     os.kill(first, signal.SIGKILL)
@@ -77,7 +77,6 @@ def test_a_dead_warm_process_is_replaced_before_workers_are_started(fleet):
     assert fleet("fleet.poll()") == second and psutil.pid_exists(second)
 
 
-@pytest.mark.slow
 def test_a_job_whose_script_starts_nothing_warm_has_no_warm_process(tmp_path):
     (tmp_path / "run.sh").write_text("exec sleep 600")
     done = subprocess.run(
@@ -92,7 +91,6 @@ exec "$PYTHON" -c 'import sys; from launcher.runtime.warm import Server; Server(
 """
 
 
-@pytest.mark.slow
 def test_a_warm_process_that_hangs_is_replaced_before_workers_are_started(tmp_path):
     (tmp_path / "run.sh").write_text(SERVING)
     # Nothing imports here: a warm process must answer at once.
@@ -118,7 +116,6 @@ def test_a_warm_process_that_hangs_is_replaced_before_workers_are_started(tmp_pa
     assert not psutil.pid_exists(second)
 
 
-@pytest.mark.slow
 def test_what_a_killed_worker_wrote_after_its_node_was_removed_goes_with_the_job(tmp_path):
     (tmp_path / "run.sh").write_text(SCRIPT)
     gone = subprocess.Popen(["true"])

@@ -14,6 +14,8 @@ from launcher.backends.slurm.place import RECENT
 from launcher.backends.slurm.programs import LOST
 from launcher.common.problems import ProblemsFound
 
+pytestmark = pytest.mark.slow
+
 SBATCH = """\
 #!/bin/bash
 [[ "$*" == *--test-only* ]] && exit
@@ -93,7 +95,6 @@ def bundle(controller, tmp_path):
     return made
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize(
     "end",
     [*(f"echo 'sbatch: error: {part}' >&2; exit 1" for part in LOST), "kill -9 $$", "exit 137", "exit 0"],
@@ -109,7 +110,6 @@ def test_a_request_that_is_still_in_the_controller_is_not_sent_again(controller,
     assert controller.count("requests") == 1
 
 
-@pytest.mark.slow
 def test_a_request_that_the_controller_never_lists_is_sent_again_when_its_time_is_over(controller, bundle):
     controller.ends_with("echo 'sbatch: error: Socket timed out on send/recv operation' >&2; exit 1")
     with pytest.raises(ProblemsFound, match="E352"):
@@ -125,7 +125,6 @@ def test_a_request_that_the_controller_never_lists_is_sent_again_when_its_time_i
     assert controller.count("looks") <= looks + 1, "its answer is known"
 
 
-@pytest.mark.slow
 def test_an_sbatch_that_outlives_its_launch_keeps_the_job_from_being_submitted(controller, bundle):
     """It may send its request late: it waits for a controller that is busy."""
     late = f"(while [[ ! -e {controller.folder}/go ]]; do sleep 0.05; done; echo late >> {controller.folder}/sent) &"
@@ -140,7 +139,6 @@ def test_an_sbatch_that_outlives_its_launch_keeps_the_job_from_being_submitted(c
     await_true(lambda: controller.count("sent"))
 
 
-@pytest.mark.slow
 def test_a_launch_that_is_killed_while_sbatch_runs_is_looked_for(controller, bundle, monkeypatch):
     def interrupt(*_arguments, **_options):
         raise KeyboardInterrupt
@@ -155,7 +153,6 @@ def test_a_launch_that_is_killed_while_sbatch_runs_is_looked_for(controller, bun
     assert controller.count("requests") == 1
 
 
-@pytest.mark.slow
 def test_a_refused_job_is_submitted_again_at_once(controller, bundle):
     controller.ends_with("echo 'sbatch: error: Invalid qos specification' >&2; exit 1")
     with pytest.raises(ProblemsFound, match="E445"):

@@ -18,6 +18,8 @@ from torch.utils.data import DataLoader, Dataset, IterableDataset
 from launcher.runtime.elastic import Job, StepSampler
 from launcher.runtime.feed import LoaderMismatch, log_samples
 
+pytestmark = pytest.mark.slow
+
 NUM_SAMPLES, SAMPLES_PER_STEP, EPOCHS = 25, 6, 2
 NUM_STEPS = -(-NUM_SAMPLES * EPOCHS // SAMPLES_PER_STEP)
 
@@ -153,7 +155,6 @@ def peeked_at(loader: Iterable[Any]) -> Iterable[Any]:
     return loader
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("new_loader", GOOD.values(), ids=GOOD)
 def test_a_loader_that_draws_from_the_sampler_is_taken_before_and_after_a_restart(tmp_path, new_loader):
     job = new_job(tmp_path)
@@ -165,7 +166,6 @@ def test_a_loader_that_draws_from_the_sampler_is_taken_before_and_after_a_restar
     assert (first, rest) == (expected(slice(0, 4)), expected(slice(4, None)))
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("kind", ["loader", "workers", "persistent_workers", "stateful", "stateful_workers"])
 def test_a_loader_may_be_iterated_again_after_the_loop_was_left(tmp_path, kind):
     job = new_job(tmp_path)
@@ -188,7 +188,6 @@ BAD: dict[str, Callable[[StepSampler], Iterable[Any]]] = {
 }
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("new_loader", BAD.values(), ids=BAD)
 def test_a_loader_that_does_not_draw_from_the_sampler_is_refused_before_any_step(tmp_path, new_loader):
     job = new_job(tmp_path)
@@ -197,7 +196,6 @@ def test_a_loader_that_does_not_draw_from_the_sampler_is_refused_before_any_step
     assert job.step == job.sampler.cursor == 0
 
 
-@pytest.mark.slow
 def test_a_loader_that_was_begun_before_the_checkpoint_was_loaded_is_refused(tmp_path):
     job = new_job(tmp_path)
     train(job, job.sampler, until=4)
@@ -209,7 +207,6 @@ def test_a_loader_that_was_begun_before_the_checkpoint_was_loaded_is_refused(tmp
         next(iter(second.steps(loader)))
 
 
-@pytest.mark.slow
 def test_an_iterator_that_is_ahead_of_training_is_refused(tmp_path):
     """The loop is left in the middle of a step, whose first batch the iterator does not give again."""
     job = new_job(tmp_path)
@@ -220,7 +217,6 @@ def test_an_iterator_that_is_ahead_of_training_is_refused(tmp_path):
         next(iter(job.steps(loader)))
 
 
-@pytest.mark.slow
 def test_a_loader_that_drops_batches_is_an_error_at_its_end(tmp_path):
     job = new_job(tmp_path, micro=None)
     with pytest.raises(LoaderMismatch, match=f"ended after 5 of {NUM_STEPS} batches: it is shorter"):
@@ -229,7 +225,6 @@ def test_a_loader_that_drops_batches_is_an_error_at_its_end(tmp_path):
     assert job.step == 5 and not job.finished
 
 
-@pytest.mark.slow
 def test_a_loader_that_goes_on_after_the_last_sample_is_an_error(tmp_path):
     job = new_job(tmp_path)
     with pytest.raises(LoaderMismatch, match="longer"):
@@ -237,7 +232,6 @@ def test_a_loader_that_goes_on_after_the_last_sample_is_an_error(tmp_path):
             pass
 
 
-@pytest.mark.slow
 def test_the_sample_log_holds_what_was_drawn(tmp_path):
     """A rank without samples trains on a filler, which does not count; what was fetched ahead does neither."""
     job = new_job(tmp_path, micro=2)
@@ -250,7 +244,6 @@ def test_the_sample_log_holds_what_was_drawn(tmp_path):
     assert [line["position"] for line in lines] == list(range(0, 20, 2))
 
 
-@pytest.mark.slow
 def test_draws_are_kept_for_a_job_only(tmp_path):
     sampler = StepSampler(NUM_SAMPLES, SAMPLES_PER_STEP)
     iterator = iter(sampler)

@@ -10,6 +10,8 @@ from contract_jobs import J, start
 from launcher.backends.sagemaker_local import isolation
 from launcher.model.job_spec import JobState
 
+pytestmark = pytest.mark.slow
+
 pytest_plugins = ("s3_server",)
 
 READ = """
@@ -49,7 +51,6 @@ def channels(**wanted: dict) -> str:
     return f"{J}.inputs.channels={json.dumps(wanted)}".replace('"', "")
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize(
     "chosen",
     [pytest.param(isolation.probe(), id="best"), pytest.param(isolation.FOLDERS, id="folders")],

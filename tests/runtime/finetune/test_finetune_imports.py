@@ -10,6 +10,8 @@ import yaml
 
 from .cases import compiled
 
+pytestmark = pytest.mark.slow
+
 REPOSITORY = Path(__file__).parents[3]
 PROGRAM = """
 import os, sys
@@ -25,7 +27,6 @@ entrypoint.main()
 """
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("lora", [True, False], ids=["lora", "full"])
 def test_a_training_process_imports_no_other_trainer(tmp_path, lora):
     """PEFT imports accelerate itself; full fine-tuning does without both."""
