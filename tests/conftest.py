@@ -4,8 +4,10 @@ import contextlib
 import fcntl
 import functools
 import gc
+import io
 import itertools
 import json
+import logging
 import os
 import re
 import shutil
@@ -192,6 +194,17 @@ def own_secrets() -> Iterator[None]:
     before = redaction._process.known
     yield
     redaction._process.known = before
+
+
+@pytest.fixture
+def logged() -> Iterator[io.StringIO]:
+    """Return what the process logs during the test, whose level of the root is its own."""
+    text, level = io.StringIO(), logging.root.level
+    handler = logging.StreamHandler(text)
+    logging.root.addHandler(handler)
+    yield text
+    logging.root.removeHandler(handler)
+    logging.root.setLevel(level)
 
 
 @pytest.fixture

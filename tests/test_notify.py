@@ -281,7 +281,7 @@ def test_a_launch_that_waits_sends_the_end_of_a_remote_job(tmp_path, monkeypatch
 
 
 @pytest.mark.slow
-def test_a_job_that_python_waits_for_sends_messages_and_logs_what_failed(tmp_path, monkeypatch, caplog):
+def test_a_job_that_python_waits_for_sends_messages_and_logs_what_failed(tmp_path, monkeypatch, logged):
     record = recorded(tmp_path, variables=("NOTIFY_HERE", "A_MISSING"))
     job = Job(record.handle.bundle_dir)
     job.__dict__["backend"] = cluster(RUNNING, FAILED)
@@ -290,7 +290,7 @@ def test_a_job_that_python_waits_for_sends_messages_and_logs_what_failed(tmp_pat
         monkeypatch.setenv("NOTIFY_HERE", address)
         assert job.wait().state is JobState.FAILED
     assert sorted(body["title"] for body in received) == ["tiny-x1y2z failed", "tiny-x1y2z started"]
-    assert "A_MISSING is not set" in caplog.text
+    assert "A_MISSING is not set" in logged.getvalue()
 
 
 def test_an_adopted_job_and_one_without_notify_send_nothing(tmp_path):

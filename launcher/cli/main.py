@@ -1,5 +1,6 @@
 """The `recipes` command: its commands in order, and its exit codes. The commands are in `launcher.cli.commands`."""
 
+import functools
 import os
 from collections.abc import Callable, Sequence
 from typing import Annotated, Any
@@ -177,14 +178,18 @@ def run(words: Sequence[str]) -> int:
     return 128 + signals[0] if signals and code == process.INTERRUPTED else code
 
 
+@functools.cache
+def _parser() -> Any:
+    return typer.main.get_command(app)
+
+
 def _run(words: Sequence[str]) -> int:
-    command: Any = typer.main.get_command(app)
     if _COMPLETE in os.environ or any("completion" in word for word in words):
         from launcher.cli.commands import completion
 
         completion.register_bash()  # after typer's, which it replaces
     try:
-        return command(list(words), prog_name="recipes", standalone_mode=False) or 0
+        return _parser()(list(words), prog_name="recipes", standalone_mode=False) or 0
     except (ProblemsFound, OSError) as error:
         return refused(error, "nothing was done")
     except click.UsageError as error:

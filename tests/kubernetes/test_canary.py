@@ -75,9 +75,9 @@ def mlflow(tmp_path_factory):
         yield url, folder
 
 
-def test_no_output_of_a_followed_and_tracked_job_holds_a_secret(space, mlflow, monkeypatch, capfd, caplog):
+def test_no_output_of_a_followed_and_tracked_job_holds_a_secret(space, mlflow, monkeypatch, capfd, logged):
     url, store = mlflow
-    caplog.set_level(logging.DEBUG)
+    logging.root.setLevel(logging.DEBUG)
     admit(space)
     space.kubeconfig(CANARY)
     space.make("Secret", "all", stringData={"token": CANARY})
@@ -107,7 +107,7 @@ def test_no_output_of_a_followed_and_tracked_job_holds_a_secret(space, mlflow, m
     space.end_container(pod, exit_code=1)
     space.conditions(name, "Failed")
     assert codes.result(60) == [3]
-    shown = "".join([*capfd.readouterr(), caplog.text])
+    shown = "".join([*capfd.readouterr(), logged.getvalue()])
     kept = b"".join(path.read_bytes() for folder in (space.folder / "results", store) for path in files(folder))
     assert "hello from the pod" in shown and name.encode() in kept and b"secretKeyRef" in kept
     assert CANARY not in shown and CANARY.encode() not in kept

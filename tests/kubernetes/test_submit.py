@@ -275,11 +275,11 @@ def test_a_field_that_the_operator_would_drop_is_told(space, bundle):
     assert nothing_is_left(space)
 
 
-def test_no_output_holds_the_credentials(space, bundle, capfd, caplog):
+def test_no_output_holds_the_credentials(space, bundle, capfd, logged):
     made = bundle()
     problems = refused(space.connection(CANARY), made)
     space.make("Secret", "hf", stringData={"token": CANARY})
     space.cluster.proxy.fail(method="PATCH", path=REQUESTS["job"], times=10**6, status=500)
     problems += refused(space.connection(patience_s=0.5), made)
-    output = "".join([*map(str, problems), *capfd.readouterr(), caplog.text, json.dumps(dict(made.files))])
+    output = "".join([*map(str, problems), *capfd.readouterr(), logged.getvalue(), json.dumps(dict(made.files))])
     assert problems and CANARY not in output

@@ -296,7 +296,7 @@ def test_entries_of_a_kept_folder_that_are_not_files_are_named(hosts, tmp_path):
     assert [path.name for path in (tmp_path / "store").iterdir()] == ["step-1"]
 
 
-def test_a_fifo_in_the_folder_of_the_script_is_named_and_left_out(hosts, tmp_path, caplog):
+def test_a_fifo_in_the_folder_of_the_script_is_named_and_left_out(hosts, tmp_path, logged):
     source = tmp_path / "source"
     source.mkdir()
     (source / "train.py").write_text("")
@@ -305,7 +305,7 @@ def test_a_fifo_in_the_folder_of_the_script_is_named_and_left_out(hosts, tmp_pat
     request = {"AlgorithmSpecification": {}, "HyperParameters": parameters}
     program.bring_code(request, hosts[0])
     assert os.listdir(hosts[0].real(program.CODE)) == ["train.py"]
-    assert f"{source}/pipe is not a file" in caplog.text
+    assert f"{source}/pipe is not a file" in logged.getvalue()
 
 
 def test_what_is_a_file_on_one_host_and_a_folder_on_another_can_be_unpacked(hosts, tmp_path):
