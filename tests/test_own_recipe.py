@@ -1,17 +1,19 @@
 """A user's own recipe, from any folder; and a user's own script in place of a recipe's trainer."""
 
+import functools
 import json
 import shlex
 from pathlib import Path
 
 import pytest
 import yaml
-from conftest import ELASTIC, LLAMA, ROOT, shipped
+from conftest import CACHE, ELASTIC, LLAMA, ROOT, shipped
 from whole_jobs import bundle_of, left_behind, mlflow_run, records, run
 
 from launcher.api import new_recipe
 from launcher.common import yaml_io
 from launcher.common.problems import ProblemsFound
+from launcher.config.compose import compose
 from launcher.model.config_tree import leaves
 
 TINY = "training/tiny/tiny_lm_cpu"
@@ -63,16 +65,23 @@ def test_new_keys_are_declared_and_reach_every_size(prepare, problems, tmp_path)
     assert "extra_keys" not in job.scales[0].config
 
 
+SCHEMAS = functools.cache(new_recipe.schema_file)
+"""Text of each family's schema, made once."""
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize(
     "base", [entry.name for entry in shipped() if entry.model_type != "llm_finetuning_aws"] + [LLAMA]
 )
-def test_a_new_recipe_says_what_it_inherits(base, tmp_path, context):
-    from launcher.config.compose import compose
+def test_a_new_recipe_says_what_it_inherits(base, tmp_path, monkeypatch):
+    monkeypatch.setattr(new_recipe, "schema_file", SCHEMAS)
+
+    def tree_of(recipe):
+        return compose([f"recipes='{recipe}'"], tmp_path, cache=CACHE).tree["recipes"]
 
     path = tmp_path / "2024 My_Run.yaml"
     new_recipe.write(path, base)
-    inherited, written = (compose([f"recipes='{r}'"], tmp_path).tree["recipes"] for r in (base, str(path)))
+    inherited, written = tree_of(base), tree_of(path)
     own = {"run.name", "run.results_dir", "display_name", "version"}
     assert {p for p, v in leaves(written) if v != dict(leaves(inherited)).get(p)} <= own
     assert written["run"]["name"] == "2024-my-run"
@@ -85,8 +94,7 @@ def test_a_new_recipe_says_what_it_inherits(base, tmp_path, context):
     assert len(nested_lines) >= 2  # the devices and nodes of every family, at least
     text = "\n".join([*lines[:start], *(line.removeprefix("#") for line in lines[start + 1 : -2])])
     path.write_text(text)
-    again = compose([f"recipes='{path}'"], tmp_path).tree["recipes"]
-    assert again == written
+    assert tree_of(path) == written
 
 
 @pytest.mark.slow

@@ -39,6 +39,8 @@ _FACTS = (
     *_MODELS,
 )
 """Keys of a recipe that a listing is made of."""
+_FILES = FileCache()
+"""The files that were read here; one that has changed on disk is read again."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,7 +85,7 @@ def entries(folder: Path = COLLECTION) -> tuple[Entry, ...]:
     """
     folder = folder.resolve()
     roots = [str(folder)] if folder != COLLECTION else []
-    parts = Parts(roots, FileCache())
+    parts = Parts(roots, _FILES)
     found: list[Entry] = []
     problems: list[Problem] = []
     for name in recipe_names(folder):
@@ -122,8 +124,7 @@ def _entry(name: str, path: Path, parts: Parts, folders: Sequence[str]) -> Entry
 
 def recipe_tree(entry: Entry) -> Mapping[str, Any]:
     """Return a recipe of the collection as its files have it, with its references."""
-    tree = merged(Parts([], FileCache()).of(f"{_FOLDER}/{entry.name}", entry.path, _FOLDER))
-    recipe: Mapping[str, Any] = tree[_FOLDER]
+    recipe: Mapping[str, Any] = merged(_parts_of(entry.path))[_FOLDER]
     return recipe
 
 
@@ -227,10 +228,6 @@ def sizes(recipe: Path) -> str:
     if isinstance(table, Mapping):
         return ", ".join(str(n) for n in sorted(map(size_of, table)) if first <= n <= last)
     return f"{first} to {last}" + (f" by {step}" if step and step > 1 else "")
-
-
-_FILES = FileCache()
-"""The files that were read here; one that has changed on disk is read again."""
 
 
 def _tree_of(file: Path) -> Mapping[str, Any]:
