@@ -84,7 +84,7 @@ def _read(words: Sequence[str]) -> argparse.Namespace:
         *filter(None, map(overrides.unreadable, flags.overrides)),
     ):
         raise ProblemsFound(problems)
-    if problems := (*overrides.joined(flags.overrides)[1], *_refused(flags.overrides)):
+    if problems := (*parsing.joined(flags.overrides)[1], *_refused(flags.overrides)):
         raise ProblemsFound(problems)
     flags.overrides = list(parsing.spelled(flags.overrides, Path.cwd()))
     return flags

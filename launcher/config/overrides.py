@@ -4,7 +4,6 @@ Most overrides are plain and are read here; `hydra_overrides` reads the others b
 """
 
 import re
-from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -31,8 +30,6 @@ _WORD = re.compile(r"(?!(?:nan|inf)$)[A-Za-z_/][\w./:-]*", re.A | re.I)
 _PLAIN_TEXT = re.compile(r"(?!(?:null|true|false|nan|inf)$)[a-z][\w./-]*", re.ASCII | re.IGNORECASE)
 _CONSTANTS = {"true": True, "false": False, "null": None}
 DOTTED = re.compile(r"\w+(\.\w+)+")
-_BARE_VALUE = re.compile(r"[\w./@:+-]+")
-"""A value that needs no quotes in a suggestion."""
 
 REMEDY_SYNTAX = "key=value sets a key, ~key removes one; quote values with spaces or commas: key='\"a, b\"'"
 """The remedy where an override is not written as one."""
@@ -194,58 +191,20 @@ def _start(text: str) -> str:
     return text if len(text) <= _SHOWN else f"{text[:_SHOWN]}…"
 
 
-def joined(words: Sequence[str]) -> tuple[list[str], list[Problem]]:
-    """Return overrides with those put together that spaces have parted, and a Problem for each of these."""
-    if all(not is_bare(word) for word in words):
-        return list(words), []
-    rest, found, problems = list(words), [], []
-    while rest:
-        count = _parted(rest)
-        found.append(_joined(rest[:count]) if count > 1 else rest[0])
-        if count > 1:
-            problems.append(_problem(rest[:count]))
-        rest = rest[count:]
-    return found, problems
-
-
 def is_bare(word: str) -> bool:
     """Return whether a word lacks a key or a `=`, so that another beside it may belong to it."""
     return word.startswith("=") or ("=" not in word and not word.startswith(("~", "-")))
 
 
-def _parted(words: Sequence[str]) -> int:
-    """Return how many words at the start of `words` are one override."""
-    first, second, third = (*words[:3], "", "")[:3]
-    if is_bare(first) and not first.startswith("=") and second.startswith("="):
-        return 2 if second != "=" else 3 if third else 1  # `key =value`, `key = value`, or a key alone
-    if not second or not is_bare(second) or second.startswith("="):
-        return 1
-    is_open = first.endswith("=") and first.count("=") == 1
-    return 2 if is_open or (_is_key(first.removesuffix(":")) and not _is_key(second)) else 1
-
-
-def _is_key(word: str) -> bool:
+def is_key(word: str) -> bool:
+    """Return whether a word looks like a key of a recipe or of a launch."""
     return word in top_level() or DOTTED.fullmatch(word) is not None or names_secret(word)
-
-
-def _joined(words: Sequence[str]) -> str:
-    first, last = words[0].rstrip("=:"), words[-1].removeprefix("=")
-    return f"{first}={last if _BARE_VALUE.fullmatch(last) else repr(last)}"
-
-
-def _problem(words: Sequence[str]) -> Problem:
-    is_spaced = any("=" in word for word in words)
-    absent = "has a : in place of its =" if words[0].endswith(":") else "lacks a = between key and value"
-    message = "has a space before or after its =" if is_spaced else absent
-    text = shown(_joined(words))
-    quoted = f'"{text}"' if "'" in text else text
-    return Problem("E001", text.partition("=")[0], message, remedy=quoted)
 
 
 def remedy_of(word: str) -> str | None:
     """Return the probable intention of a word that is not an override; None if unknown."""
     key, colon, _ = word.partition(":")
-    if colon and _is_key(key):
+    if colon and is_key(key):
         return f"{key}=…, with = in place of the colon"
     if word in switches():
         return f"{word}=true"

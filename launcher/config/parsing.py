@@ -7,11 +7,23 @@ from pathlib import Path
 
 from launcher.common import redaction
 from launcher.common.paths import COLLECTION
-from launcher.common.problems import Problem, ProblemsFound, gathering, raise_any
+from launcher.common.problems import Problem, ProblemsFound, gathering, raise_any, shown
 from launcher.config.collection import ALL_RECIPES, GROUPS, PLAIN_NAME, clusters, recipe_file, recipe_in
-from launcher.config.overrides import REMEDY_SYNTAX, SEARCH_PATH, Override, folder, joined, plain, quoted, unreadable
+from launcher.config.overrides import (
+    REMEDY_SYNTAX,
+    SEARCH_PATH,
+    Override,
+    folder,
+    is_bare,
+    is_key,
+    plain,
+    quoted,
+    unreadable,
+)
 
 _CHOICE = re.compile(r"(\+{0,2}recipes=)(.*)", re.S)
+_BARE_VALUE = re.compile(r"[\w./@:+-]+")
+"""A value that needs no quotes in a suggestion."""
 _REHEARSE, _MOST_RANKS = "rehearse", 1024
 _IS_ELASTIC = "recipes.elastic_policy.is_elastic"
 
@@ -31,6 +43,45 @@ def parse(words: Sequence[str]) -> list[Override]:
             problems += (*faults, *_faults(override))
     raise_any(problems)
     return _completed(parsed)
+
+
+def joined(words: Sequence[str]) -> tuple[list[str], list[Problem]]:
+    """Return overrides with those put together that spaces have parted, and a Problem for each of these."""
+    if all(not is_bare(word) for word in words):
+        return list(words), []
+    rest, found, problems = list(words), [], []
+    while rest:
+        count = _parted(rest)
+        found.append(_joined(rest[:count]) if count > 1 else rest[0])
+        if count > 1:
+            problems.append(_problem(rest[:count]))
+        rest = rest[count:]
+    return found, problems
+
+
+def _parted(words: Sequence[str]) -> int:
+    """Return how many words at the start of `words` are one override."""
+    first, second, third = (*words[:3], "", "")[:3]
+    if is_bare(first) and not first.startswith("=") and second.startswith("="):
+        return 2 if second != "=" else 3 if third else 1  # `key =value`, `key = value`, or a key alone
+    if not second or not is_bare(second) or second.startswith("="):
+        return 1
+    is_open = first.endswith("=") and first.count("=") == 1
+    return 2 if is_open or (is_key(first.removesuffix(":")) and not is_key(second)) else 1
+
+
+def _joined(words: Sequence[str]) -> str:
+    first, last = words[0].rstrip("=:"), words[-1].removeprefix("=")
+    return f"{first}={last if _BARE_VALUE.fullmatch(last) else repr(last)}"
+
+
+def _problem(words: Sequence[str]) -> Problem:
+    is_spaced = any("=" in word for word in words)
+    absent = "has a : in place of its =" if words[0].endswith(":") else "lacks a = between key and value"
+    message = "has a space before or after its =" if is_spaced else absent
+    text = shown(_joined(words))
+    quoted = f'"{text}"' if "'" in text else text
+    return Problem("E001", text.partition("=")[0], message, remedy=quoted)
 
 
 def _completed(parsed: list[Override]) -> list[Override]:

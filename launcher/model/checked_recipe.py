@@ -6,6 +6,7 @@ from typing import Any, NamedTuple, TypeVar
 
 from launcher.common.problems import Problem
 from launcher.model import instances
+from launcher.model.backend_registry import described
 from launcher.model.base_model import ClusterOptions
 from launcher.model.composition import Composition
 from launcher.model.config_tree import (
@@ -131,6 +132,14 @@ class CheckedRecipe(NamedTuple):
     def published_model(self) -> str:
         """The published model that the recipe is of, whatever the job's name; empty if unknown."""
         return self.recipe.published_model(self.composition.sources)
+
+    @property
+    def has_no_image(self) -> bool:
+        """Whether the recipe does not run on the chosen cluster, or its image is not published in the region."""
+        cluster = described(self.backend).choice
+        return bool(
+            self.recipe.refusal(cluster) or (self.launch.container is None and self.recipe.image_regions(cluster))
+        )
 
     @property
     def elastic(self) -> ElasticSettings | None:

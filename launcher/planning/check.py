@@ -44,7 +44,7 @@ def examine(composition: Composition) -> tuple[CheckedRecipe | None, list[Proble
     if checked is None:
         return None, problems
     known = [problem.path for problem in problems]
-    if not known and _has_no_image(checked):
+    if not known and checked.has_no_image:
         known.append("container")  # that the image is missing is the same fault
     faulty = faulty_needs(checked, known)
     of_job = (composition.backend, checked.recipe.run.model_type)
@@ -52,12 +52,6 @@ def examine(composition: Composition) -> tuple[CheckedRecipe | None, list[Proble
         if rule.applies(*of_job, faulty):
             problems += rule.problems(checked, is_faulty=bool(faulty))
     return checked, problems
-
-
-def _has_no_image(checked: CheckedRecipe) -> bool:
-    """Return whether the recipe does not run on the chosen cluster, or its image is not published in the region."""
-    recipe, cluster = checked.recipe, described(checked.backend).choice
-    return bool(recipe.refusal(cluster) or (checked.launch.container is None and recipe.image_regions(cluster)))
 
 
 def _type(composition: Composition) -> tuple[CheckedRecipe | None, list[Problem]]:
