@@ -392,16 +392,14 @@ class RecipeBase(Model, ABC):
         """
         return ""
 
-    def at_size(self, nodes: int, own: Mapping[str, Any]) -> Self:
+    def at_size(self, own: Mapping[str, Any]) -> Self:
         """Return the recipe at a planned size, whose values are valid and not checked again.
 
         Args:
-            nodes: Number of nodes.
-            own: The values that the size sets, as a tree.
+            own: The values that the size sets, its number of nodes among them, as a tree.
         """
         uneven = self.keys.batch.uneven_batch if self.keys.batch else ""
         updates = _updates(self, own, uneven)
-        updates["trainer"] = self.trainer.model_copy(update={"num_nodes": nodes})
         return self.model_copy(update={**updates, "scale_config": None})
 
 

@@ -6,7 +6,7 @@ from launcher.model import family_registry, instances
 from launcher.model.backend_registry import described
 from launcher.model.checked_recipe import CheckedRecipe, sized_recipes, static_recipe, type_recipe, typed_scales
 from launcher.model.composition import Composition
-from launcher.model.config_tree import AUTO, related, scale_trees, size_of, too_many_sizes
+from launcher.model.config_tree import AUTO, related, scale_trees, too_many_sizes
 from launcher.model.launch import Launch
 from launcher.model.passed_keys import passed_problems
 from launcher.model.recipe import RecipeBase
@@ -112,7 +112,7 @@ def _plan_sizes(
     if not any(f".{keys.uneven_batch}." in f".{path}." for path in explicit):
         # The plan's own values are valid, so a size that nothing else sets is not typed again.
         own = [entry for entry in trees if entries[entry.key] is plan.entries[entry.key]]
-        known = {entry.key: recipe.at_size(size_of(entry.key), entry.own) for entry in own}
+        known = {entry.key: recipe.at_size(entry.own) for entry in own}
     scales, problems = typed_scales(family, trees, entries, known)
     if not checked.is_elastic:
         scales = tuple(scale._replace(path="recipes") for scale in scales) or (static_recipe(family, recipe, tree),)

@@ -3,6 +3,7 @@
 The result has the form of a hand-written `scale_config`, so the rules check it by the same arithmetic.
 """
 
+import functools
 import math
 from collections.abc import Mapping
 from typing import Any
@@ -162,7 +163,7 @@ def plan(recipe: RecipeBase, devices: int, given: BatchInputs, *, is_elastic: bo
     kept = {nodes: fitted for nodes, fitted in fits.items() if nodes not in slower}
     return SizePlan(
         basis=found,
-        entries={str(nodes): _entry(nodes, fitted, found, given) for nodes, fitted in kept.items()},
+        entries=_entries(kept, found, given),
         starved=tuple(starved),
         undivided=tuple(undivided),
         slower=tuple(nodes for nodes in fits if nodes in slower),
@@ -170,28 +171,31 @@ def plan(recipe: RecipeBase, devices: int, given: BatchInputs, *, is_elastic: bo
     )
 
 
-def _entry(nodes: int, fitted: batch.Fit, found: SizingBasis, given: BatchInputs) -> Mapping[str, Any]:
-    """Return a size as an entry of `scale_config`."""
-    keys, split = given.keys, fitted.split
-    values: dict[str, object] = {
-        keys.train_batch_size: found.samples,
-        keys.micro_train_batch_size: fitted.micro_batch_size,
-    }
-    if found.learning_rate is not None:
-        values[keys.learning_rate] = found.learning_rate
-    if not split.is_even:
-        values[keys.uneven_batch] = {
-            "use_uneven_batch": True,
-            "num_dp_groups_with_small_batch_size": split.num_small,
-            "small_local_batch_size": split.small,
-            "large_local_batch_size": split.large,
-        }
-    elif given.batch.uneven_batch is not None:
-        values[keys.uneven_batch] = {"use_uneven_batch": False}
-    entry: Mapping[str, Any] = {"trainer": {"num_nodes": nodes}}
-    for path, value in values.items():
-        entry = replaced(entry, path, value)
-    return entry
+def _entries(fits: Mapping[int, batch.Fit], found: SizingBasis, given: BatchInputs) -> dict[str, Mapping[str, Any]]:
+    """Return the sizes as entries of `scale_config`."""
+    keys = given.keys
+
+    @functools.cache  # equal parts of entries are shared
+    def of_micro_batch(size: int) -> Mapping[str, Any]:
+        tree = replaced({"trainer": {}}, keys.train_batch_size, found.samples)
+        tree = replaced(tree, keys.micro_train_batch_size, size)
+        return tree if found.learning_rate is None else replaced(tree, keys.learning_rate, found.learning_rate)
+
+    entries: dict[str, Mapping[str, Any]] = {}
+    for nodes, fitted in fits.items():
+        tree, split = of_micro_batch(fitted.micro_batch_size), fitted.split
+        if not split.is_even:
+            uneven = {
+                "use_uneven_batch": True,
+                "num_dp_groups_with_small_batch_size": split.num_small,
+                "small_local_batch_size": split.small,
+                "large_local_batch_size": split.large,
+            }
+            tree = replaced(tree, keys.uneven_batch, uneven)
+        elif given.batch.uneven_batch is not None:
+            tree = replaced(tree, keys.uneven_batch, {"use_uneven_batch": False})
+        entries[str(nodes)] = replaced(tree, "trainer.num_nodes", nodes)
+    return entries
 
 
 def corrected(plan: SizePlan, corrections: Mapping[str, Any]) -> dict[str, Any]:

@@ -137,7 +137,8 @@ def published_trainer_has_no_key_of_the_open_one(checked: CheckedRecipe, problem
     given = family_registry.open_recipe(checked.recipe_tree)
     if given is None or checked.trainer == OPEN:
         return
-    of_sizes = ((size.path, size.own) for size in checked.sizes if checked.is_elastic)
+    written = (each for each in checked.sizes if each.path.rpartition(".")[2] in checked.entries)  # not planned ones
+    of_sizes = ((size.path, size.own) for size in written if checked.is_elastic)
     for section, tree in (("recipes", checked.composition.tree["recipes"]), *of_sizes):
         for key in given.own_keys:
             if (value := get(tree, key)) is not None:
