@@ -184,12 +184,13 @@ def _parser() -> Any:
 
 
 def _run(words: Sequence[str]) -> int:
+    command = _parser()
     if _COMPLETE in os.environ or any("completion" in word for word in words):
         from launcher.cli.commands import completion
 
         completion.register_bash()  # after typer's, which it replaces
     try:
-        return _parser()(list(words), prog_name="recipes", standalone_mode=False) or 0
+        return command(list(words), prog_name="recipes", standalone_mode=False) or 0
     except (ProblemsFound, OSError) as error:
         return refused(error, "nothing was done")
     except click.UsageError as error:
