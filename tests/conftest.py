@@ -323,10 +323,12 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 
 def mark_repetitions(items: Iterable[pytest.Item]) -> None:
-    """Mark the cases of slow tests as long, except the first one of each test."""
+    """Mark whole jobs as long, and the cases of slow tests except the first one of each test."""
     begun = set()
     for item in items:
-        if item.get_closest_marker("slow") or item.get_closest_marker("whole_job"):
+        if item.get_closest_marker("whole_job"):
+            item.add_marker("long")
+        elif item.get_closest_marker("slow"):
             test = item.path, getattr(item, "originalname", item.name)
             if test in begun:
                 item.add_marker("long")

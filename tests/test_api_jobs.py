@@ -76,6 +76,7 @@ def test_a_job_outlives_the_killed_process_that_submitted_it_and_another_one_end
     wait_for(lambda: not processes_of(job.folder), "the processes to end")
 
 
+@pytest.mark.sample
 def test_a_job_runs_to_its_end_has_a_result_and_is_launched_again(here):
     plan = launcher.compile("tiny_lm_cpu", {"training_config.training_args.max_epochs": 2})
     job = plan.submit()

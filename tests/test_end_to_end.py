@@ -21,6 +21,7 @@ def trained(tmp_path_factory):
     return folder, out
 
 
+@pytest.mark.sample
 def test_the_job_ends_well_and_says_where_everything_is(trained):
     folder, out = trained
     bundle = bundle_of(folder)
@@ -32,6 +33,7 @@ def test_the_job_ends_well_and_says_where_everything_is(trained):
     assert left_behind(folder) == []
 
 
+@pytest.mark.sample
 def test_one_run_holds_the_curve_and_it_falls(trained):
     folder, _ = trained
     _, run = mlflow_run(folder)
@@ -44,6 +46,7 @@ def test_one_run_holds_the_curve_and_it_falls(trained):
     assert len(curve(folder, "learning_rate")) == len(curve(folder, "samples_per_s")) == len(steps)
 
 
+@pytest.mark.sample
 def test_the_bundle_is_what_was_rendered(trained):
     from launcher.bundle import store as bundles
 
@@ -51,7 +54,6 @@ def test_the_bundle_is_what_was_rendered(trained):
     bundles.read(bundle_of(folder))
 
 
-@pytest.mark.long
 @pytest.mark.usefixtures("store")
 def test_three_uneven_nodes_train_the_same_curve(trained, tmp_path):
     folder, _ = trained
@@ -62,7 +64,6 @@ def test_three_uneven_nodes_train_the_same_curve(trained, tmp_path):
         assert step == other_step and loss == pytest.approx(other, abs=1e-4)
 
 
-@pytest.mark.long
 @pytest.mark.usefixtures("store")
 def test_a_failed_job_is_exit_code_3_with_its_reason(tmp_path):
     script = tmp_path / "fails.py"

@@ -47,6 +47,7 @@ def losses(process: subprocess.Popen, *, is_plain: bool = False) -> dict[int, fl
     return {int(step): float(loss) for step, loss in found}
 
 
+@pytest.mark.sample
 def test_fewer_than_ten_lines_make_a_script_elastic():
     code = [path.read_text().split('"""', maxsplit=2)[2].splitlines() for path in (PLAIN, ELASTIC)]
     new = [line for line in difflib.ndiff(*code) if line.startswith("+ ") and line[2:].strip()]
@@ -61,6 +62,7 @@ def trained(tmp_path_factory) -> tuple[dict[int, float], dict[int, float], Path]
     return losses(plain, is_plain=True), losses(elastic), folders[1]
 
 
+@pytest.mark.sample
 def test_both_scripts_train_the_same(trained):
     plain, elastic, folder = trained
     assert list(plain) == list(range(1, NUM_STEPS + 1))
@@ -106,7 +108,6 @@ def steps_of_language_model(run_dir: Path) -> dict[str, list[float]]:
     }
 
 
-@pytest.mark.long
 def test_the_language_model_trains_the_same_on_any_number_of_ranks(tmp_path):
     """Its sentences differ in length, so that each rank's mean would be another one. It is stopped on one rank,
     and resumed on three."""

@@ -144,7 +144,6 @@ def test_a_rank_may_die_in_every_phase_of_a_step(tmp_path, expected, is_sharded)
     assert len(steps) - len(set(steps)) <= (2 * len(plan) if is_sharded else 0)
 
 
-@pytest.mark.long
 @pytest.mark.parametrize("phase", ["forward", "barrier", "move"])
 def test_a_rank_that_hangs_during_a_change_is_replaced(tmp_path, expected, phase):
     """In the step that all finish before they stop, and in each phase of the change."""
@@ -157,7 +156,6 @@ def test_a_rank_that_hangs_during_a_change_is_replaced(tmp_path, expected, phase
     assert_trained(tmp_path, expected, plan)
 
 
-@pytest.mark.long
 @pytest.mark.parametrize("is_sharded", [False, True], ids=["ddp", "fsdp2"])
 @pytest.mark.parametrize("seed", range(SEEDS))
 def test_random_faults_in_steps_and_changes_are_healed(tmp_path, expected, seed, is_sharded):

@@ -12,6 +12,7 @@ SHORT = ("rehearse.steps=0", "recipes.trainer.devices=1", f"{ARGS}.max_epochs=1"
 THREADS = [f"+env_vars.{name}={value}" for name, value in ONE_THREAD.items()]
 
 
+@pytest.mark.sample
 def test_a_rehearsal_trains_here_and_says_that_it_is_one(tmp_path):
     status, out, err = run(f"recipes={RECIPE}", "rehearse=true", *SHORT, *THREADS, cwd=tmp_path)
     assert status == 0, (out, err)
@@ -40,7 +41,6 @@ def test_a_job_whose_values_are_not_finite_fails_once_with_the_cause_and_no_resu
     assert (timeline["restarts"], timeline["skipped_steps"]) == (0, 3)
 
 
-@pytest.mark.long
 def test_a_dpo_recipe_of_verl_rehearses_here(tmp_path):
     recipe = "recipes=fine-tuning/qwen-0_7_0/verl-dpo-qwen-3-dot-5-4b-lora"
     short = ("rehearse.steps=4", "recipes.trainer.devices=1", "recipes.training_config.data.train_batch_size=8")
@@ -71,7 +71,6 @@ ELASTIC = (
 )
 
 
-@pytest.mark.long
 @pytest.mark.parametrize("sharding", ["NO_SHARD", "FULL_SHARD"])
 def test_a_rehearsal_keeps_its_model_when_a_worker_is_lost_and_a_node_leaves(tmp_path, alone, sharding):
     """Adapters are trained, or shards of them, beside a base model that is not loaded again."""

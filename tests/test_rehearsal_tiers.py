@@ -66,7 +66,6 @@ def test_after_a_lost_node_the_job_goes_on_from_its_neighbours_replica(tmp_path,
     assert [step for step, _ in curve(tmp_path, "checkpoint/replica/load_seconds")] == [step]
 
 
-@pytest.mark.long
 def test_after_both_nodes_are_lost_the_job_goes_on_from_the_persistent_tier_and_says_so(tmp_path, alone):
     code, out, err = run(*STATIC, TIERS, losing(0, 1), cwd=tmp_path)
     assert code == 0, err

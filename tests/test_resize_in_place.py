@@ -58,6 +58,7 @@ def assert_trained_as_alone(folder, alone):
     assert left_behind(folder) == []
 
 
+@pytest.mark.sample
 def test_a_script_goes_on_in_its_process_and_trains_what_the_plain_one_trains(tmp_path):
     """`elastic.run` calls its function at each size; the function makes everything anew, the job brings the state."""
     text = (ROOT / "examples" / "train_elastic.py").read_text()
@@ -103,7 +104,6 @@ def test_a_cancelled_job_saves_its_last_step(tmp_path):
     assert left_behind(tmp_path) == []
 
 
-@pytest.mark.long
 def test_a_tour_loses_no_step(tmp_path):
     code, out, err = run(IN_PLACE, "cluster.scenario=tour", f"{ARGS}.log_samples=true", cwd=tmp_path)
     assert code == 0, err
@@ -112,7 +112,6 @@ def test_a_tour_loses_no_step(tmp_path):
     assert all(start["kept_by"] for start in starts_of(tmp_path)[1:])
 
 
-@pytest.mark.long
 def test_a_sharded_job_goes_on_with_its_neighbours_copies(tmp_path, alone):
     """Rank 0 is lost, so that every other rank has another number afterwards; then a worker, then a node leaves."""
     chain = events(
@@ -130,7 +129,6 @@ def test_a_sharded_job_goes_on_with_its_neighbours_copies(tmp_path, alone):
     assert_trained_as_alone(tmp_path, alone)
 
 
-@pytest.mark.long
 def test_a_rank_that_hangs_is_replaced_and_healed(tmp_path, alone):
     limit = "+cluster.hang={expectedRecurringFrequencyInSeconds:20}"
     chain = events("{at:{step:34},hang:{rank:1}}")
@@ -140,7 +138,6 @@ def test_a_rank_that_hangs_is_replaced_and_healed(tmp_path, alone):
     assert_trained_as_alone(tmp_path, alone)
 
 
-@pytest.mark.long
 @pytest.mark.parametrize("seed", range(SEEDS))
 def test_random_faults_lose_no_sample_and_change_no_loss(tmp_path, alone, seed):
     """Nodes and workers are lost, also two at once, during changes of size and right after them."""

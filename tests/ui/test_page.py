@@ -307,6 +307,7 @@ def test_two_tabs_follow_and_survive_a_new_server_and_a_removed_job(tmp_path, wi
 
 
 @pytest.mark.whole_job
+@pytest.mark.sample
 def test_a_running_job_is_followed_scaled_and_cancelled_from_the_page(tmp_path, window):
     results = tmp_path / "results"
     results.mkdir()
