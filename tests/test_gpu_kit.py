@@ -99,6 +99,7 @@ def assert_done(record, stage):
         assert each["floor"] is None or each["floor"] > 0
 
 
+@pytest.mark.long
 @pytest.mark.slow
 @pytest.mark.parametrize("stage", OTHERS)
 def test_a_stage_of_one_process_measures_everything_and_writes_it_down(in_one_process, stage):
@@ -118,12 +119,14 @@ def test_both_trainers_take_two_turns_at_each_micro_batch(in_one_process, stage)
     assert goals == {1.3, 11_000 if stage == "lora" else 8_300}
 
 
+@pytest.mark.long
 @pytest.mark.slow
 def test_the_first_loss_of_preference_pairs_is_known(in_one_process):
     found = value_of(read(in_one_process, "dpo"), "preference pairs: loss of the first step")
     assert found == pytest.approx(math.log(2), abs=1e-5)
 
 
+@pytest.mark.long
 @pytest.mark.slow
 @pytest.mark.parametrize("stage", TRAINING)
 def test_a_stage_without_time_trains_nothing_and_says_so(in_one_process, stage):
@@ -133,26 +136,20 @@ def test_a_stage_without_time_trains_nothing_and_says_so(in_one_process, stage):
     assert "no time was left" in json.dumps(record)
 
 
-@pytest.mark.long
 @pytest.mark.whole_job
-@pytest.mark.slow
 @pytest.mark.parametrize("stage", OF_JOBS)
 def test_a_stage_of_jobs_measures_everything_and_writes_it_down(of_jobs, stage):
     assert_done(read(of_jobs, stage), stage)
 
 
-@pytest.mark.long
 @pytest.mark.whole_job
-@pytest.mark.slow
 def test_two_ranks_train_under_the_real_agent(of_jobs):
     record = read(of_jobs, "nccl")
     (row,) = (each for each in record["measurements"] if each["name"].endswith("training"))
     assert row["shape"] == {"ranks": 2, "world_size": 2, "sharding": "FULL_SHARD"}
 
 
-@pytest.mark.long
 @pytest.mark.whole_job
-@pytest.mark.slow
 def test_the_parts_of_restarts_and_of_a_stop_are_measured(of_jobs):
     found = {each["name"] for each in read(of_jobs, "elastic")["measurements"]}
     for transition in ("recover: node 0 is lost", "recover: worker 0 crashes"):

@@ -71,6 +71,7 @@ def test_the_loss_of_a_tiny_model_is_summed_exactly():
     assert found.item() == pytest.approx(-picked.item(), rel=1e-8)
 
 
+@pytest.mark.long
 @pytest.mark.slow
 def test_the_second_step_is_that_of_a_loop_in_64_bits(tmp_path):
     """Answers of 700 tokens, micro batches on two ranks; the loop knows nothing of the library but its model."""

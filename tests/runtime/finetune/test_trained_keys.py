@@ -13,7 +13,7 @@ from launcher.runtime.finetune.schedules import DECAY_PART, MIN_RATIO, NAMES, Sc
 from launcher.runtime.finetune.settings import LOSSES, PreferenceSettings, settings_of
 from launcher.runtime.training_config import Schedule
 
-from . import runs, trl_trainers
+from . import runs
 from .cases import MODELS, compiled, conversations, fsdp, pairs
 
 slow = pytest.mark.slow
@@ -49,6 +49,8 @@ def test_gradients_are_clipped_to_the_threshold_if_the_recipe_says_so(tmp_path, 
 @pytest.mark.parametrize("model", MODELS)
 def test_weight_decay_applies_to_the_parameters_that_transformers_names(tmp_path, model):
     from transformers import Trainer
+
+    from . import trl_trainers
 
     config = compiled(model, lora=False, weight_decay=0.3)
     built = trl_trainers.model_of(config, tmp_path)
