@@ -176,6 +176,7 @@ def complete(found: Content) -> list[Any]:
 
 def course(place: Place, attempts: tuple[tuple[int, ...], ...], folder: Path, *, is_planned: bool) -> list[Any]:
     """Train two steps at each of these shapes of the mesh, and return what this rank did and had after each."""
+    process_group.dist.barrier()  # a rank that left sooner would break the connections that another still makes
     process_group.dist.destroy_process_group()
     found, done = [], 0
     for number, shape in enumerate(attempts):
