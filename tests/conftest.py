@@ -317,12 +317,12 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     crossed = [item for item in items if item.get_closest_marker("crossed")]
     for _, combinations in itertools.groupby(crossed, key=lambda item: item.nodeid.partition("[")[0]):
         mark_combinations(list(combinations))
-    mark_repetitions(items)
+    mark_long(items)
     order = {name: place for place, name in enumerate(LONGEST)}
     items.sort(key=lambda item: -1 if item.path.parent == API_SERVER_TESTS else order.get(item.path.stem, len(order)))
 
 
-def mark_repetitions(items: Iterable[pytest.Item]) -> None:
+def mark_long(items: Iterable[pytest.Item]) -> None:
     """Mark whole jobs as long, and the cases of slow tests except the first one of each test."""
     begun = set()
     for item in items:

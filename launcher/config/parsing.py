@@ -54,7 +54,7 @@ def joined(words: Sequence[str]) -> tuple[list[str], list[Problem]]:
         count = _parted(rest)
         found.append(_joined(rest[:count]) if count > 1 else rest[0])
         if count > 1:
-            problems.append(_problem(rest[:count]))
+            problems.append(_parted_problem(rest[:count]))
         rest = rest[count:]
     return found, problems
 
@@ -75,7 +75,8 @@ def _joined(words: Sequence[str]) -> str:
     return f"{first}={last if _BARE_VALUE.fullmatch(last) else repr(last)}"
 
 
-def _problem(words: Sequence[str]) -> Problem:
+def _parted_problem(words: Sequence[str]) -> Problem:
+    """Return the fault of words that are one override: where its = is missing or stands alone."""
     is_spaced = any("=" in word for word in words)
     absent = "has a : in place of its =" if words[0].endswith(":") else "lacks a = between key and value"
     message = "has a space before or after its =" if is_spaced else absent

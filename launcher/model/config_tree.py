@@ -94,12 +94,8 @@ def _first_key(node: Any, path: str) -> tuple[str, str]:
 def lookup(tree: Any, path: str) -> Any:
     """Return the value at a dotted path, whose words are keys of mappings and indices of lists; ABSENT if none."""
     while path and tree is not ABSENT:
-        head, _, rest = path.partition(".")
-        if isinstance(tree, dict) and head in tree:  # nearly always: spares two calls a word
-            tree, path = tree[head], rest
-        else:
-            key, path = _first_key(tree, path)
-            tree = child(tree, key)
+        key, path = _first_key(tree, path)
+        tree = child(tree, key)
     return tree
 
 

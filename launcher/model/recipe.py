@@ -409,11 +409,6 @@ def _fields_by_key(model: type[Model]) -> Mapping[str, str]:
     return {info.alias or name: name for name, info in model.model_fields.items()}
 
 
-@functools.cache
-def _uneven() -> UnevenBatch:
-    return UnevenBatch.model_construct(use_uneven_batch=False)
-
-
 def _updates(model: Model, own: Mapping[str, Any], uneven: str, above: str = "") -> dict[str, Any]:
     """Return the fields of a model that valid values change.
 
@@ -431,7 +426,7 @@ def _updates(model: Model, own: Mapping[str, Any], uneven: str, above: str = "")
             continue  # a family without uneven batches: a rule refuses its elastic jobs
         current = getattr(model, names[key])
         if path == uneven:
-            value = _uneven().model_copy(update=value)  # in a third of the time of a new one
+            value = UnevenBatch.model_construct(**value)
         elif isinstance(current, Model):
             value = current.model_copy(update=_updates(current, value, uneven, f"{path}."))
         found[names[key]] = value
