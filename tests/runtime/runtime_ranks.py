@@ -5,10 +5,13 @@ import json
 import logging
 import os
 import pickle
+import select
+import signal
 import socket
 import sys
 import traceback
 from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -44,10 +47,35 @@ def fork_ranks(world_size: int, work: Callable[[Place], Any], folder: Path) -> l
 
 def run_ranks(world_size: int, work: Callable[[Place], Any], folder: Path) -> list[Any]:
     """Run `work(place)` in `world_size` processes of one group and return what each returned."""
-    children = fork_ranks(world_size, work, folder)
-    codes = [os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) for child in children]
+    codes = wait_for_ranks(fork_ranks(world_size, work, folder))
     assert codes == [0] * world_size
     return [pickle.loads((folder / f"result{rank}").read_bytes()) for rank in range(world_size)]
+
+
+def wait_for_ranks(ranks: list[int]) -> list[int]:
+    """Return the exit codes of processes; once one has failed, the others, which may wait for it, are killed."""
+    codes: dict[int, int] = {}
+    running = {os.pidfd_open(rank): rank for rank in ranks}
+    try:
+        while running:
+            for ended in select.select(list(running), [], [])[0]:
+                rank = running.pop(ended)
+                os.close(ended)
+                codes[rank] = os.waitstatus_to_exitcode(os.waitpid(rank, 0)[1])
+            if any(codes.values()):
+                _kill(running)
+    finally:  # such as a test's timeout
+        _kill(running)
+        for descriptor, rank in running.items():
+            os.close(descriptor)
+            os.waitpid(rank, 0)
+    return [codes[rank] for rank in ranks]
+
+
+def _kill(running: dict[int, int]) -> None:
+    for descriptor in running:
+        with suppress(ProcessLookupError):
+            signal.pidfd_send_signal(descriptor, signal.SIGKILL)
 
 
 def _fork(rank: int, world_size: int, port: int, work: Callable[[Place], Any], folder: Path) -> int:
