@@ -46,6 +46,29 @@ def test_variables_of_the_job_stand_at_the_top(prepare):
 
 
 @pytest.mark.parametrize(
+    ("override", "remedy"),
+    [
+        ("recipes.elastic_policy.is_elastic=yes", "did you mean recipes.elastic_policy.is_elastic=true?"),
+        ("recipes.elastic_policy.is_elastic=Off", "did you mean recipes.elastic_policy.is_elastic=false?"),
+        ("recipes.elastic_policy.is_elastic=0", "did you mean recipes.elastic_policy.is_elastic=false?"),
+        ("recipes.elastic_policy.is_elastic=maybe", None),
+        ("recipes.trainer.num_nodes='4'", "did you mean recipes.trainer.num_nodes=4?"),
+        ("recipes.trainer.num_nodes='4.5'", None),
+        ("recipes.trainer.num_nodes=four", None),
+        (
+            "recipes.training_config.training_args.learning_rate='1e-4'",
+            "did you mean recipes.training_config.training_args.learning_rate=1e-4?",
+        ),
+        ("recipes.elastic_policy.resize=inplace", "did you mean in_place?"),
+        ("recipes.run.name=7", "\"recipes.run.name='7'\""),
+    ],
+)
+def test_a_value_of_another_type_is_shown_as_it_was_meant(override, remedy, problems):
+    (problem,) = problems(*LLAMA_K8S, override)
+    assert (problem.code, problem.remedy) == ("E102", remedy)
+
+
+@pytest.mark.parametrize(
     ("words", "remedies"),
     [
         (["recipes", "=", LLAMA], [f"recipes={LLAMA}"]),

@@ -29,6 +29,10 @@ _ALLOWED = {
     "model_type": "a mapping",
     "model_attributes_type": "a mapping",
 }
+_BOOLEANS = {"yes": "true", "y": "true", "on": "true", "true": "true", "1": "true"}
+_BOOLEANS |= {"no": "false", "n": "false", "off": "false", "false": "false", "0": "false"}
+"""Words for a boolean in other places. Source: YAML 1.1, Boolean Language-Independent Type; environment variables."""
+_NUMBERS = {"int_type": r"[-+]?\d{1,18}", "float_type": r"[-+]?(\d+\.?\d*|\.\d+)([eE][-+]?\d{1,3})?"}
 
 
 def type_problems(model: type[BaseModel], tree: Any, prefix: str) -> tuple[Any, tuple[Problem, ...]]:
@@ -99,11 +103,22 @@ def _problem(model: type[BaseModel], error: ErrorDetails, prefix: str) -> Proble
             allowed="[{env: NAME}]" if is_address else "{secretKeyRef: {name: …, key: …}} or {env: NAME}",
             remedy='"notify=[{env:NAME}]"' if is_address else f'"{reference}"',
         )
-    is_number_for_text = error["type"] == "string_type" and isinstance(error["input"], int | float)
-    remedy = f"\"{path}='{error['input']}'\"" if is_number_for_text else None
-    if error["type"] == "literal_error" and isinstance(error["input"], str):
-        remedy = did_you_mean(error["input"], re.findall(r"'([^']+)'", error["ctx"]["expected"]))
+    remedy = _remedy(error, path)
     return Problem("E102", path, _message(error), value=error["input"], allowed=_allowed(error), remedy=remedy)
+
+
+def _remedy(error: ErrorDetails, path: str) -> str | None:
+    """Return what the user may have meant by a faulty value, if it can be guessed."""
+    given, kind = error["input"], error["type"]
+    if kind == "literal_error" and isinstance(given, str):
+        return did_you_mean(given, re.findall(r"'([^']+)'", error["ctx"]["expected"]))
+    if kind == "string_type" and isinstance(given, int | float):
+        return f"\"{path}='{given}'\""
+    if kind == "bool_type" and (meant := _BOOLEANS.get(str(given).lower())):
+        return question([f"{path}={meant}"])
+    if kind in ("int_type", "float_type") and isinstance(given, str) and re.fullmatch(_NUMBERS[kind], given):
+        return question([f"{path}={given}"])  # it was quoted
+    return None
 
 
 def _message(error: ErrorDetails) -> str:
