@@ -9,8 +9,7 @@ from conftest import CACHE, shipped
 from launcher.common.names import CONFIG_DIR, FINE_TUNING
 from launcher.config.compose import compose
 from launcher.families.verl.open_keys import TABLE
-from launcher.families.verl.sections import Parallelism
-from launcher.families.verl.translation import sharding, trained
+from launcher.families.verl.translation import trained
 from launcher.model.config_tree import leaves
 from launcher.model.family_registry import recipe_model
 from launcher.model.validation import is_field
@@ -189,18 +188,6 @@ def test_checkpoints_have_verls_rhythm_and_place(prepare, word, expected):
 @pytest.mark.parametrize(("frequency", "steps"), [("-1", 0), ("5", 5), ("after_each_epoch", -1)])
 def test_evaluation_has_verls_rhythm(prepare, frequency, steps):
     assert described(prepare, SFT, f"{TRAINING}.trainer.test_freq={frequency}")[0].eval_steps == steps
-
-
-@pytest.mark.parametrize(
-    ("size", "again", "expected"),
-    [
-        *((-1, True, "FULL_SHARD"), (16, True, "FULL_SHARD"), (16, False, "SHARD_GRAD_OP"), (1, True, "NO_SHARD")),
-        *((8, True, "HYBRID_SHARD"), (8, False, "_HYBRID_SHARD_ZERO2"), (4, True, None)),
-    ],
-)
-def test_groups_of_gpus_are_pytorchs_strategies(size, again, expected):
-    recipe = {"trainer": {"num_nodes": 2, "devices": 8}}
-    assert sharding(recipe, Parallelism(fsdp_size=size, reshard_after_forward=again)) == expected
 
 
 def test_a_pass_holds_as_many_of_the_longest_samples_as_the_budget_of_tokens(prepare):

@@ -34,7 +34,7 @@ from benchmarks.mutation.operators import Mutant, mutants
 ROOT = Path(__file__).resolve().parents[2]
 SLOWEST_S = 5.0
 """A test that takes longer, in seconds of CPU time, is left out: it runs jobs, and a mutant in those is not seen."""
-MOST_TESTS = 60
+MOST_TESTS = 120
 """Tests that a mutant of a function has to survive: those that go where few others go in its function come first."""
 MEMORY_BYTES = 4 << 30
 BROKEN = 70
