@@ -1,10 +1,14 @@
 """Overrides of every form: each sets a value or chooses a file, is a Problem, or is noticed to change nothing."""
 
+import shlex
 from pathlib import Path
 
 import pytest
 from conftest import ELASTIC, LLAMA_K8S
 
+from launcher.common import redaction
+from launcher.common.problems import ProblemsFound
+from launcher.config import parsing
 from launcher.config.compose import compose
 from launcher.model.config_tree import ABSENT, get, leaves, lookup, merged, replaced, without
 from launcher.planning.explain import Sizes, explain, find
@@ -209,3 +213,185 @@ def test_what_an_override_removes_is_removed_at_every_size(name):
 def test_a_planned_table_that_is_removed_again_is_not_planned(problems):
     words = ["++recipes.scale_config=auto", "~recipes.scale_config", f"{AT_3}.0.type=Foo"]
     assert problems(*RING, *words)
+
+
+SPACED, NO_EQUALS, COLON = (
+    "has a space before or after its =",
+    "lacks a = between key and value",
+    "has a : in place of its =",
+)
+
+
+@pytest.mark.parametrize(
+    ("words", "joined", "faults"),
+    [
+        ("a=1 b.c=2", "a=1 b.c=2", []),
+        ("recipes = x", "recipes=x", [("recipes", SPACED)]),
+        ("MAX.X = x", "MAX.X=x", [("MAX.X", SPACED)]),
+        ("recipes =x cluster= k8s", "recipes=x cluster=k8s", [("recipes", SPACED), ("cluster", SPACED)]),
+        ("recipes x dry_run true", "recipes=x dry_run=true", [("recipes", NO_EQUALS), ("dry_run", NO_EQUALS)]),
+        ("cluster: k8s b.c=2", "cluster=k8s b.c=2", [("cluster", COLON)]),
+        ("a.b =c=d", "a.b='c=d'", [("a.b", SPACED)]),
+        ("a=1 HF_TOKEN x", "a=1 HF_TOKEN=x", [("HF_TOKEN", NO_EQUALS)]),
+        ("recipes =", "recipes =", []),
+        ("recipes", "recipes", []),
+        ("= =x", "= =x", []),
+        ("=b =c", "=b =c", []),
+        ("recipes a=b", "recipes a=b", []),
+        ("a=b= x", "a=b= x", []),
+        ("a=b x", "a=b x", []),
+        ("a.b c.d", "a.b c.d", []),
+        ("word k8s", "word k8s", []),
+        ("a=1 =b", "a=1 =b", []),
+        ("~recipes k8s", "~recipes k8s", []),
+        ("recipes ~cluster", "recipes ~cluster", []),
+    ],
+)
+def test_words_around_an_equals_sign_are_one_override(words, joined, faults):
+    found, problems = parsing.joined(words.split())
+    assert found == joined.split()
+    assert [(problem.code, problem.path, problem.message) for problem in problems] == [("E001", *f) for f in faults]
+
+
+@pytest.mark.parametrize("value", ["it's", 'a "b"', "c$HOME", "`d`", "e\\", "f\\'g", "h!i", "j=k", "l\\\\m n"])
+def test_a_shell_makes_the_value_of_the_remedy(value):
+    _, (problem,) = parsing.joined(["recipes.run.name", "=", value])
+    (word,) = shlex.split(problem.remedy)
+    (override,) = parsing.parse([word])
+    assert override.value == value
+
+
+def test_the_remedy_for_a_text_with_a_space_is_quoted_for_the_shell():
+    (word,), (problem,) = parsing.joined(["recipes.run.name", "=", "my_run"])
+    assert word == problem.remedy == "recipes.run.name=my_run"
+    (word,), (problem,) = parsing.joined(["recipes.run.name", "=", "my run"])
+    assert (word, problem.remedy) == ("recipes.run.name='my run'", "\"recipes.run.name='my run'\"")
+
+
+ONE_NODE = ("recipes.trainer.num_nodes", 1)
+DEVICES, IS_ELASTIC = "recipes.trainer.devices", "recipes.elastic_policy.is_elastic"
+ON, OFF = ("rehearse", True), ("rehearse", False)
+RANKS = ("rehearse.ranks", 2)
+TWO = (RANKS, ONE_NODE, (DEVICES, 2))
+
+
+@pytest.mark.parametrize(
+    ("words", "values"),
+    [
+        (["rehearse=true"], (ON,)),
+        (["a=1", "rehearse.ranks=2"], (("a", 1), *TWO)),
+        (["rehearse=true", "rehearse.ranks=2"], TWO),
+        (["rehearse.ranks=2", "rehearse=true"], TWO),
+        (["rehearse.ranks=3", "rehearse.ranks=2"], (("rehearse.ranks", 3), *TWO)),
+        (["rehearse=true", "rehearse.steps=4"], (("rehearse.steps", 4),)),
+        (["rehearse={ranks: 3}"], (("rehearse", {"ranks": 3}), ONE_NODE, (DEVICES, 3))),
+        (["rehearse={steps: 4}"], (("rehearse", {"steps": 4}),)),
+        (["rehearse.ranks=2", "rehearse={steps: 4}"], (RANKS, ("rehearse", {"steps": 4}), *TWO[1:])),
+        (["rehearse.ranks=2", "rehearse=false"], (RANKS, OFF)),
+        (["rehearse.ranks=2", "rehearse=false", "rehearse=true"], (RANKS, OFF, ON)),
+        (["rehearse=true", "rehearse=false", "rehearse.steps=4"], (ON, OFF, ("rehearse.steps", 4))),
+        (["rehearse.ranks=2", "~rehearse=true"], (RANKS, ON)),
+        (["rehearse.ranks=1"], (("rehearse.ranks", 1), ONE_NODE, (DEVICES, 1))),
+        (["rehearse.ranks=1024"], (("rehearse.ranks", 1024), ONE_NODE, (DEVICES, 1024))),
+        (["rehearse.ranks=1025"], (("rehearse.ranks", 1025),)),
+        (["rehearse.ranks=0"], (("rehearse.ranks", 0),)),
+        (["rehearse.ranks=true"], (("rehearse.ranks", True),)),
+        (["rehearse.ranks=x"], (("rehearse.ranks", "x"),)),
+        (["rehearse.ranks=2", f"{IS_ELASTIC}=true"], (RANKS, (IS_ELASTIC, True))),
+        ([f"{IS_ELASTIC}=false", "rehearse.ranks=2"], ((IS_ELASTIC, False), *TWO)),
+        (["rehearse.ranks=2", "a=true"], (RANKS, ("a", True), *TWO[1:])),
+    ],
+    ids=lambda value: " ".join(value) if isinstance(value, list) else None,
+)
+def test_ranks_of_a_rehearsal_are_the_devices_of_one_node(words, values):
+    assert [(each.key, each.value) for each in parsing.parse(words)] == list(values)
+
+
+@pytest.mark.parametrize(
+    ("word", "expected"),
+    [
+        ("hydra.run.dir=x", ("E009", "hydra.run.dir", None, "hydra.searchpath", None, "hydra.run.dir=x")),
+        (
+            "hydra.searchpath@x=[/usr]",
+            ("E009", "hydra.searchpath", None, "hydra.searchpath", None, "hydra.searchpath@x=[/usr]"),
+        ),
+        *(
+            (word, ("E009", "hydra.searchpath", value, None, "hydra.searchpath=[/path/to/folder]", word))
+            for word, value in (
+                ("hydra.searchpath=/usr", "/usr"),
+                ("hydra.searchpath=[1]", "[1]"),
+                ("hydra.searchpath=[/usr,1]", "['/usr', 1]"),
+            )
+        ),
+        (
+            "hydra.searchpath=[/absent,/usr,/nowhere]",
+            ("E009", "hydra.searchpath", "/absent, /nowhere", None, None, "hydra.searchpath=[/absent,/usr,/nowhere]"),
+        ),
+        ("~recipes", ("E005", "recipes", None, None, None, "~recipes")),
+        ("recipes=1", ("E005", "recipes", None, None, "recipes list shows all recipes", "recipes=1")),
+        (
+            "cluster=null",
+            (
+                *("E005", "cluster", None, None),
+                "cluster=NAME, NAME one of k8s, local, ray, slurm, sm_jobs, sm_local",
+                "cluster=null",
+            ),
+        ),
+        ("recipes@x=y", ("E005", "recipes", None, None, None, "recipes@x=y")),
+        ("a=1,2", ("E002", "a=1,2", None, None, "add --multirun, or quote the value", None)),
+    ],
+)
+def test_a_word_that_is_no_override_of_a_launch_has_one_fault(word, expected):
+    with pytest.raises(ProblemsFound) as caught:
+        parsing.parse([word])
+    (found,) = caught.value.problems
+    value = None if found.value is None else str(found.value)
+    assert (found.code, found.path, value, found.allowed, found.remedy, found.where) == expected
+
+
+def test_every_fault_of_a_command_line_is_reported():
+    with pytest.raises(ProblemsFound) as caught:
+        parsing.parse(["a", "=", "1,2", "cluster=null", "b=[", "=1"])
+    found = [(problem.code, problem.path) for problem in caught.value.problems]
+    assert found == [("E001", "a"), ("E005", "cluster"), ("E001", "b=["), ("E001", "=1")]
+
+
+def test_the_value_of_a_secret_is_masked_from_then_on():
+    parsing.parse(["env_vars.OTHER_TOKEN=kept-to-itself"])
+    assert redaction.masked("the value kept-to-itself") == "the value …"
+
+
+def test_only_folders_of_the_search_path_are_read_of_a_command_line():
+    words = [
+        "+hydra.searchpath=[/usr,file:///tmp]",
+        "a=[",
+        "hydra.searchpath=[/etc]",
+        "recipes=x",
+        "Xhydra.searchpath=1",
+    ]
+    assert parsing.search_path(words) == [Path("/usr"), Path("/tmp"), Path("/etc")]
+
+
+@pytest.mark.parametrize(
+    ("word", "expected"),
+    [
+        ("recipes=a,b.yaml", "recipes='a,b.yaml'"),
+        ("++recipes=a,b.yaml", "++recipes='a,b.yaml'"),
+        ("recipes=c,d", "recipes='c,d'"),
+        ("recipes=x=[", "recipes='x=['"),
+        ("recipes=e,f", "recipes=e,f"),
+        ("recipes=plain", "recipes=plain"),
+        ("recipes=", "recipes="),
+        ("cluster=a,b.yaml", "cluster=a,b.yaml"),
+        ("recipes=a\0[", "recipes=a\0["),
+    ],
+)
+def test_a_recipe_s_name_is_quoted_where_it_would_be_read_in_another_way(word, expected, tmp_path):
+    (tmp_path / "recipes").mkdir()
+    (tmp_path / "a,b.yaml").touch()
+    (tmp_path / "recipes" / "c,d.yaml").touch()
+    words = [f"hydra.searchpath=[{tmp_path}]", word]
+    assert parsing.spelled(words, tmp_path) == (words[0], expected)
+    if word != "recipes=c,d":
+        faulty = ["hydra.searchpath=[/nowhere]", word]
+        assert parsing.spelled(faulty, tmp_path) == (faulty[0], expected)

@@ -278,6 +278,34 @@ def test_a_plan_lists_its_sizes_once_with_their_costs_within_the_terminal(prepar
     assert (plan_report.BARS in head) is (columns in (120, 160))
 
 
+@pytest.mark.parametrize(
+    ("settings", "has_speedup", "place"),
+    [
+        ({}, False, "plan.md in the bundle"),
+        ({"in_full": True}, True, "recipes plan --notes"),
+        ({"all_notes": True}, False, None),
+    ],
+    ids=["short", "full", "notes"],
+)
+def test_notes_of_most_elastic_jobs_are_named_unless_all_are_requested(prepare, capsys, settings, has_speedup, place):
+    job = prepare(*LLAMA_K8S, ELASTIC, "recipes.trainer.num_nodes=4", STATED, STATED)
+    terminal.show_plan(job, **settings)
+    out = capsys.readouterr().out
+    assert out.startswith(f"{job.name}   ")
+    assert ("\nspeedup: of the computation, by the largest share; " in out) is has_speedup
+    codes = [notice.code for notice in job.notices]
+    named = re.findall(r"^(\d) notes of most elastic jobs: (.*)   (.*)$", out, re.M)
+    usual = named[0][1].split(", ") if named else []
+    assert "N165" in codes and "N165" not in usual and (place is None or len(usual) > 1)
+    assert re.findall(r"^note  (N\d+) ", out, re.M) == [code for code in codes if code not in usual]
+    assert named == ([(str(len(usual)), ", ".join(usual), place)] if place else [])
+
+
+def test_a_plan_of_one_size_has_no_speedup_in_full(prepare, capsys):
+    terminal.show_plan(prepare(*LLAMA_K8S), in_full=True)
+    assert "speedup: of the" not in capsys.readouterr().out
+
+
 def test_a_job_s_sizes_are_not_changed_by_its_run(prepare):
     job = prepare(*LLAMA_K8S, ELASTIC)
     before = [point.config["training_config"]["mlflow"]["run_id"] for point in job.scales]

@@ -135,17 +135,46 @@ def test_a_check_that_passes_says_why_it_ends_and_what_is_proven():
             ["waits for ever", "2 nodes must have 24 CPUs and 8 GPUs"],
         ),
         ([{"CPU": 48, "GPU": 4}] * 4, (True, 16, (0,)), ["a worker has 4 of 8 GPUs: the program waits for ever"]),
+        ([{"GPU": 4}] * 4, (True, 16, (0,)), ["0 nodes can hold one; a worker has 4 of 8 GPUs: the"]),
+        ([{"CPU": 48}] * 2, (True, 0, (0,)), ["0 nodes can hold one; a worker has 0 of 8 GPUs"]),
+        ([{"CPU": 20, "GPU": 4}] * 4, (True, 16, (0,)), ["a worker has 20 of 24 CPUs and 4 of 8 GPUs: the"]),
+        ([{"CPU": 20, "GPU": 4}, {"CPU": 20, "GPU": 12}], (True, 16, (0,)), ["; a worker has 20 of 24 CPUs: the"]),
         ([WORKER] * 2, (False, 16, (2,)), ["no node has the 1 CPU of the program's main loop"]),
         ([WORKER] * 3, (True, 24, (2,)), ["note  8 GPUs of the cluster would be idle", "as planned"]),
         ([{"GPU": 8}] * 2, (True, 16, (2,)), ["2 of 2 placement groups ready", "as planned"]),
         ([], (True, 0, (0,)), ["0 offered by no node", "0 nodes can hold one"]),
     ],
-    ids=["gpus", "groups", "cpus", "waits", "gpus-of-a-node", "driver", "idle", "unknown-cpus", "no-workers"],
+    ids=[
+        *("gpus", "groups", "cpus", "waits", "gpus-of-a-node", "gpus-alone", "no-gpus", "both", "nearest"),
+        *("driver", "idle", "unknown-cpus", "no-workers"),
+    ],
 )
 def test_a_finding_has_the_numbers_of_both_sides(workers, result, expected):
     text = "\n".join(lines(workers, result))
     assert [each for each in expected if each not in text] == [], text
     assert ("as planned" in text) == ("fails" not in text)
+
+
+def test_a_check_that_fails_names_both_sides_and_the_remedy():
+    check = CHECK._replace(pools=(POOL, Pool("reward_pool", 1, 2, {"CPU": 3, "GPU": 1}, "reward=1 × 2")))
+    assert lines([WORKER, {"GPU": 4}], (False, 12, (1, 1)), check) == [
+        "fails no node has the 1 CPU of the program's main loop",
+        "fails 18 GPUs needed (nnodes=2 × gpus=8 + reward=1 × 2), 12 offered by 1 node with 8 and 1 node with 4: "
+        "the program stops with an error",
+        "fails global_pool: 1 of 2 placement groups ready, each 8 × {CPU: 3, GPU: 1} on one node (STRICT_PACK); "
+        "1 node can hold one; a worker has 4 of 8 GPUs",
+        "ok    reward_pool: 1 of 1 placement group ready, each 2 × {CPU: 3, GPU: 1} on one node (STRICT_PACK)",
+        "the job would not start: the program reserves by nnodes=2 × gpus=8 and reward=1 × 2, "
+        f"the cluster is that of {JOB}",
+        "remedy: recipes.trainer.num_nodes and devices set both sides; 2 nodes must have 24 CPUs and 8 GPUs free",
+    ]
+
+
+def test_the_result_of_a_check_is_a_line_of_json_with_a_number_for_each_pool():
+    found = report.read_result('{"is_driver_placed": true, "available": 16, "ready": [2, 1]}')
+    assert found == report.Result(True, 16, (2, 1)) and isinstance(found.ready, tuple)
+    with pytest.raises(ValueError, match="shorter"):
+        lines([WORKER] * 2, (True, 16, ()))
 
 
 def test_pools_that_fill_the_same_nodes_are_not_said_to_lack_them():

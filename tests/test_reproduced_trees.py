@@ -1,5 +1,6 @@
 """What git does not see of a job's code is recorded too, and a record ends whatever a folder holds."""
 
+import hashlib
 import json
 import os
 from pathlib import Path
@@ -10,7 +11,8 @@ from test_reproduction import git, project, rendered, script
 from launcher.api import reproducing
 from launcher.common.names import METRICS_FILE, RUN_DIR
 from launcher.reproduction import code
-from launcher.reproduction.digests import Budget, digests, file_digest
+from launcher.reproduction import digests as digests_module
+from launcher.reproduction.digests import Budget, combined, digests, file_digest
 
 __all__ = ["project"]
 
@@ -125,3 +127,81 @@ def test_damaged_lines_of_metrics_are_left_out(project, recipes):
     (jobs[1] / RUN_DIR / METRICS_FILE).write_text(json.dumps({"loss": 1.0, "further": {"reward": 3.0}}) + "\n")
     found = reproducing.of_jobs(*jobs).sections["metrics"]
     assert {each.key for each in found} == {"loss.last", "loss.lowest", "loss.highest"}
+
+
+def sha256(*parts: bytes) -> str:
+    return hashlib.sha256(b"".join(parts)).hexdigest()
+
+
+def test_a_file_up_to_64_mib_is_read_completely(tmp_path):
+    size = 64 << 20
+    path = tmp_path / "zeros"
+    path.touch()
+    os.truncate(path, size)
+    budget = Budget()
+    assert budget.num_bytes == 512 << 20 and budget.num_files == 20_000
+    assert file_digest(str(path), budget) == f"sha256:{sha256(bytes(size))}"
+    assert budget.num_bytes == 448 << 20
+    os.truncate(path, size + 1)
+    assert file_digest(str(path), budget).startswith("sampled:")
+    assert budget.num_bytes == (448 << 20) - (16 << 16)
+
+
+def test_a_file_that_grows_counts_by_its_first_bytes(tmp_path):
+    path = tmp_path / "log"
+    path.write_bytes(b"begin, and more")
+    with path.open("rb", buffering=0) as file:
+        assert digests_module._complete(file, 5) == sha256(b"begin")
+    with path.open("rb", buffering=0) as file:
+        assert digests_module._complete(file, 99) == sha256(b"begin, and more")
+
+
+@pytest.mark.parametrize(("left", "count"), [(9, 16), (1, 16), (0, 1), (-1, 1)])
+def test_a_sample_is_the_size_the_time_and_blocks_from_start_to_end(tmp_path, left, count):
+    """16 blocks of 64 KiB at equal distances; the first one alone if nothing is left to be read."""
+    content = bytes(range(256)) * 4096 + os.urandom(1000)
+    path = tmp_path / "large"
+    path.write_bytes(content)
+    os.utime(path, ns=(0, 1_700_000_000_000_000_001))
+    starts = [i * (len(content) - 65_536) // 15 for i in range(count)]
+    blocks = [content[start : start + 65_536] for start in starts]
+    budget = Budget(num_bytes=left)
+    assert file_digest(str(path), budget) == f"sampled:{sha256(b'1049576 1700000000000000001', *blocks)}"
+    assert budget.num_bytes == left - count * 65_536
+
+
+def test_a_small_file_is_sampled_if_less_than_it_is_left(tmp_path):
+    path = tmp_path / "small"
+    path.write_bytes(b"four")
+    budget = Budget(num_bytes=7)
+    assert file_digest(str(path), budget) == f"sha256:{sha256(b'four')}" and budget.num_bytes == 3
+    os.utime(path, ns=(0, 5))
+    assert file_digest(str(path), budget) == f"sampled:{sha256(b'4 5', b'four' * 16)}"
+    assert file_digest(str(path), Budget(num_bytes=4)) == f"sha256:{sha256(b'four')}"
+
+
+def test_a_folder_is_its_files_in_the_order_of_their_names(tmp_path, tmp_path_factory):
+    for name in ("b/1", "b/2", "a/x", "c", "left/y", "b/left", "B"):
+        (tmp_path / name).parent.mkdir(exist_ok=True)
+        (tmp_path / name).write_text(name)
+    (tmp_path / "a" / "back").symlink_to(tmp_path)
+    elsewhere = tmp_path_factory.mktemp("elsewhere")
+    (elsewhere / "1").write_text("z/1")
+    (tmp_path / "z").symlink_to(elsewhere)
+    found = digests(str(tmp_path), Budget(), lambda path: path.endswith("left"))
+    assert found == {name: f"sha256:{sha256(name.encode())}" for name in ("B", "c", "a/x", "b/1", "b/2", "z/1")}
+    assert list(found) == ["B", "c", "a/x", "b/1", "b/2", "z/1"]
+    budget = Budget(num_files=3)
+    assert list(digests(str(tmp_path), budget)) == ["B", "c", "a/x"] and budget.is_spent
+    assert not Budget(num_files=1).is_spent and Budget(num_files=0).is_spent
+
+
+def test_what_is_no_file_is_said():
+    assert file_digest("/dev/null", Budget()) == "not a regular file"
+    assert file_digest("/nowhere", Budget()) == "unreadable: No such file or directory"
+
+
+def test_the_digest_of_a_folder_is_that_of_its_list():
+    files = {"b": "sha256:1", "a c": "sampled:2", os.fsdecode(b"\xff\xc3\xa9"): "3"}
+    lines = b"3 a c sampled:2\n", b"1 b sha256:1\n", b"3 \xff\xc3\xa9 3\n"
+    assert combined(files) == f"sha256:{sha256(*lines)}"

@@ -90,5 +90,125 @@ def test_every_word_that_the_sweeper_does_not_support_is_a_problem():
     with pytest.raises(ProblemsFound) as found:
         search_space.read(words)
     assert [problem.code for problem in found.value.problems] == ["E009"] * 8 + ["E002"]
+    assert [problem.path for problem in found.value.problems] == [word.partition("=")[0] for word in words[:-1]] + [
+        words[-1]
+    ]
     with pytest.raises(ProblemsFound, match="no override sweeps"):
         search_space.read(["hydra/sweeper=optuna", "a=1"])
+
+
+@pytest.mark.parametrize(
+    ("text", "dimension"),
+    [
+        (f"{A}=interval(2,2)", Dimension(A, low=2.0, high=2.0)),
+        (f"{A}=range(0.5,1.5,0.5)", Dimension(A, low=0.5, high=1.0, step=0.5)),
+        (f"{A}=range(3)", Dimension(A, low=0, high=2, step=1)),
+        (f"{A}=range(1,3,0.5)", Dimension(A, low=1, high=2.5, step=0.5)),
+    ],
+)
+def test_the_bounds_of_a_sweep_are_those_of_its_values(text, dimension):
+    assert search_space.dimensions([text]) == (dimension,)
+
+
+@pytest.mark.parametrize(
+    ("text", "code"),
+    [
+        (f"{A}=1,2\0", "E001"),
+        (f"{A}=choice(1", "E001"),
+        (f"{A}=tag(log, choice(1,2))", "E002"),
+        (f"{A}=tag(log, range(1.0,3.0,1.0))", "E002"),
+        (f"{A}=tag(b, a, log, range(1,3))", "E002"),
+        (f"{A}=interval(-inf,1)", "E002"),
+        (f"{A}=shuffle(1,2)", "E002"),
+    ],
+)
+def test_what_a_sampler_could_not_draw_again_is_refused(text, code):
+    with pytest.raises(ProblemsFound) as found:
+        search_space.dimensions([text.replace(f"{A}=1,2\0", "recipes=a,b\0")])
+    assert [problem.code for problem in found.value.problems] == [code]
+
+
+def test_unknown_tags_are_named_in_order_and_a_reversed_interval_the_right_way_round():
+    with pytest.raises(ProblemsFound) as found:
+        search_space.dimensions([f"{A}=tag(b, a, log, range(1,3))", f"{A}x=interval(5,1)"])
+    tags, order = found.value.problems
+    assert (tags.value, tags.allowed) == ("a, b", "log") and order.remedy == "interval(1.0,5.0)"
+
+
+@pytest.mark.parametrize(
+    ("words", "is_search"),
+    [
+        ("hydra/sweeper=optuna", True),
+        ("+hydra/sweeper=optuna", True),
+        ("a=1 hydra/sweeper/sampler=tpe", True),
+        ("a=1 hydra.sweeper.n_trials=3", True),
+        ("a=hydra/sweeper=optuna b=hydra.sweeper.", False),
+        ("hydra/sweepers=optuna", False),
+        ("hydra.sweep.dir=x", False),
+        ("a=1,2", False),
+    ],
+)
+def test_a_command_line_that_names_a_sweeper_is_a_search(words, is_search):
+    assert search_space.is_search(words.split()) is is_search
+
+
+@pytest.mark.parametrize(
+    ("word", "settings"),
+    [
+        ("+hydra.sweeper.n_trials=0", {"trials": 0}),
+        ("hydra.sweeper.n_trials=1000000", {"trials": 1_000_000}),
+        ("hydra.sweeper.pruner.n_startup_trials=4", {"startup_trials": 4}),
+        ("hydra.sweeper.pruner.n_warmup_steps=5", {"warmup_steps": 5}),
+        ("hydra/sweeper/sampler=grid", {"sampler": "grid"}),
+        ("hydra/sweeper/sampler=tpe", {"sampler": "tpe"}),
+        ("hydra.sweeper.direction=minimize", {"direction": "minimize"}),
+        ("hydra.sweeper.objective='a b'", {"objective": "a b"}),
+        ("Xhydra.sweeper.n_jobs=2", {}),
+    ],
+)
+def test_a_setting_of_the_sweeper_is_an_argument_of_a_sweep(word, settings):
+    found = search_space.read([word, "a=1,2"])
+    assert dict(found.settings) == settings
+    assert found.fixed == (() if settings else (word,)) and found.dimensions == (Dimension("a", ("1", "2")),)
+
+
+@pytest.mark.parametrize(
+    ("word", "value", "allowed"),
+    [
+        ("hydra.sweeper.n_trials=1000001", 1_000_001, "0 to 1000000"),
+        ("hydra.sweeper.n_trials=-1", -1, "0 to 1000000"),
+        ("hydra.sweeper.n_jobs=true", True, "0 to 1000000"),
+        ("hydra.sweeper.n_jobs=1.0", 1.0, "0 to 1000000"),
+        ("hydra.sweeper.objective=3", 3, None),
+        ("hydra.sweeper.study_name=''", "", None),
+        ("hydra/sweeper/pruner=hyperband", "hyperband", "median"),
+        ("hydra/sweeper/sampler=nsgaii", "nsgaii", "tpe, random, grid"),
+        ("hydra.sweeper.params={}", "{}", "{key: 'interval(low, high)', …}"),
+        (
+            "hydra.sweeper.storage=x",
+            None,
+            "hydra/sweeper, hydra/sweeper/sampler, hydra/sweeper/pruner, hydra.sweeper.direction, "
+            "hydra.sweeper.study_name, hydra.sweeper.objective, hydra.sweeper.n_trials, hydra.sweeper.n_jobs, "
+            "hydra.sweeper.sampler.seed, hydra.sweeper.pruner.n_startup_trials, "
+            "hydra.sweeper.pruner.n_warmup_steps, hydra.sweeper.params.…",
+        ),
+    ],
+)
+def test_a_faulty_setting_is_named_with_what_is_allowed(word, value, allowed):
+    with pytest.raises(ProblemsFound) as found:
+        search_space.read([word, "a=1,2"])
+    (problem,) = found.value.problems
+    assert (problem.code, problem.path) == ("E009", word.partition("=")[0])
+    assert (problem.value, problem.allowed) == (value, allowed)
+
+
+def test_parameters_of_the_sweeper_are_overrides_that_sweep():
+    words = ["hydra.sweeper.params={a: 'choice(1,2)', b: 'range(3)'}", "+hydra.sweeper.params.c='interval(0,1)'"]
+    found = search_space.read([*words, "++hydra.sweeper.params.d.e=x,y"])
+    assert found.dimensions == (
+        Dimension("a", ("1", "2")),
+        Dimension("b", low=0, high=2, step=1),
+        Dimension("c", low=0.0, high=1.0),
+        Dimension("d.e", ("x", "y")),
+    )
+    assert found.fixed == () and found.settings == {}

@@ -115,8 +115,87 @@ def test_a_sweep_that_would_not_be_launched_is_refused(here, capsys):
 
 def test_without_optuna_a_search_is_refused_and_a_grid_is_not(here, monkeypatch):
     monkeypatch.setattr(choosing.importlib.util, "find_spec", lambda name: None)
-    assert [problem.code for problem in choosing.problems(description("a=interval(0,1)"))] == ["E723"]
+    for wanted in (description("a=interval(0,1)"), description("a=1,2", is_grid=True, pruner="median")):
+        (problem,) = choosing.problems(wanted)
+        assert (problem.code, problem.path) == ("E723", "sweep")
+        assert problem.remedy == "pip install 'recipe-launcher[sweep]'"
     assert not choosing.problems(description("a=1,2", is_grid=True))
+
+
+def test_a_grid_gives_its_combinations_in_order_and_goes_on_after_the_last_on_record(tmp_path):
+    grid = choosing.chooser(description("a=1,2", "b=x,y", is_grid=True), tmp_path)
+    combinations = [("1", "x"), ("1", "y"), ("2", "x"), ("2", "y")]
+    assert [grid.ask() for _ in range(5)] == [*enumerate(combinations), None]
+    grid.restore({number: Trial(number, combinations[number], ()) for number in (0, 1)})
+    assert [grid.ask() for _ in range(3)] == [(2, ("2", "x")), (3, ("2", "y")), None]
+    grid.restore({})
+    assert grid.ask() == (0, ("1", "x"))
+    assert grid.prunes(0, [(1, 2.0)]) is False
+    assert not list(tmp_path.iterdir())
+
+
+def test_a_dimension_is_a_distribution_of_optuna():
+    optuna = pytest.importorskip("optuna")
+    of = optuna.distributions
+    expected = {
+        "a=x,y": of.CategoricalDistribution(("x", "y")),
+        "a=range(1,9)": of.IntDistribution(1, 8),
+        "a=range(1,10,2)": of.IntDistribution(1, 9, step=2),
+        "a=int(interval(1,5))": of.IntDistribution(1, 5),
+        "a=tag(log, range(1,9))": of.IntDistribution(1, 8, log=True),
+        "a=interval(0,1)": of.FloatDistribution(0.0, 1.0),
+        "a=tag(log, interval(1e-5,1))": of.FloatDistribution(1e-5, 1.0, log=True),
+        "a=range(0.5,2,0.5)": of.FloatDistribution(0.5, 1.5, step=0.5),
+    }
+    found = {word: choosing._distribution(optuna, search_space.dimensions([word])[0]) for word in expected}
+    assert found == expected
+
+
+@pytest.mark.parametrize("sampler", ["random", "tpe"])
+def test_a_study_draws_as_optuna_does_with_its_seed_and_its_past(tmp_path, sampler):
+    optuna = pytest.importorskip("optuna")
+    wanted = description("a=interval(0,1)", sampler=sampler, seed=5)
+    drawn = []
+    for seed in (5, 6):
+        kind = {"random": optuna.samplers.RandomSampler, "tpe": optuna.samplers.TPESampler}[sampler]
+        alone = optuna.create_study(sampler=kind(seed=seed))
+        drawn.append(alone.ask({"a": optuna.distributions.FloatDistribution(0.0, 1.0)}).params["a"])
+    assert choosing.chooser(wanted, tmp_path).ask() == (0, (drawn[0],))
+    resumed = choosing.Study(wanted, tmp_path)
+    assert resumed.ask() == (1, (drawn[1],))
+    assert getattr(resumed._study.sampler, "_constant_liar", True) is True
+
+
+def test_a_study_is_told_how_each_trial_ended(tmp_path):
+    pytest.importorskip("optuna")
+    study = choosing.Study(description("a=interval(0,1)", trials=6, direction="maximize"), tmp_path / "")
+    ends = [(SUCCEEDED, 2.0), (SUCCEEDED, 3.0), ("pruned", 9.0), (FAILED, 9.0), (SUCCEEDED, None)]
+    for state, value in ends:
+        number, values = study.ask()
+        study.tell(Trial(number, values, (), state, value))
+    names = ["COMPLETE", "COMPLETE", "PRUNED", "FAIL", "FAIL"]
+    assert [trial.state.name for trial in study._study.trials] == names
+    assert (study._study.best_value, study._study.study_name) == (3.0, tmp_path.name)
+    study.ask()
+    assert study.ask() is None
+    again = choosing.Study(description("a=interval(0,1)", trials=6, direction="maximize"), tmp_path)
+    again.restore({n: Trial(n, (), (), *end) for n, end in enumerate(ends)})
+    assert [trial.state.name for trial in again._study.trials] == [*names, "FAIL"]
+
+
+def test_a_median_pruner_has_the_numbers_of_the_sweep():
+    optuna = pytest.importorskip("optuna")
+    pruner = choosing._pruner(optuna, description("a=1,2", pruner="median", startup_trials=3, warmup_steps=7))
+    assert (pruner._n_startup_trials, pruner._n_warmup_steps) == (3, 7)
+    assert isinstance(choosing._pruner(optuna, description("a=1,2")), optuna.pruners.NopPruner)
+
+
+def test_the_overrides_of_a_trial_are_its_values_and_the_first_one_has_the_lower_bounds():
+    found = search_space.dimensions(["+a=x,y", "b=interval(0.5,1)", "c=range(3,9)"])
+    assert choosing.texts(found, ("y", 0.75, 4)) == ("+a=y", "b=0.75", "c=4")
+    assert choosing.first(found) == ("+a=x", "b=0.5", "c=3")
+    with pytest.raises(ValueError, match="shorter"):
+        choosing.texts(found, ("y", 0.75))
 
 
 def test_the_same_call_is_the_same_sweep_and_another_one_needs_another_name(here):

@@ -294,6 +294,7 @@ def _assigned(statement: ast.stmt) -> set[str]:
 
 def _functions(path: Path) -> list[types.FunctionType]:
     """Return the functions that exist of a module, those of other modules' tables and decorators included."""
+    gc.unfreeze()  # what is frozen is not listed, and tests/conftest.py freezes what was imported
     functions = (each for each in gc.get_objects() if type(each) is types.FunctionType)
     return [each for each in functions if each.__code__.co_filename == str(path)]
 
@@ -307,7 +308,7 @@ def _exchange(module: types.CodeType, name: str, functions: list[types.FunctionT
             new = codes.get((old.co_qualname, old.co_firstlineno))
             if new is None or new.co_freevars != old.co_freevars:
                 return False
-            function.__code__, is_known = new, True
+            function.__code__, is_known = new, is_known or old.co_qualname == name
     return is_known
 
 

@@ -2,6 +2,7 @@
 
 import os
 import re
+import shlex
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
@@ -24,6 +25,8 @@ from launcher.config.overrides import (
 _CHOICE = re.compile(r"(\+{0,2}recipes=)(.*)", re.S)
 _BARE_VALUE = re.compile(r"[\w./@:+-]+")
 """A value that needs no quotes in a suggestion."""
+_SPECIAL = re.compile(r'["$`!]|\\\\')
+"""What a shell changes within double quotes. Source: Bash Reference Manual, Double Quotes."""
 _REHEARSE, _MOST_RANKS = "rehearse", 1024
 _IS_ELASTIC = "recipes.elastic_policy.is_elastic"
 
@@ -72,7 +75,7 @@ def _parted(words: Sequence[str]) -> int:
 
 def _joined(words: Sequence[str]) -> str:
     first, last = words[0].rstrip("=:"), words[-1].removeprefix("=")
-    return f"{first}={last if _BARE_VALUE.fullmatch(last) else repr(last)}"
+    return f"{first}={last if _BARE_VALUE.fullmatch(last) else quoted(last)}"
 
 
 def _parted_problem(words: Sequence[str]) -> Problem:
@@ -81,8 +84,14 @@ def _parted_problem(words: Sequence[str]) -> Problem:
     absent = "has a : in place of its =" if words[0].endswith(":") else "lacks a = between key and value"
     message = "has a space before or after its =" if is_spaced else absent
     text = shown(_joined(words))
-    quoted = f'"{text}"' if "'" in text else text
-    return Problem("E001", text.partition("=")[0], message, remedy=quoted)
+    return Problem("E001", text.partition("=")[0], message, remedy=_shell_word(text))
+
+
+def _shell_word(text: str) -> str:
+    """Return an override as it is typed: in double quotes, the easier to read, where a shell leaves it alone."""
+    if "'" not in text:
+        return text
+    return shlex.quote(text) if _SPECIAL.search(text) else f'"{text}"'
 
 
 def _completed(parsed: list[Override]) -> list[Override]:
