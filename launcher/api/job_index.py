@@ -307,6 +307,6 @@ def _recorded(folder: Path, total: str) -> float | None:
     with contextlib.suppress(OSError, ValueError, KeyError, TypeError, OverflowError, RecursionError):
         with (folder / RUN_DIR / TIMELINE).with_suffix(".json").open("rb") as file:
             head = file.read(4096)  # the totals precede the steps, of which there may be many
-        name = f'"{total}"'.encode()
-        return float(json.loads(b"{" + head[head.index(name) :].split(b",", 1)[0] + b"}")[total])
+        start = head.index(f'"{total}"'.encode())
+        return float(json.loads(b"{" + head[start : head.index(b",", start)] + b"}")[total])
     return None

@@ -15,8 +15,8 @@ MOST_IN_LEGEND = 12
 _LETTER = 7.8
 """Width of a letter that a legend allows for: wide enough for the larger letters of small screens."""
 _LONGEST_TITLE, _LONGEST_DESCRIPTION = 700, 2000
-_MASKED = 2000
-"""Characters of a text in which secrets are looked for: no more than these can be shown."""
+_MASKED = 2 * _LONGEST_DESCRIPTION
+"""Characters of a text in which secrets are looked for: more than can be shown, so that the last one is whole."""
 CIRCLE, SQUARE, TRIANGLE, DIAMOND, CROSS, PLUS = range(6)
 _SHAPES = (
     "m-4 0a4 4 0 1 0 8 0a4 4 0 1 0-8 0z",

@@ -6,8 +6,18 @@ import pytest
 from conftest import LLAMA_K8S, ROOT
 
 from launcher.backends.local.rehearsal import Progress, advance, begin
-from launcher.backends.local.scenario import ACTIONS, PRIORITY_CLASSES, ScenarioFile, read_scenario
-from launcher.backends.local.scenario_files import SHIPPED, shipped_names
+from launcher.backends.local.scenario import (
+    ACTIONS,
+    PRIORITY_CLASSES,
+    At,
+    Event,
+    Scenario,
+    ScenarioFile,
+    Tier,
+    read_scenario,
+    scenario_json,
+)
+from launcher.backends.local.scenario_files import SHIPPED, _brought_forward, initial_nodes, resolve, shipped_names
 from launcher.common import yaml_io
 from launcher.common.names import SCENARIO_FILE
 
@@ -119,6 +129,7 @@ FAULTS = [
     ("cluster.scenario=../cluster/local", "E406", "cluster.scenario", "partial-preemption, pod-crash"),
     ("cluster.scenario=absent.yaml", "E407", "cluster.scenario", "No such file"),
     ("cluster.scenario=''", "E102", "cluster.scenario", "at least 1 character"),
+    ("cluster.scenario=nowhere", "E406", "cluster.scenario", "your own file must end in .yaml"),
     ("+cluster.events={at:{step:1}}", "E102", "cluster.events", "list"),
     ("+cluster.events=[{at:{step:1},capacty:1}]", "E101", "cluster.events.0.capacty", "did you mean capacity?"),
     ("+cluster.events=[{capacity:1}]", "E103", "cluster.events.0.at", "missing"),
@@ -169,6 +180,7 @@ def test_a_fault_is_one_problem_with_its_origin(problems, override, code, path, 
     assert problem.where == override
 
 
+ALIAS = "about: x\nnodes: -1\nevents:\n- &same {at: {step: 1}, capacity: 1}\n- *same\n"
 FILE_FAULTS = [
     ("", "E102", "cluster.scenario", "mapping", None),
     ("- a\n", "E102", "cluster.scenario", "mapping", "my.yaml:1"),
@@ -178,6 +190,7 @@ FILE_FAULTS = [
     ("events: []\nnodes: \x01\n", "E407", "cluster.scenario", "not valid YAML", "cluster.scenario=my.yaml"),
     ("evnts: []\nevents: []\n", "E101", "cluster.scenario.evnts", "did you mean events?", "my.yaml:1"),
     ("events: []\nnodes: -1\n", "E102", "cluster.scenario.nodes", "to 0", "my.yaml:2"),
+    (ALIAS, "E102", "cluster.scenario.nodes", "to 0", "my.yaml:2"),
     ("events:\n- {at: {step: 1}, capacity: x}\n", "E102", "cluster.scenario.events.0.capacity", "whole", "my.yaml:2"),
     ("events:\n- capacity: 1\n", "E103", "cluster.scenario.events.0.at", "missing", "my.yaml:2"),
     (
@@ -256,6 +269,161 @@ def test_the_tiers_of_a_rehearsal_are_classes_of_its_scenario_in_order(problems)
 def test_a_scenario_is_for_this_machine_only(problems):
     (problem,) = problems(*LLAMA_K8S, "cluster.scenario=preemption")
     assert (problem.code, problem.path) == ("E101", "cluster.scenario")
+
+
+EVERY_EVENT = [
+    *[({"capacity": 1}, "the cluster has 1 node"), ({"preempt": 2}, "2 nodes of this job reclaimed")],
+    ({"job_arrives": {"name": "a", "nodes": 3, "priority": "top"}}, "job a of 3 nodes (top) arrives"),
+    *[({"job_leaves": "a"}, "job a leaves"), ({"worker_crash": {"rank": 4}}, "worker 4 crashes")],
+    *[({"agent_crash": {"node": 1}}, "the agent of node 1 crashes"), ({"node_loss": {"node": 0}}, "node 0 is lost")],
+    ({"replacement_node": 1}, "1 node replaced"),
+    ({"slow_checkpoint": {"seconds": 1.5}}, "a checkpoint takes 1.5 s"),
+    ({"operator_restart": {"down": 20}}, "the operator is down for 20 s"),
+    ({"hang": {"rank": 2}}, "worker 2 hangs"),
+    ({"bit_rot": {"num_bytes": 64}}, "64 bytes of the newest checkpoint are damaged"),
+]
+
+
+@pytest.mark.parametrize(("action", "expected"), EVERY_EVENT, ids=[next(iter(each)) for each, _ in EVERY_EVENT])
+def test_an_event_is_described_in_one_line(action, expected):
+    assert str(Event.model_validate({"at": {"step": 7}} | action)) == f"step 7: {expected}"
+
+
+def test_every_event_has_a_description():
+    assert tuple(next(iter(each)) for each, _ in EVERY_EVENT) == ACTIONS
+    assert PRIORITY_CLASSES == {"low-priority": 100, "normal-priority": 500, "high-priority": 1000}
+
+
+@pytest.mark.parametrize(
+    ("at", "unit", "value", "text", "before", "then"),
+    [
+        (At(step=5), "step", 5.0, "step 5", (4, 99, 99.0), (5, 0, 0.0)),
+        (At(samples=64), "samples", 64.0, "64 samples", (99, 63, 99.0), (0, 64, 0.0)),
+        (At(seconds=0.5), "seconds", 0.5, "0.5 seconds", (99, 99, 0.49), (0, 0, 0.5)),
+    ],
+    ids=["step", "samples", "seconds"],
+)
+def test_an_event_comes_once_its_time_is_reached(at, unit, value, text, before, then):
+    assert (at.unit, at.value, str(at)) == (unit, value, text)
+    assert not at.is_reached(*before) and at.is_reached(*then)
+
+
+def test_the_file_of_a_bundle_is_read_as_it_was_written(tmp_path):
+    assert read_scenario(tmp_path) is None
+    tier = Tier(name="job", nodes=2, priority_class="c" * 253)
+    event = Event(at=At(seconds=1e6), node_loss={"node": 0, "replacement_after": 0})
+    one = Scenario(about="", nodes=2, priority_classes={}, tiers=[tier], nproc_per_node=1, events=[event])
+    (tmp_path / SCENARIO_FILE).write_text(scenario_json(one))
+    assert read_scenario(tmp_path) == one
+    assert scenario_json(one) == (
+        '{\n  "about": "",\n  "nodes": 2,\n  "priority_classes": {},\n  "tiers": [\n    {\n      "name": "job",\n'
+        '      "nodes": 2,\n      "priority_class": "' + "c" * 253 + '"\n    }\n  ],\n  "nproc_per_node": 1,\n'
+        '  "events": [\n    {\n      "at": {\n        "seconds": 1000000.0\n      },\n      "node_loss": {\n'
+        '        "node": 0,\n        "replacement_after": 0.0\n      }\n    }\n  ]\n}\n'
+    )
+    with pytest.raises(ValueError, match="less than or equal to 1000000"):
+        At(seconds=1_000_001)
+    with pytest.raises(ValueError, match="at most 253 characters"):
+        Tier(name="job", nodes=2, priority_class="c" * 254)
+
+
+CLASSES = "low-priority, normal-priority, high-priority"
+
+
+@pytest.mark.parametrize(
+    ("override", "value", "allowed", "remedy"),
+    [
+        (f"+cluster.events=[{arrival(1, 'a', 1, 'high')}]", "high", CLASSES, "did you mean high-priority?"),
+        (f"+cluster.events=[{arrival(5, 'b')},{{at:{{step:9}},job_leaves:c}},{arrival(5, 'a')}]", "c", "a, b", None),
+        ("+cluster.events=[{at:{step:1},job_leaves:a}]", "a", None, None),
+        (f"+cluster.events=[{arrival(5, 'a')},{arrival(7, 'a')}]", "a", None, None),
+    ],
+    ids=["class", "names", "none", "twice"],
+)
+def test_a_fault_names_what_is_allowed(problems, override, value, allowed, remedy):
+    (problem,) = problems(override)
+    assert (problem.value, problem.allowed, problem.remedy) == (value, allowed, remedy)
+    assert problem.code == "E408" or problem.message == "is not a priority class of the scenario"
+
+
+def test_a_scenario_without_the_jobs_class_needs_it(problems, written):
+    (problem,) = problems(written("priority_classes: {}\nevents: []\n"))
+    assert (problem.value, problem.allowed, problem.remedy) == (None, None, "add normal-priority: 500")
+    assert problem.message == "lacks normal-priority, the class of this job"
+
+
+@pytest.mark.parametrize(
+    ("text", "least", "code"),
+    [
+        ("nodes: 1\nevents: []\n", 2, "E410"),
+        ("nodes: 2\nevents: []\n", 2, None),
+        ("nodes: 1\nevents: [{at: {step: 0}, capacity: 2}]\n", 2, None),
+        ("nodes: 1\nevents: [{at: {samples: 1}, capacity: 2}]\n", 2, "E410"),
+        ("nodes: 1\nevents: [{at: {seconds: 9}, capacity: 2}]\n", 2, None),
+        ("nodes: 0\nevents: [{at: {seconds: 9}, preempt: 2}]\n", 1, "E410"),
+    ],
+)
+def test_a_job_has_to_get_its_nodes_before_its_first_step(prepare, written, text, least, code):
+    job = prepare(f"recipes.elastic_policy.min_nodes={least}", written("nodes: 4\nevents: []\n"))
+    assert job.initial_nodes == 4
+    written(text)
+    found = resolve(job)[1]
+    assert [problem.code for problem in found] == ([code] if code else [])
+    assert (initial_nodes(job) is None) == (code is not None)
+    needed = ("the job needs 2 nodes, but", "the job needs 1 node, but")[least == 1]
+    assert all(problem.message.startswith(needed) for problem in found)
+
+
+@pytest.mark.parametrize(
+    ("text", "nodes"),
+    [
+        ("nodes: 3\nevents: []\n", 3),
+        ("nodes: 9\nevents: []\n", 4),
+        ("nodes: 0\nevents: [{at: {seconds: 9}, capacity: 2}, {at: {seconds: 8}, capacity: 1}]\n", 1),
+        ("nodes: 1\nevents: [{at: {step: 1}, capacity: 3}, {at: {samples: 1}, capacity: 4}]\n", 1),
+        ("nodes: 4\nevents: [{at: {step: 1}, job_leaves: a}]\n", None),
+        ("events: [", None),
+    ],
+    ids=["some", "more", "later", "at-steps", "faulty", "damaged"],
+)
+def test_a_job_starts_with_the_largest_size_that_fits_first(prepare, written, text, nodes):
+    job = prepare(written("nodes: 4\nevents: []\n"))
+    written(text)
+    assert initial_nodes(job) == nodes
+
+
+def test_two_classes_of_the_same_priority_do_not_outrank_each_other(problems, written):
+    file = written("priority_classes: {high-priority: 5, low-priority: 5}\nevents: []\n")
+    (problem,) = problems(file, TIERS)
+    assert (problem.code, problem.value) == ("E411", "high-priority")
+    assert problem.path == "recipes.elastic_policy.preemption.base_priority_class"
+
+
+def test_events_of_different_units_come_as_listed(scenario):
+    assert len(scenario("+cluster.events=[" + arrival(9, "a") + ",{at:{seconds:1},job_leaves:a}]").events) == 2
+
+
+@pytest.mark.parametrize(
+    ("steps", "within", "moved"),
+    [
+        *[([100, 200], 9, [3, 6]), ([100, 200], 300, [100, 200]), ([100, 201], 300, [100, 200])],
+        *[([1, 1000], 9, [1, 6]), ([0, 100], 3, [0, 2]), ([10], 1, [1]), ([3], 2, [1]), ([], 9, [])],
+    ],
+    ids=str,
+)
+def test_events_keep_their_proportions_in_fewer_steps(steps, within, moved):
+    events = [*(Event(at=At(step=step), capacity=1) for step in steps), Event(at=At(seconds=7), preempt=1)]
+    assert [event.at.step for event in _brought_forward(events, within)] == [*moved, None]
+
+
+LORA = ("recipes=fine-tuning/llama/llmft_llama3_2_1b_instruct_seq4k_gpu_sft_lora", "rehearse.steps=9")
+LATE = f"events: [{arrival(100, 'a')}, {{at: {{seconds: 7}}, preempt: 1}}, {{at: {{step: 200}}, job_leaves: a}}]\n"
+
+
+def test_a_shipped_scenario_comes_within_two_thirds_of_the_steps_of_a_rehearsal(scenario, written):
+    assert [str(event.at) for event in scenario(*LORA, "cluster.scenario=preemption").events] == ["step 3", "step 6"]
+    own = scenario(*LORA, written(LATE, "my.yml"))
+    assert [str(event.at) for event in own.events] == ["step 100", "7 seconds", "step 200"]
 
 
 @pytest.mark.parametrize("name", shipped_names())

@@ -23,7 +23,7 @@ from launcher.backends.ray.client import Cluster, address_of
 from launcher.backends.ray.driver_log import DriverLines, GrowingLog
 from launcher.common.problems import ProblemsFound
 from launcher.model.following import Clock
-from launcher.model.job_spec import JobState, JobStatus, LogSelection
+from launcher.model.job_spec import JobState, JobStatus, LogLine, LogSelection
 
 SCRIPT = ("recipes=training/custom/script", "cluster=ray")
 ENTRY = "training_cfg.entry_script=train.py"
@@ -219,6 +219,84 @@ def test_parts_of_a_log_are_read_line_by_line():
     assert list(shown(lines.of("o", job, is_last=True), every)) == ["rank 0 | two"]
     unstarted = DriverLines(LogSelection())
     assert list(shown(unstarted.of("no environment\n", job, is_last=True))) == ["event  Ray: no environment"]
+
+
+BEGIN = "Running entrypoint for job job: python a\n"
+
+
+def test_the_lines_of_a_driver_are_those_of_rank_0_in_the_only_attempt():
+    lines = DriverLines(LogSelection(has_headings=True))
+    first = list(
+        lines.of(f"12:00 INFO a.py:1 -- Up -- now.\nplain\n{BEGIN}one\ntw", details("RUNNING"), is_last=False)
+    )
+    assert first == [
+        *(LogLine("event", None, "Ray: now."), LogLine("event", None, "Ray: plain")),
+        *(LogLine("attempt", None, "attempt 0", 0), LogLine("line", 0, "one", 0)),
+    ]
+    assert list(lines.of("o\n\n", details("RUNNING"), is_last=False)) == [
+        LogLine("line", 0, "two", 0),
+        LogLine("line", 0, "", 0),
+    ]
+    assert list(lines.of("", details("RUNNING"), is_last=True)) == []
+    assert list(DriverLines(LogSelection()).of(f"{BEGIN}one", details("RUNNING"), is_last=True)) == [
+        LogLine("line", 0, "one", 0)
+    ]
+
+
+def test_an_excerpt_has_the_last_lines_of_a_driver():
+    text = BEGIN + "".join(f"{number}\n" for number in range(2001))
+    for selection, first in ((LogSelection(is_excerpt=True), 1), (LogSelection(), 0)):
+        found = [line.text for line in DriverLines(selection).of(text, details("RUNNING"), is_last=False)]
+        assert found == [str(number) for number in range(first, 2001)]
+
+
+class Connections:
+    """Sends the parts of a log over one connection after the other, and then nothing more."""
+
+    def __init__(self, *connections):
+        self.jobs, self._connections = [], list(connections)
+        self.is_done, self.is_over = threading.Event(), threading.Event()
+
+    async def tail(self, job):
+        self.jobs.append(job)
+        for part in self._connections.pop(0):
+            yield part
+        if not self._connections:
+            self.is_done.set()
+            while not self.is_over.is_set():
+                await asyncio.sleep(0.001)
+
+
+@contextlib.contextmanager
+def growing_log(connections, texts, time_s):
+    """Yield a log whose complete text is the next of `texts` at each reading."""
+    log = GrowingLog(connections, "job", lambda: texts.pop(0), 0.0, Clock(now=lambda: time_s[0]))
+    try:
+        yield log
+    finally:
+        log.close()
+        connections.is_over.set()
+
+
+def test_each_connection_begins_at_the_start_of_the_log():
+    connections, time_s = Connections(["one\n", "tw"], ["on"], ["one\nt", "wo\nth", "ree\n"]), [100.0]
+    texts = ["one\ntwo\nthree\nfour", "one\ntwo\nthree\nfour\nfive"]
+    with growing_log(connections, texts, time_s) as log:
+        found = log.new(is_last=False)
+        assert connections.is_done.wait(60)
+        assert found + log.new(is_last=False) == "one\ntwo\nthree\n"
+        assert log.new(is_last=False) == ""
+        assert (log.new(is_last=True), log.new(is_last=True)) == ("four", "\nfive")
+    assert connections.jobs == ["job"] * 3
+
+
+def test_a_log_is_read_as_a_whole_once_in_30_seconds_of_silence():
+    connections, time_s = Connections([]), [100.0]
+    found = []
+    with growing_log(connections, ["one\n", "one\ntwo\n"], time_s) as log:
+        for time_s[0] in (129.9, 130.0, 159.9, 160.0, 189.9):
+            found.append(log.new(is_last=False))
+    assert found == ["", "one\n", "", "two\n", ""]
 
 
 class Dashboard:

@@ -139,6 +139,112 @@ def test_a_value_that_is_not_finite_is_a_gap(gap):
 def test_a_path_is_relative_and_ends_where_its_points_end():
     points = [(10.04, 3.0), (10.5, 2.25), (9.0, 2.25), None, (4.0, 4.0)]
     assert chart_parts.path(points) == "M10 3h0l.5-.8-1.5 0M4 4h0"
+    assert chart_parts.path([(1, 2), (1.04, 2.01), (2, 3), (4, 4.5), (3, 4)]) == "M1 2h0l1 1 2 1.5-1-.5"
+
+
+@pytest.mark.parametrize(
+    ("value", "text"),
+    [(0.04, "0"), (-0.04, "0"), (0.5, ".5"), (-0.5, "-.5"), (10.0, "10"), (20.5, "20.5"), (-10.26, "-10.3")],
+    ids=str,
+)
+def test_a_coordinate_is_short(value, text):
+    assert chart_parts.n(value) == text
+
+
+HEIGHTS = [3, 1, 4, 2, 9, 8, 7, 5]
+
+
+@pytest.mark.parametrize(
+    ("points", "most", "kept"),
+    [
+        # columns of 3.5: the first four, the next three, and the last
+        (
+            [(10 + i, y) for i, y in enumerate(HEIGHTS)],
+            4,
+            [(11, 1), (12, 4), (14, 9), (16, 7), (17, 5)],
+        ),
+        ([(10 + i, y) for i, y in enumerate(HEIGHTS)], 8, [(10 + i, y) for i, y in enumerate(HEIGHTS)]),
+        ([None, (0, 1), None, None, (1, 2), (2, 3), None], 2, [(0, 1), None, (1, 2), (2, 3), None]),
+        ([(5, 1), (5, 3), (5, 2), (5, 2)], 3, [(5, 1), (5, 3)]),
+        ([(5, 1), (5, 3), (5, 2), (5, 2)], 4, [(5, 1), (5, 3), (5, 2), (5, 2)]),
+    ],
+    ids=["columns", "few", "gaps", "one-place", "few-in-one-place"],
+)
+def test_each_column_keeps_its_lowest_and_its_highest_point(points, most, kept):
+    assert chart_parts.thinned(points, most) == kept
+
+
+def test_points_without_a_number_are_gaps():
+    points = [(1, 2.5), (NAN, 1), (1, "x"), (INF, INF), (3, 10)]
+    assert chart_parts.usable(points) == [(1, 2.5), None, None, None, (3, 10)]
+
+
+def text_at(x, y, text, anchor="middle", kind="tick"):
+    return f'<text class="{kind}" x="{x}" y="{y}" text-anchor="{anchor}">{text}</text>'
+
+
+def test_a_grid_has_a_line_for_each_height_and_labels_that_stay_within():
+    up = chart_parts.Axis(0, 2, 110, 10, ((0, "none"), (1, "one")))
+    for last, anchor in (("xyz", "middle"), ("wxyz", "end")):  # half of 4 letters is 14.4, and 14 are left
+        across = chart_parts.Axis(0, 10, 50, 250, ((0, "0"), (9.5, "middle"), (10, last)))
+        assert chart_parts.grid(across, up) == (
+            '<path class="rules" d="M50 110H250M50 60H250"/>'
+            '<path class="axis" d="M50 110H250M50 110v4M240 110v4M250 110v4"/>'
+            + text_at(42, 114, "none", "end")
+            + text_at(42, 64, "one", "end")
+            + text_at(50, 127, "0")
+            + text_at(240, 127, "middle")
+            + text_at(250, 127, last, anchor)
+        )
+    assert chart_parts.names(across, up, "step", "y" * 41) == (
+        text_at(250, 144, "step", "end", "name") + text_at(4, -2, "y" * 39 + "…", "start", "name")
+    )
+
+
+def test_a_legend_takes_as_many_lines_as_its_names_need():
+    # a letter is 7.8 wide, a sample 22 with 20 around it: "loss" takes 73, a name of 31 letters as much as one of 30
+    def drawn(*names, width, **options):
+        legend, height = chart_parts.legend([("<a/>", name) for name in names], width, **options)
+        assert legend.startswith('<g class="legend"><g ') and legend.endswith("</g></g>")
+        found = re.findall(r'translate\((\d+ \d+)\)">(?:<a/>)?<text x="(\d+)">([^<]*)<', legend)
+        return [*found, height]
+
+    assert drawn("loss", "rate", width=196) == [("50 16", "28", "loss"), ("123 16", "28", "rate"), 20]
+    assert drawn("loss", "rate", width=195) == [("50 16", "28", "loss"), ("50 36", "28", "rate"), 40]
+    assert drawn("loss", width=60) == [("50 16", "28", "loss"), 20]  # on the first line, though it is too wide
+    long = ("y" * 30, "y" * 29 + "…")
+    assert drawn("y" * 30, "y" * 31, "z", width=700, left=8, sample_width=10) == [
+        *[("8 16", "16", long[0]), ("272 16", "16", long[1]), ("536 16", "16", "z"), 20]
+    ]
+    *_, last, height = drawn(*"abcdefghijklm", width=1000)
+    assert (last, height) == (("650 16", "28", "and 1 more"), 20)
+    assert drawn(*"abcdefghijkl", width=1000)[-2][2] == "l"
+
+
+def test_a_mark_and_a_sample_have_the_look_of_their_line():
+    assert [chart_parts.look(index) for index in (0, 5, 6, 7, 35)] == ["c0 d0", "c5 d5", "c0 d1", "c1 d2", "c5 d4"]
+    assert chart_parts.look(8, is_dashed=False) == "c2"
+    square = '<path class="mark" d="M3 4.5m-3.5-3.5h7v7h-7z"'
+    assert chart_parts.mark(chart_parts.SQUARE, 3, 4.5) == f"{square}/>"
+    assert chart_parts.mark(7, 3, 4.5, about="a<b") == f"{square}><title>a&lt;b</title></path>"
+    assert chart_parts.mark(5, 0, 0, "best") == '<path class="mark best" d="M0 0m-4.5 0h9m-4.5-4.5v9"/>'
+    assert chart_parts.sample(3) == (
+        '<g class="c3 d3"><path class="line" d="M0-4h22"/><path class="mark" d="M11 -4m0-5l5 5-5 5-5-5z"/></g>'
+    )
+    assert chart_parts.box(1, 2, 3.5, 4) == "M1 2H3.5V4H1z"
+
+
+def test_a_text_by_others_is_short_on_one_line_and_without_secrets():
+    assert chart_parts.text("y" * 40) == "y" * 40
+    assert chart_parts.text("y" * 41) == "y" * 39 + "…"
+    assert chart_parts.text("abcdef", 3) == "ab…"
+    assert chart_parts.text("a\nb & c") == "a b &amp; c"
+    assert chart_parts.text("a\nb", lines=True) == "a\nb"
+    assert chart_parts.text("with ghp_" + "a1B2" * 9) == "with …"
+    assert chart_parts.text("\ud800") == "?"
+    assert chart_parts.titled("y" * 701) == f"<title>{'y' * 699}…</title>"
+    assert chart_parts.text("y" * 2001, 2000) == "y" * 1999 + "…"
+    assert chart_parts.text("y " * 990 + "ghp_" + "a1B2" * 9, 2000) == "y " * 990 + "…"
 
 
 @pytest.mark.slow
@@ -174,6 +280,12 @@ def test_any_numbers_are_drawn_within_the_chart(points, is_log):
         (1e18, 1e17, "1e18"),
         (100.0, 20.0, "100"),
         (1.23456, None, "1.23"),
+        *[(999.0, None, "999"), (1000.0, None, "1k"), (1e6, None, "1M"), (2.5e9, None, "2.5G")],
+        *[(9.99e14, None, "999T"), (1e15, None, "1e15"), (999_999_999_999_999.0, 1e12, "1000T")],
+        *[(0.001, None, "0.001"), (9.99e-4, None, "9.99e-4"), (-2.5e-4, None, "-2.5e-4")],
+        *[(1e-300, None, "1e-300"), (9e-301, None, "0"), (NAN, None, "nan"), (-INF, None, "-inf")],
+        *[(0.123, 0.1, "0.1"), (1234.0, 1e5, "1k"), (1004.0, None, "1k"), (2e-5, 1.0, "2e-5")],
+        *[(1.23456789012, 1e-12, "1.23456789"), (1.23456789012e-5, 1e-20, "1.23456789e-5")],
     ],
     ids=str,
 )
@@ -183,11 +295,113 @@ def test_numbers_are_short(value, step, text):
 
 @pytest.mark.parametrize(
     ("seconds", "text"),
-    [(0, "0"), (0.5, "0.5 s"), (30, "30 s"), (90, "1 min 30 s"), (300, "5 min"), (7200, "2 h"), (90_000, "1 d 1 h")],
+    [
+        *[(0, "0"), (0.5, "0.5 s"), (30, "30 s"), (90, "1 min 30 s"), (300, "5 min"), (7200, "2 h")],
+        *[(0.256, "0.256 s"), (1.26, "1.3 s"), (12.34, "12.3 s"), (59.94, "59.9 s"), (59.95, "1 min"), (60, "1 min")],
+        *[(119, "1 min 59 s"), (3599, "59 min 59 s"), (3600, "1 h"), (3725, "1 h 2 min"), (86_400, "1 d")],
+        *[(90_000, "1 d 1 h"), (999 * 86_400, "999 d"), (1200 * 86_400, "1.2k d"), (-90, "-1 min 30 s")],
+    ],
     ids=str,
 )
 def test_durations_are_short(seconds, text):
     assert chart_parts.span(seconds) == text
+
+
+def test_a_duration_is_as_exact_as_its_step():
+    assert [chart_parts.span(seconds, 0.01) for seconds in (30.04, 2.345, -1.5)] == ["30.04 s", "2.35 s", "-1.5 s"]
+
+
+@pytest.mark.parametrize(
+    ("value", "drawn"),
+    [
+        *[(2, 2.0), ("2.5", 2.5), (1e-300, 1e-300), (-1e-300, -1e-300), (9e-301, 0.0), (9.9e299, 9.9e299)],
+        *[(1e300, None), (-1e300, None), (INF, None), (NAN, None), ("x", None), (None, None), (10**400, None)],
+    ],
+    ids=lambda value: str(value)[:9],
+)
+def test_a_number_that_can_be_drawn(value, drawn):
+    found = chart_parts.number(value)
+    assert math.isnan(found) if drawn is None else found == drawn
+    assert chart_parts.is_number(value) == (drawn is not None)
+
+
+OF_TIME = {"is_time": True, "is_tight": True}
+AXES = [
+    # values, most ticks, options; then low, high and the labels of the ticks
+    ([0, 10], 5, {}, 0, 10.6, "0 5 10"),
+    ([1, 10], 5, {}, 0, 10.54, "0 5 10"),  # 0 is near enough to be shown
+    ([2.5, 10], 5, {}, 2.05, 10.45, "4 6 8 10"),
+    ([-4, 6], 5, {}, -4.6, 6.6, "0 5"),
+    ([3, 7], 4, {"is_tight": True}, 3, 7, "3 4 5 6 7"),
+    ([5, 5], 5, {}, 4.5, 5.5, "4.6 4.8 5 5.2 5.4"),
+    ([-5, -5], 5, {"is_tight": True}, -5.5, -4.5, "-5.4 -5.2 -5 -4.8 -4.6"),
+    ([1e9, 1e9 + 1e-4], 5, {}, 0.9e9, 1.1e9, "900M 950M 1G 1.05G 1.1G"),
+    ([1e9, 1e9 + 1], 1, {"is_tight": True}, 1e9, 1e9 + 1, "1G 1.000000001G"),
+    ([0, 0], 4, {}, -1, 1, "-1 -0.5 0 0.5 1"),
+    ([1e-300, 1e-300], 4, {}, -1, 1, "-1 -0.5 0 0.5 1"),
+    ([0, 40], 6, {"is_tight": True}, 0, 40, "0 10 20 30 40"),
+    ([0, 2], 4, OF_TIME, 0, 2, "0 0.5_s 1_s 1.5_s 2_s"),
+    ([10, 10.12], 4, OF_TIME, 10, 10.12, "10_s 10.05_s 10.1_s"),
+    ([100, 160], 4, OF_TIME, 100, 160, "1_min_45_s 2_min 2_min_15_s 2_min_30_s"),
+    ([0, 5400], 4, OF_TIME, 0, 5400, "0 30_min 1_h 1_h_30_min"),
+    ([0, 1_036_800], 4, OF_TIME, 0, 1_036_800, "0 5_d 10_d"),
+    # with room by a factor: the 20th root of high / low, at least 1.05
+    ([1, 1000], 4, {"is_log": True}, 10**-0.15, 10**3.15, "10 1k"),
+    ([1, 1000], 5, {"is_log": True}, 10**-0.15, 10**3.15, "1 10 100 1k"),
+    ([1, 100], 4, {"is_log": True}, 10**-0.1, 10**2.1, "1 10 100"),
+    ([2, 500], 4, {"is_log": True}, 2 / 250**0.05, 500 * 250**0.05, "2 5 10 20 50 100 200 500"),
+    ([1, 2], 4, {"is_log": True}, 1 / 1.05, 2.1, "1 2"),
+    ([1, 1.1], 4, {"is_log": True}, 1 / 1.05, 1.155, "1 1.1"),
+    ([1e-300, 1e300], 4, {"is_log": True}, 1e-300, 1e300, "1e-300 1e-150 1 1e150 1e300"),
+    ([1e-200, 1e150], 2, {"is_log": True}, 1e-200, 1e150, "1e-200 1e-25 1e150"),
+    ([1e200, 1e299], 3, {"is_log": True}, 10**195.05, 1e300, "1e230 1e265 1e300"),
+    ([1e-299, 1e-200], 2, {"is_log": True}, 1e-300, 10**-195.05, "1e-300 1e-247"),
+]
+
+
+@pytest.mark.parametrize(("values", "most", "options", "low", "high", "labels"), AXES, ids=str)
+def test_an_axis_has_room_and_round_ticks(values, most, options, low, high, labels):
+    found = chart_parts.axis(values, 50, 550, most=most, **options)
+    assert (found.low, found.high) == pytest.approx((low, high), rel=1e-12)
+    assert (found.start, found.end, found.is_log) == (50, 550, options.get("is_log", False))
+    assert [name for _, name in found.ticks] == [label.replace("_", " ") for label in labels.split()]
+    assert all(found.low <= tick <= found.high for tick, _ in found.ticks)
+
+
+def test_times_are_counted_in_round_units():
+    lengths = [(1, "1 s"), (2, "2 s"), (5, "5 s"), (10, "10 s"), (15, "15 s"), (30, "30 s"), (60, "1 min")]
+    lengths += [(120, "2 min"), (300, "5 min"), (600, "10 min"), (900, "15 min"), (1800, "30 min"), (3600, "1 h")]
+    lengths += [(7200, "2 h"), (10_800, "3 h"), (21_600, "6 h"), (43_200, "12 h"), (86_400, "1 d"), (432_000, "5 d")]
+    for seconds, name in lengths:
+        assert chart_parts.axis([0, seconds], 0, 1, most=1, **OF_TIME).ticks == ((0, "0"), (seconds, name))
+
+
+def test_a_value_has_a_place_on_its_axis():
+    assert chart_parts.Axis(5, 15, 100, 300, ()).at(7.5) == 150
+    assert chart_parts.Axis(0, 4, 100, 0, ()).at(1) == 75  # from below
+    assert chart_parts.Axis(10, 1000, 40, 240, (), is_log=True).at(100) == pytest.approx(140)
+
+
+@pytest.mark.parametrize(
+    ("sizes", "first", "options", "low", "high", "is_log", "kept"),
+    [
+        ([1, 2, 4], [4], {}, 0, 4, False, [1, 2, 4]),
+        ([1, 2, 3, 4], [], {"gap": 25}, 0, 4, False, [1, 2, 3, 4]),
+        ([1, 2, 3, 4], [], {"gap": 26}, 0, 4, False, [2, 4]),
+        ([1, 2, 3, 4], [3], {"gap": 26}, 0, 4, False, [1, 3]),
+        ([1, 2], [4], {"gap": 60}, 0, 4, False, [1, 4]),
+        ([100, 86, 85], [], {}, 0, 100, False, [85, 100]),
+        ([1, 2, 8], [], {"is_across": True}, 1, 8, True, [1, 2, 8]),
+        ([1, 7], [], {"is_across": True}, 1, 7, False, [1, 7]),
+        ([0, 8], [], {"is_across": True}, 0, 8, False, [0, 8]),
+        ([3], [3], {"is_across": True}, 2, 4, False, [3]),
+        ([0], [], {}, -1, 1, False, [0]),
+    ],
+    ids=str,
+)
+def test_an_axis_of_nodes_labels_the_sizes_that_have_room(sizes, first, options, low, high, is_log, kept):
+    expected = chart_parts.Axis(low, high, 100, 0, tuple((size, str(size)) for size in kept), is_log)
+    assert chart_parts.node_axis(sizes, first, 100, 0, **options) == expected
 
 
 def test_time_axes_have_ticks_that_people_count_in():

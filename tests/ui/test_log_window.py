@@ -1,6 +1,7 @@
 """Windows into log files: their arithmetic, their bounds, and what never leaves them."""
 
 import os
+import shutil
 import time
 import tracemalloc
 
@@ -12,7 +13,7 @@ from result_folders import a_job
 
 from launcher.api import log_stream, log_window
 from launcher.api.job import Job
-from launcher.api.log_window import Limits, LogSource
+from launcher.api.log_window import Found, Limits, Line, LogSource, TailLine
 from launcher.common import redaction
 from launcher.common.problems import ProblemsFound
 from launcher.common.texts import plain
@@ -219,7 +220,7 @@ def test_a_file_that_grows_and_one_that_is_cut_are_read_as_they_are(tmp_path):
         more.write("o\nthree\n")
     window = file.after(window.next, 10)
     assert [line.text for line in window.lines] == ["two", "three"]
-    assert window.next == window.last == window.size == 14
+    assert window.next == window.last == window.size == file.search("two", 0, 5, 1.0).next == 14
     path.write_text("new\n")
     window = file.after(14, 10)
     assert (window.lines, window.size, window.is_end) == ((), 4, True)
@@ -227,6 +228,124 @@ def test_a_file_that_grows_and_one_that_is_cut_are_read_as_they_are(tmp_path):
     path.unlink()
     with pytest.raises(ProblemsFound, match="E711"):
         file.end(1)
+
+
+@pytest.fixture
+def reads(monkeypatch):
+    """Return the size and the offset of every read of a log file since the test began."""
+    found, read = [], os.pread
+
+    def pread(file, size, offset):
+        found.append((size, offset))
+        return read(file, size, offset)
+
+    monkeypatch.setattr(os, "pread", pread)
+    return found
+
+
+def written(folder, data, limits=SMALL):
+    path = folder / "a.log"
+    path.write_bytes(data)
+    return source(path, limits)
+
+
+TENS = b"0123456789\n" * 10
+LONG, FORTY = b"x" * 100, b"x" * 40 + b"\n"
+WINDOWS = [
+    # content, how it is read; then the offsets of the window and of its lines, and the reads
+    (TENS, ("end", 1), (99, 110), [99], [(3, 107), (6, 101), (12, 89), (4, 95)]),
+    (TENS, ("before", 11, 1), (0, 11), [0], [(3, 8), (6, 2), (2, 0), (0, 0)]),
+    (TENS, ("before", 109, 9), (77, 109), [77, 88, 99], [(3, 106), (6, 100), (12, 88), (11, 77), (1, 76), (4, 73)]),
+    (TENS, ("before", 42, 9), (11, 42), [11, 22, 33], [(3, 39), (6, 33), (12, 21), (11, 10), (1, 9), (4, 7)]),
+    (TENS, ("after", 0, 1), (0, 11), [0], [(3, 0), (6, 3), (12, 9), (0, 0)]),
+    (TENS, ("after", 0, 9), (0, 22), [0, 11], [(3, 0), (6, 3), (12, 9), (11, 21), (0, 0)]),
+    (TENS, ("after", 105, 5), (105, 110), [105], [(3, 105), (2, 108), (4, 101)]),
+    (TENS, ("after", 0, 0), (0, 0), [], [(3, 0)]),
+    (TENS, ("after", 111, 5), (110, 110), [], []),
+    (LONG, ("end", 1), (68, 100), [68], [(3, 97), (6, 91), (12, 79), (11, 68), (1, 67), (4, 64)]),
+    (LONG, ("after", 10, 1), (10, 42), [10], [(3, 10), (6, 13), (12, 19), (11, 31), (4, 6)]),
+    (FORTY, ("end", 1), (9, 41), [9], [(3, 38), (6, 32), (12, 20), (11, 9), (1, 8), (4, 5)]),
+    (b"aa\nbc", ("end", 1), (3, 5), [3], [(3, 2), (3, 0)]),
+]
+
+
+@pytest.mark.parametrize(("data", "call", "span", "lines", "expected"), WINDOWS, ids=lambda each: str(each)[-30:])
+def test_a_window_reads_no_more_than_its_lines_need(tmp_path, reads, data, call, span, lines, expected):
+    file, num_open = written(tmp_path, data), len(os.listdir("/proc/self/fd"))
+    window = getattr(file, call[0])(*call[1:])
+    assert (reads, len(os.listdir("/proc/self/fd"))) == (expected, num_open)
+    assert (window.first, window.last, window.size) == (*span, len(data))
+    assert [line.offset for line in window.lines] == lines
+    assert window.next == (lines[-1] if window.is_end and not data.endswith(b"\n") else span[1])
+    assert call[0] != "end" or file.start_before(999, call[1]) == span[0]
+
+
+FOUR = b"aaa\nbbb\nccc\nddd"
+A, C, D = Line(0, "aaa"), Line(8, "ccc"), Line(12, "ddd", False)
+SEARCHES = [
+    # pattern, offset, most lines, seconds, backwards; then lines, first, last, is_over, next
+    *[(("c", 0, 5, 60.0), ([C], 0, 15, True, 12)), (("[acd]", 0, 5, 60.0), ([A, C, D], 0, 15, True, 12))],
+    *[(("[acd]", 0, 2, 60.0), ([A, C], 0, 12, False, 12)), (("a", 0, 1, 60.0), ([A], 0, 4, False, 4))],
+    *[(("d", 8, 5, 0.0), ([D], 8, 15, True, 12)), (("c", 0, 5, 0.0), ([], 0, 8, False, 8))],
+    *[(("a", 99, 5, 60.0), ([], 15, 15, True, 15)), (("c", 0, 5, 60.0, True), ([], 0, 0, True, 0))],
+    *[
+        (("[acd]", 15, 5, 60.0, True), ([A, C, D], 0, 15, True, 12)),
+        (("a", 15, 1, 60.0, True), ([A], 0, 15, True, 12)),
+    ],
+    *[(("[acd]", 99, 2, 60.0, True), ([C, D], 8, 15, False, 12)), (("c", 12, 5, 0.0, True), ([C], 4, 12, False, 12))],
+]
+
+
+@pytest.mark.parametrize(("given", "expected"), SEARCHES, ids=lambda each: str(each[:5])[:40])
+def test_a_search_reports_where_to_continue(tmp_path, given, expected):
+    assert written(tmp_path, FOUR).search(*given) == Found(tuple(expected[0]), *expected[1:3], 15, *expected[3:])
+
+
+@pytest.mark.parametrize(
+    ("data", "offset", "backwards", "span", "expected"),
+    [
+        (TENS, 0, False, (0, 22), [(8, 0), (32, 0), (0, 0)]),
+        (TENS, 88, False, (88, 110), [(8, 88), (22, 88), (4, 84)]),
+        (TENS, 105, False, (105, 110), [(5, 105), (4, 101)]),
+        (LONG, 92, False, (92, 100), [(8, 92), (4, 88)]),
+        (LONG, 60, False, (60, 92), [(8, 60), (32, 60), (4, 56)]),
+        (TENS, 110, True, (88, 110), [(8, 102), (32, 78), (1, 77), (4, 84)]),
+        (TENS, 5, True, (0, 5), [(5, 0), (0, 0)]),
+        (LONG, 60, True, (28, 60), [(8, 52), (32, 28), (1, 27), (4, 24)]),
+        (LONG, 20, True, (0, 20), [(8, 12), (20, 0), (0, 0)]),
+        (b"0123456789\n\n", 12, True, (11, 12), [(8, 4), (1, 3), (4, 7)]),
+    ],
+    ids=lambda each: str(each)[-30:],
+)
+def test_a_search_reads_a_longer_part_for_a_long_line(tmp_path, reads, data, offset, backwards, span, expected):
+    found = written(tmp_path, data).search("absent", offset, 5, 0.0, backwards)
+    assert (found.first, found.last) == span
+    assert reads == expected
+
+
+def test_a_file_that_is_cut_while_it_is_read_ends_there(tmp_path, monkeypatch):
+    monkeypatch.setattr(os, "pread", lambda *_: b"")
+    file = written(tmp_path, FOUR)
+    assert file.after(4, 5) == ((), 4, 4, 15)
+    assert file.search("a", 0, 5, 60.0) == Found((), 0, 0, 15, False, 0)
+    assert file.search("a", 15, 5, 60.0, backwards=True) == Found((), 15, 15, 15, False, 15)
+    assert list(file.masked()) == []
+
+
+LONE_TOKEN, MASKED = b" " * 30 + TOKEN.encode() + b" " * 100, b" " * 6 + "…".encode() + b" " * 20
+
+
+@pytest.mark.parametrize(
+    ("data", "limits", "parts"),
+    [
+        (b"aaa\nbb\ncccc\nd", SMALL, [b"aaa\nbb\n", b"cccc\nd"]),
+        (b"\xff" * 40, SMALL, [b"\xff" * 28, b"\xff" * 12]),
+        (LONE_TOKEN, Limits(searched=50, window=100, context=60), [b" " * 24, MASKED, b" " * 80]),
+    ],
+    ids=["lines", "long", "secret"],
+)
+def test_a_file_is_handed_out_in_parts_of_whole_lines(tmp_path, data, limits, parts):
+    assert list(written(tmp_path, data, limits).masked()) == parts
 
 
 @pytest.mark.parametrize("kind", ["link", "pipe", "folder"])
@@ -327,6 +446,27 @@ def test_sources_cover_every_attempt_rank_and_stream_of_the_last_launch(tmp_path
     assert found[0].size == log_path(folder, 0, 0, 0, "stdout").stat().st_size
 
 
+def test_a_source_is_the_newest_file_of_a_worker_since_its_attempt_began(tmp_path):
+    folder = a_job(tmp_path, "a")
+    a_run(folder, [(0, 1)], begun=1000.0)
+    shutil.rmtree(folder / "run" / "logs" / "node-0")
+    newest = []
+    for local_rank, (early_s, late_s) in enumerate([(999.0, 998.9), (1001.5, 1000.5)]):
+        path = log_path(folder, 0, 1, local_rank, "stdout")
+        other = folder / "run" / "logs" / "node-1" / "job_w" / path.relative_to(path.parents[2])
+        other.parent.mkdir(parents=True)
+        other.write_text("of another launch")
+        os.utime(other, (late_s, late_s))
+        os.utime(path, (early_s, early_s))
+        log_path(folder, 0, 1, local_rank, "stderr").unlink()
+        newest.append(LogSource(0, 1, 2 + local_rank, "stdout", 30, early_s, 1000.0, 4, path))
+    assert log_window.sources(Job(folder)) == tuple(newest)
+    os.utime(other, (1001.5, 1001.5))  # of two at once, the later by name
+    assert log_window.sources(Job(folder)) == tuple(newest)
+    os.utime(other, (1001.6, 1001.6))
+    assert log_window.sources(Job(folder))[1].path == other
+
+
 def test_a_job_without_files_here_has_no_sources(tmp_path):
     assert log_window.sources(Job(a_job(tmp_path, "unstarted"))) == ()
     remote = a_job(tmp_path, "remote", backend="slurm")
@@ -345,12 +485,15 @@ def test_a_damaged_plan_is_reported(tmp_path):
 def test_a_tail_has_the_last_lines_of_a_job_as_its_backend_yields_them(tmp_path):
     folder = a_job(tmp_path, "a")
     a_run(folder, [(0,), (0,)], text=f"\x1b[1mred\x1b[0m {TOKEN}\n" + "w" * 30_000 + "\n")
+    log_path(folder, 0, 0, 0, "stderr").write_text("of stderr\n")
     job = Job(folder, opened=registry.submitted(folder))
     found = log_window.tail(job, (0,), 2)
-    assert [line.text for line in found.lines] == ["red …", "w" * 10_000 + "…"]
-    assert (found.num_lines > 2, found.is_complete) == (True, True)
-    every = log_window.tail(job, None, 500, grep="red", attempt=1)
-    assert {line.text for line in every.lines} == {"rank 0 | red …", "rank 1 | red …"}
-    assert not log_window.tail(job, (0,), 5, deadline_s=0.0).is_complete
+    last = (TailLine("line", "red …"), TailLine("line", "w" * 10_000 + "…"))
+    assert found == (last, 9, True)  # with a heading for each attempt
+    assert log_window.tail(job, (0,), 1, attempt=0, stderr=True).lines == (TailLine("line", "of stderr"),)
+    for ranks in (None, (0, 1)):
+        every = log_window.tail(job, ranks, 500, grep="red", attempt=1)
+        assert {line.text for line in every.lines} == {"rank 0 | red …", "rank 1 | red …"}
+    assert log_window.tail(job, (0,), 5, deadline_s=0.0)[1:] == (1, False)
     with pytest.raises(ProblemsFound, match="E707"):
         log_window.tail(job, (7,), 5)

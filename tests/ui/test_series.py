@@ -2,6 +2,7 @@
 
 import json
 import math
+import time
 import tracemalloc
 from collections import defaultdict
 
@@ -11,6 +12,7 @@ from conftest import ANY_LOAD
 from hypothesis import strategies
 
 from launcher.ui import series as module
+from launcher.ui.charts import Line
 from launcher.ui.series import MOST_ATTEMPTS, MOST_BUCKETS, MOST_NAMES, Series
 
 
@@ -76,6 +78,46 @@ def test_a_truncated_or_replaced_file_is_read_anew(file, content):
     assert series.count("loss") == content.count("\n")
     file.unlink()
     assert series.read() == bool(content) and series.names() == []
+    assert not series.read()
+
+
+DAMAGE = "x" * 600 + "\n"
+
+
+@pytest.mark.parametrize(
+    ("first", "second", "losses"),
+    [
+        (line(1, 3.0) + DAMAGE + line(2, 2.0), line(1, 4.0) + DAMAGE + line(2, 2.0), [4.0, 2.0]),  # the same end
+        (line(1, 3.0) + DAMAGE + line(2, 2.0), line(1, 3.0) + DAMAGE + line(2, 9.0), [3.0, 9.0]),  # the same begin
+        (line(1, 3.0) + line(2, 2.0), line(1, 3.0) + line(2, 2.0)[:-1], [3.0]),  # shorter by one byte
+        (line(1, 3.0) + line(2, 2.0), line(1, 3.0) + line(3, 2.0) + line(4, 1.0), [3.0, 2.0, 1.0]),
+    ],
+    ids=["begin", "end", "cut", "longer"],
+)
+def test_a_file_that_differs_in_its_begin_or_its_end_is_another_one(file, first, second, losses):
+    file.write_text(first)
+    series = Series(file)
+    assert series.read()
+    file.write_text(second)
+    assert series.read()
+    assert [loss for _, loss in points(series)] == losses
+    assert not series.read()
+
+
+def test_a_path_below_a_file_is_a_missing_file(tmp_path):
+    (tmp_path / "file").write_text(line(1))
+    assert not Series(tmp_path / "file" / "metrics.jsonl").read()
+    with pytest.raises(IsADirectoryError):
+        Series(tmp_path).read()
+
+
+def test_reading_continues_until_a_time(file):
+    file.write_text("".join(line(step) for step in range(100)))
+    series = Series(file, most_bytes=1024)
+    assert series.read_until(time.monotonic() - 1)
+    assert series.count("loss") == 1024 // len(line(10))
+    assert not series.read_until(time.monotonic() + 60)
+    assert series.count("loss") == 100
 
 
 def test_a_copy_that_has_grown_is_read_on(file, tmp_path):
@@ -106,6 +148,32 @@ def test_a_line_longer_than_a_call_reads_is_left_out(file):
     assert points(series) == [(1, 1.0), (2, 1.0)]
 
 
+def test_a_call_reads_8_mib_unless_told_otherwise(file):
+    for size, is_read in ((8 * 1024 * 1024 - 1, False), (8 * 1024 * 1024, True)):
+        with file.open("wb") as empty:
+            empty.truncate(size)
+        assert Series(file).read() is is_read  # of a line without an end, as much as a call reads
+
+
+def test_the_longest_line_that_is_parsed_has_256_kib(file):
+    rows = [line(step, x="y" * (262_144 - len(line(1, x="")) + 1 + longer)) for step, longer in ((1, 0), (2, 1))]
+    assert [len(row) - 1 for row in rows] == [262_144, 262_145]
+    file.write_text("".join(rows))
+    series = Series(file)
+    read_all(series)
+    assert points(series) == [(1, 1.0)]
+
+
+def test_a_call_that_ends_within_a_line_leaves_it_for_the_next(file):
+    file.write_text("x" * 50 + line(9) + line(1) + line(2))
+    series = Series(file, most_bytes=50)  # the first call has no line feed, the second one the rest of that line
+    assert series.read() and series.names() == []
+    assert series.read() and series.names() == []
+    assert series.read() and series.count("loss") == 1
+    assert series.read() and series.count("loss") == 2
+    assert not series.read()
+
+
 DAMAGED = [
     *(
         "",
@@ -134,7 +202,8 @@ DAMAGED = [
     *(
         '{"step": 1, "loss": null, "attempt": {}}',
         '{"step": NaN, "loss": 1}',
-        f'{{"step": 1, "further": {{"{"n" * 300}": 1}}}}',
+        f'{{"step": 1, "further": {{"{"n" * 201}": 1}}}}',
+        f'{{"step": {1 << 53}, "loss": 1}}',
     ),
 ]
 
@@ -155,12 +224,96 @@ def test_a_value_that_is_not_finite_is_a_gap(file, value):
     assert [math.isnan(y) for _, y in points(series)] == [False, True, False] and series.count("loss") == 3
 
 
-@pytest.mark.parametrize("attempt", ['"1"', "true", "-1", "1e9", "null", str(10**30)])
+def test_values_of_each_kind_of_number_are_read(file):
+    most = (1 << 53) - 1
+    name = "n" * 200
+    file.write_text(line(0, 2) + line(most, 1e308, further={name: 7, "big": 10**400, "small": -(10**400)}))
+    series = Series(file)
+    read_all(series)
+    assert points(series) == [(0, 2.0), (most, 1e308)] and points(series, name) == [(most, 7.0)]
+    assert [series.last(each) for each in ("loss", name, "big", "small")] == [1e308, 7.0, math.inf, -math.inf]
+    assert type(series.last(name)) is float
+
+
+def test_a_curve_has_at_most_600_buckets(file):
+    file.write_text("".join(line(step) for step in range(600)))
+    series = Series(file)
+    read_all(series)
+    assert points(series) == [(step, 1.0) for step in range(600)]
+    with file.open("a") as end:
+        end.write(line(600))
+    read_all(series)
+    assert points(series) == [(step, 1.0) for step in range(0, 601, 2)]
+
+
+def test_a_full_curve_keeps_the_extremes_of_pairs_of_steps(file, monkeypatch):
+    monkeypatch.setattr(module, "MOST_BUCKETS", 3)
+    series = Series(file)
+
+    def grown(*rows):
+        with file.open("a") as end:
+            end.writelines(line(*row) for row in rows)
+        read_all(series)
+        return points(series)
+
+    assert grown((0, 5.0), (1, 1.0), (2, 3.0)) == [(0, 5.0), (1, 1.0), (2, 3.0)]
+    assert grown((3, 4.0)) == [(0, 5.0), (1, 1.0), (2, 3.0), (3, 4.0)]  # buckets of two steps
+    assert grown((4, math.nan), (5, 2.0), (5, 2.0))[-1:] == [(5, 2.0)]
+    # buckets of four steps: of equal values, the first
+    assert grown((6, 2.0), (7, 2.0)) == [(0, 5.0), (1, 1.0), (5, 2.0)]
+    assert grown((8, 9.0)) == [(0, 5.0), (1, 1.0), (5, 2.0), (8, 9.0)]
+    assert (series.count("loss"), series.last("loss")) == (10, 9.0)
+
+
+def test_every_attempt_keeps_a_bucket_however_few_there_may_be(file, monkeypatch):
+    monkeypatch.setattr(module, "MOST_BUCKETS", 2)
+    file.write_text("".join(line(step, float(step), attempt) for attempt in range(3) for step in range(4)))
+    series = Series(file)
+    read_all(series)
+    found = {each.name: list(each.points) for each in series.lines("loss", per_attempt=True)}
+    assert found == {f"attempt {attempt}": [(0, 0.0), (3, 3.0)] for attempt in range(3)}
+
+
+def test_the_oldest_attempts_are_one_line(file, monkeypatch):
+    monkeypatch.setattr(module, "MOST_ATTEMPTS", 2)
+    rows = [(1, 1.0, 0), (2, 2.0, 0), (2, 5.0, 1), (3, 3.0, 1), (4, 4.0, 2), (2, 0.5, 0)]
+    file.write_text("".join(line(*row) for row in rows[:-1]))
+    series = Series(file)
+    read_all(series)
+    found = {each.name: list(each.points) for each in series.lines("loss", per_attempt=True)}
+    assert found == {"up to attempt 1": [(1, 1.0), (2, 2.0), (2, 5.0), (3, 3.0)], "attempt 2": [(4, 4.0)]}
+    file.write_text("".join(line(*row) for row in rows))
+    read_all(series)
+    found = {each.name: list(each.points) for each in series.lines("loss", per_attempt=True)}
+    older = [(1, 1.0), (2, 2.0), (2, 5.0), (3, 3.0), (4, 4.0)]
+    assert found == {"up to attempt 2": older, "launch 2, attempt 0": [(2, 0.5)]}
+    assert points(series) == [(1, 1.0), (2, 0.5), (2, 5.0), (3, 3.0), (4, 4.0)]
+
+
+def test_a_metric_has_lines_of_the_attempts_that_have_it(file):
+    file.write_text(line(1, None) + line(2, None, 1, further={"a": 1}) + '{"step": 3, "samples_per_s": 2}\n')
+    series = Series(file)
+    read_all(series)
+    assert series.names() == ["samples_per_s", "a"]
+    assert series.lines("a", per_attempt=False) == [Line("a", [(2.0, 1.0)])]
+    assert series.lines("a", per_attempt=True) == [Line("attempt 1", [(2.0, 1.0)])]
+    assert series.lines("samples_per_s", per_attempt=True) == [Line("attempt 1", [(3.0, 2.0)])]
+    assert series.lines("loss", per_attempt=True) == []
+
+
+@pytest.mark.parametrize("attempt", ['"1"', "true", "-1", "1e9", "null", str(10**30), str(1 << 53)])
 def test_a_hostile_attempt_counts_to_the_one_before(file, attempt):
     file.write_text(line(1, attempt=2) + f'{{"step": 2, "loss": 1, "attempt": {attempt}}}\n')
     series = Series(file)
     read_all(series)
     assert [each.name for each in series.lines("loss", per_attempt=True)] == ["attempt 2"]
+
+
+def test_the_first_attempt_is_number_0(file):
+    file.write_text('{"step": 1, "loss": 2}\n' + line(2, 3.0, 0))
+    series = Series(file)
+    read_all(series)
+    assert series.lines("loss", per_attempt=True) == [Line("attempt 0", [(1.0, 2.0), (2.0, 3.0)])]
 
 
 def test_attempts_have_lines_of_their_own(file):
@@ -187,10 +340,19 @@ def test_names_and_attempts_are_bounded(file):
     series = Series(file)
     read_all(series)
     found = series.lines("loss", per_attempt=True)
-    assert len(series.names()) == MOST_NAMES and len(found) == MOST_ATTEMPTS
+    assert len(series.names()) == MOST_NAMES == 32 and len(found) == MOST_ATTEMPTS == 64
     assert found[0].name == "up to attempt 236" and found[-1].name == "attempt 299"
     assert sum(len(each.points) for each in found) == 300
     assert points(series) == [(step, float(step)) for step in range(300)]
+
+
+def test_a_name_too_many_leaves_out_no_known_one(file):
+    known = {f"metric {number}": 1 for number in range(31)}  # and the loss
+    file.write_text(line(1, further=known) + line(2, further={"more": 2, "metric 0": 2}))
+    series = Series(file)
+    read_all(series)
+    assert series.names() == ["loss", *known]
+    assert points(series, "metric 0") == [(1, 1.0), (2, 2.0)]
 
 
 @pytest.mark.slow
