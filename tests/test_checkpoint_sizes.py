@@ -1,5 +1,6 @@
 """How large checkpoints are and how often to save: the document's numbers, published ones, and laws of the models."""
 
+import dataclasses
 import json
 import math
 import random
@@ -13,15 +14,25 @@ from launcher.checkpointing.architecture import lora_parameters
 from launcher.checkpointing.forecast import (
     GB,
     GIB,
+    MEMORY,
+    PERSISTENT,
     RATE_PER_NODE_HOUR,
+    SERVICE_HOST_COPIES,
+    WAITING,
+    Copies,
+    Forecast,
     Saving,
+    Share,
     daly,
+    forecast,
     memory_needed,
     mtbf_s,
     share,
     young,
 )
-from launcher.model.checkpointing import SHARDINGS, Content
+from launcher.config.compose import compose
+from launcher.model.checkpointing import SHARDINGS, Checkpointing, Content, Estimate
+from launcher.planning.check import check
 from launcher.runtime import model_configs
 
 LORA = {"r": 16, "bias": "none", "target_modules": "all-linear", "use_dora": False}
@@ -194,6 +205,8 @@ def test_shares_cover_the_checkpoint_once(total, nodes, per_node):
 def test_memory_holds_what_is_kept_what_is_written_and_what_is_copied():
     assert memory_needed(10, retention=3, replicas=1) == 90
     assert memory_needed(10, retention=1, replicas=0) == 30
+    # a node's service: three staged saves and the body of a request
+    assert memory_needed(10, 3, 1, SERVICE_HOST_COPIES) == 10 * (4 * 2 + 3 + 1)
 
 
 @pytest.mark.parametrize(
@@ -207,7 +220,12 @@ def test_intervals_are_those_of_dalys_examples(mtbf_min, minutes):
 
 def test_the_first_order_is_the_square_root():
     assert young(2, 900) == 60
-    assert daly(7, 3) == 3
+    assert [daly(7, 3), daly(6, 3)] == [3, 3]
+
+
+def test_the_higher_order_is_the_sum_of_its_terms():
+    """δ = 2 and M = 4: √16 · (1 + ⅓·½ + ⅑·¼) − 2."""
+    assert daly(2, 4) == pytest.approx(4 * (1 + 1 / 6 + 1 / 36) - 2)
 
 
 def test_the_published_rate_is_the_documents_one_failure_in_three_hours():
@@ -265,8 +283,111 @@ def test_goodput_is_what_a_simulation_finds(saving):
 def test_saves_never_overlap_and_hopeless_jobs_make_no_progress():
     slow = Saving(1, 500, 60, 3600)
     assert slow.interval_s == 499 > daly(1, 3600)
-    assert Saving(1e6, 1e6, 60, 10).goodput(1e6) == 0
-    assert math.isfinite(Saving(0, 0, 0, 1e-3).goodput(Saving(0, 0, 0, 1e-3).interval_s))
+    assert Saving(1e6, 1e6, 60, 10).goodput(1e6) == 0 == Saving(1, 1, 1e6, 10).goodput(1)
+    free = Saving(0, 0, 0, 1e-3)
+    assert free.interval_s == 2**-52 and math.isfinite(free.goodput(free.interval_s))
+
+
+EIGHT_BILLION = Content(8 * 10**9, "bfloat16", "adam_fp16", "fsdp")
+"""64 GB: 2 bytes of a weight and 6 of the optimizer for each parameter."""
+EXPECTED = Forecast(
+    content=EIGHT_BILLION,
+    ranks_per_node=8,
+    sizes=(1, 2, 4),
+    section=Checkpointing(copy_every=5),
+    failures_per_node_hour=0.01,
+    restart_s=300,
+    step_s=None,
+    copy_rate=40,
+    memory_rate=8,
+    persistent_rate=1,
+    storage_rate=None,
+)
+
+
+@pytest.mark.parametrize(
+    ("way", "blocked_s", "save_s"), [(WAITING, 16.4, 16.4), (PERSISTENT, 0.4, 16.4), (MEMORY, 0.4, 2.4)]
+)
+def test_each_way_of_saving_takes_its_bytes_over_its_rate(way, blocked_s, save_s):
+    """Each of 4 nodes has 16 GB of 64: 0.4 s to copy at 40 GB/s, then 16 s at 1 GB/s, or 2 s at 8 GB/s."""
+    found = EXPECTED.saving(way, 4)
+    assert (found.blocked_s, found.save_s) == pytest.approx((blocked_s, save_s))
+    assert (found.restart_s, found.mtbf_s) == pytest.approx((300, 3600 / 0.04))
+
+
+def test_storage_that_all_nodes_share_bounds_a_save_where_it_is_the_slower_part():
+    shared = dataclasses.replace(EXPECTED, storage_rate=2)
+    assert [shared.persistent_s(nodes) for nodes in (1, 4)] == pytest.approx([64, 32])
+    assert [EXPECTED.persistent_s(nodes) for nodes in (1, 4)] == pytest.approx([64, 16])
+    assert dataclasses.replace(EXPECTED, persistent_rate=1000).persistent_s(4) == pytest.approx(0.016)
+    assert (GIB, GB) == (1_073_741_824, 1_000_000_000)
+
+
+def test_a_forecast_shares_a_checkpoint_as_its_content_is_sharded_or_another_way():
+    one_writes = share(64 * 10**9, "ddp", 2, 8)
+    assert one_writes == Share("ddp", 64 * 10**9, 64 * 10**9, 1, 64 * 10**9) == EXPECTED.share(2, "ddp")
+    assert EXPECTED.share(2) == Share("fsdp", 4 * 10**9, 4 * 10**9, 16, 32 * 10**9)
+    assert EXPECTED.share(2, "hsdp") == Share("hsdp", 8 * 10**9, 4 * 10**9, 16, 32 * 10**9)
+    dealt = dataclasses.replace(EXPECTED, content=EIGHT_BILLION._replace(is_dealt=True))
+    assert dealt.share(2, "ddp") == Share("ddp", 64 * 10**9, 4 * 10**9, 16, 32 * 10**9)
+
+
+def test_copies_with_neighbours_take_four_parts_of_a_node_and_the_time_of_two_transfers():
+    assert EXPECTED.copies(4) == Copies(5, 64 * 10**9, pytest.approx(0.4 + 2))
+    assert EXPECTED.copies(2) == Copies(5, 128 * 10**9, pytest.approx(0.8 + 4))
+    replicated = dataclasses.replace(EXPECTED, content=EIGHT_BILLION._replace(sharding="hsdp"))
+    unasked = dataclasses.replace(EXPECTED, section=Checkpointing())
+    assert (EXPECTED.copies(1), replicated.copies(4), unasked.copies(4)) == (None, None, None)
+
+
+TINY, LLAMA_1B = "training/tiny/tiny_lm_cpu", "fine-tuning/llama/llmft_llama3_2_1b_instruct_seq4k_gpu_sft_fft"
+
+QWEN3_8B = "fine-tuning/qwen/verl-grpo-rlvr-qwen-3-8b-fft"
+"""A recipe that does not name its model, which is known by the recipe's own name."""
+
+
+@pytest.fixture
+def forecast_of(context):
+    """Return a function from a recipe, an estimate and a configuration to the forecast."""
+
+    def found(recipe, *given, words=()):
+        return forecast(check(compose((f"recipes={recipe}", *words), context.cwd)), *given)
+
+    return found
+
+
+def test_a_recipe_without_an_estimate_has_the_published_failures_and_slow_rates(forecast_of):
+    """Source: The Llama 3 Herd of Models, section 3.3.4: 419 interruptions in 54 days, of 16,384 GPUs."""
+    found = forecast_of(TINY)
+    assert 1 / (found.failures_per_node_hour * 16_384 / 8) == pytest.approx(54 * 24 / 419)
+    assert (found.copy_rate, found.memory_rate, found.persistent_rate, found.storage_rate) == (40, 10, 1, None)
+    assert (found.restart_s, found.step_s, found.section) == (300, None, Checkpointing())
+
+
+def test_an_estimate_replaces_every_value_of_a_forecast(forecast_of):
+    rates = {"copy_gb_per_s": 2.0, "memory_gb_per_s": 3.0, "persistent_gb_per_s": 4.0, "storage_gb_per_s": 5.0}
+    content = {"parameters": 7, "dtype": "float8", "optimizer": "none", "sharding": "hsdp"}
+    given = Estimate(failures_per_node_hour=0.5, restart_s=6.0, step_s=8.0, **rates, **content)
+    found = forecast_of(LLAMA_1B, given, {"model_type": "not counted"})
+    assert (found.copy_rate, found.memory_rate, found.persistent_rate, found.storage_rate) == (2, 3, 4, 5)
+    assert (found.failures_per_node_hour, found.restart_s, found.step_s) == (0.5, 6, 8)
+    assert found.content == Content(7, "float8", "none", "hsdp", None)
+
+
+def test_a_recipes_own_estimate_counts_until_another_is_given(forecast_of):
+    words = ("++recipes.checkpointing.estimate.step_s=2.5", "++recipes.checkpointing.copy_every=4")
+    found = forecast_of(TINY, words=words)
+    assert (found.step_s, found.section.copy_every) == (2.5, 4)
+    assert forecast_of(TINY, Estimate(), words=words).step_s is None
+
+
+def test_the_content_of_a_forecast_is_that_of_the_recipes_model_or_of_a_given_one(forecast_of):
+    found = forecast_of(LLAMA_1B)
+    assert found.content == Content(1_235_814_400, "bfloat16", "adam_fp32_master", "ddp", 1_235_814_400)
+    other = forecast_of(LLAMA_1B, None, DEEPSEEK_V2_LITE).content
+    assert (other.saved, other.parameters) == (15_706_484_224, 15_706_484_224)
+    published = ("cluster=k8s", "instance_type=p5.48xlarge", "recipes.training_config.data.train_files=/data/a")
+    assert forecast_of(QWEN3_8B, words=published).content.parameters == PUBLISHED["Qwen/Qwen3-8B"]
 
 
 def test_the_tiny_model_is_counted_as_it_is_built(prepare):

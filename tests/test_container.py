@@ -290,6 +290,7 @@ def test_the_image_ends_as_a_user_that_is_not_root_and_starts_the_entrypoint(bui
     assert [line for line in lines if line.startswith("FROM")] == [f"FROM {BASE}"]
     assert [line for line in lines if line.startswith("USER")][-1] == f"USER {container.UID}:{container.UID}"
     assert lines[-1] == f'ENTRYPOINT ["{container.HOME}/bin/entrypoint"]'
+    assert "USER 1000:1000" in lines and "EXPOSE 8080" in lines
     copied = [line.split()[-2] for line in lines if line.startswith("COPY")]
     assert sorted(copied) == sorted(path.name for path in built.iterdir() if path.name != "Dockerfile")
 
@@ -400,7 +401,7 @@ def test_a_recipe_runs_in_an_image_of_ones_own(render):
     assert own["command"] == ["/bin/bash", "/config/start.sh", f"{container.HOME}/bin/entrypoint", *program]
     assert own["volumeMounts"] == published["volumeMounts"]
     names = {entry["name"]: entry.get("value") for entry in own["env"]}
-    assert (names["NNODES"], names["NPROC_PER_NODE"]) == ("1", "8")
+    assert (names["NNODES"], names["NPROC_PER_NODE"], names["SHUTDOWN_TIMEOUT"]) == ("1", "8", "600")
     assert names["HYPERPOD_SIGNAL_COORDINATION"] == "distributed" and "GIT_REPO_URL" not in names
 
 
@@ -459,3 +460,5 @@ def test_what_such_an_image_cannot_do_is_a_problem(problems):
         ("E367", "git.branch"),
         ("E367", "container"),
     ]
+    assert [problem.value for problem in found[:2]] == ["https://host/repo", "b"]
+    assert is_published_image(found[2].value)

@@ -44,6 +44,28 @@ def test_bundle_json_accounts_for_every_file(llama):
     assert manifest["git_revision"] == "0" * 40 and manifest["versions"]
 
 
+@pytest.mark.parametrize("name", ["bundle.json", "plan.json"])
+def test_json_files_are_indented_by_two_blanks_and_end_their_last_line(llama, name):
+    text = llama.files[name]
+    assert text.startswith('{\n  "') and text.endswith("\n}\n")
+    assert text == json.dumps(json.loads(text), indent=2) + "\n"
+
+
+def test_recipe_yaml_is_the_composed_configuration_which_the_bundle_carries_with_its_sources(llama, tmp_path):
+    composed = yaml_io.load(llama.files["recipe.yaml"])
+    assert composed["recipes"]["elastic_policy"]["is_elastic"] is True
+    assert llama.config == composed
+    assert (llama.sources.cwd, llama.sources.overrides) == (str(tmp_path), (*LLAMA_K8S, ELASTIC))
+
+
+def test_a_program_that_reads_a_file_of_its_own_has_it_beside_the_recipe_s(render):
+    data = "recipes.training_config.data.train_files=/data/a"
+    recipe = "recipes=fine-tuning/qwen/verl-grpo-rlvr-qwen-3-8b-fft"
+    files = render(recipe, "cluster=k8s", "instance_type=p5.48xlarge", data).files
+    recipe, own = (yaml_io.load(files[f"configs/{name}.yaml"]) for name in ("config", "verl_config"))
+    assert own == recipe["training_config"] and own["data"]["train_files"] == "/data/a"
+
+
 def test_digest_is_what_sha256sum_gives(llama, tmp_path):
     bundles.write(llama)
     paths = sorted(path for path in llama.files if path != "bundle.json")
