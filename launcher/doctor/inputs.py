@@ -140,6 +140,7 @@ def _folder(key: str, name: str, folder: Path) -> Iterator[Answer]:
 def _on_hub(job: JobSpec, key: str, name: str, revision: str | None) -> Iterator[Answer]:
     from huggingface_hub import get_hf_file_metadata, hf_hub_url, try_to_load_from_cache
     from huggingface_hub.errors import HfHubHTTPError, HFValidationError
+    from huggingface_hub.errors import HTTPError as NotReached  # type: ignore[attr-defined]  # of its client
 
     at = f"{name}@{revision}" if revision else name
     try:
@@ -154,9 +155,7 @@ def _on_hub(job: JobSpec, key: str, name: str, revision: str | None) -> Iterator
             yield Problem("E116", key, f"the Hub refuses it: {type(error).__name__}", value=at, remedy=remedy)
         else:
             yield warning(MODEL, f"{at}: the Hub refuses it to this machine: {type(error).__name__}", "HF_TOKEN=…")
-    except Exception as error:
-        if not isinstance(error, OSError) and not type(error).__module__.startswith("httpx"):  # the Hub's client
-            raise
+    except (OSError, NotReached) as error:
         cached = try_to_load_from_cache(name, _CONFIG, revision=revision)
         if isinstance(cached, str) and described(job.backend).runs_here:
             yield ok(MODEL, f"{at}: the Hub is not reachable; this machine's cache has it")

@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 import torch
+from runtime_ranks import unused_port
 
 from launcher.runtime.finetune.inputs import wanted_files
 from launcher.runtime.finetune.model_card import card, facts_of
@@ -89,13 +90,23 @@ def hub(starter):
         yield found
 
 
-def model_of(hub: Hub, folder: Path, revision: str = "", *, name: str = NAME, job: str = "job", cache: str = "cache"):
+def model_of(
+    hub: Hub,
+    folder: Path,
+    revision: str = "",
+    *,
+    name: str = NAME,
+    job: str = "job",
+    cache: str = "cache",
+    **more: str,
+):
     """Return folder, commit and files that a start of a job finds, or why it finds none."""
     environment = {
         "HF_ENDPOINT": hub.url,
         "HF_HOME": str(folder / cache),
         "HF_HUB_DISABLE_TELEMETRY": "1",
         "HF_HUB_DISABLE_PROGRESS_BARS": "1",
+        **more,
     }
     print(json.dumps([name, revision, str(folder / job), environment]), file=hub.starter.stdin, flush=True)
     assert select.select([hub.starter.stdout], [], [], 240)[0], "no answer"
@@ -139,6 +150,12 @@ def test_a_job_keeps_its_commit_while_the_branch_moves(hub, tmp_path):
     assert model_of(hub, tmp_path)[1] == old
     assert model_of(hub, tmp_path, job="on-a-node-with-a-copy")[1:] == [new, files]
     assert "cannot be reached" in model_of(hub, tmp_path, job="third", cache="empty")
+    hub.url = f"http://127.0.0.1:{unused_port()}"
+    assert model_of(hub, tmp_path, job="where-nothing-listens")[1:] == [new, files]
+    assert "cannot be reached" in model_of(hub, tmp_path, job="fourth", cache="empty")
+    environment = {"HF_HUB_OFFLINE": "1"}
+    assert model_of(hub, tmp_path, job="offline", **environment)[1:] == [new, files]
+    assert "cannot be reached" in model_of(hub, tmp_path, job="fifth", cache="empty", **environment)
 
 
 @pytest.mark.slow
