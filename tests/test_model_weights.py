@@ -53,7 +53,11 @@ LINEAR_ATTENTION = {
             id="deepseek_v3",
         ),
         pytest.param(GPT_OSS, ATTENTION, id="gpt_oss"),
-        pytest.param(SCOUT, ATTENTION | gated("feed_forward") | gated("feed_forward.shared_expert"), id="llama4"),
+        pytest.param(
+            SCOUT,
+            ATTENTION | {"feed_forward.router"} | gated("feed_forward") | gated("feed_forward.shared_expert"),
+            id="llama4",
+        ),
         pytest.param(GLM, ATTENTION | FUSED, id="glm"),
         pytest.param(PHI, {"self_attn.qkv_proj", "self_attn.o_proj"} | FUSED, id="phi3"),
         pytest.param(JAIS, ATTENTION | {"mlp.up_proj", "mlp.down_proj"}, id="jais2"),
@@ -155,9 +159,13 @@ def test_a_mixture_with_biases_of_attention_has_them_in_all_four_projections():
 def test_deepseek_without_shared_experts_has_none_to_adapt():
     without = DEEPSEEK_V2_LITE | {"n_shared_experts": None}
     assert num_parameters(without) == 15_706_484_224 - 26 * 3 * 2048 * 2 * 1408
-    of_shared = {"target_modules": ["mlp.shared_experts.up_proj", "mlp.shared_experts.down_proj"]}
-    assert lora_parameters(weights(without), LORA | of_shared) == 0
-    assert lora_parameters(weights(DEEPSEEK_V2_LITE), LORA | of_shared) == 2 * 26 * 16 * (2048 + 2816)
+
+
+def test_a_name_that_the_experts_had_once_adapts_them_and_no_layer_of_that_name():
+    """Source: PEFT 0.21: 64 experts of 26 layers; a gate and its projection have the ranks of both."""
+    of_all = {"target_modules": ["mlp.shared_experts.gate_proj", "mlp.shared_experts.up_proj", "down_proj"]}
+    experts = 26 * 64 * (2 * 16 * (2048 + 2 * 1408) + 16 * (1408 + 2048))
+    assert lora_parameters(weights(DEEPSEEK_V2_LITE), LORA | of_all) == experts
 
 
 def test_deepseek_has_no_more_dense_layers_than_layers():

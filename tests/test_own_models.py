@@ -1,4 +1,4 @@
-"""The models that no published recipe has: their sizes and the counts of their weights are those of transformers."""
+"""The models that no published recipe has, and mixtures: counts of weights and adapters are those of transformers."""
 
 import pytest
 from conftest import shipped
@@ -52,3 +52,51 @@ def test_weights_and_adapters_are_as_many_as_in_the_model_that_is_built(name, bi
         adapted = peft.get_peft_model(built, peft.LoraConfig(**LORA | {"bias": bias}, task_type="CAUSAL_LM"))
     trained = sum(each.numel() for each in adapted.parameters() if each.requires_grad)
     assert architecture.lora_parameters(architecture.weights(config), LORA | {"bias": bias}) == trained
+
+
+SMALL = {
+    "vocab_size": 64,
+    "hidden_size": 32,
+    "num_hidden_layers": 4,
+    "num_attention_heads": 4,
+    "intermediate_size": 48,
+}
+LATENT = {
+    **{"q_lora_rank": 16, "kv_lora_rank": 8, "qk_rope_head_dim": 4, "qk_nope_head_dim": 4, "v_head_dim": 8},
+    **{"n_routed_experts": 4, "n_group": 2, "topk_group": 1, "num_experts_per_tok": 2, "first_k_dense_replace": 1},
+    **{"n_shared_experts": 2, "moe_intermediate_size": 24, "num_key_value_heads": 4},
+}
+MIXTURES = {
+    "mixtral": {"num_local_experts": 4, "num_key_value_heads": 2},
+    "qwen3_moe": {"num_experts": 4, "moe_intermediate_size": 24, "mlp_only_layers": [1], "num_key_value_heads": 2},
+    "deepseek_v2": LATENT,
+    "deepseek_v3": LATENT,
+    "llama4_text": {"num_local_experts": 4, "interleave_moe_layer_step": 2, "num_key_value_heads": 2, "head_dim": 8},
+    "gpt_oss": {"num_local_experts": 4, "num_key_value_heads": 2, "head_dim": 8},
+}
+OF_A_MIXTURE = [
+    *((kind, "all-linear") for kind in MIXTURES),
+    *((kind, ["o_proj", "gate_proj", "up_proj"]) for kind in MIXTURES),
+    *((kind, ["down_proj"]) for kind in ("qwen3_moe", "deepseek_v2", "llama4_text")),
+    *((kind, ["mlp.gate"]) for kind in ("mixtral", "qwen3_moe", "deepseek_v3")),
+    *(("mixtral", ["o_proj", "w1", "w3"]), ("mixtral", ["w2"]), ("llama4_text", ["router"])),
+]
+
+
+@pytest.mark.parametrize(("kind", "targets"), OF_A_MIXTURE)
+def test_adapters_of_a_mixture_are_those_of_peft(kind, targets):
+    """Also by the names that its experts had in transformers 4."""
+    import peft
+    import transformers
+
+    config = transformers.AutoConfig.for_model(kind, **SMALL | MIXTURES[kind])
+    with torch.device("meta"):
+        built = transformers.AutoModelForCausalLM.from_config(config)
+        found = {name for name, _ in built.named_parameters()} | {name for name, _ in built.named_buffers()}
+        adapted = peft.get_peft_model(built, peft.LoraConfig(r=8, target_modules=targets, task_type="CAUSAL_LM"))
+    trained = sum(each.numel() for each in adapted.parameters() if each.requires_grad)
+    weights = architecture.weights(config.to_dict())
+    lora = LORA | {"r": 8, "target_modules": targets}
+    assert architecture.lora_parameters(weights, lora) == trained
+    named = [weight.name for weight in weights if weight.kind in ("linear", "experts", "router")]
+    assert [name for name in named if not any(f".{name}" in each for each in found)] == []

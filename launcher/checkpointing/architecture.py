@@ -3,7 +3,7 @@
 Exact for the architectures of `KNOWN`; others raise `UnknownArchitecture` and are not guessed.
 """
 
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -20,7 +20,9 @@ class Weight:
     Args:
         name: Dotted name within a layer, as transformers has it: `self_attn.q_proj`.
         biases: Elements of the bias of each.
-        kind: `linear`, `experts` (one parameter that holds every expert's), `head`, or `other`.
+        kind: `linear`, `experts` (one parameter that holds every expert's), `router`, `head`, or `other`.
+        layers: Last names of the linear layers that were in its place in transformers 4: PEFT still takes them as
+            targets, all of them together.
     """
 
     name: str
@@ -29,6 +31,7 @@ class Weight:
     count: int
     biases: int = 0
     kind: str = "linear"
+    layers: tuple[str, ...] = ()
 
     @property
     def parameters(self) -> int:
@@ -168,7 +171,7 @@ def _mixtral(config: Config) -> Iterator[Weight]:
     """Yield Mixtral's layers. Source: Jiang et al., Mixtral of Experts (2024); transformers, modeling_mixtral."""
     layers, hidden, experts = config["num_hidden_layers"], config["hidden_size"], config["num_local_experts"]
     yield from _attention(config, qkv_bias=False, out_bias=False)
-    yield from _mixture("block_sparse_moe", layers, experts, hidden, config["intermediate_size"])
+    yield from _mixture(layers, experts, hidden, config["intermediate_size"], ("w1", "w3"), "w2")
 
 
 def _qwen3_moe(config: Config) -> Iterator[Weight]:
@@ -180,14 +183,36 @@ def _qwen3_moe(config: Config) -> Iterator[Weight]:
     yield from _attention(config, has_bias, has_bias)
     yield _vector("self_attn.qk_norm", _head_dim(config), 2 * layers)
     yield from _mlp("mlp", hidden, config["intermediate_size"], layers - sparse)
-    yield from _mixture("mlp", sparse, config["num_experts"], hidden, config["moe_intermediate_size"])
+    experts = config["num_local_experts"] if "num_local_experts" in config else config["num_experts"]
+    yield from _mixture(sparse, experts, hidden, config["moe_intermediate_size"])
 
 
-def _mixture(prefix: str, layers: int, experts: int, hidden: int, inner: int) -> Iterator[Weight]:
-    """Yield a router and its experts, which are one parameter per matrix. Source: transformers 5, its MoE layers."""
-    yield Weight(f"{prefix}.gate", hidden, experts, layers, kind="router")
-    yield Weight(f"{prefix}.experts.gate_up_proj", hidden, 2 * inner, layers * experts, kind="experts")
-    yield Weight(f"{prefix}.experts.down_proj", inner, hidden, layers * experts, kind="experts")
+def _mixture(
+    layers: int,
+    experts: int,
+    hidden: int,
+    inner: int,
+    gate_up: tuple[str, str] = ("gate_proj", "up_proj"),
+    down: str = "down_proj",
+) -> Iterator[Weight]:
+    """Yield a router and its experts, which are one parameter per matrix.
+
+    Source: transformers 5, its MoE layers; PEFT 0.21, utils/transformers_weight_conversion.py, for those of before.
+    """
+    yield Weight("mlp.gate", hidden, experts, layers, kind="router", layers=("gate",))
+    yield from _experts("mlp", layers * experts, hidden, inner, gate_up, (down,))
+
+
+def _experts(
+    prefix: str,
+    count: int,
+    hidden: int,
+    inner: int,
+    gate_up: tuple[str, ...] = (),
+    down: tuple[str, ...] = (),
+) -> Iterator[Weight]:
+    yield Weight(f"{prefix}.experts.gate_up_proj", hidden, 2 * inner, count, kind="experts", layers=gate_up)
+    yield Weight(f"{prefix}.experts.down_proj", inner, hidden, count, kind="experts", layers=down)
 
 
 def _deepseek(config: Config) -> Iterator[Weight]:
@@ -213,7 +238,7 @@ def _deepseek(config: Config) -> Iterator[Weight]:
     dense = min(config["first_k_dense_replace"], layers)
     inner, shared = config["moe_intermediate_size"], config.get("n_shared_experts") or 0
     yield from _mlp("mlp", hidden, config["intermediate_size"], dense)
-    yield from _mixture("mlp", layers - dense, config["n_routed_experts"], hidden, inner)
+    yield from _mixture(layers - dense, config["n_routed_experts"], hidden, inner)
     yield from _mlp("mlp.shared_experts", hidden, inner * shared, (layers - dense) if shared else 0)
     if config["model_type"] == "deepseek_v3":
         yield _vector("mlp.gate.e_score_correction_bias", config["n_routed_experts"], layers - dense)
@@ -240,7 +265,9 @@ def _llama4(config: Config) -> Iterator[Weight]:
     has_bias = bool(config.get("attention_bias"))
     yield from _attention(config, has_bias, has_bias)
     yield from _mlp("feed_forward", hidden, config["intermediate_size_mlp"], layers - sparse)
-    yield from _mixture("feed_forward", sparse, config["num_local_experts"], hidden, inner)
+    experts = config["num_local_experts"]
+    yield _linear("feed_forward.router", hidden, experts, sparse)
+    yield from _experts("feed_forward", sparse * experts, hidden, inner)
     yield from _mlp("feed_forward.shared_expert", hidden, inner, sparse)
 
 
@@ -309,34 +336,42 @@ KNOWN: Mapping[str, Callable[[Config], Iterator[Weight]]] = {
 def lora_parameters(weights: Iterable[Weight], peft: Mapping[str, Any]) -> int:
     """Return the trained parameters of low-rank adapters.
 
-    Routers, and experts that are one parameter, are not linear layers: only `target_parameters` reaches the latter.
-
     Args:
         peft: The recipe's `peft_config`.
 
-    Source: Hu et al., LoRA (2021), section 4.1: r·(inputs + outputs) each; PEFT, LoraConfig: all-linear omits
-    the head, bias, use_dora (Liu et al., DoRA (2024): one magnitude for each output), target_parameters.
+    Source: Hu et al., LoRA (2021), section 4.1: r·(inputs + outputs) each; PEFT 0.21, LoraConfig: all-linear omits
+    the head, bias, use_dora (Liu et al., DoRA (2024): one magnitude for each output), target_parameters; its
+    utils/transformers_weight_conversion.py: what is one parameter since transformers 5 has the ranks of its layers.
     """
     total, weights = 0, tuple(weights)
+    moved = {name for weight in weights for name in weight.layers}
     for weight in weights:
-        is_adapted = _is_adapted(weight, peft)
-        if is_adapted:
-            each = peft["r"] * (weight.inputs + weight.outputs)
-            total += weight.count * (each + (weight.outputs if peft.get("use_dora") else 0))
-        if peft["bias"] == "all" or (peft["bias"] == "lora_only" and is_adapted):
+        rank = peft["r"] * _num_adapters(weight, peft, moved)
+        if rank:
+            total += weight.count * (rank * (weight.inputs + weight.outputs))
+            total += weight.count * weight.outputs if peft.get("use_dora") else 0
+        if peft["bias"] == "all" or (peft["bias"] == "lora_only" and rank):
             total += weight.count * weight.biases
     return total
 
 
-def _is_adapted(weight: Weight, peft: Mapping[str, Any]) -> bool:
+def _num_adapters(weight: Weight, peft: Mapping[str, Any], moved: Collection[str]) -> int:
+    """Return how many adapters a weight has: one for each layer that it replaces.
+
+    Args:
+        moved: Names of layers that are part of parameters now. PEFT takes no layer of these names as a target.
+    """
     targets, excluded = _listed(peft["target_modules"]), _listed(peft.get("exclude_modules") or ())
+    is_all = targets == ["all-linear"]
+    if weight.layers and (is_all or {each.rpartition(".")[2] for each in targets} & set(weight.layers)):
+        return len(weight.layers)
     if weight.kind == "experts":
-        return _is_named(weight.name, peft.get("target_parameters") or ())
+        return int(_is_named(weight.name, peft.get("target_parameters") or ()))
     if weight.kind not in ("linear", "head") or _is_named(weight.name, excluded):
-        return False
-    if targets == ["all-linear"]:
-        return weight.kind == "linear"
-    return _is_named(weight.name, targets)
+        return 0
+    if is_all:
+        return int(weight.kind == "linear" and weight.name.rpartition(".")[2] not in moved)
+    return int(_is_named(weight.name, [each for each in targets if each.rpartition(".")[2] not in moved]))
 
 
 def _listed(names: str | Iterable[str]) -> list[str]:

@@ -407,7 +407,8 @@ def test_a_long_file_stays_in_bounded_memory(file):
     after, peak = tracemalloc.get_traced_memory()
     tracemalloc.stop()
     assert series.count("loss") == 60_000
-    assert after < before + 200_000 and peak < after + (6 << 20)
+    # Every value kept would be 6 MB; the rest is for threads of other tests, whose memory is counted too.
+    assert after < before + (1 << 20) and peak < after + (6 << 20)
     assert MOST_BUCKETS / 2 <= len(points(series, "b")) / 2 <= MOST_BUCKETS
     assert points(series, "b")[-1] == (59_999, 59_999)
 
