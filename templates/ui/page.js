@@ -27,6 +27,7 @@ function replace(id, html) {
 let source = null;
 let address = document.body.dataset.live;
 const connection = document.getElementById("connection");
+const LOST = "connection lost, trying again", GONE = "no longer there: it may have been removed";
 function tell(words) { connection.textContent = words; connection.hidden = !words; }
 function connect() {
   if (source) source.close();
@@ -35,15 +36,15 @@ function connect() {
   source = new EventSource(address);
   source.onopen = () => tell("");
   source.onerror = async () => {
-    tell("connection lost, trying again");
-    if (source && source.readyState === EventSource.CLOSED) {
-      const reply = await fetch("/files/icon.svg", { method: "HEAD" }).catch(() => null);
-      if (reply && reply.status === 401) tell("signed out: open the address that recipes ui prints");
-      setTimeout(connect, 2000);
-    }
+    if (!source || source.readyState !== EventSource.CLOSED) return tell(LOST);
+    const asked = new AbortController();  // the reason of a refusal, which a source does not tell
+    const reply = await fetch(address, { signal: asked.signal }).catch(() => null);
+    tell({ 401: "signed out: open the address that recipes ui prints", 404: GONE }[reply && reply.status] || LOST);
+    asked.abort();
+    setTimeout(connect, 2000);
   };
   source.addEventListener("part", (event) => { const { id, html } = JSON.parse(event.data); replace(id, html); });
-  source.addEventListener("gone", () => tell("no longer there: it may have been removed"));
+  source.addEventListener("gone", () => tell(GONE));
   source.addEventListener("fault", () => tell("cannot be followed now: one of its files cannot be read"));
   source.addEventListener("back", () => tell(""));
 }

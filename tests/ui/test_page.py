@@ -293,15 +293,19 @@ def test_two_tabs_follow_and_survive_a_new_server_and_a_removed_job(tmp_path, wi
         server.process.wait(30)
         tabs[0].locator("#connection").wait_for(state="visible")
         a_job(results, "third", submitted="2026-04-01T00:00:00+00:00")
+        shutil.rmtree(results / "second")  # its page asks anew, and is refused
         again = stack.enter_context(page_server.served(results, tmp_path / "state", "--port", port))
         assert again.url == server.url
         tabs[0].get_by_role("link", name="third").wait_for()
         tabs[0].locator("#connection").wait_for(state="hidden")
         tabs[0].reload()
         tabs[0].get_by_role("link", name="third").wait_for()
-        shutil.rmtree(results / "second")
-        tabs[1].get_by_text("it may have been removed").wait_for()
         tabs[0].get_by_role("link", name="second").wait_for(state="detached")
+        tabs[1].get_by_text("it may have been removed").wait_for()
+        tabs[0].goto(f"{server.origin}/jobs/third")
+        tabs[0].locator("#connection").wait_for(state="hidden")
+        shutil.rmtree(results / "third")
+        tabs[0].get_by_text("it may have been removed").wait_for()
         tabs[1].reload()
         tabs[1].get_by_role("heading", name="Not found").wait_for()
 
