@@ -10,6 +10,7 @@ from published_recipes import GOLDEN, digest, merged, over, part, recipe_file
 from launcher.common import yaml_io
 from launcher.common.paths import COLLECTION
 from launcher.model.config_tree import leaves
+from launcher.model.family_registry import recipe_model
 
 OURS = {
     "mtrl": ("run.results_dir", "run.hf_access_token", "trainer", "version", "instance_types", "images"),
@@ -93,3 +94,9 @@ def test_parts_begin_with_a_sentence_that_says_what_they_are():
         for file in (COLLECTION / "base" / folder).rglob("*.yaml"):
             first = file.read_text().partition("\n")[0]
             assert first.startswith("# ") and first.endswith("."), file
+
+
+def test_an_evaluation_with_a_judge_has_its_own_script():
+    evaluation = recipe_model("evaluation")
+    assert evaluation.script_kind({"llm_as_judge": {}, "run": {}}) == "judge"
+    assert evaluation.script_kind({"run": {}}) == "benchmark"
