@@ -348,8 +348,8 @@ def lora_parameters(weights: Iterable[Weight], peft: Mapping[str, Any]) -> int:
     for weight in weights:
         rank = peft["r"] * _num_adapters(weight, peft, moved)
         if rank:
-            total += weight.count * (rank * (weight.inputs + weight.outputs))
-            total += weight.count * weight.outputs if peft.get("use_dora") else 0
+            each = rank * (weight.inputs + weight.outputs)
+            total += weight.count * (each + (weight.outputs if peft.get("use_dora") else 0))
         if peft["bias"] == "all" or (peft["bias"] == "lora_only" and rank):
             total += weight.count * weight.biases
     return total
@@ -363,15 +363,19 @@ def _num_adapters(weight: Weight, peft: Mapping[str, Any], moved: Collection[str
     """
     targets, excluded = _listed(peft["target_modules"]), _listed(peft.get("exclude_modules") or ())
     is_all = targets == ["all-linear"]
-    if weight.layers and (is_all or {each.rpartition(".")[2] for each in targets} & set(weight.layers)):
+    if weight.layers and (is_all or not set(weight.layers).isdisjoint(map(_last, targets))):
         return len(weight.layers)
     if weight.kind == "experts":
         return int(_is_named(weight.name, peft.get("target_parameters") or ()))
     if weight.kind not in ("linear", "head") or _is_named(weight.name, excluded):
         return 0
     if is_all:
-        return int(weight.kind == "linear" and weight.name.rpartition(".")[2] not in moved)
-    return int(_is_named(weight.name, [each for each in targets if each.rpartition(".")[2] not in moved]))
+        return int(weight.kind == "linear" and _last(weight.name) not in moved)
+    return int(_is_named(weight.name, [each for each in targets if _last(each) not in moved]))
+
+
+def _last(name: str) -> str:
+    return name.rpartition(".")[2]
 
 
 def _listed(names: str | Iterable[str]) -> list[str]:

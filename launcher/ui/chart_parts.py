@@ -16,7 +16,7 @@ _LETTER = 7.8
 """Width of a letter that a legend allows for: wide enough for the larger letters of small screens."""
 _LONGEST_TITLE, _LONGEST_DESCRIPTION = 700, 2000
 _MASKED = 2 * _LONGEST_DESCRIPTION
-"""Characters of a text in which secrets are looked for: more than can be shown, so that the last one is whole."""
+"""Characters of a text in which secrets are looked for: more than can be shown, since the last one must be whole."""
 CIRCLE, SQUARE, TRIANGLE, DIAMOND, CROSS, PLUS = range(6)
 _SHAPES = (
     "m-4 0a4 4 0 1 0 8 0a4 4 0 1 0-8 0z",
