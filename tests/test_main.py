@@ -91,6 +91,15 @@ def test_an_untracked_dry_run_imports_neither_hydra_nor_mlflow_torch_or_kubernet
 
 
 @pytest.mark.slow
+def test_a_job_of_the_open_trainer_is_compiled_without_torch(tmp_path):
+    code = "import sys; sys.modules['torch'] = None; from launcher.cli import launch; sys.exit(launch.main(sys.argv[1:]))"
+    data = [f"recipes.training_config.datasets.{part}_data.file_path=/data" for part in ("train", "val")]
+    words = (LLAMA_K8S[0], "cluster=slurm", "cluster.trainer=open", "container=me/image:1", *data, "dry_run=true")
+    done = subprocess.run([sys.executable, "-c", code, *words], cwd=tmp_path, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+
+
+@pytest.mark.slow
 def test_k8s_without_dry_run_writes_the_bundle_and_says_that_nothing_was_submitted(tmp_path):
     result = main(*LLAMA_K8S, cwd=tmp_path, KUBECONFIG=str(tmp_path / "absent"))
     assert result.returncode == 2

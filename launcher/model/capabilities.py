@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Generic, NamedTuple, Protocol, 
 
 from launcher.common.problems import Notice, Problem
 from launcher.model.earlier_jobs import QueuedJob
-from launcher.model.job_spec import Bundle, JobHandle, JobSpec, ResultKind
+from launcher.model.job_spec import Bundle, JobHandle, JobSpec, ResultKind, Trainer
 
 if TYPE_CHECKING:  # a command that only follows jobs does not need pydantic
     from launcher.model.base_model import ClusterOptions
@@ -114,7 +114,7 @@ class Files(Generic[OptionsT]):
         """Return whether processes see the files of the launching machine, at the same paths."""
         return not self.has_containers
 
-    def code_folder(self, options: OptionsT) -> str | None:
+    def code_folder(self, options: OptionsT, trainer: Trainer | None) -> str | None:
         """Return the folder of this machine whose code a launch copies to the job, relative to the folder it is
         launched from; None if it copies none."""
         return None

@@ -77,7 +77,7 @@ def _code(job: JobSpec, training: Mapping[str, Any], *, is_here: bool) -> tuple[
     code: dict[str, str] = {}
     elsewhere: dict[str, str] = {}
     git = job.config["git"]
-    folder = described(job.backend).files.code_folder(job.settings)
+    folder = described(job.backend).files.code_folder(job.settings, job.trainer)
     script = training.get("entry_script")
     if git["repo_url_or_path"]:
         named = git["commit"] or git["branch"]

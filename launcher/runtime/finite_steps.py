@@ -5,9 +5,6 @@ import math
 import torch
 from torch import nn
 
-MAX_SKIPPED_STEPS = 3
-"""Skipped steps in a row with which training continues, by default. A single one may be due to its samples."""
-
 
 class NotFinite(RuntimeError):
     """Training has reached values that are not finite; a restart from the same checkpoint would reach them again."""

@@ -17,7 +17,7 @@ from launcher.runtime.checkpoint import Checkpoints
 from launcher.runtime.checkpoint_folder import Progress
 from launcher.runtime.content import Content, Stateful
 from launcher.runtime.feed import TimedIterator, begun, matched
-from launcher.runtime.finite_steps import MAX_SKIPPED_STEPS, FiniteSteps, NotFinite, has_finite_weights, number
+from launcher.runtime.finite_steps import FiniteSteps, NotFinite, has_finite_weights, number
 from launcher.runtime.hooks import EXPORTED, HOOKED, Hooks, Marks, epochs_ended, untouched_randomness
 from launcher.runtime.loss_weighting import LossWeighting, gradient_exchange
 from launcher.runtime.reporting import Reporter, StepMetrics
@@ -25,6 +25,7 @@ from launcher.runtime.sampler import Draw, SamplerMismatch, StepSampler
 from launcher.runtime.stop_consensus import any_rank
 from launcher.runtime.tiers.checkpoint_log import CheckpointLog
 from launcher.runtime.tiers.tier_settings import TierSettings, tier_settings_from_env
+from launcher.runtime.training_config import MAX_SKIPPED_STEPS
 from launcher.runtime.user_metrics import UserMetrics
 
 if TYPE_CHECKING:  # start-up time, as in `Job.__init__`

@@ -5,10 +5,14 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from launcher.common.names import RUN_ID_AT_LAUNCH
-from launcher.runtime.finite_steps import MAX_SKIPPED_STEPS
 from launcher.runtime.shares import Shares, SharesMismatch
 from launcher.runtime.tiers.tier_settings import TierSettings, tier_settings
 
+MAX_SKIPPED_STEPS = 3
+"""Steps without a finite loss or gradient, in a row, that are skipped before training ends, by default.
+
+A single one may be due to its samples.
+"""
 
 @dataclass(frozen=True, slots=True)
 class Tracking:

@@ -7,6 +7,7 @@ import sys
 import pytest
 import slurm_cluster
 from background import await_true
+from conftest import frozen_context
 from log_texts import log_texts
 from test_slurm_jobs import SCRIPT, finished, written
 from test_slurm_rendering import PUBLISHED, files, problem
@@ -223,6 +224,24 @@ def test_a_relative_script_on_another_machine_starts_in_its_folder(tmp_path):
     assert str(tmp_path) not in node
     absolute = files(tmp_path, *words, "cluster.ssh_folder=/fsx/me")["slurm/node.sh"]
     assert "cd -- /fsx/me\n" in absolute
+
+
+@pytest.mark.parametrize(
+    ("words", "copied"),
+    [
+        ((*PUBLISHED, "cluster.ssh=login"), None),
+        ((*PUBLISHED, "cluster.code=snapshot"), "here"),
+        ((*JOB, "cluster.ssh=login"), "here"),
+        (JOB, None),
+    ],
+    ids=["image elsewhere", "image with a snapshot", "script elsewhere", "script here"],
+)
+def test_the_record_of_a_job_names_the_folder_that_is_copied(tmp_path, words, copied):
+    repository(tmp_path)
+    context = frozen_context(tmp_path)
+    bundle = pipeline.render(pipeline.prepare(words, context), context)
+    assert (code.CODE_FILE in bundle.files) == (copied is not None)
+    assert bundle.sources.code.get("folder") == (copied and str(tmp_path))
 
 
 def test_a_repository_replaces_the_code_of_an_image(tmp_path):

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 from launcher.model.backend import Backend, BackendDescription
 from launcher.model.base_model import options_of
 from launcher.model.capabilities import Doctor, Files, Instances, Programs, Scaling, Secrets
-from launcher.model.job_spec import Bundle
+from launcher.model.job_spec import Bundle, Trainer
 
 if TYPE_CHECKING:
     from launcher.backends.ray.options import Settings
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 class _Files(Files["Settings"]):
     has_bundle: ClassVar[bool] = False
 
-    def code_folder(self, options: "Settings") -> str | None:
+    def code_folder(self, options: "Settings", trainer: Trainer | None) -> str | None:
         """Return the driver's working directory."""
         return options.working_dir
 

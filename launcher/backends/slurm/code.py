@@ -25,8 +25,9 @@ from launcher.bundle.manifest import MANIFEST
 from launcher.common import os_errors
 from launcher.common.names import RUN_DIR
 from launcher.common.problems import Problem, ProblemsFound, fail
+from launcher.model.backend_registry import described
 from launcher.model.config_tree import get
-from launcher.model.job_spec import PUBLISHED, Bundle, JobSpec
+from launcher.model.job_spec import Bundle, JobSpec
 from launcher.runtime import file_kinds
 
 CODE_FILE = "slurm/code.json"
@@ -69,13 +70,9 @@ class Source:
 
 
 def source_of(job: JobSpec) -> Source | None:
-    """Return where a job's code comes from; None if its processes start where the code is, or it is in the image.
-
-    A snapshot is the default on another machine.
-    """
-    options, repository = slurm_options(job), get(job.config, _REPOSITORY)
-    default = "snapshot" if options.ssh and job.trainer != PUBLISHED else "folder"
-    if not repository and (options.code or default) == "folder":
+    """Return where a job's code comes from; None if its processes start where the code is, or it is in the image."""
+    repository = get(job.config, _REPOSITORY)
+    if not repository and described(job.backend).files.code_folder(job.settings, job.trainer) is None:
         return None
     token = get(job.config, "git.token") or {}
     branch, commit = get(job.config, "git.branch"), get(job.config, "git.commit")

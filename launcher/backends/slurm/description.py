@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 from launcher.model.backend import Backend, BackendDescription, LaunchMode
 from launcher.model.capabilities import Doctor, Files, Programs, Queue, Scaling, Secrets
-from launcher.model.job_spec import Bundle, JobSpec
+from launcher.model.job_spec import PUBLISHED, Bundle, JobSpec, Trainer
 
 if TYPE_CHECKING:
     from launcher.backends.slurm.options import Settings
@@ -24,9 +24,10 @@ class _Files(Files["Settings"]):
         """Return whether the job is launched on a login node."""
         return not options.ssh
 
-    def code_folder(self, options: "Settings") -> str | None:
-        """Return the current folder if a snapshot of it is taken."""
-        return "" if (options.code or ("snapshot" if options.ssh else "folder")) == "snapshot" else None
+    def code_folder(self, options: "Settings", trainer: Trainer | None) -> str | None:
+        """Return the current folder if a snapshot of it is taken: by default on another machine, of one's own code."""
+        default = "snapshot" if options.ssh and trainer != PUBLISHED else "folder"
+        return "" if (options.code or default) == "snapshot" else None
 
 
 class _Programs(Programs["Settings"]):
