@@ -25,7 +25,7 @@ class _Files(Files["Settings"]):
         return not options.ssh
 
     def code_folder(self, options: "Settings", trainer: Trainer | None) -> str | None:
-        """Return the current folder if a snapshot of it is taken: by default on another machine, of one's own code."""
+        """Return the current folder if a snapshot of it is taken, by default of one's own code on another machine."""
         default = "snapshot" if options.ssh and trainer != PUBLISHED else "folder"
         return "" if (options.code or default) == "snapshot" else None
 
