@@ -3,7 +3,7 @@
 import contextlib
 import html
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -182,7 +182,9 @@ class Plan:
             composition = compose(self._stated, self.context.cwd, cache=self.session.cache)
             return Composed(naming.Target(self.recipe, None), composition).explain(key)
 
-    def doctor(self, deadline_s: float = 30.0) -> "tuple[Finding, ...]":
+    def doctor(
+        self, deadline_s: float = 30.0, show: Callable[[int, int], None] = lambda done, total: None
+    ) -> "tuple[Finding, ...]":
         """Return what is found where the job would run: at least one finding for each subject. Creates nothing.
 
         A `failure` means that the job would be refused, would never start, or would fail; `unknown` that the
@@ -190,11 +192,15 @@ class Plan:
 
         Args:
             deadline_s: Time limit of all questions together, in seconds.
+            show: Called with the number of answered questions, and of all, while it waits.
         """
-        from launcher.api import doctor
+        from launcher.doctor.examination import examine
+        from launcher.model.finding import found
 
         with self.session.active():
-            return tuple(doctor.findings(self, deadline_s=deadline_s))
+            if not self.overrides:  # not even its name is known
+                return tuple(found("recipe", problem) for problem in self.problems)
+            return tuple(examine(self.overrides, self.context, self.session.cache, deadline_s, show))
 
     def write(self, folder: Path | str | None = None) -> Path:
         """Write the bundle, which `recipes launch` and `submit` take; return its folder.

@@ -1,6 +1,6 @@
 """Where each value of a composition came from: which line of which file, and which overrides."""
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -35,52 +35,49 @@ class FileLayers:
     @cached_property
     def leaf_origins(self) -> Mapping[str, str]:
         """`file:line` of every leaf that a file sets, by dotted path."""
-        return leaf_origins(self._located, self.cache)
-
-    @property
-    def _located(self) -> tuple[tuple[Path, str], ...]:
-        """Path and package of each layer."""
-        return tuple((layer.file, layer.package) for layer in self.files)
+        return {path: origin for n in range(len(self.files)) for path, origin in self.leaves(n).items()}
 
     @cached_property
     def own_layers(self) -> frozenset[int]:
         """Numbers of the layers whose files are the user's and not of the collection."""
-        numbered = enumerate(file for file, _ in self._located)
-        return frozenset(number for number, file in numbered if not file.is_relative_to(COLLECTION))
+        return frozenset(n for n, layer in enumerate(self.files) if not layer.file.is_relative_to(COLLECTION))
 
     def settings(self, path: str) -> tuple[Setting, ...]:
         """Return every place that sets the leaf `path`, lowest precedence first: files, then overrides as typed."""
+        in_files = (_in_file(layer, path, self.cache) for layer in self.files)
         typed = (_setting(override, path) for override in self.values)
-        return (*settings(self._located, path, self.cache), *filter(None, typed))
+        return tuple(filter(None, (*in_files, *typed)))
 
     def layers(self, path: str) -> tuple[tuple[int, Any], ...]:
         """Return number and value of each layer that sets `path`, lowest precedence first."""
-        numbered = enumerate(self._located)
-        found = ((i, setting) for i, layer in numbered for setting in settings([layer], path, self.cache))
-        return tuple((i, setting.value) for i, setting in found if setting.path == path)
+        found = ((n, _in_file(layer, path, self.cache)) for n, layer in enumerate(self.files))
+        return tuple((n, setting.value) for n, setting in found if setting and setting.path == path)
 
-    def leaves(self, layer: int) -> Iterable[str]:
-        """Return the dotted path of every leaf that a layer sets."""
-        return leaf_origins([self._located[layer]], self.cache)
+    def leaves(self, layer: int) -> Mapping[str, str]:
+        """Return `file:line` of every leaf that a layer sets, by dotted path."""
+        file, package = self.place(layer)
+        name, prefix = _name(file), f"{package}." if package else ""
+        lines = self.cache.lines(file).items()
+        return {f"{prefix}{path}" if path else package: f"{name}:{line}" for path, line in lines}
 
     def above(self, layer: int) -> frozenset[int]:
         """Return the layers that win over one because its `defaults` name them after `_self_`."""
         from launcher.config import hydra_errors  # it asks Hydra's sources, which few launches need
 
         files = hydra_errors.after_self(self.files[layer].config, self.search)
-        return frozenset(n for n, (file, _) in enumerate(self._located) if n > layer and file in files)
+        return frozenset(n for n, each in enumerate(self.files) if n > layer and each.file in files)
 
     def place(self, layer: int) -> tuple[Path, str]:
         """Return file and package of a layer."""
-        return self._located[layer]
+        return self.files[layer].file, self.files[layer].package
 
     def has_file_in(self, folder: Path) -> bool:
         """Return whether a file of the configuration is in a folder, or in one below it."""
-        return "://" in str(folder) or any(file.is_relative_to(folder) for file, _ in self._located)
+        return "://" in str(folder) or any(layer.file.is_relative_to(folder) for layer in self.files)
 
     def refers_to(self, *names: str) -> bool:
         """Return whether a file may refer to a key of one of these names, as `${name}` does."""
-        texts = (file.read_text(encoding="utf-8") for file, _ in self._located)
+        texts = (layer.file.read_text(encoding="utf-8") for layer in self.files)
         lines = (line for text in texts if "${" in text for line in text.splitlines() if "${" in line)
         return any(name in line for line in lines for name in names)
 
@@ -100,39 +97,18 @@ def _setting(override: Override, path: str) -> Setting | None:
     return Setting(path, inside[path], origin, is_override=True) if path in inside else None
 
 
-def leaf_origins(layers: Iterable[tuple[Path, str]], cache: FileCache) -> dict[str, str]:
-    """Return dotted path to `file:line` for every leaf of the layers.
-
-    Args:
-        layers: File and package (dotted prefix, may be empty) of each, lowest precedence first.
-        cache: The files read so far.
-    """
-    origins: dict[str, str] = {}
-    for file, package in layers:
-        name, prefix = _name(file), f"{package}." if package else ""
-        lines = cache.lines(file).items()
-        origins |= {f"{prefix}{path}" if path else package: f"{name}:{line}" for path, line in lines}
-    return origins
-
-
-def settings(layers: Iterable[tuple[Path, str]], path: str, cache: FileCache) -> Iterator[Setting]:
-    """Yield the setting of each layer that sets a leaf or replaces it, in the order of the layers.
-
-    Args:
-        layers: As for `leaf_origins`.
-        path: Dotted path of the leaf.
-        cache: The files read so far.
-    """
-    for file, package in layers:
-        below = path if not package else path.removeprefix(f"{package}.")
-        if package and below == path:
-            continue
-        tree, node = cache.nodes(file)
-        if isinstance(node, yaml.MappingNode) and not node.value:
-            continue  # a file of defaults alone sets nothing
-        if found := _find(tree, node, below):
-            rest, value, line = found
-            yield Setting(path.removesuffix(f".{rest}") if rest else path, value, f"{_name(file)}:{line}")
+def _in_file(layer: Layer, path: str, cache: FileCache) -> Setting | None:
+    """Return what a layer sets at a leaf, or in place of it; None if it says nothing of it."""
+    below = path if not layer.package else path.removeprefix(f"{layer.package}.")
+    if layer.package and below == path:
+        return None
+    tree, node = cache.nodes(layer.file)
+    if isinstance(node, yaml.MappingNode) and not node.value:
+        return None  # a file of defaults alone sets nothing
+    if not (found := _find(tree, node, below)):
+        return None
+    rest, value, line = found
+    return Setting(path.removesuffix(f".{rest}") if rest else path, value, f"{_name(layer.file)}:{line}")
 
 
 def _find(tree: Any, node: yaml.Node | None, path: str) -> tuple[str, Any, int] | None:

@@ -12,15 +12,10 @@ from launcher.job_store import tracking
 from launcher.model import family_registry
 from launcher.model.backend_registry import described
 from launcher.model.context import LaunchContext
-from launcher.model.finding import Answer, Finding, FindingState, Question, answers, clock, found, ok
+from launcher.model.finding import Answer, Finding, Question, answers, clock, found, ok
 from launcher.model.job_spec import JobSpec
 
 _RECIPE, _PLACE, _TRACKING = "recipe", "cluster", "tracking"
-
-
-def would_fail(findings: Sequence[Finding]) -> bool:
-    """Return whether a job with these findings would be refused, would never start, or would fail."""
-    return any(finding.state is FindingState.FAILURE for finding in findings)
 
 
 def examine(

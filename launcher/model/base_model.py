@@ -6,7 +6,7 @@ import os
 import re
 import sys
 import types
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Annotated, Any, Protocol, TypeVar
 
 os.environ.setdefault("PYDANTIC_DISABLE_PLUGINS", "__all__")  # looking for them reads every installed package
@@ -127,6 +127,11 @@ class ClusterOptions(Model):
     trainer: Trainer | None = default(None, is_required=False)
     """Who trains a recipe that has the choice: published, the closed program of the family's image, or open, the
     trainer of this package in an image of your own or on this machine. null: open on this machine, else published."""
+
+    @property
+    def start_command(self) -> Sequence[str]:
+        """Words that start the processes in place of the family's program; none in a section without `command`."""
+        return getattr(self, "command", None) or ()
 
 
 class HasOptions(Protocol):

@@ -97,7 +97,7 @@ class Programs(Generic[OptionsT]):
 
     def are_replaced(self, options: OptionsT) -> bool:
         """Return whether the `cluster` section has a start command of its own in place of the family's program."""
-        return False
+        return bool(options.start_command)
 
 
 class Files(Generic[OptionsT]):
@@ -142,7 +142,7 @@ class Secrets:
 
     def words(self, checked: "CheckedRecipe") -> Iterator[tuple[str, Sequence[str]]]:
         """Yield path and words of each command of the `cluster` section."""
-        yield from ()
+        yield "cluster.command", checked.settings.start_command
 
 
 class Pods(Protocol):

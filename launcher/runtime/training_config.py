@@ -14,6 +14,7 @@ MAX_SKIPPED_STEPS = 3
 A single one may be due to its samples.
 """
 
+
 @dataclass(frozen=True, slots=True)
 class Tracking:
     """The MLflow run for metrics; none if `run_id` is empty."""

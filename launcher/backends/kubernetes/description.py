@@ -1,6 +1,6 @@
 """What cluster=k8s is: HyperPod on EKS."""
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from launcher.model.backend import Backend, BackendDescription, MemoryKeeper
@@ -36,10 +36,6 @@ class _Programs(Programs["Settings"]):
     has_ray: ClassVar[bool] = True
     has_components: ClassVar[bool] = True
 
-    def are_replaced(self, options: "Settings") -> bool:
-        """Return whether the section has a command."""
-        return bool(options.command)
-
     def ray_job(self, bundle: Bundle) -> "RayJob | None":
         """Return the job that the bundle's files describe."""
         from launcher.backends.kubernetes.ray_cluster import ray_job
@@ -60,12 +56,6 @@ class _Secrets(Secrets):
 
         for name in ("annotations", "custom_labels"):
             yield f"cluster.{name}", getattr(k8s_options(checked), name) or {}
-
-    def words(self, checked: "CheckedRecipe") -> Iterator[tuple[str, Sequence[str]]]:
-        """Yield the start command."""
-        from launcher.backends.kubernetes.job_options import k8s_options
-
-        yield "cluster.command", k8s_options(checked).command or ()
 
 
 class KubernetesDescription(BackendDescription["Settings"]):

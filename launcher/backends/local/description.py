@@ -1,6 +1,6 @@
 """What cluster=local is: one real agent per simulated node, on this machine."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from launcher.model.backend import Backend, BackendDescription, MemoryKeeper
@@ -10,17 +10,10 @@ from launcher.model.job_spec import OPEN, JobSpec, Trainer
 
 if TYPE_CHECKING:
     from launcher.backends.local.simulation import Settings
-    from launcher.model.checked_recipe import CheckedRecipe
 
 
 class _Files(Files["Settings"]):
     has_containers: ClassVar[bool] = False
-
-
-class _Programs(Programs["Settings"]):
-    def are_replaced(self, options: "Settings") -> bool:
-        """Return whether the section has a command."""
-        return bool(options.command)
 
 
 class _Scaling(Scaling):
@@ -45,10 +38,6 @@ class _Secrets(Secrets):
     sources: ClassVar[tuple[str, ...]] = ("env",)
     url_keys: ClassVar[tuple[str, ...]] = ("cluster.command",)
 
-    def words(self, checked: "CheckedRecipe") -> Iterator[tuple[str, Sequence[str]]]:
-        """Yield the words after the agent's options."""
-        yield "cluster.command", options_of(checked, DESCRIPTION.options()).command or ()
-
 
 class LocalDescription(BackendDescription["Settings"]):
     """Describes jobs on this machine."""
@@ -62,7 +51,7 @@ class LocalDescription(BackendDescription["Settings"]):
     memory_tier: ClassVar[MemoryKeeper | None] = MemoryKeeper.WORKERS
     files: ClassVar[Files[Any]] = _Files()
     instances: ClassVar[Instances[Any] | None] = None
-    programs: ClassVar[Programs[Any]] = _Programs()
+    programs: ClassVar[Programs[Any]] = Programs()
     scaling: ClassVar[Scaling | None] = _Scaling()
     secrets: ClassVar[Secrets] = _Secrets()
 

@@ -1,16 +1,13 @@
 """What cluster=ray is: a Ray cluster that runs already, and takes jobs at its dashboard."""
 
-from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from launcher.model.backend import Backend, BackendDescription
-from launcher.model.base_model import options_of
 from launcher.model.capabilities import Doctor, Files, Instances, Programs, Scaling, Secrets
 from launcher.model.job_spec import Bundle, Trainer
 
 if TYPE_CHECKING:
     from launcher.backends.ray.options import Settings
-    from launcher.model.checked_recipe import CheckedRecipe
     from launcher.model.ray_job import RayJob
 
 
@@ -25,10 +22,6 @@ class _Files(Files["Settings"]):
 class _Programs(Programs["Settings"]):
     has_ray: ClassVar[bool] = True
 
-    def are_replaced(self, options: "Settings") -> bool:
-        """Return whether the section has a command."""
-        return bool(options.command)
-
     def ray_job(self, bundle: Bundle) -> "RayJob":
         """Return the job that a bundle requests."""
         from launcher.backends.ray.submit import ray_job
@@ -39,10 +32,6 @@ class _Programs(Programs["Settings"]):
 class _Secrets(Secrets):
     sources: ClassVar[tuple[str, ...]] = ("env",)
     url_keys: ClassVar[tuple[str, ...]] = ("cluster.address", "cluster.command")
-
-    def words(self, checked: "CheckedRecipe") -> Iterator[tuple[str, Sequence[str]]]:
-        """Yield the start command."""
-        yield "cluster.command", options_of(checked, DESCRIPTION.options()).command or ()
 
 
 class RayDescription(BackendDescription["Settings"]):

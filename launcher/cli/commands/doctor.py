@@ -48,13 +48,12 @@ def doctor(
 
 def _examined(name: str, overrides: list[str], timeout_s: float) -> tuple[tuple[Any, ...], bool]:
     """Return what is found about a recipe, and whether its job would fail; on a terminal, show the progress."""
-    from launcher.api import doctor as doctors
     from launcher.api.plan import compile as compiled
 
     plan = compiled(name, overrides, strict=False)
     with console.progress("questions answered") as show:
-        lines = tuple(doctors.findings(plan, deadline_s=timeout_s, show=show))
-    return lines, doctors.would_fail(lines)
+        lines = plan.doctor(timeout_s, show)
+    return lines, any(line.state == "failure" for line in lines)
 
 
 def _show(lines: tuple[Any, ...]) -> None:
