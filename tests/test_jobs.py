@@ -88,7 +88,7 @@ class Cluster:
     def logs(self, handle, selection=RANK_0, *, follow):
         self._called(("logs", selection, follow))
         yield LogLine("event", None, "node-7 is lost")
-        yield LogLine("line", 1 if selection.has_writers else selection.ranks[0], "hello")
+        yield LogLine("line", selection.ranks[0] if selection.ranks and len(selection.ranks) == 1 else 1, "hello")
 
     def events(self, handle, *, follow):
         self._called("events")

@@ -273,9 +273,8 @@ def _utc(text: str) -> str:
 
 
 def place(row: IndexedJob) -> Hashable:
-    """Return which server answers for a job: one that does not answer is not asked about its other jobs."""
-    handle = row.record.handle if row.record else None
-    return (handle.backend, handle.context, handle.namespace, handle.server) if handle else None
+    """Return which server answers for a job; None without a record."""
+    return row.record.handle.place if row.record else None
 
 
 def is_here(row: IndexedJob) -> bool:

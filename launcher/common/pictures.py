@@ -77,6 +77,12 @@ def drawing(
     return found.replace(_FONT.encode(), _FONTS.encode()) if is_svg else found
 
 
+def svg(salt: str, drawn: Callable[[], "Figure"]) -> str:
+    """Return a picture as an SVG element. Raises and takes what `drawing` does."""
+    text = drawing(".svg", salt, drawn).decode()
+    return text[text.index("<svg") :]
+
+
 def figure(width: float, height: float, **more: Any) -> "Figure":
     """Return an empty figure of a size in inches."""
     from matplotlib.figure import Figure

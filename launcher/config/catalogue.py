@@ -21,7 +21,6 @@ from launcher.model.config_tree import ABSENT, child, get, leaves, size_of
 from launcher.model.family_registry import name_of
 
 CONFIG_FILE = COLLECTION / "config.yaml"
-CLUSTERS = COLLECTION / "cluster"
 _NOT_KEYS = ("defaults", "hydra", "scale_config")
 _FOLDER = "recipes"
 _MODELS = ("training_config.actor_rollout_ref.model.path", "training_config.model.path", "run.model_name_or_path")

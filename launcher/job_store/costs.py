@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 from launcher.common.problems import Notice, fail
 from launcher.job_store import prices as price_tables
 from launcher.job_store.prices import Prices
-from launcher.model.backend_registry import described
+from launcher.model.backend_registry import described, is_serverless
 from launcher.model.instances import canonical
 from launcher.model.job_spec import JobSpec
 from launcher.planning.plan_report import NO_COLUMNS, Columns
@@ -123,12 +123,6 @@ def costs(job: JobSpec, prices: Prices, hours: float | None = None) -> tuple[Cos
         raise fail("E806", "--prices", "a job on this machine has no billed instances", remedy="cluster=sm_jobs")
     price = prices.of(job.resources.instance_type)
     return tuple(Cost(point.nodes, point.nodes * price, bound) for point in job.scales)
-
-
-def is_serverless(job: JobSpec) -> bool:
-    """Return whether AWS chooses the instances of a job, so those of its plan are not billed."""
-    instances = described(job.backend).instances
-    return instances is not None and instances.chosen_by_service(job.settings)
 
 
 def instance_types(job: JobSpec) -> tuple[str, ...]:

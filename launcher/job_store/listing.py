@@ -206,7 +206,7 @@ def with_statuses(every: Iterable[ListedJob], load_backend: Callable[[str], Back
             yield replace(each, status=job.ended if job else None)
             continue
         backend = load_backend(job.handle.backend)
-        place = (job.handle.backend, job.handle.context, job.handle.namespace, job.handle.server)
+        place = job.handle.place
         if place in refused:
             yield replace(each, problem=refused[place])
             continue

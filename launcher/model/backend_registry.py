@@ -3,10 +3,14 @@
 import importlib
 from collections.abc import Callable
 from functools import cache
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from launcher.model.backend import Backend, BackendDescription
 from launcher.model.capabilities import Clusters
+
+if TYPE_CHECKING:
+    from launcher.model.checked_recipe import CheckedRecipe
+    from launcher.model.job_spec import JobSpec
 
 _PACKAGES = {
     "local": "launcher.backends.local",
@@ -29,6 +33,12 @@ def described(name: str) -> BackendDescription[Any]:
     """Return the description of a backend."""
     description: BackendDescription[Any] = importlib.import_module(f"{_PACKAGES[name]}.description").DESCRIPTION
     return description
+
+
+def is_serverless(job: "JobSpec | CheckedRecipe") -> bool:
+    """Return whether the service chooses the instances of a job, so that those of its plan are not billed."""
+    instances = described(job.backend).instances
+    return instances is not None and instances.chosen_by_service(job.settings)
 
 
 def descriptions() -> tuple[BackendDescription[Any], ...]:

@@ -7,6 +7,15 @@ from launcher.common import variables
 from launcher.common.problems import Problem
 from launcher.model.config_tree import get
 
+SEVERAL_NODES = {
+    "NCCL_SOCKET_IFNAME": "^lo,docker0,veth_def_agent",
+    "NCCL_IGNORE_DISABLED_P2P": "1",
+    "TORCH_NCCL_ASYNC_ERROR_HANDLING": "1",
+    "TORCH_DIST_INIT_BARRIER": "1",
+    "CUDA_DEVICE_MAX_CONNECTIONS": "1",
+}
+"""Variables of a job of several nodes with accelerators. Source: the LLMFT image's interface, and the published
+launcher's script for Slurm."""
 _SECRETS = {"HF_TOKEN": "recipes.run.hf_access_token", "GIT_TOKEN": "git.token"}
 """Variable that carries each secret of the recipe. HF_TOKEN is what the Hugging Face libraries read."""
 

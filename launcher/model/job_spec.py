@@ -260,6 +260,11 @@ class JobHandle:
     server: str | None = None
     is_new: bool = field(default=True, compare=False)
 
+    @property
+    def place(self) -> tuple[str | None, ...]:
+        """Names the server that answers for the job: one that does not answer is not asked about its other jobs."""
+        return (self.backend, self.context, self.namespace, self.server)
+
 
 @dataclass(frozen=True, slots=True)
 class JobStatus:
@@ -357,8 +362,3 @@ class LogSelection(NamedTuple):
     is_excerpt: bool = False
     """Whether only the lines that may show an error are read: `LAST_LINES` of a log that has only times, and of a
     file the end and the part after its first error. Their time is then that of the log's last line at the latest."""
-
-    @property
-    def has_writers(self) -> bool:
-        """Whether lines are shown with who wrote them."""
-        return self.ranks is None or len(self.ranks) > 1

@@ -37,7 +37,6 @@ class ProcessesSurvived(Exception):
 
     def __init__(self, pids: tuple[int, ...]):
         super().__init__(f"killed processes still exist after {KILL_TIMEOUT_S:g} s: {pids}")
-        self.pids = pids
 
 
 class AdoptedProcess:

@@ -38,8 +38,7 @@ def svg(job: JobSpec) -> str:
     Raises:
         ProblemsFound: matplotlib is missing (E709).
     """
-    text = pictures.drawing(".svg", "plan", lambda: _figure(job)).decode()
-    return text[text.index("<svg") :]
+    return pictures.svg("plan", lambda: _figure(job))
 
 
 def _figure(job: JobSpec) -> Any:

@@ -4,7 +4,7 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING, cast
 
 from launcher.common.problems import Notice, Problem
-from launcher.model.backend_registry import described
+from launcher.model.backend_registry import described, is_serverless
 from launcher.model.checked_recipe import CheckedRecipe
 from launcher.model.interface import BUNDLE_CONFIGS
 from launcher.model.training_args import BATCH_KEYS
@@ -35,12 +35,6 @@ def script_of(checked: CheckedRecipe) -> "Recipe | None":
 def is_script(checked: CheckedRecipe) -> bool:
     """Return whether the job runs the user's own script."""
     return checked.recipe.run.model_type == FAMILY
-
-
-def is_serverless(checked: CheckedRecipe) -> bool:
-    """Return whether the backend chooses the instances of the job."""
-    instances = described(checked.backend).instances
-    return instances is not None and instances.chosen_by_service(checked.settings)
 
 
 @rule("E105", _SCRIPT, "recipes.run.model_type", source=_KEYS)

@@ -7,14 +7,13 @@ from collections.abc import Iterable, Iterator
 from launcher.common.problems import Notice, Problem
 from launcher.common.suggestions import did_you_mean
 from launcher.model import instances
-from launcher.model.backend_registry import described
+from launcher.model.backend_registry import described, is_serverless
 from launcher.model.checked_recipe import CheckedRecipe
 from launcher.model.composition import Composition
 from launcher.model.config_tree import get
 from launcher.model.family_registry import interface
 from launcher.model.recipe import InstanceSpec
 from launcher.rules import MakeNotice, MakeProblem, PlannedRecipe, notice_rule, rule
-from launcher.rules.custom import is_serverless
 
 _TABLE = "launcher/model/instances.csv"
 _SPECS = instances.SPECS

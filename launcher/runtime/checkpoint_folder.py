@@ -65,12 +65,10 @@ class Published:
     """The content of progress.json.
 
     Args:
-        files: Size in bytes of every other file, by name.
         metadata_checksum: Of `.metadata`; None in a checkpoint of a version without checksums.
     """
 
     progress: Progress
-    files: Mapping[str, int]
     metadata_checksum: bytes | None
 
     @property
@@ -112,7 +110,7 @@ def published(folder: Path, step: int) -> Published:
         raise Damaged(f"{PROGRESS} is of step {progress.step}")
     if wrong := sorted(name for name, written in files.items() if _size_now(folder / name) != written):
         raise Damaged(f"{', '.join(wrong)} missing or not of the size written")
-    return Published(progress, files, bytes.fromhex(metadata) if metadata else None)
+    return Published(progress, bytes.fromhex(metadata) if metadata else None)
 
 
 def size(path: Path) -> int:

@@ -8,7 +8,7 @@ from launcher.model.job_spec import JobHandle, LogLine, LogSelection
 
 def shown(lines: Iterable[LogLine], selection: LogSelection = RANK_0) -> Iterator[str]:
     """Return lines in words as they come."""
-    return (line.shown(with_writer=selection.has_writers) for line in lines)
+    return (line.shown(with_writer=selection.ranks is None or len(selection.ranks) > 1) for line in lines)
 
 
 def log_texts(

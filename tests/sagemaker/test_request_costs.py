@@ -12,6 +12,7 @@ from launcher.common.problems import ProblemsFound
 from launcher.job_store import costs
 from launcher.job_store import prices as tables
 from launcher.model import instances
+from launcher.model.backend_registry import is_serverless
 
 FACTS = "shared/facts/instances/instances.json"
 PLAN = (RECIPE[0].removeprefix("recipes="), *RECIPE[1:])
@@ -117,7 +118,7 @@ def test_a_job_without_billed_instances_is_refused(prepare, prices):
     serverless = prepare(
         "recipes=training/custom/script", *NEEDED, *(f"{J}.serverless.{each}" for each in SERVERLESS)
     )
-    assert costs.is_serverless(serverless) and not costs.is_serverless(prepare(*RECIPE))
+    assert is_serverless(serverless) and not is_serverless(prepare(*RECIPE))
     with pytest.raises(ProblemsFound, match="the price of a serverless job is unknown"):
         costs.costs(serverless, tables.read(prices))
 

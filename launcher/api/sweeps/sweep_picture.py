@@ -36,8 +36,7 @@ def svg(description: Description, trials: Sequence[Trial]) -> str:
     Raises:
         ProblemsFound: matplotlib is missing (E709).
     """
-    text = pictures.drawing(".svg", "sweep", lambda: _figure(description, trials)).decode()
-    return text[text.index("<svg") :]
+    return pictures.svg("sweep", lambda: _figure(description, trials))
 
 
 def _figure(description: Description, trials: Sequence[Trial]) -> Any:

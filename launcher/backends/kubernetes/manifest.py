@@ -19,7 +19,7 @@ from launcher.common.names import BASE_CONFIG, CHECKPOINT_LOG
 from launcher.common.problems import Problem
 from launcher.common.templating import render_template
 from launcher.model.config_tree import get
-from launcher.model.environment import plain_variables, secret_variables
+from launcher.model.environment import SEVERAL_NODES, plain_variables, secret_variables
 from launcher.model.family_registry import interface
 from launcher.model.instances import canonical, requested
 from launcher.model.interface import CONFIG_MOUNT, HEAD, SUBMITTER, WORKERS, Role
@@ -55,15 +55,6 @@ command can see how it ended."""
 _SERVED_TTL_S = 3600
 """The same for a job of several programs, of which some may run on beside one that has ended. Our own choice: time to
 read how it ended, on nodes that are paid for."""
-
-_MULTI_NODE_ENV = {
-    "NCCL_SOCKET_IFNAME": "^lo,docker0,veth_def_agent",
-    "NCCL_IGNORE_DISABLED_P2P": "1",
-    "TORCH_NCCL_ASYNC_ERROR_HANDLING": "1",
-    "TORCH_DIST_INIT_BARRIER": "1",
-    "CUDA_DEVICE_MAX_CONNECTIONS": "1",
-}
-"""Variables of a multi-node job. Source: the LLMFT image's interface."""
 
 _EFA_PAGES = "5120Mi"
 """Huge pages of a pod whose workers reach each other by EFA. Source: AWS, Run machine learning training on Amazon EKS
@@ -340,7 +331,7 @@ def env(job: JobSpec, role: Role) -> list[dict[str, Any]]:
     if is_kubeflow(job) and not family.starts_itself:
         plain[_TORCHRUN_PATIENCE] = str(job.save_timeout_s)
     if job.max_nodes > 1 and not family.starts_itself:
-        plain |= _MULTI_NODE_ENV
+        plain |= SEVERAL_NODES
         if job.resources.efa:
             plain["FI_PROVIDER"] = "efa"
     if job.elastic and job.elastic.use_graceful_shutdown:

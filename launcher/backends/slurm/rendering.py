@@ -24,7 +24,7 @@ from launcher.common.names import ENTRYPOINT, ENV_SAVES_ON_TERM, RUN_DIR, WARM_M
 from launcher.common.templating import BUNDLE, render_template
 from launcher.model import ray_script
 from launcher.model.config_tree import get
-from launcher.model.environment import plain_variables, secret_references
+from launcher.model.environment import SEVERAL_NODES, plain_variables, secret_references
 from launcher.model.family_registry import interface
 from launcher.model.interface import BUNDLE_CONFIGS, CONFIG_MOUNT
 from launcher.model.job_spec import PUBLISHED, JobSpec
@@ -40,14 +40,6 @@ another one has failed. Our own choice."""
 
 _IN_CODE = (f'cd -- "$RECIPES_RUN_DIR{code.CWD.removeprefix(RUN_DIR)}"',)
 """Lets the processes of a container start in the job's code."""
-_SEVERAL_NODES = {
-    "NCCL_SOCKET_IFNAME": "^lo,docker0,veth_def_agent",
-    "NCCL_IGNORE_DISABLED_P2P": "1",
-    "TORCH_NCCL_ASYNC_ERROR_HANDLING": "1",
-    "TORCH_DIST_INIT_BARRIER": "1",
-    "CUDA_DEVICE_MAX_CONNECTIONS": "1",
-}
-"""Variables of a job of several nodes with accelerators. Source: the published launcher's script for Slurm."""
 _DISTRIBUTION = "recipes.distribution"
 _MODEL_PARALLEL = "SM_HP_MP_PARAMETERS"
 """Variable from which the model parallel library reads its parameters. Source: sagemaker-training toolkit 5.1.4."""
@@ -220,7 +212,7 @@ def _environment(job: JobSpec) -> dict[str, str]:
     patience_s = str(min(job.save_timeout_s, _MOST_PATIENCE_S))
     return {
         **({} if job.elastic else {ENV_SAVES_ON_TERM: "1", "PET_SHUTDOWN_TIMEOUT": patience_s}),
-        **(_SEVERAL_NODES if is_several else {}),
+        **(SEVERAL_NODES if is_several else {}),
         **(_EFA if is_several and job.resources.efa else {}),
         **interface(job).workers.env(job),
         **_distribution_variables(job),
