@@ -5,7 +5,7 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 PROCESSES ?= 3
-PYTEST := $(BIN)/python -m pytest --numprocesses=$(PROCESSES) --dist=loadscope --no-loadscope-reorder
+PYTEST = $(BIN)/python -m pytest --numprocesses=$(PROCESSES) --dist=loadscope --no-loadscope-reorder
 unexport PYTHONDONTWRITEBYTECODE  # tests start many processes: compiled modules are kept
 AGENT := hyperpod-elastic-agent==1.1.3  # its metadata pins an older torch, hence --no-deps
 TIERS := amzn-sagemaker-checkpointing==1.1.3  # of its dependencies, only unused S3 classes are missing
@@ -34,6 +34,7 @@ test-failed: $(VENV)/ready  # those of the last run, one at a time
 check: $(VENV)/ready
 	$(MAKE) --no-print-directory --jobs=2 quick lint types imports
 
+quick: PROCESSES = 2  # none of these waits for another program: a third process on two cores only collects once more
 quick: $(VENV)/ready
 	$(PYTEST) --ignore=tests/kubernetes -m 'not whole_job and not slow'
 
