@@ -1,4 +1,4 @@
-"""Terminal output: the plan, a running job, its end. Besides `console` the only module that imports rich."""
+"""Terminal output: the plan, a running job, its end. Other modules print through `console`."""
 
 import functools
 import itertools

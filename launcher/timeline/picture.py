@@ -1,4 +1,4 @@
-"""A Timeline as a picture: nodes and loss over time, with the events. The only module that imports matplotlib."""
+"""A Timeline as a picture: nodes and loss over time, with the events."""
 
 import math
 from collections.abc import Iterator
