@@ -117,16 +117,23 @@ def hold_until(folder, step, is_over):
         return done[-1]["step"] if done else 0
 
     wait_for(lambda: last_step() >= step, f"step {step}")
-    held = []
+    if not is_over():
+        with held(folder):
+            wait_for(is_over, f"what comes at step {step}")
+
+
+@contextlib.contextmanager
+def held(folder):
+    """Hold the workers of the job under `folder` while the block runs: they do no step."""
+    workers = []
     for process in processes_of(folder):
         with contextlib.suppress(psutil.NoSuchProcess):
-            held += [process] if process.name().startswith(fork_name("")) else []
+            workers += [process] if process.name().startswith(fork_name("")) or "RANK" in process.environ() else []
     try:
-        if not is_over():
-            suspend(*(process.pid for process in held))
-        wait_for(is_over, f"what comes at step {step}")
+        suspend(*(process.pid for process in workers))
+        yield
     finally:
-        for process in held:
+        for process in workers:
             with contextlib.suppress(psutil.NoSuchProcess):
                 process.resume()
 

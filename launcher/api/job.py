@@ -10,13 +10,14 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from launcher.api import log_stream
 from launcher.api import session as sessions
+from launcher.api.job_errors import JobFailed, JobTimeout
 from launcher.api.observing import Observer
 from launcher.api.session import Session
 from launcher.api.tables import Table
 from launcher.bundle import store
-from launcher.causes import Cause, ErrorLine, Failure
+from launcher.causes import Failure
 from launcher.common.names import METRICS_FILE, RUN_DIR
-from launcher.common.problems import ProblemsFound, ReadableError, fail, raise_any
+from launcher.common.problems import ProblemsFound, fail, raise_any
 from launcher.job_store import failures, registry
 from launcher.job_store.registry import JobRecord
 from launcher.model import backend_registry
@@ -35,35 +36,6 @@ __all__ = ["Job", "JobFailed", "JobTimeout", "Report", "attach", "jobs", "launch
 _NOT_ENDED = "E712"
 """The Problem of a job that has not ended in time."""
 _SILENT = Observer()
-
-
-class JobTimeout(ProblemsFound, TimeoutError):
-    """Raised when a job has not ended in time (E712). It keeps running."""
-
-
-class JobFailed(ReadableError):
-    """Raised by `Job.result` for a job that did not succeed.
-
-    Args:
-        job: Its name.
-        status: How it ended; `message` is the reason that its cluster gives.
-        failure: Its first error and its cause; None if it was cancelled or deleted, or if nothing shows why.
-    """
-
-    def __init__(self, job: str, status: JobStatus, failure: Failure | None = None):
-        head = f"{job} {status.state.value}: {status.message}" if status.message else f"{job} {status.state}"
-        super().__init__("\n".join([head, str(failure)] if failure else [head]))
-        self.job, self.status, self.failure = job, status, failure
-
-    @property
-    def first_error(self) -> ErrorLine | None:
-        """The first error, with rank, host and time as far as they are known."""
-        return self.failure.first_error if self.failure else None
-
-    @property
-    def cause(self) -> Cause | None:
-        """Its known cause, with the remedy."""
-        return self.failure.cause if self.failure else None
 
 
 class Report(NamedTuple):
@@ -95,11 +67,17 @@ class Job:
         folder: Of its bundle, or of the record of a job that was adopted.
         title: What its user calls it, for messages.
         opened: Its record when it was opened, which has its backend.
+        session: Whose variables it has when it is compiled or launched again; None for those of the process, as in a
+            copy that another process receives.
     """
 
     folder: Path
     title: str = field(default="", compare=False)
     opened: JobRecord | None = field(default=None, compare=False, repr=False)
+    session: Session | None = field(default=None, compare=False, repr=False)
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {**self.__dict__, "session": None}  # its locks and files stay here
 
     @property
     def record(self) -> JobRecord:
@@ -385,7 +363,7 @@ class Job:
         """
         from launcher.api import reproducing
 
-        return reproducing.since(self.folder)
+        return reproducing.since(self.folder, self.session)
 
     def rerun(
         self,
@@ -408,8 +386,9 @@ class Job:
         """
         from launcher.api import reproducing
 
-        found = reproducing.rerun(self.folder, overrides)
-        return launched(found.write(allow_changes=allow_changes, name=name).directory, detach=detach)
+        found = reproducing.rerun(self.folder, overrides, self.session)
+        folder = found.write(allow_changes=allow_changes, name=name).directory
+        return launched(folder, detach=detach, session=self.session)
 
     def relaunch(self, *, again: bool = False, detach: bool = True) -> "Job":
         """Launch its bundle once more; it resumes from its last checkpoint.
@@ -417,7 +396,7 @@ class Job:
         Args:
             again: Also if it has succeeded; without it, that is refused (E715).
         """
-        return launched(self.folder, again=again, detach=detach)
+        return launched(self.folder, again=again, detach=detach, session=self.session)
 
 
 def attach(job: str | os.PathLike[str], *, session: Session | None = None) -> Job:
@@ -428,7 +407,7 @@ def attach(job: str | os.PathLike[str], *, session: Session | None = None) -> Jo
     """
     base = (session or sessions.default()).place("")
     folder = store.locate_job(os.fspath(job), base)
-    return Job(folder.absolute(), os.fspath(job), registry.submitted(folder))
+    return Job(folder.absolute(), os.fspath(job), registry.submitted(folder), session)
 
 
 def jobs(
@@ -467,11 +446,16 @@ def jobs(
     else:
         now = listing.current_time()
         found = [each for each in every if wanted.selects(each, now) and not wanted.hides(each)]
-    return tuple(Job(each.folder.absolute(), each.name, each.record) for each in found if each.record)
+    return tuple(Job(each.folder.absolute(), each.name, each.record, session) for each in found if each.record)
 
 
 def launched(
-    folder: str | os.PathLike[str], *, name: str | None = None, again: bool = False, detach: bool = True
+    folder: str | os.PathLike[str],
+    *,
+    name: str | None = None,
+    again: bool = False,
+    detach: bool = True,
+    session: Session | None = None,
 ) -> Job:
     """Launch a bundle on disk and return its job, as `recipes launch` does.
 
@@ -479,17 +463,19 @@ def launched(
         name: A name for the job, which commands accept.
         again: Whether a job that has succeeded is launched once more.
         detach: Whether a job on this machine outlives this process; elsewhere jobs always do.
+        session: Whose variables the job has; None for the process's.
 
     Raises:
         ProblemsFound: No such bundle exists, or the disk, the tracking store or the cluster refuses.
     """
     from launcher.api import running
 
-    with running.opened([os.fspath(folder)], name) as ((bundle,), backend_name):
+    session = session or sessions.default()
+    with session.active(), running.opened([os.fspath(folder)], name) as ((bundle,), backend_name):
         if backend_registry.load_backend(backend_name).ends_with_launcher:
             from launcher.api import detached
 
             detached.start(bundle.directory, is_again=again, outlives=detach)
         else:
             running.launch(bundle, backend_name, _SILENT, is_again=again)
-    return Job(bundle.directory.absolute())
+    return Job(bundle.directory.absolute(), session=session)

@@ -15,7 +15,7 @@ from launcher.api import session as sessions
 from launcher.api.composed import Composed, Value
 from launcher.api.session import Session
 from launcher.api.tables import Table, html_table
-from launcher.common.problems import Notice, Problem, ProblemsFound, raise_any
+from launcher.common.problems import Notice, Problem, ProblemsFound, fail, raise_any
 from launcher.common.texts import counted
 from launcher.config.compose import compose
 from launcher.model.backend_registry import described
@@ -211,10 +211,10 @@ class Plan:
         Raises:
             ProblemsFound: It exists already (E701), or the disk refuses.
         """
-        from launcher.api import running
+        from launcher.api import knobs, running
         from launcher.api.observing import Observer
 
-        made = self if folder is None else self.with_overrides({"base_results_dir": os.fspath(folder)})
+        made = self if folder is None else self.with_overrides({"base_results_dir": knobs.literal(os.fspath(folder))})
         bundle, *_ = running.write(made.job, made.context, Observer(), is_launched=False)
         return bundle.directory
 
@@ -246,16 +246,20 @@ class Plan:
             detach: Whether a job on this machine outlives this process; elsewhere jobs always do.
 
         Raises:
-            ProblemsFound: The plan has faults, or the disk, the tracking store or the cluster refuses.
+            ProblemsFound: The plan has faults, its own keys say that it is only written (E726), or the disk, the
+                tracking store or the cluster refuses.
         """
         from launcher.api import job, running
         from launcher.api.observing import Observer
         from launcher.job_store import job_names
 
+        if running.is_only_written(self.job):
+            key = next((key for key in ("dry_run", "server_dry_run") if self.job.config[key]), "cluster")
+            raise fail("E726", key, "says that the job is only written", remedy="leave it out, or write the bundle")
         raise_any(job_names.problems(name, self.job.base_results_dir))
         with self.session.active():
             bundle, *_ = running.write(self.job, self.context, Observer(), is_launched=True)
-            return job.launched(bundle.directory, name=name, detach=detach)
+        return job.launched(bundle.directory, name=name, detach=detach, session=self.session)
 
     def __repr__(self) -> str:
         if self.problems:

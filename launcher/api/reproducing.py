@@ -164,13 +164,13 @@ def rerun(name: str | Path, overrides: values.Overrides = (), session: Session |
         return Rerun(_since(then, session), pipeline.prepare(words, context, session.cache), context, session)
 
 
-def since(name: str | Path) -> Comparison:
+def since(name: str | Path, session: Session | None = None) -> Comparison:
     """Return what differs if a job is compiled again now, its code, data and packages included.
 
     Raises:
         ProblemsFound: It no longer compiles, or an override held a secret, which is not recorded (E732).
     """
-    session = sessions.default()
+    session = session or sessions.default()
     with session.active():
         return _since(_Then.read(name), session)
 

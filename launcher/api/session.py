@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from launcher.common import redaction, variables
+from launcher.common.problems import fail
 from launcher.config.composed_files import CompositionCache
 from launcher.model.context import LaunchContext, checked_suffix
 
@@ -37,6 +38,13 @@ class Session:
     environment: Mapping[str, str] | None = None
     cache: CompositionCache = field(default_factory=CompositionCache, repr=False)
     secrets: redaction.Secrets = field(default_factory=redaction.Secrets, repr=False)
+
+    def __post_init__(self) -> None:
+        for name, value in (self.environment or {}).items():
+            texts = [each for each in (name, value) if isinstance(each, str) and "\0" not in each]
+            if len(texts) < 2 or not name or "=" in name:
+                allowed = "names without '=', and texts without a NUL character"
+                raise fail("E001", f"environment.{name}", "is no environment variable", allowed=allowed)
 
     def context(self) -> LaunchContext:
         """Return the context of one launch.

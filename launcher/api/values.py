@@ -103,7 +103,7 @@ def _text(value: Any) -> str:
 
     Source: Hydra, Override grammar, Basic examples: null, true, false, numbers, quoted strings, lists, dictionaries.
     """
-    if hasattr(value, "tolist"):  # a number or an array of NumPy
+    if hasattr(value, "tolist") and not isinstance(value, memoryview):  # a number or an array of NumPy
         value = value.tolist()
     if value is None or isinstance(value, bool):
         return "null" if value is None else str(value).lower()
@@ -116,7 +116,10 @@ def _text(value: Any) -> str:
     if isinstance(value, str):
         return written(str.__str__(value))  # an enumeration's own text is another
     if isinstance(value, Mapping):
-        return "{" + ",".join(f"{_inner_key(key)}:{_text(each)}" for key, each in value.items()) + "}"
+        items = [(_inner_key(key), _text(each)) for key, each in value.items()]
+        if len(dict(items)) < len(items):
+            raise _Unwritable("has two keys that an override states alike", list(value), "each key once")
+        return "{" + ",".join(map(":".join, items)) + "}"
     if isinstance(value, list | tuple):
         return "[" + ",".join(map(_text, value)) + "]"
     raise _Unwritable("is not a value that a configuration has", value, _VALUES)

@@ -70,7 +70,7 @@ def _draft(directory: Path) -> Iterator[Path]:
     """
     if os.path.lexists(directory):
         message = "a bundle of that name exists; bundles are never overwritten"
-        remedy = "launch again (each name has a random suffix), or remove the old one"
+        remedy = "compile it again (each name has a random suffix), or remove the old one"
         raise fail("E701", "base_results_dir", message, value=str(directory), remedy=remedy)
     parent = directory.parent
     made = [path for path in directory.parents if not os.path.lexists(path)]

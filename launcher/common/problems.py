@@ -1,10 +1,12 @@
 """Errors in a user's input, with everything needed to fix them, and notices."""
 
+import copyreg
 import os
 import re
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
+from typing import Any
 
 from launcher.common.paths import HOME
 from launcher.common.redaction import masked
@@ -91,6 +93,10 @@ class Notice:
 
 class ReadableError(Exception):
     """An exception whose text says all: a notebook shows it with the line that raised it, without a traceback."""
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        """Copy what it has, not what made it: other processes, such as those of a pool, receive it as it was."""
+        return copyreg.__newobj__, (type(self), *self.args), self.__dict__  # type: ignore[attr-defined]
 
     def _render_traceback_(self) -> list[str]:
         """Return the lines that IPython shows in place of a traceback."""

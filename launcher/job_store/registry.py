@@ -4,6 +4,7 @@ import contextlib
 import fcntl
 import json
 import os
+import shlex
 import time
 from collections.abc import Iterator, Mapping
 from dataclasses import asdict, dataclass, replace
@@ -244,11 +245,14 @@ def submitted(folder: Path) -> JobRecord:
     """Return the record of a job that was submitted.
 
     Raises:
-        ProblemsFound: It was not, or its record is damaged.
+        ProblemsFound: It was not, its record is damaged, or its folder was removed (E703).
     """
     job = read(folder)
+    if job is None and not folder.is_dir():
+        raise fail("E703", str(folder), "no longer exists, and the records of its job with it")
     if job is None:
-        raise fail("E705", str(folder), "its job was never launched", remedy=f"recipes launch {folder}")
+        remedy = f"recipes launch {shlex.quote(str(folder))}"
+        raise fail("E705", str(folder), "its job was never launched", remedy=remedy)
     return job
 
 

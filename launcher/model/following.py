@@ -282,7 +282,7 @@ def event_line(event: JobEvent) -> LogLine:
 def refuse_unknown_ranks(ranks: Sequence[int] | None, num_ranks: int) -> None:
     """Raise a Problem for the first selected rank that a job does not have (E707)."""
     for rank in ranks or ():
-        if rank >= num_ranks:
+        if not 0 <= rank < num_ranks:
             allowed = f"0 to {num_ranks - 1}" if num_ranks else "none: the job has no ranks"
             raise fail("E707", "--rank", "no such rank exists", value=rank, allowed=allowed)
 

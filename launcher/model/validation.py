@@ -116,7 +116,7 @@ def _remedy(error: ErrorDetails, path: str) -> str | None:
         return f"\"{path}='{given}'\""
     if kind == "bool_type" and (meant := _BOOLEANS.get(str(given).lower())):
         return question([f"{path}={meant}"])
-    if kind in ("int_type", "float_type") and isinstance(given, str) and re.fullmatch(_NUMBERS[kind], given):
+    if kind in ("int_type", "float_type") and isinstance(given, str) and re.fullmatch(_NUMBERS[kind], given, re.A):
         return question([f"{path}={given}"])  # it was quoted
     return None
 

@@ -4,6 +4,7 @@ import re
 from collections.abc import Iterator
 
 from launcher.common.problems import Notice, Problem
+from launcher.common.redaction import masked
 from launcher.common.suggestions import did_you_mean
 from launcher.common.syntax import DNS_LABEL
 from launcher.model import aws_regions
@@ -31,7 +32,7 @@ def run_name_is_dns_label(checked: CheckedRecipe, problem: MakeProblem) -> Itera
     """The job's name starts with run.name, and is part of names of pods and of label values."""
     name = checked.recipe.run.name
     if not DNS_LABEL.fullmatch(name):
-        mended = re.sub(r"[^a-z0-9]+", "-", name.lower())[:63].strip("-") or "my-run"
+        mended = re.sub(r"[^a-z0-9]+", "-", masked(name).lower())[:63].strip("-") or "my-run"
         yield problem(
             "recipes.run.name",
             "is not a valid DNS label",

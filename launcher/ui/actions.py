@@ -8,6 +8,7 @@ from starlette.requests import Request
 from starlette.responses import RedirectResponse, Response
 
 from launcher.api import job as jobs
+from launcher.api import knobs
 from launcher.api.plan import compile as compiled
 from launcher.common.problems import fail
 from launcher.ui import addresses
@@ -99,7 +100,7 @@ def _relaunch(request: Request, given: Given) -> str:
 def _launch(request: Request, given: Given) -> str:
     ui = ui_of(request)
     plan = compiled(_one(given, "recipe"), given.get("override", []), session=ui.session)
-    plan = plan.with_overrides({"base_results_dir": str(ui.results)})
+    plan = plan.with_overrides({"base_results_dir": knobs.literal(str(ui.results))})
     if _one(given, "what") == "write":
         return plan.write().name
     return plan.submit().folder.name

@@ -57,7 +57,7 @@ def _dimension(key: str, alternatives: Any) -> Dimension:
         return search_space.dimensions([f"{word.partition('=')[0]}={alternatives}"])[0]
     if hasattr(alternatives, "tolist"):  # an array of NumPy
         alternatives = alternatives.tolist()
-    if not isinstance(alternatives, Sequence) or not alternatives:
+    if isinstance(alternatives, bytes | bytearray) or not isinstance(alternatives, Sequence) or not alternatives:
         allowed = "[value, …], or 'interval(low, high)'"
         raise fail("E725", str(key), "must have a list of values", value=alternatives, allowed=allowed)
     words = [word.partition("=") for value in alternatives for word in values.words({key: value})]

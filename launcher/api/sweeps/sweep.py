@@ -145,7 +145,7 @@ class Sweep:
             engine.cancel()
             self._conclude(engine, is_cancelled=is_cancelled)
 
-    def picture(self, path: Path | None = None) -> Path:
+    def picture(self, path: Path | str | None = None) -> Path:
         """Draw its trials as parallel coordinates; return the file.
 
         Args:
@@ -156,7 +156,7 @@ class Sweep:
         """
         from launcher.api.sweeps import sweep_picture
 
-        path = path or self.folder / PICTURE_FILE
+        path = Path(path or self.folder / PICTURE_FILE)
         sweep_picture.draw(self.description, self._every(), path)
         return path
 
@@ -342,7 +342,7 @@ def attach_sweep(sweep: str | os.PathLike[str]) -> Sweep:
     """
     name, results = os.fspath(sweep), bundles.RESULTS
     for folder in (Path(name), Path(results, name)):
-        if (folder / SWEEP_FILE).is_file():
+        if os.path.isfile(folder / SWEEP_FILE):  # Path's own raises for a name that is too long
             found = Sweep(folder.absolute())
             _ = found.description
             return found
