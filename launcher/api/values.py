@@ -15,14 +15,15 @@ from launcher.config.overrides import top_level, written
 
 Overrides = Mapping[str, Any] | Iterable[str]
 """Values by their keys, or overrides as on the command line."""
-_KEY = re.compile(r"[^\W\d][\w-]*(?:[./@][\w-]+)*", re.A)
+_KEY = re.compile(r"[^\W\d][\w-]*(?:[./@](?:[^\W\d][\w-]*|0|[1-9]\d*))*", re.A)
+"""Source: Hydra, OverrideLexer.g4: ID, and INT_UNSIGNED after the first dot."""
 _INNER_KEY = re.compile(r"(?!(?:null|true|false|nan|inf)\Z)(?:[A-Za-z_/][\w./-]*|0|[1-9]\d{0,17})", re.A | re.I)
 """A key within a value. Source: Hydra, OverrideLexer.g4: keys have no quotes, and these need no escapes."""
 _RECIPE = "recipes"
 _NAMED_LIKE_RECIPE = "training_config"
 """A key of the top level that only repeats the recipe's name; a user who names it means the recipe's section."""
 _VALUES = "None, bool, int, float, str, paths, NumPy's numbers and arrays, and lists and mappings of these"
-_KEYS = "names of letters, digits, '_' and '-', with dots between them"
+_KEYS = "words of letters, digits, '_' and '-' that start with no digit or '-', or numbers, with dots between"
 _INNER_KEYS = "names of letters, digits and '_./-', and numbers"
 
 

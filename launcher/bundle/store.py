@@ -76,8 +76,9 @@ def _draft(directory: Path) -> Iterator[Path]:
     made = [path for path in directory.parents if not os.path.lexists(path)]
     for path in made:
         if path.name.startswith("~"):
-            remedy = f"base_results_dir={os.path.expanduser(parent.relative_to(path.parent))}"
-            raise fail("E702", "base_results_dir", "only a shell expands ~", value=path.name, remedy=remedy)
+            expanded = os.path.expanduser(parent.relative_to(path.parent))
+            known = None if expanded.startswith("~") else f"base_results_dir={expanded}"  # there is such a user
+            raise fail("E702", "base_results_dir", "only a shell expands ~", value=path.name, remedy=known)
     with contextlib.ExitStack() as cleanup:
         for path in reversed(made):
             cleanup.callback(_remove_empty, path)

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 from urllib.parse import urlsplit
 
 from launcher.common import secret_tokens
-from launcher.common.secret_names import names_secret
+from launcher.common.secret_names import NAME, names_secret
 from launcher.common.syntax import VARIABLE_NAME, is_dns_subdomain, is_secret_key
 
 if TYPE_CHECKING:
@@ -85,6 +85,10 @@ _LAST_WORDS = 200
 """Characters before an equals sign that are searched for a name. No name is longer; our own choice."""
 _OPTION = re.compile(r"--([A-Za-z][\w-]*)")
 _NAME_AT_BOUNDARY = re.compile(r"\b[A-Za-z_][\w-]*")
+_LITERAL = re.compile(r"""(["'])((?:\\.|(?!\1).)+)\1""")
+"""A text in quotes, as languages write it."""
+_SIGNS_IN = r"(?i)\blog_?in(?=\s*\()"
+"""A call whose texts are secrets, as `wandb.login(key="…")` and `login` of the Hub's library."""
 _COUNT = re.compile(r"""\s?['"]?[\d.,]+[kMGTB%]?(?=[\s'";&|,}\]]|$)""")
 
 _ELSEWHERE = (
@@ -253,11 +257,25 @@ def _user_info_spans(text: str) -> Iterator[tuple[int, int]]:
 
 def masked(text: str) -> str:
     """Return a text without the secrets that are recognizable by form or position."""
+    return secret_tokens.masked(_without(text, _spans(text, has_members=False)))
+
+
+def masked_code(line: str) -> str:
+    """Return a line of a program or a configuration without members, and texts in quotes, after a secret's name."""
+    spans = list(_spans(line, has_members=True))
+    named = next((match.end() for match in NAME.finditer(line) if names_secret(match[0])), None)
+    named = next((match.end() for match in re.finditer(_SIGNS_IN, line)), None) if named is None else named
+    if named is not None:
+        spans += [each.span(2) for each in _LITERAL.finditer(line) if each.start() >= named and is_written(each[2])]
+    return secret_tokens.masked(_without(line, spans))
+
+
+def _without(text: str, spans: Iterable[tuple[int, int]]) -> str:
     kept, first = "", 0
-    for begin, end in sorted(_spans(text, has_members=False)):
+    for begin, end in sorted(spans):
         kept += f"{text[first:begin]}…" if begin >= first else ""
         first = max(first, end)
-    return secret_tokens.masked(kept + text[first:])
+    return kept + text[first:]
 
 
 def without_detected(text: str) -> str:

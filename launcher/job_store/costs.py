@@ -15,6 +15,8 @@ from launcher.model.job_spec import JobSpec
 from launcher.planning.plan_report import NO_COLUMNS, Columns
 
 _SECONDS_PER_HOUR = 3600
+_MOST_HOURS = 1_000_000
+"""More than a century: sums stay numbers."""
 SERVERLESS = "the price of a serverless job is unknown: AWS chooses its instances"
 
 
@@ -70,7 +72,11 @@ def known_prices(job: JobSpec, given: Given) -> Prices:
         return price_tables.shipped(instances.price_use if instances else None)
     if isinstance(given, Mapping):
         return price_tables.stated(given)
-    return price_tables.read(Path(given)) if isinstance(given, str | Path) else given
+    if isinstance(given, str | Path):
+        return price_tables.read(Path(given))
+    if not isinstance(given, Prices):
+        raise fail("E806", "prices", "are no prices", value=given, allowed="a mapping, or a file of them")
+    return given
 
 
 def price_notices(job: JobSpec, given: Given) -> tuple[Notice, ...]:
@@ -178,8 +184,8 @@ def _groups(job: JobSpec) -> tuple[tuple[str, int], ...]:
 
 def _bound_h(job: JobSpec, hours: float | None) -> float | None:
     """Return the billed hours: until the backend stops the job, plus those in which instances are kept."""
-    if hours is not None and not (math.isfinite(hours) and hours >= 0):
-        raise fail("E806", "--hours", "must be a number of hours", value=hours)
+    if hours is not None and not (price_tables.is_amount(hours) and hours <= _MOST_HOURS):
+        raise fail("E806", "--hours", "must be a number of hours", value=hours, allowed=f"0 to {_MOST_HOURS:,}")
     instances = described(job.backend).instances
     limit = instances.limit(job.settings) if instances else None
     if limit is None:

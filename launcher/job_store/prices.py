@@ -1,8 +1,10 @@
 """Prices of instances: the dated ones of `prices.csv`, until the user gives a table. Sums are in `costs`."""
 
+import sys
 from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from numbers import Real
 from pathlib import Path
 from typing import Any
 
@@ -123,13 +125,21 @@ def stated(tree: Mapping[Any, Any], source: str = "prices") -> Prices:
     raise_any(
         Problem("E806", f"{source}: {name}", "is not a price per hour", value=price, allowed="a number, 0 or more")
         for name, price in rows.items()
-        if not isinstance(price, int | float) or isinstance(price, bool) or not 0 <= price < float("inf")
+        if not is_amount(price)
     )
     times = Counter(canonical(str(name)) for name in rows)
     for name in (name for name, count in times.items() if count > 1):
         raise fail("E806", f"{source}: {name}", "has two prices, with and without ml.", allowed="one of them")
     prices = {canonical(str(name)): float(price) for name, price in rows.items()}
     return Prices(prices, str(tree.get(_CURRENCY) or ""), dict.fromkeys(prices, Basis(source)))
+
+
+def is_amount(value: Any) -> bool:
+    """Return whether a value is a number, 0 or more, that a float can hold; those of NumPy are."""
+    if isinstance(value, bool) or not isinstance(value, Real):
+        return False
+    amount: Any = value  # the type Real has no order
+    return bool(0 <= amount <= sys.float_info.max)
 
 
 def unknown(prices: Prices, described: str | None = None) -> tuple[Notice, ...]:

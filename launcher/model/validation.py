@@ -112,12 +112,13 @@ def _remedy(error: ErrorDetails, path: str) -> str | None:
     given, kind = error["input"], error["type"]
     if kind == "literal_error" and isinstance(given, str):
         return did_you_mean(given, re.findall(r"'([^']+)'", error["ctx"]["expected"]))
-    if kind == "string_type" and isinstance(given, int | float):
-        return f"\"{path}='{given}'\""
+    if kind == "string_type" and isinstance(given, int | float):  # 1.10 has become 1.1
+        return f"\"{path}='{given}'\"" + (", or the text that it was" if isinstance(given, float) else "")
     if kind == "bool_type" and (meant := _BOOLEANS.get(str(given).lower())):
         return question([f"{path}={meant}"])
     if kind in ("int_type", "float_type") and isinstance(given, str) and re.fullmatch(_NUMBERS[kind], given, re.A):
-        return question([f"{path}={given}"])  # it was quoted
+        number = int(given) if kind == "int_type" else given  # with a leading 0 it would be a text again
+        return question([f"{path}={number}"])
     return None
 
 

@@ -118,6 +118,8 @@ def find(sizes: Sizes, key: str) -> list[str]:
     Raises:
         ProblemsFound: No such key exists; similar ones are suggested.
     """
+    if not key:
+        raise fail("E101", "explain", "names no key")
     known = sizes.paths
     for path in (key, f"{_ROOT}{key}"):
         if (leaves := _leaves_at(sizes, known, path)) is not None:

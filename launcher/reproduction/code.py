@@ -12,7 +12,8 @@ from typing import Any, NamedTuple
 
 from launcher.bundle.manifest import MANIFEST
 from launcher.common.names import ADOPTED_FILE
-from launcher.common.redaction import masked
+from launcher.common.redaction import masked, masked_lines
+from launcher.common.secret_forms import masked_code
 from launcher.reproduction.digests import Budget, combined, digests, file_digest
 
 DIFF_BYTES = 256 * 2**10
@@ -181,8 +182,8 @@ def _diff(top: str, part: str) -> tuple[str, bool]:
     """Return the changes of tracked files, without secrets, and whether they are cut."""
     words = ("diff", "--no-ext-diff", "--no-textconv", "--no-color", "--submodule=short", "--ignore-submodules=none")
     raw, is_cut = _git(top, *words, "HEAD", "--", part, most=DIFF_BYTES)
-    text = raw.decode("utf-8", "replace")
-    return masked(_KEY_BODY.sub(r"\1…\2", text)), is_cut
+    text = _KEY_BODY.sub(r"\1…\2", raw.decode("utf-8", "replace"))
+    return masked_lines([masked_code(line) for line in text.split("\n")]), is_cut
 
 
 class _GitFailed(Exception):

@@ -256,11 +256,11 @@ def sizes_outside_moved_bounds(planned: PlannedRecipe, notice: MakeNotice) -> It
 
 @notice_rule("N108", source=_PRECEDENCE)
 def max_nodes_adds_no_size(planned: PlannedRecipe, notice: MakeNotice) -> Iterator[Notice]:
-    """max_nodes alone adds no size if a table lists the sizes."""
+    """max_nodes alone adds no size where a table lists the sizes, or a step leads past it."""
     checked, largest = planned.checked, planned.job.scales[-1].nodes
     if checked.elastic and checked.is_explicit(f"{POLICY}.max_nodes"):
         limit = checked.elastic.max_nodes
-        if limit > largest and checked.recipe.scale_config:
+        if limit > largest:
             yield notice(f"the largest size is {largest} nodes; max_nodes={limit} adds none")
 
 

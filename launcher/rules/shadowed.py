@@ -1,5 +1,7 @@
 """Values of the user that others replace: overrides, and those in the user's files."""
 
+import contextlib
+import re
 from collections.abc import Collection, Iterator
 
 from launcher.common.problems import Notice
@@ -12,6 +14,13 @@ from launcher.model.size_plan import spans
 from launcher.rules import MakeNotice, PlannedRecipe, notice_rule
 
 _PRECEDENCE = "docs/concepts.md, Sizes and precedence"
+_TEXTS = ("env_vars.", "recipes.training_cfg.script_args")
+"""Keys whose values reach a program as texts."""
+_QUOTED = re.compile(r"""(["'])(?:\\.|(?!\1).)*\1""")
+_PLAIN = re.compile(
+    r"(?:^|(?<=[\s=,:\[{]))(?:[-+]?\d[\d_.]*(?:[eE][-+]?\d+)?|[-+]?\.\d+|(?i:true|false))(?=\s*(?:[,\]}]|$))"
+)
+"""A number or a switch without quotes."""
 _MOST_NAMES = 4
 """Maximum number of keys that a notice names."""
 _MOST_VALUE = 60
@@ -27,6 +36,26 @@ def overrides_without_effect(planned: PlannedRecipe, notice: MakeNotice) -> Iter
     decided = {} if planned.checked.is_elastic else composition.decided
     for text in dict.fromkeys(text for path, text in decided.items() if path.startswith(f"{SCALES}.")):
         yield notice(f"{text} changes nothing: the job is static")
+
+
+@notice_rule("N169", source="Hydra, Override grammar, Primitives")
+def numbers_become_other_texts(planned: PlannedRecipe, notice: MakeNotice) -> Iterator[Notice]:
+    """Variables and arguments are texts: a number or a switch without quotes is read first, and has one form then."""
+    explicit = planned.checked.composition.explicit
+    given = dict.fromkeys(text for path, text in explicit.items() if path.startswith(_TEXTS))
+    for key, _, value in (text.partition("=") for text in given):
+        for word in _PLAIN.findall(_QUOTED.sub("''", value)):
+            if word != (text := _as_written(word)):
+                yield notice(f"{key.lstrip('+')}: {word} is passed as {text}; in quotes, '{word}', it stays")
+
+
+def _as_written(word: str) -> str:
+    """Return the text of a word's value: a number or a switch; a text with a leading zero stays one."""
+    if not re.fullmatch(r"[-+]?0[\d_]+", word):
+        for kind in (int, float):
+            with contextlib.suppress(ValueError):
+                return str(kind(word))
+    return word.lower()
 
 
 @notice_rule("N104", source=_PRECEDENCE)

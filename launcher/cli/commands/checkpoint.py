@@ -79,7 +79,7 @@ def checkpoint(
 
 
 def _bandwidths(words: Sequence[str]) -> dict[str, float]:
-    found = {}
+    found: dict[str, float] = {}
     for word in words:
         name, _, value = word.partition("=")
         try:
@@ -89,5 +89,7 @@ def _bandwidths(words: Sequence[str]) -> dict[str, float]:
         if name not in _RATES:
             allowed = ", ".join(f"{each}=GB/S" for each in _RATES)
             raise fail("E801", "--bandwidth", "is not a tier with its rate", value=word, allowed=allowed)
+        if f"{name}_gb_per_s" in found:
+            raise fail("E801", "--bandwidth", "has two rates of one tier", value=word, allowed="one of them")
         found[f"{name}_gb_per_s"] = rate
     return found

@@ -1,6 +1,7 @@
 """The command that shows what a model sees of a file of samples."""
 
 from pathlib import Path
+from shlex import quote
 from typing import Annotated
 
 import typer
@@ -28,7 +29,12 @@ def data(
 ) -> None:
     """Show what a model sees of a file of samples. Trained parts, lengths, and what is dropped and why."""
     if not recipe:
-        raise fail("E801", "recipes data", "missing option --recipe", remedy=f"recipes data {file} --recipe RECIPE")
+        raise fail(
+            "E801",
+            "recipes data",
+            "missing option --recipe",
+            remedy=f"recipes data {quote(str(file))} --recipe RECIPE",
+        )
     if tokenizer is not None and rehearse:
         message = "two tokenizers are given"
         raise fail("E801", "recipes data", message, allowed="one of --tokenizer and --rehearse")

@@ -197,6 +197,10 @@ def diff(
     from launcher.api import comparing
     from launcher.cli.commands import reproduce
 
+    if overrides and new is not None and comparing.are_jobs(old, new):
+        raise fail(
+            "E801", overrides[0], "changes nothing: both sides are jobs", remedy="recipes diff BUNDLE RECIPE …"
+        )
     if not overrides and comparing.are_jobs(old, new):
         has_difference = reproduce.difference(old, new, as_json=as_json)
     else:
