@@ -13,10 +13,12 @@ from launcher.backends.kubernetes.job_options import SecurityContext, k8s_option
 from launcher.backends.kubernetes.rules import bounds
 from launcher.common.names import CHECKPOINT_LOG
 from launcher.common.problems import Problem
+from launcher.common.quantities import amount
 from launcher.common.secret_forms import holds_credentials
 from launcher.common.syntax import is_dns_label, is_dns_subdomain
 from launcher.model.checked_recipe import CheckedRecipe
 from launcher.model.config_tree import leaves
+from launcher.model.instances import Instance
 from launcher.model.start_script import as_commands
 from launcher.rules import MakeProblem, rule
 from launcher.rules.custom import is_script
@@ -75,8 +77,8 @@ def _rooted(path: str) -> str | None:
 
 @rule("E309", "recipes.resources", source="Kubernetes, Quantity; Manage HugePages")
 def quantities_are_quantities(checked: CheckedRecipe, problem: MakeProblem) -> Iterator[Problem]:
-    """Processors, memory and huge pages are quantities, huge pages in full; a pod with them names its memory too."""
-    resources = checked.recipe.resources
+    """Processors, memory and huge pages are quantities that a node has, huge pages in full and beside memory."""
+    resources, instance = checked.recipe.resources, checked.instance
     if resources and resources.hugepages is not None and resources.memory is None:
         message, remedy = "huge pages need memory beside them", "recipes.resources.memory=…"
         yield problem("recipes.resources.hugepages", message, value=resources.hugepages, remedy=remedy)
@@ -84,6 +86,15 @@ def quantities_are_quantities(checked: CheckedRecipe, problem: MakeProblem) -> I
         value = getattr(resources, key, None)
         if value is not None and (fault := bounds.quantity_fault(key, value)):
             yield problem(f"recipes.resources.{key}", fault, value=value)
+        elif value is not None and instance and (most := _of_node(instance, key)) and amount(value) >= amount(most):
+            message = f"no pod would ever start: a node of {instance.name} has {most}, and keeps a part of it"
+            yield problem(f"recipes.resources.{key}", message, value=value, allowed=f"less than {most}")
+
+
+def _of_node(instance: Instance, resource: str) -> str | None:
+    """Return how much of a resource an instance has, as a quantity; None for another one, or if it is unknown."""
+    amounts = {"cpu": str(instance.vcpus or ""), "memory": f"{instance.memory_gib}Gi" if instance.memory_gib else ""}
+    return amounts.get(resource) or None
 
 
 @rule("E310", _CONTEXT, source="Kubernetes, Configure a Security Context; the API's SecurityContext")
