@@ -415,3 +415,10 @@ def test_a_models_config_json_is_counted_by_the_command(recipes, tmp_path):
     (tmp_path / "config.json").write_text(json.dumps(QWEN3_30B_A3B))
     code, out, _ = recipes("checkpoint", "tiny_lm_cpu", "--config", "config.json", "--json")
     assert code == 0 and json.loads(out)["saved"] == 30_532_122_624
+
+
+@pytest.mark.parametrize("method", ["dpo_fft", "sft_fft"])
+def test_a_variant_of_a_published_model_has_its_parameters(tmp_path, method):
+    name = f"fine-tuning/gpt_oss/llmft_gpt_oss_20b_seq4k_gpu_{method}"
+    checked = check(compose([f"recipes={name}", "cluster=k8s"], tmp_path))
+    assert checked.recipe.content(None, checked.published_model).parameters == 20_914_757_184

@@ -482,6 +482,7 @@ def test_bandwidths_are_each_tiers_own(recipes):
     [
         (("tiny_lm_cpu", "--bandwidth", "disk=3"), "E801", "copy=GB/S, memory=GB/S"),
         (("tiny_lm_cpu", "--bandwidth", "memory"), "E801", "copy=GB/S"),
+        (("tiny_lm_cpu", "--bandwidth", "memory=1", "--bandwidth", "memory=2"), "E801", "two rates"),
         (("tiny_lm_cpu", "--bandwidth", "memory=-1"), "E102", "memory_gb_per_s"),
         (("tiny_lm_cpu", "--bandwidth", "memory=nan"), "E102", "memory_gb_per_s"),
         (("tiny_lm_cpu", "--bandwidth", "memory=1e-320"), "E102", "memory_gb_per_s"),

@@ -58,6 +58,11 @@ CASES = {
     ),
     "path": ((*LLAMA_K8S, *FILES), f"N107 {DIRECTORY} is empty: the container's own default applies"),
     "no path": ((*LLAMA_K8S, *FILES, f"{ARGS}.training_dir=/d/c"), "N107"),
+    "a step past it": (
+        (*LLAMA_K8S, ELASTIC, "recipes.scale_config=null", f"{ARGS}.train_batch_size=224")
+        + ("++recipes.elastic_policy.replica_increment_step=3", "recipes.elastic_policy.max_nodes=9"),
+        "N108 the largest size is 7 nodes; max_nodes=9 adds none",
+    ),
     "no container": ((f"{ARGS}.training_dir=''",), "N107"),
     "key of a size": (
         (*LLAMA_K8S, *EXTRA, AT_3_NODES),
@@ -120,3 +125,25 @@ GRACEFUL = "recipes.elastic_policy.use_graceful_shutdown"
 def test_checkpoints_are_forecast_where_a_notice_needs_it(context, overrides, is_made):
     checked = check(compose((*LLAMA_K8S, *overrides), Path(context.cwd), context.suffix))
     assert (rules._forecast(checked) is not None) is is_made
+
+
+@pytest.mark.parametrize(
+    ("word", "text"),
+    [
+        ("env_vars.V=2.10", "env_vars.V: 2.10 is passed as 2.1; in quotes, '2.10', it stays"),
+        ("env_vars.V=1e10", "env_vars.V: 1e10 is passed as 10000000000.0; in quotes, '1e10', it stays"),
+        ("++env_vars.V=1_000", "env_vars.V: 1_000 is passed as 1000; in quotes, '1_000', it stays"),
+        ("env_vars.V=TRUE", "env_vars.V: TRUE is passed as true; in quotes, 'TRUE', it stays"),
+        ("env_vars={V: +5}", "env_vars: +5 is passed as 5; in quotes, '+5', it stays"),
+        ("env_vars.V='2.10'", None),
+        ("env_vars.V=007", None),
+        ("env_vars.V=1.2.3", None),
+        ("env_vars.V=0.5", None),
+        ("env_vars.V=-5", None),
+        ("env_vars.V=true", None),
+        (f"{ARGS}.learning_rate=1e-4", None),
+    ],
+)
+def test_a_number_that_a_program_reads_as_another_text_is_a_notice(prepare, word, text):
+    found = [notice.message for notice in prepare(*LLAMA_K8S, word).notices if notice.code == "N169"]
+    assert found == ([text] if text else [])

@@ -18,6 +18,7 @@ from launcher.cli import main as cli
 from launcher.common import redaction
 from launcher.common.problems import Problem, ProblemsFound, shown
 from launcher.common.random_values import random_parts
+from launcher.common.secret_forms import masked_code
 from launcher.config.collection import clusters
 from launcher.config.compose import compose
 from launcher.model.config_tree import leaves
@@ -461,3 +462,37 @@ def test_nothing_in_the_collection_looks_random(cluster):
     texts = [(path, text) for path, value in values for text in (value if isinstance(value, list) else [value])]
     found = [path for path, text in texts if isinstance(text, str) and any(True for _ in random_parts(text))]
     assert len(texts) > 1000 and found == []
+
+
+HEX = "0123456789abcdef0123456789abcdef01234567"
+
+
+@pytest.mark.parametrize(
+    ("line", "shown"),
+    [
+        (f'+os.environ["WANDB_API_KEY"] = "{HEX}"', '+os.environ["WANDB_API_KEY"] = "…"'),
+        ('+cfg = {"password": "hunter2xx"}', '+cfg = {"password": …}'),
+        ('+cfg["password"] = "hunter2xx"', '+cfg["password"] = "…"'),
+        (f'+wandb.login("local-{HEX}")', '+wandb.login("…")'),
+        (f'+login(key="{HEX}")', '+login(key="…")'),
+        ('+x = os.environ.get("PASSWORD", "hunter2xx")', '+x = os.environ.get("PASSWORD", "…")'),
+        ('+os.environ.setdefault("HF_TOKEN", "hunter2xx")', '+os.environ.setdefault("HF_TOKEN", "…")'),
+        (f"+ENV WANDB_API_KEY {HEX}", "+ENV WANDB_API_KEY …"),
+        ("+  db_password: hunter2xx", "+  db_password: …"),
+        (
+            '+parser.add_argument("--password", default="hunter2xx")',
+            '+parser.add_argument("--password", default="…")',
+        ),
+        ("+max_tokens = 5", "+max_tokens = 5"),
+        ("+num_tokens: 4096", "+num_tokens: 4096"),
+        ('+pad_token = "<pad>"', '+pad_token = "<pad>"'),
+        (
+            '+tokenizer = AutoTokenizer.from_pretrained("meta/x")',
+            '+tokenizer = AutoTokenizer.from_pretrained("meta/x")',
+        ),
+        ("+++ b/password.txt", "+++ b/password.txt"),
+        ('+add_argument("--lr", default="0.1")', '+add_argument("--lr", default="0.1")'),
+    ],
+)
+def test_a_line_of_code_is_shown_without_what_a_secret_s_name_is_given(line, shown):
+    assert masked_code(line) == shown

@@ -1,0 +1,166 @@
+"""What the Python API refuses, with what it says of it, and what it keeps: exceptions, folders, variables."""
+
+import copy
+import os
+import pickle
+import shutil
+
+import numpy
+import pytest
+
+import launcher
+from launcher import ProblemsFound, Session
+from launcher.model.job_spec import JobState, JobStatus
+
+TINY = "tiny_lm_cpu"
+SEED = "recipes.training_config.training_args.seed"
+P5 = "ml.p5.48xlarge"
+
+
+def refused(work):
+    with pytest.raises(ProblemsFound) as caught:
+        work()
+    (problem,) = caught.value.problems
+    return problem
+
+
+@pytest.fixture(scope="module")
+def session(tmp_path_factory):
+    return Session(tmp_path_factory.mktemp("refusals"))
+
+
+@pytest.fixture(scope="module")
+def plan(session):
+    return launcher.compile(TINY, session=session)
+
+
+@pytest.fixture(scope="module")
+def priced(session):
+    return launcher.compile("llmft_llama3_1_8b_instruct_seq4k_gpu_sft_lora", cluster="k8s", session=session)
+
+
+@pytest.mark.parametrize("key", ["dry_run", "server_dry_run"])
+def test_a_plan_that_is_only_written_is_not_submitted(session, key):
+    found = refused(launcher.compile(TINY, {key: True}, session=session).submit)
+    assert (found.code, found.path) == ("E726", key)
+    assert not (session.place("results")).exists()
+
+
+@pytest.mark.parametrize(
+    "copied", [copy.copy, lambda error: pickle.loads(pickle.dumps(error))], ids=["copy", "pickle"]
+)
+def test_exceptions_reach_other_processes_as_they_were(copied):
+    with pytest.raises(ProblemsFound) as caught:
+        launcher.compile(TINY, {"a b": 1})
+    found = copied(caught.value)
+    assert (str(found), found.problems, found.outcome) == (str(caught.value), caught.value.problems, None)
+    failed = launcher.JobFailed("mine", JobStatus(JobState.FAILED, 1, message="exit status 3"))
+    found = copied(failed)
+    assert (str(found), found.job, found.status) == ("mine failed: exit status 3", "mine", failed.status)
+    assert isinstance(copied(launcher.JobTimeout(caught.value.problems)), TimeoutError)
+
+
+@pytest.mark.parametrize(
+    "given",
+    [{"A": 3}, {"A": None}, {"A": "x\0y"}, {"A=B": "1"}, {"": "1"}],
+    ids=["int", "none", "nul", "name", "empty"],
+)
+def test_a_session_takes_texts_as_variables_alone(given):
+    found = refused(lambda: Session(environment={**os.environ, **given}))
+    assert (found.code, found.path) == ("E001", f"environment.{next(iter(given))}")
+
+
+@pytest.mark.parametrize("folder", ["out ${x}", "a\\${b", "${oc.env:HOME}"])
+def test_a_folder_is_a_name_and_no_reference(plan, folder):
+    assert plan.write(folder).parent == plan.session.place(folder)
+
+
+def test_a_home_that_no_user_has_is_refused_without_a_remedy_that_names_it_again(plan):
+    found = refused(lambda: plan.write("~no-such-user/x"))
+    assert (found.code, found.remedy) == ("E702", None)
+
+
+@pytest.mark.parametrize("key", ["scale_config.01", "x.1e3", "x.1a", "a.-b", "a b", "1a", "a..b"])
+def test_a_key_that_no_override_has_is_no_key(key):
+    found = refused(lambda: launcher.compile(TINY, {key: 1}))
+    assert (found.code, found.message) == ("E001", "is not a key")
+
+
+@pytest.mark.parametrize(
+    ("value", "message"),
+    [
+        ({1: "a", "1": "b"}, "has two keys that an override states alike"),
+        (memoryview(b"x"), "is not a value that a configuration has"),
+    ],
+    ids=["keys", "memory"],
+)
+def test_a_value_that_would_change_is_refused(value, message):
+    found = refused(lambda: launcher.compile(TINY, {"env_vars.X": value}))
+    assert (found.code, found.message) == ("E001", message)
+
+
+@pytest.mark.parametrize("given", ["07", "-003"])
+def test_the_remedy_of_a_number_in_quotes_is_a_number(given):
+    found = refused(lambda: launcher.compile(TINY, [f"{SEED}={given}"]))
+    word = found.remedy.removeprefix("did you mean ").rstrip("?")
+    assert launcher.compile(TINY, [word]).config.training_config.training_args.seed == int(given)
+
+
+def test_the_remedy_of_a_number_of_other_digits_is_left_out():
+    assert refused(lambda: launcher.compile(TINY, [f"{SEED}='٣'"])).remedy is None
+
+
+@pytest.mark.parametrize("prices", [{P5: 10**400}, {P5: True}, {P5: "3"}, {P5: float("nan")}, []])
+def test_prices_are_numbers(priced, prices):
+    assert refused(lambda: priced.cost(prices, 1)).code == "E806"
+
+
+@pytest.mark.parametrize("hours", [10**400, "2", -1, float("inf"), 1_000_001])
+def test_hours_are_a_number_that_a_job_may_take(priced, hours):
+    found = refused(lambda: priced.cost({P5: 3}, hours))
+    assert (found.code, found.path, found.allowed) == ("E806", "--hours", "0 to 1,000,000")
+
+
+def test_numbers_of_numpy_are_prices_and_hours(priced):
+    assert priced.cost({P5: numpy.float32(3)}, numpy.int64(2)) == priced.cost({P5: 3.0}, 2)
+
+
+def test_bytes_are_no_list_of_values(plan):
+    found = refused(lambda: launcher.sweep(plan, {SEED: b"ab"}))
+    assert (found.code, found.path) == ("E725", SEED)
+
+
+def test_the_name_of_no_sweep_is_a_problem_however_long_it_is():
+    assert refused(lambda: launcher.attach_sweep("x" * 5000)).code == "E721"
+
+
+@pytest.mark.parametrize("key", ["", None])
+def test_an_empty_key_explains_nothing(plan, key):
+    assert refused(lambda: plan.explain(key)).code == "E101"
+
+
+def test_a_remedy_of_a_name_does_not_show_its_secret(monkeypatch):
+    monkeypatch.setenv("MY_API_TOKEN", "tok_abcdefgh12345678")
+    for name in ("https://user:p4ssw0rdxyz@host/x", "tok_abcdefgh12345678"):
+        with pytest.raises(ProblemsFound) as caught:
+            launcher.compile(TINY, {"run.name": name})
+        assert "E301" in str(caught.value)
+        assert "p4ssw0rdxyz" not in str(caught.value) and "abcdefgh12345678" not in str(caught.value)
+
+
+def test_a_removed_folder_no_longer_exists_and_a_written_one_was_never_launched(plan, tmp_path):
+    folder = plan.write(tmp_path / "two words")
+    job = launcher.api.job.Job(folder)
+    never = refused(lambda: job.status)
+    assert never.code == "E705" and f"'{folder}'" in never.remedy
+    shutil.rmtree(folder)
+    assert refused(lambda: job.status).code == "E703"
+
+
+def test_a_job_has_the_variables_of_its_session_when_it_is_compiled_again(tmp_path):
+    session = Session(tmp_path, environment={**os.environ, "ONLY_HERE": "1"})
+    plan = launcher.compile(TINY, {"env_vars.Q": "${oc.env:ONLY_HERE}"}, session=session)
+    job = launcher.api.job.Job(plan.write(), session=session)
+    assert job.changed().changes == ()
+    with pytest.raises(ProblemsFound, match="ONLY_HERE"):
+        pickle.loads(pickle.dumps(job)).changed()
