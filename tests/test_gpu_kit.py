@@ -3,6 +3,7 @@
 import json
 import math
 import os
+import re
 import subprocess
 import sys
 
@@ -255,7 +256,7 @@ def test_the_table_shows_goals_floors_and_what_was_not_measured(tmp_path, capsys
     results.finish()
     assert kit.main(["table", str(results.file)]) == 0
     out = capsys.readouterr().out
-    assert "### floors\n\npartial in 0 s on " in out
+    assert re.search(r"### floors\n\npartial in \d+ s on ", out)
     assert (
         "| what | goal | measured | floor | ratio |\n| --- | --- | --- | --- | --- |\n"
         "| speed (micro 2) | ≥ 8,300 tokens/s | **9,000 tokens/s**, met | 6,000 tokens/s, TRL | 1.5 × |\n"

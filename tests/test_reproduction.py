@@ -106,12 +106,14 @@ def test_changed_and_new_files_of_the_complete_work_tree_are_recorded_with_the_d
 def test_a_secret_in_a_diff_is_masked(project, recipes, monkeypatch):
     monkeypatch.setenv("DB_PASSWORD", "correct-horse-battery")
     redaction._process.read(os.environ, keep=False)
-    (project / "train.py").write_text(f"TOKEN = '{TOKEN}'\npassword = 'correct-horse-battery'\nKEY = '''{KEY}'''\n")
+    (project / "train.py").write_text(
+        f"TOKEN = '{TOKEN}'\npassword = 'correct-horse-battery'\nKEY = '''{KEY}'''\nlr = 0.1\n"
+    )
     folder = script(recipes)
     monkeypatch.delenv("DB_PASSWORD")
     redaction._process.read(os.environ, keep=False)
     diff = record(folder)["code"]["script"]["diff"]
-    assert "+TOKEN" in diff and "+KEY" in diff
+    assert "+TOKEN" in diff and "+KEY" in diff and "+lr = 0.1" in diff
     for secret in (TOKEN, TOKEN[4:], "correct-horse", "MIIEvQ"):
         assert not any(secret in each.read_text() for each in folder.rglob("*") if each.is_file()), secret
 

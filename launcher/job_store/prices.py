@@ -1,6 +1,7 @@
 """Prices of instances: the dated ones of `prices.csv`, until the user gives a table. Sums are in `costs`."""
 
-import sys
+import contextlib
+import math
 from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -134,12 +135,12 @@ def stated(tree: Mapping[Any, Any], source: str = "prices") -> Prices:
     return Prices(prices, str(tree.get(_CURRENCY) or ""), dict.fromkeys(prices, Basis(source)))
 
 
-def is_amount(value: Any) -> bool:
+def is_amount(value: object) -> bool:
     """Return whether a value is a number, 0 or more, that a float can hold; those of NumPy are."""
-    if isinstance(value, bool) or not isinstance(value, Real):
-        return False
-    amount: Any = value  # the type Real has no order
-    return bool(0 <= amount <= sys.float_info.max)
+    if not isinstance(value, bool) and isinstance(value, Real):
+        with contextlib.suppress(OverflowError):
+            return 0 <= float(value) < math.inf
+    return False
 
 
 def unknown(prices: Prices, described: str | None = None) -> tuple[Notice, ...]:
