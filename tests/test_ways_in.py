@@ -248,10 +248,14 @@ def same_launches(plan: Plan, folder: Path, launches: Launches) -> None:
     with pytest.raises(ProblemsFound, match="a test's"):
         job.launched(here)
     shutil.rmtree(here)
-    with pytest.raises(ProblemsFound, match="a test's"):
+    with pytest.raises(ProblemsFound, match="E726 dry_run"):
         plan.submit()
-    assert [each.files for each in launches.found[-3:]] == [plan.files] * 3
-    assert {each.digest for each in launches.found[-3:]} == {plan.bundle.digest}
+    launched = plan.with_overrides({"dry_run": False})
+    with pytest.raises(ProblemsFound, match="a test's"):
+        launched.submit()
+    expected = [plan, plan, launched]
+    assert [each.files for each in launches.found[-3:]] == [each.files for each in expected]
+    assert [each.digest for each in launches.found[-3:]] == [each.bundle.digest for each in expected]
 
 
 def same_explanation(plan: Plan, case: Case, folder: Path) -> None:
