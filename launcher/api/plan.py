@@ -253,8 +253,7 @@ class Plan:
         from launcher.api.observing import Observer
         from launcher.job_store import job_names
 
-        if running.is_only_written(self.job):
-            key = next((key for key in ("dry_run", "server_dry_run") if self.job.config[key]), "cluster")
+        if key := running.only_written_by(self.job):
             raise fail("E726", key, "says that the job is only written", remedy="leave it out, or write the bundle")
         raise_any(job_names.problems(name, self.job.base_results_dir))
         with self.session.active():

@@ -80,7 +80,7 @@ def write(
         observer.accepted()
     process.allow_clean_up()
     if is_launched is None:
-        is_launched = not is_only_written(job)
+        is_launched = only_written_by(job) is None
     if is_launched and tracking.is_tracked(job):
         observer.reserves_run()
     bundle = pipeline.render(pipeline.track(job, context, is_launched=is_launched), context)
@@ -91,9 +91,10 @@ def write(
     return bundle, not is_launched, job.config["wait"] or _mode(job).is_followed
 
 
-def is_only_written(job: JobSpec) -> bool:
-    """Return whether a planned job's own keys request that its bundle be written and not launched."""
-    return bool(job.config["dry_run"] or job.config["server_dry_run"] or _mode(job).is_written_only)
+def only_written_by(job: JobSpec) -> str | None:
+    """Return the key of a planned job that requests that its bundle be written and not launched; None without one."""
+    asks = {**{key: job.config[key] for key in ("dry_run", "server_dry_run")}, "cluster": _mode(job).is_written_only}
+    return next((key for key, is_asked in asks.items() if is_asked), None)
 
 
 def _mode(job: JobSpec) -> LaunchMode:

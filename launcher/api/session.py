@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from launcher.common import redaction, variables
-from launcher.common.problems import fail
+from launcher.common.problems import Problem, raise_any
 from launcher.config.composed_files import CompositionCache
 from launcher.model.context import LaunchContext, checked_suffix
 
@@ -40,11 +40,12 @@ class Session:
     secrets: redaction.Secrets = field(default_factory=redaction.Secrets, repr=False)
 
     def __post_init__(self) -> None:
-        for name, value in (self.environment or {}).items():
-            texts = [each for each in (name, value) if isinstance(each, str) and "\0" not in each]
-            if len(texts) < 2 or not name or "=" in name:
-                allowed = "names without '=', and texts without a NUL character"
-                raise fail("E001", f"environment.{name}", "is no environment variable", allowed=allowed)
+        message, allowed = "is not an environment variable", "names without '=', and texts without a NUL character"
+        raise_any(
+            Problem("E001", f"environment.{name}", message, allowed=allowed)
+            for name, value in (self.environment or {}).items()
+            if not _is_variable(name, value) or not name or "=" in name
+        )
 
     def context(self) -> LaunchContext:
         """Return the context of one launch.
@@ -69,6 +70,17 @@ class Session:
         """Let the block have the variables and the secrets of this session; threads that it starts do not."""
         with variables.using(self.environment), redaction.session(self.secrets):
             yield
+
+
+def _is_variable(name: object, value: object) -> bool:
+    """Return whether a process may have a variable."""
+    return (
+        isinstance(name, str)
+        and isinstance(value, str)
+        and name != ""
+        and "=" not in name
+        and "\0" not in name + value
+    )
 
 
 @functools.cache

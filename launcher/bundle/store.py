@@ -77,8 +77,8 @@ def _draft(directory: Path) -> Iterator[Path]:
     for path in made:
         if path.name.startswith("~"):
             expanded = os.path.expanduser(parent.relative_to(path.parent))
-            known = None if expanded.startswith("~") else f"base_results_dir={expanded}"  # there is such a user
-            raise fail("E702", "base_results_dir", "only a shell expands ~", value=path.name, remedy=known)
+            word = None if expanded.startswith("~") else f"base_results_dir={expanded}"  # None: there is no such user
+            raise fail("E702", "base_results_dir", "only a shell expands ~", value=path.name, remedy=word)
     with contextlib.ExitStack() as cleanup:
         for path in reversed(made):
             cleanup.callback(_remove_empty, path)

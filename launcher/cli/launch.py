@@ -50,7 +50,7 @@ class Shown(Observer):
             console.say("detached; the job keeps running", stderr=True)
         if status:
             terminal.show_status(status)
-            console.say(f"recipes launch --again {terminal.typed_path(bundle.directory)}  launches it again", "dim")
+            console.say(f"recipes launch --again {console.typed_path(bundle.directory)}  launches it again", "dim")
         else:
             terminal.show_next(bundle)
 

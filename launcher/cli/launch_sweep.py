@@ -96,7 +96,7 @@ def _headings(found: Sequence[Sequence[str]]) -> list[str]:
 
 
 def _command(bundles: "Sequence[Bundle]") -> str:
-    return " ".join(["recipes launch", *(terminal.typed_path(bundle.directory) for bundle in bundles)])
+    return " ".join(["recipes launch", *(console.typed_path(bundle.directory) for bundle in bundles)])
 
 
 def launch_all(bundles: "Sequence[Bundle]", backend_name: str, *, wait: bool = False, is_again: bool = False) -> int:

@@ -4,7 +4,6 @@ import functools
 import itertools
 import operator
 import re
-import shlex
 import sys
 import time
 from collections.abc import Iterator, Sequence
@@ -14,7 +13,7 @@ from typing import TYPE_CHECKING
 
 from launcher.api.observing import NEWS, Bundle, JobHandle, JobSpec, JobState, JobStatus, LogLine
 from launcher.common import text_table
-from launcher.common.console import say, say_fitted, say_lines, show_notice, show_table, shown_path, width
+from launcher.common.console import say, say_fitted, say_lines, show_notice, show_table, shown_path, typed_path, width
 from launcher.common.lines import LineWriter
 from launcher.common.names import LOG_DIR, RUN_DIR
 from launcher.common.problems import ProblemsFound
@@ -137,11 +136,6 @@ def show_failure(failure: "Failure | None", *, stderr: bool = False) -> None:
     """Print the lines of a failure: the first error, the cause and the remedy; nothing if there is none."""
     for heading, text in failure.lines() if failure else ():
         say(f"{heading:<11} {text}", stderr=stderr)
-
-
-def typed_path(path: Path) -> str:
-    """Return the shortest form of a path from the current folder, quoted for a shell."""
-    return shlex.quote(shown_path(path))
 
 
 def show_submitted(handle: JobHandle, place: Path | None = None) -> None:

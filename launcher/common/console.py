@@ -2,6 +2,7 @@
 
 import functools
 import os
+import shlex
 import shutil
 import sys
 import textwrap
@@ -214,3 +215,8 @@ def shown_path(path: Path) -> str:
     """Return the shortest form of a path from the current folder."""
     here = Path.cwd()
     return str(path.relative_to(here) if path.is_relative_to(here) else path)
+
+
+def typed_path(path: Path) -> str:
+    """Return the shortest form of a path from the current folder, quoted for a shell."""
+    return shlex.quote(shown_path(path))

@@ -1,6 +1,5 @@
 """Errors in a user's input, with everything needed to fix them, and notices."""
 
-import copyreg
 import os
 import re
 from collections.abc import Iterable, Iterator
@@ -96,7 +95,7 @@ class ReadableError(Exception):
 
     def __reduce__(self) -> tuple[Any, ...]:
         """Copy what it has, not what made it: other processes, such as those of a pool, receive it as it was."""
-        return copyreg.__newobj__, (type(self), *self.args), self.__dict__  # type: ignore[attr-defined]
+        return type(self).__new__, (type(self), *self.args), self.__dict__
 
     def _render_traceback_(self) -> list[str]:
         """Return the lines that IPython shows in place of a traceback."""

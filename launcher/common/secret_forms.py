@@ -11,7 +11,7 @@ from urllib.parse import urlsplit
 
 from launcher.common import secret_tokens
 from launcher.common.secret_names import NAME, names_secret
-from launcher.common.syntax import VARIABLE_NAME, is_dns_subdomain, is_secret_key
+from launcher.common.syntax import QUOTED, VARIABLE_NAME, is_dns_subdomain, is_secret_key
 
 if TYPE_CHECKING:
     from detect_secrets.plugins.base import RegexBasedDetector
@@ -85,8 +85,6 @@ _LAST_WORDS = 200
 """Characters before an equals sign that are searched for a name. No name is longer; our own choice."""
 _OPTION = re.compile(r"--([A-Za-z][\w-]*)")
 _NAME_AT_BOUNDARY = re.compile(r"\b[A-Za-z_][\w-]*")
-_LITERAL = re.compile(r"""(["'])((?:\\.|(?!\1).)+)\1""")
-"""A text in quotes, as languages write it."""
 _SIGNS_IN = r"(?i)\blog_?in(?=\s*\()"
 """A call whose texts are secrets, as `wandb.login(key="…")` and `login` of the Hub's library."""
 _COUNT = re.compile(r"""\s?['"]?[\d.,]+[kMGTB%]?(?=[\s'";&|,}\]]|$)""")
@@ -261,13 +259,16 @@ def masked(text: str) -> str:
 
 
 def masked_code(line: str) -> str:
-    """Return a line of a program or a configuration without members, and texts in quotes, after a secret's name."""
+    """Return a line of a program or a configuration without members, and texts in quotes, after a secret's name.
+
+    Tokens and known secrets are left to `redaction.masked`.
+    """
     spans = list(_spans(line, has_members=True))
-    named = next((match.end() for match in NAME.finditer(line) if names_secret(match[0])), None)
-    named = next((match.end() for match in re.finditer(_SIGNS_IN, line)), None) if named is None else named
-    if named is not None:
-        spans += [each.span(2) for each in _LITERAL.finditer(line) if each.start() >= named and is_written(each[2])]
-    return secret_tokens.masked(_without(line, spans))
+    names = [match for match in NAME.finditer(line) if names_secret(match[0])] or list(re.finditer(_SIGNS_IN, line))
+    if names:
+        first = names[0].end()  # which may be in quotes itself
+        spans += [each.span(2) for each in QUOTED.finditer(line) if each.start() >= first and is_written(each[2])]
+    return _without(line, spans)
 
 
 def _without(text: str, spans: Iterable[tuple[int, int]]) -> str:

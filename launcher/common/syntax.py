@@ -61,6 +61,8 @@ def is_dns_subdomain(text: str) -> bool:
     return bool(DNS_SUBDOMAIN.fullmatch(text))
 
 
+QUOTED = re.compile(r"""(["'])((?:\\.|(?!\1).)*)\1""")
+"""A text in quotes, as languages and Hydra's grammar write it; its second group is what is in them."""
 VARIABLE_NAME = "[A-Za-z_][A-Za-z0-9_]*"
 """Name of an environment variable. Source: POSIX, Environment Variables: what every shell can set."""
 

@@ -5,6 +5,7 @@ import re
 from collections.abc import Collection, Iterator
 
 from launcher.common.problems import Notice
+from launcher.common.syntax import QUOTED
 from launcher.common.text_table import clipped, value_text
 from launcher.common.texts import counted, first_of
 from launcher.model.checked_recipe import CheckedRecipe, SizedRecipe
@@ -16,7 +17,6 @@ from launcher.rules import MakeNotice, PlannedRecipe, notice_rule
 _PRECEDENCE = "docs/concepts.md, Sizes and precedence"
 _TEXTS = ("env_vars.", "recipes.training_cfg.script_args")
 """Keys whose values reach a program as texts."""
-_QUOTED = re.compile(r"""(["'])(?:\\.|(?!\1).)*\1""")
 _PLAIN = re.compile(
     r"(?:^|(?<=[\s=,:\[{]))(?:[-+]?\d[\d_.]*(?:[eE][-+]?\d+)?|[-+]?\.\d+|(?i:true|false))(?=\s*(?:[,\]}]|$))"
 )
@@ -44,7 +44,7 @@ def numbers_become_other_texts(planned: PlannedRecipe, notice: MakeNotice) -> It
     explicit = planned.checked.composition.explicit
     given = dict.fromkeys(text for path, text in explicit.items() if path.startswith(_TEXTS))
     for key, _, value in (text.partition("=") for text in given):
-        for word in _PLAIN.findall(_QUOTED.sub("''", value)):
+        for word in _PLAIN.findall(QUOTED.sub("''", value)):
             if word != (text := _as_written(word)):
                 yield notice(f"{key.lstrip('+')}: {word} is passed as {text}; in quotes, '{word}', it stays")
 

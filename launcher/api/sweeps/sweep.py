@@ -295,9 +295,8 @@ def _description(plan: Plan, dimensions: tuple[Dimension, ...], settings: dict[s
     Raises:
         ProblemsFound: A setting has no effect on a grid (E725), or the grid is too large (E002).
     """
-    settings = {
-        key: value.tolist() if hasattr(value, "tolist") else value for key, value in settings.items()
-    }  # NumPy
+    # NumPy's numbers are numbers.
+    settings = {key: value.tolist() if hasattr(value, "tolist") else value for key, value in settings.items()}
     if not settings["is_grid"]:
         settings["trials"] = _TRIALS if settings["trials"] is None else settings["trials"]
         settings["sampler"] = settings["sampler"] or SAMPLERS[0]

@@ -1,6 +1,5 @@
 """Commands that compile a recipe: check it, plan it, render it, or start one of your own."""
 
-import shlex
 import sys
 import time
 from pathlib import Path
@@ -134,7 +133,7 @@ def new(
     schema = own.write(path, base)
     written = console.shown_path(path)
     words = own.compiles_with(path)
-    typed = shlex.quote(written)
+    typed = console.typed_path(path)
     complete, partial = f"recipes plan {typed}", f"recipes check {typed}, which lists the missing values"
     next_step = partial if words is None else " ".join([complete, *words])
     console.say(f"recipe {written}, and {console.shown_path(schema)} for editors   next: {next_step}")

@@ -1,7 +1,6 @@
 """The command that shows what a model sees of a file of samples."""
 
 from pathlib import Path
-from shlex import quote
 from typing import Annotated
 
 import typer
@@ -29,12 +28,8 @@ def data(
 ) -> None:
     """Show what a model sees of a file of samples. Trained parts, lengths, and what is dropped and why."""
     if not recipe:
-        raise fail(
-            "E801",
-            "recipes data",
-            "missing option --recipe",
-            remedy=f"recipes data {quote(str(file))} --recipe RECIPE",
-        )
+        remedy = f"recipes data {console.typed_path(file)} --recipe RECIPE"
+        raise fail("E801", "recipes data", "missing option --recipe", remedy=remedy)
     if tokenizer is not None and rehearse:
         message = "two tokenizers are given"
         raise fail("E801", "recipes data", message, allowed="one of --tokenizer and --rehearse")

@@ -2,7 +2,6 @@
 
 import sys
 from pathlib import Path
-from shlex import quote
 from typing import Annotated
 
 import typer
@@ -69,6 +68,5 @@ def container(
 ) -> None:
     """Write the build context of an image. It adds the agent and this launcher's runtime to yours."""
     write_build_context(out, base)
-    console.say(
-        f"{console.shown_path(out.absolute())}   next: docker build --tag <registry>/<name>:<tag> {quote(str(out))}"
-    )
+    build = f"docker build --tag <registry>/<name>:<tag> {console.typed_path(out)}"
+    console.say(f"{console.shown_path(out.absolute())}   next: {build}")

@@ -197,11 +197,11 @@ def diff(
     from launcher.api import comparing
     from launcher.cli.commands import reproduce
 
-    if overrides and new is not None and comparing.are_jobs(old, new):
-        raise fail(
-            "E801", overrides[0], "changes nothing: both sides are jobs", remedy="recipes diff BUNDLE RECIPE …"
-        )
-    if not overrides and comparing.are_jobs(old, new):
+    are_jobs = comparing.are_jobs(old, new)
+    if are_jobs and overrides and new is not None:
+        remedy = "recipes diff BUNDLE RECIPE …"
+        raise fail("E801", overrides[0], "changes nothing: both sides are jobs", remedy=remedy)
+    if are_jobs and not overrides:
         has_difference = reproduce.difference(old, new, as_json=as_json)
     else:
         if new is not None and "=" in new:  # `recipes diff BUNDLE KEY=VALUE` has nothing to apply the override to

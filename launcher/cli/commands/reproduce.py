@@ -42,7 +42,7 @@ def rerun(
     terminal.show_plan(found.job)
     with console.slow(_SLOW):
         bundle = found.write(allow_changes=allow_changes, name=name)
-    is_only_written = running.is_only_written(found.job)
+    is_only_written = running.only_written_by(found.job) is not None
     terminal.show_bundle(bundle, name, is_only_written=is_only_written)
     if is_only_written:
         return

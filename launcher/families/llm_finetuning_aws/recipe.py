@@ -359,8 +359,7 @@ class Recipe(TrainingRecipe):
         from launcher.runtime import model_configs
 
         model, args = self.training_config.model_settings, self.training_config.training_args
-        named = model.model_name_or_path or ""
-        config = config or model_configs.known(named) or model_configs.known(published_model)
+        config = config or model_configs.known(published_model)
         weights = architecture.weights(config) if config else ()
         total = sum(weight.parameters for weight in weights)
         saved = architecture.lora_parameters(weights, dict(model.peft_config)) if model.peft_config else total
