@@ -130,11 +130,11 @@ def test_checkpoints_are_forecast_where_a_notice_needs_it(context, overrides, is
 @pytest.mark.parametrize(
     ("word", "text"),
     [
-        ("env_vars.V=2.10", "env_vars.V: 2.10 is passed as 2.1; in quotes, '2.10', it stays"),
-        ("env_vars.V=1e10", "env_vars.V: 1e10 is passed as 10000000000.0; in quotes, '1e10', it stays"),
-        ("++env_vars.V=1_000", "env_vars.V: 1_000 is passed as 1000; in quotes, '1_000', it stays"),
-        ("env_vars.V=TRUE", "env_vars.V: TRUE is passed as true; in quotes, 'TRUE', it stays"),
-        ("env_vars={V: +5}", "env_vars: +5 is passed as 5; in quotes, '+5', it stays"),
+        ("env_vars.V=2.10", "env_vars.V: 2.10 is passed as 2.1; to keep it: \"env_vars.V='2.10'\""),
+        ("env_vars.V=1e10", "env_vars.V: 1e10 is passed as 10000000000.0; to keep it: \"env_vars.V='1e10'\""),
+        ("++env_vars.V=1_000", "env_vars.V: 1_000 is passed as 1000; to keep it: \"++env_vars.V='1_000'\""),
+        ("env_vars.V=TRUE", "env_vars.V: TRUE is passed as true; to keep it: \"env_vars.V='TRUE'\""),
+        ("env_vars={V: +5}", "env_vars: +5 is passed as 5; to keep it: \"env_vars={V: '+5'}\""),
         ("env_vars.V='2.10'", None),
         ("env_vars.V=007", None),
         ("env_vars.V=1.2.3", None),

@@ -46,7 +46,8 @@ def numbers_become_other_texts(planned: PlannedRecipe, notice: MakeNotice) -> It
     for key, _, value in (text.partition("=") for text in given):
         for word in _PLAIN.findall(QUOTED.sub("''", value)):
             if word != (text := _as_written(word)):
-                yield notice(f"{key.lstrip('+')}: {word} is passed as {text}; in quotes, '{word}', it stays")
+                kept = f"{key}={value.replace(word, repr(word), 1)}"  # a shell takes the outer quotes away
+                yield notice(f'{key.lstrip("+")}: {word} is passed as {text}; to keep it: "{kept}"')
 
 
 def _as_written(word: str) -> str:
