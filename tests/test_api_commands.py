@@ -48,13 +48,24 @@ def test_check_refuses_at_once_what_is_no_name_or_override(tmp_path):
 
 
 def test_a_faulty_recipe_is_composed_and_its_secrets_are_hidden(recipes):
-    found = composed(f"{LLAMA}@4", [ELASTIC, "+recipes.nonsense=1", "+recipes.run.api_token=hunter2hunter2"])
-    assert found.tree()["trainer"]["num_nodes"] == 4 and found.tree()["nonsense"] == 1
+    found = composed(f"{LLAMA}@4", [ELASTIC, "recipes.run.name=A_b", "++env_vars.API_TOKEN=hunter2hunter2"])
+    assert found.tree()["trainer"]["num_nodes"] == 4 and found.tree()["run"]["name"] == "A_b"
     assert "hunter2" not in json.dumps([found.tree(full=True), found.trees])
     ((value,),) = found.explain("train_batch_size").values()
     assert value.nodes == 4
-    with pytest.raises(ProblemsFound, match="nonsense"):
+    with pytest.raises(ProblemsFound, match=r"E\d+ recipes\.run\.name"):
         _ = found.checked
+
+
+@pytest.mark.parametrize("key", ["recipes.trainer.max_stepz", "cluster.partitionn", "deep.er"])
+@pytest.mark.parametrize(
+    "command", [("show",), ("explain", "num_nodes"), ("diff", "tiny_lm_cpu"), ("data",), ("ranks",), ("checkpoint",)]
+)
+def test_every_command_refuses_a_key_that_nothing_reads(recipes, tmp_path, command, key):
+    name, *more = command
+    given = (str(tmp_path), "--recipe", SFT) if name == "data" else (SFT, *more)
+    code, out, err = recipes(name, *given, f"++{key}=3")
+    assert (code, out) == (2, "") and err.startswith(f"E101 {key.removesuffix('.er')}\n"), err
 
 
 def test_ranks_of_numbers_are_those_of_the_command(recipes):

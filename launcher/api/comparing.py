@@ -7,13 +7,13 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
+from launcher.api.composed import compose, only_read
 from launcher.api.naming import Target, choose
 from launcher.bundle import store
 from launcher.common import yaml_io
 from launcher.common.names import BASE_CONFIG, CONFIG_DIR, config_name
 from launcher.common.problems import Notice, Problem, fail, gathering, raise_any
 from launcher.common.text_table import value_text
-from launcher.config.compose import compose
 from launcher.model.config_tree import is_index, leaves, static_tree
 from launcher.model.context import job_name
 from launcher.model.job_spec import Bundle
@@ -85,7 +85,7 @@ def of_recipe(
         is_sized: Whether only the recipe is compared, as for one size, not the complete configuration.
         suffix: Name suffix of the job that it is compared with; None if it is not compared with a bundle.
     """
-    sizes = Sizes(compose(words, Path.cwd(), suffix))
+    sizes = Sizes(only_read(compose(words, Path.cwd(), suffix)))
     notices = tuple(hardware.unknown(sizes.composition))
     if not is_sized:
         return Side(title, {path: value for path, value in sizes.base.items() if path != _TITLE}, notices)

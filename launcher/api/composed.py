@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from launcher.api.naming import Target, choose
-from launcher.common.problems import Notice
+from launcher.common.problems import Notice, raise_any
 from launcher.common.redaction import masked
 from launcher.common.secret_names import is_secret
 from launcher.common.text_table import HIDDEN, value_text
@@ -17,12 +17,12 @@ from launcher.model.composition import Composition, Setting
 from launcher.model.config_tree import ABSENT
 from launcher.model.size_plan import spans
 from launcher.planning import explain
-from launcher.planning.check import check
+from launcher.planning.check import check, unread
 from launcher.planning.explain import Sizes, Value, as_json, differing
 from launcher.rules import hardware
 
 __all__ = [
-    "ABSENT", "Composed", "Composition", "Setting", "Value", "as_json", "compose", "composed", "differing", "spans",
+    "ABSENT", "Composed", "Composition", "Setting", "Value", "as_json", "compose", "composed", "differing", "only_read", "spans",
 ]  # fmt: skip
 
 
@@ -111,10 +111,20 @@ def composed(recipe: str, overrides: Sequence[str] | None = None) -> Composed:
     """Compose a recipe, or one size of it, as a user names it.
 
     Raises:
-        ProblemsFound: It is unknown, or cannot be composed.
+        ProblemsFound: It is unknown, cannot be composed, or an override sets a key that nothing reads (E101).
     """
     target = Target.read(recipe)
-    return Composed(target, compose(choose(target.name, overrides), Path.cwd()))
+    return Composed(target, only_read(compose(choose(target.name, overrides), Path.cwd())))
+
+
+def only_read(composition: Composition) -> Composition:
+    """Return a composition, which may be faulty, whose overrides set keys that are read.
+
+    Raises:
+        ProblemsFound: An override sets a key that nothing reads (E101).
+    """
+    raise_any(unread(composition))
+    return composition
 
 
 def _hidden(tree: Mapping[str, Any], path: str = "") -> dict[str, Any]:

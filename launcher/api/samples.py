@@ -8,9 +8,8 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
-from launcher.api.naming import choose
+from launcher.api.composed import composed
 from launcher.common.problems import Problem, ProblemsFound, fail
-from launcher.config.compose import compose
 from launcher.model import family_registry
 from launcher.model.config_tree import get
 from launcher.runtime.finetune.data.errors import DataError, printable
@@ -72,7 +71,7 @@ def _settings(recipe: str, overrides: Sequence[str]) -> tuple["DataSettings", ob
     """Return what the open trainer reads of a recipe's data, and the model that the recipe names by its key."""
     from launcher.runtime.finetune.data.settings import DataSettings
 
-    found = get(compose(choose(recipe, overrides), Path.cwd()).tree, "recipes")
+    found = get(composed(recipe, overrides).composition.tree, "recipes")
     has_family = isinstance(found, Mapping) and family_registry.name_of(get(found, "run.model_type"))
     given = family_registry.open_recipe(found) if has_family else None
     if given is None:

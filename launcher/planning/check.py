@@ -33,6 +33,16 @@ def check(composition: Composition) -> CheckedRecipe:
     return checked
 
 
+def unread(composition: Composition) -> tuple[Problem, ...]:
+    """Return a Problem for each override of a key that nothing reads, with its origin."""
+    if not composition.explicit:
+        return ()
+    unknown = [problem for problem in _type(composition)[1] if problem.code == "E101"]
+    return with_origin(
+        composition, [each for each in unknown if any(related(each.path, path) for path in composition.explicit)]
+    )
+
+
 def examine(composition: Composition) -> tuple[CheckedRecipe | None, list[Problem]]:
     """Validate a composition and check it with every rule; return it, as far as it is valid, with its faults.
 

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from launcher.api.naming import FILES, known_jobs, recipe_names
+from launcher.api.naming import FILES, Target, choose, known_jobs, recipe_names
 from launcher.common import console
 from launcher.common.problems import ProblemsFound
 
@@ -104,9 +104,12 @@ def _composed_before(params: dict[str, Any]) -> "Composition | None":
     name = params.get("recipe") or next(iter(names), None)
     if not name:
         return None
-    from launcher.api.composed import composed
+    from launcher.api.composed import compose
 
-    return _without_invalid(params.get("overrides") or overrides, lambda given: composed(name, given).composition)
+    def composed(given: Sequence[str]) -> "Composition":
+        return compose(choose(Target.read(name).name, given), Path.cwd())
+
+    return _without_invalid(params.get("overrides") or overrides, composed)
 
 
 def _without_invalid(
