@@ -159,3 +159,17 @@ def test_a_checkout_is_named_by_its_commit_and_whether_it_is_changed(tmp_path):
     assert context._git_revision(tmp_path) == commit
     (tmp_path / "file").write_text("two")
     assert context._git_revision(tmp_path) == f"{commit}-dirty"
+
+
+def test_a_launch_without_a_secret_that_its_job_reads_writes_nothing(recipes, tmp_path, monkeypatch):
+    monkeypatch.delenv("NOT_SET", raising=False)
+    words = (TINY, "env_vars={TOKEN: {env: NOT_SET}}", "recipes.training_config.mlflow.enabled=false")
+    code, _, errors = recipes("run", *words)
+    assert code == 2 and "E448 env_vars.TOKEN" in errors and "nothing was written or submitted" in errors
+    assert not (tmp_path / "results").exists()
+    assert recipes("run", *words, "dry_run=true")[0] == 0  # the launch may have it
+    (folder,) = (tmp_path / "results").iterdir()
+    code, _, errors = recipes("launch", folder.name)
+    assert code == 2 and "E448 env_vars.TOKEN" in errors
+    code, _, errors = recipes("rerun", folder.name, "dry_run=false", "--allow-changes")
+    assert code == 2 and "E448 env_vars.TOKEN" in errors and "was written, nothing was submitted" in errors

@@ -22,7 +22,8 @@ from launcher.planning.explain import Sizes, Value, as_json, differing
 from launcher.rules import hardware
 
 __all__ = [
-    "ABSENT", "Composed", "Composition", "Setting", "Value", "as_json", "compose", "composed", "differing", "only_read", "spans",
+    "ABSENT", "Composed", "Composition", "Setting", "Value", "as_json", "compose", "composed", "differing",
+    "only_read", "spans",
 ]  # fmt: skip
 
 

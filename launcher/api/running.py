@@ -21,6 +21,7 @@ from launcher.job_store.registry import JobRecord
 from launcher.model import backend_registry
 from launcher.model.backend import Backend, LaunchMode
 from launcher.model.context import LaunchContext
+from launcher.model.environment import unset_secrets
 from launcher.model.job_spec import Bundle, JobSpec, JobState
 
 if TYPE_CHECKING:
@@ -73,7 +74,8 @@ def write(
         is_launched: Whether it is launched now; None if its own keys decide that.
 
     Raises:
-        ProblemsFound: The cluster, the tracking store or the disk refuses.
+        ProblemsFound: A secret of the job is not set here (E448), or the cluster, the tracking store or the disk
+            refuses.
     """
     if job.config["server_dry_run"]:
         pipeline.validate(job, context)
@@ -81,6 +83,8 @@ def write(
     process.allow_clean_up()
     if is_launched is None:
         is_launched = only_written_by(job) is None
+    if is_launched:
+        raise_any(unset_secrets(job.config))
     if is_launched and tracking.is_tracked(job):
         observer.reserves_run()
     bundle = pipeline.render(pipeline.track(job, context, is_launched=is_launched), context)

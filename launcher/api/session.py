@@ -44,7 +44,7 @@ class Session:
         raise_any(
             Problem("E001", f"environment.{name}", message, allowed=allowed)
             for name, value in (self.environment or {}).items()
-            if not _is_variable(name, value) or not name or "=" in name
+            if not _is_variable(name, value)
         )
 
     def context(self) -> LaunchContext:

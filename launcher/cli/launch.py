@@ -111,7 +111,7 @@ def main(
             job, context = running.compiled(overrides, Session(cache=cache or CompositionCache()), name)
             terminal.show_plan(job)
             bundle, is_only_written, wait = running.write(job, context, SHOWN, name=name)
-            outcome = f"the bundle {bundle.directory.name} was written, nothing was submitted"
+            outcome = written(bundle)
             terminal.show_bundle(bundle, name, is_only_written=is_only_written)
             if sweep and sweep.takes(bundle, job.backend, is_rendered_only=is_only_written, wait=wait):
                 return 0
@@ -124,6 +124,11 @@ def main(
 
                 traceback.print_exception(error, chain=False)  # its causes may contain a secret
             return refused(error, outcome)
+
+
+def written(bundle: Bundle) -> str:
+    """Return what exists when the launch of a new bundle fails."""
+    return f"the bundle {bundle.directory.name} was written, nothing was submitted"
 
 
 def launch(bundle: Bundle, backend_name: str, *, wait: bool = False, is_again: bool = False) -> int:

@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import ClassVar
 
 from launcher.backends.local.simulation import Hang, local_options
+from launcher.bundle.store import config_of
 from launcher.common import os_errors
 from launcher.common.job_lock import is_alive
 from launcher.common.names import (
@@ -26,13 +27,13 @@ from launcher.common.names import (
     WARM_MODULE,
 )
 from launcher.common.paths import python_path
-from launcher.common.problems import Problem, ProblemsFound, fail
+from launcher.common.problems import Problem, ProblemsFound, fail, raise_any
 from launcher.common.suggestions import did_you_mean
 from launcher.common.templating import render_template
 from launcher.model import following
 from launcher.model.backend import RANK_0
 from launcher.model.config_tree import get
-from launcher.model.environment import plain_variables, secret_variables
+from launcher.model.environment import plain_variables, secret_variables, unset_secrets
 from launcher.model.family_registry import interface, recipe_model
 from launcher.model.interface import BUNDLE_CONFIGS
 from launcher.model.job_spec import (
@@ -163,8 +164,9 @@ class LocalBackend:
         """Start the bundle's operator; it ends with this process. Call it from the main thread.
 
         Raises:
-            ProblemsFound: The bundle's job is running already (E405).
+            ProblemsFound: The bundle's job is running already (E405), or a secret of it is not set here (E448).
         """
+        raise_any(unset_secrets(config_of(bundle)))
         handle = JobHandle(self.name, bundle.job_name, bundle.directory.resolve())
         run_dir = handle.bundle_dir / RUN_DIR
         run_dir.mkdir(exist_ok=True)

@@ -16,6 +16,7 @@ from launcher.bundle import store as bundles
 from launcher.common import console
 from launcher.common.problems import Problem, fail
 from launcher.model.backend import RANK_0
+from launcher.model.environment import unset_secrets
 from launcher.model.following import changes, event_line, followed, patient, refuse_scaling, until
 from launcher.model.job_spec import Bundle, JobEvent, JobHandle, JobSpec, JobStatus, LogLine, LogSelection
 
@@ -74,7 +75,7 @@ class RayBackend:
         problems, notices = submit.lacks(Cluster(address_of(made.address)), made)
         for notice in notices:
             console.show_notice(notice, stderr=True)
-        return (*problems, *submit.folder_problems(made), *submit.unset_secrets(bundle))
+        return (*problems, *submit.folder_problems(made), *unset_secrets(bundles.config_of(bundle)))
 
     def intent(self, bundle: Bundle, known: JobHandle | None) -> JobHandle | None:
         """Return the job's submission id and the address of its cluster.

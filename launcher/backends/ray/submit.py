@@ -19,7 +19,7 @@ from launcher.common import os_errors, variables
 from launcher.common.names import CONFIG_DIR, RUN_DIR
 from launcher.common.problems import Notice, Problem, ProblemsFound, fail, raise_any
 from launcher.model.config_tree import get
-from launcher.model.environment import secret_references
+from launcher.model.environment import unset_secrets
 from launcher.model.job_spec import Bundle, JobSpec
 from launcher.model.ray_job import GPU, Driver, RayJob
 from launcher.runtime.durable import write_text
@@ -76,7 +76,7 @@ def submit(cluster: Cluster, bundle: Bundle) -> tuple[bool, tuple[Notice, ...]]:
         return False, ()
     request = read(bundle)
     problems, notices = lacks(cluster, request)
-    if found := (*problems, *folder_problems(request), *unset_secrets(bundle)):
+    if found := (*problems, *folder_problems(request), *unset_secrets(config_of(bundle))):
         raise ProblemsFound(found)
     try:
         _send(cluster, bundle, request, job)
@@ -139,7 +139,7 @@ def ray_job(bundle: Bundle) -> RayJob:
         ProblemsFound: Its code or a secret of it is not here.
     """
     request = read(bundle)
-    raise_any((*folder_problems(request), *unset_secrets(bundle)))
+    raise_any((*folder_problems(request), *unset_secrets(config_of(bundle))))
     node = {GPU: int(json.loads(bundle.files["plan.json"])["nproc_per_node"])}
     command = request.job["entrypoint"]
     source = "recipes.trainer.num_nodes and devices; cluster=ray learns its real nodes when the job is submitted"
@@ -187,15 +187,6 @@ def absent_script(job: JobSpec) -> Iterator[Problem]:
     is_copied = not Path(script).is_absolute()
     if is_copied and not Path(job.cwd, options.working_dir, script).is_file():
         yield Problem("E826", key, f"is not in {options.working_dir}", value=script)
-
-
-def unset_secrets(bundle: Bundle) -> Iterator[Problem]:
-    """Yield a Problem for each secret that is not in this process's environment, from which the job gets it."""
-    for name, path, reference in secret_references(config_of(bundle)):
-        source = reference.get("env")
-        if source and source not in variables.current():
-            message, remedy = f"the variable {source}, which holds {name}, is not set", f"export {source}=…"
-            yield Problem("E448", path, message, remedy=remedy)
 
 
 def lacks(cluster: Cluster, request: Request) -> tuple[tuple[Problem, ...], tuple[Notice, ...]]:

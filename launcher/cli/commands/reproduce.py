@@ -9,6 +9,7 @@ import typer
 from launcher.cli.commands.arguments import GivenName, JobName, Overrides
 from launcher.cli.output import print_json
 from launcher.common import console
+from launcher.common.problems import ProblemsFound
 
 if TYPE_CHECKING:
     from launcher.api.reproducing import Comparison
@@ -46,8 +47,12 @@ def rerun(
     terminal.show_bundle(bundle, name, is_only_written=is_only_written)
     if is_only_written:
         return
-    with contextlib.chdir(found.context.cwd):  # processes of a job on this machine start there
-        raise typer.Exit(launch.launch(bundle, found.job.backend, wait=wait))
+    try:
+        with contextlib.chdir(found.context.cwd):  # processes of a job on this machine start there
+            code = launch.launch(bundle, found.job.backend, wait=wait)
+    except ProblemsFound as error:
+        raise ProblemsFound(error.problems, error.outcome or launch.written(bundle)) from error
+    raise typer.Exit(code)
 
 
 def difference(old: str, new: str | None, *, as_json: bool) -> bool:
