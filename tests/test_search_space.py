@@ -155,8 +155,10 @@ def test_a_command_line_that_names_a_sweeper_is_a_search(words, is_search):
 @pytest.mark.parametrize(
     ("word", "settings"),
     [
-        ("+hydra.sweeper.n_trials=0", {"trials": 0}),
-        ("hydra.sweeper.n_trials=1000000", {"trials": 1_000_000}),
+        ("+hydra.sweeper.n_trials=1", {"trials": 1}),
+        ("hydra.sweeper.n_trials=10000", {"trials": 10_000}),
+        ("hydra.sweeper.n_jobs=256", {"parallel": 256}),
+        ("hydra.sweeper.sampler.seed=2147483647", {"seed": 2**31 - 1}),
         ("hydra.sweeper.pruner.n_startup_trials=4", {"startup_trials": 4}),
         ("hydra.sweeper.pruner.n_warmup_steps=5", {"warmup_steps": 5}),
         ("hydra/sweeper/sampler=grid", {"sampler": "grid"}),
@@ -175,10 +177,11 @@ def test_a_setting_of_the_sweeper_is_an_argument_of_a_sweep(word, settings):
 @pytest.mark.parametrize(
     ("word", "value", "allowed"),
     [
-        ("hydra.sweeper.n_trials=1000001", 1_000_001, "0 to 1000000"),
-        ("hydra.sweeper.n_trials=-1", -1, "0 to 1000000"),
-        ("hydra.sweeper.n_jobs=true", True, "0 to 1000000"),
-        ("hydra.sweeper.n_jobs=1.0", 1.0, "0 to 1000000"),
+        ("hydra.sweeper.n_trials=10001", 10_001, "a whole number from 1 to 10000"),
+        ("hydra.sweeper.n_trials=0", 0, "a whole number from 1 to 10000"),
+        ("hydra.sweeper.n_jobs=true", True, "a whole number from 1 to 256"),
+        ("hydra.sweeper.n_jobs=1.0", 1.0, "a whole number from 1 to 256"),
+        ("hydra.sweeper.sampler.seed=2147483648", 2**31, "a whole number from 0 to 2147483647"),
         ("hydra.sweeper.objective=3", 3, None),
         ("hydra.sweeper.study_name=''", "", None),
         ("hydra/sweeper/pruner=hyperband", "hyperband", "median"),
@@ -212,3 +215,11 @@ def test_parameters_of_the_sweeper_are_overrides_that_sweep():
         Dimension("d.e", ("x", "y")),
     )
     assert found.fixed == () and found.settings == {}
+
+
+def test_a_fault_of_a_sweep_names_the_setting_that_was_typed(recipes):
+    rate = "recipes.training_config.training_args.learning_rate"
+    words = ("recipes=training/tiny/tiny_lm_cpu", "-m", "hydra/sweeper=optuna", f"{rate}=interval(0.1,0.2)")
+    code, _, errors = recipes("run", *words, "hydra.sweeper.study_name=' '", "hydra.sweeper.n_trials=3")
+    assert code == 2 and "E725 hydra.sweeper.study_name\n" in errors and "E725 hydra.sweeper.objective\n" in errors
+    assert "E725 name" not in errors

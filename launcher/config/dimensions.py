@@ -13,8 +13,27 @@ GRID = "grid"
 """In place of a sampler: every combination."""
 PRUNERS = ("median",)
 DIRECTIONS = ("minimize", "maximize")
+COUNTS = {
+    "trials": range(1, 10_001),
+    "parallel": range(1, 257),
+    "seed": range(2**31),
+    "startup_trials": range(10**6 + 1),
+    "warmup_steps": range(10**6 + 1),
+}
+"""The numbers that a sweep takes, by name. NumPy's generators, which samplers use, take seeds of 32 bits; a resumed
+sweep adds its earlier trials to its own."""
 MOST_JOBS = 1000
 """Jobs of one grid: each is compiled before the first is launched, or after the one before."""
+
+
+def is_count(name: str, value: object) -> bool:
+    """Return whether a sweep takes a number by one of the names of `COUNTS`."""
+    return isinstance(value, int) and not isinstance(value, bool) and value in COUNTS[name]
+
+
+def allowed_count(name: str) -> str:
+    """Return the bounds of a number of `COUNTS` for people."""
+    return f"a whole number from {COUNTS[name][0]} to {COUNTS[name][-1]}"
 
 
 @dataclass(frozen=True, slots=True)

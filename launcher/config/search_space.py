@@ -5,14 +5,14 @@ Source: Hydra, Optuna Sweeper plugin, Usage; its distributions of overrides (cho
 
 import math
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from hydra.core.override_parser.types import ChoiceSweep, Glob, IntervalSweep, Override, QuotedString, RangeSweep
 
 from launcher.common.problems import Problem, ProblemsFound, fail, gathering, raise_any, shown
 from launcher.config import hydra_overrides, multirun
-from launcher.config.dimensions import DIRECTIONS, GRID, PRUNERS, SAMPLERS, Dimension
+from launcher.config.dimensions import DIRECTIONS, GRID, PRUNERS, SAMPLERS, Dimension, allowed_count, is_count
 from launcher.config.overrides import unreadable
 
 _SWEEPER, _SAMPLER, _PRUNER = "hydra/sweeper", "hydra/sweeper/sampler", "hydra/sweeper/pruner"
@@ -26,7 +26,11 @@ _COUNTS = {
     "pruner.n_warmup_steps": "warmup_steps",
 }
 _TEXTS = {"direction": "direction", "study_name": "name", "objective": "objective"}
-_MOST_COUNT = 10**6
+_SETTINGS = {argument: f"{_PREFIX}{name}" for name, argument in {**_COUNTS, **_TEXTS}.items()} | {
+    "sampler": _SAMPLER,
+    "pruner": _PRUNER,
+}
+"""Argument of `launcher.sweep` to the setting of the sweeper that gives it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,6 +64,11 @@ def dimensions(words: Sequence[str]) -> tuple[Dimension, ...]:
     problems += repeated(found)
     raise_any(problems)
     return tuple(found)
+
+
+def as_typed(problem: Problem) -> Problem:
+    """Return a Problem of a sweep's argument as one of the sweeper's setting that gave it; others as they are."""
+    return replace(problem, path=_SETTINGS.get(problem.path, problem.path)) if problem.code == "E725" else problem
 
 
 def is_search(words: Sequence[str]) -> bool:
@@ -199,8 +208,8 @@ def _setting(text: str, key: str) -> dict[str, Any]:
             raise fail("E009", key, "must be a text", value=value)
         return {_TEXTS[name]: value}
     if name in _COUNTS:
-        if not isinstance(value, int) or isinstance(value, bool) or not 0 <= value <= _MOST_COUNT:
-            raise fail("E009", key, "must be a whole number", value=value, allowed=f"0 to {_MOST_COUNT}")
+        if not is_count(_COUNTS[name], value):
+            raise fail("E009", key, "is not a valid number", value=value, allowed=allowed_count(_COUNTS[name]))
         return {_COUNTS[name]: value}
     known = (_SWEEPER, _SAMPLER, _PRUNER, *(f"{_PREFIX}{each}" for each in (*_TEXTS, *_COUNTS)), f"{_PARAMS}.…")
     raise fail("E009", key, "is a setting of the sweeper that is not supported", allowed=", ".join(known))

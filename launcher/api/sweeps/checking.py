@@ -1,8 +1,7 @@
 """What is wrong with a sweep before anything of it is written, all at once."""
 
-import math
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 from launcher.api import values
@@ -10,16 +9,13 @@ from launcher.api.plan import Plan
 from launcher.api.sweeps import choosing
 from launcher.api.sweeps.record import Description
 from launcher.common.problems import Problem, ProblemsFound, fail, gathering, raise_any
-from launcher.config.dimensions import DIRECTIONS, GRID, PRUNERS, SAMPLERS, Dimension
+from launcher.config.dimensions import COUNTS, DIRECTIONS, GRID, PRUNERS, SAMPLERS, Dimension, allowed_count, is_count
 from launcher.config.dimensions import points as grid_points
 from launcher.job_store import tracking
 from launcher.model import backend_registry
 
 _METRIC = re.compile(r"[\w./ -]{1,250}")
 """Source: mlflow.utils.validation, names of metrics."""
-_COUNTS = {"trials": 1, "parallel": 1, "seed": 0, "startup_trials": 0, "warmup_steps": 0}
-"""The least value of each number of a description."""
-_MOST_PARALLEL, _MOST_TRIALS = 256, 10_000
 
 
 def dimensions(grid: Mapping[str, Any] | None, space: Mapping[str, Any] | None) -> tuple[Dimension, ...]:
@@ -64,13 +60,16 @@ def _dimension(key: str, alternatives: Any) -> Dimension:
     return Dimension(words[0][0], tuple(dict.fromkeys(text for _, _, text in words)))
 
 
-def checked(plan: Plan, description: Description) -> Plan:
+def checked(plan: Plan, description: Description, faults: Iterable[Problem] = ()) -> Plan:
     """Return the plan of the first trial of a sweep without faults.
+
+    Args:
+        faults: Those that its description does not show.
 
     Raises:
         ProblemsFound: Every fault of it and of its jobs, each once.
     """
-    found = [*_settings(description), *choosing.problems(description)]
+    found = [*faults, *_settings(description), *choosing.problems(description)]
     if plan.problems and not plan.overrides:  # its recipe is not known
         raise ProblemsFound((*found, *plan.problems))
     plans: list[Plan] = []
@@ -84,12 +83,9 @@ def checked(plan: Plan, description: Description) -> Plan:
 
 
 def _settings(description: Description) -> Iterator[Problem]:
-    for name, least in _COUNTS.items():
-        value = getattr(description, name)
-        most = {"parallel": _MOST_PARALLEL, "trials": _MOST_TRIALS}.get(name, math.inf)
-        if isinstance(value, bool) or not isinstance(value, int) or not least <= value <= most:
-            allowed = f"a whole number from {least}" + (f" to {most}" if most < math.inf else "")
-            yield Problem("E725", name, "is not a valid number", value=value, allowed=allowed)
+    for name in COUNTS:
+        if not is_count(name, value := getattr(description, name)):
+            yield Problem("E725", name, "is not a valid number", value=value, allowed=allowed_count(name))
     samplers = (GRID,) if description.is_grid else SAMPLERS
     for name, choices in (("direction", DIRECTIONS), ("sampler", samplers), ("pruner", (None, *PRUNERS))):
         if getattr(description, name) not in choices:

@@ -27,7 +27,7 @@ from launcher.api.sweeps.record import (
 )
 from launcher.api.tables import Table, html_table
 from launcher.bundle import store as bundles
-from launcher.common.problems import Problem, ProblemsFound, fail, raise_any
+from launcher.common.problems import Problem, ProblemsFound, fail
 from launcher.config.dimensions import DIRECTIONS, GRID, SAMPLERS, Dimension, typed
 from launcher.config.dimensions import points as grid_points
 from launcher.job_store import tracking
@@ -269,10 +269,14 @@ def described(plan: Plan, dimensions: Sequence[Dimension], *, name: str | None =
     """Do what `sweep` does, for dimensions that were read already."""
     if not isinstance(plan, Plan):
         raise fail("E725", "plan", "must be a plan", value=plan, allowed='launcher.compile("…")')
+    faults = list[Problem]()
     if name is not None and not (isinstance(name, str) and _NAME.fullmatch(name)):
-        raise fail("E725", "name", "is not the name of a folder", value=name, allowed=_NAME_ALLOWED)
+        faults.append(Problem("E725", "name", "is not the name of a folder", value=name, allowed=_NAME_ALLOWED))
+    if settings["is_grid"]:
+        unread = [key for key in ("trials", "sampler") if settings[key] is not None]
+        faults += [Problem("E725", key, "has no effect on a grid", value=settings[key]) for key in unread]
     wanted = _description(plan, tuple(dimensions), settings)
-    first = checking.checked(plan, wanted).job
+    first = checking.checked(plan, wanted, faults).job
     own = f"sweep-{wanted.digest[:_DIGITS]}"
     files = SweepFolder(
         first.base_results_dir.absolute() / (name or job_name(first.config["recipes"]["run"]["name"], own))
@@ -293,7 +297,7 @@ def _description(plan: Plan, dimensions: tuple[Dimension, ...], settings: dict[s
     """Return the description of a sweep, with the number of its trials.
 
     Raises:
-        ProblemsFound: A setting has no effect on a grid (E725), or the grid is too large (E002).
+        ProblemsFound: The grid is too large (E002).
     """
     # NumPy's numbers are numbers.
     settings = {key: value.tolist() if hasattr(value, "tolist") else value for key, value in settings.items()}
@@ -301,8 +305,6 @@ def _description(plan: Plan, dimensions: tuple[Dimension, ...], settings: dict[s
         settings["trials"] = _TRIALS if settings["trials"] is None else settings["trials"]
         settings["sampler"] = settings["sampler"] or SAMPLERS[0]
     else:
-        unread = [key for key in ("trials", "sampler") if settings[key] is not None]
-        raise_any(Problem("E725", key, "has no effect on a grid", value=settings[key]) for key in unread)
         settings |= {"trials": len(grid_points(dimensions)), "sampler": GRID}
     return Description(plan.overrides, str(plan.context.cwd), dimensions, **settings)
 
@@ -371,4 +373,7 @@ def of_command_line(words: Sequence[str], session: Session) -> Sweep:
     is_grid = settings["sampler"] == GRID
     if is_grid:
         settings["sampler"] = None
-    return described(of_words(found.fixed, session), found.dimensions, is_grid=is_grid, **settings)
+    try:
+        return described(of_words(found.fixed, session), found.dimensions, is_grid=is_grid, **settings)
+    except ProblemsFound as error:
+        raise ProblemsFound(tuple(map(search_space.as_typed, error.problems)), error.outcome) from error
