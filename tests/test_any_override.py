@@ -262,20 +262,38 @@ def test_the_last_of_several_choices_decides_and_the_others_are_noticed(words):
 
 @pytest.mark.parametrize("flags", [("--config-dir", "/usr", "--config-dir=/tmp"), ("-c", "job", "--cfg", "all")])
 def test_a_flag_that_is_given_twice_is_a_problem(flags, capsys):
-    assert hydra_flags.serve(lambda jobs, cache: 0, lambda words: 0, flags) == 2
+    assert hydra_flags.serve(lambda jobs, cache: 0, lambda words: 0, list, flags) == 2
     assert "is given 2 times" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize("words", [(f"recipes={SHORT_NAME}", f"+recipes={TINY}"), (f"+recipes={FILE}",)])
 def test_hydra_s_own_output_shows_what_a_launch_would_build(words, capfd):
-    assert hydra_flags.serve(lambda jobs, cache: 0, lambda words: 0, ["--cfg", "job", *words]) == 0
+    assert hydra_flags.serve(lambda jobs, cache: 0, lambda words: 0, list, ["--cfg", "job", *words]) == 0
     assert "Tiny byte-level language model on CPU" in capfd.readouterr().out
+
+
+@pytest.mark.parametrize(
+    ("word", "says"),
+    [
+        ("learning_rate=1e-4", "E101 learning_rate"),
+        ("recipes.trainer.num_node=2", "E101 recipes.trainer.num_node"),
+        ("cluster=k8", "E005 cluster"),
+        ("a b", "E001 a b"),
+    ],
+)
+@pytest.mark.parametrize("flag", [("--cfg", "job"), ("--info", "defaults")], ids=["cfg", "info"])
+def test_what_hydra_refuses_is_refused_as_by_a_launch(recipes, flag, word, says):
+    code, _, errors = recipes("run", f"recipes={SHORT_NAME}", word, *flag)
+    assert code == 2 and errors.startswith(f"{says}\n")
 
 
 def test_hydra_s_own_output_leaves_the_loggers_of_the_process():
     root = logging.getLogger()
     before = root.level, list(root.handlers)
-    assert hydra_flags.serve(lambda jobs, cache: 0, lambda words: 0, ["--cfg", "job", f"recipes={SHORT_NAME}"]) == 0
+    assert (
+        hydra_flags.serve(lambda jobs, cache: 0, lambda words: 0, list, ["--cfg", "job", f"recipes={SHORT_NAME}"])
+        == 0
+    )
     assert (root.level, root.handlers) == before and not logging.getLogger("launcher.config").disabled
 
 

@@ -25,11 +25,13 @@ def run(words: Sequence[str]) -> int:
         return 0
     if not any(word.startswith("-") for word in words):
         return launch.main(words, name)
-    from launcher.api import flags
+    from launcher.api import flags, running
+    from launcher.api.session import Session
     from launcher.cli import launch_sweep, searches
 
     one = functools.partial(launch.main, name=name)
-    return flags.serve(functools.partial(launch_sweep.run, one), searches.run, words)
+    check = functools.partial(running.compiled, session=Session())
+    return flags.serve(functools.partial(launch_sweep.run, one), searches.run, check, words)
 
 
 def _without_name(words: Sequence[str]) -> tuple[list[str], str | None]:

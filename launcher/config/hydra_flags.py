@@ -41,6 +41,7 @@ _REFUSALS = (
 def serve(
     run: Callable[[list[list[str]], CompositionCache], int],
     search: Callable[[list[str]], int],
+    check: Callable[[list[str]], object],
     words: Sequence[str],
 ) -> int:
     """Serve a command line that has flags.
@@ -48,6 +49,7 @@ def serve(
     Args:
         run: Called with the overrides of each job that the flags request, and with a cache for all of them.
         search: Called with the words of a sweep that a sweeper of Hydra's runs.
+        check: Called with overrides that Hydra refuses; raises the Problems that their launch would have.
         words: The command line, without the program.
 
     Returns:
@@ -56,8 +58,8 @@ def serve(
     try:
         flags = _read(words)
         if any(getattr(flags, name, None) for name in _BY_HYDRA):
-            return _by_hydra(flags)
-        added = [f"hydra.searchpath=[{overrides.quoted(flags.config_dir)}]"] if flags.config_dir else []
+            return _by_hydra(flags, check)
+        added = _added(flags)
         if flags.multirun and search_space.is_search(flags.overrides):
             return search([*flags.overrides, *added])
         jobs = multirun.jobs(flags.overrides) if flags.multirun else [flags.overrides]
@@ -196,7 +198,7 @@ def _is_completion(overrides: Sequence[str]) -> bool:
     return len(found) == 1 and (found[0][1] != "query" or {"COMP_LINE", "COMP_POINT"} <= os.environ.keys())
 
 
-def _by_hydra(flags: argparse.Namespace) -> int:
+def _by_hydra(flags: argparse.Namespace, check: Callable[[list[str]], object]) -> int:
     """Let Hydra print the output that the flags request.
 
     Raises:
@@ -214,12 +216,18 @@ def _by_hydra(flags: argparse.Namespace) -> int:
     except SystemExit as stop:
         return USER_ERROR if stop.code else 0
     except _REFUSALS as error:
+        check([*flags.overrides, *_added(flags)])
         raise fail("E003", " ".join(map(shown, flags.overrides)), first_line(error)) from error
     finally:
         sys.argv, variable, logging.raiseExceptions = before
         if variable is None:
             del os.environ["HYDRA_FULL_ERROR"]
     return 0
+
+
+def _added(flags: argparse.Namespace) -> list[str]:
+    """Return the overrides that flags stand for."""
+    return [f"hydra.searchpath=[{overrides.quoted(flags.config_dir)}]"] if flags.config_dir else []
 
 
 def _for_hydra(flags: argparse.Namespace) -> Iterator[str]:
