@@ -4,12 +4,13 @@ import dataclasses
 import json
 import math
 import random
+from pathlib import Path
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from launcher.checkpointing import architecture
+from launcher.checkpointing import architecture, report
 from launcher.checkpointing.architecture import lora_parameters
 from launcher.checkpointing.forecast import (
     GB,
@@ -32,10 +33,12 @@ from launcher.checkpointing.forecast import (
 )
 from launcher.config.compose import compose
 from launcher.model.checkpointing import SHARDINGS, Checkpointing, Content, Estimate
-from launcher.planning.check import check
+from launcher.planning.check import check, examine
 from launcher.runtime import model_configs
 
 LORA = {"r": 16, "bias": "none", "target_modules": "all-linear", "use_dora": False}
+LLMFT_MODEL = "recipes.training_config.model_config.model_name_or_path"
+VERL_MODEL = "recipes.training_config.actor_rollout_ref.model.path"
 LLAMA_8B = "meta-llama/Llama-3.1-8B-Instruct"
 TABLE_ONLY_70B, TABLE_ONLY_671B = 70 * 10**9, 671 * 10**9
 
@@ -422,3 +425,23 @@ def test_a_variant_of_a_published_model_has_its_parameters(tmp_path, method):
     name = f"fine-tuning/gpt_oss/llmft_gpt_oss_20b_seq4k_gpu_{method}"
     checked = check(compose([f"recipes={name}", "cluster=k8s"], tmp_path))
     assert checked.recipe.content(None, checked.published_model).parameters == 20_914_757_184
+
+
+@pytest.mark.parametrize(
+    ("recipe", "key", "model", "parameters"),
+    [
+        ("llama/llmft_llama3_1_8b_instruct_seq4k_gpu_sft_fft", LLMFT_MODEL, "/fsx/weights", 8_030_261_248),
+        ("gpt_oss/llmft_gpt_oss_20b_seq4k_gpu_sft_fft", LLMFT_MODEL, "s3://mine/weights", 20_914_757_184),
+        ("llama/llmft_llama3_1_8b_instruct_seq4k_gpu_sft_fft", LLMFT_MODEL, "mine/of-unknown-size", None),
+        ("qwen/verl-grpo-rlvr-qwen-2-dot-5-7b-instruct-fft", VERL_MODEL, "/fsx/weights", 7_615_616_512),
+        ("qwen/verl-grpo-rlvr-qwen-2-dot-5-7b-instruct-fft", VERL_MODEL, "mine/of-unknown-size", None),
+    ],
+)
+def test_weights_in_a_folder_are_counted_as_those_of_the_recipes_model(recipe, key, model, parameters):
+    checked, _ = examine(compose([f"recipes=fine-tuning/{recipe}", "cluster=k8s", f"{key}={model}"], Path.cwd()))
+    found = forecast(checked)
+    assert (found and found.content.saved) == parameters
+    assert (found is None) == (parameters is None)
+    assert found is None or next(report.lines(found, 1))[0].endswith(
+        f", as many as {found.assumed_model}, the recipe's model, has"
+    )

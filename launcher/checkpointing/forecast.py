@@ -171,6 +171,8 @@ class Forecast:
         memory_rate: Rate to the memory tier.
         persistent_rate: Rate to persistent storage.
         storage_rate: Total rate of persistent storage for all nodes; None without a bound.
+        assumed_model: The published model whose weights were counted, if the job's are in a folder and only the
+            recipe's files name it; else empty.
     """
 
     content: Content
@@ -184,6 +186,7 @@ class Forecast:
     memory_rate: float
     persistent_rate: float
     storage_rate: float | None
+    assumed_model: str = ""
 
     def share(self, nodes: int, sharding: Sharding | None = None) -> Share:
         """Return how a checkpoint is spread over the ranks at a size: by the recipe's sharding, or another."""
@@ -234,7 +237,8 @@ def forecast(
     # Defaults are valid: validating them would build the validators of both, for every launch.
     section = checked.recipe.checkpointing or Checkpointing.model_construct()
     known = estimate or section.estimate or Estimate.model_construct()
-    content = _content(checked, known, model_config)
+    model = checked.recipe.counted_model(checked.composition.sources)
+    content = _content(checked, known, model_config, model)
     if content is None:
         return None
     return Forecast(
@@ -249,12 +253,15 @@ def forecast(
         memory_rate=known.memory_gb_per_s or MEMORY_GB_PER_S,
         persistent_rate=known.persistent_gb_per_s or PERSISTENT_GB_PER_S,
         storage_rate=known.storage_gb_per_s,
+        assumed_model="" if known.parameters or model_config or model == checked.published_model else model,
     )
 
 
-def _content(checked: CheckedRecipe, known: Estimate, model_config: Mapping[str, Any] | None) -> Content | None:
+def _content(
+    checked: CheckedRecipe, known: Estimate, model_config: Mapping[str, Any] | None, model: str
+) -> Content | None:
     """Return what a family saves, with what is known in its place; None while the parameters are unknown."""
-    own = checked.recipe.content(None if known.parameters else model_config, checked.published_model)
+    own = checked.recipe.content(None if known.parameters else model_config, model)
     saved = known.parameters or own.saved
     if not saved:
         return None

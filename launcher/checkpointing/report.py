@@ -14,7 +14,8 @@ def lines(expected: Forecast, nodes: int) -> Iterator[tuple[str, str]]:
     """Yield the report on one size, each line with its style."""
     content = expected.content
     of_model = f" of {content.parameters:,}" if content.parameters and content.parameters != content.saved else ""
-    yield f"{content.saved:,}{of_model} parameters in {content.dtype}", "bold"
+    assumed = f", as many as {expected.assumed_model}, the recipe's model, has" if expected.assumed_model else ""
+    yield f"{content.saved:,}{of_model} parameters in {content.dtype}{assumed}", "bold"
     yield from with_head(_size_rows(expected), right=(1, 2, 3))
     yield f"{counted(nodes, 'node')} of {counted(expected.ranks_per_node, 'rank')}", "bold"
     yield from with_head(_share_rows(expected, nodes), right=range(1, 5))
@@ -94,6 +95,7 @@ def as_json(expected: Forecast, nodes: int) -> dict[str, Any]:
     content = expected.content
     return {
         **content._asdict(),
+        "assumed_model": expected.assumed_model or None,
         "weight_bytes": content.weight_bytes,
         "optimizer_bytes": content.optimizer_bytes,
         "total_bytes": content.total_bytes,

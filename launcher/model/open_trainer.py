@@ -5,7 +5,6 @@ import dataclasses
 import importlib.util
 import math
 import os
-import re
 from collections.abc import Iterator, Mapping
 from functools import partial
 from typing import Any
@@ -16,7 +15,7 @@ from launcher.model.backend_registry import described
 from launcher.model.config_tree import get
 from launcher.model.interface import Interface, OpenRecipe, agent_workers
 from launcher.model.job_spec import JobSpec
-from launcher.runtime.model_configs import table
+from launcher.runtime.model_configs import is_on_hub, table
 
 _MODEL = "model_config.model_name_or_path"
 _TRAIN = "datasets.train_data.file_path"
@@ -26,7 +25,6 @@ _LINES = (".jsonl", ".ndjson", ".json")
 _NUM_SAMPLES = 200
 """Samples that are read: few, since every plan of such a job reads them."""
 _PACKAGES = ("tokenizers", "jinja2", "numpy", "xxhash")
-_HUB_ID = r"[A-Za-z0-9][\w.-]*/[\w.-]+"
 _IN_CONTAINER = "/opt/ml/"
 _LEAST_SAMPLES = 10
 """Made-up samples of which one is left to evaluate on."""
@@ -88,7 +86,7 @@ def _absent_inputs(given: OpenRecipe, job: JobSpec) -> Iterator[Problem]:
     if not (model := get(training, _MODEL)):
         remedy = f"{model_key}=<folder, or org/name on the Hugging Face Hub>; or {_REHEARSE}"
         yield Problem("E116", model_key, "is empty: there is no model to train", value="", remedy=remedy)
-    elif not _is_found(job, model) and not re.fullmatch(_HUB_ID, model, re.ASCII):
+    elif not _is_found(job, model) and not is_on_hub(model):
         yield _absent(job, model_key, model, "a folder, or org/name on the Hugging Face Hub")
     yield from _absent_samples(given, job, training)
     for key, path in ((given.validation, get(training, _VALIDATION)), (given.adapters, get(training, _ADAPTERS))):

@@ -1,6 +1,7 @@
 """The architectures of published models, for those who have no config.json at hand."""
 
-from collections.abc import Mapping
+import re
+from collections.abc import Iterable, Mapping
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -31,6 +32,16 @@ def beginning(name: str) -> str:
     wanted = _plain(name)
     matches = [key for key in table() if wanted == _plain(key) or wanted.startswith(f"{_plain(key)}-")]
     return max(matches, key=len, default="")
+
+
+def is_on_hub(name: str) -> bool:
+    """Return whether a model is named as on the Hugging Face Hub, `org/name`, not by the folder of its weights."""
+    return re.fullmatch(r"[A-Za-z0-9][\w.-]*/[\w.-]+", name, re.ASCII) is not None
+
+
+def first(values: Iterable[object]) -> str:
+    """Return the first model whose name a text begins with; empty when none is known."""
+    return next(filter(None, (beginning(value) for value in values if isinstance(value, str))), "")
 
 
 def _plain(name: str) -> str:

@@ -260,10 +260,9 @@ class Recipe(ImageRecipe):
 
     def published_model(self, sources: ValueSources) -> str:
         """Return the published model that the recipe is of: the one its files name."""
-        from launcher.runtime.model_configs import beginning  # few compiles need it
+        from launcher.runtime.model_configs import first  # few compiles need it
 
-        names = (value for _, value in reversed(sources.layers(RUN_NAME)) if isinstance(value, str))
-        return next(filter(None, map(beginning, names)), "")
+        return first(value for _, value in reversed(sources.layers(RUN_NAME)))
 
     def content(self, config: Mapping[str, Any] | None = None, published_model: str = "") -> Content:
         """Return what NeMo saves in its own checkpoints; of adapters, nothing is known."""

@@ -323,6 +323,7 @@ class TrainingConfig(TrainingSection):
     """Optimizer, batch, checkpoints, logging."""
 
 
+_MODEL = "training_config.model_config.model_name_or_path"
 _DATA_FILES = tuple(f"training_config.datasets.{name}.file_path" for name in ("train_data", "val_data"))
 
 
@@ -341,17 +342,23 @@ class Recipe(TrainingRecipe):
     @classmethod
     def script_kind(cls, recipe: Mapping[str, Any]) -> str:
         """Return whether a recipe names the weights to start from."""
-        named = get(recipe, "training_config.model_config.model_name_or_path")
+        named = get(recipe, _MODEL)
         return "fine_tuning" if named else "without_weights"
 
     def published_model(self, sources: ValueSources) -> str:
         """Return the published model that the recipe is of; if it leaves the model open, the one its files name."""
         from launcher.runtime.model_configs import beginning  # few compiles need it
 
-        if model := self.training_config.model_settings.model_name_or_path:
-            return beginning(model)
-        names = (value for _, value in reversed(sources.layers(RUN_NAME)) if isinstance(value, str))
-        return next(filter(None, map(beginning, names)), "")
+        model = self.training_config.model_settings.model_name_or_path
+        return beginning(model) if model else _named(sources, RUN_NAME)
+
+    def counted_model(self, sources: ValueSources) -> str:
+        """Return the published model that has as many weights, whose name a folder of weights hides."""
+        from launcher.runtime.model_configs import is_on_hub  # few compiles need it
+
+        model = self.training_config.model_settings.model_name_or_path
+        own = self.published_model(sources)
+        return own or ("" if model and is_on_hub(model) else _named(sources, f"recipes.{_MODEL}", RUN_NAME))
 
     def content(self, config: Mapping[str, Any] | None = None, published_model: str = "") -> Content:
         """Return what a checkpoint of the training state holds: all weights, or only the adapters."""
@@ -364,6 +371,13 @@ class Recipe(TrainingRecipe):
         total = sum(weight.parameters for weight in weights)
         saved = architecture.lora_parameters(weights, dict(model.peft_config)) if model.peft_config else total
         return Content(saved, "bfloat16", "adam_fp32_master", _sharding(args.strategy.fsdp_config), total or None)
+
+
+def _named(sources: ValueSources, *paths: str) -> str:
+    """Return the published model that the recipe's files name at the first of some paths that names one."""
+    from launcher.runtime.model_configs import first  # few compiles need it
+
+    return first(value for path in paths for _, value in reversed(sources.layers(path)))
 
 
 def _sharding(fsdp: FsdpConfig) -> Sharding:

@@ -104,6 +104,15 @@ class Recipe(RecipeBase):
 
         return beginning(self.source.path) if self.source else ""
 
+    def counted_model(self, sources: ValueSources) -> str:
+        """Return the published model that has as many weights, whose name a folder of weights hides."""
+        from launcher.runtime.model_configs import first, is_on_hub  # few compiles need it
+
+        if self.source is None or is_on_hub(self.source.path):
+            return self.published_model(sources)
+        section = "actor_rollout_ref.model" if self.training_config.actor_rollout_ref else "model"
+        return first(value for _, value in reversed(sources.layers(f"recipes.training_config.{section}.path")))
+
     def content(self, config: Mapping[str, Any] | None = None, published_model: str = "") -> Content:
         """Return what a checkpoint of verl holds: the weights or the adapters, and the state of the optimizer.
 
