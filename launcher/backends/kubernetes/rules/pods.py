@@ -5,7 +5,7 @@ Source: Kubernetes API validation and documentation, by launcher/backends/kubern
 """
 
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from posixpath import isabs
 from typing import Any
 
@@ -17,7 +17,7 @@ from launcher.common.quantities import amount
 from launcher.common.secret_forms import holds_credentials
 from launcher.common.syntax import is_dns_label, is_dns_subdomain
 from launcher.model.checked_recipe import CheckedRecipe
-from launcher.model.config_tree import leaves
+from launcher.model.config_tree import leaves, lookup
 from launcher.model.instances import Instance
 from launcher.model.start_script import as_commands
 from launcher.rules import MakeProblem, rule
@@ -25,6 +25,14 @@ from launcher.rules.custom import is_script
 
 _VOLUMES = ("cluster.volumes", "cluster.persistent_volume_claims")
 _CONTEXT = "cluster.security_context"
+_RAY = "recipes.ray_cluster"
+_HEAD = f"{_RAY}.head_node"
+_QUANTITIES = {
+    "recipes.resources": ("cpu", "hugepages", "memory"),
+    _HEAD: ("cpu", "memory"),  # its node may be of another kind
+    f"{_RAY}.worker_nodes": ("cpu", "memory"),
+}
+"""Sections that describe a pod, to the resources of which they have the request, and in `…Limit` the limit."""
 _REMOTE = re.compile(r"(?:https?|ssh|git)://[^/\s]+/\S+|(?:[\w.-]+@)?[\w.-]+:(?!:)(?!//)\S+", re.ASCII)
 """Source: git-clone(1), Git URLs; a path may hold a colon only behind a slash."""
 
@@ -75,20 +83,30 @@ def _rooted(path: str) -> str | None:
     return None if isabs(path) or not path or ".." in path.split("/") else f"/{path}"
 
 
-@rule("E309", "recipes.resources", source="Kubernetes, Quantity; Manage HugePages")
+@rule("E309", "recipes.resources", _RAY, source="Kubernetes, Quantity; Manage HugePages; KubeRay, RayCluster")
 def quantities_are_quantities(checked: CheckedRecipe, problem: MakeProblem) -> Iterator[Problem]:
     """Processors, memory and huge pages are quantities that a node has, huge pages in full and beside memory."""
     resources, instance = checked.recipe.resources, checked.instance
     if resources and resources.hugepages is not None and resources.memory is None:
         message, remedy = "huge pages need memory beside them", "recipes.resources.memory=…"
         yield problem("recipes.resources.hugepages", message, value=resources.hugepages, remedy=remedy)
-    for key in ("cpu", "hugepages", "memory"):
-        value = getattr(resources, key, None)
-        if value is not None and (fault := bounds.quantity_fault(key, value)):
-            yield problem(f"recipes.resources.{key}", fault, value=value)
-        elif value is not None and instance and (most := _of_node(instance, key)) and amount(value) >= amount(most):
-            message = f"no pod would ever start: a node of {instance.name} has {most}, and keeps a part of it"
-            yield problem(f"recipes.resources.{key}", message, value=value, allowed=f"less than {most}")
+    for section, keys in _QUANTITIES.items():
+        given = lookup(checked.composition.tree, section)
+        for key in keys if isinstance(given, Mapping) else ():
+            values = {name: given[name] for name in (key, f"{key}Limit") if given.get(name) is not None}
+            faults = {name: fault for name, value in values.items() if (fault := bounds.quantity_fault(key, value))}
+            for name, fault in faults.items():
+                yield problem(f"{section}.{name}", fault, value=values[name])
+            if faults or key not in values:
+                continue
+            requested, limit = values[key], values.get(f"{key}Limit")
+            if limit is not None and amount(requested) > amount(limit):
+                message, allowed = "is below what the pod requests", f"{requested} or more"
+                yield problem(f"{section}.{key}Limit", message, value=limit, allowed=allowed)
+            most = _of_node(instance, key) if instance and section != _HEAD else None
+            if instance and most and amount(requested) >= amount(most):
+                message = f"no pod would ever start: a node of {instance.name} has {most}, and keeps a part of it"
+                yield problem(f"{section}.{key}", message, value=requested, allowed=f"less than {most}")
 
 
 def _of_node(instance: Instance, resource: str) -> str | None:
