@@ -164,3 +164,17 @@ def test_a_job_has_the_variables_of_its_session_when_it_is_compiled_again(tmp_pa
     assert job.changed().changes == ()
     with pytest.raises(ProblemsFound, match="ONLY_HERE"):
         pickle.loads(pickle.dumps(job)).changed()
+
+
+@pytest.mark.parametrize(
+    ("words", "conditions", "path"),
+    [
+        ((), {"elastic": "yes"}, "elastic"),
+        ((), {"own": 1}, "own"),
+        ((3,), {}, "word"),
+        ((), {"family": []}, "family"),
+    ],
+)
+def test_a_condition_of_another_type_is_refused(words, conditions, path):
+    found = refused(lambda: launcher.recipes(*words, **conditions))
+    assert (found.code, found.path) == ("E802", path)

@@ -5,7 +5,7 @@ from typing import NamedTuple
 
 from launcher.api.naming import folders
 from launcher.common.paths import COLLECTION
-from launcher.common.problems import fail
+from launcher.common.problems import Problem, fail, raise_any
 from launcher.common.suggestions import did_you_mean
 from launcher.config import catalogue
 from launcher.config.catalogue import Entry
@@ -65,8 +65,18 @@ def recipes(
         overrides: `hydra.searchpath`, which adds folders.
 
     Raises:
-        ProblemsFound: No recipe meets one of the conditions (E802), whatever the others.
+        ProblemsFound: No recipe meets one of the conditions, whatever the others, or one is of another type (E802).
     """
+    texts = (*(("word", word) for word in words), ("family", family), ("model", model), ("technique", technique))
+    raise_any(
+        Problem("E802", name, f"must be {allowed}", value=value)
+        for kind, allowed, named in (
+            (str, "a text", (*texts, ("instance", instance))),
+            (bool, "True, False or None", (("elastic", elastic), ("own", own))),
+        )
+        for name, value in named
+        if value is not None and not isinstance(value, kind)
+    )
     instance_type = instance and f"ml.{instance.removeprefix('ml.')}"
     conditions = (
         *(_Condition("word", word, _has_word(word), _words) for word in words),
