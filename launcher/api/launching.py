@@ -72,7 +72,7 @@ def _settle_finished(bundle: Bundle, backend: Backend, *, is_again: bool) -> Non
         unclosed = () if backend.ends_with_launcher else close_run(job, status)
         place = console.shown_path(job.handle.bundle_dir)
         message = f"its job, submitted {job.submitted} by {job.user}, has succeeded; nothing was launched"
-        remedy = "add --again to launch it once more, from its last checkpoint; or render the recipe again"
+        remedy = "--again (in Python again=True) launches it once more, from its last checkpoint; or render it again"
         raise ProblemsFound((*fail("E715", place, message, remedy=remedy).problems, *unclosed))
 
 
