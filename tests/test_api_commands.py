@@ -123,3 +123,23 @@ def test_results_of_check_are_made_in_the_folder_of_a_session(tmp_path):
     (tmp_path / "mine.yaml").write_text("defaults:\n  - /recipes/training/tiny/tiny_lm_cpu@_here_\n")
     checked = launcher.check("mine.yaml", "tiny_lm_cpu", session=launcher.Session(folder=tmp_path))
     assert [(found.recipe, found.problems) for found in checked] == [("mine.yaml", ()), ("tiny_lm_cpu", ())]
+
+
+def test_one_name_to_compare_is_of_a_job_or_says_what_lacks(recipes, elastic_bundle):
+    name = elastic_bundle.name
+
+    def says(*words):
+        code, _, errors = recipes("diff", *words)
+        return code, errors.splitlines()[:2]
+
+    assert says(f"{name}x") == (
+        2,
+        [f"E703 {name}x", "     is neither the folder of a bundle nor a job under results/"],
+    )
+    assert says("results/none")[1][0] == "E703 results/none"
+    one_size = "     missing second argument: one size of a job is compared with another"
+    assert says(f"{name}@2") == (2, [f"E801 {name}@2", one_size])
+    recipe = "     missing second argument: a recipe is compared with another, or with a bundle"
+    assert says("tiny_lm_cpu") == (2, ["E801 tiny_lm_cpu", recipe])
+    assert says("tiny_lm_cpu@2") == (2, ["E801 tiny_lm_cpu@2", recipe])
+    assert says(".") == (2, ["E801 .", "     is not a bundle directory"])

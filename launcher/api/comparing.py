@@ -8,11 +8,11 @@ from pathlib import Path
 from typing import Any
 
 from launcher.api.composed import compose, only_read
-from launcher.api.naming import Target, choose
+from launcher.api.naming import FILES, Target, choose, recipe_names
 from launcher.bundle import store
 from launcher.common import yaml_io
 from launcher.common.names import BASE_CONFIG, CONFIG_DIR, config_name
-from launcher.common.problems import Notice, Problem, fail, gathering, raise_any
+from launcher.common.problems import Notice, Problem, ProblemsFound, fail, gathering, raise_any
 from launcher.common.text_table import value_text
 from launcher.model.config_tree import is_index, leaves, static_tree
 from launcher.model.context import job_name
@@ -117,9 +117,7 @@ def are_jobs(old: str, new: str | None) -> bool:
 def both(old: str, new: str | None, overrides: Sequence[str]) -> tuple[Side, Side]:
     """Return both sides as a user names them, or raise the Problems of both, each once."""
     if new is None:
-        is_folder = os.path.isdir(old)
-        message = "is not a bundle directory" if is_folder else "missing second argument: what to compare with"
-        raise fail("E801", old, message, remedy="recipes diff A B, or recipes diff BUNDLE")
+        raise _alone(old)
     # A bundle whose name ends like a size is that bundle.
     targets = [Target(name, None) if store.find(name) else Target.read(name) for name in (old, new)]
     is_sized = any(target.nodes is not None for target in targets)
@@ -142,6 +140,21 @@ def both(old: str, new: str | None, overrides: Sequence[str]) -> tuple[Side, Sid
     if len(bundles) == 1 and not is_sized:
         sides = list(map(without_launch, sides))
     return sides[0], sides[1]
+
+
+def _alone(name: str) -> ProblemsFound:
+    """Return why a name that is not of a job is compared with nothing."""
+    if os.path.isdir(name):
+        return fail("E801", name, "is not a bundle directory", remedy="recipes diff A B, or recipes diff BUNDLE")
+    target = Target.read(name)
+    if folder := store.find(target.name):
+        message = "missing second argument: one size of a job is compared with another"
+        return fail("E801", name, message, remedy=f"recipes diff {folder.name}, or a second size")
+    known = {each for path in recipe_names() for each in (path, path.rpartition("/")[2])}
+    if target.name in known or target.name.endswith(FILES):
+        message = "missing second argument: a recipe is compared with another, or with a bundle"
+        return fail("E801", name, message, remedy="recipes diff A B, or recipes diff BUNDLE")
+    return store.unknown(name)
 
 
 def suffix_of(bundle: Bundle) -> str:

@@ -114,7 +114,7 @@ def locate(name: str) -> Path:
     """
     if folder := find(name):
         return folder
-    raise _unknown(name)
+    raise unknown(name)
 
 
 def find(name: str) -> Path | None:
@@ -141,7 +141,7 @@ def locate_job(name: str, base: Path = Path()) -> Path:
     """
     if folder := _found(name, MANIFEST, base) or _found(name, ADOPTED_FILE, base):
         return folder
-    raise _unknown(name)
+    raise unknown(name)
 
 
 def _found(name: str, file: str, base: Path = Path()) -> Path | None:
@@ -174,7 +174,8 @@ def _bundleless(folder: Path) -> ProblemsFound:
     return fail("E713", str(folder), message, remedy=remedy)
 
 
-def _unknown(name: str) -> ProblemsFound:
+def unknown(name: str) -> ProblemsFound:
+    """Return the Problem of a name that is not of a job, with the names that are."""
     import difflib  # only a faulty name pays for it
 
     known = job_names()
