@@ -58,6 +58,8 @@ LONGEST = (
     *("test_runtime_gradients", "test_runtime_job"),
 )
 """Files that take longest, to begin with: at the end no process waits long for another."""
+LAST = ("test_ray_backend_jobs", "test_ray_doctor")
+"""Files to end with: their Ray cluster runs until the end, and takes processor time while it waits."""
 
 # How long an example takes depends on what else the machine does.
 ANY_LOAD = hypothesis.settings(deadline=None, suppress_health_check=[hypothesis.HealthCheck.too_slow])
@@ -318,8 +320,10 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     for _, combinations in itertools.groupby(crossed, key=lambda item: item.nodeid.partition("[")[0]):
         mark_combinations(list(combinations))
     mark_long(items)
-    order = {name: place for place, name in enumerate(LONGEST)}
-    items.sort(key=lambda item: -1 if item.path.parent == API_SERVER_TESTS else order.get(item.path.stem, len(order)))
+    order = {name: place for place, name in enumerate(LONGEST)} | dict.fromkeys(LAST, len(LONGEST) + 1)
+    items.sort(
+        key=lambda item: -1 if item.path.parent == API_SERVER_TESTS else order.get(item.path.stem, len(LONGEST))
+    )
 
 
 def mark_long(items: Iterable[pytest.Item]) -> None:

@@ -2,7 +2,7 @@
 
 import itertools
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -25,6 +25,8 @@ PATIENCE_S = 3.0
 RECIPE = "fine-tuning/llama/llmft_llama3_1_8b_instruct_seq4k_gpu_sft_lora"
 _CRDS = "/apis/apiextensions.k8s.io/v1/customresourcedefinitions"
 _numbers = itertools.count()
+_engines = ExitStack()
+"""The API server of this process, while it runs."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,8 +65,16 @@ def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
     """A real API server with the CRDs; nothing runs jobs, so tests do what operators and kubelets would."""
     if kube_api.binary() is None:
         pytest.skip(f"no kube-apiserver: run {kube_api.INSTALL}")
-    with running(tmp_path_factory.mktemp("cluster")) as cluster:
-        yield cluster
+    with _engines:
+        yield _engines.enter_context(running(tmp_path_factory.mktemp("cluster")))
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_teardown(item: pytest.Item, nextitem: pytest.Item | None) -> Iterator[None]:
+    """End the API server after the last of its tests, which run in a row: it takes processor time while it waits."""
+    yield
+    if nextitem is None or nextitem.path.parent != item.path.parent:
+        _engines.close()
 
 
 def _install(admin: Connection, kubelet: kubelets.Kubelet) -> None:
