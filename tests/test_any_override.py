@@ -287,7 +287,8 @@ def test_what_hydra_refuses_is_refused_as_by_a_launch(recipes, flag, word, says)
     assert code == 2 and errors.startswith(f"{says}\n")
 
 
-def test_hydra_s_own_output_leaves_the_loggers_of_the_process():
+@pytest.mark.parametrize("flag", [("--cfg", "job"), ("--info", "defaults")], ids=["cfg", "info"])
+def test_hydra_s_own_output_leaves_the_loggers_of_the_process(flag):
     root = logging.getLogger()
     before = root.level, list(root.handlers)
     assert (

@@ -206,6 +206,7 @@ def _by_hydra(flags: argparse.Namespace, check: Callable[[list[str]], object]) -
     """
     register()
     before = sys.argv, os.environ.get("HYDRA_FULL_ERROR"), logging.raiseExceptions
+    level, handlers = logging.root.level, list(logging.root.handlers)
     os.environ["HYDRA_FULL_ERROR"] = "1"  # errors are raised to here, instead of printed
     logging.raiseExceptions = False  # `--info` prints by it: a closed pipe is met when the output is flushed
     try:
@@ -220,6 +221,8 @@ def _by_hydra(flags: argparse.Namespace, check: Callable[[list[str]], object]) -
         raise fail("E003", " ".join(map(shown, flags.overrides)), first_line(error)) from error
     finally:
         sys.argv, variable, logging.raiseExceptions = before
+        logging.root.setLevel(level)  # `--info` lets every logger of the process print
+        logging.root.handlers[:] = handlers
         if variable is None:
             del os.environ["HYDRA_FULL_ERROR"]
     return 0
