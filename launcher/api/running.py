@@ -83,7 +83,7 @@ def write(
     process.allow_clean_up()
     if is_launched is None:
         is_launched = only_written_by(job) is None
-    if is_launched:
+    if is_launched and backend_registry.described(job.backend).runs_here:  # other clusters ask when they submit
         raise_any(unset_secrets(job.config))
     if is_launched and tracking.is_tracked(job):
         observer.reserves_run()
