@@ -153,7 +153,8 @@ def test_a_record_that_is_being_written_is_no_change_of_the_bundle(bundle, recor
     replaced = Path.replace
 
     def looking(path, target):
-        seen.append(bundles.read(bundle.directory)[0].digest)
+        if path.parent == bundle.directory:  # not a file of a thread that another test has left
+            seen.append(bundles.read(bundle.directory)[0].digest)
         return replaced(path, target)
 
     monkeypatch.setattr(Path, "replace", looking)
