@@ -130,11 +130,16 @@ def test_checkpoints_are_forecast_where_a_notice_needs_it(context, overrides, is
 @pytest.mark.parametrize(
     ("word", "text"),
     [
-        ("env_vars.V=2.10", "env_vars.V: 2.10 is passed as 2.1; to keep it: \"env_vars.V='2.10'\""),
-        ("env_vars.V=1e10", "env_vars.V: 1e10 is passed as 10000000000.0; to keep it: \"env_vars.V='1e10'\""),
+        ("env_vars.V=2.10", "env_vars.V: 2.10 is passed as 2.1; to keep it: \"++env_vars.V='2.10'\""),
+        ("env_vars.V=1e10", "env_vars.V: 1e10 is passed as 10000000000.0; to keep it: \"++env_vars.V='1e10'\""),
         ("++env_vars.V=1_000", "env_vars.V: 1_000 is passed as 1000; to keep it: \"++env_vars.V='1_000'\""),
-        ("env_vars.V=TRUE", "env_vars.V: TRUE is passed as true; to keep it: \"env_vars.V='TRUE'\""),
-        ("env_vars={V: +5}", "env_vars: +5 is passed as 5; to keep it: \"env_vars={V: '+5'}\""),
+        ("env_vars.V=TRUE", "env_vars.V: TRUE is passed as true; to keep it: \"++env_vars.V='TRUE'\""),
+        ("env_vars={V: +5}", "env_vars.V: +5 is passed as 5; to keep it: \"++env_vars.V='+5'\""),
+        (
+            "+env_vars={D: 'release V: 1.50', V: 1.50, E: '$HOME'}",
+            "env_vars.V: 1.50 is passed as 1.5; to keep it: \"++env_vars.V='1.50'\"",
+        ),
+        ("+env_vars={VV: 1.5, V: '1.50'}", None),
         ("env_vars.V='2.10'", None),
         ("env_vars.V=007", None),
         ("env_vars.V=1.2.3", None),

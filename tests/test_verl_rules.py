@@ -86,6 +86,12 @@ BAD = {
         "E284",
         f"{ACTOR}.ppo_micro_batch_size_per_gpu",
     ),
+    "micro batch with a budget of tokens": (
+        GRPO,
+        [f"{ACTOR}.ppo_micro_batch_size_per_gpu=3", f"{ACTOR}.use_dynamic_bsz=true"],
+        "E284",
+        f"{ACTOR}.ppo_micro_batch_size_per_gpu",
+    ),
     "engines": (
         GRPO,
         [f"{ROLLOUT}.tensor_model_parallel_size=3"],
@@ -199,7 +205,7 @@ GOOD = {
         GRPO,
         ["recipes.trainer.num_nodes=3", f"{TRAINING}.data.train_batch_size=96", f"{ACTOR}.ppo_mini_batch_size=96"],
     ),
-    "passes by tokens": (GRPO, [f"{ACTOR}.ppo_micro_batch_size_per_gpu=3"]),
+    "passes by tokens": (MEGATRON, [f"{ACTOR}.ppo_micro_batch_size_per_gpu=3", f"{ACTOR}.use_dynamic_bsz=true"]),
     "passes of eight": (BY_SAMPLES, [f"{ACTOR}.ppo_micro_batch_size_per_gpu=8"]),
     "length of the model": (GRPO, [f"{ROLLOUT}.max_model_len=1536"]),
     "long prompts whole": (

@@ -1,6 +1,5 @@
 """Values of the user that others replace: overrides, and those in the user's files."""
 
-import contextlib
 import re
 from collections.abc import Collection, Iterator
 
@@ -10,17 +9,22 @@ from launcher.common.text_table import clipped, value_text
 from launcher.common.texts import counted, first_of
 from launcher.model.checked_recipe import CheckedRecipe, SizedRecipe
 from launcher.model.composition import Composition
-from launcher.model.config_tree import ABSENT, SCALES, is_base, leaves, lookup, reachable
+from launcher.model.config_tree import ABSENT, SCALES, is_base, is_index, leaves, lookup, reachable
 from launcher.model.size_plan import spans
 from launcher.rules import MakeNotice, PlannedRecipe, notice_rule
 
 _PRECEDENCE = "docs/concepts.md, Sizes and precedence"
-_TEXTS = ("env_vars.", "recipes.training_cfg.script_args")
-"""Keys whose values reach a program as texts."""
-_PLAIN = re.compile(
-    r"(?:^|(?<=[\s=,:\[{]))(?:[-+]?\d[\d_.]*(?:[eE][-+]?\d+)?|[-+]?\.\d+|(?i:true|false))(?=\s*(?:[,\]}]|$))"
+_TEXTS = (
+    *("env_vars.", "recipes.training_cfg.script_args."),
+    *(
+        "cluster.sm_jobs_config.hyperparameters.",
+        "cluster.sm_jobs_config.additional_estimator_kwargs.hyperparameters.",
+    ),
 )
-"""A number or a switch without quotes."""
+"""Keys whose values reach a program as texts."""
+_IS_ELASTIC = "recipes.elastic_policy.is_elastic"
+_OF_ELASTIC = (f"{SCALES}.", "recipes.elastic_policy.")
+"""Beginnings of keys that a static job does not read."""
 _MOST_NAMES = 4
 """Maximum number of keys that a notice names."""
 _MOST_VALUE = 60
@@ -34,29 +38,35 @@ def overrides_without_effect(planned: PlannedRecipe, notice: MakeNotice) -> Iter
     for unused in composition.unused:
         yield notice(f"{unused.override} changes nothing: {unused.reason}")
     decided = {} if planned.checked.is_elastic else composition.decided
-    for text in dict.fromkeys(text for path, text in decided.items() if path.startswith(f"{SCALES}.")):
-        yield notice(f"{text} changes nothing: the job is static")
+    unread = (text for path, text in decided.items() if path.startswith(_OF_ELASTIC) and path != _IS_ELASTIC)
+    for text in dict.fromkeys(unread):
+        yield notice(f"{text} changes nothing: the job is static without ++{_IS_ELASTIC}=true")
 
 
 @notice_rule("N169", source="Hydra, Override grammar, Primitives")
 def numbers_become_other_texts(planned: PlannedRecipe, notice: MakeNotice) -> Iterator[Notice]:
     """Variables and arguments are texts: a number or a switch without quotes is read first, and has one form then."""
-    explicit = planned.checked.composition.explicit
-    given = dict.fromkeys(text for path, text in explicit.items() if path.startswith(_TEXTS))
-    for key, _, value in (text.partition("=") for text in given):
-        for word in _PLAIN.findall(QUOTED.sub("''", value)):
-            if word != (text := _as_written(word)):
-                kept = f"{key}={value.replace(word, repr(word), 1)}"  # a shell takes the outer quotes away
-                yield notice(f'{key.lstrip("+")}: {word} is passed as {text}; to keep it: "{kept}"')
+    composition = planned.checked.composition
+    for path, override in composition.explicit.items():
+        value = lookup(composition.tree, path)
+        if not path.startswith(_TEXTS) or not isinstance(value, bool | int | float):
+            continue
+        word, text = _word(path, override), value_text(value)
+        if word is not None and word not in ("''", text):
+            key = path if not any(map(is_index, path.split("."))) else None
+            kept = f"\"++{key}='{word}'\"" if key else f"'{word}' in quotes"
+            yield notice(f"{path}: {word} is passed as {text}; to keep it: {kept}")
 
 
-def _as_written(word: str) -> str:
-    """Return the text of a word's value: a number or a switch; a text with a leading zero stays one."""
-    if not re.fullmatch(r"[-+]?0[\d_]+", word):
-        for kind in (int, float):
-            with contextlib.suppress(ValueError):
-                return str(kind(word))
-    return word.lower()
+def _word(path: str, override: str) -> str | None:
+    """Return the word without quotes that an override gives a leaf, `''` for one in quotes; None if it has none."""
+    key, _, value = override.partition("=")
+    plain = QUOTED.sub("''", value)
+    if key.lstrip("+") == path or "{" not in plain:
+        return plain
+    name = re.escape(path.rpartition(".")[2])
+    found = re.search(rf"[{{,\s]{name}\s*:\s*([^\s,{{}}\[\]]+)", plain)
+    return found[1] if found else None
 
 
 @notice_rule("N104", source=_PRECEDENCE)

@@ -97,10 +97,11 @@ def answers_divide_among_gpus(checked: CheckedRecipe, problem: MakeProblem) -> I
         return
     ranks, n = checked.ranks, roles.rollout.n
     batch = recipe_of(checked, Recipe).training_config.data.train_batch_size
-    for path, prompts in ((_BATCH, batch), (_MINI_BATCH, roles.actor.ppo_mini_batch_size)):
+    passes = math.lcm(ranks, _data_parallel_size(checked) * (_fixed_pass(checked) or 1))
+    for path, prompts, unit in ((_BATCH, batch, ranks), (_MINI_BATCH, roles.actor.ppo_mini_batch_size, passes)):
         if prompts * n % ranks:
             message = f"{prompts}·{n} answers do not divide among {_gpus(checked)}"
-            fitting = _multiples(prompts, ranks // math.gcd(ranks, n))
+            fitting = _multiples(prompts, unit // math.gcd(unit, n))
             allowed = " or ".join(map(str, fitting))
             yield problem(path, message, value=prompts, allowed=allowed, remedy=f"{path}={fitting[-1]}")
 
@@ -111,16 +112,22 @@ def answers_divide_among_gpus(checked: CheckedRecipe, problem: MakeProblem) -> I
     source="verl, workers/fsdp_workers.py and workers/megatron_workers.py, ActorRolloutRefWorker",
 )
 def micro_batches_divide_a_share(checked: CheckedRecipe, problem: MakeProblem) -> Iterator[Problem]:
-    """Without a token budget, a GPU takes its share of a step in passes of a fixed number of answers."""
-    if (roles := _roles(checked)) is None or roles.actor.use_dynamic_bsz:
+    """A GPU takes its share of a step in passes of a fixed number of answers; FSDP asks so of a token budget, too."""
+    if (roles := _roles(checked)) is None or not (micro := _fixed_pass(checked)):
         return
-    actor, groups = roles.actor, _data_parallel_size(checked)
-    micro, answers = actor.ppo_micro_batch_size_per_gpu, actor.ppo_mini_batch_size * roles.rollout.n
-    if micro and answers % groups == 0 and answers // groups % micro:
-        path, share = f"{_ACTOR}.ppo_micro_batch_size_per_gpu", answers // groups
+    groups, answers = _data_parallel_size(checked), roles.actor.ppo_mini_batch_size * roles.rollout.n
+    if answers % groups == 0 and (share := answers // groups) % micro:
+        path = f"{_ACTOR}.ppo_micro_batch_size_per_gpu"
         message = f"a GPU's share of {share} answers does not divide into passes of {micro}"
-        allowed, remedy = divisors(share, most=_MOST), f"{_ACTOR}.use_dynamic_bsz=true"
-        yield problem(path, message, value=micro, allowed=allowed, remedy=remedy)
+        fitting = next(size for size in range(min(micro, share), 0, -1) if share % size == 0)
+        yield problem(path, message, value=micro, allowed=divisors(share, most=_MOST), remedy=f"{path}={fitting}")
+
+
+def _fixed_pass(checked: CheckedRecipe) -> int | None:
+    """Return the number of answers in a pass that a GPU's share must divide into; None if it need not."""
+    if (roles := _roles(checked)) is None or (roles.actor.strategy == "megatron" and roles.actor.use_dynamic_bsz):
+        return None
+    return roles.actor.ppo_micro_batch_size_per_gpu
 
 
 def _data_parallel_size(checked: CheckedRecipe) -> int:
