@@ -382,11 +382,13 @@ class Job:
             detach: Whether a job on this machine outlives this process.
 
         Raises:
-            ProblemsFound: Something has changed (E731), an override held a secret (E732), or as `Plan.submit`.
+            ProblemsFound: Something has changed (E731), an override held a secret (E732), its keys say that
+                it is only written (E726), or as `Plan.submit`.
         """
-        from launcher.api import reproducing
+        from launcher.api import reproducing, running
 
         found = reproducing.rerun(self.folder, overrides, self.session)
+        running.refuse_only_written(found.job)
         folder = found.write(allow_changes=allow_changes, name=name).directory
         return launched(folder, detach=detach, session=self.session)
 

@@ -15,7 +15,7 @@ from launcher.api import session as sessions
 from launcher.api.composed import Composed, Value
 from launcher.api.session import Session
 from launcher.api.tables import Table, html_table
-from launcher.common.problems import Notice, Problem, ProblemsFound, fail, raise_any
+from launcher.common.problems import Notice, Problem, ProblemsFound, raise_any
 from launcher.common.texts import counted
 from launcher.config.compose import compose
 from launcher.model.backend_registry import described
@@ -253,8 +253,7 @@ class Plan:
         from launcher.api.observing import Observer
         from launcher.job_store import job_names
 
-        if key := running.only_written_by(self.job):
-            raise fail("E726", key, "says that the job is only written", remedy="leave it out, or write the bundle")
+        running.refuse_only_written(self.job)
         raise_any(job_names.problems(name, self.job.base_results_dir))
         with self.session.active():
             bundle, *_ = running.write(self.job, self.context, Observer(), is_launched=True)

@@ -101,6 +101,12 @@ def only_written_by(job: JobSpec) -> str | None:
     return next((key for key, is_asked in asks.items() if is_asked), None)
 
 
+def refuse_only_written(job: JobSpec) -> None:
+    """Raise a Problem if a job that is to be launched has a key that requests that it be written alone (E726)."""
+    if key := only_written_by(job):
+        raise fail("E726", key, "says that the job is only written", remedy="leave it out, or write the bundle")
+
+
 def _mode(job: JobSpec) -> LaunchMode:
     return backend_registry.described(job.backend).launch_mode(job.settings)
 

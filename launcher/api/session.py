@@ -35,7 +35,7 @@ class Session:
     user: str | None = None
     clock: Callable[[], str] | None = None
     suffix: Callable[[], str] | None = None
-    environment: Mapping[str, str] | None = None
+    environment: Mapping[str, str] | None = field(default=None, repr=False)  # it may hold secrets
     cache: CompositionCache = field(default_factory=CompositionCache, repr=False)
     secrets: redaction.Secrets = field(default_factory=redaction.Secrets, repr=False)
 

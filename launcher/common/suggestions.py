@@ -19,7 +19,9 @@ def nearest(name: str, known: Sequence[str], count: int = 3, cutoff: float = 0.6
         parts = {other: _part(wanted, other.lower()) for other in known if other != name}
         if found := sorted(filter(parts.get, parts), key=lambda other: (parts[other], len(other))):
             return found[:count]
-    return difflib.get_close_matches(name, known, n=count, cutoff=cutoff)
+    near = difflib.get_close_matches(name, known, n=count + 2, cutoff=cutoff)
+    # of equally close ones, that with the same letters: two were probably exchanged
+    return sorted(near, key=lambda other: sorted(other.lower()) != sorted(wanted))[:count]
 
 
 def did_you_mean(name: str, known: Sequence[str]) -> str | None:

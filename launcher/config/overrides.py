@@ -203,6 +203,7 @@ def is_key(word: str) -> bool:
 
 def remedy_of(word: str) -> str | None:
     """Return the probable intention of a word that is not an override; None if unknown."""
+    name, equals, value = word.partition("=")
     key, colon, _ = word.partition(":")
     if colon and is_key(key):
         return f"{key}=…, with = in place of the colon"
@@ -214,6 +215,8 @@ def remedy_of(word: str) -> str | None:
         return ALL_RECIPES
     if word.endswith((".yaml", ".yml")):
         return f"recipes={word}"
+    if equals and is_key(name.lstrip("+")) and re.search(r"[][{}]", value) and not re.search("[\"']", value):
+        return f"{name}='\"{value}\"' for a text with brackets"
     names = [name for name in recipe_names() if word in (name, name.rpartition("/")[2])]
     return f"recipes={names[0]}" if names else None
 

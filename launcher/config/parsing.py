@@ -25,6 +25,8 @@ from launcher.config.overrides import (
 _CHOICE = re.compile(r"(\+{0,2}recipes=)(.*)", re.S)
 _BARE_VALUE = re.compile(r"[\w./@:+-]+")
 """A value that needs no quotes in a suggestion."""
+_BARE = re.compile(r"[^()\[\]{}'\"]+")
+"""Values after commas, which are a list between brackets."""
 _SPECIAL = re.compile(r'["$`!]|\\\\')
 """What a shell changes within double quotes. Source: Bash Reference Manual, Double Quotes."""
 _REHEARSE, _MOST_RANKS = "rehearse", 1024
@@ -149,8 +151,13 @@ def _faults(override: Override) -> Iterator[Problem]:
     if problem := _hydra_problem(override) if override.is_hydra else _key_problem(override):
         yield problem
     if override.is_sweep:
+        key, _, value = override.shown.partition("=")
+        meant = (
+            "one of them" if override.is_choice else f"{key}=[{value}] is a list" if _BARE.fullmatch(value) else None
+        )
+        each = "recipes run --multirun launches a job for each"
         yield Problem(
-            "E002", override.shown, "sweeps over several values", remedy="add --multirun, or quote the value"
+            "E002", override.shown, "sweeps over several values", remedy="; ".join(filter(None, (meant, each)))
         )
 
 

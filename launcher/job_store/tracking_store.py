@@ -2,6 +2,8 @@
 
 import errno
 import importlib.util
+import os
+import secrets
 import shlex
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
@@ -19,6 +21,8 @@ if TYPE_CHECKING:
 PATH = "recipes.training_config.mlflow"
 URI = f"{PATH}.tracking_uri"
 _STORE = "mlflow.db"
+_HALF_MADE = " already exists"
+"""End of SQLite's error where MLflow creates its tables in a store that has a part of them."""
 _REACH_TIMEOUT_S = 5
 _FULL, _IO_ERROR = 13, 10
 """SQLITE_FULL and SQLITE_IOERR, written out: importing sqlite3 takes 3 ms. Source: SQLite, Result Codes."""
@@ -123,7 +127,9 @@ def _refusal(uri: str, error: Exception) -> ProblemsFound:
         written = os_errors.written(file.parent) or os_errors.limited(file)
         if refusal := written or (OSError(number, "") if number else None):
             return os_errors.refused("E502", URI, refusal, file)
-    return fail("E502", URI, store_errors.plain(error), value=uri)
+    text = store_errors.plain(error)
+    remedy = f"an interrupted launch has left it incomplete: remove {file}" if file and _HALF_MADE in text else None
+    return fail("E502", URI, text, value=uri, remedy=remedy)
 
 
 def file_of(uri: str) -> Path | None:
@@ -136,9 +142,28 @@ def client_of(uri: str) -> Any:
     from mlflow import MlflowClient
 
     logging.getLogger("mlflow").setLevel(logging.WARNING)  # it logs its tables for every new store
-    if file := file_of(uri):
+    if (file := file_of(uri)) and not file.exists():
         file.parent.mkdir(parents=True, exist_ok=True)
+        _create(file)
     return MlflowClient(tracking_uri=uri)
+
+
+def _create(file: Path) -> None:
+    """Create a store under another name, since MLflow opens none whose tables are incomplete: its first seconds may
+    be interrupted."""
+    from mlflow import MlflowClient
+
+    partial = file.with_name(f"{file.name}.{secrets.token_hex(4)}.partial")
+    try:
+        MlflowClient(tracking_uri=f"sqlite:///{partial}").search_experiments(max_results=1)
+        try:
+            os.link(partial, file)
+        except FileExistsError:
+            pass  # another launch was faster
+        except OSError:  # a file system without links
+            partial.rename(file)
+    finally:
+        partial.unlink(missing_ok=True)
 
 
 def is_server(uri: str) -> bool:

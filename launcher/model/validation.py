@@ -1,6 +1,7 @@
 """Validate a tree with a pydantic model: every fault as a Problem, with the origin of each faulty value."""
 
 import dataclasses
+import json
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any, get_args, get_origin
@@ -113,7 +114,8 @@ def _remedy(error: ErrorDetails, path: str) -> str | None:
     if kind == "literal_error" and isinstance(given, str):
         return did_you_mean(given, re.findall(r"'([^']+)'", error["ctx"]["expected"]))
     if kind == "string_type" and isinstance(given, int | float):  # 1.10 has become 1.1
-        return f"\"{path}='{given}'\"" + (", or the text that it was" if isinstance(given, float) else "")
+        text = json.dumps(given)  # true, not True
+        return f"\"{path}='{text}'\"" + (", or the text that it was" if isinstance(given, float) else "")
     if kind == "bool_type" and (meant := _BOOLEANS.get(str(given).lower())):
         return question([f"{path}={meant}"])
     if kind in ("int_type", "float_type") and isinstance(given, str) and re.fullmatch(_NUMBERS[kind], given, re.A):

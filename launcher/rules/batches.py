@@ -1,7 +1,7 @@
 """The distribution of the samples of one optimizer step at every size, in the recipe or as `auto` planned it."""
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 
 from launcher.common.problems import Notice, Problem
 from launcher.common.texts import counted
@@ -65,6 +65,7 @@ def even_batches_divide(checked: CheckedRecipe, problem: MakeProblem) -> Iterato
         pass_samples = each.data_parallel_size * each.batch.micro_train_batch_size
         if not each.uneven and each.batch.train_batch_size % pass_samples:
             undivided.setdefault(_batch_path(checked, each), []).append(each)
+    micro = _common_micro_batch(undivided.values())
     for path, (first, *more) in undivided.items():
         total = first.batch.train_batch_size
         is_own = path.endswith(first.keys.train_batch_size)
@@ -74,7 +75,7 @@ def even_batches_divide(checked: CheckedRecipe, problem: MakeProblem) -> Iterato
             f"{its}{total} samples per step are not a multiple of {first.data_parallel_size} data-parallel ranks"
             f" × micro batch {first.batch.micro_train_batch_size} at {_where(checked, first.size)}{_nor_at(more)}",
             value=total,
-            remedy=_even_remedy(checked, [first, *more]),
+            remedy=micro if len(undivided) > 1 and micro else _even_remedy(checked, [first, *more]),
         )
 
 
@@ -220,6 +221,16 @@ def _auto(checked: CheckedRecipe, total: int, size: int) -> str:
     return "; or ++recipes.scale_config=auto plans it"
 
 
+def _common_micro_batch(undivided: Iterable[Sequence[SizedBatch]]) -> str | None:
+    """Return the override of the base micro batch with which all of these sizes divide; None if none does."""
+    every = [each for found in undivided for each in found]
+    if not every or any(each.batch.train_batch_size % each.data_parallel_size for each in every):
+        return None
+    shares = math.gcd(*(each.batch.train_batch_size // each.data_parallel_size for each in every))
+    micro = batch.largest_micro_batch(shares, min(each.batch.micro_train_batch_size for each in every))
+    return f"recipes.{every[0].keys.micro_train_batch_size}={micro}"
+
+
 def _even_remedy(checked: CheckedRecipe, batches: Sequence[SizedBatch]) -> str:
     """Return overrides with which the same batch divides at all of these sizes."""
     first, is_one = batches[0], len(batches) == 1
@@ -293,6 +304,11 @@ def samples_per_step_differ(planned: PlannedRecipe, notice: MakeNotice) -> Itera
     if len({point.samples_per_step for point in sizes}) > 1:
         counts = ", ".join(f"{point.samples_per_step} at {point.nodes}" for point in sizes)
         yield notice(f"samples per optimizer step differ between sizes: {counts}")
+    rates = {point.nodes: point.learning_rate for point in sizes}
+    if len(set(rates.values())) > 1:
+        yield notice(
+            f"learning rates differ between sizes: {', '.join(f'{rate} at {n}' for n, rate in rates.items())}"
+        )
 
 
 @notice_rule("N109", source=_PLANNER, is_usual=True)

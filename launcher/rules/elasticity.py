@@ -119,10 +119,12 @@ def scales_within_bounds(checked: CheckedRecipe, problem: MakeProblem) -> Iterat
     allowed = f"{policy.min_nodes} to {policy.max_nodes} nodes"
     if policy.min_nodes <= policy.max_nodes and len(outside) == len(checked.scales):
         sizes = ", ".join(str(s.nodes) for s in outside)
+        bounds = (f"{POLICY}.{bound}" for bound in ("min_nodes", "max_nodes"))
         yield problem(
-            "recipes.scale_config",
+            next(filter(checked.is_explicit, bounds), "recipes.scale_config"),
             f"no size is left within the bounds; the recipe has {sizes}",
             allowed=allowed,
+            remedy="++recipes.scale_config=auto plans sizes within them" if checked.recipe.keys.batch else None,
         )
     elif not bounds_moved(checked):
         for scale in outside:
@@ -148,6 +150,7 @@ def starts_at_a_size(checked: CheckedRecipe, problem: MakeProblem) -> Iterator[P
             f"the job cannot start on {start} nodes",
             value=start,
             allowed=", ".join(map(str, sizes)) if len(sizes) <= _MOST_LISTED else spans(sizes),
+            remedy=f"recipes.trainer.num_nodes={min(sizes, key=lambda size: (abs(size - start), size))}",
         )
 
 

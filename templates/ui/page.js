@@ -103,16 +103,24 @@ document.addEventListener("click", async (event) => {
   setTimeout(() => { button.textContent = said; }, 1500);
 });
 
-// An action asks first: here, or without the script by a page of the server.
+// An action asks first: here, or without the script by a page of the server. It is sent once, however often it is pressed.
 document.addEventListener("submit", (event) => {
-  const form = event.target;
-  const said = (event.submitter && event.submitter.dataset.confirm) || form.dataset.confirm;
-  if (form.method !== "post" || form.elements.confirmed || !said) return;
-  if (!window.confirm(said)) { event.preventDefault(); return; }
-  const answered = document.createElement("input");
-  answered.type = "hidden"; answered.name = "confirmed"; answered.value = "1";
-  form.append(answered);
-  setTimeout(() => answered.remove(), 0);  // the next one asks again
+  const form = event.target, button = event.submitter;
+  if (form.method !== "post") return;
+  if (form.dataset.sent) { event.preventDefault(); return; }
+  const said = (button && button.dataset.confirm) || form.dataset.confirm;
+  if (said && !form.elements.confirmed) {
+    if (!window.confirm(said.replace("{nodes}", () => form.elements.nodes.value))) { event.preventDefault(); return; }
+    const answered = document.createElement("input");
+    answered.type = "hidden"; answered.name = "confirmed"; answered.value = "1";
+    form.append(answered);
+    setTimeout(() => answered.remove(), 0);  // the next one asks again
+  }
+  form.dataset.sent = "1";
+  if (button) setTimeout(() => { button.disabled = true; button.append(" …"); }, 0);  // its own value is sent before
+});
+window.addEventListener("pageshow", (event) => {  // the way back leads to forms that may be sent again
+  if (event.persisted && document.querySelector("form[data-sent]")) location.reload();
 });
 
 const shown = new Intl.DateTimeFormat(undefined, { dateStyle: "medium", timeStyle: "short" });

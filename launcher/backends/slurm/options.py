@@ -14,6 +14,7 @@ from launcher.model.base_model import (
     NonNegativeInt,
     PositiveInt,
     default,
+    named_form,
     options_of,
 )
 from launcher.operator.job_request import DEFAULT_GRACEFUL_TIMEOUT_S
@@ -54,11 +55,19 @@ Login = Annotated[str, Field(pattern=rf"^({_NAME}@)?[A-Za-z0-9_][A-Za-z0-9._:-]*
 Folder = Annotated[str, Field(pattern=r"^[^~%\\\x00-\x1f\x7f-][^%\\\x00-\x1f\x7f]*$", max_length=1024)]
 """A folder on a cluster, without the characters that Slurm replaces in the path of a log."""
 _TIME = r"^([0-9]+-)?[0-9]+(:[0-9]{1,2}){0,2}$"
-Time = PositiveInt | Annotated[str, Field(pattern=_TIME)]
+Time = (
+    PositiveInt
+    | Annotated[str, Field(pattern=_TIME), named_form(_TIME, "minutes, or as in 90:00, 1:30:00, 2-12 and 2-12:30:00")]
+)
 """Source: sbatch(1), --time: minutes, minutes:seconds, hours:minutes:seconds, days-hours, days-hours:minutes, ..."""
 _TYPES = "after|afterok|afterany|afternotok|aftercorr|afterburstbuffer"
 _ONE = rf"(singleton|({_TYPES}):[0-9]+(_[0-9]+)?(\+[0-9]+)?(:[0-9]+(_[0-9]+)?(\+[0-9]+)?)*)"
-Dependency = Annotated[str, Field(pattern=rf"^{_ONE}((,{_ONE})*|(\?{_ONE})*)$")]
+_ALL = rf"^{_ONE}((,{_ONE})*|(\?{_ONE})*)$"
+Dependency = Annotated[
+    str,
+    Field(pattern=_ALL),
+    named_form(_ALL, f"singleton, or TYPE:JOB_ID[:JOB_ID…] with TYPE one of {_TYPES.replace('|', ', ')}"),
+]
 """Source: sbatch(1), --dependency."""
 _MEMORY = Annotated[str, Field(pattern=MEMORY)]
 Memory = Annotated[NonNegativeInt | _MEMORY, AfterValidator(_bounded)]
@@ -68,7 +77,12 @@ Count16 = Annotated[int, Field(ge=1, le=65_535)]
 """Numbers that Slurm holds in 16 bits. Source: sbatch(1), --signal: sig_time; slurm.h: cpus_per_task."""
 Command = Annotated[str, Field(max_length=4096), AfterValidator(_command)]
 """A line of a shell script."""
-Signal = Annotated[str, Field(pattern=r"^(R:)?(SIG)?([A-Z][A-Z0-9]*|[0-9]{1,2})(@[0-9]{1,5})?$")]
+_SIGNAL = r"^(R:)?(SIG)?([A-Z][A-Z0-9]*|[0-9]{1,2})(@[0-9]{1,5})?$"
+Signal = Annotated[
+    str,
+    Field(pattern=_SIGNAL),
+    named_form(_SIGNAL, "a signal such as USR1@60; with limit_notice, processes get SIGTERM"),
+]
 """Source: sbatch(1), --signal, without B: the batch script itself handles no signal."""
 Mail = Literal[
     "NONE",

@@ -118,7 +118,10 @@ def render(
         raise typer.Exit(launch.main([*words, "dry_run=true"], name))
     if name is not None:
         raise fail("E801", "--name", "--stdout writes no bundle to name", value=name)
-    sys.stdout.write("---\n".join(compile(recipe, overrides or ()).manifests()))
+    plan = compile(recipe, overrides or ())
+    for notice in plan.notices:
+        console.show_notice(notice, stderr=True)
+    sys.stdout.write("---\n".join(plan.manifests()))
 
 
 def new(

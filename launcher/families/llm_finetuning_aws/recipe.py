@@ -139,8 +139,8 @@ class Datasets(Model):
     """Samples to train on."""
     val_data: Data
     """Samples to validate on. Without a file, train_val_split_ratio takes a part of the training data."""
-    train_val_split_ratio: float
-    """Fraction of the samples used for training if val_data is not given, 0 to 1."""
+    train_val_split_ratio: Annotated[float, Field(gt=0, le=1)]
+    """Fraction of the samples used for training if val_data is not given, above 0 and at most 1."""
     train_val_split_seed: int
     """Seed of that split. Keep it, or a resumed run trains on what it validated on."""
 
