@@ -80,7 +80,7 @@ def test_a_batch_that_divides_at_no_size_is_offered_one_that_does(problems, micr
 
 def test_several_sizes_of_a_batch_that_divides_get_the_base_micro_batch(problems):
     problem, *others = problems(*LLAMA_K8S, ELASTIC, f"{MICRO}=5")
-    assert (problem.path, problem.remedy) == (at(1, "train_batch_size"), f"{MICRO}=4; or {AUTO}")
+    assert (problem.path, problem.remedy) == (at(1, "train_batch_size"), f"{MICRO}=1; or {AUTO}")
 
 
 def test_an_uneven_batch_names_the_keys_that_it_lacks(problems):

@@ -99,7 +99,7 @@ FAULTS = [
     ((f"{SCALE}.0.trainer.num_nodes=1",), "E203", "recipes.scale_config.0", "number of nodes"),
     ((f"{SCALE}.5.trainer.num_nodes=6",), "E204", "recipes.scale_config.5.trainer.num_nodes", "num_nodes=6"),
     ((ELASTIC, f"{SCALE}.32.trainer.num_nodes=32"), "E205", "recipes.scale_config.32", "outside"),
-    ((ELASTIC, f"{POLICY}.min_nodes=9", f"{POLICY}.max_nodes=10"), "E205", "recipes.scale_config", "no size is left"),
+    ((ELASTIC, f"{POLICY}.min_nodes=9", f"{POLICY}.max_nodes=10"), "E205", f"{POLICY}.min_nodes", "no size is left"),
     ((ELASTIC, "recipes.trainer.num_nodes=5"), "E206", "recipes.trainer.num_nodes", "1, 2, 3, 4, 6, 8, 16"),
     ((TIERS.format("high", "low"),), "E215", f"{POLICY}.preemption", "its size is fixed"),
     ((ELASTIC, TIERS.format("high", "low"), f"{POLICY}.max_nodes=1"), "E215", f"{POLICY}.preemption", "is fixed"),

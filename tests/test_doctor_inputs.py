@@ -132,8 +132,9 @@ def test_samples_that_are_not_here_or_not_named_are_unknown(prepared):
 
 
 def test_settings_that_the_trainer_refuses_are_failures(prepared):
-    ((code, path, _, message),) = asked(prepared("local", **{f"{DATASETS}.train_val_split_ratio": 2}), "data")
-    assert (code, path) == ("E277", TRAIN) and message.startswith("datasets.train_val_split_ratio is 2.0")
+    job = prepared("local", **{f"{DATASETS}.preprocessor_cfgs": "[{type: Nope}]"})
+    ((code, path, _, message),) = asked(job, "data")
+    assert (code, path) == ("E277", TRAIN) and "Nope" in message
 
 
 # The model

@@ -34,7 +34,7 @@ FAULTS = {
     ),
     "an entry of another size": ((f"++{SCALES}.8.trainer.num_nodes=6",), f"{SCALES}.8.trainer.num_nodes", 6, "8"),
     "a size outside": ((f"++{SCALES}.32.trainer.num_nodes=32",), f"{SCALES}.32", 32, "1 to 16 nodes"),
-    "no size inside": ((f"{POLICY}.min_nodes=5", f"{POLICY}.max_nodes=5"), SCALES, None, "5 to 5 nodes"),
+    "no size inside": ((f"{POLICY}.min_nodes=5", f"{POLICY}.max_nodes=5"), f"{POLICY}.min_nodes", 5, "5 to 5 nodes"),
     "start between sizes": ((f"{NODES}=5",), NODES, 5, "1, 2, 3, 4, 6, 8, 16"),
     "start among many sizes": (
         (*MANY, f"{POLICY}.max_nodes=32"),

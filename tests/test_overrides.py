@@ -338,7 +338,10 @@ def test_ranks_of_a_rehearsal_are_the_devices_of_one_node(words, values):
             ),
         ),
         ("recipes@x=y", ("E005", "recipes", None, None, None, "recipes@x=y")),
-        ("a=1,2", ("E002", "a=1,2", None, None, "add --multirun, or quote the value", None)),
+        (
+            "a=1,2",
+            ("E002", "a=1,2", None, None, "a=[1,2] is a list; recipes run --multirun launches a job for each", None),
+        ),
     ],
 )
 def test_a_word_that_is_no_override_of_a_launch_has_one_fault(word, expected):

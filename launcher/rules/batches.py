@@ -65,7 +65,7 @@ def even_batches_divide(checked: CheckedRecipe, problem: MakeProblem) -> Iterato
         pass_samples = each.data_parallel_size * each.batch.micro_train_batch_size
         if not each.uneven and each.batch.train_batch_size % pass_samples:
             undivided.setdefault(_batch_path(checked, each), []).append(each)
-    micro = _common_micro_batch(undivided.values())
+    micro = _common_micro_batch(checked, undivided.values())
     for path, (first, *more) in undivided.items():
         total = first.batch.train_batch_size
         is_own = path.endswith(first.keys.train_batch_size)
@@ -221,14 +221,15 @@ def _auto(checked: CheckedRecipe, total: int, size: int) -> str:
     return "; or ++recipes.scale_config=auto plans it"
 
 
-def _common_micro_batch(undivided: Iterable[Sequence[SizedBatch]]) -> str | None:
+def _common_micro_batch(checked: CheckedRecipe, undivided: Iterable[Sequence[SizedBatch]]) -> str | None:
     """Return the override of the base micro batch with which all of these sizes divide; None if none does."""
     every = [each for found in undivided for each in found]
     if not every or any(each.batch.train_batch_size % each.data_parallel_size for each in every):
         return None
     shares = math.gcd(*(each.batch.train_batch_size // each.data_parallel_size for each in every))
     micro = batch.largest_micro_batch(shares, min(each.batch.micro_train_batch_size for each in every))
-    return f"recipes.{every[0].keys.micro_train_batch_size}={micro}"
+    auto = _auto(checked, every[0].batch.train_batch_size, every[0].data_parallel_size)
+    return f"recipes.{every[0].keys.micro_train_batch_size}={micro}{auto}"
 
 
 def _even_remedy(checked: CheckedRecipe, batches: Sequence[SizedBatch]) -> str:

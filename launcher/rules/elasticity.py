@@ -119,10 +119,12 @@ def scales_within_bounds(checked: CheckedRecipe, problem: MakeProblem) -> Iterat
     allowed = f"{policy.min_nodes} to {policy.max_nodes} nodes"
     if policy.min_nodes <= policy.max_nodes and len(outside) == len(checked.scales):
         sizes = ", ".join(str(s.nodes) for s in outside)
-        bounds = (f"{POLICY}.{bound}" for bound in ("min_nodes", "max_nodes"))
+        bounds = {f"{POLICY}.min_nodes": policy.min_nodes, f"{POLICY}.max_nodes": policy.max_nodes}
+        path = next(filter(checked.is_explicit, bounds), "recipes.scale_config")
         yield problem(
-            next(filter(checked.is_explicit, bounds), "recipes.scale_config"),
+            path,
             f"no size is left within the bounds; the recipe has {sizes}",
+            value=bounds.get(path),
             allowed=allowed,
             remedy="++recipes.scale_config=auto plans sizes within them" if checked.recipe.keys.batch else None,
         )
