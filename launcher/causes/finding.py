@@ -42,6 +42,8 @@ _REMARK = re.compile(
     re.I,
 )
 """What a line says that is about an error but not one: a warning, or how the program goes on."""
+_ROUTINE = re.compile(r"(?:\[[^\]]{1,40}\]:? ?){0,3}[^\[A-Za-z]{0,40}(?:\[?(?:INFO|DEBUG)\b|I\d{4} \d\d:)")
+"""The beginning of a line of a logger that says how the program goes on."""
 _LONG_AFTER_S = 600.0
 """For how long a worker may write after an event that ends it: longer than it is given to end."""
 _TRACEBACK = "Traceback (most recent call last)"
@@ -91,7 +93,7 @@ class _Log:
             if text != line.text:
                 line = line._replace(text=text)
             self._follow_traceback(line, text)
-            self.last = line
+            self.last = None if _ROUTINE.match(line.text) else line
             rows = () if self._is_in_traceback else matches()(text)  # the code of a frame is no error
             for row in rows[:1]:
                 first, _ = self.hits.get(row, ((self.count, line), None))

@@ -24,9 +24,12 @@ def write_text(path: Path, text: str) -> None:
 
 
 def append_json(path: Path, record: Mapping[str, object]) -> None:
-    """Add an object to a file that has one in each line."""
-    with path.open("a", encoding="utf-8") as file:
-        file.write(json.dumps(record) + "\n")
+    """Add an object to a file that has one in each line; first end a line that a killed process has left, or a full
+    disk."""
+    with path.open("ab+") as file:
+        is_whole = not file.seek(0, os.SEEK_END) or (file.seek(-1, os.SEEK_END), file.read(1))[1] == b"\n"
+        file.write(b"" if is_whole else b"\n")
+        file.write(json.dumps(record).encode() + b"\n")
 
 
 def write_atomically(path: Path, write: Callable[[BinaryIO], object]) -> None:

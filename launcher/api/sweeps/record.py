@@ -8,7 +8,6 @@ import contextlib
 import dataclasses
 import hashlib
 import json
-import os
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -196,14 +195,7 @@ class SweepFolder:
             if not is_mine:
                 remedy = "end that process with Ctrl-C; jobs that run keep running"
                 raise fail("E722", str(self.path), "the sweep is run by another process", remedy=remedy)
-            self._end_line()
             yield
-
-    def _end_line(self) -> None:
-        """End the line that a killed process may have left, so that the next one can be read."""
-        with contextlib.suppress(FileNotFoundError), (self.path / TRIALS_FILE).open("rb+") as file:
-            if file.seek(0, os.SEEK_END) and (file.seek(-1, os.SEEK_END), file.read(1))[1] != b"\n":
-                file.write(b"\n")
 
 
 def _refuse_others(values: Iterable[object], *kinds: type) -> None:
