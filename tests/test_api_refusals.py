@@ -178,3 +178,36 @@ def test_a_job_has_the_variables_of_its_session_when_it_is_compiled_again(tmp_pa
 def test_a_condition_of_another_type_is_refused(words, conditions, path):
     found = refused(lambda: launcher.recipes(*words, **conditions))
     assert (found.code, found.path) == ("E802", path)
+
+
+@pytest.mark.parametrize(
+    ("call", "code"),
+    [
+        (lambda: launcher.jobs(state=3), "E818"),
+        (lambda: launcher.jobs(cluster=3), "E818"),
+        (lambda: launcher.jobs(recipe=3), "E818"),
+        (lambda: launcher.jobs(newer_than=3), "E818"),
+        (lambda: launcher.attach(None), "E703"),
+        (lambda: launcher.attach(b"x"), "E703"),
+    ],
+)
+def test_what_no_job_is_named_by_is_refused(call, code, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    assert refused(call).code == code
+
+
+def test_no_state_is_every_state(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    assert launcher.jobs(state=None) == launcher.jobs(state=[]) == ()
+
+
+def test_a_session_shows_no_variable():
+    assert "hf_" not in repr(Session(environment={"HF_TOKEN": "hf_secretsecret"}))
+
+
+def test_files_of_a_plan_are_read_only_and_slices_of_tables_are_tables(plan):
+    with pytest.raises(TypeError):
+        plan.files["a"] = "b"
+    sizes = plan.sizes
+    assert [type(each) for each in (sizes[:2], sizes + sizes, sizes[0])][:2] == [type(sizes)] * 2
+    assert len((sizes[1:] + sizes).frame()) == 2 * len(sizes) - 1

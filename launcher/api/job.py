@@ -1,6 +1,7 @@
 """A submitted job as a value, which any process opens from its record."""
 
 import contextlib
+import operator
 import os
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import asdict, dataclass, field
@@ -18,6 +19,7 @@ from launcher.bundle import store
 from launcher.causes import Failure
 from launcher.common.names import METRICS_FILE, RUN_DIR
 from launcher.common.problems import ProblemsFound, fail, raise_any
+from launcher.common.texts import object_text
 from launcher.job_store import failures, registry
 from launcher.job_store.registry import JobRecord
 from launcher.model import backend_registry
@@ -179,7 +181,7 @@ class Job:
 
     def logs(
         self,
-        ranks: Iterable[int] | None = (0,),
+        ranks: int | Iterable[int] | None = (0,),
         *,
         attempt: int | None = None,
         stderr: bool | None = False,
@@ -192,7 +194,7 @@ class Job:
         has times, else by attempt and rank; with `follow`, as the lines arrive.
 
         Args:
-            ranks: Whose; None for all.
+            ranks: Whose, one or several; None for all.
             attempt: Number of one start of the workers; None for all, with the events of the job.
             stderr: Standard error instead of standard output; None for both, where they are separate.
             follow: Whether to continue until the job has ended.
@@ -202,7 +204,10 @@ class Job:
             ProblemsFound: It has no such rank (E707) or attempt (E706), its cluster does not answer, or `grep` is not
                 a regular expression (E728).
         """
-        selected = None if ranks is None else tuple(sorted(set(ranks)))
+        every = (ranks,) if isinstance(ranks, int) else None if ranks is None else tuple(ranks)
+        if every is not None and any(type(each) is not int for each in every):
+            raise fail("E707", "ranks", "must be whole numbers", value=ranks, allowed="0, (0, 3), range(8) or None")
+        selected = None if every is None else tuple(sorted(set(every)))
         contains = None if grep is None else log_stream.searched(grep)
         is_one_stream = ranks is None and stderr is None
         selection = LogSelection(selected, attempt, stderr, has_headings=not (contains or is_one_stream))
@@ -221,6 +226,8 @@ class Job:
         Raises:
             ProblemsFound: It does not run (E412), or its plan has no such size (E413).
         """
+        with contextlib.suppress(TypeError):  # whole numbers of NumPy are numbers
+            nodes = nodes if isinstance(nodes, bool) else operator.index(nodes)
         self.backend.scale(self.record.handle, nodes, min_nodes)
 
     def cancel(self, observer: Observer = _SILENT) -> JobStatus:
@@ -407,6 +414,8 @@ def attach(job: str | os.PathLike[str], *, session: Session | None = None) -> Jo
     Raises:
         ProblemsFound: No such job exists (E703), or it was never launched (E705).
     """
+    if not isinstance(job, str | os.PathLike):
+        raise fail("E703", "job", "must be a name or a folder", value=object_text(job))
     base = (session or sessions.default()).place("")
     folder = store.locate_job(os.fspath(job), base)
     return Job(folder.absolute(), os.fspath(job), registry.submitted(folder), session)
@@ -415,7 +424,7 @@ def attach(job: str | os.PathLike[str], *, session: Session | None = None) -> Jo
 def jobs(
     folder: str | os.PathLike[str] = store.RESULTS,
     *,
-    state: str | Sequence[str] = (),
+    state: str | Iterable[str] | None = (),
     cluster: str | None = None,
     recipe: str | None = None,
     newer_than: str | None = None,
@@ -427,7 +436,7 @@ def jobs(
     Clusters are asked only if `state` is given.
 
     Args:
-        state: One or several states, as `recipes jobs --state`.
+        state: One or several states, as `recipes jobs --state`; empty for all.
         cluster: A choice of `cluster`.
         recipe: Part of the recipe's path.
         newer_than: Age: 30m, 12h, 7d, 2w.
@@ -439,7 +448,8 @@ def jobs(
     """
     from launcher.job_store import listing
 
-    states = (state,) if isinstance(state, str) else tuple(state)
+    given: Any = () if state is None else state
+    states = (given,) if isinstance(given, str) or not isinstance(given, Iterable) else tuple(given)
     wanted = listing.Filter(states, cluster, recipe, older_than, newer_than)
     raise_any(wanted.problems())
     every = listing.listing((session or sessions.default()).place(folder))

@@ -4,7 +4,6 @@ import collections
 import contextlib
 import signal
 from collections.abc import Iterator, Sequence
-from dataclasses import replace
 from typing import TYPE_CHECKING, NamedTuple
 
 from launcher import pipeline
@@ -233,7 +232,10 @@ def _run_here(bundle: Bundle, backend: Backend, observer: Observer, *, is_again:
 
 
 def _cancel(backend: Backend, job: JobRecord, observer: Observer, interrupt: KeyboardInterrupt) -> None:
+    from launcher.operator.snapshot import note_stop  # few launches need it
+
     observer.stopping(job, interrupt)
+    note_stop(job.handle.bundle_dir / RUN_DIR, f"stopped by {interrupts.name(interrupt)}")
     try:
         backend.cancel(job.handle)
     except KeyboardInterrupt:
@@ -261,8 +263,6 @@ def _end_here(
             _close_run(bundle, observer, JobState.FAILED, outcome="its unsent metrics are lost")
             return End(JobState.FAILED)
         is_cancelled = status.state is JobState.CANCELLED
-        if interrupt and is_cancelled:
-            status = replace(status, message=f"stopped by {interrupts.name(interrupt)}")
         notifier.saw(status, backend)
         run_dir, course = bundle.directory / RUN_DIR, None
         try:

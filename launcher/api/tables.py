@@ -16,6 +16,15 @@ class Table(tuple[Mapping[str, Any], ...]):
 
     __slots__ = ()
 
+    def __getitem__(self, place: Any) -> Any:
+        """Return a row, or the table of a slice."""
+        found = super().__getitem__(place)
+        return Table(found) if isinstance(place, slice) else found
+
+    def __add__(self, other: Any) -> "Table":
+        """Return a table with the rows of another one after its own."""
+        return Table((*self, *other))
+
     @property
     def columns(self) -> tuple[str, ...]:
         """Every key of the rows, in the order in which they appear."""

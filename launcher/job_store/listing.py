@@ -111,6 +111,9 @@ class Filter:
 
     def problems(self) -> tuple[Problem, ...]:
         """Return every condition that cannot be met."""
+        given = (*self.states, self.backend, self.recipe, self.older_than, self.newer_than)
+        if wrong := [each for each in given if each is not None and not isinstance(each, str)]:
+            return tuple(Problem("E818", "jobs", "a condition must be a text", each) for each in wrong)
         found = []
         for state in self.states:
             if state not in STATES:

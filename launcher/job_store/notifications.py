@@ -28,7 +28,8 @@ _PATIENCE_S = 10.0
 _INSTALL = "pip install '.[notify]'"
 _ENDS = {JobState.SUCCEEDED: "finished", JobState.CANCELLED: "finished", JobState.FAILED: "failed"}
 _KINDS = {"failed": "failure", "finished": "success", "recovered": "info", "stalled": "warning", "started": "info"}
-"""Kind of message, by event. Source: apprise, NotifyType."""
+_CANCELLED = "warning"
+"""Kind of message, by event, and of a job that was stopped. Source: apprise, NotifyType."""
 
 
 class Message(NamedTuple):
@@ -37,6 +38,7 @@ class Message(NamedTuple):
     event: str
     number: int
     reason: str
+    is_cancelled: bool = False
 
 
 class Milestones:
@@ -53,7 +55,8 @@ class Milestones:
         if seen.state.is_final:
             reason = seen.message or seen.state.value
             reason = f"{reason.splitlines()[0]}\n{failure}" if failure else reason
-            yield Message(_ENDS.get(seen.state, "failed"), 0, reason)
+            is_cancelled = seen.state is JobState.CANCELLED
+            yield Message(_ENDS.get(seen.state, "failed"), 0, reason, is_cancelled)
         elif seen.state is JobState.RUNNING and not self._has_started:
             self._has_started = True
             yield Message("started", 0, f"runs on {seen.nodes} nodes")
@@ -159,10 +162,11 @@ class Notifier:
 
     def _post(self, variable: str, address: str, message: Message) -> None:
         job = self._job.handle
-        title = f"{job.job_name} {message.event}"
+        title = f"{job.job_name} {'cancelled' if message.is_cancelled else message.event}"
         body = redaction.masked(f"{message.reason}\nrecipes status {job.bundle_dir}\nrecipes logs {job.bundle_dir}")
         try:
-            failure = _posted(address, title, body, _KINDS[message.event])
+            kind = _CANCELLED if message.is_cancelled else _KINDS[message.event]
+            failure = _posted(address, title, body, kind)
         except Exception as error:  # of a plugin: whatever it raises, the job and its follower go on
             failure = f"raised {type(error).__name__}"
         if failure:

@@ -16,7 +16,7 @@ from launcher.bundle.manifest import MANIFEST
 from launcher.bundle.store import drafted, given_name
 from launcher.common import os_errors, redaction
 from launcher.common.interrupts import Interrupted
-from launcher.common.names import ADOPTED_FILE, JOB_FILE
+from launcher.common.names import ADOPTED_FILE, JOB_FILE, RUN_DIR
 from launcher.common.problems import Problem, ProblemsFound, fail
 from launcher.model import backend_registry
 from launcher.model.backend import Backend
@@ -349,7 +349,11 @@ def cancel(job: JobRecord, backend: Backend, user: str) -> JobStatus:
     """
     if _is_in_doubt(job) and backend.status(job.handle).state is not JobState.DELETED:
         job = replace(job, requested=None)  # it has appeared
-    if not backend.ends_with_launcher:
+    if backend.ends_with_launcher:
+        from launcher.operator.snapshot import note_stop  # few commands need it
+
+        note_stop(job.handle.bundle_dir / RUN_DIR, f"cancelled by {user}")
+    else:
         # First, since other commands that follow the job see only that it is deleted.
         _update(job, cancelled_by=user, requested=job.requested)
     backend.cancel(job.handle)

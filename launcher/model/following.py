@@ -311,7 +311,7 @@ def refuse_scaling(status: JobStatus, job: str, num_nodes: int, nodes: int) -> N
 def refuse_unplanned_sizes(sizes: Sequence[int], **requested: int) -> None:
     """Raise a Problem for each size, by the name of its argument, that a plan does not have (E413)."""
     allowed, message = ", ".join(map(str, sizes)), "is not a size of this job's plan"
-    wrong = [(name, size) for name, size in requested.items() if size not in sizes]
+    wrong = [(name, size) for name, size in requested.items() if type(size) is not int or size not in sizes]
     if wrong:
         raise ProblemsFound(
             tuple(Problem("E413", name, message, value=size, allowed=allowed) for name, size in wrong)

@@ -24,7 +24,7 @@ from launcher.operator.event_log import EventWriter
 from launcher.operator.fleet import Fleet
 from launcher.operator.hang_detector import DoneStep, HangDetector, StepReader
 from launcher.operator.job_request import JobRequest, take_request
-from launcher.operator.snapshot import Attempt, Snapshot, publish
+from launcher.operator.snapshot import Attempt, Snapshot, publish, stop_reason
 from launcher.operator.stacks import SlowJob
 from launcher.operator.state_machine import advance, begin
 from launcher.operator.stop_signals import Interrupts
@@ -147,6 +147,7 @@ class Operator:
         known: Memory | None = None,
     ):
         self._run_dir = run_dir
+        self._parent = os.getppid()
         self._folder = folder_id(run_dir)
         self._job = job
         self._fleet = fleet
@@ -327,6 +328,9 @@ class Operator:
         elif verdict is JobState.CANCELLED:
             exit_code = 128 + self._interrupts.signum
             message = f"stopped by {signal.Signals(self._interrupts.signum).name}"
+            if os.getppid() != self._parent:
+                message = "stopped, since the process that launched it has ended"
+            message = stop_reason(self._run_dir) or message
         for event in self._cluster.unfired:
             self._events.add("unfired", event)
         # Later lines may be output of a worker, which does not belong into the event log.

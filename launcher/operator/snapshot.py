@@ -1,5 +1,6 @@
 """The state of a running job for other processes: `run/state.json`."""
 
+import contextlib
 import json
 import os
 from dataclasses import asdict, dataclass
@@ -12,8 +13,8 @@ from launcher.model.job_spec import JobState
 
 STATE_FILE = "state.json"
 OPERATOR_LOG = "operator.log"
-
-_REMEDY = "recipes launch <bundle> runs the job again"
+STOP_FILE = "stopped-by.txt"
+"""Who or what stops the job, written before the signal that stops it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,4 +77,19 @@ def read_snapshot(run_dir: Path) -> Snapshot | None:
     except FileNotFoundError:
         return None
     except (ValueError, KeyError, TypeError, AttributeError) as error:
-        raise fail("E414", str(path), "is damaged: the state of its job cannot be read", remedy=_REMEDY) from error
+        remedy = f"recipes launch {run_dir.parent.name} runs the job again"
+        raise fail("E414", str(path), "is damaged: the state of its job cannot be read", remedy=remedy) from error
+
+
+def note_stop(run_dir: Path, reason: str) -> None:
+    """Say why a job is about to be stopped, for its operator, which sees a signal alone."""
+    with contextlib.suppress(OSError):  # a full disk does not keep a job from being stopped
+        (run_dir / STOP_FILE).write_text(reason, encoding="utf-8")
+
+
+def stop_reason(run_dir: Path) -> str | None:
+    """Return why a job was stopped; None if nobody has said it."""
+    try:
+        return (run_dir / STOP_FILE).read_text(encoding="utf-8") or None
+    except OSError:
+        return None

@@ -59,7 +59,7 @@ from launcher.operator.job_request import (
     refuse_unplanned_size,
     request_size,
 )
-from launcher.operator.snapshot import OPERATOR_LOG, STATE_FILE, Snapshot, publish, read_snapshot
+from launcher.operator.snapshot import OPERATOR_LOG, STATE_FILE, STOP_FILE, Snapshot, publish, read_snapshot
 from launcher.operator.worker_logs import POLL_S, known_attempts, read_logs, tail
 
 LOOPBACK_ENV = {"GLOO_SOCKET_IFNAME": "lo", "NCCL_SOCKET_IFNAME": "lo"}
@@ -173,7 +173,7 @@ class LocalBackend:
         if is_alive(run_dir):
             remedy = "end it first, with Ctrl-C where it runs"
             raise fail("E405", "cluster", "this bundle's job is running already", remedy=remedy)
-        for left in (STATE_FILE, REQUEST_FILE):
+        for left in (STATE_FILE, REQUEST_FILE, STOP_FILE):
             (run_dir / left).unlink(missing_ok=True)
         with (run_dir / OPERATOR_LOG).open("wb") as log:
             operator = subprocess.Popen(
