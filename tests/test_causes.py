@@ -89,6 +89,9 @@ TEXTS = {
         "size mismatch for lm_head.weight: copying a param with shape torch.Size([32000, 4096]) from checkpoint",
     ),
     "checkpoint_keys": ("RuntimeError: Missing key in checkpoint state_dict: optimizer.param_groups.0.lr",),
+    "checkpoints_damaged": (
+        "launcher.runtime.checkpoint_search.CheckpointBroken: no checkpoint is intact: step-18: a checksum differs",
+    ),
     "not_finite": (
         "{'loss': nan, 'grad_norm': nan, 'epoch': 0.1}",
         "step 200 loss: NaN",
@@ -725,3 +728,17 @@ def test_roles_are_ordered():
     assert roles == sorted(roles), "a row of a weaker role would hide one of a stronger role"
     assert Role.SYMPTOM in roles
     assert Role.CONSEQUENCE in roles
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "[rank0-restart0] 2026-11-29 21:03:01,123 [INFO] /x/ipc/client.py:184: connected",
+        "[HyperPodElasticAgent] 2026-11-29T21:03:01Z [INFO] [rank0] restarts",
+        "I1129 21:03:01.1 1 x.cpp:3] listens",
+        "INFO: resumed",
+    ],
+)
+def test_a_line_of_a_logger_is_no_first_error(text):
+    assert causes.find([line("a message of its own"), line(text)]) is None
+    assert causes.find([line(text), line("a message of its own")]).first_error.text == "a message of its own"

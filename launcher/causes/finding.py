@@ -42,7 +42,7 @@ _REMARK = re.compile(
     re.I,
 )
 """What a line says that is about an error but not one: a warning, or how the program goes on."""
-_ROUTINE = re.compile(r"(?:\[[^\]]{1,40}\]:? ?){0,3}[^\[A-Za-z]{0,40}(?:\[?(?:INFO|DEBUG)\b|I\d{4} \d\d:)")
+_ROUTINE = re.compile(r"(?:\[[^\]]{1,40}\]:? ?){0,3}[^\[A-SU-Ya-z]{0,40}(?:\[?(?:INFO|DEBUG)\b|I\d{4} \d\d:)")
 """The beginning of a line of a logger that says how the program goes on."""
 _LONG_AFTER_S = 600.0
 """For how long a worker may write after an event that ends it: longer than it is given to end."""
@@ -90,10 +90,11 @@ class _Log:
     def add(self, line: LogLine) -> None:
         text = _stripped(line.text)
         if text:
+            is_routine = _ROUTINE.match(line.text)
             if text != line.text:
                 line = line._replace(text=text)
             self._follow_traceback(line, text)
-            self.last = None if _ROUTINE.match(line.text) else line
+            self.last = None if is_routine else line
             rows = () if self._is_in_traceback else matches()(text)  # the code of a frame is no error
             for row in rows[:1]:
                 first, _ = self.hits.get(row, ((self.count, line), None))
