@@ -245,10 +245,7 @@ def sources(job: "Job") -> tuple[LogSource, ...]:
     snapshot = read_snapshot(run_dir)
     if snapshot is None or not snapshot.attempts:
         return ()
-    try:
-        processes = read_job_request(job.folder).nproc_per_node
-    except (OSError, ValueError, KeyError, TypeError) as error:
-        raise fail("E703", str(job.folder), f"is not a bundle directory: plan.json: {error}") from error
+    processes = read_job_request(job.folder).nproc_per_node
     attempts = {each.number: each for each in snapshot.attempts}
     newest: dict[tuple[int, int, str], LogSource] = {}
     for node in sorted({node for each in snapshot.attempts for node in each.nodes}):

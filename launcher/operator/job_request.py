@@ -1,8 +1,11 @@
 """The request to the operator: the part of `plan.json` that it reads, and sizes requested while the job runs."""
 
 import json
-from dataclasses import asdict, dataclass
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
+from typing import Any
 
 from launcher.common.names import COLLECTIVE_TIMEOUT_S
 from launcher.common.problems import fail
@@ -82,28 +85,43 @@ class JobRequest:
 
 
 def read_job_request(bundle_dir: Path) -> JobRequest:
-    """Return the request of the job in `bundle_dir`."""
-    plan = json.loads((bundle_dir / PLAN_FILE).read_text(encoding="utf-8"))
-    own = bundle_dir / LOCAL_FILE  # a bundle of an earlier version, or of Slurm, has none
-    local = json.loads(own.read_text(encoding="utf-8")) if own.exists() else None
-    elastic = plan["elastic"] or {}
-    graceful_timeout_s = None
-    if elastic.get("use_graceful_shutdown"):
-        graceful_timeout_s = elastic.get("graceful_shutdown_timeout_s") or DEFAULT_GRACEFUL_TIMEOUT_S
-    return JobRequest(
-        job_name=plan["job_name"],
-        nproc_per_node=plan["nproc_per_node"],
-        initial_nodes=plan["initial_nodes"],
-        policy=Policy(
-            sizes=tuple(sorted(scale["nodes"] for scale in plan["scales"])),
-            graceful_timeout_s=graceful_timeout_s,
-            scaling_timeout_s=elastic.get("scaling_timeout_s") or 0,
-            faulty_timeout_s=elastic.get("faulty_timeout_s") or 0,
-            snooze_s=elastic.get("scale_up_snooze_s") or 0,
-        ),
-        hang=HangLimits(**local["hang"]) if local else HangLimits(),
-        checkpoints=Path(local["checkpoints"]) if local and local["checkpoints"] else None,
-    )
+    """Return the request of the job in `bundle_dir`.
+
+    Raises:
+        ProblemsFound: It lacks a file of a bundle, or one is damaged (E703).
+    """
+    with _read(bundle_dir, PLAN_FILE) as plan:
+        elastic = plan["elastic"] or {}
+        graceful_timeout_s = None
+        if elastic.get("use_graceful_shutdown"):
+            graceful_timeout_s = elastic.get("graceful_shutdown_timeout_s") or DEFAULT_GRACEFUL_TIMEOUT_S
+        planned = JobRequest(
+            job_name=plan["job_name"],
+            nproc_per_node=plan["nproc_per_node"],
+            initial_nodes=plan["initial_nodes"],
+            policy=Policy(
+                sizes=tuple(sorted(scale["nodes"] for scale in plan["scales"])),
+                graceful_timeout_s=graceful_timeout_s,
+                scaling_timeout_s=elastic.get("scaling_timeout_s") or 0,
+                faulty_timeout_s=elastic.get("faulty_timeout_s") or 0,
+                snooze_s=elastic.get("scale_up_snooze_s") or 0,
+            ),
+        )
+    if not (bundle_dir / LOCAL_FILE).exists():  # a bundle of an earlier version, or of Slurm, has none
+        return planned
+    with _read(bundle_dir, LOCAL_FILE) as local:
+        checkpoints = Path(local["checkpoints"]) if local["checkpoints"] else None
+        return replace(planned, hang=HangLimits(**local["hang"]), checkpoints=checkpoints)
+
+
+@contextmanager
+def _read(bundle_dir: Path, name: str) -> Iterator[Any]:
+    """Yield what a file of a bundle holds; one that is absent or not as it was written is a Problem of the block."""
+    try:
+        yield json.loads((bundle_dir / name).read_text(encoding="utf-8"))
+    except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
+        reason = f"cannot be read: {error.strerror}" if isinstance(error, OSError) else "is damaged"
+        raise fail("E703", str(bundle_dir), f"is not a bundle directory: {name} {reason}") from error
 
 
 def local_json(hang: HangLimits, checkpoints: str | None) -> str:

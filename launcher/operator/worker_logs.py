@@ -143,10 +143,7 @@ def read_logs(
     if attempts is None and read_snapshot(run_dir) is None:
         raise fail("E705", str(bundle_dir), "its job was never launched on this machine")
     attempts = attempts or partial(known_attempts, run_dir)
-    try:
-        job = read_job_request(bundle_dir)
-    except (OSError, ValueError, KeyError, TypeError) as error:
-        raise fail("E703", str(bundle_dir), f"is not a bundle directory: plan.json: {error}") from error
+    job = read_job_request(bundle_dir)
     known, ended = attempts()
     shown = [len(each.nodes) for each in known if selection.attempt in (None, each.number)]
     if ended or not follow:

@@ -402,3 +402,23 @@ def test_orders_take_the_time_to_save_from_the_plan(tmp_path, elastic, graceful_
     orders = read_job_request(tmp_path)
     policy = orders.policy
     assert (policy.graceful_timeout_s, policy.sizes, orders.initial_nodes) == (graceful_timeout_s, (1, 3), 3)
+
+
+@pytest.mark.parametrize(
+    ("name", "text", "says"),
+    [
+        ("plan.json", "{", "plan.json is damaged"),
+        ("plan.json", "[]", "plan.json is damaged"),
+        ("plan.json", None, "plan.json cannot be read: No such file or directory"),
+        ("local.json", '{"hang": 5, "checkpoints": null}', "local.json is damaged"),
+        ("local.json", "null", "local.json is damaged"),
+    ],
+)
+def test_a_damaged_file_of_a_bundle_is_named(render, tmp_path, name, text, says):
+    files = render("recipes=training/tiny/tiny_lm_cpu").files
+    for each in ("plan.json", "local.json"):
+        (tmp_path / each).write_text(files[each])
+    assert read_job_request(tmp_path).nproc_per_node == 2
+    (tmp_path / name).unlink() if text is None else (tmp_path / name).write_text(text)
+    with pytest.raises(ProblemsFound, match=rf"E703[\s\S]*is not a bundle directory: {says}\n?$"):
+        read_job_request(tmp_path)

@@ -6,7 +6,7 @@ import threading
 
 import pytest
 
-from launcher.runtime.durable import write_text
+from launcher.runtime.durable import append_json, write_text
 
 
 @pytest.mark.slow
@@ -52,3 +52,13 @@ def test_a_text_can_be_read_by_whom_the_umask_lets(tmp_path):
     finally:
         os.umask(before)
     assert stat.S_IMODE((tmp_path / "latest").stat().st_mode) == 0o644
+
+
+@pytest.mark.parametrize("before", ["", '{"a": 1}\n', '{"a": 1}\n{"time": 17'])
+def test_a_torn_line_is_ended_before_the_next(tmp_path, before):
+    path = tmp_path / "records.jsonl"
+    path.write_text(before)
+    append_json(path, {"b": "é"})
+    append_json(path, {"c": 3})
+    assert path.read_text().splitlines()[-2:] == ['{"b": "\\u00e9"}', '{"c": 3}']
+    assert path.read_text().startswith(before)
