@@ -100,6 +100,7 @@ def test_a_job_that_is_not_detached_ends_with_its_process(here):
     process.send_signal(signal.SIGKILL)
     process.wait()
     assert job.wait(timeout=200).state in (JobState.CANCELLED, JobState.FAILED)
+    wait_for(lambda: mlflow_run(here)[1].info.status in ("KILLED", "FAILED"), "the MLflow run to be closed")
     wait_for(lambda: not processes_of(job.folder), "the processes to end")
 
 
@@ -112,6 +113,7 @@ def test_a_job_whose_follower_is_killed_leaves_no_process(here):
     ]
     os.kill(follower, signal.SIGKILL)
     assert job.wait(timeout=200).state.is_final
+    assert mlflow_run(here)[1].info.status in ("KILLED", "FAILED")  # nobody else would close it
     wait_for(lambda: not processes_of(job.folder), "the processes to end")
 
 

@@ -159,7 +159,7 @@ class Job:
             if [problem.code for problem in error.problems] == [_NOT_ENDED]:
                 raise JobTimeout(error.problems) from None
             raise
-        if seen and not self.backend.ends_with_launcher:
+        if seen:
             launching.conclude(record, seen, observer)
 
     def wait(self, timeout: float | None = None) -> JobStatus:

@@ -77,22 +77,29 @@ def _settle_finished(bundle: Bundle, backend: Backend, *, is_again: bool) -> Non
 
 
 def close_run(job: JobRecord, status: JobStatus) -> tuple[Problem, ...]:
-    """Close the MLflow run of a remote job that has ended, once; return why the store refuses.
+    """Close the MLflow run of a job that has ended, once; return why the store refuses.
 
-    The next call tries again.
+    That of a job on this machine is left to the process that launched it, unless that was killed. The next call tries
+    again.
     """
     if job.is_closed or status.state is JobState.DELETED or bundles.is_adopted(job.handle.bundle_dir):
         return ()  # an adopted job's run is known to its own bundle only
-    try:
-        failure = failures.of(job, backend_registry.load_backend(job.handle.backend), status)
-        tracking.finish(bundles.read(job.handle.bundle_dir)[0], status.state, failure=failure)
-    except ProblemsFound as error:
-        return error.problems
-    registry.close(job)
+    backend = backend_registry.load_backend(job.handle.backend)
+    is_here = backend.ends_with_launcher
+    with registry.following(job.handle.bundle_dir) if is_here else contextlib.nullcontext(True) as is_mine:
+        if not is_mine:
+            return ()  # the process that launched it closes its run
+        try:
+            bundle = bundles.read(job.handle.bundle_dir)[0]
+            if not is_here or tracking.is_running(bundle):
+                tracking.finish(bundle, status.state, failure=failures.of(job, backend, status))
+        except ProblemsFound as error:
+            return error.problems
+        registry.close(job)
     return ()
 
 
 def conclude(job: JobRecord, status: JobStatus, observer: Observer) -> None:
-    """Close the MLflow run of a remote job that has ended, once; the observer gets why the store refuses."""
+    """Close the MLflow run of a job that has ended, once; the observer gets why the store refuses."""
     if problems := close_run(job, status):
         observer.refused(problems, "the job has ended, but its MLflow run could not be closed")

@@ -153,7 +153,8 @@ def launch(
     with signals_as_interrupts():
         bundle = completed(bundle, observer)
         if backend.ends_with_launcher:
-            return _run_here(bundle, backend, observer, is_again=is_again)
+            with registry.following(bundle.directory):
+                return _run_here(bundle, backend, observer, is_again=is_again)
         (job,) = launching.submit((bundle,), backend, is_again=is_again)
         with launching.submitted_nevertheless((job,)):
             observer.submitted(job)
@@ -269,7 +270,8 @@ def _end_here(
             course = timeline.refresh(run_dir)
         except OSError as error:
             observer.warned(f"no timeline: {os_errors.described(error, error.filename or run_dir)[0]}")
-        _close_run(bundle, observer, status.state, course)
+        if _close_run(bundle, observer, status.state, course):
+            registry.close(job)
         if course and (course.has_scaled or course.unfired):
             observer.scaled(course, run_dir)
         # Without a final state the operator has crashed.
@@ -285,9 +287,11 @@ def _close_run(
     state: JobState,
     course: "Timeline | None" = None,
     outcome: str = "",
-) -> None:
-    """Close a job's MLflow run with the job's state; an error of the tracking store does not change that state."""
+) -> bool:
+    """Close a job's MLflow run with the job's state, unless the tracking store refuses, which the observer gets."""
     try:
         tracking.finish(bundle, state, course)
     except ProblemsFound as error:
         observer.refused(error.problems, outcome or f"unsent metrics stay in {bundle.directory / RUN_DIR}")
+        return False
+    return True

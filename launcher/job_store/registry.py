@@ -83,6 +83,14 @@ def launching(folder: Path) -> contextlib.AbstractContextManager[bool]:
     return locked(folder / MANIFEST)
 
 
+@contextlib.contextmanager
+def following(folder: Path) -> Iterator[bool]:
+    """Be the process that closes the MLflow run of a bundle's job on this machine; yield False if another one is."""
+    (folder / RUN_DIR).mkdir(exist_ok=True)
+    with locked(folder / RUN_DIR, waits=False) as is_mine:
+        yield is_mine
+
+
 def refused(folder: Path, backend: Backend) -> JobState:
     """Return the state of a bundle's job after a launch that was refused: an earlier launch may still run.
 

@@ -208,6 +208,18 @@ def finish(
                 _log_timeline(client, settings.run_id, timeline, run_dir, metric_shipping.prefix(run_dir))
 
 
+def is_running(bundle: Bundle) -> bool:
+    """Return whether the bundle has an MLflow run that nobody has closed.
+
+    Raises:
+        ProblemsFound: The store cannot be reached or refuses.
+    """
+    if (run := run_of(bundle)) is None:
+        return False
+    with tracking_store.connected(run.tracking_uri) as client:
+        return bool(client.get_run(run.run_id).info.status == "RUNNING")
+
+
 def _tag_failure(client: Any, run_id: str, failure: Failure | None) -> None:
     """Write why a job failed into tags of its run; remove those of an earlier launch."""
     tags = {f"failure.{heading.replace(' ', '_')}": text for heading, text in failure.lines()} if failure else {}
