@@ -152,3 +152,17 @@ def test_checkpoints_are_forecast_where_a_notice_needs_it(context, overrides, is
 def test_a_number_that_a_program_reads_as_another_text_is_a_notice(prepare, word, text):
     found = [notice.message for notice in prepare(*LLAMA_K8S, word).notices if notice.code == "N169"]
     assert found == ([text] if text else [])
+
+
+@pytest.mark.parametrize(
+    ("word", "says"),
+    [
+        ("+env_vars.NODES=3", "env_vars.NODES=3 replaces 1, with which the launcher starts this job"),
+        ("+env_vars.NODES=1", None),
+        ("+env_vars.RANK=3", "env_vars.RANK has no effect: the agent sets RANK for each process"),
+        ("+env_vars.MINE=3", None),
+    ],
+)
+def test_a_variable_of_the_launchers_is_noticed(prepare, word, says):
+    found = [notice.message for notice in prepare(*LLAMA_K8S, word).notices if notice.code == "N183"]
+    assert found == ([says] if says else [])

@@ -120,8 +120,8 @@ class Filter:
                 remedy = did_you_mean(state, STATES)
                 found.append(Problem("E818", "--state", "is not a state of a job", state, ", ".join(STATES), remedy))
         if self.backend is not None:  # loading every description takes a while
-            known = sorted({*backend_registry.names(), *(each.choice for each in backend_registry.descriptions())})
-            if self.backend not in known:
+            known = sorted({each.choice for each in backend_registry.descriptions()})
+            if self.backend not in {*known, *backend_registry.names()}:
                 remedy = did_you_mean(self.backend, known)
                 found.append(Problem("E818", "--backend", "is not a backend", self.backend, ", ".join(known), remedy))
         for option, text in (("--older-than", self.older_than), ("--newer-than", self.newer_than)):

@@ -29,7 +29,17 @@ BATCH, SAME_FOLDER = "<batch>", "<same folder>"
 one that keeps a restarted job in its folder."""
 
 ORDER = (
-    *("N173", "N139", "N146", "N165", "N169", "N168", "N167", "N195"),  # what was typed, and the files of users
+    *(
+        "N173",
+        "N139",
+        "N146",
+        "N165",
+        "N169",
+        "N183",
+        "N168",
+        "N167",
+        "N195",
+    ),  # what was typed, and files of users
     *("N109", "N110", "N111", "N112", "N113", "N104"),  # the sizes, and what holds at each
     *("N161", "N160", "N162", "N163", "N164"),  # the hardware
     *("N101", "N108", "N102", "N103", "N124", "N125", "N115"),  # differences from the recipe
@@ -37,7 +47,7 @@ ORDER = (
     *("N174", "N175", "N177", "N180"),  # what a trainer does differently
     *("N107", "N127", "N128", "N126", "N118", "N440", "N441"),  # possible oversights
     *("N133", "N134", "N199", "N130", "N131", "N138", "N132", "N135"),  # checkpoints
-    *("N117", "N166", "N170", "N172", "N171", "N136", "N186", "N188", "N189"),  # the cluster's own
+    *("N117", "N166", "N170", "N172", "N171", "N136", "N186", "N187", "N188", "N189"),  # the cluster's own
     *("N460", "N461"),  # the family's own
 )
 """The order in which a launch prints its notices; unlisted ones come last."""

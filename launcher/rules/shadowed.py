@@ -10,6 +10,8 @@ from launcher.common.texts import counted, first_of
 from launcher.model.checked_recipe import CheckedRecipe, SizedRecipe
 from launcher.model.composition import Composition
 from launcher.model.config_tree import ABSENT, SCALES, is_base, is_index, leaves, lookup, reachable
+from launcher.model.environment import plain_variables
+from launcher.model.family_registry import interface
 from launcher.model.size_plan import spans
 from launcher.rules import MakeNotice, PlannedRecipe, notice_rule
 
@@ -25,6 +27,10 @@ _TEXTS = (
 _IS_ELASTIC = "recipes.elastic_policy.is_elastic"
 _OF_ELASTIC = (f"{SCALES}.", "recipes.elastic_policy.")
 """Beginnings of keys that a static job does not read."""
+_OF_PROCESSES = frozenset(
+    ("RANK", "LOCAL_RANK", "GROUP_RANK", "ROLE_RANK", "WORLD_SIZE", "LOCAL_WORLD_SIZE", "ROLE_WORLD_SIZE")
+    + ("MASTER_ADDR", "MASTER_PORT")
+)
 _MOST_NAMES = 4
 """Maximum number of keys that a notice names."""
 _MOST_VALUE = 60
@@ -56,6 +62,19 @@ def numbers_become_other_texts(planned: PlannedRecipe, notice: MakeNotice) -> It
             key = path if not any(map(is_index, path.split("."))) else None
             kept = f"\"++{key}='{word}'\"" if key else f"'{word}' in quotes"
             yield notice(f"{path}: {word} is passed as {text}; to keep it: {kept}")
+
+
+@notice_rule("N183", source="PyTorch, torchrun, Environment Variables; the interface of each family")
+def variables_replace_the_launchers(planned: PlannedRecipe, notice: MakeNotice) -> Iterator[Notice]:
+    """Of a variable that the launcher sets too, the user's value counts; of one that the agent sets for each process, the agent's."""
+    own: dict[str, str] = {}
+    for role in interface(planned.job).roles:
+        own |= {**role.env(planned.job), **role.image_env(planned.job)}
+    for name, value in plain_variables(planned.job.config).items():
+        if name in _OF_PROCESSES:
+            yield notice(f"env_vars.{name} has no effect: the agent sets {name} for each process")
+        elif own.get(name, value) != value:
+            yield notice(f"env_vars.{name}={value} replaces {own[name]}, with which the launcher starts this job")
 
 
 def _word(path: str, override: str) -> str | None:

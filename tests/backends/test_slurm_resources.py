@@ -187,3 +187,13 @@ def test_a_secret_in_a_command_is_refused(tmp_path, key, text, secret):
 def test_a_command_may_name_a_variable_with_a_secret(tmp_path):
     line = "export DB_PASSWORD=$(< ~/.password)"
     assert line in files(tmp_path, *CPU, f"cluster.setup=['{line}']")["slurm/job.sh"]
+
+
+def test_a_key_that_needs_another_one_is_noticed_without_it(tmp_path):
+    words = ("cluster.container_mounts=[/fsx]", "cluster.growth=requeue", "cluster.ssh_folder=/fsx/x")
+    found = [each for each in notices(tmp_path, *CPU, *words) if "N187" in each]
+    needed = ("a container", "an elastic job", "cluster.ssh")
+    assert [each.rpartition(" without ")[2] for each in found] == list(needed)
+    assert not any(
+        "N187" in each for each in notices(tmp_path, *CPU, words[2], "cluster.ssh=me@login", "cluster.code=folder")
+    )

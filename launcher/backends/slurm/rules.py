@@ -250,3 +250,17 @@ def setup_may_activate_another_python(planned: PlannedRecipe, notice: MakeNotice
     is_here = options.python is None and not options.ssh and planned.job.image is None
     if is_here and any("activate" in line for line in options.setup or ()):
         yield notice("processes run with the Python that launched; cluster.python=python takes what setup activates")
+
+
+@notice_rule("N187", source=_DOCS)
+def keys_take_effect_with_others(planned: PlannedRecipe, notice: MakeNotice) -> Iterator[Notice]:
+    """Some keys say how something is done that the job does not do at all."""
+    options, checked = slurm_options(planned.checked), planned.checked
+    without = {
+        "container_mounts": None if planned.job.image else "a container",
+        "growth": None if checked.is_elastic else "an elastic job",
+        "ssh_folder": None if options.ssh else "cluster.ssh",
+    }
+    for key, needed in without.items():
+        if needed and checked.is_explicit(f"cluster.{key}"):
+            yield notice(f"cluster.{key} has no effect without {needed}")
