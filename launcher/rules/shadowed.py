@@ -66,7 +66,7 @@ def numbers_become_other_texts(planned: PlannedRecipe, notice: MakeNotice) -> It
 
 @notice_rule("N183", source="PyTorch, torchrun, Environment Variables; the interface of each family")
 def variables_replace_the_launchers(planned: PlannedRecipe, notice: MakeNotice) -> Iterator[Notice]:
-    """The user's value replaces that of a variable that the launcher sets, but for those that the agent sets later."""
+    """The user's value replaces that of a variable of the launcher's, but not of those that the agent sets later."""
     own: dict[str, str] = {}
     for role in interface(planned.job).roles:
         own |= {**role.env(planned.job), **role.image_env(planned.job)}
