@@ -14,6 +14,8 @@ from test_doctor import PAIR, TALK, model_in, samples_in
 from launcher import pipeline
 from launcher.common.problems import Problem
 from launcher.doctor import inputs
+from launcher.runtime.finetune.data.errors import DataError
+from launcher.runtime.finetune.data.settings import DataSettings
 
 FOLDER = "recipes=fine-tuning/llama/llmft_llama3_2_1b_instruct_seq4k_gpu"
 SFT, DPO = f"{FOLDER}_sft_lora", f"{FOLDER}_dpo"
@@ -131,10 +133,14 @@ def test_samples_that_are_not_here_or_not_named_are_unknown(prepared):
     assert state == "unknown" and message.startswith(f"{TRAIN} names no file")
 
 
-def test_settings_that_the_trainer_refuses_are_failures(prepared):
-    job = prepared("local", **{f"{DATASETS}.preprocessor_cfgs": "[{type: Nope}]"})
-    ((code, path, _, message),) = asked(job, "data")
-    assert (code, path) == ("E277", TRAIN) and "Nope" in message
+def test_settings_that_the_trainer_refuses_are_failures(prepared, monkeypatch):
+    job = prepared("local")
+
+    def refuse(training):
+        raise DataError("datasets.split is 2")
+
+    monkeypatch.setattr(DataSettings, "of", refuse)
+    assert [each[:2] + each[3:] for each in asked(job, "data")] == [("E277", TRAIN, "datasets.split is 2")]
 
 
 # The model

@@ -264,6 +264,8 @@ def _end_here(
             _close_run(bundle, observer, JobState.FAILED, outcome="its unsent metrics are lost")
             return End(JobState.FAILED)
         is_cancelled = status.state is JobState.CANCELLED
+        if interrupt and is_cancelled:
+            status = replace(status, message=f"stopped by {interrupts.name(interrupt)}")
         notifier.saw(status, backend)
         run_dir, course = bundle.directory / RUN_DIR, None
         try:
