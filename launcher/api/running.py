@@ -4,6 +4,7 @@ import collections
 import contextlib
 import signal
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from typing import TYPE_CHECKING, NamedTuple
 
 from launcher import pipeline
