@@ -260,6 +260,12 @@ FAULTS = {
         f"{J}.volume_kms_key",
         "ml.g5.12xlarge encrypts",
     ),
+    "own-disk-size": (
+        ("instance_type=g5.12xlarge", "training_cfg.run.ntasks_per_node=4", f"{J}.volume_size_gb=16384"),
+        "E380",
+        f"{J}.volume_size_gb",
+        "local disk of 3800 GB",
+    ),
     "kms-form": ((f"{J}.output_kms_key='a b'",), "E102", f"{J}.output_kms_key", "KmsKeyId"),
     "tensorboard": (
         (f"{J}.tensorboard_config.container_logs_path=/x",),

@@ -397,6 +397,11 @@ def test_hyperparameters_are_plain_text_for_a_program_without_the_toolkit(words,
             id="spot without checkpoints",
         ),
         pytest.param(
+            (f"{J}.volume_size_gb=500", "instance_type=g5.12xlarge", "training_cfg.run.ntasks_per_node=4"),
+            [("N184", "its local disk of 3800 GB alone")],
+            id="a size of a local disk",
+        ),
+        pytest.param(
             (f"{J}.spot=true", f"{J}.stopping_condition.max_wait_s=86400", f"{J}.checkpoints.s3_uri=s3://data/c"),
             [],
             id="spot with checkpoints",
@@ -423,7 +428,7 @@ def test_hyperparameters_are_plain_text_for_a_program_without_the_toolkit(words,
     ],
 )
 def test_what_is_likely_a_slip_is_a_notice(words, said, prepare):
-    found = [notice for notice in prepare(*SCRIPT, *words).notices if notice.code in ("N170", "N171", "N172")]
+    found = [notice for notice in prepare(*SCRIPT, *words).notices if notice.code in ("N170", "N171", "N172", "N184")]
     assert [notice.code for notice in found] == [code for code, _ in said]
     assert all(word in notice.message for notice, (_, word) in zip(found, said, strict=True))
 

@@ -200,15 +200,41 @@ def instances_train(checked: CheckedRecipe, problem: MakeProblem) -> Iterator[Pr
             yield problem(path, "training jobs do not run on that type", value=name, remedy=remedy)
 
 
-@sm_rule("E380", "volume_kms_key", "instance_groups", more=("instance_type",), source=f"{API}: VolumeKmsKeyId")
+@sm_rule(
+    "E380",
+    *("volume_kms_key", "volume_size_gb", "instance_groups"),
+    more=("instance_type",),
+    source=f"{API}: VolumeKmsKeyId, VolumeSizeInGB",
+)
 def own_disks_have_own_keys(checked: CheckedRecipe, problem: MakeProblem) -> Iterator[Problem]:
-    """Instances with local disks encrypt these themselves, and refuse a key for them."""
-    jobs = jobs_of(checked)
-    types = [group.instance_type for group in jobs.instance_groups or ()] or [checked.launch.instance_type]
-    own = sorted({found.name for found in map(checked.instance_of, types) if found and found.nvme_gb})
-    if jobs.volume_kms_key and own:
+    """Instances with local disks use these alone: they encrypt them themselves, and refuse a larger size."""
+    jobs, disks = jobs_of(checked), _local_disks(checked)
+    if jobs.volume_kms_key and disks:
         path = path_of(checked, "volume_kms_key")
-        yield problem(path, f"{', '.join(own)} encrypts its local disk itself", remedy=f"{JOBS}.volume_kms_key=null")
+        yield problem(
+            path, f"{', '.join(disks)} encrypts its local disk itself", remedy=f"{JOBS}.volume_kms_key=null"
+        )
+    for name, size in disks.items():
+        if (jobs.volume_size_gb or 0) > size:
+            path = path_of(checked, "volume_size_gb")
+            message = f"{name} uses its local disk of {size} GB alone"
+            yield problem(path, message, value=jobs.volume_size_gb, allowed=f"at most {size}")
+
+
+def _local_disks(checked: CheckedRecipe) -> dict[str, int]:
+    """Return the local disks in GB of the job's instance types that have one."""
+    groups = jobs_of(checked).instance_groups or ()
+    types = [group.instance_type for group in groups] or [checked.launch.instance_type]
+    return {found.name: found.nvme_gb for found in map(checked.instance_of, sorted(types)) if found and found.nvme_gb}
+
+
+@notice_rule("N184", source=f"{API}: VolumeSizeInGB")
+def own_disks_have_own_sizes(planned: PlannedRecipe, notice: MakeNotice) -> Iterator[Notice]:
+    """A size that is typed for an instance with a local disk has no effect."""
+    checked = planned.checked
+    if checked.is_explicit(path_of(checked, "volume_size_gb")):
+        for name, size in _local_disks(checked).items():
+            yield notice(f"volume_size_gb has no effect: {name} uses its local disk of {size} GB alone")
 
 
 @sm_rule(
