@@ -69,7 +69,8 @@ def test_a_job_outlives_the_killed_process_that_submitted_it_and_another_one_end
     assert steps
     assert steps[0].rank == 0
     assert all("step 2/" in line.text for line in job.logs(grep=r"^step 2/"))
-    assert job.cancel().state is JobState.CANCELLED
+    ended = job.cancel()
+    assert ended.state is JobState.CANCELLED and ended.message.startswith("cancelled by ")
     with pytest.raises(JobFailed, match="cancelled"):
         job.result()
     wait_for(lambda: mlflow_run(here)[1].info.status == "KILLED", "the MLflow run to be closed")
@@ -86,6 +87,8 @@ def test_a_job_runs_to_its_end_has_a_result_and_is_launched_again(here):
     assert job.timeline().restarts == 0
     assert any(event.kind for event in job.events())
     wait_for(lambda: mlflow_run(here)[1].info.status == "FINISHED", "the MLflow run to be closed")
+    with pytest.raises(ProblemsFound, match="E726 dry_run"):
+        job.rerun({"dry_run": True})
     with pytest.raises(ProblemsFound, match="E715"):
         job.relaunch()
     with pytest.raises(ProblemsFound, match="E701"):

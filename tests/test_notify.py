@@ -86,6 +86,12 @@ def event(kind, message="", time_s=1.0):
     return JobEvent(time_s, kind, message)
 
 
+@pytest.mark.parametrize("state", [JobState.SUCCEEDED, JobState.FAILED, JobState.CANCELLED])
+def test_a_message_about_a_cancelled_job_is_no_success(state):
+    (message,) = Milestones().of_status(JobStatus(state, 0, "stopped by Ctrl-C"))
+    assert message.is_cancelled is (state is JobState.CANCELLED)
+
+
 @pytest.mark.parametrize(
     ("seen", "expected"),
     [

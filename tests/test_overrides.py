@@ -340,7 +340,14 @@ def test_ranks_of_a_rehearsal_are_the_devices_of_one_node(words, values):
         ("recipes@x=y", ("E005", "recipes", None, None, None, "recipes@x=y")),
         (
             "a=1,2",
-            ("E002", "a=1,2", None, None, "a=[1,2] is a list; recipes run --multirun launches a job for each", None),
+            (
+                "E002",
+                "a=1,2",
+                None,
+                None,
+                "a=[1,2] is a list, a='\"1,2\"' a text; recipes run --multirun launches a job for each",
+                None,
+            ),
         ),
     ],
 )

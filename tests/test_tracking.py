@@ -6,6 +6,7 @@ import io
 import os
 import re
 import shutil
+import sqlite3
 import sys
 import time
 from pathlib import Path
@@ -416,3 +417,33 @@ def test_the_command_names_the_package_that_it_needs(monkeypatch, is_installed):
     command = tracking_store.ui_command("sqlite:////tmp/mlflow.db")
     assert command.startswith("mlflow ui --backend-store-uri sqlite:////tmp/mlflow.db")
     assert command.endswith("  # needs: pip install mlflow") is not is_installed
+
+
+def test_an_interrupted_creation_leaves_no_store_and_the_next_makes_one(tmp_path, monkeypatch):
+    from mlflow import MlflowClient
+
+    path = tmp_path / "results" / "mlflow.db"
+
+    def interrupted(client, **_):
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch:
+        patch.setattr(MlflowClient, "search_experiments", interrupted)
+        with pytest.raises(KeyboardInterrupt):
+            tracking_store.client_of(f"sqlite:///{path}")
+    assert list(path.parent.iterdir()) == []
+    assert tracking_store.client_of(f"sqlite:///{path}").search_experiments()
+    assert [each.name for each in path.parent.iterdir()] == ["mlflow.db"]
+
+
+def test_a_store_that_has_a_part_of_its_tables_is_named_with_what_to_do(tmp_path):
+    path = tmp_path / "mlflow.db"
+    with contextlib.closing(sqlite3.connect(path)) as half:
+        half.execute("create table trace_info (request_id text)")
+        half.commit()
+    with pytest.raises(ProblemsFound) as caught, tracking_store.connected(f"sqlite:///{path}") as client:
+        client.search_experiments()
+    (problem,) = caught.value.problems
+    assert (
+        problem.code == "E502" and problem.remedy == f"remove {path}, which an interrupted launch has left incomplete"
+    )

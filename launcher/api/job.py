@@ -204,7 +204,7 @@ class Job:
             ProblemsFound: It has no such rank (E707) or attempt (E706), its cluster does not answer, or `grep` is not
                 a regular expression (E728).
         """
-        every = (ranks,) if isinstance(ranks, int) else None if ranks is None else tuple(ranks)
+        every = None if ranks is None else tuple(map(_whole, ranks if isinstance(ranks, Iterable) else (ranks,)))
         if every is not None and any(type(each) is not int for each in every):
             raise fail("E707", "ranks", "must be whole numbers", value=ranks, allowed="0, (0, 3), range(8) or None")
         selected = None if every is None else tuple(sorted(set(every)))
@@ -226,9 +226,7 @@ class Job:
         Raises:
             ProblemsFound: It does not run (E412), or its plan has no such size (E413).
         """
-        with contextlib.suppress(TypeError):  # whole numbers of NumPy are numbers
-            nodes = nodes if isinstance(nodes, bool) else operator.index(nodes)
-        self.backend.scale(self.record.handle, nodes, min_nodes)
+        self.backend.scale(self.record.handle, _whole(nodes), _whole(min_nodes))
 
     def cancel(self, observer: Observer = _SILENT) -> JobStatus:
         """End it and everything it started; return how it ended. A finished job is left unchanged.
@@ -248,10 +246,9 @@ class Job:
             return seen
         observer.cancelling(record)
         ended = registry.cancel(record, self.backend, current_user())
-        if not self.backend.ends_with_launcher:
-            from launcher.api import launching
+        from launcher.api import launching
 
-            launching.conclude(record, ended, observer)
+        launching.conclude(record, ended, observer)
         return ended
 
     @property
@@ -406,6 +403,13 @@ class Job:
             again: Also if it has succeeded; without it, that is refused (E715).
         """
         return launched(self.folder, again=again, detach=detach, session=self.session)
+
+
+def _whole(value: Any) -> Any:
+    """Return a whole number, also one of NumPy, as Python's; anything else as it is."""
+    with contextlib.suppress(TypeError):
+        return value if isinstance(value, bool) else operator.index(value)
+    return value
 
 
 def attach(job: str | os.PathLike[str], *, session: Session | None = None) -> Job:

@@ -86,7 +86,8 @@ def close_run(job: JobRecord, status: JobStatus) -> tuple[Problem, ...]:
         return ()  # an adopted job's run is known to its own bundle only
     backend = backend_registry.load_backend(job.handle.backend)
     is_here = backend.ends_with_launcher
-    with registry.following(job.handle.bundle_dir) if is_here else contextlib.nullcontext(True) as is_mine:
+    following = registry.following(job.handle.bundle_dir, waits=False) if is_here else contextlib.nullcontext(True)
+    with following as is_mine:
         if not is_mine:
             return ()  # the process that launched it closes its run
         try:

@@ -3,7 +3,6 @@
 import contextlib
 import html
 import os
-import types
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -110,7 +109,7 @@ class Plan:
     @property
     def files(self) -> Mapping[str, str]:
         """Relative path to text of every file of the bundle."""
-        return types.MappingProxyType(self.bundle.files)
+        return dict(self.bundle.files)
 
     @property
     def as_json(self) -> dict[str, Any]:

@@ -104,7 +104,7 @@ def only_written_by(job: JobSpec) -> str | None:
 def refuse_only_written(job: JobSpec) -> None:
     """Raise a Problem if a job that is to be launched has a key that requests that it be written alone (E726)."""
     if key := only_written_by(job):
-        raise fail("E726", key, "says that the job is only written", remedy="leave it out, or write the bundle")
+        raise fail("E726", key, "requests that the job be only written", remedy="leave it out, or write the bundle")
 
 
 def _mode(job: JobSpec) -> LaunchMode:
@@ -154,8 +154,8 @@ def launch(
     with signals_as_interrupts():
         bundle = completed(bundle, observer)
         if backend.ends_with_launcher:
-            with registry.following(bundle.directory):
-                return _run_here(bundle, backend, observer, is_again=is_again)
+            with contextlib.ExitStack() as following:
+                return _run_here(bundle, backend, observer, following, is_again=is_again)
         (job,) = launching.submit((bundle,), backend, is_again=is_again)
         with launching.submitted_nevertheless((job,)):
             observer.submitted(job)
@@ -208,13 +208,20 @@ def _read_log(backend: Backend, job: JobRecord, observer: Observer, *, follow: b
         observer.refused(error.problems, "the job is not affected, only its log cannot be shown")
 
 
-def _run_here(bundle: Bundle, backend: Backend, observer: Observer, *, is_again: bool) -> End:
-    """Run a job that ends with this process. A signal or a lost reader stops it, a second signal immediately."""
+def _run_here(
+    bundle: Bundle, backend: Backend, observer: Observer, following: contextlib.ExitStack, *, is_again: bool
+) -> End:
+    """Run a job that ends with this process. A signal or a lost reader stops it, a second signal immediately.
+
+    Args:
+        following: Holds the lock of the process that closes the job's MLflow run.
+    """
     job: JobRecord | None = None
     notifier: notifications.Notifier | None = None
     interrupt: KeyboardInterrupt | None = None
     try:
         (job,) = launching.submit((bundle,), backend, is_again=is_again)
+        following.enter_context(registry.following(bundle.directory, waits=True))
         observer.started(job)
         notifier = notifications.of_job(job, observer.warned)
         notifier.watch(backend)

@@ -42,8 +42,12 @@ _REMARK = re.compile(
     re.I,
 )
 """What a line says that is about an error but not one: a warning, or how the program goes on."""
-_ROUTINE = re.compile(r"(?:\[[^\]]{1,40}\]:? ?){0,3}[^\[A-SU-Ya-z]{0,40}(?:\[?(?:INFO|DEBUG)\b|I\d{4} \d\d:)")
-"""The beginning of a line of a logger that says how the program goes on."""
+_ROUTINE = re.compile(
+    r"(?:\[[^\]]{1,40}\]:? ?){0,3}"  # of frameworks
+    r"[^\[A-SU-Ya-z]{0,40}(?:[\w.]{1,60} - )?"  # a time, and a logger's name
+    r"(?:\[?(?:INFO|DEBUG)\b|I\d{4} \d\d:)"
+)
+"""The beginning of a logger's line about the course of a program."""
 _LONG_AFTER_S = 600.0
 """For how long a worker may write after an event that ends it: longer than it is given to end."""
 _TRACEBACK = "Traceback (most recent call last)"

@@ -20,7 +20,7 @@ def nearest(name: str, known: Sequence[str], count: int = 3, cutoff: float = 0.6
         if found := sorted(filter(parts.get, parts), key=lambda other: (parts[other], len(other))):
             return found[:count]
     near = difflib.get_close_matches(name, known, n=count + 2, cutoff=cutoff)
-    # of equally close ones, that with the same letters: two were probably exchanged
+    # first those with the same letters: two were probably exchanged
     return sorted(near, key=lambda other: sorted(other.lower()) != sorted(wanted))[:count]
 
 

@@ -20,8 +20,9 @@ COUNTS = {
     "startup_trials": range(10**6 + 1),
     "warmup_steps": range(10**6 + 1),
 }
-"""The numbers that a sweep takes, by name. NumPy's generators, which samplers use, take seeds of 32 bits; a resumed
-sweep adds its earlier trials to its own."""
+"""The numbers that a sweep takes, by name. Samplers use NumPy's generators, whose seeds have 32 bits; half of them
+leave room for the number of earlier trials, which a resumed sweep adds. The other bounds are ours: a slip of the keys
+starts neither a thousand jobs at once nor a sweep without end."""
 MOST_JOBS = 1000
 """Jobs of one grid: each is compiled before the first is launched, or after the one before."""
 

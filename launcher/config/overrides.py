@@ -216,7 +216,7 @@ def remedy_of(word: str) -> str | None:
     if word.endswith((".yaml", ".yml")):
         return f"recipes={word}"
     if equals and is_key(name.lstrip("+")) and re.search(r"[][{}]", value) and not re.search("[\"']", value):
-        return f"{name}='\"{value}\"' for a text with brackets"
+        return f"{name}='\"{'…' if names_secret(name) else value}\"' for a text with brackets"
     names = [name for name in recipe_names() if word in (name, name.rpartition("/")[2])]
     return f"recipes={names[0]}" if names else None
 

@@ -28,8 +28,9 @@ _PATIENCE_S = 10.0
 _INSTALL = "pip install '.[notify]'"
 _ENDS = {JobState.SUCCEEDED: "finished", JobState.CANCELLED: "finished", JobState.FAILED: "failed"}
 _KINDS = {"failed": "failure", "finished": "success", "recovered": "info", "stalled": "warning", "started": "info"}
+"""Kind of message, by event. Source: apprise, NotifyType."""
 _CANCELLED = "warning"
-"""Kind of message, by event, and of a job that was stopped. Source: apprise, NotifyType."""
+"""Kind of message about a job that was stopped."""
 
 
 class Message(NamedTuple):

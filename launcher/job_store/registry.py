@@ -83,12 +83,12 @@ def launching(folder: Path) -> contextlib.AbstractContextManager[bool]:
     return locked(folder / MANIFEST)
 
 
-@contextlib.contextmanager
-def following(folder: Path) -> Iterator[bool]:
-    """Be the process that closes the MLflow run of a bundle's job on this machine; yield False if another one is."""
-    (folder / RUN_DIR).mkdir(exist_ok=True)
-    with locked(folder / RUN_DIR, waits=False) as is_mine:
-        yield is_mine
+def following(folder: Path, *, waits: bool) -> contextlib.AbstractContextManager[bool]:
+    """Be the process that closes the MLflow run of a bundle's job on this machine, once that is launched.
+
+    False if another one is, and this one does not wait.
+    """
+    return locked(folder / RUN_DIR, waits=waits)
 
 
 def refused(folder: Path, backend: Backend) -> JobState:

@@ -209,7 +209,7 @@ def finish(
 
 
 def is_running(bundle: Bundle) -> bool:
-    """Return whether the bundle has an MLflow run that nobody has closed.
+    """Return whether the bundle has an MLflow run that is not closed.
 
     Raises:
         ProblemsFound: The store cannot be reached or refuses.

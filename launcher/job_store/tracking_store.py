@@ -3,6 +3,7 @@
 import errno
 import importlib.util
 import os
+import re
 import secrets
 import shlex
 from collections.abc import Iterator
@@ -21,8 +22,8 @@ if TYPE_CHECKING:
 PATH = "recipes.training_config.mlflow"
 URI = f"{PATH}.tracking_uri"
 _STORE = "mlflow.db"
-_HALF_MADE = " already exists"
-"""End of SQLite's error where MLflow creates its tables in a store that has a part of them."""
+_HALF_MADE = re.compile(r"table \S+ already exists")
+"""SQLite's error where MLflow creates its tables in a store that has a part of them."""
 _REACH_TIMEOUT_S = 5
 _FULL, _IO_ERROR = 13, 10
 """SQLITE_FULL and SQLITE_IOERR, written out: importing sqlite3 takes 3 ms. Source: SQLite, Result Codes."""
@@ -109,7 +110,8 @@ def problems(uri: str) -> Iterator[None]:
         refusal = _refusal(uri, error)  # while the disk is still full
         if file and is_new and store_errors.code(error) in (_FULL, _IO_ERROR):
             for path in file.parent.glob(f"{file.name}*"):
-                path.unlink()
+                if not path.name.endswith(".partial"):  # which whoever makes it removes
+                    path.unlink()
             with suppress(OSError):
                 file.parent.rmdir()  # unless something is in it
         raise refusal from error
@@ -128,7 +130,8 @@ def _refusal(uri: str, error: Exception) -> ProblemsFound:
         if refusal := written or (OSError(number, "") if number else None):
             return os_errors.refused("E502", URI, refusal, file)
     text = store_errors.plain(error)
-    remedy = f"an interrupted launch has left it incomplete: remove {file}" if file and _HALF_MADE in text else None
+    is_half_made = file is not None and _HALF_MADE.fullmatch(text)
+    remedy = f"remove {file}, which an interrupted launch has left incomplete" if is_half_made else None
     return fail("E502", URI, text, value=uri, remedy=remedy)
 
 
@@ -161,9 +164,11 @@ def _create(file: Path) -> None:
         except FileExistsError:
             pass  # another launch was faster
         except OSError:  # a file system without links
-            partial.rename(file)
+            if not file.exists():
+                partial.rename(file)
     finally:
-        partial.unlink(missing_ok=True)
+        for left in (partial, partial.with_name(f"{partial.name}-journal")):
+            left.unlink(missing_ok=True)
 
 
 def is_server(uri: str) -> bool:

@@ -393,8 +393,8 @@ class RecipeBase(Model, ABC):
         return ""
 
     def counted_model(self, sources: ValueSources) -> str:
-        """Return the published model that has as many weights: the recipe's; if they are in a folder, which says
-        nothing of them before the launch, the one that its files name; empty if unknown."""
+        """Return the published model that has as many weights: the recipe's; if they are in a folder, which
+        only the job reads, the one that its files name; empty if unknown."""
         return self.published_model(sources)
 
     def at_size(self, own: Mapping[str, Any]) -> Self:

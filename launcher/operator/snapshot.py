@@ -82,13 +82,13 @@ def read_snapshot(run_dir: Path) -> Snapshot | None:
 
 
 def note_stop(run_dir: Path, reason: str) -> None:
-    """Say why a job is about to be stopped, for its operator, which sees a signal alone."""
+    """Write why a job is about to be stopped, for its operator, which gets a signal alone."""
     with contextlib.suppress(OSError):  # a full disk does not keep a job from being stopped
         (run_dir / STOP_FILE).write_text(reason, encoding="utf-8")
 
 
 def stop_reason(run_dir: Path) -> str | None:
-    """Return why a job was stopped; None if nobody has said it."""
+    """Return why a job was stopped; None if that is not known."""
     try:
         return (run_dir / STOP_FILE).read_text(encoding="utf-8") or None
     except OSError:

@@ -224,7 +224,9 @@ def _auto(checked: CheckedRecipe, total: int, size: int) -> str:
 def _common_micro_batch(checked: CheckedRecipe, undivided: Iterable[Sequence[SizedBatch]]) -> str | None:
     """Return the override of the base micro batch with which all of these sizes divide; None if none does."""
     every = [each for found in undivided for each in found]
-    if not every or any(each.batch.train_batch_size % each.data_parallel_size for each in every):
+    if not every or any(each.states(each.keys.micro_train_batch_size) for each in every):
+        return None
+    if any(each.batch.train_batch_size % each.data_parallel_size for each in every):
         return None
     shares = math.gcd(*(each.batch.train_batch_size // each.data_parallel_size for each in every))
     micro = batch.largest_micro_batch(shares, min(each.batch.micro_train_batch_size for each in every))

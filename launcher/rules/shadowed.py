@@ -27,6 +27,8 @@ _TEXTS = (
 _IS_ELASTIC = "recipes.elastic_policy.is_elastic"
 _OF_ELASTIC = (f"{SCALES}.", "recipes.elastic_policy.")
 """Beginnings of keys that a static job does not read."""
+_BY_AGENT = ("k8s", "local", "slurm")
+"""Backends whose jobs of one role are started by the agent."""
 _OF_PROCESSES = frozenset(
     ("RANK", "LOCAL_RANK", "GROUP_RANK", "ROLE_RANK", "WORLD_SIZE", "LOCAL_WORLD_SIZE", "ROLE_WORLD_SIZE")
     + ("MASTER_ADDR", "MASTER_PORT")
@@ -70,8 +72,9 @@ def variables_replace_the_launchers(planned: PlannedRecipe, notice: MakeNotice) 
     own: dict[str, str] = {}
     for role in interface(planned.job).roles:
         own |= {**role.env(planned.job), **role.image_env(planned.job)}
+    is_by_agent = planned.job.backend in _BY_AGENT and len(interface(planned.job).roles) == 1
     for name, value in plain_variables(planned.job.config).items():
-        if name in _OF_PROCESSES:
+        if is_by_agent and name in _OF_PROCESSES:
             yield notice(f"env_vars.{name} has no effect: the agent sets {name} for each process")
         elif own.get(name, value) != value:
             yield notice(f"env_vars.{name}={value} replaces {own[name]}, with which the launcher starts this job")

@@ -27,8 +27,8 @@ def append_json(path: Path, record: Mapping[str, object]) -> None:
     """Add an object to a file that has one in each line; first end a line that a killed process has left, or a full
     disk."""
     with path.open("ab+") as file:
-        is_whole = not file.seek(0, os.SEEK_END) or (file.seek(-1, os.SEEK_END), file.read(1))[1] == b"\n"
-        file.write(b"" if is_whole else b"\n")
+        is_ended = not file.seek(0, os.SEEK_END) or (file.seek(-1, os.SEEK_END), file.read(1))[1] == b"\n"
+        file.write(b"" if is_ended else b"\n")
         file.write(json.dumps(record).encode() + b"\n")
 
 

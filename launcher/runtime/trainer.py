@@ -209,7 +209,7 @@ class Trainer:
                 time.sleep(max(0.0, began + settings.min_step_s - time.monotonic()))
                 began = time.monotonic()
         if not self.job.finished:
-            self._print(f"stopped at step {self.job.step}, as the job asked")
+            self._print(f"stopped at step {self.job.step} as requested")
             return False
         last = "" if self.last_loss is None else f", loss {self.last_loss:.4f}"
         self._print(f"finished at step {self.job.step}{last}")

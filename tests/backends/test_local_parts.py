@@ -18,7 +18,7 @@ from launcher.common.problems import ProblemsFound
 from launcher.model.job_spec import JobState, LogSelection
 from launcher.operator.job_request import read_job_request
 from launcher.operator.processes import LOOPBACK, port_of, reserve_port
-from launcher.operator.snapshot import Attempt, Snapshot, publish, read_snapshot
+from launcher.operator.snapshot import Attempt, Snapshot, note_stop, publish, read_snapshot, stop_reason
 from launcher.operator.state_machine import Cause, Fault
 from launcher.operator.types import FailedWorker, failed_workers
 from launcher.operator.worker_logs import explain, follow_attempts, read_logs, tail
@@ -422,3 +422,10 @@ def test_a_damaged_file_of_a_bundle_is_named(render, tmp_path, name, text, says)
     (tmp_path / name).unlink() if text is None else (tmp_path / name).write_text(text)
     with pytest.raises(ProblemsFound, match=rf"E703[\s\S]*is not a bundle directory: {says}\n?$"):
         read_job_request(tmp_path)
+
+
+def test_the_reason_of_a_stop_is_kept_for_the_operator(tmp_path):
+    assert stop_reason(tmp_path) is None
+    note_stop(tmp_path, "cancelled by ada")
+    assert stop_reason(tmp_path) == "cancelled by ada"
+    note_stop(tmp_path / "removed", "cancelled by ada")  # which does not keep a job from being stopped

@@ -149,7 +149,7 @@ def test_an_event_on_one_rank_stops_all_with_a_checkpoint(tmp_path):
     outputs = [rank.communicate(timeout=200) for rank in ranks]
     assert [rank.returncode for rank in ranks] == [0, 0], outputs
     done = metrics(tmp_path / "run")[-1]["step"]
-    assert f"stopped at step {done}, as the job asked" in outputs[0][0]
+    assert f"stopped at step {done} as requested" in outputs[0][0]
     assert latest_progress(tmp_path / "run" / names.CHECKPOINT_DIR)[1].step == done
 
 

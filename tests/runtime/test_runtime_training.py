@@ -58,7 +58,7 @@ def test_every_sample_once_and_the_same_losses_across_scale_events(tmp_path, cap
     assert [line["world_size"] for line in metrics(tmp_path)] == [1] * 3 + [2] * 3 + [3] * 3 + [2] * 3 + [1] * 6
     assert [line["cursor"] for line in metrics(tmp_path)] == [*range(7, 120, 7), 120]
     output = capfd.readouterr().out
-    assert "stopped at step 3, as the job asked" in output
+    assert "stopped at step 3 as requested" in output
     assert "resumed from step 9 (saved by 3 ranks)" in output
     assert "finished at step 18, loss" in output
 

@@ -112,7 +112,7 @@ def answers_divide_among_gpus(checked: CheckedRecipe, problem: MakeProblem) -> I
     source="verl, workers/fsdp_workers.py and workers/megatron_workers.py, ActorRolloutRefWorker",
 )
 def micro_batches_divide_a_share(checked: CheckedRecipe, problem: MakeProblem) -> Iterator[Problem]:
-    """A GPU takes its share of a step in passes of a fixed number of answers; FSDP asks so of a token budget, too."""
+    """A GPU takes its share of a step in passes of a fixed number of answers; on FSDP with a token budget, too."""
     if (roles := _roles(checked)) is None or not (micro := _fixed_pass(checked)):
         return
     groups, answers = _data_parallel_size(checked), roles.actor.ppo_mini_batch_size * roles.rollout.n

@@ -179,7 +179,7 @@ class FineTuning:
         In both cases a published checkpoint holds all work when this returns.
         """
         if not self.objective.prepare(lambda: any_rank(self._event_pending())):
-            self._print("stopped before the first step, as the job asked")
+            self._print("stopped before the first step, as requested")
             return False
         self._resume()
         self.root.train()
@@ -198,7 +198,7 @@ class FineTuning:
                 self._update(self.job.step_sum(lengths), began)
                 began = time.monotonic()
         if not self.job.finished:
-            self._print(f"stopped at step {self.job.step}, as the job asked")
+            self._print(f"stopped at step {self.job.step} as requested")
             return False
         if not self.settings.saving.saves_state:
             process_group.barrier()  # a rank that fails from here on makes all of them train again

@@ -97,16 +97,18 @@ def quantities_are_quantities(checked: CheckedRecipe, problem: MakeProblem) -> I
             faults = {name: fault for name, value in values.items() if (fault := bounds.quantity_fault(key, value))}
             for name, fault in faults.items():
                 yield problem(f"{section}.{name}", fault, value=values[name])
-            if faults or key not in values:
+            if faults or not values:
                 continue
-            requested, limit = values[key], values.get(f"{key}Limit")
+            limit = values.get(f"{key}Limit")
+            name = key if key in values else f"{key}Limit"  # without a request, Kubernetes requests the limit
+            requested = values[name]
             if limit is not None and amount(requested) > amount(limit):
                 message, allowed = "is below what the pod requests", f"{requested} or more"
                 yield problem(f"{section}.{key}Limit", message, value=limit, allowed=allowed)
             most = _of_node(instance, key) if instance and section != _HEAD else None
             if instance and most and amount(requested) >= amount(most):
                 message = f"no pod would ever start: a node of {instance.name} has {most}, and keeps a part of it"
-                yield problem(f"{section}.{key}", message, value=requested, allowed=f"less than {most}")
+                yield problem(f"{section}.{name}", message, value=requested, allowed=f"less than {most}")
 
 
 def _of_node(instance: Instance, resource: str) -> str | None:

@@ -206,7 +206,7 @@ def instances_train(checked: CheckedRecipe, problem: MakeProblem) -> Iterator[Pr
     more=("instance_type",),
     source=f"{API}: VolumeKmsKeyId, VolumeSizeInGB",
 )
-def own_disks_have_own_keys(checked: CheckedRecipe, problem: MakeProblem) -> Iterator[Problem]:
+def local_disks_are_as_they_are(checked: CheckedRecipe, problem: MakeProblem) -> Iterator[Problem]:
     """Instances with local disks use these alone: they encrypt them themselves, and refuse a larger size."""
     jobs, disks = jobs_of(checked), _local_disks(checked)
     if jobs.volume_kms_key and disks:
