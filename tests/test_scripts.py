@@ -114,6 +114,7 @@ def test_every_recipe_has_a_script_under_its_published_name():
     }
 
 
+@pytest.mark.slow
 def test_stale_scripts_are_found_and_written_anew(tmp_path):
     folder = tmp_path / "launcher_scripts"
     shutil.copytree(FOLDER, folder)

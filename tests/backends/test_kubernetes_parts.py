@@ -102,6 +102,7 @@ def test_a_check_that_is_not_answered_is_a_reason(api, bundle, method, path, ans
     assert expected in reasons(api, bundle)
 
 
+@pytest.mark.slow
 def test_what_a_user_of_one_namespace_may_not_read_is_no_reason(api, render):
     bundle = render(*LLAMA_K8S, "cluster.priority_class_name=high")
     api.fail("GET", NAMESPACE, 403)

@@ -154,6 +154,7 @@ def test_bytes_are_those_that_the_command_estimates(tmp_path, adapted):
     assert measured == checkpointing.Content(num_trained, "float32", "adam_fp32", "ddp").total_bytes
 
 
+@pytest.mark.slow
 def test_a_checkpoint_with_frozen_and_tied_weights_of_before_still_loads(tmp_path):
     """It holds everything; frozen weights come from it too."""
     model, optimizer = trained(True, 2, WRAPS["plain"])

@@ -43,6 +43,7 @@ def test_what_aws_would_know_is_in_a_file_of_its_own(render):
     assert json.loads(files["plan.json"])["backend"] == "contract"
 
 
+@pytest.mark.slow
 def test_64_hosts_are_planned(render, tmp_path):
     request = json.loads(render(*TINY, OUT, "recipes.trainer.num_nodes=64").files["request.json"])
     hosts = optml.hosts(request["ResourceConfig"], tmp_path, is_private=True)

@@ -113,6 +113,7 @@ def test_each_fault_has_its_line(account, tmp_path, monkeypatch):
     assert of(gone, "role") == [("failure", "E337")]
 
 
+@pytest.mark.slow
 def test_what_the_user_may_not_read_is_unknown(account, tmp_path, monkeypatch):
     denied = "User: ada is not authorized to perform: servicequotas:ListServiceQuotas"
     account.errors["ListServiceQuotas"] = [AwsError("AccessDeniedException", denied)]

@@ -237,6 +237,7 @@ def test_a_job_that_is_stopped_before_its_first_step_continues_at_another_size(t
     assert runs.losses(folder) == pytest.approx(runs.losses(tmp_path / "alone"), rel=1e-6)
 
 
+@pytest.mark.slow
 def test_the_file_is_known_by_the_content_of_the_weights(tmp_path):
     """A copy with other times is the same model; other values of the same sizes are another one."""
     saved_model(tmp_path / "model")
