@@ -7,6 +7,7 @@ from launcher.common.problems import Notice
 from launcher.common.syntax import QUOTED
 from launcher.common.text_table import clipped, value_text
 from launcher.common.texts import counted, first_of
+from launcher.model.backend_registry import described
 from launcher.model.checked_recipe import CheckedRecipe, SizedRecipe
 from launcher.model.composition import Composition
 from launcher.model.config_tree import ABSENT, SCALES, is_base, is_index, leaves, lookup, reachable
@@ -27,8 +28,6 @@ _TEXTS = (
 _IS_ELASTIC = "recipes.elastic_policy.is_elastic"
 _OF_ELASTIC = (f"{SCALES}.", "recipes.elastic_policy.")
 """Beginnings of keys that a static job does not read."""
-_BY_AGENT = ("k8s", "local", "slurm")
-"""Backends whose jobs of one role are started by the agent."""
 _OF_PROCESSES = frozenset(
     ("RANK", "LOCAL_RANK", "GROUP_RANK", "ROLE_RANK", "WORLD_SIZE", "LOCAL_WORLD_SIZE", "ROLE_WORLD_SIZE")
     + ("MASTER_ADDR", "MASTER_PORT")
@@ -72,7 +71,8 @@ def variables_replace_the_launchers(planned: PlannedRecipe, notice: MakeNotice) 
     own: dict[str, str] = {}
     for role in interface(planned.job).roles:
         own |= {**role.env(planned.job), **role.image_env(planned.job)}
-    is_by_agent = planned.job.backend in _BY_AGENT and len(interface(planned.job).roles) == 1
+    # where jobs scale, the agent starts them, but for the programs of a Ray cluster
+    is_by_agent = described(planned.job.backend).scaling is not None and len(interface(planned.job).roles) == 1
     for name, value in plain_variables(planned.job.config).items():
         if is_by_agent and name in _OF_PROCESSES:
             yield notice(f"env_vars.{name} has no effect: the agent sets {name} for each process")
