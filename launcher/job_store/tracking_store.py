@@ -1,6 +1,7 @@
 """The tracking store of a job: its address, a client of it, and what it refuses as a Problem."""
 
 import errno
+import glob
 import importlib.util
 import os
 import re
@@ -108,9 +109,11 @@ def problems(uri: str) -> Iterator[None]:
         yield
     except errors as error:
         refusal = _refusal(uri, error)  # while the disk is still full
+        if file:
+            _remove_partial(file)
         if file and is_new and store_errors.code(error) in (_FULL, _IO_ERROR):
             for path in file.parent.glob(f"{file.name}*"):
-                if not path.name.endswith(".partial"):  # which whoever makes it removes
+                if ".partial" not in path.name:  # which whoever makes it removes
                     path.unlink()
             with suppress(OSError):
                 file.parent.rmdir()  # unless something is in it
@@ -153,10 +156,11 @@ def client_of(uri: str) -> Any:
 
 def _create(file: Path) -> None:
     """Create a store under another name, since MLflow opens none whose tables are incomplete: its first seconds may
-    be interrupted."""
+    be interrupted. What an error leaves, `problems` removes."""
     from mlflow import MlflowClient
 
-    partial = file.with_name(f"{file.name}.{secrets.token_hex(4)}.partial")
+    # Another name each time: MLflow keeps its connection to a store by its address.
+    partial = file.with_name(f"{_own_partial(file)}{secrets.token_hex(4)}.partial")
     try:
         MlflowClient(tracking_uri=f"sqlite:///{partial}").search_experiments(max_results=1)
         try:
@@ -166,9 +170,22 @@ def _create(file: Path) -> None:
         except OSError:  # a file system without links
             if not file.exists():
                 partial.rename(file)
-    finally:
-        for left in (partial, partial.with_name(f"{partial.name}-journal")):
-            left.unlink(missing_ok=True)
+    except Exception:
+        raise
+    except BaseException:
+        _remove_partial(file)
+        raise
+    _remove_partial(file)
+
+
+def _own_partial(file: Path) -> str:
+    """Return how the names begin under which this process creates a store."""
+    return f"{file.name}.{os.getpid()}-"
+
+
+def _remove_partial(file: Path) -> None:
+    for left in file.parent.glob(f"{glob.escape(_own_partial(file))}*.partial*"):
+        left.unlink(missing_ok=True)
 
 
 def is_server(uri: str) -> bool:

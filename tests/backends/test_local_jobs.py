@@ -147,7 +147,7 @@ def write_bundle(directory, worker, num_nodes=1, env=None):
     plan = {"job_name": "job", "backend": "local", "nproc_per_node": 1, "initial_nodes": num_nodes}
     policy = {"use_graceful_shutdown": True, "graceful_shutdown_timeout_s": 600}
     (directory / "plan.json").write_text(json.dumps({**plan, "elastic": policy, "scales": [{"nodes": num_nodes}]}))
-    return Bundle("job", directory, {}, "")
+    return Bundle("job", directory, {"recipe.yaml": "{}"}, "")
 
 
 def submit(directory, worker, **options):
@@ -161,7 +161,7 @@ def submit_from_another_process(directory):
     code = (
         "import sys, time; from pathlib import Path;"
         "from launcher.backends.local.backend import LocalBackend; from launcher.model.job_spec import Bundle;"
-        "LocalBackend().submit(Bundle('job', Path(sys.argv[1]), {}, '')); time.sleep(600)"
+        "LocalBackend().submit(Bundle('job', Path(sys.argv[1]), {'recipe.yaml': '{}'}, '')); time.sleep(600)"
     )
     command = [sys.executable, "-c", code, str(directory)]
     launcher = subprocess.Popen(command, env={**os.environ, "PYTHONPATH": str(ROOT)})
@@ -240,7 +240,7 @@ def test_a_failed_job_names_the_rank_and_its_last_words(jobs):
 
 def test_a_running_bundle_is_not_submitted_twice(jobs):
     with pytest.raises(ProblemsFound) as caught:
-        jobs.cancel.backend.submit(Bundle("job", jobs.cancel.handle.bundle_dir, {}, ""))
+        jobs.cancel.backend.submit(Bundle("job", jobs.cancel.handle.bundle_dir, {"recipe.yaml": "{}"}, ""))
     assert [problem.code for problem in caught.value.problems] == ["E405"]
 
 
@@ -369,4 +369,4 @@ def test_an_operator_that_cannot_read_its_plan_is_a_failed_job(tmp_path):
     backend = LocalBackend()
     status = backend.status(backend.submit(bundle))
     assert status.state is JobState.FAILED
-    assert "JSONDecodeError" in status.message
+    assert "is not a bundle directory: plan.json is damaged" in status.message
