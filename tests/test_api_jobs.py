@@ -116,7 +116,7 @@ def test_a_job_whose_follower_is_killed_leaves_no_process(here):
     ]
     os.kill(follower, signal.SIGKILL)
     assert job.wait(timeout=200).state.is_final
-    assert mlflow_run(here)[1].info.status in ("KILLED", "FAILED")  # nobody else would close it
+    assert mlflow_run(here)[1].info.status in ("KILLED", "FAILED")  # no other process closes it
     wait_for(lambda: not processes_of(job.folder), "the processes to end")
 
 

@@ -237,6 +237,7 @@ class Job:
         Raises:
             ProblemsFound: The cluster refuses, or the job does not end.
         """
+        from launcher.api import launching
         from launcher.model.context import current_user  # start-up time
 
         with registry.launching(self.folder) if not self.record.is_submitted else contextlib.nullcontext():
@@ -246,8 +247,6 @@ class Job:
             return seen
         observer.cancelling(record)
         ended = registry.cancel(record, self.backend, current_user())
-        from launcher.api import launching
-
         launching.conclude(record, ended, observer)
         return ended
 

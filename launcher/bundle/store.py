@@ -77,7 +77,7 @@ def _draft(directory: Path) -> Iterator[Path]:
     for path in made:
         if path.name.startswith("~"):
             expanded = os.path.expanduser(parent.relative_to(path.parent))
-            word = None if expanded.startswith("~") else f"base_results_dir={expanded}"  # None: there is no such user
+            word = None if expanded.startswith("~") else f"base_results_dir={expanded}"  # None: no such user exists
             raise fail("E702", "base_results_dir", "only a shell expands ~", value=path.name, remedy=word)
     with contextlib.ExitStack() as cleanup:
         for path in reversed(made):

@@ -25,7 +25,7 @@ from launcher.config.overrides import (
 _CHOICE = re.compile(r"(\+{0,2}recipes=)(.*)", re.S)
 _BARE_VALUE = re.compile(r"[\w./@:+-]+")
 """A value that needs no quotes in a suggestion."""
-_BARE = re.compile(r"[^()\[\]{}'\"…]+")
+_ITEMS = re.compile(r"[^()\[\]{}'\"…]+")
 """Values after commas, which are a list between brackets."""
 _SPECIAL = re.compile(r'["$`!]|\\\\')
 """What a shell changes within double quotes. Source: Bash Reference Manual, Double Quotes."""
@@ -152,7 +152,7 @@ def _faults(override: Override) -> Iterator[Problem]:
         yield problem
     if override.is_sweep:
         key, _, value = override.shown.partition("=")
-        forms = f"{key}=[{value}] is a list, {key}='\"{value}\"' a text; " if _BARE.fullmatch(value) else ""
+        forms = f"{key}=[{value}] is a list, {key}='\"{value}\"' a text; " if _ITEMS.fullmatch(value) else ""
         remedy = f"{'one of them; ' if override.is_choice else forms}recipes run --multirun launches a job for each"
         yield Problem("E002", override.shown, "sweeps over several values", remedy=remedy)
 

@@ -113,7 +113,7 @@ def problems(uri: str) -> Iterator[None]:
             _remove_partial(file)
         if file and is_new and store_errors.code(error) in (_FULL, _IO_ERROR):
             for path in file.parent.glob(f"{file.name}*"):
-                if ".partial" not in path.name:  # which whoever makes it removes
+                if ".partial" not in path.name:  # another launch may be making it
                     path.unlink()
             with suppress(OSError):
                 file.parent.rmdir()  # unless something is in it
@@ -171,7 +171,7 @@ def _create(file: Path) -> None:
             if not file.exists():
                 partial.rename(file)
     except Exception:
-        raise
+        raise  # `problems` reads the size of what is left
     except BaseException:
         _remove_partial(file)
         raise

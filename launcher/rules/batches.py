@@ -1,7 +1,7 @@
 """The distribution of the samples of one optimizer step at every size, in the recipe or as `auto` planned it."""
 
 import math
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 
 from launcher.common.problems import Notice, Problem
 from launcher.common.texts import counted
@@ -65,7 +65,8 @@ def even_batches_divide(checked: CheckedRecipe, problem: MakeProblem) -> Iterato
         pass_samples = each.data_parallel_size * each.batch.micro_train_batch_size
         if not each.uneven and each.batch.train_batch_size % pass_samples:
             undivided.setdefault(_batch_path(checked, each), []).append(each)
-    micro = _common_micro_batch(checked, undivided.values())
+    every = [each for found in undivided.values() for each in found]
+    is_common = all(_has_equal_shares(each) and not each.states(each.keys.micro_train_batch_size) for each in every)
     for path, (first, *more) in undivided.items():
         total = first.batch.train_batch_size
         is_own = path.endswith(first.keys.train_batch_size)
@@ -75,7 +76,7 @@ def even_batches_divide(checked: CheckedRecipe, problem: MakeProblem) -> Iterato
             f"{its}{total} samples per step are not a multiple of {first.data_parallel_size} data-parallel ranks"
             f" × micro batch {first.batch.micro_train_batch_size} at {_where(checked, first.size)}{_nor_at(more)}",
             value=total,
-            remedy=micro if len(undivided) > 1 and micro else _even_remedy(checked, [first, *more]),
+            remedy=_even_remedy(checked, every if is_common else [first, *more]),
         )
 
 
@@ -221,32 +222,24 @@ def _auto(checked: CheckedRecipe, total: int, size: int) -> str:
     return "; or ++recipes.scale_config=auto plans it"
 
 
-def _common_micro_batch(checked: CheckedRecipe, undivided: Iterable[Sequence[SizedBatch]]) -> str | None:
-    """Return the override of the base micro batch with which all of these sizes divide; None if none does."""
-    every = [each for found in undivided for each in found]
-    if not every or any(each.states(each.keys.micro_train_batch_size) for each in every):
-        return None
-    if any(each.batch.train_batch_size % each.data_parallel_size for each in every):
-        return None
-    shares = math.gcd(*(each.batch.train_batch_size // each.data_parallel_size for each in every))
-    micro = batch.largest_micro_batch(shares, min(each.batch.micro_train_batch_size for each in every))
-    auto = _auto(checked, every[0].batch.train_batch_size, every[0].data_parallel_size)
-    return f"recipes.{every[0].keys.micro_train_batch_size}={micro}{auto}"
-
-
 def _even_remedy(checked: CheckedRecipe, batches: Sequence[SizedBatch]) -> str:
-    """Return overrides with which the same batch divides at all of these sizes."""
+    """Return overrides with which these sizes divide their batch, or, with equal shares at each, their batches."""
     first, is_one = batches[0], len(batches) == 1
-    total, micro = first.batch.train_batch_size, min(each.batch.micro_train_batch_size for each in batches)
-    ranks = [each.data_parallel_size for each in batches]
-    auto = _auto(checked, total, ranks[0])
-    if all(total % count == 0 for count in ranks):
+    total, ranks = first.batch.train_batch_size, first.data_parallel_size
+    auto = _auto(checked, total, ranks)
+    if all(map(_has_equal_shares, batches)):
         key = first.keys.micro_train_batch_size
         path = first.path(key) if is_one else f"recipes.{key}"
-        return f"{path}={batch.largest_micro_batch(math.gcd(*(total // count for count in ranks)), micro)}{auto}"
-    split = batch.nearest_split(total, ranks[0]) if is_one else None
+        share = math.gcd(*(each.batch.train_batch_size // each.data_parallel_size for each in batches))
+        micro = batch.largest_micro_batch(share, min(each.batch.micro_train_batch_size for each in batches))
+        return f"{path}={micro}{auto}"
+    split = batch.nearest_split(total, ranks) if is_one else None
     parts = [_next_batches(checked, batches), f"or {_split_text(first, split)}" if split else ""]
     return f"{', '.join(filter(None, parts))}{auto}".removeprefix("; or ").removeprefix("or ")
+
+
+def _has_equal_shares(each: SizedBatch) -> bool:
+    return each.batch.train_batch_size % each.data_parallel_size == 0
 
 
 def _next_batches(checked: CheckedRecipe, batches: Sequence[SizedBatch]) -> str:

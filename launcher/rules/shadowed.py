@@ -18,11 +18,10 @@ from launcher.rules import MakeNotice, PlannedRecipe, notice_rule
 
 _PRECEDENCE = "docs/concepts.md, Sizes and precedence"
 _TEXTS = (
-    *("env_vars.", "recipes.training_cfg.script_args."),
-    *(
-        "cluster.sm_jobs_config.hyperparameters.",
-        "cluster.sm_jobs_config.additional_estimator_kwargs.hyperparameters.",
-    ),
+    "env_vars.",
+    "recipes.training_cfg.script_args.",
+    "cluster.sm_jobs_config.hyperparameters.",
+    "cluster.sm_jobs_config.additional_estimator_kwargs.hyperparameters.",
 )
 """Keys whose values reach a program as texts."""
 _IS_ELASTIC = "recipes.elastic_policy.is_elastic"
@@ -68,12 +67,14 @@ def numbers_become_other_texts(planned: PlannedRecipe, notice: MakeNotice) -> It
 @notice_rule("N183", source="PyTorch, torchrun, Environment Variables; the interface of each family")
 def variables_replace_the_launchers(planned: PlannedRecipe, notice: MakeNotice) -> Iterator[Notice]:
     """The user's value replaces that of a variable of the launcher's, but not of those that the agent sets later."""
-    own: dict[str, str] = {}
-    for role in interface(planned.job).roles:
+    if not (given := plain_variables(planned.job.config)):
+        return  # few jobs have any
+    roles, own = interface(planned.job).roles, dict[str, str]()
+    for role in roles:
         own |= {**role.env(planned.job), **role.image_env(planned.job)}
     # where jobs scale, the agent starts them, but for the programs of a Ray cluster
-    is_by_agent = described(planned.job.backend).scaling is not None and len(interface(planned.job).roles) == 1
-    for name, value in plain_variables(planned.job.config).items():
+    is_by_agent = described(planned.job.backend).scaling is not None and len(roles) == 1
+    for name, value in given.items():
         if is_by_agent and name in _OF_PROCESSES:
             yield notice(f"env_vars.{name} has no effect: the agent sets {name} for each process")
         elif own.get(name, value) != value:

@@ -123,15 +123,8 @@ def _cells(each: "ListedJob") -> tuple[str, ...]:
     nodes = str(seen.nodes) if seen and seen.nodes else "-"
     submitted = each.record.submitted if each.record else "-"
     name = given_name(each.folder) or ""
-    return (
-        each.name,
-        name,
-        cluster_of(each) or "-",
-        each.state,
-        nodes,
-        submitted,
-        words.partition("\n")[0].removesuffix(":"),
-    )
+    first_line = words.partition("\n")[0].removesuffix(":")
+    return each.name, name, cluster_of(each) or "-", each.state, nodes, submitted, first_line
 
 
 def _plain(each: "ListedJob") -> dict[str, Any]:

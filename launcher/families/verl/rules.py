@@ -10,7 +10,7 @@ from launcher.common.problems import Notice, Problem
 from launcher.common.texts import counted
 from launcher.families.verl.recipe import Recipe
 from launcher.families.verl.sections import ActorRolloutRef, Parallelism
-from launcher.model.batch import divisors
+from launcher.model.batch import divisors, largest_micro_batch
 from launcher.model.checked_recipe import CheckedRecipe, recipe_of
 from launcher.model.config_tree import get
 from launcher.rules import MakeNotice, MakeProblem, PlannedRecipe, notice_rule, rule
@@ -119,7 +119,7 @@ def micro_batches_divide_a_share(checked: CheckedRecipe, problem: MakeProblem) -
     if answers % groups == 0 and (share := answers // groups) % micro:
         path = f"{_ACTOR}.ppo_micro_batch_size_per_gpu"
         message = f"a GPU's share of {share} answers does not divide into passes of {micro}"
-        fitting = next(size for size in range(min(micro, share), 0, -1) if share % size == 0)
+        fitting = largest_micro_batch(share, micro)
         yield problem(path, message, value=micro, allowed=divisors(share, most=_MOST), remedy=f"{path}={fitting}")
 
 
