@@ -1,7 +1,6 @@
 """The tracking store of a job: its address, a client of it, and what it refuses as a Problem."""
 
 import errno
-import glob
 import importlib.util
 import os
 import re
@@ -184,7 +183,9 @@ def _own_partial(file: Path) -> str:
 
 
 def _remove_partial(file: Path) -> None:
-    for left in file.parent.glob(f"{glob.escape(_own_partial(file))}*.partial*"):
+    from glob import escape  # few launches create a store
+
+    for left in file.parent.glob(f"{escape(_own_partial(file))}*.partial*"):
         left.unlink(missing_ok=True)
 
 
