@@ -384,7 +384,7 @@ def steady(run_dir, *, unfired=False):
         (rehearse, ["1 -> 2 -> 3 -> 2 -> 3 -> 3 -> 1 nodes (times in", "succeeded after", "never came", "picture"]),
         (steady, []),
         (lambda run_dir: steady(run_dir, unfired=True), ["1 node (times in", "succeeded after", "never", "picture"]),
-        (lambda run_dir: None, []),
+        (lambda run_dir: run_dir.mkdir(), []),
     ],
     ids=["scaled", "steady", "unfired", "no-events"],
 )  # fmt: skip

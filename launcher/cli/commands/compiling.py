@@ -119,9 +119,10 @@ def render(
     if name is not None:
         raise fail("E801", "--name", "--stdout writes no bundle to name", value=name)
     plan = compile(recipe, overrides or ())
+    sys.stdout.write("---\n".join(plan.manifests()))
+    sys.stdout.flush()  # the notices follow it also in a terminal; a lost output is the only error
     for notice in plan.notices:
         console.show_notice(notice, stderr=True)
-    sys.stdout.write("---\n".join(plan.manifests()))
 
 
 def new(
