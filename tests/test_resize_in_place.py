@@ -109,7 +109,7 @@ def test_a_tour_loses_no_step(tmp_path):
     assert code == 0, err
     rows = rows_of(tmp_path)
     assert [row["samples_lost"] for row in rows] == [0] * len(rows), out
-    assert all(start["kept_by"] for start in starts_of(tmp_path)[1:])
+    assert all(start["kept_by"] for start in starts_of(tmp_path)[1:]), out
 
 
 def test_a_sharded_job_goes_on_with_its_neighbours_copies(tmp_path, alone):
