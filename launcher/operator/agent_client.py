@@ -34,11 +34,15 @@ class CommandIgnored(Exception):
 
 
 class AgentClient:
-    """The agent that listens at one address."""
+    """The agent that listens at one address.
 
-    def __init__(self, host: str, port: int):
+    Args:
+        started: The body of its last /start, if another operator sent it.
+    """
+
+    def __init__(self, host: str, port: int, started: dict[str, Any] | None = None):
         self.host, self.port = host, port
-        self._started: dict[str, Any] | None = None
+        self.started = started
         # trust_env off: a proxy must not see calls inside the cluster.
         self._http = httpx.Client(base_url=f"http://{host}:{port}", timeout=REQUEST_TIMEOUT_S, trust_env=False)
 
@@ -82,7 +86,7 @@ class AgentClient:
             "master_addr": master[0],
             "master_port": master[1],
         }
-        self._started = body
+        self.started = body
         body = {**body, "progress": dict(progress or {})}
         if before.is_in_place:  # such an agent asserts that it knows all addresses
             addresses = [{"rank": each, "ip": host} for each, host in enumerate(hosts)]
@@ -93,11 +97,11 @@ class AgentClient:
     def notify(self, notice: str | None) -> None:
         """Tell workers that stay in their processes what the stop is for that follows; None to start them anew."""
         status = self.status()
-        if status.state is AgentState.READY or not (status.is_in_place and self._started):
+        if status.state is AgentState.READY or not (status.is_in_place and self.started):
             return
         # A worker that is started anew belongs to the next attempt: its logs must not replace those of this one.
-        later = {"faultCount": self._started["faultCount"] + 1, "worker_data": {names.NOTICE: notice}}
-        self._call("POST", "/update", {**self._started, **later})
+        later = {"faultCount": self.started["faultCount"] + 1, "worker_data": {names.NOTICE: notice}}
+        self._call("POST", "/update", {**self.started, **later})
 
     def stop(self, graceful_timeout_s: int | None, notice: str | None = None) -> None:
         """Stop the agent's workers; it is `ready` once they are gone. An agent that is ready is left alone.

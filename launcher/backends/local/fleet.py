@@ -9,7 +9,7 @@ import time
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import IO, Self
+from typing import IO, Any, Self
 
 import psutil
 
@@ -59,11 +59,12 @@ class LocalNode(Node):
 
 @dataclass(frozen=True, slots=True)
 class NodeAddress:
-    """The address of a node for the next operator: pid of its process, port of its agent."""
+    """A node for the next operator: pid of its process, port of its agent, body of the agent's last /start."""
 
     index: int
     pid: int
     port: int
+    started: dict[str, Any] | None = None
 
 
 class LocalFleet(Fleet[LocalNode]):
@@ -116,13 +117,14 @@ class LocalFleet(Fleet[LocalNode]):
 
     def addresses(self) -> tuple[NodeAddress, ...]:
         """Return the addresses of all nodes, for the next operator."""
-        return tuple(NodeAddress(node.index, node.process.pid, node.agent.port) for node in self._nodes.values())
+        nodes = self._nodes.values()
+        return tuple(NodeAddress(each.index, each.process.pid, each.agent.port, each.agent.started) for each in nodes)
 
     def adopt(self, addresses: Iterable[NodeAddress], warm_pid: int | None) -> None:
         """Take over nodes and the warm process, children of this process already."""
         self._warm = AdoptedProcess(warm_pid) if warm_pid else None
         for address in addresses:
-            agent = AgentClient(LOOPBACK, address.port)
+            agent = AgentClient(LOOPBACK, address.port, address.started)
             self._nodes[address.index] = LocalNode(address.index, AdoptedProcess(address.pid), agent, None)
 
     def pid(self, index: int) -> int | None:
