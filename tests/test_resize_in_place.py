@@ -111,7 +111,7 @@ def test_a_tour_loses_no_step(tmp_path):
     assert [row["samples_lost"] for row in rows] == [0] * len(rows), out
     assert all(start["kept_by"] for start in starts_of(tmp_path)[1:]), out
     saved = records(run_dir(tmp_path) / "checkpoints.jsonl")
-    assert all(each["step"] % 20 == 0 for each in saved), "a stop saved: also an operator that restarted says what for"
+    assert all(each["step"] % 20 == 0 for each in saved), "a stop saved: also that of an operator that restarted"
 
 
 def test_a_sharded_job_goes_on_with_its_neighbours_copies(tmp_path, alone):

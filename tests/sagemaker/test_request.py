@@ -33,7 +33,7 @@ SCRIPT = (
     "recipes=training/custom/script",
     *NEEDED,
     "instance_type=p3.16xlarge",
-    "container=me/image:1",
+    "container=123456789012.dkr.ecr.us-west-2.amazonaws.com/me:1",
     "training_cfg.entry_script=train.py",
     "training_cfg.run.ntasks_per_node=8",
 )
@@ -402,6 +402,13 @@ def test_hyperparameters_are_plain_text_for_a_program_without_the_toolkit(words,
             id="a size of a local disk",
         ),
         pytest.param(
+            ("container=docker.io/org/image:1",), [("N185", "is not an image of Amazon ECR")], id="registry"
+        ),
+        pytest.param(("container=123456789012.dkr-ecr.us-west-2.on.aws/me:1",), [], id="registry of two stacks"),
+        pytest.param(
+            ("container=registry.example/image", f"{J}.image_access.mode=Vpc", VPC), [], id="private registry"
+        ),
+        pytest.param(
             (f"{J}.spot=true", f"{J}.stopping_condition.max_wait_s=86400", f"{J}.checkpoints.s3_uri=s3://data/c"),
             [],
             id="spot with checkpoints",
@@ -428,7 +435,8 @@ def test_hyperparameters_are_plain_text_for_a_program_without_the_toolkit(words,
     ],
 )
 def test_what_is_likely_a_slip_is_a_notice(words, said, prepare):
-    found = [notice for notice in prepare(*SCRIPT, *words).notices if notice.code in ("N170", "N171", "N172", "N184")]
+    codes = {"N170", "N171", "N172", "N184", "N185"}
+    found = [notice for notice in prepare(*SCRIPT, *words).notices if notice.code in codes]
     assert [notice.code for notice in found] == [code for code, _ in said]
     assert all(word in notice.message for notice, (_, word) in zip(found, said, strict=True))
 

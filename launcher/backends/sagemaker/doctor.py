@@ -10,6 +10,7 @@ from typing import Any, ClassVar
 
 from launcher.backends.sagemaker import JOBS, submit
 from launcher.backends.sagemaker.client import Connection, Refused, bucket_and_key, connect, problem
+from launcher.backends.sagemaker.constraints import ECR_IMAGE
 from launcher.backends.sagemaker.request import RECIPE_CHANNEL
 from launcher.bundle import store
 from launcher.common.problems import Problem
@@ -21,10 +22,6 @@ _SILENT = frozenset({"E396"})
 _NOWHERE = ("404", "NoSuchBucket", "NotFound")
 """Codes of S3 for a bucket that does not exist. Source: Amazon S3, Error responses; HeadBucket has no body."""
 _NO_IMAGE = ("ImageNotFoundException", "RepositoryNotFoundException")
-_IMAGE = re.compile(
-    r"(?P<account>\d{12})\.dkr\.ecr\.(?P<region>[a-z0-9-]+)\.amazonaws\.com(?:\.cn)?/(?P<name>[^:@]+)"
-    r"(?::(?P<tag>[^@]+))?(?:@(?P<digest>.+))?"
-)
 _SERVICE = "sagemaker.amazonaws.com"
 """Principal that a role must trust. Source: Amazon SageMaker, How to use SageMaker AI execution roles."""
 _PAGES = 100
@@ -51,7 +48,7 @@ class SageMakerDoctor:
         request = submit.request_of(bundle)
         yield Question("request", partial(_request, connection, bundle))
         yield Question("role", partial(_role, connection, str(request["RoleArn"])))
-        if match := _IMAGE.fullmatch(request.get("AlgorithmSpecification", {}).get("TrainingImage") or ""):
+        if match := ECR_IMAGE.fullmatch(request.get("AlgorithmSpecification", {}).get("TrainingImage") or ""):
             yield Question("registry", partial(_registry, connection, match))
         for channel in request.get("InputDataConfig") or ():
             if channel["ChannelName"] != RECIPE_CHANNEL:

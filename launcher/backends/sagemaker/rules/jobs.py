@@ -9,7 +9,7 @@ from operator import attrgetter
 from pathlib import PurePosixPath
 
 from launcher.backends.sagemaker import JOBS, constraints, request
-from launcher.backends.sagemaker.constraints import FILE
+from launcher.backends.sagemaker.constraints import ECR_IMAGE, FILE
 from launcher.backends.sagemaker.keys import (
     API,
     KWARGS,
@@ -235,6 +235,16 @@ def own_disks_have_own_sizes(planned: PlannedRecipe, notice: MakeNotice) -> Iter
     if checked.is_explicit(path_of(checked, "volume_size_gb")):
         for name, size in _local_disks(checked).items():
             yield notice(f"volume_size_gb has no effect: {name} uses its local disk of {size} GB alone")
+
+
+@notice_rule("N185", source=f"{API}: TrainingImageConfig")
+def other_registries_need_access(planned: PlannedRecipe, notice: MakeNotice) -> Iterator[Notice]:
+    """The service pulls images from Amazon ECR, unless a private registry is given."""
+    image = planned.job.image or ""
+    is_pulled = image and not described(planned.checked.backend).runs_here
+    if is_pulled and jobs_of(planned.checked).image_access.mode != "Vpc" and not ECR_IMAGE.fullmatch(image):
+        private = f"for a private registry: {JOBS}.image_access.mode=Vpc"
+        yield notice(f"{image} is not an image of Amazon ECR, the only place SageMaker pulls from; {private}")
 
 
 @sm_rule(
