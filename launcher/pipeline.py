@@ -105,13 +105,14 @@ def absent(prepared: Prepared) -> tuple[Problem, ...]:
 def render(job: JobSpec, context: LaunchContext) -> Bundle:
     """Render a planned job. Pure: the same job and context give the same bytes."""
     bundle = render_bundle(job, context, backend_registry.load_backend(job.backend))
+    secrets = backend_registry.described(job.backend).secrets
     # The value of a variable or a key that is named like a secret may have reached a file under another name.
     raise_any(
         Problem(
             "E610",
             f"{bundle.directory.name}/{name}",
             f"would hold the value of {where}",
-            remedy="name the secret in env_vars: NAME={secretKeyRef: {name: …, key: …}} or {env: NAME}",
+            remedy=f"name the secret in env_vars: {secrets.named('NAME')}" if secrets.sources else secrets.instead,
         )
         for name, text in bundle.files.items()
         for where in redaction.exposed(text)

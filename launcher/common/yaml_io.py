@@ -20,7 +20,12 @@ _FLOAT = re.compile(
     |\.(?:nan|NaN|NAN))$""",
     re.X,
 )
-_OCTAL = re.compile(r"^0o[0-7]+$")
+_ELSEWHERE = re.compile(
+    r"^(?:[-+]?(?:\.\d+|\d+(?:\.\d*)?)(?:[eE][-+]?\d+)?|[-+]?0(?:o[0-7]+|b[01]+|x[\da-fA-F]+)|[yYnN])$", re.A
+)
+"""Texts, without underscores, that other readers take for a number or a truth value: kubectl reads 012389 and y so.
+Source: go-yaml, resolve.go, which sigs.k8s.io/yaml copies; YAML 1.1, bool."""
+
 _FLOAT_TAG, _TIMESTAMP_TAG = "tag:yaml.org,2002:float", "tag:yaml.org,2002:timestamp"
 
 
@@ -93,12 +98,12 @@ _ESCAPED = re.compile("[\x7f-\x9f\u2028\u2029\ud800-\udfff\ufeff\ufffe\uffff]")
 
 
 def _represent_str(dumper: yaml.CSafeDumper, text: str) -> yaml.ScalarNode:
-    """Quote texts that a YAML 1.2 reader would parse as a number; PyYAML quotes only those of YAML 1.1.
+    """Quote texts that another reader would parse as a number or a truth value; PyYAML quotes only its own.
 
     A block is used for text that ends in at most one newline: further ones would depend on what follows the block.
     """
     style: str | None
-    if _FLOAT.match(text) or _OCTAL.match(text):
+    if _FLOAT.match(text) or (text[:1] != "_" and _ELSEWHERE.match(text.replace("_", ""))):
         style = "'"
     elif _OTHER_BREAKS.search(text) or text.endswith("\n\n") or text == "\n":
         style = '"'

@@ -19,6 +19,8 @@ if TYPE_CHECKING:  # a command that only follows jobs does not need pydantic
     from launcher.model.finding import Answer
     from launcher.model.ray_job import RayJob
 
+REFERENCES = {"secretKeyRef": "{secretKeyRef: {name: …, key: …}}", "env": "{env: NAME}"}
+"""How each kind of reference to a secret is written."""
 OptionsT = TypeVar("OptionsT", bound="ClusterOptions")
 """The typed `cluster` section of a backend."""
 
@@ -131,10 +133,21 @@ class Files(Generic[OptionsT]):
 class Secrets:
     """The references to secrets that jobs can resolve, and the keys that must not hold a secret in clear text."""
 
-    sources: ClassVar[tuple[str, ...]] = ("env", "secretKeyRef")
+    sources: ClassVar[tuple[str, ...]] = ("secretKeyRef", "env")
     """Kinds of references."""
+    instead: ClassVar[str] = ""
+    """What replaces a reference, for jobs that resolve none."""
     url_keys: ClassVar[tuple[str, ...]] = ()
     """Keys beyond the common ones in which the backend's own rules look for URLs with credentials."""
+
+    @property
+    def references(self) -> str | None:
+        """How a job's recipe names a secret; None if the job can resolve no reference."""
+        return " or ".join(REFERENCES[source] for source in self.sources) or None
+
+    def named(self, key: str) -> str:
+        """Return the remedy for a secret in clear text: `key` with a reference as its value, or what replaces it."""
+        return f"{key}={REFERENCES[self.sources[0]]}" if self.sources else self.instead
 
     def values(self, checked: "CheckedRecipe") -> Iterator[tuple[str, Mapping[str, Any]]]:
         """Yield path and content of each mapping of the `cluster` section whose values are checked."""

@@ -13,6 +13,8 @@ from launcher.model.job_spec import JobSpec
 _START_SCRIPT = ("/opt/bin/scripts/train-script-gpu.sh",)
 """Start command of the images."""
 _LOG = "/data/training.log"
+GIT_URL = "GIT_REPO_URL"
+"""The one variable that refers to another: to that of the token."""
 
 
 def as_commands(value: Sequence[str] | None) -> list[str]:
@@ -47,7 +49,7 @@ def _variables(job: JobSpec, default: str) -> dict[str, str]:
     script_args = f"--config-path={CONFIG_MOUNT}" + ("" if job.elastic else " --config-name=config.yaml")
     module = f"-m {git['entry_module']}" if git["entry_module"] else default
     env = {
-        "GIT_REPO_URL": _repository(git),
+        GIT_URL: _repository(git),
         "GIT_BRANCH": git["branch"] or "",
         "GIT_COMMIT": git["commit"] or "",
         "GIT_UPDATE_ADAPTER": "true" if git["update_adapter"] else "",

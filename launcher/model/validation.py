@@ -13,6 +13,7 @@ from launcher.common.problems import Problem
 from launcher.common.secret_names import NOTIFY, is_secret
 from launcher.common.suggestions import did_you_mean, question
 from launcher.model.backend_registry import descriptions
+from launcher.model.capabilities import REFERENCES
 from launcher.model.composition import Composition
 from launcher.model.config_tree import get, is_index, leaves, prefixes
 from launcher.model.recipe import RecipeBase
@@ -95,14 +96,13 @@ def _problem(model: type[BaseModel], error: ErrorDetails, prefix: str) -> Proble
     if error["type"] == "missing":
         return Problem("E103", path, "is missing", remedy=f"add {path}=…")
     if is_secret(path):
-        reference = f"{path}={{secretKeyRef:{{name:my-secret,key:token}}}}"
         is_address = path.partition(".")[0] == NOTIFY
         return Problem(
             "E601",
             path,
             "a secret is referenced by name, never written: its value would end up in files and logs",
-            allowed="[{env: NAME}]" if is_address else "{secretKeyRef: {name: …, key: …}} or {env: NAME}",
-            remedy='"notify=[{env:NAME}]"' if is_address else f'"{reference}"',
+            allowed="[{env: NAME}]" if is_address else " or ".join(REFERENCES.values()),
+            remedy='"notify=[{env:NAME}]"' if is_address else None,
         )
     remedy = _remedy(error, path)
     return Problem("E102", path, _message(error), value=error["input"], allowed=_allowed(error), remedy=remedy)

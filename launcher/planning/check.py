@@ -1,5 +1,7 @@
 """Composition to a typed recipe, or every fault in it."""
 
+from dataclasses import replace
+
 from launcher.common.problems import Problem, ProblemsFound
 from launcher.config.collection import GROUPS
 from launcher.model import family_registry, instances
@@ -49,6 +51,7 @@ def examine(composition: Composition) -> tuple[CheckedRecipe | None, list[Proble
     The faults lack their origins, which cost more than all rules together.
     """
     checked, problems = _type(composition)
+    problems = [_with_references(each, composition.backend) for each in problems]
     if misspelt := [problem for problem in problems if problem.code == "E101" and problem.remedy in _MISSPELT]:
         return None, misspelt  # other faults would concern a job that was not intended
     if checked is None:
@@ -62,6 +65,15 @@ def examine(composition: Composition) -> tuple[CheckedRecipe | None, list[Proble
         if rule.applies(*of_job, faulty):
             problems += rule.problems(checked, is_faulty=bool(faulty))
     return checked, problems
+
+
+def _with_references(problem: Problem, backend: str) -> Problem:
+    """Return a Problem; that of a secret in clear text with the references which jobs of the backend resolve."""
+    if problem.code != "E601" or problem.remedy:
+        return problem
+    secrets = described(backend).secrets
+    remedy = f'"{secrets.named(problem.path)}"' if secrets.sources else f"{problem.path}=null, and {secrets.instead}"
+    return replace(problem, allowed=secrets.references, remedy=remedy)
 
 
 def _type(composition: Composition) -> tuple[CheckedRecipe | None, list[Problem]]:

@@ -32,24 +32,24 @@ _CHECKED_FOR_URLS = (
 )
 """Keys in which other rules look for URLs with credentials, beside those of the chosen cluster."""
 _UNREACHABLE = {
-    "env": ("a pod cannot read this shell's environment", "{secretKeyRef: {name: …, key: …}}"),
-    "secretKeyRef": ("this machine has no Kubernetes Secrets", "{env: NAME}"),
+    "env": "a pod cannot read this shell's environment",
+    "secretKeyRef": "a job that is not in a Kubernetes cluster has no Kubernetes Secrets",
 }
-"""Why a kind of reference cannot be resolved, and the kind that can."""
+"""Why a kind of reference cannot be resolved."""
 _DECISION = "docs/decisions.md, Secrets are references"
-_REFERENCE = "{secretKeyRef: {name: …, key: …}} or {env: NAME}"
-_NAMED = "name it in env_vars: NAME={secretKeyRef: {name: …, key: …}}"
 
 
 @rule("E602", "env_vars", source=_DECISION)
 def env_holds_no_secret(checked: CheckedRecipe, problem: MakeProblem) -> Iterator[Problem]:
     """A variable that is named like a secret must refer to a secret."""
+    secrets = described(checked.backend).secrets
     for name, value in (checked.launch.env_vars or {}).items():
         if not isinstance(value, SecretRef) and is_clear(name, value):
             yield problem(
                 f"env_vars.{name}",
                 "looks like a secret in clear text; it would end up in files and logs",
-                allowed=_REFERENCE,
+                allowed=secrets.references,
+                remedy=secrets.instead or None,
                 where=f"env_vars.{name}",
             )
 
@@ -61,7 +61,7 @@ def urls_hold_no_secret(checked: CheckedRecipe, problem: MakeProblem) -> Iterato
     names = "MLFLOW_TRACKING_USERNAME and MLFLOW_TRACKING_PASSWORD"
     for path, url, remedy in (
         (_TRACKING, mlflow and mlflow.tracking_uri, f"set {names} in the environment, and env_vars for the job"),
-        (_REPOSITORY, git.repo_url_or_path, "git.token={secretKeyRef:{name:…,key:…}}"),
+        (_REPOSITORY, git.repo_url_or_path, described(checked.backend).secrets.named("git.token")),
     ):
         if url and holds_credentials(url):
             where = (checked.composition.origin(path) or "").partition("=")[0]
@@ -71,9 +71,11 @@ def urls_hold_no_secret(checked: CheckedRecipe, problem: MakeProblem) -> Iterato
 @rule("E606", "env_vars", source=_DECISION)
 def env_urls_hold_no_secret(checked: CheckedRecipe, problem: MakeProblem) -> Iterator[Problem]:
     """A proxy's or a database's password in a variable is a secret too."""
+    secrets = described(checked.backend).secrets
     for name, value in (checked.launch.env_vars or {}).items():
         if isinstance(value, str) and not names_secret(name) and holds_secret(value):
-            yield problem(f"env_vars.{name}", "holds credentials", allowed=_REFERENCE, where=f"env_vars.{name}")
+            path, remedy = f"env_vars.{name}", secrets.instead or None
+            yield problem(path, "holds credentials", allowed=secrets.references, remedy=remedy, where=path)
 
 
 @rule("E607", "recipes", source=_DECISION)
@@ -112,14 +114,15 @@ def _secrets_of_list(items: list[Any], path: str) -> Iterator[str]:
 )
 def words_hold_no_secret(checked: CheckedRecipe, problem: MakeProblem) -> Iterator[Problem]:
     """Arguments, commands and labels are written unchanged; use_wandb does not accept an API key."""
-    remedy = f"{_NAMED}, and read $NAME"
+    secrets = described(checked.backend).secrets
+    remedy = f"{_named(checked)}, and read $NAME" if secrets.sources else secrets.instead
     for path in dict.fromkeys((*_argument_secrets(checked), *_command_secrets(checked), *_labelled_secrets(checked))):
         yield problem(path, "looks like a secret in clear text", remedy=remedy, where=path)
     for path, value in leaves(checked.composition.tree["recipes"]):
         if path.rpartition(".")[2] == "use_wandb" and isinstance(value, str) and is_written(value):
             path = f"recipes.{path}"
             message = "a text here may be an API key, which would be written into the bundle"
-            remedy = f"{path}=null, and env_vars.WANDB_API_KEY={{secretKeyRef: {{name: …, key: …}}}}"
+            remedy = f"{path}=null, and {secrets.named('env_vars.WANDB_API_KEY')}"
             yield problem(path, message, remedy=remedy, where=path)
 
 
@@ -158,12 +161,18 @@ def values_hold_no_token(checked: CheckedRecipe, problem: MakeProblem) -> Iterat
         if isinstance(value, str | list) and value and not is_secret(path)
     ]
     others = (*_CHECKED_FOR_URLS, *described(checked.backend).secrets.url_keys)
+    remedy = _named(checked)
     has_tokens = holds_token("\n".join(text for _, text in texts))  # one search instead of hundreds
     for path, text in texts:
         if has_tokens and holds_token(text):
-            yield problem(path, "holds an access token or a key in clear text", remedy=_NAMED, where=path)
+            yield problem(path, "holds an access token or a key in clear text", remedy=remedy, where=path)
         elif "@" in text and not path.startswith(others) and holds_user_info(text):
-            yield problem(path, "holds a URL with credentials", remedy=_NAMED, where=path)
+            yield problem(path, "holds a URL with credentials", remedy=remedy, where=path)
+
+
+def _named(checked: CheckedRecipe) -> str:
+    secrets = described(checked.backend).secrets
+    return f"name it in env_vars: {secrets.named('NAME')}" if secrets.sources else secrets.instead
 
 
 @notice_rule("N195", source=_DECISION)
@@ -172,9 +181,11 @@ def values_that_look_random(planned: PlannedRecipe, notice: MakeNotice) -> Itera
     for path, value in leaves(planned.checked.composition.tree):
         texts = [text for text in (value if isinstance(value, list) else [value]) if isinstance(text, str)]
         if any(True for text in texts for _ in random_parts(text)) and not (is_plain_name(path) or is_secret(path)):
+            secrets = described(planned.checked.backend).secrets
+            instead = f"refer to it by {secrets.references}" if secrets.sources else secrets.instead
             yield notice(
-                f"{path} looks random; if it is a secret, refer to it by {{secretKeyRef: {{name: …, key: …}}}} or"
-                " {env: NAME}: the value is in the bundle's files. A name that ends in _id or _name is not reported"
+                f"{path} looks random; if it is a secret, {instead}: the value is in the bundle's files. A name that"
+                " ends in _id or _name is not reported"
             )
 
 
@@ -203,7 +214,8 @@ def addresses_are_reachable(checked: CheckedRecipe, problem: MakeProblem) -> Ite
 @rule("E605", "recipes.run.hf_access_token", "git.token", "env_vars", source=_DECISION)
 def secrets_are_reachable(checked: CheckedRecipe, problem: MakeProblem) -> Iterator[Problem]:
     """A pod reads a Kubernetes Secret; a process on this machine reads the environment."""
-    for _, path, ref in secret_references(checked.composition.tree):
-        for source, (message, allowed) in _UNREACHABLE.items():
-            if ref.get(source) and source not in described(checked.backend).secrets.sources:
-                yield problem(path, message, allowed=allowed)
+    secrets = described(checked.backend).secrets
+    for _, path, ref in secret_references(checked.composition.tree) if secrets.sources else ():
+        for source, message in _UNREACHABLE.items():
+            if ref.get(source) and source not in secrets.sources:
+                yield problem(path, message, allowed=secrets.references)

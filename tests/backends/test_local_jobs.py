@@ -315,7 +315,9 @@ def test_a_job_ends_with_the_launcher_that_submitted_it(jobs):
     jobs.launcher.kill()
     jobs.launcher.wait()
     assert_nothing_left(jobs.launcher_killed)
-    assert jobs.launcher_killed.snapshot.state is JobState.CANCELLED
+    snapshot = jobs.launcher_killed.snapshot
+    assert snapshot.state is JobState.CANCELLED
+    assert snapshot.message == "stopped, since the process that launched it has ended"
 
 
 def test_what_a_job_leaves_that_is_killed_all_at_once_goes_with_the_next_launch(tmp_path):

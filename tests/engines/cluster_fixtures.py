@@ -15,6 +15,7 @@ import pytest
 from background import await_true
 
 from launcher import pipeline
+from launcher.backends.kubernetes import connection
 from launcher.backends.kubernetes.api_objects import path, pod_templates
 from launcher.backends.kubernetes.connection import ApiError, Connection, connect
 from launcher.bundle import store as bundles
@@ -57,7 +58,10 @@ def running(folder: Path) -> Iterator[Cluster]:
             patch.setenv("KUBECONFIG", str(config))
             admin = connect(None)
         _install(admin, kubelet)
-        yield Cluster(engine, proxy, kubelet, admin, folder)
+        with pytest.MonkeyPatch.context() as patch:
+            # A 404 of this server is right, unless a test lets its proxy give one.
+            patch.setattr(connection, "_SECOND_LOOK_S", 0.02)
+            yield Cluster(engine, proxy, kubelet, admin, folder)
 
 
 @pytest.fixture(scope="session")

@@ -325,7 +325,7 @@ def test_a_running_job_is_followed_scaled_and_cancelled_from_the_page(tmp_path, 
         )
         page.get_by_role("button", name="Launch").wait_for()
         await_true(lambda: "max_epochs=5000" in page.locator("#command").inner_text())
-        page.get_by_role("button", name="Launch").click()
+        page.get_by_role("button", name="Launch").dblclick()  # is sent once
         page.wait_for_url(re.compile(r"/jobs/tiny-lm-cpu-\w{5}$"))
         (job,) = launcher.jobs(results)
         page.locator(".state-running").wait_for()

@@ -5,6 +5,7 @@ PyTorchJob v1; KubeRay 1.7, RayJob v1. Each is listed with its recipe key in doc
 """
 
 import functools
+import re
 import shlex
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -24,6 +25,7 @@ from launcher.model.family_registry import interface
 from launcher.model.instances import canonical, requested
 from launcher.model.interface import CONFIG_MOUNT, HEAD, SUBMITTER, WORKERS, Role
 from launcher.model.job_spec import JobSpec
+from launcher.model.start_script import GIT_URL
 
 START_SCRIPT = "start.sh"
 """Name of the start script in a job's ConfigMap."""
@@ -280,10 +282,10 @@ def _program(job: JobSpec) -> list[str]:
     if family.is_ray:
         return list(family.role(SUBMITTER).program(job))
     own = container.command(job) if container.is_own(job) else None
-    args = list(own or family.workers.image_command(job))
+    args = [*map(_literal, own or family.workers.image_command(job))]
     if not is_kubeflow(job) or not (own or args[:1] == [AGENT]):
         return args
-    return [*_torchrun(job), *family.container_program(job)]
+    return [*_torchrun(job), *map(_literal, family.container_program(job))]
 
 
 def unread_scripts(job: JobSpec) -> tuple[Problem, ...]:
@@ -336,8 +338,17 @@ def env(job: JobSpec, role: Role) -> list[dict[str, Any]]:
             plain["FI_PROVIDER"] = "efa"
     if job.elastic and job.elastic.use_graceful_shutdown:
         plain["HYPERPOD_SIGNAL_COORDINATION"] = "distributed"
-    variables = secret_variables(job.config) | plain | plain_variables(job.config)
-    return [_env_entry(name, value) for name, value in variables.items()]
+    plain |= plain_variables(job.config)
+    texts = {name: text if name == GIT_URL else _literal(text) for name, text in plain.items()}
+    return [_env_entry(name, value) for name, value in (secret_variables(job.config) | texts).items()]
+
+
+def _literal(text: str) -> str:
+    """Return a text that arrives as it is: in variables and arguments, `$(NAME)` and `$$` would be replaced.
+
+    Source: Kubernetes API, Container: args and EnvVar: value.
+    """
+    return re.sub(r"\$(?=[$(])", "$$", text)
 
 
 def _env_entry(name: str, value: str | Mapping[str, Any]) -> dict[str, Any]:

@@ -96,6 +96,8 @@ class _Programs(Programs["Settings"]):
 
 
 class _Secrets(Secrets):
+    sources: ClassVar[tuple[str, ...]] = ()
+    instead: ClassVar[str] = "let the job's role read it from Secrets Manager"
     url_keys: ClassVar[tuple[str, ...]] = (JOBS,)
 
     def values(self, checked: "CheckedRecipe") -> Iterator[tuple[str, Mapping[str, Any]]]:

@@ -68,7 +68,7 @@ def variables_fit(checked: CheckedRecipe, problem: MakeProblem) -> Iterator[Prob
 def secrets_are_fetched(checked: CheckedRecipe, problem: MakeProblem) -> Iterator[Problem]:
     """A request is plain text, readable by anyone allowed to describe the job, so it must not hold a secret."""
     for _, path, _ in secret_references(checked.composition.tree):
-        remedy = "let the job's role read it from Secrets Manager, and remove the reference"
+        remedy = f"{described(checked.backend).secrets.instead}, and remove the reference"
         yield problem(path, "a training job's request must not hold a secret", remedy=remedy)
 
 
